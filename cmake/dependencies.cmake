@@ -1,0 +1,12 @@
+# Third-party libraries.
+find_package(fmt REQUIRED)
+find_package(TBB REQUIRED)
+find_package(Threads REQUIRED)
+find_package(nlohmann_json REQUIRED)
+find_package(CLI11 REQUIRED)
+if(TILEWRIGHT_BUILD_TESTS)
+  find_package(GTest REQUIRED)
+endif()
+find_package(PkgConfig REQUIRED)
+pkg_check_modules(HWY REQUIRED IMPORTED_TARGET libhwy)
+pkg_check_modules(XXHASH REQUIRED IMPORTED_TARGET libxxhash)

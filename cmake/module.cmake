@@ -1,0 +1,37 @@
+# One module = one folder = one namespace = one CMake target = one test folder.
+#
+# tw_module(NAME name SOURCES a.cpp ... [DEPENDS module ...] [LIBRARIES target ...] [TESTS t.cpp ...])
+#   DEPENDS    modules of this project whose headers the module may include
+#   LIBRARIES  third-party targets
+#   TESTS      files of tests/<name>/, built into the ctest program <name>_tests
+
+add_library(tw_options INTERFACE)
+target_compile_options(tw_options INTERFACE -Wall -Wextra -Wshadow -Wnon-virtual-dtor)
+if(TILEWRIGHT_WERROR)
+  target_compile_options(tw_options INTERFACE -Werror)
+endif()
+
+function(tw_module)
+  cmake_parse_arguments(M "" "NAME" "SOURCES;DEPENDS;LIBRARIES;TESTS" ${ARGN})
+  set(target tw_${M_NAME})
+  add_library(${target} STATIC ${M_SOURCES})
+  target_include_directories(${target} PUBLIC
+    $<BUILD_INTERFACE:${PROJECT_SOURCE_DIR}/include> $<BUILD_INTERFACE:${PROJECT_SOURCE_DIR}/src>)
+  list(TRANSFORM M_DEPENDS PREPEND tw_)
+  target_link_libraries(${target} PUBLIC ${M_DEPENDS} ${M_LIBRARIES} PRIVATE tw_options)
+  set_property(GLOBAL APPEND PROPERTY TILEWRIGHT_MODULES ${target})
+  if(TILEWRIGHT_BUILD_TESTS AND M_TESTS)
+    tw_test(NAME ${M_NAME} MODULES ${M_NAME} SOURCES ${M_TESTS})
+  endif()
+endfunction()
+
+# tw_test(NAME name MODULES module ... SOURCES file ...): files are relative to tests/<name>/.
+function(tw_test)
+  cmake_parse_arguments(T "" "NAME" "MODULES;SOURCES" ${ARGN})
+  list(TRANSFORM T_SOURCES PREPEND ${PROJECT_SOURCE_DIR}/tests/${T_NAME}/)
+  list(TRANSFORM T_MODULES PREPEND tw_)
+  add_executable(${T_NAME}_tests ${T_SOURCES})
+  target_include_directories(${T_NAME}_tests PRIVATE ${PROJECT_SOURCE_DIR})
+  target_link_libraries(${T_NAME}_tests PRIVATE ${T_MODULES} tw_options GTest::gtest_main GTest::gmock)
+  add_test(NAME ${T_NAME} COMMAND ${T_NAME}_tests)
+endfunction()
