@@ -1,0 +1,35 @@
+// The CPU tile machine: compiles a kernel to bytecode and runs its programs on all cores.
+#pragma once
+
+#include <functional>
+#include <memory>
+#include <string>
+
+#include "ir/function.h"
+#include "ir/launch.h"
+
+namespace tilewright::cpu {
+
+/// A kernel compiled to bytecode; immutable, may run on many threads at once.
+class Program;
+
+/// Compiles a verified kernel. UserError names the op when something cannot run on the CPU.
+std::shared_ptr<const Program> compile(const ir::Function& kernel);
+
+/// Runs body(i) for i in [0, n), each exactly once, on any threads, and returns when all are done. A
+/// framework may hand in its own pool.
+using ParallelFor = std::function<void(std::int64_t n, const std::function<void(std::int64_t)>& body)>;
+
+/// Runs every program of the grid. Without `parallel_for` programs run on oneTBB with
+/// set_num_threads() threads. The results do not depend on the number of threads.
+void run(const Program& program, const ir::Arguments& arguments,
+         const ParallelFor& parallel_for = {});
+
+/// Readable listing of the bytecode: buffers, instructions, strips, superinstructions.
+std::string to_string(const Program& program);
+
+/// Threads used by `run`; 0 restores the default, all cores.
+void set_num_threads(int threads);
+int num_threads();
+
+}  // namespace tilewright::cpu
