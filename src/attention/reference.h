@@ -1,0 +1,49 @@
+// Dense attention, forward and backward: slow and obvious, the truth that everything is tested
+// with.
+#pragma once
+
+#include <optional>
+
+#include "support/array.h"
+
+namespace tilewright::attention {
+
+/// Mask value of JAX's Pallas attention module: finite, so that fully masked rows become averages.
+inline constexpr double kFiniteMaskValue = -0.7 * 3.40282346638528859812e38;
+
+/// What attends to what, and how it is computed. Positions count from the top left.
+struct ReferenceOptions {
+    std::optional<double> scale;     ///< nullopt: 1 / sqrt(E)
+    bool causal = false;             ///< kv <= q
+    std::int64_t window_left = -1;   ///< q - left <= kv; -1: unbounded
+    std::int64_t window_right = -1;  ///< kv <= q + right; -1: unbounded
+    Array segment_ids;               ///< (B, L), not given: no segments
+    Array kv_segment_ids;            ///< (B, S), not given: segment_ids (needs L == S)
+    /// Score of a masked pair. -inf: API semantics, a row with nothing to attend gives 0.
+    double mask_value = -__builtin_inf();
+    /// f64: the truth. Another float type: the plain same-dtype computation, that is sums in f32
+    /// and every array (scores, probabilities, results) rounded to this type.
+    DType arithmetic = DType::f64;
+};
+
+struct ReferenceOutput {
+    Array out;         ///< (B, Hq, L, Ev)
+    Array lse;         ///< (B, Hq, L), natural log; -inf for a row with nothing to attend
+    Array max_scores;  ///< (B, Hq, L), scaled scores; -inf likewise
+};
+
+struct ReferenceGradients {
+    Array query, key, value;  ///< shapes of the inputs
+};
+
+/// softmax(mask(scale * Q K^T)) V. query (B, Hq, L, E), key (B, Hkv, S, E), value (B, Hkv, S, Ev)
+/// with Hq a multiple of Hkv. UserError when shapes do not fit.
+ReferenceOutput reference_forward(const Array& query, const Array& key, const Array& value,
+                                  const ReferenceOptions& options = {});
+
+/// Gradients of the inputs for dout (B, Hq, L, Ev) and, if given, dlse (B, Hq, L).
+ReferenceGradients reference_backward(const Array& query, const Array& key, const Array& value,
+                                      const Array& dout, const Array& dlse = {},
+                                      const ReferenceOptions& options = {});
+
+}  // namespace tilewright::attention
