@@ -35,3 +35,17 @@ function(tw_test)
   target_link_libraries(${T_NAME}_tests PRIVATE ${T_MODULES} tw_options GTest::gtest_main GTest::gmock)
   add_test(NAME ${T_NAME} COMMAND ${T_NAME}_tests)
 endfunction()
+
+# tw_bench(NAME name MODULES module ... SOURCES file ...): a Google Benchmark program of bench/;
+# the target run_benchmarks runs all of them one after another.
+function(tw_bench)
+  cmake_parse_arguments(B "" "NAME" "MODULES;SOURCES" ${ARGN})
+  list(TRANSFORM B_MODULES PREPEND tw_)
+  add_executable(${B_NAME}_bench ${B_SOURCES})
+  target_link_libraries(${B_NAME}_bench PRIVATE ${B_MODULES} tw_options benchmark::benchmark_main)
+  if(NOT TARGET run_benchmarks)
+    add_custom_target(run_benchmarks)
+  endif()
+  add_custom_command(TARGET run_benchmarks POST_BUILD COMMAND ${B_NAME}_bench USES_TERMINAL)
+  add_dependencies(run_benchmarks ${B_NAME}_bench)
+endfunction()

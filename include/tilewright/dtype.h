@@ -7,7 +7,8 @@
 
 namespace tilewright {
 
-/// Type of one element. `boolean` occupies one byte in memory, 0 or 1 (any non-zero byte reads as true).
+/// Type of one element. `boolean` occupies one byte in memory, 0 or 1 (any non-zero byte reads as
+/// true).
 enum class DType : std::uint8_t {
     boolean,
     i8,
@@ -18,8 +19,8 @@ enum class DType : std::uint8_t {
     u32,
     i64,
     u64,
-    f16,     ///< IEEE binary16
-    bf16,    ///< bfloat16: the upper half of an f32
+    f16,   ///< IEEE binary16
+    bf16,  ///< bfloat16: the upper half of an f32
     f32,
     f64,
     f8e4m3,  ///< OCP FP8 E4M3 (no infinities, NaN = 0x7f/0xff; overflow casts to NaN)
@@ -50,8 +51,12 @@ constexpr int size_of(DType type) {
     return kSizes[static_cast<int>(type)];
 }
 
-constexpr bool is_float(DType type) { return type >= DType::f16; }
-constexpr bool is_integer(DType type) { return type >= DType::i8 && type <= DType::u64; }
+constexpr bool is_float(DType type) {
+    return type >= DType::f16;
+}
+constexpr bool is_integer(DType type) {
+    return type >= DType::i8 && type <= DType::u64;
+}
 constexpr bool is_signed(DType type) {
     return type == DType::i8 || type == DType::i16 || type == DType::i32 || type == DType::i64 ||
            is_float(type);

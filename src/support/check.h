@@ -18,19 +18,18 @@ template <typename... Args>
 namespace detail {
 [[noreturn]] inline void assertion_failed(const char* condition, const char* file, int line,
                                           const std::string& message) {
-    throw InternalError(
-        fmt::format("{}:{}: `{}` does not hold{}{}", file, line, condition,
-                    message.empty() ? "" : ": ", message));
+    throw InternalError(fmt::format("{}:{}: `{}` does not hold{}{}", file, line, condition,
+                                    message.empty() ? "" : ": ", message));
 }
 }  // namespace detail
 
 }  // namespace tilewright
 
 /// TW_ASSERT(condition) or TW_ASSERT(condition, "format {}", args...): throws InternalError.
-#define TW_ASSERT(condition, ...)                                                        \
-    do {                                                                                 \
-        if (!(condition)) {                                                              \
-            ::tilewright::detail::assertion_failed(#condition, __FILE__, __LINE__,       \
-                                                   ::fmt::format("" __VA_ARGS__));       \
-        }                                                                                \
+#define TW_ASSERT(condition, ...)                                                  \
+    do {                                                                           \
+        if (!(condition)) {                                                        \
+            ::tilewright::detail::assertion_failed(#condition, __FILE__, __LINE__, \
+                                                   ::fmt::format("" __VA_ARGS__)); \
+        }                                                                          \
     } while (false)

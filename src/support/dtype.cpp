@@ -10,7 +10,9 @@ constexpr std::array<std::string_view, kNumDTypes> kNames = {
     "u64",  "f16", "bf16", "f32", "f64", "f8e4m3", "f8e5m2"};
 }  // namespace
 
-std::string_view name(DType type) { return kNames[static_cast<std::size_t>(type)]; }
+std::string_view name(DType type) {
+    return kNames[static_cast<std::size_t>(type)];
+}
 
 std::optional<DType> parse_dtype(std::string_view text) {
     for (int i = 0; i < kNumDTypes; ++i) {

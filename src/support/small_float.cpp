@@ -23,9 +23,8 @@ constexpr Format kF8e5m2{5, 2, true};
 // through here without a second rounding.
 std::uint32_t encode(double value, Format format) {
     const int bias = (1 << (format.exponent_bits - 1)) - 1;
-    const std::uint32_t sign = std::signbit(value)
-                                   ? 1u << (format.exponent_bits + format.mantissa_bits)
-                                   : 0u;
+    const std::uint32_t sign =
+        std::signbit(value) ? 1u << (format.exponent_bits + format.mantissa_bits) : 0u;
     const std::uint32_t top = ((1u << format.exponent_bits) - 1) << format.mantissa_bits;
     const std::uint32_t nan = format.has_infinity ? top | (1u << (format.mantissa_bits - 1))
                                                   : top | ((1u << format.mantissa_bits) - 1);
@@ -53,7 +52,8 @@ double decode(std::uint32_t bits, Format format) {
     const int bias = (1 << (format.exponent_bits - 1)) - 1;
     const int width = format.exponent_bits + format.mantissa_bits;
     const bool negative = (bits >> width) & 1u;
-    const std::uint32_t exponent = (bits >> format.mantissa_bits) & ((1u << format.exponent_bits) - 1);
+    const std::uint32_t exponent =
+        (bits >> format.mantissa_bits) & ((1u << format.exponent_bits) - 1);
     const std::uint32_t mantissa = bits & ((1u << format.mantissa_bits) - 1);
     const std::uint32_t top = (1u << format.exponent_bits) - 1;
     double magnitude = 0;
@@ -72,17 +72,35 @@ double decode(std::uint32_t bits, Format format) {
 
 }  // namespace
 
-float f16_to_f32(std::uint16_t bits) { return static_cast<float>(decode(bits, kF16)); }
-std::uint16_t f32_to_f16(float value) { return static_cast<std::uint16_t>(encode(value, kF16)); }
+float f16_to_f32(std::uint16_t bits) {
+    return static_cast<float>(decode(bits, kF16));
+}
+std::uint16_t f32_to_f16(float value) {
+    return static_cast<std::uint16_t>(encode(value, kF16));
+}
 float bf16_to_f32(std::uint16_t bits) {
     return std::bit_cast<float>(static_cast<std::uint32_t>(bits) << 16);
 }
-std::uint16_t f32_to_bf16(float value) { return static_cast<std::uint16_t>(encode(value, kBf16)); }
-float f8e4m3_to_f32(std::uint8_t bits) { return static_cast<float>(decode(bits, kF8e4m3)); }
-std::uint8_t f32_to_f8e4m3(float value) { return static_cast<std::uint8_t>(encode(value, kF8e4m3)); }
-float f8e5m2_to_f32(std::uint8_t bits) { return static_cast<float>(decode(bits, kF8e5m2)); }
-std::uint8_t f32_to_f8e5m2(float value) { return static_cast<std::uint8_t>(encode(value, kF8e5m2)); }
-std::uint16_t f64_to_f16(double value) { return static_cast<std::uint16_t>(encode(value, kF16)); }
-std::uint16_t f64_to_bf16(double value) { return static_cast<std::uint16_t>(encode(value, kBf16)); }
+std::uint16_t f32_to_bf16(float value) {
+    return static_cast<std::uint16_t>(encode(value, kBf16));
+}
+float f8e4m3_to_f32(std::uint8_t bits) {
+    return static_cast<float>(decode(bits, kF8e4m3));
+}
+std::uint8_t f32_to_f8e4m3(float value) {
+    return static_cast<std::uint8_t>(encode(value, kF8e4m3));
+}
+float f8e5m2_to_f32(std::uint8_t bits) {
+    return static_cast<float>(decode(bits, kF8e5m2));
+}
+std::uint8_t f32_to_f8e5m2(float value) {
+    return static_cast<std::uint8_t>(encode(value, kF8e5m2));
+}
+std::uint16_t f64_to_f16(double value) {
+    return static_cast<std::uint16_t>(encode(value, kF16));
+}
+std::uint16_t f64_to_bf16(double value) {
+    return static_cast<std::uint16_t>(encode(value, kBf16));
+}
 
 }  // namespace tilewright
