@@ -102,5 +102,11 @@ std::uint16_t f64_to_f16(double value) {
 std::uint16_t f64_to_bf16(double value) {
     return static_cast<std::uint16_t>(encode(value, kBf16));
 }
+std::uint8_t f64_to_f8e4m3(double value) {
+    return static_cast<std::uint8_t>(encode(value, kF8e4m3));
+}
+std::uint8_t f64_to_f8e5m2(double value) {
+    return static_cast<std::uint8_t>(encode(value, kF8e5m2));
+}
 
 }  // namespace tilewright

@@ -17,5 +17,7 @@ std::uint8_t f32_to_f8e5m2(float value);
 /// f64 narrows directly (no double rounding through f32).
 std::uint16_t f64_to_f16(double value);
 std::uint16_t f64_to_bf16(double value);
+std::uint8_t f64_to_f8e4m3(double value);  ///< overflow and infinity give NaN
+std::uint8_t f64_to_f8e5m2(double value);
 
 }  // namespace tilewright

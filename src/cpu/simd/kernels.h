@@ -3,6 +3,7 @@
 
 #include <cstdint>
 #include <string_view>
+#include <vector>
 
 #include "ir/op.h"
 #include "tilewright/dtype.h"
@@ -22,21 +23,23 @@ struct StripOperand {
 
 struct Strip {
     std::int64_t rows = 0;
-    std::int64_t lanes = 0;  ///< any number; kernels may read and write up to the next multiple of 64
-                             ///< bytes behind the last lane of their OWN buffers only (see padded)
+    std::int64_t lanes =
+        0;  ///< any number; kernels may read and write up to the next multiple of 64
+            ///< bytes behind the last lane of their OWN buffers only (see padded)
     StripOperand in[4];
     void* out = nullptr;
     std::int64_t out_row_stride = 0;
-    bool padded = false;       ///< rows of tile operands and out are padded: no tail handling needed
-    double immediate[2] = {};  ///< constants of superinstructions
+    bool padded = false;  ///< rows of tile operands and out are padded: no tail handling needed
+    double immediate[4] = {};     ///< constants of superinstructions and arg reductions
+    void* accumulator = nullptr;  ///< second result of superinstructions and arg reductions
 };
 
 /// f16, bf16 and f8 elements are widened to f32, computed, and rounded to nearest even. bool is one
 /// byte, 0 or 1.
 using StripFunction = void (*)(const Strip&);
 
-/// C[m][n] (+)= sum over k of A(m, k) * B[k][n]: B and C have their lanes (n) contiguous, elements of
-/// A are broadcast, so A may lie row-major or k-major and is never packed.
+/// C[m][n] (+)= sum over k of A(m, k) * B[k][n]: B and C have their lanes (n) contiguous, elements
+/// of A are broadcast, so A may lie row-major or k-major and is never packed.
 struct GemmArgs {
     std::int64_t m = 0, n = 0, k = 0;
     const void* a = nullptr;
@@ -49,41 +52,95 @@ struct GemmArgs {
 };
 using GemmFunction = void (*)(const GemmArgs&);
 
+/// How a superinstruction stores its f32 results.
+enum class TileForm : std::uint8_t {
+    f32,
+    bf16,        ///< rounded; out_row_stride counts bf16 elements
+    bf16_pairs,  ///< rounded and interleaved for gemm_bf16_pairs: out is an array of u32 pairs,
+                 ///< (r, l) is half r % 2 of pair (r / 2) * out_row_stride + l. An odd last row is
+                 ///< paired with zeros; strips start at even rows.
+};
+
+/// Chains of elementwise ops run as one pass. All operands are f32; tiles have lane_stride 1, the
+/// operands called lane operands may have any form. Each rounds as the ops it stands for, but may
+/// contract a multiplication and an addition into one rounding. `out` may be the tile operand
+/// itself where both are f32.
+struct Superinstructions {
+    /// out = exp2(in[0] * immediate[0] - in[1]), in[1] a lane operand; accumulator[l] (f32, may be
+    /// nullptr) += the sum over rows of the unrounded results. Relative error 2^-22; results below
+    /// 2^-126 are 0, and so is exp2(-inf) exactly. NaN gives NaN.
+    StripFunction (*exp2_sum)(TileForm form) = nullptr;
+
+    /// out = base + a * r + b * l >= 0 ? in[0] : value, with immediate = {base, a, b, value}; base,
+    /// a and b are integers below 2^53.
+    StripFunction affine_select = nullptr;
+
+    /// out = in[0] + in[1] * (base + a * r + b * l), in[1] a lane operand, immediate = {base, a,
+    /// b}: the index is exact while it and its steps stay below 2^24.
+    StripFunction affine_add = nullptr;
+
+    /// out = c * tanh(in[0] / c), immediate[0] = c > 0, by the reciprocal of c.
+    StripFunction softcap = nullptr;
+
+    /// out = in[0] * immediate[0]; accumulator[l] = max(accumulator[l], column l of out). NaN in a
+    /// column may or may not reach its maximum.
+    StripFunction scale_max = nullptr;
+
+    /// out = in[0] * (in[1] - in[2]) * immediate[0], in[2] a lane operand: P * (dP - delta) *
+    /// scale.
+    StripFunction (*mul_sub_mul)(TileForm form) = nullptr;
+};
+
 struct Kernels {
     std::string_view name;  ///< "scalar", "avx2", "avx512", "avx512_bf16", "amx", "neon"
     int vector_bytes = 0;
 
-    /// Elementwise op; for cast and bitcast `in` is the source dtype, for comparisons the operands'.
-    /// select: in[0] is the bool. nullptr: the op does not exist for these dtypes.
+    /// Elementwise op; for cast and bitcast `in` is the source dtype, for comparisons the
+    /// operands'. select: in[0] is the bool. nullptr: the op does not exist for these dtypes.
     StripFunction (*elementwise)(ir::Op op, DType in, DType out, bool approx) = nullptr;
 
     /// out[l] = combine(out[l], in[0](0, l), in[0](1, l), ...): reduction over rows, lane by lane.
-    /// Accumulates into `out` (the caller starts it with the identity).
+    /// Accumulates into `out` (the caller starts it with the identity). f16, bf16 and f8 accumulate
+    /// in f32: their `out` is f32. sum, prod, max, min; any, all of booleans.
     StripFunction (*reduce_rows)(ir::Reduction kind, DType dtype) = nullptr;
-    /// out[r * out_row_stride] = combine over lanes of row r (accumulates likewise), in an order that
-    /// depends on `lanes` alone.
+    /// out[r * out_row_stride] = combine over lanes of row r (accumulates likewise), in an order
+    /// that depends on `lanes` alone.
     StripFunction (*reduce_lanes)(ir::Reduction kind, DType dtype) = nullptr;
+    /// argmax and argmin over rows: out[l] is the best value so far (dtype of the input),
+    /// accumulator [l] its index (i64), negative while there is none. Row r has index immediate[0]
+    /// + r. The first of equal values wins; NaN beats every number.
+    StripFunction (*arg_reduce_rows)(ir::Reduction kind, DType dtype) = nullptr;
+    /// The same over the lanes of each row: results of row r lie at r * out_row_stride of out and
+    /// of accumulator; lane l has index immediate[0] + l.
+    StripFunction (*arg_reduce_lanes)(ir::Reduction kind, DType dtype) = nullptr;
 
     /// C f32. a, b, c of f32; a, b, c of f64.
     GemmFunction gemm_f32 = nullptr;
     GemmFunction gemm_f64 = nullptr;
     /// bf16 pairs along k, C f32: A32(m, k2) at ((u32*)a)[m * a_row + k2 * a_col], B32[k2][n] holds
-    /// (B[2 k2][n], B[2 k2 + 1][n]); `k` counts pairs. nullptr where the machine has no bf16 dot; then
-    /// bf16 is widened to f32 tiles.
+    /// (B[2 k2][n], B[2 k2 + 1][n]); `k` counts pairs. nullptr where the machine has no bf16 dot;
+    /// then bf16 is widened to f32 tiles.
     GemmFunction gemm_bf16_pairs = nullptr;
     /// True when gemm_bf16_pairs wants a_col == 1 (AMX tiles).
     bool bf16_wants_k_contiguous = false;
 
-    /// out[k2][n] = (in[2 k2][n], in[2 k2 + 1][n]) of bf16 (`rows` counts rows of in; an odd last row
-    /// is paired with zeros), from f32 rows (rounded) or bf16 rows.
+    /// out[k2][n] = (in[2 k2][n], in[2 k2 + 1][n]) of bf16 (`rows` counts rows of in; an odd last
+    /// row is paired with zeros; out_row_stride counts pairs), from f32 rows (rounded) or bf16
+    /// rows.
     StripFunction (*interleave_pairs)(DType in) = nullptr;
-    /// out[l][r] = in[0](r, l), converting in -> out dtype (same dtype, or f16/bf16/f32 -> f32/bf16).
+    /// out[l][r] = in[0](r, l), converting in -> out dtype (same dtype, or f16/bf16/f32 ->
+    /// f32/bf16).
     StripFunction (*transpose)(DType in, DType out) = nullptr;
+
+    Superinstructions super;
 };
 
-/// The best table this machine can run, or the one TILEWRIGHT_TARGET names.
+/// The best table this machine can run, or the one TILEWRIGHT_TARGET names; UserError listing the
+/// tables there are when it names none of them.
 const Kernels& kernels();
 /// A table by name; nullptr when this build or machine does not have it. "scalar" always exists.
 const Kernels* find_kernels(std::string_view name);
+/// Every table this build and machine can run, the best first, "scalar" last.
+const std::vector<const Kernels*>& available_kernels();
 
 }  // namespace tilewright::cpu

@@ -1,0 +1,62 @@
+// Chooses the kernel table of this machine.
+#include "cpu/simd/kernels.h"
+
+#include <cstdlib>
+#include <string>
+
+#include "cpu/simd/scalar.h"
+#include "support/check.h"
+
+namespace tilewright::cpu {
+namespace {
+
+const Kernels& scalar_kernels() {
+    static const Kernels table = {
+        .name = "scalar",
+        .vector_bytes = 8,
+        .elementwise = scalar_elementwise,
+        .reduce_rows = scalar_reduce_rows,
+        .reduce_lanes = scalar_reduce_lanes,
+        .arg_reduce_rows = scalar_arg_reduce_rows,
+        .arg_reduce_lanes = scalar_arg_reduce_lanes,
+        .gemm_f32 = scalar_gemm_f32,
+        .gemm_f64 = scalar_gemm_f64,
+        .interleave_pairs = scalar_interleave_pairs,
+        .transpose = scalar_transpose,
+        .super = scalar_superinstructions(),
+    };
+    return table;
+}
+
+const Kernels& choose() {
+    const char* wanted = std::getenv("TILEWRIGHT_TARGET");
+    if (wanted == nullptr || *wanted == '\0') return *available_kernels().front();
+    if (const Kernels* table = find_kernels(wanted)) return *table;
+    std::string names;
+    for (const Kernels* table : available_kernels()) {
+        if (!names.empty()) names += ", ";
+        names += table->name;
+    }
+    user_error("TILEWRIGHT_TARGET", "expected one of {} but got \"{}\"", names, wanted);
+}
+
+}  // namespace
+
+const std::vector<const Kernels*>& available_kernels() {
+    static const std::vector<const Kernels*> tables = {&scalar_kernels()};
+    return tables;
+}
+
+const Kernels* find_kernels(std::string_view name) {
+    for (const Kernels* table : available_kernels()) {
+        if (table->name == name) return table;
+    }
+    return nullptr;
+}
+
+const Kernels& kernels() {
+    static const Kernels& table = choose();
+    return table;
+}
+
+}  // namespace tilewright::cpu

@@ -1,0 +1,200 @@
+// Scalar reductions, transposes and matrix products.
+#include "cpu/simd/scalar.h"
+#include "cpu/simd/scalar_ops.h"
+#include "cpu/simd/strip_access.h"
+
+namespace tilewright::cpu {
+namespace {
+
+template <ir::Reduction kind, typename T>
+T combine(T a, T b) {
+    using enum ir::Reduction;
+    if constexpr (kind == sum)
+        return apply<ir::Op::add>(a, b);
+    else if constexpr (kind == prod)
+        return apply<ir::Op::mul>(a, b);
+    else if constexpr (kind == max)
+        return apply<ir::Op::max>(a, b);
+    else if constexpr (kind == min)
+        return apply<ir::Op::min>(a, b);
+    else if constexpr (kind == any)
+        return a || b;
+    else
+        return a && b;
+}
+
+/// Reductions of narrow floats accumulate in f32.
+constexpr DType accumulator_of(DType dtype) {
+    return is_float(dtype) && size_of(dtype) <= 2 ? DType::f32 : dtype;
+}
+
+template <ir::Reduction kind, DType dtype, bool over_rows>
+void reduce(const Strip& s) {
+    using Accumulator = Element<accumulator_of(dtype)>;
+    auto* out = static_cast<typename Accumulator::Storage*>(s.out);
+    for (std::int64_t row = 0; row < s.rows; ++row) {
+        for (std::int64_t lane = 0; lane < s.lanes; ++lane) {
+            auto& slot = out[over_rows ? lane : row * s.out_row_stride];
+            slot = Accumulator::store(
+                combine<kind>(Accumulator::load(slot), load_element<dtype>(s.in[0], row, lane)));
+        }
+    }
+}
+
+template <bool over_rows>
+StripFunction find_reduce(ir::Reduction kind, DType dtype) {
+    using enum ir::Reduction;
+    return with_dtype(dtype, [kind](auto tag) -> StripFunction {
+        constexpr DType kIn = decltype(tag)::value;
+        if constexpr (kIn == DType::boolean) {
+            if (kind == any) return reduce<any, kIn, over_rows>;
+            if (kind == all) return reduce<all, kIn, over_rows>;
+        } else {
+            if (kind == sum) return reduce<sum, kIn, over_rows>;
+            if (kind == prod) return reduce<prod, kIn, over_rows>;
+        }
+        if (kind == max) return reduce<max, kIn, over_rows>;
+        if (kind == min) return reduce<min, kIn, over_rows>;
+        return nullptr;
+    });
+}
+
+// True when `x` replaces `best`, the best so far: strictly better, or the first NaN.
+template <bool maximum, typename T>
+bool beats(T x, T best) {
+    if constexpr (std::is_floating_point_v<T>) {
+        if (std::isnan(x)) return !std::isnan(best);
+    }
+    return maximum ? x > best : x < best;
+}
+
+template <bool maximum, DType dtype, bool over_rows>
+void arg_reduce(const Strip& s) {
+    auto* best = static_cast<typename Element<dtype>::Storage*>(s.out);
+    auto* index = static_cast<std::int64_t*>(s.accumulator);
+    const auto first = static_cast<std::int64_t>(s.immediate[0]);
+    for (std::int64_t row = 0; row < s.rows; ++row) {
+        for (std::int64_t lane = 0; lane < s.lanes; ++lane) {
+            const std::int64_t slot = over_rows ? lane : row * s.out_row_stride;
+            const auto x = load_element<dtype>(s.in[0], row, lane);
+            if (index[slot] < 0 || beats<maximum>(x, Element<dtype>::load(best[slot]))) {
+                best[slot] = Element<dtype>::store(x);
+                index[slot] = first + (over_rows ? row : lane);
+            }
+        }
+    }
+}
+
+template <bool over_rows>
+StripFunction find_arg_reduce(ir::Reduction kind, DType dtype) {
+    return with_dtype(dtype, [kind](auto tag) -> StripFunction {
+        constexpr DType kIn = decltype(tag)::value;
+        if (kind == ir::Reduction::argmax) return arg_reduce<true, kIn, over_rows>;
+        if (kind == ir::Reduction::argmin) return arg_reduce<false, kIn, over_rows>;
+        return nullptr;
+    });
+}
+
+template <DType in>
+void interleave_pairs(const Strip& s) {
+    auto* out = static_cast<std::uint16_t*>(s.out);
+    const auto at = [&](std::int64_t row, std::int64_t lane) -> std::uint16_t {
+        return row < s.rows ? f32_to_bf16(load_element<in>(s.in[0], row, lane)) : 0;
+    };
+    for (std::int64_t row = 0; row < s.rows; row += 2) {
+        for (std::int64_t lane = 0; lane < s.lanes; ++lane) {
+            std::uint16_t* pair = out + (row / 2 * s.out_row_stride + lane) * 2;
+            pair[0] = at(row, lane);
+            pair[1] = at(row + 1, lane);
+        }
+    }
+}
+
+template <typename T>
+void transpose_bits(const Strip& s) {
+    auto* out = static_cast<T*>(s.out);
+    for (std::int64_t row = 0; row < s.rows; ++row) {
+        for (std::int64_t lane = 0; lane < s.lanes; ++lane) {
+            out[lane * s.out_row_stride + row] = *element<T>(s.in[0], row, lane);
+        }
+    }
+}
+
+template <DType in, DType out_dtype>
+void transpose_convert(const Strip& s) {
+    auto* out = static_cast<typename Element<out_dtype>::Storage*>(s.out);
+    for (std::int64_t row = 0; row < s.rows; ++row) {
+        for (std::int64_t lane = 0; lane < s.lanes; ++lane) {
+            out[lane * s.out_row_stride + row] =
+                Element<out_dtype>::store(load_element<in>(s.in[0], row, lane));
+        }
+    }
+}
+
+template <typename T>
+void gemm(const GemmArgs& g) {
+    const auto* a = static_cast<const T*>(g.a);
+    const auto* b = static_cast<const T*>(g.b);
+    auto* c = static_cast<T*>(g.c);
+    for (std::int64_t m = 0; m < g.m; ++m) {
+        for (std::int64_t n = 0; n < g.n; ++n) {
+            T sum = 0;
+            for (std::int64_t k = 0; k < g.k; ++k) {
+                sum = std::fma(a[m * g.a_row + k * g.a_col], b[k * g.ldb + n], sum);
+            }
+            T& slot = c[m * g.ldc + n];
+            slot = g.accumulate ? slot + sum : sum;
+        }
+    }
+}
+
+}  // namespace
+
+StripFunction scalar_reduce_rows(ir::Reduction kind, DType dtype) {
+    return find_reduce<true>(kind, dtype);
+}
+StripFunction scalar_reduce_lanes(ir::Reduction kind, DType dtype) {
+    return find_reduce<false>(kind, dtype);
+}
+StripFunction scalar_arg_reduce_rows(ir::Reduction kind, DType dtype) {
+    return find_arg_reduce<true>(kind, dtype);
+}
+StripFunction scalar_arg_reduce_lanes(ir::Reduction kind, DType dtype) {
+    return find_arg_reduce<false>(kind, dtype);
+}
+
+StripFunction scalar_interleave_pairs(DType in) {
+    if (in == DType::f32) return interleave_pairs<DType::f32>;
+    if (in == DType::bf16) return interleave_pairs<DType::bf16>;
+    return nullptr;
+}
+
+StripFunction scalar_transpose(DType in, DType out) {
+    using enum DType;
+    if (in == out) {
+        switch (size_of(in)) {
+            case 1:
+                return transpose_bits<std::uint8_t>;
+            case 2:
+                return transpose_bits<std::uint16_t>;
+            case 4:
+                return transpose_bits<std::uint32_t>;
+            default:
+                return transpose_bits<std::uint64_t>;
+        }
+    }
+    if (in == f16 && out == f32) return transpose_convert<f16, f32>;
+    if (in == bf16 && out == f32) return transpose_convert<bf16, f32>;
+    if (in == f32 && out == bf16) return transpose_convert<f32, bf16>;
+    if (in == f16 && out == bf16) return transpose_convert<f16, bf16>;
+    return nullptr;
+}
+
+void scalar_gemm_f32(const GemmArgs& args) {
+    gemm<float>(args);
+}
+void scalar_gemm_f64(const GemmArgs& args) {
+    gemm<double>(args);
+}
+
+}  // namespace tilewright::cpu

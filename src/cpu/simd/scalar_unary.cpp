@@ -1,0 +1,80 @@
+// Scalar kernels of the ops with one operand.
+#include "cpu/simd/scalar.h"
+#include "cpu/simd/scalar_ops.h"
+#include "cpu/simd/strip_access.h"
+
+namespace tilewright::cpu {
+namespace {
+
+template <ir::Op op, DType in, DType out>
+void unary(const Strip& s) {
+    for_each_element<out>(
+        s, [&](auto row, auto lane) { return apply<op>(load_element<in>(s.in[0], row, lane)); });
+}
+
+template <ir::Op op>
+StripFunction for_dtype(DType in, DType out) {
+    if (out != (op == ir::Op::isnan ? DType::boolean : in)) return nullptr;
+    return with_dtype(in, [](auto tag) -> StripFunction {
+        constexpr DType kIn = decltype(tag)::value;
+        if constexpr (unary_exists<op, typename Element<kIn>::Compute>()) {
+            return unary < op, kIn, op == ir::Op::isnan ? DType::boolean : kIn > ;
+        } else {
+            return nullptr;
+        }
+    });
+}
+
+}  // namespace
+
+StripFunction scalar_unary(ir::Op op, DType in, DType out) {
+    using enum ir::Op;
+    switch (op) {
+        case neg:
+            return for_dtype<neg>(in, out);
+        case abs:
+            return for_dtype<abs>(in, out);
+        case sign:
+            return for_dtype<sign>(in, out);
+        case exp:
+            return for_dtype<exp>(in, out);
+        case exp2:
+            return for_dtype<exp2>(in, out);
+        case expm1:
+            return for_dtype<expm1>(in, out);
+        case log:
+            return for_dtype<log>(in, out);
+        case log2:
+            return for_dtype<log2>(in, out);
+        case log1p:
+            return for_dtype<log1p>(in, out);
+        case tanh:
+            return for_dtype<tanh>(in, out);
+        case logistic:
+            return for_dtype<logistic>(in, out);
+        case erf:
+            return for_dtype<erf>(in, out);
+        case sin:
+            return for_dtype<sin>(in, out);
+        case cos:
+            return for_dtype<cos>(in, out);
+        case sqrt:
+            return for_dtype<sqrt>(in, out);
+        case rsqrt:
+            return for_dtype<rsqrt>(in, out);
+        case floor:
+            return for_dtype<floor>(in, out);
+        case ceil:
+            return for_dtype<ceil>(in, out);
+        case round:
+            return for_dtype<round>(in, out);
+        case isnan:
+            return for_dtype<isnan>(in, out);
+        case bitwise_not:
+            return for_dtype<bitwise_not>(in, out);
+        default:
+            return nullptr;
+    }
+}
+
+}  // namespace tilewright::cpu
