@@ -10,12 +10,15 @@
 
 namespace tilewright::ir {
 
-/// Result types of an instruction from its op, operands and attributes (blocks already filled in for
-/// control flow). The one definition of typing: the builder, the parser and the verifier call it.
-/// `cast`, `bitcast`, `broadcast`, `reshape`, `constant`, `iota` take the wanted type in `requested`.
-/// Throws UserError "[op] expected X but got Y" when the operands do not fit.
+/// Result types of an instruction from its op, operands and attributes (blocks already filled in
+/// for control flow). The one definition of typing: the builder, the parser and the verifier call
+/// it. `cast`, `bitcast`, `broadcast`, `reshape`, `constant`, `iota` take the wanted type in
+/// `requested`. Throws UserError "[op] expected X but got Y" when the operands do not fit.
 std::vector<Type> infer_types(const Function& function, const Instruction& instruction,
                               const Type* requested = nullptr);
+
+/// Element type of a dot of such operands: f16, bf16, f8 -> f32; i8, u8 -> i32; others their own.
+DType dot_result(DType operand);
 
 /// One dimension of a Ref access.
 struct IndexOperand {
@@ -45,7 +48,7 @@ class Builder {
     void push_block(Block& block) { blocks_.push_back(&block); }
     void pop_block() { blocks_.pop_back(); }
 
-    Value constant(Type type, double value);        ///< float or integer-valued
+    Value constant(Type type, double value);  ///< float or integer-valued
     Value constant_int(Type type, std::int64_t value);
     Value iota(Type type, int axis);
     Value program_id(int axis);
@@ -55,9 +58,10 @@ class Builder {
     Value load(Value ref, std::span<const IndexOperand> indices, Value mask = {}, Value other = {});
     void store(Value ref, std::span<const IndexOperand> indices, Value value, Value mask = {});
     /// op: atomic_add, atomic_max, atomic_min or atomic_xchg. Returns the old values.
-    Value atomic(Op op, Value ref, std::span<const IndexOperand> indices, Value value, Value mask = {});
-    Value atomic_cas(Value ref, std::span<const IndexOperand> indices, Value expected, Value desired,
-                     Value mask = {});
+    Value atomic(Op op, Value ref, std::span<const IndexOperand> indices, Value value,
+                 Value mask = {});
+    Value atomic_cas(Value ref, std::span<const IndexOperand> indices, Value expected,
+                     Value desired, Value mask = {});
 
     Value unary(Op op, Value a, bool approx = false);
     Value binary(Op op, Value a, Value b);  ///< arithmetic, bitwise and comparisons
@@ -76,8 +80,8 @@ class Builder {
 
     Value reduce(Reduction kind, Value a, int axis);  ///< argmax, argmin give i32
     Value scan(Reduction kind, Value a, int axis, bool reverse = false, bool exclusive = false);
-    /// f16, bf16 and f8 operands accumulate in and give f32; others give their own dtype. acc may be
-    /// none.
+    /// f16, bf16 and f8 operands accumulate in and give f32; others give their own dtype. acc may
+    /// be none.
     Value dot(Value a, Value b, Value acc = {}, DotAttributes attributes = {});
 
     Value random_bits(Value key, Value counter);
@@ -90,13 +94,18 @@ class Builder {
     using Branch = std::function<std::vector<Value>()>;
 
     /// iv runs over lo, lo + step, ... < hi (i64 scalars; step > 0).
-    std::vector<Value> for_loop(Value lo, Value hi, Value step, std::span<const Value> init, const LoopBody& body);
-    std::vector<Value> while_loop(std::span<const Value> init, const Condition& condition, const CarryBody& body);
-    std::vector<Value> if_else(Value condition, const Branch& then_branch, const Branch& else_branch);
-    std::vector<Value> call(std::shared_ptr<const Function> callee, std::span<const Value> arguments);
+    std::vector<Value> for_loop(Value lo, Value hi, Value step, std::span<const Value> init,
+                                const LoopBody& body);
+    std::vector<Value> while_loop(std::span<const Value> init, const Condition& condition,
+                                  const CarryBody& body);
+    std::vector<Value> if_else(Value condition, const Branch& then_branch,
+                               const Branch& else_branch);
+    std::vector<Value> call(std::shared_ptr<const Function> callee,
+                            std::span<const Value> arguments);
     void yield(std::span<const Value> values);
 
-    /// Appends an instruction whose results are inferred. Every method above ends here.
+    /// Appends an instruction whose results are inferred; every method above ends here. The results
+    /// are valid until the next append. A UserError also names the location, where one is set.
     const std::vector<Value>& append(Instruction instruction, const Type* requested = nullptr);
 
   private:

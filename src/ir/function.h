@@ -28,7 +28,8 @@ struct Location {
     int line = 0;
 };
 
-// ---- Attributes: what an instruction carries besides operands. docs/ops.md says which op has which.
+// ---- Attributes: what an instruction carries besides operands. docs/ops.md says which op has
+// which.
 
 struct NoAttributes {
     bool operator==(const NoAttributes&) const = default;
@@ -68,10 +69,10 @@ struct Index {
 /// load, store, atomics: operands are Ref, one operand per index, then values, mask, other.
 /// Several index tiles broadcast together; their joint dimensions stand where the first one stood.
 struct AccessAttributes {
-    std::vector<Index> indices;   ///< one per dimension of the Ref
-    bool has_mask = false;        ///< bool, shape of the access (or scalar)
-    bool has_other = false;       ///< load only, needs has_mask or stands for out-of-array lanes too
-    bool in_bounds = false;       ///< proved by the bounds pass: no lane leaves the array
+    std::vector<Index> indices;  ///< one per dimension of the Ref
+    bool has_mask = false;       ///< bool, shape of the access (or scalar)
+    bool has_other = false;      ///< load only, needs has_mask or stands for out-of-array lanes too
+    bool in_bounds = false;      ///< proved by the bounds pass: no lane leaves the array
     bool operator==(const AccessAttributes&) const = default;
 };
 
@@ -112,10 +113,9 @@ struct CallAttributes {
     bool operator==(const CallAttributes&) const = default;
 };
 
-using Attributes =
-    std::variant<NoAttributes, ConstantAttributes, AxisAttributes, MathAttributes, AccessAttributes,
-                 PermutationAttributes, SliceAttributes, ReduceAttributes, DotAttributes,
-                 TextAttributes, CallAttributes>;
+using Attributes = std::variant<NoAttributes, ConstantAttributes, AxisAttributes, MathAttributes,
+                                AccessAttributes, PermutationAttributes, SliceAttributes,
+                                ReduceAttributes, DotAttributes, TextAttributes, CallAttributes>;
 
 struct Block;
 
@@ -138,7 +138,8 @@ struct Instruction {
     }
 };
 
-/// A straight list of instructions ended by `yield`. A block sees the values of the blocks around it.
+/// A straight list of instructions ended by `yield`. A block sees the values of the blocks around
+/// it.
 struct Block {
     std::vector<Value> arguments;
     std::vector<Instruction> body;
@@ -153,8 +154,8 @@ struct CompileHints {
     bool operator==(const CompileHints&) const = default;
 };
 
-/// A kernel (parameters are Refs and scalars, body yields nothing) or a mod (rank-0 parameters, body
-/// yields its result). Value semantics: a copy is deep.
+/// A kernel (parameters are Refs and scalars, body yields nothing) or a mod (rank-0 parameters,
+/// body yields its result). Value semantics: a copy is deep.
 class Function {
   public:
     std::string name;

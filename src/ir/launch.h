@@ -18,9 +18,10 @@ struct RefArgument {
 
 /// Arguments in parameter order: a kernel's global Refs (scratch Refs get no argument) and scalars.
 struct Arguments {
-    std::vector<RefArgument> refs;       ///< one per global Ref parameter
-    std::vector<std::uint64_t> scalars;  ///< one per scalar parameter, bits as in ConstantAttributes
-    std::vector<std::int64_t> grid;      ///< one per grid axis, last fastest; empty: one program
+    std::vector<RefArgument> refs;  ///< one per global Ref parameter
+    std::vector<std::uint64_t>
+        scalars;                     ///< one per scalar parameter, bits as in ConstantAttributes
+    std::vector<std::int64_t> grid;  ///< one per grid axis, last fastest; empty: one program
 };
 
 }  // namespace tilewright::ir

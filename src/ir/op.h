@@ -5,6 +5,8 @@
 #include <optional>
 #include <string_view>
 
+#include "tilewright/dtype.h"
+
 namespace tilewright::ir {
 
 /// Every operation. Semantics (promotion, overflow, NaN, rounding, out-of-bounds lanes) are defined
@@ -18,13 +20,13 @@ enum class Op : std::uint8_t {
     extent,        ///< i64 extent of one dimension of a Ref
 
     // Memory. A lane outside the array reads `other` and is never written.
-    load,         ///< Ref, indices[, mask[, other]] -> tile
-    store,        ///< Ref, indices, tile[, mask]
-    atomic_add,   ///< Ref, indices, tile[, mask] -> old values; likewise max, min, xchg
+    load,        ///< Ref, indices[, mask[, other]] -> tile
+    store,       ///< Ref, indices, tile[, mask]
+    atomic_add,  ///< Ref, indices, tile[, mask] -> old values; likewise max, min, xchg
     atomic_max,
     atomic_min,
     atomic_xchg,
-    atomic_cas,   ///< Ref, indices, expected, desired[, mask] -> old values
+    atomic_cas,  ///< Ref, indices, expected, desired[, mask] -> old values
 
     // Elementwise, one operand.
     neg,
@@ -45,7 +47,7 @@ enum class Op : std::uint8_t {
     rsqrt,
     floor,
     ceil,
-    round,        ///< to nearest, ties to even
+    round,  ///< to nearest, ties to even
     isnan,
     bitwise_not,  ///< logical not for bool
 
@@ -58,8 +60,8 @@ enum class Op : std::uint8_t {
     rem,       ///< sign of the dividend (C)
     floormod,  ///< sign of the divisor (Python)
     pow,
-    min,       ///< NaN propagates
-    max,       ///< NaN propagates
+    min,  ///< NaN propagates
+    max,  ///< NaN propagates
     bitwise_and,
     bitwise_or,
     bitwise_xor,
@@ -111,7 +113,19 @@ enum class Op : std::uint8_t {
 
 inline constexpr int kNumOps = static_cast<int>(Op::yield) + 1;
 
-enum class OpClass : std::uint8_t { source, memory, unary, binary, comparison, ternary, convert, shape, lanes, other, control };
+enum class OpClass : std::uint8_t {
+    source,
+    memory,
+    unary,
+    binary,
+    comparison,
+    ternary,
+    convert,
+    shape,
+    lanes,
+    other,
+    control
+};
 
 /// One row of the op table.
 struct OpInfo {
@@ -125,8 +139,12 @@ struct OpInfo {
 };
 
 const OpInfo& info(Op op);
-inline std::string_view name(Op op) { return info(op).name; }
+inline std::string_view name(Op op) {
+    return info(op).name;
+}
 std::optional<Op> parse_op(std::string_view name);
+/// True when operands of `op` may have this element type (select, load, ...: the values).
+bool accepts(Op op, DType dtype);
 
 /// True for ops that apply element by element: unary, binary, comparison, ternary, convert.
 bool is_elementwise(Op op);
@@ -135,10 +153,14 @@ bool is_pure(Op op);
 
 /// Kind of a reduce or scan.
 enum class Reduction : std::uint8_t { sum, prod, max, min, any, all, argmax, argmin };
+inline constexpr int kNumReductions = 8;
 std::string_view name(Reduction kind);
+std::optional<Reduction> parse_reduction(std::string_view text);
 
 /// Multiplication precision of a dot of f32 operands.
 enum class Precision : std::uint8_t { ieee, tf32, tf32x3 };
+inline constexpr int kNumPrecisions = 3;
 std::string_view name(Precision precision);
+std::optional<Precision> parse_precision(std::string_view text);
 
 }  // namespace tilewright::ir

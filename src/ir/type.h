@@ -4,6 +4,7 @@
 #include <array>
 #include <cstdint>
 #include <initializer_list>
+#include <optional>
 #include <span>
 #include <string>
 #include <vector>
@@ -21,13 +22,16 @@ class Shape {
   public:
     Shape() = default;
     Shape(std::initializer_list<std::int64_t> dims);
-    explicit Shape(std::span<const std::int64_t> dims);  ///< UserError when rank > 4 or a dim < 0
+    explicit Shape(
+        std::span<const std::int64_t> dims);  ///< UserError: rank > 4, dim < 0, > 2^40 elements
 
     int rank() const { return rank_; }
     std::int64_t operator[](int axis) const { return dims_[static_cast<std::size_t>(axis)]; }
     std::int64_t& operator[](int axis) { return dims_[static_cast<std::size_t>(axis)]; }
     std::int64_t size() const;  ///< number of elements, 1 for a scalar
-    std::span<const std::int64_t> dims() const { return {dims_.data(), static_cast<std::size_t>(rank_)}; }
+    std::span<const std::int64_t> dims() const {
+        return {dims_.data(), static_cast<std::size_t>(rank_)};
+    }
     Shape without(int axis) const;
     Shape with_inserted(int axis, std::int64_t dim) const;
 
@@ -37,6 +41,9 @@ class Shape {
     std::array<std::int64_t, kMaxTileRank> dims_{};
     int rank_ = 0;
 };
+
+/// The shape both broadcast to: either is a scalar, or ranks are equal and differing extents are 1.
+std::optional<Shape> joint_shape(const Shape& a, const Shape& b);
 
 /// Type of a tile value: element type x static shape. Rank 0 is a scalar.
 struct Type {
@@ -66,8 +73,8 @@ struct RefType {
     bool operator==(const RefType&) const = default;
 };
 
-std::string to_string(const Shape& shape);      ///< "[512, 64]", "" for a scalar
-std::string to_string(const Type& type);        ///< "f32[512, 64]", "i64"
-std::string to_string(const RefType& type);     ///< "ref<f32[1024, ?]>", "scratch<f32[64]>"
+std::string to_string(const Shape& shape);   ///< "[512, 64]", "" for a scalar
+std::string to_string(const Type& type);     ///< "f32[512, 64]", "i64"
+std::string to_string(const RefType& type);  ///< "ref<f32[1024, ?]>", "scratch<f32[64]>"
 
 }  // namespace tilewright::ir

@@ -1,0 +1,35 @@
+// Reading loads, stores and atomics: their operands by role, and the shape they touch.
+#pragma once
+
+#include <span>
+
+#include "ir/function.h"
+
+namespace tilewright::ir {
+
+/// Operands of a load, store or atomic by role. The spans point into the instruction.
+struct Access {
+    Value ref;
+    std::span<const Value> indices;  ///< one per dimension of the Ref
+    std::span<const Value> values;   ///< store: value; cas: expected, desired; load: none
+    Value mask;                      ///< none when unmasked
+    Value other;                     ///< load only; none means 0
+};
+
+bool is_access(Op op);
+
+/// Splits the operands of an access. UserError when their number does not fit the attributes.
+Access access(const Instruction& instruction);
+
+/// Where the lanes of an access stand in the tile it reads or writes.
+struct AccessShape {
+    Shape shape;  ///< of the tile
+    /// Per index: first axis of the tile it spans; -1 for a scalar. All index tiles have the same.
+    std::vector<int> axis;
+    int tile_rank = 0;  ///< axes spanned by the joint index tiles
+};
+
+/// UserError when the index tiles do not broadcast together or the rank exceeds 4.
+AccessShape access_shape(const Function& function, const Instruction& instruction);
+
+}  // namespace tilewright::ir

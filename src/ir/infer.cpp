@@ -1,0 +1,654 @@
+// Typing: the one place that says which operands an op takes and what type it gives.
+#include <fmt/ranges.h>
+
+#include <algorithm>
+
+#include "ir/access.h"
+#include "ir/builder.h"
+#include "support/check.h"
+
+namespace tilewright::ir {
+namespace {
+
+class Inference {
+  public:
+    Inference(const Function& function, const Instruction& instruction, const Type* requested)
+        : function_(function), instruction_(instruction), requested_(requested) {}
+
+    std::vector<Type> run() {
+        check_blocks();
+        const Op op = instruction_.op;
+        switch (info(op).op_class) {
+            case OpClass::source:
+                return {source()};
+            case OpClass::memory:
+                return memory();
+            case OpClass::unary:
+            case OpClass::binary:
+            case OpClass::comparison:
+            case OpClass::ternary:
+                return {elementwise()};
+            case OpClass::convert:
+                return {convert()};
+            case OpClass::shape:
+                return {shape_op()};
+            case OpClass::lanes:
+                return {op == Op::dot ? dot() : op == Op::reduce ? reduce() : scan()};
+            case OpClass::other:
+                return other();
+            case OpClass::control:
+                return control();
+        }
+        TW_ASSERT(false, "no typing rule for {}", name(op));
+    }
+
+  private:
+    template <typename... Args>
+    [[noreturn]] void fail(fmt::format_string<Args...> format, Args&&... args) const {
+        user_error(name(instruction_.op), format, std::forward<Args>(args)...);
+    }
+
+    // ---- Operands and attributes, checked on the way out.
+
+    std::size_t count() const { return instruction_.operands.size(); }
+
+    void want_count(std::size_t low, std::size_t high) const {
+        if (count() >= low && count() <= high) return;
+        if (low == high) fail("expected {} operands but got {}", low, count());
+        fail("expected {} to {} operands but got {}", low, high, count());
+    }
+
+    void want_count(std::size_t n) const { want_count(n, n); }
+
+    const Type& type(Value value, std::string_view role) const {
+        if (!value || value.id >= function_.num_values()) fail("expected a value as {}", role);
+        if (function_.is_ref(value)) {
+            fail("expected a tile as {} but got a {}", role, to_string(function_.ref_type(value)));
+        }
+        return function_.type(value);
+    }
+
+    const Type& operand(std::size_t i, std::string_view role) const {
+        return type(instruction_.operands.at(i), role);
+    }
+
+    const RefType& ref(Value value) const {
+        if (!value || value.id >= function_.num_values()) fail("expected a Ref");
+        if (!function_.is_ref(value)) {
+            fail("expected a Ref but got a tile {}", to_string(function_.type(value)));
+        }
+        return function_.ref_type(value);
+    }
+
+    template <typename T>
+    const T& attributes() const {
+        if (!std::holds_alternative<T>(instruction_.attributes)) {
+            fail("expected the attributes of this op but got those of another");
+        }
+        return instruction_.get<T>();
+    }
+
+    const Type& requested() const {
+        if (requested_ == nullptr) fail("expected a result type");
+        return *requested_;
+    }
+
+    void want_accepted(DType dtype, std::string_view role) const {
+        if (accepts(instruction_.op, dtype)) return;
+        const OpInfo& row = info(instruction_.op);
+        std::vector<std::string_view> kinds;
+        if (row.floats) kinds.push_back("float");
+        if (row.integers) kinds.push_back("integer");
+        if (row.booleans) kinds.push_back("bool");
+        fail("expected {} of {} dtype but got {}", role, fmt::join(kinds, " or "), name(dtype));
+    }
+
+    void want_type(const Type& got, const Type& expected, std::string_view role) const {
+        if (got == expected) return;
+        fail("expected {} of type {} but got {}", role, to_string(expected), to_string(got));
+    }
+
+    void want_index(const Type& got, std::string_view role) const {
+        if (got.is_scalar() && is_integer(got.dtype)) return;
+        fail("expected an integer scalar as {} but got {}", role, to_string(got));
+    }
+
+    void want_axis(int axis, int rank) const {
+        if (axis >= 0 && axis < rank) return;
+        fail("expected an axis in [0, {}) but got {}", rank, axis);
+    }
+
+    void want_mask(Value mask, const Shape& shape) const {
+        const Type& got = type(mask, "mask");
+        if (got.dtype == DType::boolean && (got.is_scalar() || got.shape == shape)) return;
+        fail("expected a mask of type {} (or a bool scalar) but got {}",
+             to_string(Type{DType::boolean, shape}), to_string(got));
+    }
+
+    void check_blocks() const {
+        const std::size_t expected = instruction_.op == Op::for_loop     ? 1
+                                     : instruction_.op == Op::while_loop ? 2
+                                     : instruction_.op == Op::if_else    ? 2
+                                                                         : 0;
+        if (instruction_.blocks.size() != expected) {
+            fail("expected {} blocks but got {}", expected, instruction_.blocks.size());
+        }
+    }
+
+    // ---- One function per class of ops.
+
+    Type source() const {
+        switch (instruction_.op) {
+            case Op::constant:
+                want_count(0);
+                attributes<ConstantAttributes>();
+                return requested();
+            case Op::iota:
+                want_count(0);
+                want_accepted(requested().dtype, "a result");
+                want_axis(attributes<AxisAttributes>().axis, requested().shape.rank());
+                return requested();
+            case Op::extent:
+                want_count(1);
+                want_axis(attributes<AxisAttributes>().axis, ref(instruction_.operands[0]).rank());
+                return {DType::i64, {}};
+            default:  // program_id, num_programs
+                want_count(0);
+                want_axis(attributes<AxisAttributes>().axis,
+                          static_cast<int>(function_.grid.size()));
+                return {DType::i64, {}};
+        }
+    }
+
+    std::vector<Type> memory() const {
+        const Op op = instruction_.op;
+        attributes<AccessAttributes>();
+        const Access operands = access(instruction_);
+        const RefType& array = ref(operands.ref);
+        check_indices(operands, array);
+        const Type lanes{array.dtype, access_shape(function_, instruction_).shape};
+
+        if (op != Op::load && op != Op::store) check_atomic_dtype(array.dtype);
+        constexpr std::string_view kCasRoles[] = {"expected", "desired"};
+        for (std::size_t i = 0; i < operands.values.size(); ++i) {
+            const std::string_view role = op == Op::atomic_cas ? kCasRoles[i] : "value";
+            want_type(type(operands.values[i], role), lanes, role);
+        }
+        if (operands.mask) want_mask(operands.mask, lanes.shape);
+        if (operands.other) {
+            const Type& got = type(operands.other, "other");
+            if (!got.is_scalar()) want_type(got, lanes, "other");
+            if (got.is_scalar()) want_type(got, {array.dtype, {}}, "other");
+        }
+        if (op == Op::store) return {};
+        return {lanes};
+    }
+
+    void check_indices(const Access& operands, const RefType& array) const {
+        const auto& indices = instruction_.get<AccessAttributes>().indices;
+        if (static_cast<int>(indices.size()) != array.rank()) {
+            fail("expected {} indices for {} but got {}", array.rank(), to_string(array),
+                 indices.size());
+        }
+        for (std::size_t i = 0; i < indices.size(); ++i) {
+            const Index& index = indices[i];
+            const Type& got = type(operands.indices[i], "index");
+            if (index.kind == Index::Kind::tile) {
+                if (got.is_scalar() || !is_integer(got.dtype)) {
+                    fail("expected an integer tile as index {} but got {}", i, to_string(got));
+                }
+                continue;
+            }
+            want_index(got, "index");
+            if (index.kind == Index::Kind::slice && (index.size < 0 || index.stride < 1)) {
+                fail("expected a slice of size >= 0 and stride >= 1 at index {} but got {}:{}", i,
+                     index.size, index.stride);
+            }
+        }
+    }
+
+    void check_atomic_dtype(DType dtype) const {
+        const bool half_add =
+            instruction_.op == Op::atomic_add && (dtype == DType::f16 || dtype == DType::bf16);
+        if (dtype != DType::boolean && (size_of(dtype) >= 4 || half_add)) return;
+        fail("expected a Ref of a 4- or 8-byte dtype (f16 and bf16 for atomic_add) but got {}",
+             name(dtype));
+    }
+
+    Type elementwise() const {
+        const Op op = instruction_.op;
+        const OpClass op_class = info(op).op_class;
+        const std::size_t arity = op_class == OpClass::unary     ? 1
+                                  : op_class == OpClass::ternary ? 3
+                                                                 : 2;
+        want_count(arity);
+        if (op == Op::select) return select();
+        const Type& first = operand(0, "operand 0");
+        want_accepted(first.dtype, "operands");
+        constexpr std::string_view kRoles[] = {"operand 0", "operand 1", "operand 2"};
+        for (std::size_t i = 1; i < arity; ++i) want_type(operand(i, kRoles[i]), first, kRoles[i]);
+        const bool gives_bool = op_class == OpClass::comparison || op == Op::isnan;
+        return {gives_bool ? DType::boolean : first.dtype, first.shape};
+    }
+
+    Type select() const {
+        const Type& condition = operand(0, "condition");
+        const Type& result = operand(1, "if_true");
+        want_type(operand(2, "if_false"), result, "if_false");
+        const bool fits = condition.is_scalar() || condition.shape == result.shape;
+        if (condition.dtype != DType::boolean || !fits) {
+            fail("expected a condition of type {} (or a bool scalar) but got {}",
+                 to_string(Type{DType::boolean, result.shape}), to_string(condition));
+        }
+        return result;
+    }
+
+    Type convert() const {
+        want_count(1);
+        const Type& from = operand(0, "operand");
+        const Type& to = requested();
+        want_accepted(from.dtype, "an operand");
+        want_accepted(to.dtype, "a result");
+        if (from.shape != to.shape) {
+            fail("expected a result of the operand's shape {} but got {}", to_string(from),
+                 to_string(to));
+        }
+        if (instruction_.op == Op::bitcast && size_of(from.dtype) != size_of(to.dtype)) {
+            fail("expected dtypes of one width but got {} and {}", name(from.dtype),
+                 name(to.dtype));
+        }
+        return to;
+    }
+
+    Type shape_op() const {
+        if (instruction_.op == Op::concatenate) return concatenate();
+        want_count(1);
+        const Type& from = operand(0, "operand");
+        switch (instruction_.op) {
+            case Op::broadcast:
+                return broadcast(from);
+            case Op::reshape:
+                return reshape(from);
+            case Op::transpose:
+                return transpose(from);
+            case Op::expand_dims: {
+                const int axis = attributes<AxisAttributes>().axis;
+                want_axis(axis, from.shape.rank() + 1);
+                if (from.shape.rank() == kMaxTileRank) {
+                    fail("expected a tile of rank below {} but got {}", kMaxTileRank,
+                         to_string(from));
+                }
+                return {from.dtype, from.shape.with_inserted(axis, 1)};
+            }
+            default:
+                return slice(from);
+        }
+    }
+
+    Type broadcast(const Type& from) const {
+        const Type& to = requested();
+        bool fits =
+            from.dtype == to.dtype && (from.is_scalar() || from.shape.rank() == to.shape.rank());
+        for (int axis = 0; fits && axis < from.shape.rank(); ++axis) {
+            fits = from.shape[axis] == to.shape[axis] || from.shape[axis] == 1;
+        }
+        if (!fits) {
+            fail(
+                "expected a scalar, or a tile of equal rank whose differing extents are 1, for {} "
+                "but got {}",
+                to_string(to), to_string(from));
+        }
+        return to;
+    }
+
+    Type reshape(const Type& from) const {
+        const Type& to = requested();
+        if (from.dtype != to.dtype || from.shape.size() != to.shape.size()) {
+            fail("expected a result with the {} elements of {} but got {}", from.shape.size(),
+                 to_string(from), to_string(to));
+        }
+        return to;
+    }
+
+    Type transpose(const Type& from) const {
+        const auto& permutation = attributes<PermutationAttributes>().permutation;
+        std::vector<int> sorted = permutation;
+        std::sort(sorted.begin(), sorted.end());
+        bool fits = static_cast<int>(sorted.size()) == from.shape.rank();
+        for (std::size_t i = 0; fits && i < sorted.size(); ++i) {
+            fits = sorted[i] == static_cast<int>(i);
+        }
+        if (!fits) {
+            fail("expected a permutation of the {} axes of {} but got [{}]", from.shape.rank(),
+                 to_string(from), fmt::join(permutation, ", "));
+        }
+        Type result = from;
+        for (int axis = 0; axis < from.shape.rank(); ++axis) {
+            result.shape[axis] = from.shape[permutation[static_cast<std::size_t>(axis)]];
+        }
+        return result;
+    }
+
+    Type slice(const Type& from) const {
+        const auto& [starts, sizes, strides] = attributes<SliceAttributes>();
+        const auto rank = static_cast<std::size_t>(from.shape.rank());
+        if (starts.size() != rank || sizes.size() != rank || strides.size() != rank) {
+            fail("expected {} starts, sizes and strides for {} but got {}, {} and {}", rank,
+                 to_string(from), starts.size(), sizes.size(), strides.size());
+        }
+        for (std::size_t i = 0; i < rank; ++i) {
+            const std::int64_t dim = from.shape[static_cast<int>(i)];
+            const bool fits =
+                starts[i] >= 0 && sizes[i] >= 0 && strides[i] >= 1 && starts[i] <= dim &&
+                sizes[i] <= dim &&
+                (sizes[i] == 0 || (sizes[i] - 1) <= (dim - 1 - starts[i]) / strides[i]);
+            if (!fits || (sizes[i] > 0 && starts[i] >= dim)) {
+                fail(
+                    "expected a slice within {} along axis {} but got start {}, size {}, stride {}",
+                    to_string(from), i, starts[i], sizes[i], strides[i]);
+            }
+        }
+        return {from.dtype, Shape(sizes)};
+    }
+
+    Type concatenate() const {
+        const int axis = attributes<AxisAttributes>().axis;
+        if (count() == 0) fail("expected at least one operand but got none");
+        Type result = operand(0, "operand");
+        want_axis(axis, result.shape.rank());
+        for (std::size_t i = 1; i < count(); ++i) {
+            const Type& part = operand(i, "operand");
+            Type expected = result;
+            if (part.shape.rank() == result.shape.rank()) expected.shape[axis] = part.shape[axis];
+            if (part != expected) {
+                fail("expected parts that differ from {} along axis {} only but got {}",
+                     to_string(operand(0, "operand")), axis, to_string(part));
+            }
+            result.shape[axis] += part.shape[axis];
+        }
+        return {result.dtype, Shape(result.shape.dims())};
+    }
+
+    // Which dtypes a reduction takes is a matter of its kind, not of reduce or scan.
+    void want_reducible(Reduction kind, DType dtype) const {
+        const bool logical = kind == Reduction::any || kind == Reduction::all;
+        const bool ordered = kind == Reduction::max || kind == Reduction::min;
+        const bool fits = dtype == DType::boolean ? logical || ordered : !logical;
+        if (!fits) {
+            fail("expected {} for {} but got {}", logical ? "bool" : "a number", name(kind),
+                 name(dtype));
+        }
+    }
+
+    Type reduce() const {
+        want_count(1);
+        const Type& from = operand(0, "operand");
+        const auto& attributes_ = attributes<ReduceAttributes>();
+        want_axis(attributes_.axis, from.shape.rank());
+        want_reducible(attributes_.kind, from.dtype);
+        const bool gives_index =
+            attributes_.kind == Reduction::argmax || attributes_.kind == Reduction::argmin;
+        if (gives_index && from.shape[attributes_.axis] < 1) {
+            fail("expected at least one element along axis {} for {} but got {}", attributes_.axis,
+                 name(attributes_.kind), to_string(from));
+        }
+        if (attributes_.reverse || attributes_.exclusive) {
+            fail("expected neither reverse nor exclusive: they belong to scan");
+        }
+        return {gives_index ? DType::i32 : from.dtype, from.shape.without(attributes_.axis)};
+    }
+
+    Type scan() const {
+        want_count(1);
+        const Type& from = operand(0, "operand");
+        const auto& attributes_ = attributes<ReduceAttributes>();
+        want_axis(attributes_.axis, from.shape.rank());
+        want_reducible(attributes_.kind, from.dtype);
+        if (attributes_.kind == Reduction::argmax || attributes_.kind == Reduction::argmin) {
+            fail("expected sum, prod, max, min, any or all but got {}", name(attributes_.kind));
+        }
+        return from;
+    }
+
+    Type dot() const {
+        want_count(2, 3);
+        const Type& a = operand(0, "a");
+        const Type& b = operand(1, "b");
+        const auto& flags = attributes<DotAttributes>();
+        want_accepted(a.dtype, "a");
+        if (a.dtype != b.dtype) {
+            fail("expected b of dtype {} like a but got {}", name(a.dtype), name(b.dtype));
+        }
+        const int rank = a.shape.rank();
+        if ((rank != 2 && rank != 3) || b.shape.rank() != rank) {
+            fail("expected a and b of equal rank 2 or 3 but got {} and {}", to_string(a),
+                 to_string(b));
+        }
+        if (flags.precision != Precision::ieee && a.dtype != DType::f32) {
+            fail("expected f32 operands for precision {} but got {}", name(flags.precision),
+                 name(a.dtype));
+        }
+        if (rank == 3 && a.shape[0] != b.shape[0]) {
+            fail("expected b with batch {} to match a {} but got {}", a.shape[0], to_string(a),
+                 to_string(b));
+        }
+        const int row = rank - 2, column = rank - 1;
+        const std::int64_t m = a.shape[flags.transpose_a ? column : row];
+        const std::int64_t k = a.shape[flags.transpose_a ? row : column];
+        const std::int64_t k_b = b.shape[flags.transpose_b ? column : row];
+        const std::int64_t n = b.shape[flags.transpose_b ? row : column];
+        if (k != k_b) {
+            fail("expected b with {} {} to match a {}{} but got {}", k,
+                 flags.transpose_b ? "columns (transposed)" : "rows", to_string(a),
+                 flags.transpose_a ? " (transposed)" : "", to_string(b));
+        }
+        Type result{dot_result(a.dtype), a.shape};
+        result.shape[row] = m;
+        result.shape[column] = n;
+        if (count() == 3) want_type(operand(2, "acc"), result, "acc");
+        return {result.dtype, Shape(result.shape.dims())};
+    }
+
+    std::vector<Type> other() const {
+        switch (instruction_.op) {
+            case Op::random_bits: {
+                want_count(2);
+                want_type(operand(0, "key"), {DType::u64, {}}, "key");
+                const Type& counter = operand(1, "counter");
+                want_type(counter, {DType::u64, counter.shape}, "counter");
+                return {{DType::u32, counter.shape}};
+            }
+            case Op::debug_print: {
+                const std::string& format = attributes<TextAttributes>().text;
+                for (std::size_t i = 0; i < count(); ++i) operand(i, "operand");
+                std::size_t holes = 0;
+                for (std::size_t at = format.find("{}"); at != std::string::npos;
+                     at = format.find("{}", at + 2)) {
+                    ++holes;
+                }
+                if (holes != count()) {
+                    fail("expected {} operands for \"{}\" but got {}", holes, format, count());
+                }
+                return {};
+            }
+            default:  // debug_check
+                want_count(1);
+                attributes<TextAttributes>();
+                want_accepted(operand(0, "condition").dtype, "a condition");
+                return {};
+        }
+    }
+
+    // ---- Control flow.
+
+    std::vector<Type> control() const {
+        switch (instruction_.op) {
+            case Op::for_loop:
+                return for_loop();
+            case Op::while_loop:
+                return while_loop();
+            case Op::if_else:
+                return if_else();
+            case Op::call:
+                return call();
+            default:
+                for (std::size_t i = 0; i < count(); ++i) operand(i, "operand");
+                return {};
+        }
+    }
+
+    std::vector<Type> types(std::span<const Value> values, std::string_view role) const {
+        std::vector<Type> result;
+        for (Value value : values) result.push_back(type(value, role));
+        return result;
+    }
+
+    std::vector<Type> yielded(const Block& block) const {
+        if (block.body.empty() || block.terminator().op != Op::yield) {
+            fail("expected every block to end in yield");
+        }
+        return types(block.terminator().operands, "yielded value");
+    }
+
+    void want_types(const std::vector<Type>& got, const std::vector<Type>& expected,
+                    std::string_view role) const {
+        if (got.size() != expected.size()) {
+            fail("expected {} {} but got {}", expected.size(), role, got.size());
+        }
+        for (std::size_t i = 0; i < got.size(); ++i) {
+            if (got[i] != expected[i]) {
+                fail("expected {} of types [{}] but number {} is {}", role, texts(expected), i,
+                     to_string(got[i]));
+            }
+        }
+    }
+
+    static std::string texts(const std::vector<Type>& types) {
+        std::vector<std::string> result;
+        for (const Type& each : types) result.push_back(to_string(each));
+        return fmt::format("{}", fmt::join(result, ", "));
+    }
+
+    std::vector<Type> for_loop() const {
+        if (count() < 3) fail("expected operands lo, hi, step, carries... but got {}", count());
+        constexpr std::string_view kRoles[] = {"lo", "hi", "step"};
+        const Type index{DType::i64, {}};
+        for (std::size_t i = 0; i < 3; ++i) want_type(operand(i, kRoles[i]), index, kRoles[i]);
+        const auto carries = types(std::span(instruction_.operands).subspan(3), "carry");
+        const Block& block = instruction_.blocks[0];
+        std::vector<Type> expected = carries;
+        expected.insert(expected.begin(), index);
+        want_types(types(block.arguments, "block argument"), expected, "block arguments");
+        want_types(yielded(block), carries, "yielded values");
+        return carries;
+    }
+
+    std::vector<Type> while_loop() const {
+        const auto carries = types(instruction_.operands, "carry");
+        const Block& condition = instruction_.blocks[0];
+        const Block& block = instruction_.blocks[1];
+        want_types(types(condition.arguments, "block argument"), carries, "block arguments");
+        want_types(types(block.arguments, "block argument"), carries, "block arguments");
+        want_types(yielded(condition), {{DType::boolean, {}}}, "conditions");
+        want_types(yielded(block), carries, "yielded values");
+        return carries;
+    }
+
+    std::vector<Type> if_else() const {
+        want_count(1);
+        want_type(operand(0, "condition"), {DType::boolean, {}}, "condition");
+        for (const Block& block : instruction_.blocks) {
+            want_types(types(block.arguments, "block argument"), {}, "block arguments");
+        }
+        const auto results = yielded(instruction_.blocks[0]);
+        want_types(yielded(instruction_.blocks[1]), results, "values of the else branch");
+        return results;
+    }
+
+    std::vector<Type> call() const {
+        const auto& callee = attributes<CallAttributes>().callee;
+        if (callee == nullptr) fail("expected a function to call");
+        const auto& parameters = callee->parameters();
+        if (parameters.size() != count()) {
+            fail("expected {} arguments for @{} but got {}", parameters.size(), callee->name,
+                 count());
+        }
+        Shape shape;
+        for (std::size_t i = 0; i < count(); ++i) {
+            const Value argument = instruction_.operands[i];
+            if (callee->is_ref(parameters[i])) {
+                check_ref_argument(*callee, parameters[i], argument);
+                continue;
+            }
+            const Type& expected = callee->type(parameters[i]);
+            const Type& got = operand(i, "argument");
+            if (!expected.is_scalar()) {
+                fail("expected @{} to have rank-0 parameters but got {}", callee->name,
+                     to_string(expected));
+            }
+            if (got.dtype != expected.dtype) {
+                fail("expected argument {} of @{} of dtype {} but got {}", i, callee->name,
+                     name(expected.dtype), to_string(got));
+            }
+            const auto joint = joint_shape(shape, got.shape);
+            if (!joint) {
+                fail("expected arguments of @{} that broadcast together but got {} and {}",
+                     callee->name, to_string(shape), to_string(got));
+            }
+            shape = *joint;
+        }
+        if (callee->body.body.empty() || callee->body.terminator().op != Op::yield) {
+            fail("expected @{} to end in yield", callee->name);
+        }
+        std::vector<Type> results;
+        for (Value value : callee->body.terminator().operands) {
+            const Type& result = callee->type(value);
+            if (!result.is_scalar()) {
+                fail("expected @{} to yield scalars but got {}", callee->name, to_string(result));
+            }
+            results.push_back({result.dtype, shape});
+        }
+        return results;
+    }
+
+    void check_ref_argument(const Function& callee, Value parameter, Value argument) const {
+        const RefType& expected = callee.ref_type(parameter);
+        const RefType& got = ref(argument);
+        bool fits = got.dtype == expected.dtype && got.rank() == expected.rank();
+        for (std::size_t i = 0; fits && i < got.extents.size(); ++i) {
+            fits = expected.extents[i] == kDynamic || got.extents[i] == expected.extents[i];
+        }
+        if (!fits) {
+            fail("expected a {} for parameter {} of @{} but got {}", to_string(expected),
+                 callee.value_name(parameter), callee.name, to_string(got));
+        }
+    }
+
+    const Function& function_;
+    const Instruction& instruction_;
+    const Type* requested_;
+};
+
+}  // namespace
+
+DType dot_result(DType operand) {
+    switch (operand) {
+        case DType::f16:
+        case DType::bf16:
+        case DType::f8e4m3:
+        case DType::f8e5m2:
+            return DType::f32;
+        case DType::i8:
+        case DType::u8:
+            return DType::i32;
+        default:
+            return operand;
+    }
+}
+
+std::vector<Type> infer_types(const Function& function, const Instruction& instruction,
+                              const Type* requested) {
+    return Inference(function, instruction, requested).run();
+}
+
+}  // namespace tilewright::ir
