@@ -1,0 +1,12 @@
+# Run by tw_embed: writes OUTPUT, which defines FUNCTION over the comma-separated FILES.
+set(text "// Generated from device headers.\n#include \"cuda/runtime/compiler.h\"\n\n")
+string(APPEND text "const std::vector<tilewright::cuda::Header>& ${FUNCTION}() {\n")
+string(APPEND text "    static const std::vector<tilewright::cuda::Header> kHeaders = {\n")
+string(REPLACE "," ";" files "${FILES}")
+foreach(file IN LISTS files)
+  file(RELATIVE_PATH name ${ROOT} ${file})
+  file(READ ${file} content)
+  string(APPEND text "{\"${name}\", R\"__tw__(${content})__tw__\"},\n")
+endforeach()
+string(APPEND text "    };\n    return kHeaders;\n}\n")
+file(WRITE ${OUTPUT} "${text}")

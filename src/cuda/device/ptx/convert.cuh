@@ -1,0 +1,69 @@
+// cvt: f32 to and from 16-bit, tf32 and 8-bit floats.
+#pragma once
+
+#include "cuda/device/ptx/types.cuh"
+
+namespace tw::ptx {
+
+/// PTX ISA, cvt.rn.bf16x2.f32: two elements in one u32, `low` in the lower half.
+TW_DEVICE u32 pack(Bf16, float low, float high) {
+    u32 packed;
+    asm("cvt.rn.bf16x2.f32 %0, %1, %2;" : "=r"(packed) : "f"(high), "f"(low));
+    return packed;
+}
+
+/// PTX ISA, cvt.rn.f16x2.f32.
+TW_DEVICE u32 pack(F16, float low, float high) {
+    u32 packed;
+    asm("cvt.rn.f16x2.f32 %0, %1, %2;" : "=r"(packed) : "f"(high), "f"(low));
+    return packed;
+}
+
+/// The lower and the upper bf16 of a word: an f32 is a bf16 with 16 more zero bits.
+TW_DEVICE float low(Bf16, u32 packed) {
+    return __uint_as_float(packed << 16);
+}
+TW_DEVICE float high(Bf16, u32 packed) {
+    return __uint_as_float(packed & 0xffff0000u);
+}
+
+/// PTX ISA, cvt.f32.f16 of the lower half.
+TW_DEVICE float low(F16, u32 packed) {
+    float value;
+    asm("{\n.reg .b16 l, h;\nmov.b32 {l, h}, %1;\ncvt.f32.f16 %0, l;\n}"
+        : "=f"(value)
+        : "r"(packed));
+    return value;
+}
+
+/// PTX ISA, cvt.f32.f16 of the upper half.
+TW_DEVICE float high(F16, u32 packed) {
+    float value;
+    asm("{\n.reg .b16 l, h;\nmov.b32 {l, h}, %1;\ncvt.f32.f16 %0, h;\n}"
+        : "=f"(value)
+        : "r"(packed));
+    return value;
+}
+
+/// PTX ISA, cvt.rna.tf32.f32: nearest, ties away; the result is an f32 with 13 zero bits.
+TW_DEVICE u32 to_tf32(float value) {
+    u32 bits;
+    asm("cvt.rna.tf32.f32 %0, %1;" : "=r"(bits) : "f"(value));
+    return bits;
+}
+
+/// PTX ISA, cvt.rn.satfinite.e4m3x2.f32 (sm_89): `low` in the lower byte.
+TW_DEVICE u16 pack_e4m3(float low, float high) {
+    u16 packed;
+    asm("cvt.rn.satfinite.e4m3x2.f32 %0, %1, %2;" : "=h"(packed) : "f"(high), "f"(low));
+    return packed;
+}
+
+/// PTX ISA, cvt.rn.satfinite.e5m2x2.f32 (sm_89).
+TW_DEVICE u16 pack_e5m2(float low, float high) {
+    u16 packed;
+    asm("cvt.rn.satfinite.e5m2x2.f32 %0, %1, %2;" : "=h"(packed) : "f"(high), "f"(low));
+    return packed;
+}
+
+}  // namespace tw::ptx

@@ -1,0 +1,71 @@
+// ldmatrix (sm_75) and stmatrix (sm_90): 8x8 tiles of 16-bit elements between shared memory and the
+// fragments of mma. Lane 8i + r gives the address of row r of tile i.
+#pragma once
+
+#include "cuda/device/ptx/types.cuh"
+
+namespace tw::ptx {
+
+/// PTX ISA, ldmatrix.x1.
+TW_DEVICE void ldmatrix(u32 (&d)[1], u32 row) {
+    asm volatile("ldmatrix.sync.aligned.m8n8.x1.shared.b16 {%0}, [%1];"
+                 : "=r"(d[0])
+                 : "r"(row)
+                 : "memory");
+}
+
+/// PTX ISA, ldmatrix.x2.
+TW_DEVICE void ldmatrix(u32 (&d)[2], u32 row) {
+    asm volatile("ldmatrix.sync.aligned.m8n8.x2.shared.b16 {%0, %1}, [%2];"
+                 : "=r"(d[0]), "=r"(d[1])
+                 : "r"(row)
+                 : "memory");
+}
+
+/// PTX ISA, ldmatrix.x4.
+TW_DEVICE void ldmatrix(u32 (&d)[4], u32 row) {
+    asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0, %1, %2, %3}, [%4];"
+                 : "=r"(d[0]), "=r"(d[1]), "=r"(d[2]), "=r"(d[3])
+                 : "r"(row)
+                 : "memory");
+}
+
+/// PTX ISA, ldmatrix.x2.trans: every tile is transposed on the way.
+TW_DEVICE void ldmatrix_transposed(u32 (&d)[2], u32 row) {
+    asm volatile("ldmatrix.sync.aligned.m8n8.x2.trans.shared.b16 {%0, %1}, [%2];"
+                 : "=r"(d[0]), "=r"(d[1])
+                 : "r"(row)
+                 : "memory");
+}
+
+/// PTX ISA, ldmatrix.x4.trans.
+TW_DEVICE void ldmatrix_transposed(u32 (&d)[4], u32 row) {
+    asm volatile("ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16 {%0, %1, %2, %3}, [%4];"
+                 : "=r"(d[0]), "=r"(d[1]), "=r"(d[2]), "=r"(d[3])
+                 : "r"(row)
+                 : "memory");
+}
+
+/// PTX ISA, stmatrix.x2.
+TW_DEVICE void stmatrix(u32 row, const u32 (&s)[2]) {
+    asm volatile("stmatrix.sync.aligned.m8n8.x2.shared.b16 [%0], {%1, %2};" ::"r"(row), "r"(s[0]),
+                 "r"(s[1])
+                 : "memory");
+}
+
+/// PTX ISA, stmatrix.x4.
+TW_DEVICE void stmatrix(u32 row, const u32 (&s)[4]) {
+    asm volatile("stmatrix.sync.aligned.m8n8.x4.shared.b16 [%0], {%1, %2, %3, %4};" ::"r"(row),
+                 "r"(s[0]), "r"(s[1]), "r"(s[2]), "r"(s[3])
+                 : "memory");
+}
+
+/// PTX ISA, stmatrix.x4.trans.
+TW_DEVICE void stmatrix_transposed(u32 row, const u32 (&s)[4]) {
+    asm volatile(
+        "stmatrix.sync.aligned.m8n8.x4.trans.shared.b16 [%0], {%1, %2, %3, %4};" ::"r"(row),
+        "r"(s[0]), "r"(s[1]), "r"(s[2]), "r"(s[3])
+        : "memory");
+}
+
+}  // namespace tw::ptx

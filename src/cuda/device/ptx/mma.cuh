@@ -1,0 +1,75 @@
+// mma.sync: the tensor core instructions of one warp, d += a b, sm_80.
+#pragma once
+
+#include "cuda/device/ptx/types.cuh"
+
+namespace tw::ptx {
+
+// Fragments, with g = lane / 4 and t = lane % 4. m16n8: d[0..1] is row g, columns 2t and 2t + 1;
+// d[2..3] row g + 8. 16-bit a: a[0] row g, k 2t..; a[1] row g + 8; a[2], a[3] the same at k + 8;
+// b[0] k 2t.., column g; b[1] at k + 8.
+
+/// PTX ISA, mma.m16n8k16, f16 operands, f32 accumulator.
+TW_DEVICE void mma_m16n8k16(F16, float (&d)[4], const u32 (&a)[4], const u32 (&b)[2]) {
+    asm volatile(
+        "mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32 {%0, %1, %2, %3}, "
+        "{%4, %5, %6, %7}, {%8, %9}, {%0, %1, %2, %3};"
+        : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3])
+        : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b[0]), "r"(b[1]));
+}
+
+/// PTX ISA, mma.m16n8k8, f16 operands, f32 accumulator.
+TW_DEVICE void mma_m16n8k8(F16, float (&d)[4], const u32 (&a)[2], u32 b) {
+    asm volatile(
+        "mma.sync.aligned.m16n8k8.row.col.f32.f16.f16.f32 {%0, %1, %2, %3}, "
+        "{%4, %5}, {%6}, {%0, %1, %2, %3};"
+        : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3])
+        : "r"(a[0]), "r"(a[1]), "r"(b));
+}
+
+/// PTX ISA, mma.m16n8k16, bf16 operands, f32 accumulator.
+TW_DEVICE void mma_m16n8k16(Bf16, float (&d)[4], const u32 (&a)[4], const u32 (&b)[2]) {
+    asm volatile(
+        "mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 {%0, %1, %2, %3}, "
+        "{%4, %5, %6, %7}, {%8, %9}, {%0, %1, %2, %3};"
+        : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3])
+        : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b[0]), "r"(b[1]));
+}
+
+/// PTX ISA, mma.m16n8k8, bf16 operands, f32 accumulator.
+TW_DEVICE void mma_m16n8k8(Bf16, float (&d)[4], const u32 (&a)[2], u32 b) {
+    asm volatile(
+        "mma.sync.aligned.m16n8k8.row.col.f32.bf16.bf16.f32 {%0, %1, %2, %3}, "
+        "{%4, %5}, {%6}, {%0, %1, %2, %3};"
+        : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3])
+        : "r"(a[0]), "r"(a[1]), "r"(b));
+}
+
+/// PTX ISA, mma.m16n8k8, tf32 operands (f32 bits; the low 13 are ignored), f32 accumulator.
+/// a[0] row g, k t; a[1] row g + 8; a[2], a[3] the same at k + 4; b[0] k t, column g; b[1] at k
+/// + 4.
+TW_DEVICE void mma_m16n8k8(Tf32, float (&d)[4], const u32 (&a)[4], const u32 (&b)[2]) {
+    asm volatile(
+        "mma.sync.aligned.m16n8k8.row.col.f32.tf32.tf32.f32 {%0, %1, %2, %3}, "
+        "{%4, %5, %6, %7}, {%8, %9}, {%0, %1, %2, %3};"
+        : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3])
+        : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b[0]), "r"(b[1]));
+}
+
+/// PTX ISA, mma.m16n8k4, tf32 operands, f32 accumulator. a[0] row g, k t; a[1] row g + 8.
+TW_DEVICE void mma_m16n8k4(Tf32, float (&d)[4], const u32 (&a)[2], u32 b) {
+    asm volatile(
+        "mma.sync.aligned.m16n8k4.row.col.f32.tf32.tf32.f32 {%0, %1, %2, %3}, "
+        "{%4, %5}, {%6}, {%0, %1, %2, %3};"
+        : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3])
+        : "r"(a[0]), "r"(a[1]), "r"(b));
+}
+
+/// PTX ISA, mma.m8n8k4, f64. a: row g, k t; b: k t, column g; d: row g, columns 2t, 2t + 1.
+TW_DEVICE void mma_m8n8k4(double (&d)[2], double a, double b) {
+    asm volatile("mma.sync.aligned.m8n8k4.row.col.f64.f64.f64.f64 {%0, %1}, {%2}, {%3}, {%0, %1};"
+                 : "+d"(d[0]), "+d"(d[1])
+                 : "d"(a), "d"(b));
+}
+
+}  // namespace tw::ptx

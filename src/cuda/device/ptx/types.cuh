@@ -1,0 +1,33 @@
+// Integer names, element tags and the function qualifier that all device headers use.
+//
+// Beside this file lies one header per instruction family. A comment names the section of the PTX
+// ISA by its instruction, because section numbers move between editions. Inline assembly stands
+// nowhere else.
+#pragma once
+
+#define TW_DEVICE __device__ __forceinline__
+
+namespace tw {
+
+using u8 = unsigned char;
+using u16 = unsigned short;
+using u32 = unsigned int;
+using u64 = unsigned long long;
+using i64 = long long;
+
+/// Element tags: they choose an instruction by overload. Two 16-bit elements travel in one u32, the
+/// one with the lower index in the lower half.
+struct F16 {};
+struct Bf16 {};
+struct Tf32 {};
+
+/// What the host encodes and a kernel takes as `const __grid_constant__ TensorMap`.
+struct alignas(64) TensorMap {
+    u64 opaque[16];
+};
+
+TW_DEVICE u32 shared_address(const void* pointer) {
+    return static_cast<u32>(__cvta_generic_to_shared(pointer));
+}
+
+}  // namespace tw

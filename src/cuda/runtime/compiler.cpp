@@ -1,0 +1,296 @@
+// NVRTC and the cubin cache.
+#include "cuda/runtime/compiler.h"
+
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include <algorithm>
+#include <cstdlib>
+#include <fstream>
+#include <future>
+#include <mutex>
+#include <unordered_map>
+
+#include "support/check.h"
+#include "support/disk_cache.h"
+
+namespace tilewright::cuda {
+namespace {
+
+using Program = void*;
+
+// name in the library, parameter types; every entry returns nvrtcResult.
+// clang-format off
+#define TW_NVRTC_ENTRIES(X)                                                                        \
+    X(nvrtcVersion, (int*, int*))                                                                  \
+    X(nvrtcCreateProgram,                                                                          \
+      (Program*, const char*, const char*, int, const char* const*, const char* const*))           \
+    X(nvrtcDestroyProgram, (Program*))                                                             \
+    X(nvrtcCompileProgram, (Program, int, const char* const*))                                     \
+    X(nvrtcGetCUBINSize, (Program, std::size_t*))                                                  \
+    X(nvrtcGetCUBIN, (Program, char*))                                                             \
+    X(nvrtcGetPTXSize, (Program, std::size_t*))                                                    \
+    X(nvrtcGetPTX, (Program, char*))                                                               \
+    X(nvrtcGetProgramLogSize, (Program, std::size_t*))                                             \
+    X(nvrtcGetProgramLog, (Program, char*))
+// clang-format on
+
+struct Nvrtc {
+#define TW_NVRTC_POINTER(entry, parameters) int(*entry) parameters = nullptr;
+    TW_NVRTC_ENTRIES(TW_NVRTC_POINTER)
+#undef TW_NVRTC_POINTER
+    const char* (*nvrtcGetErrorString)(int) = nullptr;
+    int major = 0;
+    int minor = 0;
+    LibraryReport report;
+};
+
+void open_nvrtc(Nvrtc& nvrtc) {
+    LibraryReport& report = nvrtc.report;
+    report.name = "NVRTC";
+    report.advice =
+        "pip install nvidia-cuda-nvrtc (13.x), install a CUDA toolkit (12.8 or newer), or set "
+        "TILEWRIGHT_NVRTC to the path of libnvrtc.so";
+    const Library library = Library::open(nvrtc_candidates(), report);
+    if (!library) return;
+    bool complete = true;
+#define TW_NVRTC_LOAD(entry, parameters)                                       \
+    nvrtc.entry = reinterpret_cast<int(*) parameters>(library.symbol(#entry)); \
+    complete = complete && nvrtc.entry != nullptr;
+    TW_NVRTC_ENTRIES(TW_NVRTC_LOAD)
+#undef TW_NVRTC_LOAD
+    nvrtc.nvrtcGetErrorString =
+        reinterpret_cast<const char* (*)(int)>(library.symbol("nvrtcGetErrorString"));
+    if (!complete || nvrtc.nvrtcGetErrorString == nullptr) {
+        report.tried.push_back(report.path + ": not a usable NVRTC, entry points are missing");
+        report.path.clear();
+        return;
+    }
+    nvrtc.nvrtcVersion(&nvrtc.major, &nvrtc.minor);
+    report.version = fmt::format("{}.{}", nvrtc.major, nvrtc.minor);
+    report.advice.clear();
+}
+
+const Nvrtc& opened_nvrtc() {
+    static const Nvrtc* const kNvrtc = [] {
+        auto* nvrtc = new Nvrtc;  // never destroyed, as the library is never closed
+        open_nvrtc(*nvrtc);
+        return nvrtc;
+    }();
+    return *kNvrtc;
+}
+
+const Nvrtc& nvrtc_or_throw() {
+    const Nvrtc& nvrtc = opened_nvrtc();
+    if (!nvrtc.report.found()) {
+        user_error("cuda",
+                   "expected NVRTC, which compiles kernels, but found none: {}. To get it: {}",
+                   fmt::join(nvrtc.report.tried, "; "), nvrtc.report.advice);
+    }
+    return nvrtc;
+}
+
+/// Sources of failed compilations stay for a look; returns where, or why not.
+std::string keep_source(const CompileRequest& request, std::string_view log) {
+    const std::filesystem::path folder = kernel_cache_folder() / "failed";
+    const std::filesystem::path path =
+        folder / fmt::format("{}-{}", content_hash(request.source).substr(0, 12), request.name);
+    std::error_code error;
+    std::filesystem::create_directories(folder, error);
+    std::ofstream file(path);
+    file << "// compiled for " << request.arch << "; the log:\n/*\n"
+         << log << "*/\n"
+         << request.source;
+    file.close();
+    return file.fail() ? fmt::format("not kept: {} cannot be written", path.string())
+                       : path.string();
+}
+
+[[noreturn]] void fail(const CompileRequest& request, std::string_view reason,
+                       std::string_view log) {
+    throw InternalError(fmt::format("[cuda] compiling {} for {}: {}\nsource: {}\nlog:\n{}",
+                                    request.name, request.arch, reason, keep_source(request, log),
+                                    log));
+}
+
+/// The number that stands before `words` in a line; 0 when the line lacks them.
+int number_before(std::string_view line, std::string_view words) {
+    const std::size_t at = line.find(words);
+    if (at == std::string_view::npos || at == 0) return 0;
+    std::size_t begin = at;
+    while (begin > 0 && line[begin - 1] >= '0' && line[begin - 1] <= '9') --begin;
+    return begin == at ? 0 : std::atoi(std::string(line.substr(begin, at - begin)).c_str());
+}
+
+/// Reads ptxas's resource lines; returns the first warning that costs a kernel its speed.
+std::string read_log(Compiled& compiled) {
+    std::string serious;
+    std::string_view rest = compiled.log;
+    while (!rest.empty()) {
+        const std::size_t end = std::min(rest.find('\n'), rest.size());
+        const std::string_view line = rest.substr(0, end);
+        rest.remove_prefix(std::min(end + 1, rest.size()));
+        compiled.spill_bytes += number_before(line, " bytes spill stores");
+        compiled.spill_bytes += number_before(line, " bytes spill loads");
+        if (line.find("Used ") != std::string_view::npos) {
+            compiled.registers = std::max(compiled.registers, number_before(line, " registers"));
+        }
+        // C75xx: wgmma serialised or setmaxnreg ignored. Both compile, and cost half the speed.
+        if (serious.empty() && line.find("(C75") != std::string_view::npos) serious = line;
+    }
+    return serious;
+}
+
+/// Cubins are ELF files.
+bool looks_like_cubin(std::string_view bytes) {
+    return bytes.starts_with(
+        "\x7f"
+        "ELF");
+}
+
+/// Compilations done or under way in this process. A shared future lets threads that ask for the
+/// same kernel wait for one compilation.
+struct MemoryCache {
+    using Result = std::shared_future<std::shared_ptr<const std::string>>;
+    std::mutex mutex;
+    std::unordered_map<std::string, Result> results;
+};
+
+MemoryCache& memory_cache() {
+    static auto* const kCache = new MemoryCache;
+    return *kCache;
+}
+
+std::shared_ptr<const std::string> read_or_compile(const CompileRequest& request,
+                                                   const std::string& key) {
+    const DiskCache disk(kernel_cache_folder());
+    if (std::optional<std::string> bytes = disk.get(key)) {
+        if (looks_like_cubin(*bytes)) return std::make_shared<const std::string>(std::move(*bytes));
+        disk.drop(key);
+    }
+    Compiled compiled = compile(request);
+    disk.put(key, compiled.cubin);
+    return std::make_shared<const std::string>(std::move(compiled.cubin));
+}
+
+}  // namespace
+
+const LibraryReport& nvrtc_report() {
+    return opened_nvrtc().report;
+}
+
+std::filesystem::path kernel_cache_folder() {
+    return cache_root() / "kernels";
+}
+
+Compiled compile(const CompileRequest& request) {
+    const Nvrtc& nvrtc = nvrtc_or_throw();
+    std::vector<const char*> texts, names, options;
+    for (const auto* headers : {&embedded_headers(), &request.headers}) {
+        for (const Header& header : *headers) {
+            names.push_back(header.name.c_str());
+            texts.push_back(header.text.c_str());
+        }
+    }
+    const std::string arch = "--gpu-architecture=" + request.arch;
+    options = {arch.c_str(), "--std=c++20", "-default-device", "--ptxas-options=-v"};
+    // NVRTC 12.9 and later keep results of their own, and a hit hides ptxas's warnings.
+    if (nvrtc.major > 12 || nvrtc.minor >= 9) options.push_back("--no-cache");
+    for (const std::string& option : request.options) options.push_back(option.c_str());
+
+    Program program = nullptr;
+    const int created =
+        nvrtc.nvrtcCreateProgram(&program, request.source.c_str(), request.name.c_str(),
+                                 static_cast<int>(names.size()), texts.data(), names.data());
+    if (created != 0) fail(request, nvrtc.nvrtcGetErrorString(created), "");
+    const auto destroy = [&nvrtc](void* handle) { nvrtc.nvrtcDestroyProgram(&handle); };
+    const std::unique_ptr<void, decltype(destroy)> owner(program, destroy);
+
+    const int status =
+        nvrtc.nvrtcCompileProgram(program, static_cast<int>(options.size()), options.data());
+    const auto read = [&](auto size_of_text, auto text) {
+        std::size_t size = 0;
+        if (size_of_text(program, &size) != 0 || size == 0) return std::string();
+        std::string bytes(size, '\0');
+        if (text(program, bytes.data()) != 0) bytes.clear();
+        return bytes;
+    };
+    const auto without_nul = [](std::string text) {
+        text.resize(std::min(text.find('\0'), text.size()));
+        return text;
+    };
+    Compiled compiled;
+    compiled.log = without_nul(read(nvrtc.nvrtcGetProgramLogSize, nvrtc.nvrtcGetProgramLog));
+    if (status != 0) fail(request, nvrtc.nvrtcGetErrorString(status), compiled.log);
+    compiled.cubin = read(nvrtc.nvrtcGetCUBINSize, nvrtc.nvrtcGetCUBIN);
+    compiled.ptx = without_nul(read(nvrtc.nvrtcGetPTXSize, nvrtc.nvrtcGetPTX));
+    if (!looks_like_cubin(compiled.cubin)) fail(request, "NVRTC gave no cubin", compiled.log);
+
+    const std::string serious = read_log(compiled);
+    if (request.spill_limit_bytes) {
+        if (!serious.empty()) fail(request, serious, compiled.log);
+        if (compiled.spill_bytes > *request.spill_limit_bytes) {
+            fail(request,
+                 fmt::format("expected at most {} spilled bytes but got {}",
+                             *request.spill_limit_bytes, compiled.spill_bytes),
+                 compiled.log);
+        }
+    }
+    return compiled;
+}
+
+std::string cache_key(const CompileRequest& request) {
+    const Nvrtc& nvrtc = nvrtc_or_throw();
+    static const std::string kEmbeddedHash = [] {
+        std::string all;
+        for (const Header& header : embedded_headers()) {
+            all.append(header.name).push_back('\0');
+            all.append(header.text).push_back('\0');
+        }
+        return content_hash(all);
+    }();
+    std::string headers;
+    for (const Header& header : request.headers) {
+        headers.append(header.name).push_back('\0');
+        headers.append(header.text).push_back('\0');
+    }
+    return fmt::format("{}\narch {}\nnvrtc {}.{}\noptions {}\nlimit {}\nsource {}\nheaders {} {}\n",
+                       request.name, request.arch, nvrtc.major, nvrtc.minor,
+                       fmt::join(request.options, " "), request.spill_limit_bytes.value_or(-1),
+                       content_hash(request.source), content_hash(headers), kEmbeddedHash);
+}
+
+std::shared_ptr<const std::string> cubin_of(const CompileRequest& request) {
+    const std::string key = cache_key(request);
+    MemoryCache& cache = memory_cache();
+    std::promise<std::shared_ptr<const std::string>> promise;
+    MemoryCache::Result result;
+    bool mine = false;
+    {
+        const std::lock_guard lock(cache.mutex);
+        auto [entry, inserted] = cache.results.try_emplace(key);
+        if (inserted) entry->second = promise.get_future().share();
+        result = entry->second;
+        mine = inserted;
+    }
+    if (mine) {
+        try {
+            promise.set_value(read_or_compile(request, key));
+        } catch (...) {
+            promise.set_exception(std::current_exception());
+            const std::lock_guard lock(cache.mutex);
+            cache.results.erase(key);  // a later call may find NVRTC or space again
+        }
+    }
+    return result.get();
+}
+
+void forget_cubin(const CompileRequest& request) {
+    const std::string key = cache_key(request);
+    DiskCache(kernel_cache_folder()).drop(key);
+    MemoryCache& cache = memory_cache();
+    const std::lock_guard lock(cache.mutex);
+    cache.results.erase(key);
+}
+
+}  // namespace tilewright::cuda

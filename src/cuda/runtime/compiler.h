@@ -1,0 +1,64 @@
+// CUDA C++ to cubin through NVRTC, with a cache in memory and on disk.
+#pragma once
+
+#include <filesystem>
+#include <memory>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "cuda/runtime/library.h"
+
+namespace tilewright::cuda {
+
+/// A text that sources may `#include` by this name; NVRTC reads no file.
+struct Header {
+    std::string name;
+    std::string text;
+};
+
+/// One translation unit and how to compile it.
+struct CompileRequest {
+    std::string name;  ///< what messages call it, as a file name: "attention_forward.cu"
+    std::string source;
+    std::vector<Header> headers;  ///< beside the embedded device headers
+    std::string arch;             ///< "sm_80", "sm_90a", ...
+    std::vector<std::string> options;
+    /// Set for our own kernels: more spilled bytes than this, or a warning that wgmma is serialised
+    /// or setmaxnreg ignored, is an error.
+    std::optional<int> spill_limit_bytes;
+};
+
+/// What a compilation gave.
+struct Compiled {
+    std::string cubin;
+    std::string ptx;
+    std::string log;      ///< NVRTC's and ptxas's whole output
+    int registers = 0;    ///< the most any kernel takes
+    int spill_bytes = 0;  ///< stores and loads, summed over kernels
+};
+
+/// How the search for NVRTC went.
+const LibraryReport& nvrtc_report();
+
+/// Compiles, ignoring every cache. Throws UserError without NVRTC, InternalError with the whole log
+/// and the path of the kept source when the source does not compile or breaks its limits.
+Compiled compile(const CompileRequest& request);
+
+/// The cubin of a request, from memory, from disk, or compiled (once, whichever threads ask).
+std::shared_ptr<const std::string> cubin_of(const CompileRequest& request);
+
+/// Forgets a cubin that the driver refused, in memory and on disk, so that it is compiled again.
+void forget_cubin(const CompileRequest& request);
+
+/// Identifies a request: hashes of source and headers, options, arch and NVRTC's version.
+std::string cache_key(const CompileRequest& request);
+
+/// Where cubins are kept.
+std::filesystem::path kernel_cache_folder();
+
+/// The device headers built into this library (cuda/device/**), by the names sources include.
+const std::vector<Header>& embedded_headers();
+
+}  // namespace tilewright::cuda

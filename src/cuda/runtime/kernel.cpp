@@ -1,0 +1,95 @@
+// Loading cubins and launching kernels.
+#include "cuda/runtime/kernel.h"
+
+#include "support/check.h"
+
+namespace tilewright::cuda {
+namespace {
+
+// CUfunction_attribute.
+constexpr int kFunctionLocalBytes = 3;
+constexpr int kFunctionRegisters = 4;
+constexpr int kFunctionDynamicShared = 8;
+
+// CUlaunchConfig and CUlaunchAttribute of the driver's ABI.
+struct LaunchAttribute {
+    int id;
+    char pad[4];
+    union {
+        unsigned cluster[3];
+        char bytes[64];
+    } value;
+};
+static_assert(sizeof(LaunchAttribute) == 72);
+constexpr int kLaunchAttributeCluster = 4;
+
+struct LaunchConfig {
+    unsigned grid[3];
+    unsigned block[3];
+    unsigned shared_bytes;
+    StreamHandle stream;
+    LaunchAttribute* attributes;
+    unsigned attribute_count;
+};
+
+ModuleHandle load_module(const CompileRequest& request) {
+    const Driver& cuda = driver();
+    ModuleHandle module = nullptr;
+    if (cuda.cuModuleLoadData(&module, cubin_of(request)->data()) == 0) return module;
+    // The cubin may come from a damaged or foreign cache: compile it afresh, once.
+    forget_cubin(request);
+    cuda.check(cuda.cuModuleLoadData(&module, cubin_of(request)->data()), "loading a kernel");
+    return module;
+}
+
+}  // namespace
+
+Kernel load_kernel(const CompileRequest& request, const char* entry, int dynamic_shared_bytes,
+                   int device) {
+    const DeviceInfo& info = device_info(device);
+    if (dynamic_shared_bytes > info.shared_bytes_per_block) {
+        user_error("cuda", "{}: expected at most {} bytes of shared memory on {} but got {}",
+                   request.name, info.shared_bytes_per_block, info.name, dynamic_shared_bytes);
+    }
+    const ContextScope scope(device);
+    const Driver& cuda = driver();
+    Kernel kernel;
+    kernel.device = device;
+    kernel.dynamic_shared_bytes = dynamic_shared_bytes;
+    cuda.check(cuda.cuModuleGetFunction(&kernel.function, load_module(request), entry),
+               "finding a kernel");
+    cuda.check(
+        cuda.cuFuncSetAttribute(kernel.function, kFunctionDynamicShared, dynamic_shared_bytes),
+        "reserving shared memory");
+    cuda.check(cuda.cuFuncGetAttribute(&kernel.registers, kFunctionRegisters, kernel.function),
+               "reading a kernel's registers");
+    cuda.check(cuda.cuFuncGetAttribute(&kernel.local_bytes, kFunctionLocalBytes, kernel.function),
+               "reading a kernel's stack");
+    return kernel;
+}
+
+void launch(const Kernel& kernel, const LaunchShape& shape, std::span<void* const> parameters,
+            StreamHandle stream) {
+    LaunchConfig config{};
+    for (std::size_t axis = 0; axis < 3; ++axis) {
+        config.grid[axis] = shape.grid[axis];
+        config.block[axis] = shape.block[axis];
+    }
+    config.shared_bytes = static_cast<unsigned>(kernel.dynamic_shared_bytes);
+    config.stream = stream;
+    LaunchAttribute cluster{};
+    if (shape.cluster != std::array<unsigned, 3>{1, 1, 1}) {
+        cluster.id = kLaunchAttributeCluster;
+        for (std::size_t axis = 0; axis < 3; ++axis) {
+            cluster.value.cluster[axis] = shape.cluster[axis];
+        }
+        config.attributes = &cluster;
+        config.attribute_count = 1;
+    }
+    const ContextScope scope(kernel.device);
+    driver().check(driver().cuLaunchKernelEx(&config, kernel.function,
+                                             const_cast<void**>(parameters.data()), nullptr),
+                   "launching a kernel");
+}
+
+}  // namespace tilewright::cuda

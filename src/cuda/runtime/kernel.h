@@ -1,0 +1,40 @@
+// Loaded kernels and how to launch them.
+#pragma once
+
+#include <array>
+#include <span>
+
+#include "cuda/runtime/compiler.h"
+#include "cuda/runtime/device.h"
+
+namespace tilewright::cuda {
+
+/// A kernel in a device's memory, ready to launch. Stays loaded until the process ends.
+struct Kernel {
+    FunctionHandle function = nullptr;
+    int device = 0;
+    int dynamic_shared_bytes = 0;  ///< given to every launch
+    int registers = 0;             ///< per thread, at entry
+    int local_bytes = 0;           ///< stack and spills per thread
+};
+
+/// Compiles (or finds) a request's cubin and loads its kernel `entry` on a device. Load before
+/// capture: loading allocates. An entry of the disk cache that the driver refuses is compiled
+/// again.
+Kernel load_kernel(const CompileRequest& request, const char* entry, int dynamic_shared_bytes,
+                   int device);
+
+/// The shape of one launch.
+struct LaunchShape {
+    std::array<unsigned, 3> grid{1, 1, 1};
+    std::array<unsigned, 3> block{1, 1, 1};
+    std::array<unsigned, 3> cluster{1, 1, 1};
+};
+
+/// Launches on a stream (nullptr: the legacy default stream). Allocates nothing and waits for
+/// nothing, so it can be captured in a graph. `parameters` point at the kernel's parameters in
+/// order.
+void launch(const Kernel& kernel, const LaunchShape& shape, std::span<void* const> parameters,
+            StreamHandle stream);
+
+}  // namespace tilewright::cuda

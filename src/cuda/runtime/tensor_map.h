@@ -1,0 +1,31 @@
+// TMA descriptors: how the copy engine sees a tensor and the box it moves.
+#pragma once
+
+#include <array>
+#include <cstdint>
+
+#include "cuda/runtime/driver.h"
+#include "tilewright/dtype.h"
+
+namespace tilewright::cuda {
+
+/// Shared-memory swizzle of a box whose innermost extent is at most so many bytes.
+enum class Swizzle { none = 0, bytes32 = 1, bytes64 = 2, bytes128 = 3 };
+
+/// A strided tensor and the box that one copy moves. Index 0 is the innermost dimension.
+struct TensorMapRequest {
+    static constexpr int kMaxRank = 5;
+    DType dtype = DType::bf16;
+    int rank = 0;
+    DeviceAddress address = 0;                      ///< aligned to 16 bytes
+    std::array<std::uint64_t, kMaxRank> extents{};  ///< elements
+    std::array<std::uint64_t, kMaxRank> strides{};  ///< bytes, multiples of 16; [0] is not read
+    std::array<std::uint32_t, kMaxRank> box{};      ///< elements, at most 256 each
+    Swizzle swizzle = Swizzle::none;
+};
+
+/// Encodes on the host. Elements outside the tensor read as zero and are not written. Throws
+/// UserError naming the rule of the copy engine that the request breaks.
+TensorMap encode_tensor_map(const TensorMapRequest& request, const char* argument);
+
+}  // namespace tilewright::cuda

@@ -1,0 +1,164 @@
+// Every PTX wrapper is instantiated and compiled for every architecture that has its instruction.
+#include <gtest/gtest.h>
+
+#include "cuda/codegen/wgmma_shapes.h"
+#include "cuda/runtime/compiler.h"
+#include "tests/cuda/test_support.h"
+
+namespace tilewright::cuda {
+namespace {
+
+struct HeaderCase {
+    std::string header;
+    std::vector<std::string> archs;
+    std::string body;  ///< of a kernel with the parameters below
+};
+
+const std::vector<std::string> kAll = {"sm_80", "sm_86", "sm_89", "sm_90a", "sm_100a", "sm_120a"};
+const std::vector<std::string> kFrom89 = {"sm_89", "sm_90a", "sm_100a", "sm_120a"};
+const std::vector<std::string> kFrom90 = {"sm_90a", "sm_100a", "sm_120a"};
+const std::vector<std::string> kOnly90 = {"sm_90a"};
+
+std::string kernel_text(const std::string& includes, const std::string& body) {
+    return includes + R"(
+namespace tw::ptx {}
+using namespace tw;
+using namespace tw::ptx;
+extern "C" __global__ void __launch_bounds__(128, 1)
+kernel(const __grid_constant__ TensorMap map, float* f, u32* u, double* g, const uint4* in, uint4* out) {
+    extern __shared__ __align__(1024) u8 memory[];
+    const u32 s = shared_address(memory);
+    u32 r1[1] = {u[0]}, r2[2] = {u[1], u[2]}, r4[4] = {u[3], u[4], u[5], u[6]};
+    float d4[4] = {f[0], f[1], f[2], f[3]};
+    u64 l = 0;
+)" + body + R"(
+    u[7] = r1[0] + r2[0] + r2[1] + r4[0] + r4[1] + r4[2] + r4[3] + static_cast<u32>(l);
+    f[4] = d4[0] + d4[1] + d4[2] + d4[3];
+})";
+}
+
+const std::vector<HeaderCase> kCases = {
+    {"convert.cuh", kAll, R"(
+    r1[0] = pack(Bf16{}, d4[0], d4[1]) + pack(F16{}, d4[0], d4[1]) + to_tf32(d4[2]);
+    d4[3] = low(Bf16{}, r1[0]) + high(Bf16{}, r1[0]) + low(F16{}, r1[0]) + high(F16{}, r1[0]);)"},
+    {"convert.cuh", kFrom89, "r1[0] = pack_e4m3(d4[0], d4[1]) + pack_e5m2(d4[2], d4[3]);"},
+    {"cp_async.cuh", kAll, R"(
+    cp_async_16(s, in); cp_async_16(s, in, 4); cp_async_8(s, in, 2); cp_async_4(s, in, 0);
+    cp_async_commit(); cp_async_wait<1>(); cp_async_wait<0>(); cp_async_arrive(s + 512);)"},
+    {"math.cuh", kAll, R"(
+    d4[0] = exp2_approx(log2_approx(tanh_approx(d4[1]))) + reciprocal_approx(d4[2]) +
+            rsqrt_approx(d4[3]) + sin_approx(d4[0]) + cos_approx(d4[0]);)"},
+    {"matrix_move.cuh", kAll, R"(
+    ldmatrix(r1, s); ldmatrix(r2, s); ldmatrix(r4, s);
+    u[8] = r4[0] + r2[0]; ldmatrix_transposed(r2, s); ldmatrix_transposed(r4, s);)"},
+    {"matrix_move.cuh", kFrom90, "stmatrix(s, r2); stmatrix(s, r4); stmatrix_transposed(s, r4);"},
+    {"mbarrier.cuh", kAll, R"(
+    mbarrier_init(s, 1); mbarrier_arrive(s); r1[0] = mbarrier_test(s, 0); mbarrier_invalidate(s);)"},
+    {"mbarrier.cuh", kFrom90, R"(
+    mbarrier_init(s, 1); mbarrier_arrive_expect(s, 16); mbarrier_arrive_cluster(s);
+    mbarrier_wait(s, 0); mbarrier_wait(s, 1);)"},
+    {"memory.cuh", kAll, R"(
+    store_shared_32(s, r1[0]); store_shared_128(s + 16, load_once_128(in));
+    r2[0] = load_shared_32(s); l = load_shared_64(s) + global_nanoseconds() + clock_cycles();
+    out[1] = load_shared_128(s); store_once_128(out, out[2]); reduce_add(f, 1.0f);
+    r2[1] = fetch_add(u, 1);)"},
+    {"memory.cuh", kFrom90, "reduce_add(f, make_float4(1, 2, 3, 4));"},
+    {"mma.cuh", kAll, R"(
+    mma_m16n8k16(F16{}, d4, r4, r2); mma_m16n8k16(Bf16{}, d4, r4, r2);
+    mma_m16n8k8(F16{}, d4, r2, r1[0]); mma_m16n8k8(Bf16{}, d4, r2, r1[0]);
+    mma_m16n8k8(Tf32{}, d4, r4, r2); mma_m16n8k4(Tf32{}, d4, r2, r1[0]);
+    double e[2] = {g[0], g[1]}; mma_m8n8k4(e, g[2], g[3]); g[4] = e[0] + e[1];)"},
+    {"sync.cuh", kAll, "named_barrier_sync(1, 128); named_barrier_arrive(2, 128); fence_device();"},
+    {"sync.cuh", kFrom90, R"(
+    cluster_arrive(); cluster_wait(); r1[0] = cluster_map(s, cluster_rank()); fence_mbarrier_init();
+    fence_async_shared(); grid_dependency_wait(); grid_dependency_launch(); r2[0] = elect_lane();)"},
+    {"sync.cuh", kOnly90, "registers_decrease<24>(); registers_increase<240>();"},
+    {"tma.cuh", kFrom90, R"(
+    const u64 policy = l2_evict_last() + l2_evict_first();
+    prefetch_tensor_map(&map); bulk_load(s, in, 16, s + 512); bulk_store(out, s, 16);
+    bulk_add_f32(f, s, 16);
+    tensor_load(s, &map, s, policy, 0); tensor_load(s, &map, s, policy, 0, 1);
+    tensor_load(s, &map, s, policy, 0, 1, 2); tensor_load(s, &map, s, policy, 0, 1, 2, 3);
+    tensor_load(s, &map, s, policy, 0, 1, 2, 3, 4);
+    tensor_store(&map, s, 0); tensor_store(&map, s, 0, 1); tensor_store(&map, s, 0, 1, 2);
+    tensor_store(&map, s, 0, 1, 2, 3); tensor_store(&map, s, 0, 1, 2, 3, 4);
+    tensor_add(&map, s, 0); tensor_add(&map, s, 0, 1); tensor_add(&map, s, 0, 1, 2);
+    tensor_add(&map, s, 0, 1, 2, 3); tensor_add(&map, s, 0, 1, 2, 3, 4);
+    bulk_commit(); bulk_wait_read<1>(); bulk_wait<0>();)"},
+    {"types.cuh", kAll, "r1[0] = s;"},
+    {"wgmma.cuh", kOnly90, R"(
+    l = wgmma_descriptor_swizzle128(s, 16, 1024) + wgmma_descriptor_step(32);
+    wgmma_fence(); wgmma_commit(); wgmma_wait<0>(); wgmma_tie(d4); wgmma_tie(r4);)"},
+};
+
+TEST(Ptx, EveryWrapperCompilesWhereItsInstructionExists) {
+    TW_REQUIRE_NVRTC();
+    for (const HeaderCase& test : kCases) {
+        const std::string include = "#include \"cuda/device/ptx/" + test.header + "\"\n";
+        for (const std::string& arch : test.archs) {
+            SCOPED_TRACE(test.header + " for " + arch);
+            CompileRequest request;
+            request.name = test.header;
+            request.source = kernel_text(include, test.body);
+            request.arch = arch;
+            EXPECT_NO_THROW(compile(request));
+        }
+    }
+}
+
+// A header nobody compiles is a header nobody checks.
+TEST(Ptx, EveryEmbeddedHeaderHasACase) {
+    for (const Header& header : embedded_headers()) {
+        if (header.name.find("device/ptx/") == std::string::npos) continue;
+        bool found = false;
+        for (const HeaderCase& test : kCases) {
+            found = found || header.name == "cuda/device/ptx/" + test.header;
+        }
+        EXPECT_TRUE(found) << header.name;
+    }
+}
+
+TEST(Ptx, HeadersIncludeOnlyOneAnother) {
+    for (const Header& header : embedded_headers()) {
+        std::size_t at = 0;
+        while ((at = header.text.find("#include", at)) != std::string::npos) {
+            const std::string line = header.text.substr(at, header.text.find('\n', at) - at);
+            EXPECT_TRUE(line.starts_with("#include \"cuda/device/")) << header.name << ": " << line;
+            at += line.size();
+        }
+    }
+}
+
+TEST(Ptx, GeneratedWgmmaShapesCompile) {
+    TW_REQUIRE_NVRTC();
+    const WgmmaShape shapes[] = {{8, DType::bf16, false},
+                                 {80, DType::bf16, false},
+                                 {96, DType::f16, false},
+                                 {64, DType::f16, true},
+                                 {128, DType::bf16, true}};
+    CompileRequest request;
+    request.name = "shapes.cu";
+    request.arch = "sm_90a";
+    request.headers = {{"shapes.cuh", wgmma_shapes_header(shapes)}};
+    request.source = kernel_text("#include \"shapes.cuh\"\n", R"(
+    float a[4], b[40], c[48], d[32], e[64];
+    wgmma_fence();
+    wgmma<0, 0>(Bf16{}, a, u64{1}, u64{2});
+    wgmma<0, 1>(Bf16{}, b, u64{1}, u64{2});
+    wgmma<0, 0>(F16{}, c, u64{1}, u64{2});
+    wgmma<0, 1>(F16{}, d, r4, u64{2});
+    wgmma<0, 1>(Bf16{}, e, r4, u64{2});
+    wgmma<1, 1>(Bf16{}, e, r4, u64{3});
+    wgmma_commit(); wgmma_wait<0>();
+    f[8] = a[0] + b[39] + c[47] + d[31] + e[63];)");
+    Compiled compiled;
+    ASSERT_NO_THROW(compiled = compile(request));
+    for (const char* mnemonic :
+         {"m64n8k16.f32.bf16.bf16", "m64n80k16.f32.bf16.bf16", "m64n96k16.f32.f16.f16",
+          "m64n64k16.f32.f16.f16", "m64n128k16.f32.bf16.bf16"}) {
+        EXPECT_NE(compiled.ptx.find(mnemonic), std::string::npos) << mnemonic;
+    }
+}
+
+}  // namespace
+}  // namespace tilewright::cuda

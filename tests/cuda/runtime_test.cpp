@@ -1,0 +1,353 @@
+// The CUDA runtime: search, compilation and its cache, and, where a GPU is, memory, launches,
+// capture.
+#include <gtest/gtest.h>
+
+#include <fstream>
+#include <iterator>
+#include <thread>
+
+#include "cuda/runtime/kernel.h"
+#include "cuda/runtime/memory.h"
+#include "cuda/runtime/tensor_map.h"
+#include "support/disk_cache.h"
+#include "tests/cuda/test_support.h"
+
+namespace tilewright::cuda {
+namespace {
+namespace fs = std::filesystem;
+
+CompileRequest add_one(const std::string& marker = "") {
+    CompileRequest request;
+    request.name = "add_one.cu";
+    request.arch = device_count() > 0 ? device_info(0).arch() : "sm_90a";
+    request.source = "// " + marker + R"(
+extern "C" __global__ void add_one(float* x, int n) {
+    const int i = blockIdx.x * blockDim.x + threadIdx.x;
+    if (i < n) x[i] += 1.0f;
+})";
+    return request;
+}
+
+/// The text of the exception that `action` throws; empty when it throws none.
+template <typename Exception, typename Action>
+std::string message_of(Action&& action) {
+    try {
+        action();
+    } catch (const Exception& error) {
+        return error.what();
+    }
+    return "";
+}
+
+TEST(Library, ReportsEveryFailedAttempt) {
+    LibraryReport report;
+    const Library library = Library::open({"libno-such-library.so.1", "/nowhere/lib.so"}, report);
+    EXPECT_FALSE(library);
+    EXPECT_FALSE(report.found());
+    ASSERT_EQ(report.tried.size(), 2u);
+    EXPECT_NE(report.tried[0].find("libno-such-library.so.1"), std::string::npos);
+    EXPECT_EQ(library.symbol("anything"), nullptr);
+}
+
+TEST(Library, SearchesInTheDocumentedOrder) {
+    const fs::path root = fs::path(testing::TempDir()) / "tw_nvrtc_search";
+    fs::remove_all(root);
+    const fs::path toolkit = root / "toolkit/lib64", wheel = root / "site/nvidia/cu13/lib";
+    const fs::path venv = root / "venv/lib/python3.12/site-packages/nvidia/cuda_nvrtc/lib";
+    for (const fs::path& folder : {toolkit, wheel, venv}) {
+        fs::create_directories(folder);
+        std::ofstream(folder / "libnvrtc.so.13") << "x";
+    }
+    std::ofstream(toolkit / "libnvrtc.so.12") << "x";
+    ::setenv("CUDA_HOME", (root / "toolkit").c_str(), 1);
+    ::setenv("VIRTUAL_ENV", (root / "venv").c_str(), 1);
+    ::setenv("PYTHONPATH", ("/nowhere:" + (root / "site").string()).c_str(), 1);
+    const std::vector<std::string> order = nvrtc_candidates();
+    const auto place = [&](const fs::path& path) {
+        return std::find(order.begin(), order.end(), path.string()) - order.begin();
+    };
+    const auto count = static_cast<std::ptrdiff_t>(order.size());
+    EXPECT_LT(place("libnvrtc.so.13"), place(toolkit / "libnvrtc.so.13"));
+    EXPECT_LT(place(toolkit / "libnvrtc.so.13"), place(venv / "libnvrtc.so.13"));
+    EXPECT_LT(place(venv / "libnvrtc.so.13"), place(wheel / "libnvrtc.so.13"));
+    EXPECT_LT(place(wheel / "libnvrtc.so.13"), count);
+    EXPECT_EQ(place(toolkit / "libnvrtc.so.12"), count) << "a folder gives its newest only";
+
+    ::setenv("TILEWRIGHT_NVRTC", wheel.c_str(), 1);
+    EXPECT_EQ(nvrtc_candidates(), std::vector<std::string>{wheel / "libnvrtc.so.13"});
+    ::setenv("TILEWRIGHT_NVRTC", "/some/libnvrtc.so", 1);
+    EXPECT_EQ(nvrtc_candidates(), std::vector<std::string>{"/some/libnvrtc.so"});
+    for (const char* variable : {"CUDA_HOME", "VIRTUAL_ENV", "PYTHONPATH", "TILEWRIGHT_NVRTC"}) {
+        ::unsetenv(variable);
+    }
+    fs::remove_all(root);
+}
+
+TEST(Probe, SaysWhatIsMissingAndHowToGetIt) {
+    const Probe found = probe();
+    const std::string text = found.text();
+    for (const LibraryReport* report : {&found.driver, &found.nvrtc}) {
+        EXPECT_EQ(report->found(), report->advice.empty()) << report->name;
+        EXPECT_NE(text.find(report->found() ? report->path : report->advice), std::string::npos);
+    }
+    EXPECT_EQ(static_cast<int>(found.devices.size()), device_count());
+    EXPECT_NE(text.find("kernel cache: "), std::string::npos);
+}
+
+TEST(Device, WithoutADriverTheMessageSaysSo) {
+    if (find_driver() != nullptr) GTEST_SKIP() << "NOT RUN: this machine has a driver";
+    EXPECT_NE(message_of<UserError>([] { driver(); }).find("expected a CUDA driver"),
+              std::string::npos);
+    EXPECT_NE(message_of<UserError>([] { Buffer buffer(0, 16); }).find("libcuda.so.1"),
+              std::string::npos);
+}
+
+TEST(Compiler, ReportsResources) {
+    TW_REQUIRE_NVRTC();
+    const Compiled compiled = compile(add_one());
+    EXPECT_GT(compiled.registers, 0);
+    EXPECT_EQ(compiled.spill_bytes, 0);
+    EXPECT_NE(compiled.ptx.find(".entry add_one"), std::string::npos);
+    EXPECT_NE(compiled.log.find("ptxas info"), std::string::npos);
+}
+
+TEST(Compiler, AFailureCarriesTheWholeLogAndTheKeptSource) {
+    TW_REQUIRE_NVRTC();
+    const testing_support::OwnCacheFolder folder;
+    CompileRequest request = add_one();
+    request.source += "\nint first_error = no_such_name;\nint second_error = nor_this;";
+    const std::string text = message_of<InternalError>([&] { compile(request); });
+    EXPECT_NE(text.find("no_such_name"), std::string::npos) << text;
+    EXPECT_NE(text.find("nor_this"), std::string::npos);
+    const std::size_t begin = text.find("source: ") + 8;
+    const fs::path kept = text.substr(begin, text.find('\n', begin) - begin);
+    std::ifstream file(kept);
+    const std::string source{std::istreambuf_iterator<char>(file), {}};
+    EXPECT_NE(source.find("add_one"), std::string::npos) << kept;
+}
+
+TEST(Compiler, SpillsBeyondTheLimitAreAnError) {
+    TW_REQUIRE_NVRTC();
+    const testing_support::OwnCacheFolder folder;
+    CompileRequest request;
+    request.name = "spills.cu";
+    request.arch = "sm_90a";
+    request.source = R"(
+extern "C" __global__ void __launch_bounds__(1024, 2) spills(float* x) {
+    float v[64];
+#pragma unroll
+    for (int i = 0; i < 64; ++i) v[i] = x[i * 1024 + threadIdx.x];
+    __syncthreads();
+#pragma unroll
+    for (int i = 0; i < 64; ++i) x[(63 - i) * 1024 + threadIdx.x] = v[i] * v[(i * 7) % 64];
+})";
+    const Compiled compiled = compile(request);
+    ASSERT_GT(compiled.spill_bytes, 0) << compiled.log;
+    request.spill_limit_bytes = compiled.spill_bytes;
+    EXPECT_NO_THROW(compile(request));
+    request.spill_limit_bytes = compiled.spill_bytes - 1;
+    EXPECT_NE(message_of<InternalError>([&] { compile(request); }).find("spilled bytes"),
+              std::string::npos);
+}
+
+// An accumulator touched between issue and wait makes ptxas serialise every wgmma of the kernel.
+TEST(Compiler, SerialisedWgmmaIsAnErrorInOurKernels) {
+    TW_REQUIRE_NVRTC();
+    const testing_support::OwnCacheFolder folder;
+    CompileRequest request;
+    request.name = "serialised.cu";
+    request.arch = "sm_90a";
+    request.source = R"(
+extern "C" __global__ void __launch_bounds__(128, 1) serialised(float* x, unsigned long long a) {
+    float d[4] = {x[0], x[1], x[2], x[3]};
+    asm volatile("wgmma.fence.sync.aligned;");
+    asm volatile("wgmma.mma_async.sync.aligned.m64n8k16.f32.bf16.bf16 {%0,%1,%2,%3}, %4, %5, 1, 1, 1, 0, 0;"
+                 : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3]) : "l"(a), "l"(a));
+    asm volatile("wgmma.commit_group.sync.aligned;");
+    x[threadIdx.x] = d[0] + d[1] + d[2] + d[3];
+    asm volatile("wgmma.wait_group.sync.aligned 0;");
+})";
+    ASSERT_NO_THROW(compile(request));
+    request.spill_limit_bytes = 0;
+    EXPECT_NE(message_of<InternalError>([&] { compile(request); }).find("C75"), std::string::npos);
+}
+
+TEST(Cache, AKeyChangesWithEverythingThatChangesTheCubin) {
+    TW_REQUIRE_NVRTC();
+    const std::string base = cache_key(add_one());
+    EXPECT_EQ(base, cache_key(add_one()));
+    CompileRequest other = add_one("other");
+    EXPECT_NE(cache_key(other), base);
+    other = add_one();
+    other.arch = "sm_80";
+    EXPECT_NE(cache_key(other), base);
+    other = add_one();
+    other.options = {"-DX"};
+    EXPECT_NE(cache_key(other), base);
+    other = add_one();
+    other.headers = {{"a.cuh", "text"}};
+    EXPECT_NE(cache_key(other), base);
+    CompileRequest header = other;
+    header.headers[0].text = "texu";
+    EXPECT_NE(cache_key(header), cache_key(other));
+}
+
+TEST(Cache, DiskServesOtherProcessesAndBadEntriesAreRebuilt) {
+    TW_REQUIRE_NVRTC();
+    const testing_support::OwnCacheFolder folder;
+    const CompileRequest request = add_one("disk");
+    const std::string cubin = *cubin_of(request);
+    const DiskCache disk(kernel_cache_folder());
+    ASSERT_EQ(disk.get(cache_key(request)), cubin);
+
+    // What another process left is taken as it is...
+    const CompileRequest planted = add_one("planted");
+    disk.put(cache_key(planted), cubin);
+    EXPECT_EQ(*cubin_of(planted), cubin);
+    // ... unless it is no cubin, ...
+    const CompileRequest lying = add_one("lying");
+    disk.put(cache_key(lying), "not a cubin at all");
+    EXPECT_TRUE(
+        cubin_of(lying)->starts_with("\x7f"
+                                     "ELF"));
+    EXPECT_TRUE(disk.get(cache_key(lying))
+                    ->starts_with("\x7f"
+                                  "ELF"));
+    // ... or is forgotten because the driver refused it.
+    forget_cubin(planted);
+    EXPECT_EQ(disk.get(cache_key(planted)), std::nullopt);
+    EXPECT_TRUE(
+        cubin_of(planted)->starts_with("\x7f"
+                                       "ELF"));
+}
+
+TEST(Cache, ThreadsShareOneCompilation) {
+    TW_REQUIRE_NVRTC();
+    const testing_support::OwnCacheFolder folder;
+    std::vector<std::shared_ptr<const std::string>> cubins(4);
+    std::vector<std::thread> threads;
+    for (auto& cubin : cubins) {
+        threads.emplace_back([&cubin] { cubin = cubin_of(add_one("threads")); });
+    }
+    for (std::thread& thread : threads) thread.join();
+    for (const auto& cubin : cubins) EXPECT_EQ(cubin.get(), cubins[0].get());
+}
+
+TEST(Cache, AnUnwritableFolderOnlyCostsTime) {
+    TW_REQUIRE_NVRTC();
+    ::setenv("TILEWRIGHT_CACHE_DIR", "/proc/no_such_folder", 1);
+    EXPECT_TRUE(cubin_of(add_one("unwritable"))
+                    ->starts_with("\x7f"
+                                  "ELF"));
+    ::unsetenv("TILEWRIGHT_CACHE_DIR");
+}
+
+TEST(TensorMap, RefusesWhatTheCopyEngineCannotDo) {
+    TensorMapRequest good;
+    good.rank = 2;
+    good.address = 1024;
+    good.extents = {64, 100};
+    good.strides = {0, 128};
+    good.box = {64, 64};
+    const auto refusal = [](const TensorMapRequest& request) {
+        return message_of<UserError>([&] { encode_tensor_map(request, "q"); });
+    };
+    TensorMapRequest bad = good;
+    bad.address = 8;
+    EXPECT_NE(refusal(bad).find("q: expected an address that is a multiple of 16"),
+              std::string::npos);
+    bad = good;
+    bad.strides[1] = 100;
+    EXPECT_NE(refusal(bad).find("multiples of 16"), std::string::npos);
+    bad = good;
+    bad.box[1] = 257;
+    EXPECT_NE(refusal(bad).find("box extents"), std::string::npos);
+    bad = good;
+    bad.extents[1] = 0;
+    EXPECT_NE(refusal(bad).find("extents from 1"), std::string::npos);
+}
+
+class Gpu : public testing::Test {
+  protected:
+    void SetUp() override {
+        TW_REQUIRE_GPU();
+        TW_REQUIRE_NVRTC();
+    }
+};
+
+TEST_F(Gpu, LaunchesAndCapturesInAGraph) {
+    const testing_support::OwnCacheFolder folder;
+    const int n = 1000;
+    std::vector<float> values(n, 0.0f);
+    Buffer buffer(0, n * sizeof(float));
+    buffer.upload(values.data(), buffer.bytes());
+    const Kernel kernel = load_kernel(add_one(), "add_one", 0, 0);
+    EXPECT_GT(kernel.registers, 0);
+    DeviceAddress address = buffer.address();
+    int count = n;
+    void* parameters[] = {&address, &count};
+    LaunchShape shape;
+    shape.grid = {8, 1, 1};
+    shape.block = {128, 1, 1};
+    const Stream stream(0);
+    launch(kernel, shape, parameters, stream.handle());
+    stream.synchronize();
+
+    const Driver& cuda = driver();
+    void *graph = nullptr, *executable = nullptr;
+    const ContextScope scope(0);
+    cuda.check(cuda.cuStreamBeginCapture_v2(stream.handle(), 0), "beginning capture");
+    launch(kernel, shape, parameters, stream.handle());
+    cuda.check(cuda.cuStreamEndCapture(stream.handle(), &graph), "ending capture");
+    cuda.check(cuda.cuGraphInstantiateWithFlags(&executable, graph, 0), "instantiating");
+    for (int i = 0; i < 3; ++i) {
+        cuda.check(cuda.cuGraphLaunch(executable, stream.handle()), "launching a graph");
+    }
+    stream.synchronize();
+    cuda.cuGraphExecDestroy(executable);
+    cuda.cuGraphDestroy(graph);
+    buffer.download(values.data(), buffer.bytes());
+    for (float value : values) ASSERT_EQ(value, 4.0f);
+}
+
+TEST_F(Gpu, ACubinTheDriverRefusesIsCompiledAgain) {
+    const testing_support::OwnCacheFolder folder;
+    const CompileRequest request = add_one("refused");
+    const DiskCache disk(kernel_cache_folder());
+    disk.put(cache_key(request), std::string("\x7f"
+                                             "ELF and then nothing a driver could load"));
+    EXPECT_NE(load_kernel(request, "add_one", 0, 0).function, nullptr);
+}
+
+TEST_F(Gpu, BadRequestsAreRefusedByName) {
+    EXPECT_NE(message_of<UserError>([] { device_info(99); }).find("got 99"), std::string::npos);
+    int on_host = 0;
+    const auto host = reinterpret_cast<DeviceAddress>(&on_host);
+    EXPECT_NE(message_of<UserError>([&] { device_of(host, "query"); }).find("query: expected"),
+              std::string::npos);
+    EXPECT_NE(message_of<UserError>([] {
+                  load_kernel(add_one(), "add_one", 1 << 20, 0);
+              }).find("shared memory"),
+              std::string::npos);
+    EXPECT_NE(
+        message_of<CudaError>([] { Buffer buffer(0, std::size_t{1} << 46); }).find("out of memory"),
+        std::string::npos);
+    Buffer buffer(0, 16);
+    EXPECT_EQ(device_of(buffer.address(), "query"), 0);
+    EXPECT_NE(message_of<UserError>([&] {
+                  buffer.fill(0), buffer.upload(&on_host, 4, 13);
+              }).find("expected at most 3 bytes"),
+              std::string::npos);
+}
+
+TEST_F(Gpu, EventsMeasureTime) {
+    const Stream stream(0);
+    Event start(0), stop(0);
+    start.record(stream.handle());
+    stop.record(stream.handle());
+    stop.synchronize();
+    EXPECT_GE(stop.milliseconds_since(start), 0.0f);
+}
+
+}  // namespace
+}  // namespace tilewright::cuda
