@@ -1,15 +1,56 @@
-# Third-party libraries.
-find_package(fmt REQUIRED)
-find_package(TBB REQUIRED)
+# Third-party libraries: the system's where it has them, else a pinned commit of their own repository.
+include(FetchContent)
 find_package(Threads REQUIRED)
-find_package(nlohmann_json REQUIRED)
-find_package(CLI11 REQUIRED)
+find_package(PkgConfig)
+
+# tw_dependency(NAME repository commit [find_package arguments...])
+macro(tw_dependency name repository commit)
+  FetchContent_Declare(${name}
+    GIT_REPOSITORY https://github.com/${repository}.git GIT_TAG ${commit}
+    FIND_PACKAGE_ARGS ${ARGN})
+  FetchContent_MakeAvailable(${name})
+endmacro()
+
+# tw_pkgconfig_dependency(PREFIX module repository commit target [FetchContent arguments...]):
+# PkgConfig::PREFIX, for libraries whose CMake packages distributions leave out.
+macro(tw_pkgconfig_dependency prefix module repository commit target)
+  if(PKG_CONFIG_FOUND AND NOT CMAKE_DISABLE_FIND_PACKAGE_${prefix})
+    pkg_check_modules(${prefix} QUIET IMPORTED_TARGET ${module})
+  endif()
+  if(NOT TARGET PkgConfig::${prefix})
+    FetchContent_Declare(${prefix}
+      GIT_REPOSITORY https://github.com/${repository}.git GIT_TAG ${commit} ${ARGN})
+    FetchContent_MakeAvailable(${prefix})
+    add_library(PkgConfig::${prefix} ALIAS ${target})
+  endif()
+endmacro()
+
+# Warnings are errors in our code, not in the headers of what was fetched.
+set_directory_properties(PROPERTIES SYSTEM ON)
+
+# What a fetched library builds beside itself.
+set(BENCHMARK_ENABLE_INSTALL OFF)
+set(BENCHMARK_ENABLE_TESTING OFF)
+set(HWY_ENABLE_CONTRIB OFF)
+set(HWY_ENABLE_EXAMPLES OFF CACHE BOOL "")
+set(HWY_ENABLE_INSTALL OFF CACHE BOOL "")
+set(HWY_ENABLE_TESTS OFF CACHE BOOL "")
+set(INSTALL_GTEST OFF)
+set(TBB_STRICT OFF)
+set(TBB_TEST OFF)
+set(XXHASH_BUNDLED_MODE ON)
+
+tw_dependency(fmt fmtlib/fmt e69e5f977d458f2650bb346dadf2ad30c5320281 9)  # 10.2.1
+tw_dependency(TBB oneapi-src/oneTBB 1c4c93fc5398c4a1acb3492c02db4699f3048dea)  # 2021.13.0
+tw_dependency(nlohmann_json nlohmann/json 9cca280a4d0ccf0c08f47a99aa71d1b0e52f8d03 3.10)  # 3.11.3
+tw_dependency(CLI11 CLIUtils/CLI11 6c7b07a878ad834957b98d0f9ce1dbe0cb204fc9 2.1)  # 2.4.2
+tw_pkgconfig_dependency(HWY libhwy google/highway 457c891775a7397bdb0376bb1031e6e027af1c48 hwy)  # 1.2.0
+tw_pkgconfig_dependency(XXHASH libxxhash Cyan4973/xxHash bbb27a5efb85b92a0486cf361a8635715a53f6ba xxhash
+  SOURCE_SUBDIR cmake_unofficial)  # 0.8.2
 if(TILEWRIGHT_BUILD_TESTS)
-  find_package(GTest REQUIRED)
+  tw_dependency(GTest google/googletest f8d7d77c06936315286eb55f8de22cd23c188571)  # 1.14.0
 endif()
 if(TILEWRIGHT_BUILD_BENCH)
-  find_package(benchmark REQUIRED)
+  tw_dependency(benchmark google/benchmark a6ad7fbbdc2e14fab82bb8a6d27760d700198cbf)  # 1.8.5
 endif()
-find_package(PkgConfig REQUIRED)
-pkg_check_modules(HWY REQUIRED IMPORTED_TARGET libhwy)
-pkg_check_modules(XXHASH REQUIRED IMPORTED_TARGET libxxhash)
+set_directory_properties(PROPERTIES SYSTEM OFF)
