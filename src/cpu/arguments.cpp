@@ -1,0 +1,82 @@
+// Checks the arguments of a call.
+#include "cpu/arguments.h"
+
+#include <string>
+
+#include "support/check.h"
+
+namespace tilewright::cpu {
+namespace {
+
+void check_grid(const ir::Function& kernel, const ir::Arguments& arguments) {
+    if (arguments.grid.size() != kernel.grid.size()) {
+        user_error(kernel.name, "expected a grid of {} axes but got {}", kernel.grid.size(),
+                   arguments.grid.size());
+    }
+    std::int64_t programs = 1;
+    for (std::size_t axis = 0; axis < kernel.grid.size(); ++axis) {
+        const std::int64_t declared = kernel.grid[axis];
+        const std::int64_t extent = arguments.grid[axis];
+        if (extent < 0) {
+            user_error(kernel.name, "expected grid axis {} to be >= 0 but got {}", axis, extent);
+        }
+        if (declared != ir::kDynamic && declared != extent) {
+            user_error(kernel.name, "expected grid axis {} to be {} but got {}", axis, declared,
+                       extent);
+        }
+        if (__builtin_mul_overflow(programs, extent, &programs)) {
+            user_error(kernel.name, "expected fewer than 2^63 programs but got a larger grid");
+        }
+    }
+}
+
+void check_ref(const ir::Function& kernel, const std::string& name, const ir::RefType& type,
+               const ir::RefArgument& argument) {
+    bool empty = false;
+    for (int dim = 0; dim < type.rank(); ++dim) {
+        const auto d = static_cast<std::size_t>(dim);
+        const std::int64_t extent = argument.extents[d];
+        if (extent < 0) {
+            user_error(kernel.name, "expected extent {} of {} to be >= 0 but got {}", dim, name,
+                       extent);
+        }
+        if (type.extents[d] != ir::kDynamic && type.extents[d] != extent) {
+            user_error(kernel.name, "expected extent {} of {} to be {} but got {}", dim, name,
+                       type.extents[d], extent);
+        }
+        empty = empty || extent == 0;
+    }
+    if (argument.data == nullptr && !empty) {
+        user_error(kernel.name, "expected an array for {} but got a null pointer", name);
+    }
+}
+
+}  // namespace
+
+void check_arguments(const ir::Function& kernel, const ir::Arguments& arguments) {
+    check_grid(kernel, arguments);
+    std::size_t refs = 0, scalars = 0;
+    for (ir::Value parameter : kernel.parameters()) {
+        if (!kernel.is_ref(parameter)) {
+            ++scalars;
+        } else if (kernel.ref_type(parameter).space == ir::Space::global) {
+            ++refs;
+        }
+    }
+    if (refs != arguments.refs.size() || scalars != arguments.scalars.size()) {
+        user_error(kernel.name, "expected {} arrays and {} scalars but got {} and {}", refs,
+                   scalars, arguments.refs.size(), arguments.scalars.size());
+    }
+    std::size_t next = 0;
+    for (std::size_t i = 0; i < kernel.parameters().size(); ++i) {
+        const ir::Value parameter = kernel.parameters()[i];
+        if (!kernel.is_ref(parameter)) continue;
+        const ir::RefType& type = kernel.ref_type(parameter);
+        if (type.space != ir::Space::global) continue;
+        const std::string& hint = kernel.value_name(parameter);
+        check_ref(kernel, hint.empty() ? fmt::format("ref{}", i) : hint, type,
+                  arguments.refs[next++]);
+    }
+}
+
+}  // namespace tilewright::cpu

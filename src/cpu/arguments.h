@@ -1,0 +1,13 @@
+// Arguments of a call against the kernel that gets them.
+#pragma once
+
+#include "ir/function.h"
+#include "ir/launch.h"
+
+namespace tilewright::cpu {
+
+/// UserError when the number of Refs or scalars, the grid, an extent, or a null pointer does not
+/// fit the kernel; names the parameter.
+void check_arguments(const ir::Function& kernel, const ir::Arguments& arguments);
+
+}  // namespace tilewright::cpu
