@@ -1,0 +1,66 @@
+// The structs of DLPack, the exchange format of tensors in memory (ABI of DLPack 1.0).
+#pragma once
+
+#include <cstdint>
+
+extern "C" {
+
+/// Device kinds of DLPack that Tilewright knows.
+typedef enum { kDLCPU = 1, kDLCUDA = 2, kDLCUDAHost = 3 } DLDeviceType;
+
+typedef struct {
+    DLDeviceType device_type;
+    std::int32_t device_id;
+} DLDevice;
+
+typedef enum {
+    kDLInt = 0,
+    kDLUInt = 1,
+    kDLFloat = 2,
+    kDLBfloat = 4,
+    kDLBool = 6,
+    kDLFloat8_e4m3fn = 10,
+    kDLFloat8_e5m2 = 12,
+} DLDataTypeCode;
+
+typedef struct {
+    std::uint8_t code;
+    std::uint8_t bits;
+    std::uint16_t lanes;
+} DLDataType;
+
+/// A strided view; `strides` counts elements and may be null for a contiguous tensor.
+typedef struct {
+    void* data;
+    DLDevice device;
+    std::int32_t ndim;
+    DLDataType dtype;
+    std::int64_t* shape;
+    std::int64_t* strides;
+    std::uint64_t byte_offset;
+} DLTensor;
+
+/// A tensor with its owner; the consumer calls `deleter` once when it is done.
+typedef struct DLManagedTensor {
+    DLTensor dl_tensor;
+    void* manager_ctx;
+    void (*deleter)(struct DLManagedTensor* self);
+} DLManagedTensor;
+
+typedef struct {
+    std::uint32_t major;
+    std::uint32_t minor;
+} DLPackVersion;
+
+#define DLPACK_FLAG_BITMASK_READ_ONLY (1UL << 0UL)
+
+/// The versioned form of DLPack 1.0.
+typedef struct DLManagedTensorVersioned {
+    DLPackVersion version;
+    void* manager_ctx;
+    void (*deleter)(struct DLManagedTensorVersioned* self);
+    std::uint64_t flags;
+    DLTensor dl_tensor;
+} DLManagedTensorVersioned;
+
+}  // extern "C"

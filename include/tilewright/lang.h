@@ -1,0 +1,8 @@
+// The kernel language: traced tiles, Refs, functions on them, control flow, kernels.
+#pragma once
+
+#include "tilewright/lang/control.h"
+#include "tilewright/lang/kernel.h"
+#include "tilewright/lang/ops.h"
+#include "tilewright/lang/ref.h"
+#include "tilewright/lang/tile.h"

@@ -1,0 +1,175 @@
+// Kernels (functions of Refs) and the block specs that say which block of an array a program sees.
+#pragma once
+
+#include <functional>
+#include <memory>
+#include <span>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "tilewright/lang/control.h"
+
+namespace tilewright {
+
+namespace detail {
+
+inline constexpr int kMaxArity = 24;
+
+/// Number of `Argument`s that F takes: the smallest one that it can be called with; -1 for none.
+template <typename F, typename Argument, typename... Arguments>
+constexpr int arity_of() {
+    if constexpr (std::is_invocable_v<F, Arguments...>) {
+        return static_cast<int>(sizeof...(Arguments));
+    } else if constexpr (sizeof...(Arguments) < kMaxArity) {
+        return arity_of<F, Argument, Arguments..., Argument>();
+    } else {
+        return -1;
+    }
+}
+
+template <typename F, typename Argument, std::size_t... I>
+auto apply_span(F& f, std::span<const Argument> arguments, std::index_sequence<I...>) {
+    return f(arguments[I]...);
+}
+
+}  // namespace detail
+
+/// The index of a block along each dimension, as an index map returns it. Made by `block`.
+struct BlockIndex {
+    std::vector<Operand> indices;
+};
+
+/// The result of an index map: one block index per dimension of the array; for an element-offset
+/// dimension the offset itself.
+template <typename... Indices>
+requires(std::is_convertible_v<Indices, Operand>&&...) BlockIndex block(Indices... indices) {
+    return {{Operand(indices)...}};
+}
+
+/// One dimension of a block shape.
+struct BlockDim {
+    enum class Kind : std::uint8_t {
+        blocked,   ///< `size` elements from index * size
+        squeezed,  ///< one element, and the kernel does not see the dimension
+        element,   ///< `size` elements from the index itself
+        whole,     ///< the whole dimension; the index is ignored
+    };
+    Kind kind = Kind::blocked;
+    std::int64_t size = 1;
+
+    BlockDim() = default;
+    BlockDim(Kind dim_kind, std::int64_t dim_size) : kind(dim_kind), size(dim_size) {}
+    template <std::integral T>
+    BlockDim(T dim_size) : size(static_cast<std::int64_t>(dim_size)) {}
+    BlockDim(All) : kind(Kind::whole), size(kDynamic) {}
+};
+
+/// A dimension that is indexed by the index map and hidden from the kernel (None in Pallas).
+inline const BlockDim squeezed{BlockDim::Kind::squeezed, 1};
+/// A dimension of `size` elements whose index map gives the first element instead of a block.
+inline BlockDim element(std::int64_t size) {
+    return {BlockDim::Kind::element, size};
+}
+
+/// Which block of an array a program works on. A default-constructed spec is the whole array.
+///
+/// The last block of a dimension may reach past the end of the array: those lanes read `other` and
+/// are never written. A block larger than the whole dimension is treated the same way.
+class BlockSpec {
+  public:
+    /// The whole array.
+    BlockSpec() = default;
+    /// An argument that the caller leaves out: the kernel's Ref is not present().
+    static BlockSpec absent() {
+        BlockSpec spec;
+        spec.absent_ = true;
+        return spec;
+    }
+    /// `index_map` takes one index per grid axis (traced i64 scalars) and returns tw::block(...).
+    template <typename F>
+    BlockSpec(std::vector<BlockDim> shape, F index_map) : shape_(std::move(shape)), has_map_(true) {
+        constexpr int kArity = detail::arity_of<F, Tile>();
+        if constexpr (kArity >= 0) {
+            arity_ = kArity;
+            index_map_ = [f = std::move(index_map)](std::span<const Tile> indices) -> BlockIndex {
+                return detail::apply_span(f, indices, std::make_index_sequence<kArity>());
+            };
+        } else {
+            static_assert(std::is_invocable_v<F, std::span<const Tile>>,
+                          "an index map takes one index per grid axis and returns tw::block(...)");
+            index_map_ = std::move(index_map);
+        }
+    }
+    /// Without an index map every program sees the block at the origin.
+    explicit BlockSpec(std::vector<BlockDim> shape) : shape_(std::move(shape)), has_map_(true) {}
+
+    bool is_absent() const { return absent_; }
+    bool is_whole() const { return !absent_ && !has_map_; }
+    const std::vector<BlockDim>& shape() const { return shape_; }
+    /// Arguments of the index map; -1 when it takes any number.
+    int arity() const { return arity_; }
+    /// Null: the origin.
+    const std::function<BlockIndex(std::span<const Tile>)>& index_map() const { return index_map_; }
+
+  private:
+    std::vector<BlockDim> shape_;
+    std::function<BlockIndex(std::span<const Tile>)> index_map_;
+    int arity_ = -1;
+    bool has_map_ = false;
+    bool absent_ = false;
+};
+
+/// A kernel: a named C++ function of Refs (inputs, then outputs, then scratch). It is traced, once
+/// per signature of a call, into tile IR.
+class Kernel {
+  public:
+    Kernel(std::string name, int arity, std::vector<std::string> parameter_names,
+           std::function<void(std::span<const Ref>)> body)
+        : name_(std::move(name)),
+          arity_(arity),
+          parameter_names_(std::move(parameter_names)),
+          body_(std::move(body)) {}
+
+    const std::string& name() const { return name_; }
+    /// The same kernel under another name.
+    Kernel renamed(std::string name) const {
+        return Kernel(std::move(name), arity_, parameter_names_, body_);
+    }
+    /// Number of Refs it takes; -1 when it takes any number.
+    int arity() const { return arity_; }
+    /// Names for messages and the printed IR; may be empty.
+    const std::vector<std::string>& parameter_names() const { return parameter_names_; }
+    void operator()(std::span<const Ref> refs) const { body_(refs); }
+
+  private:
+    std::string name_;
+    int arity_;
+    std::vector<std::string> parameter_names_;
+    std::function<void(std::span<const Ref>)> body_;
+};
+
+/// Makes a kernel of a callable that takes Refs, or one std::span<const Ref>. The names, if given,
+/// are those of its parameters, in order; errors and the printed IR use them.
+template <typename F>
+Kernel kernel(std::string name, std::vector<std::string> parameter_names, F body) {
+    constexpr int kArity = detail::arity_of<F, Ref>();
+    if constexpr (kArity >= 0) {
+        return Kernel(std::move(name), kArity, std::move(parameter_names),
+                      [f = std::move(body)](std::span<const Ref> refs) {
+                          detail::apply_span(f, refs, std::make_index_sequence<kArity>());
+                      });
+    } else {
+        static_assert(
+            std::is_invocable_v<F, std::span<const Ref>>,
+            "a kernel takes tw::Ref parameters, by value, or one std::span<const tw::Ref>");
+        return Kernel(std::move(name), -1, std::move(parameter_names), std::move(body));
+    }
+}
+
+template <typename F>
+Kernel kernel(std::string name, F body) {
+    return kernel(std::move(name), std::vector<std::string>(), std::move(body));
+}
+
+}  // namespace tilewright

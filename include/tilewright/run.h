@@ -1,0 +1,212 @@
+// Calls of kernels: grids, block specs, aliases, vmap and the autotuner.
+#pragma once
+
+#include <array>
+#include <functional>
+#include <initializer_list>
+#include <map>
+#include <memory>
+#include <span>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "tilewright/lang/kernel.h"
+#include "tilewright/tensor.h"
+
+namespace tilewright {
+
+/// Extents of the grid, last axis fastest; {} is a single program. May be a function of the inputs.
+class Grid {
+  public:
+    Grid() = default;
+    Grid(std::initializer_list<std::int64_t> extents) : extents_(extents) {}
+    Grid(std::vector<std::int64_t> extents) : extents_(std::move(extents)) {}
+    template <typename F>
+    requires std::is_invocable_r_v<std::vector<std::int64_t>, F, std::span<const Tensor>> Grid(
+        F function)
+        : function_(std::move(function)) {}
+
+    std::vector<std::int64_t> extents(std::span<const Tensor> inputs) const {
+        return function_ ? function_(inputs) : extents_;
+    }
+    bool is_function() const { return static_cast<bool>(function_); }
+
+  private:
+    std::vector<std::int64_t> extents_;
+    std::function<std::vector<std::int64_t>(std::span<const Tensor>)> function_;
+};
+
+/// Types of the outputs. May be a function of the inputs.
+class OutTypes {
+  public:
+    OutTypes() = default;
+    OutTypes(std::initializer_list<TensorType> types) : types_(types) {}
+    OutTypes(std::vector<TensorType> types) : types_(std::move(types)) {}
+    template <typename F>
+    requires std::is_invocable_r_v<std::vector<TensorType>, F, std::span<const Tensor>> OutTypes(
+        F function)
+        : function_(std::move(function)) {}
+
+    std::vector<TensorType> types(std::span<const Tensor> inputs) const {
+        return function_ ? function_(inputs) : types_;
+    }
+
+  private:
+    std::vector<TensorType> types_;
+    std::function<std::vector<TensorType>(std::span<const Tensor>)> function_;
+};
+
+/// Output `output` shares the memory of input `input`: the input is updated in place.
+struct Alias {
+    int input = 0;
+    int output = 0;
+};
+
+/// What one run of a call costs, for schedulers and reports; it changes no result.
+struct CostEstimate {
+    double flops = 0;
+    double bytes_accessed = 0;
+    double transcendentals = 0;
+};
+
+/// Options of `call`. Missing specs at the end of `in` and `out` are whole arrays.
+struct CallOptions {
+    Grid grid = {};
+    std::vector<BlockSpec> in = {};
+    std::vector<BlockSpec> out = {};
+    OutTypes out_type = {};
+    /// Memory private to a program, kept between the steps of sequential axes; undefined at first.
+    std::vector<TensorType> scratch = {};
+    std::vector<Alias> aliases = {};
+    /// Grid axes whose steps run in order inside one program.
+    std::vector<int> sequential = {};
+    /// Dimensions, by input, whose extent may change without a new trace: {{0, {1}}} frees
+    /// dimension 1 of input 0. Such a dimension needs a whole-array spec or a block narrower than
+    /// it.
+    std::map<int, std::vector<int>> dynamic = {};
+    std::string name = {};  ///< in place of the kernel's name
+    int num_warps = 0;      ///< hints of the GPU; 0: chosen by the compiler
+    int num_stages = 0;
+    bool debug = false;      ///< print the IR when it is traced
+    bool interpret = false;  ///< checked mode: bounds, NaN poison, races between programs. Slow
+    CostEstimate cost = {};
+};
+
+namespace detail {
+class CallState;
+}
+
+/// A kernel bound to its grid and block specs. Callable from many threads; each signature of inputs
+/// is traced and compiled once. Copies share the compiled programs.
+class Call {
+  public:
+    Call(Kernel kernel, CallOptions options);
+
+    /// Runs and returns the single output. An undefined Tensor stands for an absent input.
+    template <typename... Inputs>
+    requires(std::is_convertible_v<const Inputs&, Tensor>&&...) Tensor operator()(
+        const Inputs&... inputs) const {
+        return single(run({Tensor(inputs)...}));
+    }
+    /// Runs and returns N outputs: `auto [out, lse] = call.outputs<2>(q, k, v)`.
+    template <std::size_t N, typename... Inputs>
+    std::array<Tensor, N> outputs(const Inputs&... inputs) const {
+        std::vector<Tensor> results = run({Tensor(inputs)...});
+        check_output_count(results.size(), N);
+        std::array<Tensor, N> array;
+        for (std::size_t i = 0; i < N; ++i) array[i] = std::move(results[i]);
+        return array;
+    }
+    /// Runs and returns all outputs.
+    std::vector<Tensor> run(const std::vector<Tensor>& inputs) const;
+    /// Runs into tensors of the caller, which have the outputs' dtypes and shapes.
+    void into(const std::vector<Tensor>& outputs, const std::vector<Tensor>& inputs) const;
+
+    /// The tile IR, as text, that inputs of these types run.
+    std::string ir(const std::vector<Tensor>& inputs) const;
+    /// Number of signatures traced so far.
+    int num_traces() const;
+    const CostEstimate& cost() const;
+    const Kernel& kernel() const;
+    const CallOptions& options() const;
+
+  private:
+    friend Call vmap(const Call&, std::vector<int>, std::vector<int>);
+    Tensor single(std::vector<Tensor> results) const;
+    void check_output_count(std::size_t have, std::size_t want) const;
+
+    std::shared_ptr<detail::CallState> state_;
+};
+
+/// Binds a kernel to a grid and block specs.
+Call call(Kernel kernel, CallOptions options);
+
+/// Marks an input that vmap does not map over.
+inline constexpr int kNotMapped = -1;
+
+/// A call over a batch: axis in_axes[i] of input i (kNotMapped: the same for the whole batch)
+/// becomes a leading grid axis, and results are stacked along out_axes (0 when omitted).
+Call vmap(const Call& call, std::vector<int> in_axes, std::vector<int> out_axes = {});
+
+/// One candidate of the autotuner: named integers.
+class Config {
+  public:
+    Config(std::initializer_list<std::pair<const std::string, std::int64_t>> values)
+        : values_(values) {}
+
+    /// UserError when there is no such name.
+    std::int64_t operator[](const std::string& name) const;
+    const std::map<std::string, std::int64_t>& values() const { return values_; }
+    /// "block_m=64, block_n=128".
+    std::string to_string() const;
+
+  private:
+    std::map<std::string, std::int64_t> values_;
+};
+
+/// A call whose Config is chosen by measurement, once per device, key and signature of inputs.
+class Tuned {
+  public:
+    Tuned(std::vector<Config> configs, std::string key, std::function<Call(const Config&)> make);
+
+    template <typename... Inputs>
+    Tensor operator()(const Inputs&... inputs) const {
+        return best({Tensor(inputs)...})(inputs...);
+    }
+    std::vector<Tensor> run(const std::vector<Tensor>& inputs) const {
+        return best(inputs).run(inputs);
+    }
+    /// The call chosen for such inputs; measures when neither memory nor disk knows.
+    const Call& best(const std::vector<Tensor>& inputs) const;
+    const Config& best_config(const std::vector<Tensor>& inputs) const;
+    /// Candidates measured so far by this object; 0 when the disk knew.
+    int num_measured() const;
+
+  private:
+    struct State;
+    std::shared_ptr<State> state_;
+};
+
+/// What `autotune` returns: apply it to a function that makes the call for one Config.
+class Autotuner {
+  public:
+    Autotuner(std::vector<Config> configs, std::string key)
+        : configs_(std::move(configs)), key_(std::move(key)) {}
+    template <typename F>
+    Tuned operator()(F make) const {
+        return Tuned(configs_, key_, std::move(make));
+    }
+
+  private:
+    std::vector<Config> configs_;
+    std::string key_;
+};
+
+/// An autotuner over these candidates: `auto matmul = tw::autotune(configs, "matmul")([](const
+/// tw::Config& c) { return tw::call(...); })`. The choice is kept on disk per device, under `key`
+/// and the dtypes and shapes of the inputs; change the key when the kernel changes. A candidate
+/// that throws a UserError is left out.
+Autotuner autotune(std::vector<Config> configs, std::string key);
+
+}  // namespace tilewright

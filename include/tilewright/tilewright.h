@@ -1,0 +1,7 @@
+// Everything of Tilewright's C++ API.
+#pragma once
+
+#include "tilewright/error.h"
+#include "tilewright/lang.h"
+#include "tilewright/run.h"
+#include "tilewright/tensor.h"

@@ -1,0 +1,166 @@
+// Traces a kernel under the signature of a call into tile IR.
+#include "lang/trace.h"
+
+#include <algorithm>
+
+#include "lang/tracer.h"
+
+namespace tilewright::lang {
+
+namespace {
+
+std::string quoted(const Kernel& kernel, const Parameter& parameter) {
+    return fmt::format("`{}` of kernel `{}`", parameter.name, kernel.name());
+}
+
+/// The view of a parameter's array that this program works on.
+View block_view(Tracer& tracer, const Kernel& kernel, const Parameter& parameter, ir::Value ref,
+                std::span<const Tile> grid_indices) {
+    View view{ref, parameter.name, parameter.writable, {}};
+    const std::size_t rank = parameter.extents.size();
+    view.indices.resize(rank);
+    if (parameter.spec.is_whole()) {
+        for (std::size_t d = 0; d < rank; ++d) view.indices[d].size = parameter.extents[d];
+        return view;
+    }
+    const auto& block = parameter.spec.shape();
+    if (block.size() != rank) {
+        user_error("call", "expected a block shape of rank {} for {} but got rank {}", rank,
+                   quoted(kernel, parameter), block.size());
+    }
+    std::vector<Operand> indices(rank, Operand(0));
+    if (const auto& index_map = parameter.spec.index_map()) {
+        const int arity = parameter.spec.arity();
+        if (arity >= 0 && arity != static_cast<int>(grid_indices.size())) {
+            user_error("call",
+                       "expected the index map of {} to take {} indices (one per grid axis) "
+                       "but it takes {}",
+                       quoted(kernel, parameter), grid_indices.size(), arity);
+        }
+        indices = index_map(grid_indices).indices;
+        if (indices.size() != rank) {
+            user_error("call", "expected the index map of {} to return {} indices but got {}",
+                       quoted(kernel, parameter), rank, indices.size());
+        }
+    }
+    auto& builder = tracer.builder();
+    for (std::size_t d = 0; d < rank; ++d) {
+        const BlockDim& dim = block[d];
+        ArrayIndex& index = view.indices[d];
+        if (dim.kind == BlockDim::Kind::whole) {
+            index.size = parameter.extents[d];
+            continue;
+        }
+        if (dim.size <= 0 && !(dim.size == 0 && parameter.extents[d] == 0)) {
+            user_error("call", "expected a positive block size in dimension {} of {} but got {}", d,
+                       quoted(kernel, parameter), dim.size);
+        }
+        index.size = dim.size;
+        index.is_block = dim.size != parameter.extents[d];
+        const bool is_origin = indices[d].is_literal() && indices[d].integer() == 0 &&
+                               indices[d].kind() != Operand::Kind::floating;
+        if (dim.kind == BlockDim::Kind::squeezed) {
+            index.kind = ir::Index::Kind::scalar;
+            index.start = tracer.index(indices[d], "index map");
+        } else if (!is_origin) {
+            index.start = tracer.index(indices[d], "index map");
+            if (dim.kind == BlockDim::Kind::blocked) {
+                index.start =
+                    builder.binary(ir::Op::mul, index.start, tracer.index_constant(dim.size));
+            }
+        }
+    }
+    return view;
+}
+
+/// Emits one loop per remaining sequential axis, then the body of the kernel.
+void emit_programs(Tracer& tracer, std::span<const int> sequential,
+                   const std::function<void()>& emit_body) {
+    if (sequential.empty()) return emit_body();
+    auto& axis = tracer.grid[static_cast<std::size_t>(sequential.front())];
+    tracer.builder().for_loop(tracer.index_constant(0), tracer.index_constant(axis.extent),
+                              tracer.index_constant(1), {},
+                              [&](ir::Value iv, std::span<const ir::Value>) {
+                                  axis.index = iv;
+                                  emit_programs(tracer, sequential.subspan(1), emit_body);
+                                  return std::vector<ir::Value>();
+                              });
+}
+
+}  // namespace
+
+ir::Function trace(const Kernel& kernel, const Signature& signature) {
+    if (kernel.arity() >= 0 && kernel.arity() != static_cast<int>(signature.parameters.size())) {
+        user_error("call",
+                   "expected {} Refs for kernel `{}` (inputs, outputs and scratch) but got {}",
+                   kernel.arity(), kernel.name(), signature.parameters.size());
+    }
+    Tracer tracer(kernel.name());
+    tracer.checked = signature.checked;
+    tracer.hidden_axes = signature.hidden_axes;
+    ir::Function& function = tracer.function();
+    function.hints = signature.hints;
+
+    std::vector<ir::Value> refs;
+    for (const Parameter& parameter : signature.parameters) {
+        if (parameter.spec.is_absent()) {
+            refs.emplace_back();
+            continue;
+        }
+        ir::RefType type{parameter.dtype, parameter.extents, ir::Space::global,
+                         parameter.alias_group};
+        if (parameter.role == Parameter::Role::scratch) type.space = ir::Space::scratch;
+        refs.push_back(function.add_parameter(std::move(type), parameter.name));
+    }
+    std::vector<int> sequential = signature.sequential;
+    std::sort(sequential.begin(), sequential.end());
+    for (std::size_t axis = 0; axis < signature.grid.size(); ++axis) {
+        Tracer::GridAxis grid_axis;
+        grid_axis.extent = signature.grid[axis];
+        if (std::find(sequential.begin(), sequential.end(), static_cast<int>(axis)) ==
+            sequential.end()) {
+            grid_axis.axis = static_cast<int>(function.grid.size());
+            function.grid.push_back(grid_axis.extent);
+        }
+        tracer.grid.push_back(grid_axis);
+    }
+
+    emit_programs(tracer, sequential, [&] {
+        std::vector<Tile> grid_indices;
+        for (const auto& axis : tracer.grid) {
+            grid_indices.push_back(tracer.wrap(tracer.program_index(axis)));
+        }
+        std::vector<Ref> views;
+        for (std::size_t p = 0; p < signature.parameters.size(); ++p) {
+            const Parameter& parameter = signature.parameters[p];
+            if (parameter.spec.is_absent()) {
+                views.push_back(tracer.add_view({{}, parameter.name, false, {}}));
+            } else {
+                views.push_back(
+                    tracer.add_view(block_view(tracer, kernel, parameter, refs[p], grid_indices)));
+            }
+        }
+        kernel(views);
+    });
+    tracer.builder().yield({});
+    return std::move(function);
+}
+
+ir::Function trace_mod(std::string name, std::span<const DType> parameters,
+                       const std::function<Tile(std::span<const Tile>)>& mod) {
+    Tracer tracer(std::move(name));
+    std::vector<Tile> arguments;
+    for (std::size_t p = 0; p < parameters.size(); ++p) {
+        arguments.push_back(tracer.wrap(
+            tracer.function().add_parameter(ir::Type{parameters[p], {}}, fmt::format("a{}", p))));
+    }
+    const ir::Value result = tracer.use(mod(arguments));
+    if (!tracer.type(result).is_scalar()) {
+        user_error("mod", "expected a scalar result but got {}",
+                   ir::to_string(tracer.type(result)));
+    }
+    tracer.builder().yield(std::vector{result});
+    return std::move(tracer.function());
+}
+
+}  // namespace tilewright::lang

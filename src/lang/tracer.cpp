@@ -1,0 +1,197 @@
+// The trace in progress: turns calls of the kernel language into IR instructions.
+#include "lang/tracer.h"
+
+#include <algorithm>
+#include <atomic>
+#include <cmath>
+#include <limits>
+
+#include "lang/promotion.h"
+
+namespace tilewright::lang {
+
+namespace {
+
+thread_local Tracer* current_tracer = nullptr;
+
+std::uint32_t next_trace_id() {
+    static std::atomic<std::uint32_t> counter{0};
+    return ++counter;
+}
+
+/// Smallest and largest value of an integer dtype, the latter as unsigned.
+std::pair<std::int64_t, std::uint64_t> range_of(DType dtype) {
+    const int bits = 8 * size_of(dtype);
+    if (!is_signed(dtype)) return {0, UINT64_MAX >> (64 - bits)};
+    const std::uint64_t largest = UINT64_MAX >> (65 - bits);
+    return {-static_cast<std::int64_t>(largest) - 1, largest};
+}
+
+}  // namespace
+
+Tracer::Tracer(std::string name)
+    : builder_(function_), id_(next_trace_id()), outer_(current_tracer) {
+    function_.name = std::move(name);
+    current_tracer = this;
+}
+
+Tracer::~Tracer() {
+    current_tracer = outer_;
+}
+
+Tracer& Tracer::current(const char* op) {
+    if (!current_tracer) {
+        user_error(op, "expected to be called inside a kernel while it is traced");
+    }
+    return *current_tracer;
+}
+
+Tracer& Tracer::of(const Tile& tile) {
+    Tracer& tracer = current("tile");
+    if (tile.trace_id() == 0) user_error("tile", "expected a traced value but got an empty Tile");
+    if (tile.trace_id() != tracer.id_) {
+        user_error("tile", "expected a value of kernel `{}` but got one of another trace",
+                   tracer.function_.name);
+    }
+    return tracer;
+}
+
+Tracer& Tracer::of(const Ref& ref) {
+    Tracer& tracer = current("ref");
+    if (ref.trace_id() != tracer.id_) {
+        user_error("ref", "expected a Ref of kernel `{}` but got {}", tracer.function_.name,
+                   ref.trace_id() == 0 ? "an empty one" : "one of another trace");
+    }
+    return tracer;
+}
+
+Tile Tracer::wrap(ir::Value value) {
+    if (scope_of_.size() <= value.id) scope_of_.resize(value.id + 1, scope_);
+    scope_of_[value.id] = scope_;
+    return Tile::from_id(value.id, id_);
+}
+
+ir::Value Tracer::use(const Tile& tile) {
+    of(tile);
+    if (!scope_open_[scope_of_.at(tile.id())]) {
+        user_error(
+            "tile",
+            "expected a value that is visible here but got one made inside the body of a loop "
+            "or branch that has ended; return it through the carry or the branch's result");
+    }
+    return ir::Value{tile.id()};
+}
+
+Ref Tracer::add_view(View view) {
+    views_.push_back(std::move(view));
+    return Ref::from_id(static_cast<std::uint32_t>(views_.size() - 1), id_);
+}
+
+void Tracer::rethrow_with_line(const UserError& error, const std::source_location& location) {
+    const std::string text = error.what();
+    // Nested calls pass through here more than once; the innermost line is the user's.
+    if (text.find("\n  at ") != std::string::npos) throw;
+    throw UserError(fmt::format("{}\n  at {}:{}", text, location.file_name(), location.line()));
+}
+
+Tracer::Scope::Scope(Tracer& tracer)
+    : tracer_(tracer),
+      outer_(tracer.scope_),
+      own_(static_cast<std::uint32_t>(tracer.scope_open_.size())) {
+    tracer_.scope_open_.push_back(true);
+    tracer_.scope_ = own_;
+}
+
+Tracer::Scope::~Scope() {
+    tracer_.scope_open_[own_] = false;
+    tracer_.scope_ = outer_;
+}
+
+ir::Value Tracer::literal(const Operand& operand, DType dtype) {
+    const ir::Type type{dtype, {}};
+    if (operand.kind() == Operand::Kind::floating)
+        return builder_.constant(type, operand.floating());
+    const bool is_negative = operand.kind() == Operand::Kind::signed_int &&
+                             static_cast<std::int64_t>(operand.integer()) < 0;
+    if (is_float(dtype)) {
+        return builder_.constant(
+            type, is_negative ? static_cast<double>(static_cast<std::int64_t>(operand.integer()))
+                              : static_cast<double>(operand.integer()));
+    }
+    if (dtype == boolean) return builder_.constant_int(type, operand.integer() != 0);
+    const auto [low, high] = range_of(dtype);
+    const auto as_signed = static_cast<std::int64_t>(operand.integer());
+    if (is_negative ? as_signed < low : operand.integer() > high) {
+        const std::string text =
+            is_negative ? std::to_string(as_signed) : std::to_string(operand.integer());
+        user_error("literal", "expected a value of {} but got {}, which does not fit", name(dtype),
+                   text);
+    }
+    return builder_.constant_int(type, as_signed);
+}
+
+DType Tracer::dtype(const Operand& operand) {
+    return operand.is_literal() ? literal_dtype(operand) : type(use(operand.tile())).dtype;
+}
+
+ir::Shape Tracer::shape(const Operand& operand) {
+    return operand.is_literal() ? ir::Shape() : type(use(operand.tile())).shape;
+}
+
+ir::Value Tracer::value(const Operand& operand) {
+    return operand.is_literal() ? literal(operand, literal_dtype(operand)) : use(operand.tile());
+}
+
+ir::Value Tracer::value(const Operand& operand, DType dtype) {
+    return operand.is_literal() ? literal(operand, dtype)
+                                : builder_.cast(use(operand.tile()), dtype);
+}
+
+ir::Value Tracer::broadcast(ir::Value value, const ir::Shape& shape, const char* op) {
+    const ir::Shape from = type(value).shape;
+    if (from == shape) return value;
+    if (!(broadcast_shapes(from, shape, op) == shape)) {
+        user_error(op, "expected a shape that broadcasts to {} but got {}", ir::to_string(shape),
+                   ir::to_string(from));
+    }
+    if (from.rank() > 0) {
+        for (int rank = from.rank(); rank < shape.rank(); ++rank) {
+            value = builder_.expand_dims(value, 0);
+        }
+    }
+    return builder_.broadcast(value, shape);
+}
+
+ir::Value Tracer::index_constant(std::int64_t value) {
+    return builder_.constant_int({i64, {}}, value);
+}
+
+ir::Value Tracer::index(const Operand& operand, const char* op) {
+    const DType type = dtype(operand);
+    const ir::Shape extents = shape(operand);
+    if (!is_integer(type) || extents.rank() != 0) {
+        user_error(op, "expected an integer scalar but got {}",
+                   ir::to_string(ir::Type{type, extents}));
+    }
+    return value(operand, i64);
+}
+
+DType Tracer::common_dtype(std::span<const Operand> operands) {
+    std::optional<DType> common;
+    for (const Operand& operand : operands) {
+        if (operand.is_literal()) continue;
+        common = common ? promote(*common, dtype(operand)) : dtype(operand);
+    }
+    // Literals come last, so that each one only follows the traced values or widens their kind.
+    for (const Operand& operand : operands) {
+        if (!operand.is_literal()) continue;
+        common = common ? literal_dtype(operand, *common) : literal_dtype(operand);
+    }
+    return common.value_or(f32);
+}
+
+ir::Value Tracer::program_index(const GridAxis& axis) {
+    return axis.index ? axis.index : builder_.program_id(axis.axis);
+}
+
+}  // namespace tilewright::lang

@@ -1,0 +1,127 @@
+// The trace in progress: turns calls of the kernel language into IR instructions.
+#pragma once
+
+#include <source_location>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "ir/builder.h"
+#include "ir/function.h"
+#include "support/check.h"
+#include "tilewright/lang/kernel.h"
+
+namespace tilewright::lang {
+
+/// How one dimension of an array is indexed by a view.
+struct ArrayIndex {
+    ir::Index::Kind kind = ir::Index::Kind::slice;
+    ir::Value start;               ///< i64 scalar, or the index tile; none: 0
+    std::int64_t size = kDynamic;  ///< slice: extent of the view's dimension
+    std::int64_t stride = 1;       ///< slice: in elements of the array's dimension
+    bool is_block = false;         ///< narrower than the array: neighbours belong to others
+};
+
+/// What a Ref of the language stands for: an IR Ref and one index per dimension of its array.
+struct View {
+    ir::Value ref;  ///< none: the argument is absent
+    std::string name;
+    bool writable = true;
+    std::vector<ArrayIndex> indices;
+};
+
+/// One trace. Handles (Tile, Ref) name their trace, so that a value used elsewhere is reported.
+class Tracer {
+  public:
+    explicit Tracer(std::string name);
+    ~Tracer();
+    Tracer(const Tracer&) = delete;
+    Tracer& operator=(const Tracer&) = delete;
+
+    /// The innermost trace of this thread. UserError when nothing is being traced.
+    static Tracer& current(const char* op);
+    /// The trace that a handle belongs to, which must be the current one.
+    static Tracer& of(const Tile& tile);
+    static Tracer& of(const Ref& ref);
+
+    ir::Function& function() { return function_; }
+    ir::Builder& builder() { return builder_; }
+
+    Tile wrap(ir::Value value);
+    /// UserError when the value is of another trace or its loop body has ended.
+    ir::Value use(const Tile& tile);
+    const ir::Type& type(ir::Value value) const { return function_.type(value); }
+
+    Ref add_view(View view);
+    const View& view(const Ref& ref) const { return views_.at(ref.id()); }
+
+    /// Runs emit() with the user's line; UserErrors come out with that line appended.
+    template <typename Emit>
+    auto at(const std::source_location& location, Emit&& emit) {
+        builder_.set_location({location.file_name(), static_cast<int>(location.line())});
+        try {
+            return emit();
+        } catch (const UserError& error) {
+            rethrow_with_line(error, location);
+        }
+    }
+
+    /// Marks the values made during its life as unusable afterwards: a loop body or a branch.
+    class Scope {
+      public:
+        explicit Scope(Tracer& tracer);
+        ~Scope();
+
+      private:
+        Tracer& tracer_;
+        std::uint32_t outer_;
+        std::uint32_t own_;
+    };
+
+    // ---- Operands as IR values.
+
+    /// A literal as a scalar of `dtype`. UserError when an integer does not fit.
+    ir::Value literal(const Operand& operand, DType dtype);
+    /// Dtype that an operand has on its own.
+    DType dtype(const Operand& operand);
+    ir::Shape shape(const Operand& operand);
+    /// The operand as a value; a literal in its own dtype.
+    ir::Value value(const Operand& operand);
+    /// The operand as a value of this dtype; traced values are cast.
+    ir::Value value(const Operand& operand, DType dtype);
+    /// NumPy broadcasting; UserError "[op] ..." when the shapes do not agree.
+    ir::Value broadcast(ir::Value value, const ir::Shape& shape, const char* op);
+    /// An integer scalar as i64.
+    ir::Value index(const Operand& operand, const char* op);
+    ir::Value index_constant(std::int64_t value);
+    /// The dtype in which operands meet.
+    DType common_dtype(std::span<const Operand> operands);
+
+    // ---- The grid, as the kernel sees it.
+
+    struct GridAxis {
+        ir::Value index;  ///< the loop index of a sequential axis; none: parallel
+        int axis = 0;     ///< axis of the IR grid, when parallel
+        std::int64_t extent = kDynamic;
+    };
+    std::vector<GridAxis> grid;
+    int hidden_axes = 0;  ///< leading axes added by vmap, which the kernel does not see
+    bool checked = false;
+
+    ir::Value program_index(const GridAxis& axis);
+
+  private:
+    [[noreturn]] static void rethrow_with_line(const UserError& error,
+                                               const std::source_location& location);
+
+    ir::Function function_;
+    ir::Builder builder_;
+    std::uint32_t id_;
+    Tracer* outer_;
+    std::vector<View> views_;
+    std::vector<std::uint32_t> scope_of_;  ///< by value id
+    std::vector<bool> scope_open_{true};
+    std::uint32_t scope_ = 0;
+};
+
+}  // namespace tilewright::lang

@@ -1,0 +1,396 @@
+// Calls of kernels: checking, tracing once per signature, launching.
+#include <algorithm>
+
+#include "run/call_state.h"
+#include "support/check.h"
+
+namespace tilewright {
+
+namespace detail {
+
+namespace {
+
+/// The tensor as the kernel under `batchings` sees it: without its batch dimensions.
+Tensor without_dim(const Tensor& tensor, int axis) {
+    auto shape = tensor.shape();
+    auto strides = tensor.strides();
+    shape.erase(shape.begin() + axis);
+    strides.erase(strides.begin() + axis);
+    // Only types are looked at, so the base pointer of the batch serves.
+    return Tensor::from_data(tensor.raw(), tensor.dtype(), shape, strides, {}, tensor.device());
+}
+
+int axis_of(const std::vector<int>& axes, std::size_t index, int otherwise) {
+    return index < axes.size() ? axes[index] : otherwise;
+}
+
+}  // namespace
+
+CallState::CallState(Kernel kernel, CallOptions options, std::vector<Batching> batchings)
+    : kernel_(options.name.empty() ? std::move(kernel) : kernel.renamed(options.name)),
+      options_(std::move(options)),
+      batchings_(std::move(batchings)) {}
+
+std::string CallState::argument_name(std::size_t argument) const {
+    const auto& names = kernel_.parameter_names();
+    return argument < names.size() ? names[argument] : fmt::format("argument {}", argument);
+}
+
+void CallState::check_inputs(std::span<const Tensor> inputs) const {
+    if (inputs.size() < options_.in.size()) {
+        user_error("call", "expected at least {} inputs for kernel `{}` but got {}",
+                   options_.in.size(), kernel_.name(), inputs.size());
+    }
+    for (std::size_t i = 0; i < inputs.size(); ++i) {
+        const bool wants_none = i < options_.in.size() && options_.in[i].is_absent();
+        if (wants_none && inputs[i].defined()) {
+            user_error("call", "expected no tensor for `{}`, whose spec is absent, but got {}",
+                       argument_name(i), inputs[i].type_name());
+        }
+        if (inputs[i].defined() && inputs[i].device().kind != Device::Kind::cpu) {
+            user_error("call", "expected `{}` in CPU memory but it is on a GPU", argument_name(i));
+        }
+        if (inputs[i].rank() > ir::kMaxRefRank) {
+            user_error("call", "expected `{}` to have rank <= {} but got {}", argument_name(i),
+                       ir::kMaxRefRank, inputs[i].type_name());
+        }
+    }
+}
+
+CallState::Shapes CallState::shapes(std::span<const Tensor> inputs) const {
+    // From the outermost batch inwards, strip the batch dimension that each vmap added.
+    std::vector<Tensor> inner(inputs.begin(), inputs.end());
+    std::vector<std::int64_t> batch_sizes;
+    for (auto batching = batchings_.rbegin(); batching != batchings_.rend(); ++batching) {
+        std::int64_t size = -1;
+        for (std::size_t i = 0; i < inner.size(); ++i) {
+            const int axis = axis_of(batching->in_axes, i, kNotMapped);
+            if (axis == kNotMapped || !inner[i].defined()) continue;
+            if (axis < 0 || axis >= inner[i].rank()) {
+                user_error("vmap", "expected a batch axis of `{}` ({}) but got {}",
+                           argument_name(i), inner[i].type_name(), axis);
+            }
+            const std::int64_t extent = inner[i].dim(axis);
+            if (size >= 0 && extent != size) {
+                user_error("vmap", "expected `{}` to have batch extent {} along axis {} but got {}",
+                           argument_name(i), size, axis, inner[i].type_name());
+            }
+            size = extent;
+            inner[i] = without_dim(inner[i], axis);
+        }
+        if (size < 0) user_error("vmap", "expected at least one mapped input but got none");
+        batch_sizes.push_back(size);
+    }
+    Shapes result{options_.grid.extents(inner), options_.out_type.types(inner)};
+    for (std::int64_t extent : result.grid) {
+        if (extent < 0) {
+            user_error("call", "expected grid extents >= 0 for kernel `{}` but got [{}]",
+                       kernel_.name(), fmt::join(result.grid, ", "));
+        }
+    }
+    result.grid.insert(result.grid.begin(), batch_sizes.begin(), batch_sizes.end());
+    for (std::size_t b = 0; b < batchings_.size(); ++b) {
+        for (std::size_t o = 0; o < result.outputs.size(); ++o) {
+            auto& shape = result.outputs[o].shape;
+            const int axis = axis_of(batchings_[b].out_axes, o, 0);
+            if (axis < 0 || axis > static_cast<int>(shape.size())) {
+                user_error("vmap", "expected a batch axis in [0, {}] for output {} but got {}",
+                           shape.size(), o, axis);
+            }
+            shape.insert(shape.begin() + axis, batch_sizes[batchings_.size() - 1 - b]);
+        }
+    }
+    return result;
+}
+
+std::int64_t CallState::traced_extent(std::size_t argument, std::size_t dim,
+                                      std::int64_t extent) const {
+    const auto found = options_.dynamic.find(static_cast<int>(argument));
+    if (found == options_.dynamic.end()) return extent;
+    // The caller counted dimensions without the batches.
+    auto inner = static_cast<int>(dim);
+    for (auto batching = batchings_.rbegin(); batching != batchings_.rend(); ++batching) {
+        const int axis = axis_of(batching->in_axes, argument, kNotMapped);
+        if (axis == inner) return extent;
+        if (axis != kNotMapped && axis < inner) --inner;
+    }
+    return std::find(found->second.begin(), found->second.end(), inner) != found->second.end()
+               ? kDynamic
+               : extent;
+}
+
+bool CallState::is_sequential(std::size_t axis) const {
+    const auto inner = static_cast<int>(axis) - static_cast<int>(batchings_.size());
+    return std::find(options_.sequential.begin(), options_.sequential.end(), inner) !=
+           options_.sequential.end();
+}
+
+CallState::Key CallState::key(std::span<const Tensor> inputs, const Shapes& shapes) const {
+    Key key;
+    key.reserve(8 * (inputs.size() + shapes.outputs.size() + 1));
+    for (std::size_t i = 0; i < inputs.size(); ++i) {
+        key.push_back(inputs[i].defined() ? static_cast<std::int64_t>(inputs[i].dtype()) : -1);
+        key.push_back(inputs[i].rank());
+        for (std::size_t d = 0; d < inputs[i].shape().size(); ++d) {
+            key.push_back(traced_extent(i, d, inputs[i].shape()[d]));
+        }
+    }
+    for (std::size_t o = 0; o < shapes.outputs.size(); ++o) {
+        key.push_back(static_cast<std::int64_t>(shapes.outputs[o].dtype));
+        key.push_back(static_cast<std::int64_t>(shapes.outputs[o].shape.size()));
+        for (std::size_t d = 0; d < shapes.outputs[o].shape.size(); ++d) {
+            key.push_back(traced_extent(inputs.size() + o, d, shapes.outputs[o].shape[d]));
+        }
+    }
+    // A free dimension may change the grid, so then only sequential extents are compiled in.
+    for (std::size_t axis = 0; axis < shapes.grid.size(); ++axis) {
+        const bool fixed = options_.dynamic.empty() || is_sequential(axis);
+        key.push_back(fixed ? shapes.grid[axis] : kDynamic);
+    }
+    return key;
+}
+
+lang::Signature CallState::signature(std::span<const Tensor> inputs, const Shapes& shapes) const {
+    lang::Signature signature;
+    const auto add = [&](lang::Parameter::Role role, const TensorType& type, BlockSpec spec,
+                         const std::vector<int> Batching::*axes, std::size_t index, int otherwise) {
+        lang::Parameter parameter;
+        const std::size_t argument = signature.parameters.size();
+        const char* const kRoles[] = {"input", "output", "scratch"};
+        parameter.name = argument < kernel_.parameter_names().size()
+                             ? kernel_.parameter_names()[argument]
+                             : fmt::format("{}{}", kRoles[static_cast<int>(role)], index);
+        parameter.role = role;
+        parameter.dtype = type.dtype;
+        int rank = static_cast<int>(type.shape.size());
+        if (role == lang::Parameter::Role::scratch) {
+            parameter.extents = type.shape;
+        } else {
+            for (std::size_t d = 0; d < type.shape.size(); ++d) {
+                parameter.extents.push_back(traced_extent(argument, d, type.shape[d]));
+            }
+            for (const Batching& b : batchings_) rank -= axis_of(b.*axes, index, otherwise) >= 0;
+            for (const Batching& b : batchings_) {
+                const int axis = axis_of(b.*axes, index, otherwise);
+                spec = batched_spec(spec, rank, axis);
+                rank += axis >= 0;
+            }
+        }
+        parameter.spec = std::move(spec);
+        parameter.writable = role != lang::Parameter::Role::input;
+        signature.parameters.push_back(std::move(parameter));
+    };
+    using Role = lang::Parameter::Role;
+    for (std::size_t i = 0; i < inputs.size(); ++i) {
+        if (inputs[i].defined()) {
+            const BlockSpec spec = i < options_.in.size() ? options_.in[i] : BlockSpec();
+            add(Role::input, {inputs[i].dtype(), inputs[i].shape()}, spec, &Batching::in_axes, i,
+                kNotMapped);
+        } else {
+            add(Role::input, {}, BlockSpec::absent(), &Batching::in_axes, i, kNotMapped);
+        }
+    }
+    for (std::size_t o = 0; o < shapes.outputs.size(); ++o) {
+        const BlockSpec spec = o < options_.out.size() ? options_.out[o] : BlockSpec();
+        add(Role::output, shapes.outputs[o], spec, &Batching::out_axes, o, 0);
+    }
+    for (std::size_t s = 0; s < options_.scratch.size(); ++s) {
+        add(Role::scratch, options_.scratch[s], BlockSpec(), &Batching::in_axes, s, kNotMapped);
+    }
+    for (std::size_t a = 0; a < options_.aliases.size(); ++a) {
+        const Alias& alias = options_.aliases[a];
+        const auto group = static_cast<int>(a);
+        signature.parameters[static_cast<std::size_t>(alias.input)].alias_group = group;
+        signature.parameters[inputs.size() + static_cast<std::size_t>(alias.output)].alias_group =
+            group;
+    }
+    signature.grid = shapes.grid;
+    for (std::size_t axis = 0; axis < shapes.grid.size(); ++axis) {
+        if (is_sequential(axis)) {
+            signature.sequential.push_back(static_cast<int>(axis));
+        } else if (!options_.dynamic.empty()) {
+            signature.grid[axis] = kDynamic;
+        }
+    }
+    signature.hidden_axes = static_cast<int>(batchings_.size());
+    signature.hints = {options_.num_warps, options_.num_stages};
+    signature.checked = options_.interpret;
+    return signature;
+}
+
+void CallState::check_aliases(std::span<const Tensor> inputs, const Shapes& shapes) const {
+    if (options_.out.size() > shapes.outputs.size()) {
+        user_error("call", "expected at most {} output specs (the number of out_type) but got {}",
+                   shapes.outputs.size(), options_.out.size());
+    }
+    for (int axis : options_.sequential) {
+        const auto inner = static_cast<int>(shapes.grid.size() - batchings_.size());
+        if (axis < 0 || axis >= inner) {
+            user_error("call", "expected sequential axes of the {}-dimensional grid but got {}",
+                       inner, axis);
+        }
+    }
+    for (const Alias& alias : options_.aliases) {
+        const auto in = static_cast<std::size_t>(alias.input);
+        const auto out = static_cast<std::size_t>(alias.output);
+        if (alias.input < 0 || alias.output < 0 || in >= inputs.size() ||
+            out >= shapes.outputs.size() || !inputs[in].defined()) {
+            user_error("call",
+                       "expected an alias between present arguments but got input {} and "
+                       "output {}",
+                       alias.input, alias.output);
+        }
+        const TensorType given{inputs[in].dtype(), inputs[in].shape()};
+        if (!(given == shapes.outputs[out])) {
+            user_error("call",
+                       "expected `{}` to have the type of output {}, {}, which it is aliased "
+                       "to, but got {}",
+                       argument_name(in), out, to_string(shapes.outputs[out]), to_string(given));
+        }
+    }
+}
+
+ir::Function CallState::trace(std::span<const Tensor> inputs) const {
+    check_inputs(inputs);
+    const Shapes now = shapes(inputs);
+    check_aliases(inputs, now);
+    return lang::trace(kernel_, signature(inputs, now));
+}
+
+const run::Executable& CallState::executable(std::span<const Tensor> inputs, const Shapes& shapes) {
+    Key wanted = key(inputs, shapes);
+    const std::scoped_lock lock(mutex_);
+    const auto found = std::find_if(compiled_.begin(), compiled_.end(),
+                                    [&](const auto& entry) { return entry->key == wanted; });
+    if (found != compiled_.end()) {
+        std::rotate(compiled_.begin(), found, found + 1);
+        return *compiled_.front()->executable;
+    }
+    const auto machine = options_.interpret ? run::Machine::checked : run::Machine::native;
+    auto compiled = std::make_unique<Compiled>(
+        Compiled{std::move(wanted), run::make_executable(trace(inputs), machine)});
+    compiled_.insert(compiled_.begin(), std::move(compiled));
+    return *compiled_.front()->executable;
+}
+
+std::vector<Tensor> CallState::output_tensors(std::span<const Tensor> inputs,
+                                              std::span<const Tensor> given,
+                                              const Shapes& shapes) const {
+    std::vector<Tensor> outputs(given.begin(), given.end());
+    if (given.empty()) {
+        outputs.resize(shapes.outputs.size());
+        for (const Alias& alias : options_.aliases) {
+            outputs[static_cast<std::size_t>(alias.output)] =
+                inputs[static_cast<std::size_t>(alias.input)];
+        }
+        for (std::size_t o = 0; o < outputs.size(); ++o) {
+            const TensorType& type = shapes.outputs[o];
+            if (!outputs[o].defined()) outputs[o] = Tensor::empty(type.dtype, type.shape);
+        }
+        return outputs;
+    }
+    if (given.size() != shapes.outputs.size()) {
+        user_error("call", "expected {} outputs for kernel `{}` but got {}", shapes.outputs.size(),
+                   kernel_.name(), given.size());
+    }
+    for (std::size_t o = 0; o < given.size(); ++o) {
+        if (!given[o].defined() || given[o].dtype() != shapes.outputs[o].dtype ||
+            given[o].shape() != shapes.outputs[o].shape) {
+            user_error("call", "expected output {} of kernel `{}` to be {} but got {}", o,
+                       kernel_.name(), to_string(shapes.outputs[o]), given[o].type_name());
+        }
+        if (given[o].device().kind != Device::Kind::cpu) {
+            user_error("call", "expected output {} in CPU memory but it is on a GPU", o);
+        }
+    }
+    return outputs;
+}
+
+std::vector<Tensor> CallState::run(std::span<const Tensor> inputs, std::span<const Tensor> given) {
+    check_inputs(inputs);
+    const Shapes now = shapes(inputs);
+    check_aliases(inputs, now);
+    const run::Executable& program = executable(inputs, now);
+    std::vector<Tensor> outputs = output_tensors(inputs, given, now);
+
+    // An aliased input is read where its output is written.
+    std::vector<Tensor> sources(inputs.begin(), inputs.end());
+    for (const Alias& alias : options_.aliases) {
+        Tensor& source = sources[static_cast<std::size_t>(alias.input)];
+        const Tensor& target = outputs[static_cast<std::size_t>(alias.output)];
+        if (source.raw() != target.raw() || source.strides() != target.strides()) {
+            target.copy_from(source);
+            source = target;
+        }
+    }
+    if (!given.empty()) check_overlap(sources, outputs);
+
+    ir::Arguments arguments;
+    arguments.refs.reserve(sources.size() + outputs.size());
+    const auto add = [&](const Tensor& tensor) {
+        if (!tensor.defined()) return;
+        ir::RefArgument ref;
+        ref.data = tensor.raw();
+        std::copy(tensor.shape().begin(), tensor.shape().end(), ref.extents.begin());
+        std::copy(tensor.strides().begin(), tensor.strides().end(), ref.strides.begin());
+        arguments.refs.push_back(ref);
+    };
+    for (const Tensor& tensor : sources) add(tensor);
+    for (const Tensor& tensor : outputs) add(tensor);
+    for (std::size_t axis = 0; axis < now.grid.size(); ++axis) {
+        if (!is_sequential(axis)) arguments.grid.push_back(now.grid[axis]);
+    }
+    program.run(arguments);
+    return outputs;
+}
+
+int CallState::num_traces() const {
+    const std::scoped_lock lock(mutex_);
+    return static_cast<int>(compiled_.size());
+}
+
+}  // namespace detail
+
+Call::Call(Kernel kernel, CallOptions options)
+    : state_(std::make_shared<detail::CallState>(std::move(kernel), std::move(options),
+                                                 std::vector<detail::Batching>())) {}
+
+std::vector<Tensor> Call::run(const std::vector<Tensor>& inputs) const {
+    return state_->run(inputs, {});
+}
+
+void Call::into(const std::vector<Tensor>& outputs, const std::vector<Tensor>& inputs) const {
+    if (outputs.empty()) user_error("call", "expected output tensors but got none");
+    state_->run(inputs, outputs);
+}
+
+Tensor Call::single(std::vector<Tensor> results) const {
+    check_output_count(results.size(), 1);
+    return std::move(results.front());
+}
+
+void Call::check_output_count(std::size_t have, std::size_t want) const {
+    if (have == want) return;
+    user_error("call",
+               "expected kernel `{}` to have {} output{} but it has {}; see outputs<N> and run",
+               kernel().name(), want, want == 1 ? "" : "s", have);
+}
+
+int Call::num_traces() const {
+    return state_->num_traces();
+}
+const CostEstimate& Call::cost() const {
+    return state_->options().cost;
+}
+const Kernel& Call::kernel() const {
+    return state_->kernel();
+}
+const CallOptions& Call::options() const {
+    return state_->options();
+}
+
+Call call(Kernel kernel, CallOptions options) {
+    return Call(std::move(kernel), std::move(options));
+}
+
+}  // namespace tilewright

@@ -1,0 +1,76 @@
+// What a Call shares between its copies: kernel, options, batching and compiled programs.
+#pragma once
+
+#include <memory>
+#include <mutex>
+#include <span>
+#include <vector>
+
+#include "lang/trace.h"
+#include "run/executable.h"
+#include "tilewright/run.h"
+
+namespace tilewright::detail {
+
+/// One application of vmap: which axis of each input and output is the batch.
+struct Batching {
+    std::vector<int> in_axes;
+    std::vector<int> out_axes;
+};
+
+class CallState {
+  public:
+    CallState(Kernel kernel, CallOptions options, std::vector<Batching> batchings);
+
+    /// Outputs are allocated where `outputs` is empty, else written in place.
+    std::vector<Tensor> run(std::span<const Tensor> inputs, std::span<const Tensor> outputs);
+    /// The traced kernel for such inputs.
+    ir::Function trace(std::span<const Tensor> inputs) const;
+    int num_traces() const;
+
+    const Kernel& kernel() const { return kernel_; }
+    const CallOptions& options() const { return options_; }
+    const std::vector<Batching>& batchings() const { return batchings_; }
+
+  private:
+    /// What a compiled program was specialised on, flattened into numbers.
+    using Key = std::vector<std::int64_t>;
+    struct Compiled {
+        Key key;
+        std::unique_ptr<run::Executable> executable;
+    };
+    /// Types and grid of one run.
+    struct Shapes {
+        std::vector<std::int64_t> grid;
+        std::vector<TensorType> outputs;
+    };
+
+    Shapes shapes(std::span<const Tensor> inputs) const;
+    void check_inputs(std::span<const Tensor> inputs) const;
+    void check_aliases(std::span<const Tensor> inputs, const Shapes& shapes) const;
+    Key key(std::span<const Tensor> inputs, const Shapes& shapes) const;
+    lang::Signature signature(std::span<const Tensor> inputs, const Shapes& shapes) const;
+    const run::Executable& executable(std::span<const Tensor> inputs, const Shapes& shapes);
+    std::vector<Tensor> output_tensors(std::span<const Tensor> inputs,
+                                       std::span<const Tensor> given, const Shapes& shapes) const;
+    void check_overlap(std::span<const Tensor> inputs, std::span<const Tensor> outputs) const;
+
+    /// The extent, or kDynamic where the caller asked for no retrace. Arguments count inputs, then
+    /// outputs.
+    std::int64_t traced_extent(std::size_t argument, std::size_t dim, std::int64_t extent) const;
+    std::string argument_name(std::size_t argument) const;
+    bool is_sequential(std::size_t axis) const;
+
+    Kernel kernel_;
+    CallOptions options_;
+    std::vector<Batching> batchings_;  ///< innermost first
+
+    mutable std::mutex mutex_;
+    std::vector<std::unique_ptr<Compiled>> compiled_;  ///< most recently used first
+};
+
+/// `spec` for an array of rank `rank` with a batch dimension inserted at `axis` (kNotMapped: the
+/// array has none), under a grid with the batch as its first axis.
+BlockSpec batched_spec(const BlockSpec& spec, int rank, int axis);
+
+}  // namespace tilewright::detail

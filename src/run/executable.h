@@ -1,0 +1,26 @@
+// A traced kernel made ready for a device: the one place that chooses it and launches.
+#pragma once
+
+#include <memory>
+
+#include "ir/function.h"
+#include "ir/launch.h"
+
+namespace tilewright::run {
+
+/// Immutable; may run on many threads at once.
+class Executable {
+  public:
+    virtual ~Executable() = default;
+    virtual void run(const ir::Arguments& arguments) const = 0;
+};
+
+/// How kernels are run on the CPU.
+enum class Machine {
+    native,   ///< the tile machine, all cores
+    checked,  ///< the reference interpreter with bounds, poison and race checks
+};
+
+std::unique_ptr<Executable> make_executable(ir::Function kernel, Machine machine);
+
+}  // namespace tilewright::run

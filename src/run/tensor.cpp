@@ -1,0 +1,316 @@
+// Tensors: creation, views, copies, element access.
+#include "tilewright/tensor.h"
+
+#include <algorithm>
+#include <cstring>
+#include <new>
+#include <numeric>
+
+#include "run/elements.h"
+#include "support/check.h"
+
+namespace tilewright {
+
+namespace {
+
+constexpr std::align_val_t kAlignment{64};
+
+Tensor::Dims row_major_strides(const Tensor::Dims& shape) {
+    Tensor::Dims strides(shape.size());
+    std::int64_t stride = 1;
+    for (std::size_t d = shape.size(); d-- > 0;) {
+        strides[d] = stride;
+        stride *= std::max<std::int64_t>(shape[d], 1);
+    }
+    return strides;
+}
+
+std::string text(std::span<const std::int64_t> dims) {
+    return fmt::format("[{}]", fmt::join(dims, ", "));
+}
+
+std::int64_t checked_size(const Tensor::Dims& shape, DType dtype, const char* op) {
+    // Dimensions after a zero count too: they take part in strides.
+    std::int64_t size = 1;
+    bool empty = false;
+    for (std::int64_t dim : shape) {
+        if (dim < 0) user_error(op, "expected extents >= 0 but got shape {}", text(shape));
+        empty |= dim == 0;
+        if (__builtin_mul_overflow(size, std::max<std::int64_t>(dim, 1), &size) ||
+            size > INT64_MAX / size_of(dtype)) {
+            user_error(op, "expected a tensor that can be addressed but got shape {}", text(shape));
+        }
+    }
+    return empty ? 0 : size;
+}
+
+void require_cpu(const Tensor& tensor, const char* op) {
+    if (!tensor.defined()) user_error(op, "expected a defined tensor but got an undefined one");
+    if (tensor.device().kind != Device::Kind::cpu) {
+        user_error(op, "expected a tensor in CPU memory but got one on a GPU");
+    }
+}
+
+}  // namespace
+
+Tensor Tensor::empty(DType dtype, Dims shape) {
+    const std::int64_t bytes = checked_size(shape, dtype, "empty") * size_of(dtype);
+    // At least one byte, so that zero-size tensors have a pointer too.
+    void* memory =
+        ::operator new(static_cast<std::size_t>(std::max<std::int64_t>(bytes, 1)), kAlignment);
+    std::shared_ptr<void> owner(memory, [](void* p) { ::operator delete(p, kAlignment); });
+    return from_data(memory, dtype, std::move(shape), {}, std::move(owner));
+}
+
+Tensor Tensor::zeros(DType dtype, Dims shape) {
+    Tensor result = empty(dtype, std::move(shape));
+    std::memset(result.data_, 0, static_cast<std::size_t>(result.nbytes()));
+    return result;
+}
+
+Tensor Tensor::full(DType dtype, Dims shape, double value) {
+    Tensor result = empty(dtype, std::move(shape));
+    result.fill(value);
+    return result;
+}
+
+Tensor Tensor::arange(DType dtype, std::int64_t n) {
+    Tensor counts = empty(i64, {n});
+    std::iota(counts.data<std::int64_t>(), counts.data<std::int64_t>() + n, std::int64_t{0});
+    return counts.to(dtype);
+}
+
+Tensor Tensor::copy_of(const void* values, DType from, std::size_t count, Dims shape, DType dtype) {
+    Tensor source = empty(from, std::move(shape));
+    if (source.size() != static_cast<std::int64_t>(count)) {
+        user_error("from_vector", "expected {} values for shape {} but got {}", source.size(),
+                   text(source.shape_), count);
+    }
+    if (count > 0) std::memcpy(source.data_, values, static_cast<std::size_t>(source.nbytes()));
+    return source.to(dtype);
+}
+
+Tensor Tensor::from_data(void* data, DType dtype, Dims shape, Dims strides,
+                         std::shared_ptr<void> owner, Device device) {
+    const std::int64_t size = checked_size(shape, dtype, "from_data");
+    if (!data && size > 0) user_error("from_data", "expected a pointer but got null");
+    if (strides.empty()) strides = row_major_strides(shape);
+    if (strides.size() != shape.size()) {
+        user_error("from_data", "expected {} strides for shape {} but got {}", shape.size(),
+                   text(shape), strides.size());
+    }
+    Tensor result;
+    result.owner_ = std::move(owner);
+    result.data_ = data;
+    result.shape_ = std::move(shape);
+    result.strides_ = std::move(strides);
+    result.device_ = device;
+    result.dtype_ = dtype;
+    result.defined_ = true;
+    return result;
+}
+
+std::int64_t Tensor::dim(int d) const {
+    if (d < -rank() || d >= rank()) {
+        user_error("dim", "expected a dimension of {} but got {}", type_name(), d);
+    }
+    return shape_[static_cast<std::size_t>(d < 0 ? d + rank() : d)];
+}
+
+std::int64_t Tensor::size() const {
+    std::int64_t size = defined_ ? 1 : 0;
+    for (std::int64_t dim : shape_) size *= dim;
+    return size;
+}
+
+bool Tensor::is_contiguous() const {
+    std::int64_t expected = 1;
+    for (std::size_t d = shape_.size(); d-- > 0;) {
+        if (shape_[d] == 0) return true;
+        if (shape_[d] != 1 && strides_[d] != expected) return false;
+        expected *= shape_[d];
+    }
+    return true;
+}
+
+std::string Tensor::type_name() const {
+    return defined_ ? to_string(TensorType{dtype_, shape_}) : "an undefined tensor";
+}
+
+void Tensor::check_element_type(DType wanted) const {
+    const bool same_bits = (wanted == u16 && (dtype_ == f16 || dtype_ == bf16)) ||
+                           (wanted == u8 && size_of(dtype_) == 1);
+    if (dtype_ != wanted && !same_bits) {
+        user_error("data", "expected a tensor of {} but it is {}", name(wanted), type_name());
+    }
+}
+
+Tensor Tensor::slice(int d, std::int64_t start, std::int64_t count, std::int64_t step) const {
+    const std::int64_t extent = dim(d);
+    const std::int64_t last = start + (count - 1) * step;
+    if (step == 0 || count < 0 || start < 0 || start > extent ||
+        (count > 0 && (start >= extent || last < 0 || last >= extent))) {
+        user_error("slice",
+                   "expected elements inside dimension {} of {} but got start {}, count {}, "
+                   "step {}",
+                   d, type_name(), start, count, step);
+    }
+    Tensor view = *this;
+    const auto at = static_cast<std::size_t>(d < 0 ? d + rank() : d);
+    view.data_ = static_cast<std::byte*>(data_) + start * strides_[at] * size_of(dtype_);
+    view.shape_[at] = count;
+    view.strides_[at] *= step;
+    return view;
+}
+
+Tensor Tensor::select(int d, std::int64_t index) const {
+    Tensor view = slice(d, index, 1);
+    const int at = d < 0 ? d + rank() : d;
+    view.shape_.erase(view.shape_.begin() + at);
+    view.strides_.erase(view.strides_.begin() + at);
+    return view;
+}
+
+Tensor Tensor::transpose(const std::vector<int>& permutation) const {
+    std::vector<bool> seen(shape_.size(), false);
+    Tensor view = *this;
+    bool valid = permutation.size() == shape_.size();
+    for (std::size_t d = 0; valid && d < permutation.size(); ++d) {
+        const int from = permutation[d];
+        valid = from >= 0 && from < rank() && !seen[static_cast<std::size_t>(from)];
+        if (!valid) break;
+        seen[static_cast<std::size_t>(from)] = true;
+        view.shape_[d] = shape_[static_cast<std::size_t>(from)];
+        view.strides_[d] = strides_[static_cast<std::size_t>(from)];
+    }
+    if (!valid) {
+        user_error("transpose", "expected a permutation of the dimensions of {} but got [{}]",
+                   type_name(), fmt::join(permutation, ", "));
+    }
+    return view;
+}
+
+Tensor Tensor::reshape(Dims shape) const {
+    if (!is_contiguous() || checked_size(shape, dtype_, "reshape") != size()) {
+        user_error("reshape",
+                   "expected a contiguous tensor and {} elements but got {}{} and shape {}", size(),
+                   type_name(), is_contiguous() ? "" : " with strides", text(shape));
+    }
+    Tensor view = *this;
+    view.strides_ = row_major_strides(shape);
+    view.shape_ = std::move(shape);
+    return view;
+}
+
+Tensor Tensor::expand_dims(int d) const {
+    if (d < 0 || d > rank()) {
+        user_error("expand_dims", "expected a position in [0, {}] but got {}", rank(), d);
+    }
+    Tensor view = *this;
+    view.shape_.insert(view.shape_.begin() + d, 1);
+    view.strides_.insert(view.strides_.begin() + d, 0);
+    return view;
+}
+
+Tensor Tensor::broadcast_to(Dims shape) const {
+    Tensor view = *this;
+    bool valid = shape.size() == shape_.size();
+    for (std::size_t d = 0; valid && d < shape.size(); ++d) {
+        if (shape_[d] == shape[d]) continue;
+        valid = shape_[d] == 1;
+        view.strides_[d] = 0;
+    }
+    if (!valid) {
+        user_error("broadcast_to", "expected extents that {} can be repeated to but got {}",
+                   type_name(), text(shape));
+    }
+    view.shape_ = std::move(shape);
+    return view;
+}
+
+Tensor Tensor::contiguous() const {
+    return is_contiguous() ? *this : clone();
+}
+
+Tensor Tensor::clone() const {
+    Tensor copy = empty(dtype_, shape_);
+    copy.copy_from(*this);
+    return copy;
+}
+
+Tensor Tensor::to(DType dtype) const {
+    if (dtype == dtype_) return *this;
+    Tensor copy = empty(dtype, shape_);
+    copy.copy_from(*this);
+    return copy;
+}
+
+void Tensor::copy_from(const Tensor& source) const {
+    require_cpu(*this, "copy_from");
+    require_cpu(source, "copy_from");
+    if (source.shape_ != shape_) {
+        user_error("copy_from", "expected a source of shape {} but got {}", text(shape_),
+                   source.type_name());
+    }
+    if (source.dtype_ == dtype_ && is_contiguous() && source.is_contiguous()) {
+        std::memmove(data_, source.data_, static_cast<std::size_t>(nbytes()));
+        return;
+    }
+    const int width = size_of(dtype_);
+    run::for_each_offset(
+        shape_, strides_, source.strides_, [&](std::int64_t to, std::int64_t from) {
+            run::convert_element(
+                source.dtype_,
+                static_cast<const std::byte*>(source.data_) + from * size_of(source.dtype_), dtype_,
+                static_cast<std::byte*>(data_) + to * width);
+        });
+}
+
+void Tensor::fill(double value) const {
+    require_cpu(*this, "fill");
+    std::array<std::byte, 8> bits{};
+    run::convert_element(f64, reinterpret_cast<const std::byte*>(&value), dtype_, bits.data());
+    const auto width = static_cast<std::size_t>(size_of(dtype_));
+    run::for_each_offset(shape_, strides_, strides_, [&](std::int64_t to, std::int64_t) {
+        std::memcpy(static_cast<std::byte*>(data_) + to * static_cast<std::int64_t>(width),
+                    bits.data(), width);
+    });
+}
+
+std::byte* Tensor::element(std::span<const std::int64_t> index, const char* op) const {
+    require_cpu(*this, op);
+    bool inside = index.size() == shape_.size();
+    std::int64_t offset = 0;
+    for (std::size_t d = 0; inside && d < index.size(); ++d) {
+        inside = index[d] >= 0 && index[d] < shape_[d];
+        offset += index[d] * strides_[d];
+    }
+    if (!inside) {
+        user_error(op, "expected an index inside {} but got {}", type_name(), text(index));
+    }
+    return static_cast<std::byte*>(data_) + offset * size_of(dtype_);
+}
+
+double Tensor::get(std::span<const std::int64_t> index) const {
+    double value = 0;
+    run::convert_element(dtype_, element(index, "get"), f64, reinterpret_cast<std::byte*>(&value));
+    return value;
+}
+
+std::int64_t Tensor::get_int(std::initializer_list<std::int64_t> index) const {
+    std::int64_t value = 0;
+    run::convert_element(dtype_, element({index.begin(), index.size()}, "get_int"), i64,
+                         reinterpret_cast<std::byte*>(&value));
+    return value;
+}
+
+void Tensor::set(std::initializer_list<std::int64_t> index, double value) const {
+    run::convert_element(f64, reinterpret_cast<const std::byte*>(&value), dtype_,
+                         element({index.begin(), index.size()}, "set"));
+}
+
+std::string to_string(const TensorType& type) {
+    return fmt::format("{}{}", name(type.dtype), text(type.shape));
+}
+
+}  // namespace tilewright

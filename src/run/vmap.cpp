@@ -1,0 +1,55 @@
+// vmap: a batch axis in front of the grid, a squeezed dimension in every mapped spec.
+#include "run/call_state.h"
+#include "support/check.h"
+
+namespace tilewright {
+
+namespace detail {
+
+BlockSpec batched_spec(const BlockSpec& spec, int rank, int axis) {
+    if (spec.is_absent() || (spec.is_whole() && axis < 0)) return spec;
+    std::vector<BlockDim> shape = spec.shape();
+    if (spec.is_whole()) shape.assign(static_cast<std::size_t>(rank), BlockDim(all));
+    const std::size_t inner_rank = shape.size();
+    if (axis >= 0) {
+        if (axis > static_cast<int>(inner_rank)) {
+            user_error("vmap", "expected a batch axis in [0, {}] but got {}", inner_rank, axis);
+        }
+        shape.insert(shape.begin() + axis, squeezed);
+    }
+    return BlockSpec(std::move(shape), [=](std::span<const Tile> indices) {
+        const auto inner_indices = indices.subspan(1);
+        BlockIndex index;
+        if (!spec.index_map()) {
+            index.indices.assign(inner_rank, Operand(0));
+        } else {
+            if (spec.arity() >= 0 && spec.arity() != static_cast<int>(inner_indices.size())) {
+                user_error("vmap",
+                           "expected the index map of the call to take {} indices (one per "
+                           "grid axis) but it takes {}",
+                           inner_indices.size(), spec.arity());
+            }
+            index = spec.index_map()(inner_indices);
+        }
+        if (axis >= 0) index.indices.insert(index.indices.begin() + axis, Operand(indices[0]));
+        return index;
+    });
+}
+
+}  // namespace detail
+
+Call vmap(const Call& call, std::vector<int> in_axes, std::vector<int> out_axes) {
+    for (int axis : in_axes) {
+        if (axis < kNotMapped) {
+            user_error("vmap", "expected an axis >= 0 or kNotMapped but got {}", axis);
+        }
+    }
+    auto batchings = call.state_->batchings();
+    batchings.push_back({std::move(in_axes), std::move(out_axes)});
+    Call mapped = call;
+    mapped.state_ =
+        std::make_shared<detail::CallState>(call.kernel(), call.options(), std::move(batchings));
+    return mapped;
+}
+
+}  // namespace tilewright

@@ -1,0 +1,136 @@
+// Loops, branches and their carries.
+#include "tests/lang/trace_support.h"
+
+namespace tilewright::lang {
+namespace {
+
+using testing::HasSubstr;
+
+struct State {
+    Tile sum;
+    Tile count;
+};
+
+TEST(ForLoop, CarriesTilesTuplesAndStructs) {
+    with_input([](Ref x) {
+        const Tile one = for_loop(0, 4, x.load(), [](auto, auto acc) { return acc * 2; });
+        EXPECT_EQ(one.shape(), (Extents{8, 16}));
+        const auto [a, b] = for_loop(0, 4, std::tuple(x.load(), 0), [](auto i, auto carry) {
+            auto [sum, n] = carry;
+            return std::tuple(sum + i, n + 1);
+        });
+        EXPECT_EQ(a.dtype(), f32);
+        EXPECT_EQ(b.dtype(), i32);
+        const State state =
+            for_loop(0, 4, 2, State{x.load(), constant(0, i64)}, [](Tile i, State s) {
+                return State{s.sum, s.count + i};
+            });
+        EXPECT_EQ(state.count.dtype(), i64);
+        const auto many = for_loop(0, 4, std::vector<Tile>{x.load(), iota(4)},
+                                   [](Tile, std::vector<Tile> v) { return v; });
+        EXPECT_EQ(many[1].shape(), (Extents{4}));
+    });
+}
+
+TEST(ForLoop, LiteralCarriesFollowTheBody) {
+    with_input([](Ref x) {
+        EXPECT_EQ(for_loop(0, 4, 0, [](auto i, auto acc) { return acc + i; }).dtype(), i64);
+        EXPECT_EQ(
+            for_loop(0, 4, 0, [&](auto, auto acc) { return acc + x.at(0, 0).load(); }).dtype(),
+            f32);
+    });
+}
+
+TEST(ForLoop, ChangedCarriesAreErrors) {
+    with_input([](Ref x) {
+        const Tile t = x.load();
+        EXPECT_THAT(
+            error_of([&] { for_loop(0, 4, t, [](auto, auto acc) { return acc.to(f64); }); }),
+            HasSubstr("expected carry 0 to stay f32[8, 16] but the body returns f64[8, 16]"));
+        EXPECT_THAT(error_of([&] { for_loop(0, 4, 0, [](auto) {}); }), HasSubstr("positive step"));
+    });
+}
+
+TEST(ForLoop, BodiesMayWorkByStoresAlone) {
+    const auto function = traced({output(f32, {8, 4})}, [](Ref z) {
+        for_loop(0, 8, [&](Tile i) { z.at(i).store(1); });
+        for_loop(0, 8, 2, [&](auto i) { z.at(i).store(2); });
+    });
+    EXPECT_EQ(count(function, ir::Op::for_loop), 2);
+    EXPECT_EQ(count(function, ir::Op::store), 2);
+}
+
+TEST(Bodies, ValuesDoNotEscape) {
+    with_input([](Ref x) {
+        Tile acc = x.load();
+        for_loop(0, 4, [&](auto) { acc = acc + 1; });
+        EXPECT_THAT(error_of([&] { acc + 1; }), HasSubstr("return it through the carry"));
+    });
+}
+
+TEST(Cond, ReturnsTheBranchesResult) {
+    const auto function = traced(
+        {output(f32, {8})},
+        [](Ref z) {
+            const Tile t = cond(
+                program_id(0) == 0, [] { return ones({8}, f32); }, [] { return zeros({8}, f32); });
+            when(program_id(0) > 2, [&] { z.store(t); });
+            EXPECT_THAT(error_of([&] { when(t > 0, [] {}); }),
+                        HasSubstr("expected a bool scalar condition but got bool[8]"));
+        },
+        {4});
+    EXPECT_EQ(count(function, ir::Op::if_else), 2);
+}
+
+TEST(WhileLoop, TracesConditionAndBody) {
+    const auto function = traced({output(i64, {})}, [](Ref z) {
+        const Tile last = while_loop(
+            constant(1, i64), [](auto v) { return v < 100; }, [](auto v) { return v * 2; });
+        z.store(last);
+    });
+    EXPECT_EQ(count(function, ir::Op::while_loop), 1);
+}
+
+TEST(Scan, StacksTheResults) {
+    with_input([](Ref x) {
+        const auto [carry, ys] = scan(zeros({16}, f32), x.load(), [](auto acc, auto row) {
+            return std::pair(acc + row, sum(acc));
+        });
+        EXPECT_EQ(carry.shape(), (Extents{16}));
+        EXPECT_EQ(ys.shape(), (Extents{8}));
+    });
+}
+
+TEST(Handles, OutsideATraceAreErrors) {
+    EXPECT_THAT(error_of([] { iota(4); }), HasSubstr("inside a kernel while it is traced"));
+    Tile kept;
+    with_input([&](Ref x) { kept = x.load(); });
+    with_input([&](Ref) {
+        EXPECT_THAT(error_of([&] { kept + 1; }), HasSubstr("one of another trace"));
+        EXPECT_THAT(error_of([&] { Tile() + 1; }), HasSubstr("an empty Tile"));
+    });
+}
+
+TEST(Dot, ShapesAreChecked) {
+    with_input([](Ref x) {
+        const Tile t = x.load();
+        EXPECT_EQ(dot(t, t, {.trans_b = true}).shape(), (Extents{8, 8}));
+        EXPECT_EQ(dot(t.to(bf16), t.to(bf16), {.trans_a = true}).dtype(), f32);
+        const auto message = error_of([&] { dot(t, t); });
+        EXPECT_THAT(message, HasSubstr("[dot]"));
+        EXPECT_THAT(message, HasSubstr("control_test.cpp:"));
+    });
+}
+
+TEST(Grid, AxesAreChecked) {
+    traced({},
+           [] {
+               EXPECT_THAT(error_of([] { program_id(2); }),
+                           HasSubstr("2-dimensional grid but got 2"));
+               EXPECT_EQ(num_programs(1).dtype(), i64);
+           },
+           {2, 3});
+}
+
+}  // namespace
+}  // namespace tilewright::lang

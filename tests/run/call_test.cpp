@@ -1,0 +1,197 @@
+// Calls: grids, block specs, outputs, scratch, aliases, tracing.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "tilewright/tilewright.h"
+
+namespace tilewright {
+namespace {
+
+namespace tw = tilewright;
+using testing::HasSubstr;
+
+std::string error_of(const std::function<void()>& body) {
+    try {
+        body();
+    } catch (const UserError& error) {
+        return error.what();
+    }
+    return "";
+}
+
+Tensor ramp(Tensor::Dims shape, double scale = 1) {
+    Tensor t = Tensor::empty(f32, {std::max<std::int64_t>(1, Tensor::empty(u8, shape).size())});
+    for (std::int64_t i = 0; i < t.size(); ++i) t.set({i}, scale * static_cast<double>(i % 13 - 6));
+    return t.reshape(shape);
+}
+
+TEST(Call, RunsTheMatmulOfTheGuide) {
+    auto matmul = tw::kernel("matmul", [](tw::Ref x, tw::Ref y, tw::Ref z) {
+        z.store(tw::relu(tw::dot(x.load(), y.load())));
+    });
+    auto call = tw::call(
+        matmul,
+        {
+            .grid = {2, 2},
+            .in = {tw::BlockSpec{{16, 32}, [](auto i, auto) { return tw::block(i, 0); }},
+                   tw::BlockSpec{{32, 16}, [](auto, auto j) { return tw::block(0, j); }}},
+            .out = {tw::BlockSpec{{16, 16}, [](auto i, auto j) { return tw::block(i, j); }}},
+            .out_type = {{tw::f32, {32, 32}}},
+        });
+    const Tensor x = ramp({32, 32}), y = ramp({32, 32}, 0.5);
+    tw::Tensor z = call(x, y);
+    for (std::int64_t i = 0; i < 32; ++i) {
+        for (std::int64_t j = 0; j < 32; ++j) {
+            double sum = 0;
+            for (std::int64_t k = 0; k < 32; ++k) sum += x.get({i, k}) * y.get({k, j});
+            EXPECT_EQ(z.get({i, j}), std::max(sum, 0.0));
+        }
+    }
+    call(x, y);
+    EXPECT_EQ(call.num_traces(), 1);
+}
+
+TEST(Call, BlocksPastTheEndReadZeroAndAreNotWritten) {
+    auto copy = tw::kernel("copy", [](tw::Ref x, tw::Ref z) { z.store(x.load() + 1); });
+    const BlockSpec spec{{8}, [](auto i) { return tw::block(i); }};
+    auto call =
+        tw::call(copy, {.grid = {3}, .in = {spec}, .out = {spec}, .out_type = {{f32, {20}}}});
+    const Tensor z = call(ramp({20}));
+    for (std::int64_t i = 0; i < 20; ++i) EXPECT_EQ(z.get({i}), i % 13 - 6 + 1);
+}
+
+TEST(Call, WithoutInputsOrGrid) {
+    auto count = tw::kernel("iota", [](tw::Ref z) { z.store(tw::iota(8, f32)); });
+    const Tensor z = tw::call(count, {.out_type = {{f32, {8}}}})();
+    EXPECT_EQ(z.to_vector<int>(), Tensor::arange(i32, 8).to_vector<int>());
+}
+
+TEST(Call, GivesSeveralOutputs) {
+    auto both = tw::kernel("both", [](tw::Ref x, tw::Ref a, tw::Ref b) {
+        a.store(tw::sum(x.load(), 1));
+        b.store(tw::max(x.load()));
+    });
+    auto call = tw::call(both, {.out_type = {{f32, {4}}, {f32, {}}}});
+    const auto [a, b] = call.outputs<2>(ramp({4, 3}));
+    EXPECT_EQ(a.get({0}), -15);
+    EXPECT_EQ(b.get({}), 5);
+    EXPECT_EQ(call.run({ramp({4, 3})}).size(), 2u);
+    EXPECT_THAT(error_of([&] { call(ramp({4, 3})); }), HasSubstr("to have 1 output but it has 2"));
+}
+
+TEST(Call, WritesIntoGivenOutputs) {
+    auto negate = tw::kernel("negate", [](tw::Ref x, tw::Ref z) { z.store(-x.load()); });
+    auto call = tw::call(negate, {.out_type = {{f32, {4}}}});
+    const Tensor storage = Tensor::zeros(f32, {8});
+    const Tensor x = ramp({4});
+    call.into({storage.slice(0, 0, 4, 2)}, {x});
+    EXPECT_EQ(storage.get({2}), 5);
+    EXPECT_EQ(storage.get({1}), 0);
+    EXPECT_THAT(error_of([&] { call.into({x}, {x}); }), HasSubstr("share memory"));
+    EXPECT_THAT(error_of([&] { call.into({Tensor::zeros(f32, {5})}, {x}); }),
+                HasSubstr("expected output 0 of kernel `negate` to be f32[4] but got f32[5]"));
+}
+
+TEST(Call, SequentialAxesAccumulate) {
+    auto matmul = tw::kernel("matmul", [](tw::Ref x, tw::Ref y, tw::Ref z, tw::Ref acc) {
+        tw::when(tw::program_id(2) == 0, [&] { acc.store(0); });
+        acc.store(tw::dot(x.load(), y.load(), {.acc = acc.load()}));
+        tw::when(tw::program_id(2) == tw::num_programs(2) - 1, [&] { z.store(acc.load()); });
+    });
+    auto call = tw::call(
+        matmul,
+        {
+            .grid = {2, 2, 4},
+            .in = {BlockSpec{{8, 8}, [](auto i, auto, auto k) { return tw::block(i, k); }},
+                   BlockSpec{{8, 8}, [](auto, auto j, auto k) { return tw::block(k, j); }}},
+            .out = {BlockSpec{{8, 8}, [](auto i, auto j, auto) { return tw::block(i, j); }}},
+            .out_type = {{f32, {16, 16}}},
+            .scratch = {{f32, {8, 8}}},
+            .sequential = {2},
+        });
+    const Tensor x = ramp({16, 32}), y = ramp({32, 16});
+    const Tensor z = call(x, y);
+    double sum = 0;
+    for (std::int64_t k = 0; k < 32; ++k) sum += x.get({9, k}) * y.get({k, 3});
+    EXPECT_EQ(z.get({9, 3}), sum);
+}
+
+TEST(Call, AliasesUpdateInPlace) {
+    auto add = tw::kernel("add", [](tw::Ref x, tw::Ref z) { z.store(x.load() + 1); });
+    auto call = tw::call(add, {.out_type = {{f32, {4}}}, .aliases = {{0, 0}}});
+    const Tensor x = ramp({4});
+    const Tensor z = call(x);
+    EXPECT_EQ(z.raw(), x.raw());
+    EXPECT_EQ(x.get({0}), -5);
+    EXPECT_THAT(error_of([&] { call(ramp({5})); }), HasSubstr("aliased to"));
+}
+
+TEST(Call, AbsentInputs) {
+    auto add = tw::kernel("add", [](tw::Ref x, tw::Ref bias, tw::Ref z) {
+        Tile v = x.load();
+        if (bias.present()) v = v + bias.load();
+        z.store(v);
+    });
+    auto call = tw::call(add, {.out_type = {{f32, {4}}}});
+    EXPECT_EQ(call(ramp({4}), ramp({4})).get({0}), -12);
+    EXPECT_EQ(call(ramp({4}), Tensor()).get({0}), -6);
+    EXPECT_EQ(call.num_traces(), 2);
+}
+
+TEST(Call, DynamicDimensionsDoNotRetrace) {
+    auto total = tw::kernel("total", [](tw::Ref x, tw::Ref z) {
+        const Tile blocks = tw::cdiv(x.extent(0), 8);
+        z.store(tw::for_loop(0, blocks, 0.0, [&](auto i, auto acc) {
+            return acc + tw::sum(x.at(tw::ds(i * 8, 8)).load());
+        }));
+    });
+    auto call = tw::call(total, {.out_type = {{f32, {}}}, .dynamic = {{0, {0}}}});
+    for (std::int64_t n : {1, 7, 8, 9, 100}) {
+        EXPECT_EQ(call(Tensor::full(f32, {n}, 2)).get({}), 2.0 * static_cast<double>(n));
+    }
+    EXPECT_EQ(call.num_traces(), 1);
+}
+
+TEST(Call, GridsMayDependOnTheInputs) {
+    auto copy = tw::kernel("copy", [](tw::Ref x, tw::Ref z) { z.store(x.load()); });
+    const BlockSpec spec{{4}, [](auto i) { return tw::block(i); }};
+    auto call = tw::call(
+        copy, {
+                  .grid = [](auto inputs) { return std::vector{(inputs[0].dim(0) + 3) / 4}; },
+                  .in = {spec},
+                  .out = {spec},
+                  .out_type =
+                      [](auto inputs) {
+                          return std::vector{TensorType{inputs[0].dtype(), inputs[0].shape()}};
+                      },
+              });
+    EXPECT_EQ(call(ramp({10})).get({9}), 3);
+    EXPECT_EQ(call(Tensor::zeros(f32, {0})).size(), 0);
+}
+
+TEST(Vmap, AddsAGridAxis) {
+    auto scale = tw::kernel("scale", [](tw::Ref x, tw::Ref s, tw::Ref z) {
+        z.store(x.load() * s.load() + tw::program_id(0).to(f32));
+    });
+    const BlockSpec spec{{4}, [](auto i) { return tw::block(i); }};
+    auto call =
+        tw::call(scale, {.grid = {2}, .in = {spec}, .out = {spec}, .out_type = {{f32, {8}}}});
+    const Tensor x = ramp({3, 8}), s = Tensor::from_vector<float>({1, 2, 3}, {3});
+    const Tensor z = tw::vmap(call, {0, 0})(x, s);
+    EXPECT_EQ(z.shape(), (Tensor::Dims{3, 8}));
+    EXPECT_EQ(z.get({2, 5}), x.get({2, 5}) * 3 + 1);
+    const Tensor columns =
+        tw::vmap(call, {1, kNotMapped}, {1})(x.transpose({1, 0}), Tensor::scalar(f32, 2));
+    EXPECT_EQ(columns.shape(), (Tensor::Dims{8, 3}));
+    EXPECT_EQ(columns.get({5, 2}), x.get({2, 5}) * 2 + 1);
+    const Tensor twice = tw::vmap(tw::vmap(call, {0, kNotMapped}), {0, 0})(
+        ramp({2, 3, 8}), Tensor::from_vector<float>({1, 2}, {2}));
+    EXPECT_EQ(twice.get({1, 2, 7}), ramp({2, 3, 8}).get({1, 2, 7}) * 2 + 1);
+    EXPECT_THAT(error_of([&] {
+                    tw::vmap(call, {0, 0})(ramp({3, 8}), ramp({4}));
+                }),
+                HasSubstr("to have batch extent 3"));
+}
+
+}  // namespace
+}  // namespace tilewright

@@ -1,0 +1,120 @@
+// Tensors: views, copies, bounds, DLPack.
+#include "tilewright/tensor.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "tilewright/dlpack.h"
+#include "tilewright/error.h"
+
+namespace tilewright {
+namespace {
+
+TEST(Tensor, FactoriesFillTheirElements) {
+    EXPECT_EQ(Tensor::arange(i32, 4).to_vector<int>(), (std::vector<int>{0, 1, 2, 3}));
+    EXPECT_EQ(Tensor::full(bf16, {2, 2}, 1.5).get({1, 1}), 1.5);
+    EXPECT_EQ(Tensor::zeros(boolean, {3}).to_vector<std::int64_t>(),
+              (std::vector<std::int64_t>(3, 0)));
+    EXPECT_EQ(Tensor::scalar(f64, 2.5).get({}), 2.5);
+    const Tensor half = Tensor::from_vector<float>({1, 2, 3, 4}, {2, 2}, f16);
+    EXPECT_EQ(half.dtype(), f16);
+    EXPECT_EQ(half.get({1, 0}), 3);
+    EXPECT_THROW(Tensor::from_vector<float>({1, 2}, {3}), UserError);
+    EXPECT_THROW(Tensor::zeros(f32, {-1}), UserError);
+    EXPECT_THROW(Tensor::empty(f32, {std::int64_t{1} << 40, std::int64_t{1} << 40}), UserError);
+}
+
+TEST(Tensor, IntegersConvertExactly) {
+    const std::int64_t big = (std::int64_t{1} << 60) + 1;
+    const Tensor t = Tensor::from_vector<std::int64_t>({big}, {1});
+    EXPECT_EQ(t.get_int({0}), big);
+    EXPECT_EQ(t.to_vector<std::int64_t>()[0], big);
+}
+
+TEST(Tensor, ViewsShareMemory) {
+    const Tensor t = Tensor::arange(f32, 24).reshape({2, 3, 4});
+    EXPECT_EQ(t.select(0, 1).get({2, 3}), 23);
+    EXPECT_EQ(t.slice(2, 1, 2, 2).to_vector<int>(),
+              (std::vector<int>{1, 3, 5, 7, 9, 11, 13, 15, 17, 19, 21, 23}));
+    const Tensor swapped = t.transpose({2, 0, 1});
+    EXPECT_EQ(swapped.get({3, 1, 2}), 23);
+    EXPECT_FALSE(swapped.is_contiguous());
+    EXPECT_EQ(swapped.contiguous().get({3, 1, 2}), 23);
+    t.set({0, 0, 0}, 7);
+    EXPECT_EQ(swapped.get({0, 0, 0}), 7);
+    EXPECT_EQ(Tensor::scalar(f32, 3).expand_dims(0).broadcast_to({4}).to_vector<int>(),
+              (std::vector<int>(4, 3)));
+    EXPECT_THROW(swapped.reshape({24}), UserError);
+    EXPECT_THROW(t.slice(0, 1, 2), UserError);
+    EXPECT_THROW(t.transpose({0, 0, 1}), UserError);
+}
+
+TEST(Tensor, AccessIsChecked) {
+    const Tensor t = Tensor::zeros(f32, {2, 3});
+    EXPECT_THROW(t.get({2, 0}), UserError);
+    EXPECT_THROW(t.get({0}), UserError);
+    EXPECT_THROW(t.set({0, -1}, 1), UserError);
+    EXPECT_THROW(t.data<double>(), UserError);
+    EXPECT_THROW(t.dim(2), UserError);
+    EXPECT_THROW(Tensor().get({}), UserError);
+    EXPECT_EQ(t.dim(-1), 3);
+}
+
+TEST(Tensor, ZeroSizeIsFine) {
+    const Tensor t = Tensor::zeros(f32, {0, 4});
+    EXPECT_EQ(t.size(), 0);
+    EXPECT_TRUE(t.is_contiguous());
+    EXPECT_TRUE(t.clone().to_vector<float>().empty());
+}
+
+TEST(Tensor, NegativeStridesWork) {
+    std::vector<float> values{1, 2, 3};
+    const Tensor reversed = Tensor::from_data(values.data() + 2, f32, {3}, {-1});
+    EXPECT_EQ(reversed.to_vector<int>(), (std::vector<int>{3, 2, 1}));
+}
+
+TEST(DLPack, SharesMemoryBothWays) {
+    const Tensor t = Tensor::arange(bf16, 6).reshape({2, 3});
+    DLManagedTensor* managed = t.transpose({1, 0}).to_dlpack();
+    EXPECT_EQ(managed->dl_tensor.ndim, 2);
+    EXPECT_EQ(managed->dl_tensor.shape[0], 3);
+    EXPECT_EQ(managed->dl_tensor.strides[0], 1);
+    EXPECT_EQ(managed->dl_tensor.dtype.code, kDLBfloat);
+    const Tensor back = Tensor::from_dlpack(managed);
+    EXPECT_EQ(back.raw(), t.raw());
+    EXPECT_EQ(back.dtype(), bf16);
+    EXPECT_EQ(back.get({2, 1}), 5);
+}
+
+TEST(DLPack, RunsTheDeleterOnce) {
+    static int deleted = 0;
+    deleted = 0;
+    static float value = 4;
+    static std::int64_t shape[1] = {1};
+    DLManagedTensor managed{};
+    managed.dl_tensor = {&value, {kDLCPU, 0}, 1, {kDLFloat, 32, 1}, shape, nullptr, 0};
+    managed.deleter = [](DLManagedTensor*) { ++deleted; };
+    {
+        const Tensor t = Tensor::from_dlpack(&managed);
+        const Tensor copy = t;
+        EXPECT_EQ(copy.get({0}), 4);
+        EXPECT_EQ(deleted, 0);
+    }
+    EXPECT_EQ(deleted, 1);
+    managed.dl_tensor.dtype.lanes = 4;
+    EXPECT_THROW(Tensor::from_dlpack(&managed), UserError);
+    EXPECT_EQ(deleted, 2);
+}
+
+TEST(DLPack, ChecksTheVersion) {
+    DLManagedTensorVersioned* managed = Tensor::arange(i64, 3).to_dlpack_versioned();
+    EXPECT_EQ(managed->version.major, 1u);
+    const Tensor back = Tensor::from_dlpack(managed);
+    EXPECT_EQ(back.get({2}), 2);
+    DLManagedTensorVersioned* future = back.to_dlpack_versioned();
+    future->version.major = 2;
+    EXPECT_THROW(Tensor::from_dlpack(future), UserError);
+}
+
+}  // namespace
+}  // namespace tilewright
