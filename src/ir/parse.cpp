@@ -1,0 +1,573 @@
+// Parsing functions from text: recursive descent over the grammar of docs/ir.md section 8. Types
+// come from infer_types, so the text cannot say anything the builder would refuse.
+#include "ir/parse.h"
+
+#include <charconv>
+#include <cmath>
+#include <limits>
+#include <map>
+#include <memory>
+
+#include "ir/access.h"
+#include "ir/builder.h"
+#include "ir/evaluate.h"
+#include "ir/lexer.h"
+#include "ir/verify.h"
+#include "support/check.h"
+
+namespace tilewright::ir {
+namespace {
+
+constexpr std::size_t kMaxParameters = 4096;
+
+using Mods = std::map<std::string, std::shared_ptr<const Function>>;
+
+class Parser {
+  public:
+    explicit Parser(std::string_view text) : lexer_(text) { advance(); }
+
+    Function module() {
+        Mods mods;
+        for (;;) {
+            auto function = std::make_shared<Function>();
+            const Token start = token_;
+            parse_function(*function, mods);
+            located(start, [&] { verify(*function); });
+            if (token_.kind == Token::Kind::end) return *function;
+            const std::string name = function->name;
+            if (!mods.emplace(name, std::move(function)).second) {
+                fail(start, "expected one function named {} but got two", name);
+            }
+        }
+    }
+
+  private:
+    // ---- Tokens.
+
+    template <typename... Args>
+    [[noreturn]] void fail(const Token& at, fmt::format_string<Args...> format,
+                           Args&&... args) const {
+        user_error("parse", "line {}, column {}: {}", at.line, at.column,
+                   fmt::format(format, std::forward<Args>(args)...));
+    }
+
+    [[noreturn]] void unexpected(std::string_view wanted) const {
+        if (token_.kind == Token::Kind::end) fail(token_, "expected {} but the text ended", wanted);
+        const std::string_view sigil = token_.kind == Token::Kind::value ? "%" : "";
+        fail(token_, "expected {} but got `{}{}`", wanted, sigil, token_.text);
+    }
+
+    // Errors of typing and of the verifier get the place of the text.
+    template <typename Action>
+    void located(const Token& at, Action&& action) const {
+        try {
+            action();
+        } catch (const UserError& error) {
+            fail(at, "{}", error.what());
+        }
+    }
+
+    void advance() { token_ = lexer_.next(); }
+
+    bool is_symbol(char c) const {
+        return token_.kind == Token::Kind::symbol && token_.text[0] == c;
+    }
+    bool is_word(std::string_view text) const {
+        return token_.kind == Token::Kind::word && token_.text == text;
+    }
+    bool accept(char c) {
+        if (!is_symbol(c)) return false;
+        advance();
+        return true;
+    }
+    bool accept(std::string_view text) {
+        if (!is_word(text)) return false;
+        advance();
+        return true;
+    }
+    void expect(char c) {
+        if (!accept(c)) unexpected(fmt::format("`{}`", c));
+    }
+    void expect(std::string_view text) {
+        if (!accept(text)) unexpected(fmt::format("`{}`", text));
+    }
+
+    std::string take(Token::Kind kind, std::string_view wanted) {
+        if (token_.kind != kind) unexpected(wanted);
+        std::string text = std::move(token_.text);
+        advance();
+        return text;
+    }
+
+    template <typename T>
+    std::optional<T> number(const std::string& text) const {
+        T value{};
+        const char* end = text.data() + text.size();
+        const auto [stop, error] = std::from_chars(text.data(), end, value);
+        if (error != std::errc{} || stop != end) return std::nullopt;
+        return value;
+    }
+
+    std::int64_t integer(std::int64_t low = std::numeric_limits<std::int64_t>::min(),
+                         std::int64_t high = std::numeric_limits<std::int64_t>::max()) {
+        if (token_.kind != Token::Kind::word) unexpected("an integer");
+        const auto value = number<std::int64_t>(token_.text);
+        if (!value || *value < low || *value > high) {
+            unexpected(low <= high && high < std::numeric_limits<std::int64_t>::max()
+                           ? fmt::format("an integer in [{}, {}]", low, high)
+                           : "an integer");
+        }
+        advance();
+        return *value;
+    }
+
+    std::int64_t extent() {
+        if (accept('?')) return kDynamic;
+        return integer(0);
+    }
+
+    template <typename Item>
+    void bracketed(char open, char close, Item&& item) {
+        expect(open);
+        if (accept(close)) return;
+        do item();
+        while (accept(','));
+        expect(close);
+    }
+
+    std::vector<std::int64_t> integers() {
+        std::vector<std::int64_t> result;
+        bracketed('[', ']', [&] { result.push_back(integer()); });
+        return result;
+    }
+
+    // ---- Types.
+
+    DType dtype() {
+        if (token_.kind != Token::Kind::word) unexpected("a type");
+        const auto type = parse_dtype(token_.text);
+        if (!type) unexpected("a type");
+        advance();
+        return *type;
+    }
+
+    Type type() {
+        const Token start = token_;
+        const DType element = dtype();
+        std::vector<std::int64_t> dims;
+        if (is_symbol('[')) bracketed('[', ']', [&] { dims.push_back(integer(0)); });
+        Type result{element, {}};
+        located(start, [&] { result.shape = Shape(dims); });
+        return result;
+    }
+
+    RefType ref_type() {
+        RefType result;
+        result.space = accept("scratch") ? Space::scratch : Space::global;
+        if (result.space == Space::global) expect("ref");
+        expect('<');
+        result.dtype = dtype();
+        if (is_symbol('[')) bracketed('[', ']', [&] { result.extents.push_back(extent()); });
+        expect('>');
+        if (accept("alias")) {
+            result.alias_group = static_cast<int>(integer(0, std::numeric_limits<int>::max()));
+        }
+        return result;
+    }
+
+    // ---- Values. Scopes are one map with an undo list.
+
+    void define(const Token& at, const std::string& name, Value value) {
+        if (!scope_.emplace(name, value).second) {
+            fail(at, "expected a new name but %{} is already defined", name);
+        }
+        defined_.push_back(name);
+        if (!std::isdigit(static_cast<unsigned char>(name[0]))) {
+            function_->set_value_name(value, name);
+        }
+    }
+
+    Value use() {
+        const Token at = token_;
+        const std::string name = take(Token::Kind::value, "a value");
+        const auto found = scope_.find(name);
+        if (found == scope_.end()) fail(at, "expected a value defined above but got %{}", name);
+        return found->second;
+    }
+
+    std::vector<Value> uses() {
+        std::vector<Value> result;
+        if (token_.kind != Token::Kind::value) return result;
+        do result.push_back(use());
+        while (accept(','));
+        return result;
+    }
+
+    // ---- Functions and blocks.
+
+    std::string function_name() {
+        expect('@');
+        if (token_.kind == Token::Kind::text) return take(Token::Kind::text, "a name");
+        return take(Token::Kind::word, "a name");
+    }
+
+    void parse_function(Function& function, const Mods& mods) {
+        function_ = &function;
+        mods_ = &mods;
+        scope_.clear();
+        defined_.clear();
+        expect("func");
+        function.name = function_name();
+        bracketed('(', ')', [&] { parameter(); });
+        for (;;) {
+            if (accept("grid")) {
+                bracketed('[', ']', [&] { function.grid.push_back(extent()); });
+            } else if (accept("num_warps")) {
+                function.hints.num_warps = static_cast<int>(integer(0, 1024));
+            } else if (accept("num_stages")) {
+                function.hints.num_stages = static_cast<int>(integer(0, 1024));
+            } else {
+                break;
+            }
+        }
+        Builder builder(function);
+        builder_ = &builder;
+        block(function.body, {});
+    }
+
+    void parameter() {
+        const Token at = token_;
+        const std::string name = take(Token::Kind::value, "a parameter");
+        if (function_->parameters().size() >= kMaxParameters) {
+            fail(at, "expected at most {} parameters", kMaxParameters);
+        }
+        expect(':');
+        Value value;
+        if (is_word("ref") || is_word("scratch")) {
+            const RefType ref = ref_type();
+            located(at, [&] { value = function_->add_parameter(ref, ""); });
+        } else {
+            value = function_->add_parameter(type(), "");
+        }
+        define(at, name, value);
+    }
+
+    struct Argument {
+        Token at;
+        std::string name;
+        Value value;
+    };
+
+    // A block whose arguments exist as values already; their names are visible inside only.
+    void block(Block& target, std::span<const Argument> arguments) {
+        if (++depth_ > kMaxBlockDepth) {
+            fail(token_, "expected at most {} nested blocks", kMaxBlockDepth);
+        }
+        const std::size_t outer = defined_.size();
+        for (const Argument& argument : arguments) {
+            define(argument.at, argument.name, argument.value);
+            target.arguments.push_back(argument.value);
+        }
+        const bool is_body = &target == &function_->body;
+        if (!is_body) builder_->push_block(target);
+        expect('{');
+        while (!accept('}')) instruction();
+        if (!is_body) builder_->pop_block();
+        while (defined_.size() > outer) {
+            scope_.erase(defined_.back());
+            defined_.pop_back();
+        }
+        --depth_;
+    }
+
+    // ---- Instructions.
+
+    void instruction() {
+        std::vector<std::pair<Token, std::string>> results;
+        if (token_.kind == Token::Kind::value) {
+            do {
+                const Token at = token_;
+                results.emplace_back(at, take(Token::Kind::value, "a value"));
+            } while (accept(','));
+            expect('=');
+        }
+        const Token at = token_;
+        if (token_.kind != Token::Kind::word) unexpected("an operation");
+        const auto op = parse_op(token_.text);
+        if (!op) unexpected("an operation");
+        advance();
+
+        Instruction result;
+        result.op = *op;
+        Token literal;  // of a constant: read once its type is known
+        std::vector<Argument> arguments;
+        operands(result, literal, arguments);
+
+        std::vector<Type> types;
+        if (!results.empty()) {
+            expect(':');
+            do types.push_back(type());
+            while (accept(','));
+        }
+        if (types.size() != results.size()) {
+            fail(at, "expected {} types but got {}", results.size(), types.size());
+        }
+        if (result.op == Op::constant && !types.empty()) {
+            result.attributes = ConstantAttributes{element(literal, types[0].dtype)};
+        }
+        blocks(result, arguments);
+        located(at,
+                [&] { builder_->append(std::move(result), types.empty() ? nullptr : &types[0]); });
+        finish(at, results, types);
+    }
+
+    void finish(const Token& at, const std::vector<std::pair<Token, std::string>>& results,
+                const std::vector<Type>& types) {
+        const Instruction& added = builder_->block().body.back();
+        if (added.results.size() != results.size()) {
+            fail(at, "expected {} results of {} but got {}", added.results.size(), name(added.op),
+                 results.size());
+        }
+        const std::vector<Value> values = added.results;
+        for (std::size_t i = 0; i < results.size(); ++i) {
+            const Type& inferred = function_->type(values[i]);
+            if (inferred != types[i]) {
+                fail(at, "expected result {} of {} to be {} but got {}", i, name(added.op),
+                     to_string(inferred), to_string(types[i]));
+            }
+            define(results[i].first, results[i].second, values[i]);
+        }
+    }
+
+    std::uint64_t element(const Token& literal, DType type) const {
+        const std::string& text = literal.text;
+        if (type == DType::boolean) {
+            if (text == "true" || text == "false") return text == "true";
+        } else if (type == DType::u64) {
+            if (const auto value = number<std::uint64_t>(text)) return *value;
+        } else if (is_integer(type)) {
+            const auto value = number<std::int64_t>(text);
+            const auto bits = static_cast<std::uint64_t>(value.value_or(0));
+            if (value && wrap_to(type, bits) == bits) return bits;
+        } else if (text == "nan") {
+            return encode(type, std::numeric_limits<double>::quiet_NaN());
+        } else if (text == "inf" || text == "-inf") {
+            const double infinity = std::numeric_limits<double>::infinity();
+            return encode(type, text == "inf" ? infinity : -infinity);
+        } else if (type == DType::f32) {
+            const auto value = number<float>(text);
+            if (value && std::isfinite(*value)) return encode(type, *value);
+        } else {
+            const auto value = number<double>(text);
+            if (value && std::isfinite(*value)) return encode(type, *value);
+        }
+        fail(literal, "expected a value of {} but got `{}`", name(type), text);
+    }
+
+    void operands(Instruction& result, Token& literal, std::vector<Argument>& arguments) {
+        switch (result.op) {
+            case Op::constant:
+                literal = token_;
+                take(Token::Kind::word, "a literal");
+                result.attributes = ConstantAttributes{};
+                return;
+            case Op::for_loop:
+                return for_heading(result, arguments);
+            case Op::while_loop:
+                return carries(result, arguments);
+            case Op::call:
+                return call(result);
+            default:
+                break;
+        }
+        if (is_access(result.op)) return access_operands(result);
+        result.operands = uses();
+        attributes(result);
+    }
+
+    void access_operands(Instruction& result) {
+        AccessAttributes attributes;
+        result.operands.push_back(use());
+        bracketed('[', ']', [&] {
+            Index index;
+            if (accept("tile")) index.kind = Index::Kind::tile;
+            result.operands.push_back(use());
+            if (index.kind != Index::Kind::tile && accept(':')) {
+                index.kind = Index::Kind::slice;
+                index.size = integer(0);
+                if (accept(':')) index.stride = integer(1);
+            }
+            attributes.indices.push_back(index);
+        });
+        while (accept(',')) result.operands.push_back(use());
+        if (accept("mask")) {
+            attributes.has_mask = true;
+            result.operands.push_back(use());
+        }
+        if (accept("other")) {
+            attributes.has_other = true;
+            result.operands.push_back(use());
+        }
+        attributes.in_bounds = accept("in_bounds");
+        result.attributes = std::move(attributes);
+    }
+
+    int axis() {
+        expect("axis");
+        return static_cast<int>(integer(0, kMaxRefRank * 1024));
+    }
+
+    void attributes(Instruction& result) {
+        switch (result.op) {
+            case Op::iota:
+            case Op::program_id:
+            case Op::num_programs:
+            case Op::extent:
+            case Op::expand_dims:
+            case Op::concatenate:
+                result.attributes = AxisAttributes{axis()};
+                return;
+            case Op::transpose: {
+                expect("permutation");
+                PermutationAttributes permutation;
+                bracketed('[', ']', [&] {
+                    permutation.permutation.push_back(static_cast<int>(integer(0, kMaxTileRank)));
+                });
+                result.attributes = std::move(permutation);
+                return;
+            }
+            case Op::slice: {
+                SliceAttributes slice;
+                expect("starts");
+                slice.starts = integers();
+                expect("sizes");
+                slice.sizes = integers();
+                expect("strides");
+                slice.strides = integers();
+                result.attributes = std::move(slice);
+                return;
+            }
+            case Op::reduce:
+            case Op::scan:
+                result.attributes = reduction();
+                return;
+            case Op::dot: {
+                DotAttributes dot;
+                dot.transpose_a = accept("transpose_a");
+                dot.transpose_b = accept("transpose_b");
+                if (accept("precision")) {
+                    const auto precision = parse_precision(token_.text);
+                    if (!precision) unexpected("a precision");
+                    dot.precision = *precision;
+                    advance();
+                }
+                result.attributes = dot;
+                return;
+            }
+            case Op::debug_print:
+            case Op::debug_check:
+                expect("text");
+                result.attributes = TextAttributes{take(Token::Kind::text, "a string")};
+                return;
+            default:
+                if (info(result.op).op_class == OpClass::unary) {
+                    result.attributes = MathAttributes{accept("approx")};
+                }
+        }
+    }
+
+    ReduceAttributes reduction() {
+        const auto kind = parse_reduction(token_.text);
+        if (!kind) unexpected("a reduction");
+        advance();
+        ReduceAttributes result;
+        result.kind = *kind;
+        result.axis = axis();
+        result.reverse = accept("reverse");
+        result.exclusive = accept("exclusive");
+        return result;
+    }
+
+    // ---- Control flow.
+
+    void carries(Instruction& result, std::vector<Argument>& arguments) {
+        if (!accept("carry")) return;
+        bracketed('(', ')', [&] {
+            const Token at = token_;
+            const std::string name = take(Token::Kind::value, "a carry");
+            expect('=');
+            const Value init = use();
+            if (function_->is_ref(init)) fail(at, "expected a tile as carry but got a Ref");
+            result.operands.push_back(init);
+            arguments.push_back({at, name, function_->add_value(function_->type(init))});
+        });
+    }
+
+    void for_heading(Instruction& result, std::vector<Argument>& arguments) {
+        const Token at = token_;
+        const std::string name = take(Token::Kind::value, "an induction variable");
+        arguments.push_back({at, name, function_->add_value({DType::i64, {}})});
+        expect('=');
+        result.operands = uses();
+        if (result.operands.size() != 3) {
+            fail(at, "expected lo, hi, step but got {} values", result.operands.size());
+        }
+        carries(result, arguments);
+    }
+
+    void call(Instruction& result) {
+        const Token at = token_;
+        const std::string callee = function_name();
+        const auto found = mods_->find(callee);
+        if (found == mods_->end()) {
+            fail(at, "expected a function defined above but got @{}", callee);
+        }
+        result.attributes = CallAttributes{found->second};
+        bracketed('(', ')', [&] { result.operands.push_back(use()); });
+    }
+
+    void blocks(Instruction& result, std::vector<Argument>& arguments) {
+        if (result.op == Op::for_loop) {
+            result.blocks.resize(1);
+            block(result.blocks[0], arguments);
+        } else if (result.op == Op::while_loop) {
+            result.blocks.resize(2);
+            block(result.blocks[0], arguments);
+            expect("do");
+            std::vector<Argument> inner;
+            std::size_t next = 0;
+            bracketed('(', ')', [&] {
+                const Token at = token_;
+                const std::string name = take(Token::Kind::value, "a carry");
+                if (next >= arguments.size()) {
+                    fail(at, "expected {} carries but got more", arguments.size());
+                }
+                const Type carried = function_->type(arguments[next++].value);
+                inner.push_back({at, name, function_->add_value(carried)});
+            });
+            block(result.blocks[1], inner);
+        } else if (result.op == Op::if_else) {
+            result.blocks.resize(2);
+            block(result.blocks[0], {});
+            expect("else");
+            block(result.blocks[1], {});
+        }
+    }
+
+    Lexer lexer_;
+    Token token_;
+    Function* function_ = nullptr;
+    const Mods* mods_ = nullptr;
+    Builder* builder_ = nullptr;
+    std::map<std::string, Value> scope_;
+    std::vector<std::string> defined_;
+    int depth_ = 0;
+};
+
+}  // namespace
+
+Function parse(std::string_view text) {
+    return Parser(text).module();
+}
+
+}  // namespace tilewright::ir
