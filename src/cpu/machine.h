@@ -16,9 +16,10 @@ class Program;
 /// Compiles a verified kernel. UserError names the op when something cannot run on the CPU.
 std::shared_ptr<const Program> compile(const ir::Function& kernel);
 
-/// Runs body(i) for i in [0, n), each exactly once, on any threads, and returns when all are done. A
-/// framework may hand in its own pool.
-using ParallelFor = std::function<void(std::int64_t n, const std::function<void(std::int64_t)>& body)>;
+/// Runs body(i) for i in [0, n), each exactly once, on any threads, and returns when all are done.
+/// A framework may hand in its own pool.
+using ParallelFor =
+    std::function<void(std::int64_t n, const std::function<void(std::int64_t)>& body)>;
 
 /// Runs every program of the grid. Without `parallel_for` programs run on oneTBB with
 /// set_num_threads() threads. The results do not depend on the number of threads.
@@ -28,7 +29,7 @@ void run(const Program& program, const ir::Arguments& arguments,
 /// Readable listing of the bytecode: buffers, instructions, strips, superinstructions.
 std::string to_string(const Program& program);
 
-/// Threads used by `run`; 0 restores the default, all cores.
+/// Threads used by `run`, no more than there are cores; 0 restores the default, all cores.
 void set_num_threads(int threads);
 int num_threads();
 

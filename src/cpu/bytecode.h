@@ -1,0 +1,279 @@
+// The bytecode of the tile machine: where tiles live and what instructions do to them.
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <string>
+#include <variant>
+#include <vector>
+
+#include "cpu/simd/kernels.h"
+#include "ir/function.h"
+
+namespace tilewright::cpu {
+
+/// Lanes of a panel: the unit in which tiles are stored and computed.
+inline constexpr std::int64_t kPanelLanes = 64;
+
+/// What an operand's address is relative to.
+enum class Home : std::uint8_t {
+    none,
+    buffer,    ///< a tile buffer in the arena of the running thread
+    constant,  ///< read-only data of the program; `index` is a byte offset
+    slot,      ///< a scalar register
+    view,      ///< a rectangle of a global array, its pointer and strides known at run time
+    strip,     ///< a temporary of a strip chain, alive for one strip only
+};
+
+/// Where the elements of a tile value lie. Element c is at the sum over axes of c[a] * stride[a],
+/// except along the lane axis of a panel-major tile: lane l is at (l / width) * panel_stride + l %
+/// width. Broadcast axes have stride 0.
+struct Tile {
+    Home home = Home::none;
+    std::uint32_t index = 0;
+    DType dtype = DType::f32;
+    ir::Shape shape;
+    std::int64_t offset = 0;  ///< elements
+    std::array<std::int64_t, ir::kMaxTileRank> stride{};
+    int lane_axis = -1;  ///< -1: no panels, plain strides
+    std::int64_t width = kPanelLanes;
+    std::int64_t panel_stride = 0;
+    /// home == view: which axis of the view this axis walks along, -1 for a broadcast one.
+    std::array<int, ir::kMaxTileRank> view_axis{-1, -1, -1, -1};
+};
+
+/// An operand of a strip: a Tile seen as panels x rows x lanes.
+struct StripSource {
+    Home home = Home::none;
+    std::uint32_t index = 0;
+    DType dtype = DType::f32;
+    std::int64_t offset = 0;  ///< elements, like the strides
+    std::int64_t panel_stride = 0;
+    std::int64_t row_stride = 0;
+    std::int64_t lane_stride = 0;
+    int view_row_axis = -1;  ///< home == view: the row stride is that of this axis of the view
+
+    bool operator==(const StripSource&) const = default;
+};
+
+// ---- Instructions.
+
+struct ScalarOp {
+    ir::Op op = ir::Op::add;
+    DType dtype = DType::i64;  ///< of the operands
+    StripFunction function = nullptr;
+    std::array<std::uint32_t, 3> in{};
+    int num_inputs = 0;
+    std::uint32_t out = 0;
+};
+
+struct ScalarMove {
+    std::uint32_t from = 0, to = 0;
+};
+
+/// program_id, num_programs and extent.
+struct ScalarQuery {
+    ir::Op op = ir::Op::program_id;
+    int axis = 0;
+    std::uint32_t ref = 0;
+    std::uint32_t out = 0;
+};
+
+struct Jump {
+    std::size_t target = 0;
+};
+
+struct JumpUnless {
+    std::uint32_t condition = 0;
+    std::size_t target = 0;
+};
+
+/// Jumps to `target` (behind the loop) when iv >= hi. Estimating costs counts the trips here.
+struct LoopTest {
+    std::uint32_t iv = 0, hi = 0, step = 0;
+    std::size_t target = 0;
+};
+
+struct LoopNext {
+    std::uint32_t iv = 0, step = 0;
+    std::size_t target = 0;  ///< the LoopTest
+};
+
+/// One operation of a strip chain.
+struct StripOp {
+    enum class Kind : std::uint8_t { map, reduce_rows, reduce_lanes };
+    Kind kind = Kind::map;
+    ir::Op op = ir::Op::add;
+    ir::Reduction reduction = ir::Reduction::sum;
+    StripFunction function = nullptr;
+    std::array<StripSource, 4> in{};
+    int num_inputs = 0;
+    StripSource out;
+    std::uint64_t identity = 0;  ///< reductions: element bits the result starts from
+    std::array<double, 4> immediate{};
+    bool padded = false;  ///< all tile operands and the result have padded rows
+
+    std::string_view name() const { return ir::name(op); }
+};
+
+/// Operations over one panels x rows x lanes space, executed strip by strip.
+struct Chain {
+    std::int64_t rows = 1, lanes = 1, width = kPanelLanes;
+    std::int64_t strip_rows = 1;
+    std::uint32_t num_temporaries = 0;  ///< strip-local values
+    std::vector<StripOp> ops;
+};
+
+/// Reduction along a row axis with further row axes around it.
+struct ReduceRows {
+    ir::Reduction reduction = ir::Reduction::sum;
+    StripFunction function = nullptr;
+    StripSource in, out;
+    std::int64_t outer = 1, extent = 1, inner = 1;
+    std::int64_t lanes = 1, width = kPanelLanes;
+    std::uint64_t identity = 0;
+};
+
+/// argmax and argmin.
+struct ArgReduce {
+    ir::Reduction reduction = ir::Reduction::argmax;
+    int axis = 0;
+    Tile in, out;
+};
+
+struct Scan {
+    ir::Reduction reduction = ir::Reduction::sum;
+    StripFunction function = nullptr;
+    int axis = 0;
+    bool reverse = false, exclusive = false;
+    std::uint64_t identity = 0;
+    Tile in, out;
+};
+
+/// out[start + c] = in[start + c * step] for c in `box`; dtypes agree.
+struct Move {
+    ir::Shape box;
+    Tile in, out;
+    std::array<std::int64_t, ir::kMaxTileRank> in_start{}, in_step{1, 1, 1, 1}, out_start{};
+    bool whole = true;  ///< every element of `out` is written
+};
+
+/// result (+)= a * b, lanes of the result along n (b is the vector operand) or m (a is).
+struct Dot {
+    DType dtype = DType::f32;  ///< of operands and result
+    std::int64_t batch = 1, m = 1, n = 1, k = 1;
+    /// The broadcast operand (batch, row, k), the vector operand (batch, k, lane) and the result
+    /// (batch, row, lane), axes in this order, rank 3.
+    Tile broadcast, vector, out;
+    bool accumulate = false;
+    GemmFunction function = nullptr;  ///< nullptr: integers, element by element
+};
+
+/// One dimension of a Ref in an access.
+struct AccessIndex {
+    ir::Index::Kind kind = ir::Index::Kind::scalar;
+    std::uint32_t slot = 0;  ///< i64: the index or the start of the slice
+    Tile tile;               ///< kind == tile
+    int tile_axis = 0;       ///< axis of the access on which the tile's axis 0 lies
+    int axis = 0;            ///< kind == slice: axis of the access
+    std::int64_t stride = 1;
+};
+
+/// A rectangle (or gather) of a Ref.
+struct Access {
+    std::uint32_t ref = 0;
+    DType dtype = DType::f32;
+    ir::Shape shape;
+    std::vector<AccessIndex> indices;
+    bool gathers = false;
+};
+
+/// Copies a rectangle into a tile; lanes outside the array keep or take `other`.
+struct Load {
+    Access access;
+    Tile out;
+    Tile other;  ///< home none: zero
+    StripFunction transpose = nullptr;
+};
+
+/// Sets a view to the rectangle itself, or, when it leaves the array or does not have stride 1
+/// along `unit_axis`, to a dense copy in `copy`.
+struct LoadView {
+    Access access;
+    std::uint32_t view = 0;
+    int unit_axis = -1;  ///< -1: any strides do
+    Tile copy;           ///< plain strides
+    Tile other;
+};
+
+struct Store {
+    Access access;
+    Tile value;
+    Tile mask;  ///< home none: all true
+    StripFunction transpose = nullptr;
+};
+
+struct Atomic {
+    ir::Op op = ir::Op::atomic_add;
+    Access access;
+    Tile value, desired, mask;
+    Tile out;  ///< old values; home none when nobody reads them
+};
+
+struct RandomBits {
+    Tile key, counter, out;
+};
+
+struct Print {
+    std::string text;
+    std::vector<Tile> operands;
+};
+
+struct Halt {};
+
+using Instruction = std::variant<ScalarOp, ScalarMove, ScalarQuery, Jump, JumpUnless, LoopTest,
+                                 LoopNext, Chain, ReduceRows, ArgReduce, Scan, Move, Dot, Load,
+                                 LoadView, Store, Atomic, RandomBits, Print, Halt>;
+
+/// A tile buffer; offsets are bytes in the arena, equal ones where lifetimes do not overlap.
+struct Buffer {
+    std::int64_t bytes = 0;
+    std::int64_t offset = 0;
+};
+
+/// A Ref of the kernel: an argument, or scratch in the arena.
+struct RefSlot {
+    std::string name;
+    ir::RefType type;
+    std::int64_t argument = -1;  ///< index in ir::Arguments::refs; -1 for scratch
+    std::int64_t offset = 0;     ///< scratch: bytes in the arena
+};
+
+struct ScalarParameter {
+    DType dtype = DType::i64;
+    std::uint32_t slot = 0;
+};
+
+class Program {
+  public:
+    ir::Function kernel;  ///< as given to compile()
+    std::vector<Instruction> code;
+    std::vector<RefSlot> refs;
+    std::vector<ScalarParameter> scalars;
+    std::vector<std::uint64_t> initial_slots;  ///< constants; the others start as zero
+    std::vector<Buffer> buffers;
+    std::vector<std::byte> constants;
+    std::uint32_t num_views = 0;
+    std::int64_t arena_bytes = 0;   ///< tile buffers, scratch and strip temporaries
+    std::int64_t strip_offset = 0;  ///< strip temporaries in the arena,
+    std::int64_t strip_bytes = 0;   ///< and the size of each
+    bool in_order = false;          ///< order-dependent atomics: one program after the other
+    bool uneven = false;            ///< some loop's trip count depends on the program
+};
+
+/// Number of lanes of a panel-major tile, padded to whole vectors in its last panel.
+constexpr std::int64_t ceil_div(std::int64_t a, std::int64_t b) {
+    return (a + b - 1) / b;
+}
+
+}  // namespace tilewright::cpu

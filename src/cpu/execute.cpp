@@ -1,0 +1,201 @@
+// Runs the bytecode of one program of the grid: control flow and scalars.
+#include "cpu/execute.h"
+
+#include <cstring>
+
+#include "support/check.h"
+
+namespace tilewright::cpu {
+
+std::byte* Frame::address(Home home, std::uint32_t index) const {
+    switch (home) {
+        case Home::buffer:
+            return arena + program->buffers[index].offset;
+        case Home::constant:
+            return const_cast<std::byte*>(program->constants.data()) + index;
+        case Home::slot:
+            return reinterpret_cast<std::byte*>(slots + index);
+        case Home::view:
+            return views[index].data;
+        case Home::strip:
+            return arena + program->strip_offset + index * program->strip_bytes;
+        case Home::none:
+            break;
+    }
+    return nullptr;
+}
+
+ResolvedTile resolve(const Frame& frame, const Tile& tile) {
+    ResolvedTile result;
+    result.dtype = tile.dtype;
+    result.element = size_of(tile.dtype);
+    result.data = frame.address(tile.home, tile.index) + tile.offset * result.element;
+    result.stride = tile.stride;
+    result.lane_axis = tile.lane_axis;
+    result.width = tile.width;
+    result.panel_stride = tile.panel_stride;
+    if (tile.home == Home::view) {
+        for (std::size_t axis = 0; axis < tile.view_axis.size(); ++axis) {
+            const int from = tile.view_axis[axis];
+            result.stride[axis] =
+                from < 0 ? 0 : frame.views[tile.index].stride[static_cast<std::size_t>(from)];
+        }
+    }
+    return result;
+}
+
+namespace {
+
+/// i64 arithmetic of loop bounds and indices, the ops most programs consist of.
+bool execute_integer(Frame& frame, const ScalarOp& op) {
+    const std::uint64_t a = frame.slots[op.in[0]];
+    const std::uint64_t b = frame.slots[op.in[1]];
+    const auto sa = static_cast<std::int64_t>(a);
+    const auto sb = static_cast<std::int64_t>(b);
+    std::uint64_t& out = frame.slots[op.out];
+    switch (op.op) {
+        case ir::Op::add:
+            out = a + b;
+            return true;
+        case ir::Op::sub:
+            out = a - b;
+            return true;
+        case ir::Op::mul:
+            out = a * b;
+            return true;
+        case ir::Op::min:
+            out = sa < sb ? a : b;
+            return true;
+        case ir::Op::max:
+            out = sa > sb ? a : b;
+            return true;
+        case ir::Op::lt:
+            out = sa < sb;
+            return true;
+        case ir::Op::le:
+            out = sa <= sb;
+            return true;
+        case ir::Op::gt:
+            out = sa > sb;
+            return true;
+        case ir::Op::ge:
+            out = sa >= sb;
+            return true;
+        case ir::Op::eq:
+            out = a == b;
+            return true;
+        case ir::Op::ne:
+            out = a != b;
+            return true;
+        default:
+            return false;
+    }
+}
+
+void execute_scalar(Frame& frame, const ScalarOp& op) {
+    if (op.dtype == DType::i64 && op.num_inputs == 2 && execute_integer(frame, op)) return;
+    Strip strip;
+    strip.rows = strip.lanes = 1;
+    for (int i = 0; i < op.num_inputs; ++i) {
+        strip.in[i] = {frame.slots + op.in[static_cast<std::size_t>(i)], 0, 0};
+    }
+    std::uint64_t out = 0;
+    strip.out = &out;
+    op.function(strip);
+    frame.slots[op.out] = out;
+}
+
+void execute_query(Frame& frame, const ScalarQuery& query) {
+    const auto axis = static_cast<std::size_t>(query.axis);
+    std::int64_t value = 0;
+    switch (query.op) {
+        case ir::Op::program_id:
+            value = frame.id[axis];
+            break;
+        case ir::Op::num_programs:
+            value = frame.grid[axis];
+            break;
+        default:
+            value = frame.refs[query.ref].extents[axis];
+            break;
+    }
+    frame.slots[query.out] = static_cast<std::uint64_t>(value);
+}
+
+bool is_true(const Frame& frame, std::uint32_t slot) {
+    return (frame.slots[slot] & 0xff) != 0;
+}
+
+/// Scalars and jumps, common to running and estimating. Returns false for another instruction.
+bool execute_control(Frame& frame, const Instruction& instruction, std::size_t& next) {
+    if (const auto* op = std::get_if<ScalarOp>(&instruction)) {
+        execute_scalar(frame, *op);
+    } else if (const auto* move = std::get_if<ScalarMove>(&instruction)) {
+        frame.slots[move->to] = frame.slots[move->from];
+    } else if (const auto* query = std::get_if<ScalarQuery>(&instruction)) {
+        execute_query(frame, *query);
+    } else if (const auto* jump = std::get_if<Jump>(&instruction)) {
+        next = jump->target;
+    } else if (const auto* branch = std::get_if<JumpUnless>(&instruction)) {
+        if (!is_true(frame, branch->condition)) next = branch->target;
+    } else if (const auto* test = std::get_if<LoopTest>(&instruction)) {
+        const std::int64_t step = frame.integer(test->step);
+        if (step <= 0) user_error("for_loop", "expected step > 0 but got {}", step);
+        if (frame.integer(test->iv) >= frame.integer(test->hi)) next = test->target;
+    } else if (const auto* step = std::get_if<LoopNext>(&instruction)) {
+        // An overflow ends the loop: no index lies behind the largest.
+        std::int64_t value = 0;
+        if (__builtin_add_overflow(frame.integer(step->iv), frame.integer(step->step), &value)) {
+            next = std::get<LoopTest>(frame.program->code[step->target]).target;
+        } else {
+            frame.slots[step->iv] = static_cast<std::uint64_t>(value);
+            next = step->target;
+        }
+    } else {
+        return false;
+    }
+    return true;
+}
+
+struct TileExecutor {
+    Frame& frame;
+    template <typename InstructionType>
+    void operator()(const InstructionType& instruction) const {
+        if constexpr (requires { execute(frame, instruction); }) execute(frame, instruction);
+    }
+};
+
+}  // namespace
+
+void execute(Frame& frame) {
+    const std::vector<Instruction>& code = frame.program->code;
+    std::size_t at = 0;
+    while (!std::holds_alternative<Halt>(code[at])) {
+        std::size_t next = at + 1;
+        if (!execute_control(frame, code[at], next)) std::visit(TileExecutor{frame}, code[at]);
+        at = next;
+    }
+}
+
+std::int64_t estimate_cost(Frame& frame) {
+    const std::vector<Instruction>& code = frame.program->code;
+    std::int64_t cost = 0;
+    std::size_t at = 0;
+    while (!std::holds_alternative<Halt>(code[at])) {
+        std::size_t next = at + 1;
+        if (const auto* test = std::get_if<LoopTest>(&code[at])) {
+            const std::int64_t span = frame.integer(test->hi) - frame.integer(test->iv);
+            if (span > 0) cost += span / std::max<std::int64_t>(frame.integer(test->step), 1);
+            next = test->target;
+        } else if (const auto* jump = std::get_if<Jump>(&code[at])) {
+            // Backwards only at the end of a while loop, whose turns cannot be foreseen.
+            if (jump->target > at) next = jump->target;
+        } else {
+            execute_control(frame, code[at], next);
+        }
+        at = next;
+    }
+    return cost;
+}
+
+}  // namespace tilewright::cpu

@@ -1,0 +1,86 @@
+// Runs the bytecode of one program of the grid.
+#pragma once
+
+#include <array>
+#include <cstddef>
+#include <cstdint>
+
+#include "cpu/bytecode.h"
+#include "ir/launch.h"
+
+namespace tilewright::cpu {
+
+/// A rectangle of memory: pointer and strides (elements) of its axes.
+struct View {
+    std::byte* data = nullptr;
+    std::array<std::int64_t, ir::kMaxTileRank> stride{};
+};
+
+/// Everything a running program of the grid sees.
+struct Frame {
+    const Program* program = nullptr;
+    std::byte* arena = nullptr;
+    std::uint64_t* slots = nullptr;
+    View* views = nullptr;
+    const ir::RefArgument* refs = nullptr;  ///< one per Program::refs, scratch included
+    const std::int64_t* grid = nullptr;
+    std::array<std::int64_t, 16> id{};  ///< index along each grid axis
+
+    std::byte* address(Home home, std::uint32_t index) const;
+    std::int64_t integer(std::uint32_t slot) const {
+        return static_cast<std::int64_t>(slots[slot]);
+    }
+};
+
+/// A Tile with its address and strides filled in.
+struct ResolvedTile {
+    std::byte* data = nullptr;
+    DType dtype = DType::f32;
+    int element = 4;  ///< bytes
+    std::array<std::int64_t, ir::kMaxTileRank> stride{};
+    int lane_axis = -1;
+    std::int64_t width = kPanelLanes;
+    std::int64_t panel_stride = 0;
+
+    /// Elements from the start to index `i` of `axis`.
+    std::int64_t offset(int axis, std::int64_t i) const {
+        if (axis == lane_axis) return i / width * panel_stride + i % width;
+        return i * stride[static_cast<std::size_t>(axis)];
+    }
+    std::byte* at(std::int64_t offset_in_elements) const {
+        return data + offset_in_elements * element;
+    }
+};
+
+ResolvedTile resolve(const Frame& frame, const Tile& tile);
+
+using Coordinates = std::array<std::int64_t, ir::kMaxTileRank>;
+
+/// out[out_start + c] = in[in_start + c * in_step] for every c in `box`, of one element size.
+/// `transpose` may be nullptr.
+void copy_box(const ResolvedTile& in, const Coordinates& in_start, const Coordinates& in_step,
+              const ResolvedTile& out, const Coordinates& out_start, const ir::Shape& box,
+              StripFunction transpose);
+
+/// Runs all instructions.
+void execute(Frame& frame);
+
+/// Runs only scalars and control flow: the sum over loops of their trip counts, a measure of how
+/// long the program will take. Inner loops are not entered.
+std::int64_t estimate_cost(Frame& frame);
+
+// One function per instruction that touches tiles.
+void execute(Frame& frame, const Chain& chain);
+void execute(Frame& frame, const ReduceRows& reduce);
+void execute(Frame& frame, const ArgReduce& reduce);
+void execute(Frame& frame, const Scan& scan);
+void execute(Frame& frame, const Move& move);
+void execute(Frame& frame, const Dot& dot);
+void execute(Frame& frame, const Load& load);
+void execute(Frame& frame, const LoadView& load);
+void execute(Frame& frame, const Store& store);
+void execute(Frame& frame, const Atomic& atomic);
+void execute(Frame& frame, const RandomBits& random);
+void execute(Frame& frame, const Print& print);
+
+}  // namespace tilewright::cpu

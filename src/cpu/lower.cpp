@@ -1,0 +1,406 @@
+// Lowers tile IR to bytecode: control flow, scalars and bookkeeping.
+#include "cpu/lower.h"
+
+#include "ir/evaluate.h"
+#include "support/check.h"
+
+namespace tilewright::cpu {
+
+using ir::Op;
+using ir::Value;
+
+std::uint64_t element_bits(DType dtype, std::uint64_t widened) {
+    std::uint64_t bits = 0;
+    ir::write_element(dtype, &bits, widened);
+    return bits;
+}
+
+Lowering::Lowering(const ir::Function& function, Program& program)
+    : function_(function),
+      program_(program),
+      lanes_(assign_lanes(function)),
+      places_(function.num_values()),
+      uses_(function.num_values()) {
+    ir::walk(function.body, [&](const ir::Instruction& instruction) {
+        for (const Value operand : instruction.operands) ++uses_[operand.id];
+    });
+}
+
+void Lowering::run() {
+    Region body;
+    regions_.push_back(&body);
+    std::int64_t argument = 0;
+    for (const Value parameter : function_.parameters()) {
+        if (function_.is_ref(parameter)) {
+            const ir::RefType& type = function_.ref_type(parameter);
+            refs_[parameter.id] = static_cast<std::uint32_t>(program_.refs.size());
+            const bool global = type.space == ir::Space::global;
+            program_.refs.push_back(
+                {function_.value_name(parameter), type, global ? argument++ : -1, 0});
+        } else {
+            const DType dtype = function_.type(parameter).dtype;
+            const std::uint32_t slot = new_slot();
+            program_.scalars.push_back({dtype, slot});
+            set_place(parameter, scalar_tile(slot, dtype));
+        }
+    }
+    lower_block(function_.body);
+    regions_.pop_back();
+    flatten(body);
+    program_.code.emplace_back(Halt{});
+}
+
+void Lowering::lower_block(const ir::Block& block) {
+    for (const ir::Instruction& instruction : block.body) {
+        if (instruction.op != Op::yield) lower(instruction);
+    }
+}
+
+void Lowering::lower(const ir::Instruction& instruction) {
+    switch (instruction.op) {
+        case Op::constant:
+            return lower_constant(instruction);
+        case Op::iota:
+            return lower_iota(instruction);
+        case Op::program_id:
+        case Op::num_programs:
+        case Op::extent:
+            return lower_query(instruction);
+        case Op::load:
+            return lower_load(instruction);
+        case Op::store:
+            return lower_store(instruction);
+        case Op::atomic_add:
+        case Op::atomic_max:
+        case Op::atomic_min:
+        case Op::atomic_xchg:
+        case Op::atomic_cas:
+            return lower_atomic(instruction);
+        case Op::broadcast:
+        case Op::transpose:
+        case Op::expand_dims:
+        case Op::slice:
+            return lower_shape(instruction);
+        case Op::reshape:
+            return lower_reshape(instruction);
+        case Op::concatenate:
+            return lower_concatenate(instruction);
+        case Op::reduce:
+            return lower_reduce(instruction);
+        case Op::scan:
+            return lower_scan(instruction);
+        case Op::dot:
+            return lower_dot(instruction);
+        case Op::random_bits:
+            return lower_random(instruction);
+        case Op::debug_print: {
+            Print print{instruction.get<ir::TextAttributes>().text, {}};
+            for (const Value operand : instruction.operands)
+                print.operands.push_back(tile(operand));
+            return emit(print);
+        }
+        case Op::debug_check:
+            return;  // Only the checked mode looks.
+        case Op::for_loop:
+            return lower_for(instruction);
+        case Op::while_loop:
+            return lower_while(instruction);
+        case Op::if_else:
+            return lower_if(instruction);
+        case Op::call:
+        case Op::yield:
+            break;
+        default:
+            if (function_.type(instruction.result()).is_scalar()) return lower_scalar(instruction);
+            return lower_elementwise(instruction);
+    }
+    TW_ASSERT(false, "op {} reached the lowering", ir::name(instruction.op));
+}
+
+// ---- Scalars.
+
+void Lowering::lower_query(const ir::Instruction& instruction) {
+    ScalarQuery query{instruction.op, instruction.get<ir::AxisAttributes>().axis, 0, new_slot()};
+    if (instruction.op == Op::extent) query.ref = refs_.at(instruction.operands[0].id);
+    set_place(instruction.result(), scalar_tile(query.out, DType::i64));
+    emit(query);
+}
+
+void Lowering::lower_scalar(const ir::Instruction& instruction) {
+    const DType in = function_.type(instruction.operands.back()).dtype;
+    const DType out = function_.type(instruction.result()).dtype;
+    ScalarOp op;
+    op.op = instruction.op;
+    op.dtype = in;
+    const auto* math = std::get_if<ir::MathAttributes>(&instruction.attributes);
+    op.function = kernels().elementwise(instruction.op, in, out, math && math->approx);
+    if (!op.function) {
+        user_error(ir::name(instruction.op), "expected types the CPU can compute but got {} -> {}",
+                   name(in), name(out));
+    }
+    for (const Value operand : instruction.operands) {
+        op.in[static_cast<std::size_t>(op.num_inputs++)] = tile(operand).index;
+    }
+    op.out = new_slot();
+    set_place(instruction.result(), scalar_tile(op.out, out));
+    emit(op);
+}
+
+std::uint32_t Lowering::integer_slot(Value value) {
+    const DType dtype = function_.type(value).dtype;
+    const std::uint32_t slot = tile(value).index;
+    if (dtype == DType::i64 || dtype == DType::u64) return slot;
+    ScalarOp op;
+    op.op = Op::cast;
+    op.dtype = dtype;
+    op.function = kernels().elementwise(Op::cast, dtype, DType::i64, false);
+    op.in[0] = slot;
+    op.num_inputs = 1;
+    op.out = new_slot();
+    emit(op);
+    return op.out;
+}
+
+std::uint32_t Lowering::new_slot(std::uint64_t bits) {
+    program_.initial_slots.push_back(bits);
+    return static_cast<std::uint32_t>(program_.initial_slots.size() - 1);
+}
+
+std::uint32_t Lowering::constant_slot(DType dtype, std::uint64_t element) {
+    const auto [found, inserted] =
+        constant_slots_.try_emplace({static_cast<int>(dtype), element}, 0);
+    if (inserted) found->second = new_slot(element);
+    return found->second;
+}
+
+// ---- Control flow.
+
+std::vector<Tile> Lowering::begin_carries(const std::vector<Value>& init,
+                                          const std::vector<Value>& arguments) {
+    std::vector<Tile> carries;
+    for (std::size_t i = 0; i < init.size(); ++i) {
+        carries.push_back(new_result(arguments[i]));
+        copy(tile(init[i]), carries.back());
+    }
+    return carries;
+}
+
+void Lowering::end_carries(const std::vector<Value>& yielded, const std::vector<Tile>& carries) {
+    // All carries change at once: a value that lives in another carry is saved first.
+    std::vector<Tile> next;
+    for (std::size_t i = 0; i < carries.size(); ++i) {
+        Tile value = tile(yielded[i]);
+        for (std::size_t j = 0; j < carries.size(); ++j) {
+            if (value.home != carries[j].home || value.index != carries[j].index) continue;
+            const bool unchanged =
+                i == j && value.stride == carries[i].stride && value.offset == carries[i].offset;
+            if (unchanged) continue;
+            Tile saved = value;
+            if (value.home == Home::slot) {
+                saved.index = new_slot();
+                emit(ScalarMove{value.index, saved.index});
+            } else {
+                saved = new_tile(value.dtype, value.shape, lanes_[yielded[i].id]);
+                copy(value, saved);
+            }
+            value = saved;
+            break;
+        }
+        next.push_back(value);
+    }
+    for (std::size_t i = 0; i < carries.size(); ++i) {
+        if (next[i].home == carries[i].home && next[i].index == carries[i].index) continue;
+        copy(next[i], carries[i]);
+    }
+}
+
+void Lowering::lower_for(const ir::Instruction& instruction) {
+    const ir::Block& body = instruction.blocks[0];
+    const std::vector<Value> init(instruction.operands.begin() + 3, instruction.operands.end());
+    const std::vector<Value> arguments(body.arguments.begin() + 1, body.arguments.end());
+    Node node;
+    node.kind = Node::Kind::for_loop;
+    node.iv = new_slot();
+    node.hi = integer_slot(instruction.operands[1]);
+    node.step = integer_slot(instruction.operands[2]);
+    emit(ScalarMove{integer_slot(instruction.operands[0]), node.iv});
+
+    Region region;
+    const std::vector<Tile> carries = begin_carries(init, arguments);
+    regions_.push_back(&region);
+    for (std::size_t i = 0; i < carries.size(); ++i) set_place(arguments[i], carries[i]);
+    set_place(body.arguments[0], scalar_tile(node.iv, DType::i64));
+    lower_block(body);
+    end_carries(body.terminator().operands, carries);
+    regions_.pop_back();
+    node.regions.push_back(std::move(region));
+    regions_.back()->push_back(std::move(node));
+    for (std::size_t i = 0; i < carries.size(); ++i) set_place(instruction.results[i], carries[i]);
+}
+
+void Lowering::lower_while(const ir::Instruction& instruction) {
+    const ir::Block& condition = instruction.blocks[0];
+    const ir::Block& body = instruction.blocks[1];
+    const std::vector<Tile> carries = begin_carries(instruction.operands, body.arguments);
+    Node node;
+    node.kind = Node::Kind::while_loop;
+    Region test;
+    regions_.push_back(&test);
+    for (std::size_t i = 0; i < carries.size(); ++i) {
+        set_place(condition.arguments[i], carries[i]);
+    }
+    lower_block(condition);
+    node.condition = tile(condition.terminator().operands[0]).index;
+    regions_.pop_back();
+
+    Region region;
+    regions_.push_back(&region);
+    for (std::size_t i = 0; i < carries.size(); ++i) set_place(body.arguments[i], carries[i]);
+    lower_block(body);
+    end_carries(body.terminator().operands, carries);
+    regions_.pop_back();
+    node.regions.push_back(std::move(test));
+    node.regions.push_back(std::move(region));
+    regions_.back()->push_back(std::move(node));
+    for (std::size_t i = 0; i < carries.size(); ++i) set_place(instruction.results[i], carries[i]);
+}
+
+void Lowering::lower_if(const ir::Instruction& instruction) {
+    Node node;
+    node.kind = Node::Kind::if_else;
+    node.condition = tile(instruction.operands[0]).index;
+    std::vector<Tile> results;
+    for (const Value result : instruction.results) results.push_back(new_result(result));
+    for (const ir::Block& block : instruction.blocks) {
+        Region region;
+        regions_.push_back(&region);
+        lower_block(block);
+        for (std::size_t i = 0; i < results.size(); ++i) {
+            copy(tile(block.terminator().operands[i]), results[i]);
+        }
+        regions_.pop_back();
+        node.regions.push_back(std::move(region));
+    }
+    regions_.back()->push_back(std::move(node));
+}
+
+void Lowering::flatten(Region& region) {
+    std::vector<Instruction>& code = program_.code;
+    for (Node& node : region) {
+        switch (node.kind) {
+            case Node::Kind::instruction:
+                code.push_back(std::move(node.instruction));
+                break;
+            case Node::Kind::for_loop: {
+                const std::size_t test = code.size();
+                code.emplace_back(LoopTest{node.iv, node.hi, node.step, 0});
+                flatten(node.regions[0]);
+                code.emplace_back(LoopNext{node.iv, node.step, test});
+                std::get<LoopTest>(code[test]).target = code.size();
+                break;
+            }
+            case Node::Kind::while_loop: {
+                const std::size_t start = code.size();
+                flatten(node.regions[0]);
+                const std::size_t test = code.size();
+                code.emplace_back(JumpUnless{node.condition, 0});
+                flatten(node.regions[1]);
+                code.emplace_back(Jump{start});
+                std::get<JumpUnless>(code[test]).target = code.size();
+                break;
+            }
+            case Node::Kind::if_else: {
+                const std::size_t test = code.size();
+                code.emplace_back(JumpUnless{node.condition, 0});
+                flatten(node.regions[0]);
+                const std::size_t skip = code.size();
+                code.emplace_back(Jump{0});
+                std::get<JumpUnless>(code[test]).target = code.size();
+                flatten(node.regions[1]);
+                std::get<Jump>(code[skip]).target = code.size();
+                break;
+            }
+        }
+    }
+}
+
+// ---- Bookkeeping.
+
+void Lowering::emit(Instruction instruction) {
+    emit_at(depth(), std::move(instruction));
+}
+
+void Lowering::emit_at(int depth, Instruction instruction) {
+    Node node;
+    node.instruction = std::move(instruction);
+    regions_[static_cast<std::size_t>(depth)]->push_back(std::move(node));
+}
+
+void Lowering::copy(const Tile& from, const Tile& to) {
+    if (from.home == Home::slot && to.home == Home::slot && from.shape.rank() == 0) {
+        return emit(ScalarMove{from.index, to.index});
+    }
+    Move move;
+    move.box = to.shape;
+    move.in = from;
+    move.out = to;
+    emit(move);
+}
+
+Tile Lowering::scalar_tile(std::uint32_t slot, DType dtype, const ir::Shape& shape) const {
+    Tile result;
+    result.home = Home::slot;
+    result.index = slot;
+    result.dtype = dtype;
+    result.shape = shape;
+    return result;
+}
+
+Tile Lowering::new_tile(DType dtype, const ir::Shape& shape, LaneChoice choice) {
+    Tile result;
+    result.home = Home::buffer;
+    result.index = static_cast<std::uint32_t>(program_.buffers.size());
+    result.dtype = dtype;
+    result.shape = shape;
+    std::int64_t elements = 0;
+    if (is_vector(shape)) {
+        const int axis = long_axis(shape);
+        if (axis >= 0) result.stride[static_cast<std::size_t>(axis)] = 1;
+        elements = ceil_div(shape.size(), kPanelLanes) * kPanelLanes;
+    } else {
+        result.lane_axis = choice.axis;
+        result.width = choice.width;
+        std::int64_t stride = choice.width;
+        for (int axis = shape.rank() - 1; axis >= 0; --axis) {
+            if (axis == choice.axis) {
+                result.stride[static_cast<std::size_t>(axis)] = 1;
+                continue;
+            }
+            result.stride[static_cast<std::size_t>(axis)] = stride;
+            stride *= shape[axis];
+        }
+        result.panel_stride = stride;
+        elements = stride * ceil_div(shape[choice.axis], choice.width);
+    }
+    program_.buffers.push_back({elements * size_of(dtype) + 64, 0});
+    return result;
+}
+
+Tile Lowering::new_result(Value value) {
+    const ir::Type& type = function_.type(value);
+    set_place(value, type.is_scalar() ? scalar_tile(new_slot(), type.dtype)
+                                      : new_tile(type.dtype, type.shape, lanes_[value.id]));
+    return tile(value);
+}
+
+void Lowering::set_place(Value value, const Tile& tile) {
+    places_[value.id] = {tile, depth()};
+}
+
+const Tile& Lowering::tile(Value value) const {
+    const Tile& result = places_[value.id].tile;
+    TW_ASSERT(result.home != Home::none, "value {} has no place", value.id);
+    return result;
+}
+
+}  // namespace tilewright::cpu

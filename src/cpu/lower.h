@@ -1,0 +1,124 @@
+// Lowers tile IR to bytecode: places values, chooses instructions, flattens control flow.
+#pragma once
+
+#include <map>
+#include <optional>
+#include <vector>
+
+#include "cpu/bytecode.h"
+#include "cpu/layout.h"
+#include "ir/function.h"
+
+namespace tilewright::cpu {
+
+struct Node;
+using Region = std::vector<Node>;
+
+/// Bytecode before flattening: an instruction, or control flow with its regions.
+struct Node {
+    enum class Kind : std::uint8_t { instruction, for_loop, while_loop, if_else };
+    Kind kind = Kind::instruction;
+    Instruction instruction;
+    std::uint32_t iv = 0, hi = 0, step = 0;  ///< for_loop
+    std::uint32_t condition = 0;             ///< while_loop, if_else
+    std::vector<Region> regions;             ///< body; condition and body; then and else
+};
+
+/// The iteration space of a chain: the panels x rows x lanes of a tile.
+struct Space {
+    ir::Shape shape;
+    int lane_axis = 0;
+    std::int64_t width = kPanelLanes;
+
+    std::int64_t lanes() const { return shape.rank() == 0 ? 1 : shape[lane_axis]; }
+    std::int64_t rows() const {
+        std::int64_t result = 1;
+        for (int axis = 0; axis < shape.rank(); ++axis)
+            result *= axis == lane_axis ? 1 : shape[axis];
+        return result;
+    }
+    std::int64_t panels() const { return ceil_div(lanes(), width); }
+};
+
+/// Sees a tile as an operand over a space; nullopt when its strides do not fit.
+std::optional<StripSource> as_source(const Tile& tile, const Space& space);
+
+class Lowering {
+  public:
+    Lowering(const ir::Function& function, Program& program);
+
+    /// Lowers the whole function; the result goes to `program`, but for arena offsets.
+    void run();
+
+  private:
+    struct Place {
+        Tile tile;
+        int depth = 0;  ///< regions_ index in which the value is defined
+    };
+
+    // lower.cpp: control flow, scalars, bookkeeping.
+    void lower_block(const ir::Block& block);
+    void lower(const ir::Instruction& instruction);
+    void lower_for(const ir::Instruction& instruction);
+    void lower_while(const ir::Instruction& instruction);
+    void lower_if(const ir::Instruction& instruction);
+    void lower_scalar(const ir::Instruction& instruction);
+    void lower_query(const ir::Instruction& instruction);
+    std::vector<Tile> begin_carries(const std::vector<ir::Value>& init,
+                                    const std::vector<ir::Value>& arguments);
+    void end_carries(const std::vector<ir::Value>& yielded, const std::vector<Tile>& carries);
+    void copy(const Tile& from, const Tile& to);
+    void emit(Instruction instruction);
+    void emit_at(int depth, Instruction instruction);
+    int depth() const { return static_cast<int>(regions_.size()) - 1; }
+    std::uint32_t new_slot(std::uint64_t bits = 0);
+    std::uint32_t constant_slot(DType dtype, std::uint64_t element);
+    std::uint32_t integer_slot(ir::Value value);  ///< a scalar as i64
+    Tile new_tile(DType dtype, const ir::Shape& shape, LaneChoice choice);
+    Tile scalar_tile(std::uint32_t slot, DType dtype, const ir::Shape& shape = {}) const;
+    Tile new_result(ir::Value value);  ///< a buffer or slot for a value, already its place
+    void set_place(ir::Value value, const Tile& tile);
+    const Place& place(ir::Value value) const { return places_[value.id]; }
+    const Tile& tile(ir::Value value) const;
+    void flatten(Region& region);
+
+    // lower_tiles.cpp: elementwise, shape, reductions, dots.
+    void lower_constant(const ir::Instruction& instruction);
+    void lower_iota(const ir::Instruction& instruction);
+    void lower_elementwise(const ir::Instruction& instruction);
+    void lower_random(const ir::Instruction& instruction);
+    void lower_shape(const ir::Instruction& instruction);
+    void lower_reshape(const ir::Instruction& instruction);
+    void lower_concatenate(const ir::Instruction& instruction);
+    void lower_reduce(const ir::Instruction& instruction);
+    void lower_scan(const ir::Instruction& instruction);
+    void lower_dot(const ir::Instruction& instruction);
+    Space space_of(ir::Value value) const;
+    StripSource source(ir::Value value, const Space& space);
+    StripSource source(const Tile& tile, int at_depth, const Space& space);
+    Tile in_layout(const Tile& tile, int at_depth, LaneChoice choice);
+    Tile converted(const Tile& tile, int at_depth, DType dtype);
+    Tile vector_operand(const Tile& tile, int at_depth, std::int64_t width);
+    void emit_chain(const Space& space, StripOp op, int at_depth);
+
+    // lower_memory.cpp: loads, stores, atomics.
+    void lower_load(const ir::Instruction& instruction);
+    void lower_store(const ir::Instruction& instruction);
+    void lower_atomic(const ir::Instruction& instruction);
+    Access lower_access(const ir::Instruction& instruction, const ir::Shape& shape);
+    Tile mask_tile(ir::Value mask, const ir::Shape& shape);
+
+    const ir::Function& function_;
+    Program& program_;
+    std::vector<LaneChoice> lanes_;
+    std::vector<Place> places_;
+    std::vector<int> uses_;
+    std::map<std::uint32_t, std::uint32_t> refs_;  ///< value id -> Program::refs
+    std::map<std::pair<int, std::uint64_t>, std::uint32_t> constant_slots_;
+    std::vector<Region*> regions_;
+};
+
+/// Bits of an element as memory holds them, from ConstantAttributes' widened form.
+std::uint64_t element_bits(DType dtype, std::uint64_t widened);
+
+}  // namespace tilewright::cpu

@@ -1,0 +1,130 @@
+// Lowers loads, stores and atomics.
+#include <algorithm>
+
+#include "cpu/lower.h"
+#include "support/check.h"
+
+namespace tilewright::cpu {
+
+using ir::Op;
+using ir::Value;
+
+Access Lowering::lower_access(const ir::Instruction& instruction, const ir::Shape& shape) {
+    const auto& attributes = instruction.get<ir::AccessAttributes>();
+    const Value ref = instruction.operands[0];
+    Access access;
+    access.ref = refs_.at(ref.id);
+    access.dtype = function_.ref_type(ref).dtype;
+    access.shape = shape;
+    int joint_rank = 0;
+    for (std::size_t i = 0; i < attributes.indices.size(); ++i) {
+        if (attributes.indices[i].kind != ir::Index::Kind::tile) continue;
+        joint_rank = std::max(joint_rank, function_.type(instruction.operands[i + 1]).shape.rank());
+        access.gathers = true;
+    }
+    int axis = 0;
+    int joint_start = -1;
+    for (std::size_t i = 0; i < attributes.indices.size(); ++i) {
+        const ir::Index& index = attributes.indices[i];
+        const Value operand = instruction.operands[i + 1];
+        AccessIndex out;
+        out.kind = index.kind;
+        out.stride = index.stride;
+        switch (index.kind) {
+            case ir::Index::Kind::scalar:
+                out.slot = integer_slot(operand);
+                break;
+            case ir::Index::Kind::slice:
+                out.slot = integer_slot(operand);
+                out.axis = axis++;
+                break;
+            case ir::Index::Kind::tile:
+                if (joint_start < 0) {
+                    joint_start = axis;
+                    axis += joint_rank;
+                }
+                out.tile = tile(operand);
+                out.tile_axis = joint_start + joint_rank - out.tile.shape.rank();
+                break;
+        }
+        access.indices.push_back(out);
+    }
+    return access;
+}
+
+Tile Lowering::mask_tile(Value mask, const ir::Shape& shape) {
+    Tile result = tile(mask);
+    if (result.shape.rank() == 0) result.shape = shape;
+    return result;
+}
+
+void Lowering::lower_load(const ir::Instruction& instruction) {
+    const auto& attributes = instruction.get<ir::AccessAttributes>();
+    const Value result = instruction.result();
+    const ir::Type& type = function_.type(result);
+    const std::size_t behind = 1 + attributes.indices.size();
+    Load load;
+    load.access = lower_access(instruction, type.shape);
+    load.transpose = kernels().transpose(type.dtype, type.dtype);
+    if (attributes.has_other) {
+        load.other = tile(instruction.operands[behind + attributes.has_mask]);
+        load.other.shape = type.shape;
+    }
+    if (!attributes.has_mask) {
+        load.out = new_result(result);
+        return emit(load);
+    }
+    // Lanes of the array may be read whatever the mask says: it chooses afterwards.
+    Tile zero = scalar_tile(constant_slot(type.dtype, 0), type.dtype, type.shape);
+    const Tile other = attributes.has_other ? load.other : zero;
+    const Tile mask = mask_tile(instruction.operands[behind], type.shape);
+    const Space space = space_of(result);
+    StripOp op;
+    op.op = Op::select;
+    op.function = kernels().elementwise(Op::select, type.dtype, type.dtype, false);
+    op.num_inputs = 3;
+    load.other = {};
+    load.out = new_result(result);
+    op.in[1] = *as_source(load.out, space);
+    emit(std::move(load));
+    op.in[0] = source(mask, depth(), space);
+    op.in[2] = source(other, depth(), space);
+    op.out = *as_source(new_result(result), space);
+    emit_chain(space, op, depth());
+}
+
+void Lowering::lower_store(const ir::Instruction& instruction) {
+    const auto& attributes = instruction.get<ir::AccessAttributes>();
+    const std::size_t behind = 1 + attributes.indices.size();
+    Store store;
+    store.value = tile(instruction.operands[behind]);
+    store.access = lower_access(instruction, store.value.shape);
+    store.transpose = kernels().transpose(store.value.dtype, store.value.dtype);
+    if (attributes.has_mask) {
+        store.mask = mask_tile(instruction.operands[behind + 1], store.value.shape);
+    }
+    emit(store);
+}
+
+void Lowering::lower_atomic(const ir::Instruction& instruction) {
+    const auto& attributes = instruction.get<ir::AccessAttributes>();
+    const std::size_t behind = 1 + attributes.indices.size();
+    const Value result = instruction.result();
+    const bool cas = instruction.op == Op::atomic_cas;
+    Atomic atomic;
+    atomic.op = instruction.op;
+    atomic.value = tile(instruction.operands[behind]);
+    atomic.access = lower_access(instruction, atomic.value.shape);
+    if (cas) atomic.desired = tile(instruction.operands[behind + 1]);
+    if (attributes.has_mask) {
+        atomic.mask = mask_tile(instruction.operands[behind + 1 + cas], atomic.value.shape);
+    }
+    if (uses_[result.id] > 0) atomic.out = new_result(result);
+    // Sums of floats depend on the order, and so do old values, exchanges and swaps.
+    const bool commutes = instruction.op == Op::atomic_max || instruction.op == Op::atomic_min ||
+                          (instruction.op == Op::atomic_add && !is_float(atomic.access.dtype));
+    if (!commutes || uses_[result.id] > 0) program_.in_order = true;
+    emit(atomic);
+}
+
+}  // namespace tilewright::cpu

@@ -1,0 +1,543 @@
+// Lowers elementwise, shape and reducing ops and dots.
+#include <algorithm>
+#include <cstring>
+#include <numeric>
+
+#include "cpu/lower.h"
+#include "ir/evaluate.h"
+#include "support/check.h"
+
+namespace tilewright::cpu {
+
+using ir::Op;
+using ir::Value;
+
+namespace {
+
+/// The map of one axis moved or changed; `tile` itself is untouched.
+Tile with_axes(const Tile& tile, const ir::Shape& shape, std::span<const int> from) {
+    Tile result = tile;
+    result.shape = shape;
+    result.lane_axis = -1;
+    for (std::size_t axis = 0; axis < from.size(); ++axis) {
+        const bool kept = from[axis] >= 0;
+        const std::size_t old = kept ? static_cast<std::size_t>(from[axis]) : 0;
+        result.stride[axis] = kept ? tile.stride[old] : 0;
+        result.view_axis[axis] = kept ? tile.view_axis[old] : -1;
+        if (kept && from[axis] == tile.lane_axis) result.lane_axis = static_cast<int>(axis);
+    }
+    return result;
+}
+
+/// True when elements follow each other in row-major order without gaps.
+bool is_dense(const Tile& tile) {
+    if (tile.home == Home::view || tile.lane_axis >= 0) return false;
+    std::int64_t expected = 1;
+    for (int axis = tile.shape.rank() - 1; axis >= 0; --axis) {
+        if (tile.shape[axis] == 1) continue;
+        if (tile.stride[static_cast<std::size_t>(axis)] != expected) return false;
+        expected *= tile.shape[axis];
+    }
+    return true;
+}
+
+void set_dense(Tile& tile, const ir::Shape& shape) {
+    tile.shape = shape;
+    tile.lane_axis = -1;
+    tile.view_axis.fill(-1);
+    std::int64_t stride = 1;
+    for (int axis = shape.rank() - 1; axis >= 0; --axis) {
+        tile.stride[static_cast<std::size_t>(axis)] = stride;
+        stride *= shape[axis];
+    }
+}
+
+bool is_splat(const Tile& tile) {
+    return tile.home == Home::slot;
+}
+
+}  // namespace
+
+std::optional<StripSource> as_source(const Tile& tile, const Space& space) {
+    StripSource result;
+    result.home = tile.home;
+    result.index = tile.index;
+    result.dtype = tile.dtype;
+    result.offset = tile.offset;
+    if (is_splat(tile)) return result;
+    const auto stride = [&](int axis) {
+        return tile.shape[axis] == 1 ? 0 : tile.stride[static_cast<std::size_t>(axis)];
+    };
+    if (tile.home == Home::view) return std::nullopt;
+    const int lane = space.lane_axis;
+    if (space.lanes() > 1 && space.shape.rank() > 0) {
+        if (tile.lane_axis == lane) {
+            if (tile.width != space.width && space.lanes() > std::min(tile.width, space.width)) {
+                return std::nullopt;
+            }
+            result.lane_stride = 1;
+            result.panel_stride = tile.panel_stride;
+        } else if (stride(lane) == 1) {
+            result.lane_stride = 1;
+            result.panel_stride = space.width;
+        } else if (stride(lane) != 0) {
+            return std::nullopt;
+        }
+    }
+    // The row axes must walk through memory with one stride.
+    std::int64_t rows = 1;
+    for (int axis = space.shape.rank() - 1; axis >= 0; --axis) {
+        if (axis == lane || space.shape[axis] == 1) continue;
+        if (axis == tile.lane_axis && tile.shape[axis] > tile.width) return std::nullopt;
+        if (rows == 1) {
+            result.row_stride = stride(axis);
+        } else if (stride(axis) != result.row_stride * rows) {
+            return std::nullopt;
+        }
+        rows *= space.shape[axis];
+    }
+    return result;
+}
+
+// ---- Operands.
+
+Space Lowering::space_of(Value value) const {
+    const ir::Shape& shape = function_.type(value).shape;
+    if (is_vector(shape)) return {shape, long_axis(shape), kPanelLanes};
+    return {shape, lanes_[value.id].axis, lanes_[value.id].width};
+}
+
+StripSource Lowering::source(Value value, const Space& space) {
+    return source(tile(value), place(value).depth, space);
+}
+
+StripSource Lowering::source(const Tile& operand, int at_depth, const Space& space) {
+    if (const auto direct = as_source(operand, space)) return *direct;
+    return *as_source(in_layout(operand, at_depth, {space.lane_axis, space.width}), space);
+}
+
+/// A copy of `tile` in another layout, made where the value is defined so that loops do not repeat
+/// it.
+Tile Lowering::in_layout(const Tile& from, int at_depth, LaneChoice choice) {
+    Move move;
+    move.box = from.shape;
+    move.in = from;
+    move.out = new_tile(from.dtype, from.shape, choice);
+    const Tile result = move.out;
+    emit_at(at_depth, std::move(move));
+    return result;
+}
+
+Tile Lowering::converted(const Tile& from, int at_depth, DType dtype) {
+    if (from.dtype == dtype) return from;
+    if (is_splat(from)) {
+        ScalarOp cast;
+        cast.op = Op::cast;
+        cast.dtype = from.dtype;
+        cast.function = kernels().elementwise(Op::cast, from.dtype, dtype, false);
+        cast.in[0] = from.index;
+        cast.num_inputs = 1;
+        cast.out = new_slot();
+        emit_at(at_depth, cast);
+        return scalar_tile(cast.out, dtype, from.shape);
+    }
+    StripOp op;
+    op.op = Op::cast;
+    op.function = kernels().elementwise(Op::cast, from.dtype, dtype, false);
+    op.num_inputs = 1;
+    const int lane = from.lane_axis >= 0 ? from.lane_axis : long_axis(from.shape);
+    const Space space{from.shape, std::max(lane, 0),
+                      from.lane_axis >= 0 ? from.width : kPanelLanes};
+    op.in[0] = source(from, at_depth, space);
+    const Tile result = new_tile(dtype, from.shape, {space.lane_axis, space.width});
+    op.out = *as_source(result, space);
+    emit_chain(space, op, at_depth);
+    return result;
+}
+
+void Lowering::emit_chain(const Space& space, StripOp op, int at_depth) {
+    op.padded = op.out.home == Home::buffer;
+    for (const StripSource& in : op.in) op.padded = op.padded && in.home != Home::view;
+    Chain chain;
+    chain.rows = space.rows();
+    chain.lanes = space.lanes();
+    chain.width = space.width;
+    chain.strip_rows = chain.rows;
+    chain.ops.push_back(std::move(op));
+    emit_at(at_depth, std::move(chain));
+}
+
+// ---- Sources.
+
+void Lowering::lower_constant(const ir::Instruction& instruction) {
+    const ir::Type& type = function_.type(instruction.result());
+    const std::uint64_t element =
+        element_bits(type.dtype, instruction.get<ir::ConstantAttributes>().bits);
+    set_place(instruction.result(),
+              scalar_tile(constant_slot(type.dtype, element), type.dtype, type.shape));
+}
+
+void Lowering::lower_iota(const ir::Instruction& instruction) {
+    const ir::Type& type = function_.type(instruction.result());
+    const int axis = instruction.get<ir::AxisAttributes>().axis;
+    // Zero, one, two, ... once in the program's constants; other axes broadcast it.
+    const std::int64_t extent = type.shape[axis];
+    const int element = size_of(type.dtype);
+    const std::size_t start = (program_.constants.size() + 63) / 64 * 64;
+    program_.constants.resize(start + static_cast<std::size_t>(extent * element) + 64);
+    const StripFunction cast = kernels().elementwise(Op::cast, DType::i64, type.dtype, false);
+    for (std::int64_t i = 0; i < extent; ++i) {
+        std::byte* out = program_.constants.data() + start + i * element;
+        if (!cast) {
+            std::memcpy(out, &i, static_cast<std::size_t>(element));
+            continue;
+        }
+        Strip strip;
+        strip.rows = strip.lanes = 1;
+        strip.in[0] = {&i, 0, 0};
+        strip.out = out;
+        cast(strip);
+    }
+    Tile result;
+    result.home = Home::constant;
+    result.index = static_cast<std::uint32_t>(start);
+    result.dtype = type.dtype;
+    result.shape = type.shape;
+    result.stride[static_cast<std::size_t>(axis)] = extent == 1 ? 0 : 1;
+    set_place(instruction.result(), result);
+}
+
+// ---- Elementwise.
+
+void Lowering::lower_elementwise(const ir::Instruction& instruction) {
+    const Value result = instruction.result();
+    const Space space = space_of(result);
+    const DType in = function_.type(instruction.operands.back()).dtype;
+    const DType out = function_.type(result).dtype;
+    const auto* math = std::get_if<ir::MathAttributes>(&instruction.attributes);
+    StripOp op;
+    op.op = instruction.op;
+    op.function = kernels().elementwise(instruction.op, in, out, math && math->approx);
+    if (!op.function) {
+        user_error(ir::name(instruction.op), "expected types the CPU can compute but got {} -> {}",
+                   name(in), name(out));
+    }
+    for (const Value operand : instruction.operands) {
+        op.in[static_cast<std::size_t>(op.num_inputs++)] = source(operand, space);
+    }
+    op.out = *as_source(new_result(result), space);
+    emit_chain(space, op, depth());
+}
+
+void Lowering::lower_random(const ir::Instruction& instruction) {
+    RandomBits random;
+    random.key = tile(instruction.operands[0]);
+    random.counter = tile(instruction.operands[1]);
+    random.out = new_result(instruction.result());
+    emit(random);
+}
+
+// ---- Shape.
+
+void Lowering::lower_shape(const ir::Instruction& instruction) {
+    const Value operand = instruction.operands[0];
+    const Tile from = tile(operand);
+    const ir::Shape& shape = function_.type(instruction.result()).shape;
+    const int rank = shape.rank();
+    std::vector<int> axes(static_cast<std::size_t>(rank));
+    std::iota(axes.begin(), axes.end(), 0);
+    if (is_splat(from)) {
+        Tile result = from;
+        result.shape = shape;
+        return set_place(instruction.result(), result);
+    }
+    switch (instruction.op) {
+        case Op::broadcast:
+            for (int axis = 0; axis < rank; ++axis) {
+                const bool same = from.shape.rank() == rank && from.shape[axis] == shape[axis];
+                if (!same) axes[static_cast<std::size_t>(axis)] = -1;
+            }
+            break;
+        case Op::expand_dims: {
+            const int at = instruction.get<ir::AxisAttributes>().axis;
+            for (int axis = 0; axis < rank; ++axis) {
+                axes[static_cast<std::size_t>(axis)] = axis == at ? -1 : axis - (axis > at);
+            }
+            break;
+        }
+        case Op::transpose:
+            axes = instruction.get<ir::PermutationAttributes>().permutation;
+            break;
+        case Op::slice: {
+            const auto& slice = instruction.get<ir::SliceAttributes>();
+            const bool keeps_lanes =
+                from.lane_axis < 0 || shape[from.lane_axis] == from.shape[from.lane_axis];
+            if (!keeps_lanes || from.home == Home::view) {
+                Move move;
+                move.box = shape;
+                move.in = from;
+                for (std::size_t axis = 0; axis < static_cast<std::size_t>(rank); ++axis) {
+                    move.in_start[axis] = slice.starts[axis];
+                    move.in_step[axis] = slice.strides[axis];
+                }
+                move.out = new_result(instruction.result());
+                return emit(move);
+            }
+            Tile result = from;
+            result.shape = shape;
+            for (std::size_t axis = 0; axis < static_cast<std::size_t>(rank); ++axis) {
+                if (static_cast<int>(axis) == from.lane_axis) continue;
+                result.offset += slice.starts[axis] * from.stride[axis];
+                result.stride[axis] *= slice.strides[axis];
+            }
+            return set_place(instruction.result(), result);
+        }
+        default:
+            TW_ASSERT(false, "{} is no shape op", ir::name(instruction.op));
+    }
+    set_place(instruction.result(), with_axes(from, shape, axes));
+}
+
+void Lowering::lower_reshape(const ir::Instruction& instruction) {
+    const Value operand = instruction.operands[0];
+    const Value result = instruction.result();
+    const ir::Shape& shape = function_.type(result).shape;
+    Tile from = tile(operand);
+    if (is_splat(from)) {
+        from.shape = shape;
+        return set_place(result, from);
+    }
+    if (shape.rank() == 0) {
+        const Tile out = new_result(result);
+        Move move;
+        move.box = from.shape;
+        move.in = from;
+        move.out = out;
+        move.out.shape = from.shape;
+        return emit(move);
+    }
+    // Extents of 1 come and go freely; anything else goes through row-major order.
+    std::vector<int> long_from, long_to;
+    for (int axis = 0; axis < from.shape.rank(); ++axis) {
+        if (from.shape[axis] != 1) long_from.push_back(axis);
+    }
+    std::vector<int> axes(static_cast<std::size_t>(shape.rank()), -1);
+    for (int axis = 0; axis < shape.rank(); ++axis) {
+        if (shape[axis] != 1) long_to.push_back(axis);
+    }
+    bool same = long_from.size() == long_to.size();
+    for (std::size_t i = 0; same && i < long_from.size(); ++i) {
+        same = from.shape[long_from[i]] == shape[long_to[i]];
+        axes[static_cast<std::size_t>(long_to[i])] = long_from[i];
+    }
+    if (same) return set_place(result, with_axes(from, shape, axes));
+    if (!is_dense(from)) {
+        Tile dense = new_tile(from.dtype, {from.shape.size()}, {});
+        set_dense(dense, from.shape);
+        copy(from, dense);
+        from = dense;
+    }
+    set_dense(from, shape);
+    set_place(result, from);
+}
+
+void Lowering::lower_concatenate(const ir::Instruction& instruction) {
+    const Tile out = new_result(instruction.result());
+    const auto axis = static_cast<std::size_t>(instruction.get<ir::AxisAttributes>().axis);
+    std::int64_t start = 0;
+    for (std::size_t i = 0; i < instruction.operands.size(); ++i) {
+        Move move;
+        move.in = tile(instruction.operands[i]);
+        move.out = out;
+        move.box = move.in.shape;
+        move.out_start[axis] = start;
+        move.whole = i == 0;
+        start += move.box[static_cast<int>(axis)];
+        emit(move);
+    }
+}
+
+// ---- Across lanes.
+
+void Lowering::lower_reduce(const ir::Instruction& instruction) {
+    const auto& attributes = instruction.get<ir::ReduceAttributes>();
+    const Value operand = instruction.operands[0];
+    const Value result = instruction.result();
+    const DType dtype = function_.type(operand).dtype;
+    const int axis = attributes.axis;
+    if (attributes.kind == ir::Reduction::argmax || attributes.kind == ir::Reduction::argmin) {
+        ArgReduce reduce{attributes.kind, axis, tile(operand), new_result(result)};
+        return emit(reduce);
+    }
+    const Space space = space_of(operand);
+    const ir::Shape& shape = space.shape;
+    const StripSource in = source(operand, space);
+    // The kernels carry narrow floats in f32; they are rounded once, at the end.
+    const DType carrier = is_float(dtype) && dtype != DType::f64 ? DType::f32 : dtype;
+    const std::uint64_t identity = element_bits(carrier, ir::identity(attributes.kind, carrier));
+    const bool over_lanes = axis == space.lane_axis;
+    const StripFunction function = over_lanes ? kernels().reduce_lanes(attributes.kind, dtype)
+                                              : kernels().reduce_rows(attributes.kind, dtype);
+    if (!function) {
+        user_error("reduce", "expected a type the CPU can reduce but got {} of {}",
+                   ir::name(attributes.kind), name(dtype));
+    }
+    StripOp op;
+    op.op = Op::reduce;
+    op.reduction = attributes.kind;
+    op.function = function;
+    op.in[0] = in;
+    op.num_inputs = 1;
+    op.identity = identity;
+    const ir::Shape& out_shape = function_.type(result).shape;
+    const int lane = space.lane_axis - (space.lane_axis > axis);
+    Tile out;
+    if (out_shape.rank() == 0) {
+        out = scalar_tile(new_slot(), carrier);
+    } else if (over_lanes) {
+        // One element a row: row-major order of the axes that remain.
+        out = new_tile(carrier, {space.rows()}, {});
+        set_dense(out, out_shape);
+    } else {
+        // The lanes stay; the rows are the axes around the reduced one.
+        out = new_tile(carrier, out_shape, {lane, space.width});
+    }
+    if (over_lanes) {
+        op.kind = StripOp::Kind::reduce_lanes;
+        op.out = {out.home, out.index, carrier, 0, 0, 1, 0, -1};
+        emit_chain(space, op, depth());
+        return set_place(result, converted(out, depth(), dtype));
+    }
+    const StripSource to = *as_source(out, {out_shape, std::max(lane, 0), space.width});
+    std::int64_t outer = 1, inner = 1;
+    for (int a = 0; a < shape.rank(); ++a) {
+        if (a == space.lane_axis) continue;
+        if (a < axis) outer *= shape[a];
+        if (a > axis) inner *= shape[a];
+    }
+    if (outer == 1 && inner == 1) {
+        op.kind = StripOp::Kind::reduce_rows;
+        op.out = to;
+        emit_chain(space, op, depth());
+    } else {
+        ReduceRows reduce;
+        reduce.reduction = attributes.kind;
+        reduce.function = function;
+        reduce.in = in;
+        reduce.out = to;
+        reduce.outer = outer;
+        reduce.extent = shape[axis];
+        reduce.inner = inner;
+        reduce.lanes = space.lanes();
+        reduce.width = space.width;
+        reduce.identity = identity;
+        emit(reduce);
+    }
+    set_place(result, converted(out, depth(), dtype));
+}
+
+void Lowering::lower_scan(const ir::Instruction& instruction) {
+    const auto& attributes = instruction.get<ir::ReduceAttributes>();
+    const Value operand = instruction.operands[0];
+    const Value result = instruction.result();
+    const DType dtype = ir::accumulator(attributes.kind, function_.type(operand).dtype);
+    Op op = Op::add;
+    switch (attributes.kind) {
+        case ir::Reduction::prod:
+            op = Op::mul;
+            break;
+        case ir::Reduction::max:
+            op = Op::max;
+            break;
+        case ir::Reduction::min:
+            op = Op::min;
+            break;
+        case ir::Reduction::any:
+            op = Op::bitwise_or;
+            break;
+        case ir::Reduction::all:
+            op = Op::bitwise_and;
+            break;
+        default:
+            break;
+    }
+    Scan scan;
+    scan.reduction = attributes.kind;
+    scan.function = kernels().elementwise(op, dtype, dtype, false);
+    if (!scan.function)
+        user_error("scan", "expected a type the CPU can scan but got {}", name(dtype));
+    scan.axis = attributes.axis;
+    scan.reverse = attributes.reverse;
+    scan.exclusive = attributes.exclusive;
+    scan.identity = element_bits(dtype, ir::identity(attributes.kind, dtype));
+    scan.in = converted(tile(operand), place(operand).depth, dtype);
+    scan.out = new_tile(dtype, function_.type(result).shape, lanes_[result.id]);
+    const Tile out = scan.out;
+    emit(std::move(scan));
+    set_place(result, converted(out, depth(), function_.type(result).dtype));
+}
+
+// ---- Dots.
+
+/// The vector operand of a dot (batch, k, lanes): its lanes must lie in panels of `width` or
+/// plainly one after the other.
+Tile Lowering::vector_operand(const Tile& operand, int at_depth, std::int64_t width) {
+    const bool panels = operand.lane_axis == 2 && operand.width == width;
+    const bool plain =
+        operand.lane_axis < 0 && operand.home != Home::view && operand.stride[2] == 1;
+    if (panels || plain) return operand;
+    return in_layout(operand, at_depth, {2, width});
+}
+
+void Lowering::lower_dot(const ir::Instruction& instruction) {
+    const auto& attributes = instruction.get<ir::DotAttributes>();
+    const Value result = instruction.result();
+    const ir::Shape& shape = function_.type(result).shape;
+    const int rank = shape.rank();
+    const int first = rank - 2;
+    const bool has_acc = instruction.operands.size() > 2;
+    const DType dtype = function_.type(result).dtype;
+
+    const Tile out = new_result(result);
+    if (has_acc) copy(tile(instruction.operands[2]), out);
+
+    const auto operand = [&](std::size_t i) {
+        const Value value = instruction.operands[i];
+        return converted(tile(value), place(value).depth, dtype);
+    };
+    // (batch, row, column), or (batch, column, row) when swapped.
+    const auto canonical = [&](const Tile& tile, bool swapped) {
+        ir::Shape to{rank == 3 ? tile.shape[0] : 1, tile.shape[first + swapped],
+                     tile.shape[first + !swapped]};
+        const std::array<int, 3> from{rank == 3 ? 0 : -1, first + swapped, first + !swapped};
+        return with_axes(tile, to, from);
+    };
+    const Tile a = operand(0), b = operand(1);
+    Dot dot;
+    dot.dtype = dtype;
+    dot.batch = rank == 3 ? shape[0] : 1;
+    dot.m = shape[first];
+    dot.n = shape[first + 1];
+    dot.k = a.shape[first + !attributes.transpose_a];
+    dot.accumulate = has_acc;
+    dot.function = dtype == DType::f32   ? kernels().gemm_f32
+                   : dtype == DType::f64 ? kernels().gemm_f64
+                                         : nullptr;
+    const int lane = is_vector(shape) ? long_axis(shape) : lanes_[result.id].axis;
+    const bool lanes_are_m = lane == first;
+    const std::int64_t width = out.lane_axis >= 0 ? out.width : kPanelLanes;
+    const int depth_a = place(instruction.operands[0]).depth;
+    const int depth_b = place(instruction.operands[1]).depth;
+    if (lanes_are_m) {
+        dot.broadcast = canonical(b, !attributes.transpose_b);
+        dot.vector = vector_operand(canonical(a, !attributes.transpose_a), depth_a, width);
+        dot.out = canonical(out, true);
+    } else {
+        dot.broadcast = canonical(a, attributes.transpose_a);
+        dot.vector = vector_operand(canonical(b, attributes.transpose_b), depth_b, width);
+        dot.out = canonical(out, false);
+    }
+    emit(dot);
+}
+
+}  // namespace tilewright::cpu

@@ -1,0 +1,228 @@
+// Compiles kernels to bytecode and runs their programs on all cores.
+#include "cpu/machine.h"
+
+#include <oneapi/tbb/info.h>
+#include <oneapi/tbb/parallel_for.h>
+#include <oneapi/tbb/task_arena.h>
+
+#include <algorithm>
+#include <atomic>
+#include <mutex>
+#include <new>
+#include <numeric>
+
+#include "cpu/arguments.h"
+#include "cpu/assign_memory.h"
+#include "cpu/bytecode.h"
+#include "cpu/execute.h"
+#include "cpu/inline_calls.h"
+#include "cpu/lower.h"
+#include "ir/evaluate.h"
+#include "support/check.h"
+
+namespace tilewright::cpu {
+
+std::shared_ptr<const Program> compile(const ir::Function& kernel) {
+    ir::Function function = kernel;
+    inline_calls(function);
+    auto program = std::make_shared<Program>();
+    program->kernel = kernel;
+    Lowering(function, *program).run();
+    assign_memory(*program);
+    return program;
+}
+
+namespace {
+
+constexpr std::size_t kAlignment = 64;
+
+/// Memory of one thread, kept between calls.
+class Arena {
+  public:
+    ~Arena() { release(); }
+
+    std::byte* reserve(std::int64_t bytes) {
+        if (bytes > capacity_) {
+            release();
+            data_ = static_cast<std::byte*>(
+                ::operator new (static_cast<std::size_t>(bytes), std::align_val_t{kAlignment}));
+            capacity_ = bytes;
+        }
+        return data_;
+    }
+
+  private:
+    void release() {
+        if (data_) ::operator delete (data_, std::align_val_t{kAlignment});
+        data_ = nullptr;
+        capacity_ = 0;
+    }
+    std::byte* data_ = nullptr;
+    std::int64_t capacity_ = 0;
+};
+
+/// What a thread needs to run programs: registers and memory.
+struct Worker {
+    Arena arena;
+    std::vector<std::uint64_t> slots;
+    std::vector<View> views;
+    std::vector<ir::RefArgument> refs;
+};
+
+/// A thread may run a kernel inside another one (a pool that steals work): each depth has its own.
+class WorkerLease {
+  public:
+    WorkerLease() {
+        auto& stack = free_workers();
+        if (stack.empty()) {
+            worker_ = std::make_unique<Worker>();
+        } else {
+            worker_ = std::move(stack.back());
+            stack.pop_back();
+        }
+    }
+    ~WorkerLease() { free_workers().push_back(std::move(worker_)); }
+    WorkerLease(const WorkerLease&) = delete;
+    WorkerLease& operator=(const WorkerLease&) = delete;
+    Worker& operator*() const { return *worker_; }
+
+  private:
+    static std::vector<std::unique_ptr<Worker>>& free_workers() {
+        static thread_local std::vector<std::unique_ptr<Worker>> workers;
+        return workers;
+    }
+    std::unique_ptr<Worker> worker_;
+};
+
+/// One call: the arguments in the form programs of the grid use them.
+class Call {
+  public:
+    Call(const Program& program, const ir::Arguments& arguments)
+        : program_(program), arguments_(arguments), initial_slots_(program.initial_slots) {
+        check_arguments(program.kernel, arguments);
+        for (std::size_t i = 0; i < program.scalars.size(); ++i) {
+            const ScalarParameter& scalar = program.scalars[i];
+            initial_slots_[scalar.slot] = element_bits(scalar.dtype, arguments.scalars[i]);
+        }
+        num_programs_ = std::accumulate(arguments.grid.begin(), arguments.grid.end(),
+                                        std::int64_t{1}, std::multiplies<>());
+    }
+
+    std::int64_t num_programs() const { return num_programs_; }
+
+    void run_program(Worker& worker, std::int64_t index) const {
+        Frame frame = prepare(worker, index);
+        execute(frame);
+    }
+
+    std::int64_t cost(Worker& worker, std::int64_t index) const {
+        Frame frame = prepare(worker, index);
+        return estimate_cost(frame);
+    }
+
+  private:
+    Frame prepare(Worker& worker, std::int64_t index) const {
+        Frame frame;
+        frame.program = &program_;
+        frame.arena = worker.arena.reserve(program_.arena_bytes);
+        worker.slots = initial_slots_;
+        worker.views.resize(program_.num_views);
+        worker.refs.resize(program_.refs.size());
+        for (std::size_t i = 0; i < program_.refs.size(); ++i) {
+            worker.refs[i] = ref(program_.refs[i], frame.arena);
+        }
+        frame.slots = worker.slots.data();
+        frame.views = worker.views.data();
+        frame.refs = worker.refs.data();
+        frame.grid = arguments_.grid.data();
+        for (std::size_t axis = arguments_.grid.size(); axis-- > 0;) {
+            frame.id[axis] = index % arguments_.grid[axis];
+            index /= arguments_.grid[axis];
+        }
+        return frame;
+    }
+
+    ir::RefArgument ref(const RefSlot& slot, std::byte* arena) const {
+        if (slot.argument >= 0) return arguments_.refs[static_cast<std::size_t>(slot.argument)];
+        ir::RefArgument scratch;
+        scratch.data = arena + slot.offset;
+        std::int64_t stride = 1;
+        for (std::size_t dim = slot.type.extents.size(); dim-- > 0;) {
+            scratch.extents[dim] = slot.type.extents[dim];
+            scratch.strides[dim] = stride;
+            stride *= slot.type.extents[dim];
+        }
+        return scratch;
+    }
+
+    const Program& program_;
+    const ir::Arguments& arguments_;
+    std::vector<std::uint64_t> initial_slots_;
+    std::int64_t num_programs_ = 1;
+};
+
+std::atomic<int> g_threads{0};
+
+}  // namespace
+
+void set_num_threads(int threads) {
+    if (threads < 0) user_error("set_num_threads", "expected a count >= 0 but got {}", threads);
+    g_threads = threads;
+}
+
+int num_threads() {
+    const int threads = g_threads;
+    const int cores = oneapi::tbb::info::default_concurrency();
+    return threads > 0 ? std::min(threads, cores) : cores;
+}
+
+void run(const Program& program, const ir::Arguments& arguments, const ParallelFor& parallel_for) {
+    const Call call(program, arguments);
+    const std::int64_t count = call.num_programs();
+    if (count == 0) return;
+    const int threads = parallel_for ? 2 : num_threads();
+    if (count == 1 || threads == 1 || program.in_order) {
+        const WorkerLease worker;
+        for (std::int64_t i = 0; i < count; ++i) call.run_program(*worker, i);
+        return;
+    }
+    // The longest programs first, so that no thread starts one when the others are done.
+    std::vector<std::int64_t> order;
+    if (program.uneven) {
+        const WorkerLease worker;
+        std::vector<std::int64_t> costs(static_cast<std::size_t>(count));
+        for (std::int64_t i = 0; i < count; ++i) {
+            costs[static_cast<std::size_t>(i)] = call.cost(*worker, i);
+        }
+        order.resize(costs.size());
+        std::iota(order.begin(), order.end(), 0);
+        std::stable_sort(order.begin(), order.end(), [&](std::int64_t a, std::int64_t b) {
+            return costs[static_cast<std::size_t>(a)] > costs[static_cast<std::size_t>(b)];
+        });
+    }
+    const auto run_one = [&](Worker& worker, std::int64_t i) {
+        call.run_program(worker, order.empty() ? i : order[static_cast<std::size_t>(i)]);
+    };
+    if (parallel_for) {
+        parallel_for(count, [&](std::int64_t i) {
+            const WorkerLease worker;
+            run_one(*worker, i);
+        });
+        return;
+    }
+    // One task per thread; each takes the next program until none is left.
+    std::atomic<std::int64_t> next{0};
+    const auto tasks = static_cast<int>(std::min<std::int64_t>(threads, count));
+    oneapi::tbb::task_arena task_arena(threads);
+    task_arena.execute([&] {
+        oneapi::tbb::parallel_for(
+            0, tasks,
+            [&](int) {
+                const WorkerLease worker;
+                for (std::int64_t i = next++; i < count; i = next++) run_one(*worker, i);
+            },
+            oneapi::tbb::simple_partitioner());
+    });
+}
+
+}  // namespace tilewright::cpu

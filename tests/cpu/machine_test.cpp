@@ -1,0 +1,352 @@
+// The tile machine against the reference interpreter: every op, layout and control flow.
+#include "cpu/machine.h"
+
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <cstring>
+#include <random>
+
+#include "cpu/interpreter.h"
+#include "ir/evaluate.h"
+#include "tests/cpu/kernel_fixture.h"
+#include "tilewright/error.h"
+
+namespace tilewright::cpu {
+namespace {
+
+using ir::IndexOperand;
+using ir::Op;
+using ir::Reduction;
+using ir::Shape;
+using ir::Type;
+using ir::Value;
+
+/// A kernel with arrays filled at random, run on both machines on copies of the arrays.
+class Agreement {
+  public:
+    explicit Agreement(std::vector<std::int64_t> grid = {}, unsigned seed = 1)
+        : k("agreement", grid), grid_(std::move(grid)), random_(seed) {}
+
+    Kernel k;
+
+    /// An array of the caller, small random numbers inside.
+    Value array(DType dtype, std::vector<std::int64_t> extents) {
+        std::int64_t count = 1;
+        for (const std::int64_t extent : extents) count *= extent;
+        Memory memory{dtype, extents, {}};
+        memory.bytes.resize(static_cast<std::size_t>(count * size_of(dtype)) + 1);
+        for (std::int64_t i = 0; i < count; ++i) {
+            const auto number = static_cast<std::int64_t>(random_() % 17) - 8;
+            const double value =
+                is_float(dtype) ? static_cast<double>(number) / 4 : std::abs(number);
+            ir::write_element(dtype, memory.bytes.data() + i * size_of(dtype),
+                              dtype == DType::boolean ? number > 0 : ir::encode(dtype, value));
+        }
+        memories_.push_back(memory);
+        return k.ref("array" + std::to_string(memories_.size()), dtype, std::move(extents));
+    }
+
+    Value load_all(Value ref) {
+        std::vector<IndexOperand> indices;
+        for (const std::int64_t extent : k.function.ref_type(ref).extents) {
+            indices.push_back(k.slice(0, extent));
+        }
+        return k.load(ref, indices);
+    }
+
+    /// Stores a tile or scalar in a new array of its shape.
+    void keep(Value value) {
+        const Type type = k.b.type(value);
+        const auto dims = type.shape.dims();
+        const Value ref = array(type.dtype, {dims.begin(), dims.end()});
+        std::vector<IndexOperand> indices;
+        for (const std::int64_t extent : dims) indices.push_back(k.slice(0, extent));
+        k.store(ref, indices, value);
+    }
+
+    /// Runs both machines; floats may differ by `tolerance`, relative to max(1, |reference|).
+    void check(double tolerance = 0) {
+        k.done();
+        std::vector<Memory> expected = memories_, actual = memories_;
+        interpret(k.function, call(expected));
+        const auto program = compile(k.function);
+        for (const int threads : {1, 3}) {
+            set_num_threads(threads);
+            actual = memories_;
+            run(*program, call(actual));
+            compare(expected, actual, tolerance, to_string(*program));
+        }
+        set_num_threads(0);
+    }
+
+  private:
+    struct Memory {
+        DType dtype;
+        std::vector<std::int64_t> extents;
+        std::vector<std::byte> bytes;
+    };
+
+    ir::Arguments call(std::vector<Memory>& memories) const {
+        ir::Arguments result;
+        for (Memory& memory : memories) {
+            ir::RefArgument ref;
+            ref.data = memory.bytes.data();
+            std::int64_t stride = 1;
+            for (std::size_t d = memory.extents.size(); d-- > 0; stride *= memory.extents[d]) {
+                ref.extents[d] = memory.extents[d];
+                ref.strides[d] = stride;
+            }
+            result.refs.push_back(ref);
+        }
+        result.grid = grid_;
+        return result;
+    }
+
+    static void compare(const std::vector<Memory>& expected, const std::vector<Memory>& actual,
+                        double tolerance, const std::string& listing) {
+        for (std::size_t m = 0; m < expected.size(); ++m) {
+            const DType dtype = expected[m].dtype;
+            const auto size = static_cast<std::size_t>(size_of(dtype));
+            int failures = 0;
+            for (std::size_t at = 0; at + size < expected[m].bytes.size() + 1 && failures < 5;
+                 at += size) {
+                if (at + size > expected[m].bytes.size() - 1) break;
+                const double want =
+                    ir::decode(dtype, ir::read_element(dtype, &expected[m].bytes[at]));
+                const double have =
+                    ir::decode(dtype, ir::read_element(dtype, &actual[m].bytes[at]));
+                const bool both_nan = std::isnan(want) && std::isnan(have);
+                const bool close = want == have || std::abs(want - have) <=
+                                                       tolerance * std::max(1.0, std::abs(want));
+                if (both_nan || close) continue;
+                ++failures;
+                ADD_FAILURE() << "array " << m << " element " << at / size << ": expected " << want
+                              << " but got " << have << "\n"
+                              << listing;
+            }
+            EXPECT_EQ(expected[m].bytes.back(), actual[m].bytes.back()) << "wrote behind the array";
+        }
+    }
+
+    std::vector<Memory> memories_;
+    std::vector<std::int64_t> grid_;
+    std::mt19937 random_;
+};
+
+TEST(Machine, ElementwiseOverShapesThatEndWithinAPanel) {
+    for (const std::vector<std::int64_t>& shape : {std::vector<std::int64_t>{1},
+                                                   {63},
+                                                   {64},
+                                                   {130},
+                                                   {5, 7},
+                                                   {3, 65},
+                                                   {70, 3},
+                                                   {2, 3, 66},
+                                                   {2, 1, 3, 9},
+                                                   {0},
+                                                   {3, 0}}) {
+        Agreement test;
+        const Value x = test.load_all(test.array(DType::f32, shape));
+        const Value y = test.load_all(test.array(DType::f32, shape));
+        ir::Builder& b = test.k.b;
+        test.keep(b.binary(Op::add, b.binary(Op::mul, x, y), x));
+        test.keep(b.binary(Op::lt, x, y));
+        test.keep(b.select(b.binary(Op::lt, x, y), x, y));
+        test.check(1e-6);
+    }
+}
+
+TEST(Machine, BroadcastsOfEveryAxis) {
+    Agreement test;
+    ir::Builder& b = test.k.b;
+    const Value full = test.load_all(test.array(DType::f32, {3, 5, 70}));
+    for (const std::vector<std::int64_t>& shape : {std::vector<std::int64_t>{1, 1, 70},
+                                                   {1, 5, 1},
+                                                   {3, 1, 1},
+                                                   {3, 5, 1},
+                                                   {3, 1, 70},
+                                                   {1, 5, 70}}) {
+        const Value part = test.load_all(test.array(DType::f32, shape));
+        test.keep(b.binary(Op::add, full, b.broadcast(part, {3, 5, 70})));
+    }
+    test.check();
+}
+
+TEST(Machine, MovesOfTiles) {
+    Agreement test;
+    ir::Builder& b = test.k.b;
+    const Value x = test.load_all(test.array(DType::i32, {6, 70}));
+    const int swap[] = {1, 0};
+    const Value t = b.transpose(x, swap);
+    test.keep(t);
+    test.keep(b.binary(Op::add, b.reshape(x, {70, 6}), t));
+    test.keep(b.reshape(x, {2, 3, 70}));
+    test.keep(b.reshape(x, {420}));
+    test.keep(b.slice(x, {{1, 3}, {4, 33}, {1, 2}}));
+    test.keep(b.slice(t, {{0, 1}, {35, 3}, {2, 2}}));
+    const Value parts[] = {x, b.slice(x, {{0, 0}, {6, 65}, {1, 1}})};
+    test.keep(b.concatenate(parts, 1));
+    const Value rows[] = {x, b.slice(x, {{0, 0}, {3, 70}, {2, 1}})};
+    test.keep(b.concatenate(rows, 0));
+    test.keep(b.expand_dims(b.binary(Op::mul, x, x), 1));
+    test.check();
+}
+
+TEST(Machine, ReductionsAndScansAlongEveryAxis) {
+    for (const DType dtype : {DType::f32, DType::i32, DType::bf16, DType::f64, DType::u8}) {
+        Agreement test;
+        ir::Builder& b = test.k.b;
+        const Value x = test.load_all(test.array(dtype, {3, 5, 67}));
+        for (int axis = 0; axis < 3; ++axis) {
+            for (const Reduction kind : {Reduction::sum, Reduction::max, Reduction::min,
+                                         Reduction::argmax, Reduction::argmin}) {
+                test.keep(b.reduce(kind, x, axis));
+            }
+            test.keep(b.scan(Reduction::sum, x, axis));
+            test.keep(b.scan(Reduction::max, x, axis, true));
+            test.keep(b.scan(Reduction::sum, x, axis, true, true));
+        }
+        test.keep(b.reduce(Reduction::sum,
+                           b.reduce(Reduction::max, b.reduce(Reduction::max, x, 1), 0), 0));
+        test.check(dtype == DType::bf16 ? 1e-2 : 1e-5);
+    }
+}
+
+TEST(Machine, DotsInEveryForm) {
+    for (const DType dtype : {DType::f32, DType::f64, DType::bf16, DType::f16, DType::i32}) {
+        for (const bool ta : {false, true}) {
+            for (const bool tb : {false, true}) {
+                for (const auto& [m, n, k] : {std::array<std::int64_t, 3>{5, 7, 9},
+                                              {70, 130, 65},
+                                              {1, 66, 3},
+                                              {67, 1, 70}}) {
+                    Agreement test;
+                    ir::Builder& b = test.k.b;
+                    const auto shape = [](std::int64_t r, std::int64_t c, bool t) {
+                        return t ? std::vector<std::int64_t>{c, r}
+                                 : std::vector<std::int64_t>{r, c};
+                    };
+                    const Value x = test.load_all(test.array(dtype, shape(m, k, ta)));
+                    const Value y = test.load_all(test.array(dtype, shape(k, n, tb)));
+                    const Value d = b.dot(x, y, {}, {ta, tb});
+                    test.keep(d);
+                    test.keep(b.dot(b.binary(Op::mul, x, x), y, d, {ta, tb}));
+                    test.check(1e-4);
+                }
+            }
+        }
+    }
+    Agreement test;
+    const Value x = test.load_all(test.array(DType::f32, {3, 5, 70}));
+    const Value y = test.load_all(test.array(DType::f32, {3, 70, 66}));
+    test.keep(test.k.b.dot(x, y));
+    test.check(1e-4);
+}
+
+TEST(Machine, AccessesThatLeaveTheArray) {
+    for (const std::int64_t start : {-70, -3, 0, 5, 66, 200}) {
+        Agreement test;
+        Kernel& k = test.k;
+        const Value ref = test.array(DType::f32, {9, 67});
+        const Value out = test.array(DType::f32, {9, 67});
+        const Value seven = k.b.constant({DType::f32, {}}, 7);
+        const Value tile = k.load(ref, {k.slice(start / 9, 6), k.slice(start, 66)});
+        test.keep(tile);
+        test.keep(k.load(ref, {k.slice(-1, 6, 2), k.slice(start, 30, 3)}));
+        test.keep(k.load(ref, {k.at(start), k.slice(0, 67)}));
+        const Value mask = k.b.binary(Op::lt, tile, k.b.constant({DType::f32, {6, 66}}, 0));
+        const Value other = k.b.broadcast(seven, {6, 66});
+        test.keep(k.load(ref, {k.slice(start / 9, 6), k.slice(start, 66)}, mask, other));
+        k.store(out, {k.slice(start / 9, 6), k.slice(start, 66)}, tile);
+        k.store(out, {k.slice(2, 6), k.slice(start, 66)}, tile, mask);
+        test.check();
+    }
+}
+
+TEST(Machine, GathersScattersAndAtomics) {
+    Agreement test({4});
+    Kernel& k = test.k;
+    ir::Builder& b = k.b;
+    const Value table = test.array(DType::f32, {9, 6});
+    const Value rows = test.load_all(test.array(DType::i32, {5, 1}));
+    const Value columns = test.load_all(test.array(DType::i64, {1, 7}));
+    const Value picked = k.load(table, {IndexOperand::tile(rows), IndexOperand::tile(columns)});
+    const Value bins = test.array(DType::i32, {10});
+    const Value counts = test.array(DType::f32, {10});
+    const Value flat = b.reshape(rows, {5});
+    b.atomic(Op::atomic_add, bins, std::vector{IndexOperand::tile(flat)}, flat);
+    b.atomic(Op::atomic_max, bins, std::vector{IndexOperand::tile(flat)}, flat);
+    b.atomic(Op::atomic_add, counts, std::vector{IndexOperand::tile(flat)},
+             b.constant({DType::f32, {5}}, 0.1));
+    const Value out = test.array(DType::f32, {4, 5, 7});
+    k.store(out, {IndexOperand::scalar(b.program_id(0)), k.slice(0, 5), k.slice(0, 7)}, picked);
+    const Value target = test.array(DType::f32, {12, 6});
+    k.store(target, {IndexOperand::tile(flat), k.slice(0, 6)},
+            k.load(table, {IndexOperand::tile(flat), k.slice(0, 6)}));
+    test.check();
+}
+
+TEST(Machine, CarriesOfLoopsAndBranches) {
+    Agreement test({3});
+    Kernel& k = test.k;
+    ir::Builder& b = k.b;
+    const Value x = test.load_all(test.array(DType::f32, {6, 66}));
+    const Value y = test.load_all(test.array(DType::f32, {6, 66}));
+    const Value out = test.array(DType::f32, {3, 2, 6, 66});
+    const Value p = b.program_id(0);
+    const Value init[] = {x, y, k.index(0)};
+    // The carries change places in every turn.
+    const auto swapped = b.for_loop(k.index(0), b.binary(Op::add, p, k.index(1)), k.index(1), init,
+                                    [&](Value iv, std::span<const Value> c) {
+                                        const Value next =
+                                            b.binary(Op::add, c[0], b.binary(Op::mul, c[1], y));
+                                        return std::vector{c[1], next, b.binary(Op::add, c[2], iv)};
+                                    });
+    const auto chosen = b.if_else(
+        b.binary(Op::eq, swapped[2], k.index(1)), [&] { return std::vector{swapped[0]}; },
+        [&] { return std::vector{b.binary(Op::mul, swapped[0], swapped[1])}; });
+    const auto halved = b.while_loop(
+        std::vector{chosen[0], k.index(9)},
+        [&](std::span<const Value> c) { return b.binary(Op::gt, c[1], p); },
+        [&](std::span<const Value> c) {
+            const Value half = b.constant({DType::f32, {6, 66}}, 0.5);
+            return std::vector{b.binary(Op::mul, c[0], half), b.binary(Op::sub, c[1], k.index(2))};
+        });
+    for (int i = 0; i < 2; ++i) {
+        k.store(out, {IndexOperand::scalar(p), k.at(i), k.slice(0, 6), k.slice(0, 66)},
+                i ? swapped[1] : halved[0]);
+    }
+    test.check(1e-5);
+}
+
+TEST(Machine, ScratchIsPrivateToAProgram) {
+    Agreement test({5});
+    Kernel& k = test.k;
+    const Value scratch = k.scratch("scratch", DType::f32, {4, 70});
+    const Value x = test.array(DType::f32, {5, 4, 70});
+    const Value out = test.array(DType::f32, {5, 70, 4});
+    const Value p = k.b.program_id(0);
+    const Value tile = k.load(x, {IndexOperand::scalar(p), k.slice(0, 4), k.slice(0, 70)});
+    k.store(scratch, {k.slice(0, 4), k.slice(0, 70)}, tile);
+    k.store(scratch, {k.at(1), k.slice(3, 10)}, k.load(scratch, {k.at(2), k.slice(5, 10)}));
+    const int swap[] = {1, 0};
+    k.store(out, {IndexOperand::scalar(p), k.slice(0, 70), k.slice(0, 4)},
+            k.b.transpose(k.load(scratch, {k.slice(0, 4), k.slice(0, 70)}), swap));
+    test.check();
+}
+
+TEST(Machine, RefusesWrongArguments) {
+    Kernel k("kernel", {2});
+    k.ref("x", DType::f32, {4});
+    const auto program = compile(k.done());
+    EXPECT_THROW(run(*program, arguments({}, {2})), UserError);
+    Array<float> wrong(std::vector<float>(5));
+    EXPECT_THROW(run(*program, arguments({wrong.argument()}, {2})), UserError);
+    Array<float> right(std::vector<float>(4));
+    EXPECT_THROW(run(*program, arguments({right.argument()}, {3})), UserError);
+    EXPECT_THROW(set_num_threads(-1), UserError);
+}
+
+}  // namespace
+}  // namespace tilewright::cpu
