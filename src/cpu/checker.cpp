@@ -205,6 +205,11 @@ void Checker::require_defined(Poison poison, const ir::Instruction& instruction,
     if (poison != 0) fail_undefined(poison, fmt::format("{}{}", use, at(instruction.location)));
 }
 
+void Checker::bad_step(const ir::Instruction& loop, std::int64_t step) const {
+    fail(fmt::format("expected the for_loop{} to have step > 0 but got {}", at(loop.location),
+                     step));
+}
+
 void Checker::debug_check(const ir::Instruction& instruction, const TileValue& condition) const {
     for (std::size_t i = 0; i < condition.bits.size(); ++i) {
         // Padding is no data: an undefined element is reported where it reaches a result.
@@ -247,21 +252,12 @@ void Checker::visit_cells(const Memory& memory, const Lanes::Lane& lane, Visitor
     }
 }
 
-/// Remembers who touched; `second` holds any program but the first, so that another program always
-/// finds one that is not itself.
-void Checker::remember(Touch& first, Touch& second, std::uint32_t site) const {
-    const Touch now{program_, site};
-    if (first.program < 0) {
-        first = now;
-    } else if (first.program != program_ && second.program < 0) {
-        second = now;
-    }
+bool Checker::by_other_program(const Touch& touch) const {
+    return touch.program >= 0 && touch.program != program_;
 }
 
-const Checker::Touch* Checker::other_program(const Touch& first, const Touch& second) const {
-    if (first.program >= 0 && first.program != program_) return &first;
-    if (second.program >= 0 && second.program != program_) return &second;
-    return nullptr;
+void Checker::remember(Touch& first, std::uint32_t site) const {
+    if (first.program < 0) first = {program_, site};
 }
 
 Poison Checker::read(Access& access, std::int64_t number, const Lanes::Lane& lane) {
@@ -273,15 +269,12 @@ Poison Checker::read(Access& access, std::int64_t number, const Lanes::Lane& lan
     Poison poison = 0;
     visit_cells(memory, lane, [&](Cell& cell) {
         if (options_.races) {
-            const Touch none;
-            if (const Touch* writer = other_program(cell.writer, none)) {
-                fail_race(access, lane, "reads", *writer, "wrote");
-            }
-            if (const Touch* atomic = other_program(cell.atomic, cell.second_atomic)) {
-                fail_race(access, lane, "reads", *atomic, "updated");
-            }
+            if (by_other_program(cell.writer))
+                fail_race(access, lane, "reads", cell.writer, "wrote");
+            if (by_other_program(cell.atomic))
+                fail_race(access, lane, "reads", cell.atomic, "updated");
         }
-        remember(cell.reader, cell.second_reader, access.site);
+        remember(cell.reader, access.site);
         const bool defined = cell.writer.program >= 0 || cell.atomic.program >= 0;
         if (!defined && is_output(memory)) poison = poisoned(access, number);
     });
@@ -300,18 +293,14 @@ void Checker::write(const Access& access, Memory& memory, const Lanes::Lane& lan
     }
     visit_cells(memory, lane, [&](Cell& cell) {
         if (options_.races) {
-            const Touch none;
-            if (const Touch* writer = other_program(cell.writer, none)) {
-                fail_race(access, lane, "writes", *writer, "wrote");
-            }
-            if (const Touch* reader = other_program(cell.reader, cell.second_reader)) {
-                fail_race(access, lane, "writes", *reader, "read");
-            }
-            if (const Touch* atomic = other_program(cell.atomic, cell.second_atomic)) {
-                fail_race(access, lane, "writes", *atomic, "updated");
-            }
+            if (by_other_program(cell.writer))
+                fail_race(access, lane, "writes", cell.writer, "wrote");
+            if (by_other_program(cell.reader))
+                fail_race(access, lane, "writes", cell.reader, "read");
+            if (by_other_program(cell.atomic))
+                fail_race(access, lane, "writes", cell.atomic, "updated");
         }
-        cell.writer = {program_, access.site};
+        remember(cell.writer, access.site);
     });
 }
 
@@ -330,19 +319,16 @@ void Checker::atomic(Access& access, Memory& memory, std::int64_t number, const 
     }
     visit_cells(memory, lane, [&](Cell& cell) {
         if (options_.races) {
-            const Touch none;
-            if (const Touch* writer = other_program(cell.writer, none)) {
-                fail_race(access, lane, "updates", *writer, "wrote");
-            }
-            if (const Touch* reader = other_program(cell.reader, cell.second_reader)) {
-                fail_race(access, lane, "updates", *reader, "read");
-            }
+            if (by_other_program(cell.writer))
+                fail_race(access, lane, "updates", cell.writer, "wrote");
+            if (by_other_program(cell.reader))
+                fail_race(access, lane, "updates", cell.reader, "read");
         }
         const bool defined = cell.writer.program >= 0 || cell.atomic.program >= 0;
         if (!defined && is_output(memory) && access.instruction->op != ir::Op::atomic_xchg) {
             fail_undefined(poisoned(access, number), use());
         }
-        remember(cell.atomic, cell.second_atomic, access.site);
+        remember(cell.atomic, access.site);
     });
 }
 

@@ -52,6 +52,7 @@ class Checker {
     /// Throws when a value that decides control flow is undefined; `use` names it.
     void require_defined(Poison poison, const ir::Instruction& instruction,
                          std::string_view use) const;
+    [[noreturn]] void bad_step(const ir::Instruction& loop, std::int64_t step) const;
     void debug_check(const ir::Instruction& instruction, const TileValue& condition) const;
 
     /// What an undefined element of this dtype holds: NaN, or bytes of 0xAA.
@@ -65,9 +66,10 @@ class Checker {
         std::int64_t program = -1;
         std::uint32_t site = 0;
     };
-    /// What happened to one element: enough touches to find one by any other program.
+    /// The first touches of one element. Programs run one after the other: if the running program
+    /// made the first, no other can have touched it.
     struct Cell {
-        Touch writer, reader, second_reader, atomic, second_atomic;
+        Touch writer, reader, atomic;
     };
     /// Overlapping arrays of the caller share one region, so that aliased Refs see each other.
     struct Region {
@@ -87,8 +89,8 @@ class Checker {
     void make_regions();
     template <typename Visitor>
     void visit_cells(const Memory& memory, const Lanes::Lane& lane, Visitor&& visit);
-    void remember(Touch& first, Touch& second, std::uint32_t site) const;
-    const Touch* other_program(const Touch& first, const Touch& second) const;
+    void remember(Touch& first, std::uint32_t site) const;
+    bool by_other_program(const Touch& touch) const;
     Poison poisoned(Access& access, std::int64_t lane);
     bool is_output(const Memory& memory) const;
 

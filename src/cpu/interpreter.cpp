@@ -263,14 +263,14 @@ void Interpreter::for_loop(const Instruction& instruction, Frame& frame) {
     const std::int64_t low = frame.tile(operands[0]).scalar();
     const std::int64_t high = frame.tile(operands[1]).scalar();
     const std::int64_t step = frame.tile(operands[2]).scalar();
-    if (step <= 0) user_error("for_loop", "expected step > 0 but got {}", step);
+    if (checker_ && step <= 0) checker_->bad_step(instruction, step);
 
     const ir::Block& body = instruction.blocks[0];
     const Value iv = body.arguments[0];
     const std::span<const Value> carries = std::span(body.arguments).subspan(1);
     assign(operands.subspan(3), carries, frame);
     std::int64_t i = low;
-    while (i < high) {
+    while (step > 0 && i < high) {
         frame.tile(iv).reset(frame.function->type(iv));
         frame.tile(iv).bits[0] = static_cast<std::uint64_t>(i);
         run_block(body, frame);

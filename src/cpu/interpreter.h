@@ -24,8 +24,9 @@ struct CheckOptions {
 /// arguments do not fit the kernel.
 void interpret(const ir::Function& kernel, const ir::Arguments& arguments);
 
-/// The same with checks (docs/checked_mode.md). Throws UserError naming the kernel, the program,
-/// the Ref, the index and the user's source line of the first violation.
+/// The same with checks (docs/checked_mode.md), for kernels as built, before any pass. Throws
+/// UserError naming the kernel, the program, the Ref, the index and the user's source line of the
+/// first violation.
 void interpret_checked(const ir::Function& kernel, const ir::Arguments& arguments,
                        const CheckOptions& options = {});
 

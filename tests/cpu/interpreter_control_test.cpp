@@ -77,19 +77,27 @@ TEST(InterpreterControl, ForLoopThatNeverRunsGivesItsInitialValues) {
     EXPECT_THAT(out.data, ElementsAre(5));
 }
 
-TEST(InterpreterControl, ForLoopRefusesAStepThatIsNotPositive) {
-    Kernel k;
-    const Value x = k.ref("x", DType::i64, {1});
+TEST(InterpreterControl, ForLoopWithoutAPositiveStepDoesNotRun) {
+    Kernel k("stuck");
+    const Value x = k.ref("x", DType::i64, {2});
     const Value step = k.load(x, {k.at(0)});
-    k.b.for_loop(k.index(0), k.index(3), step, {},
-                 [](Value, std::span<const Value>) { return std::vector<Value>{}; });
-    Array<std::int64_t> in({0});
+    const Value init[] = {k.index(5)};
+    k.line(4);
+    const auto results =
+        k.b.for_loop(k.index(0), k.index(3), step, init,
+                     [](Value iv, std::span<const Value>) { return std::vector<Value>{iv}; });
+    k.store(x, {k.at(1)}, results[0]);
+    Array<std::int64_t> in({-1, 0});
     const ir::Function& kernel = k.done();
+    interpret(kernel, arguments({in.argument()}));
+    EXPECT_THAT(in.data, ElementsAre(-1, 5));
     try {
-        interpret(kernel, arguments({in.argument()}));
+        interpret_checked(kernel, arguments({in.argument()}));
         FAIL() << "no error";
     } catch (const UserError& error) {
-        EXPECT_STREQ(error.what(), "[for_loop] expected step > 0 but got 0");
+        EXPECT_STREQ(error.what(),
+                     "[interpret_checked] kernel stuck, program (): expected the for_loop at "
+                     "kernel.cpp:4 to have step > 0 but got -1");
     }
 }
 

@@ -31,6 +31,7 @@ std::vector<Out> apply(DType dtype, const std::vector<std::int64_t>& shape, std:
     for (std::int64_t extent : shape) from.push_back(k.slice(0, extent));
     const Value result = body(k.b, k.load(x, from));
     const Type type = k.b.type(result);
+    EXPECT_EQ(static_cast<std::size_t>(size_of(type.dtype)), sizeof(Out));
     const std::vector<std::int64_t> extents(type.shape.dims().begin(), type.shape.dims().end());
     for (std::int64_t extent : extents) to.push_back(k.slice(0, extent));
     k.store(k.ref("y", type.dtype, extents), to, result);
@@ -231,14 +232,17 @@ TEST(InterpreterOps, NarrowDotsGiveF32) {
     EXPECT_EQ(product[0], 512 * 1.0078125F * 1.0078125F);
 }
 
-TEST(InterpreterOps, IntegerDotsWrap) {
-    const auto product =
-        apply<std::int8_t, std::int8_t>(DType::i8, {1, 2}, {100, 100}, [](ir::Builder& b, Value x) {
-            ir::DotAttributes attributes;
-            attributes.transpose_b = true;
-            return b.dot(x, x, {}, attributes);
-        });
-    EXPECT_THAT(product, ElementsAre(static_cast<std::int8_t>(20000)));
+TEST(InterpreterOps, IntegerDots) {
+    const auto square = [](ir::Builder& b, Value x) {
+        ir::DotAttributes attributes;
+        attributes.transpose_b = true;
+        return b.dot(x, x, {}, attributes);
+    };
+    // 8-bit operands accumulate in i32, others wrap in their own dtype.
+    EXPECT_THAT((apply<std::int32_t, std::int8_t>(DType::i8, {1, 2}, {100, -100}, square)),
+                ElementsAre(20000));
+    EXPECT_THAT((apply<std::int16_t, std::int16_t>(DType::i16, {1, 2}, {200, 200}, square)),
+                ElementsAre(static_cast<std::int16_t>(80000)));
 }
 
 TEST(InterpreterOps, RandomBits) {

@@ -130,7 +130,7 @@ TEST(Scalar, NarrowFloatsRoundPerOp) {
 TEST(Scalar, ArgReductionTakesTheFirst) {
     const std::vector<float> x = {1, 5, 5, 2, kNan, kNan};
     float best = 0;
-    std::int64_t index = -1;
+    std::int32_t index = -1;
     Strip strip;
     strip.rows = 1;
     strip.lanes = 4;

@@ -5,6 +5,8 @@
 #include <string>
 
 #include "cpu/simd/scalar.h"
+#include "cpu/simd/vector.h"
+#include "hwy/targets.h"
 #include "support/check.h"
 
 namespace tilewright::cpu {
@@ -28,6 +30,38 @@ const Kernels& scalar_kernels() {
     return table;
 }
 
+// The table of a vector target: its kernels where it has them, the scalar ones elsewhere.
+template <Target target>
+Kernels vector_kernels(std::string_view name, int vector_bytes) {
+    Kernels k = scalar_kernels();
+    k.name = name;
+    k.vector_bytes = vector_bytes;
+    k.gemm_f32 = vector_gemm_f32(target);
+    k.gemm_f64 = vector_gemm_f64(target);
+    return k;
+}
+
+std::vector<const Kernels*> find_available() {
+    std::vector<const Kernels*> tables;
+#if !TILEWRIGHT_SCALAR
+    const std::int64_t supported = hwy::SupportedTargets();
+    if ((supported & HWY_AVX3) != 0) {
+        static const Kernels table = vector_kernels<Target::avx512>("avx512", 64);
+        tables.push_back(&table);
+    }
+    if ((supported & HWY_AVX2) != 0) {
+        static const Kernels table = vector_kernels<Target::avx2>("avx2", 32);
+        tables.push_back(&table);
+    }
+    if ((supported & HWY_NEON) != 0) {
+        static const Kernels table = vector_kernels<Target::neon>("neon", 16);
+        tables.push_back(&table);
+    }
+#endif
+    tables.push_back(&scalar_kernels());
+    return tables;
+}
+
 const Kernels& choose() {
     const char* wanted = std::getenv("TILEWRIGHT_TARGET");
     if (wanted == nullptr || *wanted == '\0') return *available_kernels().front();
@@ -43,7 +77,7 @@ const Kernels& choose() {
 }  // namespace
 
 const std::vector<const Kernels*>& available_kernels() {
-    static const std::vector<const Kernels*> tables = {&scalar_kernels()};
+    static const std::vector<const Kernels*> tables = find_available();
     return tables;
 }
 

@@ -107,7 +107,7 @@ struct Kernels {
     /// that depends on `lanes` alone.
     StripFunction (*reduce_lanes)(ir::Reduction kind, DType dtype) = nullptr;
     /// argmax and argmin over rows: out[l] is the best value so far (dtype of the input),
-    /// accumulator [l] its index (i64), negative while there is none. Row r has index immediate[0]
+    /// accumulator [l] its index (i32), negative while there is none. Row r has index immediate[0]
     /// + r. The first of equal values wins; NaN beats every number.
     StripFunction (*arg_reduce_rows)(ir::Reduction kind, DType dtype) = nullptr;
     /// The same over the lanes of each row: results of row r lie at r * out_row_stride of out and

@@ -71,7 +71,7 @@ bool beats(T x, T best) {
 template <bool maximum, DType dtype, bool over_rows>
 void arg_reduce(const Strip& s) {
     auto* best = static_cast<typename Element<dtype>::Storage*>(s.out);
-    auto* index = static_cast<std::int64_t*>(s.accumulator);
+    auto* index = static_cast<std::int32_t*>(s.accumulator);
     const auto first = static_cast<std::int64_t>(s.immediate[0]);
     for (std::int64_t row = 0; row < s.rows; ++row) {
         for (std::int64_t lane = 0; lane < s.lanes; ++lane) {
@@ -79,7 +79,7 @@ void arg_reduce(const Strip& s) {
             const auto x = load_element<dtype>(s.in[0], row, lane);
             if (index[slot] < 0 || beats<maximum>(x, Element<dtype>::load(best[slot]))) {
                 best[slot] = Element<dtype>::store(x);
-                index[slot] = first + (over_rows ? row : lane);
+                index[slot] = static_cast<std::int32_t>(first + (over_rows ? row : lane));
             }
         }
     }

@@ -144,24 +144,11 @@ T integer_rem(T a, T b) {
     return static_cast<T>(a % b);
 }
 
-/// Python's float `%`: the sign of the divisor, also for a zero result.
+/// The remainder, plus the divisor where their signs differ.
 template <typename T>
 T float_floormod(T a, T b) {
     const T r = std::fmod(a, b);
-    if (r == T{0}) return std::copysign(T{0}, b);
-    return (r < T{0}) != (b < T{0}) ? r + b : r;
-}
-
-/// Python's float `//`: consistent with floormod; a zero divisor divides.
-template <typename T>
-T float_floordiv(T a, T b) {
-    if (b == T{0}) return a / b;
-    const T r = std::fmod(a, b);
-    T quotient = (a - r) / b;
-    if (r != T{0} && (r < T{0}) != (b < T{0})) quotient -= T{1};
-    if (quotient == T{0}) return std::copysign(T{0}, a / b);
-    const T down = std::floor(quotient);
-    return quotient - down > T{0.5} ? down + T{1} : down;
+    return r != T{0} && (r < T{0}) != (b < T{0}) ? r + b : r;
 }
 
 /// Two operands of one type, result of that type.
@@ -214,7 +201,7 @@ T apply(T a, T b) {
             return integer_rem(a, b);
     } else if constexpr (op == floordiv) {
         if constexpr (kFloat)
-            return float_floordiv(a, b);
+            return std::floor(a / b);
         else if (b != T{0} && integer_rem(a, b) != T{0} && (a < T{0}) != (b < T{0}))
             return static_cast<T>(integer_div(a, b) - 1);
         else

@@ -1,0 +1,26 @@
+// The kernels written once in Highway and compiled per instruction set, looked up by target.
+#pragma once
+
+#include "cpu/simd/kernels.h"
+
+namespace tilewright::cpu {
+
+/// Instruction sets that the vector sources are compiled for.
+enum class Target : std::uint8_t { avx2, avx512, neon };
+
+// Each returns nullptr where the scalar function has to serve.
+StripFunction vector_unary(Target target, ir::Op op, DType in, DType out, bool approx);
+StripFunction vector_binary(Target target, ir::Op op, DType in, DType out);
+StripFunction vector_ternary(Target target, ir::Op op, DType in, DType out);
+StripFunction vector_cast(Target target, DType in, DType out);
+StripFunction vector_reduce_rows(Target target, ir::Reduction kind, DType dtype);
+StripFunction vector_reduce_lanes(Target target, ir::Reduction kind, DType dtype);
+StripFunction vector_interleave_pairs(Target target, DType in);
+StripFunction vector_transpose(Target target, DType in, DType out);
+
+GemmFunction vector_gemm_f32(Target target);
+GemmFunction vector_gemm_f64(Target target);
+
+const Superinstructions* vector_superinstructions(Target target);
+
+}  // namespace tilewright::cpu
