@@ -1,0 +1,18 @@
+// Dead code elimination.
+#pragma once
+
+#include "ir/function.h"
+
+namespace tilewright::ir {
+
+struct DceReport {
+    int instructions = 0;  ///< removed
+    int carries = 0;       ///< loop carries and branch results removed
+    bool changed() const { return instructions + carries > 0; }
+};
+
+/// Removes instructions whose results nobody uses and that write nothing, and loop carries that
+/// only feed themselves. Front ends and other passes then need not care what they leave behind.
+DceReport dce(Function& function);
+
+}  // namespace tilewright::ir
