@@ -139,6 +139,10 @@ class Call {
     std::shared_ptr<detail::CallState> state_;
 };
 
+/// Puts every call into the checked mode, as TILEWRIGHT_CHECKED=1 in the environment does.
+void set_checked(bool on);
+bool checked();
+
 /// Binds a kernel to a grid and block specs.
 Call call(Kernel kernel, CallOptions options);
 

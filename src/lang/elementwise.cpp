@@ -143,13 +143,13 @@ Tile operator<<(Operand a, Operand b) {
 Tile operator>>(Operand a, Operand b) {
     return binary(Op::shift_right, "shift_right", a, b);
 }
-Tile operator&&(Operand a, Operand b) {
+Tile detail::logical_and(Operand a, Operand b) {
     return logical(Op::bitwise_and, "&&", a, b);
 }
-Tile operator||(Operand a, Operand b) {
+Tile detail::logical_or(Operand a, Operand b) {
     return logical(Op::bitwise_or, "||", a, b);
 }
-Tile operator!(Operand a) {
+Tile detail::logical_not(Operand a) {
     return traced("!", a, [&](Tracer& tracer) {
         if (tracer.dtype(a) != boolean) {
             user_error("!", "expected a bool operand but got {}", name(tracer.dtype(a)));

@@ -41,6 +41,12 @@ DType accumulated(DType dtype) {
     return dtype == u8 || dtype == u16 ? u32 : dtype;
 }
 
+/// Dtype in which a dot accumulates, also its result's.
+DType dot_result(DType dtype) {
+    if (is_float(dtype)) return size_of(dtype) < 4 ? f32 : dtype;
+    return size_of(dtype) == 1 ? i32 : dtype;
+}
+
 bool accumulates(Reduction kind) {
     return kind == Reduction::sum || kind == Reduction::prod;
 }
@@ -244,8 +250,7 @@ Tile dot(Operand a, Operand b, DotOptions options) {
         ir::Value acc;
         if (options.acc) {
             acc = tracer.use(*options.acc);
-            const DType wide = is_float(dtype) && size_of(dtype) < 4 ? f32 : dtype;
-            acc = tracer.builder().cast(acc, wide);
+            acc = tracer.builder().cast(acc, dot_result(dtype));
         }
         ir::DotAttributes attributes{options.trans_a, options.trans_b,
                                      static_cast<ir::Precision>(options.precision)};

@@ -55,14 +55,16 @@ class Tracer {
     Ref add_view(View view);
     const View& view(const Ref& ref) const { return views_.at(ref.id()); }
 
-    /// Runs emit() with the user's line; UserErrors come out with that line appended.
+    /// Runs emit() with the user's line (the last known one where the location is empty, as C++'s
+    /// logical operators leave it); UserErrors come out with that line appended.
     template <typename Emit>
     auto at(const std::source_location& location, Emit&& emit) {
-        builder_.set_location({location.file_name(), static_cast<int>(location.line())});
+        if (location.line() != 0) location_ = location;
+        builder_.set_location({location_.file_name(), static_cast<int>(location_.line())});
         try {
             return emit();
         } catch (const UserError& error) {
-            rethrow_with_line(error, location);
+            rethrow_with_line(error, location_);
         }
     }
 
@@ -117,6 +119,7 @@ class Tracer {
     ir::Function function_;
     ir::Builder builder_;
     std::uint32_t id_;
+    std::source_location location_;
     Tracer* outer_;
     std::vector<View> views_;
     std::vector<std::uint32_t> scope_of_;  ///< by value id

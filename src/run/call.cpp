@@ -1,6 +1,11 @@
 // Calls of kernels: checking, tracing once per signature, launching.
 #include <algorithm>
+#include <atomic>
+#include <cstdlib>
+#include <string_view>
 
+#include "ir/print.h"
+#include "ir/verify.h"
 #include "run/call_state.h"
 #include "support/check.h"
 
@@ -81,7 +86,8 @@ CallState::Shapes CallState::shapes(std::span<const Tensor> inputs) const {
         if (size < 0) user_error("vmap", "expected at least one mapped input but got none");
         batch_sizes.push_back(size);
     }
-    Shapes result{options_.grid.extents(inner), options_.out_type.types(inner)};
+    Shapes result{options_.grid.extents(inner), options_.out_type.types(inner),
+                  options_.interpret || checked()};
     for (std::int64_t extent : result.grid) {
         if (extent < 0) {
             user_error("call", "expected grid extents >= 0 for kernel `{}` but got [{}]",
@@ -128,6 +134,7 @@ bool CallState::is_sequential(std::size_t axis) const {
 CallState::Key CallState::key(std::span<const Tensor> inputs, const Shapes& shapes) const {
     Key key;
     key.reserve(8 * (inputs.size() + shapes.outputs.size() + 1));
+    key.push_back(shapes.checked);
     for (std::size_t i = 0; i < inputs.size(); ++i) {
         key.push_back(inputs[i].defined() ? static_cast<std::int64_t>(inputs[i].dtype()) : -1);
         key.push_back(inputs[i].rank());
@@ -214,7 +221,7 @@ lang::Signature CallState::signature(std::span<const Tensor> inputs, const Shape
     }
     signature.hidden_axes = static_cast<int>(batchings_.size());
     signature.hints = {options_.num_warps, options_.num_stages};
-    signature.checked = options_.interpret;
+    signature.checked = shapes.checked;
     return signature;
 }
 
@@ -254,7 +261,9 @@ ir::Function CallState::trace(std::span<const Tensor> inputs) const {
     check_inputs(inputs);
     const Shapes now = shapes(inputs);
     check_aliases(inputs, now);
-    return lang::trace(kernel_, signature(inputs, now));
+    ir::Function function = lang::trace(kernel_, signature(inputs, now));
+    ir::verify(function);
+    return function;
 }
 
 const run::Executable& CallState::executable(std::span<const Tensor> inputs, const Shapes& shapes) {
@@ -266,9 +275,21 @@ const run::Executable& CallState::executable(std::span<const Tensor> inputs, con
         std::rotate(compiled_.begin(), found, found + 1);
         return *compiled_.front()->executable;
     }
-    const auto machine = options_.interpret ? run::Machine::checked : run::Machine::native;
+    ir::Function function = trace(inputs);
+    if (options_.debug) fmt::print(stderr, "{}", ir::print(function));
+    std::vector<bool> undefined;
+    for (const Tensor& input : inputs) {
+        if (input.defined()) undefined.push_back(false);
+    }
+    for (std::size_t o = 0; o < shapes.outputs.size(); ++o) {
+        undefined.push_back(
+            std::none_of(options_.aliases.begin(), options_.aliases.end(),
+                         [&](const Alias& alias) { return alias.output == static_cast<int>(o); }));
+    }
+    const auto machine = shapes.checked ? run::Machine::checked : run::Machine::native;
     auto compiled = std::make_unique<Compiled>(
-        Compiled{std::move(wanted), run::make_executable(trace(inputs), machine)});
+        Compiled{std::move(wanted),
+                 run::make_executable(std::move(function), machine, std::move(undefined))});
     compiled_.insert(compiled_.begin(), std::move(compiled));
     return *compiled_.front()->executable;
 }
@@ -376,6 +397,10 @@ void Call::check_output_count(std::size_t have, std::size_t want) const {
                kernel().name(), want, want == 1 ? "" : "s", have);
 }
 
+std::string Call::ir(const std::vector<Tensor>& inputs) const {
+    return ir::print(state_->trace(inputs));
+}
+
 int Call::num_traces() const {
     return state_->num_traces();
 }
@@ -387,6 +412,25 @@ const Kernel& Call::kernel() const {
 }
 const CallOptions& Call::options() const {
     return state_->options();
+}
+
+namespace {
+
+std::atomic<bool>& checked_flag() {
+    static std::atomic<bool> flag = [] {
+        const char* text = std::getenv("TILEWRIGHT_CHECKED");
+        return text && std::string_view(text) != "" && std::string_view(text) != "0";
+    }();
+    return flag;
+}
+
+}  // namespace
+
+void set_checked(bool on) {
+    checked_flag() = on;
+}
+bool checked() {
+    return checked_flag();
 }
 
 Call call(Kernel kernel, CallOptions options) {

@@ -43,6 +43,7 @@ class CallState {
     struct Shapes {
         std::vector<std::int64_t> grid;
         std::vector<TensorType> outputs;
+        bool checked = false;
     };
 
     Shapes shapes(std::span<const Tensor> inputs) const;

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <memory>
+#include <vector>
 
 #include "ir/function.h"
 #include "ir/launch.h"
@@ -21,6 +22,8 @@ enum class Machine {
     checked,  ///< the reference interpreter with bounds, poison and race checks
 };
 
-std::unique_ptr<Executable> make_executable(ir::Function kernel, Machine machine);
+/// `outputs` says, per global Ref, that the caller does not define its contents.
+std::unique_ptr<Executable> make_executable(ir::Function kernel, Machine machine,
+                                            std::vector<bool> outputs);
 
 }  // namespace tilewright::run

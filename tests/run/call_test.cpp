@@ -1,29 +1,11 @@
 // Calls: grids, block specs, outputs, scratch, aliases, tracing.
-#include <gmock/gmock.h>
-#include <gtest/gtest.h>
-
-#include "tilewright/tilewright.h"
+#include "tests/run/support.h"
 
 namespace tilewright {
 namespace {
 
 namespace tw = tilewright;
 using testing::HasSubstr;
-
-std::string error_of(const std::function<void()>& body) {
-    try {
-        body();
-    } catch (const UserError& error) {
-        return error.what();
-    }
-    return "";
-}
-
-Tensor ramp(Tensor::Dims shape, double scale = 1) {
-    Tensor t = Tensor::empty(f32, {std::max<std::int64_t>(1, Tensor::empty(u8, shape).size())});
-    for (std::int64_t i = 0; i < t.size(); ++i) t.set({i}, scale * static_cast<double>(i % 13 - 6));
-    return t.reshape(shape);
-}
 
 TEST(Call, RunsTheMatmulOfTheGuide) {
     auto matmul = tw::kernel("matmul", [](tw::Ref x, tw::Ref y, tw::Ref z) {
@@ -167,6 +149,59 @@ TEST(Call, GridsMayDependOnTheInputs) {
               });
     EXPECT_EQ(call(ramp({10})).get({9}), 3);
     EXPECT_EQ(call(Tensor::zeros(f32, {0})).size(), 0);
+}
+
+TEST(Call, BadInputsAreNamed) {
+    auto add = tw::kernel("add", {"x", "y", "z"},
+                          [](tw::Ref x, tw::Ref y, tw::Ref z) { z.store(x.load() + y.load()); });
+    auto call = tw::call(add, {.out_type = {{f32, {4}}}});
+    EXPECT_THAT(error_of([&] { call(ramp({4}), ramp({5})); }), HasSubstr("[add]"));
+    EXPECT_THAT(error_of([&] { call(ramp({4}), ramp({4}).to(f64)); }),
+                HasSubstr("expected a value of f32 for `z` but got f64"));
+    EXPECT_THAT(error_of([&] { call(ramp({4})); }), HasSubstr("expected 3 Refs for kernel `add`"));
+    EXPECT_THAT(error_of([&] {
+                    tw::call(add, {.grid = {-1}, .out_type = {{f32, {4}}}})(ramp({4}), ramp({4}));
+                }),
+                HasSubstr("grid extents >= 0"));
+    EXPECT_THAT(
+        error_of([&] {
+            tw::call(add, {.out_type = {{f32, {4}}}, .sequential = {0}})(ramp({4}), ramp({4}));
+        }),
+        HasSubstr("sequential axes of the 0-dimensional grid"));
+}
+
+TEST(Call, PrintsItsIR) {
+    auto call = tw::call(tw::kernel("copy", {"x", "z"}, [](Ref x, Ref z) { z.store(x.load()); }),
+                         {.out_type = {{f32, {4}}}, .name = "renamed"});
+    const std::string text = call.ir({ramp({4})});
+    EXPECT_THAT(text, HasSubstr("func @renamed(%x: ref<f32[4]>, %z: ref<f32[4]>)"));
+    EXPECT_EQ(call.num_traces(), 0);
+}
+
+TEST(Call, StridedInputsWork) {
+    const Tensor wide = ramp({8, 6});
+    const Tensor view = wide.transpose({1, 0}).slice(1, 1, 3, 2);
+    const Tensor sum =
+        run_once([](Ref x, Ref z) { z.store(tw::sum(x.load(), 1)); }, {f32, {6}}, {view});
+    for (std::int64_t i = 0; i < 6; ++i) {
+        EXPECT_EQ(sum.get({i}), wide.get({1, i}) + wide.get({3, i}) + wide.get({5, i}));
+    }
+}
+
+TEST(Call, ElementOffsetsMayOverlap) {
+    auto windows = tw::kernel("windows", [](Ref x, Ref z) { z.store(tw::sum(x.load())); });
+    auto call = tw::call(
+        windows, {
+                     .grid = {6},
+                     .in = {BlockSpec{{tw::element(3)}, [](auto i) { return tw::block(i); }}},
+                     .out = {BlockSpec{{tw::squeezed}, [](auto i) { return tw::block(i); }}},
+                     .out_type = {{f32, {6}}},
+                 });
+    const Tensor x = ramp({8});
+    const Tensor z = call(x);
+    for (std::int64_t i = 0; i < 6; ++i) {
+        EXPECT_EQ(z.get({i}), x.get({i}) + x.get({i + 1}) + x.get({i + 2}));
+    }
 }
 
 TEST(Vmap, AddsAGridAxis) {

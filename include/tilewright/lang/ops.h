@@ -128,7 +128,7 @@ struct DotOptions {
 };
 
 /// Matrix product [m, k] x [k, n] -> [m, n], or batched [b, m, k] x [b, k, n]. f16, bf16 and f8
-/// operands accumulate in f32 and give f32; other dtypes give their own.
+/// operands accumulate in f32 and give f32, i8 and u8 in i32; other dtypes in their own.
 Tile dot(Operand a, Operand b, DotOptions options = {});
 
 // ---- Random numbers: philox4x32-10, the same bits on every device.

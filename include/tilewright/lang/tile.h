@@ -121,9 +121,32 @@ Tile operator^(Operand a, Operand b);
 Tile operator~(Operand a);
 Tile operator<<(Operand a, Operand b);
 Tile operator>>(Operand a, Operand b);  ///< arithmetic for signed dtypes, logical for unsigned
-Tile operator&&(Operand a, Operand b);  ///< bool; both sides are evaluated
-Tile operator||(Operand a, Operand b);
-Tile operator!(Operand a);
+
+namespace detail {
+Tile logical_and(Operand a, Operand b);
+Tile logical_or(Operand a, Operand b);
+Tile logical_not(Operand a);
+
+template <typename A, typename B>
+concept TracedPair =
+    (std::same_as<A, Tile> ||
+     std::same_as<B, Tile>)&&std::convertible_to<A, Operand>&& std::convertible_to<B, Operand>;
+}  // namespace detail
+
+// Templates, so that they are a better match than C++'s own operators on bool. Both sides of && and
+// || are evaluated.
+template <typename A, typename B>
+requires detail::TracedPair<A, B> Tile operator&&(const A& a, const B& b) {
+    return detail::logical_and(Operand(a, {}), Operand(b, {}));
+}
+template <typename A, typename B>
+requires detail::TracedPair<A, B> Tile operator||(const A& a, const B& b) {
+    return detail::logical_or(Operand(a, {}), Operand(b, {}));
+}
+template <std::same_as<Tile> T>
+Tile operator!(const T& a) {
+    return detail::logical_not(Operand(a, {}));
+}
 
 inline Tile& operator+=(Tile& a, Operand b) {
     return a = Operand(a, b.location()) + b;

@@ -1,0 +1,177 @@
+// The autotuner: measures candidate calls once per device and signature, and remembers on disk.
+#include <algorithm>
+#include <chrono>
+#include <exception>
+#include <fstream>
+#include <limits>
+#include <mutex>
+#include <optional>
+#include <thread>
+
+#include "support/check.h"
+#include "support/disk_cache.h"
+#include "tilewright/run.h"
+
+namespace tilewright {
+
+namespace {
+
+using Clock = std::chrono::steady_clock;
+
+/// The CPU's model and its number of threads.
+std::string describe_cpu() {
+    std::string model = "unknown CPU";
+    std::ifstream info("/proc/cpuinfo");
+    for (std::string line; std::getline(info, line);) {
+        const auto colon = line.find(": ");
+        if (line.starts_with("model name") && colon != std::string::npos) {
+            model = line.substr(colon + 2);
+            break;
+        }
+    }
+    return fmt::format("{} x{}", model, std::thread::hardware_concurrency());
+}
+
+std::string signature_of(const std::vector<Tensor>& inputs) {
+    std::string text;
+    for (const Tensor& input : inputs) text += fmt::format("{};", input.type_name());
+    return text;
+}
+
+/// Inputs that a measurement may overwrite are copied.
+std::vector<Tensor> measurable(const Call& call, std::vector<Tensor> inputs) {
+    for (const Alias& alias : call.options().aliases) {
+        Tensor& input = inputs.at(static_cast<std::size_t>(alias.input));
+        input = input.clone();
+    }
+    return inputs;
+}
+
+/// Seconds of one warm run: the smallest of a few, as noise only ever adds.
+double measure(const Call& call, const std::vector<Tensor>& inputs) {
+    constexpr int kRuns = 7;
+    constexpr std::chrono::milliseconds kBudget{200};
+    const std::vector<Tensor> arguments = measurable(call, inputs);
+    call.run(arguments);  // compiles
+    double best = std::numeric_limits<double>::infinity();
+    const auto end = Clock::now() + kBudget;
+    for (int run = 0; run < kRuns && (run == 0 || Clock::now() < end); ++run) {
+        const auto start = Clock::now();
+        call.run(arguments);
+        best = std::min(best, std::chrono::duration<double>(Clock::now() - start).count());
+    }
+    return best;
+}
+
+}  // namespace
+
+std::int64_t Config::operator[](const std::string& name) const {
+    const auto found = values_.find(name);
+    if (found == values_.end()) {
+        user_error("config", "expected a name among {} but got `{}`", to_string(), name);
+    }
+    return found->second;
+}
+
+std::string Config::to_string() const {
+    std::string text;
+    for (const auto& [name, value] : values_) {
+        text += fmt::format("{}{}={}", text.empty() ? "" : ", ", name, value);
+    }
+    return text;
+}
+
+struct Tuned::State {
+    struct Choice {
+        std::size_t config;
+        Call call;
+    };
+
+    std::vector<Config> configs;
+    std::string key;
+    std::function<Call(const Config&)> make;
+    std::mutex mutex;
+    std::map<std::string, std::unique_ptr<Choice>> choices;  ///< by signature
+    int num_measured = 0;
+
+    std::string disk_key(const std::string& signature) const {
+        std::string text = fmt::format("{}\n{}\n{}", describe_cpu(), key, signature);
+        for (const Config& config : configs) text += fmt::format("\n{}", config.to_string());
+        return text;
+    }
+
+    std::size_t index_of(const std::string& config) const {
+        const auto found =
+            std::find_if(configs.begin(), configs.end(),
+                         [&](const Config& candidate) { return candidate.to_string() == config; });
+        return static_cast<std::size_t>(found - configs.begin());
+    }
+
+    Choice choose_by_measuring(const std::vector<Tensor>& inputs) {
+        std::optional<Choice> best;
+        double best_seconds = std::numeric_limits<double>::infinity();
+        std::exception_ptr first_error;
+        for (std::size_t c = 0; c < configs.size(); ++c) {
+            try {
+                Call candidate = make(configs[c]);
+                const double seconds = measure(candidate, inputs);
+                ++num_measured;
+                if (!best || seconds < best_seconds) {
+                    best_seconds = seconds;
+                    best = Choice{c, std::move(candidate)};
+                }
+            } catch (const UserError&) {
+                if (!first_error) first_error = std::current_exception();
+            }
+        }
+        if (!best) std::rethrow_exception(first_error);
+        return *best;
+    }
+
+    const Choice& choice(const std::vector<Tensor>& inputs) {
+        const std::string signature = signature_of(inputs);
+        const std::scoped_lock lock(mutex);
+        auto& known = choices[signature];
+        if (known) return *known;
+        const DiskCache disk(cache_root() / "autotune");
+        const std::string entry = disk_key(signature);
+        if (const auto text = disk.get(entry)) {
+            const std::size_t config = index_of(*text);
+            if (config < configs.size()) {
+                known = std::make_unique<Choice>(Choice{config, make(configs[config])});
+                return *known;
+            }
+            disk.drop(entry);
+        }
+        known = std::make_unique<Choice>(choose_by_measuring(inputs));
+        disk.put(entry, configs[known->config].to_string());
+        return *known;
+    }
+};
+
+Tuned::Tuned(std::vector<Config> configs, std::string key, std::function<Call(const Config&)> make)
+    : state_(std::make_shared<State>()) {
+    if (configs.empty()) user_error("autotune", "expected at least one config but got none");
+    state_->configs = std::move(configs);
+    state_->key = std::move(key);
+    state_->make = std::move(make);
+}
+
+const Call& Tuned::best(const std::vector<Tensor>& inputs) const {
+    return state_->choice(inputs).call;
+}
+
+const Config& Tuned::best_config(const std::vector<Tensor>& inputs) const {
+    return state_->configs[state_->choice(inputs).config];
+}
+
+int Tuned::num_measured() const {
+    const std::scoped_lock lock(state_->mutex);
+    return state_->num_measured;
+}
+
+Autotuner autotune(std::vector<Config> configs, std::string key) {
+    return Autotuner(std::move(configs), std::move(key));
+}
+
+}  // namespace tilewright

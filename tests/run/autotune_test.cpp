@@ -1,0 +1,95 @@
+// The autotuner: measuring, choosing, remembering.
+#include <cstdlib>
+#include <filesystem>
+#include <fstream>
+
+#include "tests/run/support.h"
+
+namespace tilewright {
+namespace {
+
+namespace tw = tilewright;
+using testing::HasSubstr;
+
+/// A cache folder of its own for each test.
+class Autotune : public testing::Test {
+  protected:
+    void SetUp() override {
+        folder_ = std::filesystem::temp_directory_path() /
+                  ("tilewright_autotune_test_" + std::to_string(::getpid()));
+        std::filesystem::remove_all(folder_);
+        ::setenv("TILEWRIGHT_CACHE_DIR", folder_.c_str(), 1);
+    }
+    void TearDown() override {
+        ::unsetenv("TILEWRIGHT_CACHE_DIR");
+        std::filesystem::remove_all(folder_);
+    }
+
+    /// Sums in blocks; the number of blocks decides how long a run takes.
+    Tuned tuned() const {
+        return tw::autotune({{{"block", 1}}, {{"block", 64}}, {{"block", 7}}},
+                            "sum")([](const tw::Config& config) {
+            const std::int64_t block = config["block"];
+            if (block == 7) throw UserError("[test] a candidate that does not fit");
+            auto sum = tw::kernel("sum", [block](Ref x, Ref z) {
+                z.store(tw::for_loop(0, x.shape()[0] / block, 0.0, [&](auto i, auto acc) {
+                    return acc + tw::sum(x.at(tw::ds(i * block, block)).load());
+                }));
+            });
+            return tw::call(sum, {.out_type = {{f32, {}}}});
+        });
+    }
+
+    std::filesystem::path folder_;
+};
+
+TEST_F(Autotune, ChoosesTheFasterAndRemembers) {
+    const Tensor x = Tensor::full(f32, {4096}, 1);
+    const Tuned first = tuned();
+    EXPECT_EQ(first(x).get({}), 4096);
+    EXPECT_EQ(first.best_config({x})["block"], 64);
+    EXPECT_EQ(first.num_measured(), 2);
+    first(x);
+    EXPECT_EQ(first.num_measured(), 2);
+
+    const Tuned second = tuned();
+    EXPECT_EQ(second(x).get({}), 4096);
+    EXPECT_EQ(second.best_config({x})["block"], 64);
+    EXPECT_EQ(second.num_measured(), 0);
+    second(Tensor::full(f32, {128}, 1));
+    EXPECT_EQ(second.num_measured(), 2);
+}
+
+TEST_F(Autotune, MeasuresAgainWhenTheEntryIsDamaged) {
+    const Tensor x = Tensor::full(f32, {4096}, 1);
+    tuned()(x);
+    int damaged = 0;
+    for (const auto& entry : std::filesystem::recursive_directory_iterator(folder_)) {
+        if (!entry.is_regular_file()) continue;
+        std::ofstream(entry.path(), std::ios::trunc) << "garbage";
+        ++damaged;
+    }
+    EXPECT_GE(damaged, 1);
+    const Tuned again = tuned();
+    EXPECT_EQ(again(x).get({}), 4096);
+    EXPECT_EQ(again.num_measured(), 2);
+}
+
+TEST_F(Autotune, ErrorsAreReported) {
+    EXPECT_THAT(error_of([] {
+                    tw::autotune({{{"block", 1}}}, "none")([](const tw::Config&) -> tw::Call {
+                        throw UserError("[test] does not fit");
+                    })(Tensor::zeros(f32, {1}));
+                }),
+                HasSubstr("does not fit"));
+    EXPECT_THAT(error_of([] {
+                    (void)tw::Config{{"block", 1}}["warps"];
+                }),
+                HasSubstr("expected a name among block=1 but got `warps`"));
+    EXPECT_THAT(
+        error_of([] { tw::autotune({}, "empty")([](const tw::Config&) -> tw::Call { throw 0; }); }),
+        HasSubstr("at least one config"));
+}
+
+}  // namespace
+}  // namespace tilewright

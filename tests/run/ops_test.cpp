@@ -1,0 +1,206 @@
+// Values of the language's functions, against plain C++.
+#include <cmath>
+#include <functional>
+
+#include "tests/run/support.h"
+
+namespace tilewright {
+namespace {
+
+namespace tw = tilewright;
+using testing::ElementsAre;
+
+/// Compares f(x) on a few values with `expected`, to a few f32 rounding errors.
+void expect_function(const std::function<Tile(Tile)>& f,
+                     const std::function<double(double)>& expected,
+                     std::vector<float> values = {-2.5f, -1, -0.25f, 0, 0.5f, 1, 3}) {
+    const auto n = static_cast<std::int64_t>(values.size());
+    const Tensor z = run_once([&](Ref x, Ref out) { out.store(f(x.load())); }, {f32, {n}},
+                              {Tensor::from_vector(values, {n})});
+    for (std::int64_t i = 0; i < n; ++i) {
+        const double want = expected(values[static_cast<std::size_t>(i)]);
+        const double error = std::abs(z.get({i}) - want);
+        EXPECT_TRUE(error <= 1e-6 * std::max(1.0, std::abs(want)))
+            << "f(" << values[static_cast<std::size_t>(i)] << ") = " << z.get({i}) << ", not "
+            << want;
+    }
+}
+
+TEST(Elementwise, MatchesTheMathsLibrary) {
+    const std::vector<float> positive{0.125f, 0.5f, 1, 2, 7};
+    expect_function([](Tile x) { return exp(x); }, [](double x) { return std::exp(x); });
+    expect_function([](Tile x) { return exp2(x); }, [](double x) { return std::exp2(x); });
+    expect_function([](Tile x) { return expm1(x); }, [](double x) { return std::expm1(x); });
+    expect_function([](Tile x) { return tanh(x); }, [](double x) { return std::tanh(x); });
+    expect_function([](Tile x) { return erf(x); }, [](double x) { return std::erf(x); });
+    expect_function([](Tile x) { return sin(x); }, [](double x) { return std::sin(x); });
+    expect_function([](Tile x) { return cos(x); }, [](double x) { return std::cos(x); });
+    expect_function([](Tile x) { return log(x); }, [](double x) { return std::log(x); }, positive);
+    expect_function([](Tile x) { return log2(x); }, [](double x) { return std::log2(x); },
+                    positive);
+    expect_function([](Tile x) { return log1p(x); }, [](double x) { return std::log1p(x); },
+                    positive);
+    expect_function([](Tile x) { return sqrt(x); }, [](double x) { return std::sqrt(x); },
+                    positive);
+    expect_function([](Tile x) { return rsqrt(x); }, [](double x) { return 1 / std::sqrt(x); },
+                    positive);
+    expect_function([](Tile x) { return reciprocal(x); }, [](double x) { return 1 / x; }, positive);
+    expect_function([](Tile x) { return pow(x, 2.5); }, [](double x) { return std::pow(x, 2.5); },
+                    positive);
+    expect_function([](Tile x) { return floor(x); }, [](double x) { return std::floor(x); });
+    expect_function([](Tile x) { return ceil(x); }, [](double x) { return std::ceil(x); });
+    expect_function([](Tile x) { return round(x); }, [](double x) { return std::nearbyint(x); });
+    expect_function([](Tile x) { return abs(x); }, [](double x) { return std::abs(x); });
+    expect_function([](Tile x) { return clamp(x, -1, 0.5); },
+                    [](double x) { return std::clamp(x, -1.0, 0.5); });
+    expect_function([](Tile x) { return fma(x, 2, 1); }, [](double x) { return 2 * x + 1; });
+}
+
+TEST(Elementwise, Activations) {
+    expect_function([](Tile x) { return relu(x); }, [](double x) { return std::max(x, 0.0); });
+    expect_function([](Tile x) { return sigmoid(x); },
+                    [](double x) { return 1 / (1 + std::exp(-x)); });
+    expect_function([](Tile x) { return silu(x); },
+                    [](double x) { return x / (1 + std::exp(-x)); });
+    expect_function([](Tile x) { return softplus(x); },
+                    [](double x) { return std::log1p(std::exp(x)); });
+    expect_function([](Tile x) { return gelu(x, false); },
+                    [](double x) { return 0.5 * x * (1 + std::erf(x / std::sqrt(2.0))); });
+    expect_function([](Tile x) { return gelu(x); },
+                    [](double x) {
+                        return 0.5 * x *
+                               (1 + std::tanh(std::sqrt(2 / M_PI) * (x + 0.044715 * x * x * x)));
+                    });
+}
+
+TEST(Integers, DivideAsNamed) {
+    const Tensor x = Tensor::from_vector<int>({7, -7, 7, -7}, {4});
+    const Tensor y = Tensor::from_vector<int>({2, 2, -2, -2}, {4});
+    const auto apply = [&](const std::function<Tile(Tile, Tile)>& f) {
+        return run_once([&](Ref a, Ref b, Ref z) { z.store(f(a.load(), b.load())); }, {i32, {4}},
+                        {x, y})
+            .to_vector<int>();
+    };
+    EXPECT_THAT(apply([](Tile a, Tile b) { return a / b; }), ElementsAre(3, -3, -3, 3));
+    EXPECT_THAT(apply([](Tile a, Tile b) { return a % b; }), ElementsAre(1, -1, 1, -1));
+    EXPECT_THAT(apply([](Tile a, Tile b) { return floordiv(a, b); }), ElementsAre(3, -4, -4, 3));
+    EXPECT_THAT(apply([](Tile a, Tile b) { return floormod(a, b); }), ElementsAre(1, 1, -1, -1));
+    EXPECT_THAT(apply([](Tile a, Tile b) { return cdiv(a, b); }), ElementsAre(4, -3, -3, 4));
+    EXPECT_THAT(apply([](Tile a, Tile b) { return ((a << 1) ^ (b & 3)) | (~a >> 1); }),
+                ElementsAre(-4, -13, -4, -13));
+}
+
+TEST(Logic, WorksOnBool) {
+    const Tensor z = run_once(
+        [](Ref x, Ref out) {
+            const Tile v = x.load();
+            out.store(where((v > 1 && !(v == 3)) || v < 0, v, -100));
+        },
+        {f32, {5}}, {Tensor::from_vector<float>({-2, 0, 2, 3, 4}, {5})});
+    EXPECT_THAT(z.to_vector<int>(), ElementsAre(-2, -100, 2, -100, 4));
+}
+
+TEST(Shapes, MoveElements) {
+    const Tensor z = run_once(
+        [](Ref x, Ref out) {
+            const Tile t = x.load();                                               // [2, 3]
+            const Tile tall = concatenate({transpose(t), reshape(t, {3, 2})}, 0);  // [6, 2]
+            const Tile every_other = slice(tall, {0, 0}, {3, 2}, {2, 1});
+            out.store(every_other + expand_dims(iota(3), 1) * 100);
+        },
+        {f32, {3, 2}}, {Tensor::arange(f32, 6).reshape({2, 3})});
+    EXPECT_THAT(z.to_vector<int>(), ElementsAre(0, 3, 102, 105, 202, 203));
+}
+
+TEST(Reductions, CoverAxesAndKeepdims) {
+    const Tensor x = Tensor::from_vector<float>({3, 1, 2, -4, 9, 0}, {2, 3});
+    const auto rows = [&](const std::function<Tile(Tile)>& f) {
+        return run_once([&](Ref a, Ref z) { z.store(f(a.load()).to(f32)); }, {f32, {2}}, {x})
+            .to_vector<float>();
+    };
+    EXPECT_THAT(rows([](Tile t) { return sum(t, -1); }), ElementsAre(6, 5));
+    EXPECT_THAT(rows([](Tile t) { return prod(t, 1); }), ElementsAre(6, 0));
+    EXPECT_THAT(rows([](Tile t) { return max(t, 1); }), ElementsAre(3, 9));
+    EXPECT_THAT(rows([](Tile t) { return min(t, 1); }), ElementsAre(1, -4));
+    EXPECT_THAT(rows([](Tile t) { return argmax(t, 1); }), ElementsAre(0, 1));
+    EXPECT_THAT(rows([](Tile t) { return argmin(t, 1); }), ElementsAre(1, 0));
+    EXPECT_THAT(rows([](Tile t) { return any(t > 5, 1); }), ElementsAre(0, 1));
+    EXPECT_THAT(rows([](Tile t) { return tw::all(t > 0, 1); }), ElementsAre(1, 0));
+    EXPECT_THAT(rows([](Tile t) { return squeeze(mean(t, 1, true), 1) * 3; }), ElementsAre(6, 5));
+    EXPECT_THAT(rows([](Tile t) { return sum(t > 0, 1); }), ElementsAre(3, 1));
+}
+
+TEST(Scans, RunAlongAnAxis) {
+    const Tensor x = Tensor::from_vector<float>({3, 1, 2, -4}, {4});
+    const auto scanned = [&](const std::function<Tile(Tile)>& f) {
+        return run_once([&](Ref a, Ref z) { z.store(f(a.load())); }, {f32, {4}}, {x})
+            .to_vector<float>();
+    };
+    EXPECT_THAT(scanned([](Tile t) { return cumsum(t); }), ElementsAre(3, 4, 6, 2));
+    EXPECT_THAT(scanned([](Tile t) { return cumsum(t, 0, true); }), ElementsAre(2, -1, -2, -4));
+    EXPECT_THAT(scanned([](Tile t) { return cumprod(t); }), ElementsAre(3, 3, 6, -24));
+    EXPECT_THAT(scanned([](Tile t) { return cummax(t); }), ElementsAre(3, 3, 3, 3));
+    EXPECT_THAT(scanned([](Tile t) { return cummin(t); }), ElementsAre(3, 1, 1, -4));
+}
+
+TEST(Dot, TransposesBatchesAndAccumulates) {
+    const Tensor a = ramp({2, 3, 4}), b = ramp({2, 5, 4});
+    const Tensor z = run_once(
+        [](Ref x, Ref y, Ref out) {
+            out.store(dot(x.load(), y.load(), {.trans_b = true, .acc = ones({2, 3, 5}, f32)}));
+        },
+        {f32, {2, 3, 5}}, {a, b});
+    double want = 1;
+    for (std::int64_t k = 0; k < 4; ++k) want += a.get({{1, 2, k}}) * b.get({{1, 4, k}});
+    EXPECT_EQ(z.get({1, 2, 4}), want);
+}
+
+TEST(Loops, ComputeWhatTheySay) {
+    const Tensor z = run_once(
+        [](Ref out) {
+            out.at(0).store(for_loop(0, 5, 0, [](auto i, auto acc) { return acc + i; }));
+            out.at(1).store(for_loop(1, 8, 3, 0, [](auto i, auto acc) { return acc * 10 + i; }));
+            out.at(2).store(while_loop(
+                constant(1, i64), [](auto v) { return v < 100; }, [](auto v) { return v * 3; }));
+            out.at(3).store(cond(
+                out.at(0).load() == 10, [] { return constant(1, i64); },
+                [] { return constant(2, i64); }));
+            when(out.at(0).load() == 11, [&] { out.at(3).store(77); });
+            const auto [last, ys] = scan(constant(0, i64), iota(4, i64),
+                                         [](auto acc, auto x) { return std::pair(acc + x, acc); });
+            out.at(4).store(last * 100 + sum(ys));
+        },
+        {i64, {5}}, {});
+    EXPECT_THAT(z.to_vector<std::int64_t>(), ElementsAre(10, 147, 243, 1, 604));
+}
+
+TEST(Random, IsUniformAndReproducible) {
+    const auto draw = [](int seed) {
+        return run_once([&](Ref z) { z.store(uniform(seed, iota(1000))); }, {f32, {1000}}, {})
+            .to_vector<float>();
+    };
+    const auto values = draw(7);
+    double mean = 0;
+    for (float v : values) {
+        EXPECT_TRUE(v >= 0 && v < 1);
+        mean += v / 1000.0;
+    }
+    EXPECT_NEAR(mean, 0.5, 0.05);
+    EXPECT_EQ(values, draw(7));
+    EXPECT_NE(values, draw(8));
+}
+
+TEST(Casts, RoundTruncateAndKeepBits) {
+    const Tensor z = run_once(
+        [](Ref x, Ref out) {
+            const Tile t = x.load();
+            out.at(0).store(t.to(i8).to(i32));
+            out.at(1).store(bitcast(t, i32));
+            out.at(2).store((t.to(bf16).to(f32) == t).to(i32));
+        },
+        {i32, {3, 2}}, {Tensor::from_vector<float>({1.75f, 1000.001f}, {2})});
+    EXPECT_THAT(z.to_vector<int>(), ElementsAre(1, 127, 0x3fe00000, 0x447a0010, 1, 0));
+}
+
+}  // namespace
+}  // namespace tilewright
