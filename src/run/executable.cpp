@@ -4,20 +4,27 @@
 #include <utility>
 
 #include "cpu/interpreter.h"
+#include "cpu/machine.h"
+#include "ir/passes/pipeline.h"
 
 namespace tilewright::run {
 
 namespace {
 
-class Interpreted : public Executable {
+/// The CPU tile machine.
+class Native : public Executable {
   public:
-    explicit Interpreted(ir::Function kernel) : kernel_(std::move(kernel)) {}
-    void run(const ir::Arguments& arguments) const override { cpu::interpret(kernel_, arguments); }
+    explicit Native(ir::Function kernel) {
+        ir::optimise(kernel);
+        program_ = cpu::compile(kernel);
+    }
+    void run(const ir::Arguments& arguments) const override { cpu::run(*program_, arguments); }
 
   private:
-    ir::Function kernel_;
+    std::shared_ptr<const cpu::Program> program_;
 };
 
+/// The reference interpreter, which checks every access.
 class Checked : public Executable {
   public:
     Checked(ir::Function kernel, std::vector<bool> outputs) : kernel_(std::move(kernel)) {
@@ -28,7 +35,7 @@ class Checked : public Executable {
     }
 
   private:
-    ir::Function kernel_;
+    ir::Function kernel_;  ///< as traced, so that messages name what the user wrote
     cpu::CheckOptions options_;
 };
 
@@ -39,7 +46,7 @@ std::unique_ptr<Executable> make_executable(ir::Function kernel, Machine machine
     if (machine == Machine::checked) {
         return std::make_unique<Checked>(std::move(kernel), std::move(outputs));
     }
-    return std::make_unique<Interpreted>(std::move(kernel));
+    return std::make_unique<Native>(std::move(kernel));
 }
 
 }  // namespace tilewright::run
