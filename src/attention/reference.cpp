@@ -5,7 +5,7 @@
 #include <cmath>
 #include <limits>
 
-namespace tilewright::attention {
+namespace tilewright::attn {
 namespace {
 
 constexpr double kInfinity = std::numeric_limits<double>::infinity();
@@ -198,4 +198,4 @@ ReferenceGradients reference_backward(const Array& query, const Array& key, cons
                : backward<float>(query, key, value, dout, dlse, options, s, scale);
 }
 
-}  // namespace tilewright::attention
+}  // namespace tilewright::attn

@@ -6,7 +6,7 @@
 
 #include "support/array.h"
 
-namespace tilewright::attention {
+namespace tilewright::attn {
 
 /// Mask value of JAX's Pallas attention module: finite, so that fully masked rows become averages.
 inline constexpr double kFiniteMaskValue = -0.7 * 3.40282346638528859812e38;
@@ -46,4 +46,4 @@ ReferenceGradients reference_backward(const Array& query, const Array& key, cons
                                       const Array& dout, const Array& dlse = {},
                                       const ReferenceOptions& options = {});
 
-}  // namespace tilewright::attention
+}  // namespace tilewright::attn

@@ -45,14 +45,16 @@ ReferenceOutput forward(const ReferenceInput& input, Kind kind) {
         if (input.residual.given())
             for (std::int64_t i = 0; i < n; ++i)
                 x[i] = round_to(x[i] + input.residual(r, i), input.arithmetic);
-        const double mean = kind == Kind::rms_norm || n == 0
-                                ? 0
-                                : sum_of<Accumulator>(n, [&](auto i) { return x[i]; }) / count;
+        const Accumulator mean = static_cast<Accumulator>(
+            kind == Kind::rms_norm || n == 0 ? 0 : sum_of<Accumulator>(n, [&](auto i) {
+                                                       return x[i];
+                                                   }) / count);
         const double squares =
             sum_of<Accumulator>(n, [&](auto i) { return (x[i] - mean) * (x[i] - mean); });
-        const double inverse = 1 / std::sqrt((n == 0 ? 0 : squares / count) + input.eps);
-        result.mean(r) = static_cast<Accumulator>(mean);
-        result.inverse_deviation(r) = static_cast<Accumulator>(inverse);
+        const Accumulator inverse =
+            static_cast<Accumulator>(1 / std::sqrt((n == 0 ? 0 : squares / count) + input.eps));
+        result.mean(r) = mean;
+        result.inverse_deviation(r) = inverse;
         for (std::int64_t i = 0; i < n; ++i) {
             const double normal = round_to((x[i] - mean) * inverse, input.arithmetic);
             const double scaled = round_to(normal * weight_at(input, i), input.arithmetic);
@@ -75,18 +77,20 @@ ReferenceGradients backward(const ReferenceInput& input, const Array& dy, const 
     for (std::int64_t r = 0; r < rows; ++r) {
         const double inverse = saved.inverse_deviation(r);
         const auto normal = [&](std::int64_t i) {
-            return (saved.sum(r, i) - saved.mean(r)) * inverse;
+            return static_cast<Accumulator>((saved.sum(r, i) - saved.mean(r)) * inverse);
         };
         const auto scaled = [&](std::int64_t i) {
-            return round_to(dy(r, i) * weight_at(input, i), input.arithmetic);
+            return static_cast<Accumulator>(dy(r, i) * weight_at(input, i));
         };
         // With g = dy * weight: dx = r (g - mean(g) - normal * mean(g * normal)); RMSNorm has no
         // mean(g).
-        const double mean_g = kind == Kind::rms_norm ? 0 : sum_of<Accumulator>(n, scaled) / count;
-        const double mean_gx =
+        const Accumulator mean_g =
+            kind == Kind::rms_norm ? 0 : sum_of<Accumulator>(n, scaled) / count;
+        const Accumulator mean_gx =
             sum_of<Accumulator>(n, [&](auto i) { return scaled(i) * normal(i); }) / count;
         for (std::int64_t i = 0; i < n; ++i) {
-            const double dx = inverse * (scaled(i) - mean_g - normal(i) * mean_gx);
+            const Accumulator product = normal(i) * mean_gx;
+            const auto dx = static_cast<Accumulator>(inverse * (scaled(i) - mean_g - product));
             result.x(r, i) = round_to(dx + (dsum.given() ? dsum(r, i) : 0), input.arithmetic);
             result.weight(i) = static_cast<Accumulator>(result.weight(i) + dy(r, i) * normal(i));
             result.bias(i) = static_cast<Accumulator>(result.bias(i) + dy(r, i));

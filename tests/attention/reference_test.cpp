@@ -6,7 +6,7 @@
 #include <cmath>
 #include <random>
 
-namespace tilewright::attention {
+namespace tilewright::attn {
 namespace {
 
 Array random_array(std::vector<std::int64_t> shape, unsigned seed) {
@@ -135,4 +135,4 @@ TEST(Reference, ZeroLengthsAndBadShapes) {
 }
 
 }  // namespace
-}  // namespace tilewright::attention
+}  // namespace tilewright::attn

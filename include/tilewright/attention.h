@@ -1,0 +1,59 @@
+// Fused attention, forward and backward, on tensors.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+
+#include "tilewright/tensor.h"
+
+namespace tilewright {
+
+/// Order of the dimensions of query, key, value and their gradients.
+enum class Layout : std::uint8_t {
+    bhsd,  ///< (batch, heads, sequence, head dimension)
+    bshd,  ///< (batch, sequence, heads, head dimension)
+};
+
+/// q - left <= kv <= q + right; -1: unbounded. Positions count from the top left.
+struct Window {
+    std::int64_t left = -1;
+    std::int64_t right = -1;
+    bool operator==(const Window&) const = default;
+};
+
+/// Options of `attention` and `attention_backward`. Several masks given: their intersection.
+struct AttentionOptions {
+    std::optional<double> scale = {};  ///< nullopt: 1 / sqrt(head dimension)
+    bool causal = false;               ///< kv <= q, counted from the top left
+    Window window = {};
+    Tensor segment_ids = {};     ///< (B, L) integers: only equal ids attend to each other
+    Tensor kv_segment_ids = {};  ///< (B, S); left out: segment_ids, which needs L == S
+    Layout layout = Layout::bhsd;
+    bool checked = false;  ///< run in the checked mode: bounds, NaN poison, races. Slow
+};
+
+/// What `attention` gives. A row with nothing to attend: out 0, lse -inf, max_scores -inf.
+struct AttentionOutput {
+    Tensor out;         ///< (B, Hq, L, Ev) in the layout of the query, dtype of the value
+    Tensor lse;         ///< (B, Hq, L), natural log; f32, or f64 for f64 inputs
+    Tensor max_scores;  ///< (B, Hq, L), of scaled scores
+};
+
+struct AttentionGradients {
+    Tensor query, key, value;  ///< shapes, dtypes and layout of the inputs
+};
+
+/// softmax(mask(scale * Q K^T)) V. query (B, Hq, L, E), key (B, Hkv, S, E), value (B, Hkv, S, Ev),
+/// all of f32, f64, f16 or bf16, any strides and any lengths; Hq is a multiple of Hkv, query head h
+/// reads kv head h / (Hq / Hkv). UserError when something does not fit.
+AttentionOutput attention(const Tensor& query, const Tensor& key, const Tensor& value,
+                          const AttentionOptions& options = {});
+
+/// Gradients of query, key and value from that of the output (B, Hq, L, Ev) and, optionally, of lse
+/// (B, Hq, L). `forward` is what `attention` gave for the same arguments. Deterministic.
+AttentionGradients attention_backward(const Tensor& query, const Tensor& key, const Tensor& value,
+                                      const AttentionOutput& forward, const Tensor& dout,
+                                      const AttentionOptions& options = {},
+                                      const Tensor& dlse = {});
+
+}  // namespace tilewright

@@ -1,0 +1,48 @@
+// RMSNorm and LayerNorm, forward and backward, on tensors.
+#pragma once
+
+#include "tilewright/tensor.h"
+
+namespace tilewright {
+
+/// Options of the norms.
+struct NormOptions {
+    double eps = 1e-5;
+    Tensor residual = {};  ///< shape and dtype of x; the norm is taken of x + residual
+    bool checked = false;  ///< run in the checked mode: bounds, NaN poison, races. Slow
+};
+
+/// What a norm gives. `rows` stands for the dimensions of x that are not normalised.
+struct NormOutput {
+    Tensor y;                  ///< shape of x, in the weight's dtype (x's without a weight)
+    Tensor sum;                ///< x + residual in x's dtype; x itself without a residual
+    Tensor inverse_deviation;  ///< (rows), 1 / sqrt(variance + eps); f32, or f64 for f64 x
+    Tensor mean;               ///< (rows), likewise; layer_norm only
+};
+
+struct NormGradients {
+    Tensor x;       ///< in x's dtype; the gradient of the residual is the same
+    Tensor weight;  ///< in the weight's dtype; undefined without a weight
+    Tensor bias;    ///< likewise; layer_norm only
+};
+
+/// y = x / sqrt(mean(x^2) + eps) * weight over all dimensions of the weight, which are the last
+/// ones of x; over the last one without a weight. Floats of any dtypes and strides, rows of any
+/// length.
+NormOutput rms_norm(const Tensor& x, const Tensor& weight = {}, const NormOptions& options = {});
+
+/// y = (x - mean) / sqrt(variance + eps) * weight + bias. A bias has the shape of the weight.
+NormOutput layer_norm(const Tensor& x, const Tensor& weight = {}, const Tensor& bias = {},
+                      const NormOptions& options = {});
+
+/// Gradients for dy (shape and dtype of y). `forward` is what rms_norm gave; `dsum`, if given, is
+/// the gradient of its `sum`. Deterministic: the weight's gradient is summed in a fixed order.
+NormGradients rms_norm_backward(const NormOutput& forward, const Tensor& weight, const Tensor& dy,
+                                const Tensor& dsum = {}, const NormOptions& options = {});
+
+/// The same for layer_norm.
+NormGradients layer_norm_backward(const NormOutput& forward, const Tensor& weight,
+                                  const Tensor& bias, const Tensor& dy, const Tensor& dsum = {},
+                                  const NormOptions& options = {});
+
+}  // namespace tilewright

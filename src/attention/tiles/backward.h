@@ -1,0 +1,24 @@
+// Attention backward as tile programs: delta, the five GEMMs, and the sum of the parts of dQ.
+#pragma once
+
+#include "attention/tiles/options.h"
+#include "tilewright/run.h"
+
+namespace tilewright::attn::tiles {
+
+/// Inputs: out and dout (B, Hq, L, Ev), lse (B, Hq, L), dlse (B, Hq, L) or absent. Outputs (B, Hq,
+/// L), f32 or f64: log2 of the softmax's denominator (+inf for a row with nothing to attend, so
+/// that its probabilities are 0) and delta = sum(out * dout) - dlse.
+Call backward_preprocess(const Options& options, bool dlse);
+
+/// One program per (batch, kv head, split) walks over its kv blocks; for each it walks over the
+/// query blocks of all heads of the group: dK and dV stay in the program, dQ is added to the
+/// split's part. Inputs: query, key, value, dout, log2 denominator, delta, segment ids (B, L) and
+/// (B, S) or both absent. Outputs: the parts of dQ (splits, B, Hq, L, E), unscaled, f32 or f64; dK
+/// and dV in the inputs' dtypes. The order of every sum is fixed.
+Call backward(const Options& options, bool segments, std::int64_t splits);
+
+/// dQ (B, Hq, L, E) = scale * sum of the parts, in order, in `dtype`.
+Call sum_parts(const Options& options, DType dtype);
+
+}  // namespace tilewright::attn::tiles

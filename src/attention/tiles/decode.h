@@ -1,0 +1,22 @@
+// Attention of one query per head: keys and values are read once, split over programs.
+#pragma once
+
+#include "attention/tiles/options.h"
+#include "tilewright/run.h"
+
+namespace tilewright::attn::tiles {
+
+/// Keys per program. Fixed in tokens, so that results do not depend on batch size or threads.
+inline constexpr std::int64_t kDecodeChunk = 2048;
+
+/// One program per (batch, kv head, chunk); the query heads of a kv head share one pass over K and
+/// V. Inputs: query (B, Hkv, group, E), key (B, Hkv, S, E), value (B, Hkv, S, Ev). Outputs, f32 or
+/// f64: out (B, Hkv, chunks, group, Ev) not divided by its sum; max (of scaled scores) and sum (B,
+/// Hkv, chunks, group).
+Call decode(const Options& options);
+
+/// Combines the chunks in order. Inputs: decode's outputs. Outputs: out (B, Hkv, group, Ev) in
+/// `dtype`; lse and max_scores (B, Hkv, group).
+Call decode_combine(const Options& options, DType dtype);
+
+}  // namespace tilewright::attn::tiles

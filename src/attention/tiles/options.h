@@ -1,0 +1,55 @@
+// What the attention tile programs are specialised by, and the block ranges that a mask leaves.
+#pragma once
+
+#include <compare>
+#include <cstdint>
+
+#include "tilewright/lang.h"
+
+namespace tilewright::attn::tiles {
+
+/// Constants of one traced attention program. Everything else (batch, heads, lengths, strides)
+/// comes with the call.
+struct Options {
+    double scale = 1;
+    bool causal = false;             ///< kv <= q
+    std::int64_t window_left = -1;   ///< q - left <= kv; -1: unbounded
+    std::int64_t window_right = -1;  ///< kv <= q + right; -1: unbounded
+    std::int64_t group = 1;          ///< query heads per kv head
+    std::int64_t block_q = 64;
+    std::int64_t block_k = 128;
+    bool interpret = false;  ///< checked mode
+
+    /// Largest kv - q that attends: 0 when causal; -1: unbounded.
+    std::int64_t right() const { return causal ? 0 : window_right; }
+    auto operator<=>(const Options&) const = default;
+};
+
+/// Blocks [begin, end) of a loop: those in [full_begin, full_end) need no mask but for segments.
+struct BlockRange {
+    Tile begin, full_begin, full_end, end;
+};
+
+/// kv blocks that the queries [first, first + block_q) attend to among kv_length keys.
+BlockRange kv_blocks(const Options& options, Tile first, Tile kv_length);
+/// Query blocks that attend to the keys [first, first + block_k).
+BlockRange query_blocks(const Options& options, Tile first, Tile query_length, Tile kv_length);
+
+/// bool [block_q, block_k]: which pairs attend. Positions are i32 rank-1 tiles; the ids are not
+/// read when `segments` is false.
+Tile attends(const Options& options, Tile query_positions, Tile kv_positions, Tile kv_length,
+             bool segments, Tile query_ids, Tile kv_ids);
+
+/// Type of statistics and sums: f64 for f64, else f32.
+inline DType accumulator(DType dtype) {
+    return dtype == f64 ? f64 : f32;
+}
+
+inline constexpr double kLog2E = 1.44269504088896340736;
+inline constexpr double kLn2 = 0.69314718055994530942;
+
+/// Where running maxima start: below every score, yet finite, so that a masked score of -inf minus
+/// the maximum is -inf and not NaN.
+inline constexpr double kLowestScore = -1e30;
+
+}  // namespace tilewright::attn::tiles

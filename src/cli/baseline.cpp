@@ -1,0 +1,150 @@
+// Helper process and dlopen'ed library behind `bench --baseline`.
+#include "cli/baseline.h"
+
+#include <dlfcn.h>
+#include <fcntl.h>
+#include <signal.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cstdio>
+#include <cstdlib>
+#include <filesystem>
+#include <memory>
+#include <nlohmann/json.hpp>
+#include <vector>
+
+#include "support/check.h"
+
+namespace tilewright::cli {
+namespace {
+
+namespace fs = std::filesystem;
+
+/// A child process that answers each line written to it with one line.
+class HelperProcess {
+  public:
+    explicit HelperProcess(const std::vector<std::string>& command) {
+        int to_child[2], from_child[2];
+        // Close-on-exec: a helper must not hold the pipes of another one open.
+        if (pipe2(to_child, O_CLOEXEC) != 0 || pipe2(from_child, O_CLOEXEC) != 0)
+            user_error("bench", "expected to open a pipe to the baseline but the system refused");
+        pid_ = fork();
+        if (pid_ == 0) {
+            dup2(to_child[0], STDIN_FILENO);
+            dup2(from_child[1], STDOUT_FILENO);
+            // Idle OpenMP workers must not spin: they would slow down whatever is timed next to
+            // them.
+            setenv("OMP_WAIT_POLICY", "passive", 1);
+            std::vector<char*> arguments;
+            for (const std::string& word : command)
+                arguments.push_back(const_cast<char*>(word.c_str()));
+            arguments.push_back(nullptr);
+            execvp(arguments[0], arguments.data());
+            _exit(127);
+        }
+        close(to_child[0]);
+        close(from_child[1]);
+        // A helper that died shows as an empty answer, not as a signal.
+        signal(SIGPIPE, SIG_IGN);
+        input_ = fdopen(to_child[1], "w");
+        output_ = fdopen(from_child[0], "r");
+    }
+    HelperProcess(const HelperProcess&) = delete;
+    HelperProcess& operator=(const HelperProcess&) = delete;
+    ~HelperProcess() {
+        fclose(input_);
+        fclose(output_);
+        waitpid(pid_, nullptr, 0);
+    }
+
+    /// The answer without its newline; empty when the helper has ended.
+    std::string ask(const std::string& line) {
+        fmt::print(input_, "{}\n", line);
+        fflush(input_);
+        std::string answer;
+        for (int c = fgetc(output_); c != EOF && c != '\n'; c = fgetc(output_))
+            answer += static_cast<char>(c);
+        return answer;
+    }
+
+  private:
+    pid_t pid_ = -1;
+    FILE* input_ = nullptr;
+    FILE* output_ = nullptr;
+};
+
+/// The checkout this program was built in: the nearest folder above it that has tools/.
+fs::path checkout() {
+    std::error_code ignored;
+    for (fs::path folder = fs::read_symlink("/proc/self/exe", ignored); folder.has_relative_path();
+         folder = folder.parent_path())
+        if (fs::exists(folder / "tools" / "torch_baseline.py")) return folder;
+    return fs::current_path();
+}
+
+std::string python() {
+    if (const char* chosen = std::getenv("TILEWRIGHT_PYTHON")) return chosen;
+    for (const fs::path& root : {fs::current_path(), checkout()})
+        if (fs::path candidate = root / ".venv" / "bin" / "python"; fs::exists(candidate))
+            return candidate.string();
+    return "python3";
+}
+
+}  // namespace
+
+Variant torch_baseline(const nlohmann::json& job) {
+    const std::string interpreter = python();
+    auto helper = std::make_shared<HelperProcess>(std::vector<std::string>{
+        interpreter, (checkout() / "tools" / "torch_baseline.py").string()});
+    const std::string answer = helper->ask(job.dump());
+    if (answer != "ready")
+        user_error("bench",
+                   "expected --baseline torch to run in {} but got \"{}\"; `./dev python torch` "
+                   "installs it",
+                   interpreter, answer.empty() ? "no answer" : answer);
+    auto repeats = std::make_shared<int>(0);
+    return {"torch", [helper, repeats] {
+                const auto run = [&](int count) {
+                    const std::string text = helper->ask(fmt::format("run {}", count));
+                    if (text.empty()) user_error("bench", "expected a time but the baseline ended");
+                    return std::stod(text);
+                };
+                if (*repeats == 0) {
+                    run(1);
+                    *repeats = static_cast<int>(std::clamp(0.01 / run(1) + 1, 1.0, 1e6));
+                }
+                return run(*repeats);
+            }};
+}
+
+Variant onednn_matmul(std::int64_t m, std::int64_t n, std::int64_t k) {
+    using Sgemm = int (*)(char, char, std::int64_t, std::int64_t, std::int64_t, float, const float*,
+                          std::int64_t, const float*, std::int64_t, float, float*, std::int64_t);
+    setenv("OMP_WAIT_POLICY", "passive", 0);
+    void* library = nullptr;
+    for (const char* file : {"libdnnl.so.3", "libdnnl.so.2", "libdnnl.so"})
+        if (!library) library = dlopen(file, RTLD_NOW | RTLD_LOCAL);
+    if (!library)
+        user_error("bench",
+                   "expected libdnnl for --baseline onednn but found none; Debian's package "
+                   "is libdnnl-dev");
+    const auto sgemm = reinterpret_cast<Sgemm>(dlsym(library, "dnnl_sgemm"));
+    if (!sgemm) user_error("bench", "expected dnnl_sgemm in libdnnl but it has no such function");
+    struct Arrays {
+        std::vector<float> a, b, c;
+    };
+    const auto size = [](std::int64_t rows, std::int64_t columns) {
+        return static_cast<std::size_t>(rows * columns);
+    };
+    auto arrays = std::make_shared<Arrays>(Arrays{std::vector<float>(size(m, k), 0.5f),
+                                                  std::vector<float>(size(k, n), 0.25f),
+                                                  std::vector<float>(size(m, n))});
+    return timed("onednn", [=] {
+        sgemm('N', 'N', m, n, k, 1, arrays->a.data(), k, arrays->b.data(), n, 0, arrays->c.data(),
+              n);
+    });
+}
+
+}  // namespace tilewright::cli

@@ -1,0 +1,20 @@
+// Baselines of other libraries: PyTorch in a Python helper process, oneDNN opened at run time.
+#pragma once
+
+#include <nlohmann/json_fwd.hpp>
+#include <string>
+
+#include "cli/measure.h"
+
+namespace tilewright::cli {
+
+/// A variant that runs `job` (see tools/torch_baseline.py) in a helper process, which lives as long
+/// as the variant. The interpreter is `.venv/bin/python` of the working directory or of the
+/// checkout, or TILEWRIGHT_PYTHON. UserError when it cannot be started or has no torch.
+Variant torch_baseline(const nlohmann::json& job);
+
+/// f32 matrix product c[m, n] = a[m, k] b[k, n] by oneDNN's sgemm. UserError when libdnnl is
+/// missing.
+Variant onednn_matmul(std::int64_t m, std::int64_t n, std::int64_t k);
+
+}  // namespace tilewright::cli

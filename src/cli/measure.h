@@ -1,0 +1,56 @@
+// Fair timing: variants run in turn, medians are compared, results print as a table or as JSON.
+#pragma once
+
+#include <functional>
+#include <optional>
+#include <span>
+#include <string>
+#include <vector>
+
+namespace tilewright::cli {
+
+/// One thing to time. `sample` runs it and returns the seconds of one execution.
+struct Variant {
+    std::string name;
+    std::function<double()> sample;
+};
+
+/// A variant that times `work` here; short work repeats within a sample until it lasts `least`
+/// seconds. The first call warms up and is not counted.
+Variant timed(std::string name, std::function<void()> work, double least = 0.01);
+
+struct Budget {
+    int least_rounds = 5;
+    int most_rounds = 50;
+    double seconds = 1.5;  ///< rounds go on until all of them together lasted this long
+};
+
+/// Median seconds of each variant. Every round runs every variant once, in turn, so that a change
+/// of the clock or a busy neighbour meets all of them.
+std::vector<double> interleave(std::span<const Variant> variants, const Budget& budget = {});
+
+double median(std::vector<double> values);
+
+/// One line of a benchmark.
+struct Row {
+    std::string case_name;  ///< "B1 H8 S4096 D64 causal f32"
+    std::string operation;  ///< forward, backward, build or compile
+    std::string impl;       ///< ours, or a baseline's name
+    double ms = 0;
+    std::optional<double> tflops, gbs;
+    std::optional<double> roof;  ///< fraction of the machine's peak measured in the same rounds
+    std::optional<std::string> baseline;
+    std::optional<double> ratio;  ///< the baseline's ms over ours
+    std::optional<double> error;  ///< largest difference from the reference
+    bool ok = true;
+};
+
+/// Rows as aligned columns, one line each, under a heading.
+std::string to_table(std::span<const Row> rows);
+/// {"device": ..., "rows": [...]}
+std::string to_json(const std::string& device, std::span<const Row> rows);
+
+/// "AMD EPYC 9B45, 2 threads": what the JSON calls device.
+std::string device_name();
+
+}  // namespace tilewright::cli

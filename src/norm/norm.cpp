@@ -1,0 +1,173 @@
+// The norms on tensors: checks the arguments, flattens them to rows, runs the programs.
+#include "tilewright/norm.h"
+
+#include <algorithm>
+#include <cmath>
+#include <map>
+#include <mutex>
+#include <tuple>
+
+#include "norm/programs.h"
+#include "support/check.h"
+
+namespace tilewright {
+namespace norm {
+namespace {
+
+void check_float(const char* op, const char* argument, const Tensor& tensor) {
+    const DType dtype = tensor.dtype();
+    if (dtype != f32 && dtype != f64 && dtype != f16 && dtype != bf16)
+        user_error(op, "expected {} of f32, f64, f16 or bf16 but got {}", argument,
+                   tensor.type_name());
+}
+
+void expect(const char* op, const char* argument, const Tensor& tensor, DType dtype,
+            const Tensor::Dims& shape) {
+    if (tensor.defined() && tensor.dtype() == dtype && tensor.shape() == shape) return;
+    user_error(op, "expected {} of type {} but got {}", argument,
+               to_string(TensorType{dtype, shape}),
+               tensor.defined() ? tensor.type_name() : "nothing");
+}
+
+/// x as (rows, n): a view where its strides allow.
+Tensor as_rows(const Tensor& x, std::int64_t n) {
+    if (x.rank() == 2 && x.dim(1) == n && (n == 1 || x.strides()[1] == 1)) return x;
+    const std::int64_t rows = n == 0 ? 0 : x.size() / n;
+    return x.contiguous().reshape({rows, n});
+}
+
+/// Shape of x without its normalised dimensions.
+Tensor::Dims row_shape(const Tensor& x, int normalised) {
+    return {x.shape().begin(), x.shape().end() - normalised};
+}
+
+/// The checked arguments common to both directions.
+Options check(const char* op, bool layer, const Tensor& x, const Tensor& weight, const Tensor& bias,
+              const NormOptions& options) {
+    if (!x.defined()) user_error(op, "expected x but it was left out");
+    check_float(op, "x", x);
+    if (x.rank() < 1) user_error(op, "expected x of rank 1 or more but got {}", x.type_name());
+    Options o;
+    o.layer = layer;
+    o.weight = weight.defined();
+    o.bias = bias.defined();
+    o.eps = options.eps;
+    o.interpret = options.checked;
+    o.output = o.weight ? weight.dtype() : x.dtype();
+    o.n = x.dim(-1);
+    if (o.weight) {
+        check_float(op, "weight", weight);
+        const int rank = weight.rank();
+        if (rank < 1 || rank > x.rank() ||
+            !std::equal(weight.shape().begin(), weight.shape().end(), x.shape().end() - rank))
+            user_error(op, "expected a weight whose shape ends that of x, {}, but got {}",
+                       x.type_name(), weight.type_name());
+        o.n = weight.size();
+    }
+    if (o.bias) {
+        if (!o.weight) user_error(op, "expected a weight with the bias but got none");
+        expect(op, "bias", bias, weight.dtype(), weight.shape());
+    }
+    if (!(options.eps >= 0)) user_error(op, "expected eps of at least 0 but got {}", options.eps);
+    return o;
+}
+
+/// The call made by `make` for this key, kept with its compiled programs. Every lambda has a type,
+/// hence a store, of its own.
+template <typename Key, typename Make>
+Call cached(const Key& key, Make make) {
+    static std::mutex mutex;
+    static std::map<Key, Call> calls;
+    const std::lock_guard lock(mutex);
+    const auto found = calls.find(key);
+    return found != calls.end() ? found->second : calls.emplace(key, make()).first->second;
+}
+
+Tensor flat(const Tensor& x) {
+    return x.defined() ? x.contiguous().reshape({x.size()}) : Tensor();
+}
+
+NormOutput run_forward(const char* op, bool layer, const Tensor& x, const Tensor& weight,
+                       const Tensor& bias, const NormOptions& options) {
+    Options o = check(op, layer, x, weight, bias, options);
+    o.residual = options.residual.defined();
+    if (o.residual) expect(op, "residual", options.residual, x.dtype(), x.shape());
+    const Tensor::Dims rows = row_shape(x, o.weight ? weight.rank() : 1);
+    NormOutput result;
+    if (x.size() == 0) {
+        const DType statistics = x.dtype() == f64 ? f64 : f32;
+        result = {Tensor::empty(o.output, x.shape()), x, Tensor::zeros(statistics, rows),
+                  layer ? Tensor::zeros(statistics, rows) : Tensor()};
+        result.inverse_deviation.fill(1 / std::sqrt(o.eps));
+        return result;
+    }
+    const Call call = cached(o, [&] { return forward(o); });
+    const std::vector<Tensor> outputs =
+        call.run({as_rows(x, o.n), flat(weight), flat(bias),
+                  o.residual ? as_rows(options.residual, o.n) : Tensor()});
+    result.y = outputs[0].reshape(x.shape());
+    result.inverse_deviation = outputs[1].reshape(rows);
+    if (layer) result.mean = outputs[2].reshape(rows);
+    result.sum = o.residual ? outputs.back().reshape(x.shape()) : x;
+    return result;
+}
+
+NormGradients run_backward(const char* op, bool layer, const NormOutput& saved,
+                           const Tensor& weight, const Tensor& bias, const Tensor& dy,
+                           const Tensor& dsum, const NormOptions& options) {
+    const Tensor& x = saved.sum;
+    Options o = check(op, layer, x, weight, bias, options);
+    const DType statistics = x.dtype() == f64 ? f64 : f32;
+    const Tensor::Dims rows = row_shape(x, o.weight ? weight.rank() : 1);
+    expect(op, "dy", dy, o.output, x.shape());
+    expect(op, "forward.inverse_deviation", saved.inverse_deviation, statistics, rows);
+    if (layer) expect(op, "forward.mean", saved.mean, statistics, rows);
+    o.residual = dsum.defined();
+    if (o.residual) expect(op, "dsum", dsum, x.dtype(), x.shape());
+    NormGradients result;
+    if (x.size() == 0) {
+        result.x = Tensor::empty(x.dtype(), x.shape());
+        if (o.weight) result.weight = Tensor::zeros(weight.dtype(), weight.shape());
+        if (o.bias) result.bias = Tensor::zeros(bias.dtype(), bias.shape());
+        return result;
+    }
+    const Call call = cached(o, [&] { return backward(o); });
+    const std::vector<Tensor> outputs =
+        call.run({as_rows(x, o.n), as_rows(dy, o.n), flat(saved.inverse_deviation),
+                  flat(saved.mean), flat(weight), o.residual ? as_rows(dsum, o.n) : Tensor()});
+    result.x = outputs[0].reshape(x.shape());
+    const auto total = [&](const Tensor& parts, const Tensor& like) {
+        const Call sum = cached(std::tuple(like.dtype(), o.interpret),
+                                [&] { return sum_parts(like.dtype(), o.interpret); });
+        return sum(parts).reshape(like.shape());
+    };
+    if (o.weight) result.weight = total(outputs[1], weight);
+    if (o.bias) result.bias = total(outputs.back(), bias);
+    return result;
+}
+
+}  // namespace
+}  // namespace norm
+
+NormOutput rms_norm(const Tensor& x, const Tensor& weight, const NormOptions& options) {
+    return norm::run_forward("rms_norm", false, x, weight, {}, options);
+}
+
+NormOutput layer_norm(const Tensor& x, const Tensor& weight, const Tensor& bias,
+                      const NormOptions& options) {
+    return norm::run_forward("layer_norm", true, x, weight, bias, options);
+}
+
+NormGradients rms_norm_backward(const NormOutput& forward, const Tensor& weight, const Tensor& dy,
+                                const Tensor& dsum, const NormOptions& options) {
+    return norm::run_backward("rms_norm_backward", false, forward, weight, {}, dy, dsum, options);
+}
+
+NormGradients layer_norm_backward(const NormOutput& forward, const Tensor& weight,
+                                  const Tensor& bias, const Tensor& dy, const Tensor& dsum,
+                                  const NormOptions& options) {
+    return norm::run_backward("layer_norm_backward", true, forward, weight, bias, dy, dsum,
+                              options);
+}
+
+}  // namespace tilewright

@@ -1,0 +1,271 @@
+// The attention programs against the f64 reference, over dtypes, masks, lengths and strides.
+#include "tilewright/attention.h"
+
+#include <gtest/gtest.h>
+
+#include "attention/reference.h"
+#include "tests/support/accuracy.h"
+
+namespace tilewright::attn {
+namespace {
+
+using testing::expect_accurate;
+using testing::random_tensor;
+
+struct Case {
+    std::string name;
+    DType dtype = f32;
+    std::int64_t batch = 1, heads = 2, kv_heads = 2, length = 70, kv_length = 70;
+    std::int64_t head_dim = 16, value_dim = 16;
+    AttentionOptions options = {};
+};
+
+/// Ids that change every few positions, so that blocks hold several segments.
+Tensor segments(std::int64_t batch, std::int64_t length, std::int64_t every,
+                std::int64_t first = 0) {
+    std::vector<std::int64_t> ids;
+    for (std::int64_t b = 0; b < batch; ++b)
+        for (std::int64_t i = 0; i < length; ++i) ids.push_back(first + i / every);
+    return Tensor::from_vector(ids, {batch, length}, i32);
+}
+
+Tensor random_input(const Case& c, std::int64_t heads, std::int64_t length, std::int64_t depth,
+                    unsigned seed) {
+    return c.options.layout == Layout::bhsd
+               ? random_tensor(c.dtype, {c.batch, heads, length, depth}, seed)
+               : random_tensor(c.dtype, {c.batch, length, heads, depth}, seed);
+}
+
+Array bhsd(const Tensor& x, Layout layout) {
+    return to_array(layout == Layout::bhsd ? x : x.transpose({0, 2, 1, 3}));
+}
+
+void check(const Case& c) {
+    SCOPED_TRACE(c.name);
+    const Layout layout = c.options.layout;
+    const Tensor q = random_input(c, c.heads, c.length, c.head_dim, 1);
+    const Tensor k = random_input(c, c.kv_heads, c.kv_length, c.head_dim, 2);
+    const Tensor v = random_input(c, c.kv_heads, c.kv_length, c.value_dim, 3);
+    const Tensor dout = random_input(c, c.heads, c.length, c.value_dim, 4);
+    const Tensor dlse = random_tensor(f32, {c.batch, c.heads, c.length}, 5);
+
+    ReferenceOptions exact_options;
+    exact_options.scale = c.options.scale;
+    exact_options.causal = c.options.causal;
+    exact_options.window_left = c.options.window.left;
+    exact_options.window_right = c.options.window.right;
+    exact_options.segment_ids = to_array(c.options.segment_ids);
+    exact_options.kv_segment_ids = to_array(c.options.kv_segment_ids);
+    ReferenceOptions plain_options = exact_options;
+    plain_options.arithmetic = c.dtype;
+    const Array qa = bhsd(q, layout), ka = bhsd(k, layout), va = bhsd(v, layout);
+    const DType statistics = c.dtype == f64 ? f64 : f32;
+
+    const AttentionOutput ours = attention(q, k, v, c.options);
+    const ReferenceOutput exact = reference_forward(qa, ka, va, exact_options);
+    const ReferenceOutput plain = reference_forward(qa, ka, va, plain_options);
+    EXPECT_EQ(ours.out.dtype(), c.dtype);
+    EXPECT_EQ(ours.lse.dtype(), statistics);
+    expect_accurate("out", layout == Layout::bhsd ? ours.out : ours.out.transpose({0, 2, 1, 3}),
+                    exact.out, plain.out, c.dtype);
+    expect_accurate("lse", ours.lse, exact.lse, plain.lse, statistics);
+    expect_accurate("max", ours.max_scores, exact.max_scores, plain.max_scores, statistics);
+
+    const AttentionGradients g = attention_backward(q, k, v, ours, dout, c.options, dlse);
+    const Array douta = bhsd(dout, layout), dlsea = to_array(dlse);
+    const ReferenceGradients exact_g = reference_backward(qa, ka, va, douta, dlsea, exact_options);
+    const ReferenceGradients plain_g = reference_backward(qa, ka, va, douta, dlsea, plain_options);
+    const auto view = [&](const Tensor& x) {
+        return layout == Layout::bhsd ? x : x.transpose({0, 2, 1, 3});
+    };
+    expect_accurate("dq", view(g.query), exact_g.query, plain_g.query, c.dtype);
+    expect_accurate("dk", view(g.key), exact_g.key, plain_g.key, c.dtype);
+    expect_accurate("dv", view(g.value), exact_g.value, plain_g.value, c.dtype);
+}
+
+TEST(Attention, Dtypes) {
+    for (const DType dtype : {f32, f64, f16, bf16}) {
+        Case c{std::string(name(dtype)), dtype};
+        check(c);
+        c.name += " causal";
+        c.options.causal = true;
+        check(c);
+    }
+}
+
+TEST(Attention, Lengths) {
+    for (const auto& [length, kv_length] : std::vector<std::pair<std::int64_t, std::int64_t>>{
+             {1, 1}, {1, 150}, {3, 17}, {64, 128}, {65, 129}, {130, 1}, {7, 300}}) {
+        Case c{fmt::format("{} x {}", length, kv_length)};
+        c.length = length;
+        c.kv_length = kv_length;
+        check(c);
+        c.name += " causal";
+        c.options.causal = true;
+        check(c);
+    }
+}
+
+TEST(Attention, ManyBlocks) {
+    Case c{"several blocks, value dim differs"};
+    c.heads = c.kv_heads = 1;
+    c.length = 200;
+    c.kv_length = 600;
+    c.head_dim = 8;
+    c.value_dim = 24;
+    check(c);
+    c.options.causal = true;
+    check(c);
+}
+
+TEST(Attention, GroupedHeads) {
+    Case c{"8 over 2"};
+    c.batch = 2;
+    c.heads = 8;
+    c.length = 20;
+    c.kv_length = 33;
+    check(c);
+    c.name = "8 over 2, one query";
+    c.length = 1;
+    check(c);
+    c.name = "6 over 1, one query, several chunks";
+    c.batch = 1;
+    c.heads = 6;
+    c.kv_heads = 1;
+    c.kv_length = 5000;
+    c.head_dim = c.value_dim = 8;
+    check(c);
+}
+
+TEST(Attention, Windows) {
+    for (const Window window : {Window{10, 0}, Window{0, -1}, Window{-1, 5}, Window{33, 40}}) {
+        Case c{fmt::format("window {}, {}", window.left, window.right)};
+        c.heads = c.kv_heads = 1;
+        c.length = 140;
+        c.kv_length = 270;
+        c.options.window = window;
+        check(c);
+        c.options.causal = true;
+        check(c);
+    }
+}
+
+TEST(Attention, RowsWithNothingToAttend) {
+    Case c{"window beyond the keys"};  // queries from 60 on see nothing
+    c.length = 100;
+    c.kv_length = 50;
+    c.options.window = {10, -1};
+    check(c);
+}
+
+TEST(Attention, Segments) {
+    Case c{"self attention"};
+    c.batch = 2;
+    c.options.segment_ids = segments(2, 70, 13);
+    check(c);
+    c.options.causal = true;
+    check(c);
+    c.name = "cross attention, some rows empty";
+    c.options.causal = false;
+    c.kv_length = 200;
+    c.options.kv_segment_ids = segments(2, 200, 50, 2);
+    check(c);
+    c.options.window = {40, 30};
+    check(c);
+}
+
+TEST(Attention, Bshd) {
+    Case c{"bshd"};
+    c.batch = 2;
+    c.kv_heads = 1;
+    c.options.layout = Layout::bshd;
+    c.options.causal = true;
+    check(c);
+}
+
+TEST(Attention, StridedInputs) {
+    const Tensor wide = random_tensor(f32, {1, 2, 40, 24}, 1);
+    const Tensor q = wide.slice(3, 3, 8), k = wide.slice(2, 0, 20, 2).slice(3, 8, 8);
+    const Tensor v = random_tensor(f32, {1, 2, 8, 20}, 2).transpose({0, 1, 3, 2});
+    const AttentionOutput ours = attention(q, k, v);
+    const AttentionOutput dense = attention(q.contiguous(), k.contiguous(), v.contiguous());
+    EXPECT_EQ(ours.out.to_vector<float>(), dense.out.to_vector<float>());
+}
+
+TEST(Attention, ScalesOfAnySign) {
+    for (const double scale : {0.5, -0.3, 0.0}) {
+        Case c{fmt::format("scale {}", scale)};
+        c.options.scale = scale;
+        check(c);
+        c.length = 1;
+        check(c);
+    }
+}
+
+TEST(Attention, LargeScoresDoNotOverflow) {
+    const Tensor q = random_tensor(f32, {1, 1, 70, 16}, 1),
+                 k = random_tensor(f32, {1, 1, 70, 16}, 2);
+    const AttentionOptions options{.scale = 1000};
+    const AttentionOutput ours = attention(q, k, k, options);
+    const AttentionGradients g = attention_backward(q, k, k, ours, q, options);
+    for (const Tensor& x : {ours.out, ours.lse, g.query, g.key, g.value})
+        for (const float value : x.to_vector<float>()) ASSERT_TRUE(std::isfinite(value));
+}
+
+TEST(Attention, NanReachesItsRowOnly) {
+    Tensor q = random_tensor(f32, {1, 1, 4, 8}, 1);
+    q.set({0, 0, 2, 3}, NAN);
+    const Tensor k = random_tensor(f32, {1, 1, 9, 8}, 2);
+    const Tensor out = attention(q, k, k).out;
+    EXPECT_TRUE(std::isnan(out.get({0, 0, 2, 0})));
+    EXPECT_FALSE(std::isnan(out.get({0, 0, 1, 0})));
+}
+
+TEST(Attention, ZeroLengths) {
+    const Tensor none = Tensor::empty(f32, {1, 2, 0, 8}),
+                 some = random_tensor(f32, {1, 2, 3, 8}, 1);
+    EXPECT_EQ(attention(none, some, some).out.size(), 0);
+    const AttentionOutput nothing = attention(some, none, none);
+    EXPECT_EQ(nothing.out.to_vector<float>(), std::vector<float>(48, 0));
+    EXPECT_EQ(nothing.lse.get({0, 1, 2}), -INFINITY);
+    const AttentionGradients g = attention_backward(some, none, none, nothing, some);
+    EXPECT_EQ(g.query.to_vector<float>(), std::vector<float>(48, 0));
+    EXPECT_EQ(g.key.size(), 0);
+}
+
+TEST(Attention, CheckedModeFindsNothing) {
+    Case c{"checked"};
+    c.length = c.kv_length = 20;
+    c.options.causal = true;
+    c.options.checked = true;
+    c.options.segment_ids = segments(1, 20, 7);
+    check(c);
+}
+
+TEST(Attention, BadInputIsNamed) {
+    const Tensor q = random_tensor(f32, {1, 4, 5, 8}, 1);
+    const auto expect_error = [&](const std::string& part, const Tensor& k, const Tensor& v,
+                                  const AttentionOptions& options = {}) {
+        try {
+            attention(q, k, v, options);
+            ADD_FAILURE() << "no error: " << part;
+        } catch (const UserError& error) {
+            EXPECT_NE(std::string(error.what()).find(part), std::string::npos) << error.what();
+        }
+    };
+    expect_error("key", random_tensor(f32, {1, 4, 5, 9}, 1), q);
+    expect_error("key of dtype f32", q.to(bf16), q);
+    expect_error("key of rank 4", q.select(0, 0), q);
+    expect_error("value", q, random_tensor(f32, {1, 4, 6, 8}, 1));
+    expect_error("value", q, Tensor());
+    const Tensor three = random_tensor(f32, {1, 3, 5, 8}, 1);
+    expect_error("multiple", three, three);
+    expect_error("window", q, q, {.window = {-2, 0}});
+    expect_error("scale", q, q, {.scale = NAN});
+    expect_error("segment_ids", q, q, {.segment_ids = Tensor::zeros(i32, {1, 6})});
+    expect_error("integer", q, q, {.segment_ids = Tensor::zeros(f32, {1, 5})});
+    expect_error("segment_ids", q, q, {.kv_segment_ids = Tensor::zeros(i32, {1, 5})});
+}
+
+}  // namespace
+}  // namespace tilewright::attn

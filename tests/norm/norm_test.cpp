@@ -1,0 +1,147 @@
+// The norm programs against the f64 reference, over dtypes, lengths and options.
+#include "tilewright/norm.h"
+
+#include <gtest/gtest.h>
+
+#include "norm/reference.h"
+#include "tests/support/accuracy.h"
+
+namespace tilewright::norm {
+namespace {
+
+using testing::expect_accurate;
+using testing::random_tensor;
+
+struct Case {
+    std::string name;
+    DType dtype = f32, weight_dtype = f32;
+    std::int64_t rows = 5, n = 40;
+    bool weight = true, bias = true, residual = false;  ///< a bias is for layer_norm only
+    bool checked = false;
+};
+
+DType statistics(DType dtype) {
+    return dtype == f64 ? f64 : f32;
+}
+
+void check(const Case& c, bool layer) {
+    SCOPED_TRACE(c.name + (layer ? " layer_norm" : " rms_norm"));
+    const Tensor x = random_tensor(c.dtype, {c.rows, c.n}, 1);
+    const Tensor weight = c.weight ? random_tensor(c.weight_dtype, {c.n}, 2) : Tensor();
+    const Tensor bias = c.bias && layer ? random_tensor(c.weight_dtype, {c.n}, 3) : Tensor();
+    NormOptions options;
+    options.checked = c.checked;
+    if (c.residual) options.residual = random_tensor(c.dtype, {c.rows, c.n}, 4);
+    const DType output = c.weight ? c.weight_dtype : c.dtype;
+
+    ReferenceInput exact_input{to_array(x), to_array(weight), to_array(bias),
+                               to_array(options.residual)};
+    if (c.residual) {  // x + residual is stored in x's dtype, and the norm is taken of that
+        for (std::size_t i = 0; i < exact_input.x.data.size(); ++i)
+            exact_input.x.data[i] =
+                round_to(exact_input.x.data[i] + exact_input.residual.data[i], c.dtype);
+        exact_input.residual = {};
+    }
+    ReferenceInput plain_input = exact_input;
+    plain_input.arithmetic = output;
+
+    const NormOutput ours =
+        layer ? layer_norm(x, weight, bias, options) : rms_norm(x, weight, options);
+    const auto run = layer ? reference_layer_norm : reference_rms_norm;
+    const ReferenceOutput exact = run(exact_input), plain = run(plain_input);
+    EXPECT_EQ(ours.y.dtype(), output);
+    expect_accurate("y", ours.y, exact.y, plain.y, output);
+    expect_accurate("inverse", ours.inverse_deviation, exact.inverse_deviation,
+                    plain.inverse_deviation, statistics(c.dtype));
+    if (layer) expect_accurate("mean", ours.mean, exact.mean, plain.mean, statistics(c.dtype));
+    EXPECT_EQ(to_array(ours.sum).data, exact.sum.data);
+
+    const Tensor dy = random_tensor(output, {c.rows, c.n}, 5);
+    const Tensor dsum = c.residual ? random_tensor(c.dtype, {c.rows, c.n}, 6) : Tensor();
+    const NormGradients g = layer ? layer_norm_backward(ours, weight, bias, dy, dsum, options)
+                                  : rms_norm_backward(ours, weight, dy, dsum, options);
+    const auto back = layer ? reference_layer_norm_backward : reference_rms_norm_backward;
+    const ReferenceGradients exact_g = back(exact_input, to_array(dy), to_array(dsum));
+    const ReferenceGradients plain_g = back(plain_input, to_array(dy), to_array(dsum));
+    expect_accurate("dx", g.x, exact_g.x, plain_g.x, c.dtype);
+    EXPECT_EQ(g.weight.defined(), c.weight);
+    if (c.weight)
+        expect_accurate("dweight", g.weight, exact_g.weight, plain_g.weight, c.weight_dtype);
+    if (bias.defined())
+        expect_accurate("dbias", g.bias, exact_g.bias, plain_g.bias, c.weight_dtype);
+}
+
+void check_both(const Case& c) {
+    check(c, false);
+    check(c, true);
+}
+
+TEST(Norm, Dtypes) {
+    for (const auto& [x, w] : std::vector<std::pair<DType, DType>>{
+             {f32, f32}, {f64, f64}, {f16, f16}, {bf16, bf16}, {bf16, f32}, {f32, bf16}})
+        check_both({fmt::format("{} {}", name(x), name(w)), x, w});
+}
+
+TEST(Norm, WithoutWeight) {
+    check_both({.name = "no weight", .weight = false, .bias = false});
+    check_both({.name = "no bias", .bias = false});
+}
+
+TEST(Norm, Residual) {
+    check_both({.name = "residual", .residual = true});
+    check_both({.name = "bf16", .dtype = bf16, .weight_dtype = f32, .residual = true});
+}
+
+TEST(Norm, RowLengths) {
+    for (const std::int64_t n : {1, 2, 63, 64, 1000, 8191, 8192, 8193, 12288})
+        check_both({.name = fmt::format("n {}", n), .rows = n < 100 ? 20 : 3, .n = n});
+    check_both({.name = "a long row", .rows = 2, .n = 262144, .residual = true});
+}
+
+TEST(Norm, ManyRows) {
+    check_both({.name = "rows", .rows = 150, .n = 7});
+}
+
+TEST(Norm, CheckedModeFindsNothing) {
+    check_both({.name = "checked", .residual = true, .checked = true});
+}
+
+TEST(Norm, WeightOfSeveralDimensions) {
+    const Tensor x = random_tensor(f32, {4, 3, 5}, 1), weight = random_tensor(f32, {3, 5}, 2);
+    const NormOutput ours = rms_norm(x, weight);
+    EXPECT_EQ(ours.y.shape(), (Tensor::Dims{4, 3, 5}));
+    EXPECT_EQ(ours.inverse_deviation.shape(), (Tensor::Dims{4}));
+    const NormOutput flat = rms_norm(x.reshape({4, 15}), weight.reshape({15}));
+    EXPECT_EQ(ours.y.to_vector<float>(), flat.y.to_vector<float>());
+    EXPECT_EQ(rms_norm_backward(ours, weight, x).weight.shape(), weight.shape());
+}
+
+TEST(Norm, StridedRows) {
+    const Tensor wide = random_tensor(f32, {6, 40}, 1), x = wide.slice(1, 5, 17);
+    EXPECT_EQ(rms_norm(x).y.to_vector<float>(), rms_norm(x.contiguous()).y.to_vector<float>());
+    const Tensor turned = wide.transpose({1, 0});
+    EXPECT_EQ(rms_norm(turned).y.to_vector<float>(),
+              rms_norm(turned.contiguous()).y.to_vector<float>());
+}
+
+TEST(Norm, NothingToDo) {
+    EXPECT_EQ(rms_norm(Tensor::empty(f32, {0, 8})).y.shape(), (Tensor::Dims{0, 8}));
+    const Tensor weight = Tensor::full(f32, {8}, 1);
+    const NormOutput none = rms_norm(Tensor::empty(f32, {0, 8}), weight);
+    const NormGradients g = rms_norm_backward(none, weight, Tensor::empty(f32, {0, 8}));
+    EXPECT_EQ(g.weight.to_vector<float>(), std::vector<float>(8, 0));
+}
+
+TEST(Norm, BadInputIsNamed) {
+    const Tensor x = random_tensor(f32, {2, 8}, 1), weight = random_tensor(f32, {8}, 2);
+    EXPECT_THROW(rms_norm(Tensor()), UserError);
+    EXPECT_THROW(rms_norm(x.to(i32)), UserError);
+    EXPECT_THROW(rms_norm(x, random_tensor(f32, {7}, 1)), UserError);
+    EXPECT_THROW(layer_norm(x, {}, weight), UserError);
+    EXPECT_THROW(rms_norm(x, weight, {.eps = -1}), UserError);
+    EXPECT_THROW(rms_norm(x, weight, {.residual = weight}), UserError);
+    EXPECT_THROW(rms_norm_backward(rms_norm(x, weight), weight, weight), UserError);
+}
+
+}  // namespace
+}  // namespace tilewright::norm
