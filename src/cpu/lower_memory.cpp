@@ -83,7 +83,6 @@ void Lowering::lower_load(const ir::Instruction& instruction) {
     op.op = Op::select;
     op.function = kernels().elementwise(Op::select, type.dtype, type.dtype, false);
     op.num_inputs = 3;
-    load.other = {};
     load.out = new_result(result);
     op.in[1] = *as_source(load.out, space);
     emit(std::move(load));
