@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <deque>
 #include <memory>
 #include <string>
 #include <variant>
@@ -182,7 +183,7 @@ class Function {
         std::variant<Type, RefType> type;
         std::string name;
     };
-    std::vector<ValueInfo> values_;
+    std::deque<ValueInfo> values_;  // references from type() stay valid when values are added
 };
 
 /// Calls `visit(instruction)` for every instruction, outer before inner, in program order.

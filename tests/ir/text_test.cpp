@@ -1,4 +1,5 @@
 // The text form: round trips, exact literals, errors with their place, and random damage.
+#include <fmt/format.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -164,7 +165,6 @@ TEST(Text, LiteralsAreExact) {
             const std::uint64_t memory = random();
             const std::uint64_t bits = read_element(dtype, &memory);
             Function f;
-            f.name = "f";
             Builder b(f);
             Instruction constant;
             constant.op = Op::constant;
@@ -255,7 +255,7 @@ TEST(Docs, OpsPageListsEveryOp) {
     for (std::string line; std::getline(page, line);) rows += line.starts_with("| `");
     EXPECT_EQ(rows, static_cast<std::size_t>(kNumOps));
     for (int i = 0; i < kNumOps; ++i) {
-        const std::string row = "\n| `" + std::string(name(static_cast<Op>(i))) + "` |";
+        const std::string row = fmt::format("\n| `{}` |", name(static_cast<Op>(i)));
         EXPECT_THAT(page.str(), HasSubstr(row));
     }
 }
