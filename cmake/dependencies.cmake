@@ -28,13 +28,15 @@ endmacro()
 # Warnings are errors in our code, not in the headers of what was fetched.
 set_directory_properties(PROPERTIES SYSTEM ON)
 
-# What a fetched library builds beside itself.
+# What a fetched library builds beside itself. Variables set here count as its options' values.
+set(CMAKE_POLICY_DEFAULT_CMP0077 NEW)
+set(CMAKE_POLICY_DEFAULT_CMP0126 NEW)
 set(BENCHMARK_ENABLE_INSTALL OFF)
 set(BENCHMARK_ENABLE_TESTING OFF)
 set(HWY_ENABLE_CONTRIB OFF)
-set(HWY_ENABLE_EXAMPLES OFF CACHE BOOL "")
-set(HWY_ENABLE_INSTALL OFF CACHE BOOL "")
-set(HWY_ENABLE_TESTS OFF CACHE BOOL "")
+set(HWY_ENABLE_EXAMPLES OFF)
+set(HWY_ENABLE_INSTALL OFF)
+set(HWY_ENABLE_TESTS OFF)
 set(INSTALL_GTEST OFF)
 set(TBB_STRICT OFF)
 set(TBB_TEST OFF)

@@ -7,6 +7,9 @@
 
 add_library(tw_options INTERFACE)
 target_compile_options(tw_options INTERFACE -Wall -Wextra -Wshadow -Wnon-virtual-dtor)
+if(CMAKE_CXX_COMPILER_ID STREQUAL GNU AND CMAKE_CXX_COMPILER_VERSION VERSION_LESS 13)
+  target_compile_options(tw_options INTERFACE -Wno-restrict)  # false alarms on std::string (GCC PR105651)
+endif()
 if(TILEWRIGHT_WERROR)
   target_compile_options(tw_options INTERFACE -Werror)
 endif()

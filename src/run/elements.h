@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <cstring>
 #include <span>
 #include <vector>
 
@@ -9,10 +10,15 @@
 
 namespace tilewright::run {
 
-/// Converts one element as the IR's cast does.
+/// Converts one element as the IR's cast does; between equal dtypes it moves the bits, NaN payloads
+/// included.
 inline void convert_element(DType from, const void* source, DType to, void* target) {
+    if (from == to) {
+        std::memcpy(target, source, static_cast<std::size_t>(size_of(from)));
+        return;
+    }
     const std::uint64_t bits = ir::read_element(from, source);
-    ir::write_element(to, target, from == to ? bits : ir::evaluate(ir::Op::cast, from, to, &bits));
+    ir::write_element(to, target, ir::evaluate(ir::Op::cast, from, to, &bits));
 }
 
 /// Calls visit(offset_a, offset_b), in elements, for every index of `shape` in row-major order.
