@@ -57,8 +57,9 @@ TEST(Npy, ReadsWhatNumPyWrites) {
         EXPECT_EQ(tensor.dtype(), f32);
         EXPECT_EQ(tensor.shape(), std::vector<std::int64_t>{3});
     }
-    EXPECT_EQ(parse(with_header("{\"shape\":(2L,1L),'descr':'<i1','fortran_order':True}", 2)).dtype(),
-              i8);
+    EXPECT_EQ(
+        parse(with_header("{\"shape\":(2L,1L),'descr':'<i1','fortran_order':True}", 2)).dtype(),
+        i8);
 }
 
 TEST(Npy, WrittenElementsStartAtAMultipleOf64) {

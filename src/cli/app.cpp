@@ -1,0 +1,37 @@
+// The `tilewright` program: its subcommands and how errors become exit statuses.
+#include "cli/app.h"
+
+#include "cli/command.h"
+#include "tilewright/error.h"
+#include "tilewright/version.h"
+
+namespace tilewright::cli {
+namespace {
+
+constexpr int kFailed = 1;
+constexpr int kBadInput = 2;
+
+}  // namespace
+
+int run(const std::vector<std::string>& arguments, std::ostream& out, std::ostream& error) {
+    CLI::App app("Block kernels and programmable attention.", "tilewright");
+    app.set_version_flag("--version", TILEWRIGHT_VERSION);
+    app.require_subcommand(1);
+    Console console{out, error};
+    for (AddCommand* add : {add_doctor, add_cache}) add(app, console);
+    try {
+        // CLI11 takes its arguments from the back of the vector.
+        app.parse(std::vector<std::string>(arguments.rbegin(), arguments.rend()));
+    } catch (const CLI::ParseError& parse_error) {
+        return app.exit(parse_error, out, error) == 0 ? 0 : kBadInput;  // --help is one of these
+    } catch (const UserError& user_error) {
+        error << user_error.what() << '\n';
+        return kBadInput;
+    } catch (const std::exception& failure) {
+        error << "tilewright failed: " << failure.what() << '\n';
+        return kFailed;
+    }
+    return console.status;
+}
+
+}  // namespace tilewright::cli

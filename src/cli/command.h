@@ -1,0 +1,28 @@
+// How subcommands of the `tilewright` program plug in.
+#pragma once
+
+#include <CLI/CLI.hpp>
+#include <ostream>
+
+namespace tilewright::cli {
+
+/// What a subcommand gets. Data goes to `out`, messages to `error`; bad input is thrown as
+/// UserError.
+struct Console {
+    std::ostream& out;
+    std::ostream& error;
+    /// 0: done, 1: a check failed. Bad usage and bad input become 2 outside of the subcommand.
+    int status = 0;
+};
+
+/// Adds one subcommand. `app` and `console` outlive its callback, which does the work; options are
+/// bound to a struct that the callback shares (std::make_shared), since the function has returned
+/// by then.
+///
+/// A new subcommand: its own file src/cli/NAME.cpp, a line here, and one in app.cpp.
+using AddCommand = void(CLI::App& app, Console& console);
+
+AddCommand add_cache;
+AddCommand add_doctor;
+
+}  // namespace tilewright::cli

@@ -1,0 +1,109 @@
+// The program's shell: subcommands, exit statuses, where output goes.
+#include "cli/app.h"
+
+#include <fmt/format.h>
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <unistd.h>
+
+#include <cstdlib>
+#include <filesystem>
+#include <fstream>
+#include <sstream>
+
+#include "cli/system_info.h"
+#include "support/disk_cache.h"
+#include "tilewright/version.h"
+
+namespace tilewright::cli {
+namespace {
+
+namespace fs = std::filesystem;
+using testing::HasSubstr;
+
+struct Result {
+    int status;
+    std::string out;
+    std::string error;
+};
+
+Result run_program(const std::vector<std::string>& arguments) {
+    std::ostringstream out, error;
+    const int status = run(arguments, out, error);
+    return {status, out.str(), error.str()};
+}
+
+TEST(App, VersionAndHelpGoToStandardOutput) {
+    Result result = run_program({"--version"});
+    EXPECT_EQ(result.status, 0);
+    EXPECT_EQ(result.out, std::string(TILEWRIGHT_VERSION) + "\n");
+    result = run_program({"--help"});
+    EXPECT_EQ(result.status, 0);
+    EXPECT_THAT(result.out, HasSubstr("doctor"));
+    EXPECT_EQ(result.error, "");
+}
+
+TEST(App, BadUsageIsStatus2OnStandardError) {
+    for (const std::vector<std::string>& arguments : std::vector<std::vector<std::string>>{
+             {}, {"nonsense"}, {"doctor", "--nonsense"}, {"cache"}, {"cache", "eat"}}) {
+        const Result result = run_program(arguments);
+        EXPECT_EQ(result.status, 2) << fmt::format("{}", fmt::join(arguments, " "));
+        EXPECT_EQ(result.out, "");
+        EXPECT_NE(result.error, "");
+    }
+}
+
+TEST(App, DoctorDescribesTheMachine) {
+    const Result result = run_program({"doctor"});
+    EXPECT_EQ(result.status, 0);
+    EXPECT_EQ(result.error, "");
+    for (const char* part : {"tilewright " TILEWRIGHT_VERSION, "cores", "memory", "kernels",
+                             "CUDA driver", "NVRTC", "oneTBB", "compiler"}) {
+        EXPECT_THAT(result.out, HasSubstr(part));
+    }
+}
+
+TEST(App, CacheIsListedAndCleared) {
+    const fs::path folder =
+        fs::path(testing::TempDir()) / fmt::format("tilewright_app_{}", getpid());
+    setenv("TILEWRIGHT_CACHE_DIR", folder.c_str(), 1);
+    EXPECT_EQ(run_program({"cache", "path"}).out, folder.string() + "\n");
+    EXPECT_THAT(run_program({"cache", "list"}).out, HasSubstr("0 entries, 0 bytes"));
+    ASSERT_TRUE(DiskCache(folder / "kernels").put("softmax sm_90a\nsource", "12345"));
+    ASSERT_TRUE(DiskCache(folder / "autotune").put("matmul", "1"));
+    const Result listed = run_program({"cache", "list"});
+    EXPECT_THAT(listed.out, HasSubstr("5  kernels  softmax sm_90a\n"));
+    EXPECT_THAT(listed.out, HasSubstr("2 entries, 6 bytes"));
+    EXPECT_THAT(run_program({"cache", "clear"}).out, HasSubstr("removed 2 entries"));
+    EXPECT_THAT(run_program({"cache", "list"}).out, HasSubstr("0 entries"));
+    unsetenv("TILEWRIGHT_CACHE_DIR");
+    fs::remove_all(folder);
+}
+
+TEST(SystemInfo, ReadsProcAndSys) {
+    const fs::path root = fs::path(testing::TempDir()) / fmt::format("tilewright_sys_{}", getpid());
+    const fs::path cache = root / "sys/devices/system/cpu/cpu0/cache/index0";
+    fs::create_directories(cache);
+    fs::create_directories(root / "proc");
+    std::ofstream(root / "proc/cpuinfo")
+        << "model name\t: Some CPU\nphysical id\t: 0\ncore id\t: 0\nflags\t: sse avx2 fma "
+           "amx_bf16\n"
+           "model name\t: Some CPU\nphysical id\t: 0\ncore id\t: 0\n"
+           "model name\t: Some CPU\nphysical id\t: 1\ncore id\t: 0\n";
+    std::ofstream(root / "proc/meminfo") << "MemTotal:  2048 kB\nMemAvailable: 1024 kB\n";
+    std::ofstream(cache / "level") << 1;
+    std::ofstream(cache / "type") << "Data\n";
+    std::ofstream(cache / "size") << "48K\n";
+    const SystemInfo info = read_system_info(root);
+    EXPECT_EQ(info.cpu_model, "Some CPU");
+    EXPECT_EQ(info.physical_cores, 2);
+    EXPECT_EQ(info.cpu_features, (std::vector<std::string>{"avx2", "fma", "amx_bf16"}));
+    EXPECT_EQ(info.memory_bytes, 2048u * 1024);
+    ASSERT_EQ(info.caches.size(), 1u);
+    EXPECT_EQ(info.caches[0].size, "48K");
+    EXPECT_TRUE(read_system_info(root / "nothing").cpu_model.empty());
+    fs::remove_all(root);
+}
+
+}  // namespace
+}  // namespace tilewright::cli
