@@ -61,7 +61,7 @@ const std::vector<HeaderCase> kCases = {
     store_shared_32(s, r1[0]); store_shared_128(s + 16, load_once_128(in));
     r2[0] = load_shared_32(s); l = load_shared_64(s) + global_nanoseconds() + clock_cycles();
     out[1] = load_shared_128(s); store_once_128(out, out[2]); reduce_add(f, 1.0f);
-    r2[1] = fetch_add(u, 1);)"},
+    r2[1] = fetch_add(u, 1) + lane_index();)"},
     {"memory.cuh", kFrom90, "reduce_add(f, make_float4(1, 2, 3, 4));"},
     {"mma.cuh", kAll, R"(
     mma_m16n8k16(F16{}, d4, r4, r2); mma_m16n8k16(Bf16{}, d4, r4, r2);

@@ -86,6 +86,14 @@ TW_DEVICE u64 global_nanoseconds() {
     return time;
 }
 
+/// PTX ISA, %laneid. Volatile: the compiler does not carry the value, or what derives from it,
+/// along.
+TW_DEVICE u32 lane_index() {
+    u32 lane;
+    asm volatile("mov.u32 %0, %%laneid;" : "=r"(lane));
+    return lane;
+}
+
 /// PTX ISA, %clock64: cycles of this multiprocessor.
 TW_DEVICE u64 clock_cycles() {
     u64 cycles;

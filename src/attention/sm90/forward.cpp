@@ -1,0 +1,293 @@
+// Host side of the Hopper forward kernel.
+#include "attention/sm90/forward.h"
+
+#include <algorithm>
+#include <cmath>
+#include <limits>
+#include <map>
+#include <mutex>
+#include <tuple>
+
+#include "attention/sm90/forward_parameters.h"
+#include "cuda/codegen/wgmma_shapes.h"
+#include "cuda/runtime/tensor_map.h"
+#include "support/check.h"
+
+namespace tilewright::attn::sm90 {
+
+const std::vector<cuda::Header>& device_headers();  // generated from the .cuh files of this folder
+
+namespace {
+
+constexpr const char* kOperation = "attention (sm90)";
+constexpr std::int64_t kPanel = 64;               // columns of the 128-byte swizzle
+constexpr std::int64_t kGroupBytes = 32ll << 20;  // K and V of heads that run side by side, in L2
+constexpr double kLateShare = 0.2;  // tiles this much shorter than the longest run last
+
+std::int64_t ceil_div(std::int64_t a, std::int64_t b) {
+    return (a + b - 1) / b;
+}
+
+template <typename Value>
+void require(bool holds, const char* argument, const char* rule, const Value& value) {
+    if (!holds) user_error(kOperation, "{}: expected {} but got {}", argument, rule, value);
+}
+
+void check_tensor(const DeviceTensor& tensor, const char* argument,
+                  const std::array<std::int64_t, 4>& shape) {
+    static constexpr const char* kAxes[] = {"batch", "heads", "rows", "columns"};
+    for (std::size_t axis = 0; axis < 4; ++axis) {
+        if (tensor.shape[axis] != shape[axis]) {
+            user_error(kOperation, "{}: expected {} {} but got {}", argument, shape[axis],
+                       kAxes[axis], tensor.shape[axis]);
+        }
+        if (axis < 3 && shape[axis] > 1) {
+            require(tensor.strides[axis] % 8 == 0, argument,
+                    "strides that are multiples of 8 elements", tensor.strides[axis]);
+        }
+    }
+    require(shape[3] == 1 || tensor.strides[3] == 1, argument, "a last stride of 1",
+            tensor.strides[3]);
+    require(tensor.address % 16 == 0, argument, "an address that is a multiple of 16",
+            tensor.address);
+}
+
+cuda::TensorMap map_of(const DeviceTensor& tensor, DType dtype, std::int64_t rows,
+                       const char* argument) {
+    cuda::TensorMapRequest request;
+    request.dtype = dtype;
+    request.rank = 4;
+    request.address = tensor.address;
+    for (std::size_t axis = 0; axis < 4; ++axis) {
+        request.extents[axis] = static_cast<std::uint64_t>(tensor.shape[3 - axis]);
+        // The stride of an axis of one element is never used, but must be well formed.
+        const std::int64_t stride = tensor.shape[3 - axis] == 1 ? 8 : tensor.strides[3 - axis];
+        request.strides[axis] = static_cast<std::uint64_t>(stride) * 2;
+    }
+    request.box = {static_cast<std::uint32_t>(kPanel), static_cast<std::uint32_t>(rows), 1, 1};
+    request.swizzle = cuda::Swizzle::bytes128;
+    return cuda::encode_tensor_map(request, argument);
+}
+
+}  // namespace
+
+ForwardDesc check_forward(const ForwardInputs& inputs) {
+    require(inputs.dtype == DType::bf16 || inputs.dtype == DType::f16, "query",
+            "bf16 or f16 elements", name(inputs.dtype));
+    const auto [batch, heads, q_len, dim] = inputs.query.shape;
+    const std::int64_t kv_heads = inputs.key.shape[1], kv_len = inputs.key.shape[2];
+    const std::int64_t value_dim = inputs.value.shape[3];
+    constexpr std::int64_t kMaxInt = std::numeric_limits<int>::max() / 2;
+    require(batch >= 0 && heads >= 1, "query", "at least one head", heads);
+    require(kv_heads >= 1 && heads % kv_heads == 0, "key", "a number of heads that divides query's",
+            kv_heads);
+    require(dim >= 8 && dim <= 256 && dim % 8 == 0, "query",
+            "a head dimension that is a multiple of 8 up to 256", dim);
+    require(value_dim >= 8 && value_dim <= 256 && value_dim % 8 == 0, "value",
+            "a head dimension that is a multiple of 8 up to 256", value_dim);
+    require(kv_len >= 1 && kv_len <= kMaxInt, "key", "from 1 to 2^30 rows", kv_len);
+    require(q_len >= 0 && q_len <= kMaxInt, "query", "at most 2^30 rows", q_len);
+    require(batch * heads * ceil_div(q_len, 64) <= kMaxInt, "query",
+            "fewer than 2^30 tiles of 64 rows", batch * heads * ceil_div(q_len, 64));
+    require(std::abs(inputs.diagonal) <= kMaxInt, "diagonal", "at most 2^30", inputs.diagonal);
+    require(std::isfinite(inputs.scale), "scale", "a finite number", inputs.scale);
+    check_tensor(inputs.query, "query", {batch, heads, q_len, dim});
+    check_tensor(inputs.key, "key", {batch, kv_heads, kv_len, dim});
+    check_tensor(inputs.value, "value", {batch, kv_heads, kv_len, value_dim});
+    check_tensor(inputs.out, "out", {batch, heads, q_len, value_dim});
+    require(inputs.lse != 0 && inputs.lse % 4 == 0, "lse", "an address that is a multiple of 4",
+            inputs.lse);
+    require(inputs.workspace != 0 && inputs.workspace % 4 == 0, "workspace",
+            "an address that is a multiple of 4", inputs.workspace);
+
+    ForwardDesc desc;
+    desc.dtype = inputs.dtype;
+    desc.query_dim = static_cast<int>(dim);
+    desc.value_dim = static_cast<int>(value_dim);
+    desc.causal = inputs.causal;
+    desc.positive_scale = inputs.scale > 0;
+    desc.batch = batch;
+    desc.heads = heads;
+    desc.kv_heads = kv_heads;
+    desc.q_len = q_len;
+    desc.kv_len = kv_len;
+    desc.diagonal = inputs.causal ? inputs.diagonal : 0;
+    return desc;
+}
+
+ForwardConfig choose_forward(const ForwardDesc& desc, int multiprocessors) {
+    const int dim = std::max(desc.query_dim, desc.value_dim);
+    if (dim > 192) return {.warpgroups = 2, .block_n = 64, .query_buffers = 1};
+    if (desc.query_dim > 128 && desc.value_dim <= 128) {
+        return {.warpgroups = 2, .block_n = 128, .query_buffers = 1};
+    }
+    if (dim > 128) return {.warpgroups = 2, .block_n = 112, .query_buffers = 1};
+
+    // Three warpgroups read K and V for 192 rows at once and keep the tensor cores busier, but
+    // round short problems up to more rows.
+    const ForwardConfig two{.warpgroups = 2, .block_n = 128};
+    ForwardConfig three{.warpgroups = 3, .block_n = 80};
+    double two_utilisation = 0.93, three_utilisation = 0.963;
+    if (dim <= 64) {
+        three = desc.causal ? ForwardConfig{.warpgroups = 3, .block_n = 96, .stages = 3}
+                            : ForwardConfig{.warpgroups = 3, .block_n = 112};
+        two_utilisation = 0.58, three_utilisation = 0.65;
+    } else if (dim <= 96) {
+        three.block_n = 96;
+        two_utilisation = 0.76, three_utilisation = 0.78;
+    } else if (desc.causal) {
+        return two;  // 192 x 80 balances worse and gains nothing here
+    }
+    const auto cost = [&](const ForwardConfig& config, double utilisation) {
+        const std::int64_t tiles = desc.batch * desc.heads * ceil_div(desc.q_len, config.block_m());
+        return static_cast<double>(ceil_div(tiles, multiprocessors) * config.block_m()) /
+               utilisation;
+    };
+    return cost(three, three_utilisation) < cost(two, two_utilisation) ? three : two;
+}
+
+int forward_shared_bytes(const ForwardDesc& desc, const ForwardConfig& config) {
+    const std::int64_t query_panels = ceil_div(desc.query_dim, kPanel);
+    const std::int64_t value_panels = ceil_div(desc.value_dim, kPanel);
+    const std::int64_t query = config.query_buffers * query_panels * config.block_m() * 128;
+    const std::int64_t key_value =
+        config.stages * (query_panels + value_panels) * config.block_n * 128;
+    constexpr std::int64_t kBarriers = 256, kAlignment = 1024;
+    return static_cast<int>(query + key_value + kBarriers + kAlignment);
+}
+
+cuda::CompileRequest generate_forward(const ForwardDesc& desc, const ForwardConfig& config) {
+    // What the producer gives back goes to the consumers; all must fit in what the CTA has at
+    // entry.
+    const bool three = config.warpgroups == 3;
+    const int consumer_registers = three ? 160 : 240, producer_registers = three ? 32 : 24;
+    const cuda::WgmmaShape shapes[] = {
+        {config.block_n, desc.dtype, /*a_in_registers=*/false},  // Q K^T
+        {desc.value_dim, desc.dtype, /*a_in_registers=*/true}};  // P V
+    cuda::CompileRequest request;
+    request.name =
+        fmt::format("attention_forward_{}_d{}x{}{}_{}x{}.cu", name(desc.dtype), desc.query_dim,
+                    desc.value_dim, desc.causal ? "_causal" : "", config.block_m(), config.block_n);
+    request.arch = "sm_90a";
+    request.spill_limit_bytes = 0;
+    request.headers = device_headers();
+    request.headers.push_back({"wgmma_shapes.cuh", cuda::wgmma_shapes_header(shapes)});
+    request.headers.push_back(
+        {"forward_config.cuh",
+         fmt::format(R"(// Generated: the configuration of one forward kernel.
+#pragma once
+
+#include "cuda/device/ptx/types.cuh"
+
+namespace tw::attn {{
+
+using Element = {};
+constexpr int kQueryDim = {};
+constexpr int kValueDim = {};
+constexpr bool kCausal = {};
+constexpr bool kScaleScores = {};
+constexpr int kWarpgroups = {};
+constexpr int kBlockN = {};
+constexpr int kStages = {};
+constexpr int kQueryBuffers = {};
+constexpr int kProducerRegisters = {};
+constexpr int kConsumerRegisters = {};
+
+}}  // namespace tw::attn
+)",
+                     desc.dtype == DType::f16 ? "F16" : "Bf16", desc.query_dim, desc.value_dim,
+                     desc.causal, !desc.positive_scale, config.warpgroups, config.block_n,
+                     config.stages, config.query_buffers, producer_registers, consumer_registers)});
+    request.source = "#include \"attention/sm90/forward.cuh\"\n";
+    return request;
+}
+
+const cuda::Kernel& load_forward(const ForwardDesc& desc, const ForwardConfig& config, int device) {
+    using Key = std::tuple<DType, int, int, bool, bool, int, int, int, int, int>;
+    static std::mutex mutex;
+    static auto* const kKernels = new std::map<Key, cuda::Kernel>;  // loaded until the process ends
+    const Key key{desc.dtype,     desc.query_dim,      desc.value_dim,
+                  desc.causal,    desc.positive_scale, config.warpgroups,
+                  config.block_n, config.stages,       config.query_buffers,
+                  device};
+    {
+        const std::lock_guard lock(mutex);
+        if (const auto found = kKernels->find(key); found != kKernels->end()) return found->second;
+    }
+    const cuda::DeviceInfo& info = cuda::device_info(device);
+    require(info.major == 9 && info.minor == 0, "device", "compute capability 9.0", info.arch());
+    // Not under the lock: other kernels load meanwhile, and cubin_of lets one thread compile this
+    // one.
+    const cuda::Kernel kernel =
+        cuda::load_kernel(generate_forward(desc, config), "attention_forward",
+                          forward_shared_bytes(desc, config), device);
+    const std::lock_guard lock(mutex);
+    return kKernels->try_emplace(key, kernel).first->second;
+}
+
+void launch_forward(const ForwardInputs& inputs, const ForwardDesc& desc,
+                    const ForwardConfig& config, const cuda::Kernel& kernel,
+                    cuda::StreamHandle stream) {
+    const std::int64_t batch_heads = desc.batch * desc.heads;
+    const std::int64_t q_tiles = ceil_div(desc.q_len, config.block_m());
+    const std::int64_t places = batch_heads * q_tiles;
+    if (places == 0) return;
+    const int multiprocessors = cuda::device_info(kernel.device).multiprocessors;
+
+    tw::attn::ForwardParameters p{};
+    p.out = reinterpret_cast<void*>(inputs.out.address);
+    p.out_batch_stride = inputs.out.strides[0];
+    p.out_head_stride = inputs.out.strides[1];
+    p.out_row_stride = inputs.out.strides[2];
+    p.lse = reinterpret_cast<float*>(inputs.lse);
+    p.profile = reinterpret_cast<unsigned long long*>(inputs.profile);
+    p.q_len = static_cast<int>(desc.q_len);
+    p.kv_len = static_cast<int>(desc.kv_len);
+    p.heads = static_cast<int>(desc.heads);
+    p.heads_per_kv_head = static_cast<int>(desc.heads / desc.kv_heads);
+    p.batch_heads = static_cast<int>(batch_heads);
+    p.q_tiles = static_cast<int>(q_tiles);
+    p.group_heads = 1;
+    p.diagonal = static_cast<int>(desc.diagonal);
+    p.scale_log2 = static_cast<float>(inputs.scale * 1.44269504088896340736);
+    if (desc.causal) {
+        const std::int64_t head_bytes = desc.kv_len * (desc.query_dim + desc.value_dim) * 2;
+        const std::int64_t group =
+            std::max<std::int64_t>(1, kGroupBytes / head_bytes) * p.heads_per_kv_head;
+        p.group_heads = static_cast<int>(std::min(group, batch_heads));
+        const std::int64_t longest =
+            std::min(desc.kv_len, q_tiles * config.block_m() + desc.diagonal);
+        const double late =
+            (kLateShare * static_cast<double>(longest) - static_cast<double>(desc.diagonal)) /
+            config.block_m();
+        p.late_q_tiles = static_cast<int>(
+            std::clamp<double>(std::floor(late), 0.0, static_cast<double>(q_tiles - 1)));
+    }
+
+    const cuda::ContextScope scope(kernel.device);
+    const cuda::TensorMap query = map_of(inputs.query, desc.dtype, config.block_m(), "query");
+    const cuda::TensorMap key = map_of(inputs.key, desc.dtype, config.block_n, "key");
+    const cuda::TensorMap value = map_of(inputs.value, desc.dtype, config.block_n, "value");
+    if (desc.causal && places > multiprocessors) {
+        // Tiles differ in length: CTAs take the next one when they are free.
+        p.tickets = reinterpret_cast<unsigned*>(inputs.workspace);
+        cuda::driver().check(cuda::driver().cuMemsetD32Async(inputs.workspace, 0, 1, stream),
+                             "clearing the tickets");
+    }
+    cuda::LaunchShape shape;
+    shape.grid[0] = static_cast<unsigned>(std::min<std::int64_t>(places, multiprocessors));
+    shape.block[0] = static_cast<unsigned>(128 * (config.warpgroups + 1));
+    void* const parameters[] = {const_cast<cuda::TensorMap*>(&query),
+                                const_cast<cuda::TensorMap*>(&key),
+                                const_cast<cuda::TensorMap*>(&value), &p};
+    cuda::launch(kernel, shape, parameters, stream);
+}
+
+void forward(const ForwardInputs& inputs, cuda::StreamHandle stream) {
+    const ForwardDesc desc = check_forward(inputs);
+    const int device = cuda::device_of(inputs.query.address, "query");
+    const ForwardConfig config = choose_forward(desc, cuda::device_info(device).multiprocessors);
+    launch_forward(inputs, desc, config, load_forward(desc, config, device), stream);
+}
+
+}  // namespace tilewright::attn::sm90

@@ -1,0 +1,80 @@
+// Attention forward for sm_90a: out = softmax(scale * Q K^T, causal or not) V and the logsumexp of
+// each row.
+//
+// Shapes      Q (B, H, Lq, D), K (B, Hkv, Lk, D), V (B, Hkv, Lk, Dv), out (B, H, Lq, Dv), H = n *
+// Hkv; any
+//             lengths; D and Dv multiples of 8 up to 256. Columns and rows outside are zero (copy
+//             engine).
+// Strides     any for batch, head and row that are multiples of 16 bytes; the last dimension is
+// contiguous. Types       bf16 or f16; products accumulate in f32, p is rounded to the inputs'
+// type, lse is f32. Roles       one producer thread (copy engine) and 2 or 3 consumer warpgroups of
+// 64 query rows. Pipeline    K and V in kStages buffers each; Q in two, so that the next tile
+// starts before this one ends. Registers   24 + 2 x 240 or 32 + 3 x 160 by setmaxnreg; no spills (a
+// build check). Shared      Q 2 x 32 KB, K and V 2 x 2 x 32 KB with 128 x 128 tiles of D = 128: 192
+// KB. Schedule    persistent CTAs; places of one order are taken in turn, or by tickets where tiles
+// differ. Measured    docs/benchmarks-gpu.md, with GPU and date.
+#pragma once
+
+#include "attention/sm90/forward_consumer.cuh"
+#include "attention/sm90/forward_producer.cuh"
+
+namespace tw::attn {
+
+TW_DEVICE void initialize_barriers(const Shared& shared) {
+    constexpr u32 kConsumerWarps = 4 * kWarpgroups;
+    for (int i = 0; i < kQueryBuffers; ++i) {
+        ptx::mbarrier_init(shared.query_full(i), 1);
+        ptx::mbarrier_init(shared.query_empty(i), kConsumerWarps);
+    }
+    for (int i = 0; i < kStages; ++i) {
+        ptx::mbarrier_init(shared.key_full(i), 1);
+        ptx::mbarrier_init(shared.key_empty(i), kConsumerWarps);
+        ptx::mbarrier_init(shared.value_full(i), 1);
+        ptx::mbarrier_init(shared.value_empty(i), kConsumerWarps);
+    }
+    ptx::fence_mbarrier_init();
+}
+
+}  // namespace tw::attn
+
+extern "C" __global__ void __launch_bounds__(128 * (tw::attn::kWarpgroups + 1), 1)
+    attention_forward(const __grid_constant__ tw::TensorMap query_map,
+                      const __grid_constant__ tw::TensorMap key_map,
+                      const __grid_constant__ tw::TensorMap value_map,
+                      const __grid_constant__ tw::attn::ForwardParameters p) {
+    using namespace tw;
+    using namespace tw::attn;
+    extern __shared__ u8 memory[];
+    const Shared shared{(shared_address(memory) + 1023) & ~1023u};
+    // NOTE: through a shuffle the compiler knows the role to be uniform, and descriptors stay in
+    // uniform registers.
+    const u32 role = __shfl_sync(~0u, threadIdx.x / 128, 0);
+    if (threadIdx.x == 0) {
+        initialize_barriers(shared);
+        ptx::prefetch_tensor_map(&query_map);
+        ptx::prefetch_tensor_map(&key_map);
+        ptx::prefetch_tensor_map(&value_map);
+    }
+    __syncthreads();
+    if (role == 0) {
+        ptx::registers_decrease<kProducerRegisters>();
+        if (threadIdx.x / 32 == 0 && ptx::elect_lane()) {
+            Producer{&query_map,           &key_map, &value_map, p, shared, ptx::l2_evict_last(),
+                     ptx::l2_evict_first()}
+                .run();
+        }
+    } else {
+        ptx::registers_increase<kConsumerRegisters>();
+        // The times wait in memory, not in registers.
+        u64* const profile = p.profile + 3 * blockIdx.x;
+        if (p.profile != nullptr && threadIdx.x == 128) {
+            profile[0] = ptx::clock_cycles();
+            profile[1] = ptx::global_nanoseconds();
+        }
+        Consumer{p, shared, role - 1, threadIdx.x % 128}.run();
+        if (p.profile != nullptr && threadIdx.x == 128) {
+            profile[0] = ptx::clock_cycles() - profile[0];
+            profile[2] = ptx::global_nanoseconds();
+        }
+    }
+}

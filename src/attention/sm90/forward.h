@@ -1,0 +1,85 @@
+// Attention forward on Hopper: check the inputs, choose a configuration, generate the kernel,
+// launch.
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <string>
+
+#include "cuda/runtime/device.h"
+#include "cuda/runtime/kernel.h"
+#include "tilewright/dtype.h"
+
+namespace tilewright::attn::sm90 {
+
+/// A strided array in device memory, indexed (batch, head, row, column) whatever its layout.
+struct DeviceTensor {
+    cuda::DeviceAddress address = 0;
+    std::array<std::int64_t, 4> shape{};
+    std::array<std::int64_t, 4> strides{};  ///< elements
+};
+
+/// What a caller gives. Everything lies on one device and stays alive until the launch is done.
+struct ForwardInputs {
+    DType dtype = DType::bf16;    ///< bf16 or f16, of all four tensors
+    DeviceTensor query;           ///< (B, H, Lq, D)
+    DeviceTensor key;             ///< (B, Hkv, Lk, D), H a multiple of Hkv
+    DeviceTensor value;           ///< (B, Hkv, Lk, Dv)
+    DeviceTensor out;             ///< (B, H, Lq, Dv), written
+    cuda::DeviceAddress lse = 0;  ///< f32 (B, H, Lq) contiguous, written: natural log
+    double scale = 1.0;
+    bool causal = false;
+    std::int64_t diagonal = 0;  ///< causal: row q sees keys up to q + diagonal
+    cuda::DeviceAddress workspace =
+        0;  ///< kForwardWorkspaceBytes of scratch for one launch at a time
+    cuda::DeviceAddress profile = 0;  ///< 3 u64 per multiprocessor: cycles, start and end ns; or 0
+};
+
+inline constexpr std::size_t kForwardWorkspaceBytes = 16;
+
+/// The problem, checked; every quantity that configuration and kernel depend on.
+struct ForwardDesc {
+    DType dtype = DType::bf16;
+    int query_dim = 0;  ///< D
+    int value_dim = 0;  ///< Dv
+    bool causal = false;
+    bool positive_scale = true;  ///< else scores are scaled before the softmax, not in its exponent
+    std::int64_t batch = 0, heads = 0, kv_heads = 0, q_len = 0, kv_len = 0, diagonal = 0;
+};
+
+/// How the kernel is built: one cubin per (ForwardConfig, dtype, dims, causal, positive_scale).
+struct ForwardConfig {
+    int warpgroups = 2;     ///< consumers of 64 query rows each, 2 or 3
+    int block_n = 128;      ///< keys of a block, a multiple of 16
+    int stages = 2;         ///< buffers of K and of V
+    int query_buffers = 2;  ///< 2: the next tile starts before this one's results are stored
+
+    int block_m() const { return 64 * warpgroups; }
+    bool operator==(const ForwardConfig&) const = default;
+};
+
+/// Refuses by name what this engine cannot serve: UserError with the argument, the rule and the
+/// value.
+ForwardDesc check_forward(const ForwardInputs& inputs);
+
+/// The configuration that measured fastest for such problems (docs/benchmarks-gpu.md).
+ForwardConfig choose_forward(const ForwardDesc& desc, int multiprocessors);
+
+/// Bytes of shared memory the kernel of a configuration takes.
+int forward_shared_bytes(const ForwardDesc& desc, const ForwardConfig& config);
+
+/// The kernel's translation unit, compilable without a GPU.
+cuda::CompileRequest generate_forward(const ForwardDesc& desc, const ForwardConfig& config);
+
+/// Compiles and loads; to be called before a launch is captured in a graph. Kernels stay loaded.
+const cuda::Kernel& load_forward(const ForwardDesc& desc, const ForwardConfig& config, int device);
+
+/// Launches a loaded kernel: nothing allocated, nothing waited for.
+void launch_forward(const ForwardInputs& inputs, const ForwardDesc& desc,
+                    const ForwardConfig& config, const cuda::Kernel& kernel,
+                    cuda::StreamHandle stream);
+
+/// All four steps.
+void forward(const ForwardInputs& inputs, cuda::StreamHandle stream);
+
+}  // namespace tilewright::attn::sm90

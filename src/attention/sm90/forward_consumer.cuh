@@ -1,0 +1,334 @@
+// A consumer warpgroup of the forward kernel: 64 query rows, both matrix products, the softmax
+// between.
+#pragma once
+
+#include "attention/sm90/forward_layout.cuh"
+#include "attention/sm90/online_softmax.cuh"
+#include "cuda/device/ptx/memory.cuh"
+#include "cuda/device/ptx/mma.cuh"
+#include "cuda/device/ptx/sync.cuh"
+#include "wgmma_shapes.cuh"
+
+namespace tw::attn {
+
+constexpr int kScores = kBlockN / 2;     ///< registers of a thread: scores of a block,
+constexpr int kOutputs = kValueDim / 2;  ///< outputs,
+constexpr int kPacked = kBlockN / 4;     ///< and p packed as an operand
+constexpr int kQuerySteps = (kQueryDim + 15) / 16;
+
+struct Consumer {
+    const ForwardParameters& p;
+    const Shared shared;
+    const u32 warpgroup, thread;  ///< thread of the warpgroup
+
+    const u32 lane = thread % 32;
+    const int row_in_tile = warpgroup * 64 + thread / 32 * 16 + lane / 4;
+    const int column = lane % 4 * 2;
+    // Scores are multiplied by the softmax scale in the exponent, unless the scale is not positive.
+    const float scale = kScaleScores ? 1.0f : p.scale_log2;
+
+    Ring<kQueryBuffers> query_ring;
+    Ring<kStages> key_ring, value_ring;
+
+    Tile tile;
+    int row;    ///< first of this thread's two rows; the other is 8 further
+    int block;  ///< key block whose scores are in `scores`
+    RowState state;
+    float scores[kScores];
+    float output[kOutputs];
+    u32 packed[kPacked];
+
+    // ---- waiting and releasing. One arrival per warp: each waits for its own part of the wgmma.
+    TW_DEVICE void release(u32 barrier) const {
+        if (lane == 0) ptx::mbarrier_arrive(barrier);
+    }
+    TW_DEVICE void release_query() {
+        release(shared.query_empty(query_ring.index));
+        query_ring.advance();
+    }
+    TW_DEVICE void release_key() {
+        release(shared.key_empty(key_ring.index));
+        key_ring.advance();
+    }
+    TW_DEVICE void release_value() {
+        release(shared.value_empty(value_ring.index));
+        value_ring.advance();
+    }
+
+    /// The next tile; its query rows have arrived then.
+    TW_DEVICE Tile fetch() const {
+        ptx::mbarrier_wait(shared.query_full(query_ring.index), query_ring.parity);
+        const uint4 words = ptx::load_shared_128(shared.tile(query_ring.index));
+        return {static_cast<int>(words.x), static_cast<int>(words.y), static_cast<int>(words.z),
+                static_cast<int>(words.w)};
+    }
+
+    // ---- matrix products
+    /// scores = Q K^T of the next key block; in flight afterwards.
+    TW_DEVICE void issue_scores() {
+        ptx::mbarrier_wait(shared.key_full(key_ring.index), key_ring.parity);
+        const u32 rows = shared.query(query_ring.index) + warpgroup * 64 * 128;
+        const u64 a = ptx::wgmma_descriptor_swizzle128(rows, 16, 1024);
+        const u64 b = ptx::wgmma_descriptor_swizzle128(shared.key(key_ring.index), 16, 1024);
+        ptx::wgmma_tie(scores);
+        ptx::wgmma_fence();
+#pragma unroll
+        for (int step = 0; step < kQuerySteps; ++step) {  // 16 columns each, four in a panel
+            const u32 inside = step % 4 * 32;
+            const u64 ak = a + ptx::wgmma_descriptor_step(step / 4 * kQueryPanelBytes + inside);
+            const u64 bk = b + ptx::wgmma_descriptor_step(step / 4 * kBlockPanelBytes + inside);
+            if (step == 0) {
+                ptx::wgmma<0, 0>(Element{}, scores, ak, bk);
+            } else {
+                ptx::wgmma<1, 0>(Element{}, scores, ak, bk);
+            }
+        }
+        ptx::wgmma_commit();
+    }
+
+    /// output += P V of the next value block; in flight afterwards.
+    TW_DEVICE void issue_output() {
+        ptx::mbarrier_wait(shared.value_full(value_ring.index), value_ring.parity);
+        const u64 b = ptx::wgmma_descriptor_swizzle128(shared.value(value_ring.index),
+                                                       kBlockPanelBytes, 1024);
+        ptx::wgmma_tie(output);
+        ptx::wgmma_tie(packed);
+        ptx::wgmma_fence();
+#pragma unroll
+        for (int step = 0; step < kBlockN / 16; ++step) {  // 16 keys each
+            ptx::wgmma<1, 1>(Element{}, output, packed + 4 * step,
+                             b + ptx::wgmma_descriptor_step(step * 16 * 128));
+        }
+        ptx::wgmma_commit();
+    }
+
+    /// Waits for P V; afterwards its registers and its stage are free.
+    TW_DEVICE void finish_output() {
+        ptx::wgmma_wait<0>();
+        ptx::wgmma_tie(output);
+        ptx::wgmma_tie(packed);
+        release_value();
+    }
+
+    /// P as an operand: blocks 2 k and 2 k + 1 of 8 columns are step k, no data moves between
+    /// lanes.
+    TW_DEVICE void pack_p() {
+#pragma unroll
+        for (int i = 0; i < kPacked; ++i) {
+            packed[i] = ptx::pack(Element{}, scores[2 * i], scores[2 * i + 1]);
+        }
+    }
+
+    // ---- scores
+    /// Scales where the exponent cannot, and masks keys past the end and past the diagonal.
+    template <bool kMasked>
+    TW_DEVICE void prepare_scores() {
+        if constexpr (kScaleScores) {
+#pragma unroll
+            for (int i = 0; i < kScores; ++i) scores[i] *= p.scale_log2;
+        }
+        if constexpr (kMasked) {
+            const int first = block * kBlockN + column;
+            int last[2] = {p.kv_len - 1 - first, p.kv_len - 1 - first};
+            if constexpr (kCausal) {
+                last[0] = min(last[0], row + p.diagonal - first);
+                last[1] = min(last[1], row + 8 + p.diagonal - first);
+            }
+#pragma unroll
+            for (int i = 0; i < kScores; ++i) {
+                const int offset = i / 4 * 8 + i % 2;
+                if (offset > last[i / 2 % 2]) scores[i] = -kInfinity;
+            }
+        }
+    }
+
+    /// The scores of the current block once more, for the repair, per warp from shared memory:
+    /// mma.sync has wgmma's accumulator layout.
+    TW_DEVICE void recompute_scores(int key_stage) {
+        const u32 swizzle = lane / 4 << 4;  // 16-byte chunks of a row are permuted by row % 8
+        const u32 query = shared.query(query_ring.index) + row_in_tile * 128;
+        const u32 key = shared.key(key_stage) + lane / 4 * 128;
+#pragma unroll
+        for (int i = 0; i < kScores; ++i) scores[i] = 0;
+#pragma unroll 1
+        for (int step = 0; step < kQuerySteps; ++step) {
+            const u32 left = (step % 4 * 32 + lane % 4 * 4) ^ swizzle, right = left ^ 16;
+            const u32 q = query + step / 4 * kQueryPanelBytes,
+                      k = key + step / 4 * kBlockPanelBytes;
+            const u32 a[4] = {ptx::load_shared_32(q + left), ptx::load_shared_32(q + 1024 + left),
+                              ptx::load_shared_32(q + right),
+                              ptx::load_shared_32(q + 1024 + right)};
+#pragma unroll
+            for (int j = 0; j < kBlockN / 8; ++j) {
+                const u32 b[2] = {ptx::load_shared_32(k + j * 1024 + left),
+                                  ptx::load_shared_32(k + j * 1024 + right)};
+                float(&d)[4] = *reinterpret_cast<float(*)[4]>(scores + 4 * j);
+                ptx::mma_m16n8k16(Element{}, d, a, b);
+            }
+        }
+        ptx::fence_async_shared();  // these reads come before the copy engine overwrites the stage
+    }
+
+    // ---- blocks
+    template <bool kMasked>
+    TW_DEVICE void first_softmax() {
+        float unused[2];
+        prepare_scores<kMasked>();
+        softmax_exact<true, kMasked>(scores, state, scale, unused);
+    }
+
+    /// The first block of a tile, whose scores have arrived: exact maximum, nothing accumulated
+    /// yet.
+    TW_DEVICE void first_block() {
+        row = tile.q_tile * kBlockM + row_in_tile;
+        block = tile.blocks - 1;
+        if (kCausal || p.kv_len % kBlockN != 0) {
+            first_softmax<true>();
+        } else {
+            first_softmax<false>();
+        }
+        release_key();
+        pack_p();
+#pragma unroll
+        for (int i = 0; i < kOutputs; ++i) output[i] = 0;
+    }
+
+    /// One more block. Its Q K^T and the P V of the block before it are in flight together, and the
+    /// softmax runs under P V.
+    template <bool kMasked>
+    TW_DEVICE void next_block() {
+        issue_scores();
+        issue_output();
+        ptx::wgmma_wait<1>();
+        ptx::wgmma_tie(scores);
+        --block;
+        prepare_scores<kMasked>();
+        float sum[2], factor[2];
+        const bool failed = softmax_speculative(scores, state, scale, sum);
+        if (!failed) {
+            state.sum[0] += sum[0];
+            state.sum[1] += sum[1];
+        } else if (sums_are_finite(sum)) {
+            raise_reference(scores, state, scale, sum, factor);
+        } else {
+            recompute_scores(key_ring.index);
+            prepare_scores<kMasked>();
+            softmax_exact<false, true>(scores, state, scale, factor);
+        }
+        release_key();  // not earlier: the repair may read it
+        finish_output();
+        // NOTE: packing waits for P V. An operand register written while a wgmma is in flight makes
+        // ptxas serialise all of them (C7513).
+        pack_p();
+        if (failed) multiply_rows(output, factor);
+    }
+
+    /// All blocks of a tile but the first; those that cross the diagonal before the others.
+    TW_DEVICE void other_blocks() {
+        if constexpr (kCausal) {
+            const int unmasked = (tile.q_tile * kBlockM + p.diagonal + 1) / kBlockN;
+            while (block > 0 && block - 1 >= unmasked) next_block<true>();
+        }
+        while (block > 0) next_block<false>();
+    }
+
+    // ---- results
+    /// Normalises and stores the tile, 16 bytes a lane: the quad transposes its words by shuffles,
+    /// so that no shared memory and no barrier is needed.
+    TW_DEVICE void store(const Tile& done) const {
+        const int first_row = done.q_tile * kBlockM + row_in_tile;
+        const float sum[2] = {quad_sum(state.sum[0]), quad_sum(state.sum[1])};
+        const float inverse[2] = {sum[0] > 0 ? ptx::reciprocal_approx(sum[0]) : sum[0],
+                                  sum[1] > 0 ? ptx::reciprocal_approx(sum[1]) : sum[1]};
+        u16* const out = static_cast<u16*>(p.out) + done.batch * p.out_batch_stride +
+                         done.head * p.out_head_stride + first_row * p.out_row_stride;
+        // NOTE: read anew, so that what derives from it does not occupy registers in the loop.
+        const int quad_lane = ptx::lane_index() % 4;
+        const bool odd = quad_lane & 1, upper = quad_lane & 2;
+#pragma unroll
+        for (int group = 0; group < (kValueDim + 31) / 32; ++group) {
+#pragma unroll
+            for (int r = 0; r < 2; ++r) {
+                u32 w[4];
+#pragma unroll
+                for (int j = 0; j < 4; ++j) {
+                    const int i = 4 * (4 * group + j) + 2 * r;
+                    w[j] = i < kOutputs ? ptx::pack(Element{}, output[i] * inverse[r],
+                                                    output[i + 1] * inverse[r])
+                                        : 0;
+                }
+                // 4 x 4 transposition: lane t of the quad gets the four words of the t-th 8
+                // columns.
+                u32 x = __shfl_xor_sync(~0u, upper ? w[0] : w[2], 2);
+                u32 y = __shfl_xor_sync(~0u, upper ? w[1] : w[3], 2);
+                const u32 a = upper ? x : w[0], b = upper ? y : w[1];
+                const u32 c = upper ? w[2] : x, d = upper ? w[3] : y;
+                x = __shfl_xor_sync(~0u, odd ? a : b, 1);
+                y = __shfl_xor_sync(~0u, odd ? c : d, 1);
+                const uint4 words = odd ? make_uint4(x, b, y, d) : make_uint4(a, x, c, y);
+                const int first_column = group * 32 + quad_lane * 8;
+                if (first_row + 8 * r < p.q_len && first_column < kValueDim) {
+                    *reinterpret_cast<uint4*>(out + 8 * r * p.out_row_stride + first_column) =
+                        words;
+                }
+            }
+        }
+        if (quad_lane == 0) {
+            constexpr float kLn2 = 0.6931471805599453f;
+            float* const lse =
+                p.lse + static_cast<i64>(done.batch * p.heads + done.head) * p.q_len + first_row;
+#pragma unroll
+            for (int r = 0; r < 2; ++r) {
+                if (first_row + 8 * r < p.q_len) {
+                    lse[8 * r] = sum[r] == 0
+                                     ? -kInfinity
+                                     : (state.max[r] * scale + ptx::log2_approx(sum[r])) * kLn2;
+                }
+            }
+        }
+    }
+
+    TW_DEVICE void run() {
+        tile = fetch();
+        if (tile.q_tile < 0) return;
+        issue_scores();
+        ptx::wgmma_wait<0>();
+        ptx::wgmma_tie(scores);
+        while (
+            true) {  // here the first block's scores of `tile` have arrived, nothing is in flight
+            first_block();
+            other_blocks();
+            release_query();
+            const Tile done = tile;
+            if constexpr (kQueryBuffers == 2) {
+                // The next tile's first Q K^T keeps the tensor cores busy during this tile's
+                // results. NOTE: no branch may stand between a wgmma and its wait (C7514).
+                tile = fetch();
+                if (tile.q_tile < 0) {
+                    issue_output();
+                    finish_output();
+                    store(done);
+                    return;
+                }
+                issue_output();
+                issue_scores();
+                ptx::wgmma_wait<1>();
+                ptx::wgmma_tie(output);
+                ptx::wgmma_tie(packed);
+                release_value();
+                store(done);
+            } else {
+                issue_output();
+                finish_output();
+                store(done);
+                tile = fetch();
+                if (tile.q_tile < 0) return;
+                issue_scores();
+            }
+            ptx::wgmma_wait<0>();
+            ptx::wgmma_tie(scores);
+        }
+    }
+};
+
+}  // namespace tw::attn

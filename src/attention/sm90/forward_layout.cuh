@@ -1,0 +1,114 @@
+// Shared memory, barriers and tile order of the forward kernel: what producer and consumers agree
+// on.
+#pragma once
+
+#include "attention/sm90/forward_parameters.h"
+#include "cuda/device/ptx/mbarrier.cuh"
+#include "forward_config.cuh"
+
+namespace tw::attn {
+
+constexpr int kBlockM = 64 * kWarpgroups;  ///< query rows of a tile
+constexpr int kPanel = 64;                 ///< columns of 16 bits in a row of the 128-byte swizzle
+
+constexpr int panels(int dim) {
+    return (dim + kPanel - 1) / kPanel;
+}
+
+// A tile lies in panels of 64 columns, [panel][row][64], as one copy writes them and wgmma reads
+// them.
+constexpr u32 kQueryPanelBytes = kBlockM * 128;
+constexpr u32 kBlockPanelBytes = kBlockN * 128;  ///< of K and of V
+constexpr u32 kQueryBytes = panels(kQueryDim) * kQueryPanelBytes;
+constexpr u32 kKeyBytes = panels(kQueryDim) * kBlockPanelBytes;
+constexpr u32 kValueBytes = panels(kValueDim) * kBlockPanelBytes;
+
+constexpr u32 kKeyOffset = kQueryBuffers * kQueryBytes;
+constexpr u32 kValueOffset = kKeyOffset + kStages * kKeyBytes;
+constexpr u32 kBarrierOffset = kValueOffset + kStages * kValueBytes;
+constexpr u32 kSharedBytes = kBarrierOffset + 256;  ///< the host adds 1024 to align the base
+
+static_assert(kBlockN % 16 == 0 && kBlockN <= 256,
+              "P V takes keys in steps of 16, a copy 256 rows");
+static_assert(kQueryBytes % 1024 == 0 && kBlockPanelBytes % 1024 == 0,
+              "the swizzle repeats every 1024");
+
+/// One tile of query rows, as the producer announces it to the consumers.
+struct Tile {
+    int q_tile;  ///< -1: no more tiles
+    int batch;
+    int head;    ///< of the queries
+    int blocks;  ///< key blocks to visit, from the last down to 0; at least one
+};
+
+/// Addresses in shared memory. A "full" barrier says that data arrived, an "empty" one that every
+/// consumer warp is done with it.
+struct Shared {
+    u32 base;
+
+    TW_DEVICE u32 query(int buffer) const { return base + buffer * kQueryBytes; }
+    TW_DEVICE u32 key(int stage) const { return base + kKeyOffset + stage * kKeyBytes; }
+    TW_DEVICE u32 value(int stage) const { return base + kValueOffset + stage * kValueBytes; }
+
+    TW_DEVICE u32 query_full(int buffer) const { return barrier(buffer); }
+    TW_DEVICE u32 query_empty(int buffer) const { return barrier(2 + buffer); }
+    TW_DEVICE u32 key_full(int stage) const { return barrier(4 + stage); }
+    TW_DEVICE u32 key_empty(int stage) const { return barrier(4 + kStages + stage); }
+    TW_DEVICE u32 value_full(int stage) const { return barrier(4 + 2 * kStages + stage); }
+    TW_DEVICE u32 value_empty(int stage) const { return barrier(4 + 3 * kStages + stage); }
+
+    /// Where the tile in a query buffer is described: four words.
+    TW_DEVICE u32 tile(int buffer) const { return base + kBarrierOffset + 192 + 16 * buffer; }
+
+  private:
+    TW_DEVICE u32 barrier(int index) const { return base + kBarrierOffset + 8 * index; }
+};
+static_assert(8 * (4 + 4 * kStages) <= 192, "barriers end before the tile descriptions");
+
+/// Position in a ring of buffers and the parity of its current round.
+template <int kCount>
+struct Ring {
+    u32 index = 0;
+    u32 parity = 0;
+
+    TW_DEVICE void advance() {
+        if (++index == kCount) {
+            index = 0;
+            parity ^= 1;
+        }
+    }
+};
+
+/// Key blocks that a tile has to visit: all, or those that reach the diagonal of its last row.
+TW_DEVICE int blocks_of(int q_tile, const ForwardParameters& p) {
+    int keys = p.kv_len;
+    if constexpr (kCausal) keys = min(keys, (q_tile + 1) * kBlockM + p.diagonal);
+    return max(1, (keys + kBlockN - 1) / kBlockN);
+}
+
+/// The tile at a place of the order. Heads run in groups whose K and V fit in L2, longest tiles
+/// first in a group; the shortest tiles of all heads come last and fill the tail.
+TW_DEVICE Tile tile_at(int place, const ForwardParameters& p) {
+    const int early = p.q_tiles - p.late_q_tiles;
+    const int early_places = early * p.batch_heads;
+    Tile tile;
+    int batch_head;
+    if (place < early_places) {
+        const int group = place / (early * p.group_heads);
+        const int first_head = group * p.group_heads;
+        const int heads = min(p.group_heads, p.batch_heads - first_head);
+        const int rest = place - group * early * p.group_heads;
+        tile.q_tile = p.q_tiles - 1 - rest / heads;
+        batch_head = first_head + rest % heads;
+    } else {
+        const int rest = place - early_places;
+        tile.q_tile = p.late_q_tiles - 1 - rest / p.batch_heads;
+        batch_head = rest % p.batch_heads;
+    }
+    tile.batch = batch_head / p.heads;
+    tile.head = batch_head - tile.batch * p.heads;
+    tile.blocks = blocks_of(tile.q_tile, p);
+    return tile;
+}
+
+}  // namespace tw::attn

@@ -1,0 +1,25 @@
+// What a launch of the forward kernel is given; read by the host compiler and by NVRTC.
+#pragma once
+
+namespace tw::attn {
+
+struct ForwardParameters {
+    void* out;  ///< (batch, heads, q_len, value dim), elements of the inputs' dtype
+    long long out_batch_stride;  ///< in elements, as the next two; the last dimension is contiguous
+    long long out_head_stride;
+    long long out_row_stride;
+    float* lse;                   ///< (batch, heads, q_len), contiguous
+    unsigned* tickets;            ///< one zero; null when tiles are assigned statically
+    unsigned long long* profile;  ///< 3 per CTA: cycles, first and last nanosecond; or null
+    int q_len, kv_len;
+    int heads;  ///< query heads
+    int heads_per_kv_head;
+    int batch_heads;   ///< batch * heads
+    int q_tiles;       ///< tiles of query rows in one head
+    int late_q_tiles;  ///< the first so many tiles of a head, the shortest, run last
+    int group_heads;   ///< heads that run side by side, so that their K and V stay in L2
+    int diagonal;      ///< causal: row q sees keys up to q + diagonal
+    float scale_log2;  ///< softmax scale * log2(e)
+};
+
+}  // namespace tw::attn

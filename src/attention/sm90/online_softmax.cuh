@@ -1,0 +1,125 @@
+// The softmax of one block of scores in wgmma accumulators: exact, and with a speculative maximum.
+#pragma once
+
+#include "cuda/device/ptx/convert.cuh"
+#include "cuda/device/ptx/math.cuh"
+
+namespace tw::attn {
+
+// A thread holds two rows: accumulator register 4 j + 2 r + e is row lane / 4 + 8 r, column
+// 8 j + 2 (lane % 4) + e. The four lanes of a quad share their rows.
+constexpr float kInfinity = __builtin_bit_cast(float, 0x7f800000u);
+
+/// Statistics of a thread's two rows over the blocks so far.
+struct RowState {
+    float max[2];  ///< reference of the exponent, in units of the scores; at most the true maximum
+    float sum[2];  ///< this thread's part of the sum of p
+};
+
+TW_DEVICE float quad_max(float x) {
+    x = fmaxf(x, __shfl_xor_sync(~0u, x, 1));
+    return fmaxf(x, __shfl_xor_sync(~0u, x, 2));
+}
+
+TW_DEVICE float quad_sum(float x) {
+    x += __shfl_xor_sync(~0u, x, 1);
+    return x + __shfl_xor_sync(~0u, x, 2);
+}
+
+template <int kCount>
+TW_DEVICE void multiply_rows(float (&values)[kCount], const float (&factor)[2]) {
+#pragma unroll
+    for (int i = 0; i < kCount; ++i) values[i] *= factor[i / 2 % 2];
+}
+
+/// scores -> p = exp2(scale * score - reference), and this thread's sums of it.
+template <int kCount>
+TW_DEVICE void exponentiate(float (&scores)[kCount], const float (&reference)[2], float scale,
+                            float (&sum)[2]) {
+    float partial[2][2] = {};  // by row and column parity: four chains of additions
+#pragma unroll
+    for (int i = 0; i < kCount; ++i) {
+        const int row = i / 2 % 2;
+        scores[i] = ptx::exp2_approx(fmaf(scores[i], scale, -reference[row]));
+        partial[row][i % 2] += scores[i];
+    }
+    sum[0] = partial[0][0] + partial[0][1];
+    sum[1] = partial[1][0] + partial[1][1];
+}
+
+/// Largest value of each row among this thread's registers.
+template <int kCount>
+TW_DEVICE void row_maxima(const float (&values)[kCount], float (&largest)[2]) {
+    float partial[2][2] = {{values[0], values[1]}, {values[2], values[3]}};
+#pragma unroll
+    for (int i = 4; i < kCount; ++i) {
+        partial[i / 2 % 2][i % 2] = fmaxf(partial[i / 2 % 2][i % 2], values[i]);
+    }
+    largest[0] = fmaxf(partial[0][0], partial[0][1]);
+    largest[1] = fmaxf(partial[1][0], partial[1][1]);
+}
+
+/// Exact softmax of one block; scores become p. What was accumulated before (unless kFirst) must be
+/// multiplied by `factor`. kGuard: a row may have no key alive so far; its p are 0 then.
+template <bool kFirst, bool kGuard, int kCount>
+TW_DEVICE void softmax_exact(float (&scores)[kCount], RowState& state, float scale,
+                             float (&factor)[2]) {
+    float largest[2], reference[2], sum[2];
+    row_maxima(scores, largest);
+#pragma unroll
+    for (int r = 0; r < 2; ++r) {
+        largest[r] = quad_max(largest[r]);
+        if constexpr (!kFirst) largest[r] = fmaxf(largest[r], state.max[r]);
+        const float base = kGuard && largest[r] == -kInfinity ? 0.0f : largest[r];
+        if constexpr (!kFirst) factor[r] = ptx::exp2_approx((state.max[r] - base) * scale);
+        reference[r] = base * scale;
+        state.max[r] = largest[r];
+    }
+    exponentiate(scores, reference, scale, sum);
+#pragma unroll
+    for (int r = 0; r < 2; ++r) {
+        state.sum[r] = kFirst ? sum[r] : fmaf(state.sum[r], factor[r], sum[r]);
+    }
+}
+
+// Speculative maximum: p = exp2(score - reference) with the reference of *earlier* blocks. No
+// maximum, no shuffles, no rescaling of the output stand between the two matrix products. The
+// reference never exceeds the true maximum, so nothing that matters underflows, and p may grow to
+// kLargestSum: bf16, f16 and f32 keep their relative precision there. The sums, needed anyway, tell
+// when it grew further.
+constexpr float kLargestSum = 8192.0f;
+
+/// True (for the whole warp) when the block must be repaired; scores have become p in any case. A
+/// row with no key alive so far has a reference of -inf, which makes its sum inf or NaN and so
+/// fails.
+template <int kCount>
+TW_DEVICE bool softmax_speculative(float (&scores)[kCount], const RowState& state, float scale,
+                                   float (&sum)[2]) {
+    const float reference[2] = {state.max[0] * scale, state.max[1] * scale};
+    exponentiate(scores, reference, scale, sum);
+    return __any_sync(~0u, !(sum[0] + sum[1] <= kLargestSum));
+}
+
+/// Can a failed block be repaired from its p (for the whole warp)? Else the scores are needed
+/// again.
+TW_DEVICE bool sums_are_finite(const float (&sum)[2]) {
+    return __all_sync(~0u, sum[0] + sum[1] < 1e38f);
+}
+
+/// Repairs a failed block in registers: divides p by its largest value and raises the reference.
+template <int kCount>
+TW_DEVICE void raise_reference(float (&p)[kCount], RowState& state, float scale,
+                               const float (&sum)[2], float (&factor)[2]) {
+    float largest[2];
+    row_maxima(p, largest);
+#pragma unroll
+    for (int r = 0; r < 2; ++r) {
+        const float growth = fmaxf(0.0f, ptx::log2_approx(quad_max(largest[r])));
+        factor[r] = ptx::exp2_approx(-growth);
+        state.max[r] += growth / scale;
+        state.sum[r] = (state.sum[r] + sum[r]) * factor[r];
+    }
+    multiply_rows(p, factor);
+}
+
+}  // namespace tw::attn

@@ -1,0 +1,477 @@
+// The Hopper forward kernel: what it refuses, that every configuration compiles cleanly without a
+// GPU, and, on a Hopper GPU, results against the f64 reference.
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <cmath>
+#include <limits>
+#include <random>
+
+#include "attention/reference.h"
+#include "attention/sm90/forward.h"
+#include "cuda/runtime/memory.h"
+#include "support/small_float.h"
+#include "tests/cuda/test_support.h"
+
+namespace tilewright::attn::sm90 {
+namespace {
+
+using cuda::Buffer;
+
+struct Problem {
+    DType dtype = DType::bf16;
+    std::int64_t batch = 1, heads = 1, kv_heads = 1, q_len = 1, kv_len = 1, dim = 128,
+                 value_dim = 128;
+    bool causal = false;
+    std::int64_t diagonal = 0;
+    double scale = 0.0;  ///< 0: 1 / sqrt(dim)
+    bool rows_before_heads = false;
+};
+
+DeviceTensor contiguous(cuda::DeviceAddress address, std::int64_t batch, std::int64_t heads,
+                        std::int64_t rows, std::int64_t dim, bool rows_before_heads) {
+    DeviceTensor tensor{address, {batch, heads, rows, dim}, {}};
+    if (rows_before_heads) {
+        tensor.strides = {rows * heads * dim, dim, heads * dim, 1};
+    } else {
+        tensor.strides = {heads * rows * dim, rows * dim, dim, 1};
+    }
+    return tensor;
+}
+
+/// Inputs with made-up addresses, for what needs no GPU.
+ForwardInputs inputs_of(const Problem& p) {
+    ForwardInputs inputs;
+    inputs.dtype = p.dtype;
+    const bool rbh = p.rows_before_heads;
+    inputs.query = contiguous(1 << 20, p.batch, p.heads, p.q_len, p.dim, rbh);
+    inputs.key = contiguous(2 << 20, p.batch, p.kv_heads, p.kv_len, p.dim, rbh);
+    inputs.value = contiguous(3 << 20, p.batch, p.kv_heads, p.kv_len, p.value_dim, rbh);
+    inputs.out = contiguous(4 << 20, p.batch, p.heads, p.q_len, p.value_dim, rbh);
+    inputs.lse = 5 << 20;
+    inputs.workspace = 6 << 20;
+    inputs.scale = p.scale != 0.0 ? p.scale : 1.0 / std::sqrt(static_cast<double>(p.dim));
+    inputs.causal = p.causal;
+    inputs.diagonal = p.diagonal;
+    return inputs;
+}
+
+std::string refusal(const ForwardInputs& inputs) {
+    try {
+        check_forward(inputs);
+    } catch (const UserError& error) {
+        return error.what();
+    }
+    return "accepted";
+}
+
+TEST(Sm90Forward, RefusesByName) {
+    const ForwardInputs good = inputs_of({.heads = 4, .kv_heads = 2, .q_len = 100, .kv_len = 70});
+    EXPECT_EQ(refusal(good), "accepted");
+    const auto expect = [&](auto change, const std::string& text) {
+        ForwardInputs bad = good;
+        change(bad);
+        EXPECT_EQ(refusal(bad), "[attention (sm90)] " + text);
+    };
+    expect([](auto& i) { i.dtype = DType::f32; },
+           "query: expected bf16 or f16 elements but got f32");
+    expect([](auto& i) { i.key.shape[1] = 3; },
+           "key: expected a number of heads that divides query's but got 3");
+    expect([](auto& i) { i.query.shape[3] = 100; },
+           "query: expected a head dimension that is a multiple of 8 up to 256 but got 100");
+    expect([](auto& i) { i.value.shape[3] = 264; },
+           "value: expected a head dimension that is a multiple of 8 up to 256 but got 264");
+    expect([](auto& i) { i.key.shape[2] = 0; }, "key: expected from 1 to 2^30 rows but got 0");
+    expect([](auto& i) { i.value.shape[2] = 71; }, "value: expected 70 rows but got 71");
+    expect([](auto& i) { i.out.shape[1] = 2; }, "out: expected 4 heads but got 2");
+    expect([](auto& i) { i.query.strides[2] = 129; },
+           "query: expected strides that are multiples of 8 elements but got 129");
+    expect([](auto& i) { i.key.strides[3] = 2; }, "key: expected a last stride of 1 but got 2");
+    expect([](auto& i) { i.value.address += 8; },
+           "value: expected an address that is a multiple of 16 but got 3145736");
+    expect([](auto& i) { i.scale = NAN; }, "scale: expected a finite number but got nan");
+    expect([](auto& i) { i.lse = 0; },
+           "lse: expected an address that is a multiple of 4 but got 0");
+}
+
+TEST(Sm90Forward, EveryConfigurationFitsSharedMemory) {
+    constexpr int kHopperShared = 232448;
+    for (std::int64_t dim = 8; dim <= 256; dim += 8) {
+        for (std::int64_t value_dim :
+             {dim, std::int64_t{64}, std::int64_t{128}, std::int64_t{256}}) {
+            for (bool causal : {false, true}) {
+                for (std::int64_t q_len : {1, 1000, 8192}) {
+                    const ForwardDesc desc = check_forward(inputs_of({.heads = 16,
+                                                                      .kv_heads = 16,
+                                                                      .q_len = q_len,
+                                                                      .kv_len = 100,
+                                                                      .dim = dim,
+                                                                      .value_dim = value_dim,
+                                                                      .causal = causal}));
+                    EXPECT_LE(forward_shared_bytes(desc, choose_forward(desc, 132)), kHopperShared)
+                        << dim << " x " << value_dim;
+                }
+            }
+        }
+    }
+}
+
+// No spills, no serialised wgmma, no ignored setmaxnreg: generate_forward makes all of them errors.
+TEST(Sm90Forward, ConfigurationsCompileCleanly) {
+    TW_REQUIRE_NVRTC();
+    const Problem problems[] = {
+        {.q_len = 8192, .kv_len = 8192},
+        {.q_len = 8192, .kv_len = 8192, .causal = true},
+        {.dtype = DType::f16, .q_len = 8192, .kv_len = 8192, .dim = 64, .value_dim = 64},
+        {.q_len = 8192, .kv_len = 8192, .dim = 192, .value_dim = 128, .causal = true},
+        {.q_len = 8192, .kv_len = 8192, .dim = 256, .value_dim = 256, .causal = true},
+        {.q_len = 64, .kv_len = 64, .dim = 72, .value_dim = 40, .scale = -1.0},
+    };
+    for (const Problem& problem : problems) {
+        ForwardDesc desc = check_forward(inputs_of(problem));
+        desc.heads = desc.kv_heads = 64;
+        const cuda::CompileRequest request = generate_forward(desc, choose_forward(desc, 132));
+        EXPECT_NO_THROW(cuda::compile(request)) << request.name;
+    }
+}
+
+// ---- on a Hopper GPU
+
+/// Normal random values rounded to the dtype, as the kernel reads them and as the reference does.
+struct Sample {
+    Array exact;
+    std::vector<std::uint16_t> bits;
+
+    Sample(const Problem& p, std::int64_t heads, std::int64_t rows, std::int64_t dim, unsigned seed)
+        : exact({p.batch, heads, rows, dim}) {
+        std::mt19937 generator(seed);
+        std::normal_distribution<double> normal;
+        for (double& value : exact.data) value = round_to(normal(generator), p.dtype);
+    }
+};
+
+std::uint16_t to_bits(double value, DType dtype) {
+    return dtype == DType::bf16 ? f64_to_bf16(value) : f64_to_f16(value);
+}
+
+double from_bits(std::uint16_t bits, DType dtype) {
+    return dtype == DType::bf16 ? bf16_to_f32(bits) : f16_to_f32(bits);
+}
+
+/// Visits (b, h, row, column) of a BHSD array with the offset of that element in the device layout.
+template <typename Visit>
+void for_each(const DeviceTensor& tensor, Visit visit) {
+    std::size_t index = 0;
+    for (std::int64_t b = 0; b < tensor.shape[0]; ++b) {
+        for (std::int64_t h = 0; h < tensor.shape[1]; ++h) {
+            for (std::int64_t s = 0; s < tensor.shape[2]; ++s) {
+                for (std::int64_t d = 0; d < tensor.shape[3]; ++d) {
+                    const std::int64_t at = b * tensor.strides[0] + h * tensor.strides[1] +
+                                            s * tensor.strides[2] + d * tensor.strides[3];
+                    visit(index++, static_cast<std::size_t>(at));
+                }
+            }
+        }
+    }
+}
+
+constexpr std::size_t kGuard =
+    256;  ///< bytes before and after every buffer that must stay as they are
+constexpr unsigned char kPoison = 0xff;  ///< NaN in every float format
+
+/// A tensor in device memory between guard bytes.
+struct Guarded {
+    Buffer buffer;
+    explicit Guarded(std::size_t bytes) : buffer(0, bytes + 2 * kGuard) { buffer.fill(kPoison); }
+    cuda::DeviceAddress address() const { return buffer.address() + kGuard; }
+    bool intact() const {
+        for (std::size_t offset : {std::size_t{0}, buffer.bytes() - kGuard}) {
+            std::vector<unsigned char> bytes(kGuard);
+            buffer.download(bytes.data(), kGuard, offset);
+            for (unsigned char byte : bytes) {
+                if (byte != kPoison) return false;
+            }
+        }
+        return true;
+    }
+};
+
+struct Device {
+    Guarded query, key, value, out, lse;
+    Buffer workspace{0, kForwardWorkspaceBytes};
+    ForwardInputs inputs;
+
+    Device(const Problem& p, const Array& q, const Array& k, const Array& v)
+        : query(q.data.size() * 2),
+          key(k.data.size() * 2),
+          value(v.data.size() * 2),
+          out(static_cast<std::size_t>(p.batch * p.heads * p.q_len * p.value_dim) * 2),
+          lse(static_cast<std::size_t>(p.batch * p.heads * p.q_len) * 4),
+          inputs(inputs_of(p)) {
+        upload(q, query, inputs.query, p.dtype);
+        upload(k, key, inputs.key, p.dtype);
+        upload(v, value, inputs.value, p.dtype);
+        inputs.out.address = out.address();
+        inputs.lse = lse.address();
+        inputs.workspace = workspace.address();
+    }
+
+    static void upload(const Array& array, Guarded& target, DeviceTensor& tensor, DType dtype) {
+        tensor.address = target.address();
+        std::vector<std::uint16_t> bits(array.data.size());
+        for_each(tensor, [&](std::size_t index, std::size_t at) {
+            bits[at] = to_bits(array.data[index], dtype);
+        });
+        target.buffer.upload(bits.data(), bits.size() * 2, kGuard);
+    }
+
+    bool guards_intact() const {
+        return query.intact() && key.intact() && value.intact() && out.intact() && lse.intact();
+    }
+};
+
+/// Rows above a negative diagonal have no key: the reference computes the others, as its window
+/// cannot say so.
+ReferenceOutput reference(const Problem& p, DType arithmetic, const Array& q, const Array& k,
+                          const Array& v) {
+    ReferenceOptions options;
+    options.scale = p.scale != 0.0 ? p.scale : 1.0 / std::sqrt(static_cast<double>(p.dim));
+    options.arithmetic = arithmetic;
+    if (p.causal) options.window_right = std::max<std::int64_t>(p.diagonal, 0);
+    const std::int64_t dead = p.causal ? std::clamp<std::int64_t>(-p.diagonal, 0, p.q_len) : 0;
+    if (dead == 0) return reference_forward(q, k, v, options);
+
+    ReferenceOutput whole;
+    whole.out = Array({p.batch, p.heads, p.q_len, p.value_dim}, 0.0);
+    whole.lse = Array({p.batch, p.heads, p.q_len}, -std::numeric_limits<double>::infinity());
+    if (dead == p.q_len) return whole;
+    Array live({p.batch, p.heads, p.q_len - dead, p.dim});
+    const auto rows = [&](auto visit) {
+        for (std::int64_t b = 0; b < p.batch; ++b) {
+            for (std::int64_t h = 0; h < p.heads; ++h) {
+                for (std::int64_t s = dead; s < p.q_len; ++s) visit(b, h, s);
+            }
+        }
+    };
+    rows([&](auto b, auto h, auto s) {
+        std::copy_n(q.row(b, h, s), p.dim, live.row(b, h, s - dead));
+    });
+    const ReferenceOutput part = reference_forward(live, k, v, options);
+    rows([&](auto b, auto h, auto s) {
+        std::copy_n(part.out.row(b, h, s - dead), p.value_dim, whole.out.row(b, h, s));
+        whole.lse(b, h, s) = part.lse(b, h, s - dead);
+    });
+    return whole;
+}
+
+double relative_error(const std::vector<double>& got, const std::vector<double>& truth) {
+    double difference = 0, size = 0;
+    for (std::size_t i = 0; i < truth.size(); ++i) {
+        difference += (got[i] - truth[i]) * (got[i] - truth[i]);
+        size += truth[i] * truth[i];
+    }
+    return std::sqrt(difference) / std::max(std::sqrt(size), 1e-30);
+}
+
+class Sm90Gpu : public testing::Test {
+  protected:
+    void SetUp() override {
+        TW_REQUIRE_GPU();
+        if (cuda::device_info(0).major != 9) GTEST_SKIP() << "NOT RUN: no Hopper GPU";
+        TW_REQUIRE_NVRTC();
+    }
+
+    /// Runs a problem and compares with the reference: at most twice the error of the plain
+    /// computation in the same dtype, and lse to 1e-3.
+    static void check(const Problem& p, unsigned seed = 1, double key_growth = 0.0) {
+        SCOPED_TRACE(fmt::format("{} B{} H{}/{} L{} S{} D{}x{} {} diagonal {} scale {}",
+                                 name(p.dtype), p.batch, p.heads, p.kv_heads, p.q_len, p.kv_len,
+                                 p.dim, p.value_dim, p.causal ? "causal" : "full", p.diagonal,
+                                 p.scale));
+        Array q = Sample(p, p.heads, p.q_len, p.dim, seed).exact;
+        Array k = Sample(p, p.kv_heads, p.kv_len, p.dim, seed + 1).exact;
+        const Array v = Sample(p, p.kv_heads, p.kv_len, p.value_dim, seed + 2).exact;
+        if (key_growth != 0.0) {
+            // Scores that change from block to block, by rows of keys along the first column.
+            for (std::size_t i = 0; i < k.data.size(); i += static_cast<std::size_t>(p.dim)) {
+                const double along = static_cast<double>(i / static_cast<std::size_t>(p.dim) %
+                                                         static_cast<std::size_t>(p.kv_len)) /
+                                     static_cast<double>(p.kv_len);
+                const double amount = key_growth > 0 ? along : 1 - along;
+                k.data[i] = round_to(k.data[i] + std::abs(key_growth) * amount, p.dtype);
+            }
+            for (std::size_t i = 0; i < q.data.size(); i += static_cast<std::size_t>(p.dim)) {
+                q.data[i] = round_to(q.data[i] + 8.0, p.dtype);
+            }
+        }
+        Device device(p, q, k, v);
+        const cuda::Stream stream(0);
+        forward(device.inputs, stream.handle());
+        stream.synchronize();
+
+        std::vector<std::uint16_t> bits(
+            static_cast<std::size_t>(p.batch * p.heads * p.q_len * p.value_dim));
+        std::vector<float> lse(static_cast<std::size_t>(p.batch * p.heads * p.q_len));
+        device.out.buffer.download(bits.data(), bits.size() * 2, kGuard);
+        device.lse.buffer.download(lse.data(), lse.size() * 4, kGuard);
+        std::vector<double> out(bits.size());
+        for_each(device.inputs.out, [&](std::size_t index, std::size_t at) {
+            out[index] = from_bits(bits[at], p.dtype);
+        });
+        EXPECT_TRUE(device.guards_intact());
+
+        const ReferenceOutput truth = reference(p, DType::f64, q, k, v);
+        const ReferenceOutput plain = reference(p, p.dtype, q, k, v);
+        const double error = relative_error(out, truth.out.data);
+        const double allowed = 2 * relative_error(plain.out.data, truth.out.data) + 1e-6;
+        EXPECT_TRUE(error <= allowed) << error << " against " << allowed;
+        for (std::size_t i = 0; i < lse.size(); ++i) {
+            const double expected = truth.lse.data[i];
+            const bool same = lse[i] == expected ||
+                              std::abs(lse[i] - expected) <= 1e-3 + 1e-5 * std::abs(expected);
+            ASSERT_TRUE(same) << "lse " << i << ": " << lse[i] << " against " << expected;
+        }
+    }
+};
+
+TEST_F(Sm90Gpu, HeadDimensions) {
+    for (std::int64_t dim : {8, 40, 64, 72, 80, 96, 112, 128, 160, 192, 224, 256}) {
+        for (bool causal : {false, true}) {
+            check({.heads = 2,
+                   .kv_heads = 2,
+                   .q_len = 300,
+                   .kv_len = 300,
+                   .dim = dim,
+                   .value_dim = dim,
+                   .causal = causal});
+        }
+    }
+    check({.q_len = 300, .kv_len = 300, .dim = 192, .value_dim = 128, .causal = true});
+    check({.q_len = 300, .kv_len = 300, .dim = 64, .value_dim = 256});
+}
+
+TEST_F(Sm90Gpu, HalfPrecision) {
+    for (std::int64_t dim : {64, 128, 256}) {
+        check({.dtype = DType::f16,
+               .heads = 2,
+               .kv_heads = 2,
+               .q_len = 300,
+               .kv_len = 400,
+               .dim = dim,
+               .value_dim = dim,
+               .causal = dim == 128});
+    }
+}
+
+TEST_F(Sm90Gpu, OddLengths) {
+    for (std::int64_t q_len : {1, 63, 129, 200}) {
+        for (std::int64_t kv_len : {1, 79, 128, 257, 500}) {
+            for (bool causal : {false, true}) {
+                check({.heads = 2,
+                       .kv_heads = 1,
+                       .q_len = q_len,
+                       .kv_len = kv_len,
+                       .causal = causal});
+            }
+        }
+    }
+}
+
+// Diagonals that leave rows, tiles, or everything without a key.
+TEST_F(Sm90Gpu, Diagonals) {
+    for (std::int64_t diagonal : {-1000, -130, -1, 0, 1, 77, 1000}) {
+        check({.heads = 2,
+               .kv_heads = 2,
+               .q_len = 300,
+               .kv_len = 450,
+               .causal = true,
+               .diagonal = diagonal});
+    }
+}
+
+TEST_F(Sm90Gpu, GroupedHeadsAndLayouts) {
+    for (bool rows_before_heads : {false, true}) {
+        check({.batch = 2,
+               .heads = 6,
+               .kv_heads = 2,
+               .q_len = 150,
+               .kv_len = 200,
+               .causal = true,
+               .rows_before_heads = rows_before_heads});
+        check({.batch = 3,
+               .heads = 60,
+               .kv_heads = 60,
+               .q_len = 70,
+               .kv_len = 90,
+               .dim = 64,
+               .value_dim = 64,
+               .causal = true,
+               .rows_before_heads = rows_before_heads});
+    }
+}
+
+TEST_F(Sm90Gpu, ScalesOfAnySign) {
+    for (double scale : {-0.1, 1e-30, 2.0}) {
+        check({.q_len = 200, .kv_len = 300, .scale = scale});
+    }
+}
+
+// Scores that grow, shrink and jump between blocks: both repairs of the speculative maximum.
+TEST_F(Sm90Gpu, ScoresThatJump) {
+    for (double growth : {40.0, -40.0, 400.0, -400.0, 4000.0, -4000.0}) {
+        for (bool causal : {false, true}) {
+            check({.q_len = 300, .kv_len = 1000, .causal = causal, .diagonal = 700}, 5, growth);
+        }
+        check({.q_len = 200, .kv_len = 700, .dim = 64, .value_dim = 64}, 6, growth);
+    }
+}
+
+TEST_F(Sm90Gpu, EveryRunGivesTheSameBits) {
+    const Problem p{
+        .batch = 2, .heads = 8, .kv_heads = 8, .q_len = 2000, .kv_len = 2000, .causal = true};
+    const Array q = Sample(p, p.heads, p.q_len, p.dim, 1).exact;
+    const Array k = Sample(p, p.kv_heads, p.kv_len, p.dim, 2).exact;
+    const Array v = Sample(p, p.kv_heads, p.kv_len, p.value_dim, 3).exact;
+    Device device(p, q, k, v);
+    const cuda::Stream stream(0);
+    std::vector<std::uint16_t> first, bits(static_cast<std::size_t>(q.size()));
+    for (int run = 0; run < 100; ++run) {
+        device.out.buffer.fill(kPoison);
+        forward(device.inputs, stream.handle());
+        stream.synchronize();
+        device.out.buffer.download(bits.data(), bits.size() * 2, kGuard);
+        if (run == 0) first = bits;
+        ASSERT_EQ(bits, first) << "run " << run;
+    }
+}
+
+TEST_F(Sm90Gpu, ReplaysFromAGraph) {
+    const Problem p{.heads = 40, .kv_heads = 40, .q_len = 600, .kv_len = 600, .causal = true};
+    const Array q = Sample(p, p.heads, p.q_len, p.dim, 1).exact;
+    Device device(p, q, q, q);
+    const cuda::Stream stream(0);
+    forward(device.inputs, stream.handle());  // loads the kernel
+    stream.synchronize();
+    std::vector<std::uint16_t> direct(static_cast<std::size_t>(q.size())), replayed = direct;
+    device.out.buffer.download(direct.data(), direct.size() * 2, kGuard);
+    device.out.buffer.fill(kPoison);
+
+    const cuda::Driver& driver = cuda::driver();
+    const cuda::ContextScope scope(0);
+    void *graph = nullptr, *executable = nullptr;
+    driver.check(driver.cuStreamBeginCapture_v2(stream.handle(), 0), "beginning capture");
+    forward(device.inputs, stream.handle());
+    driver.check(driver.cuStreamEndCapture(stream.handle(), &graph), "ending capture");
+    driver.check(driver.cuGraphInstantiateWithFlags(&executable, graph, 0), "instantiating");
+    for (int run = 0; run < 3; ++run) {
+        driver.check(driver.cuGraphLaunch(executable, stream.handle()), "launching a graph");
+    }
+    stream.synchronize();
+    driver.cuGraphExecDestroy(executable);
+    driver.cuGraphDestroy(graph);
+    device.out.buffer.download(replayed.data(), replayed.size() * 2, kGuard);
+    EXPECT_EQ(replayed, direct);
+}
+
+}  // namespace
+}  // namespace tilewright::attn::sm90
