@@ -1,0 +1,45 @@
+#!/bin/sh
+# Proves the README's two commands on a machine with nothing of ours: a fresh Debian or Ubuntu made by debootstrap.
+#
+# usage: tools/check_bare_machine.sh [SUITE [MIRROR]]      default: bookworm http://deb.debian.org/debian
+#
+# As root. The last commit is cloned into the new system, which is removed at the end (KEEP=1 keeps it).
+# Environment: WORK, the folder to work in (default: a new one below TMPDIR); TESTS=0 leaves out ./dev test.
+set -eu
+cd "$(dirname "$0")/.."
+
+suite=${1:-bookworm}
+mirror=${2:-http://deb.debian.org/debian}
+case $suite in
+bookworm | trixie | sid) components=main ;;
+*) components=main,universe ;; # Ubuntu
+esac
+
+work=${WORK:-$(mktemp -d)}
+root=$work/$suite
+if [ "${KEEP:-0}" = 0 ]; then trap 'rm -rf --one-file-system "${root:?}"' EXIT; fi
+
+if [ ! -x "$root/bin/sh" ]; then
+    debootstrap --variant=minbase --components="$components" "$suite" "$root" "$mirror"
+fi
+# The host's way to the network: name service, apt's settings for a proxy or a mirror.
+cp /etc/resolv.conf /etc/hosts "$root/etc/"
+for file in /etc/apt/apt.conf.d/*; do
+    if grep -qiE 'proxy|Check-Valid-Until' "$file"; then cp "$file" "$root/etc/apt/apt.conf.d/"; fi
+done
+
+rm -rf "$root/clone"
+git clone --quiet --no-hardlinks . "$root/clone"
+
+# inside COMMAND: in the clone, in a mount namespace of its own, so that nothing stays mounted.
+inside() {
+    # shellcheck disable=SC2016  # expanded by the inner shell
+    unshare --mount sh -c 'mount -t proc proc "$1/proc" && exec chroot "$1" env -i HOME=/root \
+        PATH=/usr/sbin:/usr/bin:/sbin:/bin TERM=dumb ${http_proxy:+http_proxy="$http_proxy"} \
+        ${https_proxy:+https_proxy="$https_proxy"} sh -c "cd /clone && $2"' sh "$root" "$1"
+}
+if [ "${TESTS:-1}" = 1 ]; then inside './dev test'; fi
+inside './dev demo'
+start=$(date +%s)
+inside './dev build'
+echo "check_bare_machine: $suite passed; a second ./dev build took $(($(date +%s) - start)) s"
