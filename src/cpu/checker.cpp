@@ -13,7 +13,7 @@
 namespace tilewright::cpu {
 namespace {
 
-constexpr std::size_t kPageCells = 4096;
+constexpr std::size_t kPageCells = 256;
 
 std::string at(const ir::Location& location) {
     return location.file.empty() ? "" : fmt::format(" at {}:{}", location.file, location.line);

@@ -257,11 +257,10 @@ void Generator::function_with_error() {
                           Op::logistic, Op::erf, Op::sin, Op::cos, Op::sqrt, Op::rsqrt, Op::pow});
     // The sign of a zero may differ between machines: no pole there.
     const Value operand = b_.unary(Op::abs, a->value);
-    const bool narrow = is_float(dtype) && size_of(dtype) < 4;
     Known result{op == Op::pow ? b_.binary(op, operand, b_.constant(type(*a), 1.5))
                                : b_.unary(op, operand)};
     result.rounded = true;
-    result.ulps = narrow ? narrow_ulp_bound(op) : ulp_bound(op);
+    result.ulps = ulps_between_machines(op, dtype);
     keep(result);
 }
 
