@@ -3,6 +3,7 @@
 
 #include <array>
 #include <cstdint>
+#include <set>
 #include <string>
 #include <variant>
 #include <vector>
@@ -99,6 +100,9 @@ struct LoopNext {
     std::size_t target = 0;  ///< the LoopTest
 };
 
+/// A run of operations done by one kernel (Superinstructions in simd/kernels.h).
+enum class Super : std::uint8_t { none, exp2_sum, mul_sub_mul };
+
 /// One operation of a strip chain.
 struct StripOp {
     enum class Kind : std::uint8_t { map, reduce_rows, reduce_lanes };
@@ -109,15 +113,28 @@ struct StripOp {
     std::array<StripSource, 4> in{};
     int num_inputs = 0;
     StripSource out;
+    StripSource sum;  ///< superinstructions: sums over rows, lane by lane; home none if unwanted
+    Super super = Super::none;
     std::uint64_t identity = 0;  ///< reductions: element bits the result starts from
     std::array<double, 4> immediate{};
     bool padded = false;  ///< all tile operands and the result have padded rows
 
-    std::string_view name() const { return ir::name(op); }
+    std::string_view name() const {
+        switch (super) {
+            case Super::exp2_sum:
+                return "exp2_sum";
+            case Super::mul_sub_mul:
+                return "mul_sub_mul";
+            case Super::none:
+                break;
+        }
+        return ir::name(op);
+    }
 };
 
 /// Operations over one panels x rows x lanes space, executed strip by strip.
 struct Chain {
+    static constexpr std::size_t kMaxOps = 64;
     std::int64_t rows = 1, lanes = 1, width = kPanelLanes;
     std::int64_t strip_rows = 1;
     std::uint32_t num_temporaries = 0;  ///< strip-local values
@@ -196,13 +213,17 @@ struct Load {
     StripFunction transpose = nullptr;
 };
 
-/// Sets a view to the rectangle itself, or, when it leaves the array or does not have stride 1
-/// along `unit_axis`, to a dense copy in `copy`.
+/// Sets a view to the rectangle itself, or to a copy in a tile when the rectangle leaves the array,
+/// does not have stride 1 along `unit_axis`, or has rows further than kFarRows apart and is read
+/// often enough to be worth packing.
 struct LoadView {
+    static constexpr std::int64_t kFarRows = 2048;  ///< bytes; beyond, every row costs a TLB entry
+
     Access access;
     std::uint32_t view = 0;
     int unit_axis = -1;  ///< -1: any strides do
-    Tile copy;           ///< plain strides
+    bool packs_far_rows = false;
+    Tile copy;
     Tile other;
 };
 
@@ -260,7 +281,9 @@ class Program {
     std::vector<Instruction> code;
     std::vector<RefSlot> refs;
     std::vector<ScalarParameter> scalars;
+    const Kernels* kernels = nullptr;
     std::vector<std::uint64_t> initial_slots;  ///< constants; the others start as zero
+    std::set<std::uint32_t> constant_slots;
     std::vector<Buffer> buffers;
     std::vector<std::byte> constants;
     std::uint32_t num_views = 0;

@@ -35,10 +35,14 @@ ResolvedTile resolve(const Frame& frame, const Tile& tile) {
     result.width = tile.width;
     result.panel_stride = tile.panel_stride;
     if (tile.home == Home::view) {
+        const View& view = frame.views[tile.index];
+        result.width = view.width;
+        result.panel_stride = view.panel_stride;
+        result.lane_axis = -1;
         for (std::size_t axis = 0; axis < tile.view_axis.size(); ++axis) {
             const int from = tile.view_axis[axis];
-            result.stride[axis] =
-                from < 0 ? 0 : frame.views[tile.index].stride[static_cast<std::size_t>(from)];
+            result.stride[axis] = from < 0 ? 0 : view.stride[static_cast<std::size_t>(from)];
+            if (from >= 0 && from == view.lane_axis) result.lane_axis = static_cast<int>(axis);
         }
     }
     return result;

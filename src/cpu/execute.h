@@ -10,10 +10,13 @@
 
 namespace tilewright::cpu {
 
-/// A rectangle of memory: pointer and strides (elements) of its axes.
+/// A rectangle of memory: pointer and strides (elements) of its axes, or panels of a copy.
 struct View {
     std::byte* data = nullptr;
     std::array<std::int64_t, ir::kMaxTileRank> stride{};
+    int lane_axis = -1;
+    std::int64_t width = kPanelLanes;
+    std::int64_t panel_stride = 0;
 };
 
 /// Everything a running program of the grid sees.

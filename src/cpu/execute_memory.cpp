@@ -176,6 +176,21 @@ void load_rectangle(const Frame& frame, const Rectangle& from, const Tile& other
     copy_box(from.memory, from.lo, kOnes, out, from.lo, inner_box(from, shape.rank()), transpose);
 }
 
+/// True when the rectangle can be read where it is.
+bool is_direct(const LoadView& load, const ResolvedTile& memory) {
+    if (load.unit_axis < 0) return true;
+    if (memory.stride[static_cast<std::size_t>(load.unit_axis)] != 1) return false;
+    if (!load.packs_far_rows) return true;
+    for (int axis = 0; axis < load.access.shape.rank(); ++axis) {
+        const std::int64_t stride = memory.stride[static_cast<std::size_t>(axis)];
+        if (axis != load.unit_axis && load.access.shape[axis] > 1 &&
+            stride * memory.element > LoadView::kFarRows) {
+            return false;
+        }
+    }
+    return true;
+}
+
 /// In memory any byte but 0 is true; in tiles only 1 is.
 void normalise_booleans(const Frame& frame, const Tile& tile) {
     if (tile.dtype != DType::boolean) return;
@@ -202,15 +217,12 @@ void execute(Frame& frame, const Load& load) {
 void execute(Frame& frame, const LoadView& load) {
     View& view = frame.views[load.view];
     const Rectangle from = rectangle(frame, load.access);
-    const auto unit = static_cast<std::size_t>(load.unit_axis);
-    if (from.inside && (load.unit_axis < 0 || from.memory.stride[unit] == 1)) {
-        view.data = from.memory.data;
-        view.stride = from.memory.stride;
+    if (from.inside && is_direct(load, from.memory)) {
+        view = {from.memory.data, from.memory.stride};
         return;
     }
     const ResolvedTile copy = resolve(frame, load.copy);
-    view.data = copy.data;
-    view.stride = copy.stride;
+    view = {copy.data, copy.stride, copy.lane_axis, copy.width, copy.panel_stride};
     load_rectangle(frame, from, load.other, copy, load.access.shape,
                    kernels().transpose(copy.dtype, copy.dtype));
 }

@@ -44,9 +44,8 @@ void fill(std::byte* data, std::int64_t count, int element, std::uint64_t bits) 
 }  // namespace
 
 void execute(Frame& frame, const Chain& chain) {
-    constexpr std::size_t kMaxOps = 64;
-    std::array<std::array<Resolved, 4>, kMaxOps> inputs;
-    std::array<Resolved, kMaxOps> outputs;
+    std::array<std::array<Resolved, 4>, Chain::kMaxOps> inputs;
+    std::array<Resolved, Chain::kMaxOps> outputs, sums;
     const std::size_t num_ops = chain.ops.size();
     for (std::size_t i = 0; i < num_ops; ++i) {
         const StripOp& op = chain.ops[i];
@@ -54,6 +53,7 @@ void execute(Frame& frame, const Chain& chain) {
             inputs[i][k] = resolve_source(frame, op.in[k]);
         }
         outputs[i] = resolve_source(frame, op.out);
+        if (op.sum.home != Home::none) sums[i] = resolve_source(frame, op.sum);
         if (op.kind == StripOp::Kind::reduce_lanes) {
             fill(outputs[i].data, chain.rows, size_of(op.out.dtype), op.identity);
         }
@@ -62,6 +62,9 @@ void execute(Frame& frame, const Chain& chain) {
         const std::int64_t lanes = std::min(chain.width, chain.lanes - first);
         for (std::size_t i = 0; i < num_ops; ++i) {
             const StripOp& op = chain.ops[i];
+            if (sums[i].data) {
+                fill(sums[i].at(panel, 0), lanes, size_of(op.sum.dtype), op.identity);
+            }
             if (op.kind != StripOp::Kind::reduce_rows) continue;
             fill(outputs[i].at(panel, 0), lanes, size_of(op.out.dtype), op.identity);
         }
@@ -78,6 +81,8 @@ void execute(Frame& frame, const Chain& chain) {
                 strip.out = outputs[i].at(panel, row);
                 strip.out_row_stride = outputs[i].row_stride;
                 strip.padded = op.padded;
+                strip.accumulator = sums[i].data ? sums[i].at(panel, 0) : nullptr;
+                std::copy(op.immediate.begin(), op.immediate.end(), strip.immediate);
                 op.function(strip);
             }
         }

@@ -23,6 +23,24 @@ bool is_vector(const ir::Shape& shape);
 /// 0.
 int long_axis(const ir::Shape& shape);
 
+/// The axis of an access along which its array is contiguous, as far as the kernel tells; else -1.
+int contiguous_axis(const ir::AccessAttributes& access, const ir::Shape& shape);
+
+/// Instructions that have each value as operand.
+std::vector<std::vector<const ir::Instruction*>> users_of(const ir::Function& function);
+
+/// True when all users are dots that multiply the value: it needs no tile of its own.
+bool feeds_only_dots(const std::vector<const ir::Instruction*>& users, ir::Value value);
+
+/// Which operand of a dot is broadcast and which is read in vectors, when the result's lanes lie
+/// along `lane`; `vector_axis` is the axis of the vector operand that lies in the lanes.
+struct DotRoles {
+    bool lanes_are_m = false;
+    ir::Value vector, broadcast;
+    int vector_axis = 0;
+};
+DotRoles dot_roles(const ir::Function& function, const ir::Instruction& dot, int lane);
+
 /// One choice per value id; scalars and Refs get the default.
 std::vector<LaneChoice> assign_lanes(const ir::Function& function);
 

@@ -1,6 +1,8 @@
 // Lowers tile IR to bytecode: control flow, scalars and bookkeeping.
 #include "cpu/lower.h"
 
+#include "cpu/chains.h"
+#include "ir/access.h"
 #include "ir/evaluate.h"
 #include "support/check.h"
 
@@ -20,13 +22,15 @@ Lowering::Lowering(const ir::Function& function, Program& program)
       program_(program),
       lanes_(assign_lanes(function)),
       places_(function.num_values()),
-      uses_(function.num_values()) {
+      users_(users_of(function)) {
     ir::walk(function.body, [&](const ir::Instruction& instruction) {
-        for (const Value operand : instruction.operands) ++uses_[operand.id];
+        const bool writes = ir::is_access(instruction.op) && instruction.op != Op::load;
+        if (writes) written_.insert(instruction.operands[0]);
     });
 }
 
 void Lowering::run() {
+    program_.kernels = &kernels();
     Region body;
     regions_.push_back(&body);
     std::int64_t argument = 0;
@@ -46,6 +50,7 @@ void Lowering::run() {
     }
     lower_block(function_.body);
     regions_.pop_back();
+    form_chains(body, program_);
     flatten(body);
     program_.code.emplace_back(Halt{});
 }
@@ -169,7 +174,10 @@ std::uint32_t Lowering::new_slot(std::uint64_t bits) {
 std::uint32_t Lowering::constant_slot(DType dtype, std::uint64_t element) {
     const auto [found, inserted] =
         constant_slots_.try_emplace({static_cast<int>(dtype), element}, 0);
-    if (inserted) found->second = new_slot(element);
+    if (inserted) {
+        found->second = new_slot(element);
+        program_.constant_slots.insert(found->second);
+    }
     return found->second;
 }
 

@@ -3,6 +3,7 @@
 
 #include <map>
 #include <optional>
+#include <set>
 #include <vector>
 
 #include "cpu/bytecode.h"
@@ -42,6 +43,9 @@ struct Space {
 
 /// Sees a tile as an operand over a space; nullopt when its strides do not fit.
 std::optional<StripSource> as_source(const Tile& tile, const Space& space);
+
+/// Makes `tile` (a buffer) hold `shape` in row-major order.
+void set_dense(Tile& tile, const ir::Shape& shape);
 
 class Lowering {
   public:
@@ -103,6 +107,7 @@ class Lowering {
 
     // lower_memory.cpp: loads, stores, atomics.
     void lower_load(const ir::Instruction& instruction);
+    bool lower_view(const ir::Instruction& instruction);
     void lower_store(const ir::Instruction& instruction);
     void lower_atomic(const ir::Instruction& instruction);
     Access lower_access(const ir::Instruction& instruction, const ir::Shape& shape);
@@ -112,8 +117,11 @@ class Lowering {
     Program& program_;
     std::vector<LaneChoice> lanes_;
     std::vector<Place> places_;
-    std::vector<int> uses_;
-    std::map<std::uint32_t, std::uint32_t> refs_;  ///< value id -> Program::refs
+    std::vector<std::vector<const ir::Instruction*>> users_;
+    std::set<ir::Value> written_;      ///< Refs that some instruction stores to
+    std::vector<int> view_unit_axis_;  ///< per view: the axis that is sure to have stride 1, or -1
+    std::map<std::pair<std::uint32_t, int>, Tile> packed_;  ///< views copied to lane layouts
+    std::map<std::uint32_t, std::uint32_t> refs_;           ///< value id -> Program::refs
     std::map<std::pair<int, std::uint64_t>, std::uint32_t> constant_slots_;
     std::vector<Region*> regions_;
 };

@@ -2,6 +2,7 @@
 #include <algorithm>
 
 #include "cpu/lower.h"
+#include "ir/passes/effects.h"
 #include "support/check.h"
 
 namespace tilewright::cpu {
@@ -58,7 +59,49 @@ Tile Lowering::mask_tile(Value mask, const ir::Shape& shape) {
     return result;
 }
 
+/// A load that only dots read is left where it is, when nothing stores to the array.
+bool Lowering::lower_view(const ir::Instruction& instruction) {
+    const auto& attributes = instruction.get<ir::AccessAttributes>();
+    const Value result = instruction.result();
+    const ir::Type& type = function_.type(result);
+    if (attributes.has_mask || !feeds_only_dots(users_[result.id], result)) return false;
+    if (ir::may_write(function_, written_, instruction.operands[0])) return false;
+    LoadView load;
+    load.access = lower_access(instruction, type.shape);
+    if (load.access.gathers) return false;
+    if (attributes.has_other) {
+        load.other = tile(instruction.operands[1 + attributes.indices.size()]);
+        load.other.shape = type.shape;
+    }
+    const int contiguous = contiguous_axis(attributes, type.shape);
+    for (const ir::Instruction* dot : users_[result.id]) {
+        const ir::Shape& shape = function_.type(dot->result()).shape;
+        const int lane = is_vector(shape) ? long_axis(shape) : lanes_[dot->result().id].axis;
+        const DotRoles roles = dot_roles(function_, *dot, lane);
+        if (roles.vector != result || roles.vector_axis != contiguous) continue;
+        load.unit_axis = contiguous;
+        load.packs_far_rows = shape.size() / std::max<std::int64_t>(shape[lane], 1) >= 32;
+    }
+    const LaneChoice choice{std::max(load.unit_axis, 0), kPanelLanes};
+    load.copy = new_tile(type.dtype, type.shape, choice);
+    if (load.unit_axis < 0) set_dense(load.copy, type.shape);
+    load.view = program_.num_views++;
+    view_unit_axis_.push_back(load.unit_axis);
+    Tile view;
+    view.home = Home::view;
+    view.index = load.view;
+    view.dtype = type.dtype;
+    view.shape = type.shape;
+    for (int axis = 0; axis < type.shape.rank(); ++axis) {
+        view.view_axis[static_cast<std::size_t>(axis)] = axis;
+    }
+    set_place(result, view);
+    emit(std::move(load));
+    return true;
+}
+
 void Lowering::lower_load(const ir::Instruction& instruction) {
+    if (lower_view(instruction)) return;
     const auto& attributes = instruction.get<ir::AccessAttributes>();
     const Value result = instruction.result();
     const ir::Type& type = function_.type(result);
@@ -118,11 +161,11 @@ void Lowering::lower_atomic(const ir::Instruction& instruction) {
     if (attributes.has_mask) {
         atomic.mask = mask_tile(instruction.operands[behind + 1 + cas], atomic.value.shape);
     }
-    if (uses_[result.id] > 0) atomic.out = new_result(result);
+    if (!users_[result.id].empty()) atomic.out = new_result(result);
     // Sums of floats depend on the order, and so do old values, exchanges and swaps.
     const bool commutes = instruction.op == Op::atomic_max || instruction.op == Op::atomic_min ||
                           (instruction.op == Op::atomic_add && !is_float(atomic.access.dtype));
-    if (!commutes || uses_[result.id] > 0) program_.in_order = true;
+    if (!commutes || !users_[result.id].empty()) program_.in_order = true;
     emit(atomic);
 }
 

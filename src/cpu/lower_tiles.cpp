@@ -41,6 +41,12 @@ bool is_dense(const Tile& tile) {
     return true;
 }
 
+bool is_splat(const Tile& tile) {
+    return tile.home == Home::slot;
+}
+
+}  // namespace
+
 void set_dense(Tile& tile, const ir::Shape& shape) {
     tile.shape = shape;
     tile.lane_axis = -1;
@@ -51,12 +57,6 @@ void set_dense(Tile& tile, const ir::Shape& shape) {
         stride *= shape[axis];
     }
 }
-
-bool is_splat(const Tile& tile) {
-    return tile.home == Home::slot;
-}
-
-}  // namespace
 
 std::optional<StripSource> as_source(const Tile& tile, const Space& space) {
     StripSource result;
@@ -482,9 +482,17 @@ void Lowering::lower_scan(const ir::Instruction& instruction) {
 /// The vector operand of a dot (batch, k, lanes): its lanes must lie in panels of `width` or
 /// plainly one after the other.
 Tile Lowering::vector_operand(const Tile& operand, int at_depth, std::int64_t width) {
+    if (operand.home == Home::view) {
+        const int unit = view_unit_axis_[operand.index];
+        if (unit >= 0 && operand.view_axis[2] == unit) return operand;
+        // Several dots may want the same copy.
+        const auto [found, inserted] =
+            packed_.try_emplace({operand.index, operand.view_axis[2]}, Tile{});
+        if (inserted) found->second = in_layout(operand, at_depth, {2, width});
+        return found->second;
+    }
     const bool panels = operand.lane_axis == 2 && operand.width == width;
-    const bool plain =
-        operand.lane_axis < 0 && operand.home != Home::view && operand.stride[2] == 1;
+    const bool plain = operand.lane_axis < 0 && operand.stride[2] == 1;
     if (panels || plain) return operand;
     return in_layout(operand, at_depth, {2, width});
 }
@@ -524,7 +532,7 @@ void Lowering::lower_dot(const ir::Instruction& instruction) {
                    : dtype == DType::f64 ? kernels().gemm_f64
                                          : nullptr;
     const int lane = is_vector(shape) ? long_axis(shape) : lanes_[result.id].axis;
-    const bool lanes_are_m = lane == first;
+    const bool lanes_are_m = dot_roles(function_, instruction, lane).lanes_are_m;
     const std::int64_t width = out.lane_axis >= 0 ? out.width : kPanelLanes;
     const int depth_a = place(instruction.operands[0]).depth;
     const int depth_b = place(instruction.operands[1]).depth;

@@ -15,16 +15,15 @@
 #include "cpu/assign_memory.h"
 #include "cpu/bytecode.h"
 #include "cpu/execute.h"
-#include "cpu/inline_calls.h"
 #include "cpu/lower.h"
-#include "ir/evaluate.h"
+#include "ir/passes/pipeline.h"
 #include "support/check.h"
 
 namespace tilewright::cpu {
 
 std::shared_ptr<const Program> compile(const ir::Function& kernel) {
     ir::Function function = kernel;
-    inline_calls(function);
+    ir::optimise(function);
     auto program = std::make_shared<Program>();
     program->kernel = kernel;
     Lowering(function, *program).run();

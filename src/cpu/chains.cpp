@@ -1,0 +1,210 @@
+// Joins elementwise and reducing instructions into strip chains.
+#include "cpu/chains.h"
+
+#include <algorithm>
+#include <limits>
+#include <utility>
+
+#include "cpu/operands.h"
+#include "cpu/superinstructions.h"
+
+namespace tilewright::cpu {
+namespace {
+
+using Location = std::pair<Home, std::uint32_t>;
+
+bool same_space(const Chain& a, const Chain& b) {
+    return a.rows == b.rows && a.lanes == b.lanes && a.width == b.width;
+}
+
+/// Joins the chains of one straight run of instructions.
+class Joiner {
+  public:
+    explicit Joiner(Region& region) : region_(region) {}
+
+    void run() {
+        for (std::size_t i = 0; i < region_.size(); ++i) {
+            Node& node = region_[i];
+            if (node.kind != Node::Kind::instruction) {
+                open_.clear();
+                continue;
+            }
+            auto* chain = std::get_if<Chain>(&node.instruction);
+            if (chain && join(*chain)) {
+                removed_.push_back(i);
+                continue;
+            }
+            visit_operands(node.instruction, [&](Home home, std::uint32_t index, Use use) {
+                if (use != Use::read) defined_[{home, index}] = i;
+            });
+            if (chain) open_.push_back(i);
+        }
+        for (std::size_t k = removed_.size(); k-- > 0;) {
+            region_.erase(region_.begin() + static_cast<std::ptrdiff_t>(removed_[k]));
+        }
+    }
+
+  private:
+    /// Appends the ops of `chain` to an earlier one if every operand is there in time.
+    bool join(const Chain& chain) {
+        for (std::size_t k = open_.size(); k-- > 0;) {
+            auto& earlier = std::get<Chain>(region_[open_[k]].instruction);
+            if (!same_space(earlier, chain) || !fits(chain, open_[k], earlier)) continue;
+            for (const StripOp& op : chain.ops) {
+                earlier.ops.push_back(op);
+                defined_[{op.out.home, op.out.index}] = open_[k];
+            }
+            return true;
+        }
+        return false;
+    }
+
+    bool fits(const Chain& chain, std::size_t at, const Chain& earlier) const {
+        if (earlier.ops.size() + chain.ops.size() > Chain::kMaxOps) return false;
+        for (const StripOp& op : chain.ops) {
+            for (std::size_t i = 0; i < static_cast<std::size_t>(op.num_inputs); ++i) {
+                const StripSource& in = op.in[i];
+                const auto found = defined_.find({in.home, in.index});
+                if (found == defined_.end() || found->second < at) continue;
+                if (found->second > at) return false;
+                // Made in the earlier chain: its strips must be those that this op reads.
+                const auto maker =
+                    std::find_if(earlier.ops.begin(), earlier.ops.end(), [&](const StripOp& o) {
+                        return o.out.home == in.home && o.out.index == in.index;
+                    });
+                if (maker == earlier.ops.end()) return false;
+                if (maker->kind != StripOp::Kind::map || !(maker->out == in)) return false;
+            }
+        }
+        return true;
+    }
+
+    Region& region_;
+    std::map<Location, std::size_t> defined_;  ///< last instruction that wrote there
+    std::vector<std::size_t> open_;            ///< chains that may grow
+    std::vector<std::size_t> removed_;
+};
+
+void join_all(Region& region) {
+    for (Node& node : region) {
+        for (Region& inner : node.regions) join_all(inner);
+    }
+    Joiner(region).run();
+}
+
+template <typename Visitor>
+void for_each_instruction(Region& region, Visitor&& visit) {
+    for (Node& node : region) {
+        if (node.kind == Node::Kind::instruction) visit(node.instruction);
+        for (Region& inner : node.regions) for_each_instruction(inner, visit);
+    }
+}
+
+/// Moves values that live within one chain from buffers to strip temporaries.
+class Localiser {
+  public:
+    Localiser(Region& region, Program& program) : program_(program) {
+        for_each_instruction(region, [&](Instruction& instruction) {
+            visit_operands(instruction, [&](Home home, std::uint32_t index, Use use) {
+                if (home == Home::buffer && use == Use::read) ++reads_[index];
+                if (home == Home::buffer && use == Use::update) reads_[index] += kNever;
+            });
+        });
+        for_each_instruction(region, [&](Instruction& instruction) {
+            if (auto* chain = std::get_if<Chain>(&instruction)) {
+                drop_unread(*chain);
+                localise(*chain);
+            }
+        });
+    }
+
+  private:
+    static constexpr int kNever = 1 << 20;
+
+    /// Superinstructions leave some of the values they look through without a reader.
+    void drop_unread(Chain& chain) {
+        std::erase_if(chain.ops, [&](const StripOp& op) {
+            return op.out.home == Home::buffer && reads_[op.out.index] == 0 &&
+                   op.sum.home == Home::none;
+        });
+    }
+
+    void localise(Chain& chain) {
+        if (chain.ops.size() < 2) return;
+        const std::int64_t rows = kStripElements / chain.width;
+        chain.strip_rows = std::clamp<std::int64_t>(rows, 1, std::max<std::int64_t>(chain.rows, 1));
+        program_.strip_bytes =
+            std::max(program_.strip_bytes, chain.strip_rows * chain.width * 8 + 64);
+        std::vector<std::uint32_t> free;
+        for (std::size_t i = 0; i < chain.ops.size(); ++i) {
+            const StripSource made = chain.ops[i].out;
+            if (chain.ops[i].kind != StripOp::Kind::map || made.home != Home::buffer) {
+                release(chain, i, free);
+                continue;
+            }
+            int inside = 0;
+            for (const StripOp& op : chain.ops) {
+                for (std::size_t k = 0; k < static_cast<std::size_t>(op.num_inputs); ++k) {
+                    inside += op.in[k].home == Home::buffer && op.in[k].index == made.index;
+                }
+            }
+            if (inside == reads_[made.index]) {
+                std::uint32_t temporary = chain.num_temporaries;
+                if (free.empty()) {
+                    ++chain.num_temporaries;
+                } else {
+                    temporary = free.back();
+                    free.pop_back();
+                }
+                StripSource local = made;
+                local.home = Home::strip;
+                local.index = temporary;
+                local.panel_stride = 0;
+                local.offset = 0;
+                local.row_stride = chain.width;
+                rename(chain, i, made, local);
+            }
+            release(chain, i, free);
+        }
+    }
+
+    static void rename(Chain& chain, std::size_t from, const StripSource& made,
+                       const StripSource& local) {
+        chain.ops[from].out = local;
+        for (std::size_t i = from + 1; i < chain.ops.size(); ++i) {
+            for (StripSource& in : chain.ops[i].in) {
+                if (in.home == made.home && in.index == made.index) in = local;
+            }
+        }
+    }
+
+    /// Temporaries that op `at` reads last become free for the results of later ops.
+    static void release(const Chain& chain, std::size_t at, std::vector<std::uint32_t>& free) {
+        for (const StripSource& in : chain.ops[at].in) {
+            if (in.home != Home::strip) continue;
+            bool used_later = false;
+            for (std::size_t i = at + 1; i < chain.ops.size() && !used_later; ++i) {
+                if (chain.ops[i].out.home == Home::strip && chain.ops[i].out.index == in.index)
+                    break;
+                for (const StripSource& later : chain.ops[i].in) {
+                    used_later |= later.home == Home::strip && later.index == in.index;
+                }
+            }
+            const bool is_free = std::find(free.begin(), free.end(), in.index) != free.end();
+            if (!used_later && !is_free) free.push_back(in.index);
+        }
+    }
+
+    Program& program_;
+    std::map<std::uint32_t, int> reads_;
+};
+
+}  // namespace
+
+void form_chains(Region& region, Program& program) {
+    join_all(region);
+    select_superinstructions(region, program);
+    Localiser(region, program);
+}
+
+}  // namespace tilewright::cpu

@@ -1,0 +1,185 @@
+// Replaces runs of operations in strip chains by superinstructions.
+#include "cpu/superinstructions.h"
+
+#include <bit>
+#include <map>
+
+#include "cpu/operands.h"
+#include "ir/evaluate.h"
+
+namespace tilewright::cpu {
+namespace {
+
+using ir::Op;
+
+class Selector {
+  public:
+    Selector(Region& region, const Program& program) : program_(program) { collect(region); }
+
+    void run() {
+        for (Chain* chain : chains_) {
+            for (std::size_t i = 0; i < chain->ops.size(); ++i) {
+                if (chain->ops[i].out.dtype != DType::f32) continue;
+                if (chain->ops[i].op == Op::exp2) exp2_sum(*chain, i);
+                if (chain->ops[i].op == Op::mul) mul_sub_mul(*chain, i);
+            }
+            std::erase_if(chain->ops, [](const StripOp& op) { return !op.function; });
+        }
+    }
+
+  private:
+    void collect(Region& region) {
+        for (Node& node : region) {
+            for (Region& inner : node.regions) collect(inner);
+            if (node.kind != Node::Kind::instruction) continue;
+            visit_operands(node.instruction, [&](Home home, std::uint32_t index, Use use) {
+                if (home == Home::buffer && use != Use::write) ++reads_[index];
+            });
+            auto* chain = std::get_if<Chain>(&node.instruction);
+            if (!chain) continue;
+            chains_.push_back(chain);
+            for (const StripOp& op : chain->ops) {
+                if (op.out.home == Home::buffer) makers_[op.out.index] = op;
+            }
+        }
+    }
+
+    /// The op of `chain` that makes `source` and does so for one reader alone; nullptr if none.
+    StripOp* sole_maker(Chain& chain, const StripSource& source) {
+        if (source.home != Home::buffer || reads_[source.index] != 1) return nullptr;
+        for (StripOp& op : chain.ops) {
+            if (op.function && op.out == source && op.kind == StripOp::Kind::map) return &op;
+        }
+        return nullptr;
+    }
+
+    std::optional<double> constant(const StripSource& source) const {
+        if (source.home != Home::slot || !program_.constant_slots.contains(source.index)) return {};
+        return ir::decode(source.dtype,
+                          ir::read_element(source.dtype, &program_.initial_slots[source.index]));
+    }
+
+    static bool is_tile(const StripSource& source) {
+        return source.dtype == DType::f32 && source.lane_stride == 1;
+    }
+
+    /// x * constant, as x and the constant.
+    std::optional<std::pair<StripSource, double>> scaled(const StripOp& op) const {
+        for (const int side : {0, 1}) {
+            const auto factor = constant(op.in[static_cast<std::size_t>(1 - side)]);
+            const StripSource& x = op.in[static_cast<std::size_t>(side)];
+            if (factor && is_tile(x)) return std::pair{x, *factor};
+        }
+        return {};
+    }
+
+    /// The vector v for which `source` is -v.
+    std::optional<StripSource> negated(const StripSource& source) const {
+        const auto found = makers_.find(source.index);
+        if (source.home != Home::buffer || found == makers_.end()) return {};
+        const StripOp& op = found->second;
+        if (op.op != Op::neg || op.super != Super::none || op.in[0].home != Home::buffer) return {};
+        StripSource same = op.in[0];
+        same.home = op.out.home;
+        same.index = op.out.index;
+        same.offset = op.out.offset;
+        if (!(same == op.out) || source.offset != op.out.offset) return {};
+        StripSource result = source;
+        result.index = op.in[0].index;
+        result.offset = op.in[0].offset;
+        return result;
+    }
+
+    void drop(StripOp& op) {
+        for (std::size_t i = 0; i < static_cast<std::size_t>(op.num_inputs); ++i) {
+            if (op.in[i].home == Home::buffer) --reads_[op.in[i].index];
+        }
+        op.function = nullptr;
+        op.num_inputs = 0;
+    }
+
+    /// exp2(x * c - m), exp2(x - m), and the sum of the results over rows.
+    void exp2_sum(Chain& chain, std::size_t at) {
+        StripOp& exp2 = chain.ops[at];
+        StripOp* argument = sole_maker(chain, exp2.in[0]);
+        if (!argument || !program_.kernels->super.exp2_sum) return;
+        StripSource x, offset;
+        double factor = 1;
+        if (argument->op == Op::fma) {
+            const auto c = constant(argument->in[1]);
+            const auto m = negated(argument->in[2]);
+            if (!c || !m || !is_tile(argument->in[0])) return;
+            x = argument->in[0];
+            factor = *c;
+            offset = *m;
+        } else if (argument->op == Op::sub && is_tile(argument->in[0])) {
+            x = argument->in[0];
+            offset = argument->in[1];
+            StripOp* product = sole_maker(chain, x);
+            if (product && product->op == Op::mul) {
+                if (const auto split = scaled(*product)) {
+                    x = split->first;
+                    factor = split->second;
+                    ++reads_[x.index];
+                    drop(*product);
+                }
+            }
+        } else {
+            return;
+        }
+        if (x.home == Home::buffer) ++reads_[x.index];
+        if (offset.home == Home::buffer) ++reads_[offset.index];
+        drop(*argument);
+        exp2.super = Super::exp2_sum;
+        exp2.function = program_.kernels->super.exp2_sum(TileForm::f32);
+        exp2.in[0] = x;
+        exp2.in[1] = offset;
+        exp2.num_inputs = 2;
+        exp2.immediate[0] = factor;
+        for (StripOp& op : chain.ops) {
+            const bool sums = op.kind == StripOp::Kind::reduce_rows && op.in[0] == exp2.out &&
+                              op.reduction == ir::Reduction::sum && op.out.home == Home::buffer;
+            if (!sums || !op.function) continue;
+            exp2.sum = op.out;
+            drop(op);
+            break;
+        }
+    }
+
+    /// p * (dp - delta).
+    void mul_sub_mul(Chain& chain, std::size_t at) {
+        StripOp& mul = chain.ops[at];
+        if (!program_.kernels->super.mul_sub_mul) return;
+        for (const std::size_t side : {0U, 1U}) {
+            StripOp* difference = sole_maker(chain, mul.in[side]);
+            const StripSource p = mul.in[1 - side];
+            if (!difference || difference->op != Op::sub || difference->super != Super::none)
+                continue;
+            if (!is_tile(p) || !is_tile(difference->in[0])) continue;
+            const StripSource dp = difference->in[0], delta = difference->in[1];
+            if (delta.dtype != DType::f32) continue;
+            if (dp.home == Home::buffer) ++reads_[dp.index];
+            if (delta.home == Home::buffer) ++reads_[delta.index];
+            drop(*difference);
+            mul.super = Super::mul_sub_mul;
+            mul.function = program_.kernels->super.mul_sub_mul(TileForm::f32);
+            mul.in = {p, dp, delta, {}};
+            mul.num_inputs = 3;
+            mul.immediate[0] = 1;
+            return;
+        }
+    }
+
+    const Program& program_;
+    std::vector<Chain*> chains_;
+    std::map<std::uint32_t, int> reads_;       ///< per buffer
+    std::map<std::uint32_t, StripOp> makers_;  ///< per buffer, as before any replacement
+};
+
+}  // namespace
+
+void select_superinstructions(Region& region, Program& program) {
+    Selector(region, program).run();
+}
+
+}  // namespace tilewright::cpu
