@@ -30,14 +30,45 @@ const Kernels& scalar_kernels() {
     return table;
 }
 
+template <Target target>
+StripFunction elementwise(ir::Op op, DType in, DType out, bool approx) {
+    // What the scalar table does not know does not exist.
+    const StripFunction scalar = scalar_elementwise(op, in, out, approx);
+    if (scalar == nullptr) return nullptr;
+    StripFunction f = nullptr;
+    if (op == ir::Op::cast) {
+        f = vector_cast(target, in, out);
+    } else if (op != ir::Op::bitcast) {
+        f = vector_unary(target, op, in);
+        if (f == nullptr) f = vector_binary(target, op, in);
+        if (f == nullptr) f = vector_ternary(target, op, in);
+    }
+    return f != nullptr ? f : scalar;
+}
+
 // The table of a vector target: its kernels where it has them, the scalar ones elsewhere.
 template <Target target>
 Kernels vector_kernels(std::string_view name, int vector_bytes) {
     Kernels k = scalar_kernels();
     k.name = name;
     k.vector_bytes = vector_bytes;
+    k.elementwise = elementwise<target>;
+    k.reduce_rows = [](ir::Reduction kind, DType dtype) {
+        const StripFunction f = vector_reduce_rows(target, kind, dtype);
+        return f != nullptr ? f : scalar_reduce_rows(kind, dtype);
+    };
+    k.reduce_lanes = [](ir::Reduction kind, DType dtype) {
+        const StripFunction f = vector_reduce_lanes(target, kind, dtype);
+        return f != nullptr ? f : scalar_reduce_lanes(kind, dtype);
+    };
     k.gemm_f32 = vector_gemm_f32(target);
     k.gemm_f64 = vector_gemm_f64(target);
+    k.interleave_pairs = [](DType in) { return vector_interleave_pairs(target, in); };
+    k.transpose = [](DType in, DType out) {
+        const StripFunction f = vector_transpose(target, in, out);
+        return f != nullptr ? f : scalar_transpose(in, out);
+    };
+    k.super = *vector_superinstructions(target);
     return k;
 }
 

@@ -68,7 +68,7 @@ enum class TileForm : std::uint8_t {
 struct Superinstructions {
     /// out = exp2(in[0] * immediate[0] - in[1]), in[1] a lane operand; accumulator[l] (f32, may be
     /// nullptr) += the sum over rows of the unrounded results. Relative error 2^-22; results below
-    /// 2^-126 are 0, and so is exp2(-inf) exactly. NaN gives NaN.
+    /// 2^-126 may be 0, exp2(-inf) is. NaN gives NaN.
     StripFunction (*exp2_sum)(TileForm form) = nullptr;
 
     /// out = base + a * r + b * l >= 0 ? in[0] : value, with immediate = {base, a, b, value}; base,

@@ -9,9 +9,10 @@ namespace tilewright::cpu {
 enum class Target : std::uint8_t { avx2, avx512, neon };
 
 // Each returns nullptr where the scalar function has to serve.
-StripFunction vector_unary(Target target, ir::Op op, DType in, DType out, bool approx);
-StripFunction vector_binary(Target target, ir::Op op, DType in, DType out);
-StripFunction vector_ternary(Target target, ir::Op op, DType in, DType out);
+StripFunction vector_unary(Target target, ir::Op op, DType in);
+/// Comparisons included.
+StripFunction vector_binary(Target target, ir::Op op, DType in);
+StripFunction vector_ternary(Target target, ir::Op op, DType in);
 StripFunction vector_cast(Target target, DType in, DType out);
 StripFunction vector_reduce_rows(Target target, ir::Reduction kind, DType dtype);
 StripFunction vector_reduce_lanes(Target target, ir::Reduction kind, DType dtype);

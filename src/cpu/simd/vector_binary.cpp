@@ -1,0 +1,235 @@
+// Vector kernels of the ops with two operands, and of comparisons.
+#undef HWY_TARGET_INCLUDE
+#define HWY_TARGET_INCLUDE "cpu/simd/vector_binary.cpp"
+// clang-format off
+#include "cpu/simd/vector_targets.h"
+#include "hwy/foreach_target.h"
+// clang-format on
+#include "cpu/simd/vector.h"
+#include "cpu/simd/vector_math-inl.h"
+#include "cpu/simd/vector_strip-inl.h"
+#include "hwy/highway.h"
+
+HWY_BEFORE_NAMESPACE();
+namespace tilewright::cpu {
+namespace HWY_NAMESPACE {
+#if TW_IS_VECTOR_TARGET
+namespace {
+
+// clang-format off
+struct Add { template <class D, class V> V operator()(D, V a, V b) const { return hn::Add(a, b); } };
+struct Sub { template <class D, class V> V operator()(D, V a, V b) const { return hn::Sub(a, b); } };
+struct Div { template <class D, class V> V operator()(D, V a, V b) const { return hn::Div(a, b); } };
+struct And { template <class D, class V> V operator()(D, V a, V b) const { return hn::And(a, b); } };
+struct Or { template <class D, class V> V operator()(D, V a, V b) const { return hn::Or(a, b); } };
+struct Xor { template <class D, class V> V operator()(D, V a, V b) const { return hn::Xor(a, b); } };
+struct Floordiv { template <class D, class V> V operator()(D, V a, V b) const { return hn::Floor(hn::Div(a, b)); } };
+// clang-format on
+
+struct Mul {
+    template <class D, class V>
+    V operator()(D d, V a, V b) const {
+        if constexpr (!hwy::IsFloat<hn::TFromD<D>>() && sizeof(hn::TFromD<D>) == 8) {
+            // Below AVX-512 there is no 64-bit product: the low halves, and the cross products.
+            const hn::Repartition<std::uint32_t, D> d32;
+            const auto a32 = hn::BitCast(d32, a);
+            const auto b32 = hn::BitCast(d32, b);
+            const auto high = [&](auto x) HWY_ATTR {
+                return hn::BitCast(d32,
+                                   hn::ShiftRight<32>(hn::BitCast(hn::RebindToUnsigned<D>(), x)));
+            };
+            const auto cross = hn::Add(hn::MulEven(high(a), b32), hn::MulEven(a32, high(b)));
+            return hn::BitCast(d, hn::Add(hn::MulEven(a32, b32), hn::ShiftLeft<32>(cross)));
+        } else {
+            return hn::Mul(a, b);
+        }
+    }
+};
+
+// Counts at the width or beyond: 0, or the sign for a signed right shift.
+struct ShiftLeft {
+    template <class D, class V>
+    V operator()(D d, V a, V b) const {
+        const hn::RebindToUnsigned<D> du;
+        const auto count = hn::BitCast(du, b);
+        const auto last = hn::Set(du, sizeof(hn::TFromD<D>) * 8 - 1);
+        const auto shifted = hn::Shl(hn::BitCast(du, a), hn::Min(count, last));
+        return hn::BitCast(d, hn::IfThenZeroElse(hn::Gt(count, last), shifted));
+    }
+};
+struct ShiftRight {
+    template <class D, class V>
+    V operator()(D d, V a, V b) const {
+        const hn::RebindToUnsigned<D> du;
+        const auto count = hn::BitCast(du, b);
+        const auto last = hn::Set(du, sizeof(hn::TFromD<D>) * 8 - 1);
+        const auto shifted = hn::Shr(a, hn::BitCast(d, hn::Min(count, last)));
+        if constexpr (hwy::IsSigned<hn::TFromD<D>>())
+            return shifted;
+        else
+            return hn::IfThenZeroElse(hn::Gt(count, last), shifted);
+    }
+};
+
+// clang-format off
+struct Eq { template <class D, class V> auto operator()(D, V a, V b) const { return hn::Eq(a, b); } };
+// Highway's Ne may be false for NaN.
+struct Ne { template <class D, class V> auto operator()(D, V a, V b) const { return hn::Not(hn::Eq(a, b)); } };
+struct Lt { template <class D, class V> auto operator()(D, V a, V b) const { return hn::Lt(a, b); } };
+struct Gt { template <class D, class V> auto operator()(D, V a, V b) const { return hn::Gt(a, b); } };
+// clang-format on
+
+// Integer vectors have lt and gt only; of floats the negation would be true for NaN.
+struct Le {
+    template <class D, class V>
+    auto operator()(D, V a, V b) const {
+        if constexpr (hwy::IsFloat<hn::TFromD<D>>())
+            return hn::Le(a, b);
+        else
+            return hn::Not(hn::Gt(a, b));
+    }
+};
+struct Ge {
+    template <class D, class V>
+    auto operator()(D, V a, V b) const {
+        if constexpr (hwy::IsFloat<hn::TFromD<D>>())
+            return hn::Ge(a, b);
+        else
+            return hn::Not(hn::Lt(a, b));
+    }
+};
+
+template <class F>
+StripFunction small_integer_kernel(DType dtype) {
+    switch (dtype) {
+        case DType::i8:
+            return map_kernel<std::int8_t, 2, F>;
+        case DType::u8:
+            return map_kernel<std::uint8_t, 2, F>;
+        case DType::i16:
+            return map_kernel<std::int16_t, 2, F>;
+        case DType::u16:
+            return map_kernel<std::uint16_t, 2, F>;
+        default:
+            return nullptr;
+    }
+}
+
+template <class F>
+StripFunction large_integer_kernel(DType dtype) {
+    switch (dtype) {
+        case DType::i32:
+            return map_kernel<std::int32_t, 2, F>;
+        case DType::u32:
+            return map_kernel<std::uint32_t, 2, F>;
+        case DType::i64:
+            return map_kernel<std::int64_t, 2, F>;
+        case DType::u64:
+            return map_kernel<std::uint64_t, 2, F>;
+        default:
+            return nullptr;
+    }
+}
+
+template <class F>
+StripFunction integer_kernel(DType dtype) {
+    const StripFunction large = large_integer_kernel<F>(dtype);
+    return large != nullptr ? large : small_integer_kernel<F>(dtype);
+}
+
+template <class F>
+StripFunction any_kernel(DType dtype) {
+    return is_float(dtype) ? float_kernel<F, 2>(dtype) : integer_kernel<F>(dtype);
+}
+
+template <class F>
+StripFunction comparison_kernel(DType dtype) {
+    switch (dtype) {
+        case DType::f32:
+            return mask_kernel<float, 2, F>;
+        case DType::f64:
+            return mask_kernel<double, 2, F>;
+        case DType::f16:
+            return through_f32<mask_kernel<float, 2, F>, DType::f16, 2, true>;
+        case DType::bf16:
+            return through_f32<mask_kernel<float, 2, F>, DType::bf16, 2, true>;
+        case DType::u8:
+            return mask_kernel<std::uint8_t, 2, F>;
+        case DType::i32:
+            return mask_kernel<std::int32_t, 2, F>;
+        case DType::u32:
+            return mask_kernel<std::uint32_t, 2, F>;
+        case DType::i64:
+            return mask_kernel<std::int64_t, 2, F>;
+        default:
+            return nullptr;
+    }
+}
+
+}  // namespace
+
+StripFunction binary(ir::Op op, DType dtype) {
+    using enum ir::Op;
+    switch (op) {
+        case add:
+            return any_kernel<Add>(dtype);
+        case sub:
+            return any_kernel<Sub>(dtype);
+        case mul:
+            // Bytes have no vector product.
+            return size_of(dtype) == 1   ? nullptr
+                   : dtype == DType::i16 ? map_kernel<std::int16_t, 2, Mul>
+                   : dtype == DType::u16 ? map_kernel<std::uint16_t, 2, Mul>
+                   : is_float(dtype)     ? float_kernel<Mul, 2>(dtype)
+                                         : large_integer_kernel<Mul>(dtype);
+        case div:
+            return float_kernel<Div, 2>(dtype);
+        case floordiv:
+            return float_kernel<Floordiv, 2>(dtype);
+        case pow:
+            return float_kernel<Pow, 2, false>(dtype);
+        case min:
+            return any_kernel<Min>(dtype);
+        case max:
+            return any_kernel<Max>(dtype);
+        case bitwise_and:
+            return integer_kernel<And>(dtype);
+        case bitwise_or:
+            return integer_kernel<Or>(dtype);
+        case bitwise_xor:
+            return integer_kernel<Xor>(dtype);
+        case shift_left:
+            return large_integer_kernel<ShiftLeft>(dtype);
+        case shift_right:
+            return large_integer_kernel<ShiftRight>(dtype);
+        case eq:
+            return comparison_kernel<Eq>(dtype);
+        case ne:
+            return comparison_kernel<Ne>(dtype);
+        case lt:
+            return comparison_kernel<Lt>(dtype);
+        case le:
+            return comparison_kernel<Le>(dtype);
+        case gt:
+            return comparison_kernel<Gt>(dtype);
+        case ge:
+            return comparison_kernel<Ge>(dtype);
+        default:
+            return nullptr;
+    }
+}
+#endif
+
+}  // namespace HWY_NAMESPACE
+}  // namespace tilewright::cpu
+HWY_AFTER_NAMESPACE();
+
+#if HWY_ONCE
+namespace tilewright::cpu {
+
+StripFunction vector_binary(Target target, ir::Op op, DType in) {
+    TW_RETURN_FROM_TARGET(target, binary(op, in))
+}
+
+}  // namespace tilewright::cpu
+#endif

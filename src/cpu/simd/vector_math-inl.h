@@ -1,0 +1,273 @@
+// Vector forms of min, max and the transcendental functions. Errors and ranges: docs/numerics.md.
+// Included once per target.
+#if defined(TILEWRIGHT_CPU_VECTOR_MATH_INL_H) == defined(HWY_TARGET_TOGGLE)
+#ifdef TILEWRIGHT_CPU_VECTOR_MATH_INL_H
+#undef TILEWRIGHT_CPU_VECTOR_MATH_INL_H
+#else
+#define TILEWRIGHT_CPU_VECTOR_MATH_INL_H
+#endif
+
+#include "cpu/simd/scalar_ops.h"
+#include "hwy/contrib/math/math-inl.h"
+#include "hwy/highway.h"
+
+HWY_BEFORE_NAMESPACE();
+namespace tilewright::cpu {
+namespace HWY_NAMESPACE {
+#if TW_IS_VECTOR_TARGET
+namespace hn = hwy::HWY_NAMESPACE;
+
+// NaN in either operand propagates. x86's minps gives its second operand when one is NaN, so only a
+// NaN in the first has to be looked for; NEON's gives NaN by itself.
+struct Min {
+    template <class D, class V>
+    HWY_INLINE V operator()(D, V a, V b) const {
+        if constexpr (hwy::IsFloat<hn::TFromD<D>>())
+            return hn::IfThenElse(hn::IsNaN(a), a, hn::Min(a, b));
+        else
+            return hn::Min(a, b);
+    }
+};
+struct Max {
+    template <class D, class V>
+    HWY_INLINE V operator()(D, V a, V b) const {
+        if constexpr (hwy::IsFloat<hn::TFromD<D>>())
+            return hn::IfThenElse(hn::IsNaN(a), a, hn::Max(a, b));
+        else
+            return hn::Max(a, b);
+    }
+};
+
+/// c[0] + c[1] x + c[2] x^2 + ... by Horner's rule.
+template <class D, int kTerms>
+HWY_INLINE hn::Vec<D> polynomial(D d, hn::Vec<D> x, const float (&c)[kTerms]) {
+    auto sum = hn::Set(d, c[kTerms - 1]);
+    for (int i = kTerms - 2; i >= 0; --i) sum = hn::MulAdd(sum, x, hn::Set(d, c[i]));
+    return sum;
+}
+
+/// 2^f for f in [-0.5, 0.5], relative error 6e-9 before rounding.
+template <class D>
+HWY_INLINE hn::Vec<D> exp2_fraction(D d, hn::Vec<D> f) {
+    static constexpr float kC[] = {1.0F,           0.693147188F,   0.240226508F,   0.0555035711F,
+                                   0.00961808256F, 0.00133908634F, 0.000154531629F};
+    return polynomial(d, f, kC);
+}
+
+/// p * 2^n for whole n in [-151, 129], in two steps: the result may be subnormal or infinite where
+/// a single power of two could not be represented.
+template <class D>
+HWY_INLINE hn::Vec<D> scale_by_power(D d, hn::Vec<D> p, hn::Vec<D> n) {
+    const hn::RebindToSigned<D> di;
+    const auto whole = hn::ConvertTo(di, n);
+    const auto half = hn::ShiftRight<1>(whole);
+    const auto bias = hn::Set(di, 127);
+    const auto first = hn::BitCast(d, hn::ShiftLeft<23>(hn::Add(half, bias)));
+    const auto second = hn::BitCast(d, hn::ShiftLeft<23>(hn::Add(hn::Sub(whole, half), bias)));
+    return hn::Mul(hn::Mul(p, first), second);
+}
+
+/// x clamped to [low, high]; NaN stays (x86's minps and maxps give the second operand).
+template <class D>
+HWY_INLINE hn::Vec<D> clamp_keeping_nan(D d, hn::Vec<D> x, float low, float high) {
+    return hn::Min(hn::Set(d, high), hn::Max(hn::Set(d, low), x));
+}
+
+/// Lane by lane through the C library, for arguments outside a vector function's range.
+template <class D, class V, class F>
+HWY_NOINLINE V through_libm(D d, V x, F f) {
+    using T = hn::TFromD<D>;
+    HWY_ALIGN T lanes[hn::MaxLanes(d)];
+    hn::Store(x, d, lanes);
+    for (T& lane : lanes) lane = f(lane);
+    return hn::Load(d, lanes);
+}
+
+/// kVector where all lanes satisfy low <= |x| <= high (NaN does not), the C library elsewhere.
+template <class D, class V, class F, class Scalar>
+HWY_INLINE V guarded(D d, V x, double low, double high, F vector, Scalar scalar) {
+    using T = hn::TFromD<D>;
+    const auto size = hn::Abs(x);
+    const auto inside = hn::And(hn::Ge(size, hn::Set(d, static_cast<T>(low))),
+                                hn::Le(size, hn::Set(d, static_cast<T>(high))));
+    if (HWY_LIKELY(hn::AllTrue(d, inside))) return vector(x);
+    return through_libm(d, x, scalar);
+}
+
+template <class D>
+inline constexpr bool kIsF32 = sizeof(hn::TFromD<D>) == 4;
+
+/// f32 alone.
+struct Exp2 {
+    template <class D, class V>
+    HWY_INLINE V operator()(D d, V x) const {
+        const V clamped = clamp_keeping_nan(d, x, -151.0F, 129.0F);
+        const V n = hn::Round(clamped);
+        return scale_by_power(d, exp2_fraction(d, hn::Sub(clamped, n)), n);
+    }
+};
+
+struct Exp {
+    template <class D, class V>
+    HWY_INLINE V operator()(D d, V x) const {
+        if constexpr (kIsF32<D>) {
+            const V clamped = clamp_keeping_nan(d, x, -105.0F, 90.0F);
+            const V n = hn::Round(hn::Mul(clamped, hn::Set(d, 1.442695041F)));
+            // x - n ln 2, ln 2 in two parts: n times the first is exact.
+            V r = hn::NegMulAdd(n, hn::Set(d, 0.693359375F), clamped);
+            r = hn::NegMulAdd(n, hn::Set(d, -2.12194440e-4F), r);
+            static constexpr float kC[] = {0.5F, 0.166665759F, 0.0416665488F, 0.00836335483F,
+                                           0.00139269002F};
+            const V p =
+                hn::MulAdd(polynomial(d, r, kC), hn::Mul(r, r), hn::Add(r, hn::Set(d, 1.0F)));
+            return scale_by_power(d, p, n);
+        } else {
+            return guarded(
+                d, x, 0, 700, [d](V v) HWY_ATTR { return hn::Exp(d, v); },
+                [](double v) { return std::exp(v); });
+        }
+    }
+};
+
+#define TW_GUARDED_FUNCTION(Name, vector_name, scalar_name, f32_low, f32_high, f64_low, f64_high) \
+    struct Name {                                                                                 \
+        template <class D, class V>                                                               \
+        HWY_INLINE V operator()(D d, V x) const {                                                 \
+            return guarded(                                                                       \
+                d, x, kIsF32<D> ? f32_low : f64_low, kIsF32<D> ? f32_high : f64_high,             \
+                [d](V v) HWY_ATTR { return hn::vector_name(d, v); },                              \
+                [](hn::TFromD<D> v) { return std::scalar_name(v); });                             \
+        }                                                                                         \
+    };
+TW_GUARDED_FUNCTION(Expm1, Expm1, expm1, 1e-30, 80, 1e-300, 700)
+TW_GUARDED_FUNCTION(Sin, Sin, sin, 1e-30, 39000, 1e-300, 39000)
+TW_GUARDED_FUNCTION(Cos, Cos, cos, 0, 39000, 0, 39000)
+#undef TW_GUARDED_FUNCTION
+
+// Logarithms: positive normal numbers by vector, the rest (zero, negatives, NaN...) by libm.
+#define TW_LOGARITHM(Name, vector_name, scalar_name)                                      \
+    struct Name {                                                                         \
+        template <class D, class V>                                                       \
+        HWY_INLINE V operator()(D d, V x) const {                                         \
+            using T = hn::TFromD<D>;                                                      \
+            const auto inside =                                                           \
+                hn::And(hn::Ge(x, hn::Set(d, kLow<T>)), hn::Le(x, hn::Set(d, kHigh<T>))); \
+            if (HWY_LIKELY(hn::AllTrue(d, inside))) return hn::vector_name(d, x);         \
+            return through_libm(d, x, [](T v) { return std::scalar_name(v); });           \
+        }                                                                                 \
+        template <typename T>                                                             \
+        static constexpr T kLow = std::numeric_limits<T>::min();                          \
+        template <typename T>                                                             \
+        static constexpr T kHigh = std::numeric_limits<T>::max();                         \
+    };
+TW_LOGARITHM(Log, Log, log)
+TW_LOGARITHM(Log2, Log2, log2)
+#undef TW_LOGARITHM
+
+struct Log1p {
+    template <class D, class V>
+    HWY_INLINE V operator()(D d, V x) const {
+        using T = hn::TFromD<D>;
+        const auto inside =
+            hn::And(hn::Ge(x, hn::Set(d, T(-0.999))), hn::Le(x, hn::Set(d, T(1e30))));
+        const auto tiny = hn::Lt(hn::Abs(x), hn::Set(d, T(1e-30)));
+        if (HWY_LIKELY(hn::AllTrue(d, hn::AndNot(tiny, inside)))) return hn::Log1p(d, x);
+        return through_libm(d, x, [](T v) { return std::log1p(v); });
+    }
+};
+
+struct Tanh {
+    template <class D, class V>
+    HWY_INLINE V operator()(D d, V x) const {
+        if constexpr (kIsF32<D>) {
+            // Odd over even polynomial on the interval behind which the result rounds to +-1.
+            const V c = clamp_keeping_nan(d, x, -7.90531110763549805F, 7.90531110763549805F);
+            const V square = hn::Mul(c, c);
+            static constexpr float kP[] = {4.89352455891786e-03F,  6.37261928875436e-04F,
+                                           1.48572235717979e-05F,  5.12229709037114e-08F,
+                                           -8.60467152213735e-11F, 2.00018790482477e-13F,
+                                           -2.76076847742355e-16F};
+            static constexpr float kQ[] = {4.89352518554385e-03F, 2.26843463243900e-03F,
+                                           1.18534705686654e-04F, 1.19825839466702e-06F};
+            const V ratio =
+                hn::Div(hn::Mul(c, polynomial(d, square, kP)), polynomial(d, square, kQ));
+            return hn::IfThenElse(hn::Lt(hn::Abs(x), hn::Set(d, 0.0004F)), x, ratio);
+        } else {
+            return guarded(
+                d, x, 1e-300, 1e300, [d](V v) HWY_ATTR { return hn::Tanh(d, v); },
+                [](double v) { return std::tanh(v); });
+        }
+    }
+};
+
+struct Logistic {
+    template <class D, class V>
+    HWY_INLINE V operator()(D d, V x) const {
+        const auto one = hn::Set(d, hn::TFromD<D>(1));
+        const V e = Exp()(d, hn::Neg(hn::Abs(x)));
+        return hn::Div(hn::IfThenElse(hn::Lt(x, hn::Zero(d)), e, one), hn::Add(one, e));
+    }
+};
+
+/// f32 alone.
+struct Erf {
+    template <class D, class V>
+    HWY_INLINE V operator()(D d, V x) const {
+        const V size = hn::Abs(x);
+        const V square = hn::Mul(x, x);
+        static constexpr float kSmall[] = {0.128379167F,   -0.376126267F,  0.112835947F,
+                                           -0.026854212F,  0.00518908742F, -0.000801686429F,
+                                           7.87587506e-05F};
+        const V near = hn::MulAdd(polynomial(d, square, kSmall), x, x);
+        // 1 - erfc(|x|), erfc as 2^-Q: its error counts little where erfc is below 0.16.
+        static constexpr float kLarge[] = {-0.000463784656F, 1.63059049F,     0.911517377F,
+                                           0.158826582F,     -0.038126165F,   0.00686970584F,
+                                           -0.000861670436F, 6.65268722e-05F, -2.36593044e-06F};
+        const V q = polynomial(d, hn::Min(size, hn::Set(d, 4.0F)), kLarge);
+        const V n = hn::Round(q);
+        const V erfc = scale_by_power(d, exp2_fraction(d, hn::Sub(n, q)), hn::Neg(n));
+        const V far = hn::CopySign(hn::Sub(hn::Set(d, 1.0F), erfc), x);
+        // The polynomial in x^2 overflows nowhere it is chosen; NaN takes it.
+        return hn::IfThenElse(hn::Gt(size, hn::Set(d, 1.0F)), far, near);
+    }
+};
+
+/// f32 alone: exp(y log x) in f64 where that is all there is to it.
+struct Pow {
+    template <class D, class V>
+    HWY_INLINE V operator()(D d, V x, V y) const {
+        const auto limit = hn::Set(d, 1e30F);
+        const auto plain = hn::And(hn::And(hn::Ge(x, hn::Set(d, 1e-30F)), hn::Le(x, limit)),
+                                   hn::Le(hn::Abs(y), limit));
+        if (HWY_LIKELY(hn::AllTrue(d, plain))) {
+            const hn::Half<D> dh;
+            return hn::Combine(d, half(hn::UpperHalf(dh, x), hn::UpperHalf(dh, y)),
+                               half(hn::LowerHalf(dh, x), hn::LowerHalf(dh, y)));
+        }
+        HWY_ALIGN float bases[hn::MaxLanes(d)];
+        HWY_ALIGN float exponents[hn::MaxLanes(d)];
+        hn::Store(x, d, bases);
+        hn::Store(y, d, exponents);
+        for (std::size_t i = 0; i < hn::MaxLanes(d); ++i)
+            bases[i] = std::pow(bases[i], exponents[i]);
+        return hn::Load(d, bases);
+    }
+
+  private:
+    template <class VH>
+    static HWY_INLINE VH half(VH x, VH y) {
+        const hn::DFromV<VH> dh;
+        const hn::Rebind<double, decltype(dh)> dd;
+        const auto product = hn::Mul(hn::Log(dd, hn::PromoteTo(dd, x)), hn::PromoteTo(dd, y));
+        // Beyond these the f32 result is infinite or zero anyway.
+        const auto bounded = hn::Min(hn::Set(dd, 200.0), hn::Max(hn::Set(dd, -200.0), product));
+        return hn::DemoteTo(dh, hn::Exp(dd, bounded));
+    }
+};
+
+#endif
+}  // namespace HWY_NAMESPACE
+}  // namespace tilewright::cpu
+HWY_AFTER_NAMESPACE();
+
+#endif

@@ -1,0 +1,325 @@
+// Vector superinstructions.
+#undef HWY_TARGET_INCLUDE
+#define HWY_TARGET_INCLUDE "cpu/simd/vector_super.cpp"
+// clang-format off
+#include "cpu/simd/vector_targets.h"
+#include "hwy/foreach_target.h"
+// clang-format on
+#include "cpu/simd/vector.h"
+#include "cpu/simd/vector_math-inl.h"
+#include "cpu/simd/vector_strip-inl.h"
+#include "hwy/highway.h"
+
+HWY_BEFORE_NAMESPACE();
+namespace tilewright::cpu {
+namespace HWY_NAMESPACE {
+#if TW_IS_VECTOR_TARGET
+namespace {
+
+using DF = hn::ScalableTag<float>;
+using VF = hn::Vec<DF>;
+constexpr std::int64_t kLanes = hn::MaxLanes(DF());
+
+/// 2^x in one pass over the range that softmax needs: 0 below 2^-127, infinity from 2^128.
+HWY_INLINE VF fast_exp2(VF x) {
+    const DF d;
+#if HWY_TARGET == HWY_AVX3
+    // vreduceps gives x - floor(x), vscalefps multiplies by 2^floor(x), both for every x.
+    static constexpr float kC[] = {1.000000002F,   .6931469838F,   .2402298363F,   .05548334203F,
+                                   .009678840949F, .001243968801F, .0002170225552F};
+    constexpr int kFloor = _MM_FROUND_TO_NEG_INF | _MM_FROUND_NO_EXC;
+    const VF p = polynomial(d, VF{_mm512_reduce_ps(x.raw, kFloor)}, kC);
+    return VF{_mm512_scalef_ps(p.raw, x.raw)};
+#else
+    // Adding 1.5 * 2^23 leaves round(x) in the low bits of the sum, and 127 makes it the exponent
+    // of the power of two; for -127 that is the number 0.
+    const hn::RebindToUnsigned<DF> du;
+    const VF magic = hn::Set(d, 12582912.0F + 127.0F);
+    const VF bounded = clamp_keeping_nan(d, x, -127.0F, 128.0F);
+    const VF sum = hn::Add(bounded, magic);
+    const VF power = hn::BitCast(d, hn::ShiftLeft<23>(hn::BitCast(du, sum)));
+    const VF fraction = hn::Sub(bounded, hn::Sub(sum, magic));
+    return hn::Mul(exp2_fraction(d, fraction), power);
+#endif
+}
+
+/// The first n lanes, or all of them where kPartial says that there are.
+template <bool kPartial>
+HWY_INLINE VF load(const float* p, std::size_t n) {
+    return kPartial ? load_first(DF(), p, n) : hn::LoadU(DF(), p);
+}
+
+/// A lane operand at lanes l and up: one vector for all rows, or one element per row.
+template <bool kPartial>
+struct LaneOperand {
+    const float* at;
+    std::int64_t row_stride, lane_stride;
+    std::size_t n;
+    VF first;
+
+    HWY_INLINE LaneOperand(const StripOperand& operand, std::int64_t l, std::size_t lanes)
+        : at(static_cast<const float*>(operand.data) + l * operand.lane_stride),
+          row_stride(operand.row_stride),
+          lane_stride(operand.lane_stride),
+          n(lanes),
+          first(read(0)) {}
+    HWY_INLINE VF read(std::int64_t row) const {
+        const float* p = at + row * row_stride;
+        return lane_stride == 0 ? hn::Set(DF(), *p) : load<kPartial>(p, n);
+    }
+    HWY_INLINE VF row(std::int64_t r) const { return row_stride == 0 ? first : read(r); }
+};
+
+/// Rounded to bf16, in the upper halves of 32-bit lanes.
+HWY_INLINE hn::Vec<hn::RebindToUnsigned<DF>> bf16_upper(VF x) {
+    const DF d;
+    const hn::RebindToUnsigned<DF> du;
+    const auto bits = hn::BitCast(du, x);
+    const auto odd = hn::And(hn::ShiftRight<16>(bits), hn::Set(du, 1));
+    const auto rounded = hn::Add(bits, hn::Add(odd, hn::Set(du, 0x7fff)));
+    const auto nan = hn::BitCast(du, hn::VecFromMask(d, hn::IsNaN(x)));
+    return hn::And(hn::Or(rounded, hn::And(nan, hn::Set(du, 0x7fff0000))), hn::Set(du, 0xffff0000));
+}
+
+template <bool kPartial, class D, class V>
+HWY_INLINE void store(V v, D d, hn::TFromD<D>* p, std::size_t n) {
+    if constexpr (kPartial)
+        store_first(v, d, p, n);
+    else
+        hn::StoreU(v, d, p);
+}
+
+/// One column of vectors: all rows of lanes [l, l + n). Body: made from (strip, l, n), value(row)
+/// gives a vector, finish() ends the column.
+template <TileForm form, bool kPartial, class Body>
+HWY_INLINE void column(const Strip& s, std::int64_t l, std::size_t n) {
+    const DF d;
+    const hn::RebindToUnsigned<DF> du;
+    Body body(s, l, n);
+    if constexpr (form == TileForm::f32) {
+        float* out = static_cast<float*>(s.out) + l;
+        for (std::int64_t r = 0; r < s.rows; ++r, out += s.out_row_stride) {
+            store<kPartial>(body.value(r), d, out, n);
+        }
+    } else if constexpr (form == TileForm::bf16) {
+        auto* out = static_cast<std::uint16_t*>(s.out) + l;
+        for (std::int64_t r = 0; r < s.rows; ++r, out += s.out_row_stride) {
+            store<kPartial>(narrow_bits<DType::bf16>(d, body.value(r)),
+                            hn::Rebind<std::uint16_t, DF>(), out, n);
+        }
+    } else {
+        auto* out = static_cast<std::uint32_t*>(s.out) + l;
+        for (std::int64_t r = 0; r < s.rows; r += 2, out += s.out_row_stride) {
+            const auto low = hn::ShiftRight<16>(bf16_upper(body.value(r)));
+            const auto high = r + 1 < s.rows ? bf16_upper(body.value(r + 1)) : hn::Zero(du);
+            store<kPartial>(hn::Or(low, high), du, out, n);
+        }
+    }
+    body.finish();
+}
+
+/// Rows innermost: statistics and lane operands of a column stay in registers.
+template <TileForm form, template <bool> class Body>
+void columns(const Strip& s) {
+    std::int64_t l = 0;
+    for (; l + kLanes <= s.lanes; l += kLanes) column<form, false, Body<false>>(s, l, kLanes);
+    if (l < s.lanes) {
+        column<form, true, Body<true>>(s, l, static_cast<std::size_t>(s.lanes - l));
+    }
+}
+
+/// The tile operand's rows below lane l.
+struct TileOperand {
+    const float* at;
+    std::int64_t row_stride;
+
+    HWY_INLINE TileOperand(const StripOperand& operand, std::int64_t l)
+        : at(static_cast<const float*>(operand.data) + l), row_stride(operand.row_stride) {}
+};
+
+template <bool kPartial>
+struct Exp2Sum {
+    TileOperand x;
+    LaneOperand<kPartial> shift;
+    VF scale;
+    VF sum = hn::Zero(DF());
+    float* sums;
+    std::size_t n;
+
+    HWY_INLINE Exp2Sum(const Strip& s, std::int64_t l, std::size_t lanes)
+        : x(s.in[0], l),
+          shift(s.in[1], l, lanes),
+          scale(hn::Set(DF(), static_cast<float>(s.immediate[0]))),
+          sums(static_cast<float*>(s.accumulator)),
+          n(lanes) {
+        if (sums != nullptr) sums += l;
+    }
+    HWY_INLINE VF value(std::int64_t r) {
+        const VF p =
+            fast_exp2(hn::MulSub(load<kPartial>(x.at + r * x.row_stride, n), scale, shift.row(r)));
+        sum = hn::Add(sum, p);
+        return p;
+    }
+    HWY_INLINE void finish() const {
+        if (sums != nullptr) store<kPartial>(hn::Add(load<kPartial>(sums, n), sum), DF(), sums, n);
+    }
+};
+
+template <bool kPartial>
+struct ScaleMax {
+    TileOperand x;
+    VF scale;
+    float* maxima;
+    std::size_t n;
+    VF maximum;
+
+    HWY_INLINE ScaleMax(const Strip& s, std::int64_t l, std::size_t lanes)
+        : x(s.in[0], l),
+          scale(hn::Set(DF(), static_cast<float>(s.immediate[0]))),
+          maxima(static_cast<float*>(s.accumulator) + l),
+          n(lanes),
+          maximum(load<kPartial>(maxima, lanes)) {}
+    HWY_INLINE VF value(std::int64_t r) {
+        const VF scaled = hn::Mul(load<kPartial>(x.at + r * x.row_stride, n), scale);
+        maximum = hn::Max(maximum, scaled);
+        return scaled;
+    }
+    HWY_INLINE void finish() const { store<kPartial>(maximum, DF(), maxima, n); }
+};
+
+template <bool kPartial>
+struct MulSubMul {
+    TileOperand p, dp;
+    LaneOperand<kPartial> delta;
+    VF scale;
+    std::size_t n;
+
+    HWY_INLINE MulSubMul(const Strip& s, std::int64_t l, std::size_t lanes)
+        : p(s.in[0], l),
+          dp(s.in[1], l),
+          delta(s.in[2], l, lanes),
+          scale(hn::Set(DF(), static_cast<float>(s.immediate[0]))),
+          n(lanes) {}
+    HWY_INLINE VF value(std::int64_t r) const {
+        const VF difference = hn::Sub(load<kPartial>(dp.at + r * dp.row_stride, n), delta.row(r));
+        return hn::Mul(hn::Mul(load<kPartial>(p.at + r * p.row_stride, n), difference), scale);
+    }
+    HWY_INLINE void finish() const {}
+};
+
+void softcap(const Strip& s) {
+    const auto c = static_cast<float>(s.immediate[0]);
+    const float reciprocal = 1 / c;
+    map_strip<float, 1>(s, [=](DF d, VF x) HWY_ATTR {
+        return hn::Mul(hn::Set(d, c), Tanh()(d, hn::Mul(x, hn::Set(d, reciprocal))));
+    });
+}
+
+/// First lane at which base + b * l >= 0 begins (b > 0) or ceases (b < 0) to hold, in [0, lanes].
+std::int64_t crossing(std::int64_t base, std::int64_t b, std::int64_t lanes) {
+    if (b == 0) return base >= 0 ? 0 : lanes;
+    // b > 0: ceil(-base / b); b < 0: floor(base / -b) + 1.
+    const std::int64_t size = b > 0 ? b : -b;
+    const std::int64_t numerator = b > 0 ? -base + size - 1 : base + size;
+    const std::int64_t lane = numerator < 0 ? 0 : numerator / size;
+    return std::min(lane, lanes);
+}
+
+void affine_select(const Strip& s) {
+    const DF d;
+    const hn::RebindToSigned<DF> di;
+    const auto base = static_cast<std::int64_t>(s.immediate[0]);
+    const auto a = static_cast<std::int64_t>(s.immediate[1]);
+    const auto b = static_cast<std::int64_t>(s.immediate[2]);
+    const VF value = hn::Set(d, static_cast<float>(s.immediate[3]));
+    const bool from = b >= 0;  // lanes from the crossing on are kept; otherwise those before it
+    for (std::int64_t r = 0; r < s.rows; ++r) {
+        const float* in = static_cast<const float*>(s.in[0].data) + r * s.in[0].row_stride;
+        float* out = static_cast<float*>(s.out) + r * s.out_row_stride;
+        const std::int64_t cross = crossing(base + a * r, b, s.lanes);
+        if (in == out && cross == (from ? 0 : s.lanes)) continue;
+        const auto limit = hn::Set(di, static_cast<std::int32_t>(cross));
+        std::int64_t l = 0;
+        const auto select = [&](VF x) HWY_ATTR {
+            const auto lane = hn::Iota(di, static_cast<std::int32_t>(l));
+            const auto before = hn::RebindMask(d, hn::Lt(lane, limit));
+            return from ? hn::IfThenElse(before, value, x) : hn::IfThenElse(before, x, value);
+        };
+        for (; l + kLanes <= s.lanes; l += kLanes) {
+            hn::StoreU(select(hn::LoadU(d, in + l)), d, out + l);
+        }
+        if (l < s.lanes) {
+            const auto n = static_cast<std::size_t>(s.lanes - l);
+            store_first(select(load_first(d, in + l, n)), d, out + l, n);
+        }
+    }
+}
+
+void affine_add(const Strip& s) {
+    const DF d;
+    const auto base = static_cast<std::int64_t>(s.immediate[0]);
+    const auto a = static_cast<std::int64_t>(s.immediate[1]);
+    const VF b = hn::Set(d, static_cast<float>(s.immediate[2]));
+    for (std::int64_t r = 0; r < s.rows; ++r) {
+        const float* in = static_cast<const float*>(s.in[0].data) + r * s.in[0].row_stride;
+        const RowOperand<float> slope(s.in[1], r);
+        float* out = static_cast<float*>(s.out) + r * s.out_row_stride;
+        const VF start = hn::Set(d, static_cast<float>(base + a * r));
+        std::int64_t l = 0;
+        const auto add = [&](VF x, VF scale) HWY_ATTR {
+            const VF index = hn::MulAdd(hn::Iota(d, static_cast<float>(l)), b, start);
+            return hn::MulAdd(scale, index, x);
+        };
+        for (; l + kLanes <= s.lanes; l += kLanes) {
+            hn::StoreU(add(hn::LoadU(d, in + l), hn::LoadU(d, slope.at + l * slope.step)), d,
+                       out + l);
+        }
+        if (l < s.lanes) {
+            const auto n = static_cast<std::size_t>(s.lanes - l);
+            store_first(add(load_first(d, in + l, n), load_first(d, slope.at + l * slope.step, n)),
+                        d, out + l, n);
+        }
+    }
+}
+
+template <template <bool> class Body>
+StripFunction in_form(TileForm form) {
+    switch (form) {
+        case TileForm::bf16:
+            return columns<TileForm::bf16, Body>;
+        case TileForm::bf16_pairs:
+            return columns<TileForm::bf16_pairs, Body>;
+        default:
+            return columns<TileForm::f32, Body>;
+    }
+}
+
+constexpr Superinstructions kSuper = {
+    .exp2_sum = in_form<Exp2Sum>,
+    .affine_select = affine_select,
+    .affine_add = affine_add,
+    .softcap = softcap,
+    .scale_max = columns<TileForm::f32, ScaleMax>,
+    .mul_sub_mul = in_form<MulSubMul>,
+};
+
+}  // namespace
+
+const Superinstructions* superinstructions() {
+    return &kSuper;
+}
+#endif
+
+}  // namespace HWY_NAMESPACE
+}  // namespace tilewright::cpu
+HWY_AFTER_NAMESPACE();
+
+#if HWY_ONCE
+namespace tilewright::cpu {
+
+const Superinstructions* vector_superinstructions(Target target) {
+    TW_RETURN_FROM_TARGET(target, superinstructions())
+}
+
+}  // namespace tilewright::cpu
+#endif

@@ -1,0 +1,204 @@
+// Vector transposes with conversion, and the interleaving of bf16 rows.
+#undef HWY_TARGET_INCLUDE
+#define HWY_TARGET_INCLUDE "cpu/simd/vector_transpose.cpp"
+// clang-format off
+#include "cpu/simd/vector_targets.h"
+#include "hwy/foreach_target.h"
+// clang-format on
+#include "cpu/simd/scalar.h"
+#include "cpu/simd/vector.h"
+#include "cpu/simd/vector_strip-inl.h"
+#include "hwy/highway.h"
+
+HWY_BEFORE_NAMESPACE();
+namespace tilewright::cpu {
+namespace HWY_NAMESPACE {
+#if TW_IS_VECTOR_TARGET
+namespace {
+
+/// Reads and writes four or more elements as the vector type the transpose works in.
+template <typename T>
+struct SameBits {
+    using In = T;
+    using Out = T;
+    using Work = T;
+    template <class D>
+    static HWY_INLINE hn::Vec<D> load(D d, const T* p) {
+        return hn::LoadU(d, p);
+    }
+    template <class D>
+    static HWY_INLINE void store(hn::Vec<D> v, D d, T* p) {
+        hn::StoreU(v, d, p);
+    }
+};
+template <DType from>
+struct ToF32 {
+    using In = std::uint16_t;
+    using Out = float;
+    using Work = float;
+    template <class D>
+    static HWY_INLINE hn::Vec<D> load(D d, const std::uint16_t* p) {
+        return widen_bits<from>(d, hn::LoadU(hn::Rebind<std::uint16_t, D>(), p));
+    }
+    template <class D>
+    static HWY_INLINE void store(hn::Vec<D> v, D d, float* p) {
+        hn::StoreU(v, d, p);
+    }
+};
+struct F32ToBf16 {
+    using In = float;
+    using Out = std::uint16_t;
+    using Work = float;
+    template <class D>
+    static HWY_INLINE hn::Vec<D> load(D d, const float* p) {
+        return hn::LoadU(d, p);
+    }
+    template <class D>
+    static HWY_INLINE void store(hn::Vec<D> v, D d, std::uint16_t* p) {
+        hn::StoreU(narrow_bits<DType::bf16>(d, v), hn::Rebind<std::uint16_t, D>(), p);
+    }
+};
+
+/// log2(n) riffles of n rows of n elements transpose them. One 128-bit vector holds a row: the
+/// shuffles stay within a block on every target.
+template <class Access>
+void transpose_blocks(const Strip& s, StripFunction scalar) {
+    using Work = typename Access::Work;
+    constexpr int n = 16 / sizeof(Work);
+    const hn::FixedTag<Work, n> d;
+    using V = hn::Vec<decltype(d)>;
+    if (s.in[0].lane_stride != 1) return scalar(s);
+    const auto* in = static_cast<const typename Access::In*>(s.in[0].data);
+    auto* out = static_cast<typename Access::Out*>(s.out);
+    const std::int64_t rows = s.rows / n * n;
+    const std::int64_t lanes = s.lanes / n * n;
+    for (std::int64_t l = 0; l < lanes; l += n) {
+        for (std::int64_t r = 0; r < rows; r += n) {
+            V x[n];
+            V y[n];
+            for (int i = 0; i < n; ++i)
+                x[i] = Access::load(d, in + (r + i) * s.in[0].row_stride + l);
+            for (int step = 1; step < n; step *= 2) {
+                for (int i = 0; i < n / 2; ++i) {
+                    y[2 * i] = hn::InterleaveLower(d, x[i], x[i + n / 2]);
+                    y[2 * i + 1] = hn::InterleaveUpper(d, x[i], x[i + n / 2]);
+                }
+                for (int i = 0; i < n; ++i) x[i] = y[i];
+            }
+            for (int i = 0; i < n; ++i)
+                Access::store(x[i], d, out + (l + i) * s.out_row_stride + r);
+        }
+    }
+    // The remaining rows of all lanes, and the remaining lanes of the rows done.
+    const auto rest = [&](std::int64_t row, std::int64_t count, std::int64_t lane,
+                          std::int64_t width) {
+        if (count <= 0 || width <= 0) return;
+        Strip part = s;
+        part.rows = count;
+        part.lanes = width;
+        part.in[0].data = in + row * s.in[0].row_stride + lane;
+        part.out = out + lane * s.out_row_stride + row;
+        scalar(part);
+    };
+    rest(rows, s.rows - rows, 0, s.lanes);
+    rest(0, rows, lanes, s.lanes - lanes);
+}
+
+template <typename T, DType dtype>
+void transpose_same(const Strip& s) {
+    transpose_blocks<SameBits<T>>(s, scalar_transpose(dtype, dtype));
+}
+template <DType from>
+void transpose_widen(const Strip& s) {
+    transpose_blocks<ToF32<from>>(s, scalar_transpose(from, DType::f32));
+}
+void transpose_narrow(const Strip& s) {
+    transpose_blocks<F32ToBf16>(s, scalar_transpose(DType::f32, DType::bf16));
+}
+
+/// Bits of bf16 in 32-bit lanes.
+template <bool kFromF32, class D32, typename T>
+HWY_INLINE hn::Vec<D32> bf16_bits(D32 d32, const T* p, std::size_t n) {
+    const hn::Rebind<float, D32> df;
+    const hn::Rebind<std::uint16_t, D32> d16;
+    const bool full = n >= hn::MaxLanes(d32);
+    if constexpr (kFromF32) {
+        return hn::PromoteTo(
+            d32, narrow_bits<DType::bf16>(df, full ? hn::LoadU(df, p) : load_first(df, p, n)));
+    } else {
+        return hn::PromoteTo(d32, full ? hn::LoadU(d16, p) : load_first(d16, p, n));
+    }
+}
+
+template <bool kFromF32>
+void interleave_pairs(const Strip& s) {
+    using T = std::conditional_t<kFromF32, float, std::uint16_t>;
+    const hn::ScalableTag<std::uint32_t> d;
+    constexpr std::int64_t kLanes = hn::MaxLanes(d);
+    const StripOperand& in = s.in[0];
+    if (in.lane_stride != 1) {
+        return scalar_interleave_pairs(kFromF32 ? DType::f32 : DType::bf16)(s);
+    }
+    for (std::int64_t r = 0; r < s.rows; r += 2) {
+        const T* low = static_cast<const T*>(in.data) + r * in.row_stride;
+        const T* high = low + in.row_stride;
+        auto* out = static_cast<std::uint32_t*>(s.out) + r / 2 * s.out_row_stride;
+        const bool paired = r + 1 < s.rows;
+        for (std::int64_t l = 0; l < s.lanes; l += kLanes) {
+            const auto n = static_cast<std::size_t>(std::min(kLanes, s.lanes - l));
+            auto pair = bf16_bits<kFromF32>(d, low + l, n);
+            if (paired) {
+                pair = hn::Or(pair, hn::ShiftLeft<16>(bf16_bits<kFromF32>(d, high + l, n)));
+            }
+            if (n == static_cast<std::size_t>(kLanes))
+                hn::StoreU(pair, d, out + l);
+            else
+                store_first(pair, d, out + l, n);
+        }
+    }
+}
+
+}  // namespace
+
+StripFunction transpose(DType in, DType out) {
+    using enum DType;
+    if (in == out) {
+        switch (size_of(in)) {
+            case 1:
+                return transpose_same<std::uint8_t, u8>;
+            case 2:
+                return transpose_same<std::uint16_t, u16>;
+            case 4:
+                return transpose_same<std::uint32_t, u32>;
+            default:
+                return transpose_same<std::uint64_t, u64>;
+        }
+    }
+    if (in == f16 && out == f32) return transpose_widen<f16>;
+    if (in == bf16 && out == f32) return transpose_widen<bf16>;
+    if (in == f32 && out == bf16) return transpose_narrow;
+    return nullptr;
+}
+
+StripFunction interleave(DType in) {
+    if (in == DType::f32) return interleave_pairs<true>;
+    if (in == DType::bf16) return interleave_pairs<false>;
+    return nullptr;
+}
+#endif
+
+}  // namespace HWY_NAMESPACE
+}  // namespace tilewright::cpu
+HWY_AFTER_NAMESPACE();
+
+#if HWY_ONCE
+namespace tilewright::cpu {
+
+StripFunction vector_transpose(Target target, DType in, DType out){
+    TW_RETURN_FROM_TARGET(target, transpose(in, out))} StripFunction
+    vector_interleave_pairs(Target target, DType in) {
+    TW_RETURN_FROM_TARGET(target, interleave(in))
+}
+
+}  // namespace tilewright::cpu
+#endif

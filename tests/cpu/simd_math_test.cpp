@@ -1,0 +1,158 @@
+// The mathematical functions of every table against f64, within the bounds of docs/numerics.md.
+#include <bit>
+
+#include "tests/cpu/simd_support.h"
+
+namespace tilewright::cpu {
+namespace {
+
+using ir::Op;
+
+struct Function {
+    Op op;
+    long double (*exact)(long double);
+    double f32_ulps;
+    double f64_ulps;
+};
+
+long double logistic(long double x) {
+    return 1 / (1 + std::exp(-x));
+}
+
+const Function kFunctions[] = {
+    {Op::exp, [](long double x) { return std::exp(x); }, 1.5, 1.5},
+    {Op::exp2, [](long double x) { return std::exp2(x); }, 1.5, 1.5},
+    {Op::expm1, [](long double x) { return std::expm1(x); }, 4, 4},
+    {Op::log, [](long double x) { return std::log(x); }, 2, 2},
+    {Op::log2, [](long double x) { return std::log2(x); }, 3, 3},
+    {Op::log1p, [](long double x) { return std::log1p(x); }, 3, 3},
+    {Op::tanh, [](long double x) { return std::tanh(x); }, 5, 4},
+    {Op::logistic, logistic, 3, 3},
+    {Op::erf, [](long double x) { return std::erf(x); }, 2, 1.5},
+    {Op::sin, [](long double x) { return std::sin(x); }, 3, 3},
+    {Op::cos, [](long double x) { return std::cos(x); }, 3, 3},
+    {Op::sqrt, [](long double x) { return std::sqrt(x); }, 0.5, 0.5},
+    {Op::rsqrt, [](long double x) { return 1 / std::sqrt(x); }, 1.5, 1.5},
+};
+
+/// Error of `got` in units of the last place of a float type at `want`.
+template <typename T>
+double error_in_ulps(T got, long double want) {
+    if (std::isnan(got) || std::isnan(want)) {
+        return std::isnan(got) == std::isnan(want) ? 0 : INFINITY;
+    }
+    // What rounds to infinity may come as infinity.
+    const long double largest = std::numeric_limits<T>::max();
+    if (std::isinf(got)) return (got > 0) == (want > 0) && std::fabs(want) > largest ? 0 : INFINITY;
+    if (std::isinf(want)) return INFINITY;
+    const int exponent =
+        std::max(want == 0 ? -100000 : std::ilogb(want), std::numeric_limits<T>::min_exponent - 1);
+    const long double place = std::ldexp(1.0L, exponent - std::numeric_limits<T>::digits + 1);
+    return static_cast<double>(std::fabs(static_cast<long double>(got) - want) / place);
+}
+
+template <typename T>
+void check(const Kernels& table, const Function& function, const std::vector<T>& x) {
+    constexpr DType kDType = sizeof(T) == 4 ? DType::f32 : DType::f64;
+    const double bound = sizeof(T) == 4 ? function.f32_ulps : function.f64_ulps;
+    std::vector<T> y(x.size());
+    Strip s;
+    s.rows = 1;
+    s.lanes = static_cast<std::int64_t>(x.size());
+    s.in[0].data = x.data();
+    s.out = y.data();
+    table.elementwise(function.op, kDType, kDType, false)(s);
+    double worst = 0;
+    T where = 0;
+    T value = 0;
+    for (std::size_t i = 0; i < x.size(); ++i) {
+        const double error = error_in_ulps(y[i], function.exact(x[i]));
+        if (!(error <= worst)) {
+            worst = error;
+            where = x[i];
+            value = y[i];
+        }
+    }
+    EXPECT_TRUE(worst <= bound) << table.name << " " << ir::name(function.op) << "(" << where
+                                << ") = " << value << " is off by " << worst << " ulp";
+    testing::Test::RecordProperty(std::string(ir::name(function.op)), std::to_string(worst));
+}
+
+class Math : public testing::TestWithParam<const Kernels*> {};
+
+TEST_P(Math, F32OverItsWholeRange) {
+    // A prime stride through all bit patterns: every exponent, both signs, NaN and infinities.
+    std::vector<float> x;
+    for (std::uint64_t bits = 0; bits < (std::uint64_t{1} << 32); bits += 49999) {
+        x.push_back(std::bit_cast<float>(static_cast<std::uint32_t>(bits)));
+    }
+    for (const Function& f : kFunctions) check(*GetParam(), f, x);
+}
+
+TEST_P(Math, F32WhereItMatters) {
+    std::vector<float> x;
+    for (int i = -40000; i <= 40000; ++i) x.push_back(static_cast<float>(i) * 0.00275F);
+    for (int i = -4000; i <= 4000; ++i) x.push_back(1.0F + static_cast<float>(i) * 1e-6F);
+    for (const Function& f : kFunctions) check(*GetParam(), f, x);
+}
+
+TEST_P(Math, F64) {
+    std::vector<double> x;
+    for (int i = -20000; i <= 20000; ++i) x.push_back(i * 0.0371);
+    for (int i = -2000; i <= 2000; ++i) x.push_back(1.0 + i * 1e-9);
+    std::mt19937_64 random(3);
+    for (int i = 0; i < 20000; ++i) x.push_back(std::bit_cast<double>(random()));
+    for (const Function& f : kFunctions) check(*GetParam(), f, x);
+}
+
+TEST_P(Math, SpecialValues) {
+    constexpr float kInf = std::numeric_limits<float>::infinity();
+    constexpr float kNan = std::numeric_limits<float>::quiet_NaN();
+    std::vector<float> x = {0.0F,   -0.0F,   1.0F,    -1.0F, kInf,   -kInf,   kNan,
+                            1e-45F, -1e-45F, 88.7F,   88.8F, -87.4F, -103.9F, -104.1F,
+                            128.0F, -149.0F, -150.1F, 3e38F, -3e38F};
+    for (const Function& f : kFunctions) {
+        // One value in all lanes, so that no other lane decides which path is taken.
+        for (float v : x) check(*GetParam(), f, std::vector<float>(37, v));
+        check(*GetParam(), f, x);
+    }
+}
+
+TEST_P(Math, PowF32) {
+    std::mt19937_64 random(9);
+    std::vector<float> x;
+    std::vector<float> y;
+    constexpr float kInf = std::numeric_limits<float>::infinity();
+    constexpr float kNan = std::numeric_limits<float>::quiet_NaN();
+    const float special[] = {0.0F, -0.0F, 1.0F, -1.0F,  2.0F,  -2.0F, 3.0F,  0.5F,
+                             kInf, -kInf, kNan, 1e-40F, -7.5F, 1e38F, 33.0F, -1e-30F};
+    for (float a : special) {
+        for (float b : special) {
+            x.push_back(a);
+            y.push_back(b);
+        }
+    }
+    for (int i = 0; i < 20000; ++i) {
+        x.push_back(std::exp(std::uniform_real_distribution<float>(-20, 20)(random)));
+        y.push_back(std::uniform_real_distribution<float>(-6, 6)(random));
+    }
+    std::vector<float> z(x.size());
+    Strip s;
+    s.rows = 1;
+    s.lanes = static_cast<std::int64_t>(x.size());
+    s.in[0].data = x.data();
+    s.in[1].data = y.data();
+    s.out = z.data();
+    GetParam()->elementwise(Op::pow, f32, f32, false)(s);
+    for (std::size_t i = 0; i < x.size(); ++i) {
+        const long double want = std::pow(static_cast<double>(x[i]), static_cast<double>(y[i]));
+        ASSERT_TRUE(error_in_ulps(z[i], want) <= 1)
+            << GetParam()->name << " pow(" << x[i] << ", " << y[i] << ") = " << z[i];
+    }
+}
+
+INSTANTIATE_TEST_SUITE_P(Tables, Math, testing::ValuesIn(available_kernels()),
+                         [](const auto& table) { return std::string(table.param->name); });
+
+}  // namespace
+}  // namespace tilewright::cpu

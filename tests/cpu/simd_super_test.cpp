@@ -1,0 +1,310 @@
+// Superinstructions, transposes and interleaving of every table against the scalar table.
+#include "support/small_float.h"
+#include "tests/cpu/simd_support.h"
+
+namespace tilewright::cpu {
+namespace {
+
+constexpr float kInf = std::numeric_limits<float>::infinity();
+
+class Super : public testing::TestWithParam<const Kernels*> {};
+
+struct Tile {
+    std::int64_t rows, lanes, stride;
+    std::vector<float> x;
+    Tile(std::int64_t r, std::int64_t l, unsigned seed, float scale = 4)
+        : rows(r), lanes(l), stride(l + 3), x(static_cast<std::size_t>(r * stride)) {
+        std::mt19937 random(seed);
+        for (float& v : x) v = std::uniform_real_distribution<float>(-scale, scale)(random);
+    }
+    float at(std::int64_t r, std::int64_t l) const {
+        return x[static_cast<std::size_t>(r * stride + l)];
+    }
+};
+
+Strip strip_of(const Tile& t) {
+    Strip s;
+    s.rows = t.rows;
+    s.lanes = t.lanes;
+    s.in[0] = {t.x.data(), t.stride, 1};
+    s.out_row_stride = t.stride;
+    return s;
+}
+
+// Runs both tables' function on copies of `out` and of the accumulator; everything, what lies
+// between the rows included, must agree within the relative error.
+void compare(StripFunction f, StripFunction reference, Strip s, std::vector<float> out,
+             std::vector<float> accumulator, double relative, double absolute) {
+    std::vector<float> want_out = out;
+    std::vector<float> want_accumulator = accumulator;
+    const bool has_accumulator = !accumulator.empty();
+    s.out = out.data();
+    s.accumulator = has_accumulator ? accumulator.data() : nullptr;
+    f(s);
+    s.out = want_out.data();
+    s.accumulator = has_accumulator ? want_accumulator.data() : nullptr;
+    reference(s);
+    const auto check = [&](const std::vector<float>& got, const std::vector<float>& want,
+                           const char* what) {
+        for (std::size_t i = 0; i < got.size(); ++i) {
+            if (std::isnan(want[i]) && std::isnan(got[i])) continue;
+            if (got[i] == want[i]) continue;  // infinities
+            const double error = std::fabs(static_cast<double>(got[i]) - want[i]);
+            ASSERT_TRUE(error <= relative * std::fabs(static_cast<double>(want[i])) + absolute)
+                << what << " element " << i << ": " << got[i] << " for " << want[i];
+        }
+    };
+    check(out, want_out, "out");
+    check(accumulator, want_accumulator, "accumulator");
+}
+
+const Superinstructions& scalar() {
+    return find_kernels("scalar")->super;
+}
+
+constexpr std::int64_t kLaneCounts[] = {1, 7, 16, 37, 64, 100};
+
+TEST_P(Super, Exp2Sum) {
+    for (std::int64_t lanes : kLaneCounts) {
+        Tile t(5, lanes, 1, 60);
+        t.x[0] = -kInf;
+        t.x[static_cast<std::size_t>(t.stride)] = -1e30F;
+        const Tile m(5, lanes, 2, 1);
+        for (int form = 0; form < 4; ++form) {
+            Strip s = strip_of(t);
+            s.in[1] = {m.x.data(), form >= 2 ? 1 : 0, form % 2 == 0 ? 1 : 0};
+            s.immediate[0] = 1.44269504;
+            const std::vector<float> out(t.x.size(), 7.0F);
+            const std::vector<float> sums(static_cast<std::size_t>(lanes), 0.5F);
+            compare(GetParam()->super.exp2_sum(TileForm::f32), scalar().exp2_sum(TileForm::f32), s,
+                    out, sums, 0x1p-20, 1e-37);
+            compare(GetParam()->super.exp2_sum(TileForm::f32), scalar().exp2_sum(TileForm::f32), s,
+                    out, {}, 0x1p-20, 1e-37);
+        }
+    }
+}
+
+TEST_P(Super, Exp2IsAccurate) {
+    std::vector<float> x;
+    for (float v = -126; v < 127; v += 0.0073F) x.push_back(v);
+    const std::vector<float> zero(1, 0.0F);
+    std::vector<float> y(x.size());
+    Strip s;
+    s.rows = 1;
+    s.lanes = static_cast<std::int64_t>(x.size());
+    s.in[0].data = x.data();
+    s.in[1] = {zero.data(), 0, 0};
+    s.immediate[0] = 1;
+    s.out = y.data();
+    GetParam()->super.exp2_sum(TileForm::f32)(s);
+    for (std::size_t i = 0; i < x.size(); ++i) {
+        const double want = std::exp2(static_cast<double>(x[i]));
+        ASSERT_TRUE(std::fabs(y[i] - want) <= 0x1p-22 * want) << "exp2(" << x[i] << ")";
+    }
+}
+
+TEST_P(Super, Exp2AtTheEnds) {
+    const std::vector<float> x = {-kInf,  -1e30F, -200, 0,
+                                  127.5F, 200,    kInf, std::numeric_limits<float>::quiet_NaN()};
+    const std::vector<float> zero(1, 0.0F);
+    std::vector<float> y(x.size());
+    std::vector<float> sums(x.size(), 0.0F);
+    Strip s;
+    s.rows = 1;
+    s.lanes = 8;
+    s.in[0].data = x.data();
+    s.in[1] = {zero.data(), 0, 0};
+    s.immediate[0] = 1;
+    s.out = y.data();
+    s.accumulator = sums.data();
+    GetParam()->super.exp2_sum(TileForm::f32)(s);
+    for (std::size_t i = 0; i < 3; ++i) EXPECT_EQ(y[i], 0.0F) << x[i];
+    EXPECT_EQ(y[3], 1.0F);
+    EXPECT_NEAR(y[4] / std::exp2(127.5), 1, 1e-6);
+    EXPECT_EQ(y[5], kInf);
+    EXPECT_EQ(y[6], kInf);
+    EXPECT_TRUE(std::isnan(y[7]));
+    EXPECT_TRUE(std::isnan(sums[7]));
+}
+
+TEST_P(Super, NarrowForms) {
+    for (std::int64_t rows : {2, 5}) {
+        for (std::int64_t lanes : kLaneCounts) {
+            const Tile t(rows, lanes, 3, 3);
+            const Tile u(rows, lanes, 4, 3);
+            for (TileForm form : {TileForm::bf16, TileForm::bf16_pairs}) {
+                for (bool product : {false, true}) {
+                    Strip s = strip_of(t);
+                    s.in[1] = {u.x.data(), product ? u.stride : 0, 1};
+                    s.in[2] = {u.x.data(), 0, 1};
+                    s.immediate[0] = 0.75;
+                    const auto count = static_cast<std::size_t>(2 * rows * t.stride + 2 * t.stride);
+                    std::vector<std::uint16_t> got(count, 0x1234);
+                    std::vector<std::uint16_t> want = got;
+                    const auto pick = [&](const Superinstructions& table) {
+                        return product ? table.mul_sub_mul(form) : table.exp2_sum(form);
+                    };
+                    s.out = got.data();
+                    pick(GetParam()->super)(s);
+                    s.out = want.data();
+                    pick(scalar())(s);
+                    for (std::size_t i = 0; i < count; ++i) {
+                        // One place of bf16: a neighbouring f32 may round the other way.
+                        ASSERT_TRUE(ulp_distance(bf16, got[i], want[i]) <= 1)
+                            << i << ": " << got[i] << " for " << want[i];
+                    }
+                }
+            }
+        }
+    }
+}
+
+TEST_P(Super, MulSubMul) {
+    for (std::int64_t lanes : kLaneCounts) {
+        const Tile p(4, lanes, 5), dp(4, lanes, 6), delta(4, lanes, 7);
+        Strip s = strip_of(p);
+        s.in[1] = {dp.x.data(), dp.stride, 1};
+        s.in[2] = {delta.x.data(), 0, 1};
+        s.immediate[0] = 0.125;
+        compare(GetParam()->super.mul_sub_mul(TileForm::f32), scalar().mul_sub_mul(TileForm::f32),
+                s, std::vector<float>(p.x.size(), 7.0F), {}, 0, 0);
+    }
+}
+
+TEST_P(Super, AffineSelect) {
+    const double far = 1e15;
+    const double cases[][3] = {{0, 1, -1},  {-3, -1, 1},  {5, 0, -2},      {-20, 4, 3},
+                               {0, 0, 0},   {-1, 0, 0},   {far, 1, -1},    {-far, 1, -1},
+                               {-37, 0, 1}, {36, -1, -1}, {-far, far, -1}, {2, -1, far}};
+    for (std::int64_t lanes : kLaneCounts) {
+        const Tile t(6, lanes, 8);
+        for (const auto& c : cases) {
+            Strip s = strip_of(t);
+            for (int i = 0; i < 3; ++i) s.immediate[i] = c[i];
+            s.immediate[3] = -kInf;
+            compare(GetParam()->super.affine_select, scalar().affine_select, s,
+                    std::vector<float>(t.x.size(), 7.0F), {}, 0, 0);
+            // In place: rows that are kept whole are not touched.
+            std::vector<float> got = t.x;
+            std::vector<float> want(t.x.size());
+            s.in[0].data = got.data();
+            s.out = got.data();
+            GetParam()->super.affine_select(s);
+            want = t.x;
+            s.in[0].data = want.data();
+            s.out = want.data();
+            scalar().affine_select(s);
+            ASSERT_EQ(got, want);
+        }
+    }
+}
+
+TEST_P(Super, AffineAdd) {
+    for (std::int64_t lanes : kLaneCounts) {
+        const Tile t(6, lanes, 9), slope(6, lanes, 10, 0.5F);
+        for (int form = 0; form < 4; ++form) {
+            Strip s = strip_of(t);
+            s.in[1] = {slope.x.data(), form >= 2 ? 1 : 0, form % 2 == 0 ? 1 : 0};
+            s.immediate[0] = -1000000;
+            s.immediate[1] = 3;
+            s.immediate[2] = -1;
+            compare(GetParam()->super.affine_add, scalar().affine_add, s,
+                    std::vector<float>(t.x.size(), 7.0F), {}, 0x1p-23, 0);
+        }
+    }
+}
+
+TEST_P(Super, Softcap) {
+    for (std::int64_t lanes : kLaneCounts) {
+        const Tile t(3, lanes, 11, 200);
+        Strip s = strip_of(t);
+        s.immediate[0] = 30;
+        compare(GetParam()->super.softcap, scalar().softcap, s,
+                std::vector<float>(t.x.size(), 7.0F), {}, 6 * 0x1p-23, 0);
+    }
+}
+
+TEST_P(Super, ScaleMax) {
+    for (std::int64_t lanes : kLaneCounts) {
+        const Tile t(9, lanes, 12);
+        Strip s = strip_of(t);
+        s.immediate[0] = 0.3;
+        compare(GetParam()->super.scale_max, scalar().scale_max, s,
+                std::vector<float>(t.x.size(), 7.0F),
+                std::vector<float>(static_cast<std::size_t>(lanes), -1e30F), 0, 0);
+    }
+}
+
+void check_transpose(const Kernels& table, DType in, DType out, std::int64_t rows,
+                     std::int64_t lanes) {
+    const StripFunction f = table.transpose(in, out);
+    ASSERT_EQ(f != nullptr, find_kernels("scalar")->transpose(in, out) != nullptr);
+    if (f == nullptr) return;
+    std::mt19937_64 random(13);
+    const Elements x = random_elements(in, rows * (lanes + 2), random);
+    Elements y(out, lanes * (rows + 3));
+    const Elements before = y;
+    Strip s;
+    s.rows = rows;
+    s.lanes = lanes;
+    s.in[0] = {x.data(), lanes + 2, 1};
+    s.out = y.data();
+    s.out_row_stride = rows + 3;
+    f(s);
+    for (std::int64_t l = 0; l < lanes; ++l) {
+        for (std::int64_t r = 0; r < rows + 3; ++r) {
+            const std::int64_t at = l * (rows + 3) + r;
+            std::uint64_t want = before.get(at);
+            if (r < rows) {
+                const std::uint64_t element = x.get(r * (lanes + 2) + l);
+                want = in == out ? element : ir::evaluate(ir::Op::cast, in, out, &element);
+            }
+            ASSERT_TRUE(agrees(out, y.get(at), want, 0))
+                << table.name << " " << name(in) << " -> " << name(out) << " row " << r << " lane "
+                << l;
+        }
+    }
+}
+
+TEST_P(Super, Transpose) {
+    for (int i = 0; i < kDTypes; ++i) {
+        for (int j = 0; j < kDTypes; ++j) {
+            check_transpose(*GetParam(), dtype_at(i), dtype_at(j), 16, 32);
+            check_transpose(*GetParam(), dtype_at(i), dtype_at(j), 21, 37);
+            check_transpose(*GetParam(), dtype_at(i), dtype_at(j), 3, 1);
+        }
+    }
+}
+
+TEST_P(Super, InterleavePairs) {
+    for (DType in : {f32, bf16}) {
+        for (std::int64_t rows : {1, 2, 7}) {
+            for (std::int64_t lanes : kLaneCounts) {
+                std::mt19937_64 random(14);
+                const Elements x = random_elements(in, rows * lanes, random);
+                const std::int64_t stride = lanes + 1;
+                std::vector<std::uint16_t> got(
+                    static_cast<std::size_t>(rows + 1) * static_cast<std::size_t>(stride), 0x1234);
+                std::vector<std::uint16_t> want = got;
+                Strip s;
+                s.rows = rows;
+                s.lanes = lanes;
+                s.in[0] = {x.data(), lanes, 1};
+                s.out_row_stride = stride;
+                s.out = got.data();
+                GetParam()->interleave_pairs(in)(s);
+                s.out = want.data();
+                find_kernels("scalar")->interleave_pairs(in)(s);
+                for (std::size_t i = 0; i < got.size(); ++i) {
+                    ASSERT_EQ(ulp_distance(bf16, got[i], want[i]), 0) << i;
+                }
+            }
+        }
+    }
+}
+
+INSTANTIATE_TEST_SUITE_P(Tables, Super, testing::ValuesIn(available_kernels()),
+                         [](const auto& table) { return std::string(table.param->name); });
+
+}  // namespace
+}  // namespace tilewright::cpu
