@@ -28,13 +28,17 @@ class Forward(ctypes.Structure):
 
     _fields_ = [
         ("is_f16", ctypes.c_int64),
-        *[(name, ctypes.c_uint64) for name in
-          ("query", "key", "value", "out", "lse", "workspace", "profile")],
+        *[
+            (name, ctypes.c_uint64)
+            for name in ("query", "key", "value", "out", "lse", "workspace", "profile")
+        ],
         ("shapes", ctypes.c_int64 * 4 * 4),
         ("strides", ctypes.c_int64 * 4 * 4),
         ("scale", ctypes.c_double),
-        *[(name, ctypes.c_int64) for name in
-          ("causal", "diagonal", "warpgroups", "block_n", "stages", "query_buffers")],
+        *[
+            (name, ctypes.c_int64)
+            for name in ("causal", "diagonal", "warpgroups", "block_n", "stages", "query_buffers")
+        ],
     ]
 
 
@@ -56,9 +60,14 @@ class Library:
         lse = torch.full(q.shape[:3], float("nan"), device="cuda")
         workspace = torch.zeros(4, dtype=torch.int32, device="cuda")
         profile = torch.zeros(1024, 3, dtype=torch.int64, device="cuda")
-        call = Forward(is_f16=q.dtype == torch.float16, lse=lse.data_ptr(),
-                       workspace=workspace.data_ptr(), profile=profile.data_ptr(),
-                       scale=q.shape[3] ** -0.5, causal=causal)
+        call = Forward(
+            is_f16=q.dtype == torch.float16,
+            lse=lse.data_ptr(),
+            workspace=workspace.data_ptr(),
+            profile=profile.data_ptr(),
+            scale=q.shape[3] ** -0.5,
+            causal=causal,
+        )
         for i, (name, tensor) in enumerate((("query", q), ("key", k), ("value", v), ("out", out))):
             setattr(call, name, tensor.data_ptr())
             call.shapes[i][:] = tensor.shape
@@ -82,7 +91,9 @@ def sdpa(backend, q, k, v, causal):
     def launch():
         with sdpa_kernel(backend):
             launch.out = functional.scaled_dot_product_attention(
-                q, k, v, is_causal=causal, enable_gqa=grouped)
+                q, k, v, is_causal=causal, enable_gqa=grouped
+            )
+
     return launch
 
 
@@ -171,8 +182,10 @@ CONFIGS = {
 
 
 def implementations(library, name, q, k, v, causal, configs):
-    rows = [("cudnn", sdpa(SDPBackend.CUDNN_ATTENTION, q, k, v, causal)),
-            ("fa2", sdpa(SDPBackend.FLASH_ATTENTION, q, k, v, causal))]
+    rows = [
+        ("cudnn", sdpa(SDPBackend.CUDNN_ATTENTION, q, k, v, causal)),
+        ("fa2", sdpa(SDPBackend.FLASH_ATTENTION, q, k, v, causal)),
+    ]
     if configs is not None:
         rows = rows[:1]
         given = [tuple(int(number) for number in config.split(",")) for config in configs]
@@ -217,9 +230,14 @@ def measure(library, name, arguments):
     rows = []
     for label, launch in launches:
         milliseconds = statistics.median(times[label])
-        row = {"case": name, "impl": label, "ms": milliseconds,
-               "tflops": flop / milliseconds / 1e9, "error": errors[label][0],
-               "first_ms": launch.first_ms}
+        row = {
+            "case": name,
+            "impl": label,
+            "ms": milliseconds,
+            "tflops": flop / milliseconds / 1e9,
+            "error": errors[label][0],
+            "first_ms": launch.first_ms,
+        }
         if hasattr(launch, "profile"):
             row["lse_error"] = errors[label][1]
             row["util"], row["ghz"], row["busy"] = utilisation(launch, flop)
@@ -236,8 +254,10 @@ def measure(library, name, arguments):
 
 
 def line(row):
-    text = (f"{row['case']:16s} {row['impl']:14s} {row['ms']:8.3f} ms {row['tflops']:6.1f} TFLOP/s "
-            f"x{row['ratio'] or 0:.3f} error {row['error']:.1e} {'ok' if row['ok'] else 'WRONG'}")
+    text = (
+        f"{row['case']:16s} {row['impl']:14s} {row['ms']:8.3f} ms {row['tflops']:6.1f} TFLOP/s "
+        f"x{row['ratio'] or 0:.3f} error {row['error']:.1e} {'ok' if row['ok'] else 'WRONG'}"
+    )
     if "util" in row:
         text += f" util {row['util']:.3f} {row['ghz']:.2f} GHz busy {row['busy']:.3f}"
     if "sustained" in row:
@@ -249,9 +269,13 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("library")
     parser.add_argument("--cases", nargs="*", default=list(CASES))
-    parser.add_argument("--configs", nargs="*", metavar="W,N,S,Q",
-                        help="compare configurations instead of peers: consumer warpgroups, keys of "
-                             "a block, stages, query buffers; none: a list of good ones")
+    parser.add_argument(
+        "--configs",
+        nargs="*",
+        metavar="W,N,S,Q",
+        help="compare configurations instead of peers: consumer warpgroups, keys of "
+        "a block, stages, query buffers; none: a list of good ones",
+    )
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--sustained", type=float, default=0.0)
     parser.add_argument("--json")

@@ -11,18 +11,20 @@ list(REMOVE_ITEM modules tw_cli)
 list(REMOVE_DUPLICATES libraries)
 list(TRANSFORM modules REPLACE ".+" "$<TARGET_OBJECTS:\\0>" OUTPUT_VARIABLE objects)
 
-add_library(tilewright SHARED ${objects})
-add_library(tilewright::tilewright ALIAS tilewright)
-set_target_properties(tilewright PROPERTIES
+# Not named tilewright: in the build folder, that file is the program.
+add_library(tilewright_library SHARED ${objects})
+add_library(tilewright::tilewright ALIAS tilewright_library)
+set_target_properties(tilewright_library PROPERTIES
+  OUTPUT_NAME tilewright EXPORT_NAME tilewright
   LINKER_LANGUAGE CXX VERSION ${PROJECT_VERSION} SOVERSION ${PROJECT_VERSION_MAJOR})
-target_compile_features(tilewright INTERFACE cxx_std_20)
-target_include_directories(tilewright INTERFACE
+target_compile_features(tilewright_library INTERFACE cxx_std_20)
+target_include_directories(tilewright_library INTERFACE
   $<BUILD_INTERFACE:${PROJECT_SOURCE_DIR}/include> $<INSTALL_INTERFACE:${CMAKE_INSTALL_INCLUDEDIR}>)
-target_link_libraries(tilewright PRIVATE ${libraries} Threads::Threads)
-target_link_options(tilewright PRIVATE -Wl,--no-undefined)
+target_link_libraries(tilewright_library PRIVATE ${libraries} Threads::Threads)
+target_link_options(tilewright_library PRIVATE -Wl,--no-undefined)
 
 set(package_folder ${CMAKE_INSTALL_LIBDIR}/cmake/tilewright)
-install(TARGETS tilewright EXPORT tilewright)
+install(TARGETS tilewright_library EXPORT tilewright)
 install(DIRECTORY include/tilewright DESTINATION ${CMAKE_INSTALL_INCLUDEDIR})
 install(EXPORT tilewright NAMESPACE tilewright:: FILE tilewright-config.cmake DESTINATION ${package_folder})
 write_basic_package_version_file(tilewright-config-version.cmake COMPATIBILITY SameMinorVersion)

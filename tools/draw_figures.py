@@ -10,7 +10,9 @@ INK = "#444"
 
 
 def text(x, y, content, anchor="middle", extra=""):
-    return f"<text x='{x}' y='{y}' text-anchor='{anchor}' {FONT} fill='{INK}' {extra}>{content}</text>"
+    return (
+        f"<text x='{x}' y='{y}' text-anchor='{anchor}' {FONT} fill='{INK}' {extra}>{content}</text>"
+    )
 
 
 def rectangle(x, y, width, height, fill="none", opacity=1.0):
@@ -41,7 +43,9 @@ def grid_figure(rows=3, columns=4):
         for j in range(columns):
             x, y = left + j * cell, top + i * cell
             parts.append(rectangle(x, y, cell, cell, COLOURS[i % 4], 0.25))
-            parts.append(text(x + cell / 2, y + cell / 2 - 2, f"({i}, {j})", extra="font-weight='bold'"))
+            parts.append(
+                text(x + cell / 2, y + cell / 2 - 2, f"({i}, {j})", extra="font-weight='bold'")
+            )
             parts.append(text(x + cell / 2, y + cell / 2 + 16, f"program {i * columns + j}"))
     width = left + columns * cell + 40
     parts.insert(0, "<g transform='translate(40 0)'>")
@@ -83,7 +87,9 @@ def matmul_figure():
         x, y = 40 + program * 190, top + size + 40
         parts.append(rectangle(x, y - 12, 16, 16, COLOURS[program], 0.45))
         parts.append(text(x + 24, y + 1, f"program (i, j) = ({i}, {j})", "start"))
-    parts.append(text(40, 24, "The 1024 x 1024 arrays; a stripe per program that reads the place", "start"))
+    parts.append(
+        text(40, 24, "The 1024 x 1024 arrays; a stripe per program that reads the place", "start")
+    )
     return document(3 * size + 2 * gap + 80, top + size + 70, parts)
 
 

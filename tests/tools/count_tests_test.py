@@ -1,0 +1,58 @@
+"""count_tests.py: single cases are counted, crashes and empty runs never pass."""
+
+import json
+import pathlib
+import subprocess
+import sys
+import tempfile
+import unittest
+
+SCRIPT = pathlib.Path(__file__).resolve().parents[2] / "tools" / "count_tests.py"
+GOOD = {"status": "RUN", "result": "COMPLETED"}
+BAD = {**GOOD, "failures": [{"failure": "no"}]}
+SKIPPED = {"status": "RUN", "result": "SKIPPED"}
+DISABLED = {"status": "NOTRUN", "result": "SUPPRESSED"}
+
+
+def ctest_xml(**outcomes):
+    """A report with a passed (True) or failed (False) row for each name."""
+    rows = "".join(
+        f'<testcase name="{name}" status="run">{"" if ok else "<failure/>"}</testcase>'
+        for name, ok in outcomes.items()
+    )
+    return f"<testsuite>{rows}</testsuite>"
+
+
+def count(ctest=None, **programs):
+    """(exit status, last line) for a ctest report and {program: cases}."""
+    with tempfile.TemporaryDirectory() as folder:
+        if ctest is not None:
+            (pathlib.Path(folder) / "ctest.xml").write_text(ctest)
+        for name, cases in programs.items():
+            report = {"testsuites": [{"testsuite": cases}]}
+            (pathlib.Path(folder) / f"{name}_tests.json").write_text(json.dumps(report))
+        done = subprocess.run([sys.executable, SCRIPT, folder], capture_output=True, text=True)
+        return done.returncode, done.stdout.splitlines()[-1]
+
+
+class CountTests(unittest.TestCase):
+    def test_counts_cases_not_programs(self):
+        xml = ctest_xml(ir=True, consumer=True)
+        self.assertEqual(count(xml, ir=[GOOD, GOOD, SKIPPED, DISABLED]), (0, "3 passed, 0 failed"))
+
+    def test_a_failed_case_fails(self):
+        self.assertEqual(count(ctest_xml(ir=False), ir=[GOOD, BAD]), (1, "1 passed, 1 failed"))
+
+    def test_a_failed_program_without_a_report_fails(self):
+        self.assertEqual(count(ctest_xml(ir=False)), (1, "0 passed, 1 failed"))
+
+    def test_a_crash_after_the_report_fails(self):
+        self.assertEqual(count(ctest_xml(ir=False), ir=[GOOD]), (1, "1 passed, 1 failed"))
+
+    def test_nothing_run_is_no_pass(self):
+        self.assertEqual(count(ctest_xml()), (1, "0 passed, 0 failed"))
+        self.assertEqual(count(None, ir=[GOOD]), (1, "0 passed, 1 failed"))
+
+
+if __name__ == "__main__":
+    unittest.main()
