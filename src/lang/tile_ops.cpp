@@ -243,6 +243,9 @@ Tile cummin(Operand x, int axis, bool reverse) {
     return scanned(Reduction::min, "cummin", x, axis, reverse);
 }
 
+static_assert(static_cast<int>(Precision::tf32x3) == static_cast<int>(ir::Precision::tf32x3),
+              "the public enum lists the IR's precisions in order");
+
 Tile dot(Operand a, Operand b, DotOptions options) {
     return traced("dot", a.location(), [&](Tracer& tracer) {
         const std::array operands{a, b};

@@ -89,9 +89,9 @@ Ref Tracer::add_view(View view) {
 
 void Tracer::rethrow_with_line(const UserError& error, const std::source_location& location) {
     const std::string text = error.what();
-    // Nested calls pass through here more than once; the innermost line is the user's.
-    if (text.find("\n  at ") != std::string::npos) throw;
-    throw UserError(fmt::format("{}\n  at {}:{}", text, location.file_name(), location.line()));
+    // The builder and nested calls of the language name the innermost line already.
+    if (text.find(" (at ") != std::string::npos) throw;
+    throw UserError(fmt::format("{} (at {}:{})", text, location.file_name(), location.line()));
 }
 
 Tracer::Scope::Scope(Tracer& tracer)

@@ -1,0 +1,88 @@
+// Calls at their limits: zero sizes, high ranks, blocks larger than arrays, many threads, printing.
+#include <thread>
+
+#include "tests/run/support.h"
+
+namespace tilewright {
+namespace {
+
+namespace tw = tilewright;
+using testing::HasSubstr;
+
+Call copy_call(Tensor::Dims shape) {
+    return tw::call(tw::kernel("copy", {"x", "z"}, [](Ref x, Ref z) { z.store(x.load()); }),
+                    {.out_type = {{f32, std::move(shape)}}});
+}
+
+TEST(Limits, ZeroSizeArraysWork) {
+    EXPECT_EQ(copy_call({0, 3})(Tensor::zeros(f32, {0, 3})).shape(), (Tensor::Dims{0, 3}));
+    auto sum = tw::kernel("sum", [](Ref x, Ref z) { z.store(tw::sum(x.load())); });
+    EXPECT_EQ(tw::call(sum, {.out_type = {{f32, {}}}})(Tensor::zeros(f32, {0})).get({}), 0);
+    auto none = tw::kernel("none", [](Ref x, Ref z) { z.store(x.load()); });
+    EXPECT_EQ(
+        tw::call(none, {.grid = {0}, .out_type = {{f32, {2}}}})(Tensor::zeros(f32, {2})).size(), 2);
+}
+
+TEST(Limits, TilesAboveRankFourAreRefused) {
+    EXPECT_THAT(error_of([] {
+                    copy_call({2, 2, 2, 2, 2})(Tensor::zeros(f32, {2, 2, 2, 2, 2}));
+                }),
+                HasSubstr("expected rank at most 4"));
+    EXPECT_THAT(error_of([] {
+                    copy_call({2})(Tensor::zeros(f32, {1, 1, 1, 1, 1, 1, 1, 1, 1}));
+                }),
+                HasSubstr("expected `x` to have rank <= 8"));
+}
+
+TEST(Limits, ABlockLargerThanItsArrayIsPadded) {
+    auto sum = tw::kernel("sum", [](Ref x, Ref z) { z.store(tw::sum(x.load({.other = 1}))); });
+    auto call = tw::call(sum, {.in = {BlockSpec({16})}, .out_type = {{f32, {}}}});
+    EXPECT_EQ(call(Tensor::full(f32, {3}, 2)).get({}), 3 * 2 + 13);
+}
+
+TEST(Limits, ACallRunsOnManyThreads) {
+    auto scale = tw::kernel("scale", [](Ref x, Ref z) { z.store(x.load() * 2); });
+    const BlockSpec spec{{4}, [](auto i) { return tw::block(i); }};
+    auto call = tw::call(scale, {
+                                    .grid = [](auto in) { return std::vector{in[0].dim(0) / 4}; },
+                                    .in = {spec},
+                                    .out = {spec},
+                                    .out_type =
+                                        [](auto in) {
+                                            return std::vector{TensorType{f32, in[0].shape()}};
+                                        },
+                                });
+    std::vector<int> wrong(4, 0);
+    std::vector<std::thread> threads;
+    for (std::size_t t = 0; t < wrong.size(); ++t) {
+        threads.emplace_back([&, t] {
+            for (std::int64_t n = 4; n <= 32; n += 4) {
+                const Tensor z = call(Tensor::full(f32, {n}, static_cast<double>(t)));
+                for (std::int64_t i = 0; i < n; ++i) {
+                    wrong[t] += z.get({i}) != 2.0 * static_cast<double>(t);
+                }
+            }
+        });
+    }
+    for (std::thread& thread : threads) thread.join();
+    EXPECT_EQ(wrong, std::vector<int>(4, 0));
+    EXPECT_EQ(call.num_traces(), 8);
+}
+
+TEST(Debug, PrintsValuesAndTheIR) {
+    auto print = tw::kernel("print", [](Ref x, Ref z) {
+        const Tile t = x.load();
+        tw::debug_print("x is {}", {t});
+        z.store(t);
+    });
+    testing::internal::CaptureStderr();
+    testing::internal::CaptureStdout();
+    tw::call(print, {.out_type = {{f32, {3}}}, .debug = true})(Tensor::arange(f32, 3));
+    const std::string text =
+        testing::internal::GetCapturedStdout() + testing::internal::GetCapturedStderr();
+    EXPECT_THAT(text, HasSubstr("x is [0, 1, 2]"));
+    EXPECT_THAT(text, HasSubstr("func @print("));
+}
+
+}  // namespace
+}  // namespace tilewright
