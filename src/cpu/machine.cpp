@@ -7,6 +7,8 @@
 
 #include <algorithm>
 #include <atomic>
+#include <map>
+#include <memory>
 #include <mutex>
 #include <new>
 #include <numeric>
@@ -162,6 +164,17 @@ class Call {
 
 std::atomic<int> g_threads{0};
 
+/// One arena per number of threads, kept for good: making one costs more than a small call runs,
+/// and a stream of short-lived arenas piles up faster than their workers leave them.
+oneapi::tbb::task_arena& arena(int threads) {
+    static std::mutex mutex;
+    static std::map<int, std::unique_ptr<oneapi::tbb::task_arena>> arenas;
+    const std::scoped_lock lock(mutex);
+    auto& entry = arenas[threads];
+    if (!entry) entry = std::make_unique<oneapi::tbb::task_arena>(threads);
+    return *entry;
+}
+
 }  // namespace
 
 void set_num_threads(int threads) {
@@ -212,8 +225,7 @@ void run(const Program& program, const ir::Arguments& arguments, const ParallelF
     // One task per thread; each takes the next program until none is left.
     std::atomic<std::int64_t> next{0};
     const auto tasks = static_cast<int>(std::min<std::int64_t>(threads, count));
-    oneapi::tbb::task_arena task_arena(threads);
-    task_arena.execute([&] {
+    arena(threads).execute([&] {
         oneapi::tbb::parallel_for(
             0, tasks,
             [&](int) {
