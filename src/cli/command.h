@@ -22,7 +22,11 @@ struct Console {
 /// A new subcommand: its own file src/cli/NAME.cpp, a line here, and one in app.cpp.
 using AddCommand = void(CLI::App& app, Console& console);
 
+AddCommand add_attention;
+AddCommand add_bench;
 AddCommand add_cache;
 AddCommand add_doctor;
+AddCommand add_dump;
+AddCommand add_random;
 
 }  // namespace tilewright::cli

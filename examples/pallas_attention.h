@@ -1,0 +1,268 @@
+// Attention in the form of JAX's Pallas `attention` module: one kernel forward, a delta
+// preprocess, and one backward kernel with two scans. Arrays are (batch, sequence, heads, dim).
+//
+// tw::attention is the form to use; this one shows the language on a kernel that many know.
+#pragma once
+
+#include <algorithm>
+#include <cmath>
+#include <limits>
+
+#include "check.h"
+
+namespace examples {
+
+namespace tw = tilewright;
+
+/// Finite, so that a fully masked row is an average and never NaN.
+inline const double kMaskValue = -0.7 * std::numeric_limits<float>::max();
+inline constexpr double kLog2E = 1.44269504088896340736;
+
+/// The parameters of Pallas' mha.
+struct MhaOptions {
+    double sm_scale = 1.0;
+    bool causal = false;
+    std::int64_t block_q = 128, block_k = 128;  ///< clipped to the sequence
+    int num_warps = 0, num_stages = 2;          ///< hints of the GPU
+    std::vector<std::int64_t> grid = {};        ///< empty: (query blocks, batch, heads)
+    bool interpret = false;                     ///< the checked mode
+    bool debug = false;                         ///< print the IR
+};
+
+/// Sizes of one problem, after clipping.
+struct MhaSizes {
+    std::int64_t batch, length, heads, dim, block_q, block_k;
+
+    MhaSizes(const tw::Tensor& q, const MhaOptions& o)
+        : batch(q.dim(0)),
+          length(q.dim(1)),
+          heads(q.dim(2)),
+          dim(q.dim(3)),
+          block_q(std::min(o.block_q, q.dim(1))),
+          block_k(std::min(o.block_k, q.dim(1))) {}
+    std::int64_t blocks_q() const { return (length + block_q - 1) / block_q; }
+    std::int64_t blocks_k() const { return (length + block_k - 1) / block_k; }
+};
+
+/// Masked scores of a block of queries against a block of keys, in units of log 2.
+inline tw::Tile mha_scores(const MhaOptions& o, std::int64_t length, tw::Tile q, tw::Tile k,
+                           tw::Tile first_q, tw::Tile first_k, const tw::Ref& segment_ids) {
+    const std::int64_t block_q = q.dim(0), block_k = k.dim(0);
+    const tw::Tile s = tw::dot(q, k, {.trans_b = true}) * (o.sm_scale * kLog2E);
+    const tw::Tile rows = tw::expand_dims(first_q + tw::iota(block_q, tw::i64), 1);
+    const tw::Tile columns = tw::expand_dims(first_k + tw::iota(block_k, tw::i64), 0);
+    tw::Tile mask = columns < length;
+    if (o.causal) mask = mask & (columns <= rows);
+    if (segment_ids.present()) {
+        const tw::Tile q_ids = segment_ids.at(tw::ds(first_q, block_q)).load({.other = 0});
+        const tw::Tile k_ids = segment_ids.at(tw::ds(first_k, block_k)).load({.other = 0});
+        mask = mask & (tw::expand_dims(q_ids, 1) == tw::expand_dims(k_ids, 0));
+    }
+    return tw::where(mask, s, kMaskValue);
+}
+
+/// Returns {out, lse}; lse (batch, heads, sequence) is the residual of the backward pass, in units
+/// of log 2 as in Pallas. segment_ids (batch, sequence) in i32, or undefined.
+inline std::array<tw::Tensor, 2> mha_forward(const tw::Tensor& q, const tw::Tensor& k,
+                                             const tw::Tensor& v, const tw::Tensor& segment_ids,
+                                             const MhaOptions& o) {
+    struct State {
+        tw::Tile max, sum, out;
+    };
+    const MhaSizes n(q, o);
+    auto kernel = tw::kernel("mha_forward", {"q", "k", "v", "segment_ids", "out", "lse"},
+                             [=](tw::Ref q_ref, tw::Ref k_ref, tw::Ref v_ref, tw::Ref ids,
+                                 tw::Ref out_ref, tw::Ref lse_ref) {
+        const tw::Tile start = tw::program_id(0), first_q = start * n.block_q;
+        const tw::Tile queries = q_ref.load({.other = 0});
+        // Key blocks behind the last query of the block are never read.
+        tw::Tile end = tw::constant(n.blocks_k(), tw::i64);
+        if (o.causal) end = tw::minimum(end, tw::cdiv((start + 1) * n.block_q, n.block_k));
+        const State init{tw::full({n.block_q}, -INFINITY, tw::f32), tw::zeros({n.block_q}, tw::f32),
+                         tw::zeros({n.block_q, n.dim}, tw::f32)};
+        const State state = tw::for_loop(0, end, init, [&](tw::Tile i, State prev) {
+            const tw::Tile first_k = i * n.block_k;
+            const tw::Slice block = tw::ds(first_k, n.block_k);
+            const tw::Tile s = mha_scores(o, n.length, queries, k_ref.at(block).load({.other = 0}),
+                                          first_q, first_k, ids);
+            const tw::Tile max = tw::maximum(prev.max, tw::max(s, 1));
+            const tw::Tile correction = tw::exp2(prev.max - max);
+            const tw::Tile p = tw::exp2(s - tw::expand_dims(max, 1));
+            const tw::Tile values = v_ref.at(block).load({.other = 0});
+            return State{max, prev.sum * correction + tw::sum(p, 1),
+                         prev.out * tw::expand_dims(correction, 1) +
+                             tw::dot(p.to(values.dtype()), values)};
+        });
+        out_ref.store((state.out / tw::expand_dims(state.sum, 1)).to(out_ref.dtype()));
+        lse_ref.store(state.max + tw::log2(state.sum));
+    });
+    const tw::BlockSpec rows({tw::squeezed, n.block_q, tw::squeezed, tw::all},
+                             [](auto i, auto b, auto h) { return tw::block(b, i, h, 0); });
+    const tw::BlockSpec whole({tw::squeezed, tw::all, tw::squeezed, tw::all},
+                              [](auto, auto b, auto h) { return tw::block(b, 0, h, 0); });
+    const tw::BlockSpec ids({tw::squeezed, tw::all},
+                            [](auto, auto b, auto) { return tw::block(b, 0); });
+    auto call = tw::call(kernel, {
+        .grid = o.grid.empty() ? std::vector{n.blocks_q(), n.batch, n.heads} : o.grid,
+        .in = {rows, whole, whole, segment_ids.defined() ? ids : tw::BlockSpec::absent()},
+        .out = {rows, tw::BlockSpec({tw::squeezed, tw::squeezed, n.block_q},
+                                    [](auto i, auto b, auto h) { return tw::block(b, h, i); })},
+        .out_type = {{q.dtype(), q.shape()}, {tw::f32, {n.batch, n.heads, n.length}}},
+        .num_warps = o.num_warps,
+        .num_stages = o.num_stages,
+        .debug = o.debug,
+        .interpret = o.interpret,
+    });
+    return call.outputs<2>(q, k, v, segment_ids);
+}
+
+/// Returns {dq, dk, dv} from what the forward pass gave.
+inline std::array<tw::Tensor, 3> mha_backward(const tw::Tensor& q, const tw::Tensor& k,
+                                              const tw::Tensor& v, const tw::Tensor& segment_ids,
+                                              const tw::Tensor& out, const tw::Tensor& lse,
+                                              const tw::Tensor& dout, const MhaOptions& o) {
+    struct Gradients {
+        tw::Tile key, value;
+    };
+    const MhaSizes n(q, o);
+    const tw::BlockSpec rows({tw::squeezed, n.block_q, tw::squeezed, tw::all},
+                             [](auto i, auto b, auto h) { return tw::block(b, i, h, 0); });
+    const tw::BlockSpec row_statistics({tw::squeezed, tw::squeezed, n.block_q},
+                                       [](auto i, auto b, auto h) { return tw::block(b, h, i); });
+    auto preprocess = tw::call(
+        tw::kernel("mha_delta", {"out", "dout", "delta"},
+                   [](tw::Ref out_ref, tw::Ref dout_ref, tw::Ref delta_ref) {
+                       delta_ref.store(tw::sum(out_ref.load({.other = 0}).to(tw::f32) *
+                                                   dout_ref.load({.other = 0}).to(tw::f32), 1));
+                   }),
+        {.grid = {n.blocks_q(), n.batch, n.heads},
+         .in = {rows, rows},
+         .out = {row_statistics},
+         .out_type = {{tw::f32, {n.batch, n.heads, n.length}}},
+         .interpret = o.interpret});
+
+    auto kernel = tw::kernel(
+        "mha_backward",
+        {"q", "k", "v", "segment_ids", "dout", "lse", "delta", "dq", "dk", "dv"},
+        [=](tw::Ref q_ref, tw::Ref k_ref, tw::Ref v_ref, tw::Ref ids, tw::Ref dout_ref,
+            tw::Ref lse_ref, tw::Ref delta_ref, tw::Ref dq_ref, tw::Ref dk_ref, tw::Ref dv_ref) {
+            const tw::Tile start = tw::program_id(0);
+            // P and dS of one pair of blocks; both scans need them.
+            const auto pair = [&](tw::Tile first_q, tw::Tile first_k, tw::Tile queries,
+                                  tw::Tile keys, tw::Tile values, tw::Tile d_out) {
+                const tw::Slice block = tw::ds(first_q, n.block_q);
+                const tw::Tile s =
+                    mha_scores(o, n.length, queries, keys, first_q, first_k, ids);
+                const tw::Tile lse_rows = lse_ref.at(block).load({.other = INFINITY});
+                const tw::Tile p = tw::exp2(s - tw::expand_dims(lse_rows, 1));
+                const tw::Tile dp = tw::dot(d_out, values, {.trans_b = true});
+                const tw::Tile delta = delta_ref.at(block).load({.other = 0});
+                const tw::Tile ds = p * (dp - tw::expand_dims(delta, 1)) * o.sm_scale;
+                return std::pair(p.to(v_ref.dtype()), ds.to(q_ref.dtype()));
+            };
+            const auto load = [](const tw::Ref& ref, tw::Tile first, std::int64_t size) {
+                return ref.at(tw::ds(first, size)).load({.other = 0});
+            };
+
+            // Scan 1: dK and dV of one block of keys over the blocks of queries that see it.
+            const tw::Tile first_k = start * n.block_k;
+            const tw::Tile keys = load(k_ref, first_k, n.block_k);
+            const tw::Tile values = load(v_ref, first_k, n.block_k);
+            const tw::Tile lower = o.causal ? first_k / n.block_q : tw::constant(0, tw::i64);
+            const Gradients zero{tw::zeros({n.block_k, n.dim}, tw::f32),
+                                 tw::zeros({n.block_k, n.dim}, tw::f32)};
+            const Gradients g = tw::for_loop(
+                lower, n.blocks_q(), zero, [&](tw::Tile i, Gradients sum) {
+                    const tw::Tile first_q = i * n.block_q;
+                    const tw::Tile queries = load(q_ref, first_q, n.block_q);
+                    const tw::Tile d_out = load(dout_ref, first_q, n.block_q);
+                    const auto [p, ds] = pair(first_q, first_k, queries, keys, values, d_out);
+                    return Gradients{tw::dot(ds, queries, {.trans_a = true, .acc = sum.key}),
+                                     tw::dot(p, d_out, {.trans_a = true, .acc = sum.value})};
+                });
+            dk_ref.at(tw::ds(first_k, n.block_k)).store(g.key.to(dk_ref.dtype()));
+            dv_ref.at(tw::ds(first_k, n.block_k)).store(g.value.to(dv_ref.dtype()));
+
+            // Scan 2: dQ of one block of queries over the blocks of keys that it sees.
+            const tw::Tile first_q = start * n.block_q;
+            const tw::Tile queries = load(q_ref, first_q, n.block_q);
+            const tw::Tile d_out = load(dout_ref, first_q, n.block_q);
+            tw::Tile upper = tw::constant(n.blocks_k(), tw::i64);
+            if (o.causal) upper = tw::minimum(upper, tw::cdiv(first_q + n.block_q, n.block_k));
+            const tw::Tile dq = tw::for_loop(
+                0, upper, tw::zeros({n.block_q, n.dim}, tw::f32), [&](tw::Tile i, tw::Tile sum) {
+                    const tw::Tile block = i * n.block_k, k_block = load(k_ref, block, n.block_k);
+                    const auto [p, ds] = pair(first_q, block, queries, k_block,
+                                              load(v_ref, block, n.block_k), d_out);
+                    return tw::dot(ds, k_block, {.acc = sum});
+                });
+            dq_ref.at(tw::ds(first_q, n.block_q)).store(dq.to(dq_ref.dtype()));
+        });
+    const tw::BlockSpec whole({tw::squeezed, tw::all, tw::squeezed, tw::all},
+                              [](auto, auto b, auto h) { return tw::block(b, 0, h, 0); });
+    const tw::BlockSpec statistics({tw::squeezed, tw::squeezed, tw::all},
+                                   [](auto, auto b, auto h) { return tw::block(b, h, 0); });
+    const tw::BlockSpec ids({tw::squeezed, tw::all},
+                            [](auto, auto b, auto) { return tw::block(b, 0); });
+    const tw::TensorType type{q.dtype(), q.shape()};
+    auto call = tw::call(kernel, {
+        // A program makes one block of keys and one of queries, whichever there are more of.
+        .grid = {std::max(n.blocks_q(), n.blocks_k()), n.batch, n.heads},
+        .in = {whole, whole, whole, segment_ids.defined() ? ids : tw::BlockSpec::absent(), whole,
+               statistics, statistics},
+        .out = {whole, whole, whole},
+        .out_type = {type, type, type},
+        .num_warps = o.num_warps,
+        .num_stages = o.num_stages,
+        .debug = o.debug,
+        .interpret = o.interpret,
+    });
+    return call.outputs<3>(q, k, v, segment_ids, dout, lse, preprocess(out, dout));
+}
+
+/// The dense computation in f64, one query row at a time: rows of probabilities (batch, heads,
+/// sequence, sequence) and the output.
+struct DenseMha {
+    std::vector<double> p, out;
+
+    DenseMha(const tw::Tensor& q, const tw::Tensor& k, const tw::Tensor& v,
+             const tw::Tensor& segment_ids, const MhaOptions& o) {
+        const std::int64_t batch = q.dim(0), length = q.dim(1), heads = q.dim(2), dim = q.dim(3);
+        out.resize(static_cast<std::size_t>(q.size()));
+        for (std::int64_t b = 0; b < batch; ++b)
+            for (std::int64_t h = 0; h < heads; ++h)
+                for (std::int64_t i = 0; i < length; ++i) {
+                    std::vector<double> row;
+                    double max = -INFINITY, sum = 0;
+                    for (std::int64_t j = 0; j < length; ++j) {
+                        double s = 0;
+                        for (std::int64_t d = 0; d < dim; ++d)
+                            s += q.get({b, i, h, d}) * k.get({b, j, h, d});
+                        const bool masked =
+                            (o.causal && j > i) ||
+                            (segment_ids.defined() &&
+                             segment_ids.get({b, i}) != segment_ids.get({b, j}));
+                        row.push_back(masked ? kMaskValue : s * o.sm_scale);
+                        max = std::max(max, row.back());
+                    }
+                    for (double& x : row) sum += x = std::exp(x - max);
+                    for (std::int64_t j = 0; j < length; ++j) {
+                        p.push_back(row[static_cast<std::size_t>(j)] / sum);
+                        for (std::int64_t d = 0; d < dim; ++d)
+                            out[static_cast<std::size_t>(((b * length + i) * heads + h) * dim + d)] +=
+                                p.back() * v.get({b, j, h, d});
+                    }
+                }
+    }
+};
+
+/// Ids that change every 23 positions.
+inline tw::Tensor mha_segments(std::int64_t batch, std::int64_t length) {
+    const tw::Tensor ids = tw::Tensor::empty(tw::i32, {batch, length});
+    for (std::int64_t b = 0; b < batch; ++b)
+        for (std::int64_t i = 0; i < length; ++i)
+            ids.set({b, i}, static_cast<double>(i / 23));
+    return ids;
+}
+
+}  // namespace examples

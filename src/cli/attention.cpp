@@ -1,0 +1,236 @@
+// `tilewright attention`: attention and its gradients on tensors in files.
+#include "tilewright/attention.h"
+
+#include <fmt/format.h>
+#include <oneapi/tbb/parallel_for.h>
+
+#include <algorithm>
+#include <cstdio>
+#include <memory>
+#include <mutex>
+
+#include "attention/reference.h"
+#include "cli/command.h"
+#include "cli/tensor_file.h"
+#include "run/to_array.h"
+#include "support/accuracy.h"
+#include "support/check.h"
+
+namespace tilewright::cli {
+namespace {
+
+struct Options {
+    std::string query, key, value, grad_out, segment_ids, kv_segment_ids;
+    std::string out, lse, grads;
+    std::string layout = "bhsd", device = "cpu";
+    std::string window;
+    std::optional<double> scale;
+    bool causal = false, check = false, checked = false;
+};
+
+/// "L,R", two integers of at least -1.
+Window parse_window(const std::string& text) {
+    Window window;
+    int end = 0;
+    if (std::sscanf(text.c_str(), "%ld,%ld%n", &window.left, &window.right, &end) != 2 ||
+        static_cast<std::size_t>(end) != text.size())
+        user_error("attention", "expected --window LEFT,RIGHT but got \"{}\"", text);
+    return window;
+}
+
+/// Where the gradient of `argument` goes: in the format of --out.
+OutputTensor gradient_file(const Options& options, const std::string& argument,
+                           const Tensor& gradient) {
+    const TensorSpec out = parse_tensor_spec(options.out, "out");
+    const char* extension = out.format == TensorSpec::Format::npy ? ".npy" : ".safetensors";
+    return {options.grads + argument + extension, argument, gradient};
+}
+
+/// Rows [b, b + 1) x [h, h + heads) of a (B, H, ...) array.
+Array part_of(const Array& x, std::int64_t b, std::int64_t h, std::int64_t heads) {
+    Array result;
+    if (!x.given()) return result;
+    result.shape = x.shape;
+    result.shape[0] = 1;
+    std::int64_t row = 1;
+    for (std::size_t axis = 2; axis < x.shape.size(); ++axis) row *= x.shape[axis];
+    result.shape[1] = heads;
+    const auto first = x.data.begin() + (b * x.shape[1] + h) * row;
+    result.data.assign(first, first + heads * row);
+    return result;
+}
+
+/// Compares with the dense reference, one (batch, kv head) at a time on all cores.
+class Checker {
+  public:
+    Checker(const Tensor& q, const Tensor& k, const Tensor& v, const AttentionOptions& options)
+        : query_(bhsd(q, options)),
+          key_(bhsd(k, options)),
+          value_(bhsd(v, options)),
+          dtype_(q.dtype()),
+          layout_(options.layout) {
+        options_.scale = options.scale;
+        options_.causal = options.causal;
+        options_.window_left = options.window.left;
+        options_.window_right = options.window.right;
+        segment_ids_ = to_array(options.segment_ids);
+        kv_segment_ids_ = to_array(options.kv_segment_ids);
+    }
+
+    /// Prints a line per result and returns whether all are within the allowed error.
+    bool check(const AttentionOutput& output, const AttentionGradients& gradients,
+               const Tensor& dout, std::ostream& out) const {
+        const DType statistics = dtype_ == f64 ? f64 : f32;
+        std::vector<Compared> results = {{"out", to_array(view(output.out)), dtype_},
+                                         {"lse", to_array(output.lse), statistics}};
+        if (dout.defined()) {
+            results.push_back({"grad query", to_array(view(gradients.query)), dtype_});
+            results.push_back({"grad key", to_array(view(gradients.key)), dtype_});
+            results.push_back({"grad value", to_array(view(gradients.value)), dtype_});
+        }
+        const Array gradient = dout.defined() ? to_array(view(dout)) : Array();
+        const std::int64_t kv_heads = key_.dim(1);
+        const std::int64_t group = kv_heads == 0 ? 1 : query_.dim(1) / kv_heads;
+        std::mutex mutex;
+        tbb::parallel_for(std::int64_t{0}, query_.dim(0) * kv_heads, [&](std::int64_t i) {
+            const std::int64_t b = i / kv_heads, kv = i % kv_heads;
+            const std::vector<Array> exact = reference(b, kv, group, gradient, DType::f64);
+            const std::vector<Array> plain = reference(b, kv, group, gradient, dtype_);
+            const std::lock_guard lock(mutex);
+            for (std::size_t r = 0; r < results.size(); ++r) {
+                const bool of_query = r < 3;
+                const Array ours =
+                    part_of(results[r].ours, b, of_query ? kv * group : kv, of_query ? group : 1);
+                const double error = largest_error(ours, exact[r]);
+                const double allowed = allowed_error(plain[r], exact[r], results[r].dtype);
+                results[r].error = std::max(results[r].error, error);
+                results[r].allowed = std::max(results[r].allowed, allowed);
+                results[r].ok = results[r].ok && error <= allowed;
+            }
+        });
+        bool ok = true;
+        for (const Compared& r : results) {
+            out << fmt::format("check {:<10}  largest error {:.2e}, allowed {:.2e}: {}\n", r.name,
+                               r.error, r.allowed, r.ok ? "ok" : "WRONG");
+            ok = ok && r.ok;
+        }
+        return ok;
+    }
+
+  private:
+    struct Compared {
+        const char* name;
+        Array ours;
+        DType dtype;
+        double error = 0, allowed = 0;
+        bool ok = true;
+    };
+
+    static Array bhsd(const Tensor& x, const AttentionOptions& options) {
+        return to_array(options.layout == Layout::bhsd ? x : x.transpose({0, 2, 1, 3}));
+    }
+    Tensor view(const Tensor& x) const {
+        return layout_ == Layout::bhsd ? x : x.transpose({0, 2, 1, 3});
+    }
+
+    std::vector<Array> reference(std::int64_t b, std::int64_t kv, std::int64_t group,
+                                 const Array& dout, DType arithmetic) const {
+        attn::ReferenceOptions options = options_;
+        options.arithmetic = arithmetic;
+        const auto ids = [&](const Array& all) {
+            Array row;
+            if (!all.given()) return row;
+            row = Array({1, all.dim(1)});
+            std::copy_n(all.data.begin() + b * all.dim(1), all.dim(1), row.data.begin());
+            return row;
+        };
+        options.segment_ids = ids(segment_ids_);
+        options.kv_segment_ids = ids(kv_segment_ids_);
+        const Array q = part_of(query_, b, kv * group, group), k = part_of(key_, b, kv, 1),
+                    v = part_of(value_, b, kv, 1);
+        attn::ReferenceOutput forward = attn::reference_forward(q, k, v, options);
+        std::vector<Array> results = {std::move(forward.out), std::move(forward.lse)};
+        if (dout.given()) {
+            const Array gradient = part_of(dout, b, kv * group, group);
+            attn::ReferenceGradients g = attn::reference_backward(q, k, v, gradient, {}, options);
+            results.push_back(std::move(g.query));
+            results.push_back(std::move(g.key));
+            results.push_back(std::move(g.value));
+        }
+        return results;
+    }
+
+    Array query_, key_, value_, segment_ids_, kv_segment_ids_;
+    attn::ReferenceOptions options_;
+    DType dtype_;
+    Layout layout_;
+};
+
+void run(const Options& options, Console& console) {
+    if (options.device != "cpu")
+        user_error("attention", "expected --device cpu but got {}", options.device);
+    if (!options.grads.empty() && options.grad_out.empty())
+        user_error("attention", "expected --grad-out with --grads but got none");
+    AttentionOptions attention_options;
+    attention_options.scale = options.scale;
+    attention_options.causal = options.causal;
+    if (!options.window.empty()) attention_options.window = parse_window(options.window);
+    attention_options.layout = options.layout == "bhsd" ? Layout::bhsd : Layout::bshd;
+    attention_options.checked = options.checked;
+    const auto load = [](const std::string& spec, const char* name) {
+        return spec.empty() ? Tensor() : load_tensor(spec, name);
+    };
+    attention_options.segment_ids = load(options.segment_ids, "segment-ids");
+    attention_options.kv_segment_ids = load(options.kv_segment_ids, "kv-segment-ids");
+    const Tensor q = load(options.query, "query"), k = load(options.key, "key"),
+                 v = load(options.value, "value"), dout = load(options.grad_out, "grad-out");
+
+    const AttentionOutput output = attention(q, k, v, attention_options);
+    std::vector<OutputTensor> files = {{options.out, "out", output.out}};
+    if (!options.lse.empty()) files.push_back({options.lse, "lse", output.lse});
+    AttentionGradients gradients;
+    if (dout.defined()) {
+        gradients = attention_backward(q, k, v, output, dout, attention_options);
+        if (!options.grads.empty()) {
+            files.push_back(gradient_file(options, "query", gradients.query));
+            files.push_back(gradient_file(options, "key", gradients.key));
+            files.push_back(gradient_file(options, "value", gradients.value));
+        }
+    }
+    save_tensors(files);
+    for (const OutputTensor& file : files)
+        console.out << fmt::format("wrote {}: {}\n", file.spec, file.tensor.type_name());
+    if (options.check &&
+        !Checker(q, k, v, attention_options).check(output, gradients, dout, console.out))
+        console.status = 1;
+}
+
+}  // namespace
+
+void add_attention(CLI::App& app, Console& console) {
+    CLI::App* command = app.add_subcommand(
+        "attention", "attention and its gradients on .npy and .safetensors files");
+    auto options = std::make_shared<Options>();
+    command->add_option("--query", options->query, "(B, Hq, L, E)")->required();
+    command->add_option("--key", options->key, "(B, Hkv, S, E)")->required();
+    command->add_option("--value", options->value, "(B, Hkv, S, Ev)")->required();
+    command->add_option("--out", options->out, "the output, (B, Hq, L, Ev)")->required();
+    command->add_option("--lse", options->lse, "log-sum-exp of every row, (B, Hq, L)");
+    command->add_option("--scale", options->scale, "of the scores; 1/sqrt(E) by default");
+    command->add_flag("--causal", options->causal, "kv <= q, counted from the top left");
+    command->add_option("--window", options->window, "L,R: q - L <= kv <= q + R; -1: unbounded");
+    command->add_option("--segment-ids", options->segment_ids, "(B, L) integers");
+    command->add_option("--kv-segment-ids", options->kv_segment_ids,
+                        "(B, S) integers; segment ids by default");
+    command->add_option("--layout", options->layout, "of all files")
+        ->check(CLI::IsMember({"bhsd", "bshd"}));
+    command->add_option("--grad-out", options->grad_out, "gradient of the output");
+    command->add_option("--grads", options->grads,
+                        "prefix of the files of gradients, in the format of --out");
+    command->add_option("--device", options->device, "cpu");
+    command->add_flag("--check", options->check, "compare with a dense f64 reference");
+    command->add_flag("--checked", options->checked, "run in the checked mode (slow)");
+    command->callback([options, &console] { run(*options, console); });
+}
+
+}  // namespace tilewright::cli

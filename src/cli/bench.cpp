@@ -1,0 +1,77 @@
+// `tilewright bench`: whole operations against the machine's limits and other libraries.
+#include <fmt/format.h>
+
+#include <fstream>
+#include <map>
+#include <memory>
+
+#include "cli/bench_cases.h"
+#include "cli/command.h"
+#include "support/check.h"
+
+namespace tilewright::cli {
+namespace {
+
+struct Options {
+    std::string operation, dtype = "f32", device = "cpu", json;
+    BenchOptions bench;
+    bool no_check = false, causal = false;
+};
+
+void run(const Options& options, Console& console) {
+    static const std::map<std::string, std::vector<Row> (*)(const BenchOptions&)> kOperations = {
+        {"attention", bench_attention}, {"compile", bench_compile}, {"decode", bench_decode},
+        {"matmul", bench_matmul},       {"norm", bench_norm},
+    };
+    if (options.device != "cpu")
+        user_error("bench", "expected --device cpu but got {}", options.device);
+    BenchOptions bench = options.bench;
+    bench.dtype = parse_dtype(options.dtype).value();
+    bench.check = !options.no_check;
+    if (options.causal) bench.causal = true;
+    for (const auto& size :
+         {bench.batch, bench.heads, bench.kv_heads, bench.seq_len, bench.kv_len, bench.head_dim})
+        if (size && *size < 1)
+            user_error("bench", "expected sizes of at least 1 but got {}", *size);
+    const std::vector<Row> rows = kOperations.at(options.operation)(bench);
+    console.out << device_name() << "\n\n" << to_table(rows);
+    if (!options.json.empty()) {
+        std::ofstream file(options.json);
+        file << to_json(device_name(), rows) << '\n';
+        if (!file.flush())
+            user_error("bench", "expected to write --json {} but could not", options.json);
+    }
+    for (const Row& row : rows)
+        if (!row.ok) console.status = 1;
+}
+
+}  // namespace
+
+void add_bench(CLI::App& app, Console& console) {
+    CLI::App* command = app.add_subcommand("bench", "time whole operations");
+    auto options = std::make_shared<Options>();
+    BenchOptions& bench = options->bench;
+    command->add_option("operation", options->operation, "what to time")
+        ->required()
+        ->check(CLI::IsMember({"attention", "decode", "matmul", "norm", "compile"}));
+    command->add_option("--dtype", options->dtype)
+        ->check(CLI::IsMember({"f32", "bf16", "f16", "f64"}));
+    command->add_option("--device", options->device, "cpu");
+    command->add_option("--batch", bench.batch);
+    command->add_option("--heads", bench.heads);
+    command->add_option("--kv-heads", bench.kv_heads);
+    command->add_option("--seq-len", bench.seq_len, "matmul: the size; norm: the rows");
+    command->add_option("--kv-len", bench.kv_len);
+    command->add_option("--head-dim", bench.head_dim, "norm: the elements of a row");
+    command->add_flag("--causal", options->causal, "attention: the causal case alone");
+    command->add_flag("--backward", bench.backward, "attention: the backward pass too");
+    command
+        ->add_option("--baseline", bench.baseline, "torch-sdpa (attention), torch, onednn (matmul)")
+        ->check(CLI::IsMember({"torch-sdpa", "torch", "onednn"}));
+    command->add_option("--seconds", bench.seconds, "of each case")->check(CLI::PositiveNumber);
+    command->add_option("--json", options->json, "also write the rows to this file");
+    command->add_flag("--no-check", options->no_check, "do not compare with the reference");
+    command->callback([options, &console] { run(*options, console); });
+}
+
+}  // namespace tilewright::cli

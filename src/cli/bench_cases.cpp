@@ -1,0 +1,340 @@
+// The benchmarks' cases.
+#include "cli/bench_cases.h"
+
+#include <fmt/format.h>
+
+#include <cmath>
+#include <nlohmann/json.hpp>
+
+#include "attention/reference.h"
+#include "attention/tiles/backward.h"
+#include "attention/tiles/forward.h"
+#include "cli/baseline.h"
+#include "cli/builtin.h"
+#include "cpu/machine.h"
+#include "norm/reference.h"
+#include "run/to_array.h"
+#include "support/accuracy.h"
+#include "support/check.h"
+#include "tilewright/attention.h"
+#include "tilewright/norm.h"
+
+namespace tilewright::cli {
+namespace {
+
+/// Work with its roof and, perhaps, its baseline.
+struct Measured {
+    std::string case_name, operation;
+    std::function<void()> work;
+    double amount = 0;       ///< floating point operations, or bytes
+    bool bandwidth = false;  ///< amount counts bytes
+    Roof roof;
+    std::optional<Variant> baseline;
+};
+
+/// Times everything in turn and appends our row and the baseline's.
+Row& add_rows(const Measured& m, const BenchOptions& options, std::vector<Row>& rows) {
+    std::vector<Variant> variants = {timed("tilewright", m.work), m.roof.variant};
+    if (m.baseline) variants.push_back(*m.baseline);
+    const std::vector<double> seconds =
+        interleave(variants, {options.least_rounds, 50, options.seconds});
+    const auto row = [&](const std::string& impl, double time) {
+        Row result;
+        result.case_name = m.case_name;
+        result.operation = m.operation;
+        result.impl = impl;
+        result.ms = time * 1e3;
+        (m.bandwidth ? result.gbs : result.tflops) = m.amount / time * (m.bandwidth ? 1e-9 : 1e-12);
+        result.roof = m.amount / time / (m.roof.amount / seconds[1]);
+        return result;
+    };
+    if (m.baseline) rows.push_back(row(m.baseline->name, seconds[2]));
+    rows.push_back(row("tilewright", seconds[0]));
+    if (m.baseline) {
+        rows.back().baseline = m.baseline->name;
+        rows.back().ratio = seconds[2] / seconds[0];
+    }
+    return rows.back();
+}
+
+Roof compute_roof(DType dtype) {
+    return dtype == bf16 ? dot_peak_bf16() : fma_peak_f32();
+}
+
+void set_error(Row& row, const Tensor& ours, const Array& exact, const Array& plain, DType dtype) {
+    row.error = largest_error(to_array(ours), exact);
+    row.ok = *row.error <= allowed_error(plain, exact, dtype);
+}
+
+struct AttentionCase {
+    std::int64_t batch, heads, kv_heads, length, kv_length, head_dim;
+    bool causal;
+
+    std::string name(DType dtype) const {
+        return fmt::format("B{} H{}{} S{}{} D{}{} {}", batch, heads,
+                           kv_heads == heads ? "" : fmt::format("/{}", kv_heads), length,
+                           kv_length == length ? "" : fmt::format("x{}", kv_length), head_dim,
+                           causal ? " causal" : "", tilewright::name(dtype));
+    }
+    /// Query-key pairs that attend.
+    double pairs() const {
+        double result = 0;
+        for (std::int64_t q = 0; q < length; ++q)
+            result += static_cast<double>(causal ? std::min(q + 1, kv_length) : kv_length);
+        return result * static_cast<double>(batch * heads);
+    }
+};
+
+struct Inputs {
+    Tensor q, k, v, dout;
+};
+
+Inputs make_inputs(const AttentionCase& c, DType dtype) {
+    return {random_values(dtype, {c.batch, c.heads, c.length, c.head_dim}, 1),
+            random_values(dtype, {c.batch, c.kv_heads, c.kv_length, c.head_dim}, 2),
+            random_values(dtype, {c.batch, c.kv_heads, c.kv_length, c.head_dim}, 3),
+            random_values(dtype, {c.batch, c.heads, c.length, c.head_dim}, 4)};
+}
+
+/// Checks the same programs on one head of a length that the dense reference manages.
+void check_attention(AttentionCase c, DType dtype, bool backward, Row& row) {
+    c.batch = c.kv_heads = 1;
+    c.heads = 1;
+    c.length = std::min<std::int64_t>(c.length, 320);
+    c.kv_length = std::min<std::int64_t>(c.kv_length, 320);
+    const Inputs in = make_inputs(c, dtype);
+    const AttentionOptions options{.causal = c.causal};
+    attn::ReferenceOptions exact, plain;
+    exact.causal = plain.causal = c.causal;
+    plain.arithmetic = dtype;
+    const Array q = to_array(in.q), k = to_array(in.k), v = to_array(in.v);
+    const AttentionOutput ours = attention(in.q, in.k, in.v, options);
+    if (!backward) {
+        set_error(row, ours.out, attn::reference_forward(q, k, v, exact).out,
+                  attn::reference_forward(q, k, v, plain).out, dtype);
+        return;
+    }
+    const Array dout = to_array(in.dout);
+    set_error(row, attention_backward(in.q, in.k, in.v, ours, in.dout, options).query,
+              attn::reference_backward(q, k, v, dout, {}, exact).query,
+              attn::reference_backward(q, k, v, dout, {}, plain).query, dtype);
+}
+
+std::optional<Variant> attention_baseline(const BenchOptions& options, const AttentionCase& c,
+                                          bool backward) {
+    if (options.baseline.empty()) return {};
+    if (options.baseline != "torch-sdpa")
+        user_error("bench", "expected --baseline torch-sdpa for attention but got {}",
+                   options.baseline);
+    return torch_baseline({{"operation", "attention"},
+                           {"direction", backward ? "backward" : "forward"},
+                           {"dtype", name(options.dtype)},
+                           {"threads", cpu::num_threads()},
+                           {"batch", c.batch},
+                           {"heads", c.heads},
+                           {"kv_heads", c.kv_heads},
+                           {"seq_len", c.length},
+                           {"kv_len", c.kv_length},
+                           {"head_dim", c.head_dim},
+                           {"causal", c.causal}});
+}
+
+std::optional<Variant> torch_variant(const BenchOptions& options, nlohmann::json job) {
+    if (options.baseline.empty()) return {};
+    if (options.baseline != "torch")
+        user_error("bench", "expected --baseline torch but got {}", options.baseline);
+    job["dtype"] = name(options.dtype);
+    job["threads"] = cpu::num_threads();
+    return torch_baseline(job);
+}
+
+}  // namespace
+
+std::vector<Row> bench_attention(const BenchOptions& options) {
+    std::vector<std::int64_t> dims = {64, 128};
+    if (options.head_dim) dims = {*options.head_dim};
+    std::vector<bool> masks = {false, true};
+    if (options.causal) masks = {*options.causal};
+    std::vector<Row> rows;
+    for (const std::int64_t head_dim : dims)
+        for (const bool causal : masks) {
+            AttentionCase c{options.batch.value_or(1),
+                            options.heads.value_or(8),
+                            0,
+                            options.seq_len.value_or(4096),
+                            0,
+                            head_dim,
+                            causal};
+            c.kv_heads = options.kv_heads.value_or(c.heads);
+            c.kv_length = options.kv_len.value_or(c.length);
+            const Inputs in = make_inputs(c, options.dtype);
+            const AttentionOptions attention_options{.causal = causal};
+            const double work = c.pairs() * static_cast<double>(head_dim);
+            Measured forward{c.name(options.dtype),
+                             "forward",
+                             [&] { attention(in.q, in.k, in.v, attention_options); },
+                             4 * work,
+                             false,
+                             compute_roof(options.dtype),
+                             attention_baseline(options, c, false)};
+            Row& row = add_rows(forward, options, rows);
+            if (options.check) check_attention(c, options.dtype, false, row);
+            if (!options.backward) continue;
+            const AttentionOutput out = attention(in.q, in.k, in.v, attention_options);
+            Measured backward{
+                c.name(options.dtype),
+                "backward",
+                [&] { attention_backward(in.q, in.k, in.v, out, in.dout, attention_options); },
+                10 * work,
+                false,
+                fma_peak_f32(),
+                attention_baseline(options, c, true)};
+            Row& backward_row = add_rows(backward, options, rows);
+            if (options.check) check_attention(c, options.dtype, true, backward_row);
+        }
+    return rows;
+}
+
+std::vector<Row> bench_decode(const BenchOptions& options) {
+    AttentionCase c{options.batch.value_or(1),      options.heads.value_or(8),      0,    1,
+                    options.kv_len.value_or(32768), options.head_dim.value_or(128), false};
+    c.kv_heads = options.kv_heads.value_or(c.heads);
+    const Inputs in = make_inputs(c, options.dtype);
+    const auto bytes = static_cast<double>(in.k.nbytes() + in.v.nbytes());
+    std::vector<Row> rows;
+    Row& row = add_rows({c.name(options.dtype), "forward", [&] { attention(in.q, in.k, in.v); },
+                         bytes, true, read_bandwidth(), attention_baseline(options, c, false)},
+                        options, rows);
+    if (options.check) check_attention(c, options.dtype, false, row);
+    return rows;
+}
+
+std::vector<Row> bench_matmul(const BenchOptions& options) {
+    const std::int64_t n = options.seq_len.value_or(2048);
+    const Tensor x = random_values(options.dtype, {n, n}, 1),
+                 y = random_values(options.dtype, {n, n}, 2);
+    const Call product = matmul(n, n, n);
+    const Tensor z = Tensor::empty(options.dtype, {n, n});
+    std::optional<Variant> baseline;
+    if (options.baseline == "onednn") {
+        if (options.dtype != f32)
+            user_error("bench", "expected --dtype f32 with --baseline onednn but got {}",
+                       name(options.dtype));
+        baseline = onednn_matmul(n, n, n);
+    } else {
+        baseline = torch_variant(
+            options,
+            {{"operation", "matmul"}, {"direction", "forward"}, {"m", n}, {"n", n}, {"k", n}});
+    }
+    std::vector<Row> rows;
+    Row& row = add_rows(
+        {fmt::format("matmul {0} x {0} x {0} {1}", n, name(options.dtype)), "forward",
+         [&] {
+             product.into({z}, {x, y});
+         },
+         2 * std::pow(static_cast<double>(n), 3), false, compute_roof(options.dtype), baseline},
+        options, rows);
+    if (options.check) {  // one element of most rows
+        double error = 0;
+        for (std::int64_t i = 0; i < n * n; i += n + 97) {
+            double sum = 0;
+            for (std::int64_t k = 0; k < n; ++k) sum += x.get({i / n, k}) * y.get({k, i % n});
+            const double difference = std::abs(sum - z.get({i / n, i % n}));
+            if (!(difference <= error)) error = difference;
+        }
+        row.error = error;
+        row.ok = error <= 4 * epsilon(options.dtype) * static_cast<double>(n);
+    }
+    return rows;
+}
+
+std::vector<Row> bench_norm(const BenchOptions& options) {
+    const std::int64_t count = options.seq_len.value_or(16384), n = options.head_dim.value_or(4096);
+    const DType dtype = options.dtype;
+    const Tensor x = random_values(dtype, {count, n}, 1), dy = random_values(dtype, {count, n}, 2);
+    const Tensor weight = random_values(dtype, {n}, 3), bias = random_values(dtype, {n}, 4);
+    const Call soft = softmax(n);
+    const Tensor y = Tensor::empty(dtype, {count, n});
+    const NormOutput rms = rms_norm(x, weight), layer = layer_norm(x, weight, bias);
+    const Roof roof = copy_bandwidth();
+    const auto bytes = static_cast<double>(x.nbytes());
+    std::vector<Row> rows;
+    const auto measure = [&](const char* program, const char* direction, double arrays,
+                             std::function<void()> work) -> Row& {
+        return add_rows(
+            {fmt::format("{} {} x {} {}", program, count, n, name(dtype)), direction,
+             std::move(work), arrays * bytes, true, roof,
+             torch_variant(
+                 options,
+                 {{"operation", program}, {"direction", direction}, {"rows", count}, {"n", n}})},
+            options, rows);
+    };
+    // Results on a few rows against the reference.
+    const std::int64_t few = std::min<std::int64_t>(count, 4);
+    const Array sample = to_array(x.slice(0, 0, few));
+    norm::ReferenceInput exact;
+    exact.x = sample;
+    exact.weight = to_array(weight);
+    norm::ReferenceInput plain = exact;
+    plain.arithmetic = dtype;
+    const auto check = [&](Row& row, const Tensor& ours, auto reference) {
+        if (options.check)
+            set_error(row, ours.slice(0, 0, few), reference(exact), reference(plain), dtype);
+    };
+    const auto y_of = [](auto run) {
+        return [run](const norm::ReferenceInput& input) { return run(input).y; };
+    };
+    const auto dx_of = [&](auto run) {
+        return [run, gradient = to_array(dy.slice(0, 0, few))](const norm::ReferenceInput& input) {
+            return run(input, gradient, Array()).x;
+        };
+    };
+    check(measure("rms_norm", "forward", 2, [&] { rms_norm(x, weight); }), rms.y,
+          y_of(norm::reference_rms_norm));
+    check(measure("rms_norm", "backward", 3, [&] { rms_norm_backward(rms, weight, dy); }),
+          rms_norm_backward(rms, weight, dy).x, dx_of(norm::reference_rms_norm_backward));
+    exact.bias = plain.bias = to_array(bias);
+    check(measure("layer_norm", "forward", 2, [&] { layer_norm(x, weight, bias); }), layer.y,
+          y_of(norm::reference_layer_norm));
+    check(
+        measure("layer_norm", "backward", 3, [&] { layer_norm_backward(layer, weight, bias, dy); }),
+        layer_norm_backward(layer, weight, bias, dy).x, dx_of(norm::reference_layer_norm_backward));
+    measure("softmax", "forward", 2, [&] { soft.into({y}, {x}); });
+    return rows;
+}
+
+std::vector<Row> bench_compile(const BenchOptions& options) {
+    // The kernels of long sequences; the smallest inputs that they accept.
+    const std::int64_t head_dim = options.head_dim.value_or(64);
+    const Tensor x = random_values(options.dtype, {1, 1, 64, head_dim}, 1);
+    const attn::tiles::Options tiles{.scale = 0.125, .causal = true};
+    const AttentionOutput out = attention(x, x, x, {.causal = true});
+    const Tensor row = Tensor::zeros(out.lse.dtype(), {1, 1, 64});
+    const std::string name_of_case = fmt::format("D{} causal {}", head_dim, name(options.dtype));
+    const std::vector<Variant> variants = {
+        timed("forward",
+              [&] {
+                  attn::tiles::forward(tiles, false, true).run({x, x, x, {}, {}});
+              }),
+        timed("backward",
+              [&] {
+                  attn::tiles::backward(tiles, false, 1).run({x, x, x, x, row, row, {}, {}});
+              }),
+        timed("warm", [&] { attention(x, x, x, {.causal = true}); })};
+    const std::vector<double> seconds = interleave(variants, {5, 20, options.seconds});
+    const char* names[] = {"attention, trace + compile + run 64 x 64",
+                           "attention_backward, trace + compile + run 64 x 64",
+                           "attention, warm call 64 x 64"};
+    std::vector<Row> rows;
+    for (std::size_t i = 0; i < variants.size(); ++i) {
+        Row result;
+        result.case_name = fmt::format("{}, {}", names[i], name_of_case);
+        result.operation = i == 2 ? "forward" : "compile";
+        result.impl = "tilewright";
+        result.ms = seconds[i] * 1e3;
+        rows.push_back(result);
+    }
+    return rows;
+}
+
+}  // namespace tilewright::cli

@@ -1,0 +1,34 @@
+// What `tilewright bench` measures: each case times our program, its roof and its baseline in turn.
+#pragma once
+
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "cli/measure.h"
+#include "cli/roofs.h"
+#include "tilewright/dtype.h"
+
+namespace tilewright::cli {
+
+/// Sizes and choices; what is not given takes the values of the case.
+struct BenchOptions {
+    DType dtype = f32;
+    std::optional<std::int64_t> batch, heads, kv_heads, seq_len, kv_len, head_dim;
+    std::optional<bool> causal;
+    bool backward = false;
+    bool check = true;     ///< compare with the reference at a smaller size
+    std::string baseline;  ///< torch-sdpa, torch or onednn; empty: none
+    double seconds = 1.5;  ///< of each case
+    int least_rounds = 5;
+};
+
+std::vector<Row> bench_attention(const BenchOptions& options);
+std::vector<Row> bench_decode(const BenchOptions& options);
+std::vector<Row> bench_matmul(const BenchOptions& options);
+/// RMSNorm, LayerNorm and softmax over 16384 rows of 4096, or seq-len rows of head-dim.
+std::vector<Row> bench_norm(const BenchOptions& options);
+/// Time from nothing to the first result of the attention kernel, and of a warm call.
+std::vector<Row> bench_compile(const BenchOptions& options);
+
+}  // namespace tilewright::cli

@@ -1,0 +1,156 @@
+// Built-in programs by name.
+#include "cli/builtin.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cmath>
+#include <functional>
+#include <map>
+#include <optional>
+
+#include "attention/tiles/backward.h"
+#include "attention/tiles/decode.h"
+#include "attention/tiles/forward.h"
+#include "norm/programs.h"
+#include "support/check.h"
+
+namespace tilewright::cli {
+namespace {
+
+Builtin attention_builtin(DType dtype, bool backward) {
+    const Tensor x = Tensor::zeros(dtype, {1, 8, 1024, 64});
+    const Tensor row = Tensor::zeros(dtype == f64 ? f64 : f32, {1, 8, 1024});
+    const attn::tiles::Options options{.scale = 0.125, .causal = true};
+    if (backward) return {attn::tiles::backward(options, false, 1), {x, x, x, x, row, row, {}, {}}};
+    return {attn::tiles::forward(options, false, true), {x, x, x, {}, {}}};
+}
+
+Builtin decode_builtin(DType dtype) {
+    const Tensor kv = Tensor::zeros(dtype, {1, 8, 4096, 128});
+    const attn::tiles::Options options{.scale = 0.088, .group = 4};
+    return {attn::tiles::decode(options), {Tensor::zeros(dtype, {1, 8, 4, 128}), kv, kv}};
+}
+
+Builtin norm_builtin(DType dtype, bool layer, bool backward) {
+    const Tensor x = Tensor::zeros(dtype, {256, 4096}), weight = Tensor::zeros(dtype, {4096});
+    const Tensor row = Tensor::zeros(dtype == f64 ? f64 : f32, {256});
+    const norm::Options options{.layer = layer,
+                                .weight = true,
+                                .bias = layer,
+                                .residual = false,
+                                .n = 4096,
+                                .eps = 1e-5,
+                                .output = dtype};
+    const Tensor optional = layer ? weight : Tensor();
+    if (backward) return {norm::backward(options), {x, x, row, layer ? row : Tensor(), weight, {}}};
+    return {norm::forward(options), {x, weight, optional, {}}};
+}
+
+const std::map<std::string, std::function<Builtin(DType)>>& table() {
+    static const std::map<std::string, std::function<Builtin(DType)>> programs = {
+        {"attention", [](DType t) { return attention_builtin(t, false); }},
+        {"attention_backward", [](DType t) { return attention_builtin(t, true); }},
+        {"decode", decode_builtin},
+        {"layer_norm", [](DType t) { return norm_builtin(t, true, false); }},
+        {"layer_norm_backward", [](DType t) { return norm_builtin(t, true, true); }},
+        {"matmul",
+         [](DType t) {
+             const Tensor x = Tensor::zeros(t, {1024, 1024});
+             return Builtin{matmul(1024, 1024, 1024), {x, x}};
+         }},
+        {"rms_norm", [](DType t) { return norm_builtin(t, false, false); }},
+        {"rms_norm_backward", [](DType t) { return norm_builtin(t, false, true); }},
+        {"softmax",
+         [](DType t) {
+             return Builtin{softmax(4096), {Tensor::zeros(t, {256, 4096})}};
+         }},
+    };
+    return programs;
+}
+
+}  // namespace
+
+Call matmul(std::int64_t m, std::int64_t n, std::int64_t k) {
+    constexpr std::int64_t kBlock = 128, kDepth = 256;
+    const std::int64_t block_m = std::min(kBlock, m), block_n = std::min(kBlock, n);
+    const std::int64_t depth = std::min(kDepth, k);
+    CallOptions options;
+    options.grid = {(m + block_m - 1) / block_m, (n + block_n - 1) / block_n};
+    options.in = {BlockSpec({block_m, all}, [](auto i, auto) { return block(i, 0); }),
+                  BlockSpec({all, block_n}, [](auto, auto j) { return block(0, j); })};
+    options.out = {BlockSpec({block_m, block_n}, [](auto i, auto j) { return block(i, j); })};
+    options.out_type = [m, n](std::span<const Tensor> in) {
+        return std::vector<TensorType>{{in[0].dtype(), {m, n}}};
+    };
+    return call(kernel("matmul", {"x", "y", "z"},
+                       [=](Ref x, Ref y, Ref z) {
+                           const DType sums = x.dtype() == f64 ? f64 : f32;
+                           const auto step = [&](Tile i, Tile acc) {
+                               const Slice part = ds(i * depth, depth);
+                               return dot(x.at(all, part).load(), y.at(part).load(), {.acc = acc});
+                           };
+                           z.store(for_loop(0, (k + depth - 1) / depth,
+                                            zeros({block_m, block_n}, sums), step)
+                                       .to(z.dtype()));
+                       }),
+                options);
+}
+
+Call softmax(std::int64_t n) {
+    constexpr std::int64_t kRows = 8;
+    CallOptions options;
+    options.grid = [](std::span<const Tensor> in) {
+        return std::vector<std::int64_t>{(in[0].dim(0) + kRows - 1) / kRows};
+    };
+    options.out_type = [](std::span<const Tensor> in) {
+        return std::vector<TensorType>{{in[0].dtype(), in[0].shape()}};
+    };
+    options.dynamic = {{0, {0}}};
+    return call(kernel("softmax", {"x", "y"},
+                       [n](Ref x, Ref y) {
+                           const Tile first = program_id(0) * kRows;
+                           const DType sums = x.dtype() == f64 ? f64 : f32;
+                           for_loop(first, minimum(first + kRows, x.extent(0)), [&](Tile r) {
+                               const Tile row = x.at(r, ds(0, n)).load().to(sums);
+                               const Tile weights = exp(row - max(row));
+                               const Tile inverse = 1.0 / sum(weights);
+                               y.at(r, ds(0, n)).store((weights * inverse).to(y.dtype()));
+                           });
+                       }),
+                options);
+}
+
+std::vector<std::string> builtin_names() {
+    std::vector<std::string> names;
+    for (const auto& [name, make] : table()) names.push_back(name);
+    return names;
+}
+
+Builtin builtin(const std::string& name, DType dtype) {
+    const auto found = table().find(name);
+    if (found == table().end())
+        user_error("dump", "expected a built-in program ({}) or a file of IR text but got \"{}\"",
+                   fmt::join(builtin_names(), ", "), name);
+    return found->second(dtype);
+}
+
+DType float_dtype(const char* op, const std::string& text) {
+    const std::optional<DType> dtype = parse_dtype(text);
+    if (!dtype || (*dtype != f32 && *dtype != f64 && *dtype != f16 && *dtype != bf16))
+        user_error(op, "expected --dtype f32, f64, f16 or bf16 but got \"{}\"", text);
+    return *dtype;
+}
+
+Tensor random_values(DType dtype, Tensor::Dims shape, std::uint32_t seed) {
+    const Tensor result = Tensor::empty(f32, std::move(shape));
+    float* data = result.data<float>();
+    std::uint32_t state = seed * 747796405u + 2891336453u;
+    for (std::int64_t i = 0; i < result.size(); ++i) {
+        state = state * 1664525u + 1013904223u;
+        data[i] = static_cast<float>(state >> 8) / static_cast<float>(1 << 23) - 1.0f;
+    }
+    return result.to(dtype);
+}
+
+}  // namespace tilewright::cli

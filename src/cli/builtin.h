@@ -1,0 +1,35 @@
+// The built-in programs that `bench` and `dump` know by name.
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "tilewright/run.h"
+
+namespace tilewright::cli {
+
+/// z[m, n] = x[m, k] y[k, n]: one program per 128 x 128 block of z, a loop over blocks of k.
+Call matmul(std::int64_t m, std::int64_t n, std::int64_t k);
+
+/// Softmax of every row of x[rows, n].
+Call softmax(std::int64_t n);
+
+/// A program with inputs of a usual size.
+struct Builtin {
+    Call call;
+    std::vector<Tensor> inputs;
+};
+
+/// Names that `builtin` knows, in alphabetical order.
+std::vector<std::string> builtin_names();
+
+/// The program `name` for elements of `dtype`. UserError names the known ones.
+Builtin builtin(const std::string& name, DType dtype);
+
+/// The float dtype that --dtype names. UserError for anything else.
+DType float_dtype(const char* op, const std::string& text);
+
+/// Repeatable values, uniform in [-1, 1).
+Tensor random_values(DType dtype, Tensor::Dims shape, std::uint32_t seed);
+
+}  // namespace tilewright::cli

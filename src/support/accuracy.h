@@ -1,0 +1,19 @@
+// How far a result may be from a reference: the one place of the rule for attention and norms.
+#pragma once
+
+#include "support/array.h"
+
+namespace tilewright {
+
+/// Distance between 1 and the next value of a float dtype.
+double epsilon(DType dtype);
+
+/// Largest difference; infinity for different shapes, a NaN on either side, or unequal infinities.
+double largest_error(const Array& a, const Array& b);
+
+/// Largest error allowed against `exact`: twice that of `plain`, the same computation done plainly
+/// in `dtype`. A few roundings of the largest value (or of 1, the size of usual inputs) are always
+/// allowed: small cases are a matter of luck, and the reference itself rounds to f64.
+double allowed_error(const Array& plain, const Array& exact, DType dtype);
+
+}  // namespace tilewright

@@ -1,0 +1,114 @@
+// `tilewright attention`: files in, files out, and what happens to bad ones.
+#include "tilewright/attention.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "cli/tensor_file.h"
+#include "tests/cli/run_program.h"
+
+namespace tilewright::cli {
+namespace {
+
+using ::testing::HasSubstr;
+
+class AttentionCommand : public ::testing::Test {
+  protected:
+    AttentionCommand() {
+        make("q", "1,4,40,16", 1);
+        make("k", "1,2,40,16", 2);
+        make("v", "1,2,40,16", 3);
+        make("do", "1,4,40,16", 4);
+    }
+    void make(const std::string& name, const std::string& shape, int seed) {
+        const ProgramResult result =
+            run_program({"random", "--out", folder_ / (name + ".npy"), "--shape", shape, "--seed",
+                         std::to_string(seed)});
+        ASSERT_EQ(result.status, 0) << result.error;
+    }
+    ProgramResult attention(const std::vector<std::string>& more) {
+        std::vector<std::string> arguments = {
+            "attention",       "--query", folder_ / "q.npy", "--key",
+            folder_ / "k.npy", "--value", folder_ / "v.npy"};
+        arguments.insert(arguments.end(), more.begin(), more.end());
+        return run_program(arguments);
+    }
+    Tensor load(const std::string& name) { return load_tensor(folder_ / name, "out"); }
+
+    TemporaryFolder folder_;
+};
+
+TEST_F(AttentionCommand, ForwardAndGradientsPassTheCheck) {
+    const ProgramResult result =
+        attention({"--causal", "--grad-out", folder_ / "do.npy", "--out", folder_ / "o.npy",
+                   "--lse", folder_ / "l.npy", "--grads", folder_ / "d", "--check"});
+    EXPECT_EQ(result.status, 0) << result.error << result.out;
+    EXPECT_EQ(result.error, "");
+    EXPECT_THAT(result.out, HasSubstr("check grad key"));
+    const Tensor q = load("q.npy"), k = load("k.npy"), v = load("v.npy"), dout = load("do.npy");
+    const AttentionOptions options{.causal = true};
+    const AttentionOutput expected = tilewright::attention(q, k, v, options);
+    EXPECT_EQ(load("o.npy").to_vector<float>(), expected.out.to_vector<float>());
+    EXPECT_EQ(load("l.npy").to_vector<float>(), expected.lse.to_vector<float>());
+    const AttentionGradients g = attention_backward(q, k, v, expected, dout, options);
+    EXPECT_EQ(load("dquery.npy").to_vector<float>(), g.query.to_vector<float>());
+    EXPECT_EQ(load("dkey.npy").to_vector<float>(), g.key.to_vector<float>());
+    EXPECT_EQ(load("dvalue.npy").to_vector<float>(), g.value.to_vector<float>());
+}
+
+TEST_F(AttentionCommand, EveryMaskPassesTheCheck) {
+    save_tensors(
+        {{folder_ / "s.npy", "s", Tensor::from_vector(std::vector<int>(40, 3), {1, 40}, i32)}});
+    for (const std::vector<std::string>& mask :
+         std::vector<std::vector<std::string>>{{},
+                                               {"--window", "7,-1"},
+                                               {"--window", "3,2", "--causal"},
+                                               {"--segment-ids", folder_ / "s.npy"},
+                                               {"--scale", "0.3"},
+                                               {"--checked"}}) {
+        std::vector<std::string> arguments = mask;
+        arguments.insert(arguments.end(), {"--out", folder_ / "o.safetensors:x", "--check"});
+        const ProgramResult result = attention(arguments);
+        EXPECT_EQ(result.status, 0) << result.error << result.out;
+        EXPECT_THAT(result.out, HasSubstr("ok"));
+    }
+    EXPECT_EQ(load("o.safetensors:x").shape(), (Tensor::Dims{1, 4, 40, 16}));
+}
+
+TEST_F(AttentionCommand, BshdFilesAreTheSameNumbers) {
+    for (const char* name : {"q", "k", "v"})
+        save_tensors({{folder_ / (std::string("t") + name + ".npy"), "x",
+                       load(std::string(name) + ".npy").transpose({0, 2, 1, 3})}});
+    ASSERT_EQ(attention({"--out", folder_ / "o.npy"}).status, 0);
+    const ProgramResult result = run_program(
+        {"attention", "--query", folder_ / "tq.npy", "--key", folder_ / "tk.npy", "--value",
+         folder_ / "tv.npy", "--layout", "bshd", "--out", folder_ / "to.npy", "--check"});
+    EXPECT_EQ(result.status, 0) << result.error;
+    EXPECT_EQ(load("to.npy").transpose({0, 2, 1, 3}).to_vector<float>(),
+              load("o.npy").to_vector<float>());
+}
+
+TEST_F(AttentionCommand, BadInputIsStatus2AndNamed) {
+    const std::string out = folder_ / "o.npy";
+    const auto expect_error = [&](const std::vector<std::string>& arguments, const char* part) {
+        const ProgramResult result = attention(arguments);
+        EXPECT_EQ(result.status, 2);
+        EXPECT_THAT(result.error, HasSubstr(part));
+        EXPECT_EQ(result.out, "");
+    };
+    expect_error({}, "--out");
+    expect_error({"--out", out, "--window", "3"}, "--window");
+    expect_error({"--out", out, "--window", "3,4x"}, "--window");
+    expect_error({"--out", out, "--window", "-5,4"}, "window");
+    expect_error({"--out", out, "--layout", "sbhd"}, "--layout");
+    expect_error({"--out", out, "--grads", "d"}, "--grad-out");
+    expect_error({"--out", out, "--grad-out", folder_ / "k.npy"}, "dout");
+    expect_error({"--out", out, "--segment-ids", folder_ / "q.npy"}, "segment_ids");
+    expect_error({"--out", out, "--segment-ids", folder_ / "none.npy"}, "none.npy");
+    expect_error({"--out", folder_ / "o.txt"}, "o.txt");
+    expect_error({"--out", out, "--device", "cuda"}, "--device");
+    EXPECT_FALSE(std::filesystem::exists(out));
+}
+
+}  // namespace
+}  // namespace tilewright::cli

@@ -1,0 +1,78 @@
+// `tilewright bench`: its rows, its JSON and its arithmetic. No time is tested.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <fstream>
+#include <nlohmann/json.hpp>
+
+#include "cli/measure.h"
+#include "tests/cli/run_program.h"
+
+namespace tilewright::cli {
+namespace {
+
+using ::testing::HasSubstr;
+
+TEST(Measure, MedianAndInterleaving) {
+    EXPECT_EQ(median({3, 1, 2}), 2);
+    EXPECT_EQ(median({4, 1, 2, 3}), 2.5);
+    std::string order;
+    const std::vector<Variant> variants = {{"a", [&] { return order += 'a', 1.0; }},
+                                           {"b", [&] { return order += 'b', 2.0; }}};
+    EXPECT_EQ(interleave(variants, {3, 3, 0}), (std::vector<double>{1, 2}));
+    EXPECT_EQ(order, "ababab");
+}
+
+TEST(Measure, JsonKeepsWhatIsNotKnownAsNull) {
+    Row row;
+    row.case_name = "c";
+    row.tflops = 0.5;
+    const auto json = nlohmann::json::parse(to_json("device", std::vector<Row>{row}));
+    EXPECT_EQ(json["device"], "device");
+    EXPECT_EQ(json["rows"][0]["tflops"], 0.5);
+    EXPECT_TRUE(json["rows"][0]["gbs"].is_null());
+    EXPECT_EQ(json["rows"][0]["ok"], true);
+}
+
+TEST(BenchCommand, EveryOperationWritesItsRows) {
+    TemporaryFolder folder;
+    const std::vector<std::pair<std::vector<std::string>, std::size_t>> cases = {
+        {{"attention", "--seq-len", "64", "--heads", "2", "--head-dim", "16", "--backward"}, 4},
+        {{"decode", "--kv-len", "100", "--heads", "4", "--kv-heads", "2", "--head-dim", "16"}, 1},
+        {{"matmul", "--seq-len", "96"}, 1},
+        {{"norm", "--seq-len", "10", "--head-dim", "64"}, 5},
+        {{"compile"}, 3},
+    };
+    for (const auto& [arguments, rows] : cases) {
+        std::vector<std::string> all = {"bench", "--seconds", "0.01", "--json", folder / "r.json"};
+        all.insert(all.end(), arguments.begin(), arguments.end());
+        const ProgramResult result = run_program(all);
+        EXPECT_EQ(result.status, 0) << arguments[0] << result.error << result.out;
+        std::ifstream file(folder / "r.json");
+        const auto json = nlohmann::json::parse(file);
+        ASSERT_EQ(json["rows"].size(), rows) << arguments[0];
+        for (const auto& row : json["rows"]) {
+            EXPECT_GT(row["ms"], 0);
+            EXPECT_EQ(row["ok"], true) << row.dump();
+            EXPECT_EQ(row["impl"], "tilewright");
+        }
+    }
+}
+
+TEST(BenchCommand, BadInputIsStatus2AndNamed) {
+    const auto expect_error = [&](std::vector<std::string> arguments, const char* part) {
+        arguments.insert(arguments.begin(), "bench");
+        const ProgramResult result = run_program(arguments);
+        EXPECT_EQ(result.status, 2);
+        EXPECT_THAT(result.error, HasSubstr(part));
+    };
+    expect_error({"nothing"}, "operation");
+    expect_error({"attention", "--seq-len", "0"}, "sizes");
+    expect_error({"attention", "--dtype", "i8"}, "--dtype");
+    expect_error({"attention", "--baseline", "onednn"}, "torch-sdpa");
+    expect_error({"attention", "--device", "tpu"}, "--device");
+    expect_error({"matmul", "--baseline", "onednn", "--dtype", "bf16"}, "f32");
+}
+
+}  // namespace
+}  // namespace tilewright::cli

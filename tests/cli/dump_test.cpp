@@ -1,0 +1,55 @@
+// `tilewright dump`: built-in programs and files as IR and as bytecode.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <fstream>
+
+#include "cli/builtin.h"
+#include "tests/cli/run_program.h"
+
+namespace tilewright::cli {
+namespace {
+
+using ::testing::HasSubstr;
+
+TEST(DumpCommand, EveryBuiltinAsIrAndBytecode) {
+    for (const std::string& name : builtin_names()) {
+        const ProgramResult ir = run_program({"dump", name});
+        EXPECT_EQ(ir.status, 0) << name << ir.error;
+        EXPECT_THAT(ir.out, HasSubstr("load")) << name;
+        const ProgramResult bytecode = run_program({"dump", name, "--to", "bytecode"});
+        EXPECT_EQ(bytecode.status, 0) << name << bytecode.error;
+        EXPECT_NE(bytecode.out, "") << name;
+    }
+}
+
+TEST(DumpCommand, AFileIsReadBack) {
+    TemporaryFolder folder;
+    const std::string text = run_program({"dump", "rms_norm", "--dtype", "bf16"}).out;
+    EXPECT_THAT(text, HasSubstr("bf16"));
+    std::ofstream(folder / "rms_norm.ir") << text;
+    EXPECT_EQ(run_program({"dump", folder / "rms_norm.ir"}).out, text);
+    std::ofstream(folder / "broken.ir") << text.substr(0, text.size() / 2);
+    const ProgramResult broken = run_program({"dump", folder / "broken.ir"});
+    EXPECT_EQ(broken.status, 2);
+    EXPECT_THAT(broken.error, HasSubstr("line"));
+}
+
+TEST(DumpCommand, BadInputIsStatus2AndNamed) {
+    EXPECT_THAT(run_program({"dump", "nothing"}).error, HasSubstr("rms_norm"));
+    EXPECT_EQ(run_program({"dump", "nothing"}).status, 2);
+    EXPECT_EQ(run_program({"dump", "softmax", "--to", "sass"}).status, 2);
+    EXPECT_EQ(run_program({"dump", "softmax", "--dtype", "i32"}).status, 2);
+}
+
+TEST(RandomCommand, BadShapesAreStatus2) {
+    TemporaryFolder folder;
+    EXPECT_EQ(run_program({"random", "--out", folder / "x.npy", "--shape", "2,-1"}).status, 2);
+    EXPECT_EQ(
+        run_program({"random", "--out", folder / "x.npy", "--shape", "1000000,1000000,1000000"})
+            .status,
+        2);
+}
+
+}  // namespace
+}  // namespace tilewright::cli
