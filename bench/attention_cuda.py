@@ -1,8 +1,8 @@
 #!/usr/bin/env python3
 """Measures the CUDA attention kernels beside PyTorch's on one GPU, interleaved, with correctness on.
 
-usage: attention_cuda.py LIBRARY [--cases NAME ...] [--configs [W,N,S,Q ...]] [--rounds N] [--sustained SECONDS]
-                         [--json FILE]
+usage: attention_cuda.py LIBRARY [--cases NAME ...] [--peers NAME ...] [--configs [W,N,S,Q ...]]
+                         [--rounds N] [--sustained SECONDS] [--json FILE]
 
 LIBRARY is libtw_bench_cuda.so. A burst is 0.4 s of rest, 3 warm-up launches and 25 timed ones; a round
 runs every implementation of a case once; the figure is the median over rounds. TFLOP/s count unmasked
@@ -37,7 +37,7 @@ class Forward(ctypes.Structure):
         ("scale", ctypes.c_double),
         *[
             (name, ctypes.c_int64)
-            for name in ("causal", "diagonal", "warpgroups", "block_n", "stages", "query_buffers")
+            for name in ("causal", "window", "warpgroups", "block_n", "stages", "query_buffers")
         ],
     ]
 
@@ -54,7 +54,7 @@ class Library:
     def probe(self):
         return self.handle.tw_bench_probe().decode()
 
-    def forward(self, q, k, v, causal, config=None):
+    def forward(self, q, k, v, causal, window=0, config=None):
         """A function that launches, with its out, lse and profile tensors."""
         out = torch.full((*q.shape[:3], v.shape[3]), float("nan"), dtype=q.dtype, device="cuda")
         lse = torch.full(q.shape[:3], float("nan"), device="cuda")
@@ -67,6 +67,7 @@ class Library:
             profile=profile.data_ptr(),
             scale=q.shape[3] ** -0.5,
             causal=causal,
+            window=window,
         )
         for i, (name, tensor) in enumerate((("query", q), ("key", k), ("value", v), ("out", out))):
             setattr(call, name, tensor.data_ptr())
@@ -97,7 +98,7 @@ def sdpa(backend, q, k, v, causal):
     return launch
 
 
-def error_against_f64(q, k, v, causal, launch, heads=3):
+def error_against_f64(q, k, v, causal, window, launch, heads=3):
     """Relative error of out and largest error of lse over a few heads."""
     worst, worst_lse = 0.0, 0.0
     q_len, kv_len = q.shape[2], k.shape[2]
@@ -108,7 +109,11 @@ def error_against_f64(q, k, v, causal, launch, heads=3):
         scores = q[b, h, rows].double() @ k[b, h // group].double().T * q.shape[3] ** -0.5
         if causal:
             row = torch.arange(q_len, device="cuda")[rows, None]
-            scores.masked_fill_(torch.arange(kv_len, device="cuda") > row, float("-inf"))
+            column = torch.arange(kv_len, device="cuda")
+            masked = column > row
+            if window:
+                masked |= column < row - window
+            scores.masked_fill_(masked, float("-inf"))
         truth = torch.softmax(scores, -1) @ v[b, h // group].double()
         difference = launch.out[b, h, rows].double() - truth
         error = (difference.norm() / truth.norm()).item()
@@ -149,7 +154,7 @@ def utilisation(launch, flop):
     return flop / (span * clock * peak), clock, own.mean().item() / span
 
 
-# name: batch, heads, kv heads, q length, kv length, dim, value dim, causal, dtype
+# name: batch, heads, kv heads, q length, kv length, dim, value dim, causal, dtype[, window of keys back]
 CASES = {
     "full": (4, 16, 16, 8192, 8192, 128, 128, False, "bf16"),
     "causal": (4, 16, 16, 8192, 8192, 128, 128, True, "bf16"),
@@ -163,7 +168,11 @@ CASES = {
     "gqa-causal": (1, 64, 8, 8192, 8192, 128, 128, True, "bf16"),
     "f16-d64-full": (16, 16, 16, 8192, 8192, 64, 64, False, "f16"),
     "s1k-causal": (32, 16, 16, 1024, 1024, 128, 128, True, "bf16"),
+    "s2k-causal": (16, 16, 16, 2048, 2048, 128, 128, True, "bf16"),
+    "s4k-causal": (8, 16, 16, 4096, 4096, 128, 128, True, "bf16"),
+    "d64-s2k-causal": (16, 16, 16, 2048, 2048, 64, 64, True, "bf16"),
     "s1k-full": (32, 16, 16, 1024, 1024, 128, 128, False, "bf16"),
+    "window-1024": (4, 16, 16, 8192, 8192, 128, 128, True, "bf16", 1024),
     "s32k-causal": (1, 16, 16, 32768, 32768, 128, 128, True, "bf16"),
 }
 
@@ -181,19 +190,23 @@ CONFIGS = {
 }
 
 
-def implementations(library, name, q, k, v, causal, configs):
-    rows = [
-        ("cudnn", sdpa(SDPBackend.CUDNN_ATTENTION, q, k, v, causal)),
-        ("fa2", sdpa(SDPBackend.FLASH_ATTENTION, q, k, v, causal)),
-    ]
+def implementations(library, name, q, k, v, causal, window, peers, configs):
+    rows = (
+        []
+        if window
+        else [
+            ("cudnn", sdpa(SDPBackend.CUDNN_ATTENTION, q, k, v, causal)),
+            ("fa2", sdpa(SDPBackend.FLASH_ATTENTION, q, k, v, causal)),
+        ]
+    )
+    rows = [row for row in rows if row[0] in peers]
     if configs is not None:
-        rows = rows[:1]
         given = [tuple(int(number) for number in config.split(",")) for config in configs]
         for config in given or CONFIGS.get(name, []):
             label = f"{64 * config[0]}x{config[1]} s{config[2]} q{config[3]}"
-            rows.append((label, library.forward(q, k, v, causal, config)))
+            rows.append((label, library.forward(q, k, v, causal, window, config)))
     else:
-        rows.append(("tilewright", library.forward(q, k, v, causal)))
+        rows.append(("tilewright", library.forward(q, k, v, causal, window)))
     usable = []
     for label, launch in rows:
         try:
@@ -208,7 +221,8 @@ def implementations(library, name, q, k, v, causal, configs):
 
 
 def measure(library, name, arguments):
-    batch, heads, kv_heads, q_len, kv_len, dim, value_dim, causal, dtype = CASES[name]
+    batch, heads, kv_heads, q_len, kv_len, dim, value_dim, causal, dtype, *rest = CASES[name]
+    window = rest[0] if rest else 0
     dtype = {"bf16": torch.bfloat16, "f16": torch.float16}[dtype]
 
     def random(head_count, rows, columns):
@@ -218,11 +232,15 @@ def measure(library, name, arguments):
     k = random(kv_heads, kv_len, dim)
     v = random(kv_heads, kv_len, value_dim)
     pairs = q_len * (q_len + 1) // 2 if causal else q_len * kv_len
+    if window:
+        pairs = sum(min(row, window) + 1 for row in range(q_len))
     flop = 2 * (dim + value_dim) * batch * heads * pairs
-    launches = implementations(library, name, q, k, v, causal, arguments.configs)
+    launches = implementations(
+        library, name, q, k, v, causal, window, arguments.peers, arguments.configs
+    )
     errors = {}
     for label, launch in launches:
-        errors[label] = error_against_f64(q, k, v, causal, launch)
+        errors[label] = error_against_f64(q, k, v, causal, window, launch)
     times = {label: [] for label, _ in launches}
     for _ in range(arguments.rounds):
         for label, launch in launches:
@@ -256,7 +274,7 @@ def measure(library, name, arguments):
 def line(row):
     text = (
         f"{row['case']:16s} {row['impl']:14s} {row['ms']:8.3f} ms {row['tflops']:6.1f} TFLOP/s "
-        f"x{row['ratio'] or 0:.3f} error {row['error']:.1e} {'ok' if row['ok'] else 'WRONG'}"
+        f"x{row['ratio'] or float('nan'):.3f} error {row['error']:.1e} {'ok' if row['ok'] else 'WRONG'}"
     )
     if "util" in row:
         text += f" util {row['util']:.3f} {row['ghz']:.2f} GHz busy {row['busy']:.3f}"
@@ -273,9 +291,10 @@ def main():
         "--configs",
         nargs="*",
         metavar="W,N,S,Q",
-        help="compare configurations instead of peers: consumer warpgroups, keys of "
+        help="compare configurations: consumer warpgroups, keys of "
         "a block, stages, query buffers; none: a list of good ones",
     )
+    parser.add_argument("--peers", nargs="*", default=["cudnn", "fa2"])
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--sustained", type=float, default=0.0)
     parser.add_argument("--json")

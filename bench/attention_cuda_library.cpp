@@ -43,7 +43,7 @@ struct TwBenchForward {
     std::int64_t shapes[4][4];  ///< query, key, value, out
     std::int64_t strides[4][4];
     double scale;
-    std::int64_t causal, diagonal;
+    std::int64_t causal, window;  ///< window: causal, and at most so many keys back
     std::int64_t warpgroups, block_n, stages,
         query_buffers;  ///< 0 warpgroups: the heuristic's choice
 };
@@ -80,8 +80,8 @@ int tw_bench_forward(const TwBenchForward* call, void* stream) {
         inputs.workspace = call->workspace;
         inputs.profile = call->profile;
         inputs.scale = call->scale;
-        inputs.causal = call->causal != 0;
-        inputs.diagonal = call->diagonal;
+        if (call->causal != 0) inputs.upper_diagonal = 0;
+        if (call->window != 0) inputs.lower_diagonal = -call->window;
         const ForwardDesc desc = sm90::check_forward(inputs);
         const int device = tilewright::cuda::device_of(inputs.query.address, "query");
         ForwardConfig config =

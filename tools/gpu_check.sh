@@ -40,7 +40,7 @@ status=0
 summary=
 for tests in cuda_tests attention_tests; do
     if "$bin/$tests" >"$out/$tests.log" 2>&1; then result=passed; else result=FAILED; status=1; fi
-    grep -E '^\[  FAILED  \]|NOT RUN|against|Failure' "$out/$tests.log" | head -40 || true
+    grep -E '^\[  FAILED  \]|NOT RUN|against|: Failure$' "$out/$tests.log" | head -40 || true
     count=$(sed -n 's/^\[  PASSED  \] \([0-9]*\) tests\{0,1\}\..*/\1/p' "$out/$tests.log")
     summary="$summary$tests: $result, ${count:-0} tests passed
 "

@@ -130,11 +130,15 @@ ByteReader::ByteReader(std::istream& stream, std::string name)
     size_ = static_cast<std::uint64_t>(end);
 }
 
-void ByteReader::read(std::uint64_t offset, std::span<std::byte> out) {
-    if (offset > size_ || out.size() > size_ - offset) {
-        user_error("load", "{}: expected {} bytes at offset {} but the file has {}", name_,
-                   out.size(), offset, size_);
+void ByteReader::check_range(std::uint64_t offset, std::uint64_t count) const {
+    if (offset > size_ || count > size_ - offset) {
+        user_error("load", "{}: expected {} bytes at offset {} but the file has {}", name_, count,
+                   offset, size_);
     }
+}
+
+void ByteReader::read(std::uint64_t offset, std::span<std::byte> out) {
+    check_range(offset, out.size());
     stream_.seekg(static_cast<std::streamoff>(offset));
     stream_.read(reinterpret_cast<char*>(out.data()), static_cast<std::streamsize>(out.size()));
     if (!stream_) {
@@ -143,7 +147,7 @@ void ByteReader::read(std::uint64_t offset, std::span<std::byte> out) {
 }
 
 std::string ByteReader::read_text(std::uint64_t offset, std::uint64_t count) {
-    if (offset > size_ || count > size_ - offset) read(offset, {});  // before any allocation
+    check_range(offset, count);  // before the allocation
     std::string text(count, '\0');
     read(offset, std::as_writable_bytes(std::span(text)));
     return text;

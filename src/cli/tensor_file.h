@@ -66,6 +66,8 @@ class ByteReader {
     std::uint64_t read_integer(std::uint64_t offset, int count);
 
   private:
+    void check_range(std::uint64_t offset, std::uint64_t count) const;
+
     std::istream& stream_;
     std::string name_;
     std::uint64_t size_ = 0;

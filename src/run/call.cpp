@@ -109,20 +109,37 @@ CallState::Shapes CallState::shapes(std::span<const Tensor> inputs) const {
     return result;
 }
 
-std::int64_t CallState::traced_extent(std::size_t argument, std::size_t dim,
-                                      std::int64_t extent) const {
-    const auto found = options_.dynamic.find(static_cast<int>(argument));
-    if (found == options_.dynamic.end()) return extent;
-    // The caller counted dimensions without the batches.
-    auto inner = static_cast<int>(dim);
+std::vector<int> CallState::batch_axes(std::size_t argument, std::size_t num_inputs) const {
+    std::vector<int> axes;
     for (auto batching = batchings_.rbegin(); batching != batchings_.rend(); ++batching) {
-        const int axis = axis_of(batching->in_axes, argument, kNotMapped);
-        if (axis == inner) return extent;
-        if (axis != kNotMapped && axis < inner) --inner;
+        axes.push_back(argument < num_inputs
+                           ? axis_of(batching->in_axes, argument, kNotMapped)
+                           : axis_of(batching->out_axes, argument - num_inputs, 0));
     }
-    return std::find(found->second.begin(), found->second.end(), inner) != found->second.end()
-               ? kDynamic
-               : extent;
+    return axes;
+}
+
+std::vector<std::int64_t> CallState::traced_shape(std::size_t argument, std::size_t num_inputs,
+                                                  const std::vector<std::int64_t>& shape) const {
+    const auto found = options_.dynamic.find(static_cast<int>(argument));
+    if (found == options_.dynamic.end()) return shape;
+    const std::vector<int> batches = batch_axes(argument, num_inputs);
+    std::vector<std::int64_t> traced = shape;
+    for (std::size_t d = 0; d < shape.size(); ++d) {
+        // The caller counted dimensions without the batches.
+        auto inner = static_cast<int>(d);
+        bool is_batch = false;
+        for (int axis : batches) {
+            is_batch |= axis == inner;
+            if (is_batch) break;
+            if (axis != kNotMapped && axis < inner) --inner;
+        }
+        const auto& free_dims = found->second;
+        if (!is_batch && std::find(free_dims.begin(), free_dims.end(), inner) != free_dims.end()) {
+            traced[d] = kDynamic;
+        }
+    }
+    return traced;
 }
 
 bool CallState::is_sequential(std::size_t axis) const {
@@ -135,19 +152,24 @@ CallState::Key CallState::key(std::span<const Tensor> inputs, const Shapes& shap
     Key key;
     key.reserve(8 * (inputs.size() + shapes.outputs.size() + 1));
     key.push_back(shapes.checked);
-    for (std::size_t i = 0; i < inputs.size(); ++i) {
-        key.push_back(inputs[i].defined() ? static_cast<std::int64_t>(inputs[i].dtype()) : -1);
-        key.push_back(inputs[i].rank());
-        for (std::size_t d = 0; d < inputs[i].shape().size(); ++d) {
-            key.push_back(traced_extent(i, d, inputs[i].shape()[d]));
+    const auto add = [&](std::size_t argument, std::int64_t dtype,
+                         const std::vector<std::int64_t>& shape) {
+        key.push_back(dtype);
+        key.push_back(static_cast<std::int64_t>(shape.size()));
+        if (options_.dynamic.empty()) {
+            key.insert(key.end(), shape.begin(), shape.end());
+        } else {
+            const auto traced = traced_shape(argument, inputs.size(), shape);
+            key.insert(key.end(), traced.begin(), traced.end());
         }
+    };
+    for (std::size_t i = 0; i < inputs.size(); ++i) {
+        const bool defined = inputs[i].defined();
+        add(i, defined ? static_cast<std::int64_t>(inputs[i].dtype()) : -1, inputs[i].shape());
     }
     for (std::size_t o = 0; o < shapes.outputs.size(); ++o) {
-        key.push_back(static_cast<std::int64_t>(shapes.outputs[o].dtype));
-        key.push_back(static_cast<std::int64_t>(shapes.outputs[o].shape.size()));
-        for (std::size_t d = 0; d < shapes.outputs[o].shape.size(); ++d) {
-            key.push_back(traced_extent(inputs.size() + o, d, shapes.outputs[o].shape[d]));
-        }
+        const TensorType& type = shapes.outputs[o];
+        add(inputs.size() + o, static_cast<std::int64_t>(type.dtype), type.shape);
     }
     // A free dimension may change the grid, so then only sequential extents are compiled in.
     for (std::size_t axis = 0; axis < shapes.grid.size(); ++axis) {
@@ -159,8 +181,8 @@ CallState::Key CallState::key(std::span<const Tensor> inputs, const Shapes& shap
 
 lang::Signature CallState::signature(std::span<const Tensor> inputs, const Shapes& shapes) const {
     lang::Signature signature;
-    const auto add = [&](lang::Parameter::Role role, const TensorType& type, BlockSpec spec,
-                         const std::vector<int> Batching::*axes, std::size_t index, int otherwise) {
+    using Role = lang::Parameter::Role;
+    const auto add = [&](Role role, const TensorType& type, BlockSpec spec, std::size_t index) {
         lang::Parameter parameter;
         const std::size_t argument = signature.parameters.size();
         const char* const kRoles[] = {"input", "output", "scratch"};
@@ -169,40 +191,36 @@ lang::Signature CallState::signature(std::span<const Tensor> inputs, const Shape
                              : fmt::format("{}{}", kRoles[static_cast<int>(role)], index);
         parameter.role = role;
         parameter.dtype = type.dtype;
-        int rank = static_cast<int>(type.shape.size());
-        if (role == lang::Parameter::Role::scratch) {
-            parameter.extents = type.shape;
-        } else {
-            for (std::size_t d = 0; d < type.shape.size(); ++d) {
-                parameter.extents.push_back(traced_extent(argument, d, type.shape[d]));
-            }
-            for (const Batching& b : batchings_) rank -= axis_of(b.*axes, index, otherwise) >= 0;
-            for (const Batching& b : batchings_) {
-                const int axis = axis_of(b.*axes, index, otherwise);
-                spec = batched_spec(spec, rank, axis);
-                rank += axis >= 0;
+        parameter.extents = type.shape;
+        parameter.writable = role != Role::input;
+        if (role != Role::scratch && !spec.is_absent()) {
+            parameter.extents = traced_shape(argument, inputs.size(), type.shape);
+            // The spec speaks of the array without its batches: add them back from the innermost.
+            const std::vector<int> axes = batch_axes(argument, inputs.size());
+            auto rank = static_cast<int>(type.shape.size());
+            for (int axis : axes) rank -= axis != kNotMapped;
+            for (auto axis = axes.rbegin(); axis != axes.rend(); ++axis) {
+                spec = batched_spec(spec, rank, *axis);
+                rank += *axis != kNotMapped;
             }
         }
         parameter.spec = std::move(spec);
-        parameter.writable = role != lang::Parameter::Role::input;
         signature.parameters.push_back(std::move(parameter));
     };
-    using Role = lang::Parameter::Role;
     for (std::size_t i = 0; i < inputs.size(); ++i) {
         if (inputs[i].defined()) {
             const BlockSpec spec = i < options_.in.size() ? options_.in[i] : BlockSpec();
-            add(Role::input, {inputs[i].dtype(), inputs[i].shape()}, spec, &Batching::in_axes, i,
-                kNotMapped);
+            add(Role::input, {inputs[i].dtype(), inputs[i].shape()}, spec, i);
         } else {
-            add(Role::input, {}, BlockSpec::absent(), &Batching::in_axes, i, kNotMapped);
+            add(Role::input, {}, BlockSpec::absent(), i);
         }
     }
     for (std::size_t o = 0; o < shapes.outputs.size(); ++o) {
         const BlockSpec spec = o < options_.out.size() ? options_.out[o] : BlockSpec();
-        add(Role::output, shapes.outputs[o], spec, &Batching::out_axes, o, 0);
+        add(Role::output, shapes.outputs[o], spec, o);
     }
     for (std::size_t s = 0; s < options_.scratch.size(); ++s) {
-        add(Role::scratch, options_.scratch[s], BlockSpec(), &Batching::in_axes, s, kNotMapped);
+        add(Role::scratch, options_.scratch[s], BlockSpec(), s);
     }
     for (std::size_t a = 0; a < options_.aliases.size(); ++a) {
         const Alias& alias = options_.aliases[a];

@@ -56,9 +56,12 @@ class CallState {
                                        std::span<const Tensor> given, const Shapes& shapes) const;
     void check_overlap(std::span<const Tensor> inputs, std::span<const Tensor> outputs) const;
 
-    /// The extent, or kDynamic where the caller asked for no retrace. Arguments count inputs, then
+    /// Axes of vmap's batches in one argument, outermost first; kNotMapped where it has none.
+    std::vector<int> batch_axes(std::size_t argument, std::size_t num_inputs) const;
+    /// The shape, with kDynamic where the caller asked for no retrace. Arguments count inputs, then
     /// outputs.
-    std::int64_t traced_extent(std::size_t argument, std::size_t dim, std::int64_t extent) const;
+    std::vector<std::int64_t> traced_shape(std::size_t argument, std::size_t num_inputs,
+                                           const std::vector<std::int64_t>& shape) const;
     std::string argument_name(std::size_t argument) const;
     bool is_sequential(std::size_t axis) const;
 

@@ -69,6 +69,28 @@ TEST(Limits, ACallRunsOnManyThreads) {
     EXPECT_EQ(call.num_traces(), 8);
 }
 
+TEST(Vmap, FreesTheKernelsOwnDimensions) {
+    auto double_it = tw::kernel("double", [](Ref x, Ref z) {
+        tw::for_loop(0, tw::cdiv(x.extent(0), 4), [&](Tile i) {
+            z.at(tw::ds(i * 4, 4)).store(x.at(tw::ds(i * 4, 4)).load() * 2);
+        });
+    });
+    auto call = tw::call(double_it, {.out_type =
+                                         [](auto in) {
+                                             return std::vector{TensorType{f32, in[0].shape()}};
+                                         },
+                                     .dynamic = {{0, {0}}, {1, {0}}}});
+    auto rows = tw::vmap(call, {1}, {1});  // the batch is the second dimension
+    for (std::int64_t n : {3, 4, 9}) {
+        const Tensor x = ramp({n, 2});
+        const Tensor z = rows(x);
+        EXPECT_EQ(z.get({n - 1, 1}), 2 * x.get({n - 1, 1}));
+    }
+    EXPECT_EQ(rows.num_traces(), 1);
+    rows(ramp({9, 3}));
+    EXPECT_EQ(rows.num_traces(), 2);
+}
+
 TEST(Debug, PrintsValuesAndTheIR) {
     auto print = tw::kernel("print", [](Ref x, Ref z) {
         const Tile t = x.load();

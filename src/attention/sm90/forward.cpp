@@ -3,7 +3,6 @@
 
 #include <algorithm>
 #include <cmath>
-#include <limits>
 #include <map>
 #include <mutex>
 #include <tuple>
@@ -77,7 +76,7 @@ ForwardDesc check_forward(const ForwardInputs& inputs) {
     const auto [batch, heads, q_len, dim] = inputs.query.shape;
     const std::int64_t kv_heads = inputs.key.shape[1], kv_len = inputs.key.shape[2];
     const std::int64_t value_dim = inputs.value.shape[3];
-    constexpr std::int64_t kMaxInt = std::numeric_limits<int>::max() / 2;
+    constexpr std::int64_t kMaxInt = 1 << 29;  // sums of two positions stay in an int
     require(batch >= 0 && heads >= 1, "query", "at least one head", heads);
     require(kv_heads >= 1 && heads % kv_heads == 0, "key", "a number of heads that divides query's",
             kv_heads);
@@ -85,11 +84,10 @@ ForwardDesc check_forward(const ForwardInputs& inputs) {
             "a head dimension that is a multiple of 8 up to 256", dim);
     require(value_dim >= 8 && value_dim <= 256 && value_dim % 8 == 0, "value",
             "a head dimension that is a multiple of 8 up to 256", value_dim);
-    require(kv_len >= 1 && kv_len <= kMaxInt, "key", "from 1 to 2^30 rows", kv_len);
-    require(q_len >= 0 && q_len <= kMaxInt, "query", "at most 2^30 rows", q_len);
+    require(kv_len >= 1 && kv_len <= kMaxInt, "key", "from 1 to 2^29 rows", kv_len);
+    require(q_len >= 0 && q_len <= kMaxInt, "query", "at most 2^29 rows", q_len);
     require(batch * heads * ceil_div(q_len, 64) <= kMaxInt, "query",
-            "fewer than 2^30 tiles of 64 rows", batch * heads * ceil_div(q_len, 64));
-    require(std::abs(inputs.diagonal) <= kMaxInt, "diagonal", "at most 2^30", inputs.diagonal);
+            "at most 2^29 tiles of 64 rows", batch * heads * ceil_div(q_len, 64));
     require(std::isfinite(inputs.scale), "scale", "a finite number", inputs.scale);
     check_tensor(inputs.query, "query", {batch, heads, q_len, dim});
     check_tensor(inputs.key, "key", {batch, kv_heads, kv_len, dim});
@@ -104,14 +102,17 @@ ForwardDesc check_forward(const ForwardInputs& inputs) {
     desc.dtype = inputs.dtype;
     desc.query_dim = static_cast<int>(dim);
     desc.value_dim = static_cast<int>(value_dim);
-    desc.causal = inputs.causal;
+    desc.lower_bound = inputs.lower_diagonal.has_value();
+    desc.upper_bound = desc.lower_bound || inputs.upper_diagonal.has_value();
+    // Diagonals outside the rectangle mean what its corners mean.
+    desc.lower_diagonal = std::clamp(inputs.lower_diagonal.value_or(-q_len), -q_len, kv_len);
+    desc.upper_diagonal = std::clamp(inputs.upper_diagonal.value_or(kv_len), -q_len, kv_len);
     desc.positive_scale = inputs.scale > 0;
     desc.batch = batch;
     desc.heads = heads;
     desc.kv_heads = kv_heads;
     desc.q_len = q_len;
     desc.kv_len = kv_len;
-    desc.diagonal = inputs.causal ? inputs.diagonal : 0;
     return desc;
 }
 
@@ -126,17 +127,20 @@ ForwardConfig choose_forward(const ForwardDesc& desc, int multiprocessors) {
     // Three warpgroups read K and V for 192 rows at once and keep the tensor cores busier, but
     // round short problems up to more rows.
     const ForwardConfig two{.warpgroups = 2, .block_n = 128};
-    ForwardConfig three{.warpgroups = 3, .block_n = 80};
+    ForwardConfig three{.warpgroups = 3, .block_n = dim > 96 ? 80 : 96};
     double two_utilisation = 0.93, three_utilisation = 0.963;
     if (dim <= 64) {
-        three = desc.causal ? ForwardConfig{.warpgroups = 3, .block_n = 96, .stages = 3}
-                            : ForwardConfig{.warpgroups = 3, .block_n = 112};
+        three = desc.upper_bound ? ForwardConfig{.warpgroups = 3, .block_n = 96, .stages = 3}
+                                 : ForwardConfig{.warpgroups = 3, .block_n = 112};
         two_utilisation = 0.58, three_utilisation = 0.65;
     } else if (dim <= 96) {
-        three.block_n = 96;
         two_utilisation = 0.76, three_utilisation = 0.78;
-    } else if (desc.causal) {
-        return two;  // 192 x 80 balances worse and gains nothing here
+    }
+    if (desc.lower_bound && dim > 96) return two;
+    if (desc.upper_bound) {
+        // Each row of tiles wastes a part of its last blocks, more so with 192 rows.
+        const std::int64_t long_enough = dim > 96 ? 6144 : 1536;
+        return desc.q_len >= long_enough ? three : two;
     }
     const auto cost = [&](const ForwardConfig& config, double utilisation) {
         const std::int64_t tiles = desc.batch * desc.heads * ceil_div(desc.q_len, config.block_m());
@@ -165,9 +169,12 @@ cuda::CompileRequest generate_forward(const ForwardDesc& desc, const ForwardConf
         {config.block_n, desc.dtype, /*a_in_registers=*/false},  // Q K^T
         {desc.value_dim, desc.dtype, /*a_in_registers=*/true}};  // P V
     cuda::CompileRequest request;
-    request.name =
-        fmt::format("attention_forward_{}_d{}x{}{}_{}x{}.cu", name(desc.dtype), desc.query_dim,
-                    desc.value_dim, desc.causal ? "_causal" : "", config.block_m(), config.block_n);
+    request.name = fmt::format("attention_forward_{}_d{}x{}{}_{}x{}.cu", name(desc.dtype),
+                               desc.query_dim, desc.value_dim,
+                               desc.lower_bound   ? "_window"
+                               : desc.upper_bound ? "_causal"
+                                                  : "",
+                               config.block_m(), config.block_n);
     request.arch = "sm_90a";
     request.spill_limit_bytes = 0;
     request.headers = device_headers();
@@ -184,7 +191,8 @@ namespace tw::attn {{
 using Element = {};
 constexpr int kQueryDim = {};
 constexpr int kValueDim = {};
-constexpr bool kCausal = {};
+constexpr bool kUpperBound = {};
+constexpr bool kLowerBound = {};
 constexpr bool kScaleScores = {};
 constexpr int kWarpgroups = {};
 constexpr int kBlockN = {};
@@ -196,19 +204,27 @@ constexpr int kConsumerRegisters = {};
 }}  // namespace tw::attn
 )",
                      desc.dtype == DType::f16 ? "F16" : "Bf16", desc.query_dim, desc.value_dim,
-                     desc.causal, !desc.positive_scale, config.warpgroups, config.block_n,
-                     config.stages, config.query_buffers, producer_registers, consumer_registers)});
+                     desc.upper_bound, desc.lower_bound, !desc.positive_scale, config.warpgroups,
+                     config.block_n, config.stages, config.query_buffers, producer_registers,
+                     consumer_registers)});
     request.source = "#include \"attention/sm90/forward.cuh\"\n";
     return request;
 }
 
 const cuda::Kernel& load_forward(const ForwardDesc& desc, const ForwardConfig& config, int device) {
-    using Key = std::tuple<DType, int, int, bool, bool, int, int, int, int, int>;
+    using Key = std::tuple<DType, int, int, bool, bool, bool, int, int, int, int, int>;
     static std::mutex mutex;
     static auto* const kKernels = new std::map<Key, cuda::Kernel>;  // loaded until the process ends
-    const Key key{desc.dtype,     desc.query_dim,      desc.value_dim,
-                  desc.causal,    desc.positive_scale, config.warpgroups,
-                  config.block_n, config.stages,       config.query_buffers,
+    const Key key{desc.dtype,
+                  desc.query_dim,
+                  desc.value_dim,
+                  desc.upper_bound,
+                  desc.lower_bound,
+                  desc.positive_scale,
+                  config.warpgroups,
+                  config.block_n,
+                  config.stages,
+                  config.query_buffers,
                   device};
     {
         const std::lock_guard lock(mutex);
@@ -248,18 +264,21 @@ void launch_forward(const ForwardInputs& inputs, const ForwardDesc& desc,
     p.batch_heads = static_cast<int>(batch_heads);
     p.q_tiles = static_cast<int>(q_tiles);
     p.group_heads = 1;
-    p.diagonal = static_cast<int>(desc.diagonal);
+    p.upper_diagonal = static_cast<int>(desc.upper_diagonal);
+    p.lower_diagonal = static_cast<int>(desc.lower_diagonal);
     p.scale_log2 = static_cast<float>(inputs.scale * 1.44269504088896340736);
-    if (desc.causal) {
+    if (desc.upper_bound) {
         const std::int64_t head_bytes = desc.kv_len * (desc.query_dim + desc.value_dim) * 2;
         const std::int64_t group =
             std::max<std::int64_t>(1, kGroupBytes / head_bytes) * p.heads_per_kv_head;
         p.group_heads = static_cast<int>(std::min(group, batch_heads));
-        const std::int64_t longest =
-            std::min(desc.kv_len, q_tiles * config.block_m() + desc.diagonal);
+    }
+    if (desc.upper_bound && !desc.lower_bound) {
+        // Tiles grow by their rows; the first `late` of a head are shorter than the share.
+        const double longest = static_cast<double>(
+            std::min(desc.kv_len, q_tiles * config.block_m() + desc.upper_diagonal));
         const double late =
-            (kLateShare * static_cast<double>(longest) - static_cast<double>(desc.diagonal)) /
-            config.block_m();
+            (kLateShare * longest - static_cast<double>(desc.upper_diagonal)) / config.block_m();
         p.late_q_tiles = static_cast<int>(
             std::clamp<double>(std::floor(late), 0.0, static_cast<double>(q_tiles - 1)));
     }
@@ -268,7 +287,7 @@ void launch_forward(const ForwardInputs& inputs, const ForwardDesc& desc,
     const cuda::TensorMap query = map_of(inputs.query, desc.dtype, config.block_m(), "query");
     const cuda::TensorMap key = map_of(inputs.key, desc.dtype, config.block_n, "key");
     const cuda::TensorMap value = map_of(inputs.value, desc.dtype, config.block_n, "value");
-    if (desc.causal && places > multiprocessors) {
+    if (desc.upper_bound && places > multiprocessors) {
         // Tiles differ in length: CTAs take the next one when they are free.
         p.tickets = reinterpret_cast<unsigned*>(inputs.workspace);
         cuda::driver().check(cuda::driver().cuMemsetD32Async(inputs.workspace, 0, 1, stream),

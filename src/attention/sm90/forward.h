@@ -4,6 +4,7 @@
 
 #include <array>
 #include <cstdint>
+#include <optional>
 #include <string>
 
 #include "cuda/runtime/device.h"
@@ -28,8 +29,8 @@ struct ForwardInputs {
     DeviceTensor out;             ///< (B, H, Lq, Dv), written
     cuda::DeviceAddress lse = 0;  ///< f32 (B, H, Lq) contiguous, written: natural log
     double scale = 1.0;
-    bool causal = false;
-    std::int64_t diagonal = 0;  ///< causal: row q sees keys up to q + diagonal
+    /// Row q sees keys from q + lower to q + upper; causal is an upper diagonal of 0.
+    std::optional<std::int64_t> lower_diagonal, upper_diagonal;
     cuda::DeviceAddress workspace =
         0;  ///< kForwardWorkspaceBytes of scratch for one launch at a time
     cuda::DeviceAddress profile = 0;  ///< 3 u64 per multiprocessor: cycles, start and end ns; or 0
@@ -40,14 +41,16 @@ inline constexpr std::size_t kForwardWorkspaceBytes = 16;
 /// The problem, checked; every quantity that configuration and kernel depend on.
 struct ForwardDesc {
     DType dtype = DType::bf16;
-    int query_dim = 0;  ///< D
-    int value_dim = 0;  ///< Dv
-    bool causal = false;
+    int query_dim = 0;           ///< D
+    int value_dim = 0;           ///< Dv
+    bool upper_bound = false;    ///< keys end at a diagonal (causal)
+    bool lower_bound = false;    ///< and begin at one (window); implies upper_bound
     bool positive_scale = true;  ///< else scores are scaled before the softmax, not in its exponent
-    std::int64_t batch = 0, heads = 0, kv_heads = 0, q_len = 0, kv_len = 0, diagonal = 0;
+    std::int64_t batch = 0, heads = 0, kv_heads = 0, q_len = 0, kv_len = 0;
+    std::int64_t lower_diagonal = 0, upper_diagonal = 0;
 };
 
-/// How the kernel is built: one cubin per (ForwardConfig, dtype, dims, causal, positive_scale).
+/// How the kernel is built: one cubin per (ForwardConfig, dtype, dims, bounds, positive_scale).
 struct ForwardConfig {
     int warpgroups = 2;     ///< consumers of 64 query rows each, 2 or 3
     int block_n = 128;      ///< keys of a block, a multiple of 16

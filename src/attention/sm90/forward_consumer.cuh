@@ -31,8 +31,10 @@ struct Consumer {
     Ring<kStages> key_ring, value_ring;
 
     Tile tile;
-    int row;    ///< first of this thread's two rows; the other is 8 further
-    int block;  ///< key block whose scores are in `scores`
+    int row;         ///< first of this thread's two rows; the other is 8 further
+    int begin, end;  ///< key blocks that this warpgroup visits,
+    int block;       ///< and the one whose scores are in `scores`
+    int skipped;     ///< blocks right of `end` that only other warpgroups visit
     RowState state;
     float scores[kScores];
     float output[kOutputs];
@@ -120,7 +122,7 @@ struct Consumer {
     }
 
     // ---- scores
-    /// Scales where the exponent cannot, and masks keys past the end and past the diagonal.
+    /// Scales where the exponent cannot, and masks keys past the end and the diagonals.
     template <bool kMasked>
     TW_DEVICE void prepare_scores() {
         if constexpr (kScaleScores) {
@@ -130,14 +132,16 @@ struct Consumer {
         if constexpr (kMasked) {
             const int first = block * kBlockN + column;
             int last[2] = {p.kv_len - 1 - first, p.kv_len - 1 - first};
-            if constexpr (kCausal) {
-                last[0] = min(last[0], row + p.diagonal - first);
-                last[1] = min(last[1], row + 8 + p.diagonal - first);
+            if constexpr (kUpperBound) {
+                last[0] = min(last[0], row + p.upper_diagonal - first);
+                last[1] = min(last[1], row + 8 + p.upper_diagonal - first);
             }
+            const int lowest = kLowerBound ? row + p.lower_diagonal - first : 0;
 #pragma unroll
             for (int i = 0; i < kScores; ++i) {
-                const int offset = i / 4 * 8 + i % 2;
-                if (offset > last[i / 2 % 2]) scores[i] = -kInfinity;
+                const int offset = i / 4 * 8 + i % 2, r = i / 2 % 2;
+                const bool dead = offset > last[r] || (kLowerBound && offset < lowest + 8 * r);
+                if (dead) scores[i] = -kInfinity;
             }
         }
     }
@@ -177,12 +181,32 @@ struct Consumer {
         softmax_exact<true, kMasked>(scores, state, scale, unused);
     }
 
+    /// Turns to `tile`: its block range for this warpgroup, past the K of blocks it does not visit.
+    TW_DEVICE void enter_tile() {
+        const int first_row = tile.q_tile * kBlockM;
+        begin = begin_block(first_row, p);
+        end = begin + tile.blocks;
+        skipped = 0;
+        if constexpr (kUpperBound && kWarpgroups > 2) {
+            skipped = end - end_block(first_row + warpgroup * 64 + 63, begin, p);
+            end -= skipped;
+            for (int i = 0; i < skipped; ++i) {
+                ptx::mbarrier_wait(shared.key_full(key_ring.index), key_ring.parity);
+                release_key();
+            }
+        }
+    }
+
     /// The first block of a tile, whose scores have arrived: exact maximum, nothing accumulated
     /// yet.
     TW_DEVICE void first_block() {
         row = tile.q_tile * kBlockM + row_in_tile;
-        block = tile.blocks - 1;
-        if (kCausal || p.kv_len % kBlockN != 0) {
+        block = end - 1;
+        for (int i = 0; i < skipped; ++i) {
+            ptx::mbarrier_wait(shared.value_full(value_ring.index), value_ring.parity);
+            release_value();
+        }
+        if (kUpperBound || p.kv_len % kBlockN != 0) {
             first_softmax<true>();
         } else {
             first_softmax<false>();
@@ -194,7 +218,8 @@ struct Consumer {
     }
 
     /// One more block. Its Q K^T and the P V of the block before it are in flight together, and the
-    /// softmax runs under P V.
+    /// softmax runs under P V. Masked blocks, in which a row may meet its first key, take the exact
+    /// maximum.
     template <bool kMasked>
     TW_DEVICE void next_block() {
         issue_scores();
@@ -204,32 +229,52 @@ struct Consumer {
         --block;
         prepare_scores<kMasked>();
         float sum[2], factor[2];
-        const bool failed = softmax_speculative(scores, state, scale, sum);
-        if (!failed) {
-            state.sum[0] += sum[0];
-            state.sum[1] += sum[1];
-        } else if (sums_are_finite(sum)) {
-            raise_reference(scores, state, scale, sum, factor);
-        } else {
-            recompute_scores(key_ring.index);
-            prepare_scores<kMasked>();
+        bool rescales = true;
+        if constexpr (kMasked) {
             softmax_exact<false, true>(scores, state, scale, factor);
+        } else {
+            rescales = softmax_speculative(scores, state, scale, sum);
+            if (!rescales) {
+                state.sum[0] += sum[0];
+                state.sum[1] += sum[1];
+            } else if (sums_are_finite(sum)) {
+                raise_reference(scores, state, scale, sum, factor);
+            } else {
+                recompute_scores(key_ring.index);
+                prepare_scores<false>();
+                softmax_exact<false, true>(scores, state, scale, factor);
+            }
         }
         release_key();  // not earlier: the repair may read it
         finish_output();
         // NOTE: packing waits for P V. An operand register written while a wgmma is in flight makes
         // ptxas serialise all of them (C7513).
         pack_p();
-        if (failed) multiply_rows(output, factor);
+        if (rescales) multiply_rows(output, factor);
     }
 
-    /// All blocks of a tile but the first; those that cross the diagonal before the others.
+    /// All blocks of a tile but the first: those that cross the upper diagonal, those inside, those
+    /// that cross the lower one.
     TW_DEVICE void other_blocks() {
-        if constexpr (kCausal) {
-            const int unmasked = (tile.q_tile * kBlockM + p.diagonal + 1) / kBlockN;
-            while (block > 0 && block - 1 >= unmasked) next_block<true>();
+        if constexpr (kUpperBound) {
+            // Blocks left of `inside_end` lie below the upper diagonal for every row here, and
+            // every row has met a key before them; blocks from `inside_begin` on lie above the
+            // lower diagonal.
+            const int first_row = tile.q_tile * kBlockM + warpgroup * 64;
+            const int inside_end = max(0, first_row + p.upper_diagonal) / kBlockN;
+            const int inside_begin =
+                kLowerBound ? max(0, first_row + 63 + p.lower_diagonal + kBlockN - 1) / kBlockN : 0;
+            do {
+                while (block > begin && (block > inside_end || block <= inside_begin)) {
+                    next_block<true>();
+                }
+                while (block > begin && block <= inside_end && block > inside_begin) {
+                    next_block<false>();
+                }
+            } while (kLowerBound && block > begin);
+        } else {
+            while (block > begin) next_block<false>();
         }
-        while (block > 0) next_block<false>();
     }
 
     // ---- results
@@ -291,6 +336,7 @@ struct Consumer {
     TW_DEVICE void run() {
         tile = fetch();
         if (tile.q_tile < 0) return;
+        enter_tile();
         issue_scores();
         ptx::wgmma_wait<0>();
         ptx::wgmma_tie(scores);
@@ -310,6 +356,7 @@ struct Consumer {
                     store(done);
                     return;
                 }
+                enter_tile();
                 issue_output();
                 issue_scores();
                 ptx::wgmma_wait<1>();
@@ -323,6 +370,7 @@ struct Consumer {
                 store(done);
                 tile = fetch();
                 if (tile.q_tile < 0) return;
+                enter_tile();
                 issue_scores();
             }
             ptx::wgmma_wait<0>();

@@ -30,6 +30,10 @@ constexpr u32 kSharedBytes = kBarrierOffset + 256;  ///< the host adds 1024 to a
 
 static_assert(kBlockN % 16 == 0 && kBlockN <= 256,
               "P V takes keys in steps of 16, a copy 256 rows");
+// A warpgroup skips blocks that only the others see. It holds a V buffer of the last tile
+// meanwhile.
+static_assert(!kUpperBound || (kBlockM - 64 + kBlockN - 1) / kBlockN <= kStages,
+              "skipping would stall");
 static_assert(kQueryBytes % 1024 == 0 && kBlockPanelBytes % 1024 == 0,
               "the swizzle repeats every 1024");
 
@@ -38,7 +42,7 @@ struct Tile {
     int q_tile;  ///< -1: no more tiles
     int batch;
     int head;    ///< of the queries
-    int blocks;  ///< key blocks to visit, from the last down to 0; at least one
+    int blocks;  ///< key blocks to visit, from right to left; at least one
 };
 
 /// Addresses in shared memory. A "full" barrier says that data arrived, an "empty" one that every
@@ -79,11 +83,16 @@ struct Ring {
     }
 };
 
-/// Key blocks that a tile has to visit: all, or those that reach the diagonal of its last row.
-TW_DEVICE int blocks_of(int q_tile, const ForwardParameters& p) {
+/// Block after the last that rows up to `row` may see, and at least `begin` + 1.
+TW_DEVICE int end_block(int row, int begin, const ForwardParameters& p) {
     int keys = p.kv_len;
-    if constexpr (kCausal) keys = min(keys, (q_tile + 1) * kBlockM + p.diagonal);
-    return max(1, (keys + kBlockN - 1) / kBlockN);
+    if constexpr (kUpperBound) keys = min(keys, row + p.upper_diagonal + 1);
+    return max(begin + 1, (keys + kBlockN - 1) / kBlockN);
+}
+
+/// First block that rows from `row` on may see.
+TW_DEVICE int begin_block(int row, const ForwardParameters& p) {
+    return kLowerBound ? max(0, row + p.lower_diagonal) / kBlockN : 0;
 }
 
 /// The tile at a place of the order. Heads run in groups whose K and V fit in L2, longest tiles
@@ -107,7 +116,8 @@ TW_DEVICE Tile tile_at(int place, const ForwardParameters& p) {
     }
     tile.batch = batch_head / p.heads;
     tile.head = batch_head - tile.batch * p.heads;
-    tile.blocks = blocks_of(tile.q_tile, p);
+    const int first_row = tile.q_tile * kBlockM, begin = begin_block(first_row, p);
+    tile.blocks = end_block(first_row + kBlockM - 1, begin, p) - begin;
     return tile;
 }
 

@@ -14,12 +14,14 @@ struct ForwardParameters {
     int q_len, kv_len;
     int heads;  ///< query heads
     int heads_per_kv_head;
-    int batch_heads;   ///< batch * heads
-    int q_tiles;       ///< tiles of query rows in one head
-    int late_q_tiles;  ///< the first so many tiles of a head, the shortest, run last
-    int group_heads;   ///< heads that run side by side, so that their K and V stay in L2
-    int diagonal;      ///< causal: row q sees keys up to q + diagonal
-    float scale_log2;  ///< softmax scale * log2(e)
+    int batch_heads;     ///< batch * heads
+    int q_tiles;         ///< tiles of query rows in one head
+    int late_q_tiles;    ///< the first so many tiles of a head, the shortest, run last
+    int group_heads;     ///< heads that run side by side, so that their K and V stay in L2
+    int upper_diagonal;  ///< row q sees keys up to q + upper_diagonal, where the kernel has this
+                         ///< bound,
+    int lower_diagonal;  ///< and keys from q + lower_diagonal
+    float scale_log2;    ///< softmax scale * log2(e)
 };
 
 }  // namespace tw::attn

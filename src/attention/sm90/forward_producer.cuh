@@ -76,10 +76,11 @@ struct Producer {
             // latency and, with a second query buffer, that of the next query rows.
             const int draw_at = max(0, tile.blocks - 5), open_at = max(0, tile.blocks - 3);
             Tile next{-1, 0, 0, 0};
+            const int last = begin_block(tile.q_tile * kBlockM, p) + tile.blocks - 1;
             // K runs one block ahead of V, as the consumers do. From right to left: the masked
             // block of a causal tile comes first.
             for (int i = 0; i < tile.blocks; ++i) {
-                const int block = tile.blocks - 1 - i;
+                const int block = last - i;
                 load_key(block, kv_head, tile.batch);
                 if (i > 0) load_value(block + 1, kv_head, tile.batch);
                 if (i == draw_at) place = next_place(place);
@@ -88,7 +89,7 @@ struct Producer {
                     if constexpr (kQueryBuffers == 2) open(next);
                 }
             }
-            load_value(0, kv_head, tile.batch);
+            load_value(last - tile.blocks + 1, kv_head, tile.batch);
             if constexpr (kQueryBuffers == 1) open(next);
             tile = next;
         }
