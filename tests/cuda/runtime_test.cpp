@@ -116,6 +116,7 @@ TEST(Compiler, AFailureCarriesTheWholeLogAndTheKeptSource) {
     const testing_support::OwnCacheFolder folder;
     CompileRequest request = add_one();
     request.source += "\nint first_error = no_such_name;\nint second_error = nor_this;";
+    request.headers = {{"some/folder/config.cuh", "constexpr int kSize = 3;"}};
     const std::string text = message_of<InternalError>([&] { compile(request); });
     EXPECT_NE(text.find("no_such_name"), std::string::npos) << text;
     EXPECT_NE(text.find("nor_this"), std::string::npos);
@@ -124,6 +125,8 @@ TEST(Compiler, AFailureCarriesTheWholeLogAndTheKeptSource) {
     std::ifstream file(kept);
     const std::string source{std::istreambuf_iterator<char>(file), {}};
     EXPECT_NE(source.find("add_one"), std::string::npos) << kept;
+    EXPECT_TRUE(fs::exists(kept.parent_path() / "some/folder/config.cuh"));
+    EXPECT_TRUE(fs::exists(kept.parent_path() / "log.txt"));
 }
 
 TEST(Compiler, SpillsBeyondTheLimitAreAnError) {

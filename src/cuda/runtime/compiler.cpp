@@ -90,20 +90,28 @@ const Nvrtc& nvrtc_or_throw() {
     return nvrtc;
 }
 
-/// Sources of failed compilations stay for a look; returns where, or why not.
+/// What did not compile stays for a look: the source, the headers that came with it, and the log,
+/// in a folder of their own. Returns where the source is, or why it is not.
 std::string keep_source(const CompileRequest& request, std::string_view log) {
-    const std::filesystem::path folder = kernel_cache_folder() / "failed";
-    const std::filesystem::path path =
-        folder / fmt::format("{}-{}", content_hash(request.source).substr(0, 12), request.name);
-    std::error_code error;
-    std::filesystem::create_directories(folder, error);
-    std::ofstream file(path);
-    file << "// compiled for " << request.arch << "; the log:\n/*\n"
-         << log << "*/\n"
-         << request.source;
-    file.close();
-    return file.fail() ? fmt::format("not kept: {} cannot be written", path.string())
-                       : path.string();
+    namespace fs = std::filesystem;
+    std::string everything = request.source + request.arch;
+    for (const Header& header : request.headers) everything += header.text;
+    const fs::path folder =
+        kernel_cache_folder() / "failed" / content_hash(everything).substr(0, 12);
+    bool kept = true;
+    const auto write = [&](const fs::path& name, std::string_view text) {
+        std::error_code error;
+        fs::create_directories((folder / name).parent_path(), error);
+        std::ofstream file(folder / name);
+        file << text;
+        file.close();
+        kept = kept && !file.fail();
+    };
+    write(request.name, request.source);
+    write("log.txt", log);
+    for (const Header& header : request.headers) write(header.name, header.text);
+    const std::string path = (folder / request.name).string();
+    return kept ? path : fmt::format("not kept: {} cannot be written", path);
 }
 
 [[noreturn]] void fail(const CompileRequest& request, std::string_view reason,
