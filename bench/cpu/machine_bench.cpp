@@ -203,6 +203,8 @@ const int kRegistered = [] {
         benchmark::RegisterBenchmark(causal ? "attention/causal" : "attention/full",
                                      [causal](benchmark::State& s) { bench_attention(s, causal); })
             ->ArgNames({"s", "d", "block_q", "block_k"})
+            ->Args({1024, 64, 64, 128})
+            ->Args({1024, 128, 64, 128})
             ->Args({4096, 64, 64, 128})
             ->Args({4096, 128, 64, 128})
             ->Args({4096, 64, 256, 128})
@@ -211,6 +213,7 @@ const int kRegistered = [] {
     }
     benchmark::RegisterBenchmark("matmul", bench_matmul)
         ->ArgNames({"n", "bm", "bn", "bk"})
+        ->Args({512, 128, 256, 256})
         ->Args({1024, 128, 256, 256})
         ->Args({2048, 128, 256, 256})
         ->Unit(benchmark::kMillisecond);

@@ -182,18 +182,20 @@ class MemoryAssignment {
             writer = i;
         }
         if (!written) return false;
+        bool direct = false;  // read by name, not as the copy behind a view
         for (std::size_t i = 0; i < chain->ops.size(); ++i) {
             const StripOp& op = chain->ops[i];
             for (std::size_t k = 0; k < static_cast<std::size_t>(op.num_inputs); ++k) {
                 StripSource source = op.in[k];
                 if (source.home != Home::buffer || source.index != in) continue;
+                direct = true;
                 const bool same_size = size_of(source.dtype) == size_of(written->dtype);
                 source.index = out;
                 source.dtype = written->dtype;
                 if (!same_size || !(source == *written) || i > writer) return false;
             }
         }
-        return program_.buffers[in].bytes == program_.buffers[out].bytes;
+        return direct && program_.buffers[in].bytes == program_.buffers[out].bytes;
     }
 
     std::uint32_t root(std::uint32_t buffer) const {

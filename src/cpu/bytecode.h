@@ -16,6 +16,9 @@ namespace tilewright::cpu {
 /// Lanes of a panel: the unit in which tiles are stored and computed.
 inline constexpr std::int64_t kPanelLanes = 64;
 
+/// Elements of a strip: 16 rows of a panel, so that a chain's temporaries stay in the L1 cache.
+inline constexpr std::int64_t kStripElements = 16 * kPanelLanes;
+
 /// What an operand's address is relative to.
 enum class Home : std::uint8_t {
     none,
@@ -41,6 +44,7 @@ struct Tile {
     std::int64_t panel_stride = 0;
     /// home == view: which axis of the view this axis walks along, -1 for a broadcast one.
     std::array<int, ir::kMaxTileRank> view_axis{-1, -1, -1, -1};
+    int unit_axis = -1;  ///< home == view: the axis of the view that is sure to have stride 1
 };
 
 /// An operand of a strip: a Tile seen as panels x rows x lanes.
@@ -52,7 +56,8 @@ struct StripSource {
     std::int64_t panel_stride = 0;
     std::int64_t row_stride = 0;
     std::int64_t lane_stride = 0;
-    int view_row_axis = -1;  ///< home == view: the row stride is that of this axis of the view
+    /// home == view: the row stride is that of this axis of the view; -1: every row is the same.
+    int view_row_axis = -1;
 
     bool operator==(const StripSource&) const = default;
 };
@@ -101,7 +106,19 @@ struct LoopNext {
 };
 
 /// A run of operations done by one kernel (Superinstructions in simd/kernels.h).
-enum class Super : std::uint8_t { none, exp2_sum, mul_sub_mul };
+enum class Super : std::uint8_t { none, exp2_sum, mul_sub_mul, affine_select };
+
+/// constant + sum of coefficient * scalar + row * r + lane * l, over the elements of a space.
+struct Affine {
+    struct Term {
+        std::uint32_t slot = 0;
+        DType dtype = DType::i64;
+        std::int64_t coefficient = 1;
+    };
+    std::vector<Term> terms;
+    std::int64_t constant = 0;
+    std::int64_t row = 0, lane = 0;
+};
 
 /// One operation of a strip chain.
 struct StripOp {
@@ -117,6 +134,7 @@ struct StripOp {
     Super super = Super::none;
     std::uint64_t identity = 0;  ///< reductions: element bits the result starts from
     std::array<double, 4> immediate{};
+    Affine affine;        ///< affine superinstructions: it becomes the first three immediates
     bool padded = false;  ///< all tile operands and the result have padded rows
 
     std::string_view name() const {
@@ -125,6 +143,8 @@ struct StripOp {
                 return "exp2_sum";
             case Super::mul_sub_mul:
                 return "mul_sub_mul";
+            case Super::affine_select:
+                return "affine_select";
             case Super::none:
                 break;
         }
@@ -286,6 +306,7 @@ class Program {
     std::set<std::uint32_t> constant_slots;
     std::vector<Buffer> buffers;
     std::vector<std::byte> constants;
+    std::set<std::uint32_t> iotas;  ///< offsets in `constants` of 0, 1, 2, ...
     std::uint32_t num_views = 0;
     std::int64_t arena_bytes = 0;   ///< tile buffers, scratch and strip temporaries
     std::int64_t strip_offset = 0;  ///< strip temporaries in the arena,

@@ -172,6 +172,7 @@ class Localiser {
                        const StripSource& local) {
         chain.ops[from].out = local;
         for (std::size_t i = from + 1; i < chain.ops.size(); ++i) {
+            if (chain.ops[i].out == made) chain.ops[i].out = local;
             for (StripSource& in : chain.ops[i].in) {
                 if (in.home == made.home && in.index == made.index) in = local;
             }

@@ -3,17 +3,19 @@
 #include <cstring>
 
 #include "cpu/execute.h"
+#include "ir/evaluate.h"
 
 namespace tilewright::cpu {
 namespace {
 
 /// A StripSource with its address and strides filled in.
 struct Resolved {
-    std::byte* data = nullptr;
-    std::int64_t panel_bytes = 0;
-    std::int64_t row_bytes = 0;  ///< from one strip to the next, per row
-    std::int64_t row_stride = 0;
-    std::int64_t lane_stride = 0;
+    // No initialisers: a chain makes a table of these each time it runs.
+    std::byte* data;
+    std::int64_t panel_bytes;
+    std::int64_t row_bytes;  ///< from one strip to the next, per row
+    std::int64_t row_stride;
+    std::int64_t lane_stride;
 
     std::byte* at(std::int64_t panel, std::int64_t row) const {
         return data + panel * panel_bytes + row * row_bytes;
@@ -41,11 +43,31 @@ void fill(std::byte* data, std::int64_t count, int element, std::uint64_t bits) 
     }
 }
 
+std::int64_t base_of(const Frame& frame, const Affine& affine) {
+    std::int64_t base = affine.constant;
+    for (const Affine::Term& term : affine.terms) {
+        const std::uint64_t bits = ir::read_element(term.dtype, frame.slots + term.slot);
+        base += term.coefficient * static_cast<std::int64_t>(bits);
+    }
+    return base;
+}
+
+/// Sets the form's immediates for one strip; true when it is >= 0 all over the strip.
+bool set_affine(Strip& strip, const Affine& affine, std::int64_t base) {
+    strip.immediate[0] = static_cast<double>(base);
+    strip.immediate[1] = static_cast<double>(affine.row);
+    strip.immediate[2] = static_cast<double>(affine.lane);
+    const std::int64_t lowest = base + std::min<std::int64_t>(0, affine.row * (strip.rows - 1)) +
+                                std::min<std::int64_t>(0, affine.lane * (strip.lanes - 1));
+    return lowest >= 0;
+}
+
 }  // namespace
 
 void execute(Frame& frame, const Chain& chain) {
     std::array<std::array<Resolved, 4>, Chain::kMaxOps> inputs;
     std::array<Resolved, Chain::kMaxOps> outputs, sums;
+    std::array<std::int64_t, Chain::kMaxOps> bases;
     const std::size_t num_ops = chain.ops.size();
     for (std::size_t i = 0; i < num_ops; ++i) {
         const StripOp& op = chain.ops[i];
@@ -53,6 +75,8 @@ void execute(Frame& frame, const Chain& chain) {
             inputs[i][k] = resolve_source(frame, op.in[k]);
         }
         outputs[i] = resolve_source(frame, op.out);
+        if (op.super == Super::affine_select) bases[i] = base_of(frame, op.affine);
+        sums[i].data = nullptr;
         if (op.sum.home != Home::none) sums[i] = resolve_source(frame, op.sum);
         if (op.kind == StripOp::Kind::reduce_lanes) {
             fill(outputs[i].data, chain.rows, size_of(op.out.dtype), op.identity);
@@ -83,6 +107,13 @@ void execute(Frame& frame, const Chain& chain) {
                 strip.padded = op.padded;
                 strip.accumulator = sums[i].data ? sums[i].at(panel, 0) : nullptr;
                 std::copy(op.immediate.begin(), op.immediate.end(), strip.immediate);
+                if (op.super == Super::affine_select) {
+                    const std::int64_t base =
+                        bases[i] + row * op.affine.row + first * op.affine.lane;
+                    // Nothing is masked in most strips: then there is nothing to do in place.
+                    const bool all = set_affine(strip, op.affine, base);
+                    if (all && strip.out == strip.in[0].data) continue;
+                }
                 op.function(strip);
             }
         }

@@ -114,6 +114,10 @@ class LaneAssignment {
         for (std::uint32_t id = 0; id < result.size(); ++id) {
             if (!function_.is_ref(Value{id})) result[id].axis = lane_[id];
         }
+        for (const Component& component : components_) {
+            const std::int64_t width = panel_width(component);
+            for (const std::uint32_t id : component.values) result[id].width = width;
+        }
         return result;
     }
 
@@ -186,6 +190,7 @@ class LaneAssignment {
                 return;
             }
             case Op::dot:
+                made_by_dot_.insert(instruction.result());
                 if (operands.size() > 2) link(operands[2], instruction.result());
                 priced_.push_back({&instruction, weight});
                 return;
@@ -285,6 +290,22 @@ class LaneAssignment {
             if (shape(from)[a[i]] != shape(to)[b[i]]) return;
         }
         for (std::size_t i = 0; i < a.size(); ++i) link(from, a[i], to, b[i]);
+    }
+
+    /// Panels of 64 lanes, as dots want them; wider ones where rows are few, so that a strip still
+    /// holds enough elements to be worth its dispatch.
+    std::int64_t panel_width(const Component& component) const {
+        std::int64_t rows = 1;
+        for (const std::uint32_t id : component.values) {
+            const auto& users = users_[id];
+            const bool multiplied = std::any_of(
+                users.begin(), users.end(), [](const auto* user) { return user->op == Op::dot; });
+            if (multiplied || made_by_dot_.contains(Value{id})) return kPanelLanes;
+            const Shape& dims = shape(Value{id});
+            rows = std::max(rows, dims.size() / std::max<std::int64_t>(dims[lane_[id]], 1));
+        }
+        const std::int64_t panels = kStripElements / (rows * kPanelLanes);
+        return kPanelLanes * std::max<std::int64_t>(panels, 1);
     }
 
     // ---- Costs.
@@ -459,7 +480,8 @@ class LaneAssignment {
     UnionFind axes_, values_;
     std::vector<int> lane_;
     std::vector<double> weight_of_;  ///< how often the definition runs
-    std::set<Value> lazy_;           ///< loads that only dots read: no layout of their own
+    std::set<Value> made_by_dot_;
+    std::set<Value> lazy_;  ///< loads that only dots read: no layout of their own
     std::map<Value, std::int64_t> constants_;
     std::vector<Priced> priced_;
     std::vector<Component> components_;

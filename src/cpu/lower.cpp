@@ -22,7 +22,8 @@ Lowering::Lowering(const ir::Function& function, Program& program)
       program_(program),
       lanes_(assign_lanes(function)),
       places_(function.num_values()),
-      users_(users_of(function)) {
+      users_(users_of(function)),
+      varies_(function.num_values()) {
     ir::walk(function.body, [&](const ir::Instruction& instruction) {
         const bool writes = ir::is_access(instruction.op) && instruction.op != Op::load;
         if (writes) written_.insert(instruction.operands[0]);
@@ -62,6 +63,9 @@ void Lowering::lower_block(const ir::Block& block) {
 }
 
 void Lowering::lower(const ir::Instruction& instruction) {
+    bool varies = instruction.op == Op::program_id;
+    for (const Value operand : instruction.operands) varies = varies || varies_[operand.id];
+    for (const Value result : instruction.results) varies_[result.id] = varies;
     switch (instruction.op) {
         case Op::constant:
             return lower_constant(instruction);
@@ -226,6 +230,9 @@ void Lowering::lower_for(const ir::Instruction& instruction) {
     const ir::Block& body = instruction.blocks[0];
     const std::vector<Value> init(instruction.operands.begin() + 3, instruction.operands.end());
     const std::vector<Value> arguments(body.arguments.begin() + 1, body.arguments.end());
+    if (varies_[instruction.operands[0].id] || varies_[instruction.operands[1].id]) {
+        program_.uneven = true;
+    }
     Node node;
     node.kind = Node::Kind::for_loop;
     node.iv = new_slot();

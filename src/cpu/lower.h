@@ -118,8 +118,8 @@ class Lowering {
     std::vector<LaneChoice> lanes_;
     std::vector<Place> places_;
     std::vector<std::vector<const ir::Instruction*>> users_;
-    std::set<ir::Value> written_;      ///< Refs that some instruction stores to
-    std::vector<int> view_unit_axis_;  ///< per view: the axis that is sure to have stride 1, or -1
+    std::vector<bool> varies_;     ///< scalars that depend on the program of the grid
+    std::set<ir::Value> written_;  ///< Refs that some instruction stores to
     std::map<std::pair<std::uint32_t, int>, Tile> packed_;  ///< views copied to lane layouts
     std::map<std::uint32_t, std::uint32_t> refs_;           ///< value id -> Program::refs
     std::map<std::pair<int, std::uint64_t>, std::uint32_t> constant_slots_;

@@ -59,39 +59,49 @@ Tile Lowering::mask_tile(Value mask, const ir::Shape& shape) {
     return result;
 }
 
-/// A load that only dots read is left where it is, when nothing stores to the array.
+/// A load is left where it is when nothing stores to the array and its readers can work there:
+/// dots, and strips whose lanes lie along the array's rows.
 bool Lowering::lower_view(const ir::Instruction& instruction) {
     const auto& attributes = instruction.get<ir::AccessAttributes>();
     const Value result = instruction.result();
     const ir::Type& type = function_.type(result);
-    if (attributes.has_mask || !feeds_only_dots(users_[result.id], result)) return false;
+    if (attributes.has_mask || type.is_scalar() || type.dtype == DType::boolean) return false;
     if (ir::may_write(function_, written_, instruction.operands[0])) return false;
+    for (const ir::Index& index : attributes.indices) {
+        if (index.kind == ir::Index::Kind::tile) return false;
+    }
+    const int contiguous = contiguous_axis(attributes, type.shape);
+    const bool dots_only = feeds_only_dots(users_[result.id], result);
     LoadView load;
+    load.unit_axis = contiguous;
+    if (dots_only && (type.dtype == DType::f32 || type.dtype == DType::f64)) {
+        load.unit_axis = -1;
+        for (const ir::Instruction* dot : users_[result.id]) {
+            const ir::Shape& shape = function_.type(dot->result()).shape;
+            const int lane = is_vector(shape) ? long_axis(shape) : lanes_[dot->result().id].axis;
+            const DotRoles roles = dot_roles(function_, *dot, lane);
+            if (roles.vector != result || roles.vector_axis != contiguous) continue;
+            load.unit_axis = contiguous;
+            load.packs_far_rows = shape.size() / std::max<std::int64_t>(shape[lane], 1) >= 32;
+        }
+    } else if (!dots_only) {
+        const int lane = is_vector(type.shape) ? long_axis(type.shape) : lanes_[result.id].axis;
+        if (contiguous < 0 || lane != contiguous) return false;
+    }
     load.access = lower_access(instruction, type.shape);
-    if (load.access.gathers) return false;
     if (attributes.has_other) {
         load.other = tile(instruction.operands[1 + attributes.indices.size()]);
         load.other.shape = type.shape;
     }
-    const int contiguous = contiguous_axis(attributes, type.shape);
-    for (const ir::Instruction* dot : users_[result.id]) {
-        const ir::Shape& shape = function_.type(dot->result()).shape;
-        const int lane = is_vector(shape) ? long_axis(shape) : lanes_[dot->result().id].axis;
-        const DotRoles roles = dot_roles(function_, *dot, lane);
-        if (roles.vector != result || roles.vector_axis != contiguous) continue;
-        load.unit_axis = contiguous;
-        load.packs_far_rows = shape.size() / std::max<std::int64_t>(shape[lane], 1) >= 32;
-    }
-    const LaneChoice choice{std::max(load.unit_axis, 0), kPanelLanes};
-    load.copy = new_tile(type.dtype, type.shape, choice);
-    if (load.unit_axis < 0) set_dense(load.copy, type.shape);
+    load.copy = new_tile(type.dtype, type.shape, {std::max(load.unit_axis, 0), kPanelLanes});
+    if (!load.packs_far_rows) set_dense(load.copy, type.shape);
     load.view = program_.num_views++;
-    view_unit_axis_.push_back(load.unit_axis);
     Tile view;
     view.home = Home::view;
     view.index = load.view;
     view.dtype = type.dtype;
     view.shape = type.shape;
+    view.unit_axis = load.unit_axis;
     for (int axis = 0; axis < type.shape.rank(); ++axis) {
         view.view_axis[static_cast<std::size_t>(axis)] = axis;
     }

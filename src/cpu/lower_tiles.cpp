@@ -68,8 +68,23 @@ std::optional<StripSource> as_source(const Tile& tile, const Space& space) {
     const auto stride = [&](int axis) {
         return tile.shape[axis] == 1 ? 0 : tile.stride[static_cast<std::size_t>(axis)];
     };
-    if (tile.home == Home::view) return std::nullopt;
     const int lane = space.lane_axis;
+    if (tile.home == Home::view) {
+        // At run time the lanes are sure to lie side by side along this axis only.
+        if (tile.unit_axis < 0 || space.shape.rank() == 0) return std::nullopt;
+        const int walked = tile.view_axis[static_cast<std::size_t>(lane)];
+        if (space.lanes() > 1 && walked >= 0) {
+            if (walked != tile.unit_axis) return std::nullopt;
+            result.lane_stride = 1;
+            result.panel_stride = space.width;
+        }
+        for (int axis = 0; axis < space.shape.rank(); ++axis) {
+            if (axis == lane || space.shape[axis] == 1) continue;
+            if (space.rows() != space.shape[axis]) return std::nullopt;
+            result.view_row_axis = tile.view_axis[static_cast<std::size_t>(axis)];
+        }
+        return result;
+    }
     if (space.lanes() > 1 && space.shape.rank() > 0) {
         if (tile.lane_axis == lane) {
             if (tile.width != space.width && space.lanes() > std::min(tile.width, space.width)) {
@@ -103,7 +118,7 @@ std::optional<StripSource> as_source(const Tile& tile, const Space& space) {
 
 Space Lowering::space_of(Value value) const {
     const ir::Shape& shape = function_.type(value).shape;
-    if (is_vector(shape)) return {shape, long_axis(shape), kPanelLanes};
+    if (is_vector(shape)) return {shape, long_axis(shape), kStripElements};
     return {shape, lanes_[value.id].axis, lanes_[value.id].width};
 }
 
@@ -201,6 +216,7 @@ void Lowering::lower_iota(const ir::Instruction& instruction) {
     Tile result;
     result.home = Home::constant;
     result.index = static_cast<std::uint32_t>(start);
+    program_.iotas.insert(result.index);
     result.dtype = type.dtype;
     result.shape = type.shape;
     result.stride[static_cast<std::size_t>(axis)] = extent == 1 ? 0 : 1;
@@ -483,8 +499,7 @@ void Lowering::lower_scan(const ir::Instruction& instruction) {
 /// plainly one after the other.
 Tile Lowering::vector_operand(const Tile& operand, int at_depth, std::int64_t width) {
     if (operand.home == Home::view) {
-        const int unit = view_unit_axis_[operand.index];
-        if (unit >= 0 && operand.view_axis[2] == unit) return operand;
+        if (operand.unit_axis >= 0 && operand.view_axis[2] == operand.unit_axis) return operand;
         // Several dots may want the same copy.
         const auto [found, inserted] =
             packed_.try_emplace({operand.index, operand.view_axis[2]}, Tile{});

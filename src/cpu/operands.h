@@ -59,6 +59,7 @@ void visit_operands(InstructionType& instruction, Visitor&& visit) {
             for (std::size_t i = 0; i < static_cast<std::size_t>(op.num_inputs); ++i) {
                 on(op.in[i], Use::read);
             }
+            for (auto& term : op.affine.terms) detail::visit_slot(term.slot, Use::read, visit);
         }
         for (auto& op : instruction.ops) {
             on(op.out, Use::write);

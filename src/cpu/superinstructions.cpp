@@ -4,6 +4,7 @@
 #include <bit>
 #include <map>
 
+#include "cpu/affine.h"
 #include "cpu/operands.h"
 #include "ir/evaluate.h"
 
@@ -18,6 +19,9 @@ class Selector {
 
     void run() {
         for (Chain* chain : chains_) {
+            for (std::size_t i = 0; i < chain->ops.size(); ++i) {
+                if (chain->ops[i].op == Op::select) affine_select(*chain, i);
+            }
             for (std::size_t i = 0; i < chain->ops.size(); ++i) {
                 if (chain->ops[i].out.dtype != DType::f32) continue;
                 if (chain->ops[i].op == Op::exp2) exp2_sum(*chain, i);
@@ -146,6 +150,73 @@ class Selector {
         }
     }
 
+    /// The comparison that makes `source`, as a form that is >= 0 where it holds.
+    std::optional<Affine> condition(const StripOp& op) const {
+        const auto a = affine_form(op.in[0], makers_, program_);
+        const auto b = affine_form(op.in[1], makers_, program_);
+        if (!a || !b) return {};
+        const Affine one{{}, 1, 0, 0};
+        switch (op.op) {
+            case Op::ge:
+                return combined(*a, *b, -1);
+            case Op::gt:
+                return combined(combined(*a, *b, -1), one, -1);
+            case Op::le:
+                return combined(*b, *a, -1);
+            case Op::lt:
+                return combined(combined(*b, *a, -1), one, -1);
+            default:
+                return {};
+        }
+    }
+
+    /// Gathers the comparisons whose conjunction makes `source`; false if there is anything else.
+    bool conjunction(Chain& chain, const StripSource& source, std::vector<StripOp*>& parts,
+                     std::vector<Affine>& forms) {
+        StripOp* op = sole_maker(chain, source);
+        if (!op || op->super != Super::none) return false;
+        if (op->op == Op::bitwise_and) {
+            parts.push_back(op);
+            return conjunction(chain, op->in[0], parts, forms) &&
+                   conjunction(chain, op->in[1], parts, forms);
+        }
+        const auto form = condition(*op);
+        if (!form) return false;
+        parts.push_back(op);
+        forms.push_back(*form);
+        return true;
+    }
+
+    /// select(affine comparison, x, constant): one superinstruction per comparison.
+    void affine_select(Chain& chain, std::size_t at) {
+        const StripOp select = chain.ops[at];
+        const auto value = constant(select.in[2]);
+        if (!program_.kernels->super.affine_select || !value || !is_tile(select.in[1])) return;
+        std::vector<StripOp*> parts;
+        std::vector<Affine> forms;
+        if (!conjunction(chain, select.in[0], parts, forms)) return;
+        if (chain.ops.size() + forms.size() > Chain::kMaxOps) return;
+        for (StripOp* part : parts) drop(*part);
+        --reads_[select.in[0].index];
+        std::vector<StripOp> replacement;
+        for (Affine& form : forms) {
+            StripOp op = select;
+            op.super = Super::affine_select;
+            op.function = program_.kernels->super.affine_select;
+            op.in = {replacement.empty() ? select.in[1] : select.out, {}, {}, {}};
+            op.num_inputs = 1;
+            op.immediate[3] = *value;
+            op.affine = std::move(form);
+            replacement.push_back(std::move(op));
+        }
+        if (select.out.home == Home::buffer) {
+            reads_[select.out.index] += static_cast<int>(forms.size()) - 1;
+        }
+        chain.ops[at] = replacement[0];
+        chain.ops.insert(chain.ops.begin() + static_cast<std::ptrdiff_t>(at) + 1,
+                         replacement.begin() + 1, replacement.end());
+    }
+
     /// p * (dp - delta).
     void mul_sub_mul(Chain& chain, std::size_t at) {
         StripOp& mul = chain.ops[at];
@@ -172,8 +243,8 @@ class Selector {
 
     const Program& program_;
     std::vector<Chain*> chains_;
-    std::map<std::uint32_t, int> reads_;       ///< per buffer
-    std::map<std::uint32_t, StripOp> makers_;  ///< per buffer, as before any replacement
+    std::map<std::uint32_t, int> reads_;  ///< per buffer
+    Makers makers_;                       ///< as before any replacement
 };
 
 }  // namespace

@@ -336,6 +336,83 @@ TEST(Machine, ScratchIsPrivateToAProgram) {
     test.check();
 }
 
+/// Causal attention over `length` keys of which the last block may be cut short.
+void build_attention(Agreement& test, DType dtype, std::int64_t length) {
+    constexpr std::int64_t kBlock = 64, kKeys = 32, kDim = 24;
+    Kernel& k = test.k;
+    ir::Builder& b = k.b;
+    const Value query = test.array(dtype, {length, kDim}), key = test.array(dtype, {length, kDim}),
+                value = test.array(dtype, {length, kDim}),
+                out = test.array(DType::f32, {length, kDim});
+    const Value first = b.binary(Op::mul, b.program_id(0), k.index(kBlock));
+    const std::vector rows{IndexOperand::slice(first, kBlock), k.slice(0, kDim)};
+    const Value q = k.load(query, rows);
+    const Shape scores{kBlock, kKeys}, outs{kBlock, kDim}, stats{kBlock};
+    const auto splat = [&](const Shape& shape, double x) {
+        return b.constant({DType::f32, shape}, x);
+    };
+    const auto column = [&](Value v, const Shape& shape) {
+        return b.broadcast(b.expand_dims(v, 1), shape);
+    };
+    const auto positions = [&](Value start, std::int64_t count) {
+        const Value base = b.broadcast(b.cast(start, DType::i32), {count});
+        return b.binary(Op::add, base, b.iota({DType::i32, {count}}, 0));
+    };
+    const Value init[] = {splat(stats, -1e30), splat(stats, 0), splat(outs, 0)};
+    const Value end = b.binary(Op::add, first, k.index(kBlock));
+    const auto state = b.for_loop(
+        k.index(0), end, k.index(kKeys), init, [&](Value start, std::span<const Value> c) {
+            const std::vector block{IndexOperand::slice(start, kKeys), k.slice(0, kDim)};
+            const Value score = b.dot(q, k.load(key, block), {}, {false, true});
+            const Value at = b.broadcast(b.expand_dims(positions(start, kKeys), 0), scores);
+            const Value below = b.binary(Op::ge, column(positions(first, kBlock), scores), at);
+            const Value inside = b.binary(Op::lt, at, b.constant_int({DType::i32, scores}, length));
+            const Value masked =
+                b.select(b.binary(Op::bitwise_and, below, inside), score, splat(scores, -INFINITY));
+            const Value high = b.binary(Op::max, c[0], b.reduce(Reduction::max, masked, 1));
+            const Value p = b.unary(Op::exp2, b.binary(Op::sub, masked, column(high, scores)));
+            const Value alpha = b.unary(Op::exp2, b.binary(Op::sub, c[0], high));
+            const Value sum = b.fma(c[1], alpha, b.reduce(Reduction::sum, p, 1));
+            const Value scaled = b.binary(Op::mul, c[2], column(alpha, outs));
+            return std::vector{high, sum, b.dot(b.cast(p, dtype), k.load(value, block), scaled)};
+        });
+    k.store(out, rows, b.binary(Op::div, state[2], column(state[1], outs)));
+}
+
+TEST(Machine, AttentionKeepsQueriesInLanesAndKeysInPlace) {
+    Agreement test({3});
+    build_attention(test, DType::f32, 150);
+    test.check(2e-5);
+    const std::string listing = to_string(*compile(test.k.function));
+    EXPECT_NE(listing.find("= view r1"), std::string::npos) << listing;
+    EXPECT_EQ(listing.find("= load"), std::string::npos) << listing;
+    EXPECT_NE(listing.find("affine_select"), std::string::npos) << listing;
+    EXPECT_NE(listing.find("exp2_sum"), std::string::npos) << listing;
+    Agreement narrow({3});
+    build_attention(narrow, DType::bf16, 150);
+    narrow.check(2e-2);
+}
+
+TEST(Machine, StripsReadRowsOfArraysInPlace) {
+    for (const std::int64_t n : {70, 1000, 2100}) {
+        Agreement test({2});
+        Kernel& k = test.k;
+        ir::Builder& b = k.b;
+        const Value x = test.array(DType::f32, {7, n}), bias = test.array(DType::f32, {n}),
+                    y = test.array(DType::f32, {7, n});
+        const Value row = b.binary(Op::mul, b.program_id(0), k.index(4));
+        const std::vector rows{IndexOperand::slice(row, 4), k.slice(0, n)};
+        const Shape shape{4, n};
+        const Value tile = k.load(x, rows);
+        const Value shift = b.broadcast(b.expand_dims(k.load(bias, {k.slice(0, n)}), 0), shape);
+        const Value moved = b.binary(Op::add, tile, shift);
+        const Value total = b.reduce(Reduction::sum, b.binary(Op::mul, moved, tile), 1);
+        k.store(y, rows, b.binary(Op::mul, moved, b.broadcast(b.expand_dims(total, 1), shape)));
+        test.check(1e-4);
+        EXPECT_EQ(to_string(*compile(k.function)).find("= load"), std::string::npos);
+    }
+}
+
 TEST(Machine, RefusesWrongArguments) {
     Kernel k("kernel", {2});
     k.ref("x", DType::f32, {4});

@@ -1,0 +1,99 @@
+// Finds integer operands of strips that are affine in the row and the lane.
+#include "cpu/affine.h"
+
+#include "ir/evaluate.h"
+
+namespace tilewright::cpu {
+namespace {
+
+using ir::Op;
+
+constexpr int kMaxDepth = 16;
+
+std::optional<std::int64_t> constant_of(const StripSource& source, const Program& program) {
+    if (source.home != Home::slot || !program.constant_slots.contains(source.index)) return {};
+    const std::uint64_t bits = ir::read_element(source.dtype, &program.initial_slots[source.index]);
+    return static_cast<std::int64_t>(bits);
+}
+
+std::optional<Affine> find(const StripSource& source, const Makers& makers, const Program& program,
+                           int depth);
+
+std::optional<Affine> of_op(const StripOp& op, const Makers& makers, const Program& program,
+                            int depth) {
+    const auto operand = [&](std::size_t i) { return find(op.in[i], makers, program, depth); };
+    switch (op.op) {
+        case Op::add:
+        case Op::sub: {
+            const auto a = operand(0), b = operand(1);
+            if (!a || !b) return {};
+            return combined(*a, *b, op.op == Op::add ? 1 : -1);
+        }
+        case Op::mul:
+            for (const std::size_t side : {0U, 1U}) {
+                const auto factor = constant_of(op.in[side], program);
+                if (!factor) continue;
+                const auto other = operand(1 - side);
+                if (!other) return {};
+                return combined({}, *other, *factor);
+            }
+            return {};
+        case Op::cast:
+            return is_integer(op.in[0].dtype) ? operand(0) : std::nullopt;
+        default:
+            return {};
+    }
+}
+
+std::optional<Affine> find(const StripSource& source, const Makers& makers, const Program& program,
+                           int depth) {
+    if (depth == 0 || !is_integer(source.dtype)) return {};
+    Affine result;
+    if (const auto constant = constant_of(source, program)) {
+        result.constant = *constant;
+        return result;
+    }
+    if (source.home == Home::slot) {
+        result.terms.push_back({source.index, source.dtype, 1});
+        return result;
+    }
+    if (source.home == Home::constant && program.iotas.contains(source.index)) {
+        result.constant = source.offset;
+        result.row = source.row_stride;
+        result.lane = source.lane_stride;
+        return result;
+    }
+    const auto found = makers.find(source.index);
+    if (source.home != Home::buffer || found == makers.end()) return {};
+    const StripOp& op = found->second;
+    if (op.kind != StripOp::Kind::map || op.super != Super::none) return {};
+    // The maker sees a vector as lanes; here its elements may lie along rows or lanes.
+    if (op.out.row_stride != 0 || op.out.lane_stride != 1) return {};
+    const auto vector = of_op(op, makers, program, depth - 1);
+    if (!vector) return {};
+    result = *vector;
+    const std::int64_t start = source.offset - op.out.offset;
+    result.constant += vector->lane * start;
+    result.row = vector->lane * source.row_stride;
+    result.lane = vector->lane * source.lane_stride;
+    return result;
+}
+
+}  // namespace
+
+Affine combined(Affine a, const Affine& b, std::int64_t factor) {
+    for (const Affine::Term& term : b.terms) {
+        a.terms.push_back({term.slot, term.dtype, term.coefficient * factor});
+    }
+    a.constant += b.constant * factor;
+    a.row += b.row * factor;
+    a.lane += b.lane * factor;
+    return a;
+}
+
+std::optional<Affine> affine_form(const StripSource& source, const Makers& makers,
+                                  const Program& program) {
+    return find(source, makers, program, kMaxDepth);
+}
+
+}  // namespace tilewright::cpu

@@ -1,0 +1,22 @@
+// Finds integer operands of strips that are affine in the row and the lane.
+#pragma once
+
+#include <map>
+#include <optional>
+
+#include "cpu/bytecode.h"
+
+namespace tilewright::cpu {
+
+/// Ops by the buffer they write, as long as only one does.
+using Makers = std::map<std::uint32_t, StripOp>;
+
+/// `source` as a function of row and lane, when it is built of scalars and iotas by additions,
+/// subtractions and multiplications by constants. Positions are taken not to overflow their type.
+std::optional<Affine> affine_form(const StripSource& source, const Makers& makers,
+                                  const Program& program);
+
+/// a + factor * b.
+Affine combined(Affine a, const Affine& b, std::int64_t factor);
+
+}  // namespace tilewright::cpu
