@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "cpu/simd/kernels.h"
+#include "support/small_float.h"
 
 namespace tilewright::cpu {
 namespace {
@@ -116,6 +117,69 @@ TEST_P(Gemm, NanAndInfinityPass) {
     GetParam()->gemm_f32(g);
     EXPECT_EQ(c[0], std::numeric_limits<float>::infinity());
     EXPECT_TRUE(std::isnan(c[64]));
+}
+
+// A product of bf16 pairs: `k` pairs; A [m][k] or, k_major, [k][m] of pairs.
+void check_pairs(GemmFunction gemm, std::int64_t m, std::int64_t n, std::int64_t k, Layout layout) {
+    std::mt19937 random(static_cast<unsigned>(m * 73 + n * 7 + k));
+    const auto pairs = [&](std::int64_t count) {
+        std::vector<std::uint16_t> x(static_cast<std::size_t>(2 * count));
+        for (auto& v : x) v = f32_to_bf16(std::uniform_real_distribution<float>(-1, 1)(random));
+        return x;
+    };
+    const auto a = pairs((m + layout.pad) * (k + layout.pad));
+    const auto b = pairs(k * (n + layout.pad));
+    auto c = random_values<float>(m * (n + layout.pad), random);
+    const auto before = c;
+    GemmArgs g;
+    g.m = m;
+    g.n = n;
+    g.k = k;
+    g.a = a.data();
+    g.a_row = layout.k_major ? 1 : k + layout.pad;
+    g.a_col = layout.k_major ? m + layout.pad : 1;
+    g.b = b.data();
+    g.ldb = n + layout.pad;
+    g.c = c.data();
+    g.ldc = n + layout.pad;
+    g.accumulate = layout.accumulate;
+    gemm(g);
+    for (std::int64_t i = 0; i < m; ++i) {
+        for (std::int64_t j = 0; j < g.ldc; ++j) {
+            const auto at = static_cast<std::size_t>(i * g.ldc + j);
+            if (j >= n) {
+                ASSERT_EQ(c[at], before[at]) << "written behind row " << i;
+                continue;
+            }
+            double sum = layout.accumulate ? before[at] : 0;
+            double magnitude = std::fabs(sum);
+            for (std::int64_t l = 0; l < 2 * k; ++l) {
+                const auto in_a = 2 * (i * g.a_row + l / 2 * g.a_col) + l % 2;
+                const auto in_b = 2 * (l / 2 * g.ldb + j) + l % 2;
+                const double product =
+                    static_cast<double>(bf16_to_f32(a[static_cast<std::size_t>(in_a)])) *
+                    static_cast<double>(bf16_to_f32(b[static_cast<std::size_t>(in_b)]));
+                sum += product;
+                magnitude += std::fabs(product);
+            }
+            const double bound = static_cast<double>(2 * k + 2) * 0x1p-24 * magnitude;
+            ASSERT_TRUE(std::fabs(c[at] - sum) <= bound)
+                << "C(" << i << ", " << j << ") of " << m << " x " << n << " x " << k
+                << " pairs: " << c[at] << " for " << sum;
+        }
+    }
+}
+
+TEST_P(Gemm, Bf16Pairs) {
+    const GemmFunction gemm = GetParam()->gemm_bf16_pairs;
+    if (gemm == nullptr) GTEST_SKIP() << "this table has no bf16 product";
+    for (const Layout& layout : kLayouts) {
+        for (std::int64_t m = 1; m <= 50; ++m) check_pairs(gemm, m, 64, 17, layout);
+        for (std::int64_t n = 1; n <= 100; ++n) check_pairs(gemm, 33, n, 16, layout);
+        for (std::int64_t k = 0; k <= 40; ++k) check_pairs(gemm, 35, 50, k, layout);
+        check_pairs(gemm, 64, 128, 300, layout);
+        check_pairs(gemm, 5, 200, 200, layout);
+    }
 }
 
 INSTANTIATE_TEST_SUITE_P(Tables, Gemm, testing::ValuesIn(available_kernels()),

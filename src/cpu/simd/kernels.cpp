@@ -4,6 +4,7 @@
 #include <cstdlib>
 #include <string>
 
+#include "cpu/simd/bf16.h"
 #include "cpu/simd/scalar.h"
 #include "cpu/simd/vector.h"
 #include "hwy/targets.h"
@@ -77,8 +78,23 @@ std::vector<const Kernels*> find_available() {
 #if !TILEWRIGHT_SCALAR
     const std::int64_t supported = hwy::SupportedTargets();
     if ((supported & HWY_AVX3) != 0) {
-        static const Kernels table = vector_kernels<Target::avx512>("avx512", 64);
-        tables.push_back(&table);
+        static const Kernels avx512 = vector_kernels<Target::avx512>("avx512", 64);
+#if HWY_ARCH_X86
+        if (has_avx512_bf16()) {
+            static Kernels with_bf16 = avx512;
+            with_bf16.name = "avx512_bf16";
+            with_bf16.gemm_bf16_pairs = avx512_gemm_bf16_pairs;
+            if (has_amx()) {
+                static Kernels with_amx = with_bf16;
+                with_amx.name = "amx";
+                with_amx.gemm_bf16_pairs = amx_gemm_bf16_pairs;
+                with_amx.bf16_wants_k_contiguous = true;
+                tables.push_back(&with_amx);
+            }
+            tables.push_back(&with_bf16);
+        }
+#endif
+        tables.push_back(&avx512);
     }
     if ((supported & HWY_AVX2) != 0) {
         static const Kernels table = vector_kernels<Target::avx2>("avx2", 32);

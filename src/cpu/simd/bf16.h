@@ -1,0 +1,16 @@
+// Matrix products of bf16 pairs with the machine's own instructions. Only to be called where
+// has_avx512_bf16 or has_amx said so.
+#pragma once
+
+#include "cpu/simd/kernels.h"
+
+namespace tilewright::cpu {
+
+bool has_avx512_bf16();
+/// Also asks the kernel for permission to use the tile registers.
+bool has_amx();
+
+void avx512_gemm_bf16_pairs(const GemmArgs& args);
+void amx_gemm_bf16_pairs(const GemmArgs& args);
+
+}  // namespace tilewright::cpu

@@ -1,0 +1,119 @@
+// Matrix products of bf16 pairs with AMX tiles. Compiled with AMX enabled, so nothing here may be
+// shared with other translation units: no inline functions of the library or of ours.
+#include <immintrin.h>
+
+#include "cpu/simd/bf16.h"
+
+namespace tilewright::cpu {
+namespace {
+
+// A tile is 16 rows of 64 bytes: 16 x 16 floats of C, 16 rows x 16 pairs of A, or 16 pairs x 16
+// lanes of B, which is just how the pairs lie in memory.
+constexpr std::int64_t kTile = 16;
+
+struct alignas(64) TileConfig {
+    std::uint8_t palette = 1;
+    std::uint8_t start_row = 0;
+    std::uint8_t reserved[14] = {};
+    std::uint16_t row_bytes[16] = {64, 64, 64, 64, 64, 64, 64, 64};
+    std::uint8_t rows[16] = {16, 16, 16, 16, 16, 16, 16, 16};
+};
+static_assert(sizeof(TileConfig) == 64);
+
+// The intrinsics do not tell the compiler that they read and write memory.
+inline void memory_fence() {
+    asm volatile("" ::: "memory");
+}
+
+// kM x kN tiles of C (tiles 0 to 3) from kM of A (4, 5) and kN of B (6, 7). Strides in bytes.
+template <int kM, int kN>
+void block(const char* a, long a_stride, const char* b, long b_stride, float* c, long c_stride,
+           std::int64_t steps, bool accumulate) {
+    char* c00 = reinterpret_cast<char*>(c);
+    char* c10 = c00 + kTile * c_stride;
+    memory_fence();
+    if (accumulate) {
+        _tile_loadd(0, c00, c_stride);
+        if constexpr (kN == 2) _tile_loadd(1, c00 + 64, c_stride);
+        if constexpr (kM == 2) _tile_loadd(2, c10, c_stride);
+        if constexpr (kM == 2 && kN == 2) _tile_loadd(3, c10 + 64, c_stride);
+    } else {
+        _tile_zero(0);
+        if constexpr (kN == 2) _tile_zero(1);
+        if constexpr (kM == 2) _tile_zero(2);
+        if constexpr (kM == 2 && kN == 2) _tile_zero(3);
+    }
+    for (std::int64_t s = 0; s < steps; ++s, a += 64, b += kTile * b_stride) {
+        _tile_loadd(6, b, b_stride);
+        _tile_loadd(4, a, a_stride);
+        _tile_dpbf16ps(0, 4, 6);
+        if constexpr (kN == 2) {
+            _tile_loadd(7, b + 64, b_stride);
+            _tile_dpbf16ps(1, 4, 7);
+        }
+        if constexpr (kM == 2) {
+            _tile_loadd(5, a + kTile * a_stride, a_stride);
+            _tile_dpbf16ps(2, 5, 6);
+        }
+        if constexpr (kM == 2 && kN == 2) _tile_dpbf16ps(3, 5, 7);
+    }
+    _tile_stored(0, c00, c_stride);
+    if constexpr (kN == 2) _tile_stored(1, c00 + 64, c_stride);
+    if constexpr (kM == 2) _tile_stored(2, c10, c_stride);
+    if constexpr (kM == 2 && kN == 2) _tile_stored(3, c10 + 64, c_stride);
+    memory_fence();
+}
+
+// The part of C, of A's rows and of B's lanes from (m, n), over pairs [k, k + depth), by vectors.
+void by_vectors(const GemmArgs& g, std::int64_t m, std::int64_t rows, std::int64_t n,
+                std::int64_t lanes, std::int64_t k, std::int64_t depth, bool accumulate) {
+    if (rows == 0 || lanes == 0) return;
+    GemmArgs part = g;
+    part.m = rows;
+    part.n = lanes;
+    part.k = depth;
+    part.a = static_cast<const std::uint32_t*>(g.a) + m * g.a_row + k * g.a_col;
+    part.b = static_cast<const std::uint32_t*>(g.b) + k * g.ldb + n;
+    part.c = static_cast<float*>(g.c) + m * g.ldc + n;
+    part.accumulate = accumulate;
+    avx512_gemm_bf16_pairs(part);
+}
+
+}  // namespace
+
+// Whole tiles by AMX, what is left over in m, n and k by vectors.
+void amx_gemm_bf16_pairs(const GemmArgs& g) {
+    const std::int64_t m = g.m / kTile * kTile;
+    const std::int64_t n = g.n / kTile * kTile;
+    const std::int64_t steps = g.k / kTile;
+    const std::int64_t k = steps * kTile;
+    if (g.a_col != 1 || m == 0 || n == 0 || k == 0) return avx512_gemm_bf16_pairs(g);
+    const TileConfig config;
+    memory_fence();
+    _tile_loadconfig(&config);
+    const long a_stride = static_cast<long>(g.a_row * 4);
+    const long b_stride = static_cast<long>(g.ldb * 4);
+    const long c_stride = static_cast<long>(g.ldc * 4);
+    for (std::int64_t j = 0; j < n;) {
+        const bool wide = j + 2 * kTile <= n;
+        const char* b = reinterpret_cast<const char*>(static_cast<const std::uint32_t*>(g.b) + j);
+        for (std::int64_t i = 0; i < m;) {
+            const bool tall = i + 2 * kTile <= m;
+            const char* a =
+                reinterpret_cast<const char*>(static_cast<const std::uint32_t*>(g.a) + i * g.a_row);
+            float* c = static_cast<float*>(g.c) + i * g.ldc + j;
+            const auto f =
+                tall ? (wide ? block<2, 2> : block<2, 1>) : (wide ? block<1, 2> : block<1, 1>);
+            f(a, a_stride, b, b_stride, c, c_stride, steps, g.accumulate);
+            i += tall ? 2 * kTile : kTile;
+        }
+        j += wide ? 2 * kTile : kTile;
+    }
+    // Tile registers left in use would make every context switch dearer.
+    _tile_release();
+    if (k < g.k) by_vectors(g, 0, m, 0, n, k, g.k - k, true);
+    by_vectors(g, m, g.m - m, 0, n, 0, g.k, g.accumulate);
+    by_vectors(g, 0, g.m, n, g.n - n, 0, g.k, g.accumulate);
+}
+
+}  // namespace tilewright::cpu

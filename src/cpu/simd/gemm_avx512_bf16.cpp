@@ -1,0 +1,131 @@
+// Matrix products of bf16 pairs with vdpbf16ps. Compiled with AVX512-BF16 enabled, so nothing here
+// may be shared with other translation units: no inline functions of the library or of ours.
+#include <immintrin.h>
+
+#include "cpu/simd/bf16.h"
+
+namespace tilewright::cpu {
+namespace {
+
+constexpr std::int64_t kLanes = 16;
+// Pairs of k per pass where B is larger than half of L1.
+constexpr std::int64_t kDepth = 64;
+constexpr std::int64_t kCacheBytes = 40 * 1024;
+
+struct Panel {
+    const std::uint32_t* a;
+    std::int64_t a_row, a_col;
+    const std::uint32_t* b;
+    std::int64_t ldb;
+    float* c;
+    std::int64_t ldc;
+    std::int64_t m, k;
+    bool accumulate;
+    __mmask16 tail;  // lanes of a partial panel
+};
+
+// Rows of the register block by vectors of the panel: accumulators, the vectors of B and one
+// broadcast fit 32 registers.
+constexpr int block_rows(int vectors) {
+    constexpr int kRows[] = {0, 12, 12, 8, 6};
+    return kRows[vectors];
+}
+
+// g++ otherwise reads a vector of B from memory again for every row.
+inline __m512i kept_in_register(__m512i v) {
+#if !defined(__clang__)
+    asm("" : "+v"(v));
+#endif
+    return v;
+}
+
+template <int kRows, int kVectors, bool kPartial>
+void block(const Panel& p, std::int64_t row) {
+    __m512 sum[kRows][kVectors];
+#pragma GCC unroll 16
+    for (int r = 0; r < kRows; ++r) {
+#pragma GCC unroll 16
+        for (int v = 0; v < kVectors; ++v) sum[r][v] = _mm512_setzero_ps();
+    }
+    const std::uint32_t* a = p.a + row * p.a_row;
+    const std::uint32_t* b = p.b;
+    for (std::int64_t k = 0; k < p.k; ++k, a += p.a_col, b += p.ldb) {
+        __m512i rhs[kVectors];
+#pragma GCC unroll 16
+        for (int v = 0; v < kVectors; ++v) {
+            rhs[v] =
+                kPartial ? _mm512_maskz_loadu_epi32(p.tail, b) : _mm512_loadu_si512(b + v * kLanes);
+            rhs[v] = kept_in_register(rhs[v]);
+        }
+#pragma GCC unroll 16
+        for (int r = 0; r < kRows; ++r) {
+            __m512i lhs = _mm512_set1_epi32(static_cast<int>(a[r * p.a_row]));
+            if constexpr (kVectors > 1) lhs = kept_in_register(lhs);
+#pragma GCC unroll 16
+            for (int v = 0; v < kVectors; ++v) {
+                sum[r][v] = _mm512_dpbf16_ps(sum[r][v], (__m512bh)lhs, (__m512bh)rhs[v]);
+            }
+        }
+    }
+#pragma GCC unroll 16
+    for (int r = 0; r < kRows; ++r) {
+#pragma GCC unroll 16
+        for (int v = 0; v < kVectors; ++v) {
+            float* c = p.c + (row + r) * p.ldc + v * kLanes;
+            const __mmask16 mask = kPartial ? p.tail : static_cast<__mmask16>(0xffff);
+            const __m512 old = p.accumulate ? _mm512_maskz_loadu_ps(mask, c) : _mm512_setzero_ps();
+            _mm512_mask_storeu_ps(c, mask, _mm512_add_ps(old, sum[r][v]));
+        }
+    }
+}
+
+template <int kRows, int kVectors, bool kPartial>
+void all_rows(const Panel& p, std::int64_t row) {
+    for (; row + kRows <= p.m; row += kRows) block<kRows, kVectors, kPartial>(p, row);
+    if constexpr (kRows > 1) {
+        if (row < p.m) all_rows<kRows - 1, kVectors, kPartial>(p, row);
+    }
+}
+
+}  // namespace
+
+void avx512_gemm_bf16_pairs(const GemmArgs& g) {
+    const bool fits = g.k * g.ldb * 4 <= kCacheBytes;
+    const std::int64_t depth = fits ? (g.k > 0 ? g.k : 1) : kDepth;
+    Panel p{};
+    p.a_row = g.a_row;
+    p.a_col = g.a_col;
+    p.ldb = g.ldb;
+    p.ldc = g.ldc;
+    p.m = g.m;
+    // k == 0 still writes C: one pass of no steps.
+    for (std::int64_t k = 0; k < g.k || k == 0; k += depth) {
+        p.k = g.k - k < depth ? g.k - k : depth;
+        p.a = static_cast<const std::uint32_t*>(g.a) + k * g.a_col;
+        p.accumulate = g.accumulate || k > 0;
+        for (std::int64_t n = 0; n < g.n;) {
+            const std::int64_t left = (g.n - n) / kLanes;
+            p.b = static_cast<const std::uint32_t*>(g.b) + k * g.ldb + n;
+            p.c = static_cast<float*>(g.c) + n;
+            if (left >= 4) {
+                all_rows<block_rows(4), 4, false>(p, 0);
+                n += 4 * kLanes;
+            } else if (left == 3) {
+                all_rows<block_rows(3), 3, false>(p, 0);
+                n += 3 * kLanes;
+            } else if (left == 2) {
+                all_rows<block_rows(2), 2, false>(p, 0);
+                n += 2 * kLanes;
+            } else if (left == 1) {
+                all_rows<block_rows(1), 1, false>(p, 0);
+                n += kLanes;
+            } else {
+                p.tail = static_cast<__mmask16>((1u << (g.n - n)) - 1);
+                all_rows<block_rows(1), 1, true>(p, 0);
+                n = g.n;
+            }
+        }
+    }
+}
+
+}  // namespace tilewright::cpu
