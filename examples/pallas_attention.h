@@ -70,49 +70,54 @@ inline std::array<tw::Tensor, 2> mha_forward(const tw::Tensor& q, const tw::Tens
         tw::Tile max, sum, out;
     };
     const MhaSizes n(q, o);
-    auto kernel = tw::kernel("mha_forward", {"q", "k", "v", "segment_ids", "out", "lse"},
-                             [=](tw::Ref q_ref, tw::Ref k_ref, tw::Ref v_ref, tw::Ref ids,
-                                 tw::Ref out_ref, tw::Ref lse_ref) {
-        const tw::Tile start = tw::program_id(0), first_q = start * n.block_q;
-        const tw::Tile queries = q_ref.load({.other = 0});
-        // Key blocks behind the last query of the block are never read.
-        tw::Tile end = tw::constant(n.blocks_k(), tw::i64);
-        if (o.causal) end = tw::minimum(end, tw::cdiv((start + 1) * n.block_q, n.block_k));
-        const State init{tw::full({n.block_q}, -INFINITY, tw::f32), tw::zeros({n.block_q}, tw::f32),
-                         tw::zeros({n.block_q, n.dim}, tw::f32)};
-        const State state = tw::for_loop(0, end, init, [&](tw::Tile i, State prev) {
-            const tw::Tile first_k = i * n.block_k;
-            const tw::Slice block = tw::ds(first_k, n.block_k);
-            const tw::Tile s = mha_scores(o, n.length, queries, k_ref.at(block).load({.other = 0}),
-                                          first_q, first_k, ids);
-            const tw::Tile max = tw::maximum(prev.max, tw::max(s, 1));
-            const tw::Tile correction = tw::exp2(prev.max - max);
-            const tw::Tile p = tw::exp2(s - tw::expand_dims(max, 1));
-            const tw::Tile values = v_ref.at(block).load({.other = 0});
-            return State{max, prev.sum * correction + tw::sum(p, 1),
-                         prev.out * tw::expand_dims(correction, 1) +
-                             tw::dot(p.to(values.dtype()), values)};
+    auto kernel = tw::kernel(
+        "mha_forward", {"q", "k", "v", "segment_ids", "out", "lse"},
+        [=](tw::Ref q_ref, tw::Ref k_ref, tw::Ref v_ref, tw::Ref ids, tw::Ref out_ref,
+            tw::Ref lse_ref) {
+            const tw::Tile start = tw::program_id(0), first_q = start * n.block_q;
+            const tw::Tile queries = q_ref.load({.other = 0});
+            // Key blocks behind the last query of the block are never read.
+            tw::Tile end = tw::constant(n.blocks_k(), tw::i64);
+            if (o.causal) end = tw::minimum(end, tw::cdiv((start + 1) * n.block_q, n.block_k));
+            const State init{tw::full({n.block_q}, -INFINITY, tw::f32),
+                             tw::zeros({n.block_q}, tw::f32),
+                             tw::zeros({n.block_q, n.dim}, tw::f32)};
+            const State state = tw::for_loop(0, end, init, [&](tw::Tile i, State prev) {
+                const tw::Tile first_k = i * n.block_k;
+                const tw::Slice block = tw::ds(first_k, n.block_k);
+                const tw::Tile s =
+                    mha_scores(o, n.length, queries, k_ref.at(block).load({.other = 0}), first_q,
+                               first_k, ids);
+                const tw::Tile max = tw::maximum(prev.max, tw::max(s, 1));
+                const tw::Tile correction = tw::exp2(prev.max - max);
+                const tw::Tile p = tw::exp2(s - tw::expand_dims(max, 1));
+                const tw::Tile values = v_ref.at(block).load({.other = 0});
+                return State{max, prev.sum * correction + tw::sum(p, 1),
+                             prev.out * tw::expand_dims(correction, 1) +
+                                 tw::dot(p.to(values.dtype()), values)};
+            });
+            out_ref.store((state.out / tw::expand_dims(state.sum, 1)).to(out_ref.dtype()));
+            lse_ref.store(state.max + tw::log2(state.sum));
         });
-        out_ref.store((state.out / tw::expand_dims(state.sum, 1)).to(out_ref.dtype()));
-        lse_ref.store(state.max + tw::log2(state.sum));
-    });
     const tw::BlockSpec rows({tw::squeezed, n.block_q, tw::squeezed, tw::all},
                              [](auto i, auto b, auto h) { return tw::block(b, i, h, 0); });
     const tw::BlockSpec whole({tw::squeezed, tw::all, tw::squeezed, tw::all},
                               [](auto, auto b, auto h) { return tw::block(b, 0, h, 0); });
     const tw::BlockSpec ids({tw::squeezed, tw::all},
                             [](auto, auto b, auto) { return tw::block(b, 0); });
-    auto call = tw::call(kernel, {
-        .grid = o.grid.empty() ? std::vector{n.blocks_q(), n.batch, n.heads} : o.grid,
-        .in = {rows, whole, whole, segment_ids.defined() ? ids : tw::BlockSpec::absent()},
-        .out = {rows, tw::BlockSpec({tw::squeezed, tw::squeezed, n.block_q},
-                                    [](auto i, auto b, auto h) { return tw::block(b, h, i); })},
-        .out_type = {{q.dtype(), q.shape()}, {tw::f32, {n.batch, n.heads, n.length}}},
-        .num_warps = o.num_warps,
-        .num_stages = o.num_stages,
-        .debug = o.debug,
-        .interpret = o.interpret,
-    });
+    auto call = tw::call(
+        kernel,
+        {
+            .grid = o.grid.empty() ? std::vector{n.blocks_q(), n.batch, n.heads} : o.grid,
+            .in = {rows, whole, whole, segment_ids.defined() ? ids : tw::BlockSpec::absent()},
+            .out = {rows, tw::BlockSpec({tw::squeezed, tw::squeezed, n.block_q},
+                                        [](auto i, auto b, auto h) { return tw::block(b, h, i); })},
+            .out_type = {{q.dtype(), q.shape()}, {tw::f32, {n.batch, n.heads, n.length}}},
+            .num_warps = o.num_warps,
+            .num_stages = o.num_stages,
+            .debug = o.debug,
+            .interpret = o.interpret,
+        });
     return call.outputs<2>(q, k, v, segment_ids);
 }
 
@@ -129,21 +134,21 @@ inline std::array<tw::Tensor, 3> mha_backward(const tw::Tensor& q, const tw::Ten
                              [](auto i, auto b, auto h) { return tw::block(b, i, h, 0); });
     const tw::BlockSpec row_statistics({tw::squeezed, tw::squeezed, n.block_q},
                                        [](auto i, auto b, auto h) { return tw::block(b, h, i); });
-    auto preprocess = tw::call(
-        tw::kernel("mha_delta", {"out", "dout", "delta"},
-                   [](tw::Ref out_ref, tw::Ref dout_ref, tw::Ref delta_ref) {
-                       delta_ref.store(tw::sum(out_ref.load({.other = 0}).to(tw::f32) *
-                                                   dout_ref.load({.other = 0}).to(tw::f32), 1));
-                   }),
-        {.grid = {n.blocks_q(), n.batch, n.heads},
-         .in = {rows, rows},
-         .out = {row_statistics},
-         .out_type = {{tw::f32, {n.batch, n.heads, n.length}}},
-         .interpret = o.interpret});
+    auto preprocess =
+        tw::call(tw::kernel("mha_delta", {"out", "dout", "delta"},
+                            [](tw::Ref out_ref, tw::Ref dout_ref, tw::Ref delta_ref) {
+                                delta_ref.store(tw::sum(out_ref.load({.other = 0}).to(tw::f32) *
+                                                            dout_ref.load({.other = 0}).to(tw::f32),
+                                                        1));
+                            }),
+                 {.grid = {n.blocks_q(), n.batch, n.heads},
+                  .in = {rows, rows},
+                  .out = {row_statistics},
+                  .out_type = {{tw::f32, {n.batch, n.heads, n.length}}},
+                  .interpret = o.interpret});
 
     auto kernel = tw::kernel(
-        "mha_backward",
-        {"q", "k", "v", "segment_ids", "dout", "lse", "delta", "dq", "dk", "dv"},
+        "mha_backward", {"q", "k", "v", "segment_ids", "dout", "lse", "delta", "dq", "dk", "dv"},
         [=](tw::Ref q_ref, tw::Ref k_ref, tw::Ref v_ref, tw::Ref ids, tw::Ref dout_ref,
             tw::Ref lse_ref, tw::Ref delta_ref, tw::Ref dq_ref, tw::Ref dk_ref, tw::Ref dv_ref) {
             const tw::Tile start = tw::program_id(0);
@@ -151,8 +156,7 @@ inline std::array<tw::Tensor, 3> mha_backward(const tw::Tensor& q, const tw::Ten
             const auto pair = [&](tw::Tile first_q, tw::Tile first_k, tw::Tile queries,
                                   tw::Tile keys, tw::Tile values, tw::Tile d_out) {
                 const tw::Slice block = tw::ds(first_q, n.block_q);
-                const tw::Tile s =
-                    mha_scores(o, n.length, queries, keys, first_q, first_k, ids);
+                const tw::Tile s = mha_scores(o, n.length, queries, keys, first_q, first_k, ids);
                 const tw::Tile lse_rows = lse_ref.at(block).load({.other = INFINITY});
                 const tw::Tile p = tw::exp2(s - tw::expand_dims(lse_rows, 1));
                 const tw::Tile dp = tw::dot(d_out, values, {.trans_b = true});
@@ -171,8 +175,8 @@ inline std::array<tw::Tensor, 3> mha_backward(const tw::Tensor& q, const tw::Ten
             const tw::Tile lower = o.causal ? first_k / n.block_q : tw::constant(0, tw::i64);
             const Gradients zero{tw::zeros({n.block_k, n.dim}, tw::f32),
                                  tw::zeros({n.block_k, n.dim}, tw::f32)};
-            const Gradients g = tw::for_loop(
-                lower, n.blocks_q(), zero, [&](tw::Tile i, Gradients sum) {
+            const Gradients g =
+                tw::for_loop(lower, n.blocks_q(), zero, [&](tw::Tile i, Gradients sum) {
                     const tw::Tile first_q = i * n.block_q;
                     const tw::Tile queries = load(q_ref, first_q, n.block_q);
                     const tw::Tile d_out = load(dout_ref, first_q, n.block_q);
@@ -205,18 +209,20 @@ inline std::array<tw::Tensor, 3> mha_backward(const tw::Tensor& q, const tw::Ten
     const tw::BlockSpec ids({tw::squeezed, tw::all},
                             [](auto, auto b, auto) { return tw::block(b, 0); });
     const tw::TensorType type{q.dtype(), q.shape()};
-    auto call = tw::call(kernel, {
-        // A program makes one block of keys and one of queries, whichever there are more of.
-        .grid = {std::max(n.blocks_q(), n.blocks_k()), n.batch, n.heads},
-        .in = {whole, whole, whole, segment_ids.defined() ? ids : tw::BlockSpec::absent(), whole,
-               statistics, statistics},
-        .out = {whole, whole, whole},
-        .out_type = {type, type, type},
-        .num_warps = o.num_warps,
-        .num_stages = o.num_stages,
-        .debug = o.debug,
-        .interpret = o.interpret,
-    });
+    auto call = tw::call(
+        kernel,
+        {
+            // A program makes one block of keys and one of queries, whichever there are more of.
+            .grid = {std::max(n.blocks_q(), n.blocks_k()), n.batch, n.heads},
+            .in = {whole, whole, whole, segment_ids.defined() ? ids : tw::BlockSpec::absent(),
+                   whole, statistics, statistics},
+            .out = {whole, whole, whole},
+            .out_type = {type, type, type},
+            .num_warps = o.num_warps,
+            .num_stages = o.num_stages,
+            .debug = o.debug,
+            .interpret = o.interpret,
+        });
     return call.outputs<3>(q, k, v, segment_ids, dout, lse, preprocess(out, dout));
 }
 
@@ -238,10 +244,9 @@ struct DenseMha {
                         double s = 0;
                         for (std::int64_t d = 0; d < dim; ++d)
                             s += q.get({b, i, h, d}) * k.get({b, j, h, d});
-                        const bool masked =
-                            (o.causal && j > i) ||
-                            (segment_ids.defined() &&
-                             segment_ids.get({b, i}) != segment_ids.get({b, j}));
+                        const bool masked = (o.causal && j > i) ||
+                                            (segment_ids.defined() &&
+                                             segment_ids.get({b, i}) != segment_ids.get({b, j}));
                         row.push_back(masked ? kMaskValue : s * o.sm_scale);
                         max = std::max(max, row.back());
                     }
@@ -249,8 +254,8 @@ struct DenseMha {
                     for (std::int64_t j = 0; j < length; ++j) {
                         p.push_back(row[static_cast<std::size_t>(j)] / sum);
                         for (std::int64_t d = 0; d < dim; ++d)
-                            out[static_cast<std::size_t>(((b * length + i) * heads + h) * dim + d)] +=
-                                p.back() * v.get({b, j, h, d});
+                            out[static_cast<std::size_t>(((b * length + i) * heads + h) * dim +
+                                                         d)] += p.back() * v.get({b, j, h, d});
                     }
                 }
     }
@@ -260,8 +265,7 @@ struct DenseMha {
 inline tw::Tensor mha_segments(std::int64_t batch, std::int64_t length) {
     const tw::Tensor ids = tw::Tensor::empty(tw::i32, {batch, length});
     for (std::int64_t b = 0; b < batch; ++b)
-        for (std::int64_t i = 0; i < length; ++i)
-            ids.set({b, i}, static_cast<double>(i / 23));
+        for (std::int64_t i = 0; i < length; ++i) ids.set({b, i}, static_cast<double>(i / 23));
     return ids;
 }
 

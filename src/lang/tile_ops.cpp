@@ -8,7 +8,6 @@
 
 namespace tilewright {
 
-using ir::Op;
 using ir::Reduction;
 using lang::Tracer;
 
