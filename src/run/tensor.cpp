@@ -6,6 +6,10 @@
 #include <new>
 #include <numeric>
 
+#ifdef __linux__
+#include <sys/mman.h>
+#endif
+
 #include "run/elements.h"
 #include "support/check.h"
 
@@ -14,6 +18,7 @@ namespace tilewright {
 namespace {
 
 constexpr std::align_val_t kAlignment{64};
+constexpr std::size_t kHugePage = std::size_t{2} << 20;
 
 Tensor::Dims row_major_strides(const Tensor::Dims& shape) {
     Tensor::Dims strides(shape.size());
@@ -56,9 +61,16 @@ void require_cpu(const Tensor& tensor, const char* op) {
 Tensor Tensor::empty(DType dtype, Dims shape) {
     const std::int64_t bytes = checked_size(shape, dtype, "empty") * size_of(dtype);
     // At least one byte, so that zero-size tensors have a pointer too.
-    void* memory =
-        ::operator new(static_cast<std::size_t>(std::max<std::int64_t>(bytes, 1)), kAlignment);
-    std::shared_ptr<void> owner(memory, [](void* p) { ::operator delete(p, kAlignment); });
+    const auto size = static_cast<std::size_t>(std::max<std::int64_t>(bytes, 1));
+    const std::align_val_t alignment =
+        size >= 2 * kHugePage ? std::align_val_t(kHugePage) : kAlignment;
+    void* memory = ::operator new(size, alignment);
+#ifdef __linux__
+    // The first touch of thousands of small pages takes longer than a memory-bound kernel. A system
+    // without huge pages ignores the advice.
+    if (size >= 2 * kHugePage) madvise(memory, size, MADV_HUGEPAGE);
+#endif
+    std::shared_ptr<void> owner(memory, [alignment](void* p) { ::operator delete(p, alignment); });
     return from_data(memory, dtype, std::move(shape), {}, std::move(owner));
 }
 
