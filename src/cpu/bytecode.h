@@ -58,6 +58,7 @@ struct StripSource {
     std::int64_t lane_stride = 0;
     /// home == view: the row stride is that of this axis of the view; -1: every row is the same.
     int view_row_axis = -1;
+    int view_lane_axis = -1;  ///< home == view: the axis that the lanes walk along
 
     bool operator==(const StripSource&) const = default;
 };

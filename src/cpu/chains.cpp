@@ -34,18 +34,20 @@ class Joiner {
                 removed_.push_back(i);
                 continue;
             }
+            if (chain) pull(i);
             visit_operands(node.instruction, [&](Home home, std::uint32_t index, Use use) {
                 if (use != Use::read) defined_[{home, index}] = i;
             });
             if (chain) open_.push_back(i);
         }
+        std::sort(removed_.begin(), removed_.end());
         for (std::size_t k = removed_.size(); k-- > 0;) {
             region_.erase(region_.begin() + static_cast<std::ptrdiff_t>(removed_[k]));
         }
     }
 
   private:
-    /// Appends the ops of `chain` to an earlier one if every operand is there in time.
+    /// Appends the ops of `chain` to an earlier one if every operand is there in time; true if so.
     bool join(const Chain& chain) {
         for (std::size_t k = open_.size(); k-- > 0;) {
             auto& earlier = std::get<Chain>(region_[open_[k]].instruction);
@@ -57,6 +59,59 @@ class Joiner {
             return true;
         }
         return false;
+    }
+
+    /// Puts the ops of an earlier chain in front of those of the chain at `at`, if one makes an
+    /// operand of this chain, none of its results is used in between, and its operands last.
+    void pull(std::size_t at) {
+        auto& chain = std::get<Chain>(region_[at].instruction);
+        for (std::size_t k = open_.size(); k-- > 0;) {
+            const std::size_t from = open_[k];
+            auto& earlier = std::get<Chain>(region_[from].instruction);
+            if (!same_space(earlier, chain) || !may_move(from, at) || !feeds(earlier, chain))
+                continue;
+            if (earlier.ops.size() + chain.ops.size() > Chain::kMaxOps) continue;
+            for (const StripOp& op : earlier.ops) defined_[{op.out.home, op.out.index}] = at;
+            chain.ops.insert(chain.ops.begin(), earlier.ops.begin(), earlier.ops.end());
+            removed_.push_back(from);
+            open_.erase(open_.begin() + static_cast<std::ptrdiff_t>(k));
+            return;
+        }
+    }
+
+    /// True when `chain` reads results of `earlier`, and only those that one strip after the other
+    /// can give it.
+    static bool feeds(const Chain& earlier, const Chain& chain) {
+        bool any = false;
+        for (const StripOp& op : chain.ops) {
+            for (std::size_t i = 0; i < static_cast<std::size_t>(op.num_inputs); ++i) {
+                for (const StripOp& maker : earlier.ops) {
+                    if (maker.out.home != op.in[i].home || maker.out.index != op.in[i].index)
+                        continue;
+                    if (maker.kind != StripOp::Kind::map || !(maker.out == op.in[i])) return false;
+                    any = true;
+                }
+            }
+        }
+        return any;
+    }
+
+    /// True when the chain at `from` gives the same results if it runs at `to`.
+    bool may_move(std::size_t from, std::size_t to) {
+        std::set<Location> reads, writes;
+        visit_operands(region_[from].instruction, [&](Home home, std::uint32_t index, Use use) {
+            (use == Use::read ? reads : writes).insert({home, index});
+        });
+        bool independent = true;
+        for (std::size_t i = from + 1; i < to && independent; ++i) {
+            if (std::find(removed_.begin(), removed_.end(), i) != removed_.end()) continue;
+            visit_operands(region_[i].instruction, [&](Home home, std::uint32_t index, Use use) {
+                const Location location{home, index};
+                if (writes.contains(location)) independent = false;
+                if (use != Use::read && reads.contains(location)) independent = false;
+            });
+        }
+        return independent;
     }
 
     bool fits(const Chain& chain, std::size_t at, const Chain& earlier) const {

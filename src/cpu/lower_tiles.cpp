@@ -75,6 +75,7 @@ std::optional<StripSource> as_source(const Tile& tile, const Space& space) {
         const int walked = tile.view_axis[static_cast<std::size_t>(lane)];
         if (space.lanes() > 1 && walked >= 0) {
             if (walked != tile.unit_axis) return std::nullopt;
+            result.view_lane_axis = walked;
             result.lane_stride = 1;
             result.panel_stride = space.width;
         }

@@ -82,16 +82,23 @@ class Selector {
         const auto found = makers_.find(source.index);
         if (source.home != Home::buffer || found == makers_.end()) return {};
         const StripOp& op = found->second;
-        if (op.op != Op::neg || op.super != Super::none || op.in[0].home != Home::buffer) return {};
-        StripSource same = op.in[0];
-        same.home = op.out.home;
-        same.index = op.out.index;
-        same.offset = op.out.offset;
-        if (!(same == op.out) || source.offset != op.out.offset) return {};
+        const StripSource& in = op.in[0];
+        if (op.op != Op::neg || op.super != Super::none) return {};
+        // A vector, which `source` may see along the rows or the lanes.
+        if (in.row_stride != 0 || in.view_row_axis >= 0 || in.lane_stride != 1) return {};
+        if (op.out.row_stride != 0 || source.offset != op.out.offset) return {};
         StripSource result = source;
-        result.index = op.in[0].index;
-        result.offset = op.in[0].offset;
-        return result;
+        result.home = in.home;
+        result.index = in.index;
+        result.offset = in.offset;
+        if (in.home == Home::view) {
+            if (source.row_stride != 0 && source.row_stride != 1) return {};
+            result.row_stride = 0;
+            result.view_row_axis = source.row_stride == 1 ? in.view_lane_axis : -1;
+            result.view_lane_axis = source.lane_stride == 1 ? in.view_lane_axis : -1;
+        }
+        return in.home == Home::buffer || in.home == Home::view ? std::optional(result)
+                                                                : std::nullopt;
     }
 
     void drop(StripOp& op) {
@@ -150,7 +157,7 @@ class Selector {
         }
     }
 
-    /// The comparison that makes `source`, as a form that is >= 0 where it holds.
+    /// A comparison as a form that is >= 0 where it holds.
     std::optional<Affine> condition(const StripOp& op) const {
         const auto a = affine_form(op.in[0], makers_, program_);
         const auto b = affine_form(op.in[1], makers_, program_);
@@ -171,18 +178,29 @@ class Selector {
     }
 
     /// Gathers the comparisons whose conjunction makes `source`; false if there is anything else.
+    /// Comparisons of vectors may have been made elsewhere.
     bool conjunction(Chain& chain, const StripSource& source, std::vector<StripOp*>& parts,
                      std::vector<Affine>& forms) {
-        StripOp* op = sole_maker(chain, source);
-        if (!op || op->super != Super::none) return false;
-        if (op->op == Op::bitwise_and) {
+        if (StripOp* op = sole_maker(chain, source)) {
+            if (op->super != Super::none) return false;
             parts.push_back(op);
-            return conjunction(chain, op->in[0], parts, forms) &&
-                   conjunction(chain, op->in[1], parts, forms);
+            if (op->op == Op::bitwise_and) {
+                return conjunction(chain, op->in[0], parts, forms) &&
+                       conjunction(chain, op->in[1], parts, forms);
+            }
+            const auto form = condition(*op);
+            if (form) forms.push_back(*form);
+            return form.has_value();
         }
-        const auto form = condition(*op);
-        if (!form) return false;
-        parts.push_back(op);
+        const auto found = makers_.find(source.index);
+        if (source.home != Home::buffer || found == makers_.end()) return false;
+        const StripOp& op = found->second;
+        const bool vector = op.kind == StripOp::Kind::map && op.super == Super::none &&
+                            op.out.row_stride == 0 && op.out.lane_stride == 1;
+        auto form = vector ? condition(op) : std::nullopt;
+        if (!form || form->row != 0 || source.offset != op.out.offset) return false;
+        form->row = form->lane * source.row_stride;
+        form->lane = form->lane * source.lane_stride;
         forms.push_back(*form);
         return true;
     }
