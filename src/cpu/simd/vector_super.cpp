@@ -239,18 +239,19 @@ void affine_select(const Strip& s) {
         const std::int64_t cross = crossing(base + a * r, b, s.lanes);
         if (in == out && cross == (from ? 0 : s.lanes)) continue;
         const auto limit = hn::Set(di, static_cast<std::int32_t>(cross));
-        std::int64_t l = 0;
-        const auto select = [&](VF x) HWY_ATTR {
-            const auto lane = hn::Iota(di, static_cast<std::int32_t>(l));
-            const auto before = hn::RebindMask(d, hn::Lt(lane, limit));
+        auto lane = hn::Iota(di, 0);
+        const auto select = [=](hn::Vec<decltype(di)> at, VF x) HWY_ATTR {
+            const auto before = hn::RebindMask(d, hn::Lt(at, limit));
             return from ? hn::IfThenElse(before, value, x) : hn::IfThenElse(before, x, value);
         };
+        std::int64_t l = 0;
         for (; l + kLanes <= s.lanes; l += kLanes) {
-            hn::StoreU(select(hn::LoadU(d, in + l)), d, out + l);
+            hn::StoreU(select(lane, hn::LoadU(d, in + l)), d, out + l);
+            lane = hn::Add(lane, hn::Set(di, static_cast<std::int32_t>(kLanes)));
         }
         if (l < s.lanes) {
             const auto n = static_cast<std::size_t>(s.lanes - l);
-            store_first(select(load_first(d, in + l, n)), d, out + l, n);
+            store_first(select(lane, load_first(d, in + l, n)), d, out + l, n);
         }
     }
 }
