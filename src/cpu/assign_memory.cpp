@@ -89,8 +89,23 @@ class MemoryAssignment {
                 if (use != Use::read) effect.writes.push_back(index);
                 if (use == Use::write) effect.kills.push_back(index);
             });
+            if (const auto* chain = std::get_if<Chain>(&instruction)) {
+                std::erase_if(effect.reads,
+                              [&](std::uint32_t b) { return made_inside(*chain, b); });
+            }
             effects_.push_back(std::move(effect));
         }
+    }
+
+    /// True when the chain writes `buffer` before it reads it.
+    static bool made_inside(const Chain& chain, std::uint32_t buffer) {
+        for (const StripOp& op : chain.ops) {
+            for (const StripSource& in : op.in) {
+                if (in.home == Home::buffer && in.index == buffer) return false;
+            }
+            if (op.out.home == Home::buffer && op.out.index == buffer) return true;
+        }
+        return false;
     }
 
     void find_live_out() {

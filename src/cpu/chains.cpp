@@ -2,7 +2,7 @@
 #include "cpu/chains.h"
 
 #include <algorithm>
-#include <limits>
+#include <set>
 #include <utility>
 
 #include "cpu/operands.h"
@@ -32,6 +32,7 @@ class Joiner {
             auto* chain = std::get_if<Chain>(&node.instruction);
             if (chain && join(*chain)) {
                 removed_.push_back(i);
+                pull(joined_);
                 continue;
             }
             if (chain) pull(i);
@@ -56,6 +57,7 @@ class Joiner {
                 earlier.ops.push_back(op);
                 defined_[{op.out.home, op.out.index}] = open_[k];
             }
+            joined_ = open_[k];
             return true;
         }
         return false;
@@ -67,6 +69,7 @@ class Joiner {
         auto& chain = std::get<Chain>(region_[at].instruction);
         for (std::size_t k = open_.size(); k-- > 0;) {
             const std::size_t from = open_[k];
+            if (from >= at) continue;
             auto& earlier = std::get<Chain>(region_[from].instruction);
             if (!same_space(earlier, chain) || !may_move(from, at) || !feeds(earlier, chain))
                 continue;
@@ -138,6 +141,7 @@ class Joiner {
     std::map<Location, std::size_t> defined_;  ///< last instruction that wrote there
     std::vector<std::size_t> open_;            ///< chains that may grow
     std::vector<std::size_t> removed_;
+    std::size_t joined_ = 0;  ///< the chain that grew last
 };
 
 void join_all(Region& region) {

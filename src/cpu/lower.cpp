@@ -303,9 +303,12 @@ void Lowering::flatten(Region& region) {
     std::vector<Instruction>& code = program_.code;
     for (Node& node : region) {
         switch (node.kind) {
-            case Node::Kind::instruction:
+            case Node::Kind::instruction: {
+                const auto* chain = std::get_if<Chain>(&node.instruction);
+                if (chain && chain->ops.empty()) break;  // nobody reads what it made
                 code.push_back(std::move(node.instruction));
                 break;
+            }
             case Node::Kind::for_loop: {
                 const std::size_t test = code.size();
                 code.emplace_back(LoopTest{node.iv, node.hi, node.step, 0});
