@@ -38,6 +38,15 @@ struct RowOperand {
     }
 };
 
+/// The same by value: a vector store may alias anything, so that members behind a reference would
+/// be read again for every vector.
+template <typename T>
+struct RowCursor {
+    const T* at;
+    std::int64_t step;
+    HWY_INLINE RowCursor(const RowOperand<T>& operand) : at(operand.at), step(operand.step) {}
+};
+
 /// A strip whose rows lie one behind the other, in every operand, is one long row.
 HWY_INLINE Strip flattened(const Strip& strip, int operands) {
     Strip s = strip;
@@ -66,7 +75,7 @@ void map_strip(const Strip& strip, const F& f) {
     const auto tail = static_cast<std::size_t>(lanes - full);
     for (std::int64_t row = 0; row < s.rows; ++row) {
         T* out = static_cast<T*>(s.out) + row * s.out_row_stride;
-        const auto loop = [&](const auto&... in) HWY_ATTR {
+        const auto loop = [=](auto... in) HWY_ATTR {
             for (std::int64_t l = 0; l < full; l += kLanes) {
                 hn::StoreU(f(d, V(hn::LoadU(d, in.at + l * in.step))...), d, out + l);
             }
@@ -77,13 +86,14 @@ void map_strip(const Strip& strip, const F& f) {
         };
         const RowOperand<T> a(s.in[0], row);
         if constexpr (kOperands == 1) {
-            loop(a);
+            loop(RowCursor<T>(a));
         } else {
             const RowOperand<T> b(s.in[1], row);
             if constexpr (kOperands == 2) {
-                loop(a, b);
+                loop(RowCursor<T>(a), RowCursor<T>(b));
             } else {
-                loop(a, b, RowOperand<T>(s.in[2], row));
+                const RowOperand<T> c(s.in[2], row);
+                loop(RowCursor<T>(a), RowCursor<T>(b), RowCursor<T>(c));
             }
         }
     }
@@ -130,7 +140,7 @@ void mask_kernel(const Strip& strip) {
     const F f;
     for (std::int64_t row = 0; row < s.rows; ++row) {
         auto* out = static_cast<std::uint8_t*>(s.out) + row * s.out_row_stride;
-        const auto loop = [&](const auto&... in) HWY_ATTR {
+        const auto loop = [=](auto... in) HWY_ATTR {
             for (std::int64_t l = 0; l < full; l += kLanes) {
                 store_mask(d, f(d, V(hn::LoadU(d, in.at + l * in.step))...), out + l);
             }
@@ -141,9 +151,10 @@ void mask_kernel(const Strip& strip) {
         };
         const RowOperand<T> a(s.in[0], row);
         if constexpr (kOperands == 1) {
-            loop(a);
+            loop(RowCursor<T>(a));
         } else {
-            loop(a, RowOperand<T>(s.in[1], row));
+            const RowOperand<T> b(s.in[1], row);
+            loop(RowCursor<T>(a), RowCursor<T>(b));
         }
     }
 }
