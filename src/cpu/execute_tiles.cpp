@@ -105,6 +105,22 @@ struct Side {
     }
 };
 
+/// A run of indices along one axis that lies within one panel on both sides.
+struct Segment {
+    std::int64_t in = 0, out = 0;  ///< offsets of its first element
+    std::int64_t count = 0;
+};
+
+std::vector<Segment> segments(const Side& in, const Side& out, int axis, std::int64_t dim) {
+    std::vector<Segment> result;
+    for (std::int64_t i = 0; i < dim;) {
+        const std::int64_t count = std::min({dim - i, in.run(axis, i), out.run(axis, i)});
+        result.push_back({in.offset(axis, i), out.offset(axis, i), count});
+        i += count;
+    }
+    return result;
+}
+
 /// The axis whose elements lie side by side, or -1.
 int unit_axis(const Side& side, const Dims& dims) {
     for (int axis = ir::kMaxTileRank - 1; axis >= 0; --axis) {
@@ -132,6 +148,12 @@ void copy_box(const ResolvedTile& in_tile, const Coordinates& in_start, const Co
                             in.stride(inner) != 0 && out.stride(inner) == 1;
     Dims outer = dims;
     if (transposes) outer[static_cast<std::size_t>(cross)] = 1;
+    // Offsets along the lane axis cost divisions: they are computed once, not for every line.
+    const std::vector<Segment> lines = segments(in, out, inner, inner_dim);
+    const std::vector<Segment> crossings =
+        transposes ? segments(in, out, cross, dims[static_cast<std::size_t>(cross)])
+                   : std::vector<Segment>();
+    const std::int64_t in_stride = in.stride(inner), out_stride = out.stride(inner);
     for_each_line(outer, inner, [&](const Coordinates& c) {
         std::int64_t in_base = 0, out_base = 0;
         for (int axis = 0; axis < ir::kMaxTileRank; ++axis) {
@@ -139,31 +161,23 @@ void copy_box(const ResolvedTile& in_tile, const Coordinates& in_start, const Co
             in_base += in.offset(axis, c[static_cast<std::size_t>(axis)]);
             out_base += out.offset(axis, c[static_cast<std::size_t>(axis)]);
         }
-        for (std::int64_t i = 0; i < inner_dim;) {
-            const std::int64_t count =
-                std::min({inner_dim - i, in.run(inner, i), out.run(inner, i)});
-            const std::int64_t from = in_base + in.offset(inner, i);
-            const std::int64_t to = out_base + out.offset(inner, i);
+        for (const Segment& line : lines) {
+            const std::int64_t from = in_base + line.in;
+            const std::int64_t to = out_base + line.out;
             if (!transposes) {
-                copy_line(out_tile.at(to), out.stride(inner), in_tile.at(from), in.stride(inner),
-                          count, element);
-                i += count;
+                copy_line(out_tile.at(to), out_stride, in_tile.at(from), in_stride, line.count,
+                          element);
                 continue;
             }
-            const std::int64_t cross_dim = dims[static_cast<std::size_t>(cross)];
-            for (std::int64_t j = 0; j < cross_dim;) {
-                const std::int64_t width =
-                    std::min({cross_dim - j, in.run(cross, j), out.run(cross, j)});
+            for (const Segment& across : crossings) {
                 Strip strip;
-                strip.rows = count;
-                strip.lanes = width;
-                strip.in[0] = {in_tile.at(from + in.offset(cross, j)), in.stride(inner), 1};
-                strip.out = out_tile.at(to + out.offset(cross, j));
+                strip.rows = line.count;
+                strip.lanes = across.count;
+                strip.in[0] = {in_tile.at(from + across.in), in_stride, 1};
+                strip.out = out_tile.at(to + across.out);
                 strip.out_row_stride = out.stride(cross);
                 transpose(strip);
-                j += width;
             }
-            i += count;
         }
     });
 }
