@@ -57,7 +57,7 @@ const std::map<std::string, std::function<Builtin(DType)>>& table() {
         {"matmul",
          [](DType t) {
              const Tensor x = Tensor::zeros(t, {1024, 1024});
-             return Builtin{matmul(1024, 1024, 1024), {x, x}};
+             return Builtin{matmul(t, 1024, 1024, 1024), {x, x}};
          }},
         {"rms_norm", [](DType t) { return norm_builtin(t, false, false); }},
         {"rms_norm_backward", [](DType t) { return norm_builtin(t, false, true); }},
@@ -71,7 +71,7 @@ const std::map<std::string, std::function<Builtin(DType)>>& table() {
 
 }  // namespace
 
-Call matmul(std::int64_t m, std::int64_t n, std::int64_t k) {
+Call matmul(DType dtype, std::int64_t m, std::int64_t n, std::int64_t k) {
     constexpr std::int64_t kBlock = 128, kDepth = 256;
     const std::int64_t block_m = std::min(kBlock, m), block_n = std::min(kBlock, n);
     const std::int64_t depth = std::min(kDepth, k);
@@ -83,18 +83,22 @@ Call matmul(std::int64_t m, std::int64_t n, std::int64_t k) {
     options.out_type = [m, n](std::span<const Tensor> in) {
         return std::vector<TensorType>{{in[0].dtype(), {m, n}}};
     };
-    return call(kernel("matmul", {"x", "y", "z"},
-                       [=](Ref x, Ref y, Ref z) {
-                           const DType sums = x.dtype() == f64 ? f64 : f32;
-                           const auto step = [&](Tile i, Tile acc) {
-                               const Slice part = ds(i * depth, depth);
-                               return dot(x.at(all, part).load(), y.at(part).load(), {.acc = acc});
-                           };
-                           z.store(for_loop(0, (k + depth - 1) / depth,
-                                            zeros({block_m, block_n}, sums), step)
-                                       .to(z.dtype()));
-                       }),
-                options);
+    options.scratch = {{dtype, {depth, block_n}}};
+    return call(
+        kernel("matmul", {"x", "y", "z", "packed"},
+               [=](Ref x, Ref y, Ref z, Ref packed) {
+                   const DType sums = x.dtype() == f64 ? f64 : f32;
+                   const auto step = [&](Tile i, Tile acc) {
+                       const Slice part = ds(i * depth, depth);
+                       // Rows a power of two apart would share few cache sets.
+                       packed.store(y.at(part).load({.other = 0}));
+                       return dot(x.at(all, part).load({.other = 0}), packed.load(), {.acc = acc});
+                   };
+                   z.store(
+                       for_loop(0, (k + depth - 1) / depth, zeros({block_m, block_n}, sums), step)
+                           .to(z.dtype()));
+               }),
+        options);
 }
 
 Call softmax(std::int64_t n) {

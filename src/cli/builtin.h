@@ -9,7 +9,8 @@
 namespace tilewright::cli {
 
 /// z[m, n] = x[m, k] y[k, n]: one program per 128 x 128 block of z, a loop over blocks of k.
-Call matmul(std::int64_t m, std::int64_t n, std::int64_t k);
+/// All arrays are of `dtype`; the block of y is packed.
+Call matmul(DType dtype, std::int64_t m, std::int64_t n, std::int64_t k);
 
 /// Softmax of every row of x[rows, n].
 Call softmax(std::int64_t n);
