@@ -284,6 +284,17 @@ TEST(Retile, ScalarsOfLargeBlocksSteerControlFlow) {
 )");
 }
 
+TEST(Retile, NothingBesideTheBlockIsWritten) {
+    check_all(R"(func @f(%x: ref<i32[40, 40]>, %y: ref<i32[40, 40]>) {
+  %3 = constant 3 : i64
+  %t = load %x[%3 : 19, %3 : 26] : i32[19, 26]
+  %u = add %t, %t : i32[19, 26]
+  store %y[%3 : 19, %3 : 26], %u
+  yield
+}
+)");
+}
+
 TEST(Retile, GridScheduleAddsAxes) {
     const ir::Function f = ir::parse(
         "func @f(%x: ref<i32[20, 30]>, %y: ref<i32[20, 30]>) grid [1] {\n  %0 = constant 0 : i64\n"
