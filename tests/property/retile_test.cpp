@@ -346,6 +346,19 @@ TEST(Retile, RefusesWithOpAndReason) {
                             store,
                         7),
                 HasSubstr("reshape of"));
+    // A later round of the loop would read what an earlier one wrote.
+    EXPECT_THAT(
+        refusal(head + "  %u = constant 1 : i32\n  for_loop %i = %0, %one, %one {\n"
+                       "    %r = add %t, %t : i32[16, 16]\n    store %y[%0 : 16, %0 : 16], %r\n"
+                       "    store %x[%i, %0], %u\n    yield\n  }\n  yield\n}\n"),
+        HasSubstr("its Ref is written between"));
+    // A loop's bound from a large block, read after the array changed.
+    EXPECT_THAT(
+        refusal(head + "  %u = constant 1 : i32\n  store %x[%0, %0], %u\n"
+                       "  %v = reduce %t max axis 1 : i32[16]\n  %m = reduce %v max axis 0 : i32\n"
+                       "  %n = cast %m : i64\n  for_loop %i = %0, %n, %one {\n"
+                       "    store %y[%0, %i], %m\n    yield\n  }\n  yield\n}\n"),
+        HasSubstr("its Ref is written between"));
 }
 
 // Small tiles on random programs: most must be refused, the rest must agree.
