@@ -265,7 +265,10 @@ struct DenseMha {
 inline tw::Tensor mha_segments(std::int64_t batch, std::int64_t length) {
     const tw::Tensor ids = tw::Tensor::empty(tw::i32, {batch, length});
     for (std::int64_t b = 0; b < batch; ++b)
-        for (std::int64_t i = 0; i < length; ++i) ids.set({b, i}, static_cast<double>(i / 23));
+        for (std::int64_t i = 0; i < length; ++i) {
+            const std::int64_t segment = i / 23;
+            ids.set({b, i}, static_cast<double>(segment));
+        }
     return ids;
 }
 

@@ -140,7 +140,7 @@ Tile Lowering::in_layout(const Tile& from, int at_depth, LaneChoice choice) {
     move.in = from;
     move.out = new_tile(from.dtype, from.shape, choice);
     const Tile result = move.out;
-    emit_at(at_depth, std::move(move));
+    emit_at(at_depth, move);
     return result;
 }
 
@@ -490,7 +490,7 @@ void Lowering::lower_scan(const ir::Instruction& instruction) {
     scan.in = converted(tile(operand), place(operand).depth, dtype);
     scan.out = new_tile(dtype, function_.type(result).shape, lanes_[result.id]);
     const Tile out = scan.out;
-    emit(std::move(scan));
+    emit(scan);
     set_place(result, converted(out, depth(), function_.type(result).dtype));
 }
 

@@ -437,7 +437,7 @@ namespace {
 std::atomic<bool>& checked_flag() {
     static std::atomic<bool> flag = [] {
         const char* text = std::getenv("TILEWRIGHT_CHECKED");
-        return text && std::string_view(text) != "" && std::string_view(text) != "0";
+        return text && *text != '\0' && std::string_view(text) != "0";
     }();
     return flag;
 }
