@@ -9,64 +9,14 @@
 
 #include "attention/sm90/forward_parameters.h"
 #include "cuda/codegen/wgmma_shapes.h"
-#include "cuda/runtime/tensor_map.h"
 #include "support/check.h"
 
 namespace tilewright::attn::sm90 {
 
-const std::vector<cuda::Header>& device_headers();  // generated from the .cuh files of this folder
-
 namespace {
 
-constexpr const char* kOperation = "attention (sm90)";
-constexpr std::int64_t kPanel = 64;               // columns of the 128-byte swizzle
 constexpr std::int64_t kGroupBytes = 32ll << 20;  // K and V of heads that run side by side, in L2
 constexpr double kLateShare = 0.2;  // tiles this much shorter than the longest run last
-
-std::int64_t ceil_div(std::int64_t a, std::int64_t b) {
-    return (a + b - 1) / b;
-}
-
-template <typename Value>
-void require(bool holds, const char* argument, const char* rule, const Value& value) {
-    if (!holds) user_error(kOperation, "{}: expected {} but got {}", argument, rule, value);
-}
-
-void check_tensor(const DeviceTensor& tensor, const char* argument,
-                  const std::array<std::int64_t, 4>& shape) {
-    static constexpr const char* kAxes[] = {"batch", "heads", "rows", "columns"};
-    for (std::size_t axis = 0; axis < 4; ++axis) {
-        if (tensor.shape[axis] != shape[axis]) {
-            user_error(kOperation, "{}: expected {} {} but got {}", argument, shape[axis],
-                       kAxes[axis], tensor.shape[axis]);
-        }
-        if (axis < 3 && shape[axis] > 1) {
-            require(tensor.strides[axis] % 8 == 0, argument,
-                    "strides that are multiples of 8 elements", tensor.strides[axis]);
-        }
-    }
-    require(shape[3] == 1 || tensor.strides[3] == 1, argument, "a last stride of 1",
-            tensor.strides[3]);
-    require(tensor.address % 16 == 0, argument, "an address that is a multiple of 16",
-            tensor.address);
-}
-
-cuda::TensorMap map_of(const DeviceTensor& tensor, DType dtype, std::int64_t rows,
-                       const char* argument) {
-    cuda::TensorMapRequest request;
-    request.dtype = dtype;
-    request.rank = 4;
-    request.address = tensor.address;
-    for (std::size_t axis = 0; axis < 4; ++axis) {
-        request.extents[axis] = static_cast<std::uint64_t>(tensor.shape[3 - axis]);
-        // The stride of an axis of one element is never used, but must be well formed.
-        const std::int64_t stride = tensor.shape[3 - axis] == 1 ? 8 : tensor.strides[3 - axis];
-        request.strides[axis] = static_cast<std::uint64_t>(stride) * 2;
-    }
-    request.box = {static_cast<std::uint32_t>(kPanel), static_cast<std::uint32_t>(rows), 1, 1};
-    request.swizzle = cuda::Swizzle::bytes128;
-    return cuda::encode_tensor_map(request, argument);
-}
 
 }  // namespace
 
@@ -284,9 +234,9 @@ void launch_forward(const ForwardInputs& inputs, const ForwardDesc& desc,
     }
 
     const cuda::ContextScope scope(kernel.device);
-    const cuda::TensorMap query = map_of(inputs.query, desc.dtype, config.block_m(), "query");
-    const cuda::TensorMap key = map_of(inputs.key, desc.dtype, config.block_n, "key");
-    const cuda::TensorMap value = map_of(inputs.value, desc.dtype, config.block_n, "value");
+    const cuda::TensorMap query = tile_map(inputs.query, desc.dtype, config.block_m(), "query");
+    const cuda::TensorMap key = tile_map(inputs.key, desc.dtype, config.block_n, "key");
+    const cuda::TensorMap value = tile_map(inputs.value, desc.dtype, config.block_n, "value");
     if (desc.upper_bound && places > multiprocessors) {
         // Tiles differ in length: CTAs take the next one when they are free.
         p.tickets = reinterpret_cast<unsigned*>(inputs.workspace);

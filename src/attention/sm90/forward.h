@@ -7,18 +7,12 @@
 #include <optional>
 #include <string>
 
+#include "attention/sm90/device_tensor.h"
 #include "cuda/runtime/device.h"
 #include "cuda/runtime/kernel.h"
 #include "tilewright/dtype.h"
 
 namespace tilewright::attn::sm90 {
-
-/// A strided array in device memory, indexed (batch, head, row, column) whatever its layout.
-struct DeviceTensor {
-    cuda::DeviceAddress address = 0;
-    std::array<std::int64_t, 4> shape{};
-    std::array<std::int64_t, 4> strides{};  ///< elements
-};
 
 /// What a caller gives. Everything lies on one device and stays alive until the launch is done.
 struct ForwardInputs {

@@ -4,6 +4,7 @@
 
 #include "attention/sm90/forward_layout.cuh"
 #include "attention/sm90/online_softmax.cuh"
+#include "attention/sm90/store_rows.cuh"
 #include "cuda/device/ptx/memory.cuh"
 #include "cuda/device/ptx/mma.cuh"
 #include "cuda/device/ptx/sync.cuh"
@@ -278,8 +279,7 @@ struct Consumer {
     }
 
     // ---- results
-    /// Normalises and stores the tile, 16 bytes a lane: the quad transposes its words by shuffles,
-    /// so that no shared memory and no barrier is needed.
+    /// Normalises and stores the tile.
     TW_DEVICE void store(const Tile& done) const {
         const int first_row = done.q_tile * kBlockM + row_in_tile;
         const float sum[2] = {quad_sum(state.sum[0]), quad_sum(state.sum[1])};
@@ -287,38 +287,9 @@ struct Consumer {
                                   sum[1] > 0 ? ptx::reciprocal_approx(sum[1]) : sum[1]};
         u16* const out = static_cast<u16*>(p.out) + done.batch * p.out_batch_stride +
                          done.head * p.out_head_stride + first_row * p.out_row_stride;
-        // NOTE: read anew, so that what derives from it does not occupy registers in the loop.
-        const int quad_lane = ptx::lane_index() % 4;
-        const bool odd = quad_lane & 1, upper = quad_lane & 2;
-#pragma unroll
-        for (int group = 0; group < (kValueDim + 31) / 32; ++group) {
-#pragma unroll
-            for (int r = 0; r < 2; ++r) {
-                u32 w[4];
-#pragma unroll
-                for (int j = 0; j < 4; ++j) {
-                    const int i = 4 * (4 * group + j) + 2 * r;
-                    w[j] = i < kOutputs ? ptx::pack(Element{}, output[i] * inverse[r],
-                                                    output[i + 1] * inverse[r])
-                                        : 0;
-                }
-                // 4 x 4 transposition: lane t of the quad gets the four words of the t-th 8
-                // columns.
-                u32 x = __shfl_xor_sync(~0u, upper ? w[0] : w[2], 2);
-                u32 y = __shfl_xor_sync(~0u, upper ? w[1] : w[3], 2);
-                const u32 a = upper ? x : w[0], b = upper ? y : w[1];
-                const u32 c = upper ? w[2] : x, d = upper ? w[3] : y;
-                x = __shfl_xor_sync(~0u, odd ? a : b, 1);
-                y = __shfl_xor_sync(~0u, odd ? c : d, 1);
-                const uint4 words = odd ? make_uint4(x, b, y, d) : make_uint4(a, x, c, y);
-                const int first_column = group * 32 + quad_lane * 8;
-                if (first_row + 8 * r < p.q_len && first_column < kValueDim) {
-                    *reinterpret_cast<uint4*>(out + 8 * r * p.out_row_stride + first_column) =
-                        words;
-                }
-            }
-        }
-        if (quad_lane == 0) {
+        store_rows<kValueDim>(Element{}, output, inverse, out, p.out_row_stride,
+                              p.q_len - first_row);
+        if (ptx::lane_index() % 4 == 0) {
             constexpr float kLn2 = 0.6931471805599453f;
             float* const lse =
                 p.lse + static_cast<i64>(done.batch * p.heads + done.head) * p.q_len + first_row;

@@ -3,17 +3,13 @@
 #pragma once
 
 #include "attention/sm90/forward_parameters.h"
+#include "attention/sm90/pipeline.cuh"
 #include "cuda/device/ptx/mbarrier.cuh"
 #include "forward_config.cuh"
 
 namespace tw::attn {
 
 constexpr int kBlockM = 64 * kWarpgroups;  ///< query rows of a tile
-constexpr int kPanel = 64;                 ///< columns of 16 bits in a row of the 128-byte swizzle
-
-constexpr int panels(int dim) {
-    return (dim + kPanel - 1) / kPanel;
-}
 
 // A tile lies in panels of 64 columns, [panel][row][64], as one copy writes them and wgmma reads
 // them.
@@ -68,20 +64,6 @@ struct Shared {
     TW_DEVICE u32 barrier(int index) const { return base + kBarrierOffset + 8 * index; }
 };
 static_assert(8 * (4 + 4 * kStages) <= 192, "barriers end before the tile descriptions");
-
-/// Position in a ring of buffers and the parity of its current round.
-template <int kCount>
-struct Ring {
-    u32 index = 0;
-    u32 parity = 0;
-
-    TW_DEVICE void advance() {
-        if (++index == kCount) {
-            index = 0;
-            parity ^= 1;
-        }
-    }
-};
 
 /// Block after the last that rows up to `row` may see, and at least `begin` + 1.
 TW_DEVICE int end_block(int row, int begin, const ForwardParameters& p) {

@@ -1,0 +1,48 @@
+// Tensors in device memory, as forward and backward take, check and describe them.
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <vector>
+
+#include "cuda/runtime/compiler.h"
+#include "cuda/runtime/device.h"
+#include "cuda/runtime/tensor_map.h"
+#include "support/check.h"
+#include "tilewright/dtype.h"
+
+namespace tilewright::attn::sm90 {
+
+/// A strided array in device memory, indexed (batch, head, row, column) whatever its layout.
+struct DeviceTensor {
+    cuda::DeviceAddress address = 0;
+    std::array<std::int64_t, 4> shape{};
+    std::array<std::int64_t, 4> strides{};  ///< elements
+};
+
+inline constexpr const char* kOperation = "attention (sm90)";  ///< what messages call the engine
+inline constexpr std::int64_t kPanel = 64;                     ///< columns of the 128-byte swizzle
+
+/// a / b rounded up, for positive b.
+constexpr std::int64_t ceil_div(std::int64_t a, std::int64_t b) {
+    return (a + b - 1) / b;
+}
+
+/// Throws UserError naming the argument, the rule and the value unless the rule holds.
+template <typename Value>
+void require(bool holds, const char* argument, const char* rule, const Value& value) {
+    if (!holds) user_error(kOperation, "{}: expected {} but got {}", argument, rule, value);
+}
+
+/// Throws UserError unless the tensor has this shape and lies as the copy engine can read it.
+void check_tensor(const DeviceTensor& tensor, const char* argument,
+                  const std::array<std::int64_t, 4>& shape);
+
+/// Describes tiles of `rows` rows and one panel of columns, 128-byte swizzle, to the copy engine.
+cuda::TensorMap tile_map(const DeviceTensor& tensor, DType dtype, std::int64_t rows,
+                         const char* argument);
+
+/// The device code of this folder; generated from its .cuh files.
+const std::vector<cuda::Header>& device_headers();
+
+}  // namespace tilewright::attn::sm90

@@ -1,0 +1,47 @@
+// Stores a warpgroup's accumulator as 64 rows of 16-bit elements.
+#pragma once
+
+#include "cuda/device/ptx/convert.cuh"
+#include "cuda/device/ptx/memory.cuh"
+
+namespace tw::attn {
+
+/// Stores the first kColumns columns of a 64-row accumulator, rows lane / 4 and lane / 4 + 8 of a
+/// warp times `factor`. `target` is this thread's first row, of which `rows` are left in the
+/// tensor. 16 bytes a lane: the quad transposes its words by shuffles, so that no shared memory and
+/// no barrier is needed.
+template <int kColumns, typename Element, int kCount>
+TW_DEVICE void store_rows(Element, const float (&accumulator)[kCount], const float (&factor)[2],
+                          u16* target, i64 row_stride, int rows) {
+    // NOTE: read anew, so that what derives from it does not occupy registers in the loop.
+    const int quad_lane = ptx::lane_index() % 4;
+    const bool odd = quad_lane & 1, upper = quad_lane & 2;
+#pragma unroll
+    for (int group = 0; group < (kColumns + 31) / 32; ++group) {
+#pragma unroll
+        for (int r = 0; r < 2; ++r) {
+            u32 w[4];
+#pragma unroll
+            for (int j = 0; j < 4; ++j) {
+                const int i = 4 * (4 * group + j) + 2 * r;
+                w[j] = i < kCount ? ptx::pack(Element{}, accumulator[i] * factor[r],
+                                              accumulator[i + 1] * factor[r])
+                                  : 0;
+            }
+            // 4 x 4 transposition: lane t of the quad gets the four words of the t-th 8 columns.
+            u32 x = __shfl_xor_sync(~0u, upper ? w[0] : w[2], 2);
+            u32 y = __shfl_xor_sync(~0u, upper ? w[1] : w[3], 2);
+            const u32 a = upper ? x : w[0], b = upper ? y : w[1];
+            const u32 c = upper ? w[2] : x, d = upper ? w[3] : y;
+            x = __shfl_xor_sync(~0u, odd ? a : b, 1);
+            y = __shfl_xor_sync(~0u, odd ? c : d, 1);
+            const uint4 words = odd ? make_uint4(x, b, y, d) : make_uint4(a, x, c, y);
+            const int first_column = group * 32 + quad_lane * 8;
+            if (8 * r < rows && first_column < kColumns) {
+                *reinterpret_cast<uint4*>(target + 8 * r * row_stride + first_column) = words;
+            }
+        }
+    }
+}
+
+}  // namespace tw::attn
