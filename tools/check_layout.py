@@ -15,7 +15,7 @@ import sys
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 
-# support <- ir <- {lang, cpu, cuda} <- run <- {mask, norm, attention} <- cli
+# support <- ir <- {lang, cpu, cuda} <- run <- mod <- {mask, norm, attention} <- cli
 USES = {
     "support": set(),
     "ir": {"support"},
@@ -24,7 +24,8 @@ USES = {
     "cuda": {"support", "ir"},
 }
 USES["run"] = {"lang", "cpu", "cuda"} | USES["lang"]
-USES["mask"] = USES["norm"] = {"run"} | USES["run"]
+USES["mod"] = USES["norm"] = {"run"} | USES["run"]
+USES["mask"] = {"mod"} | USES["mod"]
 USES["attention"] = {"mask"} | USES["mask"]
 USES["cli"] = {"mask", "norm", "attention"} | USES["mask"]
 

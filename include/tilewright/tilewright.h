@@ -3,5 +3,8 @@
 
 #include "tilewright/error.h"
 #include "tilewright/lang.h"
+#include "tilewright/masks.h"
+#include "tilewright/mod.h"
 #include "tilewright/run.h"
+#include "tilewright/scores.h"
 #include "tilewright/tensor.h"

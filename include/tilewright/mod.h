@@ -1,0 +1,167 @@
+// Mods: functions of scalars that attention applies to every score, and the arrays they read.
+#pragma once
+
+#include <functional>
+#include <initializer_list>
+#include <map>
+#include <memory>
+#include <optional>
+#include <span>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "tilewright/lang/kernel.h"
+#include "tilewright/tensor.h"
+
+namespace tilewright {
+
+/// A row of a captured array inside a mod: a short list of scalars, with arithmetic element by
+/// element.
+class Row {
+  public:
+    explicit Row(std::vector<Tile> elements) : elements_(std::move(elements)) {}
+
+    std::size_t size() const { return elements_.size(); }
+    Tile operator[](std::size_t i) const { return elements_.at(i); }
+    auto begin() const { return elements_.begin(); }
+    auto end() const { return elements_.end(); }
+
+  private:
+    std::vector<Tile> elements_;
+};
+
+/// Rows of one size, or a row and a scalar. UserError when the sizes differ.
+Row operator+(const Row& a, const Row& b);
+Row operator-(const Row& a, const Row& b);
+Row operator*(const Row& a, const Row& b);
+Row operator*(const Row& a, Operand b);
+Row operator*(Operand a, const Row& b);
+Tile sum(const Row& a);
+Tile max(const Row& a);
+/// sum(a * b).
+Tile dot(const Row& a, const Row& b);
+
+/// An array that mods read, by traced integers: `slopes[h]`, `bias(h, q - kv + 7)`,
+/// `offsets[document[q]]`. An index outside the array is clamped, a negative one to 0; in the
+/// checked mode it is an error. The memory is shared: values written later are seen by the next
+/// call, without compiling again. Attention gives the gradients of floating captures.
+class Capture {
+  public:
+    const Tensor& tensor() const { return state_->tensor; }
+    /// For messages and the printed IR; may be empty.
+    const std::string& name() const { return state_->name; }
+    /// Whether `attention_backward` returns a gradient for it.
+    bool differentiable() const { return state_->differentiable; }
+    /// True for copies of one capture.
+    bool operator==(const Capture& other) const { return state_ == other.state_; }
+
+    /// An element of an array of rank 1.
+    Tile operator[](Operand index) const { return element({index}); }
+    /// An element, by one integer per dimension: `bias[{h, q, kv}]`.
+    Tile operator[](std::initializer_list<Operand> indices) const { return element(indices); }
+    template <typename... Indices>
+    requires(std::is_convertible_v<const Indices&, Operand>&&...) Tile operator()(
+        const Indices&... indices) const {
+        return element({Operand(indices)...});
+    }
+    Tile element(const std::vector<Operand>& indices) const;
+    /// The value of an array of rank 0.
+    operator Operand() const { return Operand(element({}), std::source_location{}); }
+
+    /// A row along the last dimension, by one integer for each of the others. Unrolled, so that
+    /// dimension has at most 512 elements.
+    template <typename... Indices>
+    requires(std::is_convertible_v<const Indices&, Operand>&&...) Row row(const Indices&... indices)
+    const { return row_of({Operand(indices)...}); }
+    Row row_of(const std::vector<Operand>& indices) const;
+
+  private:
+    friend Capture capture(Tensor tensor, std::string name, bool differentiable);
+    struct State {
+        Tensor tensor;
+        std::string name;
+        bool differentiable;
+    };
+    std::shared_ptr<const State> state_;
+};
+
+/// Makes an array readable inside mods. Integer arrays have no gradient; nor has a floating one
+/// that is not `differentiable`.
+Capture capture(Tensor tensor, std::string name = {}, bool differentiable = true);
+/// A traced value is no array: use it directly, or return it through the arguments of the mod.
+template <std::same_as<Tile> T>
+Capture capture(T) = delete;
+
+namespace detail {
+
+struct ModState;
+
+template <typename F>
+inline constexpr int kModArity = arity_of<const std::decay_t<F>, Tile>();
+
+}  // namespace detail
+
+/// A function that attention applies to every score: a score mod (score, b, h, q, kv) -> score, or
+/// a mask mod (b, h, q, kv) -> bool, true where the query attends to the key. The arguments are
+/// scalars: batch, query head, and positions as i64, which do not overflow. Made from a C++ lambda
+/// with `auto` parameters, from text (`parse_mod`), or from a library (`masks`, `scores`).
+///
+/// Mods are traced, once: they branch with tw::where or tw::cond, read arrays through tw::capture,
+/// and their other captured C++ values are constants.
+class Mod {
+  public:
+    enum class Kind : std::uint8_t { score, mask };
+    using Body = std::function<Operand(std::span<const Tile>)>;
+
+    /// No mod.
+    Mod() = default;
+    template <typename F>
+    requires(!std::is_base_of_v<Mod, std::decay_t<F>> && detail::kModArity<F> >= 4)
+        Mod(F&& function)
+        : Mod(make(detail::kModArity<F> == 5 ? Kind::score : Kind::mask, {},
+                   [f = std::decay_t<F>(std::forward<F>(function))](
+                       std::span<const Tile> arguments) -> Operand {
+                       constexpr int kArity = detail::kModArity<F>;
+                       static_assert(kArity == 4 || kArity == 5,
+                                     "a mask mod takes (b, h, q, kv), a score mod (score, b, h, "
+                                     "q, kv)");
+                       return detail::apply_span(f, arguments, std::make_index_sequence<kArity>());
+                   })) {}
+    /// A mod by a function of the list of its arguments.
+    static Mod make(Kind kind, std::string name, Body body);
+
+    bool defined() const { return state_ != nullptr; }
+    explicit operator bool() const { return defined(); }
+    Kind kind() const;
+    /// For messages and pictures; may be empty.
+    const std::string& name() const;
+    Mod renamed(std::string name) const;
+
+    /// Applies the mod to traced scalars, inside another mod or a kernel's trace.
+    Tile operator()(Operand b, Operand h, Operand q, Operand kv) const;
+    Tile operator()(Operand score, Operand b, Operand h, Operand q, Operand kv) const;
+
+    /// The arrays it reads, in the order of their first use. UserError when the mod does not trace.
+    std::vector<Capture> captures() const;
+    /// The tile IR of the mod, as text, for scores of this dtype (f32 or f64).
+    std::string ir(DType score = f32) const;
+
+    /// For the implementation.
+    const std::shared_ptr<const detail::ModState>& state() const { return state_; }
+
+  private:
+    std::shared_ptr<const detail::ModState> state_;
+};
+
+/// Masks combined: where both, either, exactly one, the first alone not.
+Mod operator&(const Mod& a, const Mod& b);
+Mod operator|(const Mod& a, const Mod& b);
+Mod operator^(const Mod& a, const Mod& b);
+Mod operator~(const Mod& a);
+
+/// All, or any, of the masks.
+Mod and_masks(std::initializer_list<Mod> masks);
+Mod or_masks(std::initializer_list<Mod> masks);
+
+}  // namespace tilewright

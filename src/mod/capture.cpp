@@ -1,0 +1,192 @@
+// Captured arrays: their elements and rows inside a traced mod.
+#include <algorithm>
+#include <cctype>
+
+#include "mod/capture_table.h"
+
+namespace tilewright {
+namespace mod {
+namespace {
+
+thread_local CaptureTable* current_table = nullptr;
+
+constexpr std::int64_t kLongestRow = 512;
+
+/// Name of a capture in messages.
+std::string quoted(const Capture& capture) {
+    return capture.name().empty() ? "of type " + capture.tensor().type_name()
+                                  : "`" + capture.name() + "`";
+}
+
+/// The index as an i64 scalar inside the dimension.
+ir::Value clamped_index(CaptureTable& table, const Capture& capture, ir::Value ref, int dim,
+                        const Operand& operand) {
+    lang::Tracer& tracer = table.tracer();
+    const ir::Type type{tracer.dtype(operand), tracer.shape(operand)};
+    if (!is_integer(type.dtype) || !type.is_scalar()) {
+        user_error("capture", "expected an integer index in dimension {} of capture {} but got {}",
+                   dim, quoted(capture), ir::to_string(type));
+    }
+    ir::Builder& builder = tracer.builder();
+    const ir::Value index = tracer.value(operand, i64);
+    const ir::Value zero = tracer.index_constant(0);
+    const ir::Value extent = builder.extent(ref, dim);
+    if (table.attends()) {
+        const ir::Value inside =
+            builder.binary(ir::Op::bitwise_and, builder.binary(ir::Op::ge, index, zero),
+                           builder.binary(ir::Op::lt, index, extent));
+        const ir::Value masked = builder.unary(ir::Op::bitwise_not, table.attends());
+        builder.debug_check(builder.binary(ir::Op::bitwise_or, inside, masked),
+                            fmt::format("index of dimension {} of capture {} is inside its {}", dim,
+                                        quoted(capture),
+                                        capture.tensor().dim(dim) == 1 ? "one element" : "extent"));
+    }
+    return builder.clamp(index, zero,
+                         builder.binary(ir::Op::sub, extent, tracer.index_constant(1)));
+}
+
+}  // namespace
+
+CaptureTable::CaptureTable(lang::Tracer& tracer) : tracer_(tracer), outer_(current_table) {
+    current_table = this;
+}
+
+CaptureTable::~CaptureTable() {
+    current_table = outer_;
+}
+
+CaptureTable& CaptureTable::current() {
+    if (!current_table) {
+        user_error("capture", "expected a capture to be read inside a mod while it is traced");
+    }
+    return *current_table;
+}
+
+/// The capture's name as an identifier.
+std::string CaptureTable::parameter_name(const Capture& capture) const {
+    if (capture.name().empty()) return fmt::format("capture{}", captures_.size());
+    std::string name = capture.name();
+    for (char& c : name) {
+        if (!std::isalnum(static_cast<unsigned char>(c))) c = '_';
+    }
+    return std::isdigit(static_cast<unsigned char>(name[0])) ? "_" + name : name;
+}
+
+ir::Value CaptureTable::ref(const Capture& capture) {
+    const auto found = std::find(captures_.begin(), captures_.end(), capture);
+    const auto place = static_cast<std::size_t>(found - captures_.begin());
+    const Tensor& tensor = capture.tensor();
+    if (found == captures_.end()) {
+        const ir::RefType type{tensor.dtype(),
+                               Tensor::Dims(static_cast<std::size_t>(tensor.rank()), kDynamic),
+                               ir::Space::global, -1};
+        refs_.push_back(tracer_.function().add_parameter(type, parameter_name(capture)));
+        captures_.push_back(capture);
+    }
+    return refs_[place];
+}
+
+}  // namespace mod
+
+Capture capture(Tensor tensor, std::string name, bool differentiable) {
+    if (!tensor.defined()) user_error("capture", "expected a tensor but it is undefined");
+    if (tensor.rank() > ir::kMaxRefRank) {
+        user_error("capture", "expected an array of rank <= {} but got {}", ir::kMaxRefRank,
+                   tensor.type_name());
+    }
+    Capture result;
+    const bool has_gradient = differentiable && is_float(tensor.dtype());
+    result.state_ = std::make_shared<const Capture::State>(
+        Capture::State{std::move(tensor), std::move(name), has_gradient});
+    return result;
+}
+
+Tile Capture::element(const std::vector<Operand>& indices) const {
+    mod::CaptureTable& table = mod::CaptureTable::current();
+    lang::Tracer& tracer = table.tracer();
+    const auto location = indices.empty() ? std::source_location{} : indices.front().location();
+    return tracer.at(location, [&] {
+        if (static_cast<int>(indices.size()) != tensor().rank()) {
+            user_error("capture", "expected {} indices for capture {} of type {} but got {}",
+                       tensor().rank(), mod::quoted(*this), tensor().type_name(), indices.size());
+        }
+        const ir::Value ref = table.ref(*this);
+        std::vector<ir::IndexOperand> operands;
+        for (std::size_t d = 0; d < indices.size(); ++d) {
+            operands.push_back(ir::IndexOperand::scalar(
+                mod::clamped_index(table, *this, ref, static_cast<int>(d), indices[d])));
+        }
+        return tracer.wrap(tracer.builder().load(ref, operands));
+    });
+}
+
+Row Capture::row_of(const std::vector<Operand>& indices) const {
+    const int rank = tensor().rank();
+    if (rank == 0 || static_cast<int>(indices.size()) != rank - 1) {
+        user_error("capture", "expected {} indices for a row of capture {} of type {} but got {}",
+                   std::max(rank - 1, 0), mod::quoted(*this), tensor().type_name(), indices.size());
+    }
+    if (tensor().dim(-1) > mod::kLongestRow) {
+        user_error("capture", "expected a row of at most {} elements but capture {} is {}",
+                   mod::kLongestRow, mod::quoted(*this), tensor().type_name());
+    }
+    std::vector<Tile> elements;
+    std::vector<Operand> at = indices;
+    at.emplace_back(0);
+    for (std::int64_t i = 0; i < tensor().dim(-1); ++i) {
+        at.back() = Operand(i);
+        elements.push_back(element(at));
+    }
+    return Row(std::move(elements));
+}
+
+namespace {
+
+template <typename Combine>
+Row zipped(const char* op, const Row& a, const Row& b, Combine combine) {
+    if (a.size() != b.size()) {
+        user_error(op, "expected rows of one size but got {} and {} elements", a.size(), b.size());
+    }
+    std::vector<Tile> elements;
+    for (std::size_t i = 0; i < a.size(); ++i) elements.push_back(combine(a[i], b[i]));
+    return Row(std::move(elements));
+}
+
+template <typename Combine>
+Tile folded(const char* op, const Row& a, Combine combine) {
+    if (a.size() == 0) user_error(op, "expected a row of at least one element but it is empty");
+    Tile result = a[0];
+    for (std::size_t i = 1; i < a.size(); ++i) result = combine(result, a[i]);
+    return result;
+}
+
+}  // namespace
+
+Row operator+(const Row& a, const Row& b) {
+    return zipped("add", a, b, [](Tile x, Tile y) { return x + y; });
+}
+Row operator-(const Row& a, const Row& b) {
+    return zipped("sub", a, b, [](Tile x, Tile y) { return x - y; });
+}
+Row operator*(const Row& a, const Row& b) {
+    return zipped("mul", a, b, [](Tile x, Tile y) { return x * y; });
+}
+Row operator*(const Row& a, Operand b) {
+    std::vector<Tile> elements;
+    for (const Tile& x : a) elements.push_back(x * b);
+    return Row(std::move(elements));
+}
+Row operator*(Operand a, const Row& b) {
+    return b * a;
+}
+Tile sum(const Row& a) {
+    return folded("sum", a, [](Tile x, Tile y) { return x + y; });
+}
+Tile max(const Row& a) {
+    return folded("max", a, [](Tile x, Tile y) { return maximum(x, y); });
+}
+Tile dot(const Row& a, const Row& b) {
+    return sum(a * b);
+}
+
+}  // namespace tilewright

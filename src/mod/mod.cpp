@@ -1,0 +1,210 @@
+// Mods: tracing, application, masks combined.
+#include "tilewright/mod.h"
+
+#include <mutex>
+
+#include "ir/passes/cse.h"
+#include "ir/passes/dce.h"
+#include "ir/passes/fold.h"
+#include "ir/print.h"
+#include "lang/tracer.h"
+#include "mod/capture_table.h"
+#include "mod/traced.h"
+
+namespace tilewright {
+
+struct detail::ModState {
+    Mod::Kind kind;
+    std::string name;
+    Mod::Body body;
+
+    mutable std::mutex mutex = {};
+    mutable std::map<std::pair<DType, bool>, mod::Traced> traced = {};
+};
+
+namespace {
+
+const char* kind_name(Mod::Kind kind) {
+    return kind == Mod::Kind::mask ? "mask_mod" : "score_mod";
+}
+
+/// The result of the body as a scalar of the wanted dtype.
+ir::Value result_value(lang::Tracer& tracer, Mod::Kind kind, const Operand& result, DType score) {
+    const char* const op = kind_name(kind);
+    const ir::Type type{tracer.dtype(result), tracer.shape(result)};
+    const bool is_mask = kind == Mod::Kind::mask;
+    if (!type.is_scalar() || is_mask != (type.dtype == boolean)) {
+        user_error(op, "expected {} to return {} but it returns {}{}", op,
+                   is_mask ? "a bool scalar" : "a number", ir::to_string(type),
+                   is_mask ? "; compare it, as in `q >= kv`"
+                           : "; choose scores with tw::where(condition, score, other)");
+    }
+    return tracer.value(result, is_mask ? boolean : score);
+}
+
+mod::Traced trace_state(const detail::ModState& state, DType score, bool checked) {
+    lang::Tracer tracer(state.name.empty() ? kind_name(state.kind) : state.name);
+    tracer.checked = checked;
+    mod::CaptureTable table(tracer);
+    ir::Function& function = tracer.function();
+    std::vector<Tile> arguments;
+    if (state.kind == Mod::Kind::score) {
+        arguments.push_back(
+            tracer.wrap(function.add_parameter(ir::Type{score, {}}, std::string("score"))));
+    }
+    for (const char* name : {"b", "h", "q", "kv"}) {
+        arguments.push_back(
+            tracer.wrap(function.add_parameter(ir::Type{i64, {}}, std::string(name))));
+    }
+    if (checked) table.set_attends(function.add_parameter(ir::Type{boolean, {}}, "attends"));
+    const Operand result = state.body(arguments);
+    tracer.at({}, [&] {
+        const ir::Value value = result_value(tracer, state.kind, result, score);
+        tracer.builder().yield(std::vector{value});
+    });
+    mod::Traced traced;
+    traced.captures = table.captures();
+    for (bool changed = true; changed;) {
+        changed = ir::fold(function).changed();
+        changed |= ir::cse(function).changed();
+        changed |= ir::dce(function).changed();
+    }
+    traced.text = ir::print(function);
+    traced.function = std::make_shared<const ir::Function>(std::move(function));
+    return traced;
+}
+
+}  // namespace
+
+namespace mod {
+
+const Traced& trace(const Mod& mod, DType score, bool checked) {
+    if (!mod.defined()) user_error("mod", "expected a mod but got none");
+    const detail::ModState& state = *mod.state();
+    if (state.kind == Mod::Kind::mask) score = f32;
+    const std::lock_guard lock(state.mutex);
+    const auto found = state.traced.find({score, checked});
+    if (found != state.traced.end()) return found->second;
+    return state.traced.emplace(std::pair(score, checked), trace_state(state, score, checked))
+        .first->second;
+}
+
+void expect_kind(const char* op, const char* argument, const Mod& mod, Mod::Kind kind) {
+    if (!mod.defined()) user_error(op, "expected {} but it was left out", argument);
+    if (mod.kind() == kind) return;
+    const bool is_mask = kind == Mod::Kind::mask;
+    user_error(
+        op, "expected {} to be a {} but got a {}", argument,
+        is_mask ? "mask mod (b, h, q, kv) -> bool" : "score mod (score, b, h, q, kv) -> score",
+        is_mask ? "score mod (5 arguments)" : "mask mod (4 arguments)");
+}
+
+}  // namespace mod
+
+Mod Mod::make(Kind kind, std::string name, Body body) {
+    Mod mod;
+    mod.state_ = std::shared_ptr<const detail::ModState>(
+        new detail::ModState{kind, std::move(name), std::move(body)});
+    return mod;
+}
+
+Mod::Kind Mod::kind() const {
+    if (!defined()) user_error("mod", "expected a mod but got none");
+    return state_->kind;
+}
+
+const std::string& Mod::name() const {
+    static const std::string kNone;
+    return defined() ? state_->name : kNone;
+}
+
+Mod Mod::renamed(std::string name) const {
+    return make(kind(), std::move(name), state_->body);
+}
+
+Tile Mod::operator()(Operand b, Operand h, Operand q, Operand kv) const {
+    mod::expect_kind("mod", "a mod applied to (b, h, q, kv)", *this, Kind::mask);
+    lang::Tracer& tracer = lang::Tracer::current("mod");
+    std::vector<Tile> arguments;
+    for (const Operand& position : {b, h, q, kv}) {
+        arguments.push_back(tracer.wrap(tracer.value(position, i64)));
+    }
+    const Operand result = state_->body(arguments);
+    return tracer.at({},
+                     [&] { return tracer.wrap(result_value(tracer, Kind::mask, result, f32)); });
+}
+
+Tile Mod::operator()(Operand score, Operand b, Operand h, Operand q, Operand kv) const {
+    mod::expect_kind("mod", "a mod applied to (score, b, h, q, kv)", *this, Kind::score);
+    lang::Tracer& tracer = lang::Tracer::current("mod");
+    std::vector<Tile> arguments{tracer.wrap(tracer.value(score))};
+    for (const Operand& position : {b, h, q, kv}) {
+        arguments.push_back(tracer.wrap(tracer.value(position, i64)));
+    }
+    const DType dtype = tracer.dtype(score);
+    const Operand result = state_->body(arguments);
+    return tracer.at({},
+                     [&] { return tracer.wrap(result_value(tracer, Kind::score, result, dtype)); });
+}
+
+std::vector<Capture> Mod::captures() const {
+    return mod::trace(*this).captures;
+}
+
+std::string Mod::ir(DType score) const {
+    return mod::trace(*this, score).text;
+}
+
+namespace {
+
+/// A mask from the bools of two.
+template <typename Combine>
+Mod combined(const char* op, const Mod& a, const Mod& b, Combine combine) {
+    mod::expect_kind(op, "the left operand", a, Mod::Kind::mask);
+    mod::expect_kind(op, "the right operand", b, Mod::Kind::mask);
+    return Mod::make(Mod::Kind::mask, {}, [a, b, combine](std::span<const Tile> x) -> Operand {
+        return combine(a(x[0], x[1], x[2], x[3]), b(x[0], x[1], x[2], x[3]));
+    });
+}
+
+}  // namespace
+
+Mod operator&(const Mod& a, const Mod& b) {
+    return combined("&", a, b, [](Tile x, Tile y) { return x & y; });
+}
+Mod operator|(const Mod& a, const Mod& b) {
+    return combined("|", a, b, [](Tile x, Tile y) { return x | y; });
+}
+Mod operator^(const Mod& a, const Mod& b) {
+    return combined("^", a, b, [](Tile x, Tile y) { return x ^ y; });
+}
+Mod operator~(const Mod& a) {
+    mod::expect_kind("~", "the operand", a, Mod::Kind::mask);
+    return Mod::make(Mod::Kind::mask, {}, [a](std::span<const Tile> x) -> Operand {
+        return ~Operand(a(x[0], x[1], x[2], x[3]), std::source_location{});
+    });
+}
+
+namespace {
+
+template <typename Combine>
+Mod folded(const char* op, std::initializer_list<Mod> masks, Combine combine) {
+    if (masks.size() == 0) user_error(op, "expected at least one mask but got none");
+    Mod result = *masks.begin();
+    mod::expect_kind(op, "mask 0", result, Mod::Kind::mask);
+    for (const Mod* next = masks.begin() + 1; next != masks.end(); ++next) {
+        result = combine(result, *next);
+    }
+    return result;
+}
+
+}  // namespace
+
+Mod and_masks(std::initializer_list<Mod> masks) {
+    return folded("and_masks", masks, [](const Mod& a, const Mod& b) { return a & b; });
+}
+Mod or_masks(std::initializer_list<Mod> masks) {
+    return folded("or_masks", masks, [](const Mod& a, const Mod& b) { return a | b; });
+}
+
+}  // namespace tilewright

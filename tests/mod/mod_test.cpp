@@ -1,0 +1,200 @@
+// Mods: tracing of lambdas, captures, promotion, combination, errors.
+#include "tilewright/mod.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <cmath>
+
+#include "mod/evaluate.h"
+#include "tilewright/error.h"
+#include "tilewright/masks.h"
+
+namespace tilewright {
+namespace {
+
+using ::testing::HasSubstr;
+
+Tensor floats(std::vector<float> values, Tensor::Dims shape) {
+    return Tensor::from_vector(values, std::move(shape));
+}
+Tensor ints(std::vector<std::int32_t> values, Tensor::Dims shape) {
+    return Tensor::from_vector(values, std::move(shape));
+}
+
+double score_at(const Mod& mod, double score, std::int64_t b, std::int64_t h, std::int64_t q,
+                std::int64_t kv, DType dtype = f32) {
+    return mod::Evaluator(mod::trace(mod, dtype)).score(score, b, h, q, kv);
+}
+bool mask_at(const Mod& mod, std::int64_t b, std::int64_t h, std::int64_t q, std::int64_t kv) {
+    return mod::Evaluator(mod::trace(mod)).mask(b, h, q, kv);
+}
+
+std::string error_of(const std::function<void()>& action) {
+    try {
+        action();
+    } catch (const UserError& error) {
+        return error.what();
+    }
+    return "no error";
+}
+
+TEST(Mod, KindIsTheNumberOfArguments) {
+    EXPECT_EQ(Mod([](auto, auto, auto q, auto kv) { return q >= kv; }).kind(), Mod::Kind::mask);
+    EXPECT_EQ(Mod([](auto s, auto, auto, auto, auto) { return s; }).kind(), Mod::Kind::score);
+    EXPECT_EQ(Mod([](Tile s, Tile, Tile, Tile, Tile) { return s; }).kind(), Mod::Kind::score);
+    EXPECT_FALSE(Mod().defined());
+}
+
+TEST(Mod, AlibiByClosure) {
+    const Capture slopes = capture(floats({0.5F, 0.25F}, {2}), "slopes");
+    const Mod mod = [slopes](auto s, auto, auto h, auto q, auto kv) {
+        return s + slopes[h] * (kv - q);
+    };
+    EXPECT_EQ(score_at(mod, 1, 0, 1, 10, 2), 1 - 0.25 * 8);
+    ASSERT_EQ(mod.captures().size(), 1U);
+    EXPECT_EQ(mod.captures()[0].name(), "slopes");
+}
+
+TEST(Mod, PositionsDoNotOverflowPast46k) {
+    const Mod mod = [](auto, auto, auto q, auto kv) { return q * kv > 0; };
+    EXPECT_TRUE(mask_at(mod, 0, 0, 50000, 50000));
+    const Mod wide = [](auto, auto, auto q, auto kv) { return q * q * 1000003 > kv; };
+    EXPECT_TRUE(mask_at(wide, 0, 0, 1 << 20, 5));
+}
+
+TEST(Mod, ChainedGathersOfAnyRank) {
+    const Capture sequence = capture(ints({0, 0, 1, 1, 1}, {5}));
+    const Capture offsets = capture(ints({0, 2}, {2}));
+    const Capture bias = capture(floats({0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11}, {2, 2, 3}));
+    const Mod mod = [=](auto s, auto b, auto h, auto q, auto kv) {
+        return s + bias[{b, h, kv - offsets[sequence[q]]}];
+    };
+    EXPECT_EQ(score_at(mod, 0, 1, 1, 3, 4), 6 + 3 + 2);
+    EXPECT_EQ(mod.captures().size(), 3U);
+}
+
+TEST(Mod, IndicesOutsideAreClamped) {
+    const Capture table = capture(floats({1, 2, 3}, {3}));
+    const Mod mod = [table](auto, auto, auto, auto q, auto kv) { return table[q - kv]; };
+    EXPECT_EQ(score_at(mod, 0, 0, 0, 0, 5), 1);
+    EXPECT_EQ(score_at(mod, 0, 0, 0, 9, 0), 3);
+    const Capture empty = capture(Tensor::zeros(f32, {0}));
+    EXPECT_EQ(score_at([empty](auto, auto, auto, auto q, auto) { return empty[q]; }, 0, 0, 0, 9, 0),
+              0);
+}
+
+TEST(Mod, ScalarCapturesChangeWithoutTracing) {
+    Tensor offset = Tensor::scalar(i32, 3);
+    const Capture shift = capture(offset);
+    const Mod mod = [shift](auto, auto, auto q, auto kv) { return q + shift >= kv; };
+    EXPECT_TRUE(mask_at(mod, 0, 0, 0, 3));
+    const auto* before = &mod::trace(mod);
+    offset.fill(1);
+    EXPECT_FALSE(mask_at(mod, 0, 0, 0, 3));
+    EXPECT_EQ(before, &mod::trace(mod));
+}
+
+TEST(Mod, RowsAreUnrolled) {
+    const Capture rows = capture(floats({1, 2, 3, 4, 5, 6}, {2, 3}));
+    const Mod mod = [rows](auto s, auto, auto, auto q, auto kv) {
+        const Row a = rows.row(q), b = rows.row(kv);
+        return s + dot(a, b) + max(a - b) + sum(a * 2 + b);
+    };
+    EXPECT_EQ(score_at(mod, 0, 0, 0, 0, 1), 4 + 10 + 18 - 3 + 2 * 6 + 15);
+}
+
+TEST(Mod, PromotionMixesIntegersAndFloats) {
+    const auto value = [](const Mod& mod) { return score_at(mod, 0.5, 0, 0, 7, 2); };
+    EXPECT_EQ(value([](auto s, auto, auto, auto q, auto kv) { return s + (q - kv); }), 5.5);
+    EXPECT_EQ(value([](auto, auto, auto, auto q, auto) { return q * 0.5; }), 3.5);
+    // C++ division of integers truncates; the Python forms round down.
+    EXPECT_EQ(value([](auto, auto, auto, auto q, auto kv) { return (kv - q) / 2; }), -2);
+    EXPECT_EQ(value([](auto, auto, auto, auto q, auto kv) { return floordiv(kv - q, 2); }), -3);
+    EXPECT_EQ(value([](auto, auto, auto, auto q, auto kv) { return (kv - q) % 3; }), -2);
+    EXPECT_EQ(value([](auto, auto, auto, auto q, auto kv) { return floormod(kv - q, 3); }), 1);
+    EXPECT_EQ(value([](auto, auto, auto, auto, auto) { return 2; }), 2);
+    const Capture half = capture(floats({0.5F}, {1}).to(f16));
+    EXPECT_EQ(value([half](auto s, auto, auto h, auto, auto) { return s + half[h]; }), 1);
+}
+
+TEST(Mod, ScoresOfF64KeepTheirBits) {
+    const Mod mod = [](auto s, auto, auto, auto, auto) { return s + 1e-12; };
+    EXPECT_EQ(score_at(mod, 1, 0, 0, 0, 0, f64), 1 + 1e-12);
+    EXPECT_EQ(score_at(mod, 1, 0, 0, 0, 0, f32), 1);
+}
+
+TEST(Mod, TanhIsExactUnlessApproxIsAsked) {
+    const Mod exact = [](auto s, auto, auto, auto, auto) { return tanh(s); };
+    const Mod approx = [](auto s, auto, auto, auto, auto) { return tanh(s, true); };
+    EXPECT_THAT(exact.ir(), ::testing::Not(HasSubstr("approx")));
+    EXPECT_THAT(approx.ir(), HasSubstr("approx"));
+}
+
+TEST(Mod, BranchesChooseElementByElement) {
+    const Mod mod = [](auto s, auto, auto, auto q, auto kv) {
+        return cond(
+            q > kv, [&] { return s * 2; }, [&] { return s - 1; });
+    };
+    EXPECT_EQ(score_at(mod, 4, 0, 0, 1, 0), 8);
+    EXPECT_EQ(score_at(mod, 4, 0, 0, 0, 1), 3);
+}
+
+TEST(Mod, MasksCombine) {
+    const Mod band = masks::causal() & masks::sliding_window(2);
+    EXPECT_TRUE(mask_at(band, 0, 0, 5, 3));
+    EXPECT_FALSE(mask_at(band, 0, 0, 5, 2));
+    EXPECT_TRUE(mask_at(~band, 0, 0, 5, 2));
+    EXPECT_TRUE(mask_at(
+        band | [](auto, auto, auto, auto kv) { return kv == 0; }, 0, 0, 9, 0));
+    EXPECT_FALSE(mask_at(band ^ masks::causal(), 0, 0, 5, 4));
+    EXPECT_TRUE(mask_at(or_masks({band, masks::prefix_lm(1)}), 0, 0, 9, 0));
+    EXPECT_FALSE(mask_at(and_masks({band, masks::prefix_lm(1)}), 0, 0, 9, 0));
+}
+
+TEST(Mod, CapturesAreListedInTheOrderOfFirstUse) {
+    const Capture a = capture(floats({1}, {1}), "a"), b = capture(floats({1}, {1}), "b");
+    const Mod mod = [=](auto s, auto, auto h, auto, auto) { return s + b[h] * a[h] + b[0]; };
+    ASSERT_EQ(mod.captures().size(), 2U);
+    EXPECT_EQ(mod.captures()[0].name(), "b");
+    EXPECT_EQ(mod.captures()[1].name(), "a");
+}
+
+TEST(Mod, CheckedTraceNamesTheIndexOutside) {
+    const Capture table = capture(floats({1, 2, 3}, {3}), "table");
+    const Mod mod = [table](auto, auto, auto, auto q, auto) { return table[q]; };
+    const mod::Traced& traced = mod::trace(mod, f32, true);
+    EXPECT_THAT(traced.text, HasSubstr("debug_check"));
+    EXPECT_THAT(traced.text, HasSubstr("table"));
+    EXPECT_THAT(mod::trace(mod).text, ::testing::Not(HasSubstr("debug_check")));
+}
+
+TEST(Mod, ErrorsSayWhatToDo) {
+    const auto traced = [](const Mod& mod) { return error_of([&] { mod.ir(); }); };
+    EXPECT_THAT(
+        traced([](auto, auto, auto q, auto kv) { return q - kv; }),
+        HasSubstr("[mask_mod] expected mask_mod to return a bool scalar but it returns i64"));
+    EXPECT_THAT(traced([](auto s, auto, auto, auto, auto) { return s > 0; }),
+                HasSubstr("tw::where"));
+    const Capture table = capture(floats({1, 2, 3}, {3}), "table");
+    EXPECT_THAT(traced([table](auto s, auto, auto, auto, auto) { return table[s]; }),
+                HasSubstr("expected an integer index in dimension 0 of capture `table`"));
+    EXPECT_THAT(traced([table](auto, auto, auto h, auto q, auto) { return table(h, q); }),
+                HasSubstr("expected 1 indices for capture `table` of type f32[3] but got 2"));
+    EXPECT_THAT(error_of([&] { table.element({0}); }), HasSubstr("inside a mod"));
+    EXPECT_THAT(error_of([] { capture(Tensor()); }), HasSubstr("undefined"));
+    EXPECT_THAT(
+        error_of([] { masks::causal() & Mod([](auto s, auto, auto, auto, auto) { return s; }); }),
+        HasSubstr("mask mod"));
+    Tile escaped;
+    const Mod leaks = [&escaped](auto s, auto, auto, auto, auto) {
+        escaped = s;
+        return s;
+    };
+    leaks.ir();
+    EXPECT_THAT(traced([escaped](auto, auto, auto, auto, auto) { return escaped + 1; }),
+                HasSubstr("one of another trace"));
+}
+
+}  // namespace
+}  // namespace tilewright
