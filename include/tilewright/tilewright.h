@@ -7,4 +7,5 @@
 #include "tilewright/mod.h"
 #include "tilewright/run.h"
 #include "tilewright/scores.h"
+#include "tilewright/system.h"
 #include "tilewright/tensor.h"

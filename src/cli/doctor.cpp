@@ -1,110 +1,12 @@
-// `tilewright doctor`: what this machine has, what will be used, what is missing.
-#include <fmt/format.h>
-#include <hwy/highway.h>
-#include <oneapi/tbb/version.h>
-#include <xxhash.h>
-
-#include <nlohmann/json.hpp>
-
+// `tilewright doctor`: the library's report of this machine.
 #include "cli/command.h"
-#include "cli/system_info.h"
-#include "cpu/machine.h"
-#include "cpu/simd/kernels.h"
-#include "cuda/runtime/device.h"
-#include "support/disk_cache.h"
-#include "tilewright/version.h"
+#include "tilewright/system.h"
 
 namespace tilewright::cli {
-namespace {
-
-#if defined(__clang__)
-constexpr const char* kCompiler = __VERSION__;  // names itself
-#else
-constexpr const char* kCompiler = "GCC " __VERSION__;
-#endif
-
-class Report {
-  public:
-    explicit Report(std::ostream& out) : out_(out) {}
-
-    void section(std::string_view title) { out_ << '\n' << title << '\n'; }
-    void row(std::string_view key, std::string_view value) {
-        out_ << fmt::format("  {:<12}{}\n", key, value.empty() ? "unknown" : value);
-    }
-    /// Lines of text made elsewhere.
-    void lines(std::string_view text) {
-        while (!text.empty()) {
-            const std::size_t end = std::min(text.find('\n'), text.size());
-            out_ << "  " << text.substr(0, end) << '\n';
-            text.remove_prefix(std::min(end + 1, text.size()));
-        }
-    }
-
-  private:
-    std::ostream& out_;
-};
-
-std::string gib(std::uint64_t bytes) {
-    return fmt::format("{:.1f} GiB", static_cast<double>(bytes) / (1 << 30));
-}
-
-void report_host(Report& report, const SystemInfo& info) {
-    report.section("CPU");
-    report.row("model", fmt::format("{} ({})", info.cpu_model, info.architecture));
-    report.row("cores", fmt::format("{} usable, {} physical; {} threads will be used",
-                                    info.logical_cores, info.physical_cores, cpu::num_threads()));
-    report.row("features", fmt::format("{}", fmt::join(info.cpu_features, " ")));
-    std::vector<std::string> caches;
-    for (const CpuCache& cache : info.caches) {
-        const char* kind = cache.type == "Data" ? "d" : cache.type == "Instruction" ? "i" : "";
-        caches.push_back(fmt::format("L{}{} {}", cache.level, kind, cache.size));
-    }
-    report.row("caches", fmt::format("{}", fmt::join(caches, ", ")));
-    report.row("memory",
-               fmt::format("{}, {} available", gib(info.memory_bytes), gib(info.available_bytes)));
-    std::vector<std::string_view> targets;
-    for (const cpu::Kernels* table : cpu::available_kernels()) targets.emplace_back(table->name);
-    report.row("kernels", fmt::format("{} of {} (TILEWRIGHT_TARGET)", cpu::kernels().name,
-                                      fmt::join(targets, ", ")));
-    if (targets.size() == 1) {
-        report.row("advice", "only scalar kernels run here: vector kernels need AVX2 or NEON");
-    }
-}
-
-void report_build(Report& report) {
-    report.section("Build");
-    report.row("compiler", kCompiler);
-    report.row("fmt", fmt::format("{}.{}.{}", FMT_VERSION / 10000, FMT_VERSION / 100 % 100,
-                                  FMT_VERSION % 100));
-    report.row("oneTBB", fmt::format("{}.{}", TBB_VERSION_MAJOR, TBB_VERSION_MINOR));
-    report.row("Highway", fmt::format("{}.{}.{}", HWY_MAJOR, HWY_MINOR, HWY_PATCH));
-    report.row("json", fmt::format("{}.{}.{}", NLOHMANN_JSON_VERSION_MAJOR,
-                                   NLOHMANN_JSON_VERSION_MINOR, NLOHMANN_JSON_VERSION_PATCH));
-    report.row("CLI11", CLI11_VERSION);
-    report.row("xxHash",
-               fmt::format("{}.{}.{}", XXH_VERSION_MAJOR, XXH_VERSION_MINOR, XXH_VERSION_RELEASE));
-}
-
-void report_cache(Report& report) {
-    report.section("Cache");
-    report.row("folder", cache_root().string());
-}
-
-void doctor(std::ostream& out) {
-    out << "tilewright " << version() << '\n';
-    Report report(out);
-    report_host(report, read_system_info());
-    report.section("CUDA");
-    report.lines(cuda::probe().text());
-    report_cache(report);
-    report_build(report);
-}
-
-}  // namespace
 
 void add_doctor(CLI::App& app, Console& console) {
     app.add_subcommand("doctor", "what this machine has, what will be used, what is missing")
-        ->callback([&console] { doctor(console.out); });
+        ->callback([&console] { console.out << doctor(); });
 }
 
 }  // namespace tilewright::cli

@@ -1,5 +1,5 @@
 // The host's CPU, caches and memory, from Linux's /proc and /sys.
-#include "cli/system_info.h"
+#include "run/system_info.h"
 
 #include <sched.h>
 #include <sys/utsname.h>
@@ -12,7 +12,7 @@
 #include <string_view>
 #include <utility>
 
-namespace tilewright::cli {
+namespace tilewright::run {
 namespace {
 
 namespace fs = std::filesystem;
@@ -93,4 +93,4 @@ SystemInfo read_system_info(const fs::path& root) {
     return info;
 }
 
-}  // namespace tilewright::cli
+}  // namespace tilewright::run

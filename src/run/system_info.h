@@ -6,7 +6,7 @@
 #include <string>
 #include <vector>
 
-namespace tilewright::cli {
+namespace tilewright::run {
 
 /// One level of cache as the first core sees it.
 struct CpuCache {
@@ -30,4 +30,4 @@ struct SystemInfo {
 /// Reads /proc and /sys below `root`.
 SystemInfo read_system_info(const std::filesystem::path& root = "/");
 
-}  // namespace tilewright::cli
+}  // namespace tilewright::run

@@ -1,0 +1,13 @@
+// What the files of the extension module share.
+#pragma once
+
+#include <nanobind/nanobind.h>
+
+namespace tilewright::python {
+
+namespace nb = nanobind;
+
+void bind_tensor(nb::module_& module);
+void bind_norm(nb::module_& module);
+
+}  // namespace tilewright::python

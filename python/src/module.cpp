@@ -1,0 +1,31 @@
+// The extension module tilewright._core: the C++ library on tensors, without NumPy.
+#include "bindings.h"
+#include "nanobind/stl/string.h"
+#include "nanobind/stl/vector.h"
+#include "tilewright/error.h"
+#include "tilewright/run.h"
+#include "tilewright/system.h"
+#include "tilewright/version.h"
+
+NB_MODULE(_core, module) {
+    using namespace tilewright;
+    namespace nb = nanobind;
+    module.doc() = "The C++ library on tensors. Users import tilewright, not this module.";
+    // The texts are those of C++; InternalError stays what it is there, a RuntimeError.
+    nb::register_exception_translator([](const std::exception_ptr& pointer, void*) {
+        try {
+            std::rethrow_exception(pointer);
+        } catch (const UserError& error) {
+            PyErr_SetString(PyExc_ValueError, error.what());
+        }
+    });
+    module.attr("version") = version();
+    module.def("set_num_threads", &set_num_threads, nb::arg("threads"));
+    module.def("num_threads", &num_threads);
+    module.def("set_checked", &set_checked, nb::arg("on"));
+    module.def("checked", &checked);
+    module.def("devices", &devices);
+    module.def("doctor", &doctor, nb::call_guard<nb::gil_scoped_release>());
+    python::bind_tensor(module);
+    python::bind_norm(module);
+}

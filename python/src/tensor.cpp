@@ -1,0 +1,111 @@
+// tilewright._core.Tensor: memory of NumPy or of anything with DLPack as a tensor, and back.
+#include "tilewright/tensor.h"
+
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "bindings.h"
+#include "nanobind/stl/string.h"
+#include "nanobind/stl/vector.h"
+#include "tilewright/dlpack.h"
+
+namespace tilewright::python {
+namespace {
+
+/// Keeps a Python object alive for as long as tensors look at its memory. The last of them may go
+/// on a thread without the GIL, or after the interpreter.
+std::shared_ptr<void> owner_of(nb::object object) {
+    return {object.release().ptr(), [](void* p) {
+                if (!Py_IsInitialized()) return;
+                const nb::gil_scoped_acquire gil;
+                Py_DECREF(static_cast<PyObject*>(p));
+            }};
+}
+
+Tensor from_memory(std::uintptr_t address, const std::string& dtype, Tensor::Dims shape,
+                   Tensor::Dims strides, nb::object owner) {
+    const auto type = parse_dtype(dtype);
+    if (!type) throw nb::value_error(("unknown dtype " + dtype).c_str());
+    // NOLINTNEXTLINE(performance-no-int-to-ptr): NumPy tells the address as an integer
+    return Tensor::from_data(reinterpret_cast<void*>(address), *type, std::move(shape),
+                             std::move(strides), owner_of(std::move(owner)));
+}
+
+Tensor from_dlpack(const nb::capsule& capsule) {
+    const auto take = [&](const char* name, auto* managed) {
+        using Managed = std::remove_pointer_t<decltype(managed)>;
+        managed = static_cast<Managed*>(PyCapsule_GetPointer(capsule.ptr(), name));
+        if (!managed) nb::raise_python_error();
+        // The consumer renames the capsule, so that its destructor leaves the memory to us.
+        PyCapsule_SetName(capsule.ptr(), (std::string("used_") + name) == "used_dltensor"
+                                             ? "used_dltensor"
+                                             : "used_dltensor_versioned");
+        return Tensor::from_dlpack(managed);
+    };
+    const char* name = capsule.name();
+    if (name && std::string(name) == "dltensor_versioned")
+        return take("dltensor_versioned", static_cast<DLManagedTensorVersioned*>(nullptr));
+    return take("dltensor", static_cast<DLManagedTensor*>(nullptr));
+}
+
+nb::capsule to_dlpack(const Tensor& tensor) {
+    DLManagedTensor* managed = tensor.to_dlpack();
+    return nb::steal<nb::capsule>(PyCapsule_New(managed, "dltensor", [](PyObject* capsule) {
+        if (!PyCapsule_IsValid(capsule, "dltensor")) return;  // somebody took it
+        auto* unused = static_cast<DLManagedTensor*>(PyCapsule_GetPointer(capsule, "dltensor"));
+        unused->deleter(unused);
+    }));
+}
+
+/// NumPy's typestr; dtypes that NumPy lacks travel as unsigned integers of their width.
+std::string typestr(DType dtype) {
+    const std::string size = std::to_string(size_of(dtype));
+    if (dtype == DType::boolean) return "|b1";
+    if (dtype == DType::f16 || dtype == DType::f32 || dtype == DType::f64) return "<f" + size;
+    return (is_integer(dtype) && is_signed(dtype) ? "<i" : "<u") + size;
+}
+
+nb::dict array_interface(const Tensor& tensor) {
+    if (tensor.device().kind != Device::Kind::cpu)
+        throw nb::attribute_error("a tensor on a CUDA device has no __array_interface__");
+    nb::list shape;
+    nb::list strides;
+    for (const std::int64_t extent : tensor.shape()) shape.append(extent);
+    for (const std::int64_t stride : tensor.strides())
+        strides.append(stride * size_of(tensor.dtype()));
+    nb::dict interface;
+    interface["version"] = 3;
+    interface["typestr"] = typestr(tensor.dtype());
+    interface["data"] = nb::make_tuple(reinterpret_cast<std::uintptr_t>(tensor.raw()), false);
+    interface["shape"] = nb::tuple(shape);
+    interface["strides"] = nb::tuple(strides);
+    return interface;
+}
+
+}  // namespace
+
+void bind_tensor(nb::module_& module) {
+    nb::class_<Tensor>(module, "Tensor",
+                       "A strided view of typed memory. A tensor made without arguments stands for "
+                       "an argument left out.")
+        .def(nb::init<>())
+        .def_static("from_memory", &from_memory, nb::arg("address"), nb::arg("dtype"),
+                    nb::arg("shape"), nb::arg("strides"), nb::arg("owner"),
+                    "Elements at an address, which `owner` keeps alive; strides in elements.")
+        .def_static("from_dlpack", &from_dlpack, nb::arg("capsule"))
+        .def("__dlpack__", [](const Tensor& t, const nb::kwargs&) { return to_dlpack(t); })
+        .def("__dlpack_device__",
+             [](const Tensor& t) {
+                 return nb::make_tuple(t.device().kind == Device::Kind::cpu ? 1 : 2,
+                                       t.device().index);
+             })
+        .def_prop_ro("__array_interface__", &array_interface)
+        .def_prop_ro("dtype", [](const Tensor& t) { return std::string(name(t.dtype())); })
+        .def_prop_ro("shape", [](const Tensor& t) { return nb::tuple(nb::cast(t.shape())); })
+        .def_prop_ro("defined", &Tensor::defined)
+        .def("__repr__", &Tensor::type_name);
+}
+
+}  // namespace tilewright::python

@@ -1,0 +1,55 @@
+"""Tilewright: block (tile) kernels and programmable attention on NumPy and DLPack arrays.
+
+Arrays go in as NumPy arrays or as anything with ``__dlpack__`` and come back as NumPy arrays;
+bfloat16 is that of ``ml_dtypes``. Bad input raises ValueError or TypeError with the argument, what
+was expected and what came. Every call releases the GIL while it computes.
+"""
+
+import contextlib
+
+from . import _core
+from ._norm import layer_norm, layer_norm_vjp, rms_norm, rms_norm_vjp
+
+__all__ = [
+    "checked",
+    "devices",
+    "doctor",
+    "layer_norm",
+    "layer_norm_vjp",
+    "rms_norm",
+    "rms_norm_vjp",
+    "set_num_threads",
+    "version",
+]
+
+version = _core.version
+__version__ = version
+
+
+def devices():
+    """Names of the devices that calls can run on: "cpu", "cuda:0", ..."""
+    return _core.devices()
+
+
+def set_num_threads(n):
+    """Threads that calls on the CPU use; 0 restores the default, all cores.
+
+    Results do not depend on the number. A negative one raises ValueError.
+    """
+    _core.set_num_threads(n)
+
+
+def doctor():
+    """Prints what this machine has, what will be used, what is missing and how to get it."""
+    print(_core.doctor(), end="")
+
+
+@contextlib.contextmanager
+def checked():
+    """Within this context calls run in the checked mode: bounds, NaN poison, races. Slow."""
+    before = _core.checked()
+    _core.set_checked(True)
+    try:
+        yield
+    finally:
+        _core.set_checked(before)

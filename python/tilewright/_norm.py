@@ -1,0 +1,96 @@
+"""RMSNorm and LayerNorm with their pullbacks."""
+
+from typing import NamedTuple
+
+import numpy as np
+
+from . import _core
+from ._arrays import to_array, to_tensor
+
+
+class NormGradients(NamedTuple):
+    """Gradients of a norm; None for what the forward pass was called without."""
+
+    x: np.ndarray  #: shape and dtype of x
+    weight: np.ndarray | None  #: shape and dtype of the weight
+    bias: np.ndarray | None  #: likewise; layer_norm only
+    residual: np.ndarray | None  #: shape and dtype of x
+
+
+def rms_norm(x, weight=None, eps=1e-5, residual=None, return_stats=False):
+    """``x / sqrt(mean(x**2) + eps) * weight`` over all dimensions of the weight.
+
+    x: floats of any shape and strides. weight: its shape ends that of x; without one the norm is
+    over the last axis. residual: shape and dtype of x, added before the norm.
+
+    Returns y, of x's shape and the weight's dtype (x's without a weight). With a residual
+    ``(y, x + residual)``; return_stats appends the inverse deviation, one for each row (f32; f64
+    for f64 x). ValueError or TypeError where an argument does not fit.
+    """
+    forward, _ = _forward("rms_norm", False, x, weight, None, eps, residual)
+    return _results(forward, residual is not None, return_stats, False)
+
+
+def layer_norm(x, weight=None, bias=None, eps=1e-5, residual=None, return_stats=False):
+    """``(x - mean) / sqrt(variance + eps) * weight + bias`` over all dimensions of the weight.
+
+    As rms_norm; the bias has the weight's shape and dtype. return_stats appends the mean and the
+    inverse deviation.
+    """
+    forward, _ = _forward("layer_norm", True, x, weight, bias, eps, residual)
+    return _results(forward, residual is not None, return_stats, True)
+
+
+def rms_norm_vjp(x, weight=None, eps=1e-5, residual=None, return_stats=False):
+    """``(rms_norm(...), pullback)``; ``pullback(dy, dsum=None)`` gives NormGradients.
+
+    dy: shape and dtype of y. dsum: the gradient of x + residual, shape and dtype of x.
+    """
+    return _vjp("rms_norm", False, x, weight, None, eps, residual, return_stats)
+
+
+def layer_norm_vjp(x, weight=None, bias=None, eps=1e-5, residual=None, return_stats=False):
+    """``(layer_norm(...), pullback)``; ``pullback(dy, dsum=None)`` gives NormGradients."""
+    return _vjp("layer_norm", True, x, weight, bias, eps, residual, return_stats)
+
+
+def _forward(op, layer, x, weight, bias, eps, residual):
+    arguments = {"x": x, "weight": weight, "residual": residual}
+    if layer:
+        arguments["bias"] = bias
+    tensors = {name: to_tensor(op, name, value) for name, value in arguments.items()}
+    return getattr(_core, op)(eps=eps, **tensors), tensors
+
+
+def _results(forward, has_residual, return_stats, layer):
+    results = [to_array(forward.y)]
+    if has_residual:
+        results.append(to_array(forward.sum))
+    if return_stats:
+        if layer:
+            results.append(to_array(forward.mean))
+        results.append(to_array(forward.inverse_deviation))
+    return results[0] if len(results) == 1 else tuple(results)
+
+
+def _vjp(op, layer, x, weight, bias, eps, residual, return_stats):
+    forward, tensors = _forward(op, layer, x, weight, bias, eps, residual)
+
+    def pullback(dy, dsum=None):
+        backward = op + "_backward"
+        gradients = getattr(_core, backward)(
+            forward=forward,
+            dy=to_tensor(backward, "dy", dy),
+            dsum=to_tensor(backward, "dsum", dsum),
+            eps=eps,
+            **{name: tensor for name, tensor in tensors.items() if name != "x"},
+        )
+        dx = to_array(gradients.x)
+        return NormGradients(
+            dx,
+            to_array(gradients.weight),
+            to_array(gradients.bias),
+            dx if residual is not None else None,
+        )
+
+    return _results(forward, residual is not None, return_stats, layer), pullback

@@ -1,0 +1,42 @@
+"""Version, devices, threads, the doctor and the checked mode."""
+
+import numpy as np
+import pytest
+
+import tilewright as tw
+
+
+def test_version_is_the_library_s():
+    assert tw.version == tw.__version__
+    assert len(tw.version.split(".")) == 3
+
+
+def test_devices_begin_with_the_cpu():
+    assert tw.devices()[0] == "cpu"
+
+
+def test_doctor_prints_the_machine(capsys):
+    tw.doctor()
+    out = capsys.readouterr().out
+    assert out.startswith(f"tilewright {tw.version}")
+    assert "CUDA" in out
+
+
+def test_threads_change_no_result():
+    x = np.random.default_rng(0).standard_normal((64, 512)).astype(np.float32)
+    want = tw.rms_norm(x)
+    try:
+        for threads in (1, 2):
+            tw.set_num_threads(threads)
+            np.testing.assert_array_equal(tw.rms_norm(x), want)
+    finally:
+        tw.set_num_threads(0)
+    with pytest.raises(ValueError, match="expected at least 0 threads but got -1"):
+        tw.set_num_threads(-1)
+
+
+def test_checked_mode_agrees_and_ends_with_its_context():
+    x = np.random.default_rng(0).standard_normal((3, 40)).astype(np.float32)
+    with tw.checked():
+        want = tw.rms_norm(x)
+    np.testing.assert_allclose(tw.rms_norm(x), want, rtol=1e-6)
