@@ -8,6 +8,7 @@
 #include <optional>
 #include <span>
 #include <string>
+#include <string_view>
 #include <utility>
 #include <vector>
 
@@ -163,5 +164,14 @@ Mod operator~(const Mod& a);
 /// All, or any, of the masks.
 Mod and_masks(std::initializer_list<Mod> masks);
 Mod or_masks(std::initializer_list<Mod> masks);
+
+/// Arrays by the names under which a text reads them.
+using Bindings = std::map<std::string, Tensor>;
+
+/// A mod from text: an expression over b, h, q, kv and, for scores, score (docs/attention.md).
+/// Without a `kind` a text that names the score or gives a number is a score mod, one that gives a
+/// bool a mask mod. UserError names the column.
+Mod parse_mod(std::string_view text, const Bindings& arrays = {},
+              std::optional<Mod::Kind> kind = {});
 
 }  // namespace tilewright
