@@ -1,0 +1,59 @@
+// The derivative of each op: what its cotangent gives to its operands.
+#pragma once
+
+#include <vector>
+
+#include "ir/builder.h"
+
+namespace tilewright::ir {
+
+/// A cotangent that holds where `condition` does and is 0 elsewhere; no condition: everywhere.
+/// Products are formed on `value` alone, so that an infinity of a branch not taken never meets a 0.
+struct Cotangent {
+    Value value;
+    Value condition;
+
+    explicit operator bool() const { return static_cast<bool>(value); }
+};
+
+/// Dtype that carries the gradient of a float dtype: narrow floats widen to f32.
+DType gradient_dtype(DType dtype);
+
+/// Appends the local derivatives of pure ops to a function.
+class Derivatives {
+  public:
+    explicit Derivatives(Builder& builder) : b_(builder) {}
+
+    /// What `result`'s cotangent gives to each operand of the instruction: empty for operands that
+    /// have none. UserError when the op has no derivative.
+    std::vector<Cotangent> operands(const Instruction& instruction, Cotangent result);
+
+    Cotangent add(Cotangent a, Cotangent b);
+    /// The cotangent with 0 where its condition does not hold.
+    Value materialise(Cotangent cotangent);
+
+  private:
+    std::vector<Cotangent> unary(const Instruction& instruction, Cotangent d);
+    std::vector<Cotangent> binary(const Instruction& instruction, Cotangent d);
+    std::vector<Cotangent> select(const Instruction& instruction, Cotangent d);
+    std::vector<Cotangent> clamp(const Instruction& instruction, Cotangent d);
+    std::vector<Cotangent> extreme(const Instruction& instruction, Cotangent d);
+    std::vector<Cotangent> reduce(const Instruction& instruction, Cotangent d);
+    std::vector<Cotangent> dot(const Instruction& instruction, Cotangent d);
+
+    /// A primal value in the dtype of its gradient.
+    Value wide(Value primal) { return b_.cast(primal, gradient_dtype(b_.type(primal).dtype)); }
+    Value like(Value value, double constant) { return b_.constant(b_.type(value), constant); }
+    Value mul(Value a, Value b) { return b_.binary(Op::mul, a, b); }
+    Cotangent times(Cotangent d, Value factor) { return {mul(d.value, factor), d.condition}; }
+    Cotangent scaled(Cotangent d, double factor) { return times(d, like(d.value, factor)); }
+    Cotangent negated(Cotangent d) { return {b_.unary(Op::neg, d.value), d.condition}; }
+    /// The cotangent where `condition` holds too.
+    Cotangent where(Value condition, Cotangent d);
+    /// A condition or value widened to a shape.
+    Value broadcast_condition(Value condition, const Shape& shape);
+
+    Builder& b_;
+};
+
+}  // namespace tilewright::ir
