@@ -188,6 +188,17 @@ int num_threads() {
     return threads > 0 ? std::min(threads, cores) : cores;
 }
 
+void parallel_for(std::int64_t n, const std::function<void(std::int64_t)>& body) {
+    const int threads = num_threads();
+    if (n <= 1 || threads == 1) {
+        for (std::int64_t i = 0; i < n; ++i) body(i);
+        return;
+    }
+    arena(threads).execute([&] {
+        oneapi::tbb::parallel_for(std::int64_t{0}, n, body, oneapi::tbb::simple_partitioner());
+    });
+}
+
 void run(const Program& program, const ir::Arguments& arguments, const ParallelFor& parallel_for) {
     const Call call(program, arguments);
     const std::int64_t count = call.num_programs();

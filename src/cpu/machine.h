@@ -26,6 +26,9 @@ using ParallelFor =
 void run(const Program& program, const ir::Arguments& arguments,
          const ParallelFor& parallel_for = {});
 
+/// The ParallelFor of `run` when none is given: oneTBB with set_num_threads() threads.
+void parallel_for(std::int64_t n, const std::function<void(std::int64_t)>& body);
+
 /// Readable listing of the bytecode: buffers, instructions, strips, superinstructions.
 std::string to_string(const Program& program);
 

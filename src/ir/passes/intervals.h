@@ -1,0 +1,163 @@
+// Interval analysis: what a mod can give over a box of its scalar arguments.
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <memory>
+#include <span>
+#include <vector>
+
+#include "ir/function.h"
+#include "ir/launch.h"
+
+namespace tilewright::ir {
+
+/// What a condition gives over a box.
+enum class Truth : std::uint8_t { never, always, unknown };
+
+/// Values that a scalar may take: a superset, never less.
+struct Range {
+    std::int64_t low = 0, high = 0;  ///< integers; bool as 0 and 1
+    /// u64 only: any value at all, also above 2^63 - 1.
+    bool any = false;
+    double float_low = 0, float_high = 0;  ///< floats, infinities included
+    bool nan = false;                      ///< floats: NaN, too
+
+    static Range integers(std::int64_t low, std::int64_t high) { return {low, high}; }
+    static Range floats(double low, double high, bool nan = false) {
+        return {0, 0, false, low, high, nan};
+    }
+    /// Every value of the type.
+    static Range all(DType dtype);
+    bool is_point() const { return low == high && !any; }
+};
+
+/// Least and greatest elements of any part of an array, by a tree over blocks of 64 elements.
+class RangeTree {
+  public:
+    /// Reads the array now: later writes to it are not seen.
+    RangeTree(DType dtype, const RefArgument& array, int rank);
+
+    DType dtype() const { return dtype_; }
+    const std::vector<std::int64_t>& extents() const { return extents_; }
+    /// Superset of the elements at indices low[d] <= i[d] <= high[d], which lie inside.
+    Range query(std::span<const std::int64_t> low, std::span<const std::int64_t> high) const;
+
+  private:
+    void reduce_blocks();
+    Range flat(std::int64_t first, std::int64_t last) const;
+
+    DType dtype_;
+    std::vector<std::int64_t> extents_;
+    std::shared_ptr<const void> owner_;  ///< a dense copy, where the array is strided
+    const std::byte* data_ = nullptr;
+    std::int64_t size_ = 1;
+    std::vector<std::vector<Range>> levels_;  ///< level l: blocks of 64 * 2^l elements
+};
+
+/// The shape that a value takes inside of a box: boxes of equal extents whose values have equal
+/// keys hold equal values, element by element.
+struct Key {
+    std::uint64_t low = 0, high = 0;
+    auto operator<=>(const Key&) const = default;
+};
+
+struct IntervalsReport {
+    int steps = 0;   ///< scalar operations to evaluate per box
+    int opaque = 0;  ///< operations that are not followed: anything of their type
+};
+
+/// A mod made ready for evaluation over boxes; immutable, may be used by many threads at once.
+///
+/// Integers are exact up to overflow of their type, which gives every value of it; division,
+/// remainders, shifts, bit operations and gathers are bounded, floats are rounded outwards. The
+/// bounds hold for any machine that keeps docs/ir.md, contraction included.
+class Intervals {
+  public:
+    /// `arrays`: one per Ref parameter. Scalar parameters of any number and dtype; the last two
+    /// are the axes of keys. The mod yields one scalar.
+    Intervals(const Function& mod, std::vector<std::shared_ptr<const RangeTree>> arrays);
+
+    /// What evaluation needs besides; one per thread.
+    class Evaluation;
+
+    int num_scalars() const { return num_scalars_; }
+    /// True when the result may depend on scalar parameter `index`.
+    bool depends_on(int index) const { return (depends_ >> index & 1) != 0; }
+    DType result_dtype() const { return result_dtype_; }
+    const IntervalsReport& report() const { return report_; }
+
+  private:
+    friend class Evaluation;
+    friend class IntervalsCompiler;
+
+    struct Step {
+        Op op = Op::constant;
+        bool opaque = false;
+        DType in = DType::boolean, out = DType::boolean;
+        bool approx = false;
+        std::uint32_t depends = 0;  ///< bit per scalar parameter
+        std::int32_t array = -1;    ///< load
+        int num_indices = 0;        ///< load: operands before mask and other
+        bool has_mask = false, has_other = false;
+        std::uint32_t first_operand = 0, num_operands = 0;
+        std::uint64_t bits = 0;  ///< of a constant
+    };
+
+    std::vector<Step> steps_;  ///< step i gives value num_scalars_ + i
+    std::vector<std::uint32_t> operands_;
+    std::vector<DType> scalar_dtypes_;
+    std::vector<std::shared_ptr<const RangeTree>> arrays_;
+    int num_scalars_ = 0;
+    std::uint32_t result_ = 0;
+    std::uint32_t depends_ = 0;
+    DType result_dtype_ = DType::boolean;
+    IntervalsReport report_;
+};
+
+class Intervals::Evaluation {
+  public:
+    explicit Evaluation(const Intervals& intervals);
+
+    /// Sets the range of a scalar parameter; what depends on it is evaluated again by the next run.
+    void set(int index, Range range);
+    /// The result over the box. `with_key` also finds key(), for about twice the time.
+    const Range& run(bool with_key = false);
+    /// The result as a condition; its dtype is bool.
+    Truth truth(bool with_key = false);
+    /// Key of the last run, which had `with_key`; all scalars but the last two were points.
+    Key key() const;
+
+  private:
+    /// value = base + by[0] * i + by[1] * j at offsets (i, j) from the low ends of the last two
+    /// scalars, or any value with a key.
+    struct Form {
+        bool affine = false;
+        std::int64_t base = 0;
+        std::array<std::int64_t, 2> by{};
+        Key key;
+    };
+
+    void evaluate_steps(bool with_key);
+    Range evaluate(const Step& step, const std::uint32_t* operands) const;
+    Range load(const Step& step, const std::uint32_t* operands) const;
+    Form form(const Step& step, const std::uint32_t* operands, Range& range);
+    /// The form where it is affine or one of the operands', else nothing.
+    bool simple_form(const Step& step, const std::uint32_t* operands, const Range& range,
+                     Form& form) const;
+    bool affine_form(const Step& step, const std::uint32_t* operands, const Range& range,
+                     Form& form) const;
+    /// Decides a comparison by the difference of its operands, or gives it a key by that.
+    bool comparison_form(const Step& step, const std::uint32_t* operands, Range& range,
+                         Form& form) const;
+
+    const Intervals& intervals_;
+    std::vector<Range> values_;
+    std::vector<Form> forms_;
+    std::array<std::int64_t, 2> reach_{};  ///< greatest offsets from the last two scalars' low ends
+    std::uint32_t changed_ = 0;
+    bool forms_valid_ = false;
+    std::uint64_t fresh_ = 0;  ///< makes keys of opaque values differ
+};
+
+}  // namespace tilewright::ir

@@ -1,0 +1,473 @@
+// Interval arithmetic, one function per class of ops.
+#include "ir/passes/range_ops.h"
+
+#include <algorithm>
+#include <bit>
+#include <cmath>
+#include <initializer_list>
+#include <limits>
+
+#include "ir/evaluate.h"
+
+namespace tilewright::ir {
+namespace {
+
+using Wide = __int128;
+constexpr double kInfinity = std::numeric_limits<double>::infinity();
+
+int width(DType dtype) {
+    return 8 * size_of(dtype);
+}
+
+Range boolean_range(bool may_be_false, bool may_be_true) {
+    return Range::integers(may_be_false ? 0 : 1, may_be_true ? 1 : 0);
+}
+
+// ---- Integers.
+
+std::int64_t floor_quotient(std::int64_t a, std::int64_t b) {
+    const std::int64_t quotient = a / b;
+    return a % b != 0 && (a % b < 0) != (b < 0) ? quotient - 1 : quotient;
+}
+
+/// Quotients by a divisor range that holds no 0 and whose corners do not overflow: monotone in each
+/// operand, so the extremes are at the corners.
+void extend_quotients(Op op, const Range& a, std::int64_t low, std::int64_t high, Wide& least,
+                      Wide& greatest) {
+    for (const std::int64_t divisor : {low, high}) {
+        for (const std::int64_t dividend : {a.low, a.high}) {
+            const Wide quotient =
+                op == Op::div ? Wide{dividend / divisor} : Wide{floor_quotient(dividend, divisor)};
+            least = std::min(least, quotient);
+            greatest = std::max(greatest, quotient);
+        }
+    }
+}
+
+Range quotient_range(Op op, DType dtype, const Range& a, const Range& b) {
+    // The lowest value by -1 wraps to itself.
+    if (is_signed(dtype) && a.low == lowest(dtype) && b.low <= -1 && b.high >= -1)
+        return Range::all(dtype);
+    Wide least = std::numeric_limits<std::int64_t>::max();
+    Wide greatest = std::numeric_limits<std::int64_t>::min();
+    if (b.low < 0)
+        extend_quotients(op, a, b.low, std::min<std::int64_t>(b.high, -1), least, greatest);
+    if (b.high > 0)
+        extend_quotients(op, a, std::max<std::int64_t>(b.low, 1), b.high, least, greatest);
+    if (b.low <= 0 && b.high >= 0) {  // by zero: all ones
+        if (dtype == DType::u64) return Range::all(dtype);
+        const Wide ones = is_signed(dtype) ? -1 : Wide{highest(dtype)};
+        least = std::min(least, ones);
+        greatest = std::max(greatest, ones);
+    }
+    return fitted(dtype, least, greatest);
+}
+
+/// Remainders by divisors [low, high], all of one sign.
+Range remainders(Op op, const Range& a, std::int64_t low, std::int64_t high) {
+    if (low == high && low != std::numeric_limits<std::int64_t>::min() && low != -1) {
+        const bool truncated = op == Op::rem;
+        const std::int64_t first = truncated ? a.low / low : floor_quotient(a.low, low);
+        const std::int64_t last = truncated ? a.high / low : floor_quotient(a.high, low);
+        if (first == last) {
+            const Wide multiple = Wide{first} * low;
+            return Range::integers(static_cast<std::int64_t>(a.low - multiple),
+                                   static_cast<std::int64_t>(a.high - multiple));
+        }
+    }
+    // Magnitude of the remainder is below that of the divisor.
+    const std::int64_t bound = low < 0 ? -(low + 1) : high - 1;
+    if (op == Op::rem) {
+        const std::int64_t below = a.low < 0 ? std::max(a.low, -bound) : 0;
+        return Range::integers(below, a.high > 0 ? std::min(a.high, bound) : 0);
+    }
+    if (low > 0) return Range::integers(0, a.low >= 0 ? std::min(a.high, bound) : bound);
+    return Range::integers(a.high <= 0 ? std::max(a.low, -bound) : -bound, 0);
+}
+
+Range remainder_range(Op op, DType dtype, const Range& a, const Range& b) {
+    Range result = a;
+    bool first = true;
+    const auto add = [&](const Range& part) {
+        result = first ? part : joined(dtype, result, part);
+        first = false;
+    };
+    if (b.low < 0) add(remainders(op, a, b.low, std::min<std::int64_t>(b.high, -1)));
+    if (b.high > 0) add(remainders(op, a, std::max<std::int64_t>(b.low, 1), b.high));
+    if (b.low <= 0 && b.high >= 0) add(a);  // by zero: the dividend
+    return result;
+}
+
+/// Bits that all values of a range share: those above the highest in which its ends differ.
+struct KnownBits {
+    std::uint64_t known, value;
+
+    explicit KnownBits(const Range& a)
+        : known(~std::uint64_t{0}), value(static_cast<std::uint64_t>(a.low)) {
+        const auto differ = static_cast<std::uint64_t>(a.low ^ a.high);
+        if (differ != 0)
+            known = std::bit_width(differ) == 64 ? 0 : ~std::uint64_t{0} << std::bit_width(differ);
+        value &= known;
+    }
+};
+
+Range bits_range(Op op, DType dtype, const Range& a, const Range& b) {
+    const KnownBits x(a), y(b);
+    std::uint64_t known = x.known & y.known, ones = 0;
+    switch (op) {
+        case Op::bitwise_and:
+            known |= (x.known & ~x.value) | (y.known & ~y.value);
+            ones = x.value & y.value;
+            break;
+        case Op::bitwise_or:
+            known |= x.value | y.value;
+            ones = x.value | y.value;
+            break;
+        default:
+            ones = (x.value ^ y.value) & known;
+            break;
+    }
+    if ((known >> 63) == 0) return Range::all(dtype);  // the sign is open
+    Range result =
+        Range::integers(static_cast<std::int64_t>(ones), static_cast<std::int64_t>(ones | ~known));
+    if (op == Op::bitwise_and) {  // of non-negative values: no greater than either
+        if (a.low >= 0) result.high = std::min(result.high, a.high);
+        if (b.low >= 0) result.high = std::min(result.high, b.high);
+    }
+    if (op == Op::bitwise_or && a.low >= 0 && b.low >= 0)
+        result.low = std::max({result.low, a.low, b.low});
+    return result;
+}
+
+Range shift_range(Op op, DType dtype, const Range& a, const Range& by) {
+    if (by.low < 0 || by.high >= width(dtype)) return Range::all(dtype);
+    Wide least = std::numeric_limits<Wide>::max(), greatest = std::numeric_limits<Wide>::min();
+    for (const std::int64_t count : {by.low, by.high}) {
+        for (const std::int64_t value : {a.low, a.high}) {
+            const Wide shifted =
+                op == Op::shift_left ? Wide{value} * (Wide{1} << count) : Wide{value} >> count;
+            least = std::min(least, shifted);
+            greatest = std::max(greatest, shifted);
+        }
+    }
+    return fitted(dtype, least, greatest);
+}
+
+Range integer_range(Op op, DType dtype, const Range& a, const Range& b) {
+    if (a.any || b.any) {
+        if (op == Op::min && !(a.any && b.any)) return Range::integers(0, a.any ? b.high : a.high);
+        return Range::all(dtype);
+    }
+    switch (op) {
+        case Op::add:
+            return fitted(dtype, Wide{a.low} + b.low, Wide{a.high} + b.high);
+        case Op::sub:
+            return fitted(dtype, Wide{a.low} - b.high, Wide{a.high} - b.low);
+        case Op::mul: {
+            const Wide products[] = {Wide{a.low} * b.low, Wide{a.low} * b.high,
+                                     Wide{a.high} * b.low, Wide{a.high} * b.high};
+            return fitted(dtype, *std::min_element(products, products + 4),
+                          *std::max_element(products, products + 4));
+        }
+        case Op::div:
+        case Op::floordiv:
+            return quotient_range(op, dtype, a, b);
+        case Op::rem:
+        case Op::floormod:
+            return remainder_range(op, dtype, a, b);
+        case Op::min:
+            return Range::integers(std::min(a.low, b.low), std::min(a.high, b.high));
+        case Op::max:
+            return Range::integers(std::max(a.low, b.low), std::max(a.high, b.high));
+        case Op::bitwise_and:
+        case Op::bitwise_or:
+        case Op::bitwise_xor:
+            return bits_range(op, dtype, a, b);
+        case Op::shift_left:
+        case Op::shift_right:
+            return shift_range(op, dtype, a, b);
+        default:
+            return Range::all(dtype);
+    }
+}
+
+Range integer_unary(Op op, DType dtype, const Range& a) {
+    if (a.any) return op == Op::sign ? Range::integers(0, 1) : Range::all(dtype);
+    const auto sign = [](std::int64_t v) { return std::int64_t{v > 0} - std::int64_t{v < 0}; };
+    switch (op) {
+        case Op::neg:
+            return fitted(dtype, -Wide{a.high}, -Wide{a.low});
+        case Op::abs: {
+            if (a.low >= 0) return a;
+            const Wide greatest = std::max(-Wide{a.low}, Wide{a.high});
+            return fitted(dtype, a.high < 0 ? -Wide{a.high} : 0, greatest);
+        }
+        case Op::sign:
+            return Range::integers(sign(a.low), sign(a.high));
+        case Op::bitwise_not:
+            if (dtype == DType::boolean || (!is_signed(dtype) && dtype != DType::u64))
+                return Range::integers(highest(dtype) - a.high, highest(dtype) - a.low);
+            if (is_signed(dtype)) return Range::integers(~a.high, ~a.low);
+            return Range::all(dtype);
+        default:
+            return Range::all(dtype);
+    }
+}
+
+// ---- Floats. Ops that round correctly are monotone, so the ends are what evaluate() gives there.
+
+double epsilon(DType dtype) {
+    switch (dtype) {
+        case DType::f64:
+            return 0x1p-52;
+        case DType::f32:
+            return 0x1p-23;
+        case DType::f16:
+            return 0x1p-10;
+        case DType::bf16:
+            return 0x1p-7;
+        default:
+            return 0x1p-2;
+    }
+}
+
+/// Outwards by a relative and an absolute error.
+Range widened(const Range& a, double relative, double absolute) {
+    const auto moved = [&](double end, double sign) {
+        return std::isinf(end) ? end : end + sign * (std::fabs(end) * relative + absolute);
+    };
+    return Range::floats(moved(a.float_low, -1), moved(a.float_high, 1), a.nan);
+}
+
+double apply(Op op, DType dtype, std::initializer_list<double> operands) {
+    std::uint64_t bits[3] = {};
+    std::transform(operands.begin(), operands.end(), bits,
+                   [](double x) { return std::bit_cast<std::uint64_t>(x); });
+    return std::bit_cast<double>(evaluate(op, dtype, dtype, bits));
+}
+
+/// The hull of candidates; a NaN among them means that anything may come.
+Range hull(DType dtype, std::initializer_list<double> candidates, bool nan) {
+    Range result = Range::floats(kInfinity, -kInfinity, nan);
+    for (const double candidate : candidates) {
+        if (std::isnan(candidate)) return Range::all(dtype);
+        result.float_low = std::min(result.float_low, candidate);
+        result.float_high = std::max(result.float_high, candidate);
+    }
+    return result;
+}
+
+Range float_unary(Op op, DType dtype, bool approx, const Range& a) {
+    const double low = a.float_low, high = a.float_high;
+    // How far a machine's value may lie from the exact one; generous against docs/numerics.md.
+    const double error = approx ? 0x1p-8 + 8 * epsilon(dtype) : 32 * epsilon(dtype);
+    const auto monotone = [&] {
+        return widened(hull(dtype, {apply(op, dtype, {low}), apply(op, dtype, {high})}, a.nan),
+                       error, error);
+    };
+    switch (op) {
+        case Op::neg:
+            return Range::floats(-high, -low, a.nan);
+        case Op::abs:
+            if (low >= 0) return a;
+            return Range::floats(high < 0 ? -high : 0, std::max(-low, high), a.nan);
+        case Op::sign:
+        case Op::floor:
+        case Op::ceil:
+        case Op::round:
+            return hull(dtype, {apply(op, dtype, {low}), apply(op, dtype, {high})}, a.nan);
+        case Op::exp:
+        case Op::exp2:
+        case Op::expm1:
+        case Op::tanh:
+        case Op::logistic:
+        case Op::erf:
+            return monotone();
+        case Op::log:
+        case Op::log2:
+        case Op::sqrt:
+            return low < 0 ? Range::all(dtype) : monotone();
+        case Op::log1p:
+            return low < -1 ? Range::all(dtype) : monotone();
+        case Op::rsqrt:
+            return low <= 0 ? Range::all(dtype) : monotone();
+        case Op::sin:
+        case Op::cos:
+            return Range::floats(-1.5, 1.5, a.nan || std::isinf(low) || std::isinf(high));
+        default:
+            return Range::all(dtype);
+    }
+}
+
+Range float_binary(Op op, DType dtype, const Range& a, const Range& b) {
+    const bool nan = a.nan || b.nan;
+    const auto corners = [&] {
+        return hull(dtype,
+                    {apply(op, dtype, {a.float_low, b.float_low}),
+                     apply(op, dtype, {a.float_low, b.float_high}),
+                     apply(op, dtype, {a.float_high, b.float_low}),
+                     apply(op, dtype, {a.float_high, b.float_high})},
+                    nan);
+    };
+    const auto unbounded = [](const Range& x) {
+        return std::isinf(x.float_low) || std::isinf(x.float_high);
+    };
+    const auto has_zero = [](const Range& x) { return x.float_low <= 0 && x.float_high >= 0; };
+    switch (op) {
+        case Op::add:
+        case Op::sub:
+            return corners();
+        case Op::mul:
+            if ((unbounded(a) && has_zero(b)) || (unbounded(b) && has_zero(a)))
+                return Range::all(dtype);
+            // A product may be contracted into a sum that follows, unrounded.
+            return widened(corners(), epsilon(dtype), std::numeric_limits<float>::denorm_min());
+        case Op::div:
+        case Op::floordiv:
+            if (has_zero(b) || (unbounded(a) && unbounded(b))) return Range::all(dtype);
+            return corners();
+        case Op::min:
+            return Range::floats(std::min(a.float_low, b.float_low),
+                                 std::min(a.float_high, b.float_high), nan);
+        case Op::max:
+            return Range::floats(std::max(a.float_low, b.float_low),
+                                 std::max(a.float_high, b.float_high), nan);
+        default:
+            return Range::all(dtype);
+    }
+}
+
+template <typename T>
+Range ordered(Op op, T a_low, T a_high, T b_low, T b_high) {
+    switch (op) {
+        case Op::eq:
+            return boolean_range(!(a_low == a_high && b_low == b_high && a_low == b_low),
+                                 a_low <= b_high && b_low <= a_high);
+        case Op::ne:
+            return boolean_range(a_low <= b_high && b_low <= a_high,
+                                 !(a_low == a_high && b_low == b_high && a_low == b_low));
+        case Op::lt:
+            return boolean_range(!(a_high < b_low), a_low < b_high);
+        case Op::le:
+            return boolean_range(!(a_high <= b_low), a_low <= b_high);
+        case Op::gt:
+            return boolean_range(!(a_low > b_high), a_high > b_low);
+        default:
+            return boolean_range(!(a_low >= b_high), a_high >= b_low);
+    }
+}
+
+}  // namespace
+
+std::int64_t lowest(DType dtype) {
+    if (!is_signed(dtype)) return 0;
+    return std::numeric_limits<std::int64_t>::min() >> (64 - width(dtype));
+}
+
+std::int64_t highest(DType dtype) {
+    if (dtype == DType::boolean) return 1;
+    const int bits = dtype == DType::u64 ? 63 : width(dtype) - (is_signed(dtype) ? 1 : 0);
+    return static_cast<std::int64_t>((std::uint64_t{1} << bits) - 1);
+}
+
+Range Range::all(DType dtype) {
+    if (is_float(dtype)) return Range::floats(-kInfinity, kInfinity, true);
+    Range range = Range::integers(lowest(dtype), highest(dtype));
+    range.any = dtype == DType::u64;
+    return range;
+}
+
+Range fitted(DType dtype, Wide low, Wide high) {
+    if (low < lowest(dtype) || high > highest(dtype)) return Range::all(dtype);
+    return Range::integers(static_cast<std::int64_t>(low), static_cast<std::int64_t>(high));
+}
+
+Range joined(DType dtype, const Range& a, const Range& b) {
+    if (is_float(dtype)) {
+        return Range::floats(std::min(a.float_low, b.float_low),
+                             std::max(a.float_high, b.float_high), a.nan || b.nan);
+    }
+    Range range = Range::integers(std::min(a.low, b.low), std::max(a.high, b.high));
+    range.any = a.any || b.any;
+    return range;
+}
+
+Range constant_range(DType dtype, std::uint64_t bits) {
+    if (is_float(dtype)) {
+        const auto value = std::bit_cast<double>(bits);
+        return std::isnan(value) ? Range::all(dtype) : Range::floats(value, value);
+    }
+    if (dtype == DType::u64 && bits >> 63 != 0) return Range::all(dtype);
+    const auto value = static_cast<std::int64_t>(bits);
+    return Range::integers(value, value);
+}
+
+Range unary_range(Op op, DType dtype, bool approx, const Range& a) {
+    if (op == Op::isnan) return boolean_range(true, a.nan);
+    return is_float(dtype) ? float_unary(op, dtype, approx, a) : integer_unary(op, dtype, a);
+}
+
+Range binary_range(Op op, DType dtype, const Range& a, const Range& b) {
+    return is_float(dtype) ? float_binary(op, dtype, a, b) : integer_range(op, dtype, a, b);
+}
+
+Range compare_range(Op op, DType dtype, const Range& a, const Range& b) {
+    if (!is_float(dtype)) {
+        if (a.any || b.any) return boolean_range(true, true);
+        return ordered(op, a.low, a.high, b.low, b.high);
+    }
+    Range result = ordered(op, a.float_low, a.float_high, b.float_low, b.float_high);
+    // A NaN compares false, but ne.
+    if (a.nan || b.nan)
+        result = joined(DType::boolean, result, Range::integers(op == Op::ne, op == Op::ne));
+    return result;
+}
+
+Range clamp_range(DType dtype, const Range& value, const Range& low, const Range& high) {
+    return binary_range(Op::min, dtype, binary_range(Op::max, dtype, value, low), high);
+}
+
+Range fma_range(DType dtype, const Range& a, const Range& b, const Range& c) {
+    const Range product = binary_range(Op::mul, dtype, a, b);
+    return binary_range(Op::add, dtype, product, c);
+}
+
+Range cast_range(DType in, DType out, const Range& a) {
+    const auto cast = [&](double value) {
+        const std::uint64_t bits = std::bit_cast<std::uint64_t>(value);
+        return evaluate(Op::cast, in, out, &bits);
+    };
+    if (is_float(in)) {
+        if (out == DType::boolean) {
+            const bool zero = a.float_low <= 0 && a.float_high >= 0;
+            return boolean_range(zero, a.nan || a.float_low != 0 || a.float_high != 0);
+        }
+        if (is_float(out)) {
+            if (out == DType::f8e4m3) return Range::all(out);  // overflow is NaN
+            return Range::floats(std::bit_cast<double>(cast(a.float_low)),
+                                 std::bit_cast<double>(cast(a.float_high)), a.nan);
+        }
+        // Truncation saturates and is monotone; NaN gives 0.
+        Range result = joined(out, constant_range(out, cast(a.float_low)),
+                              constant_range(out, cast(a.float_high)));
+        return a.nan ? joined(out, result, Range::integers(0, 0)) : result;
+    }
+    if (out == DType::boolean) {
+        if (a.any) return boolean_range(true, true);
+        return boolean_range(a.low <= 0 && a.high >= 0, a.low != 0 || a.high != 0);
+    }
+    if (is_float(out)) {
+        if (out == DType::f8e4m3) return Range::all(out);
+        const auto rounded = [&](std::int64_t value) {
+            const auto bits = static_cast<std::uint64_t>(value);
+            return std::bit_cast<double>(evaluate(Op::cast, in, out, &bits));
+        };
+        Range result = Range::floats(rounded(a.low), rounded(a.high));
+        if (a.any) result.float_high = size_of(out) < 4 ? kInfinity : 0x1p64;
+        return result;
+    }
+    if (a.any || a.low < lowest(out) || a.high > highest(out)) return Range::all(out);
+    return a;
+}
+
+}  // namespace tilewright::ir

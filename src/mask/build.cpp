@@ -1,0 +1,288 @@
+// Super-blocks first: interval analysis refines only what stays unknown.
+#include "mask/build.h"
+
+#include <algorithm>
+#include <bit>
+#include <unordered_map>
+
+#include "ir/passes/intervals.h"
+
+namespace tilewright::mask {
+namespace {
+
+using ir::Key;
+using ir::Range;
+using ir::Truth;
+
+struct KeyHash {
+    std::size_t operator()(const Key& key) const { return key.low; }
+};
+template <typename T>
+using KeyMap = std::unordered_map<Key, T, KeyHash>;
+
+/// Neighbouring columns of pieces: all full, or not known yet.
+struct Segment {
+    std::int64_t first, end;
+    bool full;
+};
+
+void append(std::vector<Segment>& segments, std::int64_t first, std::int64_t end, bool full) {
+    if (!segments.empty() && segments.back().end == first && segments.back().full == full)
+        segments.back().end = end;
+    else
+        segments.push_back({first, end, full});
+}
+
+/// A row of pieces as analysis leaves it. Partial ones have numbers of groups of equal pieces.
+struct Span {
+    std::int64_t first, count;
+    std::int64_t groups;  ///< position of the first number, or -1: full
+};
+
+/// What one task gives: the rows of a square, in order.
+struct Fragment {
+    std::vector<std::size_t> row_end;  ///< into spans
+    std::vector<Span> spans;
+    std::vector<std::uint32_t> group_of;
+    std::vector<Key> keys;  ///< of each group
+    std::vector<Origin> origins;
+    std::int64_t boxes = 0;
+};
+
+/// Rows [row, row + size) of one head, with what larger squares have not decided.
+struct Task {
+    std::int64_t b, h, row, size;
+    std::vector<Segment> segments;
+};
+
+class Analysis {
+  public:
+    Analysis(const ir::Intervals& intervals, std::int64_t q_len, std::int64_t kv_len)
+        : q_len_(q_len),
+          kv_len_(kv_len),
+          rows_((q_len + kAtom - 1) / kAtom),
+          columns_((kv_len + kAtom - 1) / kAtom),
+          coarse_(intervals),
+          fine_(intervals) {}
+
+    /// Analyses squares down to `leaf` rows and hands each of that size to `done`.
+    template <typename Done>
+    void refine(const Task& task, std::int64_t leaf, const Done& done) {
+        if (task.row >= rows_) return;
+        Task next = task;
+        next.segments.clear();
+        set(coarse_, task);
+        for (const Segment& segment : task.segments) {
+            if (segment.full) {
+                append(next.segments, segment.first, segment.end, true);
+                continue;
+            }
+            for (std::int64_t c = segment.first; c < segment.end; c += task.size) {
+                const std::int64_t end = std::min(c + task.size, columns_);
+                coarse_.set(3, keys(c, end));
+                ++boxes;
+                const Truth truth = coarse_.truth();
+                if (truth != Truth::never) append(next.segments, c, end, truth == Truth::always);
+            }
+        }
+        if (task.size == leaf) return done(next);
+        const std::int64_t half = task.size / 2;
+        next.size = half;
+        refine(next, leaf, done);
+        next.row += half;
+        refine(next, leaf, done);
+    }
+
+    /// One row of pieces: the unknown ones get their keys.
+    void finish(const Task& row, Fragment& out, KeyMap<std::uint32_t>& groups) {
+        bool set_row = false;
+        const std::int64_t height = std::min(kAtom, q_len_ - row.row * kAtom);
+        for (const Segment& segment : row.segments) {
+            if (segment.full) {
+                add(out, segment.first, segment.end - segment.first, -1);
+                continue;
+            }
+            if (!set_row) set(fine_, row);
+            set_row = true;
+            for (std::int64_t c = segment.first; c < segment.end; ++c) {
+                fine_.set(3, keys(c, c + 1));
+                ++boxes;
+                const Truth truth = fine_.truth(true);
+                if (truth == Truth::never) continue;
+                if (truth == Truth::always) {
+                    add(out, c, 1, -1);
+                    continue;
+                }
+                Key key = fine_.key();
+                // Pieces of other extents are other pieces.
+                const std::int64_t width = std::min(kAtom, kv_len_ - c * kAtom);
+                key.high ^= static_cast<std::uint64_t>((kAtom - height) * kAtom + kAtom - width);
+                const auto [entry, fresh] =
+                    groups.try_emplace(key, static_cast<std::uint32_t>(out.keys.size()));
+                if (fresh) {
+                    out.keys.push_back(key);
+                    out.origins.push_back({row.b, row.h, row.row * kAtom, c * kAtom});
+                }
+                add(out, c, 1, static_cast<std::int64_t>(out.group_of.size()));
+                out.group_of.push_back(entry->second);
+            }
+        }
+        out.row_end.push_back(out.spans.size());
+    }
+
+    std::int64_t boxes = 0;
+
+  private:
+    void set(ir::Intervals::Evaluation& evaluation, const Task& task) const {
+        evaluation.set(0, Range::integers(task.b, task.b));
+        evaluation.set(1, Range::integers(task.h, task.h));
+        evaluation.set(2, Range::integers(task.row * kAtom,
+                                          std::min((task.row + task.size) * kAtom, q_len_) - 1));
+    }
+    Range keys(std::int64_t column, std::int64_t end) const {
+        return Range::integers(column * kAtom, std::min(end * kAtom, kv_len_) - 1);
+    }
+    static void add(Fragment& out, std::int64_t first, std::int64_t count, std::int64_t groups) {
+        const std::size_t row_start = out.row_end.empty() ? 0 : out.row_end.back();
+        if (out.spans.size() > row_start) {
+            Span& last = out.spans.back();
+            if (last.first + last.count == first && (last.groups < 0) == (groups < 0)) {
+                last.count += count;
+                return;
+            }
+        }
+        out.spans.push_back({first, count, groups});
+    }
+
+    std::int64_t q_len_, kv_len_, rows_, columns_;
+    ir::Intervals::Evaluation coarse_, fine_;
+};
+
+/// Groups of all fragments, those with equal keys made one.
+struct Groups {
+    std::vector<std::vector<std::uint32_t>> number;  ///< of each fragment's groups
+    std::vector<Origin> origins;
+
+    explicit Groups(const std::vector<Fragment>& fragments) {
+        KeyMap<std::uint32_t> known;
+        for (const Fragment& fragment : fragments) {
+            auto& numbers = number.emplace_back();
+            numbers.reserve(fragment.keys.size());
+            for (std::size_t i = 0; i < fragment.keys.size(); ++i) {
+                const auto [entry, fresh] =
+                    known.try_emplace(fragment.keys[i], static_cast<std::uint32_t>(origins.size()));
+                if (fresh) origins.push_back(fragment.origins[i]);
+                numbers.push_back(entry->second);
+            }
+        }
+    }
+};
+
+std::vector<AtomId> atoms_of(const MaskFunction& mask, std::span<const Origin> origins,
+                             MaskData& data) {
+    std::vector<AtomId> ids;
+    if (origins.empty()) return ids;
+    const ExactMask exact(mask);
+    constexpr std::size_t kAtOnce = 4096;
+    ids.reserve(origins.size());
+    for (std::size_t first = 0; first < origins.size(); first += kAtOnce) {
+        const auto part = origins.subspan(first, std::min(kAtOnce, origins.size() - first));
+        const std::vector<Atom> atoms = exact.evaluate(part);
+        for (std::size_t i = 0; i < part.size(); ++i) {
+            Atom atom = atoms[i];
+            const std::int64_t height = data.row_size(part[i].q / kAtom),
+                               width = data.column_size(part[i].kv / kAtom);
+            if (height < kAtom || width < kAtom) {
+                const Atom clip = corner_atom(height, width);
+                for (std::size_t r = 0; r < atom.size(); ++r) atom[r] &= clip[r];
+            }
+            ids.push_back(data.atoms.intern(atom));
+        }
+    }
+    return ids;
+}
+
+void write_row(const Fragment& fragment, std::size_t row, std::int64_t row_number,
+               const std::vector<std::uint32_t>& numbers, const std::vector<AtomId>& ids,
+               MaskData& data) {
+    RowWriter writer(data);
+    const bool ragged_row = data.row_size(row_number) < kAtom;
+    const std::int64_t whole_columns = data.kv_len / kAtom;
+    for (std::size_t s = row == 0 ? 0 : fragment.row_end[row - 1]; s < fragment.row_end[row]; ++s) {
+        const Span& span = fragment.spans[s];
+        if (span.groups >= 0) {
+            for (std::int64_t i = 0; i < span.count; ++i) {
+                const std::uint32_t group =
+                    fragment.group_of[static_cast<std::size_t>(span.groups + i)];
+                writer.atom(span.first + i, ids[numbers[group]]);
+            }
+            continue;
+        }
+        const std::int64_t end = span.first + span.count;
+        const std::int64_t whole = ragged_row ? span.first : std::min(end, whole_columns);
+        writer.full(span.first, whole - span.first);
+        for (std::int64_t c = std::max(whole, span.first); c < end; ++c)
+            writer.atom(c, data.full_atom(row_number, c));
+    }
+    writer.end_row();
+}
+
+}  // namespace
+
+MaskData build(const MaskFunction& mask, std::int64_t batch, std::int64_t heads, std::int64_t q_len,
+               std::int64_t kv_len, BuildReport* report) {
+    std::vector<std::shared_ptr<const ir::RangeTree>> trees(mask.arrays.size());
+    const std::vector<ir::RefArgument> arrays = mask.arguments();
+    cpu::parallel_for(std::ssize(arrays), [&](std::int64_t i) {
+        const auto n = static_cast<std::size_t>(i);
+        trees[n] = std::make_shared<ir::RangeTree>(mask.arrays[n].dtype(), arrays[n],
+                                                   mask.arrays[n].rank());
+    });
+    const ir::Intervals intervals(*mask.function, std::move(trees));
+
+    MaskData data;
+    data.batch = intervals.depends_on(0) ? batch : 1;
+    data.heads = intervals.depends_on(1) ? heads : 1;
+    data.q_len = q_len;
+    data.kv_len = kv_len;
+
+    // Large squares one after the other, until there are squares enough for all threads.
+    const std::int64_t rows = data.rows(), columns = data.columns();
+    const auto whole = static_cast<std::int64_t>(
+        std::bit_ceil(static_cast<std::uint64_t>(std::max<std::int64_t>(rows, 1))));
+    const std::int64_t leaf = std::max<std::int64_t>(1, std::min<std::int64_t>(whole, 256));
+    std::vector<Task> tasks;
+    Analysis top(intervals, q_len, kv_len);
+    for (std::int64_t b = 0; b < data.batch; ++b) {
+        for (std::int64_t h = 0; h < data.heads; ++h) {
+            top.refine({b, h, 0, whole, {{0, columns, false}}}, leaf,
+                       [&](const Task& task) { tasks.push_back(task); });
+        }
+    }
+    std::vector<Fragment> fragments(tasks.size());
+    cpu::parallel_for(std::ssize(tasks), [&](std::int64_t i) {
+        const Task& task = tasks[static_cast<std::size_t>(i)];
+        Fragment& fragment = fragments[static_cast<std::size_t>(i)];
+        Analysis analysis(intervals, q_len, kv_len);
+        KeyMap<std::uint32_t> groups;
+        analysis.refine(task, 1, [&](const Task& row) { analysis.finish(row, fragment, groups); });
+        fragment.boxes = analysis.boxes;
+    });
+
+    const Groups groups(fragments);
+    const std::vector<AtomId> ids = atoms_of(mask, groups.origins, data);
+    for (std::size_t i = 0; i < fragments.size(); ++i) {
+        for (std::size_t row = 0; row < fragments[i].row_end.size(); ++row) {
+            write_row(fragments[i], row, tasks[i].row + static_cast<std::int64_t>(row),
+                      groups.number[i], ids, data);
+        }
+    }
+    if (data.row_begin.empty()) data.row_begin.push_back(0);
+    if (report) {
+        *report = {top.boxes, std::ssize(data.ids), std::ssize(groups.origins)};
+        for (const Fragment& fragment : fragments) report->boxes += fragment.boxes;
+    }
+    return data;
+}
+
+}  // namespace tilewright::mask

@@ -1,0 +1,27 @@
+// Which seeds a random test runs: TILEWRIGHT_TEST_SEED alone, or the first
+// TILEWRIGHT_TEST_PROGRAMS.
+#pragma once
+
+#include <cstdint>
+#include <cstdlib>
+#include <string>
+
+namespace tilewright::testing {
+
+struct Seeds {
+    std::uint64_t begin = 0, end = 0;
+    bool normal = true;  ///< the environment asks for nothing special
+};
+
+/// [0, count) unless the environment says otherwise.
+inline Seeds seeds(std::uint64_t count) {
+    if (const char* seed = std::getenv("TILEWRIGHT_TEST_SEED")) {
+        const std::uint64_t first = std::stoull(seed);
+        return {first, first + 1, false};
+    }
+    if (const char* programs = std::getenv("TILEWRIGHT_TEST_PROGRAMS"))
+        return {0, std::stoull(programs), false};
+    return {0, count, true};
+}
+
+}  // namespace tilewright::testing
