@@ -8,6 +8,8 @@ namespace tilewright::python {
 namespace nb = nanobind;
 
 void bind_tensor(nb::module_& module);
+void bind_library(nb::module_& module);
+void bind_mod(nb::module_& module);
 void bind_norm(nb::module_& module);
 
 }  // namespace tilewright::python

@@ -19,6 +19,7 @@ NB_MODULE(_core, module) {
             PyErr_SetString(PyExc_ValueError, error.what());
         }
     });
+    nb::set_leak_warnings(false);  // what an interrupted script still holds is no fault to report
     module.attr("version") = version();
     module.def("set_num_threads", &set_num_threads, nb::arg("threads"));
     module.def("num_threads", &num_threads);
@@ -27,5 +28,7 @@ NB_MODULE(_core, module) {
     module.def("devices", &devices);
     module.def("doctor", &doctor, nb::call_guard<nb::gil_scoped_release>());
     python::bind_tensor(module);
+    python::bind_mod(module);
+    python::bind_library(module);
     python::bind_norm(module);
 }

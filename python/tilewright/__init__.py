@@ -7,18 +7,48 @@ was expected and what came. Every call releases the GIL while it computes.
 
 import contextlib
 
-from . import _core
+from . import _core, masks, scores
+from ._library import parse_mod
+from ._mods import (
+    FUNCTIONS,
+    Capture,
+    Mod,
+    Row,
+    Scalar,
+    and_masks,
+    capture,
+    dot,
+    max,  # noqa: A004
+    or_masks,
+    sum,  # noqa: A004
+)
 from ._norm import layer_norm, layer_norm_vjp, rms_norm, rms_norm_vjp
 
+globals().update(FUNCTIONS)  # exp, where, clamp, ...
+
 __all__ = [
+    *FUNCTIONS,
+    "Capture",
+    "Mod",
+    "Row",
+    "Scalar",
+    "and_masks",
+    "capture",
     "checked",
     "devices",
     "doctor",
+    "dot",
     "layer_norm",
     "layer_norm_vjp",
+    "masks",
+    "max",
+    "or_masks",
+    "parse_mod",
     "rms_norm",
     "rms_norm_vjp",
+    "scores",
     "set_num_threads",
+    "sum",
     "version",
 ]
 

@@ -1,0 +1,281 @@
+// Traced scalars, captured arrays and mods of tilewright._core.
+#include "tilewright/mod.h"
+
+#include <memory>
+#include <optional>
+#include <source_location>
+#include <string>
+#include <vector>
+
+#include "bindings.h"
+#include "nanobind/operators.h"
+#include "nanobind/stl/optional.h"
+#include "nanobind/stl/string.h"
+#include "nanobind/stl/vector.h"
+#include "tilewright/error.h"
+#include "tilewright/lang/ops.h"
+
+namespace tilewright::python {
+namespace {
+
+/// A Python frame is no line of C++: the traceback names it.
+constexpr std::source_location kNowhere{};
+
+/// What an operator may meet: a traced scalar, a number of Python or NumPy, a captured 0-d array.
+std::optional<Operand> operand(nb::handle value) {
+    if (nb::isinstance<Tile>(value)) return Operand(nb::cast<Tile>(value), kNowhere);
+    if (PyBool_Check(value.ptr())) return Operand(value.is(Py_True), kNowhere);
+    if (PyFloat_Check(value.ptr())) return Operand(PyFloat_AsDouble(value.ptr()), kNowhere);
+    if (nb::isinstance<Capture>(value)) {
+        const auto& capture = nb::cast<const Capture&>(value);
+        if (capture.tensor().rank() == 0) return capture;
+        return {};
+    }
+    if (nb::hasattr(value, "_core")) return operand(value.attr("_core"));  // a capture of Python
+    if (nb::hasattr(value, "ndim") &&
+        nb::hasattr(value, "item")) {  // a number of NumPy, or an array
+        if (nb::cast<int>(value.attr("ndim")) != 0) return {};
+        return operand(value.attr("item")());
+    }
+    if (PyIndex_Check(value.ptr())) {
+        const nb::object integer = nb::steal(PyNumber_Index(value.ptr()));
+        if (!integer.is_valid()) nb::raise_python_error();
+        return Operand(nb::cast<std::int64_t>(integer), kNowhere);
+    }
+    return {};
+}
+
+Operand expect_operand(nb::handle value) {
+    if (const auto result = operand(value)) return *result;
+    const std::string type = nb::cast<std::string>(nb::str(value.type().attr("__name__")));
+    throw nb::type_error(("expected a traced scalar or a number but got " + type +
+                          "; index arrays through tw.capture(array)")
+                             .c_str());
+}
+
+/// Indices of a subscript: one, or a tuple.
+std::vector<Operand> indices_of(nb::handle subscript) {
+    std::vector<Operand> indices;
+    if (PyTuple_Check(subscript.ptr())) {
+        for (const nb::handle item : subscript) indices.push_back(expect_operand(item));
+    } else {
+        indices.push_back(expect_operand(subscript));
+    }
+    return indices;
+}
+
+bool is_integer_operand(const Operand& x) {
+    using Kind = Operand::Kind;
+    if (x.kind() == Kind::tile) return !is_float(x.tile().dtype());
+    return x.kind() != Kind::floating;
+}
+
+/// Python's `/`: integers are divided as f32.
+Tile true_divide(const Operand& a, const Operand& b) {
+    if (is_integer_operand(a) && is_integer_operand(b)) return cast(a, f32) / cast(b, f32);
+    return a / b;
+}
+
+/// Calls a Python function of traced scalars. It may be traced, and dropped, on any thread.
+Mod::Body body_of(nb::callable function) {
+    const std::shared_ptr<PyObject> shared(function.release().ptr(), [](PyObject* p) {
+        if (!Py_IsInitialized()) return;
+        const nb::gil_scoped_acquire gil;
+        Py_DECREF(p);
+    });
+    return [shared](std::span<const Tile> arguments) -> Operand {
+        const nb::gil_scoped_acquire gil;
+        nb::list list;
+        for (const Tile& argument : arguments) list.append(argument);
+        const nb::object result = nb::handle(shared.get())(*list);
+        if (result.is_none())
+            throw UserError("[mod] expected the mod to return a value but got None");
+        return expect_operand(result);
+    };
+}
+
+using Binary = Tile (*)(Operand, Operand);
+
+/// Defines an operator and its reflection. What is no operand may know the operator itself, as rows
+/// of captures do.
+void bind_binary(nb::class_<Tile>& scalar, const char* name, const char* reflected, Binary f) {
+    const auto apply = [f](const std::optional<Operand>& a, const std::optional<Operand>& b) {
+        return a && b ? nb::cast(f(*a, *b)) : nb::borrow(Py_NotImplemented);
+    };
+    scalar.def(name, [apply](const Tile& a, nb::handle b) {
+        return apply(Operand(a, kNowhere), operand(b));
+    });
+    scalar.def(reflected, [apply](const Tile& a, nb::handle b) {
+        return apply(operand(b), Operand(a, kNowhere));
+    });
+}
+
+/// Comparisons refuse what is no operand: Python would fall back to identity for == and !=.
+void bind_comparison(nb::class_<Tile>& scalar, const char* name, Binary f) {
+    scalar.def(name, [f](const Tile& a, nb::handle b) {
+        return f(Operand(a, kNowhere), expect_operand(b));
+    });
+}
+
+[[noreturn]] void no_value(const char* what) {
+    throw nb::type_error((std::string("a traced value has no ") + what +
+                          " while the mod is traced: choose with tw.where(condition, a, b), read "
+                          "arrays through tw.capture(array)")
+                             .c_str());
+}
+
+void bind_scalar(nb::module_& module) {
+    nb::class_<Tile> scalar(module, "Scalar", "A traced scalar of a mod.");
+    bind_binary(scalar, "__add__", "__radd__", [](Operand a, Operand b) { return a + b; });
+    bind_binary(scalar, "__sub__", "__rsub__", [](Operand a, Operand b) { return a - b; });
+    bind_binary(scalar, "__mul__", "__rmul__", [](Operand a, Operand b) { return a * b; });
+    bind_binary(scalar, "__truediv__", "__rtruediv__",
+                [](Operand a, Operand b) { return true_divide(a, b); });
+    bind_binary(scalar, "__floordiv__", "__rfloordiv__",
+                [](Operand a, Operand b) { return floordiv(a, b); });
+    bind_binary(scalar, "__mod__", "__rmod__", [](Operand a, Operand b) { return floormod(a, b); });
+    bind_binary(scalar, "__pow__", "__rpow__", [](Operand a, Operand b) { return pow(a, b); });
+    bind_binary(scalar, "__and__", "__rand__", [](Operand a, Operand b) { return a & b; });
+    bind_binary(scalar, "__or__", "__ror__", [](Operand a, Operand b) { return a | b; });
+    bind_binary(scalar, "__xor__", "__rxor__", [](Operand a, Operand b) { return a ^ b; });
+    bind_binary(scalar, "__lshift__", "__rlshift__", [](Operand a, Operand b) { return a << b; });
+    bind_binary(scalar, "__rshift__", "__rrshift__", [](Operand a, Operand b) { return a >> b; });
+    bind_comparison(scalar, "__eq__", [](Operand a, Operand b) { return a == b; });
+    bind_comparison(scalar, "__ne__", [](Operand a, Operand b) { return a != b; });
+    bind_comparison(scalar, "__lt__", [](Operand a, Operand b) { return a < b; });
+    bind_comparison(scalar, "__le__", [](Operand a, Operand b) { return a <= b; });
+    bind_comparison(scalar, "__gt__", [](Operand a, Operand b) { return a > b; });
+    bind_comparison(scalar, "__ge__", [](Operand a, Operand b) { return a >= b; });
+    scalar.def("__neg__", [](const Tile& a) { return -Operand(a, kNowhere); })
+        .def("__pos__", [](const Tile& a) { return a; })
+        .def("__invert__", [](const Tile& a) { return ~Operand(a, kNowhere); })
+        .def("__abs__", [](const Tile& a) { return abs(Operand(a, kNowhere)); })
+        .def("__bool__", [](const Tile&) -> bool { no_value("truth value"); })
+        .def("__index__", [](const Tile&) -> int { no_value("integer value"); })
+        .def("__int__", [](const Tile&) -> int { no_value("integer value"); })
+        .def("__float__", [](const Tile&) -> double { no_value("float value"); })
+        .def("__iter__", [](const Tile&) -> nb::object { no_value("elements"); })
+        .def_prop_ro("dtype", [](const Tile& a) { return std::string(name(a.dtype())); })
+        .def("cast", [](const Tile& a, const std::string& dtype) {
+            const auto type = parse_dtype(dtype);
+            if (!type) throw nb::value_error(("unknown dtype " + dtype).c_str());
+            return cast(Operand(a, kNowhere), *type);
+        });
+
+    const auto unary = [&](const char* name, Tile (*f)(Operand)) {
+        module.def(
+            name, [f](nb::handle x) { return f(expect_operand(x)); }, nb::arg("x"));
+    };
+    const auto approximable = [&](const char* name, Tile (*f)(Operand, bool)) {
+        module.def(
+            name, [f](nb::handle x, bool approx) { return f(expect_operand(x), approx); },
+            nb::arg("x"), nb::arg("approx") = false);
+    };
+    const auto binary = [&](const char* name, Binary f) {
+        module.def(
+            name,
+            [f](nb::handle x, nb::handle y) { return f(expect_operand(x), expect_operand(y)); },
+            nb::arg("x"), nb::arg("y"));
+    };
+    approximable("exp", exp);
+    approximable("exp2", exp2);
+    unary("expm1", expm1);
+    approximable("log", log);
+    approximable("log2", log2);
+    unary("log1p", log1p);
+    approximable("tanh", tanh);
+    approximable("sigmoid", sigmoid);
+    unary("erf", erf);
+    approximable("sin", sin);
+    approximable("cos", cos);
+    approximable("sqrt", sqrt);
+    approximable("rsqrt", rsqrt);
+    unary("reciprocal", reciprocal);
+    unary("square", square);
+    unary("abs", abs);
+    unary("sign", sign);
+    unary("floor", floor);
+    unary("ceil", ceil);
+    unary("round", round);
+    unary("isnan", isnan);
+    unary("relu", relu);
+    unary("softplus", softplus);
+    binary("pow", pow);
+    binary("minimum", minimum);
+    binary("maximum", maximum);
+    const auto three = [&](const char* name, Tile (*f)(Operand, Operand, Operand), const char* a,
+                           const char* b, const char* c) {
+        module.def(
+            name,
+            [f](nb::handle x, nb::handle y, nb::handle z) {
+                return f(expect_operand(x), expect_operand(y), expect_operand(z));
+            },
+            nb::arg(a), nb::arg(b), nb::arg(c));
+    };
+    three("where", where, "condition", "if_true", "if_false");
+    three("clamp", clamp, "x", "low", "high");
+}
+
+void bind_capture(nb::module_& module) {
+    nb::class_<Capture>(module, "Capture",
+                        "An array that mods read by traced integers: slopes[h], bias[h, q - kv].")
+        .def("element", [](const Capture& capture,
+                           nb::handle subscript) { return capture.element(indices_of(subscript)); })
+        .def("row",
+             [](const Capture& capture, nb::handle subscript) {
+                 const Row row = capture.row_of(indices_of(subscript));
+                 return std::vector<Tile>(row.begin(), row.end());
+             })
+        .def("value", [](const Capture& capture) { return capture.element({}); })
+        .def_prop_ro("rank", [](const Capture& capture) { return capture.tensor().rank(); })
+        .def_prop_ro("tensor", &Capture::tensor)
+        .def_prop_ro("name", &Capture::name)
+        .def_prop_ro("differentiable", &Capture::differentiable);
+    module.def(
+        "capture",
+        [](Tensor tensor, std::string name, bool differentiable) {
+            return capture(std::move(tensor), std::move(name), differentiable);
+        },
+        nb::arg("tensor"), nb::arg("name"), nb::arg("differentiable"));
+}
+
+}  // namespace
+
+void bind_mod(nb::module_& module) {
+    bind_scalar(module);
+    bind_capture(module);
+    nb::class_<Mod>(module, "Mod",
+                    "A function that attention applies to every score: a score mod (score, b, h, "
+                    "q, kv) or a mask mod (b, h, q, kv).")
+        .def_static(
+            "score",
+            [](nb::callable f) { return Mod::make(Mod::Kind::score, {}, body_of(std::move(f))); })
+        .def_static(
+            "mask",
+            [](nb::callable f) { return Mod::make(Mod::Kind::mask, {}, body_of(std::move(f))); })
+        .def_prop_ro("is_mask", [](const Mod& mod) { return mod.kind() == Mod::Kind::mask; })
+        .def_prop_ro("name", &Mod::name)
+        .def("renamed", &Mod::renamed)
+        .def("captures", &Mod::captures)
+        .def("ir", [](const Mod& mod) { return mod.ir(); })
+        .def("__call__",
+             [](const Mod& mod, nb::handle b, nb::handle h, nb::handle q, nb::handle kv) {
+                 return mod(expect_operand(b), expect_operand(h), expect_operand(q),
+                            expect_operand(kv));
+             })
+        .def("__call__",
+             [](const Mod& mod, nb::handle score, nb::handle b, nb::handle h, nb::handle q,
+                nb::handle kv) {
+                 return mod(expect_operand(score), expect_operand(b), expect_operand(h),
+                            expect_operand(q), expect_operand(kv));
+             })
+        .def(
+            "__and__", [](const Mod& a, const Mod& b) { return a & b; }, nb::is_operator())
+        .def(
+            "__or__", [](const Mod& a, const Mod& b) { return a | b; }, nb::is_operator())
+        .def(
+            "__xor__", [](const Mod& a, const Mod& b) { return a ^ b; }, nb::is_operator())
+        .def("__invert__", [](const Mod& a) { return ~a; });
+}
+
+}  // namespace tilewright::python

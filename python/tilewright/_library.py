@@ -1,0 +1,54 @@
+"""Makes the functions of the mask and score libraries take arrays and Python functions."""
+
+import functools
+
+import numpy as np
+
+from . import _core
+from ._arrays import to_tensor
+from ._mods import Capture, Mod, as_mod, capture
+
+
+def _argument(name, value):
+    if isinstance(value, Capture):
+        return value._core
+    if isinstance(value, np.ndarray) or hasattr(value, "__dlpack__"):
+        return capture(value, name)._core
+    if callable(value) and not isinstance(value, Mod):
+        return as_mod(name, "mask", value, True)
+    return value.item() if isinstance(value, np.generic) else value
+
+
+def export(library):
+    """Every function of a submodule of the extension, by its name."""
+    return {
+        name: _wrapped(name, function)
+        for name, function in vars(library).items()
+        if callable(function) and not name.startswith("_")
+    }
+
+
+def _wrapped(name, core):
+    @functools.wraps(core, updated=())
+    def function(*arguments, **options):
+        arguments = [_argument(name, value) for value in arguments]
+        options = {key: _argument(key, value) for key, value in options.items()}
+        return core(*arguments, **options).renamed(name)
+
+    return function
+
+
+def parse_mod(text, kind=None, **arrays):
+    """A mod from text: an expression over b, h, q, kv and, for scores, score.
+
+    ``parse_mod("causal & sliding_window(1024)")``, ``parse_mod("score + slopes[h] * (kv - q)",
+    slopes=array)``. Python's operators and precedence; exp exp2 log tanh sigmoid abs min max clamp
+    sqrt floor where; the names of `masks` and `scores`. kind: "mask", "score" or None, which asks
+    the text. ValueError points at the column.
+    """
+    if kind not in (None, "mask", "score"):
+        raise ValueError(
+            f'[parse_mod] expected kind to be "mask", "score" or None but got {kind!r}'
+        )
+    tensors = {name: to_tensor("parse_mod", name, array) for name, array in arrays.items()}
+    return _core.parse_mod(text, tensors, kind or "")

@@ -1,0 +1,324 @@
+"""Mods written in Python: traced scalars, captured arrays, the functions to use on them."""
+
+import functools
+import inspect
+import operator
+
+import numpy as np
+
+from . import _core
+from ._arrays import dtype_name, to_tensor
+
+Scalar = _core.Scalar
+Mod = _core.Mod
+
+
+def capture(array, name="", differentiable=True):
+    """An array that mods read by traced integers: ``slopes[h]``, ``bias[h, q - kv + 7]``.
+
+    Any rank and any number of gathers, one inside the other too. An index outside is clamped. With
+    one index too few the last dimension is a `Row`. The array is shared, not copied: values written
+    later are seen by the next call. Float arrays get gradients unless ``differentiable=False``.
+    """
+    if isinstance(array, Scalar | Capture):
+        raise TypeError(
+            f"[capture] expected array to be an array but got {type(array).__name__}: "
+            "use it as it is"
+        )
+    return Capture(array, name, differentiable)
+
+
+class Capture:
+    """What `capture` returns. `array` is what it was made from."""
+
+    def __init__(self, array, name="", differentiable=True):
+        self.array = array
+        self._core = _core.capture(to_tensor("capture", "array", array), name, differentiable)
+
+    @property
+    def ndim(self):
+        return self._core.rank
+
+    def __getitem__(self, index):
+        return _element(self._core, index if isinstance(index, tuple) else (index,))
+
+    def __repr__(self):
+        return f"capture({self._core.tensor!r})"
+
+
+def _element(capture, indices):
+    rank = capture.rank
+    if len(indices) > rank:
+        raise IndexError(
+            f"[capture] expected at most {rank} indices of an array of rank {rank} "
+            f"but got {len(indices)}"
+        )
+    return capture.element(indices) if len(indices) == rank else _Partial(capture, indices)
+
+
+class _Partial:
+    """A captured array with some of its indices given: more indices, or a row."""
+
+    def __init__(self, capture, indices):
+        self._capture, self._indices = capture, indices
+
+    def __getitem__(self, index):
+        return _element(
+            self._capture, self._indices + (index if isinstance(index, tuple) else (index,))
+        )
+
+    def row(self):
+        if len(self._indices) != self._capture.rank - 1:
+            raise IndexError(
+                f"[capture] expected {self._capture.rank - 1} indices for a row of an array of "
+                f"rank {self._capture.rank} but got {len(self._indices)}"
+            )
+        return Row(self._capture.row(self._indices))
+
+    def __iter__(self):
+        return iter(self.row())
+
+    def __len__(self):
+        return len(self.row())
+
+
+class Row:
+    """A short list of traced scalars with arithmetic element by element."""
+
+    def __init__(self, elements):
+        self._elements = list(elements)
+
+    def __getitem__(self, index):
+        return self._elements[index]
+
+    def __iter__(self):
+        return iter(self._elements)
+
+    def __len__(self):
+        return len(self._elements)
+
+
+def _row(value):
+    return value.row() if isinstance(value, _Partial) else value
+
+
+def _elementwise(function):
+    def apply(a, b):
+        a, b = _row(a), _row(b)
+        if not isinstance(a, Row):
+            return Row(function(a, y) for y in b)
+        if not isinstance(b, Row):
+            return Row(function(x, b) for x in a)
+        if len(a) != len(b):
+            raise ValueError(f"[row] expected rows of one size but got {len(a)} and {len(b)}")
+        return Row(map(function, a, b))
+
+    return apply
+
+
+for _name in ("add", "sub", "mul", "truediv"):
+    _apply = _elementwise(getattr(operator, _name))
+    for _class in (Row, _Partial):
+        setattr(_class, f"__{_name}__", _apply)
+        setattr(_class, f"__r{_name}__", lambda a, b, apply=_apply: apply(b, a))
+
+
+def dot(a, b):
+    """The sum of the products of two rows of captured arrays."""
+    return sum(_row(a) * _row(b))
+
+
+def sum(row):  # noqa: A001
+    """The sum of a row of a captured array."""
+    return functools.reduce(operator.add, _row(row))
+
+
+def max(row):  # noqa: A001
+    """The largest element of a row of a captured array."""
+    return functools.reduce(_core.maximum, _row(row))
+
+
+def _function(name, document):
+    core = getattr(_core, name)
+
+    @functools.wraps(core, updated=())
+    def function(*arguments, **options):
+        return core(*map(_operand, arguments), **options)
+
+    function.__name__ = function.__qualname__ = name
+    function.__doc__ = document
+    return function
+
+
+def _operand(value):
+    return value._core if isinstance(value, Capture) else value
+
+
+_DOCUMENTS = {
+    "exp": "e to the power of x; `approx` allows the hardware's approximation.",
+    "exp2": "2 to the power of x.",
+    "expm1": "exp(x) - 1, exact for small x.",
+    "log": "The natural logarithm.",
+    "log2": "The logarithm to base 2.",
+    "log1p": "log(1 + x), exact for small x.",
+    "tanh": "The hyperbolic tangent; `approx` allows the hardware's approximation.",
+    "sigmoid": "1 / (1 + exp(-x)).",
+    "erf": "The error function.",
+    "sin": "The sine.",
+    "cos": "The cosine.",
+    "sqrt": "The square root.",
+    "rsqrt": "1 / sqrt(x).",
+    "reciprocal": "1 / x.",
+    "square": "x * x.",
+    "abs": "The absolute value.",
+    "sign": "-1, 0 or 1.",
+    "floor": "Rounds towards minus infinity.",
+    "ceil": "Rounds towards infinity.",
+    "round": "Rounds to the nearest integer, ties to even.",
+    "isnan": "Whether x is not a number.",
+    "relu": "max(x, 0).",
+    "softplus": "log(1 + exp(x)) without overflow.",
+    "pow": "x to the power of y.",
+    "minimum": "The smaller of two; NaN propagates.",
+    "maximum": "The larger of two; NaN propagates.",
+    "where": "Chooses by a traced condition: where(condition, if_true, if_false).",
+    "clamp": "Bounds x: clamp(x, low, high).",
+}
+FUNCTIONS = {name: _function(name, document) for name, document in _DOCUMENTS.items()}
+globals().update(FUNCTIONS)
+
+_UFUNCS = {
+    **{getattr(np, name): FUNCTIONS[name] for name in _DOCUMENTS if hasattr(np, name)},
+    np.add: operator.add,
+    np.subtract: operator.sub,
+    np.multiply: operator.mul,
+    np.divide: operator.truediv,
+    np.floor_divide: operator.floordiv,
+    np.remainder: operator.mod,
+    np.power: operator.pow,
+    np.negative: operator.neg,
+    np.positive: operator.pos,
+    np.absolute: FUNCTIONS["abs"],
+    np.rint: FUNCTIONS["round"],
+    np.equal: operator.eq,
+    np.not_equal: operator.ne,
+    np.less: operator.lt,
+    np.less_equal: operator.le,
+    np.greater: operator.gt,
+    np.greater_equal: operator.ge,
+    np.bitwise_and: operator.and_,
+    np.bitwise_or: operator.or_,
+    np.bitwise_xor: operator.xor,
+    np.invert: operator.invert,
+    np.left_shift: operator.lshift,
+    np.right_shift: operator.rshift,
+    np.logical_and: operator.and_,
+    np.logical_or: operator.or_,
+    np.logical_xor: operator.xor,
+    np.logical_not: operator.invert,
+}
+_ARRAY_FUNCTIONS = {np.where: FUNCTIONS["where"], np.clip: FUNCTIONS["clamp"]}
+
+
+def _array_ufunc(self, ufunc, method, *inputs, **options):
+    function = _UFUNCS.get(ufunc)
+    if function is None or method != "__call__" or options:
+        raise TypeError(
+            f"[mod] expected a NumPy function that tilewright knows on a traced scalar but got "
+            f"np.{ufunc.__name__}{'' if method == '__call__' else '.' + method}"
+        )
+    for value in inputs:
+        if isinstance(value, np.ndarray) and value.ndim > 0:
+            raise TypeError(
+                f"[mod] expected a scalar but got an array of shape {value.shape}: index arrays "
+                "through tw.capture(array)"
+            )
+    return function(*(x.item() if isinstance(x, np.ndarray | np.generic) else x for x in inputs))
+
+
+def _array_function(self, function, types, arguments, options):
+    known = _ARRAY_FUNCTIONS.get(function)
+    if known is None or options:
+        raise TypeError(
+            f"[mod] expected a NumPy function that tilewright knows on a traced scalar but got "
+            f"np.{function.__name__}"
+        )
+    return known(*arguments)
+
+
+def _to(self, dtype):
+    """The scalar converted to a dtype (NumPy's, or its name)."""
+    return self.cast(dtype_name("to", "dtype", dtype))
+
+
+def _clamp(self, min=None, max=None):
+    """Bounded below and above; None: not."""
+    low = self if min is None else FUNCTIONS["maximum"](self, min)
+    return low if max is None else FUNCTIONS["minimum"](low, max)
+
+
+Scalar.__array_ufunc__ = _array_ufunc
+Scalar.__array_function__ = _array_function
+Scalar.to = Scalar.astype = _to
+Scalar.clamp = Scalar.clip = _clamp
+for _name in ("abs", "exp", "exp2", "log", "tanh", "sigmoid", "sqrt", "floor", "square"):
+    setattr(Scalar, _name, FUNCTIONS[_name])
+
+
+def as_mod(op, argument, function, is_mask):
+    """A Mod of a Python function or of a Mod; TypeError for anything else or the other kind."""
+    form = "(b, h, q_idx, kv_idx)" if is_mask else "(score, b, h, q_idx, kv_idx)"
+    if isinstance(function, Mod):
+        if function.is_mask != is_mask:
+            other = "mask" if function.is_mask else "score"
+            raise TypeError(f"[{op}] expected {argument} to be a function {form} but got a {other}")
+        return function
+    if not callable(function):
+        raise TypeError(
+            f"[{op}] expected {argument} to be a function {form} but got {type(function).__name__}"
+        )
+    try:
+        inspect.signature(function).bind(*form.split(","))
+    except ValueError:
+        pass  # no signature to be had: the trace will tell
+    except TypeError:
+        raise TypeError(
+            f"[{op}] expected {argument} to be a function {form} but got one of "
+            f"{inspect.signature(function)}"
+        ) from None
+    return (
+        Mod.mask(_returning_scalar(function)) if is_mask else Mod.score(_returning_scalar(function))
+    )
+
+
+def _returning_scalar(function):
+    @functools.wraps(function)
+    def call(*arguments):
+        try:
+            return _operand(function(*arguments))
+        except IndexError as error:
+            if "only integers" not in str(error):  # NumPy's text for an index it does not know
+                raise
+            raise TypeError(
+                "[mod] expected arrays indexed by traced values to be captured: "
+                "index tw.capture(array) instead of the array"
+            ) from error
+
+    return call
+
+
+def and_masks(*masks):
+    """Where all of the mask mods are true."""
+    return _folded("and_masks", operator.and_, masks)
+
+
+def or_masks(*masks):
+    """Where any of the mask mods is true."""
+    return _folded("or_masks", operator.or_, masks)
+
+
+def _folded(op, combine, masks):
+    if not masks:
+        raise ValueError(f"[{op}] expected at least one mask but got none")
+    mods = [as_mod(op, f"mask {i}", mask, True) for i, mask in enumerate(masks)]
+    return functools.reduce(combine, mods)
