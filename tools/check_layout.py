@@ -15,7 +15,7 @@ import sys
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 
-# support <- ir <- {lang, cpu, cuda} <- run <- mod <- {mask, norm, attention} <- cli
+# support <- ir <- {lang, cpu, cuda} <- run <- mod <- {mask, norm, attention} <- {c_api, cli}
 USES = {
     "support": set(),
     "ir": {"support"},
@@ -27,7 +27,7 @@ USES["run"] = {"lang", "cpu", "cuda"} | USES["lang"]
 USES["mod"] = USES["norm"] = {"run"} | USES["run"]
 USES["mask"] = {"mod"} | USES["mod"]
 USES["attention"] = {"mask"} | USES["mask"]
-USES["cli"] = {"mask", "norm", "attention"} | USES["mask"]
+USES["c_api"] = USES["cli"] = {"mask", "norm", "attention"} | USES["mask"]
 
 CXX = {".h", ".cpp", ".cuh", ".inl"}
 SCRIPTS = {".py", ".sh", ".cmake"}

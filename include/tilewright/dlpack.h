@@ -1,16 +1,18 @@
-// The structs of DLPack, the exchange format of tensors in memory (ABI of DLPack 1.0).
+// The structs of DLPack, the exchange format of tensors in memory (ABI of DLPack 1.0). Also C.
 #pragma once
 
-#include <cstdint>
+#include <stdint.h>  // NOLINT(modernize-deprecated-headers): C includes this file
 
+#ifdef __cplusplus
 extern "C" {
+#endif
 
 /// Device kinds of DLPack that Tilewright knows.
 typedef enum { kDLCPU = 1, kDLCUDA = 2, kDLCUDAHost = 3 } DLDeviceType;
 
 typedef struct {
     DLDeviceType device_type;
-    std::int32_t device_id;
+    int32_t device_id;
 } DLDevice;
 
 typedef enum {
@@ -24,20 +26,20 @@ typedef enum {
 } DLDataTypeCode;
 
 typedef struct {
-    std::uint8_t code;
-    std::uint8_t bits;
-    std::uint16_t lanes;
+    uint8_t code;
+    uint8_t bits;
+    uint16_t lanes;
 } DLDataType;
 
 /// A strided view; `strides` counts elements and may be null for a contiguous tensor.
 typedef struct {
     void* data;
     DLDevice device;
-    std::int32_t ndim;
+    int32_t ndim;
     DLDataType dtype;
-    std::int64_t* shape;
-    std::int64_t* strides;
-    std::uint64_t byte_offset;
+    int64_t* shape;
+    int64_t* strides;
+    uint64_t byte_offset;
 } DLTensor;
 
 /// A tensor with its owner; the consumer calls `deleter` once when it is done.
@@ -48,8 +50,8 @@ typedef struct DLManagedTensor {
 } DLManagedTensor;
 
 typedef struct {
-    std::uint32_t major;
-    std::uint32_t minor;
+    uint32_t major;
+    uint32_t minor;
 } DLPackVersion;
 
 #define DLPACK_FLAG_BITMASK_READ_ONLY (1UL << 0UL)
@@ -59,8 +61,10 @@ typedef struct DLManagedTensorVersioned {
     DLPackVersion version;
     void* manager_ctx;
     void (*deleter)(struct DLManagedTensorVersioned* self);
-    std::uint64_t flags;
+    uint64_t flags;
     DLTensor dl_tensor;
 } DLManagedTensorVersioned;
 
+#ifdef __cplusplus
 }  // extern "C"
+#endif

@@ -1,0 +1,100 @@
+// The C interface: the machine, mods, tensors.
+#include "tilewright/c_api.h"
+
+#include "c_api/convert.h"
+#include "support/check.h"
+#include "tilewright/mod.h"
+#include "tilewright/run.h"
+#include "tilewright/system.h"
+#include "tilewright/version.h"
+
+struct tw_mod {
+    tilewright::Mod mod;
+};
+
+namespace tilewright::c_api {
+
+std::string& text() {
+    thread_local std::string kText;
+    return kText;
+}
+
+Tensor borrow(const DLTensor* view) {
+    if (!view) return {};
+    return Tensor::from_dlpack(
+        new DLManagedTensor{*view, nullptr, [](DLManagedTensor* self) { delete self; }});
+}
+
+void give(DLManagedTensor** place, const Tensor& tensor) {
+    if (place) *place = tensor.defined() ? tensor.to_dlpack() : nullptr;
+}
+
+void expect_given(const char* op, const char* argument, const void* pointer) {
+    if (!pointer) user_error(op, "expected {} but got null", argument);
+}
+
+}  // namespace tilewright::c_api
+
+using namespace tilewright;
+using c_api::borrow;
+using c_api::expect_given;
+using c_api::guarded;
+
+const char* tw_error(void) {
+    return c_api::text().c_str();
+}
+
+const char* tw_version(void) {
+    return version();
+}
+
+tw_status tw_set_num_threads(int threads) {
+    return guarded([&] { set_num_threads(threads); });
+}
+
+tw_status tw_set_checked(int on) {
+    return guarded([&] { set_checked(on != 0); });
+}
+
+const char* tw_doctor(void) {
+    guarded([&] { c_api::text() = doctor(); });
+    return c_api::text().c_str();
+}
+
+void tw_release(DLManagedTensor* tensor) {
+    if (tensor && tensor->deleter) tensor->deleter(tensor);
+}
+
+tw_status tw_parse_mod(const char* text, tw_mod_kind kind, const char* const* names,
+                       const DLTensor* const* arrays, int count, tw_mod** result) {
+    return guarded([&] {
+        expect_given("tw_parse_mod", "text", text);
+        expect_given("tw_parse_mod", "result", result);
+        if (count < 0) user_error("tw_parse_mod", "expected count of at least 0 but got {}", count);
+        if (count > 0) {
+            expect_given("tw_parse_mod", "names", names);
+            expect_given("tw_parse_mod", "arrays", arrays);
+        }
+        Bindings bindings;
+        for (int i = 0; i < count; ++i) {
+            expect_given("tw_parse_mod", "every name", names[i]);
+            expect_given("tw_parse_mod", names[i], arrays[i]);
+            bindings[names[i]] = borrow(arrays[i]);
+        }
+        std::optional<Mod::Kind> wanted;
+        if (kind != TW_MOD_ANY) wanted = kind == TW_MOD_MASK ? Mod::Kind::mask : Mod::Kind::score;
+        *result = new tw_mod{parse_mod(text, bindings, wanted)};
+    });
+}
+
+void tw_mod_release(tw_mod* mod) {
+    delete mod;
+}
+
+const char* tw_mod_ir(const tw_mod* mod) {
+    const tw_status status = guarded([&] {
+        expect_given("tw_mod_ir", "mod", mod);
+        c_api::text() = mod->mod.ir();
+    });
+    return status == TW_OK ? c_api::text().c_str() : nullptr;
+}
