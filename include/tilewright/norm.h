@@ -45,4 +45,17 @@ NormGradients layer_norm_backward(const NormOutput& forward, const Tensor& weigh
                                   const Tensor& bias, const Tensor& dy, const Tensor& dsum = {},
                                   const NormOptions& options = {});
 
+/// The same into tensors of the caller, without gaps, of the dtypes and shapes that the functions
+/// above give: fresh memory costs more than the norm. `out.sum` is used with a residual only.
+void rms_norm_into(const NormOutput& out, const Tensor& x, const Tensor& weight = {},
+                   const NormOptions& options = {});
+void layer_norm_into(const NormOutput& out, const Tensor& x, const Tensor& weight = {},
+                     const Tensor& bias = {}, const NormOptions& options = {});
+void rms_norm_backward_into(const NormGradients& out, const NormOutput& forward,
+                            const Tensor& weight, const Tensor& dy, const Tensor& dsum = {},
+                            const NormOptions& options = {});
+void layer_norm_backward_into(const NormGradients& out, const NormOutput& forward,
+                              const Tensor& weight, const Tensor& bias, const Tensor& dy,
+                              const Tensor& dsum = {}, const NormOptions& options = {});
+
 }  // namespace tilewright

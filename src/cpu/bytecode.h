@@ -137,6 +137,10 @@ struct StripOp {
     std::array<double, 4> immediate{};
     Affine affine;        ///< affine superinstructions: it becomes the first three immediates
     bool padded = false;  ///< all tile operands and the result have padded rows
+    // A store copies in[0], where in[1] allows it, to a view made by StoreView.
+    std::int64_t stored_ref = -1;    ///< the Ref it writes to; -1: no store
+    StripFunction stream = nullptr;  ///< the same past the caches
+    int writer = -1;                 ///< the op that can write there itself; -1: none
 
     std::string_view name() const {
         switch (super) {
@@ -253,6 +257,19 @@ struct Store {
     Tile value;
     Tile mask;  ///< home none: all true
     StripFunction transpose = nullptr;
+    std::int64_t view = -1;  ///< done already when this view is the array itself
+};
+
+/// Sets a view to the rectangle that a chain stores to, or to a tile that a Store then copies
+/// there: when the rectangle leaves the array or does not have stride 1 along `unit_axis`.
+struct StoreView {
+    /// Arrays at least this long that the program only writes are written past the caches.
+    static constexpr std::int64_t kStreamedBytes = std::int64_t{32} << 20;
+
+    Access access;
+    std::uint32_t view = 0;
+    int unit_axis = 0;
+    Tile copy;  ///< home none: the chain's store is left out, the Store does it
 };
 
 struct Atomic {
@@ -275,7 +292,7 @@ struct Halt {};
 
 using Instruction = std::variant<ScalarOp, ScalarMove, ScalarQuery, Jump, JumpUnless, LoopTest,
                                  LoopNext, Chain, ReduceRows, ArgReduce, Scan, Move, Dot, Load,
-                                 LoadView, Store, Atomic, RandomBits, Print, Halt>;
+                                 LoadView, StoreView, Store, Atomic, RandomBits, Print, Halt>;
 
 /// A tile buffer; offsets are bytes in the arena, equal ones where lifetimes do not overlap.
 struct Buffer {
@@ -289,6 +306,7 @@ struct RefSlot {
     ir::RefType type;
     std::int64_t argument = -1;  ///< index in ir::Arguments::refs; -1 for scratch
     std::int64_t offset = 0;     ///< scratch: bytes in the arena
+    bool is_read = false;        ///< by some instruction, under this name or another
 };
 
 struct ScalarParameter {

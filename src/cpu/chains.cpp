@@ -13,6 +13,47 @@ namespace {
 
 using Location = std::pair<Home, std::uint32_t>;
 
+/// Calls visit(ref, writes) for every Ref whose memory an instruction touches, but for Refs that
+/// nothing writes: they are read where and when it suits.
+template <typename Visitor>
+void visit_refs(const Instruction& instruction, Visitor&& visit) {
+    if (const auto* load = std::get_if<Load>(&instruction)) visit(load->access.ref, false);
+    if (const auto* store = std::get_if<Store>(&instruction)) visit(store->access.ref, true);
+    if (const auto* atomic = std::get_if<Atomic>(&instruction)) visit(atomic->access.ref, true);
+    if (const auto* chain = std::get_if<Chain>(&instruction)) {
+        for (const StripOp& op : chain->ops) {
+            if (op.stored_ref >= 0) visit(static_cast<std::uint32_t>(op.stored_ref), true);
+        }
+    }
+}
+
+/// Puts the views of a region where their indices are known, so that chains may move up.
+void hoist_views(Region& region) {
+    const auto is_view = [](const Node& node) {
+        if (node.kind != Node::Kind::instruction) return false;
+        const auto* load = std::get_if<LoadView>(&node.instruction);
+        return (load && !load->packs_far_rows) ||
+               std::holds_alternative<StoreView>(node.instruction);
+    };
+    for (std::size_t i = 1; i < region.size(); ++i) {
+        if (!is_view(region[i])) continue;
+        std::set<Location> needs;
+        visit_operands(region[i].instruction, [&](Home home, std::uint32_t index, Use use) {
+            if (use == Use::read) needs.insert({home, index});
+        });
+        for (std::size_t at = i; at > 0; --at) {
+            Node& before = region[at - 1];
+            if (before.kind != Node::Kind::instruction) break;
+            bool makes = false;
+            visit_operands(before.instruction, [&](Home home, std::uint32_t index, Use use) {
+                makes |= use != Use::read && needs.contains({home, index});
+            });
+            if (makes) break;
+            std::swap(before, region[at]);
+        }
+    }
+}
+
 bool same_space(const Chain& a, const Chain& b) {
     return a.rows == b.rows && a.lanes == b.lanes && a.width == b.width;
 }
@@ -20,7 +61,7 @@ bool same_space(const Chain& a, const Chain& b) {
 /// Joins the chains of one straight run of instructions.
 class Joiner {
   public:
-    explicit Joiner(Region& region) : region_(region) {}
+    Joiner(Region& region, const Program& program) : region_(region), program_(program) {}
 
     void run() {
         for (std::size_t i = 0; i < region_.size(); ++i) {
@@ -30,7 +71,7 @@ class Joiner {
                 continue;
             }
             auto* chain = std::get_if<Chain>(&node.instruction);
-            if (chain && join(*chain)) {
+            if (chain && join(*chain, i)) {
                 removed_.push_back(i);
                 pull(joined_);
                 continue;
@@ -49,10 +90,11 @@ class Joiner {
 
   private:
     /// Appends the ops of `chain` to an earlier one if every operand is there in time; true if so.
-    bool join(const Chain& chain) {
+    bool join(const Chain& chain, std::size_t at) {
         for (std::size_t k = open_.size(); k-- > 0;) {
             auto& earlier = std::get<Chain>(region_[open_[k]].instruction);
             if (!same_space(earlier, chain) || !fits(chain, open_[k], earlier)) continue;
+            if (!stores_may_move(chain, open_[k], at)) continue;
             for (const StripOp& op : chain.ops) {
                 earlier.ops.push_back(op);
                 defined_[{op.out.home, op.out.index}] = open_[k];
@@ -73,6 +115,7 @@ class Joiner {
             auto& earlier = std::get<Chain>(region_[from].instruction);
             if (!same_space(earlier, chain) || !may_move(from, at) || !feeds(earlier, chain))
                 continue;
+            if (!stores_may_move(earlier, from, at)) continue;
             if (earlier.ops.size() + chain.ops.size() > Chain::kMaxOps) continue;
             for (const StripOp& op : earlier.ops) defined_[{op.out.home, op.out.index}] = at;
             chain.ops.insert(chain.ops.begin(), earlier.ops.begin(), earlier.ops.end());
@@ -117,9 +160,33 @@ class Joiner {
         return independent;
     }
 
+    /// True when the stores of `chain`, which stands at one of the two places, may happen at the
+    /// other: nothing between or there touches what they write.
+    bool stores_may_move(const Chain& chain, std::size_t first, std::size_t last) const {
+        bool free = true;
+        for (const StripOp& op : chain.ops) {
+            if (op.stored_ref < 0) continue;
+            const auto stored = static_cast<std::uint32_t>(op.stored_ref);
+            for (std::size_t i = first; i <= last && free; ++i) {
+                const Instruction& other = region_[i].instruction;
+                if (std::get_if<Chain>(&other) == &chain) continue;
+                if (std::find(removed_.begin(), removed_.end(), i) != removed_.end()) continue;
+                visit_refs(other, [&](std::uint32_t ref, bool) {
+                    free = free && !may_alias(program_.refs[ref], program_.refs[stored]);
+                });
+            }
+        }
+        return free;
+    }
+
+    bool may_alias(const RefSlot& a, const RefSlot& b) const {
+        return &a == &b || (a.type.alias_group >= 0 && a.type.alias_group == b.type.alias_group);
+    }
+
     bool fits(const Chain& chain, std::size_t at, const Chain& earlier) const {
         if (earlier.ops.size() + chain.ops.size() > Chain::kMaxOps) return false;
         for (const StripOp& op : chain.ops) {
+            if (op.stored_ref >= 0 && defined_.at({op.out.home, op.out.index}) >= at) return false;
             for (std::size_t i = 0; i < static_cast<std::size_t>(op.num_inputs); ++i) {
                 const StripSource& in = op.in[i];
                 const auto found = defined_.find({in.home, in.index});
@@ -138,17 +205,19 @@ class Joiner {
     }
 
     Region& region_;
+    const Program& program_;
     std::map<Location, std::size_t> defined_;  ///< last instruction that wrote there
     std::vector<std::size_t> open_;            ///< chains that may grow
     std::vector<std::size_t> removed_;
     std::size_t joined_ = 0;  ///< the chain that grew last
 };
 
-void join_all(Region& region) {
+void join_all(Region& region, const Program& program) {
     for (Node& node : region) {
-        for (Region& inner : node.regions) join_all(inner);
+        for (Region& inner : node.regions) join_all(inner, program);
     }
-    Joiner(region).run();
+    hoist_views(region);
+    Joiner(region, program).run();
 }
 
 template <typename Visitor>
@@ -173,6 +242,7 @@ class Localiser {
             if (auto* chain = std::get_if<Chain>(&instruction)) {
                 drop_unread(*chain);
                 localise(*chain);
+                find_writers(*chain);
             }
         });
     }
@@ -227,6 +297,31 @@ class Localiser {
         }
     }
 
+    /// Finds for every store the op that makes its operand for it alone.
+    static void find_writers(Chain& chain) {
+        for (std::size_t i = 0; i < chain.ops.size(); ++i) {
+            StripOp& store = chain.ops[i];
+            const StripSource& value = store.in[0];
+            if (store.stored_ref < 0 || store.num_inputs > 1 || value.home != Home::strip) continue;
+            std::size_t maker = i;
+            bool shared = false;
+            while (maker > 0 && !(chain.ops[--maker].out == value)) {
+                shared |= reads(chain.ops[maker], value);
+            }
+            for (std::size_t k = i + 1; k < chain.ops.size() && !shared; ++k) {
+                shared = reads(chain.ops[k], value);
+                if (chain.ops[k].out == value) break;
+            }
+            if (!shared && chain.ops[maker].stored_ref < 0) store.writer = static_cast<int>(maker);
+        }
+    }
+
+    static bool reads(const StripOp& op, const StripSource& value) {
+        return std::any_of(op.in.begin(), op.in.begin() + op.num_inputs, [&](const auto& in) {
+            return in.home == value.home && in.index == value.index;
+        });
+    }
+
     static void rename(Chain& chain, std::size_t from, const StripSource& made,
                        const StripSource& local) {
         chain.ops[from].out = local;
@@ -262,7 +357,7 @@ class Localiser {
 }  // namespace
 
 void form_chains(Region& region, Program& program) {
-    join_all(region);
+    join_all(region, program);
     select_superinstructions(region, program);
     Localiser(region, program);
 }

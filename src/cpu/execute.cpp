@@ -3,6 +3,7 @@
 
 #include <cstring>
 
+#include "hwy/cache_control.h"
 #include "support/check.h"
 
 namespace tilewright::cpu {
@@ -179,6 +180,8 @@ void execute(Frame& frame) {
         if (!execute_control(frame, code[at], next)) std::visit(TileExecutor{frame}, code[at]);
         at = next;
     }
+    // Other threads may read the arrays as soon as this program is known to be done.
+    if (frame.streamed) hwy::FlushStream();
 }
 
 std::int64_t estimate_cost(Frame& frame) {

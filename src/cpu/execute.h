@@ -17,6 +17,8 @@ struct View {
     int lane_axis = -1;
     std::int64_t width = kPanelLanes;
     std::int64_t panel_stride = 0;
+    bool in_array = false;  ///< of a StoreView: the array itself, not a copy
+    bool streams = false;   ///< and to be written past the caches
 };
 
 /// Everything a running program of the grid sees.
@@ -28,6 +30,7 @@ struct Frame {
     const ir::RefArgument* refs = nullptr;  ///< one per Program::refs, scratch included
     const std::int64_t* grid = nullptr;
     std::array<std::int64_t, 16> id{};  ///< index along each grid axis
+    bool streamed = false;              ///< stores past the caches are under way
 
     std::byte* address(Home home, std::uint32_t index) const;
     std::int64_t integer(std::uint32_t slot) const {
@@ -81,6 +84,7 @@ void execute(Frame& frame, const Move& move);
 void execute(Frame& frame, const Dot& dot);
 void execute(Frame& frame, const Load& load);
 void execute(Frame& frame, const LoadView& load);
+void execute(Frame& frame, const StoreView& store);
 void execute(Frame& frame, const Store& store);
 void execute(Frame& frame, const Atomic& atomic);
 void execute(Frame& frame, const RandomBits& random);

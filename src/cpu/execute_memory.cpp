@@ -227,7 +227,28 @@ void execute(Frame& frame, const LoadView& load) {
                    kernels().transpose(copy.dtype, copy.dtype));
 }
 
+void execute(Frame& frame, const StoreView& store) {
+    View& view = frame.views[store.view];
+    const Rectangle to = rectangle(frame, store.access);
+    if (to.inside && to.memory.stride[static_cast<std::size_t>(store.unit_axis)] == 1) {
+        view = {to.memory.data, to.memory.stride};
+        view.in_array = true;
+        const ir::RefArgument& ref = frame.refs[store.access.ref];
+        std::int64_t bytes = to.memory.element;
+        for (std::size_t dim = 0; dim < store.access.indices.size(); ++dim)
+            bytes *= ref.extents[dim];
+        view.streams =
+            bytes >= StoreView::kStreamedBytes && !frame.program->refs[store.access.ref].is_read;
+    } else if (store.copy.home == Home::none) {
+        view = {};
+    } else {
+        const ResolvedTile copy = resolve(frame, store.copy);
+        view = {copy.data, copy.stride, copy.lane_axis, copy.width, copy.panel_stride};
+    }
+}
+
 void execute(Frame& frame, const Store& store) {
+    if (store.view >= 0 && frame.views[store.view].in_array) return;
     const ResolvedTile value = resolve(frame, store.value);
     if (!store.access.gathers && store.mask.home == Home::none) {
         const Rectangle to = rectangle(frame, store.access);

@@ -62,35 +62,61 @@ bool set_affine(Strip& strip, const Affine& affine, std::int64_t base) {
     return lowest >= 0;
 }
 
+/// An op of a chain with its operands' addresses and the function that does it this time.
+struct ResolvedOp {
+    std::array<Resolved, 4> in;
+    Resolved out, sum;
+    StripFunction function;  ///< nullptr: done by another op, or by a Store behind the chain
+    std::int64_t base;       ///< of affine superinstructions
+    bool padded;
+};
+
+/// A store copies its operand to the array, or lets the op that makes the operand write there.
+void resolve_store(Frame& frame, const StripOp& op, ResolvedOp* ops, std::size_t at) {
+    const View& view = frame.views[op.out.index];
+    if (view.streams && op.stream) {
+        ops[at].function = op.stream;
+        frame.streamed = true;
+    } else if (op.writer >= 0) {
+        ResolvedOp& writer = ops[op.writer];
+        writer.out = ops[at].out;
+        writer.padded = false;
+        ops[at].function = nullptr;
+    } else if (op.num_inputs > 1 && !view.in_array) {
+        ops[at].function = nullptr;
+    }
+}
+
 }  // namespace
 
 void execute(Frame& frame, const Chain& chain) {
-    std::array<std::array<Resolved, 4>, Chain::kMaxOps> inputs;
-    std::array<Resolved, Chain::kMaxOps> outputs, sums;
-    std::array<std::int64_t, Chain::kMaxOps> bases;
+    std::array<ResolvedOp, Chain::kMaxOps> ops;
     const std::size_t num_ops = chain.ops.size();
     for (std::size_t i = 0; i < num_ops; ++i) {
         const StripOp& op = chain.ops[i];
         for (std::size_t k = 0; k < static_cast<std::size_t>(op.num_inputs); ++k) {
-            inputs[i][k] = resolve_source(frame, op.in[k]);
+            ops[i].in[k] = resolve_source(frame, op.in[k]);
         }
-        outputs[i] = resolve_source(frame, op.out);
-        if (op.super == Super::affine_select) bases[i] = base_of(frame, op.affine);
-        sums[i].data = nullptr;
-        if (op.sum.home != Home::none) sums[i] = resolve_source(frame, op.sum);
+        ops[i].out = resolve_source(frame, op.out);
+        ops[i].function = op.function;
+        ops[i].padded = op.padded;
+        if (op.super == Super::affine_select) ops[i].base = base_of(frame, op.affine);
+        ops[i].sum.data = nullptr;
+        if (op.sum.home != Home::none) ops[i].sum = resolve_source(frame, op.sum);
         if (op.kind == StripOp::Kind::reduce_lanes) {
-            fill(outputs[i].data, chain.rows, size_of(op.out.dtype), op.identity);
+            fill(ops[i].out.data, chain.rows, size_of(op.out.dtype), op.identity);
         }
+        if (op.stored_ref >= 0) resolve_store(frame, op, ops.data(), i);
     }
     for (std::int64_t panel = 0, first = 0; first < chain.lanes; ++panel, first += chain.width) {
         const std::int64_t lanes = std::min(chain.width, chain.lanes - first);
         for (std::size_t i = 0; i < num_ops; ++i) {
             const StripOp& op = chain.ops[i];
-            if (sums[i].data) {
-                fill(sums[i].at(panel, 0), lanes, size_of(op.sum.dtype), op.identity);
+            if (ops[i].sum.data) {
+                fill(ops[i].sum.at(panel, 0), lanes, size_of(op.sum.dtype), op.identity);
             }
             if (op.kind != StripOp::Kind::reduce_rows) continue;
-            fill(outputs[i].at(panel, 0), lanes, size_of(op.out.dtype), op.identity);
+            fill(ops[i].out.at(panel, 0), lanes, size_of(op.out.dtype), op.identity);
         }
         for (std::int64_t row = 0; row < chain.rows; row += chain.strip_rows) {
             Strip strip;
@@ -98,23 +124,25 @@ void execute(Frame& frame, const Chain& chain) {
             strip.lanes = lanes;
             for (std::size_t i = 0; i < num_ops; ++i) {
                 const StripOp& op = chain.ops[i];
+                const ResolvedOp& resolved = ops[i];
+                if (!resolved.function) continue;
                 for (std::size_t k = 0; k < static_cast<std::size_t>(op.num_inputs); ++k) {
-                    const Resolved& in = inputs[i][k];
+                    const Resolved& in = resolved.in[k];
                     strip.in[k] = {in.at(panel, row), in.row_stride, in.lane_stride};
                 }
-                strip.out = outputs[i].at(panel, row);
-                strip.out_row_stride = outputs[i].row_stride;
-                strip.padded = op.padded;
-                strip.accumulator = sums[i].data ? sums[i].at(panel, 0) : nullptr;
+                strip.out = resolved.out.at(panel, row);
+                strip.out_row_stride = resolved.out.row_stride;
+                strip.padded = resolved.padded;
+                strip.accumulator = resolved.sum.data ? resolved.sum.at(panel, 0) : nullptr;
                 std::copy(op.immediate.begin(), op.immediate.end(), strip.immediate);
                 if (op.super == Super::affine_select) {
                     const std::int64_t base =
-                        bases[i] + row * op.affine.row + first * op.affine.lane;
+                        resolved.base + row * op.affine.row + first * op.affine.lane;
                     // Nothing is masked in most strips: then there is nothing to do in place.
                     const bool all = set_affine(strip, op.affine, base);
                     if (all && strip.out == strip.in[0].data) continue;
                 }
-                op.function(strip);
+                resolved.function(strip);
             }
         }
     }

@@ -4,6 +4,7 @@
 #include "cpu/chains.h"
 #include "ir/access.h"
 #include "ir/evaluate.h"
+#include "ir/passes/effects.h"
 #include "support/check.h"
 
 namespace tilewright::cpu {
@@ -48,6 +49,15 @@ void Lowering::run() {
             program_.scalars.push_back({dtype, slot});
             set_place(parameter, scalar_tile(slot, dtype));
         }
+    }
+    std::set<Value> read;
+    ir::walk(function_.body, [&](const ir::Instruction& instruction) {
+        if (!ir::is_access(instruction.op) || instruction.op == Op::store) return;
+        read.insert(instruction.operands[0]);
+    });
+    for (const auto& [id, slot] : refs_) {
+        // may_write asks whether one of a set may share memory with a Ref.
+        program_.refs[slot].is_read = ir::may_write(function_, read, Value{id});
     }
     lower_block(function_.body);
     regions_.pop_back();

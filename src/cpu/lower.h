@@ -109,6 +109,7 @@ class Lowering {
     void lower_load(const ir::Instruction& instruction);
     bool lower_view(const ir::Instruction& instruction);
     void lower_store(const ir::Instruction& instruction);
+    bool lower_store_view(const ir::Instruction& instruction, const Store& store);
     void lower_atomic(const ir::Instruction& instruction);
     Access lower_access(const ir::Instruction& instruction, const ir::Shape& shape);
     Tile mask_tile(ir::Value mask, const ir::Shape& shape);

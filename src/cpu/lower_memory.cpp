@@ -155,7 +155,64 @@ void Lowering::lower_store(const ir::Instruction& instruction) {
     if (attributes.has_mask) {
         store.mask = mask_tile(instruction.operands[behind + 1], store.value.shape);
     }
-    emit(store);
+    if (!lower_store_view(instruction, store)) emit(store);
+}
+
+/// A store whose lanes lie along the array's rows is an op of a chain, which writes to the array
+/// itself where it can.
+bool Lowering::lower_store_view(const ir::Instruction& instruction, const Store& store) {
+    const auto& attributes = instruction.get<ir::AccessAttributes>();
+    const ir::Shape& shape = store.value.shape;
+    if (store.access.gathers || shape.size() <= 1) return false;
+    const Value value = instruction.operands[1 + attributes.indices.size()];
+    const int contiguous = contiguous_axis(attributes, shape);
+    Space space{shape, contiguous, kStripElements};
+    if (is_vector(shape)) {
+        if (long_axis(shape) != contiguous) return false;
+    } else {
+        space.width = store.value.home == Home::slot ? kPanelLanes : lanes_[value.id].width;
+        if (contiguous < 0) return false;
+        if (store.value.home != Home::slot && lanes_[value.id].axis != contiguous) return false;
+    }
+    StoreView view;
+    view.unit_axis = contiguous;
+    Tile to;
+    to.home = Home::view;
+    to.index = program_.num_views;
+    to.dtype = store.access.dtype;
+    to.shape = shape;
+    to.unit_axis = contiguous;
+    for (int axis = 0; axis < shape.rank(); ++axis) {
+        to.view_axis[static_cast<std::size_t>(axis)] = axis;
+    }
+    const auto out = as_source(to, space), in = as_source(store.value, space);
+    if (!out || !in) return false;
+    const bool masked = store.mask.home != Home::none;
+    StripOp op;
+    op.op = Op::store;
+    op.function = kernels().store(to.dtype, masked);
+    op.in[0] = *in;
+    op.num_inputs = 1;
+    op.out = *out;
+    op.stored_ref = store.access.ref;
+    Store rest = store;
+    if (masked) {
+        const auto mask = as_source(store.mask, space);
+        if (!mask) return false;
+        op.in[static_cast<std::size_t>(op.num_inputs++)] = *mask;
+    } else {
+        op.stream = kernels().stream(to.dtype);
+        view.copy = new_tile(to.dtype, shape, {contiguous, space.width});
+        set_dense(view.copy, shape);
+        rest.value = view.copy;
+    }
+    view.access = store.access;
+    view.view = program_.num_views++;
+    rest.view = view.view;
+    emit(std::move(view));
+    emit_chain(space, std::move(op), depth());
+    emit(std::move(rest));
+    return true;
 }
 
 void Lowering::lower_atomic(const ir::Instruction& instruction) {

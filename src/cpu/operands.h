@@ -86,6 +86,11 @@ void visit_operands(InstructionType& instruction, Visitor&& visit) {
         on(instruction.copy, Use::write);
         Home home = Home::view;
         visit(home, instruction.view, Use::write);
+    } else if constexpr (std::is_same_v<T, StoreView>) {
+        detail::visit_access(instruction.access, visit);
+        on(instruction.copy, Use::write);
+        Home home = Home::view;
+        visit(home, instruction.view, Use::write);
     } else if constexpr (std::is_same_v<T, Store>) {
         detail::visit_access(instruction.access, visit);
         on(instruction.value, Use::read);

@@ -130,9 +130,14 @@ struct Printer {
         return fmt::format("v{} = view {} or copy to {}", load.view, text_of(load.access),
                            text_of(load.copy));
     }
+    std::string operator()(const StoreView& store) const {
+        return fmt::format("v{} = view {} to write", store.view, text_of(store.access)) +
+               (store.copy.home == Home::none ? "" : " or keep in " + text_of(store.copy));
+    }
     std::string operator()(const Store& store) const {
         return fmt::format("store {} {}", text_of(store.access), text_of(store.value)) +
-               (store.mask.home == Home::none ? "" : " mask " + text_of(store.mask));
+               (store.mask.home == Home::none ? "" : " mask " + text_of(store.mask)) +
+               (store.view < 0 ? "" : fmt::format(" unless v{} is there", store.view));
     }
     std::string operator()(const Atomic& atomic) const {
         return fmt::format("{} = {} {} {}", text_of(atomic.out), ir::name(atomic.op),

@@ -87,24 +87,76 @@ Tensor flat(const Tensor& x) {
     return x.defined() ? x.contiguous().reshape({x.size()}) : Tensor();
 }
 
+/// Runs into `outputs`, or into new tensors when there are none.
+std::vector<Tensor> launch(const Call& call, const std::vector<Tensor>& inputs,
+                           std::vector<Tensor> outputs) {
+    if (outputs.empty()) return call.run(inputs);
+    call.into(outputs, inputs);
+    return outputs;
+}
+
+/// A tensor of the caller to write to, in the shape that the programs give it.
+Tensor destination(const char* op, const char* argument, const Tensor& tensor, DType dtype,
+                   const Tensor::Dims& shape, const Tensor::Dims& as) {
+    expect(op, argument, tensor, dtype, shape);
+    if (!tensor.is_contiguous())
+        user_error(op, "expected {} without gaps but got strides", argument);
+    return tensor.reshape(as);
+}
+
 NormOutput run_forward(const char* op, bool layer, const Tensor& x, const Tensor& weight,
-                       const Tensor& bias, const NormOptions& options) {
+                       const Tensor& bias, const NormOptions& options, const NormOutput* into) {
     Options o = check(op, layer, x, weight, bias, options);
     o.residual = options.residual.defined();
     if (o.residual) expect(op, "residual", options.residual, x.dtype(), x.shape());
     const Tensor::Dims rows = row_shape(x, o.weight ? weight.rank() : 1);
-    NormOutput result;
+    const DType statistics = x.dtype() == f64 ? f64 : f32;
     if (x.size() == 0) {
-        const DType statistics = x.dtype() == f64 ? f64 : f32;
-        result = {Tensor::empty(o.output, x.shape()), x, Tensor::zeros(statistics, rows),
-                  layer ? Tensor::zeros(statistics, rows) : Tensor()};
+        if (into) return *into;
+        NormOutput result = {Tensor::empty(o.output, x.shape()), x, Tensor::zeros(statistics, rows),
+                             layer ? Tensor::zeros(statistics, rows) : Tensor()};
         result.inverse_deviation.fill(1 / std::sqrt(o.eps));
         return result;
     }
-    const Call call = cached(o, [&] { return forward(o); });
-    const std::vector<Tensor> outputs =
-        call.run({as_rows(x, o.n), flat(weight), flat(bias),
-                  o.residual ? as_rows(options.residual, o.n) : Tensor()});
+    const std::int64_t count = x.size() / o.n;
+    const Tensor residual = o.residual ? as_rows(options.residual, o.n) : Tensor();
+    std::vector<Tensor> given;
+    Tensor given_sum;
+    if (into) {
+        const auto add = [&](const char* name, const Tensor& tensor, DType dtype,
+                             const Tensor::Dims& shape, const Tensor::Dims& as) {
+            given.push_back(destination(op, name, tensor, dtype, shape, as));
+        };
+        add("out.y", into->y, o.output, x.shape(), {count, o.n});
+        add("out.inverse_deviation", into->inverse_deviation, statistics, rows, {count});
+        if (layer) add("out.mean", into->mean, statistics, rows, {count});
+        if (o.residual)
+            given_sum = destination(op, "out.sum", into->sum, x.dtype(), x.shape(), {count, o.n});
+    }
+    std::vector<Tensor> outputs;
+    if (o.n <= kLongestTile) {
+        if (given_sum.defined()) given.push_back(given_sum);
+        const Call call = cached(o, [&] { return forward(o); });
+        outputs = launch(call, {as_rows(x, o.n), flat(weight), flat(bias), residual}, given);
+    } else {
+        std::vector<Tensor> parts_given;
+        const TensorType type{statistics, {count, pieces(o)}};
+        if (given_sum.defined()) {
+            parts_given.assign(layer ? 2 : 1, Tensor());
+            for (Tensor& part : parts_given) part = Tensor::empty(type.dtype, type.shape);
+            parts_given.push_back(given_sum);
+        }
+        const Call first = cached(o, [&] { return row_statistics(o); });
+        const std::vector<Tensor> parts = launch(first, {as_rows(x, o.n), residual}, parts_given);
+        const Tensor sum = o.residual ? parts.back() : as_rows(x, o.n);
+        const Call second = cached(o, [&] { return forward_long(o); });
+        outputs =
+            launch(second,
+                   {sum, flat(weight), flat(bias), Tensor(), parts[0], layer ? parts[1] : Tensor()},
+                   given);
+        if (o.residual) outputs.push_back(sum);
+    }
+    NormOutput result;
     result.y = outputs[0].reshape(x.shape());
     result.inverse_deviation = outputs[1].reshape(rows);
     if (layer) result.mean = outputs[2].reshape(rows);
@@ -114,7 +166,8 @@ NormOutput run_forward(const char* op, bool layer, const Tensor& x, const Tensor
 
 NormGradients run_backward(const char* op, bool layer, const NormOutput& saved,
                            const Tensor& weight, const Tensor& bias, const Tensor& dy,
-                           const Tensor& dsum, const NormOptions& options) {
+                           const Tensor& dsum, const NormOptions& options,
+                           const NormGradients* into) {
     const Tensor& x = saved.sum;
     Options o = check(op, layer, x, weight, bias, options);
     const DType statistics = x.dtype() == f64 ? f64 : f32;
@@ -125,24 +178,51 @@ NormGradients run_backward(const char* op, bool layer, const NormOutput& saved,
     o.residual = dsum.defined();
     if (o.residual) expect(op, "dsum", dsum, x.dtype(), x.shape());
     NormGradients result;
-    if (x.size() == 0) {
+    if (into) {
+        result = *into;
+    } else {
         result.x = Tensor::empty(x.dtype(), x.shape());
         if (o.weight) result.weight = Tensor::zeros(weight.dtype(), weight.shape());
         if (o.bias) result.bias = Tensor::zeros(bias.dtype(), bias.shape());
+    }
+    if (x.size() == 0) {
+        if (o.weight) result.weight.fill(0);
+        if (o.bias) result.bias.fill(0);
         return result;
     }
+    const std::int64_t count = x.size() / o.n;
+    std::vector<Tensor> outputs = {
+        destination(op, "out.x", result.x, x.dtype(), x.shape(), {count, o.n})};
+    if (o.weight) {
+        outputs.push_back(
+            destination(op, "out.weight", result.weight, weight.dtype(), weight.shape(), {o.n}));
+    }
+    if (o.bias) {
+        outputs.push_back(
+            destination(op, "out.bias", result.bias, bias.dtype(), bias.shape(), {o.n}));
+    }
+    std::vector<Tensor> inputs = {as_rows(x, o.n), as_rows(dy, o.n), flat(saved.inverse_deviation),
+                                  flat(saved.mean), flat(weight)};
+    const Tensor added = o.residual ? as_rows(dsum, o.n) : Tensor();
+    if (o.n > kLongestTile) {
+        const Call first = cached(o, [&] { return row_products(o); });
+        const std::vector<Tensor> parts = first.run(inputs);
+        const Call second = cached(o, [&] { return backward_long(o); });
+        inputs.insert(inputs.end(), {added, parts[0], layer ? parts[1] : Tensor()});
+        second.into(outputs, inputs);
+        return result;
+    }
+    inputs.push_back(added);
     const Call call = cached(o, [&] { return backward(o); });
-    const std::vector<Tensor> outputs =
-        call.run({as_rows(x, o.n), as_rows(dy, o.n), flat(saved.inverse_deviation),
-                  flat(saved.mean), flat(weight), o.residual ? as_rows(dsum, o.n) : Tensor()});
-    result.x = outputs[0].reshape(x.shape());
-    const auto total = [&](const Tensor& parts, const Tensor& like) {
-        const Call sum = cached(std::tuple(like.dtype(), o.interpret),
-                                [&] { return sum_parts(like.dtype(), o.interpret); });
-        return sum(parts).reshape(like.shape());
-    };
-    if (o.weight) result.weight = total(outputs[1], weight);
-    if (o.bias) result.bias = total(outputs.back(), bias);
+    std::vector<Tensor> parts = {outputs[0]};
+    const Tensor::Dims part_shape = {std::min(kBackwardParts, count), o.n};
+    while (parts.size() < outputs.size()) parts.push_back(Tensor::empty(statistics, part_shape));
+    call.into(parts, inputs);
+    for (std::size_t i = 1; i < outputs.size(); ++i) {
+        const Call sum = cached(std::tuple(o.output, o.interpret),
+                                [&] { return sum_parts(o.output, o.interpret); });
+        sum.into({outputs[i]}, {parts[i]});
+    }
     return result;
 }
 
@@ -150,24 +230,49 @@ NormGradients run_backward(const char* op, bool layer, const NormOutput& saved,
 }  // namespace norm
 
 NormOutput rms_norm(const Tensor& x, const Tensor& weight, const NormOptions& options) {
-    return norm::run_forward("rms_norm", false, x, weight, {}, options);
+    return norm::run_forward("rms_norm", false, x, weight, {}, options, nullptr);
+}
+
+void rms_norm_into(const NormOutput& out, const Tensor& x, const Tensor& weight,
+                   const NormOptions& options) {
+    norm::run_forward("rms_norm_into", false, x, weight, {}, options, &out);
 }
 
 NormOutput layer_norm(const Tensor& x, const Tensor& weight, const Tensor& bias,
                       const NormOptions& options) {
-    return norm::run_forward("layer_norm", true, x, weight, bias, options);
+    return norm::run_forward("layer_norm", true, x, weight, bias, options, nullptr);
+}
+
+void layer_norm_into(const NormOutput& out, const Tensor& x, const Tensor& weight,
+                     const Tensor& bias, const NormOptions& options) {
+    norm::run_forward("layer_norm_into", true, x, weight, bias, options, &out);
 }
 
 NormGradients rms_norm_backward(const NormOutput& forward, const Tensor& weight, const Tensor& dy,
                                 const Tensor& dsum, const NormOptions& options) {
-    return norm::run_backward("rms_norm_backward", false, forward, weight, {}, dy, dsum, options);
+    return norm::run_backward("rms_norm_backward", false, forward, weight, {}, dy, dsum, options,
+                              nullptr);
+}
+
+void rms_norm_backward_into(const NormGradients& out, const NormOutput& forward,
+                            const Tensor& weight, const Tensor& dy, const Tensor& dsum,
+                            const NormOptions& options) {
+    norm::run_backward("rms_norm_backward_into", false, forward, weight, {}, dy, dsum, options,
+                       &out);
 }
 
 NormGradients layer_norm_backward(const NormOutput& forward, const Tensor& weight,
                                   const Tensor& bias, const Tensor& dy, const Tensor& dsum,
                                   const NormOptions& options) {
-    return norm::run_backward("layer_norm_backward", true, forward, weight, bias, dy, dsum,
-                              options);
+    return norm::run_backward("layer_norm_backward", true, forward, weight, bias, dy, dsum, options,
+                              nullptr);
+}
+
+void layer_norm_backward_into(const NormGradients& out, const NormOutput& forward,
+                              const Tensor& weight, const Tensor& bias, const Tensor& dy,
+                              const Tensor& dsum, const NormOptions& options) {
+    norm::run_backward("layer_norm_backward_into", true, forward, weight, bias, dy, dsum, options,
+                       &out);
 }
 
 }  // namespace tilewright

@@ -7,159 +7,301 @@
 namespace tilewright::norm {
 namespace {
 
-constexpr std::int64_t kLongestTile = 8192;  ///< rows up to this length are one tile
-constexpr std::int64_t kChunk = 4096;        ///< longer ones are read in chunks, once per pass
+constexpr std::int64_t kPiece = 4096;  ///< a long row is split into pieces of this length
 constexpr std::int64_t kRowsPerProgram = 8;
 
 DType accumulator(DType dtype) {
     return dtype == f64 ? f64 : f32;
 }
 
-/// A row as one tile or as a loop over chunks.
-class Row {
-  public:
-    explicit Row(std::int64_t n) : n_(n), chunk_(n <= kLongestTile ? n : kChunk) {}
+std::int64_t ceil_div(std::int64_t a, std::int64_t b) {
+    return (a + b - 1) / b;
+}
 
-    /// Sum over the row of what `f` gives for each chunk. `f` takes the slice of a chunk; lanes
-    /// past the end of the row do not count.
-    Tile sum(DType dtype, const std::function<Tile(Slice)>& f) const {
-        if (chunk_ == n_) return tilewright::sum(f(ds(0, n_)));
-        const Tile zero = constant(0, dtype);
-        return for_loop(0, (n_ + chunk_ - 1) / chunk_, zero, [&](Tile i, Tile total) {
-            Tile values = f(ds(i * chunk_, chunk_));
-            if (n_ % chunk_ != 0) values = where(i * chunk_ + iota(chunk_, i64) < n_, values, zero);
-            return total + tilewright::sum(values);
-        });
-    }
-    /// Runs `f` for every chunk.
-    void each(const std::function<void(Slice)>& f) const {
-        if (chunk_ == n_) return f(ds(0, n_));
-        for_loop(0, (n_ + chunk_ - 1) / chunk_, [&](Tile i) { f(ds(i * chunk_, chunk_)); });
-    }
+/// Piece `c` of a long row; the last one may reach behind the row's end.
+Slice piece(const Tile& c) {
+    return ds(c * kPiece, kPiece);
+}
 
-  private:
-    std::int64_t n_, chunk_;
+/// Elements of a row as they take part in sums. Lanes behind the row's end are 0.
+Tile widened(const Ref& view) {
+    return view.load({.other = 0}).to(accumulator(view.dtype()));
+}
+
+// ---- Forward.
+
+struct ForwardRefs {
+    Ref x, weight, bias, residual, y, inverse, mean, sum;
+
+    ForwardRefs(const Options& o, std::span<const Ref> refs)
+        : x(refs[0]),
+          weight(refs[1]),
+          bias(refs[2]),
+          residual(refs[3]),
+          y(refs[4]),
+          inverse(refs[5]),
+          mean(o.layer ? refs[6] : Ref()),
+          sum(o.residual ? refs.back() : x) {}
 };
 
+void store_normalised(const Options& o, const ForwardRefs& f, const Tile& r, const Slice& part,
+                      const Tile& value, const Tile& mean, const Tile& inverse) {
+    Tile result = (o.layer ? value - mean : value) * inverse;
+    if (o.weight) result *= widened(f.weight.at(part)).to(result.dtype());
+    if (o.bias) result += widened(f.bias.at(part)).to(result.dtype());
+    f.y.at(r, part).store(result.to(f.y.dtype()));
+}
+
+/// x + residual as it is kept, in x's dtype; x itself without a residual.
+Tile row_value(const Options& o, const Ref& x, const Ref& residual, const Ref& sum, const Tile& r,
+               const Slice& part) {
+    if (!o.residual) return widened(x.at(r, part));
+    const Tile total = (widened(x.at(r, part)) + widened(residual.at(r, part))).to(x.dtype());
+    sum.at(r, part).store(total);
+    return total.to(accumulator(x.dtype()));
+}
+
 void forward_program(const Options& o, std::span<const Ref> refs) {
-    const Ref x = refs[0], weight = refs[1], bias = refs[2], residual = refs[3], y = refs[4],
-              inverse_ref = refs[5];
-    const Ref mean_ref = o.layer ? refs[6] : Ref();
-    const Ref sum_ref = o.residual ? refs.back() : x;
-    const DType sums = accumulator(x.dtype());
-    const Row row(o.n);
+    const ForwardRefs f(o, refs);
     const auto count = static_cast<double>(o.n);
+    const Slice all_of_it = ds(0, o.n);
     const Tile first = program_id(0) * kRowsPerProgram;
-    for_loop(first, minimum(first + kRowsPerProgram, x.extent(0)), [&](Tile r) {
-        if (o.residual)
-            row.each([&](Slice part) {
-                const Tile total = x.at(r, part).load({.other = 0}).to(sums) +
-                                   residual.at(r, part).load({.other = 0}).to(sums);
-                sum_ref.at(r, part).store(total.to(x.dtype()));
-            });
-        const auto value = [&](Slice part) {
-            return sum_ref.at(r, part).load({.other = 0}).to(sums);
-        };
+    for_loop(first, minimum(first + kRowsPerProgram, f.x.extent(0)), [&](Tile r) {
+        const Tile value = row_value(o, f.x, f.residual, f.sum, r, all_of_it);
         Tile mean;
-        if (o.layer) mean = row.sum(sums, value) / count;
-        const auto centred = [&](Slice part) { return o.layer ? value(part) - mean : value(part); };
-        const Tile squares = row.sum(sums, [&](Slice part) { return square(centred(part)); });
+        if (o.layer) mean = sum(value) / count;
+        const Tile squares = sum(square(o.layer ? value - mean : value));
         const Tile inverse = rsqrt(squares / count + o.eps);
-        row.each([&](Slice part) {
-            Tile result = centred(part) * inverse;
-            if (o.weight) result *= weight.at(part).load({.other = 0}).to(sums);
-            if (o.bias) result += bias.at(part).load({.other = 0}).to(sums);
-            y.at(r, part).store(result.to(y.dtype()));
-        });
-        inverse_ref.at(r).store(inverse);
-        if (o.layer) mean_ref.at(r).store(mean);
+        store_normalised(o, f, r, all_of_it, value, mean, inverse);
+        f.inverse.at(r).store(inverse);
+        if (o.layer) f.mean.at(r).store(mean);
     });
 }
 
-void backward_program(const Options& o, std::span<const Ref> refs) {
-    const Ref x = refs[0], dy = refs[1], inverse_ref = refs[2], mean_ref = refs[3],
-              weight = refs[4], dsum = refs[5], dx = refs[6];
-    const Ref d_weight = o.weight ? refs[7] : Ref(), d_bias = o.bias ? refs.back() : Ref();
-    const DType sums = accumulator(x.dtype());
-    const Row row(o.n);
+/// Elements of each piece of a long row that belong to it.
+Tile piece_counts(const Options& o, DType dtype) {
+    return minimum(o.n - iota(pieces(o), i64) * kPiece, kPiece).to(dtype);
+}
+
+/// Of one piece of a row: the sum, for LayerNorm, and the sum of squared distances from its mean.
+void statistics_program(const Options& o, std::span<const Ref> refs) {
+    const Ref x = refs[0], residual = refs[1], squares = refs[2];
+    const Ref sums = o.layer ? refs[3] : Ref();
+    const Tile r = program_id(0), c = program_id(1);
+    Tile value = row_value(o, x, residual, refs.back(), r, piece(c));
+    if (o.layer) {
+        const Tile total = sum(value);
+        sums.at(r, c).store(total);
+        value -= total / minimum(o.n - c * kPiece, kPiece).to(value.dtype());
+        if (o.n % kPiece != 0) {
+            value =
+                where(c * kPiece + iota(kPiece, i64) < o.n, value, zeros({kPiece}, value.dtype()));
+        }
+    }
+    squares.at(r, c).store(sum(square(value)));
+}
+
+void forward_long_program(const Options& o, std::span<const Ref> refs) {
+    const Ref squares_ref = refs[4], sums_ref = refs[5];
+    std::vector<Ref> usual(refs.begin(), refs.begin() + 4);
+    usual.insert(usual.end(), refs.begin() + 6, refs.end());
+    const ForwardRefs f(o, usual);
     const auto count = static_cast<double>(o.n);
-    row.each([&](Slice part) {
-        if (o.weight) d_weight.at(part).store(zeros({part.size}, sums));
-        if (o.bias) d_bias.at(part).store(zeros({part.size}, sums));
+    const Tile r = program_id(0), c = program_id(1);
+    const Slice all_parts = ds(0, pieces(o));
+    Tile squares = squares_ref.at(r, all_parts).load(), mean;
+    if (o.layer) {
+        const Tile sums = sums_ref.at(r, all_parts).load();
+        const Tile counts = piece_counts(o, sums.dtype());
+        mean = sum(sums) / count;
+        squares += counts * square(sums / counts - mean);
+    }
+    const Tile inverse = rsqrt(sum(squares) / count + o.eps);
+    store_normalised(o, f, r, piece(c), widened(f.x.at(r, piece(c))), mean, inverse);
+    when(c == 0, [&] {
+        f.inverse.at(r).store(inverse);
+        if (o.layer) f.mean.at(r).store(mean);
     });
-    const Tile rows = x.extent(0), per_program = cdiv(rows, num_programs(0));
+}
+
+// ---- Backward.
+
+/// One piece of a row in the backward pass.
+struct Gradient {
+    Tile dy;      ///< as it came
+    Tile scaled;  ///< dy * weight
+    Tile normal;  ///< (x - mean) * inverse
+
+    Gradient(const Options& o, std::span<const Ref> refs, const Tile& r, const Slice& part) {
+        const Ref x = refs[0], inverse = refs[2], mean = refs[3], weight = refs[4];
+        const Tile value = widened(x.at(r, part));
+        normal = (o.layer ? value - mean.at(r).load() : value) * inverse.at(r).load();
+        dy = widened(refs[1].at(r, part)).to(value.dtype());
+        scaled = o.weight ? dy * widened(weight.at(part)).to(value.dtype()) : dy;
+    }
+
+    /// Stores dx; the means are taken over the whole row.
+    void store_dx(const Options& o, std::span<const Ref> refs, const Ref& dx, const Tile& r,
+                  const Slice& part, const Tile& mean_product, const Tile& mean_scaled) const {
+        Tile result = scaled - normal * mean_product;
+        if (o.layer) result -= mean_scaled;
+        result *= refs[2].at(r).load();
+        if (o.residual) result += widened(refs[5].at(r, part));
+        dx.at(r, part).store(result.to(dx.dtype()));
+    }
+
+    /// Adds to the sums for the weight's and the bias's gradient.
+    std::vector<Tile> add_to(const Options& o, const std::vector<Tile>& totals) const {
+        std::vector<Tile> next;
+        if (o.weight) next.push_back(fma(dy, normal, totals[0]));
+        if (o.bias) next.push_back(totals.back() + dy);
+        return next;
+    }
+};
+
+/// Runs body(row, totals) -> totals and stores the totals, of the weight's and bias's gradients.
+void sum_over_rows(const Options& o, const Tile& first, const Tile& last, std::int64_t size,
+                   DType sums, std::span<const Ref> gradients, const Slice& part,
+                   const std::function<std::vector<Tile>(Tile, const std::vector<Tile>&)>& body) {
+    if (!o.weight) return for_loop(first, last, [&](Tile r) { body(r, {}); });
+    const std::vector<Tile> zero(o.bias ? 2 : 1, zeros({size}, sums));
+    const std::vector<Tile> totals = for_loop(first, last, zero, body);
+    for (std::size_t i = 0; i < totals.size(); ++i)
+        gradients[i].at(part).store(totals[i].to(gradients[i].dtype()));
+}
+
+void backward_program(const Options& o, std::span<const Ref> refs) {
+    const DType sums = accumulator(refs[0].dtype());
+    const auto count = static_cast<double>(o.n);
+    const Slice part = ds(0, o.n);
+    const Tile rows = refs[0].extent(0), per_program = cdiv(rows, num_programs(0));
     const Tile first = program_id(0) * per_program;
-    for_loop(first, minimum(first + per_program, rows), [&](Tile r) {
-        const Tile inverse = inverse_ref.at(r).load();
-        Tile mean;
-        if (o.layer) mean = mean_ref.at(r).load();
-        const auto normal = [&](Slice part) {
-            const Tile value = x.at(r, part).load({.other = 0}).to(sums);
-            return (o.layer ? value - mean : value) * inverse;
-        };
-        const auto scaled = [&](Slice part) {  // dy * weight
-            const Tile gradient = dy.at(r, part).load({.other = 0}).to(sums);
-            return o.weight ? gradient * weight.at(part).load({.other = 0}).to(sums) : gradient;
-        };
-        Tile mean_scaled;
-        if (o.layer) mean_scaled = row.sum(sums, scaled) / count;
-        const Tile mean_product =
-            row.sum(sums, [&](Slice part) { return scaled(part) * normal(part); }) / count;
-        row.each([&](Slice part) {
-            const Tile n = normal(part);
-            Tile result = scaled(part) - n * mean_product;
-            if (o.layer) result -= mean_scaled;
-            result *= inverse;
-            if (o.residual) result += dsum.at(r, part).load({.other = 0}).to(sums);
-            dx.at(r, part).store(result.to(dx.dtype()));
-            if (!o.weight && !o.bias) return;
-            const Tile gradient = dy.at(r, part).load({.other = 0}).to(sums);
-            if (o.weight)
-                d_weight.at(part).store(fma(gradient, n, d_weight.at(part).load({.other = 0})));
-            if (o.bias) d_bias.at(part).store(d_bias.at(part).load({.other = 0}) + gradient);
-        });
-    });
+    sum_over_rows(o, first, minimum(first + per_program, rows), o.n, sums, refs.subspan(7), part,
+                  [&](Tile r, const std::vector<Tile>& totals) {
+                      const Gradient g(o, refs, r, part);
+                      Tile mean_scaled;
+                      if (o.layer) mean_scaled = sum(g.scaled) / count;
+                      const Tile mean_product = sum(g.scaled * g.normal) / count;
+                      g.store_dx(o, refs, refs[6], r, part, mean_product, mean_scaled);
+                      return g.add_to(o, totals);
+                  });
+}
+
+/// Sums over one piece of a row of dy * weight * normal and, for LayerNorm, of dy * weight.
+void products_program(const Options& o, std::span<const Ref> refs) {
+    const Tile r = program_id(0), c = program_id(1);
+    const Gradient g(o, refs, r, piece(c));
+    refs[5].at(r, c).store(sum(g.scaled * g.normal));
+    if (o.layer) refs[6].at(r, c).store(sum(g.scaled));
+}
+
+void backward_long_program(const Options& o, std::span<const Ref> refs) {
+    const DType sums = accumulator(refs[0].dtype());
+    const auto count = static_cast<double>(o.n);
+    const Slice part = piece(program_id(0)), all_parts = ds(0, pieces(o));
+    sum_over_rows(o, constant(0, i64), refs[0].extent(0), kPiece, sums, refs.subspan(9), part,
+                  [&](Tile r, const std::vector<Tile>& totals) {
+                      const Gradient g(o, refs, r, part);
+                      const auto mean = [&](const Ref& parts) {
+                          return sum(parts.at(r, all_parts).load()) / count;
+                      };
+                      g.store_dx(o, refs, refs[8], r, part, mean(refs[6]),
+                                 o.layer ? mean(refs[7]) : Tile());
+                      return g.add_to(o, totals);
+                  });
 }
 
 BlockSpec given(bool present) {
     return present ? BlockSpec() : BlockSpec::absent();
 }
 
+/// A call of one of the programs above, whose inputs' rows may change without a new trace.
+CallOptions options_of(const Options& o, const std::vector<bool>& given_inputs,
+                       const std::vector<int>& row_inputs) {
+    CallOptions result;
+    for (const bool present : given_inputs) result.in.push_back(given(present));
+    for (const int input : row_inputs) {
+        if (given_inputs[static_cast<std::size_t>(input)]) result.dynamic[input] = {0};
+    }
+    result.interpret = o.interpret;
+    return result;
+}
+
+/// One program per piece of a row.
+Grid grid_of_pieces(const Options& o) {
+    return [o](std::span<const Tensor> in) {
+        return std::vector<std::int64_t>{in[0].dim(0), pieces(o)};
+    };
+}
+
+std::string name_of(const Options& o, const char* suffix) {
+    return std::string(o.layer ? "layer_norm" : "rms_norm") + suffix;
+}
+
+/// Outputs of the forward pass.
+std::vector<TensorType> forward_types(const Options& o, const Tensor& x, bool sum) {
+    const TensorType row{accumulator(x.dtype()), {x.dim(0)}};
+    std::vector<TensorType> types{{o.output, x.shape()}, row};
+    if (o.layer) types.push_back(row);
+    if (sum) types.push_back({x.dtype(), x.shape()});
+    return types;
+}
+
 }  // namespace
 
+std::int64_t pieces(const Options& o) {
+    return ceil_div(o.n, kPiece);
+}
+
 Call forward(const Options& o) {
-    CallOptions call_options;
-    call_options.grid = [](std::span<const Tensor> in) {
-        return std::vector<std::int64_t>{(in[0].dim(0) + kRowsPerProgram - 1) / kRowsPerProgram};
+    CallOptions options = options_of(o, {true, o.weight, o.bias, o.residual}, {0, 3});
+    options.grid = [](std::span<const Tensor> in) {
+        return std::vector<std::int64_t>{ceil_div(in[0].dim(0), kRowsPerProgram)};
     };
-    call_options.in = {BlockSpec(), given(o.weight), given(o.bias), given(o.residual)};
-    call_options.out_type = [o](std::span<const Tensor> in) {
-        const TensorType row{accumulator(in[0].dtype()), {in[0].dim(0)}};
-        std::vector<TensorType> types{{o.output, in[0].shape()}, row};
-        if (o.layer) types.push_back(row);
+    options.out_type = [o](std::span<const Tensor> in) {
+        return forward_types(o, in[0], o.residual);
+    };
+    return call(
+        kernel(name_of(o, ""), [o](std::span<const Ref> refs) { forward_program(o, refs); }),
+        options);
+}
+
+Call row_statistics(const Options& o) {
+    CallOptions options = options_of(o, {true, o.residual}, {0, 1});
+    options.grid = grid_of_pieces(o);
+    options.out_type = [o](std::span<const Tensor> in) {
+        const TensorType parts{accumulator(in[0].dtype()), {in[0].dim(0), pieces(o)}};
+        std::vector<TensorType> types(o.layer ? 2 : 1, parts);
         if (o.residual) types.push_back({in[0].dtype(), in[0].shape()});
         return types;
     };
-    call_options.dynamic = {{0, {0}}};
-    if (o.residual) call_options.dynamic[3] = {0};
-    call_options.interpret = o.interpret;
-    return call(kernel(o.layer ? "layer_norm" : "rms_norm",
-                       [o](std::span<const Ref> refs) { forward_program(o, refs); }),
-                call_options);
+    return call(kernel(name_of(o, "_statistics"),
+                       [o](std::span<const Ref> refs) { statistics_program(o, refs); }),
+                options);
+}
+
+Call forward_long(const Options& all) {
+    Options o = all;
+    o.residual = false;  // x is the sum already
+    CallOptions options = options_of(o, {true, o.weight, o.bias, false, true, o.layer}, {0, 4, 5});
+    options.grid = grid_of_pieces(o);
+    options.out_type = [o](std::span<const Tensor> in) { return forward_types(o, in[0], false); };
+    return call(kernel(name_of(o, "_long"),
+                       [o](std::span<const Ref> refs) { forward_long_program(o, refs); }),
+                options);
 }
 
 Call backward(const Options& o) {
-    const BlockSpec part({squeezed, all}, [](auto i) { return block(i, 0); });
-    CallOptions call_options;
-    call_options.grid = [](std::span<const Tensor> in) {
+    CallOptions options =
+        options_of(o, {true, true, true, o.layer, o.weight, o.residual}, {0, 1, 2, 3, 5});
+    options.grid = [](std::span<const Tensor> in) {
         return std::vector<std::int64_t>{std::min(kBackwardParts, in[0].dim(0))};
     };
-    call_options.in = {BlockSpec(),    BlockSpec(),     BlockSpec(),
-                       given(o.layer), given(o.weight), given(o.residual)};
-    call_options.out = {BlockSpec()};
-    if (o.weight) call_options.out.push_back(part);
-    if (o.bias) call_options.out.push_back(part);
-    call_options.out_type = [o](std::span<const Tensor> in) {
+    const BlockSpec part({squeezed, all}, [](auto i) { return block(i, 0); });
+    options.out = {BlockSpec()};
+    if (o.weight) options.out.push_back(part);
+    if (o.bias) options.out.push_back(part);
+    options.out_type = [o](std::span<const Tensor> in) {
         const TensorType parts{accumulator(in[0].dtype()),
                                {std::min(kBackwardParts, in[0].dim(0)), o.n}};
         std::vector<TensorType> types{{in[0].dtype(), in[0].shape()}};
@@ -167,13 +309,36 @@ Call backward(const Options& o) {
         if (o.bias) types.push_back(parts);
         return types;
     };
-    call_options.dynamic = {{0, {0}}, {1, {0}}, {2, {0}}};
-    if (o.layer) call_options.dynamic[3] = {0};
-    if (o.residual) call_options.dynamic[5] = {0};
-    call_options.interpret = o.interpret;
-    return call(kernel(o.layer ? "layer_norm_backward" : "rms_norm_backward",
+    return call(kernel(name_of(o, "_backward"),
                        [o](std::span<const Ref> refs) { backward_program(o, refs); }),
-                call_options);
+                options);
+}
+
+Call row_products(const Options& o) {
+    CallOptions options = options_of(o, {true, true, true, o.layer, o.weight}, {0, 1, 2, 3});
+    options.grid = grid_of_pieces(o);
+    options.out_type = [o](std::span<const Tensor> in) {
+        const TensorType parts{accumulator(in[0].dtype()), {in[0].dim(0), pieces(o)}};
+        return std::vector<TensorType>(o.layer ? 2 : 1, parts);
+    };
+    return call(kernel(name_of(o, "_products"),
+                       [o](std::span<const Ref> refs) { products_program(o, refs); }),
+                options);
+}
+
+Call backward_long(const Options& o) {
+    CallOptions options = options_of(
+        o, {true, true, true, o.layer, o.weight, o.residual, true, o.layer}, {0, 1, 2, 3, 5, 6, 7});
+    options.grid = {pieces(o)};
+    options.out_type = [o](std::span<const Tensor> in) {
+        std::vector<TensorType> types{{in[0].dtype(), in[0].shape()}};
+        if (o.weight) types.push_back({o.output, {o.n}});
+        if (o.bias) types.push_back({o.output, {o.n}});
+        return types;
+    };
+    return call(kernel(name_of(o, "_backward_long"),
+                       [o](std::span<const Ref> refs) { backward_long_program(o, refs); }),
+                options);
 }
 
 Call sum_parts(DType dtype, bool interpret) {

@@ -1,4 +1,4 @@
-// The norms as tile programs: each walks over rows, and over a long row in chunks.
+// The norms as tile programs: each walks over rows, or over one piece of a long row.
 #pragma once
 
 #include <compare>
@@ -20,10 +20,26 @@ struct Options {
     auto operator<=>(const Options&) const = default;
 };
 
+/// Rows up to this length are one tile; longer ones are split over programs, so that few rows use
+/// all cores.
+inline constexpr std::int64_t kLongestTile = 32768;
+
+/// Pieces that a long row is split into.
+std::int64_t pieces(const Options& options);
+
 /// Inputs x (rows, n), weight (n), bias (n), residual (rows, n), absent where the options say so.
 /// Outputs y (rows, n), inverse deviation (rows), then mean (rows) if `layer`, then x + residual
 /// (rows, n) if `residual`.
 Call forward(const Options& options);
+
+/// Long rows, first step. Inputs x and residual. Outputs (rows, pieces): sums of squared distances
+/// from the mean of the piece (from 0 for RMSNorm), then sums if `layer`; then x + residual if
+/// `residual`.
+Call row_statistics(const Options& options);
+
+/// Long rows, second step. Inputs x (with the residual), weight, bias, nothing, and what
+/// row_statistics gave. Outputs as those of forward, without x + residual.
+Call forward_long(const Options& options);
 
 /// Programs of the backward pass, hence parts of the weight's gradient.
 inline constexpr std::int64_t kBackwardParts = 64;
@@ -32,6 +48,14 @@ inline constexpr std::int64_t kBackwardParts = 64;
 /// n). Outputs dx (rows, n), then the parts of the weight's and of the bias's gradient (parts, n)
 /// if there are any, f32 or f64.
 Call backward(const Options& options);
+
+/// Long rows, first step. Inputs as those of backward, without dsum. Outputs (rows, pieces): sums
+/// of dy * weight * normalised x, then, if `layer`, of dy * weight.
+Call row_products(const Options& options);
+
+/// Long rows, second step. Inputs as those of backward, then what row_products gave. Outputs dx,
+/// then the gradients of weight and bias (n) if there are any, in the weight's dtype.
+Call backward_long(const Options& options);
 
 /// Sum of (parts, n) over the parts, in order, in `dtype`.
 Call sum_parts(DType dtype, bool interpret);

@@ -7,6 +7,7 @@
 #include <cstring>
 #include <random>
 
+#include "cpu/bytecode.h"
 #include "cpu/interpreter.h"
 #include "ir/evaluate.h"
 #include "tests/cpu/kernel_fixture.h"
@@ -410,6 +411,67 @@ TEST(Machine, StripsReadRowsOfArraysInPlace) {
         k.store(y, rows, b.binary(Op::mul, moved, b.broadcast(b.expand_dims(total, 1), shape)));
         test.check(1e-4);
         EXPECT_EQ(to_string(*compile(k.function)).find("= load"), std::string::npos);
+    }
+}
+
+TEST(Machine, ChainsStoreToTheArray) {
+    for (const std::int64_t n : {5, 70, 1100}) {
+        for (const std::int64_t start : {0, 3, -2}) {
+            Agreement test({2});
+            Kernel& k = test.k;
+            ir::Builder& b = k.b;
+            const Value x = test.array(DType::f32, {7, n}), y = test.array(DType::f32, {7, n}),
+                        z = test.array(DType::bf16, {7, n}), w = test.array(DType::f64, {7, n});
+            const Value row = b.binary(Op::mul, b.program_id(0), k.index(4));
+            const std::vector rows{IndexOperand::slice(row, 4), k.slice(start, n)};
+            const Value tile = k.load(x, {IndexOperand::slice(row, 4), k.slice(0, n)});
+            const Value sum = b.binary(Op::add, tile, tile);
+            const Value product = b.binary(Op::mul, sum, tile);
+            k.store(y, rows, product);
+            k.store(z, rows, b.cast(product, DType::bf16));
+            const Value mask = b.binary(Op::lt, tile, b.constant({DType::f32, {4, n}}, 0));
+            k.store(w, rows, b.cast(sum, DType::f64), mask);
+            test.check();
+            const std::string listing = to_string(*compile(k.function));
+            EXPECT_NE(listing.find(" = store t"), std::string::npos) << listing;
+        }
+    }
+}
+
+// The order of stores and loads of one array shows in the result.
+TEST(Machine, StoresKeepTheirOrder) {
+    for (const std::int64_t n : {70, 2100}) {
+        Agreement test;
+        Kernel& k = test.k;
+        ir::Builder& b = k.b;
+        const Value x = test.array(DType::f32, {4, n}), y = test.array(DType::f32, {6, n + 1});
+        const std::vector all{k.slice(0, 4), k.slice(0, n)};
+        const Value tile = k.load(x, all);
+        const Value sum = b.binary(Op::add, tile, tile);
+        k.store(y, {k.slice(0, 4), k.slice(0, n)}, sum);
+        k.store(y, {k.slice(1, 4), k.slice(1, n)}, b.binary(Op::mul, sum, tile));
+        const Value again = k.load(y, {k.slice(0, 4), k.slice(1, n)});
+        k.store(y, {k.slice(2, 4), k.slice(0, n)}, b.binary(Op::add, again, sum));
+        k.store(x, all, b.binary(Op::sub, sum, again));
+        test.check();
+    }
+}
+
+TEST(Machine, LongArraysAreWrittenPastTheCaches) {
+    constexpr std::int64_t kRows = 4096;
+    const std::int64_t n = StoreView::kStreamedBytes / kRows / 4 + 3;  // rows start anywhere
+    std::vector<float> x(static_cast<std::size_t>(3 * n)), y(static_cast<std::size_t>(kRows * n));
+    for (std::size_t i = 0; i < x.size(); ++i) x[i] = static_cast<float>(i % 1000);
+    Array<float> in(x, {3, n}), out(y, {kRows, n});
+    Kernel k("stream", {3});
+    const Value source = k.ref("x", DType::f32, {3, n}), to = k.ref("y", DType::f32, {kRows, n});
+    const IndexOperand row = IndexOperand::scalar(k.b.program_id(0));
+    const Value tile = k.load(source, {row, k.slice(0, n)});
+    k.store(to, {row, k.slice(0, n)}, k.b.binary(Op::add, tile, tile));
+    k.done();
+    run(*compile(k.function), arguments({in.argument(), out.argument()}, {3}));
+    for (std::size_t i = 0; i < out.data.size(); ++i) {
+        ASSERT_EQ(out.data[i], i < x.size() ? 2 * x[i] : 0) << i;
     }
 }
 

@@ -1,4 +1,5 @@
 // Reductions of every table against folds in long double or wrapping integers.
+#include "hwy/cache_control.h"
 #include "tests/cpu/simd_support.h"
 
 namespace tilewright::cpu {
@@ -124,6 +125,43 @@ TEST_P(Lanes, ArgReductions) {
                     }
                     ASSERT_EQ(index[static_cast<std::size_t>(i)], want)
                         << GetParam()->name << " " << ir::name(kind) << " " << name(dtype);
+                }
+            }
+        }
+    }
+}
+
+TEST_P(Lanes, StoresTouchNothingElse) {
+    std::mt19937_64 random(6);
+    for (DType dtype : {u8, bf16, f32, f64}) {
+        for (const std::int64_t lanes : {1, 5, 64, 163}) {
+            for (const std::int64_t step : {0, 1}) {
+                const std::int64_t stride = lanes + 7, count = 3 * stride + 70;
+                const Elements x = random_elements(dtype, count, random);
+                Elements mask(boolean, count);
+                for (std::int64_t i = 0; i < count; ++i) mask.set(i, random() % 2);
+                for (int kind = 0; kind < 3; ++kind) {
+                    for (const std::int64_t start : {0, 1, 31}) {
+                        Elements out = random_elements(dtype, count + start, random);
+                        Elements want = out;
+                        Strip s;
+                        s.rows = 3;
+                        s.lanes = lanes;
+                        s.in[0] = {x.data(), stride, step};
+                        s.in[1] = {mask.data(), stride, 1};
+                        s.out = out.bytes.data() + start * size_of(dtype);
+                        s.out_row_stride = stride;
+                        for (std::int64_t i = 0; i < 3 * lanes; ++i) {
+                            const std::int64_t r = i / lanes, l = i % lanes;
+                            if (kind == 1 && mask.get(r * stride + l) == 0) continue;
+                            want.set(start + r * stride + l, x.get(r * stride + l * step));
+                        }
+                        (kind == 2 ? GetParam()->stream(dtype)
+                                   : GetParam()->store(dtype, kind == 1))(s);
+                        hwy::FlushStream();
+                        ASSERT_EQ(out.bytes, want.bytes)
+                            << GetParam()->name << " " << name(dtype) << " " << lanes;
+                    }
                 }
             }
         }

@@ -96,6 +96,8 @@ TEST(Norm, RowLengths) {
     for (const std::int64_t n : {1, 2, 63, 64, 1000, 8191, 8192, 8193, 12288})
         check_both({.name = fmt::format("n {}", n), .rows = n < 100 ? 20 : 3, .n = n});
     check_both({.name = "a long row", .rows = 2, .n = 262144, .residual = true});
+    check_both({.name = "a ragged long row", .dtype = bf16, .rows = 3, .n = 40001});
+    check_both({.name = "long rows alone", .rows = 2, .n = 32769, .weight = false, .bias = false});
 }
 
 TEST(Norm, ManyRows) {
@@ -122,6 +124,32 @@ TEST(Norm, StridedRows) {
     const Tensor turned = wide.transpose({1, 0});
     EXPECT_EQ(rms_norm(turned).y.to_vector<float>(),
               rms_norm(turned.contiguous()).y.to_vector<float>());
+}
+
+TEST(Norm, IntoTensorsOfTheCaller) {
+    for (const std::int64_t n : {40, 40001}) {
+        const Tensor x = random_tensor(f32, {2, 3, n}, 1), weight = random_tensor(f32, {n}, 2),
+                     dy = random_tensor(f32, {2, 3, n}, 3);
+        NormOptions options;
+        options.residual = random_tensor(f32, {2, 3, n}, 4);
+        const NormOutput want = layer_norm(x, weight, weight, options);
+        const NormOutput have = {Tensor::zeros(f32, x.shape()), Tensor::zeros(f32, x.shape()),
+                                 Tensor::zeros(f32, {2, 3}), Tensor::zeros(f32, {2, 3})};
+        layer_norm_into(have, x, weight, weight, options);
+        EXPECT_EQ(to_array(have.y).data, to_array(want.y).data);
+        EXPECT_EQ(to_array(have.sum).data, to_array(want.sum).data);
+        EXPECT_EQ(to_array(have.mean).data, to_array(want.mean).data);
+        EXPECT_EQ(to_array(have.inverse_deviation).data, to_array(want.inverse_deviation).data);
+        const NormGradients wanted = layer_norm_backward(want, weight, weight, dy);
+        const NormGradients given = {Tensor::zeros(f32, x.shape()), Tensor::zeros(f32, {n}),
+                                     Tensor::zeros(f32, {n})};
+        layer_norm_backward_into(given, want, weight, weight, dy);
+        EXPECT_EQ(to_array(given.x).data, to_array(wanted.x).data);
+        EXPECT_EQ(to_array(given.weight).data, to_array(wanted.weight).data);
+        EXPECT_EQ(to_array(given.bias).data, to_array(wanted.bias).data);
+        EXPECT_THROW(rms_norm_into({}, x, weight), UserError);
+        EXPECT_THROW(rms_norm_backward_into({x, x, {}}, want, weight, dy), UserError);
+    }
 }
 
 TEST(Norm, NothingToDo) {

@@ -24,6 +24,8 @@ const Kernels& scalar_kernels() {
         .arg_reduce_lanes = scalar_arg_reduce_lanes,
         .gemm_f32 = scalar_gemm_f32,
         .gemm_f64 = scalar_gemm_f64,
+        .store = scalar_store,
+        .stream = [](DType dtype) { return scalar_store(dtype, false); },
         .interleave_pairs = scalar_interleave_pairs,
         .transpose = scalar_transpose,
         .super = scalar_superinstructions(),
@@ -64,6 +66,11 @@ Kernels vector_kernels(std::string_view name, int vector_bytes) {
     };
     k.gemm_f32 = vector_gemm_f32(target);
     k.gemm_f64 = vector_gemm_f64(target);
+    k.store = [](DType dtype, bool masked) {
+        const StripFunction f = masked ? vector_store_masked(target, dtype) : nullptr;
+        return f != nullptr ? f : scalar_store(dtype, masked);
+    };
+    k.stream = [](DType dtype) { return vector_stream(target, dtype); };
     k.interleave_pairs = [](DType in) { return vector_interleave_pairs(target, in); };
     k.transpose = [](DType in, DType out) {
         const StripFunction f = vector_transpose(target, in, out);

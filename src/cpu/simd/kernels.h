@@ -124,6 +124,11 @@ struct Kernels {
     /// True when gemm_bf16_pairs wants a_col == 1 (AMX tiles).
     bool bf16_wants_k_contiguous = false;
 
+    /// out = in[0], or only where the bool in[1] is true: never a byte elsewhere.
+    StripFunction (*store)(DType dtype, bool masked) = nullptr;
+    /// out = in[0] past the caches, which nobody else sees before hwy::FlushStream().
+    StripFunction (*stream)(DType dtype) = nullptr;
+
     /// out[k2][n] = (in[2 k2][n], in[2 k2 + 1][n]) of bf16 (`rows` counts rows of in; an odd last
     /// row is paired with zeros; out_row_stride counts pairs), from f32 rows (rounded) or bf16
     /// rows.

@@ -20,6 +20,7 @@ StripFunction scalar_reduce_lanes(ir::Reduction kind, DType dtype);
 StripFunction scalar_arg_reduce_rows(ir::Reduction kind, DType dtype);
 StripFunction scalar_arg_reduce_lanes(ir::Reduction kind, DType dtype);
 
+StripFunction scalar_store(DType dtype, bool masked);
 StripFunction scalar_interleave_pairs(DType in);
 StripFunction scalar_transpose(DType in, DType out);
 void scalar_gemm_f32(const GemmArgs& args);

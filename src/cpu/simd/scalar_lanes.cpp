@@ -1,4 +1,7 @@
 // Scalar reductions, transposes and matrix products.
+#include <algorithm>
+#include <cstring>
+
 #include "cpu/simd/scalar.h"
 #include "cpu/simd/scalar_ops.h"
 #include "cpu/simd/strip_access.h"
@@ -95,6 +98,38 @@ StripFunction find_arg_reduce(ir::Reduction kind, DType dtype) {
     });
 }
 
+template <typename T, bool masked>
+void store(const Strip& s) {
+    for (std::int64_t row = 0; row < s.rows; ++row) {
+        T* out = static_cast<T*>(s.out) + row * s.out_row_stride;
+        const T* in = element<T>(s.in[0], row, 0);
+        if constexpr (masked) {
+            for (std::int64_t lane = 0; lane < s.lanes; ++lane) {
+                if (*element<std::uint8_t>(s.in[1], row, lane) == 0) continue;
+                out[lane] = in[lane * s.in[0].lane_stride];
+            }
+        } else if (s.in[0].lane_stride == 0) {
+            std::fill_n(out, s.lanes, *in);
+        } else {
+            std::memmove(out, in, static_cast<std::size_t>(s.lanes) * sizeof(T));
+        }
+    }
+}
+
+template <bool masked>
+StripFunction find_store(DType dtype) {
+    switch (size_of(dtype)) {
+        case 1:
+            return store<std::uint8_t, masked>;
+        case 2:
+            return store<std::uint16_t, masked>;
+        case 4:
+            return store<std::uint32_t, masked>;
+        default:
+            return store<std::uint64_t, masked>;
+    }
+}
+
 template <DType in>
 void interleave_pairs(const Strip& s) {
     auto* out = static_cast<std::uint16_t*>(s.out);
@@ -161,6 +196,10 @@ StripFunction scalar_arg_reduce_rows(ir::Reduction kind, DType dtype) {
 }
 StripFunction scalar_arg_reduce_lanes(ir::Reduction kind, DType dtype) {
     return find_arg_reduce<false>(kind, dtype);
+}
+
+StripFunction scalar_store(DType dtype, bool masked) {
+    return masked ? find_store<true>(dtype) : find_store<false>(dtype);
 }
 
 StripFunction scalar_interleave_pairs(DType in) {

@@ -105,6 +105,19 @@ void map_kernel(const Strip& strip) {
     map_strip<T, kOperands>(strip, F());
 }
 
+/// Lanes where the byte is not zero.
+template <class D>
+HWY_INLINE hn::Mask<D> mask_of_bytes(D d, hn::Vec<hn::Rebind<std::uint8_t, D>> bytes) {
+    if constexpr (sizeof(hn::TFromD<D>) == 1) {
+        return hn::Ne(bytes, hn::Zero(d));
+    } else if constexpr (sizeof(hn::TFromD<D>) == 8) {
+        const hn::Rebind<std::uint32_t, D> d32;
+        return hn::Ne(hn::PromoteTo(d, hn::PromoteTo(d32, bytes)), hn::Zero(d));
+    } else {
+        return hn::Ne(hn::PromoteTo(d, bytes), hn::Zero(d));
+    }
+}
+
 /// Stores the lanes of a mask as bytes 0 or 1; `n` lanes when given.
 template <class D, class M>
 HWY_INLINE void store_mask(D d, M mask, std::uint8_t* out, std::size_t n = hn::MaxLanes(D())) {

@@ -29,19 +29,6 @@ struct Fma {
     }
 };
 
-/// Lanes where the byte is not zero.
-template <class D>
-HWY_INLINE hn::Mask<D> mask_of_bytes(D d, hn::Vec<hn::Rebind<std::uint8_t, D>> bytes) {
-    if constexpr (sizeof(hn::TFromD<D>) == 1) {
-        return hn::Ne(bytes, hn::Zero(d));
-    } else if constexpr (sizeof(hn::TFromD<D>) == 8) {
-        const hn::Rebind<std::uint32_t, D> d32;
-        return hn::Ne(hn::PromoteTo(d, hn::PromoteTo(d32, bytes)), hn::Zero(d));
-    } else {
-        return hn::Ne(hn::PromoteTo(d, bytes), hn::Zero(d));
-    }
-}
-
 /// By size alone: elements are moved, not computed.
 template <typename T>
 void select(const Strip& strip) {
