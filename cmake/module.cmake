@@ -1,27 +1,53 @@
 # One module = one folder = one namespace = one CMake target = one test folder.
 #
-# tw_module(NAME name SOURCES a.cpp ... [DEPENDS module ...] [LIBRARIES target ...] [TESTS t.cpp ...])
+# tw_module(NAME name SOURCES a.cpp ... [DEPENDS module ...] [LIBRARIES target ...] [TESTS t.cpp ...]
+#           [OPTIMIZE level])
 #   DEPENDS    modules of this project whose headers the module may include
 #   LIBRARIES  third-party targets
 #   TESTS      files of tests/<name>/, built into the ctest program <name>_tests
+#   OPTIMIZE   of the Release build: -O2 unless given. -O3 costs a fifth of the compile time and pays in kernels alone.
+#
+# Standard headers are half of most units, so they are precompiled: once for the modules, once for the
+# tests. CMAKE_DISABLE_PRECOMPILE_HEADERS turns that off; clang-tidy reads every file without them.
 
 add_library(tw_options INTERFACE)
 target_compile_options(tw_options INTERFACE -Wall -Wextra -Wshadow -Wnon-virtual-dtor)
 if(CMAKE_CXX_COMPILER_ID STREQUAL GNU AND CMAKE_CXX_COMPILER_VERSION VERSION_LESS 13)
   target_compile_options(tw_options INTERFACE -Wno-restrict)  # false alarms on std::string (GCC PR105651)
 endif()
+# Sums and products round as written, on every machine.
+target_compile_options(tw_options INTERFACE -ffp-contract=off)
 if(TILEWRIGHT_WERROR)
   target_compile_options(tw_options INTERFACE -Werror)
 endif()
 
+set(tw_common_headers
+  <algorithm> <array> <cmath> <cstdint> <cstring> <functional> <limits> <map> <memory> <optional> <span> <sstream>
+  <string> <string_view> <unordered_map> <utility> <vector> <fmt/format.h> <fmt/ranges.h>)
+set(tw_test_headers ${tw_common_headers} <random> <gmock/gmock.h> <gtest/gtest.h>)
+
+# tw_precompile(target owner header...): the owner compiles the headers, everyone else reuses the result.
+function(tw_precompile target owner)
+  if(target STREQUAL owner)
+    target_precompile_headers(${target} PRIVATE ${ARGN})
+  else()
+    target_precompile_headers(${target} REUSE_FROM ${owner})
+  endif()
+endfunction()
+
 function(tw_module)
-  cmake_parse_arguments(M "" "NAME" "SOURCES;DEPENDS;LIBRARIES;TESTS" ${ARGN})
+  cmake_parse_arguments(M "" "NAME;OPTIMIZE" "SOURCES;DEPENDS;LIBRARIES;TESTS" ${ARGN})
   set(target tw_${M_NAME})
   add_library(${target} STATIC ${M_SOURCES})
   target_include_directories(${target} PUBLIC
     $<BUILD_INTERFACE:${PROJECT_SOURCE_DIR}/include> $<BUILD_INTERFACE:${PROJECT_SOURCE_DIR}/src>)
   list(TRANSFORM M_DEPENDS PREPEND tw_)
   target_link_libraries(${target} PUBLIC ${M_DEPENDS} ${M_LIBRARIES} PRIVATE tw_options)
+  if(NOT M_OPTIMIZE)
+    set(M_OPTIMIZE -O2)
+  endif()
+  target_compile_options(${target} PRIVATE $<$<CONFIG:Release>:${M_OPTIMIZE}>)
+  tw_precompile(${target} tw_support ${tw_common_headers})
   set_property(GLOBAL APPEND PROPERTY TILEWRIGHT_MODULES ${target})
   set_property(GLOBAL APPEND PROPERTY TILEWRIGHT_LIBRARIES ${M_LIBRARIES})
   if(TILEWRIGHT_BUILD_TESTS AND M_TESTS)
@@ -37,6 +63,8 @@ function(tw_test)
   add_executable(${T_NAME}_tests ${T_SOURCES})
   target_include_directories(${T_NAME}_tests PRIVATE ${PROJECT_SOURCE_DIR})
   target_link_libraries(${T_NAME}_tests PRIVATE ${T_MODULES} tw_options GTest::gtest_main GTest::gmock)
+  target_compile_options(${T_NAME}_tests PRIVATE $<$<CONFIG:Release>:-O1>)
+  tw_precompile(${T_NAME}_tests support_tests ${tw_test_headers})
   add_test(NAME ${T_NAME} COMMAND ${T_NAME}_tests)
 endfunction()
 

@@ -21,6 +21,7 @@ import sys
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 FOLDERS = ("src", "bench", "examples", "python")
+PRECOMPILED = re.compile(r"-Winvalid-pch|-include \S+/cmake_pch\.hxx")
 INCLUDE = re.compile(r'^\s*#\s*include\s*["<]([^">]+)[">]', re.MULTILINE)
 
 
@@ -59,6 +60,8 @@ def main():
     for entry in json.loads((options.build / "compile_commands.json").read_text()):
         path = pathlib.Path(entry["file"]).resolve()
         own = any((ROOT / folder) in path.parents for folder in FOLDERS)
+        # Without the precompiled header, so that what a file forgets to include is found.
+        entry["command"] = PRECOMPILED.sub("", entry["command"])
         if path in wanted if wanted else own:
             entries.append(entry)
 
