@@ -47,7 +47,8 @@ const std::vector<HeaderCase> kCases = {
     cp_async_commit(); cp_async_wait<1>(); cp_async_wait<0>(); cp_async_arrive(s + 512);)"},
     {"math.cuh", kAll, R"(
     d4[0] = exp2_approx(log2_approx(tanh_approx(d4[1]))) + reciprocal_approx(d4[2]) +
-            rsqrt_approx(d4[3]) + sin_approx(d4[0]) + cos_approx(d4[0]);)"},
+            rsqrt_approx(d4[3]) + sin_approx(d4[0]) + cos_approx(d4[0]) +
+            max_nan(d4[1], d4[2]) + min_nan(d4[2], d4[3]);)"},
     {"matrix_move.cuh", kAll, R"(
     ldmatrix(r1, s); ldmatrix(r2, s); ldmatrix(r4, s);
     u[8] = r4[0] + r2[0]; ldmatrix_transposed(r2, s); ldmatrix_transposed(r4, s);)"},
@@ -59,6 +60,7 @@ const std::vector<HeaderCase> kCases = {
     mbarrier_wait(s, 0); mbarrier_wait(s, 1);)"},
     {"memory.cuh", kAll, R"(
     store_shared_32(s, r1[0]); store_shared_128(s + 16, load_once_128(in));
+    store_shared_128(s + 32, load_constant_128(in + 4));
     r2[0] = load_shared_32(s); l = load_shared_64(s) + global_nanoseconds() + clock_cycles();
     out[1] = load_shared_128(s); store_once_128(out, out[2]); reduce_add(f, 1.0f);
     r2[1] = fetch_add(u, 1) + lane_index();)"},

@@ -16,7 +16,60 @@ namespace tilewright::attn::sm90 {
 namespace {
 
 constexpr std::int64_t kGroupBytes = 32ll << 20;  // K and V of heads that run side by side, in L2
+constexpr const char* kNoScoreMod = R"(// Generated: no score mod.
+#pragma once
+
+#include "cuda/device/ptx/types.cuh"
+
+namespace tw::attn {
+
+struct ModArguments {
+    u64 words[1];
+};
+
+struct ScoreMod {
+    const ModArguments& arguments;
+    float scale;
+    struct Columns {};
+    TW_DEVICE void enter_tile(int, int) {}
+    TW_DEVICE void enter_rows(int) {}
+    TW_DEVICE void enter_block(int) {}
+    TW_DEVICE Columns columns_at(int) const { return {}; }
+    TW_DEVICE float exponent(float score, int, int, int, Columns, float) const { return score; }
+};
+
+}  // namespace tw::attn
+)";
 constexpr double kLateShare = 0.2;  // tiles this much shorter than the longest run last
+
+/// The generated text of a mod under these facts, made once.
+std::shared_ptr<const std::string> mod_text(const std::shared_ptr<const ir::Function>& mod,
+                                            const ScoreModFacts& facts) {
+    struct Entry {
+        std::shared_ptr<const ir::Function> mod;  // keeps the key's address taken
+        std::shared_ptr<const std::string> text;
+    };
+    static std::mutex mutex;
+    static auto* const kTexts = new std::map<std::pair<const ir::Function*, ScoreModFacts>, Entry>;
+    const std::lock_guard lock(mutex);
+    Entry& entry = (*kTexts)[{mod.get(), facts}];
+    if (entry.text == nullptr) {
+        entry = {mod, std::make_shared<const std::string>(score_mod_header(*mod, facts))};
+    }
+    return entry.text;
+}
+
+void check_mask(const DeviceMask& mask, const ForwardInputs& inputs) {
+    const auto [batch, heads, q_len, dim] = inputs.query.shape;
+    require(mask.batches == 1 || mask.batches == batch, "mask", "one batch or the query's",
+            mask.batches);
+    require(mask.heads == 1 || mask.heads == heads, "mask", "one head or the query's", mask.heads);
+    require(mask.q_len == q_len, "mask", "as many rows as the query", mask.q_len);
+    require(mask.kv_len == inputs.key.shape[2], "mask", "as many columns as the key has rows",
+            mask.kv_len);
+    require(!inputs.lower_diagonal && !inputs.upper_diagonal, "mask",
+            "lists that hold the diagonals too", "diagonals beside lists");
+}
 
 }  // namespace
 
@@ -48,7 +101,21 @@ ForwardDesc check_forward(const ForwardInputs& inputs) {
     require(inputs.workspace != 0 && inputs.workspace % 4 == 0, "workspace",
             "an address that is a multiple of 4", inputs.workspace);
 
+    require(inputs.row_max % 4 == 0, "row_max", "an address that is a multiple of 4",
+            inputs.row_max);
+    require(inputs.sinks % 4 == 0, "sinks", "an address that is a multiple of 4", inputs.sinks);
+    if (inputs.mask.has_value()) check_mask(*inputs.mask, inputs);
+
     ForwardDesc desc;
+    desc.listed = inputs.mask.has_value();
+    desc.sinks = inputs.sinks != 0;
+    desc.row_maximum = inputs.row_max != 0;
+    desc.exact_maximum = inputs.exact_maximum || desc.row_maximum;
+    if (inputs.score_mod != nullptr) {
+        desc.score_mod = mod_text(
+            inputs.score_mod, score_mod_facts(*inputs.score_mod, inputs.captures, q_len, kv_len));
+        desc.mod_words = static_cast<int>(score_mod_words(inputs.captures).size());
+    }
     desc.dtype = inputs.dtype;
     desc.query_dim = static_cast<int>(dim);
     desc.value_dim = static_cast<int>(value_dim);
@@ -66,7 +133,16 @@ ForwardDesc check_forward(const ForwardInputs& inputs) {
     return desc;
 }
 
+ForwardConfig choose_listed(int query_dim, int value_dim) {
+    // Blocks of one atom: a warpgroup passes those it does not see.
+    if (std::max(query_dim, value_dim) > 128) {
+        return {.warpgroups = 2, .block_n = 64, .query_buffers = 1};
+    }
+    return {.warpgroups = 3, .block_n = 64, .stages = 3};
+}
+
 ForwardConfig choose_forward(const ForwardDesc& desc, int multiprocessors) {
+    if (desc.listed) return choose_listed(desc.query_dim, desc.value_dim);
     const int dim = std::max(desc.query_dim, desc.value_dim);
     if (dim > 192) return {.warpgroups = 2, .block_n = 64, .query_buffers = 1};
     if (desc.query_dim > 128 && desc.value_dim <= 128) {
@@ -106,29 +182,40 @@ int forward_shared_bytes(const ForwardDesc& desc, const ForwardConfig& config) {
     const std::int64_t query = config.query_buffers * query_panels * config.block_m() * 128;
     const std::int64_t key_value =
         config.stages * (query_panels + value_panels) * config.block_n * 128;
-    constexpr std::int64_t kBarriers = 256, kAlignment = 1024;
-    return static_cast<int>(query + key_value + kBarriers + kAlignment);
+    const std::int64_t bits =
+        desc.listed ? config.stages * config.warpgroups * 128 * (config.block_n / 64) * 4 : 0;
+    const std::int64_t barriers = desc.listed ? 384 : 256;
+    constexpr std::int64_t kAlignment = 1024;
+    return static_cast<int>(query + key_value + bits + barriers + kAlignment);
 }
 
 cuda::CompileRequest generate_forward(const ForwardDesc& desc, const ForwardConfig& config) {
     // What the producer gives back goes to the consumers; all must fit in what the CTA has at
     // entry.
     const bool three = config.warpgroups == 3;
-    const int consumer_registers = three ? 160 : 240, producer_registers = three ? 32 : 24;
+    const int producer_registers = three ? 32 : desc.listed ? 40 : 24;
+    const int consumer_registers = three ? 160 : desc.listed ? 232 : 240;
     const cuda::WgmmaShape shapes[] = {
         {config.block_n, desc.dtype, /*a_in_registers=*/false},  // Q K^T
         {desc.value_dim, desc.dtype, /*a_in_registers=*/true}};  // P V
     cuda::CompileRequest request;
-    request.name = fmt::format("attention_forward_{}_d{}x{}{}_{}x{}.cu", name(desc.dtype),
-                               desc.query_dim, desc.value_dim,
-                               desc.lower_bound   ? "_window"
-                               : desc.upper_bound ? "_causal"
-                                                  : "",
-                               config.block_m(), config.block_n);
+    request.name =
+        fmt::format("attention_forward_{}_d{}x{}{}{}_{}x{}.cu", name(desc.dtype), desc.query_dim,
+                    desc.value_dim,
+                    desc.listed        ? "_listed"
+                    : desc.lower_bound ? "_window"
+                    : desc.upper_bound ? "_causal"
+                                       : "",
+                    desc.score_mod != nullptr ? "_mod" : "", config.block_m(), config.block_n);
     request.arch = "sm_90a";
-    request.spill_limit_bytes = 0;
+    // What a user's score mod needs is not ours to limit; the other checks of the compiler's log
+    // hold.
+    constexpr int kModSpillBytes = 4096;
+    request.spill_limit_bytes = desc.score_mod != nullptr ? kModSpillBytes : 0;
     request.headers = device_headers();
     request.headers.push_back({"wgmma_shapes.cuh", cuda::wgmma_shapes_header(shapes)});
+    request.headers.push_back(
+        {"score_mod.cuh", desc.score_mod != nullptr ? *desc.score_mod : kNoScoreMod});
     request.headers.push_back(
         {"forward_config.cuh",
          fmt::format(R"(// Generated: the configuration of one forward kernel.
@@ -144,6 +231,11 @@ constexpr int kValueDim = {};
 constexpr bool kUpperBound = {};
 constexpr bool kLowerBound = {};
 constexpr bool kScaleScores = {};
+constexpr bool kListedBlocks = {};
+constexpr bool kScoreMod = {};
+constexpr bool kSinks = {};
+constexpr bool kRowMaximum = {};
+constexpr bool kExactMaximum = {};
 constexpr int kWarpgroups = {};
 constexpr int kBlockN = {};
 constexpr int kStages = {};
@@ -154,27 +246,25 @@ constexpr int kConsumerRegisters = {};
 }}  // namespace tw::attn
 )",
                      desc.dtype == DType::f16 ? "F16" : "Bf16", desc.query_dim, desc.value_dim,
-                     desc.upper_bound, desc.lower_bound, !desc.positive_scale, config.warpgroups,
-                     config.block_n, config.stages, config.query_buffers, producer_registers,
-                     consumer_registers)});
+                     desc.upper_bound, desc.lower_bound, !desc.positive_scale, desc.listed,
+                     desc.score_mod != nullptr, desc.sinks, desc.row_maximum, desc.exact_maximum,
+                     config.warpgroups, config.block_n, config.stages, config.query_buffers,
+                     producer_registers, consumer_registers)});
     request.source = "#include \"attention/sm90/forward.cuh\"\n";
     return request;
 }
 
 const cuda::Kernel& load_forward(const ForwardDesc& desc, const ForwardConfig& config, int device) {
-    using Key = std::tuple<DType, int, int, bool, bool, bool, int, int, int, int, int>;
+    using Key = std::tuple<DType, std::array<int, 6>, std::array<bool, 7>, const std::string*, int>;
     static std::mutex mutex;
     static auto* const kKernels = new std::map<Key, cuda::Kernel>;  // loaded until the process ends
+    // Texts of score mods are kept for ever, so that their address is a key.
     const Key key{desc.dtype,
-                  desc.query_dim,
-                  desc.value_dim,
-                  desc.upper_bound,
-                  desc.lower_bound,
-                  desc.positive_scale,
-                  config.warpgroups,
-                  config.block_n,
-                  config.stages,
-                  config.query_buffers,
+                  {desc.query_dim, desc.value_dim, config.warpgroups, config.block_n, config.stages,
+                   config.query_buffers},
+                  {desc.upper_bound, desc.lower_bound, desc.positive_scale, desc.listed, desc.sinks,
+                   desc.row_maximum, desc.exact_maximum},
+                  desc.score_mod.get(),
                   device};
     {
         const std::lock_guard lock(mutex);
@@ -217,7 +307,23 @@ void launch_forward(const ForwardInputs& inputs, const ForwardDesc& desc,
     p.upper_diagonal = static_cast<int>(desc.upper_diagonal);
     p.lower_diagonal = static_cast<int>(desc.lower_diagonal);
     p.scale_log2 = static_cast<float>(inputs.scale * 1.44269504088896340736);
-    if (desc.upper_bound) {
+    p.scale = static_cast<float>(inputs.scale);
+    p.sinks = reinterpret_cast<const float*>(inputs.sinks);
+    p.row_max = reinterpret_cast<float*>(inputs.row_max);
+    if (desc.listed) {
+        const DeviceMask& mask = *inputs.mask;
+        if (mask.warpgroups != config.warpgroups || mask.block_n != config.block_n) {
+            user_error(kOperation, "mask: expected lists of tiles of {} x {} but got {} x {}",
+                       config.block_m(), config.block_n, 64 * mask.warpgroups, mask.block_n);
+        }
+        p.mask.tiles = reinterpret_cast<const tw::attn::MaskTile*>(mask.tiles);
+        p.mask.entries = reinterpret_cast<const tw::attn::MaskEntry*>(mask.entries);
+        p.mask.bits = reinterpret_cast<const unsigned*>(mask.bits);
+        p.mask.batches = static_cast<int>(mask.batches);
+        p.mask.heads = static_cast<int>(mask.heads);
+    }
+    const bool tiles_differ = desc.upper_bound || desc.listed;
+    if (tiles_differ) {
         const std::int64_t head_bytes = desc.kv_len * (desc.query_dim + desc.value_dim) * 2;
         const std::int64_t group =
             std::max<std::int64_t>(1, kGroupBytes / head_bytes) * p.heads_per_kv_head;
@@ -237,7 +343,7 @@ void launch_forward(const ForwardInputs& inputs, const ForwardDesc& desc,
     const cuda::TensorMap query = tile_map(inputs.query, desc.dtype, config.block_m(), "query");
     const cuda::TensorMap key = tile_map(inputs.key, desc.dtype, config.block_n, "key");
     const cuda::TensorMap value = tile_map(inputs.value, desc.dtype, config.block_n, "value");
-    if (desc.upper_bound && places > multiprocessors) {
+    if (tiles_differ && places > multiprocessors) {
         // Tiles differ in length: CTAs take the next one when they are free.
         p.tickets = reinterpret_cast<unsigned*>(inputs.workspace);
         cuda::driver().check(cuda::driver().cuMemsetD32Async(inputs.workspace, 0, 1, stream),
@@ -246,9 +352,10 @@ void launch_forward(const ForwardInputs& inputs, const ForwardDesc& desc,
     cuda::LaunchShape shape;
     shape.grid[0] = static_cast<unsigned>(std::min<std::int64_t>(places, multiprocessors));
     shape.block[0] = static_cast<unsigned>(128 * (config.warpgroups + 1));
+    std::vector<std::uint64_t> words = score_mod_words(inputs.captures);
     void* const parameters[] = {const_cast<cuda::TensorMap*>(&query),
                                 const_cast<cuda::TensorMap*>(&key),
-                                const_cast<cuda::TensorMap*>(&value), &p};
+                                const_cast<cuda::TensorMap*>(&value), &p, words.data()};
     cuda::launch(kernel, shape, parameters, stream);
 }
 

@@ -42,7 +42,8 @@ extern "C" __global__ void __launch_bounds__(128 * (tw::attn::kWarpgroups + 1), 
     attention_forward(const __grid_constant__ tw::TensorMap query_map,
                       const __grid_constant__ tw::TensorMap key_map,
                       const __grid_constant__ tw::TensorMap value_map,
-                      const __grid_constant__ tw::attn::ForwardParameters p) {
+                      const __grid_constant__ tw::attn::ForwardParameters p,
+                      const __grid_constant__ tw::attn::ModArguments mod_arguments) {
     using namespace tw;
     using namespace tw::attn;
     extern __shared__ u8 memory[];
@@ -72,7 +73,7 @@ extern "C" __global__ void __launch_bounds__(128 * (tw::attn::kWarpgroups + 1), 
             profile[0] = ptx::clock_cycles();
             profile[1] = ptx::global_nanoseconds();
         }
-        Consumer{p, shared, role - 1, threadIdx.x % 128}.run();
+        Consumer{p, shared, role - 1, threadIdx.x % 128, {mod_arguments, p.scale}}.run();
         if (p.profile != nullptr && threadIdx.x == 128) {
             profile[0] = ptx::clock_cycles() - profile[0];
             profile[2] = ptx::global_nanoseconds();

@@ -4,15 +4,26 @@
 
 #include <array>
 #include <cstdint>
+#include <memory>
 #include <optional>
 #include <string>
+#include <vector>
 
 #include "attention/sm90/device_tensor.h"
+#include "attention/sm90/score_mod.h"
 #include "cuda/runtime/device.h"
 #include "cuda/runtime/kernel.h"
 #include "tilewright/dtype.h"
 
 namespace tilewright::attn::sm90 {
+
+/// A mask as lists in device memory (see mask_lists.h), made for one tile size.
+struct DeviceMask {
+    cuda::DeviceAddress tiles = 0, entries = 0, bits = 0;
+    std::int64_t batches = 1, heads = 1;  ///< 1: one for all
+    std::int64_t q_len = 0, kv_len = 0;
+    int warpgroups = 0, block_n = 0;  ///< tiles of 64 * warpgroups rows, blocks of block_n keys
+};
 
 /// What a caller gives. Everything lies on one device and stays alive until the launch is done.
 struct ForwardInputs {
@@ -25,6 +36,13 @@ struct ForwardInputs {
     double scale = 1.0;
     /// Row q sees keys from q + lower to q + upper; causal is an upper diagonal of 0.
     std::optional<std::int64_t> lower_diagonal, upper_diagonal;
+    std::optional<DeviceMask> mask;  ///< instead of diagonals
+    /// (score f32, b, h, q, kv i64, one Ref per capture) -> f32; null for none.
+    std::shared_ptr<const ir::Function> score_mod;
+    std::vector<CaptureView> captures;
+    cuda::DeviceAddress sinks = 0;    ///< f32 (H): one more logit per row; or 0
+    cuda::DeviceAddress row_max = 0;  ///< f32 (B, H, Lq) contiguous, written: largest score; or 0
+    bool exact_maximum = false;       ///< of every block, instead of the speculative one
     cuda::DeviceAddress workspace =
         0;  ///< kForwardWorkspaceBytes of scratch for one launch at a time
     cuda::DeviceAddress profile = 0;  ///< 3 u64 per multiprocessor: cycles, start and end ns; or 0
@@ -35,16 +53,23 @@ inline constexpr std::size_t kForwardWorkspaceBytes = 16;
 /// The problem, checked; every quantity that configuration and kernel depend on.
 struct ForwardDesc {
     DType dtype = DType::bf16;
-    int query_dim = 0;           ///< D
-    int value_dim = 0;           ///< Dv
-    bool upper_bound = false;    ///< keys end at a diagonal (causal)
-    bool lower_bound = false;    ///< and begin at one (window); implies upper_bound
+    int query_dim = 0;         ///< D
+    int value_dim = 0;         ///< Dv
+    bool upper_bound = false;  ///< keys end at a diagonal (causal)
+    bool lower_bound = false;  ///< and begin at one (window); implies upper_bound
+    bool listed = false;       ///< key blocks are listed; no bounds then
+    bool sinks = false;
+    bool row_maximum = false;
+    bool exact_maximum = false;  ///< row_maximum needs it
+    /// Text of score_mod.cuh; null for none. Equal mods and facts share it.
+    std::shared_ptr<const std::string> score_mod;
+    int mod_words = 1;           ///< of ModArguments
     bool positive_scale = true;  ///< else scores are scaled before the softmax, not in its exponent
     std::int64_t batch = 0, heads = 0, kv_heads = 0, q_len = 0, kv_len = 0;
     std::int64_t lower_diagonal = 0, upper_diagonal = 0;
 };
 
-/// How the kernel is built: one cubin per (ForwardConfig, dtype, dims, bounds, positive_scale).
+/// How the kernel is built: one cubin per ForwardConfig and what ForwardDesc says beside sizes.
 struct ForwardConfig {
     int warpgroups = 2;     ///< consumers of 64 query rows each, 2 or 3
     int block_n = 128;      ///< keys of a block, a multiple of 16
@@ -61,6 +86,8 @@ ForwardDesc check_forward(const ForwardInputs& inputs);
 
 /// The configuration that measured fastest for such problems (docs/benchmarks-gpu.md).
 ForwardConfig choose_forward(const ForwardDesc& desc, int multiprocessors);
+/// The configuration for masks as lists: their tile size must be known before they are made.
+ForwardConfig choose_listed(int query_dim, int value_dim);
 
 /// Bytes of shared memory the kernel of a configuration takes.
 int forward_shared_bytes(const ForwardDesc& desc, const ForwardConfig& config);

@@ -8,6 +8,7 @@
 #include "cuda/device/ptx/memory.cuh"
 #include "cuda/device/ptx/mma.cuh"
 #include "cuda/device/ptx/sync.cuh"
+#include "score_mod.cuh"
 #include "wgmma_shapes.cuh"
 
 namespace tw::attn {
@@ -15,27 +16,31 @@ namespace tw::attn {
 constexpr int kScores = kBlockN / 2;     ///< registers of a thread: scores of a block,
 constexpr int kOutputs = kValueDim / 2;  ///< outputs,
 constexpr int kPacked = kBlockN / 4;     ///< and p packed as an operand
+constexpr float kLog2E = 1.4426950408889634f;
 constexpr int kQuerySteps = (kQueryDim + 15) / 16;
 
 struct Consumer {
     const ForwardParameters& p;
     const Shared shared;
     const u32 warpgroup, thread;  ///< thread of the warpgroup
+    ScoreMod mod;
 
     const u32 lane = thread % 32;
     const int row_in_tile = warpgroup * 64 + thread / 32 * 16 + lane / 4;
     const int column = lane % 4 * 2;
-    // Scores are multiplied by the softmax scale in the exponent, unless the scale is not positive.
-    const float scale = kScaleScores ? 1.0f : p.scale_log2;
+    // Scores are multiplied by the softmax scale in the exponent, unless the scale is not positive
+    // or a score mod makes exponents of them.
+    const float scale = kScaleScores || kScoreMod ? 1.0f : p.scale_log2;
 
     Ring<kQueryBuffers> query_ring;
     Ring<kStages> key_ring, value_ring;
 
     Tile tile;
-    int row;         ///< first of this thread's two rows; the other is 8 further
-    int begin, end;  ///< key blocks that this warpgroup visits,
-    int block;       ///< and the one whose scores are in `scores`
-    int skipped;     ///< blocks right of `end` that only other warpgroups visit
+    int row;          ///< first of this thread's two rows; the other is 8 further
+    int begin, end;   ///< key blocks that this warpgroup visits,
+    int block;        ///< and the one whose scores are in `scores`
+    int left;         ///< listed blocks of the tile from the next one on
+    int skipped = 0;  ///< blocks, only other warpgroups visit them, whose V is still to be released
     RowState state;
     float scores[kScores];
     float output[kOutputs];
@@ -126,11 +131,22 @@ struct Consumer {
     /// Scales where the exponent cannot, and masks keys past the end and the diagonals.
     template <bool kMasked>
     TW_DEVICE void prepare_scores() {
-        if constexpr (kScaleScores) {
+        if constexpr (kScoreMod) {
+#pragma unroll
+            for (int j = 0; j < kScores / 4; ++j) {
+                const ScoreMod::Columns columns = mod.columns_at(j);
+#pragma unroll
+                for (int i = 4 * j; i < 4 * j + 4; ++i) {
+                    scores[i] = mod.exponent(scores[i], j, i % 2, i / 2 % 2, columns, 0.0f);
+                }
+            }
+        } else if constexpr (kScaleScores) {
 #pragma unroll
             for (int i = 0; i < kScores; ++i) scores[i] *= p.scale_log2;
         }
-        if constexpr (kMasked) {
+        if constexpr (kMasked && kListedBlocks) {
+            apply_bits();
+        } else if constexpr (kMasked) {
             const int first = block * kBlockN + column;
             int last[2] = {p.kv_len - 1 - first, p.kv_len - 1 - first};
             if constexpr (kUpperBound) {
@@ -144,6 +160,24 @@ struct Consumer {
                 const bool dead = offset > last[r] || (kLowerBound && offset < lowest + 8 * r);
                 if (dead) scores[i] = -kInfinity;
             }
+        }
+    }
+
+    /// Masks what the bits of the current block leave out.
+    TW_DEVICE void apply_bits() {
+        const u32 address =
+            shared.bits(key_ring.index) + (warpgroup * 128 + thread) * kWordsPerThread * 4;
+        u32 words[2];
+        if constexpr (kWordsPerThread == 1) {
+            words[0] = ptx::load_shared_32(address);
+        } else {
+            const u64 both = ptx::load_shared_64(address);
+            words[0] = static_cast<u32>(both);
+            words[1] = static_cast<u32>(both >> 32);
+        }
+#pragma unroll
+        for (int i = 0; i < kScores; ++i) {
+            if ((words[i / 32] >> i % 32 & 1) == 0) scores[i] = -kInfinity;
         }
     }
 
@@ -175,19 +209,67 @@ struct Consumer {
     }
 
     // ---- blocks
+    TW_DEVICE void release_skipped() {
+        for (; skipped > 0; --skipped) {
+            ptx::mbarrier_wait(shared.value_full(value_ring.index), value_ring.parity);
+            release_value();
+        }
+    }
+
     template <bool kMasked>
     TW_DEVICE void first_softmax() {
         float unused[2];
         prepare_scores<kMasked>();
-        softmax_exact<true, kMasked>(scores, state, scale, unused);
+        softmax_exact<true, kMasked || kScoreMod>(scores, state, scale, unused);
+    }
+
+    /// What this warpgroup sees of the next listed block, once its K has arrived.
+    struct Listed {
+        int block, left;  ///< left: blocks of its entry from this one on
+        int state;
+    };
+    TW_DEVICE Listed next_listed() const {
+        ptx::mbarrier_wait(shared.key_full(key_ring.index), key_ring.parity);
+        const uint4 words = ptx::load_shared_128(shared.block(key_ring.index));
+        return {static_cast<int>(words.x), static_cast<int>(words.y),
+                static_cast<int>(words.z >> 2 * warpgroup & 3)};
+    }
+
+    /// May the next block be passed by? The V of the last block visited is still held, so the
+    /// producer gets at most kStages blocks ahead; at the end of a tile one less, where V comes
+    /// before the next tile's K. A block that may not be passed is visited, masked as a whole.
+    TW_DEVICE bool may_skip() const {
+        return skipped < kStages - (left == 1 ? 1 : 0);
+    }
+
+    /// Passes the K of a block by.
+    TW_DEVICE void skip_listed() {
+        release_key();
+        ++skipped;
+        --left;
+    }
+
+    /// The first listed block of a tile that this warpgroup visits; it visits at least one.
+    TW_DEVICE void enter_listed() {
+        left = tile.blocks;
+        Listed next = next_listed();
+        while (next.state == kBlockDead && left > 1 && may_skip()) {
+            skip_listed();
+            next = next_listed();
+        }
+        begin = next.block;
+        end = next.state;
     }
 
     /// Turns to `tile`: its block range for this warpgroup, past the K of blocks it does not visit.
     TW_DEVICE void enter_tile() {
+        if constexpr (kListedBlocks) {
+            enter_listed();
+            return;
+        }
         const int first_row = tile.q_tile * kBlockM;
         begin = begin_block(first_row, p);
         end = begin + tile.blocks;
-        skipped = 0;
         if constexpr (kUpperBound && kWarpgroups > 2) {
             skipped = end - end_block(first_row + warpgroup * 64 + 63, begin, p);
             end -= skipped;
@@ -202,12 +284,19 @@ struct Consumer {
     /// yet.
     TW_DEVICE void first_block() {
         row = tile.q_tile * kBlockM + row_in_tile;
-        block = end - 1;
-        for (int i = 0; i < skipped; ++i) {
-            ptx::mbarrier_wait(shared.value_full(value_ring.index), value_ring.parity);
-            release_value();
+        block = kListedBlocks ? begin : end - 1;
+        release_skipped();
+        if constexpr (kScoreMod) {
+            mod.enter_tile(tile.batch, tile.head);
+            mod.enter_rows(row);
+            mod.enter_block(block * kBlockN + column);
         }
-        if (kUpperBound || p.kv_len % kBlockN != 0) {
+        bool masked = kUpperBound || p.kv_len % kBlockN != 0;
+        if constexpr (kListedBlocks) {
+            masked = end != kBlockFull;
+            --left;
+        }
+        if (masked) {
             first_softmax<true>();
         } else {
             first_softmax<false>();
@@ -227,14 +316,16 @@ struct Consumer {
         issue_output();
         ptx::wgmma_wait<1>();
         ptx::wgmma_tie(scores);
-        --block;
-        prepare_scores<kMasked>();
+        block += kListedBlocks ? 1 : -1;
+        if constexpr (kScoreMod) mod.enter_block(block * kBlockN + column);
         float sum[2], factor[2];
         bool rescales = true;
-        if constexpr (kMasked) {
-            softmax_exact<false, true>(scores, state, scale, factor);
+        if constexpr (kMasked || kExactMaximum) {
+            prepare_scores<kMasked>();
+            softmax_exact<false, kMasked || kScoreMod>(scores, state, scale, factor);
         } else {
-            rescales = softmax_speculative(scores, state, scale, sum);
+            if constexpr (!kScoreMod) prepare_scores<false>();
+            rescales = softmax_speculative(scores, state, scale, mod, sum);
             if (!rescales) {
                 state.sum[0] += sum[0];
                 state.sum[1] += sum[1];
@@ -248,6 +339,7 @@ struct Consumer {
         }
         release_key();  // not earlier: the repair may read it
         finish_output();
+        if constexpr (kListedBlocks) release_skipped();
         // NOTE: packing waits for P V. An operand register written while a wgmma is in flight makes
         // ptxas serialise all of them (C7513).
         pack_p();
@@ -257,7 +349,21 @@ struct Consumer {
     /// All blocks of a tile but the first: those that cross the upper diagonal, those inside, those
     /// that cross the lower one.
     TW_DEVICE void other_blocks() {
-        if constexpr (kUpperBound) {
+        if constexpr (kListedBlocks) {
+            while (left > 0) {
+                const Listed next = next_listed();
+                block = next.block - 1;
+                if (next.state == kBlockFull) {
+                    left -= next.left;
+                    for (int i = next.left; i > 0; --i) next_block<false>();
+                } else if (next.state == kBlockDead && may_skip()) {
+                    skip_listed();
+                } else {
+                    next_block<true>();
+                    --left;
+                }
+            }
+        } else if constexpr (kUpperBound) {
             // Blocks left of `inside_end` lie below the upper diagonal for every row here, and
             // every row has met a key before them; blocks from `inside_begin` on lie above the
             // lower diagonal.
@@ -282,23 +388,40 @@ struct Consumer {
     /// Normalises and stores the tile.
     TW_DEVICE void store(const Tile& done) const {
         const int first_row = done.q_tile * kBlockM + row_in_tile;
-        const float sum[2] = {quad_sum(state.sum[0]), quad_sum(state.sum[1])};
-        const float inverse[2] = {sum[0] > 0 ? ptx::reciprocal_approx(sum[0]) : sum[0],
-                                  sum[1] > 0 ? ptx::reciprocal_approx(sum[1]) : sum[1]};
+        float sum[2] = {quad_sum(state.sum[0]), quad_sum(state.sum[1])};
+        float reference[2] = {state.max[0] * scale, state.max[1] * scale};  // of the sums
+        float inverse[2] = {sum[0] > 0 ? ptx::reciprocal_approx(sum[0]) : sum[0],
+                            sum[1] > 0 ? ptx::reciprocal_approx(sum[1]) : sum[1]};
+        if constexpr (kSinks) {
+            // One more logit, without a value; it may be the largest by far.
+            const float sink = p.sinks[done.head] * kLog2E;
+#pragma unroll
+            for (int r = 0; r < 2; ++r) {
+                const float largest = fmaxf(reference[r], sink);
+                const float base = largest == -kInfinity ? 0.0f : largest;
+                const float shrink = ptx::exp2_approx(reference[r] - base);
+                sum[r] = fmaf(sum[r], shrink, ptx::exp2_approx(sink - base));
+                inverse[r] = sum[r] > 0 ? shrink / sum[r] : sum[r];
+                reference[r] = largest;
+            }
+        }
         u16* const out = static_cast<u16*>(p.out) + done.batch * p.out_batch_stride +
                          done.head * p.out_head_stride + first_row * p.out_row_stride;
         store_rows<kValueDim>(Element{}, output, inverse, out, p.out_row_stride,
                               p.q_len - first_row);
         if (ptx::lane_index() % 4 == 0) {
             constexpr float kLn2 = 0.6931471805599453f;
-            float* const lse =
-                p.lse + static_cast<i64>(done.batch * p.heads + done.head) * p.q_len + first_row;
+            const i64 first_index =
+                static_cast<i64>(done.batch * p.heads + done.head) * p.q_len + first_row;
+            float* const lse = p.lse + first_index;
 #pragma unroll
             for (int r = 0; r < 2; ++r) {
                 if (first_row + 8 * r < p.q_len) {
-                    lse[8 * r] = sum[r] == 0
-                                     ? -kInfinity
-                                     : (state.max[r] * scale + ptx::log2_approx(sum[r])) * kLn2;
+                    lse[8 * r] =
+                        sum[r] == 0 ? -kInfinity : (reference[r] + ptx::log2_approx(sum[r])) * kLn2;
+                    if constexpr (kRowMaximum) {
+                        p.row_max[first_index + 8 * r] = state.max[r] * scale * kLn2;
+                    }
                 }
             }
         }
@@ -324,6 +447,7 @@ struct Consumer {
                 if (tile.q_tile < 0) {
                     issue_output();
                     finish_output();
+                    release_skipped();  // no copy may be under way when the CTA ends
                     store(done);
                     return;
                 }
@@ -338,6 +462,7 @@ struct Consumer {
             } else {
                 issue_output();
                 finish_output();
+                if constexpr (kListedBlocks) release_skipped();
                 store(done);
                 tile = fetch();
                 if (tile.q_tile < 0) return;

@@ -22,13 +22,18 @@ constexpr u32 kValueBytes = panels(kValueDim) * kBlockPanelBytes;
 constexpr u32 kKeyOffset = kQueryBuffers * kQueryBytes;
 constexpr u32 kValueOffset = kKeyOffset + kStages * kKeyBytes;
 constexpr u32 kBarrierOffset = kValueOffset + kStages * kValueBytes;
-constexpr u32 kSharedBytes = kBarrierOffset + 256;  ///< the host adds 1024 to align the base
+constexpr u32 kWordsPerThread = kBlockN / 64;  ///< of mask bits
+constexpr u32 kBitsBytes = kListedBlocks ? kWarpgroups * 128 * kWordsPerThread * 4 : 0;
+constexpr u32 kBitsOffset = kBarrierOffset + (kListedBlocks ? 384 : 256);
+constexpr u32 kSharedBytes =
+    kBitsOffset + kStages * kBitsBytes;  ///< the host adds 1024 to align the base
 
 static_assert(kBlockN % 16 == 0 && kBlockN <= 256,
               "P V takes keys in steps of 16, a copy 256 rows");
 // A warpgroup skips blocks that only the others see. It holds a V buffer of the last tile
 // meanwhile.
-static_assert(!kUpperBound || (kBlockM - 64 + kBlockN - 1) / kBlockN <= kStages,
+static_assert(!kListedBlocks || kBlockN == 64 || kBlockN == 128, "a thread reads its bits at once");
+static_assert(!kUpperBound || kListedBlocks || (kBlockM - 64 + kBlockN - 1) / kBlockN <= kStages,
               "skipping would stall");
 static_assert(kQueryBytes % 1024 == 0 && kBlockPanelBytes % 1024 == 0,
               "the swizzle repeats every 1024");
@@ -38,7 +43,7 @@ struct Tile {
     int q_tile;  ///< -1: no more tiles
     int batch;
     int head;    ///< of the queries
-    int blocks;  ///< key blocks to visit, from right to left; at least one
+    int blocks;  ///< key blocks to visit, from right to left or as listed; at least one
 };
 
 /// Addresses in shared memory. A "full" barrier says that data arrived, an "empty" one that every
@@ -59,6 +64,9 @@ struct Shared {
 
     /// Where the tile in a query buffer is described: four words.
     TW_DEVICE u32 tile(int buffer) const { return base + kBarrierOffset + 192 + 16 * buffer; }
+    /// Where a listed key block is described: block, blocks left in its entry, states.
+    TW_DEVICE u32 block(int stage) const { return base + kBarrierOffset + 256 + 16 * stage; }
+    TW_DEVICE u32 bits(int stage) const { return base + kBitsOffset + stage * kBitsBytes; }
 
   private:
     TW_DEVICE u32 barrier(int index) const { return base + kBarrierOffset + 8 * index; }
@@ -77,27 +85,39 @@ TW_DEVICE int begin_block(int row, const ForwardParameters& p) {
     return kLowerBound ? max(0, row + p.lower_diagonal) / kBlockN : 0;
 }
 
-/// The tile at a place of the order. Heads run in groups whose K and V fit in L2, longest tiles
-/// first in a group; the shortest tiles of all heads come last and fill the tail.
-TW_DEVICE Tile tile_at(int place, const ForwardParameters& p) {
+/// A place of the order as a rank in a head's tiles and a head.
+struct Place {
+    int rank;  ///< 0: longest
+    int batch, head;
+};
+
+/// Heads run in groups whose K and V fit in L2, longest tiles first in a group; the shortest tiles
+/// of all heads come last and fill the tail.
+TW_DEVICE Place place_at(int place, const ForwardParameters& p) {
     const int early = p.q_tiles - p.late_q_tiles;
     const int early_places = early * p.batch_heads;
-    Tile tile;
+    Place result;
     int batch_head;
     if (place < early_places) {
         const int group = place / (early * p.group_heads);
         const int first_head = group * p.group_heads;
         const int heads = min(p.group_heads, p.batch_heads - first_head);
         const int rest = place - group * early * p.group_heads;
-        tile.q_tile = p.q_tiles - 1 - rest / heads;
+        result.rank = rest / heads;
         batch_head = first_head + rest % heads;
     } else {
         const int rest = place - early_places;
-        tile.q_tile = p.late_q_tiles - 1 - rest / p.batch_heads;
+        result.rank = early + rest / p.batch_heads;
         batch_head = rest % p.batch_heads;
     }
-    tile.batch = batch_head / p.heads;
-    tile.head = batch_head - tile.batch * p.heads;
+    result.batch = batch_head / p.heads;
+    result.head = batch_head - result.batch * p.heads;
+    return result;
+}
+
+/// The tile of a place: tiles grow with their rows.
+TW_DEVICE Tile tile_at(const Place& place, const ForwardParameters& p) {
+    Tile tile{p.q_tiles - 1 - place.rank, place.batch, place.head, 0};
     const int first_row = tile.q_tile * kBlockM, begin = begin_block(first_row, p);
     tile.blocks = end_block(first_row + kBlockM - 1, begin, p) - begin;
     return tile;

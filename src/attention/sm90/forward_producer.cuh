@@ -41,12 +41,26 @@ struct Producer {
         query_ring.advance();
     }
 
-    TW_DEVICE void load_key(int block, int kv_head, int batch) {
+    /// `entry`: where the block is listed, with `left` of its blocks to come, this one among them.
+    TW_DEVICE void load_key(int block, int kv_head, int batch, const MaskEntry& entry, int left) {
         const u32 full = shared.key_full(key_ring.index);
         ptx::mbarrier_wait(shared.key_empty(key_ring.index), key_ring.parity);
-        ptx::mbarrier_arrive_expect(full, kKeyBytes);
+        u32 bytes = kKeyBytes;
+        if constexpr (kListedBlocks) {
+            ptx::store_shared_128(shared.block(key_ring.index),
+                                  make_uint4(block, left, entry.states, 0));
+            if (entry.bits >= 0) bytes += kBitsBytes;
+        }
+        ptx::mbarrier_arrive_expect(full, bytes);
         load(shared.key(key_ring.index), key_map, full, keep, kQueryDim, kBlockPanelBytes,
              block * kBlockN, kv_head, batch);
+        if constexpr (kListedBlocks) {
+            if (entry.bits >= 0) {
+                const u8* const bits = reinterpret_cast<const u8*>(p.mask.bits);
+                ptx::bulk_load(shared.bits(key_ring.index),
+                               bits + static_cast<i64>(entry.bits) * kBitsBytes, kBitsBytes, full);
+            }
+        }
         key_ring.advance();
     }
 
@@ -65,10 +79,34 @@ struct Producer {
         return place + gridDim.x;
     }
 
+    /// Where the lists of a place's tile begin.
+    TW_DEVICE const MaskTile* listed_tile(const Place& place) const {
+        const int batch = p.mask.batches == 1 ? 0 : place.batch;
+        const int head = p.mask.heads == 1 ? 0 : place.head;
+        return p.mask.tiles + static_cast<i64>(batch * p.mask.heads + head) * p.q_tiles +
+               place.rank;
+    }
+
+    TW_DEVICE MaskEntry read_entry(int index) const {
+        const uint4 words = ptx::load_constant_128(p.mask.entries + index);
+        return {static_cast<int>(words.x), static_cast<int>(words.y), static_cast<int>(words.z),
+                static_cast<int>(words.w)};
+    }
+
     TW_DEVICE void run() {
+        if constexpr (kListedBlocks) {
+            run_listed();
+        } else {
+            run_ranges();
+        }
+    }
+
+    /// Tiles whose key blocks are a range that follows from the diagonals.
+    TW_DEVICE void run_ranges() {
         const int places = p.q_tiles * p.batch_heads;
         int place = blockIdx.x;
-        Tile tile = tile_at(place, p);  // the grid is no larger than the number of places
+        Tile tile =
+            tile_at(place_at(place, p), p);  // the grid is no larger than the number of places
         open(tile);
         while (tile.q_tile >= 0) {
             const int kv_head = tile.head / p.heads_per_kv_head;
@@ -81,17 +119,68 @@ struct Producer {
             // block of a causal tile comes first.
             for (int i = 0; i < tile.blocks; ++i) {
                 const int block = last - i;
-                load_key(block, kv_head, tile.batch);
+                load_key(block, kv_head, tile.batch, {}, 0);
                 if (i > 0) load_value(block + 1, kv_head, tile.batch);
                 if (i == draw_at) place = next_place(place);
                 if (i == open_at) {
-                    if (place < places) next = tile_at(place, p);
+                    if (place < places) next = tile_at(place_at(place, p), p);
                     if constexpr (kQueryBuffers == 2) open(next);
                 }
             }
             load_value(last - tile.blocks + 1, kv_head, tile.batch);
             if constexpr (kQueryBuffers == 1) open(next);
             tile = next;
+        }
+    }
+
+    /// Tiles whose key blocks are listed. Ticket, tile, entry are a chain of loads, each of which
+    /// needs the one before: one link is read per block.
+    TW_DEVICE void run_listed() {
+        const int places = p.q_tiles * p.batch_heads;
+        int place = blockIdx.x;
+        Place at = place_at(place, p);
+        uint4 words = ptx::load_constant_128(listed_tile(at));
+        Tile tile{static_cast<int>(words.x), at.batch, at.head, static_cast<int>(words.z)};
+        int entry_index = words.y;
+        MaskEntry entry = read_entry(entry_index);
+        open(tile);
+        while (tile.q_tile >= 0) {
+            const int kv_head = tile.head / p.heads_per_kv_head;
+            const int step = max(0, tile.blocks - 6);
+            Tile next{-1, 0, 0, 0};
+            MaskEntry next_entry{};
+            int left = entry.count, previous = 0, next_index = 0;
+            MaskEntry following =
+                read_entry(entry_index + 1);  // the host ends the list with a spare
+            for (int i = 0; i < tile.blocks; ++i) {
+                if (left == 0) {
+                    entry = following;
+                    left = entry.count;
+                    following = read_entry(++entry_index + 1);
+                }
+                const int block = entry.first + entry.count - left;
+                load_key(block, kv_head, tile.batch, entry, left);
+                if (i > 0) load_value(previous, kv_head, tile.batch);
+                previous = block;
+                --left;
+                if (i == step) place = next_place(place);
+                if (i == min(step + 1, tile.blocks - 1) && place < places) {
+                    at = place_at(place, p);
+                    words = ptx::load_constant_128(listed_tile(at));
+                }
+                if (i == min(step + 2, tile.blocks - 1) && place < places) {
+                    next = {static_cast<int>(words.x), at.batch, at.head,
+                            static_cast<int>(words.z)};
+                    next_index = words.y;
+                    next_entry = read_entry(next_index);
+                }
+                if (kQueryBuffers == 2 && i == min(step + 3, tile.blocks - 1)) open(next);
+            }
+            load_value(previous, kv_head, tile.batch);
+            if constexpr (kQueryBuffers == 1) open(next);
+            tile = next;
+            entry = next_entry;
+            entry_index = next_index;
         }
     }
 };

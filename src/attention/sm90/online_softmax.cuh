@@ -3,6 +3,7 @@
 
 #include "cuda/device/ptx/convert.cuh"
 #include "cuda/device/ptx/math.cuh"
+#include "forward_config.cuh"
 
 namespace tw::attn {
 
@@ -42,6 +43,27 @@ TW_DEVICE void exponentiate(float (&scores)[kCount], const float (&reference)[2]
         const int row = i / 2 % 2;
         scores[i] = ptx::exp2_approx(fmaf(scores[i], scale, -reference[row]));
         partial[row][i % 2] += scores[i];
+    }
+    sum[0] = partial[0][0] + partial[0][1];
+    sum[1] = partial[1][0] + partial[1][1];
+}
+
+/// The same with a score mod: scores are products of Q and K, the reference is in units of the
+/// exponent.
+template <int kCount, typename Mod>
+TW_DEVICE void exponentiate(float (&scores)[kCount], const float (&reference)[2], const Mod& mod,
+                            float (&sum)[2]) {
+    float partial[2][2] = {};
+#pragma unroll
+    for (int j = 0; j < kCount / 4; ++j) {
+        const auto columns = mod.columns_at(j);
+#pragma unroll
+        for (int i = 4 * j; i < 4 * j + 4; ++i) {
+            const int row = i / 2 % 2;
+            scores[i] =
+                ptx::exp2_approx(mod.exponent(scores[i], j, i % 2, row, columns, -reference[row]));
+            partial[row][i % 2] += scores[i];
+        }
     }
     sum[0] = partial[0][0] + partial[0][1];
     sum[1] = partial[1][0] + partial[1][1];
@@ -92,11 +114,15 @@ constexpr float kLargestSum = 8192.0f;
 /// True (for the whole warp) when the block must be repaired; scores have become p in any case. A
 /// row with no key alive so far has a reference of -inf, which makes its sum inf or NaN and so
 /// fails.
-template <int kCount>
+template <int kCount, typename Mod>
 TW_DEVICE bool softmax_speculative(float (&scores)[kCount], const RowState& state, float scale,
-                                   float (&sum)[2]) {
+                                   const Mod& mod, float (&sum)[2]) {
     const float reference[2] = {state.max[0] * scale, state.max[1] * scale};
-    exponentiate(scores, reference, scale, sum);
+    if constexpr (kScoreMod) {
+        exponentiate(scores, reference, mod, sum);
+    } else {
+        exponentiate(scores, reference, scale, sum);
+    }
     return __any_sync(~0u, !(sum[0] + sum[1] <= kLargestSum));
 }
 

@@ -1,5 +1,5 @@
-// Approximate functions of the special function unit (MUFU): 16 results per clock and
-// multiprocessor.
+// Approximate functions of the special function unit (MUFU), 16 results per clock and
+// multiprocessor, and extremes that keep NaN.
 #pragma once
 
 #include "cuda/device/ptx/types.cuh"
@@ -38,6 +38,20 @@ TW_DEVICE float reciprocal_approx(float x) {
 TW_DEVICE float rsqrt_approx(float x) {
     float y;
     asm("rsqrt.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
+    return y;
+}
+
+/// PTX ISA, max.NaN.f32: NaN when either is.
+TW_DEVICE float max_nan(float a, float b) {
+    float y;
+    asm("max.NaN.f32 %0, %1, %2;" : "=f"(y) : "f"(a), "f"(b));
+    return y;
+}
+
+/// PTX ISA, min.NaN.f32: NaN when either is.
+TW_DEVICE float min_nan(float a, float b) {
+    float y;
+    asm("min.NaN.f32 %0, %1, %2;" : "=f"(y) : "f"(a), "f"(b));
     return y;
 }
 

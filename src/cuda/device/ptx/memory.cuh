@@ -50,6 +50,16 @@ TW_DEVICE uint4 load_once_128(const void* address) {
     return value;
 }
 
+/// PTX ISA, ld.global.nc: data no thread of the grid writes. Volatile: the load is issued where it
+/// stands, so that its latency passes under what follows.
+TW_DEVICE uint4 load_constant_128(const void* address) {
+    uint4 value;
+    asm volatile("ld.global.nc.v4.u32 {%0, %1, %2, %3}, [%4];"
+                 : "=r"(value.x), "=r"(value.y), "=r"(value.z), "=r"(value.w)
+                 : "l"(address));
+    return value;
+}
+
 /// PTX ISA, st.global.v4 with an evict-first hint: written once, read by a later kernel.
 TW_DEVICE void store_once_128(void* address, uint4 value) {
     asm volatile("st.global.L1::no_allocate.v4.u32 [%0], {%1, %2, %3, %4};" ::"l"(address),

@@ -1,0 +1,133 @@
+// Plain C entry points of the programmable CUDA attention kernels, for bench/flex_cuda.py.
+#include <algorithm>
+#include <cstdint>
+#include <exception>
+#include <memory>
+#include <string>
+
+#include "attention/sm90/mask_lists.h"
+#include "mask/dense.h"
+#include "mod/traced.h"
+
+using namespace tilewright;
+using namespace tilewright::attn::sm90;
+
+namespace {
+
+/// A problem whose kernel is loaded and whose mask lies on the device.
+struct Prepared {
+    ForwardInputs inputs;
+    ForwardDesc desc;
+    ForwardConfig config;
+    const cuda::Kernel* kernel = nullptr;
+    std::unique_ptr<UploadedLists> lists;
+};
+
+std::string& flex_error() {
+    thread_local std::string text;
+    return text;
+}
+
+}  // namespace
+
+extern "C" {
+
+struct TwBenchFlex {
+    std::uint64_t query, key, value, out, lse, workspace, profile;
+    std::int64_t shapes[4][4];  ///< query, key, value, out: (batch, head, row, column)
+    std::int64_t strides[4][4];
+    std::int64_t is_f16;
+    double scale;
+    std::int64_t causal;          ///< by diagonal
+    const char* score;            ///< text of a score mod over `slopes`, or null
+    std::uint64_t slopes;         ///< f32 (heads)
+    const std::uint8_t* attends;  ///< host: bool (q_len, kv_len), the mask as lists; or null
+    std::int64_t exact_maximum;
+    std::int64_t warpgroups, block_n, stages, query_buffers;  ///< 0 warpgroups: the heuristic's
+};
+
+const char* tw_bench_flex_error() {
+    return flex_error().c_str();
+}
+
+/// Compiles and uploads; null with a text in tw_bench_flex_error.
+void* tw_bench_flex_prepare(const TwBenchFlex* call) {
+    try {
+        auto prepared = std::make_unique<Prepared>();
+        ForwardInputs& inputs = prepared->inputs;
+        inputs.dtype = call->is_f16 != 0 ? DType::f16 : DType::bf16;
+        const auto tensor = [&](std::uint64_t address, int index) {
+            DeviceTensor result;
+            result.address = address;
+            std::copy_n(call->shapes[index], 4, result.shape.begin());
+            std::copy_n(call->strides[index], 4, result.strides.begin());
+            return result;
+        };
+        inputs.query = tensor(call->query, 0);
+        inputs.key = tensor(call->key, 1);
+        inputs.value = tensor(call->value, 2);
+        inputs.out = tensor(call->out, 3);
+        inputs.lse = call->lse;
+        inputs.workspace = call->workspace;
+        inputs.profile = call->profile;
+        inputs.scale = call->scale;
+        inputs.exact_maximum = call->exact_maximum != 0;
+        if (call->causal != 0) inputs.upper_diagonal = 0;
+        const std::int64_t q_len = inputs.query.shape[2], kv_len = inputs.key.shape[2];
+        const int device = cuda::device_of(call->query, "query");
+        if (call->score != nullptr) {
+            const Tensor slopes = Tensor::zeros(f32, {inputs.query.shape[1]});
+            const Mod mod = parse_mod(call->score, {{"slopes", slopes}}, Mod::Kind::score);
+            const mod::Traced& traced = mod::trace(mod);
+            inputs.score_mod = traced.function;
+            for (std::size_t i = 0; i < traced.captures.size(); ++i) {
+                inputs.captures.push_back({call->slopes, f32, slopes.shape(), slopes.strides()});
+            }
+        }
+        ForwardConfig given;
+        given.warpgroups = static_cast<int>(call->warpgroups);
+        given.block_n = static_cast<int>(call->block_n);
+        given.stages = static_cast<int>(call->stages);
+        given.query_buffers = static_cast<int>(call->query_buffers);
+        if (call->attends != nullptr) {
+            mask::PlanOptions options = plan_options(static_cast<int>(inputs.query.shape[3]),
+                                                     static_cast<int>(inputs.value.shape[3]));
+            if (call->warpgroups != 0) {
+                options.block_q = given.block_m();
+                options.block_kv = given.block_n;
+            }
+            const Tensor dense = Tensor::from_data(const_cast<std::uint8_t*>(call->attends),
+                                                   boolean, {1, 1, q_len, kv_len});
+            const mask::MaskPlan plan = mask::make_plan(mask::from_dense(dense), options);
+            prepared->lists = std::make_unique<UploadedLists>(plan, q_len, kv_len, device);
+            inputs.mask = prepared->lists->mask();
+        }
+        prepared->desc = check_forward(inputs);
+        prepared->config =
+            choose_forward(prepared->desc, cuda::device_info(device).multiprocessors);
+        if (call->warpgroups != 0) prepared->config = given;
+        prepared->kernel = &load_forward(prepared->desc, prepared->config, device);
+        return prepared.release();
+    } catch (const std::exception& error) {
+        flex_error() = error.what();
+        return nullptr;
+    }
+}
+
+/// 0 on success.
+int tw_bench_flex_launch(const void* prepared, void* stream) {
+    const auto& p = *static_cast<const Prepared*>(prepared);
+    try {
+        launch_forward(p.inputs, p.desc, p.config, *p.kernel, stream);
+        return 0;
+    } catch (const std::exception& error) {
+        flex_error() = error.what();
+        return 1;
+    }
+}
+
+void tw_bench_flex_release(void* prepared) {
+    delete static_cast<Prepared*>(prepared);
+}
+
+}  // extern "C"

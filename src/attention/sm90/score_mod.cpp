@@ -1,0 +1,126 @@
+// Score mods and what is known of their captures.
+#include "attention/sm90/score_mod.h"
+
+#include <algorithm>
+#include <limits>
+#include <memory>
+
+#include "attention/sm90/score_mod_emitter.h"
+#include "ir/builder.h"
+#include "ir/passes/pipeline.h"
+#include "support/check.h"
+
+namespace tilewright::attn::sm90 {
+namespace {
+
+using ir::Value;
+
+/// The mod as straight-line code: branches become selects, calls are inlined.
+ir::Function straightened(const ir::Function& mod) {
+    ir::Function wrapper;
+    wrapper.name = mod.name;
+    std::vector<Value> arguments;
+    for (Value parameter : mod.parameters()) {
+        const std::string& name = mod.value_name(parameter);
+        arguments.push_back(mod.is_ref(parameter)
+                                ? wrapper.add_parameter(mod.ref_type(parameter), name)
+                                : wrapper.add_parameter(mod.type(parameter), name));
+    }
+    ir::Builder builder(wrapper);
+    const auto results = builder.call(std::make_shared<const ir::Function>(mod), arguments);
+    builder.yield(results);
+    ir::optimise(wrapper);
+    return wrapper;
+}
+
+}  // namespace
+
+ScoreModFacts score_mod_facts(const ir::Function& mod, const std::vector<CaptureView>& captures,
+                              std::int64_t rows, std::int64_t columns, bool columns_are_keys) {
+    constexpr std::int64_t kPadding = 256;  // rows and columns of the last tile
+    ScoreModFacts facts;
+    facts.columns_are_keys = columns_are_keys;
+    const std::int64_t longest = std::max(rows, columns) + kPadding;
+    if (longest > facts.positions) facts.positions = std::int64_t{1} << 30;
+    constexpr std::size_t kFirstRef = 5;
+    if (mod.parameters().size() != kFirstRef + captures.size()) {
+        user_error(kOperation, "score_mod: expected {} captures but got {}",
+                   mod.parameters().size() - kFirstRef, captures.size());
+    }
+    for (std::size_t i = 0; i < captures.size(); ++i) {
+        const CaptureView& view = captures[i];
+        const ir::RefType& type = mod.ref_type(mod.parameters()[kFirstRef + i]);
+        if (view.dtype != type.dtype || view.shape.size() != type.extents.size()) {
+            user_error(kOperation, "score_mod: expected capture {} of {} but got {} of rank {}", i,
+                       to_string(type), name(view.dtype), view.shape.size());
+        }
+        ScoreModFacts::Capture& capture = facts.captures.emplace_back();
+        for (std::int64_t extent : view.shape) {
+            if (extent > kMaxExtent) {
+                user_error(kOperation, "score_mod: expected extents up to {} but capture {} has {}",
+                           kMaxExtent, i, extent);
+            }
+            capture.empty |= extent == 0;
+        }
+        const bool has_pairs = view.dtype == DType::f32 || view.dtype == DType::i32 ||
+                               view.dtype == DType::f16 || view.dtype == DType::bf16;
+        if (view.shape.empty() || !has_pairs) continue;
+        capture.pairs = view.strides.back() == 1 && view.shape.back() % 2 == 0 &&
+                        view.shape.back() >= columns && !capture.empty &&
+                        view.address % (2 * static_cast<std::uint64_t>(size_of(view.dtype))) == 0;
+        for (std::size_t d = 0; d + 1 < view.strides.size(); ++d) {
+            capture.pairs &= view.strides[d] % 2 == 0;
+        }
+    }
+    return facts;
+}
+
+std::string score_mod_header(const ir::Function& mod, const ScoreModFacts& facts) {
+    return emit_score_mod(straightened(mod), facts);
+}
+
+std::vector<std::uint64_t> score_mod_words(const std::vector<CaptureView>& captures) {
+    std::vector<std::uint64_t> words;
+    for (const CaptureView& view : captures) {
+        words.push_back(view.address);
+        words.insert(words.end(), view.shape.begin(), view.shape.end());
+        words.insert(words.end(), view.strides.begin(), view.strides.end());
+    }
+    if (words.empty()) words.push_back(0);
+    return words;
+}
+
+ir::Function with_mask(const ir::Function* score, const ir::Function& mask) {
+    constexpr std::size_t kScalars = 5;  // score, b, h, q, kv
+    ir::Function both;
+    both.name = score != nullptr ? score->name : "masked";
+    static constexpr const char* kNames[kScalars] = {"score", "b", "h", "q", "kv"};
+    std::vector<Value> values;
+    for (std::size_t i = 0; i < kScalars; ++i) {
+        values.push_back(
+            both.add_parameter(ir::Type{i == 0 ? DType::f32 : DType::i64, {}}, kNames[i]));
+    }
+    const auto arguments = [&](const ir::Function& mod, std::size_t first_scalar) {
+        std::vector<Value> result(values.begin() + static_cast<std::ptrdiff_t>(first_scalar),
+                                  values.begin() + kScalars);
+        for (std::size_t i = kScalars - first_scalar; i < mod.parameters().size(); ++i) {
+            const Value ref = mod.parameters()[i];
+            result.push_back(both.add_parameter(mod.ref_type(ref), mod.value_name(ref)));
+        }
+        return result;
+    };
+    const std::vector<Value> of_score =
+        score != nullptr ? arguments(*score, 0) : std::vector<Value>{};
+    const std::vector<Value> of_mask = arguments(mask, 1);
+    ir::Builder builder(both);
+    const Value modified =
+        score != nullptr
+            ? builder.call(std::make_shared<const ir::Function>(*score), of_score).at(0)
+            : values[0];
+    const Value keep = builder.call(std::make_shared<const ir::Function>(mask), of_mask).at(0);
+    const Value dead = builder.constant({DType::f32, {}}, -std::numeric_limits<double>::infinity());
+    builder.yield({{builder.select(keep, modified, dead)}});
+    return both;
+}
+
+}  // namespace tilewright::attn::sm90

@@ -1,0 +1,493 @@
+// Text of scalar ops and the intervals that narrow them.
+#include "cuda/codegen/scalar_op.h"
+
+#include <algorithm>
+#include <bit>
+#include <cmath>
+
+#include "ir/evaluate.h"
+#include "support/check.h"
+
+namespace tilewright::cuda {
+namespace {
+
+using ir::Op;
+using Wide = __int128;
+
+constexpr const char* kOperation = "cuda";
+
+Wide clamp_wide(Wide value) {
+    const Wide limit = static_cast<Wide>(1) << 100;  // products of two of these do not overflow
+    return std::clamp(value, -limit, limit);
+}
+
+struct WideRange {
+    Wide low, high;
+};
+
+WideRange products(const Range& a, const Range& b) {
+    const Wide corners[] = {Wide{a.low} * b.low, Wide{a.low} * b.high, Wide{a.high} * b.low,
+                            Wide{a.high} * b.high};
+    return {clamp_wide(*std::min_element(corners, corners + 4)),
+            clamp_wide(*std::max_element(corners, corners + 4))};
+}
+
+std::int64_t floor_divide(std::int64_t a, std::int64_t b) {
+    return a / b - (a % b != 0 && (a < 0) != (b < 0) ? 1 : 0);
+}
+
+/// Exact range of an integer op; false when nothing but the dtype is known.
+bool exact_range(Op op, std::span<const Range> r, WideRange& out) {
+    switch (op) {
+        case Op::neg:
+            out = {-Wide{r[0].high}, -Wide{r[0].low}};
+            return true;
+        case Op::abs:
+            out = {r[0].low > 0    ? Wide{r[0].low}
+                   : r[0].high < 0 ? -Wide{r[0].high}
+                                   : Wide{0},
+                   std::max(-Wide{r[0].low}, Wide{r[0].high})};
+            return true;
+        case Op::sign:
+            out = {r[0].low < 0   ? -1
+                   : r[0].low > 0 ? 1
+                                  : 0,
+                   r[0].high > 0   ? 1
+                   : r[0].high < 0 ? -1
+                                   : 0};
+            return true;
+        case Op::add:
+            out = {Wide{r[0].low} + r[1].low, Wide{r[0].high} + r[1].high};
+            return true;
+        case Op::sub:
+            out = {Wide{r[0].low} - r[1].high, Wide{r[0].high} - r[1].low};
+            return true;
+        case Op::mul:
+            out = products(r[0], r[1]);
+            return true;
+        case Op::min:
+            out = {std::min(r[0].low, r[1].low), std::min(r[0].high, r[1].high)};
+            return true;
+        case Op::max:
+            out = {std::max(r[0].low, r[1].low), std::max(r[0].high, r[1].high)};
+            return true;
+        case Op::clamp:
+            out = {std::min(std::max(r[0].low, r[1].low), r[2].low),
+                   std::min(std::max(r[0].high, r[1].high), r[2].high)};
+            return true;
+        case Op::select:
+            out = {std::min(r[1].low, r[2].low), std::max(r[1].high, r[2].high)};
+            return true;
+        case Op::cast:
+            out = {r[0].low, r[0].high};
+            return true;
+        case Op::div:
+        case Op::floordiv: {
+            if (r[1].low < 1) return false;
+            const auto quotient = [&](std::int64_t a, std::int64_t b) {
+                return Wide{op == Op::div ? a / b : floor_divide(a, b)};
+            };
+            const Wide corners[] = {quotient(r[0].low, r[1].low), quotient(r[0].low, r[1].high),
+                                    quotient(r[0].high, r[1].low), quotient(r[0].high, r[1].high)};
+            out = {*std::min_element(corners, corners + 4),
+                   *std::max_element(corners, corners + 4)};
+            return true;
+        }
+        case Op::rem:
+        case Op::floormod: {
+            if (r[1].low < 1) return false;
+            const Wide most = Wide{r[1].high} - 1;
+            const bool positive = r[0].low >= 0;
+            out = {positive || op == Op::floormod ? Wide{0} : std::max(-most, Wide{r[0].low}),
+                   positive ? std::min(most, Wide{r[0].high}) : most};
+            return true;
+        }
+        case Op::shift_right:
+            if (r[0].low < 0 || r[1].low < 0) return false;
+            out = {0, r[0].high};
+            return true;
+        case Op::bitwise_and:
+            if (r[0].low < 0 && r[1].low < 0) return false;
+            out = {0, r[0].low < 0   ? r[1].high
+                      : r[1].low < 0 ? r[0].high
+                                     : std::min(r[0].high, r[1].high)};
+            return true;
+        default:
+            return false;
+    }
+}
+
+/// Ops whose text in int, where all ranges are narrow, is the C++ operator itself.
+const char* plain_operator(Op op) {
+    switch (op) {
+        case Op::add:
+            return "+";
+        case Op::sub:
+            return "-";
+        case Op::mul:
+            return "*";
+        case Op::div:
+            return "/";
+        case Op::rem:
+            return "%";
+        case Op::bitwise_and:
+            return "&";
+        case Op::bitwise_or:
+            return "|";
+        case Op::bitwise_xor:
+            return "^";
+        case Op::eq:
+            return "==";
+        case Op::ne:
+            return "!=";
+        case Op::lt:
+            return "<";
+        case Op::le:
+            return "<=";
+        case Op::gt:
+            return ">";
+        case Op::ge:
+            return ">=";
+        default:
+            return nullptr;
+    }
+}
+
+/// Function of cuda/device/scalar.cuh for integers, where the operator is not enough.
+const char* integer_function(Op op) {
+    switch (op) {
+        case Op::add:
+            return "wrapping_add";
+        case Op::sub:
+            return "wrapping_sub";
+        case Op::mul:
+            return "wrapping_mul";
+        case Op::div:
+            return "divide";
+        case Op::floordiv:
+            return "floor_divide";
+        case Op::rem:
+            return "remainder";
+        case Op::floormod:
+            return "floor_modulo";
+        case Op::shift_left:
+            return "shift_left";
+        case Op::shift_right:
+            return "shift_right";
+        case Op::min:
+            return "min";
+        case Op::max:
+            return "max";
+        default:
+            return nullptr;
+    }
+}
+
+/// Names for f32 and f64, and the approximation for f32 ("" for none).
+struct FloatFunction {
+    const char* f32;
+    const char* f64;
+    const char* approx;
+};
+
+FloatFunction float_function(Op op) {
+    switch (op) {
+        case Op::abs:
+            return {"fabsf", "fabs", ""};
+        case Op::sign:
+            return {"scalar::sign", "scalar::sign", ""};
+        case Op::exp:
+            return {"expf", "exp", "scalar::exp_approx"};
+        case Op::exp2:
+            return {"exp2f", "exp2", "ptx::exp2_approx"};
+        case Op::expm1:
+            return {"expm1f", "expm1", ""};
+        case Op::log:
+            return {"logf", "log", "scalar::log_approx"};
+        case Op::log2:
+            return {"log2f", "log2", "ptx::log2_approx"};
+        case Op::log1p:
+            return {"log1pf", "log1p", ""};
+        case Op::tanh:
+            return {"tanhf", "tanh", "ptx::tanh_approx"};
+        case Op::logistic:
+            return {"scalar::logistic", "scalar::logistic", "scalar::logistic_approx"};
+        case Op::erf:
+            return {"erff", "erf", ""};
+        case Op::sin:
+            return {"sinf", "sin", "ptx::sin_approx"};
+        case Op::cos:
+            return {"cosf", "cos", "ptx::cos_approx"};
+        case Op::sqrt:
+            return {"sqrtf", "sqrt", ""};
+        case Op::rsqrt:
+            return {"rsqrtf", "rsqrt", "ptx::rsqrt_approx"};
+        case Op::floor:
+            return {"floorf", "floor", ""};
+        case Op::ceil:
+            return {"ceilf", "ceil", ""};
+        case Op::round:
+            return {"rintf", "rint", ""};
+        case Op::floordiv:
+            return {"scalar::floor_divide", "scalar::floor_divide", ""};
+        case Op::rem:
+            return {"fmodf", "fmod", ""};
+        case Op::floormod:
+            return {"scalar::floor_modulo", "scalar::floor_modulo", ""};
+        case Op::pow:
+            return {"powf", "pow", ""};
+        case Op::min:
+            return {"scalar::min", "scalar::min", ""};
+        case Op::max:
+            return {"scalar::max", "scalar::max", ""};
+        case Op::fma:
+            return {"fmaf", "fma", ""};
+        default:
+            return {nullptr, nullptr, ""};
+    }
+}
+
+std::string call(std::string_view function, std::span<const std::string> arguments) {
+    return fmt::format("{}({})", function, fmt::join(arguments, ", "));
+}
+
+std::string rounded(DType dtype, std::string text) {
+    if (dtype == DType::f16) return fmt::format("scalar::round_to(F16{{}}, {})", text);
+    if (dtype == DType::bf16) return fmt::format("scalar::round_to(Bf16{{}}, {})", text);
+    return text;
+}
+
+std::string float_expression(const ir::Instruction& instruction, DType dtype,
+                             std::span<const std::string> in) {
+    const Op op = instruction.op;
+    if (op == Op::neg) return fmt::format("-{}", in[0]);
+    if (op == Op::isnan) return fmt::format("{0} != {0}", in[0]);
+    if (op == Op::clamp)
+        return fmt::format("scalar::min(scalar::max({}, {}), {})", in[0], in[1], in[2]);
+    const bool arithmetic = op == Op::add || op == Op::sub || op == Op::mul || op == Op::div;
+    if (arithmetic) {
+        return rounded(dtype, fmt::format("{} {} {}", in[0], plain_operator(op), in[1]));
+    }
+    if (ir::info(op).op_class == ir::OpClass::comparison) {
+        return fmt::format("{} {} {}", in[0], plain_operator(op), in[1]);
+    }
+    const FloatFunction function = float_function(op);
+    if (function.f32 == nullptr) {
+        user_error(kOperation, "expected an op with CUDA text for {} but got {}", name(dtype),
+                   name(op));
+    }
+    const auto* math = std::get_if<ir::MathAttributes>(&instruction.attributes);
+    const bool approx = math != nullptr && math->approx && *function.approx != '\0';
+    if (dtype == DType::f64) return call(function.f64, in);
+    return rounded(dtype, call(approx ? function.approx : function.f32, in));
+}
+
+std::string cast_expression(DType from, DType to, const Range& range, const Range& result,
+                            const std::string& in) {
+    if (to == DType::boolean) return from == DType::boolean ? in : fmt::format("{} != 0", in);
+    if (is_float(to)) {
+        if (is_integer(from) && size_of(to) == 2 && !range.exact_in_f32()) {
+            user_error(kOperation, "expected integers below 2^24 in a cast to {} but got any {}",
+                       name(to), name(from));
+        }
+        const std::string wide = scalar_type(to);
+        return scalar_type(from) == wide
+                   ? rounded(to, in)
+                   : rounded(to, fmt::format("static_cast<{}>({})", wide, in));
+    }
+    if (is_float(from)) return fmt::format("scalar::to_integer<{}>({})", held_type(to, result), in);
+    return fmt::format("static_cast<{}>({})", held_type(to, result),
+                       range.inside(result.low, result.high)
+                           ? in
+                           : fmt::format("static_cast<{}>({})", scalar_type(to), in));
+}
+
+}  // namespace
+
+Range range_of(DType dtype) {
+    switch (dtype) {
+        case DType::boolean:
+            return {0, 1};
+        case DType::i8:
+            return {-128, 127};
+        case DType::u8:
+            return {0, 255};
+        case DType::i16:
+            return {-32768, 32767};
+        case DType::u16:
+            return {0, 65535};
+        case DType::i32:
+            return {std::numeric_limits<std::int32_t>::min(),
+                    std::numeric_limits<std::int32_t>::max()};
+        case DType::u32:
+            return {0, std::numeric_limits<std::uint32_t>::max()};
+        default:
+            return {};
+    }
+}
+
+Propagated propagate(const ir::Function& function, const ir::Instruction& instruction,
+                     std::span<const Range> operands) {
+    const DType dtype = function.type(instruction.result()).dtype;
+    const Range whole = range_of(dtype);
+    if (is_float(dtype) || dtype == DType::boolean) return {whole, false};
+    const bool from_float = !instruction.operands.empty() &&
+                            !function.is_ref(instruction.operands[0]) &&
+                            is_float(function.type(instruction.operands[0]).dtype);
+    if (instruction.op == Op::constant) {
+        const auto bits = instruction.get<ir::ConstantAttributes>().bits;
+        if (dtype == DType::u64) return {whole, false};
+        return {{static_cast<std::int64_t>(bits), static_cast<std::int64_t>(bits)}, false};
+    }
+    if (instruction.op == Op::extent) return {{0, std::int64_t{1} << 40}, false};
+    // u64 is held as its bits; nothing is claimed of it, as the ranges here are signed.
+    WideRange exact;
+    if (dtype == DType::u64 || from_float || !ir::is_elementwise(instruction.op) ||
+        instruction.op == Op::bitcast || !exact_range(instruction.op, operands, exact)) {
+        return {whole, instruction.op == Op::add || instruction.op == Op::sub ||
+                           instruction.op == Op::mul || instruction.op == Op::neg};
+    }
+    if (instruction.op == Op::cast && function.type(instruction.operands[0]).dtype == DType::u64) {
+        return {whole, false};
+    }
+    if (exact.low < whole.low || exact.high > whole.high) return {whole, true};
+    return {{static_cast<std::int64_t>(exact.low), static_cast<std::int64_t>(exact.high)}, false};
+}
+
+std::string scalar_type(DType dtype) {
+    switch (dtype) {
+        case DType::boolean:
+            return "bool";
+        case DType::i8:
+            return "signed char";
+        case DType::u8:
+            return "u8";
+        case DType::i16:
+            return "short";
+        case DType::u16:
+            return "u16";
+        case DType::i32:
+            return "int";
+        case DType::u32:
+            return "u32";
+        case DType::i64:
+            return "i64";
+        case DType::u64:
+            return "u64";
+        case DType::f16:
+        case DType::bf16:
+        case DType::f32:
+            return "float";
+        case DType::f64:
+            return "double";
+        default:
+            user_error(kOperation,
+                       "expected scalars of at least 16 bits where they are floats but got {}",
+                       name(dtype));
+    }
+}
+
+std::string scalar_literal(DType dtype, std::uint64_t bits) {
+    if (dtype == DType::boolean) return bits != 0 ? "true" : "false";
+    if (is_float(dtype)) {
+        const double value = std::bit_cast<double>(bits);
+        if (dtype == DType::f64) {
+            return std::isfinite(value) ? fmt::format("{}", fmt::format("{:#}", value))
+                                        : fmt::format("__longlong_as_double({:#x}ll)", bits);
+        }
+        const auto single = static_cast<float>(value);
+        if (std::isfinite(single)) return fmt::format("{:#}f", single);
+        return fmt::format("__int_as_float({:#x})", std::bit_cast<std::uint32_t>(single));
+    }
+    if (dtype == DType::u64) return fmt::format("{}ull", bits);
+    if (dtype == DType::u32) return fmt::format("{}u", bits);
+    const auto value = static_cast<std::int64_t>(bits);
+    if (value == std::numeric_limits<std::int64_t>::min()) return "(-9223372036854775807ll - 1)";
+    if (range_of(DType::i32).low < value && value <= range_of(DType::i32).high) {
+        return fmt::format("{}", value);
+    }
+    return fmt::format("{}ll", value);
+}
+
+std::string held_type(DType dtype, const Range& range) {
+    return is_integer(dtype) && dtype != DType::u64 && range.narrow() ? "int" : scalar_type(dtype);
+}
+
+std::string scalar_expression(const ir::Instruction& instruction, DType result_dtype,
+                              const Propagated& result, std::span<const ScalarOperand> operands) {
+    const Op op = instruction.op;
+    std::vector<std::string> in;
+    for (const ScalarOperand& operand : operands) in.push_back(operand.text);
+    if (op == Op::random_bits) return call("scalar::philox", in);
+    if (op == Op::cast) {
+        return cast_expression(operands[0].dtype, result_dtype, operands[0].range, result.range,
+                               in[0]);
+    }
+    if (op == Op::bitcast) {
+        const std::string from = scalar_type(operands[0].dtype), to = scalar_type(result_dtype);
+        if (size_of(result_dtype) < 4 && (is_float(result_dtype) || is_float(operands[0].dtype))) {
+            user_error(kOperation, "expected bitcasts of 32 or 64 bits but got one from {} to {}",
+                       name(operands[0].dtype), name(result_dtype));
+        }
+        return fmt::format("__builtin_bit_cast({}, static_cast<{}>({}))", to, from, in[0]);
+    }
+    if (op == Op::select) return fmt::format("{} ? {} : {}", in[0], in[1], in[2]);
+    const DType dtype = operands[0].dtype;
+    if (is_float(dtype)) return float_expression(instruction, dtype, in);
+    if (op == Op::bitwise_not) {
+        if (dtype == DType::boolean) return fmt::format("!{}", in[0]);
+        return fmt::format("static_cast<{0}>(~static_cast<{0}>({1}))", scalar_type(dtype), in[0]);
+    }
+    if (dtype == DType::boolean) {
+        const bool both = op == Op::min || op == Op::bitwise_and;
+        const bool either = op == Op::max || op == Op::bitwise_or;
+        if (op == Op::bitwise_xor) return fmt::format("{} != {}", in[0], in[1]);
+        const char* const text = both ? "&&" : either ? "||" : plain_operator(op);
+        return fmt::format("{} {} {}", in[0], text, in[1]);
+    }
+
+    // Integers: in int when everything fits, else in the dtype's own type.
+    const bool comparison = ir::info(op).op_class == ir::OpClass::comparison;
+    bool narrow = dtype != DType::u64 && (comparison || (!result.wraps && result.range.narrow()));
+    for (const ScalarOperand& operand : operands) narrow &= operand.range.narrow();
+    const std::string type = narrow ? "int" : scalar_type(dtype);
+    for (std::size_t i = 0; i < in.size(); ++i) {
+        if (held_type(operands[i].dtype, operands[i].range) != type) {
+            in[i] = fmt::format("static_cast<{}>({})", type, in[i]);
+        }
+    }
+    std::string text;
+    const char* const function = integer_function(op);
+    const bool divides = op == Op::div || op == Op::rem || op == Op::floordiv || op == Op::floormod;
+    const bool safe_divisor = divides && operands[1].range.low >= 1;
+    if (op == Op::neg) {
+        text = result.wraps ? fmt::format("scalar::wrapping_sub({}{{0}}, {})", type, in[0])
+                            : fmt::format("-{}", in[0]);
+    } else if (op == Op::abs || op == Op::sign) {
+        text = fmt::format("scalar::{}({})", name(op), in[0]);
+    } else if (op == Op::clamp) {
+        text = fmt::format("scalar::min(scalar::max({}, {}), {})", in[0], in[1], in[2]);
+    } else if (divides && safe_divisor && operands[0].range.low >= 0) {
+        // As unsigned numbers: cheaper, and rounding down is truncating.
+        const std::string wide = narrow ? "u32" : "u64";
+        text =
+            fmt::format("static_cast<{}>(static_cast<{}>({}) {} static_cast<{}>({}))", type, wide,
+                        in[0], op == Op::div || op == Op::floordiv ? "/" : "%", wide, in[1]);
+    } else if (divides && safe_divisor && (op == Op::div || op == Op::rem)) {
+        text = fmt::format("{} {} {}", in[0], plain_operator(op), in[1]);
+    } else if (op == Op::shift_right && operands[1].range.inside(0, 31) && narrow) {
+        text = fmt::format("{} >> {}", in[0], in[1]);
+    } else if (function != nullptr && (result.wraps || plain_operator(op) == nullptr || divides)) {
+        text = fmt::format("scalar::{}({}, {})", function, in[0], in[1]);
+    } else if (plain_operator(op) != nullptr) {
+        text = fmt::format("{} {} {}", in[0], plain_operator(op), in[1]);
+    } else {
+        user_error(kOperation, "expected an op with CUDA text for {} but got {}", name(dtype),
+                   name(op));
+    }
+    if (comparison) return text;
+    const std::string held = held_type(result_dtype, result.range);
+    return held == type ? text : fmt::format("static_cast<{}>({})", held, text);
+}
+
+}  // namespace tilewright::cuda
