@@ -3,6 +3,7 @@
 
 #include "tilewright/error.h"
 #include "tilewright/lang.h"
+#include "tilewright/mask.h"
 #include "tilewright/masks.h"
 #include "tilewright/mod.h"
 #include "tilewright/run.h"

@@ -21,7 +21,7 @@ struct Options {
 void run(const Options& options, Console& console) {
     static const std::map<std::string, std::vector<Row> (*)(const BenchOptions&)> kOperations = {
         {"attention", bench_attention}, {"compile", bench_compile}, {"decode", bench_decode},
-        {"matmul", bench_matmul},       {"norm", bench_norm},
+        {"mask", bench_mask},           {"matmul", bench_matmul},   {"norm", bench_norm},
     };
     if (options.device != "cpu")
         user_error("bench", "expected --device cpu but got {}", options.device);
@@ -53,7 +53,7 @@ void add_bench(CLI::App& app, Console& console) {
     BenchOptions& bench = options->bench;
     command->add_option("operation", options->operation, "what to time")
         ->required()
-        ->check(CLI::IsMember({"attention", "decode", "matmul", "norm", "compile"}));
+        ->check(CLI::IsMember({"attention", "decode", "mask", "matmul", "norm", "compile"}));
     command->add_option("--dtype", options->dtype)
         ->check(CLI::IsMember({"f32", "bf16", "f16", "f64"}));
     command->add_option("--device", options->device, "cpu");

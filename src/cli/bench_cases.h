@@ -25,6 +25,8 @@ struct BenchOptions {
 
 std::vector<Row> bench_attention(const BenchOptions& options);
 std::vector<Row> bench_decode(const BenchOptions& options);
+/// Building masks of 2^20 tokens: causal, documents, window, prefix, neighbourhoods.
+std::vector<Row> bench_mask(const BenchOptions& options);
 std::vector<Row> bench_matmul(const BenchOptions& options);
 /// RMSNorm, LayerNorm and softmax over 16384 rows of 4096, or seq-len rows of head-dim.
 std::vector<Row> bench_norm(const BenchOptions& options);

@@ -27,6 +27,7 @@ AddCommand add_bench;
 AddCommand add_cache;
 AddCommand add_doctor;
 AddCommand add_dump;
+AddCommand add_mask;
 AddCommand add_random;
 
 }  // namespace tilewright::cli

@@ -10,8 +10,8 @@
 namespace tilewright::mask {
 namespace {
 
+using ir::Interval;
 using ir::Key;
-using ir::Range;
 using ir::Truth;
 
 struct KeyHash {
@@ -134,13 +134,13 @@ class Analysis {
 
   private:
     void set(ir::Intervals::Evaluation& evaluation, const Task& task) const {
-        evaluation.set(0, Range::integers(task.b, task.b));
-        evaluation.set(1, Range::integers(task.h, task.h));
-        evaluation.set(2, Range::integers(task.row * kAtom,
-                                          std::min((task.row + task.size) * kAtom, q_len_) - 1));
+        evaluation.set(0, Interval::integers(task.b, task.b));
+        evaluation.set(1, Interval::integers(task.h, task.h));
+        evaluation.set(2, Interval::integers(task.row * kAtom,
+                                             std::min((task.row + task.size) * kAtom, q_len_) - 1));
     }
-    Range keys(std::int64_t column, std::int64_t end) const {
-        return Range::integers(column * kAtom, std::min(end * kAtom, kv_len_) - 1);
+    Interval keys(std::int64_t column, std::int64_t end) const {
+        return Interval::integers(column * kAtom, std::min(end * kAtom, kv_len_) - 1);
     }
     static void add(Fragment& out, std::int64_t first, std::int64_t count, std::int64_t groups) {
         const std::size_t row_start = out.row_end.empty() ? 0 : out.row_end.back();

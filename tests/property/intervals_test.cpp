@@ -28,7 +28,7 @@ std::vector<std::shared_ptr<const RangeTree>> trees(const std::vector<Tensor>& t
     return result;
 }
 
-bool contains(const Range& range, DType dtype, std::uint64_t bits) {
+bool contains(const Interval& range, DType dtype, std::uint64_t bits) {
     if (is_float(dtype)) {
         const auto value = std::bit_cast<double>(bits);
         if (std::isnan(value)) return range.nan;
@@ -62,12 +62,12 @@ void check(std::uint64_t seed, int& decided, int& matches) {
         const std::int64_t q = base + static_cast<std::int64_t>(random() % 12) * step,
                            kv = base + static_cast<std::int64_t>(random() % 12) * step;
         const std::int64_t b = static_cast<std::int64_t>(random() % 2);
-        evaluation.set(0, Range::integers(b, b));
-        evaluation.set(1, Range::integers(3, 3));
-        evaluation.set(2, Range::integers(q, q + rows - 1));
-        evaluation.set(3, Range::integers(kv, kv + columns - 1));
-        const Range coarse = evaluation.run(false);
-        const Range range = evaluation.run(true);
+        evaluation.set(0, Interval::integers(b, b));
+        evaluation.set(1, Interval::integers(3, 3));
+        evaluation.set(2, Interval::integers(q, q + rows - 1));
+        evaluation.set(3, Interval::integers(kv, kv + columns - 1));
+        const Interval coarse = evaluation.run(false);
+        const Interval range = evaluation.run(true);
         const Key key = evaluation.key();
         std::vector<std::uint64_t> values;
         for (std::int64_t i = q; i < q + rows; ++i) {

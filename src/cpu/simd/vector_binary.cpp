@@ -26,6 +26,27 @@ struct Xor { template <class D, class V> V operator()(D, V a, V b) const { retur
 struct Floordiv { template <class D, class V> V operator()(D, V a, V b) const { return hn::Floor(hn::Div(a, b)); } };
 // clang-format on
 
+// Of bool any non-zero byte is true, and 0 or 1 is the result.
+struct LogicalAnd {
+    template <class D, class V>
+    V operator()(D d, V a, V b) const {
+        return hn::Min(hn::Min(a, hn::Set(d, 1)), b);
+    }
+};
+struct LogicalOr {
+    template <class D, class V>
+    V operator()(D d, V a, V b) const {
+        return hn::Min(hn::Or(a, b), hn::Set(d, 1));
+    }
+};
+struct LogicalXor {
+    template <class D, class V>
+    V operator()(D d, V a, V b) const {
+        const auto one = hn::Set(d, 1);
+        return hn::Xor(hn::Min(a, one), hn::Min(b, one));
+    }
+};
+
 struct Mul {
     template <class D, class V>
     V operator()(D d, V a, V b) const {
@@ -166,6 +187,12 @@ StripFunction comparison_kernel(DType dtype) {
     }
 }
 
+template <class Bits, class Logical>
+StripFunction logical_kernel(DType dtype) {
+    if (dtype == DType::boolean) return map_kernel<std::uint8_t, 2, Logical>;
+    return integer_kernel<Bits>(dtype);
+}
+
 }  // namespace
 
 StripFunction binary(ir::Op op, DType dtype) {
@@ -193,11 +220,11 @@ StripFunction binary(ir::Op op, DType dtype) {
         case max:
             return any_kernel<Max>(dtype);
         case bitwise_and:
-            return integer_kernel<And>(dtype);
+            return logical_kernel<And, LogicalAnd>(dtype);
         case bitwise_or:
-            return integer_kernel<Or>(dtype);
+            return logical_kernel<Or, LogicalOr>(dtype);
         case bitwise_xor:
-            return integer_kernel<Xor>(dtype);
+            return logical_kernel<Xor, LogicalXor>(dtype);
         case shift_left:
             return large_integer_kernel<ShiftLeft>(dtype);
         case shift_right:

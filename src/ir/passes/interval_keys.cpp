@@ -66,9 +66,9 @@ bool product(const Form& a, std::int64_t factor, Form& result) {
 // The forms below are exact values; where an operation wrapped, its range is the whole type and
 // the form is left to the key.
 bool Intervals::Evaluation::affine_form(const Step& step, const std::uint32_t* operands,
-                                        const Range& range, Form& form) const {
+                                        const Interval& range, Form& form) const {
     const Form& a = forms_[operands[0]];
-    const Range& x = values_[operands[0]];
+    const Interval& x = values_[operands[0]];
     if (!a.affine || range.any || x.any) return false;
     const auto exact = [&](__int128 low, __int128 high) {
         return low >= lowest(step.out) && high <= highest(step.out);
@@ -85,7 +85,7 @@ bool Intervals::Evaluation::affine_form(const Step& step, const std::uint32_t* o
     }
     if (step.num_operands < 2) return false;
     const Form& b = forms_[operands[1]];
-    const Range& y = values_[operands[1]];
+    const Interval& y = values_[operands[1]];
     if (!b.affine || y.any) return false;
     switch (step.op) {
         case Op::add:
@@ -130,14 +130,14 @@ bool Intervals::Evaluation::affine_form(const Step& step, const std::uint32_t* o
 }
 
 bool Intervals::Evaluation::simple_form(const Step& step, const std::uint32_t* operands,
-                                        const Range& range, Form& form) const {
+                                        const Interval& range, Form& form) const {
     const bool integer = !is_float(step.out);
     if (integer && range.is_point()) {
         form.affine = true;
         form.base = range.low;
         return true;
     }
-    const auto value = [&](int i) -> const Range& { return values_[operands[i]]; };
+    const auto value = [&](int i) -> const Interval& { return values_[operands[i]]; };
     const auto pass = [&](int i) {
         form = forms_[operands[i]];
         return true;
@@ -173,8 +173,8 @@ bool Intervals::Evaluation::simple_form(const Step& step, const std::uint32_t* o
 }
 
 bool Intervals::Evaluation::comparison_form(const Step& step, const std::uint32_t* operands,
-                                            Range& range, Form& form) const {
-    if (info(step.op).op_class != OpClass::comparison || is_float(step.in)) return false;
+                                            Interval& range, Form& form) const {
+    if (step.op_class != OpClass::comparison || is_float(step.in)) return false;
     const Form &a = forms_[operands[0]], &b = forms_[operands[1]];
     Form difference;
     if (a.affine && b.affine) {
@@ -192,8 +192,8 @@ bool Intervals::Evaluation::comparison_form(const Step& step, const std::uint32_
         constexpr __int128 kLimit = std::numeric_limits<std::int64_t>::max();
         return static_cast<std::int64_t>(std::clamp(v, -kLimit, kLimit));
     };
-    range = compare_range(step.op, DType::i64, Range::integers(clipped(low), clipped(high)),
-                          Range::integers(0, 0));
+    range = compare_range(step.op, DType::i64, Interval::integers(clipped(low), clipped(high)),
+                          Interval::integers(0, 0));
     if (range.is_point()) {
         form.affine = true;
         form.base = range.low;
@@ -211,7 +211,7 @@ bool Intervals::Evaluation::comparison_form(const Step& step, const std::uint32_
 
 Intervals::Evaluation::Form Intervals::Evaluation::form(const Step& step,
                                                         const std::uint32_t* operands,
-                                                        Range& range) {
+                                                        Interval& range) {
     Form form;
     if (step.opaque) {
         form.key = {++fresh_, ~std::uint64_t{1}};

@@ -71,6 +71,12 @@ class IntervalsCompiler {
             step.depends |= depends(operand);
             out_.operands_.push_back(operand);
         }
+        step.op_class = info(step.op).op_class;
+        step.all = Interval::all(step.out);
+        const auto fits = [](DType dtype) { return !is_float(dtype) && dtype != DType::u64; };
+        step.plain = !step.opaque && !operands.empty() && fits(step.in) && fits(step.out);
+        if (out_.num_scalars_ > 0 && (step.depends >> (out_.num_scalars_ - 1) & 1) != 0)
+            out_.last_steps_.push_back(static_cast<std::uint32_t>(out_.steps_.size()));
         out_.steps_.push_back(step);
         return static_cast<std::uint32_t>(out_.num_scalars_) +
                static_cast<std::uint32_t>(out_.steps_.size()) - 1;
@@ -233,12 +239,12 @@ Intervals::Evaluation::Evaluation(const Intervals& intervals)
       values_(static_cast<std::size_t>(intervals.num_scalars_) + intervals.steps_.size()),
       forms_(values_.size()) {
     for (int i = 0; i < intervals.num_scalars_; ++i)
-        set(i, Range::all(intervals.scalar_dtypes_[static_cast<std::size_t>(i)]));
+        set(i, Interval::all(intervals.scalar_dtypes_[static_cast<std::size_t>(i)]));
     changed_ = ~0u;
     evaluate_steps(false);
 }
 
-void Intervals::Evaluation::set(int index, Range range) {
+void Intervals::Evaluation::set(int index, Interval range) {
     const auto i = static_cast<std::size_t>(index);
     values_[i] = range;
     changed_ |= 1u << index;
@@ -260,34 +266,122 @@ void Intervals::Evaluation::set(int index, Range range) {
     }
 }
 
-const Range& Intervals::Evaluation::run(bool with_key) {
+const Interval& Intervals::Evaluation::run(bool with_key) {
     if (with_key != forms_valid_) changed_ = ~0u;
     if (changed_ != 0) evaluate_steps(with_key);
     return values_[intervals_.result_];
 }
 
 Truth Intervals::Evaluation::truth(bool with_key) {
-    const Range& range = run(with_key);
+    const Interval& range = run(with_key);
     return range.low == 1 ? Truth::always : range.high == 0 ? Truth::never : Truth::unknown;
 }
 
+void Intervals::Evaluation::evaluate_step(std::size_t index, bool with_key) {
+    const Step& step = intervals_.steps_[index];
+    const std::uint32_t* operands = intervals_.operands_.data() + step.first_operand;
+    const std::size_t value = static_cast<std::size_t>(intervals_.num_scalars_) + index;
+    Interval& range = values_[value];
+    if (!step.plain || !plain_range(step, operands, range)) range = evaluate(step, operands);
+    if (with_key) forms_[value] = form(step, operands, range);
+}
+
 void Intervals::Evaluation::evaluate_steps(bool with_key) {
-    const std::uint32_t* operands = intervals_.operands_.data();
-    const auto first = static_cast<std::size_t>(intervals_.num_scalars_);
-    for (std::size_t i = 0; i < intervals_.steps_.size(); ++i) {
-        const Step& step = intervals_.steps_[i];
-        if ((step.depends & changed_) == 0 && changed_ != ~0u) continue;
-        Range range = evaluate(step, operands + step.first_operand);
-        if (with_key) forms_[first + i] = form(step, operands + step.first_operand, range);
-        values_[first + i] = range;
+    const std::uint32_t last =
+        intervals_.num_scalars_ > 0 ? 1u << (intervals_.num_scalars_ - 1) : 0;
+    if (changed_ == last) {
+        for (const std::uint32_t i : intervals_.last_steps_) evaluate_step(i, with_key);
+    } else {
+        for (std::size_t i = 0; i < intervals_.steps_.size(); ++i) {
+            if ((intervals_.steps_[i].depends & changed_) != 0 || changed_ == ~0u)
+                evaluate_step(i, with_key);
+        }
     }
     changed_ = 0;
     forms_valid_ = with_key;
 }
 
-Range Intervals::Evaluation::evaluate(const Step& step, const std::uint32_t* operands) const {
-    if (step.opaque) return Range::all(step.out);
-    const auto value = [&](int i) -> const Range& { return values_[operands[i]]; };
+// The common cases of evaluate() in 64-bit arithmetic: most of the time of a mask goes here.
+bool Intervals::Evaluation::plain_range(const Step& step, const std::uint32_t* operands,
+                                        Interval& range) const {
+    const Interval& a = values_[operands[0]];
+    const Interval& b = values_[operands[step.num_operands > 1 ? 1 : 0]];
+    const auto set = [&](std::int64_t from, std::int64_t to) {
+        range = Interval::integers(from, to);
+        return true;
+    };
+    const auto fit = [&](bool wraps, std::int64_t from, std::int64_t to) {
+        if (!wraps && from >= step.all.low && to <= step.all.high) return set(from, to);
+        range = step.all;
+        return true;
+    };
+    std::int64_t low = 0, high = 0;
+    switch (step.op) {
+        case Op::add: {
+            const bool low_wraps = __builtin_add_overflow(a.low, b.low, &low);
+            const bool high_wraps = __builtin_add_overflow(a.high, b.high, &high);
+            return fit(low_wraps || high_wraps, low, high);
+        }
+        case Op::sub: {
+            const bool low_wraps = __builtin_sub_overflow(a.low, b.high, &low);
+            const bool high_wraps = __builtin_sub_overflow(a.high, b.low, &high);
+            return fit(low_wraps || high_wraps, low, high);
+        }
+        case Op::abs:
+            if (a.low >= 0) return set(a.low, a.high);
+            if (a.low == step.all.low) return false;
+            return set(a.high < 0 ? -a.high : 0, std::max(-a.low, a.high));
+        case Op::min:
+            return set(std::min(a.low, b.low), std::min(a.high, b.high));
+        case Op::max:
+            return set(std::max(a.low, b.low), std::max(a.high, b.high));
+        case Op::clamp: {
+            const Interval& c = values_[operands[2]];
+            return set(std::min(std::max(a.low, b.low), c.low),
+                       std::min(std::max(a.high, b.high), c.high));
+        }
+        case Op::div:
+        case Op::floordiv:
+            if (b.low != b.high || b.low <= 0 || a.low < 0) return false;
+            return set(a.low / b.low, a.high / b.low);
+        case Op::rem:
+        case Op::floormod: {
+            if (b.low != b.high || b.low <= 0 || a.low < 0) return false;
+            const std::int64_t first = a.low / b.low * b.low;
+            if (a.high - first >= b.low) return set(0, std::min(a.high, b.low - 1));
+            return set(a.low - first, a.high - first);
+        }
+        case Op::bitwise_and:
+            if (step.in != DType::boolean) return false;
+            return set(a.low & b.low, a.high & b.high);
+        case Op::bitwise_or:
+            if (step.in != DType::boolean) return false;
+            return set(a.low | b.low, a.high | b.high);
+        case Op::bitwise_not:
+            return step.in == DType::boolean && set(1 - a.high, 1 - a.low);
+        case Op::lt:
+            return set(a.high < b.low, a.low < b.high);
+        case Op::le:
+            return set(a.high <= b.low, a.low <= b.high);
+        case Op::gt:
+            return set(a.low > b.high, a.high > b.low);
+        case Op::ge:
+            return set(a.low >= b.high, a.high >= b.low);
+        case Op::eq:
+            return set(a.low == a.high && b.low == b.high && a.low == b.low,
+                       a.low <= b.high && b.low <= a.high);
+        case Op::cast:
+            if (a.low < step.all.low || a.high > step.all.high || step.out == DType::boolean)
+                return false;
+            return set(a.low, a.high);
+        default:
+            return false;
+    }
+}
+
+Interval Intervals::Evaluation::evaluate(const Step& step, const std::uint32_t* operands) const {
+    if (step.opaque) return step.all;
+    const auto value = [&](int i) -> const Interval& { return values_[operands[i]]; };
     switch (step.op) {
         case Op::constant:
             return constant_range(step.out, step.bits);
@@ -304,11 +398,11 @@ Range Intervals::Evaluation::evaluate(const Step& step, const std::uint32_t* ope
             return cast_range(step.in, step.out, value(0));
         case Op::bitcast:
         case Op::random_bits:
-            return Range::all(step.out);
+            return step.all;
         default:
             break;
     }
-    switch (info(step.op).op_class) {
+    switch (step.op_class) {
         case OpClass::comparison:
             return compare_range(step.op, step.in, value(0), value(1));
         case OpClass::unary:
@@ -318,28 +412,28 @@ Range Intervals::Evaluation::evaluate(const Step& step, const std::uint32_t* ope
     }
 }
 
-Range Intervals::Evaluation::load(const Step& step, const std::uint32_t* operands) const {
+Interval Intervals::Evaluation::load(const Step& step, const std::uint32_t* operands) const {
     const RangeTree& array = *intervals_.arrays_[static_cast<std::size_t>(step.array)];
     std::array<std::int64_t, kMaxRefRank> low{}, high{};
     bool all_inside = true, some_inside = true;
     const auto rank = static_cast<std::size_t>(step.num_indices);
     for (std::size_t d = 0; d < rank; ++d) {
-        const Range& index = values_[operands[d]];
+        const Interval& index = values_[operands[d]];
         const std::int64_t last = array.extents()[d] - 1;
         low[d] = std::max<std::int64_t>(index.low, 0);
         high[d] = std::min(index.high, last);
         all_inside &= !index.any && index.low >= 0 && index.high <= last;
         some_inside &= low[d] <= high[d];
     }
-    Range outside = Range::integers(0, 0);
+    Interval outside = Interval::integers(0, 0);
     if (step.has_mask) {
-        const Range& mask = values_[operands[rank]];
+        const Interval& mask = values_[operands[rank]];
         all_inside &= mask.low == 1;
         some_inside &= mask.high == 1;
     }
     if (step.has_other) outside = values_[operands[rank + (step.has_mask ? 1 : 0)]];
     if (!some_inside) return outside;
-    const Range inside = array.query({low.data(), rank}, {high.data(), rank});
+    const Interval inside = array.query({low.data(), rank}, {high.data(), rank});
     return all_inside ? inside : joined(step.out, inside, outside);
 }
 

@@ -15,20 +15,35 @@ namespace tilewright::ir {
 /// What a condition gives over a box.
 enum class Truth : std::uint8_t { never, always, unknown };
 
-/// Values that a scalar may take: a superset, never less.
-struct Range {
-    std::int64_t low = 0, high = 0;  ///< integers; bool as 0 and 1
-    /// u64 only: any value at all, also above 2^63 - 1.
-    bool any = false;
-    double float_low = 0, float_high = 0;  ///< floats, infinities included
-    bool nan = false;                      ///< floats: NaN, too
+/// Values that a scalar may take: a superset, never less. Which of the ends count says its dtype.
+struct Interval {
+    union {
+        std::int64_t low = 0;  ///< integers; bool as 0 and 1
+        double float_low;      ///< floats, infinities included
+    };
+    union {
+        std::int64_t high = 0;
+        double float_high;
+    };
+    bool any = false;  ///< u64 only: any value at all, also above 2^63 - 1
+    bool nan = false;  ///< floats: NaN, too
 
-    static Range integers(std::int64_t low, std::int64_t high) { return {low, high}; }
-    static Range floats(double low, double high, bool nan = false) {
-        return {0, 0, false, low, high, nan};
+    static Interval integers(std::int64_t low, std::int64_t high) {
+        Interval range;
+        range.low = low;
+        range.high = high;
+        return range;
+    }
+    static Interval floats(double low, double high, bool nan = false) {
+        Interval range;
+        range.float_low = low;
+        range.float_high = high;
+        range.nan = nan;
+        return range;
     }
     /// Every value of the type.
-    static Range all(DType dtype);
+    static Interval all(DType dtype);
+    /// Of integers.
     bool is_point() const { return low == high && !any; }
 };
 
@@ -41,18 +56,18 @@ class RangeTree {
     DType dtype() const { return dtype_; }
     const std::vector<std::int64_t>& extents() const { return extents_; }
     /// Superset of the elements at indices low[d] <= i[d] <= high[d], which lie inside.
-    Range query(std::span<const std::int64_t> low, std::span<const std::int64_t> high) const;
+    Interval query(std::span<const std::int64_t> low, std::span<const std::int64_t> high) const;
 
   private:
     void reduce_blocks();
-    Range flat(std::int64_t first, std::int64_t last) const;
+    Interval flat(std::int64_t first, std::int64_t last) const;
 
     DType dtype_;
     std::vector<std::int64_t> extents_;
     std::shared_ptr<const void> owner_;  ///< a dense copy, where the array is strided
     const std::byte* data_ = nullptr;
     std::int64_t size_ = 1;
-    std::vector<std::vector<Range>> levels_;  ///< level l: blocks of 64 * 2^l elements
+    std::vector<std::vector<Interval>> levels_;  ///< level l: blocks of 64 * 2^l elements
 };
 
 /// The shape that a value takes inside of a box: boxes of equal extents whose values have equal
@@ -93,7 +108,9 @@ class Intervals {
 
     struct Step {
         Op op = Op::constant;
+        OpClass op_class = OpClass::source;
         bool opaque = false;
+        bool plain = false;  ///< of integers that fit i64, or bools
         DType in = DType::boolean, out = DType::boolean;
         bool approx = false;
         std::uint32_t depends = 0;  ///< bit per scalar parameter
@@ -102,10 +119,12 @@ class Intervals {
         bool has_mask = false, has_other = false;
         std::uint32_t first_operand = 0, num_operands = 0;
         std::uint64_t bits = 0;  ///< of a constant
+        Interval all;            ///< every value of `out`
     };
 
     std::vector<Step> steps_;  ///< step i gives value num_scalars_ + i
     std::vector<std::uint32_t> operands_;
+    std::vector<std::uint32_t> last_steps_;  ///< steps that depend on the last scalar
     std::vector<DType> scalar_dtypes_;
     std::vector<std::shared_ptr<const RangeTree>> arrays_;
     int num_scalars_ = 0;
@@ -120,9 +139,9 @@ class Intervals::Evaluation {
     explicit Evaluation(const Intervals& intervals);
 
     /// Sets the range of a scalar parameter; what depends on it is evaluated again by the next run.
-    void set(int index, Range range);
+    void set(int index, Interval range);
     /// The result over the box. `with_key` also finds key(), for about twice the time.
-    const Range& run(bool with_key = false);
+    const Interval& run(bool with_key = false);
     /// The result as a condition; its dtype is bool.
     Truth truth(bool with_key = false);
     /// Key of the last run, which had `with_key`; all scalars but the last two were points.
@@ -139,20 +158,22 @@ class Intervals::Evaluation {
     };
 
     void evaluate_steps(bool with_key);
-    Range evaluate(const Step& step, const std::uint32_t* operands) const;
-    Range load(const Step& step, const std::uint32_t* operands) const;
-    Form form(const Step& step, const std::uint32_t* operands, Range& range);
+    void evaluate_step(std::size_t index, bool with_key);
+    bool plain_range(const Step& step, const std::uint32_t* operands, Interval& range) const;
+    Interval evaluate(const Step& step, const std::uint32_t* operands) const;
+    Interval load(const Step& step, const std::uint32_t* operands) const;
+    Form form(const Step& step, const std::uint32_t* operands, Interval& range);
     /// The form where it is affine or one of the operands', else nothing.
-    bool simple_form(const Step& step, const std::uint32_t* operands, const Range& range,
+    bool simple_form(const Step& step, const std::uint32_t* operands, const Interval& range,
                      Form& form) const;
-    bool affine_form(const Step& step, const std::uint32_t* operands, const Range& range,
+    bool affine_form(const Step& step, const std::uint32_t* operands, const Interval& range,
                      Form& form) const;
     /// Decides a comparison by the difference of its operands, or gives it a key by that.
-    bool comparison_form(const Step& step, const std::uint32_t* operands, Range& range,
+    bool comparison_form(const Step& step, const std::uint32_t* operands, Interval& range,
                          Form& form) const;
 
     const Intervals& intervals_;
-    std::vector<Range> values_;
+    std::vector<Interval> values_;
     std::vector<Form> forms_;
     std::array<std::int64_t, 2> reach_{};  ///< greatest offsets from the last two scalars' low ends
     std::uint32_t changed_ = 0;

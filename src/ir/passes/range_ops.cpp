@@ -19,8 +19,8 @@ int width(DType dtype) {
     return 8 * size_of(dtype);
 }
 
-Range boolean_range(bool may_be_false, bool may_be_true) {
-    return Range::integers(may_be_false ? 0 : 1, may_be_true ? 1 : 0);
+Interval boolean_range(bool may_be_false, bool may_be_true) {
+    return Interval::integers(may_be_false ? 0 : 1, may_be_true ? 1 : 0);
 }
 
 // ---- Integers.
@@ -32,7 +32,7 @@ std::int64_t floor_quotient(std::int64_t a, std::int64_t b) {
 
 /// Quotients by a divisor range that holds no 0 and whose corners do not overflow: monotone in each
 /// operand, so the extremes are at the corners.
-void extend_quotients(Op op, const Range& a, std::int64_t low, std::int64_t high, Wide& least,
+void extend_quotients(Op op, const Interval& a, std::int64_t low, std::int64_t high, Wide& least,
                       Wide& greatest) {
     for (const std::int64_t divisor : {low, high}) {
         for (const std::int64_t dividend : {a.low, a.high}) {
@@ -44,10 +44,10 @@ void extend_quotients(Op op, const Range& a, std::int64_t low, std::int64_t high
     }
 }
 
-Range quotient_range(Op op, DType dtype, const Range& a, const Range& b) {
+Interval quotient_range(Op op, DType dtype, const Interval& a, const Interval& b) {
     // The lowest value by -1 wraps to itself.
     if (is_signed(dtype) && a.low == lowest(dtype) && b.low <= -1 && b.high >= -1)
-        return Range::all(dtype);
+        return Interval::all(dtype);
     Wide least = std::numeric_limits<std::int64_t>::max();
     Wide greatest = std::numeric_limits<std::int64_t>::min();
     if (b.low < 0)
@@ -55,7 +55,7 @@ Range quotient_range(Op op, DType dtype, const Range& a, const Range& b) {
     if (b.high > 0)
         extend_quotients(op, a, std::max<std::int64_t>(b.low, 1), b.high, least, greatest);
     if (b.low <= 0 && b.high >= 0) {  // by zero: all ones
-        if (dtype == DType::u64) return Range::all(dtype);
+        if (dtype == DType::u64) return Interval::all(dtype);
         const Wide ones = is_signed(dtype) ? -1 : Wide{highest(dtype)};
         least = std::min(least, ones);
         greatest = std::max(greatest, ones);
@@ -64,31 +64,31 @@ Range quotient_range(Op op, DType dtype, const Range& a, const Range& b) {
 }
 
 /// Remainders by divisors [low, high], all of one sign.
-Range remainders(Op op, const Range& a, std::int64_t low, std::int64_t high) {
+Interval remainders(Op op, const Interval& a, std::int64_t low, std::int64_t high) {
     if (low == high && low != std::numeric_limits<std::int64_t>::min() && low != -1) {
         const bool truncated = op == Op::rem;
         const std::int64_t first = truncated ? a.low / low : floor_quotient(a.low, low);
         const std::int64_t last = truncated ? a.high / low : floor_quotient(a.high, low);
         if (first == last) {
             const Wide multiple = Wide{first} * low;
-            return Range::integers(static_cast<std::int64_t>(a.low - multiple),
-                                   static_cast<std::int64_t>(a.high - multiple));
+            return Interval::integers(static_cast<std::int64_t>(a.low - multiple),
+                                      static_cast<std::int64_t>(a.high - multiple));
         }
     }
     // Magnitude of the remainder is below that of the divisor.
     const std::int64_t bound = low < 0 ? -(low + 1) : high - 1;
     if (op == Op::rem) {
         const std::int64_t below = a.low < 0 ? std::max(a.low, -bound) : 0;
-        return Range::integers(below, a.high > 0 ? std::min(a.high, bound) : 0);
+        return Interval::integers(below, a.high > 0 ? std::min(a.high, bound) : 0);
     }
-    if (low > 0) return Range::integers(0, a.low >= 0 ? std::min(a.high, bound) : bound);
-    return Range::integers(a.high <= 0 ? std::max(a.low, -bound) : -bound, 0);
+    if (low > 0) return Interval::integers(0, a.low >= 0 ? std::min(a.high, bound) : bound);
+    return Interval::integers(a.high <= 0 ? std::max(a.low, -bound) : -bound, 0);
 }
 
-Range remainder_range(Op op, DType dtype, const Range& a, const Range& b) {
-    Range result = a;
+Interval remainder_range(Op op, DType dtype, const Interval& a, const Interval& b) {
+    Interval result = a;
     bool first = true;
-    const auto add = [&](const Range& part) {
+    const auto add = [&](const Interval& part) {
         result = first ? part : joined(dtype, result, part);
         first = false;
     };
@@ -102,7 +102,7 @@ Range remainder_range(Op op, DType dtype, const Range& a, const Range& b) {
 struct KnownBits {
     std::uint64_t known, value;
 
-    explicit KnownBits(const Range& a)
+    explicit KnownBits(const Interval& a)
         : known(~std::uint64_t{0}), value(static_cast<std::uint64_t>(a.low)) {
         const auto differ = static_cast<std::uint64_t>(a.low ^ a.high);
         if (differ != 0)
@@ -111,7 +111,7 @@ struct KnownBits {
     }
 };
 
-Range bits_range(Op op, DType dtype, const Range& a, const Range& b) {
+Interval bits_range(Op op, DType dtype, const Interval& a, const Interval& b) {
     const KnownBits x(a), y(b);
     std::uint64_t known = x.known & y.known, ones = 0;
     switch (op) {
@@ -127,9 +127,9 @@ Range bits_range(Op op, DType dtype, const Range& a, const Range& b) {
             ones = (x.value ^ y.value) & known;
             break;
     }
-    if ((known >> 63) == 0) return Range::all(dtype);  // the sign is open
-    Range result =
-        Range::integers(static_cast<std::int64_t>(ones), static_cast<std::int64_t>(ones | ~known));
+    if ((known >> 63) == 0) return Interval::all(dtype);  // the sign is open
+    Interval result = Interval::integers(static_cast<std::int64_t>(ones),
+                                         static_cast<std::int64_t>(ones | ~known));
     if (op == Op::bitwise_and) {  // of non-negative values: no greater than either
         if (a.low >= 0) result.high = std::min(result.high, a.high);
         if (b.low >= 0) result.high = std::min(result.high, b.high);
@@ -139,8 +139,8 @@ Range bits_range(Op op, DType dtype, const Range& a, const Range& b) {
     return result;
 }
 
-Range shift_range(Op op, DType dtype, const Range& a, const Range& by) {
-    if (by.low < 0 || by.high >= width(dtype)) return Range::all(dtype);
+Interval shift_range(Op op, DType dtype, const Interval& a, const Interval& by) {
+    if (by.low < 0 || by.high >= width(dtype)) return Interval::all(dtype);
     Wide least = std::numeric_limits<Wide>::max(), greatest = std::numeric_limits<Wide>::min();
     for (const std::int64_t count : {by.low, by.high}) {
         for (const std::int64_t value : {a.low, a.high}) {
@@ -153,10 +153,11 @@ Range shift_range(Op op, DType dtype, const Range& a, const Range& by) {
     return fitted(dtype, least, greatest);
 }
 
-Range integer_range(Op op, DType dtype, const Range& a, const Range& b) {
+Interval integer_range(Op op, DType dtype, const Interval& a, const Interval& b) {
     if (a.any || b.any) {
-        if (op == Op::min && !(a.any && b.any)) return Range::integers(0, a.any ? b.high : a.high);
-        return Range::all(dtype);
+        if (op == Op::min && !(a.any && b.any))
+            return Interval::integers(0, a.any ? b.high : a.high);
+        return Interval::all(dtype);
     }
     switch (op) {
         case Op::add:
@@ -176,9 +177,9 @@ Range integer_range(Op op, DType dtype, const Range& a, const Range& b) {
         case Op::floormod:
             return remainder_range(op, dtype, a, b);
         case Op::min:
-            return Range::integers(std::min(a.low, b.low), std::min(a.high, b.high));
+            return Interval::integers(std::min(a.low, b.low), std::min(a.high, b.high));
         case Op::max:
-            return Range::integers(std::max(a.low, b.low), std::max(a.high, b.high));
+            return Interval::integers(std::max(a.low, b.low), std::max(a.high, b.high));
         case Op::bitwise_and:
         case Op::bitwise_or:
         case Op::bitwise_xor:
@@ -187,12 +188,12 @@ Range integer_range(Op op, DType dtype, const Range& a, const Range& b) {
         case Op::shift_right:
             return shift_range(op, dtype, a, b);
         default:
-            return Range::all(dtype);
+            return Interval::all(dtype);
     }
 }
 
-Range integer_unary(Op op, DType dtype, const Range& a) {
-    if (a.any) return op == Op::sign ? Range::integers(0, 1) : Range::all(dtype);
+Interval integer_unary(Op op, DType dtype, const Interval& a) {
+    if (a.any) return op == Op::sign ? Interval::integers(0, 1) : Interval::all(dtype);
     const auto sign = [](std::int64_t v) { return std::int64_t{v > 0} - std::int64_t{v < 0}; };
     switch (op) {
         case Op::neg:
@@ -203,14 +204,14 @@ Range integer_unary(Op op, DType dtype, const Range& a) {
             return fitted(dtype, a.high < 0 ? -Wide{a.high} : 0, greatest);
         }
         case Op::sign:
-            return Range::integers(sign(a.low), sign(a.high));
+            return Interval::integers(sign(a.low), sign(a.high));
         case Op::bitwise_not:
             if (dtype == DType::boolean || (!is_signed(dtype) && dtype != DType::u64))
-                return Range::integers(highest(dtype) - a.high, highest(dtype) - a.low);
-            if (is_signed(dtype)) return Range::integers(~a.high, ~a.low);
-            return Range::all(dtype);
+                return Interval::integers(highest(dtype) - a.high, highest(dtype) - a.low);
+            if (is_signed(dtype)) return Interval::integers(~a.high, ~a.low);
+            return Interval::all(dtype);
         default:
-            return Range::all(dtype);
+            return Interval::all(dtype);
     }
 }
 
@@ -232,11 +233,11 @@ double epsilon(DType dtype) {
 }
 
 /// Outwards by a relative and an absolute error.
-Range widened(const Range& a, double relative, double absolute) {
+Interval widened(const Interval& a, double relative, double absolute) {
     const auto moved = [&](double end, double sign) {
         return std::isinf(end) ? end : end + sign * (std::fabs(end) * relative + absolute);
     };
-    return Range::floats(moved(a.float_low, -1), moved(a.float_high, 1), a.nan);
+    return Interval::floats(moved(a.float_low, -1), moved(a.float_high, 1), a.nan);
 }
 
 double apply(Op op, DType dtype, std::initializer_list<double> operands) {
@@ -247,17 +248,17 @@ double apply(Op op, DType dtype, std::initializer_list<double> operands) {
 }
 
 /// The hull of candidates; a NaN among them means that anything may come.
-Range hull(DType dtype, std::initializer_list<double> candidates, bool nan) {
-    Range result = Range::floats(kInfinity, -kInfinity, nan);
+Interval hull(DType dtype, std::initializer_list<double> candidates, bool nan) {
+    Interval result = Interval::floats(kInfinity, -kInfinity, nan);
     for (const double candidate : candidates) {
-        if (std::isnan(candidate)) return Range::all(dtype);
+        if (std::isnan(candidate)) return Interval::all(dtype);
         result.float_low = std::min(result.float_low, candidate);
         result.float_high = std::max(result.float_high, candidate);
     }
     return result;
 }
 
-Range float_unary(Op op, DType dtype, bool approx, const Range& a) {
+Interval float_unary(Op op, DType dtype, bool approx, const Interval& a) {
     const double low = a.float_low, high = a.float_high;
     // How far a machine's value may lie from the exact one; generous against docs/numerics.md.
     const double error = approx ? 0x1p-8 + 8 * epsilon(dtype) : 32 * epsilon(dtype);
@@ -267,10 +268,10 @@ Range float_unary(Op op, DType dtype, bool approx, const Range& a) {
     };
     switch (op) {
         case Op::neg:
-            return Range::floats(-high, -low, a.nan);
+            return Interval::floats(-high, -low, a.nan);
         case Op::abs:
             if (low >= 0) return a;
-            return Range::floats(high < 0 ? -high : 0, std::max(-low, high), a.nan);
+            return Interval::floats(high < 0 ? -high : 0, std::max(-low, high), a.nan);
         case Op::sign:
         case Op::floor:
         case Op::ceil:
@@ -286,20 +287,20 @@ Range float_unary(Op op, DType dtype, bool approx, const Range& a) {
         case Op::log:
         case Op::log2:
         case Op::sqrt:
-            return low < 0 ? Range::all(dtype) : monotone();
+            return low < 0 ? Interval::all(dtype) : monotone();
         case Op::log1p:
-            return low < -1 ? Range::all(dtype) : monotone();
+            return low < -1 ? Interval::all(dtype) : monotone();
         case Op::rsqrt:
-            return low <= 0 ? Range::all(dtype) : monotone();
+            return low <= 0 ? Interval::all(dtype) : monotone();
         case Op::sin:
         case Op::cos:
-            return Range::floats(-1.5, 1.5, a.nan || std::isinf(low) || std::isinf(high));
+            return Interval::floats(-1.5, 1.5, a.nan || std::isinf(low) || std::isinf(high));
         default:
-            return Range::all(dtype);
+            return Interval::all(dtype);
     }
 }
 
-Range float_binary(Op op, DType dtype, const Range& a, const Range& b) {
+Interval float_binary(Op op, DType dtype, const Interval& a, const Interval& b) {
     const bool nan = a.nan || b.nan;
     const auto corners = [&] {
         return hull(dtype,
@@ -309,36 +310,36 @@ Range float_binary(Op op, DType dtype, const Range& a, const Range& b) {
                      apply(op, dtype, {a.float_high, b.float_high})},
                     nan);
     };
-    const auto unbounded = [](const Range& x) {
+    const auto unbounded = [](const Interval& x) {
         return std::isinf(x.float_low) || std::isinf(x.float_high);
     };
-    const auto has_zero = [](const Range& x) { return x.float_low <= 0 && x.float_high >= 0; };
+    const auto has_zero = [](const Interval& x) { return x.float_low <= 0 && x.float_high >= 0; };
     switch (op) {
         case Op::add:
         case Op::sub:
             return corners();
         case Op::mul:
             if ((unbounded(a) && has_zero(b)) || (unbounded(b) && has_zero(a)))
-                return Range::all(dtype);
+                return Interval::all(dtype);
             // A product may be contracted into a sum that follows, unrounded.
             return widened(corners(), epsilon(dtype), std::numeric_limits<float>::denorm_min());
         case Op::div:
         case Op::floordiv:
-            if (has_zero(b) || (unbounded(a) && unbounded(b))) return Range::all(dtype);
+            if (has_zero(b) || (unbounded(a) && unbounded(b))) return Interval::all(dtype);
             return corners();
         case Op::min:
-            return Range::floats(std::min(a.float_low, b.float_low),
-                                 std::min(a.float_high, b.float_high), nan);
+            return Interval::floats(std::min(a.float_low, b.float_low),
+                                    std::min(a.float_high, b.float_high), nan);
         case Op::max:
-            return Range::floats(std::max(a.float_low, b.float_low),
-                                 std::max(a.float_high, b.float_high), nan);
+            return Interval::floats(std::max(a.float_low, b.float_low),
+                                    std::max(a.float_high, b.float_high), nan);
         default:
-            return Range::all(dtype);
+            return Interval::all(dtype);
     }
 }
 
 template <typename T>
-Range ordered(Op op, T a_low, T a_high, T b_low, T b_high) {
+Interval ordered(Op op, T a_low, T a_high, T b_low, T b_high) {
     switch (op) {
         case Op::eq:
             return boolean_range(!(a_low == a_high && b_low == b_high && a_low == b_low),
@@ -370,69 +371,70 @@ std::int64_t highest(DType dtype) {
     return static_cast<std::int64_t>((std::uint64_t{1} << bits) - 1);
 }
 
-Range Range::all(DType dtype) {
-    if (is_float(dtype)) return Range::floats(-kInfinity, kInfinity, true);
-    Range range = Range::integers(lowest(dtype), highest(dtype));
+Interval Interval::all(DType dtype) {
+    if (is_float(dtype)) return Interval::floats(-kInfinity, kInfinity, true);
+    Interval range = Interval::integers(lowest(dtype), highest(dtype));
     range.any = dtype == DType::u64;
     return range;
 }
 
-Range fitted(DType dtype, Wide low, Wide high) {
-    if (low < lowest(dtype) || high > highest(dtype)) return Range::all(dtype);
-    return Range::integers(static_cast<std::int64_t>(low), static_cast<std::int64_t>(high));
+Interval fitted(DType dtype, Wide low, Wide high) {
+    if (low < lowest(dtype) || high > highest(dtype)) return Interval::all(dtype);
+    return Interval::integers(static_cast<std::int64_t>(low), static_cast<std::int64_t>(high));
 }
 
-Range joined(DType dtype, const Range& a, const Range& b) {
+Interval joined(DType dtype, const Interval& a, const Interval& b) {
     if (is_float(dtype)) {
-        return Range::floats(std::min(a.float_low, b.float_low),
-                             std::max(a.float_high, b.float_high), a.nan || b.nan);
+        return Interval::floats(std::min(a.float_low, b.float_low),
+                                std::max(a.float_high, b.float_high), a.nan || b.nan);
     }
-    Range range = Range::integers(std::min(a.low, b.low), std::max(a.high, b.high));
+    Interval range = Interval::integers(std::min(a.low, b.low), std::max(a.high, b.high));
     range.any = a.any || b.any;
     return range;
 }
 
-Range constant_range(DType dtype, std::uint64_t bits) {
+Interval constant_range(DType dtype, std::uint64_t bits) {
     if (is_float(dtype)) {
         const auto value = std::bit_cast<double>(bits);
-        return std::isnan(value) ? Range::all(dtype) : Range::floats(value, value);
+        return std::isnan(value) ? Interval::all(dtype) : Interval::floats(value, value);
     }
-    if (dtype == DType::u64 && bits >> 63 != 0) return Range::all(dtype);
+    if (dtype == DType::u64 && bits >> 63 != 0) return Interval::all(dtype);
     const auto value = static_cast<std::int64_t>(bits);
-    return Range::integers(value, value);
+    return Interval::integers(value, value);
 }
 
-Range unary_range(Op op, DType dtype, bool approx, const Range& a) {
+Interval unary_range(Op op, DType dtype, bool approx, const Interval& a) {
     if (op == Op::isnan) return boolean_range(true, a.nan);
     return is_float(dtype) ? float_unary(op, dtype, approx, a) : integer_unary(op, dtype, a);
 }
 
-Range binary_range(Op op, DType dtype, const Range& a, const Range& b) {
+Interval binary_range(Op op, DType dtype, const Interval& a, const Interval& b) {
     return is_float(dtype) ? float_binary(op, dtype, a, b) : integer_range(op, dtype, a, b);
 }
 
-Range compare_range(Op op, DType dtype, const Range& a, const Range& b) {
+Interval compare_range(Op op, DType dtype, const Interval& a, const Interval& b) {
     if (!is_float(dtype)) {
         if (a.any || b.any) return boolean_range(true, true);
         return ordered(op, a.low, a.high, b.low, b.high);
     }
-    Range result = ordered(op, a.float_low, a.float_high, b.float_low, b.float_high);
+    Interval result = ordered(op, a.float_low, a.float_high, b.float_low, b.float_high);
     // A NaN compares false, but ne.
     if (a.nan || b.nan)
-        result = joined(DType::boolean, result, Range::integers(op == Op::ne, op == Op::ne));
+        result = joined(DType::boolean, result, Interval::integers(op == Op::ne, op == Op::ne));
     return result;
 }
 
-Range clamp_range(DType dtype, const Range& value, const Range& low, const Range& high) {
+Interval clamp_range(DType dtype, const Interval& value, const Interval& low,
+                     const Interval& high) {
     return binary_range(Op::min, dtype, binary_range(Op::max, dtype, value, low), high);
 }
 
-Range fma_range(DType dtype, const Range& a, const Range& b, const Range& c) {
-    const Range product = binary_range(Op::mul, dtype, a, b);
+Interval fma_range(DType dtype, const Interval& a, const Interval& b, const Interval& c) {
+    const Interval product = binary_range(Op::mul, dtype, a, b);
     return binary_range(Op::add, dtype, product, c);
 }
 
-Range cast_range(DType in, DType out, const Range& a) {
+Interval cast_range(DType in, DType out, const Interval& a) {
     const auto cast = [&](double value) {
         const std::uint64_t bits = std::bit_cast<std::uint64_t>(value);
         return evaluate(Op::cast, in, out, &bits);
@@ -443,30 +445,30 @@ Range cast_range(DType in, DType out, const Range& a) {
             return boolean_range(zero, a.nan || a.float_low != 0 || a.float_high != 0);
         }
         if (is_float(out)) {
-            if (out == DType::f8e4m3) return Range::all(out);  // overflow is NaN
-            return Range::floats(std::bit_cast<double>(cast(a.float_low)),
-                                 std::bit_cast<double>(cast(a.float_high)), a.nan);
+            if (out == DType::f8e4m3) return Interval::all(out);  // overflow is NaN
+            return Interval::floats(std::bit_cast<double>(cast(a.float_low)),
+                                    std::bit_cast<double>(cast(a.float_high)), a.nan);
         }
         // Truncation saturates and is monotone; NaN gives 0.
-        Range result = joined(out, constant_range(out, cast(a.float_low)),
-                              constant_range(out, cast(a.float_high)));
-        return a.nan ? joined(out, result, Range::integers(0, 0)) : result;
+        Interval result = joined(out, constant_range(out, cast(a.float_low)),
+                                 constant_range(out, cast(a.float_high)));
+        return a.nan ? joined(out, result, Interval::integers(0, 0)) : result;
     }
     if (out == DType::boolean) {
         if (a.any) return boolean_range(true, true);
         return boolean_range(a.low <= 0 && a.high >= 0, a.low != 0 || a.high != 0);
     }
     if (is_float(out)) {
-        if (out == DType::f8e4m3) return Range::all(out);
+        if (out == DType::f8e4m3) return Interval::all(out);
         const auto rounded = [&](std::int64_t value) {
             const auto bits = static_cast<std::uint64_t>(value);
             return std::bit_cast<double>(evaluate(Op::cast, in, out, &bits));
         };
-        Range result = Range::floats(rounded(a.low), rounded(a.high));
+        Interval result = Interval::floats(rounded(a.low), rounded(a.high));
         if (a.any) result.float_high = size_of(out) < 4 ? kInfinity : 0x1p64;
         return result;
     }
-    if (a.any || a.low < lowest(out) || a.high > highest(out)) return Range::all(out);
+    if (a.any || a.low < lowest(out) || a.high > highest(out)) return Interval::all(out);
     return a;
 }
 

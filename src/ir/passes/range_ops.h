@@ -13,18 +13,18 @@ std::int64_t lowest(DType dtype);
 std::int64_t highest(DType dtype);
 
 /// Superset of both.
-Range joined(DType dtype, const Range& a, const Range& b);
+Interval joined(DType dtype, const Interval& a, const Interval& b);
 /// [low, high] if the type holds it, else every value: an operation that wraps.
-Range fitted(DType dtype, __int128 low, __int128 high);
+Interval fitted(DType dtype, __int128 low, __int128 high);
 /// The value encoded in these bits (ConstantAttributes).
-Range constant_range(DType dtype, std::uint64_t bits);
+Interval constant_range(DType dtype, std::uint64_t bits);
 
-Range unary_range(Op op, DType dtype, bool approx, const Range& a);
-Range binary_range(Op op, DType dtype, const Range& a, const Range& b);
+Interval unary_range(Op op, DType dtype, bool approx, const Interval& a);
+Interval binary_range(Op op, DType dtype, const Interval& a, const Interval& b);
 /// bool: 0, 1 or both.
-Range compare_range(Op op, DType dtype, const Range& a, const Range& b);
-Range clamp_range(DType dtype, const Range& value, const Range& low, const Range& high);
-Range fma_range(DType dtype, const Range& a, const Range& b, const Range& c);
-Range cast_range(DType in, DType out, const Range& a);
+Interval compare_range(Op op, DType dtype, const Interval& a, const Interval& b);
+Interval clamp_range(DType dtype, const Interval& value, const Interval& low, const Interval& high);
+Interval fma_range(DType dtype, const Interval& a, const Interval& b, const Interval& c);
+Interval cast_range(DType in, DType out, const Interval& a);
 
 }  // namespace tilewright::ir

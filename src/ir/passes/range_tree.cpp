@@ -1,4 +1,4 @@
-// Range-min/max trees over arrays.
+// Interval-min/max trees over arrays.
 #include <algorithm>
 #include <cmath>
 #include <cstring>
@@ -17,7 +17,7 @@ constexpr std::int64_t kBlock = 64;
 constexpr std::int64_t kMaxRows = 256;
 
 template <typename T>
-Range range_of(const std::byte* data, std::int64_t first, std::int64_t last) {
+Interval range_of(const std::byte* data, std::int64_t first, std::int64_t last) {
     const T* values = reinterpret_cast<const T*>(data);
     T low = values[first], high = values[first];
     for (std::int64_t i = first + 1; i <= last; ++i) {
@@ -25,23 +25,23 @@ Range range_of(const std::byte* data, std::int64_t first, std::int64_t last) {
         high = std::max(high, values[i]);
     }
     if constexpr (std::is_same_v<T, std::uint64_t>) {
-        if (high >> 63 != 0) return Range::all(DType::u64);
+        if (high >> 63 != 0) return Interval::all(DType::u64);
     }
-    return Range::integers(static_cast<std::int64_t>(low), static_cast<std::int64_t>(high));
+    return Interval::integers(static_cast<std::int64_t>(low), static_cast<std::int64_t>(high));
 }
 
 /// Any dtype, element by element: floats and bool.
-Range generic_range(DType dtype, const std::byte* data, std::int64_t first, std::int64_t last) {
-    Range range;
+Interval generic_range(DType dtype, const std::byte* data, std::int64_t first, std::int64_t last) {
+    Interval range;
     if (dtype == DType::boolean) {
-        range = Range::integers(1, 0);
+        range = Interval::integers(1, 0);
         for (std::int64_t i = first; i <= last; ++i) {
             const std::int64_t value = data[i] != std::byte{0};
-            range = Range::integers(std::min(range.low, value), std::max(range.high, value));
+            range = Interval::integers(std::min(range.low, value), std::max(range.high, value));
         }
         return range;
     }
-    range = Range::floats(INFINITY, -INFINITY);
+    range = Interval::floats(INFINITY, -INFINITY);
     for (std::int64_t i = first; i <= last; ++i) {
         const std::uint64_t bits = read_element(dtype, data + i * size_of(dtype));
         const auto value = std::bit_cast<double>(bits);
@@ -50,10 +50,10 @@ Range generic_range(DType dtype, const std::byte* data, std::int64_t first, std:
         if (value > range.float_high) range.float_high = value;
     }
     // NaN alone: no bounds, but a range must not be empty.
-    return range.float_low > range.float_high ? Range::all(dtype) : range;
+    return range.float_low > range.float_high ? Interval::all(dtype) : range;
 }
 
-Range elements_range(DType dtype, const std::byte* data, std::int64_t first, std::int64_t last) {
+Interval elements_range(DType dtype, const std::byte* data, std::int64_t first, std::int64_t last) {
     switch (dtype) {
         case DType::i8:
             return range_of<std::int8_t>(data, first, last);
@@ -111,12 +111,12 @@ RangeTree::RangeTree(DType dtype, const RefArgument& array, int rank) : dtype_(d
 
 void RangeTree::reduce_blocks() {
     if (size_ == 0) return;
-    std::vector<Range> blocks;
+    std::vector<Interval> blocks;
     for (std::int64_t first = 0; first < size_; first += kBlock) {
         blocks.push_back(elements_range(dtype_, data_, first, std::min(first + kBlock, size_) - 1));
     }
     while (blocks.size() > 1) {
-        std::vector<Range> above;
+        std::vector<Interval> above;
         for (std::size_t i = 0; i + 1 < blocks.size(); i += 2)
             above.push_back(joined(dtype_, blocks[i], blocks[i + 1]));
         if (blocks.size() % 2 != 0) above.push_back(blocks.back());
@@ -127,12 +127,12 @@ void RangeTree::reduce_blocks() {
 }
 
 // Elements first to last: ragged ends one by one, whole blocks by the tree from below.
-Range RangeTree::flat(std::int64_t first, std::int64_t last) const {
+Interval RangeTree::flat(std::int64_t first, std::int64_t last) const {
     std::int64_t begin = (first + kBlock - 1) / kBlock, end = (last + 1) / kBlock;
     if (last + 1 == size_) end = (size_ + kBlock - 1) / kBlock;  // the last block may be short
-    Range range;
+    Interval range;
     bool some = false;
-    const auto add = [&](const Range& part) {
+    const auto add = [&](const Interval& part) {
         range = some ? joined(dtype_, range, part) : part;
         some = true;
     };
@@ -146,8 +146,8 @@ Range RangeTree::flat(std::int64_t first, std::int64_t last) const {
     return range;
 }
 
-Range RangeTree::query(std::span<const std::int64_t> low,
-                       std::span<const std::int64_t> high) const {
+Interval RangeTree::query(std::span<const std::int64_t> low,
+                          std::span<const std::int64_t> high) const {
     const std::size_t rank = extents_.size();
     std::int64_t rows = 1, first = 0, last = 0;
     for (std::size_t d = 0; d < rank; ++d) {
@@ -159,11 +159,11 @@ Range RangeTree::query(std::span<const std::int64_t> low,
     if (rank < 2 || rows == 1 || rows > kMaxRows) return flat(first, last);
     // Each row on its own: the stretch between them holds elements outside of the box.
     std::vector<std::int64_t> index(low.begin(), low.end());
-    Range range;
+    Interval range;
     for (std::int64_t row = 0; row < rows; ++row) {
         std::int64_t start = 0;
         for (std::size_t d = 0; d < rank; ++d) start = start * extents_[d] + index[d];
-        const Range part = flat(start, start + high[rank - 1] - low[rank - 1]);
+        const Interval part = flat(start, start + high[rank - 1] - low[rank - 1]);
         range = row == 0 ? part : joined(dtype_, range, part);
         for (std::size_t d = rank - 1; d-- > 0 && ++index[d] > high[d];) index[d] = low[d];
     }

@@ -1,0 +1,91 @@
+// `tilewright bench mask`: how long masks of long sequences take to build.
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cmath>
+#include <random>
+
+#include "cli/bench_cases.h"
+#include "support/check.h"
+#include "tilewright/mask.h"
+#include "tilewright/masks.h"
+
+namespace tilewright::cli {
+namespace {
+
+constexpr std::int64_t kTokens = std::int64_t{1} << 20;
+constexpr std::int64_t kDocuments = 1000;
+constexpr std::int64_t kCheckedTokens = 3000;  ///< compared pair by pair
+
+/// Ids of `documents` documents of random lengths.
+Capture document_ids(std::int64_t tokens, std::int64_t documents) {
+    std::mt19937_64 random(1);
+    std::vector<std::int64_t> starts;
+    for (std::int64_t i = 1; i < documents; ++i)
+        starts.push_back(static_cast<std::int64_t>(random() % static_cast<std::uint64_t>(tokens)));
+    std::sort(starts.begin(), starts.end());
+    std::vector<std::int32_t> ids(static_cast<std::size_t>(tokens));
+    std::size_t document = 0;
+    for (std::int64_t i = 0; i < tokens; ++i) {
+        while (document < starts.size() && starts[document] <= i) ++document;
+        ids[static_cast<std::size_t>(i)] = static_cast<std::int32_t>(document);
+    }
+    return capture(Tensor::from_vector(ids, {tokens}), "ids");
+}
+
+struct Case {
+    std::string name;
+    Mod mod;
+};
+
+std::vector<Case> cases(std::int64_t tokens) {
+    // The canvas nearest to a square that has as many pixels as there are tokens.
+    auto height = static_cast<std::int64_t>(std::sqrt(static_cast<double>(tokens)));
+    while (tokens % height != 0) --height;
+    const std::int64_t width = tokens / height, kernel = std::min<std::int64_t>(7, height);
+    const std::int64_t documents = std::min(kDocuments, tokens);
+    return {
+        {"causal", masks::causal()},
+        {fmt::format("causal & document ({} documents)", documents),
+         masks::causal() & masks::document(document_ids(tokens, documents))},
+        {"sliding_window(1024)", masks::sliding_window(1024)},
+        {"prefix_lm(2048)", masks::prefix_lm(2048)},
+        {fmt::format("natten({0}, {1}, {2}, {2})", width, height, kernel),
+         masks::natten(width, height, kernel, kernel)},
+    };
+}
+
+}  // namespace
+
+std::vector<Row> bench_mask(const BenchOptions& options) {
+    const std::int64_t tokens = options.seq_len.value_or(kTokens);
+    const std::int64_t batch = options.batch.value_or(1), heads = options.heads.value_or(1);
+    const auto build = [&](const Mod& mod, std::int64_t n) {
+        return create_block_mask(mod, batch, heads, n, n);
+    };
+    std::vector<Row> rows;
+    const std::vector<Case> small = cases(std::min(tokens, kCheckedTokens));
+    for (const Case& c : cases(tokens)) {
+        const std::vector<Variant> variants = {timed("tilewright", [&] { build(c.mod, tokens); })};
+        Row row;
+        row.ms = interleave(variants, {options.least_rounds, 50, options.seconds})[0] * 1e3;
+        row.case_name = fmt::format("{} S{}, {:.2f} MB", c.name, tokens,
+                                    static_cast<double>(build(c.mod, tokens).nbytes()) / 1e6);
+        row.operation = "build";
+        row.impl = "tilewright";
+        if (options.check) {
+            const Case& checked = small[rows.size()];
+            const std::int64_t n = std::min(tokens, kCheckedTokens);
+            const auto got = build(checked.mod, n).elements().to_vector<bool>();
+            const auto want = create_mask(checked.mod, batch, heads, n, n).to_vector<bool>();
+            double wrong = 0;
+            for (std::size_t i = 0; i < want.size(); ++i) wrong += got[i] != want[i];
+            row.error = wrong;
+            row.ok = wrong == 0;
+        }
+        rows.push_back(row);
+    }
+    return rows;
+}
+
+}  // namespace tilewright::cli

@@ -1,0 +1,32 @@
+// Masks as pictures: characters, SVG, PNG.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "mask/block_level.h"
+#include "mask/mask_data.h"
+
+namespace tilewright::mask {
+
+/// One head as a raster: cell (y, x) is the share of its pairs that attend.
+struct Picture {
+    std::int64_t b = 0, h = 0;
+    std::int64_t height = 0, width = 0;
+    std::vector<float> cells;
+};
+
+/// Up to four of the stored heads, at most 512 cells on a side. Masks of more than 4096 queries
+/// or keys are drawn by whole 64 x 64 pieces.
+std::vector<Picture> pictures(const MaskData& data);
+
+std::string svg(const std::vector<Picture>& pictures);
+/// Uncompressed, with a palette: a few hundred kilobytes that need no library.
+std::string png(const std::vector<Picture>& pictures);
+
+/// Squares of characters for at most `limit` heads, `rows` x `columns` at most.
+std::string characters(const BlockLevel& level, std::int64_t rows, std::int64_t columns,
+                       std::int64_t limit);
+
+}  // namespace tilewright::mask

@@ -1,0 +1,68 @@
+// `tilewright mask` and `tilewright bench mask`.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <fstream>
+
+#include "cli/tensor_file.h"
+#include "tests/cli/run_program.h"
+
+namespace tilewright::cli {
+namespace {
+
+using ::testing::HasSubstr;
+
+TEST(CliMask, Draws) {
+    TemporaryFolder folder;
+    const ProgramResult outcome =
+        run_program({"mask", "causal & sliding_window(64)", "--q-len", "256", "--kv-len", "256",
+                     "--block", "64", "--svg", folder / "m.svg", "--png", folder / "m.png"});
+    EXPECT_EQ(outcome.status, 0) << outcome.error;
+    EXPECT_THAT(outcome.out, HasSubstr("░░      \n░░░░    \n  ░░░░  \n    ░░░░\n"));
+    EXPECT_THAT(outcome.out, HasSubstr("sparsity  56.25% of blocks of 64 x 64"));
+    EXPECT_THAT(outcome.out, HasSubstr("0 full and 7 partial of 64 x 64, 2 distinct"));
+    EXPECT_THAT(outcome.out, HasSubstr("built in"));
+    EXPECT_TRUE(std::ifstream(folder / "m.svg").good());
+    EXPECT_TRUE(std::ifstream(folder / "m.png").good());
+}
+
+TEST(CliMask, ReadsArrays) {
+    TemporaryFolder folder;
+    const std::string path = folder / "ids.npy";
+    save_tensors({{path, "ids", Tensor::from_vector<int>({0, 0, 1, 1}, {4})}});
+    const ProgramResult outcome = run_program({"mask", "document(ids)", "--q-len", "4", "--kv-len",
+                                               "4", "--block", "2", "1", "--bind", "ids=" + path});
+    EXPECT_EQ(outcome.status, 0) << outcome.error;
+    EXPECT_THAT(outcome.out, HasSubstr("████    \n    ████\n"));
+}
+
+TEST(CliMask, RefusesBadInput) {
+    const auto error = [](std::vector<std::string> arguments) {
+        arguments.insert(arguments.begin(), "mask");
+        const ProgramResult outcome = run_program(arguments);
+        EXPECT_EQ(outcome.status, 2);
+        return outcome.error;
+    };
+    const std::vector<std::string> lengths = {"--q-len", "4", "--kv-len", "4"};
+    const auto with = [&](std::vector<std::string> more) {
+        more.insert(more.end(), lengths.begin(), lengths.end());
+        return more;
+    };
+    EXPECT_THAT(error({"causal", "--q-len", "4"}), HasSubstr("--kv-len"));
+    EXPECT_THAT(error(with({"causl"})), HasSubstr("causl"));
+    EXPECT_THAT(error(with({"causal", "--block", "0"})), HasSubstr("block sizes of at least 1"));
+    EXPECT_THAT(error(with({"causal", "--bind", "ids"})), HasSubstr("--bind name=FILE"));
+    EXPECT_THAT(error(with({"causal", "--png", "m.svg"})), HasSubstr("ends in .png"));
+    EXPECT_THAT(error({"causal", "--q-len", "-4", "--kv-len", "4"}), HasSubstr("q_len and kv_len"));
+}
+
+TEST(CliMask, Benchmarks) {
+    const ProgramResult outcome =
+        run_program({"bench", "mask", "--seq-len", "1024", "--seconds", "0.01"});
+    EXPECT_EQ(outcome.status, 0) << outcome.error;
+    EXPECT_THAT(outcome.out, HasSubstr("causal & document"));
+    EXPECT_THAT(outcome.out, HasSubstr("natten(32, 32, 7, 7)"));
+}
+
+}  // namespace
+}  // namespace tilewright::cli
