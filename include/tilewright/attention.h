@@ -3,7 +3,9 @@
 
 #include <cstdint>
 #include <optional>
+#include <vector>
 
+#include "tilewright/mod.h"
 #include "tilewright/tensor.h"
 
 namespace tilewright {
@@ -28,29 +30,44 @@ struct AttentionOptions {
     Window window = {};
     Tensor segment_ids = {};     ///< (B, L) integers: only equal ids attend to each other
     Tensor kv_segment_ids = {};  ///< (B, S); left out: segment_ids, which needs L == S
+    Mod mask = {};               ///< mask mod: which pairs attend
+    Mod score_mod = {};          ///< applied to the scaled scores, before the mask
+    /// (N + 1) integers 0 = c[0] <= c[1] <= ... = total length: N sequences packed one behind the
+    /// other in a batch of 1. Positions restart in each, and the batch that mods see counts
+    /// sequences. For the keys: kv_cu_seqlens, or the same.
+    Tensor cu_seqlens = {};
+    Tensor kv_cu_seqlens = {};
+    Tensor sinks = {};   ///< (Hq) floats: one more logit per head in the softmax, without a value
+    double dropout = 0;  ///< in [0, 1): share of the probabilities dropped; others grow to match
+    std::uint64_t seed = 0;  ///< of dropout: the same pairs for any blocks, threads and device
     Layout layout = Layout::bhsd;
-    bool checked = false;  ///< run in the checked mode: bounds, NaN poison, races. Slow
+    bool deterministic = true;  ///< results never depend on timing; on the CPU that costs nothing
+    bool checked = false;       ///< run in the checked mode: bounds, NaN poison, races. Slow
 };
 
 /// What `attention` gives. A row with nothing to attend: out 0, lse -inf, max_scores -inf.
 struct AttentionOutput {
     Tensor out;         ///< (B, Hq, L, Ev) in the layout of the query, dtype of the value
-    Tensor lse;         ///< (B, Hq, L), natural log; f32, or f64 for f64 inputs
-    Tensor max_scores;  ///< (B, Hq, L), of scaled scores
+    Tensor lse;         ///< (B, Hq, L), natural log, sinks included; f32, or f64 for f64 inputs
+    Tensor max_scores;  ///< (B, Hq, L), of the scores after score_mod and masks, without sinks
 };
 
 struct AttentionGradients {
-    Tensor query, key, value;  ///< shapes, dtypes and layout of the inputs
+    Tensor query, key, value;      ///< shapes, dtypes and layout of the inputs
+    Tensor sinks;                  ///< of the sinks' type; undefined without sinks
+    std::vector<Tensor> captured;  ///< of the floating captures of score_mod, in the order of their
+                                   ///< first use; of their types
 };
 
-/// softmax(mask(scale * Q K^T)) V. query (B, Hq, L, E), key (B, Hkv, S, E), value (B, Hkv, S, Ev),
-/// all of f32, f64, f16 or bf16, any strides and any lengths; Hq is a multiple of Hkv, query head h
-/// reads kv head h / (Hq / Hkv). UserError when something does not fit.
+/// softmax(mask(score_mod(scale * Q K^T))) V. query (B, Hq, L, E), key (B, Hkv, S, E), value (B,
+/// Hkv, S, Ev), all of f32, f64, f16 or bf16, any strides and any lengths; Hq is a multiple of Hkv,
+/// query head h reads kv head h / (Hq / Hkv). Mods see the query head. UserError when something
+/// does not fit.
 AttentionOutput attention(const Tensor& query, const Tensor& key, const Tensor& value,
                           const AttentionOptions& options = {});
 
-/// Gradients of query, key and value from that of the output (B, Hq, L, Ev) and, optionally, of lse
-/// (B, Hq, L). `forward` is what `attention` gave for the same arguments. Deterministic.
+/// Gradients from that of the output (B, Hq, L, Ev) and, optionally, of lse (B, Hq, L). `forward`
+/// is what `attention` gave for the same arguments.
 AttentionGradients attention_backward(const Tensor& query, const Tensor& key, const Tensor& value,
                                       const AttentionOutput& forward, const Tensor& dout,
                                       const AttentionOptions& options = {},

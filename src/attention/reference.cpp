@@ -2,8 +2,13 @@
 #include "attention/reference.h"
 
 #include <algorithm>
+#include <bit>
 #include <cmath>
 #include <limits>
+
+#include "ir/evaluate.h"
+#include "ir/passes/differentiate.h"
+#include "mod/evaluate.h"
 
 namespace tilewright::attn {
 namespace {
@@ -33,6 +38,7 @@ Sizes check(const Array& query, const Array& key, const Array& value,
         user_error("attention",
                    "expected query heads to be a multiple of kv heads but got {} and {}",
                    s.query_heads, s.kv_heads);
+    if (options.sinks.given()) expect_shape("sinks", options.sinks, {s.query_heads});
     if (options.segment_ids.given())
         expect_shape("segment_ids", options.segment_ids, {s.batch, s.query_length});
     if (options.kv_segment_ids.given())
@@ -60,6 +66,73 @@ bool attends(const ReferenceOptions& options, std::int64_t b, std::int64_t q, st
     return true;
 }
 
+/// The mods of one computation, evaluated pair by pair.
+class Mods {
+  public:
+    explicit Mods(const ReferenceOptions& options) : options_(options) {
+        const DType dtype = options.arithmetic == DType::f64 ? DType::f64 : DType::f32;
+        if (options.mask.defined()) mask_.emplace(mod::trace(options.mask));
+        if (!options.score_mod.defined()) return;
+        const mod::Traced& traced = mod::trace(options.score_mod, dtype);
+        score_.emplace(traced);
+        ir::DifferentiateOptions chosen{{true, false, false, false, false}, {}};
+        std::vector<Tensor> tensors;
+        for (const Capture& capture : traced.captures) {
+            chosen.refs.push_back(capture.differentiable());
+            tensors.push_back(capture.tensor());
+        }
+        derivative_ = *traced.function;
+        report_ = ir::differentiate(derivative_, chosen);
+        gradient_.emplace(derivative_, std::move(tensors));
+        for (const Capture& capture : traced.captures) {
+            place_.push_back(captured_.size());
+            if (capture.differentiable()) captured_.emplace_back(capture.tensor().shape());
+        }
+    }
+
+    bool attends(std::int64_t b, std::int64_t h, std::int64_t q, std::int64_t kv) {
+        return !mask_ || mask_->mask(options_.first_batch + b, options_.first_head + h, q, kv);
+    }
+    double score(double score, std::int64_t b, std::int64_t h, std::int64_t q, std::int64_t kv) {
+        if (!score_) return score;
+        return score_->score(score, options_.first_batch + b, options_.first_head + h, q, kv);
+    }
+    /// The gradient of the unmodified score; adds those of captures.
+    double score_gradient(double score, double cotangent, std::int64_t b, std::int64_t h,
+                          std::int64_t q, std::int64_t kv) {
+        if (!score_) return cotangent;
+        const std::uint64_t arguments[] = {std::bit_cast<std::uint64_t>(score),
+                                           static_cast<std::uint64_t>(options_.first_batch + b),
+                                           static_cast<std::uint64_t>(options_.first_head + h),
+                                           static_cast<std::uint64_t>(q),
+                                           static_cast<std::uint64_t>(kv),
+                                           std::bit_cast<std::uint64_t>(cotangent)};
+        const auto results = gradient_->run(arguments);
+        for (const ir::GatherGradient& gather : report_.gathers) {
+            Array& target = captured_[place_[gather.ref]];
+            std::size_t offset = 0;
+            for (std::size_t d = 0; d < gather.indices.size(); ++d) {
+                offset = offset * static_cast<std::size_t>(target.shape[d]) +
+                         static_cast<std::size_t>(results[gather.indices[d]]);
+            }
+            if (offset >= target.data.size()) continue;
+            double& sum = target.data[offset];
+            sum += std::bit_cast<double>(results[gather.value]);
+            if (options_.arithmetic != DType::f64) sum = static_cast<float>(sum);
+        }
+        return std::bit_cast<double>(results[0]);
+    }
+    std::vector<Array> captured() { return std::move(captured_); }
+
+  private:
+    const ReferenceOptions& options_;
+    std::optional<mod::Evaluator> mask_, score_, gradient_;
+    ir::Function derivative_;
+    ir::DifferentiateReport report_;
+    std::vector<std::size_t> place_;  ///< by capture: in captured_
+    std::vector<Array> captured_;
+};
+
 /// Sum of a[i] * b[i], every step rounded to Accumulator.
 template <typename Accumulator>
 double dot(const double* a, const double* b, std::int64_t size) {
@@ -79,38 +152,58 @@ void add_scaled(double* sum, double factor, const double* a, std::int64_t size) 
 
 /// Scores, statistics and probabilities of one query row.
 struct Row {
+    std::vector<double> scores;  ///< scaled, before the score mod
     std::vector<double> probabilities;
+    std::vector<double> kept;  ///< probabilities after dropout
+    double sink = 0;           ///< probability of the sink
     double max_score = -kInfinity;
     double lse = -kInfinity;
 };
 
 template <typename Accumulator>
-Row softmax_row(const Array& query, const Array& key, const ReferenceOptions& options, double scale,
-                std::int64_t b, std::int64_t h, std::int64_t kv_head, std::int64_t q) {
+Row softmax_row(const Array& query, const Array& key, const ReferenceOptions& options, Mods& mods,
+                double scale, std::int64_t b, std::int64_t h, std::int64_t kv_head,
+                std::int64_t q) {
     const std::int64_t length = key.dim(2), depth = key.dim(3);
     Row row;
     row.probabilities.assign(static_cast<std::size_t>(length), -kInfinity);
+    row.scores.assign(static_cast<std::size_t>(length), 0);
     for (std::int64_t kv = 0; kv < length; ++kv) {
         double& score = row.probabilities[static_cast<std::size_t>(kv)];
         score = options.mask_value;
-        if (attends(options, b, q, kv)) {
+        if (attends(options, b, q, kv) && mods.attends(b, h, q, kv)) {
             score = dot<Accumulator>(query.row(b, h, q), key.row(b, kv_head, kv), depth);
             score = round_to(scale * round_to(score, options.arithmetic), options.arithmetic);
+            row.scores[static_cast<std::size_t>(kv)] = score;
+            score = round_to(mods.score(score, b, h, q, kv), options.arithmetic);
         }
         // std::max would drop a NaN.
         if (!(score <= row.max_score)) row.max_score = score;
     }
-    if (row.max_score == -kInfinity) {
+    const double sink = options.sinks.given() ? options.sinks(h) : -kInfinity;
+    double top = row.max_score;
+    if (!(sink <= top)) top = sink;
+    row.kept.assign(static_cast<std::size_t>(length), 0.0);
+    if (top == -kInfinity) {
         std::fill(row.probabilities.begin(), row.probabilities.end(), 0.0);
         return row;
     }
+    const double share = std::exp(sink - top);
     Accumulator sum = 0;
     for (double& p : row.probabilities) {
-        p = static_cast<Accumulator>(std::exp(p - row.max_score));
+        p = static_cast<Accumulator>(std::exp(p - top));
         sum += static_cast<Accumulator>(p);
     }
-    row.lse = row.max_score + std::log(static_cast<double>(sum));
-    for (double& p : row.probabilities) p = round_to(p / sum, options.arithmetic);
+    sum += static_cast<Accumulator>(share);
+    row.lse = top + std::log(static_cast<double>(sum));
+    row.sink = share / sum;
+    for (std::int64_t kv = 0; kv < length; ++kv) {
+        const auto place = static_cast<std::size_t>(kv);
+        double& p = row.probabilities[place];
+        p = round_to(p / sum, options.arithmetic);
+        row.kept[place] = p * dropout_factor(options.dropout, options.seed, options.first_batch + b,
+                                             options.first_head + h, q, kv);
+    }
     return row;
 }
 
@@ -120,17 +213,18 @@ ReferenceOutput forward(const Array& query, const Array& key, const Array& value
     ReferenceOutput result{Array({s.batch, s.query_heads, s.query_length, s.value_dim}),
                            Array({s.batch, s.query_heads, s.query_length}),
                            Array({s.batch, s.query_heads, s.query_length})};
+    Mods mods(options);
     for (std::int64_t b = 0; b < s.batch; ++b)
         for (std::int64_t h = 0; h < s.query_heads; ++h)
             for (std::int64_t q = 0; q < s.query_length; ++q) {
                 const std::int64_t kv_head = h / (s.query_heads / s.kv_heads);
                 const Row row =
-                    softmax_row<Accumulator>(query, key, options, scale, b, h, kv_head, q);
+                    softmax_row<Accumulator>(query, key, options, mods, scale, b, h, kv_head, q);
                 result.lse(b, h, q) = row.lse;
                 result.max_scores(b, h, q) = row.max_score;
                 double* out = result.out.row(b, h, q);
                 for (std::int64_t kv = 0; kv < s.kv_length; ++kv)
-                    add_scaled<Accumulator>(out, row.probabilities[static_cast<std::size_t>(kv)],
+                    add_scaled<Accumulator>(out, row.kept[static_cast<std::size_t>(kv)],
                                             value.row(b, kv_head, kv), s.value_dim);
                 for (std::int64_t d = 0; d < s.value_dim; ++d)
                     out[d] = round_to(out[d], options.arithmetic);
@@ -142,28 +236,38 @@ template <typename Accumulator>
 ReferenceGradients backward(const Array& query, const Array& key, const Array& value,
                             const Array& dout, const Array& dlse, const ReferenceOptions& options,
                             const Sizes& s, double scale) {
-    ReferenceGradients result{Array(query.shape), Array(key.shape), Array(value.shape)};
+    ReferenceGradients result{
+        Array(query.shape), Array(key.shape), Array(value.shape), Array(options.sinks), {}};
+    std::fill(result.sinks.data.begin(), result.sinks.data.end(), 0.0);
+    Mods mods(options);
     for (std::int64_t b = 0; b < s.batch; ++b)
         for (std::int64_t h = 0; h < s.query_heads; ++h)
             for (std::int64_t q = 0; q < s.query_length; ++q) {
                 const std::int64_t kv_head = h / (s.query_heads / s.kv_heads);
                 const Row row =
-                    softmax_row<Accumulator>(query, key, options, scale, b, h, kv_head, q);
+                    softmax_row<Accumulator>(query, key, options, mods, scale, b, h, kv_head, q);
                 std::vector<double> dp(static_cast<std::size_t>(s.kv_length));
                 for (std::int64_t kv = 0; kv < s.kv_length; ++kv)
-                    dp[static_cast<std::size_t>(kv)] = round_to(
-                        dot<Accumulator>(dout.row(b, h, q), value.row(b, kv_head, kv), s.value_dim),
-                        options.arithmetic);
+                    dp[static_cast<std::size_t>(kv)] =
+                        round_to(dot<Accumulator>(dout.row(b, h, q), value.row(b, kv_head, kv),
+                                                  s.value_dim),
+                                 options.arithmetic) *
+                        dropout_factor(options.dropout, options.seed, options.first_batch + b,
+                                       options.first_head + h, q, kv);
                 // sum over kv of P dP, the same as the sum over d of out dout.
                 double delta = dot<Accumulator>(row.probabilities.data(), dp.data(), s.kv_length);
                 if (dlse.given()) delta -= dlse(b, h, q);
+                if (options.sinks.given()) result.sinks(h) -= row.sink * delta;
                 for (std::int64_t kv = 0; kv < s.kv_length; ++kv) {
-                    const double p = row.probabilities[static_cast<std::size_t>(kv)];
+                    const auto place = static_cast<std::size_t>(kv);
+                    const double p = row.probabilities[place];
                     if (p == 0) continue;
-                    const double ds = round_to(p * (dp[static_cast<std::size_t>(kv)] - delta),
-                                               options.arithmetic);
-                    add_scaled<Accumulator>(result.value.row(b, kv_head, kv), p, dout.row(b, h, q),
-                                            s.value_dim);
+                    const double ds =
+                        round_to(mods.score_gradient(row.scores[place], p * (dp[place] - delta), b,
+                                                     h, q, kv),
+                                 options.arithmetic);
+                    add_scaled<Accumulator>(result.value.row(b, kv_head, kv), row.kept[place],
+                                            dout.row(b, h, q), s.value_dim);
                     add_scaled<Accumulator>(result.query.row(b, h, q), ds, key.row(b, kv_head, kv),
                                             s.head_dim);
                     add_scaled<Accumulator>(result.key.row(b, kv_head, kv), ds, query.row(b, h, q),
@@ -173,10 +277,22 @@ ReferenceGradients backward(const Array& query, const Array& key, const Array& v
     for (double& g : result.query.data) g = round_to(scale * g, options.arithmetic);
     for (double& g : result.key.data) g = round_to(scale * g, options.arithmetic);
     for (double& g : result.value.data) g = round_to(g, options.arithmetic);
+    result.captured = mods.captured();
     return result;
 }
 
 }  // namespace
+
+double dropout_factor(double rate, std::uint64_t seed, std::int64_t b, std::int64_t h,
+                      std::int64_t q, std::int64_t kv) {
+    if (rate <= 0) return 1;
+    const auto word = [](std::int64_t x) { return static_cast<std::uint64_t>(x); };
+    const std::uint64_t head = word(b) << 32 | word(h);
+    const std::uint64_t key =
+        std::uint64_t{ir::philox(seed, head << 1 | 1)} << 32 | ir::philox(seed, head << 1);
+    const double threshold = std::min<double>(std::round(rate * 0x1p32), 0xffffffff);
+    return ir::philox(key, word(q) << 32 | word(kv)) >= threshold ? 1 / (1 - rate) : 0;
+}
 
 ReferenceOutput reference_forward(const Array& query, const Array& key, const Array& value,
                                   const ReferenceOptions& options) {

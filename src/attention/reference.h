@@ -5,6 +5,7 @@
 #include <optional>
 
 #include "support/array.h"
+#include "tilewright/mod.h"
 
 namespace tilewright::attn {
 
@@ -19,6 +20,12 @@ struct ReferenceOptions {
     std::int64_t window_right = -1;  ///< kv <= q + right; -1: unbounded
     Array segment_ids;               ///< (B, L), not given: no segments
     Array kv_segment_ids;            ///< (B, S), not given: segment_ids (needs L == S)
+    Mod score_mod, mask;             ///< undefined: none
+    Array sinks;                     ///< (Hq): a logit more per head
+    double dropout = 0;              ///< share of the probabilities dropped, by `seed`
+    std::uint64_t seed = 0;
+    std::int64_t first_batch = 0;  ///< what mods and dropout see as the first batch and head
+    std::int64_t first_head = 0;
     /// Score of a masked pair. -inf: API semantics, a row with nothing to attend gives 0.
     double mask_value = -__builtin_inf();
     /// f64: the truth. Another float type: the plain same-dtype computation, that is sums in f32
@@ -33,11 +40,13 @@ struct ReferenceOutput {
 };
 
 struct ReferenceGradients {
-    Array query, key, value;  ///< shapes of the inputs
+    Array query, key, value;      ///< shapes of the inputs
+    Array sinks;                  ///< (Hq), with sinks
+    std::vector<Array> captured;  ///< of the differentiable captures of score_mod, in their order
 };
 
-/// softmax(mask(scale * Q K^T)) V. query (B, Hq, L, E), key (B, Hkv, S, E), value (B, Hkv, S, Ev)
-/// with Hq a multiple of Hkv. UserError when shapes do not fit.
+/// softmax(mask(score_mod(scale * Q K^T))) V. query (B, Hq, L, E), key (B, Hkv, S, E), value (B,
+/// Hkv, S, Ev) with Hq a multiple of Hkv. UserError when shapes do not fit.
 ReferenceOutput reference_forward(const Array& query, const Array& key, const Array& value,
                                   const ReferenceOptions& options = {});
 
@@ -45,5 +54,9 @@ ReferenceOutput reference_forward(const Array& query, const Array& key, const Ar
 ReferenceGradients reference_backward(const Array& query, const Array& key, const Array& value,
                                       const Array& dout, const Array& dlse = {},
                                       const ReferenceOptions& options = {});
+
+/// What dropout multiplies the probability of a pair with: 0 or 1 / (1 - rate).
+double dropout_factor(double rate, std::uint64_t seed, std::int64_t b, std::int64_t h,
+                      std::int64_t q, std::int64_t kv);
 
 }  // namespace tilewright::attn

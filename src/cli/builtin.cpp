@@ -22,14 +22,20 @@ Builtin attention_builtin(DType dtype, bool backward) {
     const Tensor x = Tensor::zeros(dtype, {1, 8, 1024, 64});
     const Tensor row = Tensor::zeros(dtype == f64 ? f64 : f32, {1, 8, 1024});
     const attn::tiles::Options options{.scale = 0.125, .causal = true};
-    if (backward) return {attn::tiles::backward(options, false, 1), {x, x, x, x, row, row, {}, {}}};
-    return {attn::tiles::forward(options, false, true), {x, x, x, {}, {}}};
+    Builtin result =
+        backward ? Builtin{attn::tiles::backward(options, {}, {}, 1), {x, x, x, x, row, row}}
+                 : Builtin{attn::tiles::forward(options, {}, true), {x, x, x}};
+    result.inputs.resize(result.call.options().in.size());
+    return result;
 }
 
 Builtin decode_builtin(DType dtype) {
     const Tensor kv = Tensor::zeros(dtype, {1, 8, 4096, 128});
     const attn::tiles::Options options{.scale = 0.088, .group = 4};
-    return {attn::tiles::decode(options), {Tensor::zeros(dtype, {1, 8, 4, 128}), kv, kv}};
+    Builtin result{attn::tiles::decode(options, {}),
+                   {Tensor::zeros(dtype, {1, 8, 4, 128}), kv, kv}};
+    result.inputs.resize(result.call.options().in.size());
+    return result;
 }
 
 Builtin norm_builtin(DType dtype, bool layer, bool backward) {

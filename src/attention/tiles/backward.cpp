@@ -2,6 +2,11 @@
 #include "attention/tiles/backward.h"
 
 #include <limits>
+#include <numeric>
+#include <optional>
+
+#include "attention/tiles/pairs.h"
+#include "support/check.h"
 
 namespace tilewright::attn::tiles {
 namespace {
@@ -14,15 +19,86 @@ struct State {
     Tile value;  ///< [block_k, Ev]
 };
 
-void backward_program(const Options& options, bool segments, std::int64_t splits,
+/// Where the gradients of captures go.
+struct Buffers {
+    const ScoreDerivative& derivative;
+    std::span<const Ref> refs;  ///< one per buffer
+    std::int64_t splits;
+
+    /// Adds the gradients of one tile of pairs. `q` and `kv` are its first positions.
+    void add(const std::vector<Tile>& results, Tile nonzero, Tile q, Tile kv) const {
+        for (const ScoreGather& gather : derivative.gathers) {
+            add(gather, results, where(nonzero, results[gather.value], 0.0), q, kv);
+        }
+    }
+
+  private:
+    /// The copy that this program adds to.
+    Tile copy(const GradientBuffer& buffer) const {
+        Tile index = buffer.by_batch ? constant(0, i64) : program_id(0);
+        if (!buffer.by_head) index = index * num_programs(1) + program_id(1);
+        return buffer.by_key ? index : index * splits + program_id(2);
+    }
+
+    void add(const ScoreGather& gather, const std::vector<Tile>& results, Tile value, Tile q,
+             Tile kv) const {
+        std::vector<Tile> indices;
+        bool by_rows = false, by_columns = false, plain = true;
+        for (std::size_t d = 0; d < gather.indices.size(); ++d) {
+            const Tile index = results[gather.indices[d]];
+            indices.push_back(index);
+            if (index.rank() == 0) continue;
+            by_rows |= index.dim(0) > 1;
+            by_columns |= index.dim(1) > 1;
+            plain &= gather.coordinates[d] == Coordinate::query ||
+                     gather.coordinates[d] == Coordinate::key;
+        }
+        const Ref& ref = refs[gather.buffer];
+        std::vector<RefIndex> at{copy(derivative.buffers[gather.buffer])};
+        const std::int64_t rows = value.dim(0), columns = value.dim(1);
+        if (!by_columns) value = sum(value, 1, true);
+        if (!by_rows) value = sum(value, 0, true);
+        if (plain) {
+            // A block of the array: add it where it lies.
+            std::vector<Coordinate> order;
+            for (std::size_t d = 0; d < indices.size(); ++d) {
+                if (indices[d].rank() == 0) {
+                    at.emplace_back(indices[d]);
+                } else if (gather.coordinates[d] == Coordinate::query) {
+                    at.emplace_back(ds(q, rows));
+                } else {
+                    at.emplace_back(ds(kv, columns));
+                }
+                if (indices[d].rank() > 0) order.push_back(gather.coordinates[d]);
+            }
+            if (order.size() == 2 && order[0] == Coordinate::key) value = transpose(value);
+            if (order.size() == 1) value = reshape(value, {value.size()});
+            if (order.empty()) value = reshape(value, {});
+            const Ref place = ref.select(at);
+            place.store(place.load({.other = 0}) + value);
+            return;
+        }
+        for (const Tile& index : indices) at.emplace_back(index);
+        ref.select(at).atomic_add(value);
+    }
+};
+
+void backward_program(const Options& options, const Features& features,
+                      const ScoreDerivative& derivative, std::int64_t splits,
                       std::span<const Ref> refs) {
     const Ref query = refs[0], key = refs[1], value = refs[2], dout = refs[3], log2_sum = refs[4],
-              delta = refs[5], query_ids = refs[6], kv_ids = refs[7], dq = refs[8], dk = refs[9],
-              dv = refs[10];
+              delta = refs[5], query_ids = refs[6], kv_ids = refs[7];
+    const std::size_t num_extra = num_extras(features);
+    const std::size_t first_output = 8 + num_extra + derivative.buffers.size();
+    const Ref dq = refs[first_output], dk = refs[first_output + 1], dv = refs[first_output + 2];
+    const Pairs pairs(options, features, refs.subspan(8, num_extra));
+    const Buffers buffers{derivative, refs.subspan(first_output + 3), splits};
+    const bool segments = features.segments;
     const DType sums = accumulator(query.dtype());
     const std::int64_t block_q = options.block_q, block_k = options.block_k;
     const std::int64_t head_dim = key.shape()[1], value_dim = value.shape()[1];
     const Tile query_length = query.extent(1), kv_length = key.extent(0);
+    const Tile b = pairs.batch(program_id(0));
 
     // Refs of the query side hold the heads of one group: (group, L, ...).
     for_loop(0, options.group, [&](Tile h) {
@@ -38,40 +114,99 @@ void backward_program(const Options& options, bool segments, std::int64_t splits
         const Tile kv_positions = first.to(i32) + iota(block_k);
         const Tile k_ids = segments ? kv_ids.at(kv_block).load({.other = 0}) : Tile();
 
-        const auto step = [&](Tile h, bool masked) {
-            return [&, h, masked](Tile i, State state) {
-                const Slice rows = ds(i * block_q, block_q);
-                const Tile q = query.at(h, rows).load({.other = 0}),
-                           d_out = dout.at(h, rows).load({.other = 0});
-                // Rows past the end read +inf: their probabilities are 0.
-                const Tile offset = log2_sum.at(h, rows).load({.other = kInfinity});
-                const Tile row_delta = delta.at(h, rows).load({.other = 0});
-                const Tile s = dot(q, k, {.trans_b = true});
-                Tile p = exp2(fma(s, options.scale * kLog2E, expand_dims(-offset, 1)));
-                if (masked) {
-                    const Tile q_positions = (i * block_q).to(i32) + iota(block_q);
-                    const Tile q_ids = segments ? query_ids.at(rows).load({.other = 0}) : Tile();
-                    p = where(attends(options, q_positions, kv_positions, kv_length, segments,
-                                      q_ids, k_ids),
-                              p, 0.0);
-                }
-                const Tile dp = dot(d_out, v, {.trans_b = true});
-                const Tile d_score = (p * (dp - expand_dims(row_delta, 1))).to(key.dtype());
-                const Ref dq_rows = dq.at(h, rows);
-                dq_rows.store(dot(d_score, k, {.acc = dq_rows.load({.other = 0})}));
-                return State{
-                    dot(d_score, q, {.trans_a = true, .acc = state.key}),
-                    dot(p.to(value.dtype()), d_out, {.trans_a = true, .acc = state.value})};
+        /// One block of queries of head `h` of the group; `analytic` and `bits` as in the forward
+        /// program.
+        const auto step = [&](Tile h, Tile i, State state, bool analytic,
+                              const std::optional<Tile>& bits) {
+            const Slice rows = ds(i * block_q, block_q);
+            const Tile q = query.at(h, rows).load({.other = 0}),
+                       d_out = dout.at(h, rows).load({.other = 0});
+            // Rows past the end read +inf: their probabilities are 0.
+            const Tile offset = log2_sum.at(h, rows).load({.other = kInfinity});
+            const Tile row_delta = delta.at(h, rows).load({.other = 0});
+            const Tile s = dot(q, k, {.trans_b = true});
+            const Place place{b, pairs.head(program_id(1) * options.group + h),
+                              expand_dims(i * block_q + iota(block_q, i64), 1),
+                              expand_dims(first + iota(block_k, i64), 0)};
+            std::optional<Tile> mask = bits;
+            if (analytic) {
+                const Tile q_positions = (i * block_q).to(i32) + iota(block_q);
+                const Tile q_ids = segments ? query_ids.at(rows).load({.other = 0}) : Tile();
+                const Tile inside =
+                    attends(options, q_positions, kv_positions, kv_length, segments, q_ids, k_ids);
+                mask = mask ? *mask & inside : inside;
+            }
+            const auto existing = [&]() -> std::optional<Tile> {
+                if (!options.interpret) return {};
+                const Tile there = place.q < query_length;
+                return mask ? *mask & there : there;
             };
+            if (features.mask) {
+                const Tile inside = pairs.mask(place, existing());
+                mask = mask ? *mask & inside : inside;
+            }
+            Tile p, scaled;
+            if (features.score) {
+                scaled = s * options.scale;
+                p = exp2(
+                    fma(pairs.score(scaled, place, existing()), kLog2E, expand_dims(-offset, 1)));
+            } else {
+                p = exp2(fma(s, options.scale * kLog2E, expand_dims(-offset, 1)));
+            }
+            if (mask) p = where(*mask, p, 0.0);
+            Tile dp = dot(d_out, v, {.trans_b = true}), kept = p;
+            if (features.dropout > 0) {
+                const Tile keep = pairs.keep(place, sums);
+                dp = dp * keep;
+                kept = p * keep;
+            }
+            Tile d_score = p * (dp - expand_dims(row_delta, 1));
+            if (features.score && !derivative.is_identity) {
+                const std::vector<Tile> results =
+                    pairs.score_gradient(derivative, scaled, place, d_score);
+                // Where the probability is 0 the mod's derivative may be anything.
+                const Tile nonzero = p != 0;
+                d_score = where(nonzero, results[0], 0.0);
+                buffers.add(results, nonzero, i * block_q, first);
+            }
+            d_score = d_score.to(key.dtype());
+            const Ref dq_rows = dq.at(h, rows);
+            dq_rows.store(dot(d_score, k, {.acc = dq_rows.load({.other = 0})}));
+            return State{dot(d_score, q, {.trans_a = true, .acc = state.key}),
+                         dot(kept.to(value.dtype()), d_out, {.trans_a = true, .acc = state.value})};
         };
-        const BlockRange blocks = query_blocks(options, first, query_length, kv_length);
+        const auto range = [&](Tile h, Tile begin, Tile end, State state, bool analytic) {
+            return for_loop(begin, end, state,
+                            [&](Tile i, State s) { return step(h, i, s, analytic, {}); });
+        };
         State state{zeros({block_k, head_dim}, sums), zeros({block_k, value_dim}, sums)};
-        state = for_loop(0, options.group, state, [&](Tile h, State s) {
-            if (segments) return for_loop(blocks.begin, blocks.end, s, step(h, true));
-            s = for_loop(blocks.begin, blocks.full_begin, s, step(h, true));
-            s = for_loop(blocks.full_begin, blocks.full_end, s, step(h, false));
-            return for_loop(blocks.full_end, blocks.end, s, step(h, true));
-        });
+        if (features.plan) {
+            // A block of keys may stick out of the array in full tiles, which matters to mods.
+            const bool analytic = segments || options.right() >= 0 || options.window_left >= 0 ||
+                                  features.positions();
+            const Ref partial = pairs.extra(Extra::partial), runs = pairs.extra(Extra::full),
+                      bits = pairs.extra(Extra::bits);
+            state = for_loop(0, options.group, state, [&](Tile h, State outer) {
+                const PlanRow row =
+                    pairs.plan_row(b, pairs.head(program_id(1) * options.group + h), j);
+                outer = for_loop(row.partial_begin, row.partial_end, outer, [&](Tile e, State s) {
+                    return step(h, partial.at(e, 0).load().to(i64), s, analytic,
+                                bits.at(partial.at(e, 1).load()).load());
+                });
+                return for_loop(row.full_begin, row.full_end, outer, [&](Tile e, State s) {
+                    const Tile begin = runs.at(e, 0).load().to(i64);
+                    return range(h, begin, begin + runs.at(e, 1).load().to(i64), s, analytic);
+                });
+            });
+        } else {
+            const BlockRange blocks = query_blocks(options, first, query_length, kv_length);
+            state = for_loop(0, options.group, state, [&](Tile h, State s) {
+                if (segments) return range(h, blocks.begin, blocks.end, s, true);
+                s = range(h, blocks.begin, blocks.full_begin, s, true);
+                s = range(h, blocks.full_begin, blocks.full_end, s, false);
+                return range(h, blocks.full_end, blocks.end, s, true);
+            });
+        }
         dk.at(kv_block).store((state.key * options.scale).to(dk.dtype()));
         dv.at(kv_block).store(state.value.to(dv.dtype()));
     });
@@ -85,6 +220,30 @@ void preprocess_program(std::span<const Ref> refs) {
     const DType sums = lse.dtype();
     const Tile products = sum(out.load().to(sums) * dout.load().to(sums), 1);
     delta.store(dlse.present() ? products - dlse.load().to(sums) : products);
+}
+
+void sinks_program(std::span<const Ref> refs) {
+    const Ref sinks = refs[0], lse = refs[1], delta = refs[2], out = refs[3];
+    constexpr std::int64_t kRows = 128;
+    const DType sums = lse.dtype();
+    const Tile sink = sinks.load().to(sums);
+    // Past the end lse reads +inf: the sink's share is 0.
+    const Tile rows = for_loop(0, lse.extent(0), zeros({kRows}, sums), [&](Tile b, Tile outer) {
+        return for_loop(0, cdiv(lse.extent(1), kRows), outer, [&](Tile i, Tile total) {
+            const Slice block = ds(i * kRows, kRows);
+            const Tile l = lse.at(b, block).load({.other = kInfinity});
+            const Tile share = where(l == -kInfinity, 0.0, exp(sink - l));
+            return total - share * delta.at(b, block).load({.other = 0});
+        });
+    });
+    out.store(sum(rows));
+}
+
+void sum_copies_program(std::span<const Ref> refs) {
+    const Ref parts = refs[0], out = refs[1];
+    const Tile sum = for_loop(1, parts.extent(0), parts.at(0).load(),
+                              [&](Tile i, Tile s) { return s + parts.at(i).load(); });
+    out.store(sum.to(out.dtype()));
 }
 
 void sum_parts_program(const Options& options, std::span<const Ref> refs) {
@@ -122,7 +281,8 @@ Call backward_preprocess(const Options& options, bool dlse) {
                 call_options);
 }
 
-Call backward(const Options& options, bool segments, std::int64_t splits) {
+Call backward(const Options& options, const Features& features, const ScoreDerivative& derivative,
+              std::int64_t splits) {
     const std::int64_t group = options.group;
     const BlockSpec query_rows({squeezed, group, all, all},
                                [](auto b, auto h, auto) { return block(b, h, 0, 0); });
@@ -133,7 +293,7 @@ Call backward(const Options& options, bool segments, std::int64_t splits) {
     const BlockSpec ids({squeezed, all}, [](auto b, auto, auto) { return block(b, 0); });
     const BlockSpec parts({squeezed, squeezed, group, all, all},
                           [](auto b, auto h, auto s) { return block(s, b, h, 0, 0); });
-    const BlockSpec optional_ids = segments ? ids : BlockSpec::absent();
+    const BlockSpec optional_ids = features.segments ? ids : BlockSpec::absent();
 
     CallOptions call_options;
     call_options.grid = [splits](std::span<const Tensor> in) {
@@ -141,22 +301,83 @@ Call backward(const Options& options, bool segments, std::int64_t splits) {
     };
     call_options.in = {query_rows, kv_rows,    kv_rows,      query_rows,
                        statistics, statistics, optional_ids, optional_ids};
+    std::vector<std::string> names{"query",    "key",   "value",       "dout",
+                                   "log2_sum", "delta", "segment_ids", "kv_segment_ids"};
+    call_options.dynamic = {{0, {0, 1, 2}}, {1, {0, 1, 2}}, {2, {0, 1, 2}},
+                            {3, {0, 1, 2}}, {4, {0, 1, 2}}, {5, {0, 1, 2}}};
+    if (features.segments) call_options.dynamic[6] = call_options.dynamic[7] = {0, 1};
+    add_extras(features, call_options, names);
+    const std::size_t first_buffer = call_options.in.size(), buffers = derivative.buffers.size();
     call_options.out = {parts, kv_rows, kv_rows};
-    call_options.out_type = [splits](std::span<const Tensor> in) {
+    std::vector<std::string> outputs{"dq_parts", "dk", "dv"};
+    for (std::size_t i = 0; i < buffers; ++i) {
+        call_options.in.emplace_back();
+        call_options.out.emplace_back();
+        names.push_back(fmt::format("gradients{}", i));
+        outputs.push_back(fmt::format("added_gradients{}", i));
+        const int input = static_cast<int>(first_buffer + i), output = static_cast<int>(3 + i);
+        call_options.aliases.push_back({input, output});
+        // Outputs count behind the inputs. The array behind a buffer may have any extents.
+        std::vector<int> dims(derivative.buffers[i].rank + 1);
+        std::iota(dims.begin(), dims.end(), 0);
+        call_options.dynamic[input] = dims;
+        call_options.dynamic[static_cast<int>(first_buffer + buffers) + output] = dims;
+    }
+    const auto num_inputs = static_cast<int>(first_buffer + buffers);
+    call_options.dynamic[num_inputs] = {1, 2, 3};
+    call_options.dynamic[num_inputs + 1] = call_options.dynamic[num_inputs + 2] = {0, 1, 2};
+    names.insert(names.end(), outputs.begin(), outputs.end());
+    call_options.out_type = [splits, first_buffer, buffers](std::span<const Tensor> in) {
         std::vector<std::int64_t> shape = in[0].shape();
         shape.insert(shape.begin(), splits);
-        return std::vector<TensorType>{{accumulator(in[0].dtype()), shape},
-                                       {in[1].dtype(), in[1].shape()},
-                                       {in[2].dtype(), in[2].shape()}};
+        std::vector<TensorType> types{{accumulator(in[0].dtype()), shape},
+                                      {in[1].dtype(), in[1].shape()},
+                                      {in[2].dtype(), in[2].shape()}};
+        for (std::size_t i = 0; i < buffers; ++i) {
+            types.push_back({in[first_buffer + i].dtype(), in[first_buffer + i].shape()});
+        }
+        return types;
     };
     call_options.interpret = options.interpret;
-    return call(kernel("attention_backward",
-                       {"query", "key", "value", "dout", "log2_sum", "delta", "segment_ids",
-                        "kv_segment_ids", "dq_parts", "dk", "dv"},
-                       [options, segments, splits](std::span<const Ref> refs) {
-                           backward_program(options, segments, splits, refs);
+    return call(kernel("attention_backward", std::move(names),
+                       [options, features, derivative, splits](std::span<const Ref> refs) {
+                           backward_program(options, features, derivative, splits, refs);
                        }),
                 call_options);
+}
+
+Call sinks_backward(const Options& options) {
+    const BlockSpec rows({all, squeezed, all}, [](auto h) { return block(0, h, 0); });
+    const BlockSpec head({squeezed}, [](auto h) { return block(h); });
+    CallOptions call_options;
+    call_options.grid = [](std::span<const Tensor> in) {
+        return std::vector<std::int64_t>{in[0].dim(0)};
+    };
+    call_options.in = {head, rows, rows};
+    call_options.out = {head};
+    call_options.out_type = [](std::span<const Tensor> in) {
+        return std::vector<TensorType>{{in[1].dtype(), in[0].shape()}};
+    };
+    call_options.interpret = options.interpret;
+    return call(
+        kernel("attention_sinks_backward", {"sinks", "lse", "delta", "dsinks"}, sinks_program),
+        call_options);
+}
+
+Call sum_copies(const Options& options, DType dtype) {
+    constexpr std::int64_t kBlock = 1024;
+    CallOptions call_options;
+    call_options.grid = [](std::span<const Tensor> in) {
+        return std::vector<std::int64_t>{(in[0].dim(1) + kBlock - 1) / kBlock};
+    };
+    call_options.in = {BlockSpec({all, kBlock}, [](auto i) { return block(0, i); })};
+    call_options.out = {BlockSpec({kBlock}, [](auto i) { return block(i); })};
+    call_options.out_type = [dtype](std::span<const Tensor> in) {
+        return std::vector<TensorType>{{dtype, {in[0].dim(1)}}};
+    };
+    call_options.dynamic = {{0, {0, 1}}};
+    call_options.interpret = options.interpret;
+    return call(kernel("attention_sum_copies", {"parts", "sum"}, sum_copies_program), call_options);
 }
 
 Call sum_parts(const Options& options, DType dtype) {

@@ -1,7 +1,7 @@
 // Attention backward as tile programs: delta, the five GEMMs, and the sum of the parts of dQ.
 #pragma once
 
-#include "attention/tiles/options.h"
+#include "attention/tiles/features.h"
 #include "tilewright/run.h"
 
 namespace tilewright::attn::tiles {
@@ -14,9 +14,17 @@ Call backward_preprocess(const Options& options, bool dlse);
 /// One program per (batch, kv head, split) walks over its kv blocks; for each it walks over the
 /// query blocks of all heads of the group: dK and dV stay in the program, dQ is added to the
 /// split's part. Inputs: query, key, value, dout, log2 denominator, delta, segment ids (B, L) and
-/// (B, S) or both absent. Outputs: the parts of dQ (splits, B, Hq, L, E), unscaled, f32 or f64; dK
-/// and dV in the inputs' dtypes. The order of every sum is fixed.
-Call backward(const Options& options, bool segments, std::int64_t splits);
+/// (B, S) or both absent, the extras (of a plan by keys), then the gradient buffers as they are.
+/// Outputs: the parts of dQ (splits, B, Hq, L, E), unscaled, f32 or f64; dK and dV in the inputs'
+/// dtypes; the gradient buffers added to. The order of every sum is fixed.
+Call backward(const Options& options, const Features& features, const ScoreDerivative& derivative,
+              std::int64_t splits);
+
+/// Gradient of the sinks: inputs sinks (Hq), lse and delta (B, Hq, L); output (Hq), f32 or f64.
+Call sinks_backward(const Options& options);
+
+/// out = sum of the parts (copies, n), in order, in `dtype`.
+Call sum_copies(const Options& options, DType dtype);
 
 /// dQ (B, Hq, L, E) = scale * sum of the parts, in order, in `dtype`.
 Call sum_parts(const Options& options, DType dtype);

@@ -2,6 +2,9 @@
 #include "attention/tiles/decode.h"
 
 #include <limits>
+#include <optional>
+
+#include "attention/tiles/pairs.h"
 
 namespace tilewright::attn::tiles {
 namespace {
@@ -13,26 +16,38 @@ struct State {
     Tile out;       ///< [group, Ev]
 };
 
-/// Every key up to kv_length attends: with one query at position 0 no other mask is of use.
-void decode_program(const Options& options, std::span<const Ref> refs) {
-    const Ref query = refs[0], key = refs[1], value = refs[2], out = refs[3], max_ref = refs[4],
-              sum_ref = refs[5];
+/// Every key up to kv_length attends, but for a mask mod: with one query at position 0 no other
+/// mask is of use.
+void decode_program(const Options& options, const Features& features, std::span<const Ref> refs) {
+    const std::size_t num_inputs = 3 + num_extras(features);
+    const Ref query = refs[0], key = refs[1], value = refs[2], out = refs[num_inputs],
+              max_ref = refs[num_inputs + 1], sum_ref = refs[num_inputs + 2];
+    const Pairs pairs(options, features, refs.subspan(3, num_inputs - 3));
     const DType sums = accumulator(query.dtype());
     const std::int64_t block_k = options.block_k, group = options.group;
     const Tile kv_length = key.extent(0), begin = program_id(2) * (kDecodeChunk / block_k);
     const Tile end = minimum(kv_length, (program_id(2) + 1) * kDecodeChunk);
     const Tile q = query.load();
-    const bool folded = options.scale > 0;  // as in the forward program
+    const bool folded = options.scale > 0 && !features.score;  // as in the forward program
     const double unit = folded ? options.scale : 1, factor = unit * kLog2E;
 
+    const Tile b = pairs.batch(program_id(0));
+    const Tile h = expand_dims(pairs.head(program_id(1) * group) + iota(group, i64), 1);
     const auto step = [&](bool masked) {
         return [&, masked](Tile j, State state) {
             const Slice block = ds(j * block_k, block_k);
             Tile s = dot(q, key.at(block).load({.other = 0}), {.trans_b = true});
             if (!folded) s *= options.scale;
-            if (masked)
-                s = where(expand_dims(j * block_k + iota(block_k, i64), 0) < kv_length, s,
-                          -kInfinity);
+            const Place place{b, h, constant(0, i64),
+                              expand_dims(j * block_k + iota(block_k, i64), 0)};
+            std::optional<Tile> mask;
+            if (masked) mask = place.kv < kv_length;
+            if (features.mask) {
+                const Tile inside = pairs.mask(place, mask);
+                mask = mask ? *mask & inside : inside;
+            }
+            if (features.score) s = pairs.score(s, place, mask);
+            if (mask) s = where(*mask, s, -kInfinity);
             const Tile high = maximum(state.max, max(s, 1));
             const Tile offset = high * factor;
             const Tile p = exp2(fma(s, factor, expand_dims(-offset, 1)));
@@ -42,8 +57,8 @@ void decode_program(const Options& options, std::span<const Ref> refs) {
                              {.acc = state.out * expand_dims(alpha, 1)})};
         };
     };
-    State state{full({group}, kLowestScore, sums), zeros({group}, sums),
-                zeros({group, value.shape()[1]}, sums)};
+    State state{full({group}, features.score ? lowest_score(sums) : kLowestScore, sums),
+                zeros({group}, sums), zeros({group, value.shape()[1]}, sums)};
     state = for_loop(begin, end / block_k, state, step(false));
     state = for_loop(maximum(begin, end / block_k), cdiv(end, block_k), state, step(true));
     out.store(state.out);
@@ -52,8 +67,8 @@ void decode_program(const Options& options, std::span<const Ref> refs) {
 }
 
 void combine_program(std::span<const Ref> refs) {
-    const Ref parts = refs[0], maxima = refs[1], sums = refs[2], out = refs[3], lse = refs[4],
-              max_scores = refs[5];
+    const Ref parts = refs[0], maxima = refs[1], sums = refs[2], sinks = refs[3], out = refs[4],
+              lse = refs[5], max_scores = refs[6];
     const auto step = [&](Tile i, State state) {
         const Tile m = maxima.at(i).load();
         const Tile high = maximum(state.max, m);
@@ -62,17 +77,23 @@ void combine_program(std::span<const Ref> refs) {
             high, fma(state.sum, old, sums.at(i).load() * fresh),
             fma(parts.at(i).load(), expand_dims(fresh, 1), state.out * expand_dims(old, 1))};
     };
-    const State state =
-        for_loop(1, parts.extent(0),
-                 State{maxima.at(0).load(), sums.at(0).load(), parts.at(0).load()}, step);
-    out.store((state.out / expand_dims(state.sum, 1)).to(out.dtype()));
-    lse.store(state.max + log(state.sum));
-    max_scores.store(state.max);
+    State state = for_loop(1, parts.extent(0),
+                           State{maxima.at(0).load(), sums.at(0).load(), parts.at(0).load()}, step);
+    max_scores.store(where(state.sum == 0, -kInfinity, state.max));
+    if (sinks.present()) {
+        const Tile sink = sinks.load().to(state.sum.dtype()), top = maximum(state.max, sink);
+        const Tile alpha = exp(state.max - top);
+        state = {top, fma(state.sum, alpha, exp(sink - top)), state.out * expand_dims(alpha, 1)};
+    }
+    const Tile empty = state.sum == 0;
+    const Tile inverse = where(empty, 0.0, 1.0 / state.sum);
+    out.store((state.out * expand_dims(inverse, 1)).to(out.dtype()));
+    lse.store(where(empty, -kInfinity, state.max + log(state.sum)));
 }
 
 }  // namespace
 
-Call decode(const Options& options) {
+Call decode(const Options& options, const Features& features) {
     const std::int64_t group = options.group;
     const BlockSpec heads({squeezed, squeezed, all, all},
                           [](auto b, auto h, auto) { return block(b, h, 0, 0); });
@@ -95,13 +116,18 @@ Call decode(const Options& options) {
             {sums, {in[1].dim(0), in[1].dim(1), chunks, group, in[2].dim(3)}}, row_type, row_type};
     };
     call_options.dynamic = {{0, {0, 1}}, {1, {0, 1, 2}}, {2, {0, 1, 2}}};
+    std::vector<std::string> names{"query", "key", "value"};
+    add_extras(features, call_options, names);
+    names.insert(names.end(), {"out", "max", "sum"});
     call_options.interpret = options.interpret;
-    return call(kernel("attention_decode", {"query", "key", "value", "out", "max", "sum"},
-                       [options](std::span<const Ref> refs) { decode_program(options, refs); }),
+    return call(kernel("attention_decode", std::move(names),
+                       [options, features](std::span<const Ref> refs) {
+                           decode_program(options, features, refs);
+                       }),
                 call_options);
 }
 
-Call decode_combine(const Options& options, DType dtype) {
+Call decode_combine(const Options& options, bool sinks, DType dtype) {
     const BlockSpec chunks({squeezed, squeezed, all, all},
                            [](auto b, auto h) { return block(b, h, 0, 0); });
     const BlockSpec row({squeezed, squeezed, all}, [](auto b, auto h) { return block(b, h, 0); });
@@ -111,7 +137,9 @@ Call decode_combine(const Options& options, DType dtype) {
     };
     call_options.in = {BlockSpec({squeezed, squeezed, all, all, all},
                                  [](auto b, auto h) { return block(b, h, 0, 0, 0); }),
-                       chunks, chunks};
+                       chunks, chunks,
+                       sinks ? BlockSpec({squeezed, all}, [](auto, auto h) { return block(h, 0); })
+                             : BlockSpec::absent()};
     call_options.out = {chunks, row, row};
     call_options.out_type = [dtype](std::span<const Tensor> in) {
         const std::vector<std::int64_t>& s = in[0].shape();
@@ -119,10 +147,12 @@ Call decode_combine(const Options& options, DType dtype) {
         return std::vector<TensorType>{{dtype, {s[0], s[1], s[3], s[4]}}, row_type, row_type};
     };
     call_options.dynamic = {{0, {0, 1, 2}}, {1, {0, 1, 2}}, {2, {0, 1, 2}}};
+    if (sinks) call_options.dynamic[3] = {0};
     call_options.interpret = options.interpret;
-    return call(kernel("attention_decode_combine",
-                       {"parts", "max", "sum", "out", "lse", "max_scores"}, combine_program),
-                call_options);
+    return call(
+        kernel("attention_decode_combine",
+               {"parts", "max", "sum", "sinks", "out", "lse", "max_scores"}, combine_program),
+        call_options);
 }
 
 }  // namespace tilewright::attn::tiles

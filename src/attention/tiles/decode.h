@@ -1,7 +1,7 @@
 // Attention of one query per head: keys and values are read once, split over programs.
 #pragma once
 
-#include "attention/tiles/options.h"
+#include "attention/tiles/features.h"
 #include "tilewright/run.h"
 
 namespace tilewright::attn::tiles {
@@ -12,11 +12,11 @@ inline constexpr std::int64_t kDecodeChunk = 2048;
 /// One program per (batch, kv head, chunk); the query heads of a kv head share one pass over K and
 /// V. Inputs: query (B, Hkv, group, E), key (B, Hkv, S, E), value (B, Hkv, S, Ev). Outputs, f32 or
 /// f64: out (B, Hkv, chunks, group, Ev) not divided by its sum; max (of scaled scores) and sum (B,
-/// Hkv, chunks, group).
-Call decode(const Options& options);
+/// Hkv, chunks, group). The extras follow the inputs; plans and dropout are not served here.
+Call decode(const Options& options, const Features& features);
 
-/// Combines the chunks in order. Inputs: decode's outputs. Outputs: out (B, Hkv, group, Ev) in
-/// `dtype`; lse and max_scores (B, Hkv, group).
-Call decode_combine(const Options& options, DType dtype);
+/// Combines the chunks in order. Inputs: decode's outputs, sinks (Hkv, group) or absent. Outputs:
+/// out (B, Hkv, group, Ev) in `dtype`; lse and max_scores (B, Hkv, group).
+Call decode_combine(const Options& options, bool sinks, DType dtype);
 
 }  // namespace tilewright::attn::tiles

@@ -2,6 +2,9 @@
 #include "attention/tiles/forward.h"
 
 #include <limits>
+#include <optional>
+
+#include "attention/tiles/pairs.h"
 
 namespace tilewright::attn::tiles {
 namespace {
@@ -15,63 +18,113 @@ struct State {
     Tile out;  ///< [block_q, Ev], not yet divided by sum
 };
 
-void forward_program(const Options& options, bool segments, std::span<const Ref> refs) {
+void forward_program(const Options& options, const Features& features, std::span<const Ref> refs) {
     const Ref query = refs[0], key = refs[1], value = refs[2], query_ids = refs[3],
-              kv_ids = refs[4], out = refs[5], lse = refs[6], max_scores = refs[7];
+              kv_ids = refs[4], sinks = refs[5];
+    const std::size_t num_inputs = 6 + num_extras(features);
+    const Ref out = refs[num_inputs], lse = refs[num_inputs + 1], max_scores = refs[num_inputs + 2];
+    const Pairs pairs(options, features, refs.subspan(6, num_inputs - 6));
+    const bool segments = features.segments;
     const DType sums = accumulator(query.dtype());
     const std::int64_t block_q = options.block_q, block_k = options.block_k;
     const Tile first = program_id(2) * block_q, kv_length = key.extent(0);
     const Tile q = query.load();
     const Tile q_positions = first.to(i32) + iota(block_q);
     const Tile q_ids = segments ? query_ids.load() : Tile();
-    // exp(scale * (s - max)) = exp2(s * factor - max * factor) needs a positive factor.
-    const bool folded = options.scale > 0;
+    const Tile b = pairs.batch(program_id(0)), h = pairs.head(program_id(1));
+    // exp(scale * (s - max)) = exp2(s * factor - max * factor) needs a positive factor, and scores
+    // that nobody looks at.
+    const bool folded = options.scale > 0 && !features.score;
     const double unit = folded ? options.scale : 1, factor = unit * kLog2E;
 
-    const auto step = [&](bool masked) {
-        return [&, masked](Tile j, State state) {
-            const Slice block = ds(j * block_k, block_k);
-            Tile s = dot(q, key.at(block).load({.other = 0}), {.trans_b = true});
-            if (!folded) s *= options.scale;
-            if (masked) {
-                const Tile kv_positions = (j * block_k).to(i32) + iota(block_k);
-                const Tile ids = segments ? kv_ids.at(block).load({.other = 0}) : Tile();
-                s = where(
-                    attends(options, q_positions, kv_positions, kv_length, segments, q_ids, ids), s,
-                    -kInfinity);
-            }
-            const Tile high = maximum(state.max, max(s, 1));
-            const Tile offset = high * factor;
-            const Tile p = exp2(fma(s, factor, expand_dims(-offset, 1)));
-            const Tile alpha = exp2((state.max - high) * factor);
-            return State{high, fma(state.sum, alpha, sum(p, 1)),
-                         dot(p.to(value.dtype()), value.at(block).load({.other = 0}),
-                             {.acc = state.out * expand_dims(alpha, 1)})};
+    /// One block of keys; `analytic`: causal, window, segments and the end of the keys; `bits`: of
+    /// the plan.
+    const auto step = [&](Tile j, State state, bool analytic, const std::optional<Tile>& bits) {
+        const Slice block = ds(j * block_k, block_k);
+        Tile s = dot(q, key.at(block).load({.other = 0}), {.trans_b = true});
+        if (!folded) s *= options.scale;
+        std::optional<Tile> mask = bits;
+        if (analytic) {
+            const Tile kv_positions = (j * block_k).to(i32) + iota(block_k);
+            const Tile ids = segments ? kv_ids.at(block).load({.other = 0}) : Tile();
+            const Tile inside =
+                attends(options, q_positions, kv_positions, kv_length, segments, q_ids, ids);
+            mask = mask ? *mask & inside : inside;
+        }
+        const Place place{b, h, expand_dims(first + iota(block_q, i64), 1),
+                          expand_dims(j * block_k + iota(block_k, i64), 0)};
+        // The checked mode wants to know which pairs exist.
+        const auto existing = [&]() -> std::optional<Tile> {
+            if (!options.interpret) return {};
+            const Tile rows = place.q < array_extent(query, 2);
+            return mask ? *mask & rows : rows;
         };
+        if (features.mask) {
+            const Tile inside = pairs.mask(place, existing());
+            mask = mask ? *mask & inside : inside;
+        }
+        if (features.score) s = pairs.score(s, place, existing());
+        if (mask) s = where(*mask, s, -kInfinity);
+        const Tile high = maximum(state.max, max(s, 1));
+        const Tile offset = high * factor;
+        const Tile p = exp2(fma(s, factor, expand_dims(-offset, 1)));
+        const Tile alpha = exp2((state.max - high) * factor);
+        const Tile kept = features.dropout > 0 ? p * pairs.keep(place, sums) : p;
+        return State{high, fma(state.sum, alpha, sum(p, 1)),
+                     dot(kept.to(value.dtype()), value.at(block).load({.other = 0}),
+                         {.acc = state.out * expand_dims(alpha, 1)})};
     };
-    const BlockRange blocks = kv_blocks(options, first, kv_length);
-    State state{full({block_q}, kLowestScore, sums), zeros({block_q}, sums),
+    const auto range = [&](Tile begin, Tile end, State state, bool analytic) {
+        return for_loop(begin, end, state,
+                        [&](Tile j, State s) { return step(j, s, analytic, {}); });
+    };
+
+    const double lowest = features.score ? lowest_score(sums) : kLowestScore;
+    State state{full({block_q}, lowest, sums), zeros({block_q}, sums),
                 zeros({block_q, value.shape()[1]}, sums)};
-    if (segments) {
-        state = for_loop(blocks.begin, blocks.end, state, step(true));
+    if (features.plan) {
+        // The plan knows the end of the keys; what is given besides it still has to be tested.
+        const bool analytic = segments || options.right() >= 0 || options.window_left >= 0;
+        const PlanRow row = pairs.plan_row(b, h, program_id(2));
+        const Ref partial = pairs.extra(Extra::partial), runs = pairs.extra(Extra::full),
+                  bits = pairs.extra(Extra::bits);
+        state = for_loop(row.partial_begin, row.partial_end, state, [&](Tile e, State s) {
+            return step(partial.at(e, 0).load().to(i64), s, analytic,
+                        bits.at(partial.at(e, 1).load()).load());
+        });
+        state = for_loop(row.full_begin, row.full_end, state, [&](Tile e, State s) {
+            const Tile begin = runs.at(e, 0).load().to(i64);
+            return range(begin, begin + runs.at(e, 1).load().to(i64), s, analytic);
+        });
+    } else if (segments || (options.interpret && features.positions())) {
+        const BlockRange blocks = kv_blocks(options, first, kv_length);
+        state = range(blocks.begin, blocks.end, state, true);
     } else {
-        if (options.window_left >= 0)
-            state = for_loop(blocks.begin, blocks.full_begin, state, step(true));
-        state = for_loop(blocks.full_begin, blocks.full_end, state, step(false));
-        state = for_loop(blocks.full_end, blocks.end, state, step(true));
+        const BlockRange blocks = kv_blocks(options, first, kv_length);
+        if (options.window_left >= 0) state = range(blocks.begin, blocks.full_begin, state, true);
+        state = range(blocks.full_begin, blocks.full_end, state, false);
+        state = range(blocks.full_end, blocks.end, state, true);
     }
 
+    Tile high = state.max * unit;
+    const Tile nothing = state.sum == 0;
+    max_scores.store(where(nothing, -kInfinity, high));
+    if (features.sinks) {
+        const Tile sink = sinks.load().to(sums), top = maximum(high, sink);
+        const Tile alpha = exp(high - top);
+        state.sum = fma(state.sum, alpha, exp(sink - top));
+        state.out = state.out * expand_dims(alpha, 1);
+        high = top;
+    }
     const Tile empty = state.sum == 0;
     const Tile inverse = where(empty, 0.0, 1.0 / state.sum);
     out.store((state.out * expand_dims(inverse, 1)).to(out.dtype()));
-    const Tile high = state.max * unit;
     lse.store(where(empty, -kInfinity, high + log(state.sum)));
-    max_scores.store(where(empty, -kInfinity, high));
 }
 
 }  // namespace
 
-Call forward(const Options& options, bool segments, bool dynamic_queries) {
+Call forward(const Options& options, const Features& features, bool dynamic_queries) {
     const std::int64_t block_q = options.block_q, group = options.group;
     const auto query_row = [](auto b, auto h, auto i) { return block(b, h, i, 0); };
     const auto kv_head = [group](auto b, auto h, auto) { return block(b, h / group, 0, 0); };
@@ -89,9 +142,13 @@ Call forward(const Options& options, bool segments, bool dynamic_queries) {
         BlockSpec({squeezed, squeezed, block_q, all}, query_row),
         BlockSpec({squeezed, squeezed, all, all}, kv_head),
         BlockSpec({squeezed, squeezed, all, all}, kv_head),
-        segments ? q_ids : BlockSpec::absent(),
-        segments ? kv_ids : BlockSpec::absent(),
+        features.segments ? q_ids : BlockSpec::absent(),
+        features.segments ? kv_ids : BlockSpec::absent(),
+        features.sinks ? BlockSpec({squeezed}, [](auto, auto h, auto) { return block(h); })
+                       : BlockSpec::absent(),
     };
+    std::vector<std::string> names{"query",          "key",  "value", "segment_ids",
+                                   "kv_segment_ids", "sinks"};
     call_options.out = {BlockSpec({squeezed, squeezed, block_q, all}, query_row), statistics,
                         statistics};
     call_options.out_type = [](std::span<const Tensor> in) {
@@ -102,16 +159,17 @@ Call forward(const Options& options, bool segments, bool dynamic_queries) {
     };
     call_options.dynamic = {{0, {0, 1}}, {1, {0, 1, 2}}, {2, {0, 1, 2}}};
     if (dynamic_queries) call_options.dynamic[0].push_back(2);
-    if (segments) {
+    if (features.segments) {
         call_options.dynamic[3] = dynamic_queries ? std::vector<int>{0, 1} : std::vector<int>{0};
         call_options.dynamic[4] = {0, 1};
     }
+    if (features.sinks) call_options.dynamic[5] = {0};
+    add_extras(features, call_options, names);
+    names.insert(names.end(), {"out", "lse", "max_scores"});
     call_options.interpret = options.interpret;
-    return call(kernel("attention",
-                       {"query", "key", "value", "segment_ids", "kv_segment_ids", "out", "lse",
-                        "max_scores"},
-                       [options, segments](std::span<const Ref> refs) {
-                           forward_program(options, segments, refs);
+    return call(kernel("attention", std::move(names),
+                       [options, features](std::span<const Ref> refs) {
+                           forward_program(options, features, refs);
                        }),
                 call_options);
 }

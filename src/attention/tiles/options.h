@@ -52,4 +52,10 @@ inline constexpr double kLn2 = 0.69314718055994530942;
 /// the maximum is -inf and not NaN.
 inline constexpr double kLowestScore = -1e30;
 
+/// The same for scores that a mod made, which may be as low as the user likes: times log2(e) it is
+/// finite.
+inline double lowest_score(DType sums) {
+    return sums == f64 ? -1e308 : -2e38;
+}
+
 }  // namespace tilewright::attn::tiles

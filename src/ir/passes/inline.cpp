@@ -24,10 +24,14 @@ class Application {
         }
     }
 
+    /// The results in the smallest shapes they can have.
+    std::vector<Value> results() { return block(mod_.body); }
+
+    /// The results in the joint shape of the arguments.
     std::vector<Value> run() {
-        std::vector<Value> results;
-        for (Value value : block(mod_.body)) results.push_back(builder_.broadcast(value, full_));
-        return results;
+        std::vector<Value> wide;
+        for (Value value : results()) wide.push_back(builder_.broadcast(value, full_));
+        return wide;
     }
 
   private:
@@ -254,6 +258,11 @@ class Inliner {
 };
 
 }  // namespace
+
+std::vector<Value> append_mod(Builder& builder, const Function& mod,
+                              std::span<const Value> arguments) {
+    return Application(builder, mod, arguments).results();
+}
 
 InlineReport inline_calls(Function& function) {
     return Inliner(function).run();

@@ -1,6 +1,10 @@
 // Inlining of mods.
 #pragma once
 
+#include <span>
+#include <vector>
+
+#include "ir/builder.h"
 #include "ir/function.h"
 
 namespace tilewright::ir {
@@ -15,5 +19,10 @@ struct InlineReport {
 /// selects. UserError when a mod holds what cannot be applied element by element (tiles, while
 /// loops, loops whose bounds differ between elements).
 InlineReport inline_calls(Function& function);
+
+/// Appends the body of a mod applied to tiles, without a call: what `call` and `inline_calls` give,
+/// but each result keeps the smallest shape it can. Arguments as for `Builder::call`.
+std::vector<Value> append_mod(Builder& builder, const Function& mod,
+                              std::span<const Value> arguments);
 
 }  // namespace tilewright::ir

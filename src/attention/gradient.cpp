@@ -1,0 +1,238 @@
+// Attention backward on tensors.
+#include <algorithm>
+#include <tuple>
+
+#include "attention/problem.h"
+#include "attention/tiles/backward.h"
+
+namespace tilewright {
+namespace attn {
+namespace {
+
+/// Gradients of captured arrays may take this many elements besides the arrays themselves; beyond
+/// it batches and heads that would need copies of their own run one after the other.
+constexpr std::int64_t kMostCopied = std::int64_t{1} << 26;
+
+/// What backward reads and writes of one problem, as BHSD views.
+struct Gradients {
+    Tensor out, dout, lse, dlse;  ///< dlse may be undefined
+    Tensor query, key, value;
+};
+
+std::int64_t size_of_dims(const Tensor::Dims& dims) {
+    std::int64_t size = 1;
+    for (std::int64_t dim : dims) size *= dim;
+    return size;
+}
+
+/// The gradients of sinks and captures of all parts of a call, summed up in their order.
+class Shared {
+  public:
+    explicit Shared(const Problem& p) : dtype_(tiles::accumulator(p.query.dtype())) {
+        if (p.sinks.defined()) sinks_ = Tensor::zeros(dtype_, p.sinks.shape());
+        if (!p.score) return;
+        for (const Capture& capture : p.score->captures) {
+            captured_.push_back(capture.differentiable()
+                                    ? Tensor::zeros(dtype_, capture.tensor().shape())
+                                    : Tensor());
+        }
+    }
+
+    void add_sinks(std::int64_t first, const Tensor& part) {
+        for (std::int64_t h = 0; h < part.dim(0); ++h) {
+            sinks_.set({first + h}, sinks_.get({first + h}) + part.get({h}));
+        }
+    }
+
+    /// Adds the copies of one buffer, (copies, dimensions of the array...).
+    void add_copies(const Problem& p, std::size_t capture, const Tensor& copies) {
+        Tensor& total = captured_[capture];
+        const std::int64_t size = total.size();
+        if (size == 0) return;
+        const Call sum = cached(std::tuple(p.options, dtype_),
+                                [&] { return tiles::sum_copies(p.options, dtype_); });
+        Tensor both = copies.reshape({copies.dim(0), size});
+        if (used_.size() <= capture) used_.resize(capture + 1);
+        const Tensor part = sum(both);
+        if (!used_[capture]) {
+            used_[capture] = true;
+            total = part.reshape(total.shape());
+            return;
+        }
+        const Tensor pair = Tensor::empty(dtype_, {2, size});
+        pair.select(0, 0).copy_from(total.reshape({size}));
+        pair.select(0, 1).copy_from(part);
+        total = sum(pair).reshape(total.shape());
+    }
+
+    void finish(const Problem& p, AttentionGradients& result) const {
+        if (sinks_.defined()) result.sinks = sinks_.to(p.sinks.dtype());
+        for (std::size_t i = 0; i < captured_.size(); ++i) {
+            if (!captured_[i].defined()) continue;
+            result.captured.push_back(captured_[i].to(p.score->captures[i].tensor().dtype()));
+        }
+    }
+
+  private:
+    DType dtype_;
+    Tensor sinks_;
+    std::vector<Tensor> captured_;  ///< by capture; undefined where there is no gradient
+    std::vector<bool> used_;
+};
+
+/// dq, dk, dv of one problem, and what it adds to the shared gradients.
+void run(const Problem& p, const tiles::ScoreDerivative& derivative, const std::string& key,
+         const Gradients& g, const Tensor& log2_sum, const Tensor& delta, std::int64_t splits,
+         Shared& shared) {
+    const DType sums = tiles::accumulator(p.query.dtype());
+    const Call main = cached(std::tuple(p.options, p.features.key(), key, splits), [&] {
+        return tiles::backward(p.options, p.features, derivative, splits);
+    });
+    Tensor::Dims parts_shape = p.query.shape();
+    parts_shape.insert(parts_shape.begin(), splits);
+    const Tensor parts = Tensor::empty(sums, parts_shape);
+    std::vector<Tensor> inputs{p.query,  p.key, p.value,       g.dout,
+                               log2_sum, delta, p.segment_ids, p.kv_segment_ids};
+    const std::vector<Tensor> extras = p.extras();
+    inputs.insert(inputs.end(), extras.begin(), extras.end());
+    std::vector<Tensor> outputs{parts, g.key, g.value};
+    for (const tiles::GradientBuffer& buffer : derivative.buffers) {
+        Tensor::Dims shape = p.score->captures[buffer.capture].tensor().shape();
+        shape.insert(shape.begin(), buffer.copies(p.batch, p.kv_heads, splits));
+        inputs.push_back(Tensor::zeros(sums, shape));
+        outputs.push_back(inputs.back());
+    }
+    main.into(outputs, inputs);
+    for (std::size_t i = 0; i < derivative.buffers.size(); ++i) {
+        shared.add_copies(p, derivative.buffers[i].capture, outputs[3 + i]);
+    }
+    const Call sum = cached(std::tuple(p.options, p.query.dtype()),
+                            [&] { return tiles::sum_parts(p.options, p.query.dtype()); });
+    sum.into({g.query}, {parts});
+}
+
+void backward(const Problem& p, const Gradients& g, Shared& shared, std::int64_t first_head = 0) {
+    if (p.empty() || p.kv_length == 0) {
+        for (Tensor gradient : {g.query, g.key, g.value}) gradient.fill(0);
+        if (!p.empty() && p.sinks.defined()) {
+            // The sink is all of the softmax: only lse depends on it.
+            if (!g.dlse.defined()) return;
+            for (std::int64_t h = 0; h < p.query_heads; ++h) {
+                double sum = 0;
+                for (std::int64_t b = 0; b < p.batch; ++b)
+                    for (std::int64_t q = 0; q < p.query_length; ++q) sum += g.dlse.get({b, h, q});
+                Tensor part = Tensor::full(tiles::accumulator(p.query.dtype()), {1}, sum);
+                shared.add_sinks(first_head + h, part);
+            }
+        }
+        return;
+    }
+    const bool has_dlse = g.dlse.defined();
+    const Call preprocess = cached(std::tuple(p.options, has_dlse),
+                                   [&] { return tiles::backward_preprocess(p.options, has_dlse); });
+    const auto [log2_sum, delta] = preprocess.outputs<2>(g.out, g.dout, g.lse, g.dlse);
+    if (p.sinks.defined()) {
+        const Call sinks = cached(p.options, [&] { return tiles::sinks_backward(p.options); });
+        shared.add_sinks(first_head, sinks(p.sinks, g.lse, delta));
+    }
+
+    // Enough programs for many cores when there are few heads; a matter of shapes alone, so that
+    // the result does not depend on the machine.
+    constexpr std::int64_t kPrograms = 16, kLeastKeys = 512;
+    const auto splits_of = [&](std::int64_t batch, std::int64_t heads) {
+        return std::clamp<std::int64_t>(kPrograms / (batch * heads), 1,
+                                        (p.kv_length + kLeastKeys - 1) / kLeastKeys);
+    };
+    tiles::ScoreDerivative derivative;
+    std::string key;
+    if (p.score) {
+        std::vector<Tensor::Dims> shapes;
+        for (const Capture& capture : p.score->captures) shapes.push_back(capture.tensor().shape());
+        const std::vector<std::int64_t> origin = p.origin.to_vector<std::int64_t>();
+        derivative = tiles::differentiate_score(
+            p.plain_score, p.differentiable(), shapes,
+            {origin[0] + p.batch, origin[1] + p.query_heads, p.query_length, p.kv_length});
+        key = derivative.key();
+    }
+    const auto copied = [&](std::int64_t batch, std::int64_t heads) {
+        std::int64_t most = 0;
+        for (const tiles::GradientBuffer& buffer : derivative.buffers) {
+            const std::int64_t size =
+                size_of_dims(p.score->captures[buffer.capture].tensor().shape());
+            const std::int64_t copies = buffer.copies(batch, heads, splits_of(batch, heads));
+            most += size * (copies - 1);
+        }
+        return most;
+    };
+    std::int64_t batches = p.batch, heads = p.kv_heads;
+    if (copied(batches, heads) > kMostCopied) batches = 1;
+    if (copied(batches, heads) > kMostCopied) heads = 1;
+    const std::int64_t splits = splits_of(batches, heads), group = p.options.group;
+    for (std::int64_t b = 0; b < p.batch; b += batches) {
+        for (std::int64_t h = 0; h < p.kv_heads; h += heads) {
+            const auto of_query = [&](const Tensor& x) {
+                return heads_of(batches_of(x, b, batches), h * group, heads * group);
+            };
+            const auto of_key = [&](const Tensor& x) {
+                return heads_of(batches_of(x, b, batches), h, heads);
+            };
+            const bool whole = batches == p.batch && heads == p.kv_heads;
+            const Gradients part{of_query(g.out),   of_query(g.dout), of_query(g.lse), {},
+                                 of_query(g.query), of_key(g.key),    of_key(g.value)};
+            run(whole ? p : p.part(b, batches, h, heads), derivative, key, part, of_query(log2_sum),
+                of_query(delta), splits, shared);
+        }
+    }
+}
+
+}  // namespace
+}  // namespace attn
+
+AttentionGradients attention_backward(const Tensor& query, const Tensor& key, const Tensor& value,
+                                      const AttentionOutput& forward, const Tensor& dout,
+                                      const AttentionOptions& options, const Tensor& dlse) {
+    using namespace attn;
+    const Problem p = check(query, key, value, options);
+    const Tensor out = check_input("forward.out", forward.out, value.dtype(), options.layout);
+    const Tensor gradient = check_input("dout", dout, value.dtype(), options.layout);
+    const Tensor::Dims rows{p.batch, p.query_heads, p.query_length};
+    const Tensor::Dims full{p.batch, p.query_heads, p.query_length, p.value_dim};
+    expect_shape("forward.out", out, full);
+    expect_shape("dout", gradient, full);
+    expect_shape("forward.lse", forward.lse, rows);
+    if (dlse.defined()) expect_shape("dlse", dlse, rows);
+    const Gradients whole{out,
+                          gradient,
+                          forward.lse,
+                          dlse,
+                          empty_like(query.dtype(), p.query.shape(), options.layout),
+                          empty_like(key.dtype(), p.key.shape(), options.layout),
+                          empty_like(value.dtype(), p.value.shape(), options.layout)};
+    Shared shared(p);
+    if (p.packed()) {
+        for (std::size_t n = 0; n + 1 < p.starts.size(); ++n) {
+            const Problem part = p.sequence(n);
+            const auto of_query = [&](const Tensor& x) {
+                return rows_of(x, p.starts[n], part.query_length);
+            };
+            const auto of_key = [&](const Tensor& x) {
+                return rows_of(x, p.kv_starts[n], part.kv_length);
+            };
+            backward(part,
+                     {of_query(whole.out), of_query(whole.dout), of_query(whole.lse),
+                      of_query(whole.dlse), of_query(whole.query), of_key(whole.key),
+                      of_key(whole.value)},
+                     shared);
+        }
+    } else {
+        backward(p, whole, shared);
+    }
+    AttentionGradients result;
+    result.query = to_bhsd(whole.query, options.layout);
+    result.key = to_bhsd(whole.key, options.layout);
+    result.value = to_bhsd(whole.value, options.layout);
+    shared.finish(p, result);
+    return result;
+}
+
+}  // namespace tilewright

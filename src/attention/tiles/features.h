@@ -1,0 +1,100 @@
+// What attention programs are compiled for besides sizes: mods, mask plans, dropout.
+#pragma once
+
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "attention/tiles/options.h"
+#include "ir/function.h"
+#include "tilewright/run.h"
+
+namespace tilewright::attn::tiles {
+
+/// A mod that is inlined into a program; parameters as mod/traced.h says.
+struct InlinedMod {
+    std::shared_ptr<const ir::Function> function;  ///< null: none
+    std::string text;                              ///< its key
+
+    explicit operator bool() const { return function != nullptr; }
+    std::size_t captures() const;
+};
+
+/// What one index of a gather is, where that is plain: then it takes every value once.
+enum class Coordinate : std::uint8_t { other, batch, head, query, key };
+
+/// A gather of the score mod that has a gradient.
+struct ScoreGather {
+    std::size_t buffer = 0;            ///< among ScoreDerivative::buffers
+    std::vector<std::size_t> indices;  ///< results of the derivative, one per dimension
+    std::size_t value = 0;             ///< result that is to be added there
+    std::vector<Coordinate> coordinates;
+};
+
+/// The gradient of one captured array: parts (copies, dimensions of the array...), each the sum of
+/// those programs that would else meet in an element.
+struct GradientBuffer {
+    std::size_t capture = 0;  ///< among the captures of the score mod
+    std::size_t rank = 0;     ///< of the captured array
+    /// Programs of different batches, heads, or blocks of keys never meet: they share a copy.
+    bool by_batch = false, by_head = false, by_key = false;
+
+    std::int64_t copies(std::int64_t batch, std::int64_t heads, std::int64_t splits) const {
+        return (by_batch ? 1 : batch) * (by_head ? 1 : heads) * (by_key ? 1 : splits);
+    }
+};
+
+/// The derivative of the score mod: parameters as the mod's with the cotangent behind kv.
+struct ScoreDerivative {
+    std::shared_ptr<const ir::Function> function;
+    bool is_identity = false;  ///< the score's gradient is the cotangent
+    std::vector<ScoreGather> gathers;
+    std::vector<GradientBuffer> buffers;
+
+    /// What distinguishes compiled programs.
+    std::string key() const;
+};
+
+/// Size of the problem, with which indices are known to stay inside their arrays.
+struct ProblemSize {
+    std::int64_t batch = 1, heads = 1, queries = 1, keys = 1;
+};
+
+/// Differentiates the score mod by the score and the chosen captures. `shapes`: of every capture.
+ScoreDerivative differentiate_score(const InlinedMod& score, const std::vector<bool>& chosen,
+                                    const std::vector<Tensor::Dims>& shapes,
+                                    const ProblemSize& size);
+
+struct Features {
+    bool segments = false;
+    bool plan = false;   ///< visits the tiles of a mask plan instead of a range
+    bool sinks = false;  ///< one more logit per head
+    double dropout = 0;  ///< share of the probabilities dropped
+    InlinedMod score, mask;
+
+    bool positions() const { return score || mask || dropout > 0; }
+    /// What distinguishes compiled programs.
+    std::string key() const;
+};
+
+/// The inputs that follow the arguments of forward, backward and decode, in this order; those not
+/// used are absent. The captures of the score mod and of the mask mod come last.
+struct Extra {
+    enum Place : std::uint8_t {
+        origin,   ///< i64 (4): batch and head of the first program; plan rows per batch, per head
+        seed,     ///< u64 ()
+        headers,  ///< of the plan: mask/plan.h
+        partial,
+        full,
+        bits,  ///< bool (tiles, block_q, block_k)
+        count,
+    };
+};
+
+/// Appends the specs and names of these inputs.
+void add_extras(const Features& features, CallOptions& options, std::vector<std::string>& names);
+
+/// Number of inputs that `add_extras` appends.
+std::size_t num_extras(const Features& features);
+
+}  // namespace tilewright::attn::tiles

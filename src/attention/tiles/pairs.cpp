@@ -1,0 +1,82 @@
+// Mods, dropout and plan rows inside attention programs.
+#include "attention/tiles/pairs.h"
+
+#include <algorithm>
+#include <cmath>
+
+#include "ir/passes/inline.h"
+#include "lang/tracer.h"
+
+namespace tilewright::attn::tiles {
+
+Tile array_extent(const Ref& ref, int dim) {
+    lang::Tracer& tracer = lang::Tracer::current("attention");
+    return tracer.wrap(tracer.builder().extent(tracer.view(ref).ref, dim));
+}
+
+Tile Pairs::from_origin(Tile index, int dim) const {
+    return extra(Extra::origin).present() ? index + extra(Extra::origin).at(dim).load() : index;
+}
+
+std::span<const Ref> Pairs::captures(const InlinedMod& mod) const {
+    const std::size_t first =
+        Extra::count + (&mod == &features_.mask ? features_.score.captures() : 0);
+    return extras_.subspan(first, mod.captures());
+}
+
+std::vector<Tile> Pairs::apply(const ir::Function& function, std::vector<Tile> arguments,
+                               std::span<const Ref> refs) const {
+    lang::Tracer& tracer = lang::Tracer::current("attention");
+    std::vector<ir::Value> values;
+    for (const Tile& argument : arguments) values.push_back(tracer.use(argument));
+    for (const Ref& ref : refs) values.push_back(tracer.view(ref).ref);
+    std::vector<Tile> results;
+    for (ir::Value value : ir::append_mod(tracer.builder(), function, values)) {
+        results.push_back(tracer.wrap(value));
+    }
+    return results;
+}
+
+Tile Pairs::score(Tile scaled, const Place& at, const std::optional<Tile>& attends) const {
+    std::vector<Tile> arguments{scaled, at.b, at.h, at.q, at.kv};
+    if (options_.interpret) arguments.push_back(attends ? *attends : constant(true, boolean));
+    const Tile result =
+        apply(*features_.score.function, std::move(arguments), captures(features_.score))[0];
+    return broadcast_to(result, scaled.shape());
+}
+
+Tile Pairs::mask(const Place& at, const std::optional<Tile>& attends) const {
+    std::vector<Tile> arguments{at.b, at.h, at.q, at.kv};
+    if (options_.interpret) arguments.push_back(attends ? *attends : constant(true, boolean));
+    return apply(*features_.mask.function, std::move(arguments), captures(features_.mask))[0];
+}
+
+std::vector<Tile> Pairs::score_gradient(const ScoreDerivative& derivative, Tile scaled,
+                                        const Place& at, Tile cotangent) const {
+    return apply(*derivative.function, {scaled, at.b, at.h, at.q, at.kv, cotangent},
+                 captures(features_.score));
+}
+
+Tile Pairs::keep(const Place& at, DType dtype) const {
+    // One key for each (seed, batch, head), one counter for each pair: docs/attention.md.
+    const Tile seed = extra(Extra::seed).load();
+    const Tile head = (at.b.to(u64) << 32) | at.h.to(u64);
+    const Tile low = random_bits(seed, head << 1), high = random_bits(seed, (head << 1) | 1);
+    const Tile key = (high.to(u64) << 32) | low.to(u64);
+    const Tile bits = random_bits(key, (at.q.to(u64) << 32) | at.kv.to(u64));
+    const auto threshold = static_cast<std::uint32_t>(
+        std::min(std::llround(features_.dropout * 0x1p32), 0xffffffffLL));
+    return where(bits >= constant(threshold, u32), constant(1 / (1 - features_.dropout), dtype),
+                 constant(0.0, dtype));
+}
+
+PlanRow Pairs::plan_row(Tile b, Tile h, Tile i) const {
+    const Ref& origin = extra(Extra::origin);
+    const Tile row = b * origin.at(2).load() + h * origin.at(3).load() + i;
+    const Ref& headers = extra(Extra::headers);
+    const auto entry = [&](int field) { return headers.at(row, field).load().to(i64); };
+    const Tile partial = entry(0), full = entry(2);
+    return {partial, partial + entry(1), full, full + entry(3)};
+}
+
+}  // namespace tilewright::attn::tiles

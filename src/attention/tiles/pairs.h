@@ -1,0 +1,61 @@
+// What happens to the scores of a tile of (query, key) pairs: mods, masks, dropout.
+#pragma once
+
+#include <optional>
+#include <span>
+#include <vector>
+
+#include "attention/tiles/features.h"
+
+namespace tilewright::attn::tiles {
+
+/// Where the pairs of a tile stand. i64; b and h scalars (in decode h is [group, 1]), q [block_q,
+/// 1] or a scalar, kv [1, block_k].
+struct Place {
+    Tile b, h, q, kv;
+};
+
+/// The tiles of a plan's row: `partial` runs on (tile index, bits), `full` on the tile index.
+struct PlanRow {
+    Tile partial_begin, partial_end, full_begin, full_end;  ///< entries of the lists
+};
+
+/// Extent of a dimension of the whole array behind a Ref, i64.
+Tile array_extent(const Ref& ref, int dim);
+
+class Pairs {
+  public:
+    /// `extras`: the Refs that `add_extras` made, among them.
+    Pairs(const Options& options, const Features& features, std::span<const Ref> extras)
+        : options_(options), features_(features), extras_(extras) {}
+
+    /// Index of the mods' batch and head from the program's.
+    Tile batch(Tile b) const { return from_origin(b, 0); }
+    Tile head(Tile h) const { return from_origin(h, 1); }
+
+    /// score_mod; `attends`: pairs whose captures must be inside, for the checked mode.
+    Tile score(Tile scaled, const Place& at, const std::optional<Tile>& attends) const;
+    /// mask_mod.
+    Tile mask(const Place& at, const std::optional<Tile>& attends) const;
+    /// 1 / (1 - dropout) where a probability is kept, else 0; of the score's dtype.
+    Tile keep(const Place& at, DType dtype) const;
+    /// The results of the score mod's derivative.
+    std::vector<Tile> score_gradient(const ScoreDerivative& derivative, Tile scaled,
+                                     const Place& at, Tile cotangent) const;
+
+    /// Row `i` of the plan for a batch and head of the mods.
+    PlanRow plan_row(Tile b, Tile h, Tile i) const;
+    const Ref& extra(Extra::Place place) const { return extras_[place]; }
+
+  private:
+    Tile from_origin(Tile index, int dim) const;
+    std::span<const Ref> captures(const InlinedMod& mod) const;
+    std::vector<Tile> apply(const ir::Function& function, std::vector<Tile> arguments,
+                            std::span<const Ref> refs) const;
+
+    const Options& options_;
+    const Features& features_;
+    std::span<const Ref> extras_;
+};
+
+}  // namespace tilewright::attn::tiles

@@ -1,0 +1,360 @@
+// Attention with mods, sinks, dropout and packed sequences against the f64 reference.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <random>
+
+#include "attention/reference.h"
+#include "tests/support/accuracy.h"
+#include "tilewright/attention.h"
+#include "tilewright/error.h"
+#include "tilewright/masks.h"
+#include "tilewright/scores.h"
+
+namespace tilewright::attn {
+namespace {
+
+using testing::expect_accurate;
+using ::testing::HasSubstr;
+using testing::random_tensor;
+
+/// A table of small values: scores stay of the size that the rounding of lse allows for.
+Capture table(Tensor::Dims shape, unsigned seed) {
+    Tensor values = random_tensor(f64, shape, seed);
+    for (std::int64_t i = 0; i < values.size(); ++i) values.data<double>()[i] *= 0.1;
+    return capture(values.to(f32));
+}
+
+struct Case {
+    std::string name;
+    AttentionOptions options = {};
+    DType dtype = f32;
+    std::int64_t batch = 2, heads = 2, kv_heads = 2, length = 70, kv_length = 85;
+    std::int64_t head_dim = 16, value_dim = 16;
+    bool backward = true;
+};
+
+ReferenceOptions reference_options(const Case& c) {
+    ReferenceOptions result;
+    result.scale = c.options.scale;
+    result.causal = c.options.causal;
+    result.window_left = c.options.window.left;
+    result.window_right = c.options.window.right;
+    result.segment_ids = to_array(c.options.segment_ids);
+    result.kv_segment_ids = to_array(c.options.kv_segment_ids);
+    result.score_mod = c.options.score_mod;
+    result.mask = c.options.mask;
+    result.sinks = to_array(c.options.sinks);
+    result.dropout = c.options.dropout;
+    result.seed = c.options.seed;
+    return result;
+}
+
+void check(const Case& c) {
+    SCOPED_TRACE(c.name + " " + std::string(name(c.dtype)));
+    const Tensor q = random_tensor(c.dtype, {c.batch, c.heads, c.length, c.head_dim}, 1);
+    const Tensor k = random_tensor(c.dtype, {c.batch, c.kv_heads, c.kv_length, c.head_dim}, 2);
+    const Tensor v = random_tensor(c.dtype, {c.batch, c.kv_heads, c.kv_length, c.value_dim}, 3);
+    const Tensor dout = random_tensor(c.dtype, {c.batch, c.heads, c.length, c.value_dim}, 4);
+    const Tensor dlse = random_tensor(f32, {c.batch, c.heads, c.length}, 5);
+    const ReferenceOptions exact_options = reference_options(c);
+    ReferenceOptions plain_options = exact_options;
+    plain_options.arithmetic = c.dtype;
+    const Array qa = to_array(q), ka = to_array(k), va = to_array(v);
+    const auto exact = reference_forward(qa, ka, va, exact_options);
+    const auto plain = reference_forward(qa, ka, va, plain_options);
+    const DType statistics = c.dtype == f64 ? f64 : f32;
+
+    const AttentionOutput ours = attention(q, k, v, c.options);
+    expect_accurate("out", ours.out, exact.out, plain.out, c.dtype);
+    expect_accurate("lse", ours.lse, exact.lse, plain.lse, statistics);
+    expect_accurate("max", ours.max_scores, exact.max_scores, plain.max_scores, statistics);
+    if (!c.backward) return;
+
+    const Array da = to_array(dout), la = to_array(dlse);
+    const auto exact_grads = reference_backward(qa, ka, va, da, la, exact_options);
+    const auto plain_grads = reference_backward(qa, ka, va, da, la, plain_options);
+    const AttentionGradients grads = attention_backward(q, k, v, ours, dout, c.options, dlse);
+    expect_accurate("dq", grads.query, exact_grads.query, plain_grads.query, c.dtype);
+    expect_accurate("dk", grads.key, exact_grads.key, plain_grads.key, c.dtype);
+    expect_accurate("dv", grads.value, exact_grads.value, plain_grads.value, c.dtype);
+    if (c.options.sinks.defined()) {
+        expect_accurate("dsinks", grads.sinks, exact_grads.sinks, plain_grads.sinks,
+                        c.options.sinks.dtype());
+    }
+    ASSERT_EQ(grads.captured.size(), exact_grads.captured.size());
+    for (std::size_t i = 0; i < grads.captured.size(); ++i) {
+        // Sums over many pairs: the plain computation rounds each term as the inputs are.
+        const DType dtype = size_of(c.dtype) < size_of(grads.captured[i].dtype())
+                                ? c.dtype
+                                : grads.captured[i].dtype();
+        expect_accurate("captured " + std::to_string(i), grads.captured[i], exact_grads.captured[i],
+                        plain_grads.captured[i], dtype);
+    }
+}
+
+std::vector<std::pair<std::string, Mod>> score_mods() {
+    const Capture slopes = table({2}, 11), relative = table({2, 154}, 12);
+    const Capture full = table({2, 2, 70, 85}, 13), shared = table({70, 85}, 14);
+    const Capture rows = table({2, 70}, 15), columns = table({85}, 16);
+    const Capture few = table({5}, 17), small = table({1, 2, 1, 85}, 18);
+    std::vector<std::int32_t> buckets;
+    for (int i = 0; i < 85; ++i) buckets.push_back(i / 9 % 5);
+    const Capture bucket = capture(Tensor::from_vector(buckets, {85}));
+    return {
+        {"noop", [](auto s, auto, auto, auto, auto) { return s; }},
+        {"constant", [](auto, auto, auto, auto, auto) { return 1.5; }},
+        {"causal_score",
+         [](auto s, auto, auto, auto q, auto kv) { return where(q >= kv, s, -INFINITY); }},
+        {"alibi", scores::alibi(2)},
+        {"alibi_table", scores::alibi(slopes)},
+        {"softcap", scores::softcap(1.5)},
+        {"relative_position", compose(scores::softcap(5), scores::relative_position())},
+        {"checkerboard", scores::checkerboard()},
+        {"bias", scores::bias(full)},
+        {"bias_qk", scores::bias(shared)},
+        {"bias_broadcast", scores::bias(small)},
+        {"relative_table",
+         [=](auto s, auto, auto h, auto q, auto kv) { return s + relative(h, q - kv + 84); }},
+        {"rows_and_columns",
+         [=](auto s, auto, auto h, auto q, auto kv) { return s * rows(h, q) + columns[kv]; }},
+        {"chained",
+         [=](auto s, auto, auto, auto q, auto kv) { return s + few[bucket[q]] * few[bucket[kv]]; }},
+        {"clamped", [=](auto s, auto, auto, auto q, auto kv) { return s + few[q - kv]; }},
+        {"activation", scores::activation("relu")},
+        {"dead_branch", [](auto s, auto, auto, auto, auto) { return where(s > 0, log(s), s); }},
+    };
+}
+
+TEST(AttentionMods, ScoreModsForwardAndBackward) {
+    for (const auto& [name, mod] : score_mods()) {
+        check({.name = name, .options = {.score_mod = mod}});
+        check({.name = name + " causal", .options = {.causal = true, .score_mod = mod}});
+    }
+}
+
+TEST(AttentionMods, EveryDtype) {
+    for (DType dtype : {f64, f16, bf16}) {
+        for (const char* name : {"alibi_table", "softcap", "bias"}) {
+            for (const auto& [mod_name, mod] : score_mods()) {
+                if (mod_name != name) continue;
+                check({.name = name, .options = {.score_mod = mod}, .dtype = dtype});
+            }
+        }
+    }
+}
+
+TEST(AttentionMods, GroupedHeadsSeeTheQueryHead) {
+    const Capture slopes = table({6}, 21);
+    check({.name = "gqa",
+           .options = {.score_mod = scores::alibi(slopes)},
+           .heads = 6,
+           .kv_heads = 2});
+    check({.name = "gqa mask",
+           .options = {.mask = [](auto, auto h, auto q, auto kv) { return (q + h) % 3 != kv % 2; }},
+           .heads = 3,
+           .kv_heads = 1});
+}
+
+TEST(AttentionMods, MaskMods) {
+    const std::pair<const char*, Mod> masks[] = {
+        {"causal", masks::causal()},
+        {"window", masks::causal() & masks::sliding_window(20)},
+        {"prefix", masks::prefix_lm(30)},
+        {"batch and head", [](auto b, auto h, auto q, auto kv) { return kv % (b + h + 1) <= q; }},
+        {"odd keys", [](auto, auto, auto, auto kv) { return kv % 2 == 1; }},
+        {"nothing", [](auto, auto, auto, auto kv) { return kv < 0; }},
+        {"empty rows", [](auto, auto, auto q, auto) { return q % 3 == 0; }},
+    };
+    for (const auto& [name, mask] : masks) {
+        check({.name = name, .options = {.mask = mask}});
+        check({.name = std::string(name) + " with score and causal",
+               .options = {.causal = true, .mask = mask, .score_mod = scores::softcap(2)}});
+    }
+}
+
+TEST(AttentionMods, OneQueryIsDecoded) {
+    const Capture slopes =
+        capture(Tensor::from_vector(std::vector<float>{.01F, -.02F, 0, .001F}, {4}));
+    Tensor offset = Tensor::scalar(i32, 3000);
+    const Capture position = capture(offset);
+    for (std::int64_t kv_length : {1, 100, 5000}) {
+        check({.name = "decode",
+               .options = {.mask = [=](auto, auto, auto q, auto kv) { return q + position >= kv; },
+                           .score_mod = scores::alibi(slopes),
+                           .sinks = random_tensor(f32, {4}, 23)},
+               .heads = 4,
+               .length = 1,
+               .kv_length = kv_length});
+    }
+    check({.name = "nothing to attend",
+           .options = {.mask = [](auto, auto, auto, auto kv) { return kv < 0; }},
+           .length = 1});
+}
+
+TEST(AttentionMods, Sinks) {
+    const Tensor sinks = random_tensor(f32, {2}, 31);
+    check({.name = "sinks", .options = {.causal = true, .sinks = sinks}});
+    check({.name = "large sinks", .options = {.sinks = Tensor::full(f32, {2}, 30)}});
+    check({.name = "rows with a sink alone",
+           .options = {.mask = [](auto, auto, auto q, auto kv) { return kv + 5 <= q; },
+                       .sinks = sinks}});
+    check({.name = "bf16", .options = {.sinks = sinks.to(bf16)}, .dtype = bf16});
+    check({.name = "no keys", .options = {.sinks = sinks}, .kv_length = 0});
+}
+
+TEST(AttentionMods, DropoutHasTheBitsOfItsDefinition) {
+    check({.name = "dropout", .options = {.dropout = 0.3, .seed = 7}});
+    check({.name = "dropout and mods",
+           .options = {.causal = true, .score_mod = scores::alibi(4), .dropout = 0.5, .seed = 1},
+           .heads = 4,
+           .length = 130,
+           .kv_length = 130});
+    check({.name = "one query", .options = {.dropout = 0.5}, .length = 1});
+    const Tensor x = random_tensor(f32, {1, 1, 64, 16}, 1);
+    const auto out = [&](std::uint64_t seed) {
+        return attention(x, x, x, {.dropout = 0.5, .seed = seed}).out.to_vector<float>();
+    };
+    EXPECT_EQ(out(3), out(3));
+    EXPECT_NE(out(3), out(4));
+}
+
+TEST(AttentionMods, PackedSequencesRestartPositions) {
+    const std::vector<std::int64_t> starts{0, 5, 5, 75, 90}, kv_starts{0, 9, 20, 84, 100};
+    const Tensor cu = Tensor::from_vector(starts, {5}, i32);
+    const Tensor kv_cu = Tensor::from_vector(kv_starts, {5}, i32);
+    const Tensor q = random_tensor(f32, {1, 4, 90, 16}, 1),
+                 k = random_tensor(f32, {1, 2, 100, 16}, 2),
+                 v = random_tensor(f32, {1, 2, 100, 16}, 3),
+                 dout = random_tensor(f32, {1, 4, 90, 16}, 4);
+    const Capture factors = table({4, 4}, 5);
+    const AttentionOptions options{
+        .causal = true,
+        .mask = [](auto b, auto, auto q_idx, auto kv) { return (q_idx + b) % 7 != kv; },
+        .score_mod = [=](auto s, auto b, auto h, auto q_idx,
+                         auto kv) { return s + factors(b, h) * (kv - q_idx); },
+        .cu_seqlens = cu,
+        .kv_cu_seqlens = kv_cu,
+        .sinks = random_tensor(f32, {4}, 6),
+        .dropout = 0.2};
+    const AttentionOutput ours = attention(q, k, v, options);
+    const AttentionGradients grads = attention_backward(q, k, v, ours, dout, options);
+    Array dtable({4, 4}), dsinks({4});
+    for (std::size_t n = 0; n + 1 < starts.size(); ++n) {
+        const std::int64_t length = starts[n + 1] - starts[n];
+        const std::int64_t kv_length = kv_starts[n + 1] - kv_starts[n];
+        if (length == 0) continue;
+        const auto part = [](const Tensor& x, std::int64_t first, std::int64_t count) {
+            return to_array(x.slice(2, first, count));
+        };
+        const Array qa = part(q, starts[n], length), ka = part(k, kv_starts[n], kv_length),
+                    va = part(v, kv_starts[n], kv_length), da = part(dout, starts[n], length);
+        ReferenceOptions exact_options;
+        exact_options.causal = true;
+        exact_options.mask = options.mask;
+        exact_options.score_mod = options.score_mod;
+        exact_options.sinks = to_array(options.sinks);
+        exact_options.dropout = 0.2;
+        exact_options.first_batch = static_cast<std::int64_t>(n);
+        ReferenceOptions plain_options = exact_options;
+        plain_options.arithmetic = f32;
+        const auto exact = reference_forward(qa, ka, va, exact_options);
+        const auto plain = reference_forward(qa, ka, va, plain_options);
+        expect_accurate("out", ours.out.slice(2, starts[n], length), exact.out, plain.out, f32);
+        expect_accurate("lse", ours.lse.slice(2, starts[n], length), exact.lse, plain.lse, f32);
+        const auto exact_grads = reference_backward(qa, ka, va, da, {}, exact_options);
+        const auto plain_grads = reference_backward(qa, ka, va, da, {}, plain_options);
+        expect_accurate("dq", grads.query.slice(2, starts[n], length), exact_grads.query,
+                        plain_grads.query, f32);
+        expect_accurate("dk", grads.key.slice(2, kv_starts[n], kv_length), exact_grads.key,
+                        plain_grads.key, f32);
+        for (std::size_t i = 0; i < dtable.data.size(); ++i)
+            dtable.data[i] += exact_grads.captured[0].data[i];
+        for (std::size_t i = 0; i < dsinks.data.size(); ++i)
+            dsinks.data[i] += exact_grads.sinks.data[i];
+    }
+    expect_accurate("dtable", grads.captured[0], dtable, dtable, f32);
+    expect_accurate("dsinks", grads.sinks, dsinks, dsinks, f32);
+    // Keys of a sequence without queries have no gradient.
+    EXPECT_EQ(largest_error(to_array(grads.key.slice(2, 9, 11)), Array({1, 2, 11, 16})), 0);
+}
+
+TEST(AttentionMods, CapturesOfSharedShapeAreSummedInOrder) {
+    // Too large for a copy per program: batches and heads run one after the other.
+    const Capture bias = capture(random_tensor(f32, {130, 140}, 41));
+    check({.name = "shared bias",
+           .options = {.score_mod = scores::bias(bias)},
+           .batch = 3,
+           .heads = 4,
+           .length = 130,
+           .kv_length = 140});
+}
+
+TEST(AttentionMods, ScalarCapturesChangeWithoutCompiling) {
+    Tensor factor = Tensor::scalar(f32, 1);
+    const Capture scale = capture(factor);
+    const Mod mod = [scale](auto s, auto, auto, auto, auto) { return s * scale; };
+    const Tensor x = random_tensor(f32, {1, 1, 65, 16}, 1);
+    const Array plain = to_array(attention(x, x, x).out);
+    EXPECT_LE(largest_error(to_array(attention(x, x, x, {.score_mod = mod}).out), plain), 1e-6);
+    factor.fill(2);
+    const Array doubled = to_array(attention(x, x, x, {.scale = 0.5}).out);
+    EXPECT_LE(largest_error(to_array(attention(x, x, x, {.score_mod = mod}).out), doubled), 1e-6);
+}
+
+TEST(AttentionMods, NaNPropagatesToItsRowAlone) {
+    const Mod mod = [](auto s, auto, auto, auto q, auto) { return where(q == 3, NAN, s); };
+    const Tensor x = random_tensor(f32, {1, 1, 70, 16}, 1);
+    const std::vector<float> lse = attention(x, x, x, {.score_mod = mod}).lse.to_vector<float>();
+    for (std::size_t q = 0; q < lse.size(); ++q) EXPECT_EQ(std::isnan(lse[q]), q == 3) << q;
+}
+
+TEST(AttentionMods, CheckedModeNamesTheIndexOutside) {
+    const Capture table = capture(random_tensor(f32, {64}, 1), "table");
+    const Tensor x = random_tensor(f32, {1, 1, 70, 16}, 1);
+    const auto run = [&](const Mod& mod, bool causal) {
+        const AttentionOptions options{.causal = causal, .score_mod = mod, .checked = true};
+        const AttentionOutput out = attention(x, x, x, options);
+        attention_backward(x, x, x, out, x, options);
+    };
+    try {
+        run([table](auto s, auto, auto, auto q, auto) { return s + table[q]; }, false);
+        ADD_FAILURE() << "an index outside passed";
+    } catch (const UserError& error) {
+        EXPECT_THAT(error.what(), HasSubstr("capture `table`"));
+    }
+    // Pairs that do not attend may read anything.
+    const Capture distances = capture(random_tensor(f32, {70}, 1), "distances");
+    run([distances](auto s, auto, auto, auto q, auto kv) { return s + distances[q - kv]; }, true);
+}
+
+TEST(AttentionMods, BadArgumentsAreErrors) {
+    const Tensor x = random_tensor(f32, {1, 2, 8, 16}, 1);
+    const auto error = [&](const AttentionOptions& options) {
+        try {
+            attention(x, x, x, options);
+        } catch (const UserError& e) {
+            return std::string(e.what());
+        }
+        return std::string("no error");
+    };
+    EXPECT_THAT(error({.score_mod = masks::causal()}), HasSubstr("score_mod"));
+    EXPECT_THAT(error({.mask = scores::alibi(2)}), HasSubstr("mask"));
+    EXPECT_THAT(error({.sinks = Tensor::zeros(f32, {3})}), HasSubstr("sinks of shape (2)"));
+    EXPECT_THAT(error({.sinks = Tensor::zeros(i32, {2})}), HasSubstr("sinks of floats"));
+    EXPECT_THAT(error({.dropout = 1}), HasSubstr("dropout in [0, 1)"));
+    EXPECT_THAT(error({.dropout = NAN}), HasSubstr("dropout in [0, 1)"));
+    const auto cu = [](std::vector<std::int32_t> values) {
+        const auto n = static_cast<std::int64_t>(values.size());
+        return Tensor::from_vector(values, {n});
+    };
+    EXPECT_THAT(error({.cu_seqlens = cu({0, 9})}), HasSubstr("cu_seqlens from 0 to the total"));
+    EXPECT_THAT(error({.cu_seqlens = cu({0, 6, 5, 8})}), HasSubstr("never to decrease"));
+    EXPECT_THAT(error({.cu_seqlens = cu({0, 8}), .kv_cu_seqlens = cu({0, 4, 8})}),
+                HasSubstr("as many sequences"));
+    EXPECT_THAT(error({.kv_cu_seqlens = cu({0, 8})}), HasSubstr("cu_seqlens with kv_cu_seqlens"));
+}
+
+}  // namespace
+}  // namespace tilewright::attn
