@@ -78,7 +78,8 @@ void forward(const Problem& p, const AttentionOutput& result) {
 AttentionOutput attention(const Tensor& query, const Tensor& key, const Tensor& value,
                           const AttentionOptions& options) {
     using namespace attn;
-    const Problem p = check(query, key, value, options);
+    Problem p = check(query, key, value, options);
+    p.make_plan(false);
     const Tensor::Dims rows{p.batch, p.query_heads, p.query_length};
     const DType sums = tiles::accumulator(query.dtype());
     const AttentionOutput result{

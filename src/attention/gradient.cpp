@@ -192,7 +192,8 @@ AttentionGradients attention_backward(const Tensor& query, const Tensor& key, co
                                       const AttentionOutput& forward, const Tensor& dout,
                                       const AttentionOptions& options, const Tensor& dlse) {
     using namespace attn;
-    const Problem p = check(query, key, value, options);
+    Problem p = check(query, key, value, options);
+    p.make_plan(true);
     const Tensor out = check_input("forward.out", forward.out, value.dtype(), options.layout);
     const Tensor gradient = check_input("dout", dout, value.dtype(), options.layout);
     const Tensor::Dims rows{p.batch, p.query_heads, p.query_length};

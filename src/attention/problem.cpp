@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <cmath>
 
+#include "mask/build.h"
 #include "support/check.h"
 
 namespace tilewright::attn {
@@ -110,6 +111,17 @@ void check_packed(const AttentionOptions& options, Problem& p) {
                    p.starts.size() - 1, p.kv_starts.size() - 1);
 }
 
+/// Masks with more distinct pieces than this are evaluated in the programs: as data, with a byte
+/// for each pair, they would fill memory.
+constexpr std::size_t kMostAtoms = std::size_t{1} << 16;
+
+/// Small masks are evaluated in the programs: that takes less time than building them.
+bool is_worth_planning(const Problem& p) {
+    constexpr std::int64_t kLeastPairs = std::int64_t{1} << 18;
+    return !p.packed() && !p.options.interpret && p.query_length > 1 &&
+           p.query_length * p.kv_length >= kLeastPairs;
+}
+
 void check_mods(const AttentionOptions& options, Problem& p) {
     const DType sums = tiles::accumulator(p.query.dtype());
     const bool is_checked = p.options.interpret;
@@ -124,6 +136,14 @@ void check_mods(const AttentionOptions& options, Problem& p) {
     }
     if (options.mask.defined()) {
         mod::expect_kind("attention", "mask", options.mask, Mod::Kind::mask);
+        if (is_worth_planning(p)) {
+            auto data = std::make_shared<mask::MaskData>(
+                mask::build(mask::MaskFunction::of("attention", options.mask), p.batch,
+                            p.query_heads, p.query_length, p.kv_length));
+            if (data->atoms.atoms().size() <= kMostAtoms) p.mask_data = std::move(data);
+        }
+    }
+    if (options.mask.defined() && !p.mask_data) {
         p.mask = &mod::trace(options.mask, sums, is_checked);
         p.features.mask = inlined(*p.mask);
     }
@@ -189,7 +209,7 @@ Problem check(const Tensor& query, const Tensor& key, const Tensor& value,
     check_packed(options, p);
     check_mods(options, p);
     p.features.segments = p.segment_ids.defined();
-    if (p.features.positions()) {
+    if (p.features.positions() || p.mask_data) {
         p.origin = Tensor::from_vector(std::vector<std::int64_t>{0, 0, 0, 0}, {4});
     }
 
@@ -206,8 +226,22 @@ Problem check(const Tensor& query, const Tensor& key, const Tensor& value,
     return p;
 }
 
+void Problem::make_plan(bool by_kv) {
+    if (!mask_data) return;
+    plan = mask::make_plan(*mask_data, {.block_q = options.block_q,
+                                        .block_kv = options.block_k,
+                                        .by_kv = by_kv,
+                                        .transpose_bits = false,
+                                        .bits = mask::BitOrder::bytes});
+    features.plan = true;
+    std::vector<std::int64_t> values = origin.to_vector<std::int64_t>();
+    values[2] = plan.batch == 1 ? 0 : plan.heads * plan.rows;
+    values[3] = plan.heads == 1 ? 0 : plan.rows;
+    origin = Tensor::from_vector(values, {4});
+}
+
 std::vector<Tensor> Problem::extras() const {
-    std::vector<Tensor> result{origin, seed, {}, {}, {}, {}};
+    std::vector<Tensor> result{origin, seed, plan.headers, plan.partial, plan.full, plan.bits};
     for (const mod::Traced* traced : {score, mask}) {
         if (!traced) continue;
         for (const Capture& capture : traced->captures) result.push_back(capture.tensor());

@@ -2,11 +2,13 @@
 #pragma once
 
 #include <map>
+#include <memory>
 #include <mutex>
 #include <utility>
 #include <vector>
 
 #include "attention/tiles/features.h"
+#include "mask/plan.h"
 #include "mod/traced.h"
 #include "tilewright/attention.h"
 #include "tilewright/run.h"
@@ -19,7 +21,9 @@ struct Problem {
     Tensor segment_ids, kv_segment_ids;  ///< both given or both not, of one dtype
     Tensor sinks, seed, origin;          ///< undefined where not needed
     const mod::Traced* score = nullptr;
-    const mod::Traced* mask = nullptr;
+    const mod::Traced* mask = nullptr;                ///< a mask that the program evaluates itself
+    std::shared_ptr<const mask::MaskData> mask_data;  ///< a mask as data
+    mask::MaskPlan plan;                              ///< of it, once planned
     std::int64_t batch, query_heads, kv_heads, query_length, kv_length, head_dim, value_dim;
     std::vector<std::int64_t> starts, kv_starts;  ///< of packed sequences: N + 1, or empty
     tiles::Options options;
@@ -28,6 +32,8 @@ struct Problem {
 
     bool empty() const { return batch * query_heads * query_length == 0; }
     bool packed() const { return !starts.empty(); }
+    /// Turns the mask's data, if there is any, into the plan of a program.
+    void make_plan(bool by_kv);
     /// The tensors of the extra inputs of a program.
     std::vector<Tensor> extras() const;
     /// Captures of the score mod that have gradients, by their place among its captures.

@@ -174,6 +174,33 @@ TEST(AttentionMods, MaskMods) {
     }
 }
 
+TEST(AttentionMods, LargeMasksAreData) {
+    const Capture slopes = table({2}, 51);
+    const auto document = [](auto, auto, auto q, auto kv) { return q / 100 == kv / 100; };
+    const std::pair<const char*, Mod> masks[] = {
+        {"causal", masks::causal()},
+        {"window", masks::causal() & masks::sliding_window(90)},
+        {"documents", masks::causal() & document},
+        {"batch and head",
+         [](auto b, auto h, auto q, auto kv) { return kv <= q + 50 * b - 70 * h; }},
+        {"scattered", [](auto, auto, auto q, auto kv) { return (q * 7 + kv * 3) % 5 != 0; }},
+        {"empty rows", [](auto, auto, auto q, auto kv) { return (q > 200) & (kv < 300); }},
+    };
+    for (const auto& [name, mask] : masks) {
+        Case c{.name = name, .options = {.mask = mask}, .length = 500, .kv_length = 530};
+        c.head_dim = c.value_dim = 8;
+        check(c);
+        c.name += " with a score";
+        c.options.score_mod = scores::alibi(slopes);
+        c.batch = 1;
+        check(c);
+        c.name += " and a window";
+        c.options.window = {100, 300};
+        c.kv_heads = 1;
+        check(c);
+    }
+}
+
 TEST(AttentionMods, OneQueryIsDecoded) {
     const Capture slopes =
         capture(Tensor::from_vector(std::vector<float>{.01F, -.02F, 0, .001F}, {4}));
