@@ -11,7 +11,7 @@ namespace {
 
 /// Gradients of captured arrays may take this many elements besides the arrays themselves; beyond
 /// it batches and heads that would need copies of their own run one after the other.
-constexpr std::int64_t kMostCopied = std::int64_t{1} << 26;
+constexpr std::int64_t kMostCopied = std::int64_t{1} << 24;
 
 /// What backward reads and writes of one problem, as BHSD views.
 struct Gradients {

@@ -189,14 +189,21 @@ TEST(AttentionMods, LargeMasksAreData) {
     for (const auto& [name, mask] : masks) {
         Case c{.name = name, .options = {.mask = mask}, .length = 500, .kv_length = 530};
         c.head_dim = c.value_dim = 8;
+        c.batch = std::string(name) == "batch and head" ? 2 : 1;
         check(c);
-        c.name += " with a score";
-        c.options.score_mod = scores::alibi(slopes);
-        c.batch = 1;
-        check(c);
-        c.name += " and a window";
-        c.options.window = {100, 300};
-        c.kv_heads = 1;
+    }
+    // Distances only enter through tanh: see `table`.
+    const Mod score = [slopes](auto s, auto, auto h, auto q, auto kv) {
+        return s + slopes[h] * tanh((kv - q) * 0.01);
+    };
+    for (const std::size_t i : {2, 5}) {
+        Case c{.name = std::string(masks[i].first) + " with a score and a window",
+               .options = {.window = {400, 300}, .mask = masks[i].second, .score_mod = score},
+               .batch = 1,
+               .kv_heads = 1,
+               .length = 500,
+               .kv_length = 530};
+        c.head_dim = c.value_dim = 8;
         check(c);
     }
 }
@@ -307,15 +314,21 @@ TEST(AttentionMods, PackedSequencesRestartPositions) {
     EXPECT_EQ(largest_error(to_array(grads.key.slice(2, 9, 11)), Array({1, 2, 11, 16})), 0);
 }
 
-TEST(AttentionMods, CapturesOfSharedShapeAreSummedInOrder) {
-    // Too large for a copy per program: batches and heads run one after the other.
-    const Capture bias = capture(random_tensor(f32, {130, 140}, 41));
-    check({.name = "shared bias",
+TEST(AttentionMods, LargeCapturesTakeNoCopyPerProgram) {
+    // Batches, or heads too, run one after the other where a copy for each would fill memory.
+    const Capture bias = table({512, 2048}, 41);
+    Case c{.name = "batches in turn",
            .options = {.score_mod = scores::bias(bias)},
            .batch = 3,
-           .heads = 4,
-           .length = 130,
-           .kv_length = 140});
+           .heads = 6,
+           .kv_heads = 6,
+           .length = 20,
+           .kv_length = 30};
+    check(c);
+    c.name = "heads in turn";
+    c.batch = 1;
+    c.heads = c.kv_heads = 18;
+    check(c);
 }
 
 TEST(AttentionMods, ScalarCapturesChangeWithoutCompiling) {
