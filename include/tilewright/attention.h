@@ -5,6 +5,7 @@
 #include <optional>
 #include <vector>
 
+#include "tilewright/mask.h"
 #include "tilewright/mod.h"
 #include "tilewright/tensor.h"
 
@@ -31,6 +32,7 @@ struct AttentionOptions {
     Tensor segment_ids = {};     ///< (B, L) integers: only equal ids attend to each other
     Tensor kv_segment_ids = {};  ///< (B, S); left out: segment_ids, which needs L == S
     Mod mask = {};               ///< mask mod: which pairs attend
+    BlockMask block_mask = {};   ///< the same as data; with cu_seqlens, of packed positions
     Mod score_mod = {};          ///< applied to the scaled scores, before the mask
     /// (N + 1) integers 0 = c[0] <= c[1] <= ... = total length: N sequences packed one behind the
     /// other in a batch of 1. Positions restart in each, and the batch that mods see counts

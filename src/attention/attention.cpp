@@ -44,7 +44,7 @@ void decode(const Problem& p, const AttentionOutput& result) {
                  {parts[0], parts[1], parts[2], sinks});
 }
 
-void forward(const Problem& p, const AttentionOutput& result) {
+void forward(Problem p, const AttentionOutput& result) {
     if (p.empty()) return;
     if (p.kv_length == 0) {
         // Rows that see no key: 0, or the sink alone.
@@ -60,6 +60,7 @@ void forward(const Problem& p, const AttentionOutput& result) {
         }
         return;
     }
+    p.make_plan(false);
     const bool plain_masks = p.options.right() < 0 && !p.features.segments;
     if (p.query_length == 1 && plain_masks && !p.features.plan && p.features.dropout == 0) {
         return decode(p, result);
@@ -78,8 +79,7 @@ void forward(const Problem& p, const AttentionOutput& result) {
 AttentionOutput attention(const Tensor& query, const Tensor& key, const Tensor& value,
                           const AttentionOptions& options) {
     using namespace attn;
-    Problem p = check(query, key, value, options);
-    p.make_plan(false);
+    const Problem p = check(query, key, value, options);
     const Tensor::Dims rows{p.batch, p.query_heads, p.query_length};
     const DType sums = tiles::accumulator(query.dtype());
     const AttentionOutput result{

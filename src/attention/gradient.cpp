@@ -111,7 +111,7 @@ void run(const Problem& p, const tiles::ScoreDerivative& derivative, const std::
     sum.into({g.query}, {parts});
 }
 
-void backward(const Problem& p, const Gradients& g, Shared& shared, std::int64_t first_head = 0) {
+void backward(Problem p, const Gradients& g, Shared& shared) {
     if (p.empty() || p.kv_length == 0) {
         for (Tensor gradient : {g.query, g.key, g.value}) gradient.fill(0);
         if (!p.empty() && p.sinks.defined()) {
@@ -122,18 +122,19 @@ void backward(const Problem& p, const Gradients& g, Shared& shared, std::int64_t
                 for (std::int64_t b = 0; b < p.batch; ++b)
                     for (std::int64_t q = 0; q < p.query_length; ++q) sum += g.dlse.get({b, h, q});
                 Tensor part = Tensor::full(tiles::accumulator(p.query.dtype()), {1}, sum);
-                shared.add_sinks(first_head + h, part);
+                shared.add_sinks(h, part);
             }
         }
         return;
     }
+    p.make_plan(true);
     const bool has_dlse = g.dlse.defined();
     const Call preprocess = cached(std::tuple(p.options, has_dlse),
                                    [&] { return tiles::backward_preprocess(p.options, has_dlse); });
     const auto [log2_sum, delta] = preprocess.outputs<2>(g.out, g.dout, g.lse, g.dlse);
     if (p.sinks.defined()) {
         const Call sinks = cached(p.options, [&] { return tiles::sinks_backward(p.options); });
-        shared.add_sinks(first_head, sinks(p.sinks, g.lse, delta));
+        shared.add_sinks(0, sinks(p.sinks, g.lse, delta));
     }
 
     // Enough programs for many cores when there are few heads; a matter of shapes alone, so that
@@ -192,8 +193,7 @@ AttentionGradients attention_backward(const Tensor& query, const Tensor& key, co
                                       const AttentionOutput& forward, const Tensor& dout,
                                       const AttentionOptions& options, const Tensor& dlse) {
     using namespace attn;
-    Problem p = check(query, key, value, options);
-    p.make_plan(true);
+    const Problem p = check(query, key, value, options);
     const Tensor out = check_input("forward.out", forward.out, value.dtype(), options.layout);
     const Tensor gradient = check_input("dout", dout, value.dtype(), options.layout);
     const Tensor::Dims rows{p.batch, p.query_heads, p.query_length};

@@ -4,7 +4,6 @@
 #include <algorithm>
 #include <cmath>
 
-#include "mask/build.h"
 #include "support/check.h"
 
 namespace tilewright::attn {
@@ -134,16 +133,23 @@ void check_mods(const AttentionOptions& options, Problem& p) {
         p.features.score = inlined(*p.score);
         p.plain_score = inlined(mod::trace(options.score_mod, sums));
     }
+    bool planned = false;
     if (options.mask.defined()) {
         mod::expect_kind("attention", "mask", options.mask, Mod::Kind::mask);
         if (is_worth_planning(p)) {
-            auto data = std::make_shared<mask::MaskData>(
-                mask::build(mask::MaskFunction::of("attention", options.mask), p.batch,
-                            p.query_heads, p.query_length, p.kv_length));
-            if (data->atoms.atoms().size() <= kMostAtoms) p.mask_data = std::move(data);
+            p.block_mask = create_block_mask(options.mask, p.batch, p.query_heads, p.query_length,
+                                             p.kv_length);
+            planned = p.block_mask.state()->data->atoms.atoms().size() <= kMostAtoms;
+            if (!planned) p.block_mask = {};
         }
     }
-    if (options.mask.defined() && !p.mask_data) {
+    if (options.block_mask.defined()) {
+        mask::check_fits("attention", options.block_mask, p.batch, p.query_heads, p.query_length,
+                         p.kv_length);
+        p.block_mask =
+            p.block_mask.defined() ? p.block_mask & options.block_mask : options.block_mask;
+    }
+    if (options.mask.defined() && !planned) {
         p.mask = &mod::trace(options.mask, sums, is_checked);
         p.features.mask = inlined(*p.mask);
     }
@@ -209,7 +215,7 @@ Problem check(const Tensor& query, const Tensor& key, const Tensor& value,
     check_packed(options, p);
     check_mods(options, p);
     p.features.segments = p.segment_ids.defined();
-    if (p.features.positions() || p.mask_data) {
+    if (p.features.positions() || p.block_mask.defined()) {
         p.origin = Tensor::from_vector(std::vector<std::int64_t>{0, 0, 0, 0}, {4});
     }
 
@@ -227,21 +233,22 @@ Problem check(const Tensor& query, const Tensor& key, const Tensor& value,
 }
 
 void Problem::make_plan(bool by_kv) {
-    if (!mask_data) return;
-    plan = mask::make_plan(*mask_data, {.block_q = options.block_q,
-                                        .block_kv = options.block_k,
-                                        .by_kv = by_kv,
-                                        .transpose_bits = false,
-                                        .bits = mask::BitOrder::bytes});
+    if (!block_mask.defined()) return;
+    plan = mask::plan(block_mask, {.block_q = options.block_q,
+                                   .block_kv = options.block_k,
+                                   .by_kv = by_kv,
+                                   .transpose_bits = false,
+                                   .bits = mask::BitOrder::bytes});
     features.plan = true;
     std::vector<std::int64_t> values = origin.to_vector<std::int64_t>();
-    values[2] = plan.batch == 1 ? 0 : plan.heads * plan.rows;
-    values[3] = plan.heads == 1 ? 0 : plan.rows;
+    values[2] = plan->batch == 1 ? 0 : plan->heads * plan->rows;
+    values[3] = plan->heads == 1 ? 0 : plan->rows;
     origin = Tensor::from_vector(values, {4});
 }
 
 std::vector<Tensor> Problem::extras() const {
-    std::vector<Tensor> result{origin, seed, plan.headers, plan.partial, plan.full, plan.bits};
+    std::vector<Tensor> result{origin, seed, {}, {}, {}, {}};
+    if (plan) result = {origin, seed, plan->headers, plan->partial, plan->full, plan->bits};
     for (const mod::Traced* traced : {score, mask}) {
         if (!traced) continue;
         for (const Capture& capture : traced->captures) result.push_back(capture.tensor());
@@ -292,6 +299,9 @@ Problem Problem::sequence(std::size_t n) const {
         p.kv_segment_ids = kv_segment_ids.slice(1, kv_starts[n], p.kv_length);
     }
     p.origin = moved_origin(origin, static_cast<std::int64_t>(n), 0);
+    if (block_mask.defined()) {
+        p.block_mask = block_mask.shifted(starts[n], kv_starts[n], p.query_length, p.kv_length);
+    }
     choose_blocks(p);
     return p;
 }

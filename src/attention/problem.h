@@ -8,7 +8,7 @@
 #include <vector>
 
 #include "attention/tiles/features.h"
-#include "mask/plan.h"
+#include "mask/block_mask.h"
 #include "mod/traced.h"
 #include "tilewright/attention.h"
 #include "tilewright/run.h"
@@ -21,9 +21,9 @@ struct Problem {
     Tensor segment_ids, kv_segment_ids;  ///< both given or both not, of one dtype
     Tensor sinks, seed, origin;          ///< undefined where not needed
     const mod::Traced* score = nullptr;
-    const mod::Traced* mask = nullptr;                ///< a mask that the program evaluates itself
-    std::shared_ptr<const mask::MaskData> mask_data;  ///< a mask as data
-    mask::MaskPlan plan;                              ///< of it, once planned
+    const mod::Traced* mask = nullptr;           ///< a mask that the program evaluates itself
+    BlockMask block_mask;                        ///< a mask as data
+    std::shared_ptr<const mask::MaskPlan> plan;  ///< of it, once planned
     std::int64_t batch, query_heads, kv_heads, query_length, kv_length, head_dim, value_dim;
     std::vector<std::int64_t> starts, kv_starts;  ///< of packed sequences: N + 1, or empty
     tiles::Options options;

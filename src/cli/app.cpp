@@ -18,7 +18,8 @@ int run(const std::vector<std::string>& arguments, std::ostream& out, std::ostre
     app.set_version_flag("--version", TILEWRIGHT_VERSION);
     app.require_subcommand(1);
     Console console{out, error};
-    for (AddCommand* add : {add_doctor, add_bench, add_attention, add_mask, add_dump, add_random, add_cache})
+    for (AddCommand* add :
+         {add_doctor, add_bench, add_attention, add_mask, add_dump, add_random, add_cache})
         add(app, console);
     try {
         // CLI11 takes its arguments from the back of the vector.

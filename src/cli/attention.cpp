@@ -23,7 +23,10 @@ struct Options {
     std::string query, key, value, grad_out, segment_ids, kv_segment_ids;
     std::string out, lse, grads;
     std::string layout = "bhsd", device = "cpu";
-    std::string window;
+    std::string window, mask, score, sinks;
+    std::vector<std::string> bind;
+    double dropout = 0;
+    std::uint64_t seed = 0;
     std::optional<double> scale;
     bool causal = false, check = false, checked = false;
 };
@@ -73,6 +76,12 @@ class Checker {
         options_.causal = options.causal;
         options_.window_left = options.window.left;
         options_.window_right = options.window.right;
+        options_.mask = options.mask;
+        options_.score_mod = options.score_mod;
+        options_.dropout = options.dropout;
+        options_.seed = options.seed;
+        sinks_ = to_array(options.sinks);
+        sinks_dtype_ = options.sinks.defined() ? options.sinks.dtype() : f32;
         segment_ids_ = to_array(options.segment_ids);
         kv_segment_ids_ = to_array(options.kv_segment_ids);
     }
@@ -89,6 +98,18 @@ class Checker {
             results.push_back({"grad value", to_array(view(gradients.value)), dtype_});
         }
         const Array gradient = dout.defined() ? to_array(view(dout)) : Array();
+        // Gradients that all heads share are summed up, then compared.
+        std::vector<Shared> shared;
+        if (dout.defined() && sinks_.given()) {
+            shared.push_back({{"grad sinks", to_array(gradients.sinks), sinks_dtype_}});
+        }
+        for (const Tensor& captured : gradients.captured) {
+            shared.push_back({{"grad bound", to_array(captured), captured.dtype()}});
+        }
+        for (Shared& sum : shared) {
+            sum.exact = Array(sum.compared.ours.shape);
+            sum.plain = Array(sum.compared.ours.shape);
+        }
         const std::int64_t kv_heads = key_.dim(1);
         const std::int64_t group = kv_heads == 0 ? 1 : query_.dim(1) / kv_heads;
         std::mutex mutex;
@@ -97,6 +118,12 @@ class Checker {
             const std::vector<Array> exact = reference(b, kv, group, gradient, DType::f64);
             const std::vector<Array> plain = reference(b, kv, group, gradient, dtype_);
             const std::lock_guard lock(mutex);
+            for (std::size_t s = 0; s < shared.size(); ++s) {
+                const bool is_sinks = s == 0 && sinks_.given();
+                const std::int64_t first = is_sinks ? kv * group : 0;
+                add(exact[results.size() + s], first, shared[s].exact);
+                add(plain[results.size() + s], first, shared[s].plain);
+            }
             for (std::size_t r = 0; r < results.size(); ++r) {
                 const bool of_query = r < 3;
                 const Array ours =
@@ -108,6 +135,13 @@ class Checker {
                 results[r].ok = results[r].ok && error <= allowed;
             }
         });
+        for (Shared& sum : shared) {
+            Compared& compared = sum.compared;
+            compared.error = largest_error(compared.ours, sum.exact);
+            compared.allowed = allowed_error(sum.plain, sum.exact, compared.dtype);
+            compared.ok = compared.error <= compared.allowed;
+            results.push_back(compared);
+        }
         bool ok = true;
         for (const Compared& r : results) {
             out << fmt::format("check {:<10}  largest error {:.2e}, allowed {:.2e}: {}\n", r.name,
@@ -125,6 +159,17 @@ class Checker {
         double error = 0, allowed = 0;
         bool ok = true;
     };
+
+    struct Shared {
+        Compared compared;
+        Array exact = {}, plain = {};
+    };
+
+    static void add(const Array& part, std::int64_t first, Array& sum) {
+        for (std::size_t i = 0; i < part.data.size(); ++i) {
+            sum.data[static_cast<std::size_t>(first) + i] += part.data[i];
+        }
+    }
 
     static Array bhsd(const Tensor& x, const AttentionOptions& options) {
         return to_array(options.layout == Layout::bhsd ? x : x.transpose({0, 2, 1, 3}));
@@ -146,6 +191,12 @@ class Checker {
         };
         options.segment_ids = ids(segment_ids_);
         options.kv_segment_ids = ids(kv_segment_ids_);
+        options.first_batch = b;
+        options.first_head = kv * group;
+        if (sinks_.given()) {
+            options.sinks = Array({group});
+            std::copy_n(sinks_.data.begin() + kv * group, group, options.sinks.data.begin());
+        }
         const Array q = part_of(query_, b, kv * group, group), k = part_of(key_, b, kv, 1),
                     v = part_of(value_, b, kv, 1);
         attn::ReferenceOutput forward = attn::reference_forward(q, k, v, options);
@@ -156,15 +207,22 @@ class Checker {
             results.push_back(std::move(g.query));
             results.push_back(std::move(g.key));
             results.push_back(std::move(g.value));
+            if (sinks_.given()) results.push_back(std::move(g.sinks));
+            for (Array& captured : g.captured) results.push_back(std::move(captured));
         }
         return results;
     }
 
-    Array query_, key_, value_, segment_ids_, kv_segment_ids_;
+    Array query_, key_, value_, segment_ids_, kv_segment_ids_, sinks_;
+    DType sinks_dtype_;
     attn::ReferenceOptions options_;
     DType dtype_;
     Layout layout_;
 };
+
+std::vector<Capture> captures_of(const Mod& mod) {
+    return mod.defined() ? mod.captures() : std::vector<Capture>();
+}
 
 void run(const Options& options, Console& console) {
     if (options.device != "cpu")
@@ -182,6 +240,14 @@ void run(const Options& options, Console& console) {
     };
     attention_options.segment_ids = load(options.segment_ids, "segment-ids");
     attention_options.kv_segment_ids = load(options.kv_segment_ids, "kv-segment-ids");
+    attention_options.sinks = load(options.sinks, "sinks");
+    attention_options.dropout = options.dropout;
+    attention_options.seed = options.seed;
+    const Bindings arrays = load_bindings("attention", options.bind);
+    if (!options.mask.empty())
+        attention_options.mask = parse_mod(options.mask, arrays, Mod::Kind::mask);
+    if (!options.score.empty())
+        attention_options.score_mod = parse_mod(options.score, arrays, Mod::Kind::score);
     const Tensor q = load(options.query, "query"), k = load(options.key, "key"),
                  v = load(options.value, "value"), dout = load(options.grad_out, "grad-out");
 
@@ -195,6 +261,14 @@ void run(const Options& options, Console& console) {
             files.push_back(gradient_file(options, "query", gradients.query));
             files.push_back(gradient_file(options, "key", gradients.key));
             files.push_back(gradient_file(options, "value", gradients.value));
+            if (gradients.sinks.defined())
+                files.push_back(gradient_file(options, "sinks", gradients.sinks));
+            std::size_t place = 0;
+            for (const Capture& capture : captures_of(attention_options.score_mod)) {
+                if (!capture.differentiable()) continue;
+                const Tensor& gradient = gradients.captured[place++];
+                files.push_back(gradient_file(options, capture.name(), gradient));
+            }
         }
     }
     save_tensors(files);
@@ -222,6 +296,12 @@ void add_attention(CLI::App& app, Console& console) {
     command->add_option("--segment-ids", options->segment_ids, "(B, L) integers");
     command->add_option("--kv-segment-ids", options->kv_segment_ids,
                         "(B, S) integers; segment ids by default");
+    command->add_option("--mask", options->mask, "which pairs attend, as text: \"q >= kv\"");
+    command->add_option("--score", options->score, "the scores, as text: \"softcap(20)\"");
+    command->add_option("--bind", options->bind, "NAME=FILE: an array that the texts read");
+    command->add_option("--sinks", options->sinks, "(Hq): one more logit per head");
+    command->add_option("--dropout", options->dropout, "share of the probabilities dropped");
+    command->add_option("--seed", options->seed, "of the dropout");
     command->add_option("--layout", options->layout, "of all files")
         ->check(CLI::IsMember({"bhsd", "bshd"}));
     command->add_option("--grad-out", options->grad_out, "gradient of the output");

@@ -21,7 +21,8 @@ struct Options {
 void run(const Options& options, Console& console) {
     static const std::map<std::string, std::vector<Row> (*)(const BenchOptions&)> kOperations = {
         {"attention", bench_attention}, {"compile", bench_compile}, {"decode", bench_decode},
-        {"mask", bench_mask},           {"matmul", bench_matmul},   {"norm", bench_norm},
+        {"flex", bench_flex},           {"mask", bench_mask},       {"matmul", bench_matmul},
+        {"norm", bench_norm},
     };
     if (options.device != "cpu")
         user_error("bench", "expected --device cpu but got {}", options.device);
@@ -33,8 +34,11 @@ void run(const Options& options, Console& console) {
          {bench.batch, bench.heads, bench.kv_heads, bench.seq_len, bench.kv_len, bench.head_dim})
         if (size && *size < 1)
             user_error("bench", "expected sizes of at least 1 but got {}", *size);
+    bench.out = &console.out;
+    const bool own_tables = options.operation == "flex";
+    if (own_tables) console.out << device_name() << "\n\n";
     const std::vector<Row> rows = kOperations.at(options.operation)(bench);
-    console.out << device_name() << "\n\n" << to_table(rows);
+    if (!own_tables) console.out << device_name() << "\n\n" << to_table(rows);
     if (!options.json.empty()) {
         std::ofstream file(options.json);
         file << to_json(device_name(), rows) << '\n';
@@ -53,7 +57,8 @@ void add_bench(CLI::App& app, Console& console) {
     BenchOptions& bench = options->bench;
     command->add_option("operation", options->operation, "what to time")
         ->required()
-        ->check(CLI::IsMember({"attention", "decode", "mask", "matmul", "norm", "compile"}));
+        ->check(
+            CLI::IsMember({"attention", "decode", "flex", "mask", "matmul", "norm", "compile"}));
     command->add_option("--dtype", options->dtype)
         ->check(CLI::IsMember({"f32", "bf16", "f16", "f64"}));
     command->add_option("--device", options->device, "cpu");
@@ -70,6 +75,8 @@ void add_bench(CLI::App& app, Console& console) {
         ->check(CLI::IsMember({"torch-sdpa", "torch", "onednn"}));
     command->add_option("--seconds", bench.seconds, "of each case")->check(CLI::PositiveNumber);
     command->add_option("--json", options->json, "also write the rows to this file");
+    command->add_option("--case", bench.only, "flex: this case alone");
+    command->add_flag("!--no-picture", bench.picture, "flex: draw no masks");
     command->add_flag("--no-check", options->no_check, "do not compare with the reference");
     command->callback([options, &console] { run(*options, console); });
 }

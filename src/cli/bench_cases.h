@@ -1,6 +1,7 @@
 // What `tilewright bench` measures: each case times our program, its roof and its baseline in turn.
 #pragma once
 
+#include <iosfwd>
 #include <optional>
 #include <string>
 #include <vector>
@@ -17,9 +18,12 @@ struct BenchOptions {
     std::optional<std::int64_t> batch, heads, kv_heads, seq_len, kv_len, head_dim;
     std::optional<bool> causal;
     bool backward = false;
-    bool check = true;     ///< compare with the reference at a smaller size
-    std::string baseline;  ///< torch-sdpa, torch or onednn; empty: none
-    double seconds = 1.5;  ///< of each case
+    bool check = true;            ///< compare with the reference at a smaller size
+    std::string baseline;         ///< torch-sdpa, torch or onednn; empty: none
+    std::string only;             ///< flex: this case alone
+    bool picture = true;          ///< flex: draw the masks
+    std::ostream* out = nullptr;  ///< flex: pictures and tables go here
+    double seconds = 1.5;         ///< of each case
     int least_rounds = 5;
 };
 
@@ -27,6 +31,9 @@ std::vector<Row> bench_attention(const BenchOptions& options);
 std::vector<Row> bench_decode(const BenchOptions& options);
 /// Building masks of 2^20 tokens: causal, documents, window, prefix, neighbourhoods.
 std::vector<Row> bench_mask(const BenchOptions& options);
+/// The FlexAttention notebook: every case beside causal attention and dense attention with the mask
+/// as a table, forward and backward.
+std::vector<Row> bench_flex(const BenchOptions& options);
 std::vector<Row> bench_matmul(const BenchOptions& options);
 /// RMSNorm, LayerNorm and softmax over 16384 rows of 4096, or seq-len rows of head-dim.
 std::vector<Row> bench_norm(const BenchOptions& options);

@@ -12,6 +12,7 @@
 #include "attention/tiles/backward.h"
 #include "attention/tiles/decode.h"
 #include "attention/tiles/forward.h"
+#include "mod/traced.h"
 #include "norm/programs.h"
 #include "support/check.h"
 
@@ -76,6 +77,39 @@ const std::map<std::string, std::function<Builtin(DType)>>& table() {
 }
 
 }  // namespace
+
+Builtin flex_builtin(DType dtype, const std::string& mask, const std::string& score,
+                     bool backward) {
+    const Tensor x = Tensor::zeros(dtype, {1, 8, 1024, 64});
+    const DType sums = dtype == f64 ? f64 : f32;
+    const Tensor row = Tensor::zeros(sums, {1, 8, 1024});
+    const attn::tiles::Options options{.scale = 0.125};
+    attn::tiles::Features features;
+    std::vector<Tensor> extras(attn::tiles::Extra::count);
+    extras[attn::tiles::Extra::origin] = Tensor::zeros(i64, {4});
+    attn::tiles::ScoreDerivative derivative;
+    const auto inlined = [&](const std::string& text, Mod::Kind kind) {
+        const Mod parsed = parse_mod(text, {}, kind);
+        const mod::Traced& traced = mod::trace(parsed, sums);
+        for (const Capture& capture : traced.captures) extras.push_back(capture.tensor());
+        return attn::tiles::InlinedMod{traced.function, traced.text};
+    };
+    if (!score.empty()) {
+        features.score = inlined(score, Mod::Kind::score);
+        if (backward) {
+            derivative = attn::tiles::differentiate_score(
+                features.score, std::vector<bool>(features.score.captures()), {}, {});
+        }
+    }
+    if (!mask.empty()) features.mask = inlined(mask, Mod::Kind::mask);
+    if (!features.positions()) extras[attn::tiles::Extra::origin] = {};
+    Builtin result =
+        backward ? Builtin{attn::tiles::backward(options, features, derivative, 1),
+                           {x, x, x, x, row, row, {}, {}}}
+                 : Builtin{attn::tiles::forward(options, features, true), {x, x, x, {}, {}, {}}};
+    result.inputs.insert(result.inputs.end(), extras.begin(), extras.end());
+    return result;
+}
 
 Call matmul(DType dtype, std::int64_t m, std::int64_t n, std::int64_t k) {
     constexpr std::int64_t kBlock = 128, kDepth = 256;

@@ -24,6 +24,9 @@ struct Builtin {
 /// Names that `builtin` knows, in alphabetical order.
 std::vector<std::string> builtin_names();
 
+/// Attention with mods from texts, as `dump flex` shows it; an empty text is no mod.
+Builtin flex_builtin(DType dtype, const std::string& mask, const std::string& score, bool backward);
+
 /// The program `name` for elements of `dtype`. UserError names the known ones.
 Builtin builtin(const std::string& name, DType dtype);
 

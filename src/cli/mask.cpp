@@ -22,19 +22,6 @@ struct MaskOptions {
     std::vector<std::string> bindings;
 };
 
-Bindings load_bindings(const std::vector<std::string>& texts) {
-    Bindings arrays;
-    for (const std::string& text : texts) {
-        const std::size_t equals = text.find('=');
-        if (equals == 0 || equals == std::string::npos)
-            user_error("mask", "expected --bind name=FILE but got {}", text);
-        const std::string name = text.substr(0, equals);
-        if (!arrays.emplace(name, load_tensor(text.substr(equals + 1), name)).second)
-            user_error("mask", "expected each name of --bind once but got {} twice", name);
-    }
-    return arrays;
-}
-
 std::string size_text(std::int64_t bytes) {
     if (bytes < 10'000) return fmt::format("{} bytes", bytes);
     if (bytes < 10'000'000) return fmt::format("{:.1f} kB", static_cast<double>(bytes) / 1e3);
@@ -43,7 +30,7 @@ std::string size_text(std::int64_t bytes) {
 
 void draw(const MaskOptions& options, Console& console) {
     const BlockSize block(options.block.front(), options.block.back());
-    const Mod mod = parse_mod(options.text, load_bindings(options.bindings));
+    const Mod mod = parse_mod(options.text, load_bindings("mask", options.bindings));
     const auto start = std::chrono::steady_clock::now();
     const BlockMask mask =
         create_block_mask(mod, options.batch, options.heads, options.q_len, options.kv_len, block);

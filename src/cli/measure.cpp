@@ -92,6 +92,7 @@ std::string to_json(const std::string& device, std::span<const Row> rows) {
                                   {"impl", row.impl},
                                   {"ms", row.ms},
                                   {"tflops", or_null(row.tflops)},
+                                  {"tflops_blocks", or_null(row.tflops_blocks)},
                                   {"gbs", or_null(row.gbs)},
                                   {"roof", or_null(row.roof)},
                                   {"baseline", or_null(row.baseline)},

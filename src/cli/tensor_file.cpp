@@ -162,4 +162,17 @@ std::uint64_t ByteReader::read_integer(std::uint64_t offset, int count) {
     return value;
 }
 
+Bindings load_bindings(const char* op, const std::vector<std::string>& texts) {
+    Bindings arrays;
+    for (const std::string& text : texts) {
+        const std::size_t equals = text.find('=');
+        if (equals == 0 || equals == std::string::npos)
+            user_error(op, "expected --bind name=FILE but got {}", text);
+        const std::string name = text.substr(0, equals);
+        if (!arrays.emplace(name, load_tensor(text.substr(equals + 1), name)).second)
+            user_error(op, "expected each name of --bind once but got {} twice", name);
+    }
+    return arrays;
+}
+
 }  // namespace tilewright::cli

@@ -9,6 +9,7 @@
 #include <string_view>
 #include <vector>
 
+#include "tilewright/mod.h"
 #include "tilewright/tensor.h"
 
 namespace tilewright::cli {
@@ -29,6 +30,10 @@ struct OutputTensor {
 /// its name or not at all. UserError when a file cannot be written, when two tensors claim one
 /// place, or when the format cannot hold the dtype.
 void save_tensors(const std::vector<OutputTensor>& outputs);
+
+/// The arrays of options --bind NAME=FILE. UserError "[op] ..." for other forms and for a name
+/// given twice.
+Bindings load_bindings(const char* op, const std::vector<std::string>& texts);
 
 /// A specification taken apart; `name` is empty for .npy.
 struct TensorSpec {

@@ -208,6 +208,53 @@ TEST(AttentionMods, LargeMasksAreData) {
     }
 }
 
+TEST(AttentionMods, BlockMasksOfAnyOrigin) {
+    const Tensor q = random_tensor(f32, {2, 2, 100, 8}, 1),
+                 k = random_tensor(f32, {2, 2, 90, 8}, 2);
+    const Mod window = [](auto, auto h, auto i, auto j) {
+        return (j <= i) & (i - j < 20 * (h + 1));
+    };
+    const Mod even = [](auto b, auto, auto, auto j) { return j % 2 == b; };
+    const AttentionOptions by_function{.mask = window & even};
+    const AttentionOptions by_data{.block_mask = create_block_mask(window & even, 2, 2, 100, 90)};
+    const AttentionOptions by_both{.mask = even,
+                                   .block_mask = create_block_mask(window, 1, 2, 100, 90)};
+    const AttentionOutput expected = attention(q, k, k, by_function);
+    const AttentionGradients gradients = attention_backward(q, k, k, expected, q, by_function);
+    for (const AttentionOptions& options : {by_data, by_both}) {
+        const AttentionOutput ours = attention(q, k, k, options);
+        EXPECT_LE(largest_error(to_array(ours.out), to_array(expected.out)), 1e-6);
+        EXPECT_LE(largest_error(to_array(ours.lse), to_array(expected.lse)), 1e-5);
+        const AttentionGradients g = attention_backward(q, k, k, ours, q, options);
+        EXPECT_LE(largest_error(to_array(g.query), to_array(gradients.query)), 1e-5);
+        EXPECT_LE(largest_error(to_array(g.key), to_array(gradients.key)), 1e-5);
+    }
+    // One query by data.
+    const Tensor one = q.slice(2, 0, 1);
+    EXPECT_LE(
+        largest_error(
+            to_array(
+                attention(one, k, k, {.block_mask = create_block_mask(even, 2, 1, 1, 90)}).out),
+            to_array(attention(one, k, k, {.mask = even}).out)),
+        1e-6);
+    // Packed: the mask sees packed positions.
+    const Tensor starts = Tensor::from_vector(std::vector<std::int32_t>{0, 30, 100}, {3});
+    const Tensor x = random_tensor(f32, {1, 2, 100, 8}, 3);
+    const Mod positions = [](auto, auto, auto i, auto j) { return (i + j) % 3 != 0; };
+    const Mod same = [](auto, auto, auto i, auto j) { return (i < 30) == (j < 30); };
+    EXPECT_LE(largest_error(
+                  to_array(attention(x, x, x,
+                                     {.block_mask = create_block_mask(positions, 1, 1, 100, 100),
+                                      .cu_seqlens = starts})
+                               .out),
+                  to_array(attention(x, x, x, {.mask = positions & same}).out)),
+              1e-6);
+    EXPECT_THROW(attention(x, x, x, {.block_mask = create_block_mask(even, 1, 1, 99, 100)}),
+                 UserError);
+    EXPECT_THROW(attention(x, x, x, {.block_mask = create_block_mask(even, 3, 1, 100, 100)}),
+                 UserError);
+}
+
 TEST(AttentionMods, OneQueryIsDecoded) {
     const Capture slopes =
         capture(Tensor::from_vector(std::vector<float>{.01F, -.02F, 0, .001F}, {4}));

@@ -56,6 +56,34 @@ TEST_F(AttentionCommand, ForwardAndGradientsPassTheCheck) {
     EXPECT_EQ(load("dvalue.npy").to_vector<float>(), g.value.to_vector<float>());
 }
 
+TEST_F(AttentionCommand, ModsFromTextsWithBoundArrays) {
+    make("slopes", "4", 5);
+    make("table", "40,40", 6);
+    make("sinks", "4", 7);
+    const ProgramResult result =
+        attention({"--mask",     "causal & (q - kv < 30)",
+                   "--score",    "softcap(5, alibi(slopes)) + table[q, kv]",
+                   "--bind",     "slopes=" + (folder_ / "slopes.npy"),
+                   "--bind",     "table=" + (folder_ / "table.npy"),
+                   "--sinks",    folder_ / "sinks.npy",
+                   "--dropout",  "0.2",
+                   "--seed",     "3",
+                   "--grad-out", folder_ / "do.npy",
+                   "--out",      folder_ / "o.npy",
+                   "--grads",    folder_ / "d",
+                   "--check"});
+    EXPECT_EQ(result.status, 0) << result.error << result.out;
+    EXPECT_THAT(result.out, HasSubstr("check grad bound"));
+    EXPECT_EQ(load("dslopes.npy").shape(), (Tensor::Dims{4}));
+    EXPECT_EQ(load("dtable.npy").shape(), (Tensor::Dims{40, 40}));
+    EXPECT_EQ(load("dsinks.npy").shape(), (Tensor::Dims{4}));
+    const ProgramResult bad =
+        attention({"--score", "score + slope[h]", "--out", folder_ / "o.npy"});
+    EXPECT_EQ(bad.status, 2);
+    EXPECT_THAT(bad.error, HasSubstr("column 9"));
+    EXPECT_EQ(attention({"--bind", "x", "--out", folder_ / "o.npy"}).status, 2);
+}
+
 TEST_F(AttentionCommand, EveryMaskPassesTheCheck) {
     save_tensors(
         {{folder_ / "s.npy", "s", Tensor::from_vector(std::vector<int>(40, 3), {1, 40}, i32)}});

@@ -1,0 +1,266 @@
+// `tilewright bench flex`: the cases of the FlexAttention notebook, checked, drawn and timed.
+#include <fmt/format.h>
+
+#include <bit>
+#include <ostream>
+
+#include "attention/reference.h"
+#include "cli/bench_cases.h"
+#include "cli/builtin.h"
+#include "cli/flex_cases.h"
+#include "mask/block_mask.h"
+#include "run/to_array.h"
+#include "support/accuracy.h"
+#include "support/check.h"
+#include "tilewright/attention.h"
+#include "tilewright/mask.h"
+#include "tilewright/masks.h"
+#include "tilewright/scores.h"
+
+namespace tilewright::cli {
+namespace {
+
+struct Inputs {
+    Tensor q, k, v, dout;
+};
+
+Inputs make_inputs(const FlexCase& c, const FlexSizes& sizes, DType dtype) {
+    const auto make = [&](std::int64_t length, std::uint32_t seed) {
+        if (c.options.layout == Layout::bhsd) {
+            return random_values(dtype, {sizes.batch, sizes.heads, length, sizes.head_dim}, seed);
+        }
+        return random_values(dtype, {sizes.batch, length, sizes.heads, sizes.head_dim}, seed);
+    };
+    return {make(c.q_len, 1), make(c.kv_len, 2), make(c.kv_len, 3), make(c.q_len, 4)};
+}
+
+/// The mask of a case, analytic parts included; without one every pair attends.
+Mod mask_of(const FlexCase& c) {
+    const AttentionOptions& options = c.options;
+    if (options.mask.defined()) return options.mask;
+    if (options.causal) return masks::causal();
+    if (options.score_mod.defined()) return options.score_mod;  // what it turns into -inf
+    return [](auto, auto, auto, auto kv) { return kv >= 0; };
+}
+
+/// How many pairs attend, of how many.
+struct Density {
+    double pairs = 0;   ///< query-key pairs of one batch and head
+    double blocks = 0;  ///< pairs in blocks of 128 x 128 that are not empty
+};
+
+Density density(const BlockMask& mask) {
+    Density result;
+    const mask::MaskData& data = *mask.state()->data;
+    for (std::int64_t row = 0; row < data.rows(); ++row) {
+        for (const mask::Run& run : data.row(row)) {
+            for (std::int32_t i = 0; i < run.count; ++i) {
+                if (run.full()) {
+                    result.pairs +=
+                        static_cast<double>(data.row_size(row) * data.column_size(run.first + i));
+                    continue;
+                }
+                const auto id = data.ids[static_cast<std::size_t>(run.atoms + i)];
+                for (std::uint64_t word : data.atoms[id]) result.pairs += std::popcount(word);
+            }
+        }
+    }
+    result.blocks = static_cast<double>(data.q_len) * static_cast<double>(data.kv_len) *
+                    (1 - mask.sparsity() / 100);
+    return result;
+}
+
+Density packed_density(const Tensor& starts) {
+    Density result;
+    for (std::int64_t n = 0; n + 1 < starts.dim(0); ++n) {
+        const auto length = static_cast<double>(starts.get_int({n + 1}) - starts.get_int({n}));
+        result.pairs += length * (length + 1) / 2;
+        const double blocks = std::ceil(length / 128);
+        result.blocks += blocks * (blocks + 1) / 2 * 128 * 128;
+    }
+    return result;
+}
+
+struct Errors {
+    double forward = 0, backward = 0;
+    bool forward_ok = true, backward_ok = true;
+};
+
+/// Compares one head of the case, at a size that the dense reference manages.
+Errors check_case(const std::string& name, FlexSizes sizes, DType dtype) {
+    sizes.batch = 1;
+    sizes.heads = 2;
+    sizes.length = std::min<std::int64_t>(sizes.length, 256);
+    const bool packed = flex_case(name, sizes).options.cu_seqlens.defined();
+    if (packed) sizes.length = std::min<std::int64_t>(sizes.length, 24);
+    const FlexCase c = flex_case(name, sizes);
+    const Inputs in = make_inputs(c, sizes, dtype);
+    const AttentionOutput ours = attention(in.q, in.k, in.v, c.options);
+    const AttentionGradients grads = attention_backward(in.q, in.k, in.v, ours, in.dout, c.options);
+    attn::ReferenceOptions exact;
+    exact.causal = c.options.causal;
+    exact.mask = c.options.mask;
+    exact.score_mod = c.options.score_mod;
+    attn::ReferenceOptions plain = exact;
+    Errors errors;
+    const auto note = [&](const Tensor& mine, const Array& truth, const Array& rounded,
+                          double& error, bool& ok) {
+        const double difference = largest_error(to_array(mine), truth);
+        if (!(difference <= error)) error = difference;
+        ok = ok && difference <= allowed_error(rounded, truth, dtype);
+    };
+    const auto compare = [&](std::int64_t first, std::int64_t count) {
+        const bool bhsd = c.options.layout == Layout::bhsd;
+        const auto part = [&](const Tensor& x) {
+            if (bhsd) return x;
+            return x.slice(1, first, count).transpose({0, 2, 1, 3});
+        };
+        const auto dense = [&](const Tensor& x) { return to_array(part(x)); };
+        plain.arithmetic = dtype;
+        const Array q = dense(in.q), k = dense(in.k), v = dense(in.v), dout = dense(in.dout);
+        note(part(ours.out), attn::reference_forward(q, k, v, exact).out,
+             attn::reference_forward(q, k, v, plain).out, errors.forward, errors.forward_ok);
+        const auto truth = attn::reference_backward(q, k, v, dout, {}, exact);
+        const auto rounded = attn::reference_backward(q, k, v, dout, {}, plain);
+        note(part(grads.query), truth.query, rounded.query, errors.backward, errors.backward_ok);
+        note(part(grads.key), truth.key, rounded.key, errors.backward, errors.backward_ok);
+        note(part(grads.value), truth.value, rounded.value, errors.backward, errors.backward_ok);
+        for (std::size_t i = 0; i < grads.captured.size(); ++i) {
+            note(grads.captured[i], truth.captured[i], rounded.captured[i], errors.backward,
+                 errors.backward_ok);
+        }
+    };
+    if (!packed) {
+        compare(0, c.q_len);
+        return errors;
+    }
+    for (std::int64_t n = 0; n + 1 < c.options.cu_seqlens.dim(0); ++n) {
+        const std::int64_t first = c.options.cu_seqlens.get_int({n});
+        compare(first, c.options.cu_seqlens.get_int({n + 1}) - first);
+    }
+    return errors;
+}
+
+/// A kernel of a case's table.
+struct Subject {
+    std::string impl;
+    AttentionOptions options;
+    Density density;
+};
+
+/// The mask as an additive table that every pair reads: dense attention.
+Mod dense_bias(const Mod& mask, std::int64_t q_len, std::int64_t kv_len) {
+    const Tensor attends = create_mask(mask, 1, 1, q_len, kv_len);
+    Tensor table = Tensor::empty(f32, {q_len, kv_len});
+    const auto* from = attends.data<bool>();
+    for (std::int64_t i = 0; i < table.size(); ++i) {
+        table.data<float>()[i] = from[i] ? 0.0F : -INFINITY;
+    }
+    return scores::bias(capture(table, "mask", false));
+}
+
+std::string rate(double flops, double ms) {
+    return fmt::format("{:>10.3f} {:>10.1f}", ms, flops / ms * 1e-6);
+}
+
+}  // namespace
+
+std::vector<Row> bench_flex(const BenchOptions& options) {
+    FlexSizes sizes;
+    sizes.batch = options.batch.value_or(1);
+    sizes.heads = options.heads.value_or(4);
+    sizes.length = options.seq_len.value_or(1024);
+    sizes.head_dim = options.head_dim.value_or(64);
+    std::ostream& out = *options.out;
+    std::vector<Row> rows;
+    for (const std::string& name : flex_case_names()) {
+        if (!options.only.empty() && options.only != name) continue;
+        FlexSizes own = sizes;
+        const bool packed = flex_case(name, own).options.cu_seqlens.defined();
+        if (packed) own.batch = 1;
+        const FlexCase c = flex_case(name, own);
+        const Inputs in = make_inputs(c, own, options.dtype);
+        const double units = static_cast<double>(own.batch * own.heads * own.head_dim);
+        Density mine, causal, dense;
+        std::vector<Subject> subjects;
+        out << fmt::format("== {} ==\n", name);
+        if (packed) {
+            mine = packed_density(c.options.cu_seqlens);
+        } else {
+            const BlockMask mask = create_block_mask(mask_of(c), 1, 1, c.q_len, c.kv_len);
+            mine = density(mask);
+            causal = density(create_block_mask(masks::causal(), 1, 1, c.q_len, c.kv_len));
+            dense.pairs = dense.blocks =
+                static_cast<double>(c.q_len) * static_cast<double>(c.kv_len);
+            if (options.picture) out << mask.to_string() << '\n';
+        }
+        subjects.push_back({"tilewright", c.options, mine});
+        if (!packed) {
+            subjects.push_back({"causal", {.causal = true}, causal});
+            AttentionOptions with_table;
+            with_table.score_mod = dense_bias(mask_of(c), c.q_len, c.kv_len);
+            subjects.push_back({"dense", with_table, dense});
+        }
+        const Errors errors = options.check ? check_case(name, own, options.dtype) : Errors();
+
+        std::vector<AttentionOutput> outputs;
+        std::vector<Variant> forward, backward;
+        for (const Subject& subject : subjects) {
+            outputs.push_back(attention(in.q, in.k, in.v, subject.options));
+            forward.push_back(timed(
+                subject.impl, [&in, &subject] { attention(in.q, in.k, in.v, subject.options); }));
+        }
+        for (std::size_t i = 0; i < subjects.size(); ++i) {
+            backward.push_back(timed(subjects[i].impl, [&, i] {
+                attention_backward(in.q, in.k, in.v, outputs[i], in.dout, subjects[i].options);
+            }));
+        }
+        const Budget budget{3, 50, options.seconds};
+        const std::vector<double> times[] = {interleave(forward, budget),
+                                             interleave(backward, budget)};
+        out << fmt::format("{:<12} {:>10} {:>10} {:>10} {:>10}   {}\n", "operation", "forward ms",
+                           "GFLOP/s", "back ms", "GFLOP/s", "GFLOP/s by blocks (fwd, back)");
+        for (std::size_t i = 0; i < subjects.size(); ++i) {
+            const double pairs = subjects[i].density.pairs * units;
+            const double blocks = subjects[i].density.blocks * units;
+            const double ms[] = {times[0][i] * 1e3, times[1][i] * 1e3};
+            out << fmt::format("{:<12} {} {}   {:.1f}, {:.1f}\n", subjects[i].impl,
+                               rate(4 * pairs, ms[0]), rate(10 * pairs, ms[1]),
+                               4 * blocks / ms[0] * 1e-6, 10 * blocks / ms[1] * 1e-6);
+            for (const int direction : {0, 1}) {
+                Row row;
+                row.case_name = name;
+                row.operation = direction == 0 ? "forward" : "backward";
+                row.impl = subjects[i].impl;
+                row.ms = ms[direction];
+                const double work = direction == 0 ? 4 : 10;
+                row.tflops = work * pairs / ms[direction] * 1e-9;
+                row.tflops_blocks = work * blocks / ms[direction] * 1e-9;
+                if (i == 0) {
+                    if (subjects.size() > 1) {
+                        row.baseline = "causal";
+                        row.ratio = times[direction][1] / times[direction][0];
+                    }
+                    if (options.check) {
+                        row.error = direction == 0 ? errors.forward : errors.backward;
+                        row.ok = direction == 0 ? errors.forward_ok : errors.backward_ok;
+                    }
+                }
+                rows.push_back(std::move(row));
+            }
+        }
+        const double all = static_cast<double>(c.q_len) * static_cast<double>(c.kv_len);
+        out << fmt::format("sparsity {:.1f}% of pairs, {:.1f}% of blocks",
+                           100 * (1 - mine.pairs / all),
+                           100 * (1 - std::min(1.0, mine.blocks / all)));
+        if (options.check) {
+            out << fmt::format("; correct: forward {} ({:.1e}), backward {} ({:.1e})",
+                               errors.forward_ok ? "yes" : "NO", errors.forward,
+                               errors.backward_ok ? "yes" : "NO", errors.backward);
+        }
+        out << "\n\n";
+    }
+    return rows;
+}
+
+}  // namespace tilewright::cli

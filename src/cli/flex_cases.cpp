@@ -1,0 +1,176 @@
+// The cases of the FlexAttention notebook.
+#include "cli/flex_cases.h"
+
+#include <algorithm>
+#include <cmath>
+#include <functional>
+#include <map>
+#include <random>
+
+#include "support/check.h"
+#include "tilewright/masks.h"
+#include "tilewright/scores.h"
+
+namespace tilewright::cli {
+namespace {
+
+/// Columns of the picture that the positions are pixels of: a divisor of the length.
+std::int64_t picture_width(std::int64_t length, std::int64_t wanted) {
+    std::int64_t width = std::min(wanted, length);
+    while (length % width != 0) --width;
+    return width;
+}
+
+Mod natten(std::int64_t length) {
+    const std::int64_t width = picture_width(length, 128), height = length / width;
+    const std::int64_t half = 3;  // of the 7 x 7 kernel
+    // The kernel's centre stays on the canvas; a canvas smaller than the kernel is all of it.
+    const auto near = [half](Tile q, Tile kv, std::int64_t size) {
+        const std::int64_t low = std::min(half, size - 1), high = std::max(size - 1 - half, low);
+        return abs(clamp(q, low, high) - kv) <= half;
+    };
+    return [=](auto, auto, auto q, auto kv) {
+        return near(q / width, kv / width, height) & near(q % width, kv % width, width);
+    };
+}
+
+Mod sasa(std::int64_t length) {
+    const std::int64_t width = picture_width(length, 128);
+    return [=](auto, auto, auto q, auto kv) {
+        return (abs(q / width - kv / width) <= 8) & (abs(q % width - kv % width) <= 8);
+    };
+}
+
+/// Documents of these shares of the length, as ids.
+Capture document_ids(std::int64_t length) {
+    std::vector<std::int32_t> ids(static_cast<std::size_t>(length));
+    for (std::int64_t i = 0; i < length; ++i) {
+        // Eighths: 1, 1, 2, 2, 2.
+        static constexpr std::int32_t kDocument[] = {0, 1, 2, 2, 3, 3, 4, 4};
+        ids[static_cast<std::size_t>(i)] = kDocument[i * 8 / length];
+    }
+    return capture(Tensor::from_vector(ids, {length}), "document");
+}
+
+/// The notebook's sign: q - kv.
+Mod alibi(std::int64_t heads, bool table) {
+    const double unit = -8.0 / static_cast<double>(heads);
+    if (!table) {
+        return [unit](auto s, auto, auto h, auto q, auto kv) {
+            return s + (q - kv) * exp2((h + 1) * unit);
+        };
+    }
+    std::vector<float> values;
+    for (std::int64_t h = 0; h < heads; ++h) {
+        values.push_back(std::exp2(static_cast<float>(h + 1) * static_cast<float>(unit)));
+    }
+    const Capture slopes = capture(Tensor::from_vector(values, {heads}), "slopes");
+    return [slopes](auto s, auto, auto h, auto q, auto kv) { return s + (q - kv) * slopes[h]; };
+}
+
+Tensor random_starts(std::int64_t longest) {
+    std::mt19937 generator(1);
+    std::vector<std::int32_t> starts{0};
+    for (int n = 0; n < 16; ++n) {
+        starts.push_back(
+            starts.back() + 1 +
+            static_cast<std::int32_t>(generator() % static_cast<std::uint32_t>(longest)));
+    }
+    return Tensor::from_vector(starts, {17});
+}
+
+using Make = std::function<void(const FlexSizes&, FlexCase&)>;
+
+const std::vector<std::pair<std::string, Make>>& cases() {
+    static const std::vector<std::pair<std::string, Make>> kCases{
+        {"noop", [](const FlexSizes&, FlexCase&) {}},
+        {"checkerboard",
+         [](const FlexSizes&, FlexCase& c) {
+             c.options.score_mod = [](auto s, auto, auto, auto q, auto kv) {
+                 const Tile distance = abs(kv - q);
+                 const Tile halved = where(distance % 1 == 0, s * 0.5, s);
+                 return where(distance % 2 == 0, halved * 2, halved);
+             };
+         }},
+        {"causal_score",
+         [](const FlexSizes&, FlexCase& c) {
+             c.options.score_mod = [](auto s, auto, auto, auto q, auto kv) {
+                 return where(q >= kv, s, -__builtin_inf());
+             };
+         }},
+        {"causal", [](const FlexSizes&, FlexCase& c) { c.options.mask = masks::causal(); }},
+        {"sliding_window",
+         [](const FlexSizes&, FlexCase& c) { c.options.mask = masks::sliding_window(1024); }},
+        {"prefix_lm",
+         [](const FlexSizes&, FlexCase& c) {
+             c.options.mask = [](auto, auto, auto q, auto kv) { return kv <= 2048 || q >= kv; };
+         }},
+        {"document",
+         [](const FlexSizes& s, FlexCase& c) {
+             c.options.mask = masks::causal() & masks::document(document_ids(s.length));
+         }},
+        {"sasa", [](const FlexSizes& s, FlexCase& c) { c.options.mask = sasa(s.length); }},
+        {"natten", [](const FlexSizes& s, FlexCase& c) { c.options.mask = natten(s.length); }},
+        {"alibi_table",
+         [](const FlexSizes& s, FlexCase& c) {
+             c.options.causal = true;
+             c.options.score_mod = alibi(s.heads, true);
+         }},
+        {"alibi_computed",
+         [](const FlexSizes& s, FlexCase& c) {
+             c.options.causal = true;
+             c.options.score_mod = alibi(s.heads, false);
+         }},
+        {"soft_cap",
+         [](const FlexSizes&, FlexCase& c) {
+             c.options.causal = true;
+             c.options.score_mod = scores::softcap(2);
+         }},
+        {"soft_cap_approx",
+         [](const FlexSizes&, FlexCase& c) {
+             c.options.causal = true;
+             c.options.score_mod = scores::softcap(2, true);
+         }},
+        {"jagged",
+         [](const FlexSizes& s, FlexCase& c) {
+             c.options.causal = true;
+             c.options.layout = Layout::bshd;  // views of (total, heads, head dimension)
+             c.options.cu_seqlens = random_starts(std::min<std::int64_t>(s.length, 1024));
+             c.q_len = c.kv_len = c.options.cu_seqlens.get_int({16});
+         }},
+        {"vision",
+         [](const FlexSizes&, FlexCase& c) {
+             c.q_len = 12;
+             c.kv_len = 9;
+             const Capture intervals =
+                 capture(Tensor::from_vector(std::vector<std::int32_t>{0, 7, 1, 7, 7, 12}, {3, 2}),
+                         "intervals");
+             c.options.mask = [intervals](auto, auto, auto q, auto kv) {
+                 const Tile image = kv / 3;
+                 return intervals(image, 0) <= q && q < intervals(image, 1);
+             };
+         }},
+    };
+    return kCases;
+}
+
+}  // namespace
+
+std::vector<std::string> flex_case_names() {
+    std::vector<std::string> names;
+    for (const auto& [name, make] : cases()) names.push_back(name);
+    return names;
+}
+
+FlexCase flex_case(const std::string& name, const FlexSizes& sizes) {
+    FlexCase result{name, sizes.length, sizes.length, {}};
+    for (const auto& [known, make] : cases()) {
+        if (known != name) continue;
+        make(sizes, result);
+        return result;
+    }
+    user_error("bench", "expected a case of {} but got `{}`", fmt::join(flex_case_names(), ", "),
+               name);
+}
+
+}  // namespace tilewright::cli

@@ -1,0 +1,55 @@
+// `bench flex`, `attention` with mods from texts, `dump flex`.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <nlohmann/json.hpp>
+
+#include "cli/flex_cases.h"
+#include "tests/cli/run_program.h"
+#include "tests/cli/tensor_file_helpers.h"
+
+namespace tilewright::cli {
+namespace {
+
+using ::testing::HasSubstr;
+
+TEST(BenchFlex, EveryCaseIsCheckedAndDrawn) {
+    const auto result = run_program({"bench", "flex", "--seq-len", "200", "--heads", "2",
+                                     "--head-dim", "16", "--seconds", "0.001"});
+    EXPECT_EQ(result.status, 0) << result.out << result.error;
+    for (const std::string& name : flex_case_names()) {
+        EXPECT_THAT(result.out, HasSubstr("== " + name + " =="));
+    }
+    EXPECT_THAT(result.out, ::testing::Not(HasSubstr("NO")));
+}
+
+TEST(BenchFlex, OneCaseByName) {
+    const auto result = run_program({"bench", "flex", "--seq-len", "64", "--case", "vision",
+                                     "--no-check", "--no-picture", "--seconds", "0.001"});
+    EXPECT_EQ(result.status, 0) << result.error;
+    EXPECT_THAT(result.out, ::testing::Not(HasSubstr("noop")));
+}
+
+TEST(FlexCases, ImageCasesKeepRowsTimesColumns) {
+    for (std::int64_t length : {1, 7, 100, 128, 1024}) {
+        for (const std::string& name : flex_case_names()) {
+            FlexSizes sizes;
+            sizes.length = length;
+            EXPECT_NO_THROW(flex_case(name, sizes)) << name << length;
+        }
+    }
+}
+
+TEST(DumpFlex, ShowsTheModInTheProgram) {
+    for (const char* kernel : {"flex", "flex_backward"}) {
+        const auto result = run_program({"dump", kernel, "--mask", "q - kv < 100", "--score",
+                                         "softcap(20)", "--to", "bytecode"});
+        EXPECT_EQ(result.status, 0) << result.error;
+        EXPECT_THAT(result.out, HasSubstr("tanh"));
+    }
+    EXPECT_EQ(run_program({"dump", "matmul", "--score", "score"}).status, 2);
+    EXPECT_EQ(run_program({"dump", "flex", "--score", "score +"}).status, 2);
+}
+
+}  // namespace
+}  // namespace tilewright::cli
