@@ -62,7 +62,9 @@ void forward(Problem p, const AttentionOutput& result) {
     }
     p.make_plan(false);
     const bool plain_masks = p.options.right() < 0 && !p.features.segments;
-    if (p.query_length == 1 && plain_masks && !p.features.plan && p.features.dropout == 0) {
+    const bool by_blocks = !p.features.score.loads.empty() || !p.features.mask.loads.empty();
+    if (p.query_length == 1 && plain_masks && !p.features.plan && !by_blocks &&
+        p.features.dropout == 0) {
         return decode(p, result);
     }
     const bool long_queries = p.query_length >= 64;

@@ -124,14 +124,23 @@ bool is_worth_planning(const Problem& p) {
 void check_mods(const AttentionOptions& options, Problem& p) {
     const DType sums = tiles::accumulator(p.query.dtype());
     const bool is_checked = p.options.interpret;
-    const auto inlined = [](const mod::Traced& traced) {
-        return tiles::InlinedMod{traced.function, traced.text};
+    tiles::ProblemSize size{p.batch, p.query_heads, p.query_length, p.kv_length};
+    if (p.packed()) size.batch = static_cast<std::int64_t>(p.starts.size()) - 1;
+    const auto inlined = [&](const mod::Traced& traced, bool is_score) {
+        // In decode the heads of a group are the rows; the checked mode wants every index.
+        if (p.query_length == 1 || is_checked) {
+            return tiles::InlinedMod{traced.function, {}, traced.text};
+        }
+        std::vector<Tensor::Dims> shapes;
+        for (const Capture& capture : traced.captures) shapes.push_back(capture.tensor().shape());
+        return tiles::with_block_loads(*traced.function, is_score, shapes, size);
     };
     if (options.score_mod.defined()) {
         mod::expect_kind("attention", "score_mod", options.score_mod, Mod::Kind::score);
         p.score = &mod::trace(options.score_mod, sums, is_checked);
-        p.features.score = inlined(*p.score);
-        p.plain_score = inlined(mod::trace(options.score_mod, sums));
+        p.features.score = inlined(*p.score, true);
+        const mod::Traced& plain = mod::trace(options.score_mod, sums);
+        p.plain_score = tiles::InlinedMod{plain.function, {}, plain.text};
     }
     bool planned = false;
     if (options.mask.defined()) {
@@ -151,7 +160,7 @@ void check_mods(const AttentionOptions& options, Problem& p) {
     }
     if (options.mask.defined() && !planned) {
         p.mask = &mod::trace(options.mask, sums, is_checked);
-        p.features.mask = inlined(*p.mask);
+        p.features.mask = inlined(*p.mask, false);
     }
     if (!(options.dropout >= 0 && options.dropout < 1))
         user_error("attention", "expected dropout in [0, 1) but got {}", options.dropout);

@@ -92,7 +92,7 @@ Builtin flex_builtin(DType dtype, const std::string& mask, const std::string& sc
         const Mod parsed = parse_mod(text, {}, kind);
         const mod::Traced& traced = mod::trace(parsed, sums);
         for (const Capture& capture : traced.captures) extras.push_back(capture.tensor());
-        return attn::tiles::InlinedMod{traced.function, traced.text};
+        return attn::tiles::InlinedMod{traced.function, {}, traced.text};
     };
     if (!score.empty()) {
         features.score = inlined(score, Mod::Kind::score);

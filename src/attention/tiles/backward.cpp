@@ -125,9 +125,12 @@ void backward_program(const Options& options, const Features& features,
             const Tile offset = log2_sum.at(h, rows).load({.other = kInfinity});
             const Tile row_delta = delta.at(h, rows).load({.other = 0});
             const Tile s = dot(q, k, {.trans_b = true});
-            const Place place{b, pairs.head(program_id(1) * options.group + h),
+            const Place place{b,
+                              pairs.head(program_id(1) * options.group + h),
                               expand_dims(i * block_q + iota(block_q, i64), 1),
-                              expand_dims(first + iota(block_k, i64), 0)};
+                              expand_dims(first + iota(block_k, i64), 0),
+                              i * block_q,
+                              first};
             std::optional<Tile> mask = bits;
             if (analytic) {
                 const Tile q_positions = (i * block_q).to(i32) + iota(block_q);

@@ -38,8 +38,12 @@ void decode_program(const Options& options, const Features& features, std::span<
             const Slice block = ds(j * block_k, block_k);
             Tile s = dot(q, key.at(block).load({.other = 0}), {.trans_b = true});
             if (!folded) s *= options.scale;
-            const Place place{b, h, constant(0, i64),
-                              expand_dims(j * block_k + iota(block_k, i64), 0)};
+            const Place place{b,
+                              h,
+                              constant(0, i64),
+                              expand_dims(j * block_k + iota(block_k, i64), 0),
+                              constant(0, i64),
+                              j * block_k};
             std::optional<Tile> mask;
             if (masked) mask = place.kv < kv_length;
             if (features.mask) {

@@ -3,7 +3,10 @@
 
 #include <algorithm>
 #include <map>
+#include <optional>
 
+#include "ir/access.h"
+#include "ir/passes/dce.h"
 #include "ir/passes/differentiate.h"
 #include "ir/print.h"
 #include "support/check.h"
@@ -20,17 +23,6 @@ std::size_t InlinedMod::captures() const {
 std::string Features::key() const {
     return fmt::format("{}{}{} {}\n{}\n{}", segments ? "s" : "", plan ? "p" : "", sinks ? "k" : "",
                        dropout, score.text, mask.text);
-}
-
-std::string ScoreDerivative::key() const {
-    std::string key = function ? ir::print(*function) : "";
-    for (const ScoreGather& gather : gathers) {
-        for (Coordinate coordinate : gather.coordinates) {
-            key += static_cast<char>('0' + static_cast<int>(coordinate));
-        }
-        key += ' ';
-    }
-    return key;
 }
 
 std::size_t num_extras(const Features& features) {
@@ -68,14 +60,14 @@ namespace {
 /// Finds indices that are a plain coordinate clamped to an extent that it never reaches.
 class Coordinates {
   public:
-    explicit Coordinates(const ir::Function& function) : function_(function) {
+    explicit Coordinates(const ir::Function& function, bool is_score = true) {
         for (const ir::Instruction& instruction : function.body.body) {
             for (ir::Value result : instruction.results) makers_[result] = &instruction;
         }
-        // score, b, h, q, kv
+        // The score comes first, if there is one; then b, h, q, kv.
         const auto& parameters = function.parameters();
         for (std::size_t i = 1; i < 5; ++i) {
-            coordinates_[parameters[i]] = static_cast<Coordinate>(i);
+            coordinates_[parameters[is_score ? i : i - 1]] = static_cast<Coordinate>(i);
         }
     }
 
@@ -89,13 +81,112 @@ class Coordinates {
         return inside ? found->second : Coordinate::other;
     }
 
+    /// The value of an index that is a constant inside the array.
+    std::optional<std::int64_t> constant(ir::Value index, std::int64_t array_extent) const {
+        auto made = makers_.find(index);
+        // Clamped to an extent that is known only at the call.
+        if (made != makers_.end() && made->second->op == ir::Op::clamp) {
+            made = makers_.find(made->second->operands[0]);
+        }
+        if (made == makers_.end() || made->second->op != ir::Op::constant) return {};
+        const auto value =
+            static_cast<std::int64_t>(made->second->get<ir::ConstantAttributes>().bits);
+        if (value < 0 || value >= array_extent) return {};
+        return value;
+    }
+
   private:
-    const ir::Function& function_;
     std::map<ir::Value, const ir::Instruction*> makers_;
     std::map<ir::Value, Coordinate> coordinates_;
 };
 
 }  // namespace
+
+namespace {
+
+/// Takes the plain loads out of a function: their results become parameters.
+std::vector<BlockLoad> take_block_loads(ir::Function& function, bool is_score,
+                                        const std::vector<Tensor::Dims>& shapes,
+                                        const ProblemSize& size) {
+    const Coordinates coordinates(function, is_score);
+    std::map<ir::Value, std::size_t> places;  // of the Refs
+    for (ir::Value parameter : function.parameters()) {
+        if (function.is_ref(parameter)) places.emplace(parameter, places.size());
+    }
+    std::vector<BlockLoad> loads;
+    std::vector<ir::Value> results;
+    std::vector<bool> taken;
+    for (const ir::Instruction& instruction : function.body.body) {
+        std::optional<BlockLoad> load;
+        if (instruction.op == ir::Op::load) {
+            const ir::Access access = ir::access(instruction);
+            load.emplace();
+            load->ref = places.at(access.ref);
+            int queries = 0, keys = 0;
+            bool plain = !access.mask && !access.other;
+            for (std::size_t d = 0; d < access.indices.size(); ++d) {
+                const std::int64_t extent = shapes[load->ref][d];
+                BlockLoad::Index index{coordinates.of(access.indices[d], extent, size), 0};
+                if (const auto value = coordinates.constant(access.indices[d], extent)) {
+                    index = {Coordinate::constant, *value};
+                }
+                plain &= index.coordinate != Coordinate::other;
+                queries += index.coordinate == Coordinate::query;
+                keys += index.coordinate == Coordinate::key;
+                load->indices.push_back(index);
+            }
+            // What depends on batch and head alone is one scalar anyway.
+            if (!plain || queries + keys == 0 || queries > 1 || keys > 1) load.reset();
+        }
+        taken.push_back(load.has_value());
+        if (!load) continue;
+        loads.push_back(std::move(*load));
+        results.push_back(instruction.result());
+    }
+    std::size_t place = 0;
+    std::erase_if(function.body.body, [&](const ir::Instruction&) { return taken[place++]; });
+    auto& parameters = function.body.arguments;
+    const auto first_ref = std::find_if(parameters.begin(), parameters.end(),
+                                        [&](ir::Value p) { return function.is_ref(p); });
+    parameters.insert(first_ref, results.begin(), results.end());
+    ir::dce(function);
+    return loads;
+}
+
+std::string key_of(const ir::Function& function, const std::vector<BlockLoad>& loads) {
+    std::string key = ir::print(function);
+    for (const BlockLoad& load : loads) {
+        key += fmt::format("{}", load.ref);
+        for (const auto& index : load.indices) {
+            key += fmt::format(" {}:{}", static_cast<int>(index.coordinate), index.constant);
+        }
+        key += '\n';
+    }
+    return key;
+}
+
+}  // namespace
+
+std::string ScoreDerivative::key() const {
+    std::string key = function ? key_of(*function, loads) : "";
+    for (const ScoreGather& gather : gathers) {
+        for (Coordinate coordinate : gather.coordinates) {
+            key += static_cast<char>('0' + static_cast<int>(coordinate));
+        }
+        key += ' ';
+    }
+    return key;
+}
+
+InlinedMod with_block_loads(const ir::Function& function, bool is_score,
+                            const std::vector<Tensor::Dims>& shapes, const ProblemSize& size) {
+    ir::Function changed = function;
+    InlinedMod result;
+    result.loads = take_block_loads(changed, is_score, shapes, size);
+    result.text = key_of(changed, result.loads);
+    result.function = std::make_shared<const ir::Function>(std::move(changed));
+    return result;
+}
 
 ScoreDerivative differentiate_score(const InlinedMod& score, const std::vector<bool>& chosen,
                                     const std::vector<Tensor::Dims>& shapes,
@@ -127,6 +218,7 @@ ScoreDerivative differentiate_score(const InlinedMod& score, const std::vector<b
         buffer.by_key &= has(Coordinate::key);
         result.gathers.push_back(std::move(made));
     }
+    result.loads = take_block_loads(function, true, shapes, size);
     result.function = std::make_shared<const ir::Function>(std::move(function));
     return result;
 }

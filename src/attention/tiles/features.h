@@ -11,17 +11,30 @@
 
 namespace tilewright::attn::tiles {
 
-/// A mod that is inlined into a program; parameters as mod/traced.h says.
+/// What one index of a load in a mod is, where that is plain: then it takes every value once.
+enum class Coordinate : std::uint8_t { other, batch, head, query, key, constant };
+
+/// A load whose indices are all plain, of queries or keys among them: programs read a block of the
+/// array instead of gathering element by element.
+struct BlockLoad {
+    struct Index {
+        Coordinate coordinate = Coordinate::other;
+        std::int64_t constant = 0;
+    };
+    std::size_t ref = 0;  ///< among the Ref parameters
+    std::vector<Index> indices;
+};
+
+/// A mod that is inlined into a program; parameters as mod/traced.h says, with one scalar for each
+/// block load in front of the Refs.
 struct InlinedMod {
     std::shared_ptr<const ir::Function> function;  ///< null: none
-    std::string text;                              ///< its key
+    std::vector<BlockLoad> loads = {};
+    std::string text = {};  ///< its key
 
     explicit operator bool() const { return function != nullptr; }
     std::size_t captures() const;
 };
-
-/// What one index of a gather is, where that is plain: then it takes every value once.
-enum class Coordinate : std::uint8_t { other, batch, head, query, key };
 
 /// A gather of the score mod that has a gradient.
 struct ScoreGather {
@@ -47,7 +60,8 @@ struct GradientBuffer {
 /// The derivative of the score mod: parameters as the mod's with the cotangent behind kv.
 struct ScoreDerivative {
     std::shared_ptr<const ir::Function> function;
-    bool is_identity = false;  ///< the score's gradient is the cotangent
+    std::vector<BlockLoad> loads;  ///< as in InlinedMod
+    bool is_identity = false;      ///< the score's gradient is the cotangent
     std::vector<ScoreGather> gathers;
     std::vector<GradientBuffer> buffers;
 
@@ -59,6 +73,10 @@ struct ScoreDerivative {
 struct ProblemSize {
     std::int64_t batch = 1, heads = 1, queries = 1, keys = 1;
 };
+
+/// The mod with its plain loads as block loads. `shapes`: of every capture.
+InlinedMod with_block_loads(const ir::Function& function, bool is_score,
+                            const std::vector<Tensor::Dims>& shapes, const ProblemSize& size);
 
 /// Differentiates the score mod by the score and the chosen captures. `shapes`: of every capture.
 ScoreDerivative differentiate_score(const InlinedMod& score, const std::vector<bool>& chosen,

@@ -51,8 +51,12 @@ void forward_program(const Options& options, const Features& features, std::span
                 attends(options, q_positions, kv_positions, kv_length, segments, q_ids, ids);
             mask = mask ? *mask & inside : inside;
         }
-        const Place place{b, h, expand_dims(first + iota(block_q, i64), 1),
-                          expand_dims(j * block_k + iota(block_k, i64), 0)};
+        const Place place{b,
+                          h,
+                          expand_dims(first + iota(block_q, i64), 1),
+                          expand_dims(j * block_k + iota(block_k, i64), 0),
+                          first,
+                          j * block_k};
         // The checked mode wants to know which pairs exist.
         const auto existing = [&]() -> std::optional<Tile> {
             if (!options.interpret) return {};

@@ -24,9 +24,45 @@ std::span<const Ref> Pairs::captures(const InlinedMod& mod) const {
     return extras_.subspan(first, mod.captures());
 }
 
-std::vector<Tile> Pairs::apply(const ir::Function& function, std::vector<Tile> arguments,
+namespace {
+
+/// The block of an array that belongs to the pairs, broadcast against them.
+Tile load_block(const BlockLoad& load, const Ref& ref, const Place& at) {
+    std::vector<RefIndex> indices;
+    int query_axis = -1, key_axis = -1, axis = 0;
+    for (const BlockLoad::Index& index : load.indices) {
+        switch (index.coordinate) {
+            case Coordinate::batch:
+                indices.emplace_back(at.b);
+                break;
+            case Coordinate::head:
+                indices.emplace_back(at.h);
+                break;
+            case Coordinate::query:
+                indices.emplace_back(ds(at.first_q, at.q.dim(0)));
+                query_axis = axis++;
+                break;
+            case Coordinate::key:
+                indices.emplace_back(ds(at.first_kv, at.kv.dim(1)));
+                key_axis = axis++;
+                break;
+            default:
+                indices.emplace_back(Operand(index.constant));
+        }
+    }
+    const Tile block = ref.select(indices).load({.other = 0});
+    if (query_axis < 0) return expand_dims(block, 0);
+    if (key_axis < 0) return expand_dims(block, 1);
+    return query_axis < key_axis ? block : transpose(block);
+}
+
+}  // namespace
+
+std::vector<Tile> Pairs::apply(const ir::Function& function, const std::vector<BlockLoad>& loads,
+                               std::vector<Tile> arguments, const Place& at,
                                std::span<const Ref> refs) const {
     lang::Tracer& tracer = lang::Tracer::current("attention");
+    for (const BlockLoad& load : loads) arguments.push_back(load_block(load, refs[load.ref], at));
     std::vector<ir::Value> values;
     for (const Tile& argument : arguments) values.push_back(tracer.use(argument));
     for (const Ref& ref : refs) values.push_back(tracer.view(ref).ref);
@@ -40,21 +76,22 @@ std::vector<Tile> Pairs::apply(const ir::Function& function, std::vector<Tile> a
 Tile Pairs::score(Tile scaled, const Place& at, const std::optional<Tile>& attends) const {
     std::vector<Tile> arguments{scaled, at.b, at.h, at.q, at.kv};
     if (options_.interpret) arguments.push_back(attends ? *attends : constant(true, boolean));
-    const Tile result =
-        apply(*features_.score.function, std::move(arguments), captures(features_.score))[0];
+    const Tile result = apply(*features_.score.function, features_.score.loads,
+                              std::move(arguments), at, captures(features_.score))[0];
     return broadcast_to(result, scaled.shape());
 }
 
 Tile Pairs::mask(const Place& at, const std::optional<Tile>& attends) const {
     std::vector<Tile> arguments{at.b, at.h, at.q, at.kv};
     if (options_.interpret) arguments.push_back(attends ? *attends : constant(true, boolean));
-    return apply(*features_.mask.function, std::move(arguments), captures(features_.mask))[0];
+    return apply(*features_.mask.function, features_.mask.loads, std::move(arguments), at,
+                 captures(features_.mask))[0];
 }
 
 std::vector<Tile> Pairs::score_gradient(const ScoreDerivative& derivative, Tile scaled,
                                         const Place& at, Tile cotangent) const {
-    return apply(*derivative.function, {scaled, at.b, at.h, at.q, at.kv, cotangent},
-                 captures(features_.score));
+    return apply(*derivative.function, derivative.loads,
+                 {scaled, at.b, at.h, at.q, at.kv, cotangent}, at, captures(features_.score));
 }
 
 Tile Pairs::keep(const Place& at, DType dtype) const {

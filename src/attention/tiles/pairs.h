@@ -10,9 +10,10 @@
 namespace tilewright::attn::tiles {
 
 /// Where the pairs of a tile stand. i64; b and h scalars (in decode h is [group, 1]), q [block_q,
-/// 1] or a scalar, kv [1, block_k].
+/// 1] or a scalar, kv [1, block_k]; their first positions.
 struct Place {
     Tile b, h, q, kv;
+    Tile first_q, first_kv;
 };
 
 /// The tiles of a plan's row: `partial` runs on (tile index, bits), `full` on the tile index.
@@ -50,7 +51,8 @@ class Pairs {
   private:
     Tile from_origin(Tile index, int dim) const;
     std::span<const Ref> captures(const InlinedMod& mod) const;
-    std::vector<Tile> apply(const ir::Function& function, std::vector<Tile> arguments,
+    std::vector<Tile> apply(const ir::Function& function, const std::vector<BlockLoad>& loads,
+                            std::vector<Tile> arguments, const Place& at,
                             std::span<const Ref> refs) const;
 
     const Options& options_;
