@@ -176,7 +176,9 @@ class Problem:
 def measure(library, name, arguments):
     dtype = torch.float16 if arguments.f16 else torch.bfloat16
     problem = Problem(library, name, arguments.shape, dtype)
-    launches = [("cudnn causal", sdpa(SDPBackend.CUDNN_ATTENTION, problem.q, problem.k, problem.v, True))]
+    launches = [
+        ("cudnn causal", sdpa(SDPBackend.CUDNN_ATTENTION, problem.q, problem.k, problem.v, True))
+    ]
     if arguments.configs is None:
         launches.append(("tilewright", problem.ours()))
     else:
@@ -200,9 +202,9 @@ def measure(library, name, arguments):
             row["error"], row["lse_error"] = problem.error(launch)
         rows.append(row)
     for _ in range(arguments.rounds):
-        for row, (_, launch) in zip(rows, launches):
+        for row, (_, launch) in zip(rows, launches, strict=False):
             row["times"].append(burst(launch))
-    for row, (label, launch) in zip(rows, launches):
+    for row, (label, launch) in zip(rows, launches, strict=False):
         flop = problem.causal_flop if label == "cudnn causal" else problem.flop
         row["ms"] = statistics.median(row.pop("times"))
         row["tflops"] = flop / row["ms"] / 1e9
@@ -220,9 +222,7 @@ def measure(library, name, arguments):
 
 
 def line(row):
-    text = (
-        f"{row['case']:16s} {row['impl']:14s} {row['ms']:8.3f} ms {row['tflops']:6.1f} TFLOP/s x{row['ratio']:.3f}"
-    )
+    text = f"{row['case']:16s} {row['impl']:14s} {row['ms']:8.3f} ms {row['tflops']:6.1f} TFLOP/s x{row['ratio']:.3f}"
     if "error" in row:
         text += f" error {row['error']:.1e} {'ok' if row['ok'] else 'WRONG'}"
     if "util" in row:
@@ -238,7 +238,9 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("library")
     parser.add_argument("--cases", nargs="*", default=list(CASES), choices=list(CASES))
-    parser.add_argument("--flex", nargs="*", metavar="CASE", help="FlexAttention beside all or these")
+    parser.add_argument(
+        "--flex", nargs="*", metavar="CASE", help="FlexAttention beside all or these"
+    )
     parser.add_argument("--configs", nargs="+", metavar="W,N,S,Q")
     parser.add_argument("--shape", nargs=4, type=int, default=[4, 16, 8192, 128], metavar="N")
     parser.add_argument("--f16", action="store_true")

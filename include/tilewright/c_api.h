@@ -81,6 +81,59 @@ tw_status tw_layer_norm_backward(const DLTensor* sum, const DLTensor* mean,
                                  const DLTensor* dsum, DLManagedTensor** dx,
                                  DLManagedTensor** dweight, DLManagedTensor** dbias);
 
+// ---- Masks as data (tilewright/mask.h).
+
+typedef struct tw_mask tw_mask;
+
+/// The mask of a mask mod over (batch, heads, q_len, kv_len); 1 batch or head stands for any
+/// number.
+tw_status tw_create_block_mask(const tw_mod* mod, int64_t batch, int64_t heads, int64_t q_len,
+                               int64_t kv_len, int64_t q_block, int64_t kv_block, tw_mask** result);
+/// Null does nothing.
+void tw_mask_release(tw_mask* mask);
+/// Percentage of blocks without a pair that attends; bytes of the mask. A place may be null.
+tw_status tw_mask_describe(const tw_mask* mask, double* sparsity, int64_t* nbytes);
+
+// ---- Attention (tilewright/attention.h has shapes, dtypes and the meaning of every option).
+
+/// Options of attention. Fill by tw_attention_options_init, then change; new members come last.
+typedef struct tw_attention_options {
+    uint64_t size;  ///< of this struct, as the caller's compiler sees it
+    double scale;   ///< NaN: 1 / sqrt(head dimension)
+    int32_t causal;
+    int32_t bshd;  ///< (batch, sequence, heads, dimension) instead of (batch, heads, sequence, ..)
+    int64_t window_left, window_right;  ///< -1: unbounded
+    double dropout;
+    uint64_t seed;
+    int32_t deterministic;
+    int32_t checked;
+    const DLTensor* segment_ids;
+    const DLTensor* kv_segment_ids;
+    const DLTensor* cu_seqlens;
+    const DLTensor* kv_cu_seqlens;
+    const DLTensor* sinks;
+    const tw_mod* score_mod;
+    const tw_mod* mask_mod;
+    const tw_mask* block_mask;
+} tw_attention_options;
+
+void tw_attention_options_init(tw_attention_options* options);
+
+/// softmax(mask(score_mod(scale * Q K^T))) V. Null options: the defaults.
+tw_status tw_attention(const DLTensor* query, const DLTensor* key, const DLTensor* value,
+                       const tw_attention_options* options, DLManagedTensor** out,
+                       DLManagedTensor** lse, DLManagedTensor** max_scores);
+
+/// Gradients; `out` and `lse` are those of the forward pass with the same arguments, `dlse` may be
+/// null. `dcaptured` has `captured` places, one for each floating capture of the score mod in the
+/// order of its first use; TW_BAD_INPUT when that is not their number, unless it is null.
+tw_status tw_attention_backward(const DLTensor* query, const DLTensor* key, const DLTensor* value,
+                                const DLTensor* out, const DLTensor* lse, const DLTensor* dout,
+                                const DLTensor* dlse, const tw_attention_options* options,
+                                DLManagedTensor** dquery, DLManagedTensor** dkey,
+                                DLManagedTensor** dvalue, DLManagedTensor** dsinks,
+                                DLManagedTensor** dcaptured, int captured);
+
 #ifdef __cplusplus
 }  // extern "C"
 #endif

@@ -7,6 +7,8 @@ namespace tilewright::python {
 
 namespace nb = nanobind;
 
+void bind_attention(nb::module_& module);
+void bind_mask(nb::module_& module);
 void bind_tensor(nb::module_& module);
 void bind_library(nb::module_& module);
 void bind_mod(nb::module_& module);

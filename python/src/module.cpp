@@ -30,5 +30,7 @@ NB_MODULE(_core, module) {
     python::bind_tensor(module);
     python::bind_mod(module);
     python::bind_library(module);
+    python::bind_mask(module);
+    python::bind_attention(module);
     python::bind_norm(module);
 }

@@ -8,6 +8,8 @@ was expected and what came. Every call releases the GIL while it computes.
 import contextlib
 
 from . import _core, masks, scores
+from ._attention import AuxOutput, AuxRequest, Gradients, flex_attention, flex_attention_vjp
+from ._block_mask import BlockMask, create_block_mask, create_mask
 from ._library import parse_mod
 from ._mods import (
     FUNCTIONS,
@@ -28,16 +30,24 @@ globals().update(FUNCTIONS)  # exp, where, clamp, ...
 
 __all__ = [
     *FUNCTIONS,
+    "AuxOutput",
+    "AuxRequest",
+    "BlockMask",
     "Capture",
+    "Gradients",
     "Mod",
     "Row",
     "Scalar",
     "and_masks",
     "capture",
     "checked",
+    "create_block_mask",
+    "create_mask",
     "devices",
     "doctor",
     "dot",
+    "flex_attention",
+    "flex_attention_vjp",
     "layer_norm",
     "layer_norm_vjp",
     "masks",

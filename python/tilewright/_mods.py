@@ -291,6 +291,24 @@ def as_mod(op, argument, function, is_mask):
     )
 
 
+def as_score_or_mask(op, function):
+    """A Mod of a function with 5 (score) or 4 (mask) arguments without defaults."""
+    if isinstance(function, Mod) or not callable(function):
+        is_mask = not isinstance(function, Mod) or function.is_mask
+        return as_mod(op, "mask_mod", function, is_mask)
+    try:
+        inspect.signature(function).bind(*range(5))
+    except ValueError:
+        pass
+    except TypeError:
+        return as_mod(op, "mask_mod", function, True)
+    try:
+        inspect.signature(function).bind(*range(4))
+    except TypeError:
+        return as_mod(op, "score_mod", function, False)
+    return as_mod(op, "mask_mod", function, True)
+
+
 def _returning_scalar(function):
     @functools.wraps(function)
     def call(*arguments):

@@ -3,14 +3,9 @@
 
 #include "c_api/convert.h"
 #include "support/check.h"
-#include "tilewright/mod.h"
 #include "tilewright/run.h"
 #include "tilewright/system.h"
 #include "tilewright/version.h"
-
-struct tw_mod {
-    tilewright::Mod mod;
-};
 
 namespace tilewright::c_api {
 

@@ -6,7 +6,17 @@
 
 #include "tilewright/c_api.h"
 #include "tilewright/error.h"
+#include "tilewright/mask.h"
+#include "tilewright/mod.h"
 #include "tilewright/tensor.h"
+
+struct tw_mod {
+    tilewright::Mod mod;
+};
+
+struct tw_mask {
+    tilewright::BlockMask mask;
+};
 
 namespace tilewright::c_api {
 

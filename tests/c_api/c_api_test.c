@@ -95,6 +95,95 @@ static void mods(void) {
     tw_mod_release(NULL);
 }
 
+enum { kHeads = 2, kLength = 6, kDim = 4 };
+
+/// Rows of softmax(mask(q k^T / 2 + slope (kv - q))) v, one head after the other; causal.
+static void reference(const float* q, const float* k, const float* v, const float* slopes,
+                      double* out) {
+    for (int h = 0; h < kHeads; ++h) {
+        for (int i = 0; i < kLength; ++i) {
+            double weight[kLength];
+            double total = 0;
+            for (int j = 0; j <= i; ++j) {
+                double score = 0;
+                for (int d = 0; d < kDim; ++d)
+                    score +=
+                        (double)q[(h * kLength + i) * kDim + d] * k[(h * kLength + j) * kDim + d];
+                weight[j] = exp(score / 2 + slopes[h] * (j - i));
+                total += weight[j];
+            }
+            for (int d = 0; d < kDim; ++d) {
+                double sum = 0;
+                for (int j = 0; j <= i; ++j) sum += weight[j] * v[(h * kLength + j) * kDim + d];
+                out[(h * kLength + i) * kDim + d] = sum / total;
+            }
+        }
+    }
+}
+
+static void attentions(void) {
+    enum { kSize = kHeads * kLength * kDim };
+    float data[3][kSize];
+    for (int t = 0; t < 3; ++t)
+        for (int i = 0; i < kSize; ++i) data[t][i] = (float)((i * (7 + t) + 3 * t) % 13) / 6 - 1;
+    float slopes[kHeads] = {0.25F, 0.5F};
+    int64_t shape[4] = {1, kHeads, kLength, kDim};
+    int64_t heads[1] = {kHeads};
+    const DLTensor q = view(data[0], 4, shape);
+    const DLTensor k = view(data[1], 4, shape);
+    const DLTensor v = view(data[2], 4, shape);
+    const DLTensor table = view(slopes, 1, heads);
+    const DLTensor* arrays[1] = {&table};
+    const char* names[1] = {"slopes"};
+    tw_mod* score = NULL;
+    tw_mod* causal = NULL;
+    tw_mask* mask = NULL;
+    EXPECT(tw_parse_mod("score + slopes[h] * (kv - q)", TW_MOD_SCORE, names, arrays, 1, &score) ==
+           TW_OK);
+    EXPECT(tw_parse_mod("causal", TW_MOD_MASK, NULL, NULL, 0, &causal) == TW_OK);
+    EXPECT(tw_create_block_mask(causal, 1, 1, kLength, kLength, 4, 4, &mask) == TW_OK);
+    double sparsity = 0;
+    int64_t nbytes = 0;
+    EXPECT(tw_mask_describe(mask, &sparsity, &nbytes) == TW_OK);
+    EXPECT(fabs(sparsity - 25) < 1e-9 && nbytes > 0);
+
+    double want[kSize];
+    reference(data[0], data[1], data[2], slopes, want);
+    for (int how = 0; how < 3; ++how) {  // causal as a flag, as a mod, as data
+        tw_attention_options options;
+        tw_attention_options_init(&options);
+        options.score_mod = score;
+        options.causal = how == 0;
+        if (how == 1) options.mask_mod = causal;
+        if (how == 2) options.block_mask = mask;
+        DLManagedTensor* out = NULL;
+        DLManagedTensor* lse = NULL;
+        EXPECT(tw_attention(&q, &k, &v, &options, &out, &lse, NULL) == TW_OK);
+        if (!out || !lse) continue;
+        for (int i = 0; i < kSize; ++i)
+            EXPECT(fabs(((const float*)out->dl_tensor.data)[i] - want[i]) < 1e-5);
+        DLManagedTensor* gradients[5] = {NULL, NULL, NULL, NULL, NULL};
+        EXPECT(tw_attention_backward(&q, &k, &v, &out->dl_tensor, &lse->dl_tensor, &v, NULL,
+                                     &options, &gradients[0], &gradients[1], &gradients[2],
+                                     &gradients[3], &gradients[4], 1) == TW_OK);
+        EXPECT(gradients[0] && gradients[1] && gradients[2] && !gradients[3] && gradients[4]);
+        EXPECT(tw_attention_backward(&q, &k, &v, &out->dl_tensor, &lse->dl_tensor, &v, NULL,
+                                     &options, NULL, NULL, NULL, NULL, gradients,
+                                     2) == TW_BAD_INPUT);
+        for (int i = 0; i < 5; ++i) tw_release(gradients[i]);
+        tw_release(out);
+        tw_release(lse);
+        options.size = 4;
+        EXPECT(tw_attention(&q, &k, &v, &options, NULL, NULL, NULL) == TW_BAD_INPUT);
+    }
+    EXPECT(tw_attention(&q, NULL, &v, NULL, NULL, NULL, NULL) == TW_BAD_INPUT);
+    EXPECT(strstr(tw_error(), "key") != NULL);
+    tw_mask_release(mask);
+    tw_mask_release(NULL);
+    tw_mod_release(causal);
+    tw_mod_release(score);
+}
+
 static void errors(void) {
     float x[2] = {1, 2};
     int64_t shape[1] = {2};
@@ -116,6 +205,7 @@ int main(void) {
     EXPECT(tw_set_checked(0) == TW_OK);
     norms();
     mods();
+    attentions();
     errors();
     if (failures) fprintf(stderr, "%d failed\n", failures);
     return failures ? 1 : 0;

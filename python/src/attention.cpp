@@ -1,0 +1,58 @@
+// Attention of tilewright._core.
+#include "tilewright/attention.h"
+
+#include <utility>
+
+#include "bindings.h"
+#include "nanobind/stl/pair.h"
+#include "nanobind/stl/vector.h"
+
+namespace tilewright::python {
+
+void bind_attention(nb::module_& module) {
+    using Options = AttentionOptions;
+    using Bounds = std::pair<std::int64_t, std::int64_t>;
+    using Released = nb::call_guard<nb::gil_scoped_release>;
+    nb::class_<Options>(module, "AttentionOptions")
+        .def(nb::init<>())
+        .def_prop_rw(
+            "scale", [](const Options& o) { return o.scale.value_or(0); },
+            [](Options& o, double scale) { o.scale = scale; })
+        .def_rw("causal", &Options::causal)
+        .def_prop_rw(
+            "window", [](const Options& o) { return Bounds(o.window.left, o.window.right); },
+            [](Options& o, Bounds bounds) {
+                o.window = {bounds.first, bounds.second};
+            })
+        .def_rw("segment_ids", &Options::segment_ids)
+        .def_rw("kv_segment_ids", &Options::kv_segment_ids)
+        .def_rw("mask", &Options::mask)
+        .def_rw("block_mask", &Options::block_mask)
+        .def_rw("score_mod", &Options::score_mod)
+        .def_rw("cu_seqlens", &Options::cu_seqlens)
+        .def_rw("kv_cu_seqlens", &Options::kv_cu_seqlens)
+        .def_rw("sinks", &Options::sinks)
+        .def_rw("dropout", &Options::dropout)
+        .def_rw("seed", &Options::seed)
+        .def_prop_rw(
+            "bshd", [](const Options& o) { return o.layout == Layout::bshd; },
+            [](Options& o, bool bshd) { o.layout = bshd ? Layout::bshd : Layout::bhsd; })
+        .def_rw("deterministic", &Options::deterministic);
+    nb::class_<AttentionOutput>(module, "AttentionOutput")
+        .def_ro("out", &AttentionOutput::out)
+        .def_ro("lse", &AttentionOutput::lse)
+        .def_ro("max_scores", &AttentionOutput::max_scores);
+    nb::class_<AttentionGradients>(module, "AttentionGradients")
+        .def_ro("query", &AttentionGradients::query)
+        .def_ro("key", &AttentionGradients::key)
+        .def_ro("value", &AttentionGradients::value)
+        .def_ro("sinks", &AttentionGradients::sinks)
+        .def_ro("captured", &AttentionGradients::captured);
+    module.def("attention", &attention, nb::arg("query"), nb::arg("key"), nb::arg("value"),
+               nb::arg("options"), Released());
+    module.def("attention_backward", &attention_backward, nb::arg("query"), nb::arg("key"),
+               nb::arg("value"), nb::arg("forward"), nb::arg("dout"), nb::arg("options"),
+               nb::arg("dlse"), Released());
+}
+
+}  // namespace tilewright::python

@@ -1,0 +1,259 @@
+"""flex_attention and its pullback."""
+
+import math
+from typing import NamedTuple
+
+import numpy as np
+
+from . import _core
+from ._arrays import to_array, to_tensor
+from ._block_mask import BlockMask
+from ._mods import as_mod
+
+
+class AuxRequest(NamedTuple):
+    """Which auxiliary results `flex_attention` returns."""
+
+    lse: bool = False
+    max_scores: bool = False
+
+
+class AuxOutput(NamedTuple):
+    """Auxiliary results; None for what was not asked for."""
+
+    lse: np.ndarray | None = None  #: (B, Hq, L), natural log of the softmax's denominator
+    max_scores: np.ndarray | None = None  #: (B, Hq, L), of the scores after mods and masks
+
+
+class Gradients(NamedTuple):
+    """What the pullback of `flex_attention_vjp` returns."""
+
+    query: np.ndarray
+    key: np.ndarray
+    value: np.ndarray
+    sinks: np.ndarray | None  #: None without sinks
+    captured: list  #: of the float captures, in the order in which score_mod first uses them
+
+
+_OPTIONS = {
+    *("BLOCK_M", "BLOCK_N", "BLOCK_M1", "BLOCK_N1", "BLOCK_M2", "BLOCK_N2", "SPLIT_KV"),
+    *("num_warps", "num_stages", "PRESCALE_QK", "ROWS_GUARANTEED_SAFE", "BLOCKS_ARE_CONTIGUOUS"),
+    *("WRITE_DQ", "FORCE_USE_FLEX_ATTENTION", "USE_TMA", "BACKEND"),
+    *("kpack", "matrix_instr_nonkdim", "waves_per_eu"),
+}
+
+
+def flex_attention(
+    query,
+    key,
+    value,
+    score_mod=None,
+    block_mask=None,
+    scale=None,
+    enable_gqa=False,
+    return_lse=False,
+    kernel_options=None,
+    *,
+    return_aux=None,
+    mask_mod=None,
+    causal=False,
+    window=None,
+    segment_ids=None,
+    kv_segment_ids=None,
+    cu_seqlens=None,
+    kv_cu_seqlens=None,
+    sinks=None,
+    dropout=0.0,
+    seed=0,
+    layout="bhsd",
+    deterministic=True,
+    device=None,
+):
+    """``softmax(mask(score_mod(scale * Q K^T))) V`` in one pass, in memory O(L + S).
+
+    Shapes, for layout "bhsd" ("bshd": sequence before heads):
+      query (B, Hq, L, E), key (B, Hkv, S, E), value (B, Hkv, S, Ev), of one dtype out of float32,
+      float64, float16, bfloat16; any strides and lengths. Hq a multiple of Hkv; unequal ones need
+      enable_gqa=True, as in torch.
+
+    score_mod(score, b, h, q_idx, kv_idx) -> score runs on the scaled scores, before the mask;
+    mask_mod(b, h, q_idx, kv_idx) -> bool keeps where True. block_mask: a BlockMask. causal:
+    kv <= q; window=(left, right): q - left <= kv <= q + right, -1 unbounded; segment_ids (B, L),
+    kv_segment_ids (B, S): only equal ids attend. Several masks: their intersection. Positions count
+    from the top left.
+    cu_seqlens (N + 1,) int32: N sequences packed in a batch of 1; positions seen by mods restart.
+    sinks (Hq,): one more logit per head in the denominator. dropout: share of probabilities
+    dropped by philox(seed, b, h, q, kv).
+    scale: None is 1 / sqrt(E). kernel_options: torch's names, taken as hints.
+
+    Returns out (B, Hq, L, Ev) in query's layout and dtype; with return_lse=True (out, lse); with
+    return_aux=AuxRequest(...) (out, AuxOutput). A row with nothing to attend: out 0, lse -inf.
+    ValueError or TypeError, naming the argument, where something does not fit.
+    """
+    problem = _Problem("flex_attention", locals())
+    forward = problem.run()
+    return problem.results(forward)
+
+
+def flex_attention_vjp(
+    query,
+    key,
+    value,
+    score_mod=None,
+    block_mask=None,
+    scale=None,
+    enable_gqa=False,
+    return_lse=False,
+    kernel_options=None,
+    *,
+    return_aux=None,
+    mask_mod=None,
+    causal=False,
+    window=None,
+    segment_ids=None,
+    kv_segment_ids=None,
+    cu_seqlens=None,
+    kv_cu_seqlens=None,
+    sinks=None,
+    dropout=0.0,
+    seed=0,
+    layout="bhsd",
+    deterministic=True,
+    device=None,
+):
+    """``(flex_attention(...), pullback)``.
+
+    ``pullback(dout, dlse=None)`` gives `Gradients`: query, key, value (shapes, dtypes and layouts of
+    the inputs), sinks, and captured, a list for the float captures in the order in which score_mod
+    first uses them. dout has the shape and dtype of out, dlse those of lse.
+    """
+    problem = _Problem("flex_attention_vjp", locals())
+    forward = problem.run()
+
+    def pullback(dout, dlse=None):
+        gradients = _core.attention_backward(
+            *problem.inputs,
+            forward=forward,
+            dout=to_tensor("pullback", "dout", dout),
+            options=problem.options,
+            dlse=to_tensor("pullback", "dlse", dlse),
+        )
+        return Gradients(
+            to_array(gradients.query),
+            to_array(gradients.key),
+            to_array(gradients.value),
+            to_array(gradients.sinks),
+            [to_array(tensor) for tensor in gradients.captured],
+        )
+
+    return problem.results(forward), pullback
+
+
+class _Problem:
+    """The arguments of one call, checked and turned into the library's."""
+
+    def __init__(self, op, arguments):
+        self.op = op
+        self.aux = self._aux(arguments["return_lse"], arguments["return_aux"])
+        self.return_lse = arguments["return_lse"]
+        self.inputs = [
+            to_tensor(op, name, self._given(name, arguments[name]))
+            for name in ("query", "key", "value")
+        ]
+        self.options = self._options(arguments)
+        self._check_heads(arguments["enable_gqa"], arguments["layout"])
+        self._check_kernel_options(arguments["kernel_options"])
+
+    def _given(self, name, value):
+        if value is None:
+            raise TypeError(f"[{self.op}] expected {name} to be an array but got None")
+        return value
+
+    def _aux(self, return_lse, return_aux):
+        if return_aux is None:
+            return None
+        if return_lse:
+            raise ValueError(f"[{self.op}] expected return_lse or return_aux but got both")
+        if not isinstance(return_aux, AuxRequest):
+            raise TypeError(
+                f"[{self.op}] expected return_aux to be an AuxRequest but got "
+                f"{type(return_aux).__name__}"
+            )
+        return return_aux
+
+    def _options(self, arguments):
+        op = self.op
+        options = _core.AttentionOptions()
+        if arguments["scale"] is not None:
+            scale = float(arguments["scale"])
+            if not math.isfinite(scale):
+                raise ValueError(f"[{op}] expected a finite scale but got {scale}")
+            options.scale = scale
+        if arguments["score_mod"] is not None:
+            options.score_mod = as_mod(op, "score_mod", arguments["score_mod"], False)
+        if arguments["mask_mod"] is not None:
+            options.mask = as_mod(op, "mask_mod", arguments["mask_mod"], True)
+        block_mask = arguments["block_mask"]
+        if block_mask is not None:
+            if not isinstance(block_mask, BlockMask):
+                raise TypeError(
+                    f"[{op}] expected block_mask to be a BlockMask but got "
+                    f"{type(block_mask).__name__}"
+                )
+            options.block_mask = block_mask._core
+        options.causal = bool(arguments["causal"])
+        if arguments["window"] is not None:
+            try:
+                left, right = (int(bound) for bound in arguments["window"])
+            except (TypeError, ValueError):
+                raise TypeError(
+                    f"[{op}] expected window to be (left, right) but got {arguments['window']!r}"
+                ) from None
+            options.window = (left, right)
+        for name in ("segment_ids", "kv_segment_ids", "cu_seqlens", "kv_cu_seqlens", "sinks"):
+            if arguments[name] is not None:
+                setattr(options, name, to_tensor(op, name, arguments[name]))
+        options.dropout = float(arguments["dropout"])
+        options.seed = int(arguments["seed"])
+        if arguments["layout"] not in ("bhsd", "bshd"):
+            raise ValueError(
+                f'[{op}] expected layout "bhsd" or "bshd" but got {arguments["layout"]!r}'
+            )
+        options.bshd = arguments["layout"] == "bshd"
+        options.deterministic = bool(arguments["deterministic"])
+        device = arguments["device"]
+        if device not in (None, "cpu"):
+            raise ValueError(f'[{op}] expected device None or "cpu" but got {device!r}')
+        return options
+
+    def _check_heads(self, enable_gqa, layout):
+        if enable_gqa or any(len(tensor.shape) != 4 for tensor in self.inputs):
+            return
+        axis = 1 if layout == "bhsd" else 2
+        query_heads, kv_heads = (tensor.shape[axis] for tensor in self.inputs[:2])
+        if query_heads != kv_heads:
+            raise ValueError(
+                f"[{self.op}] expected as many key as query heads without enable_gqa=True but got "
+                f"{query_heads} query heads and {kv_heads} key heads"
+            )
+
+    def _check_kernel_options(self, options):
+        for name in options or {}:
+            plain = name.removeprefix("fwd_").removeprefix("bwd_")
+            if plain not in _OPTIONS and name != "autotune":
+                raise ValueError(
+                    f"[{self.op}] expected kernel_options of {', '.join(sorted(_OPTIONS))} or "
+                    f"autotune but got {name!r}"
+                )
+
+    def run(self):
+        return _core.attention(*self.inputs, options=self.options)
+
+    def results(self, forward):
+        out = to_array(forward.out)
+        if self.aux is not None:
+            return out, AuxOutput(
+                to_array(forward.lse) if self.aux.lse else None,
+                to_array(forward.max_scores) if self.aux.max_scores else None,
+            )
+        return (out, to_array(forward.lse)) if self.return_lse else out

@@ -1,0 +1,146 @@
+"""Masks as data against their definition, torch's block-level view, combinations, refusals."""
+
+import numpy as np
+import pytest
+
+import tilewright as tw
+
+
+def dense(mod, B, H, Q, KV):
+    b, h, q, kv = np.ogrid[:B, :H, :Q, :KV]
+    return np.broadcast_to(mod(b, h, q, kv), (B, H, Q, KV))
+
+
+MODS = {
+    "causal": lambda b, h, q, kv: q >= kv,
+    "window": lambda b, h, q, kv: (q - kv <= 40) & (q >= kv),
+    "heads": lambda b, h, q, kv: (q + 3 * b - kv) >= h * 7,
+    "modulo": lambda b, h, q, kv: (q * 3 + kv) % 5 != 2,
+    "none": lambda b, h, q, kv: (q < 0) & (kv >= 0),
+    "all": lambda b, h, q, kv: (q >= 0) & (kv >= 0),
+}
+
+
+@pytest.mark.parametrize("sizes", [(2, 3, 150, 131), (1, 1, 64, 64), (1, 2, 1, 300), (1, 1, 0, 5)])
+@pytest.mark.parametrize("name", MODS)
+def test_elements_are_the_definition(name, sizes):
+    want = dense(MODS[name], *sizes)
+    mask = tw.create_block_mask(MODS[name], *sizes)
+    assert mask.shape == sizes
+    assert np.array_equal(mask.elements(), want)
+    assert np.array_equal(tw.create_mask(MODS[name], *sizes), want)
+
+
+@pytest.mark.parametrize("block", [128, (64, 32), (48, 100)])
+def test_the_block_level_is_torch_s(block):
+    sizes = (2, 2, 200, 260)
+    mask = tw.create_block_mask(MODS["heads"], *sizes, BLOCK_SIZE=block)
+    q, kv = (block, block) if isinstance(block, int) else block
+    assert (q, kv) == mask.BLOCK_SIZE
+    rows, columns = -(-200 // q), -(-260 // kv)
+    padded = np.zeros((2, 2, rows * q, columns * kv), bool)
+    padded[:, :, :200, :260] = dense(MODS["heads"], *sizes)
+    counts = padded.reshape(2, 2, rows, q, columns, kv).sum((3, 5))
+    full, some = counts == q * kv, counts > 0
+    assert np.array_equal(mask.to_dense(), some)
+    assert np.isclose(mask.sparsity(), 100 * (1 - some.mean()))
+    for kind, wanted in (("", some & ~full), ("full_", full)):
+        for axis, flags in (("kv", wanted), ("q", wanted.swapaxes(2, 3))):
+            number = getattr(mask, f"{kind}{axis}_num_blocks")
+            indices = getattr(mask, f"{kind}{axis}_indices")
+            assert number.dtype == indices.dtype == np.int32
+            assert np.array_equal(number, flags.sum(-1))
+            for place in np.ndindex(number.shape):
+                assert sorted(indices[place][: number[place]]) == list(np.flatnonzero(flags[place]))
+    rebuilt = tw.BlockMask.from_kv_blocks(
+        mask.kv_num_blocks,
+        mask.kv_indices,
+        mask.full_kv_num_blocks,
+        mask.full_kv_indices,
+        BLOCK_SIZE=block,
+        mask_mod=MODS["heads"],
+        seq_lengths=mask.seq_lengths,
+    )
+    assert rebuilt == mask
+
+
+def test_one_list_without_separate_full_blocks():
+    mask = tw.create_block_mask(MODS["causal"], None, None, 300, 300, separate_full_blocks=False)
+    assert mask.full_kv_num_blocks is None and mask.full_kv_indices is None
+    assert mask.kv_num_blocks.tolist() == [[[1, 2, 3]]]
+    assert mask.kv_indices[0, 0, 2].tolist() == [0, 1, 2]
+
+
+def test_combinations_and_slices_are_exact():
+    sizes = (2, 3, 150, 131)
+    a, b = (tw.create_block_mask(MODS[name], *sizes) for name in ("heads", "modulo"))
+    x, y = (dense(MODS[name], *sizes) for name in ("heads", "modulo"))
+    assert np.array_equal((a & b).elements(), x & y)
+    assert np.array_equal((a | b).elements(), x | y)
+    assert np.array_equal((~a).elements(), ~x)
+    assert np.array_equal(a[1, 2].elements(), x[1:2, 2:3])
+    assert np.array_equal(a[-1].elements(), x[1:])
+    assert np.array_equal(a[0, 1, 1].elements(), x[:1, 1:2, 128:])
+    assert np.array_equal(a.shifted(10, 5, 20, 30).elements(), x[:, :, 10:30, 5:35])
+    assert a != b and a == a[:]
+
+
+def test_masks_of_score_mods():
+    mask = tw.create_block_mask(
+        lambda s, b, h, q, kv: tw.where(q >= kv, s * 2, -np.inf), 1, 1, 70, 70
+    )
+    assert np.array_equal(mask.elements(), dense(MODS["causal"], 1, 1, 70, 70))
+
+
+def test_captured_ids():
+    ids = np.sort(np.random.default_rng(0).integers(0, 9, 500)).astype(np.int32)
+    mask = tw.create_block_mask(tw.masks.document(ids), 1, 1, 500, 500)
+    assert np.array_equal(mask.elements()[0, 0], ids[:, None] == ids[None, :])
+
+
+def test_a_long_mask_is_small():
+    mask = tw.create_block_mask(
+        tw.masks.causal() & tw.masks.sliding_window(1024), None, None, 2**20, 2**20
+    )
+    assert mask.nbytes < 8 << 20
+    assert mask.numel() == 2**40
+
+
+def test_pictures(tmp_path):
+    mask = tw.create_block_mask(MODS["causal"], 1, 1, 1024, 1024)
+    assert "█" in mask.to_string() and str(mask) == mask.to_string()
+    assert mask.svg().startswith("<svg")
+    for name, head in (("m.svg", b"<svg"), ("m.png", b"\x89PNG")):
+        mask.save(tmp_path / name)
+        assert (tmp_path / name).read_bytes().startswith(head)
+    with pytest.raises(ValueError, match="svg"):
+        mask.save(tmp_path / "m.gif")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "options", "error"),
+    [
+        ((MODS["causal"], 1, 1, -1, 5), {}, ValueError),
+        ((MODS["causal"], 1, 1, 5, None), {}, TypeError),
+        ((MODS["causal"], 0, 1, 5, 5), {}, ValueError),
+        ((MODS["causal"], 1, 1, 5, 5), {"BLOCK_SIZE": 0}, ValueError),
+        ((MODS["causal"], 1, 1, 5, 5), {"BLOCK_SIZE": (1, 2, 3)}, TypeError),
+        ((lambda b, h, q: q, 1, 1, 5, 5), {}, TypeError),
+        ((lambda b, h, q, kv: q, 1, 1, 5, 5), {}, ValueError),
+        ((MODS["causal"], 1, 1, 5, 5), {"device": "cuda"}, ValueError),
+    ],
+)
+def test_bad_input_is_refused(arguments, options, error):
+    with pytest.raises(error):
+        tw.create_block_mask(*arguments, **options)
+
+
+def test_combining_masks_of_other_lengths_is_refused():
+    a = tw.create_block_mask(MODS["causal"], 1, 1, 5, 5)
+    b = tw.create_block_mask(MODS["causal"], 1, 1, 6, 5)
+    with pytest.raises(ValueError):
+        a & b
+    with pytest.raises(TypeError):
+        a & 3
+    with pytest.raises(IndexError):
+        a[0, 0, 0, 0]

@@ -1,0 +1,14 @@
+"""Every program of examples/python runs to its end, its own checks included."""
+
+import pathlib
+import runpy
+
+import pytest
+
+EXAMPLES = sorted(pathlib.Path(__file__, "../../../examples/python").resolve().glob("*.py"))
+
+
+@pytest.mark.parametrize("path", EXAMPLES, ids=lambda path: path.stem)
+def test_example(path, capsys):
+    runpy.run_path(str(path), run_name="__main__")
+    assert capsys.readouterr().out
