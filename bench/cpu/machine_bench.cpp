@@ -12,6 +12,7 @@
 #include "bench/cpu/fma_peak.h"
 #include "cpu/machine.h"
 #include "ir/builder.h"
+#include "ir/evaluate.h"
 
 namespace {
 
@@ -25,8 +26,8 @@ struct Kernel {
     ir::Function function;
     ir::Builder b{function};
 
-    Value ref(const char* name, std::vector<std::int64_t> extents) {
-        return function.add_parameter(ir::RefType{DType::f32, std::move(extents)}, name);
+    Value ref(const char* name, std::vector<std::int64_t> extents, DType dtype = DType::f32) {
+        return function.add_parameter(ir::RefType{dtype, std::move(extents)}, name);
     }
     Value index(std::int64_t i) { return b.constant_int({DType::i64, {}}, i); }
     Value splat(ir::Shape shape, double value) { return b.constant({DType::f32, shape}, value); }
@@ -38,13 +39,14 @@ struct Kernel {
 
 /// Forward attention over (heads, S, D): the online softmax over blocks of keys.
 ir::Function attention(std::int64_t s, std::int64_t d, std::int64_t block_q, std::int64_t block_k,
-                       bool causal) {
+                       bool causal, DType dtype) {
     Kernel k;
     ir::Builder& b = k.b;
     k.function.name = "attention";
     k.function.grid = {ir::kDynamic, s / block_q};
-    const Value query = k.ref("q", {ir::kDynamic, s, d}), key = k.ref("k", {ir::kDynamic, s, d}),
-                value = k.ref("v", {ir::kDynamic, s, d}), out = k.ref("o", {ir::kDynamic, s, d});
+    const std::vector<std::int64_t> extents{ir::kDynamic, s, d};
+    const Value query = k.ref("q", extents, dtype), key = k.ref("k", extents, dtype),
+                value = k.ref("v", extents, dtype), out = k.ref("o", extents, dtype);
     const IndexOperand head = IndexOperand::scalar(b.program_id(0));
     const Value first = b.binary(Op::mul, b.program_id(1), k.index(block_q));
     const std::array rows{head, IndexOperand::slice(first, block_q), k.all(d)};
@@ -75,7 +77,7 @@ ir::Function attention(std::int64_t s, std::int64_t d, std::int64_t block_q, std
             const Value alpha = b.unary(Op::exp2, b.fma(c[0], k.splat({block_q}, factor), minus));
             const Value sum = b.fma(c[1], alpha, b.reduce(ir::Reduction::sum, p, 1));
             const Value scaled = b.binary(Op::mul, c[2], k.column(alpha, outs));
-            return std::vector{high, sum, b.dot(p, b.load(value, block), scaled)};
+            return std::vector{high, sum, b.dot(b.cast(p, dtype), b.load(value, block), scaled)};
         };
     };
     std::vector<Value> state{k.splat({block_q}, -1e30), k.splat({block_q}, 0), k.splat(outs, 0)};
@@ -88,7 +90,7 @@ ir::Function attention(std::int64_t s, std::int64_t d, std::int64_t block_q, std
         state = b.for_loop(full, last, k.index(1), state, step(true));
     }
     const Value inverse = b.binary(Op::div, k.splat({block_q}, 1), state[1]);
-    b.store(out, rows, b.binary(Op::mul, state[2], k.column(inverse, outs)));
+    b.store(out, rows, b.cast(b.binary(Op::mul, state[2], k.column(inverse, outs)), dtype));
     b.yield({});
     return k.function;
 }
@@ -135,12 +137,13 @@ ir::Function softmax(std::int64_t rows, std::int64_t n, std::int64_t block) {
 /// Runs a kernel over arrays of these shapes on one thread; `flops` and `bytes` per call.
 void run_kernel(benchmark::State& state, const ir::Function& kernel,
                 const std::vector<std::vector<std::int64_t>>& shapes,
-                std::vector<std::int64_t> grid, double flops, double bytes) {
+                std::vector<std::int64_t> grid, double flops, double bytes,
+                DType dtype = DType::f32) {
     const auto program = cpu::compile(kernel);
     if (std::getenv("TILEWRIGHT_BENCH_LIST")) std::puts(cpu::to_string(*program).c_str());
     std::mt19937 random(1);
     std::normal_distribution<float> normal;
-    std::vector<std::vector<float>> data;
+    std::vector<std::vector<std::byte>> data;
     ir::Arguments arguments;
     arguments.grid = std::move(grid);
     for (const std::vector<std::int64_t>& shape : shapes) {
@@ -150,8 +153,11 @@ void run_kernel(benchmark::State& state, const ir::Function& kernel,
             ref.extents[d] = shape[d];
             ref.strides[d] = stride;
         }
-        data.emplace_back(static_cast<std::size_t>(stride));
-        for (float& x : data.back()) x = normal(random);
+        data.emplace_back(static_cast<std::size_t>(stride * size_of(dtype)));
+        for (std::int64_t i = 0; i < stride; ++i) {
+            ir::write_element(dtype, data.back().data() + i * size_of(dtype),
+                              ir::encode(dtype, normal(random)));
+        }
         ref.data = data.back().data();
         arguments.refs.push_back(ref);
     }
@@ -171,14 +177,14 @@ void run_kernel(benchmark::State& state, const ir::Function& kernel,
     if (bytes > 0) state.counters["GBps"] = bytes / best * 1e-9;
 }
 
-void bench_attention(benchmark::State& state, bool causal) {
+void bench_attention(benchmark::State& state, bool causal, DType dtype) {
     const std::int64_t s = state.range(0), d = state.range(1);
     const std::int64_t block_q = state.range(2), block_k = state.range(3), heads = 1;
     const std::vector<std::int64_t> shape{heads, s, d};
     const double flops =
         4.0 * static_cast<double>(heads * s * d) * static_cast<double>(s) / (causal ? 2 : 1);
-    run_kernel(state, attention(s, d, block_q, block_k, causal), {shape, shape, shape, shape},
-               {heads, s / block_q}, flops, 0);
+    run_kernel(state, attention(s, d, block_q, block_k, causal, dtype),
+               {shape, shape, shape, shape}, {heads, s / block_q}, flops, 0, dtype);
 }
 
 void bench_matmul(benchmark::State& state) {
@@ -194,22 +200,27 @@ void bench_softmax(benchmark::State& state) {
 }
 
 void bench_compile(benchmark::State& state) {
-    const ir::Function kernel = attention(4096, 64, 64, 128, true);
+    const ir::Function kernel = attention(4096, 64, 64, 128, true, DType::f32);
     for (auto _ : state) benchmark::DoNotOptimize(cpu::compile(kernel));
 }
 
 const int kRegistered = [] {
-    for (const bool causal : {false, true}) {
-        benchmark::RegisterBenchmark(causal ? "attention/causal" : "attention/full",
-                                     [causal](benchmark::State& s) { bench_attention(s, causal); })
-            ->ArgNames({"s", "d", "block_q", "block_k"})
-            ->Args({1024, 64, 64, 128})
-            ->Args({1024, 128, 64, 128})
-            ->Args({4096, 64, 64, 128})
-            ->Args({4096, 128, 64, 128})
-            ->Args({4096, 64, 256, 128})
-            ->Unit(benchmark::kMillisecond)
-            ->MinTime(0.3);
+    for (const DType dtype : {DType::f32, DType::bf16}) {
+        for (const bool causal : {false, true}) {
+            const std::string label = std::string("attention/") + std::string(name(dtype)) +
+                                      (causal ? "/causal" : "/full");
+            auto* attention = benchmark::RegisterBenchmark(
+                label.c_str(), [=](benchmark::State& s) { bench_attention(s, causal, dtype); });
+            attention->ArgNames({"s", "d", "block_q", "block_k"})
+                ->Unit(benchmark::kMillisecond)
+                ->MinTime(0.3);
+            for (const std::int64_t d : {64, 128}) {
+                attention->Args({1024, d, 64, 128});
+                for (const std::int64_t block_q : {64, 128, 256}) {
+                    attention->Args({4096, d, block_q, 128});
+                }
+            }
+        }
     }
     benchmark::RegisterBenchmark("matmul", bench_matmul)
         ->ArgNames({"n", "bm", "bn", "bk"})

@@ -1,6 +1,7 @@
 // Attention forward on tensors: chooses a program, runs it.
 #include "tilewright/attention.h"
 
+#include <algorithm>
 #include <limits>
 #include <tuple>
 
@@ -18,17 +19,56 @@ void append(std::vector<Tensor>& list, const std::vector<Tensor>& tail) {
     list.insert(list.end(), tail.begin(), tail.end());
 }
 
+/// True when a mod reads captured arrays in blocks of the program's pairs.
+bool loads_blocks(const tiles::Features& features) {
+    return !features.score.loads.empty() || !features.mask.loads.empty();
+}
+
+/// Queries of a program: as many as share each block of keys while they fit a core's cache and
+/// programs stay many. A matter of shapes alone, so that the result does not depend on the machine.
+std::int64_t forward_block(const Problem& p) {
+    constexpr std::int64_t kMostElements = 16384, kPrograms = 128;
+    std::int64_t block = p.options.block_q;
+    const std::int64_t widest = std::max(p.head_dim, p.value_dim);
+    const auto fits = [&](std::int64_t rows) {
+        return rows <= p.query_length && rows * widest <= kMostElements &&
+               p.batch * p.query_heads * (p.query_length / rows) >= kPrograms;
+    };
+    while (block >= 64 && block < 256 && fits(2 * block)) block *= 2;
+    return block;
+}
+
+/// True when few queries attend to every key: then the keys are split over programs, and all
+/// queries of a group of heads, at one stride, are the rows of one block.
+bool is_decode(const Problem& p, const AttentionOutput& result) {
+    constexpr std::int64_t kFewQueries = 15, kMostRows = 64;
+    if (p.options.right() >= 0 || p.features.segments || p.features.plan) return false;
+    if (p.features.dropout != 0 || loads_blocks(p.features)) return false;
+    if (p.query_length == 1) return true;
+    const bool plain =
+        p.options.window_left < 0 && !p.features.score && !p.features.mask && !p.sinks.defined();
+    const auto one_stride = [&](const Tensor& x) {
+        return p.options.group == 1 || x.strides()[1] == x.strides()[2] * p.query_length;
+    };
+    return plain && p.query_length <= kFewQueries &&
+           p.options.group * p.query_length <= kMostRows && one_stride(p.query) &&
+           one_stride(result.out) && one_stride(result.lse) && one_stride(result.max_scores);
+}
+
 void decode(const Problem& p, const AttentionOutput& result) {
-    const Call scan = cached(std::tuple(p.options, p.features.key()),
-                             [&] { return tiles::decode(p.options, p.features); });
+    tiles::Options options = p.options;
+    options.group *= p.query_length;
+    const Call scan = cached(std::tuple(options, p.features.key()),
+                             [&] { return tiles::decode(options, p.features); });
     const bool has_sinks = p.sinks.defined();
-    const Call combine = cached(std::tuple(p.options, has_sinks, p.value.dtype()), [&] {
-        return tiles::decode_combine(p.options, has_sinks, p.value.dtype());
+    const Call combine = cached(std::tuple(options, has_sinks, p.value.dtype()), [&] {
+        return tiles::decode_combine(options, has_sinks, p.value.dtype());
     });
-    // The heads of a group become the rows of one block of queries.
-    const auto grouped = [&](const Tensor& x) {  // (B, Hq, 1[, n]) -> (B, Hkv, group[, n])
-        Tensor::Dims shape{p.batch, p.kv_heads, p.options.group};
-        Tensor::Dims strides{x.strides()[0], x.strides()[1] * p.options.group, x.strides()[1]};
+    // The queries of a group's heads become the rows of one block.
+    const auto grouped = [&](const Tensor& x) {  // (B, Hq, L[, n]) -> (B, Hkv, group * L[, n])
+        Tensor::Dims shape{p.batch, p.kv_heads, options.group};
+        Tensor::Dims strides{x.strides()[0], x.strides()[1] * p.options.group,
+                             x.strides()[p.query_length == 1 ? 1 : 2]};
         if (x.rank() == 4) {
             shape.push_back(x.dim(3));
             strides.push_back(x.strides()[3]);
@@ -61,15 +101,12 @@ void forward(Problem p, const AttentionOutput& result) {
         return;
     }
     p.make_plan(false);
-    const bool plain_masks = p.options.right() < 0 && !p.features.segments;
-    const bool by_blocks = !p.features.score.loads.empty() || !p.features.mask.loads.empty();
-    if (p.query_length == 1 && plain_masks && !p.features.plan && !by_blocks &&
-        p.features.dropout == 0) {
-        return decode(p, result);
-    }
+    if (is_decode(p, result)) return decode(p, result);
     const bool long_queries = p.query_length >= 64;
-    const Call call = cached(std::tuple(p.options, p.features.key(), long_queries),
-                             [&] { return tiles::forward(p.options, p.features, long_queries); });
+    tiles::Options options = p.options;
+    if (!p.features.plan && !loads_blocks(p.features)) options.block_q = forward_block(p);
+    const Call call = cached(std::tuple(options, p.features.key(), long_queries),
+                             [&] { return tiles::forward(options, p.features, long_queries); });
     std::vector<Tensor> inputs{p.query, p.key, p.value, p.segment_ids, p.kv_segment_ids, p.sinks};
     append(inputs, p.extras());
     call.into({result.out, result.lse, result.max_scores}, inputs);

@@ -213,7 +213,7 @@ std::vector<Row> bench_matmul(const BenchOptions& options) {
     const std::int64_t n = options.seq_len.value_or(2048);
     const Tensor x = random_values(options.dtype, {n, n}, 1),
                  y = random_values(options.dtype, {n, n}, 2);
-    const Call product = matmul(options.dtype, n, n, n);
+    const Call product = matmul(n, n, n);
     const Tensor z = Tensor::empty(options.dtype, {n, n});
     std::optional<Variant> baseline;
     if (options.baseline == "onednn") {

@@ -64,7 +64,7 @@ const std::map<std::string, std::function<Builtin(DType)>>& table() {
         {"matmul",
          [](DType t) {
              const Tensor x = Tensor::zeros(t, {1024, 1024});
-             return Builtin{matmul(t, 1024, 1024, 1024), {x, x}};
+             return Builtin{matmul(1024, 1024, 1024), {x, x}};
          }},
         {"rms_norm", [](DType t) { return norm_builtin(t, false, false); }},
         {"rms_norm_backward", [](DType t) { return norm_builtin(t, false, true); }},
@@ -111,34 +111,23 @@ Builtin flex_builtin(DType dtype, const std::string& mask, const std::string& sc
     return result;
 }
 
-Call matmul(DType dtype, std::int64_t m, std::int64_t n, std::int64_t k) {
-    constexpr std::int64_t kBlock = 128, kDepth = 256;
-    const std::int64_t block_m = std::min(kBlock, m), block_n = std::min(kBlock, n);
-    const std::int64_t depth = std::min(kDepth, k);
+Call matmul(std::int64_t m, std::int64_t n, std::int64_t k) {
+    // Blocks of a shape that leaves many cores several programs each.
+    const std::int64_t block_m = std::min<std::int64_t>(256, m);
+    const std::int64_t block_n = std::min<std::int64_t>(512, n);
     CallOptions options;
     options.grid = {(m + block_m - 1) / block_m, (n + block_n - 1) / block_n};
-    options.in = {BlockSpec({block_m, all}, [](auto i, auto) { return block(i, 0); }),
-                  BlockSpec({all, block_n}, [](auto, auto j) { return block(0, j); })};
+    options.in = {BlockSpec({block_m, k}, [](auto i, auto) { return block(i, 0); }),
+                  BlockSpec({k, block_n}, [](auto, auto j) { return block(0, j); })};
     options.out = {BlockSpec({block_m, block_n}, [](auto i, auto j) { return block(i, j); })};
     options.out_type = [m, n](std::span<const Tensor> in) {
         return std::vector<TensorType>{{in[0].dtype(), {m, n}}};
     };
-    options.scratch = {{dtype, {depth, block_n}}};
-    return call(
-        kernel("matmul", {"x", "y", "z", "packed"},
-               [=](Ref x, Ref y, Ref z, Ref packed) {
-                   const DType sums = x.dtype() == f64 ? f64 : f32;
-                   const auto step = [&](Tile i, Tile acc) {
-                       const Slice part = ds(i * depth, depth);
-                       // Rows a power of two apart would share few cache sets.
-                       packed.store(y.at(part).load({.other = 0}));
-                       return dot(x.at(all, part).load({.other = 0}), packed.load(), {.acc = acc});
-                   };
-                   z.store(
-                       for_loop(0, (k + depth - 1) / depth, zeros({block_m, block_n}, sums), step)
-                           .to(z.dtype()));
-               }),
-        options);
+    return call(kernel("matmul", {"x", "y", "z"},
+                       [](Ref x, Ref y, Ref z) {
+                           z.store(dot(x.load({.other = 0}), y.load({.other = 0})).to(z.dtype()));
+                       }),
+                options);
 }
 
 Call softmax(std::int64_t n) {

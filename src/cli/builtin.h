@@ -8,9 +8,9 @@
 
 namespace tilewright::cli {
 
-/// z[m, n] = x[m, k] y[k, n]: one program per 128 x 128 block of z, a loop over blocks of k.
-/// All arrays are of `dtype`; the block of y is packed.
-Call matmul(DType dtype, std::int64_t m, std::int64_t n, std::int64_t k);
+/// z[m, n] = x[m, k] y[k, n], all of one dtype: one program per 256 x 512 block of z, with all of
+/// k.
+Call matmul(std::int64_t m, std::int64_t n, std::int64_t k);
 
 /// Softmax of every row of x[rows, n].
 Call softmax(std::int64_t n);

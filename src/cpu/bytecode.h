@@ -45,6 +45,8 @@ struct Tile {
     /// home == view: which axis of the view this axis walks along, -1 for a broadcast one.
     std::array<int, ir::kMaxTileRank> view_axis{-1, -1, -1, -1};
     int unit_axis = -1;  ///< home == view: the axis of the view that is sure to have stride 1
+    /// home == view: elements are pairs of the array's along unit_axis (see LoadView::pairs).
+    bool pairs = false;
 };
 
 /// An operand of a strip: a Tile seen as panels x rows x lanes.
@@ -200,6 +202,12 @@ struct Move {
     bool whole = true;  ///< every element of `out` is written
 };
 
+/// Pairs of bf16 rows: (batch, k, lanes) of bf16 or f32 to (batch, k / 2, lanes) of u32.
+struct Interleave {
+    StripFunction function = nullptr;
+    Tile in, out;  ///< lanes side by side
+};
+
 /// result (+)= a * b, lanes of the result along n (b is the vector operand) or m (a is).
 struct Dot {
     DType dtype = DType::f32;  ///< of operands and result
@@ -209,6 +217,12 @@ struct Dot {
     Tile broadcast, vector, out;
     bool accumulate = false;
     GemmFunction function = nullptr;  ///< nullptr: integers, element by element
+
+    /// Large dots work on blocks of so many rows and steps of k, and copy the blocks of an array's
+    /// operand into these buffers where its rows lie far apart. Home none: not a large one, or no
+    /// array. Copied rows have a gap behind them, so as not to lie a power of two apart again.
+    static constexpr std::int64_t kBlockRows = 128, kBlockDepth = 256, kGap = 16;
+    Tile packed_broadcast, packed_vector;
 };
 
 /// One dimension of a Ref in an access.
@@ -248,6 +262,7 @@ struct LoadView {
     std::uint32_t view = 0;
     int unit_axis = -1;  ///< -1: any strides do
     bool packs_far_rows = false;
+    bool pairs = false;  ///< read as pairs of bf16, which must begin at even places
     Tile copy;
     Tile other;
 };
@@ -290,9 +305,10 @@ struct Print {
 
 struct Halt {};
 
-using Instruction = std::variant<ScalarOp, ScalarMove, ScalarQuery, Jump, JumpUnless, LoopTest,
-                                 LoopNext, Chain, ReduceRows, ArgReduce, Scan, Move, Dot, Load,
-                                 LoadView, StoreView, Store, Atomic, RandomBits, Print, Halt>;
+using Instruction =
+    std::variant<ScalarOp, ScalarMove, ScalarQuery, Jump, JumpUnless, LoopTest, LoopNext, Chain,
+                 ReduceRows, ArgReduce, Scan, Move, Interleave, Dot, Load, LoadView, StoreView,
+                 Store, Atomic, RandomBits, Print, Halt>;
 
 /// A tile buffer; offsets are bytes in the arena, equal ones where lifetimes do not overlap.
 struct Buffer {

@@ -17,8 +17,8 @@ struct View {
     int lane_axis = -1;
     std::int64_t width = kPanelLanes;
     std::int64_t panel_stride = 0;
-    bool in_array = false;  ///< of a StoreView: the array itself, not a copy
-    bool streams = false;   ///< and to be written past the caches
+    bool in_array = false;  ///< the array itself, not a copy
+    bool streams = false;   ///< of a StoreView: to be written past the caches
 };
 
 /// Everything a running program of the grid sees.
@@ -81,6 +81,7 @@ void execute(Frame& frame, const ReduceRows& reduce);
 void execute(Frame& frame, const ArgReduce& reduce);
 void execute(Frame& frame, const Scan& scan);
 void execute(Frame& frame, const Move& move);
+void execute(Frame& frame, const Interleave& interleave);
 void execute(Frame& frame, const Dot& dot);
 void execute(Frame& frame, const Load& load);
 void execute(Frame& frame, const LoadView& load);

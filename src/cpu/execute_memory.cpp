@@ -176,10 +176,21 @@ void load_rectangle(const Frame& frame, const Rectangle& from, const Tile& other
     copy_box(from.memory, from.lo, kOnes, out, from.lo, inner_box(from, shape.rank()), transpose);
 }
 
+/// True when every row begins with a whole 32-bit pair of bf16.
+bool has_even_rows(const LoadView& load, const ResolvedTile& memory) {
+    if (reinterpret_cast<std::uintptr_t>(memory.data) % 4 != 0) return false;
+    for (int axis = 0; axis < load.access.shape.rank(); ++axis) {
+        if (axis == load.unit_axis || load.access.shape[axis] == 1) continue;
+        if (memory.stride[static_cast<std::size_t>(axis)] % 2 != 0) return false;
+    }
+    return true;
+}
+
 /// True when the rectangle can be read where it is.
 bool is_direct(const LoadView& load, const ResolvedTile& memory) {
     if (load.unit_axis < 0) return true;
     if (memory.stride[static_cast<std::size_t>(load.unit_axis)] != 1) return false;
+    if (load.pairs && !has_even_rows(load, memory)) return false;
     if (!load.packs_far_rows) return true;
     for (int axis = 0; axis < load.access.shape.rank(); ++axis) {
         const std::int64_t stride = memory.stride[static_cast<std::size_t>(axis)];
@@ -219,6 +230,7 @@ void execute(Frame& frame, const LoadView& load) {
     const Rectangle from = rectangle(frame, load.access);
     if (from.inside && is_direct(load, from.memory)) {
         view = {from.memory.data, from.memory.stride};
+        view.in_array = true;
         return;
     }
     const ResolvedTile copy = resolve(frame, load.copy);

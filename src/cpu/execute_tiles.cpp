@@ -1,4 +1,4 @@
-// Runs instructions on whole tiles: moves, dots, scans, arg reductions, random bits.
+// Runs instructions on whole tiles: moves, scans, arg reductions, random bits.
 #include <algorithm>
 #include <cstring>
 #include <limits>
@@ -146,6 +146,17 @@ void copy_box(const ResolvedTile& in_tile, const Coordinates& in_start, const Co
     const int cross = unit_axis(in, dims);
     const bool transposes = transpose && cross >= 0 && cross != inner && in.stride(inner) != 1 &&
                             in.stride(inner) != 0 && out.stride(inner) == 1;
+    const std::int64_t in_stride = in.stride(inner), out_stride = out.stride(inner);
+    if (!transposes && inner_dim == box.size() && in.run(inner, 0) >= inner_dim &&
+        out.run(inner, 0) >= inner_dim) {
+        std::int64_t from = 0, to = 0;
+        for (int axis = 0; axis < ir::kMaxTileRank; ++axis) {
+            from += in.offset(axis, 0);
+            to += out.offset(axis, 0);
+        }
+        return copy_line(out_tile.at(to), out_stride, in_tile.at(from), in_stride, inner_dim,
+                         element);
+    }
     Dims outer = dims;
     if (transposes) outer[static_cast<std::size_t>(cross)] = 1;
     // Offsets along the lane axis cost divisions: they are computed once, not for every line.
@@ -153,7 +164,6 @@ void copy_box(const ResolvedTile& in_tile, const Coordinates& in_start, const Co
     const std::vector<Segment> crossings =
         transposes ? segments(in, out, cross, dims[static_cast<std::size_t>(cross)])
                    : std::vector<Segment>();
-    const std::int64_t in_stride = in.stride(inner), out_stride = out.stride(inner);
     for_each_line(outer, inner, [&](const Coordinates& c) {
         std::int64_t in_base = 0, out_base = 0;
         for (int axis = 0; axis < ir::kMaxTileRank; ++axis) {
@@ -185,69 +195,6 @@ void copy_box(const ResolvedTile& in_tile, const Coordinates& in_start, const Co
 void execute(Frame& frame, const Move& move) {
     copy_box(resolve(frame, move.in), move.in_start, move.in_step, resolve(frame, move.out),
              move.out_start, move.box, kernels().transpose(move.in.dtype, move.in.dtype));
-}
-
-// ---- Dots.
-
-namespace {
-
-/// result = broadcast * vector by scalar arithmetic: integers wrap around.
-void integer_dot(const ResolvedTile& a, const ResolvedTile& b, const ResolvedTile& out,
-                 const Dot& dot, std::int64_t rows, std::int64_t lanes) {
-    for (std::int64_t batch = 0; batch < dot.batch; ++batch) {
-        for (std::int64_t row = 0; row < rows; ++row) {
-            for (std::int64_t lane = 0; lane < lanes; ++lane) {
-                const std::int64_t to =
-                    out.offset(0, batch) + out.offset(1, row) + out.offset(2, lane);
-                std::uint64_t sum = dot.accumulate ? read(out, to) : 0;
-                for (std::int64_t k = 0; k < dot.k; ++k) {
-                    sum += read(a, a.offset(0, batch) + a.offset(1, row) + a.offset(2, k)) *
-                           read(b, b.offset(0, batch) + b.offset(1, k) + b.offset(2, lane));
-                }
-                write(out, to, ir::wrap_to(out.dtype, sum));
-            }
-        }
-    }
-}
-
-}  // namespace
-
-void execute(Frame& frame, const Dot& dot) {
-    const ResolvedTile a = resolve(frame, dot.broadcast);
-    const ResolvedTile b = resolve(frame, dot.vector);
-    const ResolvedTile out = resolve(frame, dot.out);
-    const std::int64_t rows = dot.out.shape[1];
-    const std::int64_t lanes = dot.out.shape[2];
-    if (!dot.function) return integer_dot(a, b, out, dot, rows, lanes);
-    const std::int64_t width = out.lane_axis == 2 ? out.width : kPanelLanes;
-    // The broadcast operand is affine within its own panels: rows and k are walked in such runs.
-    const std::int64_t row_run = a.lane_axis == 1 ? a.width : std::max<std::int64_t>(rows, 1);
-    const std::int64_t k_run = a.lane_axis == 2 ? a.width : std::max<std::int64_t>(dot.k, 1);
-    const auto stride = [](const ResolvedTile& tile, int axis) {
-        return axis == tile.lane_axis ? 1 : tile.stride[static_cast<std::size_t>(axis)];
-    };
-    GemmArgs args;
-    args.a_row = stride(a, 1);
-    args.a_col = stride(a, 2);
-    args.ldb = stride(b, 1);
-    args.ldc = stride(out, 1);
-    for (std::int64_t batch = 0; batch < dot.batch; ++batch) {
-        for (std::int64_t lane = 0; lane < lanes; lane += width) {
-            args.n = std::min(width, lanes - lane);
-            for (std::int64_t k = 0; k == 0 || k < dot.k; k += k_run) {
-                args.k = std::min(k_run, dot.k - k);
-                args.b = b.at(b.offset(0, batch) + b.offset(1, k) + b.offset(2, lane));
-                args.accumulate = dot.accumulate || k > 0;
-                for (std::int64_t row = 0; row < rows; row += row_run) {
-                    args.m = std::min(row_run, rows - row);
-                    args.a = a.at(a.offset(0, batch) + a.offset(1, row) + a.offset(2, k));
-                    args.c =
-                        out.at(out.offset(0, batch) + out.offset(1, row) + out.offset(2, lane));
-                    dot.function(args);
-                }
-            }
-        }
-    }
 }
 
 // ---- Across lanes.

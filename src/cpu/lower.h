@@ -44,6 +44,10 @@ struct Space {
 /// Sees a tile as an operand over a space; nullopt when its strides do not fit.
 std::optional<StripSource> as_source(const Tile& tile, const Space& space);
 
+/// `tile` with other axes: axis i of the result is axis from[i], or a broadcast one where that is
+/// -1.
+Tile with_axes(const Tile& tile, const ir::Shape& shape, std::span<const int> from);
+
 /// Makes `tile` (a buffer) hold `shape` in row-major order.
 void set_dense(Tile& tile, const ir::Shape& shape);
 
@@ -86,7 +90,7 @@ class Lowering {
     const Tile& tile(ir::Value value) const;
     void flatten(Region& region);
 
-    // lower_tiles.cpp: elementwise, shape, reductions, dots.
+    // lower_tiles.cpp: elementwise, shape, reductions.
     void lower_constant(const ir::Instruction& instruction);
     void lower_iota(const ir::Instruction& instruction);
     void lower_elementwise(const ir::Instruction& instruction);
@@ -96,14 +100,22 @@ class Lowering {
     void lower_concatenate(const ir::Instruction& instruction);
     void lower_reduce(const ir::Instruction& instruction);
     void lower_scan(const ir::Instruction& instruction);
-    void lower_dot(const ir::Instruction& instruction);
     Space space_of(ir::Value value) const;
     StripSource source(ir::Value value, const Space& space);
     StripSource source(const Tile& tile, int at_depth, const Space& space);
     Tile in_layout(const Tile& tile, int at_depth, LaneChoice choice);
     Tile converted(const Tile& tile, int at_depth, DType dtype);
-    Tile vector_operand(const Tile& tile, int at_depth, std::int64_t width);
     void emit_chain(const Space& space, StripOp op, int at_depth);
+
+    // lower_dots.cpp: dots.
+    void lower_dot(const ir::Instruction& instruction);
+    bool multiplies_pairs(const ir::Instruction& dot) const;
+    bool rounds_for_dots(const ir::Instruction& instruction) const;
+    bool is_blocked(const ir::Instruction& dot) const;
+    Tile vector_operand(const Tile& tile, int at_depth, std::int64_t width);
+    Tile broadcast_pairs(const Tile& tile, int at_depth);
+    Tile vector_pairs(const Tile& tile, int at_depth, std::int64_t width);
+    Tile interleaved(const Tile& tile, int at_depth, std::int64_t width);
 
     // lower_memory.cpp: loads, stores, atomics.
     void lower_load(const ir::Instruction& instruction);

@@ -82,12 +82,15 @@ bool Lowering::lower_view(const ir::Instruction& instruction) {
             const DotRoles roles = dot_roles(function_, *dot, lane);
             if (roles.vector != result || roles.vector_axis != contiguous) continue;
             load.unit_axis = contiguous;
-            load.packs_far_rows = shape.size() / std::max<std::int64_t>(shape[lane], 1) >= 32;
+            const bool many_rows = shape.size() / std::max<std::int64_t>(shape[lane], 1) >= 32;
+            load.packs_far_rows = many_rows && !is_blocked(*dot);
         }
     } else if (!dots_only) {
         const int lane = is_vector(type.shape) ? long_axis(type.shape) : lanes_[result.id].axis;
         if (contiguous < 0 || lane != contiguous) return false;
     }
+    load.pairs = dots_only && std::any_of(users_[result.id].begin(), users_[result.id].end(),
+                                          [&](const auto* dot) { return multiplies_pairs(*dot); });
     load.access = lower_access(instruction, type.shape);
     if (attributes.has_other) {
         load.other = tile(instruction.operands[1 + attributes.indices.size()]);

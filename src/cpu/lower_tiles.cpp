@@ -1,4 +1,4 @@
-// Lowers elementwise, shape and reducing ops and dots.
+// Lowers elementwise, shape and reducing ops.
 #include <algorithm>
 #include <cstring>
 #include <numeric>
@@ -13,21 +13,6 @@ using ir::Op;
 using ir::Value;
 
 namespace {
-
-/// The map of one axis moved or changed; `tile` itself is untouched.
-Tile with_axes(const Tile& tile, const ir::Shape& shape, std::span<const int> from) {
-    Tile result = tile;
-    result.shape = shape;
-    result.lane_axis = -1;
-    for (std::size_t axis = 0; axis < from.size(); ++axis) {
-        const bool kept = from[axis] >= 0;
-        const std::size_t old = kept ? static_cast<std::size_t>(from[axis]) : 0;
-        result.stride[axis] = kept ? tile.stride[old] : 0;
-        result.view_axis[axis] = kept ? tile.view_axis[old] : -1;
-        if (kept && from[axis] == tile.lane_axis) result.lane_axis = static_cast<int>(axis);
-    }
-    return result;
-}
 
 /// True when elements follow each other in row-major order without gaps.
 bool is_dense(const Tile& tile) {
@@ -46,6 +31,20 @@ bool is_splat(const Tile& tile) {
 }
 
 }  // namespace
+
+Tile with_axes(const Tile& tile, const ir::Shape& shape, std::span<const int> from) {
+    Tile result = tile;
+    result.shape = shape;
+    result.lane_axis = -1;
+    for (std::size_t axis = 0; axis < from.size(); ++axis) {
+        const bool kept = from[axis] >= 0;
+        const std::size_t old = kept ? static_cast<std::size_t>(from[axis]) : 0;
+        result.stride[axis] = kept ? tile.stride[old] : 0;
+        result.view_axis[axis] = kept ? tile.view_axis[old] : -1;
+        if (kept && from[axis] == tile.lane_axis) result.lane_axis = static_cast<int>(axis);
+    }
+    return result;
+}
 
 void set_dense(Tile& tile, const ir::Shape& shape) {
     tile.shape = shape;
@@ -232,6 +231,10 @@ void Lowering::lower_elementwise(const ir::Instruction& instruction) {
     const DType in = function_.type(instruction.operands.back()).dtype;
     const DType out = function_.type(result).dtype;
     const auto* math = std::get_if<ir::MathAttributes>(&instruction.attributes);
+    if (rounds_for_dots(instruction)) {
+        // The dots that read it round as they form pairs.
+        return set_place(result, tile(instruction.operands[0]));
+    }
     StripOp op;
     op.op = instruction.op;
     op.function = kernels().elementwise(instruction.op, in, out, math && math->approx);
@@ -492,76 +495,6 @@ void Lowering::lower_scan(const ir::Instruction& instruction) {
     const Tile out = scan.out;
     emit(scan);
     set_place(result, converted(out, depth(), function_.type(result).dtype));
-}
-
-// ---- Dots.
-
-/// The vector operand of a dot (batch, k, lanes): its lanes must lie in panels of `width` or
-/// plainly one after the other.
-Tile Lowering::vector_operand(const Tile& operand, int at_depth, std::int64_t width) {
-    if (operand.home == Home::view) {
-        if (operand.unit_axis >= 0 && operand.view_axis[2] == operand.unit_axis) return operand;
-        // Several dots may want the same copy.
-        const auto [found, inserted] =
-            packed_.try_emplace({operand.index, operand.view_axis[2]}, Tile{});
-        if (inserted) found->second = in_layout(operand, at_depth, {2, width});
-        return found->second;
-    }
-    const bool panels = operand.lane_axis == 2 && operand.width == width;
-    const bool plain = operand.lane_axis < 0 && operand.stride[2] == 1;
-    if (panels || plain) return operand;
-    return in_layout(operand, at_depth, {2, width});
-}
-
-void Lowering::lower_dot(const ir::Instruction& instruction) {
-    const auto& attributes = instruction.get<ir::DotAttributes>();
-    const Value result = instruction.result();
-    const ir::Shape& shape = function_.type(result).shape;
-    const int rank = shape.rank();
-    const int first = rank - 2;
-    const bool has_acc = instruction.operands.size() > 2;
-    const DType dtype = function_.type(result).dtype;
-
-    const Tile out = new_result(result);
-    if (has_acc) copy(tile(instruction.operands[2]), out);
-
-    const auto operand = [&](std::size_t i) {
-        const Value value = instruction.operands[i];
-        return converted(tile(value), place(value).depth, dtype);
-    };
-    // (batch, row, column), or (batch, column, row) when swapped.
-    const auto canonical = [&](const Tile& tile, bool swapped) {
-        ir::Shape to{rank == 3 ? tile.shape[0] : 1, tile.shape[first + swapped],
-                     tile.shape[first + !swapped]};
-        const std::array<int, 3> from{rank == 3 ? 0 : -1, first + swapped, first + !swapped};
-        return with_axes(tile, to, from);
-    };
-    const Tile a = operand(0), b = operand(1);
-    Dot dot;
-    dot.dtype = dtype;
-    dot.batch = rank == 3 ? shape[0] : 1;
-    dot.m = shape[first];
-    dot.n = shape[first + 1];
-    dot.k = a.shape[first + !attributes.transpose_a];
-    dot.accumulate = has_acc;
-    dot.function = dtype == DType::f32   ? kernels().gemm_f32
-                   : dtype == DType::f64 ? kernels().gemm_f64
-                                         : nullptr;
-    const int lane = is_vector(shape) ? long_axis(shape) : lanes_[result.id].axis;
-    const bool lanes_are_m = dot_roles(function_, instruction, lane).lanes_are_m;
-    const std::int64_t width = out.lane_axis >= 0 ? out.width : kPanelLanes;
-    const int depth_a = place(instruction.operands[0]).depth;
-    const int depth_b = place(instruction.operands[1]).depth;
-    if (lanes_are_m) {
-        dot.broadcast = canonical(b, !attributes.transpose_b);
-        dot.vector = vector_operand(canonical(a, !attributes.transpose_a), depth_a, width);
-        dot.out = canonical(out, true);
-    } else {
-        dot.broadcast = canonical(a, attributes.transpose_a);
-        dot.vector = vector_operand(canonical(b, attributes.transpose_b), depth_b, width);
-        dot.out = canonical(out, false);
-    }
-    emit(dot);
 }
 
 }  // namespace tilewright::cpu

@@ -72,9 +72,14 @@ void visit_operands(InstructionType& instruction, Visitor&& visit) {
     } else if constexpr (std::is_same_v<T, Move>) {
         on(instruction.in, Use::read);
         on(instruction.out, instruction.whole ? Use::write : Use::update);
+    } else if constexpr (std::is_same_v<T, Interleave>) {
+        on(instruction.in, Use::read);
+        on(instruction.out, Use::write);
     } else if constexpr (std::is_same_v<T, Dot>) {
         on(instruction.broadcast, Use::read);
         on(instruction.vector, Use::read);
+        on(instruction.packed_broadcast, Use::write);
+        on(instruction.packed_vector, Use::write);
         on(instruction.out, instruction.accumulate ? Use::update : Use::write);
     } else if constexpr (std::is_same_v<T, Load>) {
         detail::visit_access(instruction.access, visit);

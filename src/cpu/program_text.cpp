@@ -119,6 +119,9 @@ struct Printer {
         return fmt::format("{} = move {} {}", text_of(move.out), text_of(move.in),
                            ir::to_string(move.box));
     }
+    std::string operator()(const Interleave& interleave) const {
+        return fmt::format("{} = interleave {}", text_of(interleave.out), text_of(interleave.in));
+    }
     std::string operator()(const Dot& dot) const {
         return fmt::format("{} {} dot {} {}", text_of(dot.out), dot.accumulate ? "+=" : "=",
                            text_of(dot.broadcast), text_of(dot.vector));

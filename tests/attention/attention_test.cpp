@@ -137,6 +137,43 @@ TEST(Attention, GroupedHeads) {
     check(c);
 }
 
+TEST(Attention, FewQueriesOverManyKeys) {
+    Case c{"5 queries, 4 heads over 2, several chunks"};
+    c.heads = 4;
+    c.length = 5;
+    c.kv_length = 2500;
+    check(c);
+    c.name += ", BSHD";
+    c.options.layout = Layout::bshd;
+    check(c);
+    c.name += ", as many heads";
+    c.heads = 2;
+    check(c);
+    c.name += ", window";
+    c.options.window.left = 2;
+    check(c);
+    c.name = "bf16, odd chunk";
+    c.options = {};
+    c.dtype = bf16;
+    c.length = 15;
+    c.kv_length = 2171;
+    check(c);
+}
+
+TEST(Attention, BlocksOfMoreQueriesWhereProgramsAreMany) {
+    for (const DType dtype : {f32, bf16}) {
+        Case c{"64 heads", dtype};
+        c.heads = 64;
+        c.length = 260;
+        c.kv_length = 20;
+        c.head_dim = c.value_dim = 4;
+        check(c);
+        c.name += ", causal";
+        c.options.causal = true;
+        check(c);
+    }
+}
+
 TEST(Attention, Windows) {
     for (const Window window : {Window{10, 0}, Window{0, -1}, Window{-1, 5}, Window{33, 40}}) {
         Case c{fmt::format("window {}, {}", window.left, window.right)};

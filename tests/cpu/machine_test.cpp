@@ -220,6 +220,8 @@ TEST(Machine, DotsInEveryForm) {
             for (const bool tb : {false, true}) {
                 for (const auto& [m, n, k] : {std::array<std::int64_t, 3>{5, 7, 9},
                                               {70, 130, 65},
+                                              {66, 70, 130},
+                                              {1, 66, 4},
                                               {1, 66, 3},
                                               {67, 1, 70}}) {
                     Agreement test;
@@ -243,6 +245,27 @@ TEST(Machine, DotsInEveryForm) {
     const Value y = test.load_all(test.array(DType::f32, {3, 70, 66}));
     test.keep(test.k.b.dot(x, y));
     test.check(1e-4);
+}
+
+TEST(Machine, LargeDotsOfRowsFarApart) {
+    constexpr std::int64_t m = 130, n = 140, k = 300, stride = 1100;
+    for (const DType dtype : {DType::f32, DType::f64, DType::bf16}) {
+        for (const bool transposed : {false, true}) {
+            for (const std::int64_t start : {7, 8}) {  // bf16 pairs are whole in one case only
+                Agreement test;
+                const auto part = [&](std::int64_t rows, std::int64_t columns) {
+                    const Value array = test.array(dtype, {rows, stride});
+                    return test.k.load(array,
+                                       {test.k.slice(0, rows), test.k.slice(start, columns)});
+                };
+                const Value x = transposed ? part(k, m) : part(m, k), y = part(k, n);
+                const Value d = test.k.b.dot(x, y, {}, {transposed, false});
+                test.keep(d);
+                test.keep(test.k.b.dot(x, y, d, {transposed, false}));
+                test.check(1e-4);
+            }
+        }
+    }
 }
 
 TEST(Machine, AccessesThatLeaveTheArray) {
@@ -392,6 +415,10 @@ TEST(Machine, AttentionKeepsQueriesInLanesAndKeysInPlace) {
     Agreement narrow({3});
     build_attention(narrow, DType::bf16, 150);
     narrow.check(2e-2);
+    if (kernels().gemm_bf16_pairs == nullptr) return;
+    const std::string pairs = to_string(*compile(narrow.k.function));
+    EXPECT_NE(pairs.find("= interleave"), std::string::npos) << pairs;
+    EXPECT_EQ(pairs.find("= cast b"), std::string::npos) << pairs;
 }
 
 TEST(Machine, StripsReadRowsOfArraysInPlace) {

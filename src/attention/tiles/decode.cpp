@@ -1,4 +1,4 @@
-// Split-kv attention for one query, and the combination of its chunks.
+// Split-kv attention for few queries, and the combination of its chunks.
 #include "attention/tiles/decode.h"
 
 #include <limits>
@@ -16,8 +16,8 @@ struct State {
     Tile out;       ///< [group, Ev]
 };
 
-/// Every key up to kv_length attends, but for a mask mod: with one query at position 0 no other
-/// mask is of use.
+/// Every key up to kv_length attends to every row, the queries of a group of heads, but for a mask
+/// mod: with one query at position 0 no other mask is of use.
 void decode_program(const Options& options, const Features& features, std::span<const Ref> refs) {
     const std::size_t num_inputs = 3 + num_extras(features);
     const Ref query = refs[0], key = refs[1], value = refs[2], out = refs[num_inputs],

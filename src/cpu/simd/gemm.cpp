@@ -23,8 +23,12 @@ namespace hn = hwy::HWY_NAMESPACE;
 // cut in k when few rows use it, so that its lines come to L1 once and in order; with many rows its
 // panels are copied, since rows a power of two apart fall on the same few sets of the cache.
 constexpr std::int64_t kCacheBytes = HWY_TARGET == HWY_AVX2 ? 24 * 1024 : 40 * 1024;
+// Where A's rows are contiguous they may come from far away: then all of B stays near, up to this
+// size, and a few rows of A meet all its panels before the next ones are fetched.
+constexpr std::int64_t kNearBytes = HWY_TARGET == HWY_AVX2 ? 32 * 1024 : 40 * 1024;
 constexpr std::int64_t kRowsWorthCopying = 32;
 constexpr std::int64_t kCopiedDepth = 128;
+constexpr std::int64_t kLeastDepth = 64;
 
 // Rows of the register block for a panel of so many vectors: rows * vectors accumulators (at least
 // 8, to hide the latency of the FMA), the vectors of B and one broadcast fit the registers.
@@ -37,8 +41,42 @@ constexpr int block_rows(int vectors) {
     return vectors <= 4 ? kRows[vectors] : 2;
 #endif
 }
+constexpr std::int64_t ceil_div(std::int64_t a, std::int64_t b) {
+    return (a + b - 1) / b;
+}
 // Vectors of the widest panel of the general case.
 constexpr int kWidest = HWY_TARGET == HWY_AVX2 ? 3 : 4;
+
+// Fetches the next A, which lies by columns, into L2: a few lines with each block of this product.
+// A column meets many lines at once, which the hardware does not foresee.
+class NextLines {
+  public:
+    NextLines(const GemmArgs& g, std::int64_t element, std::int64_t blocks)
+        : at_(static_cast<const char*>(g.next_a)) {
+        if (at_ == nullptr) return;
+        row_bytes_ = g.a_col * element;
+        lines_ = ceil_div(g.m * element, kLine);
+        left_ = lines_ * g.k;
+        each_ = ceil_div(left_, std::max<std::int64_t>(blocks, 1));
+    }
+    HWY_INLINE void fetch() {
+        for (std::int64_t i = std::min(each_, left_); i > 0; --i, --left_) {
+#if HWY_COMPILER_GCC || HWY_COMPILER_CLANG
+            __builtin_prefetch(at_ + column_ * kLine, 0, 2);
+#endif
+            if (++column_ == lines_) {
+                column_ = 0;
+                at_ += row_bytes_;
+            }
+        }
+    }
+
+  private:
+    static constexpr std::int64_t kLine = 64;
+    const char* at_;
+    std::int64_t row_bytes_ = 0, lines_ = 0, column_ = 0;
+    std::int64_t left_ = 0, each_ = 0;
+};
 
 // One panel: all rows of A times up to `kVectors` vectors of B, over one block of k.
 template <typename T>
@@ -52,6 +90,7 @@ struct Panel {
     std::int64_t m, k;
     bool accumulate;
     std::size_t tail;  // lanes of a partial panel
+    NextLines* next;
 };
 
 // g++ otherwise folds the load of a vector of B into each of its uses: one load per FMA.
@@ -112,7 +151,10 @@ HWY_INLINE void block(const Panel<T>& p, std::int64_t row) {
 // Rows from `row` on in blocks of kRows, the remainder in smaller ones.
 template <int kRows, int kVectors, bool kPartial, typename T>
 void all_rows(const Panel<T>& p, std::int64_t row = 0) {
-    for (; row + kRows <= p.m; row += kRows) block<kRows, kVectors, kPartial>(p, row);
+    for (; row + kRows <= p.m; row += kRows) {
+        p.next->fetch();
+        block<kRows, kVectors, kPartial>(p, row);
+    }
     if constexpr (kRows > 1) {
         if (row < p.m) all_rows<kRows - 1, kVectors, kPartial>(p, row);
     }
@@ -161,33 +203,90 @@ void run_panel(const Panel<T>& p, int vectors) {
     }
 }
 
+// All panels of B for each block of rows. Returns the rows done: the rest fills no block.
+template <typename T>
+std::int64_t whole_row_blocks(Panel<T> p, std::int64_t n) {
+    constexpr std::int64_t kLanes = hn::MaxLanes(hn::ScalableTag<T>());
+    constexpr int kRows = block_rows(kWidest);
+    const T* b = p.b;
+    T* c = p.c;
+    std::int64_t row = 0;
+    for (; row + kRows <= p.m; row += kRows) {
+        for (std::int64_t lane = 0; lane < n;) {
+            const int vectors = next_panel((n - lane) / kLanes, p.m);
+            p.b = b + lane;
+            p.c = c + lane;
+            p.tail = static_cast<std::size_t>(n - lane);
+            p.next->fetch();
+            switch (vectors) {
+                case 0:
+                    block<kRows, 1, true>(p, row);
+                    break;
+                case 1:
+                    block<kRows, 1, false>(p, row);
+                    break;
+                case 2:
+                    block<kRows, 2, false>(p, row);
+                    break;
+                default:
+                    block<kRows, kWidest, false>(p, row);
+                    break;
+            }
+            lane += vectors == 0 ? n - lane : vectors * kLanes;
+        }
+    }
+    return row;
+}
+
 template <typename T>
 void gemm(const GemmArgs& g) {
     constexpr std::int64_t kLanes = hn::MaxLanes(hn::ScalableTag<T>());
     constexpr auto kSize = static_cast<std::int64_t>(sizeof(T));
     HWY_ALIGN T copy[kCopiedDepth * kWidest * kLanes];
-    const bool fits = g.k * g.ldb * kSize <= kCacheBytes;
-    const bool copied = !fits && g.m >= kRowsWorthCopying;
-    const std::int64_t depth =
-        fits ? std::max<std::int64_t>(g.k, 1)
-             : (copied ? kCopiedDepth
-                       : std::clamp<std::int64_t>(kCacheBytes / (g.n * kSize), 16, 128));
+    const std::int64_t bytes = g.k * g.ldb * kSize;
+    const std::int64_t near_depth = kNearBytes / std::max<std::int64_t>(g.ldb * kSize, 1);
+    const bool near = g.a_col == 1 && g.n > kWidest * kLanes &&
+                      near_depth >= std::min<std::int64_t>(g.k, kLeastDepth);
+    const bool fits = bytes <= kCacheBytes;
+    const bool many_rows = !fits && g.m >= kRowsWorthCopying;
+    const bool copied = many_rows && !near && g.ldb > kWidest * kLanes;
+    std::int64_t depth = std::max<std::int64_t>(g.k, 1);
+    if (near) {
+        depth = std::min(depth, near_depth);
+    } else if (many_rows) {
+        depth = kCopiedDepth;
+    } else if (!fits) {
+        depth = std::clamp<std::int64_t>(kCacheBytes / (g.n * kSize), 16, kCopiedDepth);
+    }
+    // About as many blocks of C as there will be.
+    NextLines next(g, kSize,
+                   ceil_div(g.k, depth) * ceil_div(g.m, block_rows(kWidest)) *
+                       ceil_div(g.n, kWidest * kLanes));
     Panel<T> p{};
+    p.next = &next;
     p.a_row = g.a_row;
     p.a_col = g.a_col;
     p.ldc = g.ldc;
-    p.m = g.m;
     // k == 0 still writes C: one pass of no steps.
     for (std::int64_t k = 0; k < g.k || k == 0; k += depth) {
         p.k = std::min(depth, g.k - k);
         p.a = static_cast<const T*>(g.a) + k * g.a_col;
         p.accumulate = g.accumulate || k > 0;
+        p.b = static_cast<const T*>(g.b) + k * g.ldb;
+        p.ldb = g.ldb;
+        p.c = static_cast<T*>(g.c);
+        p.m = g.m;
+        const std::int64_t done = near ? whole_row_blocks(p, g.n) : 0;
+        if (done == g.m) continue;
+        p.m -= done;
+        p.a += done * g.a_row;
+        p.c += done * g.ldc;
+        const T* b = p.b;
         for (std::int64_t n = 0; n < g.n;) {
-            const int vectors = next_panel((g.n - n) / kLanes, g.m);
+            const int vectors = next_panel((g.n - n) / kLanes, p.m);
             const std::int64_t width = vectors == 0 ? g.n - n : vectors * kLanes;
-            p.b = static_cast<const T*>(g.b) + k * g.ldb + n;
+            p.b = b + n;
             p.ldb = g.ldb;
-            p.c = static_cast<T*>(g.c) + n;
             p.tail = static_cast<std::size_t>(width);
             if (copied) {
                 copy_panel(p.b, g.ldb, p.k, width, copy);
@@ -195,6 +294,7 @@ void gemm(const GemmArgs& g) {
                 p.ldb = width;
             }
             run_panel(p, vectors);
+            p.c += width;
             n += width;
         }
     }

@@ -24,6 +24,7 @@ const Kernels& scalar_kernels() {
         .arg_reduce_lanes = scalar_arg_reduce_lanes,
         .gemm_f32 = scalar_gemm_f32,
         .gemm_f64 = scalar_gemm_f64,
+        .gemm_bf16_pairs = scalar_gemm_bf16_pairs,
         .store = scalar_store,
         .stream = [](DType dtype) { return scalar_store(dtype, false); },
         .interleave_pairs = scalar_interleave_pairs,
@@ -66,6 +67,7 @@ Kernels vector_kernels(std::string_view name, int vector_bytes) {
     };
     k.gemm_f32 = vector_gemm_f32(target);
     k.gemm_f64 = vector_gemm_f64(target);
+    k.gemm_bf16_pairs = nullptr;
     k.store = [](DType dtype, bool masked) {
         const StripFunction f = masked ? vector_store_masked(target, dtype) : nullptr;
         return f != nullptr ? f : scalar_store(dtype, masked);

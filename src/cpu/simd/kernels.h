@@ -49,6 +49,9 @@ struct GemmArgs {
     void* c = nullptr;
     std::int64_t ldc = 0;
     bool accumulate = false;  ///< false: C is written without being read
+    /// Not nullptr: where the next product's A is likely to lie, in the layout of this one, which
+    /// has a_row == 1. It is prefetched, never read, and may lie outside any array.
+    const void* next_a = nullptr;
 };
 using GemmFunction = void (*)(const GemmArgs&);
 

@@ -24,6 +24,7 @@ StripFunction scalar_store(DType dtype, bool masked);
 StripFunction scalar_interleave_pairs(DType in);
 StripFunction scalar_transpose(DType in, DType out);
 void scalar_gemm_f32(const GemmArgs& args);
+void scalar_gemm_bf16_pairs(const GemmArgs& args);
 void scalar_gemm_f64(const GemmArgs& args);
 
 const Superinstructions& scalar_superinstructions();

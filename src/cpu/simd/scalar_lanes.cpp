@@ -236,4 +236,25 @@ void scalar_gemm_f64(const GemmArgs& args) {
     gemm<double>(args);
 }
 
+void scalar_gemm_bf16_pairs(const GemmArgs& g) {
+    const auto half = [](const void* pairs, std::int64_t i, int which) {
+        std::uint32_t pair = 0;
+        std::memcpy(&pair, static_cast<const char*>(pairs) + i * 4, 4);
+        return bf16_to_f32(static_cast<std::uint16_t>(which == 0 ? pair & 0xffff : pair >> 16));
+    };
+    for (std::int64_t m = 0; m < g.m; ++m) {
+        for (std::int64_t n = 0; n < g.n; ++n) {
+            float& c = static_cast<float*>(g.c)[m * g.ldc + n];
+            float sum = 0;
+            for (std::int64_t k = 0; k < g.k; ++k) {
+                for (const int which : {0, 1}) {
+                    sum += half(g.a, m * g.a_row + k * g.a_col, which) *
+                           half(g.b, k * g.ldb + n, which);
+                }
+            }
+            c = g.accumulate ? c + sum : sum;
+        }
+    }
+}
+
 }  // namespace tilewright::cpu

@@ -89,42 +89,77 @@ HWY_INLINE void store(V v, D d, hn::TFromD<D>* p, std::size_t n) {
         hn::StoreU(v, d, p);
 }
 
+/// Stores one vector of row r of the strip at lane l.
+template <TileForm form, bool kPartial, class Body>
+HWY_INLINE void store_row(const Strip& s, Body& body, std::int64_t r, std::int64_t l,
+                          std::size_t n) {
+    const DF d;
+    const hn::RebindToUnsigned<DF> du;
+    if constexpr (form == TileForm::f32) {
+        store<kPartial>(body.value(r), d, static_cast<float*>(s.out) + r * s.out_row_stride + l, n);
+    } else if constexpr (form == TileForm::bf16) {
+        store<kPartial>(narrow_bits<DType::bf16>(d, body.value(r)), hn::Rebind<std::uint16_t, DF>(),
+                        static_cast<std::uint16_t*>(s.out) + r * s.out_row_stride + l, n);
+    } else {
+        const auto low = hn::ShiftRight<16>(bf16_upper(body.value(r)));
+        const auto high = r + 1 < s.rows ? bf16_upper(body.value(r + 1)) : hn::Zero(du);
+        store<kPartial>(hn::Or(low, high), du,
+                        static_cast<std::uint32_t*>(s.out) + r / 2 * s.out_row_stride + l, n);
+    }
+}
+
 /// One column of vectors: all rows of lanes [l, l + n). Body: made from (strip, l, n), value(row)
 /// gives a vector, finish() ends the column.
 template <TileForm form, bool kPartial, class Body>
 HWY_INLINE void column(const Strip& s, std::int64_t l, std::size_t n) {
-    const DF d;
-    const hn::RebindToUnsigned<DF> du;
+    constexpr std::int64_t kStep = form == TileForm::bf16_pairs ? 2 : 1;
     Body body(s, l, n);
-    if constexpr (form == TileForm::f32) {
-        float* out = static_cast<float*>(s.out) + l;
-        for (std::int64_t r = 0; r < s.rows; ++r, out += s.out_row_stride) {
-            store<kPartial>(body.value(r), d, out, n);
-        }
-    } else if constexpr (form == TileForm::bf16) {
-        auto* out = static_cast<std::uint16_t*>(s.out) + l;
-        for (std::int64_t r = 0; r < s.rows; ++r, out += s.out_row_stride) {
-            store<kPartial>(narrow_bits<DType::bf16>(d, body.value(r)),
-                            hn::Rebind<std::uint16_t, DF>(), out, n);
-        }
-    } else {
-        auto* out = static_cast<std::uint32_t*>(s.out) + l;
-        for (std::int64_t r = 0; r < s.rows; r += 2, out += s.out_row_stride) {
-            const auto low = hn::ShiftRight<16>(bf16_upper(body.value(r)));
-            const auto high = r + 1 < s.rows ? bf16_upper(body.value(r + 1)) : hn::Zero(du);
-            store<kPartial>(hn::Or(low, high), du, out, n);
-        }
-    }
+    for (std::int64_t r = 0; r < s.rows; r += kStep) store_row<form, kPartial>(s, body, r, l, n);
     body.finish();
+}
+
+/// Two columns side by side: twice the independent work within the reach of the scheduler.
+template <TileForm form, class Body>
+HWY_INLINE void two_columns(const Strip& s, std::int64_t l) {
+    constexpr std::int64_t kStep = form == TileForm::bf16_pairs ? 2 : 1;
+    Body first(s, l, kLanes), second(s, l + kLanes, kLanes);
+    for (std::int64_t r = 0; r < s.rows; r += kStep) {
+        store_row<form, false>(s, first, r, l, kLanes);
+        store_row<form, false>(s, second, r, l + kLanes, kLanes);
+    }
+    first.finish();
+    second.finish();
+}
+
+/// Rows that stay in L1 while their columns are walked one after the other; an even number.
+constexpr std::int64_t kColumnRows = 32;
+
+/// The strip's rows from `first` on, at most kColumnRows of them.
+template <TileForm form>
+Strip rows_of(const Strip& s, std::int64_t first) {
+    Strip part = s;
+    part.rows = std::min(kColumnRows, s.rows - first);
+    for (StripOperand& in : part.in) {
+        if (in.data) in.data = static_cast<const float*>(in.data) + first * in.row_stride;
+    }
+    constexpr std::int64_t kBytes = form == TileForm::bf16 ? 2 : 4;
+    const std::int64_t out_row = form == TileForm::bf16_pairs ? first / 2 : first;
+    part.out = static_cast<char*>(s.out) + out_row * s.out_row_stride * kBytes;
+    return part;
 }
 
 /// Rows innermost: statistics and lane operands of a column stay in registers.
 template <TileForm form, template <bool> class Body>
 void columns(const Strip& s) {
-    std::int64_t l = 0;
-    for (; l + kLanes <= s.lanes; l += kLanes) column<form, false, Body<false>>(s, l, kLanes);
-    if (l < s.lanes) {
-        column<form, true, Body<true>>(s, l, static_cast<std::size_t>(s.lanes - l));
+    for (std::int64_t first = 0; first < s.rows; first += kColumnRows) {
+        const Strip part = rows_of<form>(s, first);
+        std::int64_t l = 0;
+        for (; l + 2 * kLanes <= s.lanes; l += 2 * kLanes) two_columns<form, Body<false>>(part, l);
+        for (; l + kLanes <= s.lanes; l += kLanes)
+            column<form, false, Body<false>>(part, l, kLanes);
+        if (l < s.lanes) {
+            column<form, true, Body<true>>(part, l, static_cast<std::size_t>(s.lanes - l));
+        }
     }
 }
 

@@ -1,0 +1,189 @@
+// Runs matrix products and what prepares their operands.
+#include <algorithm>
+#include <cstring>
+
+#include "cpu/execute.h"
+#include "ir/evaluate.h"
+
+namespace tilewright::cpu {
+namespace {
+
+std::uint64_t read(const ResolvedTile& tile, std::int64_t offset) {
+    return ir::read_element(tile.dtype, tile.at(offset));
+}
+
+/// result = broadcast * vector by scalar arithmetic: integers wrap around.
+void integer_dot(const ResolvedTile& a, const ResolvedTile& b, const ResolvedTile& out,
+                 const Dot& dot) {
+    for (std::int64_t batch = 0; batch < dot.batch; ++batch) {
+        for (std::int64_t row = 0; row < dot.out.shape[1]; ++row) {
+            for (std::int64_t lane = 0; lane < dot.out.shape[2]; ++lane) {
+                const std::int64_t to =
+                    out.offset(0, batch) + out.offset(1, row) + out.offset(2, lane);
+                std::uint64_t sum = dot.accumulate ? read(out, to) : 0;
+                for (std::int64_t k = 0; k < dot.k; ++k) {
+                    sum += read(a, a.offset(0, batch) + a.offset(1, row) + a.offset(2, k)) *
+                           read(b, b.offset(0, batch) + b.offset(1, k) + b.offset(2, lane));
+                }
+                ir::write_element(out.dtype, out.at(to), ir::wrap_to(out.dtype, sum));
+            }
+        }
+    }
+}
+
+/// Elements from one index of `axis` to the next, within a panel.
+std::int64_t stride_of(const ResolvedTile& tile, int axis) {
+    return axis == tile.lane_axis ? 1 : tile.stride[static_cast<std::size_t>(axis)];
+}
+
+/// How many indices along `axis` lie at one stride, of `extent`.
+std::int64_t run_of(const ResolvedTile& tile, int axis, std::int64_t extent) {
+    return axis == tile.lane_axis ? tile.width : std::max<std::int64_t>(extent, 1);
+}
+
+/// Copies rows of `count` neighbours.
+void copy_rows(const std::byte* from, std::int64_t from_bytes, std::byte* to, std::int64_t to_bytes,
+               std::int64_t rows, std::int64_t count_bytes) {
+    for (std::int64_t i = 0; i < rows; ++i) {
+        std::memcpy(to + i * to_bytes, from + i * from_bytes,
+                    static_cast<std::size_t>(count_bytes));
+    }
+}
+
+/// One product, block by block.
+class BlockedDot {
+  public:
+    BlockedDot(const Frame& frame, const Dot& dot)
+        : dot_(dot),
+          a_(resolve(frame, dot.broadcast)),
+          b_(resolve(frame, dot.vector)),
+          out_(resolve(frame, dot.out)),
+          rows_(dot.out.shape[1]),
+          lanes_(dot.out.shape[2]),
+          width_(out_.lane_axis == 2 ? out_.width : kPanelLanes),
+          // The broadcast operand is affine within its own panels.
+          row_step_(run_of(a_, 1, rows_)),
+          k_step_(run_of(a_, 2, dot.k)) {
+        args_.ldc = stride_of(out_, 1);
+        if (dot.packed_broadcast.home != Home::none || dot.packed_vector.home != Home::none) {
+            row_step_ = std::min(row_step_, Dot::kBlockRows);
+            k_step_ = std::min(k_step_, Dot::kBlockDepth);
+        }
+        const std::int64_t a_row = stride_of(a_, 1), a_col = stride_of(a_, 2);
+        const bool lines = a_row == 1 || a_col == 1;
+        if (dot.packed_broadcast.home != Home::none && lines && lanes_ > width_ &&
+            is_far(std::max(a_row, a_col), a_)) {
+            packed_a_ = frame.address(dot.packed_broadcast.home, dot.packed_broadcast.index);
+        }
+        if (dot.packed_vector.home != Home::none && is_far(stride_of(b_, 1), b_)) {
+            packed_b_ = frame.address(dot.packed_vector.home, dot.packed_vector.index);
+        }
+        // A loop over an array's blocks reads the next one soon: further on in k, where columns of
+        // the array are the rows of A.
+        const bool reads_array =
+            dot.broadcast.home == Home::view && frame.views[dot.broadcast.index].in_array;
+        if (reads_array && a_row == 1 && a_col != 1) next_a_ = dot.k * a_col * a_.element;
+    }
+
+    void run() {
+        for (std::int64_t batch = 0; batch < dot_.batch; ++batch) {
+            for (std::int64_t k = 0; k == 0 || k < dot_.k; k += k_step_) {
+                args_.k = std::min(k_step_, dot_.k - k);
+                args_.accumulate = dot_.accumulate || k > 0;
+                const std::byte* b = b_.at(b_.offset(0, batch) + b_.offset(1, k));
+                if (packed_b_) pack_vector(b);
+                for (std::int64_t row = 0; row < rows_; row += row_step_) {
+                    args_.m = std::min(row_step_, rows_ - row);
+                    set_broadcast(a_.at(a_.offset(0, batch) + a_.offset(1, row) + a_.offset(2, k)));
+                    for (std::int64_t lane = 0; lane < lanes_; lane += width_) {
+                        args_.n = std::min(width_, lanes_ - lane);
+                        args_.b = packed_b_ ? packed_b_ + lane * args_.k * b_.element
+                                            : b + b_.offset(2, lane) * b_.element;
+                        args_.ldb = packed_b_ ? width_ : stride_of(b_, 1);
+                        args_.c = out_.at(out_.offset(0, batch) + out_.offset(1, row) +
+                                          out_.offset(2, lane));
+                        dot_.function(args_);
+                        args_.next_a = nullptr;
+                    }
+                }
+            }
+        }
+    }
+
+  private:
+    static bool is_far(std::int64_t stride, const ResolvedTile& tile) {
+        return stride * tile.element > LoadView::kFarRows;
+    }
+
+    /// The block of B from `b` on, as panels of `width_` lanes.
+    void pack_vector(const std::byte* b) {
+        const std::int64_t element = b_.element, line = stride_of(b_, 1) * element;
+        for (std::int64_t k = 0; k < args_.k; ++k, b += line) {
+            for (std::int64_t lane = 0; lane < lanes_; lane += width_) {
+                std::memcpy(packed_b_ + (lane * args_.k + k * width_) * element, b + lane * element,
+                            static_cast<std::size_t>(std::min(width_, lanes_ - lane) * element));
+            }
+        }
+    }
+
+    /// The block of A from `a` on, or its copy.
+    void set_broadcast(const std::byte* a) {
+        args_.a_row = stride_of(a_, 1);
+        args_.a_col = stride_of(a_, 2);
+        args_.a = a;
+        args_.next_a = next_a_ ? a + next_a_ : nullptr;
+        if (!packed_a_) return;
+        const std::int64_t element = a_.element;
+        std::int64_t& line = args_.a_col == 1 ? args_.a_row : args_.a_col;
+        const std::int64_t lines = args_.a_col == 1 ? args_.m : args_.k;
+        const std::int64_t count = args_.a_col == 1 ? args_.k : args_.m;
+        const std::int64_t packed_line =
+            (args_.a_col == 1 ? Dot::kBlockDepth : Dot::kBlockRows) + Dot::kGap;
+        copy_rows(a, line * element, packed_a_, packed_line * element, lines, count * element);
+        line = packed_line;
+        args_.a = packed_a_;
+        args_.next_a = nullptr;
+    }
+
+    const Dot& dot_;
+    ResolvedTile a_, b_, out_;
+    std::int64_t rows_, lanes_, width_;
+    std::int64_t row_step_, k_step_;
+    std::byte* packed_a_ = nullptr;
+    std::byte* packed_b_ = nullptr;
+    std::int64_t next_a_ = 0;  ///< bytes to the next block; 0: not foreseen
+    GemmArgs args_;
+};
+
+}  // namespace
+
+void execute(Frame& frame, const Dot& dot) {
+    if (dot.function) return BlockedDot(frame, dot).run();
+    integer_dot(resolve(frame, dot.broadcast), resolve(frame, dot.vector), resolve(frame, dot.out),
+                dot);
+}
+
+void execute(Frame& frame, const Interleave& interleave) {
+    const ResolvedTile in = resolve(frame, interleave.in);
+    const ResolvedTile out = resolve(frame, interleave.out);
+    const ir::Shape& shape = interleave.in.shape;
+    Strip strip;
+    strip.rows = shape[1];
+    strip.in[0].row_stride = stride_of(in, 1);
+    strip.in[0].lane_stride = 1;
+    strip.out_row_stride = stride_of(out, 1);
+    const auto left_in_panel = [&](const ResolvedTile& tile, std::int64_t lane) {
+        return tile.lane_axis == 2 ? tile.width - lane % tile.width : shape[2] - lane;
+    };
+    for (std::int64_t batch = 0; batch < shape[0]; ++batch) {
+        for (std::int64_t lane = 0; lane < shape[2]; lane += strip.lanes) {
+            strip.lanes =
+                std::min({shape[2] - lane, left_in_panel(in, lane), left_in_panel(out, lane)});
+            strip.in[0].data = in.at(in.offset(0, batch) + in.offset(2, lane));
+            strip.out = out.at(out.offset(0, batch) + out.offset(2, lane));
+            interleave.function(strip);
+        }
+    }
+}
+
+}  // namespace tilewright::cpu

@@ -1,0 +1,218 @@
+// Lowers dots: which operand is broadcast, which read in vectors, and what is copied for them.
+#include <algorithm>
+
+#include "cpu/lower.h"
+#include "support/check.h"
+
+namespace tilewright::cpu {
+
+using ir::Op;
+using ir::Value;
+
+namespace {
+
+std::int64_t padded(std::int64_t lanes) {
+    return ceil_div(lanes, kPanelLanes) * kPanelLanes;
+}
+
+/// True when neighbours along `axis` are neighbours in memory (within panels, if these lie there).
+bool is_contiguous(const Tile& tile, int axis) {
+    const auto a = static_cast<std::size_t>(axis);
+    if (tile.home == Home::view) {
+        return tile.unit_axis >= 0 && tile.view_axis[a] == tile.unit_axis;
+    }
+    if (tile.home != Home::buffer) return false;
+    return tile.lane_axis == axis || (tile.lane_axis < 0 && tile.stride[a] == 1);
+}
+
+/// True when every other element along the contiguous `axis` begins a whole 32-bit pair. What is
+/// not known before the run, the load of a view makes sure of.
+bool has_even_pairs(const Tile& tile, int axis) {
+    if (tile.shape[axis] % 2 != 0 || !is_contiguous(tile, axis)) return false;
+    if (tile.home == Home::view) return true;
+    bool even = tile.offset % 2 == 0;
+    if (tile.lane_axis == axis) even = even && tile.width % 2 == 0 && tile.panel_stride % 2 == 0;
+    for (int other = 0; other < tile.shape.rank(); ++other) {
+        if (other == axis || tile.shape[other] == 1) continue;
+        even = even && tile.stride[static_cast<std::size_t>(other)] % 2 == 0;
+    }
+    return even;
+}
+
+/// A bf16 tile with even pairs along `axis` as the tile of its pairs.
+Tile as_pairs(Tile tile, int axis) {
+    tile.dtype = DType::u32;
+    tile.shape[axis] /= 2;
+    if (tile.home == Home::view) {
+        tile.pairs = true;
+        return tile;
+    }
+    tile.offset /= 2;
+    if (tile.lane_axis == axis) {
+        tile.width /= 2;
+        tile.panel_stride /= 2;
+    }
+    for (int other = 0; other < tile.shape.rank(); ++other) {
+        if (other != axis) tile.stride[static_cast<std::size_t>(other)] /= 2;
+    }
+    return tile;
+}
+
+}  // namespace
+
+/// True when a dot of bf16 runs on a kernel for pairs instead of being widened to f32.
+bool Lowering::multiplies_pairs(const ir::Instruction& dot) const {
+    if (dot.op != Op::dot || kernels().gemm_bf16_pairs == nullptr) return false;
+    const ir::Type& a = function_.type(dot.operands[0]);
+    if (a.dtype != DType::bf16 || function_.type(dot.result()).dtype != DType::f32) return false;
+    const int rank = a.shape.rank();
+    const bool transposed = dot.get<ir::DotAttributes>().transpose_a;
+    return a.shape[transposed ? rank - 2 : rank - 1] % 2 == 0;
+}
+
+/// True for a rounding to bf16 of which dots make pairs.
+bool Lowering::rounds_for_dots(const ir::Instruction& instruction) const {
+    const Value result = instruction.result();
+    if (instruction.op != Op::cast || function_.type(result).dtype != DType::bf16) return false;
+    const Tile& from = places_[instruction.operands[0].id].tile;
+    const auto& users = users_[result.id];
+    return from.dtype == DType::f32 && from.home == Home::buffer &&
+           feeds_only_dots(users, result) &&
+           std::all_of(users.begin(), users.end(),
+                       [&](const auto* user) { return multiplies_pairs(*user); });
+}
+
+/// True when a dot is so large that its operands are packed block by block where their rows lie far
+/// apart in an array.
+bool Lowering::is_blocked(const ir::Instruction& dot) const {
+    constexpr std::int64_t kLeast = 64, kLeastDepth = 128;
+    const ir::Shape& shape = function_.type(dot.result()).shape;
+    const int rank = shape.rank();
+    const auto& attributes = dot.get<ir::DotAttributes>();
+    const ir::Shape& a = function_.type(dot.operands[0]).shape;
+    return shape[rank - 2] >= kLeast && shape[rank - 1] >= kLeast &&
+           shape[rank - 2] * shape[rank - 1] >= 2 * kLeast * kLeast &&
+           a[attributes.transpose_a ? rank - 2 : rank - 1] >= kLeastDepth;
+}
+
+/// The vector operand of a dot (batch, k, lanes): its lanes must lie in panels of `width` or
+/// plainly one after the other.
+Tile Lowering::vector_operand(const Tile& operand, int at_depth, std::int64_t width) {
+    if (operand.home == Home::view) {
+        if (is_contiguous(operand, 2)) return operand;
+        // Several dots may want the same copy.
+        const auto [found, inserted] =
+            packed_.try_emplace({operand.index, operand.view_axis[2]}, Tile{});
+        if (inserted) found->second = in_layout(operand, at_depth, {2, width});
+        return found->second;
+    }
+    const bool panels = operand.lane_axis == 2 && operand.width == width;
+    const bool plain = operand.lane_axis < 0 && operand.stride[2] == 1;
+    if (panels || plain) return operand;
+    return in_layout(operand, at_depth, {2, width});
+}
+
+/// Pairs of rows of (batch, k, lanes), bf16 or yet to be rounded, as (batch, k / 2, lanes).
+Tile Lowering::interleaved(const Tile& operand, int at_depth, std::int64_t width) {
+    Interleave interleave;
+    interleave.in = is_contiguous(operand, 2) ? operand : in_layout(operand, at_depth, {2, width});
+    const ir::Shape& shape = operand.shape;
+    interleave.out = new_tile(DType::u32, {shape[0], shape[1] / 2, shape[2]}, {2, width});
+    interleave.function = kernels().interleave_pairs(operand.dtype);
+    const Tile result = interleave.out;
+    emit_at(at_depth, std::move(interleave));
+    return result;
+}
+
+/// The broadcast operand (batch, row, k) as pairs along k.
+Tile Lowering::broadcast_pairs(const Tile& operand, int at_depth) {
+    const Tile from = converted(operand, at_depth, DType::bf16);
+    if (has_even_pairs(from, 2)) return as_pairs(from, 2);
+    const ir::Shape& shape = from.shape;
+    if (!kernels().bf16_wants_k_contiguous) {
+        const Tile columns = with_axes(from, {shape[0], shape[2], shape[1]}, std::array{0, 2, 1});
+        const Tile pairs = interleaved(columns, at_depth, padded(shape[1]));
+        return with_axes(pairs, {shape[0], shape[1], shape[2] / 2}, std::array{0, 2, 1});
+    }
+    return as_pairs(in_layout(from, at_depth, {2, padded(shape[2])}), 2);
+}
+
+/// The vector operand (batch, k, lanes) as pairs along k.
+Tile Lowering::vector_pairs(const Tile& operand, int at_depth, std::int64_t width) {
+    if (operand.dtype == DType::bf16 && has_even_pairs(operand, 1)) {
+        return in_layout(as_pairs(operand, 1), at_depth, {2, width});
+    }
+    return interleaved(operand, at_depth, width);
+}
+
+void Lowering::lower_dot(const ir::Instruction& instruction) {
+    const auto& attributes = instruction.get<ir::DotAttributes>();
+    const Value result = instruction.result();
+    const ir::Shape& shape = function_.type(result).shape;
+    const int rank = shape.rank();
+    const int first = rank - 2;
+    const bool has_acc = instruction.operands.size() > 2;
+    const DType dtype = function_.type(result).dtype;
+    const bool pairs = multiplies_pairs(instruction);
+
+    const Tile out = new_result(result);
+    if (has_acc) copy(tile(instruction.operands[2]), out);
+
+    // (batch, row, column), or (batch, column, row) when swapped.
+    const auto canonical = [&](const Tile& tile, bool swapped) {
+        ir::Shape to{rank == 3 ? tile.shape[0] : 1, tile.shape[first + swapped],
+                     tile.shape[first + !swapped]};
+        const std::array<int, 3> from{rank == 3 ? 0 : -1, first + swapped, first + !swapped};
+        return with_axes(tile, to, from);
+    };
+    const int lane = is_vector(shape) ? long_axis(shape) : lanes_[result.id].axis;
+    const bool lanes_are_m = dot_roles(function_, instruction, lane).lanes_are_m;
+    const std::int64_t width = out.lane_axis >= 0 ? out.width : kPanelLanes;
+    struct Operand {
+        Tile tile;
+        int depth;
+    };
+    // Operand `i` with k last or, for the vector operand, in the middle.
+    const auto operand = [&](std::size_t i, bool swapped) {
+        const Value value = instruction.operands[i];
+        const int at_depth = place(value).depth;
+        const Tile from = pairs ? tile(value) : converted(tile(value), at_depth, dtype);
+        return Operand{canonical(from, swapped), at_depth};
+    };
+    const Operand a = operand(0, lanes_are_m != attributes.transpose_a);
+    const Operand b = operand(1, lanes_are_m != attributes.transpose_b);
+    const Operand& vector = lanes_are_m ? a : b;
+    const Operand& broadcast = lanes_are_m ? b : a;
+
+    Dot dot;
+    dot.dtype = dtype;
+    dot.batch = rank == 3 ? shape[0] : 1;
+    dot.m = shape[first];
+    dot.n = shape[first + 1];
+    dot.k = broadcast.tile.shape[2];
+    dot.accumulate = has_acc;
+    dot.out = canonical(out, lanes_are_m);
+    if (pairs) {
+        dot.k /= 2;
+        dot.function = kernels().gemm_bf16_pairs;
+        dot.broadcast = broadcast_pairs(broadcast.tile, broadcast.depth);
+        dot.vector = vector_pairs(vector.tile, vector.depth, width);
+    } else {
+        dot.function = dtype == DType::f32   ? kernels().gemm_f32
+                       : dtype == DType::f64 ? kernels().gemm_f64
+                                             : nullptr;
+        dot.broadcast = broadcast.tile;
+        dot.vector = vector_operand(vector.tile, vector.depth, width);
+    }
+    if (dot.function && is_blocked(instruction)) {
+        const auto buffer = [&](const Tile& packed, std::int64_t elements) {
+            return packed.home == Home::view ? new_tile(packed.dtype, {elements}, {}) : Tile();
+        };
+        dot.packed_broadcast =
+            buffer(dot.broadcast, (Dot::kBlockRows + Dot::kGap) * (Dot::kBlockDepth + Dot::kGap));
+        dot.packed_vector = buffer(dot.vector, Dot::kBlockDepth * padded(dot.out.shape[2]));
+    }
+    emit(dot);
+}
+
+}  // namespace tilewright::cpu
