@@ -19,6 +19,20 @@ int main() {
     run("causal", {}, {.causal = true, .block_q = 32, .block_k = 16});
     run("blocks longer than the sequence", {}, {.sm_scale = 0.25, .causal = true});
     run("segments", mha_segments(kBatch, kLength), {.causal = true, .block_q = 16, .block_k = 32});
+    // The same arrays stored as (batch, heads, sequence, dim), with gaps between the rows: views.
+    const auto strided = [](const tw::Tensor& x) {
+        const tw::Tensor wide =
+            tw::Tensor::zeros(x.dtype(), {x.dim(0), x.dim(2), x.dim(1), x.dim(3) + 3});
+        const tw::Tensor view = wide.slice(3, 0, x.dim(3)).transpose({0, 2, 1, 3});
+        view.copy_from(x);
+        return view;
+    };
+    const auto [dense_out, dense_lse] = mha_forward(q, k, v, {}, {.causal = true, .block_q = 32});
+    const auto [out, lse] =
+        mha_forward(strided(q), strided(k), strided(v), {}, {.causal = true, .block_q = 32});
+    const std::vector<double> expected = dense_out.to_vector<double>();
+    status |= check("strided (batch, heads, sequence, dim)", out, 0,
+                    [&](std::int64_t i) { return expected[static_cast<std::size_t>(i)]; });
     run("checked mode", {}, {.causal = true, .block_q = 32, .block_k = 32, .interpret = true});
     return status;
 }

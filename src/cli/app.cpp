@@ -2,6 +2,7 @@
 #include "cli/app.h"
 
 #include "cli/command.h"
+#include "support/check.h"
 #include "tilewright/error.h"
 #include "tilewright/version.h"
 
@@ -22,6 +23,13 @@ int run(const std::vector<std::string>& arguments, std::ostream& out, std::ostre
          {add_doctor, add_bench, add_attention, add_mask, add_dump, add_random, add_cache})
         add(app, console);
     try {
+        // CLI11 would only say that a subcommand is missing.
+        const auto named = [&](const CLI::App* sub) { return sub->check_name(arguments[0]); };
+        if (!arguments.empty() && !arguments[0].starts_with('-') &&
+            app.get_subcommands(named).empty()) {
+            user_error("tilewright", "expected a subcommand (see --help) but got `{}`",
+                       arguments[0]);
+        }
         // CLI11 takes its arguments from the back of the vector.
         app.parse(std::vector<std::string>(arguments.rbegin(), arguments.rend()));
     } catch (const CLI::ParseError& parse_error) {

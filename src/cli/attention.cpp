@@ -11,6 +11,7 @@
 
 #include "attention/reference.h"
 #include "cli/command.h"
+#include "cli/progress.h"
 #include "cli/tensor_file.h"
 #include "run/to_array.h"
 #include "support/accuracy.h"
@@ -113,11 +114,15 @@ class Checker {
         const std::int64_t kv_heads = key_.dim(1);
         const std::int64_t group = kv_heads == 0 ? 1 : query_.dim(1) / kv_heads;
         std::mutex mutex;
-        tbb::parallel_for(std::int64_t{0}, query_.dim(0) * kv_heads, [&](std::int64_t i) {
+        Progress progress("check");
+        const std::int64_t parts = query_.dim(0) * kv_heads;
+        std::int64_t done = 0;
+        tbb::parallel_for(std::int64_t{0}, parts, [&](std::int64_t i) {
             const std::int64_t b = i / kv_heads, kv = i % kv_heads;
             const std::vector<Array> exact = reference(b, kv, group, gradient, DType::f64);
             const std::vector<Array> plain = reference(b, kv, group, gradient, dtype_);
             const std::lock_guard lock(mutex);
+            progress.update(static_cast<double>(++done) / static_cast<double>(parts));
             for (std::size_t s = 0; s < shared.size(); ++s) {
                 const bool is_sinks = s == 0 && sinks_.given();
                 const std::int64_t first = is_sinks ? kv * group : 0;

@@ -30,10 +30,12 @@ void run(const Options& options, Console& console) {
     bench.dtype = parse_dtype(options.dtype).value();
     bench.check = !options.no_check;
     if (options.causal) bench.causal = true;
-    for (const auto& size :
-         {bench.batch, bench.heads, bench.kv_heads, bench.seq_len, bench.kv_len, bench.head_dim})
+    const std::pair<const char*, std::optional<std::int64_t>> sizes[] = {
+        {"batch", bench.batch},     {"heads", bench.heads},   {"kv-heads", bench.kv_heads},
+        {"seq-len", bench.seq_len}, {"kv-len", bench.kv_len}, {"head-dim", bench.head_dim}};
+    for (const auto& [option, size] : sizes)
         if (size && *size < 1)
-            user_error("bench", "expected sizes of at least 1 but got {}", *size);
+            user_error("bench", "expected --{} of at least 1 but got {}", option, *size);
     bench.out = &console.out;
     const bool own_tables = options.operation == "flex";
     if (own_tables) console.out << device_name() << "\n\n";

@@ -36,8 +36,8 @@ struct Measured {
 Row& add_rows(const Measured& m, const BenchOptions& options, std::vector<Row>& rows) {
     std::vector<Variant> variants = {timed("tilewright", m.work), m.roof.variant};
     if (m.baseline) variants.push_back(*m.baseline);
-    const std::vector<double> seconds =
-        interleave(variants, {options.least_rounds, 50, options.seconds});
+    const std::vector<double> seconds = interleave(
+        variants, {options.least_rounds, 50, options.seconds, m.case_name + " " + m.operation});
     const auto row = [&](const std::string& impl, double time) {
         Row result;
         result.case_name = m.case_name;
@@ -333,7 +333,7 @@ std::vector<Row> bench_compile(const BenchOptions& options) {
                   run_with_absent(call, {x, x, x, x, row, row});
               }),
         timed("warm", [&] { attention(x, x, x, {.causal = true}); })};
-    const std::vector<double> seconds = interleave(variants, {5, 20, options.seconds});
+    const std::vector<double> seconds = interleave(variants, {5, 20, options.seconds, "compile"});
     const char* names[] = {"attention, trace + compile + run 64 x 64",
                            "attention_backward, trace + compile + run 64 x 64",
                            "attention, warm call 64 x 64"};

@@ -9,6 +9,7 @@
 #include <memory>
 #include <nlohmann/json.hpp>
 
+#include "cli/progress.h"
 #include "cpu/machine.h"
 
 namespace tilewright::cli {
@@ -53,9 +54,14 @@ double median(std::vector<double> values) {
 
 std::vector<double> interleave(std::span<const Variant> variants, const Budget& budget) {
     std::vector<std::vector<double>> samples(variants.size());
+    Progress progress(budget.label);
     const auto start = Clock::now();
     for (int round = 0; round < budget.most_rounds; ++round) {
-        if (round >= budget.least_rounds && seconds_since(start) > budget.seconds) break;
+        const double seconds = seconds_since(start);
+        if (round >= budget.least_rounds && seconds > budget.seconds) break;
+        // Whichever of the two limits is farther away.
+        progress.update(std::min(seconds / std::max(budget.seconds, 1e-9),
+                                 static_cast<double>(round) / std::max(budget.least_rounds, 1)));
         for (std::size_t i = 0; i < variants.size(); ++i)
             samples[i].push_back(variants[i].sample());
     }

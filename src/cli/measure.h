@@ -22,7 +22,8 @@ Variant timed(std::string name, std::function<void()> work, double least = 0.01)
 struct Budget {
     int least_rounds = 5;
     int most_rounds = 50;
-    double seconds = 1.5;  ///< rounds go on until all of them together lasted this long
+    double seconds = 1.5;    ///< rounds go on until all of them together lasted this long
+    std::string label = {};  ///< of the progress bar
 };
 
 /// Median seconds of each variant. Every round runs every variant once, in turn, so that a change

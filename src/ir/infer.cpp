@@ -1,19 +1,16 @@
 // Typing: the one place that says which operands an op takes and what type it gives.
-#include <fmt/ranges.h>
-
 #include <algorithm>
 
 #include "ir/access.h"
 #include "ir/builder.h"
-#include "support/check.h"
+#include "ir/infer_checks.h"
 
 namespace tilewright::ir {
 namespace {
 
-class Inference {
+class Inference : private InferChecks {
   public:
-    Inference(const Function& function, const Instruction& instruction, const Type* requested)
-        : function_(function), instruction_(instruction), requested_(requested) {}
+    using InferChecks::InferChecks;
 
     std::vector<Type> run() {
         check_blocks();
@@ -37,94 +34,12 @@ class Inference {
             case OpClass::other:
                 return other();
             case OpClass::control:
-                return control();
+                return infer_control(function_, instruction_);
         }
         TW_ASSERT(false, "no typing rule for {}", name(op));
     }
 
   private:
-    template <typename... Args>
-    [[noreturn]] void fail(fmt::format_string<Args...> format, Args&&... args) const {
-        user_error(name(instruction_.op), format, std::forward<Args>(args)...);
-    }
-
-    // ---- Operands and attributes, checked on the way out.
-
-    std::size_t count() const { return instruction_.operands.size(); }
-
-    void want_count(std::size_t low, std::size_t high) const {
-        if (count() >= low && count() <= high) return;
-        if (low == high) fail("expected {} operands but got {}", low, count());
-        fail("expected {} to {} operands but got {}", low, high, count());
-    }
-
-    void want_count(std::size_t n) const { want_count(n, n); }
-
-    const Type& type(Value value, std::string_view role) const {
-        if (!value || value.id >= function_.num_values()) fail("expected a value as {}", role);
-        if (function_.is_ref(value)) {
-            fail("expected a tile as {} but got a {}", role, to_string(function_.ref_type(value)));
-        }
-        return function_.type(value);
-    }
-
-    const Type& operand(std::size_t i, std::string_view role) const {
-        return type(instruction_.operands.at(i), role);
-    }
-
-    const RefType& ref(Value value) const {
-        if (!value || value.id >= function_.num_values()) fail("expected a Ref");
-        if (!function_.is_ref(value)) {
-            fail("expected a Ref but got a tile {}", to_string(function_.type(value)));
-        }
-        return function_.ref_type(value);
-    }
-
-    template <typename T>
-    const T& attributes() const {
-        if (!std::holds_alternative<T>(instruction_.attributes)) {
-            fail("expected the attributes of this op but got those of another");
-        }
-        return instruction_.get<T>();
-    }
-
-    const Type& requested() const {
-        if (requested_ == nullptr) fail("expected a result type");
-        return *requested_;
-    }
-
-    void want_accepted(DType dtype, std::string_view role) const {
-        if (accepts(instruction_.op, dtype)) return;
-        const OpInfo& row = info(instruction_.op);
-        std::vector<std::string_view> kinds;
-        if (row.floats) kinds.push_back("float");
-        if (row.integers) kinds.push_back("integer");
-        if (row.booleans) kinds.push_back("bool");
-        fail("expected {} of {} dtype but got {}", role, fmt::join(kinds, " or "), name(dtype));
-    }
-
-    void want_type(const Type& got, const Type& expected, std::string_view role) const {
-        if (got == expected) return;
-        fail("expected {} of type {} but got {}", role, to_string(expected), to_string(got));
-    }
-
-    void want_index(const Type& got, std::string_view role) const {
-        if (got.is_scalar() && is_integer(got.dtype)) return;
-        fail("expected an integer scalar as {} but got {}", role, to_string(got));
-    }
-
-    void want_axis(int axis, int rank) const {
-        if (axis >= 0 && axis < rank) return;
-        fail("expected an axis in [0, {}) but got {}", rank, axis);
-    }
-
-    void want_mask(Value mask, const Shape& shape) const {
-        const Type& got = type(mask, "mask");
-        if (got.dtype == DType::boolean && (got.is_scalar() || got.shape == shape)) return;
-        fail("expected a mask of type {} (or a bool scalar) but got {}",
-             to_string(Type{DType::boolean, shape}), to_string(got));
-    }
-
     void check_blocks() const {
         const std::size_t expected = instruction_.op == Op::for_loop     ? 1
                                      : instruction_.op == Op::while_loop ? 2
@@ -478,155 +393,6 @@ class Inference {
                 return {};
         }
     }
-
-    // ---- Control flow.
-
-    std::vector<Type> control() const {
-        switch (instruction_.op) {
-            case Op::for_loop:
-                return for_loop();
-            case Op::while_loop:
-                return while_loop();
-            case Op::if_else:
-                return if_else();
-            case Op::call:
-                return call();
-            default:
-                for (std::size_t i = 0; i < count(); ++i) operand(i, "operand");
-                return {};
-        }
-    }
-
-    std::vector<Type> types(std::span<const Value> values, std::string_view role) const {
-        std::vector<Type> result;
-        for (Value value : values) result.push_back(type(value, role));
-        return result;
-    }
-
-    std::vector<Type> yielded(const Block& block) const {
-        if (block.body.empty() || block.terminator().op != Op::yield) {
-            fail("expected every block to end in yield");
-        }
-        return types(block.terminator().operands, "yielded value");
-    }
-
-    void want_types(const std::vector<Type>& got, const std::vector<Type>& expected,
-                    std::string_view role) const {
-        if (got.size() != expected.size()) {
-            fail("expected {} {} but got {}", expected.size(), role, got.size());
-        }
-        for (std::size_t i = 0; i < got.size(); ++i) {
-            if (got[i] != expected[i]) {
-                fail("expected {} of types [{}] but number {} is {}", role, texts(expected), i,
-                     to_string(got[i]));
-            }
-        }
-    }
-
-    static std::string texts(const std::vector<Type>& types) {
-        std::vector<std::string> result;
-        for (const Type& each : types) result.push_back(to_string(each));
-        return fmt::format("{}", fmt::join(result, ", "));
-    }
-
-    std::vector<Type> for_loop() const {
-        if (count() < 3) fail("expected operands lo, hi, step, carries... but got {}", count());
-        constexpr std::string_view kRoles[] = {"lo", "hi", "step"};
-        const Type index{DType::i64, {}};
-        for (std::size_t i = 0; i < 3; ++i) want_type(operand(i, kRoles[i]), index, kRoles[i]);
-        const auto carries = types(std::span(instruction_.operands).subspan(3), "carry");
-        const Block& block = instruction_.blocks[0];
-        std::vector<Type> expected = carries;
-        expected.insert(expected.begin(), index);
-        want_types(types(block.arguments, "block argument"), expected, "block arguments");
-        want_types(yielded(block), carries, "yielded values");
-        return carries;
-    }
-
-    std::vector<Type> while_loop() const {
-        const auto carries = types(instruction_.operands, "carry");
-        const Block& condition = instruction_.blocks[0];
-        const Block& block = instruction_.blocks[1];
-        want_types(types(condition.arguments, "block argument"), carries, "block arguments");
-        want_types(types(block.arguments, "block argument"), carries, "block arguments");
-        want_types(yielded(condition), {{DType::boolean, {}}}, "conditions");
-        want_types(yielded(block), carries, "yielded values");
-        return carries;
-    }
-
-    std::vector<Type> if_else() const {
-        want_count(1);
-        want_type(operand(0, "condition"), {DType::boolean, {}}, "condition");
-        for (const Block& block : instruction_.blocks) {
-            want_types(types(block.arguments, "block argument"), {}, "block arguments");
-        }
-        const auto results = yielded(instruction_.blocks[0]);
-        want_types(yielded(instruction_.blocks[1]), results, "values of the else branch");
-        return results;
-    }
-
-    std::vector<Type> call() const {
-        const auto& callee = attributes<CallAttributes>().callee;
-        if (callee == nullptr) fail("expected a function to call");
-        const auto& parameters = callee->parameters();
-        if (parameters.size() != count()) {
-            fail("expected {} arguments for @{} but got {}", parameters.size(), callee->name,
-                 count());
-        }
-        Shape shape;
-        for (std::size_t i = 0; i < count(); ++i) {
-            const Value argument = instruction_.operands[i];
-            if (callee->is_ref(parameters[i])) {
-                check_ref_argument(*callee, parameters[i], argument);
-                continue;
-            }
-            const Type& expected = callee->type(parameters[i]);
-            const Type& got = operand(i, "argument");
-            if (!expected.is_scalar()) {
-                fail("expected @{} to have rank-0 parameters but got {}", callee->name,
-                     to_string(expected));
-            }
-            if (got.dtype != expected.dtype) {
-                fail("expected argument {} of @{} of dtype {} but got {}", i, callee->name,
-                     name(expected.dtype), to_string(got));
-            }
-            const auto joint = joint_shape(shape, got.shape);
-            if (!joint) {
-                fail("expected arguments of @{} that broadcast together but got {} and {}",
-                     callee->name, to_string(shape), to_string(got));
-            }
-            shape = *joint;
-        }
-        if (callee->body.body.empty() || callee->body.terminator().op != Op::yield) {
-            fail("expected @{} to end in yield", callee->name);
-        }
-        std::vector<Type> results;
-        for (Value value : callee->body.terminator().operands) {
-            const Type& result = callee->type(value);
-            if (!result.is_scalar()) {
-                fail("expected @{} to yield scalars but got {}", callee->name, to_string(result));
-            }
-            results.push_back({result.dtype, shape});
-        }
-        return results;
-    }
-
-    void check_ref_argument(const Function& callee, Value parameter, Value argument) const {
-        const RefType& expected = callee.ref_type(parameter);
-        const RefType& got = ref(argument);
-        bool fits = got.dtype == expected.dtype && got.rank() == expected.rank();
-        for (std::size_t i = 0; fits && i < got.extents.size(); ++i) {
-            fits = expected.extents[i] == kDynamic || got.extents[i] == expected.extents[i];
-        }
-        if (!fits) {
-            fail("expected a {} for parameter {} of @{} but got {}", to_string(expected),
-                 callee.value_name(parameter), callee.name, to_string(got));
-        }
-    }
-
-    const Function& function_;
-    const Instruction& instruction_;
-    const Type* requested_;
 };
 
 }  // namespace

@@ -67,7 +67,7 @@ TEST(BenchCommand, BadInputIsStatus2AndNamed) {
         EXPECT_THAT(result.error, HasSubstr(part));
     };
     expect_error({"nothing"}, "operation");
-    expect_error({"attention", "--seq-len", "0"}, "sizes");
+    expect_error({"attention", "--seq-len", "0"}, "--seq-len");
     expect_error({"attention", "--dtype", "i8"}, "--dtype");
     expect_error({"attention", "--baseline", "onednn"}, "torch-sdpa");
     expect_error({"attention", "--device", "tpu"}, "--device");

@@ -4,37 +4,16 @@
 #include <algorithm>
 #include <cmath>
 #include <limits>
-#include <random>
 
 #include "ir/builder.h"
 #include "ir/evaluate.h"
 #include "ir/verify.h"
+#include "tests/support/random.h"
 
 namespace tilewright::testing {
 namespace {
 
 using namespace ir;
-
-// std distributions differ between standard libraries; the raw generator does not.
-class Random {
-  public:
-    explicit Random(std::uint64_t seed) : engine_(seed * 0x9E3779B97F4A7C15u + 1) {}
-    std::int64_t below(std::int64_t n) {
-        return static_cast<std::int64_t>(engine_() % static_cast<std::uint64_t>(n));
-    }
-    std::int64_t between(std::int64_t low, std::int64_t high) {
-        return low + below(high - low + 1);
-    }
-    bool chance(int percent) { return below(100) < percent; }
-    std::uint64_t bits() { return engine_(); }
-    template <typename Items>
-    auto pick(const Items& items) {
-        return items[static_cast<std::size_t>(below(static_cast<std::int64_t>(std::size(items))))];
-    }
-
-  private:
-    std::mt19937_64 engine_;
-};
 
 // f64 twice: wide values are common in references.
 constexpr DType kDTypes[] = {boolean, i8,  u8,   i16, u16, i32, i32,    u32,   i64,
@@ -134,6 +113,9 @@ class Generator {
             return b_.constant(
                 type, random_.chance(10) ? random_.pick(odd) : 0.25 * random_.between(-40, 40));
         }
+        if (size_of(type.dtype) > 1 && random_.chance(10)) {
+            return b_.constant_int(type, random_.between(200, 30000));
+        }
         return b_.constant_int(type, random_.between(is_signed(type.dtype) ? -9 : 0, 100));
     }
 
@@ -206,7 +188,7 @@ class Generator {
         if (!is_elementwise(op)) return elementwise();
         const Value a = any();
         const Type at = type(a);
-        if (op == Op::cast) return void(add(b_.cast(a, random_.pick(kDTypes))));
+        if (op == Op::cast) return cast(a);
         if (!allowed(op, at.dtype)) return;
         if (op == Op::bitcast) return bitcast(a);
         if (op_class == OpClass::unary) {
@@ -221,6 +203,18 @@ class Generator {
         } else {
             add(b_.binary(op, a, of_type(at)));
         }
+    }
+
+    void cast(Value a) {
+        Value result = b_.cast(a, random_.pick(kDTypes));
+        if (random_.chance(50)) {
+            // Through a float: what does not fit saturates on the way back, a direct cast wraps.
+            const DType floats[] = {f32, f64}, integers[] = {i8, u8, i16, u16};
+            const Value source =
+                any_where([](const Type& t) { return is_integer(t.dtype); }, {i16, random_shape()});
+            result = b_.cast(b_.cast(source, random_.pick(floats)), random_.pick(integers));
+        }
+        add(result);
     }
 
     void bitcast(Value a) {
@@ -408,7 +402,13 @@ class Generator {
         const auto at =
             indices(function_.ref_type(target.ref),
                     target.owned ? std::span<const Value>(ids_) : std::span<const Value>());
-        const Type lanes = type(b_.load(target.ref, at));
+        const Value before = b_.load(target.ref, at);
+        const Type lanes = type(before);
+        if (lanes.dtype != boolean && random_.chance(25)) {
+            // Reads what the last round of a loop wrote: such a load must stay where it is.
+            const Value next = b_.binary(Op::add, before, constant(lanes));
+            return b_.store(target.ref, at, next);
+        }
         const Value mask = random_.chance(40)
                                ? of_type({boolean, random_.chance(30) ? Shape{} : lanes.shape})
                                : Value{};
@@ -523,19 +523,6 @@ class Generator {
     bool scalars_only_ = false;
 };
 
-std::uint64_t random_element(DType dtype, Random& random) {
-    if (dtype == boolean) return random.chance(50);
-    if (!is_float(dtype)) {
-        if (random.chance(10)) return wrap_to(dtype, random.bits());
-        return wrap_to(dtype, static_cast<std::uint64_t>(random.between(-8, 8)));
-    }
-    const double odd[] = {0.0, -0.0, std::numeric_limits<double>::infinity(),
-                          -std::numeric_limits<double>::infinity(),
-                          std::numeric_limits<double>::quiet_NaN()};
-    if (random.chance(4)) return encode(dtype, random.pick(odd));
-    return encode(dtype, static_cast<double>(random.between(-4096, 4096)) / 512);
-}
-
 }  // namespace
 
 Function random_program(std::uint64_t seed, const RandomProgramOptions& options) {
@@ -544,63 +531,6 @@ Function random_program(std::uint64_t seed, const RandomProgramOptions& options)
     Generator(function, random, options).kernel();
     verify(function);
     return function;
-}
-
-RandomArguments::RandomArguments(const Function& kernel, std::uint64_t seed) {
-    Random random(seed);
-    arguments_.grid = kernel.grid;
-    for (std::int64_t& extent : arguments_.grid) {
-        if (extent == kDynamic) extent = random.between(1, 3);
-    }
-    for (Value parameter : kernel.parameters()) {
-        if (!kernel.is_ref(parameter)) {
-            arguments_.scalars.push_back(random_element(kernel.type(parameter).dtype, random));
-            continue;
-        }
-        const RefType& type = kernel.ref_type(parameter);
-        if (type.space == Space::scratch) continue;
-        RefArgument ref;
-        std::int64_t elements = 1;
-        for (std::size_t i = type.extents.size(); i-- > 0;) {
-            ref.extents[i] = type.extents[i] == kDynamic ? random.between(0, 9) : type.extents[i];
-            ref.strides[i] = elements;
-            elements *= ref.extents[i];
-        }
-        const auto size = static_cast<std::size_t>(size_of(type.dtype));
-        // One spare element: an empty array still has an address.
-        arrays_.emplace_back((static_cast<std::size_t>(elements) + 1) * size);
-        for (std::int64_t i = 0; i < elements; ++i) {
-            write_element(type.dtype, arrays_.back().data() + static_cast<std::size_t>(i) * size,
-                          random_element(type.dtype, random));
-        }
-        arguments_.refs.push_back(ref);
-    }
-    for (std::size_t i = 0; i < arrays_.size(); ++i) arguments_.refs[i].data = arrays_[i].data();
-}
-
-int first_difference(const Function& kernel, const RandomArguments& a, const RandomArguments& b,
-                     double relative) {
-    int index = 0;
-    for (Value parameter : kernel.parameters()) {
-        if (!kernel.is_ref(parameter)) continue;
-        const RefType& type = kernel.ref_type(parameter);
-        if (type.space == Space::scratch) continue;
-        const auto& left = a.arrays()[static_cast<std::size_t>(index)];
-        const auto& right = b.arrays()[static_cast<std::size_t>(index)];
-        const auto size = static_cast<std::size_t>(size_of(type.dtype));
-        for (std::size_t at = 0; at + size <= left.size(); at += size) {
-            const std::uint64_t x = read_element(type.dtype, left.data() + at);
-            const std::uint64_t y = read_element(type.dtype, right.data() + at);
-            if (x == y) continue;
-            if (!is_float(type.dtype)) return index;
-            const double u = decode(type.dtype, x), v = decode(type.dtype, y);
-            if (u == v || (std::isnan(u) && std::isnan(v))) continue;
-            const double tolerance = relative * std::max(std::fabs(u), std::fabs(v));
-            if (!(std::fabs(u - v) <= tolerance) || std::isinf(tolerance)) return index;
-        }
-        ++index;
-    }
-    return -1;
 }
 
 }  // namespace tilewright::testing

@@ -122,6 +122,10 @@ Call decode(const Options& options, const Features& features) {
     call_options.dynamic = {{0, {0, 1}}, {1, {0, 1, 2}}, {2, {0, 1, 2}}};
     std::vector<std::string> names{"query", "key", "value"};
     add_extras(features, call_options, names);
+    const auto num_inputs = static_cast<int>(names.size());
+    for (int output = 0; output < 3; ++output) {
+        call_options.dynamic[num_inputs + output] = {0, 1, 2};
+    }
     names.insert(names.end(), {"out", "max", "sum"});
     call_options.interpret = options.interpret;
     return call(kernel("attention_decode", std::move(names),
@@ -150,7 +154,8 @@ Call decode_combine(const Options& options, bool sinks, DType dtype) {
         const TensorType row_type{in[0].dtype(), {s[0], s[1], s[3]}};
         return std::vector<TensorType>{{dtype, {s[0], s[1], s[3], s[4]}}, row_type, row_type};
     };
-    call_options.dynamic = {{0, {0, 1, 2}}, {1, {0, 1, 2}}, {2, {0, 1, 2}}};
+    call_options.dynamic = {{0, {0, 1, 2}}, {1, {0, 1, 2}}, {2, {0, 1, 2}},
+                            {4, {0, 1}},    {5, {0, 1}},    {6, {0, 1}}};
     if (sinks) call_options.dynamic[3] = {0};
     call_options.interpret = options.interpret;
     return call(

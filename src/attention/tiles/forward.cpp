@@ -161,14 +161,16 @@ Call forward(const Options& options, const Features& features, bool dynamic_quer
         return std::vector<TensorType>{
             {v.dtype(), {q.dim(0), q.dim(1), q.dim(2), v.dim(3)}}, row_type, row_type};
     };
-    call_options.dynamic = {{0, {0, 1}}, {1, {0, 1, 2}}, {2, {0, 1, 2}}};
-    if (dynamic_queries) call_options.dynamic[0].push_back(2);
+    const std::vector<int> rows = dynamic_queries ? std::vector{0, 1, 2} : std::vector{0, 1};
+    call_options.dynamic = {{0, rows}, {1, {0, 1, 2}}, {2, {0, 1, 2}}};
     if (features.segments) {
         call_options.dynamic[3] = dynamic_queries ? std::vector<int>{0, 1} : std::vector<int>{0};
         call_options.dynamic[4] = {0, 1};
     }
     if (features.sinks) call_options.dynamic[5] = {0};
     add_extras(features, call_options, names);
+    const auto num_inputs = static_cast<int>(names.size());
+    for (int output = 0; output < 3; ++output) call_options.dynamic[num_inputs + output] = rows;
     names.insert(names.end(), {"out", "lse", "max_scores"});
     call_options.interpret = options.interpret;
     return call(kernel("attention", std::move(names),

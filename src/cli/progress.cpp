@@ -1,0 +1,48 @@
+// A bar on the terminal while something takes more than a second.
+#include "cli/progress.h"
+
+#include <fmt/format.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <iostream>
+#include <utility>
+
+namespace tilewright::cli {
+namespace {
+
+constexpr int kWidth = 30;
+constexpr const char* kWipe = "\r\033[K";
+
+std::chrono::milliseconds milliseconds(double seconds) {
+    return std::chrono::milliseconds(static_cast<std::int64_t>(seconds * 1e3));
+}
+
+}  // namespace
+
+Progress::Progress(std::string label) : Progress(std::move(label), std::cerr, 1) {
+    if (isatty(STDERR_FILENO) == 0) out_ = nullptr;
+}
+
+Progress::Progress(std::string label, std::ostream& out, double delay)
+    : label_(std::move(label)), out_(&out), next_(Clock::now() + milliseconds(delay)) {}
+
+Progress::~Progress() {
+    if (drawn_) *out_ << kWipe << std::flush;
+}
+
+void Progress::update(double done) {
+    if (out_ == nullptr) return;
+    const std::lock_guard lock(mutex_);
+    if (Clock::now() < next_) return;
+    next_ = Clock::now() + milliseconds(0.1);
+    const double part = std::clamp(done, 0.0, 1.0);
+    const auto full = static_cast<int>(part * kWidth);
+    *out_ << kWipe
+          << fmt::format("{} [{:#<{}}{:.<{}}] {:.0f}%", label_, "", full, "", kWidth - full,
+                         part * 100)
+          << std::flush;
+    drawn_ = true;
+}
+
+}  // namespace tilewright::cli

@@ -1,0 +1,43 @@
+// The progress bar.
+#include "cli/progress.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <sstream>
+
+namespace tilewright::cli {
+namespace {
+
+using testing::HasSubstr;
+
+TEST(Progress, DrawsTheDoneShareAndWipesItself) {
+    std::ostringstream out;
+    {
+        Progress progress("check", out, 0);
+        progress.update(0.5);
+        EXPECT_THAT(out.str(), HasSubstr("check [###############...............] 50%"));
+    }
+    EXPECT_TRUE(out.str().ends_with("\r\033[K"));
+}
+
+TEST(Progress, ShortWorkLeavesNoTrace) {
+    std::ostringstream out;
+    {
+        Progress progress("check", out, 3600);
+        progress.update(0.5);
+        progress.update(1);
+    }
+    EXPECT_EQ(out.str(), "");
+}
+
+TEST(Progress, SharesOutsideTheRangeAreCut) {
+    for (const double done : {-1.0, 2.0}) {
+        std::ostringstream out;
+        Progress("x", out, 0).update(done);
+        EXPECT_THAT(out.str(), HasSubstr(done < 0 ? " 0%" : "##] 100%"));
+    }
+}
+
+}  // namespace
+}  // namespace tilewright::cli
