@@ -249,7 +249,7 @@ std::string svg(const std::vector<Picture>& pictures) {
             };
             std::int64_t end = x + 1;
             while (end < canvas.width && at(end) == at(x)) ++end;
-            if (at(x) <= kShades) line.push_back({x, y, end - x, 1, at(x)});
+            if (at(x) != 0 && at(x) <= kShades) line.push_back({x, y, end - x, 1, at(x)});
             x = end;
         }
         for (Rectangle& rectangle : line) {
@@ -273,6 +273,12 @@ std::string svg(const std::vector<Picture>& pictures) {
         "{}\" "
         "shape-rendering=\"crispEdges\">\n",
         canvas.width * scale, canvas.height * scale, canvas.width, canvas.height);
+    // Empty cells are what each picture's ground shows.
+    std::int64_t left = 0;
+    for (const Picture& picture : pictures) {
+        done.insert(done.begin(), {left, 0, picture.width, picture.height, 0});
+        left += picture.width + kGap;
+    }
     for (const Rectangle& r : done) {
         const Colour c = colour(r.shade);
         out += fmt::format(

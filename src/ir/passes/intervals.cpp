@@ -245,9 +245,13 @@ Intervals::Evaluation::Evaluation(const Intervals& intervals)
 }
 
 void Intervals::Evaluation::set(int index, Interval range) {
-    const auto i = static_cast<std::size_t>(index);
-    values_[i] = range;
+    values_[static_cast<std::size_t>(index)] = range;
     changed_ |= 1u << index;
+}
+
+void Intervals::Evaluation::set_form(int index) {
+    const auto i = static_cast<std::size_t>(index);
+    const Interval& range = values_[i];
     Form& form = forms_[i];
     form = {};
     const int axis = index - (intervals_.num_scalars_ - 2);
@@ -277,33 +281,10 @@ Truth Intervals::Evaluation::truth(bool with_key) {
     return range.low == 1 ? Truth::always : range.high == 0 ? Truth::never : Truth::unknown;
 }
 
-void Intervals::Evaluation::evaluate_step(std::size_t index, bool with_key) {
-    const Step& step = intervals_.steps_[index];
-    const std::uint32_t* operands = intervals_.operands_.data() + step.first_operand;
-    const std::size_t value = static_cast<std::size_t>(intervals_.num_scalars_) + index;
-    Interval& range = values_[value];
-    if (!step.plain || !plain_range(step, operands, range)) range = evaluate(step, operands);
-    if (with_key) forms_[value] = form(step, operands, range);
-}
-
-void Intervals::Evaluation::evaluate_steps(bool with_key) {
-    const std::uint32_t last =
-        intervals_.num_scalars_ > 0 ? 1u << (intervals_.num_scalars_ - 1) : 0;
-    if (changed_ == last) {
-        for (const std::uint32_t i : intervals_.last_steps_) evaluate_step(i, with_key);
-    } else {
-        for (std::size_t i = 0; i < intervals_.steps_.size(); ++i) {
-            if ((intervals_.steps_[i].depends & changed_) != 0 || changed_ == ~0u)
-                evaluate_step(i, with_key);
-        }
-    }
-    changed_ = 0;
-    forms_valid_ = with_key;
-}
-
 // The common cases of evaluate() in 64-bit arithmetic: most of the time of a mask goes here.
-bool Intervals::Evaluation::plain_range(const Step& step, const std::uint32_t* operands,
-                                        Interval& range) const {
+[[gnu::always_inline]] inline bool Intervals::Evaluation::plain_range(const Step& step,
+                                                                      const std::uint32_t* operands,
+                                                                      Interval& range) const {
     const Interval& a = values_[operands[0]];
     const Interval& b = values_[operands[step.num_operands > 1 ? 1 : 0]];
     const auto set = [&](std::int64_t from, std::int64_t to) {
@@ -379,6 +360,33 @@ bool Intervals::Evaluation::plain_range(const Step& step, const std::uint32_t* o
     }
 }
 
+void Intervals::Evaluation::evaluate_step(std::size_t index, bool with_key) {
+    const Step& step = intervals_.steps_[index];
+    const std::uint32_t* operands = intervals_.operands_.data() + step.first_operand;
+    const std::size_t value = static_cast<std::size_t>(intervals_.num_scalars_) + index;
+    Interval& range = values_[value];
+    if (!step.plain || !plain_range(step, operands, range)) range = evaluate(step, operands);
+    if (with_key) forms_[value] = form(step, operands, range);
+}
+
+void Intervals::Evaluation::evaluate_steps(bool with_key) {
+    for (int i = 0; with_key && i < intervals_.num_scalars_; ++i) {
+        if ((changed_ >> i & 1) != 0) set_form(i);
+    }
+    const std::uint32_t last =
+        intervals_.num_scalars_ > 0 ? 1u << (intervals_.num_scalars_ - 1) : 0;
+    if (changed_ == last) {
+        for (const std::uint32_t i : intervals_.last_steps_) evaluate_step(i, with_key);
+    } else {
+        for (std::size_t i = 0; i < intervals_.steps_.size(); ++i) {
+            if ((intervals_.steps_[i].depends & changed_) != 0 || changed_ == ~0u)
+                evaluate_step(i, with_key);
+        }
+    }
+    changed_ = 0;
+    forms_valid_ = with_key;
+}
+
 Interval Intervals::Evaluation::evaluate(const Step& step, const std::uint32_t* operands) const {
     if (step.opaque) return step.all;
     const auto value = [&](int i) -> const Interval& { return values_[operands[i]]; };
@@ -414,6 +422,12 @@ Interval Intervals::Evaluation::evaluate(const Step& step, const std::uint32_t* 
 
 Interval Intervals::Evaluation::load(const Step& step, const std::uint32_t* operands) const {
     const RangeTree& array = *intervals_.arrays_[static_cast<std::size_t>(step.array)];
+    if (step.num_operands == 1) {  // an element of a list, without a mask
+        const Interval& index = values_[operands[0]];
+        const std::int64_t last = array.extents()[0] - 1;
+        if (!index.any && index.low >= 0 && index.high <= last)
+            return array.elements(index.low, index.high);
+    }
     std::array<std::int64_t, kMaxRefRank> low{}, high{};
     bool all_inside = true, some_inside = true;
     const auto rank = static_cast<std::size_t>(step.num_indices);

@@ -58,9 +58,11 @@ class RangeTree {
     /// Superset of the elements at indices low[d] <= i[d] <= high[d], which lie inside.
     Interval query(std::span<const std::int64_t> low, std::span<const std::int64_t> high) const;
 
+    /// The elements first to last in row-major order, which lie inside.
+    Interval elements(std::int64_t first, std::int64_t last) const;
+
   private:
     void reduce_blocks();
-    Interval flat(std::int64_t first, std::int64_t last) const;
 
     DType dtype_;
     std::vector<std::int64_t> extents_;
@@ -157,6 +159,7 @@ class Intervals::Evaluation {
         Key key;
     };
 
+    void set_form(int index);
     void evaluate_steps(bool with_key);
     void evaluate_step(std::size_t index, bool with_key);
     bool plain_range(const Step& step, const std::uint32_t* operands, Interval& range) const;

@@ -127,7 +127,7 @@ void RangeTree::reduce_blocks() {
 }
 
 // Elements first to last: ragged ends one by one, whole blocks by the tree from below.
-Interval RangeTree::flat(std::int64_t first, std::int64_t last) const {
+Interval RangeTree::elements(std::int64_t first, std::int64_t last) const {
     std::int64_t begin = (first + kBlock - 1) / kBlock, end = (last + 1) / kBlock;
     if (last + 1 == size_) end = (size_ + kBlock - 1) / kBlock;  // the last block may be short
     Interval range;
@@ -156,14 +156,14 @@ Interval RangeTree::query(std::span<const std::int64_t> low,
         last = last * extents_[d] + high[d];
         if (d + 1 < rank && rows <= kMaxRows) rows *= high[d] - low[d] + 1;
     }
-    if (rank < 2 || rows == 1 || rows > kMaxRows) return flat(first, last);
+    if (rank < 2 || rows == 1 || rows > kMaxRows) return elements(first, last);
     // Each row on its own: the stretch between them holds elements outside of the box.
     std::vector<std::int64_t> index(low.begin(), low.end());
     Interval range;
     for (std::int64_t row = 0; row < rows; ++row) {
         std::int64_t start = 0;
         for (std::size_t d = 0; d < rank; ++d) start = start * extents_[d] + index[d];
-        const Interval part = flat(start, start + high[rank - 1] - low[rank - 1]);
+        const Interval part = elements(start, start + high[rank - 1] - low[rank - 1]);
         range = row == 0 ? part : joined(dtype_, range, part);
         for (std::size_t d = rank - 1; d-- > 0 && ++index[d] > high[d];) index[d] = low[d];
     }
