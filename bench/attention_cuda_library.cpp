@@ -1,8 +1,9 @@
 // Plain C entry points of the CUDA attention kernels, for benchmarks that drive them through
 // ctypes.
+#include "attention_cuda_library.h"
+
 #include <algorithm>
 #include <cstdint>
-#include <exception>
 #include <string>
 
 #include "attention/sm90/forward.h"
@@ -15,22 +16,8 @@ using tilewright::attn::sm90::DeviceTensor;
 using tilewright::attn::sm90::ForwardConfig;
 using tilewright::attn::sm90::ForwardDesc;
 using tilewright::attn::sm90::ForwardInputs;
-
-std::string& last_error() {
-    thread_local std::string text;
-    return text;
-}
-
-template <typename Action>
-int guarded(Action action) {
-    try {
-        action();
-        return 0;
-    } catch (const std::exception& error) {
-        last_error() = error.what();
-        return 1;
-    }
-}
+using tilewright::bench::guarded;
+using tilewright::bench::last_error;
 
 }  // namespace
 

@@ -50,6 +50,10 @@ if [ -z "$quick" ]; then
     python3 "$root/bench/attention_cuda.py" "$bin/libtw_bench_cuda.so" --json "$out/attention.json" \
         "$@" >"$out/attention.log" 2>&1 || status=1
     cat "$out/attention.log"
+    python3 "$root/bench/attention_cuda_backward.py" "$bin/libtw_bench_cuda.so" --peers cudnn \
+        --cases full causal d64-causal d96-causal gqa-causal window-1024 \
+        --json "$out/attention_backward.json" >"$out/attention_backward.log" 2>&1 || status=1
+    cat "$out/attention_backward.log"
 fi
 printf '%s' "$summary"
 exit $status

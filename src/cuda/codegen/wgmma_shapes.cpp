@@ -30,12 +30,12 @@ std::string function_text(const WgmmaShape& shape) {
     const char* const inputs =
         shape.a_in_registers ? R"("r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]))" : R"("l"(a))";
     const int b = count + (shape.a_in_registers ? 4 : 1);
-    // scale-a, scale-b, then trans-a (only for a in shared memory) and trans-b.
-    const char* const tail = shape.a_in_registers ? "1, 1" : "1, 1, 0";
+    // Scales of a and b, then whether to transpose a (only in shared memory) and b.
+    const std::string tail = shape.a_in_registers ? "1, 1" : fmt::format("1, 1, %{}", b + 3);
     return fmt::format(
         R"(
 /// PTX ISA, wgmma.mma_async.m64n{n}k16, a in {source}.
-template <int kAccumulate, int kTransposeB>
+template <int kAccumulate, int kTransposeB{more}>
 TW_DEVICE void wgmma({tag}, float (&d)[{count}], {parameter}, u64 b) {{
     asm volatile(
         "{{\n.reg .pred accumulate;\nsetp.ne.b32 accumulate, %{acc}, 0;\n"
@@ -43,14 +43,16 @@ TW_DEVICE void wgmma({tag}, float (&d)[{count}], {parameter}, u64 b) {{
         "{{{places}}}, "
         "{a}, %{b}, accumulate, {tail}, %{trans};\n}}"
         : {outputs}
-        : {inputs}, "l"(b), "n"(kAccumulate), "n"(kTransposeB));
+        : {inputs}, "l"(b), "n"(kAccumulate), "n"(kTransposeB){last});
 }}
 )",
         fmt::arg("n", shape.n), fmt::arg("source", shape.a_in_registers ? "registers" : "shared"),
         fmt::arg("tag", tag), fmt::arg("count", count), fmt::arg("parameter", parameter),
         fmt::arg("acc", b + 1), fmt::arg("dtype", dtype), fmt::arg("places", places),
         fmt::arg("a", a), fmt::arg("b", b), fmt::arg("tail", tail), fmt::arg("trans", b + 2),
-        fmt::arg("outputs", outputs), fmt::arg("inputs", inputs));
+        fmt::arg("outputs", outputs), fmt::arg("inputs", inputs),
+        fmt::arg("more", shape.a_in_registers ? "" : ", int kTransposeA = 0"),
+        fmt::arg("last", shape.a_in_registers ? "" : ", \"n\"(kTransposeA)"));
 }
 
 }  // namespace

@@ -17,8 +17,9 @@ struct WgmmaShape {
 
 /// Text of a device header with one function per shape, chosen by the size of its accumulator
 /// array:
-///   tw::ptx::wgmma<kAccumulate, kTransposeB>(Bf16{}, d, a, b)
-/// a is a descriptor (K-major) or four registers, b a descriptor (MN-major when kTransposeB is 1).
+///   tw::ptx::wgmma<kAccumulate, kTransposeB, kTransposeA>(Bf16{}, d, a, b)
+/// a is a descriptor or four registers, b a descriptor: K-major, or MN-major when transposed.
+/// kTransposeA is 0 unless given, and only there for an a in shared memory.
 /// Written out for all 64 values of n it would cost every compilation 9,000 lines.
 std::string wgmma_shapes_header(std::span<const WgmmaShape> shapes);
 

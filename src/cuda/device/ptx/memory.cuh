@@ -19,6 +19,16 @@ TW_DEVICE u64 load_shared_64(u32 address) {
     return value;
 }
 
+/// PTX ISA, ld.shared.v2.f32, 8-byte aligned.
+TW_DEVICE float2 load_shared_f32x2(u32 address) {
+    float2 value;
+    asm volatile("ld.shared.v2.f32 {%0, %1}, [%2];"
+                 : "=f"(value.x), "=f"(value.y)
+                 : "r"(address)
+                 : "memory");
+    return value;
+}
+
 /// PTX ISA, ld.shared.v4.b32, 16-byte aligned.
 TW_DEVICE uint4 load_shared_128(u32 address) {
     uint4 value;
@@ -87,6 +97,13 @@ TW_DEVICE u32 fetch_add(u32* address, u32 value) {
                  : "l"(address), "r"(value)
                  : "memory");
     return before;
+}
+
+/// PTX ISA, ld.acquire.gpu.global.b32.
+TW_DEVICE u32 load_acquire(const u32* address) {
+    u32 value;
+    asm volatile("ld.acquire.gpu.global.u32 %0, [%1];" : "=r"(value) : "l"(address) : "memory");
+    return value;
 }
 
 /// PTX ISA, %globaltimer: nanoseconds, one clock for the whole GPU.

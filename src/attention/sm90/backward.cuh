@@ -1,0 +1,100 @@
+// Attention backward for sm_90a: dQ, dK and dV from dO and the forward's out and lse.
+// clang-format off
+//
+// Launches   prepare (delta = rowsum(dO out) - dlse, lse in log2 units, sums zeroed), the kernel below, finish
+//            (dQ from f32 sums to rows)
+// Shapes     Q, dQ (B, H, Lq, D), K, dK (B, Hkv, Lk, D), V, dV (B, Hkv, Lk, Dv), out, dO (B, H, Lq, Dv); D and Dv
+//            multiples of 8 up to 128; any lengths
+// Mask       none; kv <= q + upper (causal); q + lower <= kv <= q + upper (window): bounds, no data
+// Types      bf16 or f16; sums in f32; P and dS are rounded to the inputs' type
+// Work       a tile of 128 keys, all blocks of query rows that see it, all query heads of its kv head
+// Products   S^T = K Q^T, dP^T = V dO^T; dV += P^T dO and dK += dS^T Q with P^T and dS^T in registers; dQ += dS K, of
+//            which only dS goes through shared memory, a block late
+// Issue      per score FFMA, EX2, FADD, FMUL and two halves of a pack: 5, and 1/2 LDS and 1/4 STSM per 8
+// Roles      a producer thread (copy engine), a thread per warpgroup that adds dQ to its sums, two warpgroups of 64
+//            keys that take turns at the tensor cores
+// Registers  24 + 2 x 240 by setmaxnreg; no spills (checked when it is compiled)
+// Shared     K, V, two stages of Q and dO, two of dS, dQ in f32: 226 KB at D = 128 with blocks of 80 rows
+// Order      atomic adds to dQ in the order of arrival, or by turns (deterministic): the same bits in every run
+// Measured   H200, 2026-11-21, share of the tensor peak per cycle: D = 128 full 0.78, causal 0.76; D = 64 causal 0.66
+//            (docs/benchmarks-gpu.md)
+// clang-format on
+#pragma once
+
+#include "attention/sm90/backward_consumer.cuh"
+#include "attention/sm90/backward_producer.cuh"
+#include "attention/sm90/backward_rows.cuh"
+
+namespace tw::attn {
+
+TW_DEVICE void initialize_barriers(const Shared& shared) {
+    ptx::mbarrier_init(shared.key_full(), 1);
+    ptx::mbarrier_init(shared.value_full(), 1);
+    ptx::mbarrier_init(shared.tile_empty(), kConsumerWarps + kWarpgroups);  // and the writers
+    for (int i = 0; i < 2; ++i) {
+        ptx::mbarrier_init(shared.score_full(i), kConsumerWarps);
+        ptx::mbarrier_init(shared.score_empty(i), kConsumerWarps);
+    }
+    for (int i = 0; i < kWarpgroups; ++i) {
+        ptx::mbarrier_init(shared.grad_full(i), 4);
+        ptx::mbarrier_init(shared.grad_empty(i), 1);
+    }
+    for (int i = 0; i < kStages; ++i) {
+        ptx::mbarrier_init(shared.query_full(i), 1);
+        ptx::mbarrier_init(shared.query_empty(i), kConsumerWarps);
+        ptx::mbarrier_init(shared.grad_out_full(i), 1);
+        ptx::mbarrier_init(shared.grad_out_empty(i), kConsumerWarps);
+    }
+    ptx::fence_mbarrier_init();
+}
+
+}  // namespace tw::attn
+
+extern "C" __global__ void __launch_bounds__(128 * (tw::attn::kWarpgroups + 1), 1)
+    attention_backward(const __grid_constant__ tw::TensorMap query_map,
+                       const __grid_constant__ tw::TensorMap key_map,
+                       const __grid_constant__ tw::TensorMap value_map,
+                       const __grid_constant__ tw::TensorMap grad_out_map,
+                       const __grid_constant__ tw::attn::BackwardParameters p) {
+    using namespace tw;
+    using namespace tw::attn;
+    extern __shared__ u8 memory[];
+    const Shared shared{(shared_address(memory) + 1023) & ~1023u};
+    // NOTE: through a shuffle the compiler knows the role to be uniform, and descriptors stay in
+    // uniform registers.
+    const u32 role = __shfl_sync(~0u, threadIdx.x / 128, 0);
+    if (threadIdx.x == 0) {
+        initialize_barriers(shared);
+        ptx::prefetch_tensor_map(&query_map);
+        ptx::prefetch_tensor_map(&key_map);
+        ptx::prefetch_tensor_map(&value_map);
+        ptx::prefetch_tensor_map(&grad_out_map);
+    }
+    __syncthreads();
+    if (role == 0) {
+        ptx::registers_decrease<kProducerRegisters>();
+        const u32 warp = threadIdx.x / 32;
+        if (warp <= kWarpgroups && ptx::elect_lane()) {
+            if (warp == 0) {
+                Producer{&query_map, &key_map, &value_map,           &grad_out_map,
+                         p,          shared,   ptx::l2_evict_last(), ptx::l2_evict_first()}
+                    .run();
+            } else {
+                Writer{p, shared, warp - 1}.run();
+            }
+        }
+    } else {
+        ptx::registers_increase<kConsumerRegisters>();
+        // The times wait in memory, not in registers.
+        u64* const profile = p.profile + 3 * blockIdx.x;
+        if (p.profile != nullptr && threadIdx.x == 128) {
+            profile[0] = ptx::clock_cycles();
+            profile[1] = ptx::global_nanoseconds();
+        }
+        Consumer{p, shared, role - 1, __shfl_sync(~0u, threadIdx.x / 32 % 4, 0)}.run();
+        if (p.profile != nullptr && threadIdx.x == 128) {
+            profile[0] = ptx::clock_cycles() - profile[0];
+            profile[2] = ptx::global_nanoseconds();
+        }
+    }
+}

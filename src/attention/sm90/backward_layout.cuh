@@ -1,0 +1,132 @@
+// Shared memory, barriers and tile order of the backward kernel: what its roles agree on.
+#pragma once
+
+#include "attention/sm90/backward_parameters.h"
+#include "attention/sm90/pipeline.cuh"
+#include "backward_config.cuh"
+#include "cuda/device/ptx/mbarrier.cuh"
+
+namespace tw::attn {
+
+constexpr int kBlockN = 64 * kWarpgroups;  ///< keys of a tile
+constexpr int kConsumerWarps = 4 * kWarpgroups;
+
+// dQ of a block of query rows is shared out among the warpgroups: by rows where there are 64 for
+// each, else dQ^T by panels of 64 columns.
+constexpr bool kGradTransposed = kBlockM != 64 * kWarpgroups;
+constexpr int kGradColumns = kGradTransposed ? kBlockM : kQueryDim;  ///< of 64 rows of the product
+constexpr u32 kGradBytes = 64 * kGradColumns * 4;                    ///< f32 of one warpgroup
+static_assert(kBlockM % 16 == 0 && (!kGradTransposed || panels(kQueryDim) <= kWarpgroups),
+              "dQ cannot be shared out");
+
+// A tile lies in panels of 64 columns, [panel][row][64], as one copy writes them and wgmma reads
+// them.
+constexpr u32 kTilePanelBytes = kBlockN * 128;   ///< of K and of V
+constexpr u32 kBlockPanelBytes = kBlockM * 128;  ///< of Q, of dO, and of dS, whose columns are keys
+constexpr u32 kKeyBytes = panels(kQueryDim) * kTilePanelBytes;
+constexpr u32 kValueBytes = panels(kValueDim) * kTilePanelBytes;
+constexpr u32 kQueryBytes = panels(kQueryDim) * kBlockPanelBytes;
+constexpr u32 kGradOutBytes = panels(kValueDim) * kBlockPanelBytes;
+constexpr u32 kScoreBytes = kWarpgroups * kBlockPanelBytes;
+constexpr u32 kStatBytes = kBlockM * 4;
+
+constexpr u32 kValueOffset = kKeyBytes;
+constexpr u32 kQueryOffset = kValueOffset + kValueBytes;
+constexpr u32 kGradOutOffset = kQueryOffset + kStages * kQueryBytes;
+constexpr u32 kScoreOffset = kGradOutOffset + kStages * kGradOutBytes;
+constexpr u32 kGradOffset = kScoreOffset + 2 * kScoreBytes;
+constexpr u32 kStatOffset = kGradOffset + kWarpgroups * kGradBytes;
+constexpr u32 kBarrierOffset = kStatOffset + 2 * kStages * kStatBytes;
+constexpr u32 kSharedBytes = kBarrierOffset + 256;  ///< the host adds 1024 to align the base
+
+/// One tile of keys, as the producer announces it to the other roles.
+struct KeyTile {
+    int index;  ///< of the tile in its head; -1: no more tiles
+    int batch_kv_head;
+    int begin;   ///< first block of query rows that sees the tile
+    int blocks;  ///< how many do; may be 0
+};
+
+/// Addresses in shared memory. A "full" barrier says that data is there, an "empty" one that every
+/// reader is done with it.
+struct Shared {
+    u32 base;
+
+    TW_DEVICE u32 key() const { return base; }
+    TW_DEVICE u32 value() const { return base + kValueOffset; }
+    TW_DEVICE u32 query(int stage) const { return base + kQueryOffset + stage * kQueryBytes; }
+    TW_DEVICE u32 grad_out(int stage) const {
+        return base + kGradOutOffset + stage * kGradOutBytes;
+    }
+    /// dS, two buffers.
+    TW_DEVICE u32 score(int buffer) const { return base + kScoreOffset + buffer * kScoreBytes; }
+    /// dQ of a warpgroup on its way to the sums.
+    TW_DEVICE u32 grad(int warpgroup) const { return base + kGradOffset + warpgroup * kGradBytes; }
+    TW_DEVICE u32 lse(int stage) const { return base + kStatOffset + stage * kStatBytes; }
+    TW_DEVICE u32 delta(int stage) const { return lse(kStages + stage); }
+
+    TW_DEVICE u32 key_full() const { return barrier(0); }
+    TW_DEVICE u32 value_full() const { return barrier(1); }
+    TW_DEVICE u32 tile_empty() const { return barrier(2); }
+    TW_DEVICE u32 score_full(int buffer) const { return barrier(3 + buffer); }
+    TW_DEVICE u32 score_empty(int buffer) const { return barrier(5 + buffer); }
+    TW_DEVICE u32 grad_full(int warpgroup) const { return barrier(7 + warpgroup); }
+    TW_DEVICE u32 grad_empty(int warpgroup) const { return barrier(10 + warpgroup); }
+    TW_DEVICE u32 query_full(int stage) const { return barrier(13 + stage); }
+    TW_DEVICE u32 query_empty(int stage) const { return barrier(13 + kStages + stage); }
+    TW_DEVICE u32 grad_out_full(int stage) const { return barrier(13 + 2 * kStages + stage); }
+    TW_DEVICE u32 grad_out_empty(int stage) const { return barrier(13 + 3 * kStages + stage); }
+
+    /// Where the tile is described: four words.
+    TW_DEVICE u32 tile() const { return base + kBarrierOffset + 240; }
+
+  private:
+    TW_DEVICE u32 barrier(int index) const { return base + kBarrierOffset + 8 * index; }
+};
+static_assert(8 * (13 + 4 * kStages) <= 240, "barriers end before the description of the tile");
+
+/// The tile at a place of the order. Heads run in groups whose Q, dO and dQ fit in L2, longest
+/// tiles first in a group; the shortest tiles of all heads come last and fill the tail.
+TW_DEVICE KeyTile tile_at(int place, const BackwardParameters& p) {
+    const int early = p.kv_tiles - p.late_kv_tiles;
+    const int early_places = early * p.batch_kv_heads;
+    KeyTile tile;
+    if (place < early_places) {
+        const int group = place / (early * p.group_heads);
+        const int first_head = group * p.group_heads;
+        const int heads = min(p.group_heads, p.batch_kv_heads - first_head);
+        const int rest = place - group * early * p.group_heads;
+        tile.index = rest / heads;
+        tile.batch_kv_head = first_head + rest % heads;
+    } else {
+        const int rest = place - early_places;
+        tile.index = early + rest / p.batch_kv_heads;
+        tile.batch_kv_head = rest % p.batch_kv_heads;
+    }
+    const int first_key = tile.index * kBlockN;
+    const int last_key = min(first_key + kBlockN, p.kv_len) - 1;
+    const int begin = kUpperBound ? max(0, first_key - p.upper_diagonal) : 0;
+    const int end = kLowerBound ? min(p.q_len, last_key - p.lower_diagonal + 1) : p.q_len;
+    tile.begin = begin / kBlockM;
+    tile.blocks = begin < end ? (end + kBlockM - 1) / kBlockM - tile.begin : 0;
+    return tile;
+}
+
+/// Block of query rows at a place of a tile's order. Deterministic sums take their turns from low
+/// tiles to high ones: from the last block down every tile finds its turn to come soon.
+TW_DEVICE int block_at(int place, int begin, int blocks) {
+    return begin + (kDeterministic ? blocks - 1 - place : place);
+}
+
+/// Tiles that add to a block's dQ before the given one, which sees the block.
+TW_DEVICE u32 turn_of(int tile, int block, const BackwardParameters& p) {
+    const int first = kLowerBound ? max(0, block * kBlockM + p.lower_diagonal) / kBlockN : 0;
+    return tile - first;
+}
+
+/// Row of (batch, head) in arrays with one entry per query head.
+TW_DEVICE int query_head_row(int batch_kv_head, int head_in_group, const BackwardParameters& p) {
+    return batch_kv_head * p.heads_per_kv_head + head_in_group;
+}
+
+}  // namespace tw::attn

@@ -1,0 +1,37 @@
+// What the launches of the backward kernels are given; read by the host compiler and by NVRTC.
+#pragma once
+
+namespace tw::attn {
+
+/// A strided array (batch, head, row, column) whose columns are contiguous; strides in elements.
+struct Rows {
+    void* data;
+    long long batch_stride, head_stride, row_stride;
+};
+
+struct BackwardParameters {
+    Rows out, grad_out;                     ///< (batch, heads, q_len, value dim), read
+    Rows grad_query, grad_key, grad_value;  ///< written
+    const float* lse;                       ///< (batch, heads, q_len), natural log
+    const float* grad_lse;                  ///< the same shape, or null
+    float* row_lse;          ///< (batch, heads, q_blocks * rows of a block): log2 units,
+    float* row_delta;        ///< and rowsum(grad_out * out) - grad_lse
+    float* grad_query_sums;  ///< f32 sums in the order of accumulator registers
+    unsigned*
+        turns;  ///< per (batch, head, block, warpgroup): tiles added so far, where deterministic
+    unsigned* tickets;            ///< one zero; null when tiles are assigned statically
+    unsigned long long* profile;  ///< 3 per CTA: cycles, first and last nanosecond; or null
+    int q_len, kv_len;
+    int heads, kv_heads, heads_per_kv_head;
+    int batch_heads;     ///< batch * query heads
+    int batch_kv_heads;  ///< batch * kv heads
+    int q_blocks;        ///< blocks of query rows in one head
+    int kv_tiles;        ///< tiles of keys in one head
+    int late_kv_tiles;   ///< the last so many tiles of a head, the shortest, run last
+    int group_heads;     ///< kv heads that run side by side, so that what they share stays in L2
+    int upper_diagonal;  ///< row q sees keys up to q + upper_diagonal, where there is this bound,
+    int lower_diagonal;  ///< and keys from q + lower_diagonal
+    float scale, scale_log2;  ///< softmax scale, and times log2(e)
+};
+
+}  // namespace tw::attn

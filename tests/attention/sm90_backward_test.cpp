@@ -1,0 +1,416 @@
+// The Hopper backward kernels: what they refuse, that every configuration compiles cleanly without
+// a GPU, and, on a Hopper GPU, gradients against the f64 reference.
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <cmath>
+#include <limits>
+
+#include "attention/reference.h"
+#include "attention/sm90/backward.h"
+#include "tests/attention/sm90_support.h"
+
+namespace tilewright::attn::sm90 {
+namespace {
+
+/// Inputs with made-up addresses, for what needs no GPU.
+BackwardInputs backward_inputs_of(const Problem& p, bool deterministic = false) {
+    const ForwardInputs forward = inputs_of(p);
+    BackwardInputs inputs;
+    inputs.dtype = p.dtype;
+    inputs.query = inputs.grad_query = forward.query;
+    inputs.key = inputs.grad_key = forward.key;
+    inputs.value = inputs.grad_value = forward.value;
+    inputs.out = inputs.grad_out = forward.out;
+    inputs.lse = forward.lse;
+    inputs.workspace = forward.workspace;
+    inputs.scale = forward.scale;
+    inputs.lower_diagonal = forward.lower_diagonal;
+    inputs.upper_diagonal = forward.upper_diagonal;
+    inputs.deterministic = deterministic;
+    return inputs;
+}
+
+TEST(Sm90Backward, RefusesByName) {
+    const BackwardInputs good =
+        backward_inputs_of({.heads = 4, .kv_heads = 2, .q_len = 100, .kv_len = 70});
+    EXPECT_NO_THROW(check_backward(good));
+    const auto expect = [&](auto change, const std::string& text) {
+        BackwardInputs bad = good;
+        change(bad);
+        try {
+            check_backward(bad);
+            FAIL() << "accepted, but expected: " << text;
+        } catch (const UserError& error) {
+            EXPECT_EQ(error.what(), "[attention (sm90)] " + text);
+        }
+    };
+    expect([](auto& i) { i.dtype = DType::f64; },
+           "query: expected bf16 or f16 elements but got f64");
+    expect([](auto& i) { i.key.shape[1] = 3; },
+           "key: expected a number of heads that divides query's but got 3");
+    expect([](auto& i) { i.grad_out.shape[2] = 99; }, "grad_out: expected 100 rows but got 99");
+    expect([](auto& i) { i.grad_query.shape[1] = 2; }, "grad_query: expected 4 heads but got 2");
+    expect([](auto& i) { i.grad_key.strides[2] = 4; },
+           "grad_key: expected strides that are multiples of 8 elements but got 4");
+    expect([](auto& i) { i.grad_value.address += 2; },
+           "grad_value: expected an address that is a multiple of 16 but got 3145730");
+    expect([](auto& i) { i.lse = 0; },
+           "lse: expected an address that is a multiple of 4 but got 0");
+    expect([](auto& i) { i.grad_lse = 6; },
+           "grad_lse: expected an address that is a multiple of 4 but got 6");
+    expect([](auto& i) { i.workspace = 128; },
+           "workspace: expected an address that is a multiple of 256 but got 128");
+    expect([](auto& i) { i.scale = INFINITY; }, "scale: expected a finite number but got inf");
+}
+
+TEST(Sm90Backward, EveryConfigurationFitsSharedMemory) {
+    constexpr int kHopperShared = 232448;
+    for (std::int64_t dim = 8; dim <= kMaxBackwardDim; dim += 8) {
+        for (std::int64_t value_dim = 8; value_dim <= kMaxBackwardDim; value_dim += 8) {
+            const BackwardDesc desc = check_backward(backward_inputs_of(
+                {.q_len = 100, .kv_len = 100, .dim = dim, .value_dim = value_dim}));
+            EXPECT_LE(backward_shared_bytes(desc, choose_backward(desc)), kHopperShared)
+                << dim << " x " << value_dim;
+        }
+    }
+}
+
+// No spills, no serialised wgmma, no ignored setmaxnreg: generate_backward makes all of them
+// errors.
+TEST(Sm90Backward, ConfigurationsCompileCleanly) {
+    TW_REQUIRE_NVRTC();
+    const Problem problems[] = {
+        {.dim = 128, .value_dim = 128, .causal = true},
+        {.dtype = DType::f16, .dim = 128, .value_dim = 128, .causal = true, .window = 100},
+        {.dtype = DType::f16, .dim = 64, .value_dim = 64, .causal = true},
+        {.dim = 96, .value_dim = 96},
+        {.dim = 40, .value_dim = 72},
+    };
+    bool deterministic = false;
+    for (const Problem& problem : problems) {
+        const BackwardDesc desc = check_backward(backward_inputs_of(problem, deterministic));
+        const cuda::CompileRequest request = generate_backward(desc, choose_backward(desc));
+        EXPECT_NO_THROW(cuda::compile(request)) << request.name;
+        deterministic = !deterministic;
+    }
+}
+
+// ---- on a Hopper GPU
+
+/// Rows above a negative diagonal have no key: the reference computes the others.
+ReferenceGradients reference(const Problem& p, DType arithmetic, const Array& q, const Array& k,
+                             const Array& v, const Array& grad_out, const Array& grad_lse) {
+    ReferenceOptions options;
+    options.scale = p.scale != 0.0 ? p.scale : 1.0 / std::sqrt(static_cast<double>(p.dim));
+    options.arithmetic = arithmetic;
+    if (p.causal) options.window_right = std::max<std::int64_t>(p.diagonal, 0);
+    options.window_left = p.window;
+    const std::int64_t dead = p.causal ? std::clamp<std::int64_t>(-p.diagonal, 0, p.q_len) : 0;
+    if (dead == 0) return reference_backward(q, k, v, grad_out, grad_lse, options);
+
+    ReferenceGradients whole;
+    whole.query = Array({p.batch, p.heads, p.q_len, p.dim}, 0.0);
+    whole.key = Array({p.batch, p.kv_heads, p.kv_len, p.dim}, 0.0);
+    whole.value = Array({p.batch, p.kv_heads, p.kv_len, p.value_dim}, 0.0);
+    if (dead == p.q_len) return whole;
+    const auto live_rows = [&](const Array& from, std::int64_t columns) {
+        Array live(columns == 0
+                       ? std::vector<std::int64_t>{p.batch, p.heads, p.q_len - dead}
+                       : std::vector<std::int64_t>{p.batch, p.heads, p.q_len - dead, columns});
+        const std::int64_t width = std::max<std::int64_t>(columns, 1);
+        for (std::int64_t bh = 0; bh < p.batch * p.heads; ++bh) {
+            std::copy_n(from.data.begin() + (bh * p.q_len + dead) * width, (p.q_len - dead) * width,
+                        live.data.begin() + bh * (p.q_len - dead) * width);
+        }
+        return live;
+    };
+    ReferenceGradients part =
+        reference_backward(live_rows(q, p.dim), k, v, live_rows(grad_out, p.value_dim),
+                           grad_lse.data.empty() ? Array{} : live_rows(grad_lse, 0), options);
+    for (std::int64_t bh = 0; bh < p.batch * p.heads; ++bh) {
+        std::copy_n(part.query.data.begin() + bh * (p.q_len - dead) * p.dim,
+                    (p.q_len - dead) * p.dim,
+                    whole.query.data.begin() + (bh * p.q_len + dead) * p.dim);
+    }
+    whole.key = std::move(part.key);
+    whole.value = std::move(part.value);
+    return whole;
+}
+
+/// A backward problem in device memory, its forward done by the forward kernel.
+struct BackwardDevice {
+    Device forward_device;
+    Guarded grad_out, grad_lse, grad_query, grad_key, grad_value;
+    Buffer workspace;
+    BackwardInputs inputs;
+
+    BackwardDevice(const Problem& p, const Array& q, const Array& k, const Array& v,
+                   const Array& dout, const Array& dlse, bool deterministic)
+        : forward_device(p, q, k, v),
+          grad_out(dout.data.size() * 2),
+          grad_lse(static_cast<std::size_t>(p.batch * p.heads * p.q_len) * 4),
+          grad_query(q.data.size() * 2),
+          grad_key(k.data.size() * 2),
+          grad_value(v.data.size() * 2),
+          inputs(backward_inputs_of(p, deterministic)) {
+        const cuda::Stream stream(0);
+        forward(forward_device.inputs, stream.handle());
+        stream.synchronize();
+        inputs.query.address = forward_device.inputs.query.address;
+        inputs.key.address = forward_device.inputs.key.address;
+        inputs.value.address = forward_device.inputs.value.address;
+        inputs.out.address = forward_device.inputs.out.address;
+        inputs.lse = forward_device.inputs.lse;
+        Device::upload(dout, grad_out, inputs.grad_out, p.dtype);
+        if (!dlse.data.empty()) {
+            const std::vector<float> values(dlse.data.begin(), dlse.data.end());
+            grad_lse.buffer.upload(values.data(), values.size() * 4, kGuard);
+            inputs.grad_lse = grad_lse.address();
+        }
+        inputs.grad_query.address = grad_query.address();
+        inputs.grad_key.address = grad_key.address();
+        inputs.grad_value.address = grad_value.address();
+        const BackwardDesc desc = check_backward(inputs);
+        workspace = Buffer(0, backward_workspace_bytes(desc, choose_backward(desc)));
+        workspace.fill(kPoison);
+        inputs.workspace = workspace.address();
+    }
+
+    std::vector<std::uint16_t> bits(Guarded& from, const DeviceTensor& tensor) const {
+        std::vector<std::uint16_t> result(static_cast<std::size_t>(
+            tensor.shape[0] * tensor.shape[1] * tensor.shape[2] * tensor.shape[3]));
+        from.buffer.download(result.data(), result.size() * 2, kGuard);
+        return result;
+    }
+
+    bool guards_intact() const {
+        return forward_device.guards_intact() && grad_out.intact() && grad_lse.intact() &&
+               grad_query.intact() && grad_key.intact() && grad_value.intact();
+    }
+};
+
+class Sm90BackwardGpu : public testing::Test {
+  protected:
+    void SetUp() override {
+        TW_REQUIRE_GPU();
+        if (cuda::device_info(0).major != 9) GTEST_SKIP() << "NOT RUN: no Hopper GPU";
+        TW_REQUIRE_NVRTC();
+    }
+
+    /// Runs a problem and compares with the reference: each gradient at most twice the error of the
+    /// plain computation in the same dtype.
+    static void check(const Problem& p, bool deterministic = false, bool with_grad_lse = false,
+                      unsigned seed = 1) {
+        SCOPED_TRACE(fmt::format("{} B{} H{}/{} L{} S{} D{}x{} {} diagonal {} window {} scale {}{}",
+                                 name(p.dtype), p.batch, p.heads, p.kv_heads, p.q_len, p.kv_len,
+                                 p.dim, p.value_dim, p.causal ? "causal" : "full", p.diagonal,
+                                 p.window, p.scale, deterministic ? " ordered" : ""));
+        const Array q = Sample(p, p.heads, p.q_len, p.dim, seed).exact;
+        const Array k = Sample(p, p.kv_heads, p.kv_len, p.dim, seed + 1).exact;
+        const Array v = Sample(p, p.kv_heads, p.kv_len, p.value_dim, seed + 2).exact;
+        const Array dout = Sample(p, p.heads, p.q_len, p.value_dim, seed + 3).exact;
+        Array dlse;
+        if (with_grad_lse) {
+            dlse = Array({p.batch, p.heads, p.q_len});
+            dlse.data = Sample(p, p.heads, p.q_len, 1, seed + 4).exact.data;
+        }
+        BackwardDevice device(p, q, k, v, dout, dlse, deterministic);
+        const cuda::Stream stream(0);
+        backward(device.inputs, stream.handle());
+        stream.synchronize();
+        EXPECT_TRUE(device.guards_intact());
+
+        const ReferenceGradients truth = reference(p, DType::f64, q, k, v, dout, dlse);
+        const ReferenceGradients plain = reference(p, p.dtype, q, k, v, dout, dlse);
+        const auto compare = [&](const char* what, Guarded& from, const DeviceTensor& tensor,
+                                 const Array& expected, const Array& rounded) {
+            const std::vector<std::uint16_t> bits = device.bits(from, tensor);
+            std::vector<double> got(bits.size());
+            for_each(tensor, [&](std::size_t index, std::size_t at) {
+                got[index] = from_bits(bits[at], p.dtype);
+            });
+            const double error = relative_error(got, expected.data);
+            const double allowed = 2 * relative_error(rounded.data, expected.data) + 1e-6;
+            EXPECT_TRUE(error <= allowed) << what << ": " << error << " against " << allowed;
+        };
+        compare("dQ", device.grad_query, device.inputs.grad_query, truth.query, plain.query);
+        compare("dK", device.grad_key, device.inputs.grad_key, truth.key, plain.key);
+        compare("dV", device.grad_value, device.inputs.grad_value, truth.value, plain.value);
+    }
+};
+
+TEST_F(Sm90BackwardGpu, HeadDimensions) {
+    for (std::int64_t dim = 8; dim <= kMaxBackwardDim; dim += dim < 128 ? 24 : 32) {
+        for (bool causal : {false, true}) {
+            check({.heads = 2,
+                   .kv_heads = 2,
+                   .q_len = 300,
+                   .kv_len = 300,
+                   .dim = dim,
+                   .value_dim = dim,
+                   .causal = causal},
+                  /*deterministic=*/causal);
+        }
+    }
+    check({.q_len = 300, .kv_len = 300, .dim = 64, .value_dim = 64});
+    check({.q_len = 300, .kv_len = 300, .dim = 96, .value_dim = 96});
+    check({.q_len = 300, .kv_len = 300, .dim = 72, .value_dim = 128, .causal = true});
+    check({.q_len = 300, .kv_len = 300, .dim = 128, .value_dim = 40});
+    check({.q_len = 300, .kv_len = 300, .dim = 64, .value_dim = 128});
+}
+
+TEST_F(Sm90BackwardGpu, HalfPrecision) {
+    for (std::int64_t dim : {64, 96, 128}) {
+        check({.dtype = DType::f16,
+               .heads = 2,
+               .kv_heads = 2,
+               .q_len = 300,
+               .kv_len = 400,
+               .dim = dim,
+               .value_dim = dim,
+               .causal = dim == 128});
+    }
+}
+
+// At least two keys: with one, dQ and dK are 0 and what is left is rounding.
+TEST_F(Sm90BackwardGpu, OddLengths) {
+    for (std::int64_t q_len : {1, 63, 81, 200}) {
+        for (std::int64_t kv_len : {2, 79, 128, 257}) {
+            for (bool causal : {false, true}) {
+                check({.heads = 2,
+                       .kv_heads = 1,
+                       .q_len = q_len,
+                       .kv_len = kv_len,
+                       .causal = causal,
+                       .diagonal = 1},
+                      /*deterministic=*/kv_len == 257);
+            }
+        }
+    }
+}
+
+// Diagonals that leave rows, keys, tiles, or everything without a partner.
+TEST_F(Sm90BackwardGpu, Diagonals) {
+    for (std::int64_t diagonal : {-1000, -130, -1, 1, 77, 1000}) {
+        for (std::int64_t dim : {64, 128}) {
+            check({.heads = 2,
+                   .kv_heads = 2,
+                   .q_len = 300,
+                   .kv_len = 450,
+                   .dim = dim,
+                   .value_dim = dim,
+                   .causal = true,
+                   .diagonal = diagonal},
+                  /*deterministic=*/dim == 64, /*with_grad_lse=*/true);
+        }
+    }
+}
+
+TEST_F(Sm90BackwardGpu, Windows) {
+    for (std::int64_t window : {1, 63, 130, 1000}) {
+        for (bool deterministic : {false, true}) {
+            check({.heads = 2,
+                   .kv_heads = 2,
+                   .q_len = 500,
+                   .kv_len = 450,
+                   .causal = true,
+                   .window = window},
+                  deterministic);
+            check({.q_len = 300,
+                   .kv_len = 600,
+                   .dim = 64,
+                   .value_dim = 64,
+                   .causal = true,
+                   .diagonal = 90,
+                   .window = window},
+                  deterministic);
+        }
+        check({.q_len = 400, .kv_len = 300, .window = window});  // no upper bound
+    }
+}
+
+TEST_F(Sm90BackwardGpu, GroupedHeadsAndLayouts) {
+    check({.batch = 2,
+           .heads = 6,
+           .kv_heads = 2,
+           .q_len = 200,
+           .kv_len = 300,
+           .causal = true,
+           .diagonal = 100,
+           .rows_before_heads = true});
+    check({.batch = 2,
+           .heads = 6,
+           .kv_heads = 1,
+           .q_len = 150,
+           .kv_len = 200,
+           .dim = 64,
+           .value_dim = 64,
+           .rows_before_heads = true},
+          /*deterministic=*/true);
+}
+
+TEST_F(Sm90BackwardGpu, ScalesOfAnySign) {
+    for (double scale : {0.3, -0.1}) {
+        check({.q_len = 200, .kv_len = 300, .causal = true, .diagonal = 100, .scale = scale});
+    }
+}
+
+TEST_F(Sm90BackwardGpu, DeterministicRunsGiveTheSameBits) {
+    const Problem p{
+        .batch = 2, .heads = 8, .kv_heads = 4, .q_len = 2000, .kv_len = 2000, .causal = true};
+    const Array q = Sample(p, p.heads, p.q_len, p.dim, 1).exact;
+    const Array k = Sample(p, p.kv_heads, p.kv_len, p.dim, 2).exact;
+    const Array v = Sample(p, p.kv_heads, p.kv_len, p.value_dim, 3).exact;
+    for (bool causal : {false, true}) {
+        Problem problem = p;
+        problem.causal = causal;
+        BackwardDevice device(problem, q, k, v, q, {}, /*deterministic=*/true);
+        const cuda::Stream stream(0);
+        std::vector<std::uint16_t> first[3];
+        for (int run = 0; run < 50; ++run) {
+            for (Guarded* out : {&device.grad_query, &device.grad_key, &device.grad_value}) {
+                out->buffer.fill(kPoison);
+            }
+            backward(device.inputs, stream.handle());
+            stream.synchronize();
+            const std::vector<std::uint16_t> bits[] = {
+                device.bits(device.grad_query, device.inputs.grad_query),
+                device.bits(device.grad_key, device.inputs.grad_key),
+                device.bits(device.grad_value, device.inputs.grad_value)};
+            for (int i = 0; i < 3; ++i) {
+                if (run == 0) first[i] = bits[i];
+                ASSERT_EQ(bits[i], first[i]) << "run " << run << ", gradient " << i;
+            }
+        }
+    }
+}
+
+TEST_F(Sm90BackwardGpu, ReplaysFromAGraph) {
+    const Problem p{.heads = 40, .kv_heads = 40, .q_len = 600, .kv_len = 600, .causal = true};
+    const Array q = Sample(p, p.heads, p.q_len, p.dim, 1).exact;
+    BackwardDevice device(p, q, q, q, q, {}, /*deterministic=*/true);
+    const cuda::Stream stream(0);
+    backward(device.inputs, stream.handle());  // loads the kernels
+    stream.synchronize();
+    const auto direct = device.bits(device.grad_query, device.inputs.grad_query);
+    device.grad_query.buffer.fill(kPoison);
+
+    const cuda::Driver& driver = cuda::driver();
+    const cuda::ContextScope scope(0);
+    void *graph = nullptr, *executable = nullptr;
+    driver.check(driver.cuStreamBeginCapture_v2(stream.handle(), 0), "beginning capture");
+    backward(device.inputs, stream.handle());
+    driver.check(driver.cuStreamEndCapture(stream.handle(), &graph), "ending capture");
+    driver.check(driver.cuGraphInstantiateWithFlags(&executable, graph, 0), "instantiating");
+    for (int run = 0; run < 3; ++run) {
+        driver.check(driver.cuGraphLaunch(executable, stream.handle()), "launching a graph");
+    }
+    stream.synchronize();
+    driver.cuGraphExecDestroy(executable);
+    driver.cuGraphDestroy(graph);
+    EXPECT_EQ(device.bits(device.grad_query, device.inputs.grad_query), direct);
+}
+
+}  // namespace
+}  // namespace tilewright::attn::sm90
