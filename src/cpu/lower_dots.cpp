@@ -120,7 +120,7 @@ Tile Lowering::interleaved(const Tile& operand, int at_depth, std::int64_t width
     interleave.out = new_tile(DType::u32, {shape[0], shape[1] / 2, shape[2]}, {2, width});
     interleave.function = kernels().interleave_pairs(operand.dtype);
     const Tile result = interleave.out;
-    emit_at(at_depth, std::move(interleave));
+    emit_at(at_depth, interleave);
     return result;
 }
 
