@@ -1,11 +1,13 @@
 // Everything of Tilewright's C++ API.
 #pragma once
 
+#include "tilewright/attention.h"
 #include "tilewright/error.h"
 #include "tilewright/lang.h"
 #include "tilewright/mask.h"
 #include "tilewright/masks.h"
 #include "tilewright/mod.h"
+#include "tilewright/norm.h"
 #include "tilewright/run.h"
 #include "tilewright/scores.h"
 #include "tilewright/system.h"

@@ -113,7 +113,7 @@ void run(const Problem& p, const tiles::ScoreDerivative& derivative, const std::
 
 void backward(Problem p, const Gradients& g, Shared& shared) {
     if (p.empty() || p.kv_length == 0) {
-        for (Tensor gradient : {g.query, g.key, g.value}) gradient.fill(0);
+        for (const Tensor& gradient : {g.query, g.key, g.value}) gradient.fill(0);
         if (!p.empty() && p.sinks.defined()) {
             // The sink is all of the softmax: only lse depends on it.
             if (!g.dlse.defined()) return;

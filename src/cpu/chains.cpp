@@ -339,11 +339,12 @@ class Localiser {
             if (in.home != Home::strip) continue;
             bool used_later = false;
             for (std::size_t i = at + 1; i < chain.ops.size() && !used_later; ++i) {
-                if (chain.ops[i].out.home == Home::strip && chain.ops[i].out.index == in.index)
-                    break;
+                // An op may read what it overwrites.
                 for (const StripSource& later : chain.ops[i].in) {
                     used_later |= later.home == Home::strip && later.index == in.index;
                 }
+                if (chain.ops[i].out.home == Home::strip && chain.ops[i].out.index == in.index)
+                    break;
             }
             const bool is_free = std::find(free.begin(), free.end(), in.index) != free.end();
             if (!used_later && !is_free) free.push_back(in.index);

@@ -117,8 +117,7 @@ class Parser {
     }
 
     Node comparison() {
-        Node first = bit_or();
-        std::vector<Node> operands;
+        std::vector<Node> operands = list(bit_or());
         std::vector<std::string> operators;
         const std::size_t place = now().place;
         for (;;) {
@@ -130,11 +129,10 @@ class Parser {
                 break;
             }
             ++place_;
-            if (operands.empty()) operands.push_back(std::move(first));
             operators.push_back(token.text);
             operands.push_back(bit_or());
         }
-        if (operands.empty()) return first;
+        if (operators.empty()) return std::move(operands.front());
         Node node = make(Node::Kind::comparison, operators.front(), place, std::move(operands));
         node.names = std::move(operators);
         return node;

@@ -274,6 +274,12 @@ TEST(AttentionMods, OneQueryIsDecoded) {
            .length = 1});
 }
 
+TEST(AttentionMods, NarrowTypesUnderWindowsOfBothSides) {
+    for (DType dtype : {bf16, f16}) {
+        check({.name = "window", .options = {.window = {20, 7}}, .dtype = dtype});
+    }
+}
+
 TEST(AttentionMods, Sinks) {
     const Tensor sinks = random_tensor(f32, {2}, 31);
     check({.name = "sinks", .options = {.causal = true, .sinks = sinks}});

@@ -56,6 +56,7 @@ struct Buffers {
         const Ref& ref = refs[gather.buffer];
         std::vector<RefIndex> at{copy(derivative.buffers[gather.buffer])};
         const std::int64_t rows = value.dim(0), columns = value.dim(1);
+        value = value.to(ref.dtype());
         if (!by_columns) value = sum(value, 1, true);
         if (!by_rows) value = sum(value, 0, true);
         if (plain) {
