@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <cmath>
 
+#include "mask/score_region.h"
 #include "support/check.h"
 
 namespace tilewright::attn {
@@ -150,6 +151,14 @@ void check_mods(const AttentionOptions& options, Problem& p) {
                                              p.kv_length);
             planned = p.block_mask.state()->data->atoms.atoms().size() <= kMostAtoms;
             if (!planned) p.block_mask = {};
+        }
+    }
+    if (options.score_mod.defined() && is_worth_planning(p)) {
+        // Blocks that the score mod turns into -inf are skipped, too.
+        const auto seen = mask::mask_of_scores(options.score_mod, p.batch, p.query_heads,
+                                               p.query_length, p.kv_length);
+        if (seen && seen->state()->data->atoms.atoms().size() <= kMostAtoms) {
+            p.block_mask = p.block_mask.defined() ? p.block_mask & *seen : *seen;
         }
     }
     if (options.block_mask.defined()) {
