@@ -154,6 +154,11 @@ TEST(Sm90Programmable, VariantsCompileCleanly) {
     listed.upper_diagonal.reset();
     listed.mask = DeviceMask{.q_len = 8192, .kv_len = 8192};
     compile(listed);
+    ForwardInputs segments = inputs_of(problem);
+    segments.q_segments = segments.kv_segments = 7 << 20;
+    segments.dropout = 0.1;
+    compile(segments);
+    EXPECT_NO_THROW(cuda::compile(generate_lists()));
     ForwardInputs exact = inputs_of(problem);
     exact.row_max = 7 << 20;
     exact.sinks = 8 << 20;
@@ -167,6 +172,9 @@ struct Dense {
     std::function<double(double, std::int64_t b, std::int64_t h, std::int64_t q, std::int64_t kv)>
         score = [](double s, auto, auto, auto, auto) { return s; };
     std::function<bool(std::int64_t q, std::int64_t kv)> attends = [](auto, auto) { return true; };
+    /// What a probability is multiplied with: dropout.
+    std::function<double(std::int64_t b, std::int64_t h, std::int64_t q, std::int64_t kv)> keep =
+        [](auto, auto, auto, auto) { return 1.0; };
     std::vector<double> sinks;     ///< per head, or none
     double tolerance = 1.0 / 256;  ///< relative: p and out are each rounded to 8 bits
     double lse_tolerance = 1e-3;
@@ -185,6 +193,8 @@ class Sm90ProgrammableGpu : public testing::Test {
         bool listed = false;
         bool row_max = false;
         bool exact = false;
+        std::vector<std::int32_t> segments = {};  ///< of queries and keys
+        double dropout = 0;
         double key_growth = 0;  ///< scores rise from key to key by this much over all
     };
 
@@ -238,6 +248,16 @@ class Sm90ProgrammableGpu : public testing::Test {
             device.inputs.sinks = sinks.address();
         }
         device.inputs.exact_maximum = options.exact;
+        Buffer segments(0, 4 * options.segments.size() + 16);
+        if (!options.segments.empty()) {
+            segments.upload(options.segments.data(), 4 * options.segments.size());
+            device.inputs.q_segments = device.inputs.kv_segments = segments.address();
+        }
+        device.inputs.dropout = options.dropout;
+        device.inputs.seed = 11;
+        const ForwardDesc desc = check_forward(device.inputs);
+        Buffer workspace(0, forward_workspace_bytes(desc, choose_forward(desc, 132)));
+        device.inputs.workspace = workspace.address();
 
         const cuda::Stream stream(0);
         std::vector<std::uint16_t> bits(rows * static_cast<std::size_t>(p.value_dim)), again = bits;
@@ -285,8 +305,10 @@ class Sm90ProgrammableGpu : public testing::Test {
                     for (std::int64_t j = 0; j < p.kv_len && top > -kInfinity; ++j) {
                         const double weight = std::exp(scores[static_cast<std::size_t>(j)] - base);
                         total += weight;
+                        const double kept = dense.keep(b, h, i, j);
                         for (std::int64_t d = 0; d < p.value_dim; ++d) {
-                            row[static_cast<std::size_t>(d)] += weight * v.row(b, h / group, j)[d];
+                            row[static_cast<std::size_t>(d)] +=
+                                weight * kept * v.row(b, h / group, j)[d];
                         }
                     }
                     const double expected = base == -kInfinity ? base : base + std::log(total);
@@ -406,15 +428,15 @@ TEST_F(Sm90ProgrammableGpu, ListedMasks) {
         for (std::int64_t dim : {64, 128, 192, 256}) {
             check({.heads = 2,
                    .kv_heads = 2,
-                   .q_len = 700,
-                   .kv_len = 700,
+                   .q_len = 450,
+                   .kv_len = 450,
                    .dim = dim,
                    .value_dim = dim},
                   dense, {.listed = true});
         }
         check({.batch = 2,
-               .heads = 40,
-               .kv_heads = 20,
+               .heads = 20,
+               .kv_heads = 10,
                .q_len = 200,
                .kv_len = 300,
                .dim = 64,
@@ -446,7 +468,7 @@ TEST_F(Sm90ProgrammableGpu, ListedMasksWithHoles) {
         for (std::int64_t dim : {64, 256}) {
             check({.heads = 2,
                    .kv_heads = 2,
-                   .q_len = 800,
+                   .q_len = 400,
                    .kv_len = 2500,
                    .dim = dim,
                    .value_dim = dim},
@@ -489,6 +511,135 @@ TEST_F(Sm90ProgrammableGpu, ScoresThatJumpUnderAMod) {
         for (bool listed : {false, true}) {
             check({.heads = 2, .kv_heads = 2, .q_len = 200, .kv_len = 900}, dense,
                   {.mod = scores::alibi(2), .listed = listed, .key_growth = growth});
+        }
+    }
+}
+
+// Ids in any order; sorted ones leave out whole blocks.
+TEST_F(Sm90ProgrammableGpu, Segments) {
+    constexpr std::int64_t kLength = 420;
+    for (std::int64_t width : {1, 37, 130, 1000}) {
+        for (bool sorted : {true, false}) {
+            std::vector<std::int32_t> ids(2 * kLength);
+            for (std::int64_t i = 0; i < 2 * kLength; ++i) {
+                const std::int64_t at = i % kLength;
+                ids[static_cast<std::size_t>(i)] =
+                    static_cast<std::int32_t>(sorted ? at / width : at * 7919 % kLength / width);
+            }
+            Dense dense;
+            dense.attends = [&](auto q, auto kv) {
+                return ids[static_cast<std::size_t>(q)] == ids[static_cast<std::size_t>(kv)];
+            };
+            for (std::int64_t dim : {64, 128, 256}) {
+                check({.batch = 2,
+                       .heads = 2,
+                       .kv_heads = 2,
+                       .q_len = kLength,
+                       .kv_len = kLength,
+                       .dim = dim,
+                       .value_dim = dim,
+                       .causal = width != 37},
+                      dense, {.segments = ids});
+            }
+        }
+    }
+}
+
+TEST_F(Sm90ProgrammableGpu, DropoutDropsThePairsOfItsBits) {
+    constexpr double kRate = 0.25;
+    Dense dense;
+    dense.keep = [](auto b, auto h, auto q, auto kv) {
+        const std::uint64_t pair =
+            (static_cast<std::uint64_t>(b) << 32 | static_cast<std::uint64_t>(h)) << 1;
+        const std::uint64_t key =
+            static_cast<std::uint64_t>(ir::philox(11, pair | 1)) << 32 | ir::philox(11, pair);
+        const std::uint32_t bits =
+            ir::philox(key, static_cast<std::uint64_t>(q) << 32 | static_cast<std::uint64_t>(kv));
+        return bits < kRate * 0x1p32 ? 0.0 : 1 / (1 - kRate);
+    };
+    for (std::int64_t dim : {64, 128}) {
+        check({.batch = 2,
+               .heads = 2,
+               .kv_heads = 1,
+               .q_len = 200,
+               .kv_len = 300,
+               .dim = dim,
+               .value_dim = dim,
+               .causal = true},
+              dense, {.dropout = kRate});
+    }
+}
+
+// Packed sequences give what each gives alone; one has no rows, one no keys.
+TEST_F(Sm90ProgrammableGpu, PackedSequences) {
+    const std::vector<std::int32_t> q_starts{0, 100, 100, 350, 351, 700};
+    const std::vector<std::int32_t> kv_starts{0, 130, 200, 200, 500, 800};
+    const auto count = static_cast<std::int64_t>(q_starts.size()) - 1;
+    for (std::int64_t dim : {64, 128, 256}) {
+        const Problem p{.heads = 4,
+                        .kv_heads = 2,
+                        .q_len = 700,
+                        .kv_len = 800,
+                        .dim = dim,
+                        .value_dim = dim,
+                        .causal = true};
+        const Array q = Sample(p, p.heads, p.q_len, p.dim, 1).exact;
+        const Array k = Sample(p, p.kv_heads, p.kv_len, p.dim, 2).exact;
+        const Array v = Sample(p, p.kv_heads, p.kv_len, p.value_dim, 3).exact;
+        Device device(p, q, k, v);
+        Buffer starts(0, 4096);
+        starts.upload(q_starts.data(), 4 * q_starts.size());
+        starts.upload(kv_starts.data(), 4 * kv_starts.size(), 2048);
+        device.inputs.q_starts = starts.address();
+        device.inputs.kv_starts = starts.address() + 2048;
+        device.inputs.sequences = count;
+        const ForwardDesc desc = check_forward(device.inputs);
+        Buffer workspace(0, forward_workspace_bytes(desc, choose_forward(desc, 132)));
+        device.inputs.workspace = workspace.address();
+        const cuda::Stream stream(0);
+        forward(device.inputs, stream.handle());
+        stream.synchronize();
+        std::vector<std::uint16_t> bits(q.data.size());
+        std::vector<float> lse(static_cast<std::size_t>(p.heads * p.q_len));
+        device.out.buffer.download(bits.data(), bits.size() * 2, kGuard);
+        device.lse.buffer.download(lse.data(), lse.size() * 4, kGuard);
+        EXPECT_TRUE(device.guards_intact());
+        for (std::size_t n = 0; n + 1 < q_starts.size(); ++n) {
+            const std::int64_t rows = q_starts[n + 1] - q_starts[n];
+            const std::int64_t keys = kv_starts[n + 1] - kv_starts[n];
+            if (rows == 0) continue;
+            std::vector<double> got, truth;
+            for (std::int64_t h = 0; h < p.heads; ++h) {
+                for (std::int64_t i = 0; i < rows; ++i) {
+                    const std::int64_t row = q_starts[n] + i;
+                    std::vector<double> sum(static_cast<std::size_t>(dim), 0.0);
+                    double total = 0;
+                    for (std::int64_t j = 0; j < keys && j <= i; ++j) {
+                        double score = 0;
+                        for (std::int64_t d = 0; d < dim; ++d) {
+                            score += q.row(0, h, row)[d] * k.row(0, h / 2, kv_starts[n] + j)[d];
+                        }
+                        const double weight = std::exp(score / std::sqrt(static_cast<double>(dim)));
+                        total += weight;
+                        for (std::int64_t d = 0; d < dim; ++d) {
+                            sum[static_cast<std::size_t>(d)] +=
+                                weight * v.row(0, h / 2, kv_starts[n] + j)[d];
+                        }
+                    }
+                    const auto index = static_cast<std::size_t>(h * p.q_len + row);
+                    const double expected = std::log(total);  // -inf without a key
+                    const bool same =
+                        lse[index] == expected || std::abs(lse[index] - expected) <= 1e-3;
+                    ASSERT_TRUE(same) << "lse of sequence " << n << ", row " << i << ": "
+                                      << lse[index] << " against " << expected;
+                    for (std::size_t d = 0; d < sum.size(); ++d) {
+                        truth.push_back(total > 0 ? sum[d] / total : 0);
+                        got.push_back(from_bits(bits[index * sum.size() + d], p.dtype));
+                    }
+                }
+            }
+            const double error = relative_error(got, truth);
+            EXPECT_TRUE(error <= 1.0 / 256) << "sequence " << n << ": " << error;
         }
     }
 }

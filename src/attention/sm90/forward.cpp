@@ -71,7 +71,51 @@ void check_mask(const DeviceMask& mask, const ForwardInputs& inputs) {
             "lists that hold the diagonals too", "diagonals beside lists");
 }
 
+void check_segments(const ForwardInputs& inputs) {
+    const bool packed = inputs.sequences > 0;
+    require((inputs.q_segments != 0) == (inputs.kv_segments != 0), "kv_segments",
+            "ids for keys as for queries", inputs.kv_segments);
+    require(inputs.q_segments % 4 == 0 && inputs.kv_segments % 4 == 0, "segments",
+            "addresses that are multiples of 4", inputs.q_segments);
+    require(packed == (inputs.q_starts != 0) && packed == (inputs.kv_starts != 0), "q_starts",
+            "starts of queries and keys with a number of sequences", inputs.sequences);
+    require(!packed || inputs.query.shape[0] == 1, "query", "a batch of 1 of packed sequences",
+            inputs.query.shape[0]);
+    require(!(packed || inputs.q_segments != 0) || !inputs.mask.has_value(), "mask",
+            "lists without segments and packed sequences", "both");
+    require(inputs.dropout >= 0 && inputs.dropout < 1, "dropout", "a share in [0, 1)",
+            inputs.dropout);
+}
+
+/// Where a launch's workspace holds what: tickets first.
+struct WorkspaceLayout {
+    std::size_t tiles = kForwardWorkspaceBytes, sequences = 0, entries = 0, bytes = 0;
+    std::int64_t q_tiles = 0, blocks = 0, batches = 0;
+};
+
+WorkspaceLayout workspace_layout(const ForwardDesc& desc, const ForwardConfig& config) {
+    WorkspaceLayout layout;
+    layout.q_tiles = ceil_div(desc.q_len, config.block_m()) + desc.sequences;
+    if (!desc.listed || desc.mask_bits) {
+        layout.bytes = kForwardWorkspaceBytes;
+        return layout;
+    }
+    layout.blocks = ceil_div(desc.kv_len, 64);
+    layout.batches = desc.batch;
+    const auto tiles = static_cast<std::size_t>(layout.batches * layout.q_tiles);
+    layout.sequences = layout.tiles + tiles * sizeof(tw::attn::MaskTile);
+    layout.entries =
+        layout.sequences + (desc.sequences > 0 ? tiles * sizeof(tw::attn::SequenceRows) : 0);
+    const std::size_t entries = tiles * static_cast<std::size_t>(layout.blocks) + 1;  // and a spare
+    layout.bytes = layout.entries + entries * sizeof(tw::attn::MaskEntry);
+    return layout;
+}
+
 }  // namespace
+
+std::size_t forward_workspace_bytes(const ForwardDesc& desc, const ForwardConfig& config) {
+    return workspace_layout(desc, config).bytes;
+}
 
 ForwardDesc check_forward(const ForwardInputs& inputs) {
     require(inputs.dtype == DType::bf16 || inputs.dtype == DType::f16, "query",
@@ -106,8 +150,14 @@ ForwardDesc check_forward(const ForwardInputs& inputs) {
     require(inputs.sinks % 4 == 0, "sinks", "an address that is a multiple of 4", inputs.sinks);
     if (inputs.mask.has_value()) check_mask(*inputs.mask, inputs);
 
+    check_segments(inputs);
+
     ForwardDesc desc;
-    desc.listed = inputs.mask.has_value();
+    desc.mask_bits = inputs.mask.has_value();
+    desc.segments = inputs.q_segments != 0;
+    desc.sequences = inputs.sequences;
+    desc.listed = desc.mask_bits || desc.segments || desc.sequences > 0;
+    desc.dropout = inputs.dropout > 0;
     desc.sinks = inputs.sinks != 0;
     desc.row_maximum = inputs.row_max != 0;
     desc.exact_maximum = inputs.exact_maximum || desc.row_maximum;
@@ -183,7 +233,7 @@ int forward_shared_bytes(const ForwardDesc& desc, const ForwardConfig& config) {
     const std::int64_t key_value =
         config.stages * (query_panels + value_panels) * config.block_n * 128;
     const std::int64_t bits =
-        desc.listed ? config.stages * config.warpgroups * 128 * (config.block_n / 64) * 4 : 0;
+        desc.mask_bits ? config.stages * config.warpgroups * 128 * (config.block_n / 64) * 4 : 0;
     const std::int64_t barriers = desc.listed ? 384 : 256;
     constexpr std::int64_t kAlignment = 1024;
     return static_cast<int>(query + key_value + bits + barriers + kAlignment);
@@ -210,8 +260,11 @@ cuda::CompileRequest generate_forward(const ForwardDesc& desc, const ForwardConf
     request.arch = "sm_90a";
     // What a user's score mod needs is not ours to limit; the other checks of the compiler's log
     // hold.
-    constexpr int kModSpillBytes = 4096;
-    request.spill_limit_bytes = desc.score_mod != nullptr ? kModSpillBytes : 0;
+    // Random bits of many pairs at once need more registers than there are.
+    constexpr int kModSpillBytes = 4096, kDropoutSpillBytes = 1024;
+    request.spill_limit_bytes = desc.score_mod != nullptr ? kModSpillBytes
+                                : desc.dropout            ? kDropoutSpillBytes
+                                                          : 0;
     request.headers = device_headers();
     request.headers.push_back({"wgmma_shapes.cuh", cuda::wgmma_shapes_header(shapes)});
     request.headers.push_back(
@@ -232,6 +285,10 @@ constexpr bool kUpperBound = {};
 constexpr bool kLowerBound = {};
 constexpr bool kScaleScores = {};
 constexpr bool kListedBlocks = {};
+constexpr bool kMaskBits = {};
+constexpr bool kSegments = {};
+constexpr bool kPacked = {};
+constexpr bool kDropout = {};
 constexpr bool kScoreMod = {};
 constexpr bool kSinks = {};
 constexpr bool kRowMaximum = {};
@@ -247,6 +304,7 @@ constexpr int kConsumerRegisters = {};
 )",
                      desc.dtype == DType::f16 ? "F16" : "Bf16", desc.query_dim, desc.value_dim,
                      desc.upper_bound, desc.lower_bound, !desc.positive_scale, desc.listed,
+                     desc.mask_bits, desc.segments, desc.sequences > 0, desc.dropout,
                      desc.score_mod != nullptr, desc.sinks, desc.row_maximum, desc.exact_maximum,
                      config.warpgroups, config.block_n, config.stages, config.query_buffers,
                      producer_registers, consumer_registers)});
@@ -254,15 +312,72 @@ constexpr int kConsumerRegisters = {};
     return request;
 }
 
+cuda::CompileRequest generate_lists() {
+    cuda::CompileRequest request;
+    request.name = "attention_lists.cu";
+    request.arch = "sm_90a";
+    request.spill_limit_bytes = 0;
+    request.headers = device_headers();
+    request.source = "#include \"attention/sm90/list_builder.cuh\"\n";
+    return request;
+}
+
+namespace {
+
+const cuda::Kernel& load_lists(int device) {
+    static std::mutex mutex;
+    static auto* const kKernels = new std::map<int, cuda::Kernel>;
+    const std::lock_guard lock(mutex);
+    if (const auto found = kKernels->find(device); found != kKernels->end()) return found->second;
+    return kKernels
+        ->emplace(device, cuda::load_kernel(generate_lists(), "attention_lists", 0, device))
+        .first->second;
+}
+
+/// Queues the kernel that writes the lists into the workspace, and lets `p` read them.
+void build_lists(const ForwardInputs& inputs, const ForwardDesc& desc, const ForwardConfig& config,
+                 const WorkspaceLayout& layout, tw::attn::ForwardParameters& p, int device,
+                 cuda::StreamHandle stream) {
+    constexpr int kOutOfReach = 1 << 30;
+    tw::attn::ListParameters lists{};
+    lists.tiles = reinterpret_cast<tw::attn::MaskTile*>(inputs.workspace + layout.tiles);
+    lists.sequences =
+        reinterpret_cast<tw::attn::SequenceRows*>(inputs.workspace + layout.sequences);
+    lists.entries = reinterpret_cast<tw::attn::MaskEntry*>(inputs.workspace + layout.entries);
+    lists.segments = p.segments;
+    lists.q_starts = reinterpret_cast<const int*>(inputs.q_starts);
+    lists.kv_starts = reinterpret_cast<const int*>(inputs.kv_starts);
+    lists.packed = static_cast<int>(desc.sequences);
+    lists.q_len = p.q_len;
+    lists.kv_len = p.kv_len;
+    lists.q_tiles = static_cast<int>(layout.q_tiles);
+    lists.blocks = static_cast<int>(layout.blocks);
+    lists.warpgroups = config.warpgroups;
+    lists.upper_diagonal = desc.upper_bound ? p.upper_diagonal : kOutOfReach;
+    lists.lower_diagonal = desc.lower_bound ? p.lower_diagonal : -kOutOfReach;
+    p.mask = {lists.tiles, lists.entries,  nullptr, static_cast<int>(layout.batches),
+              1,           lists.sequences};
+    cuda::LaunchShape shape;
+    shape.grid[0] = static_cast<unsigned>(layout.q_tiles);
+    shape.grid[1] = static_cast<unsigned>(layout.batches);
+    shape.block[0] = 32;
+    void* const parameters[] = {&lists};
+    cuda::launch(load_lists(device), shape, parameters, stream);
+}
+
+}  // namespace
+
 const cuda::Kernel& load_forward(const ForwardDesc& desc, const ForwardConfig& config, int device) {
-    using Key = std::tuple<DType, std::array<int, 6>, std::array<bool, 7>, const std::string*, int>;
+    using Key =
+        std::tuple<DType, std::array<int, 6>, std::array<bool, 11>, const std::string*, int>;
     static std::mutex mutex;
     static auto* const kKernels = new std::map<Key, cuda::Kernel>;  // loaded until the process ends
     // Texts of score mods are kept for ever, so that their address is a key.
     const Key key{desc.dtype,
                   {desc.query_dim, desc.value_dim, config.warpgroups, config.block_n, config.stages,
                    config.query_buffers},
-                  {desc.upper_bound, desc.lower_bound, desc.positive_scale, desc.listed, desc.sinks,
+                  {desc.upper_bound, desc.lower_bound, desc.positive_scale, desc.listed,
+                   desc.mask_bits, desc.segments, desc.sequences > 0, desc.dropout, desc.sinks,
                    desc.row_maximum, desc.exact_maximum},
                   desc.score_mod.get(),
                   device};
@@ -272,6 +387,7 @@ const cuda::Kernel& load_forward(const ForwardDesc& desc, const ForwardConfig& c
     }
     const cuda::DeviceInfo& info = cuda::device_info(device);
     require(info.major == 9 && info.minor == 0, "device", "compute capability 9.0", info.arch());
+    if (desc.listed && !desc.mask_bits) load_lists(device);
     // Not under the lock: other kernels load meanwhile, and cubin_of lets one thread compile this
     // one.
     const cuda::Kernel kernel =
@@ -285,7 +401,8 @@ void launch_forward(const ForwardInputs& inputs, const ForwardDesc& desc,
                     const ForwardConfig& config, const cuda::Kernel& kernel,
                     cuda::StreamHandle stream) {
     const std::int64_t batch_heads = desc.batch * desc.heads;
-    const std::int64_t q_tiles = ceil_div(desc.q_len, config.block_m());
+    const WorkspaceLayout workspace = workspace_layout(desc, config);
+    const std::int64_t q_tiles = workspace.q_tiles;
     const std::int64_t places = batch_heads * q_tiles;
     if (places == 0) return;
     const int multiprocessors = cuda::device_info(kernel.device).multiprocessors;
@@ -310,7 +427,13 @@ void launch_forward(const ForwardInputs& inputs, const ForwardDesc& desc,
     p.scale = static_cast<float>(inputs.scale);
     p.sinks = reinterpret_cast<const float*>(inputs.sinks);
     p.row_max = reinterpret_cast<float*>(inputs.row_max);
-    if (desc.listed) {
+    p.segments = {reinterpret_cast<const int*>(inputs.q_segments),
+                  reinterpret_cast<const int*>(inputs.kv_segments)};
+    p.seed = inputs.seed;
+    p.dropout_threshold =
+        static_cast<unsigned>(std::min(std::llround(inputs.dropout * 0x1p32), 0xffffffffLL));
+    p.keep_scale = static_cast<float>(1 / (1 - inputs.dropout));
+    if (desc.mask_bits) {
         const DeviceMask& mask = *inputs.mask;
         if (mask.warpgroups != config.warpgroups || mask.block_n != config.block_n) {
             user_error(kOperation, "mask: expected lists of tiles of {} x {} but got {} x {}",
@@ -329,7 +452,7 @@ void launch_forward(const ForwardInputs& inputs, const ForwardDesc& desc,
             std::max<std::int64_t>(1, kGroupBytes / head_bytes) * p.heads_per_kv_head;
         p.group_heads = static_cast<int>(std::min(group, batch_heads));
     }
-    if (desc.upper_bound && !desc.lower_bound) {
+    if (desc.upper_bound && !desc.lower_bound && !desc.listed) {
         // Tiles grow by their rows; the first `late` of a head are shorter than the share.
         const double longest = static_cast<double>(
             std::min(desc.kv_len, q_tiles * config.block_m() + desc.upper_diagonal));
@@ -348,6 +471,11 @@ void launch_forward(const ForwardInputs& inputs, const ForwardDesc& desc,
         p.tickets = reinterpret_cast<unsigned*>(inputs.workspace);
         cuda::driver().check(cuda::driver().cuMemsetD32Async(inputs.workspace, 0, 1, stream),
                              "clearing the tickets");
+    }
+    if (desc.listed && !desc.mask_bits) {
+        require(config.block_n == 64, "config", "blocks of 64 keys where they are listed",
+                config.block_n);
+        build_lists(inputs, desc, config, workspace, p, kernel.device, stream);
     }
     cuda::LaunchShape shape;
     shape.grid[0] = static_cast<unsigned>(std::min<std::int64_t>(places, multiprocessors));

@@ -3,7 +3,9 @@
 //
 // Shapes     Q (B, H, Lq, D), K (B, Hkv, Lk, D), V (B, Hkv, Lk, Dv), out (B, H, Lq, Dv), H = n Hkv; any
 //            lengths; D and Dv multiples of 8 up to 256 (columns past them load as zero)
-// Mask       none; kv <= q + upper (causal); q + lower <= kv <= q + upper (window): bounds, no data
+// Mask       none; kv <= q + upper (causal); q + lower <= kv <= q + upper (window): bounds, no data;
+//            or lists of key blocks with bits, segment ids, packed sequences
+// Scores     any mod of (score, b, h, q, kv) and captured arrays, generated into score_mod.cuh
 // Strides    of batch, head and row: any multiples of 16 bytes; the last dimension is contiguous
 // Types      bf16 or f16; sums in f32, p is rounded to the inputs' type, lse is f32
 // Roles      one producer thread (copy engine), 2 or 3 consumer warpgroups of 64 query rows

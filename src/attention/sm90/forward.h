@@ -43,11 +43,20 @@ struct ForwardInputs {
     cuda::DeviceAddress sinks = 0;    ///< f32 (H): one more logit per row; or 0
     cuda::DeviceAddress row_max = 0;  ///< f32 (B, H, Lq) contiguous, written: largest score; or 0
     bool exact_maximum = false;       ///< of every block, instead of the speculative one
+    /// i32 (B, Lq) and (B, Lk) contiguous: only pairs of equal ids attend; or 0. Beside diagonals.
+    cuda::DeviceAddress q_segments = 0, kv_segments = 0;
+    /// i32 (sequences + 1), never decreasing, from 0 to the length: sequences packed one behind the
+    /// other in a batch of 1. Positions restart in each; the batch of mods and dropout counts them.
+    cuda::DeviceAddress q_starts = 0, kv_starts = 0;
+    std::int64_t sequences = 0;
+    double dropout = 0;  ///< share of the probabilities dropped
+    std::uint64_t seed = 0;
     cuda::DeviceAddress workspace =
-        0;  ///< kForwardWorkspaceBytes of scratch for one launch at a time
+        0;  ///< forward_workspace_bytes of scratch for one launch at a time
     cuda::DeviceAddress profile = 0;  ///< 3 u64 per multiprocessor: cycles, start and end ns; or 0
 };
 
+/// Bytes of workspace without segments and packed sequences.
 inline constexpr std::size_t kForwardWorkspaceBytes = 16;
 
 /// The problem, checked; every quantity that configuration and kernel depend on.
@@ -57,7 +66,11 @@ struct ForwardDesc {
     int value_dim = 0;         ///< Dv
     bool upper_bound = false;  ///< keys end at a diagonal (causal)
     bool lower_bound = false;  ///< and begin at one (window); implies upper_bound
-    bool listed = false;       ///< key blocks are listed; no bounds then
+    bool listed = false;       ///< key blocks are listed
+    bool mask_bits = false;    ///< by the caller, with bits; no bounds then
+    bool segments = false;
+    bool dropout = false;
+    std::int64_t sequences = 0;  ///< packed
     bool sinks = false;
     bool row_maximum = false;
     bool exact_maximum = false;  ///< row_maximum needs it
@@ -89,16 +102,22 @@ ForwardConfig choose_forward(const ForwardDesc& desc, int multiprocessors);
 /// The configuration for masks as lists: their tile size must be known before they are made.
 ForwardConfig choose_listed(int query_dim, int value_dim);
 
+/// Bytes of workspace a launch needs.
+std::size_t forward_workspace_bytes(const ForwardDesc& desc, const ForwardConfig& config);
+
 /// Bytes of shared memory the kernel of a configuration takes.
 int forward_shared_bytes(const ForwardDesc& desc, const ForwardConfig& config);
 
 /// The kernel's translation unit, compilable without a GPU.
 cuda::CompileRequest generate_forward(const ForwardDesc& desc, const ForwardConfig& config);
+/// That of the kernel that lists the blocks of segments and packed sequences.
+cuda::CompileRequest generate_lists();
 
 /// Compiles and loads; to be called before a launch is captured in a graph. Kernels stay loaded.
 const cuda::Kernel& load_forward(const ForwardDesc& desc, const ForwardConfig& config, int device);
 
-/// Launches a loaded kernel: nothing allocated, nothing waited for.
+/// Launches a loaded kernel, before it the one that builds lists: nothing allocated, nothing waited
+/// for.
 void launch_forward(const ForwardInputs& inputs, const ForwardDesc& desc,
                     const ForwardConfig& config, const cuda::Kernel& kernel,
                     cuda::StreamHandle stream);

@@ -8,6 +8,7 @@
 #include "cuda/device/ptx/memory.cuh"
 #include "cuda/device/ptx/mma.cuh"
 #include "cuda/device/ptx/sync.cuh"
+#include "cuda/device/scalar.cuh"
 #include "score_mod.cuh"
 #include "wgmma_shapes.cuh"
 
@@ -15,7 +16,7 @@ namespace tw::attn {
 
 constexpr int kScores = kBlockN / 2;     ///< registers of a thread: scores of a block,
 constexpr int kOutputs = kValueDim / 2;  ///< outputs,
-constexpr int kPacked = kBlockN / 4;     ///< and p packed as an operand
+constexpr int kOperands = kBlockN / 4;   ///< and p packed as an operand
 constexpr float kLog2E = 1.4426950408889634f;
 constexpr int kQuerySteps = (kQueryDim + 15) / 16;
 
@@ -41,10 +42,12 @@ struct Consumer {
     int block;        ///< and the one whose scores are in `scores`
     int left;         ///< listed blocks of the tile from the next one on
     int skipped = 0;  ///< blocks, only other warpgroups visit them, whose V is still to be released
+    int segment[2];   ///< ids of the two rows
+    u64 dropout_key;  ///< of seed, batch and head
     RowState state;
     float scores[kScores];
     float output[kOutputs];
-    u32 packed[kPacked];
+    u32 packed[kOperands];
 
     // ---- waiting and releasing. One arrival per warp: each waits for its own part of the wgmma.
     TW_DEVICE void release(u32 barrier) const {
@@ -67,9 +70,19 @@ struct Consumer {
     TW_DEVICE Tile fetch() const {
         ptx::mbarrier_wait(shared.query_full(query_ring.index), query_ring.parity);
         const uint4 words = ptx::load_shared_128(shared.tile(query_ring.index));
-        return {static_cast<int>(words.x), static_cast<int>(words.y), static_cast<int>(words.z),
-                static_cast<int>(words.w)};
+        Tile result{static_cast<int>(words.x),
+                    static_cast<int>(words.y),
+                    static_cast<int>(words.z),
+                    static_cast<int>(words.w),
+                    {}};
+        if constexpr (kPacked) {
+            const uint4 rows = ptx::load_shared_128(shared.tile(query_ring.index) + 16);
+            result.rows = {static_cast<int>(rows.x), static_cast<int>(rows.y),
+                           static_cast<int>(rows.z), static_cast<int>(rows.w)};
+        }
+        return result;
     }
+    TW_DEVICE int kv_len() const { return kPacked ? tile.rows.kv_len : p.kv_len; }
 
     // ---- matrix products
     /// scores = Q K^T of the next key block; in flight afterwards.
@@ -122,7 +135,7 @@ struct Consumer {
     /// lanes.
     TW_DEVICE void pack_p() {
 #pragma unroll
-        for (int i = 0; i < kPacked; ++i) {
+        for (int i = 0; i < kOperands; ++i) {
             packed[i] = ptx::pack(Element{}, scores[2 * i], scores[2 * i + 1]);
         }
     }
@@ -144,11 +157,12 @@ struct Consumer {
 #pragma unroll
             for (int i = 0; i < kScores; ++i) scores[i] *= p.scale_log2;
         }
-        if constexpr (kMasked && kListedBlocks) {
+        if constexpr (kMasked && kMaskBits) {
             apply_bits();
         } else if constexpr (kMasked) {
+            if constexpr (kSegments) apply_segments();
             const int first = block * kBlockN + column;
-            int last[2] = {p.kv_len - 1 - first, p.kv_len - 1 - first};
+            int last[2] = {kv_len() - 1 - first, kv_len() - 1 - first};
             if constexpr (kUpperBound) {
                 last[0] = min(last[0], row + p.upper_diagonal - first);
                 last[1] = min(last[1], row + 8 + p.upper_diagonal - first);
@@ -159,6 +173,44 @@ struct Consumer {
                 const int offset = i / 4 * 8 + i % 2, r = i / 2 % 2;
                 const bool dead = offset > last[r] || (kLowerBound && offset < lowest + 8 * r);
                 if (dead) scores[i] = -kInfinity;
+            }
+        }
+    }
+
+    /// Where the ids of a tile's queries, or keys, begin.
+    TW_DEVICE const int* query_segments() const {
+        return p.segments.query +
+               (kPacked ? tile.rows.q_begin : static_cast<i64>(tile.batch) * p.q_len);
+    }
+    TW_DEVICE const int* key_segments() const {
+        return p.segments.key +
+               (kPacked ? tile.rows.kv_begin : static_cast<i64>(tile.batch) * p.kv_len);
+    }
+
+    /// Masks pairs of different segments.
+    TW_DEVICE void apply_segments() {
+        const int* const ids = key_segments();
+        const int last = max(0, kv_len() - 1);
+#pragma unroll
+        for (int i = 0; i < kScores; i += 4) {
+#pragma unroll
+            for (int e = 0; e < 2; ++e) {
+                const int id = __ldg(ids + min(block * kBlockN + column + 2 * i + e, last));
+                if (id != segment[0]) scores[i + e] = -kInfinity;
+                if (id != segment[1]) scores[i + 2 + e] = -kInfinity;
+            }
+        }
+    }
+
+    /// Drops probabilities by the random bits of their pairs; the others grow when they are stored.
+    TW_DEVICE void apply_dropout() {
+        if constexpr (kDropout) {
+#pragma unroll
+            for (int i = 0; i < kScores; ++i) {
+                const u32 q = row + 8 * (i / 2 % 2),
+                          kv = block * kBlockN + column + i / 4 * 8 + i % 2;
+                const u32 bits = scalar::philox(dropout_key, static_cast<u64>(q) << 32 | kv);
+                if (bits < p.dropout_threshold) scores[i] = 0.0f;
             }
         }
     }
@@ -291,6 +343,18 @@ struct Consumer {
             mod.enter_rows(row);
             mod.enter_block(block * kBlockN + column);
         }
+        if constexpr (kSegments) {
+            const int last = max(0, (kPacked ? tile.rows.q_len : p.q_len) - 1);
+            segment[0] = __ldg(query_segments() + min(row, last));
+            segment[1] = __ldg(query_segments() + min(row + 8, last));
+        }
+        if constexpr (kDropout) {
+            const u64 pair =
+                (static_cast<u64>(static_cast<u32>(tile.batch)) << 32 | static_cast<u32>(tile.head))
+                << 1;
+            dropout_key = static_cast<u64>(scalar::philox(p.seed, pair | 1)) << 32 |
+                          scalar::philox(p.seed, pair);
+        }
         bool masked = kUpperBound || p.kv_len % kBlockN != 0;
         if constexpr (kListedBlocks) {
             masked = end != kBlockFull;
@@ -302,6 +366,7 @@ struct Consumer {
             first_softmax<false>();
         }
         release_key();
+        apply_dropout();
         pack_p();
 #pragma unroll
         for (int i = 0; i < kOutputs; ++i) output[i] = 0;
@@ -338,6 +403,7 @@ struct Consumer {
             }
         }
         release_key();  // not earlier: the repair may read it
+        apply_dropout();
         finish_output();
         if constexpr (kListedBlocks) release_skipped();
         // NOTE: packing waits for P V. An operand register written while a wgmma is in flight makes
@@ -405,18 +471,23 @@ struct Consumer {
                 reference[r] = largest;
             }
         }
-        u16* const out = static_cast<u16*>(p.out) + done.batch * p.out_batch_stride +
-                         done.head * p.out_head_stride + first_row * p.out_row_stride;
-        store_rows<kValueDim>(Element{}, output, inverse, out, p.out_row_stride,
-                              p.q_len - first_row);
+        if constexpr (kDropout) {
+            inverse[0] *= p.keep_scale;
+            inverse[1] *= p.keep_scale;
+        }
+        const int batch = kPacked ? 0 : done.batch, begin_row = kPacked ? done.rows.q_begin : 0;
+        const int rows = kPacked ? done.rows.q_len : p.q_len;
+        u16* const out = static_cast<u16*>(p.out) + batch * p.out_batch_stride +
+                         done.head * p.out_head_stride + (begin_row + first_row) * p.out_row_stride;
+        store_rows<kValueDim>(Element{}, output, inverse, out, p.out_row_stride, rows - first_row);
         if (ptx::lane_index() % 4 == 0) {
             constexpr float kLn2 = 0.6931471805599453f;
             const i64 first_index =
-                static_cast<i64>(done.batch * p.heads + done.head) * p.q_len + first_row;
+                static_cast<i64>(batch * p.heads + done.head) * p.q_len + begin_row + first_row;
             float* const lse = p.lse + first_index;
 #pragma unroll
             for (int r = 0; r < 2; ++r) {
-                if (first_row + 8 * r < p.q_len) {
+                if (first_row + 8 * r < rows) {
                     lse[8 * r] =
                         sum[r] == 0 ? -kInfinity : (reference[r] + ptx::log2_approx(sum[r])) * kLn2;
                     if constexpr (kRowMaximum) {

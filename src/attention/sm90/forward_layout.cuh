@@ -23,7 +23,7 @@ constexpr u32 kKeyOffset = kQueryBuffers * kQueryBytes;
 constexpr u32 kValueOffset = kKeyOffset + kStages * kKeyBytes;
 constexpr u32 kBarrierOffset = kValueOffset + kStages * kValueBytes;
 constexpr u32 kWordsPerThread = kBlockN / 64;  ///< of mask bits
-constexpr u32 kBitsBytes = kListedBlocks ? kWarpgroups * 128 * kWordsPerThread * 4 : 0;
+constexpr u32 kBitsBytes = kMaskBits ? kWarpgroups * 128 * kWordsPerThread * 4 : 0;
 constexpr u32 kBitsOffset = kBarrierOffset + (kListedBlocks ? 384 : 256);
 constexpr u32 kSharedBytes =
     kBitsOffset + kStages * kBitsBytes;  ///< the host adds 1024 to align the base
@@ -32,7 +32,7 @@ static_assert(kBlockN % 16 == 0 && kBlockN <= 256,
               "P V takes keys in steps of 16, a copy 256 rows");
 // A warpgroup skips blocks that only the others see. It holds a V buffer of the last tile
 // meanwhile.
-static_assert(!kListedBlocks || kBlockN == 64 || kBlockN == 128, "a thread reads its bits at once");
+static_assert(!kMaskBits || kBlockN == 64 || kBlockN == 128, "a thread reads its bits at once");
 static_assert(!kUpperBound || kListedBlocks || (kBlockM - 64 + kBlockN - 1) / kBlockN <= kStages,
               "skipping would stall");
 static_assert(kQueryBytes % 1024 == 0 && kBlockPanelBytes % 1024 == 0,
@@ -42,8 +42,9 @@ static_assert(kQueryBytes % 1024 == 0 && kBlockPanelBytes % 1024 == 0,
 struct Tile {
     int q_tile;  ///< -1: no more tiles
     int batch;
-    int head;    ///< of the queries
-    int blocks;  ///< key blocks to visit, from right to left or as listed; at least one
+    int head;           ///< of the queries
+    int blocks;         ///< key blocks to visit, from right to left or as listed; at least one
+    SequenceRows rows;  ///< of its sequence, where sequences are packed; `batch` counts them then
 };
 
 /// Addresses in shared memory. A "full" barrier says that data arrived, an "empty" one that every
@@ -62,8 +63,8 @@ struct Shared {
     TW_DEVICE u32 value_full(int stage) const { return barrier(4 + 2 * kStages + stage); }
     TW_DEVICE u32 value_empty(int stage) const { return barrier(4 + 3 * kStages + stage); }
 
-    /// Where the tile in a query buffer is described: four words.
-    TW_DEVICE u32 tile(int buffer) const { return base + kBarrierOffset + 192 + 16 * buffer; }
+    /// Where the tile in a query buffer is described: four words, four more of its sequence.
+    TW_DEVICE u32 tile(int buffer) const { return base + kBarrierOffset + 192 + 32 * buffer; }
     /// Where a listed key block is described: block, blocks left in its entry, states.
     TW_DEVICE u32 block(int stage) const { return base + kBarrierOffset + 256 + 16 * stage; }
     TW_DEVICE u32 bits(int stage) const { return base + kBitsOffset + stage * kBitsBytes; }
@@ -117,7 +118,7 @@ TW_DEVICE Place place_at(int place, const ForwardParameters& p) {
 
 /// The tile of a place: tiles grow with their rows.
 TW_DEVICE Tile tile_at(const Place& place, const ForwardParameters& p) {
-    Tile tile{p.q_tiles - 1 - place.rank, place.batch, place.head, 0};
+    Tile tile{p.q_tiles - 1 - place.rank, place.batch, place.head, 0, {}};
     const int first_row = tile.q_tile * kBlockM, begin = begin_block(first_row, p);
     tile.blocks = end_block(first_row + kBlockM - 1, begin, p) - begin;
     return tile;

@@ -17,10 +17,15 @@ enum BlockState { kBlockDead = 0, kBlockPartial = 1, kBlockFull = 2 };
 
 /// A tile of query rows in a mask's lists, in the order of work.
 struct alignas(16) MaskTile {
-    int q_tile;
+    int q_tile;  ///< -1: no tile, where there may be fewer than places
     int first_entry;
-    int blocks;  ///< over its entries; at least one
-    int unused;
+    int blocks;    ///< over its entries; at least one
+    int sequence;  ///< of packed sequences
+};
+
+/// Rows of a packed sequence.
+struct alignas(16) SequenceRows {
+    int q_begin, q_len, kv_begin, kv_len;
 };
 
 /// A mask as lists of key blocks: for each of `batches` x `heads` planes q_tiles MaskTiles, longest
@@ -30,6 +35,27 @@ struct MaskLists {
     const MaskEntry* entries;
     const unsigned* bits;  ///< tile, warpgroup, thread, 64 columns: bit r is accumulator register r
     int batches, heads;
+    const SequenceRows* sequences;  ///< of each tile, where sequences are packed
+};
+
+/// Segment ids: pairs of equal ids attend.
+struct Segments {
+    const int* query;  ///< (batch, q_len); packed: (q_len)
+    const int* key;    ///< (batch, kv_len)
+};
+
+/// What lists are built from on the device: diagonals, segment ids, packed sequences.
+struct ListParameters {
+    MaskTile* tiles;                  ///< (batches, q_tiles)
+    SequenceRows* sequences;          ///< (q_tiles) or null
+    MaskEntry* entries;               ///< (batches, q_tiles, blocks)
+    Segments segments;                ///< null: none
+    const int *q_starts, *kv_starts;  ///< (packed + 1), or null
+    int packed;                       ///< number of sequences; 0: they are not packed
+    int q_len, kv_len;                ///< packed: in all
+    int q_tiles, blocks;              ///< of a batch, the most a tile can have
+    int warpgroups;
+    int upper_diagonal, lower_diagonal;  ///< out of reach where there is none
 };
 
 struct ForwardParameters {
@@ -54,7 +80,11 @@ struct ForwardParameters {
     float scale;         ///< softmax scale, read where a score mod stands between it and log2(e)
     MaskLists mask;      ///< where the kernel visits listed blocks
     const float* sinks;  ///< (heads): a logit more per row, where the kernel has them
-    float* row_max;      ///< (batch, heads, q_len), written where the kernel keeps exact maxima
+    Segments segments;   ///< where the kernel compares them
+    unsigned long long seed;     ///< of dropout
+    unsigned dropout_threshold;  ///< a pair is dropped when its random bits are below
+    float keep_scale;            ///< 1 / (1 - dropout)
+    float* row_max;  ///< (batch, heads, q_len), written where the kernel keeps exact maxima
 };
 
 }  // namespace tw::attn

@@ -31,30 +31,42 @@ struct Producer {
         ptx::mbarrier_wait(shared.query_empty(query_ring.index), query_ring.parity);
         const u32 words = shared.tile(query_ring.index);
         ptx::store_shared_128(words, make_uint4(tile.q_tile, tile.batch, tile.head, tile.blocks));
+        if constexpr (kPacked) {
+            ptx::store_shared_128(words + 16, make_uint4(tile.rows.q_begin, tile.rows.q_len,
+                                                         tile.rows.kv_begin, tile.rows.kv_len));
+        }
         if (tile.q_tile < 0) {
             ptx::mbarrier_arrive(full);
         } else {
             ptx::mbarrier_arrive_expect(full, kQueryBytes);  // publishes the words too
             load(shared.query(query_ring.index), query_map, full, once, kQueryDim, kQueryPanelBytes,
-                 tile.q_tile * kBlockM, tile.head, tile.batch);
+                 (kPacked ? tile.rows.q_begin : 0) + tile.q_tile * kBlockM, tile.head,
+                 kPacked ? 0 : tile.batch);
         }
         query_ring.advance();
     }
 
+    /// A block of K or V.
+    TW_DEVICE void load_block(u32 target, const TensorMap* map, u32 full, int dim, int block,
+                              const Tile& tile) {
+        load(target, map, full, keep, dim, kBlockPanelBytes,
+             (kPacked ? tile.rows.kv_begin : 0) + block * kBlockN, tile.head / p.heads_per_kv_head,
+             kPacked ? 0 : tile.batch);
+    }
+
     /// `entry`: where the block is listed, with `left` of its blocks to come, this one among them.
-    TW_DEVICE void load_key(int block, int kv_head, int batch, const MaskEntry& entry, int left) {
+    TW_DEVICE void load_key(int block, const Tile& tile, const MaskEntry& entry, int left) {
         const u32 full = shared.key_full(key_ring.index);
         ptx::mbarrier_wait(shared.key_empty(key_ring.index), key_ring.parity);
         u32 bytes = kKeyBytes;
         if constexpr (kListedBlocks) {
             ptx::store_shared_128(shared.block(key_ring.index),
                                   make_uint4(block, left, entry.states, 0));
-            if (entry.bits >= 0) bytes += kBitsBytes;
+            if (kMaskBits && entry.bits >= 0) bytes += kBitsBytes;
         }
         ptx::mbarrier_arrive_expect(full, bytes);
-        load(shared.key(key_ring.index), key_map, full, keep, kQueryDim, kBlockPanelBytes,
-             block * kBlockN, kv_head, batch);
-        if constexpr (kListedBlocks) {
+        load_block(shared.key(key_ring.index), key_map, full, kQueryDim, block, tile);
+        if constexpr (kMaskBits) {
             if (entry.bits >= 0) {
                 const u8* const bits = reinterpret_cast<const u8*>(p.mask.bits);
                 ptx::bulk_load(shared.bits(key_ring.index),
@@ -64,12 +76,11 @@ struct Producer {
         key_ring.advance();
     }
 
-    TW_DEVICE void load_value(int block, int kv_head, int batch) {
+    TW_DEVICE void load_value(int block, const Tile& tile) {
         const u32 full = shared.value_full(value_ring.index);
         ptx::mbarrier_wait(shared.value_empty(value_ring.index), value_ring.parity);
         ptx::mbarrier_arrive_expect(full, kValueBytes);
-        load(shared.value(value_ring.index), value_map, full, keep, kValueDim, kBlockPanelBytes,
-             block * kBlockN, kv_head, batch);
+        load_block(shared.value(value_ring.index), value_map, full, kValueDim, block, tile);
         value_ring.advance();
     }
 
@@ -79,12 +90,42 @@ struct Producer {
         return place + gridDim.x;
     }
 
-    /// Where the lists of a place's tile begin.
-    TW_DEVICE const MaskTile* listed_tile(const Place& place) const {
-        const int batch = p.mask.batches == 1 ? 0 : place.batch;
-        const int head = p.mask.heads == 1 ? 0 : place.head;
-        return p.mask.tiles + static_cast<i64>(batch * p.mask.heads + head) * p.q_tiles +
-               place.rank;
+    /// The lists of a place's tile, as words still to arrive.
+    struct Listed {
+        Place at;
+        uint4 tile, rows;
+    };
+    TW_DEVICE Listed read_tile(int place) const {
+        Listed result;
+        result.at = place_at(place, p);
+        const int batch = p.mask.batches == 1 ? 0 : result.at.batch;
+        const int head = p.mask.heads == 1 ? 0 : result.at.head;
+        const i64 index =
+            static_cast<i64>(batch * p.mask.heads + head) * p.q_tiles + result.at.rank;
+        result.tile = ptx::load_constant_128(p.mask.tiles + index);
+        if constexpr (kPacked) result.rows = ptx::load_constant_128(p.mask.sequences + index);
+        return result;
+    }
+    /// The tile of these words; past places without one (`place` moves on).
+    TW_DEVICE Tile tile_of(Listed& listed, int& place, int places) const {
+        if constexpr (kPacked) {
+            while (static_cast<int>(listed.tile.x) < 0) {
+                place = next_place(place);
+                if (place >= places) return {-1, 0, 0, 0, {}};
+                listed = read_tile(place);
+            }
+        }
+        Tile tile{static_cast<int>(listed.tile.x),
+                  listed.at.batch,
+                  listed.at.head,
+                  static_cast<int>(listed.tile.z),
+                  {}};
+        if constexpr (kPacked) {
+            tile.batch = listed.tile.w;
+            tile.rows = {static_cast<int>(listed.rows.x), static_cast<int>(listed.rows.y),
+                         static_cast<int>(listed.rows.z), static_cast<int>(listed.rows.w)};
+        }
+        return tile;
     }
 
     TW_DEVICE MaskEntry read_entry(int index) const {
@@ -109,25 +150,24 @@ struct Producer {
             tile_at(place_at(place, p), p);  // the grid is no larger than the number of places
         open(tile);
         while (tile.q_tile >= 0) {
-            const int kv_head = tile.head / p.heads_per_kv_head;
             // The next place is drawn late, which balances better, but early enough to hide its
             // latency and, with a second query buffer, that of the next query rows.
             const int draw_at = max(0, tile.blocks - 5), open_at = max(0, tile.blocks - 3);
-            Tile next{-1, 0, 0, 0};
+            Tile next{-1, 0, 0, 0, {}};
             const int last = begin_block(tile.q_tile * kBlockM, p) + tile.blocks - 1;
             // K runs one block ahead of V, as the consumers do. From right to left: the masked
             // block of a causal tile comes first.
             for (int i = 0; i < tile.blocks; ++i) {
                 const int block = last - i;
-                load_key(block, kv_head, tile.batch, {}, 0);
-                if (i > 0) load_value(block + 1, kv_head, tile.batch);
+                load_key(block, tile, {}, 0);
+                if (i > 0) load_value(block + 1, tile);
                 if (i == draw_at) place = next_place(place);
                 if (i == open_at) {
                     if (place < places) next = tile_at(place_at(place, p), p);
                     if constexpr (kQueryBuffers == 2) open(next);
                 }
             }
-            load_value(last - tile.blocks + 1, kv_head, tile.batch);
+            load_value(last - tile.blocks + 1, tile);
             if constexpr (kQueryBuffers == 1) open(next);
             tile = next;
         }
@@ -138,20 +178,18 @@ struct Producer {
     TW_DEVICE void run_listed() {
         const int places = p.q_tiles * p.batch_heads;
         int place = blockIdx.x;
-        Place at = place_at(place, p);
-        uint4 words = ptx::load_constant_128(listed_tile(at));
-        Tile tile{static_cast<int>(words.x), at.batch, at.head, static_cast<int>(words.z)};
-        int entry_index = words.y;
-        MaskEntry entry = read_entry(entry_index);
+        Listed listed = read_tile(place);
+        Tile tile = tile_of(listed, place, places);
+        int entry_index = listed.tile.y;
+        MaskEntry entry{};
+        if (tile.q_tile >= 0) entry = read_entry(entry_index);
         open(tile);
         while (tile.q_tile >= 0) {
-            const int kv_head = tile.head / p.heads_per_kv_head;
             const int step = max(0, tile.blocks - 6);
-            Tile next{-1, 0, 0, 0};
+            Tile next{-1, 0, 0, 0, {}};
             MaskEntry next_entry{};
             int left = entry.count, previous = 0, next_index = 0;
-            MaskEntry following =
-                read_entry(entry_index + 1);  // the host ends the list with a spare
+            MaskEntry following = read_entry(entry_index + 1);  // the lists end with a spare
             for (int i = 0; i < tile.blocks; ++i) {
                 if (left == 0) {
                     entry = following;
@@ -159,24 +197,22 @@ struct Producer {
                     following = read_entry(++entry_index + 1);
                 }
                 const int block = entry.first + entry.count - left;
-                load_key(block, kv_head, tile.batch, entry, left);
-                if (i > 0) load_value(previous, kv_head, tile.batch);
+                load_key(block, tile, entry, left);
+                if (i > 0) load_value(previous, tile);
                 previous = block;
                 --left;
                 if (i == step) place = next_place(place);
                 if (i == min(step + 1, tile.blocks - 1) && place < places) {
-                    at = place_at(place, p);
-                    words = ptx::load_constant_128(listed_tile(at));
+                    listed = read_tile(place);
                 }
                 if (i == min(step + 2, tile.blocks - 1) && place < places) {
-                    next = {static_cast<int>(words.x), at.batch, at.head,
-                            static_cast<int>(words.z)};
-                    next_index = words.y;
-                    next_entry = read_entry(next_index);
+                    next = tile_of(listed, place, places);
+                    next_index = listed.tile.y;
+                    if (next.q_tile >= 0) next_entry = read_entry(next_index);
                 }
                 if (kQueryBuffers == 2 && i == min(step + 3, tile.blocks - 1)) open(next);
             }
-            load_value(previous, kv_head, tile.batch);
+            load_value(previous, tile);
             if constexpr (kQueryBuffers == 1) open(next);
             tile = next;
             entry = next_entry;
