@@ -144,6 +144,7 @@ def implementations(library, name, tensors, causal, window, peers, configs):
         makers.append(("cudnn", lambda: sdpa(SDPBackend.CUDNN_ATTENTION, *tensors, causal)))
     if not window and "fa2" in peers:
         makers.append(("fa2", lambda: sdpa(SDPBackend.FLASH_ATTENTION, *tensors, causal)))
+
     def add(label, *options):
         makers.append((label, lambda: ours(library, *tensors, causal, window, *options)))
 
