@@ -3,7 +3,7 @@
 #
 # usage: tools/gpu_check.sh [--bin FOLDER] [--quick] [-- ARGUMENTS OF bench/attention_cuda.py]
 #
-# --bin FOLDER  use programs built elsewhere: cuda_tests, attention_tests, libtw_bench_cuda.so and the
+# --bin FOLDER  use programs built elsewhere: cuda_tests, run_tests, attention_tests, libtw_bench_cuda.so and the
 #               shared libraries they need. Without it they are built here, in build-gpu/.
 # --quick       no benchmark
 # Logs go to $OUT (default: out/).
@@ -27,10 +27,11 @@ if [ -z "$bin" ]; then
     bin=$root/build-gpu/bin
     cmake -S "$root" -B "$root/build-gpu" -DCMAKE_BUILD_TYPE=Release -DTILEWRIGHT_BUILD_BENCH=ON \
         >"$out/configure.log" 2>&1 || { cat "$out/configure.log"; exit 1; }
-    cmake --build "$root/build-gpu" --parallel --target cuda_tests attention_tests tw_bench_cuda \
+    cmake --build "$root/build-gpu" --parallel --target cuda_tests run_tests attention_tests tw_bench_cuda \
         >"$out/build.log" 2>&1 || { tail -50 "$out/build.log"; exit 1; }
     mkdir -p "$bin"
-    find "$root/build-gpu" -type f \( -name cuda_tests -o -name attention_tests \
+    find "$root/build-gpu" -type f \( -name cuda_tests -o -name run_tests \
+        -o -name attention_tests \
         -o -name libtw_bench_cuda.so \) ! -path "$bin/*" -exec cp {} "$bin/" \;
 fi
 export LD_LIBRARY_PATH="$bin${LD_LIBRARY_PATH:+:$LD_LIBRARY_PATH}"
@@ -38,7 +39,7 @@ export TILEWRIGHT_CACHE_DIR="${TILEWRIGHT_CACHE_DIR:-$out/cache}"
 
 status=0
 summary=
-for tests in cuda_tests attention_tests; do
+for tests in cuda_tests run_tests attention_tests; do
     if "$bin/$tests" >"$out/$tests.log" 2>&1; then result=passed; else result=FAILED; status=1; fi
     grep -E '^\[  FAILED  \]|NOT RUN|against|: Failure$' "$out/$tests.log" | head -40 || true
     count=$(sed -n 's/^\[  PASSED  \] \([0-9]*\) tests\{0,1\}\..*/\1/p' "$out/$tests.log")

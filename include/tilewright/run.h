@@ -143,6 +143,14 @@ class Call {
 void set_checked(bool on);
 bool checked();
 
+/// The CUDA stream (a CUstream or cudaStream_t; nullptr: the legacy default stream) on which this
+/// thread's calls, copies and allocations of GPU tensors run from now on. Memory of a freed tensor
+/// is used again on the stream it was made for.
+void set_cuda_stream(void* stream);
+void* cuda_stream();
+/// Waits until the work given to this thread's stream of a GPU is done; throws what it failed with.
+void synchronize(Device device);
+
 /// Binds a kernel to a grid and block specs.
 Call call(Kernel kernel, CallOptions options);
 

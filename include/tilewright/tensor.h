@@ -20,8 +20,13 @@ struct Device {
     enum class Kind : std::uint8_t { cpu, cuda };
     Kind kind = Kind::cpu;
     int index = 0;
+    /// The GPU with this ordinal.
+    static Device cuda(int ordinal = 0) { return {Kind::cuda, ordinal}; }
     bool operator==(const Device&) const = default;
 };
+
+/// "cpu", "cuda:0".
+std::string to_string(const Device& device);
 
 /// Element type and shape of a tensor that does not exist yet.
 struct TensorType {
@@ -63,9 +68,10 @@ class Tensor {
     /// An undefined tensor: stands for an argument left out.
     Tensor() = default;
 
-    static Tensor empty(DType dtype, Dims shape);
-    static Tensor zeros(DType dtype, Dims shape);
-    static Tensor full(DType dtype, Dims shape, double value);
+    /// On a GPU the memory comes from a cache per device and stream (see set_cuda_stream).
+    static Tensor empty(DType dtype, Dims shape, Device device = {});
+    static Tensor zeros(DType dtype, Dims shape, Device device = {});
+    static Tensor full(DType dtype, Dims shape, double value, Device device = {});
     static Tensor scalar(DType dtype, double value) { return full(dtype, {}, value); }
     /// 0, 1, ..., n - 1.
     static Tensor arange(DType dtype, std::int64_t n);
@@ -125,7 +131,11 @@ class Tensor {
     Tensor clone() const;
     Tensor to(
         DType dtype) const;  ///< converts as the IR's cast does; itself when it has that dtype
-    /// Copies the elements of a tensor of equal shape, converting dtype and strides.
+    /// A copy on another device; itself when it is there already.
+    Tensor to(Device device) const;
+    /// Copies the elements of a tensor of equal shape, converting dtype and strides; either may be
+    /// on a GPU. Copies between dense tensors of one dtype are fast; others to, from or on a GPU go
+    /// through the host. A copy that involves the host waits until it is done.
     void copy_from(const Tensor& source) const;
     void fill(double value) const;
 
@@ -137,10 +147,10 @@ class Tensor {
     }
     std::int64_t get_int(std::initializer_list<std::int64_t> index) const;
     void set(std::initializer_list<std::int64_t> index, double value) const;
-    /// The elements in row-major order, converted to T.
+    /// The elements in row-major order, converted to T; from a GPU too.
     template <typename T>
     std::vector<T> to_vector() const {
-        const Tensor dense = to(dtype_of<T>()).contiguous();
+        const Tensor dense = to(Device{}).to(dtype_of<T>()).contiguous();
         const auto* first = static_cast<const T*>(dense.data_);
         return std::vector<T>(first, first + dense.size());
     }

@@ -1,6 +1,9 @@
 // `tilewright dump`: programs as text.
 #include <fmt/format.h>
 
+#include <cstdio>
+#include <cstdlib>
+#include <filesystem>
 #include <fstream>
 #include <iterator>
 #include <memory>
@@ -8,6 +11,7 @@
 #include "cli/builtin.h"
 #include "cli/command.h"
 #include "cpu/machine.h"
+#include "cuda/codegen/generate.h"
 #include "ir/parse.h"
 #include "ir/passes/pipeline.h"
 #include "ir/print.h"
@@ -17,7 +21,7 @@ namespace tilewright::cli {
 namespace {
 
 struct DumpOptions {
-    std::string kernel, to = "ir", dtype = "f32";
+    std::string kernel, to, dtype = "f32", arch;
     std::string mask, score;
     bool optimised = false;
 };
@@ -42,8 +46,47 @@ ir::Function load(const DumpOptions& options) {
     return ir::parse(text);
 }
 
-void dump(const DumpOptions& options, Console& console) {
+/// The machine code of a cubin as text, by the CUDA toolkit's disassembler.
+std::string disassembled(const std::string& cubin) {
+    const auto file = std::filesystem::temp_directory_path() /
+                      fmt::format("tilewright_{}.cubin", static_cast<const void*>(cubin.data()));
+    std::ofstream(file, std::ios::binary) << cubin;
+    const std::string command = fmt::format("nvdisasm -c '{}' 2>&1", file.string());
+    std::string text;
+    FILE* const pipe = popen(command.c_str(), "r");
+    if (pipe == nullptr) user_error("dump", "expected to start nvdisasm but the system refused");
+    char buffer[4096];
+    for (std::size_t n = 0; (n = fread(buffer, 1, sizeof(buffer), pipe)) > 0;)
+        text.append(buffer, n);
+    const int status = pclose(pipe);
+    std::filesystem::remove(file);
+    if (status != 0) {
+        user_error("dump", "expected nvdisasm of a CUDA toolkit on PATH but got: {}", text);
+    }
+    return text;
+}
+
+/// The text for a GPU whose every array is aligned and contiguous, as most are.
+std::string cuda_text(ir::Function function, const DumpOptions& options) {
+    cuda::Target target = cuda::target_of(options.arch.empty() ? "sm_80" : options.arch);
+    target.facts.assign(function.parameters().size(), {.vectors = true, .dense = true});
+    const ir::Function prepared = cuda::prepare(std::move(function));
+    const cuda::Generated generated = cuda::generate(prepared, target);
+    if (options.to != "ptx" && options.to != "sass") return generated.source;
+    const cuda::Compiled compiled = cuda::compile(compile_request(generated, target.arch));
+    const std::string resources = fmt::format(
+        "// {} threads, {} registers, {} bytes of shared memory, {} bytes spilled\n",
+        generated.threads, compiled.registers, generated.shared_bytes, compiled.spill_bytes);
+    return resources + (options.to == "ptx" ? compiled.ptx : disassembled(compiled.cubin));
+}
+
+void dump(DumpOptions options, Console& console) {
     ir::Function function = load(options);
+    if (options.to.empty()) options.to = options.arch.empty() ? "ir" : "cuda";
+    if (options.to == "cuda" || options.to == "ptx" || options.to == "sass") {
+        console.out << cuda_text(std::move(function), options);
+        return;
+    }
     if (options.optimised || options.to == "bytecode") ir::optimise(function);
     console.out << (options.to == "ir" ? ir::print(function)
                                        : cpu::to_string(*cpu::compile(function)));
@@ -59,8 +102,10 @@ void add_dump(CLI::App& app, Console& console) {
                      fmt::format("a file of IR text, or one of flex, flex_backward, {}",
                                  fmt::join(builtin_names(), ", ")))
         ->required();
-    command->add_option("--to", options->to, "ir or bytecode")
-        ->check(CLI::IsMember({"ir", "bytecode"}));
+    command->add_option("--to", options->to, "ir, bytecode, cuda, ptx or sass")
+        ->check(CLI::IsMember({"ir", "bytecode", "cuda", "ptx", "sass"}));
+    command->add_option("--arch", options->arch,
+                        "the GPU of cuda, ptx and sass, as sm_90a; alone it means --to cuda");
     command->add_option("--dtype", options->dtype, "of a built-in program");
     command->add_option("--mask", options->mask, "flex: text of a mask, evaluated in the program");
     command->add_option("--score", options->score, "flex: text of a score");

@@ -25,6 +25,14 @@ Tensor without_dim(const Tensor& tensor, int axis) {
     return Tensor::from_data(tensor.raw(), tensor.dtype(), shape, strides, {}, tensor.device());
 }
 
+/// The device of the first input there is; the CPU without any.
+Device device_of(std::span<const Tensor> inputs) {
+    for (const Tensor& input : inputs) {
+        if (input.defined()) return input.device();
+    }
+    return {};
+}
+
 int axis_of(const std::vector<int>& axes, std::size_t index, int otherwise) {
     return index < axes.size() ? axes[index] : otherwise;
 }
@@ -52,8 +60,10 @@ void CallState::check_inputs(std::span<const Tensor> inputs) const {
             user_error("call", "expected no tensor for `{}`, whose spec is absent, but got {}",
                        argument_name(i), inputs[i].type_name());
         }
-        if (inputs[i].defined() && inputs[i].device().kind != Device::Kind::cpu) {
-            user_error("call", "expected `{}` in CPU memory but it is on a GPU", argument_name(i));
+        if (inputs[i].defined() && !(inputs[i].device() == device_of(inputs))) {
+            user_error(
+                "call", "expected all inputs on one device but `{}` is on {} and others on {}",
+                argument_name(i), to_string(inputs[i].device()), to_string(device_of(inputs)));
         }
         if (inputs[i].rank() > ir::kMaxRefRank) {
             user_error("call", "expected `{}` to have rank <= {} but got {}", argument_name(i),
@@ -87,7 +97,14 @@ CallState::Shapes CallState::shapes(std::span<const Tensor> inputs) const {
         batch_sizes.push_back(size);
     }
     Shapes result{options_.grid.extents(inner), options_.out_type.types(inner),
-                  options_.interpret || checked()};
+                  options_.interpret || checked(), device_of(inputs)};
+    if (result.checked && result.device.kind == Device::Kind::cuda) {
+        user_error(
+            "call",
+            "expected inputs in CPU memory in the checked mode, which runs there, but they are "
+            "on {}; compute-sanitizer checks kernels on a GPU",
+            to_string(result.device));
+    }
     for (std::int64_t extent : result.grid) {
         if (extent < 0) {
             user_error("call", "expected grid extents >= 0 for kernel `{}` but got [{}]",
@@ -152,6 +169,7 @@ CallState::Key CallState::key(std::span<const Tensor> inputs, const Shapes& shap
     Key key;
     key.reserve(8 * (inputs.size() + shapes.outputs.size() + 1));
     key.push_back(shapes.checked);
+    key.push_back(shapes.device.kind == Device::Kind::cpu ? -1 : shapes.device.index);
     const auto add = [&](std::size_t argument, std::int64_t dtype,
                          const std::vector<std::int64_t>& shape) {
         key.push_back(dtype);
@@ -305,9 +323,9 @@ const run::Executable& CallState::executable(std::span<const Tensor> inputs, con
                          [&](const Alias& alias) { return alias.output == static_cast<int>(o); }));
     }
     const auto machine = shapes.checked ? run::Machine::checked : run::Machine::native;
-    auto compiled = std::make_unique<Compiled>(
-        Compiled{std::move(wanted),
-                 run::make_executable(std::move(function), machine, std::move(undefined))});
+    auto compiled = std::make_unique<Compiled>(Compiled{
+        std::move(wanted),
+        run::make_executable(std::move(function), machine, std::move(undefined), shapes.device)});
     compiled_.insert(compiled_.begin(), std::move(compiled));
     return *compiled_.front()->executable;
 }
@@ -324,7 +342,9 @@ std::vector<Tensor> CallState::output_tensors(std::span<const Tensor> inputs,
         }
         for (std::size_t o = 0; o < outputs.size(); ++o) {
             const TensorType& type = shapes.outputs[o];
-            if (!outputs[o].defined()) outputs[o] = Tensor::empty(type.dtype, type.shape);
+            if (!outputs[o].defined()) {
+                outputs[o] = Tensor::empty(type.dtype, type.shape, shapes.device);
+            }
         }
         return outputs;
     }
@@ -338,8 +358,9 @@ std::vector<Tensor> CallState::output_tensors(std::span<const Tensor> inputs,
             user_error("call", "expected output {} of kernel `{}` to be {} but got {}", o,
                        kernel_.name(), to_string(shapes.outputs[o]), given[o].type_name());
         }
-        if (given[o].device().kind != Device::Kind::cpu) {
-            user_error("call", "expected output {} in CPU memory but it is on a GPU", o);
+        if (!(given[o].device() == shapes.device)) {
+            user_error("call", "expected output {} on {}, where the inputs are, but it is on {}", o,
+                       to_string(shapes.device), to_string(given[o].device()));
         }
     }
     return outputs;
@@ -347,7 +368,10 @@ std::vector<Tensor> CallState::output_tensors(std::span<const Tensor> inputs,
 
 std::vector<Tensor> CallState::run(std::span<const Tensor> inputs, std::span<const Tensor> given) {
     check_inputs(inputs);
-    const Shapes now = shapes(inputs);
+    Shapes now = shapes(inputs);
+    const bool has_inputs = std::any_of(inputs.begin(), inputs.end(),
+                                        [](const Tensor& input) { return input.defined(); });
+    if (!has_inputs && !given.empty()) now.device = device_of(given);
     check_aliases(inputs, now);
     const run::Executable& program = executable(inputs, now);
     std::vector<Tensor> outputs = output_tensors(inputs, given, now);

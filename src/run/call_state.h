@@ -44,6 +44,7 @@ class CallState {
         std::vector<std::int64_t> grid;
         std::vector<TensorType> outputs;
         bool checked = false;
+        Device device;  ///< of the inputs and outputs
     };
 
     Shapes shapes(std::span<const Tensor> inputs) const;

@@ -6,6 +6,7 @@
 #include "cpu/interpreter.h"
 #include "cpu/machine.h"
 #include "ir/passes/pipeline.h"
+#include "run/cuda_executable.h"
 
 namespace tilewright::run {
 
@@ -42,9 +43,12 @@ class Checked : public Executable {
 }  // namespace
 
 std::unique_ptr<Executable> make_executable(ir::Function kernel, Machine machine,
-                                            std::vector<bool> outputs) {
+                                            std::vector<bool> outputs, Device device) {
     if (machine == Machine::checked) {
         return std::make_unique<Checked>(std::move(kernel), std::move(outputs));
+    }
+    if (device.kind == Device::Kind::cuda) {
+        return make_cuda_executable(std::move(kernel), device.index);
     }
     return std::make_unique<Native>(std::move(kernel));
 }

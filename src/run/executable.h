@@ -6,6 +6,7 @@
 
 #include "ir/function.h"
 #include "ir/launch.h"
+#include "tilewright/tensor.h"
 
 namespace tilewright::run {
 
@@ -16,14 +17,14 @@ class Executable {
     virtual void run(const ir::Arguments& arguments) const = 0;
 };
 
-/// How kernels are run on the CPU.
+/// How kernels are run.
 enum class Machine {
-    native,   ///< the tile machine, all cores
+    native,   ///< the tile machine on all cores, or a GPU
     checked,  ///< the reference interpreter with bounds, poison and race checks
 };
 
 /// `outputs` says, per global Ref, that the caller does not define its contents.
 std::unique_ptr<Executable> make_executable(ir::Function kernel, Machine machine,
-                                            std::vector<bool> outputs);
+                                            std::vector<bool> outputs, Device device);
 
 }  // namespace tilewright::run

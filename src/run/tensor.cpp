@@ -10,6 +10,7 @@
 #include <sys/mman.h>
 #endif
 
+#include "run/cuda_memory.h"
 #include "run/elements.h"
 #include "support/check.h"
 
@@ -52,14 +53,48 @@ std::int64_t checked_size(const Tensor::Dims& shape, DType dtype, const char* op
 void require_cpu(const Tensor& tensor, const char* op) {
     if (!tensor.defined()) user_error(op, "expected a defined tensor but got an undefined one");
     if (tensor.device().kind != Device::Kind::cpu) {
-        user_error(op, "expected a tensor in CPU memory but got one on a GPU");
+        user_error(op,
+                   "expected a tensor in CPU memory but got one on {}; copy it with to(Device{{}})",
+                   to_string(tensor.device()));
     }
+}
+
+/// The elements from the first to the last in memory, gaps included, and where element 0 lies.
+struct Span {
+    std::int64_t first = 0, count = 0;
+};
+Span span_of(const Tensor& tensor) {
+    Span span{0, tensor.size() == 0 ? 0 : 1};
+    for (std::size_t d = 0; d < tensor.shape().size() && span.count != 0; ++d) {
+        const std::int64_t reach = (tensor.shape()[d] - 1) * tensor.strides()[d];
+        if (reach < 0) span.first += reach;
+        span.count += reach < 0 ? -reach : reach;
+    }
+    return span;
+}
+
+/// The same view of a host copy of the memory that a tensor spans.
+Tensor on_host(const Tensor& tensor) {
+    const Span span = span_of(tensor);
+    const Tensor memory = Tensor::empty(tensor.dtype(), {span.count});
+    const auto* const first =
+        static_cast<const std::byte*>(tensor.raw()) + span.first * size_of(tensor.dtype());
+    run::copy_memory(memory.raw(), {}, first, tensor.device(), memory.nbytes());
+    auto owner = std::make_shared<Tensor>(memory);
+    return Tensor::from_data(
+        static_cast<std::byte*>(memory.raw()) - span.first * size_of(tensor.dtype()),
+        tensor.dtype(), tensor.shape(), tensor.strides(), std::move(owner));
 }
 
 }  // namespace
 
-Tensor Tensor::empty(DType dtype, Dims shape) {
+Tensor Tensor::empty(DType dtype, Dims shape, Device device) {
     const std::int64_t bytes = checked_size(shape, dtype, "empty") * size_of(dtype);
+    if (device.kind == Device::Kind::cuda) {
+        std::shared_ptr<void> owner = run::allocate_on_gpu(bytes, device.index);
+        void* const memory = owner.get();
+        return from_data(memory, dtype, std::move(shape), {}, std::move(owner), device);
+    }
     // At least one byte, so that zero-size tensors have a pointer too.
     const auto size = static_cast<std::size_t>(std::max<std::int64_t>(bytes, 1));
     const std::align_val_t alignment =
@@ -74,14 +109,18 @@ Tensor Tensor::empty(DType dtype, Dims shape) {
     return from_data(memory, dtype, std::move(shape), {}, std::move(owner));
 }
 
-Tensor Tensor::zeros(DType dtype, Dims shape) {
-    Tensor result = empty(dtype, std::move(shape));
-    std::memset(result.data_, 0, static_cast<std::size_t>(result.nbytes()));
+Tensor Tensor::zeros(DType dtype, Dims shape, Device device) {
+    Tensor result = empty(dtype, std::move(shape), device);
+    if (device.kind == Device::Kind::cuda) {
+        run::clear_on_gpu(result.data_, result.nbytes(), device.index);
+    } else {
+        std::memset(result.data_, 0, static_cast<std::size_t>(result.nbytes()));
+    }
     return result;
 }
 
-Tensor Tensor::full(DType dtype, Dims shape, double value) {
-    Tensor result = empty(dtype, std::move(shape));
+Tensor Tensor::full(DType dtype, Dims shape, double value, Device device) {
+    Tensor result = empty(dtype, std::move(shape), device);
     result.fill(value);
     return result;
 }
@@ -244,27 +283,55 @@ Tensor Tensor::contiguous() const {
     return is_contiguous() ? *this : clone();
 }
 
+Tensor Tensor::to(Device device) const {
+    if (device == device_) return *this;
+    Tensor copy = empty(dtype_, shape_, device);
+    copy.copy_from(*this);
+    return copy;
+}
+
 Tensor Tensor::clone() const {
-    Tensor copy = empty(dtype_, shape_);
+    Tensor copy = empty(dtype_, shape_, device_);
     copy.copy_from(*this);
     return copy;
 }
 
 Tensor Tensor::to(DType dtype) const {
     if (dtype == dtype_) return *this;
-    Tensor copy = empty(dtype, shape_);
+    Tensor copy = empty(dtype, shape_, device_);
     copy.copy_from(*this);
     return copy;
 }
 
 void Tensor::copy_from(const Tensor& source) const {
-    require_cpu(*this, "copy_from");
-    require_cpu(source, "copy_from");
+    if (!defined_ || !source.defined_) {
+        user_error("copy_from", "expected defined tensors but got an undefined one");
+    }
     if (source.shape_ != shape_) {
         user_error("copy_from", "expected a source of shape {} but got {}", text(shape_),
                    source.type_name());
     }
-    if (source.dtype_ == dtype_ && is_contiguous() && source.is_contiguous()) {
+    const bool gpu = device_.kind == Device::Kind::cuda,
+               from_gpu = source.device_.kind == Device::Kind::cuda;
+    if ((gpu || from_gpu) && size() == 0) return;
+    const bool dense = source.dtype_ == dtype_ && is_contiguous() && source.is_contiguous();
+    if ((gpu || from_gpu) && dense) {
+        run::copy_memory(data_, device_, source.data_, source.device_, nbytes());
+        return;
+    }
+    if (from_gpu) return copy_from(on_host(source));
+    if (gpu) {
+        // Gaps between the elements keep what they hold.
+        const Tensor host = is_contiguous() ? empty(dtype_, shape_) : on_host(*this);
+        host.copy_from(source);
+        const Span span = span_of(*this);
+        const std::int64_t start = span.first * size_of(dtype_);
+        run::copy_memory(static_cast<std::byte*>(data_) + start, device_,
+                         static_cast<std::byte*>(host.data_) + start, {},
+                         span.count * size_of(dtype_));
+        return;
+    }
+    if (dense) {
         std::memmove(data_, source.data_, static_cast<std::size_t>(nbytes()));
         return;
     }
@@ -279,6 +346,10 @@ void Tensor::copy_from(const Tensor& source) const {
 }
 
 void Tensor::fill(double value) const {
+    if (defined_ && device_.kind == Device::Kind::cuda) {
+        const Tensor one = full(dtype_, Dims(shape_.size(), 1), value);
+        return copy_from(one.broadcast_to(shape_));
+    }
     require_cpu(*this, "fill");
     std::array<std::byte, 8> bits{};
     run::convert_element(f64, reinterpret_cast<const std::byte*>(&value), dtype_, bits.data());
@@ -319,6 +390,10 @@ std::int64_t Tensor::get_int(std::initializer_list<std::int64_t> index) const {
 void Tensor::set(std::initializer_list<std::int64_t> index, double value) const {
     run::convert_element(f64, reinterpret_cast<const std::byte*>(&value), dtype_,
                          element({index.begin(), index.size()}, "set"));
+}
+
+std::string to_string(const Device& device) {
+    return device.kind == Device::Kind::cpu ? "cpu" : fmt::format("cuda:{}", device.index);
 }
 
 std::string to_string(const TensorType& type) {

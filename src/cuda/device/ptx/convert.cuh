@@ -45,6 +45,27 @@ TW_DEVICE float high(F16, u32 packed) {
     return value;
 }
 
+/// PTX ISA, cvt.rn.bf16.f32: the bits of one element.
+TW_DEVICE u16 to_bits(Bf16, float value) {
+    u16 bits;
+    asm("cvt.rn.bf16.f32 %0, %1;" : "=h"(bits) : "f"(value));
+    return bits;
+}
+
+/// PTX ISA, cvt.rn.f16.f32.
+TW_DEVICE u16 to_bits(F16, float value) {
+    u16 bits;
+    asm("cvt.rn.f16.f32 %0, %1;" : "=h"(bits) : "f"(value));
+    return bits;
+}
+
+/// PTX ISA, cvt.f32.f16 of 16 bits.
+TW_DEVICE float from_bits(F16, u16 bits) {
+    float value;
+    asm("cvt.f32.f16 %0, %1;" : "=f"(value) : "h"(bits));
+    return value;
+}
+
 /// PTX ISA, cvt.rna.tf32.f32: nearest, ties away; the result is an f32 with 13 zero bits.
 TW_DEVICE u32 to_tf32(float value) {
     u32 bits;

@@ -46,6 +46,36 @@ TW_DEVICE void ldmatrix_transposed(u32 (&d)[4], u32 row) {
                  : "memory");
 }
 
+// The same with every register by name, for generated code.
+
+/// PTX ISA, ldmatrix.x2.
+TW_DEVICE void ldmatrix(u32& d0, u32& d1, u32 row) {
+    asm volatile("ldmatrix.sync.aligned.m8n8.x2.shared.b16 {%0, %1}, [%2];"
+                 : "=r"(d0), "=r"(d1)
+                 : "r"(row));
+}
+
+/// PTX ISA, ldmatrix.x4.
+TW_DEVICE void ldmatrix(u32& d0, u32& d1, u32& d2, u32& d3, u32 row) {
+    asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0, %1, %2, %3}, [%4];"
+                 : "=r"(d0), "=r"(d1), "=r"(d2), "=r"(d3)
+                 : "r"(row));
+}
+
+/// PTX ISA, ldmatrix.x2.trans.
+TW_DEVICE void ldmatrix_transposed(u32& d0, u32& d1, u32 row) {
+    asm volatile("ldmatrix.sync.aligned.m8n8.x2.trans.shared.b16 {%0, %1}, [%2];"
+                 : "=r"(d0), "=r"(d1)
+                 : "r"(row));
+}
+
+/// PTX ISA, ldmatrix.x4.trans.
+TW_DEVICE void ldmatrix_transposed(u32& d0, u32& d1, u32& d2, u32& d3, u32 row) {
+    asm volatile("ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16 {%0, %1, %2, %3}, [%4];"
+                 : "=r"(d0), "=r"(d1), "=r"(d2), "=r"(d3)
+                 : "r"(row));
+}
+
 /// PTX ISA, stmatrix.x2.
 TW_DEVICE void stmatrix(u32 row, const u32 (&s)[2]) {
     asm volatile("stmatrix.sync.aligned.m8n8.x2.shared.b16 [%0], {%1, %2};" ::"r"(row), "r"(s[0]),

@@ -72,4 +72,41 @@ TW_DEVICE void mma_m8n8k4(double (&d)[2], double a, double b) {
                  : "d"(a), "d"(b));
 }
 
+// The same with every register by name, for generated code: not volatile, so that the compiler may
+// move and drop them.
+
+/// PTX ISA, mma.m16n8k16, f16 operands.
+TW_DEVICE void mma_m16n8k16(F16, float& d0, float& d1, float& d2, float& d3, u32 a0, u32 a1, u32 a2,
+                            u32 a3, u32 b0, u32 b1) {
+    asm("mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32 {%0, %1, %2, %3}, "
+        "{%4, %5, %6, %7}, {%8, %9}, {%0, %1, %2, %3};"
+        : "+f"(d0), "+f"(d1), "+f"(d2), "+f"(d3)
+        : "r"(a0), "r"(a1), "r"(a2), "r"(a3), "r"(b0), "r"(b1));
+}
+
+/// PTX ISA, mma.m16n8k16, bf16 operands.
+TW_DEVICE void mma_m16n8k16(Bf16, float& d0, float& d1, float& d2, float& d3, u32 a0, u32 a1,
+                            u32 a2, u32 a3, u32 b0, u32 b1) {
+    asm("mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 {%0, %1, %2, %3}, "
+        "{%4, %5, %6, %7}, {%8, %9}, {%0, %1, %2, %3};"
+        : "+f"(d0), "+f"(d1), "+f"(d2), "+f"(d3)
+        : "r"(a0), "r"(a1), "r"(a2), "r"(a3), "r"(b0), "r"(b1));
+}
+
+/// PTX ISA, mma.m16n8k8, tf32 operands.
+TW_DEVICE void mma_m16n8k8(Tf32, float& d0, float& d1, float& d2, float& d3, u32 a0, u32 a1, u32 a2,
+                           u32 a3, u32 b0, u32 b1) {
+    asm("mma.sync.aligned.m16n8k8.row.col.f32.tf32.tf32.f32 {%0, %1, %2, %3}, "
+        "{%4, %5, %6, %7}, {%8, %9}, {%0, %1, %2, %3};"
+        : "+f"(d0), "+f"(d1), "+f"(d2), "+f"(d3)
+        : "r"(a0), "r"(a1), "r"(a2), "r"(a3), "r"(b0), "r"(b1));
+}
+
+/// PTX ISA, mma.m8n8k4, f64.
+TW_DEVICE void mma_m8n8k4(double& d0, double& d1, double a, double b) {
+    asm("mma.sync.aligned.m8n8k4.row.col.f64.f64.f64.f64 {%0, %1}, {%2}, {%3}, {%0, %1};"
+        : "+d"(d0), "+d"(d1)
+        : "d"(a), "d"(b));
+}
+
 }  // namespace tw::ptx

@@ -1,0 +1,480 @@
+// Matrix products: fragments, tensor core instructions, multiply-adds.
+#include <algorithm>
+
+#include "cuda/codegen/emitter.h"
+#include "support/check.h"
+
+namespace tilewright::cuda {
+
+using ir::Op;
+
+namespace {
+
+constexpr int kMaxHoistedWords = 32;  // more would spill
+
+/// The axes of the last two dimensions swapped, the others kept.
+bool swaps_last_two(const std::vector<int>& permutation) {
+    const auto rank = static_cast<int>(permutation.size());
+    for (int i = 0; i + 2 < rank; ++i) {
+        if (permutation[static_cast<std::size_t>(i)] != i) return false;
+    }
+    return rank >= 2 && permutation[static_cast<std::size_t>(rank - 1)] == rank - 2;
+}
+
+/// A layout without its lanes: what warps alone add.
+Layout warps_only(Layout layout) {
+    std::fill(layout.lane.begin(), layout.lane.end(), 0);
+    return layout;
+}
+
+/// Distinct values that `part` takes over the registers of a layout, in order.
+template <typename Part>
+std::vector<std::int64_t> distinct(const Layout& layout, Part&& part) {
+    std::set<std::int64_t> values;
+    for (int r = 0; r < layout.registers(); ++r)
+        values.insert(part(layout.register_coordinates(r)));
+    return {values.begin(), values.end()};
+}
+
+}  // namespace
+
+Emitter::Operand Emitter::operand_of(const Instruction& dot, int side) const {
+    const auto& attributes = dot.get<ir::DotAttributes>();
+    Operand operand{dot.operands[static_cast<std::size_t>(side)],
+                    side == 0 ? attributes.transpose_a : attributes.transpose_b};
+    const Instruction* made = analysis_.definition(operand.value);
+    while (made != nullptr && made->op == Op::transpose &&
+           swaps_last_two(made->get<ir::PermutationAttributes>().permutation)) {
+        operand.value = made->operands[0];
+        operand.transposed = !operand.transposed;
+        made = analysis_.definition(operand.value);
+    }
+    return operand;
+}
+
+std::optional<Names> Emitter::register_words(const DotPlan& plan, const Operand& operand) {
+    if (operand.transposed) return std::nullopt;
+    const Value source = before_rounding(operand.value);
+    const Held* held = find(source);
+    if (held == nullptr) return std::nullopt;
+    const Conversion how = conversion(held->layout, plan.a);
+    if (how.kind != Conversion::Kind::relabel) return std::nullopt;
+    const int k_axis = plan.a.shape.rank() - 1;
+    Names words;
+    for (std::size_t r = 0; r < how.source.size(); r += 2) {
+        Names pair;
+        for (std::size_t i = 0; i < 2; ++i) {
+            const std::string& element = held->names[static_cast<std::size_t>(how.source[r + i])];
+            const std::int64_t k = plan.a.register_coordinates(
+                static_cast<int>(r + i))[static_cast<std::size_t>(k_axis)];
+            pair.push_back(plan.a.has_phantoms(k_axis)
+                               ? fmt::format("{} < {} ? {} : 0.0f", coordinate(plan.a, k_axis, k),
+                                             plan.k, element)
+                               : element);
+        }
+        words.push_back(fmt::format("ptx::pack({}{{}}, {}, {})",
+                                    plan.operand == DType::f16 ? "F16" : "Bf16", pair[0], pair[1]));
+    }
+    return words;
+}
+
+const SharedTile& Emitter::operand_tile(const DotPlan& plan, const Operand& operand) {
+    for (auto scope = scopes_.rbegin(); scope != scopes_.rend(); ++scope) {
+        const auto found = scope->shared.find(operand.value);
+        if (found != scope->shared.end() &&
+            (plan.unit == DotPlan::Unit::fma || found->second.dtype == plan.operand)) {
+            touch(found->second.buffer);
+            return found->second;
+        }
+    }
+    const DType dtype = plan.unit == DotPlan::Unit::fma ? type(operand.value).dtype : plan.operand;
+    auto& tile = scopes_.back().shared[operand.value];
+    tile = shared_copy(operand.value, dtype, plan.unit != DotPlan::Unit::fma);
+    return tile;
+}
+
+std::string Emitter::fragment_address(const SharedTile& tile, const std::string& row,
+                                      const std::string& byte, std::int64_t row_part,
+                                      std::int64_t byte_part) {
+    // The thread's part once; the register's part as an xor inside the swizzled group and a sum
+    // beyond it, so that one register serves a whole operand.
+    const std::string expression =
+        fmt::format("swizzled<{}, {}>({}, {})", tile.row_bytes, tile.group, row, byte);
+    const auto [entry, inserted] = coordinates_.try_emplace(expression);
+    if (inserted) {
+        entry->second = fmt::format("at{}", coordinates_.size() - 1);
+        coordinate_text_ +=
+            fmt::format("    const u32 {} = memory_address + {};\n", entry->second, expression);
+    }
+    const std::string key = "address " + entry->second + tile.offset;
+    std::string base;
+    for (auto scope = scopes_.rbegin(); scope != scopes_.rend() && base.empty(); ++scope) {
+        const auto found = scope->fragments.find(key);
+        if (found != scope->fragments.end()) base = found->second.front();
+    }
+    if (base.empty()) {
+        base = fresh("f");
+        line("const u32 {} = {} + {};", base, entry->second, tile.offset);
+        scopes_.back().fragments[key] = {base};
+    }
+    const std::int64_t flip = byte_part & (tile.group - 1);
+    const std::int64_t shift = row_part * tile.row_bytes + (byte_part - flip);
+    return fmt::format("{} + {}", flip == 0 ? base : fmt::format("({} ^ {})", base, flip), shift);
+}
+
+Names Emitter::left_words(const DotPlan& plan, const Operand& operand, const Coordinates& at,
+                          std::int64_t k) {
+    const int rank = plan.a.shape.rank(), m_axis = rank - 2;
+    const std::int64_t b = rank == 3 ? at[0] : 0, m = at[static_cast<std::size_t>(m_axis)];
+    const std::string key =
+        fmt::format("{}{} {} {} {}", operand.value.id, operand.transposed ? "t" : "", b, m, k);
+    for (auto scope = scopes_.rbegin(); scope != scopes_.rend(); ++scope) {
+        const auto found = scope->fragments.find(key);
+        if (found != scope->fragments.end()) return found->second;
+    }
+    const SharedTile& tile = operand_tile(plan, operand);
+    const Layout warp_part = warps_only(plan.a);
+    const std::string warp_m = thread_coordinate(warp_part, m_axis);
+    const std::int64_t rows_m = cover(plan.m).size();
+    const bool whole = rows_m >= 16;
+    const std::int64_t rows = operand.transposed ? cover(plan.k).size() : rows_m;
+    std::string batch;
+    if (rank == 3) {
+        const std::string warp_b = thread_coordinate(warp_part, 0);
+        if (warp_b != "0") batch = fmt::format(" + {} * {}", warp_b, rows);
+    }
+    std::string address;
+    if (!operand.transposed) {
+        const std::string row = fmt::format("(lane & {}){}{}", whole ? 15 : rows_m - 1,
+                                            warp_m == "0" ? "" : " + " + warp_m, batch);
+        address = fragment_address(tile, row, "(lane >> 4) * 16", m + b * rows, k * 2);
+    } else {
+        const std::string row = fmt::format("(lane & 7) + (lane >> 4) * 8{}", batch);
+        const std::string byte = fmt::format("{}{}", whole ? "(lane >> 3 & 1) * 16" : "0",
+                                             warp_m == "0" ? "" : fmt::format(" + {} * 2", warp_m));
+        address = fragment_address(tile, row, byte, k + b * rows, m * 2);
+    }
+    const Names words = numbered(fresh("a"), 4);
+    line("u32 {0}; ptx::ldmatrix{1}({0}, {2});", fmt::join(words, ", "),
+         operand.transposed ? "_transposed" : "", address);
+    return words;
+}
+
+void Emitter::mma16(const Instruction& made, const DotPlan& plan, Names& c) {
+    const Operand left = operand_of(made, 0), right = operand_of(made, 1);
+    const Layout& acc = plan.accumulator;
+    const int rank = acc.shape.rank(), m_axis = rank - 2, n_axis = rank - 1;
+    const auto m_at = static_cast<std::size_t>(m_axis), n_at = static_cast<std::size_t>(n_axis);
+    const std::optional<Names> in_place = register_words(plan, left);
+    if (!in_place) operand_tile(plan, left);
+    const SharedTile& tile = operand_tile(plan, right);
+    before_shared_read();
+
+    const auto batches =
+        distinct(acc, [&](const Coordinates& at) { return rank == 3 ? at[0] : std::int64_t{0}; });
+    const auto rows = distinct(acc, [&](const Coordinates& at) { return at[m_at] & ~15; });
+    const auto columns = distinct(acc, [&](const Coordinates& at) { return at[n_at] & ~7; });
+    const bool has_upper = cover(plan.m).size() >= 16;
+    const char* const tag = plan.operand == DType::f16 ? "F16" : "Bf16";
+    const Layout warp_part = warps_only(plan.b);
+    const std::string warp_n = thread_coordinate(warp_part, n_axis);
+    const std::int64_t tile_rows = right.transposed ? cover(plan.n).size() : cover(plan.k).size();
+    std::string batch_rows;
+    if (rank == 3) {
+        const std::string warp_b = thread_coordinate(warp_part, 0);
+        if (warp_b != "0") batch_rows = fmt::format(" + {} * {}", warp_b, tile_rows);
+    }
+    std::map<Coordinates, int> a_places;
+    if (in_place) {
+        for (int r = 0; r < plan.a.registers(); r += 2) {
+            a_places[plan.a.register_coordinates(r)] = r / 2;
+        }
+    }
+    for (std::int64_t b : batches) {
+        for (std::int64_t k = 0; k < cover(plan.k).size(); k += plan.step) {
+            line("// k {}", k);
+            std::vector<Names> a;
+            for (std::int64_t m : rows) {
+                Coordinates at{};
+                if (rank == 3) at[0] = b;
+                at[m_at] = m;
+                if (!in_place) {
+                    a.push_back(left_words(plan, left, at, k));
+                    continue;
+                }
+                Names words;
+                for (int word = 0; word < 4; ++word) {
+                    Coordinates place = at;
+                    if (has_upper) place[m_at] += word % 2 * 8;
+                    place[n_at] = k + word / 2 * 8;
+                    words.push_back((*in_place)[static_cast<std::size_t>(a_places.at(place))]);
+                }
+                // Packed just before use: all at once would hold twice the registers.
+                const Names packed = numbered(fresh("a"), 4);
+                for (std::size_t word = 0; word < 4; ++word) {
+                    line("const u32 {} = {};", packed[word], words[word]);
+                }
+                a.push_back(packed);
+            }
+            for (std::size_t column = 0; column < columns.size();) {
+                const std::int64_t n = columns[column];
+                const bool pair = column + 1 < columns.size() && columns[column + 1] == n + 8;
+                std::string row, byte;
+                std::int64_t row_part = b * tile_rows, byte_part = 0;
+                if (right.transposed) {  // stored [n, k]
+                    row = pair ? "(lane & 7) + (lane >> 4) * 8" : "(lane & 7)";
+                    if (warp_n != "0") row += " + " + warp_n;
+                    byte = "(lane >> 3 & 1) * 16";
+                    row_part += n;
+                    byte_part = k * 2;
+                } else {
+                    row = "(lane & 15)";
+                    byte = pair ? "(lane >> 4) * 16" : "0";
+                    if (warp_n != "0") byte += fmt::format(" + {} * 2", warp_n);
+                    row_part += k;
+                    byte_part = n * 2;
+                }
+                const Names words = numbered(fresh("b"), pair ? 4 : 2);
+                line("u32 {0}; ptx::ldmatrix{1}({0}, {2});", fmt::join(words, ", "),
+                     right.transposed ? "" : "_transposed",
+                     fragment_address(tile, row + batch_rows, byte, row_part, byte_part));
+                for (std::size_t i = 0; i < rows.size(); ++i) {
+                    for (int half = 0; half < (pair ? 2 : 1); ++half) {
+                        Names d;
+                        for (int e = 0; e < 4; ++e) {
+                            Coordinates at{};
+                            if (rank == 3) at[0] = b;
+                            at[m_at] = rows[i] + (has_upper ? e / 2 * 8 : 0);
+                            at[n_at] = n + half * 8 + e % 2;
+                            if (!has_upper && e >= 2) {
+                                d.push_back(fmt::format("unused{}", e));
+                            } else {
+                                d.push_back(c[static_cast<std::size_t>(acc.find_register(at))]);
+                            }
+                        }
+                        const std::string call = fmt::format(
+                            "ptx::mma_m16n8k16({}{{}}, {}, {}, {}, {});", tag, fmt::join(d, ", "),
+                            fmt::join(a[i], ", "), words[static_cast<std::size_t>(2 * half)],
+                            words[static_cast<std::size_t>(2 * half + 1)]);
+                        if (has_upper)
+                            line("{}", call);
+                        else
+                            line("{{ f32 unused2 = 0, unused3 = 0; {} }}", call);
+                    }
+                }
+                column += pair ? 2 : 1;
+            }
+        }
+    }
+    touch(tile.buffer);
+    if (!in_place) operand_tile(plan, left);
+}
+
+std::string Emitter::element_text(const SharedTile& tile, const std::string& row,
+                                  const std::string& column) {
+    return fmt::format("shared_element<{}>(memory, {} + swizzled<{}, {}>({}, ({}) * {}))",
+                       storage_type(tile.dtype), tile.offset, tile.row_bytes, tile.group, row,
+                       column, size_of(tile.dtype));
+}
+
+void Emitter::mma_by_element(const Instruction& made, const DotPlan& plan, Names& c) {
+    const Operand left = operand_of(made, 0), right = operand_of(made, 1);
+    const SharedTile left_tile = operand_tile(plan, left), right_tile = operand_tile(plan, right);
+    before_shared_read();
+    const Layout& acc = plan.accumulator;
+    const int rank = acc.shape.rank(), m_axis = rank - 2, n_axis = rank - 1;
+    const auto m_at = static_cast<std::size_t>(m_axis), n_at = static_cast<std::size_t>(n_axis);
+    const bool tf32 = plan.unit == DotPlan::Unit::tf32;
+    const std::int64_t m_step = tf32 ? 16 : 8;
+    const bool has_upper = tf32 && cover(plan.m).size() >= 16;
+    const auto batches =
+        distinct(acc, [&](const Coordinates& at) { return rank == 3 ? at[0] : std::int64_t{0}; });
+    const auto rows =
+        distinct(acc, [&](const Coordinates& at) { return at[m_at] & ~(m_step - 1); });
+    const auto columns = distinct(acc, [&](const Coordinates& at) { return at[n_at] & ~7; });
+    // An element of an operand at register parts (b, outer, k) of its fragment layout.
+    const auto element = [&](const SharedTile& tile, const Layout& layout, bool stored_k_first,
+                             int outer_axis, int k_axis, std::int64_t b, std::int64_t outer,
+                             std::int64_t k) {
+        const std::string o = coordinate(layout, outer_axis, outer),
+                          inner = coordinate(layout, k_axis, k);
+        std::string row = stored_k_first ? inner : o;
+        if (rank == 3) {
+            row = fmt::format("{} + ({}) * {}", row, coordinate(layout, 0, b),
+                              cover(layout.shape[stored_k_first ? k_axis : outer_axis]).size());
+        }
+        const std::string text = element_text(tile, row, stored_k_first ? o : inner);
+        return tf32 ? fmt::format("ptx::to_tf32({})", text) : text;
+    };
+    for (std::int64_t b : batches) {
+        for (std::int64_t k = 0; k < cover(plan.k).size(); k += plan.step) {
+            line("// k {}", k);
+            std::vector<Names> a, bs;
+            const char* const word = tf32 ? "u32" : "f64";
+            for (std::int64_t m : rows) {
+                Names words = numbered(fresh("a"), tf32 ? 4 : 1);
+                for (std::size_t i = 0; i < words.size(); ++i) {
+                    const std::int64_t upper = has_upper && i % 2 != 0 ? 8 : 0;
+                    line("const {} {} = {};", word, words[i],
+                         element(left_tile, plan.a, left.transposed, m_axis, n_axis, b, m + upper,
+                                 k + (i >= 2 ? 4 : 0)));
+                }
+                a.push_back(std::move(words));
+            }
+            for (std::int64_t n : columns) {
+                Names words = numbered(fresh("b"), tf32 ? 2 : 1);
+                for (std::size_t i = 0; i < words.size(); ++i) {
+                    line("const {} {} = {};", word, words[i],
+                         element(right_tile, plan.b, !right.transposed, n_axis, m_axis, b, n,
+                                 k + (i == 1 ? 4 : 0)));
+                }
+                for (std::size_t i = 0; i < rows.size(); ++i) {
+                    Names d;
+                    for (int e = 0; e < (tf32 ? 4 : 2); ++e) {
+                        Coordinates at{};
+                        if (rank == 3) at[0] = b;
+                        at[m_at] = rows[i] + (has_upper ? e / 2 * 8 : 0);
+                        at[n_at] = n + e % 2;
+                        d.push_back(tf32 && !has_upper && e >= 2
+                                        ? fmt::format("unused{}", e)
+                                        : c[static_cast<std::size_t>(acc.find_register(at))]);
+                    }
+                    const std::string call = fmt::format(
+                        "ptx::{}{}, {}, {});", tf32 ? "mma_m16n8k8(Tf32{}, " : "mma_m8n8k4(",
+                        fmt::join(d, ", "), fmt::join(a[i], ", "), fmt::join(words, ", "));
+                    if (tf32 && !has_upper)
+                        line("{{ f32 unused2 = 0, unused3 = 0; {} }}", call);
+                    else
+                        line("{}", call);
+                }
+            }
+        }
+    }
+    touch(left_tile.buffer);
+    touch(right_tile.buffer);
+}
+
+void Emitter::multiply_add(const Instruction& made, const DotPlan& plan, Names& c) {
+    const Operand left = operand_of(made, 0), right = operand_of(made, 1);
+    const SharedTile left_tile = operand_tile(plan, left), right_tile = operand_tile(plan, right);
+    before_shared_read();
+    const Layout& acc = plan.accumulator;
+    const int rank = acc.shape.rank(), m_axis = rank - 2, n_axis = rank - 1;
+    const DType result = type(made.result()).dtype;
+    const auto row_of = [&](const SharedTile& tile, std::int64_t b, const std::string& row) {
+        if (rank != 3) return row;
+        return fmt::format("{} + ({}) * {}", row, coordinate(acc, 0, b),
+                           cover(tile.shape[1]).size());
+    };
+    line("#pragma unroll 4");
+    open(fmt::format("for (int k = 0; k < {}; ++k)", plan.k));
+    std::map<std::pair<std::int64_t, std::int64_t>, std::string> as, bs;
+    const std::string wide = register_type(result);
+    for (int r = 0; r < acc.registers(); ++r) {
+        const Coordinates at = acc.register_coordinates(r);
+        const std::int64_t b = rank == 3 ? at[0] : 0, m = at[static_cast<std::size_t>(m_axis)],
+                           n = at[static_cast<std::size_t>(n_axis)];
+        std::string &a_name = as[{b, m}], &b_name = bs[{b, n}];
+        if (a_name.empty()) {
+            a_name = fresh("a");
+            const std::string outer = coordinate(acc, m_axis, m);
+            line("const {} {} = {};", wide, a_name,
+                 left.transposed ? element_text(left_tile, row_of(left_tile, b, "k"), outer)
+                                 : element_text(left_tile, row_of(left_tile, b, outer), "k"));
+        }
+        if (b_name.empty()) {
+            b_name = fresh("b");
+            const std::string outer = coordinate(acc, n_axis, n);
+            line("const {} {} = {};", wide, b_name,
+                 right.transposed ? element_text(right_tile, row_of(right_tile, b, outer), "k")
+                                  : element_text(right_tile, row_of(right_tile, b, "k"), outer));
+        }
+        const std::string& sum = c[static_cast<std::size_t>(r)];
+        if (is_float(result)) {
+            line("{0} = ops::fma({1}, {2}, {0});", sum, a_name, b_name);
+        } else {
+            line("{0} = ops::add({0}, ops::mul({1}, {2}));", sum, a_name, b_name);
+        }
+    }
+    close();
+    touch(left_tile.buffer);
+    touch(right_tile.buffer);
+}
+
+void Emitter::dot(const Instruction& made) {
+    const DotPlan& plan = plans_.at(&made);
+    const Value result = made.result();
+    const DType dtype = type(result).dtype;
+    const int registers = plan.accumulator.registers();
+    const Names init = made.operands.size() > 2
+                           ? get(made.operands[2], plan.accumulator)
+                           : Names(static_cast<std::size_t>(registers), literal(dtype, 0));
+    Names names = numbered(fmt::format("v{}", result.id), registers);
+    for (std::size_t r = 0; r < names.size(); ++r) {
+        line("{} {} = {};", register_type(dtype), names[r], init[r]);
+    }
+    switch (plan.unit) {
+        case DotPlan::Unit::mma16:
+            mma16(made, plan, names);
+            break;
+        case DotPlan::Unit::fma:
+            multiply_add(made, plan, names);
+            break;
+        default:
+            mma_by_element(made, plan, names);
+            break;
+    }
+    if (size_of(dtype) <= 2 && is_float(dtype)) {
+        for (const std::string& each : names) {
+            line("{0} = rounded({1}{{}}, {0});", each, storage_type(dtype));
+        }
+    }
+    hold(result, plan.accumulator, names);
+}
+
+void Emitter::hoist_fragments(const Instruction& loop) {
+    const std::set<Value> inside = Analysis::values_inside(loop);
+    for (const ir::Block& body : loop.blocks) {
+        ir::walk(body, [&](const Instruction& made) {
+            if (made.op != Op::dot) return;
+            const DotPlan& plan = plans_.at(&made);
+            for (int side = 0; side < 2; ++side) {
+                const Operand operand = operand_of(made, side);
+                if (inside.count(operand.value) != 0) continue;
+                if (side == 0 && plan.unit == DotPlan::Unit::mma16 && !operand.transposed) {
+                    const Held* held = find(before_rounding(operand.value));
+                    if (held != nullptr &&
+                        conversion(held->layout, plan.a).kind == Conversion::Kind::relabel) {
+                        continue;
+                    }
+                }
+                operand_tile(plan, operand);
+                const int words = plan.a.registers() / 2;
+                if (side == 1 || plan.unit != DotPlan::Unit::mma16 || words > kMaxHoistedWords ||
+                    words * 2 != plan.a.registers()) {
+                    continue;
+                }
+                const int rank = plan.a.shape.rank();
+                std::set<Coordinates> pieces;
+                for (int r = 0; r < plan.a.registers(); ++r) {
+                    Coordinates at = plan.a.register_coordinates(r);
+                    at[static_cast<std::size_t>(rank - 2)] &= ~15;
+                    at[static_cast<std::size_t>(rank - 1)] = 0;
+                    pieces.insert(at);
+                }
+                before_shared_read();
+                line("// invariant operand into registers");
+                for (const Coordinates& at : pieces) {
+                    for (std::int64_t k = 0; k < cover(plan.k).size(); k += plan.step) {
+                        const std::string key = fmt::format(
+                            "{}{} {} {} {}", operand.value.id, operand.transposed ? "t" : "",
+                            rank == 3 ? at[0] : 0, at[static_cast<std::size_t>(rank - 2)], k);
+                        scopes_.back().fragments[key] = left_words(plan, operand, at, k);
+                    }
+                }
+            }
+        });
+    }
+}
+
+}  // namespace tilewright::cuda

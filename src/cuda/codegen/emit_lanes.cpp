@@ -1,0 +1,471 @@
+// Reductions, scans and printing: what crosses registers, lanes and warps.
+#include <algorithm>
+#include <bit>
+#include <map>
+
+#include "cuda/codegen/emitter.h"
+#include "ir/evaluate.h"
+
+namespace tilewright::cuda {
+
+using ir::Reduction;
+
+namespace {
+
+std::string combined(Reduction kind, DType dtype, const std::string& a, const std::string& b) {
+    const bool floats = is_float(dtype);
+    switch (kind) {
+        case Reduction::sum:
+            return floats ? fmt::format("{} + {}", a, b) : fmt::format("ops::add({}, {})", a, b);
+        case Reduction::prod:
+            return floats ? fmt::format("{} * {}", a, b) : fmt::format("ops::mul({}, {})", a, b);
+        case Reduction::max:
+        case Reduction::any:
+            return dtype == DType::boolean ? fmt::format("{} || {}", a, b)
+                                           : fmt::format("ops::max({}, {})", a, b);
+        default:
+            return dtype == DType::boolean ? fmt::format("{} && {}", a, b)
+                                           : fmt::format("ops::min({}, {})", a, b);
+    }
+}
+
+bool is_extreme_index(Reduction kind) {
+    return kind == Reduction::argmax || kind == Reduction::argmin;
+}
+
+std::uint64_t neutral(Reduction kind, DType dtype) {
+    if (kind == Reduction::argmax) return ir::identity(Reduction::max, dtype);
+    if (kind == Reduction::argmin) return ir::identity(Reduction::min, dtype);
+    return ir::identity(kind, dtype);
+}
+
+/// A shuffle takes words: smaller integers travel as int.
+std::string shuffled(const char* instruction, DType dtype, const std::string& value,
+                     const std::string& lane) {
+    const bool small = !is_float(dtype) && size_of(dtype) < 4;
+    return fmt::format("{}(0xffffffffu, {}, {})", instruction,
+                       small ? fmt::format("static_cast<int>({})", value) : value, lane);
+}
+
+}  // namespace
+
+void Emitter::reduce(const Instruction& made) {
+    const auto& attributes = made.get<ir::ReduceAttributes>();
+    const Reduction kind = attributes.kind;
+    const int axis = attributes.axis;
+    const Value source = made.operands[0];
+    const DType dtype = type(source).dtype, out = type(made.result()).dtype;
+    const bool indices = is_extreme_index(kind);
+    const Held* known = find(source);
+    const Layout from = known != nullptr ? known->layout : home(source);
+    const Names elements = get(source, from);
+    const Layout to = from.without(axis);
+    const std::string value_type = register_type(dtype);
+    const std::string base = fmt::format("v{}", made.result().id);
+
+    // Combines b into a; both are variables "x" and, for indices, "xi".
+    const auto fold = [&](const std::string& a, const std::string& b) {
+        if (!indices) {
+            line("{} = {};", a, combined(kind, dtype, a, b));
+        } else {
+            line("if (ops::replaces_extreme<{4}>({0}, {1}, {2}, {3})) {0} = {2}, {1} = {3};", a,
+                 a + "i", b, b + "i", kind == Reduction::argmax);
+        }
+    };
+    // In the thread: pairs, so that the chain of dependences is short.
+    std::map<int, std::vector<int>> groups;
+    for (int r = 0; r < from.registers(); ++r) {
+        const Coordinates at = from.register_coordinates(r);
+        Coordinates rest{};
+        for (int a = 0, next = 0; a < from.shape.rank(); ++a) {
+            if (a != axis) rest[static_cast<std::size_t>(next++)] = at[static_cast<std::size_t>(a)];
+        }
+        groups[to.find_register(rest)].push_back(r);
+    }
+    Names sums(static_cast<std::size_t>(to.registers()));
+    for (const auto& [target, members] : groups) {
+        Names parts;
+        for (int r : members) {
+            const auto at = static_cast<std::size_t>(r);
+            std::string element = elements[at];
+            const std::string position = coordinate(
+                from, axis, from.register_coordinates(r)[static_cast<std::size_t>(axis)]);
+            if (from.has_phantoms(axis)) {
+                element = fmt::format("{} < {} ? {} : {}", position, from.shape[axis], element,
+                                      literal(dtype, neutral(kind, dtype)));
+            }
+            if (!indices) {
+                parts.push_back(from.has_phantoms(axis) ? "(" + element + ")" : element);
+                continue;
+            }
+            const std::string name = fmt::format("{}p{}", base, r);
+            line("{} {} = {};", value_type, name, element);
+            line("int {}i = {};", name,
+                 from.has_phantoms(axis)
+                     ? fmt::format("{0} < {1} ? {0} : 2147483647", position, from.shape[axis])
+                     : position);
+            parts.push_back(name);
+        }
+        for (int round = 0; parts.size() > 1; ++round) {
+            Names next;
+            for (std::size_t i = 0; i + 1 < parts.size(); i += 2) {
+                if (indices) {
+                    fold(parts[i], parts[i + 1]);
+                    next.push_back(parts[i]);
+                } else {
+                    next.push_back(fmt::format("{}t{}_{}_{}", base, target, round, i / 2));
+                    line("const {} {} = {};", value_type, next.back(),
+                         combined(kind, dtype, parts[i], parts[i + 1]));
+                }
+            }
+            if (parts.size() % 2 != 0) next.push_back(parts.back());
+            parts = std::move(next);
+        }
+        std::string& sum = sums[static_cast<std::size_t>(target)];
+        sum = to.registers() == 1 ? base + "a" : fmt::format("{}a{}", base, target);
+        line("{} {} = {};", value_type, sum, parts.front());
+        if (indices) line("int {}i = {}i;", sum, parts.front());
+    }
+    // Between the lanes of a warp.
+    for (std::size_t bit = 0; bit < from.lane.size(); ++bit) {
+        if (from.unpack(from.lane[bit])[static_cast<std::size_t>(axis)] == 0) continue;
+        const std::string mask = fmt::format("{}", 1 << bit);
+        for (const std::string& sum : sums) {
+            const std::string other = fmt::format("{}l{}", sum, bit);
+            line("const {} {} = {};", value_type, other,
+                 shuffled("__shfl_xor_sync", dtype, sum, mask));
+            if (indices) {
+                line("const int {}i = __shfl_xor_sync(0xffffffffu, {}i, {});", other, sum, mask);
+            }
+            fold(sum, other);
+        }
+    }
+    // Between warps.
+    std::vector<int> warp_bits;
+    for (std::size_t bit = 0; bit < from.warp.size(); ++bit) {
+        if (from.unpack(from.warp[bit])[static_cast<std::size_t>(axis)] != 0) {
+            warp_bits.push_back(static_cast<int>(bit));
+        }
+    }
+    if (!warp_bits.empty()) {
+        std::int64_t size = 1;
+        for (std::int64_t extent : to.shape.dims()) size *= cover(extent).size();
+        const std::int64_t copies = std::int64_t{1} << warp_bits.size();
+        const int stride = std::max(size_of(dtype), 4);  // narrow floats as f32
+        const int values = buffer(copies * size * (dtype == DType::f64 ? 8 : stride));
+        const int places = indices ? buffer(copies * size * 4) : -1;
+        before_shared_write();
+        line("auto* const {}m = reinterpret_cast<{}*>(memory + {});", base, value_type,
+             buffer_offset(values));
+        if (indices) {
+            line("auto* const {}mi = reinterpret_cast<int*>(memory + {});", base,
+                 buffer_offset(places));
+        }
+        std::string part;
+        unsigned axis_warps = 0;
+        for (std::size_t i = 0; i < warp_bits.size(); ++i) {
+            part +=
+                fmt::format("{}(warp >> {} & 1) * {}", i == 0 ? "" : " + ", warp_bits[i], 1 << i);
+            axis_warps |= 1U << warp_bits[i];
+        }
+        std::string own;
+        if (const unsigned lanes = to.copied_lanes()) own = fmt::format("(lane & {}) == 0", lanes);
+        if (const unsigned warps = to.copied_warps() & ~axis_warps) {
+            own += fmt::format("{}(warp & {}) == 0", own.empty() ? "" : " && ", warps);
+        }
+        const auto place = [&](int r) {
+            std::string text = "0";
+            const Coordinates at = to.register_coordinates(r);
+            for (int a = 0; a < to.shape.rank(); ++a) {
+                text = fmt::format("({}) * {} + {}", text, cover(to.shape[a]).size(),
+                                   coordinate(to, a, at[static_cast<std::size_t>(a)]));
+            }
+            return text;
+        };
+        for (int r = 0; r < to.registers(); ++r) {
+            const std::string& sum = sums[static_cast<std::size_t>(r)];
+            const std::string slot = fmt::format("({}) * {} + {}", part, size, place(r));
+            line("{}{}m[{}] = {};", own.empty() ? "" : fmt::format("if ({}) ", own), base, slot,
+                 sum);
+            if (indices) {
+                line("{}{}mi[{}] = {}i;", own.empty() ? "" : fmt::format("if ({}) ", own), base,
+                     slot, sum);
+            }
+        }
+        touch(values);
+        touch(places);
+        before_shared_read();
+        for (int r = 0; r < to.registers(); ++r) {
+            const std::string& sum = sums[static_cast<std::size_t>(r)];
+            line("{} = {}m[{}];", sum, base, place(r));
+            if (indices) line("{}i = {}mi[{}];", sum, base, place(r));
+            for (std::int64_t copy = 1; copy < copies; ++copy) {
+                const std::string other = fmt::format("{}w{}", sum, copy);
+                line("const {} {} = {}m[{} + {}];", value_type, other, base, copy * size, place(r));
+                if (indices)
+                    line("const int {}i = {}mi[{} + {}];", other, base, copy * size, place(r));
+                fold(sum, other);
+            }
+        }
+        touch(values);
+        touch(places);
+    }
+    Names result;
+    for (const std::string& sum : sums) {
+        if (indices) {
+            result.push_back(sum + "i");
+        } else if (is_float(out) && size_of(out) <= 2) {
+            result.push_back(sum + "r");
+            line("const f32 {} = rounded({}{{}}, {});", result.back(), storage_type(out), sum);
+        } else {
+            result.push_back(sum);
+        }
+    }
+    hold(made.result(), to, result);
+}
+
+Layout Emitter::scan_layout(const Instruction& made) const {
+    const ir::Shape& shape = type(made.result()).shape;
+    const int axis = made.get<ir::ReduceAttributes>().axis;
+    Layout layout(shape, warps_);
+    const int bits = cover(shape[axis]).bits;
+    const int lanes = std::min(5, std::max(0, bits - 2));
+    const int warps = std::min(static_cast<int>(layout.warp.size()), std::max(0, bits - lanes - 2));
+    const int chunk = bits - lanes - warps;
+    for (int bit = 0; bit < chunk; ++bit) layout.reg.push_back(layout.basis(axis, bit));
+    for (int bit = 0; bit < lanes; ++bit) {
+        layout.lane[static_cast<std::size_t>(bit)] = layout.basis(axis, chunk + bit);
+    }
+    for (int bit = 0; bit < warps; ++bit) {
+        layout.warp[static_cast<std::size_t>(bit)] = layout.basis(axis, chunk + lanes + bit);
+    }
+    std::vector<std::uint64_t> rest;
+    for (int a = shape.rank() - 1; a >= 0; --a) {
+        for (int bit = 0; a != axis && bit < cover(shape[a]).bits; ++bit) {
+            rest.push_back(layout.basis(a, bit));
+        }
+    }
+    std::size_t next = 0;
+    for (std::size_t bit = static_cast<std::size_t>(lanes); bit < layout.lane.size(); ++bit) {
+        if (next < rest.size()) layout.lane[bit] = rest[next++];
+    }
+    for (std::size_t bit = static_cast<std::size_t>(warps); bit < layout.warp.size(); ++bit) {
+        if (next < rest.size()) layout.warp[bit] = rest[next++];
+    }
+    layout.reg.insert(layout.reg.end(), rest.begin() + static_cast<std::ptrdiff_t>(next),
+                      rest.end());
+    return layout;
+}
+
+void Emitter::scan(const Instruction& made) {
+    const auto& attributes = made.get<ir::ReduceAttributes>();
+    const Reduction kind = attributes.kind;
+    const int axis = attributes.axis;
+    const DType dtype = type(made.result()).dtype;
+    const Layout layout = scan_layout(made);
+    const Names elements = get(made.operands[0], layout);
+    const std::string value_type = register_type(dtype),
+                      base = fmt::format("v{}", made.result().id);
+    const std::string zero = literal(dtype, neutral(kind, dtype));
+    const auto a = static_cast<std::size_t>(axis);
+    // scan_layout puts the axis into the lowest bits of registers, lanes and warps.
+    int lanes = 0, warps = 0;
+    for (std::uint64_t basis : layout.lane) lanes += layout.unpack(basis)[a] != 0 ? 1 : 0;
+    for (std::uint64_t basis : layout.warp) warps += layout.unpack(basis)[a] != 0 ? 1 : 0;
+    const auto joined = [&](const std::string& before, const std::string& after) {
+        return combined(kind, dtype, before, after);
+    };
+    const bool reverse = attributes.reverse;
+    const char* const sign = reverse ? "+" : "-";
+    if (lanes > 0) {
+        const std::string at = fmt::format("(lane & {})", (1 << lanes) - 1);
+        line("const int {}_lane = {};", base,
+             reverse ? fmt::format("{} - {}", (1 << lanes) - 1, at) : at);
+    }
+    if (warps > 0) {
+        const std::string at = fmt::format("(warp & {})", (1 << warps) - 1);
+        line("const int {}_warp = {};", base,
+             reverse ? fmt::format("{} - {}", (1 << warps) - 1, at) : at);
+    }
+    // Lines of the scan: registers that differ only along the axis, in its order.
+    std::map<Coordinates, std::map<std::int64_t, int>> lines;
+    for (int r = 0; r < layout.registers(); ++r) {
+        Coordinates at = layout.register_coordinates(r);
+        const std::int64_t along = reverse ? -at[a] : at[a];
+        at[a] = 0;
+        lines[at][along] = r;
+    }
+    const std::int64_t run = std::int64_t{1} << cover(layout.shape[axis]).bits;
+    Names names(elements.size());
+    int count = 0;
+    for (const auto& [rest, members] : lines) {
+        const std::string l = fmt::format("{}_{}", base, count++);
+        line("{} {}_carry = {};", value_type, l, zero);
+        std::vector<std::vector<int>> repeats;
+        std::int64_t last = INT64_MIN;
+        for (const auto& [along, r] : members) {
+            const std::int64_t repeat = layout.register_coordinates(r)[a] / run;
+            if (repeat != last) repeats.emplace_back();
+            repeats.back().push_back(r);
+            last = repeat;
+        }
+        for (std::size_t part = 0; part < repeats.size(); ++part) {
+            const std::string p = fmt::format("{}_{}", l, part);
+            std::string running;
+            Names inclusive;
+            for (std::size_t i = 0; i < repeats[part].size(); ++i) {
+                const int r = repeats[part][i];
+                std::string element = elements[static_cast<std::size_t>(r)];
+                if (layout.has_phantoms(axis)) {
+                    element =
+                        fmt::format("({} < {} ? {} : {})",
+                                    coordinate(layout, axis, layout.register_coordinates(r)[a]),
+                                    layout.shape[axis], element, zero);
+                }
+                const std::string name = fmt::format("{}_s{}", p, i);
+                line("const {} {} = {};", value_type, name,
+                     running.empty() ? element : joined(running, element));
+                running = name;
+                inclusive.push_back(name);
+            }
+            // `before`: everything of this repeat that comes before this thread's registers.
+            line("{} {}_before = {};", value_type, p, zero);
+            std::string total = running;
+            if (lanes > 0) {
+                line("{} {}_sum = {};", value_type, p, running);
+                for (int bit = 0; bit < lanes; ++bit) {
+                    line("{{ const {0} up = {1}; if ({2}_lane >= {3}) {4}_sum = {5}; }}",
+                         value_type,
+                         shuffled("__shfl_sync", dtype, p + "_sum",
+                                  fmt::format("lane {} {}", sign, 1 << bit)),
+                         base, 1 << bit, p, joined("up", p + "_sum"));
+                }
+                line("{{ const {0} up = {1}; if ({2}_lane > 0) {3}_before = up; }}", value_type,
+                     shuffled("__shfl_sync", dtype, p + "_sum", fmt::format("lane {} 1", sign)),
+                     base, p);
+                const std::string end = reverse ? fmt::format("lane & {}", 31 & ~((1 << lanes) - 1))
+                                                : fmt::format("lane | {}", (1 << lanes) - 1);
+                line("const {} {}_total = {};", value_type, p,
+                     shuffled("__shfl_sync", dtype, p + "_sum", end));
+                total = p + "_total";
+            }
+            if (warps > 0) {
+                // Slots: one per warp along the axis and lane beside it, for the other warps too.
+                const int id = buffer(std::int64_t{32} * warps_ * 8);
+                before_shared_write();
+                line("auto* const {}_m = reinterpret_cast<{}*>(memory + {});", p, value_type,
+                     buffer_offset(id));
+                line("{}_m[warp * 32 + lane] = {};", p, total);
+                touch(id);
+                before_shared_read();
+                const std::string first = fmt::format("(warp & {})", 31 & ~((1 << warps) - 1));
+                line("{0} {1}_all = {2}, {1}_warps = {2};", value_type, p, zero);
+                for (int w = 0; w < 1 << warps; ++w) {
+                    line("if ({0}_warp == {1}) {2}_warps = {2}_all;", base, w, p);
+                    line("{0}_all = {1};", p,
+                         joined(p + "_all", fmt::format("{}_m[({} + {}) * 32 + lane]", p, first,
+                                                        reverse ? (1 << warps) - 1 - w : w)));
+                }
+                touch(id);
+                line("{0}_before = {1};", p, joined(p + "_warps", p + "_before"));
+                total = p + "_all";
+            }
+            line("{0}_before = {1};", p, joined(l + "_carry", p + "_before"));
+            for (std::size_t i = 0; i < repeats[part].size(); ++i) {
+                const int r = repeats[part][i];
+                std::string value = joined(p + "_before", inclusive[i]);
+                if (attributes.exclusive) {
+                    value = i == 0 ? p + "_before" : joined(p + "_before", inclusive[i - 1]);
+                }
+                if (is_float(dtype) && size_of(dtype) <= 2) {
+                    value = fmt::format("rounded({}{{}}, {})", storage_type(dtype), value);
+                }
+                names[static_cast<std::size_t>(r)] = fmt::format("{}e{}", base, r);
+                line("const {} {} = {};", value_type, names[static_cast<std::size_t>(r)], value);
+            }
+            line("{0}_carry = {1};", l, joined(l + "_carry", total));
+        }
+    }
+    hold(made.result(), layout, names);
+}
+
+void Emitter::debug_print(const Instruction& made) {
+    const std::string& text = made.get<ir::TextAttributes>().text;
+    // Text with %-conversions for printf; {} become operands.
+    std::vector<std::string> pieces(1);
+    for (std::size_t i = 0; i < text.size(); ++i) {
+        if (text.compare(i, 2, "{}") == 0 && pieces.size() <= made.operands.size()) {
+            pieces.emplace_back();
+            ++i;
+            continue;
+        }
+        const char c = text[i];
+        if (c == '%')
+            pieces.back() += "%%";
+        else if (c == '"' || c == '\\')
+            pieces.back() += std::string("\\") + c;
+        else if (c == '\n')
+            pieces.back() += "\\n";
+        else
+            pieces.back() += c;
+    }
+    const auto conversion_of = [](DType dtype) {
+        if (is_float(dtype)) return "%g";
+        return is_signed(dtype) ? "%lld" : "%llu";
+    };
+    const auto as_argument = [](DType dtype, const std::string& value) {
+        return fmt::format("static_cast<{}>({})",
+                           is_float(dtype)    ? "double"
+                           : is_signed(dtype) ? "i64"
+                                              : "u64",
+                           value);
+    };
+    // Thread 0 prints: every tile comes to it through shared memory.
+    const auto print = [&](const std::string& piece, const std::string& arguments) {
+        if (!piece.empty()) line("if (threadIdx.x == 0) printf(\"{}\"{});", piece, arguments);
+    };
+    print(pieces[0], "");
+    for (std::size_t i = 0; i < made.operands.size(); ++i) {
+        const Value operand = made.operands[i];
+        const DType dtype = type(operand).dtype;
+        const ir::Shape& shape = type(operand).shape;
+        if (shape.rank() == 0) {
+            print(conversion_of(dtype), ", " + as_argument(dtype, scalar(operand)));
+        } else {
+            const Held* known = find(operand);
+            const Layout from = known != nullptr ? known->layout : home(operand);
+            const Names names = get(operand, from);
+            const int id = buffer(std::max<std::int64_t>(shape.size(), 1) * 8);
+            const std::string base = fresh("d");
+            before_shared_write();
+            line("auto* const {} = reinterpret_cast<{}*>(memory + {});", base, register_type(dtype),
+                 buffer_offset(id));
+            for (int r = 0; r < from.registers(); ++r) {
+                const Coordinates at = from.register_coordinates(r);
+                std::string place = "0";
+                for (int axis = 0; axis < shape.rank(); ++axis) {
+                    place = fmt::format("({}) * {} + {}", place, shape[axis],
+                                        coordinate(from, axis, at[static_cast<std::size_t>(axis)]));
+                }
+                const std::string inside = real(from, r);
+                line("{}{}[{}] = {};", inside.empty() ? "" : fmt::format("if ({}) ", inside), base,
+                     place, names[static_cast<std::size_t>(r)]);
+            }
+            touch(id);
+            before_shared_read();
+            print("[", "");
+            line(
+                "if (threadIdx.x == 0) for (int i = 0; i < {}; ++i) printf(i == 0 ? \"{}\" : \", "
+                "{}\", "
+                "{});",
+                shape.size(), conversion_of(dtype), conversion_of(dtype),
+                as_argument(dtype, base + "[i]"));
+            touch(id);
+            print("]", "");
+        }
+        if (i + 1 < pieces.size()) print(pieces[i + 1], "");
+    }
+    print("\\n", "");
+}
+
+}  // namespace tilewright::cuda

@@ -1,0 +1,442 @@
+// Loops and branches, and loads that go past the registers: staged in shared memory, and in loops
+// fetched several rounds ahead.
+#include <algorithm>
+
+#include "cuda/codegen/emitter.h"
+
+namespace tilewright::cuda {
+
+using ir::Op;
+
+namespace {
+
+constexpr std::int64_t kStreamBytes = 64 * 1024;  // leaves room for two blocks on a multiprocessor
+constexpr int kMaxStages = 4;
+
+}  // namespace
+
+bool Emitter::is_staged(const Instruction& load) const {
+    if (load.op != Op::load) return false;
+    const ir::Access access = ir::access(load);
+    const auto& attributes = load.get<ir::AccessAttributes>();
+    const ir::Type& tile = type(load.result());
+    if (tile.shape.rank() < 2 || tile.shape.rank() > 3 || attributes.has_mask ||
+        f_.ref_type(access.ref).space != ir::Space::global || tile.shape.size() == 0) {
+        return false;
+    }
+    if (access.other && !analysis_.is_constant(access.other, 0)) return false;
+    for (const ir::Index& index : attributes.indices) {
+        if (index.kind == ir::Index::Kind::tile) return false;
+    }
+    int axis = -1;
+    const int vector = contiguous_vector(load, &axis);
+    if (vector * size_of(tile.dtype) != 16 || axis != tile.shape.rank() - 1) return false;
+    // All readers are dots, perhaps behind a transpose that the dot absorbs.
+    const std::function<bool(Value)> only_dots = [&](Value value) {
+        const auto& users = analysis_.users(value);
+        return !users.empty() &&
+               std::all_of(users.begin(), users.end(), [&](const Instruction* user) {
+                   if (user->op == Op::transpose) return only_dots(user->result());
+                   if (user->op != Op::dot) return false;
+                   const DotPlan& plan = plans_.at(user);
+                   return (user->operands.size() < 3 || user->operands[2] != value) &&
+                          plan.operand == tile.dtype && plan.unit != DotPlan::Unit::fma &&
+                          (operand_of(*user, 0).value == load.result() ||
+                           operand_of(*user, 1).value == load.result());
+               });
+    };
+    return only_dots(load.result());
+}
+
+void Emitter::copy_to_shared(const Instruction& load, const SharedTile& tile,
+                             const Names& indices) {
+    const ir::Access access = ir::access(load);
+    const ir::AccessShape shape = ir::access_shape(f_, load);
+    const auto& attributes = load.get<ir::AccessAttributes>();
+    const ir::RefType& array = f_.ref_type(access.ref);
+    const int bytes = size_of(array.dtype), per_piece = 16 / bytes, rank = tile.shape.rank();
+    const std::int64_t pieces_per_row = tile.row_bytes / 16;
+    const std::int64_t pieces = tile.rows() * pieces_per_row;
+    const int threads = 32 * warps_;
+
+    open("");
+    std::string pointer = ref_name(access.ref) + ".data", uniform, inside, row_offset, valid;
+    for (int dim = 0; dim < array.rank(); ++dim) {
+        const auto d = static_cast<std::size_t>(dim);
+        const ir::Index& index = attributes.indices[d];
+        const std::string stride = stride_text(access.ref, dim),
+                          extent = extent_text(access.ref, dim);
+        const std::string& start = indices[d];
+        pointer += stride == "1" ? " + " + start : fmt::format(" + ({}) * {}", start, stride);
+        if (index.kind == ir::Index::Kind::scalar) {
+            if (!attributes.in_bounds) {
+                uniform += fmt::format("{}static_cast<u64>({}) < {}", uniform.empty() ? "" : " && ",
+                                       start, extent);
+            }
+            continue;
+        }
+        const int axis = shape.axis[d];
+        // Slices that provably stay inside need no bound.
+        const Instruction* constant = analysis_.constant(access.indices[d]);
+        const std::int64_t known = array.extents[d];
+        const bool proved =
+            attributes.in_bounds ||
+            (constant != nullptr && known != ir::kDynamic &&
+             static_cast<std::int64_t>(constant->get<ir::ConstantAttributes>().bits) >= 0 &&
+             static_cast<std::int64_t>(constant->get<ir::ConstantAttributes>().bits) +
+                     (index.size - 1) * index.stride <
+                 known);
+        const bool padded = cover(index.size).size() != index.size;
+        const std::string position = axis == rank - 1 ? fmt::format("piece * {}", per_piece)
+                                     : rank == 3      ? (axis == 0 ? "outer" : "inner")
+                                                      : "row";
+        std::string window;
+        if (!proved && index.stride == 1) {
+            window = fmt::format("w{}", dim);
+            line("const Window {} = window({}, {}, {});", window, start, extent, index.size);
+        }
+        if (axis == rank - 1) {
+            if (!window.empty() &&
+                (known == ir::kDynamic || known % per_piece != 0 || index.size % per_piece != 0)) {
+                valid = fmt::format("{}.valid({}, {}) * {}", window, position, per_piece, bytes);
+            } else if (!window.empty()) {
+                valid = fmt::format("{}.contains({}) ? 16 : 0", window, position);
+            } else if (padded) {
+                valid = fmt::format("Window{{0, {}}}.valid({}, {}) * {}", index.size, position,
+                                    per_piece, bytes);
+            }
+            continue;
+        }
+        row_offset += fmt::format(
+            " + {} * {}",
+            index.stride == 1 ? position : fmt::format("{} * {}ll", position, index.stride),
+            stride);
+        std::string bound;
+        if (!window.empty()) {
+            bound = fmt::format("{}.contains({})", window, position);
+        } else if (!proved) {
+            bound = fmt::format("static_cast<u64>({} + {} * {}ll) < {}{}", start, position,
+                                index.stride, extent,
+                                padded ? fmt::format(" && {} < {}", position, index.size) : "");
+        } else if (padded) {
+            bound = fmt::format("{} < {}", position, index.size);
+        }
+        if (!bound.empty()) inside += (inside.empty() ? "" : " && ") + bound;
+    }
+    if (!uniform.empty()) {
+        line("const bool ok = {};", uniform);
+        inside = inside.empty() ? "ok" : "ok && " + inside;
+    }
+    line("auto* const from = {};", pointer);
+    line("#pragma unroll");
+    open(fmt::format("for (int i = 0; i < {}; ++i)", (pieces + threads - 1) / threads));
+    line("const int at = threadIdx.x + i * {};", threads);
+    if (pieces % threads != 0) line("if (at >= {}) break;", pieces);
+    line("const int row = at / {0}, piece = at % {0};", pieces_per_row);
+    if (rank == 3) {
+        line("const int outer = row / {0}, inner = row % {0};", cover(tile.shape[1]).size());
+    }
+    const std::string size = valid.empty() && inside.empty() ? "16"
+                             : valid.empty()                 ? inside + " ? 16 : 0"
+                             : inside.empty()                ? valid
+                                              : fmt::format("{} ? ({}) : 0", inside, valid);
+    line(
+        "ptx::cp_async_16(memory_address + {} + swizzled<{}, {}>(row, piece * 16), from + piece * "
+        "{}{}, {});",
+        tile.offset, tile.row_bytes, tile.group, per_piece, row_offset, size);
+    close();
+    close();
+}
+
+void Emitter::stage(const Instruction& load) {
+    const Value result = load.result();
+    const SharedTile tile = shared_tile(type(result).shape, type(result).dtype, true);
+    before_shared_write();
+    Names indices;
+    for (Value operand : ir::access(load).indices) indices.push_back(index(operand));
+    line("// staged in shared memory, rows of {} bytes", tile.row_bytes);
+    copy_to_shared(load, tile, indices);
+    line("ptx::cp_async_commit();");
+    copies_pending_ = true;
+    touch(tile.buffer);
+    scopes_.back().shared[result] = tile;
+}
+
+// ---- Values of a later round of a loop.
+
+bool Emitter::computable(Value value, const std::set<Value>& inside, Value induction) const {
+    if (value == induction || inside.count(value) == 0) return true;
+    const Instruction* made = analysis_.definition(value);
+    if (made == nullptr || !type(value).is_scalar()) return false;
+    if (made->op == Op::constant || made->op == Op::program_id || made->op == Op::extent)
+        return true;
+    return ir::is_elementwise(made->op) &&
+           std::all_of(made->operands.begin(), made->operands.end(),
+                       [&](Value operand) { return computable(operand, inside, induction); });
+}
+
+std::string Emitter::recompute(Value value, const std::set<Value>& inside, Value induction,
+                               const std::string& at) {
+    if (value == induction) return at;
+    const Instruction* made = analysis_.definition(value);
+    if (inside.count(value) == 0 || !ir::is_elementwise(made->op)) {
+        if (made != nullptr && made->op == Op::program_id) {
+            return fmt::format("program{}", made->get<ir::AxisAttributes>().axis);
+        }
+        if (made != nullptr && made->op == Op::extent) {
+            return extent_text(made->operands[0], made->get<ir::AxisAttributes>().axis);
+        }
+        return scalar(value);
+    }
+    Names operands;
+    for (Value operand : made->operands) {
+        operands.push_back(recompute(operand, inside, induction, at));
+    }
+    const std::string result = fresh("n");
+    line("const {} {} = {};", register_type(type(value).dtype), result,
+         elementwise_text(*made, operands));
+    return result;
+}
+
+std::vector<const ir::Instruction*> Emitter::streamed_loads(const Instruction& loop) const {
+    std::vector<const Instruction*> loads;
+    if (stages_ == 1) return loads;
+    const std::set<Value> inside = Analysis::values_inside(loop);
+    std::set<Value> written;
+    ir::walk(loop.blocks[0], [&](const Instruction& each) {
+        if (ir::is_access(each.op) && each.op != Op::load) {
+            written.insert(analysis_.root(each.operands[0]));
+        }
+    });
+    for (const Instruction& each : loop.blocks[0].body) {
+        if (!is_staged(each) || written.count(analysis_.root(each.operands[0])) != 0) continue;
+        const auto indices = ir::access(each).indices;
+        if (std::all_of(indices.begin(), indices.end(), [&](Value operand) {
+                return computable(operand, inside, loop.blocks[0].arguments[0]);
+            })) {
+            loads.push_back(&each);
+        }
+    }
+    return loads;
+}
+
+// ---- Control flow.
+
+std::vector<Names> Emitter::declare_carries(std::span<const Value> init,
+                                            std::span<const Value> arguments) {
+    std::vector<Names> carries;
+    for (std::size_t i = 0; i < init.size(); ++i) {
+        const Layout layout = home(arguments[i]);
+        const Names from = get(init[i], layout);
+        carries.push_back(numbered(fmt::format("v{}", arguments[i].id), layout.registers()));
+        for (std::size_t r = 0; r < from.size(); ++r) {
+            line("{} {} = {};", register_type(type(arguments[i]).dtype), carries.back()[r],
+                 from[r]);
+        }
+    }
+    return carries;
+}
+
+void Emitter::assign_carries(std::span<const Value> targets, const std::vector<Names>& names,
+                             std::span<const Value> values) {
+    std::vector<Names> next;
+    std::set<std::string> assigned;
+    for (std::size_t i = 0; i < targets.size(); ++i) {
+        next.push_back(get(values[i], home(targets[i])));
+        assigned.insert(names[i].begin(), names[i].end());
+    }
+    // A value that is itself a carry must be read before that carry is assigned.
+    for (std::size_t i = 0; i < targets.size(); ++i) {
+        for (std::size_t r = 0; r < next[i].size(); ++r) {
+            std::string& value = next[i][r];
+            if (value == names[i][r]) continue;
+            const bool mentions = std::any_of(
+                assigned.begin(), assigned.end(),
+                [&](const std::string& name) { return value.find(name) != std::string::npos; });
+            if (!mentions) continue;
+            const std::string copy = fresh("y");
+            line("const {} {} = {};", register_type(type(targets[i]).dtype), copy, value);
+            value = copy;
+        }
+    }
+    for (std::size_t i = 0; i < targets.size(); ++i) {
+        for (std::size_t r = 0; r < next[i].size(); ++r) {
+            if (next[i][r] != names[i][r]) line("{} = {};", names[i][r], next[i][r]);
+        }
+    }
+}
+
+void Emitter::for_loop(const Instruction& made) {
+    const ir::Block& body = made.blocks[0];
+    const Value induction = body.arguments[0];
+    const std::span<const Value> arguments = std::span(body.arguments).subspan(1);
+    const std::string low = index(made.operands[0]), high = index(made.operands[1]),
+                      step = index(made.operands[2]);
+    line("// for_loop over {} carries", arguments.size());
+    const std::vector<Names> carries =
+        declare_carries(std::span(made.operands).subspan(3), arguments);
+    const std::vector<const Instruction*> streamed = streamed_loads(made);
+    const std::set<Value> inside = Analysis::values_inside(made);
+    const std::string iv = fmt::format("v{}", induction.id), tag = fresh("l");
+    int stages = stages_;
+    std::vector<SharedTile> tiles;
+    const auto copy_round = [&](const std::string& at, const std::string& slot) {
+        for (std::size_t i = 0; i < streamed.size(); ++i) {
+            Names indices;
+            for (Value operand : ir::access(*streamed[i]).indices) {
+                const std::string text = recompute(operand, inside, induction, at);
+                indices.push_back(type(operand).dtype == DType::i64
+                                      ? text
+                                      : fmt::format("static_cast<i64>({})", text));
+            }
+            SharedTile tile = tiles[i];
+            tile.offset += fmt::format(" + {} * {}u", slot, tile.rows() * tile.row_bytes);
+            copy_to_shared(*streamed[i], tile, indices);
+        }
+    };
+    if (!streamed.empty()) {
+        std::int64_t bytes = 0;
+        for (const Instruction* load : streamed) {
+            before_global(load->operands[0], false);
+            const SharedTile form =
+                tile_form(type(load->result()).shape, type(load->result()).dtype, true);
+            bytes += form.rows() * form.row_bytes;
+        }
+        if (stages == 0) {
+            stages =
+                static_cast<int>(std::clamp<std::int64_t>(kStreamBytes / bytes, 2, kMaxStages));
+        }
+        for (const Instruction* load : streamed) {
+            tiles.push_back(
+                shared_tile(type(load->result()).shape, type(load->result()).dtype, true, stages));
+        }
+        if (shared_read_ || shared_written_) barrier();
+        line("// the first {} of {} stages", stages - 1, stages);
+        line("i64 {}_next = {};", tag, low);
+        for (int stage = 0; stage + 1 < stages; ++stage) {
+            open(fmt::format("if ({}_next < {})", tag, high));
+            copy_round(tag + "_next", fmt::format("{}", stage));
+            close();
+            line("ptx::cp_async_commit();");
+            line("{}_next += {};", tag, step);
+        }
+        for (const SharedTile& tile : tiles) touch(tile.buffer);
+        if (copies_pending_) {
+            line("ptx::cp_async_wait<{}>();", stages - 1);
+            copies_pending_ = false;
+            shared_written_ = true;
+        }
+    } else {
+        settle_copies();
+    }
+    hoist_fragments(made);
+    forget_order(made);
+    loops_.emplace_back(step_ + 1, std::set<int>{});
+    const Instruction* step_made = analysis_.constant(made.operands[2]);
+    const bool positive =
+        step_made != nullptr &&
+        static_cast<std::int64_t>(step_made->get<ir::ConstantAttributes>().bits) > 0;
+    if (!streamed.empty()) line("int {}_slot = 0;", tag);
+    line("#pragma unroll 1");
+    open(fmt::format("for (i64 {0} = {1}; {0} < {2}{3}; {0} += {4})", iv, low, high,
+                     positive ? "" : fmt::format(" && {} > 0", step), step));
+    ++step_;
+    hold(induction, scalar_layout(), {iv});
+    for (std::size_t i = 0; i < arguments.size(); ++i) {
+        hold(arguments[i], home(arguments[i]), carries[i]);
+    }
+    const std::map<Value, SharedTile> outer = streamed_;
+    if (!streamed.empty()) {
+        line("ptx::cp_async_wait<{}>();", stages - 2);
+        barrier();
+        open(fmt::format("if ({}_next < {})", tag, high));
+        line("const int slot = {0}_slot == 0 ? {1} : {0}_slot - 1;", tag, stages - 1);
+        copy_round(tag + "_next", "slot");
+        close();
+        line("ptx::cp_async_commit();");
+        line("{}_next += {};", tag, step);
+        for (std::size_t i = 0; i < streamed.size(); ++i) {
+            SharedTile tile = tiles[i];
+            const std::string base = fresh("k");
+            line("const u32 {} = {} + {}_slot * {}u;", base, tile.offset, tag,
+                 tile.rows() * tile.row_bytes);
+            tile.offset = base;
+            streamed_[streamed[i]->result()] = tile;
+            scopes_.back().shared[streamed[i]->result()] = tile;
+            touch(tile.buffer);
+        }
+    }
+    block(body);
+    settle_copies();
+    assign_carries(arguments, carries, body.terminator().operands);
+    if (!streamed.empty()) line("{0}_slot = {0}_slot == {1} ? 0 : {0}_slot + 1;", tag, stages - 1);
+    ++step_;
+    const std::set<int> used = loops_.back().second;
+    loops_.pop_back();
+    for (int id : used) touch(id);
+    for (const SharedTile& tile : tiles) touch(tile.buffer);
+    close();
+    streamed_ = outer;
+    if (!streamed.empty()) line("ptx::cp_async_wait<0>();");
+    forget_order(made);
+    for (std::size_t i = 0; i < arguments.size(); ++i) {
+        hold(made.results[i], home(arguments[i]), carries[i]);
+    }
+}
+
+void Emitter::while_loop(const Instruction& made) {
+    const ir::Block &condition = made.blocks[0], &body = made.blocks[1];
+    line("// while_loop");
+    const std::vector<Names> carries = declare_carries(made.operands, body.arguments);
+    settle_copies();
+    hoist_fragments(made);
+    forget_order(made);
+    loops_.emplace_back(step_ + 1, std::set<int>{});
+    open("while (true)");
+    ++step_;
+    for (std::size_t i = 0; i < carries.size(); ++i) {
+        hold(condition.arguments[i], home(body.arguments[i]), carries[i]);
+        hold(body.arguments[i], home(body.arguments[i]), carries[i]);
+    }
+    block(condition);
+    settle_copies();
+    line("if (!({})) break;", scalar(condition.terminator().operands[0]));
+    block(body);
+    settle_copies();
+    assign_carries(body.arguments, carries, body.terminator().operands);
+    ++step_;
+    const std::set<int> used = loops_.back().second;
+    loops_.pop_back();
+    for (int id : used) touch(id);
+    close();
+    forget_order(made);
+    for (std::size_t i = 0; i < carries.size(); ++i) {
+        hold(made.results[i], home(body.arguments[i]), carries[i]);
+    }
+}
+
+void Emitter::if_else(const Instruction& made) {
+    line("// if_else");
+    std::vector<Names> results;
+    for (Value result : made.results) {
+        results.push_back(numbered(fmt::format("v{}", result.id), home(result).registers()));
+        line("{} {};", register_type(type(result).dtype), fmt::join(results.back(), ", "));
+    }
+    settle_copies();
+    const std::string condition = scalar(made.operands[0]);
+    for (std::size_t branch = 0; branch < 2; ++branch) {
+        const ir::Block& body = made.blocks[branch];
+        forget_order(made);
+        open(branch == 0 ? fmt::format("if ({})", condition) : "else");
+        block(body);
+        settle_copies();
+        assign_carries(made.results, results, body.terminator().operands);
+        close();
+    }
+    forget_order(made);
+    for (std::size_t i = 0; i < results.size(); ++i) {
+        hold(made.results[i], home(made.results[i]), results[i]);
+    }
+}
+
+}  // namespace tilewright::cuda

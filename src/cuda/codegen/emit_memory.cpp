@@ -1,0 +1,443 @@
+// Loads, stores and atomics: addresses, bounds, vectors.
+#include <algorithm>
+#include <numeric>
+
+#include "cuda/codegen/emitter.h"
+#include "support/check.h"
+
+namespace tilewright::cuda {
+
+using ir::Op;
+
+namespace {
+
+std::string joined(const std::string& a, const std::string& b) {
+    return a.empty() ? b : b.empty() ? a : a + " && " + b;
+}
+
+}  // namespace
+
+std::string Emitter::ref_name(Value ref) const {
+    std::string text = fmt::format("r{}", ref.id);
+    const std::string& hint = f_.value_name(ref);
+    if (!hint.empty()) text += '_';
+    for (char c : hint) text += std::isalnum(static_cast<unsigned char>(c)) ? c : '_';
+    return text;
+}
+
+std::string Emitter::extent_text(Value ref, int dim) const {
+    const std::int64_t extent = f_.ref_type(ref).extents[static_cast<std::size_t>(dim)];
+    if (extent != ir::kDynamic) return fmt::format("{}ll", extent);
+    return fmt::format("{}.extent[{}]", ref_name(ref), dim);
+}
+
+bool Emitter::has_vectors(Value ref) const {
+    const ir::RefType& array = f_.ref_type(ref);
+    if (array.space == ir::Space::scratch) {
+        return array.rank() > 0 &&
+               (array.rank() == 1 || array.extents.back() * size_of(array.dtype) % 16 == 0);
+    }
+    const auto order = static_cast<std::size_t>(ref_order_.at(ref));
+    return order < target_.facts.size() && target_.facts[order].vectors;
+}
+
+std::string Emitter::stride_text(Value ref, int dim) const {
+    const ir::RefType& array = f_.ref_type(ref);
+    std::int64_t dense = 1;
+    for (int d = array.rank() - 1; d > dim && dense > 0; --d) {
+        const std::int64_t extent = array.extents[static_cast<std::size_t>(d)];
+        dense = extent == ir::kDynamic ? -1 : dense * extent;
+    }
+    if (array.space == ir::Space::scratch) return fmt::format("{}", dense);
+    if (dim == array.rank() - 1 && has_vectors(ref)) return "1";
+    const auto order = static_cast<std::size_t>(ref_order_.at(ref));
+    if (order < target_.facts.size() && target_.facts[order].dense && dense > 0) {
+        return fmt::format("{}ll", dense);
+    }
+    return fmt::format("{}.stride[{}]", ref_name(ref), dim);
+}
+
+int Emitter::contiguous_vector(const Instruction& made, int* axis) const {
+    const ir::Access access = ir::access(made);
+    const auto& indices = made.get<ir::AccessAttributes>().indices;
+    if (indices.empty() || !has_vectors(access.ref)) return 1;
+    const ir::Index& last = indices.back();
+    if (last.kind != ir::Index::Kind::slice || last.stride != 1) return 1;
+    *axis = ir::access_shape(f_, made).axis.back();
+    const std::int64_t most = 16 / size_of(f_.ref_type(access.ref).dtype);
+    return static_cast<int>(std::min({most, analysis_.divisor(access.indices.back()),
+                                      std::int64_t{1} << cover(last.size).bits}));
+}
+
+Emitter::AccessText Emitter::access_text(const Instruction& made, const Layout& layout) {
+    const ir::Access access = ir::access(made);
+    const ir::AccessShape shape = ir::access_shape(f_, made);
+    const auto& attributes = made.get<ir::AccessAttributes>();
+    const Value ref = access.ref;
+    const ir::RefType& array = f_.ref_type(ref);
+    const int registers = layout.registers();
+    const std::string base = fresh("p");
+
+    int vector_axis = -1;
+    int vector = contiguous_vector(made, &vector_axis);
+    if (vector > 1) vector = std::min(vector, vector_length(layout, vector_axis));
+    Names masks;
+    if (access.mask) {
+        masks = type(access.mask).is_scalar()
+                    ? Names(static_cast<std::size_t>(registers), scalar(access.mask))
+                    : get(access.mask, layout);
+        for (int r = 0; r < registers && vector > 1; r += vector) {
+            for (int i = 1; i < vector; ++i) {
+                if (masks[static_cast<std::size_t>(r + i)] != masks[static_cast<std::size_t>(r)]) {
+                    vector = 1;
+                    break;
+                }
+            }
+        }
+    }
+
+    AccessText text;
+    std::string uniform, pointer = array.space == ir::Space::scratch ? ref_name(ref) + "_data"
+                                                                     : ref_name(ref) + ".data";
+    std::vector<Names> conditions, offsets;  // per dimension, per register
+    std::vector<bool> bounded_axis(ir::kMaxTileRank, false);
+    for (int dim = 0; dim < array.rank(); ++dim) {
+        const auto d = static_cast<std::size_t>(dim);
+        const ir::Index& index = attributes.indices[d];
+        const Value operand = access.indices[d];
+        const std::string stride = stride_text(ref, dim), extent = extent_text(ref, dim);
+        const auto times_stride = [&](const std::string& position) {
+            return stride == "1" ? position : fmt::format("({}) * {}", position, stride);
+        };
+        if (index.kind == ir::Index::Kind::scalar) {
+            const std::string at = this->index(operand);
+            if (!attributes.in_bounds) {
+                uniform = joined(uniform, fmt::format("static_cast<u64>({}) < {}", at, extent));
+            }
+            pointer += " + " + times_stride(at);
+            continue;
+        }
+        Names condition(static_cast<std::size_t>(registers)), offset(condition.size());
+        if (index.kind == ir::Index::Kind::slice) {
+            const int axis = shape.axis[d];
+            const auto a = static_cast<std::size_t>(axis);
+            const std::string start = this->index(operand);
+            const std::string thread = thread_coordinate(layout, axis);
+            pointer += " + " + times_stride(start);
+            const std::string step = index.stride == 1 ? stride
+                                     : stride == "1"
+                                         ? fmt::format("{}ll", index.stride)
+                                         : fmt::format("({}ll * {})", index.stride, stride);
+            if (thread != "0") {
+                pointer += step == "1" ? " + " + thread : fmt::format(" + {} * {}", thread, step);
+            }
+            std::string window;
+            if (!attributes.in_bounds && index.stride == 1) {
+                window = fmt::format("{}_w{}", base, dim);
+                line("const Window {} = window({}, {}, {});", window, start, extent, index.size);
+                bounded_axis[a] = true;
+                const std::int64_t known = array.extents[d];
+                if (vector > 1 && axis == vector_axis &&
+                    (index.size % vector != 0 || known == ir::kDynamic || known % vector != 0)) {
+                    text.window = window;
+                }
+            } else if (vector > 1 && axis == vector_axis && index.size % vector != 0) {
+                vector = static_cast<int>(std::gcd(index.size, std::int64_t{vector}));
+            }
+            std::map<std::int64_t, std::string> steps;
+            for (int r = 0; r < registers; ++r) {
+                const auto at = static_cast<std::size_t>(r);
+                const std::int64_t part = layout.register_coordinates(r)[a];
+                const std::string position = plus(thread, part);
+                if (!window.empty()) {
+                    condition[at] = fmt::format("{}.contains({})", window, position);
+                } else if (!attributes.in_bounds) {
+                    condition[at] =
+                        fmt::format("static_cast<u64>({} + {}ll * {}) < {}", start, index.stride,
+                                    position == "0" ? "0" : position, extent);
+                }
+                if (part != 0) {
+                    auto& known = steps[part];
+                    if (known.empty()) {
+                        if (step == "1") {
+                            known = fmt::format("{}", part);
+                        } else {
+                            known = fmt::format("{}_{}_{}", base, dim, part);
+                            line("const i64 {} = {} * {};", known, part, step);
+                        }
+                    }
+                    offset[at] = known;
+                }
+                if (axis == vector_axis) text.position.push_back(position);
+            }
+        } else {
+            // The index tile spans the joint axes from `axis` on.
+            Layout joint = layout;
+            for (int a = layout.shape.rank() - 1; a >= 0; --a) {
+                if (a < shape.axis[d] || a >= shape.axis[d] + shape.tile_rank)
+                    joint = joint.without(a);
+            }
+            const ir::Shape& narrow = type(operand).shape;
+            const Layout wanted = joint.narrowed(narrow);
+            const Names names = get(operand, wanted);
+            std::map<Coordinates, int> places;
+            for (int r = 0; r < static_cast<int>(names.size()); ++r) {
+                places[wanted.register_coordinates(r)] = r;
+            }
+            for (int r = 0; r < registers; ++r) {
+                const Coordinates full = layout.register_coordinates(r);
+                Coordinates at{};
+                for (int a = 0; a < narrow.rank(); ++a) {
+                    if (narrow[a] != 1) {
+                        at[static_cast<std::size_t>(a)] =
+                            full[static_cast<std::size_t>(shape.axis[d] + a)];
+                    }
+                }
+                const std::string position = fmt::format(
+                    "static_cast<i64>({})", names[static_cast<std::size_t>(places.at(at))]);
+                if (!attributes.in_bounds) {
+                    condition[static_cast<std::size_t>(r)] =
+                        fmt::format("static_cast<u64>({}) < {}", position, extent);
+                }
+                offset[static_cast<std::size_t>(r)] = times_stride(position);
+            }
+        }
+        conditions.push_back(std::move(condition));
+        offsets.push_back(std::move(offset));
+    }
+    if (!uniform.empty()) {
+        line("const bool {}_ok = {};", base, uniform);
+        uniform = base + "_ok";
+    }
+    line("auto* const {} = {};", base, pointer);
+    text.pointer = base;
+    text.vector = vector;
+    for (int r = 0; r < registers; ++r) {
+        const auto at = static_cast<std::size_t>(r);
+        std::string inside = uniform, offset;
+        for (const Names& condition : conditions) inside = joined(inside, condition[at]);
+        for (const Names& part : offsets) {
+            if (!part[at].empty()) offset += (offset.empty() ? "" : " + ") + part[at];
+        }
+        for (int axis = 0; axis < layout.shape.rank(); ++axis) {
+            if (!layout.has_phantoms(axis) || bounded_axis[static_cast<std::size_t>(axis)])
+                continue;
+            const std::int64_t part =
+                layout.register_coordinates(r)[static_cast<std::size_t>(axis)];
+            inside = joined(
+                inside, fmt::format("{} < {}", coordinate(layout, axis, part), layout.shape[axis]));
+        }
+        if (!masks.empty()) inside = joined(inside, masks[at]);
+        text.inside.push_back(inside);
+        text.offset.push_back(offset);
+    }
+    if (vector == 1) text.window.clear();
+    return text;
+}
+
+void Emitter::load(const Instruction& made) {
+    const Value ref = made.operands[0];
+    if (is_staged(made)) {
+        const auto streamed = streamed_.find(made.result());
+        if (streamed != streamed_.end()) return;  // the loop brings it
+        before_global(ref, false);
+        return stage(made);
+    }
+    before_global(ref, false);
+    const Value result = made.result();
+    const DType dtype = type(result).dtype;
+    const Layout layout = home(result);
+    const ir::Access access = ir::access(made);
+    const int registers = layout.registers();
+    Names others(static_cast<std::size_t>(registers), literal(dtype, 0));
+    if (access.other) {
+        others = type(access.other).is_scalar()
+                     ? Names(static_cast<std::size_t>(registers), scalar(access.other))
+                     : get(access.other, layout);
+    }
+    const AccessText text = access_text(made, layout);
+    const Names names = numbered(fmt::format("v{}", result.id), registers);
+    for (int r = 0; r < registers; r += text.vector) {
+        const auto at = static_cast<std::size_t>(r);
+        const std::string address =
+            text.offset[at].empty() ? text.pointer : text.pointer + " + " + text.offset[at];
+        Names group(names.begin() + r, names.begin() + r + text.vector);
+        const bool same = std::all_of(others.begin() + r, others.begin() + r + text.vector,
+                                      [&](const std::string& o) { return o == others[at]; });
+        const std::string& inside = text.inside[at];
+        if (inside.empty()) {
+            line("{} {};", register_type(dtype), fmt::join(group, ", "));
+            line("load_vector({}, {});", address, fmt::join(group, ", "));
+        } else if (!text.window.empty() && same) {
+            // The window may end inside a vector; other conditions hold for all of it.
+            std::string rest = inside;
+            const std::string own = fmt::format("{}.contains({})", text.window, text.position[at]);
+            if (const auto found = rest.find(own); found != std::string::npos) {
+                rest.replace(found, own.size(), "true");
+            }
+            line("{} {};", register_type(dtype), fmt::join(group, ", "));
+            line("load_vector_part({}, {} ? {}.valid({}, {}) : 0, {}, {});", address, rest,
+                 text.window, text.position[at], text.vector, others[at], fmt::join(group, ", "));
+        } else if (!text.window.empty() || (!same && text.vector > 1)) {
+            for (int i = 0; i < text.vector; ++i) {
+                line("{0} {1} = {2}; if ({3}) load_vector({4} + {5}, {1});", register_type(dtype),
+                     group[static_cast<std::size_t>(i)], others[at + static_cast<std::size_t>(i)],
+                     text.inside[at + static_cast<std::size_t>(i)], address, i);
+            }
+        } else {
+            Names declarations;
+            for (int i = 0; i < text.vector; ++i) {
+                declarations.push_back(fmt::format("{} = {}", group[static_cast<std::size_t>(i)],
+                                                   others[at + static_cast<std::size_t>(i)]));
+            }
+            line("{} {};", register_type(dtype), fmt::join(declarations, ", "));
+            line("if ({}) load_vector({}, {});", inside, address, fmt::join(group, ", "));
+        }
+    }
+    hold(result, layout, names);
+}
+
+ir::Value Emitter::before_rounding(Value value) const {
+    const Instruction* made = analysis_.definition(value);
+    if (made == nullptr || made->op != Op::cast || find(value) != nullptr) return value;
+    const DType from = type(made->operands[0]).dtype, to = type(value).dtype;
+    return from == DType::f32 && is_float(to) && size_of(to) == 2 ? made->operands[0] : value;
+}
+
+bool Emitter::distinct_targets(const Instruction& made) const {
+    const auto& indices = made.get<ir::AccessAttributes>().indices;
+    return std::none_of(indices.begin(), indices.end(),
+                        [](const ir::Index& index) { return index.kind == ir::Index::Kind::tile; });
+}
+
+Names Emitter::last_writers(const Layout& layout, const AccessText& text, const Names& conditions) {
+    // Of several elements with one address the last in row-major order is stored: every thread
+    // looks through the later ones.
+    const std::int64_t size = layout.shape.size();
+    const int id = buffer(std::max<std::int64_t>(size, 1) * 8);
+    const std::string base = fresh("w");
+    before_shared_write();
+    line("auto* const {} = reinterpret_cast<u64*>(memory + {});", base, buffer_offset(id));
+    const std::string own = owner(layout);
+    Names places;
+    for (int r = 0; r < layout.registers(); ++r) {
+        const Coordinates at = layout.register_coordinates(r);
+        std::string place = "0";
+        for (int axis = 0; axis < layout.shape.rank(); ++axis) {
+            place = fmt::format("({}) * {} + {}", place, layout.shape[axis],
+                                coordinate(layout, axis, at[static_cast<std::size_t>(axis)]));
+        }
+        places.push_back(place);
+        const std::string inside = real(layout, r);
+        const auto i = static_cast<std::size_t>(r);
+        line("{}{}[{}] = {} ? reinterpret_cast<u64>({}{}) : 0;",
+             joined(own, inside).empty() ? "" : fmt::format("if ({}) ", joined(own, inside)), base,
+             place, conditions[i].empty() ? "true" : "(" + conditions[i] + ")", text.pointer,
+             text.offset[i].empty() ? "" : " + " + text.offset[i]);
+    }
+    touch(id);
+    before_shared_read();
+    Names result;
+    for (int r = 0; r < layout.registers(); ++r) {
+        const auto i = static_cast<std::size_t>(r);
+        const std::string name = fmt::format("{}_{}", base, r);
+        const std::string inside = joined(joined(own, real(layout, r)), conditions[i]);
+        line("bool {} = {};", name, inside.empty() ? "true" : inside);
+        line("if ({0}) for (int i = {1} + 1; i < {2} && {0}; ++i) {0} = {3}[i] != {3}[{1}];", name,
+             "(" + places[i] + ")", size, base);
+        result.push_back(name);
+    }
+    touch(id);
+    return result;
+}
+
+void Emitter::store(const Instruction& made) {
+    const ir::Access access = ir::access(made);
+    const DType dtype = f_.ref_type(access.ref).dtype;
+    const Value source = before_rounding(access.values[0]);
+    const Held* known = find(source);
+    Layout layout = known != nullptr ? known->layout : home(source);
+    Names names = get(source, layout);
+    int axis = -1;
+    const int aligned = contiguous_vector(made, &axis);
+    // Fragments of narrow elements would be stored in pieces of a few bytes.
+    if (aligned * size_of(dtype) == 16 && size_of(dtype) <= 2 &&
+        vector_length(layout, axis) * size_of(dtype) < 8 &&
+        layout.shape.size() >= std::int64_t{32} * warps_ * aligned / 2) {
+        std::vector<int> order{axis};
+        for (int a = layout.shape.rank() - 1; a >= 0; --a) {
+            if (a != axis) order.push_back(a);
+        }
+        const Layout rows = blocked(layout.shape, warps_, aligned, order);
+        names = convert({layout, names}, rows, dtype);
+        layout = rows;
+    }
+    before_global(access.ref, true);
+    AccessText text = access_text(made, layout);
+    if (!distinct_targets(made)) text.inside = last_writers(layout, text, text.inside);
+    const std::string own = owner(layout);
+    for (int r = 0; r < layout.registers(); r += text.vector) {
+        const auto at = static_cast<std::size_t>(r);
+        const std::string address =
+            text.offset[at].empty() ? text.pointer : text.pointer + " + " + text.offset[at];
+        const Names group(names.begin() + r, names.begin() + r + text.vector);
+        if (!text.window.empty()) {
+            std::string rest = text.inside[at];
+            const std::string contains =
+                fmt::format("{}.contains({})", text.window, text.position[at]);
+            if (const auto found = rest.find(contains); found != std::string::npos) {
+                rest.replace(found, contains.size(), "true");
+            }
+            line("if ({}) store_vector_part({}, {}.valid({}, {}), {});", joined(own, rest), address,
+                 text.window, text.position[at], text.vector, fmt::join(group, ", "));
+            continue;
+        }
+        const std::string condition = joined(own, text.inside[at]);
+        line("{}store_vector({}, {});", condition.empty() ? "" : fmt::format("if ({}) ", condition),
+             address, fmt::join(group, ", "));
+    }
+}
+
+void Emitter::atomic(const Instruction& made) {
+    const ir::Access access = ir::access(made);
+    const Value result = made.result();
+    const DType dtype = f_.ref_type(access.ref).dtype;
+    const Layout layout = home(result);
+    std::vector<Names> values;
+    for (Value value : access.values) values.push_back(get(value, layout));
+    before_global(access.ref, true);
+    const AccessText text = access_text(made, layout);
+    const std::string own = owner(layout);
+    const Names names = numbered(fmt::format("v{}", result.id), layout.registers());
+    for (int r = 0; r < layout.registers(); ++r) {
+        const auto at = static_cast<std::size_t>(r);
+        const std::string address =
+            text.offset[at].empty() ? text.pointer : text.pointer + " + " + text.offset[at];
+        Names arguments{address};
+        for (const Names& value : values) arguments.push_back(value[at]);
+        const std::string condition = joined(own, text.inside[at]);
+        line("{} {}{};", register_type(dtype), names[at], condition.empty() ? "" : " = {}");
+        line("{}{} = {}({});", condition.empty() ? "" : fmt::format("if ({}) ", condition),
+             names[at], name(made.op), fmt::join(arguments, ", "));
+    }
+    if (own.empty() || analysis_.users(result).empty()) {
+        hold(result, layout, names);
+        return;
+    }
+    // The owners of the elements tell the threads that hold copies.
+    const IndexText offset = [this](const Layout& l, int r) {
+        const Coordinates at = l.register_coordinates(r);
+        std::string place = "0";
+        for (int axis = 0; axis < l.shape.rank(); ++axis) {
+            place = fmt::format("({}) * {} + {}", place, cover(l.shape[axis]).size(),
+                                coordinate(l, axis, at[static_cast<std::size_t>(axis)]));
+        }
+        return place;
+    };
+    std::int64_t size = 1;
+    for (std::int64_t extent : layout.shape.dims()) size *= cover(extent).size();
+    hold(result, layout,
+         through_shared({{{layout, names}, offset}}, layout, {{layout, {}}, offset}, size, dtype));
+}
+
+}  // namespace tilewright::cuda

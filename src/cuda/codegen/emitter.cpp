@@ -1,0 +1,512 @@
+// Values: names, layouts, conversions; the frame of the kernel.
+#include "cuda/codegen/emitter.h"
+
+#include <algorithm>
+#include <cmath>
+#include <limits>
+
+#include "ir/evaluate.h"
+#include "ir/print.h"
+#include "support/check.h"
+
+namespace tilewright::cuda {
+
+using ir::Op;
+
+Emitter::Emitter(const ir::Function& function, const Target& target, int warps, int stages)
+    : f_(function), target_(target), analysis_(function), warps_(warps), stages_(stages) {
+    int order = 0;
+    for (Value parameter : f_.parameters()) {
+        if (f_.is_ref(parameter) && f_.ref_type(parameter).space == ir::Space::global) {
+            ref_order_[parameter] = order++;
+        }
+    }
+}
+
+// ---- Text.
+
+void Emitter::open(const std::string& head) {
+    line("{}{{", head.empty() ? "" : head + " ");
+    ++depth_;
+    scopes_.emplace_back();
+}
+
+void Emitter::close() {
+    --depth_;
+    line("}}");
+    scopes_.pop_back();
+}
+
+std::string Emitter::storage_type(DType dtype) {
+    return dtype == DType::boolean ? "boolean" : std::string(name(dtype));
+}
+
+std::string Emitter::register_type(DType dtype) {
+    if (dtype == DType::boolean) return "bool";
+    if (is_float(dtype)) return dtype == DType::f64 ? "f64" : "f32";
+    return std::string(name(dtype));
+}
+
+std::string Emitter::literal(DType dtype, std::uint64_t bits) {
+    if (dtype == DType::boolean) return bits != 0 ? "true" : "false";
+    if (is_float(dtype)) {
+        const double value = ir::decode(dtype, bits);
+        const bool twice = dtype == DType::f64;
+        if (std::isnan(value)) {
+            return twice ? "__longlong_as_double(0x7ff8000000000000ll)"
+                         : "__int_as_float(0x7fffffff)";
+        }
+        if (std::isinf(value)) {
+            const char* const kSingle[] = {"__int_as_float(0x7f800000)",
+                                           "__int_as_float(0xff800000)"};
+            const char* const kDouble[] = {"__longlong_as_double(0x7ff0000000000000ll)",
+                                           "__longlong_as_double(0xfff0000000000000ull)"};
+            return (twice ? kDouble : kSingle)[value < 0 ? 1 : 0];
+        }
+        std::string text =
+            twice ? fmt::format("{}", value) : fmt::format("{}", static_cast<float>(value));
+        if (text.find_first_of(".e") == std::string::npos) text += ".0";
+        if (!twice) text += "f";
+        return value < 0 || std::signbit(value) ? "(" + text + ")" : text;
+    }
+    const auto value = static_cast<std::int64_t>(bits);
+    if (dtype == DType::i64 || dtype == DType::u64) {
+        if (dtype == DType::u64) return fmt::format("{}ull", bits);
+        if (value == std::numeric_limits<std::int64_t>::min())
+            return "(-9223372036854775807ll - 1)";
+        return value < 0 ? fmt::format("({}ll)", value) : fmt::format("{}ll", value);
+    }
+    if (dtype == DType::u32) return fmt::format("{}u", bits & 0xffffffffU);
+    if (dtype == DType::i32 && value == std::numeric_limits<std::int32_t>::min()) {
+        return "(-2147483647 - 1)";
+    }
+    if (dtype == DType::i32)
+        return value < 0 ? fmt::format("({})", value) : fmt::format("{}", value);
+    return fmt::format("{}({})", name(dtype), value);
+}
+
+Names Emitter::numbered(const std::string& base, int count) {
+    Names names;
+    names.reserve(static_cast<std::size_t>(count));
+    for (int r = 0; r < count; ++r) {
+        names.push_back(count == 1 ? base : fmt::format("{}_{}", base, r));
+    }
+    return names;
+}
+
+std::string Emitter::plus(const std::string& text, std::int64_t constant) {
+    if (text == "0") return fmt::format("{}", constant);
+    return constant == 0 ? text : fmt::format("({} + {})", text, constant);
+}
+
+// ---- Coordinates.
+
+std::string Emitter::thread_coordinate(const Layout& layout, int axis) {
+    const auto terms = [&](const std::vector<std::uint64_t>& bases, const char* variable) {
+        // Runs of consecutive bits of the index that are consecutive bits of the coordinate.
+        std::vector<std::string> parts;
+        for (std::size_t bit = 0; bit < bases.size();) {
+            const auto stride = static_cast<std::uint64_t>(
+                layout.unpack(bases[bit])[static_cast<std::size_t>(axis)]);
+            if (stride == 0) {
+                ++bit;
+                continue;
+            }
+            std::size_t end = bit + 1;
+            while (end < bases.size() &&
+                   static_cast<std::uint64_t>(layout.unpack(
+                       bases[end])[static_cast<std::size_t>(axis)]) == stride << (end - bit)) {
+                ++end;
+            }
+            std::string part = bit == 0 ? variable : fmt::format("{} >> {}", variable, bit);
+            if (end != bases.size())
+                part = fmt::format("({} & {})", part, (1 << (end - bit)) - 1);
+            else if (bit != 0)
+                part = "(" + part + ")";
+            if (stride != 1) part = fmt::format("{} * {}", part, stride);
+            parts.push_back(part);
+            bit = end;
+        }
+        return parts;
+    };
+    std::vector<std::string> parts = terms(layout.lane, "lane");
+    for (std::string& part : terms(layout.warp, "warp")) parts.push_back(std::move(part));
+    if (parts.empty()) return "0";
+    const std::string expression = fmt::format("{}", fmt::join(parts, " + "));
+    const auto [entry, inserted] = coordinates_.try_emplace(expression);
+    if (inserted) {
+        entry->second = fmt::format("at{}", coordinates_.size() - 1);
+        coordinate_text_ += fmt::format("    const int {} = {};\n", entry->second, expression);
+    }
+    return entry->second;
+}
+
+std::string Emitter::coordinate(const Layout& layout, int axis, std::int64_t register_part) {
+    return plus(thread_coordinate(layout, axis), register_part);
+}
+
+std::string Emitter::owner(const Layout& layout) {
+    std::vector<std::string> parts;
+    if (const unsigned lanes = layout.copied_lanes()) {
+        parts.push_back(lanes == 31 ? "lane == 0" : fmt::format("(lane & {}) == 0", lanes));
+    }
+    if (const unsigned warps = layout.copied_warps()) {
+        parts.push_back(warps + 1 == static_cast<unsigned>(warps_)
+                            ? "warp == 0"
+                            : fmt::format("(warp & {}) == 0", warps));
+    }
+    return fmt::format("{}", fmt::join(parts, " && "));
+}
+
+std::string Emitter::real(const Layout& layout, int reg) {
+    std::vector<std::string> parts;
+    const Coordinates at = layout.register_coordinates(reg);
+    for (int axis = 0; axis < layout.shape.rank(); ++axis) {
+        if (!layout.has_phantoms(axis)) continue;
+        parts.push_back(fmt::format("{} < {}",
+                                    coordinate(layout, axis, at[static_cast<std::size_t>(axis)]),
+                                    layout.shape[axis]));
+    }
+    return fmt::format("{}", fmt::join(parts, " && "));
+}
+
+// ---- Values.
+
+const Held* Emitter::find(Value value) const {
+    for (auto scope = scopes_.rbegin(); scope != scopes_.rend(); ++scope) {
+        const auto found = scope->held.find(value);
+        if (found != scope->held.end()) return &found->second.front();
+    }
+    return nullptr;
+}
+
+const Held* Emitter::find(Value value, const Layout& layout) const {
+    for (auto scope = scopes_.rbegin(); scope != scopes_.rend(); ++scope) {
+        const auto found = scope->held.find(value);
+        if (found == scope->held.end()) continue;
+        for (const Held& held : found->second) {
+            if (held.layout == layout) return &held;
+        }
+    }
+    return nullptr;
+}
+
+void Emitter::hold(Value value, Layout layout, Names names) {
+    scopes_.back().held[value].push_back({std::move(layout), std::move(names)});
+}
+
+Layout Emitter::home(Value value) const {
+    const auto found = home_.find(value);
+    if (found != home_.end()) return found->second;
+    const ir::Shape& shape = type(value).shape;
+    return blocked(shape, warps_, 1);
+}
+
+std::string Emitter::scalar(Value value) {
+    return get(value, scalar_layout()).front();
+}
+
+std::string Emitter::index(Value value) {
+    const std::string text = scalar(value);
+    return type(value).dtype == DType::i64 ? text : fmt::format("static_cast<i64>({})", text);
+}
+
+bool Emitter::is_lazy(const Instruction& made) const {
+    if (made.results.empty() || type(made.result()).is_scalar()) return made.op == Op::constant;
+    if (made.op == Op::constant || made.op == Op::iota) return true;
+    if (made.op == Op::reshape) {
+        // Free in every layout only where no element moves; shapes alone decide that.
+        return Layout(type(made.result()).shape, warps_)
+            .reshaped(type(made.operands[0]).shape)
+            .has_value();
+    }
+    if (Analysis::is_view(made.op)) return true;
+    if (made.op == Op::cast) {
+        const DType from = type(made.operands[0]).dtype, to = type(made.result()).dtype;
+        // A narrow float is an f32 in registers; rounding waits until somebody needs it, because
+        // dots and stores round while they pack.
+        if (to == DType::f32 && is_float(from) && from != DType::f64) return true;
+        if (from == DType::f32 && is_float(to) && size_of(to) == 2) return true;
+    }
+    return analysis_.is_index_math(made.result());
+}
+
+std::optional<Names> Emitter::get_view(const Instruction& made, const Layout& layout) {
+    const Value source = made.operands[0];
+    const ir::Shape& from = type(source).shape;
+    const int registers = layout.registers();
+    const auto by_coordinates = [&](const Layout& other, auto&& map) {
+        const Names names = get(source, other);
+        std::map<Coordinates, int> places;
+        for (int r = 0; r < static_cast<int>(names.size()); ++r) {
+            places[other.register_coordinates(r)] = r;
+        }
+        Names result;
+        for (int r = 0; r < registers; ++r) {
+            const auto found = places.find(map(layout.register_coordinates(r)));
+            TW_ASSERT(found != places.end());
+            result.push_back(names[static_cast<std::size_t>(found->second)]);
+        }
+        return result;
+    };
+    switch (made.op) {
+        case Op::broadcast:
+            if (from.rank() == 0) return Names(static_cast<std::size_t>(registers), scalar(source));
+            return by_coordinates(layout.narrowed(from), [&](Coordinates at) {
+                for (int a = 0; a < from.rank(); ++a) {
+                    if (from[a] == 1) at[static_cast<std::size_t>(a)] = 0;
+                }
+                return at;
+            });
+        case Op::expand_dims:
+            return get(source, layout.without(made.get<ir::AxisAttributes>().axis));
+        case Op::reshape: {
+            const auto other = layout.reshaped(from);
+            TW_ASSERT(other.has_value());
+            return get(source, *other);
+        }
+        case Op::transpose: {
+            const auto& permutation = made.get<ir::PermutationAttributes>().permutation;
+            std::vector<int> inverse(permutation.size());
+            for (std::size_t i = 0; i < permutation.size(); ++i) {
+                inverse[static_cast<std::size_t>(permutation[i])] = static_cast<int>(i);
+            }
+            return by_coordinates(layout.transposed(inverse), [&](const Coordinates& at) {
+                Coordinates result{};
+                for (std::size_t i = 0; i < permutation.size(); ++i) {
+                    result[static_cast<std::size_t>(permutation[i])] = at[i];
+                }
+                return result;
+            });
+        }
+        default:
+            return std::nullopt;
+    }
+}
+
+Names Emitter::get(Value value, const Layout& layout) {
+    TW_ASSERT(layout.shape == type(value).shape, "{} wanted as {}", layout.shape.rank(),
+              type(value).shape.rank());
+    if (const Held* held = find(value, layout)) return held->names;
+    const Instruction* made = analysis_.definition(value);
+    const DType dtype = type(value).dtype;
+    if (made != nullptr && made->op == Op::constant) {
+        return Names(static_cast<std::size_t>(layout.registers()),
+                     literal(dtype, made->get<ir::ConstantAttributes>().bits));
+    }
+    if (made != nullptr && is_lazy(*made)) {
+        Names names;
+        if (made->op == Op::iota) {
+            const int axis = made->get<ir::AxisAttributes>().axis;
+            for (int r = 0; r < layout.registers(); ++r) {
+                const std::string at = coordinate(
+                    layout, axis, layout.register_coordinates(r)[static_cast<std::size_t>(axis)]);
+                names.push_back(dtype == DType::i32
+                                    ? at
+                                    : fmt::format("ops::cast<{}>({})", storage_type(dtype), at));
+            }
+        } else if (auto view = get_view(*made, layout)) {
+            names = std::move(*view);
+        } else {
+            names = elementwise(*made, layout, value);
+        }
+        hold(value, layout, names);
+        return names;
+    }
+    const Held* held = find(value);
+    TW_ASSERT(held != nullptr, "value {} has no elements yet", value.id);
+    Names names = convert(*held, layout, dtype);
+    hold(value, layout, names);
+    return names;
+}
+
+Names Emitter::convert(const Held& from, const Layout& to, DType dtype) {
+    const Conversion plan = conversion(from.layout, to);
+    const int registers = to.registers();
+    Names names;
+    if (plan.kind == Conversion::Kind::relabel) {
+        for (int source : plan.source)
+            names.push_back(from.names[static_cast<std::size_t>(source)]);
+        return names;
+    }
+    if (plan.kind == Conversion::Kind::shuffle && to.registers() <= 64) {
+        line("// shuffle from {} to {}", from.layout.to_string(), to.to_string());
+        std::vector<std::string> terms;
+        for (std::size_t bit = 0; bit < plan.lane_map.size(); ++bit) {
+            if (plan.lane_map[bit] == 0) continue;
+            terms.push_back(fmt::format("((lane >> {} & 1) * {})", bit, plan.lane_map[bit]));
+        }
+        const std::string base = fresh("s");
+        line("const int {}_lane = {};", base,
+             terms.empty() ? "0" : fmt::format("{}", fmt::join(terms, " ^ ")));
+        const bool choose = plan.select_lanes != 0;
+        if (choose) line("const bool {}_odd = __popc(lane & {}) & 1;", base, plan.select_lanes);
+        const std::string type_name = register_type(dtype);
+        for (int r = 0; r < registers; ++r) {
+            const auto at = static_cast<std::size_t>(r);
+            const auto shuffled = [&](int source) {
+                const std::string& element = from.names[static_cast<std::size_t>(source)];
+                return fmt::format("__shfl_sync(0xffffffffu, {}, {}_lane ^ {})",
+                                   size_of(dtype) < 4 && !is_float(dtype)
+                                       ? fmt::format("static_cast<int>({})", element)
+                                       : element,
+                                   base, plan.flip[at]);
+            };
+            names.push_back(fmt::format("{}_{}", base, r));
+            if (!choose) {
+                line("const {} {} = {};", type_name, names.back(), shuffled(plan.source[at]));
+            } else {
+                line("const {0} {1}a = {2}, {1}b = {3};", type_name, names.back(),
+                     shuffled(plan.source[at]), shuffled(plan.alternative[at]));
+                line("const {0} {1} = {2}_odd ? {1}b : {1}a;", type_name, names.back(), base);
+            }
+        }
+        return names;
+    }
+    line("// through shared memory from {} to {}", from.layout.to_string(), to.to_string());
+    const std::int64_t pitch = row_pitch(from.layout, to, size_of(dtype));
+    const int rank = to.shape.rank();
+    std::int64_t rows = 1;
+    for (int axis = 0; axis + 1 < rank; ++axis) rows *= cover(to.shape[axis]).size();
+    const IndexText offset = [&, pitch](const Layout& layout, int r) {
+        const Coordinates at = layout.register_coordinates(r);
+        std::string thread;
+        std::int64_t constant = 0, stride = pitch;
+        for (int axis = rank - 1; axis >= 0; --axis) {
+            const std::int64_t by = axis == rank - 1 ? 1 : stride;
+            constant += at[static_cast<std::size_t>(axis)] * by;
+            const std::string part = thread_coordinate(layout, axis);
+            if (part != "0") {
+                if (!thread.empty()) thread += " + ";
+                thread += by == 1 ? part : fmt::format("{} * {}", part, by);
+            }
+            if (axis != rank - 1) stride *= cover(to.shape[axis]).size();
+        }
+        return fmt::format("{}{}{}", thread, thread.empty() ? "" : " + ", constant);
+    };
+    const int bytes = size_of(dtype);
+    return through_shared({{from, offset, vector_in_rows(from.layout, pitch, bytes)}}, to,
+                          {{to, {}}, offset, vector_in_rows(to, pitch, bytes)},
+                          rank == 0 ? 1 : rows * pitch, dtype);
+}
+
+// ---- The kernel.
+
+void Emitter::program_ids() {
+    const int axes = static_cast<int>(f_.grid.size());
+    std::vector<std::string> extents;
+    for (int axis = 0; axis < axes; ++axis) {
+        const std::int64_t extent = f_.grid[static_cast<std::size_t>(axis)];
+        extents.push_back(extent == ir::kDynamic ? fmt::format("grid{}", axis)
+                                                 : fmt::format("{}", extent));
+    }
+    // Programs with longer loops first: loops that end where the program says grow with its index.
+    bool longest_last = false;
+    std::function<bool(Value, int)> depends = [&](Value value, int depth) -> bool {
+        const Instruction* made = depth > 16 ? nullptr : analysis_.definition(value);
+        if (made == nullptr) return false;
+        if (made->op == Op::program_id) return true;
+        if (made->op == Op::min && ((analysis_.is_constant(made->operands[0], 0) &&
+                                     analysis_.non_negative(made->operands[1])) ||
+                                    (analysis_.is_constant(made->operands[1], 0) &&
+                                     analysis_.non_negative(made->operands[0])))) {
+            return false;  // it is 0
+        }
+        return std::any_of(made->operands.begin(), made->operands.end(), [&](Value operand) {
+            return !f_.is_ref(operand) && depends(operand, depth + 1);
+        });
+    };
+    ir::walk(f_.body, [&](const Instruction& instruction) {
+        if (instruction.op != Op::for_loop) return;
+        longest_last |= depends(instruction.operands[1], 0) && !depends(instruction.operands[0], 0);
+    });
+    if (axes == 0) return;
+    line("u32 program = {};", longest_last ? "gridDim.x - 1 - blockIdx.x" : "blockIdx.x");
+    for (int axis = axes - 1; axis >= 0; --axis) {
+        const std::string& extent = extents[static_cast<std::size_t>(axis)];
+        if (axis == 0) {
+            line("const i64 program0 = program;");
+        } else {
+            line("const i64 program{} = program % static_cast<u32>({});", axis, extent);
+            line("program /= static_cast<u32>({});", extent);
+        }
+    }
+}
+
+Generated Emitter::run() {
+    plan_dots();
+    assign_layouts();
+    scopes_.emplace_back();
+    Generated generated;
+    std::string parameters, scalar_parameters, scalars;
+    for (Value parameter : f_.parameters()) {
+        if (f_.is_ref(parameter)) {
+            const ir::RefType& ref = f_.ref_type(parameter);
+            if (ref.space == ir::Space::scratch) continue;
+            parameters += fmt::format(", const __grid_constant__ Array<{}, {}> {}",
+                                      storage_type(ref.dtype), ref.rank(), ref_name(parameter));
+            ++generated.num_refs;
+        } else {
+            const std::string name = fmt::format("v{}", parameter.id);
+            const DType dtype = type(parameter).dtype;
+            scalar_parameters += fmt::format(", const u64 bits{}", parameter.id);
+            scalars += fmt::format("    const {} {} = ops::cast<{}>({});\n", register_type(dtype),
+                                   name, storage_type(dtype),
+                                   is_float(dtype)
+                                       ? fmt::format("__longlong_as_double(bits{})", parameter.id)
+                                       : fmt::format("bits{}", parameter.id));
+            hold(parameter, scalar_layout(), {name});
+            ++generated.num_scalars;
+        }
+    }
+    parameters += scalar_parameters;
+    for (std::size_t axis = 0; axis < f_.grid.size(); ++axis) {
+        parameters += fmt::format(", const i64 grid{}", axis);
+    }
+    parameters.erase(0, 2);
+    for (Value parameter : f_.parameters()) {
+        if (!f_.is_ref(parameter) || f_.ref_type(parameter).space != ir::Space::scratch) continue;
+        const ir::RefType& ref = f_.ref_type(parameter);
+        std::int64_t bytes = size_of(ref.dtype);
+        for (std::int64_t extent : ref.extents) bytes *= extent;
+        const int id = buffer(std::max<std::int64_t>(bytes, 1));
+        line("{0}* const {1}_data = reinterpret_cast<{0}*>(memory + {2});", storage_type(ref.dtype),
+             ref_name(parameter), buffer_offset(id));
+        loops_.emplace_back(-1, std::set<int>{id});  // lives to the end
+    }
+    program_ids();
+    block(f_.body);
+    ++step_;
+    for (const auto& [first, used] : loops_) {
+        for (int id : used) arena_.touch(id, step_);
+    }
+
+    generated.num_axes = static_cast<int>(f_.grid.size());
+    generated.shared_bytes = static_cast<int>(arena_.place());
+    generated.threads = 32 * warps_;
+    generated.name = "kernel_";
+    for (char c : f_.name) generated.name += std::isalnum(static_cast<unsigned char>(c)) ? c : '_';
+    std::string buffers;
+    for (int id = 0; id < static_cast<int>(arena_.size()); ++id) {
+        buffers += fmt::format("    constexpr u32 kBuffer{} = {};  // {} bytes\n", id,
+                               arena_.offset(id), arena_.bytes(id));
+    }
+    generated.source = fmt::format(
+        R"(// Generated from @{} for {}: {} warps, {} bytes of shared memory.
+#include "cuda/device/ptx/matrix_move.cuh"
+#include "cuda/device/ptx/mma.cuh"
+#include "cuda/device/tile/memory.cuh"
+using namespace tw;
+
+extern "C" __global__ void __launch_bounds__({}) {}({}) {{
+    extern __shared__ __align__(1024) u8 memory[];
+    [[maybe_unused]] const u32 memory_address = shared_address(memory);
+    [[maybe_unused]] const int lane = threadIdx.x & 31, warp = threadIdx.x >> 5;
+{}{}{}{}}}
+)",
+        f_.name, target_.arch, warps_, generated.shared_bytes, generated.threads, generated.name,
+        parameters, coordinate_text_, buffers, scalars, text_);
+    return generated;
+}
+
+}  // namespace tilewright::cuda

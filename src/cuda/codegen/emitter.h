@@ -1,0 +1,260 @@
+// The state of one generation: the text so far, and where every value lies. The files emit_*.cpp
+// hold one family of operations each.
+#pragma once
+
+#include <fmt/format.h>
+
+#include <functional>
+#include <map>
+#include <optional>
+#include <set>
+#include <string>
+#include <vector>
+
+#include "cuda/codegen/analysis.h"
+#include "cuda/codegen/dot_plan.h"
+#include "cuda/codegen/generate.h"
+#include "cuda/codegen/layout.h"
+
+namespace tilewright::cuda {
+
+using Names = std::vector<std::string>;
+
+/// A tile in registers: the text of every register's element.
+struct Held {
+    Layout layout;
+    Names names;
+};
+
+/// A tile in shared memory, rows of the last axis, swizzled in groups of `group` bytes.
+struct SharedTile {
+    std::string offset;  ///< text of the byte offset in shared memory
+    int buffer = -1;
+    ir::Shape shape;
+    DType dtype = DType::f32;
+    std::int64_t row_bytes = 0;
+    std::int64_t group = 16;
+
+    std::int64_t rows() const;
+};
+
+/// Reserves shared memory: buffers with life spans over the steps of the text.
+class SharedArena {
+  public:
+    int add(std::int64_t bytes, int step);
+    /// A buffer is used at a step; the span grows to cover it.
+    void touch(int buffer, int step);
+    int born(int buffer) const { return buffers_[static_cast<std::size_t>(buffer)].first; }
+    /// First fit by decreasing size; returns the total.
+    std::int64_t place();
+    std::int64_t offset(int buffer) const {
+        return buffers_[static_cast<std::size_t>(buffer)].offset;
+    }
+    std::size_t size() const { return buffers_.size(); }
+    std::int64_t bytes(int buffer) const {
+        return buffers_[static_cast<std::size_t>(buffer)].bytes;
+    }
+
+  private:
+    struct Buffer {
+        std::int64_t bytes = 0, offset = -1;
+        int first = 0, last = 0;
+    };
+    std::vector<Buffer> buffers_;
+};
+
+class Emitter {
+  public:
+    Emitter(const ir::Function& function, const Target& target, int warps, int stages);
+    Generated run();
+
+  private:
+    using Value = ir::Value;
+    using Instruction = ir::Instruction;
+
+    // ---- Text.
+    template <typename... Args>
+    void line(fmt::format_string<Args...> format, Args&&... args) {
+        text_.append(static_cast<std::size_t>(4 * depth_), ' ');
+        fmt::format_to(std::back_inserter(text_), format, std::forward<Args>(args)...);
+        text_ += '\n';
+    }
+    void open(const std::string& head);  ///< "head {" and a scope of names
+    void close();
+    std::string fresh(const char* prefix) { return fmt::format("{}{}", prefix, counter_++); }
+
+    // ---- Values (emitter.cpp).
+    struct Scope {
+        std::map<Value, std::vector<Held>> held;
+        std::map<Value, SharedTile> shared;
+        std::map<std::string, Names> fragments;  ///< operand words by key
+    };
+    const ir::Type& type(Value value) const { return f_.type(value); }
+    static std::string register_type(DType dtype);
+    static std::string storage_type(DType dtype);
+    static std::string literal(DType dtype, std::uint64_t bits);
+    /// The text of a scalar.
+    std::string scalar(Value value);
+    /// An integer scalar as i64 text.
+    std::string index(Value value);
+    /// The elements of a value in a layout, emitted or converted where need be.
+    Names get(Value value, const Layout& layout);
+    /// Elements held in some layout, or none.
+    const Held* find(Value value) const;
+    const Held* find(Value value, const Layout& layout) const;
+    void hold(Value value, Layout layout, Names names);
+    Layout home(Value value) const;
+    Layout scalar_layout() const { return Layout(ir::Shape(), warps_); }
+    /// Names v_0, v_1, ... for a value's registers.
+    static Names numbered(const std::string& base, int count);
+    std::optional<Names> get_view(const Instruction& made, const Layout& layout);
+    Names convert(const Held& from, const Layout& to, DType dtype);
+    /// Coordinate of a thread along an axis: a variable of the prologue, or "0".
+    std::string thread_coordinate(const Layout& layout, int axis);
+    std::string coordinate(const Layout& layout, int axis, std::int64_t register_part);
+    static std::string plus(const std::string& text, std::int64_t constant);
+    /// The conditions under which a thread's register is the owner of a real element; "" if always.
+    std::string owner(const Layout& layout);
+    std::string real(const Layout& layout, int reg);
+    bool is_lazy(const Instruction& instruction) const;
+
+    // ---- Layout assignment (assign_layouts.cpp).
+    void assign_layouts();
+    void plan_dots();
+
+    // ---- Instructions.
+    void comment(const Instruction& made);
+    void block(const ir::Block& block);
+    void instruction(const Instruction& instruction);
+    Names elementwise(const Instruction& instruction, const Layout& layout, Value result);
+    std::string elementwise_text(const Instruction& instruction, const Names& operands) const;
+    void program_ids();
+
+    // Memory (emit_memory.cpp).
+    struct AccessText {
+        std::string pointer;  ///< of the thread's first element
+        Names offset;         ///< per register, in elements; "" is 0
+        Names inside;         ///< per register: condition, "" is always
+        int vector = 1;       ///< registers per access
+        std::string window;   ///< bounds along the vector axis where they may cut a vector
+        Names position;       ///< per register: coordinate along the vector axis
+    };
+    AccessText access_text(const Instruction& instruction, const Layout& layout);
+    /// True when lanes along the last axis are neighbours in memory; gives how many are aligned.
+    int contiguous_vector(const Instruction& instruction, int* axis) const;
+    void load(const Instruction& instruction);
+    void store(const Instruction& instruction);
+    void atomic(const Instruction& instruction);
+    bool distinct_targets(const Instruction& instruction) const;
+    Names last_writers(const Layout& layout, const AccessText& text, const Names& conditions);
+    /// What packing rounds anyway: the f32 tile behind a cast to f16 or bf16, else the value.
+    Value before_rounding(Value value) const;
+    std::string ref_name(Value ref) const;
+    std::string extent_text(Value ref, int dim) const;
+    std::string stride_text(Value ref, int dim) const;
+    bool has_vectors(Value ref) const;
+
+    // Shared memory and order (emit_shared.cpp).
+    void before_shared_write();
+    void before_shared_read();
+    void barrier();
+    void before_global(Value ref, bool write);
+    /// Pending effects are unknown where loops and branches begin or end.
+    void forget_order(const Instruction& instruction);
+    void settle_copies();
+    int buffer(std::int64_t bytes);
+    std::string buffer_offset(int id);
+    void touch(int id);
+    /// Names read back from a row-major copy; `source_index` maps a target's coordinates.
+    using IndexText = std::function<std::string(const Layout&, int)>;
+    struct Part {
+        Held held;
+        IndexText index;     ///< element offset of a register
+        int vector = 1;      ///< registers that lie side by side
+        bool guard = false;  ///< phantoms have no place
+    };
+    Names through_shared(const std::vector<Part>& parts, const Layout& to, const Part& read,
+                         std::int64_t elements, DType dtype);
+    static int vector_in_rows(const Layout& layout, std::int64_t pitch, int bytes);
+    /// The form of a tile in shared memory, and such a tile with `copies` of its space reserved.
+    static SharedTile tile_form(const ir::Shape& shape, DType dtype, bool swizzle);
+    SharedTile shared_tile(const ir::Shape& shape, DType dtype, bool swizzle, int copies = 1);
+    SharedTile shared_copy(Value value, DType dtype, bool swizzle);
+
+    // Shapes (emit_shape.cpp).
+    void reshape(const Instruction& instruction);
+    void slice(const Instruction& instruction);
+    void concatenate(const Instruction& instruction);
+
+    // Across lanes (emit_lanes.cpp).
+    void reduce(const Instruction& instruction);
+    void scan(const Instruction& instruction);
+    Layout scan_layout(const Instruction& instruction) const;
+    void debug_print(const Instruction& instruction);
+
+    // Dots (emit_dot.cpp).
+    struct Operand {
+        Value value;
+        bool transposed = false;  ///< stored [.., k, m] or [.., n, k]
+    };
+    Operand operand_of(const Instruction& dot, int side) const;
+    void dot(const Instruction& instruction);
+    /// Text of the packed words of a left operand that lies in registers as the instruction wants
+    /// it.
+    std::optional<Names> register_words(const DotPlan& plan, const Operand& operand);
+    const SharedTile& operand_tile(const DotPlan& plan, const Operand& operand);
+    /// The four words of one 16 x 16 piece of the left operand, from shared memory.
+    Names left_words(const DotPlan& plan, const Operand& operand, const Coordinates& at,
+                     std::int64_t k);
+    std::string fragment_address(const SharedTile& tile, const std::string& row,
+                                 const std::string& byte, std::int64_t row_part,
+                                 std::int64_t byte_part);
+    void mma16(const Instruction& instruction, const DotPlan& plan, Names& c);
+    void mma_by_element(const Instruction& instruction, const DotPlan& plan, Names& c);
+    void multiply_add(const Instruction& instruction, const DotPlan& plan, Names& c);
+    static std::string element_text(const SharedTile& tile, const std::string& row,
+                                    const std::string& column);
+    void hoist_fragments(const Instruction& loop);
+
+    // Staged loads and loops (emit_loop.cpp).
+    bool is_staged(const Instruction& load) const;
+    void copy_to_shared(const Instruction& load, const SharedTile& tile, const Names& indices);
+    void stage(const Instruction& load);
+    void for_loop(const Instruction& instruction);
+    void while_loop(const Instruction& instruction);
+    void if_else(const Instruction& instruction);
+    /// Variables for the carries of a loop, with their first values.
+    std::vector<Names> declare_carries(std::span<const Value> init,
+                                       std::span<const Value> arguments);
+    void assign_carries(std::span<const Value> targets, const std::vector<Names>& names,
+                        std::span<const Value> values);
+    std::vector<const Instruction*> streamed_loads(const Instruction& loop) const;
+    bool computable(Value value, const std::set<Value>& inside, Value induction) const;
+    std::string recompute(Value value, const std::set<Value>& inside, Value induction,
+                          const std::string& at);
+
+    const ir::Function& f_;
+    const Target& target_;
+    Analysis analysis_;
+    int warps_ = 4, stages_ = 0;
+    std::map<Value, Layout> home_;
+    std::map<const Instruction*, DotPlan> plans_;
+    std::map<Value, SharedTile> streamed_;  ///< of the loop being emitted, by load
+
+    std::string text_;
+    int depth_ = 1;
+    int counter_ = 0;
+    int step_ = 0;  ///< counts emitted instructions: life spans of buffers
+    std::vector<Scope> scopes_;
+    std::map<std::string, std::string> coordinates_;  ///< expression -> variable
+    std::string coordinate_text_;
+    SharedArena arena_;
+    std::vector<std::pair<int, std::set<int>>> loops_;  ///< first step, outer buffers used inside
+    std::map<Value, int> ref_order_;                    ///< global Refs by parameter order
+
+    // Order of effects between threads since the last barrier.
+    bool shared_written_ = false, shared_read_ = false, copies_pending_ = false;
+    std::set<Value> global_written_, global_read_;
+};
+
+}  // namespace tilewright::cuda

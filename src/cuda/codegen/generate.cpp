@@ -1,0 +1,139 @@
+// The steps of code generation: prepare, choose warps, emit.
+#include "cuda/codegen/generate.h"
+
+#include <algorithm>
+#include <array>
+#include <utility>
+
+#include "cuda/codegen/dot_plan.h"
+#include "cuda/codegen/emitter.h"
+#include "ir/passes/pipeline.h"
+#include "ir/passes/retile.h"
+#include "support/check.h"
+
+namespace tilewright::cuda {
+namespace {
+
+using ir::Op;
+
+// What a block of threads can hold. Beyond it `retile` cuts.
+constexpr std::int64_t kMaxTile = 65536;         // elements: 128 registers of 512 threads
+constexpr std::int64_t kMaxAccumulator = 32768;  // f32 elements of a dot
+constexpr std::int64_t kMaxOperandBytes = 65536;
+constexpr int kMaxWarps = 16;
+
+struct Size {
+    std::string_view arch;
+    int shared_bytes;
+};
+constexpr std::array<Size, 12> kArchs{{{"sm_80", 163 * 1024},
+                                       {"sm_86", 99 * 1024},
+                                       {"sm_87", 163 * 1024},
+                                       {"sm_89", 99 * 1024},
+                                       {"sm_90", 227 * 1024},
+                                       {"sm_90a", 227 * 1024},
+                                       {"sm_100", 227 * 1024},
+                                       {"sm_100a", 227 * 1024},
+                                       {"sm_103", 227 * 1024},
+                                       {"sm_103a", 227 * 1024},
+                                       {"sm_120", 99 * 1024},
+                                       {"sm_120a", 99 * 1024}}};
+
+/// True when a tile is larger than threads can hold.
+bool is_too_large(const ir::Function& kernel) {
+    bool large = false;
+    ir::walk(kernel.body, [&](const ir::Instruction& made) {
+        for (ir::Value result : made.results) {
+            large |= kernel.type(result).shape.size() > kMaxTile && made.op != Op::constant &&
+                     made.op != Op::iota;
+        }
+        if (made.op != Op::dot) return;
+        large |= kernel.type(made.result()).shape.size() > kMaxAccumulator;
+        for (std::size_t side = 0; side < 2; ++side) {
+            const ir::Type& operand = kernel.type(made.operands[side]);
+            large |= operand.shape.size() * size_of(operand.dtype) > kMaxOperandBytes;
+        }
+    });
+    return large;
+}
+
+/// Warps for a kernel without a hint: about 64 accumulators or 16 elements a thread.
+int choose_warps(const ir::Function& kernel) {
+    if (kernel.hints.num_warps > 0) {
+        int warps = 1;
+        while (warps * 2 <= std::min(kernel.hints.num_warps, kMaxWarps)) warps *= 2;
+        return warps;
+    }
+    std::int64_t accumulator = 0, tile = 0;
+    ir::walk(kernel.body, [&](const ir::Instruction& made) {
+        for (ir::Value result : made.results) {
+            const std::int64_t size = kernel.type(result).shape.size();
+            if (made.op == Op::dot)
+                accumulator = std::max(accumulator, size);
+            else if (made.op != Op::constant)
+                tile = std::max(tile, size);
+        }
+    });
+    int warps = 1;
+    if (accumulator > 0) {
+        while (warps < 8 && accumulator > std::int64_t{warps} * 32 * (warps < 4 ? 32 : 128)) {
+            warps *= 2;
+        }
+        return warps;
+    }
+    while (warps < kMaxWarps && tile > std::int64_t{warps} * 32 * 16) warps *= 2;
+    return warps;
+}
+
+}  // namespace
+
+Target target_of(const std::string& arch) {
+    for (const Size& known : kArchs) {
+        if (known.arch == arch) return {arch, known.shared_bytes, {}};
+    }
+    std::string names;
+    for (const Size& known : kArchs) {
+        names += fmt::format("{}{}", names.empty() ? "" : ", ", known.arch);
+    }
+    user_error("cuda", "expected an architecture of {} but got `{}`", names, arch);
+}
+
+ir::Function prepare(ir::Function kernel) {
+    ir::optimise(kernel);
+    if (!is_too_large(kernel)) return kernel;
+    ir::RetileOptions options;
+    options.schedule = ir::RetileOptions::Schedule::grid;
+    options.rows = 128;
+    options.columns = 128;
+    options.k_chunk = 32;
+    options.max_tile_elements = 16384;
+    ir::retile(kernel, options);
+    ir::optimise(kernel);
+    return kernel;
+}
+
+Generated generate(const ir::Function& kernel, const Target& target) {
+    const int warps = choose_warps(kernel);
+    Generated generated = Emitter(kernel, target, warps, kernel.hints.num_stages).run();
+    if (generated.shared_bytes > target.shared_bytes && kernel.hints.num_stages == 0) {
+        // Two stages take the least memory that still overlaps.
+        generated = Emitter(kernel, target, warps, 2).run();
+    }
+    if (generated.shared_bytes > target.shared_bytes) {
+        user_error(kernel.name,
+                   "expected at most {} bytes of shared memory on {} but the kernel's tiles and "
+                   "scratch take {}; smaller blocks, fewer stages or less scratch would fit",
+                   target.shared_bytes, target.arch, generated.shared_bytes);
+    }
+    return generated;
+}
+
+CompileRequest compile_request(const Generated& generated, const std::string& arch) {
+    CompileRequest request;
+    request.name = generated.name + ".cu";
+    request.source = generated.source;
+    request.arch = arch;
+    return request;
+}
+
+}  // namespace tilewright::cuda

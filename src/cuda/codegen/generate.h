@@ -1,0 +1,45 @@
+// Tile IR to CUDA C++.
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "cuda/codegen/analysis.h"
+#include "cuda/runtime/compiler.h"
+
+namespace tilewright::cuda {
+
+/// What a kernel is generated for.
+struct Target {
+    std::string arch = "sm_80";    ///< NVRTC's name
+    int shared_bytes = 99 * 1024;  ///< the most a block may have
+    std::vector<RefFacts> facts;   ///< one per global Ref; empty: nothing is known
+};
+
+/// The target for an architecture by name, "sm_90a"; UserError for one that is unknown or older
+/// than sm_80.
+Target target_of(const std::string& arch);
+
+/// A kernel as text, and how to launch it.
+struct Generated {
+    std::string name;    ///< of the __global__ function
+    std::string source;  ///< CUDA C++ that includes the embedded device headers
+    int threads = 0;
+    int shared_bytes = 0;  ///< dynamic
+    int num_refs = 0;      ///< parameters: one Array per global Ref, the scalars as u64 bits, then
+    int num_scalars = 0;   ///< the grid's extents as i64
+    int num_axes = 0;
+};
+
+/// Brings a traced kernel into the form that `generate` takes: optimised, blocks larger than a
+/// thread block's registers cut by `retile` (then the grid has further axes with static extents
+/// behind those of `kernel`). UserError names the op that cannot be cut.
+ir::Function prepare(ir::Function kernel);
+
+/// Generates a prepared kernel. UserError, with the sizes, when it does not fit a multiprocessor.
+Generated generate(const ir::Function& kernel, const Target& target);
+
+/// What NVRTC is asked to compile.
+CompileRequest compile_request(const Generated& generated, const std::string& arch);
+
+}  // namespace tilewright::cuda

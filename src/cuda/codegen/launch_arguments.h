@@ -1,0 +1,32 @@
+// The arguments of a call in the form that generated kernels take.
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+#include "cuda/codegen/analysis.h"
+#include "ir/launch.h"
+
+namespace tilewright::cuda {
+
+/// What the arrays of a call allow: alignment and strides of every global Ref.
+std::vector<RefFacts> facts_of(const ir::Function& kernel, const ir::Arguments& arguments);
+
+/// The parameters of one launch. Pointers stay valid while the object lives and is not moved.
+class LaunchArguments {
+  public:
+    /// `kernel` is the prepared one; its grid may have more axes than the call's, all static.
+    LaunchArguments(const ir::Function& kernel, const ir::Arguments& arguments);
+    LaunchArguments(const LaunchArguments&) = delete;
+    LaunchArguments& operator=(const LaunchArguments&) = delete;
+
+    std::vector<void*>& parameters() { return parameters_; }
+    std::int64_t programs() const { return programs_; }
+
+  private:
+    std::vector<std::uint64_t> words_;
+    std::vector<void*> parameters_;
+    std::int64_t programs_ = 1;
+};
+
+}  // namespace tilewright::cuda

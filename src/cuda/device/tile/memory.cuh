@@ -1,0 +1,231 @@
+// Elements between memory and registers: vectors, bounds, atomics.
+#pragma once
+
+#include "cuda/device/ptx/cp_async.cuh"
+#include "cuda/device/tile/scalar.cuh"
+
+namespace tw {
+
+/// An array of the caller: base, extents and strides in elements.
+template <class S, int kRank>
+struct Array {
+    S* data;
+    i64 extent[kRank == 0 ? 1 : kRank];
+    i64 stride[kRank == 0 ? 1 : kRank];
+};
+
+/// Which of `size` consecutive positions from `start` on lie inside an extent.
+struct Window {
+    int first;
+    u32 count;
+    TW_DEVICE bool contains(int position) const {
+        return static_cast<u32>(position - first) < count;
+    }
+    /// How many of the `length` positions from `position` on lie inside, when those before do.
+    TW_DEVICE int valid(int position, int length) const {
+        if (position < first) return 0;
+        const int left = first + static_cast<int>(count) - position;
+        return left < 0 ? 0 : left > length ? length : left;
+    }
+};
+TW_DEVICE Window window(i64 start, i64 extent, int size) {
+    if (start <= -size || start >= extent) return {0, 0};
+    const int first = start < 0 ? static_cast<int>(-start) : 0;
+    const i64 rest = extent - start;
+    const int last = rest < size ? static_cast<int>(rest) : size;
+    return {first, static_cast<u32>(last - first)};
+}
+
+template <int kBytes>
+struct Words;
+template <>
+struct Words<1> {
+    using Type = u8;
+};
+template <>
+struct Words<2> {
+    using Type = u16;
+};
+template <>
+struct Words<4> {
+    using Type = u32;
+};
+template <>
+struct Words<8> {
+    using Type = uint2;
+};
+template <>
+struct Words<16> {
+    using Type = uint4;
+};
+
+/// Neighbouring elements with one access; the address is aligned to all of them.
+template <class S, class... R>
+TW_DEVICE void load_vector(const S* from, R&... values) {
+    constexpr int kCount = sizeof...(R);
+    using Word = typename Words<kCount* static_cast<int>(sizeof(S))>::Type;
+    union {
+        Word word;
+        S elements[kCount];
+    } bits;
+    bits.word = *reinterpret_cast<const Word*>(from);
+    int i = 0;
+    ((values = widen(bits.elements[i++])), ...);
+}
+/// The first `valid` of them; the others become `other`.
+template <class S, class... R>
+TW_DEVICE void load_vector_part(const S* from, int valid, Register<S> other, R&... values) {
+    if (valid == static_cast<int>(sizeof...(R))) {
+        load_vector(from, values...);
+    } else {
+        int i = 0;
+        ((values = i < valid ? widen(from[i]) : other, ++i), ...);
+    }
+}
+
+template <class S, class... R>
+TW_DEVICE void store_vector(S* to, R... values) {
+    constexpr int kCount = sizeof...(R);
+    using Word = typename Words<kCount* static_cast<int>(sizeof(S))>::Type;
+    if constexpr ((ops::kSame<S, f16> || ops::kSame<S, bf16>)&&kCount % 2 == 0) {
+        const float wide[kCount] = {values...};
+        union {
+            Word word;
+            u32 pairs[kCount / 2];
+        } bits;
+#pragma unroll
+        for (int i = 0; i < kCount / 2; ++i) {
+            if constexpr (ops::kSame<S, f16>) {
+                bits.pairs[i] = ptx::pack(F16{}, wide[2 * i], wide[2 * i + 1]);
+            } else {
+                bits.pairs[i] = ptx::pack(Bf16{}, wide[2 * i], wide[2 * i + 1]);
+            }
+        }
+        *reinterpret_cast<Word*>(to) = bits.word;
+    } else {
+        union {
+            Word word;
+            S elements[kCount];
+        } bits;
+        int i = 0;
+        ((bits.elements[i++] = narrow(S{}, values)), ...);
+        *reinterpret_cast<Word*>(to) = bits.word;
+    }
+}
+template <class S, class... R>
+TW_DEVICE void store_vector_part(S* to, int valid, R... values) {
+    if (valid == static_cast<int>(sizeof...(R))) {
+        store_vector(to, values...);
+    } else {
+        int i = 0;
+        ((i < valid ? (void)(to[i] = narrow(S{}, values)) : (void)0, ++i), ...);
+    }
+}
+
+/// One element of a tile in shared memory.
+template <class S>
+TW_DEVICE Register<S> shared_element(const u8* memory, u32 offset) {
+    return widen(*reinterpret_cast<const S*>(memory + offset));
+}
+
+/// Byte offset in a tile of rows of kRowBytes whose 16-byte pieces are permuted within groups of
+/// kGroup bytes, so that eight rows of one column lie in different banks.
+template <u32 kRowBytes, u32 kGroup>
+TW_DEVICE u32 swizzled(u32 row, u32 byte) {
+    constexpr u32 kShift = kGroup == 128 ? 0 : kGroup == 64 ? 1 : 2;
+    constexpr u32 kMask = kGroup / 16 - 1;
+    if constexpr (kGroup <= 16) return row * kRowBytes + byte;
+    return row * kRowBytes + (byte ^ ((row >> kShift & kMask) << 4));
+}
+
+// ---- Atomics: relaxed, indivisible on the whole device; they give the value from before.
+
+/// Applies f to an element until nothing came in between.
+template <class S, class F>
+TW_DEVICE Register<S> atomic_update(S* at, F f) {
+    if constexpr (sizeof(S) == 8) {
+        auto* word = reinterpret_cast<u64*>(at);
+        u64 seen = *reinterpret_cast<volatile u64*>(word);
+        while (true) {
+            const S before = *reinterpret_cast<S*>(&seen);
+            S after = narrow(S{}, f(widen(before)));
+            const u64 found = atomicCAS(word, seen, *reinterpret_cast<u64*>(&after));
+            if (found == seen) return widen(before);
+            seen = found;
+        }
+    } else if constexpr (sizeof(S) == 4) {
+        auto* word = reinterpret_cast<u32*>(at);
+        u32 seen = *reinterpret_cast<volatile u32*>(word);
+        while (true) {
+            const S before = *reinterpret_cast<S*>(&seen);
+            S after = narrow(S{}, f(widen(before)));
+            const u32 found = atomicCAS(word, seen, *reinterpret_cast<u32*>(&after));
+            if (found == seen) return widen(before);
+            seen = found;
+        }
+    } else {  // half of an aligned word
+        const u64 address = reinterpret_cast<u64>(at);
+        auto* word = reinterpret_cast<u32*>(address & ~u64{3});
+        const u32 shift = (address & 2) * 8;
+        u32 seen = *reinterpret_cast<volatile u32*>(word);
+        while (true) {
+            const S before{static_cast<u16>(seen >> shift)};
+            const S after = narrow(S{}, f(widen(before)));
+            const u32 next = (seen & ~(0xffffu << shift)) | static_cast<u32>(after.bits) << shift;
+            const u32 found = atomicCAS(word, seen, next);
+            if (found == seen) return widen(before);
+            seen = found;
+        }
+    }
+}
+
+template <class S>
+TW_DEVICE Register<S> atomic_add(S* at, Register<S> value) {
+    if constexpr (ops::kSame<S, i64>) {
+        return static_cast<i64>(atomicAdd(reinterpret_cast<u64*>(at), static_cast<u64>(value)));
+    } else if constexpr (sizeof(S) == 2) {
+        return atomic_update(at, [&](float a) { return a + value; });
+    } else {
+        return atomicAdd(at, value);
+    }
+}
+template <class S>
+TW_DEVICE Register<S> atomic_max(S* at, Register<S> value) {
+    if constexpr (ops::kIsFloat<S>) {
+        return atomic_update(at, [&](S a) { return ops::max(a, value); });
+    } else {
+        return atomicMax(at, value);
+    }
+}
+template <class S>
+TW_DEVICE Register<S> atomic_min(S* at, Register<S> value) {
+    if constexpr (ops::kIsFloat<S>) {
+        return atomic_update(at, [&](S a) { return ops::min(a, value); });
+    } else {
+        return atomicMin(at, value);
+    }
+}
+template <class S>
+TW_DEVICE Register<S> atomic_xchg(S* at, Register<S> value) {
+    if constexpr (sizeof(S) == 8) {
+        const u64 old = atomicExch(reinterpret_cast<u64*>(at), *reinterpret_cast<u64*>(&value));
+        return *reinterpret_cast<const S*>(&old);
+    } else {
+        const u32 old = atomicExch(reinterpret_cast<u32*>(at), *reinterpret_cast<u32*>(&value));
+        return *reinterpret_cast<const S*>(&old);
+    }
+}
+template <class S>
+TW_DEVICE Register<S> atomic_cas(S* at, Register<S> expected, Register<S> desired) {
+    if constexpr (sizeof(S) == 8) {
+        const u64 old = atomicCAS(reinterpret_cast<u64*>(at), *reinterpret_cast<u64*>(&expected),
+                                  *reinterpret_cast<u64*>(&desired));
+        return *reinterpret_cast<const S*>(&old);
+    } else {
+        const u32 old = atomicCAS(reinterpret_cast<u32*>(at), *reinterpret_cast<u32*>(&expected),
+                                  *reinterpret_cast<u32*>(&desired));
+        return *reinterpret_cast<const S*>(&old);
+    }
+}
+
+}  // namespace tw

@@ -1,0 +1,114 @@
+// Kernels on a GPU: generated, compiled and loaded at the first run, then launched.
+#include "run/cuda_executable.h"
+
+#include <limits>
+#include <mutex>
+#include <utility>
+
+#include "cuda/codegen/generate.h"
+#include "cuda/codegen/launch_arguments.h"
+#include "cuda/runtime/kernel.h"
+#include "support/check.h"
+#include "tilewright/run.h"
+
+namespace tilewright::run {
+namespace {
+
+class Gpu : public Executable {
+  public:
+    Gpu(ir::Function kernel, int device)
+        : kernel_(cuda::prepare(std::move(kernel))), device_(device) {}
+
+    void run(const ir::Arguments& arguments) const override {
+        check_addresses(arguments);
+        cuda::LaunchArguments launch(kernel_, arguments);
+        if (launch.programs() == 0) return;
+        if (launch.programs() > std::numeric_limits<std::int32_t>::max()) {
+            user_error(kernel_.name, "expected fewer than 2^31 programs on a GPU but got {}",
+                       launch.programs());
+        }
+        const Variant& variant = this->variant(cuda::facts_of(kernel_, arguments));
+        cuda::LaunchShape shape;
+        shape.grid[0] = static_cast<unsigned>(launch.programs());
+        shape.block[0] = static_cast<unsigned>(variant.threads);
+        cuda::launch(variant.kernel, shape, launch.parameters(), cuda_stream());
+    }
+
+  private:
+    struct Variant {
+        std::vector<cuda::RefFacts> facts;
+        cuda::Kernel kernel;
+        int threads = 0;
+    };
+
+    /// A host pointer, or one of another GPU, would be a fault that ends the whole process'
+    /// context.
+    void check_addresses(const ir::Arguments& arguments) const {
+        std::size_t next = 0;
+        for (ir::Value parameter : kernel_.parameters()) {
+            if (!kernel_.is_ref(parameter) ||
+                kernel_.ref_type(parameter).space != ir::Space::global) {
+                continue;
+            }
+            const ir::RefArgument& ref = arguments.refs.at(next++);
+            bool empty = false;
+            for (int d = 0; d < kernel_.ref_type(parameter).rank(); ++d) {
+                empty |= ref.extents[static_cast<std::size_t>(d)] == 0;
+            }
+            if (empty) continue;
+            const std::string& name = kernel_.value_name(parameter);
+            const int owner =
+                cuda::device_of(reinterpret_cast<std::uintptr_t>(ref.data), name.c_str());
+            if (owner != device_) {
+                user_error(kernel_.name,
+                           "expected `{}` in the memory of cuda:{} but it is in cuda:{}'s", name,
+                           device_, owner);
+            }
+        }
+    }
+
+    const Variant& variant(std::vector<cuda::RefFacts> facts) const {
+        const std::scoped_lock lock(mutex_);
+        for (const auto& known : variants_) {
+            if (known->facts == facts) return *known;
+        }
+        int capturing = 0;
+        {
+            const cuda::ContextScope scope(device_);
+            cuda::driver().cuStreamIsCapturing(cuda_stream(), &capturing);
+        }
+        if (capturing != 0) {
+            user_error(
+                kernel_.name,
+                "expected a kernel that is loaded while a CUDA graph is captured; call it once "
+                "with such arguments before the capture");
+        }
+        const cuda::DeviceInfo& info = cuda::device_info(device_);
+        cuda::Target target;
+        target.arch = info.arch();
+        target.shared_bytes = info.shared_bytes_per_block;
+        target.facts = facts;
+        const cuda::Generated generated = cuda::generate(kernel_, target);
+        auto made = std::make_unique<Variant>();
+        made->facts = std::move(facts);
+        made->kernel = cuda::load_kernel(compile_request(generated, target.arch),
+                                         generated.name.c_str(), generated.shared_bytes, device_);
+        made->threads = generated.threads;
+        variants_.push_back(std::move(made));
+        return *variants_.back();
+    }
+
+    ir::Function kernel_;
+    int device_;
+    mutable std::mutex mutex_;
+    mutable std::vector<std::unique_ptr<Variant>> variants_;
+};
+
+}  // namespace
+
+std::unique_ptr<Executable> make_cuda_executable(ir::Function kernel, int device) {
+    cuda::device_info(device);  // says by name that there is no such GPU
+    return std::make_unique<Gpu>(std::move(kernel), device);
+}
+
+}  // namespace tilewright::run

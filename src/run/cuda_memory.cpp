@@ -1,0 +1,137 @@
+// Memory of GPUs behind tensors.
+#include "run/cuda_memory.h"
+
+#include <algorithm>
+#include <map>
+#include <mutex>
+#include <tuple>
+#include <vector>
+
+#include "cuda/runtime/device.h"
+#include "cuda/runtime/memory.h"
+#include "support/check.h"
+#include "tilewright/run.h"
+
+namespace tilewright {
+namespace {
+
+thread_local void* current_stream = nullptr;
+
+}  // namespace
+
+void set_cuda_stream(void* stream) {
+    current_stream = stream;
+}
+void* cuda_stream() {
+    return current_stream;
+}
+
+void synchronize(Device device) {
+    if (device.kind == Device::Kind::cpu) return;
+    const cuda::ContextScope scope(device.index);
+    cuda::driver().check(cuda::driver().cuStreamSynchronize(current_stream),
+                         "waiting for a stream");
+}
+
+namespace run {
+namespace {
+
+/// Buffers that no tensor uses, by device, stream and size class.
+class Cache {
+  public:
+    using Key = std::tuple<int, void*, std::size_t>;
+
+    std::unique_ptr<cuda::Buffer> take(const Key& key) {
+        const std::scoped_lock lock(mutex_);
+        auto& buffers = free_[key];
+        if (buffers.empty()) return nullptr;
+        auto buffer = std::move(buffers.back());
+        buffers.pop_back();
+        return buffer;
+    }
+    void give(const Key& key, std::unique_ptr<cuda::Buffer> buffer) {
+        const std::scoped_lock lock(mutex_);
+        free_[key].push_back(std::move(buffer));
+    }
+    /// Returns everything of a device to the driver.
+    void drop(int device) {
+        std::map<Key, std::vector<std::unique_ptr<cuda::Buffer>>> dropped;
+        const std::scoped_lock lock(mutex_);
+        for (auto& [key, buffers] : free_) {
+            if (std::get<0>(key) == device) dropped[key] = std::move(buffers), buffers.clear();
+        }
+    }
+
+  private:
+    std::mutex mutex_;
+    std::map<Key, std::vector<std::unique_ptr<cuda::Buffer>>> free_;
+};
+
+/// Never destroyed: tensors with static storage may outlive every other object.
+Cache& cache() {
+    static auto* const kCache = new Cache;
+    return *kCache;
+}
+
+/// Sizes are rounded up to eighths of a power of two, so that similar tensors share buffers.
+std::size_t size_class(std::size_t bytes) {
+    std::size_t step = 512;
+    while (step * 16 < bytes) step *= 2;
+    return (std::max<std::size_t>(bytes, 1) + step - 1) / step * step;
+}
+
+}  // namespace
+
+std::shared_ptr<void> allocate_on_gpu(std::int64_t bytes, int device) {
+    const Cache::Key key{device, cuda_stream(), size_class(static_cast<std::size_t>(bytes))};
+    cuda::device_info(device);  // says by name that there is no such GPU
+    std::unique_ptr<cuda::Buffer> buffer = cache().take(key);
+    if (!buffer) {
+        try {
+            buffer = std::make_unique<cuda::Buffer>(device, std::get<2>(key));
+        } catch (const cuda::CudaError&) {
+            cache().drop(device);
+            buffer = std::make_unique<cuda::Buffer>(device, std::get<2>(key));
+        }
+    }
+    void* const memory = reinterpret_cast<void*>(buffer->address());
+    return {memory, [key, kept = buffer.release()](void*) {
+                cache().give(key, std::unique_ptr<cuda::Buffer>(kept));
+            }};
+}
+
+void copy_memory(void* to, Device to_device, const void* from, Device from_device,
+                 std::int64_t bytes) {
+    if (bytes == 0) return;
+    const bool to_gpu = to_device.kind == Device::Kind::cuda,
+               from_gpu = from_device.kind == Device::Kind::cuda;
+    TW_ASSERT(to_gpu || from_gpu);
+    const cuda::Driver& driver = cuda::driver();
+    const auto target = reinterpret_cast<std::uintptr_t>(to),
+               source = reinterpret_cast<std::uintptr_t>(from);
+    if (to_gpu) cuda::device_of(target, "copy_from");
+    if (from_gpu) cuda::device_of(source, "copy_from");
+    const cuda::ContextScope scope(to_gpu ? to_device.index : from_device.index);
+    const auto size = static_cast<std::size_t>(bytes);
+    void* const stream = cuda_stream();
+    if (to_gpu && from_gpu) {
+        driver.check(driver.cuMemcpyDtoDAsync_v2(target, source, size, stream), "copying");
+        return;
+    }
+    driver.check(to_gpu ? driver.cuMemcpyHtoDAsync_v2(target, from, size, stream)
+                        : driver.cuMemcpyDtoHAsync_v2(to, source, size, stream),
+                 "copying");
+    driver.check(driver.cuStreamSynchronize(stream), "copying");
+}
+
+void clear_on_gpu(void* memory, std::int64_t bytes, int device) {
+    if (bytes == 0) return;
+    const cuda::ContextScope scope(device);
+    const cuda::Driver& driver = cuda::driver();
+    driver.check(driver.cuMemsetD8Async(reinterpret_cast<std::uintptr_t>(memory), 0,
+                                        static_cast<std::size_t>(bytes), cuda_stream()),
+                 "clearing");
+}
+
+}  // namespace run
+}  // namespace tilewright

@@ -1,0 +1,85 @@
+// Generated kernels compile for every architecture within their limits of spilled bytes; what does
+// not fit is refused with sizes.
+#include <fmt/format.h>
+#include <gtest/gtest.h>
+
+#include "cuda/codegen/generate.h"
+#include "ir/parse.h"
+#include "tests/cuda/test_support.h"
+#include "tests/run/cuda_programs.h"
+#include "tests/support/portable_program.h"
+
+namespace tilewright::cuda {
+namespace {
+
+const std::vector<std::string> kArchs = {"sm_80", "sm_86", "sm_89", "sm_90a", "sm_100", "sm_120"};
+
+Generated generated(const ir::Function& function, const std::string& arch) {
+    Target target = target_of(arch);
+    target.facts.assign(function.parameters().size(), {.vectors = true, .dense = true});
+    return generate(prepare(function), target);
+}
+
+void compile_within(const ir::Function& function, const std::string& arch, int spill_limit) {
+    CompileRequest request = compile_request(generated(function, arch), arch);
+    request.spill_limit_bytes = spill_limit;
+    EXPECT_NO_THROW(compile(request)) << arch << "\n" << request.source.substr(0, 200);
+}
+
+TEST(Codegen, ProgramsOfEveryPathCompileWithoutSpills) {
+    TW_REQUIRE_NVRTC();
+    std::size_t next = 0;
+    for (const auto& program : testing_support::cuda_programs()) {
+        SCOPED_TRACE(program.name);
+        // Each program for one architecture in turn: together they meet all of them.
+        compile_within(ir::parse(program.text), kArchs[next++ % kArchs.size()], 0);
+    }
+}
+
+TEST(Codegen, AttentionAndMatmulCompileForEveryArchitecture) {
+    TW_REQUIRE_NVRTC();
+    const auto attention = testing_support::attention_program("bf16", 64, 64, 128, 256);
+    const auto matmul = testing_support::matmul_program("bf16", "f32", 128, 128, 32, 4, 0);
+    for (const std::string& arch : kArchs) {
+        SCOPED_TRACE(arch);
+        compile_within(ir::parse(attention.text), arch, 0);
+        compile_within(ir::parse(matmul.text), arch, 0);
+    }
+}
+
+TEST(Codegen, RandomProgramsCompile) {
+    TW_REQUIRE_NVRTC();
+    for (std::uint64_t seed = 0; seed < 12; ++seed) {
+        SCOPED_TRACE(seed);
+        const auto program = tilewright::testing::portable_program(seed);
+        compile_within(program.function, kArchs[seed % kArchs.size()], 4096);
+    }
+}
+
+TEST(Codegen, RefusesWhatDoesNotFitWithSizes) {
+    EXPECT_THROW(target_of("sm_75"), UserError);
+    const ir::Function function = ir::parse(R"(
+func @large(%s: scratch<f32[1000, 1000]>) grid [] {
+  %zero = constant 0 : i64
+  %x = constant 0 : f32
+  store %s[%zero, %zero], %x
+  yield
+})");
+    try {
+        generate(prepare(function), target_of("sm_90a"));
+        FAIL() << "expected a UserError";
+    } catch (const UserError& error) {
+        EXPECT_NE(std::string(error.what()).find("4000000"), std::string::npos) << error.what();
+    }
+}
+
+TEST(Codegen, TextNamesTheInstructionsItComesFrom) {
+    const auto matmul = testing_support::matmul_program("bf16", "f32", 64, 64, 32, 4, 0);
+    const Generated text = generated(ir::parse(matmul.text), "sm_80");
+    for (const char* part : {"= dot %", "cp_async_16", "ldmatrix", "mma_m16n8k16", "4 stages"}) {
+        EXPECT_NE(text.source.find(part), std::string::npos) << part;
+    }
+}
+
+}  // namespace
+}  // namespace tilewright::cuda

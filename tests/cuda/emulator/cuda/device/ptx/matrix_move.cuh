@@ -1,0 +1,43 @@
+// Emulated ldmatrix.
+#pragma once
+
+#include "cuda/device/ptx/types.cuh"
+
+namespace tw::ptx {
+
+template <bool kTransposed, int kCount>
+inline void emulate_ldmatrix(u32* words, u32 row) {
+    if (row % 16 != 0) {
+        std::fprintf(stderr, "misaligned ldmatrix\n");
+        std::abort();
+    }
+    const std::uint64_t address = row;
+    const int lane = emulator::current % 32;
+    emulator::collective(&address, 1, [&](emulator::Warp& warp) {
+        const auto element = [&](int tile, int r, int c) {
+            u16 bits;
+            std::memcpy(&bits, memory + warp.slots[8 * tile + r][0] + 2 * c, 2);
+            return static_cast<u32>(bits);
+        };
+        for (int tile = 0; tile < kCount; ++tile) {
+            const int g = lane / 4, t = lane % 4 * 2;
+            words[tile] = kTransposed ? element(tile, t, g) | element(tile, t + 1, g) << 16
+                                      : element(tile, g, t) | element(tile, g, t + 1) << 16;
+        }
+    });
+}
+#define TW_EMULATED_LDMATRIX(name, transposed)                  \
+    inline void name(u32& a, u32& b, u32 row) {                 \
+        u32 w[2];                                               \
+        emulate_ldmatrix<transposed, 2>(w, row);                \
+        a = w[0], b = w[1];                                     \
+    }                                                           \
+    inline void name(u32& a, u32& b, u32& c, u32& d, u32 row) { \
+        u32 w[4];                                               \
+        emulate_ldmatrix<transposed, 4>(w, row);                \
+        a = w[0], b = w[1], c = w[2], d = w[3];                 \
+    }
+TW_EMULATED_LDMATRIX(ldmatrix, false)
+TW_EMULATED_LDMATRIX(ldmatrix_transposed, true)
+
+}  // namespace tw::ptx

@@ -1,0 +1,249 @@
+// Emulation of one thread block on the host: generated CUDA C++ compiles against this in place of
+// the real PTX headers, so that its results are tested on machines without a GPU. Threads are
+// fibers; barriers, shuffles and warp instructions switch between them.
+#pragma once
+
+#include <ucontext.h>
+
+#include <cmath>
+#include <cstdint>
+#include <cstdio>
+#include <cstdlib>
+#include <cstring>
+#include <functional>
+#include <vector>
+
+#define __device__
+#define __global__
+#define __shared__
+#define __forceinline__ inline
+#define __grid_constant__
+#define __launch_bounds__(...)
+#define __align__(n)
+#define TW_DEVICE inline
+
+struct uint2 {
+    unsigned x, y;
+};
+struct uint4 {
+    unsigned x, y, z, w;
+};
+struct Dim3 {
+    unsigned x = 1, y = 1, z = 1;
+};
+inline Dim3 threadIdx, blockIdx, gridDim, blockDim;
+
+inline constexpr std::size_t kSharedBytes = 256 * 1024;
+alignas(1024) inline unsigned char memory[kSharedBytes];
+
+namespace emulator {
+
+struct Fiber {
+    ucontext_t context;
+    std::vector<char> stack;
+    bool done = false;
+};
+struct Warp {
+    std::uint64_t slots[32][8];
+    int arrived = 0;
+    unsigned generation = 0;
+};
+inline std::vector<Fiber> fibers;
+inline std::vector<Warp> warps;
+inline ucontext_t scheduler;
+inline int current = 0, barrier_arrived = 0;
+inline unsigned barrier_generation = 0;
+inline const std::function<void()>* body;
+inline long switches = 0;
+
+inline void yield() {
+    const int me = current;
+    if (++switches > 200000000) {
+        std::fprintf(stderr, "the block does not end\n");
+        std::abort();
+    }
+    swapcontext(&fibers[me].context, &scheduler);
+}
+inline void barrier() {
+    const unsigned mine = barrier_generation;
+    if (++barrier_arrived == static_cast<int>(fibers.size())) {
+        barrier_arrived = 0;
+        ++barrier_generation;
+        return;
+    }
+    while (barrier_generation == mine) yield();
+}
+inline void meet(Warp& warp) {
+    const unsigned mine = warp.generation;
+    if (++warp.arrived == 32) {
+        warp.arrived = 0;
+        ++warp.generation;
+        return;
+    }
+    while (warp.generation == mine) yield();
+}
+/// Every lane brings `words` words; `read` sees all lanes'.
+template <class Read>
+inline void collective(const std::uint64_t* words, int count, Read&& read) {
+    Warp& warp = warps[current / 32];
+    for (int i = 0; i < count; ++i) warp.slots[current % 32][i] = words[i];
+    meet(warp);
+    read(warp);
+    meet(warp);
+}
+inline void entry() {
+    (*body)();
+    fibers[current].done = true;
+    swapcontext(&fibers[current].context, &scheduler);
+}
+inline void run_block(int threads, unsigned seed, const std::function<void()>& kernel) {
+    body = &kernel;
+    fibers.resize(threads);
+    warps.assign(threads / 32, Warp());
+    barrier_arrived = 0;
+    switches = 0;
+    std::memset(memory, 0xff, sizeof(memory));  // NaNs
+    for (Fiber& fiber : fibers) {
+        fiber.done = false;
+        fiber.stack.resize(256 * 1024);
+        getcontext(&fiber.context);
+        fiber.context.uc_stack.ss_sp = fiber.stack.data();
+        fiber.context.uc_stack.ss_size = fiber.stack.size();
+        fiber.context.uc_link = nullptr;
+        makecontext(&fiber.context, entry, 0);
+    }
+    // Threads run in an order that changes every round, so that missing barriers show.
+    std::uint64_t random = seed * 2654435761u + 1;
+    for (bool left = true; left;) {
+        left = false;
+        random = random * 6364136223846793005ull + 1442695040888963407ull;
+        const int first = static_cast<int>((random >> 33) % threads),
+                  step = (random >> 60 & 1) ? 1 : -1;
+        for (int i = 0; i < threads; ++i) {
+            const int t = ((first + step * i) % threads + threads) % threads;
+            if (fibers[t].done) continue;
+            left = true;
+            current = t;
+            threadIdx.x = static_cast<unsigned>(t);
+            swapcontext(&scheduler, &fibers[t].context);
+        }
+    }
+}
+
+}  // namespace emulator
+
+template <class T>
+inline T shuffle_from(T value, unsigned lane) {
+    std::uint64_t word = 0, result = 0;
+    std::memcpy(&word, &value, sizeof(T));
+    emulator::collective(&word, 1,
+                         [&](emulator::Warp& warp) { result = warp.slots[lane & 31][0]; });
+    T out;
+    std::memcpy(&out, &result, sizeof(T));
+    return out;
+}
+template <class T>
+inline T __shfl_sync(unsigned, T value, int lane) {
+    return shuffle_from(value, static_cast<unsigned>(lane));
+}
+template <class T>
+inline T __shfl_xor_sync(unsigned, T value, int mask) {
+    return shuffle_from(value, static_cast<unsigned>(emulator::current % 32 ^ mask));
+}
+inline void __syncthreads() {
+    emulator::barrier();
+}
+inline int __popc(unsigned x) {
+    return __builtin_popcount(x);
+}
+inline unsigned __umulhi(unsigned a, unsigned b) {
+    return static_cast<unsigned>(static_cast<std::uint64_t>(a) * b >> 32);
+}
+template <class To, class From>
+inline To bits_as(From from) {
+    static_assert(sizeof(To) == sizeof(From));
+    To to;
+    std::memcpy(&to, &from, sizeof(to));
+    return to;
+}
+inline float __uint_as_float(unsigned x) {
+    return bits_as<float>(x);
+}
+inline float __int_as_float(unsigned x) {
+    return bits_as<float>(x);
+}
+inline unsigned __float_as_uint(float x) {
+    return bits_as<unsigned>(x);
+}
+inline double __longlong_as_double(unsigned long long x) {
+    return bits_as<double>(x);
+}
+inline float toward_zero(float nearest, long double exact) {
+    if (std::fabs(static_cast<long double>(nearest)) > std::fabs(exact)) {
+        return std::nextafter(nearest, 0.0f);
+    }
+    return nearest;
+}
+inline float __double2float_rz(double x) {
+    return std::isfinite(x) ? toward_zero(static_cast<float>(x), x) : static_cast<float>(x);
+}
+inline float __ll2float_rz(long long x) {
+    return toward_zero(static_cast<float>(x), static_cast<long double>(x));
+}
+inline float __ull2float_rz(unsigned long long x) {
+    return toward_zero(static_cast<float>(x), static_cast<long double>(x));
+}
+inline float __sinf(float x) {
+    return std::sin(x);
+}
+inline float __cosf(float x) {
+    return std::cos(x);
+}
+template <class T>
+inline T atomicCAS(T* at, T expected, T desired) {
+    const T old = *at;
+    if (old == expected) *at = desired;
+    return old;
+}
+template <class T>
+inline T atomicAdd(T* at, T value) {
+    const T old = *at;
+    *at = old + value;
+    return old;
+}
+template <class T>
+inline T atomicMax(T* at, T value) {
+    const T old = *at;
+    if (old < value) *at = value;
+    return old;
+}
+template <class T>
+inline T atomicMin(T* at, T value) {
+    const T old = *at;
+    if (value < old) *at = value;
+    return old;
+}
+template <class T>
+inline T atomicExch(T* at, T value) {
+    const T old = *at;
+    *at = value;
+    return old;
+}
+
+namespace tw {
+
+using u8 = unsigned char;
+using u16 = unsigned short;
+using u32 = unsigned int;
+using u64 = unsigned long long;
+using i64 = long long;
+
+struct F16 {};
+struct Bf16 {};
+struct Tf32 {};
+
+inline u32 shared_address(const void* pointer) {
+    return static_cast<u32>(static_cast<const unsigned char*>(pointer) - memory);
+}
+
+}  // namespace tw

@@ -1,0 +1,232 @@
+// Kernels and tensors on a GPU: random programs and the programs of every path against the
+// reference machine, guard bytes, calls, copies, graph capture; what is refused, with and without a
+// GPU.
+#include <fmt/format.h>
+#include <gtest/gtest.h>
+
+#include <cstdlib>
+#include <cstring>
+
+#include "cpu/interpreter.h"
+#include "cuda/runtime/memory.h"
+#include "ir/evaluate.h"
+#include "ir/parse.h"
+#include "ir/print.h"
+#include "run/cuda_executable.h"
+#include "tests/cuda/test_support.h"
+#include "tests/run/cuda_arrays.h"
+#include "tests/run/cuda_programs.h"
+#include "tests/support/portable_program.h"
+#include "tests/support/tolerance.h"
+#include "tilewright/lang.h"
+#include "tilewright/run.h"
+
+namespace tilewright {
+namespace {
+
+using Buffers = std::vector<std::vector<std::byte>>;
+constexpr std::size_t kGuard = 256;  // bytes on both sides of every array
+constexpr int kGuardByte = 0x5a;
+
+/// Host buffers copied to a GPU between guards, and back.
+class Mirror {
+  public:
+    explicit Mirror(const Buffers& buffers) : host_(buffers) {
+        for (const auto& buffer : buffers) {
+            device_.emplace_back(0, buffer.size() + 2 * kGuard);
+            device_.back().fill(kGuardByte);
+            device_.back().upload(buffer.data(), buffer.size(), kGuard);
+        }
+    }
+    /// The same arguments, pointing into the GPU's copies.
+    ir::Arguments arguments(ir::Arguments host) {
+        for (ir::RefArgument& ref : host.refs) {
+            for (std::size_t i = 0; i < host_.size(); ++i) {
+                auto* const at = static_cast<std::byte*>(ref.data);
+                if (at >= host_[i].data() && at <= host_[i].data() + host_[i].size()) {
+                    ref.data =
+                        reinterpret_cast<void*>(device_[i].address() + kGuard +
+                                                static_cast<std::size_t>(at - host_[i].data()));
+                    break;
+                }
+            }
+        }
+        return host;
+    }
+    Buffers& host() { return host_; }
+    /// Copies back; false when a guard was written.
+    bool fetch() {
+        bool intact = true;
+        for (std::size_t i = 0; i < host_.size(); ++i) {
+            std::vector<std::byte> all(host_[i].size() + 2 * kGuard);
+            device_[i].download(all.data(), all.size());
+            for (std::size_t b = 0; b < kGuard; ++b) {
+                intact = intact && all[b] == std::byte{kGuardByte} &&
+                         all[all.size() - 1 - b] == std::byte{kGuardByte};
+            }
+            if (!host_[i].empty()) {
+                std::memcpy(host_[i].data(), all.data() + kGuard, host_[i].size());
+            }
+        }
+        return intact;
+    }
+
+  private:
+    Buffers host_;
+    std::vector<cuda::Buffer> device_;
+};
+
+TEST(CudaDevice, RandomProgramsGiveWhatTheReferenceGives) {
+    TW_REQUIRE_GPU();
+    const char* count = std::getenv("TILEWRIGHT_TEST_PROGRAMS");
+    const std::uint64_t programs = count == nullptr ? 60 : std::strtoull(count, nullptr, 10);
+    int failures = 0;
+    for (std::uint64_t seed = 0; seed < programs && failures < 5; ++seed) {
+        const auto program = tilewright::testing::portable_program(seed);
+        const Buffers start = tilewright::testing::portable_buffers(program, seed);
+        Buffers expected = start;
+        cpu::interpret(program.function, arguments_of(program, expected));
+        Mirror mirror(start);
+        const auto executable = run::make_cuda_executable(program.function, 0);
+        executable->run(mirror.arguments(arguments_of(program, mirror.host())));
+        EXPECT_TRUE(mirror.fetch()) << "seed " << seed << " wrote outside its arrays";
+        for (std::size_t a = 0; a < program.arrays.size(); ++a) {
+            const auto& array = program.arrays[a];
+            const auto size = static_cast<std::size_t>(size_of(array.dtype));
+            for (std::size_t i = 0; i < expected[a].size(); i += size) {
+                const std::byte *want = &expected[a][i], *have = &mirror.host()[a][i];
+                const double error = is_float(array.dtype) ? tilewright::testing::ulp_distance(
+                                                                 array.dtype, want, have)
+                                     : std::memcmp(want, have, size) == 0 ? 0
+                                                                          : INFINITY;
+                if (!(error <= array.ulps)) {
+                    ADD_FAILURE() << "seed " << seed << " array " << a << " element " << i / size
+                                  << " is " << error << " ulp off: expected "
+                                  << ir::print_element(array.dtype,
+                                                       ir::read_element(array.dtype, want))
+                                  << " but got "
+                                  << ir::print_element(array.dtype,
+                                                       ir::read_element(array.dtype, have))
+                                  << "\n"
+                                  << ir::print(program.function);
+                    ++failures;
+                    break;
+                }
+            }
+        }
+    }
+}
+
+TEST(CudaDevice, ProgramsOfEveryPathGiveWhatTheReferenceGives) {
+    TW_REQUIRE_GPU();
+    for (const auto& program : testing_support::cuda_programs()) {
+        SCOPED_TRACE(program.name);
+        const ir::Function function = ir::parse(program.text);
+        testing_support::ProgramArrays expected(function, program.extents),
+            got(function, program.extents);
+        cpu::interpret(function, expected.arguments);
+        std::vector<cuda::Buffer> device;
+        ir::Arguments arguments = got.arguments;
+        for (auto& memory : got.memory) {
+            const std::size_t bytes = memory.size() * sizeof(memory[0]);
+            device.emplace_back(0, bytes);
+            device.back().upload(memory.data(), bytes);
+            arguments.refs[device.size() - 1].data =
+                reinterpret_cast<void*>(device.back().address());
+        }
+        run::make_cuda_executable(function, 0)->run(arguments);
+        for (std::size_t i = 0; i < device.size(); ++i) {
+            device[i].download(got.memory[i].data(),
+                               got.memory[i].size() * sizeof(got.memory[i][0]));
+            EXPECT_TRUE(relative_error(function, i, expected, got) <= program.relative)
+                << "array " << i << ": " << relative_error(function, i, expected, got);
+        }
+    }
+}
+
+Call scaled_sum() {
+    return call(
+        kernel("scaled_sum", [](Ref x, Ref y, Ref z) { z.store(x.load() * 2.0 + y.load()); }),
+        {.grid = {4},
+         .in = {BlockSpec({64}, [](auto i) { return block(i); }),
+                BlockSpec({64}, [](auto i) { return block(i); })},
+         .out = {BlockSpec({64}, [](auto i) { return block(i); })},
+         .out_type = {{f32, {200}}}});
+}
+
+TEST(CudaDevice, CallsRunWhereTheirInputsAre) {
+    TW_REQUIRE_GPU();
+    const Tensor x = Tensor::arange(f32, 200), y = Tensor::full(f32, {200}, 3);
+    const Call program = scaled_sum();
+    const Tensor want = program(x, y);
+    const Tensor got = program(x.to(Device::cuda()), y.to(Device::cuda()));
+    EXPECT_EQ(got.device(), Device::cuda());
+    EXPECT_EQ(got.to(Device{}).to_vector<float>(), want.to_vector<float>());
+    // Strided views: slower access, the same elements.
+    const Tensor wide = Tensor::zeros(f32, {200, 3}).to(Device::cuda());
+    wide.select(1, 1).copy_from(x);
+    EXPECT_EQ(program(wide.select(1, 1), y.to(Device::cuda())).to_vector<float>(),
+              want.to_vector<float>());
+    EXPECT_EQ(wide.select(1, 2).to_vector<float>(), std::vector<float>(200, 0.0f));
+    const Tensor back = Tensor::from_dlpack(got.to_dlpack());
+    EXPECT_EQ(back.device(), Device::cuda());
+    EXPECT_EQ(back.raw(), got.raw());
+}
+
+TEST(CudaDevice, CallsAreCapturedInGraphs) {
+    TW_REQUIRE_GPU();
+    const Call program = scaled_sum();
+    const Tensor x = Tensor::arange(f32, 200).to(Device::cuda()),
+                 y = Tensor::zeros(f32, {200}, Device::cuda()),
+                 z = Tensor::zeros(f32, {200}, Device::cuda());
+    const cuda::Stream stream(0);
+    synchronize(Device::cuda());
+    set_cuda_stream(stream.handle());
+    const auto& driver = cuda::driver();
+    {
+        const cuda::ContextScope scope(0);
+        driver.check(driver.cuStreamBeginCapture_v2(stream.handle(), 1), "capturing");
+        void* graph = nullptr;
+        EXPECT_THROW(program.into({z}, {x, y}), UserError);  // not loaded yet
+        driver.cuStreamEndCapture(stream.handle(), &graph);
+        if (graph != nullptr) driver.cuGraphDestroy(graph);
+        program.into({z}, {x, y});
+        synchronize(Device::cuda());
+        driver.check(driver.cuStreamBeginCapture_v2(stream.handle(), 1), "capturing");
+        program.into({z}, {x, y});
+        driver.check(driver.cuStreamEndCapture(stream.handle(), &graph), "capturing");
+        void* runnable = nullptr;
+        driver.check(driver.cuGraphInstantiateWithFlags(&runnable, graph, 0), "instantiating");
+        y.fill(5);
+        driver.check(driver.cuGraphLaunch(runnable, stream.handle()), "launching");
+        synchronize(Device::cuda());
+        driver.cuGraphExecDestroy(runnable);
+        driver.cuGraphDestroy(graph);
+    }
+    EXPECT_EQ(z.to_vector<float>()[199], 2 * 199 + 5);
+    set_cuda_stream(nullptr);
+}
+
+TEST(CudaDevice, RefusesMixedDevicesAndHostPointers) {
+    TW_REQUIRE_GPU();
+    const Call program = scaled_sum();
+    const Tensor x = Tensor::arange(f32, 200), y = x.to(Device::cuda());
+    EXPECT_THROW(program(x, y), UserError);
+    const Tensor lie = Tensor::from_data(x.raw(), f32, {200}, {}, {}, Device::cuda());
+    EXPECT_THROW(program(lie, y), UserError);
+    EXPECT_THROW(y.get({0}), UserError);
+    EXPECT_THROW(program.into({Tensor::zeros(f32, {200})}, {y, y}), UserError);
+    EXPECT_THROW(Tensor::empty(f32, {2}, Device::cuda(99)), UserError);
+}
+
+TEST(CudaDevice, SaysThatThereIsNoGpu) {
+    if (cuda::device_count() != 0) GTEST_SKIP() << "NOT RUN: this machine has a GPU";
+    EXPECT_THROW(Tensor::zeros(f32, {2}, Device::cuda()), UserError);
+    const Tensor x = Tensor::arange(f32, 200);
+    const Tensor lie = Tensor::from_data(x.raw(), f32, {200}, {}, {}, Device::cuda());
+    EXPECT_THROW(scaled_sum()(lie, lie), UserError);
+    EXPECT_THROW(lie.to(Device{}), UserError);
+}
+
+}  // namespace
+}  // namespace tilewright

@@ -1,0 +1,137 @@
+// Tile programs as IR text, one for each path of CUDA code generation, and their shapes.
+#pragma once
+
+#include <string>
+#include <vector>
+
+namespace tilewright::testing_support {
+
+struct CudaProgram {
+    std::string name;
+    std::string text;
+    std::vector<std::vector<std::int64_t>> extents;  ///< of the Refs, in parameter order
+    double relative = 0;  ///< error allowed against the reference, of the largest magnitude
+    std::vector<std::int64_t> grid = {};
+};
+
+inline std::string matmul_text(const std::string& in, const std::string& out, int m, int n, int k,
+                               int steps, const std::string& flags = "") {
+    const auto s = [](int v) { return std::to_string(v); };
+    const bool ta = flags.find("transpose_a") != std::string::npos;
+    const bool tb = flags.find("transpose_b") != std::string::npos;
+    const std::string a =
+        ta ? "%p : " + s(k) + ", %zero : " + s(m) : "%zero : " + s(m) + ", %p : " + s(k);
+    const std::string b =
+        tb ? "%zero : " + s(n) + ", %p : " + s(k) : "%p : " + s(k) + ", %zero : " + s(n);
+    const std::string at = ta ? s(k) + ", " + s(m) : s(m) + ", " + s(k);
+    const std::string bt = tb ? s(n) + ", " + s(k) : s(k) + ", " + s(n);
+    const std::string ae = ta ? s(k * steps) + ", " + s(m) : s(m) + ", " + s(k * steps);
+    const std::string be = tb ? s(n) + ", " + s(k * steps) : s(k * steps) + ", " + s(n);
+    const std::string mn = s(m) + ", " + s(n);
+    return "func @matmul(%x: ref<" + in + "[" + ae + "]>, %y: ref<" + in + "[" + be +
+           "]>, %z: ref<" + out + "[" + mn +
+           "]>) grid [] {\n"
+           "%zero = constant 0 : i64\n%one = constant 1 : i64\n%steps = constant " +
+           s(steps) + " : i64\n%kk = constant " + s(k) + " : i64\n%init = constant 0 : " + out +
+           "[" + mn +
+           "]\n"
+           "%sum = for_loop %i = %zero, %steps, %one carry (%acc = %init) : " +
+           out + "[" + mn +
+           "] {\n"
+           "%p = mul %i, %kk : i64\n%a = load %x[" +
+           a + "] : " + in + "[" + at + "]\n%b = load %y[" + b + "] : " + in + "[" + bt +
+           "]\n%d = dot %a, %b, %acc " + flags + " : " + out + "[" + mn +
+           "]\n"
+           "yield %d\n}\nstore %z[%zero : " +
+           s(m) + ", %zero : " + s(n) + "], %sum\nyield\n}\n";
+}
+
+inline CudaProgram matmul_program(const std::string& in, const std::string& out, int m, int n,
+                                  int k, int steps, double relative,
+                                  const std::string& flags = "") {
+    const bool ta = flags.find("transpose_a") != std::string::npos;
+    const bool tb = flags.find("transpose_b") != std::string::npos;
+    const int kk = k * steps;
+    return {"matmul " + in + " " + std::to_string(m) + "x" + std::to_string(n) + "x" +
+                std::to_string(k) + " " + flags,
+            matmul_text(in, out, m, n, k, steps, flags),
+            {ta ? std::vector<std::int64_t>{kk, m} : std::vector<std::int64_t>{m, kk},
+             tb ? std::vector<std::int64_t>{n, kk} : std::vector<std::int64_t>{kk, n},
+             {m, n}},
+            relative};
+}
+
+/// Attention of one block of queries: online softmax over blocks of keys, the last one ragged.
+inline CudaProgram attention_program(const std::string& in, int q, int k, int d, int length) {
+    const auto s = [](int v) { return std::to_string(v); };
+    const std::string qk = "[" + s(q) + ", " + s(k) + "]", qd = "[" + s(q) + ", " + s(d) + "]",
+                      kd = "[" + s(k) + ", " + s(d) + "]", q1 = "[" + s(q) + "]";
+    std::string t = "func @attention(%q: ref<" + in + "[" + s(q) + ", " + s(d) + "]>, %k: ref<" +
+                    in + "[?, " + s(d) + "]>, %v: ref<" + in + "[?, " + s(d) + "]>, %o: ref<" + in +
+                    qd + ">, %l: ref<f32" + q1 + ">) grid [] {\n";
+    t += "%zero = constant 0 : i64\n%one = constant 1 : i64\n%bk = constant " + s(k) + " : i64\n";
+    t += "%len = extent %k axis 0 : i64\n%blocks0 = add %len, %bk : i64\n%blocks1 = sub %blocks0, "
+         "%one : i64\n"
+         "%blocks = div %blocks1, %bk : i64\n";
+    t += "%qt = load %q[%zero : " + s(q) + ", %zero : " + s(d) + "] : " + in + qd + "\n";
+    t += "%m0 = constant -1e30 : f32" + q1 + "\n%l0 = constant 0 : f32" + q1 +
+         "\n%o0 = constant 0 : f32" + qd +
+         "\n%len32 = cast %len : i32\n%lenb = broadcast %len32 : i32" + qk +
+         "\n%inf = constant -inf : f32" + qk + "\n";
+    t += "%m, %ls, %acc = for_loop %j = %zero, %blocks, %one carry (%mi = %m0, %li = %l0, %oi = "
+         "%o0) : "
+         "f32" +
+         q1 + ", f32" + q1 + ", f32" + qd + " {\n";
+    t += "%p = mul %j, %bk : i64\n%kt = load %k[%p : " + s(k) + ", %zero : " + s(d) + "] : " + in +
+         kd + "\n";
+    t += "%s = dot %qt, %kt transpose_b : f32" + qk + "\n";
+    t += "%p32 = cast %p : i32\n%pb = broadcast %p32 : i32" + qk + "\n%io = iota axis 1 : i32" +
+         qk + "\n%pos = add %pb, %io : i32" + qk + "\n%ok = lt %pos, %lenb : bool" + qk +
+         "\n%sm = select %ok, %s, %inf : f32" + qk + "\n";
+    t += "%mr = reduce %sm max axis 1 : f32" + q1 + "\n%mn = max %mi, %mr : f32" + q1 +
+         "\n%me = expand_dims %mn axis 1 : f32[" + s(q) + ", 1]\n%mb = broadcast %me : f32" + qk +
+         "\n%sx = sub %sm, %mb : f32" + qk + "\n%e = exp2 %sx : f32" + qk + "\n";
+    t += "%dm = sub %mi, %mn : f32" + q1 + "\n%al = exp2 %dm : f32" + q1 +
+         "\n%es = reduce %e sum axis 1 : f32" + q1 + "\n%la = mul %li, %al : f32" + q1 +
+         "\n%ln = add %la, %es : f32" + q1 + "\n";
+    t += "%ae = expand_dims %al axis 1 : f32[" + s(q) + ", 1]\n%ab = broadcast %ae : f32" + qd +
+         "\n%os = mul %oi, %ab : f32" + qd + "\n%vt = load %v[%p : " + s(k) + ", %zero : " + s(d) +
+         "] : " + in + kd + "\n%pc = cast %e : " + in + qk + "\n%on = dot %pc, %vt, %os : f32" +
+         qd + "\nyield %mn, %ln, %on\n}\n";
+    t += "%le = expand_dims %ls axis 1 : f32[" + s(q) + ", 1]\n%lb = broadcast %le : f32" + qd +
+         "\n%of = div %acc, %lb : f32" + qd + "\n%oc = cast %of : " + in + qd +
+         "\nstore %o[%zero : " + s(q) + ", %zero : " + s(d) + "], %oc\nstore %l[%zero : " + s(q) +
+         "], %ls\nyield\n}\n";
+    return {"attention " + in + " " + s(q) + "x" + s(k) + "x" + s(d),
+            t,
+            {{q, d}, {length, d}, {length, d}, {q, d}, {q}},
+            in == "bf16" ? 2e-2 : 4e-3};
+}
+
+inline std::vector<CudaProgram> cuda_programs() {
+    std::vector<CudaProgram> programs;
+    // Sums of products of small multiples of 1/8 are exact; so is every order of them.
+    for (const char* in : {"f16", "bf16"}) {
+        for (const char* flags : {"", "transpose_a", "transpose_b", "transpose_a transpose_b"}) {
+            programs.push_back(matmul_program(in, "f32", 64, 64, 32, 3, 1e-6, flags));
+        }
+        programs.push_back(matmul_program(in, "f32", 96, 48, 80, 2, 1e-6));
+        programs.push_back(matmul_program(in, "f32", 8, 40, 16, 2, 1e-6));
+        programs.push_back(matmul_program(in, "f32", 128, 128, 64, 2, 1e-6));
+    }
+    programs.push_back(matmul_program("f8e4m3", "f32", 32, 32, 32, 2, 1e-6));
+    for (const char* flags : {"", "transpose_a", "transpose_b"}) {
+        programs.push_back(matmul_program("f32", "f32", 32, 64, 32, 2, 1e-6, flags));
+        programs.push_back(matmul_program("f32", "f32", 32, 32, 16, 2, 1e-3,
+                                          std::string(flags) + " precision tf32"));
+        programs.push_back(matmul_program("f64", "f64", 32, 32, 8, 2, 1e-14, flags));
+        programs.push_back(matmul_program("i8", "i32", 16, 32, 20, 2, 0, flags));
+    }
+    programs.push_back(attention_program("bf16", 64, 64, 64, 200));
+    programs.push_back(attention_program("f16", 128, 64, 128, 130));
+    programs.push_back(attention_program("bf16", 32, 32, 80, 61));
+    programs.push_back(attention_program("bf16", 16, 128, 96, 128));
+    return programs;
+}
+
+}  // namespace tilewright::testing_support
