@@ -6,6 +6,8 @@
 #include <random>
 
 #include "cli/bench_cases.h"
+#include "mask/build.h"
+#include "mask/dense.h"
 #include "support/check.h"
 #include "tilewright/mask.h"
 #include "tilewright/masks.h"
@@ -60,8 +62,9 @@ std::vector<Case> cases(std::int64_t tokens) {
 std::vector<Row> bench_mask(const BenchOptions& options) {
     const std::int64_t tokens = options.seq_len.value_or(kTokens);
     const std::int64_t batch = options.batch.value_or(1), heads = options.heads.value_or(1);
+    // Not create_block_mask: that one keeps small masks.
     const auto build = [&](const Mod& mod, std::int64_t n) {
-        return create_block_mask(mod, batch, heads, n, n);
+        return mask::build(mask::MaskFunction::of("bench", mod), batch, heads, n, n);
     };
     std::vector<Row> rows;
     const std::vector<Case> small = cases(std::min(tokens, kCheckedTokens));
@@ -76,7 +79,7 @@ std::vector<Row> bench_mask(const BenchOptions& options) {
         if (options.check) {
             const Case& checked = small[rows.size()];
             const std::int64_t n = std::min(tokens, kCheckedTokens);
-            const auto got = build(checked.mod, n).elements().to_vector<bool>();
+            const auto got = mask::to_dense(build(checked.mod, n), batch, heads).to_vector<bool>();
             const auto want = create_mask(checked.mod, batch, heads, n, n).to_vector<bool>();
             double wrong = 0;
             for (std::size_t i = 0; i < want.size(); ++i) wrong += got[i] != want[i];

@@ -30,13 +30,18 @@ void check_sizes(const char* op, std::int64_t batch, std::int64_t heads, std::in
                    block_size.kv);
 }
 
-BlockMask wrap(MaskData data, std::int64_t batch, std::int64_t heads, BlockSize block_size) {
+BlockMask wrap(std::shared_ptr<const MaskData> data, std::int64_t batch, std::int64_t heads,
+               BlockSize block_size) {
     auto state = std::make_shared<BlockMaskState>();
     state->batch = batch;
     state->heads = heads;
     state->block_size = block_size;
-    state->data = std::make_shared<const MaskData>(std::move(data));
+    state->data = std::move(data);
     return BlockMask(std::move(state));
+}
+
+BlockMask wrap(MaskData data, std::int64_t batch, std::int64_t heads, BlockSize block_size) {
+    return wrap(std::make_shared<const MaskData>(std::move(data)), batch, heads, block_size);
 }
 
 const BlockMaskState& state_of(const char* op, const BlockMask& mask) {
@@ -132,7 +137,7 @@ BlockSize BlockMask::block_size() const {
 BlockMask BlockMask::with_block_size(BlockSize block_size) const {
     const BlockMaskState& state = state_of("BlockMask.with_block_size", *this);
     check_sizes("BlockMask.with_block_size", 1, 1, 0, 0, block_size);
-    return wrap(*state.data, state.batch, state.heads, block_size);
+    return wrap(state.data, state.batch, state.heads, block_size);
 }
 
 bool BlockMask::attends(std::int64_t b, std::int64_t h, std::int64_t q, std::int64_t kv) const {
@@ -284,9 +289,9 @@ std::ostream& operator<<(std::ostream& out, const BlockMask& mask) {
 BlockMask create_block_mask(const Mod& mod, std::int64_t batch, std::int64_t heads,
                             std::int64_t q_len, std::int64_t kv_len, BlockSize block_size) {
     check_sizes("create_block_mask", batch, heads, q_len, kv_len, block_size);
-    return wrap(
-        mask::build(mask::MaskFunction::of("create_block_mask", mod), batch, heads, q_len, kv_len),
-        batch, heads, block_size);
+    return wrap(mask::build_kept(mask::MaskFunction::of("create_block_mask", mod), batch, heads,
+                                 q_len, kv_len),
+                batch, heads, block_size);
 }
 
 Tensor create_mask(const Mod& mod, std::int64_t batch, std::int64_t heads, std::int64_t q_len,

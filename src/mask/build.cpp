@@ -3,6 +3,10 @@
 
 #include <algorithm>
 #include <bit>
+#include <map>
+#include <mutex>
+#include <string>
+#include <tuple>
 #include <unordered_map>
 
 #include "ir/passes/intervals.h"
@@ -283,6 +287,31 @@ MaskData build(const MaskFunction& mask, std::int64_t batch, std::int64_t heads,
         for (const Fragment& fragment : fragments) report->boxes += fragment.boxes;
     }
     return data;
+}
+
+std::shared_ptr<const MaskData> build_kept(const MaskFunction& mask, std::int64_t batch,
+                                           std::int64_t heads, std::int64_t q_len,
+                                           std::int64_t kv_len) {
+    const auto make = [&] {
+        return std::make_shared<const MaskData>(build(mask, batch, heads, q_len, kv_len));
+    };
+    // Arrays may be written between two calls.
+    if (!mask.arrays.empty() || mask.text.empty()) return make();
+    constexpr std::size_t kKept = 32;
+    constexpr std::int64_t kMostBytes = 4 << 20;
+    using Request = std::tuple<std::string, std::int64_t, std::int64_t, std::int64_t, std::int64_t>;
+    static std::mutex mutex;
+    static std::map<Request, std::shared_ptr<const MaskData>> kept;
+    const Request request{mask.text, batch, heads, q_len, kv_len};
+    {
+        const std::scoped_lock lock(mutex);
+        if (const auto found = kept.find(request); found != kept.end()) return found->second;
+    }
+    auto data = make();
+    if (data->nbytes() > kMostBytes) return data;
+    const std::scoped_lock lock(mutex);
+    if (kept.size() >= kKept) kept.clear();
+    return kept.try_emplace(request, std::move(data)).first->second;
 }
 
 }  // namespace tilewright::mask

@@ -21,4 +21,10 @@ struct BuildReport {
 MaskData build(const MaskFunction& mask, std::int64_t batch, std::int64_t heads, std::int64_t q_len,
                std::int64_t kv_len, BuildReport* report = nullptr);
 
+/// The same for masks that are asked for again and again: one that reads no array and is small is
+/// kept, and a later call gives it.
+std::shared_ptr<const MaskData> build_kept(const MaskFunction& mask, std::int64_t batch,
+                                           std::int64_t heads, std::int64_t q_len,
+                                           std::int64_t kv_len);
+
 }  // namespace tilewright::mask

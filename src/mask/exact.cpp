@@ -5,6 +5,8 @@
 #include <array>
 #include <cstring>
 #include <limits>
+#include <map>
+#include <mutex>
 
 #include "ir/builder.h"
 #include "mod/traced.h"
@@ -94,6 +96,19 @@ ir::Function piece_kernel(const MaskFunction& mask) {
     return kernel;
 }
 
+/// Compiled once for each text: what a new mask of a known function costs is its evaluation.
+std::shared_ptr<const cpu::Program> compiled(const MaskFunction& mask) {
+    if (mask.text.empty()) return cpu::compile(piece_kernel(mask));
+    constexpr std::size_t kKept = 64;
+    static std::mutex mutex;
+    static std::map<std::string, std::shared_ptr<const cpu::Program>> programs;
+    const std::scoped_lock lock(mutex);
+    if (programs.size() >= kKept && !programs.contains(mask.text)) programs.clear();
+    auto& program = programs[mask.text];
+    if (!program) program = cpu::compile(piece_kernel(mask));
+    return program;
+}
+
 Atom packed(const unsigned char* bytes) {
     Atom atom;
     for (std::uint64_t& word : atom) {
@@ -114,8 +129,9 @@ MaskFunction MaskFunction::of(const char* op, const Mod& mod) {
     if (!mod.defined()) user_error(op, "expected a mask mod or a score mod but got none");
     const mod::Traced& traced = mod::trace(mod);
     MaskFunction mask;
-    mask.function =
-        mod.kind() == Mod::Kind::mask ? traced.function : visible_scores(traced.function);
+    const bool is_mask = mod.kind() == Mod::Kind::mask;
+    mask.function = is_mask ? traced.function : visible_scores(traced.function);
+    mask.text = is_mask ? traced.text : "visible\n" + traced.text;
     for (const Capture& capture : traced.captures) {
         const Tensor& tensor = capture.tensor();
         if (tensor.device().kind != Device::Kind::cpu)
@@ -133,7 +149,7 @@ std::vector<ir::RefArgument> MaskFunction::arguments() const {
 }
 
 ExactMask::ExactMask(const MaskFunction& mask)
-    : program_(cpu::compile(piece_kernel(mask))), arrays_(mask.arguments()), owners_(mask.arrays) {}
+    : program_(compiled(mask)), arrays_(mask.arguments()), owners_(mask.arrays) {}
 
 std::vector<Atom> ExactMask::evaluate(std::span<const Origin> origins) const {
     std::vector<Atom> atoms(origins.size());

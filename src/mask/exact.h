@@ -3,6 +3,7 @@
 
 #include <memory>
 #include <span>
+#include <string>
 #include <vector>
 
 #include "cpu/machine.h"
@@ -17,6 +18,7 @@ namespace tilewright::mask {
 struct MaskFunction {
     std::shared_ptr<const ir::Function> function;
     std::vector<Tensor> arrays;  ///< one per Ref parameter, in CPU memory
+    std::string text;            ///< the function as text, where it may be found again by that
 
     /// Of a mask mod; of a score mod: where the score 0 does not become -inf. UserError when `mod`
     /// is neither, or reads an array of another device; `op` names the caller.

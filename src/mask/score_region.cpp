@@ -4,7 +4,9 @@
 #include <bit>
 #include <cmath>
 #include <map>
+#include <mutex>
 #include <set>
+#include <string>
 
 #include "ir/builder.h"
 #include "ir/passes/dce.h"
@@ -48,10 +50,21 @@ class RegionFinder {
         if (!visible) return std::nullopt;
         builder.yield({&visible, 1});
         ir::dce(function_);
+        drop_unread_arrays();
         return std::move(function_);
     }
 
   private:
+    // Without arrays a region is the same in every call.
+    void drop_unread_arrays() {
+        bool reads = false;
+        ir::walk(function_.body, [&](const Instruction& instruction) {
+            for (const Value operand : instruction.operands) reads |= function_.is_ref(operand);
+        });
+        if (!reads)
+            std::erase_if(function_.body.arguments, [&](Value v) { return function_.is_ref(v); });
+    }
+
     void note(const Instruction& instruction) {
         bool depends = false;
         const auto look = [&](const Instruction& inner) {
@@ -146,13 +159,32 @@ class RegionFinder {
 
 }  // namespace
 
+namespace {
+
+/// Null when nothing is left out. Found once for each text.
+std::shared_ptr<const ir::Function> region_of(const mod::Traced& traced) {
+    constexpr std::size_t kKept = 256;
+    static std::mutex mutex;
+    static std::map<std::string, std::shared_ptr<const ir::Function>> regions;
+    const std::scoped_lock lock(mutex);
+    if (const auto found = regions.find(traced.text); found != regions.end()) return found->second;
+    std::shared_ptr<const ir::Function> region;
+    if (auto function = RegionFinder(*traced.function).run())
+        region = std::make_shared<const ir::Function>(std::move(*function));
+    if (regions.size() >= kKept) regions.clear();
+    return regions[traced.text] = region;
+}
+
+}  // namespace
+
 std::optional<MaskFunction> visible_region(const Mod& score_mod) {
     mod::expect_kind("attention", "score_mod", score_mod, Mod::Kind::score);
     const mod::Traced& traced = mod::trace(score_mod);
-    std::optional<ir::Function> function = RegionFinder(*traced.function).run();
-    if (!function) return std::nullopt;
     MaskFunction mask;
-    mask.function = std::make_shared<const ir::Function>(std::move(*function));
+    mask.function = region_of(traced);
+    if (!mask.function) return std::nullopt;
+    mask.text = "region\n" + traced.text;
+    if (mask.function->parameters().size() == 4) return mask;  // reads no array
     for (const Capture& capture : traced.captures) {
         if (capture.tensor().device().kind != Device::Kind::cpu) return std::nullopt;
         mask.arrays.push_back(capture.tensor());

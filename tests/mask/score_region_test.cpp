@@ -62,6 +62,18 @@ TEST(ScoreRegion, FiniteTermsChangeNothing) {
     expect_sound(mod);
 }
 
+TEST(ScoreRegion, ArraysDecideRegions) {
+    const Tensor lengths = Tensor::from_vector<int>({20, 50}, {2});
+    const Mod mod = [ends = capture(lengths)](auto s, auto, auto h, auto, auto kv) {
+        return where(kv < ends[h], s, -INFINITY);
+    };
+    expect_sound(mod);
+    EXPECT_TRUE(built(mod).attends(0, 1, 0, 49));
+    EXPECT_FALSE(built(mod).attends(0, 1, 0, 50));
+    lengths.set({1}, 51);  // seen by the next call
+    EXPECT_TRUE(built(mod).attends(0, 1, 0, 50));
+}
+
 TEST(ScoreRegion, NothingIsPromotedWhereTheScoreDecides) {
     const Mod threshold = [](auto s, auto, auto, auto, auto) { return where(s > 0, s, -INFINITY); };
     const auto region = mask_of_scores(threshold, 1, 1, kLength, kLength);
