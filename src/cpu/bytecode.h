@@ -216,6 +216,7 @@ struct Dot {
     /// (batch, row, lane), axes in this order, rank 3.
     Tile broadcast, vector, out;
     bool accumulate = false;
+    bool by_rows = false;             ///< k, not the lanes, lies side by side in the vector operand
     GemmFunction function = nullptr;  ///< nullptr: integers, element by element
 
     /// Large dots work on blocks of so many rows and steps of k, and copy the blocks of an array's

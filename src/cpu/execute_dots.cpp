@@ -99,7 +99,7 @@ class BlockedDot {
                         args_.n = std::min(width_, lanes_ - lane);
                         args_.b = packed_b_ ? packed_b_ + lane * args_.k * b_.element
                                             : b + b_.offset(2, lane) * b_.element;
-                        args_.ldb = packed_b_ ? width_ : stride_of(b_, 1);
+                        args_.ldb = packed_b_ ? width_ : stride_of(b_, dot_.by_rows ? 2 : 1);
                         args_.c = out_.at(out_.offset(0, batch) + out_.offset(1, row) +
                                           out_.offset(2, lane));
                         dot_.function(args_);

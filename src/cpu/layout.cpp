@@ -60,6 +60,11 @@ DotRoles dot_roles(const ir::Function& function, const ir::Instruction& dot, int
     return roles;
 }
 
+bool has_few_rows(const ir::Shape& result, int lane) {
+    constexpr std::int64_t kFewRows = 8;
+    return result.rank() == 2 && result[1 - lane] <= kFewRows;
+}
+
 namespace {
 
 // Relative costs of handling one element, in passes over it.
@@ -351,7 +356,9 @@ class LaneAssignment {
         const int rank = shape(result).rank();
         const int lane = is_vector(shape(result)) ? long_axis(shape(result)) : lane_[result.id];
         const auto [lanes_are_m, vector, other, wanted] = dot_roles(function_, dot, lane);
-        double total = operand_cost(vector, wanted, weight);
+        const bool by_rows = lane >= rank - 2 && has_few_rows(shape(result), lane) &&
+                             function_.type(vector).dtype == DType::f32;
+        double total = operand_cost(vector, wanted, weight, by_rows);
         if (lane < rank - 2) return total + size(result) * weight * kConvert;
         const std::int64_t lanes = shape(result)[lane];
         const double k =
@@ -366,10 +373,10 @@ class LaneAssignment {
         return total;
     }
 
-    double operand_cost(Value vector, int wanted, double weight) const {
+    double operand_cost(Value vector, int wanted, double weight, bool by_rows) const {
         if (is_lazy(vector)) {
             const int rank = shape(vector).rank();
-            const bool in_place = wanted == rank - 1;
+            const bool in_place = wanted == rank - 1 || by_rows;
             return size(vector) *
                    (in_place ? kUnpackedRows * weight : kTranspose * weight_of_[vector.id]);
         }

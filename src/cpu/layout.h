@@ -41,6 +41,10 @@ struct DotRoles {
 };
 DotRoles dot_roles(const ir::Function& function, const ir::Instruction& dot, int lane);
 
+/// True for a dot whose result has so few rows beside its lanes that transposing the vector operand
+/// would cost more than the products: its rows are better dotted as they lie.
+bool has_few_rows(const ir::Shape& result, int lane);
+
 /// One choice per value id; scalars and Refs get the default.
 std::vector<LaneChoice> assign_lanes(const ir::Function& function);
 

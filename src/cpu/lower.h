@@ -110,6 +110,7 @@ class Lowering {
     // lower_dots.cpp: dots.
     void lower_dot(const ir::Instruction& instruction);
     bool multiplies_pairs(const ir::Instruction& dot) const;
+    bool multiplies_rows(const ir::Instruction& dot) const;
     bool rounds_for_dots(const ir::Instruction& instruction) const;
     bool is_blocked(const ir::Instruction& dot) const;
     Tile vector_operand(const Tile& tile, int at_depth, std::int64_t width);

@@ -70,6 +70,15 @@ bool Lowering::multiplies_pairs(const ir::Instruction& dot) const {
     return a.shape[transposed ? rank - 2 : rank - 1] % 2 == 0;
 }
 
+/// True when the table can dot rows of the vector operand as they lie in an array.
+bool Lowering::multiplies_rows(const ir::Instruction& dot) const {
+    const ir::Type& type = function_.type(dot.result());
+    if (type.dtype != DType::f32 || kernels().gemm_rows_f32 == nullptr) return false;
+    if (function_.type(dot.operands[0]).dtype != DType::f32) return false;
+    const int lane = is_vector(type.shape) ? long_axis(type.shape) : lanes_[dot.result().id].axis;
+    return has_few_rows(type.shape, lane);
+}
+
 /// True for a rounding to bf16 of which dots make pairs.
 bool Lowering::rounds_for_dots(const ir::Instruction& instruction) const {
     const Value result = instruction.result();
@@ -197,6 +206,14 @@ void Lowering::lower_dot(const ir::Instruction& instruction) {
         dot.function = kernels().gemm_bf16_pairs;
         dot.broadcast = broadcast_pairs(broadcast.tile, broadcast.depth);
         dot.vector = vector_pairs(vector.tile, vector.depth, width);
+    } else if (multiplies_rows(instruction) && vector.tile.home == Home::view &&
+               is_contiguous(vector.tile, 1)) {
+        dot.by_rows = true;
+        dot.function = kernels().gemm_rows_f32;
+        dot.broadcast = is_contiguous(broadcast.tile, 2)
+                            ? broadcast.tile
+                            : in_layout(broadcast.tile, broadcast.depth, {2, padded(dot.k)});
+        dot.vector = vector.tile;
     } else {
         dot.function = dtype == DType::f32   ? kernels().gemm_f32
                        : dtype == DType::f64 ? kernels().gemm_f64

@@ -80,7 +80,9 @@ bool Lowering::lower_view(const ir::Instruction& instruction) {
             const ir::Shape& shape = function_.type(dot->result()).shape;
             const int lane = is_vector(shape) ? long_axis(shape) : lanes_[dot->result().id].axis;
             const DotRoles roles = dot_roles(function_, *dot, lane);
-            if (roles.vector != result || roles.vector_axis != contiguous) continue;
+            if (roles.vector != result) continue;
+            if (multiplies_rows(*dot)) load.unit_axis = contiguous;
+            if (roles.vector_axis != contiguous) continue;
             load.unit_axis = contiguous;
             const bool many_rows = shape.size() / std::max<std::int64_t>(shape[lane], 1) >= 32;
             load.packs_far_rows = many_rows && !is_blocked(*dot);

@@ -123,8 +123,9 @@ struct Printer {
         return fmt::format("{} = interleave {}", text_of(interleave.out), text_of(interleave.in));
     }
     std::string operator()(const Dot& dot) const {
-        return fmt::format("{} {} dot {} {}", text_of(dot.out), dot.accumulate ? "+=" : "=",
-                           text_of(dot.broadcast), text_of(dot.vector));
+        return fmt::format("{} {} {} {} {}", text_of(dot.out), dot.accumulate ? "+=" : "=",
+                           dot.by_rows ? "dot_rows" : "dot", text_of(dot.broadcast),
+                           text_of(dot.vector));
     }
     std::string operator()(const Load& load) const {
         return fmt::format("{} = load {}", text_of(load.out), text_of(load.access));

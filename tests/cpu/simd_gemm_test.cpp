@@ -119,6 +119,47 @@ TEST_P(Gemm, NanAndInfinityPass) {
     EXPECT_TRUE(std::isnan(c[64]));
 }
 
+TEST_P(Gemm, RowsAsTheyLie) {
+    const GemmFunction gemm = GetParam()->gemm_rows_f32;
+    if (gemm == nullptr) GTEST_SKIP() << "this table transposes";
+    for (const bool accumulate : {false, true}) {
+        for (std::int64_t m = 1; m <= 5; ++m) {
+            for (const std::int64_t n : {1, 3, 8, 21}) {
+                for (const std::int64_t k : {0, 1, 7, 16, 67}) {
+                    std::mt19937 random(static_cast<unsigned>(m * 73 + n * 7 + k));
+                    const auto a = random_values<float>(m * (k + 2), random);
+                    const auto b = random_values<float>(n * (k + 3), random);
+                    auto c = random_values<float>(m * (n + 1), random);
+                    const auto before = c;
+                    GemmArgs g{m,        n,     k,        a.data(), k + 2,     1,
+                               b.data(), k + 3, c.data(), n + 1,    accumulate};
+                    gemm(g);
+                    for (std::int64_t i = 0; i < m * (n + 1); ++i) {
+                        const auto at = static_cast<std::size_t>(i);
+                        const std::int64_t row = i / (n + 1), column = i % (n + 1);
+                        if (column == n) {
+                            ASSERT_EQ(c[at], before[at]) << "written behind row " << row;
+                            continue;
+                        }
+                        double sum = accumulate ? before[at] : 0, magnitude = std::fabs(sum);
+                        for (std::int64_t l = 0; l < k; ++l) {
+                            const double product =
+                                double{a[static_cast<std::size_t>(row * (k + 2) + l)]} *
+                                double{b[static_cast<std::size_t>(column * (k + 3) + l)]};
+                            sum += product;
+                            magnitude += std::fabs(product);
+                        }
+                        const double bound = static_cast<double>(k + 2) * 0x1p-24 * magnitude;
+                        ASSERT_TRUE(std::fabs(c[at] - sum) <= bound)
+                            << "C(" << row << ", " << column << ") of " << m << " x " << n << " x "
+                            << k << ": " << c[at] << " for " << sum;
+                    }
+                }
+            }
+        }
+    }
+}
+
 // A product of bf16 pairs: `k` pairs; A [m][k] or, k_major, [k][m] of pairs.
 void check_pairs(GemmFunction gemm, std::int64_t m, std::int64_t n, std::int64_t k, Layout layout) {
     std::mt19937 random(static_cast<unsigned>(m * 73 + n * 7 + k));

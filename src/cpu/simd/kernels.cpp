@@ -67,6 +67,7 @@ Kernels vector_kernels(std::string_view name, int vector_bytes) {
     };
     k.gemm_f32 = vector_gemm_f32(target);
     k.gemm_f64 = vector_gemm_f64(target);
+    k.gemm_rows_f32 = vector_gemm_rows_f32(target);
     k.gemm_bf16_pairs = nullptr;
     k.store = [](DType dtype, bool masked) {
         const StripFunction f = masked ? vector_store_masked(target, dtype) : nullptr;

@@ -120,6 +120,9 @@ struct Kernels {
     /// C f32. a, b, c of f32; a, b, c of f64.
     GemmFunction gemm_f32 = nullptr;
     GemmFunction gemm_f64 = nullptr;
+    /// f32, with a_col == 1 and B(k, n) at b[n * ldb + k]: rows of B are dotted as they lie. For
+    /// few rows of A. nullptr where the table has none.
+    GemmFunction gemm_rows_f32 = nullptr;
     /// bf16 pairs along k, C f32: A32(m, k2) at ((u32*)a)[m * a_row + k2 * a_col], B32[k2][n] holds
     /// (B[2 k2][n], B[2 k2 + 1][n]); `k` counts pairs. nullptr where the machine has no bf16 dot;
     /// then bf16 is widened to f32 tiles.

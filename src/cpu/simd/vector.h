@@ -23,6 +23,7 @@ StripFunction vector_transpose(Target target, DType in, DType out);
 
 GemmFunction vector_gemm_f32(Target target);
 GemmFunction vector_gemm_f64(Target target);
+GemmFunction vector_gemm_rows_f32(Target target);
 
 const Superinstructions* vector_superinstructions(Target target);
 
