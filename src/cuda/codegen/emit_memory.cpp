@@ -117,7 +117,8 @@ Emitter::AccessText Emitter::access_text(const Instruction& made, const Layout& 
             pointer += " + " + times_stride(at);
             continue;
         }
-        Names condition(static_cast<std::size_t>(registers)), offset(condition.size());
+        Names condition(static_cast<std::size_t>(registers));
+        Names offset(static_cast<std::size_t>(registers));
         if (index.kind == ir::Index::Kind::slice) {
             const int axis = shape.axis[d];
             const auto a = static_cast<std::size_t>(axis);
