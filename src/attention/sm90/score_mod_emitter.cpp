@@ -256,7 +256,7 @@ std::string Emitter::local(Place place, const std::string& type, const std::stri
 /// Text of a value at a place: a literal, a name written there, or a member written before.
 std::string Emitter::use(Value value, Place place) {
     const Info& it = info(value);
-    const std::string name = fmt::format("v{}", value.id);
+    std::string name = fmt::format("v{}", value.id);
     if (it.parameter == "score") {
         return first_use(place, 'v', value) ? local(place, "float", name, "score * scale") : name;
     }
@@ -292,7 +292,7 @@ std::string Emitter::use(Value value, Place place) {
 std::string Emitter::base(Value value, Place place) {
     if (!varies(value)) return use(value, place);
     if (info(value).parameter == "column") return "first";
-    const std::string name = fmt::format("b{}", value.id);
+    std::string name = fmt::format("b{}", value.id);
     if (!first_use(place, 'b', value)) return name;
     const ir::Instruction& instruction = *info(value).instruction;
     std::vector<cuda::ScalarOperand> operands;
@@ -364,7 +364,7 @@ std::string Emitter::load(Value value, Place place) {
     const ir::Instruction& instruction = *info(value).instruction;
     const ir::Access access = ir::access(instruction);
     const DType element = dtype(value);
-    const std::string other =
+    std::string other =
         access.other ? use(access.other, place) : cuda::scalar_literal(element, 0);
     const ScoreModFacts::Capture& facts = facts_.captures[captures_.at(access.ref)];
     if (facts.empty) return other;
