@@ -364,8 +364,7 @@ std::string Emitter::load(Value value, Place place) {
     const ir::Instruction& instruction = *info(value).instruction;
     const ir::Access access = ir::access(instruction);
     const DType element = dtype(value);
-    std::string other =
-        access.other ? use(access.other, place) : cuda::scalar_literal(element, 0);
+    std::string other = access.other ? use(access.other, place) : cuda::scalar_literal(element, 0);
     const ScoreModFacts::Capture& facts = facts_.captures[captures_.at(access.ref)];
     if (facts.empty) return other;
 
