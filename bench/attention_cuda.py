@@ -283,6 +283,21 @@ def line(row):
     return text
 
 
+def run_cases(measure_case, text_of, library, arguments):
+    """Prints the rows of every case, writes them as JSON if asked to, and fails on a wrong result."""
+    rows = []
+    for name in arguments.cases:
+        for row in measure_case(library, name, arguments):
+            rows.append(row)
+            print(text_of(row), flush=True)
+        torch.cuda.empty_cache()
+    if arguments.json:
+        with open(arguments.json, "w", encoding="utf-8") as file:
+            json.dump({"device": torch.cuda.get_device_name(0), "rows": rows}, file, indent=1)
+    if not all(row["ok"] for row in rows):
+        raise SystemExit("a result is wrong")
+
+
 def main():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("library")
@@ -302,17 +317,7 @@ def main():
     torch.manual_seed(0)
     library = Library(arguments.library)
     print(library.probe(), end="")
-    rows = []
-    for name in arguments.cases:
-        for row in measure(library, name, arguments):
-            rows.append(row)
-            print(line(row), flush=True)
-        torch.cuda.empty_cache()
-    if arguments.json:
-        with open(arguments.json, "w", encoding="utf-8") as file:
-            json.dump({"device": torch.cuda.get_device_name(0), "rows": rows}, file, indent=1)
-    if not all(row["ok"] for row in rows):
-        raise SystemExit("a result is wrong")
+    run_cases(measure, line, library, arguments)
 
 
 if __name__ == "__main__":

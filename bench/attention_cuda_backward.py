@@ -12,12 +12,11 @@ the deterministic mode. Errors are ‖gradient - f64‖ / ‖f64‖ of dQ, dK an
 
 import argparse
 import ctypes
-import json
 import statistics
 
 import torch
 import torch.nn.functional as functional
-from attention_cuda import CASES, Library, burst, timed, utilisation
+from attention_cuda import CASES, Library, burst, run_cases, timed, utilisation
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
 CONFIG = ("block_m", "stages")
@@ -239,17 +238,7 @@ def main():
     torch.manual_seed(0)
     library = Library(arguments.library)
     print(library.probe(), end="")
-    rows = []
-    for name in arguments.cases:
-        for row in measure(library, name, arguments):
-            rows.append(row)
-            print(line(row), flush=True)
-        torch.cuda.empty_cache()
-    if arguments.json:
-        with open(arguments.json, "w", encoding="utf-8") as file:
-            json.dump({"device": torch.cuda.get_device_name(0), "rows": rows}, file, indent=1)
-    if not all(row["ok"] for row in rows):
-        raise SystemExit("a result is wrong")
+    run_cases(measure, line, library, arguments)
 
 
 if __name__ == "__main__":

@@ -11,13 +11,12 @@ the same rounds: `floor` is the share of it that the case should reach at least.
 
 import argparse
 import ctypes
-import json
 import math
 import statistics
 import time
 
 import torch
-from attention_cuda import Library, SDPBackend, burst, sdpa, timed, utilisation
+from attention_cuda import Library, SDPBackend, burst, run_cases, sdpa, timed, utilisation
 
 
 class Flex(ctypes.Structure):
@@ -253,17 +252,7 @@ def main():
     library.handle.tw_bench_flex_error.restype = ctypes.c_char_p
     library.handle.tw_bench_flex_prepare.restype = ctypes.c_void_p
     library.handle.tw_bench_flex_prepare.argtypes = [ctypes.c_void_p]
-    rows = []
-    for name in arguments.cases:
-        for row in measure(library, name, arguments):
-            rows.append(row)
-            print(line(row), flush=True)
-        torch.cuda.empty_cache()
-    if arguments.json:
-        with open(arguments.json, "w", encoding="utf-8") as file:
-            json.dump({"device": torch.cuda.get_device_name(0), "rows": rows}, file, indent=1)
-    if not all(row["ok"] for row in rows):
-        raise SystemExit("a result is wrong")
+    run_cases(measure, line, library, arguments)
 
 
 if __name__ == "__main__":

@@ -200,8 +200,6 @@ void bind_scalar(nb::module_& module) {
     unary("isnan", isnan);
     unary("relu", relu);
     unary("softplus", softplus);
-    binary("div", [](Operand a, Operand b) { return a / b; });  // integers truncate, as in C++
-    binary("rem", [](Operand a, Operand b) { return a % b; });
     binary("pow", pow);
     binary("minimum", minimum);
     binary("maximum", maximum);

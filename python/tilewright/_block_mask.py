@@ -103,15 +103,15 @@ class BlockMask:
         lists = getattr(self._core, kind)()
         return to_array(lists.num_blocks), to_array(lists.indices)
 
-    def _merged(self, partial, full):
+    def _merged(self, kind):
         """Lists of all blocks, in order, for masks made with separate_full_blocks=False."""
         dense = self.to_dense()
-        dense = dense if partial == "kv_blocks" else dense.swapaxes(2, 3)
+        dense = dense if kind == "kv_blocks" else dense.swapaxes(2, 3)
         order = np.argsort(dense == 0, axis=-1, kind="stable").astype(np.int32)
         return dense.sum(-1, dtype=np.int32), order
 
     def _partial(self, kind):
-        return self._lists(kind) if self._separate else self._merged(kind, "full_" + kind)
+        return self._lists(kind) if self._separate else self._merged(kind)
 
     def _full(self, kind):
         return self._lists("full_" + kind) if self._separate else (None, None)

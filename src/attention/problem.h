@@ -1,19 +1,20 @@
 // The arguments of attention, checked, and what its programs are compiled for.
 #pragma once
 
-#include <map>
 #include <memory>
-#include <mutex>
 #include <utility>
 #include <vector>
 
 #include "attention/tiles/features.h"
 #include "mask/block_mask.h"
 #include "mod/traced.h"
+#include "run/call_cache.h"
 #include "tilewright/attention.h"
 #include "tilewright/run.h"
 
 namespace tilewright::attn {
+
+using run::cached;
 
 /// Checked arguments, as BHSD views with unit stride in the last dimension.
 struct Problem {
@@ -61,16 +62,5 @@ Tensor empty_like(DType dtype, const Tensor::Dims& shape, Layout layout);
 Tensor batches_of(const Tensor& x, std::int64_t b, std::int64_t count);
 Tensor heads_of(const Tensor& x, std::int64_t h, std::int64_t count);
 Tensor rows_of(const Tensor& x, std::int64_t first, std::int64_t count);
-
-/// The call made by `make` for this key, kept for the next time with its compiled programs. Every
-/// lambda has a type, hence a store, of its own.
-template <typename Key, typename Make>
-Call cached(const Key& key, Make make) {
-    static std::mutex mutex;
-    static std::map<Key, Call> calls;
-    const std::lock_guard lock(mutex);
-    const auto found = calls.find(key);
-    return found != calls.end() ? found->second : calls.emplace(key, make()).first->second;
-}
 
 }  // namespace tilewright::attn

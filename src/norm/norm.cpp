@@ -3,16 +3,17 @@
 
 #include <algorithm>
 #include <cmath>
-#include <map>
-#include <mutex>
 #include <tuple>
 
 #include "norm/programs.h"
+#include "run/call_cache.h"
 #include "support/check.h"
 
 namespace tilewright {
 namespace norm {
 namespace {
+
+using run::cached;
 
 void check_float(const char* op, const char* argument, const Tensor& tensor) {
     const DType dtype = tensor.dtype();
@@ -70,17 +71,6 @@ Options check(const char* op, bool layer, const Tensor& x, const Tensor& weight,
     }
     if (!(options.eps >= 0)) user_error(op, "expected eps of at least 0 but got {}", options.eps);
     return o;
-}
-
-/// The call made by `make` for this key, kept with its compiled programs. Every lambda has a type,
-/// hence a store, of its own.
-template <typename Key, typename Make>
-Call cached(const Key& key, Make make) {
-    static std::mutex mutex;
-    static std::map<Key, Call> calls;
-    const std::lock_guard lock(mutex);
-    const auto found = calls.find(key);
-    return found != calls.end() ? found->second : calls.emplace(key, make()).first->second;
 }
 
 Tensor flat(const Tensor& x) {

@@ -4,7 +4,6 @@
 #include <fmt/format.h>
 #include <gtest/gtest.h>
 
-#include <cmath>
 #include <cstdlib>
 #include <iostream>
 #include <set>
@@ -18,51 +17,14 @@
 #include "ir/print.h"
 #include "ir/verify.h"
 #include "tests/support/portable_program.h"
-#include "tests/support/tolerance.h"
+#include "tests/support/seeds.h"
 
 namespace tilewright::cpu {
 namespace {
 
+using tilewright::testing::difference;
 using tilewright::testing::PortableProgram;
 using Buffers = std::vector<std::vector<std::byte>>;
-
-/// The seeds to run: TILEWRIGHT_TEST_SEED alone, or the first TILEWRIGHT_TEST_PROGRAMS ones.
-std::vector<std::uint64_t> seeds() {
-    if (const char* seed = std::getenv("TILEWRIGHT_TEST_SEED")) {
-        return {std::strtoull(seed, nullptr, 10)};
-    }
-    const char* count = std::getenv("TILEWRIGHT_TEST_PROGRAMS");
-    std::vector<std::uint64_t> result(count == nullptr ? 500 : std::strtoull(count, nullptr, 10));
-    for (std::size_t i = 0; i < result.size(); ++i) result[i] = i;
-    return result;
-}
-
-/// The first element that differs by more than its array allows; empty when there is none.
-std::string difference(const PortableProgram& program, const Buffers& expected,
-                       const Buffers& got) {
-    for (std::size_t a = 0; a < program.arrays.size(); ++a) {
-        const auto& array = program.arrays[a];
-        const auto size = static_cast<std::size_t>(size_of(array.dtype));
-        for (std::size_t i = 0; i < expected[a].size(); i += size) {
-            const std::byte* want = expected[a].data() + i;
-            const std::byte* have = got[a].data() + i;
-            const double error = is_float(array.dtype)
-                                     ? tilewright::testing::ulp_distance(array.dtype, want, have)
-                                 : std::equal(want, want + size, have) ? 0
-                                                                       : INFINITY;
-            if (!(error <= array.ulps)) {
-                const auto value = [&](const std::byte* element) {
-                    return ir::print_element(array.dtype, ir::read_element(array.dtype, element));
-                };
-                return fmt::format(
-                    "parameter %{} element {}: expected {} but got {}, {} ulp off, "
-                    "allowed {}",
-                    a, i / size, value(want), value(have), error, array.ulps);
-            }
-        }
-    }
-    return "";
-}
 
 /// What goes wrong with the program of a seed; empty when all agree.
 std::string disagreement(std::uint64_t seed) {
@@ -114,8 +76,8 @@ const ::testing::Environment* const kAskedTable =
     ::testing::AddGlobalTestEnvironment(new AskedTable);
 
 TEST(MachineAgreement, PortablePrograms) {
-    const std::vector<std::uint64_t> all = seeds();
-    for (const std::uint64_t seed : all) {
+    const tilewright::testing::Seeds seeds = tilewright::testing::seeds(500);
+    for (std::uint64_t seed = seeds.begin; seed < seeds.end; ++seed) {
         std::string text;
         try {
             text = disagreement(seed);
@@ -125,7 +87,7 @@ TEST(MachineAgreement, PortablePrograms) {
         if (text.empty()) continue;
         ADD_FAILURE() << "TILEWRIGHT_TEST_SEED=" << seed << " with table " << kernels().name << ": "
                       << text;
-        if (all.size() == 1) {
+        if (seeds.end - seeds.begin == 1) {
             std::cerr << ir::print(tilewright::testing::portable_program(seed).function);
         }
     }

@@ -17,7 +17,7 @@
 #include "tests/run/cuda_arrays.h"
 #include "tests/run/cuda_programs.h"
 #include "tests/support/portable_program.h"
-#include "tests/support/tolerance.h"
+#include "tests/support/seeds.h"
 #include "tilewright/lang.h"
 #include "tilewright/run.h"
 
@@ -78,10 +78,9 @@ class Mirror {
 
 TEST(CudaDevice, RandomProgramsGiveWhatTheReferenceGives) {
     TW_REQUIRE_GPU();
-    const char* count = std::getenv("TILEWRIGHT_TEST_PROGRAMS");
-    const std::uint64_t programs = count == nullptr ? 60 : std::strtoull(count, nullptr, 10);
+    const tilewright::testing::Seeds seeds = tilewright::testing::seeds(60);
     int failures = 0;
-    for (std::uint64_t seed = 0; seed < programs && failures < 5; ++seed) {
+    for (std::uint64_t seed = seeds.begin; seed < seeds.end && failures < 5; ++seed) {
         const auto program = tilewright::testing::portable_program(seed);
         const Buffers start = tilewright::testing::portable_buffers(program, seed);
         Buffers expected = start;
@@ -90,30 +89,11 @@ TEST(CudaDevice, RandomProgramsGiveWhatTheReferenceGives) {
         const auto executable = run::make_cuda_executable(program.function, 0);
         executable->run(mirror.arguments(arguments_of(program, mirror.host())));
         EXPECT_TRUE(mirror.fetch()) << "seed " << seed << " wrote outside its arrays";
-        for (std::size_t a = 0; a < program.arrays.size(); ++a) {
-            const auto& array = program.arrays[a];
-            const auto size = static_cast<std::size_t>(size_of(array.dtype));
-            for (std::size_t i = 0; i < expected[a].size(); i += size) {
-                const std::byte *want = &expected[a][i], *have = &mirror.host()[a][i];
-                const double error = is_float(array.dtype) ? tilewright::testing::ulp_distance(
-                                                                 array.dtype, want, have)
-                                     : std::memcmp(want, have, size) == 0 ? 0
-                                                                          : INFINITY;
-                if (!(error <= array.ulps)) {
-                    ADD_FAILURE() << "seed " << seed << " array " << a << " element " << i / size
-                                  << " is " << error << " ulp off: expected "
-                                  << ir::print_element(array.dtype,
-                                                       ir::read_element(array.dtype, want))
-                                  << " but got "
-                                  << ir::print_element(array.dtype,
-                                                       ir::read_element(array.dtype, have))
-                                  << "\n"
-                                  << ir::print(program.function);
-                    ++failures;
-                    break;
-                }
-            }
-        }
+        const std::string text = difference(program, expected, mirror.host());
+        if (text.empty()) continue;
+        ADD_FAILURE() << "TILEWRIGHT_TEST_SEED=" << seed << ": " << text << "\n"
+                      << ir::print(program.function);
+        ++failures;
     }
 }
 

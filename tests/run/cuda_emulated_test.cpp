@@ -3,8 +3,7 @@
 #include <fmt/format.h>
 #include <gtest/gtest.h>
 
-#include <cmath>
-#include <cstdlib>
+#include <algorithm>
 
 #include "cpu/interpreter.h"
 #include "ir/parse.h"
@@ -13,61 +12,28 @@
 #include "tests/run/cuda_arrays.h"
 #include "tests/run/cuda_programs.h"
 #include "tests/support/portable_program.h"
-#include "tests/support/tolerance.h"
+#include "tests/support/seeds.h"
 
 namespace tilewright {
 namespace {
 
+using tilewright::testing::difference;
 using tilewright::testing::PortableProgram;
 using Buffers = std::vector<std::vector<std::byte>>;
 
-std::string difference(const PortableProgram& program, const Buffers& expected,
-                       const Buffers& got) {
-    for (std::size_t a = 0; a < program.arrays.size(); ++a) {
-        const auto& array = program.arrays[a];
-        const auto size = static_cast<std::size_t>(size_of(array.dtype));
-        for (std::size_t i = 0; i < expected[a].size(); i += size) {
-            const std::byte* want = expected[a].data() + i;
-            const std::byte* have = got[a].data() + i;
-            const double error = is_float(array.dtype)
-                                     ? tilewright::testing::ulp_distance(array.dtype, want, have)
-                                 : std::equal(want, want + size, have) ? 0
-                                                                       : INFINITY;
-            if (!(error <= array.ulps)) {
-                const auto value = [&](const std::byte* element) {
-                    return ir::print_element(array.dtype, ir::read_element(array.dtype, element));
-                };
-                return fmt::format("array {} element {}: expected {} but got {}, {} ulp off", a,
-                                   i / size, value(want), value(have), error);
-            }
-        }
-    }
-    return "";
-}
-
-std::vector<std::uint64_t> seeds() {
-    if (const char* seed = std::getenv("TILEWRIGHT_TEST_SEED")) {
-        return {std::strtoull(seed, nullptr, 10)};
-    }
-    const char* count = std::getenv("TILEWRIGHT_TEST_PROGRAMS");
-    std::vector<std::uint64_t> result(count == nullptr ? 20 : std::strtoull(count, nullptr, 10));
-    for (std::size_t i = 0; i < result.size(); ++i) result[i] = i;
-    return result;
-}
-
 TEST(CudaEmulated, RandomProgramsGiveWhatTheReferenceGives) {
-    constexpr std::size_t kTogether = 20;  // compiled at once
-    const std::vector<std::uint64_t> all = seeds();
-    for (std::size_t begin = 0; begin < all.size(); begin += kTogether) {
-        const std::size_t end = std::min(all.size(), begin + kTogether);
+    constexpr std::uint64_t kTogether = 20;  // compiled at once
+    const tilewright::testing::Seeds seeds = tilewright::testing::seeds(20);
+    for (std::uint64_t begin = seeds.begin; begin < seeds.end; begin += kTogether) {
+        const std::uint64_t end = std::min(seeds.end, begin + kTogether);
         std::vector<PortableProgram> programs;
         std::vector<ir::Function> prepared;
         std::vector<Buffers> buffers;
         std::vector<cuda::Generated> kernels;
-        for (std::size_t i = begin; i < end; ++i) {
-            SCOPED_TRACE(fmt::format("TILEWRIGHT_TEST_SEED={}", all[i]));
-            programs.push_back(tilewright::testing::portable_program(all[i]));
-            buffers.push_back(tilewright::testing::portable_buffers(programs.back(), all[i]));
+        for (std::uint64_t seed = begin; seed < end; ++seed) {
+            SCOPED_TRACE(fmt::format("TILEWRIGHT_TEST_SEED={}", seed));
+            programs.push_back(tilewright::testing::portable_program(seed));
+            buffers.push_back(tilewright::testing::portable_buffers(programs.back(), seed));
             prepared.push_back(cuda::prepare(programs.back().function));
             cuda::Target target = cuda::target_of("sm_90a");
             target.facts =
@@ -81,7 +47,7 @@ TEST(CudaEmulated, RandomProgramsGiveWhatTheReferenceGives) {
             cuda::LaunchArguments arguments(prepared[i], arguments_of(programs[i], got));
             emulated.run(i, arguments, static_cast<unsigned>(i));
             EXPECT_EQ(difference(programs[i], expected, got), "")
-                << "TILEWRIGHT_TEST_SEED=" << all[begin + i] << "\n"
+                << "TILEWRIGHT_TEST_SEED=" << begin + i << "\n"
                 << ir::print(programs[i].function);
         }
     }

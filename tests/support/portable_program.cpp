@@ -1,12 +1,18 @@
 // Random kernels whose results depend on no machine: memory, control flow, whole programs.
 #include "tests/support/portable_program.h"
 
+#include <fmt/format.h>
+
 #include <algorithm>
+#include <cmath>
 #include <memory>
 #include <string>
 
+#include "ir/evaluate.h"
+#include "ir/print.h"
 #include "tests/support/poison.h"
 #include "tests/support/portable_generator.h"
+#include "tests/support/tolerance.h"
 
 namespace tilewright::testing {
 
@@ -306,6 +312,30 @@ ir::Arguments arguments_of(const PortableProgram& program,
         arguments.refs.push_back(argument);
     }
     return arguments;
+}
+
+std::string difference(const PortableProgram& program,
+                       const std::vector<std::vector<std::byte>>& expected,
+                       const std::vector<std::vector<std::byte>>& got) {
+    for (std::size_t a = 0; a < program.arrays.size(); ++a) {
+        const auto& array = program.arrays[a];
+        const auto size = static_cast<std::size_t>(size_of(array.dtype));
+        for (std::size_t i = 0; i < expected[a].size(); i += size) {
+            const std::byte* want = expected[a].data() + i;
+            const std::byte* have = got[a].data() + i;
+            const double error = is_float(array.dtype) ? ulp_distance(array.dtype, want, have)
+                                 : std::equal(want, want + size, have) ? 0
+                                                                       : INFINITY;
+            if (error <= array.ulps) continue;
+            const auto value = [&](const std::byte* element) {
+                return ir::print_element(array.dtype, ir::read_element(array.dtype, element));
+            };
+            return fmt::format(
+                "parameter %{} element {}: expected {} but got {}, {} ulp off, allowed {}", a,
+                i / size, value(want), value(have), error, array.ulps);
+        }
+    }
+    return "";
 }
 
 }  // namespace tilewright::testing

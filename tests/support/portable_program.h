@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <string>
 #include <vector>
 
 #include "ir/function.h"
@@ -38,5 +39,10 @@ std::vector<std::vector<std::byte>> portable_buffers(const PortableProgram& prog
 /// Arguments that view the buffers.
 ir::Arguments arguments_of(const PortableProgram& program,
                            std::vector<std::vector<std::byte>>& buffers);
+
+/// The first element that differs by more than its array allows; empty when there is none.
+std::string difference(const PortableProgram& program,
+                       const std::vector<std::vector<std::byte>>& expected,
+                       const std::vector<std::vector<std::byte>>& got);
 
 }  // namespace tilewright::testing
