@@ -134,28 +134,55 @@ Tiles if_else(Operand condition, const std::function<Tiles()>& then_branch,
     });
 }
 
-Tiles leading_slices(Operand x, std::source_location location) {
+namespace {
+
+/// Scratch memory of the program, whole.
+Ref scratch(Tracer& tracer, DType dtype, const Extents& extents, const char* name) {
+    const ir::Value ref =
+        tracer.function().add_parameter({dtype, extents, ir::Space::scratch, -1}, name);
+    lang::View view{ref, name, true, {}};
+    for (std::int64_t extent : extents) {
+        view.indices.emplace_back();
+        view.indices.back().size = extent;
+    }
+    return tracer.add_view(std::move(view));
+}
+
+}  // namespace
+
+Ref scan_input(Operand xs, std::source_location location) {
     Tracer& tracer = Tracer::current("scan");
     return tracer.at(location, [&] {
-        const ir::Shape shape = tracer.shape(x);
+        const ir::Shape shape = tracer.shape(xs);
         if (shape.rank() == 0) user_error("scan", "expected a tile of rank >= 1 but got a scalar");
-        Tiles parts;
-        for (std::int64_t i = 0; i < shape[0]; ++i) {
-            Extents starts(static_cast<std::size_t>(shape.rank()), 0);
-            Extents sizes(shape.dims().begin(), shape.dims().end());
-            starts[0] = i;
-            sizes[0] = 1;
-            const Tile row = slice(x, starts, sizes);
-            parts.push_back(squeeze(Operand(row, location), 0));
-        }
-        return parts;
+        const Ref rows = scratch(tracer, tracer.dtype(xs),
+                                 Extents(shape.dims().begin(), shape.dims().end()), "scan_xs");
+        rows.store(xs, {}, location);
+        return rows;
     });
 }
 
-Tile stack(const Tiles& parts, std::source_location location) {
-    Tiles rows;
-    for (const Tile& part : parts) rows.push_back(expand_dims(Operand(part, location), 0));
-    return concatenate(rows, 0, location);
+void scan_store(const Ref& rows, Tile i, const Tiles& y, std::vector<Ref>& stacks,
+                std::source_location location) {
+    Tracer& tracer = Tracer::current("scan");
+    tracer.at(location, [&] {
+        stacks.resize(y.size());
+        for (std::size_t part = 0; part < y.size(); ++part) {
+            const ir::Type type = tracer.type(tracer.use(y[part]));
+            if (type.shape.rank() == ir::kMaxTileRank) {
+                user_error("scan", "expected results of rank below {} but got {}", ir::kMaxTileRank,
+                           ir::to_string(type));
+            }
+            Extents extents(type.shape.dims().begin(), type.shape.dims().end());
+            extents.insert(extents.begin(), rows.shape()[0]);
+            // A body that is traced twice may give another dtype the second time.
+            Ref& stack = stacks[part];
+            const bool fits =
+                stack.id() != Ref().id() && stack.dtype() == type.dtype && stack.shape() == extents;
+            if (!fits) stack = scratch(tracer, type.dtype, extents, "scan_ys");
+            stack.at(i).store(y[part], {}, location);
+        }
+    });
 }
 
 }  // namespace tilewright::detail

@@ -87,6 +87,18 @@ void emit_programs(Tracer& tracer, std::span<const int> sequential,
                               });
 }
 
+/// A loop body that was traced aside (see for_loop) leaves behind the scratch it asked for.
+void drop_unused_scratch(ir::Function& function) {
+    std::vector<bool> used(function.num_values(), false);
+    ir::walk(function.body, [&](const ir::Instruction& instruction) {
+        for (ir::Value operand : instruction.operands) used[operand.id] = true;
+    });
+    std::erase_if(function.body.arguments, [&](ir::Value parameter) {
+        return !used[parameter.id] && function.is_ref(parameter) &&
+               function.ref_type(parameter).space == ir::Space::scratch;
+    });
+}
+
 }  // namespace
 
 ir::Function trace(const Kernel& kernel, const Signature& signature) {
@@ -143,6 +155,7 @@ ir::Function trace(const Kernel& kernel, const Signature& signature) {
         kernel(views);
     });
     tracer.builder().yield({});
+    drop_unused_scratch(function);
     return std::move(function);
 }
 

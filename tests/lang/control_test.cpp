@@ -92,13 +92,53 @@ TEST(WhileLoop, TracesConditionAndBody) {
 }
 
 TEST(Scan, StacksTheResults) {
-    with_input([](Ref x) {
+    const ir::Function function = with_input([](Ref x) {
         const auto [carry, ys] = scan(zeros({16}, f32), x.load(), [](auto acc, auto row) {
             return std::pair(acc + row, sum(acc));
         });
         EXPECT_EQ(carry.shape(), (Extents{16}));
         EXPECT_EQ(ys.shape(), (Extents{8}));
     });
+    EXPECT_EQ(count(function, ir::Op::for_loop), 1);
+}
+
+TEST(Scan, LiteralCarriesFollowTheBodyAndResultsMayBeTuples) {
+    with_input([](Ref x) {
+        const auto [carry, ys] = scan(0, x.load(), [](auto acc, auto row) {
+            return std::pair(acc + sum(row), std::tuple(row * 2, acc));
+        });
+        EXPECT_EQ(carry.dtype(), f32);
+        EXPECT_EQ(std::get<0>(ys).shape(), (Extents{8, 16}));
+        EXPECT_EQ(std::get<1>(ys).shape(), (Extents{8}));
+        EXPECT_EQ(std::get<1>(ys).dtype(), f32);
+    });
+}
+
+TEST(Scan, TracedAsideLeavesNoScratchBehind) {
+    // The literal carries make both loops trace their bodies twice.
+    const ir::Function function = with_input([](Ref x) {
+        for_loop(0, 3, 0, [&](auto, auto total) {
+            const auto [carry, ys] = scan(
+                0, x.load(), [](auto acc, auto row) { return std::pair(acc + sum(row), acc); });
+            return total + carry + sum(ys);
+        });
+    });
+    int scratch = 0;
+    for (ir::Value parameter : function.parameters()) {
+        scratch += function.ref_type(parameter).space == ir::Space::scratch;
+    }
+    EXPECT_EQ(scratch, 2);
+}
+
+TEST(Scan, ScalarsAndFullRanksAreErrors) {
+    const auto same = [](auto acc, auto row) { return std::pair(acc, row); };
+    EXPECT_THAT(error_of([&] { with_input([&](Ref) { scan(0, constant(1, f32), same); }); }),
+                HasSubstr("[scan] expected a tile of rank >= 1 but got a scalar"));
+    const auto wide = [](auto acc, auto row) {
+        return std::pair(acc, broadcast_to(row, {1, 1, 1, 16}));
+    };
+    EXPECT_THAT(error_of([&] { with_input([&](Ref x) { scan(0, x.load(), wide); }); }),
+                HasSubstr("[scan] expected results of rank below 4"));
 }
 
 TEST(Handles, OutsideATraceAreErrors) {

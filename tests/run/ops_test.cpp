@@ -169,9 +169,18 @@ TEST(Loops, ComputeWhatTheySay) {
             const auto [last, ys] = scan(constant(0, i64), iota(4, i64),
                                          [](auto acc, auto x) { return std::pair(acc + x, acc); });
             out.at(4).store(last * 100 + sum(ys));
+            // Fibonacci numbers; each step also gives its index.
+            const auto [pair, steps] =
+                scan(std::pair(0, constant(1, i64)), iota(50, i64), [](auto state, auto i) {
+                    auto [a, b] = state;
+                    return std::pair(std::pair(b, a + b), std::pair(a, i));
+                });
+            out.at(5).store(std::get<0>(pair));
+            out.at(6).store(max(std::get<0>(steps)) + sum(std::get<1>(steps)));
         },
-        {i64, {5}}, {});
-    EXPECT_THAT(z.to_vector<std::int64_t>(), ElementsAre(10, 147, 243, 1, 604));
+        {i64, {7}}, {});
+    EXPECT_THAT(z.to_vector<std::int64_t>(),
+                ElementsAre(10, 147, 243, 1, 604, 12586269025, 7778742049 + 1225));
 }
 
 TEST(Random, IsUniformAndReproducible) {

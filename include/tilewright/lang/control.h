@@ -7,6 +7,7 @@
 #include <array>
 #include <bit>
 #include <functional>
+#include <optional>
 #include <span>
 #include <tuple>
 #include <type_traits>
@@ -14,6 +15,7 @@
 #include <vector>
 
 #include "tilewright/lang/ops.h"
+#include "tilewright/lang/ref.h"
 
 namespace tilewright {
 
@@ -124,8 +126,11 @@ Tiles while_loop(Tiles init, const std::function<Tile(std::span<const Tile>)>& c
                  std::source_location location);
 Tiles if_else(Operand condition, const std::function<Tiles()>& then_branch,
               const std::function<Tiles()>& else_branch, std::source_location location);
-Tiles leading_slices(Operand x, std::source_location location);
-Tile stack(const Tiles& parts, std::source_location location);
+/// Scratch that holds a tile of rank >= 1.
+Ref scan_input(Operand xs, std::source_location location);
+/// Stores one y at row i of a stack as long as `rows`; makes the stacks at the first call.
+void scan_store(const Ref& rows, Tile i, const Tiles& y, std::vector<Ref>& stacks,
+                std::source_location location);
 
 template <typename Carry>
 Carry rebuilt(const Carry& like, const Tiles& tiles) {
@@ -236,18 +241,29 @@ void when(Operand condition, Body&& body,
 }
 
 /// body(carry, x) -> std::pair(carry, y) for x = xs[0], xs[1], ... along axis 0. Returns the last
-/// carry and the y's stacked along a new axis 0. Unrolled: meant for short axes.
+/// carry and the y's stacked along a new axis 0; y may be anything that a carry may be. A loop, of
+/// any length: xs and the y's are kept in scratch memory of the program.
 template <typename Carry, typename Body>
 auto scan(const Carry& init, Operand xs, Body&& body,
           std::source_location location = std::source_location::current()) {
-    auto carry = detail::as_carry(init);
+    using CarryT = std::decay_t<decltype(detail::as_carry(init))>;
+    using Step = std::invoke_result_t<Body&, CarryT&, Tile>;
+    using Y = std::decay_t<decltype(detail::as_carry(std::get<1>(std::declval<Step&>())))>;
+    const Ref rows = detail::scan_input(xs, location);
+    std::vector<Ref> stacks;
+    std::optional<Y> like;
+    const auto carry = for_loop(
+        0, rows.shape()[0], init,
+        [&](Tile i, CarryT now) {
+            auto [next, y] = body(now, rows.at(i).load({}, location));
+            like = detail::as_carry(y);
+            detail::scan_store(rows, i, detail::flattened(*like), stacks, location);
+            return next;
+        },
+        location);
     detail::Tiles ys;
-    for (Tile x : detail::leading_slices(xs, location)) {
-        auto [next, y] = body(carry, x);
-        carry = detail::as_carry(next);
-        ys.push_back(detail::flattened(y).front());
-    }
-    return std::pair(carry, detail::stack(ys, location));
+    for (const Ref& stack : stacks) ys.push_back(stack.load({}, location));
+    return std::pair(carry, detail::rebuilt(*like, ys));
 }
 
 }  // namespace tilewright
