@@ -1,0 +1,132 @@
+"""JAX primitives that lower to custom calls of the extension module.
+
+A spec, frozen and hashable, says everything about one call that is not an array:
+
+- ``target``: name of the custom call, ``attributes()``: what goes with it;
+- ``results(*operands)``: shapes and dtypes of the results;
+- ``batch(operands, dims)``: vmap: the primitive on operands with one more dimension, and the
+  dimensions of its results;
+- ``sharding_rule(operands, results)``: which dimensions may be split over devices, as
+  `custom_partitioning` wants it, and ``shard(mesh, operands, results)``: the function of one shard.
+"""
+
+import functools
+
+import jax
+from jax._src import dispatch
+from jax.experimental.custom_partitioning import custom_partitioning
+from jax.extend.core import Primitive
+from jax.interpreters import ad, batching, mlir
+from jax.sharding import NamedSharding, PartitionSpec
+
+PLATFORMS = ("cpu",)
+
+
+def define(name):
+    """The primitive of this name; ``bind(*operands, spec=spec)`` gives a list."""
+    primitive = Primitive(name)
+    primitive.multiple_results = True
+    primitive.def_abstract_eval(_abstract_eval)
+    primitive.def_impl(functools.partial(_run_eagerly, primitive))
+    # custom_partitioning asks for the devices; it is out of JAX's sight until this one is lowered.
+    dispatch.prim_requires_devices_during_lowering.add(primitive)
+    lower = mlir.lower_fun(_partitioned, multiple_results=True)
+    mlir.register_lowering(primitive, functools.partial(_refuse_platform, name))
+    for platform in PLATFORMS:
+        mlir.register_lowering(primitive, lower, platform=platform)
+    batching.primitive_batchers[primitive] = lambda operands, dims, spec: spec.batch(operands, dims)
+    ad.primitive_jvps[primitive] = functools.partial(_refuse_derivative, name)
+    return primitive
+
+
+def custom_call(spec, *operands):
+    """The call itself, on one device."""
+    call = jax.ffi.ffi_call(spec.target, spec.results(*operands))
+    return call(*operands, **spec.attributes())
+
+
+def _abstract_eval(*operands, spec):
+    like = operands[0]
+    return [
+        like.update(
+            shape=result.shape,
+            dtype=result.dtype,
+            weak_type=False,
+            sharding=NamedSharding(like.sharding.mesh, PartitionSpec()),
+        )
+        for result in spec.results(*operands)
+    ]
+
+
+def _run_eagerly(primitive, *operands, spec):
+    return _compiled(primitive, spec)(*operands)
+
+
+@functools.lru_cache(maxsize=1024)
+def _compiled(primitive, spec):
+    return jax.jit(lambda *operands: primitive.bind(*operands, spec=spec))
+
+
+def _partitioned(*operands, spec):
+    call = custom_partitioning(functools.partial(custom_call, spec))
+
+    def partition(mesh, operand_shapes, result_shapes):
+        shard, operand_specs, result_specs = spec.shard(
+            mesh,
+            [_spec_of(x) for x in operand_shapes],
+            [_spec_of(x) for x in result_shapes],
+        )
+        return (
+            mesh,
+            shard,
+            [NamedSharding(mesh, s) for s in result_specs],
+            tuple(NamedSharding(mesh, s) for s in operand_specs),
+        )
+
+    call.def_partition(
+        partition,
+        sharding_rule=lambda mesh, ins, outs: spec.sharding_rule(_ranks(ins), _ranks(outs)),
+    )
+    return call(*operands)
+
+
+def _ranks(types):
+    return [len(t.shape) for t in types]
+
+
+def _spec_of(shape):
+    """The sharding as a tuple with an entry for every dimension."""
+    entries = tuple(shape.sharding.spec)
+    return entries + (None,) * (len(shape.shape) - len(entries))
+
+
+def _refuse_platform(name, context, *operands, spec):
+    platforms = ", ".join(context.module_context.platforms)
+    raise NotImplementedError(
+        f"[{name}] expected one of the platforms {', '.join(PLATFORMS)} but got {platforms}"
+    )
+
+
+def _refuse_derivative(name, primals, tangents, *, spec):
+    raise NotImplementedError(
+        f"[{name}] expected to be differentiated in reverse mode, once, but forward mode or a "
+        "second derivative was asked for"
+    )
+
+
+def aligned(*operands):
+    """The operands, varying over the same axes of an enclosing shard_map; None stays None.
+
+    Replicated operands become varying, so that JAX sums their gradients over the shards.
+    """
+    axes = frozenset().union(*(_varying(x) for x in operands if x is not None))
+
+    def align(x):
+        missing = tuple(sorted(axes - _varying(x), key=str)) if x is not None else ()
+        return jax.lax.pcast(x, missing, to="varying") if missing else x
+
+    return [align(x) for x in operands]
+
+
+def _varying(x):
+    return jax.typeof(x).manual_axis_type.varying

@@ -1,0 +1,19 @@
+"""Eight host devices for the tests of sharding; without JAX there is nothing to test."""
+
+import os
+
+import pytest
+
+os.environ["XLA_FLAGS"] = (
+    os.environ.get("XLA_FLAGS", "") + " --xla_force_host_platform_device_count=8"
+)
+os.environ.setdefault("JAX_PLATFORMS", "cpu")
+
+jax = pytest.importorskip("jax")
+
+
+@pytest.fixture
+def x64():
+    """Sixty-four bit types for one test."""
+    with jax.enable_x64(True):
+        yield
