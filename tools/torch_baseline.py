@@ -11,6 +11,72 @@ import sys
 import time
 
 
+def flex_mods(job):
+    """The score and mask functions of a case of `tilewright bench flex`, as its notebook writes them."""
+    import torch
+
+    name, length, heads = job["case"], job["q_len"], job["heads"]
+
+    def causal(b, h, q, kv):
+        return q >= kv
+
+    def ids_of(ids):
+        table = torch.tensor(ids)
+        return lambda b, h, q, kv: (q >= kv) & (table[q] == table[kv])
+
+    width = min(128, length)
+    while length % width:
+        width -= 1
+
+    def sasa(b, h, q, kv):
+        rows, columns = (q // width - kv // width).abs(), (q % width - kv % width).abs()
+        return (rows <= 8) & (columns <= 8)
+
+    def natten(b, h, q, kv):
+        def near(q, kv, size):
+            low = min(3, size - 1)
+            return (q.clamp(low, max(size - 4, low)) - kv).abs() <= 3
+
+        return near(q // width, kv // width, length // width) & near(q % width, kv % width, width)
+
+    def checkerboard(score, b, h, q, kv):
+        score = torch.where((kv - q).abs() % 1 == 0, score * 0.5, score)
+        return torch.where((kv - q).abs() % 2 == 0, score * 2, score)
+
+    slopes = torch.exp2(-8.0 / heads * (torch.arange(heads) + 1))
+    intervals = torch.tensor([[0, 7], [1, 7], [7, 12]])
+    mods = {
+        "noop": (None, None),
+        "checkerboard": (checkerboard, None),
+        "causal_score": (lambda s, b, h, q, kv: torch.where(q >= kv, s, -float("inf")), None),
+        "causal": (None, causal),
+        "sliding_window": (None, lambda b, h, q, kv: (q >= kv) & (q - kv <= 1024)),
+        "prefix_lm": (None, lambda b, h, q, kv: (kv <= 2048) | (q >= kv)),
+        "sasa": (None, sasa),
+        "natten": (None, natten),
+        "alibi_table": (lambda s, b, h, q, kv: s + (q - kv) * slopes[h], causal),
+        "alibi_computed": (
+            lambda s, b, h, q, kv: s + (q - kv) * torch.exp2(-(h + 1) * 8.0 / heads),
+            causal,
+        ),
+        "soft_cap": (lambda s, b, h, q, kv: 2 * torch.tanh(s / 2), causal),
+        "vision": (
+            None,
+            lambda b, h, q, kv: (intervals[kv // 3, 0] <= q) & (q < intervals[kv // 3, 1]),
+        ),
+    }
+    if name == "jagged":
+        starts = job["starts"]
+        return None, ids_of(
+            [n for n in range(len(starts) - 1) for _ in range(starts[n], starts[n + 1])]
+        )
+    if name == "document":
+        return None, ids_of([(0, 1, 2, 2, 3, 3, 4, 4)[i * 8 // length] for i in range(length)])
+    if name not in mods:
+        raise ValueError(f"torch's flex_attention has no case {name!r}")
+    return mods[name]
+
+
 def prepare(job):
     """Returns a function that executes the operation once."""
     import torch
@@ -33,6 +99,29 @@ def prepare(job):
 
         def forward():
             return F.scaled_dot_product_attention(q, k, v, **options)
+
+        inputs = [q, k, v]
+    elif job["operation"] == "flex":
+        from torch.nn.attention import flex_attention as flex
+
+        if backward and job["device"] == "cpu":
+            raise ValueError("torch's flex_attention has no backward on the CPU")
+        b, heads, dim = job["batch"], job["heads"], job["head_dim"]
+        kv_heads = job["kv_heads"]
+        q = random(b, heads, job["q_len"], dim)
+        k, v = (random(b, kv_heads, job["kv_len"], dim) for _ in range(2))
+        score_mod, mask_mod = flex_mods(job)
+        mask = None
+        if mask_mod:
+            mask = flex.create_block_mask(
+                mask_mod, None, None, job["q_len"], job["kv_len"], job["device"]
+            )
+        compiled = torch.compile(flex.flex_attention, dynamic=False)
+
+        def forward():
+            return compiled(
+                q, k, v, score_mod=score_mod, block_mask=mask, enable_gqa=heads != kv_heads
+            )
 
         inputs = [q, k, v]
     elif job["operation"] == "matmul":

@@ -94,18 +94,18 @@ std::string python() {
 
 }  // namespace
 
-Variant torch_baseline(const nlohmann::json& job) {
+Variant torch_baseline(const nlohmann::json& job, const std::string& name) {
     const std::string interpreter = python();
     auto helper = std::make_shared<HelperProcess>(std::vector<std::string>{
         interpreter, (checkout() / "tools" / "torch_baseline.py").string()});
     const std::string answer = helper->ask(job.dump());
     if (answer != "ready")
         user_error("bench",
-                   "expected --baseline torch to run in {} but got \"{}\"; `./dev python torch` "
+                   "expected --baseline {} to run in {} but got \"{}\"; `./dev python torch` "
                    "installs it",
-                   interpreter, answer.empty() ? "no answer" : answer);
+                   name, interpreter, answer.empty() ? "no answer" : answer);
     auto repeats = std::make_shared<int>(0);
-    return {"torch", [helper, repeats] {
+    return {name, [helper, repeats] {
                 const auto run = [&](int count) {
                     const std::string text = helper->ask(fmt::format("run {}", count));
                     if (text.empty()) user_error("bench", "expected a time but the baseline ended");

@@ -9,9 +9,10 @@
 namespace tilewright::cli {
 
 /// A variant that runs `job` (see tools/torch_baseline.py) in a helper process, which lives as long
-/// as the variant. The interpreter is `.venv/bin/python` of the working directory or of the
-/// checkout, or TILEWRIGHT_PYTHON. UserError when it cannot be started or has no torch.
-Variant torch_baseline(const nlohmann::json& job);
+/// as the variant, and goes by `name`. The interpreter is `.venv/bin/python` of the working
+/// directory or of the checkout, or TILEWRIGHT_PYTHON. UserError when it cannot be started or has
+/// no torch.
+Variant torch_baseline(const nlohmann::json& job, const std::string& name = "torch");
 
 /// f32 matrix product c[m, n] = a[m, k] b[k, n] by oneDNN's sgemm. UserError when libdnnl is
 /// missing.

@@ -36,6 +36,12 @@ void run(const Options& options, Console& console) {
     for (const auto& [option, size] : sizes)
         if (size && *size < 1)
             user_error("bench", "expected --{} of at least 1 but got {}", option, *size);
+    const bool takes_mods = options.operation == "attention" || options.operation == "flex";
+    if (!takes_mods && !(bench.mask.empty() && bench.score.empty()))
+        user_error("bench", "expected --mask and --score with attention or flex but got {}",
+                   options.operation);
+    if (bench.baseline.empty() && options.operation == "flex") bench.baseline = "auto";
+    if (bench.baseline == "none") bench.baseline.clear();
     bench.out = &console.out;
     const bool own_tables = options.operation == "flex";
     if (own_tables) console.out << device_name() << "\n\n";
@@ -73,8 +79,12 @@ void add_bench(CLI::App& app, Console& console) {
     command->add_flag("--causal", options->causal, "attention: the causal case alone");
     command->add_flag("--backward", bench.backward, "attention: the backward pass too");
     command
-        ->add_option("--baseline", bench.baseline, "torch-sdpa (attention), torch, onednn (matmul)")
-        ->check(CLI::IsMember({"torch-sdpa", "torch", "onednn"}));
+        ->add_option("--baseline", bench.baseline,
+                     "torch-sdpa (attention), torch-flex (flex: by itself where torch is there), "
+                     "torch, onednn (matmul), none")
+        ->check(CLI::IsMember({"torch-sdpa", "torch-flex", "torch", "onednn", "none"}));
+    command->add_option("--mask", bench.mask, "attention, flex: this mask, as text");
+    command->add_option("--score", bench.score, "attention, flex: this score mod, as text");
     command->add_option("--seconds", bench.seconds, "of each case")->check(CLI::PositiveNumber);
     command->add_option("--json", options->json, "also write the rows to this file");
     command->add_option("--case", bench.only, "flex: this case alone");

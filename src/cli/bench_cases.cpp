@@ -11,12 +11,15 @@
 #include "attention/tiles/forward.h"
 #include "cli/baseline.h"
 #include "cli/builtin.h"
+#include "cli/flex_cases.h"
 #include "cpu/machine.h"
 #include "norm/reference.h"
 #include "run/to_array.h"
 #include "support/accuracy.h"
 #include "support/check.h"
 #include "tilewright/attention.h"
+#include "tilewright/mask.h"
+#include "tilewright/masks.h"
 #include "tilewright/norm.h"
 
 namespace tilewright::cli {
@@ -69,15 +72,37 @@ void set_error(Row& row, const Tensor& ours, const Array& exact, const Array& pl
 struct AttentionCase {
     std::int64_t batch, heads, kv_heads, length, kv_length, head_dim;
     bool causal;
+    std::string mask = {}, score = {};  ///< texts of mods
 
     std::string name(DType dtype) const {
         return fmt::format("B{} H{}{} S{}{} D{}{} {}", batch, heads,
                            kv_heads == heads ? "" : fmt::format("/{}", kv_heads), length,
                            kv_length == length ? "" : fmt::format("x{}", kv_length), head_dim,
-                           causal ? " causal" : "", tilewright::name(dtype));
+                           causal ? " causal" : "", tilewright::name(dtype)) +
+               (mods().name.empty() ? "" : " " + mods().name);
+    }
+    FlexCase mods() const {
+        FlexSizes sizes;
+        sizes.length = length;
+        sizes.kv_length = kv_length;
+        return text_case(mask, score, sizes);
+    }
+    AttentionOptions options() const {
+        AttentionOptions result = mods().options;
+        result.causal = causal;
+        return result;
     }
     /// Query-key pairs that attend.
     double pairs() const {
+        if (!mask.empty() || !score.empty()) {
+            const BlockMask data =
+                create_block_mask(mask_of(mods().options), 1, heads, length, kv_length);
+            return density(causal
+                               ? data & create_block_mask(masks::causal(), 1, 1, length, kv_length)
+                               : data)
+                       .pairs *
+                   static_cast<double>(batch * heads);
+        }
         double result = 0;
         for (std::int64_t q = 0; q < length; ++q)
             result += static_cast<double>(causal ? std::min(q + 1, kv_length) : kv_length);
@@ -103,9 +128,12 @@ void check_attention(AttentionCase c, DType dtype, bool backward, Row& row) {
     c.length = std::min<std::int64_t>(c.length, 320);
     c.kv_length = std::min<std::int64_t>(c.kv_length, 320);
     const Inputs in = make_inputs(c, dtype);
-    const AttentionOptions options{.causal = c.causal};
-    attn::ReferenceOptions exact, plain;
-    exact.causal = plain.causal = c.causal;
+    const AttentionOptions options = c.options();
+    attn::ReferenceOptions exact;
+    exact.causal = c.causal;
+    exact.mask = options.mask;
+    exact.score_mod = options.score_mod;
+    attn::ReferenceOptions plain = exact;
     plain.arithmetic = dtype;
     const Array q = to_array(in.q), k = to_array(in.k), v = to_array(in.v);
     const AttentionOutput ours = attention(in.q, in.k, in.v, options);
@@ -125,6 +153,9 @@ std::optional<Variant> attention_baseline(const BenchOptions& options, const Att
     if (options.baseline.empty()) return {};
     if (options.baseline != "torch-sdpa")
         user_error("bench", "expected --baseline torch-sdpa for attention but got {}",
+                   options.baseline);
+    if (!c.mask.empty() || !c.score.empty())
+        user_error("bench", "expected --baseline {} without --mask and --score: it has no mods",
                    options.baseline);
     return torch_baseline({{"operation", "attention"},
                            {"direction", backward ? "backward" : "forward"},
@@ -154,6 +185,8 @@ std::vector<Row> bench_attention(const BenchOptions& options) {
     std::vector<std::int64_t> dims = {64, 128};
     if (options.head_dim) dims = {*options.head_dim};
     std::vector<bool> masks = {false, true};
+    const bool mods = !options.mask.empty() || !options.score.empty();
+    if (mods) masks = {false};
     if (options.causal) masks = {*options.causal};
     std::vector<Row> rows;
     for (const std::int64_t head_dim : dims)
@@ -164,11 +197,13 @@ std::vector<Row> bench_attention(const BenchOptions& options) {
                             options.seq_len.value_or(4096),
                             0,
                             head_dim,
-                            causal};
+                            causal,
+                            options.mask,
+                            options.score};
             c.kv_heads = options.kv_heads.value_or(c.heads);
             c.kv_length = options.kv_len.value_or(c.length);
             const Inputs in = make_inputs(c, options.dtype);
-            const AttentionOptions attention_options{.causal = causal};
+            const AttentionOptions attention_options = c.options();
             const double work = c.pairs() * static_cast<double>(head_dim);
             Measured forward{c.name(options.dtype),
                              "forward",

@@ -19,8 +19,9 @@ struct BenchOptions {
     std::optional<bool> causal;
     bool backward = false;
     bool check = true;            ///< compare with the reference at a smaller size
-    std::string baseline;         ///< torch-sdpa, torch or onednn; empty: none
+    std::string baseline;         ///< empty: none; auto: torch-flex where it is there
     std::string only;             ///< flex: this case alone
+    std::string mask, score;      ///< attention, flex: these mods, as texts
     bool picture = true;          ///< flex: draw the masks
     std::ostream* out = nullptr;  ///< flex: pictures and tables go here
     double seconds = 1.5;         ///< of each case
@@ -31,8 +32,8 @@ std::vector<Row> bench_attention(const BenchOptions& options);
 std::vector<Row> bench_decode(const BenchOptions& options);
 /// Building masks of 2^20 tokens: causal, documents, window, prefix, neighbourhoods.
 std::vector<Row> bench_mask(const BenchOptions& options);
-/// The FlexAttention notebook: every case beside causal attention and dense attention with the mask
-/// as a table, forward and backward.
+/// The FlexAttention notebook: every case beside causal attention, dense attention with the mask as
+/// a table and torch's flex_attention, forward and backward.
 std::vector<Row> bench_flex(const BenchOptions& options);
 std::vector<Row> bench_matmul(const BenchOptions& options);
 /// RMSNorm, LayerNorm and softmax over 16384 rows of 4096, or seq-len rows of head-dim.

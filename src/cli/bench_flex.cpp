@@ -1,13 +1,16 @@
 // `tilewright bench flex`: the cases of the FlexAttention notebook, checked, drawn and timed.
 #include <fmt/format.h>
 
-#include <bit>
+#include <functional>
+#include <nlohmann/json.hpp>
 #include <ostream>
 
 #include "attention/reference.h"
+#include "cli/baseline.h"
 #include "cli/bench_cases.h"
 #include "cli/builtin.h"
 #include "cli/flex_cases.h"
+#include "cpu/machine.h"
 #include "mask/block_mask.h"
 #include "run/to_array.h"
 #include "support/accuracy.h"
@@ -26,48 +29,13 @@ struct Inputs {
 
 Inputs make_inputs(const FlexCase& c, const FlexSizes& sizes, DType dtype) {
     const auto make = [&](std::int64_t length, std::uint32_t seed) {
+        const std::int64_t heads = seed == 2 || seed == 3 ? sizes.kv_heads : sizes.heads;
         if (c.options.layout == Layout::bhsd) {
-            return random_values(dtype, {sizes.batch, sizes.heads, length, sizes.head_dim}, seed);
+            return random_values(dtype, {sizes.batch, heads, length, sizes.head_dim}, seed);
         }
-        return random_values(dtype, {sizes.batch, length, sizes.heads, sizes.head_dim}, seed);
+        return random_values(dtype, {sizes.batch, length, heads, sizes.head_dim}, seed);
     };
     return {make(c.q_len, 1), make(c.kv_len, 2), make(c.kv_len, 3), make(c.q_len, 4)};
-}
-
-/// The mask of a case, analytic parts included; without one every pair attends.
-Mod mask_of(const FlexCase& c) {
-    const AttentionOptions& options = c.options;
-    if (options.mask.defined()) return options.mask;
-    if (options.causal) return masks::causal();
-    if (options.score_mod.defined()) return options.score_mod;  // what it turns into -inf
-    return [](auto, auto, auto, auto kv) { return kv >= 0; };
-}
-
-/// How many pairs attend, of how many.
-struct Density {
-    double pairs = 0;   ///< query-key pairs of one batch and head
-    double blocks = 0;  ///< pairs in blocks of 128 x 128 that are not empty
-};
-
-Density density(const BlockMask& mask) {
-    Density result;
-    const mask::MaskData& data = *mask.state()->data;
-    for (std::int64_t row = 0; row < data.rows(); ++row) {
-        for (const mask::Run& run : data.row(row)) {
-            for (std::int32_t i = 0; i < run.count; ++i) {
-                if (run.full()) {
-                    result.pairs +=
-                        static_cast<double>(data.row_size(row) * data.column_size(run.first + i));
-                    continue;
-                }
-                const auto id = data.ids[static_cast<std::size_t>(run.atoms + i)];
-                for (std::uint64_t word : data.atoms[id]) result.pairs += std::popcount(word);
-            }
-        }
-    }
-    result.blocks = static_cast<double>(data.q_len) * static_cast<double>(data.kv_len) *
-                    (1 - mask.sparsity() / 100);
-    return result;
 }
 
 Density packed_density(const Tensor& starts) {
@@ -86,14 +54,18 @@ struct Errors {
     bool forward_ok = true, backward_ok = true;
 };
 
-/// Compares one head of the case, at a size that the dense reference manages.
-Errors check_case(const std::string& name, FlexSizes sizes, DType dtype) {
+using MakeCase = std::function<FlexCase(const FlexSizes&)>;
+
+/// Compares two heads of the case, at a size that the dense reference manages.
+Errors check_case(const MakeCase& make, FlexSizes sizes, DType dtype) {
     sizes.batch = 1;
+    sizes.kv_heads = sizes.heads == sizes.kv_heads ? 2 : 1;
     sizes.heads = 2;
     sizes.length = std::min<std::int64_t>(sizes.length, 256);
-    const bool packed = flex_case(name, sizes).options.cu_seqlens.defined();
+    sizes.kv_length = std::min<std::int64_t>(sizes.kv_length, 256);
+    const bool packed = make(sizes).options.cu_seqlens.defined();
     if (packed) sizes.length = std::min<std::int64_t>(sizes.length, 24);
-    const FlexCase c = flex_case(name, sizes);
+    const FlexCase c = make(sizes);
     const Inputs in = make_inputs(c, sizes, dtype);
     const AttentionOutput ours = attention(in.q, in.k, in.v, c.options);
     const AttentionGradients grads = attention_backward(in.q, in.k, in.v, ours, in.dout, c.options);
@@ -163,102 +135,166 @@ std::string rate(double flops, double ms) {
     return fmt::format("{:>10.3f} {:>10.1f}", ms, flops / ms * 1e-6);
 }
 
+/// torch's flex_attention on the case. Where it was not asked for by name and cannot run: nothing,
+/// a word in the output, and no further attempt.
+std::optional<Variant> torch_flex(const FlexCase& c, const FlexSizes& sizes,
+                                  BenchOptions& options) {
+    if (options.baseline.empty()) return {};
+    const bool by_itself = options.baseline == "auto";
+    if (!by_itself && options.baseline != "torch-flex")
+        user_error("bench", "expected --baseline torch-flex or none for flex but got {}",
+                   options.baseline);
+    if (!options.mask.empty() || !options.score.empty()) {
+        if (by_itself) return {};
+        user_error("bench",
+                   "expected --baseline torch-flex with the cases, not with --mask or "
+                   "--score: torch cannot read their texts");
+    }
+    nlohmann::json job = {
+        {"operation", "flex"},          {"direction", "forward"}, {"case", c.name},
+        {"dtype", name(options.dtype)}, {"device", "cpu"},        {"threads", cpu::num_threads()},
+        {"batch", sizes.batch},         {"heads", sizes.heads},   {"kv_heads", sizes.kv_heads},
+        {"head_dim", sizes.head_dim},   {"q_len", c.q_len},       {"kv_len", c.kv_len}};
+    if (c.options.cu_seqlens.defined()) {
+        for (std::int64_t n = 0; n < c.options.cu_seqlens.dim(0); ++n)
+            job["starts"].push_back(c.options.cu_seqlens.get_int({n}));
+    }
+    try {
+        return torch_baseline(job, "torch-flex");
+    } catch (const UserError& error) {
+        if (!by_itself) throw;
+        *options.out << "no rows of torch-flex: " << error.what() << "\n\n";
+        options.baseline.clear();
+        return {};
+    }
+}
+
+std::vector<Row> bench_case(const MakeCase& make, FlexSizes sizes, BenchOptions& options) {
+    std::ostream& out = *options.out;
+    const bool packed = make(sizes).options.cu_seqlens.defined();
+    if (packed) sizes.batch = 1;
+    const FlexCase c = make(sizes);
+    const Inputs in = make_inputs(c, sizes, options.dtype);
+    Density mine, causal, dense;
+    std::vector<Subject> subjects;
+    out << fmt::format("== {} ==\n", c.name);
+    if (packed) {
+        mine = packed_density(c.options.cu_seqlens);
+    } else {
+        const BlockMask mask = create_block_mask(mask_of(c.options), 1, 1, c.q_len, c.kv_len);
+        mine = density(mask);
+        causal = density(create_block_mask(masks::causal(), 1, 1, c.q_len, c.kv_len));
+        dense.pairs = dense.blocks = static_cast<double>(c.q_len) * static_cast<double>(c.kv_len);
+        if (options.picture) out << mask.to_string() << '\n';
+    }
+    subjects.push_back({"tilewright", c.options, mine});
+    if (!packed) {
+        subjects.push_back({"causal", {.causal = true}, causal});
+        AttentionOptions with_table;
+        with_table.score_mod = dense_bias(mask_of(c.options), c.q_len, c.kv_len);
+        subjects.push_back({"dense", with_table, dense});
+    }
+    const Errors errors = options.check ? check_case(make, sizes, options.dtype) : Errors();
+
+    std::vector<AttentionOutput> outputs;
+    std::vector<Variant> forward, backward;
+    for (const Subject& subject : subjects) {
+        outputs.push_back(attention(in.q, in.k, in.v, subject.options));
+        forward.push_back(
+            timed(subject.impl, [&in, &subject] { attention(in.q, in.k, in.v, subject.options); }));
+    }
+    for (std::size_t i = 0; i < subjects.size(); ++i) {
+        backward.push_back(timed(subjects[i].impl, [&, i] {
+            attention_backward(in.q, in.k, in.v, outputs[i], in.dout, subjects[i].options);
+        }));
+    }
+    const std::optional<Variant> torch = torch_flex(c, sizes, options);
+    if (torch) {
+        subjects.push_back({torch->name, {}, mine});
+        forward.push_back(*torch);
+    }
+    const Budget budget{3, 50, options.seconds};
+    const std::vector<double> times[] = {interleave(forward, budget), interleave(backward, budget)};
+    const auto units = static_cast<double>(sizes.batch * sizes.heads * sizes.head_dim);
+    out << fmt::format("{:<12} {:>10} {:>10} {:>10} {:>10}   {}\n", "operation", "forward ms",
+                       "GFLOP/s", "back ms", "GFLOP/s", "GFLOP/s by blocks (fwd, back)");
+    std::vector<Row> rows;
+    for (std::size_t i = 0; i < subjects.size(); ++i) {
+        const double pairs = subjects[i].density.pairs * units;
+        const double blocks = subjects[i].density.blocks * units;
+        std::string line = fmt::format("{:<12}", subjects[i].impl), by_blocks;
+        for (const int direction : {0, 1}) {
+            if (i >= times[direction].size()) {  // torch has no backward on the CPU
+                line += fmt::format(" {:>10} {:>10}", "-", "-");
+                continue;
+            }
+            Row row;
+            row.case_name = c.name;
+            row.operation = direction == 0 ? "forward" : "backward";
+            row.impl = subjects[i].impl;
+            row.ms = times[direction][i] * 1e3;
+            const double work = direction == 0 ? 4 : 10;
+            row.tflops = work * pairs / row.ms * 1e-9;
+            row.tflops_blocks = work * blocks / row.ms * 1e-9;
+            line += ' ' + rate(work * pairs, row.ms);
+            by_blocks +=
+                fmt::format("{}{:.1f}", direction == 0 ? "" : ", ", work * blocks / row.ms * 1e-6);
+            if (i == 0) {
+                const std::size_t other = torch && direction == 0 ? subjects.size() - 1 : 1;
+                if (other < subjects.size()) {
+                    row.baseline = subjects[other].impl;
+                    row.ratio = times[direction][other] / times[direction][0];
+                }
+                if (options.check) {
+                    row.error = direction == 0 ? errors.forward : errors.backward;
+                    row.ok = direction == 0 ? errors.forward_ok : errors.backward_ok;
+                }
+            }
+            rows.push_back(std::move(row));
+        }
+        out << line << "   " << by_blocks << '\n';
+    }
+    const double all = static_cast<double>(c.q_len) * static_cast<double>(c.kv_len);
+    out << fmt::format("sparsity {:.1f}% of pairs, {:.1f}% of blocks", 100 * (1 - mine.pairs / all),
+                       100 * (1 - std::min(1.0, mine.blocks / all)));
+    if (options.check) {
+        out << fmt::format("; correct: forward {} ({:.1e}), backward {} ({:.1e})",
+                           errors.forward_ok ? "yes" : "NO", errors.forward,
+                           errors.backward_ok ? "yes" : "NO", errors.backward);
+    }
+    out << "\n\n";
+    return rows;
+}
+
 }  // namespace
 
-std::vector<Row> bench_flex(const BenchOptions& options) {
+std::vector<Row> bench_flex(const BenchOptions& given) {
+    BenchOptions options = given;
     FlexSizes sizes;
     sizes.batch = options.batch.value_or(1);
     sizes.heads = options.heads.value_or(4);
+    sizes.kv_heads = options.kv_heads.value_or(sizes.heads);
     sizes.length = options.seq_len.value_or(1024);
+    sizes.kv_length = options.kv_len.value_or(sizes.length);
     sizes.head_dim = options.head_dim.value_or(64);
-    std::ostream& out = *options.out;
+    if (!options.mask.empty() || !options.score.empty()) {
+        if (!options.only.empty())
+            user_error("bench", "expected --case or --mask and --score but got both");
+        return bench_case(
+            [&](const FlexSizes& s) { return text_case(options.mask, options.score, s); }, sizes,
+            options);
+    }
+    if (options.kv_len)
+        user_error("bench",
+                   "expected --kv-len with --mask or --score: the cases have lengths of "
+                   "their own");
+    std::vector<std::string> names = flex_case_names();
+    if (!options.only.empty()) names = {options.only};
     std::vector<Row> rows;
-    for (const std::string& name : flex_case_names()) {
-        if (!options.only.empty() && options.only != name) continue;
-        FlexSizes own = sizes;
-        const bool packed = flex_case(name, own).options.cu_seqlens.defined();
-        if (packed) own.batch = 1;
-        const FlexCase c = flex_case(name, own);
-        const Inputs in = make_inputs(c, own, options.dtype);
-        const double units = static_cast<double>(own.batch * own.heads * own.head_dim);
-        Density mine, causal, dense;
-        std::vector<Subject> subjects;
-        out << fmt::format("== {} ==\n", name);
-        if (packed) {
-            mine = packed_density(c.options.cu_seqlens);
-        } else {
-            const BlockMask mask = create_block_mask(mask_of(c), 1, 1, c.q_len, c.kv_len);
-            mine = density(mask);
-            causal = density(create_block_mask(masks::causal(), 1, 1, c.q_len, c.kv_len));
-            dense.pairs = dense.blocks =
-                static_cast<double>(c.q_len) * static_cast<double>(c.kv_len);
-            if (options.picture) out << mask.to_string() << '\n';
-        }
-        subjects.push_back({"tilewright", c.options, mine});
-        if (!packed) {
-            subjects.push_back({"causal", {.causal = true}, causal});
-            AttentionOptions with_table;
-            with_table.score_mod = dense_bias(mask_of(c), c.q_len, c.kv_len);
-            subjects.push_back({"dense", with_table, dense});
-        }
-        const Errors errors = options.check ? check_case(name, own, options.dtype) : Errors();
-
-        std::vector<AttentionOutput> outputs;
-        std::vector<Variant> forward, backward;
-        for (const Subject& subject : subjects) {
-            outputs.push_back(attention(in.q, in.k, in.v, subject.options));
-            forward.push_back(timed(
-                subject.impl, [&in, &subject] { attention(in.q, in.k, in.v, subject.options); }));
-        }
-        for (std::size_t i = 0; i < subjects.size(); ++i) {
-            backward.push_back(timed(subjects[i].impl, [&, i] {
-                attention_backward(in.q, in.k, in.v, outputs[i], in.dout, subjects[i].options);
-            }));
-        }
-        const Budget budget{3, 50, options.seconds};
-        const std::vector<double> times[] = {interleave(forward, budget),
-                                             interleave(backward, budget)};
-        out << fmt::format("{:<12} {:>10} {:>10} {:>10} {:>10}   {}\n", "operation", "forward ms",
-                           "GFLOP/s", "back ms", "GFLOP/s", "GFLOP/s by blocks (fwd, back)");
-        for (std::size_t i = 0; i < subjects.size(); ++i) {
-            const double pairs = subjects[i].density.pairs * units;
-            const double blocks = subjects[i].density.blocks * units;
-            const double ms[] = {times[0][i] * 1e3, times[1][i] * 1e3};
-            out << fmt::format("{:<12} {} {}   {:.1f}, {:.1f}\n", subjects[i].impl,
-                               rate(4 * pairs, ms[0]), rate(10 * pairs, ms[1]),
-                               4 * blocks / ms[0] * 1e-6, 10 * blocks / ms[1] * 1e-6);
-            for (const int direction : {0, 1}) {
-                Row row;
-                row.case_name = name;
-                row.operation = direction == 0 ? "forward" : "backward";
-                row.impl = subjects[i].impl;
-                row.ms = ms[direction];
-                const double work = direction == 0 ? 4 : 10;
-                row.tflops = work * pairs / ms[direction] * 1e-9;
-                row.tflops_blocks = work * blocks / ms[direction] * 1e-9;
-                if (i == 0) {
-                    if (subjects.size() > 1) {
-                        row.baseline = "causal";
-                        row.ratio = times[direction][1] / times[direction][0];
-                    }
-                    if (options.check) {
-                        row.error = direction == 0 ? errors.forward : errors.backward;
-                        row.ok = direction == 0 ? errors.forward_ok : errors.backward_ok;
-                    }
-                }
-                rows.push_back(std::move(row));
-            }
-        }
-        const double all = static_cast<double>(c.q_len) * static_cast<double>(c.kv_len);
-        out << fmt::format("sparsity {:.1f}% of pairs, {:.1f}% of blocks",
-                           100 * (1 - mine.pairs / all),
-                           100 * (1 - std::min(1.0, mine.blocks / all)));
-        if (options.check) {
-            out << fmt::format("; correct: forward {} ({:.1e}), backward {} ({:.1e})",
-                               errors.forward_ok ? "yes" : "NO", errors.forward,
-                               errors.backward_ok ? "yes" : "NO", errors.backward);
-        }
-        out << "\n\n";
+    for (const std::string& name : names) {
+        const auto more =
+            bench_case([&](const FlexSizes& s) { return flex_case(name, s); }, sizes, options);
+        rows.insert(rows.end(), more.begin(), more.end());
     }
     return rows;
 }

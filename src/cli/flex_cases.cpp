@@ -2,11 +2,13 @@
 #include "cli/flex_cases.h"
 
 #include <algorithm>
+#include <bit>
 #include <cmath>
 #include <functional>
 #include <map>
 #include <random>
 
+#include "mask/block_mask.h"
 #include "support/check.h"
 #include "tilewright/masks.h"
 #include "tilewright/scores.h"
@@ -171,6 +173,45 @@ FlexCase flex_case(const std::string& name, const FlexSizes& sizes) {
     }
     user_error("bench", "expected a case of {} but got `{}`", fmt::join(flex_case_names(), ", "),
                name);
+}
+
+FlexCase text_case(const std::string& mask, const std::string& score, const FlexSizes& sizes) {
+    FlexCase result{mask.empty() || score.empty() ? mask + score : mask + "; " + score,
+                    sizes.length,
+                    sizes.kv_length,
+                    {}};
+    if (!mask.empty()) result.options.mask = parse_mod(mask, {}, Mod::Kind::mask);
+    if (!score.empty()) result.options.score_mod = parse_mod(score, {}, Mod::Kind::score);
+    return result;
+}
+
+Mod mask_of(const AttentionOptions& options) {
+    if (options.mask.defined()) return options.mask;
+    if (options.causal) return masks::causal();
+    if (options.score_mod.defined()) return options.score_mod;
+    return [](auto, auto, auto, auto kv) { return kv >= 0; };
+}
+
+Density density(const BlockMask& mask) {
+    Density result;
+    const mask::MaskData& data = *mask.state()->data;
+    for (std::int64_t row = 0; row < data.batch * data.heads * data.rows(); ++row) {
+        const auto height = static_cast<double>(data.row_size(row % data.rows()));
+        for (const mask::Run& run : data.row(row)) {
+            for (std::int32_t i = 0; i < run.count; ++i) {
+                if (run.full()) {
+                    result.pairs += height * static_cast<double>(data.column_size(run.first + i));
+                    continue;
+                }
+                const auto id = data.ids[static_cast<std::size_t>(run.atoms + i)];
+                for (std::uint64_t word : data.atoms[id]) result.pairs += std::popcount(word);
+            }
+        }
+    }
+    result.blocks = static_cast<double>(data.q_len) * static_cast<double>(data.kv_len) *
+                    (1 - mask.sparsity() / 100);
+    result.pairs /= static_cast<double>(data.batch * data.heads);
+    return result;
 }
 
 }  // namespace tilewright::cli

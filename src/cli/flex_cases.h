@@ -1,4 +1,4 @@
-// The cases of the FlexAttention notebook, at any size.
+// The cases of the FlexAttention notebook, at any size, and cases from texts.
 #pragma once
 
 #include <string>
@@ -10,7 +10,7 @@ namespace tilewright::cli {
 
 /// Sizes that a case is made for.
 struct FlexSizes {
-    std::int64_t batch = 1, heads = 4, length = 1024, head_dim = 64;
+    std::int64_t batch = 1, heads = 4, kv_heads = 4, length = 1024, kv_length = 1024, head_dim = 64;
 };
 
 /// One case: masks and scores of a shape. A packed one has one batch of `q_len` tokens in all.
@@ -22,7 +22,21 @@ struct FlexCase {
 
 /// The notebook's names, in its order.
 std::vector<std::string> flex_case_names();
-/// UserError names the known ones. Windows clip; image cases keep rows x columns = length.
+/// A case named by its texts; an empty text is no mod.
+FlexCase text_case(const std::string& mask, const std::string& score, const FlexSizes& sizes);
+/// UserError names the known ones. Windows clip; image cases keep rows x columns = length; as many
+/// keys as queries, but in `vision`.
 FlexCase flex_case(const std::string& name, const FlexSizes& sizes);
+
+/// How many pairs attend.
+struct Density {
+    double pairs = 0;   ///< query-key pairs of one batch and head
+    double blocks = 0;  ///< pairs in blocks of 128 x 128 that are not empty
+};
+
+/// The mask of these options, analytic parts included, or what the score mod turns into -inf.
+Mod mask_of(const AttentionOptions& options);
+/// The mean over the batches and heads of the mask.
+Density density(const BlockMask& mask);
 
 }  // namespace tilewright::cli

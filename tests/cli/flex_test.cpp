@@ -14,8 +14,9 @@ namespace {
 using ::testing::HasSubstr;
 
 TEST(BenchFlex, EveryCaseIsCheckedAndDrawn) {
-    const auto result = run_program({"bench", "flex", "--seq-len", "200", "--heads", "2",
-                                     "--head-dim", "16", "--seconds", "0.001"});
+    const auto result =
+        run_program({"bench", "flex", "--seq-len", "200", "--heads", "2", "--head-dim", "16",
+                     "--seconds", "0.001", "--baseline", "none"});
     EXPECT_EQ(result.status, 0) << result.out << result.error;
     for (const std::string& name : flex_case_names()) {
         EXPECT_THAT(result.out, HasSubstr("== " + name + " =="));
@@ -24,10 +25,41 @@ TEST(BenchFlex, EveryCaseIsCheckedAndDrawn) {
 }
 
 TEST(BenchFlex, OneCaseByName) {
-    const auto result = run_program({"bench", "flex", "--seq-len", "64", "--case", "vision",
-                                     "--no-check", "--no-picture", "--seconds", "0.001"});
+    const auto result =
+        run_program({"bench", "flex", "--seq-len", "64", "--case", "vision", "--no-check",
+                     "--no-picture", "--seconds", "0.001", "--baseline", "none"});
     EXPECT_EQ(result.status, 0) << result.error;
     EXPECT_THAT(result.out, ::testing::Not(HasSubstr("noop")));
+    EXPECT_EQ(run_program({"bench", "flex", "--case", "nothing"}).status, 2);
+}
+
+TEST(BenchFlex, TextsMakeACase) {
+    const auto result =
+        run_program({"bench", "flex", "--mask", "q - kv < 30", "--score", "softcap(2)", "--seq-len",
+                     "100", "--kv-len", "90", "--heads", "4", "--kv-heads", "2", "--head-dim", "16",
+                     "--seconds", "0.001"});
+    EXPECT_EQ(result.status, 0) << result.out << result.error;
+    EXPECT_THAT(result.out, HasSubstr("== q - kv < 30; softcap(2) =="));
+    EXPECT_THAT(result.out, HasSubstr("correct: forward yes"));
+    for (const std::vector<std::string>& wrong :
+         {std::vector<std::string>{"flex", "--mask", "q >"},
+          {"flex", "--mask", "q > kv", "--case", "noop"},
+          {"flex", "--mask", "q > kv", "--baseline", "torch-flex"},
+          {"matmul", "--mask", "q > kv"},
+          {"flex", "--baseline", "onednn"},
+          {"flex", "--kv-len", "10"}}) {
+        std::vector<std::string> command{"bench"};
+        command.insert(command.end(), wrong.begin(), wrong.end());
+        EXPECT_EQ(run_program(command).status, 2);
+    }
+}
+
+TEST(BenchAttention, TakesModsFromTexts) {
+    const auto result = run_program({"bench", "attention", "--mask", "q >= kv", "--score",
+                                     "alibi(2)", "--seq-len", "100", "--heads", "2", "--head-dim",
+                                     "16", "--backward", "--seconds", "0.001"});
+    EXPECT_EQ(result.status, 0) << result.out << result.error;
+    EXPECT_THAT(result.out, HasSubstr("q >= kv; alibi(2)"));
 }
 
 TEST(FlexCases, ImageCasesKeepRowsTimesColumns) {
