@@ -367,11 +367,19 @@ std::vector<Row> bench_compile(const BenchOptions& options) {
                   const Call call = attn::tiles::backward(tiles, {}, {}, 1);
                   run_with_absent(call, {x, x, x, x, row, row});
               }),
-        timed("warm", [&] { attention(x, x, x, {.causal = true}); })};
+        timed("warm", [&] { attention(x, x, x, {.causal = true}); }),
+        timed("mod", [&, number = 0.0]() mutable {
+            // A mod that no call had before.
+            number += 1;
+            attention(x, x, x, {.score_mod = [number](auto s, auto, auto, auto q, auto kv) {
+                          return where(q >= kv, s * number + (q - kv), s - abs(q - kv) * number);
+                      }});
+        })};
     const std::vector<double> seconds = interleave(variants, {5, 20, options.seconds, "compile"});
     const char* names[] = {"attention, trace + compile + run 64 x 64",
                            "attention_backward, trace + compile + run 64 x 64",
-                           "attention, warm call 64 x 64"};
+                           "attention, warm call 64 x 64",
+                           "attention, first call of a new score mod 64 x 64"};
     std::vector<Row> rows;
     for (std::size_t i = 0; i < variants.size(); ++i) {
         Row result;
