@@ -58,6 +58,9 @@ class BlockMask {
                                     const Mod& mask_mod = {},
                                     std::optional<std::array<std::int64_t, 2>> lengths = {});
 
+    /// The mask that `packed` gave, in this process or another. UserError when the words are none.
+    static BlockMask from_packed(const Tensor& words);
+
     bool defined() const { return state_ != nullptr; }
     /// B, H, q_len, kv_len.
     std::array<std::int64_t, 4> shape() const;
@@ -96,6 +99,9 @@ class BlockMask {
     /// to nothing outside of it.
     BlockMask shifted(std::int64_t q_offset, std::int64_t kv_offset, std::int64_t q_len,
                       std::int64_t kv_len) const;
+    /// The mask as words, u32 (n): how it travels to other processes, and as an argument of
+    /// compiled programs.
+    Tensor packed() const;
     /// Same pairs, whatever the block sizes.
     bool operator==(const BlockMask& other) const;
 

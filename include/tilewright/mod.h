@@ -131,6 +131,9 @@ class Mod {
                    })) {}
     /// A mod by a function of the list of its arguments.
     static Mod make(Kind kind, std::string name, Body body);
+    /// A mod from the text that `ir` gave, in this process or another, on new arrays: one for each
+    /// Ref of the text, of its dtype and rank. UserError when the text is no mod or does not fit.
+    static Mod from_ir(std::string_view text, std::vector<Capture> captures);
 
     bool defined() const { return state_ != nullptr; }
     explicit operator bool() const { return defined(); }
@@ -154,6 +157,12 @@ class Mod {
   private:
     std::shared_ptr<const detail::ModState> state_;
 };
+
+/// The text (Mod::ir) of a mod over a batch of problems, laid one behind the other along the batch:
+/// it sees b % batch, and reads the arrays that are `batched` at b / batch, the index of a
+/// dimension that they have more in front.
+std::string batched_mod_ir(std::string_view text, std::int64_t batch,
+                           const std::vector<bool>& batched);
 
 /// Masks combined: where both, either, exactly one, the first alone not.
 Mod operator&(const Mod& a, const Mod& b);

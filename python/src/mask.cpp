@@ -34,6 +34,8 @@ void bind_mask(nb::module_& module) {
             nb::arg("kv_num_blocks"), nb::arg("kv_indices"), nb::arg("full_kv_num_blocks"),
             nb::arg("full_kv_indices"), nb::arg("block_size"), nb::arg("mask_mod"),
             nb::arg("lengths").none(), Released())
+        .def_static("from_packed", &BlockMask::from_packed, nb::arg("words"), Released())
+        .def("packed", &BlockMask::packed, Released())
         .def_prop_ro("shape", &BlockMask::shape)
         .def_prop_ro("block_size",
                      [](const BlockMask& mask) {

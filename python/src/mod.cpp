@@ -11,6 +11,7 @@
 #include "nanobind/operators.h"
 #include "nanobind/stl/optional.h"
 #include "nanobind/stl/string.h"
+#include "nanobind/stl/string_view.h"
 #include "nanobind/stl/vector.h"
 #include "tilewright/error.h"
 #include "tilewright/lang/ops.h"
@@ -200,6 +201,8 @@ void bind_scalar(nb::module_& module) {
     unary("isnan", isnan);
     unary("relu", relu);
     unary("softplus", softplus);
+    binary("div", [](Operand x, Operand y) { return x / y; });  // integers truncate
+    binary("rem", [](Operand x, Operand y) { return x % y; });
     binary("pow", pow);
     binary("minimum", minimum);
     binary("maximum", maximum);
@@ -253,11 +256,17 @@ void bind_mod(nb::module_& module) {
         .def_static(
             "mask",
             [](nb::callable f) { return Mod::make(Mod::Kind::mask, {}, body_of(std::move(f))); })
+        .def_static("from_ir", &Mod::from_ir, nb::arg("text"), nb::arg("captures"))
         .def_prop_ro("is_mask", [](const Mod& mod) { return mod.kind() == Mod::Kind::mask; })
         .def_prop_ro("name", &Mod::name)
         .def("renamed", &Mod::renamed)
         .def("captures", &Mod::captures)
-        .def("ir", [](const Mod& mod) { return mod.ir(); })
+        .def(
+            "ir",
+            [](const Mod& mod, const std::string& score) {
+                return mod.ir(parse_dtype(score).value_or(f32));
+            },
+            nb::arg("score") = "f32")
         .def("__call__",
              [](const Mod& mod, nb::handle b, nb::handle h, nb::handle q, nb::handle kv) {
                  return mod(expect_operand(b), expect_operand(h), expect_operand(q),
@@ -276,6 +285,8 @@ void bind_mod(nb::module_& module) {
         .def(
             "__xor__", [](const Mod& a, const Mod& b) { return a ^ b; }, nb::is_operator())
         .def("__invert__", [](const Mod& a) { return ~a; });
+    module.def("batched_mod_ir", &batched_mod_ir, nb::arg("text"), nb::arg("batch"),
+               nb::arg("batched"));
 }
 
 }  // namespace tilewright::python

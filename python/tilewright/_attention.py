@@ -43,6 +43,17 @@ _OPTIONS = {
 }
 
 
+def check_kernel_options(op, options):
+    """ValueError for names that torch does not have."""
+    for name in options or {}:
+        plain = name.removeprefix("fwd_").removeprefix("bwd_")
+        if plain not in _OPTIONS and name != "autotune":
+            raise ValueError(
+                f"[{op}] expected kernel_options of {', '.join(sorted(_OPTIONS))} or autotune but "
+                f"got {name!r}"
+            )
+
+
 def flex_attention(
     query,
     key,
@@ -162,7 +173,7 @@ class _Problem:
         ]
         self.options = self._options(arguments)
         self._check_heads(arguments["enable_gqa"], arguments["layout"])
-        self._check_kernel_options(arguments["kernel_options"])
+        check_kernel_options(op, arguments["kernel_options"])
 
     def _given(self, name, value):
         if value is None:
@@ -236,15 +247,6 @@ class _Problem:
                 f"[{self.op}] expected as many key as query heads without enable_gqa=True but got "
                 f"{query_heads} query heads and {kv_heads} key heads"
             )
-
-    def _check_kernel_options(self, options):
-        for name in options or {}:
-            plain = name.removeprefix("fwd_").removeprefix("bwd_")
-            if plain not in _OPTIONS and name != "autotune":
-                raise ValueError(
-                    f"[{self.op}] expected kernel_options of {', '.join(sorted(_OPTIONS))} or "
-                    f"autotune but got {name!r}"
-                )
 
     def run(self):
         return _core.attention(*self.inputs, options=self.options)

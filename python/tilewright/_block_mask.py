@@ -7,7 +7,8 @@ from ._arrays import to_array, to_tensor
 from ._mods import Mod, as_mod, as_score_or_mask
 
 
-def _pair(op, size):
+def pair(op, size):
+    """(queries, keys) of a block, from one integer or two."""
     try:
         q, kv = (size, size) if isinstance(size, int | np.integer) else size
         return [int(q), int(kv)]
@@ -58,7 +59,7 @@ class BlockMask:
         return cls(
             _core.BlockMask.from_kv_blocks(
                 **{name: to_tensor(op, name, array) for name, array in arrays.items()},
-                block_size=_pair(op, BLOCK_SIZE),
+                block_size=pair(op, BLOCK_SIZE),
                 mask_mod=Mod() if mask_mod is None else as_mod(op, "mask_mod", mask_mod, True),
                 lengths=None if seq_lengths is None else [int(n) for n in seq_lengths],
             )
@@ -206,14 +207,15 @@ def _head(core, b, h):
     return core.at(int(b), int(h))
 
 
-def _sizes(op, B, H, Q_LEN, KV_LEN):
-    sizes = {"B": B, "H": H, "Q_LEN": Q_LEN, "KV_LEN": KV_LEN}
-    for name, size in sizes.items():
+def sizes(op, B, H, Q_LEN, KV_LEN):
+    """The four as integers; TypeError unless they are."""
+    given = {"B": B, "H": H, "Q_LEN": Q_LEN, "KV_LEN": KV_LEN}
+    for name, size in given.items():
         if not isinstance(size, int | np.integer) and (
             size is not None or name in ("Q_LEN", "KV_LEN")
         ):
             raise TypeError(f"[{op}] expected {name} to be an integer but got {size!r}")
-    return [1 if size is None else int(size) for size in sizes.values()]
+    return [1 if size is None else int(size) for size in given.values()]
 
 
 def create_block_mask(
@@ -238,14 +240,14 @@ def create_block_mask(
     op = "create_block_mask"
     if device not in (None, "cpu"):
         raise ValueError(f'[{op}] expected device None or "cpu" but got {device!r}')
-    q, kv = _pair(op, BLOCK_SIZE)
+    q, kv = pair(op, BLOCK_SIZE)
     size = [
         q if Q_BLOCK_SIZE is None else Q_BLOCK_SIZE,
         kv if KV_BLOCK_SIZE is None else KV_BLOCK_SIZE,
     ]
     mod = as_score_or_mask(op, mask_mod)
     return BlockMask(
-        _core.create_block_mask(mod, *_sizes(op, B, H, Q_LEN, KV_LEN), size), separate_full_blocks
+        _core.create_block_mask(mod, *sizes(op, B, H, Q_LEN, KV_LEN), size), separate_full_blocks
     )
 
 
@@ -254,4 +256,4 @@ def create_mask(mod, B, H, Q_LEN, KV_LEN, device="cpu"):
     op = "create_mask"
     if device not in (None, "cpu"):
         raise ValueError(f'[{op}] expected device None or "cpu" but got {device!r}')
-    return to_array(_core.create_mask(as_score_or_mask(op, mod), *_sizes(op, B, H, Q_LEN, KV_LEN)))
+    return to_array(_core.create_mask(as_score_or_mask(op, mod), *sizes(op, B, H, Q_LEN, KV_LEN)))

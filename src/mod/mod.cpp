@@ -9,23 +9,20 @@
 #include "ir/print.h"
 #include "lang/tracer.h"
 #include "mod/capture_table.h"
+#include "mod/state.h"
 #include "mod/traced.h"
 
 namespace tilewright {
-
-struct detail::ModState {
-    Mod::Kind kind;
-    std::string name;
-    Mod::Body body;
-
-    mutable std::mutex mutex = {};
-    mutable std::map<std::pair<DType, bool>, mod::Traced> traced = {};
-};
 
 namespace {
 
 const char* kind_name(Mod::Kind kind) {
     return kind == Mod::Kind::mask ? "mask_mod" : "score_mod";
+}
+
+/// The dtype of the score in the text of a score mod.
+DType score_dtype(const detail::ModState& state) {
+    return state.parsed->type(state.parsed->parameters()[0]).dtype;
 }
 
 /// The result of the body as a scalar of the wanted dtype.
@@ -52,7 +49,7 @@ mod::Traced trace_state(const detail::ModState& state, DType score, bool checked
         arguments.push_back(
             tracer.wrap(function.add_parameter(ir::Type{score, {}}, std::string("score"))));
     }
-    for (const char* name : {"b", "h", "q", "kv"}) {
+    for (const char* name : mod::kPositions) {
         arguments.push_back(
             tracer.wrap(function.add_parameter(ir::Type{i64, {}}, std::string(name))));
     }
@@ -85,6 +82,13 @@ const Traced& trace(const Mod& mod, DType score, bool checked) {
     const std::lock_guard lock(state.mutex);
     const auto found = state.traced.find({score, checked});
     if (found != state.traced.end()) return found->second;
+    if (state.parsed && !checked &&
+        (state.kind == Mod::Kind::mask || score == score_dtype(state))) {
+        // The text is the result of a trace.
+        return state.traced
+            .emplace(std::pair(score, checked), Traced{state.parsed, state.captures, state.text})
+            .first->second;
+    }
     return state.traced.emplace(std::pair(score, checked), trace_state(state, score, checked))
         .first->second;
 }

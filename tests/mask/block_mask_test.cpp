@@ -272,5 +272,47 @@ TEST(BlockMask, RefusesMalformedIndexForm) {
                 ThrowsMessage<UserError>(HasSubstr("expected lengths of 1 x 2 blocks")));
 }
 
+TEST(BlockMask, PackedAndBack) {
+    std::vector<BlockMask> cases{create_block_mask(masks::causal(), 2, 3, 200, 300, {64, 32}),
+                                 create_block_mask(masks::causal(), 1, 1, 0, 5),
+                                 BlockMask::from_dense(random_dense_mask(3, 2, 2, 130, 200)),
+                                 ~BlockMask::from_dense(random_dense_mask(4, 1, 2, 65, 64))};
+    cases.push_back(cases[0] & ~create_block_mask(masks::sliding_window(20), 1, 1, 200, 300));
+    for (const BlockMask& mask : cases) {
+        const Tensor words = mask.packed();
+        const BlockMask again = BlockMask::from_packed(words);
+        EXPECT_EQ(again.shape(), mask.shape());
+        EXPECT_EQ(again.block_size(), mask.block_size());
+        EXPECT_TRUE(again == mask);
+        EXPECT_EQ(again.packed().to_vector<std::uint32_t>(), words.to_vector<std::uint32_t>());
+    }
+}
+
+TEST(BlockMask, WordsThatAreNoMaskAreRefused) {
+    const BlockMask mask = BlockMask::from_dense(random_dense_mask(5, 2, 1, 130, 200));
+    const std::vector<std::uint32_t> words = mask.packed().to_vector<std::uint32_t>();
+    const auto read = [](const std::vector<std::uint32_t>& values) {
+        return BlockMask::from_packed(
+            Tensor::from_vector(values, {static_cast<std::int64_t>(values.size())}));
+    };
+    EXPECT_THROW(read({}), UserError);
+    EXPECT_THROW(read({words.begin(), words.end() - 1}), UserError);
+    EXPECT_THROW(BlockMask::from_packed(Tensor::zeros(DType::i32, {4})), UserError);
+    // Whatever one word becomes: a mask or a refusal.
+    int refused = 0;
+    for (std::size_t i = 0; i < std::min<std::size_t>(words.size(), 200); ++i) {
+        for (const std::uint32_t value : {0U, 0xffffffffU, words[i] + 1, words[i] ^ 0x80000000U}) {
+            std::vector<std::uint32_t> changed = words;
+            changed[i] = value;
+            try {
+                read(changed);
+            } catch (const UserError&) {
+                ++refused;
+            }
+        }
+    }
+    EXPECT_GT(refused, 100);
+}
+
 }  // namespace
 }  // namespace tilewright

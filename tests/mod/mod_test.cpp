@@ -196,5 +196,71 @@ TEST(Mod, ErrorsSayWhatToDo) {
                 HasSubstr("one of another trace"));
 }
 
+TEST(Mod, FromIrIsTheModOnOtherArrays) {
+    const auto alibi = [](const Capture& slopes) {
+        return Mod(
+            [slopes](auto s, auto, auto h, auto q, auto kv) { return s + slopes[h] * (kv - q); });
+    };
+    const Mod mod = alibi(capture(floats({0.5F, 0.25F}, {2})));
+    const Tensor other = floats({3, 7, 1}, {3});
+    const Mod again = Mod::from_ir(mod.ir(), {capture(other)});
+    EXPECT_EQ(again.kind(), Mod::Kind::score);
+    EXPECT_EQ(again.ir(), mod.ir());
+    EXPECT_EQ(score_at(again, 1, 0, 1, 10, 2), 1 - 7 * 8);
+    // In a trace of its own: at another dtype, and inside another mod.
+    EXPECT_EQ(score_at(again, 1, 0, 1, 10, 2, f64), 1 - 7 * 8);
+    const Mod twice = [again](auto s, auto b, auto h, auto q, auto kv) {
+        return again(again(s, b, h, q, kv), b, h, q, kv);
+    };
+    EXPECT_EQ(score_at(twice, 1, 0, 1, 10, 2), 1 - 2 * 7 * 8);
+    ASSERT_EQ(twice.captures().size(), 1U);
+    EXPECT_EQ(twice.captures()[0].tensor().raw(), other.raw());
+
+    const Mod causal = Mod::from_ir(masks::causal().ir(), {});
+    EXPECT_EQ(causal.kind(), Mod::Kind::mask);
+    EXPECT_TRUE(mask_at(causal, 0, 0, 5, 5));
+    EXPECT_FALSE(mask_at(causal, 0, 0, 5, 6));
+}
+
+TEST(Mod, FromIrRefusesWhatIsNoMod) {
+    const auto from_ir = [](const std::string& text, std::vector<Capture> captures) {
+        return error_of([&] { Mod::from_ir(text, std::move(captures)); });
+    };
+    const std::string causal = masks::causal().ir();
+    EXPECT_THAT(from_ir("nonsense", {}), HasSubstr("[parse]"));
+    EXPECT_THAT(from_ir("func @f(%x: f32) { yield %x }", {}),
+                HasSubstr("expected the IR of a mod"));
+    EXPECT_THAT(from_ir(causal, {capture(ints({1}, {1}))}), HasSubstr("expected 0 arrays"));
+    const Mod documents = masks::document(capture(ints({1, 2}, {2})));
+    EXPECT_THAT(from_ir(documents.ir(), {capture(floats({1, 2}, {2}))}),
+                HasSubstr("expected array 0 of the IR of a mod to be"));
+}
+
+TEST(Mod, BatchedIrIsTheModOfEveryProblem) {
+    const Tensor slopes = floats({1, 2, 3, 4}, {2, 2}), table = floats({10, 20, 30}, {3});
+    const Capture per_batch = capture(slopes), fixed = capture(table);
+    const Mod mod = [=](auto s, auto b, auto h, auto q, auto kv) {
+        const Tile slope = per_batch(b, h);  // read first
+        return s + slope * (kv - q) + fixed[q];
+    };
+    const Tensor many = floats({1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12}, {3, 2, 2});
+    const std::string text = batched_mod_ir(mod.ir(), 2, {true, false});
+    const Mod all = Mod::from_ir(text, {capture(many), capture(table)});
+    for (std::int64_t problem = 0; problem < 3; ++problem) {
+        for (std::int64_t b = 0; b < 2; ++b) {
+            const double slope = many.get({problem, b, 1});
+            EXPECT_EQ(score_at(all, 1, problem * 2 + b, 1, 2, 7), 1 + slope * 5 + 30);
+        }
+    }
+    // One batch in every problem: its index is the problem's.
+    const Mod of_one = [=](auto, auto b, auto h, auto, auto) { return per_batch(b, h) > 2; };
+    const Mod of_many = Mod::from_ir(batched_mod_ir(of_one.ir(), 1, {true}),
+                                     {capture(floats({1, 2, 3, 4}, {2, 1, 2}))});
+    EXPECT_FALSE(mask_at(of_many, 0, 1, 0, 0));
+    EXPECT_TRUE(mask_at(of_many, 1, 0, 0, 0));
+    EXPECT_THAT(error_of([&] { batched_mod_ir(mod.ir(), 2, {true}); }),
+                HasSubstr("expected 2 flags"));
+}
+
 }  // namespace
 }  // namespace tilewright

@@ -61,6 +61,7 @@ nb::capsule host_handler() {
 /// Adds a target to the dict {target: {platform: handler}} that Python registers.
 void add_target(nb::dict& targets, const char* name, const char* platform, nb::capsule handler);
 
+void add_attention_targets(nb::dict& targets);
 void add_norm_targets(nb::dict& targets);
 
 }  // namespace tilewright::jax

@@ -6,6 +6,7 @@ NB_MODULE(_ffi, module) {
     module.doc() = "XLA FFI handlers. Users import tilewright.jax, not this module.";
     module.def("targets", [] {
         nb::dict targets;
+        add_attention_targets(targets);
         add_norm_targets(targets);
         return targets;
     });

@@ -9,9 +9,24 @@ try:
 except ImportError as error:
     raise ImportError("tilewright.jax needs JAX: pip install 'tilewright[jax]'") from error
 
+from .._attention import AuxRequest
 from . import _targets
+from ._attention import AuxOutput, flex_attention
+from ._block_mask import BlockMask, create_block_mask, create_mask
+from ._mods import and_masks, or_masks
 from ._norm import layer_norm, rms_norm
 
 _targets.register()
 
-__all__ = ["layer_norm", "rms_norm"]
+__all__ = [
+    "AuxOutput",
+    "AuxRequest",
+    "BlockMask",
+    "and_masks",
+    "create_block_mask",
+    "create_mask",
+    "flex_attention",
+    "layer_norm",
+    "or_masks",
+    "rms_norm",
+]

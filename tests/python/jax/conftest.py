@@ -1,8 +1,12 @@
 """Eight host devices for the tests of sharding; without JAX there is nothing to test."""
 
 import os
+import pathlib
+import sys
 
 import pytest
+
+sys.path.insert(0, str(pathlib.Path(__file__).parent))  # for dense_attention.py
 
 os.environ["XLA_FLAGS"] = (
     os.environ.get("XLA_FLAGS", "") + " --xla_force_host_platform_device_count=8"

@@ -1,0 +1,301 @@
+"""flex_attention on JAX arrays."""
+
+import math
+import operator
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from .._attention import AuxRequest
+from .._attention import check_kernel_options as _check_kernel_options
+from . import _attention_op, _mods, _primitive
+from ._block_mask import BlockMask
+
+_FLOATS = (jnp.float32, jnp.float64, jnp.float16, jnp.bfloat16)
+
+
+class AuxOutput(NamedTuple):
+    """Auxiliary results; None for what was not asked for."""
+
+    lse: jax.Array | None = None  #: (B, Hq, L), natural log of the softmax's denominator
+    max_scores: jax.Array | None = None  #: (B, Hq, L), of the scores after mods; no gradient
+
+
+def flex_attention(
+    query,
+    key,
+    value,
+    score_mod=None,
+    block_mask=None,
+    scale=None,
+    enable_gqa=False,
+    return_lse=False,
+    kernel_options=None,
+    *,
+    return_aux=None,
+    mask_mod=None,
+    causal=False,
+    window=None,
+    segment_ids=None,
+    kv_segment_ids=None,
+    cu_seqlens=None,
+    kv_cu_seqlens=None,
+    sinks=None,
+    dropout=0.0,
+    seed=0,
+    layout="bhsd",
+    deterministic=True,
+    device=None,
+):
+    """``softmax(mask(score_mod(scale * Q K^T))) V`` in one pass, in memory O(L + S).
+
+    Shapes, for layout "bhsd" ("bshd": sequence before heads):
+      query (B, Hq, L, E), key (B, Hkv, S, E), value (B, Hkv, S, Ev), of one dtype out of float32,
+      float64, float16, bfloat16. Hq a multiple of Hkv; unequal ones need enable_gqa=True.
+
+    score_mod(score, b, h, q_idx, kv_idx) -> score and mask_mod(b, h, q_idx, kv_idx) -> bool are
+    functions of scalars in jnp, or objects of `scores` and `masks`. Arrays of their closures may be
+    traced; float arrays that score_mod reads have gradients. block_mask: a BlockMask of this module.
+    causal: kv <= q; window=(left, right): q - left <= kv <= q + right, -1 unbounded; segment_ids
+    (B, L), kv_segment_ids (B, S): only equal ids attend. Several masks: their intersection.
+    cu_seqlens (N + 1,) int32: N sequences packed in a batch of 1; positions seen by mods restart.
+    sinks (Hq,): one more logit per head in the denominator. dropout: share of probabilities dropped
+    by philox(seed, b, h, q, kv); seed an integer or a scalar array. scale: None is 1 / sqrt(E).
+    kernel_options: torch's names, taken as hints.
+
+    Returns out (B, Hq, L, Ev) in query's layout; with return_lse=True (out, lse); with
+    return_aux=AuxRequest(...) (out, AuxOutput). A row with nothing to attend: out 0, lse -inf.
+    Differentiable once, in reverse mode, by query, key, value, sinks and captured arrays, through
+    out and lse. ValueError, TypeError or NotImplementedError, naming the argument, where something
+    does not fit; XLA errors with the same text for what only the values show.
+    """
+    op = "flex_attention"
+    arrays = _arrays(op, dict(locals()))
+    sizes = _check(op, arrays, layout, enable_gqa)
+    window = _window(op, window)
+    for name, choice in (("device", device), ("layout", layout)):
+        allowed = {"device": (None,), "layout": ("bhsd", "bshd")}[name]
+        if choice not in allowed:
+            raise ValueError(f"[{op}] expected {name} of {allowed} but got {choice!r}")
+    _check_kernel_options(op, kernel_options)
+    if return_aux is not None and return_lse:
+        raise ValueError(f"[{op}] expected return_lse or return_aux but got both")
+    if return_aux is not None and not isinstance(return_aux, AuxRequest):
+        raise TypeError(
+            f"[{op}] expected return_aux to be an AuxRequest but got {type(return_aux).__name__}"
+        )
+
+    wide = jnp.float64 if arrays["query"].dtype == jnp.float64 else jnp.float32
+    score = _mods.NONE
+    if score_mod is not None:
+        score = _mods.trace(op, "score_mod", score_mod, False, sizes, wide)
+    masks = [] if mask_mod is None else [_mods.trace(op, "mask_mod", mask_mod, True, sizes)]
+    words = []
+    if block_mask is not None:
+        block_mask = _check_block_mask(op, block_mask, sizes, arrays)
+        words = list(block_mask.words)
+        masks += block_mask.kept
+    mask = _mods.intersection(masks)
+
+    operands = [(name, array) for name, array in arrays.items() if array is not None]
+    if dropout:
+        operands.append(("seed", _seed(op, seed)))
+    operands += [("block_mask", array) for array in words]
+    operands += [
+        ("dscore" if jnp.issubdtype(array.dtype, jnp.floating) else "score", array)
+        for array in score.arrays
+    ]
+    operands += [("mask", array) for array in mask.arrays]
+    spec = _attention_op.Spec(
+        operands=tuple(name for name, _ in operands),
+        score_mod=score.text,
+        mask_mod=mask.text,
+        scale=_scale(op, scale, arrays["query"]),
+        causal=bool(causal),
+        window=window,
+        dropout=_dropout(op, dropout),
+        bshd=layout == "bshd",
+        deterministic=bool(deterministic),
+        mask_batches=0 if block_mask is None or not words else block_mask.shape[0],
+    )
+    out, lse, max_scores = _attention_op.attention(
+        spec, *_primitive.aligned(*(array for _, array in operands))
+    )
+    if return_aux is not None:
+        return out, AuxOutput(
+            lse if return_aux.lse else None,
+            jax.lax.stop_gradient(max_scores) if return_aux.max_scores else None,
+        )
+    return (out, lse) if return_lse else out
+
+
+def _arrays(op, arguments):
+    names = ("query", "key", "value", "segment_ids", "kv_segment_ids", "cu_seqlens")
+    arrays = {}
+    for name in (*names, "kv_cu_seqlens", "sinks"):
+        value = arguments[name]
+        if value is None and name in ("query", "key", "value"):
+            raise TypeError(f"[{op}] expected {name} to be an array but got None")
+        try:
+            arrays[name] = None if value is None else jnp.asarray(value)
+        except TypeError:
+            raise TypeError(
+                f"[{op}] expected {name} to be an array but got {type(value).__name__}"
+            ) from None
+    return arrays
+
+
+def _check(op, arrays, layout, enable_gqa):
+    """The sizes that mods see; ValueError or TypeError for what does not fit."""
+    query = arrays["query"]
+    for name in ("query", "key", "value"):
+        array = arrays[name]
+        if array.ndim != 4:
+            raise ValueError(f"[{op}] expected {name} of rank 4 but got {_type(array)}")
+        if array.dtype not in _FLOATS:
+            raise TypeError(
+                f"[{op}] expected {name} of float32, float64, float16 or bfloat16 but got "
+                f"{_type(array)}"
+            )
+        if array.dtype != query.dtype:
+            raise TypeError(
+                f"[{op}] expected {name} of {query.dtype}, the query's dtype, but got {_type(array)}"
+            )
+    heads, length = (2, 1) if layout == "bshd" else (1, 2)
+    key, value = arrays["key"], arrays["value"]
+    if key.shape[0] != query.shape[0] or key.shape[3] != query.shape[3]:
+        raise ValueError(
+            f"[{op}] expected key with the query's batch and head dimension, {query.shape[0]} and "
+            f"{query.shape[3]}, but got {_type(key)}"
+        )
+    if value.shape[:3] != key.shape[:3]:
+        raise ValueError(
+            f"[{op}] expected value with the key's batch, heads and length but got {_type(value)} "
+            f"and the key {_type(key)}"
+        )
+    query_heads, kv_heads = query.shape[heads], key.shape[heads]
+    if query_heads != kv_heads and not enable_gqa:
+        raise ValueError(
+            f"[{op}] expected as many key as query heads without enable_gqa=True but got "
+            f"{query_heads} query heads and {kv_heads} key heads"
+        )
+    if query_heads != kv_heads and (kv_heads == 0 or query_heads % kv_heads):
+        raise ValueError(
+            f"[{op}] expected query heads to be a multiple of kv heads but got {query_heads} and "
+            f"{kv_heads}"
+        )
+    batch, queries, keys = query.shape[0], query.shape[length], key.shape[length]
+    _check_optional(op, arrays, batch, query_heads, queries, keys)
+    if arrays["cu_seqlens"] is not None:
+        batch = arrays["cu_seqlens"].shape[0] - 1
+    return _mods.Sizes(batch, query_heads, queries, keys)
+
+
+def _check_optional(op, arrays, batch, heads, queries, keys):
+    for name, other in (("kv_segment_ids", "segment_ids"), ("kv_cu_seqlens", "cu_seqlens")):
+        if arrays[name] is not None and arrays[other] is None:
+            raise ValueError(f"[{op}] expected {other} with {name} but got none")
+    if arrays["segment_ids"] is not None and arrays["kv_segment_ids"] is None and queries != keys:
+        raise ValueError(
+            f"[{op}] expected kv_segment_ids with segment_ids where lengths differ, {queries} and "
+            f"{keys}, but got none"
+        )
+    shapes = {"segment_ids": (batch, queries), "kv_segment_ids": (batch, keys), "sinks": (heads,)}
+    for name, shape in shapes.items():
+        if arrays[name] is not None and arrays[name].shape != shape:
+            raise ValueError(
+                f"[{op}] expected {name} of shape {shape} but got {_type(arrays[name])}"
+            )
+    for name in ("segment_ids", "kv_segment_ids", "cu_seqlens", "kv_cu_seqlens"):
+        array = arrays[name]
+        if array is not None and not jnp.issubdtype(array.dtype, jnp.integer):
+            raise TypeError(f"[{op}] expected {name} of integers but got {_type(array)}")
+        if array is not None and "cu" in name and (array.ndim != 1 or array.shape[0] < 2):
+            raise ValueError(f"[{op}] expected {name} of N + 1 integers but got {_type(array)}")
+    if arrays["cu_seqlens"] is not None and batch != 1:
+        raise ValueError(f"[{op}] expected a batch of 1 with cu_seqlens but got {batch}")
+    sinks = arrays["sinks"]
+    if sinks is not None and sinks.dtype not in _FLOATS:
+        raise TypeError(f"[{op}] expected sinks of floats but got {_type(sinks)}")
+
+
+def _check_block_mask(op, block_mask, sizes, arrays):
+    if not isinstance(block_mask, BlockMask):
+        raise TypeError(
+            f"[{op}] expected block_mask to be a BlockMask of tilewright.jax but got "
+            f"{type(block_mask).__name__}"
+        )
+    batch, heads, queries, keys = block_mask.shape
+    batches = 1 if arrays["cu_seqlens"] is not None else sizes.batch
+    if (queries, keys) != (sizes.queries, sizes.keys):
+        raise ValueError(
+            f"[{op}] expected a block mask of {sizes.queries} queries and {sizes.keys} keys but got "
+            f"{queries} and {keys}"
+        )
+    if batch not in (1, batches) or heads not in (1, sizes.heads):
+        raise ValueError(
+            f"[{op}] expected a block mask of {batches} or 1 batches and {sizes.heads} or 1 heads "
+            f"but got {batch} and {heads}"
+        )
+    return block_mask
+
+
+def _type(array):
+    return f"{array.dtype}{list(array.shape)}"
+
+
+def _number(op, name, value):
+    if isinstance(value, jax.core.Tracer):
+        raise TypeError(
+            f"[{op}] expected {name} to be a number known when the function is traced but got a "
+            "traced value"
+        )
+    try:
+        return float(value)
+    except (TypeError, ValueError):
+        raise TypeError(f"[{op}] expected {name} to be a number but got {value!r}") from None
+
+
+def _scale(op, scale, query):
+    if scale is None:
+        return 1 / math.sqrt(max(query.shape[-1], 1))
+    scale = _number(op, "scale", scale)
+    if not math.isfinite(scale):
+        raise ValueError(f"[{op}] expected a finite scale but got {scale}")
+    return scale
+
+
+def _dropout(op, dropout):
+    dropout = _number(op, "dropout", dropout)
+    if not 0 <= dropout < 1:
+        raise ValueError(f"[{op}] expected dropout in [0, 1) but got {dropout}")
+    return dropout
+
+
+def _window(op, window):
+    if window is None:
+        return -1, -1
+    try:
+        left, right = (operator.index(bound) for bound in window)
+    except (TypeError, ValueError):
+        raise TypeError(f"[{op}] expected window to be (left, right) but got {window!r}") from None
+    if left < -1 or right < -1:
+        raise ValueError(f"[{op}] expected window bounds of at least -1 but got {(left, right)}")
+    return left, right
+
+
+def _seed(op, seed):
+    """As two words, low half first."""
+    if isinstance(seed, int | np.integer):
+        bits = int(seed) % (1 << 64)
+        return jnp.array([bits & 0xFFFFFFFF, bits >> 32], jnp.uint32)
+    seed = jnp.asarray(seed)
+    if seed.shape != () or not jnp.issubdtype(seed.dtype, jnp.integer):
+        raise TypeError(f"[{op}] expected seed to be an integer scalar but got {_type(seed)}")
+    if seed.dtype.itemsize < 8:
+        wide = seed.astype(jnp.uint32)
+        high = jnp.where(seed < 0, jnp.uint32(0xFFFFFFFF), jnp.uint32(0))
+        return jnp.stack([wide, high])
+    return jax.lax.bitcast_convert_type(seed.astype(jnp.uint64), jnp.uint32)

@@ -1,0 +1,221 @@
+"""Masks as data on JAX arrays."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from .. import _block_mask, _core
+from .._arrays import to_array, to_tensor
+from . import _mods
+
+
+class BlockMask:
+    """Which queries attend to which keys, as an argument of `flex_attention`.
+
+    A pytree: it may be closed over, passed to and returned from functions under jit. Its data is
+    one array of words, equal for every kernel; `create_block_mask` under jit with traced arrays
+    keeps the mask as a function of positions, which attention evaluates. All but ``&`` needs the
+    data at hand: outside of jit it has what `tilewright.BlockMask` has, see there.
+    """
+
+    def __init__(self, shape, block_size, words=(), kept=(), separate_full_blocks=True):
+        self.shape, self.BLOCK_SIZE = tuple(shape), tuple(block_size)
+        self.words, self.kept = tuple(words), tuple(kept)  #: arrays u32 (n); _mods.TracedMod
+        self._separate = separate_full_blocks
+
+    @classmethod
+    def from_kv_blocks(
+        cls,
+        kv_num_blocks,
+        kv_indices,
+        full_kv_num_blocks=None,
+        full_kv_indices=None,
+        BLOCK_SIZE=128,
+        mask_mod=None,
+        seq_lengths=None,
+        compute_q_blocks=True,
+    ):
+        """torch's index form, of arrays that are not traced: `tilewright.BlockMask.from_kv_blocks`."""
+        op = "from_kv_blocks"
+        lists = {
+            "kv_num_blocks": kv_num_blocks,
+            "kv_indices": kv_indices,
+            "full_kv_num_blocks": full_kv_num_blocks,
+            "full_kv_indices": full_kv_indices,
+        }
+        for name, array in lists.items():
+            lists[name] = None if array is None else _concrete(op, name, array)
+        mod = None
+        if mask_mod is not None:
+            sizes = _mods.Sizes(1 << 31, 1 << 31, 1 << 31, 1 << 31)
+            mod = _core_mask(op, _mods.trace(op, "mask_mod", mask_mod, True, sizes))
+        return _wrap(
+            _block_mask.BlockMask.from_kv_blocks(
+                **lists, BLOCK_SIZE=BLOCK_SIZE, mask_mod=mod, seq_lengths=seq_lengths
+            )
+        )
+
+    @property
+    def seq_lengths(self):
+        return self.shape[2:]
+
+    def _data(self, op):
+        """The NumPy front end's mask."""
+        if self.kept:
+            raise TypeError(
+                f"[BlockMask] expected {op} of a mask at hand but it was built under jit from traced "
+                "arrays; build it outside"
+            )
+        cores = [
+            _core.BlockMask.from_packed(to_tensor(op, "words", _concrete(op, "the mask", w)))
+            for w in self.words
+        ]
+        core = cores[0]
+        for other in cores[1:]:
+            core = core.both(other)
+        return _block_mask.BlockMask(core, self._separate)
+
+    def __getattr__(self, name):
+        if name.startswith("_") or not hasattr(_block_mask.BlockMask, name):
+            raise AttributeError(f"BlockMask has no {name!r}")
+        return getattr(self._data(name), name)
+
+    def __getitem__(self, index):
+        return _wrap(self._data("a part")[index])
+
+    def shifted(self, q_offset, kv_offset, q_len, kv_len):
+        """The mask whose pair (q, kv) is this one's (q + q_offset, kv + kv_offset)."""
+        return _wrap(self._data("shifted").shifted(q_offset, kv_offset, q_len, kv_len))
+
+    def __and__(self, other):
+        if not isinstance(other, BlockMask):
+            raise TypeError(
+                f"[BlockMask] expected a BlockMask to combine with but got {type(other).__name__}"
+            )
+        if self._is_concrete() and other._is_concrete():
+            return _wrap(self._data("&") & other._data("&"))
+        if self.seq_lengths != other.seq_lengths:
+            raise ValueError(
+                f"[&] expected masks of equal lengths but got {self.shape} and {other.shape}"
+            )
+        for a, b in zip(self.shape, other.shape, strict=True):
+            if 1 not in (a, b) and a != b:
+                raise ValueError(
+                    f"[&] expected masks that broadcast but got {self.shape} and {other.shape}"
+                )
+        shape = tuple(map(max, self.shape, other.shape))
+        return BlockMask(
+            shape, self.BLOCK_SIZE, self.words + other.words, self.kept + other.kept, self._separate
+        )
+
+    def __or__(self, other):
+        if not isinstance(other, BlockMask):
+            raise TypeError(
+                f"[BlockMask] expected a BlockMask to combine with but got {type(other).__name__}"
+            )
+        return _wrap(self._data("|") | other._data("|"))
+
+    def __invert__(self):
+        return _wrap(~self._data("~"))
+
+    def __eq__(self, other):
+        return isinstance(other, BlockMask) and self._data("==") == other._data("==")
+
+    __hash__ = None
+
+    def _is_concrete(self):
+        return not self.kept and not any(isinstance(w, jax.core.Tracer) for w in self.words)
+
+    def __str__(self):
+        return self.to_string() if self._is_concrete() else repr(self)
+
+    def __repr__(self):
+        return f"BlockMask(shape={self.shape})"
+
+
+def _flatten(mask):
+    texts = tuple(kept.text for kept in mask.kept)
+    arrays = tuple(kept.arrays for kept in mask.kept)
+    return (mask.words, arrays), (mask.shape, mask.BLOCK_SIZE, texts, mask._separate)
+
+
+def _unflatten(aux, children):
+    shape, block_size, texts, separate = aux
+    words, arrays = children
+    kept = [_mods.TracedMod(t, a) for t, a in zip(texts, arrays, strict=True)]
+    return BlockMask(shape, block_size, words, kept, separate)
+
+
+jax.tree_util.register_pytree_node(BlockMask, _flatten, _unflatten)
+
+
+def _wrap(mask):
+    words = to_array(mask._core.packed())
+    with jax.ensure_compile_time_eval():
+        words = jnp.asarray(words)
+    return BlockMask(mask.shape, mask.BLOCK_SIZE, (words,), (), mask._separate)
+
+
+def _concrete(op, name, array):
+    if isinstance(array, jax.core.Tracer):
+        raise TypeError(f"[{op}] expected {name} at hand but it is traced; build it outside of jit")
+    return np.asarray(array)
+
+
+def _core_mask(op, traced):
+    arrays = [
+        _core.capture(to_tensor(op, "arrays", np.asarray(x)), "", False) for x in traced.arrays
+    ]
+    return _mods.core_mod(traced, arrays)
+
+
+def create_block_mask(
+    mask_mod,
+    B,
+    H,
+    Q_LEN,
+    KV_LEN,
+    device=None,
+    BLOCK_SIZE=128,
+    Q_BLOCK_SIZE=None,
+    KV_BLOCK_SIZE=None,
+    separate_full_blocks=True,
+    _compile=False,
+):
+    """The mask of mask_mod(b, h, q_idx, kv_idx) -> bool as data.
+
+    B, H: batches and heads; None or 1 stands for any number. Under jit a mask whose arrays are not
+    traced is built while the function is traced; else it is kept as a function and evaluated by the
+    calls that use it, with the same results. BLOCK_SIZE an integer or (q, kv) only matters to the
+    block-level view. _compile is torch's and ignored.
+    """
+    op = "create_block_mask"
+    if device not in (None, "cpu"):
+        raise ValueError(f'[{op}] expected device None or "cpu" but got {device!r}')
+    q, kv = _block_mask.pair(op, BLOCK_SIZE)
+    size = (
+        q if Q_BLOCK_SIZE is None else int(Q_BLOCK_SIZE),
+        kv if KV_BLOCK_SIZE is None else int(KV_BLOCK_SIZE),
+    )
+    shape = _block_mask.sizes(op, B, H, Q_LEN, KV_LEN)
+    bounds = [1 << 31 if n == 1 else n for n in shape[:2]]
+    traced = _mods.trace(op, "mask_mod", mask_mod, True, _mods.Sizes(*bounds, *shape[2:]))
+    if any(isinstance(x, jax.core.Tracer) for x in traced.arrays):
+        if min(shape) < 0 or min(size) < 1:
+            raise ValueError(f"[{op}] expected lengths of at least 0 and blocks of at least 1")
+        return BlockMask(shape, size, (), (traced,), separate_full_blocks)
+    core = _core.create_block_mask(_core_mask(op, traced), *shape, list(size))
+    return _wrap(_block_mask.BlockMask(core, separate_full_blocks))
+
+
+def create_mask(mod, B, H, Q_LEN, KV_LEN, device=None):
+    """bool (B, H, Q_LEN, KV_LEN) of a mask mod, by definition: for pictures and tests."""
+    op = "create_mask"
+    if device not in (None, "cpu"):
+        raise ValueError(f'[{op}] expected device None or "cpu" but got {device!r}')
+    b, h, q, kv = (jnp.arange(n) for n in _block_mask.sizes(op, B, H, Q_LEN, KV_LEN))
+    _mods.check(op, "mod", mod, True)
+    inner = jax.vmap(mod, (None, None, None, 0))
+    for i in (2, 1, 0):
+        inner = jax.vmap(inner, tuple(0 if axis == i else None for axis in range(4)))
+    return inner(b, h, q, kv)

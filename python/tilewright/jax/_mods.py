@@ -1,0 +1,192 @@
+"""Mods: functions of scalars in jnp, and objects of the mask and score libraries."""
+
+import functools
+import inspect
+import operator
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from .. import _core
+from ._numbers import Number, RefusedError, number
+from ._translate import Captured, result, run
+
+
+class Sizes(NamedTuple):
+    """What the positions that a mod sees are below."""
+
+    batch: int
+    heads: int
+    queries: int
+    keys: int
+
+
+class TracedMod(NamedTuple):
+    """A mod as text that works in any process, and the arrays that it reads."""
+
+    text: str
+    arrays: tuple  #: in the order of the text's Refs; may be traced
+
+
+NONE = TracedMod("", ())
+
+
+def trace(op, argument, function, is_mask, sizes, score_dtype=jnp.float32):
+    """Traces a mod; TypeError, ValueError or NotImplementedError for what cannot be one."""
+    check(op, argument, function, is_mask)
+    position = jax.ShapeDtypeStruct((), jnp.int32)
+    inputs = [position] * 4
+    if not is_mask:
+        inputs.insert(0, jax.ShapeDtypeStruct((), score_dtype))
+    try:
+        closed = jax.make_jaxpr(function)(*inputs)
+    except jax.errors.TracerBoolConversionError as error:
+        raise TypeError(
+            f"[{op}] expected {argument} to choose by jnp.where(condition, a, b) but it branches "
+            "on a traced value"
+        ) from error
+    except (
+        jax.errors.TracerArrayConversionError,
+        jax.errors.TracerIntegerConversionError,
+    ) as error:
+        raise TypeError(
+            f"[{op}] expected {argument} to read JAX arrays but it uses a traced value in NumPy or "
+            "Python: wrap its arrays in jnp.asarray"
+        ) from error
+    _check_result(op, argument, closed.out_avals, is_mask)
+    names = [f"array{i}" for i in range(len(closed.consts))]
+    stands = [_stand_in(name, x) for name, x in zip(names, closed.consts, strict=True)]
+
+    def body(*arguments):
+        numbers = [
+            number(core, jnp.int32, (0, max(size - 1, 0)))
+            for core, size in zip(arguments[-4:], sizes, strict=True)
+        ]
+        if not is_mask:
+            numbers.insert(0, Number(arguments[0]))
+        return result(run(closed.jaxpr, stands, numbers)[0])
+
+    core = (_core.Mod.mask if is_mask else _core.Mod.score)(body)
+    try:
+        text = core.ir("f64" if score_dtype == jnp.float64 else "f32")
+    except RefusedError as error:
+        raise NotImplementedError(str(error).replace("[mod]", f"[{op}] {argument}:")) from None
+    by_name = dict(zip(names, closed.consts, strict=True))
+    return TracedMod(text, tuple(jnp.asarray(by_name[c.name]) for c in core.captures()))
+
+
+def core_mod(traced, arrays):
+    """The core's mod of a traced one, on captures of the core."""
+    return _core.Mod.from_ir(traced.text, arrays)
+
+
+def intersection(masks):
+    """One traced mask for several."""
+    if len(masks) <= 1:
+        return masks[0] if masks else NONE
+    arrays = [x for mask in masks for x in mask.arrays]
+    stands = iter([_stand_in(f"array{i}", x).core for i, x in enumerate(arrays)])
+    mods = [core_mod(mask, [next(stands) for _ in mask.arrays]) for mask in masks]
+    both = functools.reduce(operator.and_, mods)
+    order = [int(c.name.removeprefix("array")) for c in both.captures()]
+    return TracedMod(both.ir(), tuple(arrays[i] for i in order))
+
+
+def check(op, argument, function, is_mask):
+    """TypeError unless the function takes the arguments of a mask (or score) mod."""
+    form = "(b, h, q_idx, kv_idx)" if is_mask else "(score, b, h, q_idx, kv_idx)"
+    if not callable(function):
+        raise TypeError(
+            f"[{op}] expected {argument} to be a function {form} but got {type(function).__name__}"
+        )
+    if isinstance(function, Mod) and function.is_mask != is_mask:
+        other = "mask" if function.is_mask else "score"
+        raise TypeError(f"[{op}] expected {argument} to be a function {form} but got a {other}")
+    try:
+        inspect.signature(function).bind(*form.split(","))
+    except ValueError:
+        pass  # no signature to be had: the trace will tell
+    except TypeError:
+        raise TypeError(
+            f"[{op}] expected {argument} to be a function {form} but got one of "
+            f"{inspect.signature(function)}"
+        ) from None
+
+
+def _check_result(op, argument, avals, is_mask):
+    wanted = "a bool scalar" if is_mask else "a number"
+    got = ", ".join(str(a) for a in avals) or "nothing"
+    fits = len(avals) == 1 and avals[0].shape == ()
+    if fits and (avals[0].dtype == np.bool_) == is_mask:
+        return
+    raise ValueError(f"[{op}] expected {argument} to return {wanted} but it returns {got}")
+
+
+def _stand_in(name, constant):
+    return Captured(name, jnp.shape(constant), jnp.result_type(constant))
+
+
+# ---- Library objects.
+
+
+class Mod:
+    """A function of the mask or score library; call it in mods, combine masks with & | ^ ~."""
+
+    def __init__(self, function, is_mask, name):
+        self._function, self.is_mask, self.name = function, is_mask, name
+        self.__signature__ = inspect.Signature(
+            [
+                inspect.Parameter(p, inspect.Parameter.POSITIONAL_OR_KEYWORD)
+                for p in ([] if is_mask else ["score"]) + ["b", "h", "q_idx", "kv_idx"]
+            ]
+        )
+
+    def __call__(self, *arguments):
+        return self._function(*arguments)
+
+    def __repr__(self):
+        return f"<{'mask' if self.is_mask else 'score'} mod {self.name}>"
+
+    def __and__(self, other):
+        return _combined("&", operator.and_, self, other)
+
+    def __rand__(self, other):
+        return _combined("&", operator.and_, other, self)
+
+    def __or__(self, other):
+        return _combined("|", operator.or_, self, other)
+
+    def __ror__(self, other):
+        return _combined("|", operator.or_, other, self)
+
+    def __xor__(self, other):
+        return _combined("^", operator.xor, self, other)
+
+    def __invert__(self):
+        check("~", "the operand", self, True)
+        return Mod(lambda *p: ~self(*p), True, f"~{self.name}")
+
+
+def _combined(name, combine, *masks):
+    for i, mask in enumerate(masks):
+        check(name, f"mask {i}", mask, True)
+    names = f" {name} ".join(getattr(mask, "name", "mask") for mask in masks)
+    return Mod(lambda *p: functools.reduce(combine, (m(*p) for m in masks)), True, f"({names})")
+
+
+def and_masks(*masks):
+    """Where all of the mask mods are true."""
+    return _folded("and_masks", operator.and_, masks)
+
+
+def or_masks(*masks):
+    """Where any of the mask mods is true."""
+    return _folded("or_masks", operator.or_, masks)
+
+
+def _folded(op, combine, masks):
+    if not masks:
+        raise ValueError(f"[{op}] expected at least one mask but got none")
+    return _combined(op, combine, *masks)

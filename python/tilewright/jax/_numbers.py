@@ -1,0 +1,184 @@
+"""Traced scalars with JAX's dtypes, and the elementwise primitives on them.
+
+int32 is carried as i64, which the rest of the library knows positions as: every integer has
+bounds, and where these do not show that an int32 fits, it is wrapped as int32 wraps. Bounds also
+decide comparisons, such as jnp's test for negative indices.
+"""
+
+import operator
+
+import jax.numpy as jnp
+import numpy as np
+
+from .. import _core
+from .._arrays import dtype_name
+
+
+class RefusedError(NotImplementedError):
+    """What a mod cannot hold."""
+
+
+class Number:
+    """A traced scalar; `low` and `high` bound an integer or bool."""
+
+    __slots__ = ("core", "high", "low")
+
+    def __init__(self, core, low=None, high=None):
+        self.core, self.low, self.high = core, low, high
+
+
+def number(core, dtype, bounds=None):
+    """A core value as a Number of a JAX dtype; a plain Python one as a NumPy scalar."""
+    dtype = jnp.dtype(dtype)
+    if not isinstance(core, _core.Scalar):
+        return np.asarray(core, dtype)[()]
+    wanted = "i64" if dtype == np.int32 else dtype_name("mod", "values", dtype)
+    core = core if core.dtype == wanted else core.cast(wanted)
+    if dtype == np.bool_:
+        return Number(core, 0, 1)
+    if not jnp.issubdtype(dtype, jnp.integer):
+        return Number(core)
+    info = jnp.iinfo(dtype)
+    if bounds is None or bounds[0] < info.min or bounds[1] > info.max:
+        if dtype == np.int32:
+            core = core.cast("i32").cast("i64")
+        bounds = int(info.min), int(info.max)
+    return Number(core, *bounds)
+
+
+def apply(name, elements, dtype):
+    """An elementwise primitive on numbers and NumPy scalars, at least one of them a Number."""
+    function, bounds_of = ELEMENTWISE[name]
+    bounds = None
+    limits = [_limits(x) for x in elements]
+    if bounds_of is not None and None not in limits:
+        bounds = bounds_of(*limits)
+        if bounds is not None and jnp.dtype(dtype) == np.bool_ and bounds[0] == bounds[1]:
+            return np.bool_(bounds[0])
+    return number(function(*map(operand, elements)), dtype, bounds)
+
+
+def operand(x):
+    """As the core takes it: a traced scalar or a Python number."""
+    return x.core if isinstance(x, Number) else x.item()
+
+
+def _limits(x):
+    if isinstance(x, Number):
+        return None if x.low is None else (x.low, x.high)
+    return (int(x), int(x)) if x.dtype.kind in "iub" else None
+
+
+def convert(x, dtype):
+    """convert_element_type."""
+    if not isinstance(x, Number):
+        return np.asarray(jnp.asarray(x).astype(dtype))[()]
+    return number(x.core, dtype, _limits(x) if jnp.issubdtype(dtype, jnp.integer) else None)
+
+
+# ---- Functions that the core has no single operation for.
+
+
+def _cbrt(x):
+    return _core.sign(x) * _core.pow(_core.abs(x), 1 / 3)
+
+
+def _clamp(low, x, high):
+    return _core.minimum(_core.maximum(x, low), high)
+
+
+def _shift_right_logical(x, y):
+    if not (isinstance(x, _core.Scalar) and x.dtype.startswith("u")):
+        raise RefusedError("expected shift_right_logical of an unsigned integer; use >>")
+    return x >> y
+
+
+# ---- Bounds of integer results from those of the operands; None: unknown.
+
+
+def _corners(function):
+    def bounds(a, b):
+        values = [function(x, y) for x in a for y in b]
+        return min(values), max(values)
+
+    return bounds
+
+
+def _floor_bounds(a, b):
+    return _corners(operator.floordiv)(a, b) if b[0] > 0 else None
+
+
+def _mod_bounds(a, b):
+    if b[0] <= 0:
+        return None
+    return a if a[0] >= 0 and a[1] < b[0] else (0, b[1] - 1)
+
+
+def _of_natural(bounds):
+    """Truncation is flooring where the dividend is not negative."""
+    return lambda a, b: bounds(a, b) if a[0] >= 0 else None
+
+
+def _abs_bounds(a):
+    low, high = sorted(map(abs, a))
+    return (0, high) if a[0] <= 0 <= a[1] else (low, high)
+
+
+def _decided(always, never):
+    return lambda a, b: (1, 1) if always(a, b) else (0, 0) if never(a, b) else None
+
+
+def _same(a, b):
+    return a[0] == a[1] == b[0] == b[1]
+
+
+def _apart(a, b):
+    return a[1] < b[0] or b[1] < a[0]
+
+
+def _max_bounds(a, b):
+    return max(a[0], b[0]), max(a[1], b[1])
+
+
+def _min_bounds(a, b):
+    return min(a[0], b[0]), min(a[1], b[1])
+
+
+ELEMENTWISE = {
+    "add": (operator.add, lambda a, b: (a[0] + b[0], a[1] + b[1])),
+    "sub": (operator.sub, lambda a, b: (a[0] - b[1], a[1] - b[0])),
+    "mul": (operator.mul, _corners(operator.mul)),
+    "neg": (operator.neg, lambda a: (-a[1], -a[0])),
+    "div": (_core.div, _of_natural(_floor_bounds)),
+    "rem": (_core.rem, _of_natural(_mod_bounds)),
+    "floor_divide": (operator.floordiv, _floor_bounds),
+    "remainder": (operator.mod, _mod_bounds),
+    "max": (_core.maximum, _max_bounds),
+    "min": (_core.minimum, _min_bounds),
+    "abs": (_core.abs, _abs_bounds),
+    "clamp": (_clamp, lambda low, x, high: _min_bounds(_max_bounds(x, low), high)),
+    "where": (_core.where, lambda _, a, b: (min(a[0], b[0]), max(a[1], b[1]))),
+    "lt": (operator.lt, _decided(lambda a, b: a[1] < b[0], lambda a, b: a[0] >= b[1])),
+    "le": (operator.le, _decided(lambda a, b: a[1] <= b[0], lambda a, b: a[0] > b[1])),
+    "gt": (operator.gt, _decided(lambda a, b: a[0] > b[1], lambda a, b: a[1] <= b[0])),
+    "ge": (operator.ge, _decided(lambda a, b: a[0] >= b[1], lambda a, b: a[1] < b[0])),
+    "eq": (operator.eq, _decided(_same, _apart)),
+    "ne": (operator.ne, _decided(_apart, _same)),
+    "sign": (_core.sign, lambda a: (-1, 1)),
+    "square": (_core.square, lambda a: (0, max(a[0] ** 2, a[1] ** 2))),
+    "and": (operator.and_, None),
+    "or": (operator.or_, None),
+    "xor": (operator.xor, None),
+    "not": (operator.invert, None),
+    "shift_left": (operator.lshift, None),
+    "shift_right_arithmetic": (operator.rshift, None),
+    "shift_right_logical": (_shift_right_logical, None),
+    "add_any": (operator.add, None),
+    "pow": (_core.pow, None),
+    "logistic": (_core.sigmoid, None),
+    "cbrt": (_cbrt, None),
+}
+for _name in ("exp", "exp2", "expm1", "log", "log1p", "tanh", "erf", "sin", "cos", "sqrt", "rsqrt"):
+    ELEMENTWISE[_name] = (getattr(_core, _name), None)
+for _name in ("floor", "ceil", "round"):
+    ELEMENTWISE[_name] = (getattr(_core, _name), None)
