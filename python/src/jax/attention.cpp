@@ -99,6 +99,7 @@ Operands read(const CustomCall& call) {
                       call.get<std::int64_t>("window_right")};
     options.dropout = call.get<double>("dropout");
     options.layout = call.get<bool>("bshd") ? Layout::bshd : Layout::bhsd;
+    options.checked = call.get<bool>("checked");
     options.deterministic = call.get<bool>("deterministic");
     return given;
 }

@@ -10,9 +10,10 @@ except ImportError as error:
     raise ImportError("tilewright.jax needs JAX: pip install 'tilewright[jax]'") from error
 
 from .._attention import AuxRequest
-from . import _targets
+from . import _targets, masks, scores
 from ._attention import AuxOutput, flex_attention
 from ._block_mask import BlockMask, create_block_mask, create_mask
+from ._mha import mha, mha_reference
 from ._mods import and_masks, or_masks
 from ._norm import layer_norm, rms_norm
 
@@ -27,6 +28,10 @@ __all__ = [
     "create_mask",
     "flex_attention",
     "layer_norm",
+    "masks",
+    "mha",
+    "mha_reference",
     "or_masks",
     "rms_norm",
+    "scores",
 ]

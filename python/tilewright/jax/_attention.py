@@ -63,7 +63,8 @@ def flex_attention(
     cu_seqlens (N + 1,) int32: N sequences packed in a batch of 1; positions seen by mods restart.
     sinks (Hq,): one more logit per head in the denominator. dropout: share of probabilities dropped
     by philox(seed, b, h, q, kv); seed an integer or a scalar array. scale: None is 1 / sqrt(E).
-    kernel_options: torch's names, taken as hints.
+    kernel_options: torch's names, taken as hints; checked=True runs in the checked mode: bounds, NaN
+    poison, races. Slow.
 
     Returns out (B, Hq, L, Ev) in query's layout; with return_lse=True (out, lse); with
     return_aux=AuxRequest(...) (out, AuxOutput). A row with nothing to attend: out 0, lse -inf.
@@ -79,7 +80,8 @@ def flex_attention(
         allowed = {"device": (None,), "layout": ("bhsd", "bshd")}[name]
         if choice not in allowed:
             raise ValueError(f"[{op}] expected {name} of {allowed} but got {choice!r}")
-    _check_kernel_options(op, kernel_options)
+    checked = bool((kernel_options or {}).get("checked", False))
+    _check_kernel_options(op, {k: v for k, v in (kernel_options or {}).items() if k != "checked"})
     if return_aux is not None and return_lse:
         raise ValueError(f"[{op}] expected return_lse or return_aux but got both")
     if return_aux is not None and not isinstance(return_aux, AuxRequest):
@@ -118,6 +120,7 @@ def flex_attention(
         dropout=_dropout(op, dropout),
         bshd=layout == "bshd",
         deterministic=bool(deterministic),
+        checked=checked,
         mask_batches=0 if block_mask is None or not words else block_mask.shape[0],
     )
     out, lse, max_scores = _attention_op.attention(

@@ -29,6 +29,7 @@ class Spec:
     dropout: float
     bshd: bool
     deterministic: bool
+    checked: bool
     mask_batches: int  #: batches of the block masks; 0 without one
     backward: bool = False
 
@@ -52,6 +53,7 @@ class Spec:
             "dropout": self.dropout,
             "bshd": self.bshd,
             "deterministic": self.deterministic,
+            "checked": self.checked,
         }
 
     def named(self, operands):

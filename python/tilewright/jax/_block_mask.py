@@ -48,7 +48,7 @@ class BlockMask:
         mod = None
         if mask_mod is not None:
             sizes = _mods.Sizes(1 << 31, 1 << 31, 1 << 31, 1 << 31)
-            mod = _core_mask(op, _mods.trace(op, "mask_mod", mask_mod, True, sizes))
+            mod = _at_hand(op, _mods.trace(op, "mask_mod", mask_mod, True, sizes))
         return _wrap(
             _block_mask.BlockMask.from_kv_blocks(
                 **lists, BLOCK_SIZE=BLOCK_SIZE, mask_mod=mod, seq_lengths=seq_lengths
@@ -162,7 +162,7 @@ def _concrete(op, name, array):
     return np.asarray(array)
 
 
-def _core_mask(op, traced):
+def _at_hand(op, traced):
     arrays = [
         _core.capture(to_tensor(op, "arrays", np.asarray(x)), "", False) for x in traced.arrays
     ]
@@ -204,18 +204,18 @@ def create_block_mask(
         if min(shape) < 0 or min(size) < 1:
             raise ValueError(f"[{op}] expected lengths of at least 0 and blocks of at least 1")
         return BlockMask(shape, size, (), (traced,), separate_full_blocks)
-    core = _core.create_block_mask(_core_mask(op, traced), *shape, list(size))
+    core = _core.create_block_mask(_at_hand(op, traced), *shape, list(size))
     return _wrap(_block_mask.BlockMask(core, separate_full_blocks))
 
 
 def create_mask(mod, B, H, Q_LEN, KV_LEN, device=None):
-    """bool (B, H, Q_LEN, KV_LEN) of a mask mod, by definition: for pictures and tests."""
+    """bool (B, H, Q_LEN, KV_LEN) of a mask mod whose arrays are not traced."""
     op = "create_mask"
     if device not in (None, "cpu"):
         raise ValueError(f'[{op}] expected device None or "cpu" but got {device!r}')
-    b, h, q, kv = (jnp.arange(n) for n in _block_mask.sizes(op, B, H, Q_LEN, KV_LEN))
-    _mods.check(op, "mod", mod, True)
-    inner = jax.vmap(mod, (None, None, None, 0))
-    for i in (2, 1, 0):
-        inner = jax.vmap(inner, tuple(0 if axis == i else None for axis in range(4)))
-    return inner(b, h, q, kv)
+    shape = _block_mask.sizes(op, B, H, Q_LEN, KV_LEN)
+    traced = _mods.trace(op, "mod", mod, True, _mods.Sizes(*shape))
+    for array in traced.arrays:
+        _concrete(op, "arrays of the mod", array)
+    with jax.ensure_compile_time_eval():
+        return jnp.asarray(to_array(_core.create_mask(_at_hand(op, traced), *shape)))

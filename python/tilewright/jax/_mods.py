@@ -15,12 +15,12 @@ from ._translate import Captured, result, run
 
 
 class Sizes(NamedTuple):
-    """What the positions that a mod sees are below."""
+    """What the positions that a mod sees are below; None: any integer, negative ones too."""
 
-    batch: int
-    heads: int
-    queries: int
-    keys: int
+    batch: int | None
+    heads: int | None
+    queries: int | None
+    keys: int | None
 
 
 class TracedMod(NamedTuple):
@@ -30,6 +30,7 @@ class TracedMod(NamedTuple):
     arrays: tuple  #: in the order of the text's Refs; may be traced
 
 
+_ANYWHERE = (-(1 << 31), (1 << 31) - 1)
 NONE = TracedMod("", ())
 
 
@@ -41,7 +42,8 @@ def trace(op, argument, function, is_mask, sizes, score_dtype=jnp.float32):
     if not is_mask:
         inputs.insert(0, jax.ShapeDtypeStruct((), score_dtype))
     try:
-        closed = jax.make_jaxpr(function)(*inputs)
+        # Anew each time: a trace kept for the function may hold arrays of another call.
+        closed = jax.make_jaxpr(lambda *scalars: function(*scalars))(*inputs)
     except jax.errors.TracerBoolConversionError as error:
         raise TypeError(
             f"[{op}] expected {argument} to choose by jnp.where(condition, a, b) but it branches "
@@ -57,11 +59,11 @@ def trace(op, argument, function, is_mask, sizes, score_dtype=jnp.float32):
         ) from error
     _check_result(op, argument, closed.out_avals, is_mask)
     names = [f"array{i}" for i in range(len(closed.consts))]
-    stands = [_stand_in(name, x) for name, x in zip(names, closed.consts, strict=True)]
+    stands = [stand_in(name, x) for name, x in zip(names, closed.consts, strict=True)]
 
     def body(*arguments):
         numbers = [
-            number(core, jnp.int32, (0, max(size - 1, 0)))
+            number(core, jnp.int32, _ANYWHERE if size is None else (0, max(size - 1, 0)))
             for core, size in zip(arguments[-4:], sizes, strict=True)
         ]
         if not is_mask:
@@ -72,7 +74,7 @@ def trace(op, argument, function, is_mask, sizes, score_dtype=jnp.float32):
     try:
         text = core.ir("f64" if score_dtype == jnp.float64 else "f32")
     except RefusedError as error:
-        raise NotImplementedError(str(error).replace("[mod]", f"[{op}] {argument}:")) from None
+        raise NotImplementedError(f"[{op}] {argument}: {error}") from None
     by_name = dict(zip(names, closed.consts, strict=True))
     return TracedMod(text, tuple(jnp.asarray(by_name[c.name]) for c in core.captures()))
 
@@ -87,7 +89,7 @@ def intersection(masks):
     if len(masks) <= 1:
         return masks[0] if masks else NONE
     arrays = [x for mask in masks for x in mask.arrays]
-    stands = iter([_stand_in(f"array{i}", x).core for i, x in enumerate(arrays)])
+    stands = iter([stand_in(f"array{i}", x).core for i, x in enumerate(arrays)])
     mods = [core_mod(mask, [next(stands) for _ in mask.arrays]) for mask in masks]
     both = functools.reduce(operator.and_, mods)
     order = [int(c.name.removeprefix("array")) for c in both.captures()]
@@ -124,7 +126,8 @@ def _check_result(op, argument, avals, is_mask):
     raise ValueError(f"[{op}] expected {argument} to return {wanted} but it returns {got}")
 
 
-def _stand_in(name, constant):
+def stand_in(name, constant):
+    """What mods are traced on in place of an array."""
     return Captured(name, jnp.shape(constant), jnp.result_type(constant))
 
 

@@ -15,7 +15,11 @@ from .._arrays import dtype_name
 
 
 class RefusedError(NotImplementedError):
-    """What a mod cannot hold."""
+    """What a mod cannot hold; `placed` once the text names the user's line."""
+
+    def __init__(self, text, placed=False):
+        super().__init__(text)
+        self.placed = placed
 
 
 class Number:
@@ -50,9 +54,9 @@ def apply(name, elements, dtype):
     """An elementwise primitive on numbers and NumPy scalars, at least one of them a Number."""
     function, bounds_of = ELEMENTWISE[name]
     bounds = None
-    limits = [_limits(x) for x in elements]
-    if bounds_of is not None and None not in limits:
-        bounds = bounds_of(*limits)
+    known = [limits(x) for x in elements]
+    if bounds_of is not None and None not in known:
+        bounds = bounds_of(*known)
         if bounds is not None and jnp.dtype(dtype) == np.bool_ and bounds[0] == bounds[1]:
             return np.bool_(bounds[0])
     return number(function(*map(operand, elements)), dtype, bounds)
@@ -63,7 +67,8 @@ def operand(x):
     return x.core if isinstance(x, Number) else x.item()
 
 
-def _limits(x):
+def limits(x):
+    """(low, high) of an integer or bool; None for others."""
     if isinstance(x, Number):
         return None if x.low is None else (x.low, x.high)
     return (int(x), int(x)) if x.dtype.kind in "iub" else None
@@ -73,7 +78,7 @@ def convert(x, dtype):
     """convert_element_type."""
     if not isinstance(x, Number):
         return np.asarray(jnp.asarray(x).astype(dtype))[()]
-    return number(x.core, dtype, _limits(x) if jnp.issubdtype(dtype, jnp.integer) else None)
+    return number(x.core, dtype, limits(x) if jnp.issubdtype(dtype, jnp.integer) else None)
 
 
 # ---- Functions that the core has no single operation for.

@@ -16,7 +16,7 @@ from jax.extend import source_info_util
 
 from .. import _core
 from .._arrays import _NAMES, dtype_name
-from ._numbers import ELEMENTWISE, Number, RefusedError, apply, convert, number, operand
+from ._numbers import ELEMENTWISE, Number, RefusedError, apply, convert, limits, number, operand
 
 _MOST_ELEMENTS = 4096  # of a small array
 _MOST_STEPS = 1024  # of a loop that is written out
@@ -51,18 +51,24 @@ def run(jaxpr, constants, inputs):
     values.update(zip(jaxpr.invars, inputs, strict=True))
 
     def read(atom):
-        return np.asarray(atom.val) if hasattr(atom, "val") else values[atom]
+        return _literal(atom.val) if hasattr(atom, "val") else values[atom]
 
     for equation in jaxpr.eqns:
         try:
             results = _equation(equation, [read(atom) for atom in equation.invars])
         except RefusedError as error:
-            if " at " in str(error):
-                raise
             line = source_info_util.summarize(equation.source_info)
-            raise RefusedError(f"[mod] {error} at {line}") from None
+            if error.placed or not line:  # inside functions of JAX there is no line of the user
+                raise
+            raise RefusedError(f"{error} at {line}", placed=True) from None
         values.update(zip(equation.outvars, results, strict=True))
     return [read(atom) for atom in jaxpr.outvars]
+
+
+def _literal(value):
+    """A constant; a random key, which is no array of NumPy, is left to what refuses it."""
+    is_key = jax.dtypes.issubdtype(getattr(value, "dtype", np.float32), jax.dtypes.extended)
+    return value if is_key else np.asarray(value)
 
 
 def result(value):
@@ -77,10 +83,12 @@ def _equation(equation, inputs):
         return _call(equation, inputs)
     if name in _LOOPS:
         return _LOOPS[name](inputs, equation.outvars, **params)
+    if name == "tilewright_mod":
+        return [_library_mod(inputs, aval.dtype, **params)]
     if inputs and not equation.effects and all(map(_is_constant, inputs)):
         with jax.ensure_compile_time_eval():
             results = primitive.bind(*inputs, **params)
-        return [np.asarray(x) for x in (results if primitive.multiple_results else [results])]
+        return [_literal(x) for x in (results if primitive.multiple_results else [results])]
     if name in _RULES:
         return [_RULES[name](*inputs, dtype=aval.dtype, **params)]
     if name in ELEMENTWISE:
@@ -97,6 +105,13 @@ _HINTS = {
     "callback": "; mods run for every pair of positions, not in Python",
     "debug": "; mods run for every pair of positions, not in Python",
 }
+
+
+def _library_mod(inputs, dtype, *, mod, arrays):
+    if not all(isinstance(x, Captured) for x in inputs[:arrays]):
+        raise RefusedError(f"expected arrays of {mod.name} that are made outside of the mod")
+    captures = [x.core for x in inputs[:arrays]]
+    return number(mod.apply(captures, [operand(_element(x)) for x in inputs[arrays:]]), dtype)
 
 
 # ---- Values.
@@ -193,7 +208,9 @@ def _call(equation, inputs):
     if params.get("name") in ("floor_divide", "remainder") and len(inputs) == 2:
         dtypes = {atom.aval.dtype for atom in [*equation.invars, *equation.outvars]}
         integer = all(jnp.issubdtype(dtype, jnp.integer) for dtype in dtypes)
-        if integer and len(dtypes) == 1 and not all(map(_is_constant, inputs)):
+        # By zero jnp's functions give what theirs, and not the library's, give.
+        low, high = limits(_objects(inputs[1]).flat[0]) if integer else (0, 0)
+        if len(dtypes) == 1 and (low > 0 or high < 0) and not all(map(_is_constant, inputs)):
             return [_map(params["name"], inputs, dtypes.pop())]
     return _closed(
         next(params[key] for key in ("jaxpr", "call_jaxpr", "fun_jaxpr") if key in params), inputs
@@ -207,7 +224,7 @@ def _closed(closed, inputs):
             raise RefusedError(
                 "expected inner functions of a mod to take traced arrays as arguments"
             )
-        constants.append(np.asarray(constant))
+        constants.append(_literal(constant))
     return run(getattr(closed, "jaxpr", closed), constants, inputs)
 
 
@@ -521,6 +538,7 @@ _RULES = {
     "expand_dims": _rules_of_shape(lambda x, dimensions: np.expand_dims(x, tuple(dimensions))),
     "transpose": _rules_of_shape(lambda x, permutation: x.transpose(permutation)),
     "rev": _rules_of_shape(lambda x, dimensions: np.flip(x, tuple(dimensions))),
+    "stack": lambda *parts, axis=0, **_: np.stack(list(map(_objects, parts)), axis),
     "concatenate": lambda *parts, dimension, **_: np.concatenate(
         list(map(_objects, parts)), dimension
     ),

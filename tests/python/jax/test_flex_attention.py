@@ -6,7 +6,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from dense_attention import attention, close, normal
+from dense_attention import attention, close, normal, over_pairs
 
 import tilewright.jax as twj
 
@@ -155,6 +155,7 @@ def test_block_masks_in_and_out_of_jit():
     assert mask.BLOCK_SIZE == (16, 16)
     dense = twj.create_mask(same_document, 2, None, 65, 65)
     np.testing.assert_array_equal(mask.elements(), dense)
+    np.testing.assert_array_equal(dense, over_pairs(same_document, 2, 1, 65, 65))
     close(twj.flex_attention(q, k, v, block_mask=mask), want)
     close(jax.jit(lambda m: twj.flex_attention(q, k, v, block_mask=m))(mask), want)
     rebuilt = jax.tree.map(lambda leaf: leaf, mask)

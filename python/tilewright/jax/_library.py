@@ -1,0 +1,116 @@
+"""The mask and score libraries on JAX arrays.
+
+A library object is one primitive inside the user's mod; the translator replaces it by the text of
+the library's own mod.
+"""
+
+import dataclasses
+import functools
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax.extend.core import Primitive
+from jax.interpreters import ad
+
+from .. import _core
+from .._arrays import to_array, to_tensor
+from . import _mods
+
+_mod_p = Primitive("tilewright_mod")
+
+
+@dataclasses.dataclass(frozen=True)
+class LibraryMod:
+    """What a library function gave: a mod as text, for scores of each width."""
+
+    name: str
+    is_mask: bool
+    texts: tuple  #: f32, f64
+
+    def apply(self, captures, scalars):
+        """The mod on captures and scalars of the core."""
+        wide = not self.is_mask and scalars[0].dtype == "f64"
+        return _core.Mod.from_ir(self.texts[wide], captures)(*scalars)
+
+
+@_mod_p.def_abstract_eval
+def _abstract_eval(*operands, mod, arrays):
+    dtype = np.dtype(np.bool_) if mod.is_mask else operands[arrays].dtype
+    return operands[arrays].update(shape=(), dtype=dtype, weak_type=False)
+
+
+@_mod_p.def_impl
+def _evaluate(*operands, mod, arrays):
+    raise NotImplementedError(
+        f"[{mod.name}] expected to be called inside a mod, by attention or create_block_mask"
+    )
+
+
+def _refuse_derivative(primals, tangents, *, mod, arrays):
+    raise NotImplementedError(
+        f"[{mod.name}] expected to stand beside no custom derivative in one mod: write it in jnp"
+    )
+
+
+ad.primitive_jvps[_mod_p] = _refuse_derivative
+
+
+def export(library):
+    """Every function of a submodule of the core, by its name."""
+    core = getattr(_core, library)
+    return {
+        name: _wrapped(library == "masks", name, function)
+        for name, function in vars(core).items()
+        if callable(function) and not name.startswith("_")
+    }
+
+
+def _wrapped(is_mask, name, core):
+    @functools.wraps(core, updated=())
+    def function(*arguments, **options):
+        given = {}  # arrays by the names of their captures
+        arguments = [_argument(name, x, given) for x in arguments]
+        options = {key: _argument(name, x, given) for key, x in options.items()}
+        mod = core(*arguments, **options).renamed(name)
+        arrays = [_array(name, capture, given) for capture in mod.captures()]
+        texts = (mod.ir(), mod.ir() if is_mask else mod.ir("f64"))
+        made = LibraryMod(name, is_mask, texts)
+
+        def apply(*scalars):
+            operands = [*arrays, *(jnp.asarray(s) for s in scalars)]
+            return _mod_p.bind(*operands, mod=made, arrays=len(arrays))
+
+        return _mods.Mod(apply, is_mask, name)
+
+    return function
+
+
+def _argument(name, value, given):
+    """As the core's function takes it."""
+    if isinstance(value, np.ndarray | jax.Array):
+        return _capture(name, value, given)
+    if callable(value):
+        traced = _mods.trace(name, "the mask", value, True, _mods.Sizes(*[None] * 4))
+        return _mods.core_mod(traced, [_capture(name, x, given) for x in traced.arrays])
+    return value.item() if isinstance(value, np.generic) else value
+
+
+def _capture(name, array, given):
+    key = f"{name}{len(given)}"
+    given[key] = jnp.asarray(array)
+    if isinstance(array, jax.core.Tracer):
+        return _mods.stand_in(key, array).core
+    return _core.capture(to_tensor(name, "an array", np.asarray(array)), key, True)
+
+
+def _array(name, capture, given):
+    if capture.name in given:
+        return given[capture.name]
+    if any(isinstance(x, jax.core.Tracer) for x in given.values()):
+        raise TypeError(
+            f"[{name}] expected its arrays at hand, since it computes with their values, but they "
+            "are traced"
+        )
+    with jax.ensure_compile_time_eval():
+        return jnp.asarray(to_array(capture.tensor).copy())

@@ -1,0 +1,139 @@
+"""mha with the signatures of jax.experimental.pallas.ops.gpu.attention."""
+
+import functools
+import math
+import operator
+
+import jax
+import jax.numpy as jnp
+
+from ._attention import flex_attention
+
+
+def mha(
+    q,
+    k,
+    v,
+    segment_ids,
+    sm_scale=1.0,
+    causal=False,
+    block_q=128,
+    block_k=128,
+    backward_pass_impl="triton",
+    num_warps=None,
+    num_stages=2,
+    grid=None,
+    interpret=False,
+    debug=False,
+    *,
+    block_sizes=None,
+    return_residuals=False,
+):
+    """``softmax(sm_scale * q k^T) v`` of q, k, v (batch, sequence, heads, head dimension).
+
+    Lengths need not be multiples of the blocks. segment_ids (batch, sequence) or None: only equal
+    ids attend; no gradient. causal counts from the top left. A BlockSizes may stand in block_q's
+    place, and the arguments behind it then follow as in JAX's present signature. Block sizes,
+    num_warps, num_stages and grid are hints: they change no result. backward_pass_impl: "triton",
+    this library's kernel, or "xla", the derivative of `mha_reference`. interpret runs in the checked
+    mode; debug prints the call when it is traced. With return_residuals (out, lse), lse (batch,
+    heads, sequence) to base 2, as there. ValueError or TypeError where an argument does not fit.
+    """
+    hints = (block_q, block_k, backward_pass_impl, num_warps, num_stages, grid, interpret, debug)
+    if hasattr(block_q, "block_q"):
+        if block_sizes is not None:
+            raise TypeError("[mha] expected one block_sizes but got two")
+        block_sizes = block_q
+        block_q = block_k = 128
+        if isinstance(hints[1], str):  # one place earlier than in the older signature
+            defaults = (128, 128, "triton", None, 2, None, False, False)
+            given = [
+                ours if value == default else value
+                for value, default, ours in zip(
+                    hints[1:],
+                    defaults[1:],
+                    ("triton", None, 2, None, False, False, return_residuals),
+                    strict=True,
+                )
+            ]
+            backward_pass_impl, num_warps, num_stages, grid, interpret, debug, return_residuals = (
+                given
+            )
+    if backward_pass_impl not in ("triton", "xla"):
+        raise ValueError(
+            f'[mha] expected backward_pass_impl "triton" or "xla" but got {backward_pass_impl!r}'
+        )
+    _check_sizes(block_q, block_k, block_sizes, num_warps, num_stages)
+    if debug:
+        print(f"mha: q {jnp.shape(q)}, k {jnp.shape(k)}, v {jnp.shape(v)}, {causal=}, {sm_scale=}")
+    if backward_pass_impl == "xla" and not return_residuals:
+        return _with_reference_backward(
+            float(sm_scale), bool(causal), bool(interpret), q, k, v, segment_ids
+        )
+    out, lse = _forward(q, k, v, segment_ids, sm_scale, causal, interpret)
+    return (out, lse * math.log2(math.e)) if return_residuals else out
+
+
+def mha_reference(q, k, v, segment_ids, sm_scale=1.0, causal=False):
+    """The same by its definition, dense, in XLA; float32 out."""
+    logits = jnp.einsum("bqhc,bkhc->bhqk", q, k, preferred_element_type=jnp.float32)
+    keep = jnp.ones(logits.shape[-2:], bool)
+    if causal:
+        keep = jnp.tril(keep)
+    if segment_ids is not None:
+        keep = keep & (segment_ids[:, None, :, None] == segment_ids[:, None, None, :])
+    weights = jax.nn.softmax(jnp.where(keep, logits * sm_scale, -jnp.inf))
+    return jnp.einsum("bhqk,bkhc->bqhc", weights, v, preferred_element_type=jnp.float32)
+
+
+def _forward(q, k, v, segment_ids, sm_scale, causal, interpret):
+    return flex_attention(
+        *(q, k, v),
+        scale=sm_scale,
+        causal=causal,
+        segment_ids=segment_ids,
+        layout="bshd",
+        return_lse=True,
+        kernel_options={"checked": True} if interpret else None,
+    )
+
+
+@functools.partial(jax.custom_vjp, nondiff_argnums=(0, 1, 2))
+def _with_reference_backward(sm_scale, causal, interpret, q, k, v, segment_ids):
+    return _forward(q, k, v, segment_ids, sm_scale, causal, interpret)[0]
+
+
+def _xla_forward(sm_scale, causal, interpret, q, k, v, segment_ids):
+    out, _ = _forward(q, k, v, segment_ids, sm_scale, causal, interpret)
+    return out, (q, k, v, segment_ids)
+
+
+def _xla_backward(sm_scale, causal, interpret, saved, dout):
+    *inputs, segment_ids = saved
+    _, pullback = jax.vjp(
+        lambda q, k, v: mha_reference(q, k, v, segment_ids, sm_scale, causal), *inputs
+    )
+    return (*pullback(dout.astype(jnp.float32)), None)
+
+
+_with_reference_backward.defvjp(_xla_forward, _xla_backward)
+
+
+def _check_sizes(block_q, block_k, block_sizes, num_warps, num_stages):
+    sizes = {
+        "block_q": block_q,
+        "block_k": block_k,
+        "num_warps": num_warps,
+        "num_stages": num_stages,
+    }
+    if block_sizes is not None:
+        sizes.update(vars(block_sizes))
+    for name, size in sizes.items():
+        if size is None:
+            continue
+        try:
+            size = operator.index(size)
+        except TypeError:
+            raise TypeError(f"[mha] expected {name} to be an integer but got {size!r}") from None
+        if size < 1:
+            raise ValueError(f"[mha] expected {name} of at least 1 but got {size}")

@@ -1,0 +1,338 @@
+"""What mods may hold: every primitive that jnp gives rise to, the libraries, and named refusals."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from dense_attention import attention, close, normal, over_pairs
+
+import tilewright as tw
+import tilewright.jax as twj
+from tilewright.jax import _mods
+
+TABLE = normal(0, (3, 9))
+FLAT = normal(1, (9,))
+INTS = jnp.array([3, -1, 4, 1, -5, 9, 2, 6, 5])
+CUBE = normal(2, (2, 3, 4))
+NARROW = normal(3, (9,), jnp.bfloat16)
+BIAS = TABLE[:, None]
+SCALAR = jnp.float32(0.75)
+
+
+@jax.jit
+def inner(x, y):
+    return x * y - jnp.float32(1)
+
+
+def loop(s, b, h, i, j):
+    return jax.lax.fori_loop(0, 3, lambda n, c: c * 0.5 + TABLE[n, i], s)
+
+
+def while_loop(s, b, h, i, j):
+    return jax.lax.while_loop(lambda c: c[0] < 3, lambda c: (c[0] + 1, c[1] + FLAT[c[0]]), (0, s))[
+        1
+    ]
+
+
+def scanned(s, b, h, i, j):
+    return jax.lax.scan(lambda c, row: (c + row[i], row[j]), s, TABLE)[0]
+
+
+SCORES = {
+    "arithmetic": lambda s, b, h, i, j: -s * 2 + s / 3 - (i + 1) + b,
+    "abs_sign": lambda s, b, h, i, j: abs(s) * jnp.sign(s - 0.1) + jnp.sign(i - j) + abs(i - j),
+    "extremes": lambda s, b, h, i, j: jnp.maximum(s, 0.1) + jnp.minimum(i, j) + jnp.clip(s, -1, 1),
+    "powers": lambda s, b, h, i, j: s**2 + s**3 + abs(s) ** 0.5 + (s * s + 1) ** -2 + jnp.square(s),
+    "int_powers": lambda s, b, h, i, j: s + (i - j) ** 2 + i**3 + s**0,
+    "exponentials": lambda s, b, h, i, j: jnp.exp(s) + jnp.exp2(s) + jnp.expm1(s),
+    "logarithms": lambda s, b, h, i, j: jnp.log(abs(s) + 1) + jnp.log1p(s * s) + jnp.log2(i + 1),
+    "sigmoids": lambda s, b, h, i, j: jnp.tanh(s) + jax.nn.sigmoid(s) + jax.lax.erf(s),
+    "roots": lambda s, b, h, i, j: jnp.sqrt(s * s) + jax.lax.rsqrt(s * s + 1) + jnp.cbrt(s + 3),
+    "trigonometry": lambda s, b, h, i, j: jnp.sin(s + i) + jnp.cos(s - j),
+    "rounding": lambda s, b, h, i, j: s + jnp.floor(s) + jnp.ceil(s) + jnp.round(3 * s),
+    "comparisons": lambda s, b, h, i, j: s
+    + (i == j) * 1.0
+    + (i != j) * 2.0
+    + (i < j) * 4.0
+    + (i >= j) * 8.0
+    + (s > 0) * 16
+    + (s <= 0) * 32,
+    "logic": lambda s, b, h, i, j: jnp.where(
+        ((i > j) & ~(s > 0)) | ((h == 1) ^ (b == 0)), s, jnp.where(jnp.isnan(s), 0.0, -s)
+    ),
+    "bits": lambda s, b, h, i, j: s
+    + ((i & 3) | (j ^ 5))
+    + (~i)
+    + (i << 2)
+    + (j >> 1)
+    - (i - j >> 1),
+    "wrapping": lambda s, b, h, i, j: s
+    + ((i * 73856093) ^ (j * 19349663)) % 7
+    + (i * -1640531527 >> 28),
+    "unsigned": lambda s, b, h, i, j: s
+    + ((i.astype(jnp.uint32) * jnp.uint32(2654435769)) >> 28).astype(jnp.float32),
+    "narrow": lambda s, b, h, i, j: s
+    + (i * 40).astype(jnp.int8)
+    + (i * 40).astype(jnp.uint8)
+    + NARROW[j],
+    "division": lambda s, b, h, i, j: s + (i - j) // 3 + (i - j) % 3 + i // 2 * 10 + (j - i) // -2,
+    "truncation": lambda s, b, h, i, j: s + jax.lax.div(i - j, 3) + jax.lax.rem(i - j, 3),
+    "remainder": lambda s, b, h, i, j: s + jnp.fmod(s, 0.3) + jnp.mod(i - j, 4) + jnp.mod(i, j - 3),
+    "casts": lambda s, b, h, i, j: s
+    + s.astype(jnp.int32)
+    + (s > 0).astype(int)
+    + (i + 0.5).astype(int),
+    "table": lambda s, b, h, i, j: s + TABLE[h, i] + FLAT[j] + TABLE[h, 2] + FLAT[3],
+    "relative": lambda s, b, h, i, j: s + FLAT[i - j + 4] * TABLE[h, (i - j) % 9],
+    "negative": lambda s, b, h, i, j: s + FLAT[-i - 1] + FLAT[i - 20] + FLAT[j + 100] + FLAT[-1],
+    "chained": lambda s, b, h, i, j: s + FLAT[INTS[i]] + FLAT[INTS[INTS[j]]],
+    "take": lambda s, b, h, i, j: s
+    + jnp.take(FLAT, i, mode="clip")
+    + jnp.nan_to_num(jnp.take(FLAT, i + 6))
+    + FLAT.at[j].get(),
+    "outside": lambda s, b, h, i, j: s + FLAT.at[i + 5].get(mode="fill", fill_value=2.0),
+    "ints": lambda s, b, h, i, j: s + INTS[i] * INTS[j] + jnp.take(INTS, i, mode="clip"),
+    "rows": lambda s, b, h, i, j: s
+    + (CUBE[b, h] * CUBE[0, h]).sum()
+    + jnp.dot(CUBE[b, 0], CUBE[1, h])
+    + CUBE[b].reshape(6, 2)[i % 6, 1],
+    "reductions": lambda s, b, h, i, j: s
+    + CUBE[b, h].max()
+    - CUBE[b, h].min()
+    + CUBE[b, h].prod()
+    + CUBE[b, h].mean()
+    + CUBE[b].sum(0)[1],
+    "dynamic_row": lambda s, b, h, i, j: s + jax.lax.dynamic_slice(FLAT, (i,), (3,)).sum(),
+    "small_arrays": lambda s, b, h, i, j: s
+    + jnp.array([1.0, 2.0, 4.0])[h]
+    + jnp.stack([s, -s, 2 * s]).max()
+    + jnp.cumsum(CUBE[b, h])[2],
+    "cond": lambda s, b, h, i, j: jax.lax.cond(i > j, lambda x: x * 2, lambda x: x - 1, s),
+    "switch": lambda s, b, h, i, j: jax.lax.switch(i - 1, [jnp.sin, jnp.cos, lambda x: 2 * x], s),
+    "piecewise": lambda s, b, h, i, j: jnp.piecewise(
+        s, [i > j, i < j], [lambda x: x, lambda x: -x, 0.0]
+    ),
+    "select": lambda s, b, h, i, j: jnp.select([i > j, i == j], [s, 2 * s], -s),
+    "loop": loop,
+    "while": while_loop,
+    "scan": scanned,
+    "jit": lambda s, b, h, i, j: inner(s, SCALAR) + inner(s, FLAT[i]),
+    "scalar": lambda s, b, h, i, j: s * SCALAR,
+    "constant": lambda s, b, h, i, j: jnp.where(i >= j, s, -jnp.inf),
+    "checkpoint": lambda s, b, h, i, j: jax.checkpoint(jnp.sin)(s),
+    "library": lambda s, b, h, i, j: twj.scores.softcap(5)(s, b, h, i, j)
+    + twj.scores.bias(BIAS)(s, b, h, i, j),
+}
+SHAPE = (2, 3, 9, 9)
+
+
+@pytest.mark.parametrize("name", SCORES)
+def test_scores(name):
+    """The mod's text, evaluated by the library pair by pair, against jnp."""
+    mod = SCORES[name]
+    scores = normal(5, SHAPE)
+    want = over_pairs(mod if name != "library" else library_in_jnp, *SHAPE, scores)
+    have = evaluate(mod, scores)
+    finite = np.isfinite(want)
+    np.testing.assert_array_equal(np.isfinite(have), finite)
+    np.testing.assert_allclose(have[finite], np.asarray(want)[finite], rtol=2e-6, atol=2e-6)
+
+
+def library_in_jnp(s, b, h, i, j):
+    return 5 * jnp.tanh(s / 5) + s + TABLE[h, j]
+
+
+def evaluate(mod, scores):
+    """The traced mod on these scores, in NumPy: attention with one key at a time gives them back."""
+    traced = _mods.trace("test", "score_mod", mod, False, _mods.Sizes(*SHAPE))
+    arrays = [np.asarray(x) for x in traced.arrays]
+    batch, heads, queries, keys = SHAPE
+    query = np.asarray(scores, np.float32)
+    core = tw._core
+    captures = [core.capture(tw._arrays.to_tensor("test", "array", x), "", False) for x in arrays]
+    options = core.AttentionOptions()
+    options.score_mod = core.Mod.from_ir(traced.text, captures)
+    options.scale = 1.0
+    result = np.empty(SHAPE, np.float32)
+    one_hot = np.broadcast_to(np.eye(keys, dtype=np.float32), (batch, heads, keys, keys)).copy()
+    for key in range(keys):
+        # Every other key is masked away, so that lse is the score of this one.
+        only = core.BlockMask.from_dense(
+            tw._arrays.to_tensor(
+                "test", "mask", np.broadcast_to(np.arange(keys) == key, SHAPE).copy()
+            ),
+            [64, 64],
+        )
+        options.block_mask = only
+        tensors = [tw._arrays.to_tensor("test", "x", x) for x in (query, one_hot, one_hot)]
+        result[..., key] = np.asarray(core.attention(*tensors, options=options).lse)
+    return result
+
+
+def test_every_primitive_is_met():
+    """The cases above hold what the translator knows, so that nothing of it goes untested."""
+    from tilewright.jax import _translate
+
+    scalar = jax.ShapeDtypeStruct((), jnp.float32)
+    position = jax.ShapeDtypeStruct((), jnp.int32)
+    met = set()
+
+    def visit(jaxpr):
+        for equation in jaxpr.eqns:
+            met.add(equation.primitive.name)
+            for inside in jax.tree.leaves(list(equation.params.values()), is_leaf=_has_equations):
+                if _has_equations(inside):
+                    visit(getattr(inside, "jaxpr", inside))
+
+    for mod in SCORES.values():
+        visit(jax.make_jaxpr(mod)(scalar, *[position] * 4).jaxpr)
+    other_versions = {
+        "pvary",
+        "copy_p",
+        "expand_dims",
+        "optimization_barrier",
+        "stop_gradient",
+        "add_any",
+    }
+    rare = {"rev", "transpose", "cumprod", "cummax", "cummin", "argmin", "reduce_and", "reduce_or"}
+    rare |= {"where", "floor_divide", "shift_right_logical", "remainder", "copy", "clamp"}
+    assert set(_translate._RULES) - met <= other_versions | rare
+
+
+def _has_equations(value):
+    return hasattr(getattr(value, "jaxpr", value), "eqns")
+
+
+@pytest.mark.parametrize(
+    "name", ["arithmetic", "sigmoids", "table", "rows", "loop", "switch", "chained"]
+)
+def test_gradients_agree_with_jax(name):
+    """Ours are derived from the tile IR, not by JAX."""
+    q, k, v = (normal(i, (2, 3, 9, 4)) for i in range(3))
+    globals_before = dict(TABLE=TABLE, FLAT=FLAT, CUBE=CUBE)
+
+    def loss(f):
+        def call(q, arrays):
+            globals().update(arrays)
+            try:
+                return jnp.sin(f(q, k, v, SCORES[name])).sum()
+            finally:
+                globals().update(globals_before)
+
+        return jax.jit(jax.grad(call, (0, 1)))
+
+    have = loss(twj.flex_attention)(q, globals_before)
+    want = loss(lambda *a: attention(*a)[0])(q, globals_before)
+    for a, b in zip(jax.tree.leaves(have), jax.tree.leaves(want), strict=True):
+        close(a, b, 256)
+
+
+@pytest.mark.parametrize(
+    ("mask", "same"),
+    [
+        (
+            lambda: twj.masks.causal() & twj.masks.sliding_window(3),
+            tw.masks.causal() & tw.masks.sliding_window(3),
+        ),
+        (lambda: ~twj.masks.prefix_lm(4) | (lambda b, h, i, j: i == j), None),
+        (lambda: twj.masks.document(INTS), tw.masks.document(np.asarray(INTS))),
+        (
+            lambda: twj.masks.jagged(lambda b, h, i, j: i >= j, jnp.array([0, 4, 9])),
+            tw.masks.jagged(tw.masks.causal(), np.array([0, 4, 9])),
+        ),
+        (
+            lambda: twj.masks.offset(twj.masks.causal(), 2, 0),
+            tw.masks.offset(tw.masks.causal(), 2, 0),
+        ),
+        (lambda: twj.and_masks(twj.masks.causal(), lambda b, h, i, j: INTS[i] > 0), None),
+        (lambda: twj.or_masks(lambda b, h, i, j: INTS[i] > 0, twj.masks.causal()), None),
+    ],
+)
+def test_library_masks(mask, same):
+    have = twj.create_mask(mask(), 1, 1, 9, 9)
+    i, j = np.arange(9)[:, None], np.arange(9)
+    if same is not None:
+        np.testing.assert_array_equal(have, tw.create_mask(same, 1, 1, 9, 9))
+    elif "~" in repr(mask()):
+        np.testing.assert_array_equal(have[0, 0], ~((j < 4) | (i >= j)) | (i == j))
+    else:
+        positive = np.broadcast_to(np.asarray(INTS)[:, None] > 0, (9, 9))
+        both = "&" in repr(mask()) or "and_masks" in repr(mask())
+        np.testing.assert_array_equal(
+            have[0, 0], (i >= j) & positive if both else (i >= j) | positive
+        )
+
+
+def test_library_scores_of_traced_arrays_have_gradients():
+    q, k, v = (normal(i, (1, 2, 9, 4)) for i in range(3))
+    table = normal(3, (2, 9, 9))
+
+    def loss(f):
+        return jax.jit(jax.grad(lambda t: jnp.sin(f(t)).sum()))
+
+    have = loss(lambda t: twj.flex_attention(q, k, v, twj.scores.bias(t)))(table)
+    want = loss(lambda t: attention(q, k, v, lambda s, b, h, i, j: s + t[h, i, j])[0])(table)
+    close(have, want)
+
+
+Q = normal(9, (1, 1, 4, 4))
+
+
+@pytest.mark.parametrize(
+    ("mod", "error", "message"),
+    [
+        (
+            lambda s, b, h, i, j: jax.random.uniform(jax.random.key(0))
+            + s * jax.random.normal(jax.random.key(i)),
+            NotImplementedError,
+            r"primitive random_\w+; attention has a dropout.* at .*test_mods.py:\d+",
+        ),
+        (
+            lambda s, b, h, i, j: jax.debug.print("{}", s) or s,
+            NotImplementedError,
+            "primitive debug_\\w+; mods run",
+        ),
+        (
+            lambda s, b, h, i, j: jax.lax.while_loop(lambda c: c < i, lambda c: c + 1, 0) + s,
+            NotImplementedError,
+            "a loop of a constant number of steps.*test_mods.py",
+        ),
+        (
+            lambda s, b, h, i, j: jnp.sort(jnp.stack([s, -s]))[0],
+            NotImplementedError,
+            "the primitive sort",
+        ),
+        (
+            lambda s, b, h, i, j: s + TABLE.sum() * FLAT[jnp.stack([i, j])].sum(),
+            NotImplementedError,
+            "gather of several",
+        ),
+        (
+            lambda s, b, h, i, j: jnp.stack([s, s]),
+            ValueError,
+            r"expected score_mod to return a number but it returns float32\[2\]",
+        ),
+        (
+            lambda s, b, h, i, j: i > j,
+            ValueError,
+            "expected score_mod to return a number but it returns bool",
+        ),
+        (lambda s, b, h, i, j: None, ValueError, "to return a number but it returns nothing"),
+        (lambda s, b, h, i, j: s if i > j else 0.0, TypeError, "score_mod to choose by jnp.where"),
+        (
+            lambda s, b, h, i, j: s + np.ones(4)[i],
+            TypeError,
+            "score_mod to read JAX arrays.*jnp.asarray",
+        ),
+        (
+            lambda s, i, j: s,
+            TypeError,
+            r"expected score_mod to be a function \(score, b, h, q_idx, kv_idx\)",
+        ),
+        (3, TypeError, "expected score_mod to be a function .* but got int"),
+        (twj.masks.causal(), TypeError, "expected score_mod to be a function .* but got a mask"),
+    ],
+)
+def test_refusals(mod, error, message):
+    with pytest.raises(error, match=message):
+        jax.jit(lambda q: twj.flex_attention(q, Q, Q, mod))(Q)
