@@ -8,6 +8,7 @@
 #include "tilewright/masks.h"
 #include "tilewright/mod.h"
 #include "tilewright/norm.h"
+#include "tilewright/program.h"
 #include "tilewright/run.h"
 #include "tilewright/scores.h"
 #include "tilewright/system.h"

@@ -164,7 +164,10 @@ void Lowering::lower_dot(const ir::Instruction& instruction) {
     const DType dtype = function_.type(result).dtype;
     const bool pairs = multiplies_pairs(instruction);
 
-    const Tile out = new_result(result);
+    // Lanes along the batch suit who reads the product, but no kernel writes them.
+    const Tile wanted = new_result(result);
+    const bool along_batch = wanted.lane_axis >= 0 && wanted.lane_axis < first;
+    const Tile out = along_batch ? new_tile(dtype, shape, {rank - 1, kPanelLanes}) : wanted;
     if (has_acc) copy(tile(instruction.operands[2]), out);
 
     // (batch, row, column), or (batch, column, row) when swapped.
@@ -230,6 +233,7 @@ void Lowering::lower_dot(const ir::Instruction& instruction) {
         dot.packed_vector = buffer(dot.vector, Dot::kBlockDepth * padded(dot.out.shape[2]));
     }
     emit(dot);
+    if (along_batch) copy(out, wanted);
 }
 
 }  // namespace tilewright::cpu

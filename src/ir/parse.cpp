@@ -7,6 +7,8 @@
 #include <limits>
 #include <map>
 #include <memory>
+#include <mutex>
+#include <set>
 
 #include "ir/access.h"
 #include "ir/builder.h"
@@ -19,6 +21,18 @@ namespace tilewright::ir {
 namespace {
 
 constexpr std::size_t kMaxParameters = 4096;
+
+constexpr std::size_t kMaxFileNames = 4096;
+
+// A name that lives as long as the process, as Location wants it. Beyond a number of them, which
+// no honest text reaches, names are forgotten.
+std::string_view interned(const std::string& name) {
+    static std::mutex mutex;
+    static std::set<std::string> names;
+    const std::scoped_lock lock(mutex);
+    if (names.size() >= kMaxFileNames && !names.contains(name)) return {};
+    return *names.insert(name).first;
+}
 
 using Mods = std::map<std::string, std::shared_ptr<const Function>>;
 
@@ -271,7 +285,13 @@ class Parser {
         const bool is_body = &target == &function_->body;
         if (!is_body) builder_->push_block(target);
         expect('{');
-        while (!accept('}')) instruction();
+        while (!accept('}')) {
+            if (accept("loc")) {
+                location();
+            } else {
+                instruction();
+            }
+        }
         if (!is_body) builder_->pop_block();
         while (defined_.size() > outer) {
             scope_.erase(defined_.back());
@@ -281,6 +301,12 @@ class Parser {
     }
 
     // ---- Instructions.
+
+    void location() {
+        Location location{interned(take(Token::Kind::text, "a file name")), 0};
+        location.line = static_cast<int>(integer(0, std::numeric_limits<int>::max()));
+        builder_->set_location(location);
+    }
 
     void instruction() {
         std::vector<std::pair<Token, std::string>> results;

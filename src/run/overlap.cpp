@@ -1,11 +1,13 @@
 // Refuses outputs of the caller that share elements with inputs or with each other.
+#include "run/overlap.h"
+
 #include <algorithm>
 #include <utility>
 
 #include "run/call_state.h"
 #include "support/check.h"
 
-namespace tilewright::detail {
+namespace tilewright {
 
 namespace {
 
@@ -44,14 +46,18 @@ bool apart_along_a_dimension(const Tensor& a, const Tensor& b) {
     return false;
 }
 
-bool overlap(const Tensor& a, const Tensor& b) {
+}  // namespace
+
+bool run::overlap(const Tensor& a, const Tensor& b) {
     if (!a.defined() || !b.defined() || a.size() == 0 || b.size() == 0) return false;
     const auto [a_low, a_high] = byte_range(a);
     const auto [b_low, b_high] = byte_range(b);
     return a_low < b_high && b_low < a_high && !apart_along_a_dimension(a, b);
 }
 
-}  // namespace
+namespace detail {
+
+using run::overlap;
 
 void CallState::check_overlap(std::span<const Tensor> inputs,
                               std::span<const Tensor> outputs) const {
@@ -81,4 +87,6 @@ void CallState::check_overlap(std::span<const Tensor> inputs,
     }
 }
 
-}  // namespace tilewright::detail
+}  // namespace detail
+
+}  // namespace tilewright

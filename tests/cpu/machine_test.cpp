@@ -245,6 +245,17 @@ TEST(Machine, DotsInEveryForm) {
     const Value y = test.load_all(test.array(DType::f32, {3, 70, 66}));
     test.keep(test.k.b.dot(x, y));
     test.check(1e-4);
+    // Few columns make a layout with lanes along the batch attractive.
+    for (const std::int64_t columns : {1, 2, 4}) {
+        Agreement narrow;
+        ir::Builder& b = narrow.k.b;
+        const Value matrices = narrow.load_all(narrow.array(DType::f32, {3, 8, 16}));
+        const Value others = narrow.load_all(narrow.array(DType::f32, {3, 16, columns}));
+        const Value product = b.dot(matrices, others);
+        narrow.keep(product);
+        narrow.keep(b.dot(b.binary(Op::mul, matrices, matrices), others, product));
+        narrow.check(1e-4);
+    }
 }
 
 TEST(Machine, LargeDotsOfRowsFarApart) {

@@ -143,6 +143,27 @@ TEST(Text, EqualSeesEveryDifference) {
     EXPECT_TRUE(equal(f, parse(renamed)));
 }
 
+TEST(Text, LocationsAreReadAndNotPrinted) {
+    constexpr std::string_view kPlain = R"(func @f(%x: ref<f32[4]>) {
+  %0 = constant 0 : i64
+  %1 = load %x[%0 : 4] : f32[4]
+  store %x[%0 : 4], %1
+  yield
+}
+)";
+    std::string text(kPlain);
+    text.insert(text.find("  %1"), "  loc \"a \\\"kernel\\\".py\" 12\n");
+    const Function function = parse(text);
+    EXPECT_EQ(print(function), kPlain);
+    const auto& body = function.body.body;
+    EXPECT_EQ(body[0].location.file, "");
+    EXPECT_EQ(body[1].location.file, "a \"kernel\".py");
+    EXPECT_EQ(body[2].location.line, 12);
+    text.replace(text.find("%x[%0 : 4], %1"), 14, "%x[%0], %1");
+    EXPECT_THAT(error(text), HasSubstr("a \"kernel\".py:12"));
+    EXPECT_THAT(error("func @f() { loc 3 }"), HasSubstr("expected a file name"));
+}
+
 TEST(Text, HintsBecomeUniqueIdentifiers) {
     Function f;
     f.name = "f";

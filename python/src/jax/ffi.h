@@ -63,5 +63,7 @@ void add_target(nb::dict& targets, const char* name, const char* platform, nb::c
 
 void add_attention_targets(nb::dict& targets);
 void add_norm_targets(nb::dict& targets);
+void add_program_targets(nb::dict& targets);
+void bind_program(nb::module_& module);
 
 }  // namespace tilewright::jax

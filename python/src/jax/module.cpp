@@ -8,6 +8,16 @@ NB_MODULE(_ffi, module) {
         nb::dict targets;
         add_attention_targets(targets);
         add_norm_targets(targets);
+        add_program_targets(targets);
         return targets;
     });
+    // The texts are those of C++; InternalError stays what it is there, a RuntimeError.
+    nb::register_exception_translator([](const std::exception_ptr& pointer, void*) {
+        try {
+            std::rethrow_exception(pointer);
+        } catch (const tilewright::UserError& error) {
+            PyErr_SetString(PyExc_ValueError, error.what());
+        }
+    });
+    bind_program(module);
 }

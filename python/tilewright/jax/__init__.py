@@ -16,6 +16,7 @@ from ._block_mask import BlockMask, create_block_mask, create_mask
 from ._mha import mha, mha_reference
 from ._mods import and_masks, or_masks
 from ._norm import layer_norm, rms_norm
+from ._pallas import install_pallas, pallas_call
 
 _targets.register()
 
@@ -27,11 +28,13 @@ __all__ = [
     "create_block_mask",
     "create_mask",
     "flex_attention",
+    "install_pallas",
     "layer_norm",
     "masks",
     "mha",
     "mha_reference",
     "or_masks",
+    "pallas_call",
     "rms_norm",
     "scores",
 ]

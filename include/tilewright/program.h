@@ -1,0 +1,50 @@
+// Tile programs given as IR text: the road on which kernels of other front ends travel.
+#pragma once
+
+#include <memory>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "tilewright/tensor.h"
+
+namespace tilewright {
+
+struct ProgramOptions {
+    Device device = {};    ///< where its arrays are
+    bool checked = false;  ///< run in the checked mode (CPU only)
+    /// Per array of `run`: the program defines its contents, so the checked mode poisons it first.
+    /// Arrays behind the end are inputs.
+    std::vector<bool> undefined = {};
+};
+
+/// A kernel made of IR text (docs/ir.md), as `Call::ir` and `tilewright dump --to ir` print it,
+/// compiled for one device. Immutable; may run on many threads at once. Copies share it.
+class Program {
+  public:
+    /// Parses, verifies and, for the CPU, compiles. UserError for a text that is no kernel or that
+    /// the device cannot run.
+    explicit Program(std::string_view ir, ProgramOptions options = {});
+
+    /// Runs on one array for each Ref that is not scratch, in parameter order; on a GPU on this
+    /// thread's CUDA stream. UserError when number, dtype, shape or device of the arrays do not
+    /// fit, or when a written array overlaps another one that has not its alias group.
+    void run(std::span<const Tensor> arrays) const;
+
+    /// One Ref that is not scratch.
+    struct Parameter {
+        std::string name;
+        TensorType type;       ///< extents of -1 come with the call
+        bool written = false;  ///< the program stores to it, or to memory it may share
+        int alias_group = -1;  ///< Refs of one group may share memory
+    };
+    const std::vector<Parameter>& parameters() const;
+    const std::string& name() const;
+
+  private:
+    struct State;
+    std::shared_ptr<const State> state_;
+};
+
+}  // namespace tilewright

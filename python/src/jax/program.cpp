@@ -1,0 +1,117 @@
+// Tile programs given as IR text, as custom calls.
+#include "tilewright/program.h"
+
+#include <list>
+#include <mutex>
+#include <string>
+#include <unordered_map>
+
+#include "jax/ffi.h"
+#include "nanobind/stl/string.h"
+
+namespace tilewright::jax {
+namespace {
+
+/// Compiled programs by text and options, the latest used ones. Compiling happens when a function
+/// is lowered; an executable of the persistent cache meets its programs at its first run.
+class Programs {
+  public:
+    Program get(std::string_view ir, ProgramOptions options) {
+        std::string key(ir);
+        key += '\0';
+        key += std::to_string(static_cast<int>(options.device.kind)) + ',' +
+               std::to_string(options.device.index) + ',' + (options.checked ? 'c' : 'n');
+        for (const bool undefined : options.undefined) key += undefined ? '1' : '0';
+        {
+            const std::scoped_lock lock(mutex_);
+            const auto found = entries_.find(key);
+            if (found != entries_.end()) {
+                order_.splice(order_.begin(), order_, found->second.place);
+                return found->second.program;
+            }
+        }
+        // Outside the lock: compiling takes milliseconds, and twice the same does no harm.
+        Program program(ir, std::move(options));
+        const std::scoped_lock lock(mutex_);
+        if (entries_.contains(key)) return program;
+        order_.push_front(key);
+        entries_.emplace(key, Entry{program, order_.begin()});
+        if (entries_.size() > kCapacity) {
+            entries_.erase(order_.back());
+            order_.pop_back();
+        }
+        return program;
+    }
+
+  private:
+    static constexpr std::size_t kCapacity = 1024;
+    struct Entry {
+        Program program;
+        std::list<std::string>::iterator place;
+    };
+    std::mutex mutex_;
+    std::list<std::string> order_;  ///< keys, latest used first
+    std::unordered_map<std::string, Entry> entries_;
+};
+
+Programs& programs() {
+    static Programs programs;
+    return programs;
+}
+
+/// Which arrays the program defines: results that share no memory with an operand.
+std::vector<bool> undefined_arrays(std::size_t operands, std::string_view aliased) {
+    std::vector<bool> undefined(operands, false);
+    for (const char c : aliased) undefined.push_back(c != '1');
+    return undefined;
+}
+
+/// Operands, then results, are the program's Refs. Attributes: `ir`, its text; `checked`;
+/// `aliased`, one of 0 and 1 for each result.
+void run_program(const CustomCall& call) {
+    std::vector<Tensor> arrays = call.operands;
+    arrays.insert(arrays.end(), call.results.begin(), call.results.end());
+    if (arrays.empty()) return;
+    const auto aliased = call.get<std::string_view>("aliased");
+    programs()
+        .get(call.get<std::string_view>("ir"),
+             {.device = arrays.front().device(),
+              .checked = call.get<bool>("checked"),
+              .undefined = undefined_arrays(call.operands.size(), aliased)})
+        .run(arrays);
+}
+
+}  // namespace
+
+void add_program_targets(nb::dict& targets) {
+    add_target(targets, "tilewright_program", "cpu", host_handler<run_program>());
+}
+
+void bind_program(nb::module_& module) {
+    module.def(
+        "compile_program",
+        [](const std::string& ir, bool checked, int operands, const std::string& aliased) {
+            programs().get(
+                ir, {.checked = checked,
+                     .undefined = undefined_arrays(static_cast<std::size_t>(operands), aliased)});
+        },
+        nb::arg("ir"), nb::arg("checked"), nb::arg("operands"), nb::arg("aliased"),
+        nb::call_guard<nb::gil_scoped_release>(),
+        "Compiles a program for the CPU and keeps it for the call; ValueError when it cannot be.");
+    module.def(
+        "program_parameters",
+        [](const std::string& ir) {
+            nb::list result;
+            for (const auto& parameter : Program(ir).parameters()) {
+                nb::list shape;
+                for (const std::int64_t extent : parameter.type.shape) shape.append(extent);
+                result.append(
+                    nb::make_tuple(parameter.name, std::string(name(parameter.type.dtype)),
+                                   nb::tuple(shape), parameter.written, parameter.alias_group));
+            }
+            return result;
+        },
+        nb::arg("ir"), "Per Ref: name, dtype, shape, whether it is written, alias group or -1.");
+}
+
+}  // namespace tilewright::jax

@@ -1,0 +1,201 @@
+"""Pallas kernels as tile programs: the grid, block specs and scratch around a kernel's jaxpr."""
+
+from dataclasses import dataclass
+
+from jax import tree_util
+from jax._src.pallas import core as pallas_core
+
+from . import control, dots, elementwise, memory, shapes  # noqa: F401  (they register rules)
+from .grid import Recorder, declared_parallel, sequential_axes
+from .memory import scratch_of
+from .refs import Dim, View, added, covered, i64, load, scaled
+from .text import UnsupportedError, Value, Writer, ir_dtype
+from .translate import Translator, inner_jaxpr
+
+
+@dataclass(frozen=True)
+class Call:
+    """What pallas_call hands to a lowering rule."""
+
+    jaxpr: object
+    grid_mapping: object
+    aliases: tuple  # (input, output) pairs
+    compiler_params: object
+    name: str
+
+    def hints(self):
+        """num_warps and num_stages, whatever kind of compiler_params says them."""
+        text = ""
+        for hint in ("num_warps", "num_stages"):
+            value = getattr(self.compiler_params, hint, None)
+            text += f" {hint} {int(value)}" if value else ""
+        return text
+
+
+class _Builder:
+    """Writes one kernel; `sequential` says which axes are loops inside the program."""
+
+    def __init__(self, call, sequential, recorder, checked):
+        self.call = call
+        self.grid = call.grid_mapping
+        self.sequential = sequential
+        self.recorder = recorder
+        self.writer = Writer(call.name)
+        self.t = Translator(self.writer)
+        self.t.checked = checked
+        self.t.recorder = recorder
+        self.writer.hints = call.hints()
+
+    def build(self):
+        self.parameters()
+        loops = self.program_indices()
+        self.body()
+        for _ in range(loops):
+            self.writer.line("yield")
+            self.writer.close()
+        return self.writer.text()
+
+    # ---- Parameters: bounds of dynamic axes, prefetched scalars, inputs, outputs.
+
+    def parameters(self):
+        grid, aliases = self.grid, dict(self.call.aliases)
+        num_index = grid.num_index_operands
+        self.bounds = [
+            View.whole(self.writer.parameter("bound", "ref<i32>"), "i32", ())
+            for _ in range(grid.num_dynamic_grid_bounds)
+        ]
+        self.indices = [
+            self.array(aval.dtype, aval.shape, f"index{i}")
+            for i, aval in enumerate(grid.index_map_avals[len(grid.grid) :])
+        ]
+        names = parameter_names(self.call.jaxpr, num_index, len(grid.block_mappings))
+        self.arrays = []
+        groups = {}
+        for group, (i, o) in enumerate(aliases.items()):
+            if i < num_index:
+                raise UnsupportedError("a prefetched scalar aliased to an output")
+            groups[i - num_index] = groups[grid.num_inputs + o] = group
+        for i, mapping in enumerate(grid.block_mappings):
+            aval = mapping.array_aval
+            view = self.array(aval.dtype, aval.shape, names[i], groups.get(i))
+            self.arrays.append(view)
+            # Inputs that no output shares are only read.
+            if i < grid.num_inputs and i not in groups:
+                self.t.read_only.add(view.ref)
+            self.t.arrays[view.ref] = ("alias", groups[i]) if i in groups else view.ref
+
+    def array(self, dtype, shape, name, alias=None):
+        if not all(isinstance(extent, int) for extent in shape):
+            raise UnsupportedError("an array of symbolic shape")
+        if len(shape) > 8:
+            raise UnsupportedError(f"an array of {len(shape)} dimensions, of which there may be 8")
+        dtype = ir_dtype(dtype)
+        extents = f"[{', '.join(map(str, shape))}]" if shape else ""
+        ref = self.writer.parameter(name, f"ref<{dtype}{extents}>", alias)
+        return View.whole(ref, dtype, tuple(shape))
+
+    # ---- The grid.
+
+    def program_indices(self):
+        """Defines the i32 index along each axis; returns the number of loops opened."""
+        grid, writer, t = self.grid, self.writer, self.t
+        bounds = iter(self.bounds)
+        extents, indices = [], [None] * len(grid.grid)
+        for axis, extent in enumerate(grid.grid):
+            if isinstance(extent, int):
+                extents.append(t.constant(extent, "i32"))
+            else:
+                extents.append(load(t, next(bounds)))
+            if axis not in self.sequential:
+                index = writer.emit("program_id", [], "i64", (), f"axis {len(writer.grid)}")
+                writer.grid.append(extent)
+                indices[axis] = elementwise.cast(t, index, "i32")
+        for axis in self.sequential:
+            iv = Value("i64", (), name=writer.fresh())
+            low, high, step = (
+                writer.use(v)
+                for v in (t.constant(0, "i64"), i64(t, extents[axis]), t.constant(1, "i64"))
+            )
+            writer.open(f"for_loop {iv.name} = {low}, {high}, {step}")
+            indices[axis] = elementwise.cast(t, iv, "i32")
+        self.program_ids = indices
+        visible = [axis for axis in range(len(grid.grid)) if axis not in grid.vmapped_dims]
+        t.program_ids = [lambda axis=axis: indices[axis] for axis in visible]
+        t.num_programs = [lambda axis=axis: extents[axis] for axis in visible]
+        t.axis_names = tuple(grid.grid_names) if grid.grid_names else ()
+        return len(self.sequential)
+
+    # ---- Blocks.
+
+    def block(self, view, mapping):
+        t = self.t
+        if mapping.transforms:
+            raise UnsupportedError(f"the transforms of the block of {mapping.origin}")
+        flat = t.evaluate(mapping.index_map_jaxpr, *self.program_ids, *self.indices)
+        places = tree_util.tree_unflatten(mapping.index_map_out_tree, flat)
+        if not isinstance(places, tuple | list):
+            places = (places,)
+        dims = []
+        for place, dim, extent in zip(places, mapping.block_shape, view.shape, strict=True):
+            dims.append(self.dim(place, dim, extent, mapping.origin))
+        return View(view.ref, view.dtype, tuple(dims))
+
+    def dim(self, place, dim, extent, origin):
+        t = self.t
+        if isinstance(dim, pallas_core.Squeezed):
+            return Dim("scalar", i64(t, place))
+        if isinstance(dim, pallas_core.Blocked):
+            # A block of all the dimension that is not the first lies outside.
+            return Dim("slice", scaled(t, i64(t, place), dim.block_size), dim.block_size)
+        if isinstance(dim, pallas_core.Element):
+            start = added(t, i64(t, place), t.constant(-dim.padding[0], "i64"))
+            return Dim("slice", start, dim.block_size)
+        if isinstance(dim, pallas_core.BoundedSlice):
+            return Dim("slice", i64(t, place.start), dim.block_size)
+        raise UnsupportedError(f"the block dimension {dim} of {origin}")
+
+    def body(self):
+        views = []
+        self.blocks = {}
+        for view, mapping in zip(self.arrays, self.grid.block_mappings, strict=True):
+            block = self.block(view, mapping)
+            views.append(block)
+            self.blocks.setdefault(self.t.arrays[view.ref], []).append(covered(block))
+        scratch = [scratch_of(self.t, aval) for aval in self.grid.scratch_avals]
+        self.t.kept_scratch.update({view.ref: view.shape for view in scratch})
+        jaxpr, consts = inner_jaxpr(self.call.jaxpr)
+        if jaxpr.constvars or consts:
+            raise UnsupportedError("a kernel that captures arrays; pass them as operands")
+        self.t.evaluate(jaxpr, *self.indices, *views, *scratch)
+
+
+def parameter_names(jaxpr, skip, count):
+    """The kernel's own names of its Refs, for messages and printed IR."""
+    jaxpr, _ = inner_jaxpr(jaxpr)
+    info = getattr(jaxpr, "debug_info", None)
+    names = list(getattr(info, "arg_names", None) or ())[skip : skip + count]
+    names = [str(name).split("[")[0] or f"ref{i}" for i, name in enumerate(names)]
+    return names + [f"ref{i}" for i in range(len(names), count)]
+
+
+def tile_program(call: Call, checked=False):
+    """The IR text of a pallas_call, and the axes of its grid that run in order. UnsupportedError, with
+    the user's line, for what it cannot say."""
+    grid = call.grid_mapping
+    # Extents that are only known at run time are those of loops: a grid comes with the compiled
+    # program.
+    dynamic = tuple(axis for axis, n in enumerate(grid.grid) if not isinstance(n, int))
+    try:
+        recorder = Recorder()
+        first = _Builder(call, dynamic, recorder, False)
+        text = first.build()
+        declared = declared_parallel(call.compiler_params, len(grid.grid), len(grid.vmapped_dims))
+        declared = [word or n == 1 for word, n in zip(declared, grid.grid, strict=True)]
+        ids = [elementwise.affine_of(index).terms[0][0] for index in first.program_ids]
+        sequential = set(sequential_axes(recorder, first.blocks, ids, declared))
+        sequential = tuple(sorted(sequential | set(dynamic)))
+        if checked or sequential != dynamic:
+            text = _Builder(call, sequential, None, checked).build()
+    except UnsupportedError as error:
+        raise UnsupportedError(f"[pallas] kernel `{call.name}` uses {error}") from None
+    return text, sequential

@@ -1,0 +1,181 @@
+"""Rules of primitives that touch memory, the grid or the user's terminal."""
+
+from jax import tree_util
+
+from .elementwise import cast
+from .refs import apply_transforms, atomic, load, store
+from .text import UnsupportedError, Value, ir_dtype
+from .translate import inner_jaxpr, rule
+
+
+def _unflatten(tree, leaves):
+    """A tree of Values; integers that are known become ints, as indexers want them."""
+    return tree_util.tree_unflatten(
+        tree, [x.constant if isinstance(x, Value) and _known_index(x) else x for x in leaves]
+    )
+
+
+def _known_index(value):
+    return value.is_constant and value.rank == 0 and value.dtype in ("i32", "i64")
+
+
+def _writable(t, view):
+    if view.ref in t.read_only:
+        raise UnsupportedError(
+            f"a store to the input `{view.ref[1:]}`; alias it to an output to write it"
+        )
+
+
+# ---- Loads and stores.
+
+
+@rule("get")
+def _get(t, eqn, view, *leaves):
+    transforms = _unflatten(eqn.params["tree"], leaves)
+    return load(t, apply_transforms(t, view, transforms))
+
+
+@rule("swap")
+def _swap(t, eqn, view, value, *leaves):
+    transforms = _unflatten(eqn.params["tree"], leaves)
+    return _exchange(t, eqn, apply_transforms(t, view, transforms), value)
+
+
+def _exchange(t, eqn, view, value, mask=None):
+    _writable(t, view)
+    old = load(t, view, mask) if t.is_used(eqn.outvars[0]) else None
+    store(t, view, value, mask)
+    return old
+
+
+@rule("addupdate")
+def _addupdate(t, eqn, view, value, *leaves):
+    view = apply_transforms(t, view, _unflatten(eqn.params["tree"], leaves))
+    _writable(t, view)
+    old = load(t, view)
+    if value.pending is not None and value.shape == old.shape:
+        t.writer.use(value, accumulator=old)
+        store(t, view, value)
+    else:
+        store(t, view, t.writer.emit("add", [old, value], view.dtype, view.shape))
+    return []
+
+
+@rule("masked_load", "load")
+def _masked_load(t, eqn, *leaves):
+    tree = eqn.params["args_tree"]
+    view, transforms, mask, other = _arguments(t, tree, leaves)
+    return load(t, apply_transforms(t, view, transforms), mask, other)
+
+
+@rule("masked_swap")
+def _masked_swap(t, eqn, *leaves):
+    view, transforms, value, mask = _arguments(t, eqn.params["args_tree"], leaves)
+    return _exchange(t, eqn, apply_transforms(t, view, transforms), value, mask)
+
+
+def _arguments(t, tree, leaves):
+    """(ref, transforms, and two more that stay Values)."""
+    view, transforms, third, fourth = tree_util.tree_unflatten(tree, leaves)
+    children = tree_util.tree_structure(transforms)
+    transforms = _unflatten(children, tree_util.tree_leaves(transforms))
+    return view, transforms, third, fourth
+
+
+_ATOMICS = {"add": "atomic_add", "max": "atomic_max", "min": "atomic_min", "xchg": "atomic_xchg"}
+
+
+@rule("atomic_rmw")
+def _atomic_rmw(t, eqn, *leaves):
+    view, transforms, value, mask = _arguments(t, eqn.params["args_tree"], leaves)
+    kind = eqn.params["atomic_type"].value
+    if kind not in _ATOMICS:
+        raise UnsupportedError(f"an atomic `{kind}`")
+    view = apply_transforms(t, view, transforms)
+    _writable(t, view)
+    return atomic(t, _ATOMICS[kind], view, [cast(t, value, view.dtype)], mask)
+
+
+@rule("atomic_cas")
+def _atomic_cas(t, eqn, view, expected, desired):
+    _writable(t, view)
+    return atomic(t, "atomic_cas", view, [expected, desired])
+
+
+# ---- The grid.
+
+
+@rule("program_id")
+def _program_id(t, eqn):
+    return t.program_ids[eqn.params["axis"]]()
+
+
+@rule("num_programs")
+def _num_programs(t, eqn):
+    return t.num_programs[eqn.params["axis"]]()
+
+
+@rule("axis_index")
+def _axis_index(t, eqn):
+    name = eqn.params["axis_name"]
+    if name not in t.axis_names:
+        raise UnsupportedError(f"the index along `{name}`, which is no axis of the grid")
+    return t.program_ids[list(t.axis_names).index(name)]()
+
+
+# ---- Memory of the program.
+
+
+@rule("run_scoped")
+def _run_scoped(t, eqn, *consts):
+    if eqn.params.get("collective_axes"):
+        raise UnsupportedError("memory shared between programs")
+    if any(eqn.params.get("ref_transforms", ())):
+        raise UnsupportedError("memory seen through transforms")
+    jaxpr, _ = inner_jaxpr(eqn.params["jaxpr"])
+    refs = []
+    for var in jaxpr.invars:
+        refs.append(scratch_of(t, var.aval))
+    closed = jaxpr.replace(constvars=(), invars=[*jaxpr.constvars, *jaxpr.invars])
+    return t.evaluate(closed, *consts, *refs)
+
+
+def scratch_of(t, aval):
+    """Memory of the program for a Ref; UnsupportedError for semaphores and the like."""
+    inner = getattr(aval, "inner_aval", aval)
+    if not hasattr(inner, "shape") or "semaphore" in str(inner.dtype).lower():
+        raise UnsupportedError(f"scratch of {inner}: only arrays, no semaphores or barriers")
+    return t.scratch(ir_dtype(inner.dtype), tuple(inner.shape))
+
+
+# ---- Debugging.
+
+
+@rule("debug_print")
+def _debug_print(t, eqn, *values):
+    fmt = eqn.params["fmt"]
+    if fmt.count("{}") != len(values):
+        if "{" in fmt:
+            raise UnsupportedError(f"the format {fmt!r}: only `{{}}`, one for each value")
+        fmt += " {}" * len(values)
+    escaped = fmt.replace("\\", "\\\\").replace('"', '\\"').replace("\n", "\\n")
+    names = ", ".join(t.writer.use(value) for value in values)
+    t.writer.line(f'debug_print {names}{" " if names else ""}text "{escaped}"')
+    return []
+
+
+@rule("check")
+def _check(t, eqn, *values):
+    tree = eqn.params["err_tree"]
+    error = tree_util.tree_unflatten(tree, values)
+    failed = list(error._pred.values())
+    for value in failed:
+        fine = t.writer.emit("bitwise_not", [value], "bool", value.shape)
+        t.writer.line(f'debug_check {t.writer.use(fine)} text "debug_check failed"')
+    return []
+
+
+@rule("debug_barrier_p", "debug_barrier")
+def _barrier(t, eqn):
+    # What a program stores, it sees: instructions of one program keep their order.
+    return []

@@ -1,0 +1,364 @@
+"""Refs: views of arrays as blocks and indexers make them, and accesses through them."""
+
+from dataclasses import dataclass, replace
+
+from jax._src.state import indexing
+
+from .elementwise import affine_of, broadcast, cast, product, total
+from .text import UnsupportedError, Value, type_text
+
+
+@dataclass(frozen=True)
+class Dim:
+    """How one dimension of the array is seen: a scalar, a slice or an index tile."""
+
+    kind: str  # "scalar", "slice" or "tile"
+    start: Value  # i64 scalar; of a tile the indices
+    size: int = 1
+    stride: int = 1
+
+
+@dataclass(frozen=True)
+class View:
+    """What a kernel sees of an array. Tile dimensions broadcast together and stand in front of
+    the slices when `tiles_first`, else where the first of them stands."""
+
+    ref: str
+    dtype: str
+    dims: tuple
+    tile_shape: tuple = ()
+    tiles_first: bool = False
+    permutation: tuple | None = None  # of the axes that the kernel sees, after everything else
+
+    @staticmethod
+    def whole(ref, dtype, shape):
+        zero = Value("i64", (), constant=0)
+        return View(ref, dtype, tuple(Dim("slice", zero, extent) for extent in shape))
+
+    @property
+    def shape(self):
+        shape = self._stored_shape()
+        return tuple(shape[axis] for axis in self.permutation) if self.permutation else shape
+
+    def access_shape(self):
+        """Of the access as IR orders it: index tiles stand where the first of them stood."""
+        shape, done = [], False
+        for dim in self.dims:
+            if dim.kind == "slice":
+                shape.append(dim.size)
+            elif dim.kind == "tile" and not done:
+                shape.extend(self.tile_shape)
+                done = True
+        return tuple(shape)
+
+    def _stored_shape(self):
+        shape = self.access_shape()
+        if not self.tiles_first:
+            return shape
+        return self.tile_shape + tuple(d.size for d in self.dims if d.kind == "slice")
+
+    def axes_from_access(self):
+        """For each axis that the kernel sees, the axis of the access; None when they agree."""
+        order = list(range(len(self.access_shape())))
+        if self.tiles_first:
+            first = 0
+            for dim in self.dims:
+                if dim.kind == "tile":
+                    break
+                first += dim.kind == "slice"
+            tiles = list(range(first, first + len(self.tile_shape)))
+            order = tiles + [axis for axis in order if axis not in tiles]
+        if self.permutation:
+            order = [order[axis] for axis in self.permutation]
+        return order if order != sorted(order) else None
+
+
+# ---- Index arithmetic in i64, folded where it is known.
+
+
+def i64(t, value):
+    if isinstance(value, int):
+        return t.constant(value, "i64")
+    return cast(t, value, "i64")
+
+
+def added(t, a, b):
+    if a.is_constant and b.is_constant:
+        return t.constant(a.constant + b.constant, "i64")
+    if a.is_constant and a.constant == 0:
+        return b
+    if b.is_constant and b.constant == 0:
+        return a
+    return total(t, a, b)
+
+
+def scaled(t, a, factor):
+    if a.is_constant:
+        return t.constant(a.constant * factor, "i64")
+    return product(t, a, factor)
+
+
+# ---- Indexers.
+
+
+def apply_transforms(t, view, transforms):
+    for transform in transforms:
+        kind = type(transform).__name__
+        if isinstance(transform, indexing.NDIndexer):
+            view = index(t, view, transform)
+        elif kind in ("TransposeTransform", "RefTransposer", "TransposeRef"):
+            axes = tuple(transform.permutation)
+            if view.permutation:
+                axes = tuple(view.permutation[axis] for axis in axes)
+            view = replace(view, permutation=axes)
+        elif kind in ("ReshapeTransform", "RefReshaper"):
+            view = reshaped(view, tuple(transform.shape))
+        else:
+            raise UnsupportedError(f"a Ref seen through {kind}")
+    return view
+
+
+def reshaped(view, shape):
+    """A view with other extents: only dimensions of extent 1 may come and go."""
+    if view.shape == shape:
+        return view
+    raise UnsupportedError(
+        f"a Ref of shape {view.shape} reshaped to {shape}; reshape what is loaded"
+    )
+
+
+def _wrapped(start, extent):
+    """Static negative indices count from the end, as they do in the interpreter of Pallas."""
+    return start + extent if isinstance(start, int) and start < 0 else start
+
+
+def _integer(value):
+    """An index as int when it is known, else its Value."""
+    if isinstance(value, Value):
+        return int(value.constant) if value.is_constant and value.rank == 0 else value
+    return int(value)
+
+
+def index(t, view, indexer):
+    """The view narrowed by an NDIndexer whose leaves are Values or ints."""
+    if any(dim.kind == "tile" for dim in view.dims):
+        raise UnsupportedError("a further index on a Ref that was indexed by an array")
+    dims = list(view.dims)
+    places = [i for i, dim in enumerate(dims) if dim.kind == "slice"]
+    permutation = view.permutation or tuple(range(len(places)))
+    visible = [places[axis] for axis in permutation]
+    tile_shape = tuple(indexer.int_indexer_shape)
+    if not all(isinstance(extent, int) for extent in tile_shape):
+        raise UnsupportedError("an index of dynamic shape")
+    tile_places, kept = [], []
+    for axis, (place, by) in enumerate(zip(visible, indexer.indices, strict=True)):
+        dim = dims[place]
+        if isinstance(by, indexing.Slice):
+            if not isinstance(by.size, int):
+                raise UnsupportedError("a slice of traced size")
+            start = _wrapped(_integer(by.start), dim.size)
+            check(t, view, dim, start, (by.size - 1) * by.stride + 1)
+            dims[place] = Dim(
+                "slice",
+                added(t, dim.start, scaled(t, i64(t, start), dim.stride)),
+                by.size,
+                dim.stride * by.stride,
+            )
+            kept.append(axis)
+        elif not tile_shape:
+            start = _wrapped(_integer(by), dim.size)
+            check(t, view, dim, start, 1)
+            dims[place] = Dim("scalar", added(t, dim.start, scaled(t, i64(t, start), dim.stride)))
+        else:
+            tile = by if isinstance(by, Value) else t.constant(by, "i32", tile_shape)
+            dims[place] = tiled(t, dim, broadcast(t, tile, tile_shape))
+            tile_places.append((axis, place))
+    return _arranged(t, view, dims, permutation, kept, tile_places, tile_shape)
+
+
+def check(t, view, dim, start, span):
+    """In the checked mode a traced index that leaves its block is reported."""
+    if not t.checked or isinstance(start, int) or dim.kind != "slice":
+        return
+    start = i64(t, start)
+    low = t.writer.emit("ge", [start, t.constant(0, "i64")], "bool", ())
+    high = t.writer.emit("le", [start, t.constant(dim.size - span, "i64")], "bool", ())
+    inside = t.writer.emit("bitwise_and", [low, high], "bool", ())
+    text = f"index into `{view.ref[1:]}` leaves its block of {dim.size} elements"
+    t.writer.line(f'debug_check {t.writer.use(inside)} text "{text}"')
+
+
+def tiled(t, dim, tile):
+    """A dimension of a block indexed by a tile."""
+    if dim.stride == 1 and dim.start.is_constant and dim.start.constant == 0:
+        return Dim("tile", tile)
+    start = product(t, cast(t, tile, "i64"), dim.stride)
+    return Dim("tile", total(t, start, dim.start))
+
+
+def _arranged(t, view, dims, permutation, kept, tile_places, tile_shape):
+    """Puts the axes in the order in which NumPy's indexing gives them."""
+    narrowed = replace(view, dims=tuple(dims), tile_shape=tile_shape, permutation=None)
+    if not tile_places:
+        order = [permutation[axis] for axis in kept]
+        ranks = {axis: rank for rank, axis in enumerate(sorted(order))}
+        order = tuple(ranks[axis] for axis in order)
+        return replace(narrowed, permutation=None if order == tuple(sorted(order)) else order)
+    if permutation != tuple(range(len(permutation))):
+        raise UnsupportedError("an array index on a transposed Ref")
+    axes = [axis for axis, _ in tile_places]
+    sliced = as_slices(t, dims, tile_places, tile_shape)
+    contiguous = axes == list(range(axes[0], axes[-1] + 1))
+    if sliced is not None and contiguous:
+        return replace(view, dims=sliced, permutation=None)
+    return replace(narrowed, tiles_first=not contiguous)
+
+
+def as_slices(t, dims, tile_places, tile_shape):
+    """The same dimensions as slices and scalars, when each index tile counts up along an axis of
+    its own, in order: gathers that are no gathers."""
+    if 0 in tile_shape:
+        return None
+    dims = list(dims)
+    axes = []
+    for _, place in tile_places:
+        affine = dims[place].start.affine
+        if affine is None:
+            return None
+        moving = [axis for axis, step in enumerate(affine.steps) if step and tile_shape[axis] > 1]
+        if len(moving) > 1 or (moving and affine.steps[moving[0]] < 0):
+            return None
+        start = i64(t, affine.offset)
+        for term, factor in affine.terms:
+            start = added(t, start, scaled(t, i64(t, term), factor))
+        if moving:
+            axis = moving[0]
+            axes.append(axis)
+            dims[place] = Dim("slice", start, tile_shape[axis], affine.steps[axis])
+        else:
+            dims[place] = Dim("scalar", start)
+    expected = [axis for axis, extent in enumerate(tile_shape) if extent > 1]
+    if axes != expected or len(expected) != len(tile_shape):
+        return None
+    return tuple(dims)
+
+
+# ---- Accesses.
+
+
+def indices_text(t, view):
+    parts = []
+    for dim in view.dims:
+        name = t.writer.use(dim.start)
+        if dim.kind == "scalar":
+            parts.append(name)
+        elif dim.kind == "tile":
+            parts.append(f"tile {name}")
+        else:
+            parts.append(f"{name} : {dim.size}" + (f" : {dim.stride}" if dim.stride != 1 else ""))
+    return f"{view.ref}[{', '.join(parts)}]"
+
+
+def _to_access(t, view, value):
+    """A value in the order of axes of the access."""
+    order = view.axes_from_access()
+    if order is None or value.rank == 0:
+        return value
+    inverse = [order.index(axis) for axis in range(len(order))]
+    shape = tuple(value.shape[axis] for axis in inverse)
+    return t.writer.emit("transpose", [value], value.dtype, shape, f"permutation {inverse}")
+
+
+def _from_access(t, view, value):
+    order = view.axes_from_access()
+    if order is None:
+        return value
+    shape = tuple(value.shape[axis] for axis in order)
+    return t.writer.emit("transpose", [value], value.dtype, shape, f"permutation {order}")
+
+
+def _lanes(t, view, mask, other=None):
+    """The text of mask and other; a mask that is all true is none."""
+    text = ""
+    if mask is not None and not (mask.is_constant and mask.constant):
+        mask = _to_access(t, view, broadcast_to(t, mask, view.shape))
+        text += f" mask {t.writer.use(mask)}"
+    if other is not None:
+        other = _to_access(t, view, broadcast_to(t, cast(t, other, view.dtype), view.shape))
+        text += f" other {t.writer.use(other)}"
+    return text
+
+
+def broadcast_to(t, value, shape):
+    """NumPy's broadcasting, from the right."""
+    if value.rank and value.rank < len(shape):
+        wanted = (1,) * (len(shape) - value.rank) + value.shape
+        value = t.writer.emit("reshape", [value], value.dtype, wanted)
+    return broadcast(t, value, shape)
+
+
+def check_rank(view):
+    if len(view.access_shape()) > 4:
+        raise UnsupportedError(
+            f"an access of {len(view.access_shape())} dimensions, of which a tile has at most 4; "
+            "narrow the block or squeeze dimensions with None"
+        )
+
+
+def _record(t, view, op, mask=None):
+    """Tells the first translation what the kernel touches."""
+    if t.recorder is None or view.ref in t.read_only:
+        return
+    if view.ref in t.kept_scratch:
+        shape = t.kept_scratch[view.ref]
+        whole = all(d.kind == "slice" and d.stride == 1 and d.size == n and d.start.constant == 0
+                    for d, n in zip(view.dims, shape, strict=True))  # fmt: skip
+        t.recorder.use_scratch(view.ref, op == "store" and mask is None and whole)
+    elif view.ref in t.arrays:
+        t.recorder.touch(t.arrays[view.ref], op == "atomic", covered(view))
+
+
+def covered(view):
+    """Per dimension of the array the affine form of the first element and how many follow."""
+    dims = []
+    for dim in view.dims:
+        if dim.kind == "tile":
+            dims.append((None, 0))
+        else:
+            dims.append((affine_of(dim.start), (dim.size - 1) * dim.stride + 1))
+    return tuple(dims)
+
+
+def load(t, view, mask=None, other=None):
+    check_rank(view)
+    _record(t, view, "load")
+    shape = view.access_shape()
+    lanes = _lanes(t, view, mask, other)
+    access = indices_text(t, view)
+    result = Value(view.dtype, shape, name=t.writer.fresh())
+    t.writer.line(f"{result.name} = load {access}{lanes} : {type_text(view.dtype, shape)}")
+    return _from_access(t, view, result)
+
+
+def store(t, view, value, mask=None):
+    check_rank(view)
+    _record(t, view, "store", mask)
+    lanes = _lanes(t, view, mask)
+    value = _to_access(t, view, broadcast_to(t, value, view.shape))
+    name = t.writer.use(value)
+    t.writer.line(f"store {indices_text(t, view)}, {name}{lanes}")
+
+
+def atomic(t, op, view, operands, mask=None):
+    check_rank(view)
+    _record(t, view, "atomic")
+    lanes = _lanes(t, view, mask)
+    names = [t.writer.use(_to_access(t, view, broadcast_to(t, v, view.shape))) for v in operands]
+    shape = view.access_shape()
+    result = Value(view.dtype, shape, name=t.writer.fresh())
+    access = indices_text(t, view)
+    t.writer.line(
+        f"{result.name} = {op} {access}, {', '.join(names)}{lanes} : "
+        f"{type_text(view.dtype, shape)}"
+    )
+    return _from_access(t, view, result)

@@ -1,0 +1,88 @@
+// Programs given as IR text: running, checks of the arrays, source lines in messages.
+#include "support.h"
+
+namespace tilewright {
+namespace {
+
+namespace tw = tilewright;
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+
+constexpr const char* kTwice = R"(
+func @twice(%x: ref<f32[8]>, %y: ref<f32[8]>) grid [2] {
+  %four = constant 4 : i64
+  %p = program_id axis 0 : i64
+  %start = mul %p, %four : i64
+  %a = load %x[%start : 4] : f32[4]
+  %b = add %a, %a : f32[4]
+  store %y[%start : 4], %b
+  yield
+})";
+
+TEST(Program, RunsOnArraysInParameterOrder) {
+    const Program program{kTwice};
+    const Tensor x = Tensor::arange(f32, 8), y = Tensor::zeros(f32, {8});
+    program.run(std::vector{x, y});
+    EXPECT_THAT(y.to_vector<int>(), ElementsAre(0, 2, 4, 6, 8, 10, 12, 14));
+    EXPECT_EQ(program.name(), "twice");
+    ASSERT_EQ(program.parameters().size(), 2U);
+    EXPECT_FALSE(program.parameters()[0].written);
+    EXPECT_TRUE(program.parameters()[1].written);
+}
+
+TEST(Program, RunsWhatACallPrints) {
+    auto add = tw::kernel("add", [](Ref x, Ref y, Ref z) { z.store(x.load() + y.load()); });
+    const Tensor x = ramp({3, 5});
+    const tw::Call call = tw::call(add, {.out_type = {{f32, {3, 5}}}});
+    const Tensor z = Tensor::empty(f32, {3, 5});
+    Program(call.ir({x, x})).run(std::vector{x, x, z});
+    EXPECT_EQ(z.to_vector<float>(), call(x, x).to_vector<float>());
+}
+
+TEST(Program, RefusesArraysThatDoNotFit) {
+    const Program program{kTwice};
+    const Tensor x = Tensor::arange(f32, 8);
+    EXPECT_THAT(error_of([&] { program.run(std::vector{x}); }),
+                HasSubstr("[twice] expected 2 arrays but got 1"));
+    EXPECT_THAT(error_of([&] {
+                    program.run(std::vector{x, Tensor::zeros(f32, {9})});
+                }),
+                HasSubstr("expected `y` to be f32[8] but got f32[9]"));
+    EXPECT_THAT(error_of([&] {
+                    program.run(std::vector{x, Tensor::zeros(i32, {8})});
+                }),
+                HasSubstr("expected `y` to be f32[8] but got i32[8]"));
+    EXPECT_THAT(error_of([&] {
+                    program.run(std::vector{x, x});
+                }),
+                HasSubstr("expected `y` apart from `x`"));
+}
+
+TEST(Program, RefusesScalarsAndFreeGrids) {
+    EXPECT_THAT(error_of([] { Program{"func @f(%n: i32) { yield }"}; }),
+                HasSubstr("expected Refs as parameters of `f` but got `n`"));
+    EXPECT_THAT(error_of([] { Program{"func @f(%x: ref<i32>) grid [?] { yield }"}; }),
+                HasSubstr("expected a grid of static extents"));
+}
+
+TEST(Program, CheckedModeNamesTheSourceLine) {
+    const Program program(R"(
+func @shift(%x: ref<f32[4]>, %y: ref<f32[4]>) {
+  %one = constant 1 : i64
+  %zero = constant 0 : i64
+  loc "kernel.py" 7
+  %a = load %x[%one : 4] : f32[4]
+  loc "kernel.py" 8
+  store %y[%zero : 4], %a
+  yield
+})",
+                          {.checked = true, .undefined = {false, true}});
+    const std::string error = error_of([&] {
+        program.run(std::vector{Tensor::arange(f32, 4), Tensor::zeros(f32, {4})});
+    });
+    EXPECT_THAT(error, HasSubstr("kernel.py:8"));
+    EXPECT_THAT(error, HasSubstr("kernel.py:7"));
+}
+
+}  // namespace
+}  // namespace tilewright
