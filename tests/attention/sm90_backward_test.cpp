@@ -66,8 +66,8 @@ TEST(Sm90Backward, RefusesByName) {
 
 TEST(Sm90Backward, EveryConfigurationFitsSharedMemory) {
     constexpr int kHopperShared = 232448;
-    for (std::int64_t dim = 8; dim <= kMaxBackwardDim; dim += 8) {
-        for (std::int64_t value_dim = 8; value_dim <= kMaxBackwardDim; value_dim += 8) {
+    for (std::int64_t dim = 8; dim <= 256; dim += 8) {
+        for (std::int64_t value_dim = 8; value_dim <= 256; value_dim += 8) {
             const BackwardDesc desc = check_backward(backward_inputs_of(
                 {.q_len = 100, .kv_len = 100, .dim = dim, .value_dim = value_dim}));
             EXPECT_LE(backward_shared_bytes(desc, choose_backward(desc)), kHopperShared)
@@ -86,6 +86,8 @@ TEST(Sm90Backward, ConfigurationsCompileCleanly) {
         {.dtype = DType::f16, .dim = 64, .value_dim = 64, .causal = true},
         {.dim = 96, .value_dim = 96},
         {.dim = 40, .value_dim = 72},
+        {.dim = 256, .value_dim = 256, .causal = true},
+        {.dim = 192, .value_dim = 128},
     };
     bool deterministic = false;
     for (const Problem& problem : problems) {
@@ -241,7 +243,7 @@ class Sm90BackwardGpu : public testing::Test {
 };
 
 TEST_F(Sm90BackwardGpu, HeadDimensions) {
-    for (std::int64_t dim = 8; dim <= kMaxBackwardDim; dim += dim < 128 ? 24 : 32) {
+    for (std::int64_t dim = 8; dim <= 256; dim += dim < 128 ? 24 : 32) {
         for (bool causal : {false, true}) {
             check({.heads = 2,
                    .kv_heads = 2,
@@ -258,6 +260,8 @@ TEST_F(Sm90BackwardGpu, HeadDimensions) {
     check({.q_len = 300, .kv_len = 300, .dim = 72, .value_dim = 128, .causal = true});
     check({.q_len = 300, .kv_len = 300, .dim = 128, .value_dim = 40});
     check({.q_len = 300, .kv_len = 300, .dim = 64, .value_dim = 128});
+    check({.q_len = 300, .kv_len = 300, .dim = 192, .value_dim = 128, .causal = true});
+    check({.q_len = 300, .kv_len = 300, .dim = 72, .value_dim = 248}, /*deterministic=*/true);
 }
 
 TEST_F(Sm90BackwardGpu, HalfPrecision) {

@@ -1,184 +1,13 @@
-// Score mods, listed masks, sinks and exact maxima of the Hopper forward kernel: their text, that
-// they compile cleanly, and, on a Hopper GPU, results against a dense computation in f64.
-#include <gmock/gmock.h>
+// Score mods, listed masks, sinks and exact maxima of the Hopper forward kernel on a Hopper GPU:
+// results against a dense computation in f64.
+#include "tests/attention/sm90_programmable.h"
+
 #include <gtest/gtest.h>
 
-#include <functional>
-#include <limits>
-
-#include "attention/sm90/mask_lists.h"
-#include "mask/dense.h"
-#include "mod/traced.h"
-#include "tests/attention/sm90_support.h"
-#include "tilewright/masks.h"
 #include "tilewright/scores.h"
 
 namespace tilewright::attn::sm90 {
 namespace {
-
-using testing::HasSubstr;
-using testing::Not;
-
-constexpr double kInfinity = std::numeric_limits<double>::infinity();
-
-std::vector<CaptureView> views_of(const std::vector<Capture>& captures,
-                                  const std::vector<cuda::DeviceAddress>& addresses) {
-    std::vector<CaptureView> views;
-    for (std::size_t i = 0; i < captures.size(); ++i) {
-        const Tensor& tensor = captures[i].tensor();
-        views.push_back({addresses[i], tensor.dtype(), tensor.shape(), tensor.strides()});
-    }
-    return views;
-}
-
-std::string text_of(const Mod& mod, std::int64_t length = 8192) {
-    const mod::Traced& traced = mod::trace(mod);
-    const std::vector<cuda::DeviceAddress> addresses(traced.captures.size(), 1 << 20);
-    const std::vector<CaptureView> views = views_of(traced.captures, addresses);
-    return score_mod_header(*traced.function,
-                            score_mod_facts(*traced.function, views, length, length));
-}
-
-/// The text of `exponent`, which runs for every score.
-std::string exponent_of(const Mod& mod) {
-    const std::string text = text_of(mod);
-    return text.substr(text.find("float exponent("));
-}
-
-TEST(Sm90ScoreMod, AffinePartsJoinTheExponent) {
-    // One multiply-add for the position, one for the score; the slope is read once for a tile.
-    const Tensor slopes = Tensor::zeros(f32, {16});
-    const std::string whole = text_of(scores::alibi(capture(slopes)));
-    EXPECT_THAT(whole.substr(0, whole.find("enter_rows")), HasSubstr("__ldg"));
-    const std::string text = exponent_of(scores::alibi(capture(slopes)));
-    EXPECT_THAT(text,
-                HasSubstr("fmaf(score, (1.442695f * scale), fmaf(static_cast<float>(offset),"));
-    EXPECT_THAT(text, Not(HasSubstr("__ldg")));
-    // A cap's division and both its factors are constants.
-    EXPECT_THAT(exponent_of(scores::softcap(20, true)), HasSubstr("ptx::tanh_approx"));
-    EXPECT_THAT(exponent_of(scores::softcap(20, true)), Not(HasSubstr(" / ")));
-    EXPECT_THAT(exponent_of(scores::softcap(20)), HasSubstr("tanhf"));
-}
-
-TEST(Sm90ScoreMod, PositionsBeyondF32AreConvertedOneByOne) {
-    const Mod mod = scores::alibi(8);
-    EXPECT_THAT(text_of(mod, 1 << 21), HasSubstr("static_cast<float>(offset)"));
-    EXPECT_THAT(text_of(mod, 1 << 25), Not(HasSubstr("static_cast<float>(offset)")));
-}
-
-TEST(Sm90ScoreMod, ColumnsAreReadInPairsWhereThatIsSafe) {
-    const auto mod = [](std::int64_t extent) {
-        return Mod(
-            [table = capture(Tensor::zeros(bf16, {4, extent}))](
-                auto s, auto, auto h, auto, auto kv) { return s + cast(table(h, kv), f32); });
-    };
-    EXPECT_THAT(text_of(mod(8192)), HasSubstr("load_pair"));
-    EXPECT_THAT(text_of(mod(8193)), Not(HasSubstr("load_pair")));  // the last pair leaves the array
-    EXPECT_THAT(text_of(mod(4096)), Not(HasSubstr("load_pair")));  // columns beyond it are clamped
-}
-
-TEST(Sm90ScoreMod, ReadsNothingOfAnEmptyArray) {
-    const Mod mod([table = capture(Tensor::zeros(f32, {0}))](auto s, auto, auto h, auto, auto) {
-        return s + table[h];
-    });
-    EXPECT_THAT(text_of(mod), Not(HasSubstr("__ldg")));
-}
-
-TEST(Sm90ScoreMod, RefusesByName) {
-    const Mod mod([table = capture(Tensor::zeros(f8e5m2, {4}))](auto s, auto, auto h, auto, auto) {
-        return s + cast(table[h], f32);
-    });
-    try {
-        text_of(mod);
-        FAIL() << "accepted";
-    } catch (const UserError& error) {
-        EXPECT_THAT(error.what(), HasSubstr("f8e5m2"));
-    }
-}
-
-// ---- lists
-
-mask::MaskData mask_data(std::int64_t q_len, std::int64_t kv_len,
-                         const std::function<bool(std::int64_t, std::int64_t)>& attends) {
-    const Tensor dense = Tensor::empty(boolean, {1, 1, q_len, kv_len});
-    auto* const values = dense.data<bool>();
-    for (std::int64_t q = 0; q < q_len; ++q) {
-        for (std::int64_t kv = 0; kv < kv_len; ++kv) values[q * kv_len + kv] = attends(q, kv);
-    }
-    return mask::from_dense(dense);
-}
-
-TEST(Sm90MaskLists, CausalTilesPutTheDiagonalFirst) {
-    const auto plan = mask::make_plan(mask_data(500, 500, [](auto q, auto kv) { return kv <= q; }),
-                                      plan_options(128, 128));
-    const MaskLists lists = lists_of(plan);
-    ASSERT_EQ(lists.tiles.size(), 3u);
-    EXPECT_EQ(lists.tiles[0].q_tile, 2);
-    EXPECT_EQ(lists.tiles[0].blocks, 8);
-    EXPECT_EQ(lists.tiles[2].blocks, 3);
-    const tw::attn::MaskEntry* const first = lists.entries.data() + lists.tiles[2].first_entry;
-    EXPECT_EQ(first[0].first, 2);  // the diagonal of the lowest warpgroup alone
-    EXPECT_EQ(first[0].states, tw::attn::kBlockPartial << 4);
-    EXPECT_EQ(first[2].first, 0);
-    EXPECT_EQ(first[2].states,
-              tw::attn::kBlockPartial | tw::attn::kBlockFull << 2 | tw::attn::kBlockFull << 4);
-}
-
-TEST(Sm90MaskLists, ATileWithoutAKeyHasOneEmptyBlock) {
-    const auto plan = mask::make_plan(mask_data(200, 100, [](auto, auto) { return false; }),
-                                      plan_options(256, 256));
-    const MaskLists lists = lists_of(plan);
-    for (const tw::attn::MaskTile& tile : lists.tiles) {
-        EXPECT_EQ(tile.blocks, 1);
-        EXPECT_EQ(lists.entries[static_cast<std::size_t>(tile.first_entry)].states, 0);
-    }
-}
-
-// ---- compiling
-
-TEST(Sm90Programmable, VariantsCompileCleanly) {
-    TW_REQUIRE_NVRTC();
-    const auto compile = [](ForwardInputs inputs) {
-        const ForwardDesc desc = check_forward(inputs);
-        const cuda::CompileRequest request = generate_forward(desc, choose_forward(desc, 132));
-        EXPECT_NO_THROW(cuda::compile(request)) << request.name;
-    };
-    const Problem problem{
-        .heads = 64, .kv_heads = 64, .q_len = 8192, .kv_len = 8192, .causal = true};
-    for (const Mod& mod : {scores::alibi(16), scores::softcap(20, true)}) {
-        ForwardInputs inputs = inputs_of(problem);
-        inputs.score_mod = mod::trace(mod).function;
-        compile(inputs);
-    }
-    ForwardInputs listed = inputs_of(problem);
-    listed.upper_diagonal.reset();
-    listed.mask = DeviceMask{.q_len = 8192, .kv_len = 8192};
-    compile(listed);
-    ForwardInputs segments = inputs_of(problem);
-    segments.q_segments = segments.kv_segments = 7 << 20;
-    segments.dropout = 0.1;
-    compile(segments);
-    EXPECT_NO_THROW(cuda::compile(generate_lists()));
-    ForwardInputs exact = inputs_of(problem);
-    exact.row_max = 7 << 20;
-    exact.sinks = 8 << 20;
-    compile(exact);
-}
-
-// ---- on a Hopper GPU
-
-/// What a dense computation needs to know.
-struct Dense {
-    std::function<double(double, std::int64_t b, std::int64_t h, std::int64_t q, std::int64_t kv)>
-        score = [](double s, auto, auto, auto, auto) { return s; };
-    std::function<bool(std::int64_t q, std::int64_t kv)> attends = [](auto, auto) { return true; };
-    /// What a probability is multiplied with: dropout.
-    std::function<double(std::int64_t b, std::int64_t h, std::int64_t q, std::int64_t kv)> keep =
-        [](auto, auto, auto, auto) { return 1.0; };
-    std::vector<double> sinks;     ///< per head, or none
-    double tolerance = 1.0 / 256;  ///< relative: p and out are each rounded to 8 bits
-    double lse_tolerance = 1e-3;
-};
 
 class Sm90ProgrammableGpu : public testing::Test {
   protected:
@@ -188,17 +17,7 @@ class Sm90ProgrammableGpu : public testing::Test {
         TW_REQUIRE_NVRTC();
     }
 
-    struct Options {
-        Mod mod = {};
-        bool listed = false;
-        bool row_max = false;
-        bool exact = false;
-        std::vector<std::int32_t> segments = {};  ///< of queries and keys
-        double dropout = 0;
-        double key_growth = 0;  ///< scores rise from key to key by this much over all
-    };
-
-    static void check(const Problem& p, const Dense& dense, const Options& options) {
+    static void check(const Problem& p, const Dense& dense, const ProgramOptions& options) {
         SCOPED_TRACE(fmt::format("{} B{} H{}/{} L{} S{} D{} {}{}", name(p.dtype), p.batch, p.heads,
                                  p.kv_heads, p.q_len, p.kv_len, p.dim,
                                  options.mod ? options.mod.name() : "no mod",
@@ -206,58 +25,11 @@ class Sm90ProgrammableGpu : public testing::Test {
                                  : p.causal     ? " causal"
                                                 : ""));
         const Array q = Sample(p, p.heads, p.q_len, p.dim, 1).exact;
-        Array k = Sample(p, p.kv_heads, p.kv_len, p.dim, 2).exact;
+        const Array k = growing_keys(p, options.key_growth);
         const Array v = Sample(p, p.kv_heads, p.kv_len, p.value_dim, 3).exact;
-        const auto stretch = [&](std::int64_t kv) {
-            return options.key_growth * static_cast<double>(kv) / static_cast<double>(p.kv_len);
-        };
-        for (std::size_t i = 0; i < k.data.size(); ++i) {
-            const auto row = static_cast<std::int64_t>(i) / p.dim % p.kv_len;
-            k.data[i] = round_to(k.data[i] * (1 + stretch(row)), p.dtype);
-        }
-        Device device(p, q, k, v);
-        std::vector<Buffer> arrays;
-        if (options.mod) {
-            const mod::Traced& traced = mod::trace(options.mod);
-            std::vector<cuda::DeviceAddress> addresses;
-            for (const Capture& capture : traced.captures) {
-                const auto bytes = static_cast<std::size_t>(capture.tensor().nbytes());
-                arrays.emplace_back(0, bytes + 16);
-                arrays.back().upload(capture.tensor().raw(), bytes);
-                addresses.push_back(arrays.back().address());
-            }
-            device.inputs.score_mod = traced.function;
-            device.inputs.captures = views_of(traced.captures, addresses);
-        }
-        std::optional<UploadedLists> lists;
-        if (options.listed) {
-            const auto plan = mask::make_plan(
-                mask_data(p.q_len, p.kv_len, dense.attends),
-                plan_options(static_cast<int>(p.dim), static_cast<int>(p.value_dim)));
-            lists.emplace(plan, p.q_len, p.kv_len, 0);
-            device.inputs.mask = lists->mask();
-            device.inputs.upper_diagonal.reset();
-        }
+        Programmed problem(p, dense, options, q, k, v);
+        Device& device = problem.device;
         const auto rows = static_cast<std::size_t>(p.batch * p.heads * p.q_len);
-        Guarded row_max(rows * 4);
-        if (options.row_max) device.inputs.row_max = row_max.address();
-        Buffer sinks(0, 4096);
-        if (!dense.sinks.empty()) {
-            const std::vector<float> values(dense.sinks.begin(), dense.sinks.end());
-            sinks.upload(values.data(), values.size() * 4);
-            device.inputs.sinks = sinks.address();
-        }
-        device.inputs.exact_maximum = options.exact;
-        Buffer segments(0, 4 * options.segments.size() + 16);
-        if (!options.segments.empty()) {
-            segments.upload(options.segments.data(), 4 * options.segments.size());
-            device.inputs.q_segments = device.inputs.kv_segments = segments.address();
-        }
-        device.inputs.dropout = options.dropout;
-        device.inputs.seed = 11;
-        const ForwardDesc desc = check_forward(device.inputs);
-        Buffer workspace(0, forward_workspace_bytes(desc, choose_forward(desc, 132)));
-        device.inputs.workspace = workspace.address();
 
         const cuda::Stream stream(0);
         std::vector<std::uint16_t> bits(rows * static_cast<std::size_t>(p.value_dim)), again = bits;
@@ -268,10 +40,10 @@ class Sm90ProgrammableGpu : public testing::Test {
             device.out.buffer.download(target->data(), bits.size() * 2, kGuard);
         }
         EXPECT_EQ(bits, again) << "two runs differ";
-        EXPECT_TRUE(device.guards_intact() && row_max.intact());
+        EXPECT_TRUE(device.guards_intact() && problem.row_max.intact());
         std::vector<float> lse(rows), largest(rows);
         device.lse.buffer.download(lse.data(), rows * 4, kGuard);
-        row_max.buffer.download(largest.data(), rows * 4, kGuard);
+        problem.row_max.buffer.download(largest.data(), rows * 4, kGuard);
         compare(p, dense, q, k, v, bits, lse, options.row_max ? largest : std::vector<float>{});
     }
 
@@ -292,7 +64,7 @@ class Sm90ProgrammableGpu : public testing::Test {
                         for (std::int64_t d = 0; d < p.dim; ++d) {
                             sum += q.row(b, h, i)[d] * k.row(b, h / group, j)[d];
                         }
-                        const bool alive = dense.attends(i, j) && (!p.causal || j <= i);
+                        const bool alive = dense.alive(h, i, j) && (!p.causal || j <= i);
                         scores.push_back(alive ? dense.score(sum * scale, b, h, i, j) : -kInfinity);
                         top = std::max(top, scores.back());
                     }
@@ -335,10 +107,6 @@ class Sm90ProgrammableGpu : public testing::Test {
         EXPECT_TRUE(error <= dense.tolerance) << error << " against " << dense.tolerance;
     }
 };
-
-double slope_of(std::int64_t h, std::int64_t heads) {
-    return std::exp2(-8.0 * static_cast<double>(h + 1) / static_cast<double>(heads));
-}
 
 TEST_F(Sm90ProgrammableGpu, Alibi) {
     Dense dense;
@@ -548,15 +316,7 @@ TEST_F(Sm90ProgrammableGpu, Segments) {
 TEST_F(Sm90ProgrammableGpu, DropoutDropsThePairsOfItsBits) {
     constexpr double kRate = 0.25;
     Dense dense;
-    dense.keep = [](auto b, auto h, auto q, auto kv) {
-        const std::uint64_t pair =
-            (static_cast<std::uint64_t>(b) << 32 | static_cast<std::uint64_t>(h)) << 1;
-        const std::uint64_t key =
-            static_cast<std::uint64_t>(ir::philox(11, pair | 1)) << 32 | ir::philox(11, pair);
-        const std::uint32_t bits =
-            ir::philox(key, static_cast<std::uint64_t>(q) << 32 | static_cast<std::uint64_t>(kv));
-        return bits < kRate * 0x1p32 ? 0.0 : 1 / (1 - kRate);
-    };
+    dense.keep = [](auto b, auto h, auto q, auto kv) { return kept_by_bits(kRate, b, h, q, kv); };
     for (std::int64_t dim : {64, 128}) {
         check({.batch = 2,
                .heads = 2,

@@ -5,12 +5,15 @@
 
 #include <algorithm>
 #include <cmath>
-#include <map>
-#include <mutex>
 #include <set>
-#include <tuple>
+#include <span>
+#include <utility>
+#include <vector>
 
 #include "attention/sm90/backward_parameters.h"
+#include "attention/sm90/kernel_cache.h"
+#include "attention/sm90/lists.h"
+#include "attention/sm90/mask_lists.h"
 #include "cuda/codegen/wgmma_shapes.h"
 
 namespace tilewright::attn::sm90 {
@@ -19,28 +22,136 @@ namespace {
 constexpr std::int64_t kGroupBytes = 32ll << 20;  // Q, dO and dQ of heads that run side by side
 constexpr double kLateShare = 0.2;     // tiles this much shorter than the longest run last
 constexpr unsigned kRowThreads = 256;  // of the kernels around the main one
+constexpr int kWarpgroups = 2;
+
+/// dQ of a block is multiplied in so many parts of 64 rows, of dQ or of dQ^T, by so many columns
+/// (backward_layout.cuh).
+struct GradParts {
+    std::int64_t parts, columns;
+    std::int64_t bytes() const { return parts * 64 * columns * 4; }
+};
+
+GradParts grad_parts(const BackwardDesc& desc, const BackwardConfig& config) {
+    if (config.wide) return {ceil_div(desc.query_dim, kPanel), config.block_m};
+    const bool transposed = config.block_m != 64 * kWarpgroups;
+    return {kWarpgroups, transposed ? config.block_m : desc.query_dim};
+}
+
+bool builds_lists(const BackwardDesc& desc) {
+    return desc.listed && !desc.mask_bits;
+}
+
+ListShape list_shape(const BackwardDesc& desc, const BackwardConfig& config) {
+    return {.strips = config.strips(),
+            .block = config.block_m,
+            .rows_are_keys = true,
+            .ordered = desc.deterministic};
+}
+
+/// Blocks of query rows in one head, tiles of keys: sequences end in blocks and tiles of their own.
+std::int64_t q_blocks_of(const BackwardDesc& desc, const BackwardConfig& config) {
+    return ceil_div(desc.q_len, config.block_m) + desc.sequences;
+}
+std::int64_t kv_tiles_of(const BackwardDesc& desc, const BackwardConfig& config) {
+    return ceil_div(desc.kv_len, config.block_n()) + desc.sequences;
+}
 
 /// Where the parts of the workspace begin, in bytes.
 struct Workspace {
-    std::size_t sums, row_lse, row_delta, turns, tickets, bytes;
+    std::size_t sums, row_lse, row_delta, turns, tickets, sinks, block_rows, lists, bytes;
+    std::vector<std::size_t> captures;  ///< sums of each gradient; where there are none, of no size
+    std::size_t captures_begin, captures_end;
 };
 
-/// Columns of the 64 rows of dQ, or of dQ^T, that a warpgroup multiplies (backward_layout.cuh).
-std::int64_t grad_columns(const BackwardDesc& desc, const BackwardConfig& config) {
-    return config.block_m == config.block_n() ? desc.query_dim : config.block_m;
+using Spread = CaptureGradient::Spread;
+
+/// f32 sums that the main kernel leaves for a gradient of a capture.
+std::int64_t capture_sums(const BackwardDesc& desc, const BackwardConfig& config, Spread spread) {
+    const std::int64_t tiles = desc.batch * desc.heads * kv_tiles_of(desc, config);
+    if (spread == Spread::tile) return tiles * config.strips() * 4;
+    return spread == Spread::row ? tiles * config.block_n() : 0;
+}
+
+std::span<const CaptureGradient> capture_gradients(const BackwardDesc& desc) {
+    if (desc.score_mod == nullptr) return {};
+    return desc.score_mod->gradients;
+}
+
+/// The gradients of captures add up in one order, or not at all where each element has one pair.
+void check_order(const CaptureGradient& gradient, const BackwardInputs& inputs,
+                 const BackwardDesc& desc) {
+    const std::vector<std::int64_t>& shape = inputs.captures[gradient.capture].shape;
+    const std::int64_t sizes[4] = {desc.batch, desc.heads, desc.q_len, desc.kv_len};
+    const auto apart = [&](std::size_t position) {
+        const int d = gradient.dimension_of[position];
+        return sizes[position] <= 1 ||
+               (d >= 0 && shape[static_cast<std::size_t>(d)] >= sizes[position]);
+    };
+    const bool keys = apart(3), pairs = apart(0) && apart(1) && apart(2) && keys;
+    const bool ordered = gradient.spread == Spread::tile ||
+                         (gradient.spread == Spread::row && keys) ||
+                         (gradient.spread == Spread::pair && pairs);
+    std::size_t gathers = 0;
+    for (const CaptureGradient& other : desc.score_mod->gradients) {
+        gathers += other.capture == gradient.capture ? 1 : 0;
+    }
+    if (!ordered || gathers > 1) {
+        user_error(kOperation,
+                   "deterministic: expected gradients of captures that add up in one order, but "
+                   "capture {} of the score mod is read {}",
+                   gradient.capture,
+                   gathers > 1                         ? "several times"
+                   : gradient.spread == Spread::column ? "by queries"
+                                                       : "by pairs that meet");
+    }
+}
+
+/// The text of the mod and its derivative.
+void differentiate(const BackwardInputs& inputs, BackwardDesc& desc) {
+    ScoreModFacts facts = score_mod_facts(*inputs.score_mod, inputs.captures, desc.kv_len,
+                                          desc.q_len, /*columns_are_keys=*/false);
+    for (std::size_t i = 0; i < inputs.grad_captures.size() && i < facts.captures.size(); ++i) {
+        facts.captures[i].differentiated = inputs.grad_captures[i] != 0;
+        require(inputs.grad_captures[i] % 4 == 0, "grad_captures",
+                "addresses that are multiples of 4", inputs.grad_captures[i]);
+    }
+    desc.score_mod = kept_mod_text(inputs.score_mod, facts);
+    if (desc.score_mod->gradients.empty()) return;
+    require(desc.sequences == 0, "grad_captures", "no gradients of captures of packed sequences",
+            desc.sequences);
+    if (!desc.deterministic) return;
+    for (const CaptureGradient& gradient : desc.score_mod->gradients) {
+        check_order(gradient, inputs, desc);
+    }
 }
 
 Workspace workspace_of(const BackwardDesc& desc, const BackwardConfig& config) {
-    const auto padded = [](std::int64_t bytes) {
-        return static_cast<std::size_t>(ceil_div(bytes, 256) * 256);
+    const std::int64_t q_blocks = q_blocks_of(desc, config);
+    const std::int64_t blocks = desc.batch * desc.heads * q_blocks;
+    const GradParts grads = grad_parts(desc, config);
+    std::size_t at = 0;
+    const auto take = [&](std::int64_t bytes) {
+        const std::size_t begin = at;
+        at += static_cast<std::size_t>(ceil_div(bytes, 256) * 256);
+        return begin;
     };
-    const std::int64_t blocks = desc.batch * desc.heads * ceil_div(desc.q_len, config.block_m);
     Workspace parts{};
-    parts.row_lse = padded(blocks * config.warpgroups * 64 * grad_columns(desc, config) * 4);
-    parts.row_delta = parts.row_lse + padded(blocks * config.block_m * 4);
-    parts.turns = parts.row_delta + padded(blocks * config.block_m * 4);
-    parts.tickets = parts.turns + padded(blocks * config.warpgroups * 4);
-    parts.bytes = parts.tickets + 256;
+    parts.sums = take(blocks * grads.bytes());
+    parts.row_lse = take(blocks * config.block_m * 4);
+    parts.row_delta = take(blocks * config.block_m * 4);
+    parts.turns = take(blocks * grads.parts * 4);
+    parts.tickets = take(4);
+    parts.sinks = take(desc.sinks ? blocks * 4 : 0);
+    parts.block_rows = take(desc.sequences > 0 ? q_blocks * 8 : 0);
+    parts.lists =
+        take(builds_lists(desc)
+                 ? static_cast<std::int64_t>(list_layout(desc, list_shape(desc, config)).bytes)
+                 : 0);
+    parts.captures_begin = at;
+    for (const CaptureGradient& gradient : capture_gradients(desc)) {
+        parts.captures.push_back(take(4 * capture_sums(desc, config, gradient.spread)));
+    }
+    parts.captures_end = parts.bytes = at;
     return parts;
 }
 
@@ -52,62 +163,42 @@ tw::attn::Rows rows_of(const DeviceTensor& tensor) {
 }  // namespace
 
 BackwardDesc check_backward(const BackwardInputs& inputs) {
-    require(inputs.dtype == DType::bf16 || inputs.dtype == DType::f16, "query",
-            "bf16 or f16 elements", name(inputs.dtype));
+    BackwardDesc desc;
+    check_problem(inputs, desc);
     const auto [batch, heads, q_len, dim] = inputs.query.shape;
-    const std::int64_t kv_heads = inputs.key.shape[1], kv_len = inputs.key.shape[2];
-    const std::int64_t value_dim = inputs.value.shape[3];
-    constexpr std::int64_t kMaxInt = 1 << 29;  // sums of two positions stay in an int
-    require(batch >= 0 && heads >= 1, "query", "at least one head", heads);
-    require(kv_heads >= 1 && heads % kv_heads == 0, "key", "a number of heads that divides query's",
-            kv_heads);
-    require(dim >= 8 && dim <= kMaxBackwardDim && dim % 8 == 0, "query",
-            "a head dimension that is a multiple of 8 up to 128", dim);
-    require(value_dim >= 8 && value_dim <= kMaxBackwardDim && value_dim % 8 == 0, "value",
-            "a head dimension that is a multiple of 8 up to 128", value_dim);
-    require(kv_len >= 0 && kv_len <= kMaxInt, "key", "at most 2^29 rows", kv_len);
-    require(q_len >= 0 && q_len <= kMaxInt, "query", "at most 2^29 rows", q_len);
-    require(batch * heads * ceil_div(std::max(q_len, kv_len), 64) <= kMaxInt, "query",
-            "at most 2^29 tiles of 64 rows", batch * heads * ceil_div(std::max(q_len, kv_len), 64));
-    require(std::isfinite(inputs.scale), "scale", "a finite number", inputs.scale);
-    check_tensor(inputs.query, "query", {batch, heads, q_len, dim});
-    check_tensor(inputs.key, "key", {batch, kv_heads, kv_len, dim});
-    check_tensor(inputs.value, "value", {batch, kv_heads, kv_len, value_dim});
-    check_tensor(inputs.out, "out", {batch, heads, q_len, value_dim});
+    const std::int64_t kv_heads = desc.kv_heads, kv_len = desc.kv_len, value_dim = desc.value_dim;
     check_tensor(inputs.grad_out, "grad_out", {batch, heads, q_len, value_dim});
     check_tensor(inputs.grad_query, "grad_query", {batch, heads, q_len, dim});
     check_tensor(inputs.grad_key, "grad_key", {batch, kv_heads, kv_len, dim});
     check_tensor(inputs.grad_value, "grad_value", {batch, kv_heads, kv_len, value_dim});
-    require(inputs.lse != 0 && inputs.lse % 4 == 0, "lse", "an address that is a multiple of 4",
-            inputs.lse);
     require(inputs.grad_lse % 4 == 0, "grad_lse", "an address that is a multiple of 4",
             inputs.grad_lse);
+    require(inputs.grad_sinks % 4 == 0 && (inputs.grad_sinks != 0) == (inputs.sinks != 0),
+            "grad_sinks", "an address that is a multiple of 4, beside sinks", inputs.grad_sinks);
     require(inputs.workspace != 0 && inputs.workspace % 256 == 0, "workspace",
             "an address that is a multiple of 256", inputs.workspace);
-
-    BackwardDesc desc;
-    desc.dtype = inputs.dtype;
-    desc.query_dim = static_cast<int>(dim);
-    desc.value_dim = static_cast<int>(value_dim);
+    require(!inputs.mask.has_value() || inputs.mask->by_key, "mask", "lists for tiles of keys",
+            "lists for tiles of queries");
     desc.deterministic = inputs.deterministic;
-    desc.lower_bound = inputs.lower_diagonal.has_value();
-    desc.upper_bound = desc.lower_bound || inputs.upper_diagonal.has_value();
-    // Diagonals outside the rectangle mean what its corners mean.
-    desc.lower_diagonal = std::clamp(inputs.lower_diagonal.value_or(-q_len), -q_len, kv_len);
-    desc.upper_diagonal = std::clamp(inputs.upper_diagonal.value_or(kv_len), -q_len, kv_len);
-    desc.batch = batch;
-    desc.heads = heads;
-    desc.kv_heads = kv_heads;
-    desc.q_len = q_len;
-    desc.kv_len = kv_len;
+    require(inputs.grad_captures.size() <= inputs.captures.size(), "grad_captures",
+            "at most one for each capture", inputs.grad_captures.size());
+    if (inputs.score_mod != nullptr) differentiate(inputs, desc);
     return desc;
+}
+
+BackwardConfig choose_listed_backward(int query_dim, int value_dim, bool programmed) {
+    // Where registers would hold 128 rows of scores a mod has none left.
+    const int dim = std::max(query_dim, value_dim);
+    return {.wide = dim > 128, .block_m = dim <= 64 && !programmed ? 128 : 64};
 }
 
 BackwardConfig choose_backward(const BackwardDesc& desc) {
     const int dim = std::max(desc.query_dim, desc.value_dim);
-    if (dim <= 64) return {.block_m = 128};
-    if (dim <= 96) return {.block_m = 64};
-    return {.block_m = 80};
+    const bool programmed = desc.dropout || desc.segments || desc.score_mod != nullptr;
+    if (desc.listed || programmed || dim <= 96 || dim > 128) {
+        return choose_listed_backward(desc.query_dim, desc.value_dim, programmed);
+    }
+    return {.block_m = desc.lower_bound ? 64 : 80};
 }
 
 int backward_shared_bytes(const BackwardDesc& desc, const BackwardConfig& config) {
@@ -115,10 +206,13 @@ int backward_shared_bytes(const BackwardDesc& desc, const BackwardConfig& config
     const std::int64_t key_value = panels * config.block_n() * 128;
     const std::int64_t blocks =
         config.stages * (panels * config.block_m * 128 + 8 * config.block_m);
-    const std::int64_t scores = 2 * config.warpgroups * config.block_m * 128;
-    const std::int64_t grads = config.warpgroups * 64 * grad_columns(desc, config) * 4;
-    constexpr std::int64_t kBarriers = 256, kAlignment = 1024;
-    return static_cast<int>(key_value + blocks + scores + grads + kBarriers + kAlignment);
+    const std::int64_t scores = std::int64_t{2} * config.strips() * config.block_m * 128;
+    const std::int64_t grads = config.wide ? 0 : grad_parts(desc, config).bytes();
+    const std::int64_t bits =
+        desc.mask_bits ? config.stages * config.block_n() * 2 * ceil_div(config.block_m, 64) * 4
+                       : 0;
+    constexpr std::int64_t kBarriers = 384, kAlignment = 1024;
+    return static_cast<int>(key_value + blocks + scores + grads + bits + kBarriers + kAlignment);
 }
 
 std::size_t backward_workspace_bytes(const BackwardDesc& desc, const BackwardConfig& config) {
@@ -128,26 +222,33 @@ std::size_t backward_workspace_bytes(const BackwardDesc& desc, const BackwardCon
 cuda::CompileRequest generate_backward(const BackwardDesc& desc, const BackwardConfig& config) {
     // (n, a in registers)
     const std::set<std::pair<int, bool>> products = {
-        {config.block_m, false},                                 // K Q^T and V dO^T
-        {desc.value_dim, true},                                  // P^T dO
-        {desc.query_dim, true},                                  // dS^T Q
-        {static_cast<int>(grad_columns(desc, config)), false}};  // dS K
+        {config.block_m, false},                                       // K Q^T and V dO^T
+        {desc.value_dim, true},                                        // P^T dO
+        {desc.query_dim, true},                                        // dS^T Q
+        {static_cast<int>(grad_parts(desc, config).columns), false}};  // dS K
     std::vector<cuda::WgmmaShape> shapes;
     for (const auto& [n, a_in_registers] : products) {
         shapes.push_back({n, desc.dtype, a_in_registers});
     }
+    // The producer that describes blocks one by one needs more registers.
+    const bool described = config.wide || desc.listed || desc.dropout || desc.score_mod != nullptr;
     cuda::CompileRequest request;
     request.name =
-        fmt::format("attention_backward_{}_d{}x{}{}{}_{}x{}.cu", name(desc.dtype), desc.query_dim,
-                    desc.value_dim,
-                    desc.lower_bound   ? "_window"
-                    : desc.upper_bound ? "_causal"
-                                       : "",
+        fmt::format("attention_backward_{}{}_{}x{}.cu", variant_name(desc),
                     desc.deterministic ? "_ordered" : "", config.block_m, config.block_n());
     request.arch = "sm_90a";
-    request.spill_limit_bytes = 0;
+    // As in the forward: what a mod needs is not ours to limit, nor random bits of many pairs.
+    // Wide tiles keep a few words of their loops' state, read once a block, in memory.
+    constexpr int kModSpillBytes = 4096, kDropoutSpillBytes = 8192, kSegmentSpillBytes = 64,
+                  kWideSpillBytes = 1536;
+    request.spill_limit_bytes = desc.score_mod != nullptr ? kModSpillBytes
+                                : desc.dropout            ? kDropoutSpillBytes
+                                : config.wide             ? kWideSpillBytes
+                                : desc.segments           ? kSegmentSpillBytes
+                                                          : 0;
     request.headers = device_headers();
     request.headers.push_back({"wgmma_shapes.cuh", cuda::wgmma_shapes_header(shapes)});
+    request.headers.push_back(score_mod_text(desc));
     request.headers.push_back(
         {"backward_config.cuh",
          fmt::format(R"(// Generated: the configuration of one backward kernel.
@@ -157,59 +258,70 @@ cuda::CompileRequest generate_backward(const BackwardDesc& desc, const BackwardC
 
 namespace tw::attn {{
 
-using Element = {};
-constexpr int kQueryDim = {};
-constexpr int kValueDim = {};
-constexpr bool kUpperBound = {};
-constexpr bool kLowerBound = {};
+{}constexpr bool kWide = {};
 constexpr int kWarpgroups = {};
 constexpr int kBlockM = {};
 constexpr int kStages = {};
 constexpr bool kDeterministic = {};
-constexpr int kProducerRegisters = 24;
-constexpr int kConsumerRegisters = 240;
+constexpr int kProducerRegisters = {};
+constexpr int kConsumerRegisters = {};
 
 }}  // namespace tw::attn
 )",
-                     desc.dtype == DType::f16 ? "F16" : "Bf16", desc.query_dim, desc.value_dim,
-                     desc.upper_bound, desc.lower_bound, config.warpgroups, config.block_m,
-                     config.stages, desc.deterministic)});
+                     config_constants(desc), config.wide, kWarpgroups, config.block_m,
+                     config.stages, desc.deterministic, described ? 40 : 24,
+                     described ? 232 : 240)});
     request.source = "#include \"attention/sm90/backward.cuh\"\n";
     return request;
 }
 
 const BackwardKernels& load_backward(const BackwardDesc& desc, const BackwardConfig& config,
                                      int device) {
-    using Key = std::tuple<DType, int, int, bool, bool, bool, int, int, int, int>;
-    static std::mutex mutex;
-    static auto* const kKernels =
-        new std::map<Key, BackwardKernels>;  // loaded until the process ends
-    const Key key{
-        desc.dtype,         desc.query_dim,    desc.value_dim, desc.upper_bound, desc.lower_bound,
-        desc.deterministic, config.warpgroups, config.block_m, config.stages,    device};
-    {
-        const std::lock_guard lock(mutex);
-        if (const auto found = kKernels->find(key); found != kKernels->end()) return found->second;
-    }
-    const cuda::DeviceInfo& info = cuda::device_info(device);
-    require(info.major == 9 && info.minor == 0, "device", "compute capability 9.0", info.arch());
-    // Not under the lock: other kernels load meanwhile, and cubin_of lets one thread compile these.
-    const cuda::CompileRequest request = generate_backward(desc, config);
-    const BackwardKernels kernels{
-        cuda::load_kernel(request, "attention_backward_prepare", 0, device),
-        cuda::load_kernel(request, "attention_backward", backward_shared_bytes(desc, config),
-                          device),
-        cuda::load_kernel(request, "attention_backward_finish", 0, device)};
-    const std::lock_guard lock(mutex);
-    return kKernels->try_emplace(key, kernels).first->second;
+    const std::string key = fmt::format("{} {} {} {} {}", variant_key(desc), config.wide,
+                                        config.block_m, config.stages, desc.deterministic);
+    return load_once<BackwardKernels>(key, device, [&] {
+        if (builds_lists(desc)) load_lists(device);
+        const cuda::CompileRequest request = generate_backward(desc, config);
+        return BackwardKernels{
+            cuda::load_kernel(request, "attention_backward_prepare", 0, device),
+            cuda::load_kernel(request, "attention_backward", backward_shared_bytes(desc, config),
+                              device),
+            cuda::load_kernel(request, "attention_backward_finish", 0, device),
+            cuda::load_kernel(request, "attention_backward_sinks", 0, device),
+            cuda::load_kernel(request, "attention_backward_captures", 0, device)};
+    });
 }
+
+namespace {
+
+void clear(cuda::DeviceAddress address, std::int64_t words, cuda::StreamHandle stream) {
+    if (words == 0) return;
+    cuda::driver().check(
+        cuda::driver().cuMemsetD32Async(address, 0, static_cast<std::size_t>(words), stream),
+        "clearing gradients of captures");
+}
+
+/// Zeros where gradients of captures, and their sums, are added up.
+void clear_captures(const BackwardInputs& inputs, const BackwardDesc& desc, const Workspace& parts,
+                    cuda::StreamHandle stream) {
+    for (std::size_t i = 0; i < inputs.grad_captures.size(); ++i) {
+        std::int64_t size = 1;
+        for (std::int64_t extent : inputs.captures[i].shape) size *= extent;
+        if (inputs.grad_captures[i] != 0) clear(inputs.grad_captures[i], size, stream);
+    }
+    if (desc.score_mod == nullptr) return;
+    clear(inputs.workspace + parts.captures_begin,
+          static_cast<std::int64_t>(parts.captures_end - parts.captures_begin) / 4, stream);
+}
+
+}  // namespace
 
 void launch_backward(const BackwardInputs& inputs, const BackwardDesc& desc,
                      const BackwardConfig& config, const BackwardKernels& kernels,
                      cuda::StreamHandle stream) {
     const std::int64_t batch_kv_heads = desc.batch * desc.kv_heads;
-    const std::int64_t q_blocks = ceil_div(desc.q_len, config.block_m);
-    const std::int64_t kv_tiles = ceil_div(desc.kv_len, config.block_n());
+    const std::int64_t q_blocks = q_blocks_of(desc, config);
+    const std::int64_t kv_tiles = kv_tiles_of(desc, config);
     const std::int64_t places = batch_kv_heads * kv_tiles;
     const std::int64_t row_blocks = desc.batch * desc.heads * q_blocks;
     const int multiprocessors = cuda::device_info(kernels.main.device).multiprocessors;
@@ -230,6 +342,7 @@ void launch_backward(const BackwardInputs& inputs, const BackwardDesc& desc,
     p.profile = reinterpret_cast<unsigned long long*>(inputs.profile);
     p.q_len = static_cast<int>(desc.q_len);
     p.kv_len = static_cast<int>(desc.kv_len);
+    p.batches = static_cast<int>(desc.batch);
     p.heads = static_cast<int>(desc.heads);
     p.kv_heads = static_cast<int>(desc.kv_heads);
     p.heads_per_kv_head = static_cast<int>(desc.heads / desc.kv_heads);
@@ -241,14 +354,23 @@ void launch_backward(const BackwardInputs& inputs, const BackwardDesc& desc,
     p.lower_diagonal = static_cast<int>(desc.lower_diagonal);
     p.scale = static_cast<float>(inputs.scale);
     p.scale_log2 = static_cast<float>(inputs.scale * 1.44269504088896340736);
-    if (desc.upper_bound) {
+    p.segments = {reinterpret_cast<const int*>(inputs.q_segments),
+                  reinterpret_cast<const int*>(inputs.kv_segments)};
+    p.seed = inputs.seed;
+    p.dropout_threshold = dropout_threshold(inputs.dropout);
+    p.keep_scale = static_cast<float>(1 / (1 - inputs.dropout));
+    p.sinks = reinterpret_cast<const float*>(inputs.sinks);
+    p.sink_parts = reinterpret_cast<float*>(inputs.workspace + parts.sinks);
+    p.grad_sinks = reinterpret_cast<float*>(inputs.grad_sinks);
+    const bool tiles_differ = desc.upper_bound || desc.listed;
+    if (tiles_differ) {
         const std::int64_t head_bytes = std::max<std::int64_t>(
             1, desc.q_len * (2 * (desc.query_dim + desc.value_dim) + 4 * desc.query_dim) *
                    p.heads_per_kv_head);
         p.group_heads = static_cast<int>(std::clamp<std::int64_t>(
             kGroupBytes / head_bytes, 1, std::max<std::int64_t>(1, batch_kv_heads)));
     }
-    if (desc.upper_bound && !desc.lower_bound && kv_tiles > 0) {
+    if (desc.upper_bound && !desc.lower_bound && !desc.listed && kv_tiles > 0) {
         // Tiles shrink by their keys; the last `late` of a head are shorter than the share.
         const double longest =
             static_cast<double>(std::min(desc.q_len, desc.q_len + desc.upper_diagonal));
@@ -259,7 +381,37 @@ void launch_backward(const BackwardInputs& inputs, const BackwardDesc& desc,
             kv_tiles - std::clamp<double>(std::ceil(early), 1.0, static_cast<double>(kv_tiles)));
     }
 
-    const cuda::ContextScope scope(kernels.main.device);
+    const int device = kernels.main.device;
+    const cuda::ContextScope scope(device);
+    if (desc.mask_bits) {
+        const DeviceMask& mask = *inputs.mask;
+        if (mask.strips != config.strips() || mask.block != config.block_m ||
+            (mask.heads > 1 && mask.heads_per_order != p.heads_per_kv_head)) {
+            user_error(kOperation,
+                       "mask: expected lists of tiles of {} x {}, {} heads in one order, but got "
+                       "{} x {}, {}",
+                       config.block_n(), config.block_m, p.heads_per_kv_head, 64 * mask.strips,
+                       mask.block, mask.heads_per_order);
+        }
+        p.mask = lists_in(mask);
+    } else if (desc.listed && places > 0) {
+        p.mask = build_lists(inputs, desc, list_shape(desc, config), inputs.workspace + parts.lists,
+                             device, stream);
+    }
+    if (desc.sequences > 0) {
+        const cuda::DeviceAddress rows = inputs.workspace + parts.block_rows;
+        p.block_rows = reinterpret_cast<const tw::attn::BlockRows*>(rows);
+        build_block_rows(inputs, config.block_m, q_blocks, rows, device, stream);
+    }
+    std::vector<std::uint64_t> words = score_mod_words(inputs.captures);
+    clear_captures(inputs, desc, parts, stream);
+    if (!capture_gradients(desc).empty()) {
+        if (inputs.captures.empty()) words.clear();
+        for (std::size_t n = 0; n < parts.captures.size(); ++n) {
+            words.push_back(inputs.workspace + parts.captures[n]);
+            words.push_back(inputs.grad_captures[capture_gradients(desc)[n].capture]);
+        }
+    }
     cuda::LaunchShape rows_shape;
     rows_shape.grid[0] = static_cast<unsigned>(row_blocks);
     rows_shape.block[0] = kRowThreads;
@@ -271,7 +423,7 @@ void launch_backward(const BackwardInputs& inputs, const BackwardDesc& desc,
         const cuda::TensorMap value = tile_map(inputs.value, desc.dtype, config.block_n(), "value");
         const cuda::TensorMap grad_out =
             tile_map(inputs.grad_out, desc.dtype, config.block_m, "grad_out");
-        if (desc.upper_bound && places > multiprocessors) {
+        if (tiles_differ && places > multiprocessors) {
             // Tiles differ in length: CTAs take the next one when they are free.
             const cuda::DeviceAddress tickets = inputs.workspace + parts.tickets;
             p.tickets = reinterpret_cast<unsigned*>(tickets);
@@ -280,13 +432,25 @@ void launch_backward(const BackwardInputs& inputs, const BackwardDesc& desc,
         }
         cuda::LaunchShape shape;
         shape.grid[0] = static_cast<unsigned>(std::min<std::int64_t>(places, multiprocessors));
-        shape.block[0] = static_cast<unsigned>(128 * (config.warpgroups + 1));
-        void* const parameters[] = {
-            const_cast<cuda::TensorMap*>(&query), const_cast<cuda::TensorMap*>(&key),
-            const_cast<cuda::TensorMap*>(&value), const_cast<cuda::TensorMap*>(&grad_out), &p};
+        shape.block[0] = static_cast<unsigned>(128 * (kWarpgroups + 1));
+        void* const parameters[] = {const_cast<cuda::TensorMap*>(&query),
+                                    const_cast<cuda::TensorMap*>(&key),
+                                    const_cast<cuda::TensorMap*>(&value),
+                                    const_cast<cuda::TensorMap*>(&grad_out),
+                                    &p,
+                                    words.data()};
         cuda::launch(kernels.main, shape, parameters, stream);
     }
     if (row_blocks > 0) cuda::launch(kernels.finish, rows_shape, rows_parameters, stream);
+    if (!capture_gradients(desc).empty() && places > 0) {
+        rows_shape.grid[0] = static_cast<unsigned>(ceil_div(desc.kv_len, kRowThreads));
+        void* const parameters[] = {&p, words.data()};
+        cuda::launch(kernels.captures, rows_shape, parameters, stream);
+    }
+    if (desc.sinks) {
+        rows_shape.grid[0] = static_cast<unsigned>(desc.heads);
+        cuda::launch(kernels.sinks, rows_shape, rows_parameters, stream);
+    }
 }
 
 void backward(const BackwardInputs& inputs, cuda::StreamHandle stream) {

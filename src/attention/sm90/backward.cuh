@@ -2,19 +2,26 @@
 // clang-format off
 //
 // Launches   prepare (delta = rowsum(dO out) - dlse, lse in log2 units, sums zeroed), the kernel below, finish
-//            (dQ from f32 sums to rows)
+//            (dQ from f32 sums to rows); before them lists, behind them sinks and captured arrays, where there are any
 // Shapes     Q, dQ (B, H, Lq, D), K, dK (B, Hkv, Lk, D), V, dV (B, Hkv, Lk, Dv), out, dO (B, H, Lq, Dv); D and Dv
-//            multiples of 8 up to 128; any lengths
-// Mask       none; kv <= q + upper (causal); q + lower <= kv <= q + upper (window): bounds, no data
+//            multiples of 8 up to 256; any lengths
+// Mask       none; kv <= q + upper (causal); q + lower <= kv <= q + upper (window): bounds, no data;
+//            or lists of blocks of query rows with bits, segment ids, packed sequences
+// Scores     any mod of (score, b, h, q, kv) and captured arrays with its derivative, generated into score_mod.cuh;
+//            gradients of the arrays; dropout by the forward's random bits
 // Types      bf16 or f16; sums in f32; P and dS are rounded to the inputs' type
 // Work       a tile of 128 keys, all blocks of query rows that see it, all query heads of its kv head
 // Products   S^T = K Q^T, dP^T = V dO^T; dV += P^T dO and dK += dS^T Q with P^T and dS^T in registers; dQ += dS K, of
 //            which only dS goes through shared memory, a block late
+// Wide       past 128 columns a tile has 64 keys; one warpgroup sums up dK, the other dV, and both compute S^T; the
+//            second multiplies dQ and adds it from registers: 6 products for 5
 // Issue      per score FFMA, EX2, FADD, FMUL and two halves of a pack: 5, and 1/2 LDS and 1/4 STSM per 8
 // Roles      a producer thread (copy engine), a thread per warpgroup that adds dQ to its sums, two warpgroups of 64
 //            keys that take turns at the tensor cores
-// Registers  24 + 2 x 240 by setmaxnreg; no spills (checked when it is compiled)
-// Shared     K, V, two stages of Q and dO, two of dS, dQ in f32: 226 KB at D = 128 with blocks of 80 rows
+// Registers  24 + 2 x 240 by setmaxnreg, 40 + 2 x 232 where blocks are described one by one; no spills but what
+//            backward.cpp allows (checked when it is compiled)
+// Shared     K, V, two stages of Q and dO, two of dS, dQ in f32: 226 KB at D = 128 with blocks of 80 rows, 194 KB
+//            with 64; 210 KB at D = 256
 // Order      atomic adds to dQ in the order of arrival, or by turns (deterministic): the same bits in every run
 // Measured   H200, 2026-11-21, share of the tensor peak per cycle: D = 128 full 0.78, causal 0.76; D = 64 causal 0.66
 //            (docs/benchmarks-gpu.md)
@@ -24,16 +31,18 @@
 #include "attention/sm90/backward_consumer.cuh"
 #include "attention/sm90/backward_producer.cuh"
 #include "attention/sm90/backward_rows.cuh"
+#include "attention/sm90/backward_wide.cuh"
 
 namespace tw::attn {
 
 TW_DEVICE void initialize_barriers(const Shared& shared) {
     ptx::mbarrier_init(shared.key_full(), 1);
     ptx::mbarrier_init(shared.value_full(), 1);
-    ptx::mbarrier_init(shared.tile_empty(), kConsumerWarps + kWarpgroups);  // and the writers
+    constexpr int kWriters = kWide ? 0 : kWarpgroups;
+    ptx::mbarrier_init(shared.tile_empty(), kConsumerWarps + kWriters);
     for (int i = 0; i < 2; ++i) {
-        ptx::mbarrier_init(shared.score_full(i), kConsumerWarps);
-        ptx::mbarrier_init(shared.score_empty(i), kConsumerWarps);
+        ptx::mbarrier_init(shared.score_full(i), 4 * kStrips);
+        ptx::mbarrier_init(shared.score_empty(i), 4 * kStrips);
     }
     for (int i = 0; i < kWarpgroups; ++i) {
         ptx::mbarrier_init(shared.grad_full(i), 4);
@@ -48,6 +57,18 @@ TW_DEVICE void initialize_barriers(const Shared& shared) {
     ptx::fence_mbarrier_init();
 }
 
+TW_DEVICE void run_consumer(const BackwardParameters& p, const Shared& shared, u32 warpgroup,
+                            u32 warp, const ModArguments& mod_arguments) {
+    const ScoreMod mod{mod_arguments, p.scale};
+    if constexpr (!kWide) {
+        Consumer{{{p, shared, warpgroup, warp, mod}}}.run();
+    } else if (warpgroup == 0) {
+        KeyConsumer{{{p, shared, 0, warp, mod}}}.run();
+    } else {
+        ValueConsumer{{{p, shared, 0, warp, mod}}}.run();
+    }
+}
+
 }  // namespace tw::attn
 
 extern "C" __global__ void __launch_bounds__(128 * (tw::attn::kWarpgroups + 1), 1)
@@ -55,7 +76,8 @@ extern "C" __global__ void __launch_bounds__(128 * (tw::attn::kWarpgroups + 1), 
                        const __grid_constant__ tw::TensorMap key_map,
                        const __grid_constant__ tw::TensorMap value_map,
                        const __grid_constant__ tw::TensorMap grad_out_map,
-                       const __grid_constant__ tw::attn::BackwardParameters p) {
+                       const __grid_constant__ tw::attn::BackwardParameters p,
+                       const __grid_constant__ tw::attn::ModArguments mod_arguments) {
     using namespace tw;
     using namespace tw::attn;
     extern __shared__ u8 memory[];
@@ -79,7 +101,7 @@ extern "C" __global__ void __launch_bounds__(128 * (tw::attn::kWarpgroups + 1), 
                 Producer{&query_map, &key_map, &value_map,           &grad_out_map,
                          p,          shared,   ptx::l2_evict_last(), ptx::l2_evict_first()}
                     .run();
-            } else {
+            } else if constexpr (!kWide) {
                 Writer{p, shared, warp - 1}.run();
             }
         }
@@ -91,7 +113,8 @@ extern "C" __global__ void __launch_bounds__(128 * (tw::attn::kWarpgroups + 1), 
             profile[0] = ptx::clock_cycles();
             profile[1] = ptx::global_nanoseconds();
         }
-        Consumer{p, shared, role - 1, __shfl_sync(~0u, threadIdx.x / 32 % 4, 0)}.run();
+        const u32 warp = __shfl_sync(~0u, threadIdx.x / 32 % 4, 0);
+        run_consumer(p, shared, role - 1, warp, mod_arguments);
         if (p.profile != nullptr && threadIdx.x == 128) {
             profile[0] = ptx::clock_cycles() - profile[0];
             profile[2] = ptx::global_nanoseconds();

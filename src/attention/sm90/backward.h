@@ -4,61 +4,42 @@
 
 #include <cstddef>
 #include <cstdint>
-#include <optional>
+#include <vector>
 
-#include "attention/sm90/device_tensor.h"
-#include "cuda/runtime/kernel.h"
-#include "tilewright/dtype.h"
+#include "attention/sm90/problem.h"
 
 namespace tilewright::attn::sm90 {
 
-inline constexpr std::int64_t kMaxBackwardDim = 128;  ///< of D and of Dv
-
-/// What a caller gives. Everything lies on one device and stays alive until the launches are done.
-struct BackwardInputs {
-    DType dtype = DType::bf16;         ///< bf16 or f16, of all tensors
-    DeviceTensor query;                ///< (B, H, Lq, D)
-    DeviceTensor key;                  ///< (B, Hkv, Lk, D), H a multiple of Hkv
-    DeviceTensor value;                ///< (B, Hkv, Lk, Dv)
-    DeviceTensor out;                  ///< (B, H, Lq, Dv), of the forward
-    cuda::DeviceAddress lse = 0;       ///< f32 (B, H, Lq) contiguous, of the forward: natural log
-    DeviceTensor grad_out;             ///< (B, H, Lq, Dv)
-    cuda::DeviceAddress grad_lse = 0;  ///< f32 (B, H, Lq) contiguous, or 0
+/// What a caller of the backward gives: `out` and `lse` of the forward, the mask's tiles of keys.
+struct BackwardInputs : ProblemInputs {
+    DeviceTensor grad_out;                          ///< (B, H, Lq, Dv)
+    cuda::DeviceAddress grad_lse = 0;               ///< f32 (B, H, Lq) contiguous, or 0
     DeviceTensor grad_query, grad_key, grad_value;  ///< written; shapes of query, key and value
-    double scale = 1.0;
-    /// Row q sees keys from q + lower to q + upper; causal is an upper diagonal of 0.
-    std::optional<std::int64_t> lower_diagonal, upper_diagonal;
+    cuda::DeviceAddress grad_sinks = 0;             ///< f32 (H), written where there are sinks
+    /// f32, contiguous, written: the gradient of each capture, or 0; fewer than captures: none.
+    std::vector<cuda::DeviceAddress> grad_captures;
     bool deterministic = true;  ///< dQ is summed in a fixed order: the same bits in every run
-    cuda::DeviceAddress workspace = 0;  ///< backward_workspace_bytes of scratch, aligned to 256,
-                                        ///< for one call at a time
-    cuda::DeviceAddress profile = 0;  ///< 3 u64 per multiprocessor: cycles, start and end ns; or 0
 };
 
 /// The problem, checked; every quantity that configuration and kernels depend on.
-struct BackwardDesc {
-    DType dtype = DType::bf16;
-    int query_dim = 0;         ///< D
-    int value_dim = 0;         ///< Dv
-    bool upper_bound = false;  ///< keys end at a diagonal (causal)
-    bool lower_bound = false;  ///< and begin at one (window); implies upper_bound
+struct BackwardDesc : ProblemDesc {
     bool deterministic = true;
-    std::int64_t batch = 0, heads = 0, kv_heads = 0, q_len = 0, kv_len = 0;
-    std::int64_t lower_diagonal = 0, upper_diagonal = 0;
 };
 
 /// How the kernels are built: one cubin per (BackwardConfig, dtype, dims, bounds).
 struct BackwardConfig {
-    int warpgroups = 2;  ///< consumers of 64 keys each
-    int block_m = 64;    ///< query rows of a block, a multiple of 16
-    int stages = 2;      ///< buffers of Q and of dO
+    bool wide = false;  ///< one warpgroup sums up dK, one dV, of 64 keys; else each both of 64
+    int block_m = 64;   ///< query rows of a block, a multiple of 16; 64 where wide
+    int stages = 2;     ///< buffers of Q and of dO
 
-    int block_n() const { return 64 * warpgroups; }
+    int strips() const { return wide ? 1 : 2; }  ///< of 64 keys in a tile
+    int block_n() const { return 64 * strips(); }
     bool operator==(const BackwardConfig&) const = default;
 };
 
-/// The three kernels of one configuration, from one cubin.
+/// The kernels of one configuration, from one cubin.
 struct BackwardKernels {
-    cuda::Kernel prepare, main, finish;
+    cuda::Kernel prepare, main, finish, sinks, captures;
 };
 
 /// Refuses by name what this engine cannot serve: UserError with the argument, the rule and the
@@ -67,11 +48,14 @@ BackwardDesc check_backward(const BackwardInputs& inputs);
 
 /// The configuration that measured fastest for such problems (docs/benchmarks-gpu.md).
 BackwardConfig choose_backward(const BackwardDesc& desc);
+/// The configuration for masks as lists: their tile size must be known before they are made.
+/// `programmed`: with a score mod or dropout.
+BackwardConfig choose_listed_backward(int query_dim, int value_dim, bool programmed);
 
 /// Bytes of shared memory the main kernel of a configuration takes.
 int backward_shared_bytes(const BackwardDesc& desc, const BackwardConfig& config);
 
-/// Bytes of scratch: f32 sums of dQ, two numbers per query row, counters.
+/// Bytes of scratch, aligned to 256: f32 sums of dQ, two numbers per query row, counters, lists.
 std::size_t backward_workspace_bytes(const BackwardDesc& desc, const BackwardConfig& config);
 
 /// The kernels' translation unit, compilable without a GPU.

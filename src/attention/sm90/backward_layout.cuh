@@ -8,15 +8,18 @@
 
 namespace tw::attn {
 
-constexpr int kBlockN = 64 * kWarpgroups;  ///< keys of a tile
+constexpr int kStrips = kWide ? 1 : kWarpgroups;  ///< of 64 keys in a tile
+constexpr int kBlockN = 64 * kStrips;             ///< keys of a tile
 constexpr int kConsumerWarps = 4 * kWarpgroups;
 
-// dQ of a block of query rows is shared out among the warpgroups: by rows where there are 64 for
-// each, else dQ^T by panels of 64 columns.
-constexpr bool kGradTransposed = kBlockM != 64 * kWarpgroups;
+// dQ of a block of query rows is multiplied in parts of 64 rows: of dQ where there are
+// 64 for each warpgroup, else dQ^T by panels of 64 columns. A warpgroup multiplies one part, or all
+// of them where a tile is wide.
+constexpr bool kGradTransposed = kWide || kBlockM != 64 * kWarpgroups;
 constexpr int kGradColumns = kGradTransposed ? kBlockM : kQueryDim;  ///< of 64 rows of the product
-constexpr u32 kGradBytes = 64 * kGradColumns * 4;                    ///< f32 of one warpgroup
-static_assert(kBlockM % 16 == 0 && (!kGradTransposed || panels(kQueryDim) <= kWarpgroups),
+constexpr int kGradParts = kWide ? panels(kQueryDim) : kWarpgroups;
+constexpr u32 kGradBytes = 64 * kGradColumns * 4;  ///< f32 of one part
+static_assert(kBlockM % 16 == 0 && (!kGradTransposed || panels(kQueryDim) <= kGradParts),
               "dQ cannot be shared out");
 
 // A tile lies in panels of 64 columns, [panel][row][64], as one copy writes them and wgmma reads
@@ -27,7 +30,7 @@ constexpr u32 kKeyBytes = panels(kQueryDim) * kTilePanelBytes;
 constexpr u32 kValueBytes = panels(kValueDim) * kTilePanelBytes;
 constexpr u32 kQueryBytes = panels(kQueryDim) * kBlockPanelBytes;
 constexpr u32 kGradOutBytes = panels(kValueDim) * kBlockPanelBytes;
-constexpr u32 kScoreBytes = kWarpgroups * kBlockPanelBytes;
+constexpr u32 kScoreBytes = kStrips * kBlockPanelBytes;
 constexpr u32 kStatBytes = kBlockM * 4;
 
 constexpr u32 kValueOffset = kKeyBytes;
@@ -35,16 +38,38 @@ constexpr u32 kQueryOffset = kValueOffset + kValueBytes;
 constexpr u32 kGradOutOffset = kQueryOffset + kStages * kQueryBytes;
 constexpr u32 kScoreOffset = kGradOutOffset + kStages * kGradOutBytes;
 constexpr u32 kGradOffset = kScoreOffset + 2 * kScoreBytes;
-constexpr u32 kStatOffset = kGradOffset + kWarpgroups * kGradBytes;
+constexpr u32 kStatOffset = kGradOffset + (kWide ? 0 : kWarpgroups * kGradBytes);
 constexpr u32 kBarrierOffset = kStatOffset + 2 * kStages * kStatBytes;
-constexpr u32 kSharedBytes = kBarrierOffset + 256;  ///< the host adds 1024 to align the base
+constexpr u32 kBitsOffset = kBarrierOffset + 384;
+constexpr u32 kWordsPerThread = (kBlockM + 63) / 64;  ///< of mask bits
+constexpr u32 kBitsBytes = kMaskBits ? kBlockN * 2 * kWordsPerThread * 4 : 0;
+constexpr u32 kSharedBytes =
+    kBitsOffset + kStages * kBitsBytes;  ///< the host adds 1024 to align the base
+
+/// Blocks are described one by one where they do not follow from their tile.
+constexpr bool kDescribed = kListedBlocks || kScoreMod || kDropout || kWide;
+/// Descriptions at once in shared memory. The producer is at most five blocks ahead of
+/// what adds dQ.
+constexpr int kDescriptions = 8;
 
 /// One tile of keys, as the producer announces it to the other roles.
 struct KeyTile {
-    int index;  ///< of the tile in its head; -1: no more tiles
-    int batch_kv_head;
-    int begin;   ///< first block of query rows that sees the tile
-    int blocks;  ///< how many do; may be 0
+    int index;  ///< of the tile in its head or sequence; -1: no more tiles
+    int batch, kv_head;
+    int blocks;       ///< to visit, over all query heads of the group; may be 0
+    int begin, each;  ///< by diagonals: first block of query rows that sees the tile, and how many
+    int rank;         ///< in the order of work of its head
+    int sequence;     ///< of packed sequences
+    SequenceRows rows;
+    int first_q_block;  ///< of the sequence
+};
+
+/// One visit of a tile to a block of query rows.
+struct BlockVisit {
+    int block;   ///< of the head; where sequences are packed, of the sequence
+    int head;    ///< of the queries
+    int states;  ///< two bits per strip of 64 keys, and the turn: as in MaskEntry
+    int bits;    ///< tile of mask bits; negative: none
 };
 
 /// Addresses in shared memory. A "full" barrier says that data is there, an "empty" one that every
@@ -60,7 +85,7 @@ struct Shared {
     }
     /// dS, two buffers.
     TW_DEVICE u32 score(int buffer) const { return base + kScoreOffset + buffer * kScoreBytes; }
-    /// dQ of a warpgroup on its way to the sums.
+    /// dQ of a warpgroup on its way to the sums; not where a tile is wide.
     TW_DEVICE u32 grad(int warpgroup) const { return base + kGradOffset + warpgroup * kGradBytes; }
     TW_DEVICE u32 lse(int stage) const { return base + kStatOffset + stage * kStatBytes; }
     TW_DEVICE u32 delta(int stage) const { return lse(kStages + stage); }
@@ -77,38 +102,58 @@ struct Shared {
     TW_DEVICE u32 grad_out_full(int stage) const { return barrier(13 + 2 * kStages + stage); }
     TW_DEVICE u32 grad_out_empty(int stage) const { return barrier(13 + 3 * kStages + stage); }
 
-    /// Where the tile is described: four words.
-    TW_DEVICE u32 tile() const { return base + kBarrierOffset + 240; }
+    /// Where the tile is described: index, batch, kv head, blocks; begin, each, rank, sequence;
+    /// where sequences are packed the sequence's rows.
+    TW_DEVICE u32 tile() const { return base + kBarrierOffset + 192; }
+    /// Where a visit is described: block, head, states and turn, the next visit's states.
+    TW_DEVICE u32 visit(int index) const { return base + kBarrierOffset + 256 + 16 * index; }
+    TW_DEVICE u32 bits(int stage) const { return base + kBitsOffset + stage * kBitsBytes; }
 
   private:
     TW_DEVICE u32 barrier(int index) const { return base + kBarrierOffset + 8 * index; }
 };
-static_assert(8 * (13 + 4 * kStages) <= 240, "barriers end before the description of the tile");
+static_assert(8 * (13 + 4 * kStages) <= 192, "barriers end before the description of the tile");
 
-/// The tile at a place of the order. Heads run in groups whose Q, dO and dQ fit in L2, longest
+/// A place of the order as a rank in a kv head's tiles and that head.
+struct Place {
+    int rank;  ///< 0: longest
+    int batch_kv_head;
+};
+
+/// The place in the order of work. Heads run in groups whose Q, dO and dQ fit in L2, longest
 /// tiles first in a group; the shortest tiles of all heads come last and fill the tail.
-TW_DEVICE KeyTile tile_at(int place, const BackwardParameters& p) {
+TW_DEVICE Place place_at(int place, const BackwardParameters& p) {
     const int early = p.kv_tiles - p.late_kv_tiles;
     const int early_places = early * p.batch_kv_heads;
-    KeyTile tile;
+    Place result;
     if (place < early_places) {
         const int group = place / (early * p.group_heads);
         const int first_head = group * p.group_heads;
         const int heads = min(p.group_heads, p.batch_kv_heads - first_head);
         const int rest = place - group * early * p.group_heads;
-        tile.index = rest / heads;
-        tile.batch_kv_head = first_head + rest % heads;
+        result.rank = rest / heads;
+        result.batch_kv_head = first_head + rest % heads;
     } else {
         const int rest = place - early_places;
-        tile.index = early + rest / p.batch_kv_heads;
-        tile.batch_kv_head = rest % p.batch_kv_heads;
+        result.rank = early + rest / p.batch_kv_heads;
+        result.batch_kv_head = rest % p.batch_kv_heads;
     }
+    return result;
+}
+
+/// The tile of a place: its blocks follow from the diagonals. Tiles shrink with their keys.
+TW_DEVICE KeyTile tile_at(const Place& place, const BackwardParameters& p) {
+    KeyTile tile{};
+    tile.index = tile.rank = place.rank;
+    tile.batch = place.batch_kv_head / p.kv_heads;
+    tile.kv_head = place.batch_kv_head - tile.batch * p.kv_heads;
     const int first_key = tile.index * kBlockN;
     const int last_key = min(first_key + kBlockN, p.kv_len) - 1;
     const int begin = kUpperBound ? max(0, first_key - p.upper_diagonal) : 0;
     const int end = kLowerBound ? min(p.q_len, last_key - p.lower_diagonal + 1) : p.q_len;
     tile.begin = begin / kBlockM;
-    tile.blocks = begin < end ? (end + kBlockM - 1) / kBlockM - tile.begin : 0;
+    tile.each = begin < end ? (end + kBlockM - 1) / kBlockM - tile.begin : 0;
+    tile.blocks = tile.each * p.heads_per_kv_head;
     return tile;
 }
 
@@ -118,15 +163,24 @@ TW_DEVICE int block_at(int place, int begin, int blocks) {
     return begin + (kDeterministic ? blocks - 1 - place : place);
 }
 
-/// Tiles that add to a block's dQ before the given one, which sees the block.
+/// When a tile adds to a block's dQ (BlockTurn): by diagonals, after the tile before it, unless it
+/// is the first that sees the block.
 TW_DEVICE u32 turn_of(int tile, int block, const BackwardParameters& p) {
     const int first = kLowerBound ? max(0, block * kBlockM + p.lower_diagonal) / kBlockN : 0;
-    return tile - first;
+    return tile == first ? 0 : tile;
+}
+
+/// Does some pair of a strip's keys, from `first_key` on, and the rows of a block lie beyond the
+/// diagonals or the last key?
+TW_DEVICE bool is_masked(int first_key, int block, const BackwardParameters& p) {
+    const int row = block * kBlockM;
+    return first_key + 64 > p.kv_len || (kUpperBound && row + p.upper_diagonal < first_key + 63) ||
+           (kLowerBound && row + kBlockM - 1 + p.lower_diagonal > first_key);
 }
 
 /// Row of (batch, head) in arrays with one entry per query head.
-TW_DEVICE int query_head_row(int batch_kv_head, int head_in_group, const BackwardParameters& p) {
-    return batch_kv_head * p.heads_per_kv_head + head_in_group;
+TW_DEVICE int query_head_row(int batch, int head, const BackwardParameters& p) {
+    return batch * p.heads + head;
 }
 
 }  // namespace tw::attn

@@ -9,6 +9,101 @@
 
 namespace tw::attn {
 
+/// Blocks that follow from the diagonals, head by head of the group.
+struct RangeVisits {
+    const BackwardParameters& p;
+    const KeyTile& tile;
+    int group = 0, place = 0;
+
+    TW_DEVICE BlockVisit next() {
+        if (place == tile.each) {
+            place = 0;
+            ++group;
+        }
+        BlockVisit visit{block_at(place++, tile.begin, tile.each),
+                         tile.kv_head * p.heads_per_kv_head + group, 0, -1};
+        if constexpr (kDescribed) {
+            for (int strip = 0; strip < kStrips; ++strip) {
+                const int first_key = tile.index * kBlockN + strip * 64;
+                const bool masked = is_masked(first_key, visit.block, p);
+                visit.states |= (masked ? kBlockPartial : kBlockFull) << 2 * strip;
+            }
+            if (place == tile.each) visit.states |= kLastOfHead;
+            if constexpr (kDeterministic) {
+                visit.states |= turn_of(tile.index, visit.block, p) << kTurnShift;
+            }
+        }
+        return visit;
+    }
+};
+
+/// The tile of a place as the lists have it.
+TW_DEVICE MaskTile read_tile(const BackwardParameters& p, int rank, int batch, int head) {
+    const int plane =
+        (p.mask.batches == 1 ? 0 : batch) * p.mask.heads + (p.mask.heads == 1 ? 0 : head);
+    const uint4 words =
+        ptx::load_constant_128(p.mask.tiles + static_cast<i64>(plane) * p.kv_tiles + rank);
+    return {static_cast<int>(words.x), static_cast<int>(words.y), static_cast<int>(words.z),
+            static_cast<int>(words.w)};
+}
+
+TW_DEVICE KeyTile listed_tile_at(const Place& place, const BackwardParameters& p) {
+    KeyTile tile{};
+    tile.rank = place.rank;
+    tile.batch = place.batch_kv_head / p.kv_heads;
+    tile.kv_head = place.batch_kv_head - tile.batch * p.kv_heads;
+    const int first_head = tile.kv_head * p.heads_per_kv_head;
+    const MaskTile listed = read_tile(p, place.rank, tile.batch, first_head);
+    tile.index = listed.index;
+    tile.sequence = listed.sequence;
+    tile.blocks = listed.blocks * (p.mask.heads == 1 ? p.heads_per_kv_head : 1);
+    for (int group = 1; group < p.heads_per_kv_head && p.mask.heads > 1; ++group) {
+        tile.blocks += read_tile(p, place.rank, tile.batch, first_head + group).blocks;
+    }
+    if constexpr (kPacked) {
+        const uint4 rows = ptx::load_constant_128(p.mask.sequences + place.rank);
+        tile.rows = {static_cast<int>(rows.x), static_cast<int>(rows.y), static_cast<int>(rows.z),
+                     static_cast<int>(rows.w)};
+        tile.first_q_block = __ldg(p.mask.first_q_blocks + place.rank);
+    }
+    return tile;
+}
+
+/// Blocks that are listed, head by head of the group.
+struct ListedVisits {
+    const BackwardParameters& p;
+    const KeyTile& tile;
+    int group = -1, left_of_head = 0, left_of_entry = 0, entry_index = 0;
+    MaskEntry entry{}, following{};
+
+    TW_DEVICE MaskEntry read_entry(int index) const {
+        const uint4 words = ptx::load_constant_128(p.mask.entries + index);
+        return {static_cast<int>(words.x), static_cast<int>(words.y), static_cast<int>(words.z),
+                static_cast<int>(words.w)};
+    }
+
+    TW_DEVICE BlockVisit next() {
+        while (left_of_head == 0) {
+            const int head = tile.kv_head * p.heads_per_kv_head + ++group;
+            const MaskTile listed = read_tile(p, tile.rank, tile.batch, head);
+            left_of_head = listed.blocks;
+            entry_index = listed.first_entry;
+            entry = read_entry(entry_index);
+            following = read_entry(entry_index + 1);  // the lists end with a spare
+            left_of_entry = entry.count;
+        }
+        if (left_of_entry == 0) {
+            entry = following;
+            left_of_entry = entry.count;
+            following = read_entry(++entry_index + 1);
+        }
+        --left_of_head;
+        // From the last row down, as turns are cheapest where a mask is causal.
+        return {entry.first + --left_of_entry, tile.kv_head * p.heads_per_kv_head + group,
+                entry.states | (left_of_head == 0 ? kLastOfHead : 0), entry.bits};
+    }
+};
+
 struct Producer {
     const TensorMap *query_map, *key_map, *value_map, *grad_out_map;
     const BackwardParameters& p;
@@ -17,6 +112,7 @@ struct Producer {
 
     u32 tile_parity = 1;  // parity 1: waits for "empty" pass in the first round
     Ring<kStages> query_ring{0, 1}, grad_out_ring{0, 1};
+    Ring<kDescriptions> visits;
 
     TW_DEVICE void load(u32 target, const TensorMap* map, u32 barrier, u64 policy, int dim,
                         u32 panel_bytes, int row, int head, int batch) {
@@ -31,36 +127,61 @@ struct Producer {
         ptx::mbarrier_wait(shared.tile_empty(), tile_parity);
         tile_parity ^= 1;
         ptx::store_shared_128(shared.tile(),
-                              make_uint4(tile.index, tile.batch_kv_head, tile.begin, tile.blocks));
+                              make_uint4(tile.index, tile.batch, tile.kv_head, tile.blocks));
+        ptx::store_shared_128(shared.tile() + 16,
+                              make_uint4(tile.begin, tile.each, tile.rank, tile.sequence));
+        if constexpr (kPacked) {
+            ptx::store_shared_128(shared.tile() + 32,
+                                  make_uint4(tile.rows.q_begin, tile.rows.q_len, tile.rows.kv_begin,
+                                             tile.rows.kv_len));
+            ptx::store_shared_32(shared.tile() + 48, tile.first_q_block);
+        }
         if (tile.index < 0) {
             ptx::mbarrier_arrive(shared.key_full());
             return;
         }
-        const int batch = tile.batch_kv_head / p.kv_heads;
-        const int head = tile.batch_kv_head - batch * p.kv_heads;
+        const int row = (kPacked ? tile.rows.kv_begin : 0) + tile.index * kBlockN;
         ptx::mbarrier_arrive_expect(shared.key_full(), kKeyBytes);  // publishes the words too
-        load(shared.key(), key_map, shared.key_full(), once, kQueryDim, kTilePanelBytes,
-             tile.index * kBlockN, head, batch);
+        load(shared.key(), key_map, shared.key_full(), once, kQueryDim, kTilePanelBytes, row,
+             tile.kv_head, tile.batch);
         ptx::mbarrier_arrive_expect(shared.value_full(), kValueBytes);
-        load(shared.value(), value_map, shared.value_full(), once, kValueDim, kTilePanelBytes,
-             tile.index * kBlockN, head, batch);
+        load(shared.value(), value_map, shared.value_full(), once, kValueDim, kTilePanelBytes, row,
+             tile.kv_head, tile.batch);
     }
 
-    TW_DEVICE void load_block(int block, int head_row, int head, int batch) {
-        const i64 stats = static_cast<i64>(head_row) * p.q_blocks * kBlockM + block * kBlockM;
-        u32 full = shared.query_full(query_ring.index);
+    /// Loads the rows of a visit, described to the others by these words, where it is.
+    TW_DEVICE void load_block(const KeyTile& tile, const BlockVisit& visit, int next_states) {
+        const int row = (kPacked ? tile.rows.q_begin : 0) + visit.block * kBlockM;
+        const int block = (kPacked ? tile.first_q_block : 0) + visit.block;
+        const i64 stats =
+            (static_cast<i64>(query_head_row(tile.batch, visit.head, p)) * p.q_blocks + block) *
+            kBlockM;
+        u32 full = shared.query_full(query_ring.index), bytes = kQueryBytes + kStatBytes;
         ptx::mbarrier_wait(shared.query_empty(query_ring.index), query_ring.parity);
-        ptx::mbarrier_arrive_expect(full, kQueryBytes + kStatBytes);
+        if constexpr (kDescribed) {
+            ptx::store_shared_128(shared.visit(visits.index),
+                                  make_uint4(visit.block, visit.head, visit.states, next_states));
+            visits.advance();
+        }
+        if (kMaskBits && visit.bits >= 0) bytes += kBitsBytes;
+        ptx::mbarrier_arrive_expect(full, bytes);
         load(shared.query(query_ring.index), query_map, full, keep, kQueryDim, kBlockPanelBytes,
-             block * kBlockM, head, batch);
+             row, visit.head, tile.batch);
         ptx::bulk_load(shared.lse(query_ring.index), p.row_lse + stats, kStatBytes, full);
+        if constexpr (kMaskBits) {
+            if (visit.bits >= 0) {
+                const u8* const bits = reinterpret_cast<const u8*>(p.mask.bits);
+                ptx::bulk_load(shared.bits(query_ring.index),
+                               bits + static_cast<i64>(visit.bits) * kBitsBytes, kBitsBytes, full);
+            }
+        }
         query_ring.advance();
 
         full = shared.grad_out_full(grad_out_ring.index);
         ptx::mbarrier_wait(shared.grad_out_empty(grad_out_ring.index), grad_out_ring.parity);
         ptx::mbarrier_arrive_expect(full, kGradOutBytes + kStatBytes);
         load(shared.grad_out(grad_out_ring.index), grad_out_map, full, keep, kValueDim,
-             kBlockPanelBytes, block * kBlockM, head, batch);
+             kBlockPanelBytes, row, visit.head, tile.batch);
         ptx::bulk_load(shared.delta(grad_out_ring.index), p.row_delta + stats, kStatBytes, full);
         grad_out_ring.advance();
     }
@@ -73,20 +194,33 @@ struct Producer {
 
     TW_DEVICE void run() {
         const int places = p.kv_tiles * p.batch_kv_heads;
-        int place = blockIdx.x;
-        while (place < places) {
-            const KeyTile tile = tile_at(place, p);
-            open(tile);
-            for (int group = 0; group < p.heads_per_kv_head; ++group) {
-                const int head_row = query_head_row(tile.batch_kv_head, group, p);
-                const int batch = head_row / p.heads, head = head_row - batch * p.heads;
-                for (int i = 0; i < tile.blocks; ++i) {
-                    load_block(block_at(i, tile.begin, tile.blocks), head_row, head, batch);
-                }
+        for (int place = blockIdx.x; place < places; place = next_place(place)) {
+            const Place at = place_at(place, p);
+            if constexpr (kListedBlocks) {
+                const KeyTile tile = listed_tile_at(at, p);
+                if (tile.index < 0) continue;
+                open(tile);
+                visit_all(tile, ListedVisits{p, tile});
+            } else {
+                const KeyTile tile = tile_at(at, p);
+                open(tile);
+                visit_all(tile, RangeVisits{p, tile});
             }
-            place = next_place(place);
         }
-        open({-1, 0, 0, 0});
+        KeyTile none{};
+        none.index = -1;
+        open(none);
+    }
+
+    template <typename Visits>
+    TW_DEVICE void visit_all(const KeyTile& tile, Visits visits_of_tile) {
+        BlockVisit following{};
+        if (tile.blocks > 0) following = visits_of_tile.next();
+        for (int i = 0; i < tile.blocks; ++i) {
+            const BlockVisit visit = following;
+            if (i + 1 < tile.blocks) following = visits_of_tile.next();
+            load_block(tile, visit, following.states);
+        }
     }
 };
 
@@ -96,36 +230,61 @@ struct Writer {
     const Shared shared;
     const u32 warpgroup;
 
+    u32 parity = 0;
+
+    /// `block`: of the head, over all sequences.
+    TW_DEVICE void add(int head_row, int block, u32 turn, u32 rank) {
+        const i64 chunk =
+            (static_cast<i64>(head_row) * p.q_blocks + block) * kGradParts + warpgroup;
+        if constexpr (kDeterministic) {
+            while (ptx::load_acquire(p.turns + chunk) != turn) {
+            }
+        }
+        ptx::bulk_add_f32(p.grad_query_sums + chunk * (kGradBytes / 4), shared.grad(warpgroup),
+                          kGradBytes);
+        ptx::bulk_commit();
+        ptx::bulk_wait_read<0>();
+        ptx::mbarrier_arrive(shared.grad_empty(warpgroup));
+        if constexpr (kDeterministic) {
+            ptx::bulk_wait<0>();
+            ptx::fence_device();
+            ptx::store_release(p.turns + chunk, rank + 1);
+        }
+    }
+
+    TW_DEVICE void wait_for_grad() {
+        ptx::mbarrier_wait(shared.grad_full(warpgroup), parity);
+        parity ^= 1;
+    }
+
     TW_DEVICE void run() {
-        u32 tile_parity = 0, parity = 0;
+        u32 tile_parity = 0;
+        Ring<kDescriptions> visits;
         while (true) {
             ptx::mbarrier_wait(shared.key_full(), tile_parity);
             tile_parity ^= 1;
-            const uint4 words = ptx::load_shared_128(shared.tile());
+            const uint4 tile = ptx::load_shared_128(shared.tile());
+            const uint4 more = ptx::load_shared_128(shared.tile() + 16);
+            const u32 first_q_block = kPacked ? ptx::load_shared_32(shared.tile() + 48) : 0;
             ptx::mbarrier_arrive(shared.tile_empty());
-            if (static_cast<int>(words.x) < 0) return;
-            const int begin = words.z, blocks = words.w;
-            for (int group = 0; group < p.heads_per_kv_head; ++group) {
-                const i64 first = static_cast<i64>(query_head_row(words.y, group, p)) * p.q_blocks;
+            if (static_cast<int>(tile.x) < 0) return;
+            const int batch = tile.y, blocks = tile.w, begin = more.x, each = more.y, rank = more.z;
+            if constexpr (kDescribed) {
                 for (int i = 0; i < blocks; ++i) {
-                    const int block = block_at(i, begin, blocks);
-                    const i64 chunk = (first + block) * kWarpgroups + warpgroup;
-                    ptx::mbarrier_wait(shared.grad_full(warpgroup), parity);
-                    parity ^= 1;
-                    if constexpr (kDeterministic) {
-                        const u32 turn = turn_of(words.x, block, p);
-                        while (ptx::load_acquire(p.turns + chunk) != turn) {
-                        }
-                    }
-                    ptx::bulk_add_f32(p.grad_query_sums + chunk * (kGradBytes / 4),
-                                      shared.grad(warpgroup), kGradBytes);
-                    ptx::bulk_commit();
-                    ptx::bulk_wait_read<0>();
-                    ptx::mbarrier_arrive(shared.grad_empty(warpgroup));
-                    if constexpr (kDeterministic) {
-                        ptx::bulk_wait<0>();
-                        ptx::fence_device();
-                        ptx::fetch_add(p.turns + chunk, 1);
+                    wait_for_grad();
+                    const uint4 visit = ptx::load_shared_128(shared.visit(visits.index));
+                    visits.advance();
+                    add(query_head_row(batch, visit.y, p), first_q_block + visit.x,
+                        visit.z >> kTurnShift, rank);
+                }
+            } else {
+                const int first_head = tile.z * p.heads_per_kv_head;
+                for (int group = 0; group < p.heads_per_kv_head; ++group) {
+                    const int head_row = query_head_row(batch, first_head + group, p);
+                    for (int i = 0; i < each; ++i) {
+                        const int block = block_at(i, begin, each);
+                        wait_for_grad();
+                        add(head_row, block, kDeterministic ? turn_of(rank, block, p) : 0, rank);
                     }
                 }
             }

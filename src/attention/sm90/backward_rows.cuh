@@ -1,9 +1,11 @@
-// The two kernels around the backward kernel that pass once over the query rows.
+// The kernels around the backward kernel that pass once over the query rows.
 #pragma once
 
 #include "attention/sm90/backward_layout.cuh"
 #include "cuda/device/ptx/convert.cuh"
+#include "cuda/device/ptx/math.cuh"
 #include "cuda/device/ptx/memory.cuh"
+#include "score_mod.cuh"
 
 namespace tw::attn {
 
@@ -27,10 +29,18 @@ TW_DEVICE float dot8(uint4 a, uint4 b) {
     return sum;
 }
 
-/// Eight columns of dQ from their f32 sums.
+/// Rows of the tensors that a block of one head holds.
+TW_DEVICE BlockRows rows_of_block(int block, const BackwardParameters& p) {
+    if constexpr (kPacked) {
+        const int2 rows = __ldg(reinterpret_cast<const int2*>(p.block_rows) + block);
+        return {rows.x, rows.y};
+    }
+    return {block * kBlockM, min(kBlockM, p.q_len - block * kBlockM)};
+}
+
+/// Eight columns of dQ from their f32 sums; `row` of the tensor.
 TW_DEVICE void store8(const float (&sums)[8], int batch_head, int row, int column,
                       const BackwardParameters& p) {
-    if (row >= p.q_len) return;
     u32 words[4];
 #pragma unroll
     for (int i = 0; i < 4; ++i) {
@@ -40,11 +50,30 @@ TW_DEVICE void store8(const float (&sums)[8], int batch_head, int row, int colum
         make_uint4(words[0], words[1], words[2], words[3]);
 }
 
+/// Calls `visit` for all sums of captures of a mod that has some.
+template <typename Mod, typename Visit>
+TW_DEVICE void each_sum(const Mod& mod, Visit visit) {
+    if constexpr (Mod::kGathers > 0) mod.each_sum(visit);
+}
+
+/// The sum of every thread's value, in thread 0: in one order, whatever the timing.
+TW_DEVICE float sum_over_block(float value) {
+    __shared__ float of_warps[kRowThreads / 32];
+#pragma unroll
+    for (int offset = 16; offset > 0; offset /= 2) value += __shfl_xor_sync(~0u, value, offset);
+    if (threadIdx.x % 32 == 0) of_warps[threadIdx.x / 32] = value;
+    __syncthreads();
+    float total = 0;
+    for (int i = 0; i < kRowThreads / 32; ++i) total += of_warps[i];
+    __syncthreads();
+    return total;
+}
+
 }  // namespace tw::attn
 
 /// One CTA per (batch, head, block of rows): lse in units of log2, delta = rowsum(dO * out) - dlse,
-/// and zeros where dQ is summed. Rows without a key, and rows past the last, get an lse of +inf, so
-/// that their P is 0.
+/// zeros where dQ is summed, and the block's part of the sinks' gradient. Rows without a key, and
+/// rows past the last, get an lse of +inf, so that their P is 0.
 extern "C" __global__ void __launch_bounds__(tw::attn::kRowThreads)
     attention_backward_prepare(const __grid_constant__ tw::attn::BackwardParameters p) {
     using namespace tw;
@@ -53,10 +82,14 @@ extern "C" __global__ void __launch_bounds__(tw::attn::kRowThreads)
     constexpr int kLanes = 8;  // threads of a row
     const int lane = threadIdx.x % kLanes;
     const i64 padded = static_cast<i64>(blockIdx.x) * kBlockM;
+    const BlockRows rows = rows_of_block(block, p);
+    constexpr float kLog2e = 1.4426950408889634f;
+    float of_sink = 0;
     for (int i = threadIdx.x / kLanes; i < kBlockM; i += kRowThreads / kLanes) {
-        const int row = block * kBlockM + i;
+        const int row = rows.first + i;
+        const bool exists = i < rows.count;
         float sum = 0;
-        if (row < p.q_len) {
+        if (exists) {
             const u16* const out = row_of(p.out, batch_head, row, p);
             const u16* const grad = row_of(p.grad_out, batch_head, row, p);
             for (int column = 8 * lane; column < kValueDim; column += 8 * kLanes) {
@@ -69,19 +102,26 @@ extern "C" __global__ void __launch_bounds__(tw::attn::kRowThreads)
         }
         if (lane == 0) {
             const float kInfinity = __int_as_float(0x7f800000);
-            constexpr float kLog2e = 1.4426950408889634f;
             const i64 at = static_cast<i64>(batch_head) * p.q_len + row;
-            const float lse = row < p.q_len ? p.lse[at] : -kInfinity;
+            const float lse = exists ? p.lse[at] : -kInfinity;
             const bool empty = lse == -kInfinity;
             const float grad_lse = p.grad_lse != nullptr && !empty ? p.grad_lse[at] : 0.0f;
             p.row_lse[padded + i] = empty ? kInfinity : lse * kLog2e;
             p.row_delta[padded + i] = empty ? 0.0f : sum - grad_lse;
+            if constexpr (kSinks) {
+                const float sink = p.sinks[batch_head % p.heads];
+                if (!empty) of_sink -= ptx::exp2_approx((sink - lse) * kLog2e) * (sum - grad_lse);
+            }
         }
     }
-    if (kDeterministic && threadIdx.x < kWarpgroups) {
-        p.turns[blockIdx.x * kWarpgroups + threadIdx.x] = 0;
+    if constexpr (kSinks) {
+        const float total = sum_over_block(of_sink);
+        if (threadIdx.x == 0) p.sink_parts[blockIdx.x] = total;
     }
-    constexpr u32 kVectors = kWarpgroups * kGradBytes / 16;
+    if (kDeterministic && threadIdx.x < kGradParts) {
+        p.turns[static_cast<i64>(blockIdx.x) * kGradParts + threadIdx.x] = 0;
+    }
+    constexpr u32 kVectors = kGradParts * kGradBytes / 16;
     float4* const sums =
         reinterpret_cast<float4*>(p.grad_query_sums) + static_cast<i64>(blockIdx.x) * kVectors;
     for (u32 i = threadIdx.x; i < kVectors; i += kRowThreads) sums[i] = make_float4(0, 0, 0, 0);
@@ -94,7 +134,8 @@ extern "C" __global__ void __launch_bounds__(tw::attn::kRowThreads)
     using namespace tw;
     using namespace tw::attn;
     const int batch_head = blockIdx.x / p.q_blocks, block = blockIdx.x - batch_head * p.q_blocks;
-    constexpr u32 kVectors = kWarpgroups * kGradBytes / 16;
+    constexpr u32 kVectors = kGradParts * kGradBytes / 16;
+    const BlockRows rows = rows_of_block(block, p);
     const float4* const sums = reinterpret_cast<const float4*>(p.grad_query_sums) +
                                static_cast<i64>(blockIdx.x) * kVectors;
     // A thread gathers two rows of eight columns from the registers of four threads, or of eight
@@ -110,7 +151,7 @@ extern "C" __global__ void __launch_bounds__(tw::attn::kRowThreads)
             next_row = row + 1;
             const int warp = column % 64 / 16, half = column / 8 % 2;
             const float2* const source =
-                reinterpret_cast<const float2*>(sums + column / 64 * (kVectors / kWarpgroups) +
+                reinterpret_cast<const float2*>(sums + column / 64 * (kVectors / kGradParts) +
                                                 row / 8 * 128 + warp * 32 + quad_lane);
 #pragma unroll
             for (int g = 0; g < 8; ++g) {
@@ -123,7 +164,7 @@ extern "C" __global__ void __launch_bounds__(tw::attn::kRowThreads)
             const int pair = i / kColumnBlocks;
             row = pair / 8 * 16 + pair % 8;
             next_row = row + 8;
-            const float4* const source = sums + row / 64 * (kVectors / kWarpgroups) +
+            const float4* const source = sums + row / 64 * (kVectors / kGradParts) +
                                          column / 8 * 128 + row % 64 / 16 * 32 + row % 8 * 4;
 #pragma unroll
             for (int t = 0; t < 4; ++t) {
@@ -134,7 +175,54 @@ extern "C" __global__ void __launch_bounds__(tw::attn::kRowThreads)
                 second[2 * t + 1] = v.w;
             }
         }
-        store8(first, batch_head, block * kBlockM + row, column, p);
-        store8(second, batch_head, block * kBlockM + next_row, column, p);
+        if (row < rows.count) store8(first, batch_head, rows.first + row, column, p);
+        if (next_row < rows.count) store8(second, batch_head, rows.first + next_row, column, p);
+    }
+}
+
+/// One CTA per head: the gradient of its sink, from the blocks' parts in a fixed order.
+extern "C" __global__ void __launch_bounds__(tw::attn::kRowThreads)
+    attention_backward_sinks(const __grid_constant__ tw::attn::BackwardParameters p) {
+    using namespace tw::attn;
+    float sum = 0;
+    for (int batch = 0; batch < p.batches; ++batch) {
+        const float* const parts =
+            p.sink_parts + static_cast<tw::i64>(batch * p.heads + blockIdx.x) * p.q_blocks;
+        for (int i = threadIdx.x; i < p.q_blocks; i += kRowThreads) sum += parts[i];
+    }
+    sum = sum_over_block(sum);
+    if (threadIdx.x == 0) p.grad_sinks[blockIdx.x] = sum;
+}
+
+/// The gradients of captures from the sums of heads, and of heads and keys: a thread per key, heads
+/// in a fixed order; the first CTA takes the sums of heads.
+extern "C" __global__ void __launch_bounds__(tw::attn::kRowThreads)
+    attention_backward_captures(const __grid_constant__ tw::attn::BackwardParameters p,
+                                const __grid_constant__ tw::attn::ModArguments mod_arguments) {
+    using namespace tw;
+    using namespace tw::attn;
+    const int key = blockIdx.x * kRowThreads + threadIdx.x;
+    ScoreMod mod{mod_arguments, p.scale};
+    mod.enter_block(0);
+    for (int batch = 0; batch < p.batches; ++batch) {
+        for (int head = 0; head < p.heads; ++head) {
+            mod.enter_tile(batch, head);
+            mod.enter_rows(min(key, p.kv_len - 1));
+            const i64 first = static_cast<i64>(batch * p.heads + head) * p.kv_tiles;
+            each_sum(mod, [&](i64 place, const float* sums, float* array, bool of_heads) {
+                if (!of_heads) {
+                    if (key < p.kv_len && place >= 0) {
+                        ptx::reduce_add(array + place, sums[first * kBlockN + key]);
+                    }
+                } else if (blockIdx.x == 0) {
+                    float sum = 0;
+                    for (int i = threadIdx.x; i < p.kv_tiles * kStrips * 4; i += kRowThreads) {
+                        sum += sums[first * (kStrips * 4) + i];
+                    }
+                    sum = sum_over_block(sum);
+                    if (threadIdx.x == 0 && place >= 0) ptx::reduce_add(array + place, sum);
+                }
+            });
+        }
     }
 }

@@ -1,15 +1,18 @@
-// Lists of key blocks built on the device, from diagonals, segment ids and packed sequences.
+// Lists of blocks built on the device, from diagonals, segment ids and packed sequences.
 //
-// One warp per tile of 64 x warpgroups query rows, (q_tiles, batches) of them. A warpgroup's strip
-// of 64 rows sees a block of 64 keys in full when both hold one and the same id and the diagonals
-// pass by, not at all when the ranges of their ids are disjoint or the diagonals cut it off, else
-// in part: ids in any order are right, sorted ones are fast.
+// One warp per tile of 64 x strips rows, (row_tiles, batches) of them; rows are queries for the
+// forward kernel, keys for the backward. A strip of 64 rows sees a block of columns in full when
+// both hold one and the same id and the diagonals pass by, not at all when the ranges of their ids
+// are disjoint or the diagonals cut it off, else in part: ids in any order are right, sorted ones
+// are fast.
 #pragma once
 
-#include "attention/sm90/forward_parameters.h"
+#include "attention/sm90/mask_parameters.h"
 #include "cuda/device/ptx/types.cuh"
 
 namespace tw::attn {
+
+constexpr int kMostStrips = 3;
 
 struct IdRange {
     int low, high;
@@ -34,85 +37,160 @@ TW_DEVICE IdRange id_range(const int* ids, int first, int last) {
     return range;
 }
 
+/// Ids of the strips of a tile.
+struct TileIds {
+    IdRange strips[kMostStrips];
+};
+
+/// The two sides of the scores of one sequence, or of a whole batch.
+struct Pairs {
+    const ListParameters& p;
+    const int *row_ids, *column_ids;  ///< from its first row on; null where ids do not matter
+    int rows, columns;
+
+    /// Of a tile, by all lanes.
+    TW_DEVICE TileIds ids_of_tile(int tile) const {
+        TileIds result;
+        for (int s = 0; s < p.strips && row_ids != nullptr; ++s) {
+            const int first = (tile * p.strips + s) * 64;
+            result.strips[s] = id_range<false>(row_ids, first, min(first + 63, rows - 1));
+        }
+        return result;
+    }
+
+    /// Of a block, by this lane.
+    TW_DEVICE IdRange ids_of_block(int block) const {
+        if (row_ids == nullptr) return {0, 0};
+        const int first = block * p.block_columns;
+        return id_range<true>(column_ids, first, min(first + p.block_columns, columns) - 1);
+    }
+
+    /// What the strips of a tile see of a block: two bits each.
+    TW_DEVICE int states(int tile, const TileIds& of_tile, int block,
+                         const IdRange& of_block) const {
+        const int c_first = block * p.block_columns, c_last = c_first + p.block_columns - 1;
+        int result = 0;
+        for (int s = 0; s < p.strips; ++s) {
+            const int r_first = (tile * p.strips + s) * 64, r_last = min(r_first + 63, rows - 1);
+            bool dead = r_last < r_first || c_first > r_last + p.upper_diagonal ||
+                        min(c_last, columns - 1) < r_first + p.lower_diagonal;
+            bool full = c_last < columns && c_last <= r_first + p.upper_diagonal &&
+                        c_first >= r_last + p.lower_diagonal;
+            // Keys past the end must not take part in sums over keys.
+            if (p.rows_are_keys) full &= r_last == r_first + 63;
+            if (row_ids != nullptr) {
+                const IdRange ids = of_tile.strips[s];
+                dead |= of_block.low > ids.high || of_block.high < ids.low;
+                full &=
+                    of_block.low == of_block.high && ids.low == ids.high && of_block.low == ids.low;
+            }
+            const int state = dead ? kBlockDead : full ? kBlockFull : kBlockPartial;
+            result |= state << 2 * s;
+        }
+        return result;
+    }
+};
+
 }  // namespace tw::attn
 
 extern "C" __global__ void __launch_bounds__(32, 1)
     attention_lists(const __grid_constant__ tw::attn::ListParameters p) {
     using namespace tw;
     using namespace tw::attn;
-    const int index = blockIdx.y * p.q_tiles + blockIdx.x, lane = threadIdx.x;
-    const int block_m = 64 * p.warpgroups;
-    // Later tiles first: they are the longer ones under a causal mask.
-    int q_tile = p.q_tiles - 1 - static_cast<int>(blockIdx.x), sequence = blockIdx.y;
-    SequenceRows rows{0, p.q_len, 0, p.kv_len};
+    const int index = blockIdx.y * p.row_tiles + blockIdx.x, lane = threadIdx.x;
+    const int place = blockIdx.x, tile_rows = 64 * p.strips;
+    int sequence = blockIdx.y, first_place = 0, row_begin = 0, column_begin = 0;
+    int rows = p.rows.length, columns = p.columns.length, tiles = p.row_tiles;
     if (p.packed > 0) {
-        // Sequences one after the other, each with its own tiles.
-        int tiles_before = 0, tiles = 0;
+        // Sequences one after the other, each with its own tiles and blocks.
+        int first_block = 0;
+        tiles = 0;
         for (sequence = 0; sequence < p.packed; ++sequence) {
-            tiles = (p.q_starts[sequence + 1] - p.q_starts[sequence] + block_m - 1) / block_m;
-            if (static_cast<int>(blockIdx.x) < tiles_before + tiles) break;
-            tiles_before += tiles;
+            row_begin = p.rows.starts[sequence];
+            rows = p.rows.starts[sequence + 1] - row_begin;
+            column_begin = p.columns.starts[sequence];
+            columns = p.columns.starts[sequence + 1] - column_begin;
+            tiles = (rows + tile_rows - 1) / tile_rows;
+            if (place < first_place + tiles) break;
+            first_place += tiles;
+            first_block += (columns + p.block_columns - 1) / p.block_columns;
         }
         if (sequence == p.packed) {
             if (lane == 0) p.tiles[index] = {-1, 0, 0, 0};
             return;
         }
-        q_tile = tiles_before + tiles - 1 - static_cast<int>(blockIdx.x);
-        rows = {p.q_starts[sequence], p.q_starts[sequence + 1] - p.q_starts[sequence],
-                p.kv_starts[sequence], p.kv_starts[sequence + 1] - p.kv_starts[sequence]};
-        if (lane == 0) p.sequences[index] = rows;
+        if (lane == 0) {
+            SequenceRows of_sequence{row_begin, rows, column_begin, columns};
+            if (p.rows_are_keys) of_sequence = {column_begin, columns, row_begin, rows};
+            p.sequences[index] = of_sequence;
+            p.first_q_blocks[index] = first_block;
+        }
     }
+    // The longer tiles under a causal mask first: the last queries, the first keys.
+    const int tile = p.rows_are_keys ? place - first_place : first_place + tiles - 1 - place;
     const i64 batch = p.packed > 0 ? 0 : blockIdx.y;
-    const int* const q_ids =
-        p.segments.query == nullptr ? nullptr : p.segments.query + batch * p.q_len + rows.q_begin;
-    const int* const kv_ids = p.segments.key + batch * p.kv_len + rows.kv_begin;
-
-    constexpr int kMostStrips = 3;
-    IdRange of_queries[kMostStrips];
-    for (int w = 0; w < kMostStrips && q_ids != nullptr; ++w) {
-        const int first = q_tile * block_m + 64 * w;
-        of_queries[w] = id_range<false>(q_ids, first, min(first + 63, rows.q_len - 1));
+    Pairs pairs{p, nullptr, nullptr, rows, columns};
+    if (p.rows.ids != nullptr) {
+        pairs.row_ids = p.rows.ids + batch * p.rows.length + row_begin;
+        pairs.column_ids = p.columns.ids + batch * p.columns.length + column_begin;
     }
+    const TileIds of_tile = pairs.ids_of_tile(tile);
 
     MaskEntry* const entries = p.entries + static_cast<i64>(index) * p.blocks;
-    const int blocks = (rows.kv_len + 63) / 64;
+    const int blocks = (columns + p.block_columns - 1) / p.block_columns;
     int count = 0;
     for (int round = 0; round < (blocks + 31) / 32; ++round) {
         const int block = blocks - 1 - (round * 32 + lane);  // from right to left
         int states = 0;
+        IdRange of_block{0, 0};
         if (block >= 0) {
-            const int k_first = 64 * block, k_last = k_first + 63;
-            IdRange of_keys{0, 0};
-            if (q_ids != nullptr) {
-                of_keys = id_range<true>(kv_ids, k_first, min(k_last, rows.kv_len - 1));
-            }
-            for (int w = 0; w < p.warpgroups; ++w) {
-                const int q_first = q_tile * block_m + 64 * w;
-                const int q_last = min(q_first + 63, rows.q_len - 1);
-                bool dead = q_last < q_first || k_first > q_last + p.upper_diagonal ||
-                            min(k_last, rows.kv_len - 1) < q_first + p.lower_diagonal;
-                bool full = k_last < rows.kv_len && k_last <= q_first + p.upper_diagonal &&
-                            k_first >= q_last + p.lower_diagonal;
-                if (q_ids != nullptr) {
-                    const IdRange ids = of_queries[w];
-                    dead |= of_keys.low > ids.high || of_keys.high < ids.low;
-                    full &= of_keys.low == of_keys.high && ids.low == ids.high &&
-                            of_keys.low == ids.low;
+            of_block = pairs.ids_of_block(block);
+            states = pairs.states(tile, of_tile, block, of_block);
+        }
+        int turn = 0;
+        if (p.ordered) {
+            // The nearest tile before this one that sees the block.
+            for (int before = tile - 1; before >= 0; --before) {
+                const bool searching = states != 0 && turn == 0;
+                if (!__any_sync(~0u, searching)) break;
+                const TileIds of_before = pairs.ids_of_tile(before);
+                if (searching && pairs.states(before, of_before, block, of_block) != 0) {
+                    turn = first_place + before + 1;
                 }
-                const int state = dead ? kBlockDead : full ? kBlockFull : kBlockPartial;
-                states |= state << 2 * w;
             }
         }
         const u32 listed = __ballot_sync(~0u, states != 0);
         if (states != 0) {
-            const int place = count + __popc(listed & ((1u << lane) - 1));
-            entries[place] = {block, 1, states, -1};
+            const int at = count + __popc(listed & ((1u << lane) - 1));
+            entries[at] = {block, 1, states | turn << kTurnShift, -1};
         }
         count += __popc(listed);
     }
     if (lane == 0) {
-        if (count == 0) entries[count++] = {0, 1, 0, -1};  // every tile stores its results
-        p.tiles[index] = {q_tile, static_cast<int>(static_cast<i64>(index) * p.blocks), count,
+        // Forward every tile stores its results.
+        if (count == 0 && !p.rows_are_keys) entries[count++] = {0, 1, 0, -1};
+        p.tiles[index] = {tile, static_cast<int>(static_cast<i64>(index) * p.blocks), count,
                           sequence};
     }
+}
+
+/// The rows of each block of packed query rows, a thread per block; blocks past the last have none.
+extern "C" __global__ void __launch_bounds__(128)
+    attention_block_rows(tw::attn::BlockRows* out, const int* starts, int packed, int block_rows,
+                         int blocks) {
+    const int block = blockIdx.x * 128 + threadIdx.x;
+    if (block >= blocks) return;
+    int first_block = 0;
+    tw::attn::BlockRows result{0, 0};
+    for (int sequence = 0; sequence < packed; ++sequence) {
+        const int begin = starts[sequence], rows = starts[sequence + 1] - begin;
+        const int of_sequence = (rows + block_rows - 1) / block_rows;
+        if (block < first_block + of_sequence) {
+            const int inside = (block - first_block) * block_rows;
+            result = {begin + inside, min(block_rows, rows - inside)};
+            break;
+        }
+        first_block += of_sequence;
+    }
+    out[block] = result;
 }

@@ -2,6 +2,10 @@
 #include "attention/sm90/mask_lists.h"
 
 #include <algorithm>
+#include <numeric>
+
+#include "attention/sm90/backward.h"
+#include "attention/sm90/forward.h"
 
 namespace tilewright::attn::sm90 {
 
@@ -88,14 +92,184 @@ MaskLists lists_of(const mask::MaskPlan& plan) {
     return lists;
 }
 
+namespace {
+
+/// A run of blocks that one tile of keys visits.
+struct Run {
+    int first, count, states, bits;
+};
+
+/// Where a warpgroup's register of keys x queries stands: its key in the strip.
+int key_of_register(int thread, int r) {
+    return thread / 32 * 16 + thread % 32 / 4 + 8 * (r % 4 / 2);
+}
+
+/// The bits of a tile whose first `keys` keys attend to every query.
+std::vector<std::uint32_t> bits_of_keys(std::size_t strips, std::size_t words, std::int64_t keys) {
+    std::vector<std::uint32_t> result;
+    for (std::size_t strip = 0; strip < strips; ++strip) {
+        for (int thread = 0; thread < 128; ++thread) {
+            std::uint32_t word = 0;
+            for (int r = 0; r < 32; ++r) {
+                const std::int64_t key =
+                    static_cast<std::int64_t>(strip) * 64 + key_of_register(thread, r);
+                if (key < keys) word |= std::uint32_t{1} << r;
+            }
+            result.insert(result.end(), words, word);
+        }
+    }
+    return result;
+}
+
+/// Lists of keys while they are made.
+class KeyLists {
+  public:
+    KeyLists(const mask::MaskPlan& plan, std::int64_t kv_len)
+        : plan_(plan),
+          strips_(static_cast<std::size_t>(plan.options.block_kv / 64)),
+          words_(static_cast<std::size_t>((plan.options.block_q + 63) / 64)),
+          last_keys_(kv_len - (plan.rows - 1) * plan.options.block_kv) {
+        const std::size_t tile_words = strips_ * 128 * words_;
+        lists_.bits.assign(tile_words, 0);  // tile 0 has no bit; the plan's follow
+        const auto* const bits = static_cast<const std::uint32_t*>(plan.bits.raw());
+        const auto num_bits = static_cast<std::size_t>(plan.bits.dim(0));
+        lists_.bits.insert(lists_.bits.end(), bits, bits + num_bits * tile_words);
+        // Keys past the end of the last tile must not take part in sums over keys.
+        const std::vector<std::uint32_t> inside = bits_of_keys(strips_, words_, last_keys_);
+        lists_.bits.insert(lists_.bits.end(), inside.begin(), inside.end());
+        inside_ = static_cast<int>(num_bits) + 1;
+        for (std::size_t i = 0; i <= num_bits + 1; ++i) {
+            states_.push_back(
+                states_of(lists_.bits.data() + i * tile_words, strips_, 128 * words_));
+        }
+        for (std::size_t s = 0; s < strips_; ++s) all_full_ |= tw::attn::kBlockFull << (2 * s);
+    }
+
+    /// Planes that share the order of their tiles, the longest first.
+    void add_planes(std::int64_t first_plane, std::int64_t planes) {
+        std::vector<std::int64_t> order(static_cast<std::size_t>(plan_.rows));
+        std::vector<std::int64_t> length(order.size(), 0);
+        std::iota(order.begin(), order.end(), 0);
+        for (std::int64_t plane = first_plane; plane < first_plane + planes; ++plane) {
+            for (std::size_t i = 0; i < length.size(); ++i) {
+                length[i] += plan_.row_tiles(plane * plan_.rows + static_cast<std::int64_t>(i));
+            }
+        }
+        std::stable_sort(order.begin(), order.end(), [&](std::int64_t a, std::int64_t b) {
+            return length[static_cast<std::size_t>(a)] > length[static_cast<std::size_t>(b)];
+        });
+        for (std::int64_t plane = first_plane; plane < first_plane + planes; ++plane) {
+            // Turn of each block: the rank of the last tile so far that sees it, plus 1.
+            std::vector<int> turns(static_cast<std::size_t>(plan_.columns), 0);
+            for (std::size_t rank = 0; rank < order.size(); ++rank) {
+                add_tile(plane, order[rank], static_cast<int>(rank), turns);
+            }
+        }
+    }
+
+    MaskLists take() {
+        lists_.entries.push_back({});
+        return std::move(lists_);
+    }
+
+  private:
+    void add_tile(std::int64_t plane, std::int64_t row, int rank, std::vector<int>& turns) {
+        MaskTile tile{static_cast<int>(row), static_cast<int>(lists_.entries.size()), 0, 0};
+        for (const Run& run : runs_of(plane, row)) {
+            // Entries, and the blocks of an entry, are visited from the last to the first.
+            int end = run.first + run.count;
+            while (end > run.first) {
+                const int turn = turns[static_cast<std::size_t>(end - 1)];
+                int first = end;
+                while (first > run.first && turns[static_cast<std::size_t>(first - 1)] == turn) {
+                    turns[static_cast<std::size_t>(--first)] = rank + 1;
+                }
+                lists_.entries.push_back(
+                    {first, end - first, run.states | turn << tw::attn::kTurnShift, run.bits});
+                end = first;
+            }
+            tile.blocks += run.count;
+        }
+        lists_.blocks += tile.blocks;
+        lists_.tiles.push_back(tile);
+    }
+
+    /// From the last block down.
+    std::vector<Run> runs_of(std::int64_t plane, std::int64_t row) const {
+        const std::int32_t* const header =
+            plan_.headers.data<std::int32_t>() + 4 * (plane * plan_.rows + row);
+        const bool whole = row + 1 < plan_.rows || last_keys_ == plan_.options.block_kv;
+        std::vector<Run> runs;
+        for (int i = 0; i < header[1]; ++i) {
+            const std::int32_t* const entry =
+                plan_.partial.data<std::int32_t>() + 2 * (header[0] + i);
+            const int bits = entry[1] + 1;
+            runs.push_back({entry[0], 1, states_[static_cast<std::size_t>(bits)], bits});
+        }
+        for (int i = 0; i < header[3]; ++i) {
+            const std::int32_t* const run = plan_.full.data<std::int32_t>() + 2 * (header[2] + i);
+            runs.push_back({run[0], run[1],
+                            whole ? all_full_ : states_[static_cast<std::size_t>(inside_)],
+                            whole ? -1 : inside_});
+        }
+        std::sort(runs.begin(), runs.end(),
+                  [](const Run& a, const Run& b) { return a.first > b.first; });
+        return runs;
+    }
+
+    const mask::MaskPlan& plan_;
+    std::size_t strips_, words_;
+    std::int64_t last_keys_;  ///< of the last tile
+    int inside_ = 0, all_full_ = 0;
+    std::vector<int> states_;  ///< of each tile of bits
+    MaskLists lists_;
+};
+
+}  // namespace
+
+MaskLists key_lists_of(const mask::MaskPlan& plan, std::int64_t kv_len,
+                       std::int64_t heads_per_kv_head) {
+    const mask::PlanOptions& options = plan.options;
+    require(options.by_kv && options.transpose_bits && options.bits == mask::BitOrder::wgmma &&
+                (options.block_kv == 64 || options.block_kv == 128) && options.block_q <= 128,
+            "mask", "a plan by keys for this engine", options.block_kv);
+    const std::int64_t group = plan.heads == 1 ? 1 : heads_per_kv_head;
+    require(plan.heads % group == 0, "mask", "heads in groups of a kv head", plan.heads);
+    KeyLists lists(plan, kv_len);
+    for (std::int64_t plane = 0; plane < plan.batch * plan.heads; plane += group) {
+        lists.add_planes(plane, group);
+    }
+    return lists.take();
+}
+
+tw::attn::MaskLists lists_in(const DeviceMask& mask) {
+    tw::attn::MaskLists lists{};
+    lists.tiles = reinterpret_cast<const MaskTile*>(mask.tiles);
+    lists.entries = reinterpret_cast<const MaskEntry*>(mask.entries);
+    lists.bits = reinterpret_cast<const unsigned*>(mask.bits);
+    lists.batches = static_cast<int>(mask.batches);
+    lists.heads = static_cast<int>(mask.heads);
+    return lists;
+}
+
 mask::PlanOptions plan_options(int query_dim, int value_dim) {
     const ForwardConfig config = choose_listed(query_dim, value_dim);
     return {.block_q = config.block_m(), .block_kv = config.block_n, .bits = mask::BitOrder::wgmma};
 }
 
+mask::PlanOptions backward_plan_options(int query_dim, int value_dim, bool programmed) {
+    const BackwardConfig config = choose_listed_backward(query_dim, value_dim, programmed);
+    return {.block_q = config.block_m,
+            .block_kv = config.block_n(),
+            .by_kv = true,
+            .transpose_bits = true,
+            .bits = mask::BitOrder::wgmma};
+}
+
 UploadedLists::UploadedLists(const mask::MaskPlan& plan, std::int64_t q_len, std::int64_t kv_len,
-                             int device) {
-    const MaskLists lists = lists_of(plan);
+                             int device, std::int64_t heads_per_kv_head) {
+    const bool by_key = plan.options.by_kv;
+    const MaskLists lists = by_key ? key_lists_of(plan, kv_len, heads_per_kv_head) : lists_of(plan);
     const auto upload = [&](const auto& values) {
         const std::size_t bytes = values.size() * sizeof(values[0]);
         cuda::Buffer buffer(device, bytes);
@@ -105,15 +279,17 @@ UploadedLists::UploadedLists(const mask::MaskPlan& plan, std::int64_t q_len, std
     tiles_ = upload(lists.tiles);
     entries_ = upload(lists.entries);
     bits_ = upload(lists.bits);
-    mask_ = {tiles_.address(),
-             entries_.address(),
-             bits_.address(),
-             plan.batch,
-             plan.heads,
-             q_len,
-             kv_len,
-             static_cast<int>(plan.options.block_q / 64),
-             static_cast<int>(plan.options.block_kv)};
+    mask_.tiles = tiles_.address();
+    mask_.entries = entries_.address();
+    mask_.bits = bits_.address();
+    mask_.batches = plan.batch;
+    mask_.heads = plan.heads;
+    mask_.q_len = q_len;
+    mask_.kv_len = kv_len;
+    mask_.by_key = by_key;
+    mask_.strips = static_cast<int>((by_key ? plan.options.block_kv : plan.options.block_q) / 64);
+    mask_.block = static_cast<int>(by_key ? plan.options.block_q : plan.options.block_kv);
+    mask_.heads_per_order = heads_per_kv_head;
 }
 
 }  // namespace tilewright::attn::sm90

@@ -1,12 +1,12 @@
-// Masks as the forward kernel reads them: lists of key blocks for each tile of query rows, bits in
-// the order of the accumulator's registers.
+// Masks as the kernels read them: lists of blocks for each tile, bits in the order of the
+// accumulator's registers.
 #pragma once
 
 #include <cstdint>
 #include <vector>
 
-#include "attention/sm90/forward.h"
-#include "attention/sm90/forward_parameters.h"
+#include "attention/sm90/mask_parameters.h"
+#include "attention/sm90/problem.h"
 #include "cuda/runtime/memory.h"
 #include "mask/plan.h"
 
@@ -20,15 +20,22 @@ struct MaskLists {
     std::int64_t blocks = 0;                   ///< visited, over all tiles
 };
 
-/// The lists of a plan with bits in wgmma's order, tiles of 128 or 192 rows, blocks of 64 or 128
-/// keys.
+/// For the forward: the lists of a plan with bits in wgmma's order, tiles of 128 or 192 queries,
+/// blocks of 64 or 128 keys.
 MaskLists lists_of(const mask::MaskPlan& plan);
+
+/// For the backward: of a plan by keys with bits as keys x queries in wgmma's order, over `kv_len`
+/// keys. Heads of a group have their tiles in one order.
+MaskLists key_lists_of(const mask::MaskPlan& plan, std::int64_t kv_len,
+                       std::int64_t heads_per_kv_head);
 
 /// Lists in the memory of a device, for as long as this lives.
 class UploadedLists {
   public:
-    /// Copies, and waits until it is done.
-    UploadedLists(const mask::MaskPlan& plan, std::int64_t q_len, std::int64_t kv_len, int device);
+    /// Copies, and waits until it is done. For the backward where the plan is one by keys;
+    /// `heads_per_kv_head` matters to it alone, where heads have masks of their own.
+    UploadedLists(const mask::MaskPlan& plan, std::int64_t q_len, std::int64_t kv_len, int device,
+                  std::int64_t heads_per_kv_head = 1);
     const DeviceMask& mask() const { return mask_; }
 
   private:
@@ -36,7 +43,12 @@ class UploadedLists {
     DeviceMask mask_;
 };
 
-/// The plan that a kernel for these head dimensions wants.
+/// Uploaded lists as the kernels' parameters have them.
+tw::attn::MaskLists lists_in(const DeviceMask& mask);
+
+/// The plan that the forward kernel for these head dimensions wants.
 mask::PlanOptions plan_options(int query_dim, int value_dim);
+/// The plan that the backward kernel wants. `programmed`: with a score mod or dropout.
+mask::PlanOptions backward_plan_options(int query_dim, int value_dim, bool programmed);
 
 }  // namespace tilewright::attn::sm90

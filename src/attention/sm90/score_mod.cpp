@@ -3,7 +3,9 @@
 
 #include <algorithm>
 #include <limits>
+#include <map>
 #include <memory>
+#include <mutex>
 
 #include "attention/sm90/score_mod_emitter.h"
 #include "ir/builder.h"
@@ -75,8 +77,57 @@ ScoreModFacts score_mod_facts(const ir::Function& mod, const std::vector<Capture
     return facts;
 }
 
-std::string score_mod_header(const ir::Function& mod, const ScoreModFacts& facts) {
-    return emit_score_mod(straightened(mod), facts);
+ScoreModText score_mod_header(const ir::Function& mod, const ScoreModFacts& facts) {
+    ir::Function straight = straightened(mod);
+    if (facts.columns_are_keys) return emit_score_mod(straight, facts);
+
+    ir::DifferentiateOptions options{{true, false, false, false, false}, {}};
+    for (const ScoreModFacts::Capture& capture : facts.captures) {
+        options.refs.push_back(capture.differentiated && !capture.empty);
+    }
+    ir::Function derivative = straight;
+    std::vector<ir::GatherGradient> gathers = ir::differentiate(derivative, options).gathers;
+
+    // Both in one: the new score, then what the derivative yields for a cotangent of 1.
+    ir::Function both;
+    both.name = mod.name;
+    std::vector<Value> arguments;
+    for (Value parameter : straight.parameters()) {
+        const std::string& name = straight.value_name(parameter);
+        arguments.push_back(straight.is_ref(parameter)
+                                ? both.add_parameter(straight.ref_type(parameter), name)
+                                : both.add_parameter(straight.type(parameter), name));
+    }
+    ir::Builder builder(both);
+    std::vector<Value> results =
+        builder.call(std::make_shared<const ir::Function>(straight), arguments);
+    arguments.insert(arguments.begin() + 5, builder.constant({DType::f32, {}}, 1.0));
+    const std::vector<Value> derived =
+        builder.call(std::make_shared<const ir::Function>(std::move(derivative)), arguments);
+    results.insert(results.end(), derived.begin(), derived.end());
+    builder.yield(results);
+    ir::optimise(both);
+    for (ir::GatherGradient& gather : gathers) {
+        ++gather.value;
+        for (std::size_t& index : gather.indices) ++index;
+    }
+    return emit_score_mod(both, facts, gathers);
+}
+
+std::shared_ptr<const ScoreModText> kept_mod_text(const std::shared_ptr<const ir::Function>& mod,
+                                                  const ScoreModFacts& facts) {
+    struct Entry {
+        std::shared_ptr<const ir::Function> mod;  // keeps the key's address taken
+        std::shared_ptr<const ScoreModText> text;
+    };
+    static std::mutex mutex;
+    static auto* const kTexts = new std::map<std::pair<const ir::Function*, ScoreModFacts>, Entry>;
+    const std::lock_guard lock(mutex);
+    Entry& entry = (*kTexts)[{mod.get(), facts}];
+    if (entry.text == nullptr) {
+        entry = {mod, std::make_shared<const ScoreModText>(score_mod_header(*mod, facts))};
+    }
+    return entry.text;
 }
 
 std::vector<std::uint64_t> score_mod_words(const std::vector<CaptureView>& captures) {

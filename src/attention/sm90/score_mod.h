@@ -4,6 +4,7 @@
 #pragma once
 
 #include <cstdint>
+#include <memory>
 #include <string>
 #include <vector>
 
@@ -30,6 +31,7 @@ struct ScoreModFacts {
     struct Capture {
         bool empty = false;
         bool pairs = false;
+        bool differentiated = false;  ///< backward: its gradient is wanted
         auto operator<=>(const Capture&) const = default;
     };
     std::vector<Capture> captures;
@@ -42,11 +44,36 @@ ScoreModFacts score_mod_facts(const ir::Function& mod, const std::vector<Capture
                               std::int64_t rows, std::int64_t columns,
                               bool columns_are_keys = true);
 
-/// Text of the header "score_mod.cuh": tw::attn::ScoreMod and tw::attn::ModArguments. The mod has
-/// the parameters score (f32), b, h, q, kv (i64) and one Ref per capture; it yields the new score
-/// and, where a second result stands, its derivative by the score. UserError naming the op that has
-/// no text.
-std::string score_mod_header(const ir::Function& mod, const ScoreModFacts& facts);
+/// How the gradient of a captured array is summed up, in S^T = K Q^T, whose rows are keys: by what
+/// the indices of one gather depend on beside batch and head.
+struct CaptureGradient {
+    enum class Spread : std::uint8_t {
+        tile,    ///< nothing: one sum per head
+        row,     ///< keys: a sum per head and key
+        column,  ///< queries: sums of blocks, added where they meet
+        pair,    ///< both: each pair is added alone
+    };
+    std::size_t capture = 0;
+    Spread spread = Spread::tile;
+    /// The dimension of the array that is indexed by just the batch, the head, the query, the key;
+    /// -1: none is.
+    int dimension_of[4] = {-1, -1, -1, -1};
+};
+
+/// The header "score_mod.cuh": tw::attn::ScoreMod and tw::attn::ModArguments.
+struct ScoreModText {
+    std::string text;
+    std::vector<CaptureGradient> gradients;  ///< in the order of their words
+};
+
+/// The mod has the parameters score (f32), b, h, q, kv (i64) and one Ref per capture; it yields the
+/// new score. For the backward (whose columns are queries) the text has its derivative too, and
+/// gradients of the captures that facts.captures choose. UserError naming the op that has no text.
+ScoreModText score_mod_header(const ir::Function& mod, const ScoreModFacts& facts);
+
+/// The same, made once for a mod and facts and kept for ever.
+std::shared_ptr<const ScoreModText> kept_mod_text(const std::shared_ptr<const ir::Function>& mod,
+                                                  const ScoreModFacts& facts);
 
 /// The words of ModArguments for a launch: per capture its address, extents and strides. At least
 /// one word.

@@ -1,0 +1,146 @@
+// Matrix products of the backward kernel, and what its consumer warpgroups share around them.
+#pragma once
+
+#include "attention/sm90/backward_scores.cuh"
+#include "cuda/device/ptx/matrix_move.cuh"
+#include "wgmma_shapes.cuh"
+
+namespace tw::attn {
+
+constexpr int steps(int dim) {
+    return (dim + 15) / 16;
+}
+
+/// The scores of a block are kept transposed, keys x queries: so P^T and dS^T are the left operands
+/// of dV += P^T dO and dK += dS^T Q without leaving their registers. All products are in flight
+/// afterwards.
+struct Products : Scores {
+    Ring<kStages> query_ring, grad_out_ring;  ///< the next block to multiply
+    Ring<kStages> block_ring;                 ///< the block whose scores are in registers
+    u32 tile_parity = 0;
+
+    /// One arrival per warp: each waits for its own part of the wgmma.
+    TW_DEVICE void release(u32 barrier) const {
+        if (ptx::elect_lane()) ptx::mbarrier_arrive(barrier);
+    }
+
+    /// d = A B^T over kDim columns: rows of this warpgroup of a tile (K, V) times a block (Q, dO).
+    template <int kDim>
+    TW_DEVICE void issue_transposed(float (&d)[kScores], u32 tile, u32 rows) {
+        const u64 a = ptx::wgmma_descriptor_swizzle128(tile + strip * 64 * 128, 16, 1024);
+        const u64 b = ptx::wgmma_descriptor_swizzle128(rows, 16, 1024);
+        ptx::wgmma_tie(d);
+        ptx::wgmma_fence();
+#pragma unroll
+        for (int step = 0; step < steps(kDim); ++step) {  // 16 columns each, four in a panel
+            const u32 inside = step % 4 * 32;
+            const u64 ak = a + ptx::wgmma_descriptor_step(step / 4 * kTilePanelBytes + inside);
+            const u64 bk = b + ptx::wgmma_descriptor_step(step / 4 * kBlockPanelBytes + inside);
+            if (step == 0) {
+                ptx::wgmma<0, 0>(Element{}, d, ak, bk);
+            } else {
+                ptx::wgmma<1, 0>(Element{}, d, ak, bk);
+            }
+        }
+        ptx::wgmma_commit();
+    }
+
+    /// S^T = K Q^T of the next block.
+    TW_DEVICE void issue_scores(float (&scores)[kScores]) {
+        ptx::mbarrier_wait(shared.query_full(query_ring.index), query_ring.parity);
+        issue_transposed<kQueryDim>(scores, shared.key(), shared.query(query_ring.index));
+        query_ring.advance();
+    }
+
+    /// dP^T = V dO^T of the next block.
+    TW_DEVICE void issue_grad_scores(float (&grad_scores)[kScores]) {
+        ptx::mbarrier_wait(shared.grad_out_full(grad_out_ring.index), grad_out_ring.parity);
+        issue_transposed<kValueDim>(grad_scores, shared.value(),
+                                    shared.grad_out(grad_out_ring.index));
+        grad_out_ring.advance();
+    }
+
+    /// d += A B, A (keys x queries) in registers, B the rows of a block.
+    template <int kCount>
+    TW_DEVICE void multiply_block(float (&d)[kCount], const u32 (&a)[kPackedScores], u32 rows) {
+        const u64 b = ptx::wgmma_descriptor_swizzle128(rows, kBlockPanelBytes, 1024);
+#pragma unroll
+        for (int step = 0; step < kBlockM / 16; ++step) {  // 16 queries each
+            ptx::wgmma<1, 1>(Element{}, d, a + 4 * step,
+                             b + ptx::wgmma_descriptor_step(step * 16 * 128));
+        }
+    }
+
+    /// A part of dQ = dS K of the dS in a buffer: 64 rows of it, or 64 columns as rows of
+    /// dQ^T = K^T dS^T.
+    TW_DEVICE void issue_grad_query(float (&grad_query)[kGradColumns / 2], int buffer, u32 part) {
+        const u32 rows = shared.score(buffer) + (kGradTransposed ? 0 : part * 8192);
+        const u32 tile = shared.key() + (kGradTransposed ? part * kTilePanelBytes : 0);
+        const u64 scores_at = ptx::wgmma_descriptor_swizzle128(rows, 16, 1024);
+        const u64 keys_at = ptx::wgmma_descriptor_swizzle128(tile, kTilePanelBytes, 1024);
+        ptx::wgmma_tie(grad_query);
+        ptx::wgmma_fence();
+#pragma unroll
+        for (int step = 0; step < kBlockN / 16; ++step) {  // 16 keys each
+            const u64 s =
+                scores_at + ptx::wgmma_descriptor_step(step / 4 * kBlockPanelBytes + step % 4 * 32);
+            const u64 k = keys_at + ptx::wgmma_descriptor_step(step * 16 * 128);
+            if constexpr (kGradTransposed) {
+                if (step == 0) {
+                    ptx::wgmma<0, 0, 1>(Element{}, grad_query, k, s);
+                } else {
+                    ptx::wgmma<1, 0, 1>(Element{}, grad_query, k, s);
+                }
+            } else {
+                if (step == 0) {
+                    ptx::wgmma<0, 1>(Element{}, grad_query, s, k);
+                } else {
+                    ptx::wgmma<1, 1>(Element{}, grad_query, s, k);
+                }
+            }
+        }
+        ptx::wgmma_commit();
+    }
+
+    /// Stores dS of this strip by rows of queries, for dQ.
+    TW_DEVICE void store_scores(const u32 (&packed_grad)[kPackedScores], int buffer) const {
+        // Lane 8 i + r stores row r of the i-th 8 x 8 matrix: keys in swizzled chunks of 16 bytes.
+        const u32 lane = ptx::lane_index(), row = lane / 16 * 8 + lane % 8;
+        const u32 chunk = warp * 2 + lane / 8 % 2;
+        const u32 target =
+            shared.score(buffer) + strip * kBlockPanelBytes + row * 128 + ((chunk ^ lane % 8) << 4);
+#pragma unroll
+        for (int i = 0; i < kPackedScores; i += 4) {
+            ptx::stmatrix_transposed(target + i / 4 * 2048,
+                                     *reinterpret_cast<const u32(*)[4]>(packed_grad + i));
+        }
+        ptx::fence_async_shared();
+        __syncwarp();
+        release(shared.score_full(buffer));
+    }
+
+    /// From S^T and dP^T, both in flight, S^T first, to P^T and dS^T.
+    template <bool kMasked>
+    TW_DEVICE void compute_scores(float (&scores)[kScores], float (&grad_scores)[kScores]) {
+        enter_visit();
+        if constexpr (kScoresTogether) {
+            ptx::wgmma_wait<0>();
+            ptx::wgmma_tie(scores);
+            ptx::wgmma_tie(grad_scores);
+            compute_together<kMasked>(scores, grad_scores, block_ring.index);
+            return;
+        }
+        ptx::wgmma_wait<1>();
+        ptx::wgmma_tie(scores);
+        compute_p<kMasked>(scores, block_ring.index);
+        // NOTE: passed long ago. It ends a basic block, or else ptxas waits for dP before most of
+        // the exponentials.
+        ptx::wgmma_tie(scores);
+        ptx::mbarrier_wait(shared.grad_out_full(block_ring.index), block_ring.parity);
+        ptx::wgmma_wait<0>();
+        ptx::wgmma_tie(grad_scores);
+        compute_grad_scores(scores, grad_scores, block_ring.index);
+    }
+};
+
+}  // namespace tw::attn

@@ -1,0 +1,292 @@
+// Scores of the backward kernel: from S^T and dP^T of a block in accumulator registers to P^T and
+// dS^T.
+#pragma once
+
+#include "attention/sm90/backward_layout.cuh"
+#include "attention/sm90/gradient_sums.cuh"
+#include "attention/sm90/store_rows.cuh"
+#include "cuda/device/ptx/convert.cuh"
+#include "cuda/device/ptx/math.cuh"
+#include "cuda/device/ptx/memory.cuh"
+#include "cuda/device/ptx/sync.cuh"
+#include "cuda/device/ptx/wgmma.cuh"
+#include "cuda/device/scalar.cuh"
+#include "score_mod.cuh"
+
+namespace tw::attn {
+
+constexpr int kScores = kBlockM / 2;        ///< registers of a thread: scores of a block,
+constexpr int kPackedScores = kBlockM / 4;  ///< and the same packed as an operand
+
+/// Mods and dropout need a score and its gradient at once.
+constexpr bool kScoresTogether = kScoreMod || kDropout;
+
+// Templates, because a mod without captured gradients has no such functions.
+template <typename Mod>
+TW_DEVICE void clear_sums(Mod& mod) {
+    if constexpr (Mod::kGathers > 0) mod.clear_sums();
+}
+template <typename Mod>
+TW_DEVICE void finish_columns(Mod& mod, int j) {
+    if constexpr (Mod::kGathers > 0) mod.finish_columns(j);
+}
+template <typename Mod>
+TW_DEVICE void store_sums(Mod& mod, const SumPlace& at) {
+    if constexpr (Mod::kGathers > 0) mod.store_sums(at);
+}
+
+/// What a warpgroup knows of the tile and the block whose scores it holds, keys x queries: register
+/// 4 j + 2 r + e of a thread is its key r (of two, 8 apart), its query 8 j + e.
+struct Scores {
+    const BackwardParameters& p;
+    const Shared shared;
+    const u32 strip, warp;  ///< strip of 64 keys in the tile; warp of the warpgroup
+    ScoreMod mod;
+
+    int first_key;          ///< of the strip, in its sequence
+    int block, begin, end;  ///< by diagonals: the block of query rows, the range of the tile
+    int head, states, next_states;  ///< of the visit, where blocks are described
+    Ring<kDescriptions> visits;
+
+    // NOTE: what derives from the lane is computed where it is used, from a lane read anew: kept,
+    // it would take registers that the accumulators need.
+    /// First of this thread's two keys; the other is 8 further.
+    TW_DEVICE int key() const { return first_key + warp * 16 + ptx::lane_index() / 4; }
+    /// First of this thread's queries.
+    TW_DEVICE int query() const { return block * kBlockM + ptx::lane_index() % 4 * 2; }
+
+    // Words of the tile's description stay in shared memory until the tile is left.
+    TW_DEVICE int tile_word(int index) const {
+        return ptx::load_shared_32(shared.tile() + 4 * index);
+    }
+    TW_DEVICE int kv_len() const { return kPacked ? tile_word(11) : p.kv_len; }
+    TW_DEVICE int q_len() const { return kPacked ? tile_word(9) : p.q_len; }
+    /// What mods and dropout call the batch.
+    TW_DEVICE int batch() const { return kPacked ? tile_word(7) : tile_word(1); }
+
+    /// Turns to a tile: the first block of the range.
+    TW_DEVICE void enter_tile(int index) {
+        first_key = index * kBlockN + strip * 64;
+        clear_sums(mod);
+        if constexpr (!kDescribed) {
+            begin = tile_word(4);
+            end = begin + tile_word(5);
+            block = block_at(0, begin, end - begin);
+        }
+    }
+
+    /// Turns to the visit whose Q has arrived. No branch: products are in flight.
+    TW_DEVICE void enter_visit() {
+        if constexpr (kDescribed) {
+            const uint4 words = ptx::load_shared_128(shared.visit(visits.index));
+            visits.advance();
+            block = words.x;
+            head = words.y;
+            states = words.z;
+            next_states = words.w;
+        }
+        if constexpr (kScoreMod) {
+            mod.enter_tile(batch(), head);
+            mod.enter_rows(key());
+            mod.enter_block(query());
+        }
+    }
+
+    /// The block after the one in registers, in the order of block_at; of the next query head of
+    /// the group at the end.
+    TW_DEVICE int following() const {
+        if constexpr (kDeterministic) return block == begin ? end - 1 : block - 1;
+        return block + 1 == end ? begin : block + 1;
+    }
+
+    /// Does this strip see the whole of the next block?
+    TW_DEVICE bool next_is_masked() const {
+        if constexpr (kDescribed) return (next_states >> 2 * strip & 3) != kBlockFull;
+        return is_masked(first_key, following(), p);
+    }
+
+    // ---- results
+    /// Where the tile's keys lie in dK and dV, kept beyond the tile's description.
+    struct KeyRows {
+        int batch, head, begin, len;  ///< len: of the sequence
+    };
+    TW_DEVICE KeyRows rows_of_tile() const {
+        return {tile_word(1), tile_word(2), kPacked ? tile_word(10) : 0, kv_len()};
+    }
+
+    template <int kColumns, int kCount>
+    TW_DEVICE void store(const float (&sums)[kCount], const Rows& to, float factor,
+                         const KeyRows& rows) const {
+        const float factors[2] = {factor, factor};
+        const int row = key();
+        u16* const target = static_cast<u16*>(to.data) + rows.batch * to.batch_stride +
+                            rows.head * to.head_stride + (rows.begin + row) * to.row_stride;
+        store_rows<kColumns>(Element{}, sums, factors, target, to.row_stride, rows.len - row);
+    }
+
+    // ---- which pairs of the block attend
+    struct Mask {
+        u32 words[kMaskBits ? kWordsPerThread : 1];
+        int first[2], last[2];  ///< of each key: the queries it sees, from this thread's first on
+        int key_ids[2];
+        const int* query_ids;  ///< from the block's first, of `queries`
+        int queries;
+    };
+
+    TW_DEVICE Mask mask_of_block(int stage) const {
+        Mask mask{};
+        const int first_query = query();
+        if constexpr (kMaskBits) {
+            const bool whole = (states >> 2 * strip & 3) == kBlockFull;
+            const u32 address = shared.bits(stage) +
+                                (strip * 128 + warp * 32 + ptx::lane_index()) * kWordsPerThread * 4;
+#pragma unroll
+            for (int i = 0; i < kWordsPerThread; ++i) {
+                mask.words[i] = whole ? ~0u : ptx::load_shared_32(address + 4 * i);
+            }
+        } else {
+            const int keys = kv_len();
+#pragma unroll
+            for (int r = 0; r < 2; ++r) {
+                const int k = key() + 8 * r;
+                mask.first[r] = kUpperBound ? k - p.upper_diagonal - first_query : 0;
+                mask.last[r] = kLowerBound ? k - p.lower_diagonal - first_query : kBlockM;
+                if (k >= keys) mask.last[r] = -1;
+            }
+        }
+        if constexpr (kSegments) {
+            const int* const key_ids =
+                p.segments.key +
+                (kPacked ? tile_word(10) : static_cast<i64>(tile_word(1)) * p.kv_len);
+            const int last_key = kv_len() - 1;
+            mask.key_ids[0] = __ldg(key_ids + min(key(), last_key));
+            mask.key_ids[1] = __ldg(key_ids + min(key() + 8, last_key));
+            mask.query_ids = p.segments.query +
+                             (kPacked ? tile_word(8) : static_cast<i64>(tile_word(1)) * p.q_len);
+            mask.queries = q_len();
+        }
+        return mask;
+    }
+
+    /// Of the pair in register 4 j + e; `ids` of queries 8 j and 8 j + 1.
+    TW_DEVICE static bool attends(const Mask& mask, int j, int e, int2 ids) {
+        const int i = 4 * j + e, offset = 8 * j + e % 2, r = e / 2;
+        if constexpr (kMaskBits) return (mask.words[i / 32] >> i % 32 & 1) != 0;
+        bool alive = offset <= mask.last[r];
+        if constexpr (kUpperBound) alive &= offset >= mask.first[r];
+        if constexpr (kSegments) alive &= (e % 2 == 0 ? ids.x : ids.y) == mask.key_ids[r];
+        return alive;
+    }
+
+    TW_DEVICE int2 query_ids(const Mask& mask, int j) const {
+        if constexpr (!kSegments) return {0, 0};
+        const int first = query() + 8 * j, last = mask.queries - 1;
+        return {__ldg(mask.query_ids + min(first, last)),
+                __ldg(mask.query_ids + min(first + 1, last))};
+    }
+
+    // ---- P and dS
+    /// scores = P^T = exp2(scale * S^T - lse), 0 where masked.
+    template <bool kMasked>
+    TW_DEVICE void compute_p(float (&scores)[kScores], int stage) const {
+        const u32 lse = shared.lse(stage) + ptx::lane_index() % 4 * 8;
+        Mask mask;
+        if constexpr (kMasked) mask = mask_of_block(stage);
+#pragma unroll
+        for (int j = 0; j < kScores / 4; ++j) {  // 8 query rows, two of them this thread's
+            const float2 l = ptx::load_shared_f32x2(lse + j * 32);
+            int2 ids{};
+            if constexpr (kMasked) ids = query_ids(mask, j);
+#pragma unroll
+            for (int e = 0; e < 4; ++e) {
+                float& x = scores[4 * j + e];
+                x = ptx::exp2_approx(x * p.scale_log2 - (e % 2 == 0 ? l.x : l.y));
+                if (kMasked && !attends(mask, j, e, ids)) x = 0;
+            }
+        }
+    }
+
+    /// grad_scores = dS^T = P^T (dP^T - delta), without the softmax scale.
+    TW_DEVICE void compute_grad_scores(const float (&scores)[kScores],
+                                       float (&grad_scores)[kScores], int stage) const {
+        const u32 delta = shared.delta(stage) + ptx::lane_index() % 4 * 8;
+#pragma unroll
+        for (int j = 0; j < kScores / 4; ++j) {
+            const float2 d = ptx::load_shared_f32x2(delta + j * 32);
+#pragma unroll
+            for (int e = 0; e < 4; ++e) {
+                float& x = grad_scores[4 * j + e];
+                x = scores[4 * j + e] * (x - (e % 2 == 0 ? d.x : d.y));
+            }
+        }
+    }
+
+    /// Both at once, with mods and dropout: P^T of dV has its dropped pairs removed, the others are
+    /// scaled when dV is stored. P^T alone where there is no dP^T.
+    template <bool kMasked, int kGrads>
+    TW_DEVICE void compute_together(float (&scores)[kScores], float (&grad_scores)[kGrads],
+                                    int stage) {
+        constexpr bool kWithGrads = kGrads == kScores;
+        const u32 lane_offset = ptx::lane_index() % 4 * 8;
+        const u32 lse = shared.lse(stage) + lane_offset, delta = shared.delta(stage) + lane_offset;
+        const u64 dropout_key = kDropout ? key_of_dropout() : 0;
+        Mask mask;
+        if constexpr (kMasked) mask = mask_of_block(stage);
+#pragma unroll
+        for (int j = 0; j < kScores / 4; ++j) {
+            const float2 l = ptx::load_shared_f32x2(lse + j * 32);
+            const float2 d = ptx::load_shared_f32x2(delta + j * 32);
+            const ScoreMod::Columns columns = mod.columns_at(j);
+            int2 ids{};
+            if constexpr (kMasked) ids = query_ids(mask, j);
+#pragma unroll
+            for (int e = 0; e < 4; ++e) {
+                const float score = scores[4 * j + e], offset = e % 2 == 0 ? l.x : l.y;
+                float exponent = score * p.scale_log2 - offset;
+                if constexpr (kScoreMod) {
+                    exponent = mod.exponent(score, j, e % 2, e / 2, columns, -offset);
+                }
+                float probability = ptx::exp2_approx(exponent);
+                float grad = kWithGrads ? grad_scores[kWithGrads ? 4 * j + e : 0] : 0.0f;
+                if (kMasked && !attends(mask, j, e, ids)) probability = 0;
+                bool dropped = false;
+                if constexpr (kDropout) {
+                    const u32 q = query() + 8 * j + e % 2, kv = key() + 8 * (e / 2);
+                    const u32 random = scalar::philox(dropout_key, static_cast<u64>(q) << 32 | kv);
+                    dropped = random < p.dropout_threshold;
+                    grad = dropped ? 0.0f : grad * p.keep_scale;
+                }
+                if constexpr (kWithGrads) {
+                    grad = probability * (grad - (e % 2 == 0 ? d.x : d.y));
+                    if constexpr (kScoreMod) {
+                        grad = mod.gradient(score, j, e % 2, e / 2, columns, grad);
+                    }
+                    grad_scores[4 * j + e] = grad;
+                }
+                scores[4 * j + e] = dropped ? 0.0f : probability;
+            }
+            if constexpr (kWithGrads) finish_columns(mod, j);
+        }
+        if constexpr (kWithGrads && ScoreMod::kGathers > 0) {
+            if ((states & kLastOfHead) != 0) store_sums(mod, sum_place());
+        }
+    }
+
+    /// Where this warp's sums of captures go.
+    TW_DEVICE SumPlace sum_place() const {
+        const i64 tile =
+            static_cast<i64>(query_head_row(tile_word(1), head, p)) * p.kv_tiles + tile_word(0);
+        const int row = warp * 16 + ptx::lane_index() / 4;
+        return SumPlace{tile * (kStrips * 4) + strip * 4 + warp, tile * kBlockN + strip * 64 + row,
+                        p.kv_len - first_key - row};
+    }
+
+    TW_DEVICE u64 key_of_dropout() const {
+        const u64 pair =
+            (static_cast<u64>(static_cast<u32>(batch())) << 32 | static_cast<u32>(head)) << 1;
+        return static_cast<u64>(scalar::philox(p.seed, pair | 1)) << 32 |
+               scalar::philox(p.seed, pair);
+    }
+};
+
+}  // namespace tw::attn

@@ -1,0 +1,92 @@
+// What the Hopper engine's forward and backward are both given, and what both check of it.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "attention/sm90/device_tensor.h"
+#include "attention/sm90/score_mod.h"
+#include "cuda/runtime/device.h"
+#include "cuda/runtime/kernel.h"
+#include "tilewright/dtype.h"
+
+namespace tilewright::attn::sm90 {
+
+/// A mask as lists in device memory (see mask_lists.h), made for one tile size.
+struct DeviceMask {
+    cuda::DeviceAddress tiles = 0, entries = 0, bits = 0;
+    std::int64_t batches = 1, heads = 1;  ///< 1: one for all
+    std::int64_t q_len = 0, kv_len = 0;
+    bool by_key = false;               ///< tiles of keys and blocks of queries, for the backward
+    int strips = 0;                    ///< a tile has 64 * strips rows,
+    int block = 0;                     ///< a block so many columns
+    std::int64_t heads_per_order = 1;  ///< by_key: heads whose tiles have one order
+};
+
+/// What a caller gives. Everything lies on one device and stays alive until the launches are done.
+struct ProblemInputs {
+    DType dtype = DType::bf16;    ///< bf16 or f16, of all tensors
+    DeviceTensor query;           ///< (B, H, Lq, D)
+    DeviceTensor key;             ///< (B, Hkv, Lk, D), H a multiple of Hkv
+    DeviceTensor value;           ///< (B, Hkv, Lk, Dv)
+    DeviceTensor out;             ///< (B, H, Lq, Dv), written by the forward
+    cuda::DeviceAddress lse = 0;  ///< f32 (B, H, Lq) contiguous, likewise: natural log
+    double scale = 1.0;
+    /// Row q sees keys from q + lower to q + upper; causal is an upper diagonal of 0.
+    std::optional<std::int64_t> lower_diagonal, upper_diagonal;
+    std::optional<DeviceMask> mask;  ///< instead of diagonals
+    /// (score f32, b, h, q, kv i64, one Ref per capture) -> f32; null for none.
+    std::shared_ptr<const ir::Function> score_mod;
+    std::vector<CaptureView> captures;
+    cuda::DeviceAddress sinks = 0;  ///< f32 (H): one more logit per row; or 0
+    /// i32 (B, Lq) and (B, Lk) contiguous: only pairs of equal ids attend; or 0. Beside diagonals.
+    cuda::DeviceAddress q_segments = 0, kv_segments = 0;
+    /// i32 (sequences + 1), never decreasing, from 0 to the length: sequences packed one behind the
+    /// other in a batch of 1. Positions restart in each; the batch of mods and dropout counts them.
+    cuda::DeviceAddress q_starts = 0, kv_starts = 0;
+    std::int64_t sequences = 0;
+    double dropout = 0;  ///< share of the probabilities dropped
+    std::uint64_t seed = 0;
+    cuda::DeviceAddress workspace = 0;  ///< scratch for one call at a time
+    cuda::DeviceAddress profile = 0;  ///< 3 u64 per multiprocessor: cycles, start and end ns; or 0
+};
+
+/// The problem, checked; what configurations and kernels of both directions depend on.
+struct ProblemDesc {
+    DType dtype = DType::bf16;
+    int query_dim = 0;         ///< D
+    int value_dim = 0;         ///< Dv
+    bool upper_bound = false;  ///< keys end at a diagonal (causal)
+    bool lower_bound = false;  ///< and begin at one (window); implies upper_bound
+    bool listed = false;       ///< blocks are listed
+    bool mask_bits = false;    ///< by the caller, with bits; no bounds then
+    bool segments = false;
+    bool dropout = false;
+    bool sinks = false;
+    std::int64_t sequences = 0;  ///< packed
+    /// Of score_mod.cuh; null for none. Equal mods and facts share it.
+    std::shared_ptr<const ScoreModText> score_mod;
+    std::int64_t batch = 0, heads = 0, kv_heads = 0, q_len = 0, kv_len = 0;
+    std::int64_t lower_diagonal = 0, upper_diagonal = 0;
+};
+
+/// Checks all but the score mod and the tensors of one direction, and fills all of `desc` but the
+/// score mod. UserError with the argument, the rule and the value for what no kernel here serves.
+void check_problem(const ProblemInputs& inputs, ProblemDesc& desc);
+
+/// What the names of kernels say of a problem: "bf16_d128x128_causal_mod".
+std::string variant_name(const ProblemDesc& desc);
+/// The constants of generated configurations that both kernels read.
+std::string config_constants(const ProblemDesc& desc);
+/// What distinguishes compiled kernels of problems, beside configurations.
+std::string variant_key(const ProblemDesc& desc);
+/// The header "score_mod.cuh" of a problem.
+cuda::Header score_mod_text(const ProblemDesc& desc);
+
+/// The share of probabilities dropped as a threshold of 32 random bits.
+unsigned dropout_threshold(double share);
+
+}  // namespace tilewright::attn::sm90

@@ -1,0 +1,209 @@
+// Score mods and masks of the Hopper kernels without a GPU: their text, their lists, that variants
+// compile cleanly.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <bit>
+#include <functional>
+
+#include "attention/sm90/backward.h"
+#include "attention/sm90/lists.h"
+#include "tests/attention/sm90_programmable.h"
+#include "tilewright/masks.h"
+#include "tilewright/scores.h"
+
+namespace tilewright::attn::sm90 {
+namespace {
+
+using testing::HasSubstr;
+using testing::Not;
+
+std::string text_of(const Mod& mod, std::int64_t length = 8192) {
+    const mod::Traced& traced = mod::trace(mod);
+    const std::vector<cuda::DeviceAddress> addresses(traced.captures.size(), 1 << 20);
+    const std::vector<CaptureView> views = views_of(traced.captures, addresses);
+    return score_mod_header(*traced.function,
+                            score_mod_facts(*traced.function, views, length, length))
+        .text;
+}
+
+/// The text of `exponent`, which runs for every score.
+std::string exponent_of(const Mod& mod) {
+    const std::string text = text_of(mod);
+    return text.substr(text.find("float exponent("));
+}
+
+TEST(Sm90ScoreMod, AffinePartsJoinTheExponent) {
+    // One multiply-add for the position, one for the score; the slope is read once for a tile.
+    const Tensor slopes = Tensor::zeros(f32, {16});
+    const std::string whole = text_of(scores::alibi(capture(slopes)));
+    EXPECT_THAT(whole.substr(0, whole.find("enter_rows")), HasSubstr("__ldg"));
+    const std::string text = exponent_of(scores::alibi(capture(slopes)));
+    EXPECT_THAT(text,
+                HasSubstr("fmaf(score, (1.442695f * scale), fmaf(static_cast<float>(offset),"));
+    EXPECT_THAT(text, Not(HasSubstr("__ldg")));
+    // A cap's division and both its factors are constants.
+    EXPECT_THAT(exponent_of(scores::softcap(20, true)), HasSubstr("ptx::tanh_approx"));
+    EXPECT_THAT(exponent_of(scores::softcap(20, true)), Not(HasSubstr(" / ")));
+    EXPECT_THAT(exponent_of(scores::softcap(20)), HasSubstr("tanhf"));
+}
+
+TEST(Sm90ScoreMod, PositionsBeyondF32AreConvertedOneByOne) {
+    const Mod mod = scores::alibi(8);
+    EXPECT_THAT(text_of(mod, 1 << 21), HasSubstr("static_cast<float>(offset)"));
+    EXPECT_THAT(text_of(mod, 1 << 25), Not(HasSubstr("static_cast<float>(offset)")));
+}
+
+TEST(Sm90ScoreMod, ColumnsAreReadInPairsWhereThatIsSafe) {
+    const auto mod = [](std::int64_t extent) {
+        return Mod(
+            [table = capture(Tensor::zeros(bf16, {4, extent}))](
+                auto s, auto, auto h, auto, auto kv) { return s + cast(table(h, kv), f32); });
+    };
+    EXPECT_THAT(text_of(mod(8192)), HasSubstr("load_pair"));
+    EXPECT_THAT(text_of(mod(8193)), Not(HasSubstr("load_pair")));  // the last pair leaves the array
+    EXPECT_THAT(text_of(mod(4096)), Not(HasSubstr("load_pair")));  // columns beyond it are clamped
+}
+
+TEST(Sm90ScoreMod, ReadsNothingOfAnEmptyArray) {
+    const Mod mod([table = capture(Tensor::zeros(f32, {0}))](auto s, auto, auto h, auto, auto) {
+        return s + table[h];
+    });
+    EXPECT_THAT(text_of(mod), Not(HasSubstr("__ldg")));
+}
+
+TEST(Sm90ScoreMod, RefusesByName) {
+    const Mod mod([table = capture(Tensor::zeros(f8e5m2, {4}))](auto s, auto, auto h, auto, auto) {
+        return s + cast(table[h], f32);
+    });
+    try {
+        text_of(mod);
+        FAIL() << "accepted";
+    } catch (const UserError& error) {
+        EXPECT_THAT(error.what(), HasSubstr("f8e5m2"));
+    }
+}
+
+// ---- lists
+
+TEST(Sm90MaskLists, CausalTilesPutTheDiagonalFirst) {
+    const auto plan =
+        mask::make_plan(mask_data(1, 500, 500, [](auto, auto q, auto kv) { return kv <= q; }),
+                        plan_options(128, 128));
+    const MaskLists lists = lists_of(plan);
+    ASSERT_EQ(lists.tiles.size(), 3u);
+    EXPECT_EQ(lists.tiles[0].index, 2);
+    EXPECT_EQ(lists.tiles[0].blocks, 8);
+    EXPECT_EQ(lists.tiles[2].blocks, 3);
+    const tw::attn::MaskEntry* const first = lists.entries.data() + lists.tiles[2].first_entry;
+    EXPECT_EQ(first[0].first, 2);  // the diagonal of the lowest warpgroup alone
+    EXPECT_EQ(first[0].states, tw::attn::kBlockPartial << 4);
+    EXPECT_EQ(first[2].first, 0);
+    EXPECT_EQ(first[2].states,
+              tw::attn::kBlockPartial | tw::attn::kBlockFull << 2 | tw::attn::kBlockFull << 4);
+}
+
+TEST(Sm90MaskLists, ATileWithoutAKeyHasOneEmptyBlock) {
+    const auto plan = mask::make_plan(
+        mask_data(1, 200, 100, [](auto, auto, auto) { return false; }), plan_options(256, 256));
+    const MaskLists lists = lists_of(plan);
+    for (const tw::attn::MaskTile& tile : lists.tiles) {
+        EXPECT_EQ(tile.blocks, 1);
+        EXPECT_EQ(lists.entries[static_cast<std::size_t>(tile.first_entry)].states, 0);
+    }
+}
+
+// ---- compiling
+
+TEST(Sm90Programmable, VariantsCompileCleanly) {
+    TW_REQUIRE_NVRTC();
+    const auto compile = [](ForwardInputs inputs) {
+        const ForwardDesc desc = check_forward(inputs);
+        const cuda::CompileRequest request = generate_forward(desc, choose_forward(desc, 132));
+        EXPECT_NO_THROW(cuda::compile(request)) << request.name;
+    };
+    const Problem problem{
+        .heads = 64, .kv_heads = 64, .q_len = 8192, .kv_len = 8192, .causal = true};
+    for (const Mod& mod : {scores::alibi(16), scores::softcap(20, true)}) {
+        ForwardInputs inputs = inputs_of(problem);
+        inputs.score_mod = mod::trace(mod).function;
+        compile(inputs);
+    }
+    ForwardInputs listed = inputs_of(problem);
+    listed.upper_diagonal.reset();
+    listed.mask = DeviceMask{.q_len = 8192, .kv_len = 8192};
+    compile(listed);
+    ForwardInputs segments = inputs_of(problem);
+    segments.q_segments = segments.kv_segments = 7 << 20;
+    segments.dropout = 0.1;
+    compile(segments);
+    EXPECT_NO_THROW(cuda::compile(generate_lists()));
+    ForwardInputs exact = inputs_of(problem);
+    exact.row_max = 7 << 20;
+    exact.sinks = 8 << 20;
+    compile(exact);
+}
+
+TEST(Sm90Programmable, BackwardVariantsCompileCleanly) {
+    TW_REQUIRE_NVRTC();
+    const auto compile = [](std::int64_t dim, const std::function<void(BackwardInputs&)>& change) {
+        BackwardInputs inputs;
+        const ForwardInputs forward = inputs_of({.heads = 16,
+                                                 .kv_heads = 16,
+                                                 .q_len = 8192,
+                                                 .kv_len = 8192,
+                                                 .dim = dim,
+                                                 .value_dim = dim,
+                                                 .causal = true});
+        static_cast<ProblemInputs&>(inputs) = forward;
+        inputs.grad_query = inputs.query;
+        inputs.grad_key = inputs.key;
+        inputs.grad_value = inputs.value;
+        inputs.grad_out = inputs.out;
+        change(inputs);
+        const BackwardDesc desc = check_backward(inputs);
+        const cuda::CompileRequest request = generate_backward(desc, choose_backward(desc));
+        EXPECT_NO_THROW(cuda::compile(request)) << request.name;
+    };
+    const auto list = [](BackwardInputs& inputs) {
+        inputs.upper_diagonal.reset();
+        inputs.mask = DeviceMask{.q_len = 8192, .kv_len = 8192, .by_key = true};
+    };
+    compile(128, list);
+    compile(64, [&](BackwardInputs& inputs) {
+        list(inputs);
+        inputs.deterministic = false;
+    });
+    compile(128, [](BackwardInputs& inputs) { inputs.q_segments = inputs.kv_segments = 7 << 20; });
+    compile(128, [](BackwardInputs& inputs) {
+        inputs.dropout = 0.1;
+        inputs.sinks = inputs.grad_sinks = 7 << 20;
+    });
+}
+
+TEST(Sm90MaskLists, KeysPastTheEndTakeNoPart) {
+    const auto plan = mask::make_plan(mask_data(1, 300, 200, [](auto, auto, auto) { return true; }),
+                                      backward_plan_options(128, 128, false));
+    const MaskLists lists = key_lists_of(plan, 200, 1);
+    ASSERT_EQ(lists.tiles.size(), 2u);
+    const tw::attn::MaskEntry& whole =
+        lists.entries[static_cast<std::size_t>(lists.tiles[0].first_entry) + 1];
+    EXPECT_EQ(whole.first, 0);
+    EXPECT_EQ(whole.count, 4);
+    EXPECT_EQ(whole.states, tw::attn::kBlockFull | tw::attn::kBlockFull << 2);
+    EXPECT_EQ(whole.bits, -1);
+    // 72 keys of 128: the second strip sees a part; and it comes after the first tile.
+    const tw::attn::MaskEntry& part =
+        lists.entries[static_cast<std::size_t>(lists.tiles[1].first_entry) + 1];
+    EXPECT_EQ(part.states,
+              tw::attn::kBlockFull | tw::attn::kBlockPartial << 2 | 1 << tw::attn::kTurnShift);
+    std::size_t set = 0;
+    for (std::size_t i = 0; i < 256; ++i) {
+        set += static_cast<std::size_t>(
+            std::popcount(lists.bits[static_cast<std::size_t>(part.bits) * 256 + i]));
+    }
+    EXPECT_EQ(set, 72u * 64);
+}
+
+}  // namespace
+}  // namespace tilewright::attn::sm90
