@@ -135,6 +135,16 @@ class Mod {
     /// Ref of the text, of its dtype and rank. UserError when the text is no mod or does not fit.
     static Mod from_ir(std::string_view text, std::vector<Capture> captures);
 
+    /// This score mod with a derivative of the caller's own, as `derivative_ir` writes it, in place
+    /// of the one that follows from its IR. `gathers` names the array of each gather.
+    Mod with_derivative(std::string_view text, std::vector<std::size_t> gathers) const;
+    /// Traces a derivative of this score mod. `body` takes (score, b, h, q, kv, cotangent), reads
+    /// the arrays that the mod reads, and gives the gradient of the score, then for each gather
+    /// from an array that has a gradient its indices and the value to be added there.
+    std::string derivative_ir(
+        const std::function<std::vector<Operand>(std::span<const Tile>)>& body,
+        DType score = f32) const;
+
     bool defined() const { return state_ != nullptr; }
     explicit operator bool() const { return defined(); }
     Kind kind() const;

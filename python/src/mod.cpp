@@ -267,6 +267,21 @@ void bind_mod(nb::module_& module) {
                 return mod.ir(parse_dtype(score).value_or(f32));
             },
             nb::arg("score") = "f32")
+        .def(
+            "derivative_ir",
+            [](const Mod& mod, const nb::callable& body, const std::string& score) {
+                const auto results = [&](std::span<const Tile> arguments) {
+                    nb::list list;
+                    for (const Tile& argument : arguments) list.append(argument);
+                    std::vector<Operand> operands;
+                    for (const nb::handle item : nb::borrow<nb::list>(body(*list)))
+                        operands.push_back(expect_operand(item));
+                    return operands;
+                };
+                return mod.derivative_ir(results, parse_dtype(score).value_or(f32));
+            },
+            nb::arg("body"), nb::arg("score"))
+        .def("with_derivative", &Mod::with_derivative, nb::arg("text"), nb::arg("gathers"))
         .def("__call__",
              [](const Mod& mod, nb::handle b, nb::handle h, nb::handle q, nb::handle kv) {
                  return mod(expect_operand(b), expect_operand(h), expect_operand(q),

@@ -141,7 +141,8 @@ void check_mods(const AttentionOptions& options, Problem& p) {
         p.score = &mod::trace(options.score_mod, sums, is_checked);
         p.features.score = inlined(*p.score, true);
         const mod::Traced& plain = mod::trace(options.score_mod, sums);
-        p.plain_score = tiles::InlinedMod{plain.function, {}, plain.text};
+        p.plain_score =
+            tiles::InlinedMod{plain.function, {}, plain.text, plain.derivative, plain.gathers};
     }
     bool planned = false;
     if (options.mask.defined()) {

@@ -7,6 +7,7 @@
 
 #include "ir/builder.h"
 #include "ir/parse.h"
+#include "ir/passes/cse.h"
 #include "ir/passes/dce.h"
 #include "ir/passes/fold.h"
 #include "ir/passes/inline.h"
@@ -91,6 +92,71 @@ Mod Mod::from_ir(std::string_view text, std::vector<Capture> captures) {
     mod.state_ = std::shared_ptr<const detail::ModState>(new detail::ModState{
         kind, function->name, std::move(body), function, std::move(captures), std::string(text)});
     return mod;
+}
+
+Mod Mod::with_derivative(std::string_view text, std::vector<std::size_t> gathers) const {
+    mod::expect_kind("with_derivative", "the mod", *this, Kind::score);
+    auto function = std::make_shared<ir::Function>(ir::parse(text));
+    std::vector<int> ranks;
+    for (const Capture& capture : captures()) ranks.push_back(capture.tensor().rank());
+    const std::vector<ir::Value>& results = function->body.terminator().operands;
+    std::vector<ir::GatherGradient> made;
+    std::size_t next = 1;
+    for (const std::size_t array : gathers) {
+        if (array >= ranks.size())
+            user_error("with_derivative", "expected arrays below {} but got {}", ranks.size(),
+                       array);
+        ir::GatherGradient gather{array, {}, 0};
+        for (int d = 0; d < ranks[array]; ++d) gather.indices.push_back(next++);
+        gather.value = next++;
+        made.push_back(std::move(gather));
+    }
+    constexpr std::size_t kScalars = 6;  // score, positions, cotangent
+    if (results.size() != next || function->parameters().size() != kScalars + ranks.size())
+        user_error("with_derivative",
+                   "expected a function of {} scalars and {} arrays with {} results but got\n{}",
+                   kScalars, ranks.size(), next, text);
+    Mod mod;
+    const detail::ModState& own = *state_;
+    mod.state_ = std::shared_ptr<const detail::ModState>(
+        new detail::ModState{own.kind, own.name, own.body, own.parsed, own.captures, own.text,
+                             std::move(function), std::move(made)});
+    return mod;
+}
+
+std::string Mod::derivative_ir(
+    const std::function<std::vector<Operand>(std::span<const Tile>)>& body, DType score) const {
+    mod::expect_kind("derivative_ir", "the mod", *this, Kind::score);
+    const std::vector<Capture> arrays = captures();
+    lang::Tracer tracer("derivative");
+    mod::CaptureTable table(tracer);
+    ir::Function& function = tracer.function();
+    std::vector<Tile> arguments;
+    const auto add = [&](DType dtype, const char* name) {
+        arguments.push_back(
+            tracer.wrap(function.add_parameter(ir::Type{dtype, {}}, std::string(name))));
+    };
+    add(score, "score");
+    for (const char* name : mod::kPositions) add(i64, name);
+    add(score, "cotangent");
+    for (const Capture& capture : arrays) table.ref(capture);
+    const std::vector<Operand> results = body(arguments);
+    if (table.captures().size() != arrays.size())
+        user_error("derivative_ir", "expected a derivative that reads what the mod reads");
+    std::vector<ir::Value> values;
+    for (const Operand& result : results) {
+        const DType dtype = tracer.dtype(result);
+        // Gradients of narrow floats are carried in f32.
+        const DType wide = is_integer(dtype) ? i64 : dtype == f64 ? f64 : f32;
+        values.push_back(tracer.value(result, values.empty() ? score : wide));
+    }
+    tracer.builder().yield(values);
+    for (bool changed = true; changed;) {
+        changed = ir::fold(function).changed();
+        changed |= ir::cse(function).changed();
+        changed |= ir::dce(function).changed();
+    }
+    return ir::print(function);
 }
 
 std::string batched_mod_ir(std::string_view text, std::int64_t batch,

@@ -86,11 +86,14 @@ const Traced& trace(const Mod& mod, DType score, bool checked) {
         (state.kind == Mod::Kind::mask || score == score_dtype(state))) {
         // The text is the result of a trace.
         return state.traced
-            .emplace(std::pair(score, checked), Traced{state.parsed, state.captures, state.text})
+            .emplace(std::pair(score, checked), Traced{state.parsed, state.captures, state.text,
+                                                       state.derivative, state.gathers})
             .first->second;
     }
-    return state.traced.emplace(std::pair(score, checked), trace_state(state, score, checked))
-        .first->second;
+    Traced traced = trace_state(state, score, checked);
+    traced.derivative = state.derivative;
+    traced.gathers = state.gathers;
+    return state.traced.emplace(std::pair(score, checked), std::move(traced)).first->second;
 }
 
 void expect_kind(const char* op, const char* argument, const Mod& mod, Mod::Kind kind) {

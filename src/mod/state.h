@@ -25,9 +25,11 @@ struct detail::ModState {
     Mod::Kind kind;
     std::string name;
     Mod::Body body;
-    std::shared_ptr<const ir::Function> parsed = {};  ///< of a mod from text
-    std::vector<Capture> captures = {};               ///< likewise
-    std::string text = {};                            ///< likewise
+    std::shared_ptr<const ir::Function> parsed = {};      ///< of a mod from text
+    std::vector<Capture> captures = {};                   ///< likewise
+    std::string text = {};                                ///< likewise
+    std::shared_ptr<const ir::Function> derivative = {};  ///< of the caller's own
+    std::vector<ir::GatherGradient> gathers = {};         ///< of it
 
     mutable std::mutex mutex = {};
     mutable std::map<std::pair<DType, bool>, mod::Traced> traced = {};

@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "ir/function.h"
+#include "ir/passes/differentiate.h"
 #include "tilewright/mod.h"
 
 namespace tilewright::mod {
@@ -18,6 +19,9 @@ struct Traced {
     std::shared_ptr<const ir::Function> function;
     std::vector<Capture> captures;  ///< in the order of first use
     std::string text;               ///< the function printed: the key of what is compiled from it
+    /// A derivative of the caller's own, as ir::differentiate gives them, or none.
+    std::shared_ptr<const ir::Function> derivative = {};
+    std::vector<ir::GatherGradient> gathers = {};
 };
 
 /// Traces the mod for scores of this dtype, once for each mod: later calls give the same object.

@@ -253,13 +253,33 @@ TEST(Mod, BatchedIrIsTheModOfEveryProblem) {
         }
     }
     // One batch in every problem: its index is the problem's.
-    const Mod of_one = [=](auto, auto b, auto h, auto, auto) { return per_batch(b, h) > 2; };
+    const Mod of_one = [=](auto b, auto h, auto, auto) { return per_batch(b, h) > 2; };
     const Mod of_many = Mod::from_ir(batched_mod_ir(of_one.ir(), 1, {true}),
                                      {capture(floats({1, 2, 3, 4}, {2, 1, 2}))});
     EXPECT_FALSE(mask_at(of_many, 0, 1, 0, 0));
     EXPECT_TRUE(mask_at(of_many, 1, 0, 0, 0));
     EXPECT_THAT(error_of([&] { batched_mod_ir(mod.ir(), 2, {true}); }),
                 HasSubstr("expected 2 flags"));
+}
+
+TEST(Mod, DerivativeOfTheCallersOwn) {
+    const Capture slopes = capture(floats({0.5F, 0.25F}, {2}));
+    const Mod mod = [slopes](auto s, auto, auto h, auto, auto) { return s * slopes[h]; };
+    const auto body = [&](std::span<const Tile> x) -> std::vector<Operand> {
+        const std::source_location here;
+        return {Operand(x[5] * 3, here), Operand(x[2], here), Operand(x[5] * x[0], here)};
+    };
+    const std::string text = mod.derivative_ir(body);
+    const mod::Traced& traced = mod::trace(mod.with_derivative(text, {0}));
+    ASSERT_NE(traced.derivative, nullptr);
+    ASSERT_EQ(traced.gathers.size(), 1U);
+    EXPECT_EQ(traced.gathers[0].indices, std::vector<std::size_t>{1});
+    EXPECT_EQ(traced.gathers[0].value, 2U);
+    EXPECT_EQ(mod::trace(mod).derivative, nullptr);
+    EXPECT_THAT(error_of([&] { mod.with_derivative(text, {}); }), HasSubstr("with 1 results"));
+    EXPECT_THAT(error_of([&] { mod.with_derivative(text, {1}); }), HasSubstr("arrays below 1"));
+    EXPECT_THAT(error_of([&] { masks::causal().with_derivative(text, {}); }),
+                HasSubstr("expected the mod to be a score mod"));
 }
 
 }  // namespace

@@ -40,6 +40,15 @@ std::uint64_t seed_of(const Tensor& words) {
     return halves[0] | std::uint64_t{halves[1]} << 32;
 }
 
+std::vector<std::size_t> numbers(std::string_view text) {
+    std::vector<std::size_t> result;
+    Words words(text);
+    for (std::string_view word = words.next(); !word.empty(); word = words.next()) {
+        result.push_back(std::stoul(std::string(word)));
+    }
+    return result;
+}
+
 /// The attribute `operands` names them in order. Arrays of a mod come once for each of its Refs:
 /// `score` or, where the gradient is wanted, `dscore`; `mask`. The texts of the mods are
 /// attributes, empty without one.
@@ -89,6 +98,11 @@ Operands read(const CustomCall& call) {
     }
     if (const auto text = call.get<std::string_view>("score_mod"); !text.empty()) {
         options.score_mod = Mod::from_ir(text, std::move(score));
+        const auto derivative = call.get<std::string_view>("derivative");
+        if (!derivative.empty()) {
+            options.score_mod = options.score_mod.with_derivative(
+                derivative, numbers(call.get<std::string_view>("gathers")));
+        }
     }
     if (const auto text = call.get<std::string_view>("mask_mod"); !text.empty()) {
         options.mask = Mod::from_ir(text, std::move(mask));

@@ -113,6 +113,8 @@ def flex_attention(
     spec = _attention_op.Spec(
         operands=tuple(name for name, _ in operands),
         score_mod=score.text,
+        derivative=score.derivative,
+        gathers=score.gathers,
         mask_mod=mask.text,
         scale=_scale(op, scale, arrays["query"]),
         causal=bool(causal),

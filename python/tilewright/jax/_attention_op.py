@@ -2,9 +2,11 @@
 
 import dataclasses
 import functools
+import re
 
 import jax
 import jax.numpy as jnp
+from jax.sharding import PartitionSpec
 
 from .. import _core
 from . import _primitive
@@ -22,6 +24,8 @@ class Spec:
 
     operands: tuple  #: names of the operands, in order
     score_mod: str  #: text of a mod, or ""
+    derivative: str  #: of the score mod, "" where it follows from its text
+    gathers: str
     mask_mod: str
     scale: float
     causal: bool
@@ -45,6 +49,8 @@ class Spec:
         return {
             "operands": " ".join(self.operands),
             "score_mod": self.score_mod,
+            "derivative": self.derivative if self.backward else "",
+            "gathers": self.gathers if self.backward else "",
             "mask_mod": self.mask_mod,
             "scale": self.scale,
             "causal": self.causal,
@@ -95,7 +101,7 @@ class Spec:
     def _joins(self, mapped):
         """Whether the mapped axis can become part of the batch."""
         whole = {name for name, m in zip(self.operands, mapped, strict=True) if m}
-        if self.backward and "sinks" in self.operands:
+        if self.backward and ("sinks" in self.operands or self.derivative):
             return False
         return not (
             whole - {*_BATCHED, "score", "dscore", "mask"}
@@ -130,6 +136,112 @@ class Spec:
             _split(x, size) if name in _BATCHED else x
             for name, x in zip(names, results, strict=True)
         ], [0] * len(results)
+
+    # ---- Shards: batch and heads may be split over devices.
+
+    def _dims(self, name, rank, place):
+        """What the dimensions of an operand are: b, H (query heads), K (kv heads), or a name for
+        what every device needs whole."""
+        heads = {"query": "H", "key": "K", "value": "K", "out": "H", "dout": "H"}.get(name)
+        if heads:
+            length = "s" if heads == "K" else "l"
+            width = "e" if name in ("query", "key") else "v"
+            middle = [length, heads] if self.bshd else [heads, length]
+            return ["b", *middle, width]
+        known = {
+            "lse": ["b", "H", "l"],
+            "dlse": ["b", "H", "l"],
+            "segment_ids": ["b", "l"],
+            "kv_segment_ids": ["b", "s"],
+            "sinks": ["H"],
+        }
+        return known.get(name) or [f"x{place}d{i}" for i in range(rank)]
+
+    def _all_dims(self, operand_ranks):
+        """The same for every operand and every result."""
+        operands = [
+            self._dims(name, rank, place)
+            for place, (name, rank) in enumerate(zip(self.operands, operand_ranks, strict=True))
+        ]
+        if not self.backward:
+            return operands, [self._dims(name, 0, 0) for name in ("out", "lse", "lse")]
+        pairs = zip(self.operands, operands, strict=True)
+        return operands, [dims for name, dims in pairs if name in _DIFFERENTIABLE]
+
+    def sharding_rule(self, operand_shapes, result_shapes):
+        named = self.named(operand_shapes)
+        axis = 2 if self.bshd else 1
+        query_heads, kv_heads = named["query"][axis], named["key"][axis]
+        group = query_heads // max(kv_heads, 1)
+        terms = {"H": "k", "K": "k"}
+        if kv_heads == 1 and group > 1:
+            terms = {"H": "g", "K": "k"}
+        elif group > 1:
+            terms = {"H": "(k g)", "K": "k"}
+
+        def text(lists):
+            return ", ".join(" ".join(terms.get(dim, dim) for dim in dims) for dims in lists)
+
+        operands, results = self._all_dims(map(len, operand_shapes))
+        rule = f"{text(operands)} -> {text(results)}"
+        splittable = {"b", "k", "g"} if kv_heads == 1 else {"b", "k"}
+        whole = [name for name in dict.fromkeys(re.findall(r"\w+", rule)) if name not in splittable]
+        sizes = {"g": group} if "(" in terms["H"] else {}
+        # Shardy wants the names in the order in which they first appear.
+        return rule, {"need_replication_factors": tuple(whole), **sizes}
+
+    def shard(self, mesh, operands, results):
+        operand_dims, result_dims = self._all_dims(map(len, operands))
+        query, key = self.named(operands)["query"], self.named(operands)["key"]
+        axis = 2 if self.bshd else 1
+        axes = {"b": query[0], "H": query[axis], "K": key[axis]}
+
+        def specs(lists):
+            return [PartitionSpec(*(axes.get(dim) for dim in dims)) for dims in lists]
+
+        run = functools.partial(self._run_shard, _names(axes["b"]), _names(axes["H"]), axes["K"])
+        return run, specs(operand_dims), specs(result_dims)
+
+    def _run_shard(self, batch_axes, head_axes, kv_axes, *operands):
+        spec = self
+        if batch_axes or head_axes:
+            spec, operands = self._with_origin(batch_axes, head_axes, operands)
+        results = _primitive.custom_call(spec, *operands)
+        if not self.backward:
+            return results
+        over = {
+            "dscore": batch_axes + head_axes,
+            "sinks": batch_axes,
+            "key": () if kv_axes else head_axes,
+            "value": () if kv_axes else head_axes,
+        }
+        names = [name for name in self.operands if name in _DIFFERENTIABLE]
+        return [_summed(x, over.get(name, ())) for name, x in zip(names, results, strict=True)]
+
+    def _with_origin(self, batch_axes, head_axes, operands):
+        """Mods, dropout and block masks count batches and heads from those of the first shard."""
+        if not (self.score_mod or self.mask_mod or self.dropout or "block_mask" in self.operands):
+            return self, operands
+        query = self.named(operands)["query"]
+        batch, heads = query.shape[0], query.shape[2 if self.bshd else 1]
+        origin = jnp.stack(
+            [
+                batch * jax.lax.axis_index(batch_axes) if batch_axes else jnp.int32(0),
+                heads * jax.lax.axis_index(head_axes) if head_axes else jnp.int32(0),
+            ]
+        )
+        spec = dataclasses.replace(self, operands=(*self.operands, "origin"))
+        return spec, (*operands, origin.astype(jnp.int32))
+
+
+def _names(axes):
+    return () if axes is None else axes if isinstance(axes, tuple) else (axes,)
+
+
+def _summed(x, axes):
+    if not axes:
+        return x
+    return jax.lax.psum(x.astype(jnp.promote_types(x.dtype, jnp.float32)), axes).astype(x.dtype)
 
 
 def _split(x, size):

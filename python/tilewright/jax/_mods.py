@@ -10,6 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from .. import _core
+from . import _derivative
 from ._numbers import Number, RefusedError, number
 from ._translate import Captured, result, run
 
@@ -28,6 +29,8 @@ class TracedMod(NamedTuple):
 
     text: str
     arrays: tuple  #: in the order of the text's Refs; may be traced
+    derivative: str = ""  #: of a score mod with rules of its own, as text
+    gathers: str = ""  #: numbers of the arrays whose gradients the derivative gives, in order
 
 
 _ANYWHERE = (-(1 << 31), (1 << 31) - 1)
@@ -61,22 +64,32 @@ def trace(op, argument, function, is_mask, sizes, score_dtype=jnp.float32):
     names = [f"array{i}" for i in range(len(closed.consts))]
     stands = [stand_in(name, x) for name, x in zip(names, closed.consts, strict=True)]
 
-    def body(*arguments):
+    own_rules = not is_mask and _derivative.has_own_rules(closed.jaxpr)
+
+    def numbers_of(arguments):
         numbers = [
             number(core, jnp.int32, _ANYWHERE if size is None else (0, max(size - 1, 0)))
             for core, size in zip(arguments[-4:], sizes, strict=True)
         ]
-        if not is_mask:
-            numbers.insert(0, Number(arguments[0]))
-        return result(run(closed.jaxpr, stands, numbers)[0])
+        return numbers if is_mask else [Number(arguments[0]), *numbers]
+
+    def body(*arguments):
+        if own_rules:  # a rule may read arrays that the mod itself does not
+            for stand in stands:
+                stand.element([np.int32(0)] * len(stand.shape))
+        return result(run(closed.jaxpr, stands, numbers_of(arguments))[0])
 
     core = (_core.Mod.mask if is_mask else _core.Mod.score)(body)
+    derivative = "", ""
     try:
         text = core.ir("f64" if score_dtype == jnp.float64 else "f32")
+        if own_rules:
+            derivative = _derivative.translate(closed, core, stands, numbers_of, score_dtype)
     except RefusedError as error:
         raise NotImplementedError(f"[{op}] {argument}: {error}") from None
     by_name = dict(zip(names, closed.consts, strict=True))
-    return TracedMod(text, tuple(jnp.asarray(by_name[c.name]) for c in core.captures()))
+    arrays = tuple(jnp.asarray(by_name[c.name]) for c in core.captures())
+    return TracedMod(text, arrays, *derivative)
 
 
 def core_mod(traced, arrays):

@@ -118,18 +118,18 @@ class _Spec:
         ]
         return self(*batched), [0] * len(self._result_rows())
 
-    def sharding_rule(self, operand_ranks, result_ranks):
-        rows = [f"r{i}" for i in range(operand_ranks[0] - self.dims)]
+    def sharding_rule(self, operand_shapes, result_shapes):
+        rows = [f"r{i}" for i in range(len(operand_shapes[0]) - self.dims)]
         columns = [f"c{i}" for i in range(self.dims)]
 
-        def term(rank, has_rows):
-            return " ".join([*(rows if has_rows else []), *columns][:rank])
+        def term(shape, has_rows):
+            return " ".join([*(rows if has_rows else []), *columns][: len(shape)])
 
-        def terms(ranks, has_rows):
-            return ", ".join(map(term, ranks, has_rows))
+        def terms(shapes, has_rows):
+            return ", ".join(map(term, shapes, has_rows))
 
-        rule = f"{terms(operand_ranks, self._operand_rows())} -> "
-        rule += terms(result_ranks, self._result_rows())
+        rule = f"{terms(operand_shapes, self._operand_rows())} -> "
+        rule += terms(result_shapes, self._result_rows())
         return rule, {"need_replication_factors": tuple(columns)}
 
     def shard(self, mesh, operands, results):

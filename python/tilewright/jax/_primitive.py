@@ -11,6 +11,7 @@ A spec, frozen and hashable, says everything about one call that is not an array
 """
 
 import functools
+import warnings
 
 import jax
 from jax._src import dispatch
@@ -71,11 +72,12 @@ def _partitioned(*operands, spec):
     call = custom_partitioning(functools.partial(custom_call, spec))
 
     def partition(mesh, operand_shapes, result_shapes):
+        given = [_spec_of(x) for x in operand_shapes]
         shard, operand_specs, result_specs = spec.shard(
-            mesh,
-            [_spec_of(x) for x in operand_shapes],
-            [_spec_of(x) for x in result_shapes],
+            mesh, given, [_spec_of(x) for x in result_shapes]
         )
+        for place, (before, after) in enumerate(zip(given, operand_specs, strict=True)):
+            _warn_of_gathering(spec.target, place, before, tuple(after))
         return (
             mesh,
             shard,
@@ -85,13 +87,25 @@ def _partitioned(*operands, spec):
 
     call.def_partition(
         partition,
-        sharding_rule=lambda mesh, ins, outs: spec.sharding_rule(_ranks(ins), _ranks(outs)),
+        sharding_rule=lambda mesh, ins, outs: spec.sharding_rule(_shapes(ins), _shapes(outs)),
     )
     return call(*operands)
 
 
-def _ranks(types):
-    return [len(t.shape) for t in types]
+def _shapes(types):
+    return [tuple(t.shape) for t in types]
+
+
+def _warn_of_gathering(target, place, before, after):
+    """Says so where an operand was split along what the operation needs whole."""
+    for dim, axes in enumerate(before):
+        kept = after[dim] if dim < len(after) else None
+        if axes is not None and axes != kept:
+            warnings.warn(
+                f"[{target}] operand {place} is gathered along dimension {dim}, which is sharded "
+                f"over {axes}: the operation needs all of it",
+                stacklevel=2,
+            )
 
 
 def _spec_of(shape):

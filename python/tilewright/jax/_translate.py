@@ -28,7 +28,7 @@ class Captured:
 
     def __init__(self, name, shape, dtype):
         """Stands for any array of this dtype and shape: a mod depends on nothing else."""
-        self.shape, self.dtype = tuple(shape), np.dtype(dtype)
+        self.name, self.shape, self.dtype = name, tuple(shape), np.dtype(dtype)
         element = np.zeros(1, self.dtype)
         tensor = _core.Tensor.from_memory(
             element.__array_interface__["data"][0],
@@ -43,6 +43,30 @@ class Captured:
         """The element at traced or constant indices, clamped."""
         core = self.core.element(tuple(map(operand, index))) if index else self.core.value()
         return number(core, self.dtype, (-_LOADED, _LOADED))
+
+    def inside(self, index):
+        """Indices of the array, clamped, as the core takes them."""
+        pairs = zip(index, self.shape, strict=True)
+        return [operand(element(_clamped(i, extent - 1))) for i, extent in pairs]
+
+
+class Scattered:
+    """The gradient of a captured array: zero but for `entries`, (index, value) each, which add up."""
+
+    def __init__(self, shape, dtype, entries=()):
+        self.shape, self.dtype, self.entries = tuple(shape), np.dtype(dtype), list(entries)
+
+    def small(self):
+        """As a small array, for what was no gradient of a captured one after all."""
+        if np.prod(self.shape) > _MOST_ELEMENTS or any(
+            isinstance(i, Number) for index, _ in self.entries for i in index
+        ):
+            raise RefusedError("expected gradients of captured arrays to be added up alone")
+        array = _objects(np.zeros(self.shape, self.dtype))
+        for index, value in self.entries:
+            place = tuple(int(i) for i in index)
+            array[place] = element(_map("add", [array[place], value], self.dtype))
+        return array
 
 
 def run(jaxpr, constants, inputs):
@@ -73,7 +97,7 @@ def _literal(value):
 
 def result(value):
     """The scalar that a mod returns, as the core takes it."""
-    return operand(_element(value))
+    return operand(element(value))
 
 
 def _equation(equation, inputs):
@@ -83,6 +107,12 @@ def _equation(equation, inputs):
         return _call(equation, inputs)
     if name in _LOOPS:
         return _LOOPS[name](inputs, equation.outvars, **params)
+    if name in ("empty", "empty2"):
+        return [np.zeros(aval.shape, aval.dtype)]
+    if name == "broadcast_in_dim" and _is_zero(inputs[0]) and aval.shape:
+        return [Scattered(aval.shape, aval.dtype)]
+    if name in _OF_GRADIENTS and isinstance(inputs[0], Scattered):
+        return [_OF_GRADIENTS[name](*inputs, **params)]
     if name == "tilewright_mod":
         return [_library_mod(inputs, aval.dtype, **params)]
     if inputs and not equation.effects and all(map(_is_constant, inputs)):
@@ -111,7 +141,7 @@ def _library_mod(inputs, dtype, *, mod, arrays):
     if not all(isinstance(x, Captured) for x in inputs[:arrays]):
         raise RefusedError(f"expected arrays of {mod.name} that are made outside of the mod")
     captures = [x.core for x in inputs[:arrays]]
-    return number(mod.apply(captures, [operand(_element(x)) for x in inputs[arrays:]]), dtype)
+    return number(mod.apply(captures, [operand(element(x)) for x in inputs[arrays:]]), dtype)
 
 
 # ---- Values.
@@ -121,8 +151,10 @@ def _is_constant(value):
     return isinstance(value, np.ndarray | np.generic) and value.dtype != object
 
 
-def _element(value):
+def element(value):
     """A value of rank 0: a Number or a NumPy scalar."""
+    if isinstance(value, Scattered):
+        return value.small()[()]
     if isinstance(value, Captured):
         if value.shape:
             raise RefusedError(
@@ -135,6 +167,8 @@ def _element(value):
 
 def _array(value):
     """The value as an array, constant or small."""
+    if isinstance(value, Scattered):
+        return value.small()
     if isinstance(value, Captured):
         return _part(value, [0] * len(value.shape), value.shape)
     if isinstance(value, Number):
@@ -163,7 +197,7 @@ def _simplified(array):
 def _elementwise(function, inputs):
     """`function` on scalars, element by element where inputs are arrays."""
     if all(getattr(x, "ndim", 0) == 0 and not getattr(x, "shape", ()) for x in inputs):
-        return function(*map(_element, inputs))
+        return function(*map(element, inputs))
     arrays = [_objects(x) for x in inputs]
     results = np.empty(np.broadcast_shapes(*(a.shape for a in arrays)), object)
     arrays = [np.broadcast_to(a, results.shape) for a in arrays]
@@ -230,7 +264,7 @@ def _closed(closed, inputs):
 
 def _cond(inputs, variables, *, branches, **_):
     which, *operands = inputs
-    which = _element(which)
+    which = element(which)
     if not isinstance(which, Number):
         return _closed(branches[min(max(int(which), 0), len(branches) - 1)], operands)
     results = [_closed(branch, operands) for branch in branches]
@@ -241,6 +275,8 @@ def _cond(inputs, variables, *, branches, **_):
 
 def _choice(which, cases, dtype):
     """cases[which], which is a bool or clamped to the cases."""
+    if any(isinstance(case, Scattered) for case in cases):
+        return _chosen_gradient(which, cases)
     chosen = cases[-1]
     for i in reversed(range(len(cases) - 1)):
         if isinstance(which, Number) and which.core.dtype == "bool":
@@ -251,12 +287,25 @@ def _choice(which, cases, dtype):
     return chosen
 
 
+def _chosen_gradient(which, cases):
+    """Every case's elements, zero where the case was not chosen."""
+    entries = []
+    for i, case in enumerate(cases):
+        case = case if isinstance(case, Scattered) else Scattered(cases[0].shape, cases[0].dtype)
+        for index, value in case.entries:
+            dtype = _dtype_of(_objects(value))
+            none = np.zeros((), dtype)[()]
+            values = [value if place == i else none for place in range(len(cases))]
+            entries.append((index, element(_choice(which, values, dtype))))
+    return Scattered(cases[0].shape, cases[0].dtype, entries)
+
+
 def _while(inputs, variables, *, cond_jaxpr, body_jaxpr, cond_nconsts, body_nconsts, **_):
     cond_constants = inputs[:cond_nconsts]
     body_constants = inputs[cond_nconsts : cond_nconsts + body_nconsts]
     carry = inputs[cond_nconsts + body_nconsts :]
     for _step in range(_MOST_STEPS):
-        goes_on = _element(_closed(cond_jaxpr, [*cond_constants, *carry])[0])
+        goes_on = element(_closed(cond_jaxpr, [*cond_constants, *carry])[0])
         if isinstance(goes_on, Number):
             raise RefusedError(
                 "expected a loop of a constant number of steps but it depends on traced values"
@@ -294,6 +343,91 @@ def _at(value, i):
 _LOOPS = {"cond": _cond, "while": _while, "scan": _scan}
 
 
+# ---- Gradients of captured arrays.
+
+
+def _is_zero(value):
+    return _is_constant(value) and np.ndim(value) == 0 and value.dtype.kind == "f" and not value
+
+
+def _add_gradients(a, b):
+    if not isinstance(b, Scattered):
+        raise RefusedError("expected gradients of captured arrays to be added up alone")
+    return Scattered(a.shape, a.dtype, a.entries + b.entries)
+
+
+def _scatter(array, start, part):
+    """`part`, a small array, put into a gradient that is still zero."""
+    part = _objects(part)
+    if array.entries:
+        raise RefusedError("expected gradients of captured arrays to be added up alone")
+    first = [
+        element(s) if size == 1 else _clamped(s, extent - size)
+        for s, size, extent in zip(start, part.shape, array.shape, strict=True)
+    ]
+    entries = [
+        ([element(_sum(s, step)) for s, step in zip(first, offset, strict=True)], part[offset])
+        for offset in np.ndindex(*part.shape)
+    ]
+    return Scattered(array.shape, array.dtype, entries)
+
+
+def _dynamic_update_slice(array, part, *start, **_):
+    return _scatter(array, start, part)
+
+
+def _scatter_add(array, indices, part, *, dimension_numbers, mode, **_):
+    numbers = dimension_numbers
+    indices = _objects(indices)
+    if indices.ndim != 1 or numbers.operand_batching_dims:
+        raise RefusedError("expected captured arrays to be indexed by scalars but got a scatter")
+    start = [np.int32(0)] * len(array.shape)
+    part = np.expand_dims(_objects(part), tuple(numbers.inserted_window_dims))
+    inside = None
+    for axis, index in zip(numbers.scatter_dims_to_operand_dims, indices, strict=True):
+        start[axis] = index
+        last = np.asarray(array.shape[axis] - part.shape[axis], np.int32)[()]
+        for test in (
+            _map("ge", [index, np.int32(0)], np.bool_),
+            _map("le", [index, last], np.bool_),
+        ):
+            inside = test if inside is None else _map("and", [inside, test], np.bool_)
+    if inside is not None and "fill" in str(mode).lower():
+        part = _objects(_map("where", [inside, part, np.zeros((), array.dtype)[()]], array.dtype))
+    return _scatter(array, start, part)
+
+
+_OF_GRADIENTS = {
+    "add_any": _add_gradients,
+    "add": _add_gradients,
+    "dynamic_update_slice": _dynamic_update_slice,
+    "scatter-add": _scatter_add,
+    "convert_element_type": lambda x, new_dtype, **_: Scattered(x.shape, new_dtype, x.entries),
+}
+
+
+def _pad(part, filling, *, padding_config, dtype, **_):
+    """The transpose of a static slice, or a small array with a border, which may be negative."""
+    part = _objects(part)
+    extents = [
+        low + high + size + max(size - 1, 0) * step
+        for size, (low, high, step) in zip(part.shape, padding_config, strict=True)
+    ]
+    entries = []
+    for at in np.ndindex(*part.shape):
+        index = [
+            int(low + i * (step + 1)) for i, (low, _, step) in zip(at, padding_config, strict=True)
+        ]
+        if all(0 <= i < extent for i, extent in zip(index, extents, strict=True)):
+            entries.append(([np.int32(i) for i in index], part[at]))
+    if _is_zero(np.asarray(element(filling))):
+        return Scattered(extents, dtype, entries)
+    array = _objects(np.full(extents, element(filling), dtype))
+    for index, value in entries:
+        array[tuple(index)] = value
+    return array
+
+
 # ---- Parts of captured arrays.
 
 
@@ -305,12 +439,12 @@ def _part(array, starts, sizes):
             f"expected parts of captured arrays of at most {_MOST_ELEMENTS} elements"
         )
     first = [
-        _element(start) if size == 1 else _clamped(start, extent - size)
+        element(start) if size == 1 else _clamped(start, extent - size)
         for start, size, extent in zip(starts, sizes, array.shape, strict=True)
     ]
     for offset in np.ndindex(*result.shape):
         result[offset] = array.element(
-            [_element(_sum(start, step)) for start, step in zip(first, offset, strict=True)]
+            [element(_sum(start, step)) for start, step in zip(first, offset, strict=True)]
         )
     return result
 
@@ -324,7 +458,7 @@ def _sum(start, step):
 
 
 def _dynamic_slice(array, *starts, slice_sizes, **_):
-    starts = [_element(s) for s in starts]
+    starts = [element(s) for s in starts]
     if isinstance(array, Captured):
         return _simplified(_part(array, starts, slice_sizes))
     if any(isinstance(s, Number) for s in starts):
@@ -346,7 +480,7 @@ def _chosen_slice(array, starts, sizes):
         dtype = _dtype_of(array)
         start = _clamped(start, len(slices) - 1) if isinstance(start, Number) else start
         array = (
-            _objects(_choice(_element(start), slices, dtype))
+            _objects(_choice(element(start), slices, dtype))
             if isinstance(start, Number)
             else slices[min(max(int(start), 0), len(slices) - 1)]
         )
@@ -366,6 +500,7 @@ def _slice(array, *, start_indices, limit_indices, strides, **_):
         sizes = [stop - start for start, stop in zip(start_indices, limit_indices, strict=True)]
         array = _part(array, [np.int32(s) for s in start_indices], sizes)
         start_indices, limit_indices = [0] * array.ndim, array.shape
+    array = _array(array)
     return array[tuple(map(slice, start_indices, limit_indices, strides))]
 
 
@@ -533,6 +668,7 @@ _RULES = {
     "slice": _slice,
     "gather": _gather,
     "broadcast_in_dim": _broadcast_in_dim,
+    "pad": _pad,
     "reshape": _rules_of_shape(lambda x, new_sizes, **_: x.reshape(new_sizes)),
     "squeeze": _rules_of_shape(lambda x, dimensions: x.squeeze(tuple(dimensions))),
     "expand_dims": _rules_of_shape(lambda x, dimensions: np.expand_dims(x, tuple(dimensions))),

@@ -2,12 +2,12 @@
 #include "attention/tiles/features.h"
 
 #include <algorithm>
+#include <iterator>
 #include <map>
 #include <optional>
 
 #include "ir/access.h"
 #include "ir/passes/dce.h"
-#include "ir/passes/differentiate.h"
 #include "ir/print.h"
 #include "support/check.h"
 
@@ -192,14 +192,20 @@ ScoreDerivative differentiate_score(const InlinedMod& score, const std::vector<b
                                     const std::vector<Tensor::Dims>& shapes,
                                     const ProblemSize& size) {
     ScoreDerivative result;
-    ir::Function function = *score.function;
-    const auto report = ir::differentiate(function, {{true, false, false, false, false}, chosen});
+    ir::Function function = score.derivative ? *score.derivative : *score.function;
+    std::vector<ir::GatherGradient> gathers;
+    if (score.derivative) {
+        std::copy_if(score.gathers.begin(), score.gathers.end(), std::back_inserter(gathers),
+                     [&](const ir::GatherGradient& gather) { return chosen[gather.ref]; });
+    } else {
+        gathers = ir::differentiate(function, {{true, false, false, false, false}, chosen}).gathers;
+    }
     const std::vector<ir::Value>& yielded = function.body.terminator().operands;
     // The cotangent follows kv.
-    result.is_identity = yielded[0] == function.parameters()[5] && report.gathers.empty();
+    result.is_identity = yielded[0] == function.parameters()[5] && gathers.empty();
     const Coordinates coordinates(function);
     std::map<std::size_t, std::size_t> buffer_of;
-    for (const ir::GatherGradient& gather : report.gathers) {
+    for (const ir::GatherGradient& gather : gathers) {
         ScoreGather made{0, gather.indices, gather.value, {}};
         for (std::size_t d = 0; d < gather.indices.size(); ++d) {
             made.coordinates.push_back(

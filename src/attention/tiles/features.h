@@ -7,6 +7,7 @@
 
 #include "attention/tiles/options.h"
 #include "ir/function.h"
+#include "ir/passes/differentiate.h"
 #include "tilewright/run.h"
 
 namespace tilewright::attn::tiles {
@@ -30,7 +31,9 @@ struct BlockLoad {
 struct InlinedMod {
     std::shared_ptr<const ir::Function> function;  ///< null: none
     std::vector<BlockLoad> loads = {};
-    std::string text = {};  ///< its key
+    std::string text = {};                                ///< its key
+    std::shared_ptr<const ir::Function> derivative = {};  ///< the caller's own, or none
+    std::vector<ir::GatherGradient> gathers = {};         ///< of it
 
     explicit operator bool() const { return function != nullptr; }
     std::size_t captures() const;

@@ -106,7 +106,8 @@ SCORES = {
     "small_arrays": lambda s, b, h, i, j: s
     + jnp.array([1.0, 2.0, 4.0])[h]
     + jnp.stack([s, -s, 2 * s]).max()
-    + jnp.cumsum(CUBE[b, h])[2],
+    + jnp.cumsum(CUBE[b, h])[2]
+    + jnp.pad(CUBE[b, h], 1, constant_values=2)[i % 6],
     "cond": lambda s, b, h, i, j: jax.lax.cond(i > j, lambda x: x * 2, lambda x: x - 1, s),
     "switch": lambda s, b, h, i, j: jax.lax.switch(i - 1, [jnp.sin, jnp.cos, lambda x: 2 * x], s),
     "piecewise": lambda s, b, h, i, j: jnp.piecewise(
@@ -336,3 +337,52 @@ Q = normal(9, (1, 1, 4, 4))
 def test_refusals(mod, error, message):
     with pytest.raises(error, match=message):
         jax.jit(lambda q: twj.flex_attention(q, Q, Q, mod))(Q)
+
+
+@jax.custom_vjp
+def clipped_gradient(x):
+    return 2 * x
+
+
+clipped_gradient.defvjp(lambda x: (2 * x, None), lambda _, g: (jnp.clip(g, -0.01, 0.01),))
+
+
+@jax.custom_jvp
+def doubled(x, y):
+    return x * y
+
+
+doubled.defjvp(lambda x, dx: (doubled(*x), 5 * dx[0] * x[1] + 7 * dx[1]))
+
+OWN_RULES = {
+    "custom_vjp": lambda a, t: lambda s, b, h, i, j: clipped_gradient(s * a[h]) + t[i - j + 8],
+    "custom_jvp": lambda a, t: lambda s, b, h, i, j: doubled(s, a[h] + t[3]) + jax.nn.relu(s),
+    "stop_gradient": lambda a, t: lambda s, b, h, i, j: s * jax.lax.stop_gradient(a[h]) + t[j],
+    "filled": lambda a, t: lambda s, b, h, i, j: clipped_gradient(s)
+    + t.at[i + 12].get(mode="fill", fill_value=0.5) * a[2],
+    "rows": lambda a, t: lambda s, b, h, i, j: doubled(s, 1.0)
+    + jax.lax.dynamic_slice(t, (i,), (3,)).sum()
+    + t[2:5].prod(),
+    "cond": lambda a, t: lambda s, b, h, i, j: jax.lax.cond(
+        i > j, lambda x: clipped_gradient(x) * t[i], lambda x: x * t[j + 1], s
+    ),
+}
+
+
+@pytest.mark.parametrize("name", OWN_RULES)
+def test_derivative_rules_of_the_user_are_respected(name):
+    q, k, v = (normal(i, (1, 3, 9, 4)) for i in range(3))
+    a, t = normal(3, (3,)), normal(4, (17,))
+
+    def loss(f):
+        return jax.jit(
+            jax.grad(lambda q, a, t: jnp.sin(f(q, OWN_RULES[name](a, t))).sum(), (0, 1, 2))
+        )
+
+    have = loss(lambda q, mod: twj.flex_attention(q, k, v, mod))(q, a, t)
+    want = loss(lambda q, mod: attention(q, k, v, mod)[0])(q, a, t)
+    for x, y in zip(have, want, strict=True):
+        close(x, y, 256)
+    mapped = jax.vmap(loss(lambda q, mod: twj.flex_attention(q, k, v, mod)), (0, None, None))
+    for x, y in zip(mapped(jnp.stack([q, q]), a, t), have, strict=True):
+        close(x[1], y)
