@@ -123,7 +123,8 @@ def flex_attention(
         bshd=layout == "bshd",
         deterministic=bool(deterministic),
         checked=checked,
-        mask_batches=0 if block_mask is None or not words else block_mask.shape[0],
+        mask_batches=block_mask.shape[0] if words else 1,
+        mask_heads=block_mask.shape[1] if words else 1,
     )
     out, lse, max_scores = _attention_op.attention(
         spec, *_primitive.aligned(*(array for _, array in operands))

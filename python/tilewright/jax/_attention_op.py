@@ -9,7 +9,7 @@ import jax.numpy as jnp
 from jax.sharding import PartitionSpec
 
 from .. import _core
-from . import _primitive
+from . import _mods, _primitive
 
 _forward_p = _primitive.define("tilewright_attention")
 _backward_p = _primitive.define("tilewright_attention_backward")
@@ -34,7 +34,8 @@ class Spec:
     bshd: bool
     deterministic: bool
     checked: bool
-    mask_batches: int  #: batches of the block masks; 0 without one
+    mask_batches: int  #: of the block mask; 1 without one
+    mask_heads: int
     backward: bool = False
 
     @property
@@ -196,6 +197,8 @@ class Spec:
         axis = 2 if self.bshd else 1
         axes = {"b": query[0], "H": query[axis], "K": key[axis]}
 
+        self._check_shards(axes)
+
         def specs(lists):
             return [PartitionSpec(*(axes.get(dim) for dim in dims)) for dims in lists]
 
@@ -203,10 +206,10 @@ class Spec:
         return run, specs(operand_dims), specs(result_dims)
 
     def _run_shard(self, batch_axes, head_axes, kv_axes, *operands):
-        spec = self
+        spec, given = self, operands
         if batch_axes or head_axes:
-            spec, operands = self._with_origin(batch_axes, head_axes, operands)
-        results = _primitive.custom_call(spec, *operands)
+            spec, given = self._with_origin(batch_axes, head_axes, operands)
+        results = _primitive.custom_call(spec, *given)
         if not self.backward:
             return results
         over = {
@@ -218,10 +221,27 @@ class Spec:
         names = [name for name in self.operands if name in _DIFFERENTIABLE]
         return [_summed(x, over.get(name, ())) for name, x in zip(names, results, strict=True)]
 
+    def _check_shards(self, axes):
+        """Refuses what counts batches or heads from the first of them, and cannot be told which
+        that is."""
+        split = [name for name, key in (("batch", "b"), ("heads", "H")) if axes[key] is not None]
+        cause = None
+        if self.dropout:
+            cause = "dropout"
+        elif self.derivative:
+            cause = "a score_mod with derivative rules of its own"
+        elif (self.mask_batches > 1 and "batch" in split) or (
+            self.mask_heads > 1 and "heads" in split
+        ):
+            cause = "a block mask of several batches or heads"
+        if split and cause:
+            raise NotImplementedError(
+                f"[flex_attention] expected no {cause} where {' and '.join(split)} are sharded "
+                "automatically: use jax.shard_map"
+            )
+
     def _with_origin(self, batch_axes, head_axes, operands):
-        """Mods, dropout and block masks count batches and heads from those of the first shard."""
-        if not (self.score_mod or self.mask_mod or self.dropout or "block_mask" in self.operands):
-            return self, operands
+        """Mods count batches and heads from those of the first shard: they read where theirs begin."""
         query = self.named(operands)["query"]
         batch, heads = query.shape[0], query.shape[2 if self.bshd else 1]
         origin = jnp.stack(
@@ -229,9 +249,19 @@ class Spec:
                 batch * jax.lax.axis_index(batch_axes) if batch_axes else jnp.int32(0),
                 heads * jax.lax.axis_index(head_axes) if head_axes else jnp.int32(0),
             ]
-        )
-        spec = dataclasses.replace(self, operands=(*self.operands, "origin"))
-        return spec, (*operands, origin.astype(jnp.int32))
+        ).astype(jnp.int32)
+        pairs = list(zip(self.operands, operands, strict=True))
+        texts = {}
+        for field, kinds in (("score_mod", ("score", "dscore")), ("mask_mod", ("mask",))):
+            if not getattr(self, field):
+                continue
+            arrays = [x for name, x in pairs if name in kinds]
+            wide = field == "score_mod" and query.dtype == jnp.float64
+            texts[field] = _mods.shifted(getattr(self, field), arrays, field == "mask_mod", wide)
+            first = next((i for i, (name, _) in enumerate(pairs) if name in kinds), len(pairs))
+            pairs.insert(first, (kinds[0], origin))
+        spec = dataclasses.replace(self, operands=tuple(name for name, _ in pairs), **texts)
+        return spec, [x for _, x in pairs]
 
 
 def _names(axes):

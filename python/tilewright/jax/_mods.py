@@ -97,6 +97,21 @@ def core_mod(traced, arrays):
     return _core.Mod.from_ir(traced.text, arrays)
 
 
+def shifted(text, arrays, is_mask, wide):
+    """The text of a mod that counts batches and heads from an origin, an int32 (2) that it reads
+    before the other arrays."""
+    origin = stand_in("origin", jax.ShapeDtypeStruct((2,), jnp.int32)).core
+    stands = [stand_in(f"array{i}", x).core for i, x in enumerate(arrays)]
+    mod = _core.Mod.from_ir(text, stands)
+
+    def body(*arguments):
+        *score, b, h, q, kv = arguments
+        return mod(*score, b + origin.element((0,)), h + origin.element((1,)), q, kv)
+
+    made = (_core.Mod.mask if is_mask else _core.Mod.score)(body)
+    return made.ir("f64" if wide else "f32")
+
+
 def intersection(masks):
     """One traced mask for several."""
     if len(masks) <= 1:

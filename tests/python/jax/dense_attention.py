@@ -1,5 +1,7 @@
 """Attention by its definition in jnp: dense, and differentiable by JAX."""
 
+import re
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -54,3 +56,9 @@ def close(have, want, units=64):
 
 def normal(seed, shape, dtype=jnp.float32):
     return jnp.asarray(np.random.default_rng(seed).standard_normal(shape), dtype)
+
+
+def collectives(compiled):
+    """The collective operations of a compiled function, by name."""
+    names = "all-gather|all-reduce|all-to-all|collective-permute|reduce-scatter"
+    return re.findall(rf" ({names})(?:-start)?\(", compiled.as_text())

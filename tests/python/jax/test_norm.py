@@ -1,12 +1,12 @@
 """The norms in JAX against jnp: values, gradients, dtypes, vmap, shards."""
 
 import itertools
-import re
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from dense_attention import collectives
 from jax.sharding import NamedSharding
 from jax.sharding import PartitionSpec as Spec
 from jax.test_util import check_grads
@@ -100,10 +100,6 @@ def test_vmap_of_values_and_of_gradients():
     want = jax.vmap(gradients(reference, dy))(x, weights)
     for a, b in zip(have, want, strict=True):
         close(a, b, 16)
-
-
-def collectives(compiled):
-    return re.findall(r"= \S+ (all-\w+|collective-\w+|reduce-scatter)\(", compiled.as_text())
 
 
 @pytest.mark.parametrize("manual", [False, True])

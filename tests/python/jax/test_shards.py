@@ -1,0 +1,117 @@
+"""Attention over several devices: what is split, what is summed, what is refused."""
+
+import functools
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from dense_attention import attention, close, collectives, normal
+from jax.sharding import AxisType, NamedSharding
+from jax.sharding import PartitionSpec as Spec
+
+import tilewright.jax as twj
+
+SLOPES = jnp.array([[1.0, 0.5, 0.25, 0.125], [0.5, 1.0, 2.0, 0.25]] * 2)
+DOCUMENTS = jnp.asarray(np.sort(np.random.default_rng(0).integers(0, 3, (4, 16))))
+
+
+@functools.cache
+def mesh():
+    return jax.make_mesh((4, 2), ("x", "y"), axis_types=(AxisType.Auto,) * 2)
+
+
+def put(x, *axes):
+    return jax.device_put(x, NamedSharding(mesh(), Spec(*axes)))
+
+
+def inputs(kv_heads=4):
+    shapes = [(4, 4, 16, 8), (4, kv_heads, 16, 8), (4, kv_heads, 16, 8)]
+    return [normal(i, shape) for i, shape in enumerate(shapes)]
+
+
+def score(slopes):
+    return lambda s, b, h, i, j: s + slopes[b, h] * (j - i)
+
+
+def mask(b, h, i, j):
+    return (i >= j) & (DOCUMENTS[b, i] == DOCUMENTS[b, j]) & ((h > 1) | (i < j + 6))
+
+
+@pytest.mark.parametrize("kv_heads", [4, 2, 1])
+def test_batch_and_heads_are_split_without_collectives(kv_heads):
+    def loss(q, k, v, ids):
+        out = twj.flex_attention(q, k, v, enable_gqa=True, segment_ids=ids, causal=True)
+        return jnp.sin(out).sum()
+
+    gradient = jax.jit(jax.grad(loss, (0, 1, 2)))
+    q, k, v = inputs(kv_heads)
+    heads = "y" if kv_heads > 1 else None
+    placed = (put(q, "x", "y"), put(k, "x", heads), put(v, "x", heads), put(DOCUMENTS, "x"))
+    compiled = gradient.lower(*placed).compile()
+    # A kv head that every device shares gets its gradient from all of them.
+    assert set(collectives(compiled)) == (set() if kv_heads > 1 else {"all-reduce"})
+    have = compiled(*placed)
+    assert have[0].sharding.spec == Spec("x", "y")
+    for a, b in zip(have, gradient(q, k, v, DOCUMENTS), strict=True):
+        close(a, b, 4)
+
+
+def test_mods_see_global_batches_and_heads():
+    """And gradients of captured arrays are summed, once."""
+
+    def loss(f):
+        return lambda q, k, v, s: jnp.sin(f(q, k, v, score(s), mask)).sum()
+
+    ours = loss(lambda q, k, v, s, m: twj.flex_attention(q, k, v, s, mask_mod=m))
+    theirs = loss(lambda q, k, v, s, m: attention(q, k, v, s, m)[0])
+    q, k, v = inputs()
+    placed = [put(x, "x", "y") for x in (q, k, v)]
+    compiled = jax.jit(jax.grad(ours, (0, 1, 2, 3))).lower(*placed, put(SLOPES)).compile()
+    assert collectives(compiled) == ["all-reduce"]
+    want = jax.jit(jax.grad(theirs, (0, 1, 2, 3)))(q, k, v, SLOPES)
+    for a, b in zip(compiled(*placed, put(SLOPES)), want, strict=True):
+        close(a, b)
+
+
+def test_shard_map_sees_local_ones():
+    q, k, v = inputs()
+    table = normal(4, (1, 4, 16, 16))
+
+    @functools.partial(
+        jax.shard_map,
+        mesh=mesh(),
+        in_specs=(*[Spec("x")] * 3, Spec()),
+        out_specs=Spec("x"),
+    )
+    def local(q, k, v, table):
+        return twj.flex_attention(q, k, v, twj.scores.bias(table))
+
+    def reference(q, k, v, table):
+        return attention(q, k, v, lambda s, b, h, i, j: s + table[0, h, i, j])[0]
+
+    def loss(f):
+        return jax.jit(jax.grad(lambda *a: jnp.sin(f(*a)).sum(), (0, 3)))
+
+    for a, b in zip(loss(local)(q, k, v, table), loss(reference)(q, k, v, table), strict=True):
+        close(a, b)
+    compiled = loss(local).lower(q, k, v, table).compile()
+    assert collectives(compiled) == ["all-reduce"]  # of the table's gradient
+
+
+def test_what_cannot_be_split():
+    q, k, v = inputs()
+    want = twj.flex_attention(q, k, v, causal=True)
+    run = jax.jit(lambda *a: twj.flex_attention(*a, causal=True))
+    with pytest.warns(UserWarning, match="operand 0 is gathered along dimension 2"):
+        close(run(put(q, None, None, "x"), k, v), want, 1)
+    placed = [put(x, "x") for x in (q, k, v)]
+    several = twj.create_block_mask(mask, 4, 4, 16, 16)
+    for options, cause in (
+        ({"dropout": 0.5}, "dropout"),
+        ({"block_mask": several}, "a block mask of several batches"),
+    ):
+        with pytest.raises(Exception, match=f"expected no {cause}.*use jax.shard_map"):
+            jax.jit(lambda *a, o=options: twj.flex_attention(*a, **o))(*placed)
+    one = twj.create_block_mask(lambda b, h, i, j: i >= j, None, None, 16, 16)
+    close(jax.jit(lambda *a: twj.flex_attention(*a, block_mask=one))(*placed), want, 1)
