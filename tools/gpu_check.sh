@@ -1,23 +1,27 @@
 #!/bin/sh
 # Runs every GPU test and the benchmark table on a machine with an NVIDIA GPU; a short table comes last.
 #
-# usage: tools/gpu_check.sh [--bin FOLDER] [--quick] [-- ARGUMENTS OF bench/attention_cuda.py]
+# usage: tools/gpu_check.sh [--bin FOLDER] [--python FOLDER] [--quick] [--seconds N]
 #
-# --bin FOLDER  use programs built elsewhere: cuda_tests, run_tests, attention_tests, libtw_bench_cuda.so and the
-#               shared libraries they need. Without it they are built here, in build-gpu/.
-# --quick       no benchmark
-# Logs go to $OUT (default: out/).
-set -eu
+# --bin FOLDER     use programs built elsewhere: the test programs, tilewright, and the shared libraries they
+#                  need. Without it they are built here, in build-gpu/.
+# --python FOLDER  holds the installed Python package; without it the Python tests run where
+#                  `import tilewright` works
+# --quick          no benchmark
+# --seconds N      of each benchmark case (1)
+# Logs go to $OUT (default: out/). Exit status 0 when every test passed and every result was right.
+set -u
 
 root=$(cd "$(dirname "$0")/.." && pwd)
 out=${OUT:-$root/out}
-bin=
-quick=
+programs="cuda_tests run_tests norm_tests attention_tests"
+bin= quick= seconds=1
 while [ $# -gt 0 ]; do
     case $1 in
         --bin) bin=$2; shift 2 ;;
+        --python) PYTHONPATH="$2${PYTHONPATH:+:$PYTHONPATH}"; export PYTHONPATH; shift 2 ;;
         --quick) quick=yes; shift ;;
-        --) shift; break ;;
+        --seconds) seconds=$2; shift 2 ;;
         *) echo "gpu_check.sh: unknown argument $1" >&2; exit 2 ;;
     esac
 done
@@ -25,36 +29,56 @@ mkdir -p "$out"
 
 if [ -z "$bin" ]; then
     bin=$root/build-gpu/bin
-    cmake -S "$root" -B "$root/build-gpu" -DCMAKE_BUILD_TYPE=Release -DTILEWRIGHT_BUILD_BENCH=ON \
+    cmake -S "$root" -B "$root/build-gpu" -DCMAKE_BUILD_TYPE=Release \
         >"$out/configure.log" 2>&1 || { cat "$out/configure.log"; exit 1; }
-    cmake --build "$root/build-gpu" --parallel --target cuda_tests run_tests attention_tests tw_bench_cuda \
+    # shellcheck disable=SC2086
+    cmake --build "$root/build-gpu" --parallel --target $programs tilewright_cli \
         >"$out/build.log" 2>&1 || { tail -50 "$out/build.log"; exit 1; }
     mkdir -p "$bin"
-    find "$root/build-gpu" -type f \( -name cuda_tests -o -name run_tests \
-        -o -name attention_tests \
-        -o -name libtw_bench_cuda.so \) ! -path "$bin/*" -exec cp {} "$bin/" \;
+    for program in $programs tilewright; do
+        find "$root/build-gpu" -type f -name "$program" -perm -u+x ! -path "$bin/*" -exec cp {} "$bin/" \;
+    done
 fi
 export LD_LIBRARY_PATH="$bin${LD_LIBRARY_PATH:+:$LD_LIBRARY_PATH}"
 export TILEWRIGHT_CACHE_DIR="${TILEWRIGHT_CACHE_DIR:-$out/cache}"
 
 status=0
-summary=
-for tests in cuda_tests run_tests attention_tests; do
-    if "$bin/$tests" >"$out/$tests.log" 2>&1; then result=passed; else result=FAILED; status=1; fi
-    grep -E '^\[  FAILED  \]|NOT RUN|against|: Failure$' "$out/$tests.log" | head -40 || true
+summary=$out/summary
+: >"$summary"
+note() { printf '%s\n' "$*" >>"$summary"; }
+
+"$bin/tilewright" doctor >"$out/doctor.log" 2>&1 || { status=1; note "doctor: FAILED"; }
+grep -E '^  (GPU|NVRTC|CUDA)' "$out/doctor.log" | tee -a "$summary"
+
+for tests in $programs; do
+    result=passed
+    timeout 300 "$bin/$tests" >"$out/$tests.log" 2>&1 || { result=FAILED; status=1; }
+    grep -E '^\[  FAILED  \]|: Failure$' "$out/$tests.log" | sort -u | head -20
     count=$(sed -n 's/^\[  PASSED  \] \([0-9]*\) tests\{0,1\}\..*/\1/p' "$out/$tests.log")
-    summary="$summary$tests: $result, ${count:-0} tests passed
-"
+    skipped=$(grep -c 'NOT RUN' "$out/$tests.log")
+    note "$tests: $result, ${count:-0} passed, ${skipped:-0} not run"
 done
 
-if [ -z "$quick" ]; then
-    python3 "$root/bench/attention_cuda.py" "$bin/libtw_bench_cuda.so" --json "$out/attention.json" \
-        "$@" >"$out/attention.log" 2>&1 || status=1
-    cat "$out/attention.log"
-    python3 "$root/bench/attention_cuda_backward.py" "$bin/libtw_bench_cuda.so" --peers cudnn \
-        --cases full causal d64-causal d96-causal gqa-causal window-1024 \
-        --json "$out/attention_backward.json" >"$out/attention_backward.log" 2>&1 || status=1
-    cat "$out/attention_backward.log"
+if python3 -c 'import tilewright, pytest' 2>/dev/null; then
+    result=passed
+    timeout 300 python3 -m pytest -q "$root/tests/python/test_cuda.py" >"$out/python.log" 2>&1 ||
+        { result=FAILED; status=1; grep -E '^(FAILED|E  )' "$out/python.log" | head -20; }
+    note "python: $result, $(tail -1 "$out/python.log")"
+else
+    note "python: NOT RUN, no tilewright or no pytest"
 fi
-printf '%s' "$summary"
+
+bench() {
+    name=$1; shift
+    timeout 600 "$bin/tilewright" bench "$@" --device cuda --seconds "$seconds" --json "$out/$name.json" \
+        >"$out/bench-$name.log" 2>&1 || { status=1; note "bench $name: FAILED"; }
+    cat "$out/bench-$name.log"
+}
+if [ -z "$quick" ]; then
+    bench attention attention --backward --no-deterministic
+    bench flex flex --no-picture --no-deterministic
+    bench matmul matmul
+    bench norm norm
+fi
+cat "$summary"
 exit $status

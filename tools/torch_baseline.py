@@ -6,6 +6,8 @@ is answered with the seconds of one of N back-to-back executions. The answer to 
 `ready` or `error: why`.
 """
 
+import contextlib
+import functools
 import json
 import sys
 import time
@@ -21,7 +23,7 @@ def flex_mods(job):
         return q >= kv
 
     def ids_of(ids):
-        table = torch.tensor(ids)
+        table = torch.tensor(ids, device=job["device"])
         return lambda b, h, q, kv: (q >= kv) & (table[q] == table[kv])
 
     width = min(128, length)
@@ -43,8 +45,9 @@ def flex_mods(job):
         score = torch.where((kv - q).abs() % 1 == 0, score * 0.5, score)
         return torch.where((kv - q).abs() % 2 == 0, score * 2, score)
 
-    slopes = torch.exp2(-8.0 / heads * (torch.arange(heads) + 1))
-    intervals = torch.tensor([[0, 7], [1, 7], [7, 12]])
+    device = job["device"]
+    slopes = torch.exp2(-8.0 / heads * (torch.arange(heads, device=device) + 1))
+    intervals = torch.tensor([[0, 7], [1, 7], [7, 12]], device=device)
     mods = {
         "noop": (None, None),
         "checkerboard": (checkerboard, None),
@@ -82,13 +85,15 @@ def prepare(job):
     import torch
     import torch.nn.functional as F
 
-    torch.set_num_threads(job["threads"])
+    device = job.get("device", "cpu")
+    if device == "cpu":
+        torch.set_num_threads(job["threads"])
     dtype = {"f32": torch.float32, "bf16": torch.bfloat16, "f16": torch.float16}[job["dtype"]]
     torch.manual_seed(0)
     backward = job["direction"] == "backward"
 
     def random(*shape):
-        return torch.randn(*shape).to(dtype).requires_grad_(backward)
+        return torch.randn(*shape, device=device).to(dtype).requires_grad_(backward)
 
     if job["operation"] == "attention":
         b, heads, kv_heads = job["batch"], job["heads"], job["kv_heads"]
@@ -96,15 +101,22 @@ def prepare(job):
         k = random(b, kv_heads, job["kv_len"], job["head_dim"])
         v = random(b, kv_heads, job["kv_len"], job["head_dim"])
         options = {"is_causal": job["causal"], "enable_gqa": heads != kv_heads}
+        scope = contextlib.nullcontext
+        if "backend" in job:
+            from torch.nn.attention import SDPBackend, sdpa_kernel
+
+            backends = {"cudnn": SDPBackend.CUDNN_ATTENTION, "fa2": SDPBackend.FLASH_ATTENTION}
+            scope = functools.partial(sdpa_kernel, backends[job["backend"]])
 
         def forward():
-            return F.scaled_dot_product_attention(q, k, v, **options)
+            with scope():
+                return F.scaled_dot_product_attention(q, k, v, **options)
 
         inputs = [q, k, v]
     elif job["operation"] == "flex":
         from torch.nn.attention import flex_attention as flex
 
-        if backward and job["device"] == "cpu":
+        if backward and device == "cpu":
             raise ValueError("torch's flex_attention has no backward on the CPU")
         b, heads, dim = job["batch"], job["heads"], job["head_dim"]
         kv_heads = job["kv_heads"]
@@ -113,9 +125,7 @@ def prepare(job):
         score_mod, mask_mod = flex_mods(job)
         mask = None
         if mask_mod:
-            mask = flex.create_block_mask(
-                mask_mod, None, None, job["q_len"], job["kv_len"], job["device"]
-            )
+            mask = flex.create_block_mask(mask_mod, None, None, job["q_len"], job["kv_len"], device)
         compiled = torch.compile(flex.flex_attention, dynamic=False)
 
         def forward():
@@ -162,9 +172,16 @@ def prepare(job):
 
 
 def main():
+    wait = int  # does nothing
     try:
-        run = prepare(json.loads(sys.stdin.readline()))
+        job = json.loads(sys.stdin.readline())
+        run = prepare(job)
         run()
+        if job.get("device", "cpu") != "cpu":
+            import torch
+
+            wait = torch.cuda.synchronize
+            wait()
     except Exception as error:  # the caller prints it
         print(f"error: {type(error).__name__}: {error}".replace("\n", " "), flush=True)
         return
@@ -174,6 +191,7 @@ def main():
         start = time.perf_counter()
         for _ in range(count):
             run()
+        wait()
         print((time.perf_counter() - start) / count, flush=True)
 
 

@@ -3,6 +3,7 @@
 
 #include <cstdint>
 #include <optional>
+#include <string>
 #include <vector>
 
 #include "tilewright/mask.h"
@@ -45,13 +46,19 @@ struct AttentionOptions {
     Layout layout = Layout::bhsd;
     bool deterministic = true;  ///< results never depend on timing; on the CPU that costs nothing
     bool checked = false;       ///< run in the checked mode: bounds, NaN poison, races. Slow
+    bool max_scores = false;    ///< wanted; see AttentionOutput
+    /// "tiles": tile programs. "sm90": the engine for Hopper GPUs, UserError where it cannot serve.
+    /// Empty: the fastest that can; TILEWRIGHT_DEBUG=1 says which, and why.
+    std::string engine = {};
 };
 
 /// What `attention` gives. A row with nothing to attend: out 0, lse -inf, max_scores -inf.
 struct AttentionOutput {
-    Tensor out;         ///< (B, Hq, L, Ev) in the layout of the query, dtype of the value
-    Tensor lse;         ///< (B, Hq, L), natural log, sinks included; f32, or f64 for f64 inputs
-    Tensor max_scores;  ///< (B, Hq, L), of the scores after score_mod and masks, without sinks
+    Tensor out;  ///< (B, Hq, L, Ev) in the layout of the query, dtype of the value
+    Tensor lse;  ///< (B, Hq, L), natural log, sinks included; f32, or f64 for f64 inputs
+    /// (B, Hq, L), of the scores after score_mod and masks, without sinks. On a GPU only where the
+    /// options ask for it, for it costs time there; else undefined.
+    Tensor max_scores;
 };
 
 struct AttentionGradients {
@@ -64,7 +71,8 @@ struct AttentionGradients {
 /// softmax(mask(score_mod(scale * Q K^T))) V. query (B, Hq, L, E), key (B, Hkv, S, E), value (B,
 /// Hkv, S, Ev), all of f32, f64, f16 or bf16, any strides and any lengths; Hq is a multiple of Hkv,
 /// query head h reads kv head h / (Hq / Hkv). Mods see the query head. UserError when something
-/// does not fit.
+/// does not fit. All tensors and captures are on one device (cu_seqlens may be in CPU memory); on a
+/// GPU the work goes to this thread's stream (`set_cuda_stream`) and nothing waits for it.
 AttentionOutput attention(const Tensor& query, const Tensor& key, const Tensor& value,
                           const AttentionOptions& options = {});
 
@@ -74,5 +82,15 @@ AttentionGradients attention_backward(const Tensor& query, const Tensor& key, co
                                       const AttentionOutput& forward, const Tensor& dout,
                                       const AttentionOptions& options = {},
                                       const Tensor& dlse = {});
+
+/// The same into tensors of the caller, of the shapes and dtypes that the functions above give, lse
+/// and max_scores without gaps. `out.max_scores` may be undefined. Of the gradients `sinks` and
+/// `captured` are not written to but set.
+void attention_into(const AttentionOutput& out, const Tensor& query, const Tensor& key,
+                    const Tensor& value, const AttentionOptions& options = {});
+void attention_backward_into(AttentionGradients& gradients, const Tensor& query, const Tensor& key,
+                             const Tensor& value, const AttentionOutput& forward,
+                             const Tensor& dout, const AttentionOptions& options = {},
+                             const Tensor& dlse = {});
 
 }  // namespace tilewright

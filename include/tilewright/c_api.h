@@ -31,6 +31,10 @@ tw_status tw_set_num_threads(int threads);
 /// Puts every call into the checked mode (bounds, NaN poison, races) or back.
 tw_status tw_set_checked(int on);
 
+/// The CUDA stream (a CUstream or cudaStream_t; null: the legacy default stream) of this thread's
+/// calls on GPU arrays. They do not wait for their results.
+tw_status tw_set_cuda_stream(void* stream);
+
 /// Lines for people about the machine and what will be used; valid until this thread's next call.
 const char* tw_doctor(void);
 
@@ -115,11 +119,13 @@ typedef struct tw_attention_options {
     const tw_mod* score_mod;
     const tw_mod* mask_mod;
     const tw_mask* block_mask;
+    const char* engine;  ///< "tiles" or "sm90"; null: the fastest that can serve
 } tw_attention_options;
 
 void tw_attention_options_init(tw_attention_options* options);
 
-/// softmax(mask(score_mod(scale * Q K^T))) V. Null options: the defaults.
+/// softmax(mask(score_mod(scale * Q K^T))) V, where the arrays are: all in CPU memory or all on one
+/// GPU. Null options: the defaults.
 tw_status tw_attention(const DLTensor* query, const DLTensor* key, const DLTensor* value,
                        const tw_attention_options* options, DLManagedTensor** out,
                        DLManagedTensor** lse, DLManagedTensor** max_scores);

@@ -148,6 +148,29 @@ bool checked();
 /// is used again on the stream it was made for.
 void set_cuda_stream(void* stream);
 void* cuda_stream();
+
+/// Gives at least `bytes` of memory of the GPU at hand, aligned to 256, until the pointer is gone.
+using CudaAllocator = std::function<std::shared_ptr<void>(std::int64_t bytes)>;
+
+/// Until the scope ends, this thread's GPU work runs on `stream`, and what calls need beside the
+/// arrays of the caller comes from `allocate` (when given) instead of Tilewright's own cache. With
+/// the `_into` forms of operations nothing else is allocated.
+class CudaScope {
+  public:
+    explicit CudaScope(void* stream, CudaAllocator allocate = {});
+    ~CudaScope();
+    CudaScope(const CudaScope&) = delete;
+    CudaScope& operator=(const CudaScope&) = delete;
+
+  private:
+    CudaAllocator allocate_;
+    void* stream_;          ///< of before
+    CudaAllocator* outer_;  ///< likewise
+};
+
+/// Makes work that another stream is given from now on wait for what this thread's stream has been
+/// given so far. The host waits for nothing.
+void wait_for_cuda_stream(void* consumer, Device device);
 /// Waits until the work given to this thread's stream of a GPU is done; throws what it failed with.
 void synchronize(Device device);
 

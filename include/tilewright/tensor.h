@@ -134,8 +134,8 @@ class Tensor {
     /// A copy on another device; itself when it is there already.
     Tensor to(Device device) const;
     /// Copies the elements of a tensor of equal shape, converting dtype and strides; either may be
-    /// on a GPU. Copies between dense tensors of one dtype are fast; others to, from or on a GPU go
-    /// through the host. A copy that involves the host waits until it is done.
+    /// on a GPU. Strides and dtypes of a GPU's tensors are converted there. A copy that involves
+    /// the host waits until it is done.
     void copy_from(const Tensor& source) const;
     void fill(double value) const;
 
@@ -171,6 +171,7 @@ class Tensor {
     static Tensor copy_of(const void* values, DType from, std::size_t count, Dims shape,
                           DType dtype);
     void check_element_type(DType wanted) const;
+    void fill_on_gpu(double value) const;
     std::byte* element(std::span<const std::int64_t> index, const char* op) const;
 
     std::shared_ptr<void> owner_;

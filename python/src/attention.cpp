@@ -5,6 +5,7 @@
 
 #include "bindings.h"
 #include "nanobind/stl/pair.h"
+#include "nanobind/stl/string.h"
 #include "nanobind/stl/vector.h"
 
 namespace tilewright::python {
@@ -37,7 +38,9 @@ void bind_attention(nb::module_& module) {
         .def_prop_rw(
             "bshd", [](const Options& o) { return o.layout == Layout::bshd; },
             [](Options& o, bool bshd) { o.layout = bshd ? Layout::bshd : Layout::bhsd; })
-        .def_rw("deterministic", &Options::deterministic);
+        .def_rw("deterministic", &Options::deterministic)
+        .def_rw("max_scores", &Options::max_scores)
+        .def_rw("engine", &Options::engine);
     nb::class_<AttentionOutput>(module, "AttentionOutput")
         .def_ro("out", &AttentionOutput::out)
         .def_ro("lse", &AttentionOutput::lse)

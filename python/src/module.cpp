@@ -1,4 +1,6 @@
 // The extension module tilewright._core: the C++ library on tensors, without NumPy.
+#include <cstdint>
+
 #include "bindings.h"
 #include "nanobind/stl/string.h"
 #include "nanobind/stl/vector.h"
@@ -27,6 +29,12 @@ NB_MODULE(_core, module) {
     module.def("checked", &checked);
     module.def("devices", &devices);
     module.def("doctor", &doctor, nb::call_guard<nb::gil_scoped_release>());
+    module.def(
+        "set_cuda_stream",
+        // NOLINTNEXTLINE(performance-no-int-to-ptr): Python knows streams as integers
+        [](std::uintptr_t stream) { set_cuda_stream(reinterpret_cast<void*>(stream)); },
+        nb::arg("stream"));
+    module.def("cuda_stream", [] { return reinterpret_cast<std::uintptr_t>(cuda_stream()); });
     python::bind_tensor(module);
     python::bind_mod(module);
     python::bind_library(module);

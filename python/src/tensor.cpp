@@ -3,13 +3,16 @@
 
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
 #include "bindings.h"
+#include "nanobind/stl/optional.h"
 #include "nanobind/stl/string.h"
 #include "nanobind/stl/vector.h"
 #include "tilewright/dlpack.h"
+#include "tilewright/run.h"
 
 namespace tilewright::python {
 namespace {
@@ -50,7 +53,13 @@ Tensor from_dlpack(const nb::capsule& capsule) {
     return take("dltensor", static_cast<DLManagedTensor*>(nullptr));
 }
 
-nb::capsule to_dlpack(const Tensor& tensor) {
+/// Streams as DLPack numbers them: 1 is the legacy default stream, -1 asks for no waiting.
+nb::capsule to_dlpack(const Tensor& tensor, std::optional<std::int64_t> stream) {
+    if (tensor.device().kind == Device::Kind::cuda && stream && *stream != -1) {
+        // NOLINTNEXTLINE(performance-no-int-to-ptr): a stream of the consumer, as an integer
+        void* const consumer = *stream <= 1 ? nullptr : reinterpret_cast<void*>(*stream);
+        wait_for_cuda_stream(consumer, tensor.device());
+    }
     DLManagedTensor* managed = tensor.to_dlpack();
     return nb::steal<nb::capsule>(PyCapsule_New(managed, "dltensor", [](PyObject* capsule) {
         if (!PyCapsule_IsValid(capsule, "dltensor")) return;  // somebody took it
@@ -95,7 +104,21 @@ void bind_tensor(nb::module_& module) {
                     nb::arg("shape"), nb::arg("strides"), nb::arg("owner"),
                     "Elements at an address, which `owner` keeps alive; strides in elements.")
         .def_static("from_dlpack", &from_dlpack, nb::arg("capsule"))
-        .def("__dlpack__", [](const Tensor& t, const nb::kwargs&) { return to_dlpack(t); })
+        .def("__dlpack__",
+             [](const Tensor& t, const nb::args& positional, const nb::kwargs& named) {
+                 nb::object stream = nb::none();
+                 if (positional.size() > 0) stream = positional[0];
+                 if (named.contains("stream")) stream = named["stream"];
+                 return to_dlpack(t, nb::cast<std::optional<std::int64_t>>(stream));
+             })
+        .def(
+            "to",
+            [](const Tensor& t, bool cuda, int index) {
+                return t.to(cuda ? Device::cuda(index) : Device{});
+            },
+            nb::arg("cuda"), nb::arg("index"), nb::call_guard<nb::gil_scoped_release>(),
+            "A copy on another device; itself when it is there already.")
+        .def_prop_ro("device", [](const Tensor& t) { return to_string(t.device()); })
         .def("__dlpack_device__",
              [](const Tensor& t) {
                  return nb::make_tuple(t.device().kind == Device::Kind::cpu ? 1 : 2,

@@ -1,5 +1,8 @@
 """NumPy and DLPack arrays as tensors of the library, and back."""
 
+import contextlib
+import sys
+
 import numpy as np
 
 from . import _core
@@ -56,17 +59,62 @@ def to_tensor(op, argument, value):
         address = value.__array_interface__["data"][0]
         return _core.Tensor.from_memory(address, name, list(value.shape), strides, value)
     if hasattr(value, "__dlpack__"):
-        return _core.Tensor.from_dlpack(value.__dlpack__())
+        if not is_on_gpu(value):
+            return _core.Tensor.from_dlpack(value.__dlpack__())
+        # The producer lets our stream wait for its work; 1 is the legacy default stream.
+        return _core.Tensor.from_dlpack(value.__dlpack__(stream=_core.cuda_stream() or 1))
     raise TypeError(
         f"[{op}] expected {argument} to be a NumPy array or to have __dlpack__ "
         f"but got {type(value).__name__}"
     )
 
 
-def to_array(tensor):
-    """The tensor as a NumPy array on the same memory; None for an undefined one."""
+def is_on_gpu(value):
+    """True for an array with DLPack that lies in the memory of a CUDA GPU."""
+    cuda = 2
+    return hasattr(value, "__dlpack_device__") and value.__dlpack_device__()[0] == cuda
+
+
+def to_device(op, tensor, device):
+    """The tensor on `device`: None (where it is), "cpu", "cuda" or "cuda:N"."""
+    if device is None or not tensor.defined:
+        return tensor
+    kind, _, index = str(device).partition(":")
+    if kind not in ("cpu", "cuda") or not (index or "0").isdigit():
+        raise ValueError(
+            f'[{op}] expected device None, "cpu", "cuda" or "cuda:N" but got {device!r}'
+        )
+    return tensor.to(kind == "cuda", int(index or 0))
+
+
+@contextlib.contextmanager
+def stream_of(value):
+    """Within this context calls run on the stream that PyTorch runs on, if `value` is of it."""
+    torch = sys.modules.get("torch")
+    if torch is None or not isinstance(value, torch.Tensor) or not value.is_cuda:
+        yield
+        return
+    before = _core.cuda_stream()
+    _core.set_cuda_stream(torch.cuda.current_stream(value.device).cuda_stream)
+    try:
+        yield
+    finally:
+        _core.set_cuda_stream(before)
+
+
+def to_array(tensor, like=None):
+    """The tensor as an array on the same memory; None for an undefined one.
+
+    A NumPy array; on a GPU an array of the framework that `like` is of (PyTorch, JAX, CuPy), else
+    the tensor itself, which has __dlpack__. Where `like` is no GPU array the tensor is copied to
+    the CPU.
+    """
     if not tensor.defined:
         return None
+    if tensor.device != "cpu":
+        if like is not None and not is_on_gpu(like):
+            return to_array(tensor.to(False, 0))
+        return _in_framework(tensor, like)
     array = np.asarray(tensor)
     dtype = _DTYPES.get(tensor.dtype)
     if dtype is None:
@@ -74,3 +122,14 @@ def to_array(tensor):
             f"a result of {tensor.dtype} needs the package ml_dtypes (tilewright[bf16])"
         )
     return array if array.dtype == dtype else array.view(dtype)
+
+
+def _in_framework(tensor, like):
+    root = type(like).__module__.partition(".")[0]
+    if root == "torch":
+        return sys.modules["torch"].from_dlpack(tensor)
+    if root in ("jax", "jaxlib"):
+        return sys.modules["jax"].dlpack.from_dlpack(tensor)
+    if root == "cupy":
+        return sys.modules["cupy"].from_dlpack(tensor)
+    return tensor

@@ -6,7 +6,7 @@ from typing import NamedTuple
 import numpy as np
 
 from . import _core
-from ._arrays import to_array, to_tensor
+from ._arrays import stream_of, to_array, to_device, to_tensor
 from ._block_mask import BlockMask
 from ._mods import as_mod
 
@@ -40,6 +40,7 @@ _OPTIONS = {
     *("num_warps", "num_stages", "PRESCALE_QK", "ROWS_GUARANTEED_SAFE", "BLOCKS_ARE_CONTIGUOUS"),
     *("WRITE_DQ", "FORCE_USE_FLEX_ATTENTION", "USE_TMA", "BACKEND"),
     *("kpack", "matrix_instr_nonkdim", "waves_per_eu"),
+    "engine",
 }
 
 
@@ -95,15 +96,19 @@ def flex_attention(
     cu_seqlens (N + 1,) int32: N sequences packed in a batch of 1; positions seen by mods restart.
     sinks (Hq,): one more logit per head in the denominator. dropout: share of probabilities
     dropped by philox(seed, b, h, q, kv).
-    scale: None is 1 / sqrt(E). kernel_options: torch's names, taken as hints.
+    scale: None is 1 / sqrt(E). kernel_options: torch's names, taken as hints, and engine ("tiles",
+    "sm90"; otherwise the fastest that can serve).
+    device: None runs where the arrays are (arrays of a GPU give arrays of their framework); "cpu",
+    "cuda" or "cuda:N" runs there, and NumPy arrays give NumPy arrays.
 
     Returns out (B, Hq, L, Ev) in query's layout and dtype; with return_lse=True (out, lse); with
     return_aux=AuxRequest(...) (out, AuxOutput). A row with nothing to attend: out 0, lse -inf.
     ValueError or TypeError, naming the argument, where something does not fit.
     """
-    problem = _Problem("flex_attention", locals())
-    forward = problem.run()
-    return problem.results(forward)
+    arguments = locals()
+    with stream_of(query):
+        problem = _Problem("flex_attention", arguments)
+        return problem.results(problem.run())
 
 
 def flex_attention_vjp(
@@ -138,26 +143,30 @@ def flex_attention_vjp(
     the inputs), sinks, and captured, a list for the float captures in the order in which score_mod
     first uses them. dout has the shape and dtype of out, dlse those of lse.
     """
-    problem = _Problem("flex_attention_vjp", locals())
-    forward = problem.run()
+    arguments = locals()
+    with stream_of(query):
+        problem = _Problem("flex_attention_vjp", arguments)
+        forward = problem.run()
+        results = problem.results(forward)
 
     def pullback(dout, dlse=None):
-        gradients = _core.attention_backward(
-            *problem.inputs,
-            forward=forward,
-            dout=to_tensor("pullback", "dout", dout),
-            options=problem.options,
-            dlse=to_tensor("pullback", "dlse", dlse),
-        )
-        return Gradients(
-            to_array(gradients.query),
-            to_array(gradients.key),
-            to_array(gradients.value),
-            to_array(gradients.sinks),
-            [to_array(tensor) for tensor in gradients.captured],
-        )
+        with stream_of(query):
+            gradients = _core.attention_backward(
+                *problem.inputs,
+                forward=forward,
+                dout=problem.tensor("pullback", "dout", dout),
+                options=problem.options,
+                dlse=problem.tensor("pullback", "dlse", dlse),
+            )
+            return Gradients(
+                to_array(gradients.query, query),
+                to_array(gradients.key, query),
+                to_array(gradients.value, query),
+                to_array(gradients.sinks, query),
+                [to_array(tensor, query) for tensor in gradients.captured],
+            )
 
-    return problem.results(forward), pullback
+    return results, pullback
 
 
 class _Problem:
@@ -167,13 +176,19 @@ class _Problem:
         self.op = op
         self.aux = self._aux(arguments["return_lse"], arguments["return_aux"])
         self.return_lse = arguments["return_lse"]
+        self.device = arguments["device"]
+        self.like = arguments["query"]
         self.inputs = [
-            to_tensor(op, name, self._given(name, arguments[name]))
+            self.tensor(op, name, self._given(name, arguments[name]))
             for name in ("query", "key", "value")
         ]
         self.options = self._options(arguments)
         self._check_heads(arguments["enable_gqa"], arguments["layout"])
         check_kernel_options(op, arguments["kernel_options"])
+
+    def tensor(self, op, name, value):
+        """An argument as a tensor where the call runs."""
+        return to_device(op, to_tensor(op, name, value), self.device)
 
     def _given(self, name, value):
         if value is None:
@@ -221,9 +236,12 @@ class _Problem:
                     f"[{op}] expected window to be (left, right) but got {arguments['window']!r}"
                 ) from None
             options.window = (left, right)
-        for name in ("segment_ids", "kv_segment_ids", "cu_seqlens", "kv_cu_seqlens", "sinks"):
+        for name in ("cu_seqlens", "kv_cu_seqlens"):  # read by the host
             if arguments[name] is not None:
                 setattr(options, name, to_tensor(op, name, arguments[name]))
+        for name in ("segment_ids", "kv_segment_ids", "sinks"):
+            if arguments[name] is not None:
+                setattr(options, name, self.tensor(op, name, arguments[name]))
         options.dropout = float(arguments["dropout"])
         options.seed = int(arguments["seed"])
         if arguments["layout"] not in ("bhsd", "bshd"):
@@ -232,9 +250,11 @@ class _Problem:
             )
         options.bshd = arguments["layout"] == "bshd"
         options.deterministic = bool(arguments["deterministic"])
-        device = arguments["device"]
-        if device not in (None, "cpu"):
-            raise ValueError(f'[{op}] expected device None or "cpu" but got {device!r}')
+        options.max_scores = self.aux is not None and self.aux.max_scores
+        engine = (arguments["kernel_options"] or {}).get("engine", "")
+        if engine not in ("", "tiles", "sm90"):
+            raise ValueError(f'[{op}] expected engine "tiles" or "sm90" but got {engine!r}')
+        options.engine = engine
         return options
 
     def _check_heads(self, enable_gqa, layout):
@@ -252,10 +272,10 @@ class _Problem:
         return _core.attention(*self.inputs, options=self.options)
 
     def results(self, forward):
-        out = to_array(forward.out)
+        out = to_array(forward.out, self.like)
         if self.aux is not None:
             return out, AuxOutput(
-                to_array(forward.lse) if self.aux.lse else None,
-                to_array(forward.max_scores) if self.aux.max_scores else None,
+                to_array(forward.lse, self.like) if self.aux.lse else None,
+                to_array(forward.max_scores, self.like) if self.aux.max_scores else None,
             )
-        return (out, to_array(forward.lse)) if self.return_lse else out
+        return (out, to_array(forward.lse, self.like)) if self.return_lse else out

@@ -5,7 +5,7 @@ from typing import NamedTuple
 import numpy as np
 
 from . import _core
-from ._arrays import to_array, to_tensor
+from ._arrays import stream_of, to_array, to_tensor
 
 
 class NormGradients(NamedTuple):
@@ -27,8 +27,9 @@ def rms_norm(x, weight=None, eps=1e-5, residual=None, return_stats=False):
     ``(y, x + residual)``; return_stats appends the inverse deviation, one for each row (f32; f64
     for f64 x). ValueError or TypeError where an argument does not fit.
     """
-    forward, _ = _forward("rms_norm", False, x, weight, None, eps, residual)
-    return _results(forward, residual is not None, return_stats, False)
+    with stream_of(x):
+        forward, _ = _forward("rms_norm", False, x, weight, None, eps, residual)
+        return _results(forward, x, residual is not None, return_stats, False)
 
 
 def layer_norm(x, weight=None, bias=None, eps=1e-5, residual=None, return_stats=False):
@@ -37,8 +38,9 @@ def layer_norm(x, weight=None, bias=None, eps=1e-5, residual=None, return_stats=
     As rms_norm; the bias has the weight's shape and dtype. return_stats appends the mean and the
     inverse deviation.
     """
-    forward, _ = _forward("layer_norm", True, x, weight, bias, eps, residual)
-    return _results(forward, residual is not None, return_stats, True)
+    with stream_of(x):
+        forward, _ = _forward("layer_norm", True, x, weight, bias, eps, residual)
+        return _results(forward, x, residual is not None, return_stats, True)
 
 
 def rms_norm_vjp(x, weight=None, eps=1e-5, residual=None, return_stats=False):
@@ -62,35 +64,38 @@ def _forward(op, layer, x, weight, bias, eps, residual):
     return getattr(_core, op)(eps=eps, **tensors), tensors
 
 
-def _results(forward, has_residual, return_stats, layer):
-    results = [to_array(forward.y)]
+def _results(forward, like, has_residual, return_stats, layer):
+    results = [to_array(forward.y, like)]
     if has_residual:
-        results.append(to_array(forward.sum))
+        results.append(to_array(forward.sum, like))
     if return_stats:
         if layer:
-            results.append(to_array(forward.mean))
-        results.append(to_array(forward.inverse_deviation))
+            results.append(to_array(forward.mean, like))
+        results.append(to_array(forward.inverse_deviation, like))
     return results[0] if len(results) == 1 else tuple(results)
 
 
 def _vjp(op, layer, x, weight, bias, eps, residual, return_stats):
-    forward, tensors = _forward(op, layer, x, weight, bias, eps, residual)
+    with stream_of(x):
+        forward, tensors = _forward(op, layer, x, weight, bias, eps, residual)
+        results = _results(forward, x, residual is not None, return_stats, layer)
 
     def pullback(dy, dsum=None):
         backward = op + "_backward"
-        gradients = getattr(_core, backward)(
-            forward=forward,
-            dy=to_tensor(backward, "dy", dy),
-            dsum=to_tensor(backward, "dsum", dsum),
-            eps=eps,
-            **{name: tensor for name, tensor in tensors.items() if name != "x"},
-        )
-        dx = to_array(gradients.x)
-        return NormGradients(
-            dx,
-            to_array(gradients.weight),
-            to_array(gradients.bias),
-            dx if residual is not None else None,
-        )
+        with stream_of(x):
+            gradients = getattr(_core, backward)(
+                forward=forward,
+                dy=to_tensor(backward, "dy", dy),
+                dsum=to_tensor(backward, "dsum", dsum),
+                eps=eps,
+                **{name: tensor for name, tensor in tensors.items() if name != "x"},
+            )
+            dx = to_array(gradients.x, x)
+            return NormGradients(
+                dx,
+                to_array(gradients.weight, x),
+                to_array(gradients.bias, x),
+                dx if residual is not None else None,
+            )
 
-    return _results(forward, residual is not None, return_stats, layer), pullback
+    return results, pullback

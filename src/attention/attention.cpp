@@ -5,9 +5,13 @@
 #include <limits>
 #include <tuple>
 
+#include "attention/engine.h"
 #include "attention/problem.h"
+#include "attention/sm90/serve.h"
 #include "attention/tiles/decode.h"
 #include "attention/tiles/forward.h"
+#include "support/check.h"
+#include "support/debug_log.h"
 
 namespace tilewright {
 namespace attn {
@@ -29,6 +33,7 @@ bool loads_blocks(const tiles::Features& features) {
 std::int64_t forward_block(const Problem& p) {
     constexpr std::int64_t kMostElements = 16384, kPrograms = 128;
     std::int64_t block = p.options.block_q;
+    if (p.on_gpu()) return block;
     const std::int64_t widest = std::max(p.head_dim, p.value_dim);
     const auto fits = [&](std::int64_t rows) {
         return rows <= p.query_length && rows * widest <= kMostElements &&
@@ -73,7 +78,7 @@ void decode(const Problem& p, const AttentionOutput& result) {
             shape.push_back(x.dim(3));
             strides.push_back(x.strides()[3]);
         }
-        return Tensor::from_data(x.raw(), x.dtype(), shape, strides);
+        return Tensor::from_data(x.raw(), x.dtype(), shape, strides, {}, x.device());
     };
     std::vector<Tensor> inputs{grouped(p.query), p.key, p.value};
     append(inputs, p.extras());
@@ -84,21 +89,26 @@ void decode(const Problem& p, const AttentionOutput& result) {
                  {parts[0], parts[1], parts[2], sinks});
 }
 
-void forward(Problem p, const AttentionOutput& result) {
+/// Rows that see no key: 0, or the sink alone.
+void forward_without_keys(const Problem& p, const AttentionOutput& result) {
+    Tensor out = result.out, lse = result.lse, max_scores = result.max_scores;
+    out.fill(0);
+    if (max_scores.defined()) max_scores.fill(-kInfinity);
+    lse.fill(-kInfinity);
+    if (!p.sinks.defined()) return;
+    lse.copy_from(p.sinks.to(lse.dtype())
+                      .contiguous()
+                      .reshape({1, p.query_heads, 1})
+                      .broadcast_to(lse.shape()));
+}
+
+/// Tile programs on one sequence.
+void forward(Problem p, const AttentionOutput& given) {
     if (p.empty()) return;
-    if (p.kv_length == 0) {
-        // Rows that see no key: 0, or the sink alone.
-        Tensor out = result.out, lse = result.lse, max_scores = result.max_scores;
-        out.fill(0);
-        max_scores.fill(-kInfinity);
-        lse.fill(-kInfinity);
-        if (p.sinks.defined()) {
-            lse.copy_from(p.sinks.to(lse.dtype())
-                              .contiguous()
-                              .reshape({1, p.query_heads, 1})
-                              .broadcast_to(lse.shape()));
-        }
-        return;
+    if (p.kv_length == 0) return forward_without_keys(p, given);
+    AttentionOutput result = given;
+    if (!result.max_scores.defined()) {
+        result.max_scores = Tensor::empty(result.lse.dtype(), result.lse.shape(), p.device);
     }
     p.make_plan(false);
     if (is_decode(p, result)) return decode(p, result);
@@ -115,6 +125,26 @@ void forward(Problem p, const AttentionOutput& result) {
 }  // namespace
 }  // namespace attn
 
+namespace attn {
+namespace {
+
+void run_forward(const Problem& p, const AttentionOutput& result) {
+    if (p.empty()) return;
+    if (p.kv_length == 0 && !p.packed()) return forward_without_keys(p, result);
+    if (uses_sm90(p, Pass::forward)) return sm90::run_forward(p, result);
+    if (!p.packed()) return forward(p, result);
+    for (std::size_t n = 0; n + 1 < p.starts.size(); ++n) {
+        const Problem part = p.sequence(n);
+        const auto own = [&](const Tensor& x) {
+            return rows_of(x, p.starts[n], part.query_length);
+        };
+        forward(part, {own(result.out), own(result.lse), own(result.max_scores)});
+    }
+}
+
+}  // namespace
+}  // namespace attn
+
 AttentionOutput attention(const Tensor& query, const Tensor& key, const Tensor& value,
                           const AttentionOptions& options) {
     using namespace attn;
@@ -123,20 +153,27 @@ AttentionOutput attention(const Tensor& query, const Tensor& key, const Tensor& 
     const DType sums = tiles::accumulator(query.dtype());
     const AttentionOutput result{
         empty_like(value.dtype(), {p.batch, p.query_heads, p.query_length, p.value_dim},
-                   options.layout),
-        Tensor::empty(sums, rows), Tensor::empty(sums, rows)};
-    if (p.packed()) {
-        for (std::size_t n = 0; n + 1 < p.starts.size(); ++n) {
-            const Problem part = p.sequence(n);
-            const auto own = [&](const Tensor& x) {
-                return rows_of(x, p.starts[n], part.query_length);
-            };
-            forward(part, {own(result.out), own(result.lse), own(result.max_scores)});
-        }
-    } else {
-        forward(p, result);
-    }
+                   options.layout, p.device),
+        Tensor::empty(sums, rows, p.device),
+        p.on_gpu() && !p.max_scores ? Tensor() : Tensor::empty(sums, rows, p.device)};
+    run_forward(p, result);
     return {to_bhsd(result.out, options.layout), result.lse, result.max_scores};
+}
+
+void attention_into(const AttentionOutput& out, const Tensor& query, const Tensor& key,
+                    const Tensor& value, const AttentionOptions& options) {
+    using namespace attn;
+    Problem p = check(query, key, value, options);
+    const Tensor::Dims rows{p.batch, p.query_heads, p.query_length};
+    const DType sums = tiles::accumulator(query.dtype());
+    const Tensor result = check_output("out.out", out.out, value.dtype(),
+                                       {p.batch, p.query_heads, p.query_length, p.value_dim},
+                                       options.layout, p.device);
+    check_rows("out.lse", out.lse, sums, rows, p.device);
+    if (out.max_scores.defined())
+        check_rows("out.max_scores", out.max_scores, sums, rows, p.device);
+    p.max_scores = out.max_scores.defined();
+    run_forward(p, {result, out.lse, out.max_scores});
 }
 
 }  // namespace tilewright

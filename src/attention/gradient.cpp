@@ -2,8 +2,11 @@
 #include <algorithm>
 #include <tuple>
 
+#include "attention/engine.h"
 #include "attention/problem.h"
+#include "attention/sm90/serve.h"
 #include "attention/tiles/backward.h"
+#include "support/check.h"
 
 namespace tilewright {
 namespace attn {
@@ -29,40 +32,27 @@ std::int64_t size_of_dims(const Tensor::Dims& dims) {
 class Shared {
   public:
     explicit Shared(const Problem& p) : dtype_(tiles::accumulator(p.query.dtype())) {
-        if (p.sinks.defined()) sinks_ = Tensor::zeros(dtype_, p.sinks.shape());
+        if (p.sinks.defined()) sinks_ = Tensor::zeros(dtype_, p.sinks.shape(), p.device);
         if (!p.score) return;
         for (const Capture& capture : p.score->captures) {
             captured_.push_back(capture.differentiable()
-                                    ? Tensor::zeros(dtype_, capture.tensor().shape())
+                                    ? Tensor::zeros(dtype_, capture.tensor().shape(), p.device)
                                     : Tensor());
         }
     }
 
-    void add_sinks(std::int64_t first, const Tensor& part) {
-        for (std::int64_t h = 0; h < part.dim(0); ++h) {
-            sinks_.set({first + h}, sinks_.get({first + h}) + part.get({h}));
-        }
-    }
+    /// Adds to the gradient of the sinks of all heads.
+    void add_sinks(const Problem& p, const Tensor& part) { sinks_ = added(p, sinks_, part); }
 
     /// Adds the copies of one buffer, (copies, dimensions of the array...).
     void add_copies(const Problem& p, std::size_t capture, const Tensor& copies) {
         Tensor& total = captured_[capture];
         const std::int64_t size = total.size();
         if (size == 0) return;
-        const Call sum = cached(std::tuple(p.options, dtype_),
-                                [&] { return tiles::sum_copies(p.options, dtype_); });
-        Tensor both = copies.reshape({copies.dim(0), size});
+        const Tensor part = sum(p, copies.reshape({copies.dim(0), size}));
         if (used_.size() <= capture) used_.resize(capture + 1);
-        const Tensor part = sum(both);
-        if (!used_[capture]) {
-            used_[capture] = true;
-            total = part.reshape(total.shape());
-            return;
-        }
-        const Tensor pair = Tensor::empty(dtype_, {2, size});
-        pair.select(0, 0).copy_from(total.reshape({size}));
-        pair.select(0, 1).copy_from(part);
-        total = sum(pair).reshape(total.shape());
+        total = used_[capture] ? added(p, total, part) : part.reshape(total.shape());
+        used_[capture] = true;
     }
 
     void finish(const Problem& p, AttentionGradients& result) const {
@@ -74,6 +64,19 @@ class Shared {
     }
 
   private:
+    /// Over the first dimension, in order.
+    Tensor sum(const Problem& p, const Tensor& parts) const {
+        const Call call = cached(std::tuple(p.options, dtype_),
+                                 [&] { return tiles::sum_copies(p.options, dtype_); });
+        return call(parts);
+    }
+    Tensor added(const Problem& p, const Tensor& total, const Tensor& part) const {
+        const Tensor pair = Tensor::empty(dtype_, {2, total.size()}, p.device);
+        pair.select(0, 0).copy_from(total.reshape({total.size()}));
+        pair.select(0, 1).copy_from(part.reshape({total.size()}));
+        return sum(p, pair).reshape(total.shape());
+    }
+
     DType dtype_;
     Tensor sinks_;
     std::vector<Tensor> captured_;  ///< by capture; undefined where there is no gradient
@@ -90,7 +93,7 @@ void run(const Problem& p, const tiles::ScoreDerivative& derivative, const std::
     });
     Tensor::Dims parts_shape = p.query.shape();
     parts_shape.insert(parts_shape.begin(), splits);
-    const Tensor parts = Tensor::empty(sums, parts_shape);
+    const Tensor parts = Tensor::empty(sums, parts_shape, p.device);
     std::vector<Tensor> inputs{p.query,  p.key, p.value,       g.dout,
                                log2_sum, delta, p.segment_ids, p.kv_segment_ids};
     const std::vector<Tensor> extras = p.extras();
@@ -99,7 +102,7 @@ void run(const Problem& p, const tiles::ScoreDerivative& derivative, const std::
     for (const tiles::GradientBuffer& buffer : derivative.buffers) {
         Tensor::Dims shape = p.score->captures[buffer.capture].tensor().shape();
         shape.insert(shape.begin(), buffer.copies(p.batch, p.kv_heads, splits));
-        inputs.push_back(Tensor::zeros(sums, shape));
+        inputs.push_back(Tensor::zeros(sums, shape, p.device));
         outputs.push_back(inputs.back());
     }
     main.into(outputs, inputs);
@@ -111,35 +114,38 @@ void run(const Problem& p, const tiles::ScoreDerivative& derivative, const std::
     sum.into({g.query}, {parts});
 }
 
+/// Without keys the sink is all of the softmax: only lse depends on it.
+void backward_without_keys(const Problem& p, const Gradients& g, Shared& shared) {
+    for (const Tensor& gradient : {g.query, g.key, g.value}) gradient.fill(0);
+    if (p.empty() || !p.sinks.defined() || !g.dlse.defined()) return;
+    const Tensor dlse = g.dlse.to(Device{});
+    std::vector<double> sums(static_cast<std::size_t>(p.query_heads));
+    for (std::int64_t b = 0; b < p.batch; ++b)
+        for (std::int64_t h = 0; h < p.query_heads; ++h)
+            for (std::int64_t q = 0; q < p.query_length; ++q)
+                sums[static_cast<std::size_t>(h)] += dlse.get({b, h, q});
+    const DType dtype = tiles::accumulator(p.query.dtype());
+    shared.add_sinks(p, Tensor::from_vector(sums, {p.query_heads}, dtype).to(p.device));
+}
+
+/// The gradient of the sinks from lse and delta.
+void sinks_backward(const Problem& p, const Tensor& lse, const Tensor& delta, Shared& shared) {
+    const Call sinks = cached(p.options, [&] { return tiles::sinks_backward(p.options); });
+    shared.add_sinks(p, sinks(p.sinks, lse, delta));
+}
+
 void backward(Problem p, const Gradients& g, Shared& shared) {
-    if (p.empty() || p.kv_length == 0) {
-        for (const Tensor& gradient : {g.query, g.key, g.value}) gradient.fill(0);
-        if (!p.empty() && p.sinks.defined()) {
-            // The sink is all of the softmax: only lse depends on it.
-            if (!g.dlse.defined()) return;
-            for (std::int64_t h = 0; h < p.query_heads; ++h) {
-                double sum = 0;
-                for (std::int64_t b = 0; b < p.batch; ++b)
-                    for (std::int64_t q = 0; q < p.query_length; ++q) sum += g.dlse.get({b, h, q});
-                Tensor part = Tensor::full(tiles::accumulator(p.query.dtype()), {1}, sum);
-                shared.add_sinks(h, part);
-            }
-        }
-        return;
-    }
+    if (p.empty() || p.kv_length == 0) return backward_without_keys(p, g, shared);
     p.make_plan(true);
     const bool has_dlse = g.dlse.defined();
     const Call preprocess = cached(std::tuple(p.options, has_dlse),
                                    [&] { return tiles::backward_preprocess(p.options, has_dlse); });
     const auto [log2_sum, delta] = preprocess.outputs<2>(g.out, g.dout, g.lse, g.dlse);
-    if (p.sinks.defined()) {
-        const Call sinks = cached(p.options, [&] { return tiles::sinks_backward(p.options); });
-        shared.add_sinks(0, sinks(p.sinks, g.lse, delta));
-    }
+    if (p.sinks.defined()) sinks_backward(p, g.lse, delta, shared);
 
     // Enough programs for many cores when there are few heads; a matter of shapes alone, so that
     // the result does not depend on the machine.
-    constexpr std::int64_t kPrograms = 16, kLeastKeys = 512;
+    const std::int64_t kPrograms = p.on_gpu() ? 256 : 16, kLeastKeys = p.on_gpu() ? 128 : 512;
     const auto splits_of = [&](std::int64_t batch, std::int64_t heads) {
         return std::clamp<std::int64_t>(kPrograms / (batch * heads), 1,
                                         (p.kv_length + kLeastKeys - 1) / kLeastKeys);
@@ -149,10 +155,9 @@ void backward(Problem p, const Gradients& g, Shared& shared) {
     if (p.score) {
         std::vector<Tensor::Dims> shapes;
         for (const Capture& capture : p.score->captures) shapes.push_back(capture.tensor().shape());
-        const std::vector<std::int64_t> origin = p.origin.to_vector<std::int64_t>();
         derivative = tiles::differentiate_score(
             p.plain_score, p.differentiable(), shapes,
-            {origin[0] + p.batch, origin[1] + p.query_heads, p.query_length, p.kv_length});
+            {p.origin[0] + p.batch, p.origin[1] + p.query_heads, p.query_length, p.kv_length});
         key = derivative.key();
     }
     const auto copied = [&](std::int64_t batch, std::int64_t heads) {
@@ -189,51 +194,93 @@ void backward(Problem p, const Gradients& g, Shared& shared) {
 }  // namespace
 }  // namespace attn
 
-AttentionGradients attention_backward(const Tensor& query, const Tensor& key, const Tensor& value,
-                                      const AttentionOutput& forward, const Tensor& dout,
-                                      const AttentionOptions& options, const Tensor& dlse) {
-    using namespace attn;
+namespace attn {
+namespace {
+
+/// By tile programs.
+void run_backward(const Problem& p, const Gradients& whole, Shared& shared) {
+    if (!p.packed()) return backward(p, whole, shared);
+    for (std::size_t n = 0; n + 1 < p.starts.size(); ++n) {
+        const Problem part = p.sequence(n);
+        const auto of_query = [&](const Tensor& x) {
+            return rows_of(x, p.starts[n], part.query_length);
+        };
+        const auto of_key = [&](const Tensor& x) {
+            return rows_of(x, p.kv_starts[n], part.kv_length);
+        };
+        backward(
+            part,
+            {of_query(whole.out), of_query(whole.dout), of_query(whole.lse), of_query(whole.dlse),
+             of_query(whole.query), of_key(whole.key), of_key(whole.value)},
+            shared);
+    }
+}
+
+/// Fills what is undefined of `gradients` with new tensors; all are views as the caller sees them.
+void run_backward(AttentionGradients& gradients, const Tensor& query, const Tensor& key,
+                  const Tensor& value, const AttentionOutput& forward, const Tensor& dout,
+                  const AttentionOptions& options, const Tensor& dlse) {
     const Problem p = check(query, key, value, options);
-    const Tensor out = check_input("forward.out", forward.out, value.dtype(), options.layout);
-    const Tensor gradient = check_input("dout", dout, value.dtype(), options.layout);
+    const Tensor out =
+        check_input("forward.out", forward.out, value.dtype(), options.layout, p.device);
+    const Tensor gradient = check_input("dout", dout, value.dtype(), options.layout, p.device);
     const Tensor::Dims rows{p.batch, p.query_heads, p.query_length};
     const Tensor::Dims full{p.batch, p.query_heads, p.query_length, p.value_dim};
     expect_shape("forward.out", out, full);
     expect_shape("dout", gradient, full);
     expect_shape("forward.lse", forward.lse, rows);
+    expect_device("forward.lse", forward.lse, p.device);
     if (dlse.defined()) expect_shape("dlse", dlse, rows);
+    expect_device("dlse", dlse, p.device);
+    const auto place = [&](const char* argument, const Tensor& given, const Tensor& like) {
+        return given.defined() ? check_output(argument, given, like.dtype(), like.shape(),
+                                              options.layout, p.device)
+                               : empty_like(like.dtype(), like.shape(), options.layout, p.device);
+    };
     const Gradients whole{out,
                           gradient,
                           forward.lse,
                           dlse,
-                          empty_like(query.dtype(), p.query.shape(), options.layout),
-                          empty_like(key.dtype(), p.key.shape(), options.layout),
-                          empty_like(value.dtype(), p.value.shape(), options.layout)};
-    Shared shared(p);
-    if (p.packed()) {
-        for (std::size_t n = 0; n + 1 < p.starts.size(); ++n) {
-            const Problem part = p.sequence(n);
-            const auto of_query = [&](const Tensor& x) {
-                return rows_of(x, p.starts[n], part.query_length);
-            };
-            const auto of_key = [&](const Tensor& x) {
-                return rows_of(x, p.kv_starts[n], part.kv_length);
-            };
-            backward(part,
-                     {of_query(whole.out), of_query(whole.dout), of_query(whole.lse),
-                      of_query(whole.dlse), of_query(whole.query), of_key(whole.key),
-                      of_key(whole.value)},
-                     shared);
-        }
+                          place("gradients.query", gradients.query, p.query),
+                          place("gradients.key", gradients.key, p.key),
+                          place("gradients.value", gradients.value, p.value)};
+    gradients.query = whole.query;
+    gradients.key = whole.key;
+    gradients.value = whole.value;
+    const bool has_work = !p.empty() && (p.kv_length > 0 || p.packed());
+    if (has_work && uses_sm90(p, Pass::backward)) {
+        sm90::run_backward(p, {whole.out, whole.lse, {}}, gradient, dlse, gradients);
     } else {
-        backward(p, whole, shared);
+        Shared shared(p);
+        run_backward(p, whole, shared);
+        gradients.captured.clear();
+        shared.finish(p, gradients);
     }
-    AttentionGradients result;
-    result.query = to_bhsd(whole.query, options.layout);
-    result.key = to_bhsd(whole.key, options.layout);
-    result.value = to_bhsd(whole.value, options.layout);
-    shared.finish(p, result);
-    return result;
+    for (Tensor* tensor : {&gradients.query, &gradients.key, &gradients.value}) {
+        *tensor = to_bhsd(*tensor, options.layout);
+    }
+}
+
+}  // namespace
+}  // namespace attn
+
+AttentionGradients attention_backward(const Tensor& query, const Tensor& key, const Tensor& value,
+                                      const AttentionOutput& forward, const Tensor& dout,
+                                      const AttentionOptions& options, const Tensor& dlse) {
+    AttentionGradients gradients;
+    attn::run_backward(gradients, query, key, value, forward, dout, options, dlse);
+    return gradients;
+}
+
+void attention_backward_into(AttentionGradients& gradients, const Tensor& query, const Tensor& key,
+                             const Tensor& value, const AttentionOutput& forward,
+                             const Tensor& dout, const AttentionOptions& options,
+                             const Tensor& dlse) {
+    for (const Tensor* tensor : {&gradients.query, &gradients.key, &gradients.value}) {
+        if (!tensor->defined())
+            user_error("attention_backward_into", "expected gradients of query, key and value");
+    }
+    attn::run_backward(gradients, query, key, value, forward, dout, options, dlse);
 }
 
 }  // namespace tilewright

@@ -4,8 +4,12 @@
 #include <algorithm>
 #include <cmath>
 
-#include "mask/score_region.h"
+#include "attention/mask_cache.h"
+#include "cuda/runtime/device.h"
+#include "cuda/runtime/stream.h"
+#include "run/cuda_memory.h"
 #include "support/check.h"
+#include "support/debug_log.h"
 
 namespace tilewright::attn {
 
@@ -13,16 +17,19 @@ Tensor to_bhsd(const Tensor& x, Layout layout) {
     return layout == Layout::bhsd ? x : x.transpose({0, 2, 1, 3});
 }
 
-/// A new tensor of BHSD shape `shape` whose memory is in `layout`, as a BHSD view.
-Tensor empty_like(DType dtype, const Tensor::Dims& shape, Layout layout) {
-    if (layout == Layout::bhsd) return Tensor::empty(dtype, shape);
-    return Tensor::empty(dtype, {shape[0], shape[2], shape[1], shape[3]}).transpose({0, 2, 1, 3});
+Tensor empty_like(DType dtype, const Tensor::Dims& shape, Layout layout, Device device) {
+    if (layout == Layout::bhsd) return Tensor::empty(dtype, shape, device);
+    return Tensor::empty(dtype, {shape[0], shape[2], shape[1], shape[3]}, device)
+        .transpose({0, 2, 1, 3});
 }
 
 namespace {
 
-Tensor with_unit_stride(const Tensor& x) {
-    return x.size() == 0 || x.dim(-1) == 1 || x.strides().back() == 1 ? x : x.contiguous();
+Tensor with_unit_stride(const char* argument, const Tensor& x) {
+    if (x.size() == 0 || x.dim(-1) == 1 || x.strides().back() == 1) return x;
+    debug_log("attention", "slow path: {} is copied, since its last stride is {}", argument,
+              x.strides().back());
+    return x.contiguous();
 }
 
 }  // namespace
@@ -33,7 +40,24 @@ void expect_shape(const char* argument, const Tensor& tensor, const Tensor::Dims
                fmt::join(expected, ", "), tensor.type_name());
 }
 
-Tensor check_input(const char* argument, const Tensor& tensor, DType dtype, Layout layout) {
+void expect_device(const char* argument, const Tensor& tensor, Device device) {
+    if (!tensor.defined()) return;
+    if (!(tensor.device() == device)) {
+        user_error("attention", "expected {} on {}, where the query is, but got {} on {}", argument,
+                   to_string(device), tensor.type_name(), to_string(tensor.device()));
+    }
+    if (device.kind == Device::Kind::cpu || tensor.size() == 0) return;
+    // A kernel that is given any other address ends the whole process' context.
+    const int owner =
+        cuda::device_of(reinterpret_cast<cuda::DeviceAddress>(tensor.raw()), argument);
+    if (owner != device.index) {
+        user_error("attention", "expected {} in the memory of {} but it is in cuda:{}'s", argument,
+                   to_string(device), owner);
+    }
+}
+
+Tensor check_input(const char* argument, const Tensor& tensor, DType dtype, Layout layout,
+                   Device device) {
     if (!tensor.defined()) user_error("attention", "expected {} but it was left out", argument);
     if (tensor.rank() != 4)
         user_error("attention", "expected {} of rank 4 but got {}", argument, tensor.type_name());
@@ -43,7 +67,38 @@ Tensor check_input(const char* argument, const Tensor& tensor, DType dtype, Layo
     if (tensor.dtype() != dtype)
         user_error("attention", "expected {} of dtype {}, that of the query, but got {}", argument,
                    name(dtype), tensor.type_name());
-    return with_unit_stride(to_bhsd(tensor, layout));
+    expect_device(argument, tensor, device);
+    return with_unit_stride(argument, to_bhsd(tensor, layout));
+}
+
+namespace {
+
+void check_type(const char* argument, const Tensor& tensor, DType dtype, const Tensor::Dims& shape,
+                Device device) {
+    if (!tensor.defined() || tensor.dtype() != dtype || tensor.shape() != shape) {
+        user_error("attention", "expected {} of {} but got {}", argument,
+                   to_string(TensorType{dtype, shape}), tensor.type_name());
+    }
+    expect_device(argument, tensor, device);
+}
+
+}  // namespace
+
+Tensor check_output(const char* argument, const Tensor& tensor, DType dtype,
+                    const Tensor::Dims& shape, Layout layout, Device device) {
+    const Tensor view = tensor.defined() && tensor.rank() == 4 ? to_bhsd(tensor, layout) : tensor;
+    check_type(argument, view, dtype, shape, device);
+    if (view.size() > 0 && view.dim(-1) > 1 && view.strides().back() != 1)
+        user_error("attention", "expected {} with a last stride of 1 but got {}", argument,
+                   view.strides().back());
+    return view;
+}
+
+void check_rows(const char* argument, const Tensor& tensor, DType dtype, const Tensor::Dims& shape,
+                Device device) {
+    check_type(argument, tensor, dtype, shape, device);
+    if (!tensor.is_contiguous())
+        user_error("attention", "expected {} without gaps but got strides", argument);
 }
 
 namespace {
@@ -51,6 +106,14 @@ namespace {
 /// Block sizes for these lengths.
 void choose_blocks(Problem& p) {
     p.options.block_q = std::clamp<std::int64_t>(p.query_length, 1, 64);
+    if (p.on_gpu()) {
+        // Blocks that a thread block's registers and shared memory hold. Queries past the end read
+        // 0, so that short problems take a whole block.
+        const std::int64_t widest = std::max(p.head_dim, p.value_dim) * size_of(p.query.dtype());
+        p.options.block_q = widest > 256 ? 32 : 64;
+        p.options.block_k = widest > 512 ? 16 : widest > 256 ? 32 : 64;
+        return;
+    }
     p.options.block_k = 16;
     while (p.options.block_k < 128 && p.options.block_k < p.kv_length) p.options.block_k *= 2;
 }
@@ -61,12 +124,18 @@ void check_segments(const AttentionOptions& options, Problem& p) {
             user_error("attention", "expected segment_ids with kv_segment_ids but got none");
         return;
     }
+    const auto is_short = [](const Tensor& ids) {
+        return size_of(ids.dtype()) < 4 || ids.dtype() == DType::i32;
+    };
+    const bool all_short = is_short(options.segment_ids) &&
+                           (!options.kv_segment_ids.defined() || is_short(options.kv_segment_ids));
     const auto check = [&](const char* argument, const Tensor& ids, std::int64_t length) {
         expect_shape(argument, ids, {p.batch, length});
         if (!is_integer(ids.dtype()))
             user_error("attention", "expected {} of an integer dtype but got {}", argument,
                        ids.type_name());
-        return ids.to(DType::i64).contiguous();
+        expect_device(argument, ids, p.device);
+        return ids.to(all_short ? DType::i32 : DType::i64).contiguous();
     };
     p.segment_ids = check("segment_ids", options.segment_ids, p.query_length);
     p.kv_segment_ids =
@@ -81,6 +150,12 @@ std::vector<std::int64_t> check_starts(const char* argument, const Tensor& start
     if (starts.rank() != 1 || starts.dim(0) < 2 || !is_integer(starts.dtype()))
         user_error("attention", "expected {} of N + 1 integers, N >= 1, but got {}", argument,
                    starts.type_name());
+    if (starts.device().kind == Device::Kind::cuda) {
+        cuda::expect_no_capture("attention", fmt::format("{} in CPU memory", argument));
+        debug_log("attention",
+                  "slow path: {} is read from the GPU, which waits; in CPU memory it would not be",
+                  argument);
+    }
     std::vector<std::int64_t> values = starts.to_vector<std::int64_t>();
     if (values.front() != 0 || values.back() != total)
         user_error("attention", "expected {} from 0 to the total length {} but got {} to {}",
@@ -115,11 +190,36 @@ void check_packed(const AttentionOptions& options, Problem& p) {
 /// for each pair, they would fill memory.
 constexpr std::size_t kMostAtoms = std::size_t{1} << 16;
 
-/// Small masks are evaluated in the programs: that takes less time than building them.
+/// Small masks are evaluated in the programs: that takes less time than building them. On a GPU a
+/// new mask in the program would be a new kernel, and data is none.
 bool is_worth_planning(const Problem& p) {
-    constexpr std::int64_t kLeastPairs = std::int64_t{1} << 18;
-    return !p.packed() && !p.options.interpret && p.query_length > 1 &&
-           p.query_length * p.kv_length >= kLeastPairs;
+    const std::int64_t least_pairs = p.on_gpu() ? 0 : std::int64_t{1} << 18;
+    return !p.packed() && !p.options.interpret && (p.query_length > 1 || p.on_gpu()) &&
+           p.query_length * p.kv_length >= least_pairs;
+}
+
+/// True when a mod reads arrays of a GPU: the host cannot build a mask from them without waiting.
+bool reads_gpu(const mod::Traced& traced) {
+    return std::any_of(traced.captures.begin(), traced.captures.end(), [](const Capture& capture) {
+        return capture.tensor().device().kind == Device::Kind::cuda;
+    });
+}
+
+/// Appends the arrays of a mod; those of the host are copied to the GPU of a problem.
+void add_captures(const char* argument, const mod::Traced& traced, Problem& p) {
+    for (const Capture& capture : traced.captures) {
+        const Tensor& tensor = capture.tensor();
+        if (p.on_gpu() && tensor.device().kind == Device::Kind::cpu) {
+            debug_log("attention",
+                      "slow path: capture `{}` of the {} is copied to {} in every call",
+                      capture.name(), argument, to_string(p.device));
+            p.captured.push_back(tensor.to(p.device));
+            continue;
+        }
+        expect_device(fmt::format("capture `{}` of the {}", capture.name(), argument).c_str(),
+                      tensor, p.device);
+        p.captured.push_back(tensor);
+    }
 }
 
 void check_mods(const AttentionOptions& options, Problem& p) {
@@ -139,50 +239,58 @@ void check_mods(const AttentionOptions& options, Problem& p) {
     if (options.score_mod.defined()) {
         mod::expect_kind("attention", "score_mod", options.score_mod, Mod::Kind::score);
         p.score = &mod::trace(options.score_mod, sums, is_checked);
+        add_captures("score_mod", *p.score, p);
         p.features.score = inlined(*p.score, true);
         const mod::Traced& plain = mod::trace(options.score_mod, sums);
         p.plain_score =
             tiles::InlinedMod{plain.function, {}, plain.text, plain.derivative, plain.gathers};
     }
+    const MaskSize lengths{p.batch, p.query_heads, p.query_length, p.kv_length};
+    const auto is_small = [](const BlockMask& mask) {
+        return mask.state()->data->atoms.atoms().size() <= kMostAtoms;
+    };
     bool planned = false;
     if (options.mask.defined()) {
         mod::expect_kind("attention", "mask", options.mask, Mod::Kind::mask);
-        if (is_worth_planning(p)) {
-            p.block_mask = create_block_mask(options.mask, p.batch, p.query_heads, p.query_length,
-                                             p.kv_length);
-            planned = p.block_mask.state()->data->atoms.atoms().size() <= kMostAtoms;
+        const mod::Traced& traced = mod::trace(options.mask);
+        if (reads_gpu(traced)) {
+            debug_log("attention",
+                      "slow path: the mask reads arrays of the GPU, so that every pair is tested "
+                      "and no block skipped; create_block_mask makes it data once");
+        } else if (is_worth_planning(p)) {
+            p.block_mask = mask_of_mod(options.mask, lengths);
+            planned = is_small(p.block_mask);
             if (!planned) p.block_mask = {};
         }
     }
     if (options.score_mod.defined() && is_worth_planning(p)) {
         // Blocks that the score mod turns into -inf are skipped, too.
-        const auto seen = mask::mask_of_scores(options.score_mod, p.batch, p.query_heads,
-                                               p.query_length, p.kv_length);
-        if (seen && seen->state()->data->atoms.atoms().size() <= kMostAtoms) {
-            p.block_mask = p.block_mask.defined() ? p.block_mask & *seen : *seen;
+        const auto seen = mask_of_score_mod(options.score_mod, lengths);
+        if (seen && is_small(*seen)) {
+            p.block_mask = p.block_mask.defined() ? intersection(p.block_mask, *seen) : *seen;
         }
     }
     if (options.block_mask.defined()) {
         mask::check_fits("attention", options.block_mask, p.batch, p.query_heads, p.query_length,
                          p.kv_length);
-        p.block_mask =
-            p.block_mask.defined() ? p.block_mask & options.block_mask : options.block_mask;
+        p.block_mask = p.block_mask.defined() ? intersection(p.block_mask, options.block_mask)
+                                              : options.block_mask;
     }
     if (options.mask.defined() && !planned) {
         p.mask = &mod::trace(options.mask, sums, is_checked);
+        add_captures("mask", *p.mask, p);
         p.features.mask = inlined(*p.mask, false);
     }
     if (!(options.dropout >= 0 && options.dropout < 1))
         user_error("attention", "expected dropout in [0, 1) but got {}", options.dropout);
     p.features.dropout = options.dropout;
-    if (options.dropout > 0) {
-        p.seed = Tensor::from_vector(std::vector<std::uint64_t>{options.seed}, {});
-    }
+    p.seed = options.seed;
     if (options.sinks.defined()) {
         expect_shape("sinks", options.sinks, {p.query_heads});
         if (!is_float(options.sinks.dtype()))
             user_error("attention", "expected sinks of floats but got {}",
                        options.sinks.type_name());
+        expect_device("sinks", options.sinks, p.device);
         p.sinks = options.sinks;
         p.features.sinks = true;
     }
@@ -193,9 +301,13 @@ void check_mods(const AttentionOptions& options, Problem& p) {
 Problem check(const Tensor& query, const Tensor& key, const Tensor& value,
               const AttentionOptions& options) {
     Problem p;
-    p.query = check_input("query", query, query.dtype(), options.layout);
-    p.key = check_input("key", key, query.dtype(), options.layout);
-    p.value = check_input("value", value, query.dtype(), options.layout);
+    p.device = query.device();
+    p.deterministic = options.deterministic;
+    p.engine = options.engine;
+    p.max_scores = options.max_scores;
+    p.query = check_input("query", query, query.dtype(), options.layout, p.device);
+    p.key = check_input("key", key, query.dtype(), options.layout, p.device);
+    p.value = check_input("value", value, query.dtype(), options.layout, p.device);
     p.batch = p.query.dim(0);
     p.query_heads = p.query.dim(1);
     p.query_length = p.query.dim(2);
@@ -230,13 +342,15 @@ Problem check(const Tensor& query, const Tensor& key, const Tensor& value,
     const double scale = options.scale.value_or(1 / std::sqrt(static_cast<double>(p.head_dim)));
     if (!std::isfinite(scale)) user_error("attention", "expected a finite scale but got {}", scale);
     p.options.interpret = options.checked || checked();
+    if (p.options.interpret && p.on_gpu())
+        user_error("attention",
+                   "expected inputs in CPU memory in the checked mode, which runs there, but they "
+                   "are on {}",
+                   to_string(p.device));
     check_segments(options, p);
     check_packed(options, p);
     check_mods(options, p);
     p.features.segments = p.segment_ids.defined();
-    if (p.features.positions() || p.block_mask.defined()) {
-        p.origin = Tensor::from_vector(std::vector<std::int64_t>{0, 0, 0, 0}, {4});
-    }
 
     p.options.scale = scale;
     p.options.causal = options.causal;
@@ -253,25 +367,42 @@ Problem check(const Tensor& query, const Tensor& key, const Tensor& value,
 
 void Problem::make_plan(bool by_kv) {
     if (!block_mask.defined()) return;
-    plan = mask::plan(block_mask, {.block_q = options.block_q,
-                                   .block_kv = options.block_k,
-                                   .by_kv = by_kv,
-                                   .transpose_bits = false,
-                                   .bits = mask::BitOrder::bytes});
+    plan = plan_on(device, block_mask,
+                   {.block_q = options.block_q,
+                    .block_kv = options.block_k,
+                    .by_kv = by_kv,
+                    .transpose_bits = false,
+                    .bits = mask::BitOrder::bytes});
     features.plan = true;
-    std::vector<std::int64_t> values = origin.to_vector<std::int64_t>();
-    values[2] = plan->batch == 1 ? 0 : plan->heads * plan->rows;
-    values[3] = plan->heads == 1 ? 0 : plan->rows;
-    origin = Tensor::from_vector(values, {4});
+    origin[2] = plan->batch == 1 ? 0 : plan->heads * plan->rows;
+    origin[3] = plan->heads == 1 ? 0 : plan->rows;
 }
 
 std::vector<Tensor> Problem::extras() const {
-    std::vector<Tensor> result{origin, seed, {}, {}, {}, {}};
-    if (plan) result = {origin, seed, plan->headers, plan->partial, plan->full, plan->bits};
-    for (const mod::Traced* traced : {score, mask}) {
-        if (!traced) continue;
-        for (const Capture& capture : traced->captures) result.push_back(capture.tensor());
+    std::vector<Tensor> result(tiles::Extra::count);
+    if (features.positions() || plan) {
+        result[tiles::Extra::origin] =
+            on_gpu() ? run::uploaded_once(origin, device)
+                     : Tensor::from_vector(std::vector(origin.begin(), origin.end()), {4});
     }
+    if (features.dropout > 0) {
+        Tensor& words = result[tiles::Extra::seed];
+        words = Tensor::empty(u64, {}, device);
+        if (on_gpu()) {
+            const std::array<std::uint32_t, 2> halves{static_cast<std::uint32_t>(seed),
+                                                      static_cast<std::uint32_t>(seed >> 32)};
+            run::write_words(words.raw(), halves, device.index);
+        } else {
+            *words.data<std::uint64_t>() = seed;
+        }
+    }
+    if (plan) {
+        result[tiles::Extra::headers] = plan->headers;
+        result[tiles::Extra::partial] = plan->partial;
+        result[tiles::Extra::full] = plan->full;
+        result[tiles::Extra::bits] = plan->bits;
+    }
+    result.insert(result.end(), captured.begin(), captured.end());
     return result;
 }
 
@@ -292,18 +423,6 @@ Tensor rows_of(const Tensor& x, std::int64_t first, std::int64_t count) {
     return x.defined() ? x.slice(2, first, count) : x;
 }
 
-namespace {
-
-Tensor moved_origin(const Tensor& origin, std::int64_t b, std::int64_t h) {
-    if (!origin.defined()) return origin;
-    std::vector<std::int64_t> values = origin.to_vector<std::int64_t>();
-    values[0] += b;
-    values[1] += h;
-    return Tensor::from_vector(values, {4});
-}
-
-}  // namespace
-
 Problem Problem::sequence(std::size_t n) const {
     Problem p = *this;
     p.starts.clear();
@@ -317,7 +436,7 @@ Problem Problem::sequence(std::size_t n) const {
         p.segment_ids = segment_ids.slice(1, starts[n], p.query_length);
         p.kv_segment_ids = kv_segment_ids.slice(1, kv_starts[n], p.kv_length);
     }
-    p.origin = moved_origin(origin, static_cast<std::int64_t>(n), 0);
+    p.origin[0] += static_cast<std::int64_t>(n);
     if (block_mask.defined()) {
         p.block_mask = block_mask.shifted(starts[n], kv_starts[n], p.query_length, p.kv_length);
     }
@@ -337,7 +456,8 @@ Problem Problem::part(std::int64_t b, std::int64_t batches, std::int64_t first,
     p.value = heads_of(batches_of(value, b, batches), first, count);
     p.segment_ids = batches_of(segment_ids, b, batches);
     p.kv_segment_ids = batches_of(kv_segment_ids, b, batches);
-    p.origin = moved_origin(origin, b, first * group);
+    p.origin[0] += b;
+    p.origin[1] += first * group;
     return p;
 }
 

@@ -1,7 +1,10 @@
 // The arguments of attention, checked, and what its programs are compiled for.
 #pragma once
 
+#include <array>
 #include <memory>
+#include <optional>
+#include <string>
 #include <utility>
 #include <vector>
 
@@ -19,20 +22,28 @@ using run::cached;
 /// Checked arguments, as BHSD views with unit stride in the last dimension.
 struct Problem {
     Tensor query, key, value;
-    Tensor segment_ids, kv_segment_ids;  ///< both given or both not, of one dtype
-    Tensor sinks, seed, origin;          ///< undefined where not needed
+    Device device;                         ///< of all tensors
+    Tensor segment_ids, kv_segment_ids;    ///< both given or both not, contiguous, both i32 or i64
+    Tensor sinks;                          ///< undefined where not needed
+    std::uint64_t seed = 0;                ///< of dropout
+    std::array<std::int64_t, 4> origin{};  ///< see tiles::Extra
     const mod::Traced* score = nullptr;
     const mod::Traced* mask = nullptr;           ///< a mask that the program evaluates itself
+    std::vector<Tensor> captured;                ///< arrays of the score mod, then of that mask
     BlockMask block_mask;                        ///< a mask as data
     std::shared_ptr<const mask::MaskPlan> plan;  ///< of it, once planned
     std::int64_t batch, query_heads, kv_heads, query_length, kv_length, head_dim, value_dim;
     std::vector<std::int64_t> starts, kv_starts;  ///< of packed sequences: N + 1, or empty
+    bool deterministic = true;
+    std::string engine;       ///< that the caller asked for; empty: the fastest that can serve
+    bool max_scores = false;  ///< the caller asked for them
     tiles::Options options;
     tiles::Features features;
     tiles::InlinedMod plain_score;  ///< the score mod without the checked mode's parameter
 
     bool empty() const { return batch * query_heads * query_length == 0; }
     bool packed() const { return !starts.empty(); }
+    bool on_gpu() const { return device.kind == Device::Kind::cuda; }
     /// Turns the mask's data, if there is any, into the plan of a program.
     void make_plan(bool by_kv);
     /// The tensors of the extra inputs of a program.
@@ -50,13 +61,24 @@ struct Problem {
 Problem check(const Tensor& query, const Tensor& key, const Tensor& value,
               const AttentionOptions& options);
 
-/// UserError unless the argument has this type; a BHSD view with unit stride in the last dimension.
-Tensor check_input(const char* argument, const Tensor& tensor, DType dtype, Layout layout);
+/// UserError unless the argument has this type and lies on this device; a BHSD view with unit
+/// stride in the last dimension.
+Tensor check_input(const char* argument, const Tensor& tensor, DType dtype, Layout layout,
+                   Device device);
+/// UserError unless the tensor, if there is one, lies on this device, that of the query.
+void expect_device(const char* argument, const Tensor& tensor, Device device);
 void expect_shape(const char* argument, const Tensor& tensor, const Tensor::Dims& expected);
+
+/// UserError unless a tensor of the caller can take a result of this BHSD shape; its BHSD view.
+Tensor check_output(const char* argument, const Tensor& tensor, DType dtype,
+                    const Tensor::Dims& shape, Layout layout, Device device);
+/// The same for a number per row, without gaps.
+void check_rows(const char* argument, const Tensor& tensor, DType dtype, const Tensor::Dims& shape,
+                Device device);
 
 Tensor to_bhsd(const Tensor& x, Layout layout);
 /// A new tensor of BHSD shape `shape` whose memory is in `layout`, as a BHSD view.
-Tensor empty_like(DType dtype, const Tensor::Dims& shape, Layout layout);
+Tensor empty_like(DType dtype, const Tensor::Dims& shape, Layout layout, Device device);
 
 /// Parts of tensors (batch, heads, ...) and (batch, heads, length, ...); undefined ones stay so.
 Tensor batches_of(const Tensor& x, std::int64_t b, std::int64_t count);

@@ -43,6 +43,7 @@ AttentionOptions options_from(const tw_attention_options* given) {
     options.layout = o.bshd ? Layout::bshd : Layout::bhsd;
     options.deterministic = o.deterministic != 0;
     options.checked = o.checked != 0;
+    if (o.engine) options.engine = o.engine;
     return options;
 }
 
@@ -84,8 +85,9 @@ tw_status tw_attention(const DLTensor* query, const DLTensor* key, const DLTenso
                        const tw_attention_options* options, DLManagedTensor** out,
                        DLManagedTensor** lse, DLManagedTensor** max_scores) {
     return guarded([&] {
-        const AttentionOutput output =
-            attention(borrow(query), borrow(key), borrow(value), options_from(options));
+        AttentionOptions given = options_from(options);
+        given.max_scores = max_scores != nullptr;
+        const AttentionOutput output = attention(borrow(query), borrow(key), borrow(value), given);
         give(out, output.out);
         give(lse, output.lse);
         give(max_scores, output.max_scores);

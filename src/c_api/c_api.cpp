@@ -51,6 +51,10 @@ tw_status tw_set_checked(int on) {
     return guarded([&] { set_checked(on != 0); });
 }
 
+tw_status tw_set_cuda_stream(void* stream) {
+    return guarded([&] { set_cuda_stream(stream); });
+}
+
 const char* tw_doctor(void) {
     guarded([&] { c_api::text() = doctor(); });
     return c_api::text().c_str();

@@ -23,7 +23,7 @@ namespace {
 struct Options {
     std::string query, key, value, grad_out, segment_ids, kv_segment_ids;
     std::string out, lse, grads;
-    std::string layout = "bhsd", device = "cpu";
+    std::string layout = "bhsd", device = "cpu", engine;
     std::string window, mask, score, sinks;
     std::vector<std::string> bind;
     double dropout = 0;
@@ -230,8 +230,7 @@ std::vector<Capture> captures_of(const Mod& mod) {
 }
 
 void run(const Options& options, Console& console) {
-    if (options.device != "cpu")
-        user_error("attention", "expected --device cpu but got {}", options.device);
+    const Device device = parse_device("attention", options.device);
     if (!options.grads.empty() && options.grad_out.empty())
         user_error("attention", "expected --grad-out with --grads but got none");
     AttentionOptions attention_options;
@@ -256,12 +255,33 @@ void run(const Options& options, Console& console) {
     const Tensor q = load(options.query, "query"), k = load(options.key, "key"),
                  v = load(options.value, "value"), dout = load(options.grad_out, "grad-out");
 
-    const AttentionOutput output = attention(q, k, v, attention_options);
+    // The files' tensors stay for --check; the call runs on copies where --device says.
+    const auto there = [&](const Tensor& tensor) {
+        return tensor.defined() ? tensor.to(device) : tensor;
+    };
+    const auto back = [](Tensor& tensor) {
+        if (tensor.defined()) tensor = tensor.to(Device{});
+    };
+    AttentionOptions call_options = attention_options;
+    call_options.engine = options.engine;
+    for (Tensor* tensor :
+         {&call_options.segment_ids, &call_options.kv_segment_ids, &call_options.sinks}) {
+        *tensor = there(*tensor);
+    }
+    const Tensor query = there(q), key = there(k), value = there(v);
+    const AttentionOutput on_device = attention(query, key, value, call_options);
+    AttentionOutput output = on_device;
+    for (Tensor* tensor : {&output.out, &output.lse, &output.max_scores}) back(*tensor);
     std::vector<OutputTensor> files = {{options.out, "out", output.out}};
     if (!options.lse.empty()) files.push_back({options.lse, "lse", output.lse});
     AttentionGradients gradients;
     if (dout.defined()) {
-        gradients = attention_backward(q, k, v, output, dout, attention_options);
+        gradients = attention_backward(query, key, value, on_device, there(dout), call_options);
+        for (Tensor* tensor :
+             {&gradients.query, &gradients.key, &gradients.value, &gradients.sinks}) {
+            back(*tensor);
+        }
+        for (Tensor& captured : gradients.captured) back(captured);
         if (!options.grads.empty()) {
             files.push_back(gradient_file(options, "query", gradients.query));
             files.push_back(gradient_file(options, "key", gradients.key));
@@ -312,7 +332,9 @@ void add_attention(CLI::App& app, Console& console) {
     command->add_option("--grad-out", options->grad_out, "gradient of the output");
     command->add_option("--grads", options->grads,
                         "prefix of the files of gradients, in the format of --out");
-    command->add_option("--device", options->device, "cpu");
+    command->add_option("--device", options->device, "cpu, cuda or cuda:N");
+    command->add_option("--engine", options->engine,
+                        "tiles or sm90; the fastest that can serve by default");
     command->add_flag("--check", options->check, "compare with a dense f64 reference");
     command->add_flag("--checked", options->checked, "run in the checked mode (slow)");
     command->callback([options, &console] { run(*options, console); });

@@ -7,13 +7,14 @@
 
 #include "cli/bench_cases.h"
 #include "cli/command.h"
+#include "cli/gpu_timing.h"
 #include "support/check.h"
 
 namespace tilewright::cli {
 namespace {
 
 struct Options {
-    std::string operation, dtype = "f32", device = "cpu", json;
+    std::string operation, dtype, device = "cpu", json;
     BenchOptions bench;
     bool no_check = false, causal = false;
 };
@@ -24,10 +25,20 @@ void run(const Options& options, Console& console) {
         {"flex", bench_flex},           {"mask", bench_mask},       {"matmul", bench_matmul},
         {"norm", bench_norm},
     };
-    if (options.device != "cpu")
-        user_error("bench", "expected --device cpu but got {}", options.device);
+    static const std::map<std::string, std::vector<Row> (*)(const BenchOptions&)> kOnGpu = {
+        {"attention", bench_attention_gpu},
+        {"flex", bench_flex_gpu},
+        {"matmul", bench_matmul_gpu},
+        {"norm", bench_norm_gpu},
+    };
     BenchOptions bench = options.bench;
-    bench.dtype = parse_dtype(options.dtype).value();
+    bench.device = parse_device("bench", options.device);
+    const bool gpu = bench.device.kind == Device::Kind::cuda;
+    if (gpu && !kOnGpu.contains(options.operation))
+        user_error("bench", "expected --device cpu for {} but got {}", options.operation,
+                   options.device);
+    bench.dtype =
+        parse_dtype(options.dtype.empty() ? (gpu ? "bf16" : "f32") : options.dtype).value();
     bench.check = !options.no_check;
     if (options.causal) bench.causal = true;
     const std::pair<const char*, std::optional<std::int64_t>> sizes[] = {
@@ -40,16 +51,17 @@ void run(const Options& options, Console& console) {
     if (!takes_mods && !(bench.mask.empty() && bench.score.empty()))
         user_error("bench", "expected --mask and --score with attention or flex but got {}",
                    options.operation);
-    if (bench.baseline.empty() && options.operation == "flex") bench.baseline = "auto";
+    if (bench.baseline.empty() && (gpu || options.operation == "flex")) bench.baseline = "auto";
     if (bench.baseline == "none") bench.baseline.clear();
     bench.out = &console.out;
-    const bool own_tables = options.operation == "flex";
-    if (own_tables) console.out << device_name() << "\n\n";
-    const std::vector<Row> rows = kOperations.at(options.operation)(bench);
-    if (!own_tables) console.out << device_name() << "\n\n" << to_table(rows);
+    const bool own_tables = options.operation == "flex" && !gpu;
+    const std::string device = gpu ? gpu_name(bench.device) : device_name();
+    if (own_tables) console.out << device << "\n\n";
+    const std::vector<Row> rows = (gpu ? kOnGpu : kOperations).at(options.operation)(bench);
+    if (!own_tables) console.out << device << "\n\n" << to_table(rows);
     if (!options.json.empty()) {
         std::ofstream file(options.json);
-        file << to_json(device_name(), rows) << '\n';
+        file << to_json(device, rows) << '\n';
         if (!file.flush())
             user_error("bench", "expected to write --json {} but could not", options.json);
     }
@@ -69,7 +81,9 @@ void add_bench(CLI::App& app, Console& console) {
             CLI::IsMember({"attention", "decode", "flex", "mask", "matmul", "norm", "compile"}));
     command->add_option("--dtype", options->dtype)
         ->check(CLI::IsMember({"f32", "bf16", "f16", "f64"}));
-    command->add_option("--device", options->device, "cpu");
+    command->add_option("--device", options->device, "cpu, cuda or cuda:N");
+    command->add_flag("!--no-deterministic", bench.deterministic,
+                      "cuda: dQ in any order, as the baselines sum it");
     command->add_option("--batch", bench.batch);
     command->add_option("--heads", bench.heads);
     command->add_option("--kv-heads", bench.kv_heads);
@@ -81,8 +95,10 @@ void add_bench(CLI::App& app, Console& console) {
     command
         ->add_option("--baseline", bench.baseline,
                      "torch-sdpa (attention), torch-flex (flex: by itself where torch is there), "
-                     "torch, onednn (matmul), none")
-        ->check(CLI::IsMember({"torch-sdpa", "torch-flex", "torch", "onednn", "none"}));
+                     "torch, onednn (matmul), none; cuda: cudnn, fa2, torch-flex, torch, by "
+                     "default all that are there")
+        ->check(
+            CLI::IsMember({"torch-sdpa", "torch-flex", "torch", "onednn", "cudnn", "fa2", "none"}));
     command->add_option("--mask", bench.mask, "attention, flex: this mask, as text");
     command->add_option("--score", bench.score, "attention, flex: this score mod, as text");
     command->add_option("--seconds", bench.seconds, "of each case")->check(CLI::PositiveNumber);

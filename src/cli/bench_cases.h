@@ -9,21 +9,24 @@
 #include "cli/measure.h"
 #include "cli/roofs.h"
 #include "tilewright/dtype.h"
+#include "tilewright/tensor.h"
 
 namespace tilewright::cli {
 
 /// Sizes and choices; what is not given takes the values of the case.
 struct BenchOptions {
     DType dtype = f32;
+    Device device = {};
     std::optional<std::int64_t> batch, heads, kv_heads, seq_len, kv_len, head_dim;
     std::optional<bool> causal;
     bool backward = false;
     bool check = true;            ///< compare with the reference at a smaller size
-    std::string baseline;         ///< empty: none; auto: torch-flex where it is there
+    std::string baseline;         ///< empty: none; auto: what is there of torch's
     std::string only;             ///< flex: this case alone
     std::string mask, score;      ///< attention, flex: these mods, as texts
     bool picture = true;          ///< flex: draw the masks
-    std::ostream* out = nullptr;  ///< flex: pictures and tables go here
+    bool deterministic = true;    ///< attention on a GPU: of the backward pass
+    std::ostream* out = nullptr;  ///< pictures and tables go here, and what cannot be measured
     double seconds = 1.5;         ///< of each case
     int least_rounds = 5;
 };
@@ -35,6 +38,12 @@ std::vector<Row> bench_mask(const BenchOptions& options);
 /// The FlexAttention notebook: every case beside causal attention, dense attention with the mask as
 /// a table and torch's flex_attention, forward and backward.
 std::vector<Row> bench_flex(const BenchOptions& options);
+/// The same on a GPU, beside cuDNN's and FlashAttention-2's attention and FlexAttention as torch
+/// has them, torch's matmul and norms.
+std::vector<Row> bench_attention_gpu(const BenchOptions& options);
+std::vector<Row> bench_flex_gpu(const BenchOptions& options);
+std::vector<Row> bench_matmul_gpu(const BenchOptions& options);
+std::vector<Row> bench_norm_gpu(const BenchOptions& options);
 std::vector<Row> bench_matmul(const BenchOptions& options);
 /// RMSNorm, LayerNorm and softmax over 16384 rows of 4096, or seq-len rows of head-dim.
 std::vector<Row> bench_norm(const BenchOptions& options);

@@ -3,6 +3,9 @@
 
 #include <CLI/CLI.hpp>
 #include <ostream>
+#include <string>
+
+#include "tilewright/tensor.h"
 
 namespace tilewright::cli {
 
@@ -14,6 +17,9 @@ struct Console {
     /// 0: done, 1: a check failed. Bad usage and bad input become 2 outside of the subcommand.
     int status = 0;
 };
+
+/// "cpu", "cuda" or "cuda:N"; UserError for other texts and GPUs that are not there.
+Device parse_device(const char* op, const std::string& text);
 
 /// Adds one subcommand. `app` and `console` outlive its callback, which does the work; options are
 /// bound to a struct that the callback shares (std::make_shared), since the function has returned

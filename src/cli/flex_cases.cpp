@@ -55,7 +55,7 @@ Capture document_ids(std::int64_t length) {
 }
 
 /// The notebook's sign: q - kv.
-Mod alibi(std::int64_t heads, bool table) {
+Mod alibi(std::int64_t heads, bool table, Device device = {}) {
     const double unit = -8.0 / static_cast<double>(heads);
     if (!table) {
         return [unit](auto s, auto, auto h, auto q, auto kv) {
@@ -66,7 +66,7 @@ Mod alibi(std::int64_t heads, bool table) {
     for (std::int64_t h = 0; h < heads; ++h) {
         values.push_back(std::exp2(static_cast<float>(h + 1) * static_cast<float>(unit)));
     }
-    const Capture slopes = capture(Tensor::from_vector(values, {heads}), "slopes");
+    const Capture slopes = capture(Tensor::from_vector(values, {heads}).to(device), "slopes");
     return [slopes](auto s, auto, auto h, auto q, auto kv) { return s + (q - kv) * slopes[h]; };
 }
 
@@ -116,7 +116,7 @@ const std::vector<std::pair<std::string, Make>>& cases() {
         {"alibi_table",
          [](const FlexSizes& s, FlexCase& c) {
              c.options.causal = true;
-             c.options.score_mod = alibi(s.heads, true);
+             c.options.score_mod = alibi(s.heads, true, s.device);
          }},
         {"alibi_computed",
          [](const FlexSizes& s, FlexCase& c) {

@@ -11,6 +11,7 @@ namespace tilewright::cli {
 /// Sizes that a case is made for.
 struct FlexSizes {
     std::int64_t batch = 1, heads = 4, kv_heads = 4, length = 1024, kv_length = 1024, head_dim = 64;
+    Device device = {};  ///< of the arrays that mods read
 };
 
 /// One case: masks and scores of a shape. A packed one has one batch of `q_len` tokens in all.

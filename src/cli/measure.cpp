@@ -77,15 +77,19 @@ std::string to_table(std::span<const Row> rows) {
         fmt::format("{:<{}}  {:<9} {:<12} {:>10} {:>15} {:>7} {:>16} {:>9}\n", "case", width,
                     "operation", "impl", "ms", "rate", "% roof", "x baseline", "error");
     for (const Row& row : rows) {
-        const std::string rate = row.tflops ? fmt::format("{:.1f} GFLOP/s", *row.tflops * 1e3)
-                                 : row.gbs  ? fmt::format("{:.1f} GB/s", *row.gbs)
-                                            : "";
+        const std::string rate = row.tflops && *row.tflops >= 10
+                                     ? fmt::format("{:.1f} TFLOP/s", *row.tflops)
+                                 : row.tflops ? fmt::format("{:.1f} GFLOP/s", *row.tflops * 1e3)
+                                 : row.gbs    ? fmt::format("{:.1f} GB/s", *row.gbs)
+                                              : "";
         text += fmt::format(
             "{:<{}}  {:<9} {:<12} {:>10.3f} {:>15} {:>7} {:>16} {:>9}{}\n", row.case_name, width,
             row.operation, row.impl, row.ms, rate,
             row.roof ? fmt::format("{:.0f}", *row.roof * 100) : "",
             row.ratio ? fmt::format("{:.2f} {}", *row.ratio, row.baseline.value_or("")) : "",
-            row.error ? fmt::format("{:.1e}", *row.error) : "", row.ok ? "" : "  FAILED");
+            row.error ? fmt::format("{:.1e}", *row.error) : "",
+            (row.sm_mhz ? fmt::format("  {:.0f} MHz", *row.sm_mhz) : "") +
+                (row.ok ? "" : "  FAILED"));
     }
     return text;
 }
@@ -101,6 +105,7 @@ std::string to_json(const std::string& device, std::span<const Row> rows) {
                                   {"tflops_blocks", or_null(row.tflops_blocks)},
                                   {"gbs", or_null(row.gbs)},
                                   {"roof", or_null(row.roof)},
+                                  {"sm_mhz", or_null(row.sm_mhz)},
                                   {"baseline", or_null(row.baseline)},
                                   {"ratio", or_null(row.ratio)},
                                   {"error", or_null(row.error)},

@@ -42,8 +42,9 @@ struct Row {
     std::optional<double> tflops_blocks;  ///< counting whole blocks of the mask
     std::optional<double> roof;  ///< fraction of the machine's peak measured in the same rounds
     std::optional<std::string> baseline;
-    std::optional<double> ratio;  ///< the baseline's ms over ours
-    std::optional<double> error;  ///< largest difference from the reference
+    std::optional<double> ratio;   ///< the baseline's ms over ours
+    std::optional<double> sm_mhz;  ///< of a GPU's multiprocessors under this load
+    std::optional<double> error;   ///< largest difference from the reference
     bool ok = true;
 };
 

@@ -133,11 +133,8 @@ MaskFunction MaskFunction::of(const char* op, const Mod& mod) {
     mask.function = is_mask ? traced.function : visible_scores(traced.function);
     mask.text = is_mask ? traced.text : "visible\n" + traced.text;
     for (const Capture& capture : traced.captures) {
-        const Tensor& tensor = capture.tensor();
-        if (tensor.device().kind != Device::Kind::cpu)
-            user_error(op, "expected captures in CPU memory but `{}` is {} on a GPU",
-                       capture.name(), tensor.type_name());
-        mask.arrays.push_back(tensor);
+        // Masks are built on the host.
+        mask.arrays.push_back(capture.tensor().to(Device{}));
     }
     return mask;
 }

@@ -103,8 +103,9 @@ NormOutput run_forward(const char* op, bool layer, const Tensor& x, const Tensor
     const DType statistics = x.dtype() == f64 ? f64 : f32;
     if (x.size() == 0) {
         if (into) return *into;
-        NormOutput result = {Tensor::empty(o.output, x.shape()), x, Tensor::zeros(statistics, rows),
-                             layer ? Tensor::zeros(statistics, rows) : Tensor()};
+        NormOutput result = {Tensor::empty(o.output, x.shape(), x.device()), x,
+                             Tensor::zeros(statistics, rows, x.device()),
+                             layer ? Tensor::zeros(statistics, rows, x.device()) : Tensor()};
         result.inverse_deviation.fill(1 / std::sqrt(o.eps));
         return result;
     }
@@ -133,7 +134,8 @@ NormOutput run_forward(const char* op, bool layer, const Tensor& x, const Tensor
         const TensorType type{statistics, {count, pieces(o)}};
         if (given_sum.defined()) {
             parts_given.assign(layer ? 2 : 1, Tensor());
-            for (Tensor& part : parts_given) part = Tensor::empty(type.dtype, type.shape);
+            for (Tensor& part : parts_given)
+                part = Tensor::empty(type.dtype, type.shape, x.device());
             parts_given.push_back(given_sum);
         }
         const Call first = cached(o, [&] { return row_statistics(o); });
@@ -171,9 +173,9 @@ NormGradients run_backward(const char* op, bool layer, const NormOutput& saved,
     if (into) {
         result = *into;
     } else {
-        result.x = Tensor::empty(x.dtype(), x.shape());
-        if (o.weight) result.weight = Tensor::zeros(weight.dtype(), weight.shape());
-        if (o.bias) result.bias = Tensor::zeros(bias.dtype(), bias.shape());
+        result.x = Tensor::empty(x.dtype(), x.shape(), x.device());
+        if (o.weight) result.weight = Tensor::zeros(weight.dtype(), weight.shape(), x.device());
+        if (o.bias) result.bias = Tensor::zeros(bias.dtype(), bias.shape(), x.device());
     }
     if (x.size() == 0) {
         if (o.weight) result.weight.fill(0);
@@ -206,7 +208,8 @@ NormGradients run_backward(const char* op, bool layer, const NormOutput& saved,
     const Call call = cached(o, [&] { return backward(o); });
     std::vector<Tensor> parts = {outputs[0]};
     const Tensor::Dims part_shape = {std::min(kBackwardParts, count), o.n};
-    while (parts.size() < outputs.size()) parts.push_back(Tensor::empty(statistics, part_shape));
+    while (parts.size() < outputs.size())
+        parts.push_back(Tensor::empty(statistics, part_shape, x.device()));
     call.into(parts, inputs);
     for (std::size_t i = 1; i < outputs.size(); ++i) {
         const Call sum = cached(std::tuple(o.output, o.interpret),

@@ -8,7 +8,9 @@
 #include "cuda/codegen/generate.h"
 #include "cuda/codegen/launch_arguments.h"
 #include "cuda/runtime/kernel.h"
+#include "cuda/runtime/stream.h"
 #include "support/check.h"
+#include "support/debug_log.h"
 #include "tilewright/run.h"
 
 namespace tilewright::run {
@@ -31,7 +33,7 @@ class Gpu : public Executable {
         cuda::LaunchShape shape;
         shape.grid[0] = static_cast<unsigned>(launch.programs());
         shape.block[0] = static_cast<unsigned>(variant.threads);
-        cuda::launch(variant.kernel, shape, launch.parameters(), cuda_stream());
+        cuda::launch(variant.kernel, shape, launch.parameters(), cuda::current_stream());
     }
 
   private:
@@ -72,23 +74,14 @@ class Gpu : public Executable {
         for (const auto& known : variants_) {
             if (known->facts == facts) return *known;
         }
-        int capturing = 0;
-        {
-            const cuda::ContextScope scope(device_);
-            cuda::driver().cuStreamIsCapturing(cuda_stream(), &capturing);
-        }
-        if (capturing != 0) {
-            user_error(
-                kernel_.name,
-                "expected a kernel that is loaded while a CUDA graph is captured; call it once "
-                "with such arguments before the capture");
-        }
+        cuda::expect_no_capture(kernel_.name, "the kernel to be loaded");
         const cuda::DeviceInfo& info = cuda::device_info(device_);
         cuda::Target target;
         target.arch = info.arch();
         target.shared_bytes = info.shared_bytes_per_block;
         target.facts = facts;
         const cuda::Generated generated = cuda::generate(kernel_, target);
+        log_variant(facts, generated);
         auto made = std::make_unique<Variant>();
         made->facts = std::move(facts);
         made->kernel = cuda::load_kernel(compile_request(generated, target.arch),
@@ -96,6 +89,26 @@ class Gpu : public Executable {
         made->threads = generated.threads;
         variants_.push_back(std::move(made));
         return *variants_.back();
+    }
+
+    void log_variant(const std::vector<cuda::RefFacts>& facts,
+                     const cuda::Generated& generated) const {
+        if (!debug_log_on()) return;
+        debug_log(kernel_.name, "generated for cuda:{}, {} threads, {} bytes of shared memory",
+                  device_, generated.threads, generated.shared_bytes);
+        std::size_t next = 0;
+        for (ir::Value parameter : kernel_.parameters()) {
+            if (!kernel_.is_ref(parameter) ||
+                kernel_.ref_type(parameter).space != ir::Space::global) {
+                continue;
+            }
+            if (!facts[next++].vectors && kernel_.ref_type(parameter).rank() > 0) {
+                debug_log(kernel_.name,
+                          "slow path: `{}` is accessed element by element; its last stride is not "
+                          "1, or its address or another stride no multiple of 16 bytes",
+                          kernel_.value_name(parameter));
+            }
+        }
     }
 
     ir::Function kernel_;

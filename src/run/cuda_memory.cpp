@@ -5,32 +5,53 @@
 #include <map>
 #include <mutex>
 #include <tuple>
+#include <utility>
 #include <vector>
 
 #include "cuda/runtime/device.h"
 #include "cuda/runtime/memory.h"
+#include "cuda/runtime/stream.h"
 #include "support/check.h"
 #include "tilewright/run.h"
 
 namespace tilewright {
 namespace {
 
-thread_local void* current_stream = nullptr;
+thread_local CudaAllocator* allocator_of_thread = nullptr;
 
 }  // namespace
 
 void set_cuda_stream(void* stream) {
-    current_stream = stream;
+    cuda::set_current_stream(stream);
 }
 void* cuda_stream() {
-    return current_stream;
+    return cuda::current_stream();
+}
+
+CudaScope::CudaScope(void* stream, CudaAllocator allocate)
+    : allocate_(std::move(allocate)), stream_(cuda_stream()), outer_(allocator_of_thread) {
+    set_cuda_stream(stream);
+    if (allocate_) allocator_of_thread = &allocate_;
+}
+
+CudaScope::~CudaScope() {
+    set_cuda_stream(stream_);
+    allocator_of_thread = outer_;
+}
+
+void wait_for_cuda_stream(void* consumer, Device device) {
+    if (device.kind == Device::Kind::cpu || consumer == cuda_stream()) return;
+    cuda::Event done(device.index);
+    done.record(cuda_stream());
+    const cuda::ContextScope scope(device.index);
+    cuda::driver().check(cuda::driver().cuStreamWaitEvent(consumer, done.handle(), 0),
+                         "letting a stream wait");
 }
 
 void synchronize(Device device) {
     if (device.kind == Device::Kind::cpu) return;
     const cuda::ContextScope scope(device.index);
-    cuda::driver().check(cuda::driver().cuStreamSynchronize(current_stream),
-                         "waiting for a stream");
+    cuda::driver().check(cuda::driver().cuStreamSynchronize(cuda_stream()), "waiting for a stream");
 }
 
 namespace run {
@@ -83,10 +104,18 @@ std::size_t size_class(std::size_t bytes) {
 }  // namespace
 
 std::shared_ptr<void> allocate_on_gpu(std::int64_t bytes, int device) {
+    if (allocator_of_thread) {
+        std::shared_ptr<void> memory = (*allocator_of_thread)(bytes);
+        if (memory || bytes == 0) return memory;
+        user_error("allocate", "expected {} bytes of GPU memory from the caller but got none",
+                   bytes);
+    }
     const Cache::Key key{device, cuda_stream(), size_class(static_cast<std::size_t>(bytes))};
     cuda::device_info(device);  // says by name that there is no such GPU
     std::unique_ptr<cuda::Buffer> buffer = cache().take(key);
+    const bool captured = cuda::is_capturing();
     if (!buffer) {
+        const cuda::AllocationDuringCapture allowed;
         try {
             buffer = std::make_unique<cuda::Buffer>(device, std::get<2>(key));
         } catch (const cuda::CudaError&) {
@@ -95,8 +124,9 @@ std::shared_ptr<void> allocate_on_gpu(std::int64_t bytes, int device) {
         }
     }
     void* const memory = reinterpret_cast<void*>(buffer->address());
-    return {memory, [key, kept = buffer.release()](void*) {
-                cache().give(key, std::unique_ptr<cuda::Buffer>(kept));
+    return {memory, [key, captured, kept = buffer.release()](void*) {
+                // A graph writes to it whenever it is launched: nobody else may have it again.
+                if (!captured) cache().give(key, std::unique_ptr<cuda::Buffer>(kept));
             }};
 }
 
@@ -106,6 +136,9 @@ void copy_memory(void* to, Device to_device, const void* from, Device from_devic
     const bool to_gpu = to_device.kind == Device::Kind::cuda,
                from_gpu = from_device.kind == Device::Kind::cuda;
     TW_ASSERT(to_gpu || from_gpu);
+    if (!to_gpu || !from_gpu) {
+        cuda::expect_no_capture("copy_from", "copies between host and GPU to be done");
+    }
     const cuda::Driver& driver = cuda::driver();
     const auto target = reinterpret_cast<std::uintptr_t>(to),
                source = reinterpret_cast<std::uintptr_t>(from);
@@ -122,6 +155,41 @@ void copy_memory(void* to, Device to_device, const void* from, Device from_devic
                         : driver.cuMemcpyDtoHAsync_v2(to, source, size, stream),
                  "copying");
     driver.check(driver.cuStreamSynchronize(stream), "copying");
+}
+
+void write_words(void* memory, std::span<const std::uint32_t> words, int device) {
+    const cuda::ContextScope scope(device);
+    const cuda::Driver& driver = cuda::driver();
+    for (std::size_t i = 0; i < words.size(); ++i) {
+        driver.check(driver.cuMemsetD32Async(reinterpret_cast<std::uintptr_t>(memory) + 4 * i,
+                                             words[i], 1, cuda_stream()),
+                     "writing");
+    }
+}
+
+Tensor uploaded_once(std::span<const std::int64_t> values, Device device) {
+    static std::mutex mutex;
+    // Never destroyed, as the cache.
+    static auto* const kUploaded = new std::map<std::pair<int, std::vector<std::int64_t>>, Tensor>;
+    const std::scoped_lock lock(mutex);
+    Tensor& tensor = (*kUploaded)[{device.index, {values.begin(), values.end()}}];
+    if (tensor.defined()) return tensor;
+    cuda::expect_no_capture("call", "small arrays to be on the GPU");
+    auto buffer = std::make_shared<cuda::Buffer>(device.index, values.size_bytes());
+    buffer->upload(values.data(), values.size_bytes());
+    void* const memory = reinterpret_cast<void*>(buffer->address());
+    tensor = Tensor::from_data(memory, i64, {static_cast<std::int64_t>(values.size())}, {},
+                               std::move(buffer), device);
+    return tensor;
+}
+
+void fill_words(void* memory, std::uint32_t pattern, std::int64_t count, int device) {
+    if (count == 0) return;
+    const cuda::ContextScope scope(device);
+    const cuda::Driver& driver = cuda::driver();
+    driver.check(driver.cuMemsetD32Async(reinterpret_cast<std::uintptr_t>(memory), pattern,
+                                         static_cast<std::size_t>(count), cuda_stream()),
+                 "filling");
 }
 
 void clear_on_gpu(void* memory, std::int64_t bytes, int device) {

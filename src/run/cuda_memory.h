@@ -3,18 +3,34 @@
 
 #include <cstdint>
 #include <memory>
+#include <span>
 
 #include "tilewright/tensor.h"
 
 namespace tilewright::run {
 
-/// At least `bytes` of a GPU's memory. Freed memory is kept, per device and stream, and given out
-/// again to work on the same stream, so that nothing has to wait. CudaError when memory runs out.
+/// At least `bytes` of a GPU's memory: from the allocator of this thread's CudaScope, if it has
+/// one. Else freed memory is kept, per device and stream, and given out again to work on the same
+/// stream, so that nothing has to wait; what is taken while a graph is captured stays the graph's.
+/// CudaError when memory runs out.
 std::shared_ptr<void> allocate_on_gpu(std::int64_t bytes, int device);
 
 /// Copies bytes between devices on the current stream; waits where the host takes part.
 void copy_memory(void* to, Device to_device, const void* from, Device from_device,
                  std::int64_t bytes);
+
+/// Writes a few words on the current stream without waiting; graphs capture the values.
+void write_words(void* memory, std::span<const std::uint32_t> words, int device);
+
+/// i64 values on a GPU, the same tensor for equal values; kept until the process ends. The first
+/// time waits for the copy.
+Tensor uploaded_once(std::span<const std::int64_t> values, Device device);
+
+/// Repeats a 32-bit pattern over memory on the current stream.
+void fill_words(void* memory, std::uint32_t pattern, std::int64_t count, int device);
+
+/// Copies elements between tensors of one shape on one GPU, whatever their strides and dtypes.
+void copy_elements_on_gpu(const Tensor& target, const Tensor& source);
 
 /// Sets bytes to zero on the current stream.
 void clear_on_gpu(void* memory, std::int64_t bytes, int device);

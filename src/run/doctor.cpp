@@ -81,6 +81,20 @@ void report_build(Report& report) {
                fmt::format("{}.{}.{}", XXH_VERSION_MAJOR, XXH_VERSION_MINOR, XXH_VERSION_RELEASE));
 }
 
+/// Which kernels attention uses where; attention/engine.cpp chooses.
+void report_engines(Report& report) {
+    report.section("Attention");
+    report.row("cpu", "tile programs");
+    for (int i = 0; i < cuda::device_count(); ++i) {
+        const cuda::DeviceInfo& info = cuda::device_info(i);
+        const bool hopper = info.major == 9 && info.minor == 0;
+        report.row(fmt::format("cuda:{}", i),
+                   !hopper ? "tile programs"
+                           : "sm90 (f16, bf16, head dimensions up to 256), tile programs for the "
+                             "rest; TILEWRIGHT_DEBUG=1 says why");
+    }
+}
+
 void report_cache(Report& report) {
     report.section("Cache");
     report.row("folder", cache_root().string());
@@ -94,6 +108,7 @@ std::string doctor() {
     run::report_host(report, run::read_system_info());
     report.section("CUDA");
     report.lines(cuda::probe().text());
+    run::report_engines(report);
     run::report_cache(report);
     run::report_build(report);
     return report.text();

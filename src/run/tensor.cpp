@@ -59,33 +59,6 @@ void require_cpu(const Tensor& tensor, const char* op) {
     }
 }
 
-/// The elements from the first to the last in memory, gaps included, and where element 0 lies.
-struct Span {
-    std::int64_t first = 0, count = 0;
-};
-Span span_of(const Tensor& tensor) {
-    Span span{0, tensor.size() == 0 ? 0 : 1};
-    for (std::size_t d = 0; d < tensor.shape().size() && span.count != 0; ++d) {
-        const std::int64_t reach = (tensor.shape()[d] - 1) * tensor.strides()[d];
-        if (reach < 0) span.first += reach;
-        span.count += reach < 0 ? -reach : reach;
-    }
-    return span;
-}
-
-/// The same view of a host copy of the memory that a tensor spans.
-Tensor on_host(const Tensor& tensor) {
-    const Span span = span_of(tensor);
-    const Tensor memory = Tensor::empty(tensor.dtype(), {span.count});
-    const auto* const first =
-        static_cast<const std::byte*>(tensor.raw()) + span.first * size_of(tensor.dtype());
-    run::copy_memory(memory.raw(), {}, first, tensor.device(), memory.nbytes());
-    auto owner = std::make_shared<Tensor>(memory);
-    return Tensor::from_data(
-        static_cast<std::byte*>(memory.raw()) - span.first * size_of(tensor.dtype()),
-        tensor.dtype(), tensor.shape(), tensor.strides(), std::move(owner));
-}
-
 }  // namespace
 
 Tensor Tensor::empty(DType dtype, Dims shape, Device device) {
@@ -311,24 +284,20 @@ void Tensor::copy_from(const Tensor& source) const {
         user_error("copy_from", "expected a source of shape {} but got {}", text(shape_),
                    source.type_name());
     }
-    const bool gpu = device_.kind == Device::Kind::cuda,
-               from_gpu = source.device_.kind == Device::Kind::cuda;
-    if ((gpu || from_gpu) && size() == 0) return;
+    if (size() == 0) return;
     const bool dense = source.dtype_ == dtype_ && is_contiguous() && source.is_contiguous();
-    if ((gpu || from_gpu) && dense) {
-        run::copy_memory(data_, device_, source.data_, source.device_, nbytes());
-        return;
-    }
-    if (from_gpu) return copy_from(on_host(source));
-    if (gpu) {
-        // Gaps between the elements keep what they hold.
-        const Tensor host = is_contiguous() ? empty(dtype_, shape_) : on_host(*this);
-        host.copy_from(source);
-        const Span span = span_of(*this);
-        const std::int64_t start = span.first * size_of(dtype_);
-        run::copy_memory(static_cast<std::byte*>(data_) + start, device_,
-                         static_cast<std::byte*>(host.data_) + start, {},
-                         span.count * size_of(dtype_));
+    if (device_.kind == Device::Kind::cuda || source.device_.kind == Device::Kind::cuda) {
+        if (dense) {
+            run::copy_memory(data_, device_, source.data_, source.device_, nbytes());
+        } else if (device_ == source.device_) {
+            run::copy_elements_on_gpu(*this, source);
+        } else if (source.dtype_ != dtype_ || !source.is_contiguous()) {
+            Tensor same = empty(dtype_, shape_, source.device_);
+            same.copy_from(source);
+            copy_from(same);
+        } else {
+            copy_from(source.to(device_));
+        }
         return;
     }
     if (dense) {
@@ -346,10 +315,7 @@ void Tensor::copy_from(const Tensor& source) const {
 }
 
 void Tensor::fill(double value) const {
-    if (defined_ && device_.kind == Device::Kind::cuda) {
-        const Tensor one = full(dtype_, Dims(shape_.size(), 1), value);
-        return copy_from(one.broadcast_to(shape_));
-    }
+    if (defined_ && device_.kind == Device::Kind::cuda) return fill_on_gpu(value);
     require_cpu(*this, "fill");
     std::array<std::byte, 8> bits{};
     run::convert_element(f64, reinterpret_cast<const std::byte*>(&value), dtype_, bits.data());
@@ -358,6 +324,23 @@ void Tensor::fill(double value) const {
         std::memcpy(static_cast<std::byte*>(data_) + to * static_cast<std::int64_t>(width),
                     bits.data(), width);
     });
+}
+
+void Tensor::fill_on_gpu(double value) const {
+    if (size() == 0) return;
+    std::array<std::uint32_t, 2> words{};
+    run::convert_element(f64, &value, dtype_, words.data());
+    std::uint32_t pattern = words[0];
+    for (int width = size_of(dtype_); width < 4; width *= 2) pattern |= pattern << (8 * width);
+    if (size_of(dtype_) <= 4 && is_contiguous() && nbytes() % 4 == 0) {
+        run::fill_words(data_, pattern, nbytes() / 4, device_.index);
+        return;
+    }
+    const Tensor one = empty(i64, {1}, device_);  // the value's bytes come first
+    run::write_words(one.data_, words, device_.index);
+    const Tensor element =
+        from_data(one.data_, dtype_, Dims(shape_.size(), 1), {}, one.owner_, device_);
+    copy_from(element.broadcast_to(shape_));
 }
 
 std::byte* Tensor::element(std::span<const std::int64_t> index, const char* op) const {

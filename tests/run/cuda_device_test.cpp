@@ -134,7 +134,7 @@ Call scaled_sum() {
          .out_type = {{f32, {200}}}});
 }
 
-TEST(CudaDevice, CallsRunWhereTheirInputsAre) {
+TEST(CudaCalls, RunWhereTheirInputsAre) {
     TW_REQUIRE_GPU();
     const Tensor x = Tensor::arange(f32, 200), y = Tensor::full(f32, {200}, 3);
     const Call program = scaled_sum();
@@ -153,7 +153,7 @@ TEST(CudaDevice, CallsRunWhereTheirInputsAre) {
     EXPECT_EQ(back.raw(), got.raw());
 }
 
-TEST(CudaDevice, CallsAreCapturedInGraphs) {
+TEST(CudaCalls, AreCapturedInGraphs) {
     TW_REQUIRE_GPU();
     const Call program = scaled_sum();
     const Tensor x = Tensor::arange(f32, 200).to(Device::cuda()),
@@ -187,7 +187,7 @@ TEST(CudaDevice, CallsAreCapturedInGraphs) {
     set_cuda_stream(nullptr);
 }
 
-TEST(CudaDevice, RefusesMixedDevicesAndHostPointers) {
+TEST(CudaCalls, RefusesMixedDevicesAndHostPointers) {
     TW_REQUIRE_GPU();
     const Call program = scaled_sum();
     const Tensor x = Tensor::arange(f32, 200), y = x.to(Device::cuda());

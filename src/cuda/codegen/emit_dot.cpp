@@ -113,7 +113,7 @@ std::string Emitter::fragment_address(const SharedTile& tile, const std::string&
         if (found != scope->fragments.end()) base = found->second.front();
     }
     if (base.empty()) {
-        base = fresh("f");
+        base = fresh("from");
         line("const u32 {} = {} + {};", base, entry->second, tile.offset);
         scopes_.back().fragments[key] = {base};
     }

@@ -5,6 +5,7 @@
 #include <fmt/ranges.h>
 
 #include <algorithm>
+#include <chrono>
 #include <cstdlib>
 #include <fstream>
 #include <future>
@@ -12,6 +13,7 @@
 #include <unordered_map>
 
 #include "support/check.h"
+#include "support/debug_log.h"
 #include "support/disk_cache.h"
 
 namespace tilewright::cuda {
@@ -173,10 +175,19 @@ std::shared_ptr<const std::string> read_or_compile(const CompileRequest& request
                                                    const std::string& key) {
     const DiskCache disk(kernel_cache_folder());
     if (std::optional<std::string> bytes = disk.get(key)) {
-        if (looks_like_cubin(*bytes)) return std::make_shared<const std::string>(std::move(*bytes));
+        if (looks_like_cubin(*bytes)) {
+            debug_log("cuda", "{} for {} comes from the disk", request.name, request.arch);
+            return std::make_shared<const std::string>(std::move(*bytes));
+        }
+        debug_log("cuda", "{}: the entry on the disk is no cubin and is dropped", request.name);
         disk.drop(key);
     }
+    const auto start = std::chrono::steady_clock::now();
     Compiled compiled = compile(request);
+    const std::chrono::duration<double, std::milli> taken =
+        std::chrono::steady_clock::now() - start;
+    debug_log("cuda", "{} for {} compiled in {:.0f} ms: {} registers, {} bytes spilled",
+              request.name, request.arch, taken.count(), compiled.registers, compiled.spill_bytes);
     disk.put(key, compiled.cubin);
     return std::make_shared<const std::string>(std::move(compiled.cubin));
 }

@@ -59,6 +59,7 @@ struct alignas(64) TensorMap {
     X(cuStreamSynchronize, (StreamHandle))                                                         \
     X(cuStreamWaitEvent, (StreamHandle, EventHandle, unsigned))                                    \
     X(cuStreamIsCapturing, (StreamHandle, int*))                                                   \
+    X(cuThreadExchangeStreamCaptureMode, (int*))                                                   \
     X(cuStreamBeginCapture_v2, (StreamHandle, int))                                                \
     X(cuStreamEndCapture, (StreamHandle, void**))                                                  \
     X(cuGraphInstantiateWithFlags, (void**, void*, unsigned long long))                            \

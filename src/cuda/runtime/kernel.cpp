@@ -1,6 +1,7 @@
 // Loading cubins and launching kernels.
 #include "cuda/runtime/kernel.h"
 
+#include "cuda/runtime/stream.h"
 #include "support/check.h"
 
 namespace tilewright::cuda {
@@ -51,6 +52,7 @@ Kernel load_kernel(const CompileRequest& request, const char* entry, int dynamic
         user_error("cuda", "{}: expected at most {} bytes of shared memory on {} but got {}",
                    request.name, info.shared_bytes_per_block, info.name, dynamic_shared_bytes);
     }
+    expect_no_capture("cuda", fmt::format("{} to be loaded", request.name));
     const ContextScope scope(device);
     const Driver& cuda = driver();
     Kernel kernel;

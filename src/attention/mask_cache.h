@@ -1,0 +1,35 @@
+// Masks as data that calls share: built once for each mod and size, intersected once, their plans
+// copied once to each GPU.
+#pragma once
+
+#include <compare>
+#include <cstdint>
+#include <memory>
+#include <optional>
+
+#include "mask/block_mask.h"
+#include "mask/plan.h"
+#include "tilewright/mask.h"
+
+namespace tilewright::attn {
+
+struct MaskSize {
+    std::int64_t batch = 1, heads = 1, q_len = 0, kv_len = 0;
+    auto operator<=>(const MaskSize&) const = default;
+};
+
+/// The mask of a mask mod. One that reads no arrays is kept for later calls; others may have
+/// changed by then.
+BlockMask mask_of_mod(const Mod& mod, const MaskSize& size);
+
+/// Where a score mod may give something else than -inf (mask/score_region.h), kept likewise.
+std::optional<BlockMask> mask_of_score_mod(const Mod& mod, const MaskSize& size);
+
+/// a & b, kept for as long as both masks live.
+BlockMask intersection(const BlockMask& a, const BlockMask& b);
+
+/// The plan of a mask with its arrays on this device; copied once, at the first call, which waits.
+std::shared_ptr<const mask::MaskPlan> plan_on(Device device, const BlockMask& mask,
+                                              const mask::PlanOptions& options);
+
+}  // namespace tilewright::attn

@@ -1,0 +1,355 @@
+// From problems on tensors to the launches of the Hopper kernels.
+#include "attention/sm90/serve.h"
+
+#include <algorithm>
+#include <cstring>
+#include <map>
+#include <mutex>
+#include <tuple>
+
+#include "attention/mask_cache.h"
+#include "attention/sm90/backward.h"
+#include "attention/sm90/forward.h"
+#include "attention/sm90/mask_lists.h"
+#include "cuda/runtime/stream.h"
+#include "run/cuda_memory.h"
+#include "support/debug_log.h"
+#include "tilewright/masks.h"
+
+namespace tilewright::attn::sm90 {
+namespace {
+
+cuda::DeviceAddress address_of(const Tensor& tensor) {
+    return tensor.defined() ? reinterpret_cast<cuda::DeviceAddress>(tensor.raw()) : 0;
+}
+
+DeviceTensor view_of(const Tensor& tensor) {
+    DeviceTensor result;
+    result.address = address_of(tensor);
+    std::copy_n(tensor.shape().begin(), 4, result.shape.begin());
+    std::copy_n(tensor.strides().begin(), 4, result.strides.begin());
+    return result;
+}
+
+/// The tensor where the copy engine can reach it, else a new one of its type.
+Tensor writable(const char* argument, const Tensor& tensor) {
+    bool fits = address_of(tensor) % 16 == 0;
+    for (int d = 0; d < 3; ++d) {
+        const std::int64_t stride = tensor.strides()[static_cast<std::size_t>(d)];
+        fits = fits && (tensor.dim(d) == 1 || stride % 8 == 0);
+    }
+    fits = fits && (tensor.dim(3) == 1 || tensor.strides()[3] == 1);
+    if (fits || tensor.size() == 0) return tensor;
+    debug_log("attention",
+              "slow path: {} is copied, since its address or a stride is no multiple of 16 bytes",
+              argument);
+    return Tensor::empty(tensor.dtype(), tensor.shape(), tensor.device());
+}
+
+/// The tensor where the copy engine can read it, else a copy of it.
+Tensor readable(const char* argument, const Tensor& tensor) {
+    const Tensor result = writable(argument, tensor);
+    if (result.raw() != tensor.raw()) result.copy_from(tensor);
+    return result;
+}
+
+/// One function object for each text, whatever mod it came from: the engine knows mods by address.
+std::shared_ptr<const ir::Function> canonical(const std::string& text, auto make) {
+    static std::mutex mutex;
+    static auto* const kFunctions = new std::map<std::string, std::shared_ptr<const ir::Function>>;
+    const std::scoped_lock lock(mutex);
+    auto& function = (*kFunctions)[text];
+    if (!function) function = make();
+    return function;
+}
+
+/// The score mod, with the mask mod (if there is one) folded in.
+std::shared_ptr<const ir::Function> combined_mod(const Problem& p) {
+    if (!p.score && !p.mask) return nullptr;
+    if (!p.mask) return canonical(p.score->text, [&] { return p.score->function; });
+    return canonical("masked\n" + (p.score ? p.score->text : "") + "\n" + p.mask->text, [&] {
+        return std::make_shared<const ir::Function>(
+            with_mask(p.score ? p.score->function.get() : nullptr, *p.mask->function));
+    });
+}
+
+std::vector<CaptureView> captures_of(const Problem& p) {
+    std::vector<CaptureView> views;
+    for (const Tensor& tensor : p.captured) {
+        views.push_back({address_of(tensor), tensor.dtype(), tensor.shape(), tensor.strides()});
+    }
+    return views;
+}
+
+/// Everything that masks by position: the data, or the diagonals of causal and window.
+BlockMask mask_with_diagonals(const Problem& p) {
+    const std::int64_t left = p.options.window_left, right = p.options.right();
+    if (left < 0 && right < 0) return p.block_mask;
+    const BlockMask band = mask_of_mod(masks::window(left, right),
+                                       {p.batch, p.query_heads, p.query_length, p.kv_length});
+    return intersection(p.block_mask, band);
+}
+
+/// The lists of a mask on a GPU, copied once; they live as long as the plan they come from.
+DeviceMask lists_on(const Problem& p, const mask::PlanOptions& options) {
+    struct Entry {
+        std::weak_ptr<const mask::MaskPlan> plan;
+        std::shared_ptr<const UploadedLists> lists;
+    };
+    static std::mutex mutex;
+    using Key = std::tuple<const mask::MaskPlan*, int, std::int64_t>;
+    static auto* const kEntries = new std::map<Key, Entry>;  // never destroyed
+    const auto plan = mask::plan(mask_with_diagonals(p), options);
+    const std::scoped_lock lock(mutex);
+    const Key key{plan.get(), p.device.index, p.options.group};
+    if (const auto found = kEntries->find(key);
+        found != kEntries->end() && found->second.plan.lock() == plan) {
+        return found->second.lists->mask();
+    }
+    cuda::expect_no_capture("attention", "the mask to be on the GPU");
+    // Freeing memory waits for the kernels that read it.
+    std::erase_if(*kEntries, [](const auto& entry) { return entry.second.plan.expired(); });
+    const auto lists =
+        std::make_shared<const UploadedLists>(*plan, p.query_length, p.kv_length, p.device.index);
+    debug_log("attention", "a mask of {} bytes is copied to {}", plan->nbytes(),
+              to_string(p.device));
+    (*kEntries)[key] = {plan, lists};
+    return lists->mask();
+}
+
+/// i32 starts of packed sequences on the GPU.
+Tensor starts_on(const Problem& p, const std::vector<std::int64_t>& starts) {
+    std::vector<std::int32_t> narrow(starts.begin(), starts.end());
+    narrow.resize((narrow.size() + 1) / 2 * 2);
+    std::vector<std::int64_t> words(narrow.size() / 2);
+    std::memcpy(words.data(), narrow.data(), narrow.size() * sizeof(narrow[0]));
+    return run::uploaded_once(words, p.device);
+}
+
+/// The small arrays of a problem in the form the kernels want, for as long as this lives.
+struct SmallArrays {
+    Tensor sinks, q_starts, kv_starts;
+
+    SmallArrays(const Problem& p, ProblemInputs& inputs) {
+        if (p.sinks.defined()) sinks = p.sinks.to(f32).contiguous();
+        if (p.packed()) {
+            q_starts = starts_on(p, p.starts);
+            kv_starts = starts_on(p, p.kv_starts);
+        }
+        inputs.sinks = address_of(sinks);
+        inputs.q_starts = address_of(q_starts);
+        inputs.kv_starts = address_of(kv_starts);
+    }
+};
+
+constexpr cuda::DeviceAddress kSomewhere = 256;  // stands for memory that is not there yet
+
+/// What both passes are given of a problem whose tensors are readable, without what they write and
+/// temporary memory.
+template <typename Inputs>
+Inputs inputs_of(const Problem& p) {
+    Inputs inputs;
+    inputs.dtype = p.query.dtype();
+    inputs.query = view_of(p.query);
+    inputs.key = view_of(p.key);
+    inputs.value = view_of(p.value);
+    inputs.scale = p.options.scale;
+    if (!p.block_mask.defined()) {
+        if (p.options.window_left >= 0) inputs.lower_diagonal = -p.options.window_left;
+        if (p.options.right() >= 0) inputs.upper_diagonal = p.options.right();
+    }
+    inputs.score_mod = combined_mod(p);
+    inputs.captures = captures_of(p);
+    inputs.q_segments = address_of(p.segment_ids);
+    inputs.kv_segments = address_of(p.kv_segment_ids);
+    inputs.sequences = p.packed() ? static_cast<std::int64_t>(p.starts.size()) - 1 : 0;
+    inputs.dropout = p.features.dropout;
+    inputs.seed = p.seed;
+    inputs.lse = inputs.workspace = kSomewhere;
+    inputs.out = inputs.query;
+    inputs.out.shape[3] = p.value_dim;
+    inputs.out.address = kSomewhere;
+    return inputs;
+}
+
+/// What both passes cannot serve.
+std::string why_not(const Problem& p) {
+    const cuda::DeviceInfo& info = cuda::device_info(p.device.index);
+    if (info.major != 9 || info.minor != 0) {
+        return fmt::format("{} is {} and not of compute capability 9.0", to_string(p.device),
+                           info.arch());
+    }
+    if (p.segment_ids.defined() && p.segment_ids.dtype() != DType::i32) {
+        return "segment ids are 64-bit integers";
+    }
+    if (p.block_mask.defined() && p.segment_ids.defined()) {
+        return "a mask as data stands beside segment ids";
+    }
+    if (p.block_mask.defined() && p.packed()) {
+        return "a mask as data stands beside packed sequences";
+    }
+    return {};
+}
+
+/// The text of the UserError that `check` throws; empty when it throws none.
+std::string complaint(auto check) {
+    try {
+        check();
+    } catch (const UserError& error) {
+        return error.what();
+    }
+    return {};
+}
+
+/// As if already copied to where the engine can read it.
+DeviceTensor as_readable(DeviceTensor tensor) {
+    tensor.address = kSomewhere;
+    std::int64_t stride = 1;
+    for (std::size_t d = 4; d-- > 0;) {
+        tensor.strides[d] = stride;
+        stride *= tensor.shape[d];
+    }
+    return tensor;
+}
+
+}  // namespace
+
+std::string why_not_forward(const Problem& p) {
+    if (std::string reason = why_not(p); !reason.empty()) return reason;
+    return complaint([&] {
+        ForwardInputs inputs = inputs_of<ForwardInputs>(p);
+        for (DeviceTensor* tensor : {&inputs.query, &inputs.key, &inputs.value, &inputs.out}) {
+            *tensor = as_readable(*tensor);
+        }
+        if (p.packed()) inputs.q_starts = inputs.kv_starts = kSomewhere;
+        check_forward(inputs);
+    });
+}
+
+void run_forward(const Problem& given, const AttentionOutput& result) {
+    Problem p = given;
+    p.query = readable("query", p.query);
+    p.key = readable("key", p.key);
+    p.value = readable("value", p.value);
+    ForwardInputs inputs = inputs_of<ForwardInputs>(p);
+    const Tensor out = writable("out", result.out);
+    inputs.out = view_of(out);
+    inputs.lse = address_of(result.lse);
+    inputs.row_max = address_of(result.max_scores);
+    const SmallArrays arrays(p, inputs);
+    if (p.block_mask.defined()) {
+        inputs.mask =
+            lists_on(p, plan_options(static_cast<int>(p.head_dim), static_cast<int>(p.value_dim)));
+    }
+    const ForwardDesc desc = check_forward(inputs);
+    const int device = p.device.index;
+    const ForwardConfig config = choose_forward(desc, cuda::device_info(device).multiprocessors);
+    const auto bytes = static_cast<std::int64_t>(forward_workspace_bytes(desc, config));
+    const Tensor workspace = Tensor::empty(u8, {bytes}, p.device);
+    inputs.workspace = address_of(workspace);
+    debug_log("attention", "sm90 forward: tiles of {} x {}, {} stages{}", config.block_m(),
+              config.block_n, config.stages,
+              desc.mask_bits ? ", mask as data"
+              : desc.listed  ? ", listed blocks"
+                             : "");
+    launch_forward(inputs, desc, config, load_forward(desc, config, device),
+                   cuda::current_stream());
+    if (out.raw() != result.out.raw()) result.out.copy_from(out);
+}
+
+namespace {
+
+BackwardInputs backward_inputs_of(const Problem& p) {
+    auto inputs = inputs_of<BackwardInputs>(p);
+    inputs.deterministic = p.deterministic;
+    return inputs;
+}
+
+/// Captures of the score mod whose gradient is wanted.
+std::vector<bool> wanted_captures(const Problem& p) {
+    std::vector<bool> wanted = p.differentiable();
+    wanted.resize(p.captured.size());
+    return wanted;
+}
+
+}  // namespace
+
+std::string why_not_backward(const Problem& p) {
+    if (std::string reason = why_not(p); !reason.empty()) return reason;
+    return complaint([&] {
+        BackwardInputs inputs = backward_inputs_of(p);
+        inputs.grad_out = inputs.out;
+        inputs.grad_query = inputs.query;
+        inputs.grad_key = inputs.key;
+        inputs.grad_value = inputs.value;
+        for (DeviceTensor* tensor :
+             {&inputs.query, &inputs.key, &inputs.value, &inputs.out, &inputs.grad_out,
+              &inputs.grad_query, &inputs.grad_key, &inputs.grad_value}) {
+            *tensor = as_readable(*tensor);
+        }
+        if (p.packed()) inputs.q_starts = inputs.kv_starts = kSomewhere;
+        for (const bool wanted : wanted_captures(p)) {
+            inputs.grad_captures.push_back(wanted ? kSomewhere : 0);
+        }
+        check_backward(inputs);
+    });
+}
+
+void run_backward(const Problem& given, const AttentionOutput& forward, const Tensor& dout,
+                  const Tensor& dlse, AttentionGradients& gradients) {
+    Problem p = given;
+    p.query = readable("query", p.query);
+    p.key = readable("key", p.key);
+    p.value = readable("value", p.value);
+    const Tensor out = readable("forward.out", forward.out), grad_out = readable("dout", dout);
+    const Tensor lse = forward.lse.contiguous();
+    const Tensor grad_lse = dlse.defined() ? dlse.to(f32).contiguous() : Tensor();
+    BackwardInputs inputs = backward_inputs_of(p);
+    inputs.out = view_of(out);
+    inputs.grad_out = view_of(grad_out);
+    inputs.lse = address_of(lse);
+    inputs.grad_lse = address_of(grad_lse);
+    const Tensor* const results[] = {&gradients.query, &gradients.key, &gradients.value};
+    const Tensor written[] = {writable("gradients.query", gradients.query),
+                              writable("gradients.key", gradients.key),
+                              writable("gradients.value", gradients.value)};
+    inputs.grad_query = view_of(written[0]);
+    inputs.grad_key = view_of(written[1]);
+    inputs.grad_value = view_of(written[2]);
+    const SmallArrays arrays(p, inputs);
+    const Tensor grad_sinks =
+        p.sinks.defined() ? Tensor::empty(f32, p.sinks.shape(), p.device) : Tensor();
+    inputs.grad_sinks = address_of(grad_sinks);
+    std::vector<Tensor> grad_captures;
+    const std::vector<bool> wanted = wanted_captures(p);
+    for (std::size_t i = 0; i < wanted.size(); ++i) {
+        grad_captures.push_back(wanted[i] ? Tensor::empty(f32, p.captured[i].shape(), p.device)
+                                          : Tensor());
+        inputs.grad_captures.push_back(address_of(grad_captures.back()));
+    }
+    if (p.block_mask.defined()) {
+        const bool programmed = inputs.score_mod != nullptr || inputs.dropout > 0;
+        inputs.mask = lists_on(p, backward_plan_options(static_cast<int>(p.head_dim),
+                                                        static_cast<int>(p.value_dim), programmed));
+    }
+    inputs.workspace = kSomewhere;
+    const BackwardDesc desc = check_backward(inputs);
+    const BackwardConfig config = choose_backward(desc);
+    const auto bytes = static_cast<std::int64_t>(backward_workspace_bytes(desc, config));
+    const Tensor workspace = Tensor::empty(u8, {bytes}, p.device);
+    inputs.workspace = address_of(workspace);
+    debug_log("attention", "sm90 backward: tiles of {} x {}, {} stages{}", config.block_m,
+              config.block_n(), config.stages, desc.deterministic ? ", deterministic" : "");
+    launch_backward(inputs, desc, config, load_backward(desc, config, p.device.index),
+                    cuda::current_stream());
+    for (std::size_t i = 0; i < 3; ++i) {
+        if (written[i].raw() != results[i]->raw()) results[i]->copy_from(written[i]);
+    }
+    if (grad_sinks.defined()) gradients.sinks = grad_sinks.to(p.sinks.dtype());
+    gradients.captured.clear();
+    for (std::size_t i = 0; i < grad_captures.size(); ++i) {
+        if (wanted[i]) gradients.captured.push_back(grad_captures[i].to(p.captured[i].dtype()));
+    }
+}
+
+}  // namespace tilewright::attn::sm90

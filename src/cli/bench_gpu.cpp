@@ -1,0 +1,398 @@
+// `tilewright bench --device cuda`: our kernels beside PyTorch's in the same rounds.
+#include <fmt/format.h>
+
+#include <cmath>
+#include <functional>
+#include <nlohmann/json.hpp>
+#include <ostream>
+
+#include "cli/baseline.h"
+#include "cli/bench_cases.h"
+#include "cli/builtin.h"
+#include "cli/flex_cases.h"
+#include "cli/gpu_timing.h"
+#include "run/to_array.h"
+#include "support/accuracy.h"
+#include "support/check.h"
+#include "tilewright/attention.h"
+#include "tilewright/mask.h"
+#include "tilewright/masks.h"
+#include "tilewright/norm.h"
+#include "tilewright/run.h"
+
+namespace tilewright::cli {
+namespace {
+
+/// Work on the GPU and what it is compared with.
+struct Measured {
+    std::string case_name, operation;
+    std::function<void()> work;
+    double amount = 0;       ///< floating point operations, or bytes
+    bool bandwidth = false;  ///< amount counts bytes
+    double blocks = 0;       ///< floating point operations by whole blocks of the mask, or 0
+    /// For each peer the job that tools/torch_baseline.py runs.
+    std::vector<std::pair<std::string, nlohmann::json>> peers = {};
+};
+
+class GpuBench {
+  public:
+    explicit GpuBench(const BenchOptions& options) : options_(options) {}
+
+    Tensor random(const Tensor::Dims& shape, std::uint32_t seed) const {
+        return random_values(f32, shape, seed).to(options_.device).to(options_.dtype);
+    }
+
+    /// Times the work and its peers in turn; our row is the last of those appended.
+    Row& measure(const Measured& m) {
+        const auto clocks = std::make_shared<std::vector<double>>();
+        std::vector<Variant> variants = {
+            timed_on_gpu("tilewright", m.work, options_.device, clocks)};
+        for (const auto& [name, job] : m.peers) add_peer(name, job, variants);
+        const std::vector<double> seconds = interleave(
+            variants,
+            {options_.least_rounds, 50, options_.seconds, m.case_name + " " + m.operation});
+        for (std::size_t i = variants.size(); i-- > 0;) {
+            Row row;
+            row.case_name = m.case_name;
+            row.operation = m.operation;
+            row.impl = variants[i].name;
+            row.ms = seconds[i] * 1e3;
+            (m.bandwidth ? row.gbs : row.tflops) =
+                m.amount / seconds[i] * (m.bandwidth ? 1e-9 : 1e-12);
+            if (m.blocks > 0) row.tflops_blocks = m.blocks / seconds[i] * 1e-12;
+            rows_.push_back(std::move(row));
+        }
+        Row& ours = rows_.back();
+        if (variants.size() > 1) {
+            ours.baseline = variants[1].name;
+            ours.ratio = seconds[1] / seconds[0];
+        }
+        if (const double mhz = median(*clocks); mhz > 0) {
+            ours.sm_mhz = mhz;
+            const double peak = tensor_flops_per_cycle(options_.device) * mhz * 1e6;
+            if (!m.bandwidth && peak > 0 && size_of(options_.dtype) == 2) {
+                ours.roof = m.amount / seconds[0] / peak;
+            }
+        }
+        return ours;
+    }
+
+    /// The job that all peers of these options share.
+    nlohmann::json job(const char* operation, bool backward) const {
+        return {{"operation", operation},
+                {"direction", backward ? "backward" : "forward"},
+                {"dtype", name(options_.dtype)},
+                {"device", to_string(options_.device)},
+                {"threads", 1}};
+    }
+
+    bool wants(const std::string& peer) const {
+        return options_.baseline == "auto" || options_.baseline == peer;
+    }
+    const BenchOptions& options() const { return options_; }
+    std::vector<Row> take() { return std::move(rows_); }
+
+  private:
+    /// A peer that was not asked for by name and cannot run is left out, with a word.
+    void add_peer(const std::string& name, const nlohmann::json& job,
+                  std::vector<Variant>& variants) {
+        if (!wants(name) || no_torch_) return;
+        try {
+            variants.push_back(torch_baseline(job, name));
+        } catch (const UserError& error) {
+            if (options_.baseline != "auto") throw;
+            *options_.out << fmt::format("no rows of {}: {}\n", name, error.what());
+            no_torch_ = std::string(error.what()).find("No module named") != std::string::npos;
+        }
+    }
+
+    BenchOptions options_;
+    std::vector<Row> rows_;
+    bool no_torch_ = false;
+};
+
+struct Inputs {
+    Tensor q, k, v, dout;
+};
+
+/// Compares the first head of the first batch with f64 on the CPU: what mods see is the same there.
+void check_head(const Inputs& in, const AttentionOptions& host, DType dtype, bool backward,
+                const Tensor& ours, Row& row) {
+    const auto head = [](const Tensor& x) {
+        return x.slice(0, 0, 1).slice(1, 0, 1).contiguous().to(Device{});
+    };
+    if (in.k.dim(1) != in.q.dim(1) && backward) return;  // the other heads of the group are in it
+    const Tensor q = head(in.q), k = head(in.k), v = head(in.v), dout = head(in.dout);
+    const auto run = [&](DType type) {
+        const Tensor x = q.to(type), y = k.to(type), z = v.to(type);
+        const AttentionOutput out = attention(x, y, z, host);
+        return backward ? attention_backward(x, y, z, out, dout.to(type), host).query : out.out;
+    };
+    const Array exact = to_array(run(f64)), plain = to_array(run(dtype));
+    row.error = largest_error(to_array(head(ours)), exact);
+    row.ok = *row.error <= allowed_error(plain, exact, dtype);
+}
+
+/// Both passes of one problem.
+void bench_problem(
+    GpuBench& bench, const std::string& case_name, const Inputs& in, const AttentionOptions& on_gpu,
+    const AttentionOptions& on_host, double pairs, double block_pairs, bool backward,
+    const std::function<std::vector<std::pair<std::string, nlohmann::json>>(bool)>& peers) {
+    const auto work = static_cast<double>(in.q.dim(3) + in.v.dim(3));
+    const DType dtype = in.q.dtype();
+    const bool check = bench.options().check && in.q.dim(2) <= 16384;
+    const AttentionOutput out = attention(in.q, in.k, in.v, on_gpu);
+    Row& forward =
+        bench.measure({case_name, "forward", [&] { attention(in.q, in.k, in.v, on_gpu); },
+                       2 * work * pairs, false, 2 * work * block_pairs, peers(false)});
+    if (check) check_head(in, on_host, dtype, false, out.out, forward);
+    if (!backward) return;
+    const AttentionGradients grads = attention_backward(in.q, in.k, in.v, out, in.dout, on_gpu);
+    Row& back = bench.measure({case_name, "backward",
+                               [&] { attention_backward(in.q, in.k, in.v, out, in.dout, on_gpu); },
+                               5 * work * pairs, false, 5 * work * block_pairs, peers(true)});
+    if (check) check_head(in, on_host, dtype, true, grads.query, back);
+}
+
+Inputs make_inputs(const GpuBench& bench, std::int64_t batch, std::int64_t heads,
+                   std::int64_t kv_heads, std::int64_t q_len, std::int64_t kv_len,
+                   std::int64_t head_dim) {
+    return {bench.random({batch, heads, q_len, head_dim}, 1),
+            bench.random({batch, kv_heads, kv_len, head_dim}, 2),
+            bench.random({batch, kv_heads, kv_len, head_dim}, 3),
+            bench.random({batch, heads, q_len, head_dim}, 4)};
+}
+
+/// The options as a GPU takes them: the mask as data, built once; captures on the GPU.
+AttentionOptions with_data(const FlexCase& gpu_case, const FlexCase& host_case,
+                           const FlexSizes& sizes, const BenchOptions& options) {
+    AttentionOptions result = gpu_case.options;
+    result.deterministic = options.deterministic;
+    if (host_case.options.mask.defined()) {
+        result.mask = {};
+        result.block_mask = create_block_mask(host_case.options.mask, sizes.batch, sizes.heads,
+                                              gpu_case.q_len, gpu_case.kv_len);
+    }
+    return result;
+}
+
+}  // namespace
+
+std::vector<Row> bench_attention_gpu(const BenchOptions& options) {
+    GpuBench bench(options);
+    struct Shape {
+        std::int64_t batch, heads, length, head_dim;
+        bool causal;
+    };
+    std::vector<Shape> shapes;
+    for (const Shape& shape : {Shape{4, 16, 8192, 128, false}, Shape{4, 16, 8192, 128, true},
+                               Shape{2, 16, 16384, 64, false}, Shape{2, 16, 16384, 64, true},
+                               Shape{2, 8, 8192, 256, false}, Shape{2, 8, 8192, 256, true}}) {
+        const bool fits = (!options.head_dim || *options.head_dim == shape.head_dim) &&
+                          (!options.causal || *options.causal == shape.causal);
+        if (fits) shapes.push_back(shape);
+    }
+    if (shapes.empty())
+        shapes.push_back({4, 16, 8192, *options.head_dim, options.causal.value_or(false)});
+    for (const Shape& s : shapes) {
+        FlexSizes sizes;
+        sizes.batch = options.batch.value_or(s.batch);
+        sizes.heads = options.heads.value_or(s.heads);
+        sizes.kv_heads = options.kv_heads.value_or(sizes.heads);
+        sizes.length = options.seq_len.value_or(s.length);
+        sizes.kv_length = options.kv_len.value_or(sizes.length);
+        sizes.head_dim = s.head_dim;
+        const FlexCase c = text_case(options.mask, options.score, sizes);
+        AttentionOptions on_host = c.options;
+        on_host.causal = s.causal;
+        AttentionOptions on_gpu = with_data(c, c, sizes, options);
+        on_gpu.causal = s.causal;
+        Mod visible = mask_of(c.options);
+        if (s.causal && c.options.mask.defined()) visible = visible & masks::causal();
+        if (s.causal && !c.options.mask.defined()) visible = masks::causal();
+        const Density density_of =
+            density(create_block_mask(visible, 1, sizes.heads, sizes.length, sizes.kv_length));
+        const auto units = static_cast<double>(sizes.batch * sizes.heads);
+        const bool plain = options.mask.empty() && options.score.empty();
+        const auto peers = [&](bool backward) {
+            std::vector<std::pair<std::string, nlohmann::json>> result;
+            if (!plain) return result;
+            for (const char* backend : {"cudnn", "fa2"}) {
+                nlohmann::json job = bench.job("attention", backward);
+                job.update({{"backend", backend},
+                            {"batch", sizes.batch},
+                            {"heads", sizes.heads},
+                            {"kv_heads", sizes.kv_heads},
+                            {"seq_len", sizes.length},
+                            {"kv_len", sizes.kv_length},
+                            {"head_dim", sizes.head_dim},
+                            {"causal", s.causal}});
+                result.emplace_back(backend, job);
+            }
+            return result;
+        };
+        const std::string case_name = fmt::format(
+            "B{} H{}{} S{}{} D{}{} {}{}", sizes.batch, sizes.heads,
+            sizes.kv_heads == sizes.heads ? "" : fmt::format("/{}", sizes.kv_heads), sizes.length,
+            sizes.kv_length == sizes.length ? "" : fmt::format("x{}", sizes.kv_length),
+            sizes.head_dim, s.causal ? " causal" : "", name(options.dtype),
+            c.name.empty() ? "" : " " + c.name);
+        bench_problem(bench, case_name,
+                      make_inputs(bench, sizes.batch, sizes.heads, sizes.kv_heads, sizes.length,
+                                  sizes.kv_length, sizes.head_dim),
+                      on_gpu, on_host, density_of.pairs * units, 0, options.backward, peers);
+    }
+    return bench.take();
+}
+
+std::vector<Row> bench_flex_gpu(const BenchOptions& options) {
+    GpuBench bench(options);
+    FlexSizes sizes;
+    sizes.batch = options.batch.value_or(16);
+    sizes.heads = options.heads.value_or(16);
+    sizes.kv_heads = options.kv_heads.value_or(sizes.heads);
+    sizes.length = options.seq_len.value_or(8192);
+    sizes.kv_length = options.kv_len.value_or(sizes.length);
+    sizes.head_dim = options.head_dim.value_or(64);
+    const bool texts = !options.mask.empty() || !options.score.empty();
+    std::vector<std::string> names = flex_case_names();
+    if (!options.only.empty()) names = {options.only};
+    if (texts) names = {""};
+    for (const std::string& name : names) {
+        const auto make = [&](Device device) {
+            FlexSizes on = sizes;
+            on.device = device;
+            return texts ? text_case(options.mask, options.score, on) : flex_case(name, on);
+        };
+        const FlexCase host = make({}), gpu = make(options.device);
+        if (host.options.cu_seqlens.defined()) {
+            *options.out << fmt::format("{}: packed sequences are not timed here\n", name);
+            continue;
+        }
+        const BlockMask visible =
+            create_block_mask(mask_of(host.options), 1, sizes.heads, host.q_len, host.kv_len);
+        if (options.picture) *options.out << visible.to_string({10, 20}, 1) << '\n';
+        const Density density_of = density(visible);
+        const auto units = static_cast<double>(sizes.batch * sizes.heads);
+        const auto peers = [&](bool backward) {
+            std::vector<std::pair<std::string, nlohmann::json>> result;
+            if (texts) return result;
+            nlohmann::json job = bench.job("flex", backward);
+            job.update({{"case", host.name},
+                        {"batch", sizes.batch},
+                        {"heads", sizes.heads},
+                        {"kv_heads", sizes.kv_heads},
+                        {"head_dim", sizes.head_dim},
+                        {"q_len", host.q_len},
+                        {"kv_len", host.kv_len}});
+            result.emplace_back("torch-flex", job);
+            return result;
+        };
+        bench_problem(bench, host.name,
+                      make_inputs(bench, sizes.batch, sizes.heads, sizes.kv_heads, host.q_len,
+                                  host.kv_len, sizes.head_dim),
+                      with_data(gpu, host, sizes, options), host.options, density_of.pairs * units,
+                      density_of.blocks * units, true, peers);
+    }
+    return bench.take();
+}
+
+std::vector<Row> bench_matmul_gpu(const BenchOptions& options) {
+    GpuBench bench(options);
+    const std::int64_t n = options.seq_len.value_or(8192);
+    const Tensor x = bench.random({n, n}, 1), y = bench.random({n, n}, 2);
+    const Call product = matmul(n, n, n);
+    const Tensor z = Tensor::empty(options.dtype, {n, n}, options.device);
+    nlohmann::json job = bench.job("matmul", false);
+    job.update({{"m", n}, {"n", n}, {"k", n}});
+    Row& row = bench.measure({fmt::format("matmul {0} x {0} x {0} {1}", n, name(options.dtype)),
+                              "forward",
+                              [&] {
+                                  product.into({z}, {x, y});
+                              },
+                              2 * std::pow(static_cast<double>(n), 3),
+                              false,
+                              0,
+                              {{"torch", job}}});
+    if (options.check) {  // two rows
+        const Array a = to_array(x.slice(0, n / 2, 2).contiguous()), b = to_array(y),
+                    c = to_array(z.slice(0, n / 2, 2).contiguous());
+        double error = 0, largest = 0;
+        for (std::int64_t i = 0; i < 2; ++i)
+            for (std::int64_t j = 0; j < n; j += 17) {
+                double sum = 0;
+                for (std::int64_t k = 0; k < n; ++k)
+                    sum += a.data[static_cast<std::size_t>(i * n + k)] *
+                           b.data[static_cast<std::size_t>(k * n + j)];
+                const double off = std::abs(sum - c.data[static_cast<std::size_t>(i * n + j)]);
+                if (!(off <= error)) error = off;
+                largest = std::max(largest, std::abs(sum));
+            }
+        row.error = error;
+        row.ok = error <= 4 * epsilon(options.dtype) * largest + 1e-5 * static_cast<double>(n);
+    }
+    return bench.take();
+}
+
+std::vector<Row> bench_norm_gpu(const BenchOptions& options) {
+    GpuBench bench(options);
+    const std::int64_t count = options.seq_len.value_or(16384), n = options.head_dim.value_or(8192);
+    const Tensor x = bench.random({count, n}, 1), dy = bench.random({count, n}, 2),
+                 weight = bench.random({n}, 3), bias = bench.random({n}, 4);
+    const NormOutput rms = rms_norm(x, weight), layer = layer_norm(x, weight, bias);
+    const NormGradients rms_grad = rms_norm_backward(rms, weight, dy),
+                        layer_grad = layer_norm_backward(layer, weight, bias, dy);
+    const Call soft = softmax(n);
+    const Tensor y = Tensor::empty(options.dtype, {count, n}, options.device);
+    const auto bytes = static_cast<double>(x.nbytes());
+    // Results on a few rows against f64 on the CPU.
+    const auto few = [](const Tensor& tensor) {
+        return tensor.slice(0, 0, 2).contiguous().to(Device{});
+    };
+    const auto check = [&](Row& row, const Tensor& ours, auto run) {
+        if (!options.check) return;
+        const Array exact = to_array(run(f64)), plain = to_array(run(options.dtype));
+        row.error = largest_error(to_array(few(ours)), exact);
+        row.ok = *row.error <= allowed_error(plain, exact, options.dtype);
+    };
+    const auto measure = [&](const char* program, bool backward, double arrays,
+                             std::function<void()> work) -> Row& {
+        nlohmann::json job = bench.job(program, backward);
+        job.update({{"rows", count}, {"n", n}});
+        return bench.measure({fmt::format("{} {} x {} {}", program, count, n, name(options.dtype)),
+                              backward ? "backward" : "forward",
+                              std::move(work),
+                              arrays * bytes,
+                              true,
+                              0,
+                              {{"torch", job}}});
+    };
+    const auto at = [&](const Tensor& tensor, DType dtype) {
+        return tensor.to(Device{}).to(dtype);
+    };
+    const auto rms_on_host = [&](DType dtype) {
+        return rms_norm(at(few(x), dtype), at(weight, dtype));
+    };
+    const auto layer_on_host = [&](DType dtype) {
+        return layer_norm(at(few(x), dtype), at(weight, dtype), at(bias, dtype));
+    };
+    check(measure("rms_norm", false, 2, [&] { rms_norm_into(rms, x, weight); }), rms.y,
+          [&](DType dtype) { return rms_on_host(dtype).y; });
+    check(measure("rms_norm", true, 3, [&] { rms_norm_backward_into(rms_grad, rms, weight, dy); }),
+          rms_grad.x, [&](DType dtype) {
+              return rms_norm_backward(rms_on_host(dtype), at(weight, dtype), at(few(dy), dtype)).x;
+          });
+    check(measure("layer_norm", false, 2, [&] { layer_norm_into(layer, x, weight, bias); }),
+          layer.y, [&](DType dtype) { return layer_on_host(dtype).y; });
+    check(measure("layer_norm", true, 3,
+                  [&] { layer_norm_backward_into(layer_grad, layer, weight, bias, dy); }),
+          layer_grad.x, [&](DType dtype) {
+              return layer_norm_backward(layer_on_host(dtype), at(weight, dtype), at(bias, dtype),
+                                         at(few(dy), dtype))
+                  .x;
+          });
+    measure("softmax", false, 2, [&] { soft.into({y}, {x}); });
+    return bench.take();
+}
+
+}  // namespace tilewright::cli

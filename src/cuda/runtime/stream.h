@@ -1,0 +1,32 @@
+// The stream that a thread's GPU work runs on, and whether it is being captured in a graph.
+#pragma once
+
+#include <string_view>
+
+#include "cuda/runtime/driver.h"
+
+namespace tilewright::cuda {
+
+/// This thread's stream; nullptr: the legacy default stream.
+StreamHandle current_stream();
+void set_current_stream(StreamHandle stream);
+
+/// True while work given to this thread's stream is recorded for a CUDA graph.
+bool is_capturing();
+
+/// UserError while this thread's stream is captured: `what` would allocate or wait.
+void expect_no_capture(std::string_view operation, std::string_view what);
+
+/// While this lives, this thread may allocate although a stream is captured.
+class AllocationDuringCapture {
+  public:
+    AllocationDuringCapture();
+    ~AllocationDuringCapture();
+    AllocationDuringCapture(const AllocationDuringCapture&) = delete;
+    AllocationDuringCapture& operator=(const AllocationDuringCapture&) = delete;
+
+  private:
+    int mode_;
+};
+
+}  // namespace tilewright::cuda

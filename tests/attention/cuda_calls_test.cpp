@@ -1,0 +1,381 @@
+// `attention` on GPU tensors: both engines against the f64 reference computation of the CPU, the
+// choice between them, caches, graphs, memory of the caller, bad input. On a GPU, or on the
+// stand-in for one (tests/cuda/fake).
+#include <fmt/format.h>
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <cstdlib>
+#include <functional>
+
+#include "cuda/runtime/memory.h"
+#include "tests/cuda/test_support.h"
+#include "tests/support/accuracy.h"
+#include "tilewright/attention.h"
+#include "tilewright/masks.h"
+#include "tilewright/run.h"
+#include "tilewright/scores.h"
+
+namespace tilewright {
+namespace {
+
+using testing::expect_accurate;
+using ::testing::HasSubstr;
+using ::testing::Not;
+using testing::random_tensor;
+
+const Device kGpu = Device::cuda();
+
+bool is_stand_in() {
+    return std::getenv("TW_FAKE_GPU") != nullptr;
+}
+
+bool has_sm90() {
+    return cuda::device_info(0).major == 9 && cuda::device_info(0).minor == 0;
+}
+
+struct Case {
+    std::string name;
+    DType dtype = bf16;
+    std::int64_t batch = 1, heads = 2, kv_heads = 1, length = 70, kv_length = 70, dim = 16;
+    /// The options for tensors on a device.
+    std::function<AttentionOptions(Device)> options = [](Device) { return AttentionOptions{}; };
+    bool backward = true;
+};
+
+Tensor ids(std::int64_t batch, std::int64_t length, std::int64_t every, Device device) {
+    std::vector<std::int32_t> values;
+    for (std::int64_t b = 0; b < batch; ++b)
+        for (std::int64_t i = 0; i < length; ++i)
+            values.push_back(static_cast<std::int32_t>(i / every));
+    return Tensor::from_vector(values, {batch, length}).to(device);
+}
+
+/// The line that TILEWRIGHT_DEBUG writes for what `work` does.
+std::string logged(const std::function<void()>& work) {
+    ::setenv("TILEWRIGHT_DEBUG", "1", 1);
+    ::testing::internal::CaptureStderr();
+    work();
+    ::unsetenv("TILEWRIGHT_DEBUG");
+    return ::testing::internal::GetCapturedStderr();
+}
+
+/// Compares a GPU's results with those of f64 inputs on the CPU; the plain computation is the CPU's
+/// in the same dtype.
+void check(const Case& c, const std::string& engine) {
+    SCOPED_TRACE(c.name + " " + engine);
+    const Tensor q = random_tensor(c.dtype, {c.batch, c.heads, c.length, c.dim}, 1);
+    const Tensor k = random_tensor(c.dtype, {c.batch, c.kv_heads, c.kv_length, c.dim}, 2);
+    const Tensor v = random_tensor(c.dtype, {c.batch, c.kv_heads, c.kv_length, c.dim}, 3);
+    const Tensor dout = random_tensor(c.dtype, {c.batch, c.heads, c.length, c.dim}, 4);
+    const auto on_cpu = [&](DType dtype) {
+        AttentionOptions options = c.options(Device{});
+        const Tensor x = q.to(dtype), y = k.to(dtype), z = v.to(dtype);
+        const AttentionOutput out = attention(x, y, z, options);
+        return std::pair(out, c.backward ? attention_backward(x, y, z, out, dout.to(dtype), options)
+                                         : AttentionGradients());
+    };
+    const auto [exact, exact_grads] = on_cpu(f64);
+    const auto [plain, plain_grads] = on_cpu(c.dtype);
+    AttentionOptions options = c.options(kGpu);
+    options.engine = engine;
+    options.max_scores = true;
+    const Tensor gq = q.to(kGpu), gk = k.to(kGpu), gv = v.to(kGpu);
+    const AttentionOutput ours = attention(gq, gk, gv, options);
+    EXPECT_EQ(ours.out.device(), kGpu);
+    const auto expect = [&](const char* what, const Tensor& a, const Tensor& e, const Tensor& p,
+                            DType dtype) {
+        expect_accurate(what, a, to_array(e), to_array(p), dtype);
+    };
+    expect("out", ours.out, exact.out, plain.out, c.dtype);
+    expect("lse", ours.lse, exact.lse, plain.lse, f32);
+    expect("max", ours.max_scores, exact.max_scores, plain.max_scores, f32);
+    if (!c.backward) return;
+    const AttentionGradients grads = attention_backward(gq, gk, gv, ours, dout.to(kGpu), options);
+    expect("dq", grads.query, exact_grads.query, plain_grads.query, c.dtype);
+    expect("dk", grads.key, exact_grads.key, plain_grads.key, c.dtype);
+    expect("dv", grads.value, exact_grads.value, plain_grads.value, c.dtype);
+    if (options.sinks.defined())
+        expect("dsinks", grads.sinks, exact_grads.sinks, plain_grads.sinks, c.dtype);
+    ASSERT_EQ(grads.captured.size(), exact_grads.captured.size());
+    for (std::size_t i = 0; i < grads.captured.size(); ++i) {
+        expect("captured", grads.captured[i], exact_grads.captured[i], plain_grads.captured[i],
+               c.dtype);
+    }
+}
+
+/// Through tile programs, and through whatever is chosen.
+void check_engines(const Case& c) {
+    check(c, "tiles");
+    if (has_sm90()) check(c, "");
+}
+
+TEST(CudaCalls, PlainCausalWindowAndGroups) {
+    TW_REQUIRE_GPU();
+    check_engines({.name = "causal, heads in groups",
+                   .options = [](Device) { return AttentionOptions{.causal = true}; }});
+    if (is_stand_in()) return;
+    for (DType dtype : {f32, f16, bf16}) {
+        check_engines({.name = "plain", .dtype = dtype, .length = 200, .kv_length = 333});
+        check_engines({.name = "window", .dtype = dtype, .dim = 64, .options = [](Device) {
+                           return AttentionOptions{.window = {20, 5}};
+                       }});
+        check_engines({.name = "wide", .dtype = dtype, .length = 1, .dim = 128});
+    }
+}
+
+TEST(CudaCalls, ScoreModsWithCapturedGradients) {
+    TW_REQUIRE_GPU();
+    check_engines(
+        {.name = "ALiBi by a table and a cap", .dtype = f32, .options = [](Device device) {
+             const Capture slopes = capture(random_tensor(f32, {2}, 11).to(device), "slopes");
+             return AttentionOptions{
+                 .causal = true, .score_mod = compose(scores::softcap(5), scores::alibi(slopes))};
+         }});
+    if (is_stand_in()) return;
+    check_engines(
+        {.name = "bias of pairs", .options = [](Device device) {
+             const Capture bias = capture(random_tensor(f32, {2, 70, 70}, 12).to(device), "bias");
+             return AttentionOptions{.score_mod = [bias](auto s, auto, auto h, auto q, auto kv) {
+                 return s + bias(h, q, kv);
+             }};
+         }});
+    check_engines(
+        {.name = "relative bias", .options = [](Device device) {
+             const Capture bias = capture(random_tensor(f32, {2, 139}, 13).to(device), "bias");
+             return AttentionOptions{.score_mod = [bias](auto s, auto, auto h, auto q, auto kv) {
+                 return s + bias(h, q - kv + 69);
+             }};
+         }});
+}
+
+TEST(CudaCalls, MasksAsDataAndAsMods) {
+    TW_REQUIRE_GPU();
+    const auto documents = [](Device device) {
+        return AttentionOptions{
+            .mask = masks::causal() &
+                    masks::document(capture(ids(1, 70, 20, device).reshape({70}), "ids"))};
+    };
+    // Ids on the GPU are read by the program, ids on the host become data.
+    check_engines({.name = "documents inlined", .options = documents});
+    check_engines({.name = "documents as data", .options = [&](Device) {
+                       return AttentionOptions{
+                           .window = {-1, 30},
+                           .block_mask = create_block_mask(documents(Device{}).mask, 1, 1, 70, 70)};
+                   }});
+}
+
+TEST(CudaCalls, SegmentsPackedSequencesSinksAndDropout) {
+    TW_REQUIRE_GPU();
+    check_engines({.name = "segments, sinks, dropout", .dtype = f32, .options = [](Device device) {
+                       AttentionOptions options{.causal = true,
+                                                .segment_ids = ids(1, 70, 30, device)};
+                       options.sinks = random_tensor(f32, {2}, 21).to(device);
+                       options.dropout = 0.25;
+                       options.seed = 1234567890123;
+                       return options;
+                   }});
+    check_engines({.name = "packed", .options = [](Device) {
+                       AttentionOptions options{.causal = true};
+                       options.cu_seqlens = Tensor::from_vector(std::vector{0, 30, 30, 70}, {4});
+                       return options;
+                   }});
+}
+
+TEST(CudaCalls, NothingToAttend) {
+    TW_REQUIRE_GPU();
+    check_engines({.name = "no keys", .kv_length = 0, .options = [](Device device) {
+                       return AttentionOptions{.sinks = random_tensor(bf16, {2}, 22).to(device)};
+                   }});
+    check_engines({.name = "no queries", .length = 0});
+    check_engines({.name = "rows without a key", .options = [](Device) {
+                       return AttentionOptions{
+                           .mask = [](auto, auto, auto q, auto kv) { return q < kv - 20; }};
+                   }});
+}
+
+TEST(CudaCalls, TheEngineIsChosenVisiblyAndRefusedByName) {
+    TW_REQUIRE_GPU();
+    const Tensor q = random_tensor(f32, {1, 1, 16, 16}, 1).to(kGpu);
+    const auto message = [&](const std::string& engine, const Tensor& x) {
+        try {
+            attention(x, x, x, {.engine = engine});
+        } catch (const UserError& error) {
+            return std::string(error.what());
+        }
+        return std::string();
+    };
+    EXPECT_THAT(message("fast", q), HasSubstr("expected engine `tiles` or `sm90` but got `fast`"));
+    EXPECT_THAT(message("sm90", q),
+                HasSubstr("expected a forward pass that engine `sm90` can run"));
+    EXPECT_THAT(message("sm90", q.to(Device{})), HasSubstr("the tensors are in CPU memory"));
+    EXPECT_THAT(logged([&] { attention(q, q, q); }),
+                HasSubstr("slow path: forward: tile programs, since "));
+    EXPECT_THAT(logged([&] { attention(q.to(Device{}), q.to(Device{}), q.to(Device{})); }),
+                HasSubstr("forward: tile programs, since the tensors are in CPU memory"));
+    if (!has_sm90()) return;
+    const Tensor x = q.to(bf16);
+    EXPECT_THAT(logged([&] { attention(x, x, x); }), HasSubstr("sm90 forward: tiles of"));
+    EXPECT_THAT(logged([&] { attention(x, x, x, {.engine = "tiles"}); }),
+                HasSubstr("tile programs, as asked for"));
+}
+
+TEST(CudaCalls, AMaskIsCopiedOnce) {
+    TW_REQUIRE_GPU();
+    const Tensor q = random_tensor(bf16, {1, 2, 70, 16}, 1).to(kGpu);
+    const auto call = [&] {
+        // A lambda that is written again is the same mask.
+        attention(q, q, q,
+                  {.mask = [](auto, auto, auto i, auto j) { return i >= j && i < j + 40; }});
+    };
+    EXPECT_THAT(logged(call), HasSubstr("is copied to cuda:0"));
+    EXPECT_THAT(logged(call), Not(HasSubstr("is copied to cuda:0")));
+}
+
+/// Equal but for the rounding of bf16: another access to the inputs may change the order of a sum.
+void expect_same(const Tensor& a, const Tensor& b) {
+    EXPECT_THAT(a.to_vector<float>(),
+                ::testing::Pointwise(::testing::FloatNear(0.03F), b.to_vector<float>()));
+}
+
+TEST(CudaCalls, MisalignedViewsAreSlowerNeverWrong) {
+    TW_REQUIRE_GPU();
+    const Tensor wide = random_tensor(bf16, {1, 2, 70, 40}, 1),
+                 dense = wide.slice(3, 3, 16).clone();
+    const Tensor view = wide.to(kGpu).slice(3, 3, 16), x = dense.to(kGpu);
+    AttentionOutput got;
+    EXPECT_THAT(logged([&] { got = attention(view, view, view); }), HasSubstr("slow path: "));
+    expect_same(got.out, attention(x, x, x).out);
+    const Tensor every_other = wide.to(kGpu).slice(3, 1, 16, 2);
+    const Tensor same = wide.slice(3, 1, 16, 2).clone().to(kGpu);
+    expect_same(attention(every_other, every_other, every_other).out,
+                attention(same, same, same).out);
+}
+
+/// Captures `work` in a graph, launches it after `change`.
+void replay(const cuda::Stream& stream, const std::function<void()>& work,
+            const std::function<void()>& change) {
+    const auto& driver = cuda::driver();
+    const cuda::ContextScope scope(0);
+    void *graph = nullptr, *runnable = nullptr;
+    driver.check(driver.cuStreamBeginCapture_v2(stream.handle(), 1), "capturing");
+    work();
+    driver.check(driver.cuStreamEndCapture(stream.handle(), &graph), "capturing");
+    driver.check(driver.cuGraphInstantiateWithFlags(&runnable, graph, 0), "instantiating");
+    change();
+    driver.check(driver.cuGraphLaunch(runnable, stream.handle()), "launching");
+    synchronize(kGpu);
+    driver.cuGraphExecDestroy(runnable);
+    driver.cuGraphDestroy(graph);
+}
+
+TEST(CudaCalls, GraphsCaptureBothPasses) {
+    TW_REQUIRE_GPU();
+    const cuda::Stream stream(0);
+    const CudaScope scope(stream.handle());
+    const Tensor q = random_tensor(bf16, {1, 2, 70, 16}, 1).to(kGpu),
+                 other = random_tensor(bf16, {1, 2, 70, 16}, 2).to(kGpu),
+                 dout = random_tensor(bf16, {1, 2, 70, 16}, 3).to(kGpu);
+    const Tensor x = q.clone();
+    const AttentionOptions options{.causal = true, .dropout = 0.25, .seed = 77};
+    AttentionOutput forward;
+    AttentionGradients gradients;
+    const auto work = [&] {
+        forward = attention(x, x, x, options);
+        gradients = attention_backward(x, x, x, forward, dout, options);
+    };
+    work();  // compiles and loads
+    replay(stream, work, [&] { x.copy_from(other); });
+    const AttentionOutput want = attention(other, other, other, options);
+    const AttentionGradients want_gradients =
+        attention_backward(other, other, other, want, dout, options);
+    EXPECT_EQ(forward.out.to_vector<float>(), want.out.to_vector<float>());
+    EXPECT_EQ(gradients.query.to_vector<float>(), want_gradients.query.to_vector<float>());
+    EXPECT_EQ(gradients.value.to_vector<float>(), want_gradients.value.to_vector<float>());
+}
+
+TEST(CudaCalls, ACaptureOfAKernelThatIsNotLoadedIsRefused) {
+    TW_REQUIRE_GPU();
+    const cuda::Stream stream(0);
+    const CudaScope scope(stream.handle());
+    const Tensor q = random_tensor(f16, {1, 1, 20, 48}, 1).to(kGpu);
+    const auto& driver = cuda::driver();
+    const cuda::ContextScope context(0);
+    driver.check(driver.cuStreamBeginCapture_v2(stream.handle(), 1), "capturing");
+    std::string text;
+    try {
+        attention(q, q, q, {.window = {3, 2}});
+    } catch (const UserError& error) {
+        text = error.what();
+    }
+    EXPECT_THAT(text, HasSubstr("before a CUDA graph is captured"));
+    void* graph = nullptr;
+    driver.cuStreamEndCapture(stream.handle(), &graph);
+    if (graph != nullptr) driver.cuGraphDestroy(graph);
+}
+
+TEST(CudaCalls, MemoryOfTheCallerIsUsed) {
+    TW_REQUIRE_GPU();
+    const Tensor q = random_tensor(bf16, {1, 2, 70, 16}, 1).to(kGpu);
+    const AttentionOutput want = attention(q, q, q, {.causal = true});
+    const AttentionOutput into{
+        Tensor::zeros(bf16, q.shape(), kGpu), Tensor::zeros(f32, {1, 2, 70}, kGpu), {}};
+    std::int64_t asked = 0;
+    {
+        const CudaScope scope(nullptr, [&](std::int64_t bytes) {
+            asked += bytes;
+            auto buffer = std::make_shared<cuda::Buffer>(0, static_cast<std::size_t>(bytes));
+            void* const memory = reinterpret_cast<void*>(buffer->address());
+            return std::shared_ptr<void>(std::move(buffer), memory);
+        });
+        attention_into(into, q, q, q, {.causal = true});
+    }
+    EXPECT_GT(asked, 0);
+    EXPECT_EQ(into.out.to_vector<float>(), want.out.to_vector<float>());
+    EXPECT_EQ(into.lse.to_vector<float>(), want.lse.to_vector<float>());
+    EXPECT_THROW(attention_into({Tensor::zeros(f32, q.shape(), kGpu), into.lse, {}}, q, q, q),
+                 UserError);
+    EXPECT_THROW(attention_into({into.out, Tensor::zeros(f32, {1, 2, 70}), {}}, q, q, q),
+                 UserError);
+}
+
+TEST(CudaCalls, BadInputIsRefusedByName) {
+    TW_REQUIRE_GPU();
+    const Tensor host = random_tensor(f32, {1, 1, 16, 16}, 1), q = host.to(kGpu);
+    const auto message = [](const std::function<void()>& call) {
+        try {
+            call();
+        } catch (const std::exception& error) {
+            return std::string(error.what());
+        }
+        return std::string("nothing was thrown");
+    };
+    EXPECT_THAT(message([&] { attention(q, host, q); }),
+                HasSubstr("expected key on cuda:0, where the query is, but got f32[1, 1, 16, 16] "
+                          "on cpu"));
+    EXPECT_THAT(message([&] { attention(q, q, q, {.sinks = Tensor::zeros(f32, {1})}); }),
+                HasSubstr("expected sinks on cuda:0"));
+    const Tensor far_table = Tensor::zeros(f32, {1}, kGpu);
+    const AttentionOptions reads_gpu{.score_mod = scores::alibi(capture(far_table, "table"))};
+    EXPECT_THAT(message([&] { attention(host, host, host, reads_gpu); }),
+                HasSubstr("expected capture `table` of the score_mod on cpu"));
+    EXPECT_THAT(message([&] { attention(q, q, q, {.checked = true}); }),
+                HasSubstr("expected inputs in CPU memory in the checked mode"));
+    const Tensor lie = Tensor::from_data(host.raw(), f32, host.shape(), {}, {}, kGpu);
+    EXPECT_THAT(message([&] { attention(lie, lie, lie); }), HasSubstr("host address"));
+    if (cuda::device_count() > 1) {
+        const Tensor far = host.to(Device::cuda(1));
+        EXPECT_THAT(message([&] { attention(q, far, q); }), HasSubstr("on cuda:1"));
+        const Tensor wrong = Tensor::from_data(far.raw(), f32, far.shape(), {}, {}, kGpu);
+        EXPECT_THAT(message([&] { attention(wrong, wrong, wrong); }),
+                    HasSubstr("expected query in the memory of cuda:0 but it is in cuda:1's"));
+    }
+    EXPECT_THAT(message([&] { Tensor::empty(f32, {std::int64_t{1} << 42}, kGpu); }),
+                HasSubstr("out of memory"));
+    // Nothing is lost by any of it.
+    EXPECT_EQ(attention(q, q, q).out.device(), kGpu);
+}
+
+}  // namespace
+}  // namespace tilewright

@@ -1,0 +1,58 @@
+// Rewrites generated kernels for the host.
+#include "tests/cuda/emulated_source.h"
+
+#include <fmt/format.h>
+
+#include <vector>
+
+namespace tilewright::testing_support {
+
+const char* const kEmulatedIncludes =
+    "#include \"cuda/device/ptx/types.cuh\"\n#include \"cuda/device/ptx/matrix_move.cuh\"\n"
+    "#include \"cuda/device/ptx/mma.cuh\"\n#include \"cuda/device/tile/memory.cuh\"\n"
+    "using namespace tw;\n";
+
+std::string emulated_source(const std::string& source, const std::string& kernel,
+                            const std::string& name) {
+    std::string text = source;
+    text.erase(0, text.find("extern \"C\""));
+    const std::size_t at = text.find(kernel + "(");
+    const std::size_t begin = at + kernel.size() + 1, end = text.find(") {\n", begin);
+    std::string list = text.substr(begin, end - begin);
+    std::vector<std::string> types;
+    while (!list.empty()) {
+        const std::size_t next = list.find(", const ");
+        std::string one = list.substr(0, next);
+        list.erase(0, next == std::string::npos ? next : next + 2);
+        for (const char* word : {"const ", "__grid_constant__ "}) {
+            if (const auto found = one.find(word); found != std::string::npos) {
+                one.erase(found, std::string(word).size());
+            }
+        }
+        types.push_back(one.substr(0, one.rfind(' ')));
+    }
+    text.replace(at, kernel.size(), name);
+    std::string arguments, sizes;
+    for (std::size_t p = 0; p < types.size(); ++p) {
+        arguments += fmt::format("{}*static_cast<{}*>(p[{}])", p == 0 ? "" : ", ", types[p], p);
+        sizes += fmt::format("sizeof({}), ", types[p]);
+    }
+    return text +
+           fmt::format(
+               "extern \"C\" void run_{0}(void** p, long programs, int threads, unsigned seed) {{\n"
+               "    gridDim.x = programs;\n"
+               "    for (long i = 0; i < programs; ++i) {{\n"
+               "        blockIdx.x = i;\n"
+               "        emulator::run_block(threads, seed + i, [&] {{ {0}({1}); }});\n    }}\n}}\n"
+               "extern \"C\" const unsigned long sizes_{0}[] = {{{2}0}};\n",
+               name, arguments, sizes);
+}
+
+std::string emulated_compile_command(const std::string& file, const std::string& object) {
+    return fmt::format(
+        "{0} -std=c++20 -O0 -w -fno-strict-aliasing -ffp-contract=off -fPIC -shared "
+        "-I {1}/tests/cuda/emulator -I {1}/src -o {2} {3} 2>&1",
+        TW_CXX_COMPILER, TW_SOURCE_FOLDER, object, file);
+}
+
+}  // namespace tilewright::testing_support

@@ -1,0 +1,20 @@
+// Generated CUDA C++ as text for the host's compiler.
+#pragma once
+
+#include <string>
+
+namespace tilewright::testing_support {
+
+/// What stands before any number of emulated kernels.
+extern const char* const kEmulatedIncludes;
+
+/// The text of a generated kernel without its includes, as `name`; then `run_<name>(void**
+/// parameters, long programs, int threads, unsigned seed)`, and `sizes_<name>`, the bytes of each
+/// parameter, closed by 0.
+std::string emulated_source(const std::string& source, const std::string& kernel,
+                            const std::string& name);
+
+/// The command that makes a shared object of such a file.
+std::string emulated_compile_command(const std::string& file, const std::string& object);
+
+}  // namespace tilewright::testing_support

@@ -1,0 +1,369 @@
+// A stand-in for the CUDA driver on machines without a GPU: host memory as device memory between
+// guard bytes, launches that run emulated kernels (nvrtc.cpp) at once, graphs that replay what was
+// captured. It refuses what the driver refuses: host addresses, allocating and waiting during a
+// capture, more memory than the card has.
+//
+// TW_FAKE_ARCH (80), TW_FAKE_DEVICES (2) and TW_FAKE_MEMORY (bytes) describe the GPUs.
+#include "cuda/runtime/driver.h"
+
+#include <dlfcn.h>
+#include <elf.h>
+#include <fmt/format.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cstdio>
+#include <cstdlib>
+#include <cstring>
+#include <filesystem>
+#include <fstream>
+#include <functional>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <string>
+#include <vector>
+
+namespace {
+
+using tilewright::cuda::DeviceAddress;
+constexpr int kOk = 0, kInvalidValue = 1, kOutOfMemory = 2, kInvalidDevice = 101,
+              kInvalidImage = 200, kNotFound = 500, kCaptureUnsupported = 900;
+constexpr std::size_t kGuard = 256;
+constexpr int kGuardByte = 0x5a, kPoison = 0xff;
+
+using Work = std::function<void()>;
+
+struct Stream {
+    bool capturing = false;
+    std::vector<Work> captured;
+};
+struct Graph {
+    std::vector<Work> work;
+};
+struct Function {
+    void (*run)(void**, long, int, unsigned) = nullptr;
+    const unsigned long* sizes = nullptr;
+};
+struct Block {
+    std::size_t bytes = 0;
+    int device = 0;
+};
+
+std::recursive_mutex mutex;
+std::map<DeviceAddress, Block> blocks;  // by the address after the guard
+std::map<int, std::size_t> used;
+int captures = 0;
+thread_local int mode = 0;  // of captures: 2 is relaxed
+thread_local std::vector<int> contexts;
+
+std::size_t number(const char* name, std::size_t otherwise) {
+    const char* const text = std::getenv(name);
+    return text == nullptr ? otherwise : std::strtoull(text, nullptr, 10);
+}
+
+const Block* block_of(DeviceAddress address) {
+    auto after = blocks.upper_bound(address);
+    if (after == blocks.begin()) return nullptr;
+    const auto& [begin, block] = *std::prev(after);
+    return address < begin + std::max<std::size_t>(block.bytes, 1) ? &block : nullptr;
+}
+
+bool forbidden() {
+    return captures > 0 && mode != 2;
+}
+
+/// Runs the work, or keeps it for the graph that the stream is captured in.
+int submit(void* stream, Work work) {
+    const std::scoped_lock lock(mutex);
+    auto* const target = static_cast<Stream*>(stream);
+    if (target != nullptr && target->capturing) {
+        target->captured.push_back(std::move(work));
+    } else {
+        work();
+    }
+    return kOk;
+}
+
+bool is_captured(void* stream) {
+    return stream != nullptr && static_cast<Stream*>(stream)->capturing;
+}
+
+bool reaches(DeviceAddress address, std::size_t bytes) {
+    const Block* const block = block_of(address);
+    return block != nullptr && (bytes == 0 || block_of(address + bytes - 1) == block);
+}
+
+}  // namespace
+
+extern "C" {
+
+int cuInit(unsigned) {
+    return kOk;
+}
+int cuDriverGetVersion(int* version) {
+    *version = 13000;
+    return kOk;
+}
+int cuGetErrorName(int status, const char** name) {
+    static const std::map<int, const char*> kNames = {
+        {kOutOfMemory, "CUDA_ERROR_OUT_OF_MEMORY"},
+        {kInvalidImage, "CUDA_ERROR_INVALID_IMAGE"},
+        {kCaptureUnsupported, "CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED"}};
+    const auto found = kNames.find(status);
+    *name = found == kNames.end() ? "CUDA_ERROR_UNKNOWN" : found->second;
+    return kOk;
+}
+int cuGetErrorString(int status, const char** text) {
+    *text = status == kOutOfMemory ? "out of memory" : "failure of the stand-in driver";
+    return kOk;
+}
+int cuDeviceGetCount(int* count) {
+    *count = static_cast<int>(number("TW_FAKE_DEVICES", 2));
+    return kOk;
+}
+int cuDeviceGet(int* device, int ordinal) {
+    *device = ordinal;
+    return kOk;
+}
+int cuDeviceGetName(char* name, int size, int) {
+    std::snprintf(name, static_cast<std::size_t>(size), "stand-in GPU");
+    return kOk;
+}
+int cuDeviceGetAttribute(int* value, int attribute, int) {
+    const int arch = static_cast<int>(number("TW_FAKE_ARCH", 80));
+    static const std::map<int, int> kValues = {
+        {13, 1000000}, {16, 4}, {38, 1 << 20}, {97, 163 * 1024}};
+    if (attribute == 75 || attribute == 76) {
+        *value = attribute == 75 ? arch / 10 : arch % 10;
+    } else {
+        const auto found = kValues.find(attribute);
+        if (found == kValues.end()) return kInvalidValue;
+        *value = found->second;
+    }
+    return kOk;
+}
+int cuDeviceTotalMem_v2(std::size_t* bytes, int) {
+    *bytes = number("TW_FAKE_MEMORY", std::size_t{1} << 30);
+    return kOk;
+}
+int cuDevicePrimaryCtxRetain(void** context, int device) {
+    *context = reinterpret_cast<void*>(static_cast<std::uintptr_t>(device) + 1);
+    return kOk;
+}
+int cuCtxPushCurrent_v2(void* context) {
+    contexts.push_back(static_cast<int>(reinterpret_cast<std::uintptr_t>(context)) - 1);
+    return kOk;
+}
+int cuCtxPopCurrent_v2(void**) {
+    contexts.pop_back();
+    return kOk;
+}
+int cuCtxSynchronize() {
+    return forbidden() ? kCaptureUnsupported : kOk;
+}
+int cuPointerGetAttribute(void* value, int attribute, DeviceAddress address) {
+    const std::scoped_lock lock(mutex);
+    const Block* const block = block_of(address);
+    if (attribute != 9 || block == nullptr) return kInvalidValue;
+    *static_cast<int*>(value) = block->device;
+    return kOk;
+}
+int cuMemAlloc_v2(DeviceAddress* address, std::size_t bytes) {
+    const std::scoped_lock lock(mutex);
+    if (forbidden()) return kCaptureUnsupported;
+    if (contexts.empty()) return kInvalidDevice;
+    const int device = contexts.back();
+    if (used[device] + bytes > number("TW_FAKE_MEMORY", std::size_t{1} << 30)) return kOutOfMemory;
+    const std::size_t all = (bytes + 2 * kGuard + 255) / 256 * 256;
+    auto* const memory = static_cast<char*>(std::aligned_alloc(256, all));
+    std::memset(memory, kGuardByte, all);
+    std::memset(memory + kGuard, kPoison, bytes);
+    *address = reinterpret_cast<DeviceAddress>(memory + kGuard);
+    blocks[*address] = {bytes, device};
+    used[device] += bytes;
+    return kOk;
+}
+int cuMemFree_v2(DeviceAddress address) {
+    const std::scoped_lock lock(mutex);
+    const auto found = blocks.find(address);
+    if (found == blocks.end()) return kInvalidValue;
+    auto* const memory = reinterpret_cast<char*>(address);
+    for (std::size_t i = 0; i < kGuard; ++i) {
+        if (memory[-1 - static_cast<std::ptrdiff_t>(i)] != kGuardByte ||
+            memory[found->second.bytes + i] != kGuardByte) {
+            std::fprintf(stderr, "a kernel wrote outside of its array\n");
+            std::abort();
+        }
+    }
+    used[found->second.device] -= found->second.bytes;
+    std::free(memory - kGuard);
+    blocks.erase(found);
+    return kOk;
+}
+int cuMemcpyHtoDAsync_v2(DeviceAddress target, const void* source, std::size_t bytes,
+                         void* stream) {
+    if (is_captured(stream) || !reaches(target, bytes)) {
+        return is_captured(stream) ? kCaptureUnsupported : kInvalidValue;
+    }
+    std::memcpy(reinterpret_cast<void*>(target), source, bytes);
+    return kOk;
+}
+int cuMemcpyDtoHAsync_v2(void* target, DeviceAddress source, std::size_t bytes, void* stream) {
+    if (is_captured(stream) || !reaches(source, bytes)) {
+        return is_captured(stream) ? kCaptureUnsupported : kInvalidValue;
+    }
+    std::memcpy(target, reinterpret_cast<void*>(source), bytes);
+    return kOk;
+}
+int cuMemcpyDtoDAsync_v2(DeviceAddress target, DeviceAddress source, std::size_t bytes,
+                         void* stream) {
+    if (!reaches(target, bytes) || !reaches(source, bytes)) return kInvalidValue;
+    return submit(stream, [=] {
+        std::memmove(reinterpret_cast<void*>(target), reinterpret_cast<void*>(source), bytes);
+    });
+}
+int cuMemsetD8Async(DeviceAddress target, unsigned char value, std::size_t bytes, void* stream) {
+    if (!reaches(target, bytes)) return kInvalidValue;
+    return submit(stream, [=] { std::memset(reinterpret_cast<void*>(target), value, bytes); });
+}
+int cuMemsetD32Async(DeviceAddress target, unsigned value, std::size_t count, void* stream) {
+    if (!reaches(target, 4 * count)) return kInvalidValue;
+    return submit(stream, [=] { std::fill_n(reinterpret_cast<unsigned*>(target), count, value); });
+}
+int cuStreamCreate(void** stream, unsigned) {
+    *stream = new Stream;
+    return kOk;
+}
+int cuStreamDestroy_v2(void* stream) {
+    delete static_cast<Stream*>(stream);
+    return kOk;
+}
+int cuStreamSynchronize(void* stream) {
+    return is_captured(stream) ? kCaptureUnsupported : kOk;
+}
+int cuStreamWaitEvent(void*, void*, unsigned) {
+    return kOk;
+}
+int cuStreamIsCapturing(void* stream, int* status) {
+    *status = is_captured(stream) ? 1 : 0;
+    return kOk;
+}
+int cuThreadExchangeStreamCaptureMode(int* given) {
+    std::swap(mode, *given);
+    return kOk;
+}
+int cuStreamBeginCapture_v2(void* stream, int) {
+    const std::scoped_lock lock(mutex);
+    if (stream == nullptr || is_captured(stream)) return kInvalidValue;
+    static_cast<Stream*>(stream)->capturing = true;
+    ++captures;
+    return kOk;
+}
+int cuStreamEndCapture(void* stream, void** graph) {
+    const std::scoped_lock lock(mutex);
+    auto* const target = static_cast<Stream*>(stream);
+    *graph = new Graph{std::move(target->captured)};
+    *target = {};
+    --captures;
+    return kOk;
+}
+int cuGraphInstantiateWithFlags(void** runnable, void* graph, unsigned long long) {
+    *runnable = new Graph(*static_cast<Graph*>(graph));
+    return kOk;
+}
+int cuGraphLaunch(void* runnable, void* stream) {
+    for (const Work& work : static_cast<Graph*>(runnable)->work) submit(stream, work);
+    return kOk;
+}
+int cuGraphExecDestroy(void* runnable) {
+    delete static_cast<Graph*>(runnable);
+    return kOk;
+}
+int cuGraphDestroy(void* graph) {
+    delete static_cast<Graph*>(graph);
+    return kOk;
+}
+int cuEventCreate(void** event, unsigned) {
+    *event = event;
+    return kOk;
+}
+int cuEventDestroy_v2(void*) {
+    return kOk;
+}
+int cuEventRecord(void*, void*) {
+    return kOk;
+}
+int cuEventSynchronize(void*) {
+    return kOk;
+}
+int cuEventElapsedTime(float* milliseconds, void*, void*) {
+    *milliseconds = 1;
+    return kOk;
+}
+int cuModuleLoadData(void** module, const void* image) {
+    if (forbidden()) return kCaptureUnsupported;
+    const auto* const header = static_cast<const Elf64_Ehdr*>(image);
+    if (std::memcmp(header->e_ident, ELFMAG, SELFMAG) != 0 || header->e_type != ET_DYN) {
+        return kInvalidImage;
+    }
+    const std::size_t bytes = header->e_shoff + std::size_t{header->e_shnum} * header->e_shentsize;
+    static int count = 0;
+    const std::string file = (std::filesystem::temp_directory_path() /
+                              fmt::format("tw_fake_module_{}_{}.so", ::getpid(), count++))
+                                 .string();
+    std::ofstream(file, std::ios::binary)
+        .write(static_cast<const char*>(image), static_cast<std::streamsize>(bytes));
+    *module = dlopen(file.c_str(), RTLD_NOW | RTLD_LOCAL);
+    std::filesystem::remove(file);
+    return *module == nullptr ? kInvalidImage : kOk;
+}
+int cuModuleUnload(void*) {
+    return kOk;
+}
+int cuModuleGetFunction(void** function, void* module, const char* name) {
+    auto made = std::make_unique<Function>();
+    made->run = reinterpret_cast<decltype(Function::run)>(
+        dlsym(module, fmt::format("run_{}", name).c_str()));
+    made->sizes =
+        static_cast<const unsigned long*>(dlsym(module, fmt::format("sizes_{}", name).c_str()));
+    if (made->run == nullptr || made->sizes == nullptr) return kNotFound;
+    *function = made.release();
+    return kOk;
+}
+int cuFuncSetAttribute(void*, int, int) {
+    return kOk;
+}
+int cuFuncGetAttribute(int* value, int, void*) {
+    *value = 0;
+    return kOk;
+}
+int cuLaunchKernelEx(const void* config, void* function, void** parameters, void**) {
+    struct Config {
+        unsigned grid[3], block[3], shared_bytes;
+        void* stream;
+    };
+    const auto& launch = *static_cast<const Config*>(config);
+    const auto& kernel = *static_cast<const Function*>(function);
+    // Graphs keep the values of the parameters.
+    auto values = std::make_shared<std::vector<std::vector<std::max_align_t>>>();
+    for (std::size_t i = 0; kernel.sizes[i] != 0; ++i) {
+        values->emplace_back(kernel.sizes[i] / sizeof(std::max_align_t) + 1);
+        std::memcpy(values->back().data(), parameters[i], kernel.sizes[i]);
+    }
+    const long programs = launch.grid[0];
+    const int threads = static_cast<int>(launch.block[0]);
+    return submit(launch.stream, [values, kernel, programs, threads] {
+        static unsigned seed = 0;
+        std::vector<void*> pointers;
+        for (auto& value : *values) pointers.push_back(value.data());
+        kernel.run(pointers.data(), programs, threads, ++seed);
+    });
+}
+int cuTensorMapEncodeTiled(void*, int, std::uint32_t, void*, const std::uint64_t*,
+                           const std::uint64_t*, const std::uint32_t*, const std::uint32_t*, int,
+                           int, int, int) {
+    return kInvalidValue;
+}
+
+}  // extern "C"

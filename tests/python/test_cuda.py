@@ -1,0 +1,73 @@
+"""Calls on a GPU, or on the stand-in for one (tests/cuda/fake); skipped without either."""
+
+import numpy as np
+import pytest
+
+import tilewright as tw
+
+pytestmark = pytest.mark.skipif(len(tw.devices()) == 1, reason="NOT RUN: no GPU on this machine")
+
+
+def random(*shape, seed=0):
+    return np.random.default_rng(seed).standard_normal(shape).astype(np.float32)
+
+
+def test_numpy_arrays_go_to_the_gpu_and_back():
+    q, k, v, dout = (random(1, 2, 20, 16, seed=i) for i in range(4))
+    slopes = tw.capture(random(2, seed=9))
+
+    def mod(score, b, h, q_idx, kv_idx):
+        return score + slopes[h] * (kv_idx - q_idx)
+
+    def run(device):
+        aux = tw.AuxRequest(lse=True, max_scores=True)
+        (out, stats), pullback = tw.flex_attention_vjp(
+            q, k, v, mod, causal=True, return_aux=aux, device=device
+        )
+        return out, stats.lse, stats.max_scores, pullback(dout)
+
+    *ours, gradients = run("cuda")
+    *expected, expected_gradients = run("cpu")
+    for got, want in zip(ours, expected, strict=True):
+        assert isinstance(got, np.ndarray)
+        np.testing.assert_allclose(got, want, rtol=1e-4, atol=1e-4)
+    for name in ("query", "key", "value"):
+        got, want = getattr(gradients, name), getattr(expected_gradients, name)
+        np.testing.assert_allclose(got, want, rtol=1e-3, atol=1e-3)
+    np.testing.assert_allclose(
+        gradients.captured[0], expected_gradients.captured[0], rtol=1e-3, atol=1e-3
+    )
+
+
+def test_a_device_that_is_not_there_is_refused():
+    q = random(1, 1, 8, 8)
+    with pytest.raises(ValueError, match="cuda:99|below"):
+        tw.flex_attention(q, q, q, device="cuda:99")
+    with pytest.raises(ValueError, match='"cuda:N" but got'):
+        tw.flex_attention(q, q, q, device="gpu")
+    with pytest.raises(ValueError, match="engine"):
+        tw.flex_attention(q, q, q, kernel_options={"engine": "fast"})
+
+
+def test_torch_tensors_stay_on_the_gpu():
+    torch = pytest.importorskip("torch")
+    if not torch.cuda.is_available():
+        pytest.skip("NOT RUN: torch has no GPU")
+    q, k, v, dout = (
+        torch.randn(2, 4, 100, 64, device="cuda", dtype=torch.bfloat16) for _ in range(4)
+    )
+    stream = torch.cuda.Stream()
+    stream.wait_stream(torch.cuda.current_stream())
+    with torch.cuda.stream(stream):
+        out, pullback = tw.flex_attention_vjp(q, k, v, causal=True)
+        gradients = pullback(dout)
+    stream.synchronize()
+    assert out.is_cuda and out.dtype == torch.bfloat16
+    reference = [x.float().requires_grad_() for x in (q, k, v)]
+    want = torch.nn.functional.scaled_dot_product_attention(*reference, is_causal=True)
+    want.backward(dout.float())
+    torch.testing.assert_close(out.float(), want.detach(), rtol=2e-2, atol=2e-2)
+    for got, leaf in zip(gradients[:3], reference, strict=True):
+        torch.testing.assert_close(got.float(), leaf.grad, rtol=5e-2, atol=5e-2)
+    y = tw.rms_norm(q, torch.ones(64, device="cuda", dtype=torch.bfloat16))
+    assert y.is_cuda
