@@ -47,4 +47,9 @@ class Program {
     std::shared_ptr<const State> state_;
 };
 
+/// The IR text of the program over a batch: `mapped` says which of its arrays get a leading
+/// dimension of extent `size`; a leading grid axis runs it for each element. UserError when arrays
+/// that share memory are mapped differently.
+std::string batched_ir(std::string_view ir, const std::vector<bool>& mapped, std::int64_t size);
+
 }  // namespace tilewright

@@ -5,7 +5,10 @@
 #include <set>
 
 #include "ir/parse.h"
+#include "ir/passes/batch.h"
 #include "ir/passes/effects.h"
+#include "ir/print.h"
+#include "ir/verify.h"
 #include "run/executable.h"
 #include "run/overlap.h"
 #include "support/check.h"
@@ -124,6 +127,14 @@ const std::vector<Program::Parameter>& Program::parameters() const {
 
 const std::string& Program::name() const {
     return state_->name;
+}
+
+std::string batched_ir(std::string_view ir, const std::vector<bool>& mapped, std::int64_t size) {
+    if (size < 0) user_error("batched_ir", "expected a size >= 0 but got {}", size);
+    ir::Function kernel = ir::parse(ir);
+    ir::add_batch(kernel, mapped, size);
+    ir::verify(kernel);
+    return ir::print(kernel);
 }
 
 }  // namespace tilewright

@@ -58,6 +58,39 @@ TEST(Program, RefusesArraysThatDoNotFit) {
                 HasSubstr("expected `y` apart from `x`"));
 }
 
+TEST(Program, RunsOverABatch) {
+    const std::string text = batched_ir(kTwice, {true, true}, 3);
+    const Tensor x = Tensor::arange(f32, 24).reshape({3, 8}), y = Tensor::zeros(f32, {3, 8});
+    Program(text).run(std::vector{x, y});
+    for (std::int64_t i = 0; i < 24; ++i) EXPECT_EQ(y.get({i / 8, i % 8}), 2.0 * i);
+
+    // The same x for the whole batch, and a batch of batches.
+    const std::string twice = batched_ir(batched_ir(kTwice, {false, true}, 2), {true, true}, 3);
+    const Tensor z = Tensor::zeros(f32, {3, 2, 8});
+    Program(twice).run(std::vector{x, z});
+    for (std::int64_t i = 0; i < 48; ++i) {
+        EXPECT_EQ(z.get({i / 16, i / 8 % 2, i % 8}), 2.0 * (i / 16 * 8 + i % 8));
+    }
+}
+
+TEST(Program, BatchesMemoryThatIsSharedAlike) {
+    constexpr const char* kInPlace = R"(
+func @inc(%x: ref<f32[4]> alias 0, %y: ref<f32[4]> alias 0) {
+  %zero = constant 0 : i64
+  %a = load %x[%zero : 4] : f32[4]
+  %b = add %a, %a : f32[4]
+  store %y[%zero : 4], %b
+  yield
+})";
+    EXPECT_THAT(error_of([&] {
+                    batched_ir(kInPlace, {true, false}, 2);
+                }),
+                HasSubstr("to be batched alike"));
+    const Tensor x = Tensor::arange(f32, 8).reshape({2, 4});
+    Program(batched_ir(kInPlace, {true, true}, 2)).run(std::vector{x, x});
+    EXPECT_EQ(x.get({1, 3}), 14.0);
+}
+
 TEST(Program, RefusesScalarsAndFreeGrids) {
     EXPECT_THAT(error_of([] { Program{"func @f(%n: i32) { yield }"}; }),
                 HasSubstr("expected Refs as parameters of `f` but got `n`"));

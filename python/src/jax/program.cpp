@@ -8,6 +8,8 @@
 
 #include "jax/ffi.h"
 #include "nanobind/stl/string.h"
+#include "nanobind/stl/string_view.h"
+#include "nanobind/stl/vector.h"
 
 namespace tilewright::jax {
 namespace {
@@ -98,11 +100,13 @@ void bind_program(nb::module_& module) {
         nb::arg("ir"), nb::arg("checked"), nb::arg("operands"), nb::arg("aliased"),
         nb::call_guard<nb::gil_scoped_release>(),
         "Compiles a program for the CPU and keeps it for the call; ValueError when it cannot be.");
+    module.def("batched_ir", &batched_ir, nb::arg("ir"), nb::arg("mapped"), nb::arg("size"));
     module.def(
         "program_parameters",
         [](const std::string& ir) {
             nb::list result;
-            for (const auto& parameter : Program(ir).parameters()) {
+            const Program program(ir);
+            for (const auto& parameter : program.parameters()) {
                 nb::list shape;
                 for (const std::int64_t extent : parameter.type.shape) shape.append(extent);
                 result.append(

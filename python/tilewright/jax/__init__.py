@@ -16,6 +16,7 @@ from ._block_mask import BlockMask, create_block_mask, create_mask
 from ._mha import mha, mha_reference
 from ._mods import and_masks, or_masks
 from ._norm import layer_norm, rms_norm
+from ._op import op
 from ._pallas import install_pallas, pallas_call
 
 _targets.register()
@@ -33,6 +34,7 @@ __all__ = [
     "masks",
     "mha",
     "mha_reference",
+    "op",
     "or_masks",
     "pallas_call",
     "rms_norm",
