@@ -252,6 +252,10 @@ class _Spec:
     vmap_method: str
     batches: tuple
 
+    @property
+    def target(self):
+        return self.source.name
+
     def _function(self, avals):
         """The function of one device for operands of these shapes."""
         inner = list(avals)
@@ -318,13 +322,14 @@ class _Spec:
             outputs = _op_p.bind(*moved, spec=dataclasses.replace(self, rule=None))
         return list(outputs), [0] * len(outputs)
 
-    def sharding_rule(self, operand_ranks, result_ranks):
+    def sharding_rule(self, operands, results):
+        operand_ranks, result_ranks = [len(x) for x in operands], [len(x) for x in results]
         rule = self.rule or _Rule(*_replicated(operand_ranks, result_ranks), ())
         wanted = [len(term) for term in (*rule.operands, *rule.results)]
         if wanted != [*operand_ranks, *result_ranks]:
             raise ValueError(
-                f"[op] expected a sharding rule for operands of ranks {list(operand_ranks)} and "
-                f"results of ranks {list(result_ranks)} but got '{rule.text()}'"
+                f"[op] expected a sharding rule for operands of ranks {operand_ranks} and "
+                f"results of ranks {result_ranks} but got '{rule.text()}'"
             )
         arguments = rule.arguments()
         if self.rule is None:
