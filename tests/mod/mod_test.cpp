@@ -270,7 +270,8 @@ TEST(Mod, DerivativeOfTheCallersOwn) {
         return {Operand(x[5] * 3, here), Operand(x[2], here), Operand(x[5] * x[0], here)};
     };
     const std::string text = mod.derivative_ir(body);
-    const mod::Traced& traced = mod::trace(mod.with_derivative(text, {0}));
+    const Mod with = mod.with_derivative(text, {0});
+    const mod::Traced& traced = mod::trace(with);
     ASSERT_NE(traced.derivative, nullptr);
     ASSERT_EQ(traced.gathers.size(), 1U);
     EXPECT_EQ(traced.gathers[0].indices, std::vector<std::size_t>{1});
