@@ -39,7 +39,7 @@ std::optional<Affine> of_op(const StripOp& op, const Makers& makers, const Progr
             }
             return {};
         case Op::cast:
-            return is_integer(op.in[0].dtype) ? operand(0) : std::nullopt;
+            return operand(0);
         default:
             return {};
     }
@@ -47,7 +47,8 @@ std::optional<Affine> of_op(const StripOp& op, const Makers& makers, const Progr
 
 std::optional<Affine> find(const StripSource& source, const Makers& makers, const Program& program,
                            int depth) {
-    if (depth == 0 || !is_integer(source.dtype)) return {};
+    // Narrow types wrap around too soon.
+    if (depth == 0 || (source.dtype != DType::i32 && source.dtype != DType::i64)) return {};
     Affine result;
     if (const auto constant = constant_of(source, program)) {
         result.constant = *constant;
@@ -67,6 +68,7 @@ std::optional<Affine> find(const StripSource& source, const Makers& makers, cons
     if (source.home != Home::buffer || found == makers.end()) return {};
     const StripOp& op = found->second;
     if (op.kind != StripOp::Kind::map || op.super != Super::none) return {};
+    if (op.out == source && op.out.row_stride != 0) return of_op(op, makers, program, depth - 1);
     // The maker sees a vector as lanes; here its elements may lie along rows or lanes.
     if (op.out.row_stride != 0 || op.out.lane_stride != 1) return {};
     const auto vector = of_op(op, makers, program, depth - 1);
@@ -89,6 +91,26 @@ Affine combined(Affine a, const Affine& b, std::int64_t factor) {
     a.row += b.row * factor;
     a.lane += b.lane * factor;
     return a;
+}
+
+std::optional<Affine> affine_condition(const StripOp& comparison, const Makers& makers,
+                                       const Program& program) {
+    const auto a = affine_form(comparison.in[0], makers, program);
+    const auto b = affine_form(comparison.in[1], makers, program);
+    if (!a || !b) return {};
+    const Affine one{{}, 1, 0, 0};
+    switch (comparison.op) {
+        case Op::ge:
+            return combined(*a, *b, -1);
+        case Op::gt:
+            return combined(combined(*a, *b, -1), one, -1);
+        case Op::le:
+            return combined(*b, *a, -1);
+        case Op::lt:
+            return combined(combined(*b, *a, -1), one, -1);
+        default:
+            return {};
+    }
 }
 
 std::optional<Affine> affine_form(const StripSource& source, const Makers& makers,

@@ -16,6 +16,10 @@ using Makers = std::map<std::uint32_t, StripOp>;
 std::optional<Affine> affine_form(const StripSource& source, const Makers& makers,
                                   const Program& program);
 
+/// An integer comparison as a form that is >= 0 where it holds; nullopt for eq and ne.
+std::optional<Affine> affine_condition(const StripOp& comparison, const Makers& makers,
+                                       const Program& program);
+
 /// a + factor * b.
 Affine combined(Affine a, const Affine& b, std::int64_t factor);
 

@@ -159,6 +159,25 @@ struct StripOp {
     }
 };
 
+/// Ops [first, last) of a chain as steps on blocks of lanes; the ops themselves do what no whole
+/// block is left for.
+struct FusedRun {
+    static constexpr int kMaxTemporaries = 16;
+
+    /// Input `input` of op `op`, its result (-1), or a block of memory kept between steps.
+    struct Operand {
+        std::size_t op = 0;
+        int input = -1;
+        int temporary = -1;
+    };
+    std::size_t first = 0, last = 0;
+    std::vector<FusedStep> steps;
+    std::vector<Operand> operands;
+    std::vector<Affine> forms;
+    std::vector<std::size_t> reductions;  ///< ops
+    int num_temporaries = 0;
+};
+
 /// Operations over one panels x rows x lanes space, executed strip by strip.
 struct Chain {
     static constexpr std::size_t kMaxOps = 64;
@@ -166,6 +185,7 @@ struct Chain {
     std::int64_t strip_rows = 1;
     std::uint32_t num_temporaries = 0;  ///< strip-local values
     std::vector<StripOp> ops;
+    std::vector<FusedRun> fused;  ///< in order
 };
 
 /// Reduction along a row axis with further row axes around it.

@@ -5,6 +5,7 @@
 #include <set>
 #include <utility>
 
+#include "cpu/fuse.h"
 #include "cpu/operands.h"
 #include "cpu/superinstructions.h"
 
@@ -239,8 +240,16 @@ class Localiser {
             });
         });
         for_each_instruction(region, [&](Instruction& instruction) {
+            const auto* chain = std::get_if<Chain>(&instruction);
+            if (!chain) return;
+            for (const StripOp& op : chain->ops) {
+                if (op.out.home == Home::buffer) makers_[op.out.index] = op;
+            }
+        });
+        for_each_instruction(region, [&](Instruction& instruction) {
             if (auto* chain = std::get_if<Chain>(&instruction)) {
                 drop_unread(*chain);
+                plan_fused_runs(*chain, reads_, makers_, program_);
                 localise(*chain);
                 find_writers(*chain);
             }
@@ -312,8 +321,18 @@ class Localiser {
                 shared = reads(chain.ops[k], value);
                 if (chain.ops[k].out == value) break;
             }
-            if (!shared && chain.ops[maker].stored_ref < 0) store.writer = static_cast<int>(maker);
+            if (!shared && chain.ops[maker].stored_ref < 0 && runs_with(chain, maker, i)) {
+                store.writer = static_cast<int>(maker);
+            }
         }
+    }
+
+    /// True when one fused run does both ops, or none does either.
+    static bool runs_with(const Chain& chain, std::size_t a, std::size_t b) {
+        return std::all_of(chain.fused.begin(), chain.fused.end(), [&](const FusedRun& run) {
+            const auto does = [&](std::size_t op) { return run.first <= op && op < run.last; };
+            return does(a) == does(b);
+        });
     }
 
     static bool reads(const StripOp& op, const StripSource& value) {
@@ -353,6 +372,7 @@ class Localiser {
 
     Program& program_;
     std::map<std::uint32_t, int> reads_;
+    Makers makers_;
 };
 
 }  // namespace

@@ -71,6 +71,99 @@ struct ResolvedOp {
     bool padded;
 };
 
+/// The rows and lanes of a strip.
+struct Part {
+    std::int64_t panel, row, lane;  ///< where it starts
+    std::int64_t rows, lanes;
+};
+
+/// Does one op on the lanes of a strip from `skipped` on.
+void run_op(const StripOp& op, const ResolvedOp& resolved, const Part& part, std::int64_t skipped) {
+    if (!resolved.function) return;
+    const auto moved = [&](std::byte* data, DType dtype, std::int64_t stride) {
+        return data + skipped * stride * size_of(dtype);
+    };
+    Strip strip;
+    strip.rows = part.rows;
+    strip.lanes = part.lanes - skipped;
+    for (std::size_t k = 0; k < static_cast<std::size_t>(op.num_inputs); ++k) {
+        const Resolved& in = resolved.in[k];
+        strip.in[k] = {moved(in.at(part.panel, part.row), op.in[k].dtype, in.lane_stride),
+                       in.row_stride, in.lane_stride};
+    }
+    const bool across = op.kind == StripOp::Kind::reduce_lanes;
+    strip.out = moved(resolved.out.at(part.panel, part.row), op.out.dtype, across ? 0 : 1);
+    strip.out_row_stride = resolved.out.row_stride;
+    strip.padded = resolved.padded;
+    if (resolved.sum.data) {
+        strip.accumulator = moved(resolved.sum.at(part.panel, 0), op.sum.dtype, 1);
+    }
+    std::copy(op.immediate.begin(), op.immediate.end(), strip.immediate);
+    if (op.super == Super::affine_select) {
+        const std::int64_t base =
+            resolved.base + part.row * op.affine.row + (part.lane + skipped) * op.affine.lane;
+        // Nothing is masked in most strips: then there is nothing to do in place.
+        const bool all = set_affine(strip, op.affine, base);
+        if (all && strip.out == strip.in[0].data) return;
+    }
+    resolved.function(strip);
+}
+
+/// Does a fused run on the whole blocks of lanes of a strip; returns the lanes done.
+std::int64_t run_fused(const Frame& frame, const Chain& chain, const FusedRun& run,
+                       const ResolvedOp* ops, const Part& part) {
+    const FusedKernels& kernels = frame.program->kernels->fused;
+    FusedCall call;
+    call.steps = run.steps.data();
+    call.rows = part.rows;
+    call.blocks = part.lanes / kernels.lanes;
+    // A strip that ends within a block is left to the ops themselves.
+    if (call.blocks * kernels.lanes != part.lanes) return 0;
+    for (std::size_t i = 0; i < run.forms.size(); ++i) {
+        constexpr std::int64_t kMost = std::int64_t{1} << 30;
+        const Affine& form = run.forms[i];
+        const std::int64_t base =
+            base_of(frame, form) + part.row * form.row + part.lane * form.lane;
+        const auto size = [](std::int64_t x) { return x < 0 ? -x : x; };
+        // Positions beyond 32 bits are left to the ops themselves.
+        if (size(base) > kMost || size(form.row) > kMost / part.rows ||
+            size(form.lane) > kMost / part.lanes) {
+            return 0;
+        }
+        call.affine[i] = {static_cast<std::int32_t>(base), static_cast<std::int32_t>(form.row),
+                          static_cast<std::int32_t>(form.lane)};
+    }
+    alignas(64) std::array<std::array<float, kPanelLanes>, FusedRun::kMaxTemporaries> temporaries;
+    call.num_operands = run.operands.size();
+    for (std::size_t i = 0; i < run.operands.size(); ++i) {
+        const FusedRun::Operand& operand = run.operands[i];
+        FusedOperand& to = call.operands[i];
+        if (operand.temporary >= 0) {
+            auto& temporary = temporaries[static_cast<std::size_t>(operand.temporary)];
+            to.data = reinterpret_cast<std::byte*>(temporary.data());
+            continue;
+        }
+        const bool result = operand.input < 0;
+        const auto k = static_cast<std::size_t>(result ? 0 : operand.input);
+        const StripOp& op = chain.ops[operand.op];
+        const Resolved& from = result ? ops[operand.op].out : ops[operand.op].in[k];
+        const std::int64_t element = size_of(result ? op.out.dtype : op.in[k].dtype);
+        to.data = from.at(part.panel, part.row);
+        to.row_bytes = from.row_stride * element;
+        to.lane_bytes = (result ? 1 : from.lane_stride) * element;
+        to.streams = result && op.stored_ref >= 0 && frame.views[op.out.index].streams;
+    }
+    call.num_reductions = run.reductions.size();
+    for (std::size_t i = 0; i < run.reductions.size(); ++i) {
+        const Resolved& out = ops[run.reductions[i]].out;
+        call.reductions[i] = {chain.ops[run.reductions[i]].reduction,
+                              reinterpret_cast<float*>(out.at(part.panel, part.row)),
+                              out.row_stride};
+    }
+    kernels.run(call);
+    return call.blocks * kernels.lanes;
+}
+
 /// A store copies its operand to the array, or lets the op that makes the operand write there.
 void resolve_store(Frame& frame, const StripOp& op, ResolvedOp* ops, std::size_t at) {
     const View& view = frame.views[op.out.index];
@@ -119,30 +212,19 @@ void execute(Frame& frame, const Chain& chain) {
             fill(ops[i].out.at(panel, 0), lanes, size_of(op.out.dtype), op.identity);
         }
         for (std::int64_t row = 0; row < chain.rows; row += chain.strip_rows) {
-            Strip strip;
-            strip.rows = std::min(chain.strip_rows, chain.rows - row);
-            strip.lanes = lanes;
-            for (std::size_t i = 0; i < num_ops; ++i) {
-                const StripOp& op = chain.ops[i];
-                const ResolvedOp& resolved = ops[i];
-                if (!resolved.function) continue;
-                for (std::size_t k = 0; k < static_cast<std::size_t>(op.num_inputs); ++k) {
-                    const Resolved& in = resolved.in[k];
-                    strip.in[k] = {in.at(panel, row), in.row_stride, in.lane_stride};
+            const Part part{panel, row, first, std::min(chain.strip_rows, chain.rows - row), lanes};
+            auto run = chain.fused.begin();
+            for (std::size_t i = 0; i < num_ops;) {
+                if (run == chain.fused.end() || run->first != i) {
+                    run_op(chain.ops[i], ops[i], part, 0);
+                    ++i;
+                    continue;
                 }
-                strip.out = resolved.out.at(panel, row);
-                strip.out_row_stride = resolved.out.row_stride;
-                strip.padded = resolved.padded;
-                strip.accumulator = resolved.sum.data ? resolved.sum.at(panel, 0) : nullptr;
-                std::copy(op.immediate.begin(), op.immediate.end(), strip.immediate);
-                if (op.super == Super::affine_select) {
-                    const std::int64_t base =
-                        resolved.base + row * op.affine.row + first * op.affine.lane;
-                    // Nothing is masked in most strips: then there is nothing to do in place.
-                    const bool all = set_affine(strip, op.affine, base);
-                    if (all && strip.out == strip.in[0].data) continue;
+                const std::int64_t done = run_fused(frame, chain, *run, ops.data(), part);
+                for (; i < run->last; ++i) {
+                    if (done < lanes) run_op(chain.ops[i], ops[i], part, done);
                 }
-                resolved.function(strip);
+                ++run;
             }
         }
     }

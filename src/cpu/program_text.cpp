@@ -1,6 +1,8 @@
 // Readable listing of bytecode.
 #include <fmt/format.h>
 
+#include <algorithm>
+
 #include "cpu/bytecode.h"
 #include "cpu/machine.h"
 
@@ -93,8 +95,13 @@ struct Printer {
     std::string operator()(const Chain& chain) const {
         std::string text = fmt::format("strips {} rows x {} lanes, {} rows at a time", chain.rows,
                                        chain.lanes, chain.strip_rows);
-        for (const StripOp& op : chain.ops) {
-            text += fmt::format("\n        {} = {}", text_of(op.out), op.name());
+        for (std::size_t at = 0; at < chain.ops.size(); ++at) {
+            const StripOp& op = chain.ops[at];
+            const bool fused =
+                std::any_of(chain.fused.begin(), chain.fused.end(),
+                            [&](const auto& run) { return run.first <= at && at < run.last; });
+            text +=
+                fmt::format("\n      {} {} = {}", fused ? "|" : " ", text_of(op.out), op.name());
             for (int i = 0; i < op.num_inputs; ++i) {
                 text +=
                     fmt::format("{} {}", i ? "," : "", text_of(op.in[static_cast<std::size_t>(i)]));

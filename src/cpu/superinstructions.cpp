@@ -157,26 +157,6 @@ class Selector {
         }
     }
 
-    /// A comparison as a form that is >= 0 where it holds.
-    std::optional<Affine> condition(const StripOp& op) const {
-        const auto a = affine_form(op.in[0], makers_, program_);
-        const auto b = affine_form(op.in[1], makers_, program_);
-        if (!a || !b) return {};
-        const Affine one{{}, 1, 0, 0};
-        switch (op.op) {
-            case Op::ge:
-                return combined(*a, *b, -1);
-            case Op::gt:
-                return combined(combined(*a, *b, -1), one, -1);
-            case Op::le:
-                return combined(*b, *a, -1);
-            case Op::lt:
-                return combined(combined(*b, *a, -1), one, -1);
-            default:
-                return {};
-        }
-    }
-
     /// Gathers the comparisons whose conjunction makes `source`; false if there is anything else.
     /// Comparisons of vectors may have been made elsewhere.
     bool conjunction(Chain& chain, const StripSource& source, std::vector<StripOp*>& parts,
@@ -188,7 +168,7 @@ class Selector {
                 return conjunction(chain, op->in[0], parts, forms) &&
                        conjunction(chain, op->in[1], parts, forms);
             }
-            const auto form = condition(*op);
+            const auto form = affine_condition(*op, makers_, program_);
             if (form) forms.push_back(*form);
             return form.has_value();
         }
@@ -197,7 +177,7 @@ class Selector {
         const StripOp& op = found->second;
         const bool vector = op.kind == StripOp::Kind::map && op.super == Super::none &&
                             op.out.row_stride == 0 && op.out.lane_stride == 1;
-        auto form = vector ? condition(op) : std::nullopt;
+        auto form = vector ? affine_condition(op, makers_, program_) : std::nullopt;
         if (!form || form->row != 0 || source.offset != op.out.offset) return false;
         form->row = form->lane * source.row_stride;
         form->lane = form->lane * source.lane_stride;

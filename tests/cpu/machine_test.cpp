@@ -476,6 +476,82 @@ TEST(Machine, ChainsStoreToTheArray) {
     }
 }
 
+// Chains of many ops run on blocks of lanes in registers; panels end within a block.
+TEST(Machine, LongChainsAgree) {
+    for (const std::int64_t n : {64, 100, 1300}) {
+        for (const DType dtype : {DType::f32, DType::bf16, DType::f16, DType::i32}) {
+            Agreement test({2});
+            Kernel& k = test.k;
+            ir::Builder& b = k.b;
+            const Shape shape{5, n};
+            const auto load = [&](DType type, std::vector<std::int64_t> extents) {
+                return test.load_all(test.array(type, std::move(extents)));
+            };
+            const auto row = [&](Value v) { return b.broadcast(b.expand_dims(v, 0), shape); };
+            const auto column = [&](Value v) { return b.broadcast(b.expand_dims(v, 1), shape); };
+            const auto splat = [&](double x) { return b.constant({dtype, shape}, x); };
+            const Value x = load(dtype, {5, n}), y = load(dtype, {5, n});
+            const Value lanes = row(load(dtype, {n})), rows = column(load(dtype, {5}));
+            const Value flags = load(DType::boolean, {5, n});
+            Value v = b.binary(Op::mul, b.binary(Op::add, x, y), splat(2));
+            const Value square = b.binary(Op::mul, v, v);
+            v = b.binary(Op::sub, square, b.binary(Op::min, lanes, v));
+            v = b.binary(Op::max, v, rows);
+            const Value above = b.binary(Op::gt, v, x), other = b.binary(Op::le, y, lanes);
+            const Value mask = b.binary(Op::bitwise_xor, b.binary(Op::bitwise_or, above, flags),
+                                        b.unary(Op::bitwise_not, other));
+            v = b.select(mask, v, b.unary(Op::neg, square));
+            v = b.select(flags, b.unary(Op::abs, v), y);
+            test.keep(mask);
+            test.keep(b.select(other, lanes, v));
+            test.keep(b.cast(above, DType::f32));
+            test.keep(b.cast(v, DType::f32));
+            if (is_float(dtype)) {
+                test.keep(b.fma(x, v, y));
+                test.keep(b.clamp(v, splat(-1), rows));
+                test.keep(b.reduce(Reduction::max, v, 1));
+            }
+            test.keep(v);
+            test.check(dtype == DType::i32 ? 0 : 1e-2);
+        }
+    }
+}
+
+// Positions are computed, not stored: base + row * a + lane * b.
+TEST(Machine, PositionsInChains) {
+    for (const DType dtype : {DType::i32, DType::i64}) {
+        for (const std::int64_t base : {std::int64_t{0}, std::int64_t{1} << 40}) {
+            if (base > 0 && dtype == DType::i32) continue;
+            Agreement test({3});
+            Kernel& k = test.k;
+            ir::Builder& b = k.b;
+            const Shape shape{40, 70};
+            const Type type{dtype, shape};
+            const Value x = test.load_all(test.array(DType::f32, {40, 70}));
+            const Value start = b.cast(b.binary(Op::mul, b.program_id(0), k.index(7)), dtype);
+            const auto splat = [&](double c) { return b.constant({dtype, shape}, c); };
+            const Value q = b.binary(Op::add, b.iota(type, 1), b.broadcast(start, shape));
+            const Value kv = b.binary(Op::add, b.iota(type, 0), b.constant_int(type, base));
+            const Value distance = b.binary(Op::sub, q, b.binary(Op::mul, kv, splat(2)));
+            const Value slope = b.constant({DType::f32, shape}, 0.5);
+            Value score =
+                b.binary(Op::add, x, b.binary(Op::mul, b.cast(distance, DType::f32), slope));
+            score = b.select(b.binary(Op::eq, distance, splat(3)), x, score);
+            score = b.select(b.binary(Op::ne, q, splat(5)), score, slope);
+            score = b.select(b.binary(Op::bitwise_or, b.binary(Op::lt, distance, splat(20)),
+                                      b.binary(Op::ge, kv, q)),
+                             score, b.binary(Op::mul, score, x));
+            const Value out = test.array(DType::f32, {3, 40, 70});
+            const Value kept = test.array(dtype, {3, 40, 70});
+            const std::vector all{IndexOperand::scalar(b.program_id(0)), k.slice(0, 40),
+                                  k.slice(0, 70)};
+            k.store(out, all, score);
+            k.store(kept, all, distance);
+            test.check();
+        }
+    }
+}
+
 // The order of stores and loads of one array shows in the result.
 TEST(Machine, StoresKeepTheirOrder) {
     for (const std::int64_t n : {70, 2100}) {

@@ -30,6 +30,7 @@ const Kernels& scalar_kernels() {
         .interleave_pairs = scalar_interleave_pairs,
         .transpose = scalar_transpose,
         .super = scalar_superinstructions(),
+        .fused = {},
     };
     return table;
 }
@@ -80,6 +81,7 @@ Kernels vector_kernels(std::string_view name, int vector_bytes) {
         return f != nullptr ? f : scalar_transpose(in, out);
     };
     k.super = *vector_superinstructions(target);
+    k.fused = *vector_fused_kernels(target);
     return k;
 }
 

@@ -5,6 +5,7 @@
 #include <string_view>
 #include <vector>
 
+#include "cpu/simd/fused.h"
 #include "ir/op.h"
 #include "tilewright/dtype.h"
 
@@ -144,6 +145,7 @@ struct Kernels {
     StripFunction (*transpose)(DType in, DType out) = nullptr;
 
     Superinstructions super;
+    FusedKernels fused;
 };
 
 /// The best table this machine can run, or the one TILEWRIGHT_TARGET names; UserError listing the

@@ -26,5 +26,6 @@ GemmFunction vector_gemm_f64(Target target);
 GemmFunction vector_gemm_rows_f32(Target target);
 
 const Superinstructions* vector_superinstructions(Target target);
+const FusedKernels* vector_fused_kernels(Target target);
 
 }  // namespace tilewright::cpu

@@ -1,0 +1,370 @@
+// Plans fused runs: the steps that keep a block of lanes in registers from op to op.
+#include "cpu/fuse.h"
+
+#include <algorithm>
+
+namespace tilewright::cpu {
+namespace {
+
+using ir::Op;
+
+bool is_narrow_float(DType dtype) {
+    return dtype == DType::f16 || dtype == DType::bf16;
+}
+
+/// Dtypes that a block can hold.
+bool fits_lanes(DType dtype) {
+    return dtype == DType::f32 || dtype == DType::i32 || dtype == DType::boolean ||
+           is_narrow_float(dtype);
+}
+
+/// Dtypes that steps read from memory as they are.
+bool is_direct(DType dtype) {
+    return dtype == DType::f32 || dtype == DType::i32;
+}
+
+/// What replaces an op whose operands are affine in row and lane.
+struct Absorbed {
+    FusedKey key;
+    Affine form;
+};
+
+bool is_store(const StripOp& op) {
+    return op.stored_ref >= 0;
+}
+
+/// True for ops that make a value; stores and reductions only look at one.
+bool makes_value(const StripOp& op) {
+    return op.kind == StripOp::Kind::map && !is_store(op);
+}
+
+class Planner {
+  public:
+    Planner(const Chain& chain, const std::map<std::uint32_t, int>& reads, const Makers& makers,
+            const Program& program)
+        : ops_(chain.ops), reads_(reads), makers_(makers), program_(program) {}
+
+    /// True when the op may belong to a run, other ops aside.
+    bool may_fuse(const StripOp& op) const {
+        if (!op.function || (op.super != Super::none && op.super != Super::affine_select))
+            return false;
+        if (op.kind == StripOp::Kind::reduce_rows) return false;
+        if (op.kind == StripOp::Kind::reduce_lanes) {
+            return op.out.dtype == DType::f32 && lane_type(op.in[0].dtype) == DType::f32 &&
+                   step({Op::reduce, DType::f32, DType::f32, 0, op.reduction});
+        }
+        if (is_store(op)) return op.num_inputs == 1 && fits_lanes(op.out.dtype);
+        return true;
+    }
+
+    /// Plans ops [first, last). On failure `failed_at()` is the op that has to stay out.
+    bool plan(std::size_t first, std::size_t last) {
+        run_ = {};
+        run_.first = first;
+        run_.last = failed_at_ = last;
+        held_ = kNone;
+        saved_.clear();
+        look_ahead();
+        for (std::size_t t = first; t < last; ++t) {
+            if (skipped_[t]) continue;
+            failed_at_ = t;
+            if (!emit_op(t)) return false;
+        }
+        return emit({Op::yield});
+    }
+
+    std::size_t failed_at() const { return failed_at_; }
+    FusedRun take() { return std::move(run_); }
+
+  private:
+    static constexpr std::size_t kNone = ~std::size_t{0};
+
+    static DType lane_type(DType dtype) { return is_narrow_float(dtype) ? DType::f32 : dtype; }
+
+    void (*step(const FusedKey& key) const)() { return program_.kernels->fused.step(key); }
+
+    std::optional<Absorbed> absorb(const StripOp& op) const {
+        if (!makes_value(op)) return {};
+        if (op.super == Super::affine_select) {
+            return Absorbed{{Op::select, DType::i64, DType::f32}, op.affine};
+        }
+        const DType in = op.in[static_cast<std::size_t>(op.num_inputs - 1)].dtype;
+        if (in != DType::i32 && in != DType::i64) return {};
+        if (op.out.dtype == DType::boolean) {
+            if (op.op == Op::eq || op.op == Op::ne) {
+                const auto a = affine_form(op.in[0], makers_, program_);
+                const auto b = affine_form(op.in[1], makers_, program_);
+                if (!a || !b) return {};
+                return Absorbed{{op.op, DType::i64, DType::boolean}, combined(*a, *b, -1)};
+            }
+            const auto form = affine_condition(op, makers_, program_);
+            if (!form) return {};
+            return Absorbed{{Op::ge, DType::i64, DType::boolean}, *form};
+        }
+        if (op.out.dtype == DType::f32 && op.op == Op::cast) {
+            const auto form = affine_form(op.in[0], makers_, program_);
+            if (form) return Absorbed{{Op::iota, DType::i32, DType::f32}, *form};
+        }
+        if (op.out.dtype == DType::i32) {
+            const auto form = affine_form(op.out, makers_, program_);
+            if (form) return Absorbed{{Op::iota, DType::i32, DType::i32}, *form};
+        }
+        return {};
+    }
+
+    /// The op of the run, before `t`, that makes input k of op t; kNone: it comes from outside.
+    std::size_t maker(std::size_t t, std::size_t k) const {
+        const StripSource& in = ops_[t].in[k];
+        if (in.home != Home::buffer) return kNone;
+        for (std::size_t p = t; p-- > run_.first;) {
+            if (makes_value(ops_[p]) && ops_[p].out.index == in.index) return p;
+        }
+        return kNone;
+    }
+
+    /// Inputs that op t needs as values; an absorbed op computes them from the position.
+    std::size_t inputs(std::size_t t) const {
+        if (absorbed_[t]) return ops_[t].super == Super::affine_select ? 1 : 0;
+        return static_cast<std::size_t>(ops_[t].num_inputs);
+    }
+
+    int uses(std::size_t t, std::size_t p) const {
+        int count = 0;
+        for (std::size_t k = 0; k < inputs(t); ++k) count += maker(t, k) == p;
+        return count;
+    }
+
+    /// Finds what is absorbed, which values nobody needs then, and which others read from outside.
+    void look_ahead() {
+        absorbed_.assign(ops_.size(), std::nullopt);
+        skipped_.assign(ops_.size(), false);
+        external_.assign(ops_.size(), false);
+        for (std::size_t t = run_.first; t < run_.last; ++t) absorbed_[t] = absorb(ops_[t]);
+        for (std::size_t t = run_.last; t-- > run_.first;) {
+            if (!makes_value(ops_[t])) continue;
+            int inside = 0;
+            bool overwritten = false, needed = false;
+            for (std::size_t r = t + 1; r < run_.last; ++r) {
+                overwritten |= makes_value(ops_[r]) && ops_[r].out.index == ops_[t].out.index;
+                needed |= !skipped_[r] && uses(r, t) > 0;
+            }
+            for (std::size_t r = run_.first; r < run_.last; ++r) {
+                for (std::size_t k = 0; k < static_cast<std::size_t>(ops_[r].num_inputs); ++k) {
+                    const StripSource& in = ops_[r].in[k];
+                    inside += in.home == Home::buffer && in.index == ops_[t].out.index;
+                }
+            }
+            const auto all = reads_.find(ops_[t].out.index);
+            external_[t] = !overwritten && all != reads_.end() && all->second > inside;
+            skipped_[t] = !needed && !external_[t];
+        }
+    }
+
+    /// True when the value of op t has to outlive the block's next change.
+    bool needs_saving(std::size_t t) const {
+        bool changed = false;
+        for (std::size_t r = t + 1; r < run_.last; ++r) {
+            if (skipped_[r]) continue;
+            const int count = uses(r, t);
+            if (count > 0 && changed) return true;
+            if (!makes_value(ops_[r]) && count > 0) continue;  // looks at the block
+            if (count > 1 && inputs(r) != 2) return true;
+            if (count > 0 && has_narrow_input(r)) return true;
+            changed = true;
+        }
+        return false;
+    }
+
+    /// True when op t has several inputs and one that must be widened first.
+    bool has_narrow_input(std::size_t t) const {
+        if (inputs(t) < 2) return false;
+        for (std::size_t k = 0; k < inputs(t); ++k) {
+            if (maker(t, k) == kNone && !is_direct(ops_[t].in[k].dtype)) return true;
+        }
+        return false;
+    }
+
+    // ---- Emission.
+
+    bool emit(const FusedKey& key, FusedStep made = {}) {
+        made.function = step(key);
+        run_.steps.push_back(made);
+        return made.function != nullptr;
+    }
+
+    /// A step that refers to an operand.
+    bool emit(const FusedKey& key, const FusedRun::Operand& operand, bool splat) {
+        FusedStep made;
+        return add_operand(made, 0, operand, splat) && emit(key, made);
+    }
+
+    bool add_operand(FusedStep& made, std::size_t k, const FusedRun::Operand& operand, bool splat) {
+        made.operand[k] = static_cast<std::uint8_t>(run_.operands.size());
+        made.splat[k] = splat;
+        run_.operands.push_back(operand);
+        return run_.operands.size() <= FusedCall::kMaxOperands;
+    }
+
+    bool save(FusedRun::Operand& operand) {
+        operand.temporary = run_.num_temporaries++;
+        return run_.num_temporaries <= FusedRun::kMaxTemporaries &&
+               emit({Op::store, DType::f32}, operand, false);
+    }
+
+    /// Where input k of op t lies in memory.
+    FusedRun::Operand place(std::size_t t, std::size_t k) const {
+        const std::size_t p = maker(t, k);
+        if (p != kNone) return saved_.at(p);
+        const auto widened = widened_.find(k);
+        if (widened != widened_.end()) return widened->second;
+        return {t, static_cast<int>(k), -1};
+    }
+
+    bool is_splat(std::size_t t, std::size_t k) const {
+        return maker(t, k) == kNone && !widened_.contains(k) && ops_[t].in[k].lane_stride == 0;
+    }
+
+    bool is_held(std::size_t t, std::size_t k) const {
+        return held_ != kNone && maker(t, k) == held_;
+    }
+
+    bool is_placed(std::size_t t, std::size_t k) const {
+        const std::size_t p = maker(t, k);
+        return p == kNone ? widened_.contains(k) || fits_lanes(ops_[t].in[k].dtype)
+                          : saved_.contains(p);
+    }
+
+    bool load(std::size_t t, std::size_t k) {
+        if (!is_placed(t, k)) return false;
+        const bool from_memory = maker(t, k) == kNone && !widened_.contains(k);
+        const DType dtype = from_memory ? ops_[t].in[k].dtype : DType::f32;
+        held_ = kNone;
+        return emit({Op::load, dtype}, place(t, k), is_splat(t, k));
+    }
+
+    /// Widens narrow inputs to temporaries, so that steps can read them.
+    bool widen_inputs(std::size_t t) {
+        widened_.clear();
+        if (!has_narrow_input(t)) return true;
+        for (std::size_t k = 0; k < inputs(t); ++k) {
+            if (maker(t, k) != kNone || is_direct(ops_[t].in[k].dtype)) continue;
+            FusedRun::Operand operand;
+            if (!load(t, k) || !save(operand)) return false;
+            widened_[k] = operand;
+        }
+        return true;
+    }
+
+    bool emit_op(std::size_t t) {
+        const StripOp& op = ops_[t];
+        widened_.clear();
+        if (!makes_value(op)) {
+            if (!is_held(t, 0) && !load(t, 0)) return false;
+            if (is_store(op)) return emit({Op::store, op.out.dtype}, {t, -1, -1}, false);
+            FusedStep reduce;
+            reduce.index = static_cast<std::uint8_t>(run_.reductions.size());
+            run_.reductions.push_back(t);
+            return run_.reductions.size() <= FusedCall::kMaxReductions &&
+                   emit({Op::reduce, DType::f32, DType::f32, 0, op.reduction}, reduce);
+        }
+        if (!fits_lanes(op.out.dtype)) return false;
+        if (!(absorbed_[t] ? emit_absorbed(t) : emit_elementwise(t))) return false;
+        held_ = t;
+        if (needs_saving(t)) {
+            FusedRun::Operand operand;
+            if (!save(operand)) return false;
+            saved_[t] = operand;
+        }
+        return !external_[t] || emit({Op::store, op.out.dtype}, {t, -1, -1}, false);
+    }
+
+    bool emit_absorbed(std::size_t t) {
+        if (inputs(t) > 0 && !is_held(t, 0) && !load(t, 0)) return false;
+        FusedStep made;
+        made.index = static_cast<std::uint8_t>(run_.forms.size());
+        made.immediate = static_cast<float>(ops_[t].immediate[3]);
+        run_.forms.push_back(absorbed_[t]->form);
+        return run_.forms.size() <= FusedCall::kMaxAffine && emit(absorbed_[t]->key, made);
+    }
+
+    bool emit_elementwise(std::size_t t) {
+        const StripOp& op = ops_[t];
+        const std::size_t count = inputs(t);
+        for (std::size_t k = 0; k < count; ++k) {
+            if (!fits_lanes(op.in[k].dtype)) return false;
+        }
+        if (!widen_inputs(t)) return false;
+        const DType in = lane_type(op.in[count - 1].dtype);
+        FusedKey key{op.op, in, op.out.dtype};
+        FusedStep made;
+        if (op.op == Op::cast) {
+            key.in = op.in[0].dtype;
+            if (!is_held(t, 0) && !load(t, 0)) return false;
+            // Widened already; or rounded by the stores, where only they look.
+            if (is_narrow_float(key.in) && key.out == DType::f32) return true;
+            if (is_narrow_float(key.out) && key.in == DType::f32 && only_stored(t)) return true;
+            return emit(key);
+        }
+        std::size_t value = 0;
+        while (value < count && !is_held(t, value)) ++value;
+        if (value == count) {
+            value = 0;
+            if (!load(t, 0)) return false;
+        } else if (count == 2 && is_held(t, 1 - value)) {
+            key.value = FusedKey::kBoth;
+        }
+        if (key.value != FusedKey::kBoth) {
+            key.value = static_cast<int>(value);
+            for (std::size_t k = 0, at = 0; k < count; ++k) {
+                if (k == value) continue;
+                if (!is_placed(t, k)) return false;
+                if (!add_operand(made, at++, place(t, k), is_splat(t, k))) return false;
+            }
+        }
+        if (op.op == Op::select) key.in = DType::f32;
+        if (!emit(key, made)) return false;
+        if (!is_narrow_float(op.out.dtype)) return true;
+        return emit({Op::cast, DType::f32, op.out.dtype});
+    }
+
+    bool only_stored(std::size_t t) const {
+        for (std::size_t r = t + 1; r < run_.last; ++r) {
+            if (!is_store(ops_[r]) && uses(r, t) > 0) return false;
+        }
+        return true;
+    }
+
+    const std::vector<StripOp>& ops_;
+    const std::map<std::uint32_t, int>& reads_;
+    const Makers& makers_;
+    const Program& program_;
+    FusedRun run_;
+    std::vector<std::optional<Absorbed>> absorbed_;
+    std::vector<bool> skipped_, external_;
+    std::size_t held_ = kNone;  ///< the op whose value the block is
+    std::size_t failed_at_ = 0;
+    std::map<std::size_t, FusedRun::Operand> saved_, widened_;
+};
+
+}  // namespace
+
+void plan_fused_runs(Chain& chain, const std::map<std::uint32_t, int>& reads, const Makers& makers,
+                     const Program& program) {
+    if (!program.kernels->fused.run || chain.lanes < program.kernels->fused.lanes) return;
+    Planner planner(chain, reads, makers, program);
+    for (std::size_t first = 0; first < chain.ops.size();) {
+        std::size_t last = first;
+        while (last < chain.ops.size() && planner.may_fuse(chain.ops[last])) ++last;
+        while (last > first + 1 && !planner.plan(first, last)) last = planner.failed_at();
+        // Masks alone cost nothing where a strip has nothing to mask.
+        const auto works = [&](std::size_t i) {
+            return chain.ops[i].super != Super::affine_select;
+        };
+        bool worth = false;
+        for (std::size_t i = first; i < last && last > first + 1; ++i) worth |= works(i);
+        if (worth) chain.fused.push_back(planner.take());
+        first = worth ? last : first + 1;
+    }
+}
+
+}  // namespace tilewright::cpu

@@ -1,0 +1,16 @@
+// Plans fused runs: which ops of a chain are done together on blocks of lanes in registers.
+#pragma once
+
+#include <map>
+
+#include "cpu/affine.h"
+#include "cpu/bytecode.h"
+
+namespace tilewright::cpu {
+
+/// Finds the runs of a chain before its values become strip temporaries. `reads` counts how often
+/// each buffer is read in the whole program.
+void plan_fused_runs(Chain& chain, const std::map<std::uint32_t, int>& reads, const Makers& makers,
+                     const Program& program);
+
+}  // namespace tilewright::cpu

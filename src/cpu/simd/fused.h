@@ -1,0 +1,71 @@
+// Fused runs: ops of a strip chain done on a block of lanes that stays in registers from op to op.
+#pragma once
+
+#include <array>
+#include <cstddef>
+#include <cstdint>
+
+#include "ir/op.h"
+#include "tilewright/dtype.h"
+
+namespace tilewright::cpu {
+
+// The block has one value, of 32 bits a lane: f32, i32, or a mask of all or no bits; f16 and bf16
+// values are the f32 they round to. Each step replaces the value, stores it, or adds it to a
+// reduction, with further operands from memory.
+
+/// What a step does. Elementwise ops: `in` is the dtype of the operands (f32, i32, or boolean),
+/// `value` says which of them is the block's value (both: every operand of a binary op is). load
+/// and store: `in` is the dtype in memory. cast: from `in` to `out`. iota: base + row * r + lane *
+/// l of FusedCall::affine[index], as `out` f32 or i32. ge, eq and ne of `in` i64: that form
+/// compared with 0. select of `in` i64: the value where the form is >= 0, else the immediate.
+/// reduce: over lanes, `reduction`. yield: the end.
+struct FusedKey {
+    ir::Op op = ir::Op::yield;
+    DType in = DType::f32, out = DType::f32;
+    int value = 0;
+    static constexpr int kBoth = 3;
+    ir::Reduction reduction = ir::Reduction::sum;
+};
+
+struct FusedStep {
+    void (*function)() = nullptr;  ///< of the target's own type
+    std::array<std::uint8_t, 2> operand{};
+    std::array<bool, 2> splat{};  ///< one element for all lanes
+    std::uint8_t index = 0;       ///< of an affine form or a reduction
+    float immediate = 0;
+};
+
+struct FusedOperand {
+    std::byte* data = nullptr;
+    std::int64_t row_bytes = 0, lane_bytes = 0;
+    bool streams = false;  ///< of stores: past the caches where a vector is aligned
+};
+
+struct FusedReduction {
+    ir::Reduction kind = ir::Reduction::sum;
+    float* out = nullptr;  ///< one element a row, combined with what is there
+    std::int64_t row_stride = 0;
+};
+
+struct FusedCall {
+    static constexpr std::size_t kMaxOperands = 32, kMaxAffine = 8, kMaxReductions = 4;
+    struct Index {
+        std::int32_t base = 0, row = 0, lane = 0;
+    };
+    const FusedStep* steps = nullptr;
+    std::int64_t rows = 0, blocks = 0;
+    std::size_t num_operands = 0, num_reductions = 0;
+    std::array<FusedOperand, kMaxOperands> operands;
+    std::array<Index, kMaxAffine> affine;
+    std::array<FusedReduction, kMaxReductions> reductions;
+};
+
+struct FusedKernels {
+    std::int64_t lanes = 0;  ///< of a block
+    /// The function of a step; nullptr where there is none.
+    void (*(*step)(const FusedKey& key))() = nullptr;
+    void (*run)(const FusedCall& call) = nullptr;  ///< nullptr: this table has no fused runs
+};
+
+}  // namespace tilewright::cpu

@@ -1,0 +1,671 @@
+// Steps of fused runs: each does its op on the vectors in its arguments and calls the next step.
+#undef HWY_TARGET_INCLUDE
+#define HWY_TARGET_INCLUDE "cpu/simd/vector_fused.cpp"
+// clang-format off
+#include "cpu/simd/vector_targets.h"
+#include "hwy/foreach_target.h"
+// clang-format on
+#include <limits>
+
+#include "cpu/simd/fused.h"
+#include "cpu/simd/vector.h"
+#include "cpu/simd/vector_math-inl.h"
+#include "cpu/simd/vector_strip-inl.h"
+#include "hwy/highway.h"
+
+// The vectors of a block travel in the argument registers.
+#undef TW_EACH
+#undef TW_PARAMETERS
+#undef TW_VALUES
+#if HWY_TARGET == HWY_AVX3
+#define TW_EACH(X) X(0) X(1) X(2) X(3)
+#define TW_PARAMETERS V v0, V v1, V v2, V v3
+#define TW_VALUES v0, v1, v2, v3
+#else
+#define TW_EACH(X) X(0) X(1) X(2) X(3) X(4) X(5) X(6) X(7)
+#define TW_PARAMETERS V v0, V v1, V v2, V v3, V v4, V v5, V v6, V v7
+#define TW_VALUES v0, v1, v2, v3, v4, v5, v6, v7
+#endif
+
+HWY_BEFORE_NAMESPACE();
+namespace tilewright::cpu {
+namespace HWY_NAMESPACE {
+#if TW_IS_VECTOR_TARGET
+namespace {
+
+using D = hn::ScalableTag<float>;
+using DI = hn::RebindToSigned<D>;
+using V = hn::Vec<D>;
+constexpr std::int64_t kLanes = hn::MaxLanes(D());
+constexpr int kVectors = HWY_TARGET == HWY_AVX3 ? 4 : 8;
+constexpr std::int64_t kBlock = kVectors * kLanes;
+
+/// What steps see of their run: addresses for the current block.
+struct State {
+    std::array<std::byte*, FusedCall::kMaxOperands> at;
+    std::array<std::int32_t, FusedCall::kMaxAffine> index;
+    HWY_ALIGN float partial[FusedCall::kMaxReductions][HWY_MAX_BYTES / sizeof(float)];
+    const FusedCall* call;
+};
+
+using Function = void (*)(State&, const FusedStep*, TW_PARAMETERS);
+using AnyFunction = void (*)();
+
+HWY_INLINE void next(State& s, const FusedStep* step, TW_PARAMETERS) {
+    reinterpret_cast<Function>(step[1].function)(s, step + 1, TW_VALUES);
+}
+
+void end(State&, const FusedStep*, TW_PARAMETERS) {
+#define X(i) (void)v##i;
+    TW_EACH(X)
+#undef X
+}
+
+template <typename T = float>
+HWY_INLINE T* address(const State& s, const FusedStep* step, int k) {
+    return reinterpret_cast<T*>(s.at[step->operand[static_cast<std::size_t>(k)]]);
+}
+
+// ---- Operations on vectors of f32, i32 in their bits, and masks.
+
+// clang-format off
+struct Add { template <class T, class W> W operator()(T, W a, W b) const { return hn::Add(a, b); } };
+struct Sub { template <class T, class W> W operator()(T, W a, W b) const { return hn::Sub(a, b); } };
+struct Mul { template <class T, class W> W operator()(T, W a, W b) const { return hn::Mul(a, b); } };
+struct Div { template <class T, class W> W operator()(T, W a, W b) const { return hn::Div(a, b); } };
+struct And { template <class T, class W> W operator()(T, W a, W b) const { return hn::And(a, b); } };
+struct Or { template <class T, class W> W operator()(T, W a, W b) const { return hn::Or(a, b); } };
+struct Xor { template <class T, class W> W operator()(T, W a, W b) const { return hn::Xor(a, b); } };
+struct Eq { template <class T, class W> auto operator()(T, W a, W b) const { return hn::Eq(a, b); } };
+struct Ne { template <class T, class W> auto operator()(T, W a, W b) const { return hn::Not(hn::Eq(a, b)); } };
+struct Lt { template <class T, class W> auto operator()(T, W a, W b) const { return hn::Lt(a, b); } };
+struct Gt { template <class T, class W> auto operator()(T, W a, W b) const { return hn::Gt(a, b); } };
+struct Neg { template <class T, class W> W operator()(T, W x) const { return hn::Neg(x); } };
+struct Abs { template <class T, class W> W operator()(T, W x) const { return hn::Abs(x); } };
+struct Not { template <class T, class W> W operator()(T, W x) const { return hn::Not(x); } };
+struct Sqrt { template <class T, class W> W operator()(T, W x) const { return hn::Sqrt(x); } };
+struct Floor { template <class T, class W> W operator()(T, W x) const { return hn::Floor(x); } };
+struct Ceil { template <class T, class W> W operator()(T, W x) const { return hn::Ceil(x); } };
+struct Round { template <class T, class W> W operator()(T, W x) const { return hn::Round(x); } };
+struct Rsqrt { template <class T, class W> W operator()(T d, W x) const { return hn::Div(hn::Set(d, 1.0F), hn::Sqrt(x)); } };
+// clang-format on
+// Integer vectors have lt and gt only; of floats the negation would be true for NaN.
+struct Le {
+    template <class T, class W>
+    auto operator()(T, W a, W b) const {
+        if constexpr (hwy::IsFloat<hn::TFromD<T>>())
+            return hn::Le(a, b);
+        else
+            return hn::Not(hn::Gt(a, b));
+    }
+};
+struct Ge {
+    template <class T, class W>
+    auto operator()(T, W a, W b) const {
+        if constexpr (hwy::IsFloat<hn::TFromD<T>>())
+            return hn::Ge(a, b);
+        else
+            return hn::Not(hn::Lt(a, b));
+    }
+};
+
+/// F on the bits as i32.
+template <class F>
+struct OnIntegers {
+    template <class... W>
+    HWY_INLINE V operator()(D d, W... x) const {
+        const DI di;
+        return hn::BitCast(d, F()(di, hn::BitCast(di, x)...));
+    }
+};
+/// A comparison, as a mask in a vector.
+template <class F>
+struct Compare {
+    HWY_INLINE V operator()(D d, V a, V b) const { return hn::VecFromMask(d, F()(d, a, b)); }
+};
+template <class F>
+struct CompareIntegers {
+    HWY_INLINE V operator()(D d, V a, V b) const {
+        const DI di;
+        return hn::BitCast(d, hn::VecFromMask(di, F()(di, hn::BitCast(di, a), hn::BitCast(di, b))));
+    }
+};
+template <DType dtype>
+struct RoundTo {
+    HWY_INLINE V operator()(D d, V x) const {
+        return widen_bits<dtype>(d, narrow_bits<dtype>(d, x));
+    }
+};
+struct IntegerToFloat {
+    HWY_INLINE V operator()(D d, V x) const { return hn::ConvertTo(d, hn::BitCast(DI(), x)); }
+};
+struct MaskToFloat {
+    HWY_INLINE V operator()(D d, V x) const { return hn::And(x, hn::Set(d, 1.0F)); }
+};
+struct MaskToInteger {
+    HWY_INLINE V operator()(D d, V x) const {
+        const DI di;
+        return hn::BitCast(d, hn::And(hn::BitCast(di, x), hn::Set(di, 1)));
+    }
+};
+struct Keep {
+    HWY_INLINE V operator()(D, V x) const { return x; }
+};
+
+// ---- Steps.
+
+/// kValue: which operand the block's value is; FusedKey::kBoth: both.
+template <class F, int kValue>
+void binary(State& s, const FusedStep* step, TW_PARAMETERS) {
+    const D d;
+    const F f;
+    const auto combine = [&](V value, V other) HWY_ATTR {
+        return kValue == 0 ? f(d, value, other) : f(d, other, value);
+    };
+    if constexpr (kValue == FusedKey::kBoth) {
+#define X(i) v##i = f(d, v##i, v##i);
+        TW_EACH(X)
+#undef X
+    } else if (step->splat[0]) {
+        const V other = hn::Set(d, *address(s, step, 0));
+#define X(i) v##i = combine(v##i, other);
+        TW_EACH(X)
+#undef X
+    } else {
+        const float* other = address(s, step, 0);
+#define X(i) v##i = combine(v##i, hn::LoadU(d, other + (i)*kLanes));
+        TW_EACH(X)
+#undef X
+    }
+    next(s, step, TW_VALUES);
+}
+
+/// Cheap functions, all vectors at once.
+template <class F>
+void unary(State& s, const FusedStep* step, TW_PARAMETERS) {
+    const D d;
+    const F f;
+#define X(i) v##i = f(d, v##i);
+    TW_EACH(X)
+#undef X
+    next(s, step, TW_VALUES);
+}
+
+/// Functions that need the registers for themselves, one vector at a time.
+template <class F>
+void function(State& s, const FusedStep* step, TW_PARAMETERS) {
+    const D d;
+    const F f;
+    HWY_ALIGN float block[kBlock];
+#define X(i) hn::Store(v##i, d, block + (i)*kLanes);
+    TW_EACH(X)
+#undef X
+    for (std::int64_t i = 0; i < kBlock; i += kLanes) {
+        hn::Store(f(d, hn::Load(d, block + i)), d, block + i);
+    }
+#define X(i) v##i = hn::Load(d, block + (i)*kLanes);
+    TW_EACH(X)
+#undef X
+    next(s, step, TW_VALUES);
+}
+
+struct FmaOf {
+    HWY_INLINE V operator()(D, V a, V b, V c) const { return hn::MulAdd(a, b, c); }
+};
+struct SelectOf {
+    HWY_INLINE V operator()(D, V mask, V yes, V no) const {
+        return hn::IfThenElse(hn::MaskFromVec(mask), yes, no);
+    }
+};
+struct ClampOf {
+    HWY_INLINE V operator()(D d, V x, V low, V high) const {
+        return Min()(d, Max()(d, x, low), high);
+    }
+};
+
+template <class F, int kValue>
+void ternary(State& s, const FusedStep* step, TW_PARAMETERS) {
+    const D d;
+    const F f;
+    const float* a = address(s, step, 0);
+    const float* b = address(s, step, 1);
+    const auto combine = [&](V value, V x, V y) HWY_ATTR {
+        if constexpr (kValue == 0) return f(d, value, x, y);
+        if constexpr (kValue == 1) return f(d, x, value, y);
+        return f(d, x, y, value);
+    };
+    if (step->splat[0] && step->splat[1]) {
+        const V x = hn::Set(d, *a), y = hn::Set(d, *b);
+#define X(i) v##i = combine(v##i, x, y);
+        TW_EACH(X)
+#undef X
+    } else if (step->splat[0]) {
+        const V x = hn::Set(d, *a);
+#define X(i) v##i = combine(v##i, x, hn::LoadU(d, b + (i)*kLanes));
+        TW_EACH(X)
+#undef X
+    } else if (step->splat[1]) {
+        const V y = hn::Set(d, *b);
+#define X(i) v##i = combine(v##i, hn::LoadU(d, a + (i)*kLanes), y);
+        TW_EACH(X)
+#undef X
+    } else {
+#define X(i) v##i = combine(v##i, hn::LoadU(d, a + (i)*kLanes), hn::LoadU(d, b + (i)*kLanes));
+        TW_EACH(X)
+#undef X
+    }
+    next(s, step, TW_VALUES);
+}
+
+/// Elements of a dtype in memory, as the block holds them.
+template <DType dtype>
+HWY_INLINE V widened(const void* p, std::int64_t lane) {
+    const D d;
+    if constexpr (dtype == DType::boolean) {
+        const hn::Rebind<std::uint8_t, D> d8;
+        const DI di;
+        const auto bytes = hn::LoadU(d8, static_cast<const std::uint8_t*>(p) + lane);
+        return hn::BitCast(d, hn::VecFromMask(di, mask_of_bytes(di, bytes)));
+    } else if constexpr (dtype == DType::f32) {
+        return hn::LoadU(d, static_cast<const float*>(p) + lane);
+    } else {
+        const hn::Rebind<std::uint16_t, D> d16;
+        return widen_bits<dtype>(d, hn::LoadU(d16, static_cast<const std::uint16_t*>(p) + lane));
+    }
+}
+
+template <DType dtype>
+void load(State& s, const FusedStep* step, TW_PARAMETERS) {
+    const D d;
+    const void* p = address<void>(s, step, 0);
+    if (step->splat[0]) {
+        V x;
+        if constexpr (dtype == DType::f32) {
+            x = hn::Set(d, *static_cast<const float*>(p));
+        } else {
+            HWY_ALIGN typename Element<dtype>::Storage splat[kLanes];
+            for (auto& element : splat) {
+                element = *static_cast<const typename Element<dtype>::Storage*>(p);
+            }
+            x = widened<dtype>(splat, 0);
+        }
+#define X(i) v##i = x;
+        TW_EACH(X)
+#undef X
+    } else {
+#define X(i) v##i = widened<dtype>(p, (i)*kLanes);
+        TW_EACH(X)
+#undef X
+    }
+    next(s, step, TW_VALUES);
+}
+
+template <DType dtype>
+void store(State& s, const FusedStep* step, TW_PARAMETERS) {
+    const D d;
+    const std::size_t operand = step->operand[0];
+    auto* p = address<void>(s, step, 0);
+    const bool streams = s.call->operands[operand].streams &&
+                         reinterpret_cast<std::uintptr_t>(p) % (kLanes * sizeof(float)) == 0;
+    if constexpr (dtype == DType::f32) {
+        auto* out = static_cast<float*>(p);
+        if (streams) {
+#define X(i) hn::Stream(v##i, d, out + (i)*kLanes);
+            TW_EACH(X)
+#undef X
+        } else {
+#define X(i) hn::StoreU(v##i, d, out + (i)*kLanes);
+            TW_EACH(X)
+#undef X
+        }
+    } else if constexpr (dtype == DType::boolean) {
+        auto* out = static_cast<std::uint8_t*>(p);
+#define X(i) store_mask(d, hn::MaskFromVec(v##i), out + (i)*kLanes);
+        TW_EACH(X)
+#undef X
+    } else {
+        const hn::Rebind<std::uint16_t, D> d16;
+        auto* out = static_cast<std::uint16_t*>(p);
+        if (streams) {
+#define X(i) hn::Stream(narrow_bits<dtype>(d, v##i), d16, out + (i)*kLanes);
+            TW_EACH(X)
+#undef X
+        } else {
+#define X(i) hn::StoreU(narrow_bits<dtype>(d, v##i), d16, out + (i)*kLanes);
+            TW_EACH(X)
+#undef X
+        }
+    }
+    next(s, step, TW_VALUES);
+}
+
+/// The affine form at vector i of the block.
+HWY_INLINE hn::Vec<DI> affine(const State& s, const FusedStep* step, int i) {
+    const DI di;
+    const std::int32_t lane = s.call->affine[step->index].lane;
+    const auto ramp = hn::Mul(hn::Iota(di, 0), hn::Set(di, lane));
+    return hn::Add(
+        ramp, hn::Set(di, s.index[step->index] + static_cast<std::int32_t>(i * kLanes) * lane));
+}
+
+template <bool kFloat>
+void iota(State& s, const FusedStep* step, TW_PARAMETERS) {
+    const D d;
+    const auto value = [&](int i) HWY_ATTR {
+        const auto x = affine(s, step, i);
+        if constexpr (kFloat)
+            return hn::ConvertTo(d, x);
+        else
+            return hn::BitCast(d, x);
+    };
+#define X(i) v##i = value(i);
+    TW_EACH(X)
+#undef X
+    next(s, step, TW_VALUES);
+}
+
+template <class F>
+void affine_mask(State& s, const FusedStep* step, TW_PARAMETERS) {
+    const D d;
+    const DI di;
+    const auto zero = hn::Zero(di);
+#define X(i) v##i = hn::BitCast(d, hn::VecFromMask(di, F()(di, affine(s, step, i), zero)));
+    TW_EACH(X)
+#undef X
+    next(s, step, TW_VALUES);
+}
+
+void affine_select(State& s, const FusedStep* step, TW_PARAMETERS) {
+    const D d;
+    const V no = hn::Set(d, step->immediate);
+#define X(i) \
+    v##i = hn::IfThenElse(hn::RebindMask(d, hn::Lt(affine(s, step, i), hn::Zero(DI()))), no, v##i);
+    TW_EACH(X)
+#undef X
+    next(s, step, TW_VALUES);
+}
+
+template <class F>
+void reduce(State& s, const FusedStep* step, TW_PARAMETERS) {
+    const D d;
+    const F f;
+    float* partial = s.partial[step->index];
+    V total = hn::Load(d, partial);
+    V sum = v0;
+#define X(i) \
+    if constexpr ((i) > 0) sum = f(d, sum, v##i);
+    TW_EACH(X)
+#undef X
+    hn::Store(f(d, total, sum), d, partial);
+    next(s, step, TW_VALUES);
+}
+
+template <class F>
+float across(const float* lanes) {
+    const hn::CappedTag<float, 1> d1;
+    float result = lanes[0];
+    for (std::int64_t i = 1; i < kLanes; ++i) {
+        result = hn::GetLane(F()(d1, hn::Set(d1, result), hn::Set(d1, lanes[i])));
+    }
+    return result;
+}
+
+float across(ir::Reduction kind, const float* lanes) {
+    if (kind == ir::Reduction::max) return across<Max>(lanes);
+    if (kind == ir::Reduction::min) return across<Min>(lanes);
+    return across<Add>(lanes);
+}
+
+float combined(ir::Reduction kind, float a, float b) {
+    HWY_ALIGN float lanes[HWY_MAX_BYTES / sizeof(float)];
+    const float identity = kind == ir::Reduction::max   ? -std::numeric_limits<float>::infinity()
+                           : kind == ir::Reduction::min ? std::numeric_limits<float>::infinity()
+                                                        : 0;
+    for (float& lane : lanes) lane = identity;
+    lanes[0] = a;
+    lanes[1] = b;
+    return across(kind, lanes);
+}
+
+void run(const FusedCall& call) {
+    State s;
+    s.call = &call;
+    const D d;
+    const auto first = reinterpret_cast<Function>(call.steps[0].function);
+    for (std::int64_t row = 0; row < call.rows; ++row) {
+        for (std::size_t k = 0; k < call.num_operands; ++k) {
+            s.at[k] = call.operands[k].data + row * call.operands[k].row_bytes;
+        }
+        for (std::size_t k = 0; k < FusedCall::kMaxAffine; ++k) {
+            const FusedCall::Index& form = call.affine[k];
+            s.index[k] = form.base + static_cast<std::int32_t>(row) * form.row;
+        }
+        for (std::size_t k = 0; k < call.num_reductions; ++k) {
+            const ir::Reduction kind = call.reductions[k].kind;
+            const float inf = std::numeric_limits<float>::infinity();
+            hn::Store(hn::Set(d, kind == ir::Reduction::max   ? -inf
+                                 : kind == ir::Reduction::min ? inf
+                                                              : 0.0F),
+                      d, s.partial[k]);
+        }
+        for (std::int64_t block = 0; block < call.blocks; ++block) {
+            const V v = hn::Zero(d);
+#if HWY_TARGET == HWY_AVX3
+            first(s, call.steps, v, v, v, v);
+#else
+            first(s, call.steps, v, v, v, v, v, v, v, v);
+#endif
+            for (std::size_t k = 0; k < call.num_operands; ++k) {
+                s.at[k] += kBlock * call.operands[k].lane_bytes;
+            }
+            for (std::size_t k = 0; k < FusedCall::kMaxAffine; ++k) {
+                s.index[k] += static_cast<std::int32_t>(kBlock) * call.affine[k].lane;
+            }
+        }
+        for (std::size_t k = 0; k < call.num_reductions; ++k) {
+            const FusedReduction& reduction = call.reductions[k];
+            float& out = reduction.out[row * reduction.row_stride];
+            out = combined(reduction.kind, out, across(reduction.kind, s.partial[k]));
+        }
+    }
+}
+
+// ---- Tables.
+
+AnyFunction any(Function f) {
+    return reinterpret_cast<AnyFunction>(f);
+}
+
+template <class F>
+AnyFunction binary_step(int value) {
+    if (value == FusedKey::kBoth) return any(binary<F, FusedKey::kBoth>);
+    return value == 0 ? any(binary<F, 0>) : any(binary<F, 1>);
+}
+
+template <class F>
+AnyFunction ternary_step(int value) {
+    return value == 0   ? any(ternary<F, 0>)
+           : value == 1 ? any(ternary<F, 1>)
+           : value == 2 ? any(ternary<F, 2>)
+                        : nullptr;
+}
+
+template <class F>
+AnyFunction comparison_step(const FusedKey& key) {
+    return key.in == DType::f32 ? binary_step<Compare<F>>(key.value)
+                                : binary_step<CompareIntegers<F>>(key.value);
+}
+
+AnyFunction memory_step(const FusedKey& key) {
+    const bool loads = key.op == ir::Op::load;
+    switch (key.in) {
+        case DType::f32:
+        case DType::i32:
+            return loads ? any(load<DType::f32>) : any(store<DType::f32>);
+        case DType::f16:
+            return loads ? any(load<DType::f16>) : any(store<DType::f16>);
+        case DType::bf16:
+            return loads ? any(load<DType::bf16>) : any(store<DType::bf16>);
+        case DType::boolean:
+            return loads ? any(load<DType::boolean>) : any(store<DType::boolean>);
+        default:
+            return nullptr;
+    }
+}
+
+AnyFunction cast_step(DType in, DType out) {
+    using enum DType;
+    if (in == i32 && out == f32) return any(unary<IntegerToFloat>);
+    if (in == boolean && out == f32) return any(unary<MaskToFloat>);
+    if (in == boolean && out == i32) return any(unary<MaskToInteger>);
+    if (in == f32 && out == bf16) return any(unary<RoundTo<bf16>>);
+    if (in == f32 && out == f16) return any(unary<RoundTo<f16>>);
+    if ((in == bf16 || in == f16) && out == f32) return any(unary<Keep>);
+    return nullptr;
+}
+
+AnyFunction float_step(const FusedKey& key) {
+    using enum ir::Op;
+    switch (key.op) {
+        case add:
+            return binary_step<Add>(key.value);
+        case sub:
+            return binary_step<Sub>(key.value);
+        case mul:
+            return binary_step<Mul>(key.value);
+        case div:
+            return binary_step<Div>(key.value);
+        case min:
+            return binary_step<Min>(key.value);
+        case max:
+            return binary_step<Max>(key.value);
+        case fma:
+            return ternary_step<FmaOf>(key.value);
+        case clamp:
+            return ternary_step<ClampOf>(key.value);
+        case neg:
+            return any(unary<Neg>);
+        case abs:
+            return any(unary<Abs>);
+        case sqrt:
+            return any(unary<Sqrt>);
+        case rsqrt:
+            return any(unary<Rsqrt>);
+        case floor:
+            return any(unary<Floor>);
+        case ceil:
+            return any(unary<Ceil>);
+        case round:
+            return any(unary<Round>);
+        case exp:
+            return any(function<Exp>);
+        case exp2:
+            return any(function<Exp2>);
+        case log:
+            return any(function<Log>);
+        case log2:
+            return any(function<Log2>);
+        case tanh:
+            return any(function<Tanh>);
+        case logistic:
+            return any(function<Logistic>);
+        case erf:
+            return any(function<Erf>);
+        default:
+            return nullptr;
+    }
+}
+
+AnyFunction integer_step(const FusedKey& key) {
+    using enum ir::Op;
+    switch (key.op) {
+        case add:
+            return binary_step<OnIntegers<Add>>(key.value);
+        case sub:
+            return binary_step<OnIntegers<Sub>>(key.value);
+        case mul:
+            return binary_step<OnIntegers<Mul>>(key.value);
+        case min:
+            return binary_step<OnIntegers<Min>>(key.value);
+        case max:
+            return binary_step<OnIntegers<Max>>(key.value);
+        case neg:
+            return any(unary<OnIntegers<Neg>>);
+        case abs:
+            return any(unary<OnIntegers<Abs>>);
+        default:
+            return nullptr;
+    }
+}
+
+}  // namespace
+
+AnyFunction fused_step(const FusedKey& key) {
+    using enum ir::Op;
+    switch (key.op) {
+        case yield:
+            return any(end);
+        case ir::Op::load:
+        case ir::Op::store:
+            return memory_step(key);
+        case ir::Op::iota:
+            return key.out == DType::f32 ? any(HWY_NAMESPACE::iota<true>)
+                                         : any(HWY_NAMESPACE::iota<false>);
+        case cast:
+            return cast_step(key.in, key.out);
+        case ir::Op::reduce:
+            return key.reduction == ir::Reduction::sum   ? any(HWY_NAMESPACE::reduce<Add>)
+                   : key.reduction == ir::Reduction::max ? any(HWY_NAMESPACE::reduce<Max>)
+                   : key.reduction == ir::Reduction::min ? any(HWY_NAMESPACE::reduce<Min>)
+                                                         : nullptr;
+        case select:
+            return key.in == DType::i64 ? any(affine_select) : ternary_step<SelectOf>(key.value);
+        case ge:
+            if (key.in == DType::i64) return any(affine_mask<Ge>);
+            return comparison_step<Ge>(key);
+        case eq:
+            if (key.in == DType::i64) return any(affine_mask<Eq>);
+            return comparison_step<Eq>(key);
+        case ne:
+            if (key.in == DType::i64) return any(affine_mask<Ne>);
+            return comparison_step<Ne>(key);
+        case le:
+            return comparison_step<Le>(key);
+        case lt:
+            return comparison_step<Lt>(key);
+        case gt:
+            return comparison_step<Gt>(key);
+        case bitwise_and:
+            return binary_step<And>(key.value);
+        case bitwise_or:
+            return binary_step<Or>(key.value);
+        case bitwise_xor:
+            return binary_step<Xor>(key.value);
+        case bitwise_not:
+            return any(unary<Not>);
+        default:
+            return key.in == DType::f32   ? float_step(key)
+                   : key.in == DType::i32 ? integer_step(key)
+                                          : nullptr;
+    }
+}
+
+const FusedKernels* fused_kernels() {
+    static constexpr FusedKernels kTable = {.lanes = kBlock, .step = fused_step, .run = run};
+    return &kTable;
+}
+#endif
+
+}  // namespace HWY_NAMESPACE
+}  // namespace tilewright::cpu
+HWY_AFTER_NAMESPACE();
+
+#if HWY_ONCE
+namespace tilewright::cpu {
+
+const FusedKernels* vector_fused_kernels(Target target) {
+    TW_RETURN_FROM_TARGET(target, fused_kernels())
+}
+
+}  // namespace tilewright::cpu
+#endif
