@@ -315,10 +315,6 @@ struct Atomic {
     Tile out;  ///< old values; home none when nobody reads them
 };
 
-struct RandomBits {
-    Tile key, counter, out;
-};
-
 struct Print {
     std::string text;
     std::vector<Tile> operands;
@@ -326,10 +322,9 @@ struct Print {
 
 struct Halt {};
 
-using Instruction =
-    std::variant<ScalarOp, ScalarMove, ScalarQuery, Jump, JumpUnless, LoopTest, LoopNext, Chain,
-                 ReduceRows, ArgReduce, Scan, Move, Interleave, Dot, Load, LoadView, StoreView,
-                 Store, Atomic, RandomBits, Print, Halt>;
+using Instruction = std::variant<ScalarOp, ScalarMove, ScalarQuery, Jump, JumpUnless, LoopTest,
+                                 LoopNext, Chain, ReduceRows, ArgReduce, Scan, Move, Interleave,
+                                 Dot, Load, LoadView, StoreView, Store, Atomic, Print, Halt>;
 
 /// A tile buffer; offsets are bytes in the arena, equal ones where lifetimes do not overlap.
 struct Buffer {

@@ -352,12 +352,27 @@ class Localiser {
         }
     }
 
-    /// Temporaries that op `at` reads last become free for the results of later ops.
+    /// Temporaries that op `at` reads last become free for the results of later ops. The ops of a
+    /// fused run take turns block by block: what one reads, no other may write.
     static void release(const Chain& chain, std::size_t at, std::vector<std::uint32_t>& free) {
-        for (const StripSource& in : chain.ops[at].in) {
+        for (const FusedRun& run : chain.fused) {
+            if (at < run.first || at >= run.last) continue;
+            if (at + 1 < run.last) return;
+            for (std::size_t i = run.first; i < run.last; ++i) {
+                release(chain, chain.ops[i], run.last, free);
+            }
+            return;
+        }
+        release(chain, chain.ops[at], at + 1, free);
+    }
+
+    /// The same, of an op whose temporaries may be read again from op `next` on.
+    static void release(const Chain& chain, const StripOp& op, std::size_t next,
+                        std::vector<std::uint32_t>& free) {
+        for (const StripSource& in : op.in) {
             if (in.home != Home::strip) continue;
             bool used_later = false;
-            for (std::size_t i = at + 1; i < chain.ops.size() && !used_later; ++i) {
+            for (std::size_t i = next; i < chain.ops.size() && !used_later; ++i) {
                 // An op may read what it overwrites.
                 for (const StripSource& later : chain.ops[i].in) {
                     used_later |= later.home == Home::strip && later.index == in.index;

@@ -88,7 +88,6 @@ void execute(Frame& frame, const LoadView& load);
 void execute(Frame& frame, const StoreView& store);
 void execute(Frame& frame, const Store& store);
 void execute(Frame& frame, const Atomic& atomic);
-void execute(Frame& frame, const RandomBits& random);
 void execute(Frame& frame, const Print& print);
 
 }  // namespace tilewright::cpu

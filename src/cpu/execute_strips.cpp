@@ -119,6 +119,7 @@ std::int64_t run_fused(const Frame& frame, const Chain& chain, const FusedRun& r
     call.blocks = part.lanes / kernels.lanes;
     // A strip that ends within a block is left to the ops themselves.
     if (call.blocks * kernels.lanes != part.lanes) return 0;
+    call.num_affine = run.forms.size();
     for (std::size_t i = 0; i < run.forms.size(); ++i) {
         constexpr std::int64_t kMost = std::int64_t{1} << 30;
         const Affine& form = run.forms[i];

@@ -2,6 +2,8 @@
 #include <algorithm>
 #include <cstring>
 #include <limits>
+#include <type_traits>
+#include <vector>
 
 #include "cpu/execute.h"
 #include "ir/evaluate.h"
@@ -39,10 +41,6 @@ std::int64_t offset_of(const ResolvedTile& tile, const Coordinates& c) {
         offset += tile.offset(axis, c[static_cast<std::size_t>(axis)]);
     }
     return offset;
-}
-
-std::uint64_t read(const ResolvedTile& tile, std::int64_t offset) {
-    return ir::read_element(tile.dtype, tile.at(offset));
 }
 
 void write(const ResolvedTile& tile, std::int64_t offset, std::uint64_t bits) {
@@ -199,66 +197,148 @@ void execute(Frame& frame, const Move& move) {
 
 // ---- Across lanes.
 
+namespace {
+
+/// Calls visit(c, lanes) for the lines along `axis`, as many of them at once as lie side by side in
+/// a panel of `tile`: one if the lines themselves lie there.
+template <typename Visitor>
+void for_each_bundle(const ir::Shape& shape, const ResolvedTile& tile, int axis, Visitor&& visit) {
+    const int lane = tile.lane_axis == axis ? -1 : tile.lane_axis;
+    const Dims dims = dims_of(shape);
+    if (lane < 0) {
+        return for_each_line(dims, axis, [&](const Coordinates& c) { visit(c, 1); });
+    }
+    const auto l = static_cast<std::size_t>(lane);
+    Dims outer = dims;
+    outer[l] = std::min<std::int64_t>(dims[l], 1);
+    for_each_line(outer, axis, [&](Coordinates c) {
+        for (; c[l] < dims[l]; c[l] += tile.width) visit(c, std::min(tile.width, dims[l] - c[l]));
+    });
+}
+
+}  // namespace
+
 void execute(Frame& frame, const ArgReduce& reduce) {
     const ResolvedTile in = resolve(frame, reduce.in);
     const ResolvedTile out = resolve(frame, reduce.out);
+    const bool across = in.lane_axis == reduce.axis;
     const std::int64_t extent = reduce.in.shape[reduce.axis];
-    for_each_line(dims_of(reduce.in.shape), reduce.axis, [&](const Coordinates& c) {
-        const std::int64_t base = offset_of(in, c);
-        std::int64_t best = 0;
-        std::uint64_t best_bits = extent > 0 ? read(in, base) : 0;
-        for (std::int64_t i = 1; i < extent; ++i) {
-            const std::uint64_t bits = read(in, base + in.offset(reduce.axis, i));
-            if (!ir::replaces_extreme(reduce.reduction, in.dtype, best_bits, bits)) continue;
-            best = i;
-            best_bits = bits;
+    const Kernels& kernels = *frame.program->kernels;
+    const StripFunction function = across ? kernels.arg_reduce_lanes(reduce.reduction, in.dtype)
+                                          : kernels.arg_reduce_rows(reduce.reduction, in.dtype);
+    const auto most = static_cast<std::size_t>(across ? 1 : in.width);
+    std::vector<std::uint64_t> values(most);
+    std::vector<std::int32_t> indices(most);
+    for_each_bundle(reduce.in.shape, in, reduce.axis, [&](Coordinates c, std::int64_t lanes) {
+        std::fill(indices.begin(), indices.end(), -1);
+        Strip strip;
+        strip.out = values.data();
+        strip.accumulator = indices.data();
+        const std::int64_t length = across ? in.width : extent;
+        for (std::int64_t first = 0; first < extent; first += length) {
+            const std::int64_t count = std::min(length, extent - first);
+            strip.rows = across ? 1 : count;
+            strip.lanes = across ? count : lanes;
+            const std::byte* data = in.at(offset_of(in, c) + in.offset(reduce.axis, first));
+            strip.in[0] = {data, across ? 0 : in.stride[static_cast<std::size_t>(reduce.axis)], 1};
+            strip.immediate[0] = static_cast<double>(first);
+            function(strip);
         }
-        std::int64_t to = 0;
-        for (int axis = 0, result_axis = 0; axis < ir::kMaxTileRank; ++axis) {
-            if (axis == reduce.axis) continue;
-            to += out.offset(result_axis++, c[static_cast<std::size_t>(axis)]);
+        for (std::int64_t lane = 0; lane < lanes; ++lane) {
+            std::int64_t to = 0;
+            for (int axis = 0, result_axis = 0; axis < ir::kMaxTileRank; ++axis) {
+                if (axis == reduce.axis) continue;
+                const std::int64_t at = c[static_cast<std::size_t>(axis)];
+                to += out.offset(result_axis++, axis == in.lane_axis ? at + lane : at);
+            }
+            const std::int32_t index = indices[static_cast<std::size_t>(lane)];
+            write(out, to, static_cast<std::uint64_t>(std::max(index, 0)));
         }
-        write(out, to, static_cast<std::uint64_t>(best));
     });
 }
+
+namespace {
+
+/// Running sums of a line, where the lanes of a panel follow each other.
+template <typename T>
+void running_sum(const Scan& scan, const ResolvedTile& in, const ResolvedTile& out,
+                 const Coordinates& c) {
+    // Unsigned integers wrap around.
+    using Sum = typename std::conditional_t<std::is_integral_v<T>, std::make_unsigned<T>,
+                                            std::type_identity<T>>::type;
+    const std::int64_t extent = scan.in.shape[scan.axis];
+    const auto* from = reinterpret_cast<const Sum*>(in.at(offset_of(in, c)));
+    auto* to = reinterpret_cast<Sum*>(out.at(offset_of(out, c)));
+    Sum carried{};
+    for (std::int64_t i = 0; i < extent; ++i) {
+        const std::int64_t at = scan.reverse ? extent - 1 - i : i;
+        const Sum before = carried;
+        carried = before + from[in.offset(scan.axis, at)];
+        to[out.offset(scan.axis, at)] = scan.exclusive ? before : carried;
+    }
+}
+
+/// The function above for a scan; nullptr where there is none.
+auto running_sum_of(const Scan& scan) {
+    using Function =
+        void (*)(const Scan&, const ResolvedTile&, const ResolvedTile&, const Coordinates&);
+    if (scan.reduction != ir::Reduction::sum || scan.in.dtype != scan.out.dtype) return Function{};
+    switch (scan.in.dtype) {
+        case DType::f32:
+            return Function{running_sum<float>};
+        case DType::f64:
+            return Function{running_sum<double>};
+        case DType::i32:
+            return Function{running_sum<std::int32_t>};
+        case DType::i64:
+            return Function{running_sum<std::int64_t>};
+        default:
+            return Function{};
+    }
+}
+
+}  // namespace
 
 void execute(Frame& frame, const Scan& scan) {
     const ResolvedTile in = resolve(frame, scan.in);
     const ResolvedTile out = resolve(frame, scan.out);
     const std::int64_t extent = scan.in.shape[scan.axis];
-    const auto step = [&](std::byte* to, const std::byte* before, const std::byte* value) {
-        Strip strip;
-        strip.rows = strip.lanes = 1;
-        strip.in[0] = {before, 0, 0};
-        strip.in[1] = {value, 0, 0};
-        strip.out = to;
-        scan.function(strip);
-    };
-    for_each_line(dims_of(scan.in.shape), scan.axis, [&](const Coordinates& c) {
-        const std::int64_t in_base = offset_of(in, c);
-        const std::int64_t out_base = offset_of(out, c);
-        const auto at = [&](std::int64_t i) { return scan.reverse ? extent - 1 - i : i; };
-        std::uint64_t carried = scan.identity;
-        for (std::int64_t i = 0; i < extent; ++i) {
-            const std::byte* value = in.at(in_base + in.offset(scan.axis, at(i)));
-            std::byte* to = out.at(out_base + out.offset(scan.axis, at(i)));
-            const std::uint64_t before = carried;
-            step(reinterpret_cast<std::byte*>(&carried),
-                 reinterpret_cast<const std::byte*>(&before), value);
-            std::memcpy(to, scan.exclusive ? &before : &carried,
-                        static_cast<std::size_t>(out.element));
+    const bool side_by_side =
+        in.lane_axis == out.lane_axis && in.width == out.width && in.lane_axis != scan.axis;
+    if (!side_by_side) {
+        if (const auto sum = running_sum_of(scan)) {
+            return for_each_line(dims_of(scan.in.shape), scan.axis,
+                                 [&](const Coordinates& c) { sum(scan, in, out, c); });
         }
-    });
-}
-
-void execute(Frame& frame, const RandomBits& random) {
-    const ResolvedTile key = resolve(frame, random.key);
-    const ResolvedTile counter = resolve(frame, random.counter);
-    const ResolvedTile out = resolve(frame, random.out);
-    const std::uint64_t key_bits = read(key, 0);
-    for_each_line(dims_of(random.out.shape), -1, [&](const Coordinates& c) {
-        write(out, offset_of(out, c), ir::philox(key_bits, read(counter, offset_of(counter, c))));
-    });
+    }
+    // Lines side by side are scanned together: a strip's lanes are the elements of a step.
+    ResolvedTile bundles = in;
+    if (!side_by_side) bundles.lane_axis = -1;
+    const std::int64_t most = bundles.lane_axis < 0 ? 1 : in.width;
+    const auto row_bytes = static_cast<std::size_t>(most * out.element);
+    std::vector<std::byte> carried(row_bytes), next(row_bytes);
+    for_each_bundle(scan.in.shape, bundles, scan.axis,
+                    [&](const Coordinates& c, std::int64_t lanes) {
+                        const std::int64_t in_base = offset_of(in, c), out_base = offset_of(out, c);
+                        for (std::int64_t l = 0; l < most; ++l) {
+                            std::memcpy(carried.data() + l * out.element, &scan.identity,
+                                        static_cast<std::size_t>(out.element));
+                        }
+                        Strip strip;
+                        strip.rows = 1;
+                        strip.lanes = lanes;
+                        for (std::int64_t i = 0; i < extent; ++i) {
+                            const std::int64_t at = scan.reverse ? extent - 1 - i : i;
+                            strip.in[0] = {carried.data(), 0, 1};
+                            strip.in[1] = {in.at(in_base + in.offset(scan.axis, at)), 0, 1};
+                            strip.out = next.data();
+                            scan.function(strip);
+                            std::memcpy(out.at(out_base + out.offset(scan.axis, at)),
+                                        scan.exclusive ? carried.data() : next.data(),
+                                        static_cast<std::size_t>(lanes * out.element));
+                            carried.swap(next);
+                        }
+                    });
 }
 
 }  // namespace tilewright::cpu

@@ -346,6 +346,23 @@ class Planner {
     std::map<std::size_t, FusedRun::Operand> saved_, widened_;
 };
 
+/// A block costs about as much to begin as so many ops cost more in strips.
+constexpr int kLeastWork = 4;
+
+/// Ops [first, last) that gain from registers. Stores need no other pass; a mask costs nothing
+/// where a strip has nothing to mask; functions leave the registers.
+int work(const Chain& chain, std::size_t first, std::size_t last) {
+    int result = 0;
+    for (std::size_t i = first; i < last; ++i) {
+        const StripOp& op = chain.ops[i];
+        const bool function = op.op == Op::exp || op.op == Op::exp2 || op.op == Op::log ||
+                              op.op == Op::log2 || op.op == Op::tanh || op.op == Op::logistic ||
+                              op.op == Op::erf;
+        result += !is_store(op) && op.super == Super::none && !function;
+    }
+    return result;
+}
+
 }  // namespace
 
 void plan_fused_runs(Chain& chain, const std::map<std::uint32_t, int>& reads, const Makers& makers,
@@ -356,12 +373,7 @@ void plan_fused_runs(Chain& chain, const std::map<std::uint32_t, int>& reads, co
         std::size_t last = first;
         while (last < chain.ops.size() && planner.may_fuse(chain.ops[last])) ++last;
         while (last > first + 1 && !planner.plan(first, last)) last = planner.failed_at();
-        // Masks alone cost nothing where a strip has nothing to mask.
-        const auto works = [&](std::size_t i) {
-            return chain.ops[i].super != Super::affine_select;
-        };
-        bool worth = false;
-        for (std::size_t i = first; i < last && last > first + 1; ++i) worth |= works(i);
+        const bool worth = last > first + 1 && work(chain, first, last) >= kLeastWork;
         if (worth) chain.fused.push_back(planner.take());
         first = worth ? last : first + 1;
     }

@@ -110,8 +110,6 @@ void Lowering::lower(const ir::Instruction& instruction) {
             return lower_scan(instruction);
         case Op::dot:
             return lower_dot(instruction);
-        case Op::random_bits:
-            return lower_random(instruction);
         case Op::debug_print: {
             Print print{instruction.get<ir::TextAttributes>().text, {}};
             for (const Value operand : instruction.operands)

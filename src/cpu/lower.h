@@ -94,7 +94,6 @@ class Lowering {
     void lower_constant(const ir::Instruction& instruction);
     void lower_iota(const ir::Instruction& instruction);
     void lower_elementwise(const ir::Instruction& instruction);
-    void lower_random(const ir::Instruction& instruction);
     void lower_shape(const ir::Instruction& instruction);
     void lower_reshape(const ir::Instruction& instruction);
     void lower_concatenate(const ir::Instruction& instruction);

@@ -249,14 +249,6 @@ void Lowering::lower_elementwise(const ir::Instruction& instruction) {
     emit_chain(space, op, depth());
 }
 
-void Lowering::lower_random(const ir::Instruction& instruction) {
-    RandomBits random;
-    random.key = tile(instruction.operands[0]);
-    random.counter = tile(instruction.operands[1]);
-    random.out = new_result(instruction.result());
-    emit(random);
-}
-
 // ---- Shape.
 
 void Lowering::lower_shape(const ir::Instruction& instruction) {

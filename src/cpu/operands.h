@@ -106,10 +106,6 @@ void visit_operands(InstructionType& instruction, Visitor&& visit) {
         on(instruction.desired, Use::read);
         on(instruction.mask, Use::read);
         on(instruction.out, Use::write);
-    } else if constexpr (std::is_same_v<T, RandomBits>) {
-        on(instruction.key, Use::read);
-        on(instruction.counter, Use::read);
-        on(instruction.out, Use::write);
     } else if constexpr (std::is_same_v<T, Print>) {
         for (auto& operand : instruction.operands) on(operand, Use::read);
     }

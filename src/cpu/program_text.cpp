@@ -154,10 +154,6 @@ struct Printer {
         return fmt::format("{} = {} {} {}", text_of(atomic.out), ir::name(atomic.op),
                            text_of(atomic.access), text_of(atomic.value));
     }
-    std::string operator()(const RandomBits& random) const {
-        return fmt::format("{} = random_bits {} {}", text_of(random.out), text_of(random.key),
-                           text_of(random.counter));
-    }
     std::string operator()(const Print& print) const {
         return fmt::format("print \"{}\"", print.text);
     }

@@ -3,6 +3,7 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cmath>
 #include <cstring>
 #include <random>
@@ -322,6 +323,46 @@ TEST(Machine, GathersScattersAndAtomics) {
     test.check();
 }
 
+// Runs of a gather end where panels end, and within one some indices are outside the array.
+TEST(Machine, LongGathersAndMaskedStores) {
+    for (const DType index : {DType::i32, DType::i64, DType::u8}) {
+        for (const DType dtype : {DType::f32, DType::f64, DType::bf16, DType::u8}) {
+            Agreement test;
+            Kernel& k = test.k;
+            ir::Builder& b = k.b;
+            const Value table = test.array(dtype, {7, 5});
+            const Value rows = test.load_all(test.array(index, {4, 150}));
+            const Value columns = test.load_all(test.array(index, {150}));
+            const Value picked =
+                k.load(table, {IndexOperand::tile(rows), IndexOperand::tile(rows)});
+            test.keep(picked);
+            test.keep(b.transpose(picked, std::array{1, 0}));
+            test.keep(k.load(table, {k.at(2), IndexOperand::tile(columns)}));
+            test.keep(k.load(table, {k.slice(-1, 4), IndexOperand::tile(columns)}));
+            const Value mask = test.load_all(test.array(DType::boolean, {4, 150}));
+            const Value out = test.array(dtype, {3, 140}), scattered = test.array(dtype, {7, 5});
+            k.store(out, {k.slice(0, 4), k.slice(3, 150)}, picked, mask);
+            k.store(scattered, {IndexOperand::tile(rows), IndexOperand::tile(rows)}, picked, mask);
+            test.check();
+        }
+    }
+}
+
+TEST(Machine, RandomBits) {
+    for (const std::int64_t n : {1, 3, 64, 70, 1100}) {
+        Agreement test;
+        ir::Builder& b = test.k.b;
+        const Value key = b.constant_int({DType::u64, {}}, 0x123456789abcdef);
+        const Value counters = test.load_all(test.array(DType::u64, {5, n}));
+        const Value high = b.constant_int({DType::u64, {5, n}}, std::int64_t{0x9876543} << 32);
+        test.keep(b.random_bits(key, b.binary(Op::add, counters, high)));
+        test.keep(b.random_bits(key, test.load_all(test.array(DType::u64, {n}))));
+        const Value rows = test.load_all(test.array(DType::u64, {5}));
+        test.keep(b.random_bits(key, b.broadcast(b.expand_dims(rows, 1), {5, n})));
+        test.check();
+    }
+}
+
 TEST(Machine, CarriesOfLoopsAndBranches) {
     Agreement test({3});
     Kernel& k = test.k;
@@ -515,6 +556,20 @@ TEST(Machine, LongChainsAgree) {
             test.check(dtype == DType::i32 ? 0 : 1e-2);
         }
     }
+}
+
+// The ops of a run take turns block by block: its results must not lie where it still reads.
+TEST(Machine, FusedRunsKeepWhatTheyRead) {
+    Agreement test;
+    ir::Builder& b = test.k.b;
+    const auto load = [&](DType dtype) { return test.load_all(test.array(dtype, {40, 128})); };
+    const Value x = load(DType::f32), y = load(DType::f32), flags = load(DType::boolean);
+    const Value later = b.binary(Op::ge, load(DType::i64), load(DType::i64));
+    const Value both = b.binary(Op::bitwise_and, later, flags);
+    const Value product = b.binary(Op::mul, x, y);
+    const Value sine = b.unary(Op::sin, product);
+    test.keep(b.select(both, sine, b.binary(Op::add, product, y)));
+    test.check(1e-5);
 }
 
 // Positions are computed, not stored: base + row * a + lane * b.

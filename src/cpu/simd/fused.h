@@ -55,7 +55,7 @@ struct FusedCall {
     };
     const FusedStep* steps = nullptr;
     std::int64_t rows = 0, blocks = 0;
-    std::size_t num_operands = 0, num_reductions = 0;
+    std::size_t num_operands = 0, num_affine = 0, num_reductions = 0;
     std::array<FusedOperand, kMaxOperands> operands;
     std::array<Index, kMaxAffine> affine;
     std::array<FusedReduction, kMaxReductions> reductions;

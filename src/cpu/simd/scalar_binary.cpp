@@ -2,6 +2,7 @@
 #include "cpu/simd/scalar.h"
 #include "cpu/simd/scalar_ops.h"
 #include "cpu/simd/strip_access.h"
+#include "ir/evaluate.h"
 
 namespace tilewright::cpu {
 namespace {
@@ -19,6 +20,13 @@ void comparison(const Strip& s) {
     for_each_element<DType::boolean>(s, [&](auto row, auto lane) {
         return compare<op>(load_element<dtype>(s.in[0], row, lane),
                            load_element<dtype>(s.in[1], row, lane));
+    });
+}
+
+void scalar_random_bits(const Strip& s) {
+    for_each_element<DType::u32>(s, [&](auto row, auto lane) {
+        return ir::philox(load_element<DType::u64>(s.in[0], row, lane),
+                          load_element<DType::u64>(s.in[1], row, lane));
     });
 }
 
@@ -44,6 +52,7 @@ StripFunction comparison_for(DType in) {
 
 StripFunction scalar_binary(ir::Op op, DType in, DType out) {
     using enum ir::Op;
+    if (op == random_bits && in == DType::u64 && out == DType::u32) return scalar_random_bits;
     if (in != out) return nullptr;
     switch (op) {
         case add:

@@ -193,6 +193,63 @@ StripFunction logical_kernel(DType dtype) {
     return integer_kernel<Bits>(dtype);
 }
 
+/// Both halves of the products of 32-bit lanes with one factor.
+struct WideProduct {
+    using D32 = hn::ScalableTag<std::uint32_t>;
+    hn::Vec<D32> high, low;
+
+    HWY_INLINE WideProduct(hn::Vec<D32> x, hn::Vec<D32> factor) {
+        const D32 d;
+        const hn::Repartition<std::uint64_t, D32> wide;
+        const auto odd_lanes = hn::BitCast(d, hn::ShiftRight<32>(hn::BitCast(wide, x)));
+        const auto even = hn::MulEven(x, factor), odd = hn::MulEven(odd_lanes, factor);
+        high = hn::OddEven(hn::BitCast(d, odd), hn::BitCast(d, hn::ShiftRight<32>(even)));
+        low = hn::OddEven(hn::BitCast(d, hn::ShiftLeft<32>(odd)), hn::BitCast(d, even));
+    }
+};
+
+/// First word of philox4x32-10 (ir::philox): in[0] is the key of all elements, in[1] the counters.
+void random_bits(const Strip& s) {
+    const hn::ScalableTag<std::uint32_t> d;
+    const hn::Repartition<std::uint64_t, decltype(d)> wide;
+    constexpr std::int64_t kLanes = hn::MaxLanes(d);
+    const auto key = *static_cast<const std::uint64_t*>(s.in[0].data);
+    const auto philox = [&](const std::uint64_t* counters) HWY_ATTR {
+        const auto first = hn::BitCast(d, hn::LoadU(wide, counters));
+        const auto second = hn::BitCast(d, hn::LoadU(wide, counters + kLanes / 2));
+        auto w0 = hn::ConcatEven(d, second, first), w1 = hn::ConcatOdd(d, second, first);
+        auto w2 = hn::Zero(d), w3 = hn::Zero(d);
+        auto key_low = static_cast<std::uint32_t>(key);
+        auto key_high = static_cast<std::uint32_t>(key >> 32);
+        for (int round = 0; round < 10; ++round) {
+            const WideProduct p0(w0, hn::Set(d, 0xD2511F53U)), p1(w2, hn::Set(d, 0xCD9E8D57U));
+            w0 = hn::Xor(hn::Xor(p1.high, w1), hn::Set(d, key_low));
+            w2 = hn::Xor(hn::Xor(p0.high, w3), hn::Set(d, key_high));
+            w1 = p1.low;
+            w3 = p0.low;
+            key_low += 0x9E3779B9U;
+            key_high += 0xBB67AE85U;
+        }
+        return w0;
+    };
+    HWY_ALIGN std::uint64_t counters[kLanes];
+    for (std::int64_t row = 0; row < s.rows; ++row) {
+        const auto* in = static_cast<const std::uint64_t*>(s.in[1].data) + row * s.in[1].row_stride;
+        auto* out = static_cast<std::uint32_t*>(s.out) + row * s.out_row_stride;
+        const bool contiguous = s.in[1].lane_stride == 1;
+        for (std::int64_t l = 0; l < s.lanes; l += kLanes) {
+            const std::int64_t n = std::min(kLanes, s.lanes - l);
+            if (contiguous && n == kLanes) {
+                hn::StoreU(philox(in + l), d, out + l);
+                continue;
+            }
+            std::fill_n(counters, kLanes, 0);
+            for (std::int64_t i = 0; i < n; ++i) counters[i] = in[(l + i) * s.in[1].lane_stride];
+            store_first(philox(counters), d, out + l, static_cast<std::size_t>(n));
+        }
+    }
+}
+
 }  // namespace
 
 StripFunction binary(ir::Op op, DType dtype) {
@@ -225,6 +282,8 @@ StripFunction binary(ir::Op op, DType dtype) {
             return logical_kernel<Or, LogicalOr>(dtype);
         case bitwise_xor:
             return logical_kernel<Xor, LogicalXor>(dtype);
+        case ir::Op::random_bits:
+            return dtype == DType::u64 ? HWY_NAMESPACE::random_bits : nullptr;
         case shift_left:
             return large_integer_kernel<ShiftLeft>(dtype);
         case shift_right:

@@ -40,12 +40,27 @@ constexpr std::int64_t kLanes = hn::MaxLanes(D());
 constexpr int kVectors = HWY_TARGET == HWY_AVX3 ? 4 : 8;
 constexpr std::int64_t kBlock = kVectors * kLanes;
 
-/// What steps see of their run: addresses for the current block.
+/// What steps see of their run: addresses and positions for the current block.
 struct State {
-    std::array<std::byte*, FusedCall::kMaxOperands> at;
-    std::array<std::int32_t, FusedCall::kMaxAffine> index;
+    alignas(64) std::array<std::intptr_t, FusedCall::kMaxOperands> at;
+    alignas(64) std::array<std::int32_t, FusedCall::kMaxAffine> index;
     HWY_ALIGN float partial[FusedCall::kMaxReductions][HWY_MAX_BYTES / sizeof(float)];
     const FusedCall* call;
+};
+
+/// How addresses and positions change from one block to another. Loops over them have a fixed
+/// step, so that the compiler does them in vectors.
+struct Advance {
+    static constexpr std::size_t kStep = 4;
+    alignas(64) std::array<std::intptr_t, FusedCall::kMaxOperands> bytes{};
+    alignas(64) std::array<std::int32_t, FusedCall::kMaxAffine> index{};
+
+    HWY_INLINE void apply(State& s, std::size_t operands) const {
+        for (std::size_t k = 0; k < operands; k += kStep) {
+            for (std::size_t i = k; i < k + kStep; ++i) s.at[i] += bytes[i];
+        }
+        for (std::size_t k = 0; k < index.size(); ++k) s.index[k] += index[k];
+    }
 };
 
 using Function = void (*)(State&, const FusedStep*, TW_PARAMETERS);
@@ -339,26 +354,37 @@ void store(State& s, const FusedStep* step, TW_PARAMETERS) {
     next(s, step, TW_VALUES);
 }
 
-/// The affine form at vector i of the block.
-HWY_INLINE hn::Vec<DI> affine(const State& s, const FusedStep* step, int i) {
-    const DI di;
-    const std::int32_t lane = s.call->affine[step->index].lane;
-    const auto ramp = hn::Mul(hn::Iota(di, 0), hn::Set(di, lane));
-    return hn::Add(
-        ramp, hn::Set(di, s.index[step->index] + static_cast<std::int32_t>(i * kLanes) * lane));
-}
+/// An affine form over the lanes of the block.
+struct AffineForm {
+    hn::Vec<DI> at, step;
+
+    HWY_INLINE AffineForm(const State& s, const FusedStep* form) {
+        const DI di;
+        const std::int32_t lane = s.call->affine[form->index].lane;
+        at =
+            hn::Add(hn::Mul(hn::Iota(di, 0), hn::Set(di, lane)), hn::Set(di, s.index[form->index]));
+        step = hn::Set(di, static_cast<std::int32_t>(kLanes) * lane);
+    }
+    /// The form at the next vector of the block.
+    HWY_INLINE hn::Vec<DI> next() {
+        const auto here = at;
+        at = hn::Add(at, step);
+        return here;
+    }
+};
 
 template <bool kFloat>
 void iota(State& s, const FusedStep* step, TW_PARAMETERS) {
     const D d;
-    const auto value = [&](int i) HWY_ATTR {
-        const auto x = affine(s, step, i);
+    AffineForm form(s, step);
+    const auto value = [&]() HWY_ATTR {
+        const auto x = form.next();
         if constexpr (kFloat)
             return hn::ConvertTo(d, x);
         else
             return hn::BitCast(d, x);
     };
-#define X(i) v##i = value(i);
+#define X(i) v##i = value();
     TW_EACH(X)
 #undef X
     next(s, step, TW_VALUES);
@@ -369,7 +395,8 @@ void affine_mask(State& s, const FusedStep* step, TW_PARAMETERS) {
     const D d;
     const DI di;
     const auto zero = hn::Zero(di);
-#define X(i) v##i = hn::BitCast(d, hn::VecFromMask(di, F()(di, affine(s, step, i), zero)));
+    AffineForm form(s, step);
+#define X(i) v##i = hn::BitCast(d, hn::VecFromMask(di, F()(di, form.next(), zero)));
     TW_EACH(X)
 #undef X
     next(s, step, TW_VALUES);
@@ -378,8 +405,9 @@ void affine_mask(State& s, const FusedStep* step, TW_PARAMETERS) {
 void affine_select(State& s, const FusedStep* step, TW_PARAMETERS) {
     const D d;
     const V no = hn::Set(d, step->immediate);
-#define X(i) \
-    v##i = hn::IfThenElse(hn::RebindMask(d, hn::Lt(affine(s, step, i), hn::Zero(DI()))), no, v##i);
+    AffineForm form(s, step);
+    // The sign of the form chooses.
+#define X(i) v##i = hn::IfNegativeThenElse(hn::BitCast(d, form.next()), no, v##i);
     TW_EACH(X)
 #undef X
     next(s, step, TW_VALUES);
@@ -427,46 +455,64 @@ float combined(ir::Reduction kind, float a, float b) {
     return across(kind, lanes);
 }
 
-void run(const FusedCall& call) {
-    State s;
-    s.call = &call;
+void start_reductions(const FusedCall& call, State& s) {
     const D d;
+    for (std::size_t k = 0; k < call.num_reductions; ++k) {
+        const ir::Reduction kind = call.reductions[k].kind;
+        const float inf = std::numeric_limits<float>::infinity();
+        hn::Store(hn::Set(d, kind == ir::Reduction::max   ? -inf
+                             : kind == ir::Reduction::min ? inf
+                                                          : 0.0F),
+                  d, s.partial[k]);
+    }
+}
+
+void end_reductions(const FusedCall& call, const State& s, std::int64_t row) {
+    for (std::size_t k = 0; k < call.num_reductions; ++k) {
+        const FusedReduction& reduction = call.reductions[k];
+        float& out = reduction.out[row * reduction.row_stride];
+        out = combined(reduction.kind, out, across(reduction.kind, s.partial[k]));
+    }
+}
+
+void run(const FusedCall& call) {
+    State s{};
+    s.call = &call;
+    Advance to_row, to_block;
+    for (std::size_t k = 0; k < call.num_operands; ++k) {
+        s.at[k] = reinterpret_cast<std::intptr_t>(call.operands[k].data);
+        to_row.bytes[k] = call.operands[k].row_bytes;
+        to_block.bytes[k] = call.operands[k].lane_bytes * kBlock;
+    }
+    for (std::size_t k = 0; k < call.num_affine; ++k) {
+        s.index[k] = call.affine[k].base;
+        to_row.index[k] = call.affine[k].row;
+        to_block.index[k] = call.affine[k].lane * static_cast<std::int32_t>(kBlock);
+    }
+    // A reduction wants the blocks of a row one after the other; else the longer loop is inside.
+    const bool rows_inside = call.num_reductions == 0 && call.rows > call.blocks;
+    const Advance& inside = rows_inside ? to_row : to_block;
+    const Advance& outside = rows_inside ? to_block : to_row;
+    const std::int64_t inner = rows_inside ? call.rows : call.blocks;
+    const std::int64_t outer = rows_inside ? call.blocks : call.rows;
     const auto first = reinterpret_cast<Function>(call.steps[0].function);
-    for (std::int64_t row = 0; row < call.rows; ++row) {
-        for (std::size_t k = 0; k < call.num_operands; ++k) {
-            s.at[k] = call.operands[k].data + row * call.operands[k].row_bytes;
-        }
-        for (std::size_t k = 0; k < FusedCall::kMaxAffine; ++k) {
-            const FusedCall::Index& form = call.affine[k];
-            s.index[k] = form.base + static_cast<std::int32_t>(row) * form.row;
-        }
-        for (std::size_t k = 0; k < call.num_reductions; ++k) {
-            const ir::Reduction kind = call.reductions[k].kind;
-            const float inf = std::numeric_limits<float>::infinity();
-            hn::Store(hn::Set(d, kind == ir::Reduction::max   ? -inf
-                                 : kind == ir::Reduction::min ? inf
-                                                              : 0.0F),
-                      d, s.partial[k]);
-        }
-        for (std::int64_t block = 0; block < call.blocks; ++block) {
-            const V v = hn::Zero(d);
+    for (std::int64_t row = 0; row < outer; ++row) {
+        start_reductions(call, s);
+        const auto at = s.at;
+        const auto index = s.index;
+        for (std::int64_t i = 0; i < inner; ++i) {
+            const V v = hn::Undefined(D());
 #if HWY_TARGET == HWY_AVX3
             first(s, call.steps, v, v, v, v);
 #else
             first(s, call.steps, v, v, v, v, v, v, v, v);
 #endif
-            for (std::size_t k = 0; k < call.num_operands; ++k) {
-                s.at[k] += kBlock * call.operands[k].lane_bytes;
-            }
-            for (std::size_t k = 0; k < FusedCall::kMaxAffine; ++k) {
-                s.index[k] += static_cast<std::int32_t>(kBlock) * call.affine[k].lane;
-            }
+            inside.apply(s, call.num_operands);
         }
-        for (std::size_t k = 0; k < call.num_reductions; ++k) {
-            const FusedReduction& reduction = call.reductions[k];
-            float& out = reduction.out[row * reduction.row_stride];
-            out = combined(reduction.kind, out, across(reduction.kind, s.partial[k]));
-        }
+        end_reductions(call, s, row);
+        s.at = at;
+        s.index = index;
+        outside.apply(s, call.num_operands);
     }
 }
 
