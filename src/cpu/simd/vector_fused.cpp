@@ -413,29 +413,31 @@ void affine_select(State& s, const FusedStep* step, TW_PARAMETERS) {
     next(s, step, TW_VALUES);
 }
 
+// Sums are taken in pairs, which rounds less than one after the other.
 template <class F>
 void reduce(State& s, const FusedStep* step, TW_PARAMETERS) {
     const D d;
     const F f;
     float* partial = s.partial[step->index];
-    V total = hn::Load(d, partial);
-    V sum = v0;
-#define X(i) \
-    if constexpr ((i) > 0) sum = f(d, sum, v##i);
-    TW_EACH(X)
-#undef X
-    hn::Store(f(d, total, sum), d, partial);
+    V block = f(d, f(d, v0, v1), f(d, v2, v3));
+#if HWY_TARGET != HWY_AVX3
+    block = f(d, block, f(d, f(d, v4, v5), f(d, v6, v7)));
+#endif
+    hn::Store(f(d, hn::Load(d, partial), block), d, partial);
     next(s, step, TW_VALUES);
 }
 
 template <class F>
 float across(const float* lanes) {
     const hn::CappedTag<float, 1> d1;
-    float result = lanes[0];
-    for (std::int64_t i = 1; i < kLanes; ++i) {
-        result = hn::GetLane(F()(d1, hn::Set(d1, result), hn::Set(d1, lanes[i])));
+    std::array<float, kLanes> values;
+    std::copy_n(lanes, kLanes, values.begin());
+    for (std::size_t half = kLanes / 2; half > 0; half /= 2) {
+        for (std::size_t i = 0; i < half; ++i) {
+            values[i] = hn::GetLane(F()(d1, hn::Set(d1, values[i]), hn::Set(d1, values[i + half])));
+        }
     }
-    return result;
+    return values[0];
 }
 
 float across(ir::Reduction kind, const float* lanes) {
