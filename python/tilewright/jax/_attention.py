@@ -10,7 +10,7 @@ import numpy as np
 
 from .._attention import AuxRequest
 from .._attention import check_kernel_options as _check_kernel_options
-from . import _attention_op, _mods, _primitive
+from . import _attention_op, _mods
 from ._block_mask import BlockMask
 
 _FLOATS = (jnp.float32, jnp.float64, jnp.float16, jnp.bfloat16)
@@ -126,9 +126,7 @@ def flex_attention(
         mask_batches=block_mask.shape[0] if words else 1,
         mask_heads=block_mask.shape[1] if words else 1,
     )
-    out, lse, max_scores = _attention_op.attention(
-        spec, *_primitive.aligned(*(array for _, array in operands))
-    )
+    out, lse, max_scores = _attention_op.on_mesh(spec, [array for _, array in operands])
     if return_aux is not None:
         return out, AuxOutput(
             lse if return_aux.lse else None,
@@ -146,7 +144,7 @@ def _arrays(op, arguments):
             raise TypeError(f"[{op}] expected {name} to be an array but got None")
         try:
             arrays[name] = None if value is None else jnp.asarray(value)
-        except TypeError:
+        except (TypeError, ValueError):
             raise TypeError(
                 f"[{op}] expected {name} to be an array but got {type(value).__name__}"
             ) from None

@@ -282,6 +282,22 @@ def _batched(text, batch, mapped):
     return text and _core.batched_mod_ir(text, batch, mapped)
 
 
+def on_mesh(spec, operands):
+    """out, lse, max_scores, as one call or, where batch or heads are split over explicit axes, one
+    for every shard."""
+
+    def local(*shards):
+        own, given = spec, shards
+        query = spec.named([_primitive.entries(x) for x in operands])["query"]
+        axes = _names(query[0]), _names(query[2 if spec.bshd else 1])
+        if any(axes):
+            own, given = spec._with_origin(*axes, shards)
+        return attention(own, *_primitive.aligned(*given))
+
+    results = _primitive.over_explicit_axes(spec, operands, local)
+    return attention(spec, *_primitive.aligned(*operands)) if results is None else results
+
+
 @functools.partial(jax.custom_vjp, nondiff_argnums=(0,))
 def attention(spec, *operands):
     """out, lse, max_scores. The last has no gradient."""

@@ -166,7 +166,6 @@ def _norm(op, layer, x, weight, bias, eps, residual, return_stats):
         None if a is None else jnp.asarray(a) for a in (x, weight, bias, residual)
     )
     _check(op, x, weight, bias, eps, residual)
-    x, weight, bias, residual = _primitive.aligned(x, weight, bias, residual)
     spec = _Spec(
         backward=False,
         layer=layer,
@@ -177,8 +176,27 @@ def _norm(op, layer, x, weight, bias, eps, residual, return_stats):
         residual=residual is not None,
         y_dtype=x.dtype if weight is None else weight.dtype,
     )
-    outputs = _differentiable(spec, bool(return_stats), x, weight, bias, residual)
+    outputs = _on_mesh(spec, bool(return_stats), x, weight, bias, residual)
     return outputs[0] if len(outputs) == 1 else outputs
+
+
+def _on_mesh(spec, return_stats, *arguments):
+    """As one call or, where rows are split over explicit axes, one for every shard."""
+    present = [x is not None for x in arguments]
+
+    def local(*operands):
+        given = iter(operands)
+        whole = [next(given) if p else None for p in present]
+        return tuple(_differentiable(spec, return_stats, *_primitive.aligned(*whole)))
+
+    def outputs(specs):
+        y, *rest = specs
+        sums = [rest.pop(0)] if spec.residual else []
+        return [y, *sums, *(reversed(rest) if return_stats else ())]
+
+    operands = [x for x in arguments if x is not None]
+    results = _primitive.over_explicit_axes(spec, operands, local, outputs)
+    return local(*operands) if results is None else results
 
 
 def _check(op, x, weight, bias, eps, residual):

@@ -130,6 +130,42 @@ def _refuse_derivative(name, primals, tangents, *, spec):
     )
 
 
+def over_explicit_axes(spec, operands, local, result_specs=None):
+    """``local(*shards)`` under shard_map where operands are split over explicit axes of a mesh;
+    None where none is. `result_specs` chooses the results of `local` among those of the spec."""
+    given = [entries(x) for x in operands]
+    if not any(any(entry is not None for entry in e) for e in given):
+        return None
+    mesh = next(m for m in (jax.typeof(x).sharding.mesh for x in operands) if m.explicit_axes)
+    ranks = [(None,) * len(r.shape) for r in spec.results(*operands)]
+    _, operand_specs, specs = spec.shard(mesh, given, ranks)
+    for place, (before, after) in enumerate(zip(given, operand_specs, strict=True)):
+        _warn_of_gathering(spec.target, place, before, tuple(after))
+    placed = [
+        jax.sharding.reshard(x, NamedSharding(mesh, after))
+        for x, after in zip(operands, operand_specs, strict=True)
+    ]
+    run = jax.shard_map(
+        local,
+        mesh=mesh,
+        in_specs=tuple(operand_specs),
+        out_specs=tuple(result_specs(specs) if result_specs else specs),
+    )
+    return jax.jit(run)(*placed)
+
+
+def entries(x):
+    """Over which explicit axes every dimension is split."""
+    sharding = jax.typeof(x).sharding
+    explicit = set(sharding.mesh.explicit_axes)
+
+    def kept(entry):
+        axes = entry if isinstance(entry, tuple) else (entry,)
+        return entry if explicit.issuperset(axes) else None
+
+    return tuple(map(kept, sharding.spec))
+
+
 def aligned(*operands):
     """The operands, varying over the same axes of an enclosing shard_map; None stays None.
 

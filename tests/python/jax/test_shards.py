@@ -115,3 +115,25 @@ def test_what_cannot_be_split():
             jax.jit(lambda *a, o=options: twj.flex_attention(*a, **o))(*placed)
     one = twj.create_block_mask(lambda b, h, i, j: i >= j, None, None, 16, 16)
     close(jax.jit(lambda *a: twj.flex_attention(*a, block_mask=one))(*placed), want, 1)
+
+
+def test_explicit_axes():
+    """Meshes whose axes are part of types: jax.make_mesh's default."""
+    explicit = jax.make_mesh((4, 2), ("x", "y"), axis_types=(AxisType.Explicit,) * 2)
+
+    def placed(x, *axes):
+        return jax.device_put(x, NamedSharding(explicit, Spec(*axes)))
+
+    def loss(q, k, v, slopes, weight):
+        out = twj.flex_attention(q, k, v, score(slopes), mask_mod=mask)
+        return jnp.sin(twj.rms_norm(out, weight)).sum()
+
+    gradient = jax.jit(jax.grad(loss, (0, 1, 2, 3, 4)))
+    arrays, weight = inputs(), normal(7, (8,))
+    split = [placed(x, "x", "y") for x in arrays]
+    have = gradient(*split, placed(SLOPES), placed(weight))
+    assert have[0].sharding.spec == Spec("x", "y", None, None)
+    for a, b in zip(have, gradient(*arrays, SLOPES, weight), strict=True):
+        close(jnp.asarray(np.asarray(a)), b)
+    y = twj.rms_norm(split[0], placed(weight))
+    assert y.sharding.spec == Spec("x", "y", None, None)

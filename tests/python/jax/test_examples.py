@@ -1,0 +1,17 @@
+"""The programs of examples/jax on attention and norms run to their end, their checks included."""
+
+import pathlib
+import runpy
+
+import pytest
+
+EXAMPLES = [
+    pathlib.Path(__file__, "../../../../examples/jax", f"{name}.py").resolve()
+    for name in ("masks", "sharded_norm", "transformer")
+]
+
+
+@pytest.mark.parametrize("path", EXAMPLES, ids=lambda path: path.stem)
+def test_example(path, capsys):
+    runpy.run_path(str(path), run_name="__main__")
+    assert capsys.readouterr().out
