@@ -122,7 +122,8 @@ class _Builder:
         visible = [axis for axis in range(len(grid.grid)) if axis not in grid.vmapped_dims]
         t.program_ids = [lambda axis=axis: indices[axis] for axis in visible]
         t.num_programs = [lambda axis=axis: extents[axis] for axis in visible]
-        t.axis_names = tuple(grid.grid_names) if grid.grid_names else ()
+        # JAX 0.11 names the axes that vmap added None, 0.10 leaves them out.
+        t.axis_names = tuple(name for name in grid.grid_names or () if name is not None)
         return len(self.sequential)
 
     # ---- Blocks.

@@ -133,11 +133,9 @@ def _run_scoped(t, eqn, *consts):
     if any(eqn.params.get("ref_transforms", ())):
         raise UnsupportedError("memory seen through transforms")
     jaxpr, _ = inner_jaxpr(eqn.params["jaxpr"])
-    refs = []
-    for var in jaxpr.invars:
-        refs.append(scratch_of(t, var.aval))
-    closed = jaxpr.replace(constvars=(), invars=[*jaxpr.constvars, *jaxpr.invars])
-    return t.evaluate(closed, *consts, *refs)
+    inputs = [*jaxpr.constvars, *jaxpr.invars]
+    refs = [scratch_of(t, var.aval) for var in inputs[len(consts) :]]
+    return t.evaluate(eqn.params["jaxpr"], *consts, *refs)
 
 
 def scratch_of(t, aval):

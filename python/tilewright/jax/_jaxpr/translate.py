@@ -92,9 +92,11 @@ class Translator:
     def evaluate(self, closed, *args):
         """The results of a jaxpr on Values and Views, written in place."""
         jaxpr, consts = inner_jaxpr(closed)
-        env = dict(zip(jaxpr.invars, args, strict=True))
-        for var, value in zip(jaxpr.constvars, consts, strict=True):
-            env[var] = self.captured(value)
+        # Arguments may stand for the constants too, as those of run_scoped do.
+        inputs = [*jaxpr.constvars, *jaxpr.invars]
+        if len(args) < len(inputs):
+            args = [*(self.captured(value) for value in consts), *args]
+        env = dict(zip(inputs, args, strict=True))
         outer = self.uses, self.consumers
         self.uses, self.consumers = Counter(), {}
         for eqn in jaxpr.eqns:
