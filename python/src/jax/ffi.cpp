@@ -3,6 +3,8 @@
 
 #include <optional>
 
+#include "tilewright/run.h"
+
 namespace tilewright::jax {
 namespace {
 
@@ -43,14 +45,15 @@ std::optional<DType> dtype_of(ffi::DataType type) {
     }
 }
 
-Tensor tensor_of(const ffi::AnyBuffer& buffer) {
+Tensor tensor_of(const ffi::AnyBuffer& buffer, Device device) {
     const auto dtype = dtype_of(buffer.element_type());
     if (!dtype) {
         throw UserError("[jax] expected arrays of bool, integers or floats but got XLA's type " +
                         std::to_string(static_cast<int>(buffer.element_type())));
     }
     const auto dims = buffer.dimensions();
-    return Tensor::from_data(buffer.untyped_data(), *dtype, {dims.begin(), dims.end()});
+    return Tensor::from_data(buffer.untyped_data(), *dtype, {dims.begin(), dims.end()}, {}, {},
+                             device);
 }
 
 template <typename T>
@@ -59,17 +62,15 @@ T expect(ffi::ErrorOr<T> value) {
     return *value;
 }
 
-}  // namespace
-
-ffi::Error run_on_host(Body body, ffi::RemainingArgs operands, ffi::RemainingRets results,
-                       ffi::Dictionary attributes) {
+ffi::Error run(Body body, Device device, ffi::RemainingArgs operands, ffi::RemainingRets results,
+               ffi::Dictionary attributes) {
     try {
         CustomCall call{{}, {}, attributes};
         for (std::size_t i = 0; i < operands.size(); ++i) {
-            call.operands.push_back(tensor_of(expect(operands.get<ffi::AnyBuffer>(i))));
+            call.operands.push_back(tensor_of(expect(operands.get<ffi::AnyBuffer>(i)), device));
         }
         for (std::size_t i = 0; i < results.size(); ++i) {
-            call.results.push_back(tensor_of(*expect(results.get<ffi::AnyBuffer>(i))));
+            call.results.push_back(tensor_of(*expect(results.get<ffi::AnyBuffer>(i)), device));
         }
         body(call);
         return ffi::Error::Success();
@@ -78,6 +79,22 @@ ffi::Error run_on_host(Body body, ffi::RemainingArgs operands, ffi::RemainingRet
     } catch (const std::exception& error) {
         return ffi::Error::Internal(error.what());
     }
+}
+
+}  // namespace
+
+ffi::Error run_on_host(Body body, ffi::RemainingArgs operands, ffi::RemainingRets results,
+                       ffi::Dictionary attributes) {
+    return run(body, {}, operands, results, attributes);
+}
+
+ffi::Error run_on_cuda(Body body, void* stream, std::int32_t device, ffi::RemainingArgs operands,
+                       ffi::RemainingRets results, ffi::Dictionary attributes) {
+    void* const before = cuda_stream();
+    set_cuda_stream(stream);
+    const ffi::Error error = run(body, {Device::Kind::cuda, device}, operands, results, attributes);
+    set_cuda_stream(before);
+    return error;
 }
 
 void add_target(nb::dict& targets, const char* name, const char* platform, nb::capsule handler) {

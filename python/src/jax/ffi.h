@@ -58,6 +58,28 @@ nb::capsule host_handler() {
     return nb::capsule(reinterpret_cast<void*>(kHandler));
 }
 
+/// Runs `body` on buffers of a GPU, its work on XLA's stream.
+ffi::Error run_on_cuda(Body body, void* stream, std::int32_t device, ffi::RemainingArgs operands,
+                       ffi::RemainingRets results, ffi::Dictionary attributes);
+
+/// The CUDA handler of `body`. Kernels are compiled and loaded at the first run, so it does not say
+/// that it may be captured in a command buffer.
+template <Body body>
+nb::capsule cuda_handler() {
+    constexpr auto kRun = [](void* stream, std::int32_t device, ffi::RemainingArgs operands,
+                             ffi::RemainingRets results, ffi::Dictionary attributes) {
+        return run_on_cuda(body, stream, device, operands, results, attributes);
+    };
+    XLA_FFI_DEFINE_HANDLER(kHandler, kRun,
+                           ffi::Ffi::Bind()
+                               .Ctx<ffi::PlatformStream<void*>>()
+                               .Ctx<ffi::DeviceOrdinal>()
+                               .RemainingArgs()
+                               .RemainingRets()
+                               .Attrs());
+    return nb::capsule(reinterpret_cast<void*>(kHandler));
+}
+
 /// Adds a target to the dict {target: {platform: handler}} that Python registers.
 void add_target(nb::dict& targets, const char* name, const char* platform, nb::capsule handler);
 

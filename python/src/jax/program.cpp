@@ -87,6 +87,7 @@ void run_program(const CustomCall& call) {
 
 void add_program_targets(nb::dict& targets) {
     add_target(targets, "tilewright_program", "cpu", host_handler<run_program>());
+    add_target(targets, "tilewright_program", "cuda", cuda_handler<run_program>());
 }
 
 void bind_program(nb::module_& module) {

@@ -641,3 +641,21 @@ def test_debug_print_and_name(capfd):
     out = twj.pallas_call(kernel, shape(1), grid=(1,), name="talkative")(jnp.array([5.0]))
     out.block_until_ready()
     assert "program 0 reads 5" in capfd.readouterr().err
+
+
+def test_lowering_for_cuda_carries_the_hints():
+    def kernel(x_ref, o_ref):
+        o_ref[...] = x_ref[...] + 1
+
+    params = plgpu.CompilerParams(num_warps=8, num_stages=3)
+    call = twj.pallas_call(kernel, shape(8), compiler_params=params)
+    checks = [jax.export.DisabledSafetyCheck.custom_call("tilewright_program")]
+    lower = jax.export.export(jax.jit(call), platforms=["cuda"], disabled_checks=checks)
+    text = lower(shape(8)).mlir_module()
+    assert "tilewright_program" in text
+    assert "num_warps 8 num_stages 3" in text
+
+    with twj.install_pallas(cuda=True):
+        plain = pl.pallas_call(kernel, shape(8), compiler_params=params)
+        lower = jax.export.export(jax.jit(plain), platforms=["cuda"], disabled_checks=checks)
+        assert "tilewright_program" in lower(shape(8)).mlir_module()
