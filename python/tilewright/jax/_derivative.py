@@ -10,7 +10,8 @@ import jax.numpy as jnp
 import numpy as np
 
 from ._numbers import Number, RefusedError, number, operand
-from ._translate import Scattered, element, run
+from ._translate import run
+from ._values import Scattered, element
 
 _RULES = ("custom_vjp_call", "custom_vjp_call_jaxpr", "custom_jvp_call", "stop_gradient")
 

@@ -12,7 +12,8 @@ import numpy as np
 from .. import _core
 from . import _derivative
 from ._numbers import Number, RefusedError, number
-from ._translate import Captured, result, run
+from ._translate import result, run
+from ._values import Captured
 
 
 class Sizes(NamedTuple):
