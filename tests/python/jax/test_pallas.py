@@ -153,6 +153,43 @@ def test_an_output_block_that_is_visited_again_runs_in_order():
     near(out, np.asarray(x, np.float64).sum(keepdims=True), 1e-5)
 
 
+def test_blocks_shared_by_neighbouring_steps_and_in_reverse():
+    def add(x_ref, o_ref):
+        @pl.when(pl.program_id(0) % 2 == 0)
+        def _():
+            o_ref[...] = jnp.zeros_like(o_ref)
+
+        o_ref[...] += x_ref[...]
+
+    x = jnp.arange(16.0)
+    spec = pl.BlockSpec((2,), lambda i: (i,))
+    out = twj.pallas_call(
+        add, shape(8), grid=(8,), in_specs=[spec], out_specs=pl.BlockSpec((2,), lambda i: (i // 2,))
+    )(x)
+    equal(out, np.arange(16.0).reshape(4, 2, 2).sum(1).ravel())
+
+    def copy(x_ref, o_ref):
+        o_ref[...] = x_ref[...]
+
+    last_first = pl.BlockSpec((2,), lambda i: (7 - i,))
+    out = twj.pallas_call(copy, shape(16), grid=(8,), in_specs=[spec], out_specs=last_first)(x)
+    equal(out, np.arange(16.0).reshape(8, 2)[::-1].ravel())
+
+    def running(x_ref, o_ref, total):
+        @pl.when(pl.program_id(0) == 0)
+        def _():
+            total[...] = jnp.zeros_like(total)
+
+        total[...] += x_ref[...]
+        o_ref[...] = total[...]
+
+    scratch = [pl.MemoryRef(jax.core.ShapedArray((2,), F32), pl.ANY)]
+    out = twj.pallas_call(
+        running, shape(16), grid=(8,), in_specs=[spec], out_specs=spec, scratch_shapes=scratch
+    )(x)
+    equal(out, np.arange(16.0).reshape(8, 2).cumsum(0).ravel())
+
+
 def test_matmul_with_a_scratch_accumulator():
     def kernel(x_ref, y_ref, z_ref, accumulator):
         k = pl.program_id(2)

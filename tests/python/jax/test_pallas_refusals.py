@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 from jax import lax
 from jax.experimental import pallas as pl
+from jax.experimental.pallas import tpu as pltpu
 from jax.experimental.pallas import triton as plgpu
 
 import tilewright.jax as twj
@@ -62,6 +63,16 @@ def test_stores_to_inputs_and_large_tiles():
         o_ref[...] = x_ref[...]
 
     assert "a store to the input `x_ref`" in refusal(store, shape(8), jnp.arange(8.0))
+
+    def prefetched(n_ref, x_ref, o_ref):
+        n_ref[0] = 1
+        o_ref[...] = x_ref[...]
+
+    specs = pltpu.PrefetchScalarGridSpec(
+        num_scalar_prefetch=1, grid=(1,), in_specs=[pl.BlockSpec()], out_specs=pl.BlockSpec()
+    )
+    text = refusal(prefetched, shape(8), jnp.zeros(1, jnp.int32), jnp.arange(8.0), grid_spec=specs)
+    assert "a store to the input `index0`" in text
 
     def deep(x_ref, o_ref):
         o_ref[...] = x_ref[...]

@@ -68,6 +68,7 @@ class _Builder:
             self.array(aval.dtype, aval.shape, f"index{i}")
             for i, aval in enumerate(grid.index_map_avals[len(grid.grid) :])
         ]
+        self.t.read_only.update(view.ref for view in (*self.bounds, *self.indices))
         names = parameter_names(self.call.jaxpr, num_index, len(grid.block_mappings))
         self.arrays = []
         groups = {}
