@@ -35,7 +35,7 @@ CheckOptions with_outputs(std::vector<bool> outputs) {
     return options;
 }
 
-Value f32(Kernel& k, ir::Shape shape, double value) {
+Value filled(Kernel& k, ir::Shape shape, double value) {
     return k.b.constant({DType::f32, shape}, value);
 }
 
@@ -81,7 +81,7 @@ std::string reduced(bool masked, bool with_other) {
     const Value lane = k.b.iota({DType::i64, {8}}, 0);
     const Value mask =
         masked ? k.b.binary(Op::lt, lane, k.b.broadcast(k.b.extent(x, 0), {8})) : Value{};
-    const Value other = with_other ? f32(k, {}, 0) : Value{};
+    const Value other = with_other ? filled(k, {}, 0) : Value{};
     const Value tile = k.load(x, {k.slice(0, 8)}, mask, other);
     k.store(y, {k.at(0)}, k.b.reduce(Reduction::sum, tile, 0));
     Array<float> in({1, 2, 3, 4, 5, 6}), out({0});
@@ -171,9 +171,9 @@ TEST(CheckedMode, SelectTakesThePoisonOfTheChosenSide) {
         const Value lane = k.b.iota({DType::i32, {4}}, 0);
         const Value inside = k.b.binary(Op::lt, lane, k.b.constant_int({DType::i32, {4}}, 3));
         // A comparison of an undefined value is undefined, but `and` with a defined false is not.
-        const Value positive = k.b.binary(Op::gt, tile, f32(k, {4}, 0));
+        const Value positive = k.b.binary(Op::gt, tile, filled(k, {4}, 0));
         const Value condition = guarded ? k.b.binary(Op::bitwise_and, positive, inside) : positive;
-        k.store(y, {k.slice(0, 4)}, k.b.select(condition, tile, f32(k, {4}, -1)));
+        k.store(y, {k.slice(0, 4)}, k.b.select(condition, tile, filled(k, {4}, -1)));
         Array<float> in({1, -2, 3}), out({0, 0, 0, 0});
         const std::string text = check(k.done(), arguments({in.argument(), out.argument()}));
         if (guarded) {
@@ -217,22 +217,22 @@ TEST(CheckedMode, AStoreWithEveryLaneOutside) {
         run([](Kernel& k, Value y) {
             const Value p = k.b.program_id(1);
             const Value row = k.b.binary(Op::mul, p, k.index(4));
-            k.store(y, {IndexOperand::scalar(row)}, f32(k, {}, 1));
+            k.store(y, {IndexOperand::scalar(row)}, filled(k, {}, 1));
         }),
         "[interpret_checked] kernel stray, program (0, 1): expected the store at kernel.cpp:3 "
         "to touch y with extents [4] but got only lanes outside, the first at y[4]");
     EXPECT_EQ(run([](Kernel& k, Value y) {
                   const IndexOperand where[] = {k.slice(-6, 3)};
-                  k.b.atomic(Op::atomic_add, y, where, f32(k, {3}, 1));
+                  k.b.atomic(Op::atomic_add, y, where, filled(k, {3}, 1));
               }),
               "[interpret_checked] kernel stray, program (0, 0): expected the atomic_add at "
               "kernel.cpp:3 to touch y with extents [4] but got only lanes outside, the first at "
               "y[-6]");
-    EXPECT_EQ(run([](Kernel& k, Value y) { k.store(y, {k.slice(2, 4)}, f32(k, {4}, 1)); }),
+    EXPECT_EQ(run([](Kernel& k, Value y) { k.store(y, {k.slice(2, 4)}, filled(k, {4}, 1)); }),
               "clean");
     EXPECT_EQ(run([](Kernel& k, Value y) {
                   const Value never = k.b.constant({DType::boolean, {4}}, 0);
-                  k.store(y, {k.slice(9, 4)}, f32(k, {4}, 1), never);
+                  k.store(y, {k.slice(9, 4)}, filled(k, {4}, 1), never);
               }),
               "clean");
 }
@@ -244,7 +244,7 @@ TEST(CheckedMode, ScratchIsUndefinedInEveryProgram) {
     const Value y = k.ref("y", DType::f32, {2}), s = k.scratch("s", DType::f32, {2});
     const Value p = k.b.program_id(0);
     const auto first = [&] {
-        k.store(s, {k.at(1)}, f32(k, {}, 3));
+        k.store(s, {k.at(1)}, filled(k, {}, 3));
         return std::vector<Value>{};
     };
     k.b.if_else(k.b.binary(Op::eq, p, k.index(0)), first, [] { return std::vector<Value>{}; });
@@ -277,12 +277,12 @@ TEST(CheckedMode, OutputsMustBeWrittenBeforeTheyAreRead) {
     const auto run = [](bool initialised, bool atomic, const CheckOptions& options) {
         Kernel k("accumulate");
         const Value y = k.ref("y", DType::f32, {2});
-        if (initialised) k.store(y, {k.slice(0, 2)}, f32(k, {2}, 0));
+        if (initialised) k.store(y, {k.slice(0, 2)}, filled(k, {2}, 0));
         const IndexOperand all[] = {k.slice(0, 2)};
         if (atomic) {
-            k.b.atomic(Op::atomic_add, y, all, f32(k, {2}, 1));
+            k.b.atomic(Op::atomic_add, y, all, filled(k, {2}, 1));
         } else {
-            k.store(y, {all[0]}, k.b.binary(Op::add, k.load(y, {all[0]}), f32(k, {2}, 1)));
+            k.store(y, {all[0]}, k.b.binary(Op::add, k.load(y, {all[0]}), filled(k, {2}, 1)));
         }
         Array<float> out({0, 0});
         return check(k.done(), arguments({out.argument()}), options);
@@ -299,7 +299,7 @@ TEST(CheckedMode, OutputsMustBeWrittenBeforeTheyAreRead) {
 TEST(CheckedMode, OutputsStartAsNaN) {
     Kernel k("half");
     const Value y = k.ref("y", DType::f32, {2, 2}), z = k.ref("z", DType::i16, {3});
-    k.store(y, {k.slice(0, 2), k.at(0)}, f32(k, {2}, 1));
+    k.store(y, {k.slice(0, 2), k.at(0)}, filled(k, {2}, 1));
     k.store(z, {k.at(1)}, k.b.constant_int({DType::i16, {}}, 5));
     Array<float> out({0, 0, 0, 0}, {2, 2});
     Array<std::uint16_t> counts({0, 0, 0});
@@ -320,7 +320,7 @@ TEST(CheckedMode, NamesBothProgramsThatWriteOneElement) {
     const Value y = k.ref("y", DType::f32, {2, 4});
     const Value row = k.b.program_id(1);
     k.line(11);
-    k.store(y, {IndexOperand::scalar(row), k.slice(0, 4)}, f32(k, {4}, 1));
+    k.store(y, {IndexOperand::scalar(row), k.slice(0, 4)}, filled(k, {4}, 1));
     Array<float> out(std::vector<float>(8), {2, 4});
     const ir::Arguments call = arguments({out.argument()}, {2, 2});
     EXPECT_EQ(
@@ -341,7 +341,7 @@ TEST(CheckedMode, ReadsAndWritesOfTwoPrograms) {
         const Value p = k.b.program_id(0);
         const Value neighbour = k.b.binary(Op::add, p, k.index(shift));
         k.line(1);
-        const Value value = k.load(y, {IndexOperand::scalar(neighbour)}, {}, f32(k, {}, 0));
+        const Value value = k.load(y, {IndexOperand::scalar(neighbour)}, {}, filled(k, {}, 0));
         k.line(2);
         k.store(y, {IndexOperand::scalar(p)}, value);
         k.store(z, {IndexOperand::scalar(p)}, value);
@@ -386,7 +386,7 @@ TEST(CheckedMode, AliasedRefsSeeEachOther) {
     const Value p = k.b.program_id(0);
     const Value next = k.b.binary(Op::add, p, k.index(1));
     k.line(1);
-    const Value value = k.load(x, {IndexOperand::scalar(next)}, {}, f32(k, {}, 0));
+    const Value value = k.load(x, {IndexOperand::scalar(next)}, {}, filled(k, {}, 0));
     k.line(2);
     k.store(y, {IndexOperand::scalar(p)}, value);
     Array<float> data({1, 2, 3}), other({0, 0, 0});
@@ -405,7 +405,7 @@ TEST(CheckedMode, ViewsThatInterleaveDoNotRace) {
     const Value even = k.ref("even", DType::f32, {2}, 0), odd = k.ref("odd", DType::f32, {2}, 0);
     const auto write = [&](Value ref) {
         return [&k, ref] {
-            k.store(ref, {k.slice(0, 2)}, f32(k, {2}, 1));
+            k.store(ref, {k.slice(0, 2)}, filled(k, {2}, 1));
             return std::vector<Value>{};
         };
     };
@@ -428,9 +428,9 @@ TEST(CheckedMode, AtomicsRaceWithPlainAccessesOnly) {
         const Value y = k.ref("y", DType::f32, {1});
         const IndexOperand where[] = {k.at(0)};
         k.line(1);
-        k.b.atomic(Op::atomic_add, y, where, f32(k, {}, 1));
+        k.b.atomic(Op::atomic_add, y, where, filled(k, {}, 1));
         k.line(2);
-        if (op == Op::store) k.store(y, {where[0]}, f32(k, {}, 1));
+        if (op == Op::store) k.store(y, {where[0]}, filled(k, {}, 1));
         if (op == Op::load) k.load(y, {where[0]});
         Array<float> out({0});
         return check(k.done(), arguments({out.argument()}, {2}));
@@ -453,7 +453,7 @@ TEST(CheckedMode, DebugCheckNamesItsElement) {
     const Value x = k.ref("x", DType::f32, {2, 2});
     const Value tile = k.load(x, {k.slice(0, 2), k.slice(0, 3)});
     k.line(9);
-    k.b.debug_check(k.b.binary(Op::lt, tile, f32(k, {2, 3}, 3.5)), "x is small");
+    k.b.debug_check(k.b.binary(Op::lt, tile, filled(k, {2, 3}, 3.5)), "x is small");
     Array<float> in({1, 2, 3, 4}, {2, 2});
     const ir::Function& kernel = k.done();
     const ir::Arguments call = arguments({in.argument()}, {2});

@@ -78,6 +78,44 @@ void check(const Kernels& table, const Function& function, const std::vector<T>&
     testing::Test::RecordProperty(std::string(ir::name(function.op)), std::to_string(worst));
 }
 
+/// f of x as one strip, of one or two operands.
+template <typename T>
+std::vector<T> applied(const Kernels& table, Op op, const std::vector<T>& x,
+                       const std::vector<T>& y = {}) {
+    constexpr DType kDType = sizeof(T) == 4 ? DType::f32 : DType::f64;
+    std::vector<T> out(x.size());
+    Strip s;
+    s.rows = 1;
+    s.lanes = static_cast<std::int64_t>(x.size());
+    s.in[0].data = x.data();
+    s.in[1].data = y.data();
+    s.out = out.data();
+    table.elementwise(op, kDType, kDType, false)(s);
+    return out;
+}
+
+/// What stands beside an element must not change its result: lanes outside an array hold anything.
+template <typename T>
+void expect_independent_lanes(const Kernels& table, Op op, bool binary) {
+    SCOPED_TRACE(ir::name(op));
+    std::mt19937 random(11);
+    std::uniform_real_distribution<T> uniform(T(0.1), T(3));
+    std::vector<T> x(256), y(256);
+    for (T& v : x) v = uniform(random);
+    for (T& v : y) v = uniform(random);
+    const T rare[] = {
+        std::numeric_limits<T>::quiet_NaN(),  std::numeric_limits<T>::infinity(), T(-1), T(0),
+        std::numeric_limits<T>::denorm_min(), std::numeric_limits<T>::max()};
+    std::vector<T> mixed = x;
+    for (std::size_t i = 0; i < mixed.size(); i += 3) mixed[i] = rare[i / 3 % 6];
+    const std::vector<T> alone = applied(table, op, x, binary ? y : std::vector<T>());
+    const std::vector<T> beside = applied(table, op, mixed, binary ? y : std::vector<T>());
+    for (std::size_t i = 0; i < mixed.size(); ++i) {
+        if (i % 3 == 0) continue;
+        EXPECT_EQ(alone[i], beside[i]) << "of " << x[i];
+    }
+}
+
 class Math : public testing::TestWithParam<const Kernels*> {};
 
 TEST_P(Math, F32OverItsWholeRange) {
@@ -105,8 +143,16 @@ TEST_P(Math, F64) {
     for (const Function& f : kFunctions) check(*GetParam(), f, x);
 }
 
+TEST_P(Math, NeighboursDoNotMatter) {
+    for (const Function& f : kFunctions) {
+        expect_independent_lanes<float>(*GetParam(), f.op, false);
+        expect_independent_lanes<double>(*GetParam(), f.op, false);
+    }
+    expect_independent_lanes<float>(*GetParam(), Op::pow, true);
+    expect_independent_lanes<double>(*GetParam(), Op::pow, true);
+}
+
 TEST_P(Math, SpecialValues) {
-    constexpr float kInf = std::numeric_limits<float>::infinity();
     constexpr float kNan = std::numeric_limits<float>::quiet_NaN();
     std::vector<float> x = {0.0F,   -0.0F,   1.0F,    -1.0F, kInf,   -kInf,   kNan,
                             1e-45F, -1e-45F, 88.7F,   88.8F, -87.4F, -103.9F, -104.1F,
@@ -122,7 +168,6 @@ TEST_P(Math, PowF32) {
     std::mt19937_64 random(9);
     std::vector<float> x;
     std::vector<float> y;
-    constexpr float kInf = std::numeric_limits<float>::infinity();
     constexpr float kNan = std::numeric_limits<float>::quiet_NaN();
     const float special[] = {0.0F, -0.0F, 1.0F, -1.0F,  2.0F,  -2.0F, 3.0F,  0.5F,
                              kInf, -kInf, kNan, 1e-40F, -7.5F, 1e38F, 33.0F, -1e-30F};

@@ -9,6 +9,7 @@
 
 #include "cpu/simd/kernels.h"
 #include "support/small_float.h"
+#include "tests/cpu/simd_support.h"
 #include "tilewright/error.h"
 
 namespace tilewright::cpu {
@@ -38,7 +39,6 @@ std::vector<T> binary(Op op, DType dtype, std::vector<T> a, std::vector<T> b) {
 
 constexpr std::int32_t kMin = std::numeric_limits<std::int32_t>::min();
 constexpr std::int32_t kMax = std::numeric_limits<std::int32_t>::max();
-constexpr float kInf = std::numeric_limits<float>::infinity();
 constexpr float kNan = std::numeric_limits<float>::quiet_NaN();
 
 TEST(Scalar, IntegersWrap) {

@@ -5,8 +5,6 @@
 namespace tilewright::cpu {
 namespace {
 
-constexpr float kInf = std::numeric_limits<float>::infinity();
-
 class Super : public testing::TestWithParam<const Kernels*> {};
 
 struct Tile {

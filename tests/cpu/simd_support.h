@@ -17,6 +17,7 @@
 
 namespace tilewright::cpu {
 
+inline constexpr float kInf = std::numeric_limits<float>::infinity();
 inline constexpr int kDTypes = kNumDTypes;
 inline DType dtype_at(int i) {
     return static_cast<DType>(i);

@@ -83,15 +83,22 @@ HWY_NOINLINE V through_libm(D d, V x, F f) {
     return hn::Load(d, lanes);
 }
 
-/// kVector where all lanes satisfy low <= |x| <= high (NaN does not), the C library elsewhere.
+/// `common`, what a vector function gave, but for the lanes not `inside` its range: they go through
+/// the C library. A lane never depends on its neighbours, some of which may hold anything.
+template <class D, class V, class M, class Scalar>
+HWY_INLINE V with_rare_lanes(D d, V x, M inside, V common, Scalar scalar) {
+    if (HWY_LIKELY(hn::AllTrue(d, inside))) return common;
+    return hn::IfThenElse(inside, common, through_libm(d, x, scalar));
+}
+
+/// vector(x) where low <= |x| <= high (NaN is outside), the C library elsewhere.
 template <class D, class V, class F, class Scalar>
 HWY_INLINE V guarded(D d, V x, double low, double high, F vector, Scalar scalar) {
     using T = hn::TFromD<D>;
     const auto size = hn::Abs(x);
     const auto inside = hn::And(hn::Ge(size, hn::Set(d, static_cast<T>(low))),
                                 hn::Le(size, hn::Set(d, static_cast<T>(high))));
-    if (HWY_LIKELY(hn::AllTrue(d, inside))) return vector(x);
-    return through_libm(d, x, scalar);
+    return with_rare_lanes(d, x, inside, vector(x), scalar);
 }
 
 template <class D>
@@ -152,8 +159,8 @@ TW_GUARDED_FUNCTION(Cos, Cos, cos, 0, 39000, 0, 39000)
             using T = hn::TFromD<D>;                                                      \
             const auto inside =                                                           \
                 hn::And(hn::Ge(x, hn::Set(d, kLow<T>)), hn::Le(x, hn::Set(d, kHigh<T>))); \
-            if (HWY_LIKELY(hn::AllTrue(d, inside))) return hn::vector_name(d, x);         \
-            return through_libm(d, x, [](T v) { return std::scalar_name(v); });           \
+            return with_rare_lanes(d, x, inside, hn::vector_name(d, x),                   \
+                                   [](T v) { return std::scalar_name(v); });              \
         }                                                                                 \
         template <typename T>                                                             \
         static constexpr T kLow = std::numeric_limits<T>::min();                          \
@@ -171,8 +178,8 @@ struct Log1p {
         const auto inside =
             hn::And(hn::Ge(x, hn::Set(d, T(-0.999))), hn::Le(x, hn::Set(d, T(1e30))));
         const auto tiny = hn::Lt(hn::Abs(x), hn::Set(d, T(1e-30)));
-        if (HWY_LIKELY(hn::AllTrue(d, hn::AndNot(tiny, inside)))) return hn::Log1p(d, x);
-        return through_libm(d, x, [](T v) { return std::log1p(v); });
+        return with_rare_lanes(d, x, hn::AndNot(tiny, inside), hn::Log1p(d, x),
+                               [](T v) { return std::log1p(v); });
     }
 };
 
@@ -239,18 +246,17 @@ struct Pow {
         const auto limit = hn::Set(d, 1e30F);
         const auto plain = hn::And(hn::And(hn::Ge(x, hn::Set(d, 1e-30F)), hn::Le(x, limit)),
                                    hn::Le(hn::Abs(y), limit));
-        if (HWY_LIKELY(hn::AllTrue(d, plain))) {
-            const hn::Half<D> dh;
-            return hn::Combine(d, half(hn::UpperHalf(dh, x), hn::UpperHalf(dh, y)),
-                               half(hn::LowerHalf(dh, x), hn::LowerHalf(dh, y)));
-        }
+        const hn::Half<D> dh;
+        const V common = hn::Combine(d, half(hn::UpperHalf(dh, x), hn::UpperHalf(dh, y)),
+                                     half(hn::LowerHalf(dh, x), hn::LowerHalf(dh, y)));
+        if (HWY_LIKELY(hn::AllTrue(d, plain))) return common;
         HWY_ALIGN float bases[hn::MaxLanes(d)];
         HWY_ALIGN float exponents[hn::MaxLanes(d)];
         hn::Store(x, d, bases);
         hn::Store(y, d, exponents);
         for (std::size_t i = 0; i < hn::MaxLanes(d); ++i)
             bases[i] = std::pow(bases[i], exponents[i]);
-        return hn::Load(d, bases);
+        return hn::IfThenElse(plain, common, hn::Load(d, bases));
     }
 
   private:
