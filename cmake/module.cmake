@@ -1,11 +1,13 @@
 # One module = one folder = one namespace = one CMake target = one test folder.
 #
 # tw_module(NAME name SOURCES a.cpp ... [DEPENDS module ...] [LIBRARIES target ...] [TESTS t.cpp ...]
-#           [OPTIMIZE level])
+#           [OPTIMIZE level] [UNITY])
 #   DEPENDS    modules of this project whose headers the module may include
 #   LIBRARIES  third-party targets
 #   TESTS      files of tests/<name>/, built into the ctest program <name>_tests
 #   OPTIMIZE   of the Release build: -O2 unless given. -O3 costs a fifth of the compile time and pays in kernels alone.
+#
+#   UNITY      its files may be compiled together: no name in an anonymous namespace stands in two of them
 #
 # Standard headers are half of most units, so they are precompiled: once for the modules, once for the
 # tests. CMAKE_DISABLE_PRECOMPILE_HEADERS turns that off; clang-tidy reads every file without them.
@@ -36,7 +38,7 @@ function(tw_precompile target owner)
 endfunction()
 
 function(tw_module)
-  cmake_parse_arguments(M "" "NAME;OPTIMIZE" "SOURCES;DEPENDS;LIBRARIES;TESTS" ${ARGN})
+  cmake_parse_arguments(M "UNITY" "NAME;OPTIMIZE" "SOURCES;DEPENDS;LIBRARIES;TESTS" ${ARGN})
   set(target tw_${M_NAME})
   add_library(${target} STATIC ${M_SOURCES})
   target_include_directories(${target} PUBLIC
@@ -48,6 +50,9 @@ function(tw_module)
   endif()
   target_compile_options(${target} PRIVATE $<$<CONFIG:Release>:${M_OPTIMIZE}>)
   tw_precompile(${target} tw_support ${tw_common_headers})
+  if(M_UNITY)
+    set_target_properties(${target} PROPERTIES UNITY_BUILD ${TILEWRIGHT_UNITY})
+  endif()
   set_property(GLOBAL APPEND PROPERTY TILEWRIGHT_MODULES ${target})
   set_property(GLOBAL APPEND PROPERTY TILEWRIGHT_LIBRARIES ${M_LIBRARIES})
   if(TILEWRIGHT_BUILD_TESTS AND M_TESTS)
@@ -62,7 +67,8 @@ function(tw_test)
   list(TRANSFORM T_MODULES PREPEND tw_)
   add_executable(${T_NAME}_tests ${T_SOURCES})
   target_include_directories(${T_NAME}_tests PRIVATE ${PROJECT_SOURCE_DIR})
-  target_link_libraries(${T_NAME}_tests PRIVATE ${T_MODULES} tw_options GTest::gtest_main GTest::gmock)
+  target_link_libraries(${T_NAME}_tests PRIVATE tw_test_support ${T_MODULES} tw_options GTest::gtest_main GTest::gmock)
+  set_target_properties(${T_NAME}_tests PROPERTIES UNITY_BUILD ${TILEWRIGHT_UNITY})
   target_compile_options(${T_NAME}_tests PRIVATE $<$<CONFIG:Release>:-O1>)
   tw_precompile(${T_NAME}_tests support_tests ${tw_test_headers})
   add_test(NAME ${T_NAME} COMMAND ${T_NAME}_tests)

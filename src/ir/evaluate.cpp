@@ -6,24 +6,11 @@
 #include <cstring>
 #include <limits>
 
+#include "ir/bits.h"
 #include "support/check.h"
 #include "support/small_float.h"
 
 namespace tilewright::ir {
-namespace {
-
-std::uint64_t from_double(double value) {
-    return std::bit_cast<std::uint64_t>(value);
-}
-double to_double(std::uint64_t bits) {
-    return std::bit_cast<double>(bits);
-}
-
-int width(DType dtype) {
-    return 8 * size_of(dtype);
-}
-
-}  // namespace
 
 std::uint64_t wrap_to(DType dtype, std::uint64_t bits) {
     if (dtype == DType::boolean) return bits != 0;

@@ -3,19 +3,13 @@
 #include <cmath>
 #include <limits>
 
+#include "ir/bits.h"
 #include "ir/evaluate.h"
 #include "support/check.h"
 #include "support/small_float.h"
 
 namespace tilewright::ir {
 namespace {
-
-std::uint64_t from_double(double value) {
-    return std::bit_cast<std::uint64_t>(value);
-}
-double to_double(std::uint64_t bits) {
-    return std::bit_cast<double>(bits);
-}
 
 // ---- Floats. T is double for f64 and float for every narrower dtype: f16, bf16 and f8 compute in
 // f32 and round once at the end.

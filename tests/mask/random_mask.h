@@ -4,6 +4,7 @@
 #include <cstdint>
 #include <random>
 
+#include "tests/support/googletest.h"
 #include "tilewright/tensor.h"
 
 namespace tilewright::testing {

@@ -1,13 +1,12 @@
 // Test data, and comparing results with a reference.
 #pragma once
 
-#include <gtest/gtest.h>
-
 #include <random>
 #include <string>
 
 #include "run/to_array.h"
 #include "support/accuracy.h"
+#include "tests/support/googletest.h"
 
 namespace tilewright::testing {
 

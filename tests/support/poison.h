@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "ir/evaluate.h"
+#include "tests/support/googletest.h"
 #include "tilewright/dtype.h"
 
 namespace tilewright::testing {

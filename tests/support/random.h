@@ -5,6 +5,8 @@
 #include <iterator>
 #include <random>
 
+#include "tests/support/googletest.h"
+
 namespace tilewright::testing {
 
 /// std distributions differ between standard libraries; the raw generator does not.

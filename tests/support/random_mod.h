@@ -5,6 +5,7 @@
 #include <vector>
 
 #include "ir/function.h"
+#include "tests/support/googletest.h"
 #include "tilewright/tensor.h"
 
 namespace tilewright::testing {

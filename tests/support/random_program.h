@@ -10,6 +10,7 @@
 
 #include "ir/function.h"
 #include "ir/launch.h"
+#include "tests/support/googletest.h"
 
 namespace tilewright::testing {
 

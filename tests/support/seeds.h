@@ -6,6 +6,8 @@
 #include <cstdlib>
 #include <string>
 
+#include "tests/support/googletest.h"
+
 namespace tilewright::testing {
 
 struct Seeds {

@@ -8,6 +8,7 @@
 
 #include "ir/evaluate.h"
 #include "ir/op.h"
+#include "tests/support/googletest.h"
 
 namespace tilewright::testing {
 

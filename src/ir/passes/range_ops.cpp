@@ -7,6 +7,7 @@
 #include <initializer_list>
 #include <limits>
 
+#include "ir/bits.h"
 #include "ir/evaluate.h"
 
 namespace tilewright::ir {
@@ -14,10 +15,6 @@ namespace {
 
 using Wide = __int128;
 constexpr double kInfinity = std::numeric_limits<double>::infinity();
-
-int width(DType dtype) {
-    return 8 * size_of(dtype);
-}
 
 Interval boolean_range(bool may_be_false, bool may_be_true) {
     return Interval::integers(may_be_false ? 0 : 1, may_be_true ? 1 : 0);
