@@ -2,7 +2,10 @@
 #include "run/overlap.h"
 
 #include <algorithm>
+#include <numeric>
+#include <span>
 #include <utility>
+#include <vector>
 
 #include "run/call_state.h"
 #include "support/check.h"
@@ -23,27 +26,46 @@ std::pair<const std::byte*, const std::byte*> byte_range(const Tensor& tensor) {
     return {base + low * width, base + (high + 1) * width};
 }
 
-/// True when two views of equal strides, such as two slices of one packed tensor, lie apart along
-/// some dimension.
-bool apart_along_a_dimension(const Tensor& a, const Tensor& b) {
-    if (a.dtype() != b.dtype() || a.strides() != b.strides()) return false;
-    std::int64_t rest =
-        (static_cast<const std::byte*>(b.raw()) - static_cast<const std::byte*>(a.raw()));
-    if (rest % size_of(a.dtype()) != 0) return false;
-    const bool b_first = rest < 0;
-    rest = (b_first ? -rest : rest) / size_of(a.dtype());
-    const Tensor& first = b_first ? b : a;
-    std::vector<std::size_t> order(a.strides().size());
-    for (std::size_t d = 0; d < order.size(); ++d) order[d] = d;
-    std::sort(order.begin(), order.end(),
-              [&](std::size_t x, std::size_t y) { return a.strides()[x] > a.strides()[y]; });
-    for (std::size_t d : order) {
-        const std::int64_t stride = a.strides()[d];
-        if (stride <= 0) return false;
-        if (rest / stride >= first.shape()[d]) return true;
-        rest %= stride;
+/// Two views of equal positive strides, such as slices of one packed tensor: whether two indices,
+/// one of each, differ by `distance` elements. `order`: the dimensions that are left, widest stride
+/// first. Says true where strides interleave so much that there is too much to try.
+bool meet(const Tensor& a, const Tensor& b, std::span<const std::size_t> order,
+          std::int64_t distance) {
+    if (order.empty()) return distance == 0;
+    // What the further dimensions can add for a, and take away for b.
+    std::int64_t most = 0, least = 0;
+    for (std::size_t d : order.subspan(1)) {
+        most += (a.shape()[d] - 1) * a.strides()[d];
+        least -= (b.shape()[d] - 1) * b.strides()[d];
+    }
+    const std::size_t d = order.front();
+    const std::int64_t stride = a.strides()[d];
+    const auto floor_div = [](std::int64_t x, std::int64_t y) {
+        return x >= 0 ? x / y : -((-x + y - 1) / y);
+    };
+    const std::int64_t first = std::max(1 - b.shape()[d], -floor_div(most - distance, stride));
+    const std::int64_t last = std::min(a.shape()[d] - 1, floor_div(distance - least, stride));
+    constexpr std::int64_t kMostTried = 2;
+    if (last - first >= kMostTried) return true;
+    for (std::int64_t step = first; step <= last; ++step) {
+        if (meet(a, b, order.subspan(1), distance - step * stride)) return true;
     }
     return false;
+}
+
+/// True when no element of one view is an element of the other; false where that is not plain.
+bool apart(const Tensor& a, const Tensor& b) {
+    if (a.dtype() != b.dtype() || a.strides() != b.strides()) return false;
+    if (std::any_of(a.strides().begin(), a.strides().end(), [](auto s) { return s <= 0; }))
+        return false;
+    const std::int64_t bytes =
+        static_cast<const std::byte*>(b.raw()) - static_cast<const std::byte*>(a.raw());
+    if (bytes % size_of(a.dtype()) != 0) return false;
+    std::vector<std::size_t> order(a.strides().size());
+    std::iota(order.begin(), order.end(), std::size_t{0});
+    std::sort(order.begin(), order.end(),
+              [&](std::size_t x, std::size_t y) { return a.strides()[x] > a.strides()[y]; });
+    return !meet(a, b, order, bytes / size_of(a.dtype()));
 }
 
 }  // namespace
@@ -52,7 +74,7 @@ bool run::overlap(const Tensor& a, const Tensor& b) {
     if (!a.defined() || !b.defined() || a.size() == 0 || b.size() == 0) return false;
     const auto [a_low, a_high] = byte_range(a);
     const auto [b_low, b_high] = byte_range(b);
-    return a_low < b_high && b_low < a_high && !apart_along_a_dimension(a, b);
+    return a_low < b_high && b_low < a_high && !apart(a, b);
 }
 
 namespace detail {

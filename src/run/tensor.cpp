@@ -12,6 +12,7 @@
 
 #include "run/cuda_memory.h"
 #include "run/elements.h"
+#include "run/overlap.h"
 #include "support/check.h"
 
 namespace tilewright {
@@ -304,6 +305,8 @@ void Tensor::copy_from(const Tensor& source) const {
         std::memmove(data_, source.data_, static_cast<std::size_t>(nbytes()));
         return;
     }
+    // Element by element an overlapping source would change while it is read.
+    if (run::overlap(*this, source)) return copy_from(source.clone());
     const int width = size_of(dtype_);
     run::for_each_offset(
         shape_, strides_, source.strides_, [&](std::int64_t to, std::int64_t from) {

@@ -75,6 +75,31 @@ TEST_F(Autotune, MeasuresAgainWhenTheEntryIsDamaged) {
     EXPECT_EQ(again.num_measured(), 2);
 }
 
+TEST_F(Autotune, MeasuresNewCandidatesAndLeavesInputsAlone) {
+    const auto add = [](std::vector<Config> configs) {
+        return tw::autotune(std::move(configs), "add")([](const tw::Config& config) {
+            const std::int64_t block = config["block"];
+            const BlockSpec spec{{block}, [](auto i) { return tw::block(i); }};
+            return tw::call(tw::kernel("add", [](Ref x, Ref z) { z.store(x.load() + 1); }),
+                            {.grid = {8 / block},
+                             .in = {spec},
+                             .out = {spec},
+                             .out_type = {{f32, {8}}},
+                             .aliases = {{0, 0}}});
+        });
+    };
+    const Tensor x = Tensor::zeros(f32, {8});
+    const Tuned one = add({{{"block", 4}}});
+    one(x);
+    EXPECT_EQ(one.num_measured(), 1);
+    // Measuring worked on copies: the input was updated once.
+    EXPECT_EQ(x.get({0}), 1);
+    const Tuned two = add({{{"block", 4}}, {{"block", 8}}});
+    two(x);
+    EXPECT_EQ(two.num_measured(), 2);
+    EXPECT_EQ(x.get({7}), 2);
+}
+
 TEST_F(Autotune, ErrorsAreReported) {
     EXPECT_THAT(error_of([] {
                     tw::autotune({{{"block", 1}}}, "none")([](const tw::Config&) -> tw::Call {

@@ -74,6 +74,29 @@ TEST(Call, WritesIntoGivenOutputs) {
                 HasSubstr("expected output 0 of kernel `negate` to be f32[4] but got f32[5]"));
 }
 
+TEST(Call, FindsOutputsThatShareElements) {
+    auto negate = tw::kernel("negate", [](tw::Ref x, tw::Ref z) { z.store(-x.load()); });
+    auto call = tw::call(negate, {.out_type = {{f32, {3, 2}}}});
+    const Tensor rows = ramp({8, 4});
+    const auto part = [&](std::int64_t row, std::int64_t column) {
+        return rows.slice(0, row, 3).slice(1, column, 2);
+    };
+    // Interleaved columns and later rows are apart; one common row is not.
+    EXPECT_EQ(error_of([&] { call.into({part(0, 2)}, {part(0, 0)}); }), "");
+    EXPECT_EQ(error_of([&] { call.into({part(3, 0)}, {part(0, 0)}); }), "");
+    EXPECT_THAT(error_of([&] { call.into({part(2, 0)}, {part(0, 0)}); }),
+                HasSubstr("share memory"));
+    EXPECT_THAT(error_of([&] { call.into({part(0, 1)}, {part(2, 0)}); }),
+                HasSubstr("share memory"));
+    // Backwards from the last element.
+    auto last = tw::call(negate, {.out_type = {{f32, {4}}}});
+    const Tensor line = ramp({8});
+    const Tensor reversed = Tensor::from_data(line.data<float>() + 7, f32, {4}, {-1});
+    EXPECT_EQ(error_of([&] { last.into({reversed}, {line.slice(0, 0, 4)}); }), "");
+    EXPECT_THAT(error_of([&] { last.into({reversed}, {line.slice(0, 1, 4)}); }),
+                HasSubstr("share memory"));
+}
+
 TEST(Call, SequentialAxesAccumulate) {
     auto matmul = tw::kernel("matmul", [](tw::Ref x, tw::Ref y, tw::Ref z, tw::Ref acc) {
         tw::when(tw::program_id(2) == 0, [&] { acc.store(0); });
@@ -108,6 +131,17 @@ TEST(Call, AliasesUpdateInPlace) {
     EXPECT_THAT(error_of([&] { call(ramp({5})); }), HasSubstr("aliased to"));
 }
 
+TEST(Call, AliasedOutputsMayBeOtherViewsOfTheInput) {
+    auto add = tw::kernel("add", [](tw::Ref x, tw::Ref z) { z.store(x.load() + 1); });
+    auto call = tw::call(add, {.out_type = {{f32, {3, 3}}}, .aliases = {{0, 0}}});
+    const Tensor x = ramp({3, 3}), before = x.clone();
+    const Tensor turned = x.transpose({1, 0});
+    call.into({turned}, {x});
+    for (std::int64_t i = 0; i < 3; ++i)
+        for (std::int64_t j = 0; j < 3; ++j)
+            EXPECT_EQ(turned.get({i, j}), before.get({i, j}) + 1) << i << ", " << j;
+}
+
 TEST(Call, AbsentInputs) {
     auto add = tw::kernel("add", [](tw::Ref x, tw::Ref bias, tw::Ref z) {
         Tile v = x.load();
@@ -132,6 +166,23 @@ TEST(Call, DynamicDimensionsDoNotRetrace) {
         EXPECT_EQ(call(Tensor::full(f32, {n}, 2)).get({}), 2.0 * static_cast<double>(n));
     }
     EXPECT_EQ(call.num_traces(), 1);
+}
+
+TEST(Call, DynamicDimensionsCountWithoutTheBatch) {
+    auto total = tw::kernel("total", [](tw::Ref x, tw::Ref z) {
+        z.store(tw::for_loop(0, x.extent(1), 0.0, [&](auto i, auto acc) {
+            return acc + tw::sum(x.at(tw::ds(0, x.shape()[0]), i).load());
+        }));
+    });
+    auto call = tw::call(total, {.out_type = {{f32, {}}}, .dynamic = {{0, {1}}}});
+    const auto mapped = tw::vmap(call, {0});
+    for (std::int64_t n : {1, 5, 9}) {
+        const Tensor z = mapped(Tensor::full(f32, {2, 3, n}, 2));
+        EXPECT_EQ(z.get({1}), 6.0 * static_cast<double>(n));
+    }
+    EXPECT_EQ(mapped.num_traces(), 1);
+    mapped(Tensor::full(f32, {2, 4, 9}, 2));
+    EXPECT_EQ(mapped.num_traces(), 2);
 }
 
 TEST(Call, GridsMayDependOnTheInputs) {

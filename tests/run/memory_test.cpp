@@ -107,5 +107,22 @@ TEST(Scratch, KeepsWhatIsStored) {
     EXPECT_THAT(call(Tensor::arange(f32, 3)).to_vector<int>(), ElementsAre(200, 2, 4));
 }
 
+TEST(Aliases, LaterLoadsSeeEarlierStores) {
+    // Both loads and stores could be passes over the rows at once, but for the row between them.
+    constexpr std::int64_t kRows = 128, kLanes = 64;
+    auto shifted = tw::kernel("shifted", [](Ref x, Ref z, Ref y) {
+        z.at(tw::ds(0, kRows)).store(x.at(tw::ds(0, kRows)).load() + 1);
+        y.store(x.at(tw::ds(1, kRows)).load() * 2);
+    });
+    auto call = tw::call(shifted, {.out_type = {{f32, {kRows + 1, kLanes}}, {f32, {kRows, kLanes}}},
+                                   .aliases = {{0, 0}}});
+    const Tensor x = ramp({kRows + 1, kLanes}), before = x.clone();
+    const auto [z, y] = call.outputs<2>(x);
+    for (std::int64_t i = 0; i < kRows; ++i) {
+        ASSERT_EQ(z.get({i, 5}), before.get({i, 5}) + 1) << i;
+        ASSERT_EQ(y.get({i, 5}), (before.get({i + 1, 5}) + (i + 1 < kRows ? 1 : 0)) * 2) << i;
+    }
+}
+
 }  // namespace
 }  // namespace tilewright

@@ -86,6 +86,28 @@ TEST(DLPack, SharesMemoryBothWays) {
     EXPECT_EQ(back.get({2, 1}), 5);
 }
 
+TEST(DLPack, StartsAtTheByteOffset) {
+    float values[] = {1, 2, 3, 4};
+    std::int64_t shape[] = {2};
+    DLManagedTensor managed{};
+    managed.dl_tensor.data = values;
+    managed.dl_tensor.byte_offset = 8;
+    managed.dl_tensor.device = {kDLCPU, 0};
+    managed.dl_tensor.ndim = 1;
+    managed.dl_tensor.dtype = {kDLFloat, 32, 1};
+    managed.dl_tensor.shape = shape;
+    EXPECT_EQ(Tensor::from_dlpack(&managed).to_vector<float>(), (std::vector<float>{3, 4}));
+}
+
+TEST(Tensor, CopiesFromOverlappingViews) {
+    const Tensor x = Tensor::arange(f32, 6).reshape({2, 3});
+    const Tensor square = Tensor::arange(f32, 4).reshape({2, 2});
+    square.copy_from(square.transpose({1, 0}));
+    EXPECT_EQ(square.to_vector<float>(), (std::vector<float>{0, 2, 1, 3}));
+    x.slice(1, 1, 2).copy_from(x.slice(1, 0, 2));
+    EXPECT_EQ(x.to_vector<float>(), (std::vector<float>{0, 0, 1, 3, 3, 4}));
+}
+
 TEST(DLPack, RunsTheDeleterOnce) {
     static int deleted = 0;
     deleted = 0;
