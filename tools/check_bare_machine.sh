@@ -22,8 +22,10 @@ if [ "${KEEP:-0}" = 0 ]; then trap 'rm -rf --one-file-system "${root:?}"' EXIT; 
 if [ ! -x "$root/bin/sh" ]; then
     debootstrap --variant=minbase --components="$components" "$suite" "$root" "$mirror"
 fi
-# The host's way to the network: name service, apt's settings for a proxy or a mirror.
+# The host's way to the network: name service, its own certificates, apt's settings for a proxy or a mirror.
 cp /etc/resolv.conf /etc/hosts "$root/etc/"
+mkdir -p "$root/usr/local/share"
+if [ -d /usr/local/share/ca-certificates ]; then cp -R /usr/local/share/ca-certificates "$root/usr/local/share/"; fi
 for file in /etc/apt/apt.conf.d/*; do
     if grep -qiE 'proxy|Check-Valid-Until' "$file"; then cp "$file" "$root/etc/apt/apt.conf.d/"; fi
 done
