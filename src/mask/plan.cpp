@@ -183,7 +183,7 @@ MaskPlan make_plan(const MaskData& mask, const PlanOptions& options) {
             const std::int64_t number = table.number(row, span.first);
             const std::int64_t bits = table.popcount(number);
             if (bits == 0) continue;
-            if (bits == rows_inside * width && (span.first + 1) * width <= data.kv_len) {
+            if (bits == rows_inside * width) {
                 add_full(span.first, 1, first_full);
                 continue;
             }

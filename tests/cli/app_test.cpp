@@ -12,6 +12,7 @@
 #include <sstream>
 
 #include "support/disk_cache.h"
+#include "tests/cli/run_program.h"
 #include "tilewright/version.h"
 
 namespace tilewright::cli {
@@ -20,20 +21,8 @@ namespace {
 namespace fs = std::filesystem;
 using testing::HasSubstr;
 
-struct Result {
-    int status;
-    std::string out;
-    std::string error;
-};
-
-Result run_program(const std::vector<std::string>& arguments) {
-    std::ostringstream out, error;
-    const int status = run(arguments, out, error);
-    return {status, out.str(), error.str()};
-}
-
 TEST(App, VersionAndHelpGoToStandardOutput) {
-    Result result = run_program({"--version"});
+    ProgramResult result = run_program({"--version"});
     EXPECT_EQ(result.status, 0);
     EXPECT_EQ(result.out, std::string(TILEWRIGHT_VERSION) + "\n");
     result = run_program({"--help"});
@@ -45,7 +34,7 @@ TEST(App, VersionAndHelpGoToStandardOutput) {
 TEST(App, BadUsageIsStatus2OnStandardError) {
     for (const std::vector<std::string>& arguments : std::vector<std::vector<std::string>>{
              {}, {"nonsense"}, {"doctor", "--nonsense"}, {"cache"}, {"cache", "eat"}}) {
-        const Result result = run_program(arguments);
+        const ProgramResult result = run_program(arguments);
         EXPECT_EQ(result.status, 2) << fmt::format("{}", fmt::join(arguments, " "));
         EXPECT_EQ(result.out, "");
         EXPECT_NE(result.error, "");
@@ -53,7 +42,7 @@ TEST(App, BadUsageIsStatus2OnStandardError) {
 }
 
 TEST(App, DoctorDescribesTheMachine) {
-    const Result result = run_program({"doctor"});
+    const ProgramResult result = run_program({"doctor"});
     EXPECT_EQ(result.status, 0);
     EXPECT_EQ(result.error, "");
     for (const char* part : {"tilewright " TILEWRIGHT_VERSION, "cores", "memory", "kernels",
@@ -70,7 +59,7 @@ TEST(App, CacheIsListedAndCleared) {
     EXPECT_THAT(run_program({"cache", "list"}).out, HasSubstr("0 entries, 0 bytes"));
     ASSERT_TRUE(DiskCache(folder / "kernels").put("softmax sm_90a\nsource", "12345"));
     ASSERT_TRUE(DiskCache(folder / "autotune").put("matmul", "1"));
-    const Result listed = run_program({"cache", "list"});
+    const ProgramResult listed = run_program({"cache", "list"});
     EXPECT_THAT(listed.out, HasSubstr("5  kernels  softmax sm_90a\n"));
     EXPECT_THAT(listed.out, HasSubstr("2 entries, 6 bytes"));
     EXPECT_THAT(run_program({"cache", "clear"}).out, HasSubstr("removed 2 entries"));

@@ -103,6 +103,41 @@ TEST_F(AttentionCommand, EveryMaskPassesTheCheck) {
     EXPECT_EQ(load("o.safetensors:x").shape(), (Tensor::Dims{1, 4, 40, 16}));
 }
 
+TEST_F(AttentionCommand, OptionsReachTheComputation) {
+    const Tensor q = load("q.npy"), k = load("k.npy"), v = load("v.npy");
+    ASSERT_EQ(attention({"--scale", "0.3", "--out", folder_ / "o.npy"}).status, 0);
+    EXPECT_EQ(load("o.npy").to_vector<float>(),
+              tilewright::attention(q, k, v, {.scale = 0.3}).out.to_vector<float>());
+
+    std::vector<std::int64_t> ids(40), kv_ids(40);
+    for (std::int64_t i = 0; i < 40; ++i) {
+        ids[static_cast<std::size_t>(i)] = i / 10;
+        kv_ids[static_cast<std::size_t>(i)] = i / 15;
+    }
+    const AttentionOptions segments{.segment_ids = Tensor::from_vector(ids, {1, 40}, i32),
+                                    .kv_segment_ids = Tensor::from_vector(kv_ids, {1, 40}, i32)};
+    save_tensors({{folder_ / "s.npy", "s", segments.segment_ids},
+                  {folder_ / "t.npy", "t", segments.kv_segment_ids}});
+    ASSERT_EQ(attention({"--segment-ids", folder_ / "s.npy", "--kv-segment-ids", folder_ / "t.npy",
+                         "--out", folder_ / "o.npy", "--check"})
+                  .status,
+              0);
+    EXPECT_EQ(load("o.npy").to_vector<float>(),
+              tilewright::attention(q, k, v, segments).out.to_vector<float>());
+
+    // An index outside an array clamps; the checked mode reports it.
+    make("table", "40", 5);
+    const std::vector<std::string> outside = {"--score", "score + table[q + 1]",
+                                              "--bind",  "table=" + (folder_ / "table.npy"),
+                                              "--out",   folder_ / "o.npy"};
+    EXPECT_EQ(attention(outside).status, 0);
+    std::vector<std::string> checked = outside;
+    checked.emplace_back("--checked");
+    const ProgramResult result = attention(checked);
+    EXPECT_EQ(result.status, 2);
+    EXPECT_THAT(result.error, HasSubstr("table"));
+}
+
 TEST_F(AttentionCommand, BshdFilesAreTheSameNumbers) {
     for (const char* name : {"q", "k", "v"})
         save_tensors({{folder_ / (std::string("t") + name + ".npy"), "x",

@@ -6,18 +6,18 @@
 namespace tilewright::cli {
 namespace {
 
-std::string with_header(const std::string& header, std::size_t data_bytes = 0) {
+std::string file_of(const std::string& header, std::size_t data_bytes = 0) {
     std::string bytes;
     for (int i = 0; i < 8; ++i) bytes += static_cast<char>(header.size() >> (8 * i) & 0xff);
     return bytes + header + std::string(data_bytes, '\1');
 }
 
-Tensor parse(const std::string& bytes, const std::string& name = "a") {
+Tensor parse_file(const std::string& bytes, const std::string& name = "a") {
     return read_bytes(bytes, [&](ByteReader& file) { return read_safetensors(file, name); });
 }
 
 void expect_refused(const std::string& header, std::size_t bytes, const std::string& part) {
-    expect_user_error([&] { parse(with_header(header, bytes)); }, part);
+    expect_user_error([&] { parse_file(file_of(header, bytes)); }, part);
 }
 
 TEST(Safetensors, EveryDtypeSurvives) {
@@ -35,14 +35,14 @@ TEST(Safetensors, EveryDtypeSurvives) {
     std::ostringstream stream;
     write_safetensors(stream, named);
     for (const auto& [name, tensor] : named)
-        EXPECT_TRUE(identical(parse(stream.str(), name), tensor)) << name;
+        EXPECT_TRUE(identical(parse_file(stream.str(), name), tensor)) << name;
 }
 
 TEST(Safetensors, ReadsMetadataPaddingAndAnyOrder) {
     const std::string header =
         R"({"__metadata__":{"format":"pt"},"b":{"dtype":"U8","shape":[2],"data_offsets":[4,6]},)"
         R"("a":{"data_offsets":[0,4],"dtype":"BF16","shape":[1,2]}}   )";
-    const Tensor tensor = parse(with_header(header, 6));
+    const Tensor tensor = parse_file(file_of(header, 6));
     EXPECT_EQ(tensor.dtype(), bf16);
     EXPECT_EQ(tensor.shape(), (std::vector<std::int64_t>{1, 2}));
 }
@@ -50,8 +50,8 @@ TEST(Safetensors, ReadsMetadataPaddingAndAnyOrder) {
 TEST(Safetensors, DtypesFromTheFutureFailOnlyWhenRead) {
     const std::string header = R"({"a":{"dtype":"U8","shape":[1],"data_offsets":[0,1]},)"
                                R"("b":{"dtype":"F4","shape":[2],"data_offsets":[1,2]}})";
-    EXPECT_EQ(parse(with_header(header, 2)).dtype(), u8);
-    expect_user_error([&] { parse(with_header(header, 2), "b"); },
+    EXPECT_EQ(parse_file(file_of(header, 2)).dtype(), u8);
+    expect_user_error([&] { parse_file(file_of(header, 2), "b"); },
                       "t:b: expected a dtype known here");
 }
 
@@ -64,8 +64,8 @@ TEST(Safetensors, NamesWhatTheFileHolds) {
 TEST(Safetensors, HeadersThatLie) {
     const auto entry = [](const std::string& text) { return "{\"a\":{" + text + "}}"; };
     const std::string u8_1 = R"("dtype":"U8","shape":[1],"data_offsets":[0,1])";
-    expect_user_error([] { parse("1234567"); }, "at least 8 bytes but got 7");
-    expect_user_error([] { parse(std::string(8, '\xff')); }, "claims 18446744073709551615");
+    expect_user_error([] { parse_file("1234567"); }, "at least 8 bytes but got 7");
+    expect_user_error([] { parse_file(std::string(8, '\xff')); }, "claims 18446744073709551615");
     expect_refused("[]", 0, "a JSON object");
     expect_refused("{\"a\":", 0, "a JSON header but got");
     expect_refused(std::string(100000, '['), 0, "at most 3 levels");

@@ -92,6 +92,12 @@ TEST(BlockMask, BlocksOfAnySize) {
     }
 }
 
+TEST(BlockMask, BlocksBeyondTheEndArePartialWhereAllPairsAttend) {
+    const BlockMask mask = create_block_mask(masks::noop(), 1, 1, 192, 320, 128);
+    EXPECT_EQ(kinds(mask), (std::vector<int>{2, 2, 1, 1, 1, 1}));
+    EXPECT_EQ(kinds(create_block_mask(masks::noop(), 1, 1, 64, 128, 128)), std::vector<int>{1});
+}
+
 TEST(BlockMask, KnowsItsShape) {
     const BlockMask mask = create_block_mask(masks::causal(), 4, 8, 1000, 2000, {64, 32});
     EXPECT_THAT(mask.shape(), ::testing::ElementsAre(4, 8, 1000, 2000));
@@ -103,6 +109,25 @@ TEST(BlockMask, KnowsItsShape) {
     EXPECT_THAT(mask.kv_blocks().indices.shape(), ::testing::ElementsAre(4, 8, 16, 63));
     EXPECT_TRUE(mask.attends(3, 7, 999, 999));
     EXPECT_FALSE(mask.attends(3, 7, 998, 999));
+}
+
+TEST(BlockMask, KeptMasksAreThoseOfTheirShape) {
+    // Masks that read no array are kept: by heads, batches and lengths, not by their text alone.
+    const Mod mod = parse_mod("kv <= q + 3 * h + 5 * b", {}, Mod::Kind::mask);
+    const auto expect_all = [&](std::int64_t batch, std::int64_t heads, std::int64_t length) {
+        const BlockMask mask = create_block_mask(mod, batch, heads, length, length, 16);
+        for (std::int64_t b = 0; b < batch; ++b) {
+            for (std::int64_t h = 0; h < heads; ++h) {
+                for (std::int64_t kv = 0; kv < length; ++kv)
+                    ASSERT_EQ(mask.attends(b, h, 2, kv), kv <= 2 + 3 * h + 5 * b);
+            }
+        }
+    };
+    expect_all(1, 2, 40);
+    expect_all(1, 4, 40);
+    expect_all(3, 2, 40);
+    expect_all(1, 2, 48);
+    expect_all(1, 2, 40);
 }
 
 TEST(BlockMask, IndexFormRoundTrip) {

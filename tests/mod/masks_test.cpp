@@ -40,6 +40,11 @@ Tensor integers(const std::vector<int>& values, Tensor::Dims shape) {
 
 TEST(Masks, Windows) {
     expect_mask(noop(), 5, 5, [](auto...) { return true; });
+    expect_mask(causal(), 12, 15, [](auto, auto, auto q, auto kv) { return kv <= q; });
+    expect_mask(sliding_window(4), 12, 15,
+                [](auto, auto, auto q, auto kv) { return 0 <= q - kv && q - kv <= 4; });
+    expect_mask(prefix_lm(5), 12, 15,
+                [](auto, auto, auto q, auto kv) { return kv < 5 || q >= kv; });
     expect_mask(window(3, -1), 12, 15, [](auto, auto, auto q, auto kv) { return kv >= q - 3; });
     expect_mask(window(-1, 2), 12, 15, [](auto, auto, auto q, auto kv) { return kv <= q + 2; });
     expect_mask(window(4, 1), 12, 15,
