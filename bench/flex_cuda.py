@@ -98,8 +98,8 @@ class Problem:
         self.flop = 4 * dim * batch * heads * pairs
         self.causal_flop = 2 * dim * batch * heads * length * (length + 1)
 
-    def ours(self, config=None, exact=False):
-        handle = self.library.handle
+    def call(self, config=None, exact=False):
+        """struct TwBenchFlex, with what it points at."""
         out = torch.full_like(self.q, float("nan"))
         lse = torch.full(self.q.shape[:3], float("nan"), device="cuda")
         workspace = torch.zeros(4, dtype=torch.int32, device="cuda")
@@ -123,6 +123,11 @@ class Problem:
             call.strides[i][:] = tensor.stride()
         if config:
             call.warpgroups, call.block_n, call.stages, call.query_buffers = config
+        return call, out, lse, profile, workspace
+
+    def ours(self, config=None, exact=False):
+        handle = self.library.handle
+        call, out, lse, profile, workspace = self.call(config, exact)
         prepared = handle.tw_bench_flex_prepare(ctypes.byref(call))
         if not prepared:
             raise RuntimeError(handle.tw_bench_flex_error().decode())
@@ -132,8 +137,8 @@ class Problem:
             if handle.tw_bench_flex_launch(ctypes.c_void_p(prepared), stream):
                 raise RuntimeError(handle.tw_bench_flex_error().decode())
 
-        launch.out, launch.lse, launch.profile = out, lse, profile
-        launch.keep = (self.q, self.k, self.v, workspace, call)
+        launch.out, launch.lse, launch.profile, launch.call = out, lse, profile, call
+        launch.keep = (self.q, self.k, self.v, workspace)
         return launch
 
     def flex(self):
@@ -170,6 +175,15 @@ class Problem:
                 off = off.abs().max().item()
                 worst_lse = max(worst_lse, off if off == off else math.inf)
         return worst, worst_lse
+
+
+def flex_library(path):
+    library = Library(path)
+    library.handle.tw_bench_flex_error.restype = ctypes.c_char_p
+    for prepare in ("tw_bench_flex_prepare", "tw_bench_flex_prepare_backward"):
+        getattr(library.handle, prepare).restype = ctypes.c_void_p
+        getattr(library.handle, prepare).argtypes = [ctypes.c_void_p]
+    return library
 
 
 def measure(library, name, arguments):
@@ -248,10 +262,7 @@ def main():
     parser.add_argument("--json")
     arguments = parser.parse_args()
     torch.manual_seed(0)
-    library = Library(arguments.library)
-    library.handle.tw_bench_flex_error.restype = ctypes.c_char_p
-    library.handle.tw_bench_flex_prepare.restype = ctypes.c_void_p
-    library.handle.tw_bench_flex_prepare.argtypes = [ctypes.c_void_p]
+    library = flex_library(arguments.library)
     run_cases(measure, line, library, arguments)
 
 

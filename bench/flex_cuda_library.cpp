@@ -5,6 +5,8 @@
 #include <memory>
 #include <string>
 
+#include "attention/sm90/backward.h"
+#include "attention/sm90/forward.h"
 #include "attention/sm90/mask_lists.h"
 #include "mask/dense.h"
 #include "mod/traced.h"
@@ -21,6 +23,16 @@ struct Prepared {
     ForwardConfig config;
     const cuda::Kernel* kernel = nullptr;
     std::unique_ptr<UploadedLists> lists;
+};
+
+/// A backward problem, with its scratch.
+struct PreparedBackward {
+    BackwardInputs inputs;
+    BackwardDesc desc;
+    BackwardConfig config;
+    const BackwardKernels* kernels = nullptr;
+    std::unique_ptr<UploadedLists> lists;
+    cuda::Buffer workspace;
 };
 
 std::string& flex_error() {
@@ -46,44 +58,74 @@ struct TwBenchFlex {
     std::int64_t warpgroups, block_n, stages, query_buffers;  ///< 0 warpgroups: the heuristic's
 };
 
+}  // extern "C"
+
+namespace {
+
+/// The inputs that both directions share; the device they lie on.
+int fill(const TwBenchFlex& call, ProblemInputs& inputs) {
+    inputs.dtype = call.is_f16 != 0 ? DType::f16 : DType::bf16;
+    const auto tensor = [&](std::uint64_t address, int index) {
+        DeviceTensor result;
+        result.address = address;
+        std::copy_n(call.shapes[index], 4, result.shape.begin());
+        std::copy_n(call.strides[index], 4, result.strides.begin());
+        return result;
+    };
+    inputs.query = tensor(call.query, 0);
+    inputs.key = tensor(call.key, 1);
+    inputs.value = tensor(call.value, 2);
+    inputs.out = tensor(call.out, 3);
+    inputs.lse = call.lse;
+    inputs.workspace = call.workspace;
+    inputs.profile = call.profile;
+    inputs.scale = call.scale;
+    if (call.causal != 0) inputs.upper_diagonal = 0;
+    if (call.score != nullptr) {
+        const Tensor slopes = Tensor::zeros(f32, {inputs.query.shape[1]});
+        const Mod mod = parse_mod(call.score, {{"slopes", slopes}}, Mod::Kind::score);
+        const mod::Traced& traced = mod::trace(mod);
+        inputs.score_mod = traced.function;
+        for (std::size_t i = 0; i < traced.captures.size(); ++i) {
+            inputs.captures.push_back({call.slopes, f32, slopes.shape(), slopes.strides()});
+        }
+    }
+    return cuda::device_of(call.query, "query");
+}
+
+std::unique_ptr<UploadedLists> lists_of_mask(const TwBenchFlex& call, const ProblemInputs& inputs,
+                                             const mask::PlanOptions& options, int device) {
+    const std::int64_t q_len = inputs.query.shape[2], kv_len = inputs.key.shape[2];
+    const Tensor dense =
+        Tensor::from_data(const_cast<std::uint8_t*>(call.attends), boolean, {1, 1, q_len, kv_len});
+    const mask::MaskPlan plan = mask::make_plan(mask::from_dense(dense), options);
+    return std::make_unique<UploadedLists>(plan, q_len, kv_len, device,
+                                           inputs.query.shape[1] / inputs.key.shape[1]);
+}
+
+}  // namespace
+
+extern "C" {
+
 const char* tw_bench_flex_error() {
     return flex_error().c_str();
 }
+
+/// The backward of a problem whose forward has run into `out` and `lse`.
+struct TwBenchFlexBackward {
+    TwBenchFlex forward;
+    std::uint64_t grad_out, grad_query, grad_key, grad_value;
+    std::uint64_t grad_slopes;  ///< f32 (heads), or 0
+    std::int64_t deterministic;
+};
 
 /// Compiles and uploads; null with a text in tw_bench_flex_error.
 void* tw_bench_flex_prepare(const TwBenchFlex* call) {
     try {
         auto prepared = std::make_unique<Prepared>();
         ForwardInputs& inputs = prepared->inputs;
-        inputs.dtype = call->is_f16 != 0 ? DType::f16 : DType::bf16;
-        const auto tensor = [&](std::uint64_t address, int index) {
-            DeviceTensor result;
-            result.address = address;
-            std::copy_n(call->shapes[index], 4, result.shape.begin());
-            std::copy_n(call->strides[index], 4, result.strides.begin());
-            return result;
-        };
-        inputs.query = tensor(call->query, 0);
-        inputs.key = tensor(call->key, 1);
-        inputs.value = tensor(call->value, 2);
-        inputs.out = tensor(call->out, 3);
-        inputs.lse = call->lse;
-        inputs.workspace = call->workspace;
-        inputs.profile = call->profile;
-        inputs.scale = call->scale;
+        const int device = fill(*call, inputs);
         inputs.exact_maximum = call->exact_maximum != 0;
-        if (call->causal != 0) inputs.upper_diagonal = 0;
-        const std::int64_t q_len = inputs.query.shape[2], kv_len = inputs.key.shape[2];
-        const int device = cuda::device_of(call->query, "query");
-        if (call->score != nullptr) {
-            const Tensor slopes = Tensor::zeros(f32, {inputs.query.shape[1]});
-            const Mod mod = parse_mod(call->score, {{"slopes", slopes}}, Mod::Kind::score);
-            const mod::Traced& traced = mod::trace(mod);
-            inputs.score_mod = traced.function;
-            for (std::size_t i = 0; i < traced.captures.size(); ++i) {
-                inputs.captures.push_back({call->slopes, f32, slopes.shape(), slopes.strides()});
-            }
-        }
         ForwardConfig given;
         given.warpgroups = static_cast<int>(call->warpgroups);
         given.block_n = static_cast<int>(call->block_n);
@@ -96,10 +138,7 @@ void* tw_bench_flex_prepare(const TwBenchFlex* call) {
                 options.block_q = given.block_m();
                 options.block_kv = given.block_n;
             }
-            const Tensor dense = Tensor::from_data(const_cast<std::uint8_t*>(call->attends),
-                                                   boolean, {1, 1, q_len, kv_len});
-            const mask::MaskPlan plan = mask::make_plan(mask::from_dense(dense), options);
-            prepared->lists = std::make_unique<UploadedLists>(plan, q_len, kv_len, device);
+            prepared->lists = lists_of_mask(*call, inputs, options, device);
             inputs.mask = prepared->lists->mask();
         }
         prepared->desc = check_forward(inputs);
@@ -111,6 +150,59 @@ void* tw_bench_flex_prepare(const TwBenchFlex* call) {
     } catch (const std::exception& error) {
         flex_error() = error.what();
         return nullptr;
+    }
+}
+
+/// The same for the backward.
+void* tw_bench_flex_prepare_backward(const TwBenchFlexBackward* call) {
+    try {
+        auto prepared = std::make_unique<PreparedBackward>();
+        BackwardInputs& inputs = prepared->inputs;
+        const int device = fill(call->forward, inputs);
+        const auto like = [](DeviceTensor tensor, std::uint64_t address) {
+            tensor.address = address;
+            return tensor;
+        };
+        inputs.grad_out = like(inputs.out, call->grad_out);
+        inputs.grad_query = like(inputs.query, call->grad_query);
+        inputs.grad_key = like(inputs.key, call->grad_key);
+        inputs.grad_value = like(inputs.value, call->grad_value);
+        inputs.deterministic = call->deterministic != 0;
+        if (call->grad_slopes != 0 && !inputs.captures.empty()) {
+            inputs.grad_captures = {call->grad_slopes};
+        }
+        if (call->forward.attends != nullptr) {
+            const bool programmed = inputs.score_mod != nullptr;
+            prepared->lists = lists_of_mask(
+                call->forward, inputs,
+                backward_plan_options(static_cast<int>(inputs.query.shape[3]),
+                                      static_cast<int>(inputs.value.shape[3]), programmed),
+                device);
+            inputs.mask = prepared->lists->mask();
+        }
+        inputs.workspace = 256;
+        prepared->desc = check_backward(inputs);
+        prepared->config = choose_backward(prepared->desc);
+        prepared->workspace =
+            cuda::Buffer(device, backward_workspace_bytes(prepared->desc, prepared->config));
+        inputs.workspace = prepared->workspace.address();
+        prepared->kernels = &load_backward(prepared->desc, prepared->config, device);
+        return prepared.release();
+    } catch (const std::exception& error) {
+        flex_error() = error.what();
+        return nullptr;
+    }
+}
+
+/// 0 on success.
+int tw_bench_flex_launch_backward(const void* prepared, void* stream) {
+    const auto& p = *static_cast<const PreparedBackward*>(prepared);
+    try {
+        launch_backward(p.inputs, p.desc, p.config, *p.kernels, stream);
+        return 0;
+    } catch (const std::exception& error) {
+        flex_error() = error.what();
+        return 1;
     }
 }
 

@@ -19,9 +19,9 @@ struct BackwardParameters {
     float* row_lse;          ///< (batch, heads, q_blocks * rows of a block): log2 units,
     float* row_delta;        ///< and rowsum(grad_out * out) - grad_lse
     float* grad_query_sums;  ///< f32 sums in the order of accumulator registers
-    unsigned* turns;  ///< per (batch, head, block, part of dQ), where deterministic: rank + 1 of
-                      ///< the tile that added last
-    unsigned* tickets;            ///< one zero; null when tiles are assigned statically
+    unsigned* turns;    ///< per (batch, head, block, part of dQ), where deterministic: rank + 1 of
+                        ///< the tile that added last
+    unsigned* tickets;  ///< one zero; null when tiles are assigned statically
     unsigned long long* profile;  ///< 3 per CTA: cycles, first and last nanosecond; or null
     int q_len, kv_len;
     int batches, heads, kv_heads, heads_per_kv_head;

@@ -126,12 +126,12 @@ cuda::CompileRequest generate_forward(const ForwardDesc& desc, const ForwardConf
     request.name = fmt::format("attention_forward_{}_{}x{}.cu", variant_name(desc),
                                config.block_m(), config.block_n);
     request.arch = "sm_90a";
-    // What a user's score mod needs is not ours to limit; the other checks of the compiler's log
-    // hold.
-    // Random bits of many pairs at once need more registers than there are.
-    constexpr int kModSpillBytes = 4096, kDropoutSpillBytes = 1024;
+    // What a user's score mod needs is not ours to limit, nor random bits of many pairs at once;
+    // the other checks of the compiler's log hold. Lists that the device builds cost a few words.
+    constexpr int kModSpillBytes = 4096, kDropoutSpillBytes = 1024, kListSpillBytes = 256;
     request.spill_limit_bytes = desc.score_mod != nullptr ? kModSpillBytes
                                 : desc.dropout            ? kDropoutSpillBytes
+                                : builds_lists(desc)      ? kListSpillBytes
                                                           : 0;
     request.headers = device_headers();
     request.headers.push_back({"wgmma_shapes.cuh", cuda::wgmma_shapes_header(shapes)});

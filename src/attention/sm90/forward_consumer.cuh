@@ -372,8 +372,13 @@ struct Consumer {
         for (int i = 0; i < kOutputs; ++i) output[i] = 0;
     }
 
+    /// Has every row of this warp met a key? Before, a guess of its maximum would fail.
+    TW_DEVICE bool rows_have_met() const {
+        return __all_sync(~0u, state.max[0] > -kInfinity && state.max[1] > -kInfinity);
+    }
+
     /// One more block. Its Q K^T and the P V of the block before it are in flight together, and the
-    /// softmax runs under P V. Masked blocks, in which a row may meet its first key, take the exact
+    /// softmax runs under P V. Masked blocks in which a row may meet its first key take the exact
     /// maximum.
     template <bool kMasked>
     TW_DEVICE void next_block() {
@@ -384,13 +389,11 @@ struct Consumer {
         block += kListedBlocks ? 1 : -1;
         if constexpr (kScoreMod) mod.enter_block(block * kBlockN + column);
         float sum[2], factor[2];
-        bool rescales = true;
-        if constexpr (kMasked || kExactMaximum) {
-            prepare_scores<kMasked>();
-            softmax_exact<false, kMasked || kScoreMod>(scores, state, scale, factor);
-        } else {
-            if constexpr (!kScoreMod) prepare_scores<false>();
-            rescales = softmax_speculative(scores, state, scale, mod, sum);
+        bool rescales = true, exact = kExactMaximum || (kMasked && !rows_have_met());
+        if constexpr (kMasked || kExactMaximum || !kScoreMod) prepare_scores<kMasked>();
+        if (!exact) {
+            rescales = kMasked ? softmax_speculative<false>(scores, state, scale, mod, sum)
+                               : softmax_speculative<kScoreMod>(scores, state, scale, mod, sum);
             if (!rescales) {
                 state.sum[0] += sum[0];
                 state.sum[1] += sum[1];
@@ -398,10 +401,11 @@ struct Consumer {
                 raise_reference(scores, state, scale, sum, factor);
             } else {
                 recompute_scores(key_ring.index);
-                prepare_scores<false>();
-                softmax_exact<false, true>(scores, state, scale, factor);
+                prepare_scores<kMasked>();
+                exact = true;
             }
         }
+        if (exact) softmax_exact<false, true>(scores, state, scale, factor);
         release_key();  // not earlier: the repair may read it
         apply_dropout();
         finish_output();

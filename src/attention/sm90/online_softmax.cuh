@@ -113,12 +113,12 @@ constexpr float kLargestSum = 8192.0f;
 
 /// True (for the whole warp) when the block must be repaired; scores have become p in any case. A
 /// row with no key alive so far has a reference of -inf, which makes its sum inf or NaN and so
-/// fails.
-template <int kCount, typename Mod>
+/// fails. kRaw: a score mod is still to be applied.
+template <bool kRaw, int kCount, typename Mod>
 TW_DEVICE bool softmax_speculative(float (&scores)[kCount], const RowState& state, float scale,
                                    const Mod& mod, float (&sum)[2]) {
     const float reference[2] = {state.max[0] * scale, state.max[1] * scale};
-    if constexpr (kScoreMod) {
+    if constexpr (kRaw) {
         exponentiate(scores, reference, mod, sum);
     } else {
         exponentiate(scores, reference, scale, sum);
