@@ -1,5 +1,6 @@
 """The norms in JAX against jnp: values, gradients, dtypes, vmap, shards."""
 
+import functools
 import itertools
 
 import jax
@@ -16,6 +17,7 @@ import tilewright.jax as twj
 DTYPES = [jnp.float64, jnp.float32, jnp.float16, jnp.bfloat16]
 
 
+@functools.partial(jax.jit, static_argnames="layer")
 def reference(x, weight=None, bias=None, eps=1e-5, residual=None, layer=False):
     """In float64 where that is on."""
     wide = jnp.promote_types(jnp.float32, jax.dtypes.canonicalize_dtype(jnp.float64))
@@ -57,7 +59,7 @@ def test_every_pair_of_dtypes(pair, x64):
     statistics = jnp.float64 if pair[0] == jnp.float64 else jnp.float32
     close(jax.jit(twj.rms_norm)(x, weight), reference(x, weight), 8, statistics)
     have = gradients(twj.rms_norm, dy)(x, weight)
-    want = gradients(reference, dy)(x, weight)
+    want = jax.jit(gradients(reference, dy))(x, weight)
     for a, b in zip(have, want, strict=True):
         close(a, b, 8, statistics, weight.dtype)  # the gradient of y has the weight's dtype
     assert [a.dtype for a in have] == [x.dtype, weight.dtype]
@@ -97,7 +99,7 @@ def test_vmap_of_values_and_of_gradients():
     close(jax.vmap(twj.rms_norm, (1, None), 1)(x, weights[0]), reference(x, weights[0]))
     close(jax.vmap(twj.rms_norm)(x, weights), jax.vmap(reference)(x, weights))
     have = jax.jit(jax.vmap(gradients(twj.rms_norm, dy)))(x, weights)
-    want = jax.vmap(gradients(reference, dy))(x, weights)
+    want = jax.jit(jax.vmap(gradients(reference, dy)))(x, weights)
     for a, b in zip(have, want, strict=True):
         close(a, b, 16)
 
