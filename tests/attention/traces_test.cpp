@@ -1,6 +1,7 @@
 // One compiled program serves every batch, head count and length that it can.
 #include <gtest/gtest.h>
 
+#include "attention/tiles/backward.h"
 #include "attention/tiles/decode.h"
 #include "attention/tiles/forward.h"
 #include "tests/support/accuracy.h"
@@ -28,6 +29,19 @@ TEST(Traces, ForwardServesEveryBatchAndLength) {
         call.run(inputs);
     }
     EXPECT_EQ(call.num_traces(), 1);
+}
+
+TEST(Traces, BackwardServesEveryBatchAndLength) {
+    const Options options{.scale = 0.25};
+    const Call before = backward_preprocess(options, true), after = sum_parts(options, f32);
+    for (const Size& s : {Size{1, 2, 70, 70}, Size{2, 1, 64, 200}, Size{3, 3, 131, 7}}) {
+        const Tensor x = rows(s, s.length, 1);
+        const Tensor lse = random_tensor(f32, {s.batch, s.heads, s.length}, 2);
+        before.run({x, x, lse, lse});
+        after.run({random_tensor(f32, {2, s.batch, s.heads, s.length, 16}, 3)});
+    }
+    EXPECT_EQ(before.num_traces(), 1);
+    EXPECT_EQ(after.num_traces(), 1);
 }
 
 TEST(Traces, DecodeServesEveryLengthOfTheCache) {

@@ -276,6 +276,8 @@ Call backward_preprocess(const Options& options, bool dlse) {
     };
     call_options.in = {rows, rows, statistics, dlse ? statistics : BlockSpec::absent()};
     call_options.out = {statistics, statistics};
+    for (const int array : {0, 1, 2, 4, 5}) call_options.dynamic[array] = {0, 1, 2};
+    if (dlse) call_options.dynamic[3] = {0, 1, 2};
     call_options.out_type = [](std::span<const Tensor> in) {
         return std::vector<TensorType>(2, {in[2].dtype(), in[2].shape()});
     };
@@ -397,6 +399,7 @@ Call sum_parts(const Options& options, DType dtype) {
         const auto& shape = in[0].shape();
         return std::vector<TensorType>{{dtype, {shape.begin() + 1, shape.end()}}};
     };
+    call_options.dynamic = {{0, {1, 2, 3}}, {1, {0, 1, 2}}};
     call_options.interpret = options.interpret;
     return call(kernel("attention_backward_sum", {"dq_parts", "dq"},
                        [options](std::span<const Ref> refs) { sum_parts_program(options, refs); }),

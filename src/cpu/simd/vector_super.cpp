@@ -29,7 +29,9 @@ HWY_INLINE VF fast_exp2(VF x) {
                                    .009678840949F, .001243968801F, .0002170225552F};
     constexpr int kFloor = _MM_FROUND_TO_NEG_INF | _MM_FROUND_NO_EXC;
     const VF p = polynomial(d, VF{_mm512_reduce_ps(x.raw, kFloor)}, kC);
-    return VF{_mm512_scalef_ps(p.raw, x.raw)};
+    // Subnormal results would cost every later instruction that reads them an assist.
+    const __mmask16 normal = _mm512_cmp_ps_mask(x.raw, _mm512_set1_ps(-126.0F), _CMP_NLT_UQ);
+    return VF{_mm512_maskz_scalef_ps(normal, p.raw, x.raw)};
 #else
     // Adding 1.5 * 2^23 leaves round(x) in the low bits of the sum, and 127 makes it the exponent
     // of the power of two; for -127 that is the number 0.
