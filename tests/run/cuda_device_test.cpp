@@ -2,6 +2,7 @@
 // reference machine, guard bytes, calls, copies, graph capture; what is refused, with and without a
 // GPU.
 #include <fmt/format.h>
+#include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include <cstdlib>
@@ -197,6 +198,44 @@ TEST(CudaCalls, RefusesMixedDevicesAndHostPointers) {
     EXPECT_THROW(y.get({0}), UserError);
     EXPECT_THROW(program.into({Tensor::zeros(f32, {200})}, {y, y}), UserError);
     EXPECT_THROW(Tensor::empty(f32, {2}, Device::cuda(99)), UserError);
+}
+
+TEST(CudaCalls, AKernelTooLargeForAMultiprocessorIsRefusedWithSizes) {
+    TW_REQUIRE_GPU();
+    const Call program = call(kernel("hoarder",
+                                     [](Ref x, Ref y, Ref scratch) {
+                                         scratch.store(x.load() + 1.0);
+                                         y.store(scratch.load());
+                                     }),
+                              {.out_type = {{f32, {64, 1024}}}, .scratch = {{f32, {64, 1024}}}});
+    try {
+        program(Tensor::zeros(f32, {64, 1024}, Device::cuda()));
+        ADD_FAILURE() << "nothing was thrown";
+    } catch (const UserError& error) {
+        EXPECT_THAT(error.what(), ::testing::HasSubstr("bytes of shared memory"));
+    }
+}
+
+TEST(CudaCalls, CopiesConvertStridesAndTypesOnTheGpu) {
+    TW_REQUIRE_GPU();
+    const Device gpu = Device::cuda();
+    const Tensor x = Tensor::arange(f32, 60).reshape({3, 4, 5});
+    const Tensor view = x.to(gpu).transpose({2, 0, 1}).slice(2, 1, 3);
+    const Tensor want = x.transpose({2, 0, 1}).slice(2, 1, 3);
+    EXPECT_EQ(view.contiguous().to_vector<float>(), want.to_vector<float>());
+    EXPECT_EQ(view.to(i64).to_vector<float>(), want.to_vector<float>());
+    // Gaps keep what they hold.
+    const Tensor wide = Tensor::full(bf16, {4, 6}, 7, gpu);
+    wide.slice(1, 1, 3, 2).fill(2);
+    EXPECT_EQ(wide.select(0, 3).to_vector<float>(), (std::vector<float>{7, 2, 7, 2, 7, 2}));
+    EXPECT_EQ(Tensor::full(u8, {3}, 5, gpu).to_vector<int>(), (std::vector<int>{5, 5, 5}));
+    EXPECT_EQ(Tensor::full(f64, {2}, -0.5, gpu).to_vector<double>(),
+              (std::vector<double>{-0.5, -0.5}));
+    if (cuda::device_count() > 1) {
+        const Tensor far = view.to(f16).to(Device::cuda(1));
+        EXPECT_EQ(far.device(), Device::cuda(1));
+        EXPECT_EQ(far.to_vector<float>(), want.to_vector<float>());
+    }
 }
 
 TEST(CudaDevice, SaysThatThereIsNoGpu) {

@@ -276,6 +276,7 @@ std::vector<bool> wanted_captures(const Problem& p) {
 
 std::string why_not_backward(const Problem& p) {
     if (std::string reason = why_not(p); !reason.empty()) return reason;
+    if (p.score && p.score->derivative) return "the score mod has a derivative of the caller's own";
     return complaint([&] {
         BackwardInputs inputs = backward_inputs_of(p);
         inputs.grad_out = inputs.out;
