@@ -162,6 +162,8 @@ NormGradients run_backward(const char* op, bool layer, const NormOutput& saved,
                            const NormGradients* into) {
     const Tensor& x = saved.sum;
     Options o = check(op, layer, x, weight, bias, options);
+    // About one program for each multiprocessor of a large GPU.
+    if (x.device().kind == Device::Kind::cuda) o.parts = 132;
     const DType statistics = x.dtype() == f64 ? f64 : f32;
     const Tensor::Dims rows = row_shape(x, o.weight ? weight.rank() : 1);
     expect(op, "dy", dy, o.output, x.shape());
@@ -207,7 +209,7 @@ NormGradients run_backward(const char* op, bool layer, const NormOutput& saved,
     inputs.push_back(added);
     const Call call = cached(o, [&] { return backward(o); });
     std::vector<Tensor> parts = {outputs[0]};
-    const Tensor::Dims part_shape = {std::min(kBackwardParts, count), o.n};
+    const Tensor::Dims part_shape = {std::min(o.parts, count), o.n};
     while (parts.size() < outputs.size())
         parts.push_back(Tensor::empty(statistics, part_shape, x.device()));
     call.into(parts, inputs);

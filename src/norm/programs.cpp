@@ -8,7 +8,6 @@ namespace tilewright::norm {
 namespace {
 
 constexpr std::int64_t kPiece = 4096;  ///< a long row is split into pieces of this length
-constexpr std::int64_t kRowsPerProgram = 8;
 
 DType accumulator(DType dtype) {
     return dtype == f64 ? f64 : f32;
@@ -65,8 +64,8 @@ void forward_program(const Options& o, std::span<const Ref> refs) {
     const ForwardRefs f(o, refs);
     const auto count = static_cast<double>(o.n);
     const Slice all_of_it = ds(0, o.n);
-    const Tile first = program_id(0) * kRowsPerProgram;
-    for_loop(first, minimum(first + kRowsPerProgram, f.x.extent(0)), [&](Tile r) {
+    const Tile first = program_id(0) * o.rows_per_program;
+    for_loop(first, minimum(first + o.rows_per_program, f.x.extent(0)), [&](Tile r) {
         const Tile value = row_value(o, f.x, f.residual, f.sum, r, all_of_it);
         Tile mean;
         if (o.layer) mean = sum(value) / count;
@@ -255,8 +254,8 @@ std::int64_t pieces(const Options& o) {
 
 Call forward(const Options& o) {
     CallOptions options = options_of(o, {true, o.weight, o.bias, o.residual}, {0, 3});
-    options.grid = [](std::span<const Tensor> in) {
-        return std::vector<std::int64_t>{ceil_div(in[0].dim(0), kRowsPerProgram)};
+    options.grid = [o](std::span<const Tensor> in) {
+        return std::vector<std::int64_t>{ceil_div(in[0].dim(0), o.rows_per_program)};
     };
     options.out_type = [o](std::span<const Tensor> in) {
         return forward_types(o, in[0], o.residual);
@@ -294,16 +293,15 @@ Call forward_long(const Options& all) {
 Call backward(const Options& o) {
     CallOptions options =
         options_of(o, {true, true, true, o.layer, o.weight, o.residual}, {0, 1, 2, 3, 5});
-    options.grid = [](std::span<const Tensor> in) {
-        return std::vector<std::int64_t>{std::min(kBackwardParts, in[0].dim(0))};
+    options.grid = [o](std::span<const Tensor> in) {
+        return std::vector<std::int64_t>{std::min(o.parts, in[0].dim(0))};
     };
     const BlockSpec part({squeezed, all}, [](auto i) { return block(i, 0); });
     options.out = {BlockSpec()};
     if (o.weight) options.out.push_back(part);
     if (o.bias) options.out.push_back(part);
     options.out_type = [o](std::span<const Tensor> in) {
-        const TensorType parts{accumulator(in[0].dtype()),
-                               {std::min(kBackwardParts, in[0].dim(0)), o.n}};
+        const TensorType parts{accumulator(in[0].dtype()), {std::min(o.parts, in[0].dim(0)), o.n}};
         std::vector<TensorType> types{{in[0].dtype(), in[0].shape()}};
         if (o.weight) types.push_back(parts);
         if (o.bias) types.push_back(parts);
@@ -342,7 +340,7 @@ Call backward_long(const Options& o) {
 }
 
 Call sum_parts(DType dtype, bool interpret) {
-    constexpr std::int64_t kBlock = 1024;
+    constexpr std::int64_t kBlock = 64, kRows = 32;
     CallOptions call_options;
     call_options.grid = [](std::span<const Tensor> in) {
         return std::vector<std::int64_t>{(in[0].dim(1) + kBlock - 1) / kBlock};
@@ -355,10 +353,12 @@ Call sum_parts(DType dtype, bool interpret) {
     call_options.interpret = interpret;
     return call(kernel("norm_sum_parts", {"parts", "gradient"},
                        [](Ref parts, Ref gradient) {
-                           const Tile total =
-                               for_loop(1, parts.extent(0), parts.at(0).load(),
-                                        [&](Tile i, Tile sum) { return sum + parts.at(i).load(); });
-                           gradient.store(total.to(gradient.dtype()));
+                           const Tile rows = for_loop(
+                               0, cdiv(parts.extent(0), kRows),
+                               zeros({kRows, kBlock}, parts.dtype()), [&](Tile i, Tile sum) {
+                                   return sum + parts.at(ds(i * kRows, kRows)).load({.other = 0});
+                               });
+                           gradient.store(sum(rows, 0).to(gradient.dtype()));
                        }),
                 call_options);
 }

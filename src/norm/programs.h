@@ -17,6 +17,9 @@ struct Options {
     double eps = 0;
     DType output = f32;  ///< of y
     bool interpret = false;
+    std::int64_t rows_per_program = 8;  ///< of forward
+    /// Programs of the backward pass, hence parts of the weight's gradient.
+    std::int64_t parts = 64;
     auto operator<=>(const Options&) const = default;
 };
 
@@ -41,9 +44,6 @@ Call row_statistics(const Options& options);
 /// row_statistics gave. Outputs as those of forward, without x + residual.
 Call forward_long(const Options& options);
 
-/// Programs of the backward pass, hence parts of the weight's gradient.
-inline constexpr std::int64_t kBackwardParts = 64;
-
 /// Inputs x (rows, n), dy (rows, n), inverse deviation (rows), mean (rows), weight (n), dsum (rows,
 /// n). Outputs dx (rows, n), then the parts of the weight's and of the bias's gradient (parts, n)
 /// if there are any, f32 or f64.
@@ -57,7 +57,7 @@ Call row_products(const Options& options);
 /// then the gradients of weight and bias (n) if there are any, in the weight's dtype.
 Call backward_long(const Options& options);
 
-/// Sum of (parts, n) over the parts, in order, in `dtype`.
+/// Sum of (parts, n) over the parts, in a fixed order, in `dtype`.
 Call sum_parts(DType dtype, bool interpret);
 
 }  // namespace tilewright::norm

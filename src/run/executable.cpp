@@ -7,6 +7,7 @@
 #include "cpu/machine.h"
 #include "ir/passes/pipeline.h"
 #include "run/cuda_executable.h"
+#include "run/offload.h"
 
 namespace tilewright::run {
 
@@ -49,6 +50,9 @@ std::unique_ptr<Executable> make_executable(ir::Function kernel, Machine machine
     }
     if (device.kind == Device::Kind::cuda) {
         return make_cuda_executable(std::move(kernel), device.index);
+    }
+    if (const std::optional<int> gpu = offload_device()) {
+        return make_offloaded_executable(std::move(kernel), *gpu);
     }
     return std::make_unique<Native>(std::move(kernel));
 }

@@ -13,6 +13,23 @@ namespace {
 
 constexpr double kInfinity = std::numeric_limits<double>::infinity();
 
+/// A tile [rows, columns] as a line in the order of a tensor core's accumulator: 32 lanes hold
+/// neighbours, so that each of a warp's additions covers 128 bytes. The rest of the order is free.
+Tile in_fragments(const Tile& tile) {
+    const std::int64_t rows = tile.dim(0) / 8, columns = tile.dim(1) / 8;
+    const Tile pieces = transpose(reshape(tile, {rows, 8, columns, 8}), {0, 2, 1, 3});
+    const Tile pairs = transpose(reshape(pieces, {rows * columns, 8, 4, 2}), {0, 3, 1, 2});
+    return reshape(pairs, {tile.size()});
+}
+
+/// The inverse, for a tile of `columns`.
+Tile from_fragments(const Tile& line, std::int64_t columns) {
+    const std::int64_t rows = line.size() / columns;
+    const Tile pairs = transpose(reshape(line, {line.size() / 64, 2, 8, 4}), {0, 2, 3, 1});
+    const Tile pieces = reshape(pairs, {rows / 8, columns / 8, 8, 8});
+    return reshape(transpose(pieces, {0, 2, 1, 3}), {rows, columns});
+}
+
 /// Gradients of a block of keys and values.
 struct State {
     Tile key;    ///< [block_k, E], not yet multiplied by the scale
@@ -90,7 +107,8 @@ void backward_program(const Options& options, const Features& features,
     const Ref query = refs[0], key = refs[1], value = refs[2], dout = refs[3], log2_sum = refs[4],
               delta = refs[5], query_ids = refs[6], kv_ids = refs[7];
     const std::size_t num_extra = num_extras(features);
-    const std::size_t first_output = 8 + num_extra + derivative.buffers.size();
+    const std::size_t first_output =
+        8 + num_extra + derivative.buffers.size() + (options.atomic ? 1 : 0);
     const Ref dq = refs[first_output], dk = refs[first_output + 1], dv = refs[first_output + 2];
     const Pairs pairs(options, features, refs.subspan(8, num_extra));
     const Buffers buffers{derivative, refs.subspan(first_output + 3), splits};
@@ -102,12 +120,7 @@ void backward_program(const Options& options, const Features& features,
     const Tile b = pairs.batch(program_id(0));
 
     // Refs of the query side hold the heads of one group: (group, L, ...).
-    for_loop(0, options.group, [&](Tile h) {
-        for_loop(0, cdiv(query_length, block_q), [&](Tile i) {
-            dq.at(h, ds(i * block_q, block_q)).store(zeros({block_q, head_dim}, sums));
-        });
-    });
-    for_loop(program_id(2), cdiv(kv_length, block_k), splits, [&](Tile j) {
+    const auto block_of_keys = [&](Tile j) {
         const Tile first = j * block_k;
         const Slice kv_block = ds(first, block_k);
         const Tile k = key.at(kv_block).load({.other = 0}),
@@ -153,9 +166,10 @@ void backward_program(const Options& options, const Features& features,
             if (features.score) {
                 scaled = s * options.scale;
                 p = exp2(
-                    fma(pairs.score(scaled, place, existing()), kLog2E, expand_dims(-offset, 1)));
+                    fma(pairs.score(scaled, place, existing()), kLog2E, expand_dims(-offset, 1)),
+                    true);
             } else {
-                p = exp2(fma(s, options.scale * kLog2E, expand_dims(-offset, 1)));
+                p = exp2(fma(s, options.scale * kLog2E, expand_dims(-offset, 1)), true);
             }
             if (mask) p = where(*mask, p, 0.0);
             Tile dp = dot(d_out, v, {.trans_b = true}), kept = p;
@@ -174,8 +188,12 @@ void backward_program(const Options& options, const Features& features,
                 buffers.add(results, nonzero, i * block_q, first);
             }
             d_score = d_score.to(key.dtype());
-            const Ref dq_rows = dq.at(h, rows);
-            dq_rows.store(dot(d_score, k, {.acc = dq_rows.load({.other = 0})}));
+            if (options.atomic) {
+                dq.at(h, i).atomic_add(in_fragments(dot(d_score, k)));
+            } else {
+                const Ref dq_rows = dq.at(h, rows);
+                dq_rows.store(dot(d_score, k, {.acc = dq_rows.load({.other = 0})}));
+            }
             return State{dot(d_score, q, {.trans_a = true, .acc = state.key}),
                          dot(kept.to(value.dtype()), d_out, {.trans_a = true, .acc = state.value})};
         };
@@ -208,12 +226,23 @@ void backward_program(const Options& options, const Features& features,
                 if (segments) return range(h, blocks.begin, blocks.end, s, true);
                 s = range(h, blocks.begin, blocks.full_begin, s, true);
                 s = range(h, blocks.full_begin, blocks.full_end, s, false);
-                return range(h, blocks.full_end, blocks.end, s, true);
+                // Without a window nothing is left: see query_blocks.
+                return options.window_left < 0 ? s : range(h, blocks.full_end, blocks.end, s, true);
             });
         }
         dk.at(kv_block).store((state.key * options.scale).to(dk.dtype()));
         dv.at(kv_block).store(state.value.to(dv.dtype()));
+    };
+    if (options.atomic) {
+        block_of_keys(program_id(2));
+        return;
+    }
+    for_loop(0, options.group, [&](Tile h) {
+        for_loop(0, cdiv(query_length, block_q), [&](Tile i) {
+            dq.at(h, ds(i * block_q, block_q)).store(zeros({block_q, head_dim}, sums));
+        });
     });
+    for_loop(program_id(2), cdiv(kv_length, block_k), splits, block_of_keys);
 }
 
 void preprocess_program(std::span<const Ref> refs) {
@@ -252,7 +281,11 @@ void sum_copies_program(std::span<const Ref> refs) {
 
 void sum_parts_program(const Options& options, std::span<const Ref> refs) {
     const Ref parts = refs[0], dq = refs[1];
-    const std::vector<std::int64_t> shape = dq.shape();
+    if (options.atomic) {
+        const Tile sum = from_fragments(parts.load(), dq.shape()[1]);
+        dq.store((sum * options.scale).to(dq.dtype()));
+        return;
+    }
     const Tile sum = for_loop(1, parts.extent(0), parts.at(0).load(),
                               [&](Tile i, Tile s) { return s + parts.at(i).load(); });
     dq.store((sum * options.scale).to(dq.dtype()));
@@ -302,8 +335,10 @@ Call backward(const Options& options, const Features& features, const ScoreDeriv
     const BlockSpec optional_ids = features.segments ? ids : BlockSpec::absent();
 
     CallOptions call_options;
-    call_options.grid = [splits](std::span<const Tensor> in) {
-        return std::vector<std::int64_t>{in[1].dim(0), in[1].dim(1), splits};
+    call_options.grid = [splits, options](std::span<const Tensor> in) {
+        const std::int64_t blocks = (in[1].dim(2) + options.block_k - 1) / options.block_k;
+        return std::vector<std::int64_t>{in[1].dim(0), in[1].dim(1),
+                                         options.atomic ? blocks : splits};
     };
     call_options.in = {query_rows, kv_rows,    kv_rows,      query_rows,
                        statistics, statistics, optional_ids, optional_ids};
@@ -314,7 +349,7 @@ Call backward(const Options& options, const Features& features, const ScoreDeriv
     if (features.segments) call_options.dynamic[6] = call_options.dynamic[7] = {0, 1};
     add_extras(features, call_options, names);
     const std::size_t first_buffer = call_options.in.size(), buffers = derivative.buffers.size();
-    call_options.out = {parts, kv_rows, kv_rows};
+    call_options.out = {options.atomic ? query_rows : parts, kv_rows, kv_rows};
     std::vector<std::string> outputs{"dq_parts", "dk", "dv"};
     for (std::size_t i = 0; i < buffers; ++i) {
         call_options.in.emplace_back();
@@ -327,15 +362,28 @@ Call backward(const Options& options, const Features& features, const ScoreDeriv
         std::vector<int> dims(derivative.buffers[i].rank + 1);
         std::iota(dims.begin(), dims.end(), 0);
         call_options.dynamic[input] = dims;
-        call_options.dynamic[static_cast<int>(first_buffer + buffers) + output] = dims;
+        call_options
+            .dynamic[static_cast<int>(first_buffer + buffers) + output + (options.atomic ? 1 : 0)] =
+            dims;
     }
-    const auto num_inputs = static_cast<int>(first_buffer + buffers);
+    auto num_inputs = static_cast<int>(first_buffer + buffers);
     call_options.dynamic[num_inputs] = {1, 2, 3};
+    if (options.atomic) {
+        call_options.in.push_back(query_rows);
+        names.emplace_back("dq_zeros");
+        call_options.aliases.push_back({num_inputs, 0});
+        call_options.dynamic[num_inputs] = call_options.dynamic[num_inputs + 1] = {0, 1, 2};
+        ++num_inputs;
+    }
     call_options.dynamic[num_inputs + 1] = call_options.dynamic[num_inputs + 2] = {0, 1, 2};
     names.insert(names.end(), outputs.begin(), outputs.end());
-    call_options.out_type = [splits, first_buffer, buffers](std::span<const Tensor> in) {
+    call_options.out_type = [options, splits, first_buffer, buffers](std::span<const Tensor> in) {
         std::vector<std::int64_t> shape = in[0].shape();
-        shape.insert(shape.begin(), splits);
+        if (options.atomic) {
+            shape = in[first_buffer + buffers].shape();
+        } else {
+            shape.insert(shape.begin(), splits);
+        }
         std::vector<TensorType> types{{accumulator(in[0].dtype()), shape},
                                       {in[1].dtype(), in[1].shape()},
                                       {in[2].dtype(), in[2].shape()}};
@@ -386,21 +434,36 @@ Call sum_copies(const Options& options, DType dtype) {
     return call(kernel("attention_sum_copies", {"parts", "sum"}, sum_copies_program), call_options);
 }
 
-Call sum_parts(const Options& options, DType dtype) {
+Call sum_parts(const Options& options, DType dtype, std::int64_t queries) {
+    const std::int64_t block_q = options.block_q;
     CallOptions call_options;
-    call_options.grid = [block_q = options.block_q](std::span<const Tensor> in) {
-        return row_blocks(in[0], 1, block_q);
-    };
-    call_options.in = {BlockSpec({all, squeezed, squeezed, options.block_q, all},
-                                 [](auto b, auto h, auto i) { return block(0, b, h, i, 0); })};
-    call_options.out = {BlockSpec({squeezed, squeezed, options.block_q, all},
+    call_options.out = {BlockSpec({squeezed, squeezed, block_q, all},
                                   [](auto b, auto h, auto i) { return block(b, h, i, 0); })};
-    call_options.out_type = [dtype](std::span<const Tensor> in) {
-        const auto& shape = in[0].shape();
-        return std::vector<TensorType>{{dtype, {shape.begin() + 1, shape.end()}}};
-    };
-    call_options.dynamic = {{0, {1, 2, 3}}, {1, {0, 1, 2}}};
     call_options.interpret = options.interpret;
+    if (options.atomic) {
+        call_options.grid = [](std::span<const Tensor> in) {
+            return std::vector<std::int64_t>{in[0].dim(0), in[0].dim(1), in[0].dim(2)};
+        };
+        call_options.in = {BlockSpec({squeezed, squeezed, squeezed, all},
+                                     [](auto b, auto h, auto i) { return block(b, h, i, 0); })};
+        call_options.out_type = [dtype, block_q, queries](std::span<const Tensor> in) {
+            const auto& shape = in[0].shape();
+            return std::vector<TensorType>{
+                {dtype, {shape[0], shape[1], queries, shape[3] / block_q}}};
+        };
+        call_options.dynamic = {{0, {0, 1, 2}}, {1, {0, 1}}};
+    } else {
+        call_options.grid = [block_q](std::span<const Tensor> in) {
+            return row_blocks(in[0], 1, block_q);
+        };
+        call_options.in = {BlockSpec({all, squeezed, squeezed, block_q, all},
+                                     [](auto b, auto h, auto i) { return block(0, b, h, i, 0); })};
+        call_options.out_type = [dtype](std::span<const Tensor> in) {
+            const auto& shape = in[0].shape();
+            return std::vector<TensorType>{{dtype, {shape.begin() + 1, shape.end()}}};
+        };
+        call_options.dynamic = {{0, {1, 2, 3}}, {1, {0, 1, 2}}};
+    }
     return call(kernel("attention_backward_sum", {"dq_parts", "dq"},
                        [options](std::span<const Ref> refs) { sum_parts_program(options, refs); }),
                 call_options);

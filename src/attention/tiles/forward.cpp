@@ -71,8 +71,8 @@ void forward_program(const Options& options, const Features& features, std::span
         if (mask) s = where(*mask, s, -kInfinity);
         const Tile high = maximum(state.max, max(s, 1));
         const Tile offset = high * factor;
-        const Tile p = exp2(fma(s, factor, expand_dims(-offset, 1)));
-        const Tile alpha = exp2((state.max - high) * factor);
+        const Tile p = exp2(fma(s, factor, expand_dims(-offset, 1)), true);
+        const Tile alpha = exp2((state.max - high) * factor, true);
         const Tile kept = features.dropout > 0 ? p * pairs.keep(place, sums) : p;
         return State{high, fma(state.sum, alpha, sum(p, 1)),
                      dot(kept.to(value.dtype()), value.at(block).load({.other = 0}),

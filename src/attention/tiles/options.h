@@ -19,6 +19,8 @@ struct Options {
     std::int64_t block_q = 64;
     std::int64_t block_k = 128;
     bool interpret = false;  ///< checked mode
+    /// Backward: one program per block of keys, and all add to one dQ, in the order they come.
+    bool atomic = false;
 
     /// Largest kv - q that attends: 0 when causal; -1: unbounded.
     std::int64_t right() const { return causal ? 0 : window_right; }

@@ -9,6 +9,27 @@ namespace tilewright::cuda {
 
 using ir::Op;
 
+namespace {
+
+constexpr std::int64_t kMinChainedRows = 32;
+
+}  // namespace
+
+bool Emitter::is_reduced(Value value) const {
+    std::vector<std::pair<Value, int>> open{{value, 0}};
+    std::set<Value> seen;
+    while (!open.empty()) {
+        const auto [next, depth] = open.back();
+        open.pop_back();
+        if (depth > 32 || !seen.insert(next).second) continue;
+        for (const Instruction* user : analysis_.users(next)) {
+            if (user->op == Op::reduce) return true;
+            if (ir::is_elementwise(user->op)) open.emplace_back(user->result(), depth + 1);
+        }
+    }
+    return false;
+}
+
 void Emitter::plan_dots() {
     // Dots whose result reaches the left operand of another share the other's rows.
     std::vector<const Instruction*> dots;
@@ -27,6 +48,9 @@ void Emitter::plan_dots() {
             const Instruction* made = analysis_.definition(value);
             if (made == nullptr || depth > 32 || !seen.insert(value).second) continue;
             if (made->op == Op::dot) {
+                // Few rows a warp cost more reads of the right operands than a copy of the left.
+                const std::int64_t rows = plan_dot(f_, *made, warps_, true).m / warps_;
+                if (rows < kMinChainedRows && !is_reduced(made->result())) continue;
                 chained.insert(made);
                 chained.insert(dot);
             } else if (ir::is_elementwise(made->op)) {

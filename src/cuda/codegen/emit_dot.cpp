@@ -167,8 +167,12 @@ void Emitter::mma16(const Instruction& made, const DotPlan& plan, Names& c) {
     const auto m_at = static_cast<std::size_t>(m_axis), n_at = static_cast<std::size_t>(n_axis);
     const std::optional<Names> in_place = register_words(plan, left);
     if (!in_place) operand_tile(plan, left);
-    const SharedTile& tile = operand_tile(plan, right);
-    before_shared_read();
+    const SharedTile tile = operand_tile(plan, right);
+    copy_operands_ahead(made);
+    if (in_place)
+        before_shared_read({tile.buffer});
+    else
+        before_shared_read({tile.buffer, operand_tile(plan, left).buffer});
 
     const auto batches =
         distinct(acc, [&](const Coordinates& at) { return rank == 3 ? at[0] : std::int64_t{0}; });
@@ -280,7 +284,8 @@ std::string Emitter::element_text(const SharedTile& tile, const std::string& row
 void Emitter::mma_by_element(const Instruction& made, const DotPlan& plan, Names& c) {
     const Operand left = operand_of(made, 0), right = operand_of(made, 1);
     const SharedTile left_tile = operand_tile(plan, left), right_tile = operand_tile(plan, right);
-    before_shared_read();
+    copy_operands_ahead(made);
+    before_shared_read({left_tile.buffer, right_tile.buffer});
     const Layout& acc = plan.accumulator;
     const int rank = acc.shape.rank(), m_axis = rank - 2, n_axis = rank - 1;
     const auto m_at = static_cast<std::size_t>(m_axis), n_at = static_cast<std::size_t>(n_axis);
@@ -357,7 +362,8 @@ void Emitter::mma_by_element(const Instruction& made, const DotPlan& plan, Names
 void Emitter::multiply_add(const Instruction& made, const DotPlan& plan, Names& c) {
     const Operand left = operand_of(made, 0), right = operand_of(made, 1);
     const SharedTile left_tile = operand_tile(plan, left), right_tile = operand_tile(plan, right);
-    before_shared_read();
+    copy_operands_ahead(made);
+    before_shared_read({left_tile.buffer, right_tile.buffer});
     const Layout& acc = plan.accumulator;
     const int rank = acc.shape.rank(), m_axis = rank - 2, n_axis = rank - 1;
     const DType result = type(made.result()).dtype;
@@ -399,6 +405,27 @@ void Emitter::multiply_add(const Instruction& made, const DotPlan& plan, Names& 
     close();
     touch(left_tile.buffer);
     touch(right_tile.buffer);
+}
+
+void Emitter::copy_operands_ahead(const Instruction& made) {
+    if (block_ == nullptr) return;
+    bool behind = false;
+    for (const Instruction& other : block_->body) {
+        if (&other == &made) {
+            behind = true;
+        } else if (behind && other.op == Op::dot) {
+            const DotPlan& plan = plans_.at(&other);
+            for (int side = 0; side < 2; ++side) {
+                const Operand operand = operand_of(other, side);
+                if (find(before_rounding(operand.value)) == nullptr) continue;
+                if (side == 0 && plan.unit == DotPlan::Unit::mma16 &&
+                    register_words(plan, operand)) {
+                    continue;
+                }
+                operand_tile(plan, operand);
+            }
+        }
+    }
 }
 
 void Emitter::dot(const Instruction& made) {
@@ -462,7 +489,7 @@ void Emitter::hoist_fragments(const Instruction& loop) {
                     at[static_cast<std::size_t>(rank - 1)] = 0;
                     pieces.insert(at);
                 }
-                before_shared_read();
+                before_shared_read({operand_tile(plan, operand).buffer});
                 line("// invariant operand into registers");
                 for (const Coordinates& at : pieces) {
                     for (std::int64_t k = 0; k < cover(plan.k).size(); k += plan.step) {

@@ -154,7 +154,8 @@ void Emitter::reduce(const Instruction& made) {
         const int stride = std::max(size_of(dtype), 4);  // narrow floats as f32
         const int values = buffer(copies * size * (dtype == DType::f64 ? 8 : stride));
         const int places = indices ? buffer(copies * size * 4) : -1;
-        before_shared_write();
+        before_shared_write(values);
+        if (indices) before_shared_write(places);
         line("auto* const {}m = reinterpret_cast<{}*>(memory + {});", base, value_type,
              buffer_offset(values));
         if (indices) {
@@ -194,7 +195,8 @@ void Emitter::reduce(const Instruction& made) {
         }
         touch(values);
         touch(places);
-        before_shared_read();
+        before_shared_read({values});
+        if (indices) before_shared_read({places});
         for (int r = 0; r < to.registers(); ++r) {
             const std::string& sum = sums[static_cast<std::size_t>(r)];
             line("{} = {}m[{}];", sum, base, place(r));
@@ -352,12 +354,12 @@ void Emitter::scan(const Instruction& made) {
             if (warps > 0) {
                 // Slots: one per warp along the axis and lane beside it, for the other warps too.
                 const int id = buffer(std::int64_t{32} * warps_ * 8);
-                before_shared_write();
+                before_shared_write(id);
                 line("auto* const {}_m = reinterpret_cast<{}*>(memory + {});", p, value_type,
                      buffer_offset(id));
                 line("{}_m[warp * 32 + lane] = {};", p, total);
                 touch(id);
-                before_shared_read();
+                before_shared_read({id});
                 const std::string first = fmt::format("(warp & {})", 31 & ~((1 << warps) - 1));
                 line("{0} {1}_all = {2}, {1}_warps = {2};", value_type, p, zero);
                 for (int w = 0; w < 1 << warps; ++w) {
@@ -437,7 +439,7 @@ void Emitter::debug_print(const Instruction& made) {
             const Names names = get(operand, from);
             const int id = buffer(std::max<std::int64_t>(shape.size(), 1) * 8);
             const std::string base = fresh("d");
-            before_shared_write();
+            before_shared_write(id);
             line("auto* const {} = reinterpret_cast<{}*>(memory + {});", base, register_type(dtype),
                  buffer_offset(id));
             for (int r = 0; r < from.registers(); ++r) {
@@ -452,7 +454,7 @@ void Emitter::debug_print(const Instruction& made) {
                      place, names[static_cast<std::size_t>(r)]);
             }
             touch(id);
-            before_shared_read();
+            before_shared_read({id});
             print("[", "");
             line(
                 "if (threadIdx.x == 0) for (int i = 0; i < {}; ++i) printf(i == 0 ? \"{}\" : \", "

@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "cuda/codegen/emitter.h"
+#include "support/check.h"
 
 namespace tilewright::cuda {
 
@@ -151,13 +152,13 @@ void Emitter::copy_to_shared(const Instruction& load, const SharedTile& tile,
 void Emitter::stage(const Instruction& load) {
     const Value result = load.result();
     const SharedTile tile = shared_tile(type(result).shape, type(result).dtype, true);
-    before_shared_write();
+    before_shared_write(tile.buffer);
     Names indices;
     for (Value operand : ir::access(load).indices) indices.push_back(index(operand));
     line("// staged in shared memory, rows of {} bytes", tile.row_bytes);
     copy_to_shared(load, tile, indices);
     line("ptx::cp_async_commit();");
-    copies_pending_ = true;
+    copies_.insert(tile.buffer);
     touch(tile.buffer);
     scopes_.back().shared[result] = tile;
 }
@@ -218,6 +219,86 @@ std::vector<const ir::Instruction*> Emitter::streamed_loads(const Instruction& l
         }
     }
     return loads;
+}
+
+std::vector<const ir::Instruction*> Emitter::prefetched_loads(const Instruction& loop) {
+    constexpr int kMaxWords = 36;  // registers of carries and of loads that wait
+    std::vector<const Instruction*> loads;
+    if (stages_ == 1) return loads;
+    const std::set<Value> inside = Analysis::values_inside(loop);
+    std::set<Value> written;
+    bool plain = true;
+    ir::walk(loop.blocks[0], [&](const Instruction& each) {
+        plain = plain && each.op != Op::dot && each.blocks.empty();
+        if (ir::is_access(each.op) && each.op != Op::load) {
+            written.insert(analysis_.root(each.operands[0]));
+        }
+    });
+    int words = 0;
+    for (Value argument : loop.blocks[0].arguments) {
+        if (!type(argument).is_scalar()) words += home(argument).registers();
+    }
+    for (const Instruction& each : loop.blocks[0].body) {
+        if (!plain || each.op != Op::load || is_staged(each)) continue;
+        const ir::Access access = ir::access(each);
+        const ir::Type& tile = type(each.result());
+        const auto& attributes = each.get<ir::AccessAttributes>();
+        const bool whole = std::none_of(
+            attributes.indices.begin(), attributes.indices.end(),
+            [](const ir::Index& index) { return index.kind == ir::Index::Kind::tile; });
+        if (tile.is_scalar() || access.mask || !whole ||
+            written.count(analysis_.root(access.ref)) != 0 ||
+            f_.ref_type(access.ref).space != ir::Space::global ||
+            (access.other && !analysis_.is_constant(access.other, 0))) {
+            continue;
+        }
+        const auto depends = [&](Value operand) { return inside.count(operand) != 0; };
+        if (std::none_of(access.indices.begin(), access.indices.end(), depends) ||
+            !std::all_of(access.indices.begin(), access.indices.end(), [&](Value operand) {
+                return computable(operand, inside, loop.blocks[0].arguments[0]);
+            })) {
+            continue;
+        }
+        int axis = -1;
+        const Layout layout = home(each.result());
+        const int vector = contiguous_vector(each, &axis);
+        if (vector * size_of(tile.dtype) != 16 || vector_length(layout, axis) < vector) continue;
+        // Vectors that the array's edge may cut are loaded when they are wanted.
+        const auto& last = attributes.indices.back();
+        const std::int64_t extent = f_.ref_type(access.ref).extents.back();
+        if (layout.has_phantoms() || last.size % vector != 0 ||
+            (!attributes.in_bounds && (extent == ir::kDynamic || extent % vector != 0))) {
+            continue;
+        }
+        words += layout.registers() * size_of(tile.dtype) / 4;
+        if (words > kMaxWords) break;
+        loads.push_back(&each);
+    }
+    return loads;
+}
+
+void Emitter::prefetch(const Instruction& load, const std::string& at) {
+    const Prefetched& ahead = prefetched_.at(load.result());
+    const std::set<Value> inside = Analysis::values_inside(*ahead.loop);
+    const Layout layout = home(load.result());
+    open(fmt::format("if ({} < {})", at, index(ahead.loop->operands[1])));
+    Names indices;
+    for (Value operand : ir::access(load).indices) {
+        const std::string text = recompute(operand, inside, ahead.loop->blocks[0].arguments[0], at);
+        indices.push_back(
+            type(operand).dtype == DType::i64 ? text : fmt::format("static_cast<i64>({})", text));
+    }
+    const AccessText text = access_text(load, layout, &indices);
+    TW_ASSERT(text.vector * static_cast<int>(ahead.raw.size()) == layout.registers());
+    for (std::size_t i = 0; i < ahead.raw.size(); ++i) {
+        const std::size_t r = i * static_cast<std::size_t>(text.vector);
+        const std::string& inside_text = text.inside[r];
+        if (!inside_text.empty()) line("{} = uint4{{}};", ahead.raw[i]);
+        line("{}load_raw({}{}, {});",
+             inside_text.empty() ? "" : fmt::format("if ({}) ", inside_text), text.pointer,
+             text.offset[r].empty() ? "" : " + " + text.offset[r], ahead.raw[i]);
+    }
+    close();
 }
 
 // ---- Control flow.
@@ -310,7 +391,13 @@ void Emitter::for_loop(const Instruction& made) {
             tiles.push_back(
                 shared_tile(type(load->result()).shape, type(load->result()).dtype, true, stages));
         }
-        if (shared_read_ || shared_written_) barrier();
+        if (any_read_ || any_written_ ||
+            std::any_of(tiles.begin(), tiles.end(), [&](const SharedTile& tile) {
+                return may_overlap_any(tile.buffer, shared_read_) ||
+                       may_overlap_any(tile.buffer, shared_written_);
+            })) {
+            barrier();
+        }
         line("// the first {} of {} stages", stages - 1, stages);
         line("i64 {}_next = {};", tag, low);
         for (int stage = 0; stage + 1 < stages; ++stage) {
@@ -321,15 +408,27 @@ void Emitter::for_loop(const Instruction& made) {
             line("{}_next += {};", tag, step);
         }
         for (const SharedTile& tile : tiles) touch(tile.buffer);
-        if (copies_pending_) {
+        if (!copies_.empty()) {
             line("ptx::cp_async_wait<{}>();", stages - 1);
-            copies_pending_ = false;
-            shared_written_ = true;
+            shared_written_.merge(copies_);
+            copies_.clear();
         }
     } else {
         settle_copies();
     }
     hoist_fragments(made);
+    const std::vector<const Instruction*> ahead =
+        streamed.empty() ? prefetched_loads(made) : std::vector<const Instruction*>();
+    for (const Instruction* load : ahead) {
+        before_global(load->operands[0], false);
+        const Layout layout = home(load->result());
+        const int raw = layout.registers() * size_of(type(load->result()).dtype) / 16;
+        Prefetched& entry = prefetched_[load->result()];
+        entry = {&made, numbered(fmt::format("{}_raw{}", tag, load->result().id), raw),
+                 fmt::format("({} + {})", iv, step)};
+        line("uint4 {} = {{}};", fmt::join(entry.raw, " = {}, "));
+        prefetch(*load, low);
+    }
     forget_order(made);
     loops_.emplace_back(step_ + 1, std::set<int>{});
     const Instruction* step_made = analysis_.constant(made.operands[2]);

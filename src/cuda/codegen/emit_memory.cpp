@@ -69,8 +69,12 @@ int Emitter::contiguous_vector(const Instruction& made, int* axis) const {
                                       std::int64_t{1} << cover(last.size).bits}));
 }
 
-Emitter::AccessText Emitter::access_text(const Instruction& made, const Layout& layout) {
+Emitter::AccessText Emitter::access_text(const Instruction& made, const Layout& layout,
+                                         const Names* indices) {
     const ir::Access access = ir::access(made);
+    const auto index_text = [&](std::size_t dim) {
+        return indices != nullptr ? (*indices)[dim] : index(access.indices[dim]);
+    };
     const ir::AccessShape shape = ir::access_shape(f_, made);
     const auto& attributes = made.get<ir::AccessAttributes>();
     const Value ref = access.ref;
@@ -110,7 +114,7 @@ Emitter::AccessText Emitter::access_text(const Instruction& made, const Layout& 
             return stride == "1" ? position : fmt::format("({}) * {}", position, stride);
         };
         if (index.kind == ir::Index::Kind::scalar) {
-            const std::string at = this->index(operand);
+            const std::string at = index_text(d);
             if (!attributes.in_bounds) {
                 uniform = joined(uniform, fmt::format("static_cast<u64>({}) < {}", at, extent));
             }
@@ -122,7 +126,7 @@ Emitter::AccessText Emitter::access_text(const Instruction& made, const Layout& 
         if (index.kind == ir::Index::Kind::slice) {
             const int axis = shape.axis[d];
             const auto a = static_cast<std::size_t>(axis);
-            const std::string start = this->index(operand);
+            const std::string start = index_text(d);
             const std::string thread = thread_coordinate(layout, axis);
             pointer += " + " + times_stride(start);
             const std::string step = index.stride == 1 ? stride
@@ -256,8 +260,21 @@ void Emitter::load(const Instruction& made) {
                      ? Names(static_cast<std::size_t>(registers), scalar(access.other))
                      : get(access.other, layout);
     }
-    const AccessText text = access_text(made, layout);
     const Names names = numbered(fmt::format("v{}", result.id), registers);
+    if (const auto ahead = prefetched_.find(result); ahead != prefetched_.end()) {
+        const std::size_t vector = names.size() / ahead->second.raw.size();
+        line("{} {};", register_type(dtype), fmt::join(names, ", "));
+        for (std::size_t i = 0; i < ahead->second.raw.size(); ++i) {
+            const auto first = names.begin() + static_cast<std::ptrdiff_t>(i * vector);
+            line("unpack<{}>({}, {});", storage_type(dtype), ahead->second.raw[i],
+                 fmt::join(first, first + static_cast<std::ptrdiff_t>(vector), ", "));
+        }
+        line("// the next round's");
+        prefetch(made, ahead->second.next);
+        hold(result, layout, names);
+        return;
+    }
+    const AccessText text = access_text(made, layout);
     for (int r = 0; r < registers; r += text.vector) {
         const auto at = static_cast<std::size_t>(r);
         const std::string address =
@@ -277,8 +294,8 @@ void Emitter::load(const Instruction& made) {
                 rest.replace(found, own.size(), "true");
             }
             line("{} {};", register_type(dtype), fmt::join(group, ", "));
-            line("load_vector_part({}, {} ? {}.valid({}, {}) : 0, {}, {});", address, rest,
-                 text.window, text.position[at], text.vector, others[at], fmt::join(group, ", "));
+            line("load_vector_part({}, {} ? {}.left({}) : 0, {}, {});", address, rest, text.window,
+                 text.position[at], others[at], fmt::join(group, ", "));
         } else if (!text.window.empty() || (!same && text.vector > 1)) {
             for (int i = 0; i < text.vector; ++i) {
                 line("{0} {1} = {2}; if ({3}) load_vector({4} + {5}, {1});", register_type(dtype),
@@ -317,7 +334,7 @@ Names Emitter::last_writers(const Layout& layout, const AccessText& text, const 
     const std::int64_t size = layout.shape.size();
     const int id = buffer(std::max<std::int64_t>(size, 1) * 8);
     const std::string base = fresh("w");
-    before_shared_write();
+    before_shared_write(id);
     line("auto* const {} = reinterpret_cast<u64*>(memory + {});", base, buffer_offset(id));
     const std::string own = owner(layout);
     Names places;
@@ -337,7 +354,7 @@ Names Emitter::last_writers(const Layout& layout, const AccessText& text, const 
              text.offset[i].empty() ? "" : " + " + text.offset[i]);
     }
     touch(id);
-    before_shared_read();
+    before_shared_read({id});
     Names result;
     for (int r = 0; r < layout.registers(); ++r) {
         const auto i = static_cast<std::size_t>(r);
@@ -389,8 +406,8 @@ void Emitter::store(const Instruction& made) {
             if (const auto found = rest.find(contains); found != std::string::npos) {
                 rest.replace(found, contains.size(), "true");
             }
-            line("if ({}) store_vector_part({}, {}.valid({}, {}), {});", joined(own, rest), address,
-                 text.window, text.position[at], text.vector, fmt::join(group, ", "));
+            line("if ({}) store_vector_part({}, {}.left({}), {});", joined(own, rest), address,
+                 text.window, text.position[at], fmt::join(group, ", "));
             continue;
         }
         const std::string condition = joined(own, text.inside[at]);
@@ -410,6 +427,11 @@ void Emitter::atomic(const Instruction& made) {
     const AccessText text = access_text(made, layout);
     const std::string own = owner(layout);
     const Names names = numbered(fmt::format("v{}", result.id), layout.registers());
+    Names declarations;
+    for (const std::string& each : names) declarations.push_back(each + " = {}");
+    line("{} {};", register_type(dtype), fmt::join(declarations, ", "));
+    // Neighbours under one condition stand in one branch: the compiler does not join them.
+    std::string open_condition;
     for (int r = 0; r < layout.registers(); ++r) {
         const auto at = static_cast<std::size_t>(r);
         const std::string address =
@@ -417,10 +439,14 @@ void Emitter::atomic(const Instruction& made) {
         Names arguments{address};
         for (const Names& value : values) arguments.push_back(value[at]);
         const std::string condition = joined(own, text.inside[at]);
-        line("{} {}{};", register_type(dtype), names[at], condition.empty() ? "" : " = {}");
-        line("{}{} = {}({});", condition.empty() ? "" : fmt::format("if ({}) ", condition),
-             names[at], name(made.op), fmt::join(arguments, ", "));
+        if (condition != open_condition) {
+            if (!open_condition.empty()) close();
+            if (!condition.empty()) open(fmt::format("if ({})", condition));
+            open_condition = condition;
+        }
+        line("{} = {}({});", names[at], name(made.op), fmt::join(arguments, ", "));
     }
+    if (!open_condition.empty()) close();
     if (own.empty() || analysis_.users(result).empty()) {
         hold(result, layout, names);
         return;

@@ -36,11 +36,14 @@ void Emitter::comment(const Instruction& made) {
 }
 
 void Emitter::block(const ir::Block& block) {
+    const ir::Block* const outer = block_;
     for (const Instruction& instruction : block.body) {
         ++step_;
         if (instruction.op == Op::yield) break;
+        block_ = &block;
         this->instruction(instruction);
     }
+    block_ = outer;
 }
 
 void Emitter::instruction(const Instruction& made) {

@@ -77,27 +77,45 @@ void Emitter::touch(int id) {
 
 void Emitter::barrier() {
     line("__syncthreads();");
-    shared_written_ = shared_read_ = false;
+    any_written_ = any_read_ = false;
+    shared_written_.clear();
+    shared_read_.clear();
     global_written_.clear();
     global_read_.clear();
 }
 
 void Emitter::settle_copies() {
-    if (!copies_pending_) return;
+    if (copies_.empty()) return;
     line("ptx::cp_async_wait<0>();");
-    copies_pending_ = false;
-    shared_written_ = true;
+    shared_written_.merge(copies_);
+    copies_.clear();
 }
 
-void Emitter::before_shared_write() {
-    if (shared_read_ || shared_written_) barrier();
-    shared_written_ = true;
+bool Emitter::may_overlap(int a, int b) const {
+    if (placed_ == nullptr || a == b) return true;
+    return placed_->offset(a) < placed_->offset(b) + placed_->bytes(b) &&
+           placed_->offset(b) < placed_->offset(a) + placed_->bytes(a);
 }
 
-void Emitter::before_shared_read() {
+bool Emitter::may_overlap_any(int a, const std::set<int>& others) const {
+    return std::any_of(others.begin(), others.end(), [&](int b) { return may_overlap(a, b); });
+}
+
+void Emitter::before_shared_write(int id) {
+    if (any_read_ || any_written_ || may_overlap_any(id, shared_read_) ||
+        may_overlap_any(id, shared_written_)) {
+        barrier();
+    }
+    shared_written_.insert(id);
+}
+
+void Emitter::before_shared_read(std::initializer_list<int> ids) {
     settle_copies();
-    if (shared_written_) barrier();
-    shared_read_ = true;
+    if (any_written_ || std::any_of(ids.begin(), ids.end(),
+                                    [&](int id) { return may_overlap_any(id, shared_written_); })) {
+        barrier();
+    }
+    shared_read_.insert(ids);
 }
 
 void Emitter::before_global(Value ref, bool write) {
@@ -111,7 +129,7 @@ void Emitter::before_global(Value ref, bool write) {
 }
 
 void Emitter::forget_order(const Instruction& instruction) {
-    shared_read_ = shared_written_ = true;
+    any_read_ = any_written_ = true;
     for (const ir::Block& inner : instruction.blocks) {
         ir::walk(inner, [&](const Instruction& each) {
             if (!ir::is_access(each.op) || !analysis_.is_written(each.operands[0])) return;
@@ -136,7 +154,7 @@ Names Emitter::through_shared(const std::vector<Part>& parts, const Layout& to, 
     const int id = buffer(elements * size_of(dtype));
     const std::string storage = storage_type(dtype);
     const std::string base = fresh("m");
-    before_shared_write();
+    before_shared_write(id);
     line("auto* const {} = reinterpret_cast<{}*>(memory + {});", base, storage, buffer_offset(id));
     for (const Part& part : parts) {
         const Layout& layout = part.held.layout;
@@ -155,7 +173,7 @@ Names Emitter::through_shared(const std::vector<Part>& parts, const Layout& to, 
         }
     }
     touch(id);
-    before_shared_read();
+    before_shared_read({id});
     const Names names = numbered(base + "e", to.registers());
     const std::string type_name = register_type(dtype);
     for (int r = 0; r < to.registers(); r += read.vector) {
@@ -204,7 +222,7 @@ SharedTile Emitter::shared_copy(Value value, DType dtype, bool swizzle) {
     const SharedTile tile = shared_tile(layout.shape, dtype, swizzle);
     const int last = layout.shape.rank() - 1, bytes = size_of(dtype);
     const int vector = std::min(vector_length(layout, last), 16 / bytes);
-    before_shared_write();
+    before_shared_write(tile.buffer);
     line("// operand into shared memory, rows of {} bytes", tile.row_bytes);
     const std::string own = owner(layout);
     for (int r = 0; r < layout.registers(); r += vector) {

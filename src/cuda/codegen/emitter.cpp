@@ -13,8 +13,14 @@ namespace tilewright::cuda {
 
 using ir::Op;
 
-Emitter::Emitter(const ir::Function& function, const Target& target, int warps, int stages)
-    : f_(function), target_(target), analysis_(function), warps_(warps), stages_(stages) {
+Emitter::Emitter(const ir::Function& function, const Target& target, int warps, int stages,
+                 const SharedArena* placed)
+    : f_(function),
+      target_(target),
+      analysis_(function),
+      warps_(warps),
+      stages_(stages),
+      placed_(placed) {
     int order = 0;
     for (Value parameter : f_.parameters()) {
         if (f_.is_ref(parameter) && f_.ref_type(parameter).space == ir::Space::global) {
@@ -433,6 +439,19 @@ void Emitter::program_ids() {
     }
 }
 
+bool Emitter::is_light() const {
+    constexpr std::int64_t kMaxElements = 16;  // of a tile, in a thread
+    bool light = 32 * warps_ == 512;
+    ir::walk(f_.body, [&](const Instruction& made) {
+        light = light && made.op != Op::dot;
+        for (Value result : made.results) {
+            const bool carried = !made.blocks.empty() && !type(result).is_scalar();
+            light = light && !carried && type(result).shape.size() <= kMaxElements * 32 * warps_;
+        }
+    });
+    return light;
+}
+
 Generated Emitter::run() {
     plan_dots();
     assign_layouts();
@@ -498,14 +517,15 @@ Generated Emitter::run() {
 #include "cuda/device/tile/memory.cuh"
 using namespace tw;
 
-extern "C" __global__ void __launch_bounds__({}) {}({}) {{
+extern "C" __global__ void __launch_bounds__({}{}) {}({}) {{
     extern __shared__ __align__(1024) u8 memory[];
     [[maybe_unused]] const u32 memory_address = shared_address(memory);
     [[maybe_unused]] const int lane = threadIdx.x & 31, warp = threadIdx.x >> 5;
 {}{}{}{}}}
 )",
-        f_.name, target_.arch, warps_, generated.shared_bytes, generated.threads, generated.name,
-        parameters, coordinate_text_, buffers, scalars, text_);
+        f_.name, target_.arch, warps_, generated.shared_bytes, generated.threads,
+        is_light() ? ", 2" : "", generated.name, parameters, coordinate_text_, buffers, scalars,
+        text_);
     return generated;
 }
 

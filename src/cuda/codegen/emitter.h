@@ -65,8 +65,12 @@ class SharedArena {
 
 class Emitter {
   public:
-    Emitter(const ir::Function& function, const Target& target, int warps, int stages);
+    /// `placed`: the arena of a run before with the same arguments, which saves barriers between
+    /// buffers that turn out to lie apart.
+    Emitter(const ir::Function& function, const Target& target, int warps, int stages,
+            const SharedArena* placed = nullptr);
     Generated run();
+    const SharedArena& arena() const { return arena_; }
 
   private:
     using Value = ir::Value;
@@ -121,6 +125,8 @@ class Emitter {
     // ---- Layout assignment (assign_layouts.cpp).
     void assign_layouts();
     void plan_dots();
+    /// Does a reduction read the value, perhaps through elementwise operations?
+    bool is_reduced(Value value) const;
 
     // ---- Instructions.
     void comment(const Instruction& made);
@@ -129,6 +135,9 @@ class Emitter {
     Names elementwise(const Instruction& instruction, const Layout& layout, Value result);
     std::string elementwise_text(const Instruction& instruction, const Names& operands) const;
     void program_ids();
+    /// Few elements a thread, none carried by loops: registers may be limited so that two blocks
+    /// of the largest size share a multiprocessor.
+    bool is_light() const;
 
     // Memory (emit_memory.cpp).
     struct AccessText {
@@ -139,7 +148,9 @@ class Emitter {
         std::string window;   ///< bounds along the vector axis where they may cut a vector
         Names position;       ///< per register: coordinate along the vector axis
     };
-    AccessText access_text(const Instruction& instruction, const Layout& layout);
+    /// `indices`: in place of the instruction's operands.
+    AccessText access_text(const Instruction& instruction, const Layout& layout,
+                           const Names* indices = nullptr);
     /// True when lanes along the last axis are neighbours in memory; gives how many are aligned.
     int contiguous_vector(const Instruction& instruction, int* axis) const;
     void load(const Instruction& instruction);
@@ -155,8 +166,12 @@ class Emitter {
     bool has_vectors(Value ref) const;
 
     // Shared memory and order (emit_shared.cpp).
-    void before_shared_write();
-    void before_shared_read();
+    /// Barriers, where other threads' accesses to the memory of these buffers are pending.
+    void before_shared_write(int id);
+    void before_shared_read(std::initializer_list<int> ids);
+    /// May two buffers share memory? Certain only once an earlier run has placed them.
+    bool may_overlap(int a, int b) const;
+    bool may_overlap_any(int a, const std::set<int>& others) const;
     void barrier();
     void before_global(Value ref, bool write);
     /// Pending effects are unknown where loops and branches begin or end.
@@ -199,6 +214,8 @@ class Emitter {
     };
     Operand operand_of(const Instruction& dot, int side) const;
     void dot(const Instruction& instruction);
+    /// Copies the operands of the block's next dots that are there, too: one barrier serves all.
+    void copy_operands_ahead(const Instruction& dot);
     /// Text of the packed words of a left operand that lies in registers as the instruction wants
     /// it.
     std::optional<Names> register_words(const DotPlan& plan, const Operand& operand);
@@ -229,6 +246,10 @@ class Emitter {
     void assign_carries(std::span<const Value> targets, const std::vector<Names>& names,
                         std::span<const Value> values);
     std::vector<const Instruction*> streamed_loads(const Instruction& loop) const;
+    /// Loads into registers of a loop without dots that may be issued a round ahead.
+    std::vector<const Instruction*> prefetched_loads(const Instruction& loop);
+    /// Loads what such an instruction wants in the round at `at`, into its raw registers.
+    void prefetch(const Instruction& load, const std::string& at);
     bool computable(Value value, const std::set<Value>& inside, Value induction) const;
     std::string recompute(Value value, const std::set<Value>& inside, Value induction,
                           const std::string& at);
@@ -239,6 +260,13 @@ class Emitter {
     int warps_ = 4, stages_ = 0;
     std::map<Value, Layout> home_;
     std::map<const Instruction*, DotPlan> plans_;
+    /// Loads that the loop being emitted issues a round ahead.
+    struct Prefetched {
+        const Instruction* loop = nullptr;
+        Names raw;         ///< 16 bytes each
+        std::string next;  ///< induction value of the next round
+    };
+    std::map<Value, Prefetched> prefetched_;
     std::map<Value, SharedTile> streamed_;  ///< of the loop being emitted, by load
 
     std::string text_;
@@ -246,6 +274,7 @@ class Emitter {
     int counter_ = 0;
     int step_ = 0;  ///< counts emitted instructions: life spans of buffers
     std::vector<Scope> scopes_;
+    const ir::Block* block_ = nullptr;                ///< being emitted
     std::map<std::string, std::string> coordinates_;  ///< expression -> variable
     std::string coordinate_text_;
     SharedArena arena_;
@@ -253,7 +282,10 @@ class Emitter {
     std::map<Value, int> ref_order_;                    ///< global Refs by parameter order
 
     // Order of effects between threads since the last barrier.
-    bool shared_written_ = false, shared_read_ = false, copies_pending_ = false;
+    const SharedArena* placed_ = nullptr;          ///< of an earlier run
+    bool any_written_ = false, any_read_ = false;  ///< any buffer may have been
+    std::set<int> shared_written_, shared_read_;
+    std::set<int> copies_;  ///< asynchronous copies under way
     std::set<Value> global_written_, global_read_;
 };
 

@@ -114,10 +114,17 @@ ir::Function prepare(ir::Function kernel) {
 
 Generated generate(const ir::Function& kernel, const Target& target) {
     const int warps = choose_warps(kernel);
-    Generated generated = Emitter(kernel, target, warps, kernel.hints.num_stages).run();
+    const auto emitted = [&](int stages) {
+        // The first run shows where buffers lie, the second one leaves barriers out by that.
+        Emitter first(kernel, target, warps, stages);
+        Generated generated = first.run();
+        if (generated.shared_bytes > target.shared_bytes) return generated;
+        return Emitter(kernel, target, warps, stages, &first.arena()).run();
+    };
+    Generated generated = emitted(kernel.hints.num_stages);
     if (generated.shared_bytes > target.shared_bytes && kernel.hints.num_stages == 0) {
         // Two stages take the least memory that still overlaps.
-        generated = Emitter(kernel, target, warps, 2).run();
+        generated = emitted(2);
     }
     if (generated.shared_bytes > target.shared_bytes) {
         user_error(kernel.name,

@@ -55,6 +55,13 @@ TW_DEVICE float min_nan(float a, float b) {
     return y;
 }
 
+/// PTX ISA, max.u32.
+TW_DEVICE u32 max_unsigned(u32 a, u32 b) {
+    u32 y;
+    asm("max.u32 %0, %1, %2;" : "=r"(y) : "r"(a), "r"(b));
+    return y;
+}
+
 /// PTX ISA, sin.approx.ftz: for |x| up to pi.
 TW_DEVICE float sin_approx(float x) {
     float y;

@@ -21,11 +21,14 @@ struct Window {
     TW_DEVICE bool contains(int position) const {
         return static_cast<u32>(position - first) < count;
     }
-    /// How many of the `length` positions from `position` on lie inside, when those before do.
+    /// How many positions from `position` on lie inside, when those before do: below 1, none.
+    TW_DEVICE int left(int position) const {
+        return position < first ? 0 : first + static_cast<int>(count) - position;
+    }
+    /// The same among the next `length` positions.
     TW_DEVICE int valid(int position, int length) const {
-        if (position < first) return 0;
-        const int left = first + static_cast<int>(count) - position;
-        return left < 0 ? 0 : left > length ? length : left;
+        const int inside = ops::max(left(position), 0);
+        return inside < length ? inside : length;
     }
 };
 TW_DEVICE Window window(i64 start, i64 extent, int size) {
@@ -72,15 +75,31 @@ TW_DEVICE void load_vector(const S* from, R&... values) {
     int i = 0;
     ((values = widen(bits.elements[i++])), ...);
 }
-/// The first `valid` of them; the others become `other`.
+/// The first `left` of them, or all; the others become `other`.
 template <class S, class... R>
-TW_DEVICE void load_vector_part(const S* from, int valid, Register<S> other, R&... values) {
-    if (valid == static_cast<int>(sizeof...(R))) {
+TW_DEVICE void load_vector_part(const S* from, int left, Register<S> other, R&... values) {
+    if (left >= static_cast<int>(sizeof...(R))) {
         load_vector(from, values...);
     } else {
         int i = 0;
-        ((values = i < valid ? widen(from[i]) : other, ++i), ...);
+        ((values = i < left ? widen(from[i]) : other, ++i), ...);
     }
+}
+
+/// Elements as they lie, loaded a round of a loop before they are wanted: unpack<S> widens them.
+template <class S>
+TW_DEVICE void load_raw(const S* from, uint4& raw) {
+    raw = *reinterpret_cast<const uint4*>(from);
+}
+template <class S, class... R>
+TW_DEVICE void unpack(uint4 raw, R&... values) {
+    union {
+        uint4 word;
+        S elements[sizeof...(R)];
+    } bits;
+    bits.word = raw;
+    int i = 0;
+    ((values = widen(bits.elements[i++])), ...);
 }
 
 template <class S, class... R>
@@ -113,12 +132,12 @@ TW_DEVICE void store_vector(S* to, R... values) {
     }
 }
 template <class S, class... R>
-TW_DEVICE void store_vector_part(S* to, int valid, R... values) {
-    if (valid == static_cast<int>(sizeof...(R))) {
+TW_DEVICE void store_vector_part(S* to, int left, R... values) {
+    if (left >= static_cast<int>(sizeof...(R))) {
         store_vector(to, values...);
     } else {
         int i = 0;
-        ((i < valid ? (void)(to[i] = narrow(S{}, values)) : (void)0, ++i), ...);
+        ((i < left ? (void)(to[i] = narrow(S{}, values)) : (void)0, ++i), ...);
     }
 }
 

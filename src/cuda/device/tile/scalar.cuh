@@ -99,7 +99,16 @@ TW_DEVICE T min(T a, T b) {
 }
 template <class T>
 TW_DEVICE T max(T a, T b) {
-    return a < b ? b : a;
+    if constexpr (kSigned<T> && sizeof(T) <= 4) {
+        // ptxas up to 13.3 makes max(min(x, n), 0) one VIMNMX.RELU, and what depends on that is
+        // wrong at times. It does not see through an unsigned maximum.
+        constexpr u32 kSign = 0x80000000u;
+        return static_cast<T>(ptx::max_unsigned(static_cast<u32>(static_cast<i32>(a)) ^ kSign,
+                                                static_cast<u32>(static_cast<i32>(b)) ^ kSign) ^
+                              kSign);
+    } else {
+        return a < b ? b : a;
+    }
 }
 template <class T>
 TW_DEVICE T shift_left(T a, T by) {
