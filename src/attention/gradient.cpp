@@ -110,7 +110,7 @@ void run(const Problem& p, const tiles::ScoreDerivative& derivative, const std::
         shared.add_copies(p, derivative.buffers[i].capture, outputs[3 + i]);
     }
     const Call sum = cached(std::tuple(p.options, p.query.dtype()),
-                            [&] { return tiles::sum_parts(p.options, p.query.dtype(), 0); });
+                            [&] { return tiles::sum_parts(p.options, p.query.dtype()); });
     sum.into({g.query}, {parts});
 }
 

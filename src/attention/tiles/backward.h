@@ -32,6 +32,6 @@ Call sum_copies(const Options& options, DType dtype);
 
 /// dQ (B, Hq, L, E) = scale * sum of the parts, in order, in `dtype`. `queries` is L, for the parts
 /// of an atomic backward.
-Call sum_parts(const Options& options, DType dtype, std::int64_t queries);
+Call sum_parts(const Options& options, DType dtype, std::int64_t queries = 0);
 
 }  // namespace tilewright::attn::tiles
