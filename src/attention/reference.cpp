@@ -5,6 +5,7 @@
 #include <bit>
 #include <cmath>
 #include <limits>
+#include <numbers>
 
 #include "ir/evaluate.h"
 #include "ir/passes/differentiate.h"
@@ -188,6 +189,8 @@ Row softmax_row(const Array& query, const Array& key, const ReferenceOptions& op
         std::fill(row.probabilities.begin(), row.probabilities.end(), 0.0);
         return row;
     }
+    constexpr DType accumulator = std::is_same_v<Accumulator, float> ? DType::f32 : DType::f64;
+    const std::vector<double> masked = row.probabilities;
     const double share = std::exp(sink - top);
     Accumulator sum = 0;
     for (double& p : row.probabilities) {
@@ -197,10 +200,16 @@ Row softmax_row(const Array& query, const Array& key, const ReferenceOptions& op
     sum += static_cast<Accumulator>(share);
     row.lse = top + std::log(static_cast<double>(sum));
     row.sink = share / sum;
+    // As fused kernels have it: rounded when stored, and again in units of log 2.
+    const double stored =
+        round_to(round_to(row.lse, accumulator) * std::numbers::log2e, accumulator) /
+        std::numbers::log2e;
+    if (options.from_stored) row.sink = std::exp(sink - stored);
     for (std::int64_t kv = 0; kv < length; ++kv) {
         const auto place = static_cast<std::size_t>(kv);
         double& p = row.probabilities[place];
-        p = round_to(p / sum, options.arithmetic);
+        p = round_to(options.from_stored ? std::exp(masked[place] - stored) : p / sum,
+                     options.arithmetic);
         row.kept[place] = p * dropout_factor(options.dropout, options.seed, options.first_batch + b,
                                              options.first_head + h, q, kv);
     }
@@ -256,6 +265,14 @@ ReferenceGradients backward(const Array& query, const Array& key, const Array& v
                                        options.first_head + h, q, kv);
                 // sum over kv of P dP, the same as the sum over d of out dout.
                 double delta = dot<Accumulator>(row.probabilities.data(), dp.data(), s.kv_length);
+                if (options.from_stored) {
+                    std::vector<double> out(static_cast<std::size_t>(s.value_dim));
+                    for (std::int64_t kv = 0; kv < s.kv_length; ++kv)
+                        add_scaled<Accumulator>(out.data(), row.kept[static_cast<std::size_t>(kv)],
+                                                value.row(b, kv_head, kv), s.value_dim);
+                    for (double& x : out) x = round_to(x, options.arithmetic);
+                    delta = dot<Accumulator>(out.data(), dout.row(b, h, q), s.value_dim);
+                }
                 if (dlse.given()) delta -= dlse(b, h, q);
                 if (options.sinks.given()) result.sinks(h) -= row.sink * delta;
                 for (std::int64_t kv = 0; kv < s.kv_length; ++kv) {

@@ -31,6 +31,8 @@ struct ReferenceOptions {
     /// f64: the truth. Another float type: the plain same-dtype computation, that is sums in f32
     /// and every array (scores, probabilities, results) rounded to this type.
     DType arithmetic = DType::f64;
+    /// Gradients start from the rounded log-sum-exp and output of the forward, as fused kernels do.
+    bool from_stored = false;
 };
 
 struct ReferenceOutput {

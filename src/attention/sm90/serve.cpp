@@ -109,8 +109,8 @@ DeviceMask lists_on(const Problem& p, const mask::PlanOptions& options) {
     cuda::expect_no_capture("attention", "the mask to be on the GPU");
     // Freeing memory waits for the kernels that read it.
     std::erase_if(*kEntries, [](const auto& entry) { return entry.second.plan.expired(); });
-    const auto lists =
-        std::make_shared<const UploadedLists>(*plan, p.query_length, p.kv_length, p.device.index);
+    const auto lists = std::make_shared<const UploadedLists>(*plan, p.query_length, p.kv_length,
+                                                             p.device.index, p.options.group);
     debug_log("attention", "a mask of {} bytes is copied to {}", plan->nbytes(),
               to_string(p.device));
     (*kEntries)[key] = {plan, lists};
