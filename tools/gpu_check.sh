@@ -50,18 +50,29 @@ note() { printf '%s\n' "$*" >>"$summary"; }
 "$bin/tilewright" doctor >"$out/doctor.log" 2>&1 || { status=1; note "doctor: FAILED"; }
 grep -E '^  (GPU|NVRTC|CUDA)' "$out/doctor.log" | tee -a "$summary"
 
-# Side by side: most of their time is compiling and references on the CPU.
+# Side by side, and the long one in parts: most of their time is compiling and references on the CPU.
+parts() { [ "$1" = attention_tests ] && echo 0 1 2 3 4 5 || echo 0; }
 for tests in $programs; do
-    (timeout 400 "$bin/$tests" >"$out/$tests.log" 2>&1; echo $? >"$out/$tests.status") &
+    total=$(parts "$tests" | wc -w)
+    for part in $(parts "$tests"); do
+        (
+            GTEST_TOTAL_SHARDS=$total GTEST_SHARD_INDEX=$part timeout 400 "$bin/$tests" >"$out/$tests.$part.log" 2>&1
+            echo $? >"$out/$tests.$part.status"
+        ) &
+    done
 done
 wait
 for tests in $programs; do
-    result=passed
-    [ "$(cat "$out/$tests.status")" = 0 ] || { result=FAILED; status=1; }
-    grep -E '^\[  FAILED  \]|: Failure$' "$out/$tests.log" | sort -u | head -20
-    count=$(sed -n 's/^\[  PASSED  \] \([0-9]*\) tests\{0,1\}\..*/\1/p' "$out/$tests.log")
-    skipped=$(grep -c 'NOT RUN' "$out/$tests.log")
-    note "$tests: $result, ${count:-0} passed, ${skipped:-0} not run"
+    result=passed count=0
+    for part in $(parts "$tests"); do
+        code=$(cat "$out/$tests.$part.status")
+        [ "$code" = 0 ] || { result="FAILED (exit $code)"; status=1; }
+        grep -E '^\[  FAILED  \]|: Failure$' "$out/$tests.$part.log" | sort -u | head -20
+        passed=$(sed -n 's/^\[  PASSED  \] \([0-9]*\) tests\{0,1\}\..*/\1/p' "$out/$tests.$part.log")
+        count=$((count + ${passed:-0}))
+    done
+    skipped=$(cat "$out/$tests".*.log | grep -c 'NOT RUN')
+    note "$tests: $result, $count passed, $skipped not run"
 done
 
 if python3 -c 'import tilewright, pytest' 2>/dev/null; then
