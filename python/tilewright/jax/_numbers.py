@@ -183,7 +183,7 @@ ELEMENTWISE = {
     "logistic": (_core.sigmoid, None),
     "cbrt": (_cbrt, None),
 }
-for _name in ("exp", "exp2", "expm1", "log", "log1p", "tanh", "erf", "sin", "cos", "sqrt", "rsqrt"):
+for _name in "exp exp2 expm1 log log2 log1p tanh erf sin cos sqrt rsqrt".split():
     ELEMENTWISE[_name] = (getattr(_core, _name), None)
 for _name in ("floor", "ceil", "round"):
     ELEMENTWISE[_name] = (getattr(_core, _name), None)

@@ -24,6 +24,7 @@ from ._values import (
     shifted,
     simplified,
 )
+from ._versions import scan_sizes
 
 _MOST_STEPS = 1024  # of a loop that is written out
 
@@ -184,7 +185,8 @@ def _while(inputs, variables, *, cond_jaxpr, body_jaxpr, cond_nconsts, body_ncon
     raise RefusedError(f"expected a loop of at most {_MOST_STEPS} steps")
 
 
-def _scan(inputs, variables, *, jaxpr, length, num_consts, num_carry, reverse, **_):
+def _scan(inputs, variables, *, jaxpr, length, reverse, **params):
+    num_consts, num_carry = scan_sizes(params)
     if length > _MOST_STEPS:
         raise RefusedError(f"expected a loop of at most {_MOST_STEPS} steps but got {length}")
     constants, carry = inputs[:num_consts], inputs[num_consts : num_consts + num_carry]

@@ -1,5 +1,6 @@
 """Rules of control flow and of calls."""
 
+from .._versions import scan_sizes
 from .elementwise import aval_of, cast, elementwise
 from .refs import Dim, View, i64, load, store
 from .shapes import reshape
@@ -138,7 +139,7 @@ def _run_counted(t, closed, consts, init, low, high, counted, base):
 @rule("scan")
 def _scan(t, eqn, *operands):
     params = eqn.params
-    length, num_consts, num_carry = params["length"], params["num_consts"], params["num_carry"]
+    length, (num_consts, num_carry) = params["length"], scan_sizes(params)
     consts = operands[:num_consts]
     init = [_as_carry(v) for v in operands[num_consts : num_consts + num_carry]]
     xs = operands[num_consts + num_carry :]
@@ -175,7 +176,7 @@ def _scan_rows(t, eqn, consts, init, xs):
     """A scan over rows of tiles: they go through memory of the program."""
     params = eqn.params
     length = params["length"]
-    num_carry = params["num_carry"]
+    _, num_carry = scan_sizes(params)
     sources = []
     for x in xs:
         view = t.scratch(x.dtype, x.shape)

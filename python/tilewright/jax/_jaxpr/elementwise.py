@@ -213,7 +213,7 @@ def _shift_right(t, eqn, a, b):
     return cast(t, shifted, dtype)
 
 
-_UNARY = """neg abs sign exp exp2 expm1 log log1p tanh logistic erf sin cos sqrt rsqrt floor
+_UNARY = """neg abs sign exp exp2 expm1 log log2 log1p tanh logistic erf sin cos sqrt rsqrt floor
             ceil""".split()
 
 
