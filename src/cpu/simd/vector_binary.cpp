@@ -7,6 +7,7 @@
 // clang-format on
 #include "cpu/simd/vector.h"
 #include "cpu/simd/vector_math-inl.h"
+#include "cpu/simd/vector_ops-inl.h"
 #include "cpu/simd/vector_strip-inl.h"
 #include "hwy/highway.h"
 
@@ -17,12 +18,6 @@ namespace HWY_NAMESPACE {
 namespace {
 
 // clang-format off
-struct Add { template <class D, class V> V operator()(D, V a, V b) const { return hn::Add(a, b); } };
-struct Sub { template <class D, class V> V operator()(D, V a, V b) const { return hn::Sub(a, b); } };
-struct Div { template <class D, class V> V operator()(D, V a, V b) const { return hn::Div(a, b); } };
-struct And { template <class D, class V> V operator()(D, V a, V b) const { return hn::And(a, b); } };
-struct Or { template <class D, class V> V operator()(D, V a, V b) const { return hn::Or(a, b); } };
-struct Xor { template <class D, class V> V operator()(D, V a, V b) const { return hn::Xor(a, b); } };
 struct Floordiv { template <class D, class V> V operator()(D, V a, V b) const { return hn::Floor(hn::Div(a, b)); } };
 // clang-format on
 
@@ -44,26 +39,6 @@ struct LogicalXor {
     V operator()(D d, V a, V b) const {
         const auto one = hn::Set(d, 1);
         return hn::Xor(hn::Min(a, one), hn::Min(b, one));
-    }
-};
-
-struct Mul {
-    template <class D, class V>
-    V operator()(D d, V a, V b) const {
-        if constexpr (!hwy::IsFloat<hn::TFromD<D>>() && sizeof(hn::TFromD<D>) == 8) {
-            // Below AVX-512 there is no 64-bit product: the low halves, and the cross products.
-            const hn::Repartition<std::uint32_t, D> d32;
-            const auto a32 = hn::BitCast(d32, a);
-            const auto b32 = hn::BitCast(d32, b);
-            const auto high = [&](auto x) HWY_ATTR {
-                return hn::BitCast(d32,
-                                   hn::ShiftRight<32>(hn::BitCast(hn::RebindToUnsigned<D>(), x)));
-            };
-            const auto cross = hn::Add(hn::MulEven(high(a), b32), hn::MulEven(a32, high(b)));
-            return hn::BitCast(d, hn::Add(hn::MulEven(a32, b32), hn::ShiftLeft<32>(cross)));
-        } else {
-            return hn::Mul(a, b);
-        }
     }
 };
 
@@ -89,34 +64,6 @@ struct ShiftRight {
             return shifted;
         else
             return hn::IfThenZeroElse(hn::Gt(count, last), shifted);
-    }
-};
-
-// clang-format off
-struct Eq { template <class D, class V> auto operator()(D, V a, V b) const { return hn::Eq(a, b); } };
-// Highway's Ne may be false for NaN.
-struct Ne { template <class D, class V> auto operator()(D, V a, V b) const { return hn::Not(hn::Eq(a, b)); } };
-struct Lt { template <class D, class V> auto operator()(D, V a, V b) const { return hn::Lt(a, b); } };
-struct Gt { template <class D, class V> auto operator()(D, V a, V b) const { return hn::Gt(a, b); } };
-// clang-format on
-
-// Integer vectors have lt and gt only; of floats the negation would be true for NaN.
-struct Le {
-    template <class D, class V>
-    auto operator()(D, V a, V b) const {
-        if constexpr (hwy::IsFloat<hn::TFromD<D>>())
-            return hn::Le(a, b);
-        else
-            return hn::Not(hn::Gt(a, b));
-    }
-};
-struct Ge {
-    template <class D, class V>
-    auto operator()(D, V a, V b) const {
-        if constexpr (hwy::IsFloat<hn::TFromD<D>>())
-            return hn::Ge(a, b);
-        else
-            return hn::Not(hn::Lt(a, b));
     }
 };
 

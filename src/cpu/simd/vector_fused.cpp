@@ -10,6 +10,7 @@
 #include "cpu/simd/fused.h"
 #include "cpu/simd/vector.h"
 #include "cpu/simd/vector_math-inl.h"
+#include "cpu/simd/vector_ops-inl.h"
 #include "cpu/simd/vector_strip-inl.h"
 #include "hwy/highway.h"
 
@@ -82,47 +83,6 @@ HWY_INLINE T* address(const State& s, const FusedStep* step, int k) {
 }
 
 // ---- Operations on vectors of f32, i32 in their bits, and masks.
-
-// clang-format off
-struct Add { template <class T, class W> W operator()(T, W a, W b) const { return hn::Add(a, b); } };
-struct Sub { template <class T, class W> W operator()(T, W a, W b) const { return hn::Sub(a, b); } };
-struct Mul { template <class T, class W> W operator()(T, W a, W b) const { return hn::Mul(a, b); } };
-struct Div { template <class T, class W> W operator()(T, W a, W b) const { return hn::Div(a, b); } };
-struct And { template <class T, class W> W operator()(T, W a, W b) const { return hn::And(a, b); } };
-struct Or { template <class T, class W> W operator()(T, W a, W b) const { return hn::Or(a, b); } };
-struct Xor { template <class T, class W> W operator()(T, W a, W b) const { return hn::Xor(a, b); } };
-struct Eq { template <class T, class W> auto operator()(T, W a, W b) const { return hn::Eq(a, b); } };
-struct Ne { template <class T, class W> auto operator()(T, W a, W b) const { return hn::Not(hn::Eq(a, b)); } };
-struct Lt { template <class T, class W> auto operator()(T, W a, W b) const { return hn::Lt(a, b); } };
-struct Gt { template <class T, class W> auto operator()(T, W a, W b) const { return hn::Gt(a, b); } };
-struct Neg { template <class T, class W> W operator()(T, W x) const { return hn::Neg(x); } };
-struct Abs { template <class T, class W> W operator()(T, W x) const { return hn::Abs(x); } };
-struct Not { template <class T, class W> W operator()(T, W x) const { return hn::Not(x); } };
-struct Sqrt { template <class T, class W> W operator()(T, W x) const { return hn::Sqrt(x); } };
-struct Floor { template <class T, class W> W operator()(T, W x) const { return hn::Floor(x); } };
-struct Ceil { template <class T, class W> W operator()(T, W x) const { return hn::Ceil(x); } };
-struct Round { template <class T, class W> W operator()(T, W x) const { return hn::Round(x); } };
-struct Rsqrt { template <class T, class W> W operator()(T d, W x) const { return hn::Div(hn::Set(d, 1.0F), hn::Sqrt(x)); } };
-// clang-format on
-// Integer vectors have lt and gt only; of floats the negation would be true for NaN.
-struct Le {
-    template <class T, class W>
-    auto operator()(T, W a, W b) const {
-        if constexpr (hwy::IsFloat<hn::TFromD<T>>())
-            return hn::Le(a, b);
-        else
-            return hn::Not(hn::Gt(a, b));
-    }
-};
-struct Ge {
-    template <class T, class W>
-    auto operator()(T, W a, W b) const {
-        if constexpr (hwy::IsFloat<hn::TFromD<T>>())
-            return hn::Ge(a, b);
-        else
-            return hn::Not(hn::Lt(a, b));
-    }
-};
 
 /// F on the bits as i32.
 template <class F>

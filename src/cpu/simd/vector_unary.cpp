@@ -7,6 +7,7 @@
 // clang-format on
 #include "cpu/simd/vector.h"
 #include "cpu/simd/vector_math-inl.h"
+#include "cpu/simd/vector_ops-inl.h"
 #include "cpu/simd/vector_strip-inl.h"
 #include "hwy/highway.h"
 
@@ -17,15 +18,7 @@ namespace HWY_NAMESPACE {
 namespace {
 
 // clang-format off
-struct Neg { template <class D, class V> V operator()(D, V x) const { return hn::Neg(x); } };
-struct Abs { template <class D, class V> V operator()(D, V x) const { return hn::Abs(x); } };
-struct Not { template <class D, class V> V operator()(D, V x) const { return hn::Not(x); } };
-struct Sqrt { template <class D, class V> V operator()(D, V x) const { return hn::Sqrt(x); } };
-struct Floor { template <class D, class V> V operator()(D, V x) const { return hn::Floor(x); } };
-struct Ceil { template <class D, class V> V operator()(D, V x) const { return hn::Ceil(x); } };
-struct Round { template <class D, class V> V operator()(D, V x) const { return hn::Round(x); } };
 struct IsNan { template <class D, class V> auto operator()(D, V x) const { return hn::IsNaN(x); } };
-struct Rsqrt { template <class D, class V> V operator()(D d, V x) const { return hn::Div(hn::Set(d, hn::TFromD<D>(1)), hn::Sqrt(x)); } };
 // clang-format on
 
 struct Sign {
