@@ -25,6 +25,17 @@ PRECOMPILED = re.compile(r"-Winvalid-pch|-include \S+/cmake_pch\.hxx")
 INCLUDE = re.compile(r'^\s*#\s*include\s*["<]([^">]+)[">]', re.MULTILINE)
 
 
+def units(entry):
+    """The compile commands of the files that the unit of `entry` compiles together, each by itself."""
+    if "/Unity/unity_" not in entry["file"]:
+        return [entry]
+    files = INCLUDE.findall(pathlib.Path(entry["file"]).read_text())
+    return [
+        entry | {"file": file, "command": entry["command"].replace(entry["file"], file)}
+        for file in files
+    ]
+
+
 @functools.cache
 def own_includes(path):
     """Headers of this project that `path` includes directly."""
@@ -57,7 +68,8 @@ def main():
 
     wanted = {path.resolve() for path in options.files}
     entries = []
-    for entry in json.loads((options.build / "compile_commands.json").read_text()):
+    commands = json.loads((options.build / "compile_commands.json").read_text())
+    for entry in (unit for command in commands for unit in units(command)):
         path = pathlib.Path(entry["file"]).resolve()
         own = any((ROOT / folder) in path.parents for folder in FOLDERS)
         # Without the precompiled header, so that what a file forgets to include is found.
