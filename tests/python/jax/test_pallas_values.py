@@ -1,0 +1,197 @@
+"""What a Pallas kernel may compute, against JAX and NumPy: control flow, functions, shapes, dots."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from jax import lax
+from jax.experimental import pallas as pl
+from jax.experimental.pallas import triton as plgpu
+from pallas_kernels import F32, equal, near, normal, shape, tile
+
+import tilewright.jax as twj
+
+# ---- Control flow.
+
+
+def test_loops_and_branches():
+    def kernel(x_ref, n_ref, o_ref):
+        n = n_ref[0]
+        o_ref[0] = lax.fori_loop(0, n, lambda i, s: s + x_ref[i], 0.0)
+        o_ref[1] = lax.fori_loop(2, 5, lambda i, s: s + x_ref[i] * i.astype(F32), 0.0)
+        o_ref[2] = lax.while_loop(lambda v: v < 100, lambda v: v * 2, x_ref[1])
+        o_ref[3] = lax.cond(n > 2, lambda: x_ref[3], lambda: x_ref[4])
+        o_ref[4] = lax.switch(n, [lambda: 0.0, lambda: 1.0, lambda: 2.0])
+
+        @pl.loop(0, 3)
+        def _(i):
+            o_ref[5 + i] = x_ref[i] + 1
+
+    x = jnp.arange(1.0, 9)
+    for n in (1, 4):
+        out = twj.pallas_call(kernel, shape(8))(x, jnp.array([n]))
+        want = [float(x[:n].sum()), 3 * 2 + 4 * 3 + 5 * 4, 128, 4 if n > 2 else 5, min(n, 2)]
+        equal(out, [*want, 2, 3, 4])
+
+
+def test_scans_over_rows():
+    def kernel(x_ref, o_ref, last_ref):
+        def step(carry, row):
+            carry = carry * 0.5 + row
+            return carry, carry
+
+        last, rows = lax.scan(step, jnp.zeros(4), x_ref[...])
+        o_ref[...] = rows
+        last_ref[...] = last
+
+    x = normal(0, 6, 4)
+    rows, last = twj.pallas_call(kernel, (shape(6, 4), shape(4)))(x)
+    want_last, want = lax.scan(lambda c, r: (c * 0.5 + r,) * 2, jnp.zeros(4), x)
+    near(rows, want)
+    near(last, want_last)
+
+    def backwards(x_ref, o_ref):
+        _, rows = lax.scan(lambda c, r: (c + r, c), 0.0, x_ref[...], reverse=True)
+        o_ref[...] = rows
+
+    out = twj.pallas_call(backwards, shape(4))(jnp.arange(4.0))
+    equal(out, [6, 5, 3, 0])
+
+
+def test_loops_that_count_twice():
+    def kernel(o_ref):
+        i, j = lax.fori_loop(3, 7, lambda k, c: (c[0] + 1, c[1] + k), (10, 0))
+        o_ref[0] = i
+        o_ref[1] = j
+
+    equal(twj.pallas_call(kernel, shape(2, dtype=jnp.int32))(), [14, 18])
+
+
+# ---- Values.
+
+UNARY = """abs sign exp exp2 expm1 log log1p tanh sin cos sqrt floor ceil tan sinh cosh arcsinh
+           arctan arcsin arccos cbrt""".split()
+
+
+@pytest.mark.parametrize("name", UNARY)
+def test_unary_functions(name):
+    x = jnp.linspace(0.02, 0.98, 64)
+    if name in ("floor", "ceil", "sign", "arctan", "tanh", "arcsinh", "cbrt", "sinh"):
+        x = jnp.linspace(-9, 9, 65)
+    function = getattr(jnp, name)
+    want = getattr(np, name)(np.asarray(x, np.float64))
+    near(tile(function, x), want, 1e-6)
+
+
+def test_more_functions():
+    x, y = normal(0, 64), normal(1, 64)
+    near(tile(jnp.arctan2, y, x), np.arctan2(np.float64(y), np.float64(x)))
+    near(tile(jax.nn.gelu, x), jax.nn.gelu(x))
+    near(tile(jax.nn.sigmoid, x), jax.nn.sigmoid(x))
+    near(tile(lax.erf, x), lax.erf(x))
+    near(tile(lax.rsqrt, abs(x)), lax.rsqrt(abs(x)), 1e-5)
+    near(tile(lambda v: v**3, x), x**3)
+    near(tile(lambda v: v**-2, x + 4), (x + 4) ** -2.0)
+    near(tile(lambda v: jnp.abs(v) ** 0.7, x), jnp.abs(x) ** 0.7)
+    near(tile(jnp.arccosh, 1 + abs(x)), np.arccosh(1 + abs(np.float64(x))), 1e-5)
+    near(tile(jnp.arctanh, jnp.tanh(x)), np.arctanh(np.tanh(np.float64(x))), 1e-5)
+    equal(tile(jnp.isfinite, jnp.array([1.0, jnp.inf, jnp.nan, -jnp.inf])), [1, 0, 0, 0])
+    equal(tile(lambda v: lax.round(v, lax.RoundingMethod.AWAY_FROM_ZERO),
+               jnp.array([0.5, -1.5, 0.49999997, 2.4])), [1, -2, 0, 2])  # fmt: skip
+    equal(tile(jnp.round, jnp.array([0.5, 1.5, -2.5])), [0, 2, -2])
+
+
+def test_integers():
+    a = jnp.array([7, -7, 7, -7, 0, 5], jnp.int32)
+    b = jnp.array([2, 2, -2, -2, 3, 5], jnp.int32)
+    for function in (jnp.floor_divide, jnp.remainder, lax.div, lax.rem, jnp.bitwise_xor):
+        equal(tile(function, a, b), function(a, b))
+    equal(tile(lambda v: v // 3, a), a // 3)
+    equal(tile(lambda v: v % 4, a), a % 4)
+    equal(tile(lambda v: v >> 1, a), a >> 1)
+    equal(tile(lambda v: lax.shift_right_logical(v, 1), a), lax.shift_right_logical(a, 1))
+    equal(tile(lax.population_count, a), lax.population_count(a))
+    equal(tile(lax.clz, a), lax.clz(a))
+    u = jnp.array([1, 200, 255], jnp.uint8)
+    equal(tile(lambda v: v + 100, u), u + 100)
+    equal(tile(lambda v: v.astype(jnp.int8), u), u.astype(jnp.int8))
+
+
+def test_conversions():
+    x = jnp.array([1.5, -2.7, 300.2, 0.0])
+    for dtype in (jnp.int32, jnp.bfloat16, jnp.float16, jnp.bool_, jnp.float8_e4m3fn):
+        equal(tile(lambda v, to=dtype: v.astype(to), x).astype(F32), x.astype(dtype).astype(F32))
+    equal(tile(lambda v: lax.bitcast_convert_type(v, jnp.int32), x),
+          lax.bitcast_convert_type(x, jnp.int32))  # fmt: skip
+    equal(tile(lambda v: lax.reduce_precision(v, 8, 7), x), lax.reduce_precision(x, 8, 7))
+
+
+def test_f64(x64):
+    x = jax.random.normal(jax.random.key(0), (16, 16), jnp.float64)
+    near(tile(lambda v: jnp.tanh(v) @ v, x), jnp.tanh(x) @ x, 1e-13)
+    near(tile(jnp.arctan, x * 3), jnp.arctan(x * 3), 1e-14)
+
+
+def test_reductions_and_scans():
+    x = normal(0, 6, 10)
+    for function in (jnp.sum, jnp.max, jnp.min, jnp.argmax, jnp.argmin, jnp.prod, jnp.mean):
+        for axis in (0, 1):
+            near(tile(lambda v, f=function, a=axis: f(v, axis=a), x), function(x, axis=axis))
+    near(tile(lambda v: jnp.sum(v, keepdims=True), x), jnp.sum(x, keepdims=True))
+    equal(tile(lambda v: jnp.any(v > 2, axis=0), x), jnp.any(x > 2, axis=0))
+    equal(tile(lambda v: jnp.all(v > -1, axis=1), x), jnp.all(x > -1, axis=1))
+    for function in (jnp.cumsum, jnp.cumprod, lax.cummax, lax.cummin):
+        near(tile(lambda v, f=function: f(v, axis=1), x), function(x, axis=1))
+    near(tile(lambda v: lax.cumsum(v, axis=0, reverse=True), x), lax.cumsum(x, 0, reverse=True))
+    near(tile(jax.nn.softmax, x), jax.nn.softmax(x))
+    near(tile(lambda v: jax.nn.logsumexp(v, axis=-1), x), jax.nn.logsumexp(x, axis=-1))
+
+
+def test_shapes():
+    x = normal(0, 4, 6)
+    functions = [
+        lambda v: v.T,
+        lambda v: v.reshape(2, 2, 6),
+        lambda v: v.reshape(-1),
+        lambda v: v[:, None, :] + v[None, :, :],
+        lambda v: jnp.concatenate([v, 2 * v], axis=1),
+        lambda v: jnp.stack([v, -v], axis=1),
+        lambda v: jnp.pad(v, ((1, 2), (0, 3)), constant_values=7),
+        lambda v: v[1:3, ::2],
+        lambda v: jnp.split(v, 2, axis=1)[1],
+        lambda v: jnp.tile(v, (2, 1)),
+        lambda v: jnp.flip(v, axis=1),
+        lambda v: jnp.roll(v, 2, axis=0),
+        lambda v: jnp.swapaxes(v[None], 0, 2),
+        lambda v: jnp.tril(v),
+        lambda v: jnp.where(v > 0, v, 0) * jnp.arange(6.0),
+        lambda v: v.at[1].set(0.0),
+        lambda v: jnp.take(v, jnp.arange(3) * 2 % 4, axis=0),
+        lambda v: lax.dynamic_slice(v, (v[0, 0].astype(jnp.int32) + 9, 1), (2, 3)),
+        lambda v: lax.dynamic_update_slice(v, v[:2, :2], (1, v[0, 1].astype(jnp.int32) + 1)),
+    ]
+    for i, function in enumerate(functions):
+        near(tile(function, x), function(x)), i
+
+
+def test_dots():
+    a, b = normal(0, 16, 24), normal(1, 24, 8)
+    near(tile(lambda p, q: p @ q, a, b), a @ b)
+    near(tile(lambda p, q: jnp.dot(p.T, q), a.T, b), a @ b)
+    near(tile(lambda p, q: lax.dot_general(p, q, (((1,), (1,)), ((), ()))), a, b.T), a @ b)
+    near(tile(lambda p, q: lax.dot_general(p, q, (((0,), (1,)), ((), ()))), a.T, b.T), a @ b)
+    near(tile(lambda p, q: plgpu.dot(p, q, trans_a=True, trans_b=True), a.T, b.T), a @ b)
+    near(tile(lambda p, q: p @ q, a, b[:, 0]), a @ b[:, 0])
+    near(tile(lambda p, q: p @ q, a[0], b), a[0] @ b)
+    near(tile(jnp.outer, a[0], b[0]), jnp.outer(a[0], b[0]))
+    c, d = normal(2, 3, 8, 16), normal(3, 3, 16, 4)
+    near(tile(lambda p, q: jnp.einsum("bij,bjk->bik", p, q), c, d), c @ d)
+    near(tile(lambda p, q: jnp.einsum("ibj,bjk->bik", p, q), c.swapaxes(0, 1), d), c @ d)
+    near(tile(lambda p, q, r: p @ q + r, a, b, normal(4, 16, 8)), a @ b + normal(4, 16, 8))
+    half, quarter = a.astype(jnp.bfloat16), b.astype(jnp.bfloat16)
+    out = tile(lambda p, q: jnp.dot(p, q, preferred_element_type=F32), half, quarter)
+    assert out.dtype == F32
+    near(out, np.asarray(half, np.float64) @ np.asarray(quarter, np.float64))
+    i8 = jax.random.randint(jax.random.key(5), (16, 16), -100, 100, jnp.int8)
+    equal(tile(lambda p: jnp.dot(p, p, preferred_element_type=jnp.int32), i8),
+          np.asarray(i8, np.int32) @ np.asarray(i8, np.int32))  # fmt: skip
