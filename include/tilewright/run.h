@@ -181,7 +181,8 @@ Call call(Kernel kernel, CallOptions options);
 inline constexpr int kNotMapped = -1;
 
 /// A call over a batch: axis in_axes[i] of input i (kNotMapped: the same for the whole batch)
-/// becomes a leading grid axis, and results are stacked along out_axes (0 when omitted).
+/// becomes a leading grid axis, and results are stacked along out_axes (0 when omitted). Runs throw
+/// a UserError unless in_axes has an entry for every input.
 Call vmap(const Call& call, std::vector<int> in_axes, std::vector<int> out_axes = {});
 
 /// One candidate of the autotuner: named integers.

@@ -77,9 +77,13 @@ CallState::Shapes CallState::shapes(std::span<const Tensor> inputs) const {
     std::vector<Tensor> inner(inputs.begin(), inputs.end());
     std::vector<std::int64_t> batch_sizes;
     for (auto batching = batchings_.rbegin(); batching != batchings_.rend(); ++batching) {
+        if (batching->in_axes.size() != inner.size()) {
+            user_error("vmap", "expected in_axes to name an axis for each of {} inputs but got {}",
+                       inner.size(), batching->in_axes.size());
+        }
         std::int64_t size = -1;
         for (std::size_t i = 0; i < inner.size(); ++i) {
-            const int axis = axis_of(batching->in_axes, i, kNotMapped);
+            const int axis = batching->in_axes[i];
             if (axis == kNotMapped || !inner[i].defined()) continue;
             if (axis < 0 || axis >= inner[i].rank()) {
                 user_error("vmap", "expected a batch axis of `{}` ({}) but got {}",
@@ -113,6 +117,12 @@ CallState::Shapes CallState::shapes(std::span<const Tensor> inputs) const {
     }
     result.grid.insert(result.grid.begin(), batch_sizes.begin(), batch_sizes.end());
     for (std::size_t b = 0; b < batchings_.size(); ++b) {
+        const std::size_t out_axes = batchings_[b].out_axes.size();
+        if (out_axes != 0 && out_axes != result.outputs.size()) {
+            user_error("vmap",
+                       "expected out_axes to name an axis for each of {} outputs but got {}",
+                       result.outputs.size(), out_axes);
+        }
         for (std::size_t o = 0; o < result.outputs.size(); ++o) {
             auto& shape = result.outputs[o].shape;
             const int axis = axis_of(batchings_[b].out_axes, o, 0);

@@ -277,6 +277,12 @@ TEST(Vmap, AddsAGridAxis) {
                     tw::vmap(call, {0, 0})(ramp({3, 8}), ramp({4}));
                 }),
                 HasSubstr("to have batch extent 3"));
+    EXPECT_THAT(error_of([&] { tw::vmap(call, {0})(x, s); }),
+                HasSubstr("in_axes to name an axis for each of 2 inputs but got 1"));
+    EXPECT_THAT(error_of([&] {
+                    tw::vmap(call, {0, 0}, {0, 0})(x, s);
+                }),
+                HasSubstr("out_axes to name an axis for each of 1 outputs but got 2"));
 }
 
 }  // namespace
