@@ -1,5 +1,6 @@
 #!/usr/bin/env python3
-"""Checks that the code of docs/examples.md is the text of the files that its sections name.
+"""Checks that the code of docs/examples.md is the text of the files that its sections name, and the
+Python of the cases in docs/attention.md that of examples/python/notebook.py.
 
 usage: check_snippets.py
 
@@ -16,6 +17,11 @@ ROOT = pathlib.Path(__file__).resolve().parent.parent
 PAGE = ROOT / "docs" / "examples.md"
 LINK = re.compile(r"\]\(\.\./(examples/[\w.]+)\)")
 CODE = re.compile(r"^```cpp\n(.*?)^```", re.MULTILINE | re.DOTALL)
+
+
+CASES = ROOT / "docs" / "attention.md"
+NOTEBOOK = ROOT / "examples" / "python" / "notebook.py"
+PYTHON = re.compile(r"^```python\n(.*?)^```", re.MULTILINE | re.DOTALL)
 
 
 def stands_in(snippet, text):
@@ -40,8 +46,18 @@ def main():
         readme = path.name in (ROOT / "README.md").read_text()
         if f"examples/{path.name}" not in named and not readme:
             bad.append(f"examples/{path.name} is not shown")
+    blocks = PYTHON.findall(CASES.read_text())
+    notebook = NOTEBOOK.read_text()
+    for case in re.findall(r'^cases\["(\w+)"\]', notebook, re.MULTILINE):
+        if not any(f'cases["{case}"]' in block for block in blocks):
+            bad.append(f"{CASES.name} does not show the case {case}")
+    for block in blocks:
+        # Lines of a block follow each other there, or in two places with a gap of empty lines.
+        for part in block.strip("\n").split("\n\n\n"):
+            if part not in notebook:
+                bad.append(f"{CASES.name}: not in {NOTEBOOK.name}: {part.splitlines()[0]}")
     for line in bad:
-        print(f"docs/examples.md: {line}")
+        print(f"docs: {line}")
     return 1 if bad else 0
 
 
