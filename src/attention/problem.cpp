@@ -353,6 +353,8 @@ Problem check(const Tensor& query, const Tensor& key, const Tensor& value,
     p.features.segments = p.segment_ids.defined();
 
     p.options.scale = scale;
+    // In narrow types the scaled operand would be rounded.
+    p.options.scale_operand = p.features.score && !p.on_gpu() && size_of(p.query.dtype()) >= 4;
     p.options.causal = options.causal;
     // A window as wide as the sequence bounds nothing.
     const auto bound = [](std::int64_t window, std::int64_t length) {

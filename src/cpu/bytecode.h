@@ -109,7 +109,7 @@ struct LoopNext {
 };
 
 /// A run of operations done by one kernel (Superinstructions in simd/kernels.h).
-enum class Super : std::uint8_t { none, exp2_sum, mul_sub_mul, affine_select };
+enum class Super : std::uint8_t { none, exp2_sum, mul_sub_mul, softcap, affine_add, affine_select };
 
 /// constant + sum of coefficient * scalar + row * r + lane * l, over the elements of a space.
 struct Affine {
@@ -133,7 +133,7 @@ struct StripOp {
     std::array<StripSource, 4> in{};
     int num_inputs = 0;
     StripSource out;
-    StripSource sum;  ///< superinstructions: sums over rows, lane by lane; home none if unwanted
+    StripSource sum;  ///< superinstructions: sums or maxima over rows, lane by lane, if wanted
     Super super = Super::none;
     std::uint64_t identity = 0;  ///< reductions: element bits the result starts from
     std::array<double, 4> immediate{};
@@ -144,12 +144,19 @@ struct StripOp {
     StripFunction stream = nullptr;  ///< the same past the caches
     int writer = -1;                 ///< the op that can write there itself; -1: none
 
+    /// True for superinstructions whose first three immediates are those of `affine`.
+    bool is_affine() const { return super == Super::affine_select || super == Super::affine_add; }
+
     std::string_view name() const {
         switch (super) {
             case Super::exp2_sum:
                 return "exp2_sum";
             case Super::mul_sub_mul:
                 return "mul_sub_mul";
+            case Super::softcap:
+                return "softcap";
+            case Super::affine_add:
+                return "affine_add";
             case Super::affine_select:
                 return "affine_select";
             case Super::none:

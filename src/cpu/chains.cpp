@@ -269,7 +269,8 @@ class Localiser {
 
     void localise(Chain& chain) {
         if (chain.ops.size() < 2) return;
-        const std::int64_t rows = kStripElements / chain.width;
+        // What stays in registers needs no temporaries in the cache; long strips begin less often.
+        const std::int64_t rows = (in_registers(chain) ? 2 : 1) * kStripElements / chain.width;
         chain.strip_rows = std::clamp<std::int64_t>(rows, 1, std::max<std::int64_t>(chain.rows, 1));
         program_.strip_bytes =
             std::max(program_.strip_bytes, chain.strip_rows * chain.width * 8 + 64);
@@ -304,6 +305,16 @@ class Localiser {
             }
             release(chain, i, free);
         }
+    }
+
+    /// True when fused runs do everything but reductions.
+    static bool in_registers(const Chain& chain) {
+        std::size_t fused = 0;
+        for (const FusedRun& run : chain.fused) fused += run.last - run.first;
+        const auto reductions =
+            std::count_if(chain.ops.begin(), chain.ops.end(),
+                          [](const StripOp& op) { return op.kind == StripOp::Kind::reduce_rows; });
+        return fused > 0 && fused + static_cast<std::size_t>(reductions) == chain.ops.size();
     }
 
     /// Finds for every store the op that makes its operand for it alone.

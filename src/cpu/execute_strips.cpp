@@ -1,6 +1,7 @@
 // Runs strip chains and reductions over rows. A JIT would replace execute(Frame&, const Chain&).
 #include <algorithm>
 #include <cstring>
+#include <optional>
 
 #include "cpu/execute.h"
 #include "ir/evaluate.h"
@@ -37,9 +38,25 @@ Resolved resolve_source(const Frame& frame, const StripSource& source) {
     return result;
 }
 
-void fill(std::byte* data, std::int64_t count, int element, std::uint64_t bits) {
+template <typename T>
+void fill_with(std::byte* data, std::int64_t count, std::uint64_t bits) {
+    T value;
+    std::memcpy(&value, &bits, sizeof(T));
     for (std::int64_t i = 0; i < count; ++i) {
-        std::memcpy(data + i * element, &bits, static_cast<std::size_t>(element));
+        std::memcpy(data + i * static_cast<std::int64_t>(sizeof(T)), &value, sizeof(T));
+    }
+}
+
+void fill(std::byte* data, std::int64_t count, int element, std::uint64_t bits) {
+    switch (element) {
+        case 1:
+            return fill_with<std::uint8_t>(data, count, bits);
+        case 2:
+            return fill_with<std::uint16_t>(data, count, bits);
+        case 4:
+            return fill_with<std::uint32_t>(data, count, bits);
+        default:
+            return fill_with<std::uint64_t>(data, count, bits);
     }
 }
 
@@ -99,11 +116,11 @@ void run_op(const StripOp& op, const ResolvedOp& resolved, const Part& part, std
         strip.accumulator = moved(resolved.sum.at(part.panel, 0), op.sum.dtype, 1);
     }
     std::copy(op.immediate.begin(), op.immediate.end(), strip.immediate);
-    if (op.super == Super::affine_select) {
+    if (op.is_affine()) {
         const std::int64_t base =
             resolved.base + part.row * op.affine.row + (part.lane + skipped) * op.affine.lane;
         // Nothing is masked in most strips: then there is nothing to do in place.
-        const bool all = set_affine(strip, op.affine, base);
+        const bool all = set_affine(strip, op.affine, base) && op.super == Super::affine_select;
         if (all && strip.out == strip.in[0].data) return;
     }
     resolved.function(strip);
@@ -111,9 +128,8 @@ void run_op(const StripOp& op, const ResolvedOp& resolved, const Part& part, std
 
 /// Does a fused run on the whole blocks of lanes of a strip; returns the lanes done.
 std::int64_t run_fused(const Frame& frame, const Chain& chain, const FusedRun& run,
-                       const ResolvedOp* ops, const Part& part) {
+                       const ResolvedOp* ops, const Part& part, FusedCall& call) {
     const FusedKernels& kernels = frame.program->kernels->fused;
-    FusedCall call;
     call.steps = run.steps.data();
     call.rows = part.rows;
     call.blocks = part.lanes / kernels.lanes;
@@ -141,7 +157,7 @@ std::int64_t run_fused(const Frame& frame, const Chain& chain, const FusedRun& r
         FusedOperand& to = call.operands[i];
         if (operand.temporary >= 0) {
             auto& temporary = temporaries[static_cast<std::size_t>(operand.temporary)];
-            to.data = reinterpret_cast<std::byte*>(temporary.data());
+            to = {reinterpret_cast<std::byte*>(temporary.data())};
             continue;
         }
         const bool result = operand.input < 0;
@@ -185,6 +201,8 @@ void resolve_store(Frame& frame, const StripOp& op, ResolvedOp* ops, std::size_t
 
 void execute(Frame& frame, const Chain& chain) {
     std::array<ResolvedOp, Chain::kMaxOps> ops;
+    std::optional<FusedCall> call;  // large: made where a chain needs it
+    if (!chain.fused.empty()) call.emplace();
     const std::size_t num_ops = chain.ops.size();
     for (std::size_t i = 0; i < num_ops; ++i) {
         const StripOp& op = chain.ops[i];
@@ -194,7 +212,7 @@ void execute(Frame& frame, const Chain& chain) {
         ops[i].out = resolve_source(frame, op.out);
         ops[i].function = op.function;
         ops[i].padded = op.padded;
-        if (op.super == Super::affine_select) ops[i].base = base_of(frame, op.affine);
+        if (op.is_affine()) ops[i].base = base_of(frame, op.affine);
         ops[i].sum.data = nullptr;
         if (op.sum.home != Home::none) ops[i].sum = resolve_source(frame, op.sum);
         if (op.kind == StripOp::Kind::reduce_lanes) {
@@ -221,7 +239,7 @@ void execute(Frame& frame, const Chain& chain) {
                     ++i;
                     continue;
                 }
-                const std::int64_t done = run_fused(frame, chain, *run, ops.data(), part);
+                const std::int64_t done = run_fused(frame, chain, *run, ops.data(), part, *call);
                 for (; i < run->last; ++i) {
                     if (done < lanes) run_op(chain.ops[i], ops[i], part, done);
                 }

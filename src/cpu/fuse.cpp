@@ -74,6 +74,14 @@ class Planner {
     }
 
     std::size_t failed_at() const { return failed_at_; }
+
+    /// True when the planned run makes values of positions, which strips would have to store.
+    bool makes_positions() const {
+        for (std::size_t t = run_.first; t < run_.last; ++t) {
+            if (absorbed_[t] && !skipped_[t] && ops_[t].super == Super::none) return true;
+        }
+        return false;
+    }
     FusedRun take() { return std::move(run_); }
 
   private:
@@ -373,7 +381,8 @@ void plan_fused_runs(Chain& chain, const std::map<std::uint32_t, int>& reads, co
         std::size_t last = first;
         while (last < chain.ops.size() && planner.may_fuse(chain.ops[last])) ++last;
         while (last > first + 1 && !planner.plan(first, last)) last = planner.failed_at();
-        const bool worth = last > first + 1 && work(chain, first, last) >= kLeastWork;
+        const bool worth = last > first + 1 &&
+                           (planner.makes_positions() || work(chain, first, last) >= kLeastWork);
         if (worth) chain.fused.push_back(planner.take());
         first = worth ? last : first + 1;
     }

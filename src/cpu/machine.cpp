@@ -18,6 +18,7 @@
 #include "cpu/bytecode.h"
 #include "cpu/execute.h"
 #include "cpu/lower.h"
+#include "ir/passes/contract.h"
 #include "ir/passes/pipeline.h"
 #include "support/check.h"
 
@@ -26,6 +27,7 @@ namespace tilewright::cpu {
 std::shared_ptr<const Program> compile(const ir::Function& kernel) {
     ir::Function function = kernel;
     ir::optimise(function);
+    ir::contract(function);
     auto program = std::make_shared<Program>();
     program->kernel = kernel;
     Lowering(function, *program).run();

@@ -1,7 +1,7 @@
 // Replaces runs of operations in strip chains by superinstructions.
 #include "cpu/superinstructions.h"
 
-#include <bit>
+#include <algorithm>
 #include <map>
 
 #include "cpu/affine.h"
@@ -25,7 +25,11 @@ class Selector {
             for (std::size_t i = 0; i < chain->ops.size(); ++i) {
                 if (chain->ops[i].out.dtype != DType::f32) continue;
                 if (chain->ops[i].op == Op::exp2) exp2_sum(*chain, i);
+                if (chain->ops[i].op == Op::mul) softcap(*chain, i);
                 if (chain->ops[i].op == Op::mul) mul_sub_mul(*chain, i);
+            }
+            for (std::size_t i = 0; i < chain->ops.size(); ++i) {
+                if (chain->ops[i].op == Op::fma) affine_add(*chain, i);
             }
             std::erase_if(chain->ops, [](const StripOp& op) { return !op.function; });
         }
@@ -147,14 +151,7 @@ class Selector {
         exp2.in[1] = offset;
         exp2.num_inputs = 2;
         exp2.immediate[0] = factor;
-        for (StripOp& op : chain.ops) {
-            const bool sums = op.kind == StripOp::Kind::reduce_rows && op.in[0] == exp2.out &&
-                              op.reduction == ir::Reduction::sum && op.out.home == Home::buffer;
-            if (!sums || !op.function) continue;
-            exp2.sum = op.out;
-            drop(op);
-            break;
-        }
+        reduce_with(chain, exp2, ir::Reduction::sum);
     }
 
     /// Gathers the comparisons whose conjunction makes `source`; false if there is anything else.
@@ -215,10 +212,106 @@ class Selector {
                          replacement.begin() + 1, replacement.end());
     }
 
+    /// The sum of the results of an op over rows, or their maximum, as part of the op.
+    void reduce_with(Chain& chain, StripOp& maker, ir::Reduction reduction) {
+        for (StripOp& op : chain.ops) {
+            const bool reduces = op.function && op.kind == StripOp::Kind::reduce_rows &&
+                                 op.in[0] == maker.out && op.reduction == reduction &&
+                                 op.out.home == Home::buffer;
+            if (!reduces) continue;
+            maker.sum = op.out;
+            maker.identity = op.identity;
+            drop(op);
+            break;
+        }
+    }
+
+    /// An index made of positions times a factor of a lane or a row, in a chain that does nothing
+    /// else with it: the index as an affine form and the factor.
+    std::optional<std::pair<Affine, StripSource>> sloped(Chain& chain, const StripOp& product,
+                                                         StripOp*& cast) {
+        for (const std::size_t side : {0U, 1U}) {
+            cast = sole_maker(chain, product.in[side]);
+            const StripSource& slope = product.in[1 - side];
+            if (!cast || cast->op != Op::cast || slope.dtype != DType::f32) continue;
+            const auto form = affine_form(cast->in[0], makers_, program_);
+            if (form) return std::pair{*form, slope};
+        }
+        return {};
+    }
+
+    /// x + slope * index or x * constant + slope * index, where x comes from another instruction
+    /// and the sum is only masked and reduced.
+    void affine_add(Chain& chain, std::size_t at) {
+        StripOp& sum = chain.ops[at];
+        if (!program_.kernels->super.affine_add || sum.out.dtype != DType::f32) return;
+        StripSource x = sum.in[2];
+        double factor = 1;
+        StripOp *cast = nullptr, *product = nullptr;
+        auto index = is_tile(x) ? sloped(chain, sum, cast) : std::nullopt;
+        if (!index) {
+            product = sole_maker(chain, sum.in[2]);
+            const auto c = constant(sum.in[1]);
+            if (!product || product->op != Op::mul || product->super != Super::none || !c) return;
+            x = sum.in[0];
+            factor = *c;
+            index = is_tile(x) ? sloped(chain, *product, cast) : std::nullopt;
+            if (!index) return;
+        }
+        for (const StripOp& op : chain.ops) {
+            const bool arithmetic = op.function && op.kind == StripOp::Kind::map &&
+                                    op.super != Super::affine_select && op.stored_ref < 0;
+            if (arithmetic && &op != &sum && (op.out == x || reads(op, sum.out))) return;
+        }
+        if (x.home == Home::buffer) ++reads_[x.index];
+        if (index->second.home == Home::buffer) ++reads_[index->second.index];
+        drop(*cast);
+        if (product) drop(*product);
+        const StripSource out = sum.out;
+        drop(sum);
+        sum.out = out;
+        sum.super = Super::affine_add;
+        sum.function = program_.kernels->super.affine_add;
+        sum.in = {x, index->second, {}, {}};
+        sum.num_inputs = 2;
+        sum.immediate[3] = factor;
+        sum.affine = std::move(index->first);
+        reduce_with(chain, sum, ir::Reduction::max);
+    }
+
+    static bool reads(const StripOp& op, const StripSource& value) {
+        return std::any_of(op.in.begin(), op.in.begin() + op.num_inputs, [&](const auto& in) {
+            return in.home == value.home && in.index == value.index;
+        });
+    }
+
+    /// a * tanh(x * b).
+    void softcap(Chain& chain, std::size_t at) {
+        StripOp& mul = chain.ops[at];
+        const auto outer = scaled(mul);
+        if (!program_.kernels->super.softcap || !outer) return;
+        StripOp* tanh = sole_maker(chain, outer->first);
+        if (!tanh || tanh->op != Op::tanh) return;
+        StripOp* product = sole_maker(chain, tanh->in[0]);
+        const auto inner = product && product->op == Op::mul && product->super == Super::none
+                               ? scaled(*product)
+                               : std::nullopt;
+        if (!inner) return;
+        if (inner->first.home == Home::buffer) ++reads_[inner->first.index];
+        drop(*product);
+        drop(*tanh);
+        mul.super = Super::softcap;
+        mul.function = program_.kernels->super.softcap;
+        mul.in = {inner->first, {}, {}, {}};
+        mul.num_inputs = 1;
+        mul.immediate[0] = outer->second;
+        mul.immediate[1] = inner->second;
+    }
+
     /// p * (dp - delta).
     void mul_sub_mul(Chain& chain, std::size_t at) {
         StripOp& mul = chain.ops[at];
-        if (!program_.kernels->super.mul_sub_mul) return;
+        if (!program_.kernels->super.mul_sub_mul || mul.super != Super::none) return;
         for (const std::size_t side : {0U, 1U}) {
             StripOp* difference = sole_maker(chain, mul.in[side]);
             const StripSource p = mul.in[1 - side];

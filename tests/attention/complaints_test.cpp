@@ -84,7 +84,8 @@ TEST(Complaints, DecodeOfGroupsThatAreNoPowerOfTwo) {
     two.slice(2, 0, 1).copy_from(q);
     const AttentionOutput both = attention(two, kv, kv, {.score_mod = scores::alibi(6)});
     const std::vector<float> a = values(one.out), b = values(both.out.slice(2, 0, 1));
-    for (std::size_t i = 0; i < a.size(); ++i) ASSERT_NEAR(a[i], b[i], 1e-6);
+    // Biases reach 300 * 2^(-8 / 6) = 119: rounding one to f32 changes its probability by 4e-6.
+    for (std::size_t i = 0; i < a.size(); ++i) ASSERT_NEAR(a[i], b[i], 8e-6);
 }
 
 TEST(Complaints, CausalWrittenAsAScoreSkipsBlocks) {

@@ -199,15 +199,22 @@ TEST_P(Super, AffineSelect) {
 
 TEST_P(Super, AffineAdd) {
     for (std::int64_t lanes : kLaneCounts) {
-        const Tile t(6, lanes, 9), slope(6, lanes, 10, 0.5F);
+        const Tile t(70, lanes, 9), slope(70, lanes, 10, 0.5F);
         for (int form = 0; form < 4; ++form) {
             Strip s = strip_of(t);
             s.in[1] = {slope.x.data(), form >= 2 ? 1 : 0, form % 2 == 0 ? 1 : 0};
-            s.immediate[0] = -1000000;
             s.immediate[1] = 3;
             s.immediate[2] = -1;
-            compare(GetParam()->super.affine_add, scalar().affine_add, s,
-                    std::vector<float>(t.x.size(), 7.0F), {}, 0x1p-23, 0);
+            s.immediate[3] = 0.3;
+            // The second index is beyond what f32 counts exactly.
+            for (const double base : {-1000000.0, 1e9 + 1}) {
+                s.immediate[0] = base;
+                for (const std::size_t sums : {std::size_t{0}, static_cast<std::size_t>(lanes)}) {
+                    compare(GetParam()->super.affine_add, scalar().affine_add, s,
+                            std::vector<float>(t.x.size(), 7.0F), std::vector<float>(sums, -1e30F),
+                            0x1p-23, 0);
+                }
+            }
         }
     }
 }
@@ -217,6 +224,7 @@ TEST_P(Super, Softcap) {
         const Tile t(3, lanes, 11, 200);
         Strip s = strip_of(t);
         s.immediate[0] = 30;
+        s.immediate[1] = 0.04;
         compare(GetParam()->super.softcap, scalar().softcap, s,
                 std::vector<float>(t.x.size(), 7.0F), {}, 6 * 0x1p-23, 0);
     }

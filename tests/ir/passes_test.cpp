@@ -4,6 +4,7 @@
 
 #include "ir/parse.h"
 #include "ir/passes/bounds.h"
+#include "ir/passes/contract.h"
 #include "ir/passes/cse.h"
 #include "ir/passes/dce.h"
 #include "ir/passes/fold.h"
@@ -250,6 +251,33 @@ int proved(std::string_view head, std::string_view body) {
     const int result = bounds(f).proved;
     verify(f);
     return result;
+}
+
+TEST(Contract, TakesProductsThatOneAdditionReads) {
+    const auto made = [](std::string body) {
+        return after(contract, "  %b = load %x[%0 : 8] : f32[8]\n" + body);
+    };
+    const std::string store = "  store %y[%0 : 8], %d\n";
+    for (const char* sum : {"add %m, %b", "add %b, %m"}) {
+        const std::string fused =
+            made("  %m = mul %b, %b : f32[8]\n  %d = " + std::string(sum) + " : f32[8]\n" + store);
+        EXPECT_THAT(fused, HasSubstr("fma"));
+        EXPECT_THAT(fused, Not(HasSubstr("mul")));
+    }
+    // Somebody else needs the product.
+    EXPECT_THAT(made("  %m = mul %b, %b : f32[8]\n  %d = add %m, %m : f32[8]\n" + store),
+                Not(HasSubstr("fma")));
+    // Narrow floats round after each op, integers have no fma.
+    for (const char* type : {"bf16[8]", "i32[8]"}) {
+        const std::string t(type);
+        EXPECT_THAT(made("  %h = cast %b : " + t + "\n  %m = mul %h, %h : " + t +
+                         "\n  %e = add %m, %h : " + t + "\n  %d = cast %e : f32[8]\n" + store),
+                    Not(HasSubstr("fma")));
+    }
+    // The product stands in front of the loop: computed once.
+    EXPECT_THAT(made("  %m = mul %b, %b : f32[8]\n  for_loop %i = %0, %n, %1 {\n    %d = add %m, "
+                     "%b : f32[8]\n    store %y[%i : 8], %d\n    yield\n  }\n"),
+                Not(HasSubstr("fma")));
 }
 
 TEST(Bounds, ProgramIdsTimesBlock) {

@@ -125,6 +125,8 @@ void backward_program(const Options& options, const Features& features,
         const Slice kv_block = ds(first, block_k);
         const Tile k = key.at(kv_block).load({.other = 0}),
                    v = value.at(kv_block).load({.other = 0});
+        const bool scale_keys = options.scale_operand && features.score;
+        const Tile scaled_k = scale_keys ? k * options.scale : k;
         const Tile kv_positions = first.to(i32) + iota(block_k);
         const Tile k_ids = segments ? kv_ids.at(kv_block).load({.other = 0}) : Tile();
 
@@ -138,7 +140,7 @@ void backward_program(const Options& options, const Features& features,
             // Rows past the end read +inf: their probabilities are 0.
             const Tile offset = log2_sum.at(h, rows).load({.other = kInfinity});
             const Tile row_delta = delta.at(h, rows).load({.other = 0});
-            const Tile s = dot(q, k, {.trans_b = true});
+            const Tile s = dot(q, scaled_k, {.trans_b = true});
             const Place place{b,
                               pairs.head(program_id(1) * options.group + h),
                               expand_dims(i * block_q + iota(block_q, i64), 1),
@@ -164,7 +166,7 @@ void backward_program(const Options& options, const Features& features,
             }
             Tile p, scaled;
             if (features.score) {
-                scaled = s * options.scale;
+                scaled = scale_keys ? s : s * options.scale;
                 p = exp2(
                     fma(pairs.score(scaled, place, existing()), kLog2E, expand_dims(-offset, 1)),
                     true);

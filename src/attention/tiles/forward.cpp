@@ -28,7 +28,8 @@ void forward_program(const Options& options, const Features& features, std::span
     const DType sums = accumulator(query.dtype());
     const std::int64_t block_q = options.block_q, block_k = options.block_k;
     const Tile first = program_id(2) * block_q, kv_length = key.extent(0);
-    const Tile q = query.load();
+    const bool scaled = options.scale_operand && features.score;
+    const Tile q = scaled ? query.load() * options.scale : query.load();
     const Tile q_positions = first.to(i32) + iota(block_q);
     const Tile q_ids = segments ? query_ids.load() : Tile();
     const Tile b = pairs.batch(program_id(0)), h = pairs.head(program_id(1));
@@ -42,7 +43,7 @@ void forward_program(const Options& options, const Features& features, std::span
     const auto step = [&](Tile j, State state, bool analytic, const std::optional<Tile>& bits) {
         const Slice block = ds(j * block_k, block_k);
         Tile s = dot(q, key.at(block).load({.other = 0}), {.trans_b = true});
-        if (!folded) s *= options.scale;
+        if (!folded && !scaled) s *= options.scale;
         std::optional<Tile> mask = bits;
         if (analytic) {
             const Tile kv_positions = (j * block_k).to(i32) + iota(block_k);

@@ -19,6 +19,9 @@ struct Options {
     std::int64_t block_q = 64;
     std::int64_t block_k = 128;
     bool interpret = false;  ///< checked mode
+    /// With a score mod the scale goes into the queries (forward) or keys (backward) instead of
+    /// each score.
+    bool scale_operand = false;
     /// Backward: one program per block of keys, and all add to one dQ, in the order they come.
     bool atomic = false;
 

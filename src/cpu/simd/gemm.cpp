@@ -27,7 +27,7 @@ constexpr std::int64_t kCacheBytes = HWY_TARGET == HWY_AVX2 ? 24 * 1024 : 40 * 1
 // size, and a few rows of A meet all its panels before the next ones are fetched.
 constexpr std::int64_t kNearBytes = HWY_TARGET == HWY_AVX2 ? 32 * 1024 : 40 * 1024;
 constexpr std::int64_t kRowsWorthCopying = 32;
-constexpr std::int64_t kCopiedDepth = 128;
+constexpr std::int64_t kCopiedDepth = HWY_TARGET == HWY_AVX2 ? 64 : 128;
 constexpr std::int64_t kLeastDepth = 64;
 
 // Rows of the register block for a panel of so many vectors: rows * vectors accumulators (at least

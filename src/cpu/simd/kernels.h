@@ -79,11 +79,11 @@ struct Superinstructions {
     /// a and b are integers below 2^53.
     StripFunction affine_select = nullptr;
 
-    /// out = in[0] + in[1] * (base + a * r + b * l), in[1] a lane operand, immediate = {base, a,
-    /// b}: the index is exact while it and its steps stay below 2^24.
+    /// out = in[0] * immediate[3] + in[1] * (base + a * r + b * l), in[1] a lane operand, the other
+    /// immediates {base, a, b}. accumulator[l], if given, = max(accumulator[l], column l of out).
     StripFunction affine_add = nullptr;
 
-    /// out = c * tanh(in[0] / c), immediate[0] = c > 0, by the reciprocal of c.
+    /// out = immediate[0] * tanh(in[0] * immediate[1]).
     StripFunction softcap = nullptr;
 
     /// out = in[0] * immediate[0]; accumulator[l] = max(accumulator[l], column l of out). NaN in a

@@ -58,16 +58,23 @@ void affine_add(const Strip& s) {
     const auto base = static_cast<std::int64_t>(s.immediate[0]);
     const auto a = static_cast<std::int64_t>(s.immediate[1]);
     const auto b = static_cast<std::int64_t>(s.immediate[2]);
+    const auto factor = static_cast<float>(s.immediate[3]);
+    auto* maxima = static_cast<float*>(s.accumulator);
     store_tile<TileForm::f32>(s, [&](auto row, auto lane) {
-        return std::fma(operand(s, 1, row, lane), static_cast<float>(base + a * row + b * lane),
-                        operand(s, 0, row, lane));
+        const float x =
+            std::fma(operand(s, 1, row, lane), static_cast<float>(base + a * row + b * lane),
+                     operand(s, 0, row, lane) * factor);
+        if (maxima != nullptr) maxima[lane] = apply<ir::Op::max>(maxima[lane], x);
+        return x;
     });
 }
 
 void softcap(const Strip& s) {
-    const auto c = static_cast<float>(s.immediate[0]);
-    store_tile<TileForm::f32>(
-        s, [&](auto row, auto lane) { return c * std::tanh(operand(s, 0, row, lane) * (1 / c)); });
+    const auto outer = static_cast<float>(s.immediate[0]);
+    const auto inner = static_cast<float>(s.immediate[1]);
+    store_tile<TileForm::f32>(s, [&](auto row, auto lane) {
+        return outer * std::tanh(operand(s, 0, row, lane) * inner);
+    });
 }
 
 void scale_max(const Strip& s) {

@@ -6,6 +6,7 @@
 #include "hwy/foreach_target.h"
 // clang-format on
 #include "cpu/simd/vector.h"
+#include "cpu/simd/vector_divide-inl.h"
 #include "cpu/simd/vector_math-inl.h"
 #include "cpu/simd/vector_ops-inl.h"
 #include "cpu/simd/vector_strip-inl.h"
@@ -134,6 +135,14 @@ StripFunction comparison_kernel(DType dtype) {
     }
 }
 
+/// Of i32 and i64, which positions have.
+template <ir::Op op>
+StripFunction division_kernel(DType dtype) {
+    if (dtype == DType::i32) return map_kernel<std::int32_t, 2, IntegerDivision<op>>;
+    if (dtype == DType::i64) return map_kernel<std::int64_t, 2, IntegerDivision<op>>;
+    return nullptr;
+}
+
 template <class Bits, class Logical>
 StripFunction logical_kernel(DType dtype) {
     if (dtype == DType::boolean) return map_kernel<std::uint8_t, 2, Logical>;
@@ -214,9 +223,14 @@ StripFunction binary(ir::Op op, DType dtype) {
                    : is_float(dtype)     ? float_kernel<Mul, 2>(dtype)
                                          : large_integer_kernel<Mul>(dtype);
         case div:
-            return float_kernel<Div, 2>(dtype);
+            return is_float(dtype) ? float_kernel<Div, 2>(dtype) : division_kernel<div>(dtype);
         case floordiv:
-            return float_kernel<Floordiv, 2>(dtype);
+            return is_float(dtype) ? float_kernel<Floordiv, 2>(dtype)
+                                   : division_kernel<floordiv>(dtype);
+        case rem:
+            return division_kernel<rem>(dtype);
+        case floormod:
+            return division_kernel<floormod>(dtype);
         case pow:
             return float_kernel<Pow, 2, false>(dtype);
         case min:

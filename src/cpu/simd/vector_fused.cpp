@@ -53,9 +53,13 @@ struct State {
 /// step, so that the compiler does them in vectors.
 struct Advance {
     static constexpr std::size_t kStep = 4;
-    alignas(64) std::array<std::intptr_t, FusedCall::kMaxOperands> bytes{};
-    alignas(64) std::array<std::int32_t, FusedCall::kMaxAffine> index{};
+    // No initialisers: a chain makes these for each of its strips, and few entries are used.
+    alignas(64) std::array<std::intptr_t, FusedCall::kMaxOperands> bytes;
+    alignas(64) std::array<std::int32_t, FusedCall::kMaxAffine> index;
 
+    static constexpr std::size_t padded(std::size_t operands) {
+        return (operands + kStep - 1) / kStep * kStep;
+    }
     HWY_INLINE void apply(State& s, std::size_t operands) const {
         for (std::size_t k = 0; k < operands; k += kStep) {
             for (std::size_t i = k; i < k + kStep; ++i) s.at[i] += bytes[i];
@@ -438,13 +442,19 @@ void end_reductions(const FusedCall& call, const State& s, std::int64_t row) {
 }
 
 void run(const FusedCall& call) {
-    State s{};
+    State s;
     s.call = &call;
+    s.index = {};
     Advance to_row, to_block;
-    for (std::size_t k = 0; k < call.num_operands; ++k) {
-        s.at[k] = reinterpret_cast<std::intptr_t>(call.operands[k].data);
-        to_row.bytes[k] = call.operands[k].row_bytes;
-        to_block.bytes[k] = call.operands[k].lane_bytes * kBlock;
+    to_row.index = {};
+    to_block.index = {};
+    // Whole steps of Advance are set, which may be a few more than there are operands.
+    const std::size_t set = Advance::padded(call.num_operands);
+    for (std::size_t k = 0; k < set; ++k) {
+        const FusedOperand operand = k < call.num_operands ? call.operands[k] : FusedOperand{};
+        s.at[k] = reinterpret_cast<std::intptr_t>(operand.data);
+        to_row.bytes[k] = operand.row_bytes;
+        to_block.bytes[k] = operand.lane_bytes * kBlock;
     }
     for (std::size_t k = 0; k < call.num_affine; ++k) {
         s.index[k] = call.affine[k].base;
@@ -458,9 +468,10 @@ void run(const FusedCall& call) {
     const std::int64_t inner = rows_inside ? call.rows : call.blocks;
     const std::int64_t outer = rows_inside ? call.blocks : call.rows;
     const auto first = reinterpret_cast<Function>(call.steps[0].function);
+    std::array<std::intptr_t, FusedCall::kMaxOperands> at;
     for (std::int64_t row = 0; row < outer; ++row) {
         start_reductions(call, s);
-        const auto at = s.at;
+        std::copy_n(s.at.begin(), set, at.begin());
         const auto index = s.index;
         for (std::int64_t i = 0; i < inner; ++i) {
             const V v = hn::Undefined(D());
@@ -472,7 +483,7 @@ void run(const FusedCall& call) {
             inside.apply(s, call.num_operands);
         }
         end_reductions(call, s, row);
-        s.at = at;
+        std::copy_n(at.begin(), set, s.at.begin());
         s.index = index;
         outside.apply(s, call.num_operands);
     }

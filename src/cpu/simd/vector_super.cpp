@@ -5,6 +5,10 @@
 #include "cpu/simd/vector_targets.h"
 #include "hwy/foreach_target.h"
 // clang-format on
+#include <algorithm>
+#include <cmath>
+#include <limits>
+
 #include "cpu/simd/vector.h"
 #include "cpu/simd/vector_math-inl.h"
 #include "cpu/simd/vector_strip-inl.h"
@@ -152,16 +156,19 @@ Strip rows_of(const Strip& s, std::int64_t first) {
 
 /// Rows innermost: statistics and lane operands of a column stay in registers.
 template <TileForm form, template <bool> class Body>
+HWY_INLINE void columns_of(const Strip& s) {
+    std::int64_t l = 0;
+    for (; l + 2 * kLanes <= s.lanes; l += 2 * kLanes) two_columns<form, Body<false>>(s, l);
+    for (; l + kLanes <= s.lanes; l += kLanes) column<form, false, Body<false>>(s, l, kLanes);
+    if (l < s.lanes) {
+        column<form, true, Body<true>>(s, l, static_cast<std::size_t>(s.lanes - l));
+    }
+}
+
+template <TileForm form, template <bool> class Body>
 void columns(const Strip& s) {
     for (std::int64_t first = 0; first < s.rows; first += kColumnRows) {
-        const Strip part = rows_of<form>(s, first);
-        std::int64_t l = 0;
-        for (; l + 2 * kLanes <= s.lanes; l += 2 * kLanes) two_columns<form, Body<false>>(part, l);
-        for (; l + kLanes <= s.lanes; l += kLanes)
-            column<form, false, Body<false>>(part, l, kLanes);
-        if (l < s.lanes) {
-            column<form, true, Body<true>>(part, l, static_cast<std::size_t>(s.lanes - l));
-        }
+        columns_of<form, Body>(rows_of<form>(s, first));
     }
 }
 
@@ -245,10 +252,10 @@ struct MulSubMul {
 };
 
 void softcap(const Strip& s) {
-    const auto c = static_cast<float>(s.immediate[0]);
-    const float reciprocal = 1 / c;
+    const auto outer = static_cast<float>(s.immediate[0]);
+    const auto inner = static_cast<float>(s.immediate[1]);
     map_strip<float, 1>(s, [=](DF d, VF x) HWY_ATTR {
-        return hn::Mul(hn::Set(d, c), Tanh()(d, hn::Mul(x, hn::Set(d, reciprocal))));
+        return hn::Mul(hn::Set(d, outer), Tanh()(d, hn::Mul(x, hn::Set(d, inner))));
     });
 }
 
@@ -293,30 +300,77 @@ void affine_select(const Strip& s) {
     }
 }
 
-void affine_add(const Strip& s) {
-    const DF d;
+/// For indices that f32 holds exactly.
+template <bool kPartial>
+struct AffineAdd {
+    TileOperand x;
+    LaneOperand<kPartial> slope;
+    VF factor, step, index;
+    float* maxima;
+    std::size_t n;
+    VF maximum;
+
+    HWY_INLINE AffineAdd(const Strip& s, std::int64_t l, std::size_t lanes)
+        : x(s.in[0], l),
+          slope(s.in[1], l, lanes),
+          factor(hn::Set(DF(), static_cast<float>(s.immediate[3]))),
+          step(hn::Set(DF(), static_cast<float>(s.immediate[1]))),
+          index(hn::MulAdd(hn::Iota(DF(), static_cast<float>(l)),
+                           hn::Set(DF(), static_cast<float>(s.immediate[2])),
+                           hn::Set(DF(), static_cast<float>(s.immediate[0])))),
+          maxima(static_cast<float*>(s.accumulator)),
+          n(lanes),
+          maximum(hn::Set(DF(), -std::numeric_limits<float>::infinity())) {
+        if (maxima == nullptr) return;
+        maxima += l;
+        maximum = load<kPartial>(maxima, n);
+    }
+    HWY_INLINE VF value(std::int64_t r) {
+        const VF scaled = hn::Mul(load<kPartial>(x.at + r * x.row_stride, n), factor);
+        const VF sum = hn::MulAdd(slope.row(r), index, scaled);
+        index = hn::Add(index, step);
+        maximum = Max()(DF(), maximum, sum);
+        return sum;
+    }
+    HWY_INLINE void finish() const {
+        if (maxima != nullptr) store<kPartial>(maximum, DF(), maxima, n);
+    }
+};
+
+/// Element by element, for positions beyond 2^24.
+void affine_add_far(const Strip& s) {
     const auto base = static_cast<std::int64_t>(s.immediate[0]);
     const auto a = static_cast<std::int64_t>(s.immediate[1]);
-    const VF b = hn::Set(d, static_cast<float>(s.immediate[2]));
+    const auto b = static_cast<std::int64_t>(s.immediate[2]);
+    const auto factor = static_cast<float>(s.immediate[3]);
+    auto* maxima = static_cast<float*>(s.accumulator);
+    const auto at = [](const StripOperand& operand, std::int64_t r, std::int64_t l) {
+        return static_cast<const float*>(
+            operand.data)[r * operand.row_stride + l * operand.lane_stride];
+    };
+    const hn::CappedTag<float, 1> d1;
     for (std::int64_t r = 0; r < s.rows; ++r) {
-        const float* in = static_cast<const float*>(s.in[0].data) + r * s.in[0].row_stride;
-        const RowOperand<float> slope(s.in[1], r);
-        float* out = static_cast<float*>(s.out) + r * s.out_row_stride;
-        const VF start = hn::Set(d, static_cast<float>(base + a * r));
-        std::int64_t l = 0;
-        const auto add = [&](VF x, VF scale) HWY_ATTR {
-            const VF index = hn::MulAdd(hn::Iota(d, static_cast<float>(l)), b, start);
-            return hn::MulAdd(scale, index, x);
-        };
-        for (; l + kLanes <= s.lanes; l += kLanes) {
-            hn::StoreU(add(hn::LoadU(d, in + l), hn::LoadU(d, slope.at + l * slope.step)), d,
-                       out + l);
+        for (std::int64_t l = 0; l < s.lanes; ++l) {
+            const float x = std::fma(at(s.in[1], r, l), static_cast<float>(base + a * r + b * l),
+                                     at(s.in[0], r, l) * factor);
+            static_cast<float*>(s.out)[r * s.out_row_stride + l] = x;
+            if (maxima == nullptr) continue;
+            maxima[l] = hn::GetLane(Max()(d1, hn::Set(d1, maxima[l]), hn::Set(d1, x)));
         }
-        if (l < s.lanes) {
-            const auto n = static_cast<std::size_t>(s.lanes - l);
-            store_first(add(load_first(d, in + l, n), load_first(d, slope.at + l * slope.step, n)),
-                        d, out + l, n);
-        }
+    }
+}
+
+void affine_add(const Strip& s) {
+    const double down = s.immediate[1] * static_cast<double>(s.rows - 1);
+    const double across = s.immediate[2] * static_cast<double>(s.lanes);
+    const double base = s.immediate[0];
+    const double largest = std::max({std::abs(base), std::abs(base + down), std::abs(base + across),
+                                     std::abs(base + down + across)});
+    if (!(largest < 0x1p24) || std::abs(s.immediate[1]) > 0x1p20) return affine_add_far(s);
+    for (std::int64_t first = 0; first < s.rows; first += kColumnRows) {
+        Strip part = rows_of<TileForm::f32>(s, first);
+        part.immediate[0] += s.immediate[1] * static_cast<double>(first);
+        columns_of<TileForm::f32, AffineAdd>(part);
     }
 }
 
