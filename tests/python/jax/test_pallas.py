@@ -278,6 +278,14 @@ def test_slices_strides_and_integers():
     equal(out, [[18, 19, 20, 21], [9, 12, 19, 20], [16, 17, 18, 19]])
 
 
+def test_a_stride_of_zero_repeats():
+    def kernel(x_ref, o_ref):
+        o_ref[...] = x_ref[pl.ds(1, 4, 0), pl.ds(2, 5)]
+
+    x = normal(0, 3, 8)
+    equal(twj.pallas_call(kernel, shape(4, 5))(x), np.broadcast_to(x[1:2, 2:7], (4, 5)))
+
+
 def test_gathers_and_scatters():
     def kernel(x_ref, i_ref, o_ref, s_ref):
         o_ref[...] = x_ref[i_ref[...], 1]

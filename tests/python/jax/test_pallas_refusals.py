@@ -25,11 +25,11 @@ def refusal(kernel, out, *operands, **options):
 def test_primitives_are_named_with_their_line():
     def kernel(x_ref, o_ref):
         x = x_ref[...]
-        o_ref[...] = jnp.sort(x)  # the line that is named
+        o_ref[...] = lax.digamma(x)  # the line that is named
 
     line = kernel.__code__.co_firstlineno + 2
-    text = refusal(kernel, shape(8), jnp.arange(8.0), name="sorter")
-    assert "[pallas] kernel `sorter` uses `sort`" in text
+    text = refusal(kernel, shape(8), jnp.arange(8.0), name="gamma")
+    assert "[pallas] kernel `gamma` uses `digamma`" in text
     assert f"test_pallas_refusals.py:{line}" in text
 
     def callback(x_ref, o_ref):
@@ -85,6 +85,28 @@ def test_stores_to_inputs_and_large_tiles():
 
     assert "elements of complex64" in refusal(complex_numbers, shape(2, dtype=jnp.complex64),
                                               jnp.zeros(2, jnp.complex64))  # fmt: skip
+
+
+def test_random_keys():
+    def typed(key_ref, o_ref):
+        o_ref[...] = jax.random.uniform(key_ref[...], (8,))
+
+    text = refusal(typed, shape(8), jax.random.key(0))
+    assert "the Ref `key_ref` of random keys; pass jax.random.key_data(keys)" in text
+
+    def other_kind(words_ref, o_ref):
+        key = jax.random.wrap_key_data(words_ref[...], impl="rbg")
+        o_ref[...] = jax.random.uniform(key, (8,))
+
+    words = jnp.zeros(4, jnp.uint32)
+    assert "keys of the kind key<rbg>" in refusal(other_kind, shape(8), words)
+
+
+def test_slices_of_stride_zero_are_only_read():
+    def kernel(x_ref, o_ref):
+        o_ref[pl.ds(0, 4, 0)] = x_ref[...]
+
+    assert "a store through a slice of stride 0" in refusal(kernel, shape(4), jnp.arange(4.0))
 
 
 # ---- The checked mode: interpret=True.

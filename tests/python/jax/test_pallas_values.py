@@ -1,5 +1,7 @@
 """What a Pallas kernel may compute, against JAX and NumPy: control flow, functions, shapes, dots."""
 
+import math
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -101,6 +103,26 @@ def test_more_functions():
     equal(tile(jnp.round, jnp.array([0.5, 1.5, -2.5])), [0, 2, -2])
 
 
+def test_erfc_and_exact_gelu():
+    x = jnp.linspace(-6, 9, 256)
+    want = np.array([math.erfc(v) for v in np.asarray(x, np.float64)])
+    have = np.asarray(tile(lax.erfc, x), np.float64)
+    # exp(-x * x) turns the rounding of x * x, half an ulp of 81, into that share of the result.
+    assert np.abs(have / want - 1).max() <= 81 * 2**-24 + 2**-20
+    equal(tile(lax.erfc, jnp.array([jnp.inf, -jnp.inf, jnp.nan, 0.0])), [0, 2, np.nan, 1])
+    near(tile(lambda v: jax.nn.gelu(v, approximate=False), x), jax.nn.gelu(x, approximate=False))
+
+
+def test_nextafter():
+    tiny = jnp.finfo(F32).tiny
+    x = jnp.array([1.0, -1.0, 1.5, jnp.inf, jnp.nan, 2.0, -2 * tiny])
+    y = jnp.array([2.0, -3.0, -1.0, 0.0, 1.0, 2.0, 0.0])
+    equal(tile(lax.nextafter, x, y), np.nextafter(np.asarray(x), np.asarray(y)))
+    half = normal(0, 64, dtype=jnp.bfloat16)
+    equal(tile(lambda v: lax.nextafter(v, jnp.zeros_like(v)), half),
+          lax.nextafter(half, jnp.zeros_like(half)))  # fmt: skip
+
+
 def test_integers():
     a = jnp.array([7, -7, 7, -7, 0, 5], jnp.int32)
     b = jnp.array([2, 2, -2, -2, 3, 5], jnp.int32)
@@ -172,6 +194,73 @@ def test_shapes():
     ]
     for i, function in enumerate(functions):
         near(tile(function, x), function(x)), i
+
+
+def test_gathers_and_scatters_within_a_value():
+    x = normal(0, 6, 16)
+    i = jax.random.randint(jax.random.key(1), (6, 16), 0, 16)
+    functions = [
+        lambda v, w: jnp.take_along_axis(v, w, axis=1),
+        lambda v, w: jnp.take_along_axis(v, w % 6, axis=0),
+        lambda v, w: jnp.put_along_axis(v, w[:, :1], 7.0, axis=1, inplace=False),
+        lambda v, w: v.reshape(6, 4, 4)[w[0, :3] % 6, :, w[1, :3] % 4],
+        lambda v, w: jnp.take(v, w[0, 0] % 6, axis=0),
+        lambda v, w: jax.vmap(lambda k: lax.dynamic_slice(v, (k, k), (2, 3)))(w[0, :5]),
+        lambda v, w: v.at[:, 0].set(v[:, 1]).at[:, 2:].set(v[:, 1:-1]),
+        lambda v, w: v.at[1:3].add(1.0),
+        lambda v, w: jax.vmap(lambda row, k: row.at[k].add(2.0))(v, w[:, 0]),
+        # What lies outside is filled, or dropped.
+        lambda v, w: v.at[w[0] + 2, w[1]].get(mode="fill", fill_value=7.0),
+        lambda v, w: v.at[w[0] + 2, w[1] + 2].set(3.0, mode="drop"),
+        lambda v, w: lax.pad(v, 9.0, ((1, -1, 2), (-1, 2, 1))),
+    ]
+    for function in functions:
+        equal(tile(function, x, i), function(x, i))
+
+
+def test_sorts():
+    x = normal(0, 6, 16)
+    x = x.at[1, 3].set(jnp.nan).at[2, 2].set(-jnp.inf).at[1, 5].set(jnp.nan)
+    ties = jnp.round(x * 2)
+    functions = [
+        jnp.sort,
+        lambda v: jnp.sort(v, axis=0),
+        lambda v: jnp.sort(v, descending=True),
+        jnp.argsort,
+        lambda v: lax.top_k(v, 3)[0],
+        lambda v: lax.top_k(v, 3)[1],
+        lambda v: jnp.median(v, axis=1),
+    ]
+    for function in functions:
+        equal(tile(function, ties), function(ties))
+    equal(tile(lambda v, w: lax.sort((v, w), num_keys=2)[1], ties, -x),
+          lax.sort((ties, -x), num_keys=2)[1])  # fmt: skip
+    words = jax.random.randint(jax.random.key(0), (33,), -100, 100, jnp.int8)
+    equal(tile(jnp.sort, words), jnp.sort(words))
+
+
+def test_random_keys_give_the_numbers_of_jax():
+    wrap = jax.random.wrap_key_data
+    functions = [
+        lambda k: jax.random.bits(wrap(k), (8, 16)),
+        lambda k: jax.random.bits(jax.random.fold_in(wrap(k), 5), (4,), "uint8"),
+        lambda k: jax.random.bits(jax.random.split(wrap(k), 3)[2], (4,)),
+        lambda k: sum(jax.random.bits(one, (4,)) for one in jax.random.split(wrap(k))),
+        lambda k: jax.random.bits(jax.random.key(k[1]), (4,)),
+        lambda k: jax.random.uniform(wrap(k), (5, 7)),
+        lambda k: jax.random.randint(wrap(k), (16,), 0, 10),
+        lambda k: jax.random.permutation(wrap(k), 16),
+        lambda k: jax.random.categorical(wrap(k), jnp.arange(8.0)),
+        lambda k: jax.vmap(lambda one: jax.random.bits(one, (4,)))(jax.random.split(wrap(k), 3)),
+        lambda k: jax.random.key_data(
+            lax.fori_loop(0, 3, lambda i, key: jax.random.split(key)[0], wrap(k))
+        ),
+    ]
+    words = jax.random.key_data(jax.random.key(3))
+    for function in functions:
+        equal(tile(function, words), function(words))
+    draw = lambda k: jax.random.normal(wrap(k), (8, 16))  # noqa: E731
+    near(tile(draw, words), draw(words), 1e-5)
 
 
 def test_dots():

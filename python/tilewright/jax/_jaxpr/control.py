@@ -65,7 +65,7 @@ def counters(closed, num_consts, num_carry):
     return found
 
 
-def _emit_for(t, low, high, carried, body):
+def emit_for(t, low, high, carried, body):
     """for_loop with step 1; body(iv, carries) gives the next carries. Returns the results."""
     writer = t.writer
     names = [writer.use(v) for v in (low, high, t.constant(1, "i64"))]
@@ -129,7 +129,7 @@ def _run_counted(t, closed, consts, init, low, high, counted, base):
         outs = t.evaluate(closed, *consts, *carries)
         return [outs[i] for i in kept]
 
-    results = _emit_for(t, low, high, [init[i] for i in kept], body)
+    results = emit_for(t, low, high, [init[i] for i in kept], body)
     finals = list(init)
     for place, result in zip(kept, results, strict=True):
         finals[place] = result
@@ -199,7 +199,7 @@ def _scan_rows(t, eqn, consts, init, xs):
         return outs[:num_carry]
 
     low, high = t.constant(0, "i64"), t.constant(length, "i64")
-    results = _emit_for(t, low, high, init, body)
+    results = emit_for(t, low, high, init, body)
     return results + [load(t, view) for view in targets]
 
 

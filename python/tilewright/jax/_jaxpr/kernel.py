@@ -2,10 +2,20 @@
 
 from dataclasses import dataclass
 
+import jax
 from jax import tree_util
 from jax._src.pallas import core as pallas_core
 
-from . import control, dots, elementwise, memory, shapes  # noqa: F401  (they register rules)
+from . import (  # noqa: F401  (they register rules)
+    control,
+    dots,
+    elementwise,
+    gathers,
+    memory,
+    random,
+    shapes,
+    sorting,
+)
 from .grid import Recorder, declared_parallel, sequential_axes
 from .memory import scratch_of
 from .refs import Dim, View, added, covered, i64, load, scaled
@@ -86,6 +96,11 @@ class _Builder:
             self.t.arrays[view.ref] = ("alias", groups[i]) if i in groups else view.ref
 
     def array(self, dtype, shape, name, alias=None):
+        if jax.dtypes.issubdtype(dtype, jax.dtypes.prng_key):
+            raise UnsupportedError(
+                f"the Ref `{name}` of random keys; pass jax.random.key_data(keys) and wrap it with "
+                "jax.random.wrap_key_data in the kernel"
+            )
         if not all(isinstance(extent, int) for extent in shape):
             raise UnsupportedError("an array of symbolic shape")
         if len(shape) > 8:

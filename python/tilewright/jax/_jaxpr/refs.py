@@ -329,8 +329,24 @@ def covered(view):
     return tuple(dims)
 
 
+def _repeats(view):
+    return any(d.kind == "slice" and d.stride == 0 and d.size > 1 for d in view.dims)
+
+
+def _load_repeated(t, view, mask, other):
+    """Through slices of stride 0: each of their elements once, then everywhere."""
+    if mask is not None or other is not None:
+        raise UnsupportedError("a masked load through a slice of stride 0; mask the value")
+    once = [replace(d, size=1, stride=1) if d.kind == "slice" and d.stride == 0 else d
+            for d in view.dims]  # fmt: skip
+    value = load(t, replace(view, dims=tuple(once)))
+    return broadcast(t, value, view.shape)
+
+
 def load(t, view, mask=None, other=None):
     check_rank(view)
+    if _repeats(view):
+        return _load_repeated(t, view, mask, other)
     _record(t, view, "load")
     shape = view.access_shape()
     lanes = _lanes(t, view, mask, other)
@@ -342,6 +358,8 @@ def load(t, view, mask=None, other=None):
 
 def store(t, view, value, mask=None):
     check_rank(view)
+    if _repeats(view):
+        raise UnsupportedError("a store through a slice of stride 0")
     _record(t, view, "store", mask)
     lanes = _lanes(t, view, mask)
     value = _to_access(t, view, broadcast_to(t, value, view.shape))
@@ -351,6 +369,8 @@ def store(t, view, value, mask=None):
 
 def atomic(t, op, view, operands, mask=None):
     check_rank(view)
+    if _repeats(view):
+        raise UnsupportedError("an atomic through a slice of stride 0")
     _record(t, view, "atomic")
     lanes = _lanes(t, view, mask)
     names = [t.writer.use(_to_access(t, view, broadcast_to(t, v, view.shape))) for v in operands]

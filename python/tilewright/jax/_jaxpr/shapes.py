@@ -2,9 +2,9 @@
 
 import math
 
-from .elementwise import aval_of, broadcast, cast, elementwise
-from .refs import Dim, View, atomic, broadcast_to, i64, load, store
-from .text import Affine, UnsupportedError, bits_of, is_float
+from .elementwise import aval_of, broadcast, cast
+from .refs import broadcast_to
+from .text import Affine, UnsupportedError
 from .translate import rule
 
 # ---- Shapes.
@@ -178,11 +178,9 @@ def _split(t, eqn, a):
     return results
 
 
-@rule("pad")
-def _pad(t, eqn, a, filler):
-    for axis, (low, high, interior) in enumerate(eqn.params["padding_config"]):
-        if interior:
-            raise UnsupportedError("padding between elements")
+def padded(t, a, filler, edges):
+    """The tile with (low, high) elements more, or less where negative, along each axis."""
+    for axis, (low, high) in enumerate(edges):
         starts, sizes = [0] * a.rank, list(a.shape)
         starts[axis] = max(0, -low)
         sizes[axis] = max(0, a.shape[axis] - max(0, -low) - max(0, -high))
@@ -195,175 +193,6 @@ def _pad(t, eqn, a, filler):
         before, after = parts
         a = concatenated(t, [part for part in (before, a, after) if part is not None], axis)
     return a
-
-
-# ---- Elements at traced places: a tile has none, so it goes through memory of the program.
-
-
-def spilled(t, value):
-    """A Ref that holds the tile."""
-    view = t.scratch(value.dtype, value.shape)
-    store(t, view, value)
-    return view
-
-
-def _clamped(t, start, room):
-    start = i64(t, start)
-    if start.is_constant:
-        return t.constant(min(max(start.constant, 0), room), "i64")
-    operands = [start, t.constant(0, "i64"), t.constant(room, "i64")]
-    return t.writer.emit("clamp", operands, "i64", ())
-
-
-def _window(t, view, starts, sizes):
-    dims = [
-        Dim("slice", _clamped(t, start, extent - size), size)
-        for start, size, extent in zip(starts, sizes, view.shape, strict=True)
-    ]
-    return View(view.ref, view.dtype, tuple(dims))
-
-
-@rule("dynamic_slice")
-def _dynamic_slice(t, eqn, a, *starts):
-    sizes = eqn.params["slice_sizes"]
-    starts = starts[: a.rank]
-    if a.rank == 0:
-        return a
-    if all(s.is_constant for s in starts):
-        fixed = [
-            _clamped(t, s, n - size).constant
-            for s, n, size in zip(starts, a.shape, sizes, strict=True)
-        ]
-        return sliced(t, a, fixed, sizes, [1] * a.rank)
-    return load(t, _window(t, spilled(t, a), starts, sizes))
-
-
-@rule("dynamic_update_slice")
-def _dynamic_update_slice(t, eqn, a, update, *starts):
-    if a.rank == 0:
-        return update
-    view = spilled(t, a)
-    store(t, _window(t, view, starts, update.shape), update)
-    return load(t, view)
-
-
-@rule("rev")
-def _rev(t, eqn, a):
-    view = spilled(t, a)
-    dims = list(view.dims)
-    reversed_axes = [axis for axis in eqn.params["dimensions"] if a.shape[axis] > 1]
-    if not reversed_axes:
-        return a
-    if len(reversed_axes) > 1:
-        raise UnsupportedError("a reversal of more than one axis at once")
-    axis = reversed_axes[0]
-    extent = a.shape[axis]
-    up = t.writer.emit("iota", [], "i32", (extent,), "axis 0")
-    down = t.writer.emit("sub", [t.constant(extent - 1, "i32", (extent,)), up], "i32", (extent,))
-    dims[axis] = Dim("tile", down)
-    return load(t, View(view.ref, view.dtype, tuple(dims), (extent,)))
-
-
-def _at_arrays(t, a, indices, indexed, whole, mode, what):
-    """The elements of a tile that jnp's indexing by arrays names: a View of memory that holds the
-    tile, and the axes where the joint dimensions of the indices stand. `indexed`: the axes that the
-    last dimension of `indices` counts; `whole`: the others, of which all is taken."""
-    if sorted([*indexed, *whole]) != list(range(a.rank)):
-        raise UnsupportedError(f"a {what} of slices that start at array indices")
-    batch = indices.shape[:-1]
-    view = spilled(t, a)
-    dims = list(view.dims)
-    for place, axis in enumerate(indexed):
-        starts, extents = [0] * indices.rank, list(indices.shape)
-        starts[-1], extents[-1] = place, 1
-        tile = reshape(t, sliced(t, indices, starts, extents, [1] * indices.rank), batch)
-        if "fill" not in mode:
-            ends = t.like(tile, 0), t.like(tile, a.shape[axis] - 1)
-            tile = elementwise(t, "clamp", [tile, *ends], tile.dtype, tile.shape)
-        dims[axis] = Dim("tile", tile) if batch else Dim("scalar", i64(t, tile))
-    first = min(indexed, default=0)
-    if batch and sorted(indexed) != list(range(first, first + len(indexed))):
-        raise UnsupportedError(f"a {what} along axes that are apart")
-    joint = list(range(first, first + len(batch)))
-    return View(view.ref, view.dtype, tuple(dims), batch), joint
-
-
-def _order_of(rank, joint, window_dims):
-    """Per axis of the primitive's array the axis of the access: joint dimensions fill what the
-    window leaves free."""
-    others = iter([axis for axis in range(rank) if axis not in joint])
-    joints = iter(joint)
-    return [next(others) if axis in window_dims else next(joints) for axis in range(rank)]
-
-
-@rule("gather")
-def _gather(t, eqn, a, indices):
-    numbers, sizes = eqn.params["dimension_numbers"], eqn.params["slice_sizes"]
-    mode = gather_mode(eqn.params["mode"])
-    if getattr(numbers, "operand_batching_dims", ()):
-        raise UnsupportedError("a gather with batch dimensions, as take_along_axis makes")
-    collapsed = numbers.collapsed_slice_dims
-    whole = [axis for axis, size in enumerate(sizes) if size == a.shape[axis]
-             and axis not in collapsed]  # fmt: skip
-    indexed = [axis for axis in numbers.start_index_map if axis in collapsed]
-    if len(indexed) != len(numbers.start_index_map):
-        raise UnsupportedError("a gather of slices that start at array indices")
-    view, joint = _at_arrays(t, a, indices, indexed, whole, mode, "gather")
-    other = None
-    if "fill" in mode:
-        fill = eqn.params.get("fill_value")
-        if fill is None:
-            fill = _fill_of(a.dtype)
-        other = t.constant(fill, a.dtype)
-    result = load(t, view, None, other)
-    return transpose(t, result, _order_of(result.rank, joint, numbers.offset_dims))
-
-
-def gather_mode(mode):
-    """ "fill" where elements outside are filled or dropped, else what they are clamped to."""
-    return "fill" if "fill" in str(mode).lower() or str(mode) == "1" else "clip"
-
-
-def _fill_of(dtype):
-    if is_float(dtype):
-        return float("nan")
-    if dtype == "bool":
-        return True
-    return -(1 << (bits_of(dtype) - 1)) if dtype[0] == "i" else (1 << bits_of(dtype)) - 1
-
-
-_SCATTERS = {
-    "scatter": None,
-    "scatter-add": "atomic_add",
-    "scatter_add": "atomic_add",
-    "scatter-max": "atomic_max",
-    "scatter_max": "atomic_max",
-    "scatter-min": "atomic_min",
-    "scatter_min": "atomic_min",
-}
-
-
-@rule(*_SCATTERS)
-def _scatter(t, eqn, a, indices, updates):
-    numbers = eqn.params["dimension_numbers"]
-    if getattr(numbers, "operand_batching_dims", ()):
-        raise UnsupportedError("a scatter with batch dimensions")
-    inserted = numbers.inserted_window_dims
-    indexed = list(numbers.scatter_dims_to_operand_dims)
-    whole = [axis for axis in range(a.rank) if axis not in inserted]
-    extents = [updates.shape[axis] for axis in numbers.update_window_dims]
-    if sorted(indexed) != sorted(inserted) or extents != [a.shape[axis] for axis in whole]:
-        raise UnsupportedError("a scatter of slices that start at array indices")
-    mode = gather_mode(eqn.params["mode"])
-    view, joint = _at_arrays(t, a, indices, indexed, whole, mode, "scatter")
-    order = _order_of(updates.rank, joint, numbers.update_window_dims)
-    updates = transpose(t, updates, [order.index(axis) for axis in range(len(order))])
-    op = _SCATTERS[eqn.primitive.name]
-    if op is None:
-        store(t, view, updates)
-    else:
-        atomic(t, op, view, [updates])
-    return load(t, View.whole(view.ref, view.dtype, a.shape))
 
 
 # ---- Reductions and scans.

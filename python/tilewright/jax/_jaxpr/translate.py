@@ -27,6 +27,19 @@ def inner_jaxpr(closed):
     return getattr(closed, "jaxpr", closed), list(getattr(closed, "consts", ()))
 
 
+# What only moves elements does so with each word of a random key.
+_MOVES = frozenset(
+    """broadcast_in_dim concatenate dynamic_slice expand_dims gather reshape select_n slice
+                      split squeeze stack transpose unstack""".split()
+)
+
+
+def is_key(aval):
+    """Whether an aval is of random keys: as Values their words are one more dimension."""
+    dtype = getattr(aval, "dtype", None)
+    return dtype is not None and jax.dtypes.issubdtype(dtype, jax.dtypes.prng_key)
+
+
 def source_of(eqn):
     """The user's (file, line) that made an equation; None when unknown."""
     frame = source_info_util.user_frame(eqn.source_info.traceback)
@@ -138,7 +151,11 @@ class Translator:
             translate = RULES.get(name)
             if translate is None:
                 raise UnsupportedError("which has no counterpart in tile IR")
-            results = translate(self, eqn, *operands)
+            keys = [is_key(var.aval) for var in eqn.invars]
+            if any(keys) and name in _MOVES:
+                results = self.words_moved(eqn, keys, operands)
+            else:
+                results = translate(self, eqn, *operands)
         except UnsupportedError as error:
             if getattr(error, "located", False):
                 raise
@@ -150,11 +167,22 @@ class Translator:
             self.source = outer
         return results if isinstance(results, list | tuple) else [results]
 
+    def words_moved(self, eqn, keys, operands):
+        def moved(*values):
+            return eqn.primitive.bind(*values, **eqn.params)
+
+        axes = [-1 if key else None for key in keys]
+        return self.inline_all(jax.vmap(moved, axes, -1), *operands)
+
     def inline(self, function, *operands):
-        """A jnp function of these Values, traced and written in place."""
-        avals = [jax.ShapeDtypeStruct(v.shape, _JAX_DTYPES[v.dtype]) for v in operands]
-        (result,) = self.evaluate(jax.make_jaxpr(function)(*avals), *operands)
+        """The result of a jnp function of these Values, traced and written in place."""
+        (result,) = self.inline_all(function, *operands)
         return result
+
+    def inline_all(self, function, *operands):
+        """All its results."""
+        avals = [jax.ShapeDtypeStruct(v.shape, _JAX_DTYPES[v.dtype]) for v in operands]
+        return self.evaluate(jax.make_jaxpr(function)(*avals), *operands)
 
 
 def _jax_dtypes():
