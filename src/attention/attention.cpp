@@ -43,6 +43,21 @@ std::int64_t forward_block(const Problem& p) {
     return block;
 }
 
+/// The same with a mask as data, unless larger tiles would cover more pairs that do not attend.
+std::int64_t plan_block(const Problem& p) {
+    const std::int64_t least = p.options.block_q;
+    if (loads_blocks(p.features)) return least;
+    const auto pairs = [&](std::int64_t block_q) {
+        Problem q = p;
+        q.options.block_q = block_q;
+        q.make_plan(false);
+        return (q.plan->partial_tiles + q.plan->full_tiles) * block_q;
+    };
+    std::int64_t block = forward_block(p);
+    while (block > least && 20 * pairs(block) > 21 * pairs(least)) block /= 2;
+    return std::max(block, least);
+}
+
 /// True when few queries attend to every key: then the keys are split over programs, and all
 /// queries of a group of heads, at one stride, are the rows of one block.
 bool is_decode(const Problem& p, const AttentionOutput& result) {
@@ -110,6 +125,7 @@ void forward(Problem p, const AttentionOutput& given) {
     if (!result.max_scores.defined()) {
         result.max_scores = Tensor::empty(result.lse.dtype(), result.lse.shape(), p.device);
     }
+    if (p.block_mask.defined() && !p.on_gpu()) p.options.block_q = plan_block(p);
     p.make_plan(false);
     if (is_decode(p, result)) return decode(p, result);
     const bool long_queries = p.query_length >= 64;
@@ -133,13 +149,13 @@ void run_forward(const Problem& p, const AttentionOutput& result) {
     if (p.kv_length == 0 && !p.packed()) return forward_without_keys(p, result);
     if (uses_sm90(p, Pass::forward)) return sm90::run_forward(p, result);
     if (!p.packed()) return forward(p, result);
-    for (std::size_t n = 0; n + 1 < p.starts.size(); ++n) {
+    p.for_each_sequence([&](std::size_t n) {
         const Problem part = p.sequence(n);
         const auto own = [&](const Tensor& x) {
             return rows_of(x, p.starts[n], part.query_length);
         };
         forward(part, {own(result.out), own(result.lse), own(result.max_scores)});
-    }
+    });
 }
 
 }  // namespace

@@ -41,6 +41,12 @@ class Shared {
         }
     }
 
+    /// True when no part of the call adds anything.
+    bool is_empty() const {
+        return !sinks_.defined() && std::none_of(captured_.begin(), captured_.end(),
+                                                 [](const Tensor& x) { return x.defined(); });
+    }
+
     /// Adds to the gradient of the sinks of all heads.
     void add_sinks(const Problem& p, const Tensor& part) { sinks_ = added(p, sinks_, part); }
 
@@ -200,7 +206,7 @@ namespace {
 /// By tile programs.
 void run_backward(const Problem& p, const Gradients& whole, Shared& shared) {
     if (!p.packed()) return backward(p, whole, shared);
-    for (std::size_t n = 0; n + 1 < p.starts.size(); ++n) {
+    const auto one = [&](std::size_t n) {
         const Problem part = p.sequence(n);
         const auto of_query = [&](const Tensor& x) {
             return rows_of(x, p.starts[n], part.query_length);
@@ -213,7 +219,8 @@ void run_backward(const Problem& p, const Gradients& whole, Shared& shared) {
             {of_query(whole.out), of_query(whole.dout), of_query(whole.lse), of_query(whole.dlse),
              of_query(whole.query), of_key(whole.key), of_key(whole.value)},
             shared);
-    }
+    };
+    p.for_each_sequence(one, shared.is_empty());
 }
 
 /// Fills what is undefined of `gradients` with new tensors; all are views as the caller sees them.

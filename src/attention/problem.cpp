@@ -5,6 +5,7 @@
 #include <cmath>
 
 #include "attention/mask_cache.h"
+#include "cpu/machine.h"
 #include "cuda/runtime/device.h"
 #include "cuda/runtime/stream.h"
 #include "run/cuda_memory.h"
@@ -444,6 +445,17 @@ Problem Problem::sequence(std::size_t n) const {
     }
     choose_blocks(p);
     return p;
+}
+
+void Problem::for_each_sequence(const std::function<void(std::size_t)>& body,
+                                bool independent) const {
+    const std::size_t count = starts.size() - 1;
+    if (independent && !on_gpu() && !options.interpret) {
+        cpu::parallel_for(static_cast<std::int64_t>(count),
+                          [&](std::int64_t n) { body(static_cast<std::size_t>(n)); });
+        return;
+    }
+    for (std::size_t n = 0; n < count; ++n) body(n);
 }
 
 Problem Problem::part(std::int64_t b, std::int64_t batches, std::int64_t first,

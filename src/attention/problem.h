@@ -2,6 +2,7 @@
 #pragma once
 
 #include <array>
+#include <functional>
 #include <memory>
 #include <optional>
 #include <string>
@@ -43,6 +44,10 @@ struct Problem {
 
     bool empty() const { return batch * query_heads * query_length == 0; }
     bool packed() const { return !starts.empty(); }
+    /// Calls body(n) for every packed sequence; on the CPU, if they are `independent`, several at
+    /// once.
+    void for_each_sequence(const std::function<void(std::size_t)>& body,
+                           bool independent = true) const;
     bool on_gpu() const { return device.kind == Device::Kind::cuda; }
     /// Turns the mask's data, if there is any, into the plan of a program.
     void make_plan(bool by_kv);

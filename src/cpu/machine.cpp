@@ -197,7 +197,14 @@ void parallel_for(std::int64_t n, const std::function<void(std::int64_t)>& body)
         return;
     }
     arena(threads).execute([&] {
-        oneapi::tbb::parallel_for(std::int64_t{0}, n, body, oneapi::tbb::simple_partitioner());
+        oneapi::tbb::parallel_for(
+            std::int64_t{0}, n,
+            [&](std::int64_t i) {
+                // While a body waits for loops of its own it must not begin another one: they
+                // would pile up on its stack.
+                oneapi::tbb::this_task_arena::isolate([&] { body(i); });
+            },
+            oneapi::tbb::simple_partitioner());
     });
 }
 

@@ -241,7 +241,7 @@ class Selector {
     }
 
     /// x + slope * index or x * constant + slope * index, where x comes from another instruction
-    /// and the sum is only masked and reduced.
+    /// and only superinstructions and reductions read the sum.
     void affine_add(Chain& chain, std::size_t at) {
         StripOp& sum = chain.ops[at];
         if (!program_.kernels->super.affine_add || sum.out.dtype != DType::f32) return;
@@ -260,7 +260,7 @@ class Selector {
         }
         for (const StripOp& op : chain.ops) {
             const bool arithmetic = op.function && op.kind == StripOp::Kind::map &&
-                                    op.super != Super::affine_select && op.stored_ref < 0;
+                                    op.super == Super::none && op.stored_ref < 0;
             if (arithmetic && &op != &sum && (op.out == x || reads(op, sum.out))) return;
         }
         if (x.home == Home::buffer) ++reads_[x.index];

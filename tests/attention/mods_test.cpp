@@ -11,6 +11,7 @@
 #include "tilewright/error.h"
 #include "tilewright/masks.h"
 #include "tilewright/scores.h"
+#include "tilewright/system.h"
 
 namespace tilewright::attn {
 namespace {
@@ -253,6 +254,41 @@ TEST(AttentionMods, BlockMasksOfAnyOrigin) {
                  UserError);
     EXPECT_THROW(attention(x, x, x, {.block_mask = create_block_mask(even, 3, 1, 100, 100)}),
                  UserError);
+}
+
+TEST(AttentionMods, MasksOfManyProgramsComeInLargeTiles) {
+    // Programs of 128 queries: enough of them, and causal tiles of that size waste little.
+    const Tensor x = random_tensor(f32, {2, 8, 1024, 8}, 1),
+                 k = random_tensor(f32, {2, 8, 1024, 8}, 2);
+    const auto expect_equal = [&](const AttentionOptions& by_data, const AttentionOptions& plain) {
+        const AttentionOutput ours = attention(x, k, x, by_data);
+        const AttentionOutput expected = attention(x, k, x, plain);
+        EXPECT_LE(largest_error(to_array(ours.out), to_array(expected.out)), 1e-6);
+        EXPECT_LE(largest_error(to_array(ours.lse), to_array(expected.lse)), 1e-5);
+    };
+    expect_equal({.mask = masks::causal()}, {.causal = true});
+    expect_equal({.mask = masks::sliding_window(70)}, {.causal = true, .window = {70, -1}});
+    expect_equal({.mask = masks::causal(), .score_mod = scores::alibi(8)},
+                 {.causal = true, .score_mod = scores::alibi(8)});
+}
+
+TEST(AttentionMods, PackedSequencesRunSideBySide) {
+    std::vector<std::int64_t> starts{0};
+    for (std::int64_t n = 0; n < 40; ++n) starts.push_back(starts.back() + n * 7 % 60);
+    const Tensor x = random_tensor(f32, {1, 2, starts.back(), 16}, 1),
+                 k = random_tensor(f32, {1, 2, starts.back(), 16}, 2);
+    const AttentionOptions options{.causal = true,
+                                   .cu_seqlens = Tensor::from_vector(starts, {41}, i64)};
+    const auto results = [&] {
+        const AttentionOutput out = attention(x, k, x, options);
+        const AttentionGradients g = attention_backward(x, k, x, out, x, options);
+        return std::vector{out.out.to_vector<float>(), g.query.to_vector<float>(),
+                           g.key.to_vector<float>(), g.value.to_vector<float>()};
+    };
+    const auto many = results();
+    set_num_threads(1);
+    EXPECT_EQ(many, results());
+    set_num_threads(0);
 }
 
 TEST(AttentionMods, OneQueryIsDecoded) {
