@@ -102,7 +102,7 @@ def _lower(platform, context, operands, compiler_params, checked, *, jaxpr, grid
             f"[pallas] expected one of the platforms {', '.join(_platforms())} but got {platform}"
         )
     call = Call(jaxpr, grid_mapping, tuple(input_output_aliases), compiler_params,
-                name or _name_of(jaxpr))  # fmt: skip
+                name or _name_of(jaxpr), platform)  # fmt: skip
     text, _ = tile_program(call, checked)
     if debug:
         print(text)

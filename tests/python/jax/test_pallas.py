@@ -7,6 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from jax import lax
+from jax._src.pallas import primitives
 from jax.experimental import pallas as pl
 from jax.experimental.pallas import triton as plgpu
 from pallas_kernels import F32, equal, near, normal, shape
@@ -310,6 +311,29 @@ def test_masks_and_others():
     )(jnp.arange(16.0), jnp.array([11]))  # fmt: skip
     want = np.where(np.arange(16) < 11, np.arange(16), -1)
     equal(out, np.where(np.arange(16) % 3 != 1, want, np.arange(16)))
+
+
+def test_a_masked_swap_gives_back_what_it_did_not_store():
+    def kernel(_, mask_ref, y_ref, old_ref):
+        value = jnp.arange(8.0)
+        old_ref[...] = primitives.swap(y_ref, (slice(None),), value, mask=mask_ref[...])
+
+    y, mask = jnp.arange(8.0) + 100, jnp.arange(8) % 3 == 0
+    call = twj.pallas_call(kernel, (shape(8), shape(8)), input_output_aliases={0: 0})
+    stored, old = call(y, mask)
+    equal(stored, jnp.where(mask, jnp.arange(8.0), y))
+    equal(old, jnp.where(mask, y, jnp.arange(8.0)))
+
+
+def test_branches_for_platforms():
+    def kernel(x_ref, o_ref):
+        o_ref[...] = lax.platform_dependent(
+            x_ref[...], cuda=lambda x: x + 1, cpu=lambda x: x + 2, default=lambda x: x + 3
+        )
+        o_ref[4:] = jnp.diagonal(x_ref[...].reshape(2, 4)[:, 2:])[:1].repeat(4)
+
+    out = twj.pallas_call(kernel, shape(8))(jnp.arange(8.0))
+    equal(out, [2, 3, 4, 5, 2, 2, 2, 2])
 
 
 def test_tiles_of_rows_and_columns_are_slices():

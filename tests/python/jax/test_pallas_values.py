@@ -103,6 +103,30 @@ def test_more_functions():
     equal(tile(jnp.round, jnp.array([0.5, 1.5, -2.5])), [0, 2, -2])
 
 
+@pytest.mark.parametrize("dtype", [jnp.bfloat16, jnp.float16])
+def test_functions_of_narrow_floats_are_rounded_once(dtype):
+    x = jnp.linspace(0.02, 4.0, 64).astype(dtype)
+    for name in ("tan", "sinh", "cosh", "arcsinh", "arctan", "cbrt"):
+        want = getattr(np, name)(np.asarray(x, np.float64))
+        have = np.asarray(tile(getattr(jnp, name), x), np.float64)
+        # Half an ulp, and a hair for f32's own error.
+        assert (
+            np.abs(have - want) <= 0.51 * float(jnp.finfo(dtype).eps) * np.abs(want)
+        ).all(), name
+    want = np.asarray(x[16:], np.float64) ** 7
+    have = np.asarray(tile(lambda v: v**7, x[16:]), np.float64)
+    assert (np.abs(have - want) <= 0.51 * float(jnp.finfo(dtype).eps) * want).all()
+
+
+def test_functions_near_overflow():
+    x = jnp.array([-89.2, -80.0, 0.0, 89.2, jnp.inf])
+    for name in ("sinh", "cosh"):
+        want = getattr(np, name)(np.asarray(x, np.float64))
+        np.testing.assert_allclose(tile(getattr(jnp, name), x), want, rtol=1e-5)
+    x = jnp.array([1.0, 1e10, 1e30])
+    np.testing.assert_allclose(tile(jnp.arccosh, x), np.arccosh(np.float64(x)), rtol=1e-6)
+
+
 def test_erfc_and_exact_gelu():
     x = jnp.linspace(-6, 9, 256)
     want = np.array([math.erfc(v) for v in np.asarray(x, np.float64)])

@@ -138,6 +138,8 @@ def decided(op, a, b):
 
 # ---- Arithmetic.
 
+_NARROW = ("f16", "bf16", "f8e4m3", "f8e5m2")
+
 _BINARY = {
     "add": "add",
     "add_any": "add",
@@ -274,6 +276,9 @@ def _integer_pow(t, eqn, a):
             return jnp.ones_like(x)
         return result if exponent > 0 else 1 / result
 
+    dtype, _ = aval_of(eqn)
+    if dtype in _NARROW:
+        return cast(t, t.inline(power, cast(t, a, "f32")), dtype)
     return t.inline(power, a)
 
 
@@ -402,8 +407,19 @@ def _clz(x):
 
 def _sinh(x):
     e = jnp.expm1(jnp.abs(x))
-    half = jnp.where(jnp.isinf(e), e, (e + e / (e + 1)) * 0.5)
+    half = jnp.where(jnp.isinf(e), _half_exp(jnp.abs(x)), (e + e / (e + 1)) * 0.5)
     return jnp.where(x < 0, -half, half)
+
+
+def _half_exp(x):
+    """exp(x) / 2, which may be finite where exp(x) is not."""
+    root = jnp.exp(0.5 * x)
+    return 0.5 * root * root
+
+
+def _cosh(x):
+    half = _half_exp(jnp.abs(x))
+    return half + 0.25 / half
 
 
 def _asinh(x):
@@ -413,6 +429,11 @@ def _asinh(x):
     large = jnp.log(size) + 0.6931471805599453
     result = jnp.where(size > 1e9, large, small)
     return jnp.where(x < 0, -result, result).astype(x.dtype)
+
+
+def _acosh(x):
+    near = jnp.log1p((x - 1) + jnp.sqrt((x - 1) * (x + 1)))
+    return jnp.where(x > 1e9, jnp.log(x) + 0.6931471805599453, near)
 
 
 def _polynomial(x, coefficients):
@@ -452,12 +473,11 @@ def _erfc_tail(x):
 
 
 def _erfc(x):
-    wide = x if x.dtype == jnp.float64 else x.astype(jnp.float32)
-    size = jnp.abs(wide)
+    size = jnp.abs(x)
     # Beyond 28 even f64 has no erfc left; infinity times 0 would be NaN.
     tail = _erfc_tail(jnp.clip(size, 1, 28))
-    tail = jnp.where(jnp.isnan(wide), wide, jnp.where(wide < 0, 2 - tail, tail))
-    return jnp.where(size < 1, 1 - lax.erf(wide), tail).astype(x.dtype)
+    tail = jnp.where(jnp.isnan(x), x, jnp.where(x < 0, 2 - tail, tail))
+    return jnp.where(size < 1, 1 - lax.erf(x), tail)
 
 
 def _nextafter(x, y):
@@ -476,9 +496,9 @@ _COMPOSITE = {
     "square": lambda x: x * x,
     "tan": lambda x: jnp.sin(x) / jnp.cos(x),
     "sinh": _sinh,
-    "cosh": lambda x: 0.5 * (jnp.exp(x) + jnp.exp(-x)),
+    "cosh": _cosh,
     "asinh": _asinh,
-    "acosh": lambda x: jnp.log1p((x - 1) + jnp.sqrt((x - 1) * (x + 1))),
+    "acosh": _acosh,
     "atanh": lambda x: 0.5 * (jnp.log1p(x) - jnp.log1p(-x)),
     "atan": _arctan,
     "atan2": _arctan2,
@@ -490,9 +510,17 @@ _COMPOSITE = {
 }
 
 
+_EXACT = ("nextafter", "square", "population_count", "clz")
+
+
 @rule(*_COMPOSITE)
 def _composite(t, eqn, *operands):
-    return t.inline(_COMPOSITE[eqn.primitive.name], *operands)
+    name, (dtype, _) = eqn.primitive.name, aval_of(eqn)
+    if name in _EXACT or dtype not in _NARROW:
+        return t.inline(_COMPOSITE[name], *operands)
+    # Like every operation of the IR: computed in f32, rounded once.
+    result = t.inline(_COMPOSITE[name], *(cast(t, operand, "f32") for operand in operands))
+    return cast(t, result, dtype)
 
 
 @rule("erf_inv")

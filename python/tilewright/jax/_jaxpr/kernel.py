@@ -32,6 +32,7 @@ class Call:
     aliases: tuple  # (input, output) pairs
     compiler_params: object
     name: str
+    platform: str = "cpu"
 
     def hints(self):
         """num_warps and num_stages, whatever kind of compiler_params says them."""
@@ -52,6 +53,7 @@ class _Builder:
         self.recorder = recorder
         self.writer = Writer(call.name)
         self.t = Translator(self.writer)
+        self.t.platform = call.platform
         self.t.checked = checked
         self.t.recorder = recorder
         self.writer.hints = call.hints()

@@ -43,7 +43,9 @@ def _swap(t, eqn, view, value, *leaves):
 
 def _exchange(t, eqn, view, value, mask=None):
     _writable(t, view)
-    old = load(t, view, mask) if t.is_used(eqn.outvars[0]) else None
+    # A lane that is masked off gives back the value itself.
+    kept = value if mask is not None else None
+    old = load(t, view, mask, kept) if t.is_used(eqn.outvars[0]) else None
     store(t, view, value, mask)
     return old
 
@@ -113,6 +115,15 @@ def _program_id(t, eqn):
 @rule("num_programs")
 def _num_programs(t, eqn):
     return t.num_programs[eqn.params["axis"]]()
+
+
+@rule("platform_index")
+def _platform_index(t, eqn):
+    """Which branch of lax.platform_dependent is the platform's; the last one may be for all."""
+    for index, platforms in enumerate(eqn.params["platforms"]):
+        if platforms is None or t.platform in platforms:
+            return t.constant(index, "i32")
+    raise UnsupportedError(f"no branch of platform_dependent for {t.platform}")
 
 
 @rule("axis_index")

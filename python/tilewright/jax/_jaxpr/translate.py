@@ -54,6 +54,7 @@ class Translator:
         self.program_ids = program_ids  # per grid axis that the kernel sees: () -> i32 Value
         self.num_programs = num_programs
         self.axis_names = axis_names  # per grid axis that the kernel sees, or ()
+        self.platform = "cpu"  # what the program is lowered for
         self.checked = False  # report indices that leave their block
         self.recorder = None  # of the first translation, see grid.py
         self.read_only = set()  # Refs of inputs
