@@ -375,6 +375,41 @@ def test_atomics():
     equal(counted, np.bincount(np.asarray(x), minlength=10))
 
 
+@pytest.mark.parametrize("name", ["and", "or", "xor"])
+def test_atomics_of_bits(name):
+    """Many programs, and several lanes of one, meet at each element."""
+    bits = jax.random.bits(jax.random.key(0), (8, 16), "uint32").view(jnp.int32)
+    places = jax.random.randint(jax.random.key(1), (8, 16), 0, 6)  # 5 lies outside
+
+    def kernel(bits_ref, places_ref, _, o_ref):
+        apply = getattr(plgpu, f"atomic_{name}")
+        apply(o_ref, (places_ref[0],), bits_ref[0], mask=bits_ref[0] % 4 != 1)
+
+    start = jnp.full(5, 0x5A5A5A5A, jnp.int32)
+    row = pl.BlockSpec((1, 16), lambda i: (i, 0))
+    out = twj.pallas_call(
+        kernel,
+        shape(5, dtype=jnp.int32),
+        grid=(8,),
+        in_specs=[row, row, pl.BlockSpec()],
+        input_output_aliases={2: 0},
+    )(bits, places, start)
+    want = np.array(start)
+    for at, value in zip(np.ravel(places), np.ravel(bits), strict=True):
+        if at < 5 and value % 4 != 1:
+            want[at] = getattr(np, f"bitwise_{name}")(want[at], value)
+    equal(out, want)
+
+    def scalar(_, o_ref, old_ref):
+        old_ref[0] = getattr(plgpu, f"atomic_{name}")(o_ref, (3,), jnp.int32(0x0FF0))
+
+    out, old = twj.pallas_call(
+        scalar, (shape(5, dtype=jnp.int32), shape(1, dtype=jnp.int32)), input_output_aliases={0: 0}
+    )(start)
+    equal(out, start.at[3].set(getattr(jnp, f"bitwise_{name}")(start[3], 0x0FF0)))
+    equal(old, start[3:4])
+
+
 def test_scoped_memory():
     def kernel(x_ref, o_ref):
         def body(scratch):

@@ -40,13 +40,6 @@ def test_primitives_are_named_with_their_line():
 
 
 def test_what_machines_of_other_kinds_have():
-    def atomic(x_ref, o_ref):
-        plgpu.atomic_xor(o_ref, (0,), jnp.int32(1))
-
-    assert "an atomic `xor`" in refusal(
-        atomic, shape(1, dtype=jnp.int32), jnp.zeros(1, jnp.int32), input_output_aliases={0: 0}
-    )
-
     def assembly(x_ref, o_ref):
         (y,) = plgpu.elementwise_inline_asm(
             "add.f32 $0, $1, $1;", args=[x_ref[...]], constraints="=f,f", pack=1,

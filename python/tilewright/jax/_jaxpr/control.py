@@ -220,7 +220,12 @@ def _while(t, eqn, *operands):
             trips = t.writer.emit("max", [trips, t.constant(0, "i64")], "i64", ())
             finals = _with_counters(t, eqn, init, finals, counted, trips)
         return finals
-    return _emit_while(t, params, cond_consts, body_consts, init)
+    return emit_while(
+        t,
+        init,
+        lambda carries: t.evaluate(params["cond_jaxpr"], *cond_consts, *carries)[0],
+        lambda carries: t.evaluate(params["body_jaxpr"], *body_consts, *carries),
+    )
 
 
 def _as_for(params, init, cond_consts):
@@ -249,7 +254,8 @@ def _as_for(params, init, cond_consts):
     return carries.index(left), bound, counted
 
 
-def _emit_while(t, params, cond_consts, body_consts, init):
+def emit_while(t, init, condition, body):
+    """while_loop; condition(carries) gives a bool, body(carries) the next carries."""
     writer = t.writer
     inits = [writer.use(value) for value in init]
     tested = [Value(v.dtype, v.shape, name=writer.fresh()) for v in init]
@@ -258,13 +264,12 @@ def _emit_while(t, params, cond_consts, body_consts, init):
     carry = f" carry ({pairs})" if pairs else ""
     writer.open(f"{_results_text(results)}while_loop{carry}{_types_text(results)}")
     with t.guarded():
-        (condition,) = t.evaluate(params["cond_jaxpr"], *cond_consts, *tested)
-    condition = reshape(t, condition, ())
-    writer.line(f"yield {writer.use(condition)}")
+        again = reshape(t, condition(tested), ())
+    writer.line(f"yield {writer.use(again)}")
     inner = [Value(v.dtype, v.shape, name=writer.fresh()) for v in init]
     writer.between(f"do ({', '.join(v.name for v in inner)})")
     with t.guarded():
-        _emit_yield(t, t.evaluate(params["body_jaxpr"], *body_consts, *inner), init)
+        _emit_yield(t, body(inner), init)
     writer.close()
     return results
 

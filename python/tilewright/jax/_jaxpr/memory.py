@@ -2,8 +2,10 @@
 
 from jax import tree_util
 
-from .elementwise import cast
-from .refs import apply_transforms, atomic, load, store
+from .control import emit_while
+from .elementwise import cast, elementwise
+from .refs import apply_transforms, atomic, broadcast_to, load, store
+from .shapes import reduced
 from .text import UnsupportedError, Value, ir_dtype
 from .translate import inner_jaxpr, rule
 
@@ -84,6 +86,7 @@ def _arguments(t, tree, leaves):
     return view, transforms, third, fourth
 
 
+_BITWISE = {"and": "bitwise_and", "or": "bitwise_or", "xor": "bitwise_xor"}
 _ATOMICS = {"add": "atomic_add", "max": "atomic_max", "min": "atomic_min", "xchg": "atomic_xchg"}
 
 
@@ -91,11 +94,35 @@ _ATOMICS = {"add": "atomic_add", "max": "atomic_max", "min": "atomic_min", "xchg
 def _atomic_rmw(t, eqn, *leaves):
     view, transforms, value, mask = _arguments(t, eqn.params["args_tree"], leaves)
     kind = eqn.params["atomic_type"].value
-    if kind not in _ATOMICS:
-        raise UnsupportedError(f"an atomic `{kind}`")
     view = apply_transforms(t, view, transforms)
     _writable(t, view)
-    return atomic(t, _ATOMICS[kind], view, [cast(t, value, view.dtype)], mask)
+    value = cast(t, value, view.dtype)
+    if kind in _BITWISE:
+        return _atomic_bits(t, _BITWISE[kind], view, value, mask)
+    if kind not in _ATOMICS:
+        raise UnsupportedError(f"an atomic `{kind}`")
+    return atomic(t, _ATOMICS[kind], view, [value], mask)
+
+
+def _atomic_bits(t, op, view, value, mask):
+    """By compare-and-swap, until each lane has guessed what was there."""
+    shape = view.shape
+    value = broadcast_to(t, value, shape)
+    pending = t.constant(True, "bool", shape)
+    pending = pending if mask is None else broadcast_to(t, mask, shape)
+
+    def again(carries):
+        return reduced(t, carries[0], "any", range(len(shape)))
+
+    def attempt(carries):
+        waiting, guess = carries
+        new = elementwise(t, op, [guess, value], view.dtype, shape)
+        seen = atomic(t, "atomic_cas", view, [guess, new], waiting)
+        failed = elementwise(t, "ne", [seen, guess], "bool", shape)
+        guess = t.writer.emit("select", [waiting, seen, guess], view.dtype, shape)
+        return [elementwise(t, "bitwise_and", [waiting, failed], "bool", shape), guess]
+
+    return emit_while(t, [pending, t.constant(0, view.dtype, shape)], again, attempt)[1]
 
 
 @rule("atomic_cas")
