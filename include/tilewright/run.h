@@ -168,6 +168,14 @@ class CudaScope {
     CudaAllocator* outer_;  ///< likewise
 };
 
+/// True while work given to this thread's stream is recorded for a CUDA graph.
+bool is_cuda_recording();
+
+/// Memory of a GPU from Tilewright's own cache, whatever the scope says, also while a graph is
+/// recorded: keep it as long as the graph. Work on this thread's stream may have it again once the
+/// pointer is gone.
+std::shared_ptr<void> cached_cuda_memory(std::int64_t bytes, int device);
+
 /// Makes work that another stream is given from now on wait for what this thread's stream has been
 /// given so far. The host waits for nothing.
 void wait_for_cuda_stream(void* consumer, Device device);

@@ -12,6 +12,7 @@
 #include "cuda/runtime/stream.h"
 #include "mask/score_region.h"
 #include "mod/traced.h"
+#include "run/cuda_memory.h"
 #include "support/debug_log.h"
 
 namespace tilewright::attn {
@@ -99,6 +100,7 @@ std::shared_ptr<const mask::MaskPlan> plan_on(Device device, const BlockMask& ma
         cuda::driver().check(cuda::driver().cuCtxSynchronize(), "waiting for a GPU");
         std::erase_if(*kCopies, is_gone);
     }
+    const run::OwnCudaMemory own;
     auto moved = std::make_shared<mask::MaskPlan>(*plan);
     for (Tensor* tensor : {&moved->headers, &moved->partial, &moved->full, &moved->bits}) {
         *tensor = tensor->to(device);

@@ -103,17 +103,13 @@ std::size_t size_class(std::size_t bytes) {
 
 }  // namespace
 
-std::shared_ptr<void> allocate_on_gpu(std::int64_t bytes, int device) {
-    if (allocator_of_thread) {
-        std::shared_ptr<void> memory = (*allocator_of_thread)(bytes);
-        if (memory || bytes == 0) return memory;
-        user_error("allocate", "expected {} bytes of GPU memory from the caller but got none",
-                   bytes);
-    }
+namespace {
+
+/// From the cache; given back when the pointer is gone, if that is wanted.
+std::shared_ptr<void> take(std::int64_t bytes, int device, bool give_back) {
     const Cache::Key key{device, cuda_stream(), size_class(static_cast<std::size_t>(bytes))};
     cuda::device_info(device);  // says by name that there is no such GPU
     std::unique_ptr<cuda::Buffer> buffer = cache().take(key);
-    const bool captured = cuda::is_capturing();
     if (!buffer) {
         const cuda::AllocationDuringCapture allowed;
         try {
@@ -124,10 +120,28 @@ std::shared_ptr<void> allocate_on_gpu(std::int64_t bytes, int device) {
         }
     }
     void* const memory = reinterpret_cast<void*>(buffer->address());
-    return {memory, [key, captured, kept = buffer.release()](void*) {
-                // A graph writes to it whenever it is launched: nobody else may have it again.
-                if (!captured) cache().give(key, std::unique_ptr<cuda::Buffer>(kept));
+    return {memory, [key, give_back, kept = buffer.release()](void*) {
+                if (give_back) cache().give(key, std::unique_ptr<cuda::Buffer>(kept));
             }};
+}
+
+}  // namespace
+
+std::shared_ptr<void> allocate_on_gpu(std::int64_t bytes, int device) {
+    if (allocator_of_thread) {
+        std::shared_ptr<void> memory = (*allocator_of_thread)(bytes);
+        if (memory || bytes == 0) return memory;
+        user_error("allocate", "expected {} bytes of GPU memory from the caller but got none",
+                   bytes);
+    }
+    // A graph writes to it whenever it is launched: nobody else may have it again.
+    return take(bytes, device, !cuda::is_capturing());
+}
+
+OwnCudaMemory::OwnCudaMemory() : callers_(std::exchange(allocator_of_thread, nullptr)) {}
+
+OwnCudaMemory::~OwnCudaMemory() {
+    allocator_of_thread = callers_;
 }
 
 void copy_memory(void* to, Device to_device, const void* from, Device from_device,
@@ -202,4 +216,13 @@ void clear_on_gpu(void* memory, std::int64_t bytes, int device) {
 }
 
 }  // namespace run
+
+bool is_cuda_recording() {
+    return cuda::is_capturing();
+}
+
+std::shared_ptr<void> cached_cuda_memory(std::int64_t bytes, int device) {
+    return run::take(bytes, device, true);
+}
+
 }  // namespace tilewright

@@ -5,6 +5,7 @@
 #include <memory>
 #include <span>
 
+#include "tilewright/run.h"
 #include "tilewright/tensor.h"
 
 namespace tilewright::run {
@@ -14,6 +15,18 @@ namespace tilewright::run {
 /// stream, so that nothing has to wait; what is taken while a graph is captured stays the graph's.
 /// CudaError when memory runs out.
 std::shared_ptr<void> allocate_on_gpu(std::int64_t bytes, int device);
+
+/// Until it ends, this thread's memory is Tilewright's own: for what outlives the call.
+class OwnCudaMemory {
+  public:
+    OwnCudaMemory();
+    ~OwnCudaMemory();
+    OwnCudaMemory(const OwnCudaMemory&) = delete;
+    OwnCudaMemory& operator=(const OwnCudaMemory&) = delete;
+
+  private:
+    CudaAllocator* callers_;
+};
 
 /// Copies bytes between devices on the current stream; waits where the host takes part.
 void copy_memory(void* to, Device to_device, const void* from, Device from_device,

@@ -1,6 +1,9 @@
 // Attention as custom calls.
 #include "tilewright/attention.h"
 
+#include <array>
+#include <cstring>
+#include <mutex>
 #include <string>
 #include <string_view>
 
@@ -9,11 +12,42 @@
 namespace tilewright::jax {
 namespace {
 
-/// The operands of a call by what they are.
-struct Operands {
-    Tensor query, key, value, out, lse, dout, dlse;
-    AttentionOptions options;
+/// What an operand is, under the name that Python gives it.
+enum class Role : std::uint8_t {
+    query,
+    key,
+    value,
+    out,
+    lse,
+    dout,
+    dlse,
+    segment_ids,
+    kv_segment_ids,
+    cu_seqlens,
+    kv_cu_seqlens,
+    sinks,
+    seed,
+    block_mask,
+    score,
+    dscore,
+    mask,
 };
+constexpr std::array kRoles{"query",       "key",
+                            "value",       "out",
+                            "lse",         "dout",
+                            "dlse",        "segment_ids",
+                            "kv_segment_ids", "cu_seqlens",
+                            "kv_cu_seqlens",  "sinks",
+                            "seed",        "block_mask",
+                            "score",       "dscore",
+                            "mask"};
+
+Role role_of(std::string_view name) {
+    for (std::size_t i = 0; i < kRoles.size(); ++i) {
+        if (name == kRoles[i]) return static_cast<Role>(i);
+    }
+    throw InternalError("[jax] unknown operand " + std::string(name));
+}
 
 /// The words of a text, one after the other; an empty one behind the last.
 class Words {
@@ -30,16 +64,6 @@ class Words {
     std::string_view rest_;
 };
 
-void add_block_mask(AttentionOptions& options, const Tensor& words) {
-    const BlockMask mask = BlockMask::from_packed(words);
-    options.block_mask = options.block_mask.defined() ? options.block_mask & mask : mask;
-}
-
-std::uint64_t seed_of(const Tensor& words) {
-    const auto* halves = words.data<std::uint32_t>();
-    return halves[0] | std::uint64_t{halves[1]} << 32;
-}
-
 std::vector<std::size_t> numbers(std::string_view text) {
     std::vector<std::size_t> result;
     Words words(text);
@@ -49,103 +73,211 @@ std::vector<std::size_t> numbers(std::string_view text) {
     return result;
 }
 
-/// The attribute `operands` names them in order. Arrays of a mod come once for each of its Refs:
-/// `score` or, where the gradient is wanted, `dscore`; `mask`. The texts of the mods are
-/// attributes, empty without one.
-Operands read(const CustomCall& call) {
-    Operands given;
-    AttentionOptions& options = given.options;
-    std::vector<Capture> score, mask;
-    Words words(call.get<std::string_view>("operands"));
-    for (const Tensor& operand : call.operands) {
-        const std::string_view name = words.next();
-        if (name == "query")
-            given.query = operand;
-        else if (name == "key")
-            given.key = operand;
-        else if (name == "value")
-            given.value = operand;
-        else if (name == "out")
-            given.out = operand;
-        else if (name == "lse")
-            given.lse = operand;
-        else if (name == "dout")
-            given.dout = operand;
-        else if (name == "dlse")
-            given.dlse = operand;
-        else if (name == "segment_ids")
-            options.segment_ids = operand;
-        else if (name == "kv_segment_ids")
-            options.kv_segment_ids = operand;
-        else if (name == "cu_seqlens")
-            options.cu_seqlens = operand;
-        else if (name == "kv_cu_seqlens")
-            options.kv_cu_seqlens = operand;
-        else if (name == "sinks")
-            options.sinks = operand;
-        else if (name == "seed")
-            options.seed = seed_of(operand);
-        else if (name == "block_mask")
-            add_block_mask(options, operand);
-        else if (name == "score")
-            score.push_back(capture(operand, {}, false));
-        else if (name == "dscore")
-            score.push_back(capture(operand));
-        else if (name == "mask")
-            mask.push_back(capture(operand, {}, false));
-        else
-            throw InternalError("[jax] unknown operand " + std::string(name));
+/// Masks by their words, the latest first: the same words again cost a comparison, and what
+/// belongs to a mask (plans, copies on a GPU) is made once.
+class Masks {
+  public:
+    BlockMask get(const Tensor& given) {
+        const Tensor words = given.to(Device{}).contiguous();
+        const auto size = static_cast<std::size_t>(words.nbytes());
+        const std::scoped_lock lock(mutex_);
+        for (const auto& [known, mask] : known_) {
+            if (known.size() == size && std::memcmp(known.data(), words.raw(), size) == 0) {
+                return mask;
+            }
+        }
+        const auto* first = static_cast<const char*>(words.raw());
+        if (known_.size() == kMost) known_.pop_back();
+        known_.insert(known_.begin(), {{first, first + size}, BlockMask::from_packed(words)});
+        return known_.front().second;
     }
-    if (const auto text = call.get<std::string_view>("score_mod"); !text.empty()) {
-        options.score_mod = Mod::from_ir(text, std::move(score));
-        const auto derivative = call.get<std::string_view>("derivative");
-        if (!derivative.empty()) {
-            options.score_mod = options.score_mod.with_derivative(
-                derivative, numbers(call.get<std::string_view>("gathers")));
+
+  private:
+    static constexpr std::size_t kMost = 16;  // shards of a host, or masks of a schedule
+    std::mutex mutex_;
+    std::vector<std::pair<std::vector<char>, BlockMask>> known_;
+};
+
+/// The operands of a call by what they are.
+struct Operands {
+    Tensor query, key, value, out, lse, dout, dlse;
+    AttentionOptions options;
+};
+
+/// One call of attention but for its arrays.
+///
+/// The attribute `operands` names the operands in order. Arrays of a mod come once for each of its
+/// Refs: `score` or, where the gradient is wanted, `dscore`; `mask`. The texts of the mods are
+/// attributes, empty without one. What the host reads (masks as data, starts of packed sequences,
+/// the seed) is an operand or, where it was known when the call was traced, a part of the attribute
+/// `host_words`, u32; `host` gives the names and lengths of the parts.
+class AttentionSite {
+  public:
+    explicit AttentionSite(const Attributes& given)
+        : score_mod_(given.text("score_mod")),
+          mask_mod_(given.text("mask_mod")),
+          derivative_(given.text("derivative")),
+          gathers_(numbers(given.get<std::string_view>("gathers"))) {
+        Words words(given.get<std::string_view>("operands"));
+        for (std::string_view word = words.next(); !word.empty(); word = words.next()) {
+            roles_.push_back(role_of(word));
+        }
+        options_.scale = given.get<double>("scale");
+        options_.causal = given.get<bool>("causal");
+        options_.window = {given.get<std::int64_t>("window_left"),
+                           given.get<std::int64_t>("window_right")};
+        options_.dropout = given.get<double>("dropout");
+        options_.layout = given.get<bool>("bshd") ? Layout::bshd : Layout::bhsd;
+        options_.checked = given.get<bool>("checked");
+        options_.deterministic = given.get<bool>("deterministic");
+        read_host_words(given);
+    }
+
+    Operands read(const CustomCall& call) const {
+        Operands given;
+        given.options = options_;
+        AttentionOptions& options = given.options;
+        std::vector<Capture> score, mask;
+        for (std::size_t i = 0; i < call.operands.size(); ++i) {
+            const Tensor& operand = call.operands[i];
+            switch (roles_.at(i)) {
+                case Role::query:
+                    given.query = operand;
+                    break;
+                case Role::key:
+                    given.key = operand;
+                    break;
+                case Role::value:
+                    given.value = operand;
+                    break;
+                case Role::out:
+                    given.out = operand;
+                    break;
+                case Role::lse:
+                    given.lse = operand;
+                    break;
+                case Role::dout:
+                    given.dout = operand;
+                    break;
+                case Role::dlse:
+                    given.dlse = operand;
+                    break;
+                case Role::segment_ids:
+                    options.segment_ids = operand;
+                    break;
+                case Role::kv_segment_ids:
+                    options.kv_segment_ids = operand;
+                    break;
+                case Role::sinks:
+                    options.sinks = operand;
+                    break;
+                case Role::score:
+                    score.push_back(capture(operand, {}, false));
+                    break;
+                case Role::dscore:
+                    score.push_back(capture(operand));
+                    break;
+                case Role::mask:
+                    mask.push_back(capture(operand, {}, false));
+                    break;
+                case Role::cu_seqlens:
+                case Role::kv_cu_seqlens:
+                case Role::seed:
+                case Role::block_mask:
+                    add_host_array(options, roles_[i], operand);
+                    break;
+            }
+        }
+        if (!score_mod_.empty()) {
+            options.score_mod = Mod::from_ir(score_mod_, std::move(score));
+            if (!derivative_.empty()) {
+                options.score_mod = options.score_mod.with_derivative(derivative_, gathers_);
+            }
+        }
+        if (!mask_mod_.empty()) options.mask = Mod::from_ir(mask_mod_, std::move(mask));
+        return given;
+    }
+
+  private:
+    /// An array that the host reads; one on a GPU is copied, which waits.
+    void add_host_array(AttentionOptions& options, Role role, const Tensor& array) const {
+        if (role == Role::block_mask) {
+            const BlockMask mask = masks_.get(array);
+            options.block_mask =
+                options.block_mask.defined() ? options.block_mask & mask : mask;
+        } else if (role == Role::seed) {
+            const Tensor words = array.to(Device{});
+            const auto* halves = words.data<std::uint32_t>();
+            options.seed = halves[0] | std::uint64_t{halves[1]} << 32;
+        } else if (role == Role::cu_seqlens) {
+            options.cu_seqlens = array;
+        } else {
+            options.kv_cu_seqlens = array;
         }
     }
-    if (const auto text = call.get<std::string_view>("mask_mod"); !text.empty()) {
-        options.mask = Mod::from_ir(text, std::move(mask));
-    }
-    options.scale = call.get<double>("scale");
-    options.causal = call.get<bool>("causal");
-    options.window = {call.get<std::int64_t>("window_left"),
-                      call.get<std::int64_t>("window_right")};
-    options.dropout = call.get<double>("dropout");
-    options.layout = call.get<bool>("bshd") ? Layout::bshd : Layout::bhsd;
-    options.checked = call.get<bool>("checked");
-    options.deterministic = call.get<bool>("deterministic");
-    return given;
-}
 
-/// Results out, lse, max_scores.
-void attention_forward(const CustomCall& call) {
-    const Operands given = read(call);
-    const AttentionOutput result = attention(given.query, given.key, given.value, given.options);
-    call.results.at(0).copy_from(result.out);
-    call.results.at(1).copy_from(result.lse);
-    call.results.at(2).copy_from(result.max_scores);
-}
+    void read_host_words(const Attributes& given) {
+        Words words(given.get<std::string_view>("host"));
+        std::size_t first = 0;
+        for (std::string_view name = words.next(); !name.empty(); name = words.next()) {
+            const std::size_t count = std::stoul(std::string(words.next()));
+            const auto all = given.get<ffi::Span<const std::uint32_t>>("host_words");
+            const Role role = role_of(name);
+            const bool starts = role == Role::cu_seqlens || role == Role::kv_cu_seqlens;
+            const Tensor array =
+                Tensor::empty(starts ? i32 : u32, {static_cast<std::int64_t>(count)});
+            std::copy_n(all.begin() + first, count, static_cast<std::uint32_t*>(array.raw()));
+            first += count;
+            add_host_array(options_, role, array);
+        }
+    }
+
+    std::vector<Role> roles_;
+    AttentionOptions options_;
+    std::string score_mod_, mask_mod_, derivative_;
+    std::vector<std::size_t> gathers_;
+    mutable Masks masks_;
+};
+
+/// Results out, lse and, where there is a third, max_scores.
+struct ForwardSite : AttentionSite {
+    using AttentionSite::AttentionSite;
+    void run(const CustomCall& call) const {
+        const Operands given = read(call);
+        const bool with_maximum = call.results.size() > 2;
+        attention_into({call.results.at(0), call.results.at(1),
+                        with_maximum ? call.results[2] : Tensor()},
+                       given.query, given.key, given.value, given.options);
+    }
+};
 
 /// Results: the gradients of query, key, value, of the sinks if there are any, and of every array
 /// `dscore`.
-void attention_gradients(const CustomCall& call) {
-    const Operands given = read(call);
-    const AttentionGradients result =
-        attention_backward(given.query, given.key, given.value, {given.out, given.lse, {}},
-                           given.dout, given.options, given.dlse);
-    std::vector<Tensor> gradients{result.query, result.key, result.value};
-    if (result.sinks.defined()) gradients.push_back(result.sinks);
-    gradients.insert(gradients.end(), result.captured.begin(), result.captured.end());
-    for (std::size_t i = 0; i < gradients.size(); ++i) call.results.at(i).copy_from(gradients[i]);
-}
+struct BackwardSite : AttentionSite {
+    using AttentionSite::AttentionSite;
+    void run(const CustomCall& call) const {
+        const Operands given = read(call);
+        AttentionGradients gradients{
+            call.results.at(0), call.results.at(1), call.results.at(2), {}, {}};
+        attention_backward_into(gradients, given.query, given.key, given.value,
+                                {given.out, given.lse, {}}, given.dout, given.options,
+                                given.dlse);
+        std::size_t next = 3;
+        if (gradients.sinks.defined()) call.results.at(next++).copy_from(gradients.sinks);
+        for (const Tensor& gradient : gradients.captured) {
+            call.results.at(next++).copy_from(gradient);
+        }
+    }
+};
 
 }  // namespace
 
-void add_attention_targets(nb::dict& targets) {
-    add_target(targets, "tilewright_attention", "cpu", host_handler<attention_forward>());
-    add_target(targets, "tilewright_attention_backward", "cpu",
-               host_handler<attention_gradients>());
+void add_attention_targets(nb::list& targets) {
+    add_target<ForwardSite, Recording::yes>(targets, "tilewright_attention");
+    // The same calls where the host reads an operand.
+    add_target<ForwardSite, Recording::no>(targets, "tilewright_attention_host");
+    // Its temporary memory is too large to be kept for every call.
+    add_target<BackwardSite, Recording::no>(targets, "tilewright_attention_backward");
 }
 
 }  // namespace tilewright::jax

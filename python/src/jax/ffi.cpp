@@ -2,8 +2,7 @@
 #include "jax/ffi.h"
 
 #include <optional>
-
-#include "tilewright/run.h"
+#include <tuple>
 
 namespace tilewright::jax {
 namespace {
@@ -62,44 +61,65 @@ T expect(ffi::ErrorOr<T> value) {
     return *value;
 }
 
-ffi::Error run(Body body, Device device, ffi::RemainingArgs operands, ffi::RemainingRets results,
-               ffi::Dictionary attributes) {
-    try {
-        CustomCall call{{}, {}, attributes};
-        for (std::size_t i = 0; i < operands.size(); ++i) {
-            call.operands.push_back(tensor_of(expect(operands.get<ffi::AnyBuffer>(i)), device));
-        }
-        for (std::size_t i = 0; i < results.size(); ++i) {
-            call.results.push_back(tensor_of(*expect(results.get<ffi::AnyBuffer>(i)), device));
-        }
-        body(call);
-        return ffi::Error::Success();
-    } catch (const UserError& error) {
-        return ffi::Error::InvalidArgument(error.what());
-    } catch (const std::exception& error) {
-        return ffi::Error::Internal(error.what());
+}  // namespace
+
+CustomCall call_on(Device device, ffi::RemainingArgs operands, ffi::RemainingRets results) {
+    CustomCall call{{}, {}, device};
+    call.operands.reserve(operands.size());
+    call.results.reserve(results.size());
+    for (std::size_t i = 0; i < operands.size(); ++i) {
+        call.operands.push_back(tensor_of(expect(operands.get<ffi::AnyBuffer>(i)), device));
     }
+    for (std::size_t i = 0; i < results.size(); ++i) {
+        call.results.push_back(tensor_of(*expect(results.get<ffi::AnyBuffer>(i)), device));
+    }
+    return call;
+}
+
+namespace {
+
+/// Temporary memory of calls that are recorded in command buffers. These run again after the call
+/// returned, when XLA's scratch memory is another's. A call that is recorded once more takes the
+/// same memory.
+class RecordedMemory {
+  public:
+    /// The n-th block that a recording of this call takes on this device.
+    std::shared_ptr<void> take(const void* call, int device, std::size_t n, std::int64_t bytes) {
+        const std::scoped_lock lock(mutex_);
+        std::vector<Block>& blocks = blocks_[{call, device, n}];
+        // A smaller one may belong to a command buffer that is still used.
+        if (blocks.empty() || blocks.back().bytes < bytes) {
+            blocks.push_back({cached_cuda_memory(bytes, device), bytes});
+        }
+        return blocks.back().memory;
+    }
+
+  private:
+    struct Block {
+        std::shared_ptr<void> memory;
+        std::int64_t bytes;
+    };
+    std::mutex mutex_;
+    std::map<std::tuple<const void*, int, std::size_t>, std::vector<Block>> blocks_;
+};
+
+RecordedMemory& recorded_memory() {
+    static auto* const kMemory = new RecordedMemory;
+    return *kMemory;
 }
 
 }  // namespace
 
-ffi::Error run_on_host(Body body, ffi::RemainingArgs operands, ffi::RemainingRets results,
-                       ffi::Dictionary attributes) {
-    return run(body, {}, operands, results, attributes);
-}
-
-ffi::Error run_on_cuda(Body body, void* stream, std::int32_t device, ffi::RemainingArgs operands,
-                       ffi::RemainingRets results, ffi::Dictionary attributes) {
-    void* const before = cuda_stream();
-    set_cuda_stream(stream);
-    const ffi::Error error = run(body, {Device::Kind::cuda, device}, operands, results, attributes);
-    set_cuda_stream(before);
-    return error;
-}
-
-void add_target(nb::dict& targets, const char* name, const char* platform, nb::capsule handler) {
-    if (!targets.contains(name)) targets[name] = nb::dict();
-    nb::cast<nb::dict>(targets[name])[platform] = std::move(handler);
-}
+XlaScope::XlaScope(void* stream, int device, ffi::ScratchAllocator& scratch, const void* call)
+    : scope_(stream, [&scratch, device, call, this](std::int64_t bytes) -> std::shared_ptr<void> {
+          if (bytes == 0) return {};
+          if (is_cuda_recording()) return recorded_memory().take(call, device, taken_++, bytes);
+          // XLA refuses to promise as much.
+          constexpr std::size_t kAlignment = 256;
+          std::size_t room = static_cast<std::size_t>(bytes) + kAlignment - 1;
+          void* memory = scratch.Allocate(room).value_or(nullptr);
+          if (memory != nullptr) std::align(kAlignment, 1, memory, room);
+          return {memory, [](void*) {}};  // XLA frees it behind the call
+      }) {}
 
 }  // namespace tilewright::jax

@@ -1,16 +1,22 @@
-// What the XLA FFI handlers of tilewright.jax._ffi share: buffers as tensors, errors, registration.
+// What the XLA FFI handlers of tilewright.jax._ffi share: call sites, buffers as tensors, errors.
 #pragma once
 
 #include <nanobind/nanobind.h>
 
 #include <cstdint>
 #include <exception>
+#include <list>
+#include <map>
+#include <memory>
+#include <mutex>
 #include <string>
 #include <string_view>
+#include <unordered_map>
 #include <utility>
 #include <vector>
 
 #include "tilewright/error.h"
+#include "tilewright/run.h"
 #include "tilewright/tensor.h"
 #include "xla/ffi/api/ffi.h"
 
@@ -19,16 +25,14 @@ namespace tilewright::jax {
 namespace nb = nanobind;
 namespace ffi = xla::ffi;
 
-/// One execution of a custom call: operands and results as tensors on XLA's memory.
-struct CustomCall {
-    std::vector<Tensor> operands;
-    std::vector<Tensor> results;
-    ffi::Dictionary attributes;
+/// The attributes of a custom call. The Python side always gives them; absence is our error.
+class Attributes {
+  public:
+    explicit Attributes(const ffi::Dictionary& values) : values_(values) {}
 
-    /// An attribute that the Python side always gives; its absence is our error.
     template <typename T>
     T get(std::string_view name) const {
-        auto value = attributes.get<T>(name);
+        auto value = values_.get<T>(name);
         if (value.has_error()) {
             throw InternalError("[jax] attribute " + std::string(name) + ": " +
                                 value.error().message());
@@ -38,54 +42,148 @@ struct CustomCall {
     std::string text(std::string_view name) const {
         return std::string(get<std::string_view>(name));
     }
+
+  private:
+    const ffi::Dictionary& values_;
 };
 
-using Body = void (*)(const CustomCall&);
+/// One execution of a custom call: operands and results as tensors on XLA's memory.
+struct CustomCall {
+    std::vector<Tensor> operands;
+    std::vector<Tensor> results;
+    Device device;
+};
 
-/// Runs `body` on these buffers on the host; exceptions become XLA errors with their text.
-ffi::Error run_on_host(Body body, ffi::RemainingArgs operands, ffi::RemainingRets results,
-                       ffi::Dictionary attributes);
+/// What is made of the attributes of calls, by their attribute `site`: a digest of the others.
+/// Calls with equal attributes share it, on all devices and threads. The latest used ones are kept.
+template <typename Site>
+class Sites {
+  public:
+    static std::shared_ptr<const Site> get(const ffi::Dictionary& values) {
+        static auto* const kSites = new Sites;
+        return kSites->find(Attributes(values));
+    }
 
-/// The host handler of `body`, as jax.ffi.register_ffi_target takes it.
-template <Body body>
+  private:
+    std::shared_ptr<const Site> find(const Attributes& attributes) {
+        const std::string digest = attributes.text("site");
+        {
+            const std::scoped_lock lock(mutex_);
+            const auto found = entries_.find(digest);
+            if (found != entries_.end()) {
+                order_.splice(order_.begin(), order_, found->second.place);
+                return found->second.site;
+            }
+        }
+        // Outside the lock: it takes a while, and twice the same does no harm.
+        auto site = std::make_shared<const Site>(attributes);
+        const std::scoped_lock lock(mutex_);
+        if (entries_.contains(digest)) return site;
+        order_.push_front(digest);
+        entries_.emplace(digest, Entry{site, order_.begin()});
+        if (entries_.size() > kCapacity) {
+            entries_.erase(order_.back());
+            order_.pop_back();
+        }
+        return site;
+    }
+
+    static constexpr std::size_t kCapacity = 4096;
+    struct Entry {
+        std::shared_ptr<const Site> site;
+        std::list<std::string>::iterator place;
+    };
+    std::mutex mutex_;
+    std::list<std::string> order_;  ///< digests, latest used first
+    std::unordered_map<std::string, Entry> entries_;
+};
+
+/// Runs `body`; exceptions become XLA errors with their text.
+template <typename Body>
+ffi::Error guarded(Body body) {
+    try {
+        body();
+        return ffi::Error::Success();
+    } catch (const UserError& error) {
+        return ffi::Error::InvalidArgument(error.what());
+    } catch (const std::exception& error) {
+        return ffi::Error::Internal(error.what());
+    }
+}
+
+CustomCall call_on(Device device, ffi::RemainingArgs operands, ffi::RemainingRets results);
+
+/// Until it ends, this thread's GPU work goes to XLA's stream and temporary memory is XLA's or,
+/// while a command buffer is recorded, that of the call, which `call` identifies.
+class XlaScope {
+  public:
+    XlaScope(void* stream, int device, ffi::ScratchAllocator& scratch, const void* call);
+
+  private:
+    std::size_t taken_ = 0;
+    CudaScope scope_;
+};
+
+/// The handler of `Site`, a class made from Attributes whose `run(const CustomCall&) const`
+/// executes, on the host.
+template <typename Site>
 nb::capsule host_handler() {
     constexpr auto kRun = [](ffi::RemainingArgs operands, ffi::RemainingRets results,
                              ffi::Dictionary attributes) {
-        return run_on_host(body, operands, results, attributes);
+        return guarded(
+            [&] { Sites<Site>::get(attributes)->run(call_on({}, operands, results)); });
     };
     XLA_FFI_DEFINE_HANDLER(kHandler, kRun,
                            ffi::Ffi::Bind().RemainingArgs().RemainingRets().Attrs());
     return nb::capsule(reinterpret_cast<void*>(kHandler));
 }
 
-/// Runs `body` on buffers of a GPU, its work on XLA's stream.
-ffi::Error run_on_cuda(Body body, void* stream, std::int32_t device, ffi::RemainingArgs operands,
-                       ffi::RemainingRets results, ffi::Dictionary attributes);
+/// Whether work of a call may be recorded in a command buffer: it does the same every time and
+/// neither reads arrays on the host nor waits. Its first run, which compiles and loads kernels, is
+/// not recorded by XLA.
+enum class Recording : std::uint8_t { no, yes };
 
-/// The CUDA handler of `body`. Kernels are compiled and loaded at the first run, so it does not say
-/// that it may be captured in a command buffer.
-template <Body body>
+/// The same on CUDA.
+template <typename Site, Recording recording>
 nb::capsule cuda_handler() {
-    constexpr auto kRun = [](void* stream, std::int32_t device, ffi::RemainingArgs operands,
-                             ffi::RemainingRets results, ffi::Dictionary attributes) {
-        return run_on_cuda(body, stream, device, operands, results, attributes);
+    constexpr auto kRun = [](void* stream, std::int32_t device, ffi::ScratchAllocator scratch,
+                             ffi::RemainingArgs operands, ffi::RemainingRets results,
+                             ffi::Dictionary attributes) {
+        return guarded([&] {
+            // Every call has attributes of its own, at one place as long as it may run.
+            const void* const call = Attributes(attributes).get<std::string_view>("site").data();
+            const XlaScope scope(stream, device, scratch, call);
+            Sites<Site>::get(attributes)->run(call_on(Device::cuda(device), operands, results));
+        });
     };
-    XLA_FFI_DEFINE_HANDLER(kHandler, kRun,
-                           ffi::Ffi::Bind()
-                               .Ctx<ffi::PlatformStream<void*>>()
-                               .Ctx<ffi::DeviceOrdinal>()
-                               .RemainingArgs()
-                               .RemainingRets()
-                               .Attrs());
-    return nb::capsule(reinterpret_cast<void*>(kHandler));
+    static constexpr auto kBinding = [] {
+        return ffi::Ffi::Bind()
+            .Ctx<ffi::PlatformStream<void*>>()
+            .Ctx<ffi::DeviceOrdinal>()
+            .Ctx<ffi::ScratchAllocator>()
+            .RemainingArgs()
+            .RemainingRets()
+            .Attrs();
+    };
+    if constexpr (recording == Recording::yes) {
+        XLA_FFI_DEFINE_HANDLER(kHandler, kRun, kBinding(), {ffi::Traits::kCmdBufferCompatible});
+        return nb::capsule(reinterpret_cast<void*>(kHandler));
+    } else {
+        XLA_FFI_DEFINE_HANDLER(kHandler, kRun, kBinding());
+        return nb::capsule(reinterpret_cast<void*>(kHandler));
+    }
 }
 
-/// Adds a target to the dict {target: {platform: handler}} that Python registers.
-void add_target(nb::dict& targets, const char* name, const char* platform, nb::capsule handler);
+/// Adds a target to the list of (name, platform, handler) that Python registers.
+template <typename Site, Recording recording>
+void add_target(nb::list& targets, const char* name) {
+    targets.append(nb::make_tuple(name, "cpu", host_handler<Site>()));
+    targets.append(nb::make_tuple(name, "CUDA", cuda_handler<Site, recording>()));
+}
 
-void add_attention_targets(nb::dict& targets);
-void add_norm_targets(nb::dict& targets);
-void add_program_targets(nb::dict& targets);
+void add_attention_targets(nb::list& targets);
+void add_norm_targets(nb::list& targets);
+void add_program_targets(nb::list& targets);
 void bind_program(nb::module_& module);
 
 }  // namespace tilewright::jax

@@ -5,7 +5,7 @@ NB_MODULE(_ffi, module) {
     using namespace tilewright::jax;
     module.doc() = "XLA FFI handlers. Users import tilewright.jax, not this module.";
     module.def("targets", [] {
-        nb::dict targets;
+        nb::list targets;
         add_attention_targets(targets);
         add_norm_targets(targets);
         add_program_targets(targets);

@@ -70,24 +70,43 @@ std::vector<bool> undefined_arrays(std::size_t operands, std::string_view aliase
 
 /// Operands, then results, are the program's Refs. Attributes: `ir`, its text; `checked`;
 /// `aliased`, one of 0 and 1 for each result.
-void run_program(const CustomCall& call) {
-    std::vector<Tensor> arrays = call.operands;
-    arrays.insert(arrays.end(), call.results.begin(), call.results.end());
-    if (arrays.empty()) return;
-    const auto aliased = call.get<std::string_view>("aliased");
-    programs()
-        .get(call.get<std::string_view>("ir"),
-             {.device = arrays.front().device(),
-              .checked = call.get<bool>("checked"),
-              .undefined = undefined_arrays(call.operands.size(), aliased)})
-        .run(arrays);
-}
+class ProgramSite {
+  public:
+    explicit ProgramSite(const Attributes& given)
+        : ir_(given.text("ir")),
+          aliased_(given.text("aliased")),
+          checked_(given.get<bool>("checked")) {}
+
+    void run(const CustomCall& call) const {
+        std::vector<Tensor> arrays = call.operands;
+        arrays.insert(arrays.end(), call.results.begin(), call.results.end());
+        if (!arrays.empty()) program_on(call.device, call.operands.size()).run(arrays);
+    }
+
+  private:
+    Program program_on(Device device, std::size_t operands) const {
+        const std::scoped_lock lock(mutex_);
+        for (const auto& [where, program] : programs_) {
+            if (where == device) return program;
+        }
+        programs_.emplace_back(device,
+                               programs().get(ir_, {.device = device,
+                                                    .checked = checked_,
+                                                    .undefined = undefined_arrays(operands,
+                                                                                  aliased_)}));
+        return programs_.back().second;
+    }
+
+    std::string ir_, aliased_;
+    bool checked_;
+    mutable std::mutex mutex_;
+    mutable std::vector<std::pair<Device, Program>> programs_;
+};
 
 }  // namespace
 
-void add_program_targets(nb::dict& targets) {
-    add_target(targets, "tilewright_program", "cpu", host_handler<run_program>());
-    add_target(targets, "tilewright_program", "cuda", cuda_handler<run_program>());
+void add_program_targets(nb::list& targets) {
+    add_target<ProgramSite, Recording::yes>(targets, "tilewright_program");
 }
 
 void bind_program(nb::module_& module) {

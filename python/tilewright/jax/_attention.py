@@ -105,6 +105,7 @@ def flex_attention(
     if dropout:
         operands.append(("seed", _seed(op, seed)))
     operands += [("block_mask", array) for array in words]
+    operands, host = _attention_op.split_host(operands)
     operands += [
         ("dscore" if jnp.issubdtype(array.dtype, jnp.floating) else "score", array)
         for array in score.arrays
@@ -125,12 +126,14 @@ def flex_attention(
         checked=checked,
         mask_batches=block_mask.shape[0] if words else 1,
         mask_heads=block_mask.shape[1] if words else 1,
+        host=host,
+        max_scores=return_aux is not None and return_aux.max_scores,
     )
-    out, lse, max_scores = _attention_op.on_mesh(spec, [array for _, array in operands])
+    out, lse, *rest = _attention_op.on_mesh(spec, [array for _, array in operands])
     if return_aux is not None:
         return out, AuxOutput(
             lse if return_aux.lse else None,
-            jax.lax.stop_gradient(max_scores) if return_aux.max_scores else None,
+            jax.lax.stop_gradient(rest[0]) if rest else None,
         )
     return (out, lse) if return_lse else out
 

@@ -6,6 +6,7 @@ import re
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jax.sharding import PartitionSpec
 
 from .. import _core
@@ -15,7 +16,29 @@ _forward_p = _primitive.define("tilewright_attention")
 _backward_p = _primitive.define("tilewright_attention_backward")
 
 _DIFFERENTIABLE = ("query", "key", "value", "sinks", "dscore")
+_READ_BY_THE_HOST = frozenset(("cu_seqlens", "kv_cu_seqlens", "seed", "block_mask"))
+_WORDS = ("seed", "block_mask")  # u32 already
 _BATCHED = ("query", "key", "value", "segment_ids", "kv_segment_ids", "out", "lse", "dout", "dlse")
+
+
+def split_host(operands):
+    """(name, array) of what stays an operand, and Spec.host.
+
+    On a GPU the host would have to wait for operands that it reads. So what is known while a
+    function is traced becomes part of the call there, and a mask is copied to the GPU once. Outside
+    of a trace every array would be a program of its own: they stay operands.
+    """
+    traced = any(isinstance(array, jax.core.Tracer) for _, array in operands)
+    if not traced or jax.default_backend() == "cpu":
+        return operands, ()
+    kept, host = [], []
+    for name, array in operands:
+        if name in _READ_BY_THE_HOST and not isinstance(array, jax.core.Tracer):
+            words = np.asarray(array)
+            host.append((name, (words if name in _WORDS else words.astype(np.int32)).tobytes()))
+        else:
+            kept.append((name, array))
+    return kept, tuple(host)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -36,11 +59,17 @@ class Spec:
     checked: bool
     mask_batches: int  #: of the block mask; 1 without one
     mask_heads: int
+    host: tuple = ()  #: (name, u32 words as bytes): what the host reads, where it is known by now
+    max_scores: bool = True
     backward: bool = False
 
     @property
     def target(self):
-        return "tilewright_attention_backward" if self.backward else "tilewright_attention"
+        if self.backward:
+            return "tilewright_attention_backward"
+        # A call that reads operands on the host cannot be recorded in a command buffer.
+        on_host = not _READ_BY_THE_HOST.isdisjoint(self.operands)
+        return "tilewright_attention_host" if on_host else "tilewright_attention"
 
     def __call__(self, *operands):
         return (_backward_p if self.backward else _forward_p).bind(*operands, spec=self)
@@ -61,11 +90,17 @@ class Spec:
             "bshd": self.bshd,
             "deterministic": self.deterministic,
             "checked": self.checked,
+            "host": " ".join(f"{name} {len(words) // 4}" for name, words in self.host),
+            "host_words": np.frombuffer(b"".join(words for _, words in self.host), np.uint32),
         }
 
     def named(self, operands):
         """The first operand of each name."""
         return dict(zip(reversed(self.operands), reversed(operands), strict=True))
+
+    def named_arrays(self):
+        """The names of all arrays, of operands and of those known by now."""
+        return {*self.operands, *(name for name, _ in self.host)}
 
     def results(self, *operands):
         of = jax.ShapeDtypeStruct
@@ -76,7 +111,8 @@ class Spec:
         batch, heads, length = (query.shape[i] for i in ((0, 2, 1) if self.bshd else (0, 1, 2)))
         wide = jnp.float64 if query.dtype == jnp.float64 else jnp.float32
         rows = of((batch, heads, length), wide)
-        return [of((*query.shape[:3], value.shape[3]), value.dtype), rows, rows]
+        out = of((*query.shape[:3], value.shape[3]), value.dtype)
+        return [out, rows, *[rows] * self.max_scores]
 
     def _differentiable(self, operands):
         pairs = zip(self.operands, operands, strict=True)
@@ -106,7 +142,7 @@ class Spec:
             return False
         return not (
             whole - {*_BATCHED, "score", "dscore", "mask"}
-            or "cu_seqlens" in self.operands
+            or "cu_seqlens" in self.named_arrays()
             or self.mask_batches > 1
         )
 
@@ -131,7 +167,7 @@ class Spec:
         )
         results = spec(*joined)
         if not self.backward:
-            return [_split(x, size) for x in results], [0] * 3
+            return [_split(x, size) for x in results], [0] * len(results)
         names = [name for name in self.operands if name in _DIFFERENTIABLE]
         return [
             _split(x, size) if name in _BATCHED else x
@@ -165,7 +201,8 @@ class Spec:
             for place, (name, rank) in enumerate(zip(self.operands, operand_ranks, strict=True))
         ]
         if not self.backward:
-            return operands, [self._dims(name, 0, 0) for name in ("out", "lse", "lse")]
+            names = ("out", "lse", *["lse"] * self.max_scores)
+            return operands, [self._dims(name, 0, 0) for name in names]
         pairs = zip(self.operands, operands, strict=True)
         return operands, [dims for name, dims in pairs if name in _DIFFERENTIABLE]
 
@@ -283,7 +320,7 @@ def _batched(text, batch, mapped):
 
 
 def on_mesh(spec, operands):
-    """out, lse, max_scores, as one call or, where batch or heads are split over explicit axes, one
+    """out, lse and, if wanted, max_scores, as one call or, where batch or heads are split over explicit axes, one
     for every shard."""
 
     def local(*shards):
@@ -300,18 +337,18 @@ def on_mesh(spec, operands):
 
 @functools.partial(jax.custom_vjp, nondiff_argnums=(0,))
 def attention(spec, *operands):
-    """out, lse, max_scores. The last has no gradient."""
+    """out, lse and, if wanted, max_scores. The last has no gradient."""
     return tuple(spec(*operands))
 
 
 def _forward(spec, *operands):
-    out, lse, max_scores = spec(*operands)
-    return (out, lse, max_scores), (operands, out, lse)
+    out, lse, *rest = spec(*operands)
+    return (out, lse, *rest), (operands, out, lse)
 
 
 def _backward(spec, saved, cotangents):
     operands, out, lse = saved
-    dout, dlse, _ = cotangents
+    dout, dlse, *_ = cotangents
     backward = dataclasses.replace(
         spec, operands=(*spec.operands, "out", "lse", "dout", "dlse"), backward=True
     )

@@ -7,7 +7,7 @@ import jax
 import jax.numpy as jnp
 from jax.sharding import PartitionSpec
 
-from . import _ffi, _primitive
+from . import _ffi, _primitive, _targets
 from ._jaxpr.translate import _JAX_DTYPES
 
 _op_p = _primitive.define("tilewright_op")
@@ -183,7 +183,8 @@ class _Program:
         call = jax.ffi.ffi_call(
             "tilewright_program", self.results, input_output_aliases=self.aliases
         )
-        return list(call(*operands, ir=self.text, checked=False, aliased=aliased))
+        given = {"ir": self.text, "checked": False, "aliased": aliased}
+        return list(call(*operands, **_targets.attributes(given)))
 
 
 @dataclasses.dataclass(frozen=True)

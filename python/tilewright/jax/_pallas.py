@@ -9,7 +9,7 @@ from jax._src.pallas import pallas_call as _jax_pallas
 from jax.experimental import pallas as pl
 from jax.interpreters import mlir
 
-from . import _ffi
+from . import _ffi, _primitive, _targets
 from ._jaxpr.kernel import Call, tile_program
 
 _INTERPRET = ("jax", "checked", "native")
@@ -84,7 +84,7 @@ class install_pallas:  # noqa: N801  (used as a function)
 def _lowering(platform, context, *operands, interpret, compiler_params, **params):
     """The rule of pallas_call_p on one platform: ours where asked for, else JAX's."""
     if isinstance(compiler_params, _Ours):
-        return _lower(platform, context, operands, compiler_params.params,
+        return _lower(context, operands, compiler_params.params,
                       compiler_params.checked, **params)  # fmt: skip
     how = _installed.get(platform)
     if how is None or (interpret and how == "jax"):
@@ -92,15 +92,11 @@ def _lowering(platform, context, *operands, interpret, compiler_params, **params
             context, *operands, interpret=interpret, compiler_params=compiler_params, **params
         )
     checked = bool(interpret) and how == "checked"
-    return _lower(platform, context, operands, compiler_params, checked, **params)
+    return _lower(context, operands, compiler_params, checked, **params)
 
 
-def _lower(platform, context, operands, compiler_params, checked, *, jaxpr, grid_mapping,
+def _lower(context, operands, compiler_params, checked, *, jaxpr, grid_mapping,
            input_output_aliases, name=None, debug=False, **_):  # fmt: skip
-    if platform not in _platforms():
-        raise NotImplementedError(
-            f"[pallas] expected one of the platforms {', '.join(_platforms())} but got {platform}"
-        )
     call = Call(jaxpr, grid_mapping, tuple(input_output_aliases), compiler_params,
                 name or _name_of(jaxpr), platform)  # fmt: skip
     text, _ = tile_program(call, checked)
@@ -120,7 +116,8 @@ def lower_program(context, operands, text, aliases, checked=False, first=0):
     rule = jax.ffi.ffi_lowering(
         "tilewright_program", operand_output_aliases={i + first: o for i, o in aliases.items()}
     )
-    return rule(context, *operands, ir=text, checked=checked, aliased=aliased)
+    attributes = _targets.attributes({"ir": text, "checked": checked, "aliased": aliased})
+    return rule(context, *operands, **attributes)
 
 
 def _name_of(jaxpr):
@@ -128,11 +125,7 @@ def _name_of(jaxpr):
     return getattr(info, "func_name", None) or "pallas_kernel"
 
 
-def _platforms():
-    return tuple(_ffi.targets()["tilewright_program"])
-
-
-for _platform in ("cpu", "cuda"):
+for _platform in _primitive.PLATFORMS:
     mlir.register_lowering(
         pl.pallas_call_p, functools.partial(_lowering, _platform), platform=_platform
     )

@@ -20,7 +20,9 @@ from jax.extend.core import Primitive
 from jax.interpreters import ad, batching, mlir
 from jax.sharding import NamedSharding, PartitionSpec
 
-PLATFORMS = ("cpu",)
+from . import _targets
+
+PLATFORMS = ("cpu", "cuda")
 
 
 def define(name):
@@ -45,7 +47,7 @@ def custom_call(spec, *operands):
     if hasattr(spec, "call"):
         return spec.call(*operands)
     call = jax.ffi.ffi_call(spec.target, spec.results(*operands))
-    return call(*operands, **spec.attributes())
+    return call(*operands, **_targets.attributes(spec.attributes()))
 
 
 def _abstract_eval(*operands, spec):

@@ -1,4 +1,7 @@
-"""Eight host devices for the tests of sharding; without JAX there is nothing to test."""
+"""Eight host devices for the tests of sharding; without JAX there is nothing to test.
+
+JAX_PLATFORMS=cuda runs them on the GPUs that there are.
+"""
 
 import os
 import pathlib
@@ -14,6 +17,7 @@ os.environ["XLA_FLAGS"] = (
 os.environ.setdefault("JAX_PLATFORMS", "cpu")
 
 jax = pytest.importorskip("jax")
+jax.config.update("jax_default_matmul_precision", "highest")  # references, on GPUs
 
 
 @pytest.fixture

@@ -12,6 +12,7 @@ from jax.sharding import PartitionSpec as Spec
 
 import tilewright.jax as twj
 
+pytestmark = pytest.mark.skipif(jax.device_count() < 8, reason="NOT RUN: needs eight devices")
 SLOPES = jnp.array([[1.0, 0.5, 0.25, 0.125], [0.5, 1.0, 2.0, 0.25]] * 2)
 DOCUMENTS = jnp.asarray(np.sort(np.random.default_rng(0).integers(0, 3, (4, 16))))
 
