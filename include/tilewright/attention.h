@@ -1,6 +1,7 @@
 // Fused attention, forward and backward, on tensors.
 #pragma once
 
+#include <array>
 #include <cstdint>
 #include <optional>
 #include <string>
@@ -44,6 +45,9 @@ struct AttentionOptions {
     double dropout = 0;  ///< in [0, 1): share of the probabilities dropped; others grow to match
     std::uint64_t seed = 0;  ///< of dropout: the same pairs for any blocks, threads and device
     Layout layout = Layout::bhsd;
+    /// Batch and query head of a larger call that the first ones here are: mods and dropout count
+    /// from them. Left out, the call is a whole one. Block masks are the part's own.
+    std::optional<std::array<std::int64_t, 2>> origin = {};
     bool deterministic = true;  ///< results never depend on timing; on the CPU that costs nothing
     bool checked = false;       ///< run in the checked mode: bounds, NaN poison, races. Slow
     bool max_scores = false;    ///< wanted; see AttentionOutput

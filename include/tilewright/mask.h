@@ -93,6 +93,8 @@ class BlockMask {
     /// One batch, or one batch and head: a negative index counts from the end. Dimensions stay.
     BlockMask at(std::int64_t b) const;
     BlockMask at(std::int64_t b, std::int64_t h) const;
+    /// `batches` batches from `b` on and `heads` heads from `h` on; a dimension of 1 stays.
+    BlockMask part(std::int64_t b, std::int64_t batches, std::int64_t h, std::int64_t heads) const;
     /// `count` rows of blocks from `first` on, with all keys. Query 0 is the first of them.
     BlockMask q_rows(std::int64_t first, std::int64_t count) const;
     /// Pair (q, kv) of the result is pair (q + q_offset, kv + kv_offset) of this mask, and attends

@@ -195,8 +195,8 @@ constexpr std::size_t kMostAtoms = std::size_t{1} << 16;
 /// new mask in the program would be a new kernel, and data is none.
 bool is_worth_planning(const Problem& p) {
     const std::int64_t least_pairs = p.on_gpu() ? 0 : std::int64_t{1} << 18;
-    return !p.packed() && !p.options.interpret && (p.query_length > 1 || p.on_gpu()) &&
-           p.query_length * p.kv_length >= least_pairs;
+    return !p.packed() && !p.is_part && !p.options.interpret &&
+           (p.query_length > 1 || p.on_gpu()) && p.query_length * p.kv_length >= least_pairs;
 }
 
 /// True when a mod reads arrays of a GPU: the host cannot build a mask from them without waiting.
@@ -228,6 +228,8 @@ void check_mods(const AttentionOptions& options, Problem& p) {
     const bool is_checked = p.options.interpret;
     tiles::ProblemSize size{p.batch, p.query_heads, p.query_length, p.kv_length};
     if (p.packed()) size.batch = static_cast<std::int64_t>(p.starts.size()) - 1;
+    size.batch += p.origin[0];
+    size.heads += p.origin[1];
     const auto inlined = [&](const mod::Traced& traced, bool is_score) {
         // In decode the heads of a group are the rows; the checked mode wants every index.
         if (p.query_length == 1 || is_checked) {
@@ -235,7 +237,7 @@ void check_mods(const AttentionOptions& options, Problem& p) {
         }
         std::vector<Tensor::Dims> shapes;
         for (const Capture& capture : traced.captures) shapes.push_back(capture.tensor().shape());
-        return tiles::with_block_loads(*traced.function, is_score, shapes, size);
+        return tiles::with_block_loads(traced.text, *traced.function, is_score, shapes, size);
     };
     if (options.score_mod.defined()) {
         mod::expect_kind("attention", "score_mod", options.score_mod, Mod::Kind::score);
@@ -306,6 +308,15 @@ Problem check(const Tensor& query, const Tensor& key, const Tensor& value,
     p.deterministic = options.deterministic;
     p.engine = options.engine;
     p.max_scores = options.max_scores;
+    p.is_part = options.origin.has_value();
+    if (p.is_part) {
+        const auto [batch, head] = *options.origin;
+        if (batch < 0 || head < 0)
+            user_error("attention", "expected an origin of at least 0 but got ({}, {})", batch,
+                       head);
+        p.origin[0] = batch;
+        p.origin[1] = head;
+    }
     p.query = check_input("query", query, query.dtype(), options.layout, p.device);
     p.key = check_input("key", key, query.dtype(), options.layout, p.device);
     p.value = check_input("value", value, query.dtype(), options.layout, p.device);

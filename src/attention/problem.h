@@ -35,6 +35,7 @@ struct Problem {
     std::shared_ptr<const mask::MaskPlan> plan;  ///< of it, once planned
     std::int64_t batch, query_heads, kv_heads, query_length, kv_length, head_dim, value_dim;
     std::vector<std::int64_t> starts, kv_starts;  ///< of packed sequences: N + 1, or empty
+    bool is_part = false;                         ///< of a larger call, from `origin` on
     bool deterministic = true;
     std::string engine;       ///< that the caller asked for; empty: the fastest that can serve
     bool max_scores = false;  ///< the caller asked for them

@@ -211,6 +211,21 @@ BlockMask BlockMask::at(std::int64_t b, std::int64_t h) const {
     return wrap(mask::sliced_heads(*state.data, b, 1, h, 1), 1, 1, state.block_size);
 }
 
+BlockMask BlockMask::part(std::int64_t b, std::int64_t batches, std::int64_t h,
+                          std::int64_t heads) const {
+    const BlockMaskState& state = state_of("BlockMask.part", *this);
+    const auto check = [](const char* what, std::int64_t first, std::int64_t count,
+                          std::int64_t extent) {
+        if (extent == 1 || (first >= 0 && count >= 0 && first + count <= extent)) return;
+        user_error("BlockMask.part", "expected {} inside of {} but got {} from {} on", what, extent,
+                   count, first);
+    };
+    check("batches", b, batches, state.batch);
+    check("heads", h, heads, state.heads);
+    return wrap(mask::sliced_heads(*state.data, b, batches, h, heads),
+                state.batch == 1 ? 1 : batches, state.heads == 1 ? 1 : heads, state.block_size);
+}
+
 BlockMask BlockMask::q_rows(std::int64_t first, std::int64_t count) const {
     const BlockMaskState& state = state_of("BlockMask.q_rows", *this);
     const std::int64_t rows = state.level().rows;

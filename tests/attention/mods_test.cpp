@@ -343,6 +343,49 @@ TEST(AttentionMods, DropoutHasTheBitsOfItsDefinition) {
     EXPECT_NE(out(3), out(4));
 }
 
+/// Batches 1 and 2, query heads 2 and 3 of a larger call, by its own numbers.
+TEST(AttentionMods, APartCountsFromItsOrigin) {
+    const auto cut = [](const Tensor& x, std::int64_t first, std::int64_t count) {
+        return x.slice(0, 1, 2).slice(1, first, count).clone();
+    };
+    for (const std::int64_t length : {std::int64_t{40}, std::int64_t{1}}) {
+        const Tensor q = random_tensor(f32, {3, 4, length, 16}, 1),
+                     k = random_tensor(f32, {3, 2, 40, 16}, 2),
+                     v = random_tensor(f32, {3, 2, 40, 16}, 3),
+                     dout = random_tensor(f32, {3, 4, length, 16}, 4);
+        const Capture factors = table({3, 4}, 5);
+        AttentionOptions options{
+            .mask = [](auto b, auto h, auto i, auto j) { return (i + b + h) % 3 != j % 5; },
+            .score_mod = [=](auto s, auto b, auto h, auto i,
+                             auto j) { return s + factors(b, h) * (j - i); },
+            .dropout = 0.5,
+            .seed = 5};
+        const AttentionOutput whole = attention(q, k, v, options);
+        const AttentionGradients all = attention_backward(q, k, v, whole, dout, options);
+        options.origin = {1, 2};
+        const Tensor pq = cut(q, 2, 2), pk = cut(k, 1, 1), pv = cut(v, 1, 1);
+        const AttentionOutput part = attention(pq, pk, pv, options);
+        const auto same = [](const Tensor& a, const Tensor& b) {
+            EXPECT_THAT(a.to_vector<float>(),
+                        ::testing::Pointwise(::testing::FloatNear(1e-5F), b.to_vector<float>()));
+        };
+        same(part.out, cut(whole.out, 2, 2));
+        const AttentionGradients grads =
+            attention_backward(pq, pk, pv, part, cut(dout, 2, 2), options);
+        same(grads.query, cut(all.query, 2, 2));
+        same(grads.key, cut(all.key, 1, 1));
+        const auto own = [](const Tensor& x) { return x.slice(0, 1, 2).slice(1, 2, 2).clone(); };
+        same(own(grads.captured[0]), own(all.captured[0]));
+        EXPECT_EQ(grads.captured[0].get({0, 0}), 0);
+    }
+    const Tensor x = random_tensor(f32, {1, 1, 8, 8}, 1);
+    EXPECT_THAT(
+        [&] {
+            attention(x, x, x, {.origin = {{-1, 0}}});
+        },
+        ::testing::ThrowsMessage<UserError>(HasSubstr("an origin of at least 0")));
+}
+
 TEST(AttentionMods, PackedSequencesRestartPositions) {
     const std::vector<std::int64_t> starts{0, 5, 5, 75, 90}, kv_starts{0, 9, 20, 84, 100};
     const Tensor cu = Tensor::from_vector(starts, {5}, i32);

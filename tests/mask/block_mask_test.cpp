@@ -173,6 +173,13 @@ TEST(BlockMask, PartsAndCombinations) {
     EXPECT_TRUE(part.attends(0, 0, 5, 17));
     EXPECT_FALSE(part.attends(0, 0, 5, 18));
     EXPECT_THAT(mask.at(0).shape(), ::testing::ElementsAre(1, 3, 200, 300));
+    const BlockMask heads = mask.part(0, 2, 1, 2);
+    EXPECT_THAT(heads.shape(), ::testing::ElementsAre(2, 2, 200, 300));
+    EXPECT_TRUE(heads.at(1, 1) == mask.at(1, 2));
+    EXPECT_TRUE(mask.at(0, 0).part(1, 4, 2, 8) == mask.at(0, 0));
+    EXPECT_THAT(
+        [&] { mask.part(1, 2, 0, 3); },
+        ThrowsMessage<UserError>(HasSubstr("expected batches inside of 2 but got 2 from 1")));
     const BlockMask rows = mask.q_rows(1, 1);
     EXPECT_THAT(rows.shape(), ::testing::ElementsAre(2, 3, 72, 300));
     EXPECT_TRUE(rows.attends(0, 0, 0, 128));

@@ -3,9 +3,12 @@
 
 #include <array>
 #include <cstring>
+#include <map>
 #include <mutex>
 #include <string>
 #include <string_view>
+#include <tuple>
+#include <utility>
 
 #include "jax/ffi.h"
 
@@ -28,19 +31,15 @@ enum class Role : std::uint8_t {
     sinks,
     seed,
     block_mask,
+    origin,
     score,
     dscore,
     mask,
 };
-constexpr std::array kRoles{"query",       "key",
-                            "value",       "out",
-                            "lse",         "dout",
-                            "dlse",        "segment_ids",
-                            "kv_segment_ids", "cu_seqlens",
-                            "kv_cu_seqlens",  "sinks",
-                            "seed",        "block_mask",
-                            "score",       "dscore",
-                            "mask"};
+constexpr std::array kRoles{
+    "query", "key",         "value",          "out",        "lse",           "dout",
+    "dlse",  "segment_ids", "kv_segment_ids", "cu_seqlens", "kv_cu_seqlens", "sinks",
+    "seed",  "block_mask",  "origin",         "score",      "dscore",        "mask"};
 
 Role role_of(std::string_view name) {
     for (std::size_t i = 0; i < kRoles.size(); ++i) {
@@ -98,6 +97,28 @@ class Masks {
     std::vector<std::pair<std::vector<char>, BlockMask>> known_;
 };
 
+/// A part of a mask, cut out once; see Masks.
+class Parts {
+  public:
+    BlockMask get(const BlockMask& mask, std::array<std::int64_t, 2> origin,
+                  std::array<std::int64_t, 2> counts) {
+        const std::scoped_lock lock(mutex_);
+        const std::tuple key(static_cast<const void*>(mask.state().get()), origin, counts);
+        if (const auto found = parts_.find(key); found != parts_.end()) {
+            return found->second.second;
+        }
+        if (parts_.size() == kMost) parts_.clear();
+        const BlockMask part = mask.part(origin[0], counts[0], origin[1], counts[1]);
+        return parts_.emplace(key, std::pair(mask, part)).first->second.second;
+    }
+
+  private:
+    static constexpr std::size_t kMost = 256;
+    using Counts = std::array<std::int64_t, 2>;
+    std::mutex mutex_;
+    std::map<std::tuple<const void*, Counts, Counts>, std::pair<BlockMask, BlockMask>> parts_;
+};
+
 /// The operands of a call by what they are.
 struct Operands {
     Tensor query, key, value, out, lse, dout, dlse;
@@ -109,8 +130,11 @@ struct Operands {
 /// The attribute `operands` names the operands in order. Arrays of a mod come once for each of its
 /// Refs: `score` or, where the gradient is wanted, `dscore`; `mask`. The texts of the mods are
 /// attributes, empty without one. What the host reads (masks as data, starts of packed sequences,
-/// the seed) is an operand or, where it was known when the call was traced, a part of the attribute
-/// `host_words`, u32; `host` gives the names and lengths of the parts.
+/// the seed, the origin) is an operand or, where it was known when the call was traced, a part of
+/// the attribute `host_words`, u32; `host` gives the names and lengths of the parts.
+///
+/// `origin`, i32 (2), is the batch and the head of a call over all shards that the first here are:
+/// block masks are those of the whole call, and with `counts_from_origin` so are mods and dropout.
 class AttentionSite {
   public:
     explicit AttentionSite(const Attributes& given)
@@ -130,6 +154,7 @@ class AttentionSite {
         options_.layout = given.get<bool>("bshd") ? Layout::bshd : Layout::bhsd;
         options_.checked = given.get<bool>("checked");
         options_.deterministic = given.get<bool>("deterministic");
+        counts_from_origin_ = given.get<bool>("counts_from_origin");
         read_host_words(given);
     }
 
@@ -184,10 +209,12 @@ class AttentionSite {
                 case Role::kv_cu_seqlens:
                 case Role::seed:
                 case Role::block_mask:
+                case Role::origin:
                     add_host_array(options, roles_[i], operand);
                     break;
             }
         }
+        if (options.origin) cut(given);
         if (!score_mod_.empty()) {
             options.score_mod = Mod::from_ir(score_mod_, std::move(score));
             if (!derivative_.empty()) {
@@ -203,17 +230,31 @@ class AttentionSite {
     void add_host_array(AttentionOptions& options, Role role, const Tensor& array) const {
         if (role == Role::block_mask) {
             const BlockMask mask = masks_.get(array);
-            options.block_mask =
-                options.block_mask.defined() ? options.block_mask & mask : mask;
+            options.block_mask = options.block_mask.defined() ? options.block_mask & mask : mask;
         } else if (role == Role::seed) {
             const Tensor words = array.to(Device{});
             const auto* halves = words.data<std::uint32_t>();
             options.seed = halves[0] | std::uint64_t{halves[1]} << 32;
+        } else if (role == Role::origin) {
+            const Tensor words = array.to(Device{});
+            const auto* first = words.data<std::int32_t>();
+            options.origin = {first[0], first[1]};
         } else if (role == Role::cu_seqlens) {
             options.cu_seqlens = array;
         } else {
             options.kv_cu_seqlens = array;
         }
+    }
+
+    /// The shard's part of the whole call's block mask.
+    void cut(Operands& given) const {
+        AttentionOptions& options = given.options;
+        if (options.block_mask.defined()) {
+            const bool bshd = options.layout == Layout::bshd;
+            options.block_mask = parts_.get(options.block_mask, *options.origin,
+                                            {given.query.dim(0), given.query.dim(bshd ? 2 : 1)});
+        }
+        if (!counts_from_origin_) options.origin.reset();
     }
 
     void read_host_words(const Attributes& given) {
@@ -236,7 +277,9 @@ class AttentionSite {
     AttentionOptions options_;
     std::string score_mod_, mask_mod_, derivative_;
     std::vector<std::size_t> gathers_;
+    bool counts_from_origin_ = false;
     mutable Masks masks_;
+    mutable Parts parts_;
 };
 
 /// Results out, lse and, where there is a third, max_scores.
@@ -245,9 +288,9 @@ struct ForwardSite : AttentionSite {
     void run(const CustomCall& call) const {
         const Operands given = read(call);
         const bool with_maximum = call.results.size() > 2;
-        attention_into({call.results.at(0), call.results.at(1),
-                        with_maximum ? call.results[2] : Tensor()},
-                       given.query, given.key, given.value, given.options);
+        attention_into(
+            {call.results.at(0), call.results.at(1), with_maximum ? call.results[2] : Tensor()},
+            given.query, given.key, given.value, given.options);
     }
 };
 
@@ -260,8 +303,7 @@ struct BackwardSite : AttentionSite {
         AttentionGradients gradients{
             call.results.at(0), call.results.at(1), call.results.at(2), {}, {}};
         attention_backward_into(gradients, given.query, given.key, given.value,
-                                {given.out, given.lse, {}}, given.dout, given.options,
-                                given.dlse);
+                                {given.out, given.lse, {}}, given.dout, given.options, given.dlse);
         std::size_t next = 3;
         if (gradients.sinks.defined()) call.results.at(next++).copy_from(gradients.sinks);
         for (const Tensor& gradient : gradients.captured) {

@@ -130,8 +130,7 @@ template <typename Site>
 nb::capsule host_handler() {
     constexpr auto kRun = [](ffi::RemainingArgs operands, ffi::RemainingRets results,
                              ffi::Dictionary attributes) {
-        return guarded(
-            [&] { Sites<Site>::get(attributes)->run(call_on({}, operands, results)); });
+        return guarded([&] { Sites<Site>::get(attributes)->run(call_on({}, operands, results)); });
     };
     XLA_FFI_DEFINE_HANDLER(kHandler, kRun,
                            ffi::Ffi::Bind().RemainingArgs().RemainingRets().Attrs());

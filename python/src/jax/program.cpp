@@ -89,11 +89,10 @@ class ProgramSite {
         for (const auto& [where, program] : programs_) {
             if (where == device) return program;
         }
-        programs_.emplace_back(device,
-                               programs().get(ir_, {.device = device,
-                                                    .checked = checked_,
-                                                    .undefined = undefined_arrays(operands,
-                                                                                  aliased_)}));
+        programs_.emplace_back(
+            device, programs().get(ir_, {.device = device,
+                                         .checked = checked_,
+                                         .undefined = undefined_arrays(operands, aliased_)}));
         return programs_.back().second;
     }
 

@@ -16,7 +16,7 @@ _forward_p = _primitive.define("tilewright_attention")
 _backward_p = _primitive.define("tilewright_attention_backward")
 
 _DIFFERENTIABLE = ("query", "key", "value", "sinks", "dscore")
-_READ_BY_THE_HOST = frozenset(("cu_seqlens", "kv_cu_seqlens", "seed", "block_mask"))
+_READ_BY_THE_HOST = frozenset(("cu_seqlens", "kv_cu_seqlens", "seed", "block_mask", "origin"))
 _WORDS = ("seed", "block_mask")  # u32 already
 _BATCHED = ("query", "key", "value", "segment_ids", "kv_segment_ids", "out", "lse", "dout", "dlse")
 
@@ -61,6 +61,7 @@ class Spec:
     mask_heads: int
     host: tuple = ()  #: (name, u32 words as bytes): what the host reads, where it is known by now
     max_scores: bool = True
+    counts_from_origin: bool = False  #: mods and dropout count from the operand `origin`
     backward: bool = False
 
     @property
@@ -90,6 +91,7 @@ class Spec:
             "bshd": self.bshd,
             "deterministic": self.deterministic,
             "checked": self.checked,
+            "counts_from_origin": self.counts_from_origin,
             "host": " ".join(f"{name} {len(words) // 4}" for name, words in self.host),
             "host_words": np.frombuffer(b"".join(words for _, words in self.host), np.uint32),
         }
@@ -139,6 +141,8 @@ class Spec:
         """Whether the mapped axis can become part of the batch."""
         whole = {name for name, m in zip(self.operands, mapped, strict=True) if m}
         if self.backward and ("sinks" in self.operands or self.derivative):
+            return False
+        if self.counts_from_origin:
             return False
         return not (
             whole - {*_BATCHED, "score", "dscore", "mask"}
@@ -234,8 +238,6 @@ class Spec:
         axis = 2 if self.bshd else 1
         axes = {"b": query[0], "H": query[axis], "K": key[axis]}
 
-        self._check_shards(axes)
-
         def specs(lists):
             return [PartitionSpec(*(axes.get(dim) for dim in dims)) for dims in lists]
 
@@ -258,27 +260,13 @@ class Spec:
         names = [name for name in self.operands if name in _DIFFERENTIABLE]
         return [_summed(x, over.get(name, ())) for name, x in zip(names, results, strict=True)]
 
-    def _check_shards(self, axes):
-        """Refuses what counts batches or heads from the first of them, and cannot be told which
-        that is."""
-        split = [name for name, key in (("batch", "b"), ("heads", "H")) if axes[key] is not None]
-        cause = None
-        if self.dropout:
-            cause = "dropout"
-        elif self.derivative:
-            cause = "a score_mod with derivative rules of its own"
-        elif (self.mask_batches > 1 and "batch" in split) or (
-            self.mask_heads > 1 and "heads" in split
-        ):
-            cause = "a block mask of several batches or heads"
-        if split and cause:
-            raise NotImplementedError(
-                f"[flex_attention] expected no {cause} where {' and '.join(split)} are sharded "
-                "automatically: use jax.shard_map"
-            )
-
     def _with_origin(self, batch_axes, head_axes, operands):
-        """Mods count batches and heads from those of the first shard: they read where theirs begin."""
+        """The call of one shard, whose mods, dropout and masks count batches and heads from those of
+        the first shard.
+
+        Mods read from an array where their shard begins: to an engine these are mods like others.
+        Dropout, derivatives of mods and parts of masks need the origin itself, on the host.
+        """
         query = self.named(operands)["query"]
         batch, heads = query.shape[0], query.shape[2 if self.bshd else 1]
         origin = jnp.stack(
@@ -288,16 +276,21 @@ class Spec:
             ]
         ).astype(jnp.int32)
         pairs = list(zip(self.operands, operands, strict=True))
-        texts = {}
-        for field, kinds in (("score_mod", ("score", "dscore")), ("mask_mod", ("mask",))):
-            if not getattr(self, field):
-                continue
-            arrays = [x for name, x in pairs if name in kinds]
-            wide = field == "score_mod" and query.dtype == jnp.float64
-            texts[field] = _mods.shifted(getattr(self, field), arrays, field == "mask_mod", wide)
-            first = next((i for i, (name, _) in enumerate(pairs) if name in kinds), len(pairs))
-            pairs.insert(first, (kinds[0], origin))
-        spec = dataclasses.replace(self, operands=tuple(name for name, _ in pairs), **texts)
+        changes = {"counts_from_origin": bool(self.dropout or self.derivative)}
+        if not changes["counts_from_origin"]:
+            for field, kinds in (("score_mod", ("score", "dscore")), ("mask_mod", ("mask",))):
+                if not getattr(self, field):
+                    continue
+                arrays = [x for name, x in pairs if name in kinds]
+                wide = field == "score_mod" and query.dtype == jnp.float64
+                changes[field] = _mods.shifted(
+                    getattr(self, field), arrays, field == "mask_mod", wide
+                )
+                first = next((i for i, (n, _) in enumerate(pairs) if n in kinds), len(pairs))
+                pairs.insert(first, (kinds[0], origin))
+        if changes["counts_from_origin"] or max(self.mask_batches, self.mask_heads) > 1:
+            pairs.insert(0, ("origin", origin))
+        spec = dataclasses.replace(self, operands=tuple(name for name, _ in pairs), **changes)
         return spec, [x for _, x in pairs]
 
 
@@ -320,8 +313,8 @@ def _batched(text, batch, mapped):
 
 
 def on_mesh(spec, operands):
-    """out, lse and, if wanted, max_scores, as one call or, where batch or heads are split over explicit axes, one
-    for every shard."""
+    """out, lse and, if wanted, max_scores, as one call or, where batch or heads are split over
+    explicit axes, one for every shard."""
 
     def local(*shards):
         own, given = spec, shards

@@ -182,6 +182,9 @@ std::string why_not(const Problem& p) {
     if (p.segment_ids.defined() && p.segment_ids.dtype() != DType::i32) {
         return "segment ids are 64-bit integers";
     }
+    if (p.is_part && (p.score || p.mask || p.features.dropout > 0)) {
+        return "mods or dropout count from the origin of a larger call";
+    }
     if (p.block_mask.defined() && p.segment_ids.defined()) {
         return "a mask as data stands beside segment ids";
     }

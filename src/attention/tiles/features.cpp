@@ -4,7 +4,9 @@
 #include <algorithm>
 #include <iterator>
 #include <map>
+#include <mutex>
 #include <optional>
+#include <tuple>
 
 #include "ir/access.h"
 #include "ir/passes/dce.h"
@@ -178,19 +180,46 @@ std::string ScoreDerivative::key() const {
     return key;
 }
 
-InlinedMod with_block_loads(const ir::Function& function, bool is_score,
+namespace {
+
+/// What is worked out of the text of a mod for problems of one size, kept: texts are short, and few
+/// at a time.
+template <typename Result, typename... Rest>
+class Known {
+  public:
+    template <typename F>
+    Result get(const std::tuple<std::string, Rest...>& key, F make) {
+        constexpr std::size_t kMost = 1024;
+        const std::scoped_lock lock(mutex_);
+        if (const auto found = results_.find(key); found != results_.end()) return found->second;
+        if (results_.size() == kMost) results_.clear();
+        return results_.emplace(key, make()).first->second;
+    }
+
+  private:
+    std::mutex mutex_;
+    std::map<std::tuple<std::string, Rest...>, Result> results_;
+};
+
+}  // namespace
+
+InlinedMod with_block_loads(const std::string& text, const ir::Function& function, bool is_score,
                             const std::vector<Tensor::Dims>& shapes, const ProblemSize& size) {
-    ir::Function changed = function;
-    InlinedMod result;
-    result.loads = take_block_loads(changed, is_score, shapes, size);
-    result.text = key_of(changed, result.loads);
-    result.function = std::make_shared<const ir::Function>(std::move(changed));
-    return result;
+    static auto* const kKnown = new Known<InlinedMod, bool, std::vector<Tensor::Dims>, ProblemSize>;
+    return kKnown->get({text, is_score, shapes, size}, [&] {
+        ir::Function changed = function;
+        InlinedMod result;
+        result.loads = take_block_loads(changed, is_score, shapes, size);
+        result.text = key_of(changed, result.loads);
+        result.function = std::make_shared<const ir::Function>(std::move(changed));
+        return result;
+    });
 }
 
-ScoreDerivative differentiate_score(const InlinedMod& score, const std::vector<bool>& chosen,
-                                    const std::vector<Tensor::Dims>& shapes,
-                                    const ProblemSize& size) {
+namespace {
+
+ScoreDerivative derivative_of(const InlinedMod& score, const std::vector<bool>& chosen,
+                              const std::vector<Tensor::Dims>& shapes, const ProblemSize& size) {
     ScoreDerivative result;
     ir::Function function = score.derivative ? *score.derivative : *score.function;
     std::vector<ir::GatherGradient> gathers;
@@ -227,6 +256,18 @@ ScoreDerivative differentiate_score(const InlinedMod& score, const std::vector<b
     result.loads = take_block_loads(function, true, shapes, size);
     result.function = std::make_shared<const ir::Function>(std::move(function));
     return result;
+}
+
+}  // namespace
+
+ScoreDerivative differentiate_score(const InlinedMod& score, const std::vector<bool>& chosen,
+                                    const std::vector<Tensor::Dims>& shapes,
+                                    const ProblemSize& size) {
+    if (score.derivative) return derivative_of(score, chosen, shapes, size);
+    static auto* const kKnown =
+        new Known<ScoreDerivative, std::vector<bool>, std::vector<Tensor::Dims>, ProblemSize>;
+    return kKnown->get({score.text, chosen, shapes, size},
+                       [&] { return derivative_of(score, chosen, shapes, size); });
 }
 
 }  // namespace tilewright::attn::tiles

@@ -1,6 +1,7 @@
 // What attention programs are compiled for besides sizes: mods, mask plans, dropout.
 #pragma once
 
+#include <compare>
 #include <memory>
 #include <string>
 #include <vector>
@@ -75,10 +76,12 @@ struct ScoreDerivative {
 /// Size of the problem, with which indices are known to stay inside their arrays.
 struct ProblemSize {
     std::int64_t batch = 1, heads = 1, queries = 1, keys = 1;
+    auto operator<=>(const ProblemSize&) const = default;
 };
 
-/// The mod with its plain loads as block loads. `shapes`: of every capture.
-InlinedMod with_block_loads(const ir::Function& function, bool is_score,
+/// The mod, whose printed form is `text`, with its plain loads as block loads; worked out once.
+/// `shapes`: of every capture.
+InlinedMod with_block_loads(const std::string& text, const ir::Function& function, bool is_score,
                             const std::vector<Tensor::Dims>& shapes, const ProblemSize& size);
 
 /// Differentiates the score mod by the score and the chosen captures. `shapes`: of every capture.

@@ -21,6 +21,18 @@ jax.config.update("jax_default_matmul_precision", "highest")  # references, on G
 
 
 @pytest.fixture
+def eight_devices():
+    if jax.device_count() < 8:
+        pytest.skip("NOT RUN: needs eight devices")
+
+
+@pytest.fixture
+def on_cpu():
+    if jax.default_backend() != "cpu":
+        pytest.skip("NOT RUN: a test of the CPU")
+
+
+@pytest.fixture
 def x64():
     """Sixty-four bit types for one test."""
     with jax.enable_x64(True):

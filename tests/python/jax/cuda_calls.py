@@ -6,6 +6,7 @@ import jax.numpy as jnp
 import numpy as np
 from dense_attention import attention, close, normal
 from jax.experimental import pallas as pl
+from jax.sharding import AxisType, NamedSharding, PartitionSpec
 
 import tilewright.jax as twj
 
@@ -189,6 +190,32 @@ def check_a_loop_of_calls():
     for run in (jax.jit(unrolled), scanned):
         for _ in range(3):
             close(run(Q), dense(Q), 512)
+
+
+def check_shards_over_devices():
+    """Dropout, mods and masks of several heads are those of the whole call on every device."""
+    if jax.device_count() == 1:
+        return
+    mesh = jax.make_mesh((2,), ("h",), axis_types=(AxisType.Auto,))
+
+    def put(x):
+        return jax.device_put(x, NamedSharding(mesh, PartitionSpec(None, "h")))
+
+    mask = twj.create_block_mask(lambda b, h, i, j: i >= j + h, 1, 2, 20, 20)
+    for options in (
+        {"score_mod": alibi(SLOPES)},
+        {"score_mod": alibi(SLOPES), "dropout": 0.5, "seed": 3},
+        {"block_mask": mask},
+    ):
+
+        def loss(q, k, v, options=options):
+            return jnp.sin(twj.flex_attention(q, k, v, **options)).sum()
+
+        run = jax.jit(jax.value_and_grad(loss, (0, 1, 2)))
+        have, want = run(*map(put, (Q, K, V))), run(Q, K, V)
+        close(jnp.asarray(np.asarray(have[0])), want[0], 64)
+        for a, b in zip(have[1], want[1], strict=True):
+            close(jnp.asarray(np.asarray(a)), b, 64)
 
 
 def check_recording():

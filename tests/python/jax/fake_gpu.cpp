@@ -153,10 +153,11 @@ XLA_FFI_Error* call(XLA_FFI_Handler* handler, XLA_FFI_CallFrame* given) {
     if (recording) {
         void *graph = nullptr, *runnable = nullptr;
         driver<int (*)(void*, void**)>("cuStreamEndCapture")(stream, &graph);
-        driver<int (*)(void**, void*, unsigned long long)>("cuGraphInstantiateWithFlags")(
-            &runnable, graph, 0);
+        driver<int (*)(void**, void*, unsigned long long)>("cuGraphInstantiateWithFlags")(&runnable,
+                                                                                          graph, 0);
         // Twice, as a command buffer runs more than once.
-        for (int i = 0; i < 2; ++i) driver<int (*)(void*, void*)>("cuGraphLaunch")(runnable, stream);
+        for (int i = 0; i < 2; ++i)
+            driver<int (*)(void*, void*)>("cuGraphLaunch")(runnable, stream);
     }
     if (error == nullptr) buffers.copy_back();
     return error;

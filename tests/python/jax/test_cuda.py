@@ -31,6 +31,7 @@ def test_on_the_stand_in():
         "TILEWRIGHT_NVRTC": folder,
         "TILEWRIGHT_CACHE_DIR": folder + "/cache",
         "TW_FAKE_GPU": "1",
+        "XLA_FLAGS": "--xla_force_host_platform_device_count=2",
     }
     program = pathlib.Path(__file__).with_name("fake_gpu.py")
     done = subprocess.run(

@@ -115,7 +115,9 @@ def test_batch_over_devices(manual):
     def loss(x, weight):
         return (twj.rms_norm(x, weight).astype(jnp.float32) * dy).sum()
 
-    mesh = jax.make_mesh((jax.device_count(),), ("batch",), axis_types=(jax.sharding.AxisType.Auto,))
+    mesh = jax.make_mesh(
+        (jax.device_count(),), ("batch",), axis_types=(jax.sharding.AxisType.Auto,)
+    )
     inputs = (
         jax.device_put(x, NamedSharding(mesh, Spec("batch"))),
         jax.device_put(weight, NamedSharding(mesh, Spec())),

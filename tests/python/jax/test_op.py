@@ -109,7 +109,7 @@ func @put(%x: ref<f32[4]> alias 0, %v: ref<f32>, %y: ref<f32[4]> alias 0) {
     near(x, jnp.arange(4.0))
 
 
-def test_pallas_kernels():
+def test_pallas_kernels(eight_devices):
     def kernel(x_ref, o_ref):
         o_ref[...] = jnp.exp(x_ref[...])
 
@@ -129,7 +129,7 @@ def test_pallas_kernels():
     near(compiled(jax.device_put(x, sharding)), jnp.exp(x))
 
 
-def test_sharding_and_sums_over_shards():
+def test_sharding_and_sums_over_shards(eight_devices):
     rule = ("b n, n -> b n, n", {"reduction_factors": ("b",)})
     op = twj.op(scaled, sharding_rule=rule)
     mesh = jax.make_mesh((8,), ("d",), axis_types=(AxisType.Auto,))

@@ -12,7 +12,7 @@ from jax.sharding import PartitionSpec as Spec
 
 import tilewright.jax as twj
 
-pytestmark = pytest.mark.skipif(jax.device_count() < 8, reason="NOT RUN: needs eight devices")
+pytestmark = pytest.mark.usefixtures("eight_devices")
 SLOPES = jnp.array([[1.0, 0.5, 0.25, 0.125], [0.5, 1.0, 2.0, 0.25]] * 2)
 DOCUMENTS = jnp.asarray(np.sort(np.random.default_rng(0).integers(0, 3, (4, 16))))
 
@@ -106,16 +106,45 @@ def test_what_cannot_be_split():
     run = jax.jit(lambda *a: twj.flex_attention(*a, causal=True))
     with pytest.warns(UserWarning, match="operand 0 is gathered along dimension 2"):
         close(run(put(q, None, None, "x"), k, v), want, 1)
-    placed = [put(x, "x") for x in (q, k, v)]
-    several = twj.create_block_mask(mask, 4, 4, 16, 16)
-    for options, cause in (
-        ({"dropout": 0.5}, "dropout"),
-        ({"block_mask": several}, "a block mask of several batches"),
-    ):
-        with pytest.raises(Exception, match=f"expected no {cause}.*use jax.shard_map"):
-            jax.jit(lambda *a, o=options: twj.flex_attention(*a, **o))(*placed)
-    one = twj.create_block_mask(lambda b, h, i, j: i >= j, None, None, 16, 16)
-    close(jax.jit(lambda *a: twj.flex_attention(*a, block_mask=one))(*placed), want, 1)
+
+
+def rounded(x):
+    """As x, with a derivative of the user's own."""
+
+    @jax.custom_vjp
+    def f(x):
+        return x + 0.125 * jnp.round(x)
+
+    f.defvjp(lambda x: (f(x), None), lambda _, g: (2 * g,))
+    return f(x)
+
+
+SEVERAL = twj.create_block_mask(mask, 4, 4, 16, 16)
+COUNTING = {
+    "dropout": {"dropout": 0.5, "seed": 3},
+    "dropout beside mods": {"dropout": 0.5, "score_mod": score(SLOPES), "mask_mod": mask},
+    "a mask of batches and heads": {"block_mask": SEVERAL},
+    "a mask beside mods": {"block_mask": SEVERAL, "score_mod": score(SLOPES)},
+    "a rule of its own": {"score_mod": lambda s, b, h, i, j: rounded(s) + SLOPES[b, h] * (j - i)},
+}
+
+
+@pytest.mark.parametrize("case", COUNTING)
+@pytest.mark.parametrize("kind", [AxisType.Auto, AxisType.Explicit])
+def test_shards_count_from_the_first(case, kind):
+    """Dropout, masks of several batches and heads, and derivatives are those of the whole call."""
+    mesh = jax.make_mesh((4, 2), ("x", "y"), axis_types=(kind,) * 2)
+
+    def loss(q, k, v):
+        return jnp.sin(twj.flex_attention(q, k, v, **COUNTING[case])).sum()
+
+    run = jax.jit(jax.value_and_grad(loss, (0, 1, 2)))
+    q, k, v = inputs()
+    placed = [jax.device_put(x, NamedSharding(mesh, Spec("x", "y"))) for x in (q, k, v)]
+    have, want = run(*placed), run(q, k, v)
+    close(jnp.asarray(np.asarray(have[0])), want[0], 64)  # 2048 terms in another order
+    for a, b in zip(have[1], want[1], strict=True):
+        close(jnp.asarray(np.asarray(a)), b, 4)
 
 
 def test_explicit_axes():
