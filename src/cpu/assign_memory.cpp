@@ -158,9 +158,8 @@ class MemoryAssignment {
                 for (const std::uint32_t other : effect.writes) interfere(out, other);
                 for (const std::uint32_t in : effect.reads) {
                     if (plain && in == move->in.index) {
-                        candidates_.emplace_back(out, in);
+                        copies_.emplace_back(out, in);
                     } else if (may_share(program_.code[i], in, out)) {
-                        candidates_.emplace_back(out, in);
                         in_place_.emplace_back(out, in);
                     } else {
                         interfere(out, in);
@@ -218,8 +217,10 @@ class MemoryAssignment {
         return buffer;
     }
 
-    void coalesce() {
-        for (const auto& [a, b] : candidates_) {
+    using Pairs = std::vector<std::pair<std::uint32_t, std::uint32_t>>;
+
+    void join(const Pairs& pairs) {
+        for (const auto& [a, b] : pairs) {
             const std::uint32_t x = root(a), y = root(b);
             if (x == y || interferes_[x].contains(y)) continue;
             root_[y] = x;
@@ -227,6 +228,12 @@ class MemoryAssignment {
             interferes_[x].merge(interferes_[y]);
             interferes_[y].for_each([&](std::size_t other) { interferes_[other].insert(x); });
         }
+    }
+
+    void coalesce() {
+        // A copy that goes saves more than a place that is shared.
+        join(copies_);
+        join(in_place_);
         // What was not joined must not overlap by chance, shifted by some rows.
         for (const auto& [a, b] : in_place_) interfere(root(a), root(b));
     }
@@ -298,8 +305,8 @@ class MemoryAssignment {
     std::vector<Effect> effects_;
     std::vector<BufferSet> live_out_;
     std::vector<BufferSet> interferes_;
-    std::vector<std::pair<std::uint32_t, std::uint32_t>> candidates_;  ///< may share one place
-    std::vector<std::pair<std::uint32_t, std::uint32_t>> in_place_;    ///< only if exactly the same
+    Pairs copies_;    ///< may share one place: then nothing is copied
+    Pairs in_place_;  ///< only if exactly the same
     std::int64_t end_ = 0;
 };
 

@@ -182,7 +182,10 @@ struct FusedRun {
     std::vector<Operand> operands;
     std::vector<Affine> forms;
     std::vector<std::size_t> reductions;  ///< ops
+    std::vector<std::size_t> prefetches;  ///< operands: views whose next rectangle is fetched
     int num_temporaries = 0;
+    /// All operands of the chain's panels lie side by side: they may be done as one.
+    bool joins_panels = false;
 };
 
 /// Operations over one panels x rows x lanes space, executed strip by strip.
@@ -293,6 +296,9 @@ struct LoadView {
     bool pairs = false;  ///< read as pairs of bf16, which must begin at even places
     Tile copy;
     Tile other;
+    /// The loop around it, whose next turn will look at the next rectangle.
+    bool in_loop = false;
+    std::uint32_t iv = 0, hi = 0, step = 0;
 };
 
 struct Store {

@@ -7,6 +7,7 @@
 
 #include "cpu/fuse.h"
 #include "cpu/operands.h"
+#include "cpu/rematerialise.h"
 #include "cpu/superinstructions.h"
 
 namespace tilewright::cpu {
@@ -401,12 +402,35 @@ class Localiser {
     Makers makers_;
 };
 
+/// Lets the last chain of a loop's body that reads a view fetch the view's next rectangle, where an
+/// earlier instruction has read this one: it works in the cache, and the memory would rest.
+void plan_prefetches(Region& region) {
+    std::map<std::uint32_t, std::vector<Instruction*>> readers;  // per view made in this region
+    for (Node& node : region) {
+        for (Region& inner : node.regions) plan_prefetches(inner);
+        if (node.kind != Node::Kind::instruction) continue;
+        if (const auto* load = std::get_if<LoadView>(&node.instruction)) readers[load->view];
+        visit_operands(node.instruction, [&](Home home, std::uint32_t index, Use use) {
+            const auto found = readers.find(index);
+            if (home != Home::view || use != Use::read || found == readers.end()) return;
+            auto& list = found->second;
+            if (list.empty() || list.back() != &node.instruction) list.push_back(&node.instruction);
+        });
+    }
+    for (const auto& [view, list] : readers) {
+        auto* chain = list.size() > 1 ? std::get_if<Chain>(list.back()) : nullptr;
+        if (chain) prefetch_next(*chain, view);
+    }
+}
+
 }  // namespace
 
 void form_chains(Region& region, Program& program) {
     join_all(region, program);
     select_superinstructions(region, program);
+    rematerialise(region, program);
     Localiser(region, program);
+    plan_prefetches(region);
 }
 
 }  // namespace tilewright::cpu

@@ -19,6 +19,9 @@ struct View {
     std::int64_t panel_stride = 0;
     bool in_array = false;  ///< the array itself, not a copy
     bool streams = false;   ///< of a StoreView: to be written past the caches
+    // Of a LoadView in a loop, to foresee the rectangle of the next turn.
+    std::int64_t ahead = 0;  ///< bytes from this rectangle to that one; 0: not known
+    std::uint64_t turn = 0;  ///< the loop's variable at this turn
 };
 
 /// Everything a running program of the grid sees.

@@ -320,6 +320,17 @@ void normalise_booleans(const Frame& frame, const Tile& tile) {
     for (std::int64_t i = 0; i < count; ++i) data[i] = std::byte{data[i] != std::byte{0}};
 }
 
+/// Supposes that the next turn of the loop goes as far as this one went from the last.
+void look_ahead(const Frame& frame, const LoadView& load, const View& last, View& view) {
+    const std::uint64_t turn = frame.slots[load.iv], step = frame.slots[load.step];
+    view.turn = turn;
+    const bool follows = last.in_array && turn - last.turn == step;
+    if (follows && frame.slots[load.hi] - turn > step) {
+        view.ahead =
+            reinterpret_cast<std::intptr_t>(view.data) - reinterpret_cast<std::intptr_t>(last.data);
+    }
+}
+
 }  // namespace
 
 void execute(Frame& frame, const Load& load) {
@@ -338,8 +349,10 @@ void execute(Frame& frame, const LoadView& load) {
     View& view = frame.views[load.view];
     const Rectangle from = rectangle(frame, load.access);
     if (from.inside && is_direct(load, from.memory)) {
+        const View last = view;
         view = {from.memory.data, from.memory.stride};
         view.in_array = true;
+        if (load.in_loop) look_ahead(frame, load, last, view);
         return;
     }
     const ResolvedTile copy = resolve(frame, load.copy);

@@ -1,7 +1,6 @@
 // Runs strip chains and reductions over rows. A JIT would replace execute(Frame&, const Chain&).
 #include <algorithm>
 #include <cstring>
-#include <optional>
 
 #include "cpu/execute.h"
 #include "ir/evaluate.h"
@@ -126,15 +125,17 @@ void run_op(const StripOp& op, const ResolvedOp& resolved, const Part& part, std
     resolved.function(strip);
 }
 
-/// Does a fused run on the whole blocks of lanes of a strip; returns the lanes done.
+/// Does a fused run on the whole blocks of lanes of a strip; returns the lanes done. `resolved(op,
+/// k)` gives input k of an op, or its result (-1).
+template <typename Resolve>
 std::int64_t run_fused(const Frame& frame, const Chain& chain, const FusedRun& run,
-                       const ResolvedOp* ops, const Part& part, FusedCall& call) {
+                       const Part& part, Resolve&& resolved) {
     const FusedKernels& kernels = frame.program->kernels->fused;
+    FusedCall call;
     call.steps = run.steps.data();
     call.rows = part.rows;
     call.blocks = part.lanes / kernels.lanes;
-    // A strip that ends within a block is left to the ops themselves.
-    if (call.blocks * kernels.lanes != part.lanes) return 0;
+    if (call.blocks == 0) return 0;
     call.num_affine = run.forms.size();
     for (std::size_t i = 0; i < run.forms.size(); ++i) {
         constexpr std::int64_t kMost = std::int64_t{1} << 30;
@@ -157,25 +158,32 @@ std::int64_t run_fused(const Frame& frame, const Chain& chain, const FusedRun& r
         FusedOperand& to = call.operands[i];
         if (operand.temporary >= 0) {
             auto& temporary = temporaries[static_cast<std::size_t>(operand.temporary)];
-            to = {reinterpret_cast<std::byte*>(temporary.data())};
+            to = {reinterpret_cast<std::byte*>(temporary.data()), 0, 0, false};
             continue;
         }
         const bool result = operand.input < 0;
-        const auto k = static_cast<std::size_t>(result ? 0 : operand.input);
         const StripOp& op = chain.ops[operand.op];
-        const Resolved& from = result ? ops[operand.op].out : ops[operand.op].in[k];
-        const std::int64_t element = size_of(result ? op.out.dtype : op.in[k].dtype);
-        to.data = from.at(part.panel, part.row);
-        to.row_bytes = from.row_stride * element;
-        to.lane_bytes = (result ? 1 : from.lane_stride) * element;
-        to.streams = result && op.stored_ref >= 0 && frame.views[op.out.index].streams;
+        const Resolved& from = resolved(operand.op, operand.input);
+        const std::int64_t element =
+            size_of(result ? op.out.dtype : op.in[static_cast<std::size_t>(operand.input)].dtype);
+        to = {from.at(part.panel, part.row), from.row_stride * element,
+              (result ? 1 : from.lane_stride) * element,
+              result && op.stored_ref >= 0 && frame.views[op.out.index].streams};
     }
     call.num_reductions = run.reductions.size();
     for (std::size_t i = 0; i < run.reductions.size(); ++i) {
-        const Resolved& out = ops[run.reductions[i]].out;
+        const Resolved& out = resolved(run.reductions[i], -1);
         call.reductions[i] = {chain.ops[run.reductions[i]].reduction,
                               reinterpret_cast<float*>(out.at(part.panel, part.row)),
                               out.row_stride};
+    }
+    call.num_prefetches = 0;
+    for (const std::size_t i : run.prefetches) {
+        const FusedRun::Operand& operand = run.operands[i];
+        const StripSource& in = chain.ops[operand.op].in[static_cast<std::size_t>(operand.input)];
+        const std::int64_t ahead = frame.views[in.index].ahead;
+        if (ahead == 0) continue;
+        call.prefetches[call.num_prefetches++] = {i, ahead, kernels.lanes * size_of(in.dtype)};
     }
     kernels.run(call);
     return call.blocks * kernels.lanes;
@@ -197,12 +205,40 @@ void resolve_store(Frame& frame, const StripOp& op, ResolvedOp* ops, std::size_t
     }
 }
 
+/// A chain that one fused run does altogether needs no more than the run's operands. Returns false,
+/// with nothing done, where it leaves lanes to the ops themselves.
+bool run_whole(Frame& frame, const Chain& chain) {
+    const FusedRun& run = chain.fused[0];
+    const std::int64_t block = frame.program->kernels->fused.lanes;
+    if (chain.width % block != 0 || chain.lanes % block != 0 || !run.forms.empty()) return false;
+    for (const std::size_t i : run.reductions) {
+        const StripOp& op = chain.ops[i];
+        fill(resolve_source(frame, op.out).data, chain.rows, size_of(op.out.dtype), op.identity);
+    }
+    for (const StripOp& op : chain.ops) {
+        if (op.stored_ref >= 0 && frame.views[op.out.index].streams) frame.streamed = true;
+    }
+    Resolved last;
+    const auto resolved = [&](std::size_t op, int k) -> const Resolved& {
+        const StripOp& of = chain.ops[op];
+        last = resolve_source(frame, k < 0 ? of.out : of.in[static_cast<std::size_t>(k)]);
+        return last;
+    };
+    const std::int64_t width = run.joins_panels ? chain.lanes : chain.width;
+    for (std::int64_t panel = 0, first = 0; first < chain.lanes; ++panel, first += width) {
+        const std::int64_t lanes = std::min(width, chain.lanes - first);
+        run_fused(frame, chain, run, {panel, 0, first, chain.rows, lanes}, resolved);
+    }
+    return true;
+}
+
 }  // namespace
 
 void execute(Frame& frame, const Chain& chain) {
+    const bool whole = chain.fused.size() == 1 && chain.fused[0].first == 0 &&
+                       chain.fused[0].last == chain.ops.size();
+    if (whole && run_whole(frame, chain)) return;
     std::array<ResolvedOp, Chain::kMaxOps> ops;
-    std::optional<FusedCall> call;  // large: made where a chain needs it
-    if (!chain.fused.empty()) call.emplace();
     const std::size_t num_ops = chain.ops.size();
     for (std::size_t i = 0; i < num_ops; ++i) {
         const StripOp& op = chain.ops[i];
@@ -220,6 +256,9 @@ void execute(Frame& frame, const Chain& chain) {
         }
         if (op.stored_ref >= 0) resolve_store(frame, op, ops.data(), i);
     }
+    const auto resolved = [&](std::size_t op, int k) -> const Resolved& {
+        return k < 0 ? ops[op].out : ops[op].in[static_cast<std::size_t>(k)];
+    };
     for (std::int64_t panel = 0, first = 0; first < chain.lanes; ++panel, first += chain.width) {
         const std::int64_t lanes = std::min(chain.width, chain.lanes - first);
         for (std::size_t i = 0; i < num_ops; ++i) {
@@ -239,7 +278,7 @@ void execute(Frame& frame, const Chain& chain) {
                     ++i;
                     continue;
                 }
-                const std::int64_t done = run_fused(frame, chain, *run, ops.data(), part, *call);
+                const std::int64_t done = run_fused(frame, chain, *run, part, resolved);
                 for (; i < run->last; ++i) {
                     if (done < lanes) run_op(chain.ops[i], ops[i], part, done);
                 }

@@ -42,7 +42,7 @@ class Planner {
   public:
     Planner(const Chain& chain, const std::map<std::uint32_t, int>& reads, const Makers& makers,
             const Program& program)
-        : ops_(chain.ops), reads_(reads), makers_(makers), program_(program) {}
+        : ops_(chain.ops), width_(chain.width), reads_(reads), makers_(makers), program_(program) {}
 
     /// True when the op may belong to a run, other ops aside.
     bool may_fuse(const StripOp& op) const {
@@ -70,6 +70,7 @@ class Planner {
             failed_at_ = t;
             if (!emit_op(t)) return false;
         }
+        run_.joins_panels = lie_side_by_side(first, last);
         return emit({Op::yield});
     }
 
@@ -90,6 +91,16 @@ class Planner {
     static DType lane_type(DType dtype) { return is_narrow_float(dtype) ? DType::f32 : dtype; }
 
     void (*step(const FusedKey& key) const)() { return program_.kernels->fused.step(key); }
+
+    bool lie_side_by_side(std::size_t first, std::size_t last) const {
+        const auto joins = [&](const StripSource& source) {
+            return source.panel_stride == source.lane_stride * width_;
+        };
+        return std::all_of(ops_.begin() + first, ops_.begin() + last, [&](const StripOp& op) {
+            return joins(op.out) &&
+                   std::all_of(op.in.begin(), op.in.begin() + op.num_inputs, joins);
+        });
+    }
 
     std::optional<Absorbed> absorb(const StripOp& op) const {
         if (!makes_value(op)) return {};
@@ -343,6 +354,7 @@ class Planner {
     }
 
     const std::vector<StripOp>& ops_;
+    const std::int64_t width_;
     const std::map<std::uint32_t, int>& reads_;
     const Makers& makers_;
     const Program& program_;
@@ -354,11 +366,13 @@ class Planner {
     std::map<std::size_t, FusedRun::Operand> saved_, widened_;
 };
 
-/// A block costs about as much to begin as so many ops cost more in strips.
-constexpr int kLeastWork = 4;
+/// A block costs about as much to begin as so many ops cost more in strips. The strips of wide
+/// rows, with what they read and write, take more of the L1 cache.
+constexpr int kLeastWork = 4, kLeastWorkOnWideRows = 2;
 
-/// Ops [first, last) that gain from registers. Stores need no other pass; a mask costs nothing
-/// where a strip has nothing to mask; functions leave the registers.
+/// Ops [first, last) that gain from registers. Stores need no other pass, but those of wide rows,
+/// which may go past the caches; a mask costs nothing where a strip has nothing to mask; functions
+/// leave the registers.
 int work(const Chain& chain, std::size_t first, std::size_t last) {
     int result = 0;
     for (std::size_t i = first; i < last; ++i) {
@@ -366,7 +380,8 @@ int work(const Chain& chain, std::size_t first, std::size_t last) {
         const bool function = op.op == Op::exp || op.op == Op::exp2 || op.op == Op::log ||
                               op.op == Op::log2 || op.op == Op::tanh || op.op == Op::logistic ||
                               op.op == Op::erf;
-        result += !is_store(op) && op.super == Super::none && !function;
+        const bool stores = is_store(op) && chain.width <= kPanelLanes;
+        result += !stores && op.super == Super::none && !function;
     }
     return result;
 }
@@ -376,15 +391,30 @@ int work(const Chain& chain, std::size_t first, std::size_t last) {
 void plan_fused_runs(Chain& chain, const std::map<std::uint32_t, int>& reads, const Makers& makers,
                      const Program& program) {
     if (!program.kernels->fused.run || chain.lanes < program.kernels->fused.lanes) return;
+    const int least = chain.width > kPanelLanes ? kLeastWorkOnWideRows : kLeastWork;
     Planner planner(chain, reads, makers, program);
     for (std::size_t first = 0; first < chain.ops.size();) {
         std::size_t last = first;
         while (last < chain.ops.size() && planner.may_fuse(chain.ops[last])) ++last;
         while (last > first + 1 && !planner.plan(first, last)) last = planner.failed_at();
         const bool worth = last > first + 1 &&
-                           (planner.makes_positions() || work(chain, first, last) >= kLeastWork);
+                           (planner.makes_positions() || work(chain, first, last) >= least);
         if (worth) chain.fused.push_back(planner.take());
         first = worth ? last : first + 1;
+    }
+}
+
+void prefetch_next(Chain& chain, std::uint32_t view) {
+    for (FusedRun& run : chain.fused) {
+        for (std::size_t i = 0; i < run.operands.size(); ++i) {
+            const FusedRun::Operand& operand = run.operands[i];
+            if (operand.temporary >= 0 || operand.input < 0) continue;
+            const StripSource& in =
+                chain.ops[operand.op].in[static_cast<std::size_t>(operand.input)];
+            if (in.home != Home::view || in.index != view || in.lane_stride != 1) continue;
+            if (run.prefetches.size() < FusedCall::kMaxPrefetches) run.prefetches.push_back(i);
+            return;
+        }
     }
 }
 

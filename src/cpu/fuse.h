@@ -13,4 +13,8 @@ namespace tilewright::cpu {
 void plan_fused_runs(Chain& chain, const std::map<std::uint32_t, int>& reads, const Makers& makers,
                      const Program& program);
 
+/// Lets the fused run of `chain` that reads all lanes of `view`, if there is one, fetch the view's
+/// rectangle of the loop's next turn.
+void prefetch_next(Chain& chain, std::uint32_t view);
+
 }  // namespace tilewright::cpu

@@ -307,20 +307,27 @@ void Lowering::lower_if(const ir::Instruction& instruction) {
     regions_.back()->push_back(std::move(node));
 }
 
-void Lowering::flatten(Region& region) {
+void Lowering::flatten(Region& region, const Node* loop) {
     std::vector<Instruction>& code = program_.code;
     for (Node& node : region) {
         switch (node.kind) {
             case Node::Kind::instruction: {
                 const auto* chain = std::get_if<Chain>(&node.instruction);
                 if (chain && chain->ops.empty()) break;  // nobody reads what it made
+                auto* view = std::get_if<LoadView>(&node.instruction);
+                if (view && loop) {
+                    view->in_loop = true;
+                    view->iv = loop->iv;
+                    view->hi = loop->hi;
+                    view->step = loop->step;
+                }
                 code.push_back(std::move(node.instruction));
                 break;
             }
             case Node::Kind::for_loop: {
                 const std::size_t test = code.size();
                 code.emplace_back(LoopTest{node.iv, node.hi, node.step, 0});
-                flatten(node.regions[0]);
+                flatten(node.regions[0], &node);
                 code.emplace_back(LoopNext{node.iv, node.step, test});
                 std::get<LoopTest>(code[test]).target = code.size();
                 break;

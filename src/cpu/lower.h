@@ -88,7 +88,7 @@ class Lowering {
     void set_place(ir::Value value, const Tile& tile);
     const Place& place(ir::Value value) const { return places_[value.id]; }
     const Tile& tile(ir::Value value) const;
-    void flatten(Region& region);
+    void flatten(Region& region, const Node* loop = nullptr);
 
     // lower_tiles.cpp: elementwise, shape, reductions.
     void lower_constant(const ir::Instruction& instruction);

@@ -110,6 +110,8 @@ NormOutput run_forward(const char* op, bool layer, const Tensor& x, const Tensor
         return result;
     }
     const std::int64_t count = x.size() / o.n;
+    // A CPU fetches the next row of a program while it works on this one.
+    if (x.device().kind == Device::Kind::cpu && count >= 4096) o.rows_per_program = 32;
     const Tensor residual = o.residual ? as_rows(options.residual, o.n) : Tensor();
     std::vector<Tensor> given;
     Tensor given_sum;

@@ -607,6 +607,54 @@ TEST(Machine, PositionsInChains) {
     }
 }
 
+// Rows far longer than a block: passes that reduce, compute again and store, totals kept in place.
+TEST(Machine, WideRowsInALoop) {
+    for (const std::int64_t n : {64, 130, 1000, 4096, 5000}) {
+        for (const DType dtype : {DType::f32, DType::bf16, DType::f64}) {
+            Agreement test({2});
+            Kernel& k = test.k;
+            ir::Builder& b = k.b;
+            const DType wide = dtype == DType::f64 ? dtype : DType::f32;
+            const Shape shape{n};
+            const Value x = test.array(dtype, {7, n}), y = test.array(dtype, {7, n});
+            const Value sums = test.array(wide, {2, n}), spans = test.array(wide, {7});
+            const Value weight = test.load_all(test.array(wide, {n}));
+            const Value first = b.binary(Op::mul, b.program_id(0), k.index(4));
+            const Value last = b.binary(Op::min, b.binary(Op::add, first, k.index(4)), k.index(7));
+            const auto totals = b.for_loop(
+                first, last, k.index(1), std::vector{b.constant({wide, shape}, 0)},
+                [&](Value r, std::span<const Value> carried) {
+                    const std::vector row{IndexOperand::scalar(r), k.slice(0, n)};
+                    const Value value = b.cast(k.load(x, row), wide);
+                    const Value mean = b.binary(Op::div, b.reduce(Reduction::sum, value, 0),
+                                                b.constant({wide, {}}, static_cast<double>(n)));
+                    const Value centred = b.binary(Op::sub, value, b.broadcast(mean, shape));
+                    const Value scaled = b.binary(Op::mul, value, weight);
+                    const Value squares =
+                        b.reduce(Reduction::sum, b.binary(Op::mul, centred, scaled), 0);
+                    const Value span = b.binary(Op::sub, b.reduce(Reduction::max, centred, 0),
+                                                b.reduce(Reduction::min, scaled, 0));
+                    const Value ratio = b.binary(Op::div, squares, span);
+                    const Value result = b.binary(
+                        Op::sub, b.binary(Op::mul, centred, b.broadcast(ratio, shape)), scaled);
+                    k.store(y, row, b.cast(result, dtype));
+                    k.store(spans, {IndexOperand::scalar(r)}, span);
+                    return std::vector{b.fma(centred, value, carried[0])};
+                });
+            k.store(sums, {IndexOperand::scalar(b.program_id(0)), k.slice(0, n)}, totals[0]);
+            // f32 sums of n terms, and bf16 results next to a rounding boundary.
+            test.check(dtype == DType::bf16 ? 1e-2 : 1e-4);
+            const std::string listing = to_string(*compile(k.function));
+            const std::string loop = listing.substr(listing.find("jump"));
+            EXPECT_EQ(loop.find(" = move"), std::string::npos) << listing;
+            if (kernels().fused.run && n == 4096 && wide == DType::f32) {
+                EXPECT_NE(loop.find("| v"), std::string::npos) << listing;
+                EXPECT_EQ(loop.find("     b"), std::string::npos) << listing;
+            }
+        }
+    }
+}
+
 // The order of stores and loads of one array shows in the result.
 TEST(Machine, StoresKeepTheirOrder) {
     for (const std::int64_t n : {70, 2100}) {

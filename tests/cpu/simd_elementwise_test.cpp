@@ -131,7 +131,7 @@ TEST(Elementwise, ScalarTableFollowsTheIr) {
         for (int i = 0; i < operands_of(op); ++i) {
             inputs.push_back(random_elements(operand_dtype(op, i, in), kCount, random));
         }
-        for (std::size_t i = 0; i < inputs.size(); ++i) s.in[i].data = inputs[i].data();
+        for (std::size_t i = 0; i < inputs.size(); ++i) s.in[i] = {inputs[i].data(), 0, 1};
         Elements got(out, kCount);
         s.out = got.data();
         f(s);

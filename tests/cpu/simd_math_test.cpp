@@ -59,7 +59,7 @@ void check(const Kernels& table, const Function& function, const std::vector<T>&
     Strip s;
     s.rows = 1;
     s.lanes = static_cast<std::int64_t>(x.size());
-    s.in[0].data = x.data();
+    s.in[0] = {x.data(), 0, 1};
     s.out = y.data();
     table.elementwise(function.op, kDType, kDType, false)(s);
     double worst = 0;
@@ -87,8 +87,8 @@ std::vector<T> applied(const Kernels& table, Op op, const std::vector<T>& x,
     Strip s;
     s.rows = 1;
     s.lanes = static_cast<std::int64_t>(x.size());
-    s.in[0].data = x.data();
-    s.in[1].data = y.data();
+    s.in[0] = {x.data(), 0, 1};
+    s.in[1] = {y.data(), 0, 1};
     s.out = out.data();
     table.elementwise(op, kDType, kDType, false)(s);
     return out;
@@ -185,8 +185,8 @@ TEST_P(Math, PowF32) {
     Strip s;
     s.rows = 1;
     s.lanes = static_cast<std::int64_t>(x.size());
-    s.in[0].data = x.data();
-    s.in[1].data = y.data();
+    s.in[0] = {x.data(), 0, 1};
+    s.in[1] = {y.data(), 0, 1};
     s.out = z.data();
     GetParam()->elementwise(Op::pow, f32, f32, false)(s);
     for (std::size_t i = 0; i < x.size(); ++i) {

@@ -26,7 +26,7 @@ std::vector<Out> run(Op op, DType in, DType out, std::vector<std::vector<In>> op
     Strip strip;
     strip.rows = 1;
     strip.lanes = static_cast<std::int64_t>(result.size());
-    for (std::size_t i = 0; i < operands.size(); ++i) strip.in[i].data = operands[i].data();
+    for (std::size_t i = 0; i < operands.size(); ++i) strip.in[i] = {operands[i].data(), 0, 1};
     strip.out = result.data();
     f(strip);
     return result;
@@ -134,7 +134,7 @@ TEST(Scalar, ArgReductionTakesTheFirst) {
     Strip strip;
     strip.rows = 1;
     strip.lanes = 4;
-    strip.in[0].data = x.data();
+    strip.in[0] = {x.data(), 0, 1};
     strip.out = &best;
     strip.accumulator = &index;
     StripFunction f = find_kernels("scalar")->arg_reduce_lanes(ir::Reduction::argmax, f32);

@@ -90,7 +90,7 @@ TEST_P(Super, Exp2IsAccurate) {
     Strip s;
     s.rows = 1;
     s.lanes = static_cast<std::int64_t>(x.size());
-    s.in[0].data = x.data();
+    s.in[0] = {x.data(), 0, 1};
     s.in[1] = {zero.data(), 0, 0};
     s.immediate[0] = 1;
     s.out = y.data();
@@ -110,7 +110,7 @@ TEST_P(Super, Exp2AtTheEnds) {
     Strip s;
     s.rows = 1;
     s.lanes = 8;
-    s.in[0].data = x.data();
+    s.in[0] = {x.data(), 0, 1};
     s.in[1] = {zero.data(), 0, 0};
     s.immediate[0] = 1;
     s.out = y.data();

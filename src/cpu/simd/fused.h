@@ -36,29 +36,41 @@ struct FusedStep {
     float immediate = 0;
 };
 
+// No initialisers below: a call fills in what it uses, and clearing the rest would cost as much as
+// some blocks.
+
 struct FusedOperand {
-    std::byte* data = nullptr;
-    std::int64_t row_bytes = 0, lane_bytes = 0;
-    bool streams = false;  ///< of stores: past the caches where a vector is aligned
+    std::byte* data;
+    std::int64_t row_bytes, lane_bytes;
+    bool streams;  ///< of stores: past the caches where a vector is aligned
 };
 
 struct FusedReduction {
-    ir::Reduction kind = ir::Reduction::sum;
-    float* out = nullptr;  ///< one element a row, combined with what is there
-    std::int64_t row_stride = 0;
+    ir::Reduction kind;
+    float* out;  ///< one element a row, combined with what is there
+    std::int64_t row_stride;
+};
+
+/// What is read soon: the operand's rows so many bytes ahead, fetched into the L2 cache.
+struct FusedPrefetch {
+    std::size_t operand;
+    std::int64_t ahead;
+    std::int64_t block_bytes;
 };
 
 struct FusedCall {
-    static constexpr std::size_t kMaxOperands = 32, kMaxAffine = 8, kMaxReductions = 4;
+    static constexpr std::size_t kMaxOperands = 32, kMaxAffine = 8, kMaxReductions = 4,
+                                 kMaxPrefetches = 4;
     struct Index {
-        std::int32_t base = 0, row = 0, lane = 0;
+        std::int32_t base, row, lane;
     };
-    const FusedStep* steps = nullptr;
-    std::int64_t rows = 0, blocks = 0;
-    std::size_t num_operands = 0, num_affine = 0, num_reductions = 0;
+    const FusedStep* steps;
+    std::int64_t rows, blocks;
+    std::size_t num_operands, num_affine, num_reductions, num_prefetches;
     std::array<FusedOperand, kMaxOperands> operands;
     std::array<Index, kMaxAffine> affine;
     std::array<FusedReduction, kMaxReductions> reductions;
+    std::array<FusedPrefetch, kMaxPrefetches> prefetches;
 };
 
 struct FusedKernels {

@@ -17,9 +17,9 @@ namespace tilewright::cpu {
 
 /// Element (r, l) of an operand lies at data + (r * row_stride + l * lane_stride) * element size.
 struct StripOperand {
-    const void* data = nullptr;
-    std::int64_t row_stride = 0;   ///< in elements; 0: every row is the same
-    std::int64_t lane_stride = 1;  ///< 1, or 0: one element for the whole row
+    const void* data = nullptr;  ///< no operand: the strides are not set, which would take time
+    std::int64_t row_stride;     ///< in elements; 0: every row is the same
+    std::int64_t lane_stride;    ///< 1, or 0: one element for the whole row
 };
 
 struct Strip {

@@ -41,31 +41,38 @@ constexpr std::int64_t kLanes = hn::MaxLanes(D());
 constexpr int kVectors = HWY_TARGET == HWY_AVX3 ? 4 : 8;
 constexpr std::int64_t kBlock = kVectors * kLanes;
 
-/// What steps see of their run: addresses and positions for the current block.
-struct State {
-    alignas(64) std::array<std::intptr_t, FusedCall::kMaxOperands> at;
+/// Addresses of operands and values of affine forms, for one block. Only those that a run has are
+/// ever set: clearing all of them would cost as much as some blocks.
+struct Position {
+    alignas(64) std::array<std::int64_t, FusedCall::kMaxOperands> at;
     alignas(64) std::array<std::int32_t, FusedCall::kMaxAffine> index;
-    HWY_ALIGN float partial[FusedCall::kMaxReductions][HWY_MAX_BYTES / sizeof(float)];
-    const FusedCall* call;
 };
 
-/// How addresses and positions change from one block to another. Loops over them have a fixed
-/// step, so that the compiler does them in vectors.
-struct Advance {
-    static constexpr std::size_t kStep = 4;
-    // No initialisers: a chain makes these for each of its strips, and few entries are used.
-    alignas(64) std::array<std::intptr_t, FusedCall::kMaxOperands> bytes;
-    alignas(64) std::array<std::int32_t, FusedCall::kMaxAffine> index;
+/// How many of a position's addresses and forms a run has; addresses are handled in vectors.
+struct Extent {
+    std::size_t operands, forms;
 
-    static constexpr std::size_t padded(std::size_t operands) {
-        return (operands + kStep - 1) / kStep * kStep;
-    }
-    HWY_INLINE void apply(State& s, std::size_t operands) const {
-        for (std::size_t k = 0; k < operands; k += kStep) {
-            for (std::size_t i = k; i < k + kStep; ++i) s.at[i] += bytes[i];
+    HWY_INLINE void move(Position& position, const Position& by) const {
+        const hn::ScalableTag<std::int64_t> d;
+        for (std::size_t k = 0; k < operands; k += hn::MaxLanes(d)) {
+            const auto sum = hn::Add(hn::Load(d, &position.at[k]), hn::Load(d, &by.at[k]));
+            hn::Store(sum, d, &position.at[k]);
         }
-        for (std::size_t k = 0; k < index.size(); ++k) s.index[k] += index[k];
+        for (std::size_t k = 0; k < forms; ++k) position.index[k] += by.index[k];
     }
+    HWY_INLINE void copy(const Position& from, Position& to) const {
+        const hn::ScalableTag<std::int64_t> d;
+        for (std::size_t k = 0; k < operands; k += hn::MaxLanes(d)) {
+            hn::Store(hn::Load(d, &from.at[k]), d, &to.at[k]);
+        }
+        for (std::size_t k = 0; k < forms; ++k) to.index[k] = from.index[k];
+    }
+};
+
+/// What steps see of their run.
+struct State : Position {
+    HWY_ALIGN float partial[FusedCall::kMaxReductions][HWY_MAX_BYTES / sizeof(float)];
+    const FusedCall* call;
 };
 
 using Function = void (*)(State&, const FusedStep*, TW_PARAMETERS);
@@ -391,34 +398,23 @@ void reduce(State& s, const FusedStep* step, TW_PARAMETERS) {
     next(s, step, TW_VALUES);
 }
 
-template <class F>
-float across(const float* lanes) {
-    const hn::CappedTag<float, 1> d1;
-    std::array<float, kLanes> values;
-    std::copy_n(lanes, kLanes, values.begin());
-    for (std::size_t half = kLanes / 2; half > 0; half /= 2) {
-        for (std::size_t i = 0; i < half; ++i) {
-            values[i] = hn::GetLane(F()(d1, hn::Set(d1, values[i]), hn::Set(d1, values[i + half])));
-        }
+/// Halves of the lanes are combined until one is left.
+template <class F, class DN>
+HWY_INLINE float across(DN d, hn::Vec<DN> lanes) {
+    if constexpr (hn::MaxLanes(DN()) == 1) {
+        return hn::GetLane(lanes);
+    } else {
+        const hn::Half<DN> half;
+        return across<F>(half, F()(half, hn::LowerHalf(half, lanes), hn::UpperHalf(half, lanes)));
     }
-    return values[0];
 }
 
-float across(ir::Reduction kind, const float* lanes) {
-    if (kind == ir::Reduction::max) return across<Max>(lanes);
-    if (kind == ir::Reduction::min) return across<Min>(lanes);
-    return across<Add>(lanes);
-}
-
-float combined(ir::Reduction kind, float a, float b) {
-    HWY_ALIGN float lanes[HWY_MAX_BYTES / sizeof(float)];
-    const float identity = kind == ir::Reduction::max   ? -std::numeric_limits<float>::infinity()
-                           : kind == ir::Reduction::min ? std::numeric_limits<float>::infinity()
-                                                        : 0;
-    for (float& lane : lanes) lane = identity;
-    lanes[0] = a;
-    lanes[1] = b;
-    return across(kind, lanes);
+template <class F>
+void end_reduction(const float* partial, float& out) {
+    const D d;
+    const hn::CappedTag<float, 1> d1;
+    const float row = across<F>(d, hn::Load(d, partial));
+    out = hn::GetLane(F()(d1, hn::Set(d1, out), hn::Set(d1, row)));
 }
 
 void start_reductions(const FusedCall& call, State& s) {
@@ -437,55 +433,70 @@ void end_reductions(const FusedCall& call, const State& s, std::int64_t row) {
     for (std::size_t k = 0; k < call.num_reductions; ++k) {
         const FusedReduction& reduction = call.reductions[k];
         float& out = reduction.out[row * reduction.row_stride];
-        out = combined(reduction.kind, out, across(reduction.kind, s.partial[k]));
+        if (reduction.kind == ir::Reduction::max) {
+            end_reduction<Max>(s.partial[k], out);
+        } else if (reduction.kind == ir::Reduction::min) {
+            end_reduction<Min>(s.partial[k], out);
+        } else {
+            end_reduction<Add>(s.partial[k], out);
+        }
+    }
+}
+
+/// Fetches what the next turn of a loop reads, while this one computes.
+HWY_NOINLINE void prefetch(const FusedCall& call, const State& s) {
+    constexpr int kRead = 0, kIntoL2 = 2;
+    constexpr std::int64_t kLine = 64;
+    for (std::size_t k = 0; k < call.num_prefetches; ++k) {
+        const FusedPrefetch& next = call.prefetches[k];
+        const auto* at = reinterpret_cast<const char*>(s.at[next.operand] + next.ahead);
+        for (std::int64_t line = 0; line < next.block_bytes; line += kLine) {
+            __builtin_prefetch(at + line, kRead, kIntoL2);
+        }
     }
 }
 
 void run(const FusedCall& call) {
+    constexpr std::size_t kAddresses = hn::MaxLanes(hn::ScalableTag<std::int64_t>());
     State s;
     s.call = &call;
-    s.index = {};
-    Advance to_row, to_block;
-    to_row.index = {};
-    to_block.index = {};
-    // Whole steps of Advance are set, which may be a few more than there are operands.
-    const std::size_t set = Advance::padded(call.num_operands);
-    for (std::size_t k = 0; k < set; ++k) {
-        const FusedOperand operand = k < call.num_operands ? call.operands[k] : FusedOperand{};
-        s.at[k] = reinterpret_cast<std::intptr_t>(operand.data);
-        to_row.bytes[k] = operand.row_bytes;
-        to_block.bytes[k] = operand.lane_bytes * kBlock;
+    Position start, to_row, to_block;
+    std::size_t k = 0;
+    for (; k < call.num_operands; ++k) {
+        start.at[k] = reinterpret_cast<std::int64_t>(call.operands[k].data);
+        to_row.at[k] = call.operands[k].row_bytes;
+        to_block.at[k] = call.operands[k].lane_bytes * kBlock;
     }
-    for (std::size_t k = 0; k < call.num_affine; ++k) {
-        s.index[k] = call.affine[k].base;
-        to_row.index[k] = call.affine[k].row;
-        to_block.index[k] = call.affine[k].lane * static_cast<std::int32_t>(kBlock);
+    for (; k % kAddresses != 0; ++k) start.at[k] = to_row.at[k] = to_block.at[k] = 0;
+    for (std::size_t form = 0; form < call.num_affine; ++form) {
+        start.index[form] = call.affine[form].base;
+        to_row.index[form] = call.affine[form].row;
+        to_block.index[form] = call.affine[form].lane * static_cast<std::int32_t>(kBlock);
     }
+    const Extent extent{call.num_operands, call.num_affine};
     // A reduction wants the blocks of a row one after the other; else the longer loop is inside.
     const bool rows_inside = call.num_reductions == 0 && call.rows > call.blocks;
-    const Advance& inside = rows_inside ? to_row : to_block;
-    const Advance& outside = rows_inside ? to_block : to_row;
+    const Position& inside = rows_inside ? to_row : to_block;
+    const Position& outside = rows_inside ? to_block : to_row;
     const std::int64_t inner = rows_inside ? call.rows : call.blocks;
     const std::int64_t outer = rows_inside ? call.blocks : call.rows;
-    const auto first = reinterpret_cast<Function>(call.steps[0].function);
-    std::array<std::intptr_t, FusedCall::kMaxOperands> at;
+    const FusedStep* const steps = call.steps;
+    const auto first = reinterpret_cast<Function>(steps[0].function);
     for (std::int64_t row = 0; row < outer; ++row) {
         start_reductions(call, s);
-        std::copy_n(s.at.begin(), set, at.begin());
-        const auto index = s.index;
+        extent.copy(start, s);
         for (std::int64_t i = 0; i < inner; ++i) {
             const V v = hn::Undefined(D());
 #if HWY_TARGET == HWY_AVX3
-            first(s, call.steps, v, v, v, v);
+            first(s, steps, v, v, v, v);
 #else
-            first(s, call.steps, v, v, v, v, v, v, v, v);
+            first(s, steps, v, v, v, v, v, v, v, v);
 #endif
-            inside.apply(s, call.num_operands);
+            if (call.num_prefetches > 0) prefetch(call, s);
+            extent.move(s, inside);
         }
         end_reductions(call, s, row);
-        std::copy_n(at.begin(), set, s.at.begin());
-        s.index = index;
-        outside.apply(s, call.num_operands);
+        extent.move(start, outside);
     }
 }
 
