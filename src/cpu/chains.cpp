@@ -402,24 +402,25 @@ class Localiser {
     Makers makers_;
 };
 
-/// Lets the last chain of a loop's body that reads a view fetch the view's next rectangle, where an
-/// earlier instruction has read this one: it works in the cache, and the memory would rest.
+/// Lets the chains of a loop's body that read a view fetch its next rectangle, where there are
+/// several: the first waits for the memory, which the others, working in the cache, leave idle.
 void plan_prefetches(Region& region) {
-    std::map<std::uint32_t, std::vector<Instruction*>> readers;  // per view made in this region
+    std::map<std::uint32_t, std::vector<Chain*>> readers;  // per view made in this region
     for (Node& node : region) {
         for (Region& inner : node.regions) plan_prefetches(inner);
         if (node.kind != Node::Kind::instruction) continue;
         if (const auto* load = std::get_if<LoadView>(&node.instruction)) readers[load->view];
-        visit_operands(node.instruction, [&](Home home, std::uint32_t index, Use use) {
+        auto* chain = std::get_if<Chain>(&node.instruction);
+        if (!chain) continue;
+        visit_operands(*chain, [&](Home home, std::uint32_t index, Use) {
             const auto found = readers.find(index);
-            if (home != Home::view || use != Use::read || found == readers.end()) return;
+            if (home != Home::view || found == readers.end()) return;
             auto& list = found->second;
-            if (list.empty() || list.back() != &node.instruction) list.push_back(&node.instruction);
+            if (list.empty() || list.back() != chain) list.push_back(chain);
         });
     }
-    for (const auto& [view, list] : readers) {
-        auto* chain = list.size() > 1 ? std::get_if<Chain>(list.back()) : nullptr;
-        if (chain) prefetch_next(*chain, view);
+    for (const auto& [view, chains] : readers) {
+        if (chains.size() > 1) prefetch_next(chains, view);
     }
 }
 

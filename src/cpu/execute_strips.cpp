@@ -178,12 +178,14 @@ std::int64_t run_fused(const Frame& frame, const Chain& chain, const FusedRun& r
                               out.row_stride};
     }
     call.num_prefetches = 0;
-    for (const std::size_t i : run.prefetches) {
-        const FusedRun::Operand& operand = run.operands[i];
+    for (const FusedRun::Prefetch& prefetch : run.prefetches) {
+        const FusedRun::Operand& operand = run.operands[prefetch.operand];
         const StripSource& in = chain.ops[operand.op].in[static_cast<std::size_t>(operand.input)];
         const std::int64_t ahead = frame.views[in.index].ahead;
         if (ahead == 0) continue;
-        call.prefetches[call.num_prefetches++] = {i, ahead, kernels.lanes * size_of(in.dtype)};
+        const std::int64_t bytes = kernels.lanes * size_of(in.dtype) / prefetch.parts;
+        call.prefetches[call.num_prefetches++] = {prefetch.operand, ahead + prefetch.part * bytes,
+                                                  bytes};
     }
     kernels.run(call);
     return call.blocks * kernels.lanes;

@@ -397,24 +397,34 @@ void plan_fused_runs(Chain& chain, const std::map<std::uint32_t, int>& reads, co
         std::size_t last = first;
         while (last < chain.ops.size() && planner.may_fuse(chain.ops[last])) ++last;
         while (last > first + 1 && !planner.plan(first, last)) last = planner.failed_at();
-        const bool worth = last > first + 1 &&
-                           (planner.makes_positions() || work(chain, first, last) >= least);
+        const bool worth =
+            last > first + 1 && (planner.makes_positions() || work(chain, first, last) >= least);
         if (worth) chain.fused.push_back(planner.take());
         first = worth ? last : first + 1;
     }
 }
 
-void prefetch_next(Chain& chain, std::uint32_t view) {
-    for (FusedRun& run : chain.fused) {
-        for (std::size_t i = 0; i < run.operands.size(); ++i) {
-            const FusedRun::Operand& operand = run.operands[i];
-            if (operand.temporary >= 0 || operand.input < 0) continue;
-            const StripSource& in =
-                chain.ops[operand.op].in[static_cast<std::size_t>(operand.input)];
-            if (in.home != Home::view || in.index != view || in.lane_stride != 1) continue;
-            if (run.prefetches.size() < FusedCall::kMaxPrefetches) run.prefetches.push_back(i);
-            return;
+void prefetch_next(std::span<Chain* const> chains, std::uint32_t view) {
+    std::vector<std::pair<FusedRun*, std::size_t>> readers;
+    for (Chain* chain : chains) {
+        for (FusedRun& run : chain->fused) {
+            const auto reads = [&](const FusedRun::Operand& operand) {
+                if (operand.temporary >= 0 || operand.input < 0) return false;
+                const StripSource& in =
+                    chain->ops[operand.op].in[static_cast<std::size_t>(operand.input)];
+                return in.home == Home::view && in.index == view && in.lane_stride == 1;
+            };
+            const auto found = std::find_if(run.operands.begin(), run.operands.end(), reads);
+            if (found == run.operands.end()) continue;
+            if (run.prefetches.size() == FusedCall::kMaxPrefetches) continue;
+            readers.emplace_back(&run, found - run.operands.begin());
         }
+    }
+    // A part is whole cache lines: at most half a block, which has two of bf16 and four of f32.
+    const std::size_t parts = std::min<std::size_t>(readers.size(), 2);
+    for (std::size_t part = 0; part < parts; ++part) {
+        const auto& [run, operand] = readers[readers.size() - parts + part];
+        run->prefetches.push_back({operand, static_cast<int>(part), static_cast<int>(parts)});
     }
 }
 

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <map>
+#include <span>
 
 #include "cpu/affine.h"
 #include "cpu/bytecode.h"
@@ -13,8 +14,8 @@ namespace tilewright::cpu {
 void plan_fused_runs(Chain& chain, const std::map<std::uint32_t, int>& reads, const Makers& makers,
                      const Program& program);
 
-/// Lets the fused run of `chain` that reads all lanes of `view`, if there is one, fetch the view's
-/// rectangle of the loop's next turn.
-void prefetch_next(Chain& chain, std::uint32_t view);
+/// Lets fused runs that read all lanes of `view` fetch the view's rectangle of the loop's next
+/// turn, each its part. `chains` are readers of the view, in order.
+void prefetch_next(std::span<Chain* const> chains, std::uint32_t view);
 
 }  // namespace tilewright::cpu

@@ -73,6 +73,17 @@ Options check(const char* op, bool layer, const Tensor& x, const Tensor& weight,
     return o;
 }
 
+/// On a CPU a turn of a program's loop is worth some thousand elements, and a program many turns:
+/// it fetches what the next one reads. Yet there are enough programs for all cores. How a row is
+/// summed depends on its length alone.
+void tile_rows(Options& o, std::int64_t rows) {
+    constexpr std::int64_t kTurn = 4096, kProgram = 1 << 18, kPrograms = 512;
+    if (o.n > kLongestTile) return;
+    while (o.tile_rows < 8 && 2 * o.tile_rows * o.n <= kTurn) o.tile_rows *= 2;
+    while (4 * o.rows_per_program * o.n <= kProgram && 4 * o.rows_per_program * kPrograms <= rows)
+        o.rows_per_program *= 4;
+}
+
 Tensor flat(const Tensor& x) {
     return x.defined() ? x.contiguous().reshape({x.size()}) : Tensor();
 }
@@ -110,8 +121,7 @@ NormOutput run_forward(const char* op, bool layer, const Tensor& x, const Tensor
         return result;
     }
     const std::int64_t count = x.size() / o.n;
-    // A CPU fetches the next row of a program while it works on this one.
-    if (x.device().kind == Device::Kind::cpu && count >= 4096) o.rows_per_program = 32;
+    if (x.device().kind == Device::Kind::cpu) tile_rows(o, count);
     const Tensor residual = o.residual ? as_rows(options.residual, o.n) : Tensor();
     std::vector<Tensor> given;
     Tensor given_sum;
@@ -165,7 +175,10 @@ NormGradients run_backward(const char* op, bool layer, const NormOutput& saved,
     const Tensor& x = saved.sum;
     Options o = check(op, layer, x, weight, bias, options);
     // About one program for each multiprocessor of a large GPU.
-    if (x.device().kind == Device::Kind::cuda) o.parts = 132;
+    if (x.device().kind == Device::Kind::cuda)
+        o.parts = 132;
+    else
+        tile_rows(o, x.size() / std::max<std::int64_t>(o.n, 1));
     const DType statistics = x.dtype() == f64 ? f64 : f32;
     const Tensor::Dims rows = row_shape(x, o.weight ? weight.rank() : 1);
     expect(op, "dy", dy, o.output, x.shape());

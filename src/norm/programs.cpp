@@ -27,6 +27,25 @@ Tile widened(const Ref& view) {
     return view.load({.other = 0}).to(accumulator(view.dtype()));
 }
 
+/// The rows of one turn of a loop: `r` alone, or as many short ones as make a tile.
+RefIndex rows_from(const Options& o, const Tile& r) {
+    return o.tile_rows == 1 ? RefIndex(r) : RefIndex(ds(r, o.tile_rows));
+}
+
+/// Sum over each row, in a shape that broadcasts against the rows.
+Tile row_sum(const Options& o, const Tile& x) {
+    return o.tile_rows == 1 ? sum(x) : sum(x, 1, true);
+}
+
+/// One number a row, as row_sum gives it, from and to an array of them.
+Tile load_column(const Options& o, const Ref& column, const RefIndex& rows) {
+    const Tile values = column.at(rows).load({.other = 0});
+    return o.tile_rows == 1 ? values : expand_dims(values, 1);
+}
+void store_column(const Options& o, const Ref& column, const RefIndex& rows, const Tile& values) {
+    column.at(rows).store(o.tile_rows == 1 ? values : reshape(values, {o.tile_rows}));
+}
+
 // ---- Forward.
 
 struct ForwardRefs {
@@ -43,7 +62,7 @@ struct ForwardRefs {
           sum(o.residual ? refs.back() : x) {}
 };
 
-void store_normalised(const Options& o, const ForwardRefs& f, const Tile& r, const Slice& part,
+void store_normalised(const Options& o, const ForwardRefs& f, const RefIndex& r, const Slice& part,
                       const Tile& value, const Tile& mean, const Tile& inverse) {
     Tile result = (o.layer ? value - mean : value) * inverse;
     if (o.weight) result *= widened(f.weight.at(part)).to(result.dtype());
@@ -52,8 +71,8 @@ void store_normalised(const Options& o, const ForwardRefs& f, const Tile& r, con
 }
 
 /// x + residual as it is kept, in x's dtype; x itself without a residual.
-Tile row_value(const Options& o, const Ref& x, const Ref& residual, const Ref& sum, const Tile& r,
-               const Slice& part) {
+Tile row_value(const Options& o, const Ref& x, const Ref& residual, const Ref& sum,
+               const RefIndex& r, const Slice& part) {
     if (!o.residual) return widened(x.at(r, part));
     const Tile total = (widened(x.at(r, part)) + widened(residual.at(r, part))).to(x.dtype());
     sum.at(r, part).store(total);
@@ -65,15 +84,17 @@ void forward_program(const Options& o, std::span<const Ref> refs) {
     const auto count = static_cast<double>(o.n);
     const Slice all_of_it = ds(0, o.n);
     const Tile first = program_id(0) * o.rows_per_program;
-    for_loop(first, minimum(first + o.rows_per_program, f.x.extent(0)), [&](Tile r) {
-        const Tile value = row_value(o, f.x, f.residual, f.sum, r, all_of_it);
+    const Tile last = minimum(first + o.rows_per_program, f.x.extent(0));
+    for_loop(first, last, o.tile_rows, [&](Tile r) {
+        const RefIndex rows = rows_from(o, r);
+        const Tile value = row_value(o, f.x, f.residual, f.sum, rows, all_of_it);
         Tile mean;
-        if (o.layer) mean = sum(value) / count;
-        const Tile squares = sum(square(o.layer ? value - mean : value));
+        if (o.layer) mean = row_sum(o, value) / count;
+        const Tile squares = row_sum(o, square(o.layer ? value - mean : value));
         const Tile inverse = rsqrt(squares / count + o.eps);
-        store_normalised(o, f, r, all_of_it, value, mean, inverse);
-        f.inverse.at(r).store(inverse);
-        if (o.layer) f.mean.at(r).store(mean);
+        store_normalised(o, f, rows, all_of_it, value, mean, inverse);
+        store_column(o, f.inverse, rows, inverse);
+        if (o.layer) store_column(o, f.mean, rows, mean);
     });
 }
 
@@ -131,20 +152,23 @@ struct Gradient {
     Tile scaled;  ///< dy * weight
     Tile normal;  ///< (x - mean) * inverse
 
-    Gradient(const Options& o, std::span<const Ref> refs, const Tile& r, const Slice& part) {
-        const Ref x = refs[0], inverse = refs[2], mean = refs[3], weight = refs[4];
+    Tile inverse;
+
+    Gradient(const Options& o, std::span<const Ref> refs, const RefIndex& r, const Slice& part) {
+        const Ref x = refs[0], mean = refs[3], weight = refs[4];
         const Tile value = widened(x.at(r, part));
-        normal = (o.layer ? value - mean.at(r).load() : value) * inverse.at(r).load();
+        inverse = load_column(o, refs[2], r);
+        normal = (o.layer ? value - load_column(o, mean, r) : value) * inverse;
         dy = widened(refs[1].at(r, part)).to(value.dtype());
         scaled = o.weight ? dy * widened(weight.at(part)).to(value.dtype()) : dy;
     }
 
     /// Stores dx; the means are taken over the whole row.
-    void store_dx(const Options& o, std::span<const Ref> refs, const Ref& dx, const Tile& r,
+    void store_dx(const Options& o, std::span<const Ref> refs, const Ref& dx, const RefIndex& r,
                   const Slice& part, const Tile& mean_product, const Tile& mean_scaled) const {
         Tile result = scaled - normal * mean_product;
         if (o.layer) result -= mean_scaled;
-        result *= refs[2].at(r).load();
+        result *= inverse;
         if (o.residual) result += widened(refs[5].at(r, part));
         dx.at(r, part).store(result.to(dx.dtype()));
     }
@@ -158,29 +182,39 @@ struct Gradient {
     }
 };
 
-/// Runs body(row, totals) -> totals and stores the totals, of the weight's and bias's gradients.
-void sum_over_rows(const Options& o, const Tile& first, const Tile& last, std::int64_t size,
-                   DType sums, std::span<const Ref> gradients, const Slice& part,
-                   const std::function<std::vector<Tile>(Tile, const std::vector<Tile>&)>& body) {
-    if (!o.weight) return for_loop(first, last, [&](Tile r) { body(r, {}); });
-    const std::vector<Tile> zero(o.bias ? 2 : 1, zeros({size}, sums));
-    const std::vector<Tile> totals = for_loop(first, last, zero, body);
-    for (std::size_t i = 0; i < totals.size(); ++i)
-        gradients[i].at(part).store(totals[i].to(gradients[i].dtype()));
+/// Runs body(rows, totals) -> totals and stores the totals, of the weight's and bias's gradients.
+void sum_over_rows(
+    const Options& o, const Tile& first, const Tile& last, std::int64_t size, DType sums,
+    std::span<const Ref> gradients, const Slice& part,
+    const std::function<std::vector<Tile>(RefIndex, const std::vector<Tile>&)>& body) {
+    const bool one = o.tile_rows == 1;
+    if (!o.weight)
+        return for_loop(first, last, o.tile_rows, [&](Tile r) { body(rows_from(o, r), {}); });
+    const Tile none = one ? zeros({size}, sums) : zeros({o.tile_rows, size}, sums);
+    const std::vector<Tile> zero(o.bias ? 2 : 1, none);
+    const std::vector<Tile> totals = for_loop(first, last, o.tile_rows, zero,
+                                              [&](const Tile& r, const std::vector<Tile>& carried) {
+                                                  return body(rows_from(o, r), carried);
+                                              });
+    for (std::size_t i = 0; i < totals.size(); ++i) {
+        const Tile total = one ? totals[i] : sum(totals[i], 0);
+        gradients[i].at(part).store(total.to(gradients[i].dtype()));
+    }
 }
 
 void backward_program(const Options& o, std::span<const Ref> refs) {
     const DType sums = accumulator(refs[0].dtype());
     const auto count = static_cast<double>(o.n);
     const Slice part = ds(0, o.n);
-    const Tile rows = refs[0].extent(0), per_program = cdiv(rows, num_programs(0));
+    const Tile rows = refs[0].extent(0), turns = cdiv(rows, o.tile_rows),
+               per_program = cdiv(turns, num_programs(0)) * o.tile_rows;
     const Tile first = program_id(0) * per_program;
     sum_over_rows(o, first, minimum(first + per_program, rows), o.n, sums, refs.subspan(7), part,
-                  [&](Tile r, const std::vector<Tile>& totals) {
+                  [&](const RefIndex& r, const std::vector<Tile>& totals) {
                       const Gradient g(o, refs, r, part);
                       Tile mean_scaled;
-                      if (o.layer) mean_scaled = sum(g.scaled) / count;
-                      const Tile mean_product = sum(g.scaled * g.normal) / count;
+                      if (o.layer) mean_scaled = row_sum(o, g.scaled) / count;
+                      const Tile mean_product = row_sum(o, g.scaled * g.normal) / count;
                       g.store_dx(o, refs, refs[6], r, part, mean_product, mean_scaled);
                       return g.add_to(o, totals);
                   });
@@ -199,7 +233,7 @@ void backward_long_program(const Options& o, std::span<const Ref> refs) {
     const auto count = static_cast<double>(o.n);
     const Slice part = piece(program_id(0)), all_parts = ds(0, pieces(o));
     sum_over_rows(o, constant(0, i64), refs[0].extent(0), kPiece, sums, refs.subspan(9), part,
-                  [&](Tile r, const std::vector<Tile>& totals) {
+                  [&](const RefIndex& r, const std::vector<Tile>& totals) {
                       const Gradient g(o, refs, r, part);
                       const auto mean = [&](const Ref& parts) {
                           return sum(parts.at(r, all_parts).load()) / count;

@@ -17,7 +17,8 @@ struct Options {
     double eps = 0;
     DType output = f32;  ///< of y
     bool interpret = false;
-    std::int64_t rows_per_program = 8;  ///< of forward
+    std::int64_t rows_per_program = 8;  ///< of forward, a multiple of tile_rows
+    std::int64_t tile_rows = 1;         ///< rows done at once; not of long rows
     /// Programs of the backward pass, hence parts of the weight's gradient.
     std::int64_t parts = 64;
     auto operator<=>(const Options&) const = default;

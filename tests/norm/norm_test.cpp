@@ -102,6 +102,21 @@ TEST(Norm, RowLengths) {
 
 TEST(Norm, ManyRows) {
     check_both({.name = "rows", .rows = 150, .n = 7});
+    check_both({.name = "tiles of rows", .rows = 203, .n = 96, .residual = true});
+    check_both({.name = "bf16 rows", .dtype = bf16, .weight_dtype = f32, .rows = 70, .n = 300});
+    check_both({.name = "two rows a tile", .rows = 67, .n = 1500});
+}
+
+// A row is computed alike whatever the rows beside it and however many there are.
+TEST(Norm, RowsDoNotMeet) {
+    for (const std::int64_t n : {64, 500, 2048}) {
+        const Tensor x = random_tensor(f32, {70, n}, 1);
+        const Tensor all = layer_norm(x, random_tensor(f32, {n}, 2)).y;
+        for (const std::int64_t first : {0, 33, 69}) {
+            const Tensor one = layer_norm(x.slice(0, first, 1), random_tensor(f32, {n}, 2)).y;
+            EXPECT_EQ(to_array(one).data, to_array(all.slice(0, first, 1)).data) << n;
+        }
+    }
 }
 
 TEST(Norm, CheckedModeFindsNothing) {

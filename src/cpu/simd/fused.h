@@ -51,7 +51,8 @@ struct FusedReduction {
     std::int64_t row_stride;
 };
 
-/// What is read soon: the operand's rows so many bytes ahead, fetched into the L2 cache.
+/// What is read soon, fetched into the L2 cache: for each block of the operand, so many bytes that
+/// lie this far ahead.
 struct FusedPrefetch {
     std::size_t operand;
     std::int64_t ahead;

@@ -588,9 +588,9 @@ AnyFunction float_step(const FusedKey& key) {
         case round:
             return any(unary<Round>);
         case exp:
-            return any(function<Exp>);
+            return any(unary<Exp>);
         case exp2:
-            return any(function<Exp2>);
+            return any(unary<Exp2>);
         case log:
             return any(function<Log>);
         case log2:

@@ -54,17 +54,25 @@ HWY_INLINE hn::Vec<D> exp2_fraction(D d, hn::Vec<D> f) {
     return polynomial(d, f, kC);
 }
 
-/// p * 2^n for whole n in [-151, 129], in two steps: the result may be subnormal or infinite where
-/// a single power of two could not be represented.
+/// Adding it to a small number leaves that number, rounded to a whole one, in the low bits.
+inline constexpr float kRounder = 12582912.0F;  // 1.5 * 2^23
+
+/// p * 2^n for whole n in [-151, 129], given as n + kRounder, in two steps: the result may be
+/// subnormal or infinite where a single power of two could not be represented.
+template <class D>
+HWY_INLINE hn::Vec<D> scale_by_rounded(D d, hn::Vec<D> p, hn::Vec<D> rounded) {
+    const hn::RebindToSigned<D> di;
+    constexpr std::int32_t kRounderBits = 0x4B400000, kTwoBiases = 254;
+    const auto whole = hn::Sub(hn::BitCast(di, rounded), hn::Set(di, kRounderBits - kTwoBiases));
+    const auto half = hn::ShiftRight<1>(whole);
+    const auto first = hn::BitCast(d, hn::ShiftLeft<23>(half));
+    const auto second = hn::BitCast(d, hn::ShiftLeft<23>(hn::Sub(whole, half)));
+    return hn::Mul(hn::Mul(p, first), second);
+}
+
 template <class D>
 HWY_INLINE hn::Vec<D> scale_by_power(D d, hn::Vec<D> p, hn::Vec<D> n) {
-    const hn::RebindToSigned<D> di;
-    const auto whole = hn::ConvertTo(di, n);
-    const auto half = hn::ShiftRight<1>(whole);
-    const auto bias = hn::Set(di, 127);
-    const auto first = hn::BitCast(d, hn::ShiftLeft<23>(hn::Add(half, bias)));
-    const auto second = hn::BitCast(d, hn::ShiftLeft<23>(hn::Add(hn::Sub(whole, half), bias)));
-    return hn::Mul(hn::Mul(p, first), second);
+    return scale_by_rounded(d, p, hn::Add(n, hn::Set(d, kRounder)));
 }
 
 /// x clamped to [low, high]; NaN stays (x86's minps and maxps give the second operand).
@@ -109,8 +117,10 @@ struct Exp2 {
     template <class D, class V>
     HWY_INLINE V operator()(D d, V x) const {
         const V clamped = clamp_keeping_nan(d, x, -151.0F, 129.0F);
-        const V n = hn::Round(clamped);
-        return scale_by_power(d, exp2_fraction(d, hn::Sub(clamped, n)), n);
+        const V rounder = hn::Set(d, kRounder);
+        const V rounded = hn::Add(clamped, rounder);
+        const V fraction = hn::Sub(clamped, hn::Sub(rounded, rounder));
+        return scale_by_rounded(d, exp2_fraction(d, fraction), rounded);
     }
 };
 
@@ -119,7 +129,9 @@ struct Exp {
     HWY_INLINE V operator()(D d, V x) const {
         if constexpr (kIsF32<D>) {
             const V clamped = clamp_keeping_nan(d, x, -105.0F, 90.0F);
-            const V n = hn::Round(hn::Mul(clamped, hn::Set(d, 1.442695041F)));
+            const V rounder = hn::Set(d, kRounder);
+            const V rounded = hn::MulAdd(clamped, hn::Set(d, 1.442695041F), rounder);
+            const V n = hn::Sub(rounded, rounder);
             // x - n ln 2, ln 2 in two parts: n times the first is exact.
             V r = hn::NegMulAdd(n, hn::Set(d, 0.693359375F), clamped);
             r = hn::NegMulAdd(n, hn::Set(d, -2.12194440e-4F), r);
@@ -127,7 +139,7 @@ struct Exp {
                                            0.00139269002F};
             const V p =
                 hn::MulAdd(polynomial(d, r, kC), hn::Mul(r, r), hn::Add(r, hn::Set(d, 1.0F)));
-            return scale_by_power(d, p, n);
+            return scale_by_rounded(d, p, rounded);
         } else {
             return guarded(
                 d, x, 0, 700, [d](V v) HWY_ATTR { return hn::Exp(d, v); },
