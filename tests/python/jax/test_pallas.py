@@ -281,10 +281,14 @@ def test_slices_strides_and_integers():
 
 def test_a_stride_of_zero_repeats():
     def kernel(x_ref, o_ref):
-        o_ref[...] = x_ref[pl.ds(1, 4, 0), pl.ds(2, 5)]
+        o_ref[:, 0] = x_ref[pl.ds(1, 4, 0), 1]
+        o_ref[:, 1:] = x_ref[pl.ds(1, 4, 0), pl.ds(2, 5)]
+        o_ref[pl.ds(0, 1, 0), 0:1] = x_ref[pl.ds(0, 1, 0), pl.ds(7, 1, 0)]
 
     x = normal(0, 3, 8)
-    equal(twj.pallas_call(kernel, shape(4, 5))(x), np.broadcast_to(x[1:2, 2:7], (4, 5)))
+    want = np.broadcast_to(x[1:2, 1:7], (4, 6)).copy()
+    want[0, 0] = x[0, 7]
+    equal(twj.pallas_call(kernel, shape(4, 6))(x), want)
 
 
 def test_gathers_and_scatters():

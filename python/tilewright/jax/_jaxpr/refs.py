@@ -162,7 +162,7 @@ def index(t, view, indexer):
                 "slice",
                 added(t, dim.start, scaled(t, i64(t, start), dim.stride)),
                 by.size,
-                dim.stride * by.stride,
+                dim.stride * by.stride if by.size > 1 else 1,
             )
             kept.append(axis)
         elif not tile_shape:
