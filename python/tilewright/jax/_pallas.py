@@ -84,7 +84,7 @@ class install_pallas:  # noqa: N801  (used as a function)
 def _lowering(platform, context, *operands, interpret, compiler_params, **params):
     """The rule of pallas_call_p on one platform: ours where asked for, else JAX's."""
     if isinstance(compiler_params, _Ours):
-        return _lower(context, operands, compiler_params.params,
+        return _lower(platform, context, operands, compiler_params.params,
                       compiler_params.checked, **params)  # fmt: skip
     how = _installed.get(platform)
     if how is None or (interpret and how == "jax"):
@@ -92,10 +92,10 @@ def _lowering(platform, context, *operands, interpret, compiler_params, **params
             context, *operands, interpret=interpret, compiler_params=compiler_params, **params
         )
     checked = bool(interpret) and how == "checked"
-    return _lower(context, operands, compiler_params, checked, **params)
+    return _lower(platform, context, operands, compiler_params, checked, **params)
 
 
-def _lower(context, operands, compiler_params, checked, *, jaxpr, grid_mapping,
+def _lower(platform, context, operands, compiler_params, checked, *, jaxpr, grid_mapping,
            input_output_aliases, name=None, debug=False, **_):  # fmt: skip
     call = Call(jaxpr, grid_mapping, tuple(input_output_aliases), compiler_params,
                 name or _name_of(jaxpr), platform)  # fmt: skip
