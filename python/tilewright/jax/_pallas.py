@@ -97,8 +97,14 @@ def _lowering(platform, context, *operands, interpret, compiler_params, **params
 
 def _lower(platform, context, operands, compiler_params, checked, *, jaxpr, grid_mapping,
            input_output_aliases, name=None, debug=False, **_):  # fmt: skip
-    call = Call(jaxpr, grid_mapping, tuple(input_output_aliases), compiler_params,
-                name or _name_of(jaxpr), platform)  # fmt: skip
+    name = name or _name_of(jaxpr)
+    for bound in context.avals_in[: grid_mapping.num_dynamic_grid_bounds]:
+        if bound.shape != () or bound.dtype != "int32":
+            raise NotImplementedError(
+                f"[pallas] kernel `{name}`: expected the bounds of the grid to be int32 scalars "
+                f"but got {bound.dtype}{list(bound.shape)}"
+            )
+    call = Call(jaxpr, grid_mapping, tuple(input_output_aliases), compiler_params, name, platform)
     text, _ = tile_program(call, checked)
     if debug:
         print(text)

@@ -95,6 +95,18 @@ def test_random_keys():
     assert "keys of the kind key<rbg>" in refusal(other_kind, shape(8), words)
 
 
+def test_bounds_of_a_grid_are_scalars():
+    def kernel(o_ref):
+        o_ref[...] = jnp.zeros(8)
+
+    @jax.jit
+    def run(n):
+        return twj.pallas_call(kernel, shape(8), grid=(n,))()
+
+    with pytest.raises(NotImplementedError, match=r"to be int32 scalars but got int32\[1\]"):
+        run(jnp.array([3], jnp.int32))
+
+
 def test_slices_of_stride_zero_are_only_read():
     def kernel(x_ref, o_ref):
         o_ref[pl.ds(0, 4, 0)] = x_ref[...]
