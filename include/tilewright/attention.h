@@ -26,6 +26,13 @@ struct Window {
     bool operator==(const Window&) const = default;
 };
 
+/// Queries and keys that a tile program works on at once; 0: chosen.
+struct AttentionBlocks {
+    std::int64_t q = 0;
+    std::int64_t kv = 0;
+    bool operator==(const AttentionBlocks&) const = default;
+};
+
 /// Options of `attention` and `attention_backward`. Several masks given: their intersection.
 struct AttentionOptions {
     std::optional<double> scale = {};  ///< nullopt: 1 / sqrt(head dimension)
@@ -54,6 +61,11 @@ struct AttentionOptions {
     /// "tiles": tile programs. "sm90": the engine for Hopper GPUs, UserError where it cannot serve.
     /// Empty: the fastest that can; TILEWRIGHT_DEBUG=1 says which, and why.
     std::string engine = {};
+    /// Hints, on the CPU alone: results keep their accuracy, not their last bits.
+    AttentionBlocks forward_blocks = {}, backward_blocks = {};
+    /// On the CPU: the first call of a pass and its shapes measures a few blocks (those given stay)
+    /// and the fastest serve from then on, kept in the disk cache. Not for packed sequences.
+    bool autotune = false;
 };
 
 /// What `attention` gives. A row with nothing to attend: out 0, lse -inf, max_scores -inf.

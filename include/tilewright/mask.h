@@ -8,6 +8,7 @@
 #include <optional>
 #include <string>
 #include <utility>
+#include <vector>
 
 #include "tilewright/mod.h"
 #include "tilewright/tensor.h"
@@ -95,6 +96,8 @@ class BlockMask {
     BlockMask at(std::int64_t b, std::int64_t h) const;
     /// `batches` batches from `b` on and `heads` heads from `h` on; a dimension of 1 stays.
     BlockMask part(std::int64_t b, std::int64_t batches, std::int64_t h, std::int64_t heads) const;
+    /// These batches and heads, in this order, one of each at least; negative from the end.
+    BlockMask select(std::vector<std::int64_t> batches, std::vector<std::int64_t> heads) const;
     /// `count` rows of blocks from `first` on, with all keys. Query 0 is the first of them.
     BlockMask q_rows(std::int64_t first, std::int64_t count) const;
     /// Pair (q, kv) of the result is pair (q + q_offset, kv + kv_offset) of this mask, and attends

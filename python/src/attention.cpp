@@ -40,7 +40,20 @@ void bind_attention(nb::module_& module) {
             [](Options& o, bool bshd) { o.layout = bshd ? Layout::bshd : Layout::bhsd; })
         .def_rw("deterministic", &Options::deterministic)
         .def_rw("max_scores", &Options::max_scores)
-        .def_rw("engine", &Options::engine);
+        .def_rw("engine", &Options::engine)
+        .def_prop_rw(
+            "forward_blocks",
+            [](const Options& o) { return Bounds(o.forward_blocks.q, o.forward_blocks.kv); },
+            [](Options& o, Bounds blocks) {
+                o.forward_blocks = {blocks.first, blocks.second};
+            })
+        .def_prop_rw(
+            "backward_blocks",
+            [](const Options& o) { return Bounds(o.backward_blocks.q, o.backward_blocks.kv); },
+            [](Options& o, Bounds blocks) {
+                o.backward_blocks = {blocks.first, blocks.second};
+            })
+        .def_rw("autotune", &Options::autotune);
     nb::class_<AttentionOutput>(module, "AttentionOutput")
         .def_ro("out", &AttentionOutput::out)
         .def_ro("lse", &AttentionOutput::lse)

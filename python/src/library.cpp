@@ -11,10 +11,13 @@ namespace {
 void bind_scores(nb::module_ library) {
     using namespace scores;
     using nb::arg;
-    library.def("alibi", nb::overload_cast<std::int64_t>(&alibi), arg("heads"));
-    library.def(
-        "alibi", nb::overload_cast<const Capture&>(&alibi), arg("slopes"),
-        "s + slope[h] * (kv - q); for a number of heads slope[h] = 2^(-8 (h + 1) / heads).");
+    for (const char* name : {"slopes_or_heads", "heads"})
+        library.def("alibi", nb::overload_cast<std::int64_t>(&alibi), arg(name));
+    for (const char* name : {"slopes_or_heads", "slopes"}) {
+        library.def(
+            "alibi", nb::overload_cast<const Capture&>(&alibi), arg(name),
+            "s + slope[h] * (kv - q); for a number of heads slope[h] = 2^(-8 (h + 1) / heads).");
+    }
     library.def("softcap", &softcap, arg("cap"), arg("approx") = false,
                 "cap * tanh(s / cap); `approx` allows the hardware's tanh.");
     library.def("relative_position", &relative_position, "s + (q - kv).");
@@ -57,8 +60,8 @@ void bind_masks(nb::module_ library) {
     def("global_tokens", &global_tokens, arg("w"), arg("flags"),
         "|q - kv| <= w, or either position is flagged; flags bool (position).");
     def("prefix_lm", nb::overload_cast<Index>(&prefix_lm), arg("p"), "kv < p or q >= kv.");
-    def("prefix_lm", nb::overload_cast<const Capture&>(&prefix_lm), arg("lengths"),
-        "The same with a length for each batch: lengths (batch).");
+    def("prefix_lm", nb::overload_cast<const Capture&>(&prefix_lm), arg("p"),
+        "The same with a length for each batch: p (batch).");
     def("document", &document, arg("ids"),
         "Positions with equal ids; ids (position) or (batch, position). Not causal.");
     def("segment", &segment, arg("q_ids"), arg("kv_ids"),

@@ -6,6 +6,7 @@
 #include "nanobind/stl/array.h"
 #include "nanobind/stl/optional.h"
 #include "nanobind/stl/string.h"
+#include "nanobind/stl/vector.h"
 
 namespace tilewright::python {
 
@@ -27,12 +28,13 @@ void bind_mask(nb::module_& module) {
             "from_kv_blocks",
             [=](const Tensor& kv_num_blocks, const Tensor& kv_indices,
                 const Tensor& full_kv_num_blocks, const Tensor& full_kv_indices, Lengths size,
-                const Mod& mask_mod, std::optional<Lengths> lengths) {
+                const Mod* mask_mod, std::optional<Lengths> lengths) {
                 return BlockMask::from_kv_blocks(kv_num_blocks, kv_indices, full_kv_num_blocks,
-                                                 full_kv_indices, block(size), mask_mod, lengths);
+                                                 full_kv_indices, block(size),
+                                                 mask_mod ? *mask_mod : Mod(), lengths);
             },
             nb::arg("kv_num_blocks"), nb::arg("kv_indices"), nb::arg("full_kv_num_blocks"),
-            nb::arg("full_kv_indices"), nb::arg("block_size"), nb::arg("mask_mod"),
+            nb::arg("full_kv_indices"), nb::arg("block_size"), nb::arg("mask_mod").none(),
             nb::arg("lengths").none(), Released())
         .def_static("from_packed", &BlockMask::from_packed, nb::arg("words"), Released())
         .def("packed", &BlockMask::packed, Released())
@@ -48,8 +50,7 @@ void bind_mask(nb::module_& module) {
         .def("full_kv_blocks", &BlockMask::full_kv_blocks, Released())
         .def("q_blocks", &BlockMask::q_blocks, Released())
         .def("full_q_blocks", &BlockMask::full_q_blocks, Released())
-        .def("at", nb::overload_cast<std::int64_t>(&BlockMask::at, nb::const_))
-        .def("at", nb::overload_cast<std::int64_t, std::int64_t>(&BlockMask::at, nb::const_))
+        .def("select", &BlockMask::select, nb::arg("batches"), nb::arg("heads"), Released())
         .def("q_rows", &BlockMask::q_rows)
         .def("shifted", &BlockMask::shifted)
         .def(

@@ -1,6 +1,7 @@
 """NumPy and DLPack arrays as tensors of the library, and back."""
 
 import contextlib
+import math
 import sys
 
 import numpy as np
@@ -35,11 +36,24 @@ _DTYPES = {name: dtype for dtype, name in _NAMES.items()}
 
 def dtype_name(op, argument, dtype):
     """The library's name of a NumPy dtype, or of what NumPy can make one of; TypeError if none."""
+    if isinstance(dtype, str) and dtype in _DTYPES:
+        return dtype
     try:
         return _NAMES[np.dtype(dtype)]
     except (KeyError, TypeError):
         known = ", ".join(_DTYPES)
         raise TypeError(f"[{op}] expected {argument} of {known} but got {dtype!r}") from None
+
+
+def number(op, argument, value):
+    """A finite float; TypeError or ValueError unless the argument is one."""
+    try:
+        value = float(value)
+    except (TypeError, ValueError):
+        raise TypeError(f"[{op}] expected {argument} to be a number but got {value!r}") from None
+    if not math.isfinite(value):
+        raise ValueError(f"[{op}] expected a finite {argument} but got {value}")
+    return value
 
 
 def to_tensor(op, argument, value):
@@ -59,10 +73,12 @@ def to_tensor(op, argument, value):
         address = value.__array_interface__["data"][0]
         return _core.Tensor.from_memory(address, name, list(value.shape), strides, value)
     if hasattr(value, "__dlpack__"):
-        if not is_on_gpu(value):
-            return _core.Tensor.from_dlpack(value.__dlpack__())
         # The producer lets our stream wait for its work; 1 is the legacy default stream.
-        return _core.Tensor.from_dlpack(value.__dlpack__(stream=_core.cuda_stream() or 1))
+        options = {"stream": _core.cuda_stream() or 1} if is_on_gpu(value) else {}
+        try:
+            return _core.Tensor.from_dlpack(value.__dlpack__(**options))
+        except BufferError as error:  # the producer says why it gives none
+            raise ValueError(f"[{op}] cannot read {argument}: {error}") from error
     raise TypeError(
         f"[{op}] expected {argument} to be a NumPy array or to have __dlpack__ "
         f"but got {type(value).__name__}"

@@ -1,12 +1,13 @@
 """flex_attention and its pullback."""
 
-import math
+import operator
+from collections.abc import Mapping
 from typing import NamedTuple
 
 import numpy as np
 
 from . import _core
-from ._arrays import stream_of, to_array, to_device, to_tensor
+from ._arrays import number, stream_of, to_array, to_device, to_tensor
 from ._block_mask import BlockMask
 from ._mods import as_mod
 
@@ -35,24 +36,74 @@ class Gradients(NamedTuple):
     captured: list  #: of the float captures, in the order in which score_mod first uses them
 
 
-_OPTIONS = {
+_SIZES = {
     *("BLOCK_M", "BLOCK_N", "BLOCK_M1", "BLOCK_N1", "BLOCK_M2", "BLOCK_N2", "SPLIT_KV"),
-    *("num_warps", "num_stages", "PRESCALE_QK", "ROWS_GUARANTEED_SAFE", "BLOCKS_ARE_CONTIGUOUS"),
-    *("WRITE_DQ", "FORCE_USE_FLEX_ATTENTION", "USE_TMA", "BACKEND"),
-    *("kpack", "matrix_instr_nonkdim", "waves_per_eu"),
-    "engine",
+    *("PARTITION_SIZE", "num_warps"),
 }
+_COUNTS = {"num_stages", "kpack", "matrix_instr_nonkdim", "waves_per_eu"}
+_FLAGS = {
+    *("PRESCALE_QK", "ROWS_GUARANTEED_SAFE", "BLOCKS_ARE_CONTIGUOUS", "WRITE_DQ", "USE_TMA"),
+    *("FORCE_USE_FLEX_ATTENTION", "SKIP_MASK_SCORE", "autotune"),
+}
+_WORDS = {"BACKEND", "engine"}
+_OPTIONS = sorted(_SIZES | _COUNTS | _FLAGS | _WORDS)
 
 
-def check_kernel_options(op, options):
-    """ValueError for names that torch does not have."""
-    for name in options or {}:
+def kernel_options_of(op, options):
+    """kernel_options, checked, as {name: value} of the forward and of the backward pass.
+
+    A prefix fwd_ or bwd_ limits an option to one pass, and goes before the same name without one.
+    """
+    if options is not None and not isinstance(options, Mapping):
+        raise TypeError(
+            f"[{op}] expected kernel_options to be a dict but got {type(options).__name__}"
+        )
+    forward, backward = {}, {}
+    for name, value in sorted((options or {}).items(), key=lambda item: "wd_" in item[0]):
         plain = name.removeprefix("fwd_").removeprefix("bwd_")
-        if plain not in _OPTIONS and name != "autotune":
+        if plain not in _OPTIONS:
             raise ValueError(
-                f"[{op}] expected kernel_options of {', '.join(sorted(_OPTIONS))} or autotune but "
-                f"got {name!r}"
+                f"[{op}] expected kernel_options of {', '.join(_OPTIONS)} but got {name!r}"
             )
+        value = _option(op, name, plain, value)
+        if not name.startswith("bwd_"):
+            forward[plain] = value
+        if not name.startswith("fwd_"):
+            backward[plain] = value
+    return forward, backward
+
+
+def _option(op, name, plain, value):
+    if plain in _WORDS:
+        if isinstance(value, str):
+            return value
+        raise TypeError(f"[{op}] expected kernel_options[{name!r}] to be text but got {value!r}")
+    if plain in _FLAGS:
+        if isinstance(value, bool | np.bool_) or (isinstance(value, int) and value in (0, 1)):
+            return bool(value)
+        raise TypeError(f"[{op}] expected kernel_options[{name!r}] to be a bool but got {value!r}")
+    try:
+        value = operator.index(value)
+    except TypeError:
+        raise TypeError(
+            f"[{op}] expected kernel_options[{name!r}] to be an integer but got {value!r}"
+        ) from None
+    least = 1 if plain in _SIZES else 0
+    if not least <= value < 2**31:
+        raise ValueError(
+            f"[{op}] expected kernel_options[{name!r}] of at least {least} but got {value}"
+        )
+    return value
+
+
+def _seed(op, value):
+    try:
+        value = operator.index(value)
+    except TypeError:
+        raise TypeError(f"[{op}] expected seed to be an integer but got {value!r}") from None
+    if not 0 <= value < 2**64:
+        raise ValueError(f"[{op}] expected a seed of 0 to 2**64 - 1 but got {value}")
+    return value
 
 
 def flex_attention(
@@ -96,8 +147,10 @@ def flex_attention(
     cu_seqlens (N + 1,) int32: N sequences packed in a batch of 1; positions seen by mods restart.
     sinks (Hq,): one more logit per head in the denominator. dropout: share of probabilities
     dropped by philox(seed, b, h, q, kv).
-    scale: None is 1 / sqrt(E). kernel_options: torch's names, taken as hints, and engine ("tiles",
-    "sm90"; otherwise the fastest that can serve).
+    scale: None is 1 / sqrt(E). kernel_options: torch's names, taken as hints, of which BLOCK_M and
+    BLOCK_N (forward) and BLOCK_M1 and BLOCK_N1 (backward) set the tiles on the CPU; autotune=True
+    measures a few of those in the first call of a shape and keeps the fastest, on disk too; engine
+    ("tiles", "sm90"; otherwise the fastest that can serve).
     device: None runs where the arrays are (arrays of a GPU give arrays of their framework); "cpu",
     "cuda" or "cuda:N" runs there, and NumPy arrays give NumPy arrays.
 
@@ -184,7 +237,6 @@ class _Problem:
         ]
         self.options = self._options(arguments)
         self._check_heads(arguments["enable_gqa"], arguments["layout"])
-        check_kernel_options(op, arguments["kernel_options"])
 
     def tensor(self, op, name, value):
         """An argument as a tensor where the call runs."""
@@ -211,10 +263,7 @@ class _Problem:
         op = self.op
         options = _core.AttentionOptions()
         if arguments["scale"] is not None:
-            scale = float(arguments["scale"])
-            if not math.isfinite(scale):
-                raise ValueError(f"[{op}] expected a finite scale but got {scale}")
-            options.scale = scale
+            options.scale = number(op, "scale", arguments["scale"])
         if arguments["score_mod"] is not None:
             options.score_mod = as_mod(op, "score_mod", arguments["score_mod"], False)
         if arguments["mask_mod"] is not None:
@@ -230,10 +279,11 @@ class _Problem:
         options.causal = bool(arguments["causal"])
         if arguments["window"] is not None:
             try:
-                left, right = (int(bound) for bound in arguments["window"])
+                left, right = map(operator.index, arguments["window"])
             except (TypeError, ValueError):
                 raise TypeError(
-                    f"[{op}] expected window to be (left, right) but got {arguments['window']!r}"
+                    f"[{op}] expected window to be two integers (left, right) but got "
+                    f"{arguments['window']!r}"
                 ) from None
             options.window = (left, right)
         for name in ("cu_seqlens", "kv_cu_seqlens"):  # read by the host
@@ -242,8 +292,8 @@ class _Problem:
         for name in ("segment_ids", "kv_segment_ids", "sinks"):
             if arguments[name] is not None:
                 setattr(options, name, self.tensor(op, name, arguments[name]))
-        options.dropout = float(arguments["dropout"])
-        options.seed = int(arguments["seed"])
+        options.dropout = number(op, "dropout", arguments["dropout"])
+        options.seed = _seed(op, arguments["seed"])
         if arguments["layout"] not in ("bhsd", "bshd"):
             raise ValueError(
                 f'[{op}] expected layout "bhsd" or "bshd" but got {arguments["layout"]!r}'
@@ -251,7 +301,12 @@ class _Problem:
         options.bshd = arguments["layout"] == "bshd"
         options.deterministic = bool(arguments["deterministic"])
         options.max_scores = self.aux is not None and self.aux.max_scores
-        engine = (arguments["kernel_options"] or {}).get("engine", "")
+        forward, backward = kernel_options_of(op, arguments["kernel_options"])
+        options.forward_blocks = (forward.get("BLOCK_M", 0), forward.get("BLOCK_N", 0))
+        # The backward pass is one program, with the blocks of torch's loop for dK and dV.
+        options.backward_blocks = (backward.get("BLOCK_M1", 0), backward.get("BLOCK_N1", 0))
+        options.autotune = forward.get("autotune", False) or backward.get("autotune", False)
+        engine = forward.get("engine", "")
         if engine not in ("", "tiles", "sm90"):
             raise ValueError(f'[{op}] expected engine "tiles" or "sm90" but got {engine!r}')
         options.engine = engine

@@ -1,20 +1,22 @@
 """Masks as data: BlockMask, create_block_mask, create_mask."""
 
+import operator
+
 import numpy as np
 
 from . import _core
 from ._arrays import to_array, to_tensor
-from ._mods import Mod, as_mod, as_score_or_mask
+from ._mods import as_mod, as_score_or_mask
 
 
-def pair(op, size):
+def pair(op, size, argument="BLOCK_SIZE"):
     """(queries, keys) of a block, from one integer or two."""
     try:
         q, kv = (size, size) if isinstance(size, int | np.integer) else size
-        return [int(q), int(kv)]
+        return [operator.index(q), operator.index(kv)]
     except (TypeError, ValueError):
         raise TypeError(
-            f"[{op}] expected BLOCK_SIZE to be an integer or (q, kv) but got {size!r}"
+            f"[{op}] expected {argument} to be an integer or (q, kv) but got {size!r}"
         ) from None
 
 
@@ -23,12 +25,15 @@ class BlockMask:
 
     The block-level view (`sparsity`, `to_dense`, `kv_num_blocks` and its like) is torch's, in blocks
     of BLOCK_SIZE. Combine with ``& | ~``; ``mask[b, h]`` is the part of one batch and head, which
-    keeps its dimensions; ``mask[b, h, rows]`` takes rows of blocks.
+    keeps its dimensions; ``mask[b, h, rows]`` takes rows of blocks. Each of the three may be an
+    integer, a slice, or a list of integers. `mask_mod` is what the mask was made from; None for
+    combined and shifted masks.
     """
 
-    def __init__(self, core, separate_full_blocks=True):
+    def __init__(self, core, separate_full_blocks=True, mask_mod=None):
         self._core = core
         self._separate = separate_full_blocks
+        self.mask_mod = mask_mod
 
     @classmethod
     def from_kv_blocks(
@@ -60,10 +65,15 @@ class BlockMask:
             _core.BlockMask.from_kv_blocks(
                 **{name: to_tensor(op, name, array) for name, array in arrays.items()},
                 block_size=pair(op, BLOCK_SIZE),
-                mask_mod=Mod() if mask_mod is None else as_mod(op, "mask_mod", mask_mod, True),
-                lengths=None if seq_lengths is None else [int(n) for n in seq_lengths],
-            )
+                mask_mod=None if mask_mod is None else as_mod(op, "mask_mod", mask_mod, True),
+                lengths=None if seq_lengths is None else pair(op, seq_lengths, "seq_lengths"),
+            ),
+            mask_mod=mask_mod,
         )
+
+    def __reduce__(self):
+        """Copies and pickles hold the pairs, not the mod."""
+        return _unpacked, (to_array(self._core.packed()), self._separate)
 
     @property
     def shape(self):
@@ -134,17 +144,19 @@ class BlockMask:
                 f"{len(index)}"
             )
         core = self._core
-        b, h, rows = (*index, slice(None), slice(None))[:3] if len(index) < 3 else index
-        core = _head(core, b, h)
-        if rows != slice(None):
+        b, h, rows = (*index, slice(None), slice(None))[:3]
+        if not (_is_all(b) and _is_all(h)):
+            core = core.select(
+                _places("batch", b, core.shape[0]), _places("head", h, core.shape[1])
+            )
+        if not _is_all(rows):
             count = -(-core.shape[2] // core.block_size[0])
-            if not isinstance(rows, slice):
-                rows = slice(rows, rows + 1 or None)
-            first, stop, step = rows.indices(count)
-            if step != 1:
-                raise IndexError(f"[BlockMask] expected rows of step 1 but got {step}")
-            core = core.q_rows(first, max(stop - first, 0))
-        return BlockMask(core, self._separate)
+            core = _rows(core, _places("row of blocks", rows, count))
+        return BlockMask(core, self._separate, self.mask_mod)
+
+    def to(self, device):
+        """The mask itself: it moves with the arrays of the call that uses it."""
+        return self
 
     def shifted(self, q_offset, kv_offset, q_len, kv_len):
         """The mask whose pair (q, kv) is this one's (q + q_offset, kv + kv_offset)."""
@@ -172,8 +184,20 @@ class BlockMask:
     __hash__ = None
 
     def to_string(self, grid_size=(20, 20), limit=4):
-        """A picture in characters: full, shaded for partial, blank for empty blocks."""
-        return self._core.to_string([int(n) for n in grid_size], int(limit))
+        """A picture in characters: full, shaded for partial, blank for empty blocks.
+
+        grid_size: characters down and, two for each, across; one number for both, -1 for all blocks.
+        limit: pictures over batches and heads.
+        """
+        op = "BlockMask.to_string"
+        blocks = [
+            max(-(-n // size), 1) for n, size in zip(self.shape[2:], self.BLOCK_SIZE, strict=True)
+        ]
+        grid = [
+            all_ if n == -1 else n
+            for n, all_ in zip(pair(op, grid_size, "grid_size"), blocks, strict=True)
+        ]
+        return self._core.to_string(grid, operator.index(limit))
 
     def __str__(self):
         return self.to_string()
@@ -190,21 +214,53 @@ class BlockMask:
         self._core.save(str(path))
 
 
-def _head(core, b, h):
-    for name, index in (("batch", b), ("head", h)):
-        if not isinstance(index, int | np.integer) and index != slice(None):
+def _unpacked(words, separate):
+    return BlockMask(_core.BlockMask.from_packed(to_tensor("BlockMask", "words", words)), separate)
+
+
+def _is_all(index):
+    return isinstance(index, slice) and index == slice(None)
+
+
+def _places(what, index, extent):
+    """The places that an integer, a slice or a list of integers stands for."""
+    if isinstance(index, slice):
+        return list(range(extent))[index]
+    places = np.asarray(index)
+    if places.ndim > 1 or (places.size > 0 and places.dtype.kind not in "iu"):
+        raise IndexError(
+            f"[BlockMask] expected an integer, a slice or a list of integers for the {what} but "
+            f"got {index!r}"
+        )
+    places = places.reshape(-1).tolist()
+    for place in places:
+        if not -extent <= place < extent:
             raise IndexError(
-                f"[BlockMask] expected an integer or `:` for the {name} but got {index!r}"
+                f"[BlockMask] expected a {what} of {-extent} to {extent - 1} but got {place}"
             )
-    if b == slice(None) and h == slice(None):
-        return core
-    if h == slice(None):
-        return core.at(int(b))
-    if b == slice(None):
-        if core.shape[0] != 1:
-            raise IndexError("[BlockMask] expected an integer for the batch of a mask with several")
-        b = 0
-    return core.at(int(b), int(h))
+    return [int(place) % extent for place in places]
+
+
+def _rows(core, rows):
+    """These rows of blocks, one behind the other."""
+    size, kv_len = core.block_size[0], core.shape[3]
+    runs = []  # first row and count of neighbours
+    for row in rows:
+        if runs and sum(runs[-1]) == row:
+            runs[-1][1] += 1
+        else:
+            runs.append([row, 1])
+    parts = [core.q_rows(*run) for run in runs]
+    if len(parts) < 2:
+        return parts[0] if parts else core.q_rows(0, 0)
+    # A last block that is cut short leaves queries that attend to nothing, unless it comes last.
+    q_len = size * (len(rows) - runs[-1][1]) + parts[-1].shape[2]
+    whole, begin = None, 0
+    for part, run in zip(parts, runs, strict=True):
+        moved = part.shifted(-begin, 0, q_len, kv_len)
+        whole = moved if whole is None else whole.either(moved)
+        begin += size * run[1]
+    return whole
 
 
 def sizes(op, B, H, Q_LEN, KV_LEN):
@@ -235,25 +291,32 @@ def create_block_mask(
 
     B, H: batches and heads; None or 1 stands for any number. BLOCK_SIZE an integer or (q, kv) only
     matters to the block-level view, as Q_BLOCK_SIZE and KV_BLOCK_SIZE, which go before it. Time and
-    memory grow with the mask's borders, not with its area. _compile is torch's and ignored.
+    memory grow with the mask's borders, not with its area. device is torch's: masks are built on
+    the CPU and move with the arrays of the call that uses them. _compile is torch's and ignored.
     """
     op = "create_block_mask"
-    if device not in (None, "cpu"):
-        raise ValueError(f'[{op}] expected device None or "cpu" but got {device!r}')
+    if str(device).partition(":")[0] not in ("None", "cpu", "cuda"):
+        raise ValueError(f'[{op}] expected device None, "cpu" or "cuda" but got {device!r}')
     q, kv = pair(op, BLOCK_SIZE)
-    size = [
-        q if Q_BLOCK_SIZE is None else Q_BLOCK_SIZE,
-        kv if KV_BLOCK_SIZE is None else KV_BLOCK_SIZE,
-    ]
+    size = pair(
+        op,
+        (
+            q if Q_BLOCK_SIZE is None else Q_BLOCK_SIZE,
+            kv if KV_BLOCK_SIZE is None else KV_BLOCK_SIZE,
+        ),
+        "Q_BLOCK_SIZE and KV_BLOCK_SIZE",
+    )
     mod = as_score_or_mask(op, mask_mod)
     return BlockMask(
-        _core.create_block_mask(mod, *sizes(op, B, H, Q_LEN, KV_LEN), size), separate_full_blocks
+        _core.create_block_mask(mod, *sizes(op, B, H, Q_LEN, KV_LEN), size),
+        separate_full_blocks,
+        mask_mod,
     )
 
 
 def create_mask(mod, B, H, Q_LEN, KV_LEN, device="cpu"):
     """bool (B, H, Q_LEN, KV_LEN) of a mask mod; of a score mod: where it keeps 0 above -inf."""
     op = "create_mask"
-    if device not in (None, "cpu"):
+    if str(device) not in ("None", "cpu"):
         raise ValueError(f'[{op}] expected device None or "cpu" but got {device!r}')
     return to_array(_core.create_mask(as_score_or_mask(op, mod), *sizes(op, B, H, Q_LEN, KV_LEN)))

@@ -31,11 +31,32 @@ def export(library):
 def _wrapped(name, core):
     @functools.wraps(core, updated=())
     def function(*arguments, **options):
-        arguments = [_argument(name, value) for value in arguments]
-        options = {key: _argument(key, value) for key, value in options.items()}
-        return core(*arguments, **options).renamed(name)
+        passed = [_argument(name, value) for value in arguments]
+        named = {key: _argument(key, value) for key, value in options.items()}
+        try:
+            return core(*passed, **named).renamed(name)
+        except TypeError as error:
+            if "incompatible function arguments" not in str(error):
+                raise
+            forms = [line for line in core.__doc__.splitlines() if line.startswith(name + "(")]
+            given = [_shown(value) for value in arguments]
+            given += [f"{key}={_shown(value)}" for key, value in options.items()]
+            raise TypeError(
+                f"[{name}] expected {' or '.join(map(_readable, forms))} but got "
+                f"{name}({', '.join(given)})"
+            ) from None
 
     return function
+
+
+def _readable(form):
+    """A signature of the extension as users know it."""
+    form = form.partition(" -> ")[0].replace("tilewright._core.", "")
+    return form.replace("Capture", "array").replace("Mod", "mask")
+
+
+def _shown(value):
+    return repr(value) if isinstance(value, int | float | str) else type(value).__name__
 
 
 def parse_mod(text, kind=None, **arrays):

@@ -182,10 +182,24 @@ _DOCUMENTS = {
     "minimum": "The smaller of two; NaN propagates.",
     "maximum": "The larger of two; NaN propagates.",
     "where": "Chooses by a traced condition: where(condition, if_true, if_false).",
-    "clamp": "Bounds x: clamp(x, low, high).",
 }
 FUNCTIONS = {name: _function(name, document) for name, document in _DOCUMENTS.items()}
 globals().update(FUNCTIONS)
+
+
+def clamp(x, min=None, max=None):  # noqa: A002
+    """Bounds x: ``clamp(x, low, high)``; None: not."""
+    x = _operand(x)
+    x = x if min is None else FUNCTIONS["maximum"](x, min)
+    return x if max is None else FUNCTIONS["minimum"](x, max)
+
+
+FUNCTIONS["clamp"] = clamp
+
+
+def _truth(x):
+    return x.cast("bool") if isinstance(x, Scalar) else bool(x)
+
 
 _UFUNCS = {
     **{getattr(np, name): FUNCTIONS[name] for name in _DOCUMENTS if hasattr(np, name)},
@@ -212,10 +226,10 @@ _UFUNCS = {
     np.invert: operator.invert,
     np.left_shift: operator.lshift,
     np.right_shift: operator.rshift,
-    np.logical_and: operator.and_,
-    np.logical_or: operator.or_,
-    np.logical_xor: operator.xor,
-    np.logical_not: operator.invert,
+    np.logical_and: lambda a, b: _truth(a) & _truth(b),
+    np.logical_or: lambda a, b: _truth(a) | _truth(b),
+    np.logical_xor: lambda a, b: _truth(a) ^ _truth(b),
+    np.logical_not: lambda a: ~_truth(a),
 }
 _ARRAY_FUNCTIONS = {np.where: FUNCTIONS["where"], np.clip: FUNCTIONS["clamp"]}
 
@@ -251,16 +265,10 @@ def _to(self, dtype):
     return self.cast(dtype_name("to", "dtype", dtype))
 
 
-def _clamp(self, min=None, max=None):
-    """Bounded below and above; None: not."""
-    low = self if min is None else FUNCTIONS["maximum"](self, min)
-    return low if max is None else FUNCTIONS["minimum"](low, max)
-
-
 Scalar.__array_ufunc__ = _array_ufunc
 Scalar.__array_function__ = _array_function
 Scalar.to = Scalar.astype = _to
-Scalar.clamp = Scalar.clip = _clamp
+Scalar.clamp = Scalar.clip = clamp
 for _name in ("abs", "exp", "exp2", "log", "tanh", "sigmoid", "sqrt", "floor", "square"):
     setattr(Scalar, _name, FUNCTIONS[_name])
 
@@ -326,17 +334,36 @@ def _returning_scalar(function):
 
 
 def and_masks(*masks):
-    """Where all of the mask mods are true."""
-    return _folded("and_masks", operator.and_, masks)
+    """Where all of the mask mods are true: everywhere without any."""
+    return _folded("and_masks", operator.and_, masks, _core.masks.noop())
 
 
 def or_masks(*masks):
-    """Where any of the mask mods is true."""
-    return _folded("or_masks", operator.or_, masks)
+    """Where any of the mask mods is true: nowhere without any."""
+    return _folded("or_masks", operator.or_, masks, ~_core.masks.noop())
 
 
-def _folded(op, combine, masks):
-    if not masks:
-        raise ValueError(f"[{op}] expected at least one mask but got none")
+def _combining(name, combine):
+    """The operator of two mask mods, either of which may be a function."""
+
+    def apply(self, other):
+        if not self.is_mask:
+            raise TypeError(f"[{name}] expected a mask but got a score")
+        return (
+            combine(self, as_mod(name, "the other", other, True))
+            if callable(other)
+            else (NotImplemented)
+        )
+
+    return apply
+
+
+for _name, _method in (("&", "and"), ("|", "or"), ("^", "xor")):
+    _apply = _combining(_name, getattr(Mod, f"__{_method}__"))
+    setattr(Mod, f"__{_method}__", _apply)
+    setattr(Mod, f"__r{_method}__", _apply)  # they commute
+
+
+def _folded(op, combine, masks, none):
     mods = [as_mod(op, f"mask {i}", mask, True) for i, mask in enumerate(masks)]
-    return functools.reduce(combine, mods)
+    return functools.reduce(combine, mods) if mods else none

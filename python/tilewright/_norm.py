@@ -5,7 +5,7 @@ from typing import NamedTuple
 import numpy as np
 
 from . import _core
-from ._arrays import stream_of, to_array, to_tensor
+from ._arrays import number, stream_of, to_array, to_tensor
 
 
 class NormGradients(NamedTuple):
@@ -61,7 +61,7 @@ def _forward(op, layer, x, weight, bias, eps, residual):
     if layer:
         arguments["bias"] = bias
     tensors = {name: to_tensor(op, name, value) for name, value in arguments.items()}
-    return getattr(_core, op)(eps=eps, **tensors), tensors
+    return getattr(_core, op)(eps=number(op, "eps", eps), **tensors), tensors
 
 
 def _results(forward, like, has_residual, return_stats, layer):
@@ -82,6 +82,8 @@ def _vjp(op, layer, x, weight, bias, eps, residual, return_stats):
 
     def pullback(dy, dsum=None):
         backward = op + "_backward"
+        if dsum is not None and residual is None:
+            raise ValueError(f"[{backward}] expected dsum only with a residual but got one without")
         with stream_of(x):
             gradients = getattr(_core, backward)(
                 forward=forward,

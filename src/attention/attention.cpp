@@ -4,12 +4,14 @@
 #include <algorithm>
 #include <limits>
 #include <tuple>
+#include <utility>
 
 #include "attention/engine.h"
 #include "attention/problem.h"
 #include "attention/sm90/serve.h"
 #include "attention/tiles/decode.h"
 #include "attention/tiles/forward.h"
+#include "attention/tune.h"
 #include "support/check.h"
 #include "support/debug_log.h"
 
@@ -125,12 +127,20 @@ void forward(Problem p, const AttentionOutput& given) {
     if (!result.max_scores.defined()) {
         result.max_scores = Tensor::empty(result.lse.dtype(), result.lse.shape(), p.device);
     }
-    if (p.block_mask.defined() && !p.on_gpu()) p.options.block_q = plan_block(p);
+    const AttentionBlocks blocks =
+        tuned_blocks(p, "forward", p.forward_blocks, [&](const AttentionBlocks& trial) {
+            Problem tried = p;
+            tried.forward_blocks = trial;
+            forward(std::move(tried), result);
+        });
+    p.use_blocks(blocks);
+    if (blocks.q == 0 && p.block_mask.defined() && !p.on_gpu()) p.options.block_q = plan_block(p);
     p.make_plan(false);
     if (is_decode(p, result)) return decode(p, result);
     const bool long_queries = p.query_length >= 64;
     tiles::Options options = p.options;
-    if (!p.features.plan && !loads_blocks(p.features)) options.block_q = forward_block(p);
+    if (blocks.q == 0 && !p.features.plan && !loads_blocks(p.features))
+        options.block_q = forward_block(p);
     const Call call = cached(std::tuple(options, p.features.key(), long_queries),
                              [&] { return tiles::forward(options, p.features, long_queries); });
     std::vector<Tensor> inputs{p.query, p.key, p.value, p.segment_ids, p.kv_segment_ids, p.sinks};

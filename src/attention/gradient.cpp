@@ -6,6 +6,7 @@
 #include "attention/problem.h"
 #include "attention/sm90/serve.h"
 #include "attention/tiles/backward.h"
+#include "attention/tune.h"
 #include "support/check.h"
 
 namespace tilewright {
@@ -142,6 +143,12 @@ void sinks_backward(const Problem& p, const Tensor& lse, const Tensor& delta, Sh
 
 void backward(Problem p, const Gradients& g, Shared& shared) {
     if (p.empty() || p.kv_length == 0) return backward_without_keys(p, g, shared);
+    p.use_blocks(tuned_blocks(p, "backward", p.backward_blocks, [&](const AttentionBlocks& trial) {
+        Problem tried = p;
+        tried.backward_blocks = trial;
+        Shared unused(p);
+        backward(std::move(tried), g, unused);
+    }));
     p.make_plan(true);
     const bool has_dlse = g.dlse.defined();
     const Call preprocess = cached(std::tuple(p.options, has_dlse),

@@ -106,15 +106,13 @@ namespace {
 
 /// Block sizes for these lengths.
 void choose_blocks(Problem& p) {
-    p.options.block_q = std::clamp<std::int64_t>(p.query_length, 1, 64);
     if (p.on_gpu()) {
-        // Blocks that a thread block's registers and shared memory hold. Queries past the end read
-        // 0, so that short problems take a whole block.
-        const std::int64_t widest = std::max(p.head_dim, p.value_dim) * size_of(p.query.dtype());
-        p.options.block_q = widest > 256 ? 32 : 64;
-        p.options.block_k = widest > 512 ? 16 : widest > 256 ? 32 : 64;
+        // Queries past the end read 0, so that short problems take a whole block.
+        tiles::use_gpu_blocks(p.options,
+                              std::max(p.head_dim, p.value_dim) * size_of(p.query.dtype()));
         return;
     }
+    p.options.block_q = std::clamp<std::int64_t>(p.query_length, 1, 64);
     p.options.block_k = 16;
     while (p.options.block_k < 128 && p.options.block_k < p.kv_length) p.options.block_k *= 2;
 }
@@ -317,6 +315,13 @@ Problem check(const Tensor& query, const Tensor& key, const Tensor& value,
         p.origin[0] = batch;
         p.origin[1] = head;
     }
+    p.forward_blocks = options.forward_blocks;
+    p.backward_blocks = options.backward_blocks;
+    for (const AttentionBlocks& blocks : {p.forward_blocks, p.backward_blocks}) {
+        if (blocks.q < 0 || blocks.kv < 0)
+            user_error("attention", "expected blocks of at least 1, or 0, but got {} x {}",
+                       blocks.q, blocks.kv);
+    }
     p.query = check_input("query", query, query.dtype(), options.layout, p.device);
     p.key = check_input("key", key, query.dtype(), options.layout, p.device);
     p.value = check_input("value", value, query.dtype(), options.layout, p.device);
@@ -361,6 +366,7 @@ Problem check(const Tensor& query, const Tensor& key, const Tensor& value,
                    to_string(p.device));
     check_segments(options, p);
     check_packed(options, p);
+    p.autotune = options.autotune && !p.packed() && !p.on_gpu() && !p.options.interpret;
     check_mods(options, p);
     p.features.segments = p.segment_ids.defined();
 
@@ -377,6 +383,18 @@ Problem check(const Tensor& query, const Tensor& key, const Tensor& value,
     p.options.group = p.kv_heads == 0 ? 1 : p.query_heads / p.kv_heads;
     choose_blocks(p);
     return p;
+}
+
+void Problem::use_blocks(const AttentionBlocks& wish) {
+    constexpr std::int64_t kLargest = 512, kGrain = 16;  // keys fill whole vectors
+    if (on_gpu()) return;
+    if (wish.q > 0)
+        options.block_q = std::clamp<std::int64_t>(std::min(wish.q, query_length), 1, kLargest);
+    if (wish.kv > 0) {
+        const std::int64_t keys =
+            std::clamp<std::int64_t>(std::min(wish.kv, kv_length), 1, kLargest);
+        options.block_k = (keys + kGrain - 1) / kGrain * kGrain;
+    }
 }
 
 void Problem::make_plan(bool by_kv) {

@@ -39,6 +39,8 @@ struct Problem {
     bool deterministic = true;
     std::string engine;       ///< that the caller asked for; empty: the fastest that can serve
     bool max_scores = false;  ///< the caller asked for them
+    AttentionBlocks forward_blocks, backward_blocks;  ///< hints of the caller
+    bool autotune = false;
     tiles::Options options;
     tiles::Features features;
     tiles::InlinedMod plain_score;  ///< the score mod without the checked mode's parameter
@@ -50,6 +52,8 @@ struct Problem {
     void for_each_sequence(const std::function<void(std::size_t)>& body,
                            bool independent = true) const;
     bool on_gpu() const { return device.kind == Device::Kind::cuda; }
+    /// Takes the blocks that are given, as far as lengths and machine allow.
+    void use_blocks(const AttentionBlocks& wish);
     /// Turns the mask's data, if there is any, into the plan of a program.
     void make_plan(bool by_kv);
     /// The tensors of the extra inputs of a program.

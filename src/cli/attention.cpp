@@ -145,7 +145,7 @@ void add_attention(CLI::App& app, Console& console) {
     command->add_option("--bind", options->bind, "NAME=FILE: an array that the texts read");
     command->add_option("--sinks", options->sinks, "(Hq): one more logit per head");
     command->add_option("--dropout", options->dropout, "share of the probabilities dropped");
-    command->add_option("--seed", options->seed, "of the dropout");
+    command->add_option("--seed", options->seed, "of the dropout")->check(CLI::NonNegativeNumber);
     command->add_option("--layout", options->layout, "of all files")
         ->check(CLI::IsMember({"bhsd", "bshd"}));
     command->add_option("--grad-out", options->grad_out, "gradient of the output");

@@ -6,6 +6,7 @@
 
 #include <algorithm>
 #include <mutex>
+#include <string>
 
 #include "attention/reference.h"
 #include "cli/progress.h"
@@ -70,8 +71,14 @@ class Checker {
         if (dout.defined() && sinks_.given()) {
             shared.push_back({{"grad sinks", to_array(gradients.sinks), sinks_dtype_}});
         }
-        for (const Tensor& captured : gradients.captured) {
-            shared.push_back({{"grad bound", to_array(captured), captured.dtype()}});
+        std::size_t place = 0;
+        if (!gradients.captured.empty()) {
+            for (const Capture& capture : options_.score_mod.captures()) {
+                if (!capture.differentiable()) continue;
+                const Tensor& captured = gradients.captured[place++];
+                shared.push_back(
+                    {{"grad " + capture.name(), to_array(captured), captured.dtype()}});
+            }
         }
         for (Shared& sum : shared) {
             sum.exact = Array(sum.compared.ours.shape);
@@ -124,7 +131,7 @@ class Checker {
 
   private:
     struct Compared {
-        const char* name;
+        std::string name;
         Array ours;
         DType dtype;
         double error = 0, allowed = 0;

@@ -19,10 +19,18 @@
 namespace tilewright::cli {
 namespace {
 
-Builtin attention_builtin(DType dtype, bool backward) {
+/// Options of attention with heads of 64 elements, in the blocks that its calls have.
+attn::tiles::Options attention_options(DType dtype, bool gpu) {
+    attn::tiles::Options options{.scale = 0.125};
+    if (gpu) attn::tiles::use_gpu_blocks(options, 64 * size_of(dtype));
+    return options;
+}
+
+Builtin attention_builtin(DType dtype, bool backward, bool gpu) {
     const Tensor x = Tensor::zeros(dtype, {1, 8, 1024, 64});
     const Tensor row = Tensor::zeros(dtype == f64 ? f64 : f32, {1, 8, 1024});
-    const attn::tiles::Options options{.scale = 0.125, .causal = true};
+    attn::tiles::Options options = attention_options(dtype, gpu);
+    options.causal = true;
     Builtin result =
         backward ? Builtin{attn::tiles::backward(options, {}, {}, 1), {x, x, x, x, row, row}}
                  : Builtin{attn::tiles::forward(options, {}, true), {x, x, x}};
@@ -54,22 +62,22 @@ Builtin norm_builtin(DType dtype, bool layer, bool backward) {
     return {norm::forward(options), {x, weight, optional, {}}};
 }
 
-const std::map<std::string, std::function<Builtin(DType)>>& table() {
-    static const std::map<std::string, std::function<Builtin(DType)>> programs = {
-        {"attention", [](DType t) { return attention_builtin(t, false); }},
-        {"attention_backward", [](DType t) { return attention_builtin(t, true); }},
-        {"decode", decode_builtin},
-        {"layer_norm", [](DType t) { return norm_builtin(t, true, false); }},
-        {"layer_norm_backward", [](DType t) { return norm_builtin(t, true, true); }},
+const std::map<std::string, std::function<Builtin(DType, bool)>>& table() {
+    static const std::map<std::string, std::function<Builtin(DType, bool)>> programs = {
+        {"attention", [](DType t, bool gpu) { return attention_builtin(t, false, gpu); }},
+        {"attention_backward", [](DType t, bool gpu) { return attention_builtin(t, true, gpu); }},
+        {"decode", [](DType t, bool) { return decode_builtin(t); }},
+        {"layer_norm", [](DType t, bool) { return norm_builtin(t, true, false); }},
+        {"layer_norm_backward", [](DType t, bool) { return norm_builtin(t, true, true); }},
         {"matmul",
-         [](DType t) {
+         [](DType t, bool) {
              const Tensor x = Tensor::zeros(t, {1024, 1024});
              return Builtin{matmul(1024, 1024, 1024), {x, x}};
          }},
-        {"rms_norm", [](DType t) { return norm_builtin(t, false, false); }},
-        {"rms_norm_backward", [](DType t) { return norm_builtin(t, false, true); }},
+        {"rms_norm", [](DType t, bool) { return norm_builtin(t, false, false); }},
+        {"rms_norm_backward", [](DType t, bool) { return norm_builtin(t, false, true); }},
         {"softmax",
-         [](DType t) {
+         [](DType t, bool) {
              return Builtin{softmax(4096), {Tensor::zeros(t, {256, 4096})}};
          }},
     };
@@ -78,30 +86,29 @@ const std::map<std::string, std::function<Builtin(DType)>>& table() {
 
 }  // namespace
 
-Builtin flex_builtin(DType dtype, const std::string& mask, const std::string& score,
-                     bool backward) {
+Builtin flex_builtin(DType dtype, const ModTexts& texts, bool backward, bool gpu) {
     const Tensor x = Tensor::zeros(dtype, {1, 8, 1024, 64});
     const DType sums = dtype == f64 ? f64 : f32;
     const Tensor row = Tensor::zeros(sums, {1, 8, 1024});
-    const attn::tiles::Options options{.scale = 0.125};
+    const attn::tiles::Options options = attention_options(dtype, gpu);
     attn::tiles::Features features;
     std::vector<Tensor> extras(attn::tiles::Extra::count);
     extras[attn::tiles::Extra::origin] = Tensor::zeros(i64, {4});
     attn::tiles::ScoreDerivative derivative;
     const auto inlined = [&](const std::string& text, Mod::Kind kind) {
-        const Mod parsed = parse_mod(text, {}, kind);
+        const Mod parsed = parse_mod(text, texts.arrays, kind);
         const mod::Traced& traced = mod::trace(parsed, sums);
         for (const Capture& capture : traced.captures) extras.push_back(capture.tensor());
         return attn::tiles::InlinedMod{traced.function, {}, traced.text};
     };
-    if (!score.empty()) {
-        features.score = inlined(score, Mod::Kind::score);
+    if (!texts.score.empty()) {
+        features.score = inlined(texts.score, Mod::Kind::score);
         if (backward) {
             derivative = attn::tiles::differentiate_score(
                 features.score, std::vector<bool>(features.score.captures()), {}, {});
         }
     }
-    if (!mask.empty()) features.mask = inlined(mask, Mod::Kind::mask);
+    if (!texts.mask.empty()) features.mask = inlined(texts.mask, Mod::Kind::mask);
     if (!features.positions()) extras[attn::tiles::Extra::origin] = {};
     Builtin result =
         backward ? Builtin{attn::tiles::backward(options, features, derivative, 1),
@@ -160,12 +167,15 @@ std::vector<std::string> builtin_names() {
     return names;
 }
 
-Builtin builtin(const std::string& name, DType dtype) {
+Builtin builtin(const std::string& name, DType dtype, bool gpu) {
     const auto found = table().find(name);
     if (found == table().end())
-        user_error("dump", "expected a built-in program ({}) or a file of IR text but got \"{}\"",
-                   fmt::join(builtin_names(), ", "), name);
-    return found->second(dtype);
+        user_error(
+            "dump",
+            "expected a built-in program (flex, flex_backward, {}) or a file of IR text but got "
+            "\"{}\"",
+            fmt::join(builtin_names(), ", "), name);
+    return found->second(dtype, gpu);
 }
 
 DType float_dtype(const char* op, const std::string& text) {

@@ -4,6 +4,7 @@
 #include <string>
 #include <vector>
 
+#include "tilewright/mod.h"
 #include "tilewright/run.h"
 
 namespace tilewright::cli {
@@ -24,11 +25,17 @@ struct Builtin {
 /// Names that `builtin` knows, in alphabetical order.
 std::vector<std::string> builtin_names();
 
-/// Attention with mods from texts, as `dump flex` shows it; an empty text is no mod.
-Builtin flex_builtin(DType dtype, const std::string& mask, const std::string& score, bool backward);
+/// Texts of mods and the arrays that they read; an empty text is no mod.
+struct ModTexts {
+    std::string mask, score;
+    Bindings arrays = {};
+};
+
+/// Attention with mods from texts, as `dump flex` shows it, in the blocks of a CPU or of a GPU.
+Builtin flex_builtin(DType dtype, const ModTexts& texts, bool backward, bool gpu);
 
 /// The program `name` for elements of `dtype`. UserError names the known ones.
-Builtin builtin(const std::string& name, DType dtype);
+Builtin builtin(const std::string& name, DType dtype, bool gpu);
 
 /// The float dtype that --dtype names. UserError for anything else.
 DType float_dtype(const char* op, const std::string& text);

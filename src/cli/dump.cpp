@@ -7,9 +7,12 @@
 #include <fstream>
 #include <iterator>
 #include <memory>
+#include <string>
+#include <vector>
 
 #include "cli/builtin.h"
 #include "cli/command.h"
+#include "cli/tensor_file.h"
 #include "cpu/machine.h"
 #include "cuda/codegen/generate.h"
 #include "ir/parse.h"
@@ -23,6 +26,7 @@ namespace {
 struct DumpOptions {
     std::string kernel, to, dtype = "f32", arch;
     std::string mask, score;
+    std::vector<std::string> bind;
     bool optimised = false;
 };
 
@@ -38,9 +42,10 @@ ir::Function load(const DumpOptions& options) {
             user_error("dump",
                        "expected `flex` or `flex_backward` with --mask and --score but got {}",
                        options.kernel);
-        const Builtin program =
-            is_flex ? flex_builtin(dtype, options.mask, options.score, options.kernel != "flex")
-                    : builtin(options.kernel, dtype);
+        const bool gpu = options.to != "ir" && options.to != "bytecode";
+        const ModTexts texts{options.mask, options.score, load_bindings("dump", options.bind)};
+        const Builtin program = is_flex ? flex_builtin(dtype, texts, options.kernel != "flex", gpu)
+                                        : builtin(options.kernel, dtype, gpu);
         text = program.call.ir(program.inputs);
     }
     return ir::parse(text);
@@ -81,8 +86,8 @@ std::string cuda_text(ir::Function function, const DumpOptions& options) {
 }
 
 void dump(DumpOptions options, Console& console) {
-    ir::Function function = load(options);
     if (options.to.empty()) options.to = options.arch.empty() ? "ir" : "cuda";
+    ir::Function function = load(options);
     if (options.to == "cuda" || options.to == "ptx" || options.to == "sass") {
         console.out << cuda_text(std::move(function), options);
         return;
@@ -109,6 +114,7 @@ void add_dump(CLI::App& app, Console& console) {
     command->add_option("--dtype", options->dtype, "of a built-in program");
     command->add_option("--mask", options->mask, "flex: text of a mask, evaluated in the program");
     command->add_option("--score", options->score, "flex: text of a score");
+    command->add_option("--bind", options->bind, "NAME=FILE: an array that the texts read");
     command->add_flag("--optimised", options->optimised, "the IR after the passes");
     command->callback([options, &console] { dump(*options, console); });
 }

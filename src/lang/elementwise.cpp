@@ -44,6 +44,16 @@ Tile binary(Op op, const char* name, const Operand& a, const Operand& b) {
     });
 }
 
+/// 1 in the dtype and shape of the operand.
+Tile one_like(const Operand& x) {
+    return traced("pow", x, [&](Tracer& tracer) {
+        const DType dtype = tracer.dtype(x);
+        const ir::Value one =
+            tracer.value(Operand(1, x.location()), dtype == boolean ? i32 : dtype);
+        return tracer.broadcast(one, tracer.shape(x), "pow");
+    });
+}
+
 /// Arithmetic: bool operands count as i32, as adding them means counting.
 Tile arithmetic(Op op, const char* name, const Operand& a, const Operand& b) {
     return traced(name, a, [&](Tracer& tracer) {
@@ -248,7 +258,25 @@ Tile softplus(Operand x) {
 }
 
 Tile pow(Operand x, Operand y) {
-    return arithmetic(Op::pow, "pow", x, y);
+    constexpr std::uint64_t kMostProducts = 64;
+    const auto at = [&](auto value) { return Operand(value, x.location()); };
+    if (y.kind() == Operand::Kind::signed_int && y.integer() <= kMostProducts) {
+        if (y.integer() == 0) return one_like(x);
+        Tile result = +x;
+        for (std::uint64_t i = 1; i < y.integer(); ++i) result = at(result) * x;
+        return result;
+    }
+    const auto is_two = [](const Operand& a) {
+        return a.is_literal() && a.kind() != Operand::Kind::truth &&
+               (a.kind() == Operand::Kind::floating ? a.floating() == 2 : a.integer() == 2);
+    };
+    if (is_two(x)) return exp2(y);
+    return traced("pow", x, [&](Tracer& tracer) {
+        const std::array operands{x, y};
+        const DType dtype = tracer.common_dtype(operands);
+        const auto [base, exponent] = unify(tracer, "pow", operands, is_float(dtype) ? dtype : f32);
+        return tracer.builder().binary(Op::pow, base, exponent);
+    });
 }
 Tile minimum(Operand x, Operand y) {
     return binary(Op::min, "minimum", x, y);

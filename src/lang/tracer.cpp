@@ -91,6 +91,7 @@ void Tracer::rethrow_with_line(const UserError& error, const std::source_locatio
     const std::string text = error.what();
     // The builder and nested calls of the language name the innermost line already.
     if (text.find(" (at ") != std::string::npos) throw;
+    if (*location.file_name() == '\0') throw;  // other languages know no line
     throw UserError(fmt::format("{} (at {}:{})", text, location.file_name(), location.line()));
 }
 

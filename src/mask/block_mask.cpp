@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <fstream>
+#include <numeric>
 #include <ostream>
 
 #include "mask/build.h"
@@ -51,9 +52,15 @@ const BlockMaskState& state_of(const char* op, const BlockMask& mask) {
 
 std::int64_t checked_index(const char* what, std::int64_t index, std::int64_t extent) {
     if (index < -extent || index >= extent)
-        user_error("BlockMask.at", "expected a {} of {} to {} but got {}", what, -extent,
+        user_error("BlockMask.select", "expected a {} of {} to {} but got {}", what, -extent,
                    extent - 1, index);
     return index < 0 ? index + extent : index;
+}
+
+std::vector<std::int64_t> range(std::int64_t first, std::int64_t count) {
+    std::vector<std::int64_t> places(static_cast<std::size_t>(count));
+    std::iota(places.begin(), places.end(), first);
+    return places;
 }
 
 BlockMask combine(const char* op, const BlockMask& a, const BlockMask& b, mask::Combine how) {
@@ -199,16 +206,24 @@ BlockLists BlockMask::full_q_blocks() const {
 
 BlockMask BlockMask::at(std::int64_t b) const {
     const BlockMaskState& state = state_of("BlockMask.at", *this);
-    b = checked_index("batch", b, state.batch);
-    return wrap(mask::sliced_heads(*state.data, b, 1, 0, state.heads), 1, state.heads,
-                state.block_size);
+    return select({b}, range(0, state.heads));
 }
 
 BlockMask BlockMask::at(std::int64_t b, std::int64_t h) const {
-    const BlockMaskState& state = state_of("BlockMask.at", *this);
-    b = checked_index("batch", b, state.batch);
-    h = checked_index("head", h, state.heads);
-    return wrap(mask::sliced_heads(*state.data, b, 1, h, 1), 1, 1, state.block_size);
+    return select({b}, {h});
+}
+
+BlockMask BlockMask::select(std::vector<std::int64_t> batches,
+                            std::vector<std::int64_t> heads) const {
+    const BlockMaskState& state = state_of("BlockMask.select", *this);
+    if (batches.empty() || heads.empty())
+        user_error("BlockMask.select", "expected at least one batch and one head but got {} and {}",
+                   batches.size(), heads.size());
+    for (std::int64_t& b : batches) b = checked_index("batch", b, state.batch);
+    for (std::int64_t& h : heads) h = checked_index("head", h, state.heads);
+    return wrap(mask::selected_heads(*state.data, batches, heads),
+                static_cast<std::int64_t>(batches.size()), static_cast<std::int64_t>(heads.size()),
+                state.block_size);
 }
 
 BlockMask BlockMask::part(std::int64_t b, std::int64_t batches, std::int64_t h,
@@ -222,8 +237,10 @@ BlockMask BlockMask::part(std::int64_t b, std::int64_t batches, std::int64_t h,
     };
     check("batches", b, batches, state.batch);
     check("heads", h, heads, state.heads);
-    return wrap(mask::sliced_heads(*state.data, b, batches, h, heads),
-                state.batch == 1 ? 1 : batches, state.heads == 1 ? 1 : heads, state.block_size);
+    if (state.batch == 1) batches = 1;
+    if (state.heads == 1) heads = 1;
+    return wrap(mask::selected_heads(*state.data, range(b, batches), range(h, heads)), batches,
+                heads, state.block_size);
 }
 
 BlockMask BlockMask::q_rows(std::int64_t first, std::int64_t count) const {

@@ -206,18 +206,20 @@ MaskData complement(const MaskData& data) {
     return result;
 }
 
-MaskData sliced_heads(const MaskData& data, std::int64_t b, std::int64_t nb, std::int64_t h,
-                      std::int64_t nh) {
+MaskData selected_heads(const MaskData& data, std::span<const std::int64_t> batches,
+                        std::span<const std::int64_t> heads) {
+    constexpr std::int64_t kShared[] = {0};
+    if (data.batch == 1) batches = kShared;
+    if (data.heads == 1) heads = kShared;
     MaskData result = empty_like(data);
-    result.batch = data.batch == 1 ? 1 : nb;
-    result.heads = data.heads == 1 ? 1 : nh;
+    result.batch = static_cast<std::int64_t>(batches.size());
+    result.heads = static_cast<std::int64_t>(heads.size());
     result.atoms = data.atoms;
     RowWriter writer(result);
     const std::int64_t rows = data.rows();
-    for (std::int64_t i = 0; i < result.batch; ++i) {
-        for (std::int64_t j = 0; j < result.heads; ++j) {
-            const std::int64_t head =
-                (data.batch == 1 ? 0 : b + i) * data.heads + (data.heads == 1 ? 0 : h + j);
+    for (const std::int64_t b : batches) {
+        for (const std::int64_t h : heads) {
+            const std::int64_t head = b * data.heads + h;
             for (std::int64_t row = 0; row < rows; ++row) {
                 for (Run run : data.row(head * rows + row)) {
                     if (!run.full()) {

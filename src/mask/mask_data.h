@@ -106,9 +106,9 @@ enum class Combine : std::uint8_t { both, either };
 /// Intersection or union. Lengths are equal; batch and heads broadcast.
 MaskData combined(const MaskData& a, const MaskData& b, Combine how);
 MaskData complement(const MaskData& data);
-/// Batches [b, b + nb), heads [h, h + nh); one stored batch or head stands for all.
-MaskData sliced_heads(const MaskData& data, std::int64_t b, std::int64_t nb, std::int64_t h,
-                      std::int64_t nh);
+/// These batches and heads, in this order; one stored batch or head stands for all.
+MaskData selected_heads(const MaskData& data, std::span<const std::int64_t> batches,
+                        std::span<const std::int64_t> heads);
 /// The q_len x kv_len pairs from (q_start, kv_start) on, which may be negative; false outside.
 MaskData window(const MaskData& data, std::int64_t q_start, std::int64_t q_len,
                 std::int64_t kv_start, std::int64_t kv_len);

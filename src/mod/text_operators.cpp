@@ -137,16 +137,6 @@ Operand as_float(const Operand& a) {
     return is_float(dtype_of_operand(a)) ? a : Operand(cast(a, f32), {});
 }
 
-Tile power(const Operand& base, const Operand& exponent) {
-    if (exponent.kind() == Kind::signed_int && integer(exponent) >= 1 && integer(exponent) <= 64) {
-        Tile result = +base;
-        for (std::int64_t i = 1; i < integer(exponent); ++i) result = result * base;
-        return result;
-    }
-    if (base.is_literal() && real(base) == 2) return exp2(as_float(exponent));
-    return pow(as_float(base), as_float(exponent));
-}
-
 }  // namespace
 
 Operand apply_unary(const std::string& op, const Operand& a) {
@@ -183,7 +173,7 @@ Operand apply_binary(const std::string& op, const Operand& a, const Operand& b) 
     if (op == "/") return as_float(a) / as_float(b);
     if (op == "//") return floordiv(a, b);
     if (op == "%") return floormod(a, b);
-    if (op == "**") return power(a, b);
+    if (op == "**") return pow(a, b);
     if (op == "&" || op == "and") return a & b;
     if (op == "|" || op == "or") return a | b;
     if (op == "^") return a ^ b;

@@ -3,11 +3,13 @@
 #include <chrono>
 #include <exception>
 #include <fstream>
+#include <functional>
 #include <limits>
+#include <map>
 #include <mutex>
-#include <optional>
 #include <thread>
 
+#include "run/fastest.h"
 #include "support/check.h"
 #include "support/disk_cache.h"
 #include "tilewright/run.h"
@@ -47,23 +49,56 @@ std::vector<Tensor> measurable(const Call& call, std::vector<Tensor> inputs) {
     return inputs;
 }
 
-/// Seconds of one warm run: the smallest of a few, as noise only ever adds.
-double measure(const Call& call, const std::vector<Tensor>& inputs) {
+}  // namespace
+
+namespace run {
+
+double warm_seconds(const std::function<void()>& function) {
     constexpr int kRuns = 7;
     constexpr std::chrono::milliseconds kBudget{200};
-    const std::vector<Tensor> arguments = measurable(call, inputs);
-    call.run(arguments);  // compiles
+    function();
     double best = std::numeric_limits<double>::infinity();
     const auto end = Clock::now() + kBudget;
     for (int run = 0; run < kRuns && (run == 0 || Clock::now() < end); ++run) {
         const auto start = Clock::now();
-        call.run(arguments);
+        function();
         best = std::min(best, std::chrono::duration<double>(Clock::now() - start).count());
     }
     return best;
 }
 
-}  // namespace
+std::size_t fastest(const std::vector<Config>& configs, const std::string& key,
+                    const std::function<double(const Config&)>& seconds) {
+    std::string entry = fmt::format("{}\n{}", describe_cpu(), key);
+    for (const Config& config : configs) entry += fmt::format("\n{}", config.to_string());
+    const DiskCache disk(cache_root() / "autotune");
+    if (const auto text = disk.get(entry)) {
+        const auto found = std::find_if(configs.begin(), configs.end(), [&](const Config& config) {
+            return config.to_string() == *text;
+        });
+        if (found != configs.end()) return static_cast<std::size_t>(found - configs.begin());
+        disk.drop(entry);
+    }
+    std::size_t best = configs.size();
+    double best_seconds = std::numeric_limits<double>::infinity();
+    std::exception_ptr first_error;
+    for (std::size_t c = 0; c < configs.size(); ++c) {
+        try {
+            const double own = seconds(configs[c]);
+            if (best == configs.size() || own < best_seconds) {
+                best_seconds = own;
+                best = c;
+            }
+        } catch (const UserError&) {
+            if (!first_error) first_error = std::current_exception();
+        }
+    }
+    if (best == configs.size()) std::rethrow_exception(first_error);
+    disk.put(entry, configs[best].to_string());
+    return best;
+}
+
+}  // namespace run
 
 std::int64_t Config::operator[](const std::string& name) const {
     const auto found = values_.find(name);
@@ -94,57 +129,24 @@ struct Tuned::State {
     std::map<std::string, std::unique_ptr<Choice>> choices;  ///< by signature
     int num_measured = 0;
 
-    std::string disk_key(const std::string& signature) const {
-        std::string text = fmt::format("{}\n{}\n{}", describe_cpu(), key, signature);
-        for (const Config& config : configs) text += fmt::format("\n{}", config.to_string());
-        return text;
-    }
-
-    std::size_t index_of(const std::string& config) const {
-        const auto found =
-            std::find_if(configs.begin(), configs.end(),
-                         [&](const Config& candidate) { return candidate.to_string() == config; });
-        return static_cast<std::size_t>(found - configs.begin());
-    }
-
-    Choice choose_by_measuring(const std::vector<Tensor>& inputs) {
-        std::optional<Choice> best;
-        double best_seconds = std::numeric_limits<double>::infinity();
-        std::exception_ptr first_error;
-        for (std::size_t c = 0; c < configs.size(); ++c) {
-            try {
-                Call candidate = make(configs[c]);
-                const double seconds = measure(candidate, inputs);
-                ++num_measured;
-                if (!best || seconds < best_seconds) {
-                    best_seconds = seconds;
-                    best = Choice{c, std::move(candidate)};
-                }
-            } catch (const UserError&) {
-                if (!first_error) first_error = std::current_exception();
-            }
-        }
-        if (!best) std::rethrow_exception(first_error);
-        return *best;
-    }
-
     const Choice& choice(const std::vector<Tensor>& inputs) {
         const std::string signature = signature_of(inputs);
         const std::scoped_lock lock(mutex);
         auto& known = choices[signature];
         if (known) return *known;
-        const DiskCache disk(cache_root() / "autotune");
-        const std::string entry = disk_key(signature);
-        if (const auto text = disk.get(entry)) {
-            const std::size_t config = index_of(*text);
-            if (config < configs.size()) {
-                known = std::make_unique<Choice>(Choice{config, make(configs[config])});
-                return *known;
-            }
-            disk.drop(entry);
-        }
-        known = std::make_unique<Choice>(choose_by_measuring(inputs));
-        disk.put(entry, configs[known->config].to_string());
+        std::map<std::string, Call> candidates;  // those measured are compiled
+        const auto seconds = [&](const Config& config) {
+            const Call& call = candidates.emplace(config.to_string(), make(config)).first->second;
+            const std::vector<Tensor> arguments = measurable(call, inputs);
+            const double best = run::warm_seconds([&] { call.run(arguments); });
+            ++num_measured;
+            return best;
+        };
+        const std::size_t config =
+            run::fastest(configs, fmt::format("{}\n{}", key, signature), seconds);
+        const auto measured = candidates.find(configs[config].to_string());
+        known = std::make_unique<Choice>(Choice{
+            config, measured == candidates.end() ? make(configs[config]) : measured->second});
         return *known;
     }
 };

@@ -74,7 +74,7 @@ TEST(AttentionCheck, SaysWhichResultIsWrong) {
     change("grad key", [](AttentionRun& run) -> Tensor& { return run.gradients.key; });
     change("grad value", [](AttentionRun& run) -> Tensor& { return run.gradients.value; });
     change("grad sinks", [](AttentionRun& run) -> Tensor& { return run.gradients.sinks; });
-    change("grad bound", [](AttentionRun& run) -> Tensor& { return run.gradients.captured[0]; });
+    change("grad table", [](AttentionRun& run) -> Tensor& { return run.gradients.captured[0]; });
 }
 
 TEST(AttentionCheck, HeedsEveryOption) {

@@ -35,6 +35,27 @@ TEST(DumpCommand, AFileIsReadBack) {
     EXPECT_THAT(broken.error, HasSubstr("line"));
 }
 
+TEST(DumpCommand, EveryBuiltinFitsServerGpus) {
+    std::vector<std::string> names = builtin_names();
+    names.insert(names.end(), {"flex", "flex_backward"});
+    for (const std::string& name : names) {
+        for (const char* arch : {"sm_80", "sm_90a"}) {
+            const ProgramResult cuda = run_program({"dump", name, "--to", "cuda", "--arch", arch});
+            EXPECT_EQ(cuda.status, 0) << name << " " << arch << ": " << cuda.error;
+            EXPECT_THAT(cuda.out, HasSubstr("__global__")) << name;
+        }
+    }
+}
+
+TEST(DumpCommand, TextsReadBoundArrays) {
+    TemporaryFolder folder;
+    ASSERT_EQ(run_program({"random", "--out", folder / "s.npy", "--shape", "8"}).status, 0);
+    const ProgramResult result = run_program(
+        {"dump", "flex", "--score", "alibi(slopes)", "--bind", "slopes=" + (folder / "s.npy")});
+    EXPECT_EQ(result.status, 0) << result.error;
+    EXPECT_THAT(result.out, HasSubstr("slopes"));
+}
+
 TEST(DumpCommand, BadInputIsStatus2AndNamed) {
     EXPECT_THAT(run_program({"dump", "nothing"}).error, HasSubstr("rms_norm"));
     EXPECT_EQ(run_program({"dump", "nothing"}).status, 2);

@@ -57,6 +57,18 @@ TEST(Literals, TakeTheTilesDtype) {
     });
 }
 
+TEST(Literals, PowersOfLiteralsKeepTheDtype) {
+    with_input([](Ref x) {
+        const Tile t = x.load();
+        EXPECT_EQ(pow(t.to(i32), 3).dtype(), i32);
+        EXPECT_EQ(pow(t.to(i32), 0).dtype(), i32);
+        EXPECT_EQ(pow(t, 0).shape(), t.shape());
+        EXPECT_EQ(pow(t.to(i32), -1).dtype(), f32);
+        EXPECT_EQ(pow(t.to(i32), t.to(i32)).dtype(), f32);
+        EXPECT_EQ(pow(t.to(f16), 0.5).dtype(), f16);
+    });
+}
+
 TEST(Literals, ThatDoNotFitAreErrors) {
     with_input([](Ref x) {
         const Tile t = x.load().to(u8);

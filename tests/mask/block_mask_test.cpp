@@ -263,6 +263,7 @@ TEST(BlockMask, RefusesBadSizes) {
         [&] { create_block_mask(causal, 2, 1, 9, 9) | create_block_mask(causal, 3, 1, 9, 9); },
         ThrowsMessage<UserError>(HasSubstr("equal or 1")));
     EXPECT_THAT([&] { a.at(1); }, ThrowsMessage<UserError>(HasSubstr("batch of -1 to 0")));
+    EXPECT_THAT([&] { a.select({}, {0}); }, ThrowsMessage<UserError>(HasSubstr("at least one")));
     EXPECT_THAT([&] { a.q_rows(0, 2); }, ThrowsMessage<UserError>(HasSubstr("rows within")));
     EXPECT_THAT([] { BlockMask().sparsity(); }, ThrowsMessage<UserError>(HasSubstr("got none")));
     EXPECT_THAT(

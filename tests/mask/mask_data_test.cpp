@@ -117,10 +117,11 @@ TEST(MaskData, CombinesOverBroadcastHeads) {
 
 TEST(MaskData, CutsHeads) {
     const Tensor dense = random_dense_mask(3, 3, 4, 100, 150);
-    expect_equal(sliced_heads(from_dense(dense), 1, 2, 2, 1),
+    const std::int64_t batches[] = {1, 2}, heads[] = {2};
+    expect_equal(selected_heads(from_dense(dense), batches, heads),
                  dense.slice(0, 1, 2).slice(1, 2, 1).contiguous());
     const Tensor shared = random_dense_mask(4, 1, 1, 100, 150);
-    EXPECT_EQ(sliced_heads(from_dense(shared), 5, 2, 7, 1).batch, 1);
+    EXPECT_EQ(selected_heads(from_dense(shared), batches, heads).batch, 1);
 }
 
 TEST(MaskData, CutsAndShiftsWindows) {

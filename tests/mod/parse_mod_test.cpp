@@ -83,6 +83,7 @@ TEST(ParseMod, ArithmeticAndPrecedenceAreThoseOfPython) {
         {"(kv - 2 * q) / 3 * 3", -4},
         {"q ** 2 + 2 ** kv", 13},
         {"score ** 2", 0.25},
+        {"q ** 0 | 4", 5},
         {"score * 2 - -1", 2},
         {"score - q - kv", -4.5},
         {"exp(0) + exp2(3) + log(1)", 9},

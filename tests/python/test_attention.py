@@ -262,6 +262,11 @@ def test_captured_numbers_change_without_a_new_program():
         ({"window": (-2, 0)}, ValueError, "window"),
         ({"layout": "sbhd"}, ValueError, "expected layout"),
         ({"scale": float("nan")}, ValueError, "expected a finite scale"),
+        ({"scale": "large"}, TypeError, "expected scale to be a number"),
+        ({"window": (1.5, 0)}, TypeError, "expected window"),
+        ({"dropout": "half"}, TypeError, "expected dropout to be a number"),
+        ({"seed": -1}, ValueError, "expected a seed"),
+        ({"seed": 0.5}, TypeError, "expected seed"),
         ({"kernel_options": {"BLOCK_Q": 64}}, ValueError, "BLOCK_Q"),
         ({"return_lse": True, "return_aux": tw.AuxRequest()}, ValueError, "both"),
         ({"return_aux": {"lse": True}}, TypeError, "AuxRequest"),
@@ -278,10 +283,62 @@ def test_bad_input_is_named(options, error, text):
 
 def test_known_kernel_options_are_hints():
     arrays = inputs()
-    options = {"BLOCK_M": 64, "fwd_num_warps": 4, "ROWS_GUARANTEED_SAFE": True, "autotune": False}
+    options = {"BLOCK_M2": 64, "fwd_num_warps": 4, "ROWS_GUARANTEED_SAFE": True, "autotune": False}
     np.testing.assert_array_equal(
         tw.flex_attention(*arrays, kernel_options=options), tw.flex_attention(*arrays)
     )
+
+
+def every_result(arrays, **options):
+    def mod(s, b, h, q, kv):
+        return s + table[h, q - kv + 60]
+
+    table = tw.capture(np.sin(np.arange(4 * 120, dtype=np.float32)).reshape(4, 120))
+    (out, lse), pullback = tw.flex_attention_vjp(
+        *arrays, mod, causal=True, return_lse=True, **options
+    )
+    gradients = pullback(out)
+    return [out, lse, *gradients[:3], *gradients.captured]
+
+
+@pytest.mark.parametrize("q", [1, 7, 16, 48, 4096])
+@pytest.mark.parametrize("kv", [1, 16, 24, 1000])
+def test_blocks_of_any_size_give_the_same(q, kv):
+    arrays = inputs()
+    mask = tw.create_block_mask(lambda b, h, q, kv: (q + kv) % 7 != 3, 2, 1, 37, 53)
+    options = {"BLOCK_M": q, "BLOCK_N": kv, "bwd_BLOCK_M1": q, "BLOCK_N1": kv}
+    for masks in ({}, {"block_mask": mask}):
+        have = every_result(arrays, kernel_options=options, **masks)
+        for x, want in zip(have, every_result(arrays, **masks), strict=True):
+            np.testing.assert_allclose(x, want, atol=2e-5)
+
+
+def test_autotune_measures_once_and_keeps_the_results(tmp_path, monkeypatch):
+    monkeypatch.setenv("TILEWRIGHT_CACHE_DIR", str(tmp_path))
+    arrays = inputs()
+    first = every_result(arrays, kernel_options={"autotune": True})
+    entries = sorted(tmp_path.rglob("*"))
+    assert len([path for path in entries if path.is_file()]) == 2  # forward and backward
+    again = every_result(arrays, kernel_options={"autotune": True})
+    assert sorted(tmp_path.rglob("*")) == entries
+    for x, same, want in zip(first, again, every_result(arrays), strict=True):
+        np.testing.assert_array_equal(x, same)
+        np.testing.assert_allclose(x, want, atol=2e-5)
+
+
+@pytest.mark.parametrize(
+    ("options", "error", "text"),
+    [
+        (3, TypeError, "expected kernel_options to be a dict"),
+        ({"BLOCK_M": 0}, ValueError, "BLOCK_M'. of at least 1"),
+        ({"fwd_BLOCK_N": 1.5}, TypeError, "fwd_BLOCK_N'. to be an integer"),
+        ({"autotune": "yes"}, TypeError, "autotune'. to be a bool"),
+        ({"BACKEND": 1}, TypeError, "BACKEND'. to be text"),
+    ],
+)
+def test_bad_kernel_options_are_named(options, error, text):
+    with pytest.raises(error, match=text):
+        tw.flex_attention(*inputs(), kernel_options=options)
 
 
 @pytest.mark.parametrize("shape", [(0, 2, 3, 4), (1, 0, 3, 4), (1, 2, 0, 4)])

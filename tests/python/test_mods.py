@@ -154,6 +154,62 @@ def test_library_objects_are_mods_and_functions():
     assert tw.scores.alibi(heads=8).captures() == []
 
 
+def elements(function):
+    return tw.create_mask(function, 1, 1, 9, 11)[0, 0]
+
+
+Q, KV = np.ogrid[:9, :11]
+
+
+@pytest.mark.parametrize(
+    ("function", "want"),
+    [
+        (lambda b, h, q, kv: q**2 > kv * 5, Q**2 > KV * 5),
+        (lambda b, h, q, kv: (q**0 | 2) == kv, (Q**0 | 2) == KV),
+        (lambda b, h, q, kv: np.power(q, 2) == kv, Q**2 == KV),
+        (lambda b, h, q, kv: pow(2, q) > kv, 2**Q > KV),
+        (lambda b, h, q, kv: np.logical_and(q, kv > 2), (Q != 0) & (KV > 2)),
+        (lambda b, h, q, kv: np.logical_not(q) | (kv > 2), (Q == 0) | (KV > 2)),
+        (
+            lambda b, h, q, kv: tw.clamp(q, min=2) == tw.clamp(kv, None, 5),
+            Q.clip(2) == KV.clip(0, 5),
+        ),
+        (lambda b, h, q, kv: q.to("f32") * 0.5 > kv.to("i32"), Q * 0.5 > KV),
+    ],
+)
+def test_numpy_and_python_operators(function, want):
+    assert np.array_equal(elements(function), want)
+
+
+def test_library_objects_combine_with_functions():
+    def odd(b, h, q, kv):
+        return (q + kv) % 2 == 1
+
+    causal = tw.masks.causal()
+    x, y = Q >= KV, (Q + KV) % 2 == 1
+    assert np.array_equal(elements(causal & odd), x & y)
+    assert np.array_equal(elements(odd | ~causal), ~x | y)
+    assert np.array_equal(elements(odd ^ causal), x ^ y)
+    assert elements(tw.and_masks()).all() and not elements(tw.or_masks()).any()
+    with pytest.raises(TypeError):
+        causal & 3
+    with pytest.raises(TypeError, match="function"):
+        causal & (lambda q: q)
+
+
+def test_library_arguments_by_the_names_of_the_definition():
+    slopes = np.ones(4, np.float32)
+    assert tw.scores.alibi(slopes_or_heads=8).captures() == []
+    assert len(tw.scores.alibi(slopes_or_heads=slopes).captures()) == 1
+    assert len(tw.masks.prefix_lm(p=np.ones(2, np.int32)).captures()) == 1
+    with pytest.raises(TypeError, match=r"expected sliding_window\(w: int\) but got .*\(3.5\)"):
+        tw.masks.sliding_window(3.5)
+    with pytest.raises(
+        TypeError, match=r"expected document\(ids: array\) but got document\(list\)"
+    ):
+        tw.masks.document([1, 2])
+
+
 def test_text_and_functions_give_the_same_program():
     text = tw.parse_mod("score + slopes[h] * (kv - q)", slopes=slopes.array)
     written = score_ir(lambda s, b, h, q, kv: s + slopes[h] * (kv - q))

@@ -66,7 +66,7 @@ Tile silu(Operand x);                           ///< x * sigmoid(x)
 Tile gelu(Operand x, bool approximate = true);  ///< tanh form by default, as in JAX; else erf
 Tile softplus(Operand x);                       ///< log(1 + exp(x)) without overflow
 
-Tile pow(Operand x, Operand y);
+Tile pow(Operand x, Operand y);      ///< of integers too where y is a literal integer from 0 to 64
 Tile minimum(Operand x, Operand y);  ///< NaN propagates
 Tile maximum(Operand x, Operand y);  ///< NaN propagates
 Tile clamp(Operand x, Operand low, Operand high);

@@ -8,10 +8,11 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from .. import _block_mask as _numpy_block_mask
 from .._attention import AuxRequest
-from .._attention import check_kernel_options as _check_kernel_options
+from .._attention import kernel_options_of as _kernel_options_of
 from . import _attention_op, _mods
-from ._block_mask import BlockMask
+from ._block_mask import BlockMask, wrap
 
 _FLOATS = (jnp.float32, jnp.float64, jnp.float16, jnp.bfloat16)
 
@@ -57,7 +58,7 @@ def flex_attention(
 
     score_mod(score, b, h, q_idx, kv_idx) -> score and mask_mod(b, h, q_idx, kv_idx) -> bool are
     functions of scalars in jnp, or objects of `scores` and `masks`. Arrays of their closures may be
-    traced; float arrays that score_mod reads have gradients. block_mask: a BlockMask of this module.
+    traced; float arrays that score_mod reads have gradients. block_mask: a BlockMask of this module or of tilewright.
     causal: kv <= q; window=(left, right): q - left <= kv <= q + right, -1 unbounded; segment_ids
     (B, L), kv_segment_ids (B, S): only equal ids attend. Several masks: their intersection.
     cu_seqlens (N + 1,) int32: N sequences packed in a batch of 1; positions seen by mods restart.
@@ -81,7 +82,7 @@ def flex_attention(
         if choice not in allowed:
             raise ValueError(f"[{op}] expected {name} of {allowed} but got {choice!r}")
     checked = bool((kernel_options or {}).get("checked", False))
-    _check_kernel_options(op, {k: v for k, v in (kernel_options or {}).items() if k != "checked"})
+    _kernel_options_of(op, {k: v for k, v in (kernel_options or {}).items() if k != "checked"})
     if return_aux is not None and return_lse:
         raise ValueError(f"[{op}] expected return_lse or return_aux but got both")
     if return_aux is not None and not isinstance(return_aux, AuxRequest):
@@ -229,6 +230,8 @@ def _check_optional(op, arrays, batch, heads, queries, keys):
 
 
 def _check_block_mask(op, block_mask, sizes, arrays):
+    if isinstance(block_mask, _numpy_block_mask.BlockMask):
+        block_mask = wrap(block_mask)
     if not isinstance(block_mask, BlockMask):
         raise TypeError(
             f"[{op}] expected block_mask to be a BlockMask of tilewright.jax but got "

@@ -49,7 +49,7 @@ class BlockMask:
         if mask_mod is not None:
             sizes = _mods.Sizes(1 << 31, 1 << 31, 1 << 31, 1 << 31)
             mod = _at_hand(op, _mods.trace(op, "mask_mod", mask_mod, True, sizes))
-        return _wrap(
+        return wrap(
             _block_mask.BlockMask.from_kv_blocks(
                 **lists, BLOCK_SIZE=BLOCK_SIZE, mask_mod=mod, seq_lengths=seq_lengths
             )
@@ -81,11 +81,15 @@ class BlockMask:
         return getattr(self._data(name), name)
 
     def __getitem__(self, index):
-        return _wrap(self._data("a part")[index])
+        return wrap(self._data("a part")[index])
+
+    def to(self, device):
+        """The mask itself: it moves with the arrays of the call that uses it."""
+        return self
 
     def shifted(self, q_offset, kv_offset, q_len, kv_len):
         """The mask whose pair (q, kv) is this one's (q + q_offset, kv + kv_offset)."""
-        return _wrap(self._data("shifted").shifted(q_offset, kv_offset, q_len, kv_len))
+        return wrap(self._data("shifted").shifted(q_offset, kv_offset, q_len, kv_len))
 
     def __and__(self, other):
         if not isinstance(other, BlockMask):
@@ -93,7 +97,7 @@ class BlockMask:
                 f"[BlockMask] expected a BlockMask to combine with but got {type(other).__name__}"
             )
         if self._is_concrete() and other._is_concrete():
-            return _wrap(self._data("&") & other._data("&"))
+            return wrap(self._data("&") & other._data("&"))
         if self.seq_lengths != other.seq_lengths:
             raise ValueError(
                 f"[&] expected masks of equal lengths but got {self.shape} and {other.shape}"
@@ -113,10 +117,10 @@ class BlockMask:
             raise TypeError(
                 f"[BlockMask] expected a BlockMask to combine with but got {type(other).__name__}"
             )
-        return _wrap(self._data("|") | other._data("|"))
+        return wrap(self._data("|") | other._data("|"))
 
     def __invert__(self):
-        return _wrap(~self._data("~"))
+        return wrap(~self._data("~"))
 
     def __eq__(self, other):
         return isinstance(other, BlockMask) and self._data("==") == other._data("==")
@@ -149,7 +153,8 @@ def _unflatten(aux, children):
 jax.tree_util.register_pytree_node(BlockMask, _flatten, _unflatten)
 
 
-def _wrap(mask):
+def wrap(mask):
+    """The mask as an argument of compiled functions."""
     words = to_array(mask._core.packed())
     with jax.ensure_compile_time_eval():
         words = jnp.asarray(words)
@@ -205,7 +210,7 @@ def create_block_mask(
             raise ValueError(f"[{op}] expected lengths of at least 0 and blocks of at least 1")
         return BlockMask(shape, size, (), (traced,), separate_full_blocks)
     core = _core.create_block_mask(_at_hand(op, traced), *shape, list(size))
-    return _wrap(_block_mask.BlockMask(core, separate_full_blocks))
+    return wrap(_block_mask.BlockMask(core, separate_full_blocks))
 
 
 def create_mask(mod, B, H, Q_LEN, KV_LEN, device=None):

@@ -60,30 +60,34 @@ def export(library):
     """Every function of a submodule of the core, by its name."""
     core = getattr(_core, library)
     return {
-        name: _wrapped(library == "masks", name, function)
+        name: _wrapped(name, function)
         for name, function in vars(core).items()
         if callable(function) and not name.startswith("_")
     }
 
 
-def _wrapped(is_mask, name, core):
+def _wrapped(name, core):
     @functools.wraps(core, updated=())
     def function(*arguments, **options):
         given = {}  # arrays by the names of their captures
         arguments = [_argument(name, x, given) for x in arguments]
         options = {key: _argument(name, x, given) for key, x in options.items()}
-        mod = core(*arguments, **options).renamed(name)
-        arrays = [_array(name, capture, given) for capture in mod.captures()]
-        texts = (mod.ir(), mod.ir() if is_mask else mod.ir("f64"))
-        made = LibraryMod(name, is_mask, texts)
-
-        def apply(*scalars):
-            operands = [*arrays, *(jnp.asarray(s) for s in scalars)]
-            return _mod_p.bind(*operands, mod=made, arrays=len(arrays))
-
-        return _mods.Mod(apply, is_mask, name)
+        return from_core(core(*arguments, **options).renamed(name), given)
 
     return function
+
+
+def from_core(mod, given=None):
+    """A mod of the NumPy front end, as `tilewright.parse_mod` gives it, for JAX."""
+    arrays = [_array(mod.name, capture, given or {}) for capture in mod.captures()]
+    texts = (mod.ir(), mod.ir() if mod.is_mask else mod.ir("f64"))
+    made = LibraryMod(mod.name, mod.is_mask, texts)
+
+    def apply(*scalars):
+        operands = [*arrays, *(jnp.asarray(s) for s in scalars)]
+        return _mod_p.bind(*operands, mod=made, arrays=len(arrays))
+
+    return _mods.Mod(apply, mod.is_mask, mod.name)
 
 
 def _argument(name, value, given):

@@ -1,5 +1,6 @@
 """mha with the signatures of jax.experimental.pallas.ops.gpu.attention."""
 
+import dataclasses
 import functools
 import math
 import operator
@@ -127,7 +128,8 @@ def _check_sizes(block_q, block_k, block_sizes, num_warps, num_stages):
         "num_stages": num_stages,
     }
     if block_sizes is not None:
-        sizes.update(vars(block_sizes))
+        is_dataclass = dataclasses.is_dataclass(block_sizes)  # jax's has slots
+        sizes.update(dataclasses.asdict(block_sizes) if is_dataclass else vars(block_sizes))
     for name, size in sizes.items():
         if size is None:
             continue

@@ -40,6 +40,10 @@ NONE = TracedMod("", ())
 
 def trace(op, argument, function, is_mask, sizes, score_dtype=jnp.float32):
     """Traces a mod; TypeError, ValueError or NotImplementedError for what cannot be one."""
+    if isinstance(function, _core.Mod):
+        from ._library import from_core  # which stands on this module
+
+        function = from_core(function)
     check(op, argument, function, is_mask)
     position = jax.ShapeDtypeStruct((), jnp.int32)
     inputs = [position] * 4

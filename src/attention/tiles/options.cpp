@@ -5,6 +5,11 @@ namespace tilewright::attn::tiles {
 
 // Positions are never negative and block sizes are positive, so `/` rounds down.
 
+void use_gpu_blocks(Options& options, std::int64_t widest_row) {
+    options.block_q = widest_row > 256 ? 32 : 64;
+    options.block_k = widest_row > 512 ? 16 : widest_row > 256 ? 32 : 64;
+}
+
 BlockRange kv_blocks(const Options& options, Tile first, Tile kv_length) {
     const std::int64_t block = options.block_k, left = options.window_left;
     const Tile last = first + (options.block_q - 1);

@@ -30,6 +30,10 @@ struct Options {
     auto operator<=>(const Options&) const = default;
 };
 
+/// Chooses blocks that a thread block's registers and shared memory hold, for rows of so many
+/// bytes.
+void use_gpu_blocks(Options& options, std::int64_t widest_row);
+
 /// Blocks [begin, end) of a loop: those in [full_begin, full_end) need no mask but for segments.
 struct BlockRange {
     Tile begin, full_begin, full_end, end;

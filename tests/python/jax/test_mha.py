@@ -55,6 +55,15 @@ class BlockSizes:
         self.block_q, self.block_k, self.block_q_dkv = 64, 512, None
 
 
+def test_the_block_sizes_of_jax():
+    theirs = pytest.importorskip("jax.experimental.pallas.ops.gpu.attention")
+    q, k, v = inputs()
+    sizes = theirs.BlockSizes.get_default()
+    out = twj.mha(q, k, v, None)
+    close(twj.mha(q, k, v, None, 1.0, False, sizes), out, 8)
+    close(twj.mha(q, k, v, None, block_sizes=sizes), out, 8)
+
+
 def test_both_signatures():
     q, k, v = inputs()
     out = twj.mha(q, k, v, None)

@@ -387,3 +387,21 @@ def test_derivative_rules_of_the_user_are_respected(name):
     mapped = jax.vmap(loss(lambda q, mod: twj.flex_attention(q, k, v, mod)), (0, None, None))
     for x, y in zip(mapped(jnp.stack([q, q]), a, t), have, strict=True):
         close(x[1], y)
+
+
+def test_mods_and_masks_of_the_numpy_front_end():
+    rng = np.random.default_rng(0)
+    q, k, v = (jnp.asarray(rng.standard_normal((1, 2, 40, 8)), jnp.float32) for _ in range(3))
+    slopes = np.array([0.5, -0.25], np.float32)
+    score, mask = tw.parse_mod("alibi(slopes)", slopes=slopes), tw.parse_mod("causal")
+    block_mask = tw.create_block_mask(tw.masks.sliding_window(9), None, None, 40, 40)
+    have = jax.jit(
+        lambda q: twj.flex_attention(q, k, v, score, block_mask=block_mask, mask_mod=mask)
+    )(q)
+    want = twj.flex_attention(
+        *(q, k, v),
+        lambda s, b, h, i, j: s + jnp.asarray(slopes)[h] * (j - i),
+        mask_mod=lambda b, h, i, j: (i >= j) & (i - j <= 9),
+    )
+    np.testing.assert_allclose(have, want, atol=1e-6)
+    assert twj.create_block_mask(mask, None, None, 40, 40).to("cpu").shape == (1, 1, 40, 40)
