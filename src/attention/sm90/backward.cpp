@@ -207,7 +207,8 @@ int backward_shared_bytes(const BackwardDesc& desc, const BackwardConfig& config
     const std::int64_t blocks =
         config.stages * (panels * config.block_m * 128 + 8 * config.block_m);
     const std::int64_t scores = std::int64_t{2} * config.strips() * config.block_m * 128;
-    const std::int64_t grads = config.wide ? 0 : grad_parts(desc, config).bytes();
+    const std::int64_t grads =
+        config.wide ? config.block_m * 128 : grad_parts(desc, config).bytes();
     const std::int64_t bits =
         desc.mask_bits ? config.stages * config.block_n() * 2 * ceil_div(config.block_m, 64) * 4
                        : 0;
@@ -222,10 +223,12 @@ std::size_t backward_workspace_bytes(const BackwardDesc& desc, const BackwardCon
 cuda::CompileRequest generate_backward(const BackwardDesc& desc, const BackwardConfig& config) {
     // (n, a in registers)
     const std::set<std::pair<int, bool>> products = {
-        {config.block_m, false},                                       // K Q^T and V dO^T
-        {desc.value_dim, true},                                        // P^T dO
-        {desc.query_dim, true},                                        // dS^T Q
-        {static_cast<int>(grad_parts(desc, config).columns), false}};  // dS K
+        {config.block_m, false},  // K Q^T and V dO^T
+        {desc.value_dim, true},   // P^T dO,
+        {desc.value_dim, false},  // also from shared memory
+        {desc.query_dim, true},   // dS^T Q
+        {static_cast<int>(grad_parts(desc, config).columns), false},
+    };  // dS K
     std::vector<cuda::WgmmaShape> shapes;
     for (const auto& [n, a_in_registers] : products) {
         shapes.push_back({n, desc.dtype, a_in_registers});

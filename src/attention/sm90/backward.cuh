@@ -13,15 +13,15 @@
 // Work       a tile of 128 keys, all blocks of query rows that see it, all query heads of its kv head
 // Products   S^T = K Q^T, dP^T = V dO^T; dV += P^T dO and dK += dS^T Q with P^T and dS^T in registers; dQ += dS K, of
 //            which only dS goes through shared memory, a block late
-// Wide       past 128 columns a tile has 64 keys; one warpgroup sums up dK, the other dV, and both compute S^T; the
-//            second multiplies dQ and adds it from registers: 6 products for 5
+// Wide       past 128 columns a tile has 64 keys; one warpgroup computes scores and sums up dK; P and dS go through
+//            shared memory to the other, which sums up dV, multiplies dQ by parts and adds it from registers
 // Issue      per score FFMA, EX2, FADD, FMUL and two halves of a pack: 5, and 1/2 LDS and 1/4 STSM per 8
 // Roles      a producer thread (copy engine), a thread per warpgroup that adds dQ to its sums, two warpgroups of 64
 //            keys that take turns at the tensor cores
 // Registers  24 + 2 x 240 by setmaxnreg, 40 + 2 x 232 where blocks are described one by one; no spills but what
 //            backward.cpp allows (checked when it is compiled)
 // Shared     K, V, two stages of Q and dO, two of dS, dQ in f32: 226 KB at D = 128 with blocks of 80 rows, 194 KB
-//            with 64; 210 KB at D = 256
+//            with 64; 219 KB at D = 256
 // Order      atomic adds to dQ in the order of arrival, or by turns (deterministic): the same bits in every run
 // Measured   H200, 2026-11-21, share of the tensor peak per cycle: D = 128 full 0.78, causal 0.76; D = 64 causal 0.66
 //            (docs/benchmarks-gpu.md)
@@ -46,11 +46,11 @@ TW_DEVICE void initialize_barriers(const Shared& shared) {
     }
     for (int i = 0; i < kWarpgroups; ++i) {
         ptx::mbarrier_init(shared.grad_full(i), 4);
-        ptx::mbarrier_init(shared.grad_empty(i), 1);
+        ptx::mbarrier_init(shared.grad_empty(i), kWide ? 4 : 1);
     }
     for (int i = 0; i < kStages; ++i) {
         ptx::mbarrier_init(shared.query_full(i), 1);
-        ptx::mbarrier_init(shared.query_empty(i), kConsumerWarps);
+        ptx::mbarrier_init(shared.query_empty(i), kWide ? 4 : kConsumerWarps);
         ptx::mbarrier_init(shared.grad_out_full(i), 1);
         ptx::mbarrier_init(shared.grad_out_empty(i), kConsumerWarps);
     }

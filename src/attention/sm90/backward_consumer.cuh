@@ -64,7 +64,8 @@ struct Consumer : Products {
             packed_p[i] = ptx::pack(Element{}, scores[2 * i], scores[2 * i + 1]);
         }
         ptx::mbarrier_wait(shared.score_empty(score_ring.index), score_ring.parity);
-        store_scores(packed_grad, score_ring.index);
+        store_scores(packed_grad, shared.score(score_ring.index),
+                     shared.score_full(score_ring.index));
         score_ring.advance();
     }
 
@@ -114,7 +115,7 @@ struct Consumer : Products {
         issue_grad_scores(grad_scores);
         pass_turn();
         if constexpr (!kDescribed) block = following();
-        compute_scores<kMasked>(scores, grad_scores);
+        compute_scores<kMasked>(scores, grad_scores, [] {});
     }
 
     /// All blocks of a tile, over all query heads of the group.
@@ -122,7 +123,7 @@ struct Consumer : Products {
         issue_scores(scores);
         ptx::mbarrier_wait(shared.value_full(), tile_parity);
         issue_grad_scores(grad_scores);
-        compute_scores<true>(scores, grad_scores);
+        compute_scores<true>(scores, grad_scores, [] {});
         if (count > 1) step<true, true>();
         for (int i = 2; i < count; ++i) {
             if (next_is_masked()) {

@@ -38,7 +38,7 @@ constexpr u32 kQueryOffset = kValueOffset + kValueBytes;
 constexpr u32 kGradOutOffset = kQueryOffset + kStages * kQueryBytes;
 constexpr u32 kScoreOffset = kGradOutOffset + kStages * kGradOutBytes;
 constexpr u32 kGradOffset = kScoreOffset + 2 * kScoreBytes;
-constexpr u32 kStatOffset = kGradOffset + (kWide ? 0 : kWarpgroups * kGradBytes);
+constexpr u32 kStatOffset = kGradOffset + (kWide ? kScoreBytes : kWarpgroups * kGradBytes);
 constexpr u32 kBarrierOffset = kStatOffset + 2 * kStages * kStatBytes;
 constexpr u32 kBitsOffset = kBarrierOffset + 384;
 constexpr u32 kWordsPerThread = (kBlockM + 63) / 64;  ///< of mask bits
@@ -87,6 +87,8 @@ struct Shared {
     TW_DEVICE u32 score(int buffer) const { return base + kScoreOffset + buffer * kScoreBytes; }
     /// dQ of a warpgroup on its way to the sums; not where a tile is wide.
     TW_DEVICE u32 grad(int warpgroup) const { return base + kGradOffset + warpgroup * kGradBytes; }
+    /// P of a wide tile, instead.
+    TW_DEVICE u32 probability() const { return base + kGradOffset; }
     TW_DEVICE u32 lse(int stage) const { return base + kStatOffset + stage * kStatBytes; }
     TW_DEVICE u32 delta(int stage) const { return lse(kStages + stage); }
 
@@ -97,6 +99,8 @@ struct Shared {
     TW_DEVICE u32 score_empty(int buffer) const { return barrier(5 + buffer); }
     TW_DEVICE u32 grad_full(int warpgroup) const { return barrier(7 + warpgroup); }
     TW_DEVICE u32 grad_empty(int warpgroup) const { return barrier(10 + warpgroup); }
+    TW_DEVICE u32 probability_full() const { return grad_full(0); }
+    TW_DEVICE u32 probability_empty() const { return grad_empty(0); }
     TW_DEVICE u32 query_full(int stage) const { return barrier(13 + stage); }
     TW_DEVICE u32 query_empty(int stage) const { return barrier(13 + kStages + stage); }
     TW_DEVICE u32 grad_out_full(int stage) const { return barrier(13 + 2 * kStages + stage); }

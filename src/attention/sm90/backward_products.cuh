@@ -102,37 +102,40 @@ struct Products : Scores {
         ptx::wgmma_commit();
     }
 
-    /// Stores dS of this strip by rows of queries, for dQ.
-    TW_DEVICE void store_scores(const u32 (&packed_grad)[kPackedScores], int buffer) const {
+    /// Stores P or dS of this strip by rows of queries, where other products read it.
+    TW_DEVICE void store_scores(const u32 (&packed)[kPackedScores], u32 buffer, u32 full) const {
         // Lane 8 i + r stores row r of the i-th 8 x 8 matrix: keys in swizzled chunks of 16 bytes.
         const u32 lane = ptx::lane_index(), row = lane / 16 * 8 + lane % 8;
         const u32 chunk = warp * 2 + lane / 8 % 2;
         const u32 target =
-            shared.score(buffer) + strip * kBlockPanelBytes + row * 128 + ((chunk ^ lane % 8) << 4);
+            buffer + strip * kBlockPanelBytes + row * 128 + ((chunk ^ lane % 8) << 4);
 #pragma unroll
         for (int i = 0; i < kPackedScores; i += 4) {
             ptx::stmatrix_transposed(target + i / 4 * 2048,
-                                     *reinterpret_cast<const u32(*)[4]>(packed_grad + i));
+                                     *reinterpret_cast<const u32(*)[4]>(packed + i));
         }
         ptx::fence_async_shared();
         __syncwarp();
-        release(shared.score_full(buffer));
+        release(full);
     }
 
-    /// From S^T and dP^T, both in flight, S^T first, to P^T and dS^T.
-    template <bool kMasked>
-    TW_DEVICE void compute_scores(float (&scores)[kScores], float (&grad_scores)[kScores]) {
+    /// From S^T and dP^T, both in flight, S^T first, to P^T and dS^T. `with_p`: once P^T is there.
+    template <bool kMasked, typename WithP>
+    TW_DEVICE void compute_scores(float (&scores)[kScores], float (&grad_scores)[kScores],
+                                  const WithP& with_p) {
         enter_visit();
         if constexpr (kScoresTogether) {
             ptx::wgmma_wait<0>();
             ptx::wgmma_tie(scores);
             ptx::wgmma_tie(grad_scores);
             compute_together<kMasked>(scores, grad_scores, block_ring.index);
+            with_p();
             return;
         }
         ptx::wgmma_wait<1>();
         ptx::wgmma_tie(scores);
         compute_p<kMasked>(scores, block_ring.index);
+        with_p();
         // NOTE: passed long ago. It ends a basic block, or else ptxas waits for dP before most of
         // the exponentials.
         ptx::wgmma_tie(scores);
