@@ -11,6 +11,7 @@
 #include <cstdio>
 #include <cstdlib>
 #include <filesystem>
+#include <map>
 #include <memory>
 #include <nlohmann/json.hpp>
 #include <vector>
@@ -37,6 +38,8 @@ class HelperProcess {
             // Idle OpenMP workers must not spin: they would slow down whatever is timed next to
             // them.
             setenv("OMP_WAIT_POLICY", "passive", 1);
+            // One thread of its own compiles; helpers are many where they are prepared together.
+            setenv("TORCHINDUCTOR_COMPILE_THREADS", "1", 0);
             std::vector<char*> arguments;
             for (const std::string& word : command)
                 arguments.push_back(const_cast<char*>(word.c_str()));
@@ -59,14 +62,20 @@ class HelperProcess {
         waitpid(pid_, nullptr, 0);
     }
 
-    /// The answer without its newline; empty when the helper has ended.
-    std::string ask(const std::string& line) {
+    void tell(const std::string& line) {
         fmt::print(input_, "{}\n", line);
         fflush(input_);
-        std::string answer;
+    }
+    /// The next answer without its newline; empty when the helper has ended.
+    std::string answer() {
+        std::string result;
         for (int c = fgetc(output_); c != EOF && c != '\n'; c = fgetc(output_))
-            answer += static_cast<char>(c);
-        return answer;
+            result += static_cast<char>(c);
+        return result;
+    }
+    std::string ask(const std::string& line) {
+        tell(line);
+        return answer();
     }
 
   private:
@@ -92,18 +101,51 @@ std::string python() {
     return "python3";
 }
 
+/// A helper that was given its job, and what it answered.
+struct PreparedHelper {
+    std::shared_ptr<HelperProcess> process;
+    std::string answer;
+};
+
+std::shared_ptr<HelperProcess> started(const nlohmann::json& job) {
+    auto helper = std::make_shared<HelperProcess>(
+        std::vector<std::string>{python(), (checkout() / "tools" / "torch_baseline.py").string()});
+    helper->tell(job.dump());
+    return helper;
+}
+
+/// By job.
+std::map<std::string, PreparedHelper>& prepared_helpers() {
+    static std::map<std::string, PreparedHelper> helpers;
+    return helpers;
+}
+
 }  // namespace
 
+void prepare_torch_baselines(const std::vector<nlohmann::json>& jobs) {
+    std::map<std::string, PreparedHelper>& helpers = prepared_helpers();
+    for (const nlohmann::json& job : jobs) helpers[job.dump()] = {started(job), {}};
+    for (const nlohmann::json& job : jobs) {
+        PreparedHelper& helper = helpers.at(job.dump());
+        helper.answer = helper.process->answer();
+    }
+}
+
 Variant torch_baseline(const nlohmann::json& job, const std::string& name) {
-    const std::string interpreter = python();
-    auto helper = std::make_shared<HelperProcess>(std::vector<std::string>{
-        interpreter, (checkout() / "tools" / "torch_baseline.py").string()});
-    const std::string answer = helper->ask(job.dump());
+    PreparedHelper prepared;
+    if (auto found = prepared_helpers().extract(job.dump())) {
+        prepared = std::move(found.mapped());
+    } else {
+        prepared.process = started(job);
+        prepared.answer = prepared.process->answer();
+    }
+    const std::shared_ptr<HelperProcess> helper = prepared.process;
+    const std::string& answer = prepared.answer;
     if (answer != "ready")
         user_error("bench",
                    "expected --baseline {} to run in {} but got \"{}\"; `./dev python torch` "
                    "installs it",
-                   name, interpreter, answer.empty() ? "no answer" : answer);
+                   name, python(), answer.empty() ? "no answer" : answer);
     auto repeats = std::make_shared<int>(0);
     return {name, [helper, repeats] {
                 const auto run = [&](int count) {

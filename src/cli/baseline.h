@@ -3,6 +3,7 @@
 
 #include <nlohmann/json_fwd.hpp>
 #include <string>
+#include <vector>
 
 #include "cli/measure.h"
 
@@ -13,6 +14,10 @@ namespace tilewright::cli {
 /// directory or of the checkout, or TILEWRIGHT_PYTHON. UserError when it cannot be started or has
 /// no torch.
 Variant torch_baseline(const nlohmann::json& job, const std::string& name = "torch");
+
+/// Starts the helpers of these jobs side by side and waits until each is ready or has failed; the
+/// next `torch_baseline` of a job takes its helper.
+void prepare_torch_baselines(const std::vector<nlohmann::json>& jobs);
 
 /// f32 matrix product c[m, n] = a[m, k] b[k, n] by oneDNN's sgemm. UserError when libdnnl is
 /// missing.

@@ -26,10 +26,8 @@ void run(const Options& options, Console& console) {
         {"norm", bench_norm},
     };
     static const std::map<std::string, std::vector<Row> (*)(const BenchOptions&)> kOnGpu = {
-        {"attention", bench_attention_gpu},
-        {"flex", bench_flex_gpu},
-        {"matmul", bench_matmul_gpu},
-        {"norm", bench_norm_gpu},
+        {"attention", bench_attention_gpu}, {"decode", bench_decode_gpu}, {"flex", bench_flex_gpu},
+        {"matmul", bench_matmul_gpu},       {"norm", bench_norm_gpu},
     };
     BenchOptions bench = options.bench;
     bench.device = parse_device("bench", options.device);

@@ -41,6 +41,8 @@ std::vector<Row> bench_flex(const BenchOptions& options);
 /// The same on a GPU, beside cuDNN's and FlashAttention-2's attention and FlexAttention as torch
 /// has them, torch's matmul and norms.
 std::vector<Row> bench_attention_gpu(const BenchOptions& options);
+/// Few query rows over many keys: bytes of K and V per second.
+std::vector<Row> bench_decode_gpu(const BenchOptions& options);
 std::vector<Row> bench_flex_gpu(const BenchOptions& options);
 std::vector<Row> bench_matmul_gpu(const BenchOptions& options);
 std::vector<Row> bench_norm_gpu(const BenchOptions& options);

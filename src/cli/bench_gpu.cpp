@@ -3,6 +3,7 @@
 
 #include <cmath>
 #include <functional>
+#include <map>
 #include <nlohmann/json.hpp>
 #include <ostream>
 
@@ -38,8 +39,18 @@ class GpuBench {
   public:
     explicit GpuBench(const BenchOptions& options) : options_(options) {}
 
-    Tensor random(const Tensor::Dims& shape, std::uint32_t seed) const {
-        return random_values(f32, shape, seed).to(options_.device).to(options_.dtype);
+    /// Made once for a shape and seed. Batches of four dimensions are alike: their values cost more
+    /// than what is timed.
+    Tensor random(const Tensor::Dims& shape, std::uint32_t seed) {
+        Tensor& result = random_[{shape, seed}];
+        if (result.defined()) return result;
+        Tensor::Dims part = shape;
+        if (shape.size() == 4) part[0] = 1;
+        const Tensor values = random_values(f32, part, seed).to(options_.device).to(options_.dtype);
+        if (part == shape) return result = values;
+        result = Tensor::empty(options_.dtype, shape, options_.device);
+        for (std::int64_t b = 0; b < shape[0]; ++b) result.slice(0, b, 1).copy_from(values);
+        return result;
     }
 
     /// Times the work and its peers in turn; our row is the last of those appended.
@@ -107,6 +118,7 @@ class GpuBench {
     }
 
     BenchOptions options_;
+    std::map<std::pair<Tensor::Dims, std::uint32_t>, Tensor> random_;
     std::vector<Row> rows_;
     bool no_torch_ = false;
 };
@@ -133,30 +145,41 @@ void check_head(const Inputs& in, const AttentionOptions& host, DType dtype, boo
     row.ok = *row.error <= allowed_error(plain, exact, dtype);
 }
 
+/// Compares one direction of a problem with f64, or does nothing.
+using Check = std::function<void(bool backward, Row& row)>;
+
 /// Both passes of one problem.
 void bench_problem(
     GpuBench& bench, const std::string& case_name, const Inputs& in, const AttentionOptions& on_gpu,
-    const AttentionOptions& on_host, double pairs, double block_pairs, bool backward,
+    double pairs, double block_pairs, bool backward, const Check& check,
     const std::function<std::vector<std::pair<std::string, nlohmann::json>>(bool)>& peers) {
     const auto work = static_cast<double>(in.q.dim(3) + in.v.dim(3));
-    const DType dtype = in.q.dtype();
-    const bool check = bench.options().check && in.q.dim(2) <= 16384;
     const AttentionOutput out = attention(in.q, in.k, in.v, on_gpu);
     Row& forward =
         bench.measure({case_name, "forward", [&] { attention(in.q, in.k, in.v, on_gpu); },
                        2 * work * pairs, false, 2 * work * block_pairs, peers(false)});
-    if (check) check_head(in, on_host, dtype, false, out.out, forward);
+    check(false, forward);
     if (!backward) return;
-    const AttentionGradients grads = attention_backward(in.q, in.k, in.v, out, in.dout, on_gpu);
     Row& back = bench.measure({case_name, "backward",
                                [&] { attention_backward(in.q, in.k, in.v, out, in.dout, on_gpu); },
                                5 * work * pairs, false, 5 * work * block_pairs, peers(true)});
-    if (check) check_head(in, on_host, dtype, true, grads.query, back);
+    check(true, back);
 }
 
-Inputs make_inputs(const GpuBench& bench, std::int64_t batch, std::int64_t heads,
-                   std::int64_t kv_heads, std::int64_t q_len, std::int64_t kv_len,
-                   std::int64_t head_dim) {
+/// Compares what a GPU gives for a problem.
+Check check_of(const Inputs& in, const AttentionOptions& on_gpu, const AttentionOptions& on_host) {
+    return [=](bool backward, Row& row) {
+        const AttentionOutput out = attention(in.q, in.k, in.v, on_gpu);
+        Tensor ours = out.out;
+        if (backward) {
+            ours = attention_backward(in.q, in.k, in.v, out, in.dout, on_gpu).query;
+        }
+        check_head(in, on_host, in.q.dtype(), backward, ours, row);
+    };
+}
+
+Inputs make_inputs(GpuBench& bench, std::int64_t batch, std::int64_t heads, std::int64_t kv_heads,
+                   std::int64_t q_len, std::int64_t kv_len, std::int64_t head_dim) {
     return {bench.random({batch, heads, q_len, head_dim}, 1),
             bench.random({batch, kv_heads, kv_len, head_dim}, 2),
             bench.random({batch, kv_heads, kv_len, head_dim}, 3),
@@ -237,13 +260,52 @@ std::vector<Row> bench_attention_gpu(const BenchOptions& options) {
             sizes.kv_length == sizes.length ? "" : fmt::format("x{}", sizes.kv_length),
             sizes.head_dim, s.causal ? " causal" : "", name(options.dtype),
             c.name.empty() ? "" : " " + c.name);
-        bench_problem(bench, case_name,
-                      make_inputs(bench, sizes.batch, sizes.heads, sizes.kv_heads, sizes.length,
-                                  sizes.kv_length, sizes.head_dim),
-                      on_gpu, on_host, density_of.pairs * units, 0, options.backward, peers);
+        const Inputs in = make_inputs(bench, sizes.batch, sizes.heads, sizes.kv_heads, sizes.length,
+                                      sizes.kv_length, sizes.head_dim);
+        Check check = [](bool, Row&) {};
+        if (options.check && sizes.length <= 16384) check = check_of(in, on_gpu, on_host);
+        bench_problem(bench, case_name, in, on_gpu, density_of.pairs * units, 0, options.backward,
+                      check, peers);
     }
     return bench.take();
 }
+
+namespace {
+
+/// A case of `bench flex` on both sides.
+struct FlexProblem {
+    FlexCase host, gpu;
+};
+
+/// Checked at a length that f64 on the CPU manages in no time.
+Check check_of_case(GpuBench& bench, FlexSizes sizes,
+                    const std::function<FlexProblem(const FlexSizes&)>& make) {
+    if (!bench.options().check) return [](bool, Row&) {};
+    constexpr std::int64_t kLongest = 1024;
+    sizes.batch = 1;
+    sizes.length = std::min(sizes.length, kLongest);
+    sizes.kv_length = std::min(sizes.kv_length, kLongest);
+    const FlexProblem small = make(sizes);
+    const Inputs in = make_inputs(bench, 1, sizes.heads, sizes.kv_heads, small.host.q_len,
+                                  small.host.kv_len, sizes.head_dim);
+    return check_of(in, with_data(small.gpu, small.host, sizes, bench.options()),
+                    small.host.options);
+}
+
+nlohmann::json flex_job(const GpuBench& bench, const FlexCase& c, const FlexSizes& sizes,
+                        bool backward) {
+    nlohmann::json job = bench.job("flex", backward);
+    job.update({{"case", c.name},
+                {"batch", sizes.batch},
+                {"heads", sizes.heads},
+                {"kv_heads", sizes.kv_heads},
+                {"head_dim", sizes.head_dim},
+                {"q_len", c.q_len},
+                {"kv_len", c.kv_len}});
+    return job;
+}
+
+}  // namespace
 
 std::vector<Row> bench_flex_gpu(const BenchOptions& options) {
     GpuBench bench(options);
@@ -258,15 +320,29 @@ std::vector<Row> bench_flex_gpu(const BenchOptions& options) {
     std::vector<std::string> names = flex_case_names();
     if (!options.only.empty()) names = {options.only};
     if (texts) names = {""};
-    for (const std::string& name : names) {
-        const auto make = [&](Device device) {
-            FlexSizes on = sizes;
-            on.device = device;
-            return texts ? text_case(options.mask, options.score, on) : flex_case(name, on);
+    const auto make = [&](const std::string& name, FlexSizes at) -> FlexProblem {
+        const auto on = [&](Device device) {
+            at.device = device;
+            return texts ? text_case(options.mask, options.score, at) : flex_case(name, at);
         };
-        const FlexCase host = make({}), gpu = make(options.device);
+        return {on({}), on(options.device)};
+    };
+    constexpr std::size_t kTogether = 7;  // cases whose peers are compiled side by side
+    for (std::size_t n = 0; n < names.size(); ++n) {
+        if (n % kTogether == 0 && !texts && bench.wants("torch-flex")) {
+            std::vector<nlohmann::json> jobs;
+            for (std::size_t i = n; i < std::min(n + kTogether, names.size()); ++i) {
+                const FlexCase c = make(names[i], sizes).host;
+                if (c.options.cu_seqlens.defined()) continue;
+                for (const bool backward : {false, true}) {
+                    jobs.push_back(flex_job(bench, c, sizes, backward));
+                }
+            }
+            prepare_torch_baselines(jobs);
+        }
+        const auto [host, gpu] = make(names[n], sizes);
         if (host.options.cu_seqlens.defined()) {
-            *options.out << fmt::format("{}: packed sequences are not timed here\n", name);
+            *options.out << fmt::format("{}: packed sequences are not timed here\n", host.name);
             continue;
         }
         const BlockMask visible =
@@ -274,25 +350,56 @@ std::vector<Row> bench_flex_gpu(const BenchOptions& options) {
         if (options.picture) *options.out << visible.to_string({10, 20}, 1) << '\n';
         const Density density_of = density(visible);
         const auto units = static_cast<double>(sizes.batch * sizes.heads);
-        const auto peers = [&](bool backward) {
+        const auto peers = [&, &host = host](bool backward) {
             std::vector<std::pair<std::string, nlohmann::json>> result;
-            if (texts) return result;
-            nlohmann::json job = bench.job("flex", backward);
-            job.update({{"case", host.name},
-                        {"batch", sizes.batch},
-                        {"heads", sizes.heads},
-                        {"kv_heads", sizes.kv_heads},
-                        {"head_dim", sizes.head_dim},
-                        {"q_len", host.q_len},
-                        {"kv_len", host.kv_len}});
-            result.emplace_back("torch-flex", job);
+            if (!texts) result.emplace_back("torch-flex", flex_job(bench, host, sizes, backward));
             return result;
         };
-        bench_problem(bench, host.name,
-                      make_inputs(bench, sizes.batch, sizes.heads, sizes.kv_heads, host.q_len,
-                                  host.kv_len, sizes.head_dim),
-                      with_data(gpu, host, sizes, options), host.options, density_of.pairs * units,
-                      density_of.blocks * units, true, peers);
+        bench_problem(
+            bench, host.name,
+            make_inputs(bench, sizes.batch, sizes.heads, sizes.kv_heads, host.q_len, host.kv_len,
+                        sizes.head_dim),
+            with_data(gpu, host, sizes, options), density_of.pairs * units,
+            density_of.blocks * units, true,
+            check_of_case(bench, sizes, [&](const FlexSizes& at) { return make(names[n], at); }),
+            peers);
+    }
+    return bench.take();
+}
+
+std::vector<Row> bench_decode_gpu(const BenchOptions& options) {
+    GpuBench bench(options);
+    struct Shape {
+        std::int64_t batch, heads, kv_heads, kv_len;
+    };
+    std::vector<Shape> shapes = {{64, 32, 8, 8192}, {1, 32, 8, 131072}};
+    if (options.batch || options.heads || options.kv_heads || options.kv_len) {
+        const std::int64_t heads = options.heads.value_or(32);
+        shapes = {{options.batch.value_or(1), heads, options.kv_heads.value_or(heads),
+                   options.kv_len.value_or(32768)}};
+    }
+    const std::int64_t q_len = options.seq_len.value_or(1), dim = options.head_dim.value_or(128);
+    for (const Shape& s : shapes) {
+        const Inputs in = make_inputs(bench, s.batch, s.heads, s.kv_heads, q_len, s.kv_len, dim);
+        std::vector<std::pair<std::string, nlohmann::json>> peers;
+        for (const char* backend : {"cudnn", "fa2"}) {
+            nlohmann::json job = bench.job("attention", false);
+            job.update({{"backend", backend},
+                        {"batch", s.batch},
+                        {"heads", s.heads},
+                        {"kv_heads", s.kv_heads},
+                        {"seq_len", q_len},
+                        {"kv_len", s.kv_len},
+                        {"head_dim", dim},
+                        {"causal", false}});
+            peers.emplace_back(backend, job);
+        }
+        Row& row =
+            bench.measure({fmt::format("decode B{} H{}/{} L{} S{} D{} {}", s.batch, s.heads,
+                                       s.kv_heads, q_len, s.kv_len, dim, name(options.dtype)),
+                           "forward", [&] { attention(in.q, in.k, in.v); },
+                           static_cast<double>(in.k.nbytes() + in.v.nbytes()), true, 0, peers});
+        if (options.check) check_of(in, {}, {})(false, row);
     }
     return bench.take();
 }
