@@ -21,7 +21,7 @@ struct Prepared {
     ForwardInputs inputs;
     ForwardDesc desc;
     ForwardConfig config;
-    const cuda::Kernel* kernel = nullptr;
+    const ForwardKernels* kernels = nullptr;
     std::unique_ptr<UploadedLists> lists;
 };
 
@@ -145,7 +145,8 @@ void* tw_bench_flex_prepare(const TwBenchFlex* call) {
         prepared->config =
             choose_forward(prepared->desc, cuda::device_info(device).multiprocessors);
         if (call->warpgroups != 0) prepared->config = given;
-        prepared->kernel = &load_forward(prepared->desc, prepared->config, device);
+        prepared->config.splits = 1;  // the workspace has no room for results of parts
+        prepared->kernels = &load_forward(prepared->desc, prepared->config, device);
         return prepared.release();
     } catch (const std::exception& error) {
         flex_error() = error.what();
@@ -210,7 +211,7 @@ int tw_bench_flex_launch_backward(const void* prepared, void* stream) {
 int tw_bench_flex_launch(const void* prepared, void* stream) {
     const auto& p = *static_cast<const Prepared*>(prepared);
     try {
-        launch_forward(p.inputs, p.desc, p.config, *p.kernel, stream);
+        launch_forward(p.inputs, p.desc, p.config, *p.kernels, stream);
         return 0;
     } catch (const std::exception& error) {
         flex_error() = error.what();

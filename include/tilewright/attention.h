@@ -58,6 +58,9 @@ struct AttentionOptions {
     bool deterministic = true;  ///< results never depend on timing; on the CPU that costs nothing
     bool checked = false;       ///< run in the checked mode: bounds, NaN poison, races. Slow
     bool max_scores = false;    ///< wanted; see AttentionOutput
+    /// `attention_backward` will follow: meanwhile its kernels for GPUs are compiled on another
+    /// thread. Results do not depend on it.
+    bool gradient = false;
     /// "tiles": tile programs. "sm90": the engine for Hopper GPUs, UserError where it cannot serve.
     /// Empty: the fastest that can; TILEWRIGHT_DEBUG=1 says which, and why.
     std::string engine = {};

@@ -40,6 +40,7 @@ void bind_attention(nb::module_& module) {
             [](Options& o, bool bshd) { o.layout = bshd ? Layout::bshd : Layout::bhsd; })
         .def_rw("deterministic", &Options::deterministic)
         .def_rw("max_scores", &Options::max_scores)
+        .def_rw("gradient", &Options::gradient)
         .def_rw("engine", &Options::engine)
         .def_prop_rw(
             "forward_blocks",

@@ -306,6 +306,7 @@ Problem check(const Tensor& query, const Tensor& key, const Tensor& value,
     p.deterministic = options.deterministic;
     p.engine = options.engine;
     p.max_scores = options.max_scores;
+    p.gradient = options.gradient;
     p.is_part = options.origin.has_value();
     if (p.is_part) {
         const auto [batch, head] = *options.origin;

@@ -41,6 +41,7 @@ struct Problem {
     bool max_scores = false;  ///< the caller asked for them
     AttentionBlocks forward_blocks, backward_blocks;  ///< hints of the caller
     bool autotune = false;
+    bool gradient = false;  ///< the backward pass will follow
     tiles::Options options;
     tiles::Features features;
     tiles::InlinedMod plain_score;  ///< the score mod without the checked mode's parameter

@@ -83,14 +83,42 @@ TEST(Sm90Forward, ConfigurationsCompileCleanly) {
         {.q_len = 8192, .kv_len = 8192, .causal = true, .window = 1024},
         {.q_len = 8192, .kv_len = 8192, .dim = 192, .value_dim = 128, .causal = true},
         {.q_len = 8192, .kv_len = 8192, .dim = 256, .value_dim = 256, .causal = true},
-        {.q_len = 64, .kv_len = 64, .dim = 72, .value_dim = 40, .scale = -1.0},
+        {.q_len = 8192, .kv_len = 64, .dim = 72, .value_dim = 40, .scale = -1.0},
+        // Few rows: grouped heads, one or two warpgroups, whole or split keys.
+        {.batch = 64, .heads = 32, .kv_heads = 8, .kv_len = 8192},
+        {.heads = 32, .kv_heads = 8, .kv_len = 8192, .dim = 64, .value_dim = 64, .causal = true},
+        {.heads = 16, .kv_heads = 2, .q_len = 9, .kv_len = 8192, .dim = 192, .causal = true},
+        {.heads = 8, .kv_heads = 1, .kv_len = 8192, .dim = 256, .value_dim = 256, .window = 999},
+        {.heads = 3, .kv_heads = 1, .q_len = 60, .kv_len = 8192, .scale = -1.0},
     };
     for (const Problem& problem : problems) {
         ForwardDesc desc = check_forward(inputs_of(problem));
-        desc.heads = desc.kv_heads = 64;
+        if (problem.heads == 1) desc.heads = desc.kv_heads = 64;
         const cuda::CompileRequest request = generate_forward(desc, choose_forward(desc, 132));
         EXPECT_NO_THROW(cuda::compile(request)) << request.name;
     }
+}
+
+TEST(Sm90Forward, FewRowsShareTilesAndSplitKeys) {
+    const auto config = [](const Problem& p) {
+        return choose_forward(check_forward(inputs_of(p)), 132);
+    };
+    // As many tiles as fill the GPU: the heads of a group lie in one tile, keys stay whole.
+    const ForwardConfig many = config({.batch = 64, .heads = 32, .kv_heads = 8, .kv_len = 8192});
+    EXPECT_EQ(many.warpgroups, 1);
+    EXPECT_EQ(many.group, 4);
+    EXPECT_EQ(many.splits, 1);
+    // Eight tiles of 1024 blocks of keys: 16 parts of each fill 128 of 132 multiprocessors.
+    const ForwardConfig one = config({.heads = 32, .kv_heads = 8, .kv_len = 131072});
+    EXPECT_EQ(one.splits, 16);
+    // More rows than one warpgroup has; groups that are no power of two; no part without a block.
+    EXPECT_EQ(config({.heads = 32, .kv_heads = 1, .q_len = 4, .kv_len = 999}).block_m(), 128);
+    EXPECT_EQ(config({.heads = 6, .kv_heads = 2, .kv_len = 999}).group, 1);
+    EXPECT_EQ(config({.heads = 8, .kv_heads = 8, .kv_len = 100}).splits, 1);
+    EXPECT_EQ(
+        config({.heads = 8, .kv_heads = 8, .q_len = 512, .kv_len = 512, .causal = true}).splits, 1);
+    EXPECT_EQ(config({.batch = 8, .heads = 32, .kv_heads = 8, .q_len = 4096, .kv_len = 4096}).group,
+              1);
 }
 
 // ---- on a Hopper GPU
@@ -310,6 +338,57 @@ TEST_F(Sm90Gpu, GroupedHeadsAndLayouts) {
                .causal = true,
                .rows_before_heads = rows_before_heads});
     }
+}
+
+// Decoding and speculation: few query rows, all heads of a group in one tile.
+TEST_F(Sm90Gpu, FewRowsOfGroups) {
+    const Problem p{.batch = 40, .heads = 32, .kv_heads = 4, .kv_len = 600};  // keys stay whole
+    check(p);
+    Problem many = p;
+    many.batch = 8, many.q_len = 7, many.kv_heads = 16, many.causal = true, many.diagonal = 593;
+    many.rows_before_heads = true;
+    check(many);
+    many.heads = 128, many.kv_heads = 8, many.window = 100;  // more than 64 rows
+    check(many);
+    // Groups that are no power of two lie in tiles of their own.
+    check({.batch = 30, .heads = 6, .kv_heads = 2, .q_len = 16, .kv_len = 300});
+}
+
+// Keys in parts.
+TEST_F(Sm90Gpu, FewRowsOverManyKeys) {
+    check({.heads = 16, .kv_heads = 1, .kv_len = 30000});
+    check({.batch = 2,
+           .heads = 4,
+           .kv_heads = 2,
+           .q_len = 5,
+           .kv_len = 3333,
+           .dim = 64,
+           .value_dim = 64,
+           .causal = true,
+           .diagonal = 3328,
+           .rows_before_heads = true});
+    check({.heads = 4, .kv_heads = 4, .q_len = 300, .kv_len = 5000, .window = 4000});
+}
+
+TEST_F(Sm90Gpu, FewRowsOfWideHeadsOverManyKeys) {
+    check({.heads = 8, .kv_heads = 1, .q_len = 2, .kv_len = 2500, .dim = 192});
+    check({.heads = 3,
+           .kv_heads = 3,
+           .q_len = 30,
+           .kv_len = 2500,
+           .dim = 256,
+           .value_dim = 256,
+           .causal = true,
+           .diagonal = 2000});
+    // Rows without a key beside rows with some.
+    check({.dtype = DType::f16,
+           .heads = 4,
+           .kv_heads = 2,
+           .q_len = 10,
+           .kv_len = 3000,
+           .causal = true,
+           .diagonal = -4,
+           .scale = -0.1});
 }
 
 TEST_F(Sm90Gpu, ScalesOfAnySign) {

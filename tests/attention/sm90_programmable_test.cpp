@@ -270,6 +270,23 @@ TEST_F(Sm90ProgrammableGpu, SinksAndMaxima) {
     check(full, dense, {.listed = true, .row_max = true});
 }
 
+// Few query rows, whose keys are split: sinks join once, mods and dropout take part everywhere.
+TEST_F(Sm90ProgrammableGpu, FewRowsOverManyKeys) {
+    const Problem p{.heads = 8, .kv_heads = 2, .q_len = 3, .kv_len = 3000};
+    Dense dense;
+    dense.sinks = {-100.0, 0.5, 3.0, 6.0, 200.0, 1.0, 2.0, 8.0};
+    check(p, dense, {});
+    check(p, dense, {.row_max = true});
+    dense.sinks.clear();
+    dense.score = [](double s, auto, auto h, auto q, auto kv) {
+        return s + slope_of(h, 8) * static_cast<double>(kv - q);
+    };
+    check(p, dense, {.mod = scores::alibi(8)});
+    dense = Dense{};
+    dense.keep = [](auto b, auto h, auto q, auto kv) { return kept_by_bits(0.25, b, h, q, kv); };
+    check(p, dense, {.dropout = 0.25});
+}
+
 TEST_F(Sm90ProgrammableGpu, ScoresThatJumpUnderAMod) {
     Dense dense;
     dense.score = [](double s, auto, auto h, auto q, auto kv) {

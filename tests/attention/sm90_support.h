@@ -118,8 +118,8 @@ struct Guarded {
 
 struct Device {
     Guarded query, key, value, out, lse;
-    Buffer workspace{0, kForwardWorkspaceBytes};
     ForwardInputs inputs;
+    Buffer workspace;
 
     Device(const Problem& p, const Array& q, const Array& k, const Array& v)
         : query(q.data.size() * 2),
@@ -127,13 +127,21 @@ struct Device {
           value(v.data.size() * 2),
           out(static_cast<std::size_t>(p.batch * p.heads * p.q_len * p.value_dim) * 2),
           lse(static_cast<std::size_t>(p.batch * p.heads * p.q_len) * 4),
-          inputs(inputs_of(p)) {
+          inputs(inputs_of(p)),
+          workspace(0, workspace_bytes(inputs)) {
         upload(q, query, inputs.query, p.dtype);
         upload(k, key, inputs.key, p.dtype);
         upload(v, value, inputs.value, p.dtype);
         inputs.out.address = out.address();
         inputs.lse = lse.address();
         inputs.workspace = workspace.address();
+    }
+
+    /// For the configuration that the GPU's multiprocessors give.
+    static std::size_t workspace_bytes(const ForwardInputs& inputs) {
+        const ForwardDesc desc = check_forward(inputs);
+        const int multiprocessors = cuda::device_info(0).multiprocessors;
+        return forward_workspace_bytes(desc, choose_forward(desc, multiprocessors));
     }
 
     static void upload(const Array& array, Guarded& target, DeviceTensor& tensor, DType dtype) {

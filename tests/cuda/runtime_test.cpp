@@ -236,6 +236,21 @@ TEST(Cache, ThreadsShareOneCompilation) {
     for (const auto& cubin : cubins) EXPECT_EQ(cubin.get(), cubins[0].get());
 }
 
+TEST(Cache, WhatIsCompiledAheadIsThereWhenItIsNeeded) {
+    TW_REQUIRE_NVRTC();
+    const testing_support::OwnCacheFolder folder;
+    const CompileRequest request = add_one("ahead");
+    compile_in_background(request);
+    const std::shared_ptr<const std::string> cubin = cubin_of(request);
+    EXPECT_EQ(cubin.get(), cubin_of(request).get());
+    // A failure waits for the call that needs the cubin.
+    CompileRequest broken = add_one("broken ahead");
+    broken.source += "no C++";
+    compile_in_background(broken);
+    EXPECT_ANY_THROW(cubin_of(broken));
+    EXPECT_ANY_THROW(cubin_of(broken));
+}
+
 TEST(Cache, AnUnwritableFolderOnlyCostsTime) {
     TW_REQUIRE_NVRTC();
     ::setenv("TILEWRIGHT_CACHE_DIR", "/proc/no_such_folder", 1);

@@ -81,7 +81,8 @@ std::span<const CaptureGradient> capture_gradients(const BackwardDesc& desc) {
 void check_order(const CaptureGradient& gradient, const BackwardInputs& inputs,
                  const BackwardDesc& desc) {
     const std::vector<std::int64_t>& shape = inputs.captures[gradient.capture].shape;
-    const std::int64_t sizes[4] = {desc.batch, desc.heads, desc.q_len, desc.kv_len};
+    const std::int64_t batches = desc.sequences > 0 ? desc.sequences : desc.batch;
+    const std::int64_t sizes[4] = {batches, desc.heads, desc.q_len, desc.kv_len};
     const auto apart = [&](std::size_t position) {
         const int d = gradient.dimension_of[position];
         return sizes[position] <= 1 ||
@@ -117,8 +118,6 @@ void differentiate(const BackwardInputs& inputs, BackwardDesc& desc) {
     }
     desc.score_mod = kept_mod_text(inputs.score_mod, facts);
     if (desc.score_mod->gradients.empty()) return;
-    require(desc.sequences == 0, "grad_captures", "no gradients of captures of packed sequences",
-            desc.sequences);
     if (!desc.deterministic) return;
     for (const CaptureGradient& gradient : desc.score_mod->gradients) {
         check_order(gradient, inputs, desc);
@@ -278,11 +277,14 @@ constexpr int kConsumerRegisters = {};
     return request;
 }
 
+std::string backward_key(const BackwardDesc& desc, const BackwardConfig& config) {
+    return fmt::format("{} {} {} {} {}", variant_key(desc), config.wide, config.block_m,
+                       config.stages, desc.deterministic);
+}
+
 const BackwardKernels& load_backward(const BackwardDesc& desc, const BackwardConfig& config,
                                      int device) {
-    const std::string key = fmt::format("{} {} {} {} {}", variant_key(desc), config.wide,
-                                        config.block_m, config.stages, desc.deterministic);
-    return load_once<BackwardKernels>(key, device, [&] {
+    return load_once<BackwardKernels>(backward_key(desc, config), device, [&] {
         if (builds_lists(desc)) load_lists(device);
         const cuda::CompileRequest request = generate_backward(desc, config);
         return BackwardKernels{
@@ -446,7 +448,7 @@ void launch_backward(const BackwardInputs& inputs, const BackwardDesc& desc,
     }
     if (row_blocks > 0) cuda::launch(kernels.finish, rows_shape, rows_parameters, stream);
     if (!capture_gradients(desc).empty() && places > 0) {
-        rows_shape.grid[0] = static_cast<unsigned>(ceil_div(desc.kv_len, kRowThreads));
+        rows_shape.grid[0] = static_cast<unsigned>(ceil_div(desc.kv_len, kRowThreads) + 1);
         void* const parameters[] = {&p, words.data()};
         cuda::launch(kernels.captures, rows_shape, parameters, stream);
     }

@@ -4,6 +4,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <string>
 #include <vector>
 
 #include "attention/sm90/problem.h"
@@ -60,6 +61,9 @@ std::size_t backward_workspace_bytes(const BackwardDesc& desc, const BackwardCon
 
 /// The kernels' translation unit, compilable without a GPU.
 cuda::CompileRequest generate_backward(const BackwardDesc& desc, const BackwardConfig& config);
+
+/// What distinguishes the kernels of a problem and a configuration from others.
+std::string backward_key(const BackwardDesc& desc, const BackwardConfig& config);
 
 /// Compiles and loads; to be called before a launch is captured in a graph. Kernels stay loaded.
 const BackwardKernels& load_backward(const BackwardDesc& desc, const BackwardConfig& config,

@@ -194,35 +194,103 @@ extern "C" __global__ void __launch_bounds__(tw::attn::kRowThreads)
     if (threadIdx.x == 0) p.grad_sinks[blockIdx.x] = sum;
 }
 
-/// The gradients of captures from the sums of heads, and of heads and keys: a thread per key, heads
-/// in a fixed order; the first CTA takes the sums of heads.
+namespace tw::attn {
+
+/// The tiles of a kv head in their order, as gradients of captures add up: which tile, of which
+/// batch (or sequence), how many keys are in that.
+struct SumTile {
+    int index, batch, kv_len;  ///< index -1: no tile
+};
+TW_DEVICE SumTile sum_tile(int batch, int rank, const BackwardParameters& p) {
+    if constexpr (kPacked) {
+        const MaskTile tile = p.mask.tiles[rank];
+        return {tile.index, tile.sequence, p.mask.sequences[rank].kv_len};
+    }
+    return {rank, batch, p.kv_len};
+}
+
+/// Sums per head and key: a thread per key, batches, heads and tiles in a fixed order.
+template <typename Mod>
+TW_DEVICE void add_key_sums(Mod& mod, const BackwardParameters& p) {
+    const int key = blockIdx.x * kRowThreads + threadIdx.x;
+    const int own = key / kBlockN;
+    for (int batch = 0; batch < p.batches; ++batch) {
+        for (int rank = kPacked ? 0 : own; rank < (kPacked ? p.kv_tiles : own + 1); ++rank) {
+            const SumTile tile = sum_tile(batch, rank, p);
+            if (tile.index != own || key >= tile.kv_len) continue;
+            for (int head = 0; head < p.heads; ++head) {
+                mod.enter_tile(tile.batch, head);
+                mod.enter_rows(key);
+                const i64 first =
+                    (static_cast<i64>(batch * p.heads + head) * p.kv_tiles + rank) * kBlockN;
+                each_sum(mod, [&](i64 place, const float* sums, float* array, bool of_heads) {
+                    if (!of_heads && place >= 0) {
+                        ptx::reduce_add(array + place, sums[first + key % kBlockN]);
+                    }
+                });
+            }
+        }
+    }
+}
+
+/// Sums per head, one CTA: tiles side by side, added one after the other as long as they go to
+/// different elements.
+template <typename Mod>
+TW_DEVICE void add_head_sums(Mod& mod, const BackwardParameters& p) {
+    __shared__ i64 places[kRowThreads];
+    __shared__ float values[kRowThreads];
+    for (int batch = 0; batch < p.batches; ++batch) {
+        for (int head = 0; head < p.heads; ++head) {
+            for (int chunk = 0; chunk < p.kv_tiles; chunk += kRowThreads) {
+                const int rank = chunk + threadIdx.x;
+                const bool exists = rank < p.kv_tiles;
+                const SumTile tile = exists ? sum_tile(batch, rank, p) : SumTile{-1, 0, 0};
+                mod.enter_tile(tile.batch, head);
+                const i64 first =
+                    (static_cast<i64>(batch * p.heads + head) * p.kv_tiles + rank) * (kStrips * 4);
+                each_sum(mod, [&](i64 place, const float* sums, float* array, bool of_heads) {
+                    if (!of_heads) return;
+                    float sum = 0;
+                    for (int warp = 0; tile.index >= 0 && warp < kStrips * 4; ++warp) {
+                        sum += sums[first + warp];
+                    }
+                    places[threadIdx.x] = tile.index >= 0 ? place : -1;
+                    values[threadIdx.x] = sum;
+                    __syncthreads();
+                    if (threadIdx.x == 0) {
+                        float run = 0;
+                        i64 at = -1;
+                        for (int i = 0; i < kRowThreads; ++i) {
+                            if (places[i] < 0) continue;
+                            if (places[i] != at) {
+                                if (at >= 0) ptx::reduce_add(array + at, run);
+                                at = places[i];
+                                run = 0;
+                            }
+                            run += values[i];
+                        }
+                        if (at >= 0) ptx::reduce_add(array + at, run);
+                    }
+                    __syncthreads();
+                });
+            }
+        }
+    }
+}
+
+}  // namespace tw::attn
+
+/// The gradients of captures from the sums of heads and keys, and in the last CTA those of heads.
 extern "C" __global__ void __launch_bounds__(tw::attn::kRowThreads)
     attention_backward_captures(const __grid_constant__ tw::attn::BackwardParameters p,
                                 const __grid_constant__ tw::attn::ModArguments mod_arguments) {
-    using namespace tw;
     using namespace tw::attn;
-    const int key = blockIdx.x * kRowThreads + threadIdx.x;
     ScoreMod mod{mod_arguments, p.scale};
     mod.enter_block(0);
-    for (int batch = 0; batch < p.batches; ++batch) {
-        for (int head = 0; head < p.heads; ++head) {
-            mod.enter_tile(batch, head);
-            mod.enter_rows(min(key, p.kv_len - 1));
-            const i64 first = static_cast<i64>(batch * p.heads + head) * p.kv_tiles;
-            each_sum(mod, [&](i64 place, const float* sums, float* array, bool of_heads) {
-                if (!of_heads) {
-                    if (key < p.kv_len && place >= 0) {
-                        ptx::reduce_add(array + place, sums[first * kBlockN + key]);
-                    }
-                } else if (blockIdx.x == 0) {
-                    float sum = 0;
-                    for (int i = threadIdx.x; i < p.kv_tiles * kStrips * 4; i += kRowThreads) {
-                        sum += sums[first * (kStrips * 4) + i];
-                    }
-                    sum = sum_over_block(sum);
-                    if (threadIdx.x == 0 && place >= 0) ptx::reduce_add(array + place, sum);
-                }
-            });
-        }
+    mod.enter_rows(0);
+    if (blockIdx.x + 1 == gridDim.x) {
+        add_head_sums(mod, p);
+    } else {
+        add_key_sums(mod, p);
     }
 }

@@ -121,7 +121,7 @@ struct Scores {
         const int row = key();
         u16* const target = static_cast<u16*>(to.data) + rows.batch * to.batch_stride +
                             rows.head * to.head_stride + (rows.begin + row) * to.row_stride;
-        store_rows<kColumns>(Element{}, sums, factors, target, to.row_stride, rows.len - row);
+        store_rows<kColumns>(Element{}, sums, factors, target, 8 * to.row_stride, rows.len - row);
     }
 
     // ---- which pairs of the block attend
@@ -274,11 +274,12 @@ struct Scores {
 
     /// Where this warp's sums of captures go.
     TW_DEVICE SumPlace sum_place() const {
-        const i64 tile =
-            static_cast<i64>(query_head_row(tile_word(1), head, p)) * p.kv_tiles + tile_word(0);
+        // Packed sequences count their tiles anew, ranks count all.
+        const i64 tile = static_cast<i64>(query_head_row(tile_word(1), head, p)) * p.kv_tiles +
+                         tile_word(kPacked ? 6 : 0);
         const int row = warp * 16 + ptx::lane_index() / 4;
         return SumPlace{tile * (kStrips * 4) + strip * 4 + warp, tile * kBlockN + strip * 64 + row,
-                        p.kv_len - first_key - row};
+                        kv_len() - first_key - row};
     }
 
     TW_DEVICE u64 key_of_dropout() const {

@@ -39,4 +39,25 @@ cuda::TensorMap tile_map(const DeviceTensor& tensor, DType dtype, std::int64_t r
     return cuda::encode_tensor_map(request, argument);
 }
 
+cuda::TensorMap grouped_tile_map(const DeviceTensor& tensor, DType dtype, std::int64_t rows,
+                                 std::int64_t group, const char* argument) {
+    const auto [batch, heads, queries, columns] = tensor.shape;
+    const std::array<std::int64_t, 5> extents{columns, group, queries, heads / group, batch};
+    const std::array<std::int64_t, 5> strides{1, tensor.strides[1], tensor.strides[2],
+                                              tensor.strides[1] * group, tensor.strides[0]};
+    cuda::TensorMapRequest request;
+    request.dtype = dtype;
+    request.rank = 5;
+    request.address = tensor.address;
+    for (std::size_t axis = 0; axis < 5; ++axis) {
+        request.extents[axis] = static_cast<std::uint64_t>(extents[axis]);
+        const std::int64_t stride = extents[axis] == 1 ? 8 : strides[axis];
+        request.strides[axis] = static_cast<std::uint64_t>(stride) * 2;
+    }
+    request.box = {static_cast<std::uint32_t>(kPanel), static_cast<std::uint32_t>(group),
+                   static_cast<std::uint32_t>(rows / group), 1, 1};
+    request.swizzle = cuda::Swizzle::bytes128;
+    return cuda::encode_tensor_map(request, argument);
+}
+
 }  // namespace tilewright::attn::sm90

@@ -42,6 +42,11 @@ void check_tensor(const DeviceTensor& tensor, const char* argument,
 cuda::TensorMap tile_map(const DeviceTensor& tensor, DType dtype, std::int64_t rows,
                          const char* argument);
 
+/// The same of tiles whose rows are those of `group` neighbouring heads side by side: row n of a
+/// tile is query n / group of head n % group. `group` divides `rows` and the number of heads.
+cuda::TensorMap grouped_tile_map(const DeviceTensor& tensor, DType dtype, std::int64_t rows,
+                                 std::int64_t group, const char* argument);
+
 /// The device code of this folder; generated from its .cuh files.
 const std::vector<cuda::Header>& device_headers();
 

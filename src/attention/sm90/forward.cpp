@@ -29,10 +29,83 @@ ListShape list_shape(const ForwardConfig& config) {
     return {.strips = config.warpgroups, .block = config.block_n};
 }
 
+/// f32 words of the results of all parts of keys, lse first.
+struct Parts {
+    std::int64_t lse, out;
+};
+Parts parts_of(const ForwardDesc& desc, const ForwardConfig& config) {
+    if (config.splits == 1) return {};
+    const std::int64_t rows = config.splits * desc.batch * desc.heads * desc.q_len;
+    return {ceil_div(rows, 4) * 4, rows * desc.value_dim};  // out in words of 16 bytes
+}
+
+std::int64_t tiles_of_rows(const ForwardDesc& desc, const ForwardConfig& config) {
+    return ceil_div(desc.q_len * config.group, config.block_m());
+}
+
+/// Blocks of keys that the tile of the fewest visits, as the kernel counts them.
+std::int64_t fewest_blocks(const ForwardDesc& desc, const ForwardConfig& config) {
+    const std::int64_t all = ceil_div(desc.kv_len, config.block_n);
+    std::int64_t fewest = all;
+    for (std::int64_t tile = 0; tile < tiles_of_rows(desc, config) && desc.upper_bound; ++tile) {
+        const std::int64_t first = tile * config.block_m() / config.group;
+        const std::int64_t last = ((tile + 1) * config.block_m() - 1) / config.group;
+        const std::int64_t begin =
+            desc.lower_bound
+                ? std::max<std::int64_t>(0, first + desc.lower_diagonal) / config.block_n
+                : 0;
+        const std::int64_t keys = std::min(desc.kv_len, last + desc.upper_diagonal + 1);
+        const std::int64_t end = keys > 0 ? ceil_div(keys, config.block_n) : 0;
+        fewest = std::min(fewest, std::max<std::int64_t>(end - begin, 1));
+    }
+    return fewest;
+}
+
+/// Parts of the keys that fill the multiprocessors where there are few tiles: the fewest that take
+/// the least time, in blocks of keys. A part begins and ends at the cost of two, joining costs two.
+int choose_splits(const ForwardDesc& desc, const ForwardConfig& config, int multiprocessors) {
+    const std::int64_t heads = desc.heads / config.group;
+    const std::int64_t tiles = desc.batch * heads * tiles_of_rows(desc, config);
+    if (desc.row_maximum || tiles == 0 || tiles > multiprocessors) return 1;
+    const std::int64_t blocks = fewest_blocks(desc, config);
+    constexpr std::int64_t kMostSplits = 128, kEnds = 2, kJoining = 2;
+    int best = 1;
+    std::int64_t least = blocks + kEnds;
+    for (std::int64_t splits = 2; splits <= std::min(blocks, kMostSplits); ++splits) {
+        const std::int64_t rounds = ceil_div(tiles * splits, multiprocessors);
+        const std::int64_t time = rounds * (ceil_div(blocks, splits) + kEnds) + kJoining;
+        if (time < least) {
+            least = time;
+            best = static_cast<int>(splits);
+        }
+    }
+    return best;
+}
+
+/// Few query rows: half of a tile's tensor work is saved with one warpgroup, and the rows of all
+/// query heads of a kv head read its K and V once.
+ForwardConfig choose_few_rows(const ForwardDesc& desc, const ForwardConfig& many) {
+    ForwardConfig config = many;
+    const std::int64_t group = desc.heads / desc.kv_heads;
+    const bool plain = desc.score_mod == nullptr && !desc.dropout && !desc.row_maximum;
+    const bool power_of_two = (group & (group - 1)) == 0;
+    if (plain && power_of_two && group <= 128) config.group = static_cast<int>(group);
+    const int dim = std::max(desc.query_dim, desc.value_dim);
+    if (config.group * desc.q_len <= 64 && config.group <= 64) {
+        config.warpgroups = 1;
+        config.block_n = dim > 128 ? 64 : 128;
+        config.stages = dim > 128 ? 2 : dim > 64 ? 3 : 4;  // what is in flight hides the memory
+    } else if (config.warpgroups == 3) {
+        config = {.warpgroups = 2, .block_n = 128, .group = config.group};
+    }
+    return config;
+}
+
 }  // namespace
 
 std::size_t forward_workspace_bytes(const ForwardDesc& desc, const ForwardConfig& config) {
-    return kForwardWorkspaceBytes +
+    const Parts parts = parts_of(desc, config);
+    return kForwardWorkspaceBytes + static_cast<std::size_t>(4 * (parts.lse + parts.out)) +
            (builds_lists(desc) ? list_layout(desc, list_shape(config)).bytes : 0);
 }
 
@@ -65,8 +138,9 @@ ForwardConfig choose_listed(int query_dim, int value_dim) {
     return {.warpgroups = 3, .block_n = 64, .stages = 3};
 }
 
-ForwardConfig choose_forward(const ForwardDesc& desc, int multiprocessors) {
-    if (desc.listed) return choose_listed(desc.query_dim, desc.value_dim);
+namespace {
+
+ForwardConfig choose_tiles(const ForwardDesc& desc, int multiprocessors) {
     const int dim = std::max(desc.query_dim, desc.value_dim);
     if (dim > 192) return {.warpgroups = 2, .block_n = 64, .query_buffers = 1};
     if (desc.query_dim > 128 && desc.value_dim <= 128) {
@@ -100,6 +174,17 @@ ForwardConfig choose_forward(const ForwardDesc& desc, int multiprocessors) {
     return cost(three, three_utilisation) < cost(two, two_utilisation) ? three : two;
 }
 
+}  // namespace
+
+ForwardConfig choose_forward(const ForwardDesc& desc, int multiprocessors) {
+    if (desc.listed) return choose_listed(desc.query_dim, desc.value_dim);
+    constexpr std::int64_t kFewRows = 64;
+    ForwardConfig config = choose_tiles(desc, multiprocessors);
+    if (desc.q_len <= kFewRows) config = choose_few_rows(desc, config);
+    if (config.warpgroups < 3) config.splits = choose_splits(desc, config, multiprocessors);
+    return config;
+}
+
 int forward_shared_bytes(const ForwardDesc& desc, const ForwardConfig& config) {
     const std::int64_t query_panels = ceil_div(desc.query_dim, kPanel);
     const std::int64_t value_panels = ceil_div(desc.value_dim, kPanel);
@@ -123,8 +208,9 @@ cuda::CompileRequest generate_forward(const ForwardDesc& desc, const ForwardConf
         {config.block_n, desc.dtype, /*a_in_registers=*/false},  // Q K^T
         {desc.value_dim, desc.dtype, /*a_in_registers=*/true}};  // P V
     cuda::CompileRequest request;
-    request.name = fmt::format("attention_forward_{}_{}x{}.cu", variant_name(desc),
-                               config.block_m(), config.block_n);
+    request.name = fmt::format("attention_forward_{}_{}x{}{}{}.cu", variant_name(desc),
+                               config.block_m(), config.block_n, config.group > 1 ? "_grouped" : "",
+                               config.splits > 1 ? "_split" : "");
     request.arch = "sm_90a";
     // What a user's score mod needs is not ours to limit, nor random bits of many pairs at once;
     // the other checks of the compiler's log hold. Lists that the device builds cost a few words.
@@ -152,6 +238,8 @@ constexpr int kWarpgroups = {};
 constexpr int kBlockN = {};
 constexpr int kStages = {};
 constexpr int kQueryBuffers = {};
+constexpr int kGroup = {};
+constexpr bool kSplits = {};
 constexpr int kProducerRegisters = {};
 constexpr int kConsumerRegisters = {};
 
@@ -159,29 +247,34 @@ constexpr int kConsumerRegisters = {};
 )",
                      config_constants(desc), !desc.positive_scale, desc.row_maximum,
                      desc.exact_maximum, config.warpgroups, config.block_n, config.stages,
-                     config.query_buffers, producer_registers, consumer_registers)});
+                     config.query_buffers, config.group, config.splits > 1, producer_registers,
+                     consumer_registers)});
     request.source = "#include \"attention/sm90/forward.cuh\"\n";
     return request;
 }
 
-const cuda::Kernel& load_forward(const ForwardDesc& desc, const ForwardConfig& config, int device) {
+const ForwardKernels& load_forward(const ForwardDesc& desc, const ForwardConfig& config,
+                                   int device) {
     const std::string key =
-        fmt::format("{} {} {} {} {} {} {} {}", variant_key(desc), config.warpgroups, config.block_n,
-                    config.stages, config.query_buffers, desc.positive_scale, desc.row_maximum,
-                    desc.exact_maximum);
-    return load_once<cuda::Kernel>(key, device, [&] {
+        fmt::format("{} {} {} {} {} {} {} {} {} {}", variant_key(desc), config.warpgroups,
+                    config.block_n, config.stages, config.query_buffers, config.group,
+                    config.splits > 1, desc.positive_scale, desc.row_maximum, desc.exact_maximum);
+    return load_once<ForwardKernels>(key, device, [&] {
         if (builds_lists(desc)) load_lists(device);
-        return cuda::load_kernel(generate_forward(desc, config), "attention_forward",
-                                 forward_shared_bytes(desc, config), device);
+        const cuda::CompileRequest request = generate_forward(desc, config);
+        return ForwardKernels{cuda::load_kernel(request, "attention_forward",
+                                                forward_shared_bytes(desc, config), device),
+                              cuda::load_kernel(request, "attention_forward_combine", 0, device)};
     });
 }
 
 void launch_forward(const ForwardInputs& inputs, const ForwardDesc& desc,
-                    const ForwardConfig& config, const cuda::Kernel& kernel,
+                    const ForwardConfig& config, const ForwardKernels& kernels,
                     cuda::StreamHandle stream) {
-    const std::int64_t batch_heads = desc.batch * desc.heads;
-    const std::int64_t q_tiles = ceil_div(desc.q_len, config.block_m()) + desc.sequences;
-    const std::int64_t places = batch_heads * q_tiles;
+    const cuda::Kernel& kernel = kernels.main;
+    const std::int64_t heads = desc.heads / config.group, batch_heads = desc.batch * heads;
+    const std::int64_t q_tiles = tiles_of_rows(desc, config) + desc.sequences;
+    const std::int64_t places = batch_heads * q_tiles * config.splits;
     if (places == 0) return;
     const int multiprocessors = cuda::device_info(kernel.device).multiprocessors;
 
@@ -194,8 +287,9 @@ void launch_forward(const ForwardInputs& inputs, const ForwardDesc& desc,
     p.profile = reinterpret_cast<unsigned long long*>(inputs.profile);
     p.q_len = static_cast<int>(desc.q_len);
     p.kv_len = static_cast<int>(desc.kv_len);
-    p.heads = static_cast<int>(desc.heads);
-    p.heads_per_kv_head = static_cast<int>(desc.heads / desc.kv_heads);
+    p.heads = static_cast<int>(heads);
+    p.heads_per_kv_head = static_cast<int>(heads / desc.kv_heads);
+    p.splits = config.splits;
     p.batch_heads = static_cast<int>(batch_heads);
     p.q_tiles = static_cast<int>(q_tiles);
     p.group_heads = 1;
@@ -225,7 +319,11 @@ void launch_forward(const ForwardInputs& inputs, const ForwardDesc& desc,
             std::max<std::int64_t>(1, kGroupBytes / head_bytes) * p.heads_per_kv_head;
         p.group_heads = static_cast<int>(std::min(group, batch_heads));
     }
-    if (desc.upper_bound && !desc.lower_bound && !desc.listed) {
+    if (config.splits > 1) {
+        p.part_lse = reinterpret_cast<float*>(inputs.workspace + kForwardWorkspaceBytes);
+        p.part_out = p.part_lse + parts_of(desc, config).lse;
+    }
+    if (desc.upper_bound && !desc.lower_bound && !desc.listed && config.group == 1) {
         // Tiles grow by their rows; the first `late` of a head are shorter than the share.
         const double longest = static_cast<double>(
             std::min(desc.kv_len, q_tiles * config.block_m() + desc.upper_diagonal));
@@ -236,10 +334,13 @@ void launch_forward(const ForwardInputs& inputs, const ForwardDesc& desc,
     }
 
     const cuda::ContextScope scope(kernel.device);
-    const cuda::TensorMap query = tile_map(inputs.query, desc.dtype, config.block_m(), "query");
+    const cuda::TensorMap query =
+        config.group > 1
+            ? grouped_tile_map(inputs.query, desc.dtype, config.block_m(), config.group, "query")
+            : tile_map(inputs.query, desc.dtype, config.block_m(), "query");
     const cuda::TensorMap key = tile_map(inputs.key, desc.dtype, config.block_n, "key");
     const cuda::TensorMap value = tile_map(inputs.value, desc.dtype, config.block_n, "value");
-    if (tiles_differ && places > multiprocessors) {
+    if (tiles_differ && places > multiprocessors && config.splits == 1) {
         // Tiles differ in length: CTAs take the next one when they are free.
         p.tickets = reinterpret_cast<unsigned*>(inputs.workspace);
         cuda::driver().check(cuda::driver().cuMemsetD32Async(inputs.workspace, 0, 1, stream),
@@ -259,6 +360,13 @@ void launch_forward(const ForwardInputs& inputs, const ForwardDesc& desc,
                                 const_cast<cuda::TensorMap*>(&key),
                                 const_cast<cuda::TensorMap*>(&value), &p, words.data()};
     cuda::launch(kernel, shape, parameters, stream);
+    if (config.splits == 1) return;
+    constexpr unsigned kThreads = 256, kRows = kThreads / 32;
+    cuda::LaunchShape combine;
+    combine.grid[0] = static_cast<unsigned>(ceil_div(desc.batch * desc.heads * desc.q_len, kRows));
+    combine.block[0] = kThreads;
+    void* const combined[] = {&p};
+    cuda::launch(kernels.combine, combine, combined, stream);
 }
 
 void forward(const ForwardInputs& inputs, cuda::StreamHandle stream) {

@@ -8,9 +8,11 @@
 // Scores     any mod of (score, b, h, q, kv) and captured arrays, generated into score_mod.cuh
 // Strides    of batch, head and row: any multiples of 16 bytes; the last dimension is contiguous
 // Types      bf16 or f16; sums in f32, p is rounded to the inputs' type, lse is f32
-// Roles      one producer thread (copy engine), 2 or 3 consumer warpgroups of 64 query rows
+// Roles      one producer thread (copy engine), 1 to 3 consumer warpgroups of 64 query rows
+// Few rows   the query heads of a kv head side by side in a tile; keys split over CTAs, whose results a second
+//            kernel joins (forward_combine.cuh)
 // Pipeline   K and V in kStages buffers each; Q in two, so that the next tile starts before this one ends
-// Registers  24 + 2 x 240 or 32 + 3 x 160 by setmaxnreg; no spills (checked when it is compiled)
+// Registers  24 + 2 x 240 or 32 + 3 x 160 by setmaxnreg, 255 with one warpgroup; no spills (checked when it is compiled)
 // Shared     (Q buffers x rows + 2 x stages x keys) x D x 2 bytes: 176 KB for 192 x 80 at D = 128
 // Schedule   persistent CTAs; places of one order are taken in turn, or by tickets where tiles differ
 // Measured   H200, 2026-11-21, share of the tensor peak per cycle: D = 128 full 0.96, causal 0.93; D = 64
@@ -18,6 +20,7 @@
 // clang-format on
 #pragma once
 
+#include "attention/sm90/forward_combine.cuh"
 #include "attention/sm90/forward_consumer.cuh"
 #include "attention/sm90/forward_producer.cuh"
 
@@ -61,14 +64,14 @@ extern "C" __global__ void __launch_bounds__(128 * (tw::attn::kWarpgroups + 1), 
     }
     __syncthreads();
     if (role == 0) {
-        ptx::registers_decrease<kProducerRegisters>();
+        if constexpr (kWarpgroups > 1) ptx::registers_decrease<kProducerRegisters>();
         if (threadIdx.x / 32 == 0 && ptx::elect_lane()) {
             Producer{&query_map,           &key_map, &value_map, p, shared, ptx::l2_evict_last(),
                      ptx::l2_evict_first()}
                 .run();
         }
     } else {
-        ptx::registers_increase<kConsumerRegisters>();
+        if constexpr (kWarpgroups > 1) ptx::registers_increase<kConsumerRegisters>();
         // The times wait in memory, not in registers.
         u64* const profile = p.profile + 3 * blockIdx.x;
         if (p.profile != nullptr && threadIdx.x == 128) {

@@ -27,10 +27,12 @@ struct ForwardDesc : ProblemDesc {
 
 /// How the kernel is built: one cubin per ForwardConfig and what ForwardDesc says beside sizes.
 struct ForwardConfig {
-    int warpgroups = 2;     ///< consumers of 64 query rows each, 2 or 3
+    int warpgroups = 2;     ///< consumers of 64 query rows each, 1 to 3
     int block_n = 128;      ///< keys of a block, a multiple of 16
     int stages = 2;         ///< buffers of K and of V
     int query_buffers = 2;  ///< 2: the next tile starts before this one's results are stored
+    int group = 1;   ///< query heads of a kv head whose rows one tile holds: 1, or all of them
+    int splits = 1;  ///< parts of the keys, each a tile of its own
 
     int block_m() const { return 64 * warpgroups; }
     bool operator==(const ForwardConfig&) const = default;
@@ -39,6 +41,11 @@ struct ForwardConfig {
 /// Refuses by name what this engine cannot serve: UserError with the argument, the rule and the
 /// value.
 ForwardDesc check_forward(const ForwardInputs& inputs);
+
+/// The kernels of one configuration, from one cubin.
+struct ForwardKernels {
+    cuda::Kernel main, combine;
+};
 
 /// The configuration that measured fastest for such problems (docs/benchmarks-gpu.md).
 ForwardConfig choose_forward(const ForwardDesc& desc, int multiprocessors);
@@ -55,12 +62,13 @@ int forward_shared_bytes(const ForwardDesc& desc, const ForwardConfig& config);
 cuda::CompileRequest generate_forward(const ForwardDesc& desc, const ForwardConfig& config);
 
 /// Compiles and loads; to be called before a launch is captured in a graph. Kernels stay loaded.
-const cuda::Kernel& load_forward(const ForwardDesc& desc, const ForwardConfig& config, int device);
+const ForwardKernels& load_forward(const ForwardDesc& desc, const ForwardConfig& config,
+                                   int device);
 
-/// Launches a loaded kernel, before it the one that builds lists: nothing allocated, nothing waited
-/// for.
+/// Launches loaded kernels: one that builds lists, the main one, one that joins parts of keys.
+/// Nothing allocated, nothing waited for.
 void launch_forward(const ForwardInputs& inputs, const ForwardDesc& desc,
-                    const ForwardConfig& config, const cuda::Kernel& kernel,
+                    const ForwardConfig& config, const ForwardKernels& kernels,
                     cuda::StreamHandle stream);
 
 /// All four steps.

@@ -80,6 +80,11 @@ struct Consumer {
             result.rows = {static_cast<int>(rows.x), static_cast<int>(rows.y),
                            static_cast<int>(rows.z), static_cast<int>(rows.w)};
         }
+        if constexpr (kSplits) {
+            const uint4 part = ptx::load_shared_128(shared.tile(query_ring.index) + 16);
+            result.begin = part.x;
+            result.split = part.y;
+        }
         return result;
     }
     TW_DEVICE int kv_len() const { return kPacked ? tile.rows.kv_len : p.kv_len; }
@@ -163,15 +168,17 @@ struct Consumer {
             if constexpr (kSegments) apply_segments();
             const int first = block * kBlockN + column;
             int last[2] = {kv_len() - 1 - first, kv_len() - 1 - first};
-            if constexpr (kUpperBound) {
-                last[0] = min(last[0], row + p.upper_diagonal - first);
-                last[1] = min(last[1], row + 8 + p.upper_diagonal - first);
+            int lowest[2] = {0, 0};
+#pragma unroll
+            for (int r = 0; r < 2; ++r) {
+                const int query = query_of(row + 8 * r);
+                if constexpr (kUpperBound) last[r] = min(last[r], query + p.upper_diagonal - first);
+                if constexpr (kLowerBound) lowest[r] = query + p.lower_diagonal - first;
             }
-            const int lowest = kLowerBound ? row + p.lower_diagonal - first : 0;
 #pragma unroll
             for (int i = 0; i < kScores; ++i) {
                 const int offset = i / 4 * 8 + i % 2, r = i / 2 % 2;
-                const bool dead = offset > last[r] || (kLowerBound && offset < lowest + 8 * r);
+                const bool dead = offset > last[r] || (kLowerBound && offset < lowest[r]);
                 if (dead) scores[i] = -kInfinity;
             }
         }
@@ -320,7 +327,7 @@ struct Consumer {
             return;
         }
         const int first_row = tile.q_tile * kBlockM;
-        begin = begin_block(first_row, p);
+        begin = kSplits ? tile.begin : begin_block(first_row, p);
         end = begin + tile.blocks;
         if constexpr (kUpperBound && kWarpgroups > 2) {
             skipped = end - end_block(first_row + warpgroup * 64 + 63, begin, p);
@@ -438,9 +445,10 @@ struct Consumer {
             // every row has met a key before them; blocks from `inside_begin` on lie above the
             // lower diagonal.
             const int first_row = tile.q_tile * kBlockM + warpgroup * 64;
-            const int inside_end = max(0, first_row + p.upper_diagonal) / kBlockN;
+            const int first = query_of(first_row), last = query_of(first_row + 63);
+            const int inside_end = max(0, first + p.upper_diagonal) / kBlockN;
             const int inside_begin =
-                kLowerBound ? max(0, first_row + 63 + p.lower_diagonal + kBlockN - 1) / kBlockN : 0;
+                kLowerBound ? max(0, last + p.lower_diagonal + kBlockN - 1) / kBlockN : 0;
             do {
                 while (block > begin && (block > inside_end || block <= inside_begin)) {
                     next_block<true>();
@@ -455,6 +463,19 @@ struct Consumer {
     }
 
     // ---- results
+    /// Where a row of a tile goes: its query head, and its index among all rows of results.
+    struct RowPlace {
+        int head;
+        i64 index, offset;  ///< offset: in out
+    };
+    TW_DEVICE RowPlace place_of(const Tile& done, int row_of_tile) const {
+        const int batch = kPacked ? 0 : done.batch;
+        const int query = (kPacked ? done.rows.q_begin : 0) + query_of(row_of_tile);
+        const int head = done.head * kGroup + (kGroup == 1 ? 0 : row_of_tile % kGroup);
+        return {head, static_cast<i64>(batch * p.heads * kGroup + head) * p.q_len + query,
+                batch * p.out_batch_stride + head * p.out_head_stride + query * p.out_row_stride};
+    }
+
     /// Normalises and stores the tile.
     TW_DEVICE void store(const Tile& done) const {
         const int first_row = done.q_tile * kBlockM + row_in_tile;
@@ -462,11 +483,15 @@ struct Consumer {
         float reference[2] = {state.max[0] * scale, state.max[1] * scale};  // of the sums
         float inverse[2] = {sum[0] > 0 ? ptx::reciprocal_approx(sum[0]) : sum[0],
                             sum[1] > 0 ? ptx::reciprocal_approx(sum[1]) : sum[1]};
-        if constexpr (kSinks) {
+        const RowPlace first = place_of(done, first_row);
+        const RowPlace second =
+            kGroup == 1 ? RowPlace{first.head, first.index + 8, first.offset + 8 * p.out_row_stride}
+                        : place_of(done, first_row + 8);
+        if constexpr (kSinks && !kSplits) {
             // One more logit, without a value; it may be the largest by far.
-            const float sink = p.sinks[done.head] * kLog2E;
 #pragma unroll
             for (int r = 0; r < 2; ++r) {
+                const float sink = p.sinks[r == 0 ? first.head : second.head] * kLog2E;
                 const float largest = fmaxf(reference[r], sink);
                 const float base = largest == -kInfinity ? 0.0f : largest;
                 const float shrink = ptx::exp2_approx(reference[r] - base);
@@ -479,25 +504,28 @@ struct Consumer {
             inverse[0] *= p.keep_scale;
             inverse[1] *= p.keep_scale;
         }
-        const int batch = kPacked ? 0 : done.batch, begin_row = kPacked ? done.rows.q_begin : 0;
-        const int rows = kPacked ? done.rows.q_len : p.q_len;
-        u16* const out = static_cast<u16*>(p.out) + batch * p.out_batch_stride +
-                         done.head * p.out_head_stride + (begin_row + first_row) * p.out_row_stride;
-        store_rows<kValueDim>(Element{}, output, inverse, out, p.out_row_stride, rows - first_row);
+        const int left = (kPacked ? done.rows.q_len : p.q_len * kGroup) - first_row;
+        float* lse = p.lse;
+        if constexpr (kSplits) {
+            const i64 part = static_cast<i64>(done.split) * p.batch_heads * kGroup * p.q_len;
+            lse = p.part_lse + part;
+            float* const out = p.part_out + (part + first.index) * kValueDim;
+            store_floats<kValueDim>(output, inverse, out, (second.index - first.index) * kValueDim,
+                                    left);
+        } else {
+            store_rows<kValueDim>(Element{}, output, inverse,
+                                  static_cast<u16*>(p.out) + first.offset,
+                                  second.offset - first.offset, left);
+        }
         if (ptx::lane_index() % 4 == 0) {
             constexpr float kLn2 = 0.6931471805599453f;
-            const i64 first_index =
-                static_cast<i64>(batch * p.heads + done.head) * p.q_len + begin_row + first_row;
-            float* const lse = p.lse + first_index;
 #pragma unroll
             for (int r = 0; r < 2; ++r) {
-                if (first_row + 8 * r < rows) {
-                    lse[8 * r] =
-                        sum[r] == 0 ? -kInfinity : (reference[r] + ptx::log2_approx(sum[r])) * kLn2;
-                    if constexpr (kRowMaximum) {
-                        p.row_max[first_index + 8 * r] = state.max[r] * scale * kLn2;
-                    }
-                }
+                if (8 * r >= left) continue;
+                const i64 index = r == 0 ? first.index : second.index;
+                lse[index] =
+                    sum[r] == 0 ? -kInfinity : (reference[r] + ptx::log2_approx(sum[r])) * kLn2;
+                if constexpr (kRowMaximum) p.row_max[index] = state.max[r] * scale * kLn2;
             }
         }
     }

@@ -45,6 +45,8 @@ struct Tile {
     int head;           ///< of the queries
     int blocks;         ///< key blocks to visit, from right to left or as listed; at least one
     SequenceRows rows;  ///< of its sequence, where sequences are packed; `batch` counts them then
+    int begin = 0;      ///< first block, where blocks are a range,
+    int split = 0;      ///< and which part of the keys that is
 };
 
 /// Addresses in shared memory. A "full" barrier says that data arrived, an "empty" one that every
@@ -63,7 +65,8 @@ struct Shared {
     TW_DEVICE u32 value_full(int stage) const { return barrier(4 + 2 * kStages + stage); }
     TW_DEVICE u32 value_empty(int stage) const { return barrier(4 + 3 * kStages + stage); }
 
-    /// Where the tile in a query buffer is described: four words, four more of its sequence.
+    /// Where the tile in a query buffer is described: four words, four more of its sequence, or of
+    /// its part of the keys.
     TW_DEVICE u32 tile(int buffer) const { return base + kBarrierOffset + 192 + 32 * buffer; }
     /// Where a listed key block is described: block, blocks left in its entry, states.
     TW_DEVICE u32 block(int stage) const { return base + kBarrierOffset + 256 + 16 * stage; }
@@ -74,22 +77,28 @@ struct Shared {
 };
 static_assert(8 * (4 + 4 * kStages) <= 192, "barriers end before the tile descriptions");
 
+/// The query of a tile's row: the rows of the query heads of a group lie side by side.
+TW_DEVICE int query_of(int row) {
+    return kGroup == 1 ? row : row / kGroup;
+}
+
 /// Block after the last that rows up to `row` may see, and at least `begin` + 1.
 TW_DEVICE int end_block(int row, int begin, const ForwardParameters& p) {
     int keys = p.kv_len;
-    if constexpr (kUpperBound) keys = min(keys, row + p.upper_diagonal + 1);
+    if constexpr (kUpperBound) keys = min(keys, query_of(row) + p.upper_diagonal + 1);
     return max(begin + 1, (keys + kBlockN - 1) / kBlockN);
 }
 
 /// First block that rows from `row` on may see.
 TW_DEVICE int begin_block(int row, const ForwardParameters& p) {
-    return kLowerBound ? max(0, row + p.lower_diagonal) / kBlockN : 0;
+    return kLowerBound ? max(0, query_of(row) + p.lower_diagonal) / kBlockN : 0;
 }
 
 /// A place of the order as a rank in a head's tiles and a head.
 struct Place {
     int rank;  ///< 0: longest
     int batch, head;
+    int split = 0;  ///< of the tile's keys
 };
 
 /// Heads run in groups whose K and V fit in L2, longest tiles first in a group; the shortest tiles
@@ -98,6 +107,10 @@ TW_DEVICE Place place_at(int place, const ForwardParameters& p) {
     const int early = p.q_tiles - p.late_q_tiles;
     const int early_places = early * p.batch_heads;
     Place result;
+    if constexpr (kSplits) {
+        result.split = place % p.splits;
+        place /= p.splits;
+    }
     int batch_head;
     if (place < early_places) {
         const int group = place / (early * p.group_heads);
@@ -119,8 +132,15 @@ TW_DEVICE Place place_at(int place, const ForwardParameters& p) {
 /// The tile of a place: tiles grow with their rows.
 TW_DEVICE Tile tile_at(const Place& place, const ForwardParameters& p) {
     Tile tile{p.q_tiles - 1 - place.rank, place.batch, place.head, 0, {}};
-    const int first_row = tile.q_tile * kBlockM, begin = begin_block(first_row, p);
-    tile.blocks = end_block(first_row + kBlockM - 1, begin, p) - begin;
+    const int first_row = tile.q_tile * kBlockM;
+    tile.begin = begin_block(first_row, p);
+    tile.blocks = end_block(first_row + kBlockM - 1, tile.begin, p) - tile.begin;
+    if constexpr (kSplits) {
+        tile.split = place.split;
+        const int first = tile.blocks * place.split / p.splits;
+        tile.blocks = tile.blocks * (place.split + 1) / p.splits - first;
+        tile.begin += first;
+    }
     return tile;
 }
 

@@ -14,10 +14,11 @@ struct ForwardParameters {
     unsigned* tickets;            ///< one zero; null when tiles are assigned statically
     unsigned long long* profile;  ///< 3 per CTA: cycles, first and last nanosecond; or null
     int q_len, kv_len;
-    int heads;  ///< query heads
+    int heads;  ///< query heads; where tiles hold a group of them, groups
     int heads_per_kv_head;
     int batch_heads;     ///< batch * heads
     int q_tiles;         ///< tiles of query rows in one head
+    int splits;          ///< parts of a tile's keys, where the kernel splits them
     int late_q_tiles;    ///< the first so many tiles of a head, the shortest, run last
     int group_heads;     ///< heads that run side by side, so that their K and V stay in L2
     int upper_diagonal;  ///< row q sees keys up to q + upper_diagonal, where the kernel has this
@@ -31,7 +32,9 @@ struct ForwardParameters {
     unsigned long long seed;     ///< of dropout
     unsigned dropout_threshold;  ///< a pair is dropped when its random bits are below
     float keep_scale;            ///< 1 / (1 - dropout)
-    float* row_max;  ///< (batch, heads, q_len), written where the kernel keeps exact maxima
+    float* row_max;   ///< (batch, heads, q_len), written where the kernel keeps exact maxima
+    float* part_out;  ///< (splits, batch, heads, q_len, value dim), results of the parts of keys
+    float* part_lse;  ///< (splits, batch, heads, q_len)
 };
 
 }  // namespace tw::attn

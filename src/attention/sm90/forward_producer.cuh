@@ -35,13 +35,25 @@ struct Producer {
             ptx::store_shared_128(words + 16, make_uint4(tile.rows.q_begin, tile.rows.q_len,
                                                          tile.rows.kv_begin, tile.rows.kv_len));
         }
+        if constexpr (kSplits) {
+            ptx::store_shared_128(words + 16, make_uint4(tile.begin, tile.split, 0, 0));
+        }
         if (tile.q_tile < 0) {
             ptx::mbarrier_arrive(full);
         } else {
             ptx::mbarrier_arrive_expect(full, kQueryBytes);  // publishes the words too
-            load(shared.query(query_ring.index), query_map, full, once, kQueryDim, kQueryPanelBytes,
-                 (kPacked ? tile.rows.q_begin : 0) + tile.q_tile * kBlockM, tile.head,
-                 kPacked ? 0 : tile.batch);
+            const u32 target = shared.query(query_ring.index);
+            if constexpr (kGroup > 1) {
+                for (int panel = 0; panel < panels(kQueryDim); ++panel) {
+                    ptx::tensor_load(target + panel * kQueryPanelBytes, query_map, full, once,
+                                     panel * kPanel, 0, tile.q_tile * (kBlockM / kGroup), tile.head,
+                                     tile.batch);
+                }
+            } else {
+                load(target, query_map, full, once, kQueryDim, kQueryPanelBytes,
+                     (kPacked ? tile.rows.q_begin : 0) + tile.q_tile * kBlockM, tile.head,
+                     kPacked ? 0 : tile.batch);
+            }
         }
         query_ring.advance();
     }
@@ -144,7 +156,7 @@ struct Producer {
 
     /// Tiles whose key blocks are a range that follows from the diagonals.
     TW_DEVICE void run_ranges() {
-        const int places = p.q_tiles * p.batch_heads;
+        const int places = p.q_tiles * p.batch_heads * (kSplits ? p.splits : 1);
         int place = blockIdx.x;
         Tile tile =
             tile_at(place_at(place, p), p);  // the grid is no larger than the number of places
@@ -154,7 +166,7 @@ struct Producer {
             // latency and, with a second query buffer, that of the next query rows.
             const int draw_at = max(0, tile.blocks - 5), open_at = max(0, tile.blocks - 3);
             Tile next{-1, 0, 0, 0, {}};
-            const int last = begin_block(tile.q_tile * kBlockM, p) + tile.blocks - 1;
+            const int last = tile.begin + tile.blocks - 1;
             // K runs one block ahead of V, as the consumers do. From right to left: the masked
             // block of a causal tile comes first.
             for (int i = 0; i < tile.blocks; ++i) {

@@ -5,6 +5,7 @@
 #include <cstring>
 #include <map>
 #include <mutex>
+#include <set>
 #include <tuple>
 
 #include "attention/mask_cache.h"
@@ -204,6 +205,8 @@ std::string complaint(auto check) {
     return {};
 }
 
+void compile_backward_ahead(const Problem& p);
+
 /// As if already copied to where the engine can read it.
 DeviceTensor as_readable(DeviceTensor tensor) {
     tensor.address = kSomewhere;
@@ -250,14 +253,17 @@ void run_forward(const Problem& given, const AttentionOutput& result) {
     const auto bytes = static_cast<std::int64_t>(forward_workspace_bytes(desc, config));
     const Tensor workspace = Tensor::empty(u8, {bytes}, p.device);
     inputs.workspace = address_of(workspace);
-    debug_log("attention", "sm90 forward: tiles of {} x {}, {} stages{}", config.block_m(),
+    debug_log("attention", "sm90 forward: tiles of {} x {}, {} stages{}{}{}", config.block_m(),
               config.block_n, config.stages,
+              config.group > 1 ? fmt::format(", {} heads in a tile", config.group) : "",
+              config.splits > 1 ? fmt::format(", keys in {} parts", config.splits) : "",
               desc.mask_bits ? ", mask as data"
               : desc.listed  ? ", listed blocks"
                              : "");
     launch_forward(inputs, desc, config, load_forward(desc, config, device),
                    cuda::current_stream());
     if (out.raw() != result.out.raw()) result.out.copy_from(out);
+    if (p.gradient) compile_backward_ahead(p);
 }
 
 namespace {
@@ -275,29 +281,54 @@ std::vector<bool> wanted_captures(const Problem& p) {
     return wanted;
 }
 
+/// The backward of a problem before there is memory for it. UserError for what cannot be served.
+BackwardDesc backward_ahead(const Problem& p) {
+    BackwardInputs inputs = backward_inputs_of(p);
+    inputs.grad_out = inputs.out;
+    inputs.grad_query = inputs.query;
+    inputs.grad_key = inputs.key;
+    inputs.grad_value = inputs.value;
+    for (DeviceTensor* tensor :
+         {&inputs.query, &inputs.key, &inputs.value, &inputs.out, &inputs.grad_out,
+          &inputs.grad_query, &inputs.grad_key, &inputs.grad_value}) {
+        *tensor = as_readable(*tensor);
+    }
+    if (p.packed()) inputs.q_starts = inputs.kv_starts = kSomewhere;
+    if (p.sinks.defined()) inputs.sinks = inputs.grad_sinks = kSomewhere;
+    for (const bool wanted : wanted_captures(p)) {
+        inputs.grad_captures.push_back(wanted ? kSomewhere : 0);
+    }
+    if (p.block_mask.defined()) {
+        inputs.mask = DeviceMask{.q_len = p.query_length, .kv_len = p.kv_length, .by_key = true};
+    }
+    return check_backward(inputs);
+}
+
 }  // namespace
 
 std::string why_not_backward(const Problem& p) {
     if (std::string reason = why_not(p); !reason.empty()) return reason;
     if (p.score && p.score->derivative) return "the score mod has a derivative of the caller's own";
-    return complaint([&] {
-        BackwardInputs inputs = backward_inputs_of(p);
-        inputs.grad_out = inputs.out;
-        inputs.grad_query = inputs.query;
-        inputs.grad_key = inputs.key;
-        inputs.grad_value = inputs.value;
-        for (DeviceTensor* tensor :
-             {&inputs.query, &inputs.key, &inputs.value, &inputs.out, &inputs.grad_out,
-              &inputs.grad_query, &inputs.grad_key, &inputs.grad_value}) {
-            *tensor = as_readable(*tensor);
-        }
-        if (p.packed()) inputs.q_starts = inputs.kv_starts = kSomewhere;
-        for (const bool wanted : wanted_captures(p)) {
-            inputs.grad_captures.push_back(wanted ? kSomewhere : 0);
-        }
-        check_backward(inputs);
-    });
+    return complaint([&] { backward_ahead(p); });
 }
+
+namespace {
+
+/// Starts the compilation of the backward's kernels, once for each.
+void compile_backward_ahead(const Problem& p) {
+    if (!why_not_backward(p).empty()) return;
+    const BackwardDesc desc = backward_ahead(p);
+    const BackwardConfig config = choose_backward(desc);
+    static std::mutex mutex;
+    static auto* const kStarted = new std::set<std::string>;
+    {
+        const std::scoped_lock lock(mutex);
+        if (!kStarted->insert(backward_key(desc, config)).second) return;
+    }
+    cuda::compile_in_background(generate_backward(desc, config));
+}
+
+}  // namespace
 
 void run_backward(const Problem& given, const AttentionOutput& forward, const Tensor& dout,
                   const Tensor& dlse, AttentionGradients& gradients) {

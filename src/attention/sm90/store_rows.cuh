@@ -7,12 +7,12 @@
 namespace tw::attn {
 
 /// Stores the first kColumns columns of a 64-row accumulator, rows lane / 4 and lane / 4 + 8 of a
-/// warp times `factor`. `target` is this thread's first row, of which `rows` are left in the
-/// tensor. 16 bytes a lane: the quad transposes its words by shuffles, so that no shared memory and
-/// no barrier is needed.
+/// warp times `factor`. `target` is this thread's first row, from which on `rows` are left in the
+/// tensor; its other row is `further` elements away. 16 bytes a lane: the quad transposes its words
+/// by shuffles, so that no shared memory and no barrier is needed.
 template <int kColumns, typename Element, int kCount>
 TW_DEVICE void store_rows(Element, const float (&accumulator)[kCount], const float (&factor)[2],
-                          u16* target, i64 row_stride, int rows) {
+                          u16* target, i64 further, int rows) {
     // NOTE: read anew, so that what derives from it does not occupy registers in the loop.
     const int quad_lane = ptx::lane_index() % 4;
     const bool odd = quad_lane & 1, upper = quad_lane & 2;
@@ -38,8 +38,25 @@ TW_DEVICE void store_rows(Element, const float (&accumulator)[kCount], const flo
             const uint4 words = odd ? make_uint4(x, b, y, d) : make_uint4(a, x, c, y);
             const int first_column = group * 32 + quad_lane * 8;
             if (8 * r < rows && first_column < kColumns) {
-                *reinterpret_cast<uint4*>(target + 8 * r * row_stride + first_column) = words;
+                *reinterpret_cast<uint4*>(target + r * further + first_column) = words;
             }
+        }
+    }
+}
+
+/// The same as f32, 8 bytes a lane.
+template <int kColumns, int kCount>
+TW_DEVICE void store_floats(const float (&accumulator)[kCount], const float (&factor)[2],
+                            float* target, i64 further, int rows) {
+    const int first_column = ptx::lane_index() % 4 * 2;
+#pragma unroll
+    for (int j = 0; j < kColumns / 8; ++j) {
+#pragma unroll
+        for (int r = 0; r < 2; ++r) {
+            if (8 * r >= rows) continue;
+            const int i = 4 * j + 2 * r;
+            *reinterpret_cast<float2*>(target + r * further + 8 * j + first_column) =
+                make_float2(accumulator[i] * factor[r], accumulator[i + 1] * factor[r]);
         }
     }
 }

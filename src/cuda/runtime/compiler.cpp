@@ -10,7 +10,10 @@
 #include <fstream>
 #include <future>
 #include <mutex>
+#include <thread>
 #include <unordered_map>
+#include <utility>
+#include <vector>
 
 #include "support/check.h"
 #include "support/debug_log.h"
@@ -302,6 +305,23 @@ std::shared_ptr<const std::string> cubin_of(const CompileRequest& request) {
         }
     }
     return result.get();
+}
+
+void compile_in_background(CompileRequest request) {
+    struct Threads {
+        std::mutex mutex;
+        std::vector<std::jthread> all;
+    };
+    nvrtc_report();          // opened before, so that it is still there when the threads are joined
+    static Threads threads;  // NOLINT(cppcoreguidelines-avoid-non-const-global-variables)
+    const std::lock_guard lock(threads.mutex);
+    threads.all.emplace_back([request = std::move(request)] {
+        try {
+            cubin_of(request);
+        } catch (const std::exception& error) {
+            debug_log("cuda", "{}, compiled ahead: {}", request.name, error.what());
+        }
+    });
 }
 
 void forget_cubin(const CompileRequest& request) {

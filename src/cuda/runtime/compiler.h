@@ -49,6 +49,10 @@ Compiled compile(const CompileRequest& request);
 /// The cubin of a request, from memory, from disk, or compiled (once, whichever threads ask).
 std::shared_ptr<const std::string> cubin_of(const CompileRequest& request);
 
+/// Lets a thread of its own compile a request, which `cubin_of` waits for; the process ends after
+/// it. A failure is for the call that needs the cubin to meet.
+void compile_in_background(CompileRequest request);
+
 /// Forgets a cubin that the driver refused, in memory and on disk, so that it is compiled again.
 void forget_cubin(const CompileRequest& request);
 
