@@ -35,8 +35,13 @@ bool loads_blocks(const tiles::Features& features) {
 std::int64_t forward_block(const Problem& p) {
     constexpr std::int64_t kMostElements = 16384, kPrograms = 128;
     std::int64_t block = p.options.block_q;
-    if (p.on_gpu()) return block;
     const std::int64_t widest = std::max(p.head_dim, p.value_dim);
+    if (p.on_gpu()) {
+        // Tensor cores want 32 rows for each of four warps, where registers hold them.
+        const bool fits = size_of(p.query.dtype()) == 2 && widest <= 128 && !p.features.positions();
+        const std::int64_t programs = p.batch * p.query_heads * (p.query_length / (2 * block));
+        return fits && block == 64 && programs >= kPrograms ? 2 * block : block;
+    }
     const auto fits = [&](std::int64_t rows) {
         return rows <= p.query_length && rows * widest <= kMostElements &&
                p.batch * p.query_heads * (p.query_length / rows) >= kPrograms;

@@ -95,12 +95,23 @@ void run(const Problem& p, const tiles::ScoreDerivative& derivative, const std::
          const Gradients& g, const Tensor& log2_sum, const Tensor& delta, std::int64_t splits,
          Shared& shared) {
     const DType sums = tiles::accumulator(p.query.dtype());
-    const Call main = cached(std::tuple(p.options, p.features.key(), key, splits), [&] {
-        return tiles::backward(p.options, p.features, derivative, splits);
+    tiles::Options options = p.options;
+    // Copies of gradients of captures are of programs that walk over keys in order.
+    options.atomic = p.on_gpu() && !p.deterministic && derivative.buffers.empty() &&
+                     options.block_q % 8 == 0 && p.head_dim % 8 == 0;
+    const Call main = cached(std::tuple(options, p.features.key(), key, splits), [&] {
+        return tiles::backward(options, p.features, derivative, splits);
     });
-    Tensor::Dims parts_shape = p.query.shape();
-    parts_shape.insert(parts_shape.begin(), splits);
-    const Tensor parts = Tensor::empty(sums, parts_shape, p.device);
+    Tensor parts;
+    if (options.atomic) {
+        const std::int64_t blocks = (p.query_length + options.block_q - 1) / options.block_q;
+        parts = Tensor::zeros(sums, {p.batch, p.query_heads, blocks, options.block_q * p.head_dim},
+                              p.device);
+    } else {
+        Tensor::Dims shape = p.query.shape();
+        shape.insert(shape.begin(), splits);
+        parts = Tensor::empty(sums, shape, p.device);
+    }
     std::vector<Tensor> inputs{p.query,  p.key, p.value,       g.dout,
                                log2_sum, delta, p.segment_ids, p.kv_segment_ids};
     const std::vector<Tensor> extras = p.extras();
@@ -112,12 +123,14 @@ void run(const Problem& p, const tiles::ScoreDerivative& derivative, const std::
         inputs.push_back(Tensor::zeros(sums, shape, p.device));
         outputs.push_back(inputs.back());
     }
+    if (options.atomic) inputs.push_back(parts);
     main.into(outputs, inputs);
     for (std::size_t i = 0; i < derivative.buffers.size(); ++i) {
         shared.add_copies(p, derivative.buffers[i].capture, outputs[3 + i]);
     }
-    const Call sum = cached(std::tuple(p.options, p.query.dtype()),
-                            [&] { return tiles::sum_parts(p.options, p.query.dtype()); });
+    const std::int64_t queries = options.atomic ? p.query_length : 0;
+    const Call sum = cached(std::tuple(options, p.query.dtype(), queries),
+                            [&] { return tiles::sum_parts(options, p.query.dtype(), queries); });
     sum.into({g.query}, {parts});
 }
 
@@ -143,6 +156,11 @@ void sinks_backward(const Problem& p, const Tensor& lse, const Tensor& delta, Sh
 
 void backward(Problem p, const Gradients& g, Shared& shared) {
     if (p.empty() || p.kv_length == 0) return backward_without_keys(p, g, shared);
+    const std::int64_t widest = std::max(p.head_dim, p.value_dim);
+    if (p.on_gpu() && size_of(p.query.dtype()) == 2 && widest <= 64 && p.kv_length >= 128 &&
+        !p.features.positions() && !p.block_mask.defined()) {
+        p.options.block_k = 128;  // twice the products for each block of queries that is read
+    }
     p.use_blocks(tuned_blocks(p, "backward", p.backward_blocks, [&](const AttentionBlocks& trial) {
         Problem tried = p;
         tried.backward_blocks = trial;

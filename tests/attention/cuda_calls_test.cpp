@@ -115,8 +115,22 @@ TEST(CudaCalls, PlainCausalWindowAndGroups) {
     TW_REQUIRE_GPU();
     check_engines({.name = "causal, heads in groups",
                    .options = [](Device) { return AttentionOptions{.causal = true}; }});
+    check_engines(
+        {.name = "gradients in the order of arrival", .length = 90, .options = [](Device) {
+             return AttentionOptions{.causal = true, .deterministic = false};
+         }});
     if (is_stand_in()) return;
     for (DType dtype : {f32, f16, bf16}) {
+        for (std::int64_t dim : {64, 128, 256}) {
+            check_engines({.name = "gradients in the order of arrival",
+                           .dtype = dtype,
+                           .length = 333,
+                           .kv_length = 200,
+                           .dim = dim,
+                           .options = [](Device) {
+                               return AttentionOptions{.window = {150, 5}, .deterministic = false};
+                           }});
+        }
         check_engines({.name = "plain", .dtype = dtype, .length = 200, .kv_length = 333});
         check_engines({.name = "window", .dtype = dtype, .dim = 64, .options = [](Device) {
                            return AttentionOptions{.window = {20, 5}};
