@@ -84,6 +84,14 @@ void tile_rows(Options& o, std::int64_t rows) {
         o.rows_per_program *= 4;
 }
 
+/// On a GPU: rows of a tile of 32 registers for each thread of four warps.
+std::int64_t gpu_tile_rows(std::int64_t n) {
+    constexpr std::int64_t kElements = 4096, kMost = 64;
+    std::int64_t rows = 1;
+    while (rows < kMost && 2 * rows * n <= kElements) rows *= 2;
+    return rows < 4 ? 1 : rows;
+}
+
 Tensor flat(const Tensor& x) {
     return x.defined() ? x.contiguous().reshape({x.size()}) : Tensor();
 }
@@ -121,7 +129,12 @@ NormOutput run_forward(const char* op, bool layer, const Tensor& x, const Tensor
         return result;
     }
     const std::int64_t count = x.size() / o.n;
-    if (x.device().kind == Device::Kind::cpu) tile_rows(o, count);
+    if (x.device().kind == Device::Kind::cpu) {
+        tile_rows(o, count);
+    } else {
+        o.tile_rows = gpu_tile_rows(o.n);
+        o.rows_per_program = std::max(o.rows_per_program, o.tile_rows);
+    }
     const Tensor residual = o.residual ? as_rows(options.residual, o.n) : Tensor();
     std::vector<Tensor> given;
     Tensor given_sum;
@@ -174,11 +187,20 @@ NormGradients run_backward(const char* op, bool layer, const NormOutput& saved,
                            const NormGradients* into) {
     const Tensor& x = saved.sum;
     Options o = check(op, layer, x, weight, bias, options);
-    // About one program for each multiprocessor of a large GPU.
-    if (x.device().kind == Device::Kind::cuda)
-        o.parts = 132;
-    else
+    const bool on_gpu = x.device().kind == Device::Kind::cuda;
+    // What the registers of a thread block hold besides the sums of one or two gradients.
+    const std::int64_t longest = !on_gpu ? kLongestTile : o.bias ? 8192 : 16384;
+    const bool is_long = o.n > longest;
+    if (!on_gpu) {
         tile_rows(o, x.size() / std::max<std::int64_t>(o.n, 1));
+        if (is_long) o.parts = 1;
+    } else if (is_long) {
+        o.parts = std::max<std::int64_t>(528 / pieces(o), 1);
+    } else {
+        // About one program for each multiprocessor of a large GPU, or several smaller ones.
+        o.tile_rows = gpu_tile_rows(o.n);
+        o.parts = o.tile_rows > 1 ? 264 : 132;
+    }
     const DType statistics = x.dtype() == f64 ? f64 : f32;
     const Tensor::Dims rows = row_shape(x, o.weight ? weight.rank() : 1);
     expect(op, "dy", dy, o.output, x.shape());
@@ -213,16 +235,14 @@ NormGradients run_backward(const char* op, bool layer, const NormOutput& saved,
     std::vector<Tensor> inputs = {as_rows(x, o.n), as_rows(dy, o.n), flat(saved.inverse_deviation),
                                   flat(saved.mean), flat(weight)};
     const Tensor added = o.residual ? as_rows(dsum, o.n) : Tensor();
-    if (o.n > kLongestTile) {
-        const Call first = cached(o, [&] { return row_products(o); });
-        const std::vector<Tensor> parts = first.run(inputs);
-        const Call second = cached(o, [&] { return backward_long(o); });
-        inputs.insert(inputs.end(), {added, parts[0], layer ? parts[1] : Tensor()});
-        second.into(outputs, inputs);
-        return result;
-    }
     inputs.push_back(added);
-    const Call call = cached(o, [&] { return backward(o); });
+    if (is_long) {
+        const Call first = cached(o, [&] { return row_products(o); });
+        const std::vector<Tensor> products = first.run({inputs.begin(), inputs.end() - 1});
+        inputs.insert(inputs.end(), {products[0], layer ? products[1] : Tensor()});
+    }
+    const Call call = is_long ? cached(o, [&] { return backward_long(o); })
+                              : cached(o, [&] { return backward(o); });
     std::vector<Tensor> parts = {outputs[0]};
     const Tensor::Dims part_shape = {std::min(o.parts, count), o.n};
     while (parts.size() < outputs.size())

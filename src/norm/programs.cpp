@@ -232,7 +232,9 @@ void backward_long_program(const Options& o, std::span<const Ref> refs) {
     const DType sums = accumulator(refs[0].dtype());
     const auto count = static_cast<double>(o.n);
     const Slice part = piece(program_id(0)), all_parts = ds(0, pieces(o));
-    sum_over_rows(o, constant(0, i64), refs[0].extent(0), kPiece, sums, refs.subspan(9), part,
+    const Tile rows = refs[0].extent(0), per_program = cdiv(rows, num_programs(1));
+    const Tile first = program_id(1) * per_program;
+    sum_over_rows(o, first, minimum(first + per_program, rows), kPiece, sums, refs.subspan(9), part,
                   [&](const RefIndex& r, const std::vector<Tile>& totals) {
                       const Gradient g(o, refs, r, part);
                       const auto mean = [&](const Ref& parts) {
@@ -257,6 +259,7 @@ CallOptions options_of(const Options& o, const std::vector<bool>& given_inputs,
         if (given_inputs[static_cast<std::size_t>(input)]) result.dynamic[input] = {0};
     }
     result.interpret = o.interpret;
+    if (o.tile_rows > 1) result.num_warps = 4;  // each holds whole rows
     return result;
 }
 
@@ -278,6 +281,22 @@ std::vector<TensorType> forward_types(const Options& o, const Tensor& x, bool su
     if (o.layer) types.push_back(row);
     if (sum) types.push_back({x.dtype(), x.shape()});
     return types;
+}
+
+/// The backward passes: dx, and parts of the gradients of weight and bias, one for each program
+/// along the grid's last axis.
+CallOptions backward_options(const Options& o, CallOptions options, const BlockSpec& part) {
+    options.out = {BlockSpec()};
+    if (o.weight) options.out.push_back(part);
+    if (o.bias) options.out.push_back(part);
+    options.out_type = [o](std::span<const Tensor> in) {
+        const TensorType parts{accumulator(in[0].dtype()), {std::min(o.parts, in[0].dim(0)), o.n}};
+        std::vector<TensorType> types{{in[0].dtype(), in[0].shape()}};
+        if (o.weight) types.push_back(parts);
+        if (o.bias) types.push_back(parts);
+        return types;
+    };
+    return options;
 }
 
 }  // namespace
@@ -331,19 +350,9 @@ Call backward(const Options& o) {
         return std::vector<std::int64_t>{std::min(o.parts, in[0].dim(0))};
     };
     const BlockSpec part({squeezed, all}, [](auto i) { return block(i, 0); });
-    options.out = {BlockSpec()};
-    if (o.weight) options.out.push_back(part);
-    if (o.bias) options.out.push_back(part);
-    options.out_type = [o](std::span<const Tensor> in) {
-        const TensorType parts{accumulator(in[0].dtype()), {std::min(o.parts, in[0].dim(0)), o.n}};
-        std::vector<TensorType> types{{in[0].dtype(), in[0].shape()}};
-        if (o.weight) types.push_back(parts);
-        if (o.bias) types.push_back(parts);
-        return types;
-    };
     return call(kernel(name_of(o, "_backward"),
                        [o](std::span<const Ref> refs) { backward_program(o, refs); }),
-                options);
+                backward_options(o, options, part));
 }
 
 Call row_products(const Options& o) {
@@ -361,16 +370,13 @@ Call row_products(const Options& o) {
 Call backward_long(const Options& o) {
     CallOptions options = options_of(
         o, {true, true, true, o.layer, o.weight, o.residual, true, o.layer}, {0, 1, 2, 3, 5, 6, 7});
-    options.grid = {pieces(o)};
-    options.out_type = [o](std::span<const Tensor> in) {
-        std::vector<TensorType> types{{in[0].dtype(), in[0].shape()}};
-        if (o.weight) types.push_back({o.output, {o.n}});
-        if (o.bias) types.push_back({o.output, {o.n}});
-        return types;
+    options.grid = [o](std::span<const Tensor> in) {
+        return std::vector<std::int64_t>{pieces(o), std::min(o.parts, in[0].dim(0))};
     };
+    const BlockSpec part({squeezed, all}, [](auto, auto i) { return block(i, 0); });
     return call(kernel(name_of(o, "_backward_long"),
                        [o](std::span<const Ref> refs) { backward_long_program(o, refs); }),
-                options);
+                backward_options(o, options, part));
 }
 
 Call sum_parts(DType dtype, bool interpret) {

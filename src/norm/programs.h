@@ -19,7 +19,8 @@ struct Options {
     bool interpret = false;
     std::int64_t rows_per_program = 8;  ///< of forward, a multiple of tile_rows
     std::int64_t tile_rows = 1;         ///< rows done at once; not of long rows
-    /// Programs of the backward pass, hence parts of the weight's gradient.
+    /// Programs of the backward pass, hence parts of the weight's gradient. Of long rows: programs
+    /// of a piece.
     std::int64_t parts = 64;
     auto operator<=>(const Options&) const = default;
 };
@@ -54,8 +55,8 @@ Call backward(const Options& options);
 /// of dy * weight * normalised x, then, if `layer`, of dy * weight.
 Call row_products(const Options& options);
 
-/// Long rows, second step. Inputs as those of backward, then what row_products gave. Outputs dx,
-/// then the gradients of weight and bias (n) if there are any, in the weight's dtype.
+/// Long rows, second step. Inputs as those of backward, then what row_products gave. Outputs as
+/// those of backward.
 Call backward_long(const Options& options);
 
 /// Sum of (parts, n) over the parts, in a fixed order, in `dtype`.

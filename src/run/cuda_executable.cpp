@@ -1,6 +1,7 @@
 // Kernels on a GPU: generated, compiled and loaded at the first run, then launched.
 #include "run/cuda_executable.h"
 
+#include <algorithm>
 #include <limits>
 #include <mutex>
 #include <utility>
@@ -31,9 +32,22 @@ class Gpu : public Executable {
         }
         const Variant& variant = this->variant(cuda::facts_of(kernel_, arguments));
         cuda::LaunchShape shape;
-        shape.grid[0] = static_cast<unsigned>(launch.programs());
         shape.block[0] = static_cast<unsigned>(variant.threads);
-        cuda::launch(variant.kernel, shape, launch.parameters(), cuda::current_stream());
+        // One launch, or as many as take turns in a workspace of this size.
+        constexpr std::int64_t kMostWorkspace = std::int64_t{1} << 30;
+        const std::int64_t each = variant.workspace_bytes;
+        const std::int64_t together =
+            each == 0 ? launch.programs()
+                      : std::clamp<std::int64_t>(kMostWorkspace / each, 1, launch.programs());
+        const Tensor workspace =
+            each == 0 ? Tensor() : Tensor::empty(u8, {together * each}, Device::cuda(device_));
+        void* address = each == 0 ? nullptr : workspace.raw();
+        std::uint32_t first = 0;
+        if (each > 0) launch.parameters().insert(launch.parameters().end(), {&address, &first});
+        for (; first < launch.programs(); first += static_cast<std::uint32_t>(together)) {
+            shape.grid[0] = static_cast<unsigned>(std::min(together, launch.programs() - first));
+            cuda::launch(variant.kernel, shape, launch.parameters(), cuda::current_stream());
+        }
     }
 
   private:
@@ -41,6 +55,7 @@ class Gpu : public Executable {
         std::vector<cuda::RefFacts> facts;
         cuda::Kernel kernel;
         int threads = 0;
+        std::int64_t workspace_bytes = 0;  ///< of a program
     };
 
     /// A host pointer, or one of another GPU, would be a fault that ends the whole process'
@@ -87,6 +102,7 @@ class Gpu : public Executable {
         made->kernel = cuda::load_kernel(compile_request(generated, target.arch),
                                          generated.name.c_str(), generated.shared_bytes, device_);
         made->threads = generated.threads;
+        made->workspace_bytes = generated.workspace_bytes;
         variants_.push_back(std::move(made));
         return *variants_.back();
     }
@@ -96,6 +112,12 @@ class Gpu : public Executable {
         if (!debug_log_on()) return;
         debug_log(kernel_.name, "generated for cuda:{}, {} threads, {} bytes of shared memory",
                   device_, generated.threads, generated.shared_bytes);
+        if (generated.workspace_bytes > 0) {
+            debug_log(kernel_.name,
+                      "slow path: scratch of {} bytes a program lies in global memory, since "
+                      "shared memory cannot hold it",
+                      generated.workspace_bytes);
+        }
         std::size_t next = 0;
         for (ir::Value parameter : kernel_.parameters()) {
             if (!kernel_.is_ref(parameter) ||

@@ -200,20 +200,28 @@ TEST(CudaCalls, RefusesMixedDevicesAndHostPointers) {
     EXPECT_THROW(Tensor::empty(f32, {2}, Device::cuda(99)), UserError);
 }
 
-TEST(CudaCalls, AKernelTooLargeForAMultiprocessorIsRefusedWithSizes) {
+TEST(CudaCalls, ScratchBeyondSharedMemoryLiesInAWorkspace) {
     TW_REQUIRE_GPU();
-    const Call program = call(kernel("hoarder",
-                                     [](Ref x, Ref y, Ref scratch) {
-                                         scratch.store(x.load() + 1.0);
-                                         y.store(scratch.load());
-                                     }),
-                              {.out_type = {{f32, {64, 1024}}}, .scratch = {{f32, {64, 1024}}}});
-    try {
-        program(Tensor::zeros(f32, {64, 1024}, Device::cuda()));
-        ADD_FAILURE() << "nothing was thrown";
-    } catch (const UserError& error) {
-        EXPECT_THAT(error.what(), ::testing::HasSubstr("bytes of shared memory"));
-    }
+    // Program i keeps x + i in scratch of 256 KiB.
+    const Call program =
+        call(kernel("hoarder",
+                    [](Ref x, Ref y, Ref scratch) {
+                        scratch.store(x.load() + program_id(0).to(f32));
+                        y.store(transpose(scratch.load()));
+                    }),
+             {.grid = {3},
+              .in = {BlockSpec()},
+              .out = {BlockSpec({squeezed, all, all}, [](auto i) { return block(i, 0, 0); })},
+              .out_type = {{f32, {3, 1024, 64}}},
+              .scratch = {{f32, {64, 1024}}}});
+    const Tensor x = Tensor::arange(f32, 65536).reshape({64, 1024});
+    ::setenv("TILEWRIGHT_DEBUG", "1", 1);
+    ::testing::internal::CaptureStderr();
+    const Tensor y = program(x.to(Device::cuda()));
+    ::unsetenv("TILEWRIGHT_DEBUG");
+    EXPECT_THAT(::testing::internal::GetCapturedStderr(),
+                ::testing::HasSubstr("slow path: scratch of 262144 bytes a program"));
+    EXPECT_EQ(y.to_vector<float>(), program(x).to_vector<float>());
 }
 
 TEST(CudaCalls, CopiesConvertStridesAndTypesOnTheGpu) {

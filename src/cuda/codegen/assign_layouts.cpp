@@ -15,7 +15,7 @@ constexpr std::int64_t kMinChainedRows = 32;
 
 }  // namespace
 
-bool Emitter::is_reduced(Value value) const {
+bool Emitter::is_reduced(Value value, int axis) const {
     std::vector<std::pair<Value, int>> open{{value, 0}};
     std::set<Value> seen;
     while (!open.empty()) {
@@ -23,7 +23,10 @@ bool Emitter::is_reduced(Value value) const {
         open.pop_back();
         if (depth > 32 || !seen.insert(next).second) continue;
         for (const Instruction* user : analysis_.users(next)) {
-            if (user->op == Op::reduce) return true;
+            if (user->op == Op::reduce &&
+                (axis < 0 || user->get<ir::ReduceAttributes>().axis == axis)) {
+                return true;
+            }
             if (ir::is_elementwise(user->op)) open.emplace_back(user->result(), depth + 1);
         }
     }
@@ -222,7 +225,11 @@ void Emitter::assign_layouts() {
         for (int a = shape.rank() - 1; a >= 0; --a) {
             if (a != axis) order.push_back(a);
         }
-        seed(tile, blocked(shape, warps_, 1 << bits, order));
+        // Sums along rows that stay in a warp need no barrier.
+        const bool rows = shape.rank() == 2 && axis == 1 && dots.empty() && shape[0] >= warps_ &&
+                          is_reduced(tile, 1);
+        seed(tile, rows ? blocked_rows(shape, warps_, 1 << bits)
+                        : blocked(shape, warps_, 1 << bits, order));
         if (!access->results.empty()) seed(access->result(), home(tile));
     }
     ir::walk(f_.body, [&](const Instruction& made) {

@@ -56,7 +56,7 @@ void Emitter::reduce(const Instruction& made) {
     const Value source = made.operands[0];
     const DType dtype = type(source).dtype, out = type(made.result()).dtype;
     const bool indices = is_extreme_index(kind);
-    const Held* known = find(source);
+    const Held* known = deferred_.count(&made) == 0 ? find(source) : nullptr;
     const Layout from = known != nullptr ? known->layout : home(source);
     const Names elements = get(source, from);
     const Layout to = from.without(axis);
@@ -127,7 +127,8 @@ void Emitter::reduce(const Instruction& made) {
         if (indices) line("int {}i = {}i;", sum, parts.front());
     }
     // Between the lanes of a warp.
-    for (std::size_t bit = 0; bit < from.lane.size(); ++bit) {
+    const bool deferred = deferred_.count(&made) != 0;
+    for (std::size_t bit = 0; bit < from.lane.size() && !deferred; ++bit) {
         if (from.unpack(from.lane[bit])[static_cast<std::size_t>(axis)] == 0) continue;
         const std::string mask = fmt::format("{}", 1 << bit);
         for (const std::string& sum : sums) {
@@ -224,6 +225,17 @@ void Emitter::reduce(const Instruction& made) {
         }
     }
     hold(made.result(), to, result);
+}
+
+void Emitter::join_lanes(const Instruction& made, const Names& names) {
+    const Layout from = home(made.operands[0]);
+    const auto axis = static_cast<std::size_t>(made.get<ir::ReduceAttributes>().axis);
+    for (std::size_t bit = 0; bit < from.lane.size(); ++bit) {
+        if (from.unpack(from.lane[bit])[axis] == 0) continue;
+        for (const std::string& name : names) {
+            line("{0} += __shfl_xor_sync(0xffffffffu, {0}, {1});", name, 1 << bit);
+        }
+    }
 }
 
 Layout Emitter::scan_layout(const Instruction& made) const {

@@ -1,6 +1,7 @@
 // Loops and branches, and loads that go past the registers: staged in shared memory, and in loops
 // fetched several rounds ahead.
 #include <algorithm>
+#include <array>
 
 #include "cuda/codegen/emitter.h"
 #include "support/check.h"
@@ -59,9 +60,16 @@ void Emitter::copy_to_shared(const Instruction& load, const SharedTile& tile,
     const std::int64_t pieces_per_row = tile.row_bytes / 16;
     const std::int64_t pieces = tile.rows() * pieces_per_row;
     const int threads = 32 * warps_;
+    const int step = static_cast<int>(threads / pieces_per_row);  // rows between a thread's pieces
+    // Rows whose swizzle repeats: a thread's pieces lie at one distance from each other, in both
+    // memories.
+    bool regular =
+        rank == 2 && threads % pieces_per_row == 0 && step % 8 == 0 && pieces % threads == 0;
 
     open("");
-    std::string pointer = ref_name(access.ref) + ".data", uniform, inside, row_offset, valid;
+    std::string pointer = ref_name(access.ref) + ".data", uniform, inside, row_offset, row_stride,
+                valid, rows_inside;
+    std::array<std::string, 2> windows;  // of rows, of columns
     for (int dim = 0; dim < array.rank(); ++dim) {
         const auto d = static_cast<std::size_t>(dim);
         const ir::Index& index = attributes.indices[d];
@@ -69,24 +77,16 @@ void Emitter::copy_to_shared(const Instruction& load, const SharedTile& tile,
                           extent = extent_text(access.ref, dim);
         const std::string& start = indices[d];
         pointer += stride == "1" ? " + " + start : fmt::format(" + ({}) * {}", start, stride);
+        const bool proved = stays_inside(load, d);
         if (index.kind == ir::Index::Kind::scalar) {
-            if (!attributes.in_bounds) {
+            if (!proved) {
                 uniform += fmt::format("{}static_cast<u64>({}) < {}", uniform.empty() ? "" : " && ",
                                        start, extent);
             }
             continue;
         }
         const int axis = shape.axis[d];
-        // Slices that provably stay inside need no bound.
-        const Instruction* constant = analysis_.constant(access.indices[d]);
         const std::int64_t known = array.extents[d];
-        const bool proved =
-            attributes.in_bounds ||
-            (constant != nullptr && known != ir::kDynamic &&
-             static_cast<std::int64_t>(constant->get<ir::ConstantAttributes>().bits) >= 0 &&
-             static_cast<std::int64_t>(constant->get<ir::ConstantAttributes>().bits) +
-                     (index.size - 1) * index.stride <
-                 known);
         const bool padded = cover(index.size).size() != index.size;
         const std::string position = axis == rank - 1 ? fmt::format("piece * {}", per_piece)
                                      : rank == 3      ? (axis == 0 ? "outer" : "inner")
@@ -94,7 +94,8 @@ void Emitter::copy_to_shared(const Instruction& load, const SharedTile& tile,
         std::string window;
         if (!proved && index.stride == 1) {
             window = fmt::format("w{}", dim);
-            line("const Window {} = window({}, {}, {});", window, start, extent, index.size);
+            windows[axis == rank - 1 ? 1 : 0] += fmt::format(
+                "const Window {} = window({}, {}, {});", window, start, extent, index.size);
         }
         if (axis == rank - 1) {
             if (!window.empty() &&
@@ -108,12 +109,17 @@ void Emitter::copy_to_shared(const Instruction& load, const SharedTile& tile,
             }
             continue;
         }
+        row_stride = stride;
         row_offset += fmt::format(
             " + {} * {}",
             index.stride == 1 ? position : fmt::format("{} * {}ll", position, index.stride),
             stride);
+        // Rows count from 0 where the tile cannot begin before the array.
+        regular = regular && index.stride == 1 && !padded &&
+                  (window.empty() || analysis_.non_negative(access.indices[d]));
         std::string bound;
         if (!window.empty()) {
+            rows_inside = fmt::format("count_inside({}, {}, {})", start, extent, index.size);
             bound = fmt::format("{}.contains({})", window, position);
         } else if (!proved) {
             bound = fmt::format("static_cast<u64>({} + {} * {}ll) < {}{}", start, position,
@@ -124,11 +130,32 @@ void Emitter::copy_to_shared(const Instruction& load, const SharedTile& tile,
         }
         if (!bound.empty()) inside += (inside.empty() ? "" : " && ") + bound;
     }
-    if (!uniform.empty()) {
-        line("const bool ok = {};", uniform);
-        inside = inside.empty() ? "ok" : "ok && " + inside;
-    }
+    if (!uniform.empty()) line("const bool ok = {};", uniform);
     line("auto* const from = {};", pointer);
+    if (!windows[1].empty()) line("{}", windows[1]);
+    if (regular) {
+        if (!uniform.empty()) {
+            rows_inside = fmt::format(
+                "ok ? {} : 0", rows_inside.empty() ? fmt::format("{}", tile.rows()) : rows_inside);
+        }
+        line("const int row = threadIdx.x / {0}, piece = threadIdx.x % {0};", pieces_per_row);
+        line("const u32 to = memory_address + {} + swizzled<{}, {}>(row, piece * 16);", tile.offset,
+             tile.row_bytes, tile.group);
+        line("auto* const rows_from = from + piece * {}{};", per_piece, row_offset);
+        if (!valid.empty()) line("const int bytes = {};", valid);
+        if (!rows_inside.empty()) line("const int rows = {};", rows_inside);
+        for (int i = 0; i < pieces / threads; ++i) {
+            const std::string whole = valid.empty() ? "16" : "bytes";
+            line("ptx::cp_async_16(to + {}, rows_from + {} * {}, {});", i * step * tile.row_bytes,
+                 i * step, row_stride,
+                 rows_inside.empty() ? whole
+                                     : fmt::format("row < rows - {} ? {} : 0", i * step, whole));
+        }
+        close();
+        return;
+    }
+    if (!windows[0].empty()) line("{}", windows[0]);
+    if (!uniform.empty()) inside = inside.empty() ? "ok" : "ok && " + inside;
     line("#pragma unroll");
     open(fmt::format("for (int i = 0; i < {}; ++i)", (pieces + threads - 1) / threads));
     line("const int at = threadIdx.x + i * {};", threads);
@@ -222,7 +249,8 @@ std::vector<const ir::Instruction*> Emitter::streamed_loads(const Instruction& l
 }
 
 std::vector<const ir::Instruction*> Emitter::prefetched_loads(const Instruction& loop) {
-    constexpr int kMaxWords = 36;  // registers of carries and of loads that wait
+    constexpr int kMaxWords = 36;     // registers of carries and of loads that wait
+    constexpr int kMaxElements = 32;  // of one load: more fill the registers by themselves
     std::vector<const Instruction*> loads;
     if (stages_ == 1) return loads;
     const std::set<Value> inside = Analysis::values_inside(loop);
@@ -262,7 +290,10 @@ std::vector<const ir::Instruction*> Emitter::prefetched_loads(const Instruction&
         int axis = -1;
         const Layout layout = home(each.result());
         const int vector = contiguous_vector(each, &axis);
-        if (vector * size_of(tile.dtype) != 16 || vector_length(layout, axis) < vector) continue;
+        if (vector * size_of(tile.dtype) != 16 || vector_length(layout, axis) < vector ||
+            layout.registers() > kMaxElements) {
+            continue;
+        }
         // Vectors that the array's edge may cut are loaded when they are wanted.
         const auto& last = attributes.indices.back();
         const std::int64_t extent = f_.ref_type(access.ref).extents.back();
@@ -347,6 +378,46 @@ void Emitter::assign_carries(std::span<const Value> targets, const std::vector<N
     }
 }
 
+const ir::Instruction* Emitter::deferred_sum(const Instruction& loop, std::size_t carry) const {
+    const ir::Block& body = loop.blocks[0];
+    const Value argument = body.arguments[carry + 1];
+    const Value next = body.terminator().operands[carry];
+    const Instruction* update = analysis_.definition(next);
+    if (update == nullptr || type(argument).is_scalar() || type(argument).dtype != DType::f32 ||
+        analysis_.users(argument) != std::vector<const Instruction*>{update} ||
+        analysis_.users(next).size() != 1) {
+        return nullptr;
+    }
+    const auto is_exponential = [&](Value value) {
+        const Instruction* made = analysis_.definition(value);
+        return made != nullptr && (made->op == Op::exp || made->op == Op::exp2);
+    };
+    Value added;
+    if (update->op == Op::add) {
+        added = update->operands[update->operands[0] == argument ? 1 : 0];
+    } else if (update->op == Op::fma && update->operands[2] != argument &&
+               is_exponential(update->operands[update->operands[0] == argument ? 1 : 0])) {
+        added = update->operands[2];
+    } else {
+        return nullptr;
+    }
+    const Instruction* sum = analysis_.definition(added);
+    if (sum == nullptr || sum->op != Op::reduce || analysis_.users(added).size() != 1 ||
+        sum->get<ir::ReduceAttributes>().kind != ir::Reduction::sum) {
+        return nullptr;
+    }
+    const bool inside = std::any_of(body.body.begin(), body.body.end(),
+                                    [&](const Instruction& each) { return &each == sum; });
+    const int axis = sum->get<ir::ReduceAttributes>().axis;
+    const Layout from = home(sum->operands[0]), to = from.without(axis);
+    const bool in_warp = std::none_of(from.warp.begin(), from.warp.end(), [&](std::uint64_t basis) {
+        return from.unpack(basis)[static_cast<std::size_t>(axis)] != 0;
+    });
+    return inside && in_warp && to == home(argument) && to == home(next) && to == home(added)
+               ? sum
+               : nullptr;
+}
+
 void Emitter::for_loop(const Instruction& made) {
     const ir::Block& body = made.blocks[0];
     const Value induction = body.arguments[0];
@@ -356,6 +427,23 @@ void Emitter::for_loop(const Instruction& made) {
     line("// for_loop over {} carries", arguments.size());
     const std::vector<Names> carries =
         declare_carries(std::span(made.operands).subspan(3), arguments);
+    std::vector<const Instruction*> sums;
+    for (std::size_t i = 0; i < arguments.size(); ++i) {
+        sums.push_back(deferred_sum(made, i));
+        if (sums[i] == nullptr) continue;
+        deferred_.insert(sums[i]);
+        // The first of the lanes that share a sum goes on from where it stands.
+        const Layout from = home(sums[i]->operands[0]);
+        const auto axis = static_cast<std::size_t>(sums[i]->get<ir::ReduceAttributes>().axis);
+        int others = 0;
+        for (std::size_t bit = 0; bit < from.lane.size(); ++bit) {
+            if (from.unpack(from.lane[bit])[axis] != 0) others |= 1 << bit;
+        }
+        line("// v{} is summed between lanes behind the loop", arguments[i].id);
+        for (const std::string& name : carries[i]) {
+            line("if ((lane & {}) != 0) {} = 0.0f;", others, name);
+        }
+    }
     const std::vector<const Instruction*> streamed = streamed_loads(made);
     const std::set<Value> inside = Analysis::values_inside(made);
     const std::string iv = fmt::format("v{}", induction.id), tag = fresh("l");
@@ -479,6 +567,7 @@ void Emitter::for_loop(const Instruction& made) {
     if (!streamed.empty()) line("ptx::cp_async_wait<0>();");
     forget_order(made);
     for (std::size_t i = 0; i < arguments.size(); ++i) {
+        if (sums[i] != nullptr) join_lanes(*sums[i], carries[i]);
         hold(made.results[i], home(arguments[i]), carries[i]);
     }
 }

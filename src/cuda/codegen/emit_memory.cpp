@@ -57,6 +57,22 @@ std::string Emitter::stride_text(Value ref, int dim) const {
     return fmt::format("{}.stride[{}]", ref_name(ref), dim);
 }
 
+bool Emitter::stays_inside(const Instruction& made, std::size_t dim) const {
+    const auto& attributes = made.get<ir::AccessAttributes>();
+    if (attributes.in_bounds) return true;
+    const ir::Access access = ir::access(made);
+    const ir::Index& index = attributes.indices[dim];
+    const std::int64_t extent = f_.ref_type(access.ref).extents[dim];
+    const Instruction* constant = analysis_.constant(access.indices[dim]);
+    if (index.kind == ir::Index::Kind::tile || extent == ir::kDynamic || constant == nullptr) {
+        return false;
+    }
+    const std::int64_t size = index.kind == ir::Index::Kind::slice ? index.size : 1;
+    const auto first = static_cast<std::int64_t>(constant->get<ir::ConstantAttributes>().bits);
+    const std::int64_t last = first + (size - 1) * index.stride;
+    return std::min(first, last) >= 0 && std::max(first, last) < extent;
+}
+
 int Emitter::contiguous_vector(const Instruction& made, int* axis) const {
     const ir::Access access = ir::access(made);
     const auto& indices = made.get<ir::AccessAttributes>().indices;
@@ -115,7 +131,7 @@ Emitter::AccessText Emitter::access_text(const Instruction& made, const Layout& 
         };
         if (index.kind == ir::Index::Kind::scalar) {
             const std::string at = index_text(d);
-            if (!attributes.in_bounds) {
+            if (!stays_inside(made, d)) {
                 uniform = joined(uniform, fmt::format("static_cast<u64>({}) < {}", at, extent));
             }
             pointer += " + " + times_stride(at);
@@ -137,7 +153,8 @@ Emitter::AccessText Emitter::access_text(const Instruction& made, const Layout& 
                 pointer += step == "1" ? " + " + thread : fmt::format(" + {} * {}", thread, step);
             }
             std::string window;
-            if (!attributes.in_bounds && index.stride == 1) {
+            const bool inside = stays_inside(made, d);
+            if (!inside && index.stride == 1) {
                 window = fmt::format("{}_w{}", base, dim);
                 line("const Window {} = window({}, {}, {});", window, start, extent, index.size);
                 bounded_axis[a] = true;
@@ -156,7 +173,7 @@ Emitter::AccessText Emitter::access_text(const Instruction& made, const Layout& 
                 const std::string position = plus(thread, part);
                 if (!window.empty()) {
                     condition[at] = fmt::format("{}.contains({})", window, position);
-                } else if (!attributes.in_bounds) {
+                } else if (!inside) {
                     condition[at] =
                         fmt::format("static_cast<u64>({} + {}ll * {}) < {}", start, index.stride,
                                     position == "0" ? "0" : position, extent);
@@ -275,6 +292,26 @@ void Emitter::load(const Instruction& made) {
         return;
     }
     const AccessText text = access_text(made, layout);
+    const bool zeros = !access.other || analysis_.is_constant(access.other, 0);
+    if (text.vector * size_of(dtype) == 16 && zeros && text.window.empty()) {
+        // Elements are unpacked where they are wanted: they take half the registers, and branches
+        // that load them do not wait for memory one after the other.
+        const Names raw = numbered(fresh("raw"), registers / text.vector);
+        line("uint4 {} = {{}};", fmt::join(raw, " = {}, "));
+        Names elements;
+        for (std::size_t i = 0; i < raw.size(); ++i) {
+            const std::size_t at = i * static_cast<std::size_t>(text.vector);
+            const std::string& inside = text.inside[at];
+            line("{}load_raw({}{}, {});", inside.empty() ? "" : fmt::format("if ({}) ", inside),
+                 text.pointer, text.offset[at].empty() ? "" : " + " + text.offset[at], raw[i]);
+            for (int element = 0; element < text.vector; ++element) {
+                elements.push_back(
+                    fmt::format("unpacked<{}, {}>({})", storage_type(dtype), element, raw[i]));
+            }
+        }
+        hold(result, layout, elements);
+        return;
+    }
     for (int r = 0; r < registers; r += text.vector) {
         const auto at = static_cast<std::size_t>(r);
         const std::string address =

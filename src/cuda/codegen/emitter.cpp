@@ -14,12 +14,13 @@ namespace tilewright::cuda {
 using ir::Op;
 
 Emitter::Emitter(const ir::Function& function, const Target& target, int warps, int stages,
-                 const SharedArena* placed)
+                 bool workspace, const SharedArena* placed)
     : f_(function),
       target_(target),
       analysis_(function),
       warps_(warps),
       stages_(stages),
+      workspace_(workspace),
       placed_(placed) {
     int order = 0;
     for (Value parameter : f_.parameters()) {
@@ -427,7 +428,8 @@ void Emitter::program_ids() {
         longest_last |= depends(instruction.operands[1], 0) && !depends(instruction.operands[0], 0);
     });
     if (axes == 0) return;
-    line("u32 program = {};", longest_last ? "gridDim.x - 1 - blockIdx.x" : "blockIdx.x");
+    line("u32 program = {}{};", workspace_ ? "first_program + " : "",
+         longest_last ? "gridDim.x - 1 - blockIdx.x" : "blockIdx.x");
     for (int axis = axes - 1; axis >= 0; --axis) {
         const std::string& extent = extents[static_cast<std::size_t>(axis)];
         if (axis == 0) {
@@ -450,6 +452,32 @@ bool Emitter::is_light() const {
         }
     });
     return light;
+}
+
+std::int64_t Emitter::place_scratch() {
+    constexpr std::int64_t kAlignment = 128;
+    std::int64_t total = 0;
+    std::vector<std::pair<Value, std::int64_t>> in_workspace;  // offsets
+    for (Value parameter : f_.parameters()) {
+        if (!f_.is_ref(parameter) || f_.ref_type(parameter).space != ir::Space::scratch) continue;
+        const ir::RefType& ref = f_.ref_type(parameter);
+        std::int64_t bytes = size_of(ref.dtype);
+        for (std::int64_t extent : ref.extents) bytes *= extent;
+        if (workspace_) {
+            in_workspace.emplace_back(parameter, total);
+            total += (bytes + kAlignment - 1) / kAlignment * kAlignment;
+            continue;
+        }
+        const int id = buffer(std::max<std::int64_t>(bytes, 1));
+        line("{0}* const {1}_data = reinterpret_cast<{0}*>(memory + {2});", storage_type(ref.dtype),
+             ref_name(parameter), buffer_offset(id));
+        loops_.emplace_back(-1, std::set<int>{id});  // lives to the end
+    }
+    for (const auto& [parameter, offset] : in_workspace) {
+        line("{0}* const {1}_data = reinterpret_cast<{0}*>(workspace + blockIdx.x * {2}ull + {3});",
+             storage_type(f_.ref_type(parameter).dtype), ref_name(parameter), total, offset);
+    }
+    return total;
 }
 
 Generated Emitter::run() {
@@ -482,17 +510,9 @@ Generated Emitter::run() {
     for (std::size_t axis = 0; axis < f_.grid.size(); ++axis) {
         parameters += fmt::format(", const i64 grid{}", axis);
     }
+    if (workspace_) parameters += ", const u64 workspace, const u32 first_program";
     parameters.erase(0, 2);
-    for (Value parameter : f_.parameters()) {
-        if (!f_.is_ref(parameter) || f_.ref_type(parameter).space != ir::Space::scratch) continue;
-        const ir::RefType& ref = f_.ref_type(parameter);
-        std::int64_t bytes = size_of(ref.dtype);
-        for (std::int64_t extent : ref.extents) bytes *= extent;
-        const int id = buffer(std::max<std::int64_t>(bytes, 1));
-        line("{0}* const {1}_data = reinterpret_cast<{0}*>(memory + {2});", storage_type(ref.dtype),
-             ref_name(parameter), buffer_offset(id));
-        loops_.emplace_back(-1, std::set<int>{id});  // lives to the end
-    }
+    generated.workspace_bytes = place_scratch();
     program_ids();
     block(f_.body);
     ++step_;

@@ -65,10 +65,10 @@ class SharedArena {
 
 class Emitter {
   public:
-    /// `placed`: the arena of a run before with the same arguments, which saves barriers between
-    /// buffers that turn out to lie apart.
+    /// `workspace`: scratch lies in global memory. `placed`: the arena of a run before with the
+    /// same arguments, which saves barriers between buffers that turn out to lie apart.
     Emitter(const ir::Function& function, const Target& target, int warps, int stages,
-            const SharedArena* placed = nullptr);
+            bool workspace, const SharedArena* placed = nullptr);
     Generated run();
     const SharedArena& arena() const { return arena_; }
 
@@ -125,8 +125,9 @@ class Emitter {
     // ---- Layout assignment (assign_layouts.cpp).
     void assign_layouts();
     void plan_dots();
-    /// Does a reduction read the value, perhaps through elementwise operations?
-    bool is_reduced(Value value) const;
+    /// Does a reduction (along `axis`; -1: any) read the value, perhaps through elementwise
+    /// operations?
+    bool is_reduced(Value value, int axis = -1) const;
 
     // ---- Instructions.
     void comment(const Instruction& made);
@@ -135,6 +136,8 @@ class Emitter {
     Names elementwise(const Instruction& instruction, const Layout& layout, Value result);
     std::string elementwise_text(const Instruction& instruction, const Names& operands) const;
     void program_ids();
+    /// Places the scratch Refs; returns the bytes of them that lie in the workspace.
+    std::int64_t place_scratch();
     /// Few elements a thread, none carried by loops: registers may be limited so that two blocks
     /// of the largest size share a multiprocessor.
     bool is_light() const;
@@ -151,6 +154,8 @@ class Emitter {
     /// `indices`: in place of the instruction's operands.
     AccessText access_text(const Instruction& instruction, const Layout& layout,
                            const Names* indices = nullptr);
+    /// Does the index of an access along a dimension stay inside, whatever the program?
+    bool stays_inside(const Instruction& access, std::size_t dim) const;
     /// True when lanes along the last axis are neighbours in memory; gives how many are aligned.
     int contiguous_vector(const Instruction& instruction, int* axis) const;
     void load(const Instruction& instruction);
@@ -245,6 +250,11 @@ class Emitter {
                                        std::span<const Value> arguments);
     void assign_carries(std::span<const Value> targets, const std::vector<Names>& names,
                         std::span<const Value> values);
+    /// The sum behind a carry l = l * exp(..) + sum(tile), or l + sum(tile), that lanes may keep
+    /// to themselves until the loop ends; nullptr where there is none.
+    const Instruction* deferred_sum(const Instruction& loop, std::size_t carry) const;
+    /// What the lanes that share an element have summed, as what each of them holds.
+    void join_lanes(const Instruction& sum, const Names& names);
     std::vector<const Instruction*> streamed_loads(const Instruction& loop) const;
     /// Loads into registers of a loop without dots that may be issued a round ahead.
     std::vector<const Instruction*> prefetched_loads(const Instruction& loop);
@@ -258,6 +268,7 @@ class Emitter {
     const Target& target_;
     Analysis analysis_;
     int warps_ = 4, stages_ = 0;
+    bool workspace_ = false;  ///< scratch lies in global memory
     std::map<Value, Layout> home_;
     std::map<const Instruction*, DotPlan> plans_;
     /// Loads that the loop being emitted issues a round ahead.
@@ -267,7 +278,8 @@ class Emitter {
         std::string next;  ///< induction value of the next round
     };
     std::map<Value, Prefetched> prefetched_;
-    std::map<Value, SharedTile> streamed_;  ///< of the loop being emitted, by load
+    std::set<const Instruction*> deferred_;  ///< sums that stay in their lanes
+    std::map<Value, SharedTile> streamed_;   ///< of the loop being emitted, by load
 
     std::string text_;
     int depth_ = 1;

@@ -114,22 +114,26 @@ ir::Function prepare(ir::Function kernel) {
 
 Generated generate(const ir::Function& kernel, const Target& target) {
     const int warps = choose_warps(kernel);
-    const auto emitted = [&](int stages) {
+    const auto emitted = [&](int stages, bool workspace) {
         // The first run shows where buffers lie, the second one leaves barriers out by that.
-        Emitter first(kernel, target, warps, stages);
+        Emitter first(kernel, target, warps, stages, workspace);
         Generated generated = first.run();
         if (generated.shared_bytes > target.shared_bytes) return generated;
-        return Emitter(kernel, target, warps, stages, &first.arena()).run();
+        return Emitter(kernel, target, warps, stages, workspace, &first.arena()).run();
     };
-    Generated generated = emitted(kernel.hints.num_stages);
-    if (generated.shared_bytes > target.shared_bytes && kernel.hints.num_stages == 0) {
-        // Two stages take the least memory that still overlaps.
-        generated = emitted(2);
-    }
-    if (generated.shared_bytes > target.shared_bytes) {
+    const auto fits = [&](const Generated& generated) {
+        return generated.shared_bytes <= target.shared_bytes;
+    };
+    const int asked = kernel.hints.num_stages;
+    Generated generated = emitted(asked, false);
+    // Two stages take the least memory that still overlaps.
+    const int fewest = asked == 0 ? 2 : asked;
+    if (!fits(generated) && asked == 0) generated = emitted(fewest, false);
+    if (!fits(generated)) generated = emitted(fewest, true);
+    if (!fits(generated)) {
         user_error(kernel.name,
-                   "expected at most {} bytes of shared memory on {} but the kernel's tiles and "
-                   "scratch take {}; smaller blocks, fewer stages or less scratch would fit",
+                   "expected at most {} bytes of shared memory on {} but the kernel's tiles take "
+                   "{}; smaller blocks or fewer stages would fit",
                    target.shared_bytes, target.arch, generated.shared_bytes);
     }
     return generated;

@@ -1,6 +1,7 @@
 // Tile IR to CUDA C++.
 #pragma once
 
+#include <cstdint>
 #include <string>
 #include <vector>
 
@@ -29,6 +30,10 @@ struct Generated {
     int num_refs = 0;      ///< parameters: one Array per global Ref, the scalars as u64 bits, then
     int num_scalars = 0;   ///< the grid's extents as i64
     int num_axes = 0;
+    /// Global memory that each program has for its scratch where shared memory cannot hold it; 0:
+    /// none. Then two more parameters follow: the address of that of the launch's programs, and
+    /// the first of them as u32.
+    std::int64_t workspace_bytes = 0;
 };
 
 /// Brings a traced kernel into the form that `generate` takes: optimised, blocks larger than a
@@ -36,7 +41,8 @@ struct Generated {
 /// behind those of `kernel`). UserError names the op that cannot be cut.
 ir::Function prepare(ir::Function kernel);
 
-/// Generates a prepared kernel. UserError, with the sizes, when it does not fit a multiprocessor.
+/// Generates a prepared kernel. Scratch that shared memory cannot hold lies in a workspace.
+/// UserError, with the sizes, when the tiles do not fit a multiprocessor.
 Generated generate(const ir::Function& kernel, const Target& target);
 
 /// What NVRTC is asked to compile.

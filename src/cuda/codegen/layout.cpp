@@ -267,6 +267,30 @@ Layout blocked(const ir::Shape& shape, int warps, int vector) {
     return blocked(shape, warps, vector, order);
 }
 
+Layout blocked_rows(const ir::Shape& shape, int warps, int vector) {
+    Layout layout(shape, warps);
+    std::vector<std::uint64_t> rows, columns;
+    for (int bit = 0; bit < cover(shape[0]).bits; ++bit) rows.push_back(layout.basis(0, bit));
+    for (int bit = 0; bit < cover(shape[1]).bits; ++bit) columns.push_back(layout.basis(1, bit));
+    const auto take = [](std::vector<std::uint64_t>& from) {
+        const std::uint64_t basis = from.front();
+        from.erase(from.begin());
+        return basis;
+    };
+    for (int size = 1; size < vector && !columns.empty(); size *= 2) {
+        layout.reg.push_back(take(columns));
+    }
+    // The warps' rows are kept back from the lanes of short rows.
+    const std::size_t kept = layout.warp.size();
+    for (auto& basis : layout.lane) {
+        basis = !columns.empty() ? take(columns) : rows.size() > kept ? take(rows) : 0;
+    }
+    for (auto& basis : layout.warp) basis = rows.empty() ? 0 : take(rows);
+    layout.reg.insert(layout.reg.end(), columns.begin(), columns.end());
+    layout.reg.insert(layout.reg.end(), rows.begin(), rows.end());
+    return layout;
+}
+
 namespace {
 
 /// Writes packed coordinates as xors of register and lane bases of one layout.

@@ -86,6 +86,9 @@ class Layout {
 Layout blocked(const ir::Shape& shape, int warps, int vector, const std::vector<int>& order);
 /// The same with the axes from last to first.
 Layout blocked(const ir::Shape& shape, int warps, int vector);
+/// The same for a matrix whose rows stay in a warp: warps take rows, registers what is left of
+/// them. There are as many rows as warps.
+Layout blocked_rows(const ir::Shape& shape, int warps, int vector);
 
 /// How the elements of one layout get to another one of the same shape.
 struct Conversion {

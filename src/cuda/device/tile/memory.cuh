@@ -39,6 +39,12 @@ TW_DEVICE Window window(i64 start, i64 extent, int size) {
     return {first, static_cast<u32>(last - first)};
 }
 
+/// How many of `size` positions from `start` on, which is not negative, come before an extent.
+TW_DEVICE int count_inside(i64 start, i64 extent, int size) {
+    const i64 rest = extent - start;
+    return rest >= size ? size : rest > 0 ? static_cast<int>(rest) : 0;
+}
+
 template <int kBytes>
 struct Words;
 template <>
@@ -100,6 +106,17 @@ TW_DEVICE void unpack(uint4 raw, R&... values) {
     bits.word = raw;
     int i = 0;
     ((values = widen(bits.elements[i++])), ...);
+}
+
+/// One of them.
+template <class S, int kIndex>
+TW_DEVICE Register<S> unpacked(const uint4& raw) {
+    union {
+        uint4 word;
+        S elements[16 / sizeof(S)];
+    } bits;
+    bits.word = raw;
+    return widen(bits.elements[kIndex]);
 }
 
 template <class S, class... R>
