@@ -9,6 +9,7 @@
 #include "cli/command.h"
 #include "cli/gpu_timing.h"
 #include "support/check.h"
+#include "tilewright/system.h"
 
 namespace tilewright::cli {
 namespace {
@@ -100,6 +101,10 @@ void add_bench(CLI::App& app, Console& console) {
     command->add_option("--mask", bench.mask, "attention, flex: this mask, as text");
     command->add_option("--score", bench.score, "attention, flex: this score mod, as text");
     command->add_option("--seconds", bench.seconds, "of each case")->check(CLI::PositiveNumber);
+    command
+        ->add_option_function<int>("--threads", set_num_threads,
+                                   "at most; 1: timed by CPU time, on a machine with other work")
+        ->check(CLI::PositiveNumber);
     command->add_option("--json", options->json, "also write the rows to this file");
     command->add_option("--case", bench.only, "flex: this case alone");
     command->add_flag("!--no-picture", bench.picture, "flex: draw no masks");

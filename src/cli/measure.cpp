@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <chrono>
+#include <ctime>
 #include <fstream>
 #include <memory>
 #include <nlohmann/json.hpp>
@@ -21,6 +22,13 @@ double seconds_since(Clock::time_point start) {
     return std::chrono::duration<double>(Clock::now() - start).count();
 }
 
+/// What work is timed by, in seconds. On one thread it is this process's CPU time, which does not
+/// count what other processes do meanwhile.
+double work_seconds() {
+    if (cpu::num_threads() == 1) return static_cast<double>(std::clock()) / CLOCKS_PER_SEC;
+    return std::chrono::duration<double>(Clock::now().time_since_epoch()).count();
+}
+
 template <typename T>
 nlohmann::json or_null(const std::optional<T>& value) {
     return value ? nlohmann::json(*value) : nlohmann::json(nullptr);
@@ -34,14 +42,14 @@ Variant timed(std::string name, std::function<void()> work, double least) {
     return {std::move(name), [work = std::move(work), repeats, least] {
                 if (*repeats == 0) {
                     work();
-                    const auto start = Clock::now();
+                    const double start = work_seconds();
                     work();
-                    const double once = std::max(seconds_since(start), 1e-9);
+                    const double once = std::max(work_seconds() - start, 1e-9);
                     *repeats = static_cast<int>(std::clamp(least / once + 1, 1.0, 1e6));
                 }
-                const auto start = Clock::now();
+                const double start = work_seconds();
                 for (int i = 0; i < *repeats; ++i) work();
-                return seconds_since(start) / *repeats;
+                return (work_seconds() - start) / *repeats;
             }};
 }
 

@@ -7,6 +7,7 @@
 
 #include "cli/measure.h"
 #include "tests/cli/run_program.h"
+#include "tilewright/system.h"
 
 namespace tilewright::cli {
 namespace {
@@ -38,7 +39,9 @@ TEST(BenchCommand, EveryOperationWritesItsRows) {
     TemporaryFolder folder;
     const std::vector<std::pair<std::vector<std::string>, std::size_t>> cases = {
         {{"attention", "--seq-len", "64", "--heads", "2", "--head-dim", "16", "--backward"}, 4},
-        {{"decode", "--kv-len", "100", "--heads", "4", "--kv-heads", "2", "--head-dim", "16"}, 1},
+        {{"decode", "--kv-len", "100", "--heads", "4", "--kv-heads", "2", "--head-dim", "16",
+          "--threads", "1"},
+         1},
         {{"matmul", "--seq-len", "96"}, 1},
         {{"norm", "--seq-len", "10", "--head-dim", "64"}, 5},
         {{"compile"}, 4},
@@ -57,6 +60,7 @@ TEST(BenchCommand, EveryOperationWritesItsRows) {
             EXPECT_EQ(row["impl"], "tilewright");
         }
     }
+    set_num_threads(0);
 }
 
 TEST(BenchCommand, BadInputIsStatus2AndNamed) {
@@ -70,6 +74,7 @@ TEST(BenchCommand, BadInputIsStatus2AndNamed) {
     expect_error({"attention", "--seq-len", "0"}, "--seq-len");
     expect_error({"attention", "--dtype", "i8"}, "--dtype");
     expect_error({"attention", "--baseline", "onednn"}, "torch-sdpa");
+    expect_error({"attention", "--threads", "0"}, "--threads");
     expect_error({"attention", "--device", "tpu"}, "--device");
     expect_error({"matmul", "--baseline", "onednn", "--dtype", "bf16"}, "f32");
 }
