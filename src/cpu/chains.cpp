@@ -430,7 +430,7 @@ void form_chains(Region& region, Program& program) {
     join_all(region, program);
     select_superinstructions(region, program);
     rematerialise(region, program);
-    Localiser(region, program);
+    const Localiser localiser(region, program);
     plan_prefetches(region);
 }
 
