@@ -74,8 +74,8 @@ TEST(FlexCases, ImageCasesKeepRowsTimesColumns) {
 
 TEST(DumpFlex, ShowsTheModInTheProgram) {
     for (const char* kernel : {"flex", "flex_backward"}) {
-        const auto result = run_program({"dump", kernel, "--mask", "q - kv < 100", "--score",
-                                         "softcap(20)", "--to", "ir"});
+        const auto result = run_program(
+            {"dump", kernel, "--mask", "q - kv < 100", "--score", "softcap(20)", "--to", "ir"});
         EXPECT_EQ(result.status, 0) << result.error;
         EXPECT_THAT(result.out, HasSubstr("tanh"));
     }
