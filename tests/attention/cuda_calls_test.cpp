@@ -10,6 +10,7 @@
 #include <functional>
 
 #include "cuda/runtime/memory.h"
+#include "tests/attention/reference_options.h"
 #include "tests/cuda/test_support.h"
 #include "tests/support/accuracy.h"
 #include "tilewright/attention.h"
@@ -61,8 +62,8 @@ std::string logged(const std::function<void()>& work) {
     return ::testing::internal::GetCapturedStderr();
 }
 
-/// Compares a GPU's results with those of f64 inputs on the CPU; the plain computation is the CPU's
-/// in the same dtype.
+/// Compares a GPU's results with those of f64 inputs on the CPU. The plain computation is the dense
+/// one in the same dtype; of packed sequences and block masks, the CPU's.
 void check(const Case& c, const std::string& engine) {
     SCOPED_TRACE(c.name + " " + engine);
     const Tensor q = random_tensor(c.dtype, {c.batch, c.heads, c.length, c.dim}, 1);
@@ -77,17 +78,35 @@ void check(const Case& c, const std::string& engine) {
                                          : AttentionGradients());
     };
     const auto [exact, exact_grads] = on_cpu(f64);
-    const auto [plain, plain_grads] = on_cpu(c.dtype);
+    const AttentionOptions given = c.options(Device{});
+    attn::ReferenceOutput plain;
+    attn::ReferenceGradients plain_grads;
+    if (given.cu_seqlens.defined() || given.block_mask.defined()) {
+        const auto [out, grads] = on_cpu(c.dtype);
+        plain = {to_array(out.out), to_array(out.lse), to_array(out.max_scores)};
+        plain_grads = {to_array(grads.query),
+                       to_array(grads.key),
+                       to_array(grads.value),
+                       to_array(grads.sinks),
+                       {}};
+        for (const Tensor& captured : grads.captured)
+            plain_grads.captured.push_back(to_array(captured));
+    } else {
+        attn::ReferenceOptions plainly = attn::reference_options(given);
+        plainly.arithmetic = c.dtype;
+        const Array x = to_array(q), y = to_array(k), z = to_array(v);
+        plain = attn::reference_forward(x, y, z, plainly);
+        if (c.backward)
+            plain_grads = attn::reference_backward(x, y, z, to_array(dout), {}, plainly);
+    }
     AttentionOptions options = c.options(kGpu);
     options.engine = engine;
     options.max_scores = true;
     const Tensor gq = q.to(kGpu), gk = k.to(kGpu), gv = v.to(kGpu);
     const AttentionOutput ours = attention(gq, gk, gv, options);
     EXPECT_EQ(ours.out.device(), kGpu);
-    const auto expect = [&](const char* what, const Tensor& a, const Tensor& e, const Tensor& p,
-                            DType dtype) {
-        expect_accurate(what, a, to_array(e), to_array(p), dtype);
-    };
+    const auto expect = [&](const char* what, const Tensor& a, const Tensor& e, const Array& p,
+                            DType dtype) { expect_accurate(what, a, to_array(e), p, dtype); };
     expect("out", ours.out, exact.out, plain.out, c.dtype);
     expect("lse", ours.lse, exact.lse, plain.lse, f32);
     expect("max", ours.max_scores, exact.max_scores, plain.max_scores, f32);

@@ -6,6 +6,7 @@
 #include <random>
 
 #include "attention/reference.h"
+#include "tests/attention/reference_options.h"
 #include "tests/support/accuracy.h"
 #include "tilewright/attention.h"
 #include "tilewright/error.h"
@@ -36,22 +37,6 @@ struct Case {
     bool backward = true;
 };
 
-ReferenceOptions reference_options(const Case& c) {
-    ReferenceOptions result;
-    result.scale = c.options.scale;
-    result.causal = c.options.causal;
-    result.window_left = c.options.window.left;
-    result.window_right = c.options.window.right;
-    result.segment_ids = to_array(c.options.segment_ids);
-    result.kv_segment_ids = to_array(c.options.kv_segment_ids);
-    result.score_mod = c.options.score_mod;
-    result.mask = c.options.mask;
-    result.sinks = to_array(c.options.sinks);
-    result.dropout = c.options.dropout;
-    result.seed = c.options.seed;
-    return result;
-}
-
 void check(const Case& c) {
     SCOPED_TRACE(c.name + " " + std::string(name(c.dtype)));
     const Tensor q = random_tensor(c.dtype, {c.batch, c.heads, c.length, c.head_dim}, 1);
@@ -59,7 +44,7 @@ void check(const Case& c) {
     const Tensor v = random_tensor(c.dtype, {c.batch, c.kv_heads, c.kv_length, c.value_dim}, 3);
     const Tensor dout = random_tensor(c.dtype, {c.batch, c.heads, c.length, c.value_dim}, 4);
     const Tensor dlse = random_tensor(f32, {c.batch, c.heads, c.length}, 5);
-    const ReferenceOptions exact_options = reference_options(c);
+    const ReferenceOptions exact_options = reference_options(c.options);
     ReferenceOptions plain_options = exact_options;
     plain_options.arithmetic = c.dtype;
     const Array qa = to_array(q), ka = to_array(k), va = to_array(v);
