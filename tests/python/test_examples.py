@@ -2,6 +2,7 @@
 
 import pathlib
 import runpy
+import sys
 
 import pytest
 
@@ -9,6 +10,7 @@ EXAMPLES = sorted(pathlib.Path(__file__, "../../../examples/python").resolve().g
 
 
 @pytest.mark.parametrize("path", EXAMPLES, ids=lambda path: path.stem)
-def test_example(path, capsys):
+def test_example(path, capsys, monkeypatch):
+    monkeypatch.setattr(sys, "argv", [str(path)])
     runpy.run_path(str(path), run_name="__main__")
     assert capsys.readouterr().out
