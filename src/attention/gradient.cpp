@@ -157,7 +157,9 @@ void sinks_backward(const Problem& p, const Tensor& lse, const Tensor& delta, Sh
 void backward(Problem p, const Gradients& g, Shared& shared) {
     if (p.empty() || p.kv_length == 0) return backward_without_keys(p, g, shared);
     const std::int64_t widest = std::max(p.head_dim, p.value_dim);
-    if (p.on_gpu() && size_of(p.query.dtype()) == 2 && widest <= 64 && p.kv_length >= 128 &&
+    const DType dtype = p.query.dtype();
+    if (p.on_gpu()) tiles::use_gpu_backward_blocks(p.options, widest * size_of(dtype), dtype);
+    if (p.on_gpu() && size_of(dtype) == 2 && widest <= 64 && p.kv_length >= 128 &&
         !p.features.positions() && !p.block_mask.defined()) {
         p.options.block_k = 128;  // twice the products for each block of queries that is read
     }

@@ -20,16 +20,17 @@ namespace tilewright::cli {
 namespace {
 
 /// Options of attention with heads of 64 elements, in the blocks that its calls have.
-attn::tiles::Options attention_options(DType dtype, bool gpu) {
+attn::tiles::Options attention_options(DType dtype, bool backward, bool gpu) {
     attn::tiles::Options options{.scale = 0.125};
     if (gpu) attn::tiles::use_gpu_blocks(options, 64 * size_of(dtype));
+    if (gpu && backward) attn::tiles::use_gpu_backward_blocks(options, 64 * size_of(dtype), dtype);
     return options;
 }
 
 Builtin attention_builtin(DType dtype, bool backward, bool gpu) {
     const Tensor x = Tensor::zeros(dtype, {1, 8, 1024, 64});
     const Tensor row = Tensor::zeros(dtype == f64 ? f64 : f32, {1, 8, 1024});
-    attn::tiles::Options options = attention_options(dtype, gpu);
+    attn::tiles::Options options = attention_options(dtype, backward, gpu);
     options.causal = true;
     Builtin result =
         backward ? Builtin{attn::tiles::backward(options, {}, {}, 1), {x, x, x, x, row, row}}
@@ -90,7 +91,7 @@ Builtin flex_builtin(DType dtype, const ModTexts& texts, bool backward, bool gpu
     const Tensor x = Tensor::zeros(dtype, {1, 8, 1024, 64});
     const DType sums = dtype == f64 ? f64 : f32;
     const Tensor row = Tensor::zeros(sums, {1, 8, 1024});
-    const attn::tiles::Options options = attention_options(dtype, gpu);
+    const attn::tiles::Options options = attention_options(dtype, backward, gpu);
     attn::tiles::Features features;
     std::vector<Tensor> extras(attn::tiles::Extra::count);
     extras[attn::tiles::Extra::origin] = Tensor::zeros(i64, {4});

@@ -1,6 +1,8 @@
 // Block ranges and element masks of causal, window and segment attention.
 #include "attention/tiles/options.h"
 
+#include <algorithm>
+
 namespace tilewright::attn::tiles {
 
 // Positions are never negative and block sizes are positive, so `/` rounds down.
@@ -8,6 +10,11 @@ namespace tilewright::attn::tiles {
 void use_gpu_blocks(Options& options, std::int64_t widest_row) {
     options.block_q = widest_row > 256 ? 32 : 64;
     options.block_k = widest_row > 512 ? 16 : widest_row > 256 ? 32 : 64;
+}
+
+void use_gpu_backward_blocks(Options& options, std::int64_t widest_row, DType dtype) {
+    if (size_of(dtype) >= 4 && widest_row > 128)
+        options.block_k = std::min<std::int64_t>(options.block_k, 32);
 }
 
 BlockRange kv_blocks(const Options& options, Tile first, Tile kv_length) {

@@ -33,6 +33,9 @@ struct Options {
 /// Chooses blocks that a thread block's registers and shared memory hold, for rows of so many
 /// bytes.
 void use_gpu_blocks(Options& options, std::int64_t widest_row);
+/// Fewer keys where the backward pass, whose f32 and f64 products go through shared memory, would
+/// outgrow the 99 KiB of SM86.
+void use_gpu_backward_blocks(Options& options, std::int64_t widest_row, DType dtype);
 
 /// Blocks [begin, end) of a loop: those in [full_begin, full_end) need no mask but for segments.
 struct BlockRange {
