@@ -154,15 +154,20 @@ void sinks_backward(const Problem& p, const Tensor& lse, const Tensor& delta, Sh
     shared.add_sinks(p, sinks(p.sinks, lse, delta));
 }
 
-void backward(Problem p, const Gradients& g, Shared& shared) {
-    if (p.empty() || p.kv_length == 0) return backward_without_keys(p, g, shared);
+/// Blocks of the backward pass on a GPU, where they differ from those of the forward.
+void use_gpu_blocks(Problem& p) {
     const std::int64_t widest = std::max(p.head_dim, p.value_dim);
     const DType dtype = p.query.dtype();
-    if (p.on_gpu()) tiles::use_gpu_backward_blocks(p.options, widest * size_of(dtype), dtype);
-    if (p.on_gpu() && size_of(dtype) == 2 && widest <= 64 && p.kv_length >= 128 &&
-        !p.features.positions() && !p.block_mask.defined()) {
+    tiles::use_gpu_backward_blocks(p.options, widest * size_of(dtype), dtype);
+    if (size_of(dtype) == 2 && widest <= 64 && p.kv_length >= 128 && !p.features.positions() &&
+        !p.block_mask.defined()) {
         p.options.block_k = 128;  // twice the products for each block of queries that is read
     }
+}
+
+void backward(Problem p, const Gradients& g, Shared& shared) {
+    if (p.empty() || p.kv_length == 0) return backward_without_keys(p, g, shared);
+    if (p.on_gpu()) use_gpu_blocks(p);
     p.use_blocks(tuned_blocks(p, "backward", p.backward_blocks, [&](const AttentionBlocks& trial) {
         Problem tried = p;
         tried.backward_blocks = trial;

@@ -3,8 +3,7 @@
 
 #include <gtest/gtest.h>
 
-#include "attention/reference.h"
-#include "tests/support/accuracy.h"
+#include "tests/attention/reference_options.h"
 
 namespace tilewright::attn {
 namespace {
@@ -49,13 +48,7 @@ void check(const Case& c) {
     const Tensor dout = random_input(c, c.heads, c.length, c.value_dim, 4);
     const Tensor dlse = random_tensor(f32, {c.batch, c.heads, c.length}, 5);
 
-    ReferenceOptions exact_options;
-    exact_options.scale = c.options.scale;
-    exact_options.causal = c.options.causal;
-    exact_options.window_left = c.options.window.left;
-    exact_options.window_right = c.options.window.right;
-    exact_options.segment_ids = to_array(c.options.segment_ids);
-    exact_options.kv_segment_ids = to_array(c.options.kv_segment_ids);
+    const ReferenceOptions exact_options = reference_options(c.options);
     ReferenceOptions plain_options = exact_options;
     plain_options.arithmetic = c.dtype;
     const Array qa = bhsd(q, layout), ka = bhsd(k, layout), va = bhsd(v, layout);
