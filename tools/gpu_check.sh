@@ -1,13 +1,14 @@
 #!/bin/sh
 # Runs every GPU test and the benchmark table on a machine with an NVIDIA GPU; a short table comes last.
 #
-# usage: tools/gpu_check.sh [--bin FOLDER] [--python FOLDER] [--quick] [--seconds N]
+# usage: tools/gpu_check.sh [--bin FOLDER] [--python FOLDER] [--quick] [--sanitize] [--seconds N]
 #
-# --bin FOLDER     use programs built elsewhere: the test programs, tilewright, and the shared libraries they
-#                  need. Without it they are built here, in build-gpu/.
+# --bin FOLDER     use programs built elsewhere: the test programs, tilewright, the shared libraries they need
+#                  and examples/. Without it they are built here, in build-gpu/.
 # --python FOLDER  holds the installed Python package; without it the Python tests run where
 #                  `import tilewright` works
 # --quick          no benchmark
+# --sanitize       compute-sanitizer over a subset of the tests in place of all tests and of the benchmark
 # --seconds N      of each benchmark case (1)
 # Logs go to $OUT (default: out/). Exit status 0 when every test passed and every result was right.
 set -u
@@ -15,12 +16,13 @@ set -u
 root=$(cd "$(dirname "$0")/.." && pwd)
 out=${OUT:-$root/out}
 programs="cuda_tests run_tests norm_tests attention_tests"
-bin= quick= seconds=1
+bin= quick= sanitize= seconds=1
 while [ $# -gt 0 ]; do
     case $1 in
         --bin) bin=$2; shift 2 ;;
         --python) PYTHONPATH="$2${PYTHONPATH:+:$PYTHONPATH}"; export PYTHONPATH; shift 2 ;;
         --quick) quick=yes; shift ;;
+        --sanitize) sanitize=yes; shift ;;
         --seconds) seconds=$2; shift 2 ;;
         *) echo "gpu_check.sh: unknown argument $1" >&2; exit 2 ;;
     esac
@@ -32,7 +34,7 @@ if [ -z "$bin" ]; then
     cmake -S "$root" -B "$root/build-gpu" -DCMAKE_BUILD_TYPE=Release \
         >"$out/configure.log" 2>&1 || { cat "$out/configure.log"; exit 1; }
     # shellcheck disable=SC2086
-    cmake --build "$root/build-gpu" --parallel --target $programs tilewright_cli \
+    cmake --build "$root/build-gpu" --parallel --target $programs tilewright_cli tilewright_examples \
         >"$out/build.log" 2>&1 || { tail -50 "$out/build.log"; exit 1; }
     mkdir -p "$bin"
     for program in $programs tilewright; do
@@ -40,6 +42,7 @@ if [ -z "$bin" ]; then
     done
 fi
 export LD_LIBRARY_PATH="$bin${LD_LIBRARY_PATH:+:$LD_LIBRARY_PATH}"
+[ ! -d "$bin/examples" ] || export TILEWRIGHT_TEST_EXAMPLES="$bin/examples"
 export TILEWRIGHT_CACHE_DIR="${TILEWRIGHT_CACHE_DIR:-$out/cache}"
 
 status=0
@@ -49,6 +52,45 @@ note() { printf '%s\n' "$*" >>"$summary"; }
 
 "$bin/tilewright" doctor >"$out/doctor.log" 2>&1 || { status=1; note "doctor: FAILED"; }
 grep -E '^  (GPU|NVRTC|CUDA)' "$out/doctor.log" | tee -a "$summary"
+
+# check_with TOOL PROGRAM FILTER: one tool of compute-sanitizer over these tests, in the background.
+check_with() {
+    log=$out/$1.$2.$(printf '%s' "$3" | tr -c 'A-Za-z0-9' _).log
+    (
+        # Tests that pass bad images and pointers to the driver mean its errors.
+        timeout 500 compute-sanitizer --tool "$1" --report-api-errors no --error-exitcode 86 "$bin/$2" --gtest_filter="$3" >"$log" 2>&1
+        code=$?
+        case $code in
+            0) result=clean ;;
+            86) result="FAILED, $(grep -c '^========= [A-Z]' "$log") reports" ;;
+            124) result="FAILED, not done after 500 s" ;;
+            *) result="FAILED (exit $code): $(grep -m1 -iE '^=========.*(error|not supported|unable)' "$log" || tail -1 "$log")" ;;
+        esac
+        grep -qE '^\[  PASSED  \] [1-9]' "$log" && ! grep -q 'NOT RUN' "$log" || result="$result, NOT RUN on a GPU"
+        echo "$1 $2 $3: $result" >"$log.result"
+    ) &
+}
+if [ -n "$sanitize" ]; then
+    PATH=$PATH:/usr/local/cuda/bin
+    command -v compute-sanitizer >/dev/null || { echo "gpu_check.sh: compute-sanitizer is not in PATH" >&2; exit 1; }
+    for tool in memcheck initcheck racecheck; do
+        check_with $tool run_tests 'CudaDevice.ProgramsOfEveryPath*'
+        check_with $tool run_tests 'CudaCalls.RunWhereTheirInputsAre:CudaCalls.Scratch*'
+        check_with $tool norm_tests 'CudaCalls.Norms*'
+    done
+    for tool in memcheck initcheck; do # racecheck does not know bulk copies
+        check_with $tool cuda_tests 'Gpu.*'
+        check_with $tool attention_tests 'CudaCalls.NothingToAttend:CudaCalls.AMaskIsCopiedOnce'
+        check_with $tool attention_tests 'Sm90Gpu.OddLengths:Sm90Gpu.FewRowsOverManyKeys'
+        check_with $tool attention_tests 'Sm90ProgrammableGpu.PackedSequences:Sm90ProgrammableGpu.ListedMasks'
+        check_with $tool attention_tests 'Sm90BackwardGpu.OddLengths'
+        check_with $tool attention_tests 'Sm90ProgrammableBackwardGpu.PackedSequences:Sm90ProgrammableBackwardGpu.Sinks'
+    done
+    wait
+    cat "$out"/*.log.result
+    ! grep -qE 'FAILED|NOT RUN' "$out"/*.log.result
+    exit
+fi
 
 # Side by side, and the long one in parts: most of their time is compiling and references on the CPU.
 parts() { [ "$1" = attention_tests ] && echo 0 1 2 3 4 5 || echo 0; }

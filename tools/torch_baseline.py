@@ -102,7 +102,7 @@ def prepare(job):
         v = random(b, kv_heads, job["kv_len"], job["head_dim"])
         options = {"is_causal": job["causal"], "enable_gqa": heads != kv_heads}
         scope = contextlib.nullcontext
-        if "backend" in job:
+        if job.get("backend") in ("cudnn", "fa2"):
             from torch.nn.attention import SDPBackend, sdpa_kernel
 
             backends = {"cudnn": SDPBackend.CUDNN_ATTENTION, "fa2": SDPBackend.FLASH_ATTENTION}
@@ -111,6 +111,16 @@ def prepare(job):
         def forward():
             with scope():
                 return F.scaled_dot_product_attention(q, k, v, **options)
+
+        if job.get("backend") == "fa4":
+            from flash_attn.cute import flash_attn_func
+
+            q, k, v = (x.detach().transpose(1, 2).contiguous() for x in (q, k, v))
+            for x in (q, k, v):
+                x.requires_grad_(backward)
+
+            def forward():
+                return flash_attn_func(q, k, v, causal=job["causal"])[0]
 
         inputs = [q, k, v]
     elif job["operation"] == "flex":
@@ -171,17 +181,24 @@ def prepare(job):
     return lambda: torch.autograd.grad(out, inputs, gradient, retain_graph=True)
 
 
-def main():
-    wait = int  # does nothing
+def wait_of(job):
+    """Returns a function that waits for what runs on the device."""
+    if job.get("device", "cpu") == "cpu":
+        return lambda: None
+    import torch
+
+    return torch.cuda.synchronize
+
+
+def serve(prepare, wait_of):
+    """Answers the lines of standard input; `prepare(job)` returns a function that executes the job
+    once, `wait_of(job)` one that waits until it is done.
+    """
     try:
         job = json.loads(sys.stdin.readline())
-        run = prepare(job)
+        run, wait = prepare(job), wait_of(job)
         run()
-        if job.get("device", "cpu") != "cpu":
-            import torch
-
-            wait = torch.cuda.synchronize
-            wait()
+        wait()
     except Exception as error:  # the caller prints it
         print(f"error: {type(error).__name__}: {error}".replace("\n", " "), flush=True)
         return
@@ -196,4 +213,4 @@ def main():
 
 
 if __name__ == "__main__":
-    main()
+    serve(prepare, wait_of)

@@ -84,12 +84,14 @@ class HelperProcess {
     FILE* output_ = nullptr;
 };
 
+constexpr const char* kTorchScript = "torch_baseline.py";
+
 /// The checkout this program was built in: the nearest folder above it that has tools/.
 fs::path checkout() {
     std::error_code ignored;
     for (fs::path folder = fs::read_symlink("/proc/self/exe", ignored); folder.has_relative_path();
          folder = folder.parent_path())
-        if (fs::exists(folder / "tools" / "torch_baseline.py")) return folder;
+        if (fs::exists(folder / "tools" / kTorchScript)) return folder;
     return fs::current_path();
 }
 
@@ -107,9 +109,9 @@ struct PreparedHelper {
     std::string answer;
 };
 
-std::shared_ptr<HelperProcess> started(const nlohmann::json& job) {
+std::shared_ptr<HelperProcess> started(const nlohmann::json& job, const char* script) {
     auto helper = std::make_shared<HelperProcess>(
-        std::vector<std::string>{python(), (checkout() / "tools" / "torch_baseline.py").string()});
+        std::vector<std::string>{python(), (checkout() / "tools" / script).string()});
     helper->tell(job.dump());
     return helper;
 }
@@ -124,28 +126,29 @@ std::map<std::string, PreparedHelper>& prepared_helpers() {
 
 void prepare_torch_baselines(const std::vector<nlohmann::json>& jobs) {
     std::map<std::string, PreparedHelper>& helpers = prepared_helpers();
-    for (const nlohmann::json& job : jobs) helpers[job.dump()] = {started(job), {}};
+    for (const nlohmann::json& job : jobs) helpers[job.dump()] = {started(job, kTorchScript), {}};
     for (const nlohmann::json& job : jobs) {
         PreparedHelper& helper = helpers.at(job.dump());
         helper.answer = helper.process->answer();
     }
 }
 
-Variant torch_baseline(const nlohmann::json& job, const std::string& name) {
+Variant python_baseline(const nlohmann::json& job, const std::string& name) {
+    const bool xla = name == "xla";
     PreparedHelper prepared;
     if (auto found = prepared_helpers().extract(job.dump())) {
         prepared = std::move(found.mapped());
     } else {
-        prepared.process = started(job);
+        prepared.process = started(job, xla ? "xla_baseline.py" : kTorchScript);
         prepared.answer = prepared.process->answer();
     }
     const std::shared_ptr<HelperProcess> helper = prepared.process;
     const std::string& answer = prepared.answer;
     if (answer != "ready")
         user_error("bench",
-                   "expected --baseline {} to run in {} but got \"{}\"; `./dev python torch` "
+                   "expected --baseline {} to run in {} but got \"{}\"; `./dev python {}` "
                    "installs it",
-                   name, python(), answer.empty() ? "no answer" : answer);
+                   name, python(), answer.empty() ? "no answer" : answer, xla ? "jax" : "torch");
     auto repeats = std::make_shared<int>(0);
     return {name, [helper, repeats] {
                 const auto run = [&](int count) {

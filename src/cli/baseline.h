@@ -1,4 +1,5 @@
-// Baselines of other libraries: PyTorch in a Python helper process, oneDNN opened at run time.
+// Baselines of other libraries: PyTorch and XLA in a Python helper process, oneDNN opened at run
+// time.
 #pragma once
 
 #include <nlohmann/json_fwd.hpp>
@@ -9,14 +10,14 @@
 
 namespace tilewright::cli {
 
-/// A variant that runs `job` (see tools/torch_baseline.py) in a helper process, which lives as long
-/// as the variant, and goes by `name`. The interpreter is `.venv/bin/python` of the working
-/// directory or of the checkout, or TILEWRIGHT_PYTHON. UserError when it cannot be started or has
-/// no torch.
-Variant torch_baseline(const nlohmann::json& job, const std::string& name = "torch");
+/// A variant that runs `job` in a helper process, which lives as long as the variant, and goes by
+/// `name`: tools/xla_baseline.py when that is "xla", else tools/torch_baseline.py. The interpreter
+/// is `.venv/bin/python` of the working directory or of the checkout, or TILEWRIGHT_PYTHON.
+/// UserError when it cannot be started or lacks the framework.
+Variant python_baseline(const nlohmann::json& job, const std::string& name);
 
-/// Starts the helpers of these jobs side by side and waits until each is ready or has failed; the
-/// next `torch_baseline` of a job takes its helper.
+/// Starts PyTorch helpers of these jobs side by side and waits until each is ready or has failed;
+/// the next `python_baseline` of a job takes its helper.
 void prepare_torch_baselines(const std::vector<nlohmann::json>& jobs);
 
 /// f32 matrix product c[m, n] = a[m, k] b[k, n] by oneDNN's sgemm. UserError when libdnnl is

@@ -94,10 +94,10 @@ void add_bench(CLI::App& app, Console& console) {
     command
         ->add_option("--baseline", bench.baseline,
                      "torch-sdpa (attention), torch-flex (flex: by itself where torch is there), "
-                     "torch, onednn (matmul), none; cuda: cudnn, fa2, torch-flex, torch, by "
-                     "default all that are there")
-        ->check(
-            CLI::IsMember({"torch-sdpa", "torch-flex", "torch", "onednn", "cudnn", "fa2", "none"}));
+                     "torch, xla, onednn (matmul), none; cuda: cudnn, fa2, torch-flex, torch, by "
+                     "default all that are there, and by name fa4, xla")
+        ->check(CLI::IsMember(
+            {"torch-sdpa", "torch-flex", "torch", "xla", "onednn", "cudnn", "fa2", "fa4", "none"}));
     command->add_option("--mask", bench.mask, "attention, flex: this mask, as text");
     command->add_option("--score", bench.score, "attention, flex: this score mod, as text");
     command->add_option("--seconds", bench.seconds, "of each case")->check(CLI::PositiveNumber);

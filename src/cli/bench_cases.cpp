@@ -151,32 +151,33 @@ void check_attention(AttentionCase c, DType dtype, bool backward, Row& row) {
 std::optional<Variant> attention_baseline(const BenchOptions& options, const AttentionCase& c,
                                           bool backward) {
     if (options.baseline.empty()) return {};
-    if (options.baseline != "torch-sdpa")
-        user_error("bench", "expected --baseline torch-sdpa for attention but got {}",
+    if (options.baseline != "torch-sdpa" && options.baseline != "xla")
+        user_error("bench", "expected --baseline torch-sdpa or xla for attention but got {}",
                    options.baseline);
     if (!c.mask.empty() || !c.score.empty())
         user_error("bench", "expected --baseline {} without --mask and --score: it has no mods",
                    options.baseline);
-    return torch_baseline({{"operation", "attention"},
-                           {"direction", backward ? "backward" : "forward"},
-                           {"dtype", name(options.dtype)},
-                           {"threads", cpu::num_threads()},
-                           {"batch", c.batch},
-                           {"heads", c.heads},
-                           {"kv_heads", c.kv_heads},
-                           {"seq_len", c.length},
-                           {"kv_len", c.kv_length},
-                           {"head_dim", c.head_dim},
-                           {"causal", c.causal}});
+    return python_baseline({{"operation", "attention"},
+                            {"direction", backward ? "backward" : "forward"},
+                            {"dtype", name(options.dtype)},
+                            {"threads", cpu::num_threads()},
+                            {"batch", c.batch},
+                            {"heads", c.heads},
+                            {"kv_heads", c.kv_heads},
+                            {"seq_len", c.length},
+                            {"kv_len", c.kv_length},
+                            {"head_dim", c.head_dim},
+                            {"causal", c.causal}},
+                           options.baseline);
 }
 
-std::optional<Variant> torch_variant(const BenchOptions& options, nlohmann::json job) {
+std::optional<Variant> python_variant(const BenchOptions& options, nlohmann::json job) {
     if (options.baseline.empty()) return {};
-    if (options.baseline != "torch")
-        user_error("bench", "expected --baseline torch but got {}", options.baseline);
+    if (options.baseline != "torch" && options.baseline != "xla")
+        user_error("bench", "expected --baseline torch or xla but got {}", options.baseline);
     job["dtype"] = name(options.dtype);
     job["threads"] = cpu::num_threads();
-    return torch_baseline(job);
+    return python_baseline(job, options.baseline);
 }
 
 }  // namespace
@@ -257,7 +258,7 @@ std::vector<Row> bench_matmul(const BenchOptions& options) {
                        name(options.dtype));
         baseline = onednn_matmul(n, n, n);
     } else {
-        baseline = torch_variant(
+        baseline = python_variant(
             options,
             {{"operation", "matmul"}, {"direction", "forward"}, {"m", n}, {"n", n}, {"k", n}});
     }
@@ -299,7 +300,7 @@ std::vector<Row> bench_norm(const BenchOptions& options) {
         return add_rows(
             {fmt::format("{} {} x {} {}", program, count, n, name(dtype)), direction,
              std::move(work), arrays * bytes, true, roof,
-             torch_variant(
+             python_variant(
                  options,
                  {{"operation", program}, {"direction", direction}, {"rows", count}, {"n", n}})},
             options, rows);

@@ -141,15 +141,6 @@ std::optional<Variant> torch_flex(const FlexCase& c, const FlexSizes& sizes,
                                   BenchOptions& options) {
     if (options.baseline.empty()) return {};
     const bool by_itself = options.baseline == "auto";
-    if (!by_itself && options.baseline != "torch-flex")
-        user_error("bench", "expected --baseline torch-flex or none for flex but got {}",
-                   options.baseline);
-    if (!options.mask.empty() || !options.score.empty()) {
-        if (by_itself) return {};
-        user_error("bench",
-                   "expected --baseline torch-flex with the cases, not with --mask or "
-                   "--score: torch cannot read their texts");
-    }
     nlohmann::json job = {
         {"operation", "flex"},          {"direction", "forward"}, {"case", c.name},
         {"dtype", name(options.dtype)}, {"device", "cpu"},        {"threads", cpu::num_threads()},
@@ -160,7 +151,7 @@ std::optional<Variant> torch_flex(const FlexCase& c, const FlexSizes& sizes,
             job["starts"].push_back(c.options.cu_seqlens.get_int({n}));
     }
     try {
-        return torch_baseline(job, "torch-flex");
+        return python_baseline(job, "torch-flex");
     } catch (const UserError& error) {
         if (!by_itself) throw;
         *options.out << "no rows of torch-flex: " << error.what() << "\n\n";
@@ -277,7 +268,15 @@ std::vector<Row> bench_flex(const BenchOptions& given) {
     sizes.length = options.seq_len.value_or(1024);
     sizes.kv_length = options.kv_len.value_or(sizes.length);
     sizes.head_dim = options.head_dim.value_or(64);
+    if (!options.baseline.empty() && options.baseline != "auto" && options.baseline != "torch-flex")
+        user_error("bench", "expected --baseline torch-flex or none for flex but got {}",
+                   options.baseline);
     if (!options.mask.empty() || !options.score.empty()) {
+        if (options.baseline == "torch-flex")
+            user_error("bench",
+                       "expected --baseline torch-flex with the cases, not with --mask or "
+                       "--score: torch cannot read their texts");
+        options.baseline.clear();
         if (!options.only.empty())
             user_error("bench", "expected --case or --mask and --score but got both");
         return bench_case(

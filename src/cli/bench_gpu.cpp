@@ -31,7 +31,7 @@ struct Measured {
     double amount = 0;       ///< floating point operations, or bytes
     bool bandwidth = false;  ///< amount counts bytes
     double blocks = 0;       ///< floating point operations by whole blocks of the mask, or 0
-    /// For each peer the job that tools/torch_baseline.py runs.
+    /// For each peer the job that its Python helper runs.
     std::vector<std::pair<std::string, nlohmann::json>> peers = {};
 };
 
@@ -97,8 +97,10 @@ class GpuBench {
                 {"threads", 1}};
     }
 
+    /// By default those of PyTorch; XLA and FlashAttention-4 by name.
     bool wants(const std::string& peer) const {
-        return options_.baseline == "auto" || options_.baseline == peer;
+        const bool by_name = peer == "xla" || peer == "fa4";
+        return options_.baseline == peer || (options_.baseline == "auto" && !by_name);
     }
     const BenchOptions& options() const { return options_; }
     std::vector<Row> take() { return std::move(rows_); }
@@ -109,7 +111,7 @@ class GpuBench {
                   std::vector<Variant>& variants) {
         if (!wants(name) || no_torch_) return;
         try {
-            variants.push_back(torch_baseline(job, name));
+            variants.push_back(python_baseline(job, name));
         } catch (const UserError& error) {
             if (options_.baseline != "auto") throw;
             *options_.out << fmt::format("no rows of {}: {}\n", name, error.what());
@@ -240,7 +242,7 @@ std::vector<Row> bench_attention_gpu(const BenchOptions& options) {
         const auto peers = [&](bool backward) {
             std::vector<std::pair<std::string, nlohmann::json>> result;
             if (!plain) return result;
-            for (const char* backend : {"cudnn", "fa2"}) {
+            for (const char* backend : {"cudnn", "fa2", "fa4", "xla"}) {
                 nlohmann::json job = bench.job("attention", backward);
                 job.update({{"backend", backend},
                             {"batch", sizes.batch},
@@ -382,7 +384,7 @@ std::vector<Row> bench_decode_gpu(const BenchOptions& options) {
     for (const Shape& s : shapes) {
         const Inputs in = make_inputs(bench, s.batch, s.heads, s.kv_heads, q_len, s.kv_len, dim);
         std::vector<std::pair<std::string, nlohmann::json>> peers;
-        for (const char* backend : {"cudnn", "fa2"}) {
+        for (const char* backend : {"cudnn", "fa2", "fa4", "xla"}) {
             nlohmann::json job = bench.job("attention", false);
             job.update({{"backend", backend},
                         {"batch", s.batch},
@@ -420,7 +422,7 @@ std::vector<Row> bench_matmul_gpu(const BenchOptions& options) {
                               2 * std::pow(static_cast<double>(n), 3),
                               false,
                               0,
-                              {{"torch", job}}});
+                              {{"torch", job}, {"xla", job}}});
     if (options.check) {  // two rows
         const Array a = to_array(x.slice(0, n / 2, 2).contiguous()), b = to_array(y),
                     c = to_array(z.slice(0, n / 2, 2).contiguous());
@@ -472,7 +474,7 @@ std::vector<Row> bench_norm_gpu(const BenchOptions& options) {
                               arrays * bytes,
                               true,
                               0,
-                              {{"torch", job}}});
+                              {{"torch", job}, {"xla", job}}});
     };
     const auto at = [&](const Tensor& tensor, DType dtype) {
         return tensor.to(Device{}).to(dtype);

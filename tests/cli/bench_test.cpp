@@ -74,6 +74,8 @@ TEST(BenchCommand, BadInputIsStatus2AndNamed) {
     expect_error({"attention", "--seq-len", "0"}, "--seq-len");
     expect_error({"attention", "--dtype", "i8"}, "--dtype");
     expect_error({"attention", "--baseline", "onednn"}, "torch-sdpa");
+    expect_error({"flex", "--baseline", "xla"}, "torch-flex");
+    expect_error({"matmul", "--baseline", "fa4"}, "torch or xla");
     expect_error({"attention", "--threads", "0"}, "--threads");
     expect_error({"attention", "--device", "tpu"}, "--device");
     expect_error({"matmul", "--baseline", "onednn", "--dtype", "bf16"}, "f32");

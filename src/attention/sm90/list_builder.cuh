@@ -116,7 +116,11 @@ extern "C" __global__ void __launch_bounds__(32, 1)
             first_block += (columns + p.block_columns - 1) / p.block_columns;
         }
         if (sequence == p.packed) {
-            if (lane == 0) p.tiles[index] = {-1, 0, 0, 0};
+            if (lane == 0) {  // the kernels read all three before they look at the tile
+                p.tiles[index] = {-1, 0, 0, 0};
+                p.sequences[index] = {0, 0, 0, 0};
+                p.first_q_blocks[index] = 0;
+            }
             return;
         }
         if (lane == 0) {
