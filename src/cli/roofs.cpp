@@ -4,6 +4,7 @@
 #include <oneapi/tbb/parallel_for.h>
 #include <oneapi/tbb/task_arena.h>
 
+#include <algorithm>
 #include <atomic>
 #include <cstdint>
 #include <cstring>
@@ -22,12 +23,12 @@
 namespace tilewright::cli {
 namespace {
 
-/// Runs body(thread) once on each of the machine's threads at the same time.
-void on_all_threads(int threads, const std::function<void(int)>& body) {
+/// Runs body(i) for i in [0, count) on the machine's threads; which takes which is up to them.
+void on_all_threads(int threads, int count, const std::function<void(int)>& body) {
     tbb::task_arena arena(threads);
     arena.execute([&] {
         tbb::parallel_for(
-            0, threads, 1, [&](int i) { body(i); }, tbb::static_partitioner{});
+            0, count, 1, [&](int i) { body(i); }, tbb::simple_partitioner{});
     });
 }
 
@@ -137,13 +138,14 @@ PeakLoop best_bf16() {
 
 std::atomic<float> sink;  // keeps the loops' results alive
 
+/// In pieces of some tenths of a millisecond, handed out like the programs of a kernel: a thread
+/// that has to wait for its core does not hold up the others.
 Roof peak(std::string name, PeakLoop loop) {
-    const int threads = cpu::num_threads();
-    constexpr std::int64_t kSteps = 1'000'000;
-    return {
-        timed(std::move(name),
-              [loop, threads] { on_all_threads(threads, [&](int) { sink = loop.run(kSteps); }); }),
-        loop.flops_per_step * kSteps * threads};
+    const int threads = cpu::num_threads(), pieces = 32 * threads;
+    constexpr std::int64_t kSteps = 100'000;
+    return {std::move(name),
+            [=] { on_all_threads(threads, pieces, [&](int) { sink = loop.run(kSteps); }); },
+            loop.flops_per_step * kSteps * pieces};
 }
 
 using Buffer = std::vector<std::uint64_t>;
@@ -156,6 +158,10 @@ std::pair<std::size_t, std::size_t> part(std::size_t size, int i, int n) {
 
 }  // namespace
 
+Variant as_long_as(const Roof& roof, double seconds) {
+    return timed(roof.name, roof.work, std::max(seconds, 0.01));
+}
+
 Roof fma_peak_f32() {
     return peak("fma peak", best_f32());
 }
@@ -167,32 +173,32 @@ Roof dot_peak_bf16() {
 Roof read_bandwidth(std::size_t bytes) {
     const int threads = cpu::num_threads();
     auto data = std::make_shared<Buffer>(bytes / 8, 1);
-    return {timed("read",
-                  [data, threads] {
-                      on_all_threads(threads, [&](int i) {
-                          const auto [first, last] = part(data->size(), i, threads);
-                          std::uint64_t sums[16] = {};
-                          std::size_t at = first;
-                          for (; at + 16 <= last; at += 16)
-                              for (std::size_t j = 0; j < 16; ++j) sums[j] += (*data)[at + j];
-                          std::uint64_t total = 0;
-                          for (std::uint64_t sum : sums) total += sum;
-                          sink = static_cast<float>(total);
-                      });
-                  }),
+    return {"read",
+            [data, threads] {
+                on_all_threads(threads, threads, [&](int i) {
+                    const auto [first, last] = part(data->size(), i, threads);
+                    std::uint64_t sums[16] = {};
+                    std::size_t at = first;
+                    for (; at + 16 <= last; at += 16)
+                        for (std::size_t j = 0; j < 16; ++j) sums[j] += (*data)[at + j];
+                    std::uint64_t total = 0;
+                    for (std::uint64_t sum : sums) total += sum;
+                    sink = static_cast<float>(total);
+                });
+            },
             static_cast<double>(data->size() * 8)};
 }
 
 Roof copy_bandwidth(std::size_t bytes) {
     const int threads = cpu::num_threads();
     auto from = std::make_shared<Buffer>(bytes / 8, 1), to = std::make_shared<Buffer>(bytes / 8);
-    return {timed("copy",
-                  [from, to, threads] {
-                      on_all_threads(threads, [&](int i) {
-                          const auto [first, last] = part(from->size(), i, threads);
-                          std::memcpy(to->data() + first, from->data() + first, (last - first) * 8);
-                      });
-                  }),
+    return {"copy",
+            [from, to, threads] {
+                on_all_threads(threads, threads, [&](int i) {
+                    const auto [first, last] = part(from->size(), i, threads);
+                    std::memcpy(to->data() + first, from->data() + first, (last - first) * 8);
+                });
+            },
             static_cast<double>(from->size() * 8) * 2};
 }
 

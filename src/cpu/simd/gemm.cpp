@@ -21,11 +21,12 @@ namespace hn = hwy::HWY_NAMESPACE;
 
 // What B may take of L1, in bytes. A block of B that fits is read where it lies. A larger one is
 // cut in k when few rows use it, so that its lines come to L1 once and in order; with many rows its
-// panels are copied, since rows a power of two apart fall on the same few sets of the cache.
+// panels are copied if its rows lie so far apart that they fall on the same few sets of the cache.
 constexpr std::int64_t kCacheBytes = HWY_TARGET == HWY_AVX2 ? 24 * 1024 : 40 * 1024;
 // Where A's rows are contiguous they may come from far away: then all of B stays near, up to this
 // size, and a few rows of A meet all its panels before the next ones are fetched.
-constexpr std::int64_t kNearBytes = HWY_TARGET == HWY_AVX2 ? 32 * 1024 : 40 * 1024;
+constexpr std::int64_t kNearBytes = HWY_TARGET == HWY_AVX2 ? 24 * 1024 : 40 * 1024;
+constexpr std::int64_t kFarRowBytes = 256;
 constexpr std::int64_t kRowsWorthCopying = 32;
 constexpr std::int64_t kCopiedDepth = HWY_TARGET == HWY_AVX2 ? 64 : 128;
 constexpr std::int64_t kLeastDepth = 64;
@@ -249,10 +250,12 @@ void gemm(const GemmArgs& g) {
                       near_depth >= std::min<std::int64_t>(g.k, kLeastDepth);
     const bool fits = bytes <= kCacheBytes;
     const bool many_rows = !fits && g.m >= kRowsWorthCopying;
-    const bool copied = many_rows && !near && g.ldb > kWidest * kLanes;
+    const bool copied =
+        many_rows && !near && g.ldb > kWidest * kLanes && g.ldb * kSize > kFarRowBytes;
     std::int64_t depth = std::max<std::int64_t>(g.k, 1);
     if (near) {
-        depth = std::min(depth, near_depth);
+        // Parts of the same depth: a short one would cost as much around its steps.
+        depth = ceil_div(depth, ceil_div(depth, near_depth));
     } else if (many_rows) {
         depth = kCopiedDepth;
     } else if (!fits) {

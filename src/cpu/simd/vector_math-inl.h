@@ -46,12 +46,25 @@ HWY_INLINE hn::Vec<D> polynomial(D d, hn::Vec<D> x, const float (&c)[kTerms]) {
     return sum;
 }
 
-/// 2^f for f in [-0.5, 0.5], relative error 6e-9 before rounding.
+/// polynomial(x[i]), all of them in step: the latency of one is filled with the others.
+template <class D, int kTerms, class V, int kCount>
+HWY_INLINE void polynomials(D d, const V (&x)[kCount], const float (&c)[kTerms], V (&sum)[kCount]) {
+    for (V& s : sum) s = hn::Set(d, c[kTerms - 1]);
+#pragma GCC unroll 8
+    for (int k = kTerms - 2; k >= 0; --k) {
+        const V term = hn::Set(d, c[k]);
+#pragma GCC unroll 8
+        for (int i = 0; i < kCount; ++i) sum[i] = hn::MulAdd(sum[i], x[i], term);
+    }
+}
+
+/// Of 2^f for f in [-0.5, 0.5], relative error 6e-9 before rounding.
+inline constexpr float kExp2Fraction[] = {1.0F,           0.693147188F,   0.240226508F,
+                                          0.0555035711F,  0.00961808256F, 0.00133908634F,
+                                          0.000154531629F};
 template <class D>
 HWY_INLINE hn::Vec<D> exp2_fraction(D d, hn::Vec<D> f) {
-    static constexpr float kC[] = {1.0F,           0.693147188F,   0.240226508F,   0.0555035711F,
-                                   0.00961808256F, 0.00133908634F, 0.000154531629F};
-    return polynomial(d, f, kC);
+    return polynomial(d, f, kExp2Fraction);
 }
 
 /// Adding it to a small number leaves that number, rounded to a whole one, in the low bits.

@@ -24,28 +24,47 @@ using DF = hn::ScalableTag<float>;
 using VF = hn::Vec<DF>;
 constexpr std::int64_t kLanes = hn::MaxLanes(DF());
 
+/// Vectors computed in step: the latency of one's operations is filled with those of the others.
+constexpr int kInStep = 4;
+
+template <int kCount, class F>
+HWY_INLINE void each(F f) {
+#pragma GCC unroll 8
+    for (int i = 0; i < kCount; ++i) f(i);
+}
+
 /// 2^x in one pass over the range that softmax needs: 0 below 2^-127, infinity from 2^128.
-HWY_INLINE VF fast_exp2(VF x) {
+template <int kCount>
+HWY_INLINE void fast_exp2(VF (&x)[kCount]) {
     const DF d;
+    VF p[kCount];
 #if HWY_TARGET == HWY_AVX3
     // vreduceps gives x - floor(x), vscalefps multiplies by 2^floor(x), both for every x.
     static constexpr float kC[] = {1.000000002F,   .6931469838F,   .2402298363F,   .05548334203F,
                                    .009678840949F, .001243968801F, .0002170225552F};
     constexpr int kFloor = _MM_FROUND_TO_NEG_INF | _MM_FROUND_NO_EXC;
-    const VF p = polynomial(d, VF{_mm512_reduce_ps(x.raw, kFloor)}, kC);
+    VF fraction[kCount];
+    each<kCount>([&](int i) HWY_ATTR { fraction[i] = VF{_mm512_reduce_ps(x[i].raw, kFloor)}; });
+    polynomials(d, fraction, kC, p);
     // Subnormal results would cost every later instruction that reads them an assist.
-    const __mmask16 normal = _mm512_cmp_ps_mask(x.raw, _mm512_set1_ps(-126.0F), _CMP_NLT_UQ);
-    return VF{_mm512_maskz_scalef_ps(normal, p.raw, x.raw)};
+    each<kCount>([&](int i) HWY_ATTR {
+        const __mmask16 normal = _mm512_cmp_ps_mask(x[i].raw, _mm512_set1_ps(-126.0F), _CMP_NLT_UQ);
+        x[i] = VF{_mm512_maskz_scalef_ps(normal, p[i].raw, x[i].raw)};
+    });
 #else
     // Adding 1.5 * 2^23 leaves round(x) in the low bits of the sum, and 127 makes it the exponent
     // of the power of two; for -127 that is the number 0.
     const hn::RebindToUnsigned<DF> du;
     const VF magic = hn::Set(d, 12582912.0F + 127.0F);
-    const VF bounded = clamp_keeping_nan(d, x, -127.0F, 128.0F);
-    const VF sum = hn::Add(bounded, magic);
-    const VF power = hn::BitCast(d, hn::ShiftLeft<23>(hn::BitCast(du, sum)));
-    const VF fraction = hn::Sub(bounded, hn::Sub(sum, magic));
-    return hn::Mul(exp2_fraction(d, fraction), power);
+    VF power[kCount];
+    each<kCount>([&](int i) HWY_ATTR { x[i] = clamp_keeping_nan(d, x[i], -127.0F, 128.0F); });
+    each<kCount>([&](int i) HWY_ATTR { power[i] = hn::Add(x[i], magic); });
+    each<kCount>([&](int i) HWY_ATTR { x[i] = hn::Sub(x[i], hn::Sub(power[i], magic)); });
+    each<kCount>([&](int i) HWY_ATTR {
+        power[i] = hn::BitCast(d, hn::ShiftLeft<23>(hn::BitCast(du, power[i])));
+    });
+    polynomials(d, x, kExp2Fraction, p);
+    each<kCount>([&](int i) HWY_ATTR { x[i] = hn::Mul(p[i], power[i]); });
 #endif
 }
 
@@ -95,43 +114,76 @@ HWY_INLINE void store(V v, D d, hn::TFromD<D>* p, std::size_t n) {
         hn::StoreU(v, d, p);
 }
 
-/// Stores one vector of row r of the strip at lane l.
-template <TileForm form, bool kPartial, class Body>
-HWY_INLINE void store_row(const Strip& s, Body& body, std::int64_t r, std::int64_t l,
-                          std::size_t n) {
-    const DF d;
-    const hn::RebindToUnsigned<DF> du;
-    if constexpr (form == TileForm::f32) {
-        store<kPartial>(body.value(r), d, static_cast<float*>(s.out) + r * s.out_row_stride + l, n);
-    } else if constexpr (form == TileForm::bf16) {
-        store<kPartial>(narrow_bits<DType::bf16>(d, body.value(r)), hn::Rebind<std::uint16_t, DF>(),
-                        static_cast<std::uint16_t*>(s.out) + r * s.out_row_stride + l, n);
+/// Rows r, r + 1, ... of a body.
+template <class Body, int kCount>
+HWY_INLINE void rows_of(Body& body, std::int64_t r, VF (&out)[kCount]) {
+    if constexpr (Body::kRows == 1) {
+        each<kCount>([&](int i) HWY_ATTR { out[i] = body.value(r + i); });
     } else {
-        const auto low = hn::ShiftRight<16>(bf16_upper(body.value(r)));
-        const auto high = r + 1 < s.rows ? bf16_upper(body.value(r + 1)) : hn::Zero(du);
-        store<kPartial>(hn::Or(low, high), du,
-                        static_cast<std::uint32_t*>(s.out) + r / 2 * s.out_row_stride + l, n);
+        body.values(r, out);
     }
 }
 
-/// One column of vectors: all rows of lanes [l, l + n). Body: made from (strip, l, n), value(row)
-/// gives a vector, finish() ends the column.
+/// Stores kCount rows of the strip from r on, one vector of each, at lane l. Pairs take two rows;
+/// the last one may lack its second.
+template <TileForm form, bool kPartial, int kCount, class Body>
+HWY_INLINE void store_rows(const Strip& s, Body& body, std::int64_t r, std::int64_t l,
+                           std::size_t n) {
+    const DF d;
+    const hn::RebindToUnsigned<DF> du;
+    VF value[kCount];
+    rows_of(body, r, value);
+    const auto at = [&](auto* data, std::int64_t row) {
+        return static_cast<decltype(data)>(s.out) + row * s.out_row_stride + l;
+    };
+    if constexpr (form == TileForm::f32) {
+        float* const type = nullptr;
+        each<kCount>([&](int i) HWY_ATTR { store<kPartial>(value[i], d, at(type, r + i), n); });
+    } else if constexpr (form == TileForm::bf16) {
+        std::uint16_t* const type = nullptr;
+        each<kCount>([&](int i) HWY_ATTR {
+            store<kPartial>(narrow_bits<DType::bf16>(d, value[i]), hn::Rebind<std::uint16_t, DF>(),
+                            at(type, r + i), n);
+        });
+    } else {
+        std::uint32_t* const type = nullptr;
+        each<(kCount + 1) / 2>([&](int i) HWY_ATTR {
+            const auto low = hn::ShiftRight<16>(bf16_upper(value[2 * i]));
+            const auto high = kCount > 1 ? bf16_upper(value[(2 * i + 1) % kCount]) : hn::Zero(du);
+            store<kPartial>(hn::Or(low, high), du, at(type, r / 2 + i), n);
+        });
+    }
+}
+
+/// One column of vectors: all rows of lanes [l, l + n). Body: made from (strip, l, n); value(row),
+/// or values(row, kRows vectors) where rows are computed in step; finish() ends the column.
 template <TileForm form, bool kPartial, class Body>
 HWY_INLINE void column(const Strip& s, std::int64_t l, std::size_t n) {
-    constexpr std::int64_t kStep = form == TileForm::bf16_pairs ? 2 : 1;
+    constexpr int kStep = std::max(Body::kRows, form == TileForm::bf16_pairs ? 2 : 1);
     Body body(s, l, n);
-    for (std::int64_t r = 0; r < s.rows; r += kStep) store_row<form, kPartial>(s, body, r, l, n);
+    std::int64_t r = 0;
+    for (; r + kStep <= s.rows; r += kStep) store_rows<form, kPartial, kStep>(s, body, r, l, n);
+    if constexpr (form == TileForm::bf16_pairs && kStep > 2) {
+        for (; r + 2 <= s.rows; r += 2) store_rows<form, kPartial, 2>(s, body, r, l, n);
+    }
+    for (; r < s.rows; ++r) store_rows<form, kPartial, 1>(s, body, r, l, n);
     body.finish();
 }
 
-/// Two columns side by side: twice the independent work within the reach of the scheduler.
+/// Two columns side by side, for bodies without rows in step: twice the independent work within
+/// the reach of the scheduler.
 template <TileForm form, class Body>
 HWY_INLINE void two_columns(const Strip& s, std::int64_t l) {
-    constexpr std::int64_t kStep = form == TileForm::bf16_pairs ? 2 : 1;
+    constexpr int kStep = form == TileForm::bf16_pairs ? 2 : 1;
     Body first(s, l, kLanes), second(s, l + kLanes, kLanes);
-    for (std::int64_t r = 0; r < s.rows; r += kStep) {
-        store_row<form, false>(s, first, r, l, kLanes);
-        store_row<form, false>(s, second, r, l + kLanes, kLanes);
+    std::int64_t r = 0;
+    for (; r + kStep <= s.rows; r += kStep) {
+        store_rows<form, false, kStep>(s, first, r, l, kLanes);
+        store_rows<form, false, kStep>(s, second, r, l + kLanes, kLanes);
+    }
+    for (; r < s.rows; ++r) {
+        store_rows<form, false, 1>(s, first, r, l, kLanes);
+        store_rows<form, false, 1>(s, second, r, l + kLanes, kLanes);
     }
     first.finish();
     second.finish();
@@ -142,7 +194,7 @@ constexpr std::int64_t kColumnRows = 32;
 
 /// The strip's rows from `first` on, at most kColumnRows of them.
 template <TileForm form>
-Strip rows_of(const Strip& s, std::int64_t first) {
+Strip part_of(const Strip& s, std::int64_t first) {
     Strip part = s;
     part.rows = std::min(kColumnRows, s.rows - first);
     for (StripOperand& in : part.in) {
@@ -158,7 +210,9 @@ Strip rows_of(const Strip& s, std::int64_t first) {
 template <TileForm form, template <bool> class Body>
 HWY_INLINE void columns_of(const Strip& s) {
     std::int64_t l = 0;
-    for (; l + 2 * kLanes <= s.lanes; l += 2 * kLanes) two_columns<form, Body<false>>(s, l);
+    if constexpr (Body<false>::kRows == 1) {
+        for (; l + 2 * kLanes <= s.lanes; l += 2 * kLanes) two_columns<form, Body<false>>(s, l);
+    }
     for (; l + kLanes <= s.lanes; l += kLanes) column<form, false, Body<false>>(s, l, kLanes);
     if (l < s.lanes) {
         column<form, true, Body<true>>(s, l, static_cast<std::size_t>(s.lanes - l));
@@ -168,7 +222,7 @@ HWY_INLINE void columns_of(const Strip& s) {
 template <TileForm form, template <bool> class Body>
 void columns(const Strip& s) {
     for (std::int64_t first = 0; first < s.rows; first += kColumnRows) {
-        columns_of<form, Body>(rows_of<form>(s, first));
+        columns_of<form, Body>(part_of<form>(s, first));
     }
 }
 
@@ -183,6 +237,7 @@ struct TileOperand {
 
 template <bool kPartial>
 struct Exp2Sum {
+    static constexpr int kRows = kInStep;
     TileOperand x;
     LaneOperand<kPartial> shift;
     VF scale;
@@ -198,11 +253,16 @@ struct Exp2Sum {
           n(lanes) {
         if (sums != nullptr) sums += l;
     }
-    HWY_INLINE VF value(std::int64_t r) {
-        const VF p =
-            fast_exp2(hn::MulSub(load<kPartial>(x.at + r * x.row_stride, n), scale, shift.row(r)));
-        sum = hn::Add(sum, p);
-        return p;
+    template <int kCount>
+    HWY_INLINE void values(std::int64_t r, VF (&p)[kCount]) {
+        each<kCount>([&](int i) HWY_ATTR {
+            const VF score = load<kPartial>(x.at + (r + i) * x.row_stride, n);
+            p[i] = hn::MulSub(score, scale, shift.row(r + i));
+        });
+        fast_exp2(p);
+        VF total = p[0];
+        for (int i = 1; i < kCount; ++i) total = hn::Add(total, p[i]);
+        sum = hn::Add(sum, total);
     }
     HWY_INLINE void finish() const {
         if (sums != nullptr) store<kPartial>(hn::Add(load<kPartial>(sums, n), sum), DF(), sums, n);
@@ -211,6 +271,7 @@ struct Exp2Sum {
 
 template <bool kPartial>
 struct ScaleMax {
+    static constexpr int kRows = 1;
     TileOperand x;
     VF scale;
     float* maxima;
@@ -233,6 +294,7 @@ struct ScaleMax {
 
 template <bool kPartial>
 struct MulSubMul {
+    static constexpr int kRows = 1;
     TileOperand p, dp;
     LaneOperand<kPartial> delta;
     VF scale;
@@ -303,6 +365,7 @@ void affine_select(const Strip& s) {
 /// For indices that f32 holds exactly.
 template <bool kPartial>
 struct AffineAdd {
+    static constexpr int kRows = 1;
     TileOperand x;
     LaneOperand<kPartial> slope;
     VF factor, step, index;
@@ -368,7 +431,7 @@ void affine_add(const Strip& s) {
                                      std::abs(base + down + across)});
     if (!(largest < 0x1p24) || std::abs(s.immediate[1]) > 0x1p20) return affine_add_far(s);
     for (std::int64_t first = 0; first < s.rows; first += kColumnRows) {
-        Strip part = rows_of<TileForm::f32>(s, first);
+        Strip part = part_of<TileForm::f32>(s, first);
         part.immediate[0] += s.immediate[1] * static_cast<double>(first);
         columns_of<TileForm::f32, AffineAdd>(part);
     }
