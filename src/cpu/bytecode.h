@@ -179,6 +179,8 @@ struct FusedRun {
     };
     std::size_t first = 0, last = 0;
     std::vector<FusedStep> steps;
+    /// Does all steps; nullptr where the table has no such function.
+    void (*compiled)(const FusedCall& call) = nullptr;
     std::vector<Operand> operands;
     std::vector<Affine> forms;
     std::vector<std::size_t> reductions;  ///< ops

@@ -187,7 +187,7 @@ std::int64_t run_fused(const Frame& frame, const Chain& chain, const FusedRun& r
         call.prefetches[call.num_prefetches++] = {prefetch.operand, ahead + prefetch.part * bytes,
                                                   bytes};
     }
-    kernels.run(call);
+    (run.compiled ? run.compiled : kernels.run)(call);
     return call.blocks * kernels.lanes;
 }
 

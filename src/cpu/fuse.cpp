@@ -62,6 +62,7 @@ class Planner {
         run_ = {};
         run_.first = first;
         run_.last = failed_at_ = last;
+        shapes_.clear();
         held_ = kNone;
         saved_.clear();
         look_ahead();
@@ -71,6 +72,7 @@ class Planner {
             if (!emit_op(t)) return false;
         }
         run_.joins_panels = lie_side_by_side(first, last);
+        if (run_.forms.empty()) run_.compiled = program_.kernels->fused.compiled(shapes_);
         return emit({Op::yield});
     }
 
@@ -208,6 +210,8 @@ class Planner {
     bool emit(const FusedKey& key, FusedStep made = {}) {
         made.function = step(key);
         run_.steps.push_back(made);
+        shapes_.push_back({key, places_});
+        places_ = {};
         return made.function != nullptr;
     }
 
@@ -220,6 +224,11 @@ class Planner {
     bool add_operand(FusedStep& made, std::size_t k, const FusedRun::Operand& operand, bool splat) {
         made.operand[k] = static_cast<std::uint8_t>(run_.operands.size());
         made.splat[k] = splat;
+        using Kind = FusedPlace::Kind;
+        const Kind kind = operand.temporary >= 0 ? Kind::temporary
+                          : splat                ? Kind::splat
+                                                 : Kind::lanes;
+        places_[k] = {kind, operand.temporary};
         run_.operands.push_back(operand);
         return run_.operands.size() <= FusedCall::kMaxOperands;
     }
@@ -359,6 +368,8 @@ class Planner {
     const Makers& makers_;
     const Program& program_;
     FusedRun run_;
+    std::vector<FusedShape> shapes_;      ///< of the run's steps
+    std::array<FusedPlace, 2> places_{};  ///< of the operands of the next step
     std::vector<std::optional<Absorbed>> absorbed_;
     std::vector<bool> skipped_, external_;
     std::size_t held_ = kNone;  ///< the op whose value the block is

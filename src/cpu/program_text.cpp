@@ -97,11 +97,11 @@ struct Printer {
                                        chain.lanes, chain.strip_rows);
         for (std::size_t at = 0; at < chain.ops.size(); ++at) {
             const StripOp& op = chain.ops[at];
-            const bool fused =
-                std::any_of(chain.fused.begin(), chain.fused.end(),
-                            [&](const auto& run) { return run.first <= at && at < run.last; });
-            text +=
-                fmt::format("\n      {} {} = {}", fused ? "|" : " ", text_of(op.out), op.name());
+            const auto run =
+                std::find_if(chain.fused.begin(), chain.fused.end(),
+                             [&](const auto& r) { return r.first <= at && at < r.last; });
+            const char* mark = run == chain.fused.end() ? " " : run->compiled ? "#" : "|";
+            text += fmt::format("\n      {} {} = {}", mark, text_of(op.out), op.name());
             for (int i = 0; i < op.num_inputs; ++i) {
                 text +=
                     fmt::format("{} {}", i ? "," : "", text_of(op.in[static_cast<std::size_t>(i)]));

@@ -5,12 +5,14 @@
 #include <fstream>
 
 #include "cli/builtin.h"
+#include "cpu/simd/kernels.h"
 #include "tests/cli/run_program.h"
 
 namespace tilewright::cli {
 namespace {
 
 using ::testing::HasSubstr;
+using ::testing::Not;
 
 TEST(DumpCommand, EveryBuiltinAsIrAndBytecode) {
     for (const std::string& name : builtin_names()) {
@@ -20,6 +22,22 @@ TEST(DumpCommand, EveryBuiltinAsIrAndBytecode) {
         const ProgramResult bytecode = run_program({"dump", name, "--to", "bytecode"});
         EXPECT_EQ(bytecode.status, 0) << name << bytecode.error;
         EXPECT_NE(bytecode.out, "") << name;
+    }
+}
+
+TEST(DumpCommand, PassesOverRowsOfNormsAndSoftmaxAreCompiled) {
+    if (!cpu::kernels().fused.compiled) GTEST_SKIP() << "no compiled runs";
+    for (const char* name :
+         {"softmax", "rms_norm", "rms_norm_backward", "layer_norm", "layer_norm_backward"}) {
+        for (const char* dtype : {"f32", "bf16", "f16"}) {
+            const std::string text =
+                run_program({"dump", name, "--to", "bytecode", "--dtype", dtype}).out;
+            const std::size_t first = text.find("jump"), last = text.rfind("jump");
+            ASSERT_LT(first, last) << text;
+            const std::string loop = text.substr(first, last - first);
+            EXPECT_THAT(loop, HasSubstr("\n      # "));
+            EXPECT_THAT(loop, Not(HasSubstr("\n      | ")));
+        }
     }
 }
 

@@ -4,6 +4,7 @@
 #include <array>
 #include <cstddef>
 #include <cstdint>
+#include <span>
 
 #include "ir/op.h"
 #include "tilewright/dtype.h"
@@ -26,6 +27,27 @@ struct FusedKey {
     int value = 0;
     static constexpr int kBoth = 3;
     ir::Reduction reduction = ir::Reduction::sum;
+
+    bool operator==(const FusedKey&) const = default;
+};
+
+/// Where a step finds an operand: an element for each lane, one for all of them, or a block that an
+/// earlier step of the run has kept.
+struct FusedPlace {
+    enum class Kind : std::uint8_t { none, lanes, splat, temporary };
+    Kind kind = Kind::none;
+    int temporary = -1;
+
+    bool operator==(const FusedPlace&) const = default;
+};
+
+/// What a step does and where its operands are. The operands of a run are numbered in the order of
+/// its steps.
+struct FusedShape {
+    FusedKey key;
+    std::array<FusedPlace, 2> place{};
+
+    bool operator==(const FusedShape&) const = default;
 };
 
 struct FusedStep {
@@ -79,6 +101,8 @@ struct FusedKernels {
     /// The function of a step; nullptr where there is none.
     void (*(*step)(const FusedKey& key))() = nullptr;
     void (*run)(const FusedCall& call) = nullptr;  ///< nullptr: this table has no fused runs
+    /// A function that does the whole run of these steps, for common ones; nullptr for others.
+    void (*(*compiled)(std::span<const FusedShape> shapes))(const FusedCall& call) = nullptr;
 };
 
 }  // namespace tilewright::cpu

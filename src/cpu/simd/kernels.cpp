@@ -82,6 +82,7 @@ Kernels vector_kernels(std::string_view name, int vector_bytes) {
     };
     k.super = *vector_superinstructions(target);
     k.fused = *vector_fused_kernels(target);
+    k.fused.compiled = vector_compiled_runs(target);
     return k;
 }
 

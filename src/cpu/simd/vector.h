@@ -27,5 +27,6 @@ GemmFunction vector_gemm_rows_f32(Target target);
 
 const Superinstructions* vector_superinstructions(Target target);
 const FusedKernels* vector_fused_kernels(Target target);
+decltype(FusedKernels::compiled) vector_compiled_runs(Target target);
 
 }  // namespace tilewright::cpu

@@ -7,11 +7,8 @@
 // clang-format on
 #include <limits>
 
-#include "cpu/simd/fused.h"
 #include "cpu/simd/vector.h"
-#include "cpu/simd/vector_math-inl.h"
-#include "cpu/simd/vector_ops-inl.h"
-#include "cpu/simd/vector_strip-inl.h"
+#include "cpu/simd/vector_fused-inl.h"
 #include "hwy/highway.h"
 
 // The vectors of a block travel in the argument registers.
@@ -33,13 +30,6 @@ namespace tilewright::cpu {
 namespace HWY_NAMESPACE {
 #if TW_IS_VECTOR_TARGET
 namespace {
-
-using D = hn::ScalableTag<float>;
-using DI = hn::RebindToSigned<D>;
-using V = hn::Vec<D>;
-constexpr std::int64_t kLanes = hn::MaxLanes(D());
-constexpr int kVectors = HWY_TARGET == HWY_AVX3 ? 4 : 8;
-constexpr std::int64_t kBlock = kVectors * kLanes;
 
 /// Addresses of operands and values of affine forms, for one block. Only those that a run has are
 /// ever set: clearing all of them would cost as much as some blocks.
@@ -92,51 +82,6 @@ template <typename T = float>
 HWY_INLINE T* address(const State& s, const FusedStep* step, int k) {
     return reinterpret_cast<T*>(s.at[step->operand[static_cast<std::size_t>(k)]]);
 }
-
-// ---- Operations on vectors of f32, i32 in their bits, and masks.
-
-/// F on the bits as i32.
-template <class F>
-struct OnIntegers {
-    template <class... W>
-    HWY_INLINE V operator()(D d, W... x) const {
-        const DI di;
-        return hn::BitCast(d, F()(di, hn::BitCast(di, x)...));
-    }
-};
-/// A comparison, as a mask in a vector.
-template <class F>
-struct Compare {
-    HWY_INLINE V operator()(D d, V a, V b) const { return hn::VecFromMask(d, F()(d, a, b)); }
-};
-template <class F>
-struct CompareIntegers {
-    HWY_INLINE V operator()(D d, V a, V b) const {
-        const DI di;
-        return hn::BitCast(d, hn::VecFromMask(di, F()(di, hn::BitCast(di, a), hn::BitCast(di, b))));
-    }
-};
-template <DType dtype>
-struct RoundTo {
-    HWY_INLINE V operator()(D d, V x) const {
-        return widen_bits<dtype>(d, narrow_bits<dtype>(d, x));
-    }
-};
-struct IntegerToFloat {
-    HWY_INLINE V operator()(D d, V x) const { return hn::ConvertTo(d, hn::BitCast(DI(), x)); }
-};
-struct MaskToFloat {
-    HWY_INLINE V operator()(D d, V x) const { return hn::And(x, hn::Set(d, 1.0F)); }
-};
-struct MaskToInteger {
-    HWY_INLINE V operator()(D d, V x) const {
-        const DI di;
-        return hn::BitCast(d, hn::And(hn::BitCast(di, x), hn::Set(di, 1)));
-    }
-};
-struct Keep {
-    HWY_INLINE V operator()(D, V x) const { return x; }
-};
 
 // ---- Steps.
 
@@ -195,20 +140,6 @@ void function(State& s, const FusedStep* step, TW_PARAMETERS) {
     next(s, step, TW_VALUES);
 }
 
-struct FmaOf {
-    HWY_INLINE V operator()(D, V a, V b, V c) const { return hn::MulAdd(a, b, c); }
-};
-struct SelectOf {
-    HWY_INLINE V operator()(D, V mask, V yes, V no) const {
-        return hn::IfThenElse(hn::MaskFromVec(mask), yes, no);
-    }
-};
-struct ClampOf {
-    HWY_INLINE V operator()(D d, V x, V low, V high) const {
-        return Min()(d, Max()(d, x, low), high);
-    }
-};
-
 template <class F, int kValue>
 void ternary(State& s, const FusedStep* step, TW_PARAMETERS) {
     const D d;
@@ -243,23 +174,6 @@ void ternary(State& s, const FusedStep* step, TW_PARAMETERS) {
     next(s, step, TW_VALUES);
 }
 
-/// Elements of a dtype in memory, as the block holds them.
-template <DType dtype>
-HWY_INLINE V widened(const void* p, std::int64_t lane) {
-    const D d;
-    if constexpr (dtype == DType::boolean) {
-        const hn::Rebind<std::uint8_t, D> d8;
-        const DI di;
-        const auto bytes = hn::LoadU(d8, static_cast<const std::uint8_t*>(p) + lane);
-        return hn::BitCast(d, hn::VecFromMask(di, mask_of_bytes(di, bytes)));
-    } else if constexpr (dtype == DType::f32) {
-        return hn::LoadU(d, static_cast<const float*>(p) + lane);
-    } else {
-        const hn::Rebind<std::uint16_t, D> d16;
-        return widen_bits<dtype>(d, hn::LoadU(d16, static_cast<const std::uint16_t*>(p) + lane));
-    }
-}
-
 template <DType dtype>
 void load(State& s, const FusedStep* step, TW_PARAMETERS) {
     const D d;
@@ -288,40 +202,13 @@ void load(State& s, const FusedStep* step, TW_PARAMETERS) {
 
 template <DType dtype>
 void store(State& s, const FusedStep* step, TW_PARAMETERS) {
-    const D d;
     const std::size_t operand = step->operand[0];
     auto* p = address<void>(s, step, 0);
     const bool streams = s.call->operands[operand].streams &&
                          reinterpret_cast<std::uintptr_t>(p) % (kLanes * sizeof(float)) == 0;
-    if constexpr (dtype == DType::f32) {
-        auto* out = static_cast<float*>(p);
-        if (streams) {
-#define X(i) hn::Stream(v##i, d, out + (i)*kLanes);
-            TW_EACH(X)
+#define X(i) store_widened<dtype>(v##i, p, (i)*kLanes, streams);
+    TW_EACH(X)
 #undef X
-        } else {
-#define X(i) hn::StoreU(v##i, d, out + (i)*kLanes);
-            TW_EACH(X)
-#undef X
-        }
-    } else if constexpr (dtype == DType::boolean) {
-        auto* out = static_cast<std::uint8_t*>(p);
-#define X(i) store_mask(d, hn::MaskFromVec(v##i), out + (i)*kLanes);
-        TW_EACH(X)
-#undef X
-    } else {
-        const hn::Rebind<std::uint16_t, D> d16;
-        auto* out = static_cast<std::uint16_t*>(p);
-        if (streams) {
-#define X(i) hn::Stream(narrow_bits<dtype>(d, v##i), d16, out + (i)*kLanes);
-            TW_EACH(X)
-#undef X
-        } else {
-#define X(i) hn::StoreU(narrow_bits<dtype>(d, v##i), d16, out + (i)*kLanes);
-            TW_EACH(X)
-#undef X
-        }
-    }
     next(s, step, TW_VALUES);
 }
 
@@ -398,25 +285,6 @@ void reduce(State& s, const FusedStep* step, TW_PARAMETERS) {
     next(s, step, TW_VALUES);
 }
 
-/// Halves of the lanes are combined until one is left.
-template <class F, class DN>
-HWY_INLINE float across(DN d, hn::Vec<DN> lanes) {
-    if constexpr (hn::MaxLanes(DN()) == 1) {
-        return hn::GetLane(lanes);
-    } else {
-        const hn::Half<DN> half;
-        return across<F>(half, F()(half, hn::LowerHalf(half, lanes), hn::UpperHalf(half, lanes)));
-    }
-}
-
-template <class F>
-void end_reduction(const float* partial, float& out) {
-    const D d;
-    const hn::CappedTag<float, 1> d1;
-    const float row = across<F>(d, hn::Load(d, partial));
-    out = hn::GetLane(F()(d1, hn::Set(d1, out), hn::Set(d1, row)));
-}
-
 void start_reductions(const FusedCall& call, State& s) {
     const D d;
     for (std::size_t k = 0; k < call.num_reductions; ++k) {
@@ -439,19 +307,6 @@ void end_reductions(const FusedCall& call, const State& s, std::int64_t row) {
             end_reduction<Min>(s.partial[k], out);
         } else {
             end_reduction<Add>(s.partial[k], out);
-        }
-    }
-}
-
-/// Fetches what the next turn of a loop reads, while this one computes.
-HWY_NOINLINE void prefetch(const FusedCall& call, const State& s) {
-    constexpr int kRead = 0, kIntoL2 = 2;
-    constexpr std::int64_t kLine = 64;
-    for (std::size_t k = 0; k < call.num_prefetches; ++k) {
-        const FusedPrefetch& next = call.prefetches[k];
-        const auto* at = reinterpret_cast<const char*>(s.at[next.operand] + next.ahead);
-        for (std::int64_t line = 0; line < next.block_bytes; line += kLine) {
-            __builtin_prefetch(at + line, kRead, kIntoL2);
         }
     }
 }
@@ -492,7 +347,10 @@ void run(const FusedCall& call) {
 #else
             first(s, steps, v, v, v, v, v, v, v, v);
 #endif
-            if (call.num_prefetches > 0) prefetch(call, s);
+            for (std::size_t p = 0; p < call.num_prefetches; ++p) {
+                prefetch(call.prefetches[p],
+                         reinterpret_cast<const void*>(s.at[call.prefetches[p].operand]));
+            }
             extent.move(s, inside);
         }
         end_reductions(call, s, row);

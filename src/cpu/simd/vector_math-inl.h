@@ -38,6 +38,13 @@ struct Max {
     }
 };
 
+/// f(0), f(1), ..., f(kCount - 1), unrolled.
+template <int kCount, class F>
+HWY_INLINE void each(F f) {
+#pragma GCC unroll 8
+    for (int i = 0; i < kCount; ++i) f(i);
+}
+
 /// c[0] + c[1] x + c[2] x^2 + ... by Horner's rule.
 template <class D, int kTerms>
 HWY_INLINE hn::Vec<D> polynomial(D d, hn::Vec<D> x, const float (&c)[kTerms]) {
@@ -49,12 +56,11 @@ HWY_INLINE hn::Vec<D> polynomial(D d, hn::Vec<D> x, const float (&c)[kTerms]) {
 /// polynomial(x[i]), all of them in step: the latency of one is filled with the others.
 template <class D, int kTerms, class V, int kCount>
 HWY_INLINE void polynomials(D d, const V (&x)[kCount], const float (&c)[kTerms], V (&sum)[kCount]) {
-    for (V& s : sum) s = hn::Set(d, c[kTerms - 1]);
+    each<kCount>([&](int i) HWY_ATTR { sum[i] = hn::Set(d, c[kTerms - 1]); });
 #pragma GCC unroll 8
     for (int k = kTerms - 2; k >= 0; --k) {
         const V term = hn::Set(d, c[k]);
-#pragma GCC unroll 8
-        for (int i = 0; i < kCount; ++i) sum[i] = hn::MulAdd(sum[i], x[i], term);
+        each<kCount>([&](int i) HWY_ATTR { sum[i] = hn::MulAdd(sum[i], x[i], term); });
     }
 }
 
@@ -137,22 +143,36 @@ struct Exp2 {
     }
 };
 
+/// exp of f32 vectors, all of them in step.
+template <class D, class V, int kCount>
+HWY_INLINE void exps(D d, V (&x)[kCount]) {
+    static constexpr float kC[] = {0.5F, 0.166665759F, 0.0416665488F, 0.00836335483F,
+                                   0.00139269002F};
+    V rounded[kCount], p[kCount];
+    each<kCount>([&](int i) HWY_ATTR {
+        x[i] = clamp_keeping_nan(d, x[i], -105.0F, 90.0F);
+        rounded[i] = hn::MulAdd(x[i], hn::Set(d, 1.442695041F), hn::Set(d, kRounder));
+    });
+    each<kCount>([&](int i) HWY_ATTR {
+        const V n = hn::Sub(rounded[i], hn::Set(d, kRounder));
+        // x - n ln 2, ln 2 in two parts: n times the first is exact.
+        x[i] = hn::NegMulAdd(n, hn::Set(d, 0.693359375F), x[i]);
+        x[i] = hn::NegMulAdd(n, hn::Set(d, -2.12194440e-4F), x[i]);
+    });
+    polynomials(d, x, kC, p);
+    each<kCount>([&](int i) HWY_ATTR {
+        p[i] = hn::MulAdd(p[i], hn::Mul(x[i], x[i]), hn::Add(x[i], hn::Set(d, 1.0F)));
+        x[i] = scale_by_rounded(d, p[i], rounded[i]);
+    });
+}
+
 struct Exp {
     template <class D, class V>
     HWY_INLINE V operator()(D d, V x) const {
         if constexpr (kIsF32<D>) {
-            const V clamped = clamp_keeping_nan(d, x, -105.0F, 90.0F);
-            const V rounder = hn::Set(d, kRounder);
-            const V rounded = hn::MulAdd(clamped, hn::Set(d, 1.442695041F), rounder);
-            const V n = hn::Sub(rounded, rounder);
-            // x - n ln 2, ln 2 in two parts: n times the first is exact.
-            V r = hn::NegMulAdd(n, hn::Set(d, 0.693359375F), clamped);
-            r = hn::NegMulAdd(n, hn::Set(d, -2.12194440e-4F), r);
-            static constexpr float kC[] = {0.5F, 0.166665759F, 0.0416665488F, 0.00836335483F,
-                                           0.00139269002F};
-            const V p =
-                hn::MulAdd(polynomial(d, r, kC), hn::Mul(r, r), hn::Add(r, hn::Set(d, 1.0F)));
-            return scale_by_rounded(d, p, rounded);
+            V one[] = {x};
+            exps(d, one);
+            return one[0];
         } else {
             return guarded(
                 d, x, 0, 700, [d](V v) HWY_ATTR { return hn::Exp(d, v); },

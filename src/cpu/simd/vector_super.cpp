@@ -27,12 +27,6 @@ constexpr std::int64_t kLanes = hn::MaxLanes(DF());
 /// Vectors computed in step: the latency of one's operations is filled with those of the others.
 constexpr int kInStep = 4;
 
-template <int kCount, class F>
-HWY_INLINE void each(F f) {
-#pragma GCC unroll 8
-    for (int i = 0; i < kCount; ++i) f(i);
-}
-
 /// 2^x in one pass over the range that softmax needs: 0 below 2^-127, infinity from 2^128.
 template <int kCount>
 HWY_INLINE void fast_exp2(VF (&x)[kCount]) {

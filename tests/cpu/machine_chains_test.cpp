@@ -1,0 +1,234 @@
+// Chains of the tile machine, their fused runs and their stores, against the reference interpreter.
+#include "tests/cpu/agreement.h"
+
+namespace tilewright::cpu {
+namespace {
+
+using ir::IndexOperand;
+using ir::Op;
+using ir::Reduction;
+using ir::Shape;
+using ir::Type;
+using ir::Value;
+
+TEST(Machine, StripsReadRowsOfArraysInPlace) {
+    for (const std::int64_t n : {70, 1000, 2100}) {
+        Agreement test({2});
+        Kernel& k = test.k;
+        ir::Builder& b = k.b;
+        const Value x = test.array(DType::f32, {7, n}), bias = test.array(DType::f32, {n}),
+                    y = test.array(DType::f32, {7, n});
+        const Value row = b.binary(Op::mul, b.program_id(0), k.index(4));
+        const std::vector rows{IndexOperand::slice(row, 4), k.slice(0, n)};
+        const Shape shape{4, n};
+        const Value tile = k.load(x, rows);
+        const Value shift = b.broadcast(b.expand_dims(k.load(bias, {k.slice(0, n)}), 0), shape);
+        const Value moved = b.binary(Op::add, tile, shift);
+        const Value total = b.reduce(Reduction::sum, b.binary(Op::mul, moved, tile), 1);
+        k.store(y, rows, b.binary(Op::mul, moved, b.broadcast(b.expand_dims(total, 1), shape)));
+        test.check(1e-4);
+        EXPECT_EQ(to_string(*compile(k.function)).find("= load"), std::string::npos);
+    }
+}
+
+TEST(Machine, ChainsStoreToTheArray) {
+    for (const std::int64_t n : {5, 70, 1100}) {
+        for (const std::int64_t start : {0, 3, -2}) {
+            Agreement test({2});
+            Kernel& k = test.k;
+            ir::Builder& b = k.b;
+            const Value x = test.array(DType::f32, {7, n}), y = test.array(DType::f32, {7, n}),
+                        z = test.array(DType::bf16, {7, n}), w = test.array(DType::f64, {7, n});
+            const Value row = b.binary(Op::mul, b.program_id(0), k.index(4));
+            const std::vector rows{IndexOperand::slice(row, 4), k.slice(start, n)};
+            const Value tile = k.load(x, {IndexOperand::slice(row, 4), k.slice(0, n)});
+            const Value sum = b.binary(Op::add, tile, tile);
+            const Value product = b.binary(Op::mul, sum, tile);
+            k.store(y, rows, product);
+            k.store(z, rows, b.cast(product, DType::bf16));
+            const Value mask = b.binary(Op::lt, tile, b.constant({DType::f32, {4, n}}, 0));
+            k.store(w, rows, b.cast(sum, DType::f64), mask);
+            test.check();
+            const std::string listing = to_string(*compile(k.function));
+            EXPECT_NE(listing.find(" = store t"), std::string::npos) << listing;
+        }
+    }
+}
+
+// Chains of many ops run on blocks of lanes in registers; panels end within a block.
+TEST(Machine, LongChainsAgree) {
+    for (const std::int64_t n : {64, 100, 1300}) {
+        for (const DType dtype : {DType::f32, DType::bf16, DType::f16, DType::i32}) {
+            Agreement test({2});
+            Kernel& k = test.k;
+            ir::Builder& b = k.b;
+            const Shape shape{5, n};
+            const auto load = [&](DType type, std::vector<std::int64_t> extents) {
+                return test.load_all(test.array(type, std::move(extents)));
+            };
+            const auto row = [&](Value v) { return b.broadcast(b.expand_dims(v, 0), shape); };
+            const auto column = [&](Value v) { return b.broadcast(b.expand_dims(v, 1), shape); };
+            const auto splat = [&](double x) { return b.constant({dtype, shape}, x); };
+            const Value x = load(dtype, {5, n}), y = load(dtype, {5, n});
+            const Value lanes = row(load(dtype, {n})), rows = column(load(dtype, {5}));
+            const Value flags = load(DType::boolean, {5, n});
+            Value v = b.binary(Op::mul, b.binary(Op::add, x, y), splat(2));
+            const Value square = b.binary(Op::mul, v, v);
+            v = b.binary(Op::sub, square, b.binary(Op::min, lanes, v));
+            v = b.binary(Op::max, v, rows);
+            const Value above = b.binary(Op::gt, v, x), other = b.binary(Op::le, y, lanes);
+            const Value mask = b.binary(Op::bitwise_xor, b.binary(Op::bitwise_or, above, flags),
+                                        b.unary(Op::bitwise_not, other));
+            v = b.select(mask, v, b.unary(Op::neg, square));
+            v = b.select(flags, b.unary(Op::abs, v), y);
+            test.keep(mask);
+            test.keep(b.select(other, lanes, v));
+            test.keep(b.cast(above, DType::f32));
+            test.keep(b.cast(v, DType::f32));
+            if (is_float(dtype)) {
+                test.keep(b.fma(x, v, y));
+                test.keep(b.clamp(v, splat(-1), rows));
+                test.keep(b.reduce(Reduction::max, v, 1));
+            }
+            test.keep(v);
+            test.check(dtype == DType::i32 ? 0 : 1e-2);
+        }
+    }
+}
+
+// The ops of a run take turns block by block: its results must not lie where it still reads.
+TEST(Machine, FusedRunsKeepWhatTheyRead) {
+    Agreement test;
+    ir::Builder& b = test.k.b;
+    const auto load = [&](DType dtype) { return test.load_all(test.array(dtype, {40, 128})); };
+    const Value x = load(DType::f32), y = load(DType::f32), flags = load(DType::boolean);
+    const Value later = b.binary(Op::ge, load(DType::i64), load(DType::i64));
+    const Value both = b.binary(Op::bitwise_and, later, flags);
+    const Value product = b.binary(Op::mul, x, y);
+    const Value sine = b.unary(Op::sin, product);
+    test.keep(b.select(both, sine, b.binary(Op::add, product, y)));
+    test.check(1e-5);
+}
+
+// Positions are computed, not stored: base + row * a + lane * b.
+TEST(Machine, PositionsInChains) {
+    for (const DType dtype : {DType::i32, DType::i64}) {
+        for (const std::int64_t base : {std::int64_t{0}, std::int64_t{1} << 40}) {
+            if (base > 0 && dtype == DType::i32) continue;
+            Agreement test({3});
+            Kernel& k = test.k;
+            ir::Builder& b = k.b;
+            const Shape shape{40, 70};
+            const Type type{dtype, shape};
+            const Value x = test.load_all(test.array(DType::f32, {40, 70}));
+            const Value start = b.cast(b.binary(Op::mul, b.program_id(0), k.index(7)), dtype);
+            const auto splat = [&](double c) { return b.constant({dtype, shape}, c); };
+            const Value q = b.binary(Op::add, b.iota(type, 1), b.broadcast(start, shape));
+            const Value kv = b.binary(Op::add, b.iota(type, 0), b.constant_int(type, base));
+            const Value distance = b.binary(Op::sub, q, b.binary(Op::mul, kv, splat(2)));
+            const Value slope = b.constant({DType::f32, shape}, 0.5);
+            Value score =
+                b.binary(Op::add, x, b.binary(Op::mul, b.cast(distance, DType::f32), slope));
+            score = b.select(b.binary(Op::eq, distance, splat(3)), x, score);
+            score = b.select(b.binary(Op::ne, q, splat(5)), score, slope);
+            score = b.select(b.binary(Op::bitwise_or, b.binary(Op::lt, distance, splat(20)),
+                                      b.binary(Op::ge, kv, q)),
+                             score, b.binary(Op::mul, score, x));
+            const Value out = test.array(DType::f32, {3, 40, 70});
+            const Value kept = test.array(dtype, {3, 40, 70});
+            const std::vector all{IndexOperand::scalar(b.program_id(0)), k.slice(0, 40),
+                                  k.slice(0, 70)};
+            k.store(out, all, score);
+            k.store(kept, all, distance);
+            test.check();
+        }
+    }
+}
+
+// Rows far longer than a block: passes that reduce, compute again and store, totals kept in place.
+TEST(Machine, WideRowsInALoop) {
+    for (const std::int64_t n : {64, 130, 1000, 4096, 5000}) {
+        for (const DType dtype : {DType::f32, DType::bf16, DType::f64}) {
+            Agreement test({2});
+            Kernel& k = test.k;
+            ir::Builder& b = k.b;
+            const DType wide = dtype == DType::f64 ? dtype : DType::f32;
+            const Shape shape{n};
+            const Value x = test.array(dtype, {7, n}), y = test.array(dtype, {7, n});
+            const Value sums = test.array(wide, {2, n}), spans = test.array(wide, {7});
+            const Value weight = test.load_all(test.array(wide, {n}));
+            const Value first = b.binary(Op::mul, b.program_id(0), k.index(4));
+            const Value last = b.binary(Op::min, b.binary(Op::add, first, k.index(4)), k.index(7));
+            const auto totals = b.for_loop(
+                first, last, k.index(1), std::vector{b.constant({wide, shape}, 0)},
+                [&](Value r, std::span<const Value> carried) {
+                    const std::vector row{IndexOperand::scalar(r), k.slice(0, n)};
+                    const Value value = b.cast(k.load(x, row), wide);
+                    const Value mean = b.binary(Op::div, b.reduce(Reduction::sum, value, 0),
+                                                b.constant({wide, {}}, static_cast<double>(n)));
+                    const Value centred = b.binary(Op::sub, value, b.broadcast(mean, shape));
+                    const Value scaled = b.binary(Op::mul, value, weight);
+                    const Value squares =
+                        b.reduce(Reduction::sum, b.binary(Op::mul, centred, scaled), 0);
+                    const Value span = b.binary(Op::sub, b.reduce(Reduction::max, centred, 0),
+                                                b.reduce(Reduction::min, scaled, 0));
+                    const Value ratio = b.binary(Op::div, squares, span);
+                    const Value result = b.binary(
+                        Op::sub, b.binary(Op::mul, centred, b.broadcast(ratio, shape)), scaled);
+                    k.store(y, row, b.cast(result, dtype));
+                    k.store(spans, {IndexOperand::scalar(r)}, span);
+                    return std::vector{b.fma(centred, value, carried[0])};
+                });
+            k.store(sums, {IndexOperand::scalar(b.program_id(0)), k.slice(0, n)}, totals[0]);
+            // f32 sums of n terms, and bf16 results next to a rounding boundary.
+            test.check(dtype == DType::bf16 ? 1e-2 : 1e-4);
+            const std::string listing = to_string(*compile(k.function));
+            const std::string loop = listing.substr(listing.find("jump"));
+            EXPECT_EQ(loop.find(" = move"), std::string::npos) << listing;
+            if (kernels().fused.run && n == 4096 && wide == DType::f32) {
+                EXPECT_NE(loop.find("| v"), std::string::npos) << listing;
+                EXPECT_EQ(loop.find("     b"), std::string::npos) << listing;
+            }
+        }
+    }
+}
+
+// The order of stores and loads of one array shows in the result.
+TEST(Machine, StoresKeepTheirOrder) {
+    for (const std::int64_t n : {70, 2100}) {
+        Agreement test;
+        Kernel& k = test.k;
+        ir::Builder& b = k.b;
+        const Value x = test.array(DType::f32, {4, n}), y = test.array(DType::f32, {6, n + 1});
+        const std::vector all{k.slice(0, 4), k.slice(0, n)};
+        const Value tile = k.load(x, all);
+        const Value sum = b.binary(Op::add, tile, tile);
+        k.store(y, {k.slice(0, 4), k.slice(0, n)}, sum);
+        k.store(y, {k.slice(1, 4), k.slice(1, n)}, b.binary(Op::mul, sum, tile));
+        const Value again = k.load(y, {k.slice(0, 4), k.slice(1, n)});
+        k.store(y, {k.slice(2, 4), k.slice(0, n)}, b.binary(Op::add, again, sum));
+        k.store(x, all, b.binary(Op::sub, sum, again));
+        test.check();
+    }
+}
+
+TEST(Machine, LongArraysAreWrittenPastTheCaches) {
+    constexpr std::int64_t kRows = 4096;
+    const std::int64_t n = StoreView::kStreamedBytes / kRows / 4 + 3;  // rows start anywhere
+    std::vector<float> x(static_cast<std::size_t>(3 * n)), y(static_cast<std::size_t>(kRows * n));
+    for (std::size_t i = 0; i < x.size(); ++i) x[i] = static_cast<float>(i % 1000);
+    Array<float> in(x, {3, n}), out(y, {kRows, n});
+    Kernel k("stream", {3});
+    const Value source = k.ref("x", DType::f32, {3, n}), to = k.ref("y", DType::f32, {kRows, n});
+    const IndexOperand row = IndexOperand::scalar(k.b.program_id(0));
+    const Value tile = k.load(source, {row, k.slice(0, n)});
+    k.store(to, {row, k.slice(0, n)}, k.b.binary(Op::add, tile, tile));
+    k.done();
+    run(*compile(k.function), arguments({in.argument(), out.argument()}, {3}));
+    for (std::size_t i = 0; i < out.data.size(); ++i) {
+        ASSERT_EQ(out.data[i], i < x.size() ? 2 * x[i] : 0) << i;
+    }
+}
+
+}  // namespace
+}  // namespace tilewright::cpu
