@@ -151,7 +151,7 @@ void Evaluator::load(const ir::Instruction& instruction) {
     for (std::size_t d = 0; d < access.indices.size(); ++d) {
         const auto index = static_cast<std::int64_t>(at(access.indices[d]));
         read &= index >= 0 && index < source.shape()[d];
-        offset += index * source.strides()[d];
+        if (read) offset += index * source.strides()[d];  // others may be too large to multiply
     }
     std::uint64_t& result = at(instruction.result());
     if (!read) {
