@@ -103,6 +103,8 @@ class Tensor {
     bool is_contiguous() const;  ///< row-major without gaps
 
     void* raw() const { return data_; }
+    /// Keeps the memory alive; null where that is the caller's business. Views share it.
+    const std::shared_ptr<void>& owner() const { return owner_; }
     /// Typed pointer; UserError when T is not the dtype. f16, bf16 and f8 are read as their bits by
     /// std::uint16_t and std::uint8_t.
     template <typename T>

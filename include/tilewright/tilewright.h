@@ -9,6 +9,7 @@
 #include "tilewright/mod.h"
 #include "tilewright/norm.h"
 #include "tilewright/program.h"
+#include "tilewright/recording.h"
 #include "tilewright/run.h"
 #include "tilewright/scores.h"
 #include "tilewright/system.h"

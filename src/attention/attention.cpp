@@ -100,7 +100,7 @@ void decode(const Problem& p, const AttentionOutput& result) {
             shape.push_back(x.dim(3));
             strides.push_back(x.strides()[3]);
         }
-        return Tensor::from_data(x.raw(), x.dtype(), shape, strides, {}, x.device());
+        return Tensor::from_data(x.raw(), x.dtype(), shape, strides, x.owner(), x.device());
     };
     std::vector<Tensor> inputs{grouped(p.query), p.key, p.value};
     append(inputs, p.extras());

@@ -13,6 +13,7 @@
 #include "mask/score_region.h"
 #include "mod/traced.h"
 #include "run/cuda_memory.h"
+#include "run/recorder.h"
 #include "support/debug_log.h"
 
 namespace tilewright::attn {
@@ -39,6 +40,7 @@ BlockMask kept(const std::string& text, const MaskSize& size, auto make) {
 }
 
 BlockMask built(const Mod& mod, const MaskSize& size) {
+    run::interrupt_recording();
     return create_block_mask(mod, size.batch, size.heads, size.q_len, size.kv_len);
 }
 
@@ -57,6 +59,7 @@ std::optional<BlockMask> mask_of_score_mod(const Mod& mod, const MaskSize& size)
     const auto visible = mask::visible_region(mod);
     if (!visible) return std::nullopt;
     const auto make = [&] {
+        run::interrupt_recording();
         return *mask::mask_of_scores(mod, size.batch, size.heads, size.q_len, size.kv_len);
     };
     return visible->arrays.empty() ? kept(visible->text, size, make) : make();

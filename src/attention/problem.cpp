@@ -9,6 +9,7 @@
 #include "cuda/runtime/device.h"
 #include "cuda/runtime/stream.h"
 #include "run/cuda_memory.h"
+#include "run/recorder.h"
 #include "support/check.h"
 #include "support/debug_log.h"
 
@@ -414,9 +415,7 @@ void Problem::make_plan(bool by_kv) {
 std::vector<Tensor> Problem::extras() const {
     std::vector<Tensor> result(tiles::Extra::count);
     if (features.positions() || plan) {
-        result[tiles::Extra::origin] =
-            on_gpu() ? run::uploaded_once(origin, device)
-                     : Tensor::from_vector(std::vector(origin.begin(), origin.end()), {4});
+        result[tiles::Extra::origin] = run::constant(origin, device);
     }
     if (features.dropout > 0) {
         Tensor& words = result[tiles::Extra::seed];
@@ -480,6 +479,7 @@ Problem Problem::sequence(std::size_t n) const {
 void Problem::for_each_sequence(const std::function<void(std::size_t)>& body,
                                 bool independent) const {
     const std::size_t count = starts.size() - 1;
+    run::interrupt_recording();  // which sequences there are is not a matter of shapes
     if (independent && !on_gpu() && !options.interpret) {
         cpu::parallel_for(static_cast<std::int64_t>(count),
                           [&](std::int64_t n) { body(static_cast<std::size_t>(n)); });

@@ -7,6 +7,7 @@
 #include "ir/print.h"
 #include "ir/verify.h"
 #include "run/call_state.h"
+#include "run/recorder.h"
 #include "support/check.h"
 
 namespace tilewright {
@@ -312,14 +313,15 @@ ir::Function CallState::trace(std::span<const Tensor> inputs) const {
     return function;
 }
 
-const run::Executable& CallState::executable(std::span<const Tensor> inputs, const Shapes& shapes) {
+std::shared_ptr<const run::Executable> CallState::executable(std::span<const Tensor> inputs,
+                                                             const Shapes& shapes) {
     Key wanted = key(inputs, shapes);
     const std::scoped_lock lock(mutex_);
     const auto found = std::find_if(compiled_.begin(), compiled_.end(),
                                     [&](const auto& entry) { return entry->key == wanted; });
     if (found != compiled_.end()) {
         std::rotate(compiled_.begin(), found, found + 1);
-        return *compiled_.front()->executable;
+        return compiled_.front()->executable;
     }
     ir::Function function = trace(inputs);
     if (options_.debug) fmt::print(stderr, "{}", ir::print(function));
@@ -337,7 +339,7 @@ const run::Executable& CallState::executable(std::span<const Tensor> inputs, con
         std::move(wanted),
         run::make_executable(std::move(function), machine, std::move(undefined), shapes.device)});
     compiled_.insert(compiled_.begin(), std::move(compiled));
-    return *compiled_.front()->executable;
+    return compiled_.front()->executable;
 }
 
 std::vector<Tensor> CallState::output_tensors(std::span<const Tensor> inputs,
@@ -383,7 +385,7 @@ std::vector<Tensor> CallState::run(std::span<const Tensor> inputs, std::span<con
                                         [](const Tensor& input) { return input.defined(); });
     if (!has_inputs && !given.empty()) now.device = device_of(given);
     check_aliases(inputs, now);
-    const run::Executable& program = executable(inputs, now);
+    const std::shared_ptr<const run::Executable> program = executable(inputs, now);
     std::vector<Tensor> outputs = output_tensors(inputs, given, now);
 
     // An aliased input is read where its output is written.
@@ -413,7 +415,7 @@ std::vector<Tensor> CallState::run(std::span<const Tensor> inputs, std::span<con
     for (std::size_t axis = 0; axis < now.grid.size(); ++axis) {
         if (!is_sequential(axis)) arguments.grid.push_back(now.grid[axis]);
     }
-    program.run(arguments);
+    run::launch(program, arguments, sources, outputs);
     return outputs;
 }
 

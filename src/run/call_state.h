@@ -37,7 +37,7 @@ class CallState {
     using Key = std::vector<std::int64_t>;
     struct Compiled {
         Key key;
-        std::unique_ptr<run::Executable> executable;
+        std::shared_ptr<const run::Executable> executable;
     };
     /// Types and grid of one run.
     struct Shapes {
@@ -52,7 +52,8 @@ class CallState {
     void check_aliases(std::span<const Tensor> inputs, const Shapes& shapes) const;
     Key key(std::span<const Tensor> inputs, const Shapes& shapes) const;
     lang::Signature signature(std::span<const Tensor> inputs, const Shapes& shapes) const;
-    const run::Executable& executable(std::span<const Tensor> inputs, const Shapes& shapes);
+    std::shared_ptr<const run::Executable> executable(std::span<const Tensor> inputs,
+                                                      const Shapes& shapes);
     std::vector<Tensor> output_tensors(std::span<const Tensor> inputs,
                                        std::span<const Tensor> given, const Shapes& shapes) const;
     void check_overlap(std::span<const Tensor> inputs, std::span<const Tensor> outputs) const;

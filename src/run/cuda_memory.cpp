@@ -11,6 +11,7 @@
 #include "cuda/runtime/device.h"
 #include "cuda/runtime/memory.h"
 #include "cuda/runtime/stream.h"
+#include "run/recorder.h"
 #include "support/check.h"
 #include "tilewright/run.h"
 
@@ -181,13 +182,20 @@ void write_words(void* memory, std::span<const std::uint32_t> words, int device)
     }
 }
 
-Tensor uploaded_once(std::span<const std::int64_t> values, Device device) {
+Tensor constant(std::span<const std::int64_t> values, Device device) {
     static std::mutex mutex;
     // Never destroyed, as the cache.
-    static auto* const kUploaded = new std::map<std::pair<int, std::vector<std::int64_t>>, Tensor>;
+    using Key = std::tuple<Device::Kind, int, std::vector<std::int64_t>>;
+    static auto* const kConstants = new std::map<Key, Tensor>;
     const std::scoped_lock lock(mutex);
-    Tensor& tensor = (*kUploaded)[{device.index, {values.begin(), values.end()}}];
+    std::vector<std::int64_t> key(values.begin(), values.end());
+    Tensor& tensor = (*kConstants)[{device.kind, device.index, key}];
     if (tensor.defined()) return tensor;
+    if (device.kind == Device::Kind::cpu) {
+        const RecorderScope paused(nullptr);
+        const auto count = static_cast<std::int64_t>(key.size());
+        return tensor = Tensor::from_vector(key, {count});
+    }
     cuda::expect_no_capture("call", "small arrays to be on the GPU");
     auto buffer = std::make_shared<cuda::Buffer>(device.index, values.size_bytes());
     buffer->upload(values.data(), values.size_bytes());

@@ -35,9 +35,9 @@ void copy_memory(void* to, Device to_device, const void* from, Device from_devic
 /// Writes a few words on the current stream without waiting; graphs capture the values.
 void write_words(void* memory, std::span<const std::uint32_t> words, int device);
 
-/// i64 values on a GPU, the same tensor for equal values; kept until the process ends. The first
-/// time waits for the copy.
-Tensor uploaded_once(std::span<const std::int64_t> values, Device device);
+/// i64 values on a device, the same tensor for equal values; kept until the process ends. The first
+/// time on a GPU waits for the copy.
+Tensor constant(std::span<const std::int64_t> values, Device device);
 
 /// Repeats a 32-bit pattern over memory on the current stream.
 void fill_words(void* memory, std::uint32_t pattern, std::int64_t count, int device);

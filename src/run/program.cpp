@@ -11,6 +11,7 @@
 #include "ir/verify.h"
 #include "run/executable.h"
 #include "run/overlap.h"
+#include "run/recorder.h"
 #include "support/check.h"
 
 namespace tilewright {
@@ -20,7 +21,7 @@ struct Program::State {
     Device device;
     std::vector<Parameter> parameters;
     std::vector<std::int64_t> grid;
-    std::unique_ptr<run::Executable> executable;
+    std::shared_ptr<const run::Executable> executable;
 };
 
 namespace {
@@ -118,7 +119,7 @@ void Program::run(std::span<const Tensor> arrays) const {
         std::copy(array.strides().begin(), array.strides().end(), ref.strides.begin());
         arguments.refs.push_back(ref);
     }
-    state_->executable->run(arguments);
+    run::launch(state_->executable, arguments, arrays, {});
 }
 
 const std::vector<Program::Parameter>& Program::parameters() const {

@@ -13,6 +13,7 @@
 #include "run/cuda_memory.h"
 #include "run/elements.h"
 #include "run/overlap.h"
+#include "run/recorder.h"
 #include "support/check.h"
 
 namespace tilewright {
@@ -80,7 +81,9 @@ Tensor Tensor::empty(DType dtype, Dims shape, Device device) {
     if (size >= 2 * kHugePage) madvise(memory, size, MADV_HUGEPAGE);
 #endif
     std::shared_ptr<void> owner(memory, [alignment](void* p) { ::operator delete(p, alignment); });
-    return from_data(memory, dtype, std::move(shape), {}, std::move(owner));
+    Tensor result = from_data(memory, dtype, std::move(shape), {}, std::move(owner));
+    if (run::Recorder* const recorder = run::Recorder::current()) recorder->allocated(result);
+    return result;
 }
 
 Tensor Tensor::zeros(DType dtype, Dims shape, Device device) {
@@ -88,6 +91,7 @@ Tensor Tensor::zeros(DType dtype, Dims shape, Device device) {
     if (device.kind == Device::Kind::cuda) {
         run::clear_on_gpu(result.data_, result.nbytes(), device.index);
     } else {
+        run::interrupt_recording();
         std::memset(result.data_, 0, static_cast<std::size_t>(result.nbytes()));
     }
     return result;
@@ -163,6 +167,7 @@ std::string Tensor::type_name() const {
 }
 
 void Tensor::check_element_type(DType wanted) const {
+    run::interrupt_recording();
     const bool same_bits = (wanted == u16 && (dtype_ == f16 || dtype_ == bf16)) ||
                            (wanted == u8 && size_of(dtype_) == 1);
     if (dtype_ != wanted && !same_bits) {
@@ -286,6 +291,7 @@ void Tensor::copy_from(const Tensor& source) const {
                    source.type_name());
     }
     if (size() == 0) return;
+    run::interrupt_recording();
     const bool dense = source.dtype_ == dtype_ && is_contiguous() && source.is_contiguous();
     if (device_.kind == Device::Kind::cuda || source.device_.kind == Device::Kind::cuda) {
         if (dense) {
@@ -320,6 +326,7 @@ void Tensor::copy_from(const Tensor& source) const {
 void Tensor::fill(double value) const {
     if (defined_ && device_.kind == Device::Kind::cuda) return fill_on_gpu(value);
     require_cpu(*this, "fill");
+    run::interrupt_recording();
     std::array<std::byte, 8> bits{};
     run::convert_element(f64, reinterpret_cast<const std::byte*>(&value), dtype_, bits.data());
     const auto width = static_cast<std::size_t>(size_of(dtype_));
@@ -348,6 +355,7 @@ void Tensor::fill_on_gpu(double value) const {
 
 std::byte* Tensor::element(std::span<const std::int64_t> index, const char* op) const {
     require_cpu(*this, op);
+    run::interrupt_recording();
     bool inside = index.size() == shape_.size();
     std::int64_t offset = 0;
     for (std::size_t d = 0; inside && d < index.size(); ++d) {

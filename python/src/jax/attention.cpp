@@ -1,6 +1,7 @@
 // Attention as custom calls.
 #include "tilewright/attention.h"
 
+#include <algorithm>
 #include <array>
 #include <cstring>
 #include <map>
@@ -46,6 +47,11 @@ Role role_of(std::string_view name) {
         if (name == kRoles[i]) return static_cast<Role>(i);
     }
     throw InternalError("[jax] unknown operand " + std::string(name));
+}
+
+bool is_read_by_host(Role role) {
+    return role == Role::cu_seqlens || role == Role::kv_cu_seqlens || role == Role::seed ||
+           role == Role::block_mask || role == Role::origin;
 }
 
 /// The words of a text, one after the other; an empty one behind the last.
@@ -156,6 +162,11 @@ class AttentionSite {
         options_.deterministic = given.get<bool>("deterministic");
         counts_from_origin_ = given.get<bool>("counts_from_origin");
         read_host_words(given);
+    }
+
+    /// Whether dtypes and shapes decide what a call does, not what the host reads.
+    bool repeats() const {
+        return !options_.checked && std::none_of(roles_.begin(), roles_.end(), is_read_by_host);
     }
 
     Operands read(const CustomCall& call) const {
@@ -315,11 +326,11 @@ struct BackwardSite : AttentionSite {
 }  // namespace
 
 void add_attention_targets(nb::list& targets) {
-    add_target<ForwardSite, Recording::yes>(targets, "tilewright_attention");
+    add_target<ForwardSite, CommandBuffers::yes>(targets, "tilewright_attention");
     // The same calls where the host reads an operand.
-    add_target<ForwardSite, Recording::no>(targets, "tilewright_attention_host");
+    add_target<ForwardSite, CommandBuffers::no>(targets, "tilewright_attention_host");
     // Its temporary memory is too large to be kept for every call.
-    add_target<BackwardSite, Recording::no>(targets, "tilewright_attention_backward");
+    add_target<BackwardSite, CommandBuffers::no>(targets, "tilewright_attention_backward");
 }
 
 }  // namespace tilewright::jax

@@ -5,6 +5,7 @@
 
 #include <cstdint>
 #include <exception>
+#include <functional>
 #include <list>
 #include <map>
 #include <memory>
@@ -16,6 +17,7 @@
 #include <vector>
 
 #include "tilewright/error.h"
+#include "tilewright/recording.h"
 #include "tilewright/run.h"
 #include "tilewright/tensor.h"
 #include "xla/ffi/api/ffi.h"
@@ -65,8 +67,13 @@ class Sites {
     }
 
   private:
+    /// Finds a digest without making a string of it.
+    struct Hash : std::hash<std::string_view> {
+        using is_transparent = void;
+    };
+
     std::shared_ptr<const Site> find(const Attributes& attributes) {
-        const std::string digest = attributes.text("site");
+        const auto digest = attributes.get<std::string_view>("site");
         {
             const std::scoped_lock lock(mutex_);
             const auto found = entries_.find(digest);
@@ -79,7 +86,7 @@ class Sites {
         auto site = std::make_shared<const Site>(attributes);
         const std::scoped_lock lock(mutex_);
         if (entries_.contains(digest)) return site;
-        order_.push_front(digest);
+        order_.emplace_front(digest);
         entries_.emplace(digest, Entry{site, order_.begin()});
         if (entries_.size() > kCapacity) {
             entries_.erase(order_.back());
@@ -95,7 +102,7 @@ class Sites {
     };
     std::mutex mutex_;
     std::list<std::string> order_;  ///< digests, latest used first
-    std::unordered_map<std::string, Entry> entries_;
+    std::unordered_map<std::string, Entry, Hash, std::equal_to<>> entries_;
 };
 
 /// Runs `body`; exceptions become XLA errors with their text.
@@ -113,6 +120,22 @@ ffi::Error guarded(Body body) {
 
 CustomCall call_on(Device device, ffi::RemainingArgs operands, ffi::RemainingRets results);
 
+/// What calls of one site on the host launched, by the dtypes and shapes of their arrays.
+class Recordings {
+  public:
+    /// Repeats what such a call launched or, the first time, runs and records it.
+    void run(ffi::RemainingArgs operands, ffi::RemainingRets results,
+             const std::function<void(const CustomCall&)>& run);
+
+  private:
+    using Types = std::vector<std::int64_t>;
+    std::shared_ptr<const Recording> find(const Types& types);
+    void keep(const Types& types, Recording recording);
+
+    std::mutex mutex_;
+    std::vector<std::pair<Types, std::shared_ptr<const Recording>>> known_;
+};
+
 /// Until it ends, this thread's GPU work goes to XLA's stream and temporary memory is XLA's or,
 /// while a command buffer is recorded, that of the call, which `call` identifies.
 class XlaScope {
@@ -124,26 +147,44 @@ class XlaScope {
     CudaScope scope_;
 };
 
+/// The host's calls of one site. What the first call with arrays of some dtypes and shapes launches
+/// is recorded, and later ones repeat it, where the site's `repeats()` says that nothing else
+/// decides.
+template <typename Site>
+class HostSite {
+  public:
+    explicit HostSite(const Attributes& given) : site_(given) {}
+
+    void run(ffi::RemainingArgs operands, ffi::RemainingRets results) const {
+        if (!site_.repeats()) return site_.run(call_on({}, operands, results));
+        recordings_.run(operands, results, [this](const CustomCall& call) { site_.run(call); });
+    }
+
+  private:
+    Site site_;
+    mutable Recordings recordings_;
+};
+
 /// The handler of `Site`, a class made from Attributes whose `run(const CustomCall&) const`
 /// executes, on the host.
 template <typename Site>
 nb::capsule host_handler() {
     constexpr auto kRun = [](ffi::RemainingArgs operands, ffi::RemainingRets results,
                              ffi::Dictionary attributes) {
-        return guarded([&] { Sites<Site>::get(attributes)->run(call_on({}, operands, results)); });
+        return guarded([&] { Sites<HostSite<Site>>::get(attributes)->run(operands, results); });
     };
     XLA_FFI_DEFINE_HANDLER(kHandler, kRun,
                            ffi::Ffi::Bind().RemainingArgs().RemainingRets().Attrs());
     return nb::capsule(reinterpret_cast<void*>(kHandler));
 }
 
-/// Whether work of a call may be recorded in a command buffer: it does the same every time and
-/// neither reads arrays on the host nor waits. Its first run, which compiles and loads kernels, is
-/// not recorded by XLA.
-enum class Recording : std::uint8_t { no, yes };
+/// Whether work of a call may be recorded in a command buffer of XLA: it does the same every time
+/// and neither reads arrays on the host nor waits. Its first run, which compiles and loads kernels,
+/// is not recorded by XLA.
+enum class CommandBuffers : std::uint8_t { no, yes };
 
 /// The same on CUDA.
-template <typename Site, Recording recording>
+template <typename Site, CommandBuffers buffers>
 nb::capsule cuda_handler() {
     constexpr auto kRun = [](void* stream, std::int32_t device, ffi::ScratchAllocator scratch,
                              ffi::RemainingArgs operands, ffi::RemainingRets results,
@@ -164,7 +205,7 @@ nb::capsule cuda_handler() {
             .RemainingRets()
             .Attrs();
     };
-    if constexpr (recording == Recording::yes) {
+    if constexpr (buffers == CommandBuffers::yes) {
         XLA_FFI_DEFINE_HANDLER(kHandler, kRun, kBinding(), {ffi::Traits::kCmdBufferCompatible});
         return nb::capsule(reinterpret_cast<void*>(kHandler));
     } else {
@@ -174,10 +215,10 @@ nb::capsule cuda_handler() {
 }
 
 /// Adds a target to the list of (name, platform, handler) that Python registers.
-template <typename Site, Recording recording>
+template <typename Site, CommandBuffers buffers>
 void add_target(nb::list& targets, const char* name) {
     targets.append(nb::make_tuple(name, "cpu", host_handler<Site>()));
-    targets.append(nb::make_tuple(name, "CUDA", cuda_handler<Site, recording>()));
+    targets.append(nb::make_tuple(name, "CUDA", cuda_handler<Site, buffers>()));
 }
 
 void add_attention_targets(nb::list& targets);

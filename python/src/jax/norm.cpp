@@ -24,6 +24,8 @@ struct Norm {
           residual(given.get<bool>("residual")),
           eps(given.get<double>("eps")) {}
 
+    bool repeats() const { return true; }
+
     bool layer, weight, bias, residual;
     double eps;
 };
@@ -72,8 +74,8 @@ struct NormBackwardSite : Norm {
 }  // namespace
 
 void add_norm_targets(nb::list& targets) {
-    add_target<NormSite, Recording::yes>(targets, "tilewright_norm");
-    add_target<NormBackwardSite, Recording::yes>(targets, "tilewright_norm_backward");
+    add_target<NormSite, CommandBuffers::yes>(targets, "tilewright_norm");
+    add_target<NormBackwardSite, CommandBuffers::yes>(targets, "tilewright_norm_backward");
 }
 
 }  // namespace tilewright::jax

@@ -77,6 +77,8 @@ class ProgramSite {
           aliased_(given.text("aliased")),
           checked_(given.get<bool>("checked")) {}
 
+    bool repeats() const { return !checked_; }
+
     void run(const CustomCall& call) const {
         std::vector<Tensor> arrays = call.operands;
         arrays.insert(arrays.end(), call.results.begin(), call.results.end());
@@ -105,7 +107,7 @@ class ProgramSite {
 }  // namespace
 
 void add_program_targets(nb::list& targets) {
-    add_target<ProgramSite, Recording::yes>(targets, "tilewright_program");
+    add_target<ProgramSite, CommandBuffers::yes>(targets, "tilewright_program");
 }
 
 void bind_program(nb::module_& module) {

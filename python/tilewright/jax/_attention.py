@@ -2,6 +2,7 @@
 
 import math
 import operator
+from collections.abc import Mapping
 from typing import NamedTuple
 
 import jax
@@ -81,6 +82,10 @@ def flex_attention(
         allowed = {"device": (None,), "layout": ("bhsd", "bshd")}[name]
         if choice not in allowed:
             raise ValueError(f"[{op}] expected {name} of {allowed} but got {choice!r}")
+    if not isinstance(kernel_options or {}, Mapping):
+        raise TypeError(
+            f"[{op}] expected kernel_options to be a dict but got {type(kernel_options).__name__}"
+        )
     checked = bool((kernel_options or {}).get("checked", False))
     _kernel_options_of(op, {k: v for k, v in (kernel_options or {}).items() if k != "checked"})
     if return_aux is not None and return_lse:
@@ -182,6 +187,11 @@ def _check(op, arrays, layout, enable_gqa):
         raise ValueError(
             f"[{op}] expected value with the key's batch, heads and length but got {_type(value)} "
             f"and the key {_type(key)}"
+        )
+    if query.shape[3] == 0 or value.shape[3] == 0:
+        raise ValueError(
+            f"[{op}] expected head dimensions of at least 1 but got {_type(query)} and the value "
+            f"{_type(value)}"
         )
     query_heads, kv_heads = query.shape[heads], key.shape[heads]
     if query_heads != kv_heads and not enable_gqa:
@@ -293,7 +303,8 @@ def _window(op, window):
         raise TypeError(f"[{op}] expected window to be (left, right) but got {window!r}") from None
     if left < -1 or right < -1:
         raise ValueError(f"[{op}] expected window bounds of at least -1 but got {(left, right)}")
-    return left, right
+    unbounded = 1 << 62  # further apart than positions are
+    return min(left, unbounded), min(right, unbounded)
 
 
 def _seed(op, seed):
@@ -301,7 +312,10 @@ def _seed(op, seed):
     if isinstance(seed, int | np.integer):
         bits = int(seed) % (1 << 64)
         return jnp.array([bits & 0xFFFFFFFF, bits >> 32], jnp.uint32)
-    seed = jnp.asarray(seed)
+    try:
+        seed = jnp.asarray(seed)
+    except (TypeError, ValueError):
+        raise TypeError(f"[{op}] expected seed to be an integer scalar but got {seed!r}") from None
     if seed.shape != () or not jnp.issubdtype(seed.dtype, jnp.integer):
         raise TypeError(f"[{op}] expected seed to be an integer scalar but got {_type(seed)}")
     if seed.dtype.itemsize < 8:

@@ -128,6 +128,10 @@ def _check_sizes(block_q, block_k, block_sizes, num_warps, num_stages):
         "num_stages": num_stages,
     }
     if block_sizes is not None:
+        if not hasattr(block_sizes, "block_q"):
+            raise TypeError(
+                f"[mha] expected block_sizes to be a BlockSizes but got {block_sizes!r}"
+            )
         is_dataclass = dataclasses.is_dataclass(block_sizes)  # jax's has slots
         sizes.update(dataclasses.asdict(block_sizes) if is_dataclass else vars(block_sizes))
     for name, size in sizes.items():

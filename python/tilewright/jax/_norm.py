@@ -8,6 +8,7 @@ import jax
 import jax.numpy as jnp
 from jax.sharding import PartitionSpec
 
+from .._arrays import number
 from . import _primitive
 
 _forward_p = _primitive.define("tilewright_norm")
@@ -219,6 +220,12 @@ def _check(op, x, weight, bias, eps, residual):
                 f"[{op}] expected a weight whose shape ends that of x, {x.shape}, but got "
                 f"{weight.shape}"
             )
+    if isinstance(eps, jax.core.Tracer):
+        raise TypeError(
+            f"[{op}] expected eps to be a number known when the function is traced but got a traced "
+            "value"
+        )
+    eps = number(op, "eps", eps)
     if not eps >= 0:
         raise ValueError(f"[{op}] expected eps of at least 0 but got {eps}")
     if bias is not None:

@@ -49,13 +49,24 @@ def op(kernel, vjp=None, sharding_rule=None, vmap_method="grid"):
     spec = _Spec(source, rule, vmap_method, ())
 
     def call(*arrays):
-        arrays = _primitive.aligned(*(jnp.asarray(x) for x in arrays))
+        arrays = _primitive.aligned(*(_array(i, x) for i, x in enumerate(arrays)))
+        if not arrays:
+            raise TypeError("[op] expected at least one array but got none")
         outputs = _op_p.bind(*arrays, spec=spec)
         return outputs[0] if len(outputs) == 1 else tuple(outputs)
 
     call.__name__ = call.__qualname__ = source.name
     call.__doc__ = f"The tile program `{source.name}` as a JAX op."
     return call if vjp is None else _differentiable(call, vjp)
+
+
+def _array(place, value):
+    try:
+        return jnp.asarray(value)
+    except (TypeError, ValueError):
+        raise TypeError(
+            f"[op] expected argument {place} to be an array but got {value!r}"
+        ) from None
 
 
 def _differentiable(call, vjp):

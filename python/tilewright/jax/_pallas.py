@@ -104,6 +104,11 @@ def _lower(platform, context, operands, compiler_params, checked, *, jaxpr, grid
                 f"[pallas] kernel `{name}`: expected the bounds of the grid to be int32 scalars "
                 f"but got {bound.dtype}{list(bound.shape)}"
             )
+    if any(isinstance(extent, int) and extent < 0 for extent in grid_mapping.grid):
+        raise ValueError(
+            f"[pallas] kernel `{name}`: expected grid extents of at least 0 but got "
+            f"{tuple(grid_mapping.grid)}"
+        )
     call = Call(jaxpr, grid_mapping, tuple(input_output_aliases), compiler_params, name, platform)
     text, _ = tile_program(call, checked)
     if debug:

@@ -14,6 +14,7 @@ import functools
 import warnings
 
 import jax
+import jax.numpy as jnp
 from jax._src import dispatch
 from jax.experimental.custom_partitioning import custom_partitioning
 from jax.extend.core import Primitive
@@ -37,9 +38,21 @@ def define(name):
     mlir.register_lowering(primitive, functools.partial(_refuse_platform, name))
     for platform in PLATFORMS:
         mlir.register_lowering(primitive, lower, platform=platform)
-    batching.primitive_batchers[primitive] = lambda operands, dims, spec: spec.batch(operands, dims)
+    batching.primitive_batchers[primitive] = _batch
     ad.primitive_jvps[primitive] = functools.partial(_refuse_derivative, name)
     return primitive
+
+
+def _batch(operands, dims, *, spec):
+    """spec.batch, but for a batch of nothing, which has no calls."""
+    if all(d is None or x.shape[d] > 0 for x, d in zip(operands, dims, strict=True)):
+        return spec.batch(operands, dims)
+    one = [
+        jax.ShapeDtypeStruct([n for axis, n in enumerate(x.shape) if axis != d], x.dtype)
+        for x, d in zip(operands, dims, strict=True)
+    ]
+    empty = [jnp.zeros((0, *result.shape), result.dtype) for result in spec.results(*one)]
+    return empty, [0] * len(empty)
 
 
 def custom_call(spec, *operands):

@@ -8,6 +8,7 @@ import numpy as np
 from jax.extend import source_info_util
 
 from .._arrays import _NAMES
+from ._jaxpr.elementwise import COMPOSITE
 from ._numbers import ELEMENTWISE, Number, RefusedError, convert, limits, number, operand
 from ._values import (
     Captured,
@@ -73,6 +74,8 @@ def _equation(equation, inputs):
         with jax.ensure_compile_time_eval():
             results = primitive.bind(*inputs, **params)
         return [literal(x) for x in (results if primitive.multiple_results else [results])]
+    if any(jnp.issubdtype(v.aval.dtype, jnp.complexfloating) for v in equation.outvars):
+        raise RefusedError(f"expected a mod of real numbers but got {aval.dtype} from {name}")
     if name in _RULES:
         return [_RULES[name](*inputs, dtype=aval.dtype, **params)]
     if name in ELEMENTWISE:
@@ -488,6 +491,16 @@ def _round(x, *, dtype, rounding_method):
     return apply_all("round", [x], dtype)
 
 
+def _inlined(function):
+    """A function of jnp in place of a primitive, on scalars."""
+
+    def on_scalars(*elements):
+        types = [jax.ShapeDtypeStruct((), _dtype_of(objects(x))) for x in elements]
+        return element(_closed(jax.make_jaxpr(function)(*types), elements)[0])
+
+    return lambda *inputs, **_: elementwise(on_scalars, inputs)
+
+
 def _rules_of_shape(function):
     return lambda x, dtype=None, **params: simplified(np.asarray(function(array_of(x), **params)))
 
@@ -502,9 +515,12 @@ def _identity(x, **_):
 
 
 _DTYPES = {name: dtype for dtype, name in _NAMES.items()}
+_BITS = {"population_count", "clz", "nextafter"}  # of bits that mods cannot look at
 _RULES = {
     **{name: _plain(name) for name in ELEMENTWISE},
     "convert_element_type": lambda x, *, dtype, **_: elementwise(lambda e: convert(e, dtype), [x]),
+    "is_finite": _inlined(lambda x: jnp.abs(x) < jnp.inf),
+    **{name: _inlined(COMPOSITE[name]) for name in set(COMPOSITE) - set(ELEMENTWISE) - _BITS},
     "select_n": _select_n,
     "integer_pow": _integer_pow,
     "round": _round,

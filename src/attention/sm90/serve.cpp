@@ -124,7 +124,7 @@ Tensor starts_on(const Problem& p, const std::vector<std::int64_t>& starts) {
     narrow.resize((narrow.size() + 1) / 2 * 2);
     std::vector<std::int64_t> words(narrow.size() / 2);
     std::memcpy(words.data(), narrow.data(), narrow.size() * sizeof(narrow[0]));
-    return run::uploaded_once(words, p.device);
+    return run::constant(words, p.device);
 }
 
 /// The small arrays of a problem in the form the kernels want, for as long as this lives.

@@ -218,6 +218,32 @@ def check_shards_over_devices():
             close(jnp.asarray(np.asarray(a)), b, 64)
 
 
+def check_every_device_has_its_own_state():
+    """Kernels, copies of masks and small arrays: whole calls on each device, and back again."""
+    mask = twj.create_block_mask(banded, 1, 1, 20, 20)
+
+    def loss(q, slopes, w):
+        out = twj.flex_attention(q, K, V, alibi(slopes), block_mask=mask)
+        decoded = twj.flex_attention(q[:, :, :1], K, V, alibi(slopes))
+        return jnp.sin(twj.rms_norm(out + decoded, w)).sum()
+
+    def kernel(x_ref, o_ref):
+        o_ref[...] = 2 * x_ref[...]
+
+    def double(x):
+        return twj.pallas_call(kernel, jax.ShapeDtypeStruct(x.shape, x.dtype))(x)
+
+    run = jax.jit(jax.value_and_grad(loss, (0, 1, 2)))
+    arrays = Q, SLOPES, jnp.ones(16)
+    want = run(*arrays)
+    for device in (*jax.devices(), *jax.devices()):
+        have = run(*(jax.device_put(x, device) for x in arrays))
+        assert have[0].devices() == {device}
+        for a, b in zip(jax.tree.leaves(have), jax.tree.leaves(want), strict=True):
+            np.testing.assert_array_equal(np.asarray(a), np.asarray(b))
+        np.testing.assert_array_equal(jax.jit(double)(jax.device_put(Q, device)), 2 * Q)
+
+
 def check_recording():
     """The stand-in's command buffers: the first run is not recorded, the next are."""
     if STAND_IN is None:

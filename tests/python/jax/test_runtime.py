@@ -1,5 +1,6 @@
 """Around the calls: compiled ahead of time, exported, cached; errors that only values show."""
 
+import concurrent.futures
 import subprocess
 import sys
 
@@ -7,7 +8,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from dense_attention import close, normal
+from dense_attention import attention, close, normal
 
 import tilewright.jax as twj
 
@@ -30,6 +31,51 @@ def test_ahead_of_time():
     compiled = jax.jit(attend).lower(Q, SLOPES).compile()
     close(compiled(Q, SLOPES), attend(Q, SLOPES), 1)
     assert "tilewright_attention" in compiled.as_text()
+
+
+def test_calls_repeat_on_other_arrays():
+    """A call runs what the first one with its shapes launched, whatever arrays it gets."""
+
+    def everything(q, k, v, slopes, w):
+        out, lse = twj.flex_attention(
+            q, k, v, lambda s, b, h, i, j: s + slopes[h] * (j - i), causal=True, return_lse=True
+        )
+        return jnp.sin(twj.rms_norm(out, w)).sum() + jnp.cos(lse).sum()
+
+    def dense(q, k, v, slopes, w):
+        out, lse, _ = attention(
+            *(q, k, v),
+            lambda s, b, h, i, j: s + slopes[h] * (j - i),
+            lambda b, h, i, j: i >= j,
+        )
+        y = out * jax.lax.rsqrt((out * out).mean(-1, keepdims=True) + 1e-5) * w
+        return jnp.sin(y).sum() + jnp.cos(lse).sum()
+
+    run, want = (jax.jit(jax.grad(f, tuple(range(5)))) for f in (everything, dense))
+    w = jnp.linspace(0.5, 1.5, 8)
+    cases = [
+        (Q, Q, Q, SLOPES, w),  # one buffer for three operands
+        (Q, K, V, SLOPES, w),
+        (K, V, V, -SLOPES, 2 * w),
+        (Q[:, :, :1], K, V, SLOPES, w),  # decoding
+        (Q[:, :, :7], K[:, :, :9], V[:, :, :9], SLOPES, w),
+        (Q, K, V, SLOPES, w),
+    ]
+    for arrays in (*cases, *reversed(cases)):
+        for have, expected in zip(run(*arrays), want(*arrays), strict=True):
+            close(have, expected, 512)
+
+
+def test_calls_of_one_site_at_once():
+    """Threads share what a call site recorded."""
+    run = jax.jit(attend)
+    inputs = [(normal(i, Q.shape), SLOPES * i) for i in range(8)]
+    want = [np.asarray(run(*x)) for x in inputs]
+    with concurrent.futures.ThreadPoolExecutor(8) as pool:
+        for have, expected in zip(
+            pool.map(lambda x: np.asarray(run(*x)), inputs * 20), want * 20, strict=True
+        ):
+            np.testing.assert_array_equal(have, expected)
 
 
 RUN = """

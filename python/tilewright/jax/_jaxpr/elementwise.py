@@ -490,7 +490,8 @@ def _nextafter(x, y):
     return jnp.where(jnp.isnan(x) | jnp.isnan(y), x + y, jnp.where(x == y, y, step))
 
 
-_COMPOSITE = {
+#: Primitives that the tile IR has no operation for, in jnp.
+COMPOSITE = {
     "erfc": _erfc,
     "nextafter": _nextafter,
     "square": lambda x: x * x,
@@ -513,13 +514,13 @@ _COMPOSITE = {
 _EXACT = ("nextafter", "square", "population_count", "clz")
 
 
-@rule(*_COMPOSITE)
+@rule(*COMPOSITE)
 def _composite(t, eqn, *operands):
     name, (dtype, _) = eqn.primitive.name, aval_of(eqn)
     if name in _EXACT or dtype not in _NARROW:
-        return t.inline(_COMPOSITE[name], *operands)
+        return t.inline(COMPOSITE[name], *operands)
     # Like every operation of the IR: computed in f32, rounded once.
-    result = t.inline(_COMPOSITE[name], *(cast(t, operand, "f32") for operand in operands))
+    result = t.inline(COMPOSITE[name], *(cast(t, operand, "f32") for operand in operands))
     return cast(t, result, dtype)
 
 

@@ -1,0 +1,133 @@
+// Recordings of launches.
+#include "tilewright/recording.h"
+
+#include <utility>
+
+#include "run/recorder.h"
+#include "support/check.h"
+
+namespace tilewright {
+
+namespace run {
+
+Recorder*& Recorder::current() {
+    static thread_local Recorder* recorder = nullptr;
+    return recorder;
+}
+
+void Recorder::allocated(const Tensor& memory) {
+    memory_.insert_or_assign(memory.owner().get(), Memory{memory});
+}
+
+void Recorder::add_place(RecordedLaunch& launch, const Tensor& tensor, bool is_output) {
+    if (!tensor.defined()) return;
+    const auto behind = [&](const Tensor& start) {
+        return static_cast<const std::byte*>(tensor.raw()) -
+               static_cast<const std::byte*>(start.raw());
+    };
+    for (std::size_t i = 0; i < arrays_.size(); ++i) {
+        if (arrays_[i].owner() != tensor.owner()) continue;
+        launch.places.push_back({.array = i, .offset = behind(arrays_[i])});
+        return;
+    }
+    const auto found = memory_.find(tensor.owner().get());
+    if (found == memory_.end() && tensor.owner() && !is_output) {
+        launch.places.push_back({.in = RecordedPlace::In::constant});
+        launch.constants.push_back(tensor);
+        return;
+    }
+    // Memory that no launch wrote holds what the host put there.
+    if (found == memory_.end() || (found->second.offset < 0 && !is_output)) {
+        complete_ = false;
+        return;
+    }
+    Memory& memory = found->second;
+    if (memory.offset < 0) {
+        constexpr std::int64_t kAlignment = 64;
+        memory.offset = memory_bytes_;
+        memory_bytes_ += (memory.tensor.nbytes() + kAlignment - 1) / kAlignment * kAlignment;
+    }
+    launch.places.push_back(
+        {.in = RecordedPlace::In::memory, .offset = memory.offset + behind(memory.tensor)});
+}
+
+void Recorder::launched(const std::shared_ptr<const Executable>& executable,
+                        const ir::Arguments& arguments, std::span<const Tensor> inputs,
+                        std::span<const Tensor> outputs) {
+    RecordedLaunch launch{executable, arguments, {}, {}};
+    for (const Tensor& tensor : inputs) add_place(launch, tensor, false);
+    for (const Tensor& tensor : outputs) add_place(launch, tensor, true);
+    launches_.push_back(std::move(launch));
+}
+
+RecorderScope::RecorderScope(Recorder* recorder)
+    : outer_(std::exchange(Recorder::current(), recorder)) {}
+
+RecorderScope::~RecorderScope() {
+    Recorder::current() = outer_;
+}
+
+void launch(const std::shared_ptr<const Executable>& executable, const ir::Arguments& arguments,
+            std::span<const Tensor> inputs, std::span<const Tensor> outputs) {
+    Recorder* const recorder = Recorder::current();
+    if (!recorder) return executable->run(arguments);
+    recorder->launched(executable, arguments, inputs, outputs);
+    // While it waits, a thread may pick up work of another call.
+    const RecorderScope paused(nullptr);
+    executable->run(arguments);
+}
+
+}  // namespace run
+
+struct Recording::State {
+    std::vector<run::RecordedLaunch> launches;
+    std::int64_t memory_bytes = 0;
+    bool complete = false;
+};
+
+Recording Recording::of(const std::vector<Tensor>& arrays, const Operation& operation) {
+    std::vector<Tensor> owned;
+    owned.reserve(arrays.size());
+    bool contiguous = true;
+    for (const Tensor& array : arrays) {
+        // Arrays may share memory here and not in another run: an owner of its own tells which
+        // of them a view is of.
+        owned.push_back(Tensor::from_data(array.raw(), array.dtype(), array.shape(),
+                                          array.strides(), std::make_shared<char>(),
+                                          array.device()));
+        contiguous &= array.is_contiguous() && array.device() == Device();
+    }
+    run::Recorder recorder(owned);
+    {
+        run::interrupt_recording();  // of an operation around this one
+        const run::RecorderScope scope(&recorder);
+        operation(owned);
+    }
+    const bool complete = recorder.complete() && contiguous;
+    return Recording(std::make_shared<State>(
+        State{complete ? recorder.take_launches() : std::vector<run::RecordedLaunch>(),
+              recorder.memory_bytes(), complete}));
+}
+
+bool Recording::complete() const {
+    return state_->complete;
+}
+
+void Recording::repeat(std::span<void* const> arrays) const {
+    TW_ASSERT(state_->complete, "a recording that is not complete");
+    const Tensor memory =
+        state_->memory_bytes > 0 ? Tensor::empty(u8, {state_->memory_bytes}) : Tensor();
+    for (const run::RecordedLaunch& launch : state_->launches) {
+        ir::Arguments arguments = launch.arguments;
+        for (std::size_t i = 0; i < launch.places.size(); ++i) {
+            const run::RecordedPlace& place = launch.places[i];
+            if (place.in == run::RecordedPlace::In::constant) continue;
+            const bool own = place.in == run::RecordedPlace::In::memory;
+            void* const start = own ? memory.raw() : arrays[place.array];
+            arguments.refs[i].data = static_cast<std::byte*>(start) + place.offset;
+        }
+        launch.executable->run(arguments);
+    }
+}
+
+}  // namespace tilewright
