@@ -50,6 +50,7 @@ class Library:
         self.handle.tw_bench_error.restype = ctypes.c_char_p
         self.handle.tw_bench_probe.restype = ctypes.c_char_p
         self.handle.tw_bench_forward.argtypes = [ctypes.c_void_p, ctypes.c_void_p]
+        self.handle.tw_bench_forward.restype = ctypes.c_int64
 
     def probe(self):
         return self.handle.tw_bench_probe().decode()
@@ -58,12 +59,10 @@ class Library:
         """A function that launches, with its out, lse and profile tensors."""
         out = torch.full((*q.shape[:3], v.shape[3]), float("nan"), dtype=q.dtype, device="cuda")
         lse = torch.full(q.shape[:3], float("nan"), device="cuda")
-        workspace = torch.zeros(4, dtype=torch.int32, device="cuda")
         profile = torch.zeros(1024, 3, dtype=torch.int64, device="cuda")
         call = Forward(
             is_f16=q.dtype == torch.float16,
             lse=lse.data_ptr(),
-            workspace=workspace.data_ptr(),
             profile=profile.data_ptr(),
             scale=q.shape[3] ** -0.5,
             causal=causal,
@@ -76,10 +75,17 @@ class Library:
         if config:
             call.warpgroups, call.block_n, call.stages, call.query_buffers = config
 
-        def launch():
-            stream = ctypes.c_void_p(torch.cuda.current_stream().cuda_stream)
-            if self.handle.tw_bench_forward(ctypes.byref(call), stream):
+        def checked(stream):
+            result = self.handle.tw_bench_forward(ctypes.byref(call), stream)
+            if result < 0:
                 raise RuntimeError(self.handle.tw_bench_error().decode())
+            return result
+
+        workspace = torch.full((checked(None),), 0xFF, dtype=torch.uint8, device="cuda")
+        call.workspace = workspace.data_ptr()
+
+        def launch():
+            checked(ctypes.c_void_p(torch.cuda.current_stream().cuda_stream))
 
         launch.out, launch.lse, launch.profile = out, lse, profile
         launch.keep = (q, k, v, workspace, call)
@@ -174,6 +180,9 @@ CASES = {
     "s1k-full": (32, 16, 16, 1024, 1024, 128, 128, False, "bf16"),
     "window-1024": (4, 16, 16, 8192, 8192, 128, 128, True, "bf16", 1024),
     "s32k-causal": (1, 16, 16, 32768, 32768, 128, 128, True, "bf16"),
+    "decode-b64": (64, 32, 8, 1, 8192, 128, 128, False, "bf16"),
+    "decode-b1": (1, 32, 8, 1, 131072, 128, 128, False, "bf16"),
+    "decode-h16": (1, 16, 16, 1, 32768, 128, 128, False, "bf16"),
 }
 
 # (consumer warpgroups, keys of a block, stages, query buffers)
@@ -253,6 +262,7 @@ def measure(library, name, arguments):
             "impl": label,
             "ms": milliseconds,
             "tflops": flop / milliseconds / 1e9,
+            "gbs": batch * kv_heads * kv_len * (dim + value_dim) * 2 / milliseconds / 1e6,
             "error": errors[label][0],
             "first_ms": launch.first_ms,
         }
@@ -276,6 +286,8 @@ def line(row):
         f"{row['case']:16s} {row['impl']:14s} {row['ms']:8.3f} ms {row['tflops']:6.1f} TFLOP/s "
         f"x{row['ratio'] or float('nan'):.3f} error {row['error']:.1e} {'ok' if row['ok'] else 'WRONG'}"
     )
+    if row["case"].startswith("decode"):
+        text += f" {row['gbs']:.0f} GB/s of K and V"
     if "util" in row:
         text += f" util {row['util']:.3f} {row['ghz']:.2f} GHz busy {row['busy']:.3f}"
     if "sustained" in row:

@@ -46,9 +46,11 @@ const char* tw_bench_probe() {
     return text.c_str();
 }
 
-/// Compiles on the first call for a configuration, then launches on `stream`; 0 on success.
-int tw_bench_forward(const TwBenchForward* call, void* stream) {
-    return guarded([&] {
+/// Without a workspace: the bytes it must have, -1 on failure. Else compiles on the first call for
+/// a configuration and launches on `stream`: 0 on success.
+std::int64_t tw_bench_forward(const TwBenchForward* call, void* stream) {
+    std::int64_t bytes = 0;
+    const int failed = guarded([&] {
         namespace sm90 = tilewright::attn::sm90;
         ForwardInputs inputs;
         inputs.dtype = call->is_f16 != 0 ? DType::f16 : DType::bf16;
@@ -64,7 +66,7 @@ int tw_bench_forward(const TwBenchForward* call, void* stream) {
         inputs.value = tensor(call->value, 2);
         inputs.out = tensor(call->out, 3);
         inputs.lse = call->lse;
-        inputs.workspace = call->workspace;
+        inputs.workspace = call->workspace != 0 ? call->workspace : 256;
         inputs.profile = call->profile;
         inputs.scale = call->scale;
         if (call->causal != 0) inputs.upper_diagonal = 0;
@@ -73,16 +75,22 @@ int tw_bench_forward(const TwBenchForward* call, void* stream) {
         const int device = tilewright::cuda::device_of(inputs.query.address, "query");
         ForwardConfig config =
             sm90::choose_forward(desc, tilewright::cuda::device_info(device).multiprocessors);
-        config.splits = 1;  // the workspace has no room for results of parts
         if (call->warpgroups != 0) {
+            config.shares = 0;
+            config.group = 1;
             config.warpgroups = static_cast<int>(call->warpgroups);
             config.block_n = static_cast<int>(call->block_n);
             config.stages = static_cast<int>(call->stages);
             config.query_buffers = static_cast<int>(call->query_buffers);
         }
+        if (call->workspace == 0) {
+            bytes = static_cast<std::int64_t>(sm90::forward_workspace_bytes(desc, config));
+            return;
+        }
         sm90::launch_forward(inputs, desc, config, sm90::load_forward(desc, config, device),
                              stream);
     });
+    return failed != 0 ? -1 : bytes;
 }
 
 }  // extern "C"

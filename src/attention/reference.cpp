@@ -151,6 +151,11 @@ void add_scaled(double* sum, double factor, const double* a, std::int64_t size) 
                  static_cast<Accumulator>(factor) * static_cast<Accumulator>(a[i]);
 }
 
+/// The larger of two; NaN where one is, which std::max would drop.
+double larger(double a, double b) {
+    return std::isnan(a) || b <= a ? a : b;
+}
+
 /// Scores, statistics and probabilities of one query row.
 struct Row {
     std::vector<double> scores;  ///< scaled, before the score mod
@@ -178,12 +183,10 @@ Row softmax_row(const Array& query, const Array& key, const ReferenceOptions& op
             row.scores[static_cast<std::size_t>(kv)] = score;
             score = round_to(mods.score(score, b, h, q, kv), options.arithmetic);
         }
-        // std::max would drop a NaN.
-        if (!(score <= row.max_score)) row.max_score = score;
+        row.max_score = larger(row.max_score, score);
     }
     const double sink = options.sinks.given() ? options.sinks(h) : -kInfinity;
-    double top = row.max_score;
-    if (!(sink <= top)) top = sink;
+    const double top = larger(row.max_score, sink);
     row.kept.assign(static_cast<std::size_t>(length), 0.0);
     if (top == -kInfinity) {
         std::fill(row.probabilities.begin(), row.probabilities.end(), 0.0);

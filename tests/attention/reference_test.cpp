@@ -4,6 +4,7 @@
 #include <gtest/gtest.h>
 
 #include <cmath>
+#include <limits>
 #include <random>
 
 namespace tilewright::attn {
@@ -33,6 +34,25 @@ TEST(Reference, TwoKeysByHand) {
     EXPECT_NEAR(result.out(0, 0, 0, 1), 40, 1e-12);
     EXPECT_NEAR(result.lse(0, 0, 0), std::log(4.0), 1e-12);
     EXPECT_NEAR(result.max_scores(0, 0, 0), std::log(3.0), 1e-12);
+}
+
+TEST(Reference, NanReachesItsRowAlone) {
+    Array query({1, 1, 3, 2}, 0.5), key({1, 1, 4, 2}, 0.25);
+    const Array value({1, 1, 4, 2}, 1.0);
+    const double nan = std::numeric_limits<double>::quiet_NaN();
+    query.row(0, 0, 1)[1] = nan;
+    const ReferenceOutput of_query = reference_forward(query, key, value, {});
+    EXPECT_EQ(of_query.out.row(0, 0, 0)[0], 1.0);
+    EXPECT_TRUE(std::isnan(of_query.out.row(0, 0, 1)[0]));
+    EXPECT_TRUE(std::isnan(of_query.lse(0, 0, 1)));
+    // A key before others that every row sees.
+    query.row(0, 0, 1)[1] = 0.5;
+    key.row(0, 0, 0)[0] = nan;
+    const ReferenceOutput of_key = reference_forward(query, key, value, {});
+    for (std::int64_t row = 0; row < 3; ++row) {
+        EXPECT_TRUE(std::isnan(of_key.out.row(0, 0, row)[0]));
+        EXPECT_TRUE(std::isnan(of_key.max_scores(0, 0, row)));
+    }
 }
 
 TEST(Reference, MasksCountFromTheTopLeft) {

@@ -8,28 +8,11 @@
 
 #include "attention/reference.h"
 #include "attention/sm90/backward.h"
-#include "tests/attention/sm90_support.h"
+#include "attention/sm90/backward_query.h"
+#include "tests/attention/sm90_backward_support.h"
 
 namespace tilewright::attn::sm90 {
 namespace {
-
-/// Inputs with made-up addresses, for what needs no GPU.
-BackwardInputs backward_inputs_of(const Problem& p, bool deterministic = false) {
-    const ForwardInputs forward = inputs_of(p);
-    BackwardInputs inputs;
-    inputs.dtype = p.dtype;
-    inputs.query = inputs.grad_query = forward.query;
-    inputs.key = inputs.grad_key = forward.key;
-    inputs.value = inputs.grad_value = forward.value;
-    inputs.out = inputs.grad_out = forward.out;
-    inputs.lse = forward.lse;
-    inputs.workspace = forward.workspace;
-    inputs.scale = forward.scale;
-    inputs.lower_diagonal = forward.lower_diagonal;
-    inputs.upper_diagonal = forward.upper_diagonal;
-    inputs.deterministic = deterministic;
-    return inputs;
-}
 
 TEST(Sm90Backward, RefusesByName) {
     const BackwardInputs good =
@@ -72,6 +55,10 @@ TEST(Sm90Backward, EveryConfigurationFitsSharedMemory) {
                 {.q_len = 100, .kv_len = 100, .dim = dim, .value_dim = value_dim}));
             EXPECT_LE(backward_shared_bytes(desc, choose_backward(desc)), kHopperShared)
                 << dim << " x " << value_dim;
+            if (desc.wide()) {
+                EXPECT_LE(backward_query_shared_bytes(desc), kHopperShared)
+                    << dim << " x " << value_dim;
+            }
         }
     }
 }
@@ -94,6 +81,9 @@ TEST(Sm90Backward, ConfigurationsCompileCleanly) {
         const BackwardDesc desc = check_backward(backward_inputs_of(problem, deterministic));
         const cuda::CompileRequest request = generate_backward(desc, choose_backward(desc));
         EXPECT_NO_THROW(cuda::compile(request)) << request.name;
+        if (desc.wide()) {
+            EXPECT_NO_THROW(cuda::compile(generate_backward_query(desc)));
+        }
         deterministic = !deterministic;
     }
 }
@@ -139,58 +129,6 @@ ReferenceGradients reference(const Problem& p, DType arithmetic, const Array& q,
     whole.value = std::move(part.value);
     return whole;
 }
-
-/// A backward problem in device memory, its forward done by the forward kernel.
-struct BackwardDevice {
-    Device forward_device;
-    Guarded grad_out, grad_lse, grad_query, grad_key, grad_value;
-    Buffer workspace;
-    BackwardInputs inputs;
-
-    BackwardDevice(const Problem& p, const Array& q, const Array& k, const Array& v,
-                   const Array& dout, const Array& dlse, bool deterministic)
-        : forward_device(p, q, k, v),
-          grad_out(dout.data.size() * 2),
-          grad_lse(static_cast<std::size_t>(p.batch * p.heads * p.q_len) * 4),
-          grad_query(q.data.size() * 2),
-          grad_key(k.data.size() * 2),
-          grad_value(v.data.size() * 2),
-          inputs(backward_inputs_of(p, deterministic)) {
-        const cuda::Stream stream(0);
-        forward(forward_device.inputs, stream.handle());
-        stream.synchronize();
-        inputs.query.address = forward_device.inputs.query.address;
-        inputs.key.address = forward_device.inputs.key.address;
-        inputs.value.address = forward_device.inputs.value.address;
-        inputs.out.address = forward_device.inputs.out.address;
-        inputs.lse = forward_device.inputs.lse;
-        Device::upload(dout, grad_out, inputs.grad_out, p.dtype);
-        if (!dlse.data.empty()) {
-            const std::vector<float> values(dlse.data.begin(), dlse.data.end());
-            grad_lse.buffer.upload(values.data(), values.size() * 4, kGuard);
-            inputs.grad_lse = grad_lse.address();
-        }
-        inputs.grad_query.address = grad_query.address();
-        inputs.grad_key.address = grad_key.address();
-        inputs.grad_value.address = grad_value.address();
-        const BackwardDesc desc = check_backward(inputs);
-        workspace = Buffer(0, backward_workspace_bytes(desc, choose_backward(desc)));
-        workspace.fill(kPoison);
-        inputs.workspace = workspace.address();
-    }
-
-    std::vector<std::uint16_t> bits(Guarded& from, const DeviceTensor& tensor) const {
-        std::vector<std::uint16_t> result(static_cast<std::size_t>(
-            tensor.shape[0] * tensor.shape[1] * tensor.shape[2] * tensor.shape[3]));
-        from.buffer.download(result.data(), result.size() * 2, kGuard);
-        return result;
-    }
-
-    bool guards_intact() const {
-        return forward_device.guards_intact() && grad_out.intact() && grad_lse.intact() &&
-               grad_query.intact() && grad_key.intact() && grad_value.intact();
-    }
-};
 
 class Sm90BackwardGpu : public testing::Test {
   protected:
@@ -357,36 +295,6 @@ TEST_F(Sm90BackwardGpu, GroupedHeadsAndLayouts) {
 TEST_F(Sm90BackwardGpu, ScalesOfAnySign) {
     for (double scale : {0.3, -0.1}) {
         check({.q_len = 200, .kv_len = 300, .causal = true, .diagonal = 100, .scale = scale});
-    }
-}
-
-TEST_F(Sm90BackwardGpu, DeterministicRunsGiveTheSameBits) {
-    const Problem p{
-        .batch = 2, .heads = 8, .kv_heads = 4, .q_len = 2000, .kv_len = 2000, .causal = true};
-    const Array q = Sample(p, p.heads, p.q_len, p.dim, 1).exact;
-    const Array k = Sample(p, p.kv_heads, p.kv_len, p.dim, 2).exact;
-    const Array v = Sample(p, p.kv_heads, p.kv_len, p.value_dim, 3).exact;
-    for (bool causal : {false, true}) {
-        Problem problem = p;
-        problem.causal = causal;
-        BackwardDevice device(problem, q, k, v, q, {}, /*deterministic=*/true);
-        const cuda::Stream stream(0);
-        std::vector<std::uint16_t> first[3];
-        for (int run = 0; run < 50; ++run) {
-            for (Guarded* out : {&device.grad_query, &device.grad_key, &device.grad_value}) {
-                out->buffer.fill(kPoison);
-            }
-            backward(device.inputs, stream.handle());
-            stream.synchronize();
-            const std::vector<std::uint16_t> bits[] = {
-                device.bits(device.grad_query, device.inputs.grad_query),
-                device.bits(device.grad_key, device.inputs.grad_key),
-                device.bits(device.grad_value, device.inputs.grad_value)};
-            for (int i = 0; i < 3; ++i) {
-                if (run == 0) first[i] = bits[i];
-                ASSERT_EQ(bits[i], first[i]) << "run " << run << ", gradient " << i;
-            }
-        }
     }
 }
 

@@ -103,22 +103,30 @@ TEST(Sm90Forward, FewRowsShareTilesAndSplitKeys) {
     const auto config = [](const Problem& p) {
         return choose_forward(check_forward(inputs_of(p)), 132);
     };
-    // As many tiles as fill the GPU: the heads of a group lie in one tile, keys stay whole.
+    // The heads of a group lie in one tile. Whole tiles of long keys would leave multiprocessors
+    // idle in the last of four rounds, and here in the only one.
     const ForwardConfig many = config({.batch = 64, .heads = 32, .kv_heads = 8, .kv_len = 8192});
     EXPECT_EQ(many.warpgroups, 1);
     EXPECT_EQ(many.group, 4);
-    EXPECT_EQ(many.splits, 1);
-    // Eight tiles of 1024 blocks of keys: 16 parts of each fill 128 of 132 multiprocessors.
-    const ForwardConfig one = config({.heads = 32, .kv_heads = 8, .kv_len = 131072});
-    EXPECT_EQ(one.splits, 16);
+    EXPECT_EQ(config({.heads = 32, .kv_heads = 8, .kv_len = 131072}).shares, 132);
     // More rows than one warpgroup has; groups that are no power of two; no part without a block.
     EXPECT_EQ(config({.heads = 32, .kv_heads = 1, .q_len = 4, .kv_len = 999}).block_m(), 128);
     EXPECT_EQ(config({.heads = 6, .kv_heads = 2, .kv_len = 999}).group, 1);
-    EXPECT_EQ(config({.heads = 8, .kv_heads = 8, .kv_len = 100}).splits, 1);
+    EXPECT_EQ(config({.heads = 8, .kv_heads = 8, .kv_len = 100}).shares, 0);
     EXPECT_EQ(
-        config({.heads = 8, .kv_heads = 8, .q_len = 512, .kv_len = 512, .causal = true}).splits, 1);
+        config({.heads = 8, .kv_heads = 8, .q_len = 512, .kv_len = 512, .causal = true}).shares, 0);
     EXPECT_EQ(config({.batch = 8, .heads = 32, .kv_heads = 8, .q_len = 4096, .kv_len = 4096}).group,
               1);
+    // Tiles of one head run side by side, where they find its keys in L2.
+    EXPECT_EQ(config({.batch = 2,
+                      .heads = 8,
+                      .kv_heads = 8,
+                      .q_len = 8192,
+                      .kv_len = 8192,
+                      .dim = 256,
+                      .value_dim = 256})
+                  .shares,
+              0);
 }
 
 // ---- on a Hopper GPU
@@ -404,25 +412,6 @@ TEST_F(Sm90Gpu, ScoresThatJump) {
             check({.q_len = 300, .kv_len = 1000, .causal = causal, .diagonal = 700}, 5, growth);
         }
         check({.q_len = 200, .kv_len = 700, .dim = 64, .value_dim = 64}, 6, growth);
-    }
-}
-
-TEST_F(Sm90Gpu, EveryRunGivesTheSameBits) {
-    const Problem p{
-        .batch = 2, .heads = 8, .kv_heads = 8, .q_len = 2000, .kv_len = 2000, .causal = true};
-    const Array q = Sample(p, p.heads, p.q_len, p.dim, 1).exact;
-    const Array k = Sample(p, p.kv_heads, p.kv_len, p.dim, 2).exact;
-    const Array v = Sample(p, p.kv_heads, p.kv_len, p.value_dim, 3).exact;
-    Device device(p, q, k, v);
-    const cuda::Stream stream(0);
-    std::vector<std::uint16_t> first, bits(static_cast<std::size_t>(q.size()));
-    for (int run = 0; run < 100; ++run) {
-        device.out.buffer.fill(kPoison);
-        forward(device.inputs, stream.handle());
-        stream.synchronize();
-        device.out.buffer.download(bits.data(), bits.size() * 2, kGuard);
-        if (run == 0) first = bits;
-        ASSERT_EQ(bits, first) << "run " << run;
     }
 }
 

@@ -120,6 +120,7 @@ class Sm90ProgrammableBackwardGpu : public testing::Test {
             forward(problem.device.inputs, stream.handle());
             stream.synchronize();
             static_cast<ProblemInputs&>(inputs) = problem.device.inputs;
+            if (std::max(p.dim, p.value_dim) > 128) inputs.query_mask = inputs.mask;
             if (options.listed) inputs.mask = problem.key_lists->mask();
             inputs.grad_out = inputs.out;
             Device::upload(dout, grad_out, inputs.grad_out, p.dtype);

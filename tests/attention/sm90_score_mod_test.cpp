@@ -7,6 +7,7 @@
 #include <functional>
 
 #include "attention/sm90/backward.h"
+#include "attention/sm90/backward_query.h"
 #include "attention/sm90/lists.h"
 #include "tests/attention/sm90_programmable.h"
 #include "tilewright/masks.h"
@@ -164,21 +165,31 @@ TEST(Sm90Programmable, BackwardVariantsCompileCleanly) {
         const BackwardDesc desc = check_backward(inputs);
         const cuda::CompileRequest request = generate_backward(desc, choose_backward(desc));
         EXPECT_NO_THROW(cuda::compile(request)) << request.name;
+        if (desc.wide()) {
+            EXPECT_NO_THROW(cuda::compile(generate_backward_query(desc)));
+        }
     };
     const auto list = [](BackwardInputs& inputs) {
         inputs.upper_diagonal.reset();
         inputs.mask = DeviceMask{.q_len = 8192, .kv_len = 8192, .by_key = true};
+        if (inputs.query.shape[3] > 128) {
+            inputs.query_mask = DeviceMask{.q_len = 8192, .kv_len = 8192};
+        }
     };
+    compile(256, list);
     compile(128, list);
     compile(64, [&](BackwardInputs& inputs) {
         list(inputs);
         inputs.deterministic = false;
     });
-    compile(128, [](BackwardInputs& inputs) { inputs.q_segments = inputs.kv_segments = 7 << 20; });
-    compile(128, [](BackwardInputs& inputs) {
-        inputs.dropout = 0.1;
-        inputs.sinks = inputs.grad_sinks = 7 << 20;
-    });
+    for (std::int64_t dim : {128, 256}) {
+        compile(dim,
+                [](BackwardInputs& inputs) { inputs.q_segments = inputs.kv_segments = 7 << 20; });
+        compile(dim, [](BackwardInputs& inputs) {
+            inputs.dropout = 0.1;
+            inputs.sinks = inputs.grad_sinks = 7 << 20;
+        });
+    }
 }
 
 TEST(Sm90MaskLists, KeysPastTheEndTakeNoPart) {

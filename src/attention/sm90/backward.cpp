@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "attention/sm90/backward_parameters.h"
+#include "attention/sm90/backward_query.h"
 #include "attention/sm90/kernel_cache.h"
 #include "attention/sm90/lists.h"
 #include "attention/sm90/mask_lists.h"
@@ -19,7 +20,9 @@
 namespace tilewright::attn::sm90 {
 namespace {
 
-constexpr std::int64_t kGroupBytes = 32ll << 20;  // Q, dO and dQ of heads that run side by side
+// Q, dO and dQ of heads that run side by side. Where tiles add in an order more heads come between
+// two tiles of one, so that the second has less to wait for.
+constexpr std::int64_t kGroupBytes = 32ll << 20, kOrderedGroupBytes = 64ll << 20;
 constexpr double kLateShare = 0.2;     // tiles this much shorter than the longest run last
 constexpr unsigned kRowThreads = 256;  // of the kernels around the main one
 constexpr int kWarpgroups = 2;
@@ -32,9 +35,13 @@ struct GradParts {
 };
 
 GradParts grad_parts(const BackwardDesc& desc, const BackwardConfig& config) {
-    if (config.wide) return {ceil_div(desc.query_dim, kPanel), config.block_m};
     const bool transposed = config.block_m != 64 * kWarpgroups;
     return {kWarpgroups, transposed ? config.block_m : desc.query_dim};
+}
+
+/// Do tiles add to dQ in an order? Where heads are wide no sum of dQ has several tiles.
+bool takes_turns(const BackwardDesc& desc, const BackwardConfig& config) {
+    return desc.deterministic && !config.wide;
 }
 
 bool builds_lists(const BackwardDesc& desc) {
@@ -45,7 +52,7 @@ ListShape list_shape(const BackwardDesc& desc, const BackwardConfig& config) {
     return {.strips = config.strips(),
             .block = config.block_m,
             .rows_are_keys = true,
-            .ordered = desc.deterministic};
+            .ordered = takes_turns(desc, config)};
 }
 
 /// Blocks of query rows in one head, tiles of keys: sequences end in blocks and tiles of their own.
@@ -58,7 +65,8 @@ std::int64_t kv_tiles_of(const BackwardDesc& desc, const BackwardConfig& config)
 
 /// Where the parts of the workspace begin, in bytes.
 struct Workspace {
-    std::size_t sums, row_lse, row_delta, turns, tickets, sinks, block_rows, lists, bytes;
+    std::size_t sums, row_lse, row_delta, query_delta, turns, tickets, sinks, block_rows, lists;
+    std::size_t query, bytes;
     std::vector<std::size_t> captures;  ///< sums of each gradient; where there are none, of no size
     std::size_t captures_begin, captures_end;
 };
@@ -111,12 +119,19 @@ void check_order(const CaptureGradient& gradient, const BackwardInputs& inputs,
 void differentiate(const BackwardInputs& inputs, BackwardDesc& desc) {
     ScoreModFacts facts = score_mod_facts(*inputs.score_mod, inputs.captures, desc.kv_len,
                                           desc.q_len, /*columns_are_keys=*/false);
+    facts.derivative = true;
     for (std::size_t i = 0; i < inputs.grad_captures.size() && i < facts.captures.size(); ++i) {
         facts.captures[i].differentiated = inputs.grad_captures[i] != 0;
         require(inputs.grad_captures[i] % 4 == 0, "grad_captures",
                 "addresses that are multiples of 4", inputs.grad_captures[i]);
     }
     desc.score_mod = kept_mod_text(inputs.score_mod, facts);
+    if (desc.wide()) {
+        ScoreModFacts by_query = score_mod_facts(*inputs.score_mod, inputs.captures, desc.q_len,
+                                                 desc.kv_len, /*columns_are_keys=*/true);
+        by_query.derivative = true;
+        desc.query_score_mod = kept_mod_text(inputs.score_mod, by_query);
+    }
     if (desc.score_mod->gradients.empty()) return;
     if (!desc.deterministic) return;
     for (const CaptureGradient& gradient : desc.score_mod->gradients) {
@@ -135,9 +150,10 @@ Workspace workspace_of(const BackwardDesc& desc, const BackwardConfig& config) {
         return begin;
     };
     Workspace parts{};
-    parts.sums = take(blocks * grads.bytes());
+    parts.sums = take(config.wide ? 0 : blocks * grads.bytes());
     parts.row_lse = take(blocks * config.block_m * 4);
     parts.row_delta = take(blocks * config.block_m * 4);
+    parts.query_delta = take(config.wide ? desc.batch * desc.heads * desc.q_len * 4 : 0);
     parts.turns = take(blocks * grads.parts * 4);
     parts.tickets = take(4);
     parts.sinks = take(desc.sinks ? blocks * 4 : 0);
@@ -146,6 +162,8 @@ Workspace workspace_of(const BackwardDesc& desc, const BackwardConfig& config) {
         take(builds_lists(desc)
                  ? static_cast<std::int64_t>(list_layout(desc, list_shape(desc, config)).bytes)
                  : 0);
+    parts.query =
+        take(config.wide ? static_cast<std::int64_t>(backward_query_workspace_bytes(desc)) : 0);
     parts.captures_begin = at;
     for (const CaptureGradient& gradient : capture_gradients(desc)) {
         parts.captures.push_back(take(4 * capture_sums(desc, config, gradient.spread)));
@@ -179,6 +197,14 @@ BackwardDesc check_backward(const BackwardInputs& inputs) {
     require(!inputs.mask.has_value() || inputs.mask->by_key, "mask", "lists for tiles of keys",
             "lists for tiles of queries");
     desc.deterministic = inputs.deterministic;
+    desc.positive_scale = inputs.scale > 0;
+    if (desc.wide()) {
+        require(kv_len >= 1, "key", "from 1 to 2^29 rows where a head is wider than 128", kv_len);
+        require(inputs.mask.has_value() == inputs.query_mask.has_value() &&
+                    (!inputs.query_mask.has_value() || !inputs.query_mask->by_key),
+                "query_mask", "lists for tiles of queries beside a mask for wide heads",
+                inputs.query_mask.has_value() ? "others" : "none");
+    }
     require(inputs.grad_captures.size() <= inputs.captures.size(), "grad_captures",
             "at most one for each capture", inputs.grad_captures.size());
     if (inputs.score_mod != nullptr) differentiate(inputs, desc);
@@ -194,8 +220,12 @@ BackwardConfig choose_listed_backward(int query_dim, int value_dim, bool program
 BackwardConfig choose_backward(const BackwardDesc& desc) {
     const int dim = std::max(desc.query_dim, desc.value_dim);
     const bool programmed = desc.dropout || desc.segments || desc.score_mod != nullptr;
-    if (desc.listed || programmed || dim <= 96 || dim > 128) {
-        return choose_listed_backward(desc.query_dim, desc.value_dim, programmed);
+    if (desc.listed || programmed || dim <= 96 || desc.wide()) {
+        BackwardConfig config = choose_listed_backward(desc.query_dim, desc.value_dim, programmed);
+        // With a third stage the two warpgroups of a wide tile share the scores evenly.
+        const bool together = desc.dropout || desc.score_mod != nullptr;
+        if (config.wide && !together && dim <= 192) config.stages = 3;
+        return config;
     }
     return {.block_m = desc.lower_bound ? 64 : 80};
 }
@@ -206,12 +236,11 @@ int backward_shared_bytes(const BackwardDesc& desc, const BackwardConfig& config
     const std::int64_t blocks =
         config.stages * (panels * config.block_m * 128 + 8 * config.block_m);
     const std::int64_t scores = std::int64_t{2} * config.strips() * config.block_m * 128;
-    const std::int64_t grads =
-        config.wide ? config.block_m * 128 : grad_parts(desc, config).bytes();
+    const std::int64_t grads = config.wide ? 0 : grad_parts(desc, config).bytes();
     const std::int64_t bits =
         desc.mask_bits ? config.stages * config.block_n() * 2 * ceil_div(config.block_m, 64) * 4
                        : 0;
-    constexpr std::int64_t kBarriers = 384, kAlignment = 1024;
+    constexpr std::int64_t kBarriers = 448, kAlignment = 1024;
     return static_cast<int>(key_value + blocks + scores + grads + bits + kBarriers + kAlignment);
 }
 
@@ -222,12 +251,12 @@ std::size_t backward_workspace_bytes(const BackwardDesc& desc, const BackwardCon
 cuda::CompileRequest generate_backward(const BackwardDesc& desc, const BackwardConfig& config) {
     // (n, a in registers)
     const std::set<std::pair<int, bool>> products = {
-        {config.block_m, false},  // K Q^T and V dO^T
-        {desc.value_dim, true},   // P^T dO,
-        {desc.value_dim, false},  // also from shared memory
-        {desc.query_dim, true},   // dS^T Q
-        {static_cast<int>(grad_parts(desc, config).columns), false},
-    };  // dS K
+        {config.block_m, false},                                      // K Q^T and V dO^T
+        {desc.value_dim, true},                                       // P^T dO,
+        {desc.value_dim, false},                                      // also from shared memory
+        {desc.query_dim, true},                                       // dS^T Q
+        {static_cast<int>(grad_parts(desc, config).columns), false},  // dS K
+    };
     std::vector<cuda::WgmmaShape> shapes;
     for (const auto& [n, a_in_registers] : products) {
         shapes.push_back({n, desc.dtype, a_in_registers});
@@ -237,15 +266,12 @@ cuda::CompileRequest generate_backward(const BackwardDesc& desc, const BackwardC
     cuda::CompileRequest request;
     request.name =
         fmt::format("attention_backward_{}{}_{}x{}.cu", variant_name(desc),
-                    desc.deterministic ? "_ordered" : "", config.block_m, config.block_n());
+                    takes_turns(desc, config) ? "_ordered" : "", config.block_m, config.block_n());
     request.arch = "sm_90a";
     // As in the forward: what a mod needs is not ours to limit, nor random bits of many pairs.
-    // Wide tiles keep a few words of their loops' state, read once a block, in memory.
-    constexpr int kModSpillBytes = 4096, kDropoutSpillBytes = 8192, kSegmentSpillBytes = 64,
-                  kWideSpillBytes = 1536;
+    constexpr int kModSpillBytes = 4096, kDropoutSpillBytes = 8192, kSegmentSpillBytes = 64;
     request.spill_limit_bytes = desc.score_mod != nullptr ? kModSpillBytes
                                 : desc.dropout            ? kDropoutSpillBytes
-                                : config.wide             ? kWideSpillBytes
                                 : desc.segments           ? kSegmentSpillBytes
                                                           : 0;
     request.headers = device_headers();
@@ -271,15 +297,15 @@ constexpr int kConsumerRegisters = {};
 }}  // namespace tw::attn
 )",
                      config_constants(desc), config.wide, kWarpgroups, config.block_m,
-                     config.stages, desc.deterministic, described ? 40 : 24,
+                     config.stages, takes_turns(desc, config), described ? 40 : 24,
                      described ? 232 : 240)});
     request.source = "#include \"attention/sm90/backward.cuh\"\n";
     return request;
 }
 
 std::string backward_key(const BackwardDesc& desc, const BackwardConfig& config) {
-    return fmt::format("{} {} {} {} {}", variant_key(desc), config.wide, config.block_m,
-                       config.stages, desc.deterministic);
+    return fmt::format("{} {} {} {} {} {}", variant_key(desc), config.wide, config.block_m,
+                       config.stages, takes_turns(desc, config), desc.positive_scale);
 }
 
 const BackwardKernels& load_backward(const BackwardDesc& desc, const BackwardConfig& config,
@@ -287,13 +313,20 @@ const BackwardKernels& load_backward(const BackwardDesc& desc, const BackwardCon
     return load_once<BackwardKernels>(backward_key(desc, config), device, [&] {
         if (builds_lists(desc)) load_lists(device);
         const cuda::CompileRequest request = generate_backward(desc, config);
-        return BackwardKernels{
+        BackwardKernels kernels{
             cuda::load_kernel(request, "attention_backward_prepare", 0, device),
             cuda::load_kernel(request, "attention_backward", backward_shared_bytes(desc, config),
                               device),
             cuda::load_kernel(request, "attention_backward_finish", 0, device),
             cuda::load_kernel(request, "attention_backward_sinks", 0, device),
-            cuda::load_kernel(request, "attention_backward_captures", 0, device)};
+            cuda::load_kernel(request, "attention_backward_captures", 0, device),
+            {}};
+        if (config.wide) {
+            kernels.query =
+                cuda::load_kernel(generate_backward_query(desc), "attention_backward_query",
+                                  backward_query_shared_bytes(desc), device);
+        }
+        return kernels;
     });
 }
 
@@ -343,6 +376,7 @@ void launch_backward(const BackwardInputs& inputs, const BackwardDesc& desc,
     p.grad_query_sums = reinterpret_cast<float*>(inputs.workspace + parts.sums);
     p.row_lse = reinterpret_cast<float*>(inputs.workspace + parts.row_lse);
     p.row_delta = reinterpret_cast<float*>(inputs.workspace + parts.row_delta);
+    p.query_delta = reinterpret_cast<float*>(inputs.workspace + parts.query_delta);
     p.turns = reinterpret_cast<unsigned*>(inputs.workspace + parts.turns);
     p.profile = reinterpret_cast<unsigned long long*>(inputs.profile);
     p.q_len = static_cast<int>(desc.q_len);
@@ -373,7 +407,8 @@ void launch_backward(const BackwardInputs& inputs, const BackwardDesc& desc,
             1, desc.q_len * (2 * (desc.query_dim + desc.value_dim) + 4 * desc.query_dim) *
                    p.heads_per_kv_head);
         p.group_heads = static_cast<int>(std::clamp<std::int64_t>(
-            kGroupBytes / head_bytes, 1, std::max<std::int64_t>(1, batch_kv_heads)));
+            (takes_turns(desc, config) ? kOrderedGroupBytes : kGroupBytes) / head_bytes, 1,
+            std::max<std::int64_t>(1, batch_kv_heads)));
     }
     if (desc.upper_bound && !desc.lower_bound && !desc.listed && kv_tiles > 0) {
         // Tiles shrink by their keys; the last `late` of a head are shorter than the share.
@@ -446,7 +481,12 @@ void launch_backward(const BackwardInputs& inputs, const BackwardDesc& desc,
                                     words.data()};
         cuda::launch(kernels.main, shape, parameters, stream);
     }
-    if (row_blocks > 0) cuda::launch(kernels.finish, rows_shape, rows_parameters, stream);
+    if (config.wide) {
+        launch_backward_query(inputs, desc, kernels.query, inputs.workspace + parts.query_delta,
+                              inputs.workspace + parts.query, stream);
+    } else if (row_blocks > 0) {
+        cuda::launch(kernels.finish, rows_shape, rows_parameters, stream);
+    }
     if (!capture_gradients(desc).empty() && places > 0) {
         rows_shape.grid[0] = static_cast<unsigned>(ceil_div(desc.kv_len, kRowThreads) + 1);
         void* const parameters[] = {&p, words.data()};

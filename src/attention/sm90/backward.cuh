@@ -2,7 +2,8 @@
 // clang-format off
 //
 // Launches   prepare (delta = rowsum(dO out) - dlse, lse in log2 units, sums zeroed), the kernel below, finish
-//            (dQ from f32 sums to rows); before them lists, behind them sinks and captured arrays, where there are any
+//            (dQ from f32 sums to rows); before them lists, behind them sinks and captured arrays, where there are any;
+//            past 128 columns dQ by a kernel of its own (backward_query.cuh) instead of sums and finish
 // Shapes     Q, dQ (B, H, Lq, D), K, dK (B, Hkv, Lk, D), V, dV (B, Hkv, Lk, Dv), out, dO (B, H, Lq, Dv); D and Dv
 //            multiples of 8 up to 256; any lengths
 // Mask       none; kv <= q + upper (causal); q + lower <= kv <= q + upper (window): bounds, no data;
@@ -13,16 +14,17 @@
 // Work       a tile of 128 keys, all blocks of query rows that see it, all query heads of its kv head
 // Products   S^T = K Q^T, dP^T = V dO^T; dV += P^T dO and dK += dS^T Q with P^T and dS^T in registers; dQ += dS K, of
 //            which only dS goes through shared memory, a block late
-// Wide       past 128 columns a tile has 64 keys; one warpgroup computes scores and sums up dK; P and dS go through
-//            shared memory to the other, which sums up dV, multiplies dQ by parts and adds it from registers
+// Wide       past 128 columns a tile has 64 keys; one warpgroup computes scores and sums up dK; P goes through shared
+//            memory to the other, which sums up dV
 // Issue      per score FFMA, EX2, FADD, FMUL and two halves of a pack: 5, and 1/2 LDS and 1/4 STSM per 8
 // Roles      a producer thread (copy engine), a thread per warpgroup that adds dQ to its sums, two warpgroups of 64
 //            keys that take turns at the tensor cores
 // Registers  24 + 2 x 240 by setmaxnreg, 40 + 2 x 232 where blocks are described one by one; no spills but what
 //            backward.cpp allows (checked when it is compiled)
 // Shared     K, V, two stages of Q and dO, two of dS, dQ in f32: 226 KB at D = 128 with blocks of 80 rows, 194 KB
-//            with 64; 219 KB at D = 256
-// Order      atomic adds to dQ in the order of arrival, or by turns (deterministic): the same bits in every run
+//            with 64; 210 KB at D = 256
+// Order      atomic adds to dQ in the order of arrival, or by turns (deterministic): the same bits in every run; wide
+//            heads need neither
 // Measured   H200, 2026-11-21, share of the tensor peak per cycle: D = 128 full 0.78, causal 0.76; D = 64 causal 0.66
 //            (docs/benchmarks-gpu.md)
 // clang-format on
@@ -46,11 +48,11 @@ TW_DEVICE void initialize_barriers(const Shared& shared) {
     }
     for (int i = 0; i < kWarpgroups; ++i) {
         ptx::mbarrier_init(shared.grad_full(i), 4);
-        ptx::mbarrier_init(shared.grad_empty(i), kWide ? 4 : 1);
+        ptx::mbarrier_init(shared.grad_empty(i), 1);
     }
     for (int i = 0; i < kStages; ++i) {
         ptx::mbarrier_init(shared.query_full(i), 1);
-        ptx::mbarrier_init(shared.query_empty(i), kWide ? 4 : kConsumerWarps);
+        ptx::mbarrier_init(shared.query_empty(i), kWide && !kEvenWide ? 4 : kConsumerWarps);
         ptx::mbarrier_init(shared.grad_out_full(i), 1);
         ptx::mbarrier_init(shared.grad_out_empty(i), kConsumerWarps);
     }
@@ -62,6 +64,12 @@ TW_DEVICE void run_consumer(const BackwardParameters& p, const Shared& shared, u
     const ScoreMod mod{mod_arguments, p.scale};
     if constexpr (!kWide) {
         Consumer{{{p, shared, warpgroup, warp, mod}}}.run();
+    } else if constexpr (kEvenWide) {
+        if (warpgroup == 0) {
+            EvenKeyConsumer{{{p, shared, 0, warp, mod}}}.run();
+        } else {
+            EvenValueConsumer{{{p, shared, 0, warp, mod}}}.run();
+        }
     } else if (warpgroup == 0) {
         KeyConsumer{{{p, shared, 0, warp, mod}}}.run();
     } else {

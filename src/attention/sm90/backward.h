@@ -2,8 +2,10 @@
 // launch.
 #pragma once
 
+#include <algorithm>
 #include <cstddef>
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -20,16 +22,25 @@ struct BackwardInputs : ProblemInputs {
     /// f32, contiguous, written: the gradient of each capture, or 0; fewer than captures: none.
     std::vector<cuda::DeviceAddress> grad_captures;
     bool deterministic = true;  ///< dQ is summed in a fixed order: the same bits in every run
+    /// Beside `mask` where a head is wider than 128: its lists for tiles of queries, the forward's.
+    std::optional<DeviceMask> query_mask;
 };
 
 /// The problem, checked; every quantity that configuration and kernels depend on.
 struct BackwardDesc : ProblemDesc {
     bool deterministic = true;
+    bool positive_scale = true;  ///< else dQ of wide heads scales scores before the exponent
+    /// The mod for tiles of queries, whose columns are keys; where heads are wide.
+    std::shared_ptr<const ScoreModText> query_score_mod;
+
+    /// Past 128 columns dK and dV of 64 keys do not fit one warpgroup's registers together.
+    bool wide() const { return std::max(query_dim, value_dim) > 128; }
 };
 
 /// How the kernels are built: one cubin per (BackwardConfig, dtype, dims, bounds).
 struct BackwardConfig {
-    bool wide = false;  ///< one warpgroup sums up dK, one dV, of 64 keys; else each both of 64
+    bool wide = false;  ///< one warpgroup sums up dK, one dV, of 64 keys, and dQ has a kernel of
+                        ///< its own; else each sums up both of 64 keys
     int block_m = 64;   ///< query rows of a block, a multiple of 16; 64 where wide
     int stages = 2;     ///< buffers of Q and of dO
 
@@ -38,9 +49,10 @@ struct BackwardConfig {
     bool operator==(const BackwardConfig&) const = default;
 };
 
-/// The kernels of one configuration, from one cubin.
+/// The kernels of one configuration, from one cubin; `query` from one of its own, where heads are
+/// wide.
 struct BackwardKernels {
-    cuda::Kernel prepare, main, finish, sinks, captures;
+    cuda::Kernel prepare, main, finish, sinks, captures, query;
 };
 
 /// Refuses by name what this engine cannot serve: UserError with the argument, the rule and the

@@ -13,13 +13,13 @@ constexpr int kBlockN = 64 * kStrips;             ///< keys of a tile
 constexpr int kConsumerWarps = 4 * kWarpgroups;
 
 // dQ of a block of query rows is multiplied in parts of 64 rows: of dQ where there are
-// 64 for each warpgroup, else dQ^T by panels of 64 columns. A warpgroup multiplies one part, or all
-// of them where a tile is wide.
-constexpr bool kGradTransposed = kWide || kBlockM != 64 * kWarpgroups;
+// 64 for each warpgroup, else dQ^T by panels of 64 columns. A warpgroup multiplies one part. Where
+// a tile is wide dQ has a kernel of its own.
+constexpr bool kGradTransposed = kBlockM != 64 * kWarpgroups;
 constexpr int kGradColumns = kGradTransposed ? kBlockM : kQueryDim;  ///< of 64 rows of the product
-constexpr int kGradParts = kWide ? panels(kQueryDim) : kWarpgroups;
+constexpr int kGradParts = kWarpgroups;
 constexpr u32 kGradBytes = 64 * kGradColumns * 4;  ///< f32 of one part
-static_assert(kBlockM % 16 == 0 && (!kGradTransposed || panels(kQueryDim) <= kGradParts),
+static_assert(kBlockM % 16 == 0 && (kWide || !kGradTransposed || panels(kQueryDim) <= kGradParts),
               "dQ cannot be shared out");
 
 // A tile lies in panels of 64 columns, [panel][row][64], as one copy writes them and wgmma reads
@@ -38,9 +38,9 @@ constexpr u32 kQueryOffset = kValueOffset + kValueBytes;
 constexpr u32 kGradOutOffset = kQueryOffset + kStages * kQueryBytes;
 constexpr u32 kScoreOffset = kGradOutOffset + kStages * kGradOutBytes;
 constexpr u32 kGradOffset = kScoreOffset + 2 * kScoreBytes;
-constexpr u32 kStatOffset = kGradOffset + (kWide ? kScoreBytes : kWarpgroups * kGradBytes);
+constexpr u32 kStatOffset = kGradOffset + (kWide ? 0 : kWarpgroups * kGradBytes);
 constexpr u32 kBarrierOffset = kStatOffset + 2 * kStages * kStatBytes;
-constexpr u32 kBitsOffset = kBarrierOffset + 384;
+constexpr u32 kBitsOffset = kBarrierOffset + 448;
 constexpr u32 kWordsPerThread = (kBlockM + 63) / 64;  ///< of mask bits
 constexpr u32 kBitsBytes = kMaskBits ? kBlockN * 2 * kWordsPerThread * 4 : 0;
 constexpr u32 kSharedBytes =
@@ -48,6 +48,8 @@ constexpr u32 kSharedBytes =
 
 /// Blocks are described one by one where they do not follow from their tile.
 constexpr bool kDescribed = kListedBlocks || kScoreMod || kDropout || kWide;
+/// Do the two warpgroups of a wide tile share the scores evenly?
+constexpr bool kEvenWide = kWide && kStages > 2 && !kScoreMod && !kDropout;
 /// Descriptions at once in shared memory. The producer is at most five blocks ahead of
 /// what adds dQ.
 constexpr int kDescriptions = 8;
@@ -83,12 +85,10 @@ struct Shared {
     TW_DEVICE u32 grad_out(int stage) const {
         return base + kGradOutOffset + stage * kGradOutBytes;
     }
-    /// dS, two buffers.
+    /// dS, or P of a wide tile: two buffers.
     TW_DEVICE u32 score(int buffer) const { return base + kScoreOffset + buffer * kScoreBytes; }
     /// dQ of a warpgroup on its way to the sums; not where a tile is wide.
     TW_DEVICE u32 grad(int warpgroup) const { return base + kGradOffset + warpgroup * kGradBytes; }
-    /// P of a wide tile, instead.
-    TW_DEVICE u32 probability() const { return base + kGradOffset; }
     TW_DEVICE u32 lse(int stage) const { return base + kStatOffset + stage * kStatBytes; }
     TW_DEVICE u32 delta(int stage) const { return lse(kStages + stage); }
 
@@ -99,8 +99,6 @@ struct Shared {
     TW_DEVICE u32 score_empty(int buffer) const { return barrier(5 + buffer); }
     TW_DEVICE u32 grad_full(int warpgroup) const { return barrier(7 + warpgroup); }
     TW_DEVICE u32 grad_empty(int warpgroup) const { return barrier(10 + warpgroup); }
-    TW_DEVICE u32 probability_full() const { return grad_full(0); }
-    TW_DEVICE u32 probability_empty() const { return grad_empty(0); }
     TW_DEVICE u32 query_full(int stage) const { return barrier(13 + stage); }
     TW_DEVICE u32 query_empty(int stage) const { return barrier(13 + kStages + stage); }
     TW_DEVICE u32 grad_out_full(int stage) const { return barrier(13 + 2 * kStages + stage); }
@@ -108,15 +106,15 @@ struct Shared {
 
     /// Where the tile is described: index, batch, kv head, blocks; begin, each, rank, sequence;
     /// where sequences are packed the sequence's rows.
-    TW_DEVICE u32 tile() const { return base + kBarrierOffset + 192; }
+    TW_DEVICE u32 tile() const { return base + kBarrierOffset + 256; }
     /// Where a visit is described: block, head, states and turn, the next visit's states.
-    TW_DEVICE u32 visit(int index) const { return base + kBarrierOffset + 256 + 16 * index; }
+    TW_DEVICE u32 visit(int index) const { return base + kBarrierOffset + 320 + 16 * index; }
     TW_DEVICE u32 bits(int stage) const { return base + kBitsOffset + stage * kBitsBytes; }
 
   private:
     TW_DEVICE u32 barrier(int index) const { return base + kBarrierOffset + 8 * index; }
 };
-static_assert(8 * (13 + 4 * kStages) <= 192, "barriers end before the description of the tile");
+static_assert(8 * (13 + 4 * kStages) <= 256, "barriers end before the description of the tile");
 
 /// A place of the order as a rank in a kv head's tiles and that head.
 struct Place {

@@ -18,6 +18,7 @@ struct BackwardParameters {
     const float* grad_lse;                  ///< the same shape, or null
     float* row_lse;          ///< (batch, heads, q_blocks * rows of a block): log2 units,
     float* row_delta;        ///< and rowsum(grad_out * out) - grad_lse
+    float* query_delta;      ///< the latter of wide heads once more: (batch, heads, q_len)
     float* grad_query_sums;  ///< f32 sums in the order of accumulator registers
     unsigned* turns;    ///< per (batch, head, block, part of dQ), where deterministic: rank + 1 of
                         ///< the tile that added last

@@ -22,11 +22,6 @@ struct RangeVisits {
         }
         BlockVisit visit{block_at(place++, tile.begin, tile.each),
                          tile.kv_head * p.heads_per_kv_head + group, 0, -1};
-        if constexpr (kWide && !kUpperBound && !kDeterministic) {
-            // Else all tiles of a head would add to the same block's dQ at once.
-            const int turned = visit.block + tile.index % tile.each;
-            visit.block = turned < tile.each ? turned : turned - tile.each;
-        }
         if constexpr (kDescribed) {
             for (int strip = 0; strip < kStrips; ++strip) {
                 const int first_key = tile.index * kBlockN + strip * 64;

@@ -108,6 +108,7 @@ extern "C" __global__ void __launch_bounds__(tw::attn::kRowThreads)
             const float grad_lse = p.grad_lse != nullptr && !empty ? p.grad_lse[at] : 0.0f;
             p.row_lse[padded + i] = empty ? kInfinity : lse * kLog2e;
             p.row_delta[padded + i] = empty ? 0.0f : sum - grad_lse;
+            if (kWide && exists) p.query_delta[at] = empty ? 0.0f : sum - grad_lse;
             if constexpr (kSinks) {
                 const float sink = p.sinks[batch_head % p.heads];
                 if (!empty) of_sink -= ptx::exp2_approx((sink - lse) * kLog2e) * (sum - grad_lse);
@@ -118,6 +119,7 @@ extern "C" __global__ void __launch_bounds__(tw::attn::kRowThreads)
         const float total = sum_over_block(of_sink);
         if (threadIdx.x == 0) p.sink_parts[blockIdx.x] = total;
     }
+    if constexpr (kWide) return;
     if (kDeterministic && threadIdx.x < kGradParts) {
         p.turns[static_cast<i64>(blockIdx.x) * kGradParts + threadIdx.x] = 0;
     }

@@ -1,16 +1,210 @@
-// The consumer warpgroups of the backward kernel for wide heads: 64 keys, one warpgroup computes
-// scores and sums up dK, the other sums up dV and multiplies dQ. Registers hold one of the two
-// sums.
+// The consumer warpgroups of the backward kernel for wide heads: 64 keys, one warpgroup sums up dK,
+// the other dV. Registers hold one of the two sums; dQ has a kernel of its own
+// (backward_query.cuh).
 #pragma once
 
 #include "attention/sm90/backward_products.cuh"
 
 namespace tw::attn {
 
-/// S^T, dP^T, P^T, dS^T, dK += dS^T Q; P and dS go to the other warpgroup through shared memory.
+// ---- shared evenly, where three stages of Q and dO fit: a warpgroup for S and dV, one for dP and
+// dK
+
+/// S^T, P^T, dV += P^T dO; P goes to the other warpgroup too.
+struct EvenValueConsumer : Products {
+    Ring<2> score_ring{0, 1};  ///< where P of the block in registers goes
+    float scores[kScores], grad_value[kValueDim / 2];
+    u32 packed[kPackedScores];
+
+    TW_DEVICE void issue_values() {
+        ptx::mbarrier_wait(shared.grad_out_full(grad_out_ring.index), grad_out_ring.parity);
+        ptx::wgmma_tie(packed);
+        ptx::wgmma_tie(grad_value);
+        ptx::wgmma_fence();
+        multiply_block(grad_value, packed, shared.grad_out(grad_out_ring.index));
+        ptx::wgmma_commit();
+    }
+    TW_DEVICE void finish_values() {
+        ptx::wgmma_wait<0>();
+        ptx::wgmma_tie(packed);
+        ptx::wgmma_tie(grad_value);
+        release(shared.grad_out_empty(grad_out_ring.index));
+        grad_out_ring.advance();
+    }
+
+    template <bool kMasked>
+    TW_DEVICE void compute() {
+        ptx::wgmma_tie(scores);
+        compute_p<kMasked>(scores, block_ring.index);
+        release(shared.query_empty(block_ring.index));
+        block_ring.advance();
+    }
+
+    /// The other warpgroup's thread of the same number reads what this one stores.
+    TW_DEVICE void pack_p() {
+#pragma unroll
+        for (int i = 0; i < kPackedScores; ++i) {
+            packed[i] = ptx::pack(Element{}, scores[2 * i], scores[2 * i + 1]);
+        }
+        ptx::mbarrier_wait(shared.score_empty(score_ring.index), score_ring.parity);
+        const u32 target = shared.score(score_ring.index) + (warp * 32 + ptx::lane_index()) * 16;
+#pragma unroll
+        for (int i = 0; i < kPackedScores; i += 4) {
+            ptx::store_shared_128(target + i / 4 * 2048, make_uint4(packed[i], packed[i + 1],
+                                                                    packed[i + 2], packed[i + 3]));
+        }
+        __syncwarp();
+        release(shared.score_full(score_ring.index));
+        score_ring.advance();
+    }
+
+    /// The exponentials of one block beside dV of the one before.
+    template <bool kMasked>
+    TW_DEVICE void step() {
+        issue_scores(scores);
+        issue_values();
+        enter_visit();
+        ptx::wgmma_wait<1>();
+        compute<kMasked>();
+        // NOTE: passed long ago. It ends a basic block, or else ptxas waits for dV before most of
+        // the exponentials.
+        ptx::wgmma_tie(scores);
+        ptx::mbarrier_wait(shared.grad_out_full(grad_out_ring.index), grad_out_ring.parity);
+        finish_values();
+        pack_p();
+    }
+
+    TW_DEVICE void all_blocks(int count) {
+        issue_scores(scores);
+        enter_visit();
+        ptx::wgmma_wait<0>();
+        compute<true>();
+        pack_p();
+        for (int i = 1; i < count; ++i) {
+            if (next_is_masked()) {
+                step<true>();
+            } else {
+                step<false>();
+            }
+        }
+        issue_values();
+        finish_values();
+    }
+
+    TW_DEVICE void run() {
+        while (true) {
+            ptx::mbarrier_wait(shared.key_full(), tile_parity);
+            const uint4 words = ptx::load_shared_128(shared.tile());
+            const int tile = words.x, count = words.w;
+            if (tile < 0) return;
+            enter_tile(tile);
+            const KeyRows rows = rows_of_tile();
+#pragma unroll
+            for (int i = 0; i < kValueDim / 2; ++i) grad_value[i] = 0;
+            if (count > 0) all_blocks(count);
+            release(shared.tile_empty());
+            tile_parity ^= 1;
+            store<kValueDim>(grad_value, p.grad_value, 1.0f, rows);
+        }
+    }
+};
+
+/// dP^T, dS^T, dK += dS^T Q.
+struct EvenKeyConsumer : Products {
+    Ring<2> ready_ring;  ///< the other warpgroup's P
+    float grad_scores[kScores], grad_key[kQueryDim / 2];
+    u32 packed[kPackedScores];
+
+    TW_DEVICE void issue_sums() {
+        ptx::mbarrier_wait(shared.query_full(query_ring.index), query_ring.parity);
+        ptx::wgmma_tie(packed);
+        ptx::wgmma_tie(grad_key);
+        ptx::wgmma_fence();
+        multiply_block(grad_key, packed, shared.query(query_ring.index));
+        ptx::wgmma_commit();
+    }
+    TW_DEVICE void finish_sums() {
+        ptx::wgmma_wait<0>();
+        ptx::wgmma_tie(packed);
+        ptx::wgmma_tie(grad_key);
+        release(shared.query_empty(query_ring.index));
+        query_ring.advance();
+    }
+
+    /// From dP^T, which has arrived, and P^T to dS^T.
+    TW_DEVICE void compute() {
+        ptx::wgmma_tie(grad_scores);
+        ptx::mbarrier_wait(shared.score_full(ready_ring.index), ready_ring.parity);
+        const u32 source = shared.score(ready_ring.index) + (warp * 32 + ptx::lane_index()) * 16;
+        const u32 delta = shared.delta(block_ring.index) + ptx::lane_index() % 4 * 8;
+#pragma unroll
+        for (int i = 0; i < kPackedScores; i += 4) {
+            const uint4 four = ptx::load_shared_128(source + i / 4 * 2048);
+            const u32 words[4] = {four.x, four.y, four.z, four.w};
+#pragma unroll
+            for (int n = 0; n < 4; ++n) {
+                // Words 2 j and 2 j + 1: queries 8 j and 8 j + 1 of one key, and of the other.
+                const float2 d = ptx::load_shared_f32x2(delta + (i + n) / 2 * 32);
+                float& x = grad_scores[2 * (i + n)];
+                float& y = grad_scores[2 * (i + n) + 1];
+                x = ptx::low(Element{}, words[n]) * (x - d.x);
+                y = ptx::high(Element{}, words[n]) * (y - d.y);
+            }
+        }
+        release(shared.score_empty(ready_ring.index));
+        ready_ring.advance();
+        release(shared.grad_out_empty(block_ring.index));
+        block_ring.advance();
+    }
+
+    TW_DEVICE void pack_grad() {
+#pragma unroll
+        for (int i = 0; i < kPackedScores; ++i) {
+            packed[i] = ptx::pack(Element{}, grad_scores[2 * i], grad_scores[2 * i + 1]);
+        }
+    }
+
+    TW_DEVICE void all_blocks(int count) {
+        issue_grad_scores(grad_scores);
+        ptx::wgmma_wait<0>();
+        compute();
+        pack_grad();
+        for (int i = 1; i < count; ++i) {
+            issue_grad_scores(grad_scores);
+            issue_sums();
+            ptx::wgmma_wait<1>();
+            compute();
+            finish_sums();
+            pack_grad();
+        }
+        issue_sums();
+        finish_sums();
+    }
+
+    TW_DEVICE void run() {
+        while (true) {
+            ptx::mbarrier_wait(shared.key_full(), tile_parity);
+            const uint4 words = ptx::load_shared_128(shared.tile());
+            const int tile = words.x, count = words.w;
+            if (tile < 0) return;
+            enter_tile(tile);
+            const KeyRows rows = rows_of_tile();
+#pragma unroll
+            for (int i = 0; i < kQueryDim / 2; ++i) grad_key[i] = 0;
+            ptx::mbarrier_wait(shared.value_full(), tile_parity);
+            if (count > 0) all_blocks(count);
+            release(shared.tile_empty());
+            tile_parity ^= 1;
+            store<kQueryDim>(grad_key, p.grad_key, p.scale, rows);
+        }
+    }
+};
+
+// ---- else one warpgroup has all of the scores, which mods and dropout need in one place
+
+/// S^T, dP^T, P^T, dS^T, dK += dS^T Q; P goes to the other warpgroup through shared memory.
 struct KeyConsumer : Products {
-    Ring<2> score_ring{0, 1};  ///< where dS of the block in registers goes
-    u32 probability_parity = 1;
+    Ring<2> score_ring{0, 1};  ///< where P of the block in registers goes
     float scores[kScores], grad_scores[kScores];
     float grad_key[kQueryDim / 2];
     u32 packed_grad[kPackedScores];
@@ -21,20 +215,16 @@ struct KeyConsumer : Products {
         for (int i = 0; i < kPackedScores; ++i) {
             packed[i] = ptx::pack(Element{}, scores[2 * i], scores[2 * i + 1]);
         }
-        ptx::mbarrier_wait(shared.probability_empty(), probability_parity);
-        probability_parity ^= 1;
-        store_scores(packed, shared.probability(), shared.probability_full());
+        ptx::mbarrier_wait(shared.score_empty(score_ring.index), score_ring.parity);
+        store_scores(packed, shared.score(score_ring.index), shared.score_full(score_ring.index));
+        score_ring.advance();
     }
 
-    TW_DEVICE void store_grad() {
+    TW_DEVICE void pack_grad() {
 #pragma unroll
         for (int i = 0; i < kPackedScores; ++i) {
             packed_grad[i] = ptx::pack(Element{}, grad_scores[2 * i], grad_scores[2 * i + 1]);
         }
-        ptx::mbarrier_wait(shared.score_empty(score_ring.index), score_ring.parity);
-        store_scores(packed_grad, shared.score(score_ring.index),
-                     shared.score_full(score_ring.index));
-        score_ring.advance();
         release(shared.grad_out_empty(block_ring.index));
     }
 
@@ -55,7 +245,7 @@ struct KeyConsumer : Products {
 
     template <bool kMasked>
     TW_DEVICE void step() {
-        store_grad();
+        pack_grad();
         issue_sums();
         issue_scores(scores);
         ptx::wgmma_wait<1>();
@@ -75,7 +265,7 @@ struct KeyConsumer : Products {
                 step<false>();
             }
         }
-        store_grad();
+        pack_grad();
         issue_sums();
         ptx::wgmma_wait<0>();
         release_block();
@@ -101,29 +291,15 @@ struct KeyConsumer : Products {
     }
 };
 
-/// dV += P^T dO, and dQ^T = K^T dS^T, straight from registers to its sums.
+/// dV += P^T dO.
 struct ValueConsumer : Products {
-    /// Parts of dQ that registers hold, a divisor of their number.
-    static constexpr int kTogether = kGradParts == 4                      ? 2
-                                     : kGradParts == 3 && kValueDim > 192 ? 1
-                                                                          : kGradParts;
-    /// Where dQ of a block goes: its first part among the sums, and when.
-    struct Target {
-        i64 chunk;
-        u32 turn;
-    };
+    Ring<2> ready_ring;  ///< P whose dV is not multiplied yet
+    float grad_value[kValueDim / 2];
 
-    Ring<2> ready_ring;  ///< dS whose dQ is not multiplied yet
-    u32 probability_parity = 0;
-    float grad_value[kValueDim / 2], grad_query[kTogether][kGradColumns / 2];
-    Target target;  ///< of the dQ in registers
-    u32 rank;       ///< of the tile
-
-    TW_DEVICE void issue_values() {
+    TW_DEVICE void one_block() {
         ptx::mbarrier_wait(shared.grad_out_full(grad_out_ring.index), grad_out_ring.parity);
-        ptx::mbarrier_wait(shared.probability_full(), probability_parity);
-        probability_parity ^= 1;
-        const u64 a = ptx::wgmma_descriptor_swizzle128(shared.probability(), 16, 1024);
+        ptx::mbarrier_wait(shared.score_full(ready_ring.index), ready_ring.parity);
+        const u64 a = ptx::wgmma_descriptor_swizzle128(shared.score(ready_ring.index), 16, 1024);
         const u64 b = ptx::wgmma_descriptor_swizzle128(shared.grad_out(grad_out_ring.index),
                                                        kBlockPanelBytes, 1024);
         ptx::wgmma_tie(grad_value);
@@ -134,124 +310,12 @@ struct ValueConsumer : Products {
             ptx::wgmma<1, 1, 1>(Element{}, grad_value, a + rows, b + rows);
         }
         ptx::wgmma_commit();
-    }
-
-    /// dV of the block is done: its P and dO may be overwritten.
-    TW_DEVICE void release_values() {
-        ptx::wgmma_tie(grad_value);
-        release(shared.probability_empty());
-        release(shared.grad_out_empty(grad_out_ring.index));
-        grad_out_ring.advance();
-    }
-
-    TW_DEVICE Target next_target() {
-        const uint4 visit = ptx::load_shared_128(shared.visit(visits.index));
-        visits.advance();
-        const int of_head = (kPacked ? tile_word(12) : 0) + static_cast<int>(visit.x);
-        const i64 row = static_cast<i64>(query_head_row(tile_word(1), visit.y, p)) * p.q_blocks;
-        return {(row + of_head) * kGradParts, visit.z >> kTurnShift};
-    }
-
-    /// No product may be in flight: the loop is a branch.
-    TW_DEVICE void take_turn() const {
-        if (ptx::elect_lane()) {
-            while (ptx::load_acquire(p.turns + target.chunk) != target.turn) {
-            }
-        }
-        __syncwarp();
-    }
-    /// Once all adds to the sums that begin with `chunk` are done.
-    TW_DEVICE void pass_turn(i64 chunk) const {
-        ptx::fence_device();
-        ptx::named_barrier_sync(1, 128);
-        if (warp == 0 && ptx::elect_lane()) ptx::store_release(p.turns + chunk, rank + 1);
-    }
-
-    /// Adds a part of dQ, in the order of the registers.
-    TW_DEVICE void add_part(int part) {
-        float(&sums)[kGradColumns / 2] = grad_query[part % kTogether];
-        ptx::wgmma_tie(sums);
-        float* const to = p.grad_query_sums + (target.chunk + part) * (kGradBytes / 4) +
-                          (warp * 32 + ptx::lane_index()) * 4;
-#pragma unroll
-        for (int i = 0; i < kGradColumns / 2; i += 4) {
-            ptx::reduce_add(to + i / 4 * 512,
-                            make_float4(sums[i], sums[i + 1], sums[i + 2], sums[i + 3]));
-        }
-    }
-
-    /// Adds the parts of dQ from kPart on, of which kTogether are in flight; kNext: while the last
-    /// of them are added the next block's dV is multiplied.
-    template <int kPart, bool kNext>
-    TW_DEVICE void add_parts() {
-        if constexpr (kPart < kGradParts) {
-            constexpr int kLast = kGradParts - kTogether;
-            constexpr int kLater = (kPart < kLast ? kTogether : kGradParts - kPart) - 1;
-            if constexpr (kNext && kPart == kLast) issue_values();
-            ptx::wgmma_wait<kLater + (kNext && kPart >= kLast ? 1 : 0)>();
-            add_part(kPart);
-            if constexpr (kPart < kLast) {
-                issue_grad_query(grad_query[kPart % kTogether], ready_ring.index,
-                                 kPart + kTogether);
-            }
-            add_parts<kPart + 1, kNext>();
-        }
-    }
-
-    TW_DEVICE void issue_first_parts() {
-        ptx::mbarrier_wait(shared.score_full(ready_ring.index), ready_ring.parity);
-#pragma unroll
-        for (int part = 0; part < kTogether; ++part) {
-            issue_grad_query(grad_query[part], ready_ring.index, part);
-        }
-    }
-    TW_DEVICE void release_scores() {
-        release(shared.score_empty(ready_ring.index));
-        ready_ring.advance();
-    }
-
-    // Nothing is in flight before and after these.
-    /// dQ of a block whose dV has been multiplied before.
-    template <bool kNext>
-    TW_DEVICE void one_block() {
-        target = next_target();
-        issue_first_parts();
-        add_parts<0, kNext>();
-        release_scores();
-        if constexpr (kNext) {
-            ptx::wgmma_wait<0>();
-            release_values();
-        }
-    }
-
-    /// dV and dQ of a block, where sums have an order. Other tiles wait for this dQ, so it does not
-    /// wait for the next block's P; that the adds before it are done is told beside its products.
-    template <bool kFirst>
-    TW_DEVICE void ordered_block() {
-        issue_values();
-        const i64 added = target.chunk;
-        target = next_target();
-        issue_first_parts();
-        if constexpr (!kFirst) pass_turn(added);
         ptx::wgmma_wait<0>();
-        release_values();
-        take_turn();
-        add_parts<0, false>();
-        release_scores();
-    }
-
-    TW_DEVICE void all_blocks(int count) {
-        if constexpr (kDeterministic) {
-            ordered_block<true>();
-            for (int i = 1; i < count; ++i) ordered_block<false>();
-            pass_turn(target.chunk);
-        } else {
-            issue_values();
-            ptx::wgmma_wait<0>();
-            release_values();
-            for (int i = 1; i < count; ++i) one_block<true>();
-            one_block<false>();
-        }
+        ptx::wgmma_tie(grad_value);
+        release(shared.score_empty(ready_ring.index));
+        release(shared.grad_out_empty(grad_out_ring.index));
+        ready_ring.advance();
+        grad_out_ring.advance();
     }
 
     TW_DEVICE void run() {
@@ -261,11 +325,10 @@ struct ValueConsumer : Products {
             const int tile = words.x, count = words.w;
             if (tile < 0) return;
             enter_tile(tile);
-            rank = tile_word(6);
             const KeyRows rows = rows_of_tile();
 #pragma unroll
             for (int i = 0; i < kValueDim / 2; ++i) grad_value[i] = 0;
-            if (count > 0) all_blocks(count);
+            for (int i = 0; i < count; ++i) one_block();
             release(shared.tile_empty());
             tile_parity ^= 1;
             store<kValueDim>(grad_value, p.grad_value, kDropout ? p.keep_scale : 1.0f, rows);

@@ -23,10 +23,11 @@ void check_tensor(const DeviceTensor& tensor, const char* argument,
 }
 
 cuda::TensorMap tile_map(const DeviceTensor& tensor, DType dtype, std::int64_t rows,
-                         const char* argument) {
+                         const char* argument, bool read_once) {
     cuda::TensorMapRequest request;
     request.dtype = dtype;
     request.rank = 4;
+    request.read_once = read_once;
     request.address = tensor.address;
     for (std::size_t axis = 0; axis < 4; ++axis) {
         request.extents[axis] = static_cast<std::uint64_t>(tensor.shape[3 - axis]);

@@ -39,8 +39,9 @@ void check_tensor(const DeviceTensor& tensor, const char* argument,
                   const std::array<std::int64_t, 4>& shape);
 
 /// Describes tiles of `rows` rows and one panel of columns, 128-byte swizzle, to the copy engine.
+/// `read_once`: by the kernel as a whole.
 cuda::TensorMap tile_map(const DeviceTensor& tensor, DType dtype, std::int64_t rows,
-                         const char* argument);
+                         const char* argument, bool read_once = false);
 
 /// The same of tiles whose rows are those of `group` neighbouring heads side by side: row n of a
 /// tile is query n / group of head n % group. `group` divides `rows` and the number of heads.

@@ -9,16 +9,13 @@
 #include "attention/sm90/forward_parameters.h"
 #include "attention/sm90/kernel_cache.h"
 #include "attention/sm90/lists.h"
-#include "attention/sm90/mask_lists.h"
+#include "attention/sm90/query_tiles.h"
 #include "cuda/codegen/wgmma_shapes.h"
 #include "support/check.h"
 
 namespace tilewright::attn::sm90 {
 
 namespace {
-
-constexpr std::int64_t kGroupBytes = 32ll << 20;  // K and V of heads that run side by side, in L2
-constexpr double kLateShare = 0.2;  // tiles this much shorter than the longest run last
 
 /// Tickets come first in the workspace; lists follow where the device builds them.
 bool builds_lists(const ForwardDesc& desc) {
@@ -29,18 +26,11 @@ ListShape list_shape(const ForwardConfig& config) {
     return {.strips = config.warpgroups, .block = config.block_n};
 }
 
-/// f32 words of the results of all parts of keys, lse first.
-struct Parts {
-    std::int64_t lse, out;
-};
-Parts parts_of(const ForwardDesc& desc, const ForwardConfig& config) {
-    if (config.splits == 1) return {};
-    const std::int64_t rows = config.splits * desc.batch * desc.heads * desc.q_len;
-    return {ceil_div(rows, 4) * 4, rows * desc.value_dim};  // out in words of 16 bytes
-}
-
 std::int64_t tiles_of_rows(const ForwardDesc& desc, const ForwardConfig& config) {
     return ceil_div(desc.q_len * config.group, config.block_m());
+}
+std::int64_t tiles_of(const ForwardDesc& desc, const ForwardConfig& config) {
+    return desc.batch * desc.heads / config.group * tiles_of_rows(desc, config);
 }
 
 /// Blocks of keys that the tile of the fewest visits, as the kernel counts them.
@@ -61,25 +51,31 @@ std::int64_t fewest_blocks(const ForwardDesc& desc, const ForwardConfig& config)
     return fewest;
 }
 
-/// Parts of the keys that fill the multiprocessors where there are few tiles: the fewest that take
-/// the least time, in blocks of keys. A part begins and ends at the cost of two, joining costs two.
-int choose_splits(const ForwardDesc& desc, const ForwardConfig& config, int multiprocessors) {
-    const std::int64_t heads = desc.heads / config.group;
-    const std::int64_t tiles = desc.batch * heads * tiles_of_rows(desc, config);
-    if (desc.row_maximum || tiles == 0 || tiles > multiprocessors) return 1;
-    const std::int64_t blocks = fewest_blocks(desc, config);
-    constexpr std::int64_t kMostSplits = 128, kEnds = 2, kJoining = 2;
-    int best = 1;
-    std::int64_t least = blocks + kEnds;
-    for (std::int64_t splits = 2; splits <= std::min(blocks, kMostSplits); ++splits) {
-        const std::int64_t rounds = ceil_div(tiles * splits, multiprocessors);
-        const std::int64_t time = rounds * (ceil_div(blocks, splits) + kEnds) + kJoining;
-        if (time < least) {
-            least = time;
-            best = static_cast<int>(splits);
-        }
-    }
-    return best;
+/// f32 words of the results of all parts of tiles, lse first.
+struct Parts {
+    std::int64_t lse, out;
+};
+Parts parts_of(const ForwardDesc& desc, const ForwardConfig& config) {
+    if (config.shares == 0) return {};
+    const std::int64_t most = ceil_div(config.shares, tiles_of(desc, config)) + 1;  // of a tile
+    const std::int64_t rows = most * desc.batch * desc.heads * desc.q_len;
+    return {ceil_div(rows, 4) * 4, rows * desc.value_dim};  // out in words of 16 bytes
+}
+
+/// The CTAs among which blocks are shared out where whole tiles would leave multiprocessors idle at
+/// the end, and no tiles side by side want the same keys in L2. In blocks of keys, a part begins
+/// and ends at the cost of two, joining costs two.
+int choose_shares(const ForwardDesc& desc, const ForwardConfig& config, int multiprocessors) {
+    const std::int64_t tiles = tiles_of(desc, config);
+    const bool few = tiles <= multiprocessors || tiles_of_rows(desc, config) == 1;
+    if (desc.row_maximum || tiles == 0 || !few) return 0;
+    constexpr std::int64_t kEnds = 2, kJoining = 2, kMostSlots = 1 << 30;
+    const std::int64_t blocks = fewest_blocks(desc, config), all = tiles * blocks;
+    if (all > kMostSlots) return 0;
+    const std::int64_t whole = ceil_div(tiles, multiprocessors) * (blocks + kEnds);
+    const std::int64_t share = ceil_div(all, multiprocessors);
+    const std::int64_t shared = share + (share / blocks + 2) * kEnds + kJoining;
+    return shared < whole ? static_cast<int>(std::min<std::int64_t>(multiprocessors, all)) : 0;
 }
 
 /// Few query rows: half of a tile's tensor work is saved with one warpgroup, and the rows of all
@@ -181,7 +177,7 @@ ForwardConfig choose_forward(const ForwardDesc& desc, int multiprocessors) {
     constexpr std::int64_t kFewRows = 64;
     ForwardConfig config = choose_tiles(desc, multiprocessors);
     if (desc.q_len <= kFewRows) config = choose_few_rows(desc, config);
-    if (config.warpgroups < 3) config.splits = choose_splits(desc, config, multiprocessors);
+    if (config.warpgroups < 3) config.shares = choose_shares(desc, config, multiprocessors);
     return config;
 }
 
@@ -210,14 +206,17 @@ cuda::CompileRequest generate_forward(const ForwardDesc& desc, const ForwardConf
     cuda::CompileRequest request;
     request.name = fmt::format("attention_forward_{}_{}x{}{}{}.cu", variant_name(desc),
                                config.block_m(), config.block_n, config.group > 1 ? "_grouped" : "",
-                               config.splits > 1 ? "_split" : "");
+                               config.shares > 0 ? "_shared" : "");
     request.arch = "sm_90a";
     // What a user's score mod needs is not ours to limit, nor random bits of many pairs at once;
     // the other checks of the compiler's log hold. Lists that the device builds cost a few words.
-    constexpr int kModSpillBytes = 4096, kDropoutSpillBytes = 1024, kListSpillBytes = 256;
+    // Shares have two ways to store results, behind a tile's last block.
+    constexpr int kModSpillBytes = 4096, kDropoutSpillBytes = 1024, kListSpillBytes = 256,
+                  kShareSpillBytes = 128;
     request.spill_limit_bytes = desc.score_mod != nullptr ? kModSpillBytes
                                 : desc.dropout            ? kDropoutSpillBytes
                                 : builds_lists(desc)      ? kListSpillBytes
+                                : config.shares > 0       ? kShareSpillBytes
                                                           : 0;
     request.headers = device_headers();
     request.headers.push_back({"wgmma_shapes.cuh", cuda::wgmma_shapes_header(shapes)});
@@ -237,9 +236,11 @@ constexpr bool kExactMaximum = {};
 constexpr int kWarpgroups = {};
 constexpr int kBlockN = {};
 constexpr int kStages = {};
+constexpr int kValueStages = kStages;
 constexpr int kQueryBuffers = {};
+constexpr bool kQueryGradient = false;
 constexpr int kGroup = {};
-constexpr bool kSplits = {};
+constexpr bool kShares = {};
 constexpr int kProducerRegisters = {};
 constexpr int kConsumerRegisters = {};
 
@@ -247,7 +248,7 @@ constexpr int kConsumerRegisters = {};
 )",
                      config_constants(desc), !desc.positive_scale, desc.row_maximum,
                      desc.exact_maximum, config.warpgroups, config.block_n, config.stages,
-                     config.query_buffers, config.group, config.splits > 1, producer_registers,
+                     config.query_buffers, config.group, config.shares > 0, producer_registers,
                      consumer_registers)});
     request.source = "#include \"attention/sm90/forward.cuh\"\n";
     return request;
@@ -258,7 +259,7 @@ const ForwardKernels& load_forward(const ForwardDesc& desc, const ForwardConfig&
     const std::string key =
         fmt::format("{} {} {} {} {} {} {} {} {} {}", variant_key(desc), config.warpgroups,
                     config.block_n, config.stages, config.query_buffers, config.group,
-                    config.splits > 1, desc.positive_scale, desc.row_maximum, desc.exact_maximum);
+                    config.shares > 0, desc.positive_scale, desc.row_maximum, desc.exact_maximum);
     return load_once<ForwardKernels>(key, device, [&] {
         if (builds_lists(desc)) load_lists(device);
         const cuda::CompileRequest request = generate_forward(desc, config);
@@ -272,65 +273,24 @@ void launch_forward(const ForwardInputs& inputs, const ForwardDesc& desc,
                     const ForwardConfig& config, const ForwardKernels& kernels,
                     cuda::StreamHandle stream) {
     const cuda::Kernel& kernel = kernels.main;
-    const std::int64_t heads = desc.heads / config.group, batch_heads = desc.batch * heads;
-    const std::int64_t q_tiles = tiles_of_rows(desc, config) + desc.sequences;
-    const std::int64_t places = batch_heads * q_tiles * config.splits;
+    tw::attn::ForwardParameters p =
+        query_tile_parameters(inputs, desc, inputs.out, config.block_m(), config.group);
+    const std::int64_t places = std::int64_t{p.batch_heads} * p.q_tiles;
     if (places == 0) return;
     const int multiprocessors = cuda::device_info(kernel.device).multiprocessors;
-
-    tw::attn::ForwardParameters p{};
-    p.out = reinterpret_cast<void*>(inputs.out.address);
-    p.out_batch_stride = inputs.out.strides[0];
-    p.out_head_stride = inputs.out.strides[1];
-    p.out_row_stride = inputs.out.strides[2];
-    p.lse = reinterpret_cast<float*>(inputs.lse);
     p.profile = reinterpret_cast<unsigned long long*>(inputs.profile);
-    p.q_len = static_cast<int>(desc.q_len);
-    p.kv_len = static_cast<int>(desc.kv_len);
-    p.heads = static_cast<int>(heads);
-    p.heads_per_kv_head = static_cast<int>(heads / desc.kv_heads);
-    p.splits = config.splits;
-    p.batch_heads = static_cast<int>(batch_heads);
-    p.q_tiles = static_cast<int>(q_tiles);
-    p.group_heads = 1;
-    p.upper_diagonal = static_cast<int>(desc.upper_diagonal);
-    p.lower_diagonal = static_cast<int>(desc.lower_diagonal);
-    p.scale_log2 = static_cast<float>(inputs.scale * 1.44269504088896340736);
-    p.scale = static_cast<float>(inputs.scale);
-    p.sinks = reinterpret_cast<const float*>(inputs.sinks);
     p.row_max = reinterpret_cast<float*>(inputs.row_max);
-    p.segments = {reinterpret_cast<const int*>(inputs.q_segments),
-                  reinterpret_cast<const int*>(inputs.kv_segments)};
-    p.seed = inputs.seed;
-    p.dropout_threshold = dropout_threshold(inputs.dropout);
-    p.keep_scale = static_cast<float>(1 / (1 - inputs.dropout));
-    if (desc.mask_bits) {
-        const DeviceMask& mask = *inputs.mask;
-        if (mask.strips != config.warpgroups || mask.block != config.block_n) {
-            user_error(kOperation, "mask: expected lists of tiles of {} x {} but got {} x {}",
-                       config.block_m(), config.block_n, 64 * mask.strips, mask.block);
-        }
-        p.mask = lists_in(mask);
-    }
+    p.keys_once = p.q_tiles == 1 && p.heads_per_kv_head == 1;
+    if (desc.mask_bits) p.mask = query_lists(*inputs.mask, config.warpgroups, config.block_n);
     const bool tiles_differ = desc.upper_bound || desc.listed;
-    if (tiles_differ) {
-        const std::int64_t head_bytes = desc.kv_len * (desc.query_dim + desc.value_dim) * 2;
-        const std::int64_t group =
-            std::max<std::int64_t>(1, kGroupBytes / head_bytes) * p.heads_per_kv_head;
-        p.group_heads = static_cast<int>(std::min(group, batch_heads));
-    }
-    if (config.splits > 1) {
+    if (config.shares > 0) {
+        p.shares = config.shares;
+        p.slots = static_cast<int>(fewest_blocks(desc, config));
+        p.all_slots = static_cast<int>(places * p.slots);
+        p.group_heads = 1;
+        p.late_q_tiles = 0;
         p.part_lse = reinterpret_cast<float*>(inputs.workspace + kForwardWorkspaceBytes);
         p.part_out = p.part_lse + parts_of(desc, config).lse;
-    }
-    if (desc.upper_bound && !desc.lower_bound && !desc.listed && config.group == 1) {
-        // Tiles grow by their rows; the first `late` of a head are shorter than the share.
-        const double longest = static_cast<double>(
-            std::min(desc.kv_len, q_tiles * config.block_m() + desc.upper_diagonal));
-        const double late =
-            (kLateShare * longest - static_cast<double>(desc.upper_diagonal)) / config.block_m();
-        p.late_q_tiles = static_cast<int>(
-            std::clamp<double>(std::floor(late), 0.0, static_cast<double>(q_tiles - 1)));
     }
 
     const cuda::ContextScope scope(kernel.device);
@@ -338,9 +298,11 @@ void launch_forward(const ForwardInputs& inputs, const ForwardDesc& desc,
         config.group > 1
             ? grouped_tile_map(inputs.query, desc.dtype, config.block_m(), config.group, "query")
             : tile_map(inputs.query, desc.dtype, config.block_m(), "query");
-    const cuda::TensorMap key = tile_map(inputs.key, desc.dtype, config.block_n, "key");
-    const cuda::TensorMap value = tile_map(inputs.value, desc.dtype, config.block_n, "value");
-    if (tiles_differ && places > multiprocessors && config.splits == 1) {
+    const cuda::TensorMap key =
+        tile_map(inputs.key, desc.dtype, config.block_n, "key", p.keys_once);
+    const cuda::TensorMap value =
+        tile_map(inputs.value, desc.dtype, config.block_n, "value", p.keys_once);
+    if (tiles_differ && places > multiprocessors && config.shares == 0) {
         // Tiles differ in length: CTAs take the next one when they are free.
         p.tickets = reinterpret_cast<unsigned*>(inputs.workspace);
         cuda::driver().check(cuda::driver().cuMemsetD32Async(inputs.workspace, 0, 1, stream),
@@ -353,14 +315,15 @@ void launch_forward(const ForwardInputs& inputs, const ForwardDesc& desc,
                              inputs.workspace + kForwardWorkspaceBytes, kernel.device, stream);
     }
     cuda::LaunchShape shape;
-    shape.grid[0] = static_cast<unsigned>(std::min<std::int64_t>(places, multiprocessors));
+    shape.grid[0] = static_cast<unsigned>(
+        config.shares > 0 ? config.shares : std::min<std::int64_t>(places, multiprocessors));
     shape.block[0] = static_cast<unsigned>(128 * (config.warpgroups + 1));
     std::vector<std::uint64_t> words = score_mod_words(inputs.captures);
     void* const parameters[] = {const_cast<cuda::TensorMap*>(&query),
                                 const_cast<cuda::TensorMap*>(&key),
                                 const_cast<cuda::TensorMap*>(&value), &p, words.data()};
     cuda::launch(kernel, shape, parameters, stream);
-    if (config.splits == 1) return;
+    if (config.shares == 0) return;
     constexpr unsigned kThreads = 256, kRows = kThreads / 32;
     cuda::LaunchShape combine;
     combine.grid[0] = static_cast<unsigned>(ceil_div(desc.batch * desc.heads * desc.q_len, kRows));

@@ -9,8 +9,8 @@
 // Strides    of batch, head and row: any multiples of 16 bytes; the last dimension is contiguous
 // Types      bf16 or f16; sums in f32, p is rounded to the inputs' type, lse is f32
 // Roles      one producer thread (copy engine), 1 to 3 consumer warpgroups of 64 query rows
-// Few rows   the query heads of a kv head side by side in a tile; keys split over CTAs, whose results a second
-//            kernel joins (forward_combine.cuh)
+// Few rows   the query heads of a kv head side by side in a tile; the blocks of all tiles in equal shares over CTAs,
+//            which cuts tiles; a second kernel joins the results of their parts (forward_combine.cuh)
 // Pipeline   K and V in kStages buffers each; Q in two, so that the next tile starts before this one ends
 // Registers  24 + 2 x 240 or 32 + 3 x 160 by setmaxnreg, 255 with one warpgroup; no spills (checked when it is compiled)
 // Shared     (Q buffers x rows + 2 x stages x keys) x D x 2 bytes: 176 KB for 192 x 80 at D = 128
@@ -23,25 +23,6 @@
 #include "attention/sm90/forward_combine.cuh"
 #include "attention/sm90/forward_consumer.cuh"
 #include "attention/sm90/forward_producer.cuh"
-
-namespace tw::attn {
-
-TW_DEVICE void initialize_barriers(const Shared& shared) {
-    constexpr u32 kConsumerWarps = 4 * kWarpgroups;
-    for (int i = 0; i < kQueryBuffers; ++i) {
-        ptx::mbarrier_init(shared.query_full(i), 1);
-        ptx::mbarrier_init(shared.query_empty(i), kConsumerWarps);
-    }
-    for (int i = 0; i < kStages; ++i) {
-        ptx::mbarrier_init(shared.key_full(i), 1);
-        ptx::mbarrier_init(shared.key_empty(i), kConsumerWarps);
-        ptx::mbarrier_init(shared.value_full(i), 1);
-        ptx::mbarrier_init(shared.value_empty(i), kConsumerWarps);
-    }
-    ptx::fence_mbarrier_init();
-}
-
-}  // namespace tw::attn
 
 extern "C" __global__ void __launch_bounds__(128 * (tw::attn::kWarpgroups + 1), 1)
     attention_forward(const __grid_constant__ tw::TensorMap query_map,
@@ -66,8 +47,15 @@ extern "C" __global__ void __launch_bounds__(128 * (tw::attn::kWarpgroups + 1), 
     if (role == 0) {
         if constexpr (kWarpgroups > 1) ptx::registers_decrease<kProducerRegisters>();
         if (threadIdx.x / 32 == 0 && ptx::elect_lane()) {
-            Producer{&query_map,           &key_map, &value_map, p, shared, ptx::l2_evict_last(),
-                     ptx::l2_evict_first()}
+            const u64 once = ptx::l2_evict_first();
+            Producer{&query_map,
+                     &key_map,
+                     &value_map,
+                     nullptr,
+                     p,
+                     shared,
+                     p.keys_once ? once : ptx::l2_evict_last(),
+                     once}
                 .run();
         }
     } else {
@@ -78,7 +66,7 @@ extern "C" __global__ void __launch_bounds__(128 * (tw::attn::kWarpgroups + 1), 
             profile[0] = ptx::clock_cycles();
             profile[1] = ptx::global_nanoseconds();
         }
-        Consumer{p, shared, role - 1, threadIdx.x % 128, {mod_arguments, p.scale}}.run();
+        Consumer{{p, shared, role - 1, threadIdx.x % 128, {mod_arguments, p.scale}}}.run();
         if (p.profile != nullptr && threadIdx.x == 128) {
             profile[0] = ptx::clock_cycles() - profile[0];
             profile[2] = ptx::global_nanoseconds();

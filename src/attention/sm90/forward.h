@@ -32,7 +32,7 @@ struct ForwardConfig {
     int stages = 2;         ///< buffers of K and of V
     int query_buffers = 2;  ///< 2: the next tile starts before this one's results are stored
     int group = 1;   ///< query heads of a kv head whose rows one tile holds: 1, or all of them
-    int splits = 1;  ///< parts of the keys, each a tile of its own
+    int shares = 0;  ///< the blocks of all tiles in equal shares for so many CTAs; 0: whole tiles
 
     int block_m() const { return 64 * warpgroups; }
     bool operator==(const ForwardConfig&) const = default;
@@ -65,7 +65,7 @@ cuda::CompileRequest generate_forward(const ForwardDesc& desc, const ForwardConf
 const ForwardKernels& load_forward(const ForwardDesc& desc, const ForwardConfig& config,
                                    int device);
 
-/// Launches loaded kernels: one that builds lists, the main one, one that joins parts of keys.
+/// Launches loaded kernels: one that builds lists, the main one, one that joins parts of tiles.
 /// Nothing allocated, nothing waited for.
 void launch_forward(const ForwardInputs& inputs, const ForwardDesc& desc,
                     const ForwardConfig& config, const ForwardKernels& kernels,

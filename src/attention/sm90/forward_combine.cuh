@@ -1,16 +1,15 @@
-// Joins the results of the parts into which the forward kernel splits a tile's keys.
+// Joins the results of the parts into which the forward kernel cuts a tile's keys.
 #pragma once
 
-#include "attention/sm90/forward_parameters.h"
+#include "attention/sm90/forward_layout.cuh"
 #include "cuda/device/ptx/convert.cuh"
 #include "cuda/device/ptx/math.cuh"
 #include "cuda/device/ptx/memory.cuh"
-#include "forward_config.cuh"
 
 namespace tw::attn {
 
-/// One warp per row, eight columns a lane: out = sum of exp(lse of a part - lse) * its out. The
-/// sink is one more part, without a value.
+/// One warp per row: out = sum of exp(lse of a part - lse) * its out. The sink is one more part,
+/// without a value. Rows of tiles that are no parts have their results.
 TW_DEVICE void combine_parts(const ForwardParameters& p) {
     constexpr float kLog2e = 1.4426950408889634f, kLn2 = 0.6931471805599453f;
     const float kNone = __int_as_float(0xff800000);
@@ -23,39 +22,61 @@ TW_DEVICE void combine_parts(const ForwardParameters& p) {
     const int head = batch_head - batch * heads;
     const int lane = threadIdx.x % 32;
 
+    const int q_tile = (query * kGroup + head % kGroup) / kBlockM;
+    const int tile = batch_head / kGroup * p.q_tiles + p.q_tiles - 1 - q_tile;
+    const int first = share_of(tile * p.slots, p);
+    const int parts = share_of((tile + 1) * p.slots - 1, p) - first + 1;
+    if (parts == 1) return;
+
     float largest = kSinks ? p.sinks[head] : kNone;
-    for (int split = 0; split < p.splits; ++split) {
-        const float lse = p.part_lse[split * rows + row];
+    for (int part = lane; part < parts; part += 32) {
+        const float lse = p.part_lse[part * rows + row];
         largest = lse <= largest ? largest : lse;  // NaN stays
+    }
+#pragma unroll
+    for (int offset = 16; offset > 0; offset /= 2) {
+        const float other = __shfl_xor_sync(~0u, largest, offset);
+        largest = other <= largest ? largest : largest <= other ? other : largest + other;
     }
     const float base = largest == kNone ? 0.0f : largest;
     float total = kSinks ? ptx::exp2_approx((p.sinks[head] - base) * kLog2e) : 0.0f;
-    float sums[8] = {};
-    for (int split = 0; split < p.splits; ++split) {
-        const i64 at = split * rows + row;
-        const float weight = ptx::exp2_approx((p.part_lse[at] - base) * kLog2e);
-        total += weight;
-        if (8 * lane >= kValueDim) continue;
-        const float4* const part =
-            reinterpret_cast<const float4*>(p.part_out + at * kValueDim + 8 * lane);
-        const float4 low = part[0], high = part[1];
-        const float values[8] = {low.x, low.y, low.z, low.w, high.x, high.y, high.z, high.w};
+    constexpr int kVectors = (kValueDim + 127) / 128;  // four columns a lane each
+    float4 sums[kVectors] = {};
+    for (int some = 0; some < parts; some += 32) {
+        const float own = some + lane < parts ? p.part_lse[(some + lane) * rows + row] : kNone;
+        const float weights = ptx::exp2_approx((own - base) * kLog2e);
+        // Loads of several parts under way at once.
+#pragma unroll 8
+        for (int i = 0; i < min(32, parts - some); ++i) {
+            const float weight = __shfl_sync(~0u, weights, i);
+            total += weight;
+            const float* const out = p.part_out + ((some + i) * rows + row) * kValueDim;
 #pragma unroll
-        for (int i = 0; i < 8; ++i) sums[i] = fmaf(weight, values[i], sums[i]);
+            for (int v = 0; v < kVectors; ++v) {
+                const int column = 128 * v + 4 * lane;
+                if (column >= kValueDim) continue;
+                const float4 values = *reinterpret_cast<const float4*>(out + column);
+                sums[v].x = fmaf(weight, values.x, sums[v].x);
+                sums[v].y = fmaf(weight, values.y, sums[v].y);
+                sums[v].z = fmaf(weight, values.z, sums[v].z);
+                sums[v].w = fmaf(weight, values.w, sums[v].w);
+            }
+        }
     }
     const float inverse = total > 0 ? 1 / total : total;
     if (lane == 0) {
         p.lse[row] = total == 0 ? kNone : base + ptx::log2_approx(total) * kLn2;
     }
-    if (8 * lane >= kValueDim) return;
-    u32 words[4];
-#pragma unroll
-    for (int i = 0; i < 4; ++i) {
-        words[i] = ptx::pack(Element{}, sums[2 * i] * inverse, sums[2 * i + 1] * inverse);
-    }
     u16* const out = static_cast<u16*>(p.out) + batch * p.out_batch_stride +
-                     head * p.out_head_stride + query * p.out_row_stride + 8 * lane;
-    *reinterpret_cast<uint4*>(out) = make_uint4(words[0], words[1], words[2], words[3]);
+                     head * p.out_head_stride + query * p.out_row_stride;
+#pragma unroll
+    for (int v = 0; v < kVectors; ++v) {
+        const int column = 128 * v + 4 * lane;
+        if (column >= kValueDim) continue;
+        *reinterpret_cast<uint2*>(out + column) =
+            make_uint2(ptx::pack(Element{}, sums[v].x * inverse, sums[v].y * inverse),
+                       ptx::pack(Element{}, sums[v].z * inverse, sums[v].w * inverse));
+    }
 }
 
 }  // namespace tw::attn

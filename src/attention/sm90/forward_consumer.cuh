@@ -2,116 +2,22 @@
 // between.
 #pragma once
 
-#include "attention/sm90/forward_layout.cuh"
-#include "attention/sm90/online_softmax.cuh"
-#include "attention/sm90/store_rows.cuh"
-#include "cuda/device/ptx/memory.cuh"
-#include "cuda/device/ptx/mma.cuh"
-#include "cuda/device/ptx/sync.cuh"
-#include "cuda/device/scalar.cuh"
-#include "score_mod.cuh"
-#include "wgmma_shapes.cuh"
+#include "attention/sm90/forward_scores.cuh"
 
 namespace tw::attn {
 
-constexpr int kScores = kBlockN / 2;     ///< registers of a thread: scores of a block,
-constexpr int kOutputs = kValueDim / 2;  ///< outputs,
-constexpr int kOperands = kBlockN / 4;   ///< and p packed as an operand
-constexpr float kLog2E = 1.4426950408889634f;
+constexpr int kOutputs = kValueDim / 2;  ///< registers of a thread: outputs
 constexpr int kQuerySteps = (kQueryDim + 15) / 16;
 
-struct Consumer {
-    const ForwardParameters& p;
-    const Shared shared;
-    const u32 warpgroup, thread;  ///< thread of the warpgroup
-    ScoreMod mod;
-
-    const u32 lane = thread % 32;
-    const int row_in_tile = warpgroup * 64 + thread / 32 * 16 + lane / 4;
-    const int column = lane % 4 * 2;
-    // Scores are multiplied by the softmax scale in the exponent, unless the scale is not positive
-    // or a score mod makes exponents of them.
-    const float scale = kScaleScores || kScoreMod ? 1.0f : p.scale_log2;
-
-    Ring<kQueryBuffers> query_ring;
-    Ring<kStages> key_ring, value_ring;
-
-    Tile tile;
-    int row;          ///< first of this thread's two rows; the other is 8 further
-    int begin, end;   ///< key blocks that this warpgroup visits,
-    int block;        ///< and the one whose scores are in `scores`
+struct Consumer : RowScores {
+    int begin, end;   ///< key blocks that this warpgroup visits
     int left;         ///< listed blocks of the tile from the next one on
     int skipped = 0;  ///< blocks, only other warpgroups visit them, whose V is still to be released
-    int segment[2];   ///< ids of the two rows
-    u64 dropout_key;  ///< of seed, batch and head
     RowState state;
-    float scores[kScores];
     float output[kOutputs];
     u32 packed[kOperands];
 
-    // ---- waiting and releasing. One arrival per warp: each waits for its own part of the wgmma.
-    TW_DEVICE void release(u32 barrier) const {
-        if (lane == 0) ptx::mbarrier_arrive(barrier);
-    }
-    TW_DEVICE void release_query() {
-        release(shared.query_empty(query_ring.index));
-        query_ring.advance();
-    }
-    TW_DEVICE void release_key() {
-        release(shared.key_empty(key_ring.index));
-        key_ring.advance();
-    }
-    TW_DEVICE void release_value() {
-        release(shared.value_empty(value_ring.index));
-        value_ring.advance();
-    }
-
-    /// The next tile; its query rows have arrived then.
-    TW_DEVICE Tile fetch() const {
-        ptx::mbarrier_wait(shared.query_full(query_ring.index), query_ring.parity);
-        const uint4 words = ptx::load_shared_128(shared.tile(query_ring.index));
-        Tile result{static_cast<int>(words.x),
-                    static_cast<int>(words.y),
-                    static_cast<int>(words.z),
-                    static_cast<int>(words.w),
-                    {}};
-        if constexpr (kPacked) {
-            const uint4 rows = ptx::load_shared_128(shared.tile(query_ring.index) + 16);
-            result.rows = {static_cast<int>(rows.x), static_cast<int>(rows.y),
-                           static_cast<int>(rows.z), static_cast<int>(rows.w)};
-        }
-        if constexpr (kSplits) {
-            const uint4 part = ptx::load_shared_128(shared.tile(query_ring.index) + 16);
-            result.begin = part.x;
-            result.split = part.y;
-        }
-        return result;
-    }
-    TW_DEVICE int kv_len() const { return kPacked ? tile.rows.kv_len : p.kv_len; }
-
     // ---- matrix products
-    /// scores = Q K^T of the next key block; in flight afterwards.
-    TW_DEVICE void issue_scores() {
-        ptx::mbarrier_wait(shared.key_full(key_ring.index), key_ring.parity);
-        const u32 rows = shared.query(query_ring.index) + warpgroup * 64 * 128;
-        const u64 a = ptx::wgmma_descriptor_swizzle128(rows, 16, 1024);
-        const u64 b = ptx::wgmma_descriptor_swizzle128(shared.key(key_ring.index), 16, 1024);
-        ptx::wgmma_tie(scores);
-        ptx::wgmma_fence();
-#pragma unroll
-        for (int step = 0; step < kQuerySteps; ++step) {  // 16 columns each, four in a panel
-            const u32 inside = step % 4 * 32;
-            const u64 ak = a + ptx::wgmma_descriptor_step(step / 4 * kQueryPanelBytes + inside);
-            const u64 bk = b + ptx::wgmma_descriptor_step(step / 4 * kBlockPanelBytes + inside);
-            if (step == 0) {
-                ptx::wgmma<0, 0>(Element{}, scores, ak, bk);
-            } else {
-                ptx::wgmma<1, 0>(Element{}, scores, ak, bk);
-            }
-        }
-        ptx::wgmma_commit();
-    }
-
     /// output += P V of the next value block; in flight afterwards.
     TW_DEVICE void issue_output() {
         ptx::mbarrier_wait(shared.value_full(value_ring.index), value_ring.parity);
@@ -146,97 +52,13 @@ struct Consumer {
     }
 
     // ---- scores
-    /// Scales where the exponent cannot, and masks keys past the end and the diagonals.
-    template <bool kMasked>
-    TW_DEVICE void prepare_scores() {
-        if constexpr (kScoreMod) {
-#pragma unroll
-            for (int j = 0; j < kScores / 4; ++j) {
-                const ScoreMod::Columns columns = mod.columns_at(j);
-#pragma unroll
-                for (int i = 4 * j; i < 4 * j + 4; ++i) {
-                    scores[i] = mod.exponent(scores[i], j, i % 2, i / 2 % 2, columns, 0.0f);
-                }
-            }
-        } else if constexpr (kScaleScores) {
-#pragma unroll
-            for (int i = 0; i < kScores; ++i) scores[i] *= p.scale_log2;
-        }
-        if constexpr (kMasked && kMaskBits) {
-            apply_bits();
-        } else if constexpr (kMasked) {
-            if constexpr (kSegments) apply_segments();
-            const int first = block * kBlockN + column;
-            int last[2] = {kv_len() - 1 - first, kv_len() - 1 - first};
-            int lowest[2] = {0, 0};
-#pragma unroll
-            for (int r = 0; r < 2; ++r) {
-                const int query = query_of(row + 8 * r);
-                if constexpr (kUpperBound) last[r] = min(last[r], query + p.upper_diagonal - first);
-                if constexpr (kLowerBound) lowest[r] = query + p.lower_diagonal - first;
-            }
-#pragma unroll
-            for (int i = 0; i < kScores; ++i) {
-                const int offset = i / 4 * 8 + i % 2, r = i / 2 % 2;
-                const bool dead = offset > last[r] || (kLowerBound && offset < lowest[r]);
-                if (dead) scores[i] = -kInfinity;
-            }
-        }
-    }
-
-    /// Where the ids of a tile's queries, or keys, begin.
-    TW_DEVICE const int* query_segments() const {
-        return p.segments.query +
-               (kPacked ? tile.rows.q_begin : static_cast<i64>(tile.batch) * p.q_len);
-    }
-    TW_DEVICE const int* key_segments() const {
-        return p.segments.key +
-               (kPacked ? tile.rows.kv_begin : static_cast<i64>(tile.batch) * p.kv_len);
-    }
-
-    /// Masks pairs of different segments.
-    TW_DEVICE void apply_segments() {
-        const int* const ids = key_segments();
-        const int last = max(0, kv_len() - 1);
-#pragma unroll
-        for (int i = 0; i < kScores; i += 4) {
-#pragma unroll
-            for (int e = 0; e < 2; ++e) {
-                const int id = __ldg(ids + min(block * kBlockN + column + 2 * i + e, last));
-                if (id != segment[0]) scores[i + e] = -kInfinity;
-                if (id != segment[1]) scores[i + 2 + e] = -kInfinity;
-            }
-        }
-    }
-
     /// Drops probabilities by the random bits of their pairs; the others grow when they are stored.
     TW_DEVICE void apply_dropout() {
         if constexpr (kDropout) {
 #pragma unroll
             for (int i = 0; i < kScores; ++i) {
-                const u32 q = row + 8 * (i / 2 % 2),
-                          kv = block * kBlockN + column + i / 4 * 8 + i % 2;
-                const u32 bits = scalar::philox(dropout_key, static_cast<u64>(q) << 32 | kv);
-                if (bits < p.dropout_threshold) scores[i] = 0.0f;
+                if (is_dropped(i)) scores[i] = 0.0f;
             }
-        }
-    }
-
-    /// Masks what the bits of the current block leave out.
-    TW_DEVICE void apply_bits() {
-        const u32 address =
-            shared.bits(key_ring.index) + (warpgroup * 128 + thread) * kWordsPerThread * 4;
-        u32 words[2];
-        if constexpr (kWordsPerThread == 1) {
-            words[0] = ptx::load_shared_32(address);
-        } else {
-            const u64 both = ptx::load_shared_64(address);
-            words[0] = static_cast<u32>(both);
-            words[1] = static_cast<u32>(both >> 32);
-        }
-#pragma unroll
-        for (int i = 0; i < kScores; ++i) {
-            if ((words[i / 32] >> i % 32 & 1) == 0) scores[i] = -kInfinity;
         }
     }
 
@@ -327,7 +149,7 @@ struct Consumer {
             return;
         }
         const int first_row = tile.q_tile * kBlockM;
-        begin = kSplits ? tile.begin : begin_block(first_row, p);
+        begin = kShares ? tile.begin : begin_block(first_row, p);
         end = begin + tile.blocks;
         if constexpr (kUpperBound && kWarpgroups > 2) {
             skipped = end - end_block(first_row + warpgroup * 64 + 63, begin, p);
@@ -345,23 +167,8 @@ struct Consumer {
         row = tile.q_tile * kBlockM + row_in_tile;
         block = kListedBlocks ? begin : end - 1;
         release_skipped();
-        if constexpr (kScoreMod) {
-            mod.enter_tile(tile.batch, tile.head);
-            mod.enter_rows(row);
-            mod.enter_block(block * kBlockN + column);
-        }
-        if constexpr (kSegments) {
-            const int last = max(0, (kPacked ? tile.rows.q_len : p.q_len) - 1);
-            segment[0] = __ldg(query_segments() + min(row, last));
-            segment[1] = __ldg(query_segments() + min(row + 8, last));
-        }
-        if constexpr (kDropout) {
-            const u64 pair =
-                (static_cast<u64>(static_cast<u32>(tile.batch)) << 32 | static_cast<u32>(tile.head))
-                << 1;
-            dropout_key = static_cast<u64>(scalar::philox(p.seed, pair | 1)) << 32 |
-                          scalar::philox(p.seed, pair);
-        }
+        enter_rows();
+        if constexpr (kScoreMod) mod.enter_block(block * kBlockN + column);
         bool masked = kUpperBound || p.kv_len % kBlockN != 0;
         if constexpr (kListedBlocks) {
             masked = end != kBlockFull;
@@ -463,19 +270,6 @@ struct Consumer {
     }
 
     // ---- results
-    /// Where a row of a tile goes: its query head, and its index among all rows of results.
-    struct RowPlace {
-        int head;
-        i64 index, offset;  ///< offset: in out
-    };
-    TW_DEVICE RowPlace place_of(const Tile& done, int row_of_tile) const {
-        const int batch = kPacked ? 0 : done.batch;
-        const int query = (kPacked ? done.rows.q_begin : 0) + query_of(row_of_tile);
-        const int head = done.head * kGroup + (kGroup == 1 ? 0 : row_of_tile % kGroup);
-        return {head, static_cast<i64>(batch * p.heads * kGroup + head) * p.q_len + query,
-                batch * p.out_batch_stride + head * p.out_head_stride + query * p.out_row_stride};
-    }
-
     /// Normalises and stores the tile.
     TW_DEVICE void store(const Tile& done) const {
         const int first_row = done.q_tile * kBlockM + row_in_tile;
@@ -487,10 +281,11 @@ struct Consumer {
         const RowPlace second =
             kGroup == 1 ? RowPlace{first.head, first.index + 8, first.offset + 8 * p.out_row_stride}
                         : place_of(done, first_row + 8);
-        if constexpr (kSinks && !kSplits) {
-            // One more logit, without a value; it may be the largest by far.
+        const bool is_part = kShares && done.part >= 0;
+        if constexpr (kSinks) {
+            // One more logit, without a value; it may be the largest by far. Parts have none.
 #pragma unroll
-            for (int r = 0; r < 2; ++r) {
+            for (int r = 0; r < 2 && !is_part; ++r) {
                 const float sink = p.sinks[r == 0 ? first.head : second.head] * kLog2E;
                 const float largest = fmaxf(reference[r], sink);
                 const float base = largest == -kInfinity ? 0.0f : largest;
@@ -506,8 +301,8 @@ struct Consumer {
         }
         const int left = (kPacked ? done.rows.q_len : p.q_len * kGroup) - first_row;
         float* lse = p.lse;
-        if constexpr (kSplits) {
-            const i64 part = static_cast<i64>(done.split) * p.batch_heads * kGroup * p.q_len;
+        if (is_part) {
+            const i64 part = static_cast<i64>(done.part) * p.batch_heads * kGroup * p.q_len;
             lse = p.part_lse + part;
             float* const out = p.part_out + (part + first.index) * kValueDim;
             store_floats<kValueDim>(output, inverse, out, (second.index - first.index) * kValueDim,

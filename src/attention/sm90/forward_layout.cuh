@@ -1,10 +1,11 @@
-// Shared memory, barriers and tile order of the forward kernel: what producer and consumers agree
-// on.
+// Shared memory, barriers and tile order of the kernels whose tiles are of queries, forward and
+// dQ of wide heads: what producer and consumers agree on.
 #pragma once
 
 #include "attention/sm90/forward_parameters.h"
 #include "attention/sm90/pipeline.cuh"
 #include "cuda/device/ptx/mbarrier.cuh"
+#include "cuda/device/ptx/sync.cuh"
 #include "forward_config.cuh"
 
 namespace tw::attn {
@@ -19,9 +20,12 @@ constexpr u32 kQueryBytes = panels(kQueryDim) * kQueryPanelBytes;
 constexpr u32 kKeyBytes = panels(kQueryDim) * kBlockPanelBytes;
 constexpr u32 kValueBytes = panels(kValueDim) * kBlockPanelBytes;
 
-constexpr u32 kKeyOffset = kQueryBuffers * kQueryBytes;
+/// dO lies behind Q where dQ is wanted.
+constexpr u32 kGradOutBytes = kQueryGradient ? panels(kValueDim) * kQueryPanelBytes : 0;
+
+constexpr u32 kKeyOffset = kQueryBuffers * (kQueryBytes + kGradOutBytes);
 constexpr u32 kValueOffset = kKeyOffset + kStages * kKeyBytes;
-constexpr u32 kBarrierOffset = kValueOffset + kStages * kValueBytes;
+constexpr u32 kBarrierOffset = kValueOffset + kValueStages * kValueBytes;
 constexpr u32 kWordsPerThread = kBlockN / 64;  ///< of mask bits
 constexpr u32 kBitsBytes = kMaskBits ? kWarpgroups * 128 * kWordsPerThread * 4 : 0;
 constexpr u32 kBitsOffset = kBarrierOffset + (kListedBlocks ? 384 : 256);
@@ -33,7 +37,8 @@ static_assert(kBlockN % 16 == 0 && kBlockN <= 256,
 // A warpgroup skips blocks that only the others see. It holds a V buffer of the last tile
 // meanwhile.
 static_assert(!kMaskBits || kBlockN == 64 || kBlockN == 128, "a thread reads its bits at once");
-static_assert(!kUpperBound || kListedBlocks || (kBlockM - 64 + kBlockN - 1) / kBlockN <= kStages,
+static_assert(!kUpperBound || kListedBlocks || kQueryGradient ||
+                  (kBlockM - 64 + kBlockN - 1) / kBlockN <= kStages,
               "skipping would stall");
 static_assert(kQueryBytes % 1024 == 0 && kBlockPanelBytes % 1024 == 0,
               "the swizzle repeats every 1024");
@@ -46,7 +51,7 @@ struct Tile {
     int blocks;         ///< key blocks to visit, from right to left or as listed; at least one
     SequenceRows rows;  ///< of its sequence, where sequences are packed; `batch` counts them then
     int begin = 0;      ///< first block, where blocks are a range,
-    int split = 0;      ///< and which part of the keys that is
+    int part = -1;      ///< and which part of the keys that is; -1: all of them
 };
 
 /// Addresses in shared memory. A "full" barrier says that data arrived, an "empty" one that every
@@ -54,7 +59,8 @@ struct Tile {
 struct Shared {
     u32 base;
 
-    TW_DEVICE u32 query(int buffer) const { return base + buffer * kQueryBytes; }
+    TW_DEVICE u32 query(int buffer) const { return base + buffer * (kQueryBytes + kGradOutBytes); }
+    TW_DEVICE u32 grad_out(int buffer) const { return query(buffer) + kQueryBytes; }
     TW_DEVICE u32 key(int stage) const { return base + kKeyOffset + stage * kKeyBytes; }
     TW_DEVICE u32 value(int stage) const { return base + kValueOffset + stage * kValueBytes; }
 
@@ -77,6 +83,23 @@ struct Shared {
 };
 static_assert(8 * (4 + 4 * kStages) <= 192, "barriers end before the tile descriptions");
 
+TW_DEVICE void initialize_barriers(const Shared& shared) {
+    constexpr u32 kConsumerWarps = 4 * kWarpgroups;
+    for (int i = 0; i < kQueryBuffers; ++i) {
+        ptx::mbarrier_init(shared.query_full(i), 1);
+        ptx::mbarrier_init(shared.query_empty(i), kConsumerWarps);
+    }
+    for (int i = 0; i < kStages; ++i) {
+        ptx::mbarrier_init(shared.key_full(i), 1);
+        ptx::mbarrier_init(shared.key_empty(i), kConsumerWarps);
+    }
+    for (int i = 0; i < kValueStages; ++i) {
+        ptx::mbarrier_init(shared.value_full(i), 1);
+        ptx::mbarrier_init(shared.value_empty(i), kConsumerWarps);
+    }
+    ptx::fence_mbarrier_init();
+}
+
 /// The query of a tile's row: the rows of the query heads of a group lie side by side.
 TW_DEVICE int query_of(int row) {
     return kGroup == 1 ? row : row / kGroup;
@@ -98,8 +121,19 @@ TW_DEVICE int begin_block(int row, const ForwardParameters& p) {
 struct Place {
     int rank;  ///< 0: longest
     int batch, head;
-    int split = 0;  ///< of the tile's keys
+    int begin = 0, end = 0;  ///< of the tile's slots, where blocks are shared out
 };
+
+// Where blocks are shared out, every tile has p.slots slots of one or more of its blocks, and each
+// CTA an equal share of all slots, one tile behind the other. Places are slots then.
+/// First slot of a CTA's share.
+TW_DEVICE int share_begin(int cta, const ForwardParameters& p) {
+    return static_cast<i64>(cta) * p.all_slots / p.shares;
+}
+/// The CTA whose share has a slot.
+TW_DEVICE int share_of(int slot, const ForwardParameters& p) {
+    return (static_cast<i64>(slot + 1) * p.shares - 1) / p.all_slots;
+}
 
 /// Heads run in groups whose K and V fit in L2, longest tiles first in a group; the shortest tiles
 /// of all heads come last and fill the tail.
@@ -107,9 +141,11 @@ TW_DEVICE Place place_at(int place, const ForwardParameters& p) {
     const int early = p.q_tiles - p.late_q_tiles;
     const int early_places = early * p.batch_heads;
     Place result;
-    if constexpr (kSplits) {
-        result.split = place % p.splits;
-        place /= p.splits;
+    if constexpr (kShares) {
+        const int tile = place / p.slots, first = tile * p.slots;
+        result.begin = place - first;
+        result.end = min(p.slots, share_begin(blockIdx.x + 1, p) - first);
+        place = tile;
     }
     int batch_head;
     if (place < early_places) {
@@ -135,11 +171,14 @@ TW_DEVICE Tile tile_at(const Place& place, const ForwardParameters& p) {
     const int first_row = tile.q_tile * kBlockM;
     tile.begin = begin_block(first_row, p);
     tile.blocks = end_block(first_row + kBlockM - 1, tile.begin, p) - tile.begin;
-    if constexpr (kSplits) {
-        tile.split = place.split;
-        const int first = tile.blocks * place.split / p.splits;
-        tile.blocks = tile.blocks * (place.split + 1) / p.splits - first;
+    if constexpr (kShares) {
+        const i64 blocks = tile.blocks;
+        const int first = blocks * place.begin / p.slots;
+        tile.blocks = static_cast<int>(blocks * place.end / p.slots) - first;
         tile.begin += first;
+        const int tiles_before = (place.batch * p.heads + place.head) * p.q_tiles + place.rank;
+        const bool whole = place.end - place.begin == p.slots;
+        tile.part = whole ? -1 : static_cast<int>(blockIdx.x) - share_of(tiles_before * p.slots, p);
     }
     return tile;
 }

@@ -1,4 +1,5 @@
-// What a launch of the forward kernel is given; read by the host compiler and by NVRTC.
+// What a launch of a kernel whose tiles are of queries is given, forward and dQ of wide heads; read
+// by the host compiler and by NVRTC.
 #pragma once
 
 #include "attention/sm90/mask_parameters.h"
@@ -6,11 +7,12 @@
 namespace tw::attn {
 
 struct ForwardParameters {
-    void* out;  ///< (batch, heads, q_len, value dim), elements of the inputs' dtype
+    void* out;  ///< (batch, heads, q_len, value dim), elements of the inputs' dtype; or dQ
     long long out_batch_stride;  ///< in elements, as the next two; the last dimension is contiguous
     long long out_head_stride;
     long long out_row_stride;
-    float* lse;                   ///< (batch, heads, q_len), contiguous
+    float* lse;                   ///< (batch, heads, q_len), contiguous; read for dQ
+    const float* delta;           ///< for dQ, the same shape: rowsum(dO * out) - dlse
     unsigned* tickets;            ///< one zero; null when tiles are assigned statically
     unsigned long long* profile;  ///< 3 per CTA: cycles, first and last nanosecond; or null
     int q_len, kv_len;
@@ -18,8 +20,11 @@ struct ForwardParameters {
     int heads_per_kv_head;
     int batch_heads;     ///< batch * heads
     int q_tiles;         ///< tiles of query rows in one head
-    int splits;          ///< parts of a tile's keys, where the kernel splits them
+    int shares;          ///< where blocks are shared out: among so many CTAs,
+    int slots;           ///< of each tile,
+    int all_slots;       ///< of all tiles
     int late_q_tiles;    ///< the first so many tiles of a head, the shortest, run last
+    bool keys_once;      ///< one tile alone reads a head's K and V
     int group_heads;     ///< heads that run side by side, so that their K and V stay in L2
     int upper_diagonal;  ///< row q sees keys up to q + upper_diagonal, where the kernel has this
                          ///< bound,
@@ -33,8 +38,8 @@ struct ForwardParameters {
     unsigned dropout_threshold;  ///< a pair is dropped when its random bits are below
     float keep_scale;            ///< 1 / (1 - dropout)
     float* row_max;   ///< (batch, heads, q_len), written where the kernel keeps exact maxima
-    float* part_out;  ///< (splits, batch, heads, q_len, value dim), results of the parts of keys
-    float* part_lse;  ///< (splits, batch, heads, q_len)
+    float* part_out;  ///< (parts, batch, heads, q_len, value dim), results of the parts of keys
+    float* part_lse;  ///< (parts, batch, heads, q_len)
 };
 
 }  // namespace tw::attn

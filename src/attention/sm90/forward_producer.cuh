@@ -1,4 +1,5 @@
-// The producer of the forward kernel: one thread that keeps the copy engine busy.
+// The producer of the kernels whose tiles are of queries: one thread that keeps the copy engine
+// busy.
 #pragma once
 
 #include "attention/sm90/forward_layout.cuh"
@@ -9,13 +10,14 @@ namespace tw::attn {
 
 struct Producer {
     const TensorMap *query_map, *key_map, *value_map;
+    const TensorMap* grad_out_map;  ///< where dQ is wanted
     const ForwardParameters& p;
     Shared shared;
-    u64 keep, once;  ///< L2 policies: K and V are read by many tiles, Q by one
+    u64 keep, once;  ///< L2 policies: of K and V, which many tiles read or one, and of Q
 
     Ring<kQueryBuffers> query_ring{0, 1};  // parity 1: waits for "empty" pass in the first round
     Ring<kStages> key_ring{0, 1};
-    Ring<kStages> value_ring{0, 1};
+    Ring<kValueStages> value_ring{0, 1};
 
     TW_DEVICE void load(u32 target, const TensorMap* map, u32 barrier, u64 policy, int dim,
                         u32 panel_bytes, int row, int head, int batch) {
@@ -35,13 +37,14 @@ struct Producer {
             ptx::store_shared_128(words + 16, make_uint4(tile.rows.q_begin, tile.rows.q_len,
                                                          tile.rows.kv_begin, tile.rows.kv_len));
         }
-        if constexpr (kSplits) {
-            ptx::store_shared_128(words + 16, make_uint4(tile.begin, tile.split, 0, 0));
+        if constexpr (kShares) {
+            ptx::store_shared_128(words + 16, make_uint4(tile.begin, tile.part, 0, 0));
         }
         if (tile.q_tile < 0) {
             ptx::mbarrier_arrive(full);
         } else {
-            ptx::mbarrier_arrive_expect(full, kQueryBytes);  // publishes the words too
+            // Publishes the words too.
+            ptx::mbarrier_arrive_expect(full, kQueryBytes + kGradOutBytes);
             const u32 target = shared.query(query_ring.index);
             if constexpr (kGroup > 1) {
                 for (int panel = 0; panel < panels(kQueryDim); ++panel) {
@@ -50,13 +53,21 @@ struct Producer {
                                      tile.batch);
                 }
             } else {
-                load(target, query_map, full, once, kQueryDim, kQueryPanelBytes,
-                     (kPacked ? tile.rows.q_begin : 0) + tile.q_tile * kBlockM, tile.head,
-                     kPacked ? 0 : tile.batch);
+                const int row = (kPacked ? tile.rows.q_begin : 0) + tile.q_tile * kBlockM;
+                const int batch = kPacked ? 0 : tile.batch;
+                load(target, query_map, full, once, kQueryDim, kQueryPanelBytes, row, tile.head,
+                     batch);
+                if constexpr (kQueryGradient) {
+                    load(shared.grad_out(query_ring.index), grad_out_map, full, once, kValueDim,
+                         kQueryPanelBytes, row, tile.head, batch);
+                }
             }
         }
         query_ring.advance();
     }
+
+    /// The forward's consumers want K one block ahead of V, those of dQ both at once.
+    static constexpr bool kKeyAhead = !kQueryGradient;
 
     /// A block of K or V.
     TW_DEVICE void load_block(u32 target, const TensorMap* map, u32 full, int dim, int block,
@@ -98,6 +109,7 @@ struct Producer {
 
     /// The place after `place` that this CTA works on.
     TW_DEVICE int next_place(int place) const {
+        if constexpr (kShares) return (place / p.slots + 1) * p.slots;
         if (p.tickets != nullptr) return gridDim.x + ptx::fetch_add(p.tickets, 1);
         return place + gridDim.x;
     }
@@ -156,8 +168,8 @@ struct Producer {
 
     /// Tiles whose key blocks are a range that follows from the diagonals.
     TW_DEVICE void run_ranges() {
-        const int places = p.q_tiles * p.batch_heads * (kSplits ? p.splits : 1);
-        int place = blockIdx.x;
+        const int places = kShares ? share_begin(blockIdx.x + 1, p) : p.q_tiles * p.batch_heads;
+        int place = kShares ? share_begin(blockIdx.x, p) : blockIdx.x;
         Tile tile =
             tile_at(place_at(place, p), p);  // the grid is no larger than the number of places
         open(tile);
@@ -167,19 +179,18 @@ struct Producer {
             const int draw_at = max(0, tile.blocks - 5), open_at = max(0, tile.blocks - 3);
             Tile next{-1, 0, 0, 0, {}};
             const int last = tile.begin + tile.blocks - 1;
-            // K runs one block ahead of V, as the consumers do. From right to left: the masked
-            // block of a causal tile comes first.
+            // From right to left: the masked block of a causal tile comes first.
             for (int i = 0; i < tile.blocks; ++i) {
                 const int block = last - i;
                 load_key(block, tile, {}, 0);
-                if (i > 0) load_value(block + 1, tile);
+                if (!kKeyAhead || i > 0) load_value(block + (kKeyAhead ? 1 : 0), tile);
                 if (i == draw_at) place = next_place(place);
                 if (i == open_at) {
                     if (place < places) next = tile_at(place_at(place, p), p);
                     if constexpr (kQueryBuffers == 2) open(next);
                 }
             }
-            load_value(last - tile.blocks + 1, tile);
+            if constexpr (kKeyAhead) load_value(last - tile.blocks + 1, tile);
             if constexpr (kQueryBuffers == 1) open(next);
             tile = next;
         }
@@ -210,7 +221,7 @@ struct Producer {
                 }
                 const int block = entry.first + entry.count - left;
                 load_key(block, tile, entry, left);
-                if (i > 0) load_value(previous, tile);
+                if (!kKeyAhead || i > 0) load_value(kKeyAhead ? previous : block, tile);
                 previous = block;
                 --left;
                 if (i == step) place = next_place(place);
@@ -224,7 +235,7 @@ struct Producer {
                 }
                 if (kQueryBuffers == 2 && i == min(step + 3, tile.blocks - 1)) open(next);
             }
-            load_value(previous, tile);
+            if constexpr (kKeyAhead) load_value(previous, tile);
             if constexpr (kQueryBuffers == 1) open(next);
             tile = next;
             entry = next_entry;

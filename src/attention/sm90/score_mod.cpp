@@ -79,7 +79,7 @@ ScoreModFacts score_mod_facts(const ir::Function& mod, const std::vector<Capture
 
 ScoreModText score_mod_header(const ir::Function& mod, const ScoreModFacts& facts) {
     ir::Function straight = straightened(mod);
-    if (facts.columns_are_keys) return emit_score_mod(straight, facts);
+    if (!facts.derivative) return emit_score_mod(straight, facts);
 
     ir::DifferentiateOptions options{{true, false, false, false, false}, {}};
     for (const ScoreModFacts::Capture& capture : facts.captures) {

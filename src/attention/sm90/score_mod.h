@@ -24,6 +24,7 @@ struct CaptureView {
 struct ScoreModFacts {
     /// Which position runs over a thread's columns: keys in S = Q K^T, queries in its transpose.
     bool columns_are_keys = true;
+    bool derivative = false;                         ///< backward: the text has it too
     std::int64_t positions = std::int64_t{1} << 22;  ///< q and kv are below
     /// Of each capture, in the order of the Ref parameters: no element at all; and whether elements
     /// of an even last index and the next one may be read together (unit stride, even extent that
@@ -67,8 +68,8 @@ struct ScoreModText {
 };
 
 /// The mod has the parameters score (f32), b, h, q, kv (i64) and one Ref per capture; it yields the
-/// new score. For the backward (whose columns are queries) the text has its derivative too, and
-/// gradients of the captures that facts.captures choose. UserError naming the op that has no text.
+/// new score. For the backward the text has its derivative too, and gradients of the captures that
+/// facts.captures choose. UserError naming the op that has no text.
 ScoreModText score_mod_header(const ir::Function& mod, const ScoreModFacts& facts);
 
 /// The same, made once for a mod and facts and kept for ever.

@@ -10,6 +10,7 @@
 
 #include "attention/mask_cache.h"
 #include "attention/sm90/backward.h"
+#include "attention/sm90/backward_query.h"
 #include "attention/sm90/forward.h"
 #include "attention/sm90/mask_lists.h"
 #include "cuda/runtime/stream.h"
@@ -116,6 +117,15 @@ DeviceMask lists_on(const Problem& p, const mask::PlanOptions& options) {
               to_string(p.device));
     (*kEntries)[key] = {plan, lists};
     return lists->mask();
+}
+
+/// Those for tiles of queries: the forward's, and where heads are wide the backward's too.
+DeviceMask query_lists_on(const Problem& p) {
+    return lists_on(p, plan_options(static_cast<int>(p.head_dim), static_cast<int>(p.value_dim)));
+}
+
+bool is_wide(const Problem& p) {
+    return std::max(p.head_dim, p.value_dim) > 128;
 }
 
 /// i32 starts of packed sequences on the GPU.
@@ -244,8 +254,7 @@ void run_forward(const Problem& given, const AttentionOutput& result) {
     inputs.row_max = address_of(result.max_scores);
     const SmallArrays arrays(p, inputs);
     if (p.block_mask.defined()) {
-        inputs.mask =
-            lists_on(p, plan_options(static_cast<int>(p.head_dim), static_cast<int>(p.value_dim)));
+        inputs.mask = query_lists_on(p);
     }
     const ForwardDesc desc = check_forward(inputs);
     const int device = p.device.index;
@@ -256,7 +265,7 @@ void run_forward(const Problem& given, const AttentionOutput& result) {
     debug_log("attention", "sm90 forward: tiles of {} x {}, {} stages{}{}{}", config.block_m(),
               config.block_n, config.stages,
               config.group > 1 ? fmt::format(", {} heads in a tile", config.group) : "",
-              config.splits > 1 ? fmt::format(", keys in {} parts", config.splits) : "",
+              config.shares > 0 ? fmt::format(", blocks in {} shares", config.shares) : "",
               desc.mask_bits ? ", mask as data"
               : desc.listed  ? ", listed blocks"
                              : "");
@@ -300,6 +309,9 @@ BackwardDesc backward_ahead(const Problem& p) {
     }
     if (p.block_mask.defined()) {
         inputs.mask = DeviceMask{.q_len = p.query_length, .kv_len = p.kv_length, .by_key = true};
+        if (is_wide(p)) {
+            inputs.query_mask = DeviceMask{.q_len = p.query_length, .kv_len = p.kv_length};
+        }
     }
     return check_backward(inputs);
 }
@@ -326,6 +338,7 @@ void compile_backward_ahead(const Problem& p) {
         if (!kStarted->insert(backward_key(desc, config)).second) return;
     }
     cuda::compile_in_background(generate_backward(desc, config));
+    if (config.wide) cuda::compile_in_background(generate_backward_query(desc));
 }
 
 }  // namespace
@@ -366,6 +379,7 @@ void run_backward(const Problem& given, const AttentionOutput& forward, const Te
         const bool programmed = inputs.score_mod != nullptr || inputs.dropout > 0;
         inputs.mask = lists_on(p, backward_plan_options(static_cast<int>(p.head_dim),
                                                         static_cast<int>(p.value_dim), programmed));
+        if (is_wide(p)) inputs.query_mask = query_lists_on(p);
     }
     inputs.workspace = kSomewhere;
     const BackwardDesc desc = check_backward(inputs);

@@ -39,6 +39,7 @@ int data_type(DType dtype, const char* argument) {
 }
 
 constexpr int kInterleaveNone = 0;
+constexpr int kL2Promotion128 = 2;
 constexpr int kL2Promotion256 = 3;
 constexpr int kFillZero = 0;
 
@@ -67,7 +68,8 @@ TensorMap encode_tensor_map(const TensorMapRequest& request, const char* argumen
             &map, data_type(request.dtype, argument), static_cast<std::uint32_t>(request.rank),
             reinterpret_cast<void*>(request.address), request.extents.data(),
             request.strides.data() + 1, request.box.data(), element_strides, kInterleaveNone,
-            static_cast<int>(request.swizzle), kL2Promotion256, kFillZero),
+            static_cast<int>(request.swizzle),
+            request.read_once ? kL2Promotion128 : kL2Promotion256, kFillZero),
         "encoding a tensor map");
     return map;
 }

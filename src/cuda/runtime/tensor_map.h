@@ -22,6 +22,9 @@ struct TensorMapRequest {
     std::array<std::uint64_t, kMaxRank> strides{};  ///< bytes, multiples of 16; [0] is not read
     std::array<std::uint32_t, kMaxRank> box{};      ///< elements, at most 256 each
     Swizzle swizzle = Swizzle::none;
+    /// What is read once, at the speed of the memory: L2 fetches 128 bytes of it at a time, not
+    /// 256.
+    bool read_once = false;
 };
 
 /// Encodes on the host. Elements outside the tensor read as zero and are not written. Throws

@@ -90,4 +90,12 @@ TW_DEVICE bool elect_lane() {
     return elected != 0;
 }
 
+/// PTX ISA, shfl.sync: the value of lane 0, uniform to the compiler and computed where it stands.
+/// What derives from it is not kept from one round of a loop to the next.
+TW_DEVICE u32 uniform_here(u32 value) {
+    u32 result;
+    asm volatile("shfl.sync.idx.b32 %0, %1, 0, 31, 0xffffffff;" : "=r"(result) : "r"(value));
+    return result;
+}
+
 }  // namespace tw::ptx

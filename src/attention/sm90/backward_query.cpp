@@ -1,0 +1,139 @@
+// Host side of the kernel for dQ of wide heads.
+#include "attention/sm90/backward_query.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+
+#include "attention/sm90/lists.h"
+#include "attention/sm90/query_tiles.h"
+#include "cuda/codegen/wgmma_shapes.h"
+
+namespace tilewright::attn::sm90 {
+namespace {
+
+// The tiles of the forward's lists for wide heads (choose_listed).
+constexpr int kWarpgroups = 2, kRows = 64 * kWarpgroups, kBlock = 64, kKeyStages = 2;
+constexpr std::size_t kTicketBytes = 16;
+constexpr std::int64_t kMostShared = 227 << 10;
+
+bool builds_lists(const BackwardDesc& desc) {
+    return desc.listed && !desc.mask_bits;
+}
+
+constexpr ListShape kListShape{.strips = kWarpgroups, .block = kBlock};
+
+std::int64_t shared_bytes(const BackwardDesc& desc, int value_stages) {
+    const std::int64_t query_panels = ceil_div(desc.query_dim, kPanel);
+    const std::int64_t value_panels = ceil_div(desc.value_dim, kPanel);
+    const std::int64_t rows = (query_panels + value_panels) * kRows * 128;
+    const std::int64_t blocks =
+        (kKeyStages * query_panels + value_stages * value_panels) * kBlock * 128;
+    const std::int64_t bits = desc.mask_bits ? kKeyStages * kRows * 2 * 4 : 0;
+    return rows + blocks + bits + (desc.listed ? 384 : 256);
+}
+
+int value_stages(const BackwardDesc& desc) {
+    return shared_bytes(desc, 2) <= kMostShared ? 2 : 1;
+}
+
+}  // namespace
+
+int backward_query_shared_bytes(const BackwardDesc& desc) {
+    return static_cast<int>(shared_bytes(desc, value_stages(desc)));
+}
+
+std::size_t backward_query_workspace_bytes(const BackwardDesc& desc) {
+    return kTicketBytes + (builds_lists(desc) ? list_layout(desc, kListShape).bytes : 0);
+}
+
+cuda::CompileRequest generate_backward_query(const BackwardDesc& desc) {
+    const cuda::WgmmaShape shapes[] = {
+        {kBlock, desc.dtype, /*a_in_registers=*/false},          // Q K^T and dO V^T
+        {desc.query_dim, desc.dtype, /*a_in_registers=*/true}};  // dS K
+    cuda::CompileRequest request;
+    request.name = fmt::format("attention_backward_query_{}.cu", variant_name(desc));
+    request.arch = "sm_90a";
+    // As in the other kernels: what a mod needs is not ours to limit, nor random bits.
+    constexpr int kModSpillBytes = 4096, kDropoutSpillBytes = 4096, kListSpillBytes = 256;
+    request.spill_limit_bytes = desc.score_mod != nullptr ? kModSpillBytes
+                                : desc.dropout            ? kDropoutSpillBytes
+                                : desc.listed             ? kListSpillBytes
+                                                          : 0;
+    // A producer that walks lists wants 40, but dQ of 256 columns leaves it no more than 24.
+    const bool many_registers = !desc.listed || desc.query_dim > 192;
+    request.headers = device_headers();
+    request.headers.push_back({"wgmma_shapes.cuh", cuda::wgmma_shapes_header(shapes)});
+    ProblemDesc by_query = desc;  // the mod's columns are keys here
+    by_query.score_mod = desc.query_score_mod;
+    request.headers.push_back(score_mod_text(by_query));
+    request.headers.push_back(
+        {"forward_config.cuh",
+         fmt::format(R"(// Generated: the configuration of one kernel for dQ.
+#pragma once
+
+#include "cuda/device/ptx/types.cuh"
+
+namespace tw::attn {{
+
+{}constexpr bool kScaleScores = {};
+constexpr bool kRowMaximum = false;
+constexpr bool kExactMaximum = false;
+constexpr int kWarpgroups = {};
+constexpr int kBlockN = {};
+constexpr int kStages = {};
+constexpr int kValueStages = {};
+constexpr int kQueryBuffers = 1;
+constexpr bool kQueryGradient = true;
+constexpr int kGroup = 1;
+constexpr bool kShares = false;
+constexpr int kProducerRegisters = {};
+constexpr int kConsumerRegisters = {};
+
+}}  // namespace tw::attn
+)",
+                     config_constants(desc), !desc.positive_scale, kWarpgroups, kBlock, kKeyStages,
+                     value_stages(desc), many_registers ? 24 : 40, many_registers ? 240 : 232)});
+    request.source = "#include \"attention/sm90/backward_query.cuh\"\n";
+    return request;
+}
+
+void launch_backward_query(const BackwardInputs& inputs, const BackwardDesc& desc,
+                           const cuda::Kernel& kernel, cuda::DeviceAddress delta,
+                           cuda::DeviceAddress workspace, cuda::StreamHandle stream) {
+    tw::attn::ForwardParameters p =
+        query_tile_parameters(inputs, desc, inputs.grad_query, kRows, 1);
+    const std::int64_t places = std::int64_t{p.batch_heads} * p.q_tiles;
+    if (places == 0) return;
+    const int multiprocessors = cuda::device_info(kernel.device).multiprocessors;
+    p.delta = reinterpret_cast<const float*>(delta);
+    if (desc.mask_bits) {
+        p.mask = query_lists(*inputs.query_mask, kWarpgroups, kBlock);
+    } else if (desc.listed) {
+        p.mask =
+            build_lists(inputs, desc, kListShape, workspace + kTicketBytes, kernel.device, stream);
+    }
+    const cuda::ContextScope scope(kernel.device);
+    const cuda::TensorMap query = tile_map(inputs.query, desc.dtype, kRows, "query");
+    const cuda::TensorMap key = tile_map(inputs.key, desc.dtype, kBlock, "key");
+    const cuda::TensorMap value = tile_map(inputs.value, desc.dtype, kBlock, "value");
+    const cuda::TensorMap grad_out = tile_map(inputs.grad_out, desc.dtype, kRows, "grad_out");
+    if ((desc.upper_bound || desc.listed) && places > multiprocessors) {
+        p.tickets = reinterpret_cast<unsigned*>(workspace);
+        cuda::driver().check(cuda::driver().cuMemsetD32Async(workspace, 0, 1, stream),
+                             "clearing the tickets");
+    }
+    cuda::LaunchShape shape;
+    shape.grid[0] = static_cast<unsigned>(std::min<std::int64_t>(places, multiprocessors));
+    shape.block[0] = 128 * (kWarpgroups + 1);
+    std::vector<std::uint64_t> words = score_mod_words(inputs.captures);
+    void* const parameters[] = {const_cast<cuda::TensorMap*>(&query),
+                                const_cast<cuda::TensorMap*>(&key),
+                                const_cast<cuda::TensorMap*>(&value),
+                                const_cast<cuda::TensorMap*>(&grad_out),
+                                &p,
+                                words.data()};
+    cuda::launch(kernel, shape, parameters, stream);
+}
+
+}  // namespace tilewright::attn::sm90

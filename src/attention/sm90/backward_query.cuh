@@ -1,0 +1,245 @@
+// dQ of wide heads for sm_90a, beside the kernel that sums up dK and dV: S and dP once more, by
+// tiles of queries as in the forward.
+// clang-format off
+//
+// Why        past 128 columns what dQ costs between tiles of keys, adds in L2 and an order of them, takes longer than
+//            two of seven products; here it stays in registers and has one order
+// Work       a tile of 128 queries, all blocks of 64 keys that its rows see
+// Products   S = Q K^T, dP = dO V^T; dQ += dS K with dS in registers, a block late
+// Roles      one producer thread (copy engine), two warpgroups of 64 query rows
+// Pipeline   Q and dO once a tile, K in two buffers, V in two where they fit, else in one
+// Shared     225 KB at D = 256, 160 KB at D = 192 with Dv = 128
+// clang-format on
+#pragma once
+
+#include "attention/sm90/forward_producer.cuh"
+#include "attention/sm90/forward_scores.cuh"
+
+namespace tw::attn {
+
+struct QueryConsumer : RowScores {
+    int begin;               ///< the last block of a range
+    int left;                ///< blocks of the tile from the next one on
+    Ring<kStages> sum_ring;  ///< K of the block whose dS is packed
+    float lse[2], delta[2];
+    float grad_scores[kScores], grad_query[kQueryDim / 2];
+    u32 packed[kOperands];
+
+    // ---- matrix products
+    /// dP = dO V^T of the next block; in flight afterwards.
+    TW_DEVICE void issue_grad_scores() {
+        ptx::mbarrier_wait(shared.value_full(value_ring.index), value_ring.parity);
+        issue_rows<kValueDim>(grad_scores, buffer_here(shared.grad_out(query_ring.index)),
+                              buffer_here(shared.value(value_ring.index)));
+    }
+
+    /// dQ += dS K of the block that is packed; in flight afterwards.
+    TW_DEVICE void issue_sums() {
+        const u64 b = ptx::wgmma_descriptor_swizzle128(buffer_here(shared.key(sum_ring.index)),
+                                                       kBlockPanelBytes, 1024);
+        ptx::wgmma_tie(grad_query);
+        ptx::wgmma_tie(packed);
+        ptx::wgmma_fence();
+#pragma unroll
+        for (int step = 0; step < kBlockN / 16; ++step) {  // 16 keys each
+            ptx::wgmma<1, 1>(Element{}, grad_query, packed + 4 * step,
+                             b + ptx::wgmma_descriptor_step(step * 16 * 128));
+        }
+        ptx::wgmma_commit();
+    }
+
+    /// After dQ of a block: its K may be overwritten.
+    TW_DEVICE void release_sums() {
+        ptx::wgmma_tie(grad_query);
+        ptx::wgmma_tie(packed);
+        release(shared.key_empty(sum_ring.index));
+        sum_ring.advance();
+    }
+
+    // ---- scores
+    TW_DEVICE float grad_of(int i) const {
+        float grad = grad_scores[i];
+        if constexpr (kDropout) grad = is_dropped(i) ? 0.0f : grad * p.keep_scale;
+        return grad - delta[i / 2 % 2];
+    }
+
+    /// scores = P, from S in flight behind dP.
+    template <bool kMasked>
+    TW_DEVICE void compute_p() {
+        ptx::wgmma_tie(scores);
+        prepare_scores<kMasked>();
+#pragma unroll
+        for (int i = 0; i < kScores; ++i) {
+            scores[i] = ptx::exp2_approx(fmaf(scores[i], scale, -lse[i / 2 % 2]));
+        }
+    }
+
+    /// From S and dP, both in flight, S first, to dS, packed. Nothing is in flight afterwards.
+    template <bool kMasked>
+    TW_DEVICE void compute_scores() {
+        if constexpr (kScoreMod) {
+            mod.enter_block(block * kBlockN + column);
+            ptx::wgmma_wait<0>();
+            ptx::wgmma_tie(grad_scores);
+            float raw[kScores];
+#pragma unroll
+            for (int i = 0; i < kScores; ++i) raw[i] = scores[i];
+            compute_p<kMasked>();
+#pragma unroll
+            for (int j = 0; j < kScores / 4; ++j) {
+                const ScoreMod::Columns columns = mod.columns_at(j);
+#pragma unroll
+                for (int i = 4 * j; i < 4 * j + 4; ++i) {
+                    grad_scores[i] =
+                        mod.gradient(raw[i], j, i % 2, i / 2 % 2, columns, scores[i] * grad_of(i));
+                }
+            }
+        } else {
+            ptx::wgmma_wait<1>();
+            compute_p<kMasked>();
+            // NOTE: passed long ago. It ends a basic block, or else ptxas waits for dP before most
+            // of the exponentials.
+            ptx::wgmma_tie(scores);
+            ptx::mbarrier_wait(shared.value_full(value_ring.index), value_ring.parity);
+            ptx::wgmma_wait<0>();
+            ptx::wgmma_tie(grad_scores);
+#pragma unroll
+            for (int i = 0; i < kScores; ++i) grad_scores[i] = scores[i] * grad_of(i);
+        }
+        release_value();
+        key_ring.advance();  // its stage stays taken until dQ is multiplied
+#pragma unroll
+        for (int i = 0; i < kOperands; ++i) {
+            packed[i] = ptx::pack(Element{}, grad_scores[2 * i], grad_scores[2 * i + 1]);
+        }
+    }
+
+    // ---- blocks
+    /// Turns to the next block, of which K has arrived where it is listed: is some of it masked?
+    TW_DEVICE bool enter_block() {
+        --left;
+        if constexpr (kListedBlocks) {
+            ptx::mbarrier_wait(shared.key_full(key_ring.index), key_ring.parity);
+            const uint4 words = ptx::load_shared_128(shared.block(key_ring.index));
+            block = words.x;
+            return (words.z >> 2 * warpgroup & 3) != kBlockFull;
+        }
+        --block;
+        const int first = block * kBlockN, query = tile.q_tile * kBlockM + warpgroup * 64;
+        return first + kBlockN > p.kv_len ||
+               (kUpperBound && first + kBlockN - 1 > query + p.upper_diagonal) ||
+               (kLowerBound && first < query + 63 + p.lower_diagonal);
+    }
+
+    template <bool kMasked>
+    TW_DEVICE void first_block() {
+        issue_scores();
+        issue_grad_scores();
+        compute_scores<kMasked>();
+    }
+
+    /// One more block: dQ of the one before is multiplied beside its scores.
+    template <bool kMasked>
+    TW_DEVICE void next_block() {
+        issue_sums();
+        issue_scores();
+        issue_grad_scores();
+        ptx::wgmma_wait<2>();
+        release_sums();
+        compute_scores<kMasked>();
+    }
+
+    /// Turns to `tile`, past the blocks behind this warpgroup's own diagonal.
+    TW_DEVICE void enter_tile() {
+        row = tile.q_tile * kBlockM + row_in_tile;
+        enter_rows();
+        const RowPlace place = place_of(tile, row);
+        const int rows = (kPacked ? tile.rows.q_len : p.q_len) - row;
+#pragma unroll
+        for (int r = 0; r < 2; ++r) {
+            const bool exists = 8 * r < rows;
+            const float sum = exists ? p.lse[place.index + 8 * r] : -kInfinity;
+            lse[r] = sum == -kInfinity ? kInfinity : sum * kLog2E;  // then P is 0
+            delta[r] = exists ? p.delta[place.index + 8 * r] : 0.0f;
+        }
+        left = tile.blocks;
+        if constexpr (!kListedBlocks) {
+            const int first_row = tile.q_tile * kBlockM;
+            begin = begin_block(first_row, p);
+            block = begin + tile.blocks;
+            if constexpr (kUpperBound) {
+                const int end = end_block(first_row + warpgroup * 64 + 63, begin, p);
+                for (; block > end; --block, --left) {
+                    ptx::mbarrier_wait(shared.key_full(key_ring.index), key_ring.parity);
+                    release_key();
+                    sum_ring.advance();
+                    ptx::mbarrier_wait(shared.value_full(value_ring.index), value_ring.parity);
+                    release_value();
+                }
+            }
+        }
+    }
+
+    TW_DEVICE void run() {
+        while (true) {
+            tile = fetch();
+            if (tile.q_tile < 0) return;
+            enter_tile();
+#pragma unroll
+            for (int i = 0; i < kQueryDim / 2; ++i) grad_query[i] = 0;
+            enter_block();
+            first_block<true>();
+            while (left > 0) {
+                if (enter_block()) {
+                    next_block<true>();
+                } else {
+                    next_block<false>();
+                }
+            }
+            release_query();
+            issue_sums();
+            ptx::wgmma_wait<0>();
+            release_sums();
+            const RowPlace place = place_of(tile, row);
+            const float factor[2] = {p.scale, p.scale};
+            store_rows<kQueryDim>(Element{}, grad_query, factor,
+                                  static_cast<u16*>(p.out) + place.offset, 8 * p.out_row_stride,
+                                  (kPacked ? tile.rows.q_len : p.q_len) - row);
+        }
+    }
+};
+
+}  // namespace tw::attn
+
+extern "C" __global__ void __launch_bounds__(128 * (tw::attn::kWarpgroups + 1), 1)
+    attention_backward_query(const __grid_constant__ tw::TensorMap query_map,
+                             const __grid_constant__ tw::TensorMap key_map,
+                             const __grid_constant__ tw::TensorMap value_map,
+                             const __grid_constant__ tw::TensorMap grad_out_map,
+                             const __grid_constant__ tw::attn::ForwardParameters p,
+                             const __grid_constant__ tw::attn::ModArguments mod_arguments) {
+    using namespace tw;
+    using namespace tw::attn;
+    extern __shared__ __align__(1024) u8 memory[];
+    const Shared shared{shared_address(memory)};
+    const u32 role = __shfl_sync(~0u, threadIdx.x / 128, 0);  // uniform, as in the forward
+    if (threadIdx.x == 0) {
+        initialize_barriers(shared);
+        ptx::prefetch_tensor_map(&query_map);
+        ptx::prefetch_tensor_map(&key_map);
+        ptx::prefetch_tensor_map(&value_map);
+        ptx::prefetch_tensor_map(&grad_out_map);
+    }
+    __syncthreads();
+    if (role == 0) {
+        ptx::registers_decrease<kProducerRegisters>();
+        if (threadIdx.x / 32 == 0 && ptx::elect_lane()) {
+            Producer{&query_map, &key_map, &value_map,           &grad_out_map,
+                     p,          shared,   ptx::l2_evict_last(), ptx::l2_evict_first()}
+                .run();
+        }
+    } else {
+        ptx::registers_increase<kConsumerRegisters>();
+        QueryConsumer{{p, shared, role - 1, threadIdx.x % 128, {mod_arguments, p.scale}}}.run();
+    }
+}
