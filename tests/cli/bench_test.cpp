@@ -2,6 +2,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <fstream>
 #include <nlohmann/json.hpp>
 
@@ -12,6 +13,7 @@
 namespace tilewright::cli {
 namespace {
 
+using ::testing::EndsWith;
 using ::testing::HasSubstr;
 
 TEST(Measure, MedianAndInterleaving) {
@@ -54,13 +56,16 @@ TEST(BenchCommand, EveryOperationWritesItsRows) {
         std::ifstream file(folder / "r.json");
         const auto json = nlohmann::json::parse(file);
         ASSERT_EQ(json["rows"].size(), rows) << arguments[0];
+        if (std::find(all.begin(), all.end(), "--threads") != all.end()) {
+            EXPECT_THAT(json["device"].get<std::string>(), EndsWith(", 1 thread"));
+        }
+        set_num_threads(0);
         for (const auto& row : json["rows"]) {
             EXPECT_GT(row["ms"], 0);
             EXPECT_EQ(row["ok"], true) << row.dump();
             EXPECT_EQ(row["impl"], "tilewright");
         }
     }
-    set_num_threads(0);
 }
 
 TEST(BenchCommand, BadInputIsStatus2AndNamed) {

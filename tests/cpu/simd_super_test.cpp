@@ -199,13 +199,15 @@ TEST_P(Super, AffineSelect) {
 
 TEST_P(Super, AffineAdd) {
     for (std::int64_t lanes : kLaneCounts) {
-        const Tile t(70, lanes, 9), slope(70, lanes, 10, 0.5F);
-        for (int form = 0; form < 4; ++form) {
+        Tile t(70, lanes, 9);
+        const Tile slope(70, lanes, 10, 0.5F);
+        t.x[static_cast<std::size_t>(37 * t.stride)] = std::numeric_limits<float>::quiet_NaN();
+        for (int form = 0; form < 8; ++form) {
             Strip s = strip_of(t);
-            s.in[1] = {slope.x.data(), form >= 2 ? 1 : 0, form % 2 == 0 ? 1 : 0};
+            s.in[1] = {slope.x.data(), form & 2 ? 1 : 0, form & 1 ? 0 : 1};
             s.immediate[1] = 3;
             s.immediate[2] = -1;
-            s.immediate[3] = 0.3;
+            s.immediate[3] = form & 4 ? 1 : 0.3;
             // The second index is beyond what f32 counts exactly.
             for (const double base : {-1000000.0, 1e9 + 1}) {
                 s.immediate[0] = base;

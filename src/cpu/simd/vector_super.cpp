@@ -356,43 +356,83 @@ void affine_select(const Strip& s) {
     }
 }
 
+/// Lanes where a or b is NaN.
+HWY_INLINE hn::Mask<DF> either_nan(VF a, VF b) {
+#if HWY_TARGET == HWY_AVX2
+    return hn::MaskFromVec(VF{_mm256_cmp_ps(a.raw, b.raw, _CMP_UNORD_Q)});
+#elif HWY_TARGET == HWY_AVX3
+    return {_mm512_cmp_ps_mask(a.raw, b.raw, _CMP_UNORD_Q)};
+#else
+    return hn::Or(hn::IsNaN(a), hn::IsNaN(b));
+#endif
+}
+
+/// A maximum in which NaN stays, looked for in two vectors at a time.
+struct RunningMax {
+    VF maximum;
+    hn::Mask<DF> nan = hn::MaskFromVec(hn::Zero(DF()));
+
+    template <int kCount>
+    HWY_INLINE void take(const VF (&x)[kCount]) {
+        // x86's maxps gives its second operand when one is NaN, so that one in `maximum` stays.
+        each<kCount>([&](int i) HWY_ATTR { maximum = hn::Max(x[i], maximum); });
+        each<(kCount + 1) / 2>([&](int i) HWY_ATTR {
+            nan = hn::Or(nan, either_nan(x[2 * i], x[std::min(2 * i + 1, kCount - 1)]));
+        });
+    }
+    HWY_INLINE VF result() const {
+        const VF none = hn::Set(DF(), std::numeric_limits<float>::quiet_NaN());
+        return hn::IfThenElse(nan, none, maximum);
+    }
+};
+
 /// For indices that f32 holds exactly.
-template <bool kPartial>
-struct AffineAdd {
-    static constexpr int kRows = 1;
+template <bool kPartial, bool kScaled>
+struct AffineAddOf {
+    static constexpr int kRows = kInStep;
     TileOperand x;
     LaneOperand<kPartial> slope;
-    VF factor, step, index;
+    VF factor, index, steps[kInStep];
     float* maxima;
     std::size_t n;
-    VF maximum;
+    RunningMax maximum;
 
-    HWY_INLINE AffineAdd(const Strip& s, std::int64_t l, std::size_t lanes)
+    HWY_INLINE AffineAddOf(const Strip& s, std::int64_t l, std::size_t lanes)
         : x(s.in[0], l),
           slope(s.in[1], l, lanes),
           factor(hn::Set(DF(), static_cast<float>(s.immediate[3]))),
-          step(hn::Set(DF(), static_cast<float>(s.immediate[1]))),
           index(hn::MulAdd(hn::Iota(DF(), static_cast<float>(l)),
                            hn::Set(DF(), static_cast<float>(s.immediate[2])),
                            hn::Set(DF(), static_cast<float>(s.immediate[0])))),
           maxima(static_cast<float*>(s.accumulator)),
           n(lanes),
-          maximum(hn::Set(DF(), -std::numeric_limits<float>::infinity())) {
+          maximum{hn::Set(DF(), -std::numeric_limits<float>::infinity())} {
+        each<kInStep>([&](int i) HWY_ATTR {
+            steps[i] = hn::Set(DF(), static_cast<float>((i + 1) * s.immediate[1]));
+        });
         if (maxima == nullptr) return;
         maxima += l;
-        maximum = load<kPartial>(maxima, n);
+        maximum.maximum = load<kPartial>(maxima, n);
     }
-    HWY_INLINE VF value(std::int64_t r) {
-        const VF scaled = hn::Mul(load<kPartial>(x.at + r * x.row_stride, n), factor);
-        const VF sum = hn::MulAdd(slope.row(r), index, scaled);
-        index = hn::Add(index, step);
-        maximum = Max()(DF(), maximum, sum);
-        return sum;
+    template <int kCount>
+    HWY_INLINE void values(std::int64_t r, VF (&sum)[kCount]) {
+        each<kCount>([&](int i) HWY_ATTR {
+            VF scaled = load<kPartial>(x.at + (r + i) * x.row_stride, n);
+            if constexpr (kScaled) scaled = hn::Mul(scaled, factor);
+            const VF at = i == 0 ? index : hn::Add(index, steps[std::max(i - 1, 0)]);
+            sum[i] = hn::MulAdd(slope.row(r + i), at, scaled);
+        });
+        index = hn::Add(index, steps[kCount - 1]);
+        maximum.take(sum);
     }
     HWY_INLINE void finish() const {
-        if (maxima != nullptr) store<kPartial>(maximum, DF(), maxima, n);
+        if (maxima != nullptr) store<kPartial>(maximum.result(), DF(), maxima, n);
     }
 };
+template <bool kPartial>
+using AffineAdd = AffineAddOf<kPartial, false>;
+template <bool kPartial>
+using ScaledAffineAdd = AffineAddOf<kPartial, true>;
 
 /// Element by element, for positions beyond 2^24.
 void affine_add_far(const Strip& s) {
@@ -427,7 +467,11 @@ void affine_add(const Strip& s) {
     for (std::int64_t first = 0; first < s.rows; first += kColumnRows) {
         Strip part = part_of<TileForm::f32>(s, first);
         part.immediate[0] += s.immediate[1] * static_cast<double>(first);
-        columns_of<TileForm::f32, AffineAdd>(part);
+        if (s.immediate[3] == 1) {
+            columns_of<TileForm::f32, AffineAdd>(part);
+        } else {
+            columns_of<TileForm::f32, ScaledAffineAdd>(part);
+        }
     }
 }
 
