@@ -6,7 +6,6 @@ python bench/jax_cpu.py [rounds]
 
 import functools
 import itertools
-import statistics
 import sys
 import time
 import warnings
@@ -18,7 +17,7 @@ from jax.experimental import pallas as pl
 
 import tilewright.jax as twj
 from tilewright import _arrays, _core
-from tilewright.jax import _mods, _targets
+from tilewright.jax import _ffi, _mods, _targets
 
 warnings.simplefilter("ignore")
 from jax.experimental.pallas.ops.gpu import attention  # noqa: E402
@@ -26,29 +25,28 @@ from jax.experimental.pallas.ops.gpu import attention  # noqa: E402
 ROUNDS = int(sys.argv[1]) if len(sys.argv) > 1 else 10
 
 
-def medians(functions, calls=1):
-    """Seconds of a call of each function, and of each one over the first within the rounds."""
-    for function in functions:
+def seconds(function, calls=1):
+    """Of a call: passed, and on all cores together."""
+    passed, worked = time.perf_counter(), time.process_time()
+    for _ in range(calls):
         jax.block_until_ready(function())
-    rounds = []
-    for _ in range(ROUNDS):
-        times = []
-        for function in functions:
-            start = time.perf_counter()
-            for _ in range(calls):
-                jax.block_until_ready(function())
-            times.append((time.perf_counter() - start) / calls)
-        rounds.append(times)
-    seconds = [statistics.median(t) for t in zip(*rounds, strict=True)]
-    ratios = [statistics.median(t[i] / t[0] for t in rounds) for i in range(len(functions))]
-    return seconds, ratios
+    return (time.perf_counter() - passed) / calls, (time.process_time() - worked) / calls
 
 
-def compare(case, first, *others):
-    """Prints the median time of `first`, and how much longer the others take."""
-    seconds, ratios = medians([function for _, function in (first, *others)])
-    texts = [f"{name} takes {r:.2f} x" for (name, _), r in zip(others, ratios[1:], strict=True)]
-    print(f"{case}: {1e3 * seconds[0]:.2f} ms; {', '.join(texts)}", flush=True)
+def compare(case, *named):
+    """Prints the median times of the first function, and how much longer the others take: time that
+    passed and, in brackets, CPU time, which other work on the machine disturbs less."""
+    functions = [function for _, function in named]
+    for function in functions:
+        seconds(function)
+    rounds = np.array([[seconds(f) for f in functions] for _ in range(ROUNDS)])
+    passed, worked = 1e3 * np.median(rounds[:, 0], 0)
+    ratios = np.median(rounds / rounds[:, :1], 0)
+    others = [
+        f"{name} takes {a:.2f} x ({b:.2f})"
+        for (name, _), (a, b) in zip(named[1:], ratios[1:], strict=True)
+    ]
+    print(f"{case}: {passed:.1f} ms ({worked:.1f}); {', '.join(others)}", flush=True)
 
 
 def tensors(*arrays):
@@ -64,8 +62,10 @@ def compiled(function, *arrays):
     finally:
         _targets.attributes = attributes
     program = _core.Program(texts[-1])
-    results = [np.empty(x.shape, x.dtype) for x in jax.tree.leaves(jax.eval_shape(run, *arrays))]
-    given = tensors(*(np.asarray(x) for x in arrays), *results)
+    shapes = [shape for _, _, shape, *_ in _ffi.program_parameters(texts[-1])]
+    inputs = [np.asarray(x).reshape(s) for x, s in zip(arrays, shapes, strict=False)]
+    results = [np.empty(s, inputs[0].dtype) for s in shapes[len(inputs) :]]
+    given = tensors(*inputs, *results)
     return functools.partial(run, *arrays), lambda: program.run(given)
 
 
@@ -144,11 +144,15 @@ def compare_dispatch():
         "rms_norm": lambda q: twj.rms_norm(q, w),
         "pallas_call": lambda q: twj.pallas_call(kernel, jax.ShapeDtypeStruct(q.shape, q.dtype))(q),
     }
-    seconds, _ = medians([functools.partial(jax.jit(f), q) for f in cases.values()], 200)
-    texts = [f"{name} {1e6 * (s - seconds[0]):.1f}" for name, s in zip(cases, seconds, strict=True)]
+    functions = [functools.partial(jax.jit(f), q) for f in cases.values()]
+    for function in functions:
+        seconds(function)
+    rounds = [[seconds(f, 60)[0] for f in functions] for _ in range(15 * ROUNDS)]
+    plain, *others = (1e6 * min(times) for times in zip(*rounds, strict=True))
+    texts = [f"{name} {t - plain:.1f}" for name, t in zip([*cases][1:], others, strict=True)]
     print(
-        f"a jitted call of (1, 1, 16, 16), us more than x + x ({1e6 * seconds[0]:.1f}): "
-        + ", ".join(texts[1:]),
+        f"a jitted call of (1, 1, 16, 16), least of the rounds, us more than x + x ({plain:.1f}): "
+        + ", ".join(texts),
         flush=True,
     )
 
@@ -163,13 +167,13 @@ def time_tracing():
         def score(s, b, h, i, j):
             return 20 * jnp.tanh((s + table[h, i - j + 1024]) / 20) + n
 
-        start = time.perf_counter()
-        jax.make_jaxpr(lambda q: twj.flex_attention(q, q, q, score))(q)
-        return time.perf_counter() - start
+        return seconds(
+            lambda: jax.make_jaxpr(lambda q: twj.flex_attention(q, q, q, score))(q) and 0
+        )
 
     trace()
-    seconds = statistics.median(trace() for _ in range(ROUNDS))
-    print(f"tracing flex_attention with a new mod: {1e3 * seconds:.1f} ms", flush=True)
+    passed, worked = 1e3 * np.median([trace() for _ in range(ROUNDS)], 0)
+    print(f"tracing flex_attention with a new mod: {passed:.1f} ms ({worked:.1f})", flush=True)
 
 
 def main():

@@ -1,7 +1,7 @@
-"""tilewright.jax on a GPU against Pallas' mha (Triton) and XLA's fused norms, alternating in one
-process.
+"""tilewright.jax on a GPU against Pallas' mha (Triton) and XLA's fused norms, and on all GPUs against
+one, alternating in one process.
 
-python bench/jax_cuda.py [rounds]
+python bench/jax_cuda.py [rounds] [mha|norms|dispatch|devices]
 """
 
 import functools
@@ -12,6 +12,7 @@ import time
 import jax
 import jax.numpy as jnp
 from jax.experimental.pallas.ops.gpu import attention as pallas
+from jax.sharding import AxisType, NamedSharding, PartitionSpec
 
 import tilewright.jax as twj
 
@@ -112,10 +113,41 @@ def compare_dispatch():
     print(f"a step of a scan of such attentions: {1e6 * time_of_step:.1f} us", flush=True)
 
 
+def compare_devices():
+    """Attention split over all GPUs along batch, then heads; the other is one GPU."""
+    count = jax.device_count()
+    if count == 1:
+        return
+    mesh = jax.make_mesh((count,), ("x",), axis_types=(AxisType.Auto,))
+    keys = jax.random.split(jax.random.key(0), 3)
+    arrays = [jax.random.normal(k, (8, 16, 4096, 128), jnp.bfloat16) for k in keys]
+
+    def forward(q, k, v):
+        return twj.flex_attention(q, k, v, causal=True)
+
+    def total(q, k, v):
+        return forward(q, k, v).astype(jnp.float32).sum()
+
+    runs = {"forward": jax.jit(forward), "gradient": jax.jit(jax.grad(total, (0, 1, 2)))}
+    for dimension, axes in (("batch", ("x",)), ("heads", (None, "x"))):
+        split = [jax.device_put(a, NamedSharding(mesh, PartitionSpec(*axes))) for a in arrays]
+        for direction, run in runs.items():
+            case = f"flex causal B8 H16 S4096 D128 bf16 {direction}, {dimension} over {count} GPUs"
+            compare(case, *(functools.partial(run, *given) for given in (split, arrays)))
+
+
+GROUPS = {
+    "mha": lambda: [
+        compare_mha(4096, dim, causal)
+        for dim, causal in ((128, False), (128, True), (64, False), (64, True))
+    ],
+    "norms": lambda: [compare_rms_norm(16384, 4096), compare_rms_norm(32768, 1024)],
+    "dispatch": compare_dispatch,
+    "devices": compare_devices,
+}
+
+
 if __name__ == "__main__":
     print(jax.devices()[0].device_kind, "JAX", jax.__version__)
-    for dim, causal in ((128, False), (128, True), (64, False), (64, True)):
-        compare_mha(4096, dim, causal)
-    compare_rms_norm(16384, 4096)
-    compare_rms_norm(32768, 1024)
-    compare_dispatch()
+    for name in sys.argv[2:] or GROUPS:
+        GROUPS[name]()
