@@ -47,6 +47,11 @@ void run(const Options& options, Console& console) {
         if (size && *size < 1)
             user_error("bench", "expected --{} of at least 1 but got {}", option, *size);
     const bool takes_mods = options.operation == "attention" || options.operation == "flex";
+    if (bench.sweep && !(gpu && options.operation == "attention"))
+        user_error("bench", "expected --sweep with attention --device cuda but got {}",
+                   options.operation);
+    if (bench.sustained && !gpu)
+        user_error("bench", "expected --sustained with --device cuda but got {}", options.device);
     if (!takes_mods && !(bench.mask.empty() && bench.score.empty()))
         user_error("bench", "expected --mask and --score with attention or flex but got {}",
                    options.operation);
@@ -98,6 +103,12 @@ void add_bench(CLI::App& app, Console& console) {
                      "default all that are there, and by name fa4, xla")
         ->check(CLI::IsMember(
             {"torch-sdpa", "torch-flex", "torch", "xla", "onednn", "cudnn", "fa2", "fa4", "none"}));
+    command->add_flag(
+        "--sweep", bench.sweep,
+        "attention on cuda: lengths from 512 to 131072, batch x length 32768, and odd "
+        "lengths");
+    command->add_flag("--sustained", bench.sustained,
+                      "cuda: bursts after a rest, and beside them a second without one");
     command->add_option("--mask", bench.mask, "attention, flex: this mask, as text");
     command->add_option("--score", bench.score, "attention, flex: this score mod, as text");
     command->add_option("--seconds", bench.seconds, "of each case")->check(CLI::PositiveNumber);

@@ -27,6 +27,8 @@ struct BenchOptions {
     bool picture = true;          ///< flex: draw the masks
     bool deterministic = true;    ///< attention on a GPU: of the backward pass
     std::ostream* out = nullptr;  ///< pictures and tables go here, and what cannot be measured
+    bool sweep = false;           ///< attention on a GPU: lengths from 512 to 131072, odd ones too
+    bool sustained = false;       ///< on a GPU: also a second of launches without a rest
     double seconds = 1.5;         ///< of each case
     int least_rounds = 5;
 };

@@ -1,11 +1,13 @@
 // `tilewright bench --device cuda`: our kernels beside PyTorch's in the same rounds.
 #include <fmt/format.h>
 
+#include <chrono>
 #include <cmath>
 #include <functional>
 #include <map>
 #include <nlohmann/json.hpp>
 #include <ostream>
+#include <thread>
 
 #include "cli/baseline.h"
 #include "cli/bench_cases.h"
@@ -23,6 +25,29 @@
 
 namespace tilewright::cli {
 namespace {
+
+/// A variant whose samples begin on a card that had time to cool down.
+Variant after_rest(Variant variant) {
+    static constexpr std::chrono::milliseconds kRest(400);
+    return {variant.name, [sample = std::move(variant.sample)] {
+                std::this_thread::sleep_for(kRest);
+                return sample();
+            }};
+}
+
+/// Seconds of one execution once they have followed each other for half a second, over the next
+/// half.
+double sustained_seconds(const Variant& variant) {
+    using Clock = std::chrono::steady_clock;
+    constexpr std::chrono::milliseconds kHalf(500);
+    const Clock::time_point start = Clock::now();
+    std::vector<double> samples;
+    while (samples.empty() || Clock::now() - start < 2 * kHalf) {
+        const double seconds = variant.sample();
+        if (Clock::now() - start >= kHalf) samples.push_back(seconds);
+    }
+    return median(samples);
+}
 
 /// Work on the GPU and what it is compared with.
 struct Measured {
@@ -59,9 +84,14 @@ class GpuBench {
         std::vector<Variant> variants = {
             timed_on_gpu("tilewright", m.work, options_.device, clocks)};
         for (const auto& [name, job] : m.peers) add_peer(name, job, variants);
-        const std::vector<double> seconds = interleave(
-            variants,
-            {options_.least_rounds, 50, options_.seconds, m.case_name + " " + m.operation});
+        const Budget budget{options_.least_rounds, 50, options_.seconds,
+                            m.case_name + " " + m.operation};
+        std::vector<Variant> rested = variants;
+        for (Variant& variant : rested) {
+            if (options_.sustained) variant = after_rest(std::move(variant));
+        }
+        const std::vector<double> seconds = interleave(rested, budget);
+        const std::vector<double> burst_clocks = *clocks;
         for (std::size_t i = variants.size(); i-- > 0;) {
             Row row;
             row.case_name = m.case_name;
@@ -71,6 +101,10 @@ class GpuBench {
             (m.bandwidth ? row.gbs : row.tflops) =
                 m.amount / seconds[i] * (m.bandwidth ? 1e-9 : 1e-12);
             if (m.blocks > 0) row.tflops_blocks = m.blocks / seconds[i] * 1e-12;
+            if (options_.sustained) {
+                row.sustained =
+                    m.amount / sustained_seconds(variants[i]) * (m.bandwidth ? 1e-9 : 1e-12);
+            }
             rows_.push_back(std::move(row));
         }
         Row& ours = rows_.back();
@@ -78,7 +112,7 @@ class GpuBench {
             ours.baseline = variants[1].name;
             ours.ratio = seconds[1] / seconds[0];
         }
-        if (const double mhz = median(*clocks); mhz > 0) {
+        if (const double mhz = median(burst_clocks); mhz > 0) {
             ours.sm_mhz = mhz;
             const double peak = tensor_flops_per_cycle(options_.device) * mhz * 1e6;
             if (!m.bandwidth && peak > 0 && size_of(options_.dtype) == 2) {
@@ -130,21 +164,31 @@ struct Inputs {
 };
 
 /// Compares the first head of the first batch with f64 on the CPU: what mods see is the same there.
-void check_head(const Inputs& in, const AttentionOptions& host, DType dtype, bool backward,
+/// Of long plain problems the last rows, and of their gradients those of the queries.
+void check_head(const Inputs& in, AttentionOptions host, DType dtype, bool backward,
                 const Tensor& ours, Row& row) {
-    const auto head = [](const Tensor& x) {
-        return x.slice(0, 0, 1).slice(1, 0, 1).contiguous().to(Device{});
-    };
     if (in.k.dim(1) != in.q.dim(1) && backward) return;  // the other heads of the group are in it
-    const Tensor q = head(in.q), k = head(in.k), v = head(in.v), dout = head(in.dout);
+    constexpr std::int64_t kLong = 4096, kRows = 64;
+    const std::int64_t length = in.q.dim(2);
+    const bool plain = !host.mask.defined() && !host.score_mod.defined();
+    const std::int64_t rows = plain && length > kLong ? kRows : length, first = length - rows;
+    if (first > 0 && host.causal) {
+        host.causal = false;
+        host.mask = [first](auto, auto, auto q, auto kv) { return kv <= q + first; };
+    }
+    const auto head = [](const Tensor& x) { return x.slice(0, 0, 1).slice(1, 0, 1); };
+    const auto on_host = [](const Tensor& x) { return x.contiguous().to(Device{}); };
+    const auto last = [&](const Tensor& x) { return on_host(head(x).slice(2, first, rows)); };
+    const Tensor q = last(in.q), k = on_host(head(in.k)), v = on_host(head(in.v)),
+                 dout = last(in.dout);
     const auto run = [&](DType type) {
         const Tensor x = q.to(type), y = k.to(type), z = v.to(type);
         const AttentionOutput out = attention(x, y, z, host);
         return backward ? attention_backward(x, y, z, out, dout.to(type), host).query : out.out;
     };
-    const Array exact = to_array(run(f64)), plain = to_array(run(dtype));
-    row.error = largest_error(to_array(head(ours)), exact);
-    row.ok = *row.error <= allowed_error(plain, exact, dtype);
+    const Array exact = to_array(run(f64)), plainly = to_array(run(dtype));
+    row.error = largest_error(to_array(last(ours)), exact);
+    row.ok = *row.error <= allowed_error(plainly, exact, dtype);
 }
 
 /// Compares one direction of a problem with f64, or does nothing.
@@ -203,23 +247,58 @@ AttentionOptions with_data(const FlexCase& gpu_case, const FlexCase& host_case,
 
 }  // namespace
 
-std::vector<Row> bench_attention_gpu(const BenchOptions& options) {
-    GpuBench bench(options);
-    struct Shape {
-        std::int64_t batch, heads, length, head_dim;
-        bool causal;
-    };
+namespace {
+
+nlohmann::json flex_job(const GpuBench& bench, const FlexCase& c, const FlexSizes& sizes,
+                        bool backward) {
+    nlohmann::json job = bench.job("flex", backward);
+    job.update({{"case", c.name},
+                {"batch", sizes.batch},
+                {"heads", sizes.heads},
+                {"kv_heads", sizes.kv_heads},
+                {"head_dim", sizes.head_dim},
+                {"q_len", c.q_len},
+                {"kv_len", c.kv_len}});
+    return job;
+}
+
+struct Shape {
+    std::int64_t batch, heads, length, head_dim;
+    bool causal;
+};
+
+/// Those of the options' head dimension and causality.
+std::vector<Shape> shapes_of(const BenchOptions& options) {
+    const std::int64_t dim = options.head_dim.value_or(128);
+    std::vector<Shape> all = {{4, 16, 8192, 128, false}, {4, 16, 8192, 128, true},
+                              {2, 16, 16384, 64, false}, {2, 16, 16384, 64, true},
+                              {2, 8, 8192, 256, false},  {2, 8, 8192, 256, true}};
+    if (options.sweep) {
+        all.clear();
+        constexpr std::int64_t kTokens = 32768;
+        for (const bool causal : {false, true}) {
+            for (const std::int64_t length :
+                 {512, 1000, 1024, 2048, 4095, 4096, 8192, 10007, 16384, 32768, 65536, 131072}) {
+                all.push_back(
+                    {std::max<std::int64_t>(1, kTokens / length), 16, length, dim, causal});
+            }
+        }
+    }
     std::vector<Shape> shapes;
-    for (const Shape& shape : {Shape{4, 16, 8192, 128, false}, Shape{4, 16, 8192, 128, true},
-                               Shape{2, 16, 16384, 64, false}, Shape{2, 16, 16384, 64, true},
-                               Shape{2, 8, 8192, 256, false}, Shape{2, 8, 8192, 256, true}}) {
-        const bool fits = (!options.head_dim || *options.head_dim == shape.head_dim) &&
+    for (const Shape& shape : all) {
+        const bool fits = (!options.head_dim || dim == shape.head_dim) &&
                           (!options.causal || *options.causal == shape.causal);
         if (fits) shapes.push_back(shape);
     }
-    if (shapes.empty())
-        shapes.push_back({4, 16, 8192, *options.head_dim, options.causal.value_or(false)});
-    for (const Shape& s : shapes) {
+    if (shapes.empty()) shapes.push_back({4, 16, 8192, dim, options.causal.value_or(false)});
+    return shapes;
+}
+
+}  // namespace
+
+std::vector<Row> bench_attention_gpu(const BenchOptions& options) {
+    GpuBench bench(options);
+    for (const Shape& s : shapes_of(options)) {
         FlexSizes sizes;
         sizes.batch = options.batch.value_or(s.batch);
         sizes.heads = options.heads.value_or(s.heads);
@@ -254,6 +333,14 @@ std::vector<Row> bench_attention_gpu(const BenchOptions& options) {
                             {"causal", s.causal}});
                 result.emplace_back(backend, job);
             }
+            // Compiled for each length: in a sweep where it is asked for.
+            if (!options.sweep || options.baseline == "torch-flex") {
+                FlexCase same;
+                same.name = s.causal ? "causal" : "noop";
+                same.q_len = sizes.length;
+                same.kv_len = sizes.kv_length;
+                result.emplace_back("torch-flex", flex_job(bench, same, sizes, backward));
+            }
             return result;
         };
         const std::string case_name = fmt::format(
@@ -265,7 +352,9 @@ std::vector<Row> bench_attention_gpu(const BenchOptions& options) {
         const Inputs in = make_inputs(bench, sizes.batch, sizes.heads, sizes.kv_heads, sizes.length,
                                       sizes.kv_length, sizes.head_dim);
         Check check = [](bool, Row&) {};
-        if (options.check && sizes.length <= 16384) check = check_of(in, on_gpu, on_host);
+        if (options.check && (plain || sizes.length <= 16384)) {
+            check = check_of(in, on_gpu, on_host);
+        }
         bench_problem(bench, case_name, in, on_gpu, density_of.pairs * units, 0, options.backward,
                       check, peers);
     }
@@ -292,19 +381,6 @@ Check check_of_case(GpuBench& bench, FlexSizes sizes,
                                   small.host.kv_len, sizes.head_dim);
     return check_of(in, with_data(small.gpu, small.host, sizes, bench.options()),
                     small.host.options);
-}
-
-nlohmann::json flex_job(const GpuBench& bench, const FlexCase& c, const FlexSizes& sizes,
-                        bool backward) {
-    nlohmann::json job = bench.job("flex", backward);
-    job.update({{"case", c.name},
-                {"batch", sizes.batch},
-                {"heads", sizes.heads},
-                {"kv_heads", sizes.kv_heads},
-                {"head_dim", sizes.head_dim},
-                {"q_len", c.q_len},
-                {"kv_len", c.kv_len}});
-    return job;
 }
 
 }  // namespace

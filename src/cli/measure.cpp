@@ -97,6 +97,7 @@ std::string to_table(std::span<const Row> rows) {
             row.ratio ? fmt::format("{:.2f} {}", *row.ratio, row.baseline.value_or("")) : "",
             row.error ? fmt::format("{:.1e}", *row.error) : "",
             (row.sm_mhz ? fmt::format("  {:.0f} MHz", *row.sm_mhz) : "") +
+                (row.sustained ? fmt::format("  {:.1f} sustained", *row.sustained) : "") +
                 (row.ok ? "" : "  FAILED"));
     }
     return text;
@@ -110,6 +111,7 @@ std::string to_json(const std::string& device, std::span<const Row> rows) {
                                   {"impl", row.impl},
                                   {"ms", row.ms},
                                   {"tflops", or_null(row.tflops)},
+                                  {"sustained", or_null(row.sustained)},
                                   {"tflops_blocks", or_null(row.tflops_blocks)},
                                   {"gbs", or_null(row.gbs)},
                                   {"roof", or_null(row.roof)},

@@ -39,6 +39,7 @@ struct Row {
     std::string impl;       ///< ours, or a baseline's name
     double ms = 0;
     std::optional<double> tflops, gbs;
+    std::optional<double> sustained;      ///< tflops or gbs of a second without a rest
     std::optional<double> tflops_blocks;  ///< counting whole blocks of the mask
     std::optional<double> roof;  ///< fraction of the machine's peak measured in the same rounds
     std::optional<std::string> baseline;

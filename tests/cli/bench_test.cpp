@@ -34,6 +34,7 @@ TEST(Measure, JsonKeepsWhatIsNotKnownAsNull) {
     EXPECT_EQ(json["device"], "device");
     EXPECT_EQ(json["rows"][0]["tflops"], 0.5);
     EXPECT_TRUE(json["rows"][0]["gbs"].is_null());
+    EXPECT_TRUE(json["rows"][0]["sustained"].is_null());
     EXPECT_EQ(json["rows"][0]["ok"], true);
 }
 
@@ -83,6 +84,8 @@ TEST(BenchCommand, BadInputIsStatus2AndNamed) {
     expect_error({"matmul", "--baseline", "fa4"}, "torch or xla");
     expect_error({"attention", "--threads", "0"}, "--threads");
     expect_error({"attention", "--device", "tpu"}, "--device");
+    expect_error({"attention", "--sweep"}, "--sweep with attention --device cuda");
+    expect_error({"norm", "--sustained"}, "--sustained with --device cuda");
     expect_error({"matmul", "--baseline", "onednn", "--dtype", "bf16"}, "f32");
 }
 
