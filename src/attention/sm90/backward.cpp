@@ -313,6 +313,8 @@ const BackwardKernels& load_backward(const BackwardDesc& desc, const BackwardCon
     return load_once<BackwardKernels>(backward_key(desc, config), device, [&] {
         if (builds_lists(desc)) load_lists(device);
         const cuda::CompileRequest request = generate_backward(desc, config);
+        // Two translation units: one compiles beside the other.
+        if (config.wide) cuda::compile_in_background(generate_backward_query(desc));
         BackwardKernels kernels{
             cuda::load_kernel(request, "attention_backward_prepare", 0, device),
             cuda::load_kernel(request, "attention_backward", backward_shared_bytes(desc, config),
