@@ -45,6 +45,28 @@ TEST(Sm90Backward, RefusesByName) {
     expect([](auto& i) { i.workspace = 128; },
            "workspace: expected an address that is a multiple of 256 but got 128");
     expect([](auto& i) { i.scale = INFINITY; }, "scale: expected a finite number but got inf");
+    // Where heads are wide dQ is summed up by tiles of queries.
+    const auto widen = [](BackwardInputs& i) {
+        for (DeviceTensor* tensor : {&i.query, &i.key, &i.grad_query, &i.grad_key}) {
+            const std::int64_t rows = tensor->shape[2];
+            tensor->shape[3] = 192;
+            tensor->strides = {tensor->shape[1] * rows * 192, rows * 192, 192, 1};
+        }
+    };
+    expect(
+        [&](auto& i) {
+            widen(i);
+            i.mask = DeviceMask{.q_len = 100, .kv_len = 70, .by_key = true};
+        },
+        "query_mask: expected lists for tiles of queries beside a mask for wide heads but got "
+        "none");
+    expect(
+        [&](auto& i) {
+            widen(i);
+            i.query_mask = DeviceMask{.q_len = 100, .kv_len = 70};
+        },
+        "query_mask: expected lists for tiles of queries beside a mask for wide heads but got "
+        "others");
 }
 
 TEST(Sm90Backward, EveryConfigurationFitsSharedMemory) {
