@@ -12,7 +12,7 @@ import numpy as np
 from .. import _block_mask as _numpy_block_mask
 from .._attention import AuxRequest
 from .._attention import kernel_options_of as _kernel_options_of
-from . import _attention_op, _mods
+from . import _attention_op, _mods, _primitive
 from ._block_mask import BlockMask, wrap
 
 _FLOATS = (jnp.float32, jnp.float64, jnp.float16, jnp.bfloat16)
@@ -135,7 +135,8 @@ def flex_attention(
         host=host,
         max_scores=return_aux is not None and return_aux.max_scores,
     )
-    out, lse, *rest = _attention_op.on_mesh(spec, [array for _, array in operands])
+    with _primitive.reverse_mode_only(op):
+        out, lse, *rest = _attention_op.on_mesh(spec, [array for _, array in operands])
     if return_aux is not None:
         return out, AuxOutput(
             lse if return_aux.lse else None,

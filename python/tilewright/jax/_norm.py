@@ -177,7 +177,8 @@ def _norm(op, layer, x, weight, bias, eps, residual, return_stats):
         residual=residual is not None,
         y_dtype=x.dtype if weight is None else weight.dtype,
     )
-    outputs = _on_mesh(spec, bool(return_stats), x, weight, bias, residual)
+    with _primitive.reverse_mode_only(op):
+        outputs = _on_mesh(spec, bool(return_stats), x, weight, bias, residual)
     return outputs[0] if len(outputs) == 1 else outputs
 
 

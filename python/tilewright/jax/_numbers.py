@@ -7,6 +7,7 @@ decide comparisons, such as jnp's test for negative indices.
 
 import operator
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 
@@ -77,7 +78,8 @@ def limits(x):
 def convert(x, dtype):
     """convert_element_type."""
     if not isinstance(x, Number):
-        return np.asarray(jnp.asarray(x).astype(dtype))[()]
+        with jax.ensure_compile_time_eval():
+            return np.asarray(jnp.asarray(x).astype(dtype))[()]
     return number(x.core, dtype, limits(x) if jnp.issubdtype(dtype, jnp.integer) else None)
 
 

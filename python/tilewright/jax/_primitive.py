@@ -10,6 +10,7 @@ A spec, frozen and hashable, says everything about one call that is not an array
   `custom_partitioning` wants it, and ``shard(mesh, operands, results)``: the function of one shard.
 """
 
+import contextlib
 import functools
 import warnings
 
@@ -143,6 +144,21 @@ def _refuse_derivative(name, primals, tangents, *, spec):
         f"[{name}] expected to be differentiated in reverse mode, once, but forward mode or a "
         "second derivative was asked for"
     )
+
+
+@contextlib.contextmanager
+def reverse_mode_only(op):
+    """Names the operation where JAX refuses forward mode through its custom_vjp. Inside of jit it
+    does so later, out of sight from here."""
+    try:
+        yield
+    except TypeError as error:
+        if "forward-mode" not in str(error):
+            raise
+        raise NotImplementedError(
+            f"[{op}] expected to be differentiated in reverse mode (jax.grad, jax.vjp) but forward "
+            "mode was asked for"
+        ) from error
 
 
 def over_explicit_axes(spec, operands, local, result_specs=None):

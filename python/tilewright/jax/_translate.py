@@ -70,7 +70,7 @@ def _equation(equation, inputs):
         return [_OF_GRADIENTS[name](*inputs, **params)]
     if name == "tilewright_mod":
         return [_library_mod(inputs, aval.dtype, **params)]
-    if inputs and not equation.effects and all(map(is_constant, inputs)):
+    if (inputs or name == "iota") and not equation.effects and all(map(is_constant, inputs)):
         with jax.ensure_compile_time_eval():
             results = primitive.bind(*inputs, **params)
         return [literal(x) for x in (results if primitive.multiple_results else [results])]

@@ -173,6 +173,21 @@ def test_is_refused(name):
         call()
 
 
+@pytest.mark.parametrize("derivative", [jax.jacfwd, lambda f: lambda x: jax.jvp(f, (x,), (x,))])
+def test_forward_mode_is_refused(derivative):
+    operations = {
+        "flex_attention": lambda x: twj.flex_attention(x, x, x),
+        "rms_norm": twj.rms_norm,
+        "layer_norm": twj.layer_norm,
+    }
+    for name, operation in operations.items():
+        with pytest.raises(NotImplementedError, match=rf"\[{name}\] .* forward mode was asked for"):
+            derivative(operation)(Q)
+    # Inside of jit it may be JAX that notices, in its own words.
+    with pytest.raises((TypeError, NotImplementedError), match="forward.mode"):
+        jax.jit(derivative(operations["flex_attention"]))(Q)
+
+
 def everything(x, weight):
     """Every operation, forward and backward."""
 

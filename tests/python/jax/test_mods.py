@@ -121,6 +121,9 @@ SCORES = {
     + jnp.stack([s, -s, 2 * s]).max()
     + jnp.cumsum(CUBE[b, h])[2]
     + jnp.pad(CUBE[b, h], 1, constant_values=2)[i % 6],
+    "counts": lambda s, b, h, i, j: s
+    + (jnp.arange(3) * CUBE[b, h, :3]).sum()
+    + (jnp.arange(4) == i % 4).sum(),
     "cond": lambda s, b, h, i, j: jax.lax.cond(i > j, lambda x: x * 2, lambda x: x - 1, s),
     "switch": lambda s, b, h, i, j: jax.lax.switch(i - 1, [jnp.sin, jnp.cos, lambda x: 2 * x], s),
     "piecewise": lambda s, b, h, i, j: jnp.piecewise(
@@ -208,6 +211,7 @@ def test_every_primitive_is_met():
         "stop_gradient",
         "add_any",
         "log2",
+        "one_minus_square",
     }
     rare = {"rev", "transpose", "cumprod", "cummax", "cummin", "argmin", "reduce_and", "reduce_or"}
     rare |= {"where", "floor_divide", "shift_right_logical", "remainder", "copy", "clamp"}

@@ -495,6 +495,7 @@ COMPOSITE = {
     "erfc": _erfc,
     "nextafter": _nextafter,
     "square": lambda x: x * x,
+    "one_minus_square": lambda x: (1 - x) * (1 + x),
     "tan": lambda x: jnp.sin(x) / jnp.cos(x),
     "sinh": _sinh,
     "cosh": _cosh,
