@@ -149,6 +149,11 @@ HWY_INLINE void exps(D d, V (&x)[kCount]) {
     static constexpr float kC[] = {0.5F, 0.166665759F, 0.0416665488F, 0.00836335483F,
                                    0.00139269002F};
     V rounded[kCount], p[kCount];
+    // Results that are normal numbers, as usual.
+    auto normal = hn::Le(hn::Abs(x[0]), hn::Set(d, 86.0F));
+    each<kCount - 1>([&](int i) HWY_ATTR {
+        normal = hn::And(normal, hn::Le(hn::Abs(x[i + 1]), hn::Set(d, 86.0F)));
+    });
     each<kCount>([&](int i) HWY_ATTR {
         x[i] = clamp_keeping_nan(d, x[i], -105.0F, 90.0F);
         rounded[i] = hn::MulAdd(x[i], hn::Set(d, 1.442695041F), hn::Set(d, kRounder));
@@ -162,8 +167,17 @@ HWY_INLINE void exps(D d, V (&x)[kCount]) {
     polynomials(d, x, kC, p);
     each<kCount>([&](int i) HWY_ATTR {
         p[i] = hn::MulAdd(p[i], hn::Mul(x[i], x[i]), hn::Add(x[i], hn::Set(d, 1.0F)));
-        x[i] = scale_by_rounded(d, p[i], rounded[i]);
     });
+    if (HWY_LIKELY(hn::AllTrue(d, normal))) {
+        // Adds n to the exponent: the other bits of `rounded` are shifted out.
+        const hn::RebindToUnsigned<D> du;
+        each<kCount>([&](int i) HWY_ATTR {
+            const auto power = hn::ShiftLeft<23>(hn::BitCast(du, rounded[i]));
+            x[i] = hn::BitCast(d, hn::Add(hn::BitCast(du, p[i]), power));
+        });
+    } else {
+        each<kCount>([&](int i) HWY_ATTR { x[i] = scale_by_rounded(d, p[i], rounded[i]); });
+    }
 }
 
 struct Exp {
