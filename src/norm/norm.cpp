@@ -5,6 +5,7 @@
 #include <cmath>
 #include <tuple>
 
+#include "cuda/runtime/device.h"
 #include "norm/programs.h"
 #include "run/call_cache.h"
 #include "support/check.h"
@@ -84,12 +85,66 @@ void tile_rows(Options& o, std::int64_t rows) {
         o.rows_per_program *= 4;
 }
 
-/// On a GPU: rows of a tile of 32 registers for each thread of four warps.
-std::int64_t gpu_tile_rows(std::int64_t n) {
-    constexpr std::int64_t kElements = 4096, kMost = 64;
+/// Rows that share a tile of so many elements: a power of two.
+std::int64_t rows_of_tile(std::int64_t n, std::int64_t elements) {
+    constexpr std::int64_t kMost = 64;
     std::int64_t rows = 1;
-    while (rows < kMost && 2 * rows * n <= kElements) rows *= 2;
-    return rows < 4 ? 1 : rows;
+    while (rows < kMost && 2 * rows * n <= elements) rows *= 2;
+    return rows;
+}
+
+/// Tiles of rows that a GPU's thread block of 16 warps takes one after the other.
+constexpr std::int64_t kGpuTile = 4096;
+constexpr int kGpuWarps = 16;
+
+/// On a GPU: short rows several to a tile, in two warps; long ones in tiles.
+void use_gpu_tiles_forward(Options& o, std::int64_t rows) {
+    constexpr std::int64_t kShortTile = 2048, kWide = 32768, kPrograms = 1024;
+    o.rows_per_program = 8;
+    if (o.n <= kShortTile) {
+        o.num_warps = 2;
+        o.tile_rows = rows_of_tile(o.n, kShortTile);
+        o.rows_per_program = o.tile_rows * (rows >= 4 * o.tile_rows * kPrograms ? 4 : 1);
+    } else if (o.n <= kGpuTile) {
+        o.rows_per_program = 4;
+    } else if (o.n > 2 * kGpuTile && o.n % kGpuTile == 0 && o.n <= kLongestTile) {
+        o.tile = kGpuTile;
+        o.num_warps = kGpuWarps;
+        // Blocks that share a multiprocessor hide each other's waiting.
+        if (o.n >= kWide) o.rows_per_program = 1;
+    }
+}
+
+/// On a GPU: where the sums over rows lie, in how many programs. False where a row is too long for
+/// one and is done in pieces.
+bool use_gpu_tiles_backward(Options& o, DType x, const Device& device) {
+    const std::int64_t num_sums = (o.weight ? 1 : 0) + (o.bias ? 1 : 0);
+    // What the registers of a thread block hold besides the sums of one or two gradients.
+    const std::int64_t longest = o.bias ? 8192 : 16384;
+    // Besides the sums, 1 KiB for those that threads exchange.
+    const std::int64_t bytes = num_sums * o.n * 4 + 1024;
+    const bool in_tiles = o.n > 2 * kGpuTile && o.n % kGpuTile == 0 && o.n <= kLongestTile;
+    constexpr std::int64_t kRowBytes = 65536;  // of x, which stays in registers
+    const bool in_scratch = in_tiles && x != f64 && o.n > longest &&
+                            o.n * size_of(x) <= kRowBytes &&
+                            bytes <= cuda::device_info(device.index).shared_bytes_per_block;
+    if (o.n > longest && !in_scratch) return false;
+    // About one program for each multiprocessor of a large GPU, or several smaller ones.
+    o.parts = 132;
+    if (o.n <= kGpuTile / 2) {
+        o.num_warps = 4;  // each holds whole rows
+        o.tile_rows = rows_of_tile(o.n, o.bias ? kGpuTile : 2 * kGpuTile);
+        if (o.n > 256) o.parts *= 2;
+    } else if (o.n <= kGpuTile && !o.bias) {
+        o.num_warps = 8;
+        o.parts *= 2;
+    }
+    if (in_tiles) {
+        o.tile = kGpuTile;
+        o.num_warps = kGpuWarps;
+        if (in_scratch) o.scratch_vector = 16 / size_of(x);
+    }
+    return true;
 }
 
 Tensor flat(const Tensor& x) {
@@ -132,8 +187,7 @@ NormOutput run_forward(const char* op, bool layer, const Tensor& x, const Tensor
     if (x.device().kind == Device::Kind::cpu) {
         tile_rows(o, count);
     } else {
-        o.tile_rows = gpu_tile_rows(o.n);
-        o.rows_per_program = std::max(o.rows_per_program, o.tile_rows);
+        use_gpu_tiles_forward(o, count);
     }
     const Tensor residual = o.residual ? as_rows(options.residual, o.n) : Tensor();
     std::vector<Tensor> given;
@@ -188,18 +242,13 @@ NormGradients run_backward(const char* op, bool layer, const NormOutput& saved,
     const Tensor& x = saved.sum;
     Options o = check(op, layer, x, weight, bias, options);
     const bool on_gpu = x.device().kind == Device::Kind::cuda;
-    // What the registers of a thread block hold besides the sums of one or two gradients.
-    const std::int64_t longest = !on_gpu ? kLongestTile : o.bias ? 8192 : 16384;
-    const bool is_long = o.n > longest;
-    if (!on_gpu) {
+    const bool is_long =
+        on_gpu ? !use_gpu_tiles_backward(o, x.dtype(), x.device()) : o.n > kLongestTile;
+    if (is_long) {
+        constexpr std::int64_t kPrograms = 264;
+        o.parts = on_gpu ? std::max<std::int64_t>(kPrograms / pieces(o), 1) : 1;
+    } else if (!on_gpu) {
         tile_rows(o, x.size() / std::max<std::int64_t>(o.n, 1));
-        if (is_long) o.parts = 1;
-    } else if (is_long) {
-        o.parts = std::max<std::int64_t>(528 / pieces(o), 1);
-    } else {
-        // About one program for each multiprocessor of a large GPU, or several smaller ones.
-        o.tile_rows = gpu_tile_rows(o.n);
-        o.parts = o.tile_rows > 1 ? 264 : 132;
     }
     const DType statistics = x.dtype() == f64 ? f64 : f32;
     const Tensor::Dims rows = row_shape(x, o.weight ? weight.rank() : 1);

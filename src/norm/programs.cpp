@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <functional>
+#include <optional>
 
 namespace tilewright::norm {
 namespace {
@@ -32,9 +33,20 @@ RefIndex rows_from(const Options& o, const Tile& r) {
     return o.tile_rows == 1 ? RefIndex(r) : RefIndex(ds(r, o.tile_rows));
 }
 
-/// Sum over each row, in a shape that broadcasts against the rows.
-Tile row_sum(const Options& o, const Tile& x) {
-    return o.tile_rows == 1 ? sum(x) : sum(x, 1, true);
+/// The tiles that a row which is not long is done in.
+std::vector<Slice> tiles_of(const Options& o) {
+    const std::int64_t length = o.tile > 0 ? o.tile : o.n;
+    std::vector<Slice> tiles;
+    for (std::int64_t start = 0; start < o.n; start += length) tiles.push_back(ds(start, length));
+    return tiles;
+}
+
+/// Sum over each row of what f gives for its tiles, in a shape that broadcasts against the rows.
+template <typename T, typename F>
+Tile row_sum(const Options& o, const std::vector<T>& tiles, F f) {
+    Tile total = f(tiles[0]);
+    for (std::size_t i = 1; i < tiles.size(); ++i) total = total + f(tiles[i]);
+    return o.tile_rows == 1 ? sum(total) : sum(total, 1, true);
 }
 
 /// One number a row, as row_sum gives it, from and to an array of them.
@@ -82,17 +94,21 @@ Tile row_value(const Options& o, const Ref& x, const Ref& residual, const Ref& s
 void forward_program(const Options& o, std::span<const Ref> refs) {
     const ForwardRefs f(o, refs);
     const auto count = static_cast<double>(o.n);
-    const Slice all_of_it = ds(0, o.n);
+    const std::vector<Slice> parts = tiles_of(o);
     const Tile first = program_id(0) * o.rows_per_program;
     const Tile last = minimum(first + o.rows_per_program, f.x.extent(0));
     for_loop(first, last, o.tile_rows, [&](Tile r) {
         const RefIndex rows = rows_from(o, r);
-        const Tile value = row_value(o, f.x, f.residual, f.sum, rows, all_of_it);
+        std::vector<Tile> values;
+        for (const Slice& part : parts)
+            values.push_back(row_value(o, f.x, f.residual, f.sum, rows, part));
         Tile mean;
-        if (o.layer) mean = row_sum(o, value) / count;
-        const Tile squares = row_sum(o, square(o.layer ? value - mean : value));
+        if (o.layer) mean = row_sum(o, values, [](const Tile& x) { return x; }) / count;
+        const Tile squares =
+            row_sum(o, values, [&](const Tile& x) { return square(o.layer ? x - mean : x); });
         const Tile inverse = rsqrt(squares / count + o.eps);
-        store_normalised(o, f, rows, all_of_it, value, mean, inverse);
+        for (std::size_t i = 0; i < parts.size(); ++i)
+            store_normalised(o, f, rows, parts[i], values[i], mean, inverse);
         store_column(o, f.inverse, rows, inverse);
         if (o.layer) store_column(o, f.mean, rows, mean);
     });
@@ -146,86 +162,157 @@ void forward_long_program(const Options& o, std::span<const Ref> refs) {
 
 // ---- Backward.
 
-/// One piece of a row in the backward pass.
+/// One tile of a row in the backward pass.
 struct Gradient {
-    Tile dy;      ///< as it came
-    Tile scaled;  ///< dy * weight
-    Tile normal;  ///< (x - mean) * inverse
+    Slice part;
+    Tile x, dy;          ///< as they came
+    Tile mean, inverse;  ///< of the row
 
-    Tile inverse;
+    /// `alone`: the tile is the whole row, or piece, of the program. Of others what is computed
+    /// follows their loads, so that it lives for a short time.
+    Gradient(const Options& o, std::span<const Ref> refs, const RefIndex& r, const Slice& at,
+             bool alone)
+        : part(at), x(widened(refs[0].at(r, at))), inverse(load_column(o, refs[2], r)) {
+        if (o.layer) mean = load_column(o, refs[3], r);
+        if (alone) normal_ = normal(o);
+        dy = widened(refs[1].at(r, at)).to(x.dtype());
+        if (alone) scaled_ = scaled(o, refs);
+    }
 
-    Gradient(const Options& o, std::span<const Ref> refs, const RefIndex& r, const Slice& part) {
-        const Ref x = refs[0], mean = refs[3], weight = refs[4];
-        const Tile value = widened(x.at(r, part));
-        inverse = load_column(o, refs[2], r);
-        normal = (o.layer ? value - load_column(o, mean, r) : value) * inverse;
-        dy = widened(refs[1].at(r, part)).to(value.dtype());
-        scaled = o.weight ? dy * widened(weight.at(part)).to(value.dtype()) : dy;
+    /// (x - mean) * inverse
+    Tile normal(const Options& o) const {
+        return normal_ ? *normal_ : (o.layer ? x - mean : x) * inverse;
+    }
+    /// dy * weight
+    Tile scaled(const Options& o, std::span<const Ref> refs) const {
+        if (scaled_) return *scaled_;
+        return o.weight ? dy * widened(refs[4].at(part)).to(x.dtype()) : dy;
     }
 
     /// Stores dx; the means are taken over the whole row.
     void store_dx(const Options& o, std::span<const Ref> refs, const Ref& dx, const RefIndex& r,
-                  const Slice& part, const Tile& mean_product, const Tile& mean_scaled) const {
-        Tile result = scaled - normal * mean_product;
+                  const Tile& mean_product, const Tile& mean_scaled) const {
+        Tile result = scaled(o, refs) - normal(o) * mean_product;
         if (o.layer) result -= mean_scaled;
         result *= inverse;
         if (o.residual) result += widened(refs[5].at(r, part));
         dx.at(r, part).store(result.to(dx.dtype()));
     }
 
-    /// Adds to the sums for the weight's and the bias's gradient.
-    std::vector<Tile> add_to(const Options& o, const std::vector<Tile>& totals) const {
-        std::vector<Tile> next;
-        if (o.weight) next.push_back(fma(dy, normal, totals[0]));
-        if (o.bias) next.push_back(totals.back() + dy);
-        return next;
+  private:
+    std::optional<Tile> normal_, scaled_;
+};
+
+/// A sum over rows in scratch. It lies there in pieces of 16 bytes; those of one thread of a GPU
+/// are far apart, so that the threads' pieces are neighbours.
+struct SumInScratch {
+    static constexpr std::int64_t kPiece = 4;
+    Ref ref;
+    std::int64_t length, vector;
+
+    static TensorType type(std::int64_t length, std::int64_t vector) {
+        return {f32, {vector / kPiece, length / vector, kPiece}};
+    }
+    Tile load() const { return reshape(transpose(ref.load(), {1, 0, 2}), {length}); }
+    void store(const Tile& sum) const {
+        const Tile pieces = reshape(sum, {length / vector, vector / kPiece, kPiece});
+        ref.store(transpose(pieces, {1, 0, 2}));
     }
 };
 
-/// Runs body(rows, totals) -> totals and stores the totals, of the weight's and bias's gradients.
-void sum_over_rows(
-    const Options& o, const Tile& first, const Tile& last, std::int64_t size, DType sums,
-    std::span<const Ref> gradients, const Slice& part,
-    const std::function<std::vector<Tile>(RefIndex, const std::vector<Tile>&)>& body) {
+/// Gradients that are summed over rows.
+std::size_t num_sums(const Options& o) {
+    return (o.weight ? 1 : 0) + (o.bias ? 1 : 0);
+}
+
+/// The sums over rows of a program, of the gradients of weight and bias for each tile of a row in
+/// turn, while a loop over rows runs: tiles that it carries, or in scratch.
+struct RowSums {
+    std::vector<Tile> carried;
+    std::vector<SumInScratch> kept;
+
+    template <typename F>
+    void update(std::size_t i, F f) {
+        if (kept.empty())
+            carried[i] = f(carried[i]);
+        else
+            kept[i].store(f(kept[i].load()));
+    }
+    /// Adds what tile `i` of a row gives.
+    void add(const Options& o, std::size_t i, const Gradient& g) {
+        const std::size_t first = i * num_sums(o);
+        if (o.weight) update(first, [&](const Tile& s) { return fma(g.dy, g.normal(o), s); });
+        if (o.bias) update(first + 1, [&](const Tile& s) { return s + g.dy; });
+    }
+};
+
+/// Runs turns over the rows [first, last) and stores the sums of `parts` of a row, all of one
+/// length. `scratch`: where they lie meanwhile, if they are not carried.
+void sum_over_rows(const Options& o, const Tile& first, const Tile& last,
+                   const std::vector<Slice>& parts, std::int64_t length, DType dtype,
+                   std::span<const Ref> gradients, std::span<const Ref> scratch,
+                   const std::function<void(const RefIndex&, RowSums&)>& turn) {
     const bool one = o.tile_rows == 1;
-    if (!o.weight)
-        return for_loop(first, last, o.tile_rows, [&](Tile r) { body(rows_from(o, r), {}); });
-    const Tile none = one ? zeros({size}, sums) : zeros({o.tile_rows, size}, sums);
-    const std::vector<Tile> zero(o.bias ? 2 : 1, none);
-    const std::vector<Tile> totals = for_loop(first, last, o.tile_rows, zero,
-                                              [&](const Tile& r, const std::vector<Tile>& carried) {
-                                                  return body(rows_from(o, r), carried);
-                                              });
+    const Tile none = one ? zeros({length}, dtype) : zeros({o.tile_rows, length}, dtype);
+    std::vector<Tile> totals(num_sums(o) * parts.size(), none);
+    RowSums sums;
+    if (o.scratch_vector > 0) {
+        for (std::size_t i = 0; i < totals.size(); ++i) {
+            sums.kept.push_back({scratch[i], length, o.scratch_vector});
+            sums.kept[i].store(none);
+        }
+    }
+    if (totals.empty() || !sums.kept.empty()) {
+        for_loop(first, last, o.tile_rows, [&](Tile r) { turn(rows_from(o, r), sums); });
+        for (std::size_t i = 0; i < totals.size(); ++i) totals[i] = sums.kept[i].load();
+    } else {
+        totals = for_loop(first, last, o.tile_rows, totals,
+                          [&](const Tile& r, const std::vector<Tile>& carried) {
+                              sums.carried = carried;
+                              turn(rows_from(o, r), sums);
+                              return sums.carried;
+                          });
+    }
     for (std::size_t i = 0; i < totals.size(); ++i) {
+        const Ref& gradient = gradients[i % num_sums(o)];
         const Tile total = one ? totals[i] : sum(totals[i], 0);
-        gradients[i].at(part).store(total.to(gradients[i].dtype()));
+        gradient.at(parts[i / num_sums(o)]).store(total.to(gradient.dtype()));
     }
 }
 
 void backward_program(const Options& o, std::span<const Ref> refs) {
     const DType sums = accumulator(refs[0].dtype());
     const auto count = static_cast<double>(o.n);
-    const Slice part = ds(0, o.n);
+    const std::vector<Slice> parts = tiles_of(o);
     const Tile rows = refs[0].extent(0), turns = cdiv(rows, o.tile_rows),
                per_program = cdiv(turns, num_programs(0)) * o.tile_rows;
     const Tile first = program_id(0) * per_program;
-    sum_over_rows(o, first, minimum(first + per_program, rows), o.n, sums, refs.subspan(7), part,
-                  [&](const RefIndex& r, const std::vector<Tile>& totals) {
-                      const Gradient g(o, refs, r, part);
-                      Tile mean_scaled;
-                      if (o.layer) mean_scaled = row_sum(o, g.scaled) / count;
-                      const Tile mean_product = row_sum(o, g.scaled * g.normal) / count;
-                      g.store_dx(o, refs, refs[6], r, part, mean_product, mean_scaled);
-                      return g.add_to(o, totals);
-                  });
+    const auto turn = [&](const RefIndex& r, RowSums& totals) {
+        std::vector<Gradient> tiles;
+        for (const Slice& part : parts) tiles.emplace_back(o, refs, r, part, parts.size() == 1);
+        // Side by side, so that threads wait for each other once.
+        Tile sum_scaled;
+        if (o.layer)
+            sum_scaled = row_sum(o, tiles, [&](const Gradient& g) { return g.scaled(o, refs); });
+        const Tile mean_product =
+            row_sum(o, tiles, [&](const Gradient& g) { return g.scaled(o, refs) * g.normal(o); }) /
+            count;
+        const Tile mean_scaled = o.layer ? sum_scaled / count : Tile();
+        for (std::size_t i = 0; i < tiles.size(); ++i) {
+            tiles[i].store_dx(o, refs, refs[6], r, mean_product, mean_scaled);
+            totals.add(o, i, tiles[i]);
+        }
+    };
+    sum_over_rows(o, first, minimum(first + per_program, rows), parts, o.tile > 0 ? o.tile : o.n,
+                  sums, refs.subspan(7, num_sums(o)), refs.subspan(7 + num_sums(o)), turn);
 }
 
 /// Sums over one piece of a row of dy * weight * normal and, for LayerNorm, of dy * weight.
 void products_program(const Options& o, std::span<const Ref> refs) {
     const Tile r = program_id(0), c = program_id(1);
-    const Gradient g(o, refs, r, piece(c));
-    refs[5].at(r, c).store(sum(g.scaled * g.normal));
-    if (o.layer) refs[6].at(r, c).store(sum(g.scaled));
+    const Gradient g(o, refs, r, piece(c), true);
+    refs[5].at(r, c).store(sum(g.scaled(o, refs) * g.normal(o)));
+    if (o.layer) refs[6].at(r, c).store(sum(g.scaled(o, refs)));
 }
 
 void backward_long_program(const Options& o, std::span<const Ref> refs) {
@@ -234,16 +321,16 @@ void backward_long_program(const Options& o, std::span<const Ref> refs) {
     const Slice part = piece(program_id(0)), all_parts = ds(0, pieces(o));
     const Tile rows = refs[0].extent(0), per_program = cdiv(rows, num_programs(1));
     const Tile first = program_id(1) * per_program;
-    sum_over_rows(o, first, minimum(first + per_program, rows), kPiece, sums, refs.subspan(9), part,
-                  [&](const RefIndex& r, const std::vector<Tile>& totals) {
-                      const Gradient g(o, refs, r, part);
-                      const auto mean = [&](const Ref& parts) {
-                          return sum(parts.at(r, all_parts).load()) / count;
-                      };
-                      g.store_dx(o, refs, refs[8], r, part, mean(refs[6]),
-                                 o.layer ? mean(refs[7]) : Tile());
-                      return g.add_to(o, totals);
-                  });
+    const auto turn = [&](const RefIndex& r, RowSums& totals) {
+        const Gradient g(o, refs, r, part, true);
+        const auto mean = [&](const Ref& of_pieces) {
+            return sum(of_pieces.at(r, all_parts).load()) / count;
+        };
+        g.store_dx(o, refs, refs[8], r, mean(refs[6]), o.layer ? mean(refs[7]) : Tile());
+        totals.add(o, 0, g);
+    };
+    sum_over_rows(o, first, minimum(first + per_program, rows), {part}, kPiece, sums,
+                  refs.subspan(9), {}, turn);
 }
 
 BlockSpec given(bool present) {
@@ -259,7 +346,7 @@ CallOptions options_of(const Options& o, const std::vector<bool>& given_inputs,
         if (given_inputs[static_cast<std::size_t>(input)]) result.dynamic[input] = {0};
     }
     result.interpret = o.interpret;
-    if (o.tile_rows > 1) result.num_warps = 4;  // each holds whole rows
+    result.num_warps = o.num_warps;
     return result;
 }
 
@@ -350,6 +437,11 @@ Call backward(const Options& o) {
         return std::vector<std::int64_t>{std::min(o.parts, in[0].dim(0))};
     };
     const BlockSpec part({squeezed, all}, [](auto i) { return block(i, 0); });
+    if (o.scratch_vector > 0) {
+        const std::int64_t length = o.tile > 0 ? o.tile : o.n;
+        options.scratch.assign(num_sums(o) * static_cast<std::size_t>(o.n / length),
+                               SumInScratch::type(length, o.scratch_vector));
+    }
     return call(kernel(name_of(o, "_backward"),
                        [o](std::span<const Ref> refs) { backward_program(o, refs); }),
                 backward_options(o, options, part));

@@ -22,6 +22,14 @@ struct Options {
     /// Programs of the backward pass, hence parts of the weight's gradient. Of long rows: programs
     /// of a piece.
     std::int64_t parts = 64;
+    /// A row is done in tiles of this length, which divides n, one after the other where that saves
+    /// a GPU's registers; 0: in one. Not of long rows, not with tile_rows.
+    std::int64_t tile = 0;
+    /// Backward: where not 0, the sums for the weight's and bias's gradients are f32 scratch
+    /// instead of carried, for rows whose sums a GPU's registers do not hold. So many neighbours of
+    /// a row are one thread's: 16 bytes of x; they divide the tile. Not with tile_rows.
+    std::int64_t scratch_vector = 0;
+    int num_warps = 0;  ///< of a GPU; 0: chosen by what a program holds
     auto operator<=>(const Options&) const = default;
 };
 

@@ -138,6 +138,15 @@ TEST(CudaCalls, PlainCausalWindowAndGroups) {
         {.name = "gradients in the order of arrival", .length = 90, .options = [](Device) {
              return AttentionOptions{.causal = true, .deterministic = false};
          }});
+    for (const std::int64_t dim : {64, 128}) {
+        if (is_stand_in() && dim > 64) continue;
+        Case c{.name = fmt::format("the same in wide blocks, {} columns", dim),
+               .length = 200,
+               .kv_length = 300,
+               .dim = dim};
+        c.options = [](Device) { return AttentionOptions{.causal = true, .deterministic = false}; };
+        check(c, "tiles");
+    }
     if (is_stand_in()) return;
     for (DType dtype : {f32, f16, bf16}) {
         for (std::int64_t dim : {64, 128, 256}) {

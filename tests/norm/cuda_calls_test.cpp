@@ -49,6 +49,10 @@ TEST(CudaCalls, NormsGiveWhatTheCpuGives) {
     for (DType dtype : {f32, f16, bf16}) {
         check(dtype, 300, 1000);
         check(dtype, 7, 8192);
+        check(dtype, 300, 256);   // rows share tiles
+        check(dtype, 140, 2048);  // fewer of them
+        check(dtype, 3, 16384);   // sums in scratch, or rows in pieces
+        check(dtype, 3, 32768);
         check(dtype, 3, 70001);  // rows in pieces
         check(dtype, 1, 1);
     }

@@ -202,17 +202,22 @@ TEST(CudaCalls, RefusesMixedDevicesAndHostPointers) {
 
 TEST(CudaCalls, ScratchBeyondSharedMemoryLiesInAWorkspace) {
     TW_REQUIRE_GPU();
-    // Program i keeps x + i in scratch of 256 KiB.
+    // Program i keeps x + i in scratch of 256 KiB. There are more than run at once.
+    const std::int64_t programs = std::getenv("TW_FAKE_GPU") != nullptr ? 3 : 300;
     const Call program =
         call(kernel("hoarder",
                     [](Ref x, Ref y, Ref scratch) {
                         scratch.store(x.load() + program_id(0).to(f32));
-                        y.store(transpose(scratch.load()));
+                        // Halves lie in other threads than the whole.
+                        for (const std::int64_t half : {0, 32}) {
+                            const Tile rows = scratch.at(ds(32 - half, 32)).load();
+                            y.at(ds(0, 1024), ds(half, 32)).store(transpose(rows));
+                        }
                     }),
-             {.grid = {3},
+             {.grid = {programs},
               .in = {BlockSpec()},
               .out = {BlockSpec({squeezed, all, all}, [](auto i) { return block(i, 0, 0); })},
-              .out_type = {{f32, {3, 1024, 64}}},
+              .out_type = {{f32, {programs, 1024, 64}}},
               .scratch = {{f32, {64, 1024}}}});
     const Tensor x = Tensor::arange(f32, 65536).reshape({64, 1024});
     ::setenv("TILEWRIGHT_DEBUG", "1", 1);

@@ -108,6 +108,40 @@ inline CudaProgram attention_program(const std::string& in, int q, int k, int d,
             in == "bf16" ? 2e-2 : 4e-3};
 }
 
+/// Rows of 64 and more elements a thread: they stay packed over two reductions, whose warps' parts
+/// share a barrier; a row of weights is loaded in every round; sums over rows lie in scratch of
+/// which each thread uses a part of its own.
+inline CudaProgram wide_rows_program() {
+    const std::string row = "f32[2048]", pieces = "f32[2, 256, 4]";
+    std::string t =
+        "func @wide_rows(%x: ref<bf16[5, 2048]>, %d: ref<bf16[5, 2048]>, %w: ref<bf16[2048]>, "
+        "%y: ref<bf16[5, 2048]>, %t: ref<f32[2048]>, %s: scratch<f32[2, 256, 4]>) grid [] "
+        "num_warps 2 {\n"
+        "%zero = constant 0 : i64\n%one = constant 1 : i64\n%rows = constant 5 : i64\n";
+    t +=
+        "%init = constant 0 : " + pieces + "\nstore %s[%zero : 2, %zero : 256, %zero : 4], %init\n";
+    t += "%wl = load %w[%zero : 2048] : bf16[2048]\n%wf = cast %wl : " + row + "\n";
+    t += "for_loop %i = %zero, %rows, %one {\n"
+         "%xl = load %x[%i, %zero : 2048] : bf16[2048]\n%xf = cast %xl : " +
+         row + "\n%dl = load %d[%i, %zero : 2048] : bf16[2048]\n%df = cast %dl : " + row +
+         "\n%g = mul %df, %wf : " + row + "\n%p = mul %g, %xf : " + row +
+         "\n%a = reduce %p sum axis 0 : f32\n%b = reduce %g sum axis 0 : f32\n"
+         "%scale = constant 0.0009765625 : f32\n%am = mul %a, %scale : f32\n"
+         "%bm = mul %b, %scale : f32\n%ab = broadcast %am : " +
+         row + "\n%bb = broadcast %bm : " + row + "\n%q = mul %xf, %ab : " + row +
+         "\n%r = sub %g, %q : " + row + "\n%u = sub %r, %bb : " + row +
+         "\n%yc = cast %u : bf16[2048]\nstore %y[%i, %zero : 2048], %yc\n";
+    t += "%old = load %s[%zero : 2, %zero : 256, %zero : 4] : " + pieces +
+         "\n%ot = transpose %old permutation [1, 0, 2] : f32[256, 2, 4]\n%ol = reshape %ot : " +
+         row + "\n%sum = fma %df, %xf, %ol : " + row +
+         "\n%sr = reshape %sum : f32[256, 2, 4]\n%st = transpose %sr permutation [1, 0, 2] : " +
+         pieces + "\nstore %s[%zero : 2, %zero : 256, %zero : 4], %st\nyield\n}\n";
+    t += "%end = load %s[%zero : 2, %zero : 256, %zero : 4] : " + pieces +
+         "\n%et = transpose %end permutation [1, 0, 2] : f32[256, 2, 4]\n%el = reshape %et : " +
+         row + "\nstore %t[%zero : 2048], %el\nyield\n}\n";
+    return {"wide rows", t, {{5, 2048}, {5, 2048}, {2048}, {5, 2048}, {2048}}, 8e-3};
+}
+
 inline std::vector<CudaProgram> cuda_programs() {
     std::vector<CudaProgram> programs;
     // Sums of products of small multiples of 1/8 are exact; so is every order of them.
@@ -120,6 +154,7 @@ inline std::vector<CudaProgram> cuda_programs() {
         programs.push_back(matmul_program(in, "f32", 128, 128, 64, 2, 1e-6));
     }
     programs.push_back(matmul_program("f8e4m3", "f32", 32, 32, 32, 2, 1e-6));
+    programs.push_back(wide_rows_program());
     for (const char* flags : {"", "transpose_a", "transpose_b"}) {
         programs.push_back(matmul_program("f32", "f32", 32, 64, 32, 2, 1e-6, flags));
         programs.push_back(matmul_program("f32", "f32", 32, 32, 16, 2, 1e-3,

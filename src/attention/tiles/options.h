@@ -24,6 +24,7 @@ struct Options {
     bool scale_operand = false;
     /// Backward: one program per block of keys, and all add to one dQ, in the order they come.
     bool atomic = false;
+    int num_warps = 0, num_stages = 0;  ///< of a GPU; 0: chosen by what a program holds
 
     /// Largest kv - q that attends: 0 when causal; -1: unbounded.
     std::int64_t right() const { return causal ? 0 : window_right; }

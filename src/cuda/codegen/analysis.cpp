@@ -129,6 +129,16 @@ bool Analysis::non_negative(Value value) const {
             return of(0) && of(1);
         case Op::max:
             return of(0) || of(1);
+        case Op::select:
+            return of(1) && of(2);
+        case Op::neg: {  // -floordiv(-x, y), as cdiv rounds up
+            const ir::Instruction* quotient = definition(made->operands[0]);
+            const ir::Instruction* negated = quotient != nullptr && quotient->op == Op::floordiv
+                                                 ? definition(quotient->operands[0])
+                                                 : nullptr;
+            return negated != nullptr && negated->op == Op::neg &&
+                   non_negative(negated->operands[0]) && non_negative(quotient->operands[1]);
+        }
         case Op::rem:
             return of(0);
         case Op::floormod:

@@ -2,6 +2,7 @@
 #include <algorithm>
 #include <bit>
 #include <map>
+#include <utility>
 
 #include "cuda/codegen/emitter.h"
 #include "ir/evaluate.h"
@@ -54,7 +55,7 @@ void Emitter::reduce(const Instruction& made) {
     const Reduction kind = attributes.kind;
     const int axis = attributes.axis;
     const Value source = made.operands[0];
-    const DType dtype = type(source).dtype, out = type(made.result()).dtype;
+    const DType dtype = type(source).dtype;
     const bool indices = is_extreme_index(kind);
     const Held* known = deferred_.count(&made) == 0 ? find(source) : nullptr;
     const Layout from = known != nullptr ? known->layout : home(source);
@@ -63,15 +64,7 @@ void Emitter::reduce(const Instruction& made) {
     const std::string value_type = register_type(dtype);
     const std::string base = fmt::format("v{}", made.result().id);
 
-    // Combines b into a; both are variables "x" and, for indices, "xi".
-    const auto fold = [&](const std::string& a, const std::string& b) {
-        if (!indices) {
-            line("{} = {};", a, combined(kind, dtype, a, b));
-        } else {
-            line("if (ops::replaces_extreme<{4}>({0}, {1}, {2}, {3})) {0} = {2}, {1} = {3};", a,
-                 a + "i", b, b + "i", kind == Reduction::argmax);
-        }
-    };
+    const auto fold = [&](const std::string& a, const std::string& b) { fold_into(made, a, b); };
     // In the thread: pairs, so that the chain of dependences is short.
     std::map<int, std::vector<int>> groups;
     for (int r = 0; r < from.registers(); ++r) {
@@ -196,26 +189,61 @@ void Emitter::reduce(const Instruction& made) {
         }
         touch(values);
         touch(places);
-        before_shared_read({values});
-        if (indices) before_shared_read({places});
-        for (int r = 0; r < to.registers(); ++r) {
-            const std::string& sum = sums[static_cast<std::size_t>(r)];
-            line("{} = {}m[{}];", sum, base, place(r));
-            if (indices) line("{}i = {}mi[{}];", sum, base, place(r));
-            for (std::int64_t copy = 1; copy < copies; ++copy) {
+        WarpParts parts{&made, to, sums, {}, values, places, copies, size};
+        for (int r = 0; r < to.registers(); ++r) parts.offsets.push_back(place(r));
+        keep_packed();
+        // Read where the result is wanted: reductions that come before share the barrier.
+        unread_.push_back(std::move(parts));
+        if (indices) read_warp_parts();
+        return;
+    }
+    hold_reduced(made, to, sums);
+}
+
+void Emitter::fold_into(const Instruction& reduce, const std::string& a, const std::string& b) {
+    const Reduction kind = reduce.get<ir::ReduceAttributes>().kind;
+    if (!is_extreme_index(kind)) {
+        line("{} = {};", a, combined(kind, type(reduce.operands[0]).dtype, a, b));
+        return;
+    }
+    line("if (ops::replaces_extreme<{4}>({0}, {1}, {2}, {3})) {0} = {2}, {1} = {3};", a, a + "i", b,
+         b + "i", kind == Reduction::argmax);
+}
+
+void Emitter::read_warp_parts() {
+    const std::vector<WarpParts> all = std::exchange(unread_, {});
+    for (const WarpParts& parts : all) {
+        before_shared_read({parts.values});
+        if (parts.indices >= 0) before_shared_read({parts.indices});
+    }
+    for (const WarpParts& parts : all) {
+        const std::string value_type = register_type(type(parts.reduce->operands[0]).dtype);
+        const std::string base = fmt::format("v{}", parts.reduce->result().id);
+        for (std::size_t r = 0; r < parts.sums.size(); ++r) {
+            const std::string &sum = parts.sums[r], &at = parts.offsets[r];
+            line("{} = {}m[{}];", sum, base, at);
+            if (parts.indices >= 0) line("{}i = {}mi[{}];", sum, base, at);
+            for (std::int64_t copy = 1; copy < parts.copies; ++copy) {
                 const std::string other = fmt::format("{}w{}", sum, copy);
-                line("const {} {} = {}m[{} + {}];", value_type, other, base, copy * size, place(r));
-                if (indices)
-                    line("const int {}i = {}mi[{} + {}];", other, base, copy * size, place(r));
-                fold(sum, other);
+                const std::int64_t from = copy * parts.size;
+                line("const {} {} = {}m[{} + {}];", value_type, other, base, from, at);
+                if (parts.indices >= 0) {
+                    line("const int {}i = {}mi[{} + {}];", other, base, from, at);
+                }
+                fold_into(*parts.reduce, sum, other);
             }
         }
-        touch(values);
-        touch(places);
+        touch(parts.values);
+        touch(parts.indices);
+        hold_reduced(*parts.reduce, parts.layout, parts.sums);
     }
+}
+
+void Emitter::hold_reduced(const Instruction& reduce, const Layout& layout, const Names& sums) {
+    const DType out = type(reduce.result()).dtype;
     Names result;
     for (const std::string& sum : sums) {
-        if (indices) {
+        if (is_extreme_index(reduce.get<ir::ReduceAttributes>().kind)) {
             result.push_back(sum + "i");
         } else if (is_float(out) && size_of(out) <= 2) {
             result.push_back(sum + "r");
@@ -224,7 +252,7 @@ void Emitter::reduce(const Instruction& made) {
             result.push_back(sum);
         }
     }
-    hold(made.result(), to, result);
+    hold(reduce.result(), layout, result);
 }
 
 void Emitter::join_lanes(const Instruction& made, const Names& names) {

@@ -152,16 +152,23 @@ Emitter::AccessText Emitter::access_text(const Instruction& made, const Layout& 
             if (thread != "0") {
                 pointer += step == "1" ? " + " + thread : fmt::format(" + {} * {}", thread, step);
             }
-            std::string window;
+            std::string window, count;
             const bool inside = stays_inside(made, d);
             if (!inside && index.stride == 1) {
-                window = fmt::format("{}_w{}", base, dim);
-                line("const Window {} = window({}, {}, {});", window, start, extent, index.size);
                 bounded_axis[a] = true;
                 const std::int64_t known = array.extents[d];
-                if (vector > 1 && axis == vector_axis &&
-                    (index.size % vector != 0 || known == ir::kDynamic || known % vector != 0)) {
-                    text.window = window;
+                const bool cuts_vectors =
+                    vector > 1 && axis == vector_axis &&
+                    (index.size % vector != 0 || known == ir::kDynamic || known % vector != 0);
+                if (analysis_.non_negative(access.indices[d]) && !cuts_vectors) {
+                    count = fmt::format("{}_n{}", base, dim);
+                    line("const int {} = count_inside({}, {}, {});", count, start, extent,
+                         index.size);
+                } else {
+                    window = fmt::format("{}_w{}", base, dim);
+                    line("const Window {} = window({}, {}, {});", window, start, extent,
+                         index.size);
+                    if (cuts_vectors) text.window = window;
                 }
             } else if (vector > 1 && axis == vector_axis && index.size % vector != 0) {
                 vector = static_cast<int>(std::gcd(index.size, std::int64_t{vector}));
@@ -173,6 +180,8 @@ Emitter::AccessText Emitter::access_text(const Instruction& made, const Layout& 
                 const std::string position = plus(thread, part);
                 if (!window.empty()) {
                     condition[at] = fmt::format("{}.contains({})", window, position);
+                } else if (!count.empty()) {
+                    condition[at] = fmt::format("{} < {}", position, count);
                 } else if (!inside) {
                     condition[at] =
                         fmt::format("static_cast<u64>({} + {}ll * {}) < {}", start, index.stride,
@@ -278,39 +287,39 @@ void Emitter::load(const Instruction& made) {
                      : get(access.other, layout);
     }
     const Names names = numbered(fmt::format("v{}", result.id), registers);
+    // Elements are unpacked where they are wanted: they take half the registers, and branches
+    // that load them do not wait for memory one after the other.
+    const auto hold_packed = [&](const Names& words) {
+        const std::size_t vector = names.size() / words.size();
+        Names elements;
+        for (std::size_t r = 0; r < names.size(); ++r) {
+            elements.push_back(fmt::format("unpacked<{}, {}>({})", storage_type(dtype), r % vector,
+                                           words[r / vector]));
+        }
+        if (f_.ref_type(ref).space == ir::Space::global) packed_[result] = words;
+        hold(result, layout, elements);
+    };
     if (const auto ahead = prefetched_.find(result); ahead != prefetched_.end()) {
-        const std::size_t vector = names.size() / ahead->second.raw.size();
-        line("{} {};", register_type(dtype), fmt::join(names, ", "));
-        for (std::size_t i = 0; i < ahead->second.raw.size(); ++i) {
-            const auto first = names.begin() + static_cast<std::ptrdiff_t>(i * vector);
-            line("unpack<{}>({}, {});", storage_type(dtype), ahead->second.raw[i],
-                 fmt::join(first, first + static_cast<std::ptrdiff_t>(vector), ", "));
+        const Names words = numbered(fresh("raw"), static_cast<int>(ahead->second.raw.size()));
+        for (std::size_t i = 0; i < words.size(); ++i) {
+            line("uint4 {} = {};", words[i], ahead->second.raw[i]);
         }
         line("// the next round's");
         prefetch(made, ahead->second.next);
-        hold(result, layout, names);
-        return;
+        return hold_packed(words);
     }
     const AccessText text = access_text(made, layout);
     const bool zeros = !access.other || analysis_.is_constant(access.other, 0);
     if (text.vector * size_of(dtype) == 16 && zeros && text.window.empty()) {
-        // Elements are unpacked where they are wanted: they take half the registers, and branches
-        // that load them do not wait for memory one after the other.
-        const Names raw = numbered(fresh("raw"), registers / text.vector);
-        line("uint4 {} = {{}};", fmt::join(raw, " = {}, "));
-        Names elements;
-        for (std::size_t i = 0; i < raw.size(); ++i) {
+        const Names words = numbered(fresh("raw"), registers / text.vector);
+        line("uint4 {} = {{}};", fmt::join(words, " = {}, "));
+        for (std::size_t i = 0; i < words.size(); ++i) {
             const std::size_t at = i * static_cast<std::size_t>(text.vector);
             const std::string& inside = text.inside[at];
             line("{}load_raw({}{}, {});", inside.empty() ? "" : fmt::format("if ({}) ", inside),
-                 text.pointer, text.offset[at].empty() ? "" : " + " + text.offset[at], raw[i]);
-            for (int element = 0; element < text.vector; ++element) {
-                elements.push_back(
-                    fmt::format("unpacked<{}, {}>({})", storage_type(dtype), element, raw[i]));
-            }
+                 text.pointer, text.offset[at].empty() ? "" : " + " + text.offset[at], words[i]);
         }
-        hold(result, layout, elements);
-        return;
+        return hold_packed(words);
     }
     for (int r = 0; r < registers; r += text.vector) {
         const auto at = static_cast<std::size_t>(r);

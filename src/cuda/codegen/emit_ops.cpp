@@ -41,8 +41,13 @@ void Emitter::block(const ir::Block& block) {
         ++step_;
         if (instruction.op == Op::yield) break;
         block_ = &block;
+        // Parts of reductions wait for what else is reduced, not for effects or other blocks.
+        const bool pure = instruction.op == Op::reduce || instruction.op == Op::load ||
+                          ir::is_elementwise(instruction.op) || is_lazy(instruction);
+        if (!pure || is_staged(instruction)) read_warp_parts();
         this->instruction(instruction);
     }
+    read_warp_parts();
     block_ = outer;
 }
 
@@ -71,6 +76,7 @@ void Emitter::instruction(const Instruction& made) {
                  {extent_text(made.operands[0], made.get<ir::AxisAttributes>().axis)});
             return;
         case Op::load:
+            if (repeated_.count(made.result()) != 0) return;  // where it is wanted
             return load(made);
         case Op::store:
             return store(made);
@@ -127,9 +133,10 @@ Names Emitter::elementwise(const Instruction& made, const Layout& layout, Value 
             operands.push_back(get(operand, layout));
         }
     }
-    if (is_lazy(made)) comment(made);
-    const std::string base = is_lazy(made) ? fresh(fmt::format("v{}x", result.id).c_str())
-                                           : fmt::format("v{}", result.id);
+    const bool again = is_lazy(made) || forgotten_.count(result) != 0;
+    if (again) comment(made);
+    const std::string base =
+        again ? fresh(fmt::format("v{}x", result.id).c_str()) : fmt::format("v{}", result.id);
     const Names names = numbered(base, layout.registers());
     const bool computed_narrow = is_float(out) && size_of(out) <= 2 && made.op != Op::cast &&
                                  made.op != Op::select && made.op != Op::bitcast;

@@ -120,7 +120,7 @@ void Emitter::before_shared_read(std::initializer_list<int> ids) {
 
 void Emitter::before_global(Value ref, bool write) {
     const Value root = analysis_.root(ref);
-    if (!analysis_.is_written(ref)) return;
+    if (!analysis_.is_written(ref) || is_private(ref)) return;
     if (global_written_.count(root) != 0 || (write && global_read_.count(root) != 0)) {
         settle_copies();
         barrier();

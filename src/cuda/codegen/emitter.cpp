@@ -297,11 +297,19 @@ Names Emitter::get(Value value, const Layout& layout) {
     if (const Held* held = find(value, layout)) return held->names;
     const Instruction* made = analysis_.definition(value);
     const DType dtype = type(value).dtype;
+    if (made != nullptr && made->op == Op::reduce && !unread_.empty()) {
+        read_warp_parts();
+        return get(value, layout);
+    }
+    if (repeated_.count(value) != 0 && find(value) == nullptr) {
+        load(*made);
+        return get(value, layout);
+    }
     if (made != nullptr && made->op == Op::constant) {
         return Names(static_cast<std::size_t>(layout.registers()),
                      literal(dtype, made->get<ir::ConstantAttributes>().bits));
     }
-    if (made != nullptr && is_lazy(*made)) {
+    if (made != nullptr && (is_lazy(*made) || forgotten_.count(value) != 0)) {
         Names names;
         if (made->op == Op::iota) {
             const int axis = made->get<ir::AxisAttributes>().axis;
@@ -442,16 +450,19 @@ void Emitter::program_ids() {
 }
 
 bool Emitter::is_light() const {
-    constexpr std::int64_t kMaxElements = 16;  // of a tile, in a thread
+    constexpr int kMostWords = 24;  // loaded by a thread
     bool light = 32 * warps_ == 512;
+    int words = 0;
     ir::walk(f_.body, [&](const Instruction& made) {
         light = light && made.op != Op::dot;
         for (Value result : made.results) {
-            const bool carried = !made.blocks.empty() && !type(result).is_scalar();
-            light = light && !carried && type(result).shape.size() <= kMaxElements * 32 * warps_;
+            if (type(result).is_scalar()) continue;
+            light = light && made.blocks.empty();
+            if (made.op != Op::load) continue;
+            words += home(result).registers() * std::max(size_of(type(result).dtype), 2) / 4;
         }
     });
-    return light;
+    return light && words <= kMostWords;
 }
 
 std::int64_t Emitter::place_scratch() {
@@ -483,6 +494,7 @@ std::int64_t Emitter::place_scratch() {
 Generated Emitter::run() {
     plan_dots();
     assign_layouts();
+    find_repeated_loads();
     scopes_.emplace_back();
     Generated generated;
     std::string parameters, scalar_parameters, scalars;
@@ -544,8 +556,10 @@ extern "C" __global__ void __launch_bounds__({}{}) {}({}) {{
 {}{}{}{}}}
 )",
         f_.name, target_.arch, warps_, generated.shared_bytes, generated.threads,
-        is_light() ? ", 2" : "", generated.name, parameters, coordinate_text_, buffers, scalars,
-        text_);
+        is_light()       ? ", 2"
+        : plans_.empty() ? ", 1"
+                         : "",
+        generated.name, parameters, coordinate_text_, buffers, scalars, text_);
     return generated;
 }
 

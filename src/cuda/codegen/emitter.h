@@ -138,8 +138,8 @@ class Emitter {
     void program_ids();
     /// Places the scratch Refs; returns the bytes of them that lie in the workspace.
     std::int64_t place_scratch();
-    /// Few elements a thread, none carried by loops: registers may be limited so that two blocks
-    /// of the largest size share a multiprocessor.
+    /// Few elements are loaded by a thread, none carried by loops: registers may be limited so that
+    /// two blocks of the largest size share a multiprocessor.
     bool is_light() const;
 
     // Memory (emit_memory.cpp).
@@ -208,6 +208,19 @@ class Emitter {
 
     // Across lanes (emit_lanes.cpp).
     void reduce(const Instruction& instruction);
+    /// Combines b into a; both are variables "x" and, for indices, "xi".
+    void fold_into(const Instruction& reduce, const std::string& a, const std::string& b);
+    void hold_reduced(const Instruction& reduce, const Layout& layout, const Names& sums);
+    /// What each warp has reduced and written, in shared memory.
+    struct WarpParts {
+        const Instruction* reduce;
+        Layout layout;
+        Names sums, offsets;        ///< per register: a variable, and its place
+        int values, indices;        ///< buffers; -1: none
+        std::int64_t copies, size;  ///< of elements
+    };
+    /// Finishes the reductions whose parts nobody has read.
+    void read_warp_parts();
     void scan(const Instruction& instruction);
     Layout scan_layout(const Instruction& instruction) const;
     void debug_print(const Instruction& instruction);
@@ -238,10 +251,33 @@ class Emitter {
                                     const std::string& column);
     void hoist_fragments(const Instruction& loop);
 
-    // Staged loads and loops (emit_loop.cpp).
+    // Loads issued ahead (emit_stage.cpp).
     bool is_staged(const Instruction& load) const;
     void copy_to_shared(const Instruction& load, const SharedTile& tile, const Names& indices);
     void stage(const Instruction& load);
+    std::vector<const Instruction*> streamed_loads(const Instruction& loop) const;
+    /// Loads into registers of a loop without dots that may be issued a round ahead.
+    std::vector<const Instruction*> prefetched_loads(const Instruction& loop);
+    /// Loads what such an instruction wants in the round at `at`, into its raw registers.
+    void prefetch(const Instruction& load, const std::string& at);
+    bool computable(Value value, const std::set<Value>& inside, Value induction) const;
+    std::string recompute(Value value, const std::set<Value>& inside, Value induction,
+                          const std::string& at);
+    /// Does a thread hold so many elements of a loop's loads that registers are short? Then they
+    /// stay packed, and nothing is loaded ahead.
+    bool is_wide() const;
+    bool is_tile_load(const Instruction& made) const;
+    /// Behind a reduction: elements are unpacked anew, and what little arithmetic made of them is
+    /// done again, so that packed words alone wait for the reduction in registers.
+    void keep_packed();
+    /// Loads in front of the loop of a wide kernel, which are done again in every round.
+    void find_repeated_loads();
+    /// Scratch that every thread uses for elements of its own, so that there is nothing to order.
+    bool is_private(Value ref) const;
+    /// Made of packed elements, scalars and index math by a few cheap operations?
+    bool is_renewable(Value value, int depth = 0) const;
+
+    // Loops and branches (emit_loop.cpp).
     void for_loop(const Instruction& instruction);
     void while_loop(const Instruction& instruction);
     void if_else(const Instruction& instruction);
@@ -255,14 +291,6 @@ class Emitter {
     const Instruction* deferred_sum(const Instruction& loop, std::size_t carry) const;
     /// What the lanes that share an element have summed, as what each of them holds.
     void join_lanes(const Instruction& sum, const Names& names);
-    std::vector<const Instruction*> streamed_loads(const Instruction& loop) const;
-    /// Loads into registers of a loop without dots that may be issued a round ahead.
-    std::vector<const Instruction*> prefetched_loads(const Instruction& loop);
-    /// Loads what such an instruction wants in the round at `at`, into its raw registers.
-    void prefetch(const Instruction& load, const std::string& at);
-    bool computable(Value value, const std::set<Value>& inside, Value induction) const;
-    std::string recompute(Value value, const std::set<Value>& inside, Value induction,
-                          const std::string& at);
 
     const ir::Function& f_;
     const Target& target_;
@@ -278,6 +306,10 @@ class Emitter {
         std::string next;  ///< induction value of the next round
     };
     std::map<Value, Prefetched> prefetched_;
+    std::map<Value, Names> packed_;  ///< words of loads whose elements are unpacked where wanted
+    std::set<Value> forgotten_;      ///< computed again where they are wanted
+    std::set<Value> repeated_;       ///< loads that are done where they are wanted
+    std::vector<WarpParts> unread_;  ///< of the block being emitted
     std::set<const Instruction*> deferred_;  ///< sums that stay in their lanes
     std::map<Value, SharedTile> streamed_;   ///< of the loop being emitted, by load
 

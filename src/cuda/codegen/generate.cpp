@@ -126,9 +126,12 @@ Generated generate(const ir::Function& kernel, const Target& target) {
     };
     const int asked = kernel.hints.num_stages;
     Generated generated = emitted(asked, false);
-    // Two stages take the least memory that still overlaps.
-    const int fewest = asked == 0 ? 2 : asked;
-    if (!fits(generated) && asked == 0) generated = emitted(fewest, false);
+    // Two stages take the least memory that still overlaps; one is better than scratch far away.
+    int fewest = asked;
+    for (int stages = 2; stages > 0 && asked == 0 && !fits(generated); --stages) {
+        fewest = stages;
+        generated = emitted(stages, false);
+    }
     if (!fits(generated)) generated = emitted(fewest, true);
     if (!fits(generated)) {
         user_error(kernel.name,

@@ -5,6 +5,12 @@
 
 namespace tw::ptx {
 
+/// No instruction: what was computed from these words before is computed anew behind it, so that it
+/// need not stay in registers.
+TW_DEVICE void keep_bits(uint4& words) {
+    asm volatile("" : "+r"(words.x), "+r"(words.y), "+r"(words.z), "+r"(words.w));
+}
+
 /// PTX ISA, cvt.rn.bf16x2.f32: two elements in one u32, `low` in the lower half.
 TW_DEVICE u32 pack(Bf16, float low, float high) {
     u32 packed;

@@ -5,6 +5,7 @@
 
 namespace tw::ptx {
 
+inline void keep_bits(uint4&) {}
 inline u16 to_bits(Bf16, float value) {
     const u32 bits = __float_as_uint(value);
     if (value != value) return 0x7fff;
