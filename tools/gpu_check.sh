@@ -137,6 +137,8 @@ if [ -z "$quick" ]; then
     bench flex flex --no-picture --no-deterministic
     bench matmul matmul
     bench norm norm
+    bench tiles attention --engine tiles --causal --backward --no-deterministic
+    bench compile compile --no-deterministic
 fi
 cat "$summary"
 exit $status

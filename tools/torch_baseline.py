@@ -3,7 +3,8 @@
 
 The first line of standard input is a JSON object that says what to run; every further line `run N`
 is answered with the seconds of one of N back-to-back executions. The answer to the first line is
-`ready` or `error: why`.
+`ready` or `error: why`. With "compiled" the operation goes through torch.compile; with "graph": N
+a CUDA graph of N executions is what runs.
 """
 
 import contextlib
@@ -88,6 +89,8 @@ def prepare(job):
     device = job.get("device", "cpu")
     if device == "cpu":
         torch.set_num_threads(job["threads"])
+    if "graph" in job:  # autograd works in the stream of the forward pass
+        torch.cuda.set_stream(torch.cuda.Stream())
     dtype = {"f32": torch.float32, "bf16": torch.bfloat16, "f16": torch.float16}[job["dtype"]]
     torch.manual_seed(0)
     backward = job["direction"] == "backward"
@@ -152,20 +155,27 @@ def prepare(job):
 
         inputs = [x, y]
     elif job["operation"] in ("rms_norm", "layer_norm"):
-        x, weight = random(job["rows"], job["n"]), random(job["n"])
+        layer = job["operation"] == "layer_norm"
+        inputs = [random(job["rows"], job["n"])]
+        inputs += [random(job["n"]) for _ in range(2 if layer else 1)]
         norm = getattr(F, job["operation"])
 
-        def forward():
-            return norm(x, (job["n"],), weight=weight, eps=1e-5)
+        def apply(x, *parameters):
+            return norm(x, (job["n"],), *parameters, eps=1e-5)
 
-        inputs = [x, weight]
+        if job.get("compiled"):
+            apply = torch.compile(apply, dynamic=False)
+
+        def forward():
+            return apply(*inputs)
     elif job["operation"] == "softmax":
-        x = random(job["rows"], job["n"])
+        inputs = [random(job["rows"], job["n"])]
+        apply = functools.partial(F.softmax, dim=-1)
+        if job.get("compiled"):
+            apply = torch.compile(apply, dynamic=False)
 
         def forward():
-            return F.softmax(x, dim=-1)
-
-        inputs = [x]
+            return apply(*inputs)
     else:
         raise ValueError(f"unknown operation {job['operation']!r}")
 
@@ -179,6 +189,20 @@ def prepare(job):
     out = forward()
     gradient = torch.randn_like(out)
     return lambda: torch.autograd.grad(out, inputs, gradient, retain_graph=True)
+
+
+def captured(run, count):
+    """A function that replays a CUDA graph of `count` executions."""
+    import torch
+
+    graph = torch.cuda.CUDAGraph()
+    for _ in range(3):
+        run()
+    torch.cuda.synchronize()
+    with torch.cuda.graph(graph, stream=torch.cuda.current_stream()):
+        for _ in range(count):
+            run()
+    return graph.replay
 
 
 def wait_of(job):
@@ -199,17 +223,20 @@ def serve(prepare, wait_of):
         run, wait = prepare(job), wait_of(job)
         run()
         wait()
+        each = job.get("graph", 1)
+        if "graph" in job:
+            run = captured(run, each)
     except Exception as error:  # the caller prints it
         print(f"error: {type(error).__name__}: {error}".replace("\n", " "), flush=True)
         return
     print("ready", flush=True)
     for line in sys.stdin:
-        count = int(line.split()[1])
+        count = max(int(line.split()[1]) // each, 1)
         start = time.perf_counter()
         for _ in range(count):
             run()
         wait()
-        print((time.perf_counter() - start) / count, flush=True)
+        print((time.perf_counter() - start) / (count * each), flush=True)
 
 
 if __name__ == "__main__":

@@ -17,7 +17,7 @@ namespace {
 struct Options {
     std::string operation, dtype, device = "cpu", json;
     BenchOptions bench;
-    bool no_check = false, causal = false;
+    bool no_check = false, causal = false, graphs = false;
 };
 
 void run(const Options& options, Console& console) {
@@ -27,7 +27,8 @@ void run(const Options& options, Console& console) {
         {"norm", bench_norm},
     };
     static const std::map<std::string, std::vector<Row> (*)(const BenchOptions&)> kOnGpu = {
-        {"attention", bench_attention_gpu}, {"decode", bench_decode_gpu}, {"flex", bench_flex_gpu},
+        {"attention", bench_attention_gpu}, {"compile", bench_compile_gpu},
+        {"decode", bench_decode_gpu},       {"flex", bench_flex_gpu},
         {"matmul", bench_matmul_gpu},       {"norm", bench_norm_gpu},
     };
     BenchOptions bench = options.bench;
@@ -40,6 +41,14 @@ void run(const Options& options, Console& console) {
         parse_dtype(options.dtype.empty() ? (gpu ? "bf16" : "f32") : options.dtype).value();
     bench.check = !options.no_check;
     if (options.causal) bench.causal = true;
+    const std::pair<const char*, bool> gpu_alone[] = {{"graphs", options.graphs},
+                                                      {"sweep", bench.sweep},
+                                                      {"sustained", bench.sustained},
+                                                      {"once", bench.once},
+                                                      {"engine", !bench.engine.empty()}};
+    for (const auto& [option, given] : gpu_alone)
+        if (given && !gpu) user_error("bench", "expected --{} with --device cuda", option);
+    if (options.graphs) bench.graph_calls = 20;
     const std::pair<const char*, std::optional<std::int64_t>> sizes[] = {
         {"batch", bench.batch},     {"heads", bench.heads},   {"kv-heads", bench.kv_heads},
         {"seq-len", bench.seq_len}, {"kv-len", bench.kv_len}, {"head-dim", bench.head_dim}};
@@ -47,11 +56,9 @@ void run(const Options& options, Console& console) {
         if (size && *size < 1)
             user_error("bench", "expected --{} of at least 1 but got {}", option, *size);
     const bool takes_mods = options.operation == "attention" || options.operation == "flex";
-    if (bench.sweep && !(gpu && options.operation == "attention"))
-        user_error("bench", "expected --sweep with attention --device cuda but got {}",
+    if (bench.sweep && options.operation != "attention" && options.operation != "norm")
+        user_error("bench", "expected --sweep with attention or norm but got {}",
                    options.operation);
-    if (bench.sustained && !gpu)
-        user_error("bench", "expected --sustained with --device cuda but got {}", options.device);
     if (!takes_mods && !(bench.mask.empty() && bench.score.empty()))
         user_error("bench", "expected --mask and --score with attention or flex but got {}",
                    options.operation);
@@ -100,13 +107,13 @@ void add_bench(CLI::App& app, Console& console) {
         ->add_option("--baseline", bench.baseline,
                      "torch-sdpa (attention), torch-flex (flex: by itself where torch is there), "
                      "torch, xla, onednn (matmul), none; cuda: cudnn, fa2, torch-flex, torch, by "
-                     "default all that are there, and by name fa4, xla")
-        ->check(CLI::IsMember(
-            {"torch-sdpa", "torch-flex", "torch", "xla", "onednn", "cudnn", "fa2", "fa4", "none"}));
+                     "default all that are there, and by name fa4, xla, torch-compile (norm)")
+        ->check(CLI::IsMember({"torch-sdpa", "torch-flex", "torch", "torch-compile", "xla",
+                               "onednn", "cudnn", "fa2", "fa4", "none"}));
     command->add_flag(
         "--sweep", bench.sweep,
-        "attention on cuda: lengths from 512 to 131072, batch x length 32768, and odd "
-        "lengths");
+        "cuda: attention of lengths from 512 to 131072, batch x length 32768, and odd lengths; "
+        "norms of 128 to 262144 elements");
     command->add_flag("--sustained", bench.sustained,
                       "cuda: bursts after a rest, and beside them a second without one");
     command->add_option("--mask", bench.mask, "attention, flex: this mask, as text");
@@ -116,6 +123,12 @@ void add_bench(CLI::App& app, Console& console) {
         ->add_option_function<int>("--threads", set_num_threads,
                                    "at most; 1: timed by CPU time, on a machine with other work")
         ->check(CLI::PositiveNumber);
+    command->add_option("--engine", bench.engine, "attention, flex on cuda: tiles or sm90")
+        ->check(CLI::IsMember({"tiles", "sm90"}));
+    command->add_flag("--once", bench.once,
+                      "compile on cuda: the first calls of this process, with the cache as it is");
+    command->add_flag("--graphs", options->graphs,
+                      "cuda: time replays of CUDA graphs, so without what calls cost the host");
     command->add_option("--json", options->json, "also write the rows to this file");
     command->add_option("--case", bench.only, "flex: this case alone");
     command->add_flag("!--no-picture", bench.picture, "flex: draw no masks");

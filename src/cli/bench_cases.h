@@ -26,10 +26,13 @@ struct BenchOptions {
     std::string mask, score;      ///< attention, flex: these mods, as texts
     bool picture = true;          ///< flex: draw the masks
     bool deterministic = true;    ///< attention on a GPU: of the backward pass
+    std::string engine;           ///< attention on a GPU: tiles, sm90; empty: the fastest
+    bool once = false;            ///< compile on a GPU: the first calls of this process alone
     std::ostream* out = nullptr;  ///< pictures and tables go here, and what cannot be measured
-    bool sweep = false;           ///< attention on a GPU: lengths from 512 to 131072, odd ones too
+    bool sweep = false;           ///< on a GPU: attention of many lengths, norms of many widths
     bool sustained = false;       ///< on a GPU: also a second of launches without a rest
-    double seconds = 1.5;         ///< of each case
+    int graph_calls = 0;   ///< on a GPU: time replays of graphs of so many calls, ours and torch's
+    double seconds = 1.5;  ///< of each case
     int least_rounds = 5;
 };
 
@@ -47,6 +50,9 @@ std::vector<Row> bench_attention_gpu(const BenchOptions& options);
 std::vector<Row> bench_decode_gpu(const BenchOptions& options);
 std::vector<Row> bench_flex_gpu(const BenchOptions& options);
 std::vector<Row> bench_matmul_gpu(const BenchOptions& options);
+/// First calls in processes of their own with an empty and with a filled cache, and what warm calls
+/// cost the host.
+std::vector<Row> bench_compile_gpu(const BenchOptions& options);
 std::vector<Row> bench_norm_gpu(const BenchOptions& options);
 std::vector<Row> bench_matmul(const BenchOptions& options);
 /// RMSNorm, LayerNorm and softmax over 16384 rows of 4096, or seq-len rows of head-dim.

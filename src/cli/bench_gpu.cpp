@@ -1,163 +1,26 @@
 // `tilewright bench --device cuda`: our kernels beside PyTorch's in the same rounds.
 #include <fmt/format.h>
 
-#include <chrono>
 #include <cmath>
 #include <functional>
-#include <map>
 #include <nlohmann/json.hpp>
 #include <ostream>
-#include <thread>
 
 #include "cli/baseline.h"
 #include "cli/bench_cases.h"
 #include "cli/builtin.h"
 #include "cli/flex_cases.h"
-#include "cli/gpu_timing.h"
+#include "cli/gpu_bench.h"
 #include "run/to_array.h"
 #include "support/accuracy.h"
 #include "support/check.h"
 #include "tilewright/attention.h"
 #include "tilewright/mask.h"
 #include "tilewright/masks.h"
-#include "tilewright/norm.h"
 #include "tilewright/run.h"
 
 namespace tilewright::cli {
 namespace {
-
-/// A variant whose samples begin on a card that had time to cool down.
-Variant after_rest(Variant variant) {
-    static constexpr std::chrono::milliseconds kRest(400);
-    return {variant.name, [sample = std::move(variant.sample)] {
-                std::this_thread::sleep_for(kRest);
-                return sample();
-            }};
-}
-
-/// Seconds of one execution once they have followed each other for half a second, over the next
-/// half.
-double sustained_seconds(const Variant& variant) {
-    using Clock = std::chrono::steady_clock;
-    constexpr std::chrono::milliseconds kHalf(500);
-    const Clock::time_point start = Clock::now();
-    std::vector<double> samples;
-    while (samples.empty() || Clock::now() - start < 2 * kHalf) {
-        const double seconds = variant.sample();
-        if (Clock::now() - start >= kHalf) samples.push_back(seconds);
-    }
-    return median(samples);
-}
-
-/// Work on the GPU and what it is compared with.
-struct Measured {
-    std::string case_name, operation;
-    std::function<void()> work;
-    double amount = 0;       ///< floating point operations, or bytes
-    bool bandwidth = false;  ///< amount counts bytes
-    double blocks = 0;       ///< floating point operations by whole blocks of the mask, or 0
-    /// For each peer the job that its Python helper runs.
-    std::vector<std::pair<std::string, nlohmann::json>> peers = {};
-};
-
-class GpuBench {
-  public:
-    explicit GpuBench(const BenchOptions& options) : options_(options) {}
-
-    /// Made once for a shape and seed. Batches of four dimensions are alike: their values cost more
-    /// than what is timed.
-    Tensor random(const Tensor::Dims& shape, std::uint32_t seed) {
-        Tensor& result = random_[{shape, seed}];
-        if (result.defined()) return result;
-        Tensor::Dims part = shape;
-        if (shape.size() == 4) part[0] = 1;
-        const Tensor values = random_values(f32, part, seed).to(options_.device).to(options_.dtype);
-        if (part == shape) return result = values;
-        result = Tensor::empty(options_.dtype, shape, options_.device);
-        for (std::int64_t b = 0; b < shape[0]; ++b) result.slice(0, b, 1).copy_from(values);
-        return result;
-    }
-
-    /// Times the work and its peers in turn; our row is the last of those appended.
-    Row& measure(const Measured& m) {
-        const auto clocks = std::make_shared<std::vector<double>>();
-        std::vector<Variant> variants = {
-            timed_on_gpu("tilewright", m.work, options_.device, clocks)};
-        for (const auto& [name, job] : m.peers) add_peer(name, job, variants);
-        const Budget budget{options_.least_rounds, 50, options_.seconds,
-                            m.case_name + " " + m.operation};
-        std::vector<Variant> rested = variants;
-        for (Variant& variant : rested) {
-            if (options_.sustained) variant = after_rest(std::move(variant));
-        }
-        const std::vector<double> seconds = interleave(rested, budget);
-        const std::vector<double> burst_clocks = *clocks;
-        for (std::size_t i = variants.size(); i-- > 0;) {
-            Row row;
-            row.case_name = m.case_name;
-            row.operation = m.operation;
-            row.impl = variants[i].name;
-            row.ms = seconds[i] * 1e3;
-            (m.bandwidth ? row.gbs : row.tflops) =
-                m.amount / seconds[i] * (m.bandwidth ? 1e-9 : 1e-12);
-            if (m.blocks > 0) row.tflops_blocks = m.blocks / seconds[i] * 1e-12;
-            if (options_.sustained) {
-                row.sustained =
-                    m.amount / sustained_seconds(variants[i]) * (m.bandwidth ? 1e-9 : 1e-12);
-            }
-            rows_.push_back(std::move(row));
-        }
-        Row& ours = rows_.back();
-        if (variants.size() > 1) {
-            ours.baseline = variants[1].name;
-            ours.ratio = seconds[1] / seconds[0];
-        }
-        if (const double mhz = median(burst_clocks); mhz > 0) {
-            ours.sm_mhz = mhz;
-            const double peak = tensor_flops_per_cycle(options_.device) * mhz * 1e6;
-            if (!m.bandwidth && peak > 0 && size_of(options_.dtype) == 2) {
-                ours.roof = m.amount / seconds[0] / peak;
-            }
-        }
-        return ours;
-    }
-
-    /// The job that all peers of these options share.
-    nlohmann::json job(const char* operation, bool backward) const {
-        return {{"operation", operation},
-                {"direction", backward ? "backward" : "forward"},
-                {"dtype", name(options_.dtype)},
-                {"device", to_string(options_.device)},
-                {"threads", 1}};
-    }
-
-    /// By default those of PyTorch; XLA and FlashAttention-4 by name.
-    bool wants(const std::string& peer) const {
-        const bool by_name = peer == "xla" || peer == "fa4";
-        return options_.baseline == peer || (options_.baseline == "auto" && !by_name);
-    }
-    const BenchOptions& options() const { return options_; }
-    std::vector<Row> take() { return std::move(rows_); }
-
-  private:
-    /// A peer that was not asked for by name and cannot run is left out, with a word.
-    void add_peer(const std::string& name, const nlohmann::json& job,
-                  std::vector<Variant>& variants) {
-        if (!wants(name) || no_torch_) return;
-        try {
-            variants.push_back(python_baseline(job, name));
-        } catch (const UserError& error) {
-            if (options_.baseline != "auto") throw;
-            *options_.out << fmt::format("no rows of {}: {}\n", name, error.what());
-            no_torch_ = std::string(error.what()).find("No module named") != std::string::npos;
-        }
-    }
-
-    BenchOptions options_;
-    std::map<std::pair<Tensor::Dims, std::uint32_t>, Tensor> random_;
-    std::vector<Row> rows_;
-    bool no_torch_ = false;
-};
 
 struct Inputs {
     Tensor q, k, v, dout;
@@ -237,6 +100,7 @@ AttentionOptions with_data(const FlexCase& gpu_case, const FlexCase& host_case,
                            const FlexSizes& sizes, const BenchOptions& options) {
     AttentionOptions result = gpu_case.options;
     result.deterministic = options.deterministic;
+    result.engine = options.engine;
     if (host_case.options.mask.defined()) {
         result.mask = {};
         result.block_mask = create_block_mask(host_case.options.mask, sizes.batch, sizes.heads,
@@ -516,67 +380,6 @@ std::vector<Row> bench_matmul_gpu(const BenchOptions& options) {
         row.error = error;
         row.ok = error <= 4 * epsilon(options.dtype) * largest + 1e-5 * static_cast<double>(n);
     }
-    return bench.take();
-}
-
-std::vector<Row> bench_norm_gpu(const BenchOptions& options) {
-    GpuBench bench(options);
-    const std::int64_t count = options.seq_len.value_or(16384), n = options.head_dim.value_or(8192);
-    const Tensor x = bench.random({count, n}, 1), dy = bench.random({count, n}, 2),
-                 weight = bench.random({n}, 3), bias = bench.random({n}, 4);
-    const NormOutput rms = rms_norm(x, weight), layer = layer_norm(x, weight, bias);
-    const NormGradients rms_grad = rms_norm_backward(rms, weight, dy),
-                        layer_grad = layer_norm_backward(layer, weight, bias, dy);
-    const Call soft = softmax(n);
-    const Tensor y = Tensor::empty(options.dtype, {count, n}, options.device);
-    const auto bytes = static_cast<double>(x.nbytes());
-    // Results on a few rows against f64 on the CPU.
-    const auto few = [](const Tensor& tensor) {
-        return tensor.slice(0, 0, 2).contiguous().to(Device{});
-    };
-    const auto check = [&](Row& row, const Tensor& ours, auto run) {
-        if (!options.check) return;
-        const Array exact = to_array(run(f64)), plain = to_array(run(options.dtype));
-        row.error = largest_error(to_array(few(ours)), exact);
-        row.ok = *row.error <= allowed_error(plain, exact, options.dtype);
-    };
-    const auto measure = [&](const char* program, bool backward, double arrays,
-                             std::function<void()> work) -> Row& {
-        nlohmann::json job = bench.job(program, backward);
-        job.update({{"rows", count}, {"n", n}});
-        return bench.measure({fmt::format("{} {} x {} {}", program, count, n, name(options.dtype)),
-                              backward ? "backward" : "forward",
-                              std::move(work),
-                              arrays * bytes,
-                              true,
-                              0,
-                              {{"torch", job}, {"xla", job}}});
-    };
-    const auto at = [&](const Tensor& tensor, DType dtype) {
-        return tensor.to(Device{}).to(dtype);
-    };
-    const auto rms_on_host = [&](DType dtype) {
-        return rms_norm(at(few(x), dtype), at(weight, dtype));
-    };
-    const auto layer_on_host = [&](DType dtype) {
-        return layer_norm(at(few(x), dtype), at(weight, dtype), at(bias, dtype));
-    };
-    check(measure("rms_norm", false, 2, [&] { rms_norm_into(rms, x, weight); }), rms.y,
-          [&](DType dtype) { return rms_on_host(dtype).y; });
-    check(measure("rms_norm", true, 3, [&] { rms_norm_backward_into(rms_grad, rms, weight, dy); }),
-          rms_grad.x, [&](DType dtype) {
-              return rms_norm_backward(rms_on_host(dtype), at(weight, dtype), at(few(dy), dtype)).x;
-          });
-    check(measure("layer_norm", false, 2, [&] { layer_norm_into(layer, x, weight, bias); }),
-          layer.y, [&](DType dtype) { return layer_on_host(dtype).y; });
-    check(measure("layer_norm", true, 3,
-                  [&] { layer_norm_backward_into(layer_grad, layer, weight, bias, dy); }),
-          layer_grad.x, [&](DType dtype) {
-              return layer_norm_backward(layer_on_host(dtype), at(weight, dtype), at(bias, dtype),
-                                         at(few(dy), dtype))
-                  .x;
-          });
-    measure("softmax", false, 2, [&] { soft.into({y}, {x}); });
     return bench.take();
 }
 

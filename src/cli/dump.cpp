@@ -66,7 +66,10 @@ std::string disassembled(const std::string& cubin) {
     const int status = pclose(pipe);
     std::filesystem::remove(file);
     if (status != 0) {
-        user_error("dump", "expected nvdisasm of a CUDA toolkit on PATH but got: {}", text);
+        user_error("dump",
+                   "expected nvdisasm on PATH, from a CUDA toolkit or the PyPI package "
+                   "nvidia-cuda-nvdisasm, but got: {}",
+                   text);
     }
     return text;
 }

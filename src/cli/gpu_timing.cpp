@@ -8,6 +8,7 @@
 #include <chrono>
 
 #include "cuda/runtime/device.h"
+#include "cuda/runtime/driver.h"
 #include "tilewright/run.h"
 
 namespace tilewright::cli {
@@ -59,6 +60,76 @@ Variant timed_on_gpu(std::string name, std::function<void()> work, Device device
                 burst(*repeats == 0 ? 1 : kWarmUp);  // the very first compiles
                 if (*repeats == 0) {
                     *repeats = static_cast<int>(std::clamp(kSeconds / burst(kWarmUp), 3.0, 500.0));
+                }
+                return burst(*repeats);
+            }};
+}
+
+namespace {
+
+/// Work recorded once.
+class Graph {
+  public:
+    Graph(const std::function<void()>& work, int calls, Device device) : device_(device) {
+        work();  // compiles
+        synchronize(device);
+        const cuda::ContextScope scope(device.index);
+        const cuda::Driver& driver = cuda::driver();
+        constexpr unsigned kNonBlocking = 1;
+        constexpr int kRelaxed = 2;
+        driver.check(driver.cuStreamCreate(&stream_, kNonBlocking), "making a stream");
+        const CudaScope on_stream(stream_, {});
+        work();  // memory of this stream
+        synchronize(device);
+        void* graph = nullptr;
+        driver.check(driver.cuStreamBeginCapture_v2(stream_, kRelaxed), "capturing");
+        for (int i = 0; i < calls; ++i) work();
+        driver.check(driver.cuStreamEndCapture(stream_, &graph), "capturing");
+        driver.check(driver.cuGraphInstantiateWithFlags(&runnable_, graph, 0), "instantiating");
+        driver.cuGraphDestroy(graph);
+    }
+    Graph(const Graph&) = delete;
+    Graph& operator=(const Graph&) = delete;
+    ~Graph() {
+        const cuda::ContextScope scope(device_.index);
+        cuda::driver().cuGraphExecDestroy(runnable_);
+        cuda::driver().cuStreamDestroy_v2(stream_);
+    }
+    void launch() const {
+        const cuda::ContextScope scope(device_.index);
+        cuda::driver().check(cuda::driver().cuGraphLaunch(runnable_, stream_), "launching");
+    }
+    void wait() const {
+        const CudaScope on_stream(stream_, {});
+        synchronize(device_);
+    }
+
+  private:
+    Device device_;
+    void *stream_ = nullptr, *runnable_ = nullptr;
+};
+
+}  // namespace
+
+Variant timed_in_graph(std::string name, const std::function<void()>& work, int calls,
+                       Device device, std::shared_ptr<std::vector<double>> clocks) {
+    constexpr double kSeconds = 0.03;
+    auto graph = std::make_shared<Graph>(work, calls, device);
+    auto repeats = std::make_shared<int>(0);
+    auto clock = std::make_shared<SmClock>(device);
+    return {std::move(name), [=] {
+                const auto burst = [&](int count) {
+                    const auto start = Clock::now();
+                    for (int i = 0; i < count; ++i) graph->launch();
+                    const std::optional<double> mhz = clock->mhz();
+                    graph->wait();
+                    if (clocks && mhz) clocks->push_back(*mhz);
+                    return seconds_since(start) / (count * calls);
+                };
+                burst(1);
+                if (*repeats == 0) {
+                    *repeats =
+                        static_cast<int>(std::clamp(kSeconds / (burst(1) * calls), 2.0, 500.0));
                 }
                 return burst(*repeats);
             }};

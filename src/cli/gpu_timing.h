@@ -1,8 +1,10 @@
 // Timing on a GPU: bursts of launches, and the clock they ran at.
 #pragma once
 
+#include <functional>
 #include <memory>
 #include <optional>
+#include <string>
 #include <vector>
 
 #include "cli/measure.h"
@@ -26,6 +28,10 @@ class SmClock {
 /// clock under load is appended to `clocks`.
 Variant timed_on_gpu(std::string name, std::function<void()> work, Device device,
                      std::shared_ptr<std::vector<double>> clocks = nullptr);
+
+/// The same of replays of a CUDA graph of `calls` executions, so without what they cost the host.
+Variant timed_in_graph(std::string name, const std::function<void()>& work, int calls,
+                       Device device, std::shared_ptr<std::vector<double>> clocks = nullptr);
 
 /// "NVIDIA H200 (sm_90a, 132 multiprocessors)".
 std::string gpu_name(Device device);

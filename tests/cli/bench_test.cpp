@@ -84,8 +84,10 @@ TEST(BenchCommand, BadInputIsStatus2AndNamed) {
     expect_error({"matmul", "--baseline", "fa4"}, "torch or xla");
     expect_error({"attention", "--threads", "0"}, "--threads");
     expect_error({"attention", "--device", "tpu"}, "--device");
-    expect_error({"attention", "--sweep"}, "--sweep with attention --device cuda");
+    expect_error({"attention", "--sweep"}, "--sweep with --device cuda");
     expect_error({"norm", "--sustained"}, "--sustained with --device cuda");
+    expect_error({"norm", "--graphs"}, "--graphs");
+    expect_error({"attention", "--engine", "tiles"}, "--engine");
     expect_error({"matmul", "--baseline", "onednn", "--dtype", "bf16"}, "f32");
 }
 

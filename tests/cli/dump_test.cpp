@@ -2,6 +2,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <cstdlib>
 #include <fstream>
 
 #include "cli/builtin.h"
@@ -11,6 +12,7 @@
 namespace tilewright::cli {
 namespace {
 
+using ::testing::AnyOf;
 using ::testing::HasSubstr;
 using ::testing::Not;
 
@@ -77,8 +79,17 @@ TEST(DumpCommand, TextsReadBoundArrays) {
 TEST(DumpCommand, BadInputIsStatus2AndNamed) {
     EXPECT_THAT(run_program({"dump", "nothing"}).error, HasSubstr("rms_norm"));
     EXPECT_EQ(run_program({"dump", "nothing"}).status, 2);
-    EXPECT_EQ(run_program({"dump", "softmax", "--to", "sass"}).status, 2);
     EXPECT_EQ(run_program({"dump", "softmax", "--dtype", "i32"}).status, 2);
+}
+
+TEST(DumpCommand, MachineCodeNamesTheDisassemblerThatIsMissing) {
+    const char* const before = std::getenv("PATH");
+    const std::string path = before != nullptr ? before : "";
+    ::setenv("PATH", "/nowhere", 1);
+    const ProgramResult result = run_program({"dump", "softmax", "--to", "sass"});
+    ::setenv("PATH", path.c_str(), 1);
+    EXPECT_EQ(result.status, 2);
+    EXPECT_THAT(result.error, AnyOf(HasSubstr("nvidia-cuda-nvdisasm"), HasSubstr("NVRTC")));
 }
 
 TEST(RandomCommand, BadShapesAreStatus2) {

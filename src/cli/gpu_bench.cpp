@@ -1,0 +1,139 @@
+// Rounds of our work and of its peers on a GPU.
+#include "cli/gpu_bench.h"
+
+#include <fmt/format.h>
+
+#include <chrono>
+#include <ostream>
+#include <thread>
+
+#include "cli/baseline.h"
+#include "cli/builtin.h"
+#include "cli/gpu_timing.h"
+#include "support/check.h"
+#include "tilewright/run.h"
+
+namespace tilewright::cli {
+namespace {
+
+/// A variant whose samples begin on a card that had time to cool down.
+Variant after_rest(Variant variant) {
+    static constexpr std::chrono::milliseconds kRest(400);
+    return {variant.name, [sample = std::move(variant.sample)] {
+                std::this_thread::sleep_for(kRest);
+                return sample();
+            }};
+}
+
+/// Seconds of one execution once they have followed each other for half a second, over the next
+/// half.
+double sustained_seconds(const Variant& variant) {
+    using Clock = std::chrono::steady_clock;
+    constexpr std::chrono::milliseconds kHalf(500);
+    const Clock::time_point start = Clock::now();
+    std::vector<double> samples;
+    while (samples.empty() || Clock::now() - start < 2 * kHalf) {
+        const double seconds = variant.sample();
+        if (Clock::now() - start >= kHalf) samples.push_back(seconds);
+    }
+    return median(samples);
+}
+
+}  // namespace
+
+Tensor GpuBench::random(const Tensor::Dims& shape, std::uint32_t seed) {
+    Tensor& result = random_[{shape, seed}];
+    if (result.defined()) return result;
+    Tensor::Dims part = shape;
+    if (shape.size() == 4) part[0] = 1;
+    const Tensor values = random_values(f32, part, seed).to(options_.device).to(options_.dtype);
+    if (part == shape) return result = values;
+    result = Tensor::empty(options_.dtype, shape, options_.device);
+    for (std::int64_t b = 0; b < shape[0]; ++b) result.slice(0, b, 1).copy_from(values);
+    return result;
+}
+
+Row& GpuBench::measure(const GpuWork& m) {
+    const auto clocks = std::make_shared<std::vector<double>>();
+    std::vector<Variant> variants = {timed("tilewright", m.work, clocks)};
+    for (const auto& [name, job] : m.peers) add_peer(name, job, variants);
+    if (m.copy) variants.push_back(timed("copy", m.copy, nullptr));
+    const Budget budget{options_.least_rounds, 50, options_.seconds,
+                        m.case_name + " " + m.operation};
+    std::vector<Variant> rested = variants;
+    for (Variant& variant : rested) {
+        if (options_.sustained) variant = after_rest(std::move(variant));
+    }
+    std::vector<double> seconds = interleave(rested, budget);
+    const std::vector<double> burst_clocks = *clocks;
+    double copy = 0;
+    if (m.copy) {
+        copy = seconds.back();
+        seconds.pop_back();
+        variants.pop_back();
+    }
+    for (std::size_t i = variants.size(); i-- > 0;) {
+        Row row;
+        row.case_name = m.case_name;
+        row.operation = m.operation;
+        row.impl = variants[i].name;
+        row.ms = seconds[i] * 1e3;
+        (m.bandwidth ? row.gbs : row.tflops) = m.amount / seconds[i] * (m.bandwidth ? 1e-9 : 1e-12);
+        if (m.blocks > 0) row.tflops_blocks = m.blocks / seconds[i] * 1e-12;
+        if (options_.sustained) {
+            row.sustained =
+                m.amount / sustained_seconds(variants[i]) * (m.bandwidth ? 1e-9 : 1e-12);
+        }
+        rows_.push_back(std::move(row));
+    }
+    Row& ours = rows_.back();
+    if (copy > 0) ours.roof = m.amount / seconds[0] / (m.copied / copy);
+    if (variants.size() > 1) {
+        ours.baseline = variants[1].name;
+        ours.ratio = seconds[1] / seconds[0];
+    }
+    if (const double mhz = median(burst_clocks); mhz > 0) {
+        ours.sm_mhz = mhz;
+        const double peak = tensor_flops_per_cycle(options_.device) * mhz * 1e6;
+        if (!m.bandwidth && peak > 0 && size_of(options_.dtype) == 2) {
+            ours.roof = m.amount / seconds[0] / peak;
+        }
+    }
+    return ours;
+}
+
+nlohmann::json GpuBench::job(const char* operation, bool backward) const {
+    nlohmann::json result = {{"operation", operation},
+                             {"direction", backward ? "backward" : "forward"},
+                             {"dtype", name(options_.dtype)},
+                             {"device", to_string(options_.device)},
+                             {"threads", 1}};
+    if (options_.graph_calls > 0) result["graph"] = options_.graph_calls;
+    return result;
+}
+
+bool GpuBench::wants(const std::string& peer) const {
+    const bool by_name = peer == "xla" || peer == "fa4" || peer == "torch-compile";
+    return options_.baseline == peer || (options_.baseline == "auto" && !by_name);
+}
+
+Variant GpuBench::timed(const char* name, const std::function<void()>& work,
+                        std::shared_ptr<std::vector<double>> clocks) const {
+    return options_.graph_calls > 0
+               ? timed_in_graph(name, work, options_.graph_calls, options_.device, clocks)
+               : timed_on_gpu(name, work, options_.device, clocks);
+}
+
+void GpuBench::add_peer(const std::string& name, const nlohmann::json& job,
+                        std::vector<Variant>& variants) {
+    if (!wants(name) || no_torch_) return;
+    try {
+        variants.push_back(python_baseline(job, name));
+    } catch (const UserError& error) {
+        if (options_.baseline != "auto") throw;
+        *options_.out << fmt::format("no rows of {}: {}\n", name, error.what());
+        no_torch_ = std::string(error.what()).find("No module named") != std::string::npos;
+    }
+}
+
+}  // namespace tilewright::cli

@@ -1,0 +1,59 @@
+// Timing on a GPU beside the peers: what the cases of `bench --device cuda` share.
+#pragma once
+
+#include <functional>
+#include <map>
+#include <nlohmann/json.hpp>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "cli/bench_cases.h"
+
+namespace tilewright::cli {
+
+/// Work on the GPU and what it is compared with.
+struct GpuWork {
+    std::string case_name, operation;
+    std::function<void()> work;
+    double amount = 0;       ///< floating point operations, or bytes
+    bool bandwidth = false;  ///< amount counts bytes
+    double blocks = 0;       ///< floating point operations by whole blocks of the mask, or 0
+    /// For each peer the job that its Python helper runs.
+    std::vector<std::pair<std::string, nlohmann::json>> peers = {};
+    /// A copy of an array, if that is the roof, and the bytes that it reads and writes.
+    std::function<void()> copy = {};
+    double copied = 0;
+};
+
+class GpuBench {
+  public:
+    explicit GpuBench(const BenchOptions& options) : options_(options) {}
+
+    /// Made once for a shape and seed. Batches of four dimensions are alike: their values cost more
+    /// than what is timed.
+    Tensor random(const Tensor::Dims& shape, std::uint32_t seed);
+    /// Times the work and its peers in turn; our row is the last of those appended.
+    Row& measure(const GpuWork& work);
+    /// The job that all peers of these options share.
+    nlohmann::json job(const char* operation, bool backward) const;
+    /// Is a peer to be compared with? By default those of PyTorch; XLA, FlashAttention-4 and
+    /// torch.compile by name.
+    bool wants(const std::string& peer) const;
+    const BenchOptions& options() const { return options_; }
+    std::vector<Row> take() { return std::move(rows_); }
+
+  private:
+    Variant timed(const char* name, const std::function<void()>& work,
+                  std::shared_ptr<std::vector<double>> clocks) const;
+    /// A peer that was not asked for by name and cannot run is left out, with a word.
+    void add_peer(const std::string& name, const nlohmann::json& job,
+                  std::vector<Variant>& variants);
+
+    BenchOptions options_;
+    std::map<std::pair<Tensor::Dims, std::uint32_t>, Tensor> random_;
+    std::vector<Row> rows_;
+    bool no_torch_ = false;
+};
+
+}  // namespace tilewright::cli
