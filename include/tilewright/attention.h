@@ -64,10 +64,13 @@ struct AttentionOptions {
     /// "tiles": tile programs. "sm90": the engine for Hopper GPUs, UserError where it cannot serve.
     /// Empty: the fastest that can; TILEWRIGHT_DEBUG=1 says which, and why.
     std::string engine = {};
-    /// Hints, on the CPU alone: results keep their accuracy, not their last bits.
+    /// Hints: results keep their accuracy, not their last bits. The engine for Hopper GPUs takes
+    /// the nearest of its tiles; generated tile programs on GPUs and masks as data there have one
+    /// size.
     AttentionBlocks forward_blocks = {}, backward_blocks = {};
-    /// On the CPU: the first call of a pass and its shapes measures a few blocks (those given stay)
-    /// and the fastest serve from then on, kept in the disk cache. Not for packed sequences.
+    /// The first call of a pass and its shapes measures a few blocks (those given stay) and the
+    /// fastest serve from then on, kept in the disk cache. Not for packed sequences, nor where
+    /// blocks have one size.
     bool autotune = false;
 };
 

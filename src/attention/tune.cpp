@@ -1,4 +1,4 @@
-// Blocks of attention's tile programs by measurement.
+// Blocks of attention by measurement.
 #include "attention/tune.h"
 
 #include <fmt/format.h>
@@ -9,6 +9,7 @@
 #include <string>
 #include <vector>
 
+#include "cuda/runtime/stream.h"
 #include "run/fastest.h"
 #include "support/debug_log.h"
 
@@ -47,27 +48,39 @@ AttentionBlocks blocks_of(const Config& config) {
 
 }  // namespace
 
+std::size_t tuned(const Problem& problem, const char* pass, const std::vector<Config>& trials,
+                  const std::function<void(std::size_t)>& run) {
+    if (!problem.autotune || trials.size() == 1) return 0;
+    static std::mutex mutex;
+    static std::map<std::string, std::size_t> chosen;
+    const std::string key = key_of(problem, pass);
+    std::string entry = to_string(problem.device) + '\n' + key;
+    for (const Config& trial : trials) entry += '\n' + trial.to_string();
+    const std::scoped_lock lock(mutex);
+    if (const auto known = chosen.find(entry); known != chosen.end()) return known->second;
+    if (problem.on_gpu() && cuda::is_capturing()) {
+        debug_log("attention", "no autotuning of {} while a graph is captured", pass);
+        return 0;
+    }
+    const auto place_of = [&](const Config& config) {
+        return static_cast<std::size_t>(&config - trials.data());
+    };
+    const std::size_t best = run::fastest(trials, key, problem.device, [&](const Config& config) {
+        return run::warm_seconds(problem.device, [&] { run(place_of(config)); });
+    });
+    debug_log("attention", "{} of {}: {} is the fastest of {}", pass, problem.query.type_name(),
+              trials[best].to_string(), trials.size());
+    return chosen[entry] = best;
+}
+
 AttentionBlocks tuned_blocks(const Problem& problem, const char* pass, const AttentionBlocks& wish,
                              const std::function<void(const AttentionBlocks&)>& run) {
     constexpr std::int64_t kFewQueries = 16;  // nothing to choose
-    if (!problem.autotune || problem.query_length < kFewQueries) return wish;
+    if (!problem.autotune || problem.on_gpu() || problem.query_length < kFewQueries) return wish;
     if (wish.q > 0 && wish.kv > 0) return wish;
     const std::vector<Config> configs = candidates(problem, wish);
-    if (configs.size() == 1) return blocks_of(configs.front());
-    static std::mutex mutex;
-    static std::map<std::string, AttentionBlocks> chosen;
-    std::string key = key_of(problem, pass);
-    const std::string entry =
-        fmt::format("{}\n{} {}", key, configs.front().to_string(), configs.size());
-    const std::scoped_lock lock(mutex);
-    const auto known = chosen.find(entry);
-    if (known != chosen.end()) return known->second;
-    const std::size_t best = run::fastest(configs, key, [&](const Config& config) {
-        return run::warm_seconds([&] { run(blocks_of(config)); });
-    });
-    debug_log("attention", "{} of {}: blocks {} are the fastest of {}", pass,
-              problem.query.type_name(), configs[best].to_string(), configs.size());
-    return chosen[entry] = blocks_of(configs[best]);
+    return blocks_of(configs[tuned(problem, pass, configs,
+                                   [&](std::size_t trial) { run(blocks_of(configs[trial])); })]);
 }
 
 }  // namespace tilewright::attn

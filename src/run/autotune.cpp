@@ -9,6 +9,8 @@
 #include <mutex>
 #include <thread>
 
+#include "cuda/runtime/device.h"
+#include "cuda/runtime/stream.h"
 #include "run/fastest.h"
 #include "support/check.h"
 #include "support/disk_cache.h"
@@ -34,9 +36,24 @@ std::string describe_cpu() {
     return fmt::format("{} x{}", model, std::thread::hardware_concurrency());
 }
 
+/// What timings hold for: the model of the CPU with its threads, or of the GPU.
+std::string describe(const Device& device) {
+    if (device.kind == Device::Kind::cpu) return describe_cpu();
+    const cuda::DeviceInfo& info = cuda::device_info(device.index);
+    return fmt::format("{} {} x{}", info.name, info.arch(), info.multiprocessors);
+}
+
+/// Where a call with these inputs runs.
+Device device_of(const std::vector<Tensor>& inputs) {
+    for (const Tensor& input : inputs) {
+        if (input.defined()) return input.device();
+    }
+    return {};
+}
+
 std::string signature_of(const std::vector<Tensor>& inputs) {
-    std::string text;
-    for (const Tensor& input : inputs) text += fmt::format("{};", input.type_name());
+    std::string text = to_string(device_of(inputs));
+    for (const Tensor& input : inputs) text += fmt::format(";{}", input.type_name());
     return text;
 }
 
@@ -53,23 +70,31 @@ std::vector<Tensor> measurable(const Call& call, std::vector<Tensor> inputs) {
 
 namespace run {
 
-double warm_seconds(const std::function<void()>& function) {
+double warm_seconds(const Device& device, const std::function<void()>& function) {
     constexpr int kRuns = 7;
-    constexpr std::chrono::milliseconds kBudget{200};
-    function();
-    double best = std::numeric_limits<double>::infinity();
-    const auto end = Clock::now() + kBudget;
-    for (int run = 0; run < kRuns && (run == 0 || Clock::now() < end); ++run) {
+    constexpr double kBudget = 0.2, kBurst = 0.005;  // seconds
+    const bool gpu = device.kind == Device::Kind::cuda;
+    if (gpu) cuda::expect_no_capture("autotune", "to wait for what it measures");
+    const auto burst = [&](int count) {
         const auto start = Clock::now();
-        function();
-        best = std::min(best, std::chrono::duration<double>(Clock::now() - start).count());
+        for (int i = 0; i < count; ++i) function();
+        if (gpu) synchronize(device);
+        return std::chrono::duration<double>(Clock::now() - start).count() / count;
+    };
+    burst(1);
+    const int count = gpu ? static_cast<int>(std::clamp(kBurst / burst(3), 1.0, 200.0)) : 1;
+    double best = std::numeric_limits<double>::infinity(), spent = 0;
+    for (int run = 0; run < kRuns && spent < kBudget; ++run) {
+        const double own = burst(count);
+        spent += own * count;
+        best = std::min(best, own);
     }
     return best;
 }
 
 std::size_t fastest(const std::vector<Config>& configs, const std::string& key,
-                    const std::function<double(const Config&)>& seconds) {
-    std::string entry = fmt::format("{}\n{}", describe_cpu(), key);
+                    const Device& device, const std::function<double(const Config&)>& seconds) {
+    std::string entry = fmt::format("{}\n{}", describe(device), key);
     for (const Config& config : configs) entry += fmt::format("\n{}", config.to_string());
     const DiskCache disk(cache_root() / "autotune");
     if (const auto text = disk.get(entry)) {
@@ -134,16 +159,17 @@ struct Tuned::State {
         const std::scoped_lock lock(mutex);
         auto& known = choices[signature];
         if (known) return *known;
+        const Device device = device_of(inputs);
         std::map<std::string, Call> candidates;  // those measured are compiled
         const auto seconds = [&](const Config& config) {
             const Call& call = candidates.emplace(config.to_string(), make(config)).first->second;
             const std::vector<Tensor> arguments = measurable(call, inputs);
-            const double best = run::warm_seconds([&] { call.run(arguments); });
+            const double best = run::warm_seconds(device, [&] { call.run(arguments); });
             ++num_measured;
             return best;
         };
         const std::size_t config =
-            run::fastest(configs, fmt::format("{}\n{}", key, signature), seconds);
+            run::fastest(configs, fmt::format("{}\n{}", key, signature), device, seconds);
         const auto measured = candidates.find(configs[config].to_string());
         known = std::make_unique<Choice>(Choice{
             config, measured == candidates.end() ? make(configs[config]) : measured->second});

@@ -10,14 +10,15 @@
 
 namespace tilewright::run {
 
-/// The place of the config with the least `seconds(config)`, from the disk cache where this CPU has
-/// chosen among the same configs for `key` before. Configs that throw a UserError are left out; if
-/// all do, the first error is thrown.
+/// The place of the config with the least `seconds(config)` on a device, from the disk cache where
+/// a device of its kind has chosen among the same configs for `key` before. Configs that throw a
+/// UserError are left out; if all do, the first error is thrown.
 std::size_t fastest(const std::vector<Config>& configs, const std::string& key,
-                    const std::function<double(const Config&)>& seconds);
+                    const Device& device, const std::function<double(const Config&)>& seconds);
 
-/// Seconds of one warm call of `function`: the smallest of a few, as noise only ever adds. It is
-/// called once before, which compiles.
-double warm_seconds(const std::function<void()>& function);
+/// Seconds of one warm call of `function`, whose work runs on `device`: the smallest of a few, as
+/// noise only ever adds. It is called once before, which compiles. On a GPU several calls are
+/// queued at a time, so that the launches of short kernels do not count.
+double warm_seconds(const Device& device, const std::function<void()>& function);
 
 }  // namespace tilewright::run

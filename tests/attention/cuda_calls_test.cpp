@@ -4,9 +4,11 @@
 #include <fmt/format.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <unistd.h>
 
 #include <cmath>
 #include <cstdlib>
+#include <filesystem>
 #include <functional>
 
 #include "cuda/runtime/memory.h"
@@ -261,6 +263,48 @@ TEST(CudaCalls, TheEngineIsChosenVisiblyAndRefusedByName) {
     EXPECT_THAT(logged([&] { attention(x, x, x); }), HasSubstr("sm90 forward: tiles of"));
     EXPECT_THAT(logged([&] { attention(x, x, x, {.engine = "tiles"}); }),
                 HasSubstr("tile programs, as asked for"));
+}
+
+TEST(CudaCalls, BlocksAreHintsAndMayBeMeasured) {
+    TW_REQUIRE_GPU();
+    if (!has_sm90()) return;
+    const Tensor q = random_tensor(bf16, {1, 1, 2000, 64}, 1).to(kGpu);
+    const auto log_of = [&](const AttentionOptions& options) {
+        return logged([&] {
+            const AttentionOutput out = attention(q, q, q, options);
+            attention_backward(q, q, q, out, q, options);
+        });
+    };
+    const std::string by_itself = log_of({.causal = true});
+    EXPECT_THAT(by_itself, HasSubstr("sm90 forward: tiles of 192 x 96"));
+    EXPECT_THAT(by_itself, HasSubstr("sm90 backward: tiles of 128 x 128"));
+    const std::string hinted = log_of(
+        {.causal = true, .forward_blocks = {.q = 100, .kv = 200}, .backward_blocks = {.q = 32}});
+    EXPECT_THAT(hinted, HasSubstr("sm90 forward: tiles of 128 x 128"));
+    EXPECT_THAT(hinted, HasSubstr("sm90 backward: tiles of 64 x 128"));
+
+    const std::string folder =
+        ::testing::TempDir() + "/tilewright_tune_" + std::to_string(::getpid());
+    ::setenv("TILEWRIGHT_CACHE_DIR", folder.c_str(), 1);
+    const AttentionOptions tuned{.causal = true, .autotune = true};
+    const std::string measured = log_of(tuned);
+    EXPECT_THAT(measured, HasSubstr("sm90 forward of bf16[1, 1, 2000, 64]: "));
+    EXPECT_THAT(measured, HasSubstr(" is the fastest of 4"));
+    EXPECT_THAT(measured, HasSubstr(" is the fastest of 2"));
+    EXPECT_THAT(log_of(tuned), Not(HasSubstr("is the fastest")));
+    ::unsetenv("TILEWRIGHT_CACHE_DIR");
+    std::filesystem::remove_all(folder);
+
+    for (const AttentionOptions& options :
+         {tuned, AttentionOptions{.causal = true, .forward_blocks = {.q = 192, .kv = 64}}}) {
+        check({.name = "blocks",
+               .heads = 1,
+               .length = 2000,
+               .kv_length = 2000,
+               .dim = 64,
+               .options = [&](Device) { return options; }},
+              "sm90");
+    }
 }
 
 TEST(CudaCalls, AMaskIsCopiedOnce) {

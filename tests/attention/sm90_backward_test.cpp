@@ -75,8 +75,10 @@ TEST(Sm90Backward, EveryConfigurationFitsSharedMemory) {
         for (std::int64_t value_dim = 8; value_dim <= 256; value_dim += 8) {
             const BackwardDesc desc = check_backward(backward_inputs_of(
                 {.q_len = 100, .kv_len = 100, .dim = dim, .value_dim = value_dim}));
-            EXPECT_LE(backward_shared_bytes(desc, choose_backward(desc)), kHopperShared)
-                << dim << " x " << value_dim;
+            for (const BackwardConfig& config : backward_trials(desc)) {
+                EXPECT_LE(backward_shared_bytes(desc, config), kHopperShared)
+                    << dim << " x " << value_dim;
+            }
             if (desc.wide()) {
                 EXPECT_LE(backward_query_shared_bytes(desc), kHopperShared)
                     << dim << " x " << value_dim;
@@ -101,8 +103,10 @@ TEST(Sm90Backward, ConfigurationsCompileCleanly) {
     bool deterministic = false;
     for (const Problem& problem : problems) {
         const BackwardDesc desc = check_backward(backward_inputs_of(problem, deterministic));
-        const cuda::CompileRequest request = generate_backward(desc, choose_backward(desc));
-        EXPECT_NO_THROW(cuda::compile(request)) << request.name;
+        for (const BackwardConfig& config : backward_trials(desc)) {
+            const cuda::CompileRequest request = generate_backward(desc, config);
+            EXPECT_NO_THROW(cuda::compile(request)) << request.name;
+        }
         if (desc.wide()) {
             EXPECT_NO_THROW(cuda::compile(generate_backward_query(desc)));
         }

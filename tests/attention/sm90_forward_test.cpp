@@ -65,8 +65,10 @@ TEST(Sm90Forward, EveryConfigurationFitsSharedMemory) {
                                                                       .dim = dim,
                                                                       .value_dim = value_dim,
                                                                       .causal = causal}));
-                    EXPECT_LE(forward_shared_bytes(desc, choose_forward(desc, 132)), kHopperShared)
-                        << dim << " x " << value_dim;
+                    for (const ForwardConfig& config : forward_trials(desc, 132)) {
+                        EXPECT_LE(forward_shared_bytes(desc, config), kHopperShared)
+                            << dim << " x " << value_dim;
+                    }
                 }
             }
         }
@@ -94,8 +96,12 @@ TEST(Sm90Forward, ConfigurationsCompileCleanly) {
     for (const Problem& problem : problems) {
         ForwardDesc desc = check_forward(inputs_of(problem));
         if (problem.heads == 1) desc.heads = desc.kv_heads = 64;
-        const cuda::CompileRequest request = generate_forward(desc, choose_forward(desc, 132));
-        EXPECT_NO_THROW(cuda::compile(request)) << request.name;
+        std::vector<ForwardConfig> configs = {choose_forward(desc, 132)};
+        if (problem.causal && problem.q_len > 64) configs = forward_trials(desc, 132);
+        for (const ForwardConfig& config : configs) {
+            const cuda::CompileRequest request = generate_forward(desc, config);
+            EXPECT_NO_THROW(cuda::compile(request)) << request.name;
+        }
     }
 }
 

@@ -4,9 +4,11 @@
 #include <fmt/format.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <unistd.h>
 
 #include <cstdlib>
 #include <cstring>
+#include <filesystem>
 
 #include "cpu/interpreter.h"
 #include "cuda/runtime/memory.h"
@@ -249,6 +251,32 @@ TEST(CudaCalls, CopiesConvertStridesAndTypesOnTheGpu) {
         EXPECT_EQ(far.device(), Device::cuda(1));
         EXPECT_EQ(far.to_vector<float>(), want.to_vector<float>());
     }
+}
+
+// Launches of both take the same time.
+TEST(CudaDevice, TheAutotunerMeasuresWorkAndNotLaunches) {
+    TW_REQUIRE_GPU();
+    const std::string folder =
+        ::testing::TempDir() + "/tilewright_tune_" + std::to_string(::getpid());
+    ::setenv("TILEWRIGHT_CACHE_DIR", folder.c_str(), 1);
+    const Tuned sum = autotune({{{"block", 1}}, {{"block", 256}}}, "sum")([](const Config& config) {
+        const std::int64_t block = config["block"];
+        const Kernel add = kernel("sum", [block](Ref x, Ref z) {
+            z.store(for_loop(0, x.shape()[0] / block, 0.0, [&](auto i, auto total) {
+                return total + tilewright::sum(x.at(ds(i * block, block)).load());
+            }));
+        });
+        return call(add, {.out_type = {{f32, {}}}});
+    });
+    const Tensor x = Tensor::full(f32, {65536}, 1);
+    const Tensor on_gpu = x.to(Device::cuda());
+    EXPECT_EQ(sum(on_gpu).to(Device{}).get({}), 65536);
+    EXPECT_EQ(sum.best_config({on_gpu})["block"], 256);
+    EXPECT_EQ(sum.num_measured(), 2);
+    sum(x);  // on the CPU it is another choice
+    EXPECT_EQ(sum.num_measured(), 4);
+    ::unsetenv("TILEWRIGHT_CACHE_DIR");
+    std::filesystem::remove_all(folder);
 }
 
 TEST(CudaDevice, SaysThatThereIsNoGpu) {

@@ -230,6 +230,19 @@ BackwardConfig choose_backward(const BackwardDesc& desc) {
     return {.block_m = desc.lower_bound ? 64 : 80};
 }
 
+std::vector<BackwardConfig> backward_trials(const BackwardDesc& desc) {
+    std::vector<BackwardConfig> trials = {choose_backward(desc)};
+    const int dim = std::max(desc.query_dim, desc.value_dim);
+    const bool programmed = desc.dropout || desc.segments || desc.score_mod != nullptr;
+    if (desc.listed || desc.lower_bound || programmed || dim > 128) return trials;
+    for (const int block_m : {64, 80, 128}) {
+        if (block_m == 128 ? dim > 64 : block_m == 80 && dim <= 96) continue;
+        const BackwardConfig other{.block_m = block_m};
+        if (other != trials.front()) trials.push_back(other);
+    }
+    return trials;
+}
+
 int backward_shared_bytes(const BackwardDesc& desc, const BackwardConfig& config) {
     const std::int64_t panels = ceil_div(desc.query_dim, kPanel) + ceil_div(desc.value_dim, kPanel);
     const std::int64_t key_value = panels * config.block_n() * 128;

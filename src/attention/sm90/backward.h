@@ -61,6 +61,8 @@ BackwardDesc check_backward(const BackwardInputs& inputs);
 
 /// The configuration that measured fastest for such problems (docs/benchmarks-gpu.md).
 BackwardConfig choose_backward(const BackwardDesc& desc);
+/// Configurations worth a trial for such problems, that of `choose_backward` first.
+std::vector<BackwardConfig> backward_trials(const BackwardDesc& desc);
 /// The configuration for masks as lists: their tile size must be known before they are made.
 /// `programmed`: with a score mod or dropout.
 BackwardConfig choose_listed_backward(int query_dim, int value_dim, bool programmed);

@@ -181,6 +181,38 @@ ForwardConfig choose_forward(const ForwardDesc& desc, int multiprocessors) {
     return config;
 }
 
+std::vector<ForwardConfig> forward_trials(const ForwardDesc& desc, int multiprocessors) {
+    const ForwardConfig chosen = choose_forward(desc, multiprocessors);
+    std::vector<ForwardConfig> trials = {chosen};
+    // The bounds of a window take the registers of other tiles.
+    if (desc.listed || desc.lower_bound || chosen.group > 1 || chosen.warpgroups == 1) {
+        return trials;
+    }
+    const int dim = std::max(desc.query_dim, desc.value_dim);
+    std::vector<ForwardConfig> others = {{.warpgroups = 2, .block_n = 128},
+                                         {.warpgroups = 3, .block_n = 80},
+                                         {.warpgroups = 3, .block_n = 64}};
+    if (dim > 192) {
+        others = {};  // larger blocks spill
+    } else if (dim > 128) {
+        others = {{.block_n = 128, .query_buffers = 1},
+                  {.block_n = 112, .query_buffers = 1},
+                  {.block_n = 96, .query_buffers = 1},
+                  {.block_n = 80}};
+        if (desc.value_dim > 128) others.erase(others.begin());
+    } else if (dim <= 96) {
+        others = {{.warpgroups = 2, .block_n = 128},
+                  {.warpgroups = 3, .block_n = 96, .stages = dim > 64 ? 2 : 3},
+                  {.warpgroups = 3, .block_n = 64, .stages = dim > 64 ? 2 : 3}};
+        if (dim <= 64) others.push_back({.warpgroups = 3, .block_n = 112});
+    }
+    for (ForwardConfig& other : others) {
+        if (other.warpgroups < 3) other.shares = choose_shares(desc, other, multiprocessors);
+        if (std::find(trials.begin(), trials.end(), other) == trials.end()) trials.push_back(other);
+    }
+    return trials;
+}
+
 int forward_shared_bytes(const ForwardDesc& desc, const ForwardConfig& config) {
     const std::int64_t query_panels = ceil_div(desc.query_dim, kPanel);
     const std::int64_t value_panels = ceil_div(desc.value_dim, kPanel);

@@ -4,6 +4,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <vector>
 
 #include "attention/sm90/problem.h"
 
@@ -49,6 +50,8 @@ struct ForwardKernels {
 
 /// The configuration that measured fastest for such problems (docs/benchmarks-gpu.md).
 ForwardConfig choose_forward(const ForwardDesc& desc, int multiprocessors);
+/// Configurations worth a trial for such problems, that of `choose_forward` first.
+std::vector<ForwardConfig> forward_trials(const ForwardDesc& desc, int multiprocessors);
 /// The configuration for masks as lists: their tile size must be known before they are made.
 ForwardConfig choose_listed(int query_dim, int value_dim);
 

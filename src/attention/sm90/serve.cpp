@@ -2,7 +2,10 @@
 #include "attention/sm90/serve.h"
 
 #include <algorithm>
+#include <cstdlib>
 #include <cstring>
+#include <functional>
+#include <iterator>
 #include <map>
 #include <mutex>
 #include <set>
@@ -13,6 +16,7 @@
 #include "attention/sm90/backward_query.h"
 #include "attention/sm90/forward.h"
 #include "attention/sm90/mask_lists.h"
+#include "attention/tune.h"
 #include "cuda/runtime/stream.h"
 #include "run/cuda_memory.h"
 #include "support/debug_log.h"
@@ -217,6 +221,63 @@ std::string complaint(auto check) {
 
 void compile_backward_ahead(const Problem& p);
 
+/// Of these trials those nearest to the caller's blocks, in their order.
+template <typename TrialConfig>
+std::vector<TrialConfig> nearest(const std::vector<TrialConfig>& trials,
+                                 const AttentionBlocks& wish, auto block_m, auto block_n) {
+    const auto distance = [&](const TrialConfig& trial) {
+        return (wish.q > 0 ? std::abs(wish.q - block_m(trial)) : 0) +
+               (wish.kv > 0 ? std::abs(wish.kv - block_n(trial)) : 0);
+    };
+    std::int64_t least = distance(trials.front());
+    for (const TrialConfig& trial : trials) least = std::min(least, distance(trial));
+    std::vector<TrialConfig> result;
+    std::copy_if(trials.begin(), trials.end(), std::back_inserter(result),
+                 [&](const TrialConfig& trial) { return distance(trial) == least; });
+    return result;
+}
+
+/// Configurations of the forward that the caller's hints leave.
+std::vector<ForwardConfig> trials_of(const Problem& p, const ForwardDesc& desc) {
+    const int multiprocessors = cuda::device_info(p.device.index).multiprocessors;
+    if (!p.autotune && p.forward_blocks == AttentionBlocks()) {
+        return {choose_forward(desc, multiprocessors)};
+    }
+    return nearest(
+        forward_trials(desc, multiprocessors), p.forward_blocks,
+        [](const ForwardConfig& config) { return std::int64_t{config.block_m()}; },
+        [](const ForwardConfig& config) { return std::int64_t{config.block_n}; });
+}
+
+std::vector<BackwardConfig> trials_of(const Problem& p, const BackwardDesc& desc) {
+    return nearest(
+        backward_trials(desc), p.backward_blocks,
+        [](const BackwardConfig& config) { return std::int64_t{config.block_m}; },
+        [](const BackwardConfig& config) { return std::int64_t{config.block_n()}; });
+}
+
+/// The numbers that tell trials apart, for the autotuner.
+Config numbers_of(const ForwardConfig& config) {
+    return Config{{"q", config.block_m()},
+                  {"kv", config.block_n},
+                  {"stages", config.stages},
+                  {"query_buffers", config.query_buffers},
+                  {"shares", config.shares}};
+}
+Config numbers_of(const BackwardConfig& config) {
+    return Config{{"q", config.block_m}, {"kv", config.block_n()}, {"stages", config.stages}};
+}
+
+/// The first of the trials, or the fastest where the caller asks for that.
+template <typename TrialConfig>
+TrialConfig chosen(const Problem& p, const char* pass, const std::vector<TrialConfig>& trials,
+                   const std::function<void(const TrialConfig&)>& run) {
+    if (!p.autotune || trials.size() == 1) return trials.front();
+    std::vector<Config> numbers;
+    for (const TrialConfig& trial : trials) numbers.push_back(numbers_of(trial));
+    return trials[tuned(p, pass, numbers, [&](std::size_t place) { run(trials[place]); })];
+}
+
 /// As if already copied to where the engine can read it.
 DeviceTensor as_readable(DeviceTensor tensor) {
     tensor.address = kSomewhere;
@@ -257,11 +318,15 @@ void run_forward(const Problem& given, const AttentionOutput& result) {
         inputs.mask = query_lists_on(p);
     }
     const ForwardDesc desc = check_forward(inputs);
-    const int device = p.device.index;
-    const ForwardConfig config = choose_forward(desc, cuda::device_info(device).multiprocessors);
-    const auto bytes = static_cast<std::int64_t>(forward_workspace_bytes(desc, config));
-    const Tensor workspace = Tensor::empty(u8, {bytes}, p.device);
-    inputs.workspace = address_of(workspace);
+    const auto launch = [&](const ForwardConfig& config) {
+        const auto bytes = static_cast<std::int64_t>(forward_workspace_bytes(desc, config));
+        const Tensor workspace = Tensor::empty(u8, {bytes}, p.device);
+        inputs.workspace = address_of(workspace);
+        launch_forward(inputs, desc, config, load_forward(desc, config, p.device.index),
+                       cuda::current_stream());
+    };
+    const ForwardConfig config =
+        chosen<ForwardConfig>(p, "sm90 forward", trials_of(p, desc), launch);
     debug_log("attention", "sm90 forward: tiles of {} x {}, {} stages{}{}{}", config.block_m(),
               config.block_n, config.stages,
               config.group > 1 ? fmt::format(", {} heads in a tile", config.group) : "",
@@ -269,8 +334,7 @@ void run_forward(const Problem& given, const AttentionOutput& result) {
               desc.mask_bits ? ", mask as data"
               : desc.listed  ? ", listed blocks"
                              : "");
-    launch_forward(inputs, desc, config, load_forward(desc, config, device),
-                   cuda::current_stream());
+    launch(config);
     if (out.raw() != result.out.raw()) result.out.copy_from(out);
     if (p.gradient) compile_backward_ahead(p);
 }
@@ -330,7 +394,7 @@ namespace {
 void compile_backward_ahead(const Problem& p) {
     if (!why_not_backward(p).empty()) return;
     const BackwardDesc desc = backward_ahead(p);
-    const BackwardConfig config = choose_backward(desc);
+    const BackwardConfig config = trials_of(p, desc).front();
     static std::mutex mutex;
     static auto* const kStarted = new std::set<std::string>;
     {
@@ -383,14 +447,18 @@ void run_backward(const Problem& given, const AttentionOutput& forward, const Te
     }
     inputs.workspace = kSomewhere;
     const BackwardDesc desc = check_backward(inputs);
-    const BackwardConfig config = choose_backward(desc);
-    const auto bytes = static_cast<std::int64_t>(backward_workspace_bytes(desc, config));
-    const Tensor workspace = Tensor::empty(u8, {bytes}, p.device);
-    inputs.workspace = address_of(workspace);
+    const auto launch = [&](const BackwardConfig& config) {
+        const auto bytes = static_cast<std::int64_t>(backward_workspace_bytes(desc, config));
+        const Tensor workspace = Tensor::empty(u8, {bytes}, p.device);
+        inputs.workspace = address_of(workspace);
+        launch_backward(inputs, desc, config, load_backward(desc, config, p.device.index),
+                        cuda::current_stream());
+    };
+    const BackwardConfig config =
+        chosen<BackwardConfig>(p, "sm90 backward", trials_of(p, desc), launch);
     debug_log("attention", "sm90 backward: tiles of {} x {}, {} stages{}", config.block_m,
               config.block_n(), config.stages, desc.deterministic ? ", deterministic" : "");
-    launch_backward(inputs, desc, config, load_backward(desc, config, p.device.index),
-                    cuda::current_stream());
+    launch(config);
     for (std::size_t i = 0; i < 3; ++i) {
         if (written[i].raw() != results[i]->raw()) results[i]->copy_from(written[i]);
     }
