@@ -170,7 +170,14 @@ std::atomic<int> g_threads{0};
 /// and a stream of short-lived arenas piles up faster than their workers leave them.
 oneapi::tbb::task_arena& arena(int threads) {
     static std::mutex mutex;
-    static std::map<int, std::unique_ptr<oneapi::tbb::task_arena>> arenas;
+#ifdef __SANITIZE_THREAD__
+    // A full arena hands a caller's work to another thread in ways ThreadSanitizer cannot see.
+    thread_local
+#else
+    static
+#endif
+        std::map<int, std::unique_ptr<oneapi::tbb::task_arena>>
+            arenas;
     const std::scoped_lock lock(mutex);
     auto& entry = arenas[threads];
     if (!entry) entry = std::make_unique<oneapi::tbb::task_arena>(threads);
