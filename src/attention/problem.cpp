@@ -368,7 +368,7 @@ Problem check(const Tensor& query, const Tensor& key, const Tensor& value,
                    to_string(p.device));
     check_segments(options, p);
     check_packed(options, p);
-    p.autotune = options.autotune && !p.packed() && !p.on_gpu() && !p.options.interpret;
+    p.autotune = options.autotune && !p.packed() && !p.options.interpret;
     check_mods(options, p);
     p.features.segments = p.segment_ids.defined();
 
