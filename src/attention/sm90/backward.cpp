@@ -214,7 +214,7 @@ BackwardDesc check_backward(const BackwardInputs& inputs) {
 BackwardConfig choose_listed_backward(int query_dim, int value_dim, bool programmed) {
     // Where registers would hold 128 rows of scores a mod has none left.
     const int dim = std::max(query_dim, value_dim);
-    return {.wide = dim > 128, .block_m = dim <= 64 && !programmed ? 128 : 64};
+    return {.wide = is_wide(query_dim, value_dim), .block_m = dim <= 64 && !programmed ? 128 : 64};
 }
 
 BackwardConfig choose_backward(const BackwardDesc& desc) {
@@ -234,7 +234,7 @@ std::vector<BackwardConfig> backward_trials(const BackwardDesc& desc) {
     std::vector<BackwardConfig> trials = {choose_backward(desc)};
     const int dim = std::max(desc.query_dim, desc.value_dim);
     const bool programmed = desc.dropout || desc.segments || desc.score_mod != nullptr;
-    if (desc.listed || desc.lower_bound || programmed || dim > 128) return trials;
+    if (desc.listed || desc.lower_bound || programmed || desc.wide()) return trials;
     for (const int block_m : {64, 80, 128}) {
         if (block_m == 128 ? dim > 64 : block_m == 80 && dim <= 96) continue;
         const BackwardConfig other{.block_m = block_m};

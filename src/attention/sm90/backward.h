@@ -26,6 +26,11 @@ struct BackwardInputs : ProblemInputs {
     std::optional<DeviceMask> query_mask;
 };
 
+/// Past 128 columns dK and dV of 64 keys do not fit one warpgroup's registers together.
+inline bool is_wide(std::int64_t query_dim, std::int64_t value_dim) {
+    return std::max(query_dim, value_dim) > 128;
+}
+
 /// The problem, checked; every quantity that configuration and kernels depend on.
 struct BackwardDesc : ProblemDesc {
     bool deterministic = true;
@@ -33,8 +38,7 @@ struct BackwardDesc : ProblemDesc {
     /// The mod for tiles of queries, whose columns are keys; where heads are wide.
     std::shared_ptr<const ScoreModText> query_score_mod;
 
-    /// Past 128 columns dK and dV of 64 keys do not fit one warpgroup's registers together.
-    bool wide() const { return std::max(query_dim, value_dim) > 128; }
+    bool wide() const { return is_wide(query_dim, value_dim); }
 };
 
 /// How the kernels are built: one cubin per (BackwardConfig, dtype, dims, bounds).

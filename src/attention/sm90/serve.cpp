@@ -128,10 +128,6 @@ DeviceMask query_lists_on(const Problem& p) {
     return lists_on(p, plan_options(static_cast<int>(p.head_dim), static_cast<int>(p.value_dim)));
 }
 
-bool is_wide(const Problem& p) {
-    return std::max(p.head_dim, p.value_dim) > 128;
-}
-
 /// i32 starts of packed sequences on the GPU.
 Tensor starts_on(const Problem& p, const std::vector<std::int64_t>& starts) {
     std::vector<std::int32_t> narrow(starts.begin(), starts.end());
@@ -373,7 +369,7 @@ BackwardDesc backward_ahead(const Problem& p) {
     }
     if (p.block_mask.defined()) {
         inputs.mask = DeviceMask{.q_len = p.query_length, .kv_len = p.kv_length, .by_key = true};
-        if (is_wide(p)) {
+        if (is_wide(p.head_dim, p.value_dim)) {
             inputs.query_mask = DeviceMask{.q_len = p.query_length, .kv_len = p.kv_length};
         }
     }
@@ -443,7 +439,7 @@ void run_backward(const Problem& given, const AttentionOutput& forward, const Te
         const bool programmed = inputs.score_mod != nullptr || inputs.dropout > 0;
         inputs.mask = lists_on(p, backward_plan_options(static_cast<int>(p.head_dim),
                                                         static_cast<int>(p.value_dim), programmed));
-        if (is_wide(p)) inputs.query_mask = query_lists_on(p);
+        if (is_wide(p.head_dim, p.value_dim)) inputs.query_mask = query_lists_on(p);
     }
     inputs.workspace = kSomewhere;
     const BackwardDesc desc = check_backward(inputs);
