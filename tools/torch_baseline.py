@@ -1,14 +1,15 @@
 #!/usr/bin/env python3
 """Times PyTorch's operations for `tilewright bench --baseline`.
 
-The first line of standard input is a JSON object that says what to run; every further line `run N`
-is answered with the seconds of one of N back-to-back executions. The answer to the first line is
-`ready` or `error: why`. With "compiled" the operation goes through torch.compile; with "graph": N
+A line of standard input that is a JSON object says what to run from then on and is answered with
+`ready` or `error: why`; a line `run N` is answered with the seconds of one of N back-to-back
+executions. With "compiled" the operation goes through torch.compile; with "graph": N
 a CUDA graph of N executions is what runs.
 """
 
 import contextlib
 import functools
+import gc
 import json
 import sys
 import time
@@ -48,6 +49,7 @@ def flex_mods(job):
 
     device = job["device"]
     slopes = torch.exp2(-8.0 / heads * (torch.arange(heads, device=device) + 1))
+    slopes.requires_grad_(job["direction"] == "backward")
     intervals = torch.tensor([[0, 7], [1, 7], [7, 12]], device=device)
     mods = {
         "noop": (None, None),
@@ -214,23 +216,38 @@ def wait_of(job):
     return torch.cuda.synchronize
 
 
-def serve(prepare, wait_of):
+def forget():
+    """Lets go of what earlier jobs left."""
+    import torch
+
+    gc.collect()
+    torch.compiler.reset()
+    torch.cuda.empty_cache()
+
+
+def serve(prepare, wait_of, forget):
     """Answers the lines of standard input; `prepare(job)` returns a function that executes the job
-    once, `wait_of(job)` one that waits until it is done.
+    once, `wait_of(job)` one that waits until it is done, and `forget()` drops the job before.
     """
-    try:
-        job = json.loads(sys.stdin.readline())
-        run, wait = prepare(job), wait_of(job)
-        run()
-        wait()
-        each = job.get("graph", 1)
-        if "graph" in job:
-            run = captured(run, each)
-    except Exception as error:  # the caller prints it
-        print(f"error: {type(error).__name__}: {error}".replace("\n", " "), flush=True)
-        return
-    print("ready", flush=True)
+    run = None
     for line in sys.stdin:
+        if line.startswith("{"):
+            if run:
+                run = None
+                forget()
+            try:
+                job = json.loads(line)
+                run, wait = prepare(job), wait_of(job)
+                run()
+                wait()
+                each = job.get("graph", 1)
+                if "graph" in job:
+                    run = captured(run, each)
+            except Exception as error:  # the caller prints it
+                print(f"error: {type(error).__name__}: {error}".replace("\n", " "), flush=True)
+            else:
+                print("ready", flush=True)
+            continue
         count = max(int(line.split()[1]) // each, 1)
         start = time.perf_counter()
         for _ in range(count):
@@ -240,4 +257,4 @@ def serve(prepare, wait_of):
 
 
 if __name__ == "__main__":
-    serve(prepare, wait_of)
+    serve(prepare, wait_of, forget)

@@ -88,4 +88,4 @@ def wait_of(job):
 
 
 if __name__ == "__main__":
-    serve(prepare, wait_of)
+    serve(prepare, wait_of, done.clear)

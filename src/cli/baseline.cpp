@@ -23,7 +23,8 @@ namespace {
 
 namespace fs = std::filesystem;
 
-/// A child process that answers each line written to it with one line.
+/// A child process that answers each line written to it with one line. It takes one job after the
+/// other: starting it costs seconds.
 class HelperProcess {
   public:
     explicit HelperProcess(const std::vector<std::string>& command) {
@@ -69,19 +70,22 @@ class HelperProcess {
     /// The next answer without its newline; empty when the helper has ended.
     std::string answer() {
         std::string result;
-        for (int c = fgetc(output_); c != EOF && c != '\n'; c = fgetc(output_))
-            result += static_cast<char>(c);
+        int c = fgetc(output_);
+        for (; c != EOF && c != '\n'; c = fgetc(output_)) result += static_cast<char>(c);
+        ended_ = c == EOF;
         return result;
     }
     std::string ask(const std::string& line) {
         tell(line);
         return answer();
     }
+    bool ended() const { return ended_; }
 
   private:
     pid_t pid_ = -1;
     FILE* input_ = nullptr;
     FILE* output_ = nullptr;
+    bool ended_ = false;
 };
 
 constexpr const char* kTorchScript = "torch_baseline.py";
@@ -109,11 +113,23 @@ struct PreparedHelper {
     std::string answer;
 };
 
-std::shared_ptr<HelperProcess> started(const nlohmann::json& job, const char* script) {
-    auto helper = std::make_shared<HelperProcess>(
-        std::vector<std::string>{python(), (checkout() / "tools" / script).string()});
+/// A helper that has been given the job: an idle one or a new one. It is idle again once nobody
+/// refers to it.
+std::shared_ptr<HelperProcess> with_job(const nlohmann::json& job, const std::string& script) {
+    static std::multimap<std::string, std::unique_ptr<HelperProcess>> idle;
+    std::unique_ptr<HelperProcess> helper;
+    if (auto found = idle.find(script); found != idle.end()) {
+        helper = std::move(found->second);
+        idle.erase(found);
+    } else {
+        helper = std::make_unique<HelperProcess>(
+            std::vector<std::string>{python(), (checkout() / "tools" / script).string()});
+    }
     helper->tell(job.dump());
-    return helper;
+    return {helper.release(), [script](HelperProcess* done) {
+                std::unique_ptr<HelperProcess> back(done);
+                if (!back->ended()) idle.emplace(script, std::move(back));
+            }};
 }
 
 /// By job.
@@ -126,7 +142,7 @@ std::map<std::string, PreparedHelper>& prepared_helpers() {
 
 void prepare_torch_baselines(const std::vector<nlohmann::json>& jobs) {
     std::map<std::string, PreparedHelper>& helpers = prepared_helpers();
-    for (const nlohmann::json& job : jobs) helpers[job.dump()] = {started(job, kTorchScript), {}};
+    for (const nlohmann::json& job : jobs) helpers[job.dump()] = {with_job(job, kTorchScript), {}};
     for (const nlohmann::json& job : jobs) {
         PreparedHelper& helper = helpers.at(job.dump());
         helper.answer = helper.process->answer();
@@ -139,7 +155,7 @@ Variant python_baseline(const nlohmann::json& job, const std::string& name) {
     if (auto found = prepared_helpers().extract(job.dump())) {
         prepared = std::move(found.mapped());
     } else {
-        prepared.process = started(job, xla ? "xla_baseline.py" : kTorchScript);
+        prepared.process = with_job(job, xla ? "xla_baseline.py" : kTorchScript);
         prepared.answer = prepared.process->answer();
     }
     const std::shared_ptr<HelperProcess> helper = prepared.process;

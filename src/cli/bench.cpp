@@ -21,12 +21,12 @@ struct Options {
 };
 
 void run(const Options& options, Console& console) {
-    static const std::map<std::string, std::vector<Row> (*)(const BenchOptions&)> kOperations = {
+    static const std::map<std::string, void (*)(const BenchOptions&, Report&)> kOperations = {
         {"attention", bench_attention}, {"compile", bench_compile}, {"decode", bench_decode},
         {"flex", bench_flex},           {"mask", bench_mask},       {"matmul", bench_matmul},
         {"norm", bench_norm},
     };
-    static const std::map<std::string, std::vector<Row> (*)(const BenchOptions&)> kOnGpu = {
+    static const std::map<std::string, void (*)(const BenchOptions&, Report&)> kOnGpu = {
         {"attention", bench_attention_gpu}, {"compile", bench_compile_gpu},
         {"decode", bench_decode_gpu},       {"flex", bench_flex_gpu},
         {"matmul", bench_matmul_gpu},       {"norm", bench_norm_gpu},
@@ -37,8 +37,9 @@ void run(const Options& options, Console& console) {
     if (gpu && !kOnGpu.contains(options.operation))
         user_error("bench", "expected --device cpu for {} but got {}", options.operation,
                    options.device);
-    bench.dtype =
-        parse_dtype(options.dtype.empty() ? (gpu ? "bf16" : "f32") : options.dtype).value();
+    // On a GPU the notebook computes in f16.
+    const char* const usual = !gpu ? "f32" : options.operation == "flex" ? "f16" : "bf16";
+    bench.dtype = parse_dtype(options.dtype.empty() ? usual : options.dtype).value();
     bench.check = !options.no_check;
     if (options.causal) bench.causal = true;
     const std::pair<const char*, bool> gpu_alone[] = {{"graphs", options.graphs},
@@ -67,16 +68,17 @@ void run(const Options& options, Console& console) {
     bench.out = &console.out;
     const bool own_tables = options.operation == "flex" && !gpu;
     const std::string device = gpu ? gpu_name(bench.device) : device_name();
-    if (own_tables) console.out << device << "\n\n";
-    const std::vector<Row> rows = (gpu ? kOnGpu : kOperations).at(options.operation)(bench);
-    if (!own_tables) console.out << device << "\n\n" << to_table(rows);
+    console.out << device << "\n\n";
+    Report report(own_tables ? nullptr : &console.out);
+    (gpu ? kOnGpu : kOperations).at(options.operation)(bench, report);
+    report.print();
     if (!options.json.empty()) {
         std::ofstream file(options.json);
-        file << to_json(device, rows) << '\n';
+        file << to_json(device, report.rows()) << '\n';
         if (!file.flush())
             user_error("bench", "expected to write --json {} but could not", options.json);
     }
-    for (const Row& row : rows)
+    for (const Row& row : report.rows())
         if (!row.ok) console.status = 1;
 }
 

@@ -36,7 +36,8 @@ struct Measured {
 };
 
 /// Times everything in turn and appends our row and the baseline's.
-Row& add_rows(const Measured& m, const BenchOptions& options, std::vector<Row>& rows) {
+Row& add_rows(const Measured& m, const BenchOptions& options, Report& report) {
+    report.print();
     const Variant ours = timed("tilewright", m.work);
     std::vector<Variant> variants = {ours, as_long_as(m.roof, ours.sample())};
     if (m.baseline) variants.push_back(*m.baseline);
@@ -52,13 +53,13 @@ Row& add_rows(const Measured& m, const BenchOptions& options, std::vector<Row>& 
         result.roof = m.amount / time / (m.roof.amount / seconds[1]);
         return result;
     };
-    if (m.baseline) rows.push_back(row(m.baseline->name, seconds[2]));
-    rows.push_back(row("tilewright", seconds[0]));
+    if (m.baseline) report.add(row(m.baseline->name, seconds[2]));
+    Row& result = report.add(row("tilewright", seconds[0]));
     if (m.baseline) {
-        rows.back().baseline = m.baseline->name;
-        rows.back().ratio = seconds[2] / seconds[0];
+        result.baseline = m.baseline->name;
+        result.ratio = seconds[2] / seconds[0];
     }
-    return rows.back();
+    return result;
 }
 
 Roof compute_roof(DType dtype) {
@@ -183,14 +184,13 @@ std::optional<Variant> python_variant(const BenchOptions& options, nlohmann::jso
 
 }  // namespace
 
-std::vector<Row> bench_attention(const BenchOptions& options) {
+void bench_attention(const BenchOptions& options, Report& report) {
     std::vector<std::int64_t> dims = {64, 128};
     if (options.head_dim) dims = {*options.head_dim};
     std::vector<bool> masks = {false, true};
     const bool mods = !options.mask.empty() || !options.score.empty();
     if (mods) masks = {false};
     if (options.causal) masks = {*options.causal};
-    std::vector<Row> rows;
     for (const std::int64_t head_dim : dims)
         for (const bool causal : masks) {
             AttentionCase c{options.batch.value_or(1),
@@ -214,7 +214,7 @@ std::vector<Row> bench_attention(const BenchOptions& options) {
                              false,
                              compute_roof(options.dtype),
                              attention_baseline(options, c, false)};
-            Row& row = add_rows(forward, options, rows);
+            Row& row = add_rows(forward, options, report);
             if (options.check) check_attention(c, options.dtype, false, row);
             if (!options.backward) continue;
             const AttentionOutput out = attention(in.q, in.k, in.v, attention_options);
@@ -226,27 +226,24 @@ std::vector<Row> bench_attention(const BenchOptions& options) {
                 false,
                 fma_peak_f32(),
                 attention_baseline(options, c, true)};
-            Row& backward_row = add_rows(backward, options, rows);
+            Row& backward_row = add_rows(backward, options, report);
             if (options.check) check_attention(c, options.dtype, true, backward_row);
         }
-    return rows;
 }
 
-std::vector<Row> bench_decode(const BenchOptions& options) {
+void bench_decode(const BenchOptions& options, Report& report) {
     AttentionCase c{options.batch.value_or(1),      options.heads.value_or(8),      0,    1,
                     options.kv_len.value_or(32768), options.head_dim.value_or(128), false};
     c.kv_heads = options.kv_heads.value_or(c.heads);
     const Inputs in = make_inputs(c, options.dtype);
     const auto bytes = static_cast<double>(in.k.nbytes() + in.v.nbytes());
-    std::vector<Row> rows;
     Row& row = add_rows({c.name(options.dtype), "forward", [&] { attention(in.q, in.k, in.v); },
                          bytes, true, read_bandwidth(), attention_baseline(options, c, false)},
-                        options, rows);
+                        options, report);
     if (options.check) check_attention(c, options.dtype, false, row);
-    return rows;
 }
 
-std::vector<Row> bench_matmul(const BenchOptions& options) {
+void bench_matmul(const BenchOptions& options, Report& report) {
     const std::int64_t n = options.seq_len.value_or(2048);
     const Tensor x = random_values(options.dtype, {n, n}, 1),
                  y = random_values(options.dtype, {n, n}, 2);
@@ -263,14 +260,13 @@ std::vector<Row> bench_matmul(const BenchOptions& options) {
             options,
             {{"operation", "matmul"}, {"direction", "forward"}, {"m", n}, {"n", n}, {"k", n}});
     }
-    std::vector<Row> rows;
     Row& row = add_rows(
         {fmt::format("matmul {0} x {0} x {0} {1}", n, name(options.dtype)), "forward",
          [&] {
              product.into({z}, {x, y});
          },
          2 * std::pow(static_cast<double>(n), 3), false, compute_roof(options.dtype), baseline},
-        options, rows);
+        options, report);
     if (options.check) {  // one element of most rows
         double error = 0;
         for (std::int64_t i = 0; i < n * n; i += n + 97) {
@@ -282,10 +278,9 @@ std::vector<Row> bench_matmul(const BenchOptions& options) {
         row.error = error;
         row.ok = error <= 4 * epsilon(options.dtype) * static_cast<double>(n);
     }
-    return rows;
 }
 
-std::vector<Row> bench_norm(const BenchOptions& options) {
+void bench_norm(const BenchOptions& options, Report& report) {
     const std::int64_t count = options.seq_len.value_or(16384), n = options.head_dim.value_or(4096);
     const DType dtype = options.dtype;
     const Tensor x = random_values(dtype, {count, n}, 1), dy = random_values(dtype, {count, n}, 2);
@@ -295,7 +290,6 @@ std::vector<Row> bench_norm(const BenchOptions& options) {
     const NormOutput rms = rms_norm(x, weight), layer = layer_norm(x, weight, bias);
     const Roof roof = copy_bandwidth();
     const auto bytes = static_cast<double>(x.nbytes());
-    std::vector<Row> rows;
     const auto measure = [&](const char* program, const char* direction, double arrays,
                              std::function<void()> work) -> Row& {
         return add_rows(
@@ -304,7 +298,7 @@ std::vector<Row> bench_norm(const BenchOptions& options) {
              python_variant(
                  options,
                  {{"operation", program}, {"direction", direction}, {"rows", count}, {"n", n}})},
-            options, rows);
+            options, report);
     };
     // Results on a few rows against the reference.
     const std::int64_t few = std::min<std::int64_t>(count, 4);
@@ -341,7 +335,6 @@ std::vector<Row> bench_norm(const BenchOptions& options) {
                   [&] { layer_norm_backward_into(layer_grad, layer, weight, bias, dy); }),
           layer_grad.x, dx_of(norm::reference_layer_norm_backward));
     measure("softmax", "forward", 2, [&] { soft.into({y}, {x}); });
-    return rows;
 }
 
 /// Runs with the inputs that are left out behind those given.
@@ -350,7 +343,7 @@ static void run_with_absent(const Call& call, std::vector<Tensor> inputs) {
     call.run(inputs);
 }
 
-std::vector<Row> bench_compile(const BenchOptions& options) {
+void bench_compile(const BenchOptions& options, Report& report) {
     // The kernels of long sequences; the smallest inputs that they accept.
     const std::int64_t head_dim = options.head_dim.value_or(64);
     const Tensor x = random_values(options.dtype, {1, 1, 64, head_dim}, 1);
@@ -382,16 +375,14 @@ std::vector<Row> bench_compile(const BenchOptions& options) {
                            "attention_backward, trace + compile + run 64 x 64",
                            "attention, warm call 64 x 64",
                            "attention, first call of a new score mod 64 x 64"};
-    std::vector<Row> rows;
     for (std::size_t i = 0; i < variants.size(); ++i) {
         Row result;
         result.case_name = fmt::format("{}, {}", names[i], name_of_case);
         result.operation = i == 2 ? "forward" : "compile";
         result.impl = "tilewright";
         result.ms = seconds[i] * 1e3;
-        rows.push_back(result);
+        report.add(std::move(result));
     }
-    return rows;
 }
 
 }  // namespace tilewright::cli

@@ -36,28 +36,28 @@ struct BenchOptions {
     int least_rounds = 5;
 };
 
-std::vector<Row> bench_attention(const BenchOptions& options);
-std::vector<Row> bench_decode(const BenchOptions& options);
+void bench_attention(const BenchOptions& options, Report& report);
+void bench_decode(const BenchOptions& options, Report& report);
 /// Building masks of 2^20 tokens: causal, documents, window, prefix, neighbourhoods.
-std::vector<Row> bench_mask(const BenchOptions& options);
+void bench_mask(const BenchOptions& options, Report& report);
 /// The FlexAttention notebook: every case beside causal attention, dense attention with the mask as
 /// a table and torch's flex_attention, forward and backward.
-std::vector<Row> bench_flex(const BenchOptions& options);
+void bench_flex(const BenchOptions& options, Report& report);
 /// The same on a GPU, beside cuDNN's and FlashAttention-2's attention and FlexAttention as torch
 /// has them, torch's matmul and norms.
-std::vector<Row> bench_attention_gpu(const BenchOptions& options);
+void bench_attention_gpu(const BenchOptions& options, Report& report);
 /// Few query rows over many keys: bytes of K and V per second.
-std::vector<Row> bench_decode_gpu(const BenchOptions& options);
-std::vector<Row> bench_flex_gpu(const BenchOptions& options);
-std::vector<Row> bench_matmul_gpu(const BenchOptions& options);
+void bench_decode_gpu(const BenchOptions& options, Report& report);
+void bench_flex_gpu(const BenchOptions& options, Report& report);
+void bench_matmul_gpu(const BenchOptions& options, Report& report);
 /// First calls in processes of their own with an empty and with a filled cache, and what warm calls
 /// cost the host.
-std::vector<Row> bench_compile_gpu(const BenchOptions& options);
-std::vector<Row> bench_norm_gpu(const BenchOptions& options);
-std::vector<Row> bench_matmul(const BenchOptions& options);
+void bench_compile_gpu(const BenchOptions& options, Report& report);
+void bench_norm_gpu(const BenchOptions& options, Report& report);
+void bench_matmul(const BenchOptions& options, Report& report);
 /// RMSNorm, LayerNorm and softmax over 16384 rows of 4096, or seq-len rows of head-dim.
-std::vector<Row> bench_norm(const BenchOptions& options);
+void bench_norm(const BenchOptions& options, Report& report);
 /// Time from nothing to the first result of the attention kernel, and of a warm call.
-std::vector<Row> bench_compile(const BenchOptions& options);
+void bench_compile(const BenchOptions& options, Report& report);
 
 }  // namespace tilewright::cli

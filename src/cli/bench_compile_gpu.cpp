@@ -115,22 +115,23 @@ std::vector<Row> in_a_process(const BenchOptions& options, const std::string& fo
 
 }  // namespace
 
-std::vector<Row> bench_compile_gpu(const BenchOptions& options) {
-    if (options.once) return first_calls(options);
+void bench_compile_gpu(const BenchOptions& options, Report& report) {
+    if (options.once) {
+        for (Row& each : first_calls(options)) report.add(std::move(each));
+        return;
+    }
     const std::filesystem::path folder =
         std::filesystem::temp_directory_path() / fmt::format("tilewright_bench_{}", getpid());
     std::filesystem::create_directories(folder);
-    std::vector<Row> rows;
     const auto append = [&](const char* operation, bool warm) {
         for (Row& each : in_a_process(options, folder.string(), operation, warm)) {
-            rows.push_back(std::move(each));
+            report.add(std::move(each));
         }
     };
     append("cold", false);
     append("disk", false);
     append("queue", true);
     std::filesystem::remove_all(folder);
-    return rows;
 }
 
 }  // namespace tilewright::cli

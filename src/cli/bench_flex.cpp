@@ -38,17 +38,6 @@ Inputs make_inputs(const FlexCase& c, const FlexSizes& sizes, DType dtype) {
     return {make(c.q_len, 1), make(c.kv_len, 2), make(c.kv_len, 3), make(c.q_len, 4)};
 }
 
-Density packed_density(const Tensor& starts) {
-    Density result;
-    for (std::int64_t n = 0; n + 1 < starts.dim(0); ++n) {
-        const auto length = static_cast<double>(starts.get_int({n + 1}) - starts.get_int({n}));
-        result.pairs += length * (length + 1) / 2;
-        const double blocks = std::ceil(length / 128);
-        result.blocks += blocks * (blocks + 1) / 2 * 128 * 128;
-    }
-    return result;
-}
-
 struct Errors {
     double forward = 0, backward = 0;
     bool forward_ok = true, backward_ok = true;
@@ -146,10 +135,8 @@ std::optional<Variant> torch_flex(const FlexCase& c, const FlexSizes& sizes,
         {"dtype", name(options.dtype)}, {"device", "cpu"},        {"threads", cpu::num_threads()},
         {"batch", sizes.batch},         {"heads", sizes.heads},   {"kv_heads", sizes.kv_heads},
         {"head_dim", sizes.head_dim},   {"q_len", c.q_len},       {"kv_len", c.kv_len}};
-    if (c.options.cu_seqlens.defined()) {
-        for (std::int64_t n = 0; n < c.options.cu_seqlens.dim(0); ++n)
-            job["starts"].push_back(c.options.cu_seqlens.get_int({n}));
-    }
+    if (c.options.cu_seqlens.defined())
+        job["starts"] = c.options.cu_seqlens.to_vector<std::int32_t>();
     try {
         return python_baseline(job, "torch-flex");
     } catch (const UserError& error) {
@@ -160,7 +147,7 @@ std::optional<Variant> torch_flex(const FlexCase& c, const FlexSizes& sizes,
     }
 }
 
-std::vector<Row> bench_case(const MakeCase& make, FlexSizes sizes, BenchOptions& options) {
+void bench_case(const MakeCase& make, FlexSizes sizes, BenchOptions& options, Report& report) {
     std::ostream& out = *options.out;
     const bool packed = make(sizes).options.cu_seqlens.defined();
     if (packed) sizes.batch = 1;
@@ -209,7 +196,6 @@ std::vector<Row> bench_case(const MakeCase& make, FlexSizes sizes, BenchOptions&
     const auto units = static_cast<double>(sizes.batch * sizes.heads * sizes.head_dim);
     out << fmt::format("{:<12} {:>10} {:>10} {:>10} {:>10}   {}\n", "operation", "forward ms",
                        "GFLOP/s", "back ms", "GFLOP/s", "GFLOP/s by blocks (fwd, back)");
-    std::vector<Row> rows;
     for (std::size_t i = 0; i < subjects.size(); ++i) {
         const double pairs = subjects[i].density.pairs * units;
         const double blocks = subjects[i].density.blocks * units;
@@ -241,7 +227,7 @@ std::vector<Row> bench_case(const MakeCase& make, FlexSizes sizes, BenchOptions&
                     row.ok = direction == 0 ? errors.forward_ok : errors.backward_ok;
                 }
             }
-            rows.push_back(std::move(row));
+            report.add(std::move(row));
         }
         out << line << "   " << by_blocks << '\n';
     }
@@ -254,12 +240,11 @@ std::vector<Row> bench_case(const MakeCase& make, FlexSizes sizes, BenchOptions&
                            errors.backward_ok ? "yes" : "NO", errors.backward);
     }
     out << "\n\n";
-    return rows;
 }
 
 }  // namespace
 
-std::vector<Row> bench_flex(const BenchOptions& given) {
+void bench_flex(const BenchOptions& given, Report& report) {
     BenchOptions options = given;
     FlexSizes sizes;
     sizes.batch = options.batch.value_or(1);
@@ -279,9 +264,9 @@ std::vector<Row> bench_flex(const BenchOptions& given) {
         options.baseline.clear();
         if (!options.only.empty())
             user_error("bench", "expected --case or --mask and --score but got both");
-        return bench_case(
-            [&](const FlexSizes& s) { return text_case(options.mask, options.score, s); }, sizes,
-            options);
+        bench_case([&](const FlexSizes& s) { return text_case(options.mask, options.score, s); },
+                   sizes, options, report);
+        return;
     }
     if (options.kv_len)
         user_error("bench",
@@ -289,13 +274,8 @@ std::vector<Row> bench_flex(const BenchOptions& given) {
                    "their own");
     std::vector<std::string> names = flex_case_names();
     if (!options.only.empty()) names = {options.only};
-    std::vector<Row> rows;
-    for (const std::string& name : names) {
-        const auto more =
-            bench_case([&](const FlexSizes& s) { return flex_case(name, s); }, sizes, options);
-        rows.insert(rows.end(), more.begin(), more.end());
-    }
-    return rows;
+    for (const std::string& name : names)
+        bench_case([&](const FlexSizes& s) { return flex_case(name, s); }, sizes, options, report);
 }
 
 }  // namespace tilewright::cli

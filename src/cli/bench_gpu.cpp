@@ -30,18 +30,22 @@ struct Inputs {
 /// Of long plain problems the last rows, and of their gradients those of the queries.
 void check_head(const Inputs& in, AttentionOptions host, DType dtype, bool backward,
                 const Tensor& ours, Row& row) {
-    if (in.k.dim(1) != in.q.dim(1) && backward) return;  // the other heads of the group are in it
     constexpr std::int64_t kLong = 4096, kRows = 64;
-    const std::int64_t length = in.q.dim(2);
-    const bool plain = !host.mask.defined() && !host.score_mod.defined();
+    const bool bhsd = host.layout == Layout::bhsd;
+    const std::int64_t length = in.q.dim(bhsd ? 2 : 1);
+    const bool plain = bhsd && !host.mask.defined() && !host.score_mod.defined();
     const std::int64_t rows = plain && length > kLong ? kRows : length, first = length - rows;
     if (first > 0 && host.causal) {
         host.causal = false;
         host.mask = [first](auto, auto, auto q, auto kv) { return kv <= q + first; };
     }
-    const auto head = [](const Tensor& x) { return x.slice(0, 0, 1).slice(1, 0, 1); };
+    const int heads = bhsd ? 1 : 2;
+    if (in.k.dim(heads) != in.q.dim(heads) && backward) return;  // others of the group are in it
+    const auto head = [&](const Tensor& x) { return x.slice(0, 0, 1).slice(heads, 0, 1); };
     const auto on_host = [](const Tensor& x) { return x.contiguous().to(Device{}); };
-    const auto last = [&](const Tensor& x) { return on_host(head(x).slice(2, first, rows)); };
+    const auto last = [&](const Tensor& x) {
+        return on_host(head(x).slice(bhsd ? 2 : 1, first, rows));
+    };
     const Tensor q = last(in.q), k = on_host(head(in.k)), v = on_host(head(in.v)),
                  dout = last(in.dout);
     const auto run = [&](DType type) {
@@ -87,6 +91,17 @@ Check check_of(const Inputs& in, const AttentionOptions& on_gpu, const Attention
     };
 }
 
+/// Of a case. Packed sequences are views of (tokens, heads, head dimension).
+Inputs make_inputs(GpuBench& bench, const FlexCase& c, const FlexSizes& sizes) {
+    const auto make = [&](std::int64_t heads, std::int64_t length, std::uint32_t seed) {
+        return c.options.layout == Layout::bhsd
+                   ? bench.random({sizes.batch, heads, length, sizes.head_dim}, seed)
+                   : bench.random({sizes.batch, length, heads, sizes.head_dim}, seed);
+    };
+    return {make(sizes.heads, c.q_len, 1), make(sizes.kv_heads, c.kv_len, 2),
+            make(sizes.kv_heads, c.kv_len, 3), make(sizes.heads, c.q_len, 4)};
+}
+
 Inputs make_inputs(GpuBench& bench, std::int64_t batch, std::int64_t heads, std::int64_t kv_heads,
                    std::int64_t q_len, std::int64_t kv_len, std::int64_t head_dim) {
     return {bench.random({batch, heads, q_len, head_dim}, 1),
@@ -123,6 +138,8 @@ nlohmann::json flex_job(const GpuBench& bench, const FlexCase& c, const FlexSize
                 {"head_dim", sizes.head_dim},
                 {"q_len", c.q_len},
                 {"kv_len", c.kv_len}});
+    if (c.options.cu_seqlens.defined())
+        job["starts"] = c.options.cu_seqlens.to_vector<std::int32_t>();
     return job;
 }
 
@@ -160,8 +177,8 @@ std::vector<Shape> shapes_of(const BenchOptions& options) {
 
 }  // namespace
 
-std::vector<Row> bench_attention_gpu(const BenchOptions& options) {
-    GpuBench bench(options);
+void bench_attention_gpu(const BenchOptions& options, Report& report) {
+    GpuBench bench(options, report);
     for (const Shape& s : shapes_of(options)) {
         FlexSizes sizes;
         sizes.batch = options.batch.value_or(s.batch);
@@ -222,7 +239,6 @@ std::vector<Row> bench_attention_gpu(const BenchOptions& options) {
         bench_problem(bench, case_name, in, on_gpu, density_of.pairs * units, 0, options.backward,
                       check, peers);
     }
-    return bench.take();
 }
 
 namespace {
@@ -241,16 +257,15 @@ Check check_of_case(GpuBench& bench, FlexSizes sizes,
     sizes.length = std::min(sizes.length, kLongest);
     sizes.kv_length = std::min(sizes.kv_length, kLongest);
     const FlexProblem small = make(sizes);
-    const Inputs in = make_inputs(bench, 1, sizes.heads, sizes.kv_heads, small.host.q_len,
-                                  small.host.kv_len, sizes.head_dim);
+    const Inputs in = make_inputs(bench, small.host, sizes);
     return check_of(in, with_data(small.gpu, small.host, sizes, bench.options()),
                     small.host.options);
 }
 
 }  // namespace
 
-std::vector<Row> bench_flex_gpu(const BenchOptions& options) {
-    GpuBench bench(options);
+void bench_flex_gpu(const BenchOptions& options, Report& report) {
+    GpuBench bench(options, report);
     FlexSizes sizes;
     sizes.batch = options.batch.value_or(16);
     sizes.heads = options.heads.value_or(16);
@@ -269,48 +284,53 @@ std::vector<Row> bench_flex_gpu(const BenchOptions& options) {
         };
         return {on({}), on(options.device)};
     };
+    const auto at_size = [&](const std::string& name) -> std::pair<FlexProblem, FlexSizes> {
+        FlexProblem problem = make(name, sizes);
+        FlexSizes at = sizes;
+        if (problem.host.options.cu_seqlens.defined()) at.batch = 1;
+        return {std::move(problem), at};
+    };
     constexpr std::size_t kTogether = 7;  // cases whose peers are compiled side by side
     for (std::size_t n = 0; n < names.size(); ++n) {
         if (n % kTogether == 0 && !texts && bench.wants("torch-flex")) {
             std::vector<nlohmann::json> jobs;
             for (std::size_t i = n; i < std::min(n + kTogether, names.size()); ++i) {
-                const FlexCase c = make(names[i], sizes).host;
-                if (c.options.cu_seqlens.defined()) continue;
+                const auto [c, at] = at_size(names[i]);
                 for (const bool backward : {false, true}) {
-                    jobs.push_back(flex_job(bench, c, sizes, backward));
+                    jobs.push_back(flex_job(bench, c.host, at, backward));
                 }
             }
             prepare_torch_baselines(jobs);
         }
-        const auto [host, gpu] = make(names[n], sizes);
+        const auto [problem, at] = at_size(names[n]);
+        const FlexCase& host = problem.host;
+        Density density_of;
         if (host.options.cu_seqlens.defined()) {
-            *options.out << fmt::format("{}: packed sequences are not timed here\n", host.name);
-            continue;
+            density_of = packed_density(host.options.cu_seqlens);
+        } else {
+            const BlockMask visible =
+                create_block_mask(mask_of(host.options), 1, at.heads, host.q_len, host.kv_len);
+            if (options.picture) *options.out << visible.to_string({10, 20}, 1) << '\n';
+            density_of = density(visible);
         }
-        const BlockMask visible =
-            create_block_mask(mask_of(host.options), 1, sizes.heads, host.q_len, host.kv_len);
-        if (options.picture) *options.out << visible.to_string({10, 20}, 1) << '\n';
-        const Density density_of = density(visible);
-        const auto units = static_cast<double>(sizes.batch * sizes.heads);
-        const auto peers = [&, &host = host](bool backward) {
+        const auto units = static_cast<double>(at.batch * at.heads);
+        const auto peers = [&, &at = at](bool backward) {
             std::vector<std::pair<std::string, nlohmann::json>> result;
-            if (!texts) result.emplace_back("torch-flex", flex_job(bench, host, sizes, backward));
+            if (!texts) result.emplace_back("torch-flex", flex_job(bench, host, at, backward));
             return result;
         };
         bench_problem(
-            bench, host.name,
-            make_inputs(bench, sizes.batch, sizes.heads, sizes.kv_heads, host.q_len, host.kv_len,
-                        sizes.head_dim),
-            with_data(gpu, host, sizes, options), density_of.pairs * units,
+            bench, host.name, make_inputs(bench, host, at),
+            with_data(problem.gpu, host, at, options), density_of.pairs * units,
             density_of.blocks * units, true,
-            check_of_case(bench, sizes, [&](const FlexSizes& at) { return make(names[n], at); }),
+            check_of_case(bench, at, [&](const FlexSizes& small) { return make(names[n], small); }),
             peers);
+        report.print();
     }
-    return bench.take();
 }
 
-std::vector<Row> bench_decode_gpu(const BenchOptions& options) {
-    GpuBench bench(options);
+void bench_decode_gpu(const BenchOptions& options, Report& report) {
+    GpuBench bench(options, report);
     struct Shape {
         std::int64_t batch, heads, kv_heads, kv_len;
     };
@@ -343,11 +363,10 @@ std::vector<Row> bench_decode_gpu(const BenchOptions& options) {
                            static_cast<double>(in.k.nbytes() + in.v.nbytes()), true, 0, peers});
         if (options.check) check_of(in, {}, {})(false, row);
     }
-    return bench.take();
 }
 
-std::vector<Row> bench_matmul_gpu(const BenchOptions& options) {
-    GpuBench bench(options);
+void bench_matmul_gpu(const BenchOptions& options, Report& report) {
+    GpuBench bench(options, report);
     const std::int64_t n = options.seq_len.value_or(8192);
     const Tensor x = bench.random({n, n}, 1), y = bench.random({n, n}, 2);
     const Call product = matmul(n, n, n);
@@ -380,7 +399,6 @@ std::vector<Row> bench_matmul_gpu(const BenchOptions& options) {
         row.error = error;
         row.ok = error <= 4 * epsilon(options.dtype) * largest + 1e-5 * static_cast<double>(n);
     }
-    return bench.take();
 }
 
 }  // namespace tilewright::cli

@@ -59,14 +59,13 @@ std::vector<Case> cases(std::int64_t tokens) {
 
 }  // namespace
 
-std::vector<Row> bench_mask(const BenchOptions& options) {
+void bench_mask(const BenchOptions& options, Report& report) {
     const std::int64_t tokens = options.seq_len.value_or(kTokens);
     const std::int64_t batch = options.batch.value_or(1), heads = options.heads.value_or(1);
     // Not create_block_mask: that one keeps small masks.
     const auto build = [&](const Mod& mod, std::int64_t n) {
         return mask::build(mask::MaskFunction::of("bench", mod), batch, heads, n, n);
     };
-    std::vector<Row> rows;
     const std::vector<Case> small = cases(std::min(tokens, kCheckedTokens));
     for (const Case& c : cases(tokens)) {
         const std::vector<Variant> variants = {timed("tilewright", [&] { build(c.mod, tokens); })};
@@ -77,7 +76,7 @@ std::vector<Row> bench_mask(const BenchOptions& options) {
         row.operation = "build";
         row.impl = "tilewright";
         if (options.check) {
-            const Case& checked = small[rows.size()];
+            const Case& checked = small[report.rows().size()];
             const std::int64_t n = std::min(tokens, kCheckedTokens);
             const auto got = mask::to_dense(build(checked.mod, n), batch, heads).to_vector<bool>();
             const auto want = create_mask(checked.mod, batch, heads, n, n).to_vector<bool>();
@@ -86,9 +85,8 @@ std::vector<Row> bench_mask(const BenchOptions& options) {
             row.error = wrong;
             row.ok = wrong == 0;
         }
-        rows.push_back(row);
+        report.add(std::move(row));
     }
-    return rows;
 }
 
 }  // namespace tilewright::cli

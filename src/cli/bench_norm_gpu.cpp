@@ -112,8 +112,8 @@ class NormBench {
 
 }  // namespace
 
-std::vector<Row> bench_norm_gpu(const BenchOptions& options) {
-    GpuBench bench(options);
+void bench_norm_gpu(const BenchOptions& options, Report& report) {
+    GpuBench bench(options, report);
     std::vector<std::pair<std::int64_t, std::int64_t>> shapes = {
         {options.seq_len.value_or(16384), options.head_dim.value_or(8192)}};
     if (options.sweep) {
@@ -126,7 +126,6 @@ std::vector<Row> bench_norm_gpu(const BenchOptions& options) {
     }
     if (options.baseline == "torch-compile") prepare_torch_baselines(jobs);
     for (const auto& [count, n] : shapes) NormBench(bench, count, n).run();
-    return bench.take();
 }
 
 }  // namespace tilewright::cli

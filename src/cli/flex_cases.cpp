@@ -214,4 +214,15 @@ Density density(const BlockMask& mask) {
     return result;
 }
 
+Density packed_density(const Tensor& starts) {
+    Density result;
+    for (std::int64_t n = 0; n + 1 < starts.dim(0); ++n) {
+        const auto length = static_cast<double>(starts.get_int({n + 1}) - starts.get_int({n}));
+        result.pairs += length * (length + 1) / 2;
+        const double blocks = std::ceil(length / 128);
+        result.blocks += blocks * (blocks + 1) / 2 * 128 * 128;
+    }
+    return result;
+}
+
 }  // namespace tilewright::cli

@@ -39,5 +39,7 @@ struct Density {
 Mod mask_of(const AttentionOptions& options);
 /// The mean over the batches and heads of the mask.
 Density density(const BlockMask& mask);
+/// The sum over causal sequences that start at these rows.
+Density packed_density(const Tensor& starts);
 
 }  // namespace tilewright::cli

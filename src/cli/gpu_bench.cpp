@@ -54,6 +54,7 @@ Tensor GpuBench::random(const Tensor::Dims& shape, std::uint32_t seed) {
 }
 
 Row& GpuBench::measure(const GpuWork& m) {
+    report_.print();
     const auto clocks = std::make_shared<std::vector<double>>();
     std::vector<Variant> variants = {timed("tilewright", m.work, clocks)};
     for (const auto& [name, job] : m.peers) add_peer(name, job, variants);
@@ -72,6 +73,7 @@ Row& GpuBench::measure(const GpuWork& m) {
         seconds.pop_back();
         variants.pop_back();
     }
+    Row* last = nullptr;
     for (std::size_t i = variants.size(); i-- > 0;) {
         Row row;
         row.case_name = m.case_name;
@@ -84,9 +86,9 @@ Row& GpuBench::measure(const GpuWork& m) {
             row.sustained =
                 m.amount / sustained_seconds(variants[i]) * (m.bandwidth ? 1e-9 : 1e-12);
         }
-        rows_.push_back(std::move(row));
+        last = &report_.add(std::move(row));
     }
-    Row& ours = rows_.back();
+    Row& ours = *last;
     if (copy > 0) ours.roof = m.amount / seconds[0] / (m.copied / copy);
     if (variants.size() > 1) {
         ours.baseline = variants[1].name;

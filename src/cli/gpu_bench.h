@@ -28,12 +28,12 @@ struct GpuWork {
 
 class GpuBench {
   public:
-    explicit GpuBench(const BenchOptions& options) : options_(options) {}
+    GpuBench(const BenchOptions& options, Report& report) : options_(options), report_(report) {}
 
     /// Made once for a shape and seed. Batches of four dimensions are alike: their values cost more
     /// than what is timed.
     Tensor random(const Tensor::Dims& shape, std::uint32_t seed);
-    /// Times the work and its peers in turn; our row is the last of those appended.
+    /// Times the work and its peers in turn; our row is the last of those reported.
     Row& measure(const GpuWork& work);
     /// The job that all peers of these options share.
     nlohmann::json job(const char* operation, bool backward) const;
@@ -41,7 +41,6 @@ class GpuBench {
     /// torch.compile by name.
     bool wants(const std::string& peer) const;
     const BenchOptions& options() const { return options_; }
-    std::vector<Row> take() { return std::move(rows_); }
 
   private:
     Variant timed(const char* name, const std::function<void()>& work,
@@ -52,7 +51,7 @@ class GpuBench {
 
     BenchOptions options_;
     std::map<std::pair<Tensor::Dims, std::uint32_t>, Tensor> random_;
-    std::vector<Row> rows_;
+    Report& report_;
     bool no_torch_ = false;
 };
 

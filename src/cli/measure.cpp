@@ -78,20 +78,30 @@ std::vector<double> interleave(std::span<const Variant> variants, const Budget& 
     return medians;
 }
 
-std::string to_table(std::span<const Row> rows) {
-    std::size_t width = 4;
-    for (const Row& row : rows) width = std::max(width, row.case_name.size());
-    std::string text =
-        fmt::format("{:<{}}  {:<9} {:<12} {:>10} {:>15} {:>7} {:>16} {:>9}\n", "case", width,
-                    "operation", "impl", "ms", "rate", "% roof", "x baseline", "error");
+Row& Report::add(Row row) {
+    rows_.push_back(std::move(row));
+    return rows_.back();
+}
+
+void Report::print() {
+    const std::span<const Row> rows = std::span<const Row>(rows_).subspan(printed_);
+    const bool first = printed_ == 0;
+    printed_ = rows_.size();
+    if (out_ == nullptr || rows.empty()) return;
+    for (const Row& row : rows) width_ = std::max(width_, row.case_name.size());
+    if (first) {
+        *out_ << fmt::format("{:<{}}  {:<9} {:<12} {:>10} {:>15} {:>7} {:>16} {:>9}\n", "case",
+                             width_, "operation", "impl", "ms", "rate", "% roof", "x baseline",
+                             "error");
+    }
     for (const Row& row : rows) {
         const std::string rate = row.tflops && *row.tflops >= 10
                                      ? fmt::format("{:.1f} TFLOP/s", *row.tflops)
                                  : row.tflops ? fmt::format("{:.1f} GFLOP/s", *row.tflops * 1e3)
                                  : row.gbs    ? fmt::format("{:.1f} GB/s", *row.gbs)
                                               : "";
-        text += fmt::format(
-            "{:<{}}  {:<9} {:<12} {:>10.3f} {:>15} {:>7} {:>16} {:>9}{}\n", row.case_name, width,
+        *out_ << fmt::format(
+            "{:<{}}  {:<9} {:<12} {:>10.3f} {:>15} {:>7} {:>16} {:>9}{}\n", row.case_name, width_,
             row.operation, row.impl, row.ms, rate,
             row.roof ? fmt::format("{:.0f}", *row.roof * 100) : "",
             row.ratio ? fmt::format("{:.2f} {}", *row.ratio, row.baseline.value_or("")) : "",
@@ -100,7 +110,7 @@ std::string to_table(std::span<const Row> rows) {
                 (row.sustained ? fmt::format("  {:.1f} sustained", *row.sustained) : "") +
                 (row.ok ? "" : "  FAILED"));
     }
-    return text;
+    out_->flush();
 }
 
 std::string to_json(const std::string& device, std::span<const Row> rows) {

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <functional>
+#include <iosfwd>
 #include <optional>
 #include <span>
 #include <string>
@@ -49,8 +50,26 @@ struct Row {
     bool ok = true;
 };
 
-/// Rows as aligned columns, one line each, under a heading.
-std::string to_table(std::span<const Row> rows);
+/// The rows of a run, printed as aligned columns under a heading as soon as they are complete, so
+/// that what was measured is seen even where the run is cut short.
+class Report {
+  public:
+    /// Prints to `out`; null: nothing.
+    explicit Report(std::ostream* out) : out_(out) {}
+
+    /// Appends a row, to be filled in until the next one is added or printed.
+    Row& add(Row row);
+    /// Prints the rows that were not printed yet.
+    void print();
+    const std::vector<Row>& rows() const { return rows_; }
+
+  private:
+    std::ostream* out_;
+    std::vector<Row> rows_;
+    std::size_t printed_ = 0;
+    std::size_t width_ = 30;  ///< of the names of cases
+};
+
 /// {"device": ..., "rows": [...]}
 std::string to_json(const std::string& device, std::span<const Row> rows);
 
