@@ -71,6 +71,7 @@ void open_nvrtc(Nvrtc& nvrtc) {
         report.path.clear();
         return;
     }
+    Library::open_beside(report.path, "libnvrtc-builtins.so");
     nvrtc.nvrtcVersion(&nvrtc.major, &nvrtc.minor);
     report.version = fmt::format("{}.{}", nvrtc.major, nvrtc.minor);
     report.advice.clear();

@@ -91,6 +91,12 @@ Library Library::open(const std::vector<std::string>& candidates, LibraryReport&
     return library;
 }
 
+void Library::open_beside(const std::string& path, std::string_view prefix) {
+    for (const fs::path& each : children(fs::path(path).parent_path(), prefix)) {
+        dlopen(each.c_str(), RTLD_NOW | RTLD_LOCAL);
+    }
+}
+
 void* Library::symbol(const char* name) const {
     return handle_ == nullptr ? nullptr : dlsym(handle_, name);
 }

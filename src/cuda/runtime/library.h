@@ -2,6 +2,7 @@
 #pragma once
 
 #include <string>
+#include <string_view>
 #include <vector>
 
 namespace tilewright::cuda {
@@ -26,6 +27,11 @@ class Library {
     static Library open(const std::vector<std::string>& candidates, LibraryReport& report);
 
     explicit operator bool() const { return handle_ != nullptr; }
+
+    /// Opens the libraries of the folder of `path` whose file names start with `prefix`, so that
+    /// the loader knows them by name: PyPI's libraries do not look for each other beside
+    /// themselves.
+    static void open_beside(const std::string& path, std::string_view prefix);
 
     /// Address of a symbol; nullptr when the library lacks it.
     void* symbol(const char* name) const;
