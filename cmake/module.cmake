@@ -1,12 +1,12 @@
 # One module = one folder = one namespace = one CMake target = one test folder.
 #
 # tw_module(NAME name SOURCES a.cpp ... [DEPENDS module ...] [LIBRARIES target ...] [TESTS t.cpp ...]
-#           [OPTIMIZE level] [PRECOMPILE header ...] [UNITY])
+#           [OPTIMIZE level] [UNITY])
 #   DEPENDS    modules of this project whose headers the module may include
 #   LIBRARIES  third-party targets
 #   TESTS      files of tests/<name>/, built into the ctest program <name>_tests
 #   OPTIMIZE   of the Release build: -O2 unless given. -O3 costs a fifth of the compile time and pays in kernels alone.
-#   PRECOMPILE large headers that most of its files include, beside the standard ones
+#
 #   UNITY      its files may be compiled together: no name in an anonymous namespace stands in two of them
 #
 # Standard headers are half of most units, so they are precompiled: once for the modules, once for the
@@ -38,7 +38,7 @@ function(tw_precompile target owner)
 endfunction()
 
 function(tw_module)
-  cmake_parse_arguments(M "UNITY" "NAME;OPTIMIZE" "SOURCES;DEPENDS;LIBRARIES;PRECOMPILE;TESTS" ${ARGN})
+  cmake_parse_arguments(M "UNITY" "NAME;OPTIMIZE" "SOURCES;DEPENDS;LIBRARIES;TESTS" ${ARGN})
   set(target tw_${M_NAME})
   add_library(${target} STATIC ${M_SOURCES})
   target_include_directories(${target} PUBLIC
@@ -49,11 +49,7 @@ function(tw_module)
     set(M_OPTIMIZE -O2)
   endif()
   target_compile_options(${target} PRIVATE $<$<CONFIG:Release>:${M_OPTIMIZE}>)
-  if(M_PRECOMPILE)
-    target_precompile_headers(${target} PRIVATE ${tw_common_headers} ${M_PRECOMPILE})
-  else()
-    tw_precompile(${target} tw_support ${tw_common_headers})
-  endif()
+  tw_precompile(${target} tw_support ${tw_common_headers})
   if(M_UNITY)
     set_target_properties(${target} PROPERTIES UNITY_BUILD ${TILEWRIGHT_UNITY})
   endif()
