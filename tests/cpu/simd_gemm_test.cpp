@@ -96,16 +96,25 @@ TEST_P(Gemm, EveryLaneRemainder) {
     for (std::int64_t n : {1, 7, 31, 100, 129}) check_both(14, n, 9, kLayouts[n % 4]);
 }
 
+TEST_P(Gemm, ManyRows) {
+    for (std::int64_t n = 20; n <= 160; ++n) check_both(18, n, 6, kLayouts[n % 4]);
+    for (const Layout& layout : kLayouts) {
+        for (const std::int64_t k : {1, 2, 3, 4, 127, 129, 257}) check_both(17, 72, k, layout);
+    }
+}
+
 TEST_P(Gemm, BeyondTheCache) {
     // Large enough that B is cut in k, and, with many rows, copied.
     for (const Layout& layout : kLayouts) {
         check_both(2, 130, 301, layout);
         check_both(37, 100, 300, layout);
+        check_both(16, 24, 39 * 128 + 1, layout);
     }
 }
 
 TEST_P(Gemm, NoSteps) {
     check_both(5, 20, 0, kLayouts[0]);
+    check_both(33, 64, 0, kLayouts[0]);
     check_both(5, 20, 0, kLayouts[2]);
 }
 

@@ -7,6 +7,7 @@
 // clang-format on
 #include <algorithm>
 
+#include "cpu/simd/gemm_avx2-inl.h"
 #include "cpu/simd/vector.h"
 #include "cpu/simd/vector_lanes-inl.h"
 #include "hwy/highway.h"
@@ -138,12 +139,11 @@ HWY_INLINE void block(const Panel<T>& p, std::int64_t row) {
 #pragma GCC unroll 16
         for (int v = 0; v < kVectors; ++v) {
             T* c = p.c + (row + r) * p.ldc + v * kLanes;
+            const V x = sum[r][v];
             if constexpr (kPartial) {
-                const V old = p.accumulate ? load_first(d, c, p.tail) : hn::Zero(d);
-                store_first(hn::Add(old, sum[r][v]), d, c, p.tail);
+                store_first(p.accumulate ? hn::Add(x, load_first(d, c, p.tail)) : x, d, c, p.tail);
             } else {
-                const V old = p.accumulate ? hn::LoadU(d, c) : hn::Zero(d);
-                hn::StoreU(hn::Add(old, sum[r][v]), d, c);
+                hn::StoreU(p.accumulate ? hn::Add(x, hn::LoadU(d, c)) : x, d, c);
             }
         }
     }
@@ -239,8 +239,130 @@ std::int64_t whole_row_blocks(Panel<T> p, std::int64_t n) {
     return row;
 }
 
+#if HWY_TARGET == HWY_AVX2
+constexpr std::int64_t kPackedLanes = 24;
+constexpr std::int64_t kRowsWorthPacking = 16;
+
+// 4 rows of A times one packed panel. No Panel: its members would be read again behind the
+// assembly.
+template <int kVectors, bool kRowMajor>
+HWY_NOINLINE void packed_block(const float* a, std::int64_t a_row, std::int64_t a_col,
+                               const float* b, float* c, std::int64_t ldc, std::int64_t k,
+                               bool accumulate) {
+    const hn::ScalableTag<float> d;
+    hn::Vec<decltype(d)> sum[4][3];
+    if (k >= 4) {
+        four_rows<kVectors, kRowMajor>(a, kRowMajor ? a_row : a_col, b, k / 4, sum);
+    } else {
+        for (auto& row : sum) std::fill_n(row, 3, hn::Zero(d));
+    }
+    for (k %= 4; k > 0; --k, a += a_col, b += kVectors * 8) {
+#pragma GCC unroll 4
+        for (int r = 0; r < 4; ++r) {
+            const auto lhs = hn::Set(d, a[r * a_row]);
+#pragma GCC unroll 3
+            for (int v = 0; v < kVectors; ++v) {
+                sum[r][v] = hn::MulAdd(lhs, hn::LoadU(d, b + v * 8), sum[r][v]);
+            }
+        }
+    }
+#pragma GCC unroll 4
+    for (int r = 0; r < 4; ++r, c += ldc) {
+#pragma GCC unroll 3
+        for (int v = 0; v < kVectors; ++v) {
+            const auto x = sum[r][v];
+            hn::StoreU(accumulate ? hn::Add(x, hn::LoadU(d, c + v * 8)) : x, d, c + v * 8);
+        }
+    }
+}
+
+// The rows of a panel one behind the other.
+template <int kVectors>
+void pack(const float* b, std::int64_t ldb, std::int64_t steps, float* HWY_RESTRICT packed) {
+    const hn::ScalableTag<float> d;
+    for (; steps > 0; --steps, b += ldb, packed += kVectors * 8) {
+#pragma GCC unroll 3
+        for (int v = 0; v < kVectors; ++v) hn::StoreU(hn::LoadU(d, b + v * 8), d, packed + v * 8);
+    }
+}
+
+// All rows of A times panels of B that are copied, so that a panel's rows lie one behind the other:
+// at other strides its lines share few sets and banks of L1. Every block of rows meets all panels.
+template <bool kRowMajor>
+void gemm_packed(const GemmArgs& g) {
+    constexpr std::int64_t kMostLanes = 3 * kPackedLanes, kMostSteps = 128;
+    HWY_ALIGN float packed[kMostSteps * kMostLanes];
+    const std::int64_t depth = ceil_div(ceil_div(g.k, ceil_div(g.k, kMostSteps)), 4) * 4;
+    const std::int64_t blocks = g.m / 4;
+    NextLines next(g, sizeof(float), ceil_div(g.k, depth) * blocks * ceil_div(g.n, kPackedLanes));
+    for (std::int64_t first = 0; first < g.k; first += depth) {
+        const std::int64_t steps = std::min(depth, g.k - first);
+        const bool accumulate = g.accumulate || first > 0;
+        const float* a = static_cast<const float*>(g.a) + first * g.a_col;
+        for (std::int64_t n = 0; n < g.n; n += kMostLanes) {
+            const float* b = static_cast<const float*>(g.b) + first * g.ldb + n;
+            float* c = static_cast<float*>(g.c) + n;
+            const std::int64_t lanes = std::min(kMostLanes, g.n - n);
+            const std::int64_t threes = lanes / kPackedLanes * kPackedLanes;
+            const std::int64_t whole = threes + (lanes - threes) / 16 * 16;
+            for (std::int64_t l = 0; l < threes; l += kPackedLanes) {
+                pack<3>(b + l, g.ldb, steps, packed + l * steps);
+            }
+            if (threes < whole) pack<2>(b + threes, g.ldb, steps, packed + threes * steps);
+            for (std::int64_t row = 0; row < blocks * 4; row += 4) {
+                const float* rows = a + row * g.a_row;
+                float* out = c + row * g.ldc;
+                const auto panel = [&](auto block, std::int64_t l) HWY_ATTR {
+                    next.fetch();
+                    block(rows, g.a_row, g.a_col, packed + l * steps, out + l, g.ldc, steps,
+                          accumulate);
+                };
+                for (std::int64_t l = 0; l < threes; l += kPackedLanes) {
+                    panel(packed_block<3, kRowMajor>, l);
+                }
+                if (threes < whole) panel(packed_block<2, kRowMajor>, threes);
+            }
+            // Rows and lanes that fill no block.
+            const auto rest = [&](std::int64_t row, std::int64_t l, std::int64_t width) HWY_ATTR {
+                Panel<float> p{a + row * g.a_row,
+                               g.a_row,
+                               g.a_col,
+                               b + l,
+                               g.ldb,
+                               c + row * g.ldc + l,
+                               g.ldc,
+                               g.m - row,
+                               steps,
+                               accumulate,
+                               static_cast<std::size_t>(width),
+                               &next};
+                run_panel(p, static_cast<int>(width / 8));
+            };
+            if (blocks * 4 < g.m) {
+                for (std::int64_t l = 0; l < whole; l += kPackedLanes) {
+                    rest(blocks * 4, l, std::min(kPackedLanes, whole - l));
+                }
+            }
+            for (std::int64_t l = whole; l < lanes;) {
+                const std::int64_t width = lanes - l >= 8 ? 8 : lanes - l;
+                rest(0, l, width);
+                l += width;
+            }
+        }
+    }
+}
+#endif
+
 template <typename T>
 void gemm(const GemmArgs& g) {
+#if HWY_TARGET == HWY_AVX2
+    if constexpr (sizeof(T) == 4) {
+        if (g.m >= kRowsWorthPacking && g.n >= kPackedLanes && g.k > 0) {
+            if (g.a_col == 1) return gemm_packed<true>(g);
+            if (g.a_row == 1) return gemm_packed<false>(g);
+        }
+    }
+#endif
     constexpr std::int64_t kLanes = hn::MaxLanes(hn::ScalableTag<T>());
     constexpr auto kSize = static_cast<std::int64_t>(sizeof(T));
     HWY_ALIGN T copy[kCopiedDepth * kWidest * kLanes];
