@@ -1,13 +1,14 @@
 #!/bin/sh
 # Runs every GPU test and the benchmark table on a machine with an NVIDIA GPU; a short table comes last.
 #
-# usage: tools/gpu_check.sh [--bin FOLDER] [--python FOLDER] [--quick] [--sanitize] [--seconds N]
+# usage: tools/gpu_check.sh [--bin FOLDER] [--python FOLDER] [--quick | --no-tests | --sanitize] [--seconds N]
 #
 # --bin FOLDER     use programs built elsewhere: the test programs, tilewright, the shared libraries they need
 #                  and examples/. Without it they are built here, in build-gpu/.
 # --python FOLDER  holds the installed Python package; without it the Python tests run where
 #                  `import tilewright` works
 # --quick          no benchmark
+# --no-tests       the benchmark alone
 # --sanitize       compute-sanitizer over a subset of the tests in place of all tests and of the benchmark
 # --seconds N      of each benchmark case (1)
 # Logs go to $OUT (default: out/). Exit status 0 when every test passed and every result was right.
@@ -16,12 +17,13 @@ set -u
 root=$(cd "$(dirname "$0")/.." && pwd)
 out=${OUT:-$root/out}
 programs="cuda_tests run_tests norm_tests attention_tests"
-bin= quick= sanitize= seconds=1
+bin= quick= no_tests= sanitize= seconds=1
 while [ $# -gt 0 ]; do
     case $1 in
         --bin) bin=$2; shift 2 ;;
         --python) PYTHONPATH="$2${PYTHONPATH:+:$PYTHONPATH}"; export PYTHONPATH; shift 2 ;;
         --quick) quick=yes; shift ;;
+        --no-tests) no_tests=yes; shift ;;
         --sanitize) sanitize=yes; shift ;;
         --seconds) seconds=$2; shift 2 ;;
         *) echo "gpu_check.sh: unknown argument $1" >&2; exit 2 ;;
@@ -93,7 +95,8 @@ if [ -n "$sanitize" ]; then
 fi
 
 # Side by side, and the long one in parts: most of their time is compiling and references on the CPU.
-parts() { [ "$1" = attention_tests ] && echo 0 1 2 3 4 5 || echo 0; }
+parts() { [ "$1" = attention_tests ] && seq 0 11 || echo 0; }
+[ -z "$no_tests" ] || programs=
 for tests in $programs; do
     total=$(parts "$tests" | wc -w)
     for part in $(parts "$tests"); do
@@ -117,7 +120,9 @@ for tests in $programs; do
     note "$tests: $result, $count passed, $skipped not run"
 done
 
-if python3 -c 'import tilewright, pytest' 2>/dev/null; then
+if [ -n "$no_tests" ]; then
+    :
+elif python3 -c 'import tilewright, pytest' 2>/dev/null; then
     result=passed
     timeout 300 python3 -m pytest -q "$root/tests/python/test_cuda.py" >"$out/python.log" 2>&1 ||
         { result=FAILED; status=1; grep -E '^(FAILED|E  )' "$out/python.log" | head -20; }
