@@ -111,6 +111,23 @@ TEST(Machine, FusedRunsKeepWhatTheyRead) {
 }
 
 // Positions are computed, not stored: base + row * a + lane * b.
+TEST(Machine, ComparisonsOfTruthInChains) {
+    for (const std::int64_t n : {64, 100}) {
+        for (const Op op : {Op::lt, Op::le, Op::gt, Op::ge, Op::eq, Op::ne}) {
+            Agreement test;
+            ir::Builder& b = test.k.b;
+            const Value x = test.load_all(test.array(DType::f32, {5, n})),
+                        y = test.load_all(test.array(DType::f32, {5, n}));
+            const Value zero = b.constant({DType::f32, {5, n}}, 0);
+            const Value p = b.binary(Op::lt, x, zero), q = b.binary(Op::lt, y, zero);
+            const Value chosen = b.binary(op, p, q);
+            const Value sum = b.binary(Op::add, x, y), product = b.binary(Op::mul, sum, y);
+            test.keep(b.select(chosen, b.binary(Op::sub, product, x), sum));
+            test.check();
+        }
+    }
+}
+
 TEST(Machine, PositionsInChains) {
     for (const DType dtype : {DType::i32, DType::i64}) {
         for (const std::int64_t base : {std::int64_t{0}, std::int64_t{1} << 40}) {

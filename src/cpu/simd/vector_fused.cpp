@@ -378,8 +378,10 @@ AnyFunction ternary_step(int value) {
                         : nullptr;
 }
 
-template <class F>
+/// OfMasks: the same comparison of masks, in which true is -1.
+template <class F, class OfMasks = F>
 AnyFunction comparison_step(const FusedKey& key) {
+    if (key.in == DType::boolean) return binary_step<CompareIntegers<OfMasks>>(key.value);
     return key.in == DType::f32 ? binary_step<Compare<F>>(key.value)
                                 : binary_step<CompareIntegers<F>>(key.value);
 }
@@ -510,7 +512,7 @@ AnyFunction fused_step(const FusedKey& key) {
             return key.in == DType::i64 ? any(affine_select) : ternary_step<SelectOf>(key.value);
         case ge:
             if (key.in == DType::i64) return any(affine_mask<Ge>);
-            return comparison_step<Ge>(key);
+            return comparison_step<Ge, Le>(key);
         case eq:
             if (key.in == DType::i64) return any(affine_mask<Eq>);
             return comparison_step<Eq>(key);
@@ -518,11 +520,11 @@ AnyFunction fused_step(const FusedKey& key) {
             if (key.in == DType::i64) return any(affine_mask<Ne>);
             return comparison_step<Ne>(key);
         case le:
-            return comparison_step<Le>(key);
+            return comparison_step<Le, Ge>(key);
         case lt:
-            return comparison_step<Lt>(key);
+            return comparison_step<Lt, Gt>(key);
         case gt:
-            return comparison_step<Gt>(key);
+            return comparison_step<Gt, Lt>(key);
         case bitwise_and:
             return binary_step<And>(key.value);
         case bitwise_or:
