@@ -11,7 +11,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jax.extend.core import Primitive
-from jax.interpreters import ad
+from jax.interpreters import ad, batching
 
 from .. import _core
 from .._arrays import to_array, to_tensor
@@ -47,6 +47,12 @@ def _evaluate(*operands, mod, arrays):
     )
 
 
+def _refuse_batch(operands, dims, *, mod, arrays):
+    raise NotImplementedError(
+        f"[{mod.name}] expected to be called on scalars inside a mod but got vmap"
+    )
+
+
 def _refuse_derivative(primals, tangents, *, mod, arrays):
     raise NotImplementedError(
         f"[{mod.name}] expected to stand beside no custom derivative in one mod: write it in jnp"
@@ -54,6 +60,7 @@ def _refuse_derivative(primals, tangents, *, mod, arrays):
 
 
 ad.primitive_jvps[_mod_p] = _refuse_derivative
+batching.primitive_batchers[_mod_p] = _refuse_batch
 
 
 def export(library):

@@ -209,7 +209,8 @@ def _scan(inputs, variables, *, jaxpr, length, reverse, **params):
 def _at(value, i):
     if isinstance(value, Captured):
         sizes = [1, *value.shape[1:]]
-        return simplified(part_of(value, [np.int32(i)] + [0] * (len(sizes) - 1), sizes)[0])
+        part = part_of(value, [np.int32(i)] + [0] * (len(sizes) - 1), sizes)[0]
+        return simplified(np.asarray(part, object))
     return simplified(np.asarray(value[i], value.dtype))
 
 

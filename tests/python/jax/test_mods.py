@@ -11,6 +11,7 @@ import tilewright.jax as twj
 from tilewright.jax import _mods
 
 TABLE = normal(0, (3, 9))
+ENDS = jnp.array([3, 4, 9])
 FLAT = normal(1, (9,))
 INTS = jnp.array([3, -1, 4, 1, -5, 9, 2, 6, 5])
 CUBE = normal(2, (2, 3, 4))
@@ -130,6 +131,11 @@ SCORES = {
         s, [i > j, i < j], [lambda x: x, lambda x: -x, 0.0]
     ),
     "select": lambda s, b, h, i, j: jnp.select([i > j, i == j], [s, 2 * s], -s),
+    "searches": lambda s, b, h, i, j: s
+    + jnp.searchsorted(jnp.array([2, 5, 7]), i, side="right")
+    + jnp.searchsorted(ENDS, j)
+    + jnp.interp(j + 0.5, jnp.array([1.0, 4.0, 8.0]), jnp.array([0.0, 3.0, 1.0])),
+    "polynomial": lambda s, b, h, i, j: jnp.polyval(jnp.array([0.5, -1.0, 2.0]), s),
     "loop": loop,
     "while": while_loop,
     "scan": scanned,

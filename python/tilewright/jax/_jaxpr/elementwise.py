@@ -1,5 +1,7 @@
 """Rules of elementwise primitives, conversions and the integer facts that indices need."""
 
+import operator
+
 import jax.numpy as jnp
 from jax import lax
 
@@ -491,7 +493,21 @@ def _nextafter(x, y):
 
 
 #: Primitives that the tile IR has no operation for, in jnp.
+def _in_total_order(compare):
+    """A comparison of sorts and searches: NaN comes after every number."""
+
+    def compared(a, b):
+        if not jnp.issubdtype(a.dtype, jnp.floating):
+            return compare(a, b)
+        last = b != b if compare is operator.le else (a == a) & (b != b)
+        return compare(a, b) | last
+
+    return compared
+
+
 COMPOSITE = {
+    "lt_to": _in_total_order(operator.lt),
+    "le_to": _in_total_order(operator.le),
     "erfc": _erfc,
     "nextafter": _nextafter,
     "square": lambda x: x * x,
