@@ -19,6 +19,17 @@ inline constexpr std::int64_t kPanelLanes = 64;
 /// Elements of a strip: 16 rows of a panel, so that a chain's temporaries stay in the L1 cache.
 inline constexpr std::int64_t kStripElements = 16 * kPanelLanes;
 
+/// One number for each axis of a tile.
+using Coordinates = std::array<std::int64_t, ir::kMaxTileRank>;
+
+/// The same number for every axis.
+template <typename T>
+constexpr std::array<T, ir::kMaxTileRank> every_axis(T value) {
+    std::array<T, ir::kMaxTileRank> result{};
+    result.fill(value);
+    return result;
+}
+
 /// What an operand's address is relative to.
 enum class Home : std::uint8_t {
     none,
@@ -38,12 +49,12 @@ struct Tile {
     DType dtype = DType::f32;
     ir::Shape shape;
     std::int64_t offset = 0;  ///< elements
-    std::array<std::int64_t, ir::kMaxTileRank> stride{};
+    Coordinates stride{};
     int lane_axis = -1;  ///< -1: no panels, plain strides
     std::int64_t width = kPanelLanes;
     std::int64_t panel_stride = 0;
     /// home == view: which axis of the view this axis walks along, -1 for a broadcast one.
-    std::array<int, ir::kMaxTileRank> view_axis{-1, -1, -1, -1};
+    std::array<int, ir::kMaxTileRank> view_axis = every_axis(-1);
     int unit_axis = -1;  ///< home == view: the axis of the view that is sure to have stride 1
     /// home == view: elements are pairs of the array's along unit_axis (see LoadView::pairs).
     bool pairs = false;
@@ -235,7 +246,7 @@ struct Scan {
 struct Move {
     ir::Shape box;
     Tile in, out;
-    std::array<std::int64_t, ir::kMaxTileRank> in_start{}, in_step{1, 1, 1, 1}, out_start{};
+    Coordinates in_start{}, in_step = every_axis<std::int64_t>(1), out_start{};
     bool whole = true;  ///< every element of `out` is written
 };
 

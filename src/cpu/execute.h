@@ -13,7 +13,7 @@ namespace tilewright::cpu {
 /// A rectangle of memory: pointer and strides (elements) of its axes, or panels of a copy.
 struct View {
     std::byte* data = nullptr;
-    std::array<std::int64_t, ir::kMaxTileRank> stride{};
+    Coordinates stride{};
     int lane_axis = -1;
     std::int64_t width = kPanelLanes;
     std::int64_t panel_stride = 0;
@@ -46,7 +46,7 @@ struct ResolvedTile {
     std::byte* data = nullptr;
     DType dtype = DType::f32;
     int element = 4;  ///< bytes
-    std::array<std::int64_t, ir::kMaxTileRank> stride{};
+    Coordinates stride{};
     int lane_axis = -1;
     std::int64_t width = kPanelLanes;
     std::int64_t panel_stride = 0;
@@ -63,7 +63,26 @@ struct ResolvedTile {
 
 ResolvedTile resolve(const Frame& frame, const Tile& tile);
 
-using Coordinates = std::array<std::int64_t, ir::kMaxTileRank>;
+inline constexpr Coordinates kOrigin{};
+inline constexpr Coordinates kUnitSteps = every_axis<std::int64_t>(1);
+
+/// Calls visit(c) for every place in a box of so many axes, the last axis fastest.
+template <typename Visitor>
+void for_each_place(const Coordinates& dims, int rank, Visitor&& visit) {
+    for (int axis = 0; axis < rank; ++axis) {
+        if (dims[static_cast<std::size_t>(axis)] == 0) return;
+    }
+    Coordinates c{};
+    int axis = 0;
+    while (axis >= 0) {
+        visit(c);
+        for (axis = rank - 1; axis >= 0; --axis) {
+            const auto a = static_cast<std::size_t>(axis);
+            if (++c[a] < dims[a]) break;
+            c[a] = 0;
+        }
+    }
+}
 
 /// out[out_start + c] = in[in_start + c * in_step] for every c in `box`, of one element size.
 /// `transpose` may be nullptr.

@@ -12,9 +12,6 @@
 namespace tilewright::cpu {
 namespace {
 
-constexpr Coordinates kZeros{};
-constexpr Coordinates kOnes{1, 1, 1, 1};
-
 /// A rectangle of an array: where it starts, its strides, and which of its indices are inside.
 struct Rectangle {
     ResolvedTile memory;
@@ -67,7 +64,7 @@ Rectangle rectangle(const Frame& frame, const Access& access) {
 
 /// The part of a rectangle inside its array, as shape and start.
 ir::Shape inner_box(const Rectangle& rectangle, int rank) {
-    std::array<std::int64_t, ir::kMaxTileRank> dims{};
+    Coordinates dims{};
     for (std::size_t axis = 0; axis < static_cast<std::size_t>(rank); ++axis) {
         dims[axis] = rectangle.hi[axis] - rectangle.lo[axis];
     }
@@ -121,9 +118,8 @@ class Walker {
         const auto axis = static_cast<std::size_t>(axis_);
         Coordinates outer = dims_;
         outer[axis] = 1;
-        Coordinates c{};
         Offsets offsets;
-        const auto along = [&] {
+        for_each_place(outer, access_.shape.rank(), [&](Coordinates& c) {
             for (c[axis] = 0; c[axis] < dims_[axis];) {
                 std::int64_t count = std::min(kLongest, dims_[axis] - c[axis]);
                 for (const std::int64_t width : widths_) {
@@ -134,14 +130,7 @@ class Walker {
                 c[axis] += count;
             }
             c[axis] = 0;
-        };
-        for (c[0] = 0; c[0] < outer[0]; ++c[0]) {
-            for (c[1] = 0; c[1] < outer[1]; ++c[1]) {
-                for (c[2] = 0; c[2] < outer[2]; ++c[2]) {
-                    for (c[3] = 0; c[3] < outer[3]; ++c[3]) along();
-                }
-            }
-        }
+        });
     }
 
     /// A tile of the access's shape along the run from `c` on.
@@ -218,7 +207,7 @@ class Walker {
     const Access& access_;
     const ir::RefArgument& ref_;
     int axis_;
-    Coordinates dims_{1, 1, 1, 1};
+    Coordinates dims_ = kUnitSteps;
     std::vector<ResolvedTile> tiles_;
     std::vector<std::int64_t> widths_;
 };
@@ -258,7 +247,7 @@ void fill(const Frame& frame, const Tile& other, const ResolvedTile& out, const 
     } else {
         value = resolve(frame, other);
     }
-    copy_box(value, kZeros, kOnes, out, kZeros, shape, nullptr);
+    copy_box(value, kOrigin, kUnitSteps, out, kOrigin, shape, nullptr);
 }
 
 void gather(const Frame& frame, const Access& access, const ResolvedTile& out) {
@@ -282,7 +271,8 @@ void load_rectangle(const Frame& frame, const Rectangle& from, const Tile& other
                     const ResolvedTile& out, const ir::Shape& shape, StripFunction transpose) {
     if (!from.inside) fill(frame, other, out, shape);
     if (from.empty) return;
-    copy_box(from.memory, from.lo, kOnes, out, from.lo, inner_box(from, shape.rank()), transpose);
+    copy_box(from.memory, from.lo, kUnitSteps, out, from.lo, inner_box(from, shape.rank()),
+             transpose);
 }
 
 /// True when every row begins with a whole 32-bit pair of bf16.
@@ -387,7 +377,7 @@ void execute(Frame& frame, const Store& store) {
     if (!store.access.gathers && store.mask.home == Home::none) {
         const Rectangle to = rectangle(frame, store.access);
         if (to.empty) return;
-        return copy_box(value, to.lo, kOnes, to.memory, to.lo,
+        return copy_box(value, to.lo, kUnitSteps, to.memory, to.lo,
                         inner_box(to, store.access.shape.rank()), store.transpose);
     }
     const ResolvedTile mask = resolve(frame, store.mask);

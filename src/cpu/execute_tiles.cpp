@@ -11,28 +11,19 @@
 namespace tilewright::cpu {
 namespace {
 
-using Dims = std::array<std::int64_t, ir::kMaxTileRank>;
-
 /// Extents, filled up with 1.
-Dims dims_of(const ir::Shape& shape) {
-    Dims dims{1, 1, 1, 1};
+Coordinates dims_of(const ir::Shape& shape) {
+    Coordinates dims = kUnitSteps;
     for (int axis = 0; axis < shape.rank(); ++axis)
         dims[static_cast<std::size_t>(axis)] = shape[axis];
     return dims;
 }
 
-/// Calls visit(c) for every coordinate of `dims` with axis `fixed` held at 0.
+/// Calls visit(c) for every place of `dims` with axis `fixed` held at 0.
 template <typename Visitor>
-void for_each_line(Dims dims, int fixed, Visitor&& visit) {
-    if (fixed >= 0) dims[static_cast<std::size_t>(fixed)] = 1;
-    Coordinates c{};
-    for (c[0] = 0; c[0] < dims[0]; ++c[0]) {
-        for (c[1] = 0; c[1] < dims[1]; ++c[1]) {
-            for (c[2] = 0; c[2] < dims[2]; ++c[2]) {
-                for (c[3] = 0; c[3] < dims[3]; ++c[3]) visit(c);
-            }
-        }
-    }
+void for_each_line(Coordinates dims, int rank, int fixed, Visitor&& visit) {
+    dims[static_cast<std::size_t>(fixed)] = 1;
+    for_each_place(dims, rank, visit);
 }
 
 std::int64_t offset_of(const ResolvedTile& tile, const Coordinates& c) {
@@ -120,8 +111,8 @@ std::vector<Segment> segments(const Side& in, const Side& out, int axis, std::in
 }
 
 /// The axis whose elements lie side by side, or -1.
-int unit_axis(const Side& side, const Dims& dims) {
-    for (int axis = ir::kMaxTileRank - 1; axis >= 0; --axis) {
+int unit_axis(const Side& side, const Coordinates& dims, int rank) {
+    for (int axis = rank - 1; axis >= 0; --axis) {
         if (dims[static_cast<std::size_t>(axis)] > 1 && side.stride(axis) == 1) return axis;
     }
     return -1;
@@ -132,39 +123,38 @@ int unit_axis(const Side& side, const Dims& dims) {
 void copy_box(const ResolvedTile& in_tile, const Coordinates& in_start, const Coordinates& in_step,
               const ResolvedTile& out_tile, const Coordinates& out_start, const ir::Shape& box,
               StripFunction transpose) {
-    static constexpr Coordinates kUnitSteps{1, 1, 1, 1};
-    const Dims dims = dims_of(box);
+    const Coordinates dims = dims_of(box);
     if (*std::min_element(dims.begin(), dims.end()) == 0) return;
     const Side in{in_tile, in_start, in_step};
     const Side out{out_tile, out_start, kUnitSteps};
     const int element = out_tile.element;
-    int inner = unit_axis(out, dims);
+    int inner = unit_axis(out, dims, box.rank());
     if (inner < 0) inner = std::max(box.rank() - 1, 0);
     const auto inner_dim = dims[static_cast<std::size_t>(inner)];
-    const int cross = unit_axis(in, dims);
+    const int cross = unit_axis(in, dims, box.rank());
     const bool transposes = transpose && cross >= 0 && cross != inner && in.stride(inner) != 1 &&
                             in.stride(inner) != 0 && out.stride(inner) == 1;
     const std::int64_t in_stride = in.stride(inner), out_stride = out.stride(inner);
     if (!transposes && inner_dim == box.size() && in.run(inner, 0) >= inner_dim &&
         out.run(inner, 0) >= inner_dim) {
         std::int64_t from = 0, to = 0;
-        for (int axis = 0; axis < ir::kMaxTileRank; ++axis) {
+        for (int axis = 0; axis < box.rank(); ++axis) {
             from += in.offset(axis, 0);
             to += out.offset(axis, 0);
         }
         return copy_line(out_tile.at(to), out_stride, in_tile.at(from), in_stride, inner_dim,
                          element);
     }
-    Dims outer = dims;
+    Coordinates outer = dims;
     if (transposes) outer[static_cast<std::size_t>(cross)] = 1;
     // Offsets along the lane axis cost divisions: they are computed once, not for every line.
     const std::vector<Segment> lines = segments(in, out, inner, inner_dim);
     const std::vector<Segment> crossings =
         transposes ? segments(in, out, cross, dims[static_cast<std::size_t>(cross)])
                    : std::vector<Segment>();
-    for_each_line(outer, inner, [&](const Coordinates& c) {
+    for_each_line(outer, box.rank(), inner, [&](const Coordinates& c) {
         std::int64_t in_base = 0, out_base = 0;
-        for (int axis = 0; axis < ir::kMaxTileRank; ++axis) {
+        for (int axis = 0; axis < box.rank(); ++axis) {
             if (axis == inner || (transposes && axis == cross)) continue;
             in_base += in.offset(axis, c[static_cast<std::size_t>(axis)]);
             out_base += out.offset(axis, c[static_cast<std::size_t>(axis)]);
@@ -204,14 +194,14 @@ namespace {
 template <typename Visitor>
 void for_each_bundle(const ir::Shape& shape, const ResolvedTile& tile, int axis, Visitor&& visit) {
     const int lane = tile.lane_axis == axis ? -1 : tile.lane_axis;
-    const Dims dims = dims_of(shape);
+    const Coordinates dims = dims_of(shape);
     if (lane < 0) {
-        return for_each_line(dims, axis, [&](const Coordinates& c) { visit(c, 1); });
+        return for_each_line(dims, shape.rank(), axis, [&](const Coordinates& c) { visit(c, 1); });
     }
     const auto l = static_cast<std::size_t>(lane);
-    Dims outer = dims;
+    Coordinates outer = dims;
     outer[l] = std::min<std::int64_t>(dims[l], 1);
-    for_each_line(outer, axis, [&](Coordinates c) {
+    for_each_line(outer, shape.rank(), axis, [&](Coordinates c) {
         for (; c[l] < dims[l]; c[l] += tile.width) visit(c, std::min(tile.width, dims[l] - c[l]));
     });
 }
@@ -246,7 +236,7 @@ void execute(Frame& frame, const ArgReduce& reduce) {
         }
         for (std::int64_t lane = 0; lane < lanes; ++lane) {
             std::int64_t to = 0;
-            for (int axis = 0, result_axis = 0; axis < ir::kMaxTileRank; ++axis) {
+            for (int axis = 0, result_axis = 0; axis < reduce.in.shape.rank(); ++axis) {
                 if (axis == reduce.axis) continue;
                 const std::int64_t at = c[static_cast<std::size_t>(axis)];
                 to += out.offset(result_axis++, axis == in.lane_axis ? at + lane : at);
@@ -307,7 +297,7 @@ void execute(Frame& frame, const Scan& scan) {
         in.lane_axis == out.lane_axis && in.width == out.width && in.lane_axis != scan.axis;
     if (!side_by_side) {
         if (const auto sum = running_sum_of(scan)) {
-            return for_each_line(dims_of(scan.in.shape), scan.axis,
+            return for_each_line(dims_of(scan.in.shape), scan.in.shape.rank(), scan.axis,
                                  [&](const Coordinates& c) { sum(scan, in, out, c); });
         }
     }

@@ -13,17 +13,17 @@
 
 namespace tilewright::ir {
 
-inline constexpr int kMaxTileRank = 4;
+inline constexpr int kMaxTileRank = 8;
 inline constexpr int kMaxRefRank = 8;
 inline constexpr std::int64_t kDynamic = -1;  ///< an extent known only at the call
 
-/// Static extents of a tile, rank 0 (a scalar) to 4.
+/// Static extents of a tile, rank 0 (a scalar) to kMaxTileRank.
 class Shape {
   public:
     Shape() = default;
     Shape(std::initializer_list<std::int64_t> dims);
     explicit Shape(
-        std::span<const std::int64_t> dims);  ///< UserError: rank > 4, dim < 0, > 2^40 elements
+        std::span<const std::int64_t> dims);  ///< UserError: rank > 8, dim < 0, > 2^40 elements
 
     int rank() const { return rank_; }
     std::int64_t operator[](int axis) const { return dims_[static_cast<std::size_t>(axis)]; }

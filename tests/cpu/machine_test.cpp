@@ -97,6 +97,46 @@ TEST(Machine, ReductionsAndScansAlongEveryAxis) {
     }
 }
 
+TEST(Machine, TilesOfManyDimensions) {
+    for (const std::vector<std::int64_t>& dims :
+         {std::vector<std::int64_t>{2, 1, 3, 1, 2, 1, 2, 35},
+          {1, 1, 70, 1, 1, 5, 1, 1},
+          {3, 2, 2, 3, 2, 5},
+          {1, 2, 1, 2, 66}}) {
+        Agreement test;
+        ir::Builder& b = test.k.b;
+        const Value x = test.load_all(test.array(DType::i32, dims));
+        const int rank = static_cast<int>(dims.size());
+        std::vector<int> backwards(dims.size());
+        for (int axis = 0; axis < rank; ++axis) {
+            backwards[static_cast<std::size_t>(axis)] = rank - 1 - axis;
+            test.keep(b.reduce(Reduction::sum, x, axis));
+            test.keep(b.reduce(Reduction::argmax, x, axis));
+            test.keep(b.scan(Reduction::sum, x, axis));
+            test.keep(b.scan(Reduction::max, x, axis, true, true));
+            const Value parts[] = {x, x};
+            test.keep(b.concatenate(parts, axis));
+            const Value narrow = b.expand_dims(b.reduce(Reduction::max, x, axis), axis);
+            test.keep(b.binary(Op::sub, x, b.broadcast(narrow, b.type(x).shape)));
+        }
+        test.keep(b.binary(Op::mul, b.transpose(x, backwards), b.transpose(x, backwards)));
+        test.keep(b.reshape(x, {b.type(x).shape.size()}));
+        // A gather, a masked store and one that leaves its array.
+        const ir::Shape shape = b.type(x).shape;
+        const Value flat = test.array(DType::i32, {shape.size() - 7});
+        const Value places = b.reshape(b.iota({DType::i32, {shape.size()}}, 0), shape);
+        test.keep(test.k.load(flat, {IndexOperand::tile(places)}));
+        const Value out = test.array(DType::i32, dims);
+        std::vector<IndexOperand> moved;
+        for (const std::int64_t extent : dims) {
+            moved.push_back(test.k.slice(extent > 2 ? -1 : 0, extent));
+        }
+        const Value odd = b.binary(Op::gt, x, b.constant_int(b.type(x), 3));
+        test.k.store(out, moved, x, odd);
+        test.check();
+    }
+}
+
 TEST(Machine, DotsInEveryForm) {
     for (const DType dtype : {DType::f32, DType::f64, DType::bf16, DType::f16, DType::i32}) {
         for (const bool ta : {false, true}) {

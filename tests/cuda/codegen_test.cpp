@@ -62,6 +62,20 @@ TEST(Codegen, RandomProgramsCompile) {
     }
 }
 
+TEST(Codegen, TilesOfEightDimensionsCompile) {
+    TW_REQUIRE_NVRTC();
+    compile_within(ir::parse(R"(
+func @deep(%a: ref<f32[2, 1, 3, 4, 1, 8, 1, 16]>, %b: ref<f32[1, 16, 3, 1, 8, 2, 4]>) grid [] {
+  %o = constant 0 : i64
+  %x = load %a[%o : 2, %o : 1, %o : 3, %o : 4, %o : 1, %o : 8, %o : 1, %o : 16] : f32[2, 1, 3, 4, 1, 8, 1, 16]
+  %y = transpose %x permutation [4, 7, 2, 1, 5, 0, 3, 6] : f32[1, 16, 3, 1, 8, 2, 4, 1]
+  %z = reduce %y sum axis 7 : f32[1, 16, 3, 1, 8, 2, 4]
+  store %b[%o : 1, %o : 16, %o : 3, %o : 1, %o : 8, %o : 2, %o : 4], %z
+  yield
+})"),
+                   "sm_90a", 0);
+}
+
 TEST(Codegen, RefusesWhatDoesNotFitWithSizes) {
     EXPECT_THROW(target_of("sm_75"), UserError);
     const ir::Function function = ir::parse(R"(

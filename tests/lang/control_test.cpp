@@ -135,10 +135,10 @@ TEST(Scan, ScalarsAndFullRanksAreErrors) {
     EXPECT_THAT(error_of([&] { with_input([&](Ref) { scan(0, constant(1, f32), same); }); }),
                 HasSubstr("[scan] expected a tile of rank >= 1 but got a scalar"));
     const auto wide = [](auto acc, auto row) {
-        return std::pair(acc, broadcast_to(row, {1, 1, 1, 16}));
+        return std::pair(acc, broadcast_to(row, {1, 1, 1, 1, 1, 1, 1, 16}));
     };
     EXPECT_THAT(error_of([&] { with_input([&](Ref x) { scan(0, x.load(), wide); }); }),
-                HasSubstr("[scan] expected results of rank below 4"));
+                HasSubstr("[scan] expected results of rank below 8"));
 }
 
 TEST(Handles, OutsideATraceAreErrors) {

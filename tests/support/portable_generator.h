@@ -23,6 +23,8 @@ inline constexpr DType kPortableDTypes[] = {
     DType::i32, DType::i64, DType::i8,      DType::u8,     DType::i16,   DType::u16,
     DType::u32, DType::u64, DType::boolean, DType::f8e4m3, DType::f8e5m2};
 inline constexpr std::int64_t kMaxElements = 400;
+/// With the axes of the grid no array has more than 8 dimensions.
+inline constexpr std::size_t kMaxRank = 6;
 
 /// A value and what is known of its elements. Floats that are not `rounded` are multiples of
 /// 2^-fraction of magnitude at most `limit`, so that sums and products of them can be kept exact.
@@ -83,6 +85,7 @@ class PortableGenerator {
     static bool exact(DType dtype, double limit, int fraction);
 
     Shape random_shape();
+    Shape split(const Shape& shape);
     void step();
     void steps(int count);
 

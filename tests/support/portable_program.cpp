@@ -207,8 +207,9 @@ void PortableGenerator::kernel(PortableProgram& program) {
     }
     program.function.grid = program.grid;
     program.function.name = "portable";
-    for (int i = 0; i < 3; ++i)
-        dims_.push_back(1 + static_cast<std::int64_t>(below(i == 0 ? 33 : 9)));
+    // Sometimes more lanes than the CPU keeps in registers at once.
+    dims_.push_back(static_cast<std::int64_t>(chance(30) ? 64 + below(9) : 1 + below(33)));
+    for (int i = 0; i < 2; ++i) dims_.push_back(1 + static_cast<std::int64_t>(below(9)));
     for (std::uint64_t count = 2 + below(3); count > 0; --count) {
         PortableArray array;
         array.dtype = any_of(kPortableDTypes);

@@ -53,7 +53,7 @@ bool PortableGenerator::exact(DType dtype, double limit, int fraction) {
 Shape PortableGenerator::random_shape() {
     if (scalars_only_) return {};
     for (;;) {
-        std::vector<std::int64_t> dims(below(4));
+        std::vector<std::int64_t> dims(below(chance(15) ? kMaxRank + 1 : 4));
         for (auto& dim : dims) dim = chance(10) ? 1 : any_of(dims_);
         const Shape shape{std::span<const std::int64_t>(dims)};
         if (shape.size() <= kMaxElements) return shape;
@@ -256,6 +256,22 @@ void PortableGenerator::cast() {
 
 // ---- Movement.
 
+/// The same elements with more axes: of extent 1, or halves of even ones.
+Shape PortableGenerator::split(const Shape& shape) {
+    std::vector<std::int64_t> dims;
+    std::size_t left = kMaxRank - static_cast<std::size_t>(shape.rank());
+    for (std::int64_t dim : shape.dims()) {
+        if (left > 0 && chance(50)) {
+            const std::int64_t outer = dim % 2 == 0 ? 2 : 1;
+            dims.push_back(outer);
+            dim /= outer;
+            --left;
+        }
+        dims.push_back(dim);
+    }
+    return Shape{std::span<const std::int64_t>(dims)};
+}
+
 void PortableGenerator::movement() {
     auto a = pick([](const Known&) { return true; });
     if (!a || scalars_only_) return;
@@ -273,7 +289,7 @@ void PortableGenerator::movement() {
             break;
         }
         case 1:
-            result.value = b_.reshape(a->value, Shape({shape.size()}));
+            result.value = b_.reshape(a->value, chance(50) ? Shape({shape.size()}) : split(shape));
             break;
         case 2: {
             std::vector<int> permutation(rank);
@@ -285,7 +301,7 @@ void PortableGenerator::movement() {
             break;
         }
         case 3:
-            if (rank == 4) return;
+            if (rank == kMaxRank) return;
             result.value = b_.expand_dims(a->value, static_cast<int>(below(rank + 1)));
             break;
         case 4: {

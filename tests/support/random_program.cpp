@@ -18,6 +18,7 @@ using namespace ir;
 // f64 twice: wide values are common in references.
 constexpr DType kDTypes[] = {boolean, i8,  u8,   i16, u16, i32, i32,    u32,   i64,
                              u64,     f16, bf16, f32, f32, f64, f8e4m3, f8e5m2};
+constexpr int kMaxRank = 6;  // with the axes of the grid no array has more than 8
 constexpr std::int64_t kDims[] = {1, 2, 3, 4, 5, 8};
 
 class Generator {
@@ -93,11 +94,16 @@ class Generator {
         return accepts(op, dtype) && !(options_.exact && is_float(dtype) && !floats_round_once(op));
     }
 
-    Shape random_shape(int max_rank = 3) {
+    Shape random_shape() {
         if (scalars_only_) return {};
         std::vector<std::int64_t> dims;
-        for (std::int64_t rank = random_.between(0, max_rank); rank > 0; --rank) {
+        for (std::int64_t rank = random_.between(0, 3); rank > 0; --rank) {
             dims.push_back(random_.pick(kDims));
+        }
+        // Many axes, most of them of one element.
+        while (random_.chance(30) && dims.size() < kMaxRank) {
+            const auto at = random_.below(static_cast<std::int64_t>(dims.size()) + 1);
+            dims.insert(dims.begin() + at, random_.chance(25) ? 2 : 1);
         }
         return Shape(dims);
     }
@@ -250,7 +256,8 @@ class Generator {
                 return void(add(b_.transpose(a, permutation)));
             }
             case 3:
-                if (rank < 3) add(b_.expand_dims(a, static_cast<int>(random_.below(rank + 1))));
+                if (rank < kMaxRank)
+                    add(b_.expand_dims(a, static_cast<int>(random_.below(rank + 1))));
                 return;
             case 4: {
                 SliceAttributes slice;

@@ -70,8 +70,21 @@ def test_stores_to_inputs_and_large_tiles():
     def deep(x_ref, o_ref):
         o_ref[...] = x_ref[...]
 
-    assert "of which a tile has at most 4" in refusal(deep, shape(2, 2, 2, 2, 2),
-                                                      jnp.zeros((2, 2, 2, 2, 2)))  # fmt: skip
+    many = (2, *[1] * 8)
+    assert "an array of 9 dimensions" in refusal(deep, shape(*many), jnp.zeros(many))
+
+    def deeper(x_ref, o_ref):
+        o_ref[...] = jnp.zeros((2, 3))
+        o_ref[...] += x_ref[jnp.arange(6).reshape(2, 3) % 2].sum((2, 3, 4, 5, 6, 7, 8))
+
+    text = refusal(deeper, shape(2, 3), jnp.zeros((2, *[1] * 7)))
+    assert "an access of 9 dimensions, of which a tile has at most 8" in text
+
+    def reshaped(x_ref, o_ref):
+        o_ref[...] = x_ref[...].reshape(many).sum()
+
+    text = refusal(reshaped, shape(), jnp.zeros(2))
+    assert "a tile of 9 dimensions, of which there may be 8" in text
 
     def complex_numbers(x_ref, o_ref):
         o_ref[...] = x_ref[...]

@@ -308,3 +308,51 @@ def test_dots():
     i8 = jax.random.randint(jax.random.key(5), (16, 16), -100, 100, jnp.int8)
     equal(tile(lambda p: jnp.dot(p, p, preferred_element_type=jnp.int32), i8),
           np.asarray(i8, np.int32) @ np.asarray(i8, np.int32))  # fmt: skip
+
+
+# ---- Many dimensions.
+
+
+@pytest.mark.parametrize("extents", [(2, 1, 3, 4, 5), (1, 1, 2, 3, 1, 4), (2, 1, 3, 1, 2, 1, 2, 9)])
+def test_tiles_of_many_dimensions(extents):
+    x, rank = normal(0, *extents), len(extents)
+    near(tile(lambda x: jnp.exp(x) * x + 1, x), jnp.exp(x) * x + 1)
+    for axis in range(rank):
+        near(tile(lambda x: x.sum(axis), x), x.sum(axis))  # noqa: B023
+        equal(tile(lambda x: x - x.max(axis, keepdims=True), x), x - x.max(axis, keepdims=True))  # noqa: B023
+        equal(tile(lambda x: jnp.argmin(x, axis), x), jnp.argmin(x, axis))  # noqa: B023
+        near(tile(lambda x: jnp.cumsum(x, axis), x), jnp.cumsum(x, axis))  # noqa: B023
+    backwards = tuple(reversed(range(rank)))
+    equal(tile(lambda x: x.transpose(backwards), x), x.transpose(backwards))
+    equal(tile(lambda x: x.reshape(-1, extents[-1]), x), x.reshape(-1, extents[-1]))
+    equal(tile(lambda x: jnp.concatenate([x, -x], 2), x), jnp.concatenate([x, -x], 2))
+    equal(tile(lambda x: jnp.flip(x, 2), x), jnp.flip(x, 2))
+    equal(tile(lambda x: jnp.sort(x, -1), x), jnp.sort(x, -1))
+    y = x.swapaxes(-1, -2)
+    near(tile(lambda x, y: x @ y, x, y), x @ y, 1e-5)
+
+
+def test_blocks_of_many_dimensions():
+    x = normal(0, 2, 3, 2, 4, 16, 8)
+
+    def kernel(x_ref, scale_ref, o_ref):
+        o_ref[...] = x_ref[...] * scale_ref[...]
+
+    spec = pl.BlockSpec((1, 3, 1, 2, 8, 8), lambda b, h, i, j: (b, 0, h, i, j, 0))
+    scale = normal(1, 1, 3, 1, 1, 1, 8)
+    whole = pl.BlockSpec(scale.shape, lambda *_: (0,) * 6)
+    call = twj.pallas_call(
+        kernel, shape(*x.shape), grid=(2, 2, 2, 2), in_specs=[spec, whole], out_specs=spec
+    )
+    equal(call(x, scale), x * scale)
+    equal(jax.vmap(call, (0, None))(x[None], scale)[0], x * scale)
+
+    def masked(x_ref, o_ref):
+        inside = lax.broadcasted_iota(jnp.int32, x_ref.shape, 4) % 3 > 0
+        value = plgpu.load(x_ref.at[...], mask=inside, other=7.0)
+        plgpu.store(o_ref.at[...], value)
+
+    block = pl.BlockSpec((1, 1, 2, 4, 16, 8), lambda b, h: (b, h, 0, 0, 0, 0))
+    call = twj.pallas_call(masked, shape(*x.shape), grid=(2, 3), in_specs=[block], out_specs=block)
+    inside = jnp.arange(16)[:, None] % 3 > 0
+    equal(call(x), jnp.where(inside, x, 7.0))

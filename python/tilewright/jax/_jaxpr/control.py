@@ -3,7 +3,7 @@
 from .._versions import scan_sizes
 from .elementwise import aval_of, cast, elementwise
 from .refs import Dim, View, i64, load, store
-from .shapes import reshape
+from .shapes import check_tile, reshape
 from .text import UnsupportedError, Value, ir_dtype, type_text
 from .translate import inner_jaxpr, rule
 
@@ -184,8 +184,7 @@ def _scan_rows(t, eqn, consts, init, xs):
         sources.append(view)
     targets = []
     for var in eqn.outvars[num_carry:]:
-        if len(var.aval.shape) > 4:
-            raise UnsupportedError(f"results of {len(var.aval.shape)} dimensions")
+        check_tile(var.aval.shape)
         targets.append(t.scratch(ir_dtype(var.aval.dtype), tuple(var.aval.shape)))
 
     def body(iv, carries):

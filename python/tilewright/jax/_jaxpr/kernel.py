@@ -19,7 +19,7 @@ from . import (  # noqa: F401  (they register rules)
 from .grid import Recorder, declared_parallel, sequential_axes
 from .memory import scratch_of
 from .refs import Dim, View, added, covered, i64, load, scaled
-from .text import UnsupportedError, Value, Writer, ir_dtype
+from .text import MAX_RANK, UnsupportedError, Value, Writer, ir_dtype
 from .translate import Translator, inner_jaxpr
 
 
@@ -105,8 +105,10 @@ class _Builder:
             )
         if not all(isinstance(extent, int) for extent in shape):
             raise UnsupportedError("an array of symbolic shape")
-        if len(shape) > 8:
-            raise UnsupportedError(f"an array of {len(shape)} dimensions, of which there may be 8")
+        if len(shape) > MAX_RANK:
+            raise UnsupportedError(
+                f"an array of {len(shape)} dimensions, of which there may be {MAX_RANK}"
+            )
         dtype = ir_dtype(dtype)
         extents = f"[{', '.join(map(str, shape))}]" if shape else ""
         ref = self.writer.parameter(name, f"ref<{dtype}{extents}>", alias)

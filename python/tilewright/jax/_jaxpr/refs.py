@@ -5,7 +5,7 @@ from dataclasses import dataclass, replace
 from jax._src.state import indexing
 
 from .elementwise import affine_of, broadcast, cast, product, total
-from .text import UnsupportedError, Value, type_text
+from .text import MAX_RANK, UnsupportedError, Value, type_text
 
 
 @dataclass(frozen=True)
@@ -298,10 +298,10 @@ def broadcast_to(t, value, shape):
 
 
 def check_rank(view):
-    if len(view.access_shape()) > 4:
+    if len(view.access_shape()) > MAX_RANK:
         raise UnsupportedError(
-            f"an access of {len(view.access_shape())} dimensions, of which a tile has at most 4; "
-            "narrow the block or squeeze dimensions with None"
+            f"an access of {len(view.access_shape())} dimensions, of which a tile has at most "
+            f"{MAX_RANK}; narrow the block or squeeze dimensions with None"
         )
 
 

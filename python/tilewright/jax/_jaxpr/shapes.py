@@ -4,7 +4,7 @@ import math
 
 from .elementwise import aval_of, broadcast, cast
 from .refs import broadcast_to
-from .text import Affine, UnsupportedError
+from .text import MAX_RANK, Affine, UnsupportedError
 from .translate import rule
 
 # ---- Shapes.
@@ -51,8 +51,10 @@ def transpose(t, value, permutation):
 
 
 def check_tile(value_shape):
-    if len(value_shape) > 4:
-        raise UnsupportedError(f"a tile of {len(value_shape)} dimensions, of which there may be 4")
+    if len(value_shape) > MAX_RANK:
+        raise UnsupportedError(
+            f"a tile of {len(value_shape)} dimensions, of which there may be {MAX_RANK}"
+        )
 
 
 @rule("broadcast_in_dim")

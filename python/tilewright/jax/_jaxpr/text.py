@@ -25,6 +25,9 @@ _NAMES = {
 _BITS = {"bool": 8, "bf16": 16, "f8e4m3": 8, "f8e5m2": 8}
 
 
+MAX_RANK = 8  # of tiles and of arrays
+
+
 class UnsupportedError(NotImplementedError):
     """What cannot be translated; the translator adds the user's source line."""
 
