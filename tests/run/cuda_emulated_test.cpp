@@ -30,7 +30,7 @@ using Buffers = std::vector<std::vector<std::byte>>;
 TEST(CudaEmulated, RandomProgramsGiveWhatTheReferenceGives) {
     TW_REQUIRE_SOURCES();
     constexpr std::uint64_t kTogether = 20;  // compiled at once
-    const tilewright::testing::Seeds seeds = tilewright::testing::seeds(20);
+    const tilewright::testing::Seeds seeds = tilewright::testing::seeds(60);
     for (std::uint64_t begin = seeds.begin; begin < seeds.end; begin += kTogether) {
         const std::uint64_t end = std::min(seeds.end, begin + kTogether);
         std::vector<PortableProgram> programs;

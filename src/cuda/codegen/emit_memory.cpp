@@ -419,13 +419,15 @@ void Emitter::store(const Instruction& made) {
     const ir::Access access = ir::access(made);
     const DType dtype = f_.ref_type(access.ref).dtype;
     const Value source = before_rounding(access.values[0]);
-    const Held* known = find(source);
+    // What nothing orders is read again by the threads that the value's home says.
+    const bool ordered = !is_private(access.ref);
+    const Held* known = ordered ? find(source) : nullptr;
     Layout layout = known != nullptr ? known->layout : home(source);
     Names names = get(source, layout);
     int axis = -1;
     const int aligned = contiguous_vector(made, &axis);
     // Fragments of narrow elements would be stored in pieces of a few bytes.
-    if (aligned * size_of(dtype) == 16 && size_of(dtype) <= 2 &&
+    if (ordered && aligned * size_of(dtype) == 16 && size_of(dtype) <= 2 &&
         vector_length(layout, axis) * size_of(dtype) < 8 &&
         layout.shape.size() >= std::int64_t{32} * warps_ * aligned / 2) {
         std::vector<int> order{axis};
