@@ -229,6 +229,9 @@ std::int64_t whole_row_blocks(Panel<T> p, std::int64_t n) {
                 case 2:
                     block<kRows, 2, false>(p, row);
                     break;
+                case 3:
+                    block<kRows, 3, false>(p, row);
+                    break;
                 default:
                     block<kRows, kWidest, false>(p, row);
                     break;
