@@ -182,7 +182,11 @@ void use_gpu_blocks(Problem& p) {
 
 void backward(Problem p, const Gradients& g, Shared& shared) {
     if (p.empty() || p.kv_length == 0) return backward_without_keys(p, g, shared);
-    if (p.on_gpu()) use_gpu_blocks(p);
+    if (p.on_gpu()) {
+        use_gpu_blocks(p);
+    } else if (p.options.block_k > 128) {
+        p.options.block_q = 128;
+    }
     p.use_blocks(tuned_blocks(p, "backward", p.backward_blocks, [&](const AttentionBlocks& trial) {
         Problem tried = p;
         tried.backward_blocks = trial;

@@ -105,6 +105,16 @@ void check_rows(const char* argument, const Tensor& tensor, DType dtype, const T
 
 namespace {
 
+/// Most keys of a block on a CPU. Longer blocks spread what each costs beside its products; where a
+/// mask cuts through them, they would cover more pairs that do not attend.
+std::int64_t most_keys(const Problem& p) {
+    constexpr std::int64_t kLong = 2048;
+    const bool is_cut = p.options.right() >= 0 || p.options.window_left >= 0 ||
+                        p.features.segments || p.block_mask.defined();
+    const bool is_long = std::min(p.query_length, p.kv_length) >= kLong;
+    return is_long && !is_cut && p.query.dtype() == DType::f32 ? 256 : 128;
+}
+
 /// Block sizes for these lengths.
 void choose_blocks(Problem& p) {
     if (p.on_gpu()) {
@@ -115,7 +125,8 @@ void choose_blocks(Problem& p) {
     }
     p.options.block_q = std::clamp<std::int64_t>(p.query_length, 1, 64);
     p.options.block_k = 16;
-    while (p.options.block_k < 128 && p.options.block_k < p.kv_length) p.options.block_k *= 2;
+    const std::int64_t most = most_keys(p);
+    while (p.options.block_k < most && p.options.block_k < p.kv_length) p.options.block_k *= 2;
 }
 
 void check_segments(const AttentionOptions& options, Problem& p) {

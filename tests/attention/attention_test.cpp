@@ -111,6 +111,15 @@ TEST(Attention, ManyBlocks) {
     check(c);
 }
 
+TEST(Attention, LongBlocks) {
+    Case c{"2048 queries, more keys"};
+    c.heads = c.kv_heads = 1;
+    c.length = 2048;
+    c.kv_length = 2091;
+    c.head_dim = c.value_dim = 4;
+    check(c);
+}
+
 TEST(Attention, GroupedHeads) {
     Case c{"8 over 2"};
     c.batch = 2;
