@@ -2,6 +2,9 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <map>
+
+#include "ir/evaluate.h"
 #include "ir/parse.h"
 #include "ir/passes/bounds.h"
 #include "ir/passes/contract.h"
@@ -105,6 +108,110 @@ TEST(Fold, FloatIdentitiesKeepNanAndSignedZeros) {
     EXPECT_THAT(with("-0", "sub %a, %k"), HasSubstr("sub"));
     EXPECT_THAT(with("3", "div %a, %k"), HasSubstr("div"));
     EXPECT_THAT(with("0", "sub %a, %a"), HasSubstr("sub"));
+}
+
+// An op by a constant, as fold leaves it: the op that a print shows and its constant.
+struct FoldedOp {
+    Op op = Op::yield;
+    std::uint64_t bits = 0;
+    bool of_parameter = false;  // and not of what is made of it
+};
+FoldedOp folded_op(std::string_view type, std::string_view op, std::int64_t by,
+                   std::string_view value = "%x") {
+    const std::string t(type);
+    Function f =
+        parse("func @f(%x: " + t + ") grid [1] {\n  %k = constant " + std::to_string(by) + " : " +
+              t + "\n  %a = abs %x : " + t + "\n  %n = neg %x : " + t +
+              "\n  %m = max %x, %k : " + t + "\n  %r = " + std::string(op) + " " +
+              std::string(value) + ", %k : " + t + "\n  debug_print %r text \"{}\"\n  yield\n}\n");
+    clean_fold(f);
+    verify(f);
+    std::map<Value, Instruction> made;
+    FoldedOp result;
+    walk(f.body, [&](const Instruction& i) {
+        for (Value each : i.results) made[each] = i;
+        if (i.op != Op::debug_print || !made.contains(i.operands[0])) return;
+        const Instruction& shown = made[i.operands[0]];
+        result.op = shown.op;
+        if (shown.operands.size() < 2) return;
+        result.of_parameter = shown.operands[0] == f.parameters()[0];
+        result.bits = made[shown.operands[1]].get<ConstantAttributes>().bits;
+    });
+    return result;
+}
+
+TEST(Fold, DivisionByPowersOfTwoIsAShiftOrAMaskForEverySign) {
+    constexpr DType kTypes[] = {DType::i8,  DType::u8,  DType::i16, DType::u16,
+                                DType::i32, DType::u32, DType::i64, DType::u64};
+    for (const DType dtype : kTypes) {
+        const int bits = 8 * static_cast<int>(size_of(dtype));
+        const int most = std::min(is_signed(dtype) ? bits - 2 : bits - 1, 62);
+        for (const Op op : {Op::floordiv, Op::floormod, Op::div, Op::rem}) {
+            for (const int power : {1, 3, most}) {
+                const std::int64_t by = std::int64_t{1} << power;
+                const FoldedOp found = folded_op(name(dtype), name(op), by);
+                const bool quotient = op == Op::floordiv || op == Op::div;
+                const bool truncates = is_signed(dtype) && (op == Op::div || op == Op::rem);
+                EXPECT_EQ(found.op, truncates  ? op
+                                    : quotient ? Op::shift_right
+                                               : Op::bitwise_and)
+                    << name(dtype) << " " << name(op);
+                const std::uint64_t low = std::uint64_t{1} << (bits - 1);
+                for (const std::uint64_t sample :
+                     {std::uint64_t{0}, std::uint64_t{1}, std::uint64_t{7}, std::uint64_t{8},
+                      std::uint64_t{100}, ~std::uint64_t{0}, ~std::uint64_t{7}, ~std::uint64_t{8},
+                      ~std::uint64_t{99}, low, low - 1, low + 1}) {
+                    const std::uint64_t x = wrap_to(dtype, sample);
+                    const std::uint64_t before[] = {x, static_cast<std::uint64_t>(by)};
+                    const std::uint64_t after[] = {x, found.bits};
+                    EXPECT_EQ(evaluate(op, dtype, dtype, before),
+                              evaluate(found.op, dtype, dtype, after))
+                        << name(dtype) << " " << name(op) << " of " << x << " by " << by;
+                }
+            }
+        }
+    }
+}
+
+TEST(Fold, WhatIsNotNegativeIsTruncatedByAShiftOrAMask) {
+    EXPECT_EQ(folded_op("i32", "div", 8, "%m").op, Op::shift_right);  // max(x, 8)
+    EXPECT_EQ(folded_op("i32", "rem", 8, "%m").op, Op::bitwise_and);
+    // The lowest value is its own absolute value, negative and a multiple of every 2^k.
+    EXPECT_EQ(folded_op("i32", "rem", 8, "%a").op, Op::bitwise_and);
+    EXPECT_EQ(folded_op("i32", "div", 8, "%a").op, Op::shift_right);
+    for (const int power : {1, 8, 30}) {
+        const std::uint64_t lowest = wrap_to(DType::i32, std::uint64_t{1} << 31),
+                            divisor = std::uint64_t{1} << power;
+        const std::uint64_t before[] = {lowest, divisor}, masked[] = {lowest, divisor - 1},
+                            shifted[] = {lowest, static_cast<std::uint64_t>(power)};
+        EXPECT_EQ(evaluate(Op::rem, DType::i32, DType::i32, before),
+                  evaluate(Op::bitwise_and, DType::i32, DType::i32, masked));
+        EXPECT_EQ(evaluate(Op::div, DType::i32, DType::i32, before),
+                  evaluate(Op::shift_right, DType::i32, DType::i32, shifted));
+    }
+    EXPECT_EQ(folded_op("i32", "rem", 8, "%n").op, Op::rem);
+    EXPECT_EQ(folded_op("i32", "floordiv", 6).op, Op::floordiv);
+    EXPECT_EQ(folded_op("i32", "floordiv", -8).op, Op::floordiv);
+    EXPECT_EQ(folded_op("i8", "floormod", -128).op, Op::floormod);
+}
+
+TEST(Fold, TheLowestBitNeedsNoSign) {
+    EXPECT_EQ(folded_op("i64", "floormod", 2, "%a").op, Op::bitwise_and);
+    EXPECT_EQ(folded_op("i64", "floormod", 2, "%a").bits, 1u);
+    EXPECT_TRUE(folded_op("i64", "floormod", 2, "%a").of_parameter);
+    EXPECT_TRUE(folded_op("i64", "floormod", 2, "%n").of_parameter);
+    EXPECT_FALSE(folded_op("i64", "floormod", 4, "%a").of_parameter);
+    EXPECT_EQ(folded_op("i64", "floormod", 1, "%a").op, Op::constant);
+    EXPECT_EQ(folded_op("i64", "floordiv", 1).op, Op::yield);  // %x itself
+}
+
+TEST(Fold, AConditionAndItsOpposite) {
+    const auto with = [](std::string expression) {
+        return after(clean_fold, "  %d = bitwise_not %c : bool\n  %r = " + expression +
+                                     " : bool\n  debug_print %r text \"{}\"\n");
+    };
+    EXPECT_THAT(with("bitwise_or %c, %d"), HasSubstr("constant true"));
+    EXPECT_THAT(with("bitwise_and %d, %c"), HasSubstr("constant false"));
 }
 
 TEST(Fold, IntegerChains) {

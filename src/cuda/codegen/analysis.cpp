@@ -93,6 +93,8 @@ std::int64_t Analysis::divisor(Value value) const {
         case Op::floormod:
         case Op::rem:
             return std::min(of(0), of(1));
+        case Op::bitwise_and:
+            return std::max(of(0), of(1));
         case Op::select:
             return std::min(of(1), of(2));
         case Op::mul:
@@ -128,18 +130,20 @@ bool Analysis::non_negative(Value value) const {
         case Op::min:
             return of(0) && of(1);
         case Op::max:
+        case Op::bitwise_and:
             return of(0) || of(1);
         case Op::select:
             return of(1) && of(2);
-        case Op::neg: {  // -floordiv(-x, y), as cdiv rounds up
+        case Op::neg: {  // -floordiv(-x, y), as cdiv rounds up, or a shift for it
             const ir::Instruction* quotient = definition(made->operands[0]);
-            const ir::Instruction* negated = quotient != nullptr && quotient->op == Op::floordiv
-                                                 ? definition(quotient->operands[0])
-                                                 : nullptr;
+            const bool divides = quotient != nullptr &&
+                                 (quotient->op == Op::floordiv || quotient->op == Op::shift_right);
+            const ir::Instruction* negated = divides ? definition(quotient->operands[0]) : nullptr;
             return negated != nullptr && negated->op == Op::neg &&
                    non_negative(negated->operands[0]) && non_negative(quotient->operands[1]);
         }
         case Op::rem:
+        case Op::shift_right:
             return of(0);
         case Op::floormod:
             return of(1);

@@ -102,10 +102,17 @@ bool exact_range(Op op, std::span<const Range> r, WideRange& out) {
                    positive ? std::min(most, Wide{r[0].high}) : most};
             return true;
         }
-        case Op::shift_right:
-            if (r[0].low < 0 || r[1].low < 0) return false;
-            out = {0, r[0].high};
+        case Op::shift_right: {
+            if (!r[1].inside(0, 63)) {
+                if (r[0].low < 0 || r[1].low < 0) return false;
+                out = {0, r[0].high};
+                return true;
+            }
+            // The most negative and the greatest are those shifted least, unless of the other sign.
+            out = {r[0].low >> (r[0].low < 0 ? r[1].low : r[1].high),
+                   r[0].high >> (r[0].high < 0 ? r[1].high : r[1].low)};
             return true;
+        }
         case Op::bitwise_and:
             if (r[0].low < 0 && r[1].low < 0) return false;
             out = {0, r[0].low < 0   ? r[1].high

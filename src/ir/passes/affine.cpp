@@ -1,6 +1,8 @@
 // Affine forms of integer values and their bounds.
 #include "ir/passes/affine.h"
 
+#include <bit>
+
 #include "ir/evaluate.h"
 
 namespace tilewright::ir {
@@ -189,6 +191,10 @@ void AffineAnalysis::define(const Instruction& instruction) {
         case Op::floormod:
             forms_[result] = quotient(instruction, type);
             return;
+        case Op::shift_right:
+        case Op::bitwise_and:
+            forms_[result] = by_power_of_two(instruction, type);
+            return;
         case Op::min:
         case Op::max:
             forms_[result] = extreme(instruction.op == Op::min, value(instruction.operands[0]),
@@ -222,18 +228,33 @@ Affine AffineAnalysis::arithmetic(const Instruction& instruction, const Type& ty
     return result ? *result : opaque(type);
 }
 
-// By a positive constant c: c * q <= a and c * q >= a - c + 1 for the floored quotient; the
-// remainder lies in [0, c). Truncating division is the same where a >= 0.
 Affine AffineAnalysis::quotient(const Instruction& instruction, const Type& type) {
     const Affine a = value(instruction.operands[0]), b = value(instruction.operands[1]);
     const bool truncates = instruction.op == Op::div || instruction.op == Op::rem;
-    if (!is_constant(b) || b.constant <= 0 || b.constant > kMaxCoefficient ||
-        (truncates && !non_negative(a))) {
-        return opaque(type);
+    if (!is_constant(b) || b.constant <= 0 || (truncates && !non_negative(a))) return opaque(type);
+    const bool remains = instruction.op == Op::rem || instruction.op == Op::floormod;
+    return divided(a, b.constant, remains, type);
+}
+
+// A shift is a floored quotient by 2^k, the low bits are what remains of it.
+Affine AffineAnalysis::by_power_of_two(const Instruction& instruction, const Type& type) {
+    const Affine a = value(instruction.operands[0]), b = value(instruction.operands[1]);
+    if (!is_constant(b) || b.constant < 0) return opaque(type);
+    if (instruction.op == Op::bitwise_and) {
+        const auto mask = static_cast<std::uint64_t>(b.constant);
+        return b.constant < kMaxCoefficient && std::has_single_bit(mask + 1)
+                   ? divided(a, b.constant + 1, true, type)
+                   : opaque(type);
     }
-    const std::int64_t c = b.constant;
+    return b.constant < 31 ? divided(a, std::int64_t{1} << b.constant, false, type) : opaque(type);
+}
+
+// By a positive constant c: c * q <= a and c * q >= a - c + 1 for the floored quotient; the
+// remainder lies in [0, c). Truncating division is the same where a >= 0.
+Affine AffineAnalysis::divided(const Affine& a, std::int64_t c, bool remains, const Type& type) {
+    if (c > kMaxCoefficient) return opaque(type);
     const bool is_tile = !type.is_scalar();
-    if (instruction.op == Op::rem || instruction.op == Op::floormod) {
+    if (remains) {
         return symbol({{constant_form(0)}, 1, false}, {{constant_form(c - 1)}, 1, false}, is_tile);
     }
     if (is_constant(a)) return constant_form(floor_divide(a.constant, c));

@@ -57,6 +57,8 @@ class AffineAnalysis {
     Affine fresh_positions(const Affine& form);
     Affine arithmetic(const Instruction& instruction, const Type& type);
     Affine quotient(const Instruction& instruction, const Type& type);
+    Affine by_power_of_two(const Instruction& instruction, const Type& type);
+    Affine divided(const Affine& a, std::int64_t c, bool remains, const Type& type);
     Affine extreme(bool is_min, const Affine& a, const Affine& b, bool is_tile);
     bool in_range(const Affine& form, DType dtype) const;
     bool prove(const Affine& form, int& budget) const;

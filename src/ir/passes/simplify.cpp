@@ -199,22 +199,30 @@ class Simplifier {
                 return chain();
             case Op::div:
             case Op::floordiv:
-                return is(b, 1) ? same_as(a) : Simplified{};
+                return is(b, 1) ? same_as(a) : quotient();
             case Op::rem:
             case Op::floormod:
-                return is(b, 1) ? constant(0) : Simplified{};
+                return is(b, 1) ? constant(0) : remainder();
             case Op::min:
             case Op::max:
                 return a == b ? same_as(a) : Simplified{};
             case Op::bitwise_and:
                 if (a == b) return same_as(a);
-                if (both(0)) return constant(0);
+                if (is(b, 1)) {  // the lowest bit is that of the negated value
+                    if (is_op(a, Op::abs) || is_op(a, Op::neg)) {
+                        return become(Op::bitwise_and, {known_.operands(a)[0], b});
+                    }
+                }
+                if (both(0) || is_not(a, b) || is_not(b, a)) return constant(0);
                 if (known_.constant(b) == ones) return same_as(a);
                 if (known_.constant(a) == ones) return same_as(b);
                 return {};
             case Op::bitwise_or:
                 if (a == b) return same_as(a);
-                if (known_.constant(a) == ones || known_.constant(b) == ones) return constant(ones);
+                if (known_.constant(a) == ones || known_.constant(b) == ones || is_not(a, b) ||
+                    is_not(b, a)) {
+                    return constant(ones);
+                }
                 if (const Value other = both(0)) return same_as(other);
                 return {};
             case Op::bitwise_xor:
@@ -226,6 +234,84 @@ class Simplifier {
                 return is(b, 0) ? same_as(a) : Simplified{};
             default:
                 return {};
+        }
+    }
+
+    // ---- Dividing integers by 2^k. Two's complement rounds down, as a shift and a mask of the low
+    // bits do; truncating is the same where the dividend is not negative.
+    std::optional<int> power_of_two(Value value) const {
+        const auto bits = known_.constant(value);
+        const bool negative =
+            is_signed(result_.dtype) && bits && static_cast<std::int64_t>(*bits) < 0;
+        if (!bits || negative || !std::has_single_bit(*bits)) return std::nullopt;
+        return std::countr_zero(*bits);
+    }
+
+    bool rounds_down() const {
+        const Op op = instruction_.op;
+        if (op == Op::floordiv || op == Op::floormod || !is_signed(result_.dtype)) return true;
+        // abs of the lowest value is that itself, a multiple of every 2^k.
+        return is_op(operand(0), Op::abs) || non_negative(operand(0));
+    }
+
+    bool is_not(Value a, Value b) const {
+        return is_op(a, Op::bitwise_not) && known_.operands(a)[0] == b;
+    }
+
+    Simplified quotient() const {
+        const auto power = power_of_two(operand(1));
+        if (!power || !rounds_down()) return {};
+        auto result = become(Op::shift_right, {operand(0)});
+        result.last_operand = static_cast<std::uint64_t>(*power);
+        return result;
+    }
+
+    Simplified remainder() const {
+        const auto power = power_of_two(operand(1));
+        if (!power || !rounds_down()) return {};
+        auto result = become(Op::bitwise_and, {operand(0)});
+        result.last_operand = (std::uint64_t{1} << *power) - 1;
+        return result;
+    }
+
+    // Proved by the ops that define the value; sums may wrap and prove nothing.
+    bool non_negative(Value value, int depth = 0) const {
+        constexpr int kMaxDepth = 8;
+        if (!is_signed(type(value).dtype)) return true;
+        if (const auto bits = known_.constant(value)) return static_cast<std::int64_t>(*bits) >= 0;
+        const auto op = known_.op(value);
+        if (!op || depth == kMaxDepth) return false;
+        const auto of = [&](std::size_t i) {
+            return non_negative(known_.operands(value)[i], depth + 1);
+        };
+        switch (*op) {
+            case Op::program_id:
+            case Op::num_programs:
+            case Op::extent:
+            case Op::iota:
+                return true;
+            case Op::bitwise_and:
+            case Op::max:
+                return of(0) || of(1);
+            case Op::min:
+            case Op::bitwise_or:
+                return of(0) && of(1);
+            case Op::clamp:
+                return of(1) && of(2);
+            case Op::select:
+                return of(1) && of(2);
+            case Op::rem:
+            case Op::shift_right:
+            case Op::broadcast:
+            case Op::reshape:
+            case Op::transpose:
+                return of(0);
+            case Op::cast: {
+                const DType from = type(known_.operands(value)[0]).dtype;
+                return !is_float(from) && holds(type(value).dtype, from) && of(0);
+            }
+            default:
+                return false;
         }
     }
 
