@@ -173,17 +173,17 @@ void* tw_bench_flex_prepare_backward(const TwBenchFlexBackward* call) {
             inputs.grad_captures = {call->grad_slopes};
         }
         if (call->forward.attends != nullptr) {
-            const bool programmed = inputs.score_mod != nullptr;
-            prepared->lists = lists_of_mask(
-                call->forward, inputs,
-                backward_plan_options(static_cast<int>(inputs.query.shape[3]),
-                                      static_cast<int>(inputs.value.shape[3]), programmed),
-                device);
-            inputs.mask = prepared->lists->mask();
+            inputs.mask = DeviceMask{
+                .q_len = inputs.query.shape[2], .kv_len = inputs.key.shape[2], .by_key = true};
         }
         inputs.workspace = 256;
         prepared->desc = check_backward(inputs);
         prepared->config = choose_backward(prepared->desc);
+        if (call->forward.attends != nullptr) {
+            prepared->lists = lists_of_mask(call->forward, inputs,
+                                            backward_plan_options(prepared->config), device);
+            inputs.mask = prepared->lists->mask();
+        }
         prepared->workspace =
             cuda::Buffer(device, backward_workspace_bytes(prepared->desc, prepared->config));
         inputs.workspace = prepared->workspace.address();

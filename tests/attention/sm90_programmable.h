@@ -6,6 +6,7 @@
 #include <limits>
 #include <optional>
 
+#include "attention/sm90/backward.h"
 #include "attention/sm90/mask_lists.h"
 #include "mask/dense.h"
 #include "mod/traced.h"
@@ -122,10 +123,16 @@ struct Programmed {
             const auto dim = static_cast<int>(p.dim), value_dim = static_cast<int>(p.value_dim);
             lists.emplace(mask::make_plan(data, plan_options(dim, value_dim)), p.q_len, p.kv_len,
                           0);
-            const bool programmed = options.mod || options.dropout > 0;
-            key_lists.emplace(
-                mask::make_plan(data, backward_plan_options(dim, value_dim, programmed)), p.q_len,
-                p.kv_len, 0, p.heads / p.kv_heads);
+            const bool crowded =
+                options.dropout > 0 ||
+                (options.mod &&
+                 !kept_mod_text(inputs.score_mod,
+                                score_mod_facts(*inputs.score_mod, inputs.captures, p.kv_len,
+                                                p.q_len, /*columns_are_keys=*/false))
+                      ->affine);
+            const BackwardConfig config = choose_listed_backward(dim, value_dim, crowded);
+            key_lists.emplace(mask::make_plan(data, backward_plan_options(config)), p.q_len,
+                              p.kv_len, 0, p.heads / p.kv_heads);
             inputs.mask = lists->mask();
             inputs.upper_diagonal.reset();
         }

@@ -5,6 +5,7 @@
 
 #include <bit>
 #include <functional>
+#include <limits>
 
 #include "attention/sm90/backward.h"
 #include "attention/sm90/backward_query.h"
@@ -19,19 +20,27 @@ namespace {
 using testing::HasSubstr;
 using testing::Not;
 
-std::string text_of(const Mod& mod, std::int64_t length = 8192) {
+std::string text_of(const Mod& mod, std::int64_t length = 8192, bool derivative = false) {
     const mod::Traced& traced = mod::trace(mod);
     const std::vector<cuda::DeviceAddress> addresses(traced.captures.size(), 1 << 20);
     const std::vector<CaptureView> views = views_of(traced.captures, addresses);
-    return score_mod_header(*traced.function,
-                            score_mod_facts(*traced.function, views, length, length))
-        .text;
+    ScoreModFacts facts =
+        score_mod_facts(*traced.function, views, length, length, /*columns_are_keys=*/!derivative);
+    facts.derivative = derivative;
+    return score_mod_header(*traced.function, facts).text;
 }
 
 /// The text of `exponent`, which runs for every score.
 std::string exponent_of(const Mod& mod) {
     const std::string text = text_of(mod);
     return text.substr(text.find("float exponent("));
+}
+
+/// The text of `gradient`, which runs for every score of the backward.
+std::string gradient_of(const Mod& mod) {
+    const std::string text = text_of(mod, 8192, true);
+    const std::size_t begin = text.find("float gradient(");
+    return text.substr(begin, text.find("}", begin) - begin);
 }
 
 TEST(Sm90ScoreMod, AffinePartsJoinTheExponent) {
@@ -47,6 +56,42 @@ TEST(Sm90ScoreMod, AffinePartsJoinTheExponent) {
     EXPECT_THAT(exponent_of(scores::softcap(20, true)), HasSubstr("ptx::tanh_approx"));
     EXPECT_THAT(exponent_of(scores::softcap(20, true)), Not(HasSubstr(" / ")));
     EXPECT_THAT(exponent_of(scores::softcap(20)), HasSubstr("tanhf"));
+}
+
+TEST(Sm90ScoreMod, ChoicesBetweenFactorsTakeOneMultiplyAdd) {
+    const Mod checkerboard([](auto s, auto, auto, auto q, auto kv) {
+        const Tile distance = abs(kv - q);
+        const Tile halved = where(distance % 1 == 0, s * 0.5, s);
+        return where(distance % 2 == 0, halved * 2, halved);
+    });
+    const std::string text = exponent_of(checkerboard);
+    EXPECT_THAT(text, HasSubstr("& 1"));
+    EXPECT_THAT(text, Not(HasSubstr("abs")));
+    EXPECT_THAT(text, HasSubstr("? (1.442695f * scale) : (0.7213475f * scale)"));
+    EXPECT_EQ(text.find("fmaf(score"), text.rfind("fmaf(score"));
+    // What is chosen is finite, so that a gradient of 0 needs no care.
+    EXPECT_THAT(gradient_of(checkerboard), HasSubstr("return grad * "));
+    // Two multiply-adds where more than a factor differs, and no score times 0.
+    const Mod shifted(
+        [](auto s, auto, auto, auto q, auto kv) { return where(q % 2 == 0, s * 2 + kv * 0.5, s); });
+    EXPECT_NE(exponent_of(shifted).find("fmaf(score"), exponent_of(shifted).rfind("fmaf(score"));
+    const Mod zeroed(
+        [](auto s, auto, auto, auto q, auto kv) { return where((q + kv) % 2 == 0, s, 0.0); });
+    EXPECT_THAT(exponent_of(zeroed), Not(HasSubstr("0.0f * scale")));
+}
+
+TEST(Sm90ScoreMod, MaskedPairsNeedNoDerivative) {
+    const auto infinity = std::numeric_limits<double>::infinity();
+    const Mod causal(
+        [infinity](auto s, auto, auto, auto q, auto kv) { return where(q >= kv, s, -infinity); });
+    EXPECT_THAT(gradient_of(causal), HasSubstr("return grad;"));
+    const Mod above([infinity](auto s, auto, auto, auto q, auto kv) {
+        return where(q < kv, -infinity, s * 3);
+    });
+    EXPECT_THAT(gradient_of(above), HasSubstr("return grad * 3.0f;"));
+    // A pair that keeps a score without a gradient is another matter.
+    const Mod constant([](auto s, auto, auto, auto q, auto kv) { return where(q >= kv, s, -5.0); });
+    EXPECT_THAT(gradient_of(constant), HasSubstr("? 1.0f : 0.0f"));
 }
 
 TEST(Sm90ScoreMod, PositionsBeyondF32AreConvertedOneByOne) {
@@ -182,6 +227,10 @@ TEST(Sm90Programmable, BackwardVariantsCompileCleanly) {
         list(inputs);
         inputs.deterministic = false;
     });
+    compile(64, [&](BackwardInputs& inputs) {  // 128 rows beside an affine mod
+        list(inputs);
+        inputs.score_mod = mod::trace(scores::alibi(16)).function;
+    });
     for (std::int64_t dim : {128, 256}) {
         compile(dim,
                 [](BackwardInputs& inputs) { inputs.q_segments = inputs.kv_segments = 7 << 20; });
@@ -193,8 +242,9 @@ TEST(Sm90Programmable, BackwardVariantsCompileCleanly) {
 }
 
 TEST(Sm90MaskLists, KeysPastTheEndTakeNoPart) {
-    const auto plan = mask::make_plan(mask_data(1, 300, 200, [](auto, auto, auto) { return true; }),
-                                      backward_plan_options(128, 128, false));
+    const auto plan =
+        mask::make_plan(mask_data(1, 300, 200, [](auto, auto, auto) { return true; }),
+                        backward_plan_options(choose_listed_backward(128, 128, false)));
     const MaskLists lists = key_lists_of(plan, 200, 1);
     ASSERT_EQ(lists.tiles.size(), 2u);
     const tw::attn::MaskEntry& whole =

@@ -89,7 +89,7 @@ const std::vector<HeaderCase> kCases = {
     bulk_commit(); bulk_wait_read<1>(); bulk_wait<0>();)"},
     {"types.cuh", kAll, "r1[0] = s;"},
     {"wgmma.cuh", kOnly90, R"(
-    l = wgmma_descriptor_swizzle128(s, 16, 1024) + wgmma_descriptor_step(32);
+    l = wgmma_descriptor_swizzle128(s, 16, 1024);
     wgmma_fence(); wgmma_commit(); wgmma_wait<0>(); wgmma_tie(d4); wgmma_tie(r4);)"},
 };
 
@@ -133,24 +133,26 @@ TEST(Ptx, HeadersIncludeOnlyOneAnother) {
 
 TEST(Ptx, GeneratedWgmmaShapesCompile) {
     TW_REQUIRE_NVRTC();
-    const WgmmaShape shapes[] = {{8, DType::bf16, false},
-                                 {80, DType::bf16, false},
-                                 {96, DType::f16, false},
-                                 {64, DType::f16, true},
-                                 {128, DType::bf16, true}};
+    const WgmmaShape shapes[] = {{8, DType::bf16, false, 1},
+                                 {80, DType::bf16, false, 4},
+                                 {96, DType::f16, false, 5},
+                                 {64, DType::f16, true, 1},
+                                 {128, DType::bf16, true, 2}};
     CompileRequest request;
     request.name = "shapes.cu";
     request.arch = "sm_90a";
     request.headers = {{"shapes.cuh", wgmma_shapes_header(shapes)}};
     request.source = kernel_text("#include \"shapes.cuh\"\n", R"(
     float a[4], b[40], c[48], d[32], e[64];
+    u32 r8[8] = {1, 2, 3, 4, 5, 6, 7, 8};
+    using Rows = AlongRows<8192>;
     wgmma_fence();
-    wgmma<0, 0>(Bf16{}, a, u64{1}, u64{2});
-    wgmma<0, 1>(Bf16{}, b, u64{1}, u64{2});
-    wgmma<0, 0>(F16{}, c, u64{1}, u64{2});
-    wgmma<0, 1>(F16{}, d, r4, u64{2});
-    wgmma<0, 1>(Bf16{}, e, r4, u64{2});
-    wgmma<1, 1>(Bf16{}, e, r4, u64{3});
+    wgmma<0, 0, 0, Rows, Rows>(Bf16{}, Steps<1>{}, a, u64{1}, u64{2});
+    wgmma<0, 1, 0, Rows, AlongColumns>(Bf16{}, Steps<4>{}, b, u64{1}, u64{2});
+    wgmma<0, 0, 1, AlongColumns, Rows>(F16{}, Steps<5>{}, c, u64{1}, u64{2});
+    wgmma<0, 1, AlongColumns>(F16{}, Steps<1>{}, d, r4, u64{2});
+    wgmma<0, 1, AlongColumns>(Bf16{}, Steps<2>{}, e, r8, u64{2});
+    wgmma<1, 1, AlongColumns>(Bf16{}, Steps<2>{}, e, r8, u64{3});
     wgmma_commit(); wgmma_wait<0>();
     f[8] = a[0] + b[39] + c[47] + d[31] + e[63];)");
     Compiled compiled;
@@ -160,6 +162,8 @@ TEST(Ptx, GeneratedWgmmaShapesCompile) {
           "m64n64k16.f32.f16.f16", "m64n128k16.f32.bf16.bf16"}) {
         EXPECT_NE(compiled.ptx.find(mnemonic), std::string::npos) << mnemonic;
     }
+    // From four steps to the next four a panel, 8192 bytes, and not 4 x 32.
+    EXPECT_NE(compiled.ptx.find(", 512;"), std::string::npos);
 }
 
 }  // namespace

@@ -211,17 +211,26 @@ BackwardDesc check_backward(const BackwardInputs& inputs) {
     return desc;
 }
 
-BackwardConfig choose_listed_backward(int query_dim, int value_dim, bool programmed) {
-    // Where registers would hold 128 rows of scores a mod has none left.
+namespace {
+
+/// Does what the scores go through need registers of its own?
+bool is_crowded(const BackwardDesc& desc) {
+    return desc.dropout || desc.segments || (desc.score_mod != nullptr && !desc.score_mod->affine);
+}
+
+}  // namespace
+
+BackwardConfig choose_listed_backward(int query_dim, int value_dim, bool crowded) {
     const int dim = std::max(query_dim, value_dim);
-    return {.wide = is_wide(query_dim, value_dim), .block_m = dim <= 64 && !programmed ? 128 : 64};
+    return {.wide = is_wide(query_dim, value_dim), .block_m = dim <= 64 && !crowded ? 128 : 64};
 }
 
 BackwardConfig choose_backward(const BackwardDesc& desc) {
     const int dim = std::max(desc.query_dim, desc.value_dim);
     const bool programmed = desc.dropout || desc.segments || desc.score_mod != nullptr;
     if (desc.listed || programmed || dim <= 96 || desc.wide()) {
-        BackwardConfig config = choose_listed_backward(desc.query_dim, desc.value_dim, programmed);
+        BackwardConfig config =
+            choose_listed_backward(desc.query_dim, desc.value_dim, is_crowded(desc));
         // With a third stage the two warpgroups of a wide tile share the scores evenly.
         const bool together = desc.dropout || desc.score_mod != nullptr;
         if (config.wide && !together && dim <= 192) config.stages = 3;
@@ -262,18 +271,17 @@ std::size_t backward_workspace_bytes(const BackwardDesc& desc, const BackwardCon
 }
 
 cuda::CompileRequest generate_backward(const BackwardDesc& desc, const BackwardConfig& config) {
-    // (n, a in registers)
-    const std::set<std::pair<int, bool>> products = {
-        {config.block_m, false},                                      // K Q^T and V dO^T
-        {desc.value_dim, true},                                       // P^T dO,
-        {desc.value_dim, false},                                      // also from shared memory
-        {desc.query_dim, true},                                       // dS^T Q
-        {static_cast<int>(grad_parts(desc, config).columns), false},  // dS K
+    const int rows = config.block_m / 16, keys = config.block_n() / 16;
+    const auto columns = static_cast<int>(grad_parts(desc, config).columns);
+    const std::set<cuda::WgmmaShape> products = {
+        {config.block_m, desc.dtype, false, steps_of(desc.query_dim)},  // K Q^T
+        {config.block_m, desc.dtype, false, steps_of(desc.value_dim)},  // V dO^T
+        {desc.value_dim, desc.dtype, true, rows},                       // P^T dO,
+        {desc.value_dim, desc.dtype, false, rows},                      // also from shared memory
+        {desc.query_dim, desc.dtype, true, rows},                       // dS^T Q
+        {columns, desc.dtype, false, keys},                             // dS K
     };
-    std::vector<cuda::WgmmaShape> shapes;
-    for (const auto& [n, a_in_registers] : products) {
-        shapes.push_back({n, desc.dtype, a_in_registers});
-    }
+    const std::vector<cuda::WgmmaShape> shapes(products.begin(), products.end());
     // The producer that describes blocks one by one needs more registers.
     const bool described = config.wide || desc.listed || desc.dropout || desc.score_mod != nullptr;
     cuda::CompileRequest request;

@@ -68,8 +68,8 @@ BackwardConfig choose_backward(const BackwardDesc& desc);
 /// Configurations worth a trial for such problems, that of `choose_backward` first.
 std::vector<BackwardConfig> backward_trials(const BackwardDesc& desc);
 /// The configuration for masks as lists: their tile size must be known before they are made.
-/// `programmed`: with a score mod or dropout.
-BackwardConfig choose_listed_backward(int query_dim, int value_dim, bool programmed);
+/// `crowded`: with dropout or a score mod that is not affine, which need registers of their own.
+BackwardConfig choose_listed_backward(int query_dim, int value_dim, bool crowded);
 
 /// Bytes of shared memory the main kernel of a configuration takes.
 int backward_shared_bytes(const BackwardDesc& desc, const BackwardConfig& config);

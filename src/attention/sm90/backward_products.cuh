@@ -33,17 +33,8 @@ struct Products : Scores {
         const u64 b = ptx::wgmma_descriptor_swizzle128(rows, 16, 1024);
         ptx::wgmma_tie(d);
         ptx::wgmma_fence();
-#pragma unroll
-        for (int step = 0; step < steps(kDim); ++step) {  // 16 columns each, four in a panel
-            const u32 inside = step % 4 * 32;
-            const u64 ak = a + ptx::wgmma_descriptor_step(step / 4 * kTilePanelBytes + inside);
-            const u64 bk = b + ptx::wgmma_descriptor_step(step / 4 * kBlockPanelBytes + inside);
-            if (step == 0) {
-                ptx::wgmma<0, 0>(Element{}, d, ak, bk);
-            } else {
-                ptx::wgmma<1, 0>(Element{}, d, ak, bk);
-            }
-        }
+        ptx::wgmma<0, 0, 0, ptx::AlongRows<kTilePanelBytes>, ptx::AlongRows<kBlockPanelBytes>>(
+            Element{}, ptx::Steps<steps(kDim)>{}, d, a, b);
         ptx::wgmma_commit();
     }
 
@@ -66,11 +57,7 @@ struct Products : Scores {
     template <int kCount>
     TW_DEVICE void multiply_block(float (&d)[kCount], const u32 (&a)[kPackedScores], u32 rows) {
         const u64 b = ptx::wgmma_descriptor_swizzle128(rows, kBlockPanelBytes, 1024);
-#pragma unroll
-        for (int step = 0; step < kBlockM / 16; ++step) {  // 16 queries each
-            ptx::wgmma<1, 1>(Element{}, d, a + 4 * step,
-                             b + ptx::wgmma_descriptor_step(step * 16 * 128));
-        }
+        ptx::wgmma<1, 1, ptx::AlongColumns>(Element{}, ptx::Steps<kBlockM / 16>{}, d, a, b);
     }
 
     /// A part of dQ = dS K of the dS in a buffer: 64 rows of it, or 64 columns as rows of
@@ -82,24 +69,14 @@ struct Products : Scores {
         const u64 keys_at = ptx::wgmma_descriptor_swizzle128(tile, kTilePanelBytes, 1024);
         ptx::wgmma_tie(grad_query);
         ptx::wgmma_fence();
-#pragma unroll
-        for (int step = 0; step < kBlockN / 16; ++step) {  // 16 keys each
-            const u64 s =
-                scores_at + ptx::wgmma_descriptor_step(step / 4 * kBlockPanelBytes + step % 4 * 32);
-            const u64 k = keys_at + ptx::wgmma_descriptor_step(step * 16 * 128);
-            if constexpr (kGradTransposed) {
-                if (step == 0) {
-                    ptx::wgmma<0, 0, 1>(Element{}, grad_query, k, s);
-                } else {
-                    ptx::wgmma<1, 0, 1>(Element{}, grad_query, k, s);
-                }
-            } else {
-                if (step == 0) {
-                    ptx::wgmma<0, 1>(Element{}, grad_query, s, k);
-                } else {
-                    ptx::wgmma<1, 1>(Element{}, grad_query, s, k);
-                }
-            }
+        using OfScores = ptx::AlongRows<kBlockPanelBytes>;
+        constexpr ptx::Steps<kBlockN / 16> kSteps{};  // 16 keys each
+        if constexpr (kGradTransposed) {
+            ptx::wgmma<0, 0, 1, ptx::AlongColumns, OfScores>(Element{}, kSteps, grad_query, keys_at,
+                                                             scores_at);
+        } else {
+            ptx::wgmma<0, 1, 0, OfScores, ptx::AlongColumns>(Element{}, kSteps, grad_query,
+                                                             scores_at, keys_at);
         }
         ptx::wgmma_commit();
     }

@@ -48,9 +48,12 @@ std::size_t backward_query_workspace_bytes(const BackwardDesc& desc) {
 }
 
 cuda::CompileRequest generate_backward_query(const BackwardDesc& desc) {
-    const cuda::WgmmaShape shapes[] = {
-        {kBlock, desc.dtype, /*a_in_registers=*/false},          // Q K^T and dO V^T
-        {desc.query_dim, desc.dtype, /*a_in_registers=*/true}};  // dS K
+    std::vector<cuda::WgmmaShape> shapes = {
+        {kBlock, desc.dtype, /*a_in_registers=*/false, steps_of(desc.query_dim)},  // Q K^T
+        {desc.query_dim, desc.dtype, /*a_in_registers=*/true, kBlock / 16}};       // dS K
+    if (steps_of(desc.value_dim) != shapes[0].steps) {
+        shapes.push_back({kBlock, desc.dtype, false, steps_of(desc.value_dim)});  // dO V^T
+    }
     cuda::CompileRequest request;
     request.name = fmt::format("attention_backward_query_{}.cu", variant_name(desc));
     request.arch = "sm_90a";

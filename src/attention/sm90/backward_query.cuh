@@ -40,11 +40,8 @@ struct QueryConsumer : RowScores {
         ptx::wgmma_tie(grad_query);
         ptx::wgmma_tie(packed);
         ptx::wgmma_fence();
-#pragma unroll
-        for (int step = 0; step < kBlockN / 16; ++step) {  // 16 keys each
-            ptx::wgmma<1, 1>(Element{}, grad_query, packed + 4 * step,
-                             b + ptx::wgmma_descriptor_step(step * 16 * 128));
-        }
+        ptx::wgmma<1, 1, ptx::AlongColumns>(Element{}, ptx::Steps<kBlockN / 16>{}, grad_query,
+                                            packed, b);
         ptx::wgmma_commit();
     }
 

@@ -304,11 +304,8 @@ struct ValueConsumer : Products {
                                                        kBlockPanelBytes, 1024);
         ptx::wgmma_tie(grad_value);
         ptx::wgmma_fence();
-#pragma unroll
-        for (int step = 0; step < kBlockM / 16; ++step) {  // 16 queries each
-            const u64 rows = ptx::wgmma_descriptor_step(step * 16 * 128);
-            ptx::wgmma<1, 1, 1>(Element{}, grad_value, a + rows, b + rows);
-        }
+        ptx::wgmma<1, 1, 1, ptx::AlongColumns, ptx::AlongColumns>(
+            Element{}, ptx::Steps<kBlockM / 16>{}, grad_value, a, b);
         ptx::wgmma_commit();
         ptx::wgmma_wait<0>();
         ptx::wgmma_tie(grad_value);

@@ -233,8 +233,8 @@ cuda::CompileRequest generate_forward(const ForwardDesc& desc, const ForwardConf
     const int producer_registers = three ? 32 : desc.listed ? 40 : 24;
     const int consumer_registers = three ? 160 : desc.listed ? 232 : 240;
     const cuda::WgmmaShape shapes[] = {
-        {config.block_n, desc.dtype, /*a_in_registers=*/false},  // Q K^T
-        {desc.value_dim, desc.dtype, /*a_in_registers=*/true}};  // P V
+        {config.block_n, desc.dtype, /*a_in_registers=*/false, steps_of(desc.query_dim)},  // Q K^T
+        {desc.value_dim, desc.dtype, /*a_in_registers=*/true, config.block_n / 16}};       // P V
     cuda::CompileRequest request;
     request.name = fmt::format("attention_forward_{}_{}x{}{}{}.cu", variant_name(desc),
                                config.block_m(), config.block_n, config.group > 1 ? "_grouped" : "",

@@ -26,11 +26,8 @@ struct Consumer : RowScores {
         ptx::wgmma_tie(output);
         ptx::wgmma_tie(packed);
         ptx::wgmma_fence();
-#pragma unroll
-        for (int step = 0; step < kBlockN / 16; ++step) {  // 16 keys each
-            ptx::wgmma<1, 1>(Element{}, output, packed + 4 * step,
-                             b + ptx::wgmma_descriptor_step(step * 16 * 128));
-        }
+        ptx::wgmma<1, 1, ptx::AlongColumns>(Element{}, ptx::Steps<kBlockN / 16>{}, output, packed,
+                                            b);
         ptx::wgmma_commit();
     }
 
@@ -95,13 +92,6 @@ struct Consumer : RowScores {
             ptx::mbarrier_wait(shared.value_full(value_ring.index), value_ring.parity);
             release_value();
         }
-    }
-
-    template <bool kMasked>
-    TW_DEVICE void first_softmax() {
-        float unused[2];
-        prepare_scores<kMasked>();
-        softmax_exact<true, kMasked || kScoreMod>(scores, state, scale, unused);
     }
 
     /// What this warpgroup sees of the next listed block, once its K has arrived.
@@ -175,10 +165,12 @@ struct Consumer : RowScores {
             --left;
         }
         if (masked) {
-            first_softmax<true>();
+            prepare_scores<true>();
         } else {
-            first_softmax<false>();
+            prepare_scores<false>();
         }
+        float unused[2];
+        softmax_exact<true, true>(scores, state, scale, unused);
         release_key();
         apply_dropout();
         pack_p();

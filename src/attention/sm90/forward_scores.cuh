@@ -92,17 +92,8 @@ struct RowScores {
         const u64 b = ptx::wgmma_descriptor_swizzle128(keys, 16, 1024);
         ptx::wgmma_tie(d);
         ptx::wgmma_fence();
-#pragma unroll
-        for (int step = 0; step < (kDim + 15) / 16; ++step) {  // 16 columns each, four in a panel
-            const u32 inside = step % 4 * 32;
-            const u64 ak = a + ptx::wgmma_descriptor_step(step / 4 * kQueryPanelBytes + inside);
-            const u64 bk = b + ptx::wgmma_descriptor_step(step / 4 * kBlockPanelBytes + inside);
-            if (step == 0) {
-                ptx::wgmma<0, 0>(Element{}, d, ak, bk);
-            } else {
-                ptx::wgmma<1, 0>(Element{}, d, ak, bk);
-            }
-        }
+        ptx::wgmma<0, 0, 0, ptx::AlongRows<kQueryPanelBytes>, ptx::AlongRows<kBlockPanelBytes>>(
+            Element{}, ptx::Steps<(kDim + 15) / 16>{}, d, a, b);
         ptx::wgmma_commit();
     }
 

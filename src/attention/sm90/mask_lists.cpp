@@ -257,8 +257,7 @@ mask::PlanOptions plan_options(int query_dim, int value_dim) {
     return {.block_q = config.block_m(), .block_kv = config.block_n, .bits = mask::BitOrder::wgmma};
 }
 
-mask::PlanOptions backward_plan_options(int query_dim, int value_dim, bool programmed) {
-    const BackwardConfig config = choose_listed_backward(query_dim, value_dim, programmed);
+mask::PlanOptions backward_plan_options(const BackwardConfig& config) {
     return {.block_q = config.block_m,
             .block_kv = config.block_n(),
             .by_kv = true,

@@ -46,9 +46,11 @@ class UploadedLists {
 /// Uploaded lists as the kernels' parameters have them.
 tw::attn::MaskLists lists_in(const DeviceMask& mask);
 
+struct BackwardConfig;
+
 /// The plan that the forward kernel for these head dimensions wants.
 mask::PlanOptions plan_options(int query_dim, int value_dim);
-/// The plan that the backward kernel wants. `programmed`: with a score mod or dropout.
-mask::PlanOptions backward_plan_options(int query_dim, int value_dim, bool programmed);
+/// The plan that a backward kernel wants.
+mask::PlanOptions backward_plan_options(const BackwardConfig& config);
 
 }  // namespace tilewright::attn::sm90

@@ -64,6 +64,9 @@ struct CaptureGradient {
 /// The header "score_mod.cuh": tw::attn::ScoreMod and tw::attn::ModArguments.
 struct ScoreModText {
     std::string text;
+    /// The new score is one multiple of the old one and a sum of what is equal for a row or linear
+    /// in the column: no value of an element's own beside it.
+    bool affine = false;
     std::vector<CaptureGradient> gradients;  ///< in the order of their words
 };
 

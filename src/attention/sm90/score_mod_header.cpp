@@ -1,17 +1,13 @@
 // The text around a score mod's values: the struct that kernels call, forward and backward.
 #include <algorithm>
+#include <cmath>
+#include <functional>
+#include <limits>
 #include <utility>
 
 #include "attention/sm90/score_mod_text.h"
 
 namespace tilewright::attn::sm90 {
-namespace {
-
-std::string zero_unless_used(const std::string& grad, const std::string& factor) {
-    return fmt::format("{0} == 0.0f ? 0.0f : {0} * {1}", grad, factor);
-}
-
-}  // namespace
 
 /// Text for elements starts anew: in another function, with no local written so far.
 void Emitter::start_elements() {
@@ -24,6 +20,71 @@ bool Emitter::is_number(Value value, double equal_to) {
     return op(value) == Op::constant &&
            std::bit_cast<double>(info(value).instruction->get<ir::ConstantAttributes>().bits) ==
                equal_to;
+}
+
+/// What a value never exceeds, where it is made of numbers and positions; none: it may be infinite.
+std::optional<double> Emitter::magnitude(Value value) {
+    const auto of = [&](std::size_t i) { return magnitude(operand(value, i)); };
+    const auto both = [](std::optional<double> a, std::optional<double> b, auto join) {
+        return a && b ? std::optional<double>(join(*a, *b)) : std::nullopt;
+    };
+    if (dtype(value) != DType::f32 && dtype(value) != DType::f64) return {};
+    switch (op(value)) {
+        case Op::constant: {
+            const double number =
+                std::bit_cast<double>(info(value).instruction->get<ir::ConstantAttributes>().bits);
+            return std::isfinite(number) ? std::optional(std::fabs(number)) : std::nullopt;
+        }
+        case Op::neg:
+        case Op::abs:
+            return of(0);
+        case Op::add:
+        case Op::sub:
+            return both(of(0), of(1), std::plus<>());
+        case Op::mul:
+            return both(of(0), of(1), std::multiplies<>());
+        case Op::select:
+            return both(of(1), of(2), [](double a, double b) { return std::max(a, b); });
+        case Op::cast: {
+            const Value from = operand(value, 0);
+            if (is_float(dtype(from))) return of(0);
+            if (dtype(from) == DType::boolean) return 1;
+            if (!range(from).narrow()) return {};
+            return std::max(std::fabs(static_cast<double>(range(from).low)),
+                            std::fabs(static_cast<double>(range(from).high)));
+        }
+        default:
+            return {};
+    }
+}
+
+/// grad * factor. A gradient of 0 stays 0, also where the factor is infinite.
+std::string Emitter::gradient_times(Value factor) {
+    if (is_number(factor, 1)) return "grad";
+    constexpr double kSafe = 1e30;  // f32 holds it, and its products with few others
+    const std::string text = use(factor, Place::element);
+    if (magnitude(factor).value_or(kSafe) < kSafe) return fmt::format("grad * {}", text);
+    return fmt::format("grad == 0.0f ? 0.0f : grad * {}", text);
+}
+
+/// The derivative by the score, as far as it matters: where the new score is the constant -inf the
+/// gradient is 0 whatever it is multiplied by.
+Value Emitter::derivative() {
+    constexpr double kInfinity = std::numeric_limits<double>::infinity();
+    Value score = results_[0], derivative = results_[1];
+    while (op(score) == Op::select && op(derivative) == Op::select &&
+           operand(score, 0) == operand(derivative, 0)) {
+        std::size_t dead = 0;
+        for (const std::size_t i : {1, 2}) {
+            if (is_number(operand(score, i), -kInfinity) && is_number(operand(derivative, i), 0)) {
+                dead = i;
+            }
+        }
+        if (dead == 0) break;
+        score = operand(score, 3 - dead);
+        derivative = operand(derivative, 3 - dead);
+    }
+    return derivative;
 }
 
 Emitter::Gather Emitter::gather_of(const ir::GatherGradient& gradient) {
@@ -82,10 +143,7 @@ std::string Emitter::gradients() {
     for (std::size_t n = 0; n < gathers_.size(); ++n) {
         const Gather& gather = gathers_[n];
         const std::string value =
-            local(Place::element, "float", temporary(),
-                  is_number(gather.value, 1)
-                      ? "grad"
-                      : zero_unless_used("grad", use(gather.value, Place::element)));
+            local(Place::element, "float", temporary(), gradient_times(gather.value));
         std::string& body = text(Place::element);
         const std::string target =
             fmt::format("reinterpret_cast<float*>(arguments.words[{}])", num_words_ + 2 * n + 1);
@@ -123,10 +181,7 @@ std::string Emitter::gradients() {
             }
         }
     }
-    std::string result = "grad";
-    if (!is_number(results_[1], 1)) {
-        result = zero_unless_used("grad", use(results_[1], Place::element));
-    }
+    const std::string result = gradient_times(derivative());
     const std::string functions =
         fmt::format(R"(
     // Gradients. Sums of captures are per thread until they are stored.
@@ -198,6 +253,7 @@ ScoreModText Emitter::header() {
     const std::string exponent_text = std::exchange(text(Place::element), "");
     const std::string derivative = results_.size() > 1 ? gradients() : "";
     ScoreModText made;
+    made.affine = affine_;
     for (const Gather& gather : gathers_) made.gradients.push_back(gather.gradient);
     made.text = fmt::format(
         R"(// Generated: a score mod.

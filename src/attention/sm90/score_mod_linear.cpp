@@ -1,4 +1,6 @@
 // Scores as linear forms: what is affine in the score or the position is one multiply-add.
+#include <algorithm>
+
 #include "attention/sm90/score_mod_text.h"
 
 namespace tilewright::attn::sm90 {
@@ -107,8 +109,9 @@ std::optional<LinearForm> Emitter::linear(Value value, Place place) {
     }
 }
 
-/// start + form: what is equal for a row first, the score last.
-std::string Emitter::evaluate(const LinearForm& form, const std::string& start) {
+/// start + form: what the calls for other columns, or rows, share first, the score last. Forward
+/// `start` is one for a row, backward one for a column.
+std::string Emitter::evaluate(const LinearForm& form, const std::string& start) const {
     std::string result = start;
     const auto add = [&](const Coefficient& coefficient, const std::string& factor) {
         if (factor.empty()) {
@@ -123,7 +126,7 @@ std::string Emitter::evaluate(const LinearForm& form, const std::string& start) 
             result = fmt::format("fmaf({}, {}, {})", factor, coefficient.text(), result);
         }
     };
-    if (!form.constant.zero()) add(form.constant, "");
+    if (facts_.columns_are_keys && !form.constant.zero()) add(form.constant, "");
     if (!form.offset.zero()) {
         if (form.offset.name.empty()) {
             add({1,
@@ -133,6 +136,7 @@ std::string Emitter::evaluate(const LinearForm& form, const std::string& start) 
             add(form.offset, "static_cast<float>(offset)");
         }
     }
+    if (!facts_.columns_are_keys && !form.constant.zero()) add(form.constant, "");
     for (const auto& [atom, coefficient] : form.atoms) {
         if (atom != "score") add(coefficient, atom);
     }
@@ -141,18 +145,62 @@ std::string Emitter::evaluate(const LinearForm& form, const std::string& start) 
     return result.empty() ? "0.0f" : result;
 }
 
+/// One form for a choice between two: that of both, where they differ in one coefficient, which is
+/// chosen instead. None where they differ further.
+std::optional<LinearForm> Emitter::chosen(Value condition, const LinearForm& a,
+                                          const LinearForm& b) {
+    LinearForm result = a;
+    Coefficient* differs = nullptr;
+    const Coefficient* other = nullptr;
+    int differences = 0;
+    const auto compare = [&](Coefficient& mine, const Coefficient& theirs) {
+        if (mine == theirs) return;
+        ++differences;
+        differs = &mine;
+        other = &theirs;
+    };
+    if (a.atoms.size() != b.atoms.size()) return {};
+    compare(result.constant, b.constant);
+    compare(result.offset, b.offset);
+    for (auto& [atom, coefficient] : result.atoms) {
+        // NOTE: an atom may be infinite, so that 0 of it is not nothing.
+        const auto theirs = b.atoms.find(atom);
+        if (theirs == b.atoms.end() || coefficient.zero() || theirs->second.zero()) return {};
+        compare(coefficient, theirs->second);
+    }
+    if (differences > 1) return {};
+    if (differences == 1) {
+        *differs = {1, local(Place::element, "float", temporary(),
+                             fmt::format("{} ? {} : {}", use(condition, Place::element),
+                                         differs->text(), other->text()))};
+    }
+    return result;
+}
+
+/// factor * value as one form, choices included where they are between coefficients.
+std::optional<LinearForm> Emitter::scaled_form(Value value, const Coefficient& factor) {
+    if (op(value) != Op::select || !varies(value)) {
+        return scaled(form(value, Place::element), factor, Place::element);
+    }
+    const auto a = scaled_form(operand(value, 1), factor);
+    const auto b = scaled_form(operand(value, 2), factor);
+    return a && b ? chosen(operand(value, 0), *a, *b) : std::nullopt;
+}
+
 /// log2(e) * value + start, with what is affine in one multiply-add each.
 std::string Emitter::exponent(Value value) {
-    if (op(value) == Op::select && varies(value)) {
-        const std::string condition = use(operand(value, 0), Place::element);
-        const std::string if_true = exponent(operand(value, 1));
-        const std::string if_false = exponent(operand(value, 2));
-        return local(Place::element, "float", temporary(),
-                     fmt::format("{} ? {} : {}", condition, if_true, if_false));
+    if (const auto whole = scaled_form(value, Coefficient{kLog2E, ""})) {
+        const auto& atoms = whole->atoms;
+        affine_ = value == results_[0] && op(value) != Op::select &&
+                  std::all_of(atoms.begin(), atoms.end(),
+                              [](const auto& atom) { return atom.first == "score"; });
+        return local(Place::element, "float", temporary(), evaluate(*whole, "start"));
     }
-    const LinearForm whole =
-        scaled(form(value, Place::element), Coefficient{kLog2E, ""}, Place::element);
-    return local(Place::element, "float", temporary(), evaluate(whole, "start"));
+    const std::string condition = use(operand(value, 0), Place::element);
+    const std::string if_true = exponent(operand(value, 1));
+    const std::string if_false = exponent(operand(value, 2));
+    return local(Place::element, "float", temporary(),
+                 fmt::format("{} ? {} : {}", condition, if_true, if_false));
 }
 
 }  // namespace tilewright::attn::sm90

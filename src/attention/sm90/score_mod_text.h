@@ -50,6 +50,7 @@ struct Coefficient {
 
     bool zero() const { return number == 0; }
     bool one() const { return number == 1 && name.empty(); }
+    bool operator==(const Coefficient&) const = default;
     std::string text() const {
         if (name.empty()) return float_literal(number);
         return number == 1 ? name : fmt::format("({} * {})", float_literal(number), name);
@@ -121,7 +122,9 @@ class Emitter {
     LinearForm sum(LinearForm a, const LinearForm& b, Place place);
     Coefficient product(const Coefficient& a, const Coefficient& b, Place place);
     Coefficient sum(const Coefficient& a, const Coefficient& b, Place place);
-    static std::string evaluate(const LinearForm& form, const std::string& start);
+    std::string evaluate(const LinearForm& form, const std::string& start) const;
+    std::optional<LinearForm> chosen(Value condition, const LinearForm& a, const LinearForm& b);
+    std::optional<LinearForm> scaled_form(Value value, const Coefficient& factor);
     std::string exponent(Value value);
 
     // Gradients.
@@ -133,6 +136,9 @@ class Emitter {
     };
     Gather gather_of(const ir::GatherGradient& gradient);
     bool is_number(Value value, double equal_to);
+    std::optional<double> magnitude(Value value);
+    std::string gradient_times(Value factor);
+    Value derivative();
     void start_elements();
     std::string place_in_array(const Gather& gather);
     std::string gradients();
@@ -152,6 +158,7 @@ class Emitter {
     std::set<Value> members_;
     std::string member_text_, column_text_;
     int temporaries_ = 0;
+    bool affine_ = false;  // see ScoreModText
 };
 
 }  // namespace tilewright::attn::sm90

@@ -350,6 +350,14 @@ std::vector<bool> wanted_captures(const Problem& p) {
     return wanted;
 }
 
+/// Lists of the mask that are still to be made: which ones depends on the configuration.
+void add_coming_lists(const Problem& p, BackwardInputs& inputs) {
+    inputs.mask = DeviceMask{.q_len = p.query_length, .kv_len = p.kv_length, .by_key = true};
+    if (is_wide(p.head_dim, p.value_dim)) {
+        inputs.query_mask = DeviceMask{.q_len = p.query_length, .kv_len = p.kv_length};
+    }
+}
+
 /// The backward of a problem before there is memory for it. UserError for what cannot be served.
 BackwardDesc backward_ahead(const Problem& p) {
     BackwardInputs inputs = backward_inputs_of(p);
@@ -367,12 +375,7 @@ BackwardDesc backward_ahead(const Problem& p) {
     for (const bool wanted : wanted_captures(p)) {
         inputs.grad_captures.push_back(wanted ? kSomewhere : 0);
     }
-    if (p.block_mask.defined()) {
-        inputs.mask = DeviceMask{.q_len = p.query_length, .kv_len = p.kv_length, .by_key = true};
-        if (is_wide(p.head_dim, p.value_dim)) {
-            inputs.query_mask = DeviceMask{.q_len = p.query_length, .kv_len = p.kv_length};
-        }
-    }
+    if (p.block_mask.defined()) add_coming_lists(p, inputs);
     return check_backward(inputs);
 }
 
@@ -435,14 +438,13 @@ void run_backward(const Problem& given, const AttentionOutput& forward, const Te
                                           : Tensor());
         inputs.grad_captures.push_back(address_of(grad_captures.back()));
     }
-    if (p.block_mask.defined()) {
-        const bool programmed = inputs.score_mod != nullptr || inputs.dropout > 0;
-        inputs.mask = lists_on(p, backward_plan_options(static_cast<int>(p.head_dim),
-                                                        static_cast<int>(p.value_dim), programmed));
-        if (is_wide(p.head_dim, p.value_dim)) inputs.query_mask = query_lists_on(p);
-    }
+    if (p.block_mask.defined()) add_coming_lists(p, inputs);
     inputs.workspace = kSomewhere;
     const BackwardDesc desc = check_backward(inputs);
+    if (p.block_mask.defined()) {
+        inputs.mask = lists_on(p, backward_plan_options(choose_backward(desc)));
+        if (is_wide(p.head_dim, p.value_dim)) inputs.query_mask = query_lists_on(p);
+    }
     const auto launch = [&](const BackwardConfig& config) {
         const auto bytes = static_cast<std::int64_t>(backward_workspace_bytes(desc, config));
         const Tensor workspace = Tensor::empty(u8, {bytes}, p.device);

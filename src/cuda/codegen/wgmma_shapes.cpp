@@ -3,56 +3,99 @@
 
 #include <fmt/format.h>
 
+#include <string_view>
+
 #include "support/check.h"
 
 namespace tilewright::cuda {
 namespace {
 
+/// text(0), text(1) and so on, so many of them in a line.
+std::string list(int count, int in_a_line, std::string_view new_line, auto text) {
+    std::string result;
+    for (int i = 0; i < count; ++i) {
+        if (i > 0) result += i % in_a_line == 0 ? fmt::format(",{}", new_line) : std::string(", ");
+        result += text(i);
+    }
+    return result;
+}
+
 std::string function_text(const WgmmaShape& shape) {
     TW_ASSERT(shape.n >= 8 && shape.n <= 256 && shape.n % 8 == 0, "n is {}", shape.n);
     TW_ASSERT(shape.dtype == DType::f16 || shape.dtype == DType::bf16);
+    TW_ASSERT(shape.steps >= 1, "{} steps", shape.steps);
+    const bool registers = shape.a_in_registers;
     const int count = shape.n / 2;  // accumulator registers of a thread
-    std::string places, outputs;
-    for (int i = 0; i < count; ++i) {
-        places += fmt::format("{}%{}", i == 0 ? "" : i % 16 == 0 ? ",\"\n        \"" : ",", i);
-        outputs += fmt::format("{}\"+f\"(d[{}])",
-                               i == 0       ? ""
-                               : i % 6 == 0 ? ",\n          "
-                                            : ", ",
-                               i);
-    }
+    const int registers_of_a = registers ? 4 * shape.steps : 1;
+    // Operands: d, a, b, accumulate, transpose b (and a), where b (and a) of each step begin.
+    const int b = count + registers_of_a, accumulate = b + 1, transpose = b + 2;
+    const int offsets = transpose + (registers ? 1 : 2);
+    const auto number = [](int i) { return fmt::format("%{}", i); };
+    const std::string places = list(count, 16, "\" \\\n    \"", number);
     const std::string dtype(name(shape.dtype));
-    const char* const tag = shape.dtype == DType::f16 ? "F16" : "Bf16";
-    const char* const parameter = shape.a_in_registers ? "const u32* a" : "u64 a";
-    const std::string a = shape.a_in_registers ? fmt::format("{{%{},%{},%{},%{}}}", count,
-                                                             count + 1, count + 2, count + 3)
-                                               : fmt::format("%{}", count);
-    const char* const inputs =
-        shape.a_in_registers ? R"("r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]))" : R"("l"(a))";
-    const int b = count + (shape.a_in_registers ? 4 : 1);
-    // Scales of a and b, then whether to transpose a (only in shared memory) and b.
-    const std::string tail = shape.a_in_registers ? "1, 1" : fmt::format("1, 1, %{}", b + 3);
+
+    std::string steps;
+    for (int step = 0; step < shape.steps; ++step) {
+        std::string of_a =
+            registers
+                ? fmt::format("{{{}}}",
+                              list(4, 4, "", [&](int i) { return number(count + 4 * step + i); }))
+                : number(count);
+        std::string of_b = number(b);
+        if (step > 0) {
+            steps += fmt::format("        \"add.s64 b, %{}, %{};\\n\"\n", b, offsets + step - 1);
+            of_b = "b";
+        }
+        if (step > 0 && !registers) {
+            steps += fmt::format("        \"add.s64 a, %{}, %{};\\n\"\n", count,
+                                 offsets + shape.steps - 1 + step - 1);
+            of_a = "a";
+        }
+        // Scales of a and b, then whether to transpose a (only in shared memory) and b.
+        steps += fmt::format(
+            "        \"wgmma.mma_async.sync.aligned.m64n{}k16.f32.{}.{} \"\n        TW_WGMMA_D\n"
+            "        \", {}, {}, {}, 1, 1, {}%{};\\n\"\n",
+            shape.n, dtype, dtype, of_a, of_b, step == 0 ? "first" : "other",
+            registers ? "" : fmt::format("%{}, ", transpose + 1), transpose);
+    }
+    std::string inputs = list(registers_of_a, 6, "\n          ", [&](int i) {
+        return registers ? fmt::format("\"r\"(a[{}])", i) : std::string("\"l\"(a)");
+    });
+    inputs += ", \"l\"(b), \"n\"(kAccumulate), \"n\"(kTransposeB)";
+    if (!registers) inputs += ", \"n\"(kTransposeA)";
+    for (int step = 1; step < shape.steps; ++step) {
+        inputs += fmt::format(",\n          \"n\"(StrideB::at({}))", step);
+    }
+    for (int step = 1; step < shape.steps && !registers; ++step) {
+        inputs += fmt::format(",\n          \"n\"(StrideA::at({}))", step);
+    }
     return fmt::format(
         R"(
-/// PTX ISA, wgmma.mma_async.m64n{n}k16, a in {source}.
-template <int kAccumulate, int kTransposeB{more}>
-TW_DEVICE void wgmma({tag}, float (&d)[{count}], {parameter}, u64 b) {{
+/// PTX ISA, wgmma.mma_async.m64n{n}k16, {steps} times, a in {source}.
+#define TW_WGMMA_D \
+    "{{{places}}}"
+template <int kAccumulate, int kTransposeB, {parameters}>
+TW_DEVICE void wgmma({tag}, Steps<{steps}>, float (&d)[{count}], {parameter}, u64 b) {{
     asm volatile(
-        "{{\n.reg .pred accumulate;\nsetp.ne.b32 accumulate, %{acc}, 0;\n"
-        "wgmma.mma_async.sync.aligned.m64n{n}k16.f32.{dtype}.{dtype} "
-        "{{{places}}}, "
-        "{a}, %{b}, accumulate, {tail}, %{trans};\n}}"
+        "{{\n.reg .pred first, other;\n.reg .b64 a, b;\n"
+        "setp.ne.b32 first, %{acc}, 0;\nsetp.ne.b32 other, 1, 0;\n"
+{text}        "}}"
         : {outputs}
-        : {inputs}, "l"(b), "n"(kAccumulate), "n"(kTransposeB){last});
+        : {inputs});
 }}
+#undef TW_WGMMA_D
 )",
-        fmt::arg("n", shape.n), fmt::arg("source", shape.a_in_registers ? "registers" : "shared"),
-        fmt::arg("tag", tag), fmt::arg("count", count), fmt::arg("parameter", parameter),
-        fmt::arg("acc", b + 1), fmt::arg("dtype", dtype), fmt::arg("places", places),
-        fmt::arg("a", a), fmt::arg("b", b), fmt::arg("tail", tail), fmt::arg("trans", b + 2),
-        fmt::arg("outputs", outputs), fmt::arg("inputs", inputs),
-        fmt::arg("more", shape.a_in_registers ? "" : ", int kTransposeA = 0"),
-        fmt::arg("last", shape.a_in_registers ? "" : ", \"n\"(kTransposeA)"));
+        fmt::arg("n", shape.n), fmt::arg("steps", shape.steps),
+        fmt::arg("source", registers ? "registers" : "shared"), fmt::arg("places", places),
+        fmt::arg("parameters", registers ? "typename StrideB"
+                                         : "int kTransposeA, typename StrideA, typename StrideB"),
+        fmt::arg("tag", shape.dtype == DType::f16 ? "F16" : "Bf16"), fmt::arg("count", count),
+        fmt::arg("parameter",
+                 registers ? fmt::format("const u32 (&a)[{}]", registers_of_a) : "u64 a"),
+        fmt::arg("acc", accumulate), fmt::arg("text", steps),
+        fmt::arg("outputs", list(count, 6, "\n          ",
+                                 [](int i) { return fmt::format("\"+f\"(d[{}])", i); })),
+        fmt::arg("inputs", inputs));
 }
 
 }  // namespace

@@ -1,6 +1,7 @@
 // Generates the wgmma overloads a kernel needs.
 #pragma once
 
+#include <compare>
 #include <span>
 #include <string>
 
@@ -8,19 +9,25 @@
 
 namespace tilewright::cuda {
 
-/// One wgmma shape: 64 x n x 16, 16-bit operands, f32 accumulator.
+/// One product of a warpgroup: 64 x n x (16 steps), 16-bit operands, f32 accumulator.
 struct WgmmaShape {
     int n = 0;  ///< a multiple of 8 from 8 to 256
     DType dtype = DType::bf16;
     bool a_in_registers = false;
+    int steps = 1;  ///< instructions, 16 along the inner dimension each
+    auto operator<=>(const WgmmaShape&) const = default;
 };
 
-/// Text of a device header with one function per shape, chosen by the size of its accumulator
-/// array:
-///   tw::ptx::wgmma<kAccumulate, kTransposeB, kTransposeA>(Bf16{}, d, a, b)
-/// a is a descriptor or four registers, b a descriptor: K-major, or MN-major when transposed.
-/// kTransposeA is 0 unless given, and only there for an a in shared memory.
-/// Written out for all 64 values of n it would cost every compilation 9,000 lines.
+/// Text of a device header with one function per shape, chosen by the steps and the size of its
+/// accumulator array:
+///   tw::ptx::wgmma<kAccumulate, kTransposeB, kTransposeA, StrideA, StrideB>(
+///       Bf16{}, Steps<4>{}, d, a, b)
+///   tw::ptx::wgmma<kAccumulate, kTransposeB, StrideB>(Bf16{}, Steps<4>{}, d, registers, b)
+/// a is a descriptor or four registers a step, b a descriptor: K-major, or MN-major when
+/// transposed. A stride (ptx/wgmma.cuh) says where the steps of a descriptor begin.
+///
+/// All steps are one asm statement: as statements of their own, with all accumulators as operands
+/// of each, they took half of the time that a kernel takes to compile.
 std::string wgmma_shapes_header(std::span<const WgmmaShape> shapes);
 
 }  // namespace tilewright::cuda

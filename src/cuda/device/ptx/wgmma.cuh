@@ -47,9 +47,21 @@ TW_DEVICE u64 wgmma_descriptor_swizzle128(u32 address, u32 leading, u32 stride) 
            static_cast<u64>(stride >> 4) << 32 | kSwizzle128;
 }
 
-/// How far `bytes` move a descriptor's address.
-TW_DEVICE constexpr u64 wgmma_descriptor_step(u32 bytes) {
-    return bytes >> 4;
-}
+/// So many instructions of a product, each 16 further along its inner dimension.
+template <int kCount>
+struct Steps {};
+
+/// Where an operand's steps begin, in units of its descriptor: so many bytes from one to the next,
+/// and from four to the next four.
+template <int kStepBytes, int kFourBytes = 4 * kStepBytes>
+struct Stride {
+    static constexpr int at(int step) {
+        return (step / 4 * kFourBytes + step % 4 * kStepBytes) >> 4;
+    }
+};
+/// K-major, four steps in a panel of 64 columns; and MN-major, all rows of a panel.
+template <int kPanelBytes>
+using AlongRows = Stride<32, kPanelBytes>;
+using AlongColumns = Stride<16 * 128>;
 
 }  // namespace tw::ptx
