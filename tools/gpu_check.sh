@@ -50,7 +50,7 @@ export TILEWRIGHT_CACHE_DIR="${TILEWRIGHT_CACHE_DIR:-$out/cache}"
 status=0
 summary=$out/summary
 : >"$summary"
-note() { printf '%s\n' "$*" >>"$summary"; }
+note() { printf '%s\n' "$*" | tee -a "$summary"; }
 
 "$bin/tilewright" doctor >"$out/doctor.log" 2>&1 || { status=1; note "doctor: FAILED"; }
 grep -E '^  (GPU|NVRTC|CUDA)' "$out/doctor.log" | tee -a "$summary"

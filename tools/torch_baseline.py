@@ -49,7 +49,6 @@ def flex_mods(job):
 
     device = job["device"]
     slopes = torch.exp2(-8.0 / heads * (torch.arange(heads, device=device) + 1))
-    slopes.requires_grad_(job["direction"] == "backward")
     intervals = torch.tensor([[0, 7], [1, 7], [7, 12]], device=device)
     mods = {
         "noop": (None, None),
@@ -78,6 +77,7 @@ def flex_mods(job):
         )
     if name == "document":
         return None, ids_of([(0, 1, 2, 2, 3, 3, 4, 4)[i * 8 // length] for i in range(length)])
+    mods["soft_cap_approx"] = mods["soft_cap"]  # torch has one tanh
     if name not in mods:
         raise ValueError(f"torch's flex_attention has no case {name!r}")
     return mods[name]
