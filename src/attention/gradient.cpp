@@ -184,7 +184,7 @@ void backward(Problem p, const Gradients& g, Shared& shared) {
     if (p.empty() || p.kv_length == 0) return backward_without_keys(p, g, shared);
     if (p.on_gpu()) {
         use_gpu_blocks(p);
-    } else if (p.options.block_k > 128) {
+    } else if (p.options.block_k > 128) {  // fewer passes over the longer dK and dV
         p.options.block_q = 128;
     }
     p.use_blocks(tuned_blocks(p, "backward", p.backward_blocks, [&](const AttentionBlocks& trial) {

@@ -492,7 +492,6 @@ def _nextafter(x, y):
     return jnp.where(jnp.isnan(x) | jnp.isnan(y), x + y, jnp.where(x == y, y, step))
 
 
-#: Primitives that the tile IR has no operation for, in jnp.
 def _in_total_order(compare):
     """A comparison of sorts and searches: NaN comes after every number."""
 
@@ -505,6 +504,7 @@ def _in_total_order(compare):
     return compared
 
 
+#: Primitives that the tile IR has no operation for, in jnp.
 COMPOSITE = {
     "lt_to": _in_total_order(operator.lt),
     "le_to": _in_total_order(operator.le),
