@@ -10,7 +10,8 @@
 #   UNITY      its files may be compiled together: no name in an anonymous namespace stands in two of them
 #
 # Standard headers are half of most units, so they are precompiled: once for the modules, once for the
-# tests. CMAKE_DISABLE_PRECOMPILE_HEADERS turns that off; clang-tidy reads every file without them.
+# tests, and apart where -O differs (GCC 13 takes no other's then). CMAKE_DISABLE_PRECOMPILE_HEADERS
+# turns that off; clang-tidy reads every file without them.
 
 add_library(tw_options INTERFACE)
 target_compile_options(tw_options INTERFACE -Wall -Wextra -Wshadow -Wnon-virtual-dtor)
@@ -49,7 +50,11 @@ function(tw_module)
     set(M_OPTIMIZE -O2)
   endif()
   target_compile_options(${target} PRIVATE $<$<CONFIG:Release>:${M_OPTIMIZE}>)
-  tw_precompile(${target} tw_support ${tw_common_headers})
+  if(M_OPTIMIZE STREQUAL "-O1")
+    tw_precompile(${target} ${target} ${tw_common_headers})
+  else()
+    tw_precompile(${target} tw_support ${tw_common_headers})
+  endif()
   if(M_UNITY)
     set_target_properties(${target} PROPERTIES UNITY_BUILD ${TILEWRIGHT_UNITY})
   endif()

@@ -2,7 +2,6 @@
 #include "cli/attention_check.h"
 
 #include <fmt/format.h>
-#include <oneapi/tbb/parallel_for.h>
 
 #include <algorithm>
 #include <mutex>
@@ -10,6 +9,7 @@
 
 #include "attention/reference.h"
 #include "cli/progress.h"
+#include "cpu/machine.h"
 #include "run/to_array.h"
 #include "support/accuracy.h"
 
@@ -90,7 +90,7 @@ class Checker {
         Progress progress("check");
         const std::int64_t parts = query_.dim(0) * kv_heads;
         std::int64_t done = 0;
-        tbb::parallel_for(std::int64_t{0}, parts, [&](std::int64_t i) {
+        cpu::parallel_for(parts, [&](std::int64_t i) {
             const std::int64_t b = i / kv_heads, kv = i % kv_heads;
             const std::vector<Array> exact = reference(b, kv, group, gradient, DType::f64);
             const std::vector<Array> plain = reference(b, kv, group, gradient, dtype_);

@@ -22,6 +22,10 @@
 #include "ir/passes/pipeline.h"
 #include "support/check.h"
 
+#ifdef __SANITIZE_THREAD__
+#include <sanitizer/tsan_interface.h>
+#endif
+
 namespace tilewright::cpu {
 
 std::shared_ptr<const Program> compile(const ir::Function& kernel) {
@@ -170,18 +174,55 @@ std::atomic<int> g_threads{0};
 /// and a stream of short-lived arenas piles up faster than their workers leave them.
 oneapi::tbb::task_arena& arena(int threads) {
     static std::mutex mutex;
-#ifdef __SANITIZE_THREAD__
-    // A full arena hands a caller's work to another thread in ways ThreadSanitizer cannot see.
-    thread_local
-#else
-    static
-#endif
-        std::map<int, std::unique_ptr<oneapi::tbb::task_arena>>
-            arenas;
+    static std::map<int, std::unique_ptr<oneapi::tbb::task_arena>> arenas;
     const std::scoped_lock lock(mutex);
     auto& entry = arenas[threads];
     if (!entry) entry = std::make_unique<oneapi::tbb::task_arena>(threads);
     return *entry;
+}
+
+/// What a parallel loop orders: what comes before it, its bodies, what comes after it. oneTBB is
+/// not built with ThreadSanitizer, which therefore must be told; bodies stay unordered to each
+/// other.
+#ifdef __SANITIZE_THREAD__
+char g_loops_begin, g_loops_end;
+void before_loop() {
+    __tsan_release(&g_loops_begin);
+}
+void before_body() {
+    __tsan_acquire(&g_loops_begin);
+}
+void after_body() {
+    __tsan_release(&g_loops_end);
+}
+void after_loop() {
+    __tsan_acquire(&g_loops_end);
+}
+#else
+void before_loop() {}
+void before_body() {}
+void after_body() {}
+void after_loop() {}
+#endif
+
+/// body(i) for i in [0, n), on `threads` threads.
+template <class Body>
+void on_threads(int threads, std::int64_t n, const Body& body) {
+    const auto in_arena = [&] {
+        before_body();  // a full arena hands this to a thread that has a place
+        const auto one = [&body](std::int64_t i) {
+            before_body();
+            body(i);
+            after_body();
+        };
+        before_loop();
+        oneapi::tbb::parallel_for(std::int64_t{0}, n, one, oneapi::tbb::simple_partitioner());
+        after_loop();
+        after_body();
+    };
+    before_loop();
+    arena(threads).execute(in_arena);
+    after_loop();
 }
 
 }  // namespace
@@ -203,15 +244,10 @@ void parallel_for(std::int64_t n, const std::function<void(std::int64_t)>& body)
         for (std::int64_t i = 0; i < n; ++i) body(i);
         return;
     }
-    arena(threads).execute([&] {
-        oneapi::tbb::parallel_for(
-            std::int64_t{0}, n,
-            [&](std::int64_t i) {
-                // While a body waits for loops of its own it must not begin another one: they
-                // would pile up on its stack.
-                oneapi::tbb::this_task_arena::isolate([&] { body(i); });
-            },
-            oneapi::tbb::simple_partitioner());
+    on_threads(threads, n, [&](std::int64_t i) {
+        // While a body waits for loops of its own it must not begin another one: they would pile up
+        // on its stack.
+        oneapi::tbb::this_task_arena::isolate([&] { body(i); });
     });
 }
 
@@ -251,15 +287,9 @@ void run(const Program& program, const ir::Arguments& arguments, const ParallelF
     }
     // One task per thread; each takes the next program until none is left.
     std::atomic<std::int64_t> next{0};
-    const auto tasks = static_cast<int>(std::min<std::int64_t>(threads, count));
-    arena(threads).execute([&] {
-        oneapi::tbb::parallel_for(
-            0, tasks,
-            [&](int) {
-                const WorkerLease worker;
-                for (std::int64_t i = next++; i < count; i = next++) run_one(*worker, i);
-            },
-            oneapi::tbb::simple_partitioner());
+    on_threads(threads, std::min<std::int64_t>(threads, count), [&](std::int64_t) {
+        const WorkerLease worker;
+        for (std::int64_t i = next++; i < count; i = next++) run_one(*worker, i);
     });
 }
 
