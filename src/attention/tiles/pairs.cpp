@@ -3,8 +3,11 @@
 
 #include <algorithm>
 #include <cmath>
+#include <limits>
+#include <map>
 
 #include "ir/passes/inline.h"
+#include "ir/passes/narrow.h"
 #include "lang/tracer.h"
 
 namespace tilewright::attn::tiles {
@@ -56,6 +59,18 @@ Tile load_block(const BlockLoad& load, const Ref& ref, const Place& at) {
     return query_axis < key_axis ? block : transpose(block);
 }
 
+/// The mod with batch, head and positions known to fit 31 bits, as every tensor's extents here do.
+ir::Function narrowed(ir::Function function) {
+    std::map<ir::Value, ir::Interval> ranges;
+    for (ir::Value parameter : function.parameters()) {
+        if (function.is_ref(parameter) || function.type(parameter).dtype != i64) continue;
+        ranges[parameter] = ir::Interval::integers(0, std::numeric_limits<std::int32_t>::max());
+        if (ranges.size() == 4) break;  // what follows was read from arrays
+    }
+    ir::narrow(function, ranges);
+    return function;
+}
+
 }  // namespace
 
 std::vector<Tile> Pairs::apply(const ir::Function& function, const std::vector<BlockLoad>& loads,
@@ -67,7 +82,7 @@ std::vector<Tile> Pairs::apply(const ir::Function& function, const std::vector<B
     for (const Tile& argument : arguments) values.push_back(tracer.use(argument));
     for (const Ref& ref : refs) values.push_back(tracer.view(ref).ref);
     std::vector<Tile> results;
-    for (ir::Value value : ir::append_mod(tracer.builder(), function, values)) {
+    for (ir::Value value : ir::append_mod(tracer.builder(), narrowed(function), values)) {
         results.push_back(tracer.wrap(value));
     }
     return results;

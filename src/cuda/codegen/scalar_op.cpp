@@ -394,16 +394,27 @@ std::string scalar_type(DType dtype) {
     }
 }
 
+namespace {
+
+/// The shortest decimal that reads back, as a literal of floating point.
+template <typename Float>
+std::string decimal(Float value) {
+    const std::string digits = fmt::format("{}", value);
+    return digits.find_first_of(".e") == std::string::npos ? digits + ".0" : digits;
+}
+
+}  // namespace
+
 std::string scalar_literal(DType dtype, std::uint64_t bits) {
     if (dtype == DType::boolean) return bits != 0 ? "true" : "false";
     if (is_float(dtype)) {
         const double value = std::bit_cast<double>(bits);
         if (dtype == DType::f64) {
-            return std::isfinite(value) ? fmt::format("{}", fmt::format("{:#}", value))
+            return std::isfinite(value) ? decimal(value)
                                         : fmt::format("__longlong_as_double({:#x}ll)", bits);
         }
         const auto single = static_cast<float>(value);
-        if (std::isfinite(single)) return fmt::format("{:#}f", single);
+        if (std::isfinite(single)) return decimal(single) + "f";
         return fmt::format("__int_as_float({:#x})", std::bit_cast<std::uint32_t>(single));
     }
     if (dtype == DType::u64) return fmt::format("{}ull", bits);
