@@ -112,15 +112,13 @@ struct AttentionCase {
     }
 };
 
-struct Inputs {
-    Tensor q, k, v, dout;
-};
-
-Inputs make_inputs(const AttentionCase& c, DType dtype) {
-    return {random_values(dtype, {c.batch, c.heads, c.length, c.head_dim}, 1),
-            random_values(dtype, {c.batch, c.kv_heads, c.kv_length, c.head_dim}, 2),
-            random_values(dtype, {c.batch, c.kv_heads, c.kv_length, c.head_dim}, 3),
-            random_values(dtype, {c.batch, c.heads, c.length, c.head_dim}, 4)};
+AttentionInputs inputs_of(const AttentionCase& c, DType dtype) {
+    const auto random = [&](const Tensor::Dims& shape, std::uint32_t seed) {
+        return random_values(dtype, shape, seed);
+    };
+    return attention_inputs(random,
+                            {c.batch, c.heads, c.kv_heads, c.length, c.kv_length, c.head_dim},
+                            c.length, c.kv_length);
 }
 
 /// Checks the same programs on one head of a length that the dense reference manages.
@@ -129,7 +127,7 @@ void check_attention(AttentionCase c, DType dtype, bool backward, Row& row) {
     c.heads = 1;
     c.length = std::min<std::int64_t>(c.length, 320);
     c.kv_length = std::min<std::int64_t>(c.kv_length, 320);
-    const Inputs in = make_inputs(c, dtype);
+    const AttentionInputs in = inputs_of(c, dtype);
     const AttentionOptions options = c.options();
     attn::ReferenceOptions exact;
     exact.causal = c.causal;
@@ -204,7 +202,7 @@ void bench_attention(const BenchOptions& options, Report& report) {
                             options.score};
             c.kv_heads = options.kv_heads.value_or(c.heads);
             c.kv_length = options.kv_len.value_or(c.length);
-            const Inputs in = make_inputs(c, options.dtype);
+            const AttentionInputs in = inputs_of(c, options.dtype);
             const AttentionOptions attention_options = c.options();
             const double work = c.pairs() * static_cast<double>(head_dim);
             Measured forward{c.name(options.dtype),
@@ -235,7 +233,7 @@ void bench_decode(const BenchOptions& options, Report& report) {
     AttentionCase c{options.batch.value_or(1),      options.heads.value_or(8),      0,    1,
                     options.kv_len.value_or(32768), options.head_dim.value_or(128), false};
     c.kv_heads = options.kv_heads.value_or(c.heads);
-    const Inputs in = make_inputs(c, options.dtype);
+    const AttentionInputs in = inputs_of(c, options.dtype);
     const auto bytes = static_cast<double>(in.k.nbytes() + in.v.nbytes());
     Row& row = add_rows({c.name(options.dtype), "forward", [&] { attention(in.q, in.k, in.v); },
                          bytes, true, read_bandwidth(), attention_baseline(options, c, false)},

@@ -23,19 +23,11 @@
 namespace tilewright::cli {
 namespace {
 
-struct Inputs {
-    Tensor q, k, v, dout;
-};
-
-Inputs make_inputs(const FlexCase& c, const FlexSizes& sizes, DType dtype) {
-    const auto make = [&](std::int64_t length, std::uint32_t seed) {
-        const std::int64_t heads = seed == 2 || seed == 3 ? sizes.kv_heads : sizes.heads;
-        if (c.options.layout == Layout::bhsd) {
-            return random_values(dtype, {sizes.batch, heads, length, sizes.head_dim}, seed);
-        }
-        return random_values(dtype, {sizes.batch, length, heads, sizes.head_dim}, seed);
+AttentionInputs inputs_of(const FlexCase& c, const FlexSizes& sizes, DType dtype) {
+    const auto random = [&](const Tensor::Dims& shape, std::uint32_t seed) {
+        return random_values(dtype, shape, seed);
     };
-    return {make(c.q_len, 1), make(c.kv_len, 2), make(c.kv_len, 3), make(c.q_len, 4)};
+    return attention_inputs(random, sizes, c.q_len, c.kv_len, c.options.layout);
 }
 
 struct Errors {
@@ -55,7 +47,7 @@ Errors check_case(const MakeCase& make, FlexSizes sizes, DType dtype) {
     const bool packed = make(sizes).options.cu_seqlens.defined();
     if (packed) sizes.length = std::min<std::int64_t>(sizes.length, 24);
     const FlexCase c = make(sizes);
-    const Inputs in = make_inputs(c, sizes, dtype);
+    const AttentionInputs in = inputs_of(c, sizes, dtype);
     const AttentionOutput ours = attention(in.q, in.k, in.v, c.options);
     const AttentionGradients grads = attention_backward(in.q, in.k, in.v, ours, in.dout, c.options);
     attn::ReferenceOptions exact;
@@ -130,13 +122,12 @@ std::optional<Variant> torch_flex(const FlexCase& c, const FlexSizes& sizes,
                                   BenchOptions& options) {
     if (options.baseline.empty()) return {};
     const bool by_itself = options.baseline == "auto";
-    nlohmann::json job = {
-        {"operation", "flex"},          {"direction", "forward"}, {"case", c.name},
-        {"dtype", name(options.dtype)}, {"device", "cpu"},        {"threads", cpu::num_threads()},
-        {"batch", sizes.batch},         {"heads", sizes.heads},   {"kv_heads", sizes.kv_heads},
-        {"head_dim", sizes.head_dim},   {"q_len", c.q_len},       {"kv_len", c.kv_len}};
-    if (c.options.cu_seqlens.defined())
-        job["starts"] = c.options.cu_seqlens.to_vector<std::int32_t>();
+    nlohmann::json job = {{"operation", "flex"},
+                          {"direction", "forward"},
+                          {"dtype", name(options.dtype)},
+                          {"device", "cpu"},
+                          {"threads", cpu::num_threads()}};
+    describe_case(c, sizes, job);
     try {
         return python_baseline(job, "torch-flex");
     } catch (const UserError& error) {
@@ -152,7 +143,7 @@ void bench_case(const MakeCase& make, FlexSizes sizes, BenchOptions& options, Re
     const bool packed = make(sizes).options.cu_seqlens.defined();
     if (packed) sizes.batch = 1;
     const FlexCase c = make(sizes);
-    const Inputs in = make_inputs(c, sizes, options.dtype);
+    const AttentionInputs in = inputs_of(c, sizes, options.dtype);
     Density mine, causal, dense;
     std::vector<Subject> subjects;
     out << fmt::format("== {} ==\n", c.name);

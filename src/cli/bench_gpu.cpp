@@ -22,13 +22,9 @@
 namespace tilewright::cli {
 namespace {
 
-struct Inputs {
-    Tensor q, k, v, dout;
-};
-
 /// Compares the first head of the first batch with f64 on the CPU: what mods see is the same there.
 /// Of long plain problems the last rows, and of their gradients those of the queries.
-void check_head(const Inputs& in, AttentionOptions host, DType dtype, bool backward,
+void check_head(const AttentionInputs& in, AttentionOptions host, DType dtype, bool backward,
                 const Tensor& ours, Row& row) {
     constexpr std::int64_t kLong = 4096, kRows = 64;
     const bool bhsd = host.layout == Layout::bhsd;
@@ -63,8 +59,9 @@ using Check = std::function<void(bool backward, Row& row)>;
 
 /// Both passes of one problem.
 void bench_problem(
-    GpuBench& bench, const std::string& case_name, const Inputs& in, const AttentionOptions& on_gpu,
-    double pairs, double block_pairs, bool backward, const Check& check,
+    GpuBench& bench, const std::string& case_name, const AttentionInputs& in,
+    const AttentionOptions& on_gpu, double pairs, double block_pairs, bool backward,
+    const Check& check,
     const std::function<std::vector<std::pair<std::string, nlohmann::json>>(bool)>& peers) {
     const auto work = static_cast<double>(in.q.dim(3) + in.v.dim(3));
     const AttentionOutput out = attention(in.q, in.k, in.v, on_gpu);
@@ -80,7 +77,8 @@ void bench_problem(
 }
 
 /// Compares what a GPU gives for a problem.
-Check check_of(const Inputs& in, const AttentionOptions& on_gpu, const AttentionOptions& on_host) {
+Check check_of(const AttentionInputs& in, const AttentionOptions& on_gpu,
+               const AttentionOptions& on_host) {
     return [=](bool backward, Row& row) {
         const AttentionOutput out = attention(in.q, in.k, in.v, on_gpu);
         Tensor ours = out.out;
@@ -91,23 +89,16 @@ Check check_of(const Inputs& in, const AttentionOptions& on_gpu, const Attention
     };
 }
 
-/// Of a case. Packed sequences are views of (tokens, heads, head dimension).
-Inputs make_inputs(GpuBench& bench, const FlexCase& c, const FlexSizes& sizes) {
-    const auto make = [&](std::int64_t heads, std::int64_t length, std::uint32_t seed) {
-        return c.options.layout == Layout::bhsd
-                   ? bench.random({sizes.batch, heads, length, sizes.head_dim}, seed)
-                   : bench.random({sizes.batch, length, heads, sizes.head_dim}, seed);
+AttentionInputs inputs_of(GpuBench& bench, const FlexSizes& sizes, std::int64_t q_len,
+                          std::int64_t kv_len, Layout layout = Layout::bhsd) {
+    const auto random = [&](const Tensor::Dims& shape, std::uint32_t seed) {
+        return bench.random(shape, seed);
     };
-    return {make(sizes.heads, c.q_len, 1), make(sizes.kv_heads, c.kv_len, 2),
-            make(sizes.kv_heads, c.kv_len, 3), make(sizes.heads, c.q_len, 4)};
+    return attention_inputs(random, sizes, q_len, kv_len, layout);
 }
 
-Inputs make_inputs(GpuBench& bench, std::int64_t batch, std::int64_t heads, std::int64_t kv_heads,
-                   std::int64_t q_len, std::int64_t kv_len, std::int64_t head_dim) {
-    return {bench.random({batch, heads, q_len, head_dim}, 1),
-            bench.random({batch, kv_heads, kv_len, head_dim}, 2),
-            bench.random({batch, kv_heads, kv_len, head_dim}, 3),
-            bench.random({batch, heads, q_len, head_dim}, 4)};
+AttentionInputs inputs_of(GpuBench& bench, const FlexCase& c, const FlexSizes& sizes) {
+    return inputs_of(bench, sizes, c.q_len, c.kv_len, c.options.layout);
 }
 
 /// The options as a GPU takes them: the mask as data, built once; captures on the GPU.
@@ -131,15 +122,7 @@ namespace {
 nlohmann::json flex_job(const GpuBench& bench, const FlexCase& c, const FlexSizes& sizes,
                         bool backward) {
     nlohmann::json job = bench.job("flex", backward);
-    job.update({{"case", c.name},
-                {"batch", sizes.batch},
-                {"heads", sizes.heads},
-                {"kv_heads", sizes.kv_heads},
-                {"head_dim", sizes.head_dim},
-                {"q_len", c.q_len},
-                {"kv_len", c.kv_len}});
-    if (c.options.cu_seqlens.defined())
-        job["starts"] = c.options.cu_seqlens.to_vector<std::int32_t>();
+    describe_case(c, sizes, job);
     return job;
 }
 
@@ -230,8 +213,7 @@ void bench_attention_gpu(const BenchOptions& options, Report& report) {
             sizes.kv_length == sizes.length ? "" : fmt::format("x{}", sizes.kv_length),
             sizes.head_dim, s.causal ? " causal" : "", name(options.dtype),
             c.name.empty() ? "" : " " + c.name);
-        const Inputs in = make_inputs(bench, sizes.batch, sizes.heads, sizes.kv_heads, sizes.length,
-                                      sizes.kv_length, sizes.head_dim);
+        const AttentionInputs in = inputs_of(bench, sizes, sizes.length, sizes.kv_length);
         Check check = [](bool, Row&) {};
         if (options.check && (plain || sizes.length <= 16384)) {
             check = check_of(in, on_gpu, on_host);
@@ -257,7 +239,7 @@ Check check_of_case(GpuBench& bench, FlexSizes sizes,
     sizes.length = std::min(sizes.length, kLongest);
     sizes.kv_length = std::min(sizes.kv_length, kLongest);
     const FlexProblem small = make(sizes);
-    const Inputs in = make_inputs(bench, small.host, sizes);
+    const AttentionInputs in = inputs_of(bench, small.host, sizes);
     return check_of(in, with_data(small.gpu, small.host, sizes, bench.options()),
                     small.host.options);
 }
@@ -320,9 +302,8 @@ void bench_flex_gpu(const BenchOptions& options, Report& report) {
             return result;
         };
         bench_problem(
-            bench, host.name, make_inputs(bench, host, at),
-            with_data(problem.gpu, host, at, options), density_of.pairs * units,
-            density_of.blocks * units, true,
+            bench, host.name, inputs_of(bench, host, at), with_data(problem.gpu, host, at, options),
+            density_of.pairs * units, density_of.blocks * units, true,
             check_of_case(bench, at, [&](const FlexSizes& small) { return make(names[n], small); }),
             peers);
         report.print();
@@ -342,7 +323,8 @@ void bench_decode_gpu(const BenchOptions& options, Report& report) {
     }
     const std::int64_t q_len = options.seq_len.value_or(1), dim = options.head_dim.value_or(128);
     for (const Shape& s : shapes) {
-        const Inputs in = make_inputs(bench, s.batch, s.heads, s.kv_heads, q_len, s.kv_len, dim);
+        const FlexSizes sizes{s.batch, s.heads, s.kv_heads, q_len, s.kv_len, dim};
+        const AttentionInputs in = inputs_of(bench, sizes, q_len, s.kv_len);
         std::vector<std::pair<std::string, nlohmann::json>> peers;
         for (const char* backend : {"cudnn", "fa2", "fa4", "xla"}) {
             nlohmann::json job = bench.job("attention", false);

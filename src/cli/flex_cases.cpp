@@ -225,4 +225,26 @@ Density packed_density(const Tensor& starts) {
     return result;
 }
 
+AttentionInputs attention_inputs(const MakeRandom& random, const FlexSizes& sizes,
+                                 std::int64_t q_len, std::int64_t kv_len, Layout layout) {
+    const auto make = [&](std::int64_t heads, std::int64_t length, std::uint32_t seed) {
+        return layout == Layout::bhsd ? random({sizes.batch, heads, length, sizes.head_dim}, seed)
+                                      : random({sizes.batch, length, heads, sizes.head_dim}, seed);
+    };
+    return {make(sizes.heads, q_len, 1), make(sizes.kv_heads, kv_len, 2),
+            make(sizes.kv_heads, kv_len, 3), make(sizes.heads, q_len, 4)};
+}
+
+void describe_case(const FlexCase& flex_case, const FlexSizes& sizes, nlohmann::json& job) {
+    job.update({{"case", flex_case.name},
+                {"batch", sizes.batch},
+                {"heads", sizes.heads},
+                {"kv_heads", sizes.kv_heads},
+                {"head_dim", sizes.head_dim},
+                {"q_len", flex_case.q_len},
+                {"kv_len", flex_case.kv_len}});
+    const Tensor& starts = flex_case.options.cu_seqlens;
+    if (starts.defined()) job["starts"] = starts.to_vector<std::int32_t>();
+}
+
 }  // namespace tilewright::cli

@@ -1,6 +1,8 @@
 // The cases of the FlexAttention notebook, at any size, and cases from texts.
 #pragma once
 
+#include <functional>
+#include <nlohmann/json.hpp>
 #include <string>
 #include <vector>
 
@@ -28,6 +30,20 @@ FlexCase text_case(const std::string& mask, const std::string& score, const Flex
 /// UserError names the known ones. Windows clip; image cases keep rows x columns = length; as many
 /// keys as queries, but in `vision`.
 FlexCase flex_case(const std::string& name, const FlexSizes& sizes);
+
+/// What a benchmark of attention runs on.
+struct AttentionInputs {
+    Tensor q, k, v, dout;
+};
+
+/// Values of a shape by a seed.
+using MakeRandom = std::function<Tensor(const Tensor::Dims& shape, std::uint32_t seed)>;
+/// Arrays of these sizes, with the lengths apart; in layout bshd those of packed sequences.
+AttentionInputs attention_inputs(const MakeRandom& random, const FlexSizes& sizes,
+                                 std::int64_t q_len, std::int64_t kv_len,
+                                 Layout layout = Layout::bhsd);
+/// The case for PyTorch's flex_attention, added to a job of tools/torch_baseline.py.
+void describe_case(const FlexCase& flex_case, const FlexSizes& sizes, nlohmann::json& job);
 
 /// How many pairs attend.
 struct Density {
