@@ -19,12 +19,17 @@ _RULES = ("custom_vjp_call", "custom_vjp_call_jaxpr", "custom_jvp_call", "stop_g
 def has_own_rules(jaxpr):
     """Whether a jaxpr, or one inside of it, holds a derivative rule of the user's."""
     for equation in jaxpr.eqns:
-        if equation.primitive.name in _RULES:
+        name = equation.primitive.name
+        if name in _RULES or (name == "call_hi_primitive" and _is_differentiable(equation)):
             return True
         leaves = jax.tree.leaves(list(equation.params.values()), is_leaf=_is_jaxpr)
         if any(has_own_rules(getattr(x, "jaxpr", x)) for x in leaves if _is_jaxpr(x)):
             return True
     return False
+
+
+def _is_differentiable(equation):
+    return any(jnp.issubdtype(v.aval.dtype, jnp.floating) for v in equation.outvars)
 
 
 def _is_jaxpr(value):

@@ -25,7 +25,7 @@ from ._values import (
     shifted,
     simplified,
 )
-from ._versions import scan_sizes
+from ._versions import expanded, scan_sizes
 
 _MOST_STEPS = 1024  # of a loop that is written out
 
@@ -60,6 +60,8 @@ def _equation(equation, inputs):
     name, aval = primitive.name, equation.outvars[0].aval if equation.outvars else None
     if name in _CALLS:
         return _call(equation, inputs)
+    if name == "call_hi_primitive":
+        return _closed(expanded(equation), inputs)
     if name in _LOOPS:
         return _LOOPS[name](inputs, equation.outvars, **params)
     if name in ("empty", "empty2"):

@@ -511,6 +511,7 @@ COMPOSITE = {
     "erfc": _erfc,
     "nextafter": _nextafter,
     "square": lambda x: x * x,
+    "polynomial": lambda x, *rising: _polynomial(x, rising[::-1]),
     "one_minus_square": lambda x: (1 - x) * (1 + x),
     "tan": lambda x: jnp.sin(x) / jnp.cos(x),
     "sinh": _sinh,
