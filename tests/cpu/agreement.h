@@ -50,13 +50,20 @@ class Agreement {
         return k.load(ref, indices);
     }
 
-    /// Stores a tile or scalar in a new array of its shape.
+    /// Stores a tile or scalar in a new array of its shape, one for each program.
     void keep(ir::Value value) {
         const ir::Type type = k.b.type(value);
-        const auto dims = type.shape.dims();
-        const ir::Value ref = array(type.dtype, {dims.begin(), dims.end()});
+        std::vector<std::int64_t> extents = grid_;
         std::vector<ir::IndexOperand> indices;
-        for (const std::int64_t extent : dims) indices.push_back(k.slice(0, extent));
+        for (std::size_t axis = 0; axis < grid_.size(); ++axis) {
+            const ir::Value program = k.b.program_id(static_cast<int>(axis));
+            indices.push_back(ir::IndexOperand::scalar(program));
+        }
+        for (const std::int64_t extent : type.shape.dims()) {
+            extents.push_back(extent);
+            indices.push_back(k.slice(0, extent));
+        }
+        const ir::Value ref = array(type.dtype, extents);
         k.store(ref, indices, value);
     }
 

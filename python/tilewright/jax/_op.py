@@ -106,6 +106,8 @@ class _Source:
             raise TypeError(
                 f"[op] expected IR text or a function of arrays as kernel but got {type(kernel)}"
             )
+        if isinstance(kernel, str):
+            _ffi.program_parameters(kernel)  # says where the text is wrong
         self.kernel = kernel
         self.name = "tile_program" if isinstance(kernel, str) else _name_of(kernel)
         self._programs = {}

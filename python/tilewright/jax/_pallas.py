@@ -41,6 +41,10 @@ def pallas_call(kernel, out_shape, *, interpret=False, compiler_params=None, **o
     docs/pallas.md). What has no counterpart is refused by name, with your source line, when the
     call is lowered.
     """
+    if not callable(kernel):
+        raise TypeError(
+            f"[pallas_call] expected kernel to be a function of Refs but got {kernel!r}"
+        )
     if isinstance(compiler_params, _Ours):
         compiler_params = compiler_params.params
     ours = _Ours(compiler_params, bool(interpret))

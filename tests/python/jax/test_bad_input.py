@@ -231,6 +231,11 @@ def test_numbers_without_a_type():
     assert twj.rms_norm([3.0, 4.0]).shape == (2,)
 
 
+def test_no_kernel():
+    with pytest.raises(TypeError, match="expected kernel to be a function of Refs but got None"):
+        twj.pallas_call(None, jax.ShapeDtypeStruct((8,), jnp.float32))
+
+
 def test_indices_far_outside():
     """Clamped as in jnp in mods; dropped in kernels."""
     table = jnp.arange(4.0)

@@ -167,7 +167,7 @@ def test_bad_input():
     with pytest.raises(TypeError, match="expected 1 arrays but got 2"):
         twj.op(SINE)(jnp.zeros(8), jnp.zeros(8))
     with pytest.raises(ValueError, match="line 1, column 1"):
-        twj.op("nonsense")(jnp.zeros(8))
+        twj.op("nonsense")
     with pytest.raises(ValueError, match="expected vmap_method"):
         twj.op(SINE, vmap_method="magic")
     with pytest.raises(ValueError, match="expected a sharding rule"):
