@@ -1,14 +1,10 @@
 // Loops that reach the machine's limits.
 #include "cli/roofs.h"
 
-#include <oneapi/tbb/parallel_for.h>
-#include <oneapi/tbb/task_arena.h>
-
 #include <algorithm>
 #include <atomic>
 #include <cstdint>
 #include <cstring>
-#include <functional>
 #include <memory>
 #include <vector>
 
@@ -22,15 +18,6 @@
 
 namespace tilewright::cli {
 namespace {
-
-/// Runs body(i) for i in [0, count) on the machine's threads; which takes which is up to them.
-void on_all_threads(int threads, int count, const std::function<void(int)>& body) {
-    tbb::task_arena arena(threads);
-    arena.execute([&] {
-        tbb::parallel_for(
-            0, count, 1, [&](int i) { body(i); }, tbb::simple_partitioner{});
-    });
-}
 
 /// A loop over registers: returns a value that depends on all of its work, so that none is removed.
 struct PeakLoop {
@@ -141,17 +128,17 @@ std::atomic<float> sink;  // keeps the loops' results alive
 /// In pieces of some tenths of a millisecond, handed out like the programs of a kernel: a thread
 /// that has to wait for its core does not hold up the others.
 Roof peak(std::string name, PeakLoop loop) {
-    const int threads = cpu::num_threads(), pieces = 32 * threads;
+    const int pieces = 32 * cpu::num_threads();
     constexpr std::int64_t kSteps = 100'000;
     return {std::move(name),
-            [=] { on_all_threads(threads, pieces, [&](int) { sink = loop.run(kSteps); }); },
+            [=] { cpu::parallel_for(pieces, [&](std::int64_t) { sink = loop.run(kSteps); }); },
             loop.flops_per_step * kSteps * pieces};
 }
 
 using Buffer = std::vector<std::uint64_t>;
 
 /// The part of [0, size) that thread i of n works on.
-std::pair<std::size_t, std::size_t> part(std::size_t size, int i, int n) {
+std::pair<std::size_t, std::size_t> part(std::size_t size, std::int64_t i, int n) {
     const auto index = static_cast<std::size_t>(i), count = static_cast<std::size_t>(n);
     return {size * index / count, size * (index + 1) / count};
 }
@@ -175,7 +162,7 @@ Roof read_bandwidth(std::size_t bytes) {
     auto data = std::make_shared<Buffer>(bytes / 8, 1);
     return {"read",
             [data, threads] {
-                on_all_threads(threads, threads, [&](int i) {
+                cpu::parallel_for(threads, [&](std::int64_t i) {
                     const auto [first, last] = part(data->size(), i, threads);
                     std::uint64_t sums[16] = {};
                     std::size_t at = first;
@@ -194,7 +181,7 @@ Roof copy_bandwidth(std::size_t bytes) {
     auto from = std::make_shared<Buffer>(bytes / 8, 1), to = std::make_shared<Buffer>(bytes / 8);
     return {"copy",
             [from, to, threads] {
-                on_all_threads(threads, threads, [&](int i) {
+                cpu::parallel_for(threads, [&](std::int64_t i) {
                     const auto [first, last] = part(from->size(), i, threads);
                     std::memcpy(to->data() + first, from->data() + first, (last - first) * 8);
                 });
