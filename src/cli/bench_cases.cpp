@@ -117,8 +117,7 @@ AttentionInputs inputs_of(const AttentionCase& c, DType dtype) {
         return random_values(dtype, shape, seed);
     };
     return attention_inputs(random,
-                            {c.batch, c.heads, c.kv_heads, c.length, c.kv_length, c.head_dim},
-                            c.length, c.kv_length);
+                            {c.batch, c.heads, c.kv_heads, c.length, c.kv_length, c.head_dim});
 }
 
 /// Checks the same programs on one head of a length that the dense reference manages.

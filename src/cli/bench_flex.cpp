@@ -27,7 +27,7 @@ AttentionInputs inputs_of(const FlexCase& c, const FlexSizes& sizes, DType dtype
     const auto random = [&](const Tensor::Dims& shape, std::uint32_t seed) {
         return random_values(dtype, shape, seed);
     };
-    return attention_inputs(random, sizes, c.q_len, c.kv_len, c.options.layout);
+    return attention_inputs(random, c, sizes);
 }
 
 struct Errors {

@@ -89,16 +89,10 @@ Check check_of(const AttentionInputs& in, const AttentionOptions& on_gpu,
     };
 }
 
-AttentionInputs inputs_of(GpuBench& bench, const FlexSizes& sizes, std::int64_t q_len,
-                          std::int64_t kv_len, Layout layout = Layout::bhsd) {
-    const auto random = [&](const Tensor::Dims& shape, std::uint32_t seed) {
+MakeRandom random_of(GpuBench& bench) {
+    return [&bench](const Tensor::Dims& shape, std::uint32_t seed) {
         return bench.random(shape, seed);
     };
-    return attention_inputs(random, sizes, q_len, kv_len, layout);
-}
-
-AttentionInputs inputs_of(GpuBench& bench, const FlexCase& c, const FlexSizes& sizes) {
-    return inputs_of(bench, sizes, c.q_len, c.kv_len, c.options.layout);
 }
 
 /// The options as a GPU takes them: the mask as data, built once; captures on the GPU.
@@ -213,7 +207,7 @@ void bench_attention_gpu(const BenchOptions& options, Report& report) {
             sizes.kv_length == sizes.length ? "" : fmt::format("x{}", sizes.kv_length),
             sizes.head_dim, s.causal ? " causal" : "", name(options.dtype),
             c.name.empty() ? "" : " " + c.name);
-        const AttentionInputs in = inputs_of(bench, sizes, sizes.length, sizes.kv_length);
+        const AttentionInputs in = attention_inputs(random_of(bench), sizes);
         Check check = [](bool, Row&) {};
         if (options.check && (plain || sizes.length <= 16384)) {
             check = check_of(in, on_gpu, on_host);
@@ -239,7 +233,7 @@ Check check_of_case(GpuBench& bench, FlexSizes sizes,
     sizes.length = std::min(sizes.length, kLongest);
     sizes.kv_length = std::min(sizes.kv_length, kLongest);
     const FlexProblem small = make(sizes);
-    const AttentionInputs in = inputs_of(bench, small.host, sizes);
+    const AttentionInputs in = attention_inputs(random_of(bench), small.host, sizes);
     return check_of(in, with_data(small.gpu, small.host, sizes, bench.options()),
                     small.host.options);
 }
@@ -302,8 +296,9 @@ void bench_flex_gpu(const BenchOptions& options, Report& report) {
             return result;
         };
         bench_problem(
-            bench, host.name, inputs_of(bench, host, at), with_data(problem.gpu, host, at, options),
-            density_of.pairs * units, density_of.blocks * units, true,
+            bench, host.name, attention_inputs(random_of(bench), host, at),
+            with_data(problem.gpu, host, at, options), density_of.pairs * units,
+            density_of.blocks * units, true,
             check_of_case(bench, at, [&](const FlexSizes& small) { return make(names[n], small); }),
             peers);
         report.print();
@@ -324,7 +319,7 @@ void bench_decode_gpu(const BenchOptions& options, Report& report) {
     const std::int64_t q_len = options.seq_len.value_or(1), dim = options.head_dim.value_or(128);
     for (const Shape& s : shapes) {
         const FlexSizes sizes{s.batch, s.heads, s.kv_heads, q_len, s.kv_len, dim};
-        const AttentionInputs in = inputs_of(bench, sizes, q_len, s.kv_len);
+        const AttentionInputs in = attention_inputs(random_of(bench), sizes);
         std::vector<std::pair<std::string, nlohmann::json>> peers;
         for (const char* backend : {"cudnn", "fa2", "fa4", "xla"}) {
             nlohmann::json job = bench.job("attention", false);

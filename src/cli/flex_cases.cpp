@@ -225,14 +225,20 @@ Density packed_density(const Tensor& starts) {
     return result;
 }
 
-AttentionInputs attention_inputs(const MakeRandom& random, const FlexSizes& sizes,
-                                 std::int64_t q_len, std::int64_t kv_len, Layout layout) {
+AttentionInputs attention_inputs(const MakeRandom& random, const FlexSizes& sizes, Layout layout) {
     const auto make = [&](std::int64_t heads, std::int64_t length, std::uint32_t seed) {
         return layout == Layout::bhsd ? random({sizes.batch, heads, length, sizes.head_dim}, seed)
                                       : random({sizes.batch, length, heads, sizes.head_dim}, seed);
     };
-    return {make(sizes.heads, q_len, 1), make(sizes.kv_heads, kv_len, 2),
-            make(sizes.kv_heads, kv_len, 3), make(sizes.heads, q_len, 4)};
+    return {make(sizes.heads, sizes.length, 1), make(sizes.kv_heads, sizes.kv_length, 2),
+            make(sizes.kv_heads, sizes.kv_length, 3), make(sizes.heads, sizes.length, 4)};
+}
+
+AttentionInputs attention_inputs(const MakeRandom& random, const FlexCase& flex_case,
+                                 FlexSizes sizes) {
+    sizes.length = flex_case.q_len;
+    sizes.kv_length = flex_case.kv_len;
+    return attention_inputs(random, sizes, flex_case.options.layout);
 }
 
 void describe_case(const FlexCase& flex_case, const FlexSizes& sizes, nlohmann::json& job) {

@@ -38,10 +38,12 @@ struct AttentionInputs {
 
 /// Values of a shape by a seed.
 using MakeRandom = std::function<Tensor(const Tensor::Dims& shape, std::uint32_t seed)>;
-/// Arrays of these sizes, with the lengths apart; in layout bshd those of packed sequences.
+/// Arrays of these sizes.
 AttentionInputs attention_inputs(const MakeRandom& random, const FlexSizes& sizes,
-                                 std::int64_t q_len, std::int64_t kv_len,
                                  Layout layout = Layout::bhsd);
+/// Those of a case made for these sizes, which has lengths and a layout of its own.
+AttentionInputs attention_inputs(const MakeRandom& random, const FlexCase& flex_case,
+                                 FlexSizes sizes);
 /// The case for PyTorch's flex_attention, added to a job of tools/torch_baseline.py.
 void describe_case(const FlexCase& flex_case, const FlexSizes& sizes, nlohmann::json& job);
 

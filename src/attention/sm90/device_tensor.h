@@ -23,12 +23,12 @@ struct DeviceTensor {
 inline constexpr const char* kOperation = "attention (sm90)";  ///< what messages call the engine
 inline constexpr std::int64_t kPanel = 64;                     ///< columns of the 128-byte swizzle
 
-/// a / b rounded up, for positive b.
 /// Instructions of a product over so many columns, 16 of them each.
 constexpr int steps_of(int columns) {
     return (columns + 15) / 16;
 }
 
+/// a / b rounded up, for positive b.
 constexpr std::int64_t ceil_div(std::int64_t a, std::int64_t b) {
     return (a + b - 1) / b;
 }

@@ -395,28 +395,10 @@ Interval Intervals::Evaluation::evaluate(const Step& step, const std::uint32_t* 
             return constant_range(step.out, step.bits);
         case Op::load:
             return load(step, operands);
-        case Op::select:
-            if (value(0).is_point()) return value(value(0).low != 0 ? 1 : 2);
-            return joined(step.out, value(1), value(2));
-        case Op::clamp:
-            return clamp_range(step.in, value(0), value(1), value(2));
-        case Op::fma:
-            return fma_range(step.in, value(0), value(1), value(2));
-        case Op::cast:
-            return cast_range(step.in, step.out, value(0));
-        case Op::bitcast:
         case Op::random_bits:
             return step.all;
         default:
-            break;
-    }
-    switch (step.op_class) {
-        case OpClass::comparison:
-            return compare_range(step.op, step.in, value(0), value(1));
-        case OpClass::unary:
-            return unary_range(step.op, step.in, step.approx, value(0));
-        default:
-            return binary_range(step.op, step.in, value(0), value(1));
+            return elementwise_range(step.op, step.in, step.out, step.approx, value);
     }
 }
 

@@ -64,30 +64,12 @@ class Narrower {
         if (instruction.op == Op::broadcast || instruction.op == Op::expand_dims) {
             return range(in[0]);
         }
-        if (!is_elementwise(instruction.op) || instruction.op == Op::bitcast ||
-            !std::all_of(in.begin(), in.end(), is_integral)) {
+        if (!is_elementwise(instruction.op) || !std::all_of(in.begin(), in.end(), is_integral)) {
             return {};
         }
-        switch (instruction.op) {
-            case Op::select:
-                return joined(dtype(result), range(in[1]), range(in[2]));
-            case Op::clamp:
-                return clamp_range(dtype(in[0]), range(in[0]), range(in[1]), range(in[2]));
-            case Op::cast:
-                return cast_range(dtype(in[0]), dtype(result), range(in[0]));
-            default:
-                break;
-        }
-        switch (info(instruction.op).op_class) {
-            case OpClass::comparison:
-                return compare_range(instruction.op, dtype(in[0]), range(in[0]), range(in[1]));
-            case OpClass::unary:
-                return unary_range(instruction.op, dtype(in[0]), false, range(in[0]));
-            case OpClass::binary:
-                return binary_range(instruction.op, dtype(in[0]), range(in[0]), range(in[1]));
-            default:
-                return {};
-        }
+        const std::size_t typed = instruction.op == Op::select ? 1 : 0;
+        return elementwise_range(instruction.op, dtype(in[typed]), dtype(result), false,
+                                 [&](int i) { return range(in[static_cast<std::size_t>(i)]); });
     }
 
     /// Ops that give the same number from operands of fewer bits, as long as all of them fit.

@@ -27,4 +27,33 @@ Interval clamp_range(DType dtype, const Interval& value, const Interval& low, co
 Interval fma_range(DType dtype, const Interval& a, const Interval& b, const Interval& c);
 Interval cast_range(DType in, DType out, const Interval& a);
 
+/// Of any elementwise op: `of(i)` is the range of operand i, `in` the operands' dtype (select: of
+/// if_true), `out` the result's.
+template <typename Of>
+Interval elementwise_range(Op op, DType in, DType out, bool approx, Of of) {
+    switch (op) {
+        case Op::select:
+            if (of(0).is_point()) return of(of(0).low != 0 ? 1 : 2);
+            return joined(out, of(1), of(2));
+        case Op::clamp:
+            return clamp_range(in, of(0), of(1), of(2));
+        case Op::fma:
+            return fma_range(in, of(0), of(1), of(2));
+        case Op::cast:
+            return cast_range(in, out, of(0));
+        case Op::bitcast:
+            return Interval::all(out);
+        default:
+            break;
+    }
+    switch (info(op).op_class) {
+        case OpClass::comparison:
+            return compare_range(op, in, of(0), of(1));
+        case OpClass::unary:
+            return unary_range(op, in, approx, of(0));
+        default:
+            return binary_range(op, in, of(0), of(1));
+    }
+}
+
 }  // namespace tilewright::ir
