@@ -414,6 +414,43 @@ def test_derivative_rules_of_the_user_are_respected(name):
         close(x[1], y)
 
 
+def test_derivatives_of_hijax_primitives_are_respected():
+    hijax = pytest.importorskip("jax.experimental.hijax")
+    if not hasattr(hijax, "HiPrim"):
+        pytest.skip("NOT RUN: primitives of this kind came with JAX 0.12")
+
+    class Scaled(hijax.HiPrim):
+        """x * 1.5, whose derivative says 2."""
+
+        def __init__(self, aval):
+            self.in_avals, self.out_aval, self.params = (aval,), aval, {}
+            super().__init__()
+
+        def expand(self, x):
+            return x * 1.5
+
+        def jvp(self, primals, tangents):
+            return self(*primals), tangents[0] * 2
+
+        vjp_fwd, vjp_bwd_retval = hijax.vjp_from_jvp
+        lin, linearized = hijax.linearize_from_jvp
+
+    @jax.custom_vjp
+    def scaled(x):
+        return x * 1.5
+
+    scaled.defvjp(lambda x: (scaled(x), None), lambda _, g: (2 * g,))
+    q, k, v = (normal(i, (1, 2, 9, 4)) for i in range(3))
+
+    def gradient(function):
+        def mod(s, b, h, i, j):
+            return function(s)
+
+        return jax.grad(lambda q: jnp.sin(twj.flex_attention(q, k, v, mod)).sum())(q)
+
+    close(gradient(lambda s: Scaled(jax.typeof(s))(s)), gradient(scaled), 256)
+
+
 def test_mods_and_masks_of_the_numpy_front_end():
     rng = np.random.default_rng(0)
     q, k, v = (jnp.asarray(rng.standard_normal((1, 2, 40, 8)), jnp.float32) for _ in range(3))
