@@ -141,7 +141,7 @@ GROUPS = {
         compare_mha(4096, dim, causal)
         for dim, causal in ((128, False), (128, True), (64, False), (64, True))
     ],
-    "norms": lambda: [compare_rms_norm(16384, 4096), compare_rms_norm(32768, 1024)],
+    "norms": lambda: [compare_rms_norm(16384, 4096), compare_rms_norm(131072, 1024)],
     "dispatch": compare_dispatch,
     "devices": compare_devices,
 }

@@ -21,8 +21,10 @@ namespace tilewright::attn::sm90 {
 namespace {
 
 // Q, dO and dQ of heads that run side by side. Where tiles add in an order more heads come between
-// two tiles of one, so that the second has less to wait for.
+// two tiles of one, so that the second has less to wait for; fewer where tiles are alike and keep
+// the distance that they once have.
 constexpr std::int64_t kGroupBytes = 32ll << 20, kOrderedGroupBytes = 64ll << 20;
+constexpr std::int64_t kOrderedAlikeGroupBytes = 16ll << 20;
 constexpr double kLateShare = 0.2;     // tiles this much shorter than the longest run last
 constexpr unsigned kRowThreads = 256;  // of the kernels around the main one
 constexpr int kWarpgroups = 2;
@@ -425,13 +427,16 @@ void launch_backward(const BackwardInputs& inputs, const BackwardDesc& desc,
     p.sink_parts = reinterpret_cast<float*>(inputs.workspace + parts.sinks);
     p.grad_sinks = reinterpret_cast<float*>(inputs.grad_sinks);
     const bool tiles_differ = desc.upper_bound || desc.listed;
-    if (tiles_differ) {
+    const bool ordered = takes_turns(desc, config);
+    if (tiles_differ || ordered) {
+        const std::int64_t group_bytes = !ordered       ? kGroupBytes
+                                         : tiles_differ ? kOrderedGroupBytes
+                                                        : kOrderedAlikeGroupBytes;
         const std::int64_t head_bytes = std::max<std::int64_t>(
             1, desc.q_len * (2 * (desc.query_dim + desc.value_dim) + 4 * desc.query_dim) *
                    p.heads_per_kv_head);
         p.group_heads = static_cast<int>(std::clamp<std::int64_t>(
-            (takes_turns(desc, config) ? kOrderedGroupBytes : kGroupBytes) / head_bytes, 1,
-            std::max<std::int64_t>(1, batch_kv_heads)));
+            group_bytes / head_bytes, 1, std::max<std::int64_t>(1, batch_kv_heads)));
     }
     if (desc.upper_bound && !desc.lower_bound && !desc.listed && kv_tiles > 0) {
         // Tiles shrink by their keys; the last `late` of a head are shorter than the share.
