@@ -106,13 +106,15 @@ void check_rows(const char* argument, const Tensor& tensor, DType dtype, const T
 namespace {
 
 /// Most keys of a block on a CPU. Longer blocks spread what each costs beside its products; where a
-/// mask cuts through them, they would cover more pairs that do not attend.
+/// mask cuts through them, they cover more pairs that do not attend, which costs least where the
+/// products are cheap.
 std::int64_t most_keys(const Problem& p) {
     constexpr std::int64_t kLong = 2048;
-    const bool is_cut = p.options.right() >= 0 || p.options.window_left >= 0 ||
+    const bool is_bf16 = p.query.dtype() == DType::bf16;
+    const bool is_cut = (p.options.right() >= 0 && !is_bf16) || p.options.window_left >= 0 ||
                         p.features.segments || p.block_mask.defined();
     const bool is_long = std::min(p.query_length, p.kv_length) >= kLong;
-    return is_long && !is_cut && p.query.dtype() == DType::f32 ? 256 : 128;
+    return is_long && !is_cut && (is_bf16 || p.query.dtype() == DType::f32) ? 256 : 128;
 }
 
 /// Block sizes for these lengths.

@@ -7,6 +7,8 @@
 #include <numeric>
 #include <set>
 
+#include "cpu/simd/kernels.h"
+
 namespace tilewright::cpu {
 
 using ir::Op;
@@ -57,12 +59,24 @@ DotRoles dot_roles(const ir::Function& function, const ir::Instruction& dot, int
     roles.broadcast = dot.operands[roles.lanes_are_m ? 1 : 0];
     const bool transposed = roles.lanes_are_m ? attributes.transpose_a : attributes.transpose_b;
     roles.vector_axis = roles.lanes_are_m == transposed ? rank - 1 : rank - 2;
+    const bool other_transposed =
+        roles.lanes_are_m ? attributes.transpose_b : attributes.transpose_a;
+    roles.broadcast_k_axis = roles.lanes_are_m == other_transposed ? rank - 1 : rank - 2;
     return roles;
 }
 
 bool has_few_rows(const ir::Shape& result, int lane) {
     constexpr std::int64_t kFewRows = 8;
     return result.rank() == 2 && result[1 - lane] <= kFewRows;
+}
+
+bool multiplies_pairs(const ir::Function& function, const ir::Instruction& dot) {
+    if (dot.op != Op::dot || kernels().gemm_bf16_pairs == nullptr) return false;
+    const ir::Type& a = function.type(dot.operands[0]);
+    if (a.dtype != DType::bf16 || function.type(dot.result()).dtype != DType::f32) return false;
+    const int rank = a.shape.rank();
+    const bool transposed = dot.get<ir::DotAttributes>().transpose_a;
+    return a.shape[transposed ? rank - 2 : rank - 1] % 2 == 0;
 }
 
 namespace {
@@ -355,7 +369,7 @@ class LaneAssignment {
         const Value result = dot.result(), a = dot.operands[0];
         const int rank = shape(result).rank();
         const int lane = is_vector(shape(result)) ? long_axis(shape(result)) : lane_[result.id];
-        const auto [lanes_are_m, vector, other, wanted] = dot_roles(function_, dot, lane);
+        const auto [lanes_are_m, vector, other, wanted, other_k] = dot_roles(function_, dot, lane);
         const bool by_rows = lane >= rank - 2 && has_few_rows(shape(result), lane) &&
                              function_.type(vector).dtype == DType::f32;
         double total = operand_cost(vector, wanted, weight, by_rows);
@@ -367,7 +381,9 @@ class LaneAssignment {
                                   std::max(1.0, static_cast<double>(lanes)) -
                               1;
         total += weight * kProducts * wasted * k * size(result);
-        if (is_lazy(other) && function_.type(other).dtype != function_.type(result).dtype) {
+        if (kernels().bf16_wants_k_contiguous && multiplies_pairs(function_, dot)) {
+            total += contiguous_cost(other, other_k);
+        } else if (is_lazy(other) && function_.type(other).dtype != function_.type(result).dtype) {
             total += kCopy * size(other) * weight_of_[other.id];
         }
         return total;
@@ -382,6 +398,14 @@ class LaneAssignment {
         }
         if (!has_layout(vector) || lane_[vector.id] == wanted) return 0;
         return size(vector) * kConvert * weight_of_[vector.id];
+    }
+
+    /// Of an operand whose elements must lie one after the other along `axis`.
+    double contiguous_cost(Value operand, int axis) const {
+        const bool lazy = is_lazy(operand);
+        if (!lazy && !has_layout(operand)) return 0;
+        if (axis == (lazy ? shape(operand).rank() - 1 : lane_[operand.id])) return 0;
+        return size(operand) * (lazy ? kTranspose : kConvert) * weight_of_[operand.id];
     }
 
     double total_cost() const {

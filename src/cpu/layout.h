@@ -33,13 +33,17 @@ std::vector<std::vector<const ir::Instruction*>> users_of(const ir::Function& fu
 bool feeds_only_dots(const std::vector<const ir::Instruction*>& users, ir::Value value);
 
 /// Which operand of a dot is broadcast and which is read in vectors, when the result's lanes lie
-/// along `lane`; `vector_axis` is the axis of the vector operand that lies in the lanes.
+/// along `lane`; `vector_axis` is the axis of the vector operand that lies in the lanes,
+/// `broadcast_k_axis` the axis of the other along which products are summed.
 struct DotRoles {
     bool lanes_are_m = false;
     ir::Value vector, broadcast;
-    int vector_axis = 0;
+    int vector_axis = 0, broadcast_k_axis = 0;
 };
 DotRoles dot_roles(const ir::Function& function, const ir::Instruction& dot, int lane);
+
+/// True when a dot of bf16 runs on a kernel for pairs instead of being widened to f32.
+bool multiplies_pairs(const ir::Function& function, const ir::Instruction& dot);
 
 /// True for a dot whose result has so few rows beside its lanes that transposing the vector operand
 /// would cost more than the products: its rows are better dotted as they lie.

@@ -108,7 +108,6 @@ class Lowering {
 
     // lower_dots.cpp: dots.
     void lower_dot(const ir::Instruction& instruction);
-    bool multiplies_pairs(const ir::Instruction& dot) const;
     bool multiplies_rows(const ir::Instruction& dot) const;
     bool rounds_for_dots(const ir::Instruction& instruction) const;
     bool is_blocked(const ir::Instruction& dot) const;

@@ -60,16 +60,6 @@ Tile as_pairs(Tile tile, int axis) {
 
 }  // namespace
 
-/// True when a dot of bf16 runs on a kernel for pairs instead of being widened to f32.
-bool Lowering::multiplies_pairs(const ir::Instruction& dot) const {
-    if (dot.op != Op::dot || kernels().gemm_bf16_pairs == nullptr) return false;
-    const ir::Type& a = function_.type(dot.operands[0]);
-    if (a.dtype != DType::bf16 || function_.type(dot.result()).dtype != DType::f32) return false;
-    const int rank = a.shape.rank();
-    const bool transposed = dot.get<ir::DotAttributes>().transpose_a;
-    return a.shape[transposed ? rank - 2 : rank - 1] % 2 == 0;
-}
-
 /// True when the table can dot rows of the vector operand as they lie in an array.
 bool Lowering::multiplies_rows(const ir::Instruction& dot) const {
     const ir::Type& type = function_.type(dot.result());
@@ -88,7 +78,7 @@ bool Lowering::rounds_for_dots(const ir::Instruction& instruction) const {
     return from.dtype == DType::f32 && from.home == Home::buffer &&
            feeds_only_dots(users, result) &&
            std::all_of(users.begin(), users.end(),
-                       [&](const auto* user) { return multiplies_pairs(*user); });
+                       [&](const auto* user) { return multiplies_pairs(function_, *user); });
 }
 
 /// True when a dot is so large that its operands are packed block by block where their rows lie far
@@ -162,7 +152,7 @@ void Lowering::lower_dot(const ir::Instruction& instruction) {
     const int first = rank - 2;
     const bool has_acc = instruction.operands.size() > 2;
     const DType dtype = function_.type(result).dtype;
-    const bool pairs = multiplies_pairs(instruction);
+    const bool pairs = multiplies_pairs(function_, instruction);
 
     // Lanes along the batch suit who reads the product, but no kernel writes them.
     const Tile wanted = new_result(result);

@@ -91,8 +91,9 @@ bool Lowering::lower_view(const ir::Instruction& instruction) {
         const int lane = is_vector(type.shape) ? long_axis(type.shape) : lanes_[result.id].axis;
         if (contiguous < 0 || lane != contiguous) return false;
     }
-    load.pairs = dots_only && std::any_of(users_[result.id].begin(), users_[result.id].end(),
-                                          [&](const auto* dot) { return multiplies_pairs(*dot); });
+    load.pairs = dots_only &&
+                 std::any_of(users_[result.id].begin(), users_[result.id].end(),
+                             [&](const auto* dot) { return multiplies_pairs(function_, *dot); });
     load.access = lower_access(instruction, type.shape);
     if (attributes.has_other) {
         load.other = tile(instruction.operands[1 + attributes.indices.size()]);

@@ -335,17 +335,17 @@ TEST(Machine, ScratchIsPrivateToAProgram) {
 }
 
 /// Causal attention over `length` keys of which the last block may be cut short.
-void build_attention(Agreement& test, DType dtype, std::int64_t length) {
-    constexpr std::int64_t kBlock = 64, kKeys = 32, kDim = 24;
+void build_attention(Agreement& test, DType dtype, std::int64_t length, std::int64_t dim) {
+    constexpr std::int64_t kBlock = 64, kKeys = 32;
     Kernel& k = test.k;
     ir::Builder& b = k.b;
-    const Value query = test.array(dtype, {length, kDim}), key = test.array(dtype, {length, kDim}),
-                value = test.array(dtype, {length, kDim}),
-                out = test.array(DType::f32, {length, kDim});
+    const Value query = test.array(dtype, {length, dim}), key = test.array(dtype, {length, dim}),
+                value = test.array(dtype, {length, dim}),
+                out = test.array(DType::f32, {length, dim});
     const Value first = b.binary(Op::mul, b.program_id(0), k.index(kBlock));
-    const std::vector rows{IndexOperand::slice(first, kBlock), k.slice(0, kDim)};
+    const std::vector rows{IndexOperand::slice(first, kBlock), k.slice(0, dim)};
     const Value q = k.load(query, rows);
-    const Shape scores{kBlock, kKeys}, outs{kBlock, kDim}, stats{kBlock};
+    const Shape scores{kBlock, kKeys}, outs{kBlock, dim}, stats{kBlock};
     const auto splat = [&](const Shape& shape, double x) {
         return b.constant({DType::f32, shape}, x);
     };
@@ -360,7 +360,7 @@ void build_attention(Agreement& test, DType dtype, std::int64_t length) {
     const Value end = b.binary(Op::add, first, k.index(kBlock));
     const auto state = b.for_loop(
         k.index(0), end, k.index(kKeys), init, [&](Value start, std::span<const Value> c) {
-            const std::vector block{IndexOperand::slice(start, kKeys), k.slice(0, kDim)};
+            const std::vector block{IndexOperand::slice(start, kKeys), k.slice(0, dim)};
             const Value score = b.dot(q, k.load(key, block), {}, {false, true});
             const Value at = b.broadcast(b.expand_dims(positions(start, kKeys), 0), scores);
             const Value below = b.binary(Op::ge, column(positions(first, kBlock), scores), at);
@@ -379,7 +379,7 @@ void build_attention(Agreement& test, DType dtype, std::int64_t length) {
 
 TEST(Machine, AttentionKeepsQueriesInLanesAndKeysInPlace) {
     Agreement test({3});
-    build_attention(test, DType::f32, 150);
+    build_attention(test, DType::f32, 150, 24);
     test.check(2e-5);
     const std::string listing = to_string(*compile(test.k.function));
     EXPECT_NE(listing.find("= view r1"), std::string::npos) << listing;
@@ -387,12 +387,23 @@ TEST(Machine, AttentionKeepsQueriesInLanesAndKeysInPlace) {
     EXPECT_NE(listing.find("affine_select"), std::string::npos) << listing;
     EXPECT_NE(listing.find("exp2_sum"), std::string::npos) << listing;
     Agreement narrow({3});
-    build_attention(narrow, DType::bf16, 150);
+    build_attention(narrow, DType::bf16, 150, 24);
     narrow.check(2e-2);
     if (kernels().gemm_bf16_pairs == nullptr) return;
     const std::string pairs = to_string(*compile(narrow.k.function));
     EXPECT_NE(pairs.find("= interleave"), std::string::npos) << pairs;
     EXPECT_EQ(pairs.find("= cast b"), std::string::npos) << pairs;
+}
+
+TEST(Machine, AttentionTransposesValuesWhereProductsWantContiguousKeys) {
+    Agreement test({3});
+    build_attention(test, DType::bf16, 150, 64);
+    test.check(2e-2);
+    if (!kernels().bf16_wants_k_contiguous) return;
+    // And not the probabilities, of which there are more.
+    const std::string listing = to_string(*compile(test.k.function));
+    EXPECT_NE(listing.find("= interleave b"), std::string::npos) << listing;
+    EXPECT_NE(listing.find("= move v2"), std::string::npos) << listing;
 }
 
 TEST(Machine, RefusesWrongArguments) {

@@ -304,6 +304,9 @@ TEST_P(Super, InterleavePairs) {
                 s.out = want.data();
                 find_kernels("scalar")->interleave_pairs(in)(s);
                 for (std::size_t i = 0; i < got.size(); ++i) {
+                    // The machine's own rounding may take subnormal numbers for 0.
+                    const bool subnormal = (want[i] & 0x7f80) == 0;
+                    if (subnormal && got[i] == (want[i] & 0x8000)) continue;
                     ASSERT_EQ(ulp_distance(bf16, got[i], want[i]), 0) << i;
                 }
             }

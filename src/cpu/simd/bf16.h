@@ -11,6 +11,9 @@ bool has_avx512_bf16();
 bool has_amx();
 
 void avx512_gemm_bf16_pairs(const GemmArgs& args);
+/// Kernels::interleave_pairs from f32 rows of contiguous lanes; subnormal numbers become 0, as the
+/// products take them.
+void avx512_interleave_f32(const Strip& strip);
 void amx_gemm_bf16_pairs(const GemmArgs& args);
 
 }  // namespace tilewright::cpu

@@ -94,20 +94,22 @@ void amx_gemm_bf16_pairs(const GemmArgs& g) {
     const long a_stride = static_cast<long>(g.a_row * 4);
     const long b_stride = static_cast<long>(g.ldb * 4);
     const long c_stride = static_cast<long>(g.ldc * 4);
-    for (std::int64_t j = 0; j < n;) {
-        const bool wide = j + 2 * kTile <= n;
-        const char* b = reinterpret_cast<const char*>(static_cast<const std::uint32_t*>(g.b) + j);
-        for (std::int64_t i = 0; i < m;) {
-            const bool tall = i + 2 * kTile <= m;
-            const char* a =
-                reinterpret_cast<const char*>(static_cast<const std::uint32_t*>(g.a) + i * g.a_row);
+    // Rows of A, which often come from an array, stay in L1 while B is read again.
+    for (std::int64_t i = 0; i < m;) {
+        const bool tall = i + 2 * kTile <= m;
+        const char* a =
+            reinterpret_cast<const char*>(static_cast<const std::uint32_t*>(g.a) + i * g.a_row);
+        for (std::int64_t j = 0; j < n;) {
+            const bool wide = j + 2 * kTile <= n;
+            const char* b =
+                reinterpret_cast<const char*>(static_cast<const std::uint32_t*>(g.b) + j);
             float* c = static_cast<float*>(g.c) + i * g.ldc + j;
             const auto f =
                 tall ? (wide ? block<2, 2> : block<2, 1>) : (wide ? block<1, 2> : block<1, 1>);
             f(a, a_stride, b, b_stride, c, c_stride, steps, g.accumulate);
-            i += tall ? 2 * kTile : kTile;
+            j += wide ? 2 * kTile : kTile;
         }
-        j += wide ? 2 * kTile : kTile;
+        i += tall ? 2 * kTile : kTile;
     }
     // Tile registers left in use would make every context switch dearer.
     _tile_release();

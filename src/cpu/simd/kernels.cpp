@@ -97,6 +97,10 @@ std::vector<const Kernels*> find_available() {
             static Kernels with_bf16 = avx512;
             with_bf16.name = "avx512_bf16";
             with_bf16.gemm_bf16_pairs = avx512_gemm_bf16_pairs;
+            with_bf16.interleave_pairs = [](DType in) {
+                return in == DType::f32 ? avx512_interleave_f32
+                                        : vector_interleave_pairs(Target::avx512, in);
+            };
             if (has_amx()) {
                 static Kernels with_amx = with_bf16;
                 with_amx.name = "amx";
@@ -142,6 +146,13 @@ const std::vector<const Kernels*>& available_kernels() {
 }
 
 const Kernels* find_kernels(std::string_view name) {
+    static const Kernels scalar_amx = [] {
+        Kernels k = scalar_kernels();
+        k.name = "scalar_amx";
+        k.bf16_wants_k_contiguous = true;
+        return k;
+    }();
+    if (name == scalar_amx.name) return &scalar_amx;
     for (const Kernels* table : available_kernels()) {
         if (table->name == name) return table;
     }

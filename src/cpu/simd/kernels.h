@@ -151,7 +151,8 @@ struct Kernels {
 /// The best table this machine can run, or the one TILEWRIGHT_TARGET names; UserError listing the
 /// tables there are when it names none of them.
 const Kernels& kernels();
-/// A table by name; nullptr when this build or machine does not have it. "scalar" always exists.
+/// A table by name; nullptr when this build or machine does not have it. "scalar" always exists,
+/// and so does "scalar_amx", which wants tiles as AMX does: for tests on other machines.
 const Kernels* find_kernels(std::string_view name);
 /// Every table this build and machine can run, the best first, "scalar" last.
 const std::vector<const Kernels*>& available_kernels();

@@ -59,36 +59,64 @@ struct F32ToBf16 {
     }
 };
 
-/// log2(n) riffles of n rows of n elements transpose them. One 128-bit vector holds a row: the
-/// shuffles stay within a block on every target.
+/// Stores the 128-bit blocks of `v` at `out`, `out + step`, ...
+template <class Access, class D>
+HWY_INLINE void store_blocks(hn::Vec<D> v, D d, typename Access::Out* out, std::int64_t step) {
+    if constexpr (hn::MaxLanes(D()) * sizeof(hn::TFromD<D>) > 16) {
+        const hn::Half<D> half;
+        constexpr std::int64_t kBlocks = hn::MaxLanes(half) * sizeof(hn::TFromD<D>) / 16;
+        store_blocks<Access>(hn::LowerHalf(half, v), half, out, step);
+        store_blocks<Access>(hn::UpperHalf(half, v), half, out + kBlocks * step, step);
+    } else {
+        Access::store(v, d, out);
+    }
+}
+
+/// Transposes `rows` rows of the lanes of one vector, from lane `l` on. log2(n) riffles of n rows
+/// transpose blocks of n x n elements, as many side by side as a vector holds: the shuffles stay
+/// within 128 bits on every target.
+template <class Access, class D>
+HWY_INLINE void transpose_lanes(D d, const Strip& s, std::int64_t l, std::int64_t rows) {
+    constexpr int n = 16 / sizeof(hn::TFromD<D>);
+    using V = hn::Vec<D>;
+    const auto* in = static_cast<const typename Access::In*>(s.in[0].data) + l;
+    auto* out = static_cast<typename Access::Out*>(s.out) + l * s.out_row_stride;
+    for (std::int64_t r = 0; r < rows; r += n) {
+        V x[n];
+#pragma GCC unroll 16
+        for (int i = 0; i < n; ++i) x[i] = Access::load(d, in + (r + i) * s.in[0].row_stride);
+#pragma GCC unroll 4
+        for (int step = 1; step < n; step *= 2) {
+            V y[n];
+#pragma GCC unroll 8
+            for (int i = 0; i < n / 2; ++i) {
+                y[2 * i] = hn::InterleaveLower(d, x[i], x[i + n / 2]);
+                y[2 * i + 1] = hn::InterleaveUpper(d, x[i], x[i + n / 2]);
+            }
+#pragma GCC unroll 16
+            for (int i = 0; i < n; ++i) x[i] = y[i];
+        }
+#pragma GCC unroll 16
+        for (int i = 0; i < n; ++i)
+            store_blocks<Access>(x[i], d, out + i * s.out_row_stride + r, n * s.out_row_stride);
+    }
+}
+
 template <class Access>
 void transpose_blocks(const Strip& s, StripFunction scalar) {
     using Work = typename Access::Work;
     constexpr int n = 16 / sizeof(Work);
-    const hn::FixedTag<Work, n> d;
-    using V = hn::Vec<decltype(d)>;
+    const hn::FixedTag<Work, n> block;
+    const hn::ScalableTag<Work> d;
+    constexpr std::int64_t kLanes = hn::MaxLanes(d);
     if (s.in[0].lane_stride != 1) return scalar(s);
     const auto* in = static_cast<const typename Access::In*>(s.in[0].data);
     auto* out = static_cast<typename Access::Out*>(s.out);
     const std::int64_t rows = s.rows / n * n;
     const std::int64_t lanes = s.lanes / n * n;
-    for (std::int64_t l = 0; l < lanes; l += n) {
-        for (std::int64_t r = 0; r < rows; r += n) {
-            V x[n];
-            V y[n];
-            for (int i = 0; i < n; ++i)
-                x[i] = Access::load(d, in + (r + i) * s.in[0].row_stride + l);
-            for (int step = 1; step < n; step *= 2) {
-                for (int i = 0; i < n / 2; ++i) {
-                    y[2 * i] = hn::InterleaveLower(d, x[i], x[i + n / 2]);
-                    y[2 * i + 1] = hn::InterleaveUpper(d, x[i], x[i + n / 2]);
-                }
-                for (int i = 0; i < n; ++i) x[i] = y[i];
-            }
-            for (int i = 0; i < n; ++i)
-                Access::store(x[i], d, out + (l + i) * s.out_row_stride + r);
-        }
-    }
+    std::int64_t l = 0;
+    for (; l + kLanes <= lanes; l += kLanes) transpose_lanes<Access>(d, s, l, rows);
+    for (; l < lanes; l += n) transpose_lanes<Access>(block, s, l, rows);
     // The remaining rows of all lanes, and the remaining lanes of the rows done.
     const auto rest = [&](std::int64_t row, std::int64_t count, std::int64_t lane,
                           std::int64_t width) {
