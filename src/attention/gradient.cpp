@@ -7,7 +7,6 @@
 #include "attention/sm90/serve.h"
 #include "attention/tiles/backward.h"
 #include "attention/tune.h"
-#include "cuda/runtime/device.h"
 #include "support/check.h"
 
 namespace tilewright {
@@ -17,9 +16,6 @@ namespace {
 /// Gradients of captured arrays may take this many elements besides the arrays themselves; beyond
 /// it batches and heads that would need copies of their own run one after the other.
 constexpr std::int64_t kMostCopied = std::int64_t{1} << 24;
-
-/// Shared memory of a program of the backward pass with 128 keys of 128 columns.
-constexpr int kSharedOfWideBlocks = 160 * 1024;
 
 /// What backward reads and writes of one problem, as BHSD views.
 struct Gradients {
@@ -158,35 +154,9 @@ void sinks_backward(const Problem& p, const Tensor& lse, const Tensor& delta, Sh
     shared.add_sinks(p, sinks(p.sinks, lse, delta));
 }
 
-/// Blocks of the backward pass on a GPU, where they differ from those of the forward.
-void use_gpu_blocks(Problem& p) {
-    const std::int64_t widest = std::max(p.head_dim, p.value_dim);
-    const DType dtype = p.query.dtype();
-    tiles::Options& options = p.options;
-    tiles::use_gpu_backward_blocks(options, widest * size_of(dtype), dtype);
-    if (size_of(dtype) != 2 || widest > 128 || p.features.positions() || p.block_mask.defined()) {
-        return;
-    }
-    if (p.deterministic || p.head_dim % 8 != 0) {
-        // Twice the products for each block of queries that is read.
-        if (widest <= 64 && p.kv_length >= 128) options.block_k = 128;
-    } else if (widest <= 64) {
-        if (p.query_length >= 128) options.block_q = 128;
-        options.num_stages = 1;  // two programs on a multiprocessor instead
-    } else if (p.kv_length >= 128 &&
-               cuda::device_info(p.device.index).shared_bytes_per_block >= kSharedOfWideBlocks) {
-        options.block_k = 128;
-        options.num_warps = 8;
-    }
-}
-
 void backward(Problem p, const Gradients& g, Shared& shared) {
     if (p.empty() || p.kv_length == 0) return backward_without_keys(p, g, shared);
-    if (p.on_gpu()) {
-        use_gpu_blocks(p);
-    } else if (p.options.block_k > 128) {  // fewer passes over the longer dK and dV
-        p.options.block_q = 128;
-    }
+    p.use_backward_blocks();
     p.use_blocks(tuned_blocks(p, "backward", p.backward_blocks, [&](const AttentionBlocks& trial) {
         Problem tried = p;
         tried.backward_blocks = trial;

@@ -131,6 +131,30 @@ void choose_blocks(Problem& p) {
     while (p.options.block_k < most && p.options.block_k < p.kv_length) p.options.block_k *= 2;
 }
 
+/// Block sizes of the backward pass on a GPU.
+void choose_gpu_backward_blocks(Problem& p) {
+    // Shared memory of a program with 128 keys of 128 columns.
+    constexpr int kSharedOfWideBlocks = 160 * 1024;
+    const std::int64_t widest = std::max(p.head_dim, p.value_dim);
+    const DType dtype = p.query.dtype();
+    tiles::Options& options = p.options;
+    tiles::use_gpu_backward_blocks(options, widest * size_of(dtype), dtype);
+    if (size_of(dtype) != 2 || widest > 128 || p.features.positions() || p.block_mask.defined()) {
+        return;
+    }
+    if (p.deterministic || p.head_dim % 8 != 0) {
+        // Twice the products for each block of queries that is read.
+        if (widest <= 64 && p.kv_length >= 128) options.block_k = 128;
+    } else if (widest <= 64) {
+        if (p.query_length >= 128) options.block_q = 128;
+        options.num_stages = 1;  // two programs on a multiprocessor instead
+    } else if (p.kv_length >= 128 &&
+               cuda::device_info(p.device.index).shared_bytes_per_block >= kSharedOfWideBlocks) {
+        options.block_k = 128;
+        options.num_warps = 8;
+    }
+}
+
 void check_segments(const AttentionOptions& options, Problem& p) {
     if (!options.segment_ids.defined()) {
         if (options.kv_segment_ids.defined())
@@ -398,6 +422,11 @@ Problem check(const Tensor& query, const Tensor& key, const Tensor& value,
     p.options.group = p.kv_heads == 0 ? 1 : p.query_heads / p.kv_heads;
     choose_blocks(p);
     return p;
+}
+
+void Problem::use_backward_blocks() {
+    if (on_gpu()) return choose_gpu_backward_blocks(*this);
+    if (options.block_k > 128) options.block_q = 128;  // fewer passes over the longer dK and dV
 }
 
 void Problem::use_blocks(const AttentionBlocks& wish) {

@@ -8,6 +8,7 @@
 #include <bit>
 #include <cmath>
 #include <cstring>
+#include <utility>
 
 namespace tilewright::mask {
 namespace {
@@ -154,7 +155,7 @@ std::int64_t scale_of(const std::vector<Picture>& pictures) {
     return std::max<std::int64_t>(1, kMaxCells / side);
 }
 
-// ---- PNG: chunks with checksums around stored (uncompressed) deflate blocks.
+// ---- PNG: chunks with checksums around lines of differences, as deflate's fixed code writes runs.
 
 void append_number(std::string& out, std::uint32_t value) {
     for (int shift = 24; shift >= 0; shift -= 8) out += static_cast<char>(value >> shift & 0xFF);
@@ -175,24 +176,82 @@ void append_chunk(std::string& out, const std::string& type, const std::string& 
     append_number(out, crc32(type + content));
 }
 
-std::string stored_zlib(const std::string& bytes) {
-    constexpr std::size_t kBlock = 65535;
-    std::string out = "\x78\x01";
+/// One block of deflate (RFC 1951) in its fixed code: bytes, and runs of the byte before.
+class RunWriter {
+  public:
+    RunWriter() {
+        append(1, 1);  // the last block
+        append(1, 2);  // of the fixed code
+    }
+    void append_run(char byte, std::size_t count) {
+        const int literal = static_cast<unsigned char>(byte);
+        append_symbol(literal);
+        for (--count; count >= kShortest;) {
+            const std::size_t length = std::min(count, kLongest);
+            append_repeat(length);
+            count -= length;
+        }
+        for (; count > 0; --count) append_symbol(literal);
+    }
+    std::string finish() {
+        append_symbol(256);
+        append(0, 7);
+        return std::move(bytes_);
+    }
+
+  private:
+    static constexpr std::size_t kShortest = 3, kLongest = 258;
+
+    /// The stream's bits, lowest first.
+    void append(std::uint32_t value, int bits) {
+        held_ |= value << num_held_;
+        for (num_held_ += bits; num_held_ >= 8; num_held_ -= 8, held_ >>= 8) {
+            bytes_ += static_cast<char>(held_ & 0xFF);
+        }
+    }
+    /// Codes alone stand with their highest bit first.
+    void append_code(std::uint32_t code, int bits) {
+        while (bits-- > 0) append(code >> bits & 1, 1);
+    }
+    void append_symbol(int symbol) {
+        const auto number = static_cast<std::uint32_t>(symbol);
+        if (symbol < 144) return append_code(0x30 + number, 8);
+        if (symbol < 256) return append_code(0x190 + number - 144, 9);
+        if (symbol < 280) return append_code(number - 256, 7);
+        append_code(0xC0 + number - 280, 8);
+    }
+    /// The byte before, `length` times: four symbols for each number of further bits.
+    void append_repeat(std::size_t length) {
+        const auto more = static_cast<std::uint32_t>(length - kShortest);
+        const int bits = std::max(static_cast<int>(std::bit_width(more)) - 3, 0);
+        if (length == kLongest) {
+            append_symbol(285);
+        } else {
+            append_symbol(257 + 4 * bits + static_cast<int>(more >> bits));
+            append(more & ((1u << bits) - 1), bits);
+        }
+        append_code(0, 5);  // at distance 1
+    }
+
+    std::string bytes_;
+    std::uint32_t held_ = 0;
+    int num_held_ = 0;
+};
+
+std::string zlib(const std::string& bytes) {
     std::uint32_t low = 1, high = 0;  // Adler-32
     for (const char byte : bytes) {
         low = (low + static_cast<unsigned char>(byte)) % 65521;
         high = (high + low) % 65521;
     }
-    for (std::size_t start = 0; start < bytes.size(); start += kBlock) {
-        const std::size_t size = std::min(kBlock, bytes.size() - start);
-        out += start + size == bytes.size() ? '\1' : '\0';
-        const std::size_t inverse = ~size;
-        for (const std::size_t number : {size, inverse}) {
-            out += static_cast<char>(number & 0xFF);
-            out += static_cast<char>(number >> 8 & 0xFF);
-        }
-        out.append(bytes, start, size);
+    RunWriter runs;
+    for (std::size_t start = 0; start < bytes.size();) {
+        const std::size_t end =
+            std::min(bytes.find_first_not_of(bytes[start], start), bytes.size());
+        runs.append_run(bytes[start], end - start);
+        start = end;
     }
+    std::string out = "\x78\x01" + runs.finish();
     append_number(out, high << 16 | low);
     return out;
 }
@@ -215,19 +274,20 @@ std::string png(const std::vector<Picture>& pictures) {
     std::string out = "\x89PNG\r\n\x1a\n", header, palette, rows;
     append_number(header, static_cast<std::uint32_t>(canvas.width));
     append_number(header, static_cast<std::uint32_t>(canvas.height));
-    header += {8, 3, 0, 0, 0};  // 8 bits, palette, deflate, no filter, not interlaced
+    header += {8, 3, 0, 0, 0};  // 8 bits, palette, deflate, a filter for each line, not interlaced
     append_chunk(out, "IHDR", header);
     for (int i = 0; i <= kShades + 1; ++i) {
         const Colour c = i <= kShades ? colour(i) : Colour{255, 255, 255};
         for (const int part : {c.red, c.green, c.blue}) palette += static_cast<char>(part);
     }
     append_chunk(out, "PLTE", palette);
-    for (std::int64_t y = 0; y < canvas.height; ++y) {
-        rows += '\0';  // this line is not filtered
-        rows.append(reinterpret_cast<const char*>(canvas.pixels.data()) + y * canvas.width,
-                    static_cast<std::size_t>(canvas.width));
+    const auto width = static_cast<std::size_t>(canvas.width);
+    for (std::size_t i = 0; i < canvas.pixels.size(); ++i) {
+        if (i % width == 0) rows += '\2';  // this line: differences from the one above
+        const int above = i < width ? 0 : canvas.pixels[i - width];
+        rows += static_cast<char>(canvas.pixels[i] - above);
     }
-    append_chunk(out, "IDAT", stored_zlib(rows));
+    append_chunk(out, "IDAT", zlib(rows));
     append_chunk(out, "IEND", "");
     return out;
 }

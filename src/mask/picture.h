@@ -22,7 +22,7 @@ struct Picture {
 std::vector<Picture> pictures(const MaskData& data);
 
 std::string svg(const std::vector<Picture>& pictures);
-/// Uncompressed, with a palette: a few hundred kilobytes that need no library.
+/// With a palette. Compressed by its runs alone, which needs no library.
 std::string png(const std::vector<Picture>& pictures);
 
 /// Squares of characters for at most `limit` heads, `rows` x `columns` at most.

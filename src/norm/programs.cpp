@@ -1,4 +1,5 @@
-// Tile programs of RMSNorm and LayerNorm.
+// Tile programs of RMSNorm and LayerNorm. On a CPU their passes over rows are functions compiled
+// ahead, which follow them step by step (cpu/simd/vector_compiled_runs.cpp).
 #include "norm/programs.h"
 
 #include <algorithm>

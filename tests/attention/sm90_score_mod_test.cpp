@@ -100,6 +100,19 @@ TEST(Sm90ScoreMod, PositionsBeyondF32AreConvertedOneByOne) {
     EXPECT_THAT(text_of(mod, 1 << 25), Not(HasSubstr("static_cast<float>(offset)")));
 }
 
+TEST(Sm90ScoreMod, WhatFitsIsComputedInInt) {
+    const Mod bits(
+        [](auto s, auto, auto, auto q, auto kv) { return where(((q ^ kv) & 6) == 0, s, 0.0); });
+    EXPECT_THAT(text_of(bits), HasSubstr("const int v6 = row ^ column;"));
+    const auto product = [](std::int64_t mask) {
+        return Mod([mask](auto s, auto, auto, auto q, auto kv) {
+            return s + cast(cast(q & mask, i32) * cast(kv & mask, i32), f32);
+        });
+    };
+    EXPECT_THAT(text_of(product(0x7FFF)), Not(HasSubstr("wrapping_mul")));
+    EXPECT_THAT(text_of(product(0xFFFF)), HasSubstr("wrapping_mul"));
+}
+
 TEST(Sm90ScoreMod, ColumnsAreReadInPairsWhereThatIsSafe) {
     const auto mod = [](std::int64_t extent) {
         return Mod(

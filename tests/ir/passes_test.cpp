@@ -119,11 +119,12 @@ struct FoldedOp {
 FoldedOp folded_op(std::string_view type, std::string_view op, std::int64_t by,
                    std::string_view value = "%x") {
     const std::string t(type);
-    Function f =
-        parse("func @f(%x: " + t + ") grid [1] {\n  %k = constant " + std::to_string(by) + " : " +
-              t + "\n  %a = abs %x : " + t + "\n  %n = neg %x : " + t +
-              "\n  %m = max %x, %k : " + t + "\n  %r = " + std::string(op) + " " +
-              std::string(value) + ", %k : " + t + "\n  debug_print %r text \"{}\"\n  yield\n}\n");
+    Function f = parse("func @f(%x: " + t + ") grid [1] {\n  %k = constant " + std::to_string(by) +
+                       " : " + t + "\n  %a = abs %x : " + t + "\n  %n = neg %x : " + t +
+                       "\n  %m = max %x, %k : " + t + "\n  %w = add %m, %k : " + t +
+                       "\n  %l = bitwise_and %x, %k : " + t + "\n  %s = add %l, %k : " + t +
+                       "\n  %r = " + std::string(op) + " " + std::string(value) + ", %k : " + t +
+                       "\n  debug_print %r text \"{}\"\n  yield\n}\n");
     clean_fold(f);
     verify(f);
     std::map<Value, Instruction> made;
@@ -189,6 +190,8 @@ TEST(Fold, WhatIsNotNegativeIsTruncatedByAShiftOrAMask) {
         EXPECT_EQ(evaluate(Op::div, DType::i32, DType::i32, before),
                   evaluate(Op::shift_right, DType::i32, DType::i32, shifted));
     }
+    EXPECT_EQ(folded_op("i32", "rem", 8, "%s").op, Op::bitwise_and);  // (x & 8) + 8
+    EXPECT_EQ(folded_op("i32", "rem", 8, "%w").op, Op::rem);          // max(x, 8) + 8 may wrap
     EXPECT_EQ(folded_op("i32", "rem", 8, "%n").op, Op::rem);
     EXPECT_EQ(folded_op("i32", "floordiv", 6).op, Op::floordiv);
     EXPECT_EQ(folded_op("i32", "floordiv", -8).op, Op::floordiv);

@@ -2,6 +2,8 @@
 
 import copy
 import pickle
+import struct
+import zlib
 
 import numpy as np
 import pytest
@@ -181,6 +183,33 @@ def test_pictures(tmp_path):
         assert (tmp_path / name).read_bytes().startswith(head)
     with pytest.raises(ValueError, match="svg"):
         mask.save(tmp_path / "m.gif")
+
+
+def shades(png):
+    """The pixels of a PNG whose lines are differences from the ones above."""
+    chunks, at = {}, 8
+    while at < len(png):
+        size, kind = struct.unpack_from(">I4s", png, at)
+        chunks[kind] = png[at + 8 : at + 8 + size]
+        (checksum,) = struct.unpack_from(">I", png, at + 8 + size)
+        assert checksum == zlib.crc32(kind + chunks[kind])
+        at += 12 + size
+    width, height = struct.unpack_from(">II", chunks[b"IHDR"])
+    lines = np.frombuffer(zlib.decompress(chunks[b"IDAT"]), np.uint8).reshape(height, width + 1)
+    assert np.all(lines[:, 0] == 2)
+    return np.cumsum(lines[:, 1:], axis=0, dtype=np.uint8)
+
+
+# Runs of every length up to the longest, alone and after others, and pairs without any.
+@pytest.mark.parametrize("length", [10, 300, 512])
+@pytest.mark.parametrize("name", MODS)
+def test_pngs_hold_the_elements(tmp_path, name, length):
+    tw.create_block_mask(MODS[name], 1, 1, length, length).save(tmp_path / "m.png")
+    png = (tmp_path / "m.png").read_bytes()
+    want = dense(MODS[name], 1, 1, length, length)[0, 0].astype(np.uint8) * 15
+    scale = 512 // length
+    assert np.array_equal(shades(png), want.repeat(scale, 0).repeat(scale, 1))
+    assert len(png) < 12_000 or name == "modulo"
 
 
 @pytest.mark.parametrize(

@@ -4,6 +4,8 @@
 NB_MODULE(_ffi, module) {
     using namespace tilewright::jax;
     module.doc() = "XLA FFI handlers. Users import tilewright.jax, not this module.";
+    module.attr("jaxlib_version") = TW_JAXLIB_VERSION;  // whose headers these are
+    module.attr("api_version") = nb::make_tuple(XLA_FFI_API_MAJOR, XLA_FFI_API_MINOR);
     module.def("targets", [] {
         nb::list targets;
         add_attention_targets(targets);

@@ -215,9 +215,14 @@ BackwardDesc check_backward(const BackwardInputs& inputs) {
 
 namespace {
 
-/// Does what the scores go through need registers of its own?
-bool is_crowded(const BackwardDesc& desc) {
-    return desc.dropout || desc.segments || (desc.score_mod != nullptr && !desc.score_mod->affine);
+/// What scores go through besides masks: nothing, an affine mod, which takes no registers of its
+/// own, or more.
+enum class ScoreWork : std::uint8_t { none, affine, crowded };
+
+ScoreWork score_work(const BackwardDesc& desc) {
+    if (desc.dropout || desc.segments) return ScoreWork::crowded;
+    if (desc.score_mod == nullptr) return ScoreWork::none;
+    return desc.score_mod->affine ? ScoreWork::affine : ScoreWork::crowded;
 }
 
 }  // namespace
@@ -229,10 +234,10 @@ BackwardConfig choose_listed_backward(int query_dim, int value_dim, bool crowded
 
 BackwardConfig choose_backward(const BackwardDesc& desc) {
     const int dim = std::max(desc.query_dim, desc.value_dim);
-    const bool programmed = desc.dropout || desc.segments || desc.score_mod != nullptr;
-    if (desc.listed || programmed || dim <= 96 || desc.wide()) {
+    const ScoreWork work = score_work(desc);
+    if (desc.listed || work != ScoreWork::none || dim <= 96 || desc.wide()) {
         BackwardConfig config =
-            choose_listed_backward(desc.query_dim, desc.value_dim, is_crowded(desc));
+            choose_listed_backward(desc.query_dim, desc.value_dim, work == ScoreWork::crowded);
         // With a third stage the two warpgroups of a wide tile share the scores evenly.
         const bool together = desc.dropout || desc.score_mod != nullptr;
         if (config.wide && !together && dim <= 192) config.stages = 3;
@@ -244,8 +249,8 @@ BackwardConfig choose_backward(const BackwardDesc& desc) {
 std::vector<BackwardConfig> backward_trials(const BackwardDesc& desc) {
     std::vector<BackwardConfig> trials = {choose_backward(desc)};
     const int dim = std::max(desc.query_dim, desc.value_dim);
-    const bool programmed = desc.dropout || desc.segments || desc.score_mod != nullptr;
-    if (desc.listed || desc.lower_bound || programmed || desc.wide()) return trials;
+    const bool plain = score_work(desc) == ScoreWork::none;
+    if (desc.listed || desc.lower_bound || !plain || desc.wide()) return trials;
     for (const int block_m : {64, 80, 128}) {
         if (block_m == 128 ? dim > 64 : block_m == 80 && dim <= 96) continue;
         const BackwardConfig other{.block_m = block_m};

@@ -3,6 +3,7 @@
 
 #include "attention/sm90/score_mod_text.h"
 #include "ir/access.h"
+#include "ir/passes/range_ops.h"
 #include "support/check.h"
 
 namespace tilewright::attn::sm90 {
@@ -25,20 +26,21 @@ Emitter::Emitter(const ir::Function& function, const ScoreModFacts& facts,
 void Emitter::read_parameters() {
     const auto& parameters = function_.parameters();
     TW_ASSERT(parameters.size() >= kFirstRef, "a score mod of {} parameters", parameters.size());
-    const Range positions{0, facts_.positions - 1};
-    const auto set = [&](std::size_t i, unsigned dependence, Range values, const char* name) {
+    const Interval positions = Interval::integers(0, facts_.positions - 1);
+    const auto set = [&](std::size_t i, unsigned dependence, Interval values, const char* name) {
         Info& parameter = info(parameters[i]);
         parameter.dependence = dependence;
-        parameter.known.range = values;
+        parameter.range = values;
         parameter.parameter = name;
         parameter.affine = dependence == kColumn;
         parameter.step = dependence == kColumn ? 1 : 0;
     };
     const std::size_t row = facts_.columns_are_keys ? kQuery : kKey;
     const std::size_t column = facts_.columns_are_keys ? kKey : kQuery;
-    set(kScoreParameter, kScore, {}, "score");
-    set(kBatch, kTile, {0, (1 << 29) - 1}, "batch");
-    set(kHead, kTile, {0, (1 << 29) - 1}, "head");
+    const Interval heads = Interval::integers(0, (1 << 29) - 1);
+    set(kScoreParameter, kScore, Interval::all(DType::f32), "score");
+    set(kBatch, kTile, heads, "batch");
+    set(kHead, kTile, heads, "head");
     set(row, kRow, positions, "row");
     set(column, kColumn, positions, "column");
     for (std::size_t i = kFirstRef; i < parameters.size(); ++i) {
@@ -59,21 +61,20 @@ void Emitter::define(const ir::Instruction& instruction) {
     }
     Info& result = info(instruction.result());
     result.instruction = &instruction;
-    std::vector<Range> ranges;
     for (Value value : instruction.operands) {
-        if (function_.is_ref(value)) continue;
-        result.dependence |= info(value).dependence;
-        ranges.push_back(range(value));
+        if (!function_.is_ref(value)) result.dependence |= info(value).dependence;
     }
-    result.known = cuda::propagate(function_, instruction, ranges);
-    if (instruction.op == Op::extent) result.known.range = {0, kMaxExtent};
+    result.range = instruction.op == Op::extent
+                       ? Interval::integers(0, kMaxExtent)
+                       : ir::result_range(function_, instruction,
+                                          [this](Value value) { return range(value); });
     analyse_affine(instruction, result);
 }
 
 void Emitter::analyse_affine(const ir::Instruction& instruction, Info& result) {
     if ((result.dependence & kColumn) == 0 || (result.dependence & kScore) != 0) return;
     if (!is_integer(dtype(instruction.result()))) return;
-    if (result.known.wraps || !result.known.range.narrow()) return;
+    if (!result.range.fits_i32() || result.range.is_all(dtype(instruction.result()))) return;
     const auto& in = instruction.operands;
     switch (instruction.op) {
         case Op::add:
@@ -176,7 +177,7 @@ std::string Emitter::base(Value value, Place place) {
         operands.push_back({base(in, place), dtype(in), range(in)});
     }
     return local(place, cuda::held_type(dtype(value), range(value)), name,
-                 cuda::scalar_expression(instruction, dtype(value), info(value).known, operands));
+                 cuda::scalar_expression(instruction, dtype(value), range(value), operands));
 }
 
 std::string Emitter::expression(Value value, Place place) {
@@ -204,7 +205,7 @@ std::string Emitter::expression(Value value, Place place) {
     for (Value in : it.instruction->operands) {
         operands.push_back({use(in, place), dtype(in), range(in)});
     }
-    return cuda::scalar_expression(*it.instruction, dtype(value), it.known, operands);
+    return cuda::scalar_expression(*it.instruction, dtype(value), it.range, operands);
 }
 
 /// Positions that differ by a number known for each register are compared with that number.
@@ -212,9 +213,10 @@ std::string Emitter::comparison(Value value, Place place) {
     const Value a = operand(value, 0), b = operand(value, 1);
     if (!info(a).affine && !info(b).affine) return "";
     if (!usable_as_affine(a) || !usable_as_affine(b)) return "";
-    if (!range(a).narrow() || !range(b).narrow()) return "";
-    const Range difference{range(a).low - range(b).high, range(a).high - range(b).low};
-    if (!difference.narrow()) return "";
+    if (!range(a).fits_i32() || !range(b).fits_i32()) return "";
+    const Interval difference =
+        Interval::integers(range(a).low - range(b).high, range(a).high - range(b).low);
+    if (!difference.fits_i32()) return "";
     const std::int64_t step = info(b).step - info(a).step;
     const std::string start =
         local(place, "int", temporary(), fmt::format("{} - {}", base(a, place), base(b, place)));
@@ -264,7 +266,7 @@ std::string Emitter::load(Value value, Place place) {
             continue;
         }
         std::string position;
-        if (raw && range(raw).low >= 0 && range(raw).narrow()) {
+        if (raw && range(raw).low >= 0 && range(raw).fits_i32()) {
             position =
                 fmt::format("scalar::min(static_cast<int>({}), {} - 1)", use(raw, place), extent);
         } else {

@@ -49,7 +49,7 @@ std::optional<double> Emitter::magnitude(Value value) {
             const Value from = operand(value, 0);
             if (is_float(dtype(from))) return of(0);
             if (dtype(from) == DType::boolean) return 1;
-            if (!range(from).narrow()) return {};
+            if (!range(from).fits_i32()) return {};
             return std::max(std::fabs(static_cast<double>(range(from).low)),
                             std::fabs(static_cast<double>(range(from).high)));
         }

@@ -94,7 +94,7 @@ std::optional<LinearForm> Emitter::linear(Value value, Place place) {
                 result.atoms[use(from, place)] = {1, ""};
                 return result;
             }
-            if (!info(from).affine || !range(from).exact_in_f32()) return {};
+            if (!info(from).affine || !cuda::exact_in_f32(range(from))) return {};
             LinearForm result;
             result.constant = {1, fmt::format("f{}", value.id)};
             if (first_use(place, 'f', value)) {

@@ -20,7 +20,7 @@
 
 namespace tilewright::attn::sm90 {
 
-using cuda::Range;
+using ir::Interval;
 using ir::Op;
 using ir::Value;
 
@@ -78,7 +78,7 @@ class Emitter {
     struct Info {
         const ir::Instruction* instruction = nullptr;
         unsigned dependence = kTile;
-        cuda::Propagated known;  ///< of integers
+        Interval range;       ///< of integers
         bool affine = false;  ///< an integer base + step * offset, base equal for a row's registers
         std::int64_t step = 0;
         std::string parameter;  ///< its name in the text
@@ -86,12 +86,12 @@ class Emitter {
     enum Parameter : std::size_t { kScoreParameter, kBatch, kHead, kQuery, kKey, kFirstRef };
 
     Info& info(Value value) { return info_[value.id]; }
-    const Range& range(Value value) { return info(value).known.range; }
+    const Interval& range(Value value) { return info(value).range; }
     DType dtype(Value value) const { return function_.type(value).dtype; }
     Op op(Value value) { return info(value).instruction ? info(value).instruction->op : Op::yield; }
     Value operand(Value value, std::size_t i) { return info(value).instruction->operands[i]; }
     bool is_constant(Value value, std::int64_t equal_to) {
-        return op(value) == Op::constant && range(value) == Range{equal_to, equal_to};
+        return op(value) == Op::constant && range(value).inside(equal_to, equal_to);
     }
     bool varies(Value value) { return (info(value).dependence & (kColumn | kScore)) != 0; }
     bool usable_as_affine(Value value) { return info(value).affine || !varies(value); }

@@ -22,6 +22,10 @@ namespace {
 // A step of a fused run costs a jump whose target the processor takes some cycles to find: of a few
 // adds and multiplications on rows in the cache, most of the time. The runs below are known when
 // the library is compiled; their steps are inlined, and what a run keeps stays in registers.
+//
+// They are, step by step, what becomes of the programs in norm/programs.cpp and of a softmax. Where
+// one is lowered to other steps, they run one by one, and the test
+// DumpCommand.PassesOverRowsOfNormsAndSoftmaxAreCompiled fails: its run is to be written anew here.
 
 using ir::Op;
 using Kind = FusedPlace::Kind;

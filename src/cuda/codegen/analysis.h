@@ -32,7 +32,8 @@ class Analysis {
 
     /// A power of two that divides an integer scalar.
     std::int64_t divisor(ir::Value value) const;
-    /// True when an integer scalar is known to be at least 0.
+    /// True when an integer scalar is known to be at least 0. Unlike ir's ranges it takes sums and
+    /// products of positions not to wrap, since nothing bounds the extents that they are made of.
     bool non_negative(ir::Value value) const;
     /// Is it a constant of this value in every element?
     bool is_constant(ir::Value value, std::uint64_t bits) const;

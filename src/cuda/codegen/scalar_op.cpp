@@ -1,9 +1,10 @@
-// Text of scalar ops and the intervals that narrow them.
+// Text of scalar ops, in int where ranges allow it.
 #include "cuda/codegen/scalar_op.h"
 
 #include <algorithm>
 #include <bit>
 #include <cmath>
+#include <limits>
 
 #include "ir/evaluate.h"
 #include "support/check.h"
@@ -12,117 +13,7 @@ namespace tilewright::cuda {
 namespace {
 
 using ir::Op;
-using Wide = __int128;
-
 constexpr const char* kOperation = "cuda";
-
-Wide clamp_wide(Wide value) {
-    const Wide limit = static_cast<Wide>(1) << 100;  // products of two of these do not overflow
-    return std::clamp(value, -limit, limit);
-}
-
-struct WideRange {
-    Wide low, high;
-};
-
-WideRange products(const Range& a, const Range& b) {
-    const Wide corners[] = {Wide{a.low} * b.low, Wide{a.low} * b.high, Wide{a.high} * b.low,
-                            Wide{a.high} * b.high};
-    return {clamp_wide(*std::min_element(corners, corners + 4)),
-            clamp_wide(*std::max_element(corners, corners + 4))};
-}
-
-std::int64_t floor_divide(std::int64_t a, std::int64_t b) {
-    return a / b - (a % b != 0 && (a < 0) != (b < 0) ? 1 : 0);
-}
-
-/// Exact range of an integer op; false when nothing but the dtype is known.
-bool exact_range(Op op, std::span<const Range> r, WideRange& out) {
-    switch (op) {
-        case Op::neg:
-            out = {-Wide{r[0].high}, -Wide{r[0].low}};
-            return true;
-        case Op::abs:
-            out = {r[0].low > 0    ? Wide{r[0].low}
-                   : r[0].high < 0 ? -Wide{r[0].high}
-                                   : Wide{0},
-                   std::max(-Wide{r[0].low}, Wide{r[0].high})};
-            return true;
-        case Op::sign:
-            out = {r[0].low < 0   ? -1
-                   : r[0].low > 0 ? 1
-                                  : 0,
-                   r[0].high > 0   ? 1
-                   : r[0].high < 0 ? -1
-                                   : 0};
-            return true;
-        case Op::add:
-            out = {Wide{r[0].low} + r[1].low, Wide{r[0].high} + r[1].high};
-            return true;
-        case Op::sub:
-            out = {Wide{r[0].low} - r[1].high, Wide{r[0].high} - r[1].low};
-            return true;
-        case Op::mul:
-            out = products(r[0], r[1]);
-            return true;
-        case Op::min:
-            out = {std::min(r[0].low, r[1].low), std::min(r[0].high, r[1].high)};
-            return true;
-        case Op::max:
-            out = {std::max(r[0].low, r[1].low), std::max(r[0].high, r[1].high)};
-            return true;
-        case Op::clamp:
-            out = {std::min(std::max(r[0].low, r[1].low), r[2].low),
-                   std::min(std::max(r[0].high, r[1].high), r[2].high)};
-            return true;
-        case Op::select:
-            out = {std::min(r[1].low, r[2].low), std::max(r[1].high, r[2].high)};
-            return true;
-        case Op::cast:
-            out = {r[0].low, r[0].high};
-            return true;
-        case Op::div:
-        case Op::floordiv: {
-            if (r[1].low < 1) return false;
-            const auto quotient = [&](std::int64_t a, std::int64_t b) {
-                return Wide{op == Op::div ? a / b : floor_divide(a, b)};
-            };
-            const Wide corners[] = {quotient(r[0].low, r[1].low), quotient(r[0].low, r[1].high),
-                                    quotient(r[0].high, r[1].low), quotient(r[0].high, r[1].high)};
-            out = {*std::min_element(corners, corners + 4),
-                   *std::max_element(corners, corners + 4)};
-            return true;
-        }
-        case Op::rem:
-        case Op::floormod: {
-            if (r[1].low < 1) return false;
-            const Wide most = Wide{r[1].high} - 1;
-            const bool positive = r[0].low >= 0;
-            out = {positive || op == Op::floormod ? Wide{0} : std::max(-most, Wide{r[0].low}),
-                   positive ? std::min(most, Wide{r[0].high}) : most};
-            return true;
-        }
-        case Op::shift_right: {
-            if (!r[1].inside(0, 63)) {
-                if (r[0].low < 0 || r[1].low < 0) return false;
-                out = {0, r[0].high};
-                return true;
-            }
-            // The most negative and the greatest are those shifted least, unless of the other sign.
-            out = {r[0].low >> (r[0].low < 0 ? r[1].low : r[1].high),
-                   r[0].high >> (r[0].high < 0 ? r[1].high : r[1].low)};
-            return true;
-        }
-        case Op::bitwise_and:
-            if (r[0].low < 0 && r[1].low < 0) return false;
-            out = {0, r[0].low < 0   ? r[1].high
-                      : r[1].low < 0 ? r[0].high
-                                     : std::min(r[0].high, r[1].high)};
-            return true;
-        default:
-            return false;
-    }
-}
 
 /// Ops whose text in int, where all ranges are narrow, is the C++ operator itself.
 const char* plain_operator(Op op) {
@@ -289,11 +180,11 @@ std::string float_expression(const ir::Instruction& instruction, DType dtype,
     return rounded(dtype, call(approx ? function.approx : function.f32, in));
 }
 
-std::string cast_expression(DType from, DType to, const Range& range, const Range& result,
-                            const std::string& in) {
+std::string cast_expression(DType from, DType to, const ir::Interval& range,
+                            const ir::Interval& result, const std::string& in) {
     if (to == DType::boolean) return from == DType::boolean ? in : fmt::format("{} != 0", in);
     if (is_float(to)) {
-        if (is_integer(from) && size_of(to) == 2 && !range.exact_in_f32()) {
+        if (is_integer(from) && size_of(to) == 2 && !exact_in_f32(range)) {
             user_error(kOperation, "expected integers below 2^24 in a cast to {} but got any {}",
                        name(to), name(from));
         }
@@ -310,56 +201,6 @@ std::string cast_expression(DType from, DType to, const Range& range, const Rang
 }
 
 }  // namespace
-
-Range range_of(DType dtype) {
-    switch (dtype) {
-        case DType::boolean:
-            return {0, 1};
-        case DType::i8:
-            return {-128, 127};
-        case DType::u8:
-            return {0, 255};
-        case DType::i16:
-            return {-32768, 32767};
-        case DType::u16:
-            return {0, 65535};
-        case DType::i32:
-            return {std::numeric_limits<std::int32_t>::min(),
-                    std::numeric_limits<std::int32_t>::max()};
-        case DType::u32:
-            return {0, std::numeric_limits<std::uint32_t>::max()};
-        default:
-            return {};
-    }
-}
-
-Propagated propagate(const ir::Function& function, const ir::Instruction& instruction,
-                     std::span<const Range> operands) {
-    const DType dtype = function.type(instruction.result()).dtype;
-    const Range whole = range_of(dtype);
-    if (is_float(dtype) || dtype == DType::boolean) return {whole, false};
-    const bool from_float = !instruction.operands.empty() &&
-                            !function.is_ref(instruction.operands[0]) &&
-                            is_float(function.type(instruction.operands[0]).dtype);
-    if (instruction.op == Op::constant) {
-        const auto bits = instruction.get<ir::ConstantAttributes>().bits;
-        if (dtype == DType::u64) return {whole, false};
-        return {{static_cast<std::int64_t>(bits), static_cast<std::int64_t>(bits)}, false};
-    }
-    if (instruction.op == Op::extent) return {{0, std::int64_t{1} << 40}, false};
-    // u64 is held as its bits; nothing is claimed of it, as the ranges here are signed.
-    WideRange exact;
-    if (dtype == DType::u64 || from_float || !ir::is_elementwise(instruction.op) ||
-        instruction.op == Op::bitcast || !exact_range(instruction.op, operands, exact)) {
-        return {whole, instruction.op == Op::add || instruction.op == Op::sub ||
-                           instruction.op == Op::mul || instruction.op == Op::neg};
-    }
-    if (instruction.op == Op::cast && function.type(instruction.operands[0]).dtype == DType::u64) {
-        return {whole, false};
-    }
-    if (exact.low < whole.low || exact.high > whole.high) return {whole, true};
-    return {{static_cast<std::int64_t>(exact.low), static_cast<std::int64_t>(exact.high)}, false};
-}
 
 std::string scalar_type(DType dtype) {
     switch (dtype) {
@@ -421,25 +262,26 @@ std::string scalar_literal(DType dtype, std::uint64_t bits) {
     if (dtype == DType::u32) return fmt::format("{}u", bits);
     const auto value = static_cast<std::int64_t>(bits);
     if (value == std::numeric_limits<std::int64_t>::min()) return "(-9223372036854775807ll - 1)";
-    if (range_of(DType::i32).low < value && value <= range_of(DType::i32).high) {
+    using Limits = std::numeric_limits<std::int32_t>;
+    if (Limits::min() < value && value <= Limits::max()) {
         return fmt::format("{}", value);
     }
     return fmt::format("{}ll", value);
 }
 
-std::string held_type(DType dtype, const Range& range) {
-    return is_integer(dtype) && dtype != DType::u64 && range.narrow() ? "int" : scalar_type(dtype);
+std::string held_type(DType dtype, const ir::Interval& range) {
+    return is_integer(dtype) && dtype != DType::u64 && range.fits_i32() ? "int"
+                                                                        : scalar_type(dtype);
 }
 
 std::string scalar_expression(const ir::Instruction& instruction, DType result_dtype,
-                              const Propagated& result, std::span<const ScalarOperand> operands) {
+                              const ir::Interval& result, std::span<const ScalarOperand> operands) {
     const Op op = instruction.op;
     std::vector<std::string> in;
     for (const ScalarOperand& operand : operands) in.push_back(operand.text);
     if (op == Op::random_bits) return call("scalar::philox", in);
     if (op == Op::cast) {
-        return cast_expression(operands[0].dtype, result_dtype, operands[0].range, result.range,
-                               in[0]);
+        return cast_expression(operands[0].dtype, result_dtype, operands[0].range, result, in[0]);
     }
     if (op == Op::bitcast) {
         const std::string from = scalar_type(operands[0].dtype), to = scalar_type(result_dtype);
@@ -464,10 +306,12 @@ std::string scalar_expression(const ir::Instruction& instruction, DType result_d
         return fmt::format("{} {} {}", in[0], text, in[1]);
     }
 
-    // Integers: in int when everything fits, else in the dtype's own type.
+    // Integers: in int when everything fits, else in the dtype's own type. What may be any value of
+    // it may have wrapped.
     const bool comparison = ir::info(op).op_class == ir::OpClass::comparison;
-    bool narrow = dtype != DType::u64 && (comparison || (!result.wraps && result.range.narrow()));
-    for (const ScalarOperand& operand : operands) narrow &= operand.range.narrow();
+    const bool wraps = result.is_all(result_dtype);
+    bool narrow = dtype != DType::u64 && (comparison || (!wraps && result.fits_i32()));
+    for (const ScalarOperand& operand : operands) narrow &= operand.range.fits_i32();
     const std::string type = narrow ? "int" : scalar_type(dtype);
     for (std::size_t i = 0; i < in.size(); ++i) {
         if (held_type(operands[i].dtype, operands[i].range) != type) {
@@ -479,8 +323,8 @@ std::string scalar_expression(const ir::Instruction& instruction, DType result_d
     const bool divides = op == Op::div || op == Op::rem || op == Op::floordiv || op == Op::floormod;
     const bool safe_divisor = divides && operands[1].range.low >= 1;
     if (op == Op::neg) {
-        text = result.wraps ? fmt::format("scalar::wrapping_sub({}{{0}}, {})", type, in[0])
-                            : fmt::format("-{}", in[0]);
+        text = wraps ? fmt::format("scalar::wrapping_sub({}{{0}}, {})", type, in[0])
+                     : fmt::format("-{}", in[0]);
     } else if (op == Op::abs || op == Op::sign) {
         text = fmt::format("scalar::{}({})", name(op), in[0]);
     } else if (op == Op::clamp) {
@@ -495,7 +339,7 @@ std::string scalar_expression(const ir::Instruction& instruction, DType result_d
         text = fmt::format("{} {} {}", in[0], plain_operator(op), in[1]);
     } else if (op == Op::shift_right && operands[1].range.inside(0, 31) && narrow) {
         text = fmt::format("{} >> {}", in[0], in[1]);
-    } else if (function != nullptr && (result.wraps || plain_operator(op) == nullptr || divides)) {
+    } else if (function != nullptr && (wraps || plain_operator(op) == nullptr || divides)) {
         text = fmt::format("scalar::{}({}, {})", function, in[0], in[1]);
     } else if (plain_operator(op) != nullptr) {
         text = fmt::format("{} {} {}", in[0], plain_operator(op), in[1]);
@@ -504,7 +348,7 @@ std::string scalar_expression(const ir::Instruction& instruction, DType result_d
                    name(op));
     }
     if (comparison) return text;
-    const std::string held = held_type(result_dtype, result.range);
+    const std::string held = held_type(result_dtype, result);
     return held == type ? text : fmt::format("static_cast<{}>({})", held, text);
 }
 

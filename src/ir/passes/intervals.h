@@ -3,6 +3,7 @@
 
 #include <array>
 #include <cstdint>
+#include <limits>
 #include <memory>
 #include <span>
 #include <vector>
@@ -45,6 +46,16 @@ struct Interval {
     static Interval all(DType dtype);
     /// Of integers.
     bool is_point() const { return low == high && !any; }
+    /// Of integers: is every value one of [least, most]?
+    bool inside(std::int64_t least, std::int64_t most) const {
+        return !any && least <= low && high <= most;
+    }
+    bool fits_i32() const {
+        using Limits = std::numeric_limits<std::int32_t>;
+        return inside(Limits::min(), Limits::max());
+    }
+    /// Of integers: is nothing known but the type?
+    bool is_all(DType dtype) const;
 };
 
 /// Least and greatest elements of any part of an array, by a tree over blocks of 64 elements.

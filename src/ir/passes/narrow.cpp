@@ -2,8 +2,6 @@
 #include "ir/passes/narrow.h"
 
 #include <algorithm>
-#include <limits>
-#include <optional>
 #include <utility>
 #include <vector>
 
@@ -40,37 +38,7 @@ class Narrower {
         return known == ranges_.end() ? Interval::all(dtype(value)) : known->second;
     }
 
-    bool fits(Value value) const {
-        using Limits = std::numeric_limits<std::int32_t>;
-        const Interval known = range(value);
-        return !known.any && known.low >= Limits::min() && known.high <= Limits::max();
-    }
-
-    /// The range of an elementwise integer or bool result of integers or bools.
-    std::optional<Interval> result_range(const Instruction& instruction) const {
-        const auto is_integral = [&](Value value) {
-            return !function_.is_ref(value) && !is_float(dtype(value));
-        };
-        const Value result = instruction.result();
-        const auto& in = instruction.operands;
-        if (!is_integral(result)) return {};
-        if (instruction.op == Op::constant) {
-            return constant_range(dtype(result), instruction.get<ConstantAttributes>().bits);
-        }
-        if (instruction.op == Op::iota) {
-            const auto axis = static_cast<std::size_t>(instruction.get<AxisAttributes>().axis);
-            return Interval::integers(0, function_.type(result).shape[axis] - 1);
-        }
-        if (instruction.op == Op::broadcast || instruction.op == Op::expand_dims) {
-            return range(in[0]);
-        }
-        if (!is_elementwise(instruction.op) || !std::all_of(in.begin(), in.end(), is_integral)) {
-            return {};
-        }
-        const std::size_t typed = instruction.op == Op::select ? 1 : 0;
-        return elementwise_range(instruction.op, dtype(in[typed]), dtype(result), false,
-                                 [&](int i) { return range(in[static_cast<std::size_t>(i)]); });
-    }
+    bool fits(Value value) const { return range(value).fits_i32(); }
 
     /// Ops that give the same number from operands of fewer bits, as long as all of them fit.
     static bool same_in_fewer_bits(Op op) {
@@ -124,8 +92,8 @@ class Narrower {
 
     void visit(Block& block, Instruction instruction) {
         if (instruction.results.size() == 1 && !function_.is_ref(instruction.result())) {
-            const std::optional<Interval> known = result_range(instruction);
-            if (known) ranges_[instruction.result()] = *known;
+            ranges_[instruction.result()] =
+                result_range(function_, instruction, [&](Value value) { return range(value); });
             if (may_narrow(instruction) && rewrite(block, instruction)) return;
         }
         block.body.push_back(std::move(instruction));

@@ -2,6 +2,7 @@
 #include "ir/passes/range_ops.h"
 
 #include <algorithm>
+#include <array>
 #include <bit>
 #include <cmath>
 #include <initializer_list>
@@ -137,7 +138,12 @@ Interval bits_range(Op op, DType dtype, const Interval& a, const Interval& b) {
 }
 
 Interval shift_range(Op op, DType dtype, const Interval& a, const Interval& by) {
-    if (by.low < 0 || by.high >= width(dtype)) return Interval::all(dtype);
+    if (by.low < 0 || by.high >= width(dtype)) {
+        if (op == Op::shift_left) return Interval::all(dtype);
+        // By any count: towards 0, or -1.
+        return Interval::integers(std::min<std::int64_t>(a.low, 0),
+                                  std::max<std::int64_t>(a.high, a.low < 0 ? -1 : 0));
+    }
     Wide least = std::numeric_limits<Wide>::max(), greatest = std::numeric_limits<Wide>::min();
     for (const std::int64_t count : {by.low, by.high}) {
         for (const std::int64_t value : {a.low, a.high}) {
@@ -375,6 +381,11 @@ Interval Interval::all(DType dtype) {
     return range;
 }
 
+bool Interval::is_all(DType dtype) const {
+    const Interval whole = all(dtype);
+    return low == whole.low && high == whole.high && any == whole.any;
+}
+
 Interval fitted(DType dtype, Wide low, Wide high) {
     if (low < lowest(dtype) || high > highest(dtype)) return Interval::all(dtype);
     return Interval::integers(static_cast<std::int64_t>(low), static_cast<std::int64_t>(high));
@@ -467,6 +478,39 @@ Interval cast_range(DType in, DType out, const Interval& a) {
     }
     if (a.any || a.low < lowest(out) || a.high > highest(out)) return Interval::all(out);
     return a;
+}
+
+Interval result_range(const Function& function, const Instruction& instruction,
+                      const std::function<Interval(Value)>& of) {
+    const Type& type = function.type(instruction.result());
+    const auto& in = instruction.operands;
+    if (is_float(type.dtype)) return Interval::all(type.dtype);
+    switch (instruction.op) {
+        case Op::constant:
+            return constant_range(type.dtype, instruction.get<ConstantAttributes>().bits);
+        case Op::program_id:
+        case Op::num_programs:
+        case Op::extent:
+            return Interval::integers(0, highest(type.dtype));
+        case Op::iota: {
+            const auto axis = static_cast<std::size_t>(instruction.get<AxisAttributes>().axis);
+            return fitted(type.dtype, 0, type.shape[axis] - 1);
+        }
+        case Op::broadcast:
+        case Op::expand_dims:
+        case Op::reshape:
+        case Op::slice:
+        case Op::transpose:
+            return of(in[0]);
+        default:
+            break;
+    }
+    if (!is_elementwise(instruction.op)) return Interval::all(type.dtype);
+    std::array<Interval, 3> ranges;
+    std::transform(in.begin(), in.end(), ranges.begin(), of);
+    const Value typed = in[instruction.op == Op::select ? 1 : 0];
+    return elementwise_range(instruction.op, function.type(typed).dtype, type.dtype, false,
+                             [&](int i) { return ranges[static_cast<std::size_t>(i)]; });
 }
 
 }  // namespace tilewright::ir

@@ -2,7 +2,9 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 
+#include "ir/function.h"
 #include "ir/op.h"
 #include "ir/passes/intervals.h"
 
@@ -55,5 +57,10 @@ Interval elementwise_range(Op op, DType in, DType out, bool approx, Of of) {
             return binary_range(op, in, of(0), of(1));
     }
 }
+
+/// Of the one result of an instruction, a scalar or every element of a tile: `of(value)` is the
+/// range of an operand. Floats, and what memory holds, may be anything of their type.
+Interval result_range(const Function& function, const Instruction& instruction,
+                      const std::function<Interval(Value)>& of);
 
 }  // namespace tilewright::ir

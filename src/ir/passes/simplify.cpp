@@ -6,6 +6,7 @@
 #include <cmath>
 
 #include "ir/evaluate.h"
+#include "ir/passes/range_ops.h"
 
 namespace tilewright::ir {
 namespace {
@@ -85,7 +86,7 @@ class Simplifier {
         const auto bits = known_.constant(value);
         return bits && *bits == encode(type(value).dtype, wanted);
     }
-    bool is_op(Value value, Op op) const { return known_.op(value) == op; }
+    bool is_op(Value value, Op op) const { return known_.is_op(value, op); }
 
     // Elementwise ops and data movement of constants.
     std::optional<std::uint64_t> evaluated() const {
@@ -251,7 +252,7 @@ class Simplifier {
         const Op op = instruction_.op;
         if (op == Op::floordiv || op == Op::floormod || !is_signed(result_.dtype)) return true;
         // abs of the lowest value is that itself, a multiple of every 2^k.
-        return is_op(operand(0), Op::abs) || non_negative(operand(0));
+        return is_op(operand(0), Op::abs) || range(operand(0)).low >= 0;
     }
 
     bool is_not(Value a, Value b) const {
@@ -274,45 +275,13 @@ class Simplifier {
         return result;
     }
 
-    // Proved by the ops that define the value; sums may wrap and prove nothing.
-    bool non_negative(Value value, int depth = 0) const {
+    // Proved by the ops that define the value.
+    Interval range(Value value, int depth = 0) const {
         constexpr int kMaxDepth = 8;
-        if (!is_signed(type(value).dtype)) return true;
-        if (const auto bits = known_.constant(value)) return static_cast<std::int64_t>(*bits) >= 0;
-        const auto op = known_.op(value);
-        if (!op || depth == kMaxDepth) return false;
-        const auto of = [&](std::size_t i) {
-            return non_negative(known_.operands(value)[i], depth + 1);
-        };
-        switch (*op) {
-            case Op::program_id:
-            case Op::num_programs:
-            case Op::extent:
-            case Op::iota:
-                return true;
-            case Op::bitwise_and:
-            case Op::max:
-                return of(0) || of(1);
-            case Op::min:
-            case Op::bitwise_or:
-                return of(0) && of(1);
-            case Op::clamp:
-                return of(1) && of(2);
-            case Op::select:
-                return of(1) && of(2);
-            case Op::rem:
-            case Op::shift_right:
-            case Op::broadcast:
-            case Op::reshape:
-            case Op::transpose:
-                return of(0);
-            case Op::cast: {
-                const DType from = type(known_.operands(value)[0]).dtype;
-                return !is_float(from) && holds(type(value).dtype, from) && of(0);
-            }
-            default:
-                return false;
-        }
+        const Instruction* made = known_.definition(value);
+        if (made == nullptr || depth == kMaxDepth) return Interval::all(type(value).dtype);
+        return result_range(function_, *made,
+                            [&](Value operand) { return range(operand, depth + 1); });
     }
 
     // (x + c) + d = x + (c + d), x - c = x + (-c), (x * c) * d = x * (c * d): integers wrap, so
@@ -401,7 +370,7 @@ class Simplifier {
         auto permutation = instruction_.get<PermutationAttributes>().permutation;
         Value source = a;
         if (is_op(a, Op::transpose)) {
-            const auto& inner = std::get<PermutationAttributes>(known_.attributes(a)).permutation;
+            const auto& inner = known_.definition(a)->get<PermutationAttributes>().permutation;
             for (int& axis : permutation) axis = inner[static_cast<std::size_t>(axis)];
             source = known_.operands(a)[0];
         }
@@ -421,23 +390,18 @@ class Simplifier {
 void KnownValues::define(const Instruction& instruction) {
     if (instruction.results.size() != 1 || !is_pure(instruction.op)) return;
     const std::size_t id = instruction.result().id;
-    if (id >= entries_.size()) entries_.resize(id + 1);
-    entries_[id] = {instruction.op, instruction.operands, instruction.attributes};
+    if (id >= definitions_.size()) definitions_.resize(id + 1);
+    definitions_[id] = instruction;
 }
 
-const KnownValues::Entry& KnownValues::entry(Value value) const {
-    static const Entry unknown;
-    return value.id < entries_.size() ? entries_[value.id] : unknown;
+const Instruction* KnownValues::definition(Value value) const {
+    const bool known = value.id < definitions_.size() && definitions_[value.id].has_value();
+    return known ? &*definitions_[value.id] : nullptr;
 }
 
 std::optional<std::uint64_t> KnownValues::constant(Value value) const {
-    const Entry& known = entry(value);
-    if (known.op != Op::constant) return std::nullopt;
-    return std::get<ConstantAttributes>(known.attributes).bits;
-}
-
-std::optional<Op> KnownValues::op(Value value) const {
-    return entry(value).op;
+    if (!is_op(value, Op::constant)) return std::nullopt;
+    return definition(value)->get<ConstantAttributes>().bits;
 }
 
 Simplified simplify(const Function& function, const Instruction& instruction,

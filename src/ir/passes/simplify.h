@@ -12,27 +12,23 @@ namespace tilewright::ir {
 /// What is known of values while a function is walked: splat constants and defining instructions.
 class KnownValues {
   public:
-    explicit KnownValues(std::size_t num_values) : entries_(num_values) {}
+    explicit KnownValues(std::size_t num_values) : definitions_(num_values) {}
 
     void define(const Instruction& instruction);
 
+    /// The instruction that made the value, when it is pure and has no blocks; else nullptr.
+    const Instruction* definition(Value value) const;
+    bool is_op(Value value, Op op) const {
+        const Instruction* made = definition(value);
+        return made != nullptr && made->op == op;
+    }
+    /// Of a value that has a definition.
+    const std::vector<Value>& operands(Value value) const { return definition(value)->operands; }
     /// Bits of every element, when the value is a constant.
     std::optional<std::uint64_t> constant(Value value) const;
-    /// Op that defines the value, when it is pure and has no blocks; else nullopt.
-    std::optional<Op> op(Value value) const;
-    /// Operands of that op.
-    const std::vector<Value>& operands(Value value) const { return entry(value).operands; }
-    const Attributes& attributes(Value value) const { return entry(value).attributes; }
 
   private:
-    struct Entry {
-        std::optional<Op> op;
-        std::vector<Value> operands;
-        Attributes attributes;
-    };
-    const Entry& entry(Value value) const;
-
-    std::vector<Entry> entries_;
+    std::vector<std::optional<Instruction>> definitions_;
 };
 
 /// A cheaper form of an instruction with one result.

@@ -11,6 +11,7 @@ import pytest
 from dense_attention import attention, close, normal
 
 import tilewright.jax as twj
+from tilewright.jax import _targets
 
 Q, K, V = (normal(i, (1, 2, 20, 8)) for i in range(3))
 SLOPES = jnp.array([0.5, 0.25])
@@ -204,3 +205,10 @@ def test_block_masks_that_do_not_fit():
         twj.create_block_mask(mask, 1, 1, None, 4)
     with pytest.raises(TypeError, match="expected device|expected a BlockMask"):
         _ = twj.create_block_mask(mask, 1, 1, 4, 4) & 3
+
+
+def test_a_jaxlib_older_than_that_of_the_build_is_refused_by_version(monkeypatch):
+    monkeypatch.setattr(_targets, "_installed_api", lambda: (0, 1))
+    expected = r"built with jaxlib [\d.]+ \(XLA FFI 0\.\d+\), but jaxlib [\d.]+ \(XLA FFI 0\.1\)"
+    with pytest.raises(ImportError, match=expected):
+        _targets.register()
