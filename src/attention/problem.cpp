@@ -408,6 +408,8 @@ Problem check(const Tensor& query, const Tensor& key, const Tensor& value,
     p.autotune = options.autotune && !p.packed() && !p.options.interpret;
     check_mods(options, p);
     p.features.segments = p.segment_ids.defined();
+    p.features.long_positions =
+        p.features.positions() && std::max(p.query_length, p.kv_length) > tiles::kShortPositions;
 
     p.options.scale = scale;
     // In narrow types the scaled operand would be rounded.

@@ -23,8 +23,8 @@ std::size_t InlinedMod::captures() const {
 }
 
 std::string Features::key() const {
-    return fmt::format("{}{}{} {}\n{}\n{}", segments ? "s" : "", plan ? "p" : "", sinks ? "k" : "",
-                       dropout, score.text, mask.text);
+    return fmt::format("{}{}{}{} {}\n{}\n{}", segments ? "s" : "", plan ? "p" : "",
+                       sinks ? "k" : "", long_positions ? "l" : "", dropout, score.text, mask.text);
 }
 
 std::size_t num_extras(const Features& features) {

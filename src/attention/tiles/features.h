@@ -89,11 +89,15 @@ ScoreDerivative differentiate_score(const InlinedMod& score, const std::vector<b
                                     const std::vector<Tensor::Dims>& shapes,
                                     const ProblemSize& size);
 
+/// Up to here f32 holds positions and what mods usually add to them.
+inline constexpr std::int64_t kShortPositions = 1 << 23;
+
 struct Features {
     bool segments = false;
-    bool plan = false;   ///< visits the tiles of a mask plan instead of a range
-    bool sinks = false;  ///< one more logit per head
-    double dropout = 0;  ///< share of the probabilities dropped
+    bool plan = false;            ///< visits the tiles of a mask plan instead of a range
+    bool sinks = false;           ///< one more logit per head
+    double dropout = 0;           ///< share of the probabilities dropped
+    bool long_positions = false;  ///< they may pass kShortPositions
     InlinedMod score, mask;
 
     bool positions() const { return score || mask || dropout > 0; }

@@ -6,6 +6,7 @@
 #include <limits>
 #include <map>
 
+#include "ir/passes/float_sums.h"
 #include "ir/passes/inline.h"
 #include "ir/passes/narrow.h"
 #include "lang/tracer.h"
@@ -59,15 +60,19 @@ Tile load_block(const BlockLoad& load, const Ref& ref, const Place& at) {
     return query_axis < key_axis ? block : transpose(block);
 }
 
-/// The mod with batch, head and positions known to fit 31 bits, as every tensor's extents here do.
-ir::Function narrowed(ir::Function function) {
+/// The mod in fewer instructions for a pair, by what is known of batch, head and positions: all fit
+/// 31 bits, as every tensor's extents do here.
+ir::Function reduced(ir::Function function, bool long_positions) {
+    constexpr std::int64_t kLargest = std::numeric_limits<std::int32_t>::max();
+    const std::int64_t last = long_positions ? kLargest : kShortPositions;
     std::map<ir::Value, ir::Interval> ranges;
     for (ir::Value parameter : function.parameters()) {
         if (function.is_ref(parameter) || function.type(parameter).dtype != i64) continue;
-        ranges[parameter] = ir::Interval::integers(0, std::numeric_limits<std::int32_t>::max());
+        ranges[parameter] = ir::Interval::integers(0, ranges.size() < 2 ? kLargest : last);
         if (ranges.size() == 4) break;  // what follows was read from arrays
     }
     ir::narrow(function, ranges);
+    ir::float_sums(function, ranges);
     return function;
 }
 
@@ -82,7 +87,8 @@ std::vector<Tile> Pairs::apply(const ir::Function& function, const std::vector<B
     for (const Tile& argument : arguments) values.push_back(tracer.use(argument));
     for (const Ref& ref : refs) values.push_back(tracer.view(ref).ref);
     std::vector<Tile> results;
-    for (ir::Value value : ir::append_mod(tracer.builder(), narrowed(function), values)) {
+    for (ir::Value value :
+         ir::append_mod(tracer.builder(), reduced(function, features_.long_positions), values)) {
         results.push_back(tracer.wrap(value));
     }
     return results;
