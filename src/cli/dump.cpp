@@ -30,6 +30,13 @@ struct DumpOptions {
     bool optimised = false;
 };
 
+/// The call for the extents it is given alone, so that its text runs by itself, as in twj.op.
+Call fixed(const Call& call) {
+    CallOptions options = call.options();
+    options.dynamic.clear();
+    return Call(call.kernel(), options);
+}
+
 ir::Function load(const DumpOptions& options) {
     std::ifstream file(options.kernel, std::ios::binary);
     std::string text;
@@ -46,7 +53,8 @@ ir::Function load(const DumpOptions& options) {
         const ModTexts texts{options.mask, options.score, load_bindings("dump", options.bind)};
         const Builtin program = is_flex ? flex_builtin(dtype, texts, options.kernel != "flex", gpu)
                                         : builtin(options.kernel, dtype, gpu);
-        text = program.call.ir(program.inputs);
+        text = options.to == "ir" ? fixed(program.call).ir(program.inputs)
+                                  : program.call.ir(program.inputs);
     }
     return ir::parse(text);
 }

@@ -146,7 +146,7 @@ class Selector {
         if (offset.home == Home::buffer) ++reads_[offset.index];
         drop(*argument);
         exp2.super = Super::exp2_sum;
-        exp2.function = program_.kernels->super.exp2_sum(TileForm::f32);
+        exp2.function = program_.kernels->super.exp2_sum;
         exp2.in[0] = x;
         exp2.in[1] = offset;
         exp2.num_inputs = 2;
@@ -324,7 +324,7 @@ class Selector {
             if (delta.home == Home::buffer) ++reads_[delta.index];
             drop(*difference);
             mul.super = Super::mul_sub_mul;
-            mul.function = program_.kernels->super.mul_sub_mul(TileForm::f32);
+            mul.function = program_.kernels->super.mul_sub_mul;
             mul.in = {p, dp, delta, {}};
             mul.num_inputs = 3;
             mul.immediate[0] = 1;

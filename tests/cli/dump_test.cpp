@@ -8,6 +8,7 @@
 #include "cli/builtin.h"
 #include "cpu/simd/kernels.h"
 #include "tests/cli/run_program.h"
+#include "tilewright/program.h"
 
 namespace tilewright::cli {
 namespace {
@@ -21,10 +22,21 @@ TEST(DumpCommand, EveryBuiltinAsIrAndBytecode) {
         const ProgramResult ir = run_program({"dump", name});
         EXPECT_EQ(ir.status, 0) << name << ir.error;
         EXPECT_THAT(ir.out, HasSubstr("load")) << name;
+        EXPECT_THAT(ir.out, Not(HasSubstr("?"))) << name;
         const ProgramResult bytecode = run_program({"dump", name, "--to", "bytecode"});
         EXPECT_EQ(bytecode.status, 0) << name << bytecode.error;
         EXPECT_NE(bytecode.out, "") << name;
     }
+}
+
+TEST(DumpCommand, IrRunsByItself) {
+    const Program softmax(run_program({"dump", "softmax"}).out);
+    const Tensor x = Tensor::zeros(f32, softmax.parameters()[0].type.shape);
+    const Tensor y = Tensor::empty(f32, x.shape());
+    x.data<float>()[3] = 20;
+    softmax.run(std::vector{x, y});
+    EXPECT_NEAR(y.data<float>()[3], 1, 1e-4);
+    EXPECT_NEAR(y.data<float>()[x.dim(1) + 3], 1.0 / static_cast<double>(x.dim(1)), 1e-7);
 }
 
 TEST(DumpCommand, PassesOverRowsOfNormsAndSoftmaxAreCompiled) {

@@ -74,10 +74,8 @@ TEST_P(Super, Exp2Sum) {
             s.immediate[0] = 1.44269504;
             const std::vector<float> out(t.x.size(), 7.0F);
             const std::vector<float> sums(static_cast<std::size_t>(lanes), 0.5F);
-            compare(GetParam()->super.exp2_sum(TileForm::f32), scalar().exp2_sum(TileForm::f32), s,
-                    out, sums, 0x1p-20, 1e-37);
-            compare(GetParam()->super.exp2_sum(TileForm::f32), scalar().exp2_sum(TileForm::f32), s,
-                    out, {}, 0x1p-20, 1e-37);
+            compare(GetParam()->super.exp2_sum, scalar().exp2_sum, s, out, sums, 0x1p-20, 1e-37);
+            compare(GetParam()->super.exp2_sum, scalar().exp2_sum, s, out, {}, 0x1p-20, 1e-37);
         }
     }
 }
@@ -94,7 +92,7 @@ TEST_P(Super, Exp2IsAccurate) {
     s.in[1] = {zero.data(), 0, 0};
     s.immediate[0] = 1;
     s.out = y.data();
-    GetParam()->super.exp2_sum(TileForm::f32)(s);
+    GetParam()->super.exp2_sum(s);
     for (std::size_t i = 0; i < x.size(); ++i) {
         const double want = std::exp2(static_cast<double>(x[i]));
         ASSERT_TRUE(std::fabs(y[i] - want) <= 0x1p-22 * want) << "exp2(" << x[i] << ")";
@@ -115,7 +113,7 @@ TEST_P(Super, Exp2AtTheEnds) {
     s.immediate[0] = 1;
     s.out = y.data();
     s.accumulator = sums.data();
-    GetParam()->super.exp2_sum(TileForm::f32)(s);
+    GetParam()->super.exp2_sum(s);
     for (std::size_t i = 0; i < 3; ++i) EXPECT_EQ(y[i], 0.0F) << x[i];
     EXPECT_EQ(y[3], 1.0F);
     EXPECT_NEAR(y[4] / std::exp2(127.5), 1, 1e-6);
@@ -125,38 +123,6 @@ TEST_P(Super, Exp2AtTheEnds) {
     EXPECT_TRUE(std::isnan(sums[7]));
 }
 
-TEST_P(Super, NarrowForms) {
-    for (std::int64_t rows : {2, 5}) {
-        for (std::int64_t lanes : kLaneCounts) {
-            const Tile t(rows, lanes, 3, 3);
-            const Tile u(rows, lanes, 4, 3);
-            for (TileForm form : {TileForm::bf16, TileForm::bf16_pairs}) {
-                for (bool product : {false, true}) {
-                    Strip s = strip_of(t);
-                    s.in[1] = {u.x.data(), product ? u.stride : 0, 1};
-                    s.in[2] = {u.x.data(), 0, 1};
-                    s.immediate[0] = 0.75;
-                    const auto count = static_cast<std::size_t>(2 * rows * t.stride + 2 * t.stride);
-                    std::vector<std::uint16_t> got(count, 0x1234);
-                    std::vector<std::uint16_t> want = got;
-                    const auto pick = [&](const Superinstructions& table) {
-                        return product ? table.mul_sub_mul(form) : table.exp2_sum(form);
-                    };
-                    s.out = got.data();
-                    pick(GetParam()->super)(s);
-                    s.out = want.data();
-                    pick(scalar())(s);
-                    for (std::size_t i = 0; i < count; ++i) {
-                        // One place of bf16: a neighbouring f32 may round the other way.
-                        ASSERT_TRUE(ulp_distance(bf16, got[i], want[i]) <= 1)
-                            << i << ": " << got[i] << " for " << want[i];
-                    }
-                }
-            }
-        }
-    }
-}
-
 TEST_P(Super, MulSubMul) {
     for (std::int64_t lanes : kLaneCounts) {
         const Tile p(4, lanes, 5), dp(4, lanes, 6), delta(4, lanes, 7);
@@ -164,8 +130,8 @@ TEST_P(Super, MulSubMul) {
         s.in[1] = {dp.x.data(), dp.stride, 1};
         s.in[2] = {delta.x.data(), 0, 1};
         s.immediate[0] = 0.125;
-        compare(GetParam()->super.mul_sub_mul(TileForm::f32), scalar().mul_sub_mul(TileForm::f32),
-                s, std::vector<float>(p.x.size(), 7.0F), {}, 0, 0);
+        compare(GetParam()->super.mul_sub_mul, scalar().mul_sub_mul, s,
+                std::vector<float>(p.x.size(), 7.0F), {}, 0, 0);
     }
 }
 

@@ -56,24 +56,15 @@ struct GemmArgs {
 };
 using GemmFunction = void (*)(const GemmArgs&);
 
-/// How a superinstruction stores its f32 results.
-enum class TileForm : std::uint8_t {
-    f32,
-    bf16,        ///< rounded; out_row_stride counts bf16 elements
-    bf16_pairs,  ///< rounded and interleaved for gemm_bf16_pairs: out is an array of u32 pairs,
-                 ///< (r, l) is half r % 2 of pair (r / 2) * out_row_stride + l. An odd last row is
-                 ///< paired with zeros; strips start at even rows.
-};
-
 /// Chains of elementwise ops run as one pass. All operands are f32; tiles have lane_stride 1, the
 /// operands called lane operands may have any form. Each rounds as the ops it stands for, but may
 /// contract a multiplication and an addition into one rounding. `out` may be the tile operand
-/// itself where both are f32.
+/// itself.
 struct Superinstructions {
     /// out = exp2(in[0] * immediate[0] - in[1]), in[1] a lane operand; accumulator[l] (f32, may be
-    /// nullptr) += the sum over rows of the unrounded results. Relative error 2^-22; results below
+    /// nullptr) += the sum over rows of the results. Relative error 2^-22; results below
     /// 2^-126 may be 0, exp2(-inf) is. NaN gives NaN.
-    StripFunction (*exp2_sum)(TileForm form) = nullptr;
+    StripFunction exp2_sum = nullptr;
 
     /// out = base + a * r + b * l >= 0 ? in[0] : value, with immediate = {base, a, b, value}; base,
     /// a and b are integers below 2^53.
@@ -92,7 +83,7 @@ struct Superinstructions {
 
     /// out = in[0] * (in[1] - in[2]) * immediate[0], in[2] a lane operand: P * (dP - delta) *
     /// scale.
-    StripFunction (*mul_sub_mul)(TileForm form) = nullptr;
+    StripFunction mul_sub_mul = nullptr;
 };
 
 struct Kernels {

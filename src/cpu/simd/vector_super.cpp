@@ -89,17 +89,6 @@ struct LaneOperand {
     HWY_INLINE VF row(std::int64_t r) const { return row_stride == 0 ? first : read(r); }
 };
 
-/// Rounded to bf16, in the upper halves of 32-bit lanes.
-HWY_INLINE hn::Vec<hn::RebindToUnsigned<DF>> bf16_upper(VF x) {
-    const DF d;
-    const hn::RebindToUnsigned<DF> du;
-    const auto bits = hn::BitCast(du, x);
-    const auto odd = hn::And(hn::ShiftRight<16>(bits), hn::Set(du, 1));
-    const auto rounded = hn::Add(bits, hn::Add(odd, hn::Set(du, 0x7fff)));
-    const auto nan = hn::BitCast(du, hn::VecFromMask(d, hn::IsNaN(x)));
-    return hn::And(hn::Or(rounded, hn::And(nan, hn::Set(du, 0x7fff0000))), hn::Set(du, 0xffff0000));
-}
-
 template <bool kPartial, class D, class V>
 HWY_INLINE void store(V v, D d, hn::TFromD<D>* p, std::size_t n) {
     if constexpr (kPartial)
@@ -118,105 +107,74 @@ HWY_INLINE void rows_of(Body& body, std::int64_t r, VF (&out)[kCount]) {
     }
 }
 
-/// Stores kCount rows of the strip from r on, one vector of each, at lane l. Pairs take two rows;
-/// the last one may lack its second.
-template <TileForm form, bool kPartial, int kCount, class Body>
+/// Stores kCount rows of the strip from r on, one vector of each, at lane l.
+template <bool kPartial, int kCount, class Body>
 HWY_INLINE void store_rows(const Strip& s, Body& body, std::int64_t r, std::int64_t l,
                            std::size_t n) {
     const DF d;
-    const hn::RebindToUnsigned<DF> du;
     VF value[kCount];
     rows_of(body, r, value);
-    const auto at = [&](auto* data, std::int64_t row) {
-        return static_cast<decltype(data)>(s.out) + row * s.out_row_stride + l;
-    };
-    if constexpr (form == TileForm::f32) {
-        float* const type = nullptr;
-        each<kCount>([&](int i) HWY_ATTR { store<kPartial>(value[i], d, at(type, r + i), n); });
-    } else if constexpr (form == TileForm::bf16) {
-        std::uint16_t* const type = nullptr;
-        each<kCount>([&](int i) HWY_ATTR {
-            store<kPartial>(narrow_bits<DType::bf16>(d, value[i]), hn::Rebind<std::uint16_t, DF>(),
-                            at(type, r + i), n);
-        });
-    } else {
-        std::uint32_t* const type = nullptr;
-        each<(kCount + 1) / 2>([&](int i) HWY_ATTR {
-            const auto low = hn::ShiftRight<16>(bf16_upper(value[2 * i]));
-            const auto high = kCount > 1 ? bf16_upper(value[(2 * i + 1) % kCount]) : hn::Zero(du);
-            store<kPartial>(hn::Or(low, high), du, at(type, r / 2 + i), n);
-        });
-    }
+    float* const out = static_cast<float*>(s.out) + r * s.out_row_stride + l;
+    each<kCount>([&](int i)
+                     HWY_ATTR { store<kPartial>(value[i], d, out + i * s.out_row_stride, n); });
 }
 
 /// One column of vectors: all rows of lanes [l, l + n). Body: made from (strip, l, n); value(row),
 /// or values(row, kRows vectors) where rows are computed in step; finish() ends the column.
-template <TileForm form, bool kPartial, class Body>
+template <bool kPartial, class Body>
 HWY_INLINE void column(const Strip& s, std::int64_t l, std::size_t n) {
-    constexpr int kStep = std::max(Body::kRows, form == TileForm::bf16_pairs ? 2 : 1);
+    constexpr int kStep = Body::kRows;
     Body body(s, l, n);
     std::int64_t r = 0;
-    for (; r + kStep <= s.rows; r += kStep) store_rows<form, kPartial, kStep>(s, body, r, l, n);
-    if constexpr (form == TileForm::bf16_pairs && kStep > 2) {
-        for (; r + 2 <= s.rows; r += 2) store_rows<form, kPartial, 2>(s, body, r, l, n);
-    }
-    for (; r < s.rows; ++r) store_rows<form, kPartial, 1>(s, body, r, l, n);
+    for (; r + kStep <= s.rows; r += kStep) store_rows<kPartial, kStep>(s, body, r, l, n);
+    for (; r < s.rows; ++r) store_rows<kPartial, 1>(s, body, r, l, n);
     body.finish();
 }
 
 /// Two columns side by side, for bodies without rows in step: twice the independent work within
 /// the reach of the scheduler.
-template <TileForm form, class Body>
+template <class Body>
 HWY_INLINE void two_columns(const Strip& s, std::int64_t l) {
-    constexpr int kStep = form == TileForm::bf16_pairs ? 2 : 1;
     Body first(s, l, kLanes), second(s, l + kLanes, kLanes);
-    std::int64_t r = 0;
-    for (; r + kStep <= s.rows; r += kStep) {
-        store_rows<form, false, kStep>(s, first, r, l, kLanes);
-        store_rows<form, false, kStep>(s, second, r, l + kLanes, kLanes);
-    }
-    for (; r < s.rows; ++r) {
-        store_rows<form, false, 1>(s, first, r, l, kLanes);
-        store_rows<form, false, 1>(s, second, r, l + kLanes, kLanes);
+    for (std::int64_t r = 0; r < s.rows; ++r) {
+        store_rows<false, 1>(s, first, r, l, kLanes);
+        store_rows<false, 1>(s, second, r, l + kLanes, kLanes);
     }
     first.finish();
     second.finish();
 }
 
-/// Rows that stay in L1 while their columns are walked one after the other; an even number.
+/// Rows that stay in L1 while their columns are walked one after the other.
 constexpr std::int64_t kColumnRows = 32;
 
 /// The strip's rows from `first` on, at most kColumnRows of them.
-template <TileForm form>
 Strip part_of(const Strip& s, std::int64_t first) {
     Strip part = s;
     part.rows = std::min(kColumnRows, s.rows - first);
     for (StripOperand& in : part.in) {
         if (in.data) in.data = static_cast<const float*>(in.data) + first * in.row_stride;
     }
-    constexpr std::int64_t kBytes = form == TileForm::bf16 ? 2 : 4;
-    const std::int64_t out_row = form == TileForm::bf16_pairs ? first / 2 : first;
-    part.out = static_cast<char*>(s.out) + out_row * s.out_row_stride * kBytes;
+    part.out = static_cast<float*>(s.out) + first * s.out_row_stride;
     return part;
 }
 
 /// Rows innermost: statistics and lane operands of a column stay in registers.
-template <TileForm form, template <bool> class Body>
+template <template <bool> class Body>
 HWY_INLINE void columns_of(const Strip& s) {
     std::int64_t l = 0;
     if constexpr (Body<false>::kRows == 1) {
-        for (; l + 2 * kLanes <= s.lanes; l += 2 * kLanes) two_columns<form, Body<false>>(s, l);
+        for (; l + 2 * kLanes <= s.lanes; l += 2 * kLanes) two_columns<Body<false>>(s, l);
     }
-    for (; l + kLanes <= s.lanes; l += kLanes) column<form, false, Body<false>>(s, l, kLanes);
+    for (; l + kLanes <= s.lanes; l += kLanes) column<false, Body<false>>(s, l, kLanes);
     if (l < s.lanes) {
-        column<form, true, Body<true>>(s, l, static_cast<std::size_t>(s.lanes - l));
+        column<true, Body<true>>(s, l, static_cast<std::size_t>(s.lanes - l));
     }
 }
 
-template <TileForm form, template <bool> class Body>
+template <template <bool> class Body>
 void columns(const Strip& s) {
     for (std::int64_t first = 0; first < s.rows; first += kColumnRows) {
-        columns_of<form, Body>(part_of<form>(s, first));
+        columns_of<Body>(part_of(s, first));
     }
 }
 
@@ -465,35 +423,23 @@ void affine_add(const Strip& s) {
                                      std::abs(base + down + across)});
     if (!(largest < 0x1p24) || std::abs(s.immediate[1]) > 0x1p20) return affine_add_far(s);
     for (std::int64_t first = 0; first < s.rows; first += kColumnRows) {
-        Strip part = part_of<TileForm::f32>(s, first);
+        Strip part = part_of(s, first);
         part.immediate[0] += s.immediate[1] * static_cast<double>(first);
         if (s.immediate[3] == 1) {
-            columns_of<TileForm::f32, AffineAdd>(part);
+            columns_of<AffineAdd>(part);
         } else {
-            columns_of<TileForm::f32, ScaledAffineAdd>(part);
+            columns_of<ScaledAffineAdd>(part);
         }
     }
 }
 
-template <template <bool> class Body>
-StripFunction in_form(TileForm form) {
-    switch (form) {
-        case TileForm::bf16:
-            return columns<TileForm::bf16, Body>;
-        case TileForm::bf16_pairs:
-            return columns<TileForm::bf16_pairs, Body>;
-        default:
-            return columns<TileForm::f32, Body>;
-    }
-}
-
 constexpr Superinstructions kSuper = {
-    .exp2_sum = in_form<Exp2Sum>,
+    .exp2_sum = columns<Exp2Sum>,
     .affine_select = affine_select,
     .affine_add = affine_add,
     .softcap = softcap,
-    .scale_max = columns<TileForm::f32, ScaleMax>,
-    .mul_sub_mul = in_form<MulSubMul>,
+    .scale_max = columns<ScaleMax>,
+    .mul_sub_mul = columns<MulSubMul>,
 };
 
 }  // namespace
