@@ -90,12 +90,12 @@ class Tensor {
     static Tensor from_data(void* data, DType dtype, Dims shape, Dims strides = {},
                             std::shared_ptr<void> owner = {}, Device device = {});
 
-    bool defined() const { return defined_; }
+    bool defined() const { return extents_ != nullptr; }
     DType dtype() const { return dtype_; }
     Device device() const { return device_; }
-    const Dims& shape() const { return shape_; }
-    const Dims& strides() const { return strides_; }
-    int rank() const { return static_cast<int>(shape_.size()); }
+    const Dims& shape() const { return extents().shape; }
+    const Dims& strides() const { return extents().strides; }
+    int rank() const { return static_cast<int>(shape().size()); }
     /// Extent of a dimension; negative counts from the end.
     std::int64_t dim(int d) const;
     std::int64_t size() const;  ///< number of elements
@@ -176,13 +176,20 @@ class Tensor {
     void fill_on_gpu(double value) const;
     std::byte* element(std::span<const std::int64_t> index, const char* op) const;
 
+    /// Copies share them: a tensor goes through many hands on its way to a kernel.
+    struct Extents {
+        Dims shape, strides;
+    };
+    static const Extents kNoExtents;
+    const Extents& extents() const { return extents_ ? *extents_ : kNoExtents; }
+    /// The same memory from `data` on, seen otherwise.
+    Tensor view(void* data, Dims shape, Dims strides) const;
+
     std::shared_ptr<void> owner_;
+    std::shared_ptr<const Extents> extents_;  ///< null: undefined
     void* data_ = nullptr;
-    Dims shape_;
-    Dims strides_;
     Device device_;
     DType dtype_ = DType::f32;
-    bool defined_ = false;
 };
 
 std::string to_string(const TensorType& type);

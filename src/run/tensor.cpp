@@ -63,6 +63,8 @@ void require_cpu(const Tensor& tensor, const char* op) {
 
 }  // namespace
 
+const Tensor::Extents Tensor::kNoExtents;
+
 Tensor Tensor::empty(DType dtype, Dims shape, Device device) {
     const std::int64_t bytes = checked_size(shape, dtype, "empty") * size_of(dtype);
     if (device.kind == Device::Kind::cuda) {
@@ -113,7 +115,7 @@ Tensor Tensor::copy_of(const void* values, DType from, std::size_t count, Dims s
     Tensor source = empty(from, std::move(shape));
     if (source.size() != static_cast<std::int64_t>(count)) {
         user_error("from_vector", "expected {} values for shape {} but got {}", source.size(),
-                   text(source.shape_), count);
+                   text(source.shape()), count);
     }
     if (count > 0) std::memcpy(source.data_, values, static_cast<std::size_t>(source.nbytes()));
     return source.to(dtype);
@@ -131,11 +133,19 @@ Tensor Tensor::from_data(void* data, DType dtype, Dims shape, Dims strides,
     Tensor result;
     result.owner_ = std::move(owner);
     result.data_ = data;
-    result.shape_ = std::move(shape);
-    result.strides_ = std::move(strides);
+    result.extents_ =
+        std::make_shared<const Extents>(Extents{std::move(shape), std::move(strides)});
     result.device_ = device;
     result.dtype_ = dtype;
-    result.defined_ = true;
+    return result;
+}
+
+Tensor Tensor::view(void* data, Dims shape, Dims strides) const {
+    Tensor result = *this;
+    if (!defined()) return result;
+    result.data_ = data;
+    result.extents_ =
+        std::make_shared<const Extents>(Extents{std::move(shape), std::move(strides)});
     return result;
 }
 
@@ -143,27 +153,28 @@ std::int64_t Tensor::dim(int d) const {
     if (d < -rank() || d >= rank()) {
         user_error("dim", "expected a dimension of {} but got {}", type_name(), d);
     }
-    return shape_[static_cast<std::size_t>(d < 0 ? d + rank() : d)];
+    return shape()[static_cast<std::size_t>(d < 0 ? d + rank() : d)];
 }
 
 std::int64_t Tensor::size() const {
-    std::int64_t size = defined_ ? 1 : 0;
-    for (std::int64_t dim : shape_) size *= dim;
+    std::int64_t size = defined() ? 1 : 0;
+    for (std::int64_t dim : shape()) size *= dim;
     return size;
 }
 
 bool Tensor::is_contiguous() const {
+    const auto& [shape, strides] = extents();
     std::int64_t expected = 1;
-    for (std::size_t d = shape_.size(); d-- > 0;) {
-        if (shape_[d] == 0) return true;
-        if (shape_[d] != 1 && strides_[d] != expected) return false;
-        expected *= shape_[d];
+    for (std::size_t d = shape.size(); d-- > 0;) {
+        if (shape[d] == 0) return true;
+        if (shape[d] != 1 && strides[d] != expected) return false;
+        expected *= shape[d];
     }
     return true;
 }
 
 std::string Tensor::type_name() const {
-    return defined_ ? to_string(TensorType{dtype_, shape_}) : "an undefined tensor";
+    return defined() ? to_string(TensorType{dtype_, shape()}) : "an undefined tensor";
 }
 
 void Tensor::check_element_type(DType wanted) const {
@@ -185,39 +196,40 @@ Tensor Tensor::slice(int d, std::int64_t start, std::int64_t count, std::int64_t
                    "step {}",
                    d, type_name(), start, count, step);
     }
-    Tensor view = *this;
+    Dims extents = shape(), steps = strides();
     const auto at = static_cast<std::size_t>(d < 0 ? d + rank() : d);
-    view.data_ = static_cast<std::byte*>(data_) + start * strides_[at] * size_of(dtype_);
-    view.shape_[at] = count;
-    view.strides_[at] *= step;
-    return view;
+    std::byte* const first = static_cast<std::byte*>(data_) + start * steps[at] * size_of(dtype_);
+    extents[at] = count;
+    steps[at] *= step;
+    return view(first, std::move(extents), std::move(steps));
 }
 
 Tensor Tensor::select(int d, std::int64_t index) const {
-    Tensor view = slice(d, index, 1);
+    const Tensor one = slice(d, index, 1);
+    Dims extents = one.shape(), steps = one.strides();
     const int at = d < 0 ? d + rank() : d;
-    view.shape_.erase(view.shape_.begin() + at);
-    view.strides_.erase(view.strides_.begin() + at);
-    return view;
+    extents.erase(extents.begin() + at);
+    steps.erase(steps.begin() + at);
+    return view(one.data_, std::move(extents), std::move(steps));
 }
 
 Tensor Tensor::transpose(const std::vector<int>& permutation) const {
-    std::vector<bool> seen(shape_.size(), false);
-    Tensor view = *this;
-    bool valid = permutation.size() == shape_.size();
+    std::vector<bool> seen(shape().size(), false);
+    Dims extents = shape(), steps = strides();
+    bool valid = permutation.size() == extents.size();
     for (std::size_t d = 0; valid && d < permutation.size(); ++d) {
         const int from = permutation[d];
         valid = from >= 0 && from < rank() && !seen[static_cast<std::size_t>(from)];
         if (!valid) break;
         seen[static_cast<std::size_t>(from)] = true;
-        view.shape_[d] = shape_[static_cast<std::size_t>(from)];
-        view.strides_[d] = strides_[static_cast<std::size_t>(from)];
+        extents[d] = shape()[static_cast<std::size_t>(from)];
+        steps[d] = strides()[static_cast<std::size_t>(from)];
     }
     if (!valid) {
         user_error("transpose", "expected a permutation of the dimensions of {} but got [{}]",
                    type_name(), fmt::join(permutation, ", "));
     }
-    return view;
+    return view(data_, std::move(extents), std::move(steps));
 }
 
 Tensor Tensor::reshape(Dims shape) const {
@@ -226,36 +238,34 @@ Tensor Tensor::reshape(Dims shape) const {
                    "expected a contiguous tensor and {} elements but got {}{} and shape {}", size(),
                    type_name(), is_contiguous() ? "" : " with strides", text(shape));
     }
-    Tensor view = *this;
-    view.strides_ = row_major_strides(shape);
-    view.shape_ = std::move(shape);
-    return view;
+    Dims steps = row_major_strides(shape);
+    return view(data_, std::move(shape), std::move(steps));
 }
 
 Tensor Tensor::expand_dims(int d) const {
     if (d < 0 || d > rank()) {
         user_error("expand_dims", "expected a position in [0, {}] but got {}", rank(), d);
     }
-    Tensor view = *this;
-    view.shape_.insert(view.shape_.begin() + d, 1);
-    view.strides_.insert(view.strides_.begin() + d, 0);
-    return view;
+    Dims extents = shape(), steps = strides();
+    extents.insert(extents.begin() + d, 1);
+    steps.insert(steps.begin() + d, 0);
+    return view(data_, std::move(extents), std::move(steps));
 }
 
 Tensor Tensor::broadcast_to(Dims shape) const {
-    Tensor view = *this;
-    bool valid = shape.size() == shape_.size();
+    const Dims& from = this->shape();
+    Dims steps = strides();
+    bool valid = shape.size() == from.size();
     for (std::size_t d = 0; valid && d < shape.size(); ++d) {
-        if (shape_[d] == shape[d]) continue;
-        valid = shape_[d] == 1;
-        view.strides_[d] = 0;
+        if (from[d] == shape[d]) continue;
+        valid = from[d] == 1;
+        steps[d] = 0;
     }
     if (!valid) {
         user_error("broadcast_to", "expected extents that {} can be repeated to but got {}",
                    type_name(), text(shape));
     }
-    view.shape_ = std::move(shape);
-    return view;
+    return view(data_, std::move(shape), std::move(steps));
 }
 
 Tensor Tensor::contiguous() const {
@@ -264,30 +274,30 @@ Tensor Tensor::contiguous() const {
 
 Tensor Tensor::to(Device device) const {
     if (device == device_) return *this;
-    Tensor copy = empty(dtype_, shape_, device);
+    Tensor copy = empty(dtype_, shape(), device);
     copy.copy_from(*this);
     return copy;
 }
 
 Tensor Tensor::clone() const {
-    Tensor copy = empty(dtype_, shape_, device_);
+    Tensor copy = empty(dtype_, shape(), device_);
     copy.copy_from(*this);
     return copy;
 }
 
 Tensor Tensor::to(DType dtype) const {
     if (dtype == dtype_) return *this;
-    Tensor copy = empty(dtype, shape_, device_);
+    Tensor copy = empty(dtype, shape(), device_);
     copy.copy_from(*this);
     return copy;
 }
 
 void Tensor::copy_from(const Tensor& source) const {
-    if (!defined_ || !source.defined_) {
+    if (!defined() || !source.defined()) {
         user_error("copy_from", "expected defined tensors but got an undefined one");
     }
-    if (source.shape_ != shape_) {
-        user_error("copy_from", "expected a source of shape {} but got {}", text(shape_),
+    if (source.shape() != shape()) {
+        user_error("copy_from", "expected a source of shape {} but got {}", text(shape()),
                    source.type_name());
     }
     if (size() == 0) return;
@@ -299,7 +309,7 @@ void Tensor::copy_from(const Tensor& source) const {
         } else if (device_ == source.device_) {
             run::copy_elements_on_gpu(*this, source);
         } else if (source.dtype_ != dtype_ || !source.is_contiguous()) {
-            Tensor same = empty(dtype_, shape_, source.device_);
+            Tensor same = empty(dtype_, shape(), source.device_);
             same.copy_from(source);
             copy_from(same);
         } else {
@@ -315,7 +325,7 @@ void Tensor::copy_from(const Tensor& source) const {
     if (run::overlap(*this, source)) return copy_from(source.clone());
     const int width = size_of(dtype_);
     run::for_each_offset(
-        shape_, strides_, source.strides_, [&](std::int64_t to, std::int64_t from) {
+        shape(), strides(), source.strides(), [&](std::int64_t to, std::int64_t from) {
             run::convert_element(
                 source.dtype_,
                 static_cast<const std::byte*>(source.data_) + from * size_of(source.dtype_), dtype_,
@@ -324,13 +334,13 @@ void Tensor::copy_from(const Tensor& source) const {
 }
 
 void Tensor::fill(double value) const {
-    if (defined_ && device_.kind == Device::Kind::cuda) return fill_on_gpu(value);
+    if (defined() && device_.kind == Device::Kind::cuda) return fill_on_gpu(value);
     require_cpu(*this, "fill");
     run::interrupt_recording();
     std::array<std::byte, 8> bits{};
     run::convert_element(f64, reinterpret_cast<const std::byte*>(&value), dtype_, bits.data());
     const auto width = static_cast<std::size_t>(size_of(dtype_));
-    run::for_each_offset(shape_, strides_, strides_, [&](std::int64_t to, std::int64_t) {
+    run::for_each_offset(shape(), strides(), strides(), [&](std::int64_t to, std::int64_t) {
         std::memcpy(static_cast<std::byte*>(data_) + to * static_cast<std::int64_t>(width),
                     bits.data(), width);
     });
@@ -349,18 +359,18 @@ void Tensor::fill_on_gpu(double value) const {
     const Tensor one = empty(i64, {1}, device_);  // the value's bytes come first
     run::write_words(one.data_, words, device_.index);
     const Tensor element =
-        from_data(one.data_, dtype_, Dims(shape_.size(), 1), {}, one.owner_, device_);
-    copy_from(element.broadcast_to(shape_));
+        from_data(one.data_, dtype_, Dims(shape().size(), 1), {}, one.owner_, device_);
+    copy_from(element.broadcast_to(shape()));
 }
 
 std::byte* Tensor::element(std::span<const std::int64_t> index, const char* op) const {
     require_cpu(*this, op);
     run::interrupt_recording();
-    bool inside = index.size() == shape_.size();
+    bool inside = index.size() == shape().size();
     std::int64_t offset = 0;
     for (std::size_t d = 0; inside && d < index.size(); ++d) {
-        inside = index[d] >= 0 && index[d] < shape_[d];
-        offset += index[d] * strides_[d];
+        inside = index[d] >= 0 && index[d] < shape()[d];
+        offset += index[d] * strides()[d];
     }
     if (!inside) {
         user_error(op, "expected an index inside {} but got {}", type_name(), text(index));
