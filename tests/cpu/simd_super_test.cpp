@@ -251,6 +251,8 @@ TEST_P(Super, Transpose) {
 }
 
 TEST_P(Super, InterleavePairs) {
+    // The machine's own rounding takes subnormal numbers for 0, as its products do.
+    const bool flushes = GetParam()->name == "avx512_bf16" || GetParam()->name == "amx";
     for (DType in : {f32, bf16}) {
         for (std::int64_t rows : {1, 2, 7}) {
             for (std::int64_t lanes : kLaneCounts) {
@@ -270,9 +272,8 @@ TEST_P(Super, InterleavePairs) {
                 s.out = want.data();
                 find_kernels("scalar")->interleave_pairs(in)(s);
                 for (std::size_t i = 0; i < got.size(); ++i) {
-                    // The machine's own rounding may take subnormal numbers for 0.
                     const bool subnormal = (want[i] & 0x7f80) == 0;
-                    if (subnormal && got[i] == (want[i] & 0x8000)) continue;
+                    if (flushes && subnormal && got[i] == (want[i] & 0x8000)) continue;
                     ASSERT_EQ(ulp_distance(bf16, got[i], want[i]), 0) << i;
                 }
             }
