@@ -97,6 +97,7 @@ TEST(Sm90Backward, ConfigurationsCompileCleanly) {
         {.dtype = DType::f16, .dim = 64, .value_dim = 64, .causal = true},
         {.dim = 96, .value_dim = 96},
         {.dim = 40, .value_dim = 72},
+        {.dim = 64, .value_dim = 64, .causal = true, .window = 100},
         {.dim = 256, .value_dim = 256, .causal = true},
         {.dim = 192, .value_dim = 128},
     };
@@ -104,11 +105,9 @@ TEST(Sm90Backward, ConfigurationsCompileCleanly) {
     for (const Problem& problem : problems) {
         const BackwardDesc desc = check_backward(backward_inputs_of(problem, deterministic));
         for (const BackwardConfig& config : backward_trials(desc)) {
-            const cuda::CompileRequest request = generate_backward(desc, config);
-            EXPECT_NO_THROW(cuda::compile(request)) << request.name;
-        }
-        if (desc.wide()) {
-            EXPECT_NO_THROW(cuda::compile(generate_backward_query(desc)));
+            for (const cuda::CompileRequest& unit : generate_backward(desc, config)) {
+                EXPECT_NO_THROW(cuda::compile(unit)) << unit.name;
+            }
         }
         deterministic = !deterministic;
     }

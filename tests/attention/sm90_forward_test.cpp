@@ -83,6 +83,7 @@ TEST(Sm90Forward, ConfigurationsCompileCleanly) {
         {.q_len = 8192, .kv_len = 8192, .causal = true},
         {.dtype = DType::f16, .q_len = 8192, .kv_len = 8192, .dim = 64, .value_dim = 64},
         {.q_len = 8192, .kv_len = 8192, .causal = true, .window = 1024},
+        {.q_len = 8192, .kv_len = 8192, .dim = 64, .value_dim = 64, .causal = true, .window = 1024},
         {.q_len = 8192, .kv_len = 8192, .dim = 192, .value_dim = 128, .causal = true},
         {.q_len = 8192, .kv_len = 8192, .dim = 256, .value_dim = 256, .causal = true},
         {.q_len = 8192, .kv_len = 64, .dim = 72, .value_dim = 40, .scale = -1.0},

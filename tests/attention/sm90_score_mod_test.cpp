@@ -221,10 +221,8 @@ TEST(Sm90Programmable, BackwardVariantsCompileCleanly) {
         inputs.grad_out = inputs.out;
         change(inputs);
         const BackwardDesc desc = check_backward(inputs);
-        const cuda::CompileRequest request = generate_backward(desc, choose_backward(desc));
-        EXPECT_NO_THROW(cuda::compile(request)) << request.name;
-        if (desc.wide()) {
-            EXPECT_NO_THROW(cuda::compile(generate_backward_query(desc)));
+        for (const cuda::CompileRequest& unit : generate_backward(desc, choose_backward(desc))) {
+            EXPECT_NO_THROW(cuda::compile(unit)) << unit.name;
         }
     };
     const auto list = [](BackwardInputs& inputs) {

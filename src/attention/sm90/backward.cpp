@@ -277,7 +277,8 @@ std::size_t backward_workspace_bytes(const BackwardDesc& desc, const BackwardCon
     return workspace_of(desc, config).bytes;
 }
 
-cuda::CompileRequest generate_backward(const BackwardDesc& desc, const BackwardConfig& config) {
+std::vector<cuda::CompileRequest> generate_backward(const BackwardDesc& desc,
+                                                    const BackwardConfig& config) {
     const int rows = config.block_m / 16, keys = config.block_n() / 16;
     const auto columns = static_cast<int>(grad_parts(desc, config).columns);
     const std::set<cuda::WgmmaShape> products = {
@@ -327,8 +328,13 @@ constexpr int kConsumerRegisters = {};
                      config_constants(desc), config.wide, kWarpgroups, config.block_m,
                      config.stages, takes_turns(desc, config), described ? 40 : 24,
                      described ? 232 : 240)});
+    cuda::CompileRequest rows_request = request;
     request.source = "#include \"attention/sm90/backward.cuh\"\n";
-    return request;
+    rows_request.name = "rows_of_" + rows_request.name;
+    rows_request.source = "#include \"attention/sm90/backward_rows.cuh\"\n";
+    std::vector<cuda::CompileRequest> units = {std::move(request), std::move(rows_request)};
+    if (config.wide) units.push_back(generate_backward_query(desc));
+    return units;
 }
 
 std::string backward_key(const BackwardDesc& desc, const BackwardConfig& config) {
@@ -339,23 +345,23 @@ std::string backward_key(const BackwardDesc& desc, const BackwardConfig& config)
 const BackwardKernels& load_backward(const BackwardDesc& desc, const BackwardConfig& config,
                                      int device) {
     return load_once<BackwardKernels>(backward_key(desc, config), device, [&] {
-        if (builds_lists(desc)) load_lists(device);
-        const cuda::CompileRequest request = generate_backward(desc, config);
-        // Two translation units: one compiles beside the other.
-        if (config.wide) cuda::compile_in_background(generate_backward_query(desc));
-        BackwardKernels kernels{
-            cuda::load_kernel(request, "attention_backward_prepare", 0, device),
-            cuda::load_kernel(request, "attention_backward", backward_shared_bytes(desc, config),
-                              device),
-            cuda::load_kernel(request, "attention_backward_finish", 0, device),
-            cuda::load_kernel(request, "attention_backward_sinks", 0, device),
-            cuda::load_kernel(request, "attention_backward_captures", 0, device),
-            {}};
+        const std::vector<cuda::CompileRequest> units = generate_backward(desc, config);
+        for (std::size_t i = 1; i < units.size(); ++i) cuda::compile_in_background(units[i]);
+        if (builds_lists(desc)) cuda::compile_in_background(generate_lists());
+        const auto load = [&](std::size_t unit, const char* entry, int shared_bytes = 0) {
+            return cuda::load_kernel(units[unit], entry, shared_bytes, device);
+        };
+        BackwardKernels kernels;
+        kernels.main = load(0, "attention_backward", backward_shared_bytes(desc, config));
+        kernels.prepare = load(1, "attention_backward_prepare");
+        kernels.finish = load(1, "attention_backward_finish");
+        kernels.sinks = load(1, "attention_backward_sinks");
+        kernels.captures = load(1, "attention_backward_captures");
         if (config.wide) {
             kernels.query =
-                cuda::load_kernel(generate_backward_query(desc), "attention_backward_query",
-                                  backward_query_shared_bytes(desc), device);
+                load(2, "attention_backward_query", backward_query_shared_bytes(desc));
         }
+        if (builds_lists(desc)) load_lists(device);
         return kernels;
     });
 }

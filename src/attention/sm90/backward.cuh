@@ -32,7 +32,6 @@
 
 #include "attention/sm90/backward_consumer.cuh"
 #include "attention/sm90/backward_producer.cuh"
-#include "attention/sm90/backward_rows.cuh"
 #include "attention/sm90/backward_wide.cuh"
 
 namespace tw::attn {

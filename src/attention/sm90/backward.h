@@ -53,8 +53,7 @@ struct BackwardConfig {
     bool operator==(const BackwardConfig&) const = default;
 };
 
-/// The kernels of one configuration, from one cubin; `query` from one of its own, where heads are
-/// wide.
+/// The kernels of one configuration; `query` where heads are wide.
 struct BackwardKernels {
     cuda::Kernel prepare, main, finish, sinks, captures, query;
 };
@@ -77,8 +76,10 @@ int backward_shared_bytes(const BackwardDesc& desc, const BackwardConfig& config
 /// Bytes of scratch, aligned to 256: f32 sums of dQ, two numbers per query row, counters, lists.
 std::size_t backward_workspace_bytes(const BackwardDesc& desc, const BackwardConfig& config);
 
-/// The kernels' translation unit, compilable without a GPU.
-cuda::CompileRequest generate_backward(const BackwardDesc& desc, const BackwardConfig& config);
+/// The kernels' translation units, compilable without a GPU and beside each other: the main kernel,
+/// those of rows, `query`.
+std::vector<cuda::CompileRequest> generate_backward(const BackwardDesc& desc,
+                                                    const BackwardConfig& config);
 
 /// What distinguishes the kernels of a problem and a configuration from others.
 std::string backward_key(const BackwardDesc& desc, const BackwardConfig& config);

@@ -54,17 +54,24 @@ struct QueryConsumer : RowScores {
     }
 
     // ---- scores
-    TW_DEVICE float grad_of(int i) const {
-        float grad = grad_scores[i];
-        if constexpr (kDropout) grad = is_dropped(i) ? 0.0f : grad * p.keep_scale;
-        return grad - delta[i / 2 % 2];
+    /// dP, kept and scaled by dropout, without delta.
+    TW_DEVICE void prepare_grads() {
+        if constexpr (kDropout) {
+            const auto zero = dropped();
+#pragma unroll
+            for (int i = 0; i < kScores; ++i) {
+                grad_scores[i] = zero[i] ? 0.0f : grad_scores[i] * p.keep_scale;
+            }
+        }
+#pragma unroll
+        for (int i = 0; i < kScores; ++i) grad_scores[i] -= delta[i / 2 % 2];
     }
 
     /// scores = P, from S in flight behind dP.
     template <bool kMasked>
     TW_DEVICE void compute_p() {
         ptx::wgmma_tie(scores);
-        prepare_scores<kMasked>();
+        prepare_scores(kMasked);
 #pragma unroll
         for (int i = 0; i < kScores; ++i) {
             scores[i] = ptx::exp2_approx(fmaf(scores[i], scale, -lse[i / 2 % 2]));
@@ -82,13 +89,14 @@ struct QueryConsumer : RowScores {
 #pragma unroll
             for (int i = 0; i < kScores; ++i) raw[i] = scores[i];
             compute_p<kMasked>();
+            prepare_grads();
 #pragma unroll
             for (int j = 0; j < kScores / 4; ++j) {
                 const ScoreMod::Columns columns = mod.columns_at(j);
 #pragma unroll
                 for (int i = 4 * j; i < 4 * j + 4; ++i) {
                     grad_scores[i] =
-                        mod.gradient(raw[i], j, i % 2, i / 2 % 2, columns, scores[i] * grad_of(i));
+                        mod.gradient(raw[i], j, i % 2, i / 2 % 2, columns, scores[i] * grad_scores[i]);
                 }
             }
         } else {
@@ -100,8 +108,9 @@ struct QueryConsumer : RowScores {
             ptx::mbarrier_wait(shared.value_full(value_ring.index), value_ring.parity);
             ptx::wgmma_wait<0>();
             ptx::wgmma_tie(grad_scores);
+            prepare_grads();
 #pragma unroll
-            for (int i = 0; i < kScores; ++i) grad_scores[i] = scores[i] * grad_of(i);
+            for (int i = 0; i < kScores; ++i) grad_scores[i] *= scores[i];
         }
         release_value();
         key_ring.advance();  // its stage stays taken until dQ is multiplied

@@ -3,6 +3,7 @@
 #pragma once
 
 #include "attention/sm90/backward_layout.cuh"
+#include "attention/sm90/dropout.cuh"
 #include "attention/sm90/gradient_sums.cuh"
 #include "attention/sm90/store_rows.cuh"
 #include "cuda/device/ptx/convert.cuh"
@@ -10,7 +11,6 @@
 #include "cuda/device/ptx/memory.cuh"
 #include "cuda/device/ptx/sync.cuh"
 #include "cuda/device/ptx/wgmma.cuh"
-#include "cuda/device/scalar.cuh"
 #include "score_mod.cuh"
 
 namespace tw::attn {
@@ -229,7 +229,12 @@ struct Scores {
         constexpr bool kWithGrads = kGrads == kScores;
         const u32 lane_offset = ptx::lane_index() % 4 * 8;
         const u32 lse = shared.lse(stage) + lane_offset, delta = shared.delta(stage) + lane_offset;
-        const u64 dropout_key = kDropout ? key_of_dropout() : 0;
+        Dropped<kScores> dropped_pairs{};
+        if constexpr (kDropout) {
+            dropped_pairs =
+                find_dropped<kScores, true>(dropout_key_of(p.seed, batch(), head),
+                                            p.dropout_threshold, key(), query());
+        }
         Mask mask;
         if constexpr (kMasked) mask = mask_of_block(stage);
 #pragma unroll
@@ -251,9 +256,7 @@ struct Scores {
                 if (kMasked && !attends(mask, j, e, ids)) probability = 0;
                 bool dropped = false;
                 if constexpr (kDropout) {
-                    const u32 q = query() + 8 * j + e % 2, kv = key() + 8 * (e / 2);
-                    const u32 random = scalar::philox(dropout_key, static_cast<u64>(q) << 32 | kv);
-                    dropped = random < p.dropout_threshold;
+                    dropped = dropped_pairs[4 * j + e];
                     grad = dropped ? 0.0f : grad * p.keep_scale;
                 }
                 if constexpr (kWithGrads) {
@@ -280,13 +283,6 @@ struct Scores {
         const int row = warp * 16 + ptx::lane_index() / 4;
         return SumPlace{tile * (kStrips * 4) + strip * 4 + warp, tile * kBlockN + strip * 64 + row,
                         kv_len() - first_key - row};
-    }
-
-    TW_DEVICE u64 key_of_dropout() const {
-        const u64 pair =
-            (static_cast<u64>(static_cast<u32>(batch())) << 32 | static_cast<u32>(head)) << 1;
-        return static_cast<u64>(scalar::philox(p.seed, pair | 1)) << 32 |
-               scalar::philox(p.seed, pair);
     }
 };
 

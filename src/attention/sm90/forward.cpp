@@ -283,21 +283,28 @@ constexpr int kConsumerRegisters = {};
                      config.query_buffers, config.group, config.shares > 0, producer_registers,
                      consumer_registers)});
     request.source = "#include \"attention/sm90/forward.cuh\"\n";
+    if (config.shares > 0) request.source += "#include \"attention/sm90/forward_combine.cuh\"\n";
     return request;
 }
 
-const ForwardKernels& load_forward(const ForwardDesc& desc, const ForwardConfig& config,
-                                   int device) {
+const ForwardKernels& load_forward(const ForwardDesc& desc, const ForwardConfig& config, int device,
+                                   const std::function<void()>& before) {
     const std::string key =
         fmt::format("{} {} {} {} {} {} {} {} {} {}", variant_key(desc), config.warpgroups,
                     config.block_n, config.stages, config.query_buffers, config.group,
                     config.shares > 0, desc.positive_scale, desc.row_maximum, desc.exact_maximum);
     return load_once<ForwardKernels>(key, device, [&] {
-        if (builds_lists(desc)) load_lists(device);
+        before();
+        if (builds_lists(desc)) cuda::compile_in_background(generate_lists());
         const cuda::CompileRequest request = generate_forward(desc, config);
-        return ForwardKernels{cuda::load_kernel(request, "attention_forward",
-                                                forward_shared_bytes(desc, config), device),
-                              cuda::load_kernel(request, "attention_forward_combine", 0, device)};
+        ForwardKernels kernels;
+        kernels.main = cuda::load_kernel(request, "attention_forward",
+                                         forward_shared_bytes(desc, config), device);
+        if (config.shares > 0) {
+            kernels.combine = cuda::load_kernel(request, "attention_forward_combine", 0, device);
+        }
+        if (builds_lists(desc)) load_lists(device);
+        return kernels;
     });
 }
 

@@ -20,7 +20,6 @@
 // clang-format on
 #pragma once
 
-#include "attention/sm90/forward_combine.cuh"
 #include "attention/sm90/forward_consumer.cuh"
 #include "attention/sm90/forward_producer.cuh"
 

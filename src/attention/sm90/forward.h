@@ -4,6 +4,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <vector>
 
 #include "attention/sm90/problem.h"
@@ -43,7 +44,7 @@ struct ForwardConfig {
 /// value.
 ForwardDesc check_forward(const ForwardInputs& inputs);
 
-/// The kernels of one configuration, from one cubin.
+/// The kernels of one configuration, from one cubin; `combine` where it has shares.
 struct ForwardKernels {
     cuda::Kernel main, combine;
 };
@@ -65,8 +66,10 @@ int forward_shared_bytes(const ForwardDesc& desc, const ForwardConfig& config);
 cuda::CompileRequest generate_forward(const ForwardDesc& desc, const ForwardConfig& config);
 
 /// Compiles and loads; to be called before a launch is captured in a graph. Kernels stay loaded.
-const ForwardKernels& load_forward(const ForwardDesc& desc, const ForwardConfig& config,
-                                   int device);
+/// `before`: called once, before that takes its time.
+const ForwardKernels& load_forward(
+    const ForwardDesc& desc, const ForwardConfig& config, int device,
+    const std::function<void()>& before = [] {});
 
 /// Launches loaded kernels: one that builds lists, the main one, one that joins parts of tiles.
 /// Nothing allocated, nothing waited for.

@@ -52,9 +52,10 @@ struct Consumer : RowScores {
     /// Drops probabilities by the random bits of their pairs; the others grow when they are stored.
     TW_DEVICE void apply_dropout() {
         if constexpr (kDropout) {
+            const auto zero = dropped();
 #pragma unroll
             for (int i = 0; i < kScores; ++i) {
-                if (is_dropped(i)) scores[i] = 0.0f;
+                if (zero[i]) scores[i] = 0.0f;
             }
         }
     }
@@ -164,11 +165,7 @@ struct Consumer : RowScores {
             masked = end != kBlockFull;
             --left;
         }
-        if (masked) {
-            prepare_scores<true>();
-        } else {
-            prepare_scores<false>();
-        }
+        prepare_scores(masked);
         float unused[2];
         softmax_exact<true, true>(scores, state, scale, unused);
         release_key();
@@ -183,35 +180,48 @@ struct Consumer : RowScores {
         return __all_sync(~0u, state.max[0] > -kInfinity && state.max[1] > -kInfinity);
     }
 
+    /// How the guess of a block's row maxima ends.
+    enum class Guess {
+        kHolds,  ///< scores are p
+        kFails,  ///< they are p, too large
+        kNone,   ///< there was none: scores are products of Q and K
+    };
+
     /// One more block. Its Q K^T and the P V of the block before it are in flight together, and the
-    /// softmax runs under P V. Masked blocks in which a row may meet its first key take the exact
-    /// maximum.
+    /// softmax runs under P V, which is in flight afterwards. Masked blocks in which a row may meet
+    /// its first key take the exact maximum. `sum`: of p.
     template <bool kMasked>
-    TW_DEVICE void next_block() {
+    TW_DEVICE Guess guess_block(float (&sum)[2]) {
         issue_scores();
         issue_output();
         ptx::wgmma_wait<1>();
         ptx::wgmma_tie(scores);
         block += kListedBlocks ? 1 : -1;
         if constexpr (kScoreMod) mod.enter_block(block * kBlockN + column);
-        float sum[2], factor[2];
-        bool rescales = true, exact = kExactMaximum || (kMasked && !rows_have_met());
-        if constexpr (kMasked || kExactMaximum || !kScoreMod) prepare_scores<kMasked>();
-        if (!exact) {
-            rescales = kMasked ? softmax_speculative<false>(scores, state, scale, mod, sum)
-                               : softmax_speculative<kScoreMod>(scores, state, scale, mod, sum);
-            if (!rescales) {
-                state.sum[0] += sum[0];
-                state.sum[1] += sum[1];
-            } else if (sums_are_finite(sum)) {
+        if (kExactMaximum || (kMasked && !rows_have_met())) return Guess::kNone;
+        // A mod joins the exponent where nothing else needs its scores.
+        constexpr bool kRaw = kScoreMod && !kMasked;
+        if constexpr (!kRaw) prepare_scores(kMasked);
+        return softmax_speculative<kRaw>(scores, state, scale, mod, sum) ? Guess::kHolds
+                                                                         : Guess::kFails;
+    }
+
+    /// The same block where the guess did not hold. `factor`: of what was accumulated before.
+    TW_DEVICE void repair_block(Guess guess, bool masked, const float (&sum)[2],
+                                float (&factor)[2]) {
+        if (guess == Guess::kFails) {
+            if (sums_are_finite(sum)) {
                 raise_reference(scores, state, scale, sum, factor);
-            } else {
-                recompute_scores(key_ring.index);
-                prepare_scores<kMasked>();
-                exact = true;
+                return;
             }
+            recompute_scores(key_ring.index);
         }
-        if (exact) softmax_exact<false, true>(scores, state, scale, factor);
+        prepare_scores(masked);
+        softmax_exact<false, true>(scores, state, scale, factor);
+    }
+
+    /// From p of a block to the operand of its P V, once that of the block before is done.
+    TW_DEVICE void finish_block() {
         release_key();  // not earlier: the repair may read it
         apply_dropout();
         finish_output();
@@ -219,26 +229,29 @@ struct Consumer : RowScores {
         // NOTE: packing waits for P V. An operand register written while a wgmma is in flight makes
         // ptxas serialise all of them (C7513).
         pack_p();
-        if (rescales) multiply_rows(output, factor);
     }
 
-    /// All blocks of a tile but the first: those that cross the upper diagonal, those inside, those
-    /// that cross the lower one.
-    TW_DEVICE void other_blocks() {
+    /// Blocks side by side, all masked or all whole; none: the tile ends.
+    struct Run {
+        bool masked;
+        int count;
+    };
+
+    TW_DEVICE Run next_run() {
         if constexpr (kListedBlocks) {
             while (left > 0) {
                 const Listed next = next_listed();
-                block = next.block - 1;
-                if (next.state == kBlockFull) {
-                    left -= next.left;
-                    for (int i = next.left; i > 0; --i) next_block<false>();
-                } else if (next.state == kBlockDead && may_skip()) {
+                if (next.state == kBlockDead && may_skip()) {
                     skip_listed();
-                } else {
-                    next_block<true>();
-                    --left;
+                    continue;
                 }
+                block = next.block - 1;
+                const bool masked = next.state != kBlockFull;
+                const int count = masked ? 1 : next.left;
+                left -= count;
+                return {masked, count};
             }
+            return {false, 0};
         } else if constexpr (kUpperBound) {
             // Blocks left of `inside_end` lie below the upper diagonal for every row here, and
             // every row has met a key before them; blocks from `inside_begin` on lie above the
@@ -248,16 +261,45 @@ struct Consumer : RowScores {
             const int inside_end = max(0, first + p.upper_diagonal) / kBlockN;
             const int inside_begin =
                 kLowerBound ? max(0, last + p.lower_diagonal + kBlockN - 1) / kBlockN : 0;
-            do {
-                while (block > begin && (block > inside_end || block <= inside_begin)) {
-                    next_block<true>();
-                }
-                while (block > begin && block <= inside_end && block > inside_begin) {
-                    next_block<false>();
-                }
-            } while (kLowerBound && block > begin);
+            if (block > inside_end) return {true, block - max(begin, inside_end)};
+            if (kLowerBound && block <= inside_begin) return {true, block - begin};
+            return {false, block - max(begin, inside_begin)};
         } else {
-            while (block > begin) next_block<false>();
+            return {false, block - begin};
+        }
+    }
+
+    /// Blocks of a run up to the first whose guess does not hold.
+    template <bool kMasked>
+    TW_DEVICE Guess visit(int& count, float (&sum)[2]) {
+        do {
+            --count;
+            const Guess guess = guess_block<kMasked>(sum);
+            if (guess != Guess::kHolds) return guess;
+            state.sum[0] += sum[0];
+            state.sum[1] += sum[1];
+            finish_block();
+        } while (count > 0);
+        return Guess::kHolds;
+    }
+
+    /// All blocks of a tile but the first: those that cross the upper diagonal, those inside, those
+    /// that cross the lower one.
+    TW_DEVICE void other_blocks() {
+        constexpr bool kMasks = kListedBlocks || kUpperBound;
+        Run run = next_run();
+        while (run.count > 0) {
+            const bool masked = kMasks && run.masked;
+            float sum[2], factor[2];
+            const Guess guess =
+                masked ? visit<true>(run.count, sum) : visit<false>(run.count, sum);
+            // One copy of the repair for both kinds of blocks: the kernel compiles in half the time.
+            if (guess != Guess::kHolds) {
+                repair_block(guess, masked, sum, factor);
+                finish_block();
+                multiply_rows(output, factor);
+            }
+            if (run.count == 0) run = next_run();
         }
     }
 
@@ -324,8 +366,8 @@ struct Consumer : RowScores {
         issue_scores();
         ptx::wgmma_wait<0>();
         ptx::wgmma_tie(scores);
-        while (
-            true) {  // here the first block's scores of `tile` have arrived, nothing is in flight
+        bool more = true;
+        while (more) {  // the first block's scores of `tile` have arrived, nothing is in flight
             first_block();
             other_blocks();
             release_query();
@@ -333,21 +375,17 @@ struct Consumer : RowScores {
             if constexpr (kQueryBuffers == 2) {
                 // The next tile's first Q K^T keeps the tensor cores busy during this tile's
                 // results. NOTE: no branch may stand between a wgmma and its wait (C7514).
+                // After the last tile that product is of what lies there, and has no use.
                 tile = fetch();
-                if (tile.q_tile < 0) {
-                    issue_output();
-                    finish_output();
-                    release_skipped();  // no copy may be under way when the CTA ends
-                    store(done);
-                    return;
-                }
-                enter_tile();
+                more = tile.q_tile >= 0;
+                if (more) enter_tile();
                 issue_output();
-                issue_scores();
+                issue_scores(more);
                 ptx::wgmma_wait<1>();
                 ptx::wgmma_tie(output);
                 ptx::wgmma_tie(packed);
                 release_value();
+                if (!more) release_skipped();  // no copy may be under way when the CTA ends
                 store(done);
             } else {
                 issue_output();

@@ -2,13 +2,13 @@
 // masks. What the kernels share whose tiles are of queries.
 #pragma once
 
+#include "attention/sm90/dropout.cuh"
 #include "attention/sm90/forward_layout.cuh"
 #include "attention/sm90/online_softmax.cuh"
 #include "attention/sm90/store_rows.cuh"
 #include "cuda/device/ptx/memory.cuh"
 #include "cuda/device/ptx/mma.cuh"
 #include "cuda/device/ptx/sync.cuh"
-#include "cuda/device/scalar.cuh"
 #include "score_mod.cuh"
 #include "wgmma_shapes.cuh"
 
@@ -103,9 +103,12 @@ struct RowScores {
         return kQueryGradient ? ptx::uniform_here(address) : address;
     }
 
-    /// scores = Q K^T of the next key block; in flight afterwards.
-    TW_DEVICE void issue_scores() {
-        ptx::mbarrier_wait(shared.key_full(key_ring.index), key_ring.parity);
+    /// scores = Q K^T of the next key block; in flight afterwards. `comes`: false where there is no
+    /// such block and the product of whatever lies there has no use.
+    TW_DEVICE void issue_scores(bool comes = true) {
+        // The phase before the one that is under way has ended: no wait.
+        const u32 parity = comes ? key_ring.parity : key_ring.parity ^ 1;
+        ptx::mbarrier_wait(shared.key_full(key_ring.index), parity);
         issue_rows<kQueryDim>(scores, buffer_here(shared.query(query_ring.index)),
                               buffer_here(shared.key(key_ring.index)));
     }
@@ -122,17 +125,12 @@ struct RowScores {
             segment[1] = __ldg(query_segments() + min(row + 8, last));
         }
         if constexpr (kDropout) {
-            const u64 pair =
-                (static_cast<u64>(static_cast<u32>(tile.batch)) << 32 | static_cast<u32>(tile.head))
-                << 1;
-            dropout_key = static_cast<u64>(scalar::philox(p.seed, pair | 1)) << 32 |
-                          scalar::philox(p.seed, pair);
+            dropout_key = dropout_key_of(p.seed, tile.batch, tile.head);
         }
     }
 
     /// Scales where the exponent cannot, and masks keys past the end and the diagonals.
-    template <bool kMasked>
-    TW_DEVICE void prepare_scores() {
+    TW_DEVICE void prepare_scores(bool masked) {
         if constexpr (kScoreMod) {
 #pragma unroll
             for (int j = 0; j < kScores / 4; ++j) {
@@ -146,9 +144,10 @@ struct RowScores {
 #pragma unroll
             for (int i = 0; i < kScores; ++i) scores[i] *= p.scale_log2;
         }
-        if constexpr (kMasked && kMaskBits) {
+        if (!masked) return;
+        if constexpr (kMaskBits) {
             apply_bits();
-        } else if constexpr (kMasked) {
+        } else {
             if constexpr (kSegments) apply_segments();
             const int first = block * kBlockN + column;
             int last[2] = {kv_len() - 1 - first, kv_len() - 1 - first};
@@ -182,21 +181,23 @@ struct RowScores {
     TW_DEVICE void apply_segments() {
         const int* const ids = key_segments();
         const int last = max(0, kv_len() - 1);
+        // NOTE: computed here, not before the branch, where blocks that are not masked would pay.
+        const int first = static_cast<int>(ptx::uniform_here(block)) * kBlockN + column;
 #pragma unroll
         for (int i = 0; i < kScores; i += 4) {
 #pragma unroll
             for (int e = 0; e < 2; ++e) {
-                const int id = __ldg(ids + min(block * kBlockN + column + 2 * i + e, last));
+                const int id = __ldg(ids + min(first + 2 * i + e, last));
                 if (id != segment[0]) scores[i + e] = -kInfinity;
                 if (id != segment[1]) scores[i + 2 + e] = -kInfinity;
             }
         }
     }
 
-    /// Is the pair in a register of `scores` dropped?
-    TW_DEVICE bool is_dropped(int i) const {
-        const u32 q = row + 8 * (i / 2 % 2), kv = block * kBlockN + column + i / 4 * 8 + i % 2;
-        return scalar::philox(dropout_key, static_cast<u64>(q) << 32 | kv) < p.dropout_threshold;
+    /// The pairs of the current block that are dropped.
+    TW_DEVICE Dropped<kScores> dropped() const {
+        return find_dropped<kScores, false>(dropout_key, p.dropout_threshold, row,
+                                            block * kBlockN + column);
     }
 
     /// Masks what the bits of the current block leave out.

@@ -111,7 +111,7 @@ TW_DEVICE void softmax_exact(float (&scores)[kCount], RowState& state, float sca
 // when it grew further.
 constexpr float kLargestSum = 8192.0f;
 
-/// True (for the whole warp) when the block must be repaired; scores have become p in any case. A
+/// False (for the whole warp) when the block must be repaired; scores have become p in any case. A
 /// row with no key alive so far has a reference of -inf, which makes its sum inf or NaN and so
 /// fails. kRaw: a score mod is still to be applied.
 template <bool kRaw, int kCount, typename Mod>
@@ -123,7 +123,7 @@ TW_DEVICE bool softmax_speculative(float (&scores)[kCount], const RowState& stat
     } else {
         exponentiate(scores, reference, scale, sum);
     }
-    return __any_sync(~0u, !(sum[0] + sum[1] <= kLargestSum));
+    return __all_sync(~0u, sum[0] + sum[1] <= kLargestSum);
 }
 
 /// Can a failed block be repaired from its p (for the whole warp)? Else the scores are needed

@@ -318,8 +318,10 @@ void run_forward(const Problem& given, const AttentionOutput& result) {
         const auto bytes = static_cast<std::int64_t>(forward_workspace_bytes(desc, config));
         const Tensor workspace = Tensor::empty(u8, {bytes}, p.device);
         inputs.workspace = address_of(workspace);
-        launch_forward(inputs, desc, config, load_forward(desc, config, p.device.index),
-                       cuda::current_stream());
+        const ForwardKernels& kernels = load_forward(desc, config, p.device.index, [&] {
+            if (p.gradient) compile_backward_ahead(p);
+        });
+        launch_forward(inputs, desc, config, kernels, cuda::current_stream());
     };
     const ForwardConfig config =
         chosen<ForwardConfig>(p, "sm90 forward", trials_of(p, desc), launch);
@@ -400,8 +402,9 @@ void compile_backward_ahead(const Problem& p) {
         const std::scoped_lock lock(mutex);
         if (!kStarted->insert(backward_key(desc, config)).second) return;
     }
-    cuda::compile_in_background(generate_backward(desc, config));
-    if (config.wide) cuda::compile_in_background(generate_backward_query(desc));
+    for (cuda::CompileRequest& unit : generate_backward(desc, config)) {
+        cuda::compile_in_background(std::move(unit));
+    }
 }
 
 }  // namespace
