@@ -42,6 +42,11 @@ std::vector<Step> steps(const BenchOptions& options) {
     causal.causal = true;
     causal.deterministic = options.deterministic;
     add_attention("causal", causal);
+    // As frameworks call it that differentiate: the backward compiles while the forward does.
+    AttentionOptions full;
+    full.deterministic = options.deterministic;
+    full.gradient = true;
+    add_attention("no mask, gradient announced", full);
     AttentionOptions mod = causal;
     mod.score_mod = [](auto s, auto, auto, auto q, auto kv) { return s + (q - kv) * 0.125; };
     add_attention("causal, score mod", mod);

@@ -383,18 +383,28 @@ BackwardDesc backward_ahead(const Problem& p) {
 
 }  // namespace
 
-std::string why_not_backward(const Problem& p) {
+namespace {
+
+/// The backward of a problem, or why there is none.
+std::string find_backward(const Problem& p, BackwardDesc& desc) {
     if (std::string reason = why_not(p); !reason.empty()) return reason;
     if (p.score && p.score->derivative) return "the score mod has a derivative of the caller's own";
-    return complaint([&] { backward_ahead(p); });
+    return complaint([&] { desc = backward_ahead(p); });
+}
+
+}  // namespace
+
+std::string why_not_backward(const Problem& p) {
+    BackwardDesc unused;
+    return find_backward(p, unused);
 }
 
 namespace {
 
 /// Starts the compilation of the backward's kernels, once for each.
 void compile_backward_ahead(const Problem& p) {
-    if (!why_not_backward(p).empty()) return;
-    const BackwardDesc desc = backward_ahead(p);
+    BackwardDesc desc;
+    if (!find_backward(p, desc).empty()) return;
     const BackwardConfig config = trials_of(p, desc).front();
     static std::mutex mutex;
     static auto* const kStarted = new std::set<std::string>;
