@@ -96,16 +96,18 @@ void run(const Problem& p, const tiles::ScoreDerivative& derivative, const std::
          Shared& shared) {
     const DType sums = tiles::accumulator(p.query.dtype());
     tiles::Options options = p.options;
+    options.fragments = p.on_gpu() && options.block_q % 8 == 0 && p.head_dim % 8 == 0;
     // Copies of gradients of captures are of programs that walk over keys in order.
-    options.atomic = p.on_gpu() && !p.deterministic && derivative.buffers.empty() &&
-                     options.block_q % 8 == 0 && p.head_dim % 8 == 0;
+    options.unordered = options.fragments && !p.deterministic && derivative.buffers.empty();
     const Call main = cached(std::tuple(options, p.features.key(), key, splits), [&] {
         return tiles::backward(options, p.features, derivative, splits);
     });
     Tensor parts;
-    if (options.atomic) {
+    if (options.fragments) {
         const std::int64_t blocks = (p.query_length + options.block_q - 1) / options.block_q;
-        parts = Tensor::zeros(sums, {p.batch, p.query_heads, blocks, options.block_q * p.head_dim},
+        parts = Tensor::zeros(sums,
+                              {options.unordered ? 1 : splits, p.batch, p.query_heads, blocks,
+                               options.block_q * p.head_dim},
                               p.device);
     } else {
         Tensor::Dims shape = p.query.shape();
@@ -123,12 +125,12 @@ void run(const Problem& p, const tiles::ScoreDerivative& derivative, const std::
         inputs.push_back(Tensor::zeros(sums, shape, p.device));
         outputs.push_back(inputs.back());
     }
-    if (options.atomic) inputs.push_back(parts);
+    if (options.fragments) inputs.push_back(parts);
     main.into(outputs, inputs);
     for (std::size_t i = 0; i < derivative.buffers.size(); ++i) {
         shared.add_copies(p, derivative.buffers[i].capture, outputs[3 + i]);
     }
-    const std::int64_t queries = options.atomic ? p.query_length : 0;
+    const std::int64_t queries = options.fragments ? p.query_length : 0;
     const Call sum = cached(std::tuple(options, p.query.dtype(), queries),
                             [&] { return tiles::sum_parts(options, p.query.dtype(), queries); });
     sum.into({g.query}, {parts});

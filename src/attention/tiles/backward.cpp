@@ -108,7 +108,7 @@ void backward_program(const Options& options, const Features& features,
               delta = refs[5], query_ids = refs[6], kv_ids = refs[7];
     const std::size_t num_extra = num_extras(features);
     const std::size_t first_output =
-        8 + num_extra + derivative.buffers.size() + (options.atomic ? 1 : 0);
+        8 + num_extra + derivative.buffers.size() + (options.fragments ? 1 : 0);
     const Ref dq = refs[first_output], dk = refs[first_output + 1], dv = refs[first_output + 2];
     const Pairs pairs(options, features, refs.subspan(8, num_extra));
     const Buffers buffers{derivative, refs.subspan(first_output + 3), splits};
@@ -190,7 +190,7 @@ void backward_program(const Options& options, const Features& features,
                 buffers.add(results, nonzero, i * block_q, first);
             }
             d_score = d_score.to(key.dtype());
-            if (options.atomic) {
+            if (options.fragments) {
                 dq.at(h, i).atomic_add(in_fragments(dot(d_score, k)));
             } else {
                 const Ref dq_rows = dq.at(h, rows);
@@ -235,15 +235,17 @@ void backward_program(const Options& options, const Features& features,
         dk.at(kv_block).store((state.key * options.scale).to(dk.dtype()));
         dv.at(kv_block).store(state.value.to(dv.dtype()));
     };
-    if (options.atomic) {
+    if (options.unordered) {
         block_of_keys(program_id(2));
         return;
     }
-    for_loop(0, options.group, [&](Tile h) {
-        for_loop(0, cdiv(query_length, block_q), [&](Tile i) {
-            dq.at(h, ds(i * block_q, block_q)).store(zeros({block_q, head_dim}, sums));
+    if (!options.fragments) {
+        for_loop(0, options.group, [&](Tile h) {
+            for_loop(0, cdiv(query_length, block_q), [&](Tile i) {
+                dq.at(h, ds(i * block_q, block_q)).store(zeros({block_q, head_dim}, sums));
+            });
         });
-    });
+    }
     for_loop(program_id(2), cdiv(kv_length, block_k), splits, block_of_keys);
 }
 
@@ -283,13 +285,9 @@ void sum_copies_program(std::span<const Ref> refs) {
 
 void sum_parts_program(const Options& options, std::span<const Ref> refs) {
     const Ref parts = refs[0], dq = refs[1];
-    if (options.atomic) {
-        const Tile sum = from_fragments(parts.load(), dq.shape()[1]);
-        dq.store((sum * options.scale).to(dq.dtype()));
-        return;
-    }
-    const Tile sum = for_loop(1, parts.extent(0), parts.at(0).load(),
-                              [&](Tile i, Tile s) { return s + parts.at(i).load(); });
+    Tile sum = for_loop(1, parts.extent(0), parts.at(0).load(),
+                        [&](Tile i, Tile s) { return s + parts.at(i).load(); });
+    if (options.fragments) sum = from_fragments(sum, dq.shape()[1]);
     dq.store((sum * options.scale).to(dq.dtype()));
 }
 
@@ -332,15 +330,18 @@ Call backward(const Options& options, const Features& features, const ScoreDeriv
     const BlockSpec statistics({squeezed, group, all},
                                [](auto b, auto h, auto) { return block(b, h, 0); });
     const BlockSpec ids({squeezed, all}, [](auto b, auto, auto) { return block(b, 0); });
-    const BlockSpec parts({squeezed, squeezed, group, all, all},
-                          [](auto b, auto h, auto s) { return block(s, b, h, 0, 0); });
+    const BlockSpec own_parts({squeezed, squeezed, group, all, all},
+                              [](auto b, auto h, auto s) { return block(s, b, h, 0, 0); });
+    const BlockSpec one_part({squeezed, squeezed, group, all, all},
+                             [](auto b, auto h, auto) { return block(0, b, h, 0, 0); });
+    const BlockSpec& parts = options.unordered ? one_part : own_parts;
     const BlockSpec optional_ids = features.segments ? ids : BlockSpec::absent();
 
     CallOptions call_options;
     call_options.grid = [splits, options](std::span<const Tensor> in) {
         const std::int64_t blocks = (in[1].dim(2) + options.block_k - 1) / options.block_k;
         return std::vector<std::int64_t>{in[1].dim(0), in[1].dim(1),
-                                         options.atomic ? blocks : splits};
+                                         options.unordered ? blocks : splits};
     };
     call_options.in = {query_rows, kv_rows,    kv_rows,      query_rows,
                        statistics, statistics, optional_ids, optional_ids};
@@ -351,7 +352,7 @@ Call backward(const Options& options, const Features& features, const ScoreDeriv
     if (features.segments) call_options.dynamic[6] = call_options.dynamic[7] = {0, 1};
     add_extras(features, call_options, names);
     const std::size_t first_buffer = call_options.in.size(), buffers = derivative.buffers.size();
-    call_options.out = {options.atomic ? query_rows : parts, kv_rows, kv_rows};
+    call_options.out = {parts, kv_rows, kv_rows};
     std::vector<std::string> outputs{"dq_parts", "dk", "dv"};
     for (std::size_t i = 0; i < buffers; ++i) {
         call_options.in.emplace_back();
@@ -364,24 +365,23 @@ Call backward(const Options& options, const Features& features, const ScoreDeriv
         std::vector<int> dims(derivative.buffers[i].rank + 1);
         std::iota(dims.begin(), dims.end(), 0);
         call_options.dynamic[input] = dims;
-        call_options
-            .dynamic[static_cast<int>(first_buffer + buffers) + output + (options.atomic ? 1 : 0)] =
-            dims;
+        call_options.dynamic[static_cast<int>(first_buffer + buffers) + output +
+                             (options.fragments ? 1 : 0)] = dims;
     }
     auto num_inputs = static_cast<int>(first_buffer + buffers);
     call_options.dynamic[num_inputs] = {1, 2, 3};
-    if (options.atomic) {
-        call_options.in.push_back(query_rows);
+    if (options.fragments) {
+        call_options.in.push_back(parts);
         names.emplace_back("dq_zeros");
         call_options.aliases.push_back({num_inputs, 0});
-        call_options.dynamic[num_inputs] = call_options.dynamic[num_inputs + 1] = {0, 1, 2};
         ++num_inputs;
+        call_options.dynamic[num_inputs] = {1, 2, 3};
     }
     call_options.dynamic[num_inputs + 1] = call_options.dynamic[num_inputs + 2] = {0, 1, 2};
     names.insert(names.end(), outputs.begin(), outputs.end());
     call_options.out_type = [options, splits, first_buffer, buffers](std::span<const Tensor> in) {
         std::vector<std::int64_t> shape = in[0].shape();
-        if (options.atomic) {
+        if (options.fragments) {
             shape = in[first_buffer + buffers].shape();
         } else {
             shape.insert(shape.begin(), splits);
@@ -444,18 +444,18 @@ Call sum_parts(const Options& options, DType dtype, std::int64_t queries) {
     call_options.out = {BlockSpec({squeezed, squeezed, block_q, all},
                                   [](auto b, auto h, auto i) { return block(b, h, i, 0); })};
     call_options.interpret = options.interpret;
-    if (options.atomic) {
+    if (options.fragments) {
         call_options.grid = [](std::span<const Tensor> in) {
-            return std::vector<std::int64_t>{in[0].dim(0), in[0].dim(1), in[0].dim(2)};
+            return std::vector<std::int64_t>{in[0].dim(1), in[0].dim(2), in[0].dim(3)};
         };
-        call_options.in = {BlockSpec({squeezed, squeezed, squeezed, all},
-                                     [](auto b, auto h, auto i) { return block(b, h, i, 0); })};
+        call_options.in = {BlockSpec({all, squeezed, squeezed, squeezed, all},
+                                     [](auto b, auto h, auto i) { return block(0, b, h, i, 0); })};
         call_options.out_type = [dtype, block_q, queries](std::span<const Tensor> in) {
             const auto& shape = in[0].shape();
             return std::vector<TensorType>{
-                {dtype, {shape[0], shape[1], queries, shape[3] / block_q}}};
+                {dtype, {shape[1], shape[2], queries, shape[4] / block_q}}};
         };
-        call_options.dynamic = {{0, {0, 1, 2}}, {1, {0, 1}}};
+        call_options.dynamic = {{0, {1, 2, 3}}, {1, {0, 1}}};
     } else {
         call_options.grid = [block_q](std::span<const Tensor> in) {
             return row_blocks(in[0], 1, block_q);

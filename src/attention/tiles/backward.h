@@ -17,10 +17,10 @@ Call backward_preprocess(const Options& options, bool dlse);
 /// (B, S) or both absent, the extras (of a plan by keys), then the gradient buffers as they are.
 /// Outputs: the parts of dQ (splits, B, Hq, L, E), unscaled, f32 or f64; dK and dV in the inputs'
 /// dtypes; the gradient buffers added to. The order of every sum is fixed.
-/// With `options.atomic`: one program per (batch, kv head, block of keys), one array of parts (B,
-/// Hq, blocks of queries, block_q * E), zeros that are the last input too, added to in any order.
-/// Its lines hold blocks in an order of their own (`sum_parts` knows it): block_q and E are
-/// multiples of 8, and E is static.
+/// With `options.fragments`: parts (splits, B, Hq, blocks of queries, block_q * E), zeros that are
+/// the last input too. Their lines hold blocks in an order of their own (`sum_parts` knows it):
+/// block_q and E are multiples of 8, and E is static. With `options.unordered` too: one program per
+/// (batch, kv head, block of keys), and all add to one part, in any order.
 Call backward(const Options& options, const Features& features, const ScoreDerivative& derivative,
               std::int64_t splits);
 
@@ -30,8 +30,8 @@ Call sinks_backward(const Options& options);
 /// out = sum of the parts (copies, n), in order, in `dtype`.
 Call sum_copies(const Options& options, DType dtype);
 
-/// dQ (B, Hq, L, E) = scale * sum of the parts, in order, in `dtype`. `queries` is L, for the parts
-/// of an atomic backward.
+/// dQ (B, Hq, L, E) = scale * sum of the parts, in order, in `dtype`. `queries` is L, for parts
+/// in fragments.
 Call sum_parts(const Options& options, DType dtype, std::int64_t queries = 0);
 
 }  // namespace tilewright::attn::tiles

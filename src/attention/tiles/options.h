@@ -22,8 +22,13 @@ struct Options {
     /// With a score mod the scale goes into the queries (forward) or keys (backward) instead of
     /// each score.
     bool scale_operand = false;
-    /// Backward: one program per block of keys, and all add to one dQ, in the order they come.
-    bool atomic = false;
+    /// Backward on a GPU: dQ lies in the order of accumulators, and additions to it wait for
+    /// nothing.
+    bool fragments = false;
+    /// With it: one program per block of keys, and all add to one dQ, in the order they come. Else
+    /// each program walks over blocks of keys and has a dQ of its own, whose elements one thread
+    /// adds to, in its order: the same bits in every run.
+    bool unordered = false;
     int num_warps = 0, num_stages = 0;  ///< of a GPU; 0: chosen by what a program holds
 
     /// Largest kv - q that attends: 0 when causal; -1: unbounded.
