@@ -4,6 +4,7 @@
 #include <gtest/gtest.h>
 
 #include "cuda/codegen/generate.h"
+#include "cuda/codegen/mma_steps.h"
 #include "ir/parse.h"
 #include "tests/cuda/test_support.h"
 #include "tests/run/cuda_programs.h"
@@ -115,9 +116,31 @@ func @large(%s: scratch<f32[1000, 1000]>) grid [] {
 TEST(Codegen, TextNamesTheInstructionsItComesFrom) {
     const auto matmul = testing_support::matmul_program("bf16", "f32", 64, 64, 32, 4, 0);
     const Generated text = generated(ir::parse(matmul.text), "sm_80");
-    for (const char* part : {"= dot %", "cp_async_16", "ldmatrix", "mma_m16n8k16", "4 stages"}) {
+    for (const char* part : {"= dot %", "cp_async_16", "ldmatrix", "ptx::multiply(", "4 stages"}) {
         EXPECT_NE(text.source.find(part), std::string::npos) << part;
     }
+}
+
+TEST(Codegen, AStepOfAProductIsOneStatementOfAtMost16Instructions) {
+    const auto occurrences = [](const std::string& text, const std::string& part) {
+        std::size_t count = 0;
+        for (auto at = text.find(part); at != std::string::npos; at = text.find(part, at + 1)) {
+            ++count;
+        }
+        return count;
+    };
+    for (const MmaStep& step : {MmaStep{1, 2, DType::f16, false}, MmaStep{2, 8}}) {
+        const std::string text = mma_step_functions({step});
+        EXPECT_EQ(occurrences(text, "\"mma.sync"), std::size_t(step.rows * step.columns));
+        EXPECT_EQ(occurrences(text, "\"ldmatrix"), std::size_t(step.columns / 2));
+    }
+    // 8 x 16 instructions a step on 4 warps: 32 each, so two statements.
+    const auto matmul = testing_support::matmul_program("bf16", "f32", 128, 128, 32, 1, 0);
+    const Generated text = generated(ir::parse(matmul.text), "sm_80");
+    ASSERT_EQ(text.threads, 128);
+    EXPECT_EQ(occurrences(text.source, "TW_DEVICE void multiply("), 1u);
+    EXPECT_EQ(occurrences(text.source, "\"mma.sync"), 16u);
+    EXPECT_EQ(occurrences(text.source, "ptx::multiply("), 4u);
 }
 
 }  // namespace

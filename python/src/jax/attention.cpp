@@ -160,6 +160,7 @@ class AttentionSite {
         options_.layout = given.get<bool>("bshd") ? Layout::bshd : Layout::bhsd;
         options_.checked = given.get<bool>("checked");
         options_.deterministic = given.get<bool>("deterministic");
+        options_.gradient = given.get<bool>("gradient");
         counts_from_origin_ = given.get<bool>("counts_from_origin");
         read_host_words(given);
     }

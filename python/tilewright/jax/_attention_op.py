@@ -63,6 +63,7 @@ class Spec:
     max_scores: bool = True
     counts_from_origin: bool = False  #: mods and dropout count from the operand `origin`
     backward: bool = False
+    gradient: bool = False  #: of a forward: the backward will follow, and may be compiled already
 
     @property
     def target(self):
@@ -90,6 +91,7 @@ class Spec:
             "dropout": self.dropout,
             "bshd": self.bshd,
             "deterministic": self.deterministic,
+            "gradient": self.gradient,
             "checked": self.checked,
             "counts_from_origin": self.counts_from_origin,
             "host": " ".join(f"{name} {len(words) // 4}" for name, words in self.host),
@@ -335,7 +337,10 @@ def attention(spec, *operands):
 
 
 def _forward(spec, *operands):
-    out, lse, *rest = spec(*operands)
+    # With a derivative of its own, or gradients of captures, the backward is another one than the
+    # forward's texts tell.
+    known = not spec.derivative and not spec.gathers
+    out, lse, *rest = dataclasses.replace(spec, gradient=known)(*operands)
     return (out, lse, *rest), (operands, out, lse)
 
 

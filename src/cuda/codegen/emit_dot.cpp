@@ -220,9 +220,34 @@ void Emitter::mma16(const Instruction& made, const DotPlan& plan, Names& c) {
                 }
                 a.push_back(packed);
             }
+            // Pairs of columns that one statement multiplies.
+            constexpr std::size_t kMostAtOnce = 16;
+            Names sums, addresses;
+            const auto multiply = [&] {
+                if (addresses.empty()) return;
+                const MmaStep step{static_cast<int>(rows.size()),
+                                   2 * static_cast<int>(addresses.size()), plan.operand,
+                                   !right.transposed};
+                mma_steps_.insert(step);
+                Names ordered, lefts;  // along the columns first
+                for (std::size_t i = 0; i < rows.size(); ++i) {
+                    for (std::size_t j = 0; j < addresses.size(); ++j) {
+                        const auto from = sums.begin() + static_cast<std::ptrdiff_t>(
+                                                             8 * (j * rows.size() + i));
+                        ordered.insert(ordered.end(), from, from + 8);
+                    }
+                    lefts.insert(lefts.end(), a[i].begin(), a[i].end());
+                }
+                line("ptx::multiply({}{{}}, ptx::Blocks<{}, {}>{{}}, ptx::Moved<{}>{{}}, {}, {}, {});",
+                     tag, step.rows, step.columns, step.transposed, fmt::join(ordered, ", "),
+                     fmt::join(lefts, ", "), fmt::join(addresses, ", "));
+                sums.clear();
+                addresses.clear();
+            };
             for (std::size_t column = 0; column < columns.size();) {
                 const std::int64_t n = columns[column];
                 const bool pair = column + 1 < columns.size() && columns[column + 1] == n + 8;
+                const bool together = pair && has_upper;
                 std::string row, byte;
                 std::int64_t row_part = b * tile_rows, byte_part = 0;
                 if (right.transposed) {  // stored [n, k]
@@ -238,10 +263,16 @@ void Emitter::mma16(const Instruction& made, const DotPlan& plan, Names& c) {
                     row_part += k;
                     byte_part = n * 2;
                 }
-                const Names words = numbered(fresh("b"), pair ? 4 : 2);
-                line("u32 {0}; ptx::ldmatrix{1}({0}, {2});", fmt::join(words, ", "),
-                     right.transposed ? "" : "_transposed",
-                     fragment_address(tile, row + batch_rows, byte, row_part, byte_part));
+                const std::string address =
+                    fragment_address(tile, row + batch_rows, byte, row_part, byte_part);
+                Names words;
+                if (together) {
+                    addresses.push_back(address);
+                } else {
+                    words = numbered(fresh("b"), pair ? 4 : 2);
+                    line("u32 {0}; ptx::ldmatrix{1}({0}, {2});", fmt::join(words, ", "),
+                         right.transposed ? "" : "_transposed", address);
+                }
                 for (std::size_t i = 0; i < rows.size(); ++i) {
                     for (int half = 0; half < (pair ? 2 : 1); ++half) {
                         Names d;
@@ -256,6 +287,10 @@ void Emitter::mma16(const Instruction& made, const DotPlan& plan, Names& c) {
                                 d.push_back(c[static_cast<std::size_t>(acc.find_register(at))]);
                             }
                         }
+                        if (together) {
+                            sums.insert(sums.end(), d.begin(), d.end());
+                            continue;
+                        }
                         const std::string call = fmt::format(
                             "ptx::mma_m16n8k16({}{{}}, {}, {}, {}, {});", tag, fmt::join(d, ", "),
                             fmt::join(a[i], ", "), words[static_cast<std::size_t>(2 * half)],
@@ -267,7 +302,9 @@ void Emitter::mma16(const Instruction& made, const DotPlan& plan, Names& c) {
                     }
                 }
                 column += pair ? 2 : 1;
+                if (2 * rows.size() * (addresses.size() + 1) > kMostAtOnce) multiply();
             }
+            multiply();
         }
     }
     touch(tile.buffer);

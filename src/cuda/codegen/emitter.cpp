@@ -548,14 +548,15 @@ Generated Emitter::run() {
 #include "cuda/device/ptx/mma.cuh"
 #include "cuda/device/tile/memory.cuh"
 using namespace tw;
-
+{}
 extern "C" __global__ void __launch_bounds__({}{}) {}({}) {{
     extern __shared__ __align__(1024) u8 memory[];
     [[maybe_unused]] const u32 memory_address = shared_address(memory);
     [[maybe_unused]] const int lane = threadIdx.x & 31, warp = threadIdx.x >> 5;
 {}{}{}{}}}
 )",
-        f_.name, target_.arch, warps_, generated.shared_bytes, generated.threads,
+        f_.name, target_.arch, warps_, generated.shared_bytes, mma_step_functions(mma_steps_),
+        generated.threads,
         is_light()       ? ", 2"
         : plans_.empty() ? ", 1"
                          : "",

@@ -15,6 +15,7 @@
 #include "cuda/codegen/dot_plan.h"
 #include "cuda/codegen/generate.h"
 #include "cuda/codegen/layout.h"
+#include "cuda/codegen/mma_steps.h"
 
 namespace tilewright::cuda {
 
@@ -321,6 +322,7 @@ class Emitter {
     const ir::Block* block_ = nullptr;                ///< being emitted
     std::map<std::string, std::string> coordinates_;  ///< expression -> variable
     std::string coordinate_text_;
+    std::set<MmaStep> mma_steps_;  // that the text calls
     SharedArena arena_;
     std::vector<std::pair<int, std::set<int>>> loops_;  ///< first step, outer buffers used inside
     std::map<Value, int> ref_order_;                    ///< global Refs by parameter order

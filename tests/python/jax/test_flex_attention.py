@@ -44,6 +44,28 @@ def test_plain_with_grouped_heads_and_other_lengths(dtype):
         close(a, b)
 
 
+def test_a_forward_announces_the_backward_that_follows():
+    # On GPUs its kernels compile meanwhile, where the texts of the forward tell which they are.
+    q, k, v = inputs()
+    slopes = jnp.arange(3.0)
+
+    def text(function, *arguments):
+        return jax.jit(function).lower(*arguments).as_text()
+
+    def plain(q):
+        return twj.flex_attention(q, k, v).sum()
+
+    def captured(slopes):
+        def score(s, b, h, i, j):
+            return s + slopes[h] * (i - j)
+
+        return twj.flex_attention(q, k, v, score_mod=score).sum()
+
+    assert "gradient = false" in text(plain, q) and "gradient = true" not in text(plain, q)
+    assert "gradient = true" in text(jax.grad(plain), q)
+    assert "gradient = true" not in text(jax.grad(captured), slopes)
+
+
 def loss(run):
     """A loss by query, key, value and two captured arrays; `run` has flex_attention's arguments."""
 

@@ -72,8 +72,19 @@ TW_DEVICE void mma_m8n8k4(double (&d)[2], double a, double b) {
                  : "d"(a), "d"(b));
 }
 
-// The same with every register by name, for generated code: not volatile, so that the compiler may
-// move and drop them.
+// A whole step along k is one statement of generated code, `multiply`, chosen by these types
+// (cuda/codegen/mma_steps.h).
+
+/// So many products of 16 x 8 x 16: rows x columns of them.
+template <int kRows, int kColumns>
+struct Blocks {};
+
+/// How ldmatrix brings the right operand: as it is stored, or transposed.
+template <bool kTransposed>
+struct Moved {};
+
+// One product with every register by name, for generated code: not volatile, so that the compiler
+// may move and drop them.
 
 /// PTX ISA, mma.m16n8k16, f16 operands.
 TW_DEVICE void mma_m16n8k16(F16, float& d0, float& d1, float& d2, float& d3, u32 a0, u32 a1, u32 a2,

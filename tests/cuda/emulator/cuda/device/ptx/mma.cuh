@@ -1,7 +1,10 @@
 // Emulated mma.sync, by the fragment tables of the PTX ISA.
 #pragma once
 
+#include <vector>
+
 #include "cuda/device/ptx/convert.cuh"
+#include "cuda/device/ptx/matrix_move.cuh"
 
 namespace tw::ptx {
 
@@ -66,6 +69,46 @@ inline void mma_m8n8k4(double& d0, double& d1, double a, double b) {
             }
         }
     });
+}
+
+template <int kRows, int kColumns>
+struct Blocks {};
+template <bool kTransposed>
+struct Moved {};
+
+/// Any of the functions that kernels come with (cuda/codegen/mma_steps.h).
+template <class Tag, int kRows, int kColumns, bool kTransposed, class... Registers>
+inline void multiply(Tag tag, Blocks<kRows, kColumns>, Moved<kTransposed>, Registers&&... given) {
+    std::vector<float*> sums;
+    std::vector<u32> words;
+    const auto collect = [&](auto& x) {
+        if constexpr (std::is_same_v<std::remove_cvref_t<decltype(x)>, float>) {
+            sums.push_back(&x);
+        } else {
+            words.push_back(x);
+        }
+    };
+    (collect(given), ...);
+    if (sums.size() != 4 * kRows * kColumns || words.size() != 4 * kRows + kColumns / 2) {
+        std::fprintf(stderr, "multiply: wrong number of registers\n");
+        std::abort();
+    }
+    for (int column = 0; column < kColumns; ++column) {
+        u32 b[4];
+        const u32 address = words[4 * kRows + column / 2];
+        if (kTransposed) {
+            ldmatrix_transposed(b[0], b[1], b[2], b[3], address);
+        } else {
+            ldmatrix(b[0], b[1], b[2], b[3], address);
+        }
+        for (int row = 0; row < kRows; ++row) {
+            float** const d = sums.data() + 4 * (row * kColumns + column);
+            const u32* const a = words.data() + 4 * row;
+            const int half = 2 * (column % 2);
+            mma_m16n8k16(tag, *d[0], *d[1], *d[2], *d[3], a[0], a[1], a[2], a[3], b[half],
+                         b[half + 1]);
+        }
+    }
 }
 
 }  // namespace tw::ptx

@@ -1,0 +1,84 @@
+// Text of mma and ldmatrix instructions.
+#include "cuda/codegen/mma_steps.h"
+
+#include <fmt/format.h>
+
+#include "support/check.h"
+
+namespace tilewright::cuda {
+namespace {
+
+/// text(0), text(1) and so on, so many of them in a line.
+std::string list(int count, int in_a_line, auto text) {
+    std::string result;
+    for (int i = 0; i < count; ++i) {
+        if (i > 0) result += i % in_a_line == 0 ? ",\n          " : ", ";
+        result += text(i);
+    }
+    return result;
+}
+
+std::string function_text(const MmaStep& step) {
+    TW_ASSERT(step.dtype == DType::f16 || step.dtype == DType::bf16);
+    TW_ASSERT(step.columns % 2 == 0, "{} columns", step.columns);
+    const int d_count = 4 * step.rows * step.columns, a_count = 4 * step.rows,
+              b_count = step.columns / 2;
+    // Numbers of operands from `first` on.
+    const auto numbers = [](int first, int count) {
+        return list(count, count, [&](int i) { return fmt::format("%{}", first + i); });
+    };
+    const auto named = [](char name, int count) {
+        return [=](const std::string& format) {
+            return list(count, 8, [&](int i) {
+                return fmt::format(fmt::runtime(format), fmt::format("{}{}", name, i));
+            });
+        };
+    };
+    const auto d = named('d', d_count), a = named('a', a_count), b = named('b', b_count);
+    const std::string dtype(name(step.dtype));
+    std::string text;
+    for (int pair = 0; pair < b_count; ++pair) {
+        text += fmt::format(
+            "        \"ldmatrix.sync.aligned.m8n8.x4{}.shared.b16 {{w0, w1, w2, w3}}, [%{}];\\n\"\n",
+            step.transposed ? ".trans" : "", d_count + a_count + pair);
+        for (int row = 0; row < step.rows; ++row) {
+            for (int half = 0; half < 2; ++half) {
+                const int column = 2 * pair + half;
+                const std::string sums = numbers(4 * (row * step.columns + column), 4);
+                text += fmt::format(
+                    "        \"mma.sync.aligned.m16n8k16.row.col.f32.{0}.{0}.f32 {{{1}}}, \"\n"
+                    "        \"{{{2}}}, {{w{3}, w{4}}}, {{{1}}};\\n\"\n",
+                    dtype, sums, numbers(d_count + 4 * row, 4), 2 * half, 2 * half + 1);
+            }
+        }
+    }
+    return fmt::format(
+        R"(
+TW_DEVICE void multiply({tag}, Blocks<{rows}, {columns}>, Moved<{transposed}>, {d},
+          {a}, {b}) {{
+    asm volatile(
+        "{{\n.reg .b32 w0, w1, w2, w3;\n"
+{text}        "}}"
+        : {outputs}
+        : {inputs},
+          {addresses}
+        : "memory");
+}}
+)",
+        fmt::arg("tag", step.dtype == DType::f16 ? "F16" : "Bf16"), fmt::arg("rows", step.rows),
+        fmt::arg("columns", step.columns), fmt::arg("transposed", step.transposed),
+        fmt::arg("d", d("float& {}")), fmt::arg("a", a("u32 {}")), fmt::arg("b", b("u32 {}")),
+        fmt::arg("text", text), fmt::arg("outputs", d("\"+f\"({})")),
+        fmt::arg("inputs", a("\"r\"({})")), fmt::arg("addresses", b("\"r\"({})")));
+}
+
+}  // namespace
+
+std::string mma_step_functions(const std::set<MmaStep>& steps) {
+    if (steps.empty()) return {};
+    std::string text = "\nnamespace tw::ptx {\n";
+    for (const MmaStep& step : steps) text += function_text(step);
+    return text + "\n}  // namespace tw::ptx\n";
+}
+
+}  // namespace tilewright::cuda

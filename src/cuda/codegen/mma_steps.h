@@ -1,0 +1,30 @@
+// Generates the steps of mma products that a kernel needs.
+#pragma once
+
+#include <compare>
+#include <set>
+#include <string>
+
+#include "tilewright/dtype.h"
+
+namespace tilewright::cuda {
+
+/// One step along k of a warp's product: rows x columns instructions of 16 x 8 x 16, the left
+/// operand in registers, the right one in shared memory.
+struct MmaStep {
+    int rows = 0, columns = 0;  ///< columns: even
+    DType dtype = DType::bf16;  ///< f16 or bf16
+    bool transposed = false;    ///< ldmatrix transposes the right operand on its way
+    auto operator<=>(const MmaStep&) const = default;
+};
+
+/// Text of device functions, one per step, chosen by the types of their arguments:
+///   tw::ptx::multiply(Bf16{}, Blocks<rows, columns>{}, Moved<transposed>{}, d..., a..., b...)
+/// d: four f32 registers of each instruction, along the columns first; a: four registers of each
+/// row; b: the address that ldmatrix.x4 takes, of each pair of columns.
+///
+/// A step is one asm statement: instructions as statements of their own took a third of the time
+/// that a kernel takes to compile.
+std::string mma_step_functions(const std::set<MmaStep>& steps);
+
+}  // namespace tilewright::cuda
