@@ -50,7 +50,19 @@ std::int64_t forward_block(const Problem& p) {
     return block;
 }
 
-/// The same with a mask as data, unless larger tiles would cover more pairs that do not attend.
+/// Under diagonals, long sequences on a CPU have long blocks inside and shorter ones where a diagonal
+/// cuts through them; with fewer queries at once, less of those lies outside.
+void use_edges(const Problem& p, tiles::Options& options) {
+    constexpr std::int64_t kEdge = 128, kMostQueries = 128;
+    const bool diagonals = options.right() >= 0 || options.window_left >= 0;
+    if (p.on_gpu() || p.features.plan || p.features.segments || !diagonals || !p.is_long()) return;
+    options.edge_k = kEdge;
+    options.block_k = 2 * kEdge;
+    options.block_q = std::min(options.block_q, kMostQueries);
+}
+
+/// The queries of a program with a mask as data: those of others, unless larger tiles would cover
+/// more pairs that do not attend.
 std::int64_t plan_block(const Problem& p) {
     const std::int64_t least = p.options.block_q;
     if (loads_blocks(p.features)) return least;
@@ -146,6 +158,7 @@ void forward(Problem p, const AttentionOutput& given) {
     tiles::Options options = p.options;
     if (blocks.q == 0 && !p.features.plan && !loads_blocks(p.features))
         options.block_q = forward_block(p);
+    if (blocks == AttentionBlocks() && !loads_blocks(p.features)) use_edges(p, options);
     const Call call = cached(std::tuple(options, p.features.key(), long_queries),
                              [&] { return tiles::forward(options, p.features, long_queries); });
     std::vector<Tensor> inputs{p.query, p.key, p.value, p.segment_ids, p.kv_segment_ids, p.sinks};

@@ -109,12 +109,10 @@ namespace {
 /// mask cuts through them, they cover more pairs that do not attend, which costs least where the
 /// products are cheap.
 std::int64_t most_keys(const Problem& p) {
-    constexpr std::int64_t kLong = 2048;
     const bool is_bf16 = p.query.dtype() == DType::bf16;
     const bool is_cut = (p.options.right() >= 0 && !is_bf16) || p.options.window_left >= 0 ||
                         p.features.segments || p.block_mask.defined();
-    const bool is_long = std::min(p.query_length, p.kv_length) >= kLong;
-    return is_long && !is_cut && (is_bf16 || p.query.dtype() == DType::f32) ? 256 : 128;
+    return p.is_long() && !is_cut ? 256 : 128;
 }
 
 /// Block sizes for these lengths.
@@ -424,6 +422,12 @@ Problem check(const Tensor& query, const Tensor& key, const Tensor& value,
     p.options.group = p.kv_heads == 0 ? 1 : p.query_heads / p.kv_heads;
     choose_blocks(p);
     return p;
+}
+
+bool Problem::is_long() const {
+    constexpr std::int64_t kLong = 2048;
+    const DType dtype = query.dtype();
+    return std::min(query_length, kv_length) >= kLong && (dtype == DType::bf16 || dtype == f32);
 }
 
 void Problem::use_backward_blocks() {

@@ -53,6 +53,8 @@ struct Problem {
     void for_each_sequence(const std::function<void(std::size_t)>& body,
                            bool independent = true) const;
     bool on_gpu() const { return device.kind == Device::Kind::cuda; }
+    /// Long enough, in a type of fast products, that longer blocks pay on a CPU.
+    bool is_long() const;
     /// The blocks of the backward pass, where they differ from those of the forward.
     void use_backward_blocks();
     /// Takes the blocks that are given, as far as lengths and machine allow.

@@ -337,9 +337,8 @@ def attention(spec, *operands):
 
 
 def _forward(spec, *operands):
-    # With a derivative of its own, or gradients of captures, the backward is another one than the
-    # forward's texts tell.
-    known = not spec.derivative and not spec.gathers
+    # A forward does not read the derivative of a mod that has one of its own.
+    known = not spec.derivative
     out, lse, *rest = dataclasses.replace(spec, gradient=known)(*operands)
     return (out, lse, *rest), (operands, out, lse)
 

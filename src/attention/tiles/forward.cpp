@@ -26,7 +26,7 @@ void forward_program(const Options& options, const Features& features, std::span
     const Pairs pairs(options, features, refs.subspan(6, num_inputs - 6));
     const bool segments = features.segments;
     const DType sums = accumulator(query.dtype());
-    const std::int64_t block_q = options.block_q, block_k = options.block_k;
+    const std::int64_t block_q = options.block_q;
     const Tile first = program_id(2) * block_q, kv_length = key.extent(0);
     const bool scaled = options.scale_operand && features.score;
     const Tile q = scaled ? query.load() * options.scale : query.load();
@@ -38,9 +38,11 @@ void forward_program(const Options& options, const Features& features, std::span
     const bool folded = options.scale > 0 && !features.score;
     const double unit = folded ? options.scale : 1, factor = unit * kLog2E;
 
-    /// One block of keys; `analytic`: causal, window, segments and the end of the keys; `bits`: of
-    /// the plan.
-    const auto step = [&](Tile j, State state, bool analytic, const std::optional<Tile>& bits) {
+    /// One block of keys, as many as `sizes` has; `analytic`: causal, window, segments and the end of
+    /// the keys; `bits`: of the plan.
+    const auto step = [&](const Options& sizes, Tile j, State state, bool analytic,
+                          const std::optional<Tile>& bits) {
+        const std::int64_t block_k = sizes.block_k;
         const Slice block = ds(j * block_k, block_k);
         Tile s = dot(q, key.at(block).load({.other = 0}), {.trans_b = true});
         if (!folded && !scaled) s *= options.scale;
@@ -49,7 +51,7 @@ void forward_program(const Options& options, const Features& features, std::span
             const Tile kv_positions = (j * block_k).to(i32) + iota(block_k);
             const Tile ids = segments ? kv_ids.at(block).load({.other = 0}) : Tile();
             const Tile inside =
-                attends(options, q_positions, kv_positions, kv_length, segments, q_ids, ids);
+                attends(sizes, q_positions, kv_positions, kv_length, segments, q_ids, ids);
             mask = mask ? *mask & inside : inside;
         }
         const Place place{b,
@@ -79,9 +81,9 @@ void forward_program(const Options& options, const Features& features, std::span
                      dot(kept.to(value.dtype()), value.at(block).load({.other = 0}),
                          {.acc = state.out * expand_dims(alpha, 1)})};
     };
-    const auto range = [&](Tile begin, Tile end, State state, bool analytic) {
+    const auto range = [&](const Options& sizes, Tile begin, Tile end, State state, bool analytic) {
         return for_loop(begin, end, state,
-                        [&](Tile j, State s) { return step(j, s, analytic, {}); });
+                        [&](Tile j, State s) { return step(sizes, j, s, analytic, {}); });
     };
 
     const double lowest = features.score ? lowest_score(sums) : kLowestScore;
@@ -94,21 +96,28 @@ void forward_program(const Options& options, const Features& features, std::span
         const Ref partial = pairs.extra(Extra::partial), runs = pairs.extra(Extra::full),
                   bits = pairs.extra(Extra::bits);
         state = for_loop(row.partial_begin, row.partial_end, state, [&](Tile e, State s) {
-            return step(partial.at(e, 0).load().to(i64), s, analytic,
+            return step(options, partial.at(e, 0).load().to(i64), s, analytic,
                         bits.at(partial.at(e, 1).load()).load());
         });
         state = for_loop(row.full_begin, row.full_end, state, [&](Tile e, State s) {
             const Tile begin = runs.at(e, 0).load().to(i64);
-            return range(begin, begin + runs.at(e, 1).load().to(i64), s, analytic);
+            return range(options, begin, begin + runs.at(e, 1).load().to(i64), s, analytic);
         });
     } else if (segments || (options.interpret && features.positions())) {
         const BlockRange blocks = kv_blocks(options, first, kv_length);
-        state = range(blocks.begin, blocks.end, state, true);
+        state = range(options, blocks.begin, blocks.end, state, true);
     } else {
+        Options edge = options;
+        if (options.edge_k > 0) edge.block_k = options.edge_k;
+        const std::int64_t ratio = options.block_k / edge.block_k;
         const BlockRange blocks = kv_blocks(options, first, kv_length);
-        if (options.window_left >= 0) state = range(blocks.begin, blocks.full_begin, state, true);
-        state = range(blocks.full_begin, blocks.full_end, state, false);
-        state = range(blocks.full_end, blocks.end, state, true);
+        const BlockRange edges = kv_blocks(edge, first, kv_length);
+        if (options.window_left >= 0) {
+            const Tile end = minimum(blocks.full_begin * ratio, edges.end);
+            state = range(edge, edges.begin, end, state, true);
+        }
+        state = range(options, blocks.full_begin, blocks.full_end, state, false);
+        state = range(edge, blocks.full_end * ratio, edges.end, state, true);
     }
 
     Tile high = state.max * unit;

@@ -18,6 +18,9 @@ struct Options {
     std::int64_t group = 1;          ///< query heads per kv head
     std::int64_t block_q = 64;
     std::int64_t block_k = 128;
+    /// Keys of a block that a diagonal crosses; 0: block_k, which it divides. Smaller ones leave
+    /// fewer pairs that do not attend.
+    std::int64_t edge_k = 0;
     bool interpret = false;  ///< checked mode
     /// With a score mod the scale goes into the queries (forward) or keys (backward) instead of
     /// each score.
