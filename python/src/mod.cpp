@@ -41,15 +41,23 @@ std::optional<Operand> operand(nb::handle value) {
     if (PyIndex_Check(value.ptr())) {
         const nb::object integer = nb::steal(PyNumber_Index(value.ptr()));
         if (!integer.is_valid()) nb::raise_python_error();
-        return Operand(nb::cast<std::int64_t>(integer), kNowhere);
+        std::int64_t number = 0;
+        if (!nb::try_cast(integer, number)) {
+            throw UserError("[mod] expected an integer of 64 bits but got " +
+                            nb::cast<std::string>(nb::str(integer)));
+        }
+        return Operand(number, kNowhere);
     }
     return {};
 }
 
+std::string python_type(nb::handle value) {
+    return nb::cast<std::string>(nb::str(value.type().attr("__name__")));
+}
+
 Operand expect_operand(nb::handle value) {
     if (const auto result = operand(value)) return *result;
-    const std::string type = nb::cast<std::string>(nb::str(value.type().attr("__name__")));
-    throw nb::type_error(("expected a traced scalar or a number but got " + type +
+    throw nb::type_error(("expected a traced scalar or a number but got " + python_type(value) +
                           "; index arrays through tw.capture(array)")
                              .c_str());
 }
@@ -91,7 +99,11 @@ Mod::Body body_of(nb::callable function) {
         const nb::object result = nb::handle(shared.get())(*list);
         if (result.is_none())
             throw UserError("[mod] expected the mod to return a value but got None");
-        return expect_operand(result);
+        if (const auto value = operand(result)) return *value;
+        throw nb::type_error(
+            ("[mod] expected the mod to return a traced scalar or a number but got " +
+             python_type(result))
+                .c_str());
     };
 }
 

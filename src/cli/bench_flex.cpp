@@ -39,11 +39,14 @@ using MakeCase = std::function<FlexCase(const FlexSizes&)>;
 
 /// Compares two heads of the case, at a size that the dense reference manages.
 Errors check_case(const MakeCase& make, FlexSizes sizes, DType dtype) {
+    constexpr std::int64_t kLong = 1024;
+    const std::int64_t longest = make(sizes).check_length;
     sizes.batch = 1;
     sizes.kv_heads = sizes.heads == sizes.kv_heads ? 2 : 1;
     sizes.heads = 2;
-    sizes.length = std::min<std::int64_t>(sizes.length, 256);
-    sizes.kv_length = std::min<std::int64_t>(sizes.kv_length, 256);
+    sizes.length = std::min(sizes.length, longest);
+    sizes.kv_length = std::min(sizes.kv_length, longest);
+    if (sizes.length > kLong) sizes.head_dim = std::min<std::int64_t>(sizes.head_dim, 16);
     const bool packed = make(sizes).options.cu_seqlens.defined();
     if (packed) sizes.length = std::min<std::int64_t>(sizes.length, 24);
     const FlexCase c = make(sizes);

@@ -102,10 +102,14 @@ const std::vector<std::pair<std::string, Make>>& cases() {
          }},
         {"causal", [](const FlexSizes&, FlexCase& c) { c.options.mask = masks::causal(); }},
         {"sliding_window",
-         [](const FlexSizes&, FlexCase& c) { c.options.mask = masks::sliding_window(1024); }},
+         [](const FlexSizes&, FlexCase& c) {
+             c.options.mask = masks::sliding_window(1024);
+             c.check_length = 1152;
+         }},
         {"prefix_lm",
          [](const FlexSizes&, FlexCase& c) {
              c.options.mask = [](auto, auto, auto q, auto kv) { return kv <= 2048 || q >= kv; };
+             c.check_length = 2176;
          }},
         {"document",
          [](const FlexSizes& s, FlexCase& c) {

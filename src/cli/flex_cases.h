@@ -21,6 +21,9 @@ struct FlexCase {
     std::string name;
     std::int64_t q_len = 0, kv_len = 0;
     AttentionOptions options;
+    /// Longest sequence of a correctness check: pairs enough that masks become data, as in what is
+    /// timed, and what tells the case from others within it.
+    std::int64_t check_length = 576;
 };
 
 /// The notebook's names, in its order.

@@ -1,6 +1,8 @@
 // Finds integer operands of strips that are affine in the row and the lane.
 #include "cpu/affine.h"
 
+#include <algorithm>
+
 #include "ir/evaluate.h"
 
 namespace tilewright::cpu {
@@ -9,6 +11,17 @@ namespace {
 using ir::Op;
 
 constexpr int kMaxDepth = 16;
+
+/// Forms stay far from overflow, whatever positions they are of.
+bool is_small(const Affine& form) {
+    constexpr std::int64_t kMostFactor = std::int64_t{1} << 20, kMost = std::int64_t{1} << 40;
+    const auto within = [](std::int64_t x, std::int64_t most) { return -most <= x && x <= most; };
+    return within(form.constant, kMost) && within(form.row, kMostFactor) &&
+           within(form.lane, kMostFactor) &&
+           std::all_of(form.terms.begin(), form.terms.end(), [&](const Affine::Term& term) {
+               return within(term.coefficient, kMostFactor);
+           });
+}
 
 std::optional<std::int64_t> constant_of(const StripSource& source, const Program& program) {
     if (source.home != Home::slot || !program.constant_slots.contains(source.index)) return {};
@@ -34,7 +47,7 @@ std::optional<Affine> of_op(const StripOp& op, const Makers& makers, const Progr
                 const auto factor = constant_of(op.in[side], program);
                 if (!factor) continue;
                 const auto other = operand(1 - side);
-                if (!other) return {};
+                if (!other || !is_small({{}, *factor, *factor, 0})) return {};
                 return combined({}, *other, *factor);
             }
             return {};
@@ -45,8 +58,8 @@ std::optional<Affine> of_op(const StripOp& op, const Makers& makers, const Progr
     }
 }
 
-std::optional<Affine> find(const StripSource& source, const Makers& makers, const Program& program,
-                           int depth) {
+std::optional<Affine> find_any(const StripSource& source, const Makers& makers,
+                               const Program& program, int depth) {
     // Narrow types wrap around too soon.
     if (depth == 0 || (source.dtype != DType::i32 && source.dtype != DType::i64)) return {};
     Affine result;
@@ -79,6 +92,12 @@ std::optional<Affine> find(const StripSource& source, const Makers& makers, cons
     result.row = vector->lane * source.row_stride;
     result.lane = vector->lane * source.lane_stride;
     return result;
+}
+
+std::optional<Affine> find(const StripSource& source, const Makers& makers, const Program& program,
+                           int depth) {
+    const auto form = find_any(source, makers, program, depth);
+    return form && is_small(*form) ? form : std::nullopt;
 }
 
 }  // namespace

@@ -1,5 +1,6 @@
 // Runs strip chains and reductions over rows. A JIT would replace execute(Frame&, const Chain&).
 #include <algorithm>
+#include <cmath>
 #include <cstring>
 
 #include "cpu/execute.h"
@@ -59,13 +60,21 @@ void fill(std::byte* data, std::int64_t count, int element, std::uint64_t bits) 
     }
 }
 
+/// The form at row and lane 0; where 64 bits do not hold it, a number of its sign.
 std::int64_t base_of(const Frame& frame, const Affine& affine) {
+    constexpr double kMost = 0x1p62;
     std::int64_t base = affine.constant;
+    double size = static_cast<double>(base);
     for (const Affine::Term& term : affine.terms) {
         const std::uint64_t bits = ir::read_element(term.dtype, frame.slots + term.slot);
-        base += term.coefficient * static_cast<std::int64_t>(bits);
+        const auto value = static_cast<std::int64_t>(bits);
+        // Unsigned: it may wrap around, and then it is not what is returned.
+        base = static_cast<std::int64_t>(static_cast<std::uint64_t>(base) +
+                                         static_cast<std::uint64_t>(term.coefficient) *
+                                             static_cast<std::uint64_t>(value));
+        size += static_cast<double>(term.coefficient) * static_cast<double>(value);
     }
-    return base;
+    return std::abs(size) < kMost ? base : static_cast<std::int64_t>(std::copysign(kMost, size));
 }
 
 /// Sets the form's immediates for one strip; true when it is >= 0 all over the strip.

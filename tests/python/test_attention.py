@@ -228,6 +228,26 @@ def test_sinks_enter_the_denominator_alone():
     close(aux.max_scores, scores.max(-1), np.float32)
 
 
+@pytest.mark.parametrize(
+    "mask",
+    [
+        lambda b, h, q, kv: q * 2**48 > kv * 2**48,
+        lambda b, h, q, kv: (q - kv) * 2**40 * 2**20 >= 5,
+        lambda b, h, q, kv: (q > 2**63 - 1) | (kv < 3),
+        lambda b, h, q, kv: (kv <= -(2**63)) | (q < 40),
+        lambda b, h, q, kv: (kv != -(2**63)) & (kv <= q),
+        lambda b, h, q, kv: 2**62 + q > 2**62 + kv,
+    ],
+)
+def test_comparisons_of_large_integers_are_exact(mask):
+    q, kv = np.arange(64)[:, None] + 0 * np.arange(64), np.arange(64) + 0 * np.arange(64)[:, None]
+    want = mask(0, 0, q, kv)
+    assert np.array_equal(tw.create_mask(mask, 1, 1, 64, 64)[0, 0], want)
+    zeros = np.zeros((1, 1, 64, 8), np.float32)
+    lse = tw.flex_attention(zeros, zeros, zeros, mask_mod=mask, return_lse=True)[1]
+    assert np.array_equal(np.exp(lse[0, 0]).round(), want.sum(1))
+
+
 def test_dropout_has_the_same_bits_for_any_number_of_threads():
     arrays = inputs((1, 2, 128, 16), kv_heads=2, kv_length=128)
     first = tw.flex_attention(*arrays, dropout=0.5, seed=7)
