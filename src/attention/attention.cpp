@@ -50,8 +50,8 @@ std::int64_t forward_block(const Problem& p) {
     return block;
 }
 
-/// Under diagonals, long sequences on a CPU have long blocks inside and shorter ones where a diagonal
-/// cuts through them; with fewer queries at once, less of those lies outside.
+/// Under diagonals, long sequences on a CPU have long blocks inside and shorter ones where a
+/// diagonal cuts through them; with fewer queries at once, less of those lies outside.
 void use_edges(const Problem& p, tiles::Options& options) {
     constexpr std::int64_t kEdge = 128, kMostQueries = 128;
     const bool diagonals = options.right() >= 0 || options.window_left >= 0;

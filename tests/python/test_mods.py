@@ -110,7 +110,11 @@ def test_a_branch_on_a_traced_value_names_where():
         (lambda s, b, h, q, kv: np.arange(3)[q], TypeError, r"tw\.capture"),
         (lambda s, b, h, q, kv: s + np.arange(3), TypeError, r"tw\.capture"),
         (lambda s, b, h, q, kv: s == np.arange(3), TypeError, r"tw\.capture"),
-        (lambda s, b, h, q, kv: (s, s), TypeError, "return a traced scalar or a number but got tuple"),
+        (
+            lambda s, b, h, q, kv: (s, s),
+            TypeError,
+            "return a traced scalar or a number but got tuple",
+        ),
         (lambda s, b, h, q, kv: s + 2**63, ValueError, "64 bits but got 9223372036854775808"),
         (lambda s, b, h, q, kv: np.sinh(s), TypeError, r"np\.sinh"),
         (lambda s, b, h, q, kv: np.add.reduce(s), TypeError, r"np\.add\.reduce"),

@@ -358,8 +358,7 @@ const BackwardKernels& load_backward(const BackwardDesc& desc, const BackwardCon
         kernels.sinks = load(1, "attention_backward_sinks");
         kernels.captures = load(1, "attention_backward_captures");
         if (config.wide) {
-            kernels.query =
-                load(2, "attention_backward_query", backward_query_shared_bytes(desc));
+            kernels.query = load(2, "attention_backward_query", backward_query_shared_bytes(desc));
         }
         if (builds_lists(desc)) load_lists(device);
         return kernels;

@@ -95,8 +95,8 @@ struct QueryConsumer : RowScores {
                 const ScoreMod::Columns columns = mod.columns_at(j);
 #pragma unroll
                 for (int i = 4 * j; i < 4 * j + 4; ++i) {
-                    grad_scores[i] =
-                        mod.gradient(raw[i], j, i % 2, i / 2 % 2, columns, scores[i] * grad_scores[i]);
+                    grad_scores[i] = mod.gradient(raw[i], j, i % 2, i / 2 % 2, columns,
+                                                  scores[i] * grad_scores[i]);
                 }
             }
         } else {

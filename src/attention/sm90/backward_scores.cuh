@@ -231,9 +231,8 @@ struct Scores {
         const u32 lse = shared.lse(stage) + lane_offset, delta = shared.delta(stage) + lane_offset;
         Dropped<kScores> dropped_pairs{};
         if constexpr (kDropout) {
-            dropped_pairs =
-                find_dropped<kScores, true>(dropout_key_of(p.seed, batch(), head),
-                                            p.dropout_threshold, key(), query());
+            dropped_pairs = find_dropped<kScores, true>(dropout_key_of(p.seed, batch(), head),
+                                                        p.dropout_threshold, key(), query());
         }
         Mask mask;
         if constexpr (kMasked) mask = mask_of_block(stage);

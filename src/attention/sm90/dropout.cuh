@@ -37,8 +37,8 @@ TW_DEVICE Dropped<kCount> find_dropped(u64 key, u32 threshold, u32 row, u32 colu
 #pragma unroll
             for (int i = 0; i < 4; ++i) {
                 const u32 r = row + 8 * (i / 2), c = column + 8 * (8 * word + j) + i % 2;
-                const u64 pair = kRowsAreKeys ? static_cast<u64>(c) << 32 | r
-                                              : static_cast<u64>(r) << 32 | c;
+                const u64 pair =
+                    kRowsAreKeys ? static_cast<u64>(c) << 32 | r : static_cast<u64>(r) << 32 | c;
                 bits = bits >> 1 | (scalar::philox(key, pair) < threshold ? 1u << 31 : 0);
             }
         }

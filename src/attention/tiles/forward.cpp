@@ -38,8 +38,8 @@ void forward_program(const Options& options, const Features& features, std::span
     const bool folded = options.scale > 0 && !features.score;
     const double unit = folded ? options.scale : 1, factor = unit * kLog2E;
 
-    /// One block of keys, as many as `sizes` has; `analytic`: causal, window, segments and the end of
-    /// the keys; `bits`: of the plan.
+    /// One block of keys, as many as `sizes` has; `analytic`: causal, window, segments and the end
+    /// of the keys; `bits`: of the plan.
     const auto step = [&](const Options& sizes, Tile j, State state, bool analytic,
                           const std::optional<Tile>& bits) {
         const std::int64_t block_k = sizes.block_k;

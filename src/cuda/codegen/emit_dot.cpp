@@ -232,15 +232,17 @@ void Emitter::mma16(const Instruction& made, const DotPlan& plan, Names& c) {
                 Names ordered, lefts;  // along the columns first
                 for (std::size_t i = 0; i < rows.size(); ++i) {
                     for (std::size_t j = 0; j < addresses.size(); ++j) {
-                        const auto from = sums.begin() + static_cast<std::ptrdiff_t>(
-                                                             8 * (j * rows.size() + i));
+                        const auto from =
+                            sums.begin() + static_cast<std::ptrdiff_t>(8 * (j * rows.size() + i));
                         ordered.insert(ordered.end(), from, from + 8);
                     }
                     lefts.insert(lefts.end(), a[i].begin(), a[i].end());
                 }
-                line("ptx::multiply({}{{}}, ptx::Blocks<{}, {}>{{}}, ptx::Moved<{}>{{}}, {}, {}, {});",
-                     tag, step.rows, step.columns, step.transposed, fmt::join(ordered, ", "),
-                     fmt::join(lefts, ", "), fmt::join(addresses, ", "));
+                line(
+                    "ptx::multiply({}{{}}, ptx::Blocks<{}, {}>{{}}, ptx::Moved<{}>{{}}, {}, {}, "
+                    "{});",
+                    tag, step.rows, step.columns, step.transposed, fmt::join(ordered, ", "),
+                    fmt::join(lefts, ", "), fmt::join(addresses, ", "));
                 sums.clear();
                 addresses.clear();
             };

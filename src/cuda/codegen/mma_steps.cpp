@@ -39,7 +39,8 @@ std::string function_text(const MmaStep& step) {
     std::string text;
     for (int pair = 0; pair < b_count; ++pair) {
         text += fmt::format(
-            "        \"ldmatrix.sync.aligned.m8n8.x4{}.shared.b16 {{w0, w1, w2, w3}}, [%{}];\\n\"\n",
+            "        \"ldmatrix.sync.aligned.m8n8.x4{}.shared.b16 {{w0, w1, w2, w3}}, "
+            "[%{}];\\n\"\n",
             step.transposed ? ".trans" : "", d_count + a_count + pair);
         for (int row = 0; row < step.rows; ++row) {
             for (int half = 0; half < 2; ++half) {
