@@ -6,6 +6,7 @@ was expected and what came. Every call releases the GIL while it computes.
 """
 
 import contextlib
+from collections.abc import Callable
 
 from . import _core, masks, scores
 from ._attention import AuxOutput, AuxRequest, Gradients, flex_attention, flex_attention_vjp
@@ -26,7 +27,36 @@ from ._mods import (
 )
 from ._norm import layer_norm, layer_norm_vjp, rms_norm, rms_norm_vjp
 
-globals().update(FUNCTIONS)  # exp, where, clamp, ...
+globals().update(FUNCTIONS)
+# For type checkers, which do not see names that are made here.
+exp: Callable[..., Scalar]
+exp2: Callable[..., Scalar]
+expm1: Callable[..., Scalar]
+log: Callable[..., Scalar]
+log2: Callable[..., Scalar]
+log1p: Callable[..., Scalar]
+tanh: Callable[..., Scalar]
+sigmoid: Callable[..., Scalar]
+erf: Callable[..., Scalar]
+sin: Callable[..., Scalar]
+cos: Callable[..., Scalar]
+sqrt: Callable[..., Scalar]
+rsqrt: Callable[..., Scalar]
+reciprocal: Callable[..., Scalar]
+square: Callable[..., Scalar]
+abs: Callable[..., Scalar]
+sign: Callable[..., Scalar]
+floor: Callable[..., Scalar]
+ceil: Callable[..., Scalar]
+round: Callable[..., Scalar]
+isnan: Callable[..., Scalar]
+relu: Callable[..., Scalar]
+softplus: Callable[..., Scalar]
+pow: Callable[..., Scalar]
+minimum: Callable[..., Scalar]
+maximum: Callable[..., Scalar]
+where: Callable[..., Scalar]
+clamp: Callable[..., Scalar]
 
 __all__ = [
     *FUNCTIONS,

@@ -82,6 +82,7 @@ class BlockMask:
 
     @property
     def seq_lengths(self):
+        """(q_len, kv_len)."""
         return self.shape[2:]
 
     @property
@@ -95,6 +96,7 @@ class BlockMask:
         return self._core.nbytes
 
     def numel(self):
+        """Pairs of queries and keys, of all batches and heads."""
         return int(np.prod(self.shape, dtype=object))
 
     def sparsity(self):
@@ -127,14 +129,39 @@ class BlockMask:
     def _full(self, kind):
         return self._lists("full_" + kind) if self._separate else (None, None)
 
-    kv_num_blocks = property(lambda self: self._partial("kv_blocks")[0])
-    kv_indices = property(lambda self: self._partial("kv_blocks")[1])
-    full_kv_num_blocks = property(lambda self: self._full("kv_blocks")[0])
-    full_kv_indices = property(lambda self: self._full("kv_blocks")[1])
-    q_num_blocks = property(lambda self: self._partial("q_blocks")[0])
-    q_indices = property(lambda self: self._partial("q_blocks")[1])
-    full_q_num_blocks = property(lambda self: self._full("q_blocks")[0])
-    full_q_indices = property(lambda self: self._full("q_blocks")[1])
+    # torch's lists. kv: by rows of blocks, of the keys' blocks; q: by columns, of the queries'.
+    kv_num_blocks = property(
+        lambda self: self._partial("kv_blocks")[0],
+        doc="int32 (B, H, block rows): how many partial blocks a row has.",
+    )
+    kv_indices = property(
+        lambda self: self._partial("kv_blocks")[1],
+        doc="int32 (B, H, block rows, most): blocks of keys, the partial ones first.",
+    )
+    full_kv_num_blocks = property(
+        lambda self: self._full("kv_blocks")[0],
+        doc="int32 (B, H, block rows): how many full blocks a row has; None where full blocks are not kept apart.",
+    )
+    full_kv_indices = property(
+        lambda self: self._full("kv_blocks")[1],
+        doc="int32 (B, H, block rows, most): blocks of keys, the full ones first; None where full blocks are not kept apart.",
+    )
+    q_num_blocks = property(
+        lambda self: self._partial("q_blocks")[0],
+        doc="int32 (B, H, block columns): how many partial blocks a column has.",
+    )
+    q_indices = property(
+        lambda self: self._partial("q_blocks")[1],
+        doc="int32 (B, H, block columns, most): blocks of queries, the partial ones first.",
+    )
+    full_q_num_blocks = property(
+        lambda self: self._full("q_blocks")[0],
+        doc="int32 (B, H, block columns): how many full blocks a column has; None where full blocks are not kept apart.",
+    )
+    full_q_indices = property(
+        lambda self: self._full("q_blocks")[1],
+        doc="int32 (B, H, block columns, most): blocks of queries, the full ones first; None where full blocks are not kept apart.",
+    )
 
     def __getitem__(self, index):
         index = index if isinstance(index, tuple) else (index,)

@@ -37,6 +37,7 @@ class Capture:
 
     @property
     def ndim(self):
+        """Dimensions of the array."""
         return self._core.rank
 
     def __getitem__(self, index):

@@ -1,5 +1,8 @@
 """Version, devices, threads, the doctor and the checked mode."""
 
+import ast
+from pathlib import Path
+
 import numpy as np
 import pytest
 
@@ -40,3 +43,29 @@ def test_checked_mode_agrees_and_ends_with_its_context():
     with tw.checked():
         want = tw.rms_norm(x)
     np.testing.assert_allclose(tw.rms_norm(x), want, rtol=1e-6)
+
+
+@pytest.mark.parametrize("module", [tw, tw.masks, tw.scores])
+def test_type_checkers_see_every_public_name(module):
+    made = {name for name in module.__all__ if name in _made_at_import(module)}
+    assert made
+    assert made <= set(module.__annotations__)
+
+
+def _made_at_import(module):
+    """Public names that no statement of the module binds."""
+    bound = set()
+    for node in ast.walk(ast.parse(Path(module.__file__).read_text())):
+        if isinstance(node, ast.ImportFrom | ast.Import):
+            bound |= {alias.asname or alias.name for alias in node.names}
+        elif isinstance(node, ast.FunctionDef | ast.ClassDef):
+            bound.add(node.name)
+        elif isinstance(node, ast.Assign):
+            bound |= {target.id for target in node.targets if isinstance(target, ast.Name)}
+    return set(module.__all__) - bound
+
+
+def test_public_members_have_docstrings():
+    for owner in (tw.BlockMask, tw.Mod, tw.Capture, tw.Scalar):
+        members = {n: m for n, m in vars(owner).items() if not n.startswith("_")}
+        assert not [name for name, member in members.items() if not member.__doc__], owner
