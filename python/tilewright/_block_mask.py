@@ -20,6 +20,20 @@ def pair(op, size, argument="BLOCK_SIZE"):
         ) from None
 
 
+def _torch_list(side, line, *, full, indices):
+    """One of torch's lists of blocks: of keys ("kv") by rows of blocks, of queries by columns."""
+    which = "full" if full else "partial"
+    doc = (
+        f"int32 (B, H, block {line}s, most): {side} blocks of a {line}, {which} ones first."
+        if indices
+        else f"int32 (B, H, block {line}s): how many {which} blocks a {line} has."
+    )
+    return property(
+        lambda self: (self._full if full else self._partial)(f"{side}_blocks")[indices],
+        doc=doc + " None where full blocks are not kept apart." * full,
+    )
+
+
 class BlockMask:
     """Which queries attend to which keys, for kernels of any block size; immutable.
 
@@ -129,39 +143,14 @@ class BlockMask:
     def _full(self, kind):
         return self._lists("full_" + kind) if self._separate else (None, None)
 
-    # torch's lists. kv: by rows of blocks, of the keys' blocks; q: by columns, of the queries'.
-    kv_num_blocks = property(
-        lambda self: self._partial("kv_blocks")[0],
-        doc="int32 (B, H, block rows): how many partial blocks a row has.",
-    )
-    kv_indices = property(
-        lambda self: self._partial("kv_blocks")[1],
-        doc="int32 (B, H, block rows, most): blocks of keys, the partial ones first.",
-    )
-    full_kv_num_blocks = property(
-        lambda self: self._full("kv_blocks")[0],
-        doc="int32 (B, H, block rows): how many full blocks a row has; None where full blocks are not kept apart.",
-    )
-    full_kv_indices = property(
-        lambda self: self._full("kv_blocks")[1],
-        doc="int32 (B, H, block rows, most): blocks of keys, the full ones first; None where full blocks are not kept apart.",
-    )
-    q_num_blocks = property(
-        lambda self: self._partial("q_blocks")[0],
-        doc="int32 (B, H, block columns): how many partial blocks a column has.",
-    )
-    q_indices = property(
-        lambda self: self._partial("q_blocks")[1],
-        doc="int32 (B, H, block columns, most): blocks of queries, the partial ones first.",
-    )
-    full_q_num_blocks = property(
-        lambda self: self._full("q_blocks")[0],
-        doc="int32 (B, H, block columns): how many full blocks a column has; None where full blocks are not kept apart.",
-    )
-    full_q_indices = property(
-        lambda self: self._full("q_blocks")[1],
-        doc="int32 (B, H, block columns, most): blocks of queries, the full ones first; None where full blocks are not kept apart.",
-    )
+    kv_num_blocks = _torch_list("kv", "row", full=False, indices=False)
+    kv_indices = _torch_list("kv", "row", full=False, indices=True)
+    full_kv_num_blocks = _torch_list("kv", "row", full=True, indices=False)
+    full_kv_indices = _torch_list("kv", "row", full=True, indices=True)
+    q_num_blocks = _torch_list("q", "column", full=False, indices=False)
+    q_indices = _torch_list("q", "column", full=False, indices=True)
+    full_q_num_blocks = _torch_list("q", "column", full=True, indices=False)
+    full_q_indices = _torch_list("q", "column", full=True, indices=True)
 
     def __getitem__(self, index):
         index = index if isinstance(index, tuple) else (index,)

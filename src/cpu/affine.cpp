@@ -12,15 +12,17 @@ using ir::Op;
 
 constexpr int kMaxDepth = 16;
 
-/// Forms stay far from overflow, whatever positions they are of.
+// Forms stay far from overflow, whatever positions they are of.
+bool is_factor(std::int64_t x) {
+    constexpr std::int64_t kMost = std::int64_t{1} << 20;
+    return -kMost <= x && x <= kMost;
+}
 bool is_small(const Affine& form) {
-    constexpr std::int64_t kMostFactor = std::int64_t{1} << 20, kMost = std::int64_t{1} << 40;
-    const auto within = [](std::int64_t x, std::int64_t most) { return -most <= x && x <= most; };
-    return within(form.constant, kMost) && within(form.row, kMostFactor) &&
-           within(form.lane, kMostFactor) &&
-           std::all_of(form.terms.begin(), form.terms.end(), [&](const Affine::Term& term) {
-               return within(term.coefficient, kMostFactor);
-           });
+    constexpr std::int64_t kMost = std::int64_t{1} << 40;
+    return -kMost <= form.constant && form.constant <= kMost && is_factor(form.row) &&
+           is_factor(form.lane) &&
+           std::all_of(form.terms.begin(), form.terms.end(),
+                       [](const Affine::Term& term) { return is_factor(term.coefficient); });
 }
 
 std::optional<std::int64_t> constant_of(const StripSource& source, const Program& program) {
@@ -47,7 +49,7 @@ std::optional<Affine> of_op(const StripOp& op, const Makers& makers, const Progr
                 const auto factor = constant_of(op.in[side], program);
                 if (!factor) continue;
                 const auto other = operand(1 - side);
-                if (!other || !is_small({{}, *factor, *factor, 0})) return {};
+                if (!other || !is_factor(*factor)) return {};
                 return combined({}, *other, *factor);
             }
             return {};

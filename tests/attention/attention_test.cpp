@@ -118,6 +118,13 @@ TEST(Attention, LongBlocks) {
     c.kv_length = 2091;
     c.head_dim = c.value_dim = 4;
     check(c);
+    // Shorter blocks where a diagonal cuts.
+    c.name += ", causal";
+    c.options.causal = true;
+    check(c);
+    c.name += ", window";
+    c.options.window = {.left = 300};
+    check(c);
 }
 
 TEST(Attention, GroupedHeads) {

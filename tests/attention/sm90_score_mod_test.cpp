@@ -8,7 +8,6 @@
 #include <limits>
 
 #include "attention/sm90/backward.h"
-#include "attention/sm90/backward_query.h"
 #include "attention/sm90/lists.h"
 #include "tests/attention/sm90_programmable.h"
 #include "tilewright/masks.h"

@@ -13,7 +13,6 @@
 
 #include "attention/mask_cache.h"
 #include "attention/sm90/backward.h"
-#include "attention/sm90/backward_query.h"
 #include "attention/sm90/forward.h"
 #include "attention/sm90/mask_lists.h"
 #include "attention/tune.h"

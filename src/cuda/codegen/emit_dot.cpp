@@ -229,19 +229,12 @@ void Emitter::mma16(const Instruction& made, const DotPlan& plan, Names& c) {
                                    2 * static_cast<int>(addresses.size()), plan.operand,
                                    !right.transposed};
                 mma_steps_.insert(step);
-                Names ordered, lefts;  // along the columns first
-                for (std::size_t i = 0; i < rows.size(); ++i) {
-                    for (std::size_t j = 0; j < addresses.size(); ++j) {
-                        const auto from =
-                            sums.begin() + static_cast<std::ptrdiff_t>(8 * (j * rows.size() + i));
-                        ordered.insert(ordered.end(), from, from + 8);
-                    }
-                    lefts.insert(lefts.end(), a[i].begin(), a[i].end());
-                }
+                Names lefts;
+                for (const Names& words : a) lefts.insert(lefts.end(), words.begin(), words.end());
                 line(
                     "ptx::multiply({}{{}}, ptx::Blocks<{}, {}>{{}}, ptx::Moved<{}>{{}}, {}, {}, "
                     "{});",
-                    tag, step.rows, step.columns, step.transposed, fmt::join(ordered, ", "),
+                    tag, step.rows, step.columns, step.transposed, fmt::join(sums, ", "),
                     fmt::join(lefts, ", "), fmt::join(addresses, ", "));
                 sums.clear();
                 addresses.clear();

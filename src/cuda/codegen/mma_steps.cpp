@@ -3,20 +3,11 @@
 
 #include <fmt/format.h>
 
+#include "cuda/codegen/asm_text.h"
 #include "support/check.h"
 
 namespace tilewright::cuda {
 namespace {
-
-/// text(0), text(1) and so on, so many of them in a line.
-std::string list(int count, int in_a_line, auto text) {
-    std::string result;
-    for (int i = 0; i < count; ++i) {
-        if (i > 0) result += i % in_a_line == 0 ? ",\n          " : ", ";
-        result += text(i);
-    }
-    return result;
-}
 
 std::string function_text(const MmaStep& step) {
     TW_ASSERT(step.dtype == DType::f16 || step.dtype == DType::bf16);
@@ -25,11 +16,11 @@ std::string function_text(const MmaStep& step) {
               b_count = step.columns / 2;
     // Numbers of operands from `first` on.
     const auto numbers = [](int first, int count) {
-        return list(count, count, [&](int i) { return fmt::format("%{}", first + i); });
+        return list(count, count, "", [&](int i) { return fmt::format("%{}", first + i); });
     };
     const auto named = [](char name, int count) {
         return [=](const std::string& format) {
-            return list(count, 8, [&](int i) {
+            return list(count, 8, "\n          ", [&](int i) {
                 return fmt::format(fmt::runtime(format), fmt::format("{}{}", name, i));
             });
         };
@@ -44,8 +35,7 @@ std::string function_text(const MmaStep& step) {
             step.transposed ? ".trans" : "", d_count + a_count + pair);
         for (int row = 0; row < step.rows; ++row) {
             for (int half = 0; half < 2; ++half) {
-                const int column = 2 * pair + half;
-                const std::string sums = numbers(4 * (row * step.columns + column), 4);
+                const std::string sums = numbers(4 * (2 * (pair * step.rows + row) + half), 4);
                 text += fmt::format(
                     "        \"mma.sync.aligned.m16n8k16.row.col.f32.{0}.{0}.f32 {{{1}}}, \"\n"
                     "        \"{{{2}}}, {{w{3}, w{4}}}, {{{1}}};\\n\"\n",

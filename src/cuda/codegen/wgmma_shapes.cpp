@@ -3,22 +3,11 @@
 
 #include <fmt/format.h>
 
-#include <string_view>
-
+#include "cuda/codegen/asm_text.h"
 #include "support/check.h"
 
 namespace tilewright::cuda {
 namespace {
-
-/// text(0), text(1) and so on, so many of them in a line.
-std::string list(int count, int in_a_line, std::string_view new_line, auto text) {
-    std::string result;
-    for (int i = 0; i < count; ++i) {
-        if (i > 0) result += i % in_a_line == 0 ? fmt::format(",{}", new_line) : std::string(", ");
-        result += text(i);
-    }
-    return result;
-}
 
 std::string function_text(const WgmmaShape& shape) {
     TW_ASSERT(shape.n >= 8 && shape.n <= 256 && shape.n % 8 == 0, "n is {}", shape.n);

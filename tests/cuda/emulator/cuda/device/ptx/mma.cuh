@@ -102,7 +102,7 @@ inline void multiply(Tag tag, Blocks<kRows, kColumns>, Moved<kTransposed>, Regis
             ldmatrix(b[0], b[1], b[2], b[3], address);
         }
         for (int row = 0; row < kRows; ++row) {
-            float** const d = sums.data() + 4 * (row * kColumns + column);
+            float** const d = sums.data() + 4 * (2 * (column / 2 * kRows + row) + column % 2);
             const u32* const a = words.data() + 4 * row;
             const int half = 2 * (column % 2);
             mma_m16n8k16(tag, *d[0], *d[1], *d[2], *d[3], a[0], a[1], a[2], a[3], b[half],
