@@ -120,7 +120,7 @@ void decode(const Problem& p, const AttentionOutput& result) {
     const Tensor sinks =
         has_sinks ? p.sinks.contiguous().reshape({p.kv_heads, p.options.group}) : Tensor();
     combine.into({grouped(result.out), grouped(result.lse), grouped(result.max_scores)},
-                 {parts[0], parts[1], parts[2], sinks});
+                 {parts[0], parts[1], parts[2], parts[3], sinks});
 }
 
 /// Rows that see no key: 0, or the sink alone.

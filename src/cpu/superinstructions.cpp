@@ -113,19 +113,25 @@ class Selector {
         op.num_inputs = 0;
     }
 
-    /// exp2(x * c - m), exp2(x - m), and the sum of the results over rows.
+    /// exp2(x * c - m), c a constant or a vector, exp2(x - m), and the sum of the results over
+    /// rows.
     void exp2_sum(Chain& chain, std::size_t at) {
         StripOp& exp2 = chain.ops[at];
         StripOp* argument = sole_maker(chain, exp2.in[0]);
         if (!argument || !program_.kernels->super.exp2_sum) return;
         StripSource x, offset;
+        std::optional<StripSource> factors;
         double factor = 1;
         if (argument->op == Op::fma) {
             const auto c = constant(argument->in[1]);
             const auto m = negated(argument->in[2]);
-            if (!c || !m || !is_tile(argument->in[0])) return;
+            if (!m || !is_tile(argument->in[0])) return;
+            if (!c && argument->in[1].dtype != DType::f32) return;
             x = argument->in[0];
-            factor = *c;
+            if (c)
+                factor = *c;
+            else
+                factors = argument->in[1];
             offset = *m;
         } else if (argument->op == Op::sub && is_tile(argument->in[0])) {
             x = argument->in[0];
@@ -144,12 +150,14 @@ class Selector {
         }
         if (x.home == Home::buffer) ++reads_[x.index];
         if (offset.home == Home::buffer) ++reads_[offset.index];
+        if (factors && factors->home == Home::buffer) ++reads_[factors->index];
         drop(*argument);
         exp2.super = Super::exp2_sum;
         exp2.function = program_.kernels->super.exp2_sum;
         exp2.in[0] = x;
         exp2.in[1] = offset;
         exp2.num_inputs = 2;
+        if (factors) exp2.in[static_cast<std::size_t>(exp2.num_inputs++)] = *factors;
         exp2.immediate[0] = factor;
         reduce_with(chain, exp2, ir::Reduction::sum);
     }

@@ -131,6 +131,33 @@ TEST(AttentionMods, EveryDtype) {
     }
 }
 
+TEST(AttentionMods, ScoresOfAnyMagnitude) {
+    // Numbers that f32 holds: what is compared is the softmax. Maxima rise from block to block.
+    for (const double c : {0x1p20, -0x1p20, 0x1p27, -0x1p27, 0x1p33, -0x1p33, 0x1p100, -0x1p126}) {
+        const double ulp = std::fabs(c) * 0x1p-22;
+        const Mod ties = [=](auto, auto, auto, auto q, auto kv) {
+            return where(kv % 3 == q % 3, c, c - std::fabs(c));
+        };
+        const Mod steps = [=](auto, auto, auto, auto, auto kv) { return c + kv / 5 * ulp; };
+        const Mod masked = [=](auto s, auto, auto, auto q, auto kv) {
+            return where(kv <= q, s, -std::fabs(c));
+        };
+        for (const DType dtype : {f32, f64, f16, bf16}) {
+            for (const std::int64_t length : {1, 70}) {
+                for (const auto& [name, mod] :
+                     {std::pair("ties", ties), {"steps", steps}, {"masked", masked}}) {
+                    check({.name = std::string(name) + " " + std::to_string(c),
+                           .options = {.score_mod = mod},
+                           .dtype = dtype,
+                           .length = length,
+                           .kv_length = length == 1 ? 2100 : 600,
+                           .backward = false});
+                }
+            }
+        }
+    }
+}
+
 TEST(AttentionMods, GroupedHeadsSeeTheQueryHead) {
     const Capture slopes = table({6}, 21);
     check({.name = "gqa",

@@ -67,10 +67,12 @@ TEST_P(Super, Exp2Sum) {
         Tile t(5, lanes, 1, 60);
         t.x[0] = -kInf;
         t.x[static_cast<std::size_t>(t.stride)] = -1e30F;
-        const Tile m(5, lanes, 2, 1);
-        for (int form = 0; form < 4; ++form) {
+        const Tile m(5, lanes, 2, 1), c(5, lanes, 3, 2);
+        for (int form = 0; form < 8; ++form) {
             Strip s = strip_of(t);
-            s.in[1] = {m.x.data(), form >= 2 ? 1 : 0, form % 2 == 0 ? 1 : 0};
+            const std::int64_t along_rows = form / 2 % 2, along_lanes = 1 - form % 2;
+            s.in[1] = {m.x.data(), along_rows, along_lanes};
+            if (form >= 4) s.in[2] = {c.x.data(), along_rows, along_lanes};
             s.immediate[0] = 1.44269504;
             const std::vector<float> out(t.x.size(), 7.0F);
             const std::vector<float> sums(static_cast<std::size_t>(lanes), 0.5F);

@@ -14,6 +14,7 @@
 
 #include "attention/sm90/forward_producer.cuh"
 #include "attention/sm90/forward_scores.cuh"
+#include "attention/sm90/row_lse.cuh"
 
 namespace tw::attn {
 
@@ -165,7 +166,7 @@ struct QueryConsumer : RowScores {
         for (int r = 0; r < 2; ++r) {
             const bool exists = 8 * r < rows;
             const float sum = exists ? p.lse[place.index + 8 * r] : -kInfinity;
-            lse[r] = sum == -kInfinity ? kInfinity : sum * kLog2E;  // then P is 0
+            lse[r] = has_gradient(sum) ? sum * kLog2E : kInfinity;  // then P is 0
             delta[r] = exists ? p.delta[place.index + 8 * r] : 0.0f;
         }
         left = tile.blocks;

@@ -2,6 +2,7 @@
 #pragma once
 
 #include "attention/sm90/backward_layout.cuh"
+#include "attention/sm90/row_lse.cuh"
 #include "cuda/device/ptx/convert.cuh"
 #include "cuda/device/ptx/math.cuh"
 #include "cuda/device/ptx/memory.cuh"
@@ -72,8 +73,9 @@ TW_DEVICE float sum_over_block(float value) {
 }  // namespace tw::attn
 
 /// One CTA per (batch, head, block of rows): lse in units of log2, delta = rowsum(dO * out) - dlse,
-/// zeros where dQ is summed, and the block's part of the sinks' gradient. Rows without a key, and
-/// rows past the last, get an lse of +inf, so that their P is 0.
+/// zeros where dQ is summed, and the block's part of the sinks' gradient. Rows without a key, or
+/// with an lse that no gradient can be had from, and rows past the last get an lse of +inf, so that
+/// their P is 0.
 extern "C" __global__ void __launch_bounds__(tw::attn::kRowThreads)
     attention_backward_prepare(const __grid_constant__ tw::attn::BackwardParameters p) {
     using namespace tw;
@@ -104,7 +106,7 @@ extern "C" __global__ void __launch_bounds__(tw::attn::kRowThreads)
             const float kInfinity = __int_as_float(0x7f800000);
             const i64 at = static_cast<i64>(batch_head) * p.q_len + row;
             const float lse = exists ? p.lse[at] : -kInfinity;
-            const bool empty = lse == -kInfinity;
+            const bool empty = !has_gradient(lse);
             const float grad_lse = p.grad_lse != nullptr && !empty ? p.grad_lse[at] : 0.0f;
             p.row_lse[padded + i] = empty ? kInfinity : lse * kLog2e;
             p.row_delta[padded + i] = empty ? 0.0f : sum - grad_lse;

@@ -177,7 +177,7 @@ struct Consumer : RowScores {
 
     /// Has every row of this warp met a key? Before, a guess of its maximum would fail.
     TW_DEVICE bool rows_have_met() const {
-        return __all_sync(~0u, state.max[0] > -kInfinity && state.max[1] > -kInfinity);
+        return __all_sync(~0u, state.reference[0] > -kInfinity && state.reference[1] > -kInfinity);
     }
 
     /// How the guess of a block's row maxima ends.
@@ -210,8 +210,8 @@ struct Consumer : RowScores {
     TW_DEVICE void repair_block(Guess guess, bool masked, const float (&sum)[2],
                                 float (&factor)[2]) {
         if (guess == Guess::kFails) {
-            if (sums_are_finite(sum)) {
-                raise_reference(scores, state, scale, sum, factor);
+            if (can_raise(state, sum)) {
+                raise_reference(scores, state, sum, factor);
                 return;
             }
             recompute_scores(key_ring.index);
@@ -307,7 +307,7 @@ struct Consumer : RowScores {
     TW_DEVICE void store(const Tile& done) const {
         const int first_row = done.q_tile * kBlockM + row_in_tile;
         float sum[2] = {quad_sum(state.sum[0]), quad_sum(state.sum[1])};
-        float reference[2] = {state.max[0] * scale, state.max[1] * scale};  // of the sums
+        float reference[2] = {state.reference[0], state.reference[1]};  // of the sums
         float inverse[2] = {sum[0] > 0 ? ptx::reciprocal_approx(sum[0]) : sum[0],
                             sum[1] > 0 ? ptx::reciprocal_approx(sum[1]) : sum[1]};
         const RowPlace first = place_of(done, first_row);
@@ -353,7 +353,7 @@ struct Consumer : RowScores {
                 const i64 index = r == 0 ? first.index : second.index;
                 lse[index] =
                     sum[r] == 0 ? -kInfinity : (reference[r] + ptx::log2_approx(sum[r])) * kLn2;
-                if constexpr (kRowMaximum) p.row_max[index] = state.max[r] * scale * kLn2;
+                if constexpr (kRowMaximum) p.row_max[index] = state.reference[r] * kLn2;
             }
         }
     }

@@ -13,9 +13,13 @@ constexpr float kInfinity = __builtin_bit_cast(float, 0x7f800000u);
 
 /// Statistics of a thread's two rows over the blocks so far.
 struct RowState {
-    float max[2];  ///< reference of the exponent, in units of the scores; at most the true maximum
-    float sum[2];  ///< this thread's part of the sum of p
+    float reference[2];  ///< subtracted from the exponent; at most the true maximum, scaled
+    float sum[2];        ///< this thread's part of the sum of p
 };
+
+/// Multiply-adds take the scaled maximum, which is rounded, from products that are not: p is off by
+/// a factor that the sums share, up to 2^1/8 here. Beyond, products are rounded too.
+constexpr float kLargestRounded = 0x1p22f;
 
 TW_DEVICE float quad_max(float x) {
     x = fmaxf(x, __shfl_xor_sync(~0u, x, 1));
@@ -81,6 +85,11 @@ TW_DEVICE void row_maxima(const float (&values)[kCount], float (&largest)[2]) {
     largest[1] = fmaxf(partial[1][0], partial[1][1]);
 }
 
+/// Is a row's reference too large for multiply-adds?
+TW_DEVICE bool are_large(const float (&reference)[2]) {
+    return fmaxf(fabsf(reference[0]), fabsf(reference[1])) > kLargestRounded;
+}
+
 /// Exact softmax of one block; scores become p. What was accumulated before (unless kFirst) must be
 /// multiplied by `factor`. kGuard: a row may have no key alive so far; its p are 0 then.
 template <bool kFirst, bool kGuard, int kCount>
@@ -90,12 +99,16 @@ TW_DEVICE void softmax_exact(float (&scores)[kCount], RowState& state, float sca
     row_maxima(scores, largest);
 #pragma unroll
     for (int r = 0; r < 2; ++r) {
-        largest[r] = quad_max(largest[r]);
-        if constexpr (!kFirst) largest[r] = fmaxf(largest[r], state.max[r]);
-        const float base = kGuard && largest[r] == -kInfinity ? 0.0f : largest[r];
-        if constexpr (!kFirst) factor[r] = ptx::exp2_approx((state.max[r] - base) * scale);
-        reference[r] = base * scale;
-        state.max[r] = largest[r];
+        largest[r] = quad_max(largest[r]) * scale;
+        if constexpr (!kFirst) largest[r] = fmaxf(largest[r], state.reference[r]);
+        reference[r] = kGuard && largest[r] == -kInfinity ? 0.0f : largest[r];
+        if constexpr (!kFirst) factor[r] = ptx::exp2_approx(state.reference[r] - reference[r]);
+        state.reference[r] = largest[r];
+    }
+    if (scale != 1 && __any_sync(~0u, are_large(reference))) {
+#pragma unroll
+        for (int i = 0; i < kCount; ++i) scores[i] *= scale;
+        scale = 1;
     }
     exponentiate(scores, reference, scale, sum);
 #pragma unroll
@@ -112,37 +125,37 @@ TW_DEVICE void softmax_exact(float (&scores)[kCount], RowState& state, float sca
 constexpr float kLargestSum = 8192.0f;
 
 /// False (for the whole warp) when the block must be repaired; scores have become p in any case. A
-/// row with no key alive so far has a reference of -inf, which makes its sum inf or NaN and so
-/// fails. kRaw: a score mod is still to be applied.
+/// row with no key alive so far has a reference of -inf, and fails. kRaw: a score mod is still to
+/// be applied.
 template <bool kRaw, int kCount, typename Mod>
 TW_DEVICE bool softmax_speculative(float (&scores)[kCount], const RowState& state, float scale,
                                    const Mod& mod, float (&sum)[2]) {
-    const float reference[2] = {state.max[0] * scale, state.max[1] * scale};
     if constexpr (kRaw) {
-        exponentiate(scores, reference, mod, sum);
+        exponentiate(scores, state.reference, mod, sum);
     } else {
-        exponentiate(scores, reference, scale, sum);
+        exponentiate(scores, state.reference, scale, sum);
     }
-    return __all_sync(~0u, sum[0] + sum[1] <= kLargestSum);
+    return __all_sync(~0u, sum[0] + sum[1] <= kLargestSum && !are_large(state.reference));
 }
 
 /// Can a failed block be repaired from its p (for the whole warp)? Else the scores are needed
 /// again.
-TW_DEVICE bool sums_are_finite(const float (&sum)[2]) {
-    return __all_sync(~0u, sum[0] + sum[1] < 1e38f);
+TW_DEVICE bool can_raise(const RowState& state, const float (&sum)[2]) {
+    return __all_sync(~0u, sum[0] + sum[1] < 1e38f && !are_large(state.reference));
 }
 
 /// Repairs a failed block in registers: divides p by its largest value and raises the reference.
 template <int kCount>
-TW_DEVICE void raise_reference(float (&p)[kCount], RowState& state, float scale,
-                               const float (&sum)[2], float (&factor)[2]) {
+TW_DEVICE void raise_reference(float (&p)[kCount], RowState& state, const float (&sum)[2],
+                               float (&factor)[2]) {
     float largest[2];
     row_maxima(p, largest);
 #pragma unroll
     for (int r = 0; r < 2; ++r) {
         const float growth = fmaxf(0.0f, ptx::log2_approx(quad_max(largest[r])));
-        factor[r] = ptx::exp2_approx(-growth);
-        state.max[r] += growth / scale;
+        const float raised = state.reference[r] + growth;
+        factor[r] = ptx::exp2_approx(state.reference[r] - raised);  // what the sum was rounded to
+        state.reference[r] = raised;
         state.sum[r] = (state.sum[r] + sum[r]) * factor[r];
     }
     multiply_rows(p, factor);

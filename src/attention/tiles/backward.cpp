@@ -164,15 +164,14 @@ void backward_program(const Options& options, const Features& features,
                 const Tile inside = pairs.mask(place, existing());
                 mask = mask ? *mask & inside : inside;
             }
-            Tile p, scaled;
+            Tile scaled, score = s;
+            double unit = options.scale;
             if (features.score) {
+                unit = 1;
                 scaled = scale_keys ? s : s * options.scale;
-                p = exp2(
-                    fma(pairs.score(scaled, place, existing()), kLog2E, expand_dims(-offset, 1)),
-                    true);
-            } else {
-                p = exp2(fma(s, options.scale * kLog2E, expand_dims(-offset, 1)), true);
+                score = pairs.score(scaled, place, existing());
             }
+            Tile p = exp2(fma(score, kLog2E * unit, expand_dims(-offset, 1)), true);
             if (mask) p = where(*mask, p, 0.0);
             Tile dp = dot(d_out, v, {.trans_b = true}), kept = p;
             if (features.dropout > 0) {
@@ -253,8 +252,11 @@ void preprocess_program(std::span<const Ref> refs) {
     const Ref out = refs[0], dout = refs[1], lse = refs[2], dlse = refs[3], log2_sum = refs[4],
               delta = refs[5];
     const Tile l = lse.load();
-    log2_sum.store(where(l == -kInfinity, kInfinity, l * kLog2E));
     const DType sums = lse.dtype();
+    // Their probabilities are 0 then: rows without a key, and those whose lse has no digits behind
+    // the point, so that probabilities would be off by any factor.
+    const Tile none = abs(l) >= (sums == f64 ? 0x1p53 : 0x1p24);
+    log2_sum.store(where(none, kInfinity, l * kLog2E));
     const Tile products = sum(out.load().to(sums) * dout.load().to(sums), 1);
     delta.store(dlse.present() ? products - dlse.load().to(sums) : products);
 }

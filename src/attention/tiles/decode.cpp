@@ -12,8 +12,14 @@ namespace {
 constexpr double kInfinity = std::numeric_limits<double>::infinity();
 
 struct State {
-    Tile max, sum;  ///< [group]
-    Tile out;       ///< [group, Ev]
+    Tile offset, sum;  ///< [group], as in the forward program
+    Tile out;          ///< [group, Ev]
+};
+
+/// What chunks sum up to.
+struct Part {
+    Tile high;  ///< [group], scaled
+    Tile offset, sum, out;
 };
 
 /// Every key up to kv_length attends to every row, the queries of a group of heads, but for a mask
@@ -21,7 +27,8 @@ struct State {
 void decode_program(const Options& options, const Features& features, std::span<const Ref> refs) {
     const std::size_t num_inputs = 3 + num_extras(features);
     const Ref query = refs[0], key = refs[1], value = refs[2], out = refs[num_inputs],
-              max_ref = refs[num_inputs + 1], sum_ref = refs[num_inputs + 2];
+              max_ref = refs[num_inputs + 1], offset_ref = refs[num_inputs + 2],
+              sum_ref = refs[num_inputs + 3];
     const Pairs pairs(options, features, refs.subspan(3, num_inputs - 3));
     const DType sums = accumulator(query.dtype());
     const std::int64_t block_k = options.block_k, group = options.group;
@@ -29,7 +36,8 @@ void decode_program(const Options& options, const Features& features, std::span<
     const Tile end = minimum(kv_length, (program_id(2) + 1) * kDecodeChunk);
     const Tile q = query.load();
     const bool folded = options.scale > 0 && !features.score;  // as in the forward program
-    const double unit = folded ? options.scale : 1, factor = unit * kLog2E;
+    const double unit = folded ? options.scale : 1;
+    const Exponent exponent(unit * kLog2E, sums, value.dtype());
 
     const Tile b = pairs.batch(program_id(0));
     const Tile h = expand_dims(pairs.head(program_id(1) * group) + iota(group, i64), 1);
@@ -52,47 +60,52 @@ void decode_program(const Options& options, const Features& features, std::span<
             }
             if (features.score) s = pairs.score(s, place, mask);
             if (mask) s = where(*mask, s, -kInfinity);
-            const Tile high = maximum(state.max, max(s, 1));
-            const Tile offset = high * factor;
-            const Tile p = exp2(fma(s, factor, expand_dims(-offset, 1)));
-            const Tile alpha = exp2((state.max - high) * factor);
-            return State{high, fma(state.sum, alpha, sum(p, 1)),
+            const Tile offset = maximum(state.offset, exponent.offset(max(s, 1)));
+            const Tile p =
+                exp2(fma(s, expand_dims(exponent.factor(offset), 1), expand_dims(-offset, 1)));
+            const Tile alpha = exp2(state.offset - offset);
+            return State{offset, fma(state.sum, alpha, sum(p, 1)),
                          dot(p.to(value.dtype()), value.at(block).load({.other = 0}),
                              {.acc = state.out * expand_dims(alpha, 1)})};
         };
     };
-    State state{full({group}, features.score ? lowest_score(sums) : kLowestScore, sums),
-                zeros({group}, sums), zeros({group, value.shape()[1]}, sums)};
+    const double lowest = features.score ? lowest_score(sums) : kLowestScore;
+    State state{full({group}, exponent.first_offset(lowest), sums), zeros({group}, sums),
+                zeros({group, value.shape()[1]}, sums)};
     state = for_loop(begin, end / block_k, state, step(false));
     state = for_loop(maximum(begin, end / block_k), cdiv(end, block_k), state, step(true));
     out.store(state.out);
-    max_ref.store(state.max * unit);
+    max_ref.store(exponent.high(state.offset) * unit);
+    offset_ref.store(state.offset);
     sum_ref.store(state.sum);
 }
 
 void combine_program(std::span<const Ref> refs) {
-    const Ref parts = refs[0], maxima = refs[1], sums = refs[2], sinks = refs[3], out = refs[4],
-              lse = refs[5], max_scores = refs[6];
-    const auto step = [&](Tile i, State state) {
-        const Tile m = maxima.at(i).load();
-        const Tile high = maximum(state.max, m);
-        const Tile old = exp(state.max - high), fresh = exp(m - high);
-        return State{
-            high, fma(state.sum, old, sums.at(i).load() * fresh),
-            fma(parts.at(i).load(), expand_dims(fresh, 1), state.out * expand_dims(old, 1))};
+    const Ref parts = refs[0], maxima = refs[1], offsets = refs[2], sums = refs[3], sinks = refs[4],
+              out = refs[5], lse = refs[6], max_scores = refs[7];
+    const auto step = [&](Tile i, Part all) {
+        const Tile next = offsets.at(i).load(), offset = maximum(all.offset, next);
+        const Tile old = exp2(all.offset - offset), fresh = exp2(next - offset);
+        return Part{maximum(all.high, maxima.at(i).load()), offset,
+                    fma(all.sum, old, sums.at(i).load() * fresh),
+                    fma(parts.at(i).load(), expand_dims(fresh, 1), all.out * expand_dims(old, 1))};
     };
-    State state = for_loop(1, parts.extent(0),
-                           State{maxima.at(0).load(), sums.at(0).load(), parts.at(0).load()}, step);
-    max_scores.store(where(state.sum == 0, -kInfinity, state.max));
+    Part all = for_loop(
+        1, parts.extent(0),
+        Part{maxima.at(0).load(), offsets.at(0).load(), sums.at(0).load(), parts.at(0).load()},
+        step);
+    max_scores.store(where(all.sum == 0, -kInfinity, all.high));
     if (sinks.present()) {
-        const Tile sink = sinks.load().to(state.sum.dtype()), top = maximum(state.max, sink);
-        const Tile alpha = exp(state.max - top);
-        state = {top, fma(state.sum, alpha, exp(sink - top)), state.out * expand_dims(alpha, 1)};
+        const Tile sink = sinks.load().to(all.sum.dtype()), top = maximum(all.high, sink);
+        const Tile alpha = exp(all.high - top);
+        all.sum = fma(all.sum, alpha, exp(sink - top));
+        all.out = all.out * expand_dims(alpha, 1);
+        all.high = top;
     }
-    const Tile empty = state.sum == 0;
-    const Tile inverse = where(empty, 0.0, 1.0 / state.sum);
-    out.store((state.out * expand_dims(inverse, 1)).to(out.dtype()));
-    lse.store(where(empty, -kInfinity, state.max + log(state.sum)));
+    const Tile empty = all.sum == 0;
+    const Tile inverse = where(empty, 0.0, 1.0 / all.sum);
+    out.store((all.out * expand_dims(inverse, 1)).to(out.dtype()));
+    lse.store(where(empty, -kInfinity, all.high + log(all.sum)));
 }
 
 }  // namespace
@@ -111,22 +124,25 @@ Call decode(const Options& options, const Features& features) {
     call_options.in = {heads, heads, heads};
     call_options.out = {BlockSpec({squeezed, squeezed, squeezed, all, all},
                                   [](auto b, auto h, auto c) { return block(b, h, c, 0, 0); }),
-                        row, row};
+                        row, row, row};
     call_options.out_type = [group](std::span<const Tensor> in) {
         const DType sums = accumulator(in[0].dtype());
         const std::int64_t chunks = (in[1].dim(2) + kDecodeChunk - 1) / kDecodeChunk;
         const TensorType row_type{sums, {in[1].dim(0), in[1].dim(1), chunks, group}};
         return std::vector<TensorType>{
-            {sums, {in[1].dim(0), in[1].dim(1), chunks, group, in[2].dim(3)}}, row_type, row_type};
+            {sums, {in[1].dim(0), in[1].dim(1), chunks, group, in[2].dim(3)}},
+            row_type,
+            row_type,
+            row_type};
     };
     call_options.dynamic = {{0, {0, 1}}, {1, {0, 1, 2}}, {2, {0, 1, 2}}};
     std::vector<std::string> names{"query", "key", "value"};
     add_extras(features, call_options, names);
     const auto num_inputs = static_cast<int>(names.size());
-    for (int output = 0; output < 3; ++output) {
+    for (int output = 0; output < 4; ++output) {
         call_options.dynamic[num_inputs + output] = {0, 1, 2};
     }
-    names.insert(names.end(), {"out", "max", "sum"});
+    names.insert(names.end(), {"out", "max", "offset", "sum"});
     call_options.interpret = options.interpret;
     return call(kernel("attention_decode", std::move(names),
                        [options, features](std::span<const Ref> refs) {
@@ -145,7 +161,7 @@ Call decode_combine(const Options& options, bool sinks, DType dtype) {
     };
     call_options.in = {BlockSpec({squeezed, squeezed, all, all, all},
                                  [](auto b, auto h) { return block(b, h, 0, 0, 0); }),
-                       chunks, chunks,
+                       chunks, chunks, chunks,
                        sinks ? BlockSpec({squeezed, all}, [](auto, auto h) { return block(h, 0); })
                              : BlockSpec::absent()};
     call_options.out = {chunks, row, row};
@@ -154,14 +170,14 @@ Call decode_combine(const Options& options, bool sinks, DType dtype) {
         const TensorType row_type{in[0].dtype(), {s[0], s[1], s[3]}};
         return std::vector<TensorType>{{dtype, {s[0], s[1], s[3], s[4]}}, row_type, row_type};
     };
-    call_options.dynamic = {{0, {0, 1, 2}}, {1, {0, 1, 2}}, {2, {0, 1, 2}},
-                            {4, {0, 1}},    {5, {0, 1}},    {6, {0, 1}}};
-    if (sinks) call_options.dynamic[3] = {0};
+    call_options.dynamic = {{0, {0, 1, 2}}, {1, {0, 1, 2}}, {2, {0, 1, 2}}, {3, {0, 1, 2}},
+                            {5, {0, 1}},    {6, {0, 1}},    {7, {0, 1}}};
+    if (sinks) call_options.dynamic[4] = {0};
     call_options.interpret = options.interpret;
-    return call(
-        kernel("attention_decode_combine",
-               {"parts", "max", "sum", "sinks", "out", "lse", "max_scores"}, combine_program),
-        call_options);
+    return call(kernel("attention_decode_combine",
+                       {"parts", "max", "offset", "sum", "sinks", "out", "lse", "max_scores"},
+                       combine_program),
+                call_options);
 }
 
 }  // namespace tilewright::attn::tiles

@@ -13,9 +13,9 @@ constexpr double kInfinity = std::numeric_limits<double>::infinity();
 
 /// Running state of a block of queries.
 struct State {
-    Tile max;  ///< [block_q], of unscaled scores
-    Tile sum;  ///< [block_q], of exp(score - max)
-    Tile out;  ///< [block_q, Ev], not yet divided by sum
+    Tile offset;  ///< [block_q], of the exponent: the largest score
+    Tile sum;     ///< [block_q], of probabilities
+    Tile out;     ///< [block_q, Ev], not yet divided by sum
 };
 
 void forward_program(const Options& options, const Features& features, std::span<const Ref> refs) {
@@ -36,7 +36,8 @@ void forward_program(const Options& options, const Features& features, std::span
     // exp(scale * (s - max)) = exp2(s * factor - max * factor) needs a positive factor, and scores
     // that nobody looks at.
     const bool folded = options.scale > 0 && !features.score;
-    const double unit = folded ? options.scale : 1, factor = unit * kLog2E;
+    const double unit = folded ? options.scale : 1;
+    const Exponent exponent(unit * kLog2E, sums, value.dtype());
 
     /// One block of keys, as many as `sizes` has; `analytic`: causal, window, segments and the end
     /// of the keys; `bits`: of the plan.
@@ -72,12 +73,12 @@ void forward_program(const Options& options, const Features& features, std::span
         }
         if (features.score) s = pairs.score(s, place, existing());
         if (mask) s = where(*mask, s, -kInfinity);
-        const Tile high = maximum(state.max, max(s, 1));
-        const Tile offset = high * factor;
-        const Tile p = exp2(fma(s, factor, expand_dims(-offset, 1)), true);
-        const Tile alpha = exp2((state.max - high) * factor, true);
+        const Tile offset = maximum(state.offset, exponent.offset(max(s, 1)));
+        const Tile p =
+            exp2(fma(s, expand_dims(exponent.factor(offset), 1), expand_dims(-offset, 1)), true);
+        const Tile alpha = exp2(state.offset - offset, true);
         const Tile kept = features.dropout > 0 ? p * pairs.keep(place, sums) : p;
-        return State{high, fma(state.sum, alpha, sum(p, 1)),
+        return State{offset, fma(state.sum, alpha, sum(p, 1)),
                      dot(kept.to(value.dtype()), value.at(block).load({.other = 0}),
                          {.acc = state.out * expand_dims(alpha, 1)})};
     };
@@ -87,7 +88,7 @@ void forward_program(const Options& options, const Features& features, std::span
     };
 
     const double lowest = features.score ? lowest_score(sums) : kLowestScore;
-    State state{full({block_q}, lowest, sums), zeros({block_q}, sums),
+    State state{full({block_q}, exponent.first_offset(lowest), sums), zeros({block_q}, sums),
                 zeros({block_q, value.shape()[1]}, sums)};
     if (features.plan) {
         // The plan knows the end of the keys; what is given besides it still has to be tested.
@@ -120,7 +121,7 @@ void forward_program(const Options& options, const Features& features, std::span
         state = range(edge, blocks.full_end * ratio, edges.end, state, true);
     }
 
-    Tile high = state.max * unit;
+    Tile high = exponent.high(state.offset) * unit;
     const Tile nothing = state.sum == 0;
     max_scores.store(where(nothing, -kInfinity, high));
     if (features.sinks) {

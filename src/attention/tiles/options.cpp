@@ -2,6 +2,7 @@
 #include "attention/tiles/options.h"
 
 #include <algorithm>
+#include <cmath>
 
 namespace tilewright::attn::tiles {
 
@@ -65,6 +66,27 @@ Tile attends(const Options& options, Tile query_positions, Tile kv_positions, Ti
     if (options.window_left >= 0) mask = mask & (kv >= q - options.window_left);
     if (segments) mask = mask & (expand_dims(query_ids, 1) == expand_dims(kv_ids, 0));
     return broadcast_to(mask, {options.block_q, options.block_k});
+}
+
+Exponent::Exponent(double factor, DType sums, DType probabilities)
+    : sums_(sums),
+      factor_(factor),
+      power_(std::exp2(std::ceil(std::log2(factor)))),
+      // Half an ulp of it is 64, or 8 where 2^64 is no number.
+      largest_(probabilities == f64   ? 0x1p60
+               : probabilities == f16 ? 0x1p28
+                                      : 0x1p30) {}
+
+Tile Exponent::offset(const Tile& high) const {
+    return high * where(abs(high) > largest_ / factor_, value(power_), value(factor_));
+}
+
+Tile Exponent::factor(const Tile& offset) const {
+    return where(abs(offset) > largest_, value(power_), value(factor_));
+}
+
+Tile Exponent::high(const Tile& offset) const {
+    return offset * where(abs(offset) > largest_, value(1 / power_), value(1 / factor_));
 }
 
 }  // namespace tilewright::attn::tiles

@@ -73,10 +73,34 @@ inline constexpr double kLn2 = 0.69314718055994530942;
 /// the maximum is -inf and not NaN.
 inline constexpr double kLowestScore = -1e30;
 
-/// The same for scores that a mod made, which may be as low as the user likes: times log2(e) it is
-/// finite.
+/// The same for scores that a mod made, which may be as low as the user likes: twice it is finite.
 inline double lowest_score(DType sums) {
-    return sums == f64 ? -1e308 : -2e38;
+    return sums == f64 ? -8e307 : -1.6e38;
 }
+
+/// Probabilities of a row are exp2(score * factor - offset), its offset being the largest score
+/// times the factor. That product is rounded, which changes all probabilities by one factor that
+/// the row's sums share, as long as it is a number of the type of the probabilities. Where it would
+/// not be, the factor is the next power of two, by which nothing is rounded; scores that differ
+/// give products that differ by 64 at least there (f16: 16), so that only their order matters.
+class Exponent {
+  public:
+    /// `factor` > 0; `sums`, `probabilities`: their types.
+    Exponent(double factor, DType sums, DType probabilities);
+
+    /// The offset before any score.
+    double first_offset(double lowest) const { return lowest * power_; }
+    /// The offset of a row's largest scores; larger for larger ones.
+    Tile offset(const Tile& high) const;
+    Tile factor(const Tile& offset) const;
+    /// The largest score that has this offset.
+    Tile high(const Tile& offset) const;
+
+  private:
+    Tile value(double x) const { return constant(x, sums_); }
+
+    DType sums_;
+    double factor_, power_, largest_;  ///< largest offset that has been rounded
+};
 
 }  // namespace tilewright::attn::tiles

@@ -61,9 +61,10 @@ using GemmFunction = void (*)(const GemmArgs&);
 /// contract a multiplication and an addition into one rounding. `out` may be the tile operand
 /// itself.
 struct Superinstructions {
-    /// out = exp2(in[0] * immediate[0] - in[1]), in[1] a lane operand; accumulator[l] (f32, may be
-    /// nullptr) += the sum over rows of the results. Relative error 2^-22; results below
-    /// 2^-126 may be 0, exp2(-inf) is. NaN gives NaN.
+    /// out = exp2(in[0] * c - in[1]), in[1] a lane operand, c the lane operand in[2], or
+    /// immediate[0] where there is none; accumulator[l] (f32, may be nullptr) += the sum over rows
+    /// of the results. Relative error 2^-22; results below 2^-126 may be 0, exp2(-inf) is. NaN
+    /// gives NaN.
     StripFunction exp2_sum = nullptr;
 
     /// out = base + a * r + b * l >= 0 ? in[0] : value, with immediate = {base, a, b, value}; base,

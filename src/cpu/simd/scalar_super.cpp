@@ -23,9 +23,10 @@ void store_tile(const Strip& s, F&& f) {
 }
 
 void exp2_sum(const Strip& s) {
-    const auto c = static_cast<float>(s.immediate[0]);
+    const auto constant = static_cast<float>(s.immediate[0]);
     auto* sums = static_cast<float*>(s.accumulator);
     store_tile(s, [&](auto row, auto lane) {
+        const float c = s.in[2].data != nullptr ? operand(s, 2, row, lane) : constant;
         const float x = std::fma(operand(s, 0, row, lane), c, -operand(s, 1, row, lane));
         const float p = x < -126.0f ? 0.0f : std::exp2(x);
         if (sums != nullptr) sums[lane] += p;

@@ -192,7 +192,8 @@ struct Exp2Sum {
     static constexpr int kRows = kInStep;
     TileOperand x;
     LaneOperand<kPartial> shift;
-    VF scale;
+    float constant;
+    LaneOperand<kPartial> scale;
     VF sum = hn::Zero(DF());
     float* sums;
     std::size_t n;
@@ -200,7 +201,8 @@ struct Exp2Sum {
     HWY_INLINE Exp2Sum(const Strip& s, std::int64_t l, std::size_t lanes)
         : x(s.in[0], l),
           shift(s.in[1], l, lanes),
-          scale(hn::Set(DF(), static_cast<float>(s.immediate[0]))),
+          constant(static_cast<float>(s.immediate[0])),
+          scale(s.in[2].data != nullptr ? s.in[2] : StripOperand{&constant, 0, 0}, l, lanes),
           sums(static_cast<float*>(s.accumulator)),
           n(lanes) {
         if (sums != nullptr) sums += l;
@@ -209,7 +211,7 @@ struct Exp2Sum {
     HWY_INLINE void values(std::int64_t r, VF (&p)[kCount]) {
         each<kCount>([&](int i) HWY_ATTR {
             const VF score = load<kPartial>(x.at + (r + i) * x.row_stride, n);
-            p[i] = hn::MulSub(score, scale, shift.row(r + i));
+            p[i] = hn::MulSub(score, scale.row(r + i), shift.row(r + i));
         });
         fast_exp2(p);
         VF total = p[0];
