@@ -76,6 +76,27 @@ ir::Function reduced(ir::Function function, bool long_positions) {
     return function;
 }
 
+/// Does the function read these two values only to subtract one from the other?
+bool reads_difference(const ir::Function& function, ir::Value first, ir::Value second) {
+    std::map<ir::Value, ir::Value> origins{{first, first}, {second, second}};
+    bool only = true;
+    ir::walk(function.body, [&](const ir::Instruction& instruction) {
+        std::vector<ir::Value> read;  // which of the two
+        for (ir::Value operand : instruction.operands) {
+            if (const auto at = origins.find(operand); at != origins.end()) {
+                read.push_back(at->second);
+            }
+        }
+        if (read.empty()) return;
+        if (instruction.op == ir::Op::cast) {
+            origins.emplace(instruction.result(), read[0]);
+        } else {
+            only &= instruction.op == ir::Op::sub && read.size() == 2 && read[0] != read[1];
+        }
+    });
+    return only;
+}
+
 }  // namespace
 
 std::vector<Tile> Pairs::apply(const ir::Function& function, const std::vector<BlockLoad>& loads,
@@ -83,12 +104,22 @@ std::vector<Tile> Pairs::apply(const ir::Function& function, const std::vector<B
                                std::span<const Ref> refs) const {
     lang::Tracer& tracer = lang::Tracer::current("attention");
     for (const BlockLoad& load : loads) arguments.push_back(load_block(load, refs[load.ref], at));
+    const ir::Function mod = reduced(function, features_.long_positions);
+    const auto& parameters = mod.parameters();
+    const auto at_query = static_cast<std::size_t>(
+        std::find_if(parameters.begin(), parameters.end(),
+                     [&](ir::Value p) { return mod.type(p).dtype == i64; }) -
+        parameters.begin() + 2);
+    if (reads_difference(mod, parameters[at_query], parameters[at_query + 1])) {
+        // Counted from the block's first key, keys are the same in every block.
+        arguments[at_query] = at.q - at.first_kv;
+        arguments[at_query + 1] = expand_dims(iota(at.kv.dim(1), i64), 0);
+    }
     std::vector<ir::Value> values;
     for (const Tile& argument : arguments) values.push_back(tracer.use(argument));
     for (const Ref& ref : refs) values.push_back(tracer.view(ref).ref);
     std::vector<Tile> results;
-    for (ir::Value value :
-         ir::append_mod(tracer.builder(), reduced(function, features_.long_positions), values)) {
+    for (ir::Value value : ir::append_mod(tracer.builder(), mod, values)) {
         results.push_back(tracer.wrap(value));
     }
     return results;
