@@ -38,7 +38,7 @@ std::int64_t forward_block(const Problem& p) {
     const std::int64_t widest = std::max(p.head_dim, p.value_dim);
     if (p.on_gpu()) {
         // Tensor cores want 32 rows for each of four warps, where registers hold them.
-        const bool fits = size_of(p.query.dtype()) == 2 && widest <= 128 && !p.features.positions();
+        const bool fits = size_of(p.query.dtype()) == 2 && widest <= 128;
         const std::int64_t programs = p.batch * p.query_heads * (p.query_length / (2 * block));
         return fits && block == 64 && programs >= kPrograms ? 2 * block : block;
     }
@@ -65,15 +65,19 @@ void use_edges(const Problem& p, tiles::Options& options) {
 /// more pairs that do not attend.
 std::int64_t plan_block(const Problem& p) {
     const std::int64_t least = p.options.block_q;
-    if (loads_blocks(p.features)) return least;
+    // 128 columns and bits of a mask are more than registers hold for two tiles of 16 rows a warp.
+    const bool is_wide = p.on_gpu() && std::max(p.head_dim, p.value_dim) > 64;
+    if (loads_blocks(p.features) || is_wide) return least;
     const auto pairs = [&](std::int64_t block_q) {
         Problem q = p;
         q.options.block_q = block_q;
+        q.device = Device{};
         q.make_plan(false);
-        return (q.plan->partial_tiles + q.plan->full_tiles) * block_q;
+        return static_cast<double>((q.plan->partial_tiles + q.plan->full_tiles) * block_q);
     };
+    const double most_pairs = p.on_gpu() ? 1.2 : 1.05;  // what a pair costs less in larger tiles
     std::int64_t block = forward_block(p);
-    while (block > least && 20 * pairs(block) > 21 * pairs(least)) block /= 2;
+    while (block > least && pairs(block) > most_pairs * pairs(least)) block /= 2;
     return std::max(block, least);
 }
 
@@ -151,7 +155,7 @@ void forward(Problem p, const AttentionOutput& given) {
             forward(std::move(tried), result);
         });
     p.use_blocks(blocks);
-    if (blocks.q == 0 && p.block_mask.defined() && !p.on_gpu()) p.options.block_q = plan_block(p);
+    if (blocks.q == 0 && p.block_mask.defined()) p.options.block_q = plan_block(p);
     p.make_plan(false);
     if (is_decode(p, result)) return decode(p, result);
     const bool long_queries = p.query_length >= 64;
