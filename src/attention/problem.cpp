@@ -131,7 +131,7 @@ void choose_blocks(Problem& p) {
 
 /// Block sizes of the backward pass on a GPU.
 void choose_gpu_backward_blocks(Problem& p) {
-    // Shared memory of a program with 128 keys of 128 columns.
+    // Shared memory of a program with 128 keys of 128 columns, or 128 queries and keys of 64.
     constexpr int kSharedOfWideBlocks = 160 * 1024;
     const std::int64_t widest = std::max(p.head_dim, p.value_dim);
     const DType dtype = p.query.dtype();
@@ -140,16 +140,26 @@ void choose_gpu_backward_blocks(Problem& p) {
     if (size_of(dtype) != 2 || widest > 128 || p.features.positions() || p.block_mask.defined()) {
         return;
     }
-    if (p.deterministic || p.head_dim % 8 != 0) {
+    const bool has_room =
+        cuda::device_info(p.device.index).shared_bytes_per_block >= kSharedOfWideBlocks;
+    const bool long_keys = p.kv_length >= 128, long_queries = p.query_length >= 128;
+    if (p.head_dim % 8 != 0) {
         // Twice the products for each block of queries that is read.
-        if (widest <= 64 && p.kv_length >= 128) options.block_k = 128;
-    } else if (widest <= 64) {
-        if (p.query_length >= 128) options.block_q = 128;
-        options.num_stages = 1;  // two programs on a multiprocessor instead
-    } else if (p.kv_length >= 128 &&
-               cuda::device_info(p.device.index).shared_bytes_per_block >= kSharedOfWideBlocks) {
+        if (widest <= 64 && long_keys) options.block_k = 128;
+    } else if (widest > 64) {
+        if (!long_keys || !has_room) return;
         options.block_k = 128;
         options.num_warps = 8;
+    } else if (!p.deterministic) {
+        if (long_queries) options.block_q = 128;
+        options.num_stages = 1;  // two programs on a multiprocessor instead
+    } else if (long_keys) {
+        // Each element of dQ is added to once for a block of keys, in memory far away.
+        options.block_k = 128;
+        if (!long_queries || !has_room) return;
+        options.block_q = 128;
+        options.num_warps = 8;
+        options.num_stages = 1;
     }
 }
 

@@ -168,12 +168,16 @@ TEST(CudaCalls, PlainCausalWindowAndGroups) {
          }});
     for (const std::int64_t dim : {64, 128}) {
         if (is_stand_in() && dim > 64) continue;
-        Case c{.name = fmt::format("the same in wide blocks, {} columns", dim),
-               .length = 200,
-               .kv_length = 300,
-               .dim = dim};
-        c.options = [](Device) { return AttentionOptions{.causal = true, .deterministic = false}; };
-        check(c, "tiles");
+        for (const bool ordered : {false, true}) {
+            Case c{.name = fmt::format("wide blocks, {} columns, ordered: {}", dim, ordered),
+                   .length = 200,
+                   .kv_length = 300,
+                   .dim = dim};
+            c.options = [=](Device) {
+                return AttentionOptions{.causal = true, .deterministic = ordered};
+            };
+            check(c, "tiles");
+        }
     }
     if (is_stand_in()) return;
     for (DType dtype : {f32, f16, bf16}) {
