@@ -30,7 +30,10 @@ std::optional<Operand> operand(nb::handle value) {
     if (nb::isinstance<Capture>(value)) {
         const auto& capture = nb::cast<const Capture&>(value);
         if (capture.tensor().rank() == 0) return capture;
-        return {};
+        throw nb::type_error(("[mod] expected a scalar but got a captured array of " +
+                              std::to_string(capture.tensor().rank()) +
+                              " dimensions: index it, as in table[h, q_idx]")
+                                 .c_str());
     }
     if (nb::hasattr(value, "_core")) return operand(value.attr("_core"));  // a capture of Python
     if (nb::hasattr(value, "ndim") &&
@@ -57,8 +60,8 @@ std::string python_type(nb::handle value) {
 
 Operand expect_operand(nb::handle value) {
     if (const auto result = operand(value)) return *result;
-    throw nb::type_error(("expected a traced scalar or a number but got " + python_type(value) +
-                          "; index arrays through tw.capture(array)")
+    throw nb::type_error(("[mod] expected a traced scalar or a number but got " +
+                          python_type(value) + "; index arrays through tw.capture(array)")
                              .c_str());
 }
 
@@ -115,19 +118,22 @@ void bind_binary(nb::class_<Tile>& scalar, const char* name, const char* reflect
     const auto apply = [f](const std::optional<Operand>& a, const std::optional<Operand>& b) {
         return a && b ? nb::cast(f(*a, *b)) : nb::borrow(Py_NotImplemented);
     };
-    scalar.def(name, [apply](const Tile& a, nb::handle b) {
-        return apply(Operand(a, kNowhere), operand(b));
-    });
-    scalar.def(reflected, [apply](const Tile& a, nb::handle b) {
-        return apply(operand(b), Operand(a, kNowhere));
-    });
+    scalar.def(
+        name,
+        [apply](const Tile& a, nb::handle b) { return apply(Operand(a, kNowhere), operand(b)); },
+        nb::arg("other").none());
+    scalar.def(
+        reflected,
+        [apply](const Tile& a, nb::handle b) { return apply(operand(b), Operand(a, kNowhere)); },
+        nb::arg("other").none());
 }
 
 /// Comparisons refuse what is no operand: Python would fall back to identity for == and !=.
 void bind_comparison(nb::class_<Tile>& scalar, const char* name, Binary f) {
-    scalar.def(name, [f](const Tile& a, nb::handle b) {
-        return f(Operand(a, kNowhere), expect_operand(b));
-    });
+    scalar.def(
+        name,
+        [f](const Tile& a, nb::handle b) { return f(Operand(a, kNowhere), expect_operand(b)); },
+        nb::arg("other").none());
 }
 
 [[noreturn]] void no_value(const char* what) {

@@ -6,6 +6,7 @@ was expected and what came. Every call releases the GIL while it computes.
 """
 
 import contextlib
+import operator
 from collections.abc import Callable
 
 from . import _core, masks, scores
@@ -96,20 +97,26 @@ version = _core.version
 __version__ = version
 
 
-def devices():
+def devices() -> list[str]:
     """Names of the devices that calls can run on: "cpu", "cuda:0", ..."""
     return _core.devices()
 
 
-def set_num_threads(n):
+def set_num_threads(n: int) -> None:
     """Threads that calls on the CPU use; 0 restores the default, all cores.
 
     Results do not depend on the number. A negative one raises ValueError.
     """
-    _core.set_num_threads(n)
+    try:
+        threads = operator.index(n)
+    except TypeError:
+        raise TypeError(
+            f"[set_num_threads] expected an integer number of threads but got {n!r}"
+        ) from None
+    _core.set_num_threads(threads)
 
 
-def doctor():
+def doctor() -> None:
     """Prints what this machine has, what will be used, what is missing and how to get it."""
     print(_core.doctor(), end="")
 

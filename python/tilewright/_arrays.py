@@ -3,6 +3,7 @@
 import contextlib
 import math
 import sys
+from typing import Any, TypeAlias
 
 import numpy as np
 
@@ -12,6 +13,9 @@ try:
     import ml_dtypes
 except ImportError:
     ml_dtypes = None
+
+#: What calls take and give: arrays of NumPy, JAX, PyTorch, anything with DLPack.
+Array: TypeAlias = Any
 
 _NAMES = {
     np.dtype(np.bool_): "bool",
@@ -54,6 +58,13 @@ def number(op, argument, value):
     if not math.isfinite(value):
         raise ValueError(f"[{op}] expected a finite {argument} but got {value}")
     return value
+
+
+def flag(op, argument, value):
+    """A bool; TypeError unless the argument is one, or 0 or 1."""
+    if isinstance(value, bool | np.bool_) or (isinstance(value, int) and value in (0, 1)):
+        return bool(value)
+    raise TypeError(f"[{op}] expected {argument} to be True or False but got {value!r}")
 
 
 def to_tensor(op, argument, value):

@@ -1,15 +1,15 @@
 """flex_attention and its pullback."""
 
 import operator
-from collections.abc import Mapping
-from typing import NamedTuple
+from collections.abc import Callable, Mapping
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from . import _core
-from ._arrays import number, stream_of, to_array, to_device, to_tensor
+from ._arrays import Array, flag, number, stream_of, to_array, to_device, to_tensor
 from ._block_mask import BlockMask
-from ._mods import as_mod
+from ._mods import ModLike, as_mod
 
 
 class AuxRequest(NamedTuple):
@@ -107,31 +107,31 @@ def _seed(op, value):
 
 
 def flex_attention(
-    query,
-    key,
-    value,
-    score_mod=None,
-    block_mask=None,
-    scale=None,
-    enable_gqa=False,
-    return_lse=False,
-    kernel_options=None,
+    query: Array,
+    key: Array,
+    value: Array,
+    score_mod: ModLike | None = None,
+    block_mask: BlockMask | None = None,
+    scale: float | None = None,
+    enable_gqa: bool = False,
+    return_lse: bool = False,
+    kernel_options: Mapping[str, Any] | None = None,
     *,
-    return_aux=None,
-    mask_mod=None,
-    causal=False,
-    window=None,
-    segment_ids=None,
-    kv_segment_ids=None,
-    cu_seqlens=None,
-    kv_cu_seqlens=None,
-    sinks=None,
-    dropout=0.0,
-    seed=0,
-    layout="bhsd",
-    deterministic=True,
-    device=None,
-):
+    return_aux: AuxRequest | None = None,
+    mask_mod: ModLike | None = None,
+    causal: bool = False,
+    window: tuple[int, int] | None = None,
+    segment_ids: Array | None = None,
+    kv_segment_ids: Array | None = None,
+    cu_seqlens: Array | None = None,
+    kv_cu_seqlens: Array | None = None,
+    sinks: Array | None = None,
+    dropout: float = 0.0,
+    seed: int = 0,
+    layout: str = "bhsd",
+    deterministic: bool = True,
+    device: str | None = None,
+) -> Any:
     """``softmax(mask(score_mod(scale * Q K^T))) V`` in one pass, in memory O(L + S).
 
     Shapes, for layout "bhsd" ("bshd": sequence before heads):
@@ -165,31 +165,31 @@ def flex_attention(
 
 
 def flex_attention_vjp(
-    query,
-    key,
-    value,
-    score_mod=None,
-    block_mask=None,
-    scale=None,
-    enable_gqa=False,
-    return_lse=False,
-    kernel_options=None,
+    query: Array,
+    key: Array,
+    value: Array,
+    score_mod: ModLike | None = None,
+    block_mask: BlockMask | None = None,
+    scale: float | None = None,
+    enable_gqa: bool = False,
+    return_lse: bool = False,
+    kernel_options: Mapping[str, Any] | None = None,
     *,
-    return_aux=None,
-    mask_mod=None,
-    causal=False,
-    window=None,
-    segment_ids=None,
-    kv_segment_ids=None,
-    cu_seqlens=None,
-    kv_cu_seqlens=None,
-    sinks=None,
-    dropout=0.0,
-    seed=0,
-    layout="bhsd",
-    deterministic=True,
-    device=None,
-):
+    return_aux: AuxRequest | None = None,
+    mask_mod: ModLike | None = None,
+    causal: bool = False,
+    window: tuple[int, int] | None = None,
+    segment_ids: Array | None = None,
+    kv_segment_ids: Array | None = None,
+    cu_seqlens: Array | None = None,
+    kv_cu_seqlens: Array | None = None,
+    sinks: Array | None = None,
+    dropout: float = 0.0,
+    seed: int = 0,
+    layout: str = "bhsd",
+    deterministic: bool = True,
+    device: str | None = None,
+) -> tuple[Any, Callable[..., Gradients]]:
     """``(flex_attention(...), pullback)``.
 
     ``pullback(dout, dlse=None)`` gives `Gradients`: query, key, value (shapes, dtypes and layouts of
@@ -228,7 +228,7 @@ class _Problem:
     def __init__(self, op, arguments):
         self.op = op
         self.aux = self._aux(arguments["return_lse"], arguments["return_aux"])
-        self.return_lse = arguments["return_lse"]
+        self.return_lse = flag(op, "return_lse", arguments["return_lse"])
         self.device = arguments["device"]
         self.like = arguments["query"]
         self.inputs = [
@@ -236,7 +236,7 @@ class _Problem:
             for name in ("query", "key", "value")
         ]
         self.options = self._options(arguments)
-        self._check_heads(arguments["enable_gqa"], arguments["layout"])
+        self._check_heads(flag(op, "enable_gqa", arguments["enable_gqa"]), arguments["layout"])
 
     def tensor(self, op, name, value):
         """An argument as a tensor where the call runs."""
@@ -276,7 +276,7 @@ class _Problem:
                     f"{type(block_mask).__name__}"
                 )
             options.block_mask = block_mask._core
-        options.causal = bool(arguments["causal"])
+        options.causal = flag(op, "causal", arguments["causal"])
         if arguments["window"] is not None:
             try:
                 left, right = map(operator.index, arguments["window"])
@@ -299,7 +299,7 @@ class _Problem:
                 f'[{op}] expected layout "bhsd" or "bshd" but got {arguments["layout"]!r}'
             )
         options.bshd = arguments["layout"] == "bshd"
-        options.deterministic = bool(arguments["deterministic"])
+        options.deterministic = flag(op, "deterministic", arguments["deterministic"])
         options.max_scores = self.aux is not None and self.aux.max_scores
         forward, backward = kernel_options_of(op, arguments["kernel_options"])
         options.forward_blocks = (forward.get("BLOCK_M", 0), forward.get("BLOCK_N", 0))

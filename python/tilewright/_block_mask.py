@@ -6,7 +6,7 @@ import numpy as np
 
 from . import _core
 from ._arrays import to_array, to_tensor
-from ._mods import as_mod, as_score_or_mask
+from ._mods import ModLike, as_mod, as_score_or_mask
 
 
 def pair(op, size, argument="BLOCK_SIZE"):
@@ -291,18 +291,18 @@ def sizes(op, B, H, Q_LEN, KV_LEN):
 
 
 def create_block_mask(
-    mask_mod,
-    B,
-    H,
-    Q_LEN,
-    KV_LEN,
-    device="cpu",
-    BLOCK_SIZE=128,
-    Q_BLOCK_SIZE=None,
-    KV_BLOCK_SIZE=None,
-    separate_full_blocks=True,
-    _compile=False,
-):
+    mask_mod: ModLike,
+    B: int | None,
+    H: int | None,
+    Q_LEN: int,
+    KV_LEN: int,
+    device: str | None = "cpu",
+    BLOCK_SIZE: int | tuple[int, int] = 128,
+    Q_BLOCK_SIZE: int | None = None,
+    KV_BLOCK_SIZE: int | None = None,
+    separate_full_blocks: bool = True,
+    _compile: bool = False,
+) -> BlockMask:
     """The mask of mask_mod(b, h, q_idx, kv_idx) -> bool as data.
 
     B, H: batches and heads; None or 1 stands for any number. BLOCK_SIZE an integer or (q, kv) only
@@ -330,7 +330,14 @@ def create_block_mask(
     )
 
 
-def create_mask(mod, B, H, Q_LEN, KV_LEN, device="cpu"):
+def create_mask(
+    mod: ModLike,
+    B: int | None,
+    H: int | None,
+    Q_LEN: int,
+    KV_LEN: int,
+    device: str | None = "cpu",
+) -> np.ndarray:
     """bool (B, H, Q_LEN, KV_LEN) of a mask mod; of a score mod: where it keeps 0 above -inf."""
     op = "create_mask"
     if str(device) not in ("None", "cpu"):

@@ -5,7 +5,7 @@ import functools
 import numpy as np
 
 from . import _core
-from ._arrays import to_tensor
+from ._arrays import Array, to_tensor
 from ._mods import Capture, Mod, as_mod, capture
 
 
@@ -59,7 +59,7 @@ def _shown(value):
     return repr(value) if isinstance(value, int | float | str) else type(value).__name__
 
 
-def parse_mod(text, kind=None, **arrays):
+def parse_mod(text: str, kind: str | None = None, **arrays: Array) -> Mod:
     """A mod from text: an expression over b, h, q, kv and, for scores, score.
 
     ``parse_mod("causal & sliding_window(1024)")``, ``parse_mod("score + slopes[h] * (kv - q)",

@@ -3,17 +3,21 @@
 import functools
 import inspect
 import operator
+from collections.abc import Callable
+from typing import Any, TypeAlias
 
 import numpy as np
 
 from . import _core
-from ._arrays import dtype_name, to_tensor
+from ._arrays import Array, dtype_name, to_tensor
 
 Scalar = _core.Scalar
 Mod = _core.Mod
+#: A function of traced scalars, or what a library or `parse_mod` made.
+ModLike: TypeAlias = Callable[..., Any] | Mod
 
 
-def capture(array, name="", differentiable=True):
+def capture(array: Array, name: str = "", differentiable: bool = True) -> "Capture":
     """An array that mods read by traced integers: ``slopes[h]``, ``bias[h, q - kv + 7]``.
 
     Any rank and any number of gathers, one inside the other too. An index outside is clamped. With
@@ -124,17 +128,17 @@ for _name in ("add", "sub", "mul", "truediv"):
         setattr(_class, f"__r{_name}__", lambda a, b, apply=_apply: apply(b, a))
 
 
-def dot(a, b):
+def dot(a: "Row", b: "Row") -> Scalar:
     """The sum of the products of two rows of captured arrays."""
     return sum(_row(a) * _row(b))
 
 
-def sum(row):  # noqa: A001
+def sum(row: "Row") -> Scalar:  # noqa: A001
     """The sum of a row of a captured array."""
     return functools.reduce(operator.add, _row(row))
 
 
-def max(row):  # noqa: A001
+def max(row: "Row") -> Scalar:  # noqa: A001
     """The largest element of a row of a captured array."""
     return functools.reduce(_core.maximum, _row(row))
 
@@ -334,12 +338,12 @@ def _returning_scalar(function):
     return call
 
 
-def and_masks(*masks):
+def and_masks(*masks: ModLike) -> Mod:
     """Where all of the mask mods are true: everywhere without any."""
     return _folded("and_masks", operator.and_, masks, _core.masks.noop())
 
 
-def or_masks(*masks):
+def or_masks(*masks: ModLike) -> Mod:
     """Where any of the mask mods is true: nowhere without any."""
     return _folded("or_masks", operator.or_, masks, ~_core.masks.noop())
 

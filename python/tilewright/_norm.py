@@ -1,11 +1,12 @@
 """RMSNorm and LayerNorm with their pullbacks."""
 
-from typing import NamedTuple
+from collections.abc import Callable
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from . import _core
-from ._arrays import number, stream_of, to_array, to_tensor
+from ._arrays import Array, number, stream_of, to_array, to_tensor
 
 
 class NormGradients(NamedTuple):
@@ -17,7 +18,13 @@ class NormGradients(NamedTuple):
     residual: np.ndarray | None  #: shape and dtype of x
 
 
-def rms_norm(x, weight=None, eps=1e-5, residual=None, return_stats=False):
+def rms_norm(
+    x: Array,
+    weight: Array | None = None,
+    eps: float = 1e-5,
+    residual: Array | None = None,
+    return_stats: bool = False,
+) -> Any:
     """``x / sqrt(mean(x**2) + eps) * weight`` over all dimensions of the weight.
 
     x: floats of any shape and strides. weight: its shape ends that of x; without one the norm is
@@ -32,7 +39,14 @@ def rms_norm(x, weight=None, eps=1e-5, residual=None, return_stats=False):
         return _results(forward, x, residual is not None, return_stats, False)
 
 
-def layer_norm(x, weight=None, bias=None, eps=1e-5, residual=None, return_stats=False):
+def layer_norm(
+    x: Array,
+    weight: Array | None = None,
+    bias: Array | None = None,
+    eps: float = 1e-5,
+    residual: Array | None = None,
+    return_stats: bool = False,
+) -> Any:
     """``(x - mean) / sqrt(variance + eps) * weight + bias`` over all dimensions of the weight.
 
     As rms_norm; the bias has the weight's shape and dtype. return_stats appends the mean and the
@@ -43,7 +57,13 @@ def layer_norm(x, weight=None, bias=None, eps=1e-5, residual=None, return_stats=
         return _results(forward, x, residual is not None, return_stats, True)
 
 
-def rms_norm_vjp(x, weight=None, eps=1e-5, residual=None, return_stats=False):
+def rms_norm_vjp(
+    x: Array,
+    weight: Array | None = None,
+    eps: float = 1e-5,
+    residual: Array | None = None,
+    return_stats: bool = False,
+) -> tuple[Any, Callable[..., NormGradients]]:
     """``(rms_norm(...), pullback)``; ``pullback(dy, dsum=None)`` gives NormGradients.
 
     dy: shape and dtype of y. dsum: the gradient of x + residual, shape and dtype of x.
@@ -51,7 +71,14 @@ def rms_norm_vjp(x, weight=None, eps=1e-5, residual=None, return_stats=False):
     return _vjp("rms_norm", False, x, weight, None, eps, residual, return_stats)
 
 
-def layer_norm_vjp(x, weight=None, bias=None, eps=1e-5, residual=None, return_stats=False):
+def layer_norm_vjp(
+    x: Array,
+    weight: Array | None = None,
+    bias: Array | None = None,
+    eps: float = 1e-5,
+    residual: Array | None = None,
+    return_stats: bool = False,
+) -> tuple[Any, Callable[..., NormGradients]]:
     """``(layer_norm(...), pullback)``; ``pullback(dy, dsum=None)`` gives NormGradients."""
     return _vjp("layer_norm", True, x, weight, bias, eps, residual, return_stats)
 

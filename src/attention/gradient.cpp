@@ -188,6 +188,15 @@ void backward(Problem p, const Gradients& g, Shared& shared) {
             p.plain_score, p.differentiable(), shapes,
             {p.origin[0] + p.batch, p.origin[1] + p.query_heads, p.query_length, p.kv_length});
         key = derivative.key();
+        for (const tiles::GradientBuffer& buffer : derivative.buffers) {
+            // One more tells copies of it apart.
+            const Tensor captured = p.score->captures[buffer.capture].tensor();
+            if (captured.rank() < ir::kMaxRefRank) continue;
+            user_error("attention",
+                       "expected captures with a gradient of at most {} dimensions "
+                       "but got {}",
+                       ir::kMaxRefRank - 1, captured.type_name());
+        }
     }
     const auto copied = [&](std::int64_t batch, std::int64_t heads) {
         std::int64_t most = 0;
@@ -246,6 +255,14 @@ void run_backward(const Problem& p, const Gradients& whole, Shared& shared) {
     p.for_each_sequence(one, shared.is_empty());
 }
 
+/// Of f32, or of f64 with a query of it.
+void expect_statistics(const char* argument, const Tensor& tensor, DType query) {
+    const DType expected = tiles::accumulator(query);
+    if (tensor.dtype() == expected) return;
+    user_error("attention", "expected {} of {} but got {}", argument, name(expected),
+               tensor.type_name());
+}
+
 /// Fills what is undefined of `gradients` with new tensors; all are views as the caller sees them.
 void run_backward(AttentionGradients& gradients, const Tensor& query, const Tensor& key,
                   const Tensor& value, const AttentionOutput& forward, const Tensor& dout,
@@ -260,7 +277,11 @@ void run_backward(AttentionGradients& gradients, const Tensor& query, const Tens
     expect_shape("dout", gradient, full);
     expect_shape("forward.lse", forward.lse, rows);
     expect_device("forward.lse", forward.lse, p.device);
-    if (dlse.defined()) expect_shape("dlse", dlse, rows);
+    expect_statistics("forward.lse", forward.lse, query.dtype());
+    if (dlse.defined()) {
+        expect_shape("dlse", dlse, rows);
+        expect_statistics("dlse", dlse, query.dtype());
+    }
     expect_device("dlse", dlse, p.device);
     const auto place = [&](const char* argument, const Tensor& given, const Tensor& like) {
         return given.defined() ? check_output(argument, given, like.dtype(), like.shape(),

@@ -3,6 +3,7 @@
 
 #include <fmt/format.h>
 
+#include <charconv>
 #include <cstdio>
 #include <memory>
 
@@ -145,7 +146,16 @@ void add_attention(CLI::App& app, Console& console) {
     command->add_option("--bind", options->bind, "NAME=FILE: an array that the texts read");
     command->add_option("--sinks", options->sinks, "(Hq): one more logit per head");
     command->add_option("--dropout", options->dropout, "share of the probabilities dropped");
-    command->add_option("--seed", options->seed, "of the dropout")->check(CLI::NonNegativeNumber);
+    command->add_option("--seed", options->seed, "of the dropout")
+        ->check(CLI::Validator(
+            [](const std::string& text) {
+                std::uint64_t seed = 0;
+                const char* const end = text.data() + text.size();
+                const auto [rest, error] = std::from_chars(text.data(), end, seed);
+                const bool is_seed = error == std::errc() && rest == end;
+                return is_seed ? "" : "expected an integer of 0 to 2^64 - 1 but got " + text;
+            },
+            ""));
     command->add_option("--layout", options->layout, "of all files")
         ->check(CLI::IsMember({"bhsd", "bshd"}));
     command->add_option("--grad-out", options->grad_out, "gradient of the output");

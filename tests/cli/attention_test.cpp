@@ -165,6 +165,8 @@ TEST_F(AttentionCommand, BadInputIsStatus2AndNamed) {
     expect_error({"--out", out, "--window", "3,4x"}, "--window");
     expect_error({"--out", out, "--window", "-5,4"}, "window");
     expect_error({"--out", out, "--layout", "sbhd"}, "--layout");
+    expect_error({"--out", out, "--seed", "-1"}, "an integer of 0 to 2^64 - 1");
+    expect_error({"--out", out, "--seed", "18446744073709551616"}, "an integer of 0 to 2^64 - 1");
     expect_error({"--out", out, "--grads", "d"}, "--grad-out");
     expect_error({"--out", out, "--grad-out", folder_ / "k.npy"}, "dout");
     expect_error({"--out", out, "--segment-ids", folder_ / "q.npy"}, "segment_ids");

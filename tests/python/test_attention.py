@@ -294,11 +294,35 @@ def test_captured_numbers_change_without_a_new_program():
         ({"dropout": 1.0}, ValueError, "dropout"),
         ({"segment_ids": np.zeros((2, 5), np.int32)}, ValueError, "segment_ids"),
         ({"device": "tpu"}, ValueError, "expected device"),
+        ({"causal": "no"}, TypeError, "expected causal to be True or False but got 'no'"),
+        ({"deterministic": None}, TypeError, "expected deterministic"),
+        ({"return_lse": "lse"}, TypeError, "expected return_lse"),
+        ({"enable_gqa": 2}, TypeError, "expected enable_gqa"),
     ],
 )
 def test_bad_input_is_named(options, error, text):
     with pytest.raises(error, match=text):
         tw.flex_attention(*inputs(), **options)
+
+
+def test_flags_of_numpy_are_flags():
+    arrays = inputs()
+    want = tw.flex_attention(*arrays, causal=True)
+    for flag in (1, np.True_):
+        np.testing.assert_array_equal(tw.flex_attention(*arrays, causal=flag), want)
+
+
+def test_bad_gradients_are_named():
+    arrays = inputs()
+    (out, lse), pullback = tw.flex_attention_vjp(*arrays, return_lse=True)
+    with pytest.raises(ValueError, match="expected dlse of f32 but got f64"):
+        pullback(out, lse.astype(np.float64))
+    table = tw.capture(np.ones((1,) * 7 + (60,), np.float32))
+    out, pullback = tw.flex_attention_vjp(
+        *arrays, lambda s, b, h, q, kv: s + table[0, 0, 0, 0, 0, 0, 0, kv]
+    )
+    with pytest.raises(ValueError, match="a gradient of at most 7 dimensions"):
+        pullback(out)
 
 
 def test_known_kernel_options_are_hints():

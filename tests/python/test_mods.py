@@ -110,6 +110,10 @@ def test_a_branch_on_a_traced_value_names_where():
         (lambda s, b, h, q, kv: np.arange(3)[q], TypeError, r"tw\.capture"),
         (lambda s, b, h, q, kv: s + np.arange(3), TypeError, r"tw\.capture"),
         (lambda s, b, h, q, kv: s == np.arange(3), TypeError, r"tw\.capture"),
+        (lambda s, b, h, q, kv: s == None, TypeError, "a number but got NoneType"),  # noqa: E711
+        (lambda s, b, h, q, kv: s + None, TypeError, "unsupported operand"),
+        (lambda s, b, h, q, kv: s + table, TypeError, "2 dimensions: index it"),
+        (lambda s, b, h, q, kv: tw.exp(table), TypeError, "2 dimensions: index it"),
         (
             lambda s, b, h, q, kv: (s, s),
             TypeError,

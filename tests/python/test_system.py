@@ -1,6 +1,7 @@
 """Version, devices, threads, the doctor and the checked mode."""
 
 import ast
+import inspect
 from pathlib import Path
 
 import numpy as np
@@ -36,6 +37,8 @@ def test_threads_change_no_result():
         tw.set_num_threads(0)
     with pytest.raises(ValueError, match="expected at least 0 threads but got -1"):
         tw.set_num_threads(-1)
+    with pytest.raises(TypeError, match="expected an integer number of threads but got 1.5"):
+        tw.set_num_threads(1.5)
 
 
 def test_checked_mode_agrees_and_ends_with_its_context():
@@ -50,6 +53,15 @@ def test_type_checkers_see_every_public_name(module):
     made = {name for name in module.__all__ if name in _made_at_import(module)}
     assert made
     assert made <= set(module.__annotations__)
+
+
+def test_type_checkers_see_every_argument_of_a_call():
+    calls = [tw.flex_attention, tw.flex_attention_vjp, tw.rms_norm]
+    calls += [tw.layer_norm, tw.rms_norm_vjp, tw.layer_norm_vjp, tw.create_block_mask]
+    calls += [tw.create_mask, tw.parse_mod, tw.capture, tw.set_num_threads]
+    for call in calls:
+        parameters = inspect.signature(call).parameters
+        assert set(call.__annotations__) == {*parameters, "return"}, call
 
 
 def _made_at_import(module):
