@@ -1,21 +1,107 @@
 // What users of programmable attention elsewhere complained about, as tests.
+#include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <sys/mman.h>
 
+#include <algorithm>
 #include <cmath>
+#include <cstdlib>
+#include <functional>
+#include <limits>
+#include <memory>
 
+#include "attention/reference.h"
 #include "support/accuracy.h"
+#include "tests/attention/reference_options.h"
 #include "tests/support/accuracy.h"
 #include "tilewright/attention.h"
+#include "tilewright/error.h"
 #include "tilewright/masks.h"
 #include "tilewright/scores.h"
+#include "tilewright/system.h"
 
 namespace tilewright {
 namespace {
 
+using attn::reference_backward;
+using attn::reference_forward;
+using attn::reference_options;
+using attn::ReferenceOptions;
 using testing::random_tensor;
+
+constexpr double kInfinity = std::numeric_limits<double>::infinity();
 
 std::vector<float> values(const Tensor& x) {
     return x.to_vector<float>();
+}
+
+/// Small values: scores stay of the size that the rounding of lse allows for.
+Capture table(Tensor::Dims shape, unsigned seed) {
+    const Tensor values = random_tensor(f64, std::move(shape), seed);
+    for (std::int64_t i = 0; i < values.size(); ++i) values.data<double>()[i] *= 0.1;
+    return capture(values.to(f32));
+}
+
+/// Twice the bound of docs/numerics.md: of two samples of the same roundings, one is now and then
+/// more than twice the other.
+void expect_within(const std::string& what, const Tensor& ours, const Array& exact,
+                   const Array& plain, DType dtype) {
+    const double error = largest_error(to_array(ours), exact);
+    const double allowed = 2 * allowed_error(plain, exact, dtype);
+    EXPECT_TRUE(error <= allowed) << what << ": error " << error << ", allowed " << allowed;
+}
+
+struct Shape {
+    std::int64_t batch = 1, heads = 1, kv_heads = 1, length = 70, kv_length = 70, dim = 16;
+    DType dtype = f32;
+};
+
+/// Results and gradients against the dense computation in f64. A block mask in `options` stands for
+/// `mask`, the mod that it was made of.
+void expect_definition(const Shape& shape, const AttentionOptions& options, const Mod& mask = {}) {
+    const auto input = [&](std::int64_t heads, std::int64_t length, unsigned seed) {
+        return random_tensor(shape.dtype, {shape.batch, heads, length, shape.dim}, seed);
+    };
+    const Tensor q = input(shape.heads, shape.length, 1),
+                 k = input(shape.kv_heads, shape.kv_length, 2),
+                 v = input(shape.kv_heads, shape.kv_length, 3),
+                 dout = input(shape.heads, shape.length, 4);
+    const Array qa = to_array(q), ka = to_array(k), va = to_array(v), da = to_array(dout);
+    ReferenceOptions exact_options = reference_options(options);
+    if (mask.defined()) exact_options.mask = mask;
+    ReferenceOptions plain_options = exact_options;
+    plain_options.arithmetic = shape.dtype;
+    const auto exact = reference_forward(qa, ka, va, exact_options);
+    const auto plain = reference_forward(qa, ka, va, plain_options);
+    const AttentionOutput ours = attention(q, k, v, options);
+    expect_within("out", ours.out, exact.out, plain.out, shape.dtype);
+    expect_within("lse", ours.lse, exact.lse, plain.lse, f32);
+    expect_within("max", ours.max_scores, exact.max_scores, plain.max_scores, f32);
+    const auto exact_g = reference_backward(qa, ka, va, da, {}, exact_options);
+    const auto plain_g = reference_backward(qa, ka, va, da, {}, plain_options);
+    const AttentionGradients g = attention_backward(q, k, v, ours, dout, options);
+    expect_within("dq", g.query, exact_g.query, plain_g.query, shape.dtype);
+    expect_within("dk", g.key, exact_g.key, plain_g.key, shape.dtype);
+    expect_within("dv", g.value, exact_g.value, plain_g.value, shape.dtype);
+    ASSERT_EQ(g.captured.size(), exact_g.captured.size());
+    for (std::size_t i = 0; i < g.captured.size(); ++i) {
+        expect_within("captured " + std::to_string(i), g.captured[i], exact_g.captured[i],
+                      plain_g.captured[i], shape.dtype);
+    }
+}
+
+void expect_near(const Tensor& ours, const Tensor& expected, double tolerance) {
+    const double error = largest_error(to_array(ours), to_array(expected));
+    EXPECT_TRUE(error <= tolerance) << error;
+}
+
+/// Ids of documents of 37, 74, 111, ... tokens.
+Tensor documents(std::int64_t length) {
+    std::vector<std::int32_t> ids;
+    for (std::int32_t id = 0; static_cast<std::int64_t>(ids.size()) < length; ++id)
+        ids.insert(ids.end(), static_cast<std::size_t>(37 * (id + 1)), id);
+    ids.resize(static_cast<std::size_t>(length));
+    return Tensor::from_vector(ids, {length});
 }
 
 TEST(Complaints, MasksThatBroadcastHeadsOrBatchesReadTheRightRows) {
@@ -108,6 +194,489 @@ TEST(Complaints, MemoryDoesNotGrowWithTheSquareOfTheLength) {
     const AttentionOptions options{.mask = masks::causal() & masks::sliding_window(64)};
     const AttentionOutput out = attention(x, x, x, options);
     EXPECT_NEAR(out.lse.get({0, 0, 46499}), std::log(65.0), 1e-5);
+}
+
+TEST(Complaints, MasksOfLongSequencesAreSmall) {
+    // As bools they would take 9, 12 and 17 GB.
+    const std::int64_t n = 96000;
+    const BlockMask causal = create_block_mask(masks::causal(), 1, 1, n, n);
+    EXPECT_LT(causal.nbytes(), 256 << 10);
+    EXPECT_TRUE(causal.attends(0, 0, n - 1, n - 1));
+    EXPECT_FALSE(causal.attends(0, 0, n - 2, n - 1));
+    const BlockMask late =
+        create_block_mask(masks::offset(masks::causal(), 196000, 0), 1, 1, 49000, 245000);
+    EXPECT_LT(late.nbytes(), 256 << 10);
+    EXPECT_TRUE(late.attends(0, 0, 0, 196000));
+    EXPECT_FALSE(late.attends(0, 0, 0, 196001));
+    const Capture ids = capture(documents(1 << 17));
+    const BlockMask packed =
+        create_block_mask(masks::causal() & masks::document(ids), 1, 1, 1 << 17, 1 << 17);
+    EXPECT_LT(packed.nbytes(), 4 << 20);
+    EXPECT_TRUE(packed.attends(0, 0, 36, 0));
+    EXPECT_FALSE(packed.attends(0, 0, 37, 36));
+}
+
+TEST(Complaints, HeadsThatTheMaskDoesNotReadTakeNoMemory) {
+    const BlockMask one = create_block_mask(masks::causal(), 1, 1, 4096, 4096);
+    EXPECT_EQ(create_block_mask(masks::causal(), 16, 64, 4096, 4096).nbytes(), one.nbytes());
+}
+
+TEST(Complaints, DocumentsOfABatchByOffsetsIdsAndMaskAreOne) {
+    const Tensor ids = documents(600);  // so that the mask is data
+    const Tensor starts =
+        Tensor::from_vector(std::vector<std::int32_t>{0, 37, 111, 222, 370, 555, 600}, {7});
+    const Tensor x = random_tensor(f32, {1, 2, 600, 16}, 1);
+    const AttentionOptions by_offsets{.causal = true, .cu_seqlens = starts};
+    const AttentionOutput expected = attention(x, x, x, by_offsets);
+    const AttentionGradients g = attention_backward(x, x, x, expected, x, by_offsets);
+    const AttentionOptions by_ids{.causal = true, .segment_ids = ids.reshape({1, 600})},
+        by_mask{.mask = masks::causal() & masks::document(capture(ids))};
+    for (const AttentionOptions& options : {by_ids, by_mask}) {
+        const AttentionOutput ours = attention(x, x, x, options);
+        expect_near(ours.out, expected.out, 1e-6);
+        const AttentionGradients own = attention_backward(x, x, x, ours, x, options);
+        expect_near(own.query, g.query, 1e-5);
+        expect_near(own.key, g.key, 1e-5);
+        expect_near(own.value, g.value, 1e-5);
+    }
+}
+
+TEST(Complaints, MasksOfOneQueryDoNotGrowWithTheCache) {
+    const auto bytes = [](std::int64_t cache) {
+        const Mod last = masks::offset(masks::sliding_window(1000), cache - 1, 0);
+        const BlockMask mask = create_block_mask(last, 1, 1, 1, cache);
+        EXPECT_TRUE(mask.attends(0, 0, 0, cache - 1));
+        EXPECT_FALSE(mask.attends(0, 0, 0, cache - 1002));
+        return mask.nbytes();
+    };
+    EXPECT_LT(bytes(1 << 24), bytes(1 << 12) + 4096);
+}
+
+TEST(Complaints, OneMaskServesShorterLengths) {
+    const Mod mod = [](auto, auto h, auto q, auto kv) {
+        return (q >= kv) & ((q - kv < 90) | (kv % (h + 2) == 0));
+    };
+    const BlockMask longest = create_block_mask(mod, 1, 2, 700, 700);
+    for (const std::int64_t length : {1, 64, 333, 700}) {
+        const BlockMask cut = longest.shifted(0, 0, length, length);
+        EXPECT_TRUE(cut == create_block_mask(mod, 1, 2, length, length));
+        const Tensor x = random_tensor(f32, {2, 2, length, 8}, 1);
+        expect_near(attention(x, x, x, {.block_mask = cut}).out,
+                    attention(x, x, x, {.mask = mod}).out, 1e-6);
+    }
+}
+
+TEST(Complaints, NewLengthsCompileNothing) {
+    const Capture slopes = table({16}, 1), lengths = capture(Tensor::full(i32, {4}, 500));
+    const auto run = [&](std::int64_t batch, std::int64_t length) {
+        const Tensor x = random_tensor(f32, {batch, 16, length, 4}, 1);
+        AttentionOptions options{.mask = masks::prefix_lm(lengths),
+                                 .score_mod = [slopes](auto s, auto, auto h, auto q, auto kv) {
+                                     return s + slopes[h] * tanh((kv - q) * 0.01);
+                                 }};
+        // Left out, blocks come in three sizes by the size of the call.
+        options.forward_blocks = {.q = 64, .kv = 64};
+        // Everything that is compiled runs through passes, which are logged.
+        ::setenv("TILEWRIGHT_DEBUG_PASSES", "1", 1);
+        ::testing::internal::CaptureStderr();
+        const AttentionOutput out = attention(x, x, x, options);
+        attention_backward(x, x, x, out, x, options);
+        ::unsetenv("TILEWRIGHT_DEBUG_PASSES");
+        return ::testing::internal::GetCapturedStderr();
+    };
+    EXPECT_FALSE(run(1, 513).empty());
+    for (const auto& [batch, length] : {std::pair{1, 600}, {2, 530}, {3, 515}, {3, 750}}) {
+        EXPECT_TRUE(run(batch, length).empty()) << batch << " x " << length;
+    }
+}
+
+TEST(Complaints, ManyModsOfOneCallAreAllComputed) {
+    for (int n = 0; n < 20; ++n) {
+        SCOPED_TRACE(n);
+        expect_definition({.length = 40, .kv_length = 40, .dim = 8},
+                          {.score_mod = [n](auto s, auto, auto, auto, auto kv) {
+                              return s + 0.125 * n * (kv % 3);
+                          }});
+    }
+}
+
+TEST(Complaints, BothModsHaveTheRightGradientsForLengthsThatFitNoBlock) {
+    const Capture slopes = table({2}, 5);
+    const Mod by_distance = [slopes](auto s, auto, auto h, auto q, auto kv) {
+        return s + slopes[h] * tanh((kv - q) * 0.1);
+    };
+    const AttentionOptions options{.mask = masks::causal() & masks::sliding_window(50),
+                                   .score_mod = compose(scores::softcap(2), by_distance)};
+    for (const auto& [length, kv_length] : {std::pair{129, 129}, {200, 67}, {31, 300}}) {
+        SCOPED_TRACE(length);
+        expect_definition({.heads = 2, .kv_heads = 2, .length = length, .kv_length = kv_length},
+                          options);
+    }
+    SCOPED_TRACE("mask as data");
+    expect_definition({.heads = 2, .length = 525, .kv_length = 525, .dim = 8}, options);
+}
+
+TEST(Complaints, ModsThatReadTheBatchAreRightForEveryShape) {
+    const Capture lengths = capture(Tensor::from_vector(std::vector{9, 60, 33}, {3}));
+    const Capture factors = table({3, 2}, 5);
+    const AttentionOptions options{
+        .mask = [lengths](auto b, auto, auto, auto kv) { return kv < lengths[b]; },
+        .score_mod = [factors](auto s, auto b, auto h, auto,
+                               auto kv) { return s + factors(b, h) * tanh(kv * 0.1); }};
+    for (const auto& [batch, length] : {std::pair{1, 61}, {3, 61}, {2, 130}, {3, 7}}) {
+        SCOPED_TRACE(length);
+        expect_definition(
+            {.batch = batch, .heads = 2, .kv_heads = 2, .length = length, .kv_length = length},
+            options);
+    }
+}
+
+TEST(Complaints, DecodingByARowOfAMaskIsThatRow) {
+    const Tensor x = random_tensor(f32, {2, 3, 300, 16}, 1);
+    const Mod by_head = [](auto b, auto h, auto q, auto kv) {
+        return (kv <= q) & ((q - kv) % (b + h + 2) != 1);
+    };
+    const Mod by_batch = [](auto b, auto, auto q, auto kv) { return (kv <= q) & (kv >= 40 * b); };
+    for (const auto& [mod, heads] : {std::pair(by_head, 3), {by_batch, 1}}) {
+        const Tensor all = attention(x, x, x, {.mask = mod}).out;
+        const BlockMask mask = create_block_mask(mod, 2, heads, 300, 300, {1, 128});
+        for (const std::int64_t position : {0, 100, 299}) {
+            const Tensor one = x.slice(2, position, 1), expected = all.slice(2, position, 1);
+            const auto decoded = [&](const AttentionOptions& options) {
+                return attention(one, x, x, options).out;
+            };
+            expect_near(decoded({.block_mask = mask.shifted(position, 0, 1, 300)}), expected, 1e-6);
+            expect_near(decoded({.block_mask = mask.q_rows(position, 1)}), expected, 1e-6);
+            expect_near(decoded({.mask = masks::offset(mod, position, 0)}), expected, 1e-6);
+        }
+    }
+}
+
+TEST(Complaints, ProductsOfPositionsDoNotOverflowInMasks) {
+    // 46341 * 46341 passes 2^31.
+    const std::int64_t n = 50000;
+    const Tensor x = Tensor::zeros(f32, {1, 1, n, 4}), dout = Tensor::full(f32, {1, 1, n, 4}, 1);
+    const AttentionOptions options{.mask = [](auto, auto, auto q, auto kv) {
+        return (q * q >= kv * kv) & (q * 50000 <= kv * 50000 + 3 * 50000);
+    }};
+    const AttentionOutput out = attention(x, x, x, options);
+    const AttentionGradients g = attention_backward(x, x, x, out, dout, options);
+    for (const std::int64_t q : {2, 3, 30000, 46340, 46341, 49999}) {
+        EXPECT_NEAR(out.lse.get({0, 0, q}), std::log(std::min<double>(4, q + 1)), 1e-6) << q;
+    }
+    // Each key gets a quarter from each of four queries.
+    for (const std::int64_t kv : {3, 46340, 46342, 49996}) {
+        EXPECT_NEAR(g.value.get({0, 0, kv, 0}), 1, 1e-6) << kv;
+    }
+    EXPECT_NEAR(g.value.get({0, 0, 49999, 0}), 0.25, 1e-6);
+}
+
+TEST(Complaints, BatchesFarApartInMemoryHaveTheirOwnGradients) {
+    constexpr std::int64_t kStride = (std::int64_t{1} << 31) + 64;  // elements: beyond i32
+    constexpr std::int64_t kRows = 70, kDim = 8, kBlock = kRows * kDim;
+    constexpr std::size_t kBytes = (kStride + 7 * kBlock) * sizeof(float);
+    void* const memory = ::mmap(nullptr, kBytes, PROT_READ | PROT_WRITE,
+                                MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+    if (memory == MAP_FAILED) GTEST_SKIP() << "NOT RUN: no address space of 8 GiB";
+    const std::shared_ptr<void> owner(memory, [=](void* at) { ::munmap(at, kBytes); });
+    const auto far = [&](int n) {
+        return Tensor::from_data(static_cast<float*>(memory) + n * kBlock, f32, {2, 1, kRows, kDim},
+                                 {kStride, kBlock, kDim, 1}, owner);
+    };
+    const AttentionOptions options{.causal = true, .score_mod = scores::softcap(2)};
+    std::vector<Tensor> near, inputs;
+    for (int n = 0; n < 4; ++n) {
+        near.push_back(random_tensor(f32, {2, 1, kRows, kDim}, 1 + static_cast<unsigned>(n)));
+        inputs.push_back(far(n));
+        inputs.back().copy_from(near.back());
+    }
+    const AttentionOutput expected = attention(near[0], near[1], near[2], options),
+                          ours = attention(inputs[0], inputs[1], inputs[2], options);
+    EXPECT_EQ(values(ours.out), values(expected.out));
+    const AttentionGradients want =
+        attention_backward(near[0], near[1], near[2], expected, near[3], options);
+    AttentionGradients g{far(4), far(5), far(6), {}, {}};
+    attention_backward_into(g, inputs[0], inputs[1], inputs[2], ours, inputs[3], options);
+    EXPECT_EQ(values(g.query), values(want.query));
+    EXPECT_EQ(values(g.key), values(want.key));
+    EXPECT_EQ(values(g.value), values(want.value));
+}
+
+TEST(Complaints, AFewQueriesOverAVeryLongCache) {
+    const std::int64_t n = 300000;
+    const Tensor q = Tensor::zeros(f32, {1, 2, 3, 8}), dout = Tensor::full(f32, {1, 2, 3, 8}, 1);
+    const Tensor kv = Tensor::full(f32, {1, 1, n, 8}, 2);
+    const AttentionOptions options{
+        .mask = [n](auto, auto, auto i, auto j) { return j < n - 100000 * i; }};
+    const AttentionOutput out = attention(q, kv, kv, options);
+    const AttentionGradients g = attention_backward(q, kv, kv, out, dout, options);
+    double share = 0;
+    for (std::int64_t i = 0; i < 3; ++i) {
+        const auto keys = static_cast<double>(n - 100000 * i);
+        EXPECT_NEAR(out.lse.get({0, 1, i}), std::log(keys), 1e-5);
+        EXPECT_NEAR(out.out.get({0, 1, i, 7}), 2, 1e-5);
+        share += 2 / keys;
+    }
+    EXPECT_NEAR(g.value.get({0, 0, 0, 0}), share, 1e-9);
+    EXPECT_NEAR(g.value.get({0, 0, n - 1, 0}), 2.0 / static_cast<double>(n), 1e-9);
+}
+
+TEST(Complaints, OrderAndKindOfListedBlocksChangeNoBit) {
+    const Tensor x = random_tensor(f32, {1, 2, 384, 16}, 1);
+    const auto list = [](std::vector<std::int32_t> ids, Tensor::Dims shape) {
+        return Tensor::from_vector(ids, std::move(shape));
+    };
+    // The same blocks in order, in another order, and as full blocks where all of them attends.
+    const Tensor counts = list({1, 2, 3}, {1, 1, 3});
+    const Mod mod = masks::causal();
+    const BlockMask in_order = BlockMask::from_kv_blocks(
+        counts, list({0, 0, 0, 0, 1, 0, 0, 1, 2}, {1, 1, 3, 3}), {}, {}, 128, mod);
+    const BlockMask shuffled = BlockMask::from_kv_blocks(
+        counts, list({0, 0, 0, 1, 0, 0, 2, 0, 1}, {1, 1, 3, 3}), {}, {}, 128, mod);
+    const BlockMask by_kind = BlockMask::from_kv_blocks(
+        list({1, 1, 1}, {1, 1, 3}), list({0, 0, 0, 1, 0, 0, 2, 0, 0}, {1, 1, 3, 3}),
+        list({0, 1, 2}, {1, 1, 3}), list({0, 0, 0, 0, 0, 0, 1, 0, 0}, {1, 1, 3, 3}), 128, mod);
+    const auto bits = [&](const BlockMask& mask) {
+        const AttentionOptions options{.block_mask = mask};
+        const AttentionOutput out = attention(x, x, x, options);
+        const AttentionGradients g = attention_backward(x, x, x, out, x, options);
+        return std::vector{values(out.out), values(out.lse), values(g.query), values(g.key),
+                           values(g.value)};
+    };
+    const auto expected = bits(create_block_mask(mod, 1, 1, 384, 384));
+    for (const BlockMask& mask : {in_order, shuffled, by_kind}) EXPECT_EQ(bits(mask), expected);
+}
+
+TEST(Complaints, NarrowTypesKeepTheAccuracyOfTheirRounding) {
+    for (const DType dtype : {bf16, f16}) {
+        expect_definition(
+            {.heads = 2, .length = 65, .kv_length = 1500, .dtype = dtype},
+            {.mask = masks::dilated_window(1400, 3), .score_mod = scores::softcap(3)});
+    }
+}
+
+TEST(Complaints, LearnedBiasesHaveTheGradientsOfTheDenseDefinition) {
+    const Shape shape{.batch = 2, .heads = 3, .kv_heads = 3, .length = 75, .kv_length = 90};
+    const Capture t5 = table({32, 3}, 5), pair = table({1, 3, 75, 90}, 6),
+                  row = table({2, 1, 1, 90}, 7), relative = table({3, 200}, 8);
+    const auto both = [](const Capture& a, const Capture& b) {
+        return compose(scores::bias(a), scores::bias(b));
+    };
+    const std::pair<const char*, Mod> mods[] = {
+        {"T5", scores::t5(t5)},
+        {"T5 of one direction", scores::t5(t5, false, 40)},
+        {"pairs, and a row for each batch", both(pair, row)},
+        {"distances", [relative](auto s, auto, auto h, auto q,
+                                 auto kv) { return s + relative(h, q - kv + 100); }},
+    };
+    for (const auto& [name, mod] : mods) {
+        SCOPED_TRACE(name);
+        expect_definition(shape, {.score_mod = mod});
+        expect_definition(shape, {.mask = masks::sliding_window(20), .score_mod = mod});
+    }
+}
+
+TEST(Complaints, SparseBlocksOfHeadDimension64HaveTheRightGradients) {
+    const Mod mod = [](auto, auto h, auto q, auto kv) {
+        return (q / 64 + kv / 64 + h) % 3 == 0 && (q / 64 % 2 == 0 || (q + kv) % 5 != 0);
+    };
+    const BlockMask mask = create_block_mask(mod, 1, 2, 330, 400);
+    expect_definition({.heads = 2, .length = 330, .kv_length = 400, .dim = 64},
+                      {.block_mask = mask}, mod);
+}
+
+TEST(Complaints, RunsRepeatToTheBitWithAnyNumberOfThreads) {
+    const Capture bias = table({30}, 5);
+    const Tensor x = random_tensor(f32, {1, 3, 300, 16}, 1);
+    const AttentionOptions options{.score_mod = [bias](auto s, auto, auto, auto q, auto kv) {
+        return s + bias[abs(q - kv) % 30];
+    }};
+    const auto bits = [&](int threads) {
+        set_num_threads(threads);
+        const AttentionOutput out = attention(x, x, x, options);
+        const AttentionGradients g = attention_backward(x, x, x, out, x, options);
+        set_num_threads(0);
+        return std::vector{values(out.out), values(g.query), values(g.key), values(g.value),
+                           values(g.captured.at(0))};
+    };
+    const auto first = bits(1);
+    for (const int threads : {1, 2, 3, 4, 4, 4}) EXPECT_EQ(bits(threads), first) << threads;
+}
+
+TEST(Complaints, HeadDimension72AndLength521AreComputedAsTheyAre) {
+    expect_definition({.length = 521, .kv_length = 521, .dim = 72}, {.causal = true});
+}
+
+TEST(Complaints, WideHeadsHaveGradients) {
+    for (const std::int64_t dim : {192, 256}) {
+        expect_definition({.length = 70, .kv_length = 90, .dim = dim},
+                          {.mask = masks::causal(), .score_mod = scores::softcap(2)});
+    }
+}
+
+TEST(Complaints, DropoutDropsAFixedShareOfPairs) {
+    // Equal scores and values of 1: a row's result is the share that is kept, scaled.
+    const Tensor x = Tensor::zeros(f32, {1, 1, 512, 8}),
+                 ones = Tensor::full(f32, {1, 1, 512, 8}, 1);
+    const AttentionOptions options{.dropout = 0.25, .seed = 3};
+    const AttentionOutput out = attention(x, x, ones, options);
+    double mean = 0;
+    for (const float value : values(out.out)) mean += value / (512.0 * 8);
+    // 2^18 pairs: one standard deviation is 0.0011.
+    EXPECT_NEAR(mean, 1, 0.006);
+    const AttentionGradients g = attention_backward(x, x, ones, out, ones, options);
+    double sum = 0;
+    for (const float value : values(g.value)) sum += value / (512.0 * 8);
+    EXPECT_NEAR(sum, mean, 1e-6);
+}
+
+TEST(Complaints, SinksAreTheirEmulationByLse) {
+    const Tensor q = random_tensor(f32, {2, 4, 50, 16}, 1),
+                 k = random_tensor(f32, {2, 2, 80, 16}, 2),
+                 dout = random_tensor(f32, {2, 4, 50, 16}, 3), sinks = random_tensor(f32, {4}, 4);
+    const AttentionOptions with{.sinks = sinks};
+    const AttentionOutput a = attention(q, k, k, with), b = attention(q, k, k);
+    // out * sigmoid(lse - sink); the share reaches lse too.
+    const Tensor scaled = dout.clone(), dlse = Tensor::zeros(f32, {2, 4, 50});
+    std::vector<double> dsinks(4, 0.0);
+    for (std::int64_t n = 0; n < 2 * 4 * 50; ++n) {
+        const std::int64_t h = n / 50 % 4;
+        const double sink = sinks.get({h}), lse = b.lse.data<float>()[n],
+                     share = 1 / (1 + std::exp(sink - lse));
+        ASSERT_NEAR(a.lse.data<float>()[n], std::log(std::exp(lse) + std::exp(sink)), 1e-5);
+        double dot = 0;
+        for (std::int64_t i = n * 16; i < (n + 1) * 16; ++i) {
+            const double out = b.out.data<float>()[i], d = dout.data<float>()[i];
+            ASSERT_NEAR(a.out.data<float>()[i], out * share, 1e-6);
+            dot += out * d;
+            scaled.data<float>()[i] = static_cast<float>(d * share);
+        }
+        dlse.data<float>()[n] = static_cast<float>(dot * share * (1 - share));
+        dsinks[static_cast<std::size_t>(h)] -= dot * share * (1 - share);
+    }
+    const AttentionGradients ga = attention_backward(q, k, k, a, dout, with),
+                             gb = attention_backward(q, k, k, b, scaled, {}, dlse);
+    expect_near(ga.query, gb.query, 1e-5);
+    expect_near(ga.key, gb.key, 1e-5);
+    expect_near(ga.value, gb.value, 1e-5);
+    for (std::int64_t h = 0; h < 4; ++h)
+        EXPECT_NEAR(ga.sinks.get({h}), dsinks[static_cast<std::size_t>(h)], 1e-4);
+}
+
+TEST(Complaints, TheTopKeysOfARowByATableOfThresholds) {
+    // Scores of f64 reach the thresholds, halfway between the fifth and the sixth, without a tie.
+    const Tensor q = random_tensor(f32, {1, 2, 40, 16}, 1),
+                 k = random_tensor(f32, {1, 2, 60, 16}, 2);
+    Tensor thresholds = Tensor::zeros(f32, {2, 40});
+    for (std::int64_t h = 0; h < 2; ++h) {
+        for (std::int64_t i = 0; i < 40; ++i) {
+            std::vector<double> row(60, 0.0);
+            for (std::int64_t j = 0; j < 60; ++j)
+                for (std::int64_t d = 0; d < 16; ++d)
+                    row[static_cast<std::size_t>(j)] +=
+                        q.get({0, h, i, d}) * k.get({0, h, j, d}) / 4;
+            std::sort(row.begin(), row.end(), std::greater<>());
+            thresholds.set({h, i}, (row[4] + row[5]) / 2);
+        }
+    }
+    const Capture limit = capture(thresholds, "limit", false);
+    const AttentionOptions options{.score_mod = [limit](auto s, auto, auto h, auto i, auto) {
+        return where(s >= limit(h, i), s, -kInfinity);
+    }};
+    const Tensor ones = Tensor::full(f32, {1, 2, 60, 16}, 1);
+    const AttentionOutput out = attention(q, k, ones, options);
+    const AttentionGradients g =
+        attention_backward(q, k, ones, out, Tensor::full(f32, {1, 2, 40, 16}, 1), options);
+    for (std::int64_t h = 0; h < 2; ++h) {
+        // Every row gives 1 in all to the keys that it attends to.
+        double sum = 0;
+        for (std::int64_t j = 0; j < 60; ++j) sum += g.value.get({0, h, j, 0});
+        EXPECT_NEAR(sum, 40, 1e-4);
+    }
+    expect_definition({.heads = 2, .kv_heads = 2, .length = 40, .kv_length = 60}, options);
+}
+
+TEST(Complaints, LatentAttentionsRotaryPartInTheModIsWiderHeads) {
+    const Tensor q = random_tensor(f32, {2, 4, 50, 24}, 1),
+                 k = random_tensor(f32, {2, 1, 70, 24}, 2),
+                 v = random_tensor(f32, {2, 1, 70, 16}, 3);
+    const auto part = [](const Tensor& x, std::int64_t first, std::int64_t count) {
+        return x.slice(3, first, count).clone();
+    };
+    const double scale = 0.2;
+    const AttentionOptions wide{.scale = scale, .causal = true},
+        split{
+            .scale = scale,
+            .causal = true,
+            .score_mod = scores::mla_rope(capture(part(q, 16, 8)), capture(part(k, 16, 8)), scale)};
+    const AttentionOutput a = attention(q, k, v, wide),
+                          b = attention(part(q, 0, 16), part(k, 0, 16), v, split);
+    expect_near(b.out, a.out, 1e-6);
+    const Tensor dout = random_tensor(f32, {2, 4, 50, 16}, 4);
+    const AttentionGradients ga = attention_backward(q, k, v, a, dout, wide),
+                             gb = attention_backward(part(q, 0, 16), part(k, 0, 16), v, b, dout,
+                                                     split);
+    expect_near(gb.query, part(ga.query, 0, 16), 1e-5);
+    ASSERT_EQ(gb.captured.size(), 2U);
+    for (const Tensor& g : gb.captured)
+        expect_near(g, part(g.dim(1) == 4 ? ga.query : ga.key, 16, 8), 1e-5);
+}
+
+TEST(Complaints, PackedSequencesTakeMasksOfTheirOwn) {
+    const Tensor starts = Tensor::from_vector(std::vector<std::int32_t>{0, 37, 111, 222}, {4});
+    const Tensor x = random_tensor(f32, {1, 2, 222, 16}, 1);
+    const Mod mod = [](auto b, auto h, auto q, auto kv) {
+        return (kv <= q) & ((q - kv) % (b + h + 2) != 1);
+    };
+    const AttentionOptions packed{.mask = mod, .cu_seqlens = starts};
+    const AttentionOutput out = attention(x, x, x, packed);
+    const AttentionGradients g = attention_backward(x, x, x, out, x, packed);
+    for (std::int64_t n = 0; n < 3; ++n) {
+        const auto first = static_cast<std::int64_t>(starts.get({n})),
+                   length = static_cast<std::int64_t>(starts.get({n + 1})) - first;
+        const auto own = [&](const Tensor& t) { return t.slice(2, first, length); };
+        const AttentionOptions options{.mask = mod, .origin = {{n, 0}}};
+        const Tensor part = own(x);
+        const AttentionOutput one = attention(part, part, part, options);
+        expect_near(own(out.out), one.out, 1e-6);
+        const AttentionGradients h = attention_backward(part, part, part, one, part, options);
+        expect_near(own(g.query), h.query, 1e-5);
+        expect_near(own(g.key), h.key, 1e-5);
+    }
+}
+
+TEST(Complaints, PartsOfTheKeysJoinByTheirLse) {
+    const Tensor x = random_tensor(f32, {1, 2, 300, 16}, 1),
+                 dout = random_tensor(f32, {1, 2, 300, 16}, 2);
+    const BlockMask mask = create_block_mask(masks::causal(), 1, 1, 300, 300);
+    const AttentionOptions options{.block_mask = mask};
+    const AttentionOutput whole = attention(x, x, x, options);
+    const AttentionGradients all = attention_backward(x, x, x, whole, dout, options);
+    // The gradients of a part follow from the output and lse of the whole.
+    std::vector<double> joined(static_cast<std::size_t>(x.size()), 0.0), dq = joined;
+    for (const auto& [first, count] : {std::pair<std::int64_t, std::int64_t>{0, 110}, {110, 190}}) {
+        const Tensor kv = x.slice(2, first, count);
+        const AttentionOptions own{.block_mask = mask.shifted(0, first, 300, count)};
+        const AttentionOutput part = attention(x, kv, kv, own);
+        const AttentionGradients g = attention_backward(x, kv, kv, whole, dout, own);
+        for (std::size_t i = 0; i < joined.size(); ++i) {
+            const double share = std::exp(double{part.lse.data<float>()[i / 16]} -
+                                          double{whole.lse.data<float>()[i / 16]});
+            joined[i] += share * part.out.data<float>()[i];
+            dq[i] += g.query.data<float>()[i];
+        }
+        expect_near(g.key, all.key.slice(2, first, count), 1e-5);
+        expect_near(g.value, all.value.slice(2, first, count), 1e-5);
+    }
+    expect_near(Tensor::from_vector(joined, x.shape(), f32), whole.out, 1e-5);
+    expect_near(Tensor::from_vector(dq, x.shape(), f32), all.query, 1e-5);
+}
+
+TEST(Complaints, EightBitInputsAreRefusedByName) {
+    const Tensor x = Tensor::zeros(f8e4m3, {1, 1, 8, 16});
+    EXPECT_THAT([&] { attention(x, x, x); },
+                ::testing::ThrowsMessage<UserError>(::testing::HasSubstr(
+                    "expected query of f32, f64, f16 or bf16 but got f8e4m3")));
 }
 
 }  // namespace
