@@ -196,7 +196,10 @@ Mod mla_rope(const Capture& q_rope, const Capture& k_rope, double scale) {
     }
     const std::int64_t group = q_tensor.dim(1) / k_tensor.dim(1);
     return score_mod("mla_rope", [=](auto s, auto b, auto h, auto q, auto kv) {
-        return s + dot(q_rope.row(b, h, q), k_rope.row(b, h / group, kv)) * scale;
+        // One after the other: gradients come in the order of use, that of arguments is open.
+        const auto queries = q_rope.row(b, h, q);
+        const auto keys = k_rope.row(b, h / group, kv);
+        return s + dot(queries, keys) * scale;
     });
 }
 

@@ -426,21 +426,30 @@ TEST(CudaCalls, GraphsCaptureBothPasses) {
                  other = random_tensor(bf16, {1, 2, 70, 16}, 2).to(kGpu),
                  dout = random_tensor(bf16, {1, 2, 70, 16}, 3).to(kGpu);
     const Tensor x = q.clone();
-    const AttentionOptions options{.causal = true, .dropout = 0.25, .seed = 77};
-    AttentionOutput forward;
-    AttentionGradients gradients;
-    const auto work = [&] {
-        forward = attention(x, x, x, options);
-        gradients = attention_backward(x, x, x, forward, dout, options);
-    };
-    work();  // compiles and loads
-    replay(stream, work, [&] { x.copy_from(other); });
-    const AttentionOutput want = attention(other, other, other, options);
-    const AttentionGradients want_gradients =
-        attention_backward(other, other, other, want, dout, options);
-    EXPECT_EQ(forward.out.to_vector<float>(), want.out.to_vector<float>());
-    EXPECT_EQ(gradients.query.to_vector<float>(), want_gradients.query.to_vector<float>());
-    EXPECT_EQ(gradients.value.to_vector<float>(), want_gradients.value.to_vector<float>());
+    const BlockMask mask = create_block_mask(masks::sliding_window(20), 1, 1, 70, 70);
+    const AttentionOptions plain{.causal = true, .dropout = 0.25, .seed = 77},
+        listed{.causal = true, .block_mask = mask};
+    for (AttentionOptions options : {plain, listed}) {
+        for (const char* engine : {"tiles", ""}) {
+            SCOPED_TRACE(engine);
+            options.engine = engine;
+            AttentionOutput forward;
+            AttentionGradients gradients;
+            const auto work = [&] {
+                forward = attention(x, x, x, options);
+                gradients = attention_backward(x, x, x, forward, dout, options);
+            };
+            x.copy_from(q);
+            work();  // compiles and loads
+            replay(stream, work, [&] { x.copy_from(other); });
+            const AttentionOutput want = attention(other, other, other, options);
+            const AttentionGradients want_gradients =
+                attention_backward(other, other, other, want, dout, options);
+            EXPECT_EQ(forward.out.to_vector<float>(), want.out.to_vector<float>());
+            EXPECT_EQ(gradients.query.to_vector<float>(), want_gradients.query.to_vector<float>());
+            EXPECT_EQ(gradients.value.to_vector<float>(), want_gradients.value.to_vector<float>());
+        }
+    }
 }
 
 TEST(CudaCalls, ACaptureOfAKernelThatIsNotLoadedIsRefused) {
