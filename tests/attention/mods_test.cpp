@@ -120,6 +120,24 @@ TEST(AttentionMods, ScoreModsForwardAndBackward) {
     }
 }
 
+TEST(AttentionMods, DistancesOfOtherTypesAreThoseOfPositions) {
+    // Counted from a block's first key these would differ: below 0, or rounded elsewhere.
+    const Mod mods[] = {
+        [](auto s, auto, auto, auto q, auto kv) {
+            return s + (cast(cast(q, u32), f32) - cast(cast(kv, u32), f32)) * 0.01;
+        },
+        [](auto s, auto, auto, auto q, auto kv) {
+            return s + cast(cast(q, u8) - cast(kv, u8), f32) * 0.01;
+        },
+        [](auto s, auto, auto, auto q, auto kv) {
+            return s + (cast(q, f32) - cast(kv, f32)) * 0.01;
+        },
+    };
+    for (const Mod& mod : mods) {
+        check({.name = "distance", .options = {.score_mod = mod}, .kv_length = 600});
+    }
+}
+
 TEST(AttentionMods, EveryDtype) {
     for (DType dtype : {f64, f16, bf16}) {
         for (const char* name : {"alibi_table", "softcap", "bias"}) {

@@ -76,8 +76,13 @@ ir::Function reduced(ir::Function function, bool long_positions) {
     return function;
 }
 
-/// Does the function read these two values only to subtract one from the other?
-bool reads_difference(const ir::Function& function, ir::Value first, ir::Value second) {
+/// Does the function read these two values only to subtract one from the other, in types that hold
+/// them and what they are when counted from elsewhere?
+bool reads_difference(const ir::Function& function, ir::Value first, ir::Value second,
+                      bool long_positions) {
+    const auto holds = [&](DType dtype) {
+        return dtype == i32 || dtype == i64 || dtype == f64 || (dtype == f32 && !long_positions);
+    };
     std::map<ir::Value, ir::Value> origins{{first, first}, {second, second}};
     bool only = true;
     ir::walk(function.body, [&](const ir::Instruction& instruction) {
@@ -88,7 +93,7 @@ bool reads_difference(const ir::Function& function, ir::Value first, ir::Value s
             }
         }
         if (read.empty()) return;
-        if (instruction.op == ir::Op::cast) {
+        if (instruction.op == ir::Op::cast && holds(function.type(instruction.result()).dtype)) {
             origins.emplace(instruction.result(), read[0]);
         } else {
             only &= instruction.op == ir::Op::sub && read.size() == 2 && read[0] != read[1];
@@ -110,7 +115,8 @@ std::vector<Tile> Pairs::apply(const ir::Function& function, const std::vector<B
         std::find_if(parameters.begin(), parameters.end(),
                      [&](ir::Value p) { return mod.type(p).dtype == i64; }) -
         parameters.begin() + 2);
-    if (reads_difference(mod, parameters[at_query], parameters[at_query + 1])) {
+    if (reads_difference(mod, parameters[at_query], parameters[at_query + 1],
+                         features_.long_positions)) {
         // Counted from the block's first key, keys are the same in every block.
         arguments[at_query] = at.q - at.first_kv;
         arguments[at_query + 1] = expand_dims(iota(at.kv.dim(1), i64), 0);

@@ -59,7 +59,8 @@ class FloatSums {
         const auto found = sums_.find(value);
         if (found == sums_.end() || uses_.at(value) != 1) return false;
         const auto& in = found->second.operands;
-        return is_exact(value) &&
+        // A sum of a narrower type may wrap, and still be a number that f32 holds.
+        return size_of(function_.type(value).dtype) >= 4 && is_exact(value) &&
                std::all_of(in.begin(), in.end(), [&](Value v) { return is_exact(v); });
     }
 
