@@ -71,7 +71,7 @@ std::int64_t plan_block(const Problem& p) {
     const auto pairs = [&](std::int64_t block_q) {
         Problem q = p;
         q.options.block_q = block_q;
-        q.device = Device{};
+        q.device = Device{};  // no copy of a plan that is only counted
         q.make_plan(false);
         return static_cast<double>((q.plan->partial_tiles + q.plan->full_tiles) * block_q);
     };
