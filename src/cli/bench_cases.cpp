@@ -282,7 +282,7 @@ void bench_norm(const BenchOptions& options, Report& report) {
     const DType dtype = options.dtype;
     const Tensor x = random_values(dtype, {count, n}, 1), dy = random_values(dtype, {count, n}, 2);
     const Tensor weight = random_values(dtype, {n}, 3), bias = random_values(dtype, {n}, 4);
-    const Call soft = softmax(n);
+    const Call soft = softmax(n, false);
     const Tensor y = Tensor::empty(dtype, {count, n});
     const NormOutput rms = rms_norm(x, weight), layer = layer_norm(x, weight, bias);
     const Roof roof = copy_bandwidth();

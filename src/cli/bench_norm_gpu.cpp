@@ -75,7 +75,7 @@ class NormBench {
                       .x;
               });
         if (n_ > kLongestSoftmax) return;
-        const Call soft = softmax(n_);
+        const Call soft = softmax(n_, true);
         measure("softmax", false, 2, [&] { soft.into({y_}, {x}); });
     }
 

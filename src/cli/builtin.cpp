@@ -78,8 +78,8 @@ const std::map<std::string, std::function<Builtin(DType, bool)>>& table() {
         {"rms_norm", [](DType t, bool) { return norm_builtin(t, false, false); }},
         {"rms_norm_backward", [](DType t, bool) { return norm_builtin(t, false, true); }},
         {"softmax",
-         [](DType t, bool) {
-             return Builtin{softmax(4096), {Tensor::zeros(t, {256, 4096})}};
+         [](DType t, bool gpu) {
+             return Builtin{softmax(4096, gpu), {Tensor::zeros(t, {256, 4096})}};
          }},
     };
     return programs;
@@ -138,28 +138,32 @@ Call matmul(std::int64_t m, std::int64_t n, std::int64_t k) {
                 options);
 }
 
-Call softmax(std::int64_t n) {
-    constexpr std::int64_t kRows = 8;
+Call softmax(std::int64_t n, bool gpu) {
+    // Programs of a GPU wait for memory side by side: there a row that fills some warps is one.
+    const std::int64_t rows = gpu && n >= 1024 ? 1 : 8;
     CallOptions options;
-    options.grid = [](std::span<const Tensor> in) {
-        return std::vector<std::int64_t>{(in[0].dim(0) + kRows - 1) / kRows};
+    options.grid = [rows](std::span<const Tensor> in) {
+        return std::vector<std::int64_t>{(in[0].dim(0) + rows - 1) / rows};
     };
     options.out_type = [](std::span<const Tensor> in) {
         return std::vector<TensorType>{{in[0].dtype(), in[0].shape()}};
     };
     options.dynamic = {{0, {0}}};
-    return call(kernel("softmax", {"x", "y"},
-                       [n](Ref x, Ref y) {
-                           const Tile first = program_id(0) * kRows;
-                           const DType sums = x.dtype() == f64 ? f64 : f32;
-                           for_loop(first, minimum(first + kRows, x.extent(0)), [&](Tile r) {
-                               const Tile row = x.at(r, ds(0, n)).load().to(sums);
-                               const Tile weights = exp(row - max(row));
-                               const Tile inverse = 1.0 / sum(weights);
-                               y.at(r, ds(0, n)).store((weights * inverse).to(y.dtype()));
-                           });
-                       }),
-                options);
+    return call(
+        kernel("softmax", {"x", "y"},
+               [n, rows, gpu](Ref x, Ref y) {
+                   const DType sums = x.dtype() == f64 ? f64 : f32;
+                   const auto do_row = [&](const Tile& r) {
+                       const Tile row = x.at(r, ds(0, n)).load().to(sums);
+                       const Tile weights = exp(row - max(row), gpu && size_of(y.dtype()) <= 2);
+                       const Tile inverse = 1.0 / sum(weights);
+                       y.at(r, ds(0, n)).store((weights * inverse).to(y.dtype()));
+                   };
+                   if (rows == 1) return do_row(program_id(0));
+                   const Tile first = program_id(0) * rows;
+                   for_loop(first, minimum(first + rows, x.extent(0)), [&](Tile r) { do_row(r); });
+               }),
+        options);
 }
 
 std::vector<std::string> builtin_names() {

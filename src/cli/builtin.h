@@ -13,8 +13,9 @@ namespace tilewright::cli {
 /// k.
 Call matmul(std::int64_t m, std::int64_t n, std::int64_t k);
 
-/// Softmax of every row of x[rows, n].
-Call softmax(std::int64_t n);
+/// Softmax of every row of x[rows, n]. On a GPU `exp` is the hardware's, of relative error 2^-22,
+/// where the results have 16 bits.
+Call softmax(std::int64_t n, bool gpu);
 
 /// A program with inputs of a usual size.
 struct Builtin {

@@ -97,22 +97,26 @@ std::int64_t rows_of_tile(std::int64_t n, std::int64_t elements) {
 constexpr std::int64_t kGpuTile = 4096;
 constexpr int kGpuWarps = 16;
 
-/// On a GPU: short rows several to a tile, in two warps; long ones in tiles.
-void use_gpu_tiles_forward(Options& o, std::int64_t rows) {
-    constexpr std::int64_t kShortTile = 2048, kWide = 32768, kPrograms = 1024;
-    o.rows_per_program = 8;
-    if (o.n <= kShortTile) {
+/// On a GPU: short rows several to a tile, in two warps; others one to a program, in few warps:
+/// blocks that share a multiprocessor hide each other's waiting.
+void use_gpu_tiles_forward(Options& o, DType x, std::int64_t rows) {
+    constexpr std::int64_t kShortTile = 2048, kPrograms = 1024, kManyWarps = 8;
+    if (o.n > kLongestTile) return;
+    if (o.n < kShortTile / 2 || (o.n < kShortTile && o.layer)) {
         o.num_warps = 2;
         o.tile_rows = rows_of_tile(o.n, kShortTile);
         o.rows_per_program = o.tile_rows * (rows >= 4 * o.tile_rows * kPrograms ? 4 : 1);
-    } else if (o.n <= kGpuTile) {
-        o.rows_per_program = 4;
-    } else if (o.n > 2 * kGpuTile && o.n % kGpuTile == 0 && o.n <= kLongestTile) {
-        o.tile = kGpuTile;
-        o.num_warps = kGpuWarps;
-        // Blocks that share a multiprocessor hide each other's waiting.
-        if (o.n >= kWide) o.rows_per_program = 1;
+        return;
     }
+    o.rows_per_program = 1;
+    o.num_stages = 1;
+    // The more warps meet for a sum the longer they wait, and LayerNorm has two in turn.
+    std::int64_t of_warp = 4096 / size_of(x);
+    if (!o.layer || o.n <= kShortTile) of_warp = std::min<std::int64_t>(of_warp, 1024);
+    o.num_warps = 1;
+    while (o.num_warps < kManyWarps && o.num_warps * of_warp < o.n) o.num_warps *= 2;
+    if (o.n > 2 * kGpuTile && o.n % kGpuTile == 0 && o.n <= kLongestTile) o.tile = kGpuTile;
+    if (o.n > 4 * kGpuTile) o.num_warps = kGpuWarps;
 }
 
 /// On a GPU: where the sums over rows lie, in how many programs. False where a row is too long for
@@ -133,7 +137,7 @@ bool use_gpu_tiles_backward(Options& o, DType x, const Device& device) {
     o.parts = 132;
     if (o.n <= kGpuTile / 2) {
         o.num_warps = 4;  // each holds whole rows
-        o.tile_rows = rows_of_tile(o.n, o.bias ? kGpuTile : 2 * kGpuTile);
+        o.tile_rows = rows_of_tile(o.n, kGpuTile / (x == f64 ? 4 : 1));
         if (o.n > 256) o.parts *= 2;
     } else if (o.n <= kGpuTile && !o.bias) {
         o.num_warps = 8;
@@ -187,7 +191,7 @@ NormOutput run_forward(const char* op, bool layer, const Tensor& x, const Tensor
     if (x.device().kind == Device::Kind::cpu) {
         tile_rows(o, count);
     } else {
-        use_gpu_tiles_forward(o, count);
+        use_gpu_tiles_forward(o, x.dtype(), count);
     }
     const Tensor residual = o.residual ? as_rows(options.residual, o.n) : Tensor();
     std::vector<Tensor> given;

@@ -348,6 +348,7 @@ CallOptions options_of(const Options& o, const std::vector<bool>& given_inputs,
     }
     result.interpret = o.interpret;
     result.num_warps = o.num_warps;
+    result.num_stages = o.num_stages;
     return result;
 }
 

@@ -29,7 +29,8 @@ struct Options {
     /// instead of carried, for rows whose sums a GPU's registers do not hold. So many neighbours of
     /// a row are one thread's: 16 bytes of x; they divide the tile. Not with tile_rows.
     std::int64_t scratch_vector = 0;
-    int num_warps = 0;  ///< of a GPU; 0: chosen by what a program holds
+    int num_warps = 0;   ///< of a GPU; 0: chosen by what a program holds
+    int num_stages = 0;  ///< of a GPU's loop over rows; 1: nothing is loaded ahead
     auto operator<=>(const Options&) const = default;
 };
 

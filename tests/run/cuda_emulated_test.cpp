@@ -68,10 +68,11 @@ TEST(CudaEmulated, ProgramsOfEveryPathGiveWhatTheReferenceGives) {
     std::vector<std::size_t> of;
     for (std::size_t i = 0; i < programs.size(); ++i) {
         SCOPED_TRACE(programs[i].name);
-        // One in three here: a GPU runs them all.
+        // One product in three here: a GPU runs them all.
         functions.push_back(ir::parse(programs[i].text));
+        const bool always = programs[i].name.find("rows") != std::string::npos;
         for (bool vectors : {true, false}) {
-            if (i % 3 != 0 || (!vectors && i % 4 != 0)) continue;
+            if (!always && (i % 3 != 0 || (!vectors && i % 4 != 0))) continue;
             prepared.push_back(cuda::prepare(functions.back()));
             cuda::Target target = cuda::target_of("sm_90a");
             target.facts.assign(programs[i].extents.size(), {vectors, vectors});

@@ -142,6 +142,44 @@ inline CudaProgram wide_rows_program() {
     return {"wide rows", t, {{5, 2048}, {5, 2048}, {2048}, {5, 2048}, {2048}}, 8e-3};
 }
 
+/// A loop over rows, one more than there are, whose loads are issued a round ahead: words of 16
+/// bytes, an element for each thread, and single elements, of which one is found by arithmetic.
+inline CudaProgram rows_ahead_program() {
+    return {"rows ahead",
+            R"(
+func @rows_ahead(%x: ref<bf16[7, 1024]>, %e: ref<f32[7, 64]>, %a: ref<f32[7]>, %c: ref<f16[7]>,
+                 %y: ref<f32[7, 1024]>, %z: ref<f32[7, 64]>) grid [] num_warps 2 {
+  %zero = constant 0 : i64
+  %one = constant 1 : i64
+  %rows = constant 8 : i64
+  %last = constant 6 : i64
+  %none = constant 0 : f32
+  %half = constant 0 : f16
+  %words = constant 0 : bf16
+  for_loop %i = %zero, %rows, %one {
+    %xl = load %x[%i, %zero : 1024] other %words : bf16[1024]
+    %xf = cast %xl : f32[1024]
+    %el = load %e[%i, %zero : 64] other %none : f32[64]
+    %al = load %a[%i] other %none : f32
+    %back = sub %last, %i : i64
+    %cl = load %c[%back] other %half : f16
+    %cf = cast %cl : f32
+    %ab = broadcast %al : f32[1024]
+    %cb = broadcast %cf : f32[1024]
+    %p = fma %xf, %ab, %cb : f32[1024]
+    store %y[%i, %zero : 1024], %p
+    %ae = broadcast %al : f32[64]
+    %q = mul %el, %ae : f32[64]
+    store %z[%i, %zero : 64], %q
+    yield
+  }
+  yield
+}
+)",
+            {{7, 1024}, {7, 64}, {7}, {7}, {7, 1024}, {7, 64}},
+            1e-6};
+}
+
 inline std::vector<CudaProgram> cuda_programs() {
     std::vector<CudaProgram> programs;
     // Sums of products of small multiples of 1/8 are exact; so is every order of them.
@@ -155,6 +193,7 @@ inline std::vector<CudaProgram> cuda_programs() {
     }
     programs.push_back(matmul_program("f8e4m3", "f32", 32, 32, 32, 2, 1e-6));
     programs.push_back(wide_rows_program());
+    programs.push_back(rows_ahead_program());
     for (const char* flags : {"", "transpose_a", "transpose_b"}) {
         programs.push_back(matmul_program("f32", "f32", 32, 64, 32, 2, 1e-6, flags));
         programs.push_back(matmul_program("f32", "f32", 32, 32, 16, 2, 1e-3,

@@ -223,14 +223,20 @@ void Emitter::read_warp_parts() {
             const std::string &sum = parts.sums[r], &at = parts.offsets[r];
             line("{} = {}m[{}];", sum, base, at);
             if (parts.indices >= 0) line("{}i = {}mi[{}];", sum, base, at);
+            Names copies = {sum};
             for (std::int64_t copy = 1; copy < parts.copies; ++copy) {
-                const std::string other = fmt::format("{}w{}", sum, copy);
+                copies.push_back(fmt::format("{}w{}", sum, copy));
                 const std::int64_t from = copy * parts.size;
-                line("const {} {} = {}m[{} + {}];", value_type, other, base, from, at);
+                line("{} {} = {}m[{} + {}];", value_type, copies.back(), base, from, at);
                 if (parts.indices >= 0) {
-                    line("const int {}i = {}mi[{} + {}];", other, base, from, at);
+                    line("int {}i = {}mi[{} + {}];", copies.back(), base, from, at);
                 }
-                fold_into(*parts.reduce, sum, other);
+            }
+            // In pairs: a chain would wait for each result.
+            for (std::size_t step = 1; step < copies.size(); step *= 2) {
+                for (std::size_t i = 0; i + step < copies.size(); i += 2 * step) {
+                    fold_into(*parts.reduce, copies[i], copies[i + step]);
+                }
             }
         }
         touch(parts.values);

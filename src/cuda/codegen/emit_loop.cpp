@@ -190,14 +190,17 @@ void Emitter::for_loop(const Instruction& made) {
         streamed.empty() ? prefetched_loads(made) : std::vector<const Instruction*>();
     for (const Instruction* load : ahead) {
         before_global(load->operands[0], false);
-        const Layout layout = home(load->result());
-        const int raw = layout.registers() * size_of(type(load->result()).dtype) / 16;
-        Prefetched& entry = prefetched_[load->result()];
-        entry = {&made, numbered(fmt::format("{}_raw{}", tag, load->result().id), raw),
-                 fmt::format("({} + {})", iv, step)};
-        line("uint4 {} = {{}};", fmt::join(entry.raw, " = {}, "));
-        prefetch(*load, low);
+        const int registers = home(load->result()).registers();
+        const DType dtype = type(load->result()).dtype;
+        const bool packed = access_vector(*load, home(load->result())) * size_of(dtype) == 16;
+        const int names = packed ? registers * size_of(dtype) / 16 : registers;
+        const std::string name = fmt::format("{}_raw{}", tag, load->result().id);
+        prefetched_[load->result()] = {&made, packed, numbered(name, names),
+                                       numbered(name + "_now", names)};
+        line("{} {} = {{}};", packed ? "uint4" : register_type(dtype),
+             fmt::join(prefetched_[load->result()].next, " = {}, "));
     }
+    if (!ahead.empty()) prefetch(ahead, low);
     forget_order(made);
     loops_.emplace_back(step_ + 1, std::set<int>{});
     const Instruction* step_made = analysis_.constant(made.operands[2]);
@@ -214,6 +217,18 @@ void Emitter::for_loop(const Instruction& made) {
         hold(arguments[i], home(arguments[i]), carries[i]);
     }
     const std::map<Value, SharedTile> outer = streamed_;
+    if (!ahead.empty()) {
+        for (const Instruction* load : ahead) {
+            const Prefetched& entry = prefetched_.at(load->result());
+            const std::string word =
+                entry.packed ? "uint4" : register_type(type(load->result()).dtype);
+            for (std::size_t i = 0; i < entry.now.size(); ++i) {
+                line("const {} {} = {};", word, entry.now[i], entry.next[i]);
+            }
+        }
+        line("// the next round's");
+        prefetch(ahead, fmt::format("({} + {})", iv, step));
+    }
     if (!streamed.empty()) {
         line("ptx::cp_async_wait<{}>();", stages - 2);
         barrier();

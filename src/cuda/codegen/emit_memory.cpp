@@ -85,6 +85,12 @@ int Emitter::contiguous_vector(const Instruction& made, int* axis) const {
                                       std::int64_t{1} << cover(last.size).bits}));
 }
 
+int Emitter::access_vector(const Instruction& made, const Layout& layout) const {
+    int axis = -1;
+    const int vector = contiguous_vector(made, &axis);
+    return vector > 1 ? std::min(vector, vector_length(layout, axis)) : vector;
+}
+
 Emitter::AccessText Emitter::access_text(const Instruction& made, const Layout& layout,
                                          const Names* indices) {
     const ir::Access access = ir::access(made);
@@ -300,13 +306,8 @@ void Emitter::load(const Instruction& made) {
         hold(result, layout, elements);
     };
     if (const auto ahead = prefetched_.find(result); ahead != prefetched_.end()) {
-        const Names words = numbered(fresh("raw"), static_cast<int>(ahead->second.raw.size()));
-        for (std::size_t i = 0; i < words.size(); ++i) {
-            line("uint4 {} = {};", words[i], ahead->second.raw[i]);
-        }
-        line("// the next round's");
-        prefetch(made, ahead->second.next);
-        return hold_packed(words);
+        if (ahead->second.packed) return hold_packed(ahead->second.now);
+        return hold(result, layout, ahead->second.now);
     }
     const AccessText text = access_text(made, layout);
     const bool zeros = !access.other || analysis_.is_constant(access.other, 0);

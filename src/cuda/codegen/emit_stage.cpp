@@ -242,7 +242,8 @@ std::vector<const ir::Instruction*> Emitter::streamed_loads(const Instruction& l
 }
 
 std::vector<const ir::Instruction*> Emitter::prefetched_loads(const Instruction& loop) {
-    constexpr int kMaxWords = 88;  // registers of carries, of packed tiles and of loads that wait
+    constexpr int kMaxWords = 88;    // registers of carries, of packed tiles and of loads that wait
+    constexpr int kMaxElements = 4;  // of a load that is not made of 16 bytes
     std::vector<const Instruction*> loads;
     if (stages_ == 1 || is_wide()) return loads;
     const std::set<Value> inside = Analysis::values_inside(loop);
@@ -274,8 +275,7 @@ std::vector<const ir::Instruction*> Emitter::prefetched_loads(const Instruction&
         const bool whole = std::none_of(
             attributes.indices.begin(), attributes.indices.end(),
             [](const ir::Index& index) { return index.kind == ir::Index::Kind::tile; });
-        if (tile.is_scalar() || access.mask || !whole ||
-            written.count(analysis_.root(access.ref)) != 0 ||
+        if (access.mask || !whole || written.count(analysis_.root(access.ref)) != 0 ||
             f_.ref_type(access.ref).space != ir::Space::global ||
             (access.other && !analysis_.is_constant(access.other, 0))) {
             continue;
@@ -287,46 +287,56 @@ std::vector<const ir::Instruction*> Emitter::prefetched_loads(const Instruction&
             })) {
             continue;
         }
-        int axis = -1;
         const Layout layout = home(each.result());
-        const int vector = contiguous_vector(each, &axis);
-        if (vector * size_of(tile.dtype) != 16 || vector_length(layout, axis) < vector) {
-            continue;
-        }
+        if (layout.has_phantoms()) continue;
+        const int vector = access_vector(each, layout);
+        if (vector * size_of(tile.dtype) != 16 && layout.registers() > kMaxElements) continue;
         // Vectors that the array's edge may cut are loaded when they are wanted.
-        const auto& last = attributes.indices.back();
-        const std::int64_t extent = f_.ref_type(access.ref).extents.back();
-        if (layout.has_phantoms() || last.size % vector != 0 ||
-            (!attributes.in_bounds && (extent == ir::kDynamic || extent % vector != 0))) {
-            continue;
+        if (vector > 1) {
+            const auto& last = attributes.indices.back();
+            const std::int64_t extent = f_.ref_type(access.ref).extents.back();
+            if (last.size % vector != 0 ||
+                (!attributes.in_bounds && (extent == ir::kDynamic || extent % vector != 0))) {
+                continue;
+            }
         }
-        words += layout.registers() * size_of(tile.dtype) / 4;
+        words += (layout.registers() * size_of(tile.dtype) + 3) / 4;
         if (words > kMaxWords) break;
         loads.push_back(&each);
     }
     return loads;
 }
 
-void Emitter::prefetch(const Instruction& load, const std::string& at) {
-    const Prefetched& ahead = prefetched_.at(load.result());
-    const std::set<Value> inside = Analysis::values_inside(*ahead.loop);
-    const Layout layout = home(load.result());
-    open(fmt::format("if ({} < {})", at, index(ahead.loop->operands[1])));
-    Names indices;
-    for (Value operand : ir::access(load).indices) {
-        const std::string text = recompute(operand, inside, ahead.loop->blocks[0].arguments[0], at);
-        indices.push_back(
-            type(operand).dtype == DType::i64 ? text : fmt::format("static_cast<i64>({})", text));
-    }
-    const AccessText text = access_text(load, layout, &indices);
-    TW_ASSERT(text.vector * static_cast<int>(ahead.raw.size()) == layout.registers());
-    for (std::size_t i = 0; i < ahead.raw.size(); ++i) {
-        const std::size_t r = i * static_cast<std::size_t>(text.vector);
-        const std::string& inside_text = text.inside[r];
-        if (!inside_text.empty()) line("{} = uint4{{}};", ahead.raw[i]);
-        line("{}load_raw({}{}, {});",
-             inside_text.empty() ? "" : fmt::format("if ({}) ", inside_text), text.pointer,
-             text.offset[r].empty() ? "" : " + " + text.offset[r], ahead.raw[i]);
+void Emitter::prefetch(std::span<const Instruction* const> loads, const std::string& at) {
+    const Instruction& loop = *prefetched_.at(loads.front()->result()).loop;
+    const std::set<Value> inside = Analysis::values_inside(loop);
+    open(fmt::format("if ({} < {})", at, index(loop.operands[1])));
+    for (const Instruction* load : loads) {
+        const Prefetched& ahead = prefetched_.at(load->result());
+        Names indices;
+        for (Value operand : ir::access(*load).indices) {
+            const std::string text = recompute(operand, inside, loop.blocks[0].arguments[0], at);
+            indices.push_back(type(operand).dtype == DType::i64
+                                  ? text
+                                  : fmt::format("static_cast<i64>({})", text));
+        }
+        const Layout layout = home(load->result());
+        AccessText text = access_text(*load, layout, &indices);
+        if (type(load->result()).is_scalar()) text.pointer += " + ptx::lane_zero()";
+        const std::size_t names = ahead.next.size(),
+                          step = ahead.packed ? 1 : static_cast<std::size_t>(text.vector);
+        TW_ASSERT(static_cast<std::size_t>(layout.registers()) * step ==
+                  names * static_cast<std::size_t>(text.vector));
+        for (std::size_t i = 0; i < names; i += step) {
+            const std::size_t r = i / step * static_cast<std::size_t>(text.vector);
+            const std::string& inside_text = text.inside[r];
+            const Names to(ahead.next.begin() + static_cast<std::ptrdiff_t>(i),
+                           ahead.next.begin() + static_cast<std::ptrdiff_t>(i + step));
+            if (!inside_text.empty()) line("{} = {{}};", fmt::join(to, " = "));
+            line("{}{}({}{}, {});", inside_text.empty() ? "" : fmt::format("if ({}) ", inside_text),
+                 ahead.packed ? "load_raw" : "load_vector", text.pointer,
+                 text.offset[r].empty() ? "" : " + " + text.offset[r], fmt::join(to, ", "));
+        }
     }
     close();
 }

@@ -159,6 +159,8 @@ class Emitter {
     bool stays_inside(const Instruction& access, std::size_t dim) const;
     /// True when lanes along the last axis are neighbours in memory; gives how many are aligned.
     int contiguous_vector(const Instruction& instruction, int* axis) const;
+    /// Elements of one access of a thread, without a mask, in this layout.
+    int access_vector(const Instruction& instruction, const Layout& layout) const;
     void load(const Instruction& instruction);
     void store(const Instruction& instruction);
     void atomic(const Instruction& instruction);
@@ -259,8 +261,8 @@ class Emitter {
     std::vector<const Instruction*> streamed_loads(const Instruction& loop) const;
     /// Loads into registers of a loop without dots that may be issued a round ahead.
     std::vector<const Instruction*> prefetched_loads(const Instruction& loop);
-    /// Loads what such an instruction wants in the round at `at`, into its raw registers.
-    void prefetch(const Instruction& load, const std::string& at);
+    /// Loads what such instructions of a loop want in the round at `at`.
+    void prefetch(std::span<const Instruction* const> loads, const std::string& at);
     bool computable(Value value, const std::set<Value>& inside, Value induction) const;
     std::string recompute(Value value, const std::set<Value>& inside, Value induction,
                           const std::string& at);
@@ -303,8 +305,8 @@ class Emitter {
     /// Loads that the loop being emitted issues a round ahead.
     struct Prefetched {
         const Instruction* loop = nullptr;
-        Names raw;         ///< 16 bytes each
-        std::string next;  ///< induction value of the next round
+        bool packed = false;  ///< in words of 16 bytes; else element by element
+        Names next, now;      ///< of the next round and of this one
     };
     std::map<Value, Prefetched> prefetched_;
     std::map<Value, Names> packed_;  ///< words of loads whose elements are unpacked where wanted

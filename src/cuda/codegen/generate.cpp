@@ -57,7 +57,20 @@ bool is_too_large(const ir::Function& kernel) {
     return large;
 }
 
-/// Warps for a kernel without a hint: about 64 accumulators or 16 elements a thread.
+/// Does a loop of the kernel load tiles, which then take registers a round ahead?
+bool loads_in_loops(const ir::Function& kernel) {
+    bool found = false;
+    ir::walk(kernel.body, [&](const ir::Instruction& made) {
+        if (made.op != Op::for_loop) return;
+        ir::walk(made.blocks[0], [&](const ir::Instruction& inner) {
+            found |= inner.op == Op::load && !kernel.type(inner.result()).is_scalar();
+        });
+    });
+    return found;
+}
+
+/// Warps for a kernel without a hint: about 64 accumulators, or 32 elements a thread, 16 where
+/// loops load tiles.
 int choose_warps(const ir::Function& kernel) {
     if (kernel.hints.num_warps > 0) {
         int warps = 1;
@@ -81,7 +94,8 @@ int choose_warps(const ir::Function& kernel) {
         }
         return warps;
     }
-    while (warps < kMaxWarps && tile > std::int64_t{warps} * 32 * 16) warps *= 2;
+    const int elements = loads_in_loops(kernel) ? 16 : 32;
+    while (warps < kMaxWarps && tile > std::int64_t{warps} * 32 * elements) warps *= 2;
     return warps;
 }
 

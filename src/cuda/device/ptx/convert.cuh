@@ -1,4 +1,4 @@
-// cvt: f32 to and from 16-bit, tf32 and 8-bit floats.
+// cvt: f32 to and from 16-bit, tf32 and 8-bit floats; and what keeps values where they should be.
 #pragma once
 
 #include "cuda/device/ptx/types.cuh"
@@ -9,6 +9,14 @@ namespace tw::ptx {
 /// need not stay in registers.
 TW_DEVICE void keep_bits(uint4& words) {
     asm volatile("" : "+r"(words.x), "+r"(words.y), "+r"(words.z), "+r"(words.w));
+}
+
+/// PTX ISA, %lanemask_lt: 0, which the compiler takes for a number of each lane's own. A load from an
+/// address that is equal in all lanes goes to a uniform register, for which the warp waits at once.
+TW_DEVICE u32 lane_zero() {
+    u32 lanes;
+    asm("mov.u32 %0, %%lanemask_lt;" : "=r"(lanes));
+    return lanes >> 31;
 }
 
 /// PTX ISA, cvt.rn.bf16x2.f32: two elements in one u32, `low` in the lower half.

@@ -92,31 +92,25 @@ TW_DEVICE void load_vector_part(const S* from, int left, Register<S> other, R&..
     }
 }
 
-/// Elements as they lie, loaded a round of a loop before they are wanted: unpack<S> widens them.
+/// Elements as they lie, loaded before they are wanted: unpacked<S, i> widens one.
 template <class S>
 TW_DEVICE void load_raw(const S* from, uint4& raw) {
     raw = *reinterpret_cast<const uint4*>(from);
 }
-template <class S, class... R>
-TW_DEVICE void unpack(uint4 raw, R&... values) {
-    union {
-        uint4 word;
-        S elements[sizeof...(R)];
-    } bits;
-    bits.word = raw;
-    int i = 0;
-    ((values = widen(bits.elements[i++])), ...);
-}
-
-/// One of them.
 template <class S, int kIndex>
 TW_DEVICE Register<S> unpacked(const uint4& raw) {
     union {
         uint4 word;
+        u32 words[4];
         S elements[16 / sizeof(S)];
     } bits;
     bits.word = raw;
-    return widen(bits.elements[kIndex]);
+    // The upper of two by one instruction, where the compiler takes two to cut it out and shift it.
+    if constexpr (ops::kSame<S, bf16> && kIndex % 2 == 1) {
+        return ptx::high(Bf16{}, bits.words[kIndex / 2]);
+    } else {
+        return widen(bits.elements[kIndex]);
+    }
 }
 
 template <class S, class... R>
