@@ -115,52 +115,26 @@ std::int64_t most_keys(const Problem& p) {
     return p.is_long() && !is_cut ? 256 : 128;
 }
 
+/// What the choice of blocks on a GPU looks at.
+tiles::GpuProblem gpu_problem(const Problem& p) {
+    return {.dtype = p.query.dtype(),
+            .head_dim = p.head_dim,
+            .value_dim = p.value_dim,
+            .query_length = p.query_length,
+            .kv_length = p.kv_length,
+            .tested = p.features.positions() || p.block_mask.defined(),
+            .deterministic = p.deterministic,
+            .shared_bytes = cuda::device_info(p.device.index).shared_bytes_per_block};
+}
+
 /// Block sizes for these lengths.
 void choose_blocks(Problem& p) {
-    if (p.on_gpu()) {
-        // Queries past the end read 0, so that short problems take a whole block.
-        tiles::use_gpu_blocks(p.options,
-                              std::max(p.head_dim, p.value_dim) * size_of(p.query.dtype()));
-        return;
-    }
+    // Queries past the end read 0, so that short problems take a whole block.
+    if (p.on_gpu()) return tiles::use_gpu_blocks(p.options, gpu_problem(p));
     p.options.block_q = std::clamp<std::int64_t>(p.query_length, 1, 64);
     p.options.block_k = 16;
     const std::int64_t most = most_keys(p);
     while (p.options.block_k < most && p.options.block_k < p.kv_length) p.options.block_k *= 2;
-}
-
-/// Block sizes of the backward pass on a GPU.
-void choose_gpu_backward_blocks(Problem& p) {
-    // Shared memory of a program with 128 keys of 128 columns, or 128 queries and keys of 64.
-    constexpr int kSharedOfWideBlocks = 160 * 1024;
-    const std::int64_t widest = std::max(p.head_dim, p.value_dim);
-    const DType dtype = p.query.dtype();
-    tiles::Options& options = p.options;
-    tiles::use_gpu_backward_blocks(options, widest * size_of(dtype), dtype);
-    if (size_of(dtype) != 2 || widest > 128 || p.features.positions() || p.block_mask.defined()) {
-        return;
-    }
-    const bool has_room =
-        cuda::device_info(p.device.index).shared_bytes_per_block >= kSharedOfWideBlocks;
-    const bool long_keys = p.kv_length >= 128, long_queries = p.query_length >= 128;
-    if (p.head_dim % 8 != 0) {
-        // Twice the products for each block of queries that is read.
-        if (widest <= 64 && long_keys) options.block_k = 128;
-    } else if (widest > 64) {
-        if (!long_keys || !has_room) return;
-        options.block_k = 128;
-        options.num_warps = 8;
-    } else if (!p.deterministic) {
-        if (long_queries) options.block_q = 128;
-        options.num_stages = 1;  // two programs on a multiprocessor instead
-    } else if (long_keys) {
-        // Each element of dQ is added to once for a block of keys, in memory far away.
-        options.block_k = 128;
-        if (!long_queries || !has_room) return;
-        options.block_q = 128;
-        options.num_warps = 8;
-        options.num_stages = 1;
-    }
 }
 
 void check_segments(const AttentionOptions& options, Problem& p) {
@@ -441,7 +415,7 @@ bool Problem::is_long() const {
 }
 
 void Problem::use_backward_blocks() {
-    if (on_gpu()) return choose_gpu_backward_blocks(*this);
+    if (on_gpu()) return tiles::use_gpu_backward_blocks(options, gpu_problem(*this));
     if (options.block_k > 128) options.block_q = 128;  // fewer passes over the longer dK and dV
 }
 

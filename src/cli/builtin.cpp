@@ -19,18 +19,29 @@
 namespace tilewright::cli {
 namespace {
 
-/// Options of attention with heads of 64 elements, in the blocks that its calls have.
-attn::tiles::Options attention_options(DType dtype, bool backward, bool gpu) {
-    attn::tiles::Options options{.scale = 0.125};
-    if (gpu) attn::tiles::use_gpu_blocks(options, 64 * size_of(dtype));
-    if (gpu && backward) attn::tiles::use_gpu_backward_blocks(options, 64 * size_of(dtype), dtype);
+/// Options of attention with 8 heads of 1024 x `dim` elements, in the blocks that its calls have:
+/// of a GPU with as much shared memory as every one from SM80 on.
+attn::tiles::Options attention_options(DType dtype, std::int64_t dim, bool tested, bool backward,
+                                       bool gpu) {
+    attn::tiles::Options options{.scale = 1 / std::sqrt(static_cast<double>(dim))};
+    if (!gpu) return options;
+    const attn::tiles::GpuProblem problem{.dtype = dtype,
+                                          .head_dim = dim,
+                                          .value_dim = dim,
+                                          .query_length = 1024,
+                                          .kv_length = 1024,
+                                          .tested = tested,
+                                          .deterministic = true,
+                                          .shared_bytes = 99 * 1024};
+    attn::tiles::use_gpu_blocks(options, problem);
+    if (backward) attn::tiles::use_gpu_backward_blocks(options, problem);
     return options;
 }
 
 Builtin attention_builtin(DType dtype, bool backward, bool gpu) {
     const Tensor x = Tensor::zeros(dtype, {1, 8, 1024, 64});
     const Tensor row = Tensor::zeros(dtype == f64 ? f64 : f32, {1, 8, 1024});
-    attn::tiles::Options options = attention_options(dtype, backward, gpu);
+    attn::tiles::Options options = attention_options(dtype, 64, false, backward, gpu);
     options.causal = true;
     Builtin result =
         backward ? Builtin{attn::tiles::backward(options, {}, {}, 1), {x, x, x, x, row, row}}
@@ -39,9 +50,10 @@ Builtin attention_builtin(DType dtype, bool backward, bool gpu) {
     return result;
 }
 
-Builtin decode_builtin(DType dtype) {
+Builtin decode_builtin(DType dtype, bool gpu) {
     const Tensor kv = Tensor::zeros(dtype, {1, 8, 4096, 128});
-    const attn::tiles::Options options{.scale = 0.088, .group = 4};
+    attn::tiles::Options options = attention_options(dtype, 128, false, false, gpu);
+    options.group = 4;
     Builtin result{attn::tiles::decode(options, {}),
                    {Tensor::zeros(dtype, {1, 8, 4, 128}), kv, kv}};
     result.inputs.resize(result.call.options().in.size());
@@ -67,7 +79,7 @@ const std::map<std::string, std::function<Builtin(DType, bool)>>& table() {
     static const std::map<std::string, std::function<Builtin(DType, bool)>> programs = {
         {"attention", [](DType t, bool gpu) { return attention_builtin(t, false, gpu); }},
         {"attention_backward", [](DType t, bool gpu) { return attention_builtin(t, true, gpu); }},
-        {"decode", [](DType t, bool) { return decode_builtin(t); }},
+        {"decode", [](DType t, bool gpu) { return decode_builtin(t, gpu); }},
         {"layer_norm", [](DType t, bool) { return norm_builtin(t, true, false); }},
         {"layer_norm_backward", [](DType t, bool) { return norm_builtin(t, true, true); }},
         {"matmul",
@@ -91,7 +103,7 @@ Builtin flex_builtin(DType dtype, const ModTexts& texts, bool backward, bool gpu
     const Tensor x = Tensor::zeros(dtype, {1, 8, 1024, 64});
     const DType sums = dtype == f64 ? f64 : f32;
     const Tensor row = Tensor::zeros(sums, {1, 8, 1024});
-    const attn::tiles::Options options = attention_options(dtype, backward, gpu);
+    const attn::tiles::Options options = attention_options(dtype, 64, true, backward, gpu);
     attn::tiles::Features features;
     std::vector<Tensor> extras(attn::tiles::Extra::count);
     extras[attn::tiles::Extra::origin] = Tensor::zeros(i64, {4});

@@ -4,9 +4,14 @@
 #include <gtest/gtest.h>
 #include <unistd.h>
 
+#include <atomic>
 #include <cstdlib>
+#include <exception>
 #include <filesystem>
+#include <mutex>
 #include <string>
+#include <thread>
+#include <vector>
 
 #include "cuda/runtime/compiler.h"
 #include "cuda/runtime/device.h"
@@ -22,6 +27,27 @@
     if (::tilewright::cuda::device_count() == 0) GTEST_SKIP() << "NOT RUN: no GPU on this machine"
 
 namespace tilewright::testing_support {
+
+/// Compiles kernels on every core, each within its limit of spilled bytes.
+inline void expect_to_compile(const std::vector<cuda::CompileRequest>& requests) {
+    std::atomic<std::size_t> next = 0;
+    std::mutex mutex;
+    const auto work = [&] {
+        for (std::size_t i = next++; i < requests.size(); i = next++) {
+            try {
+                cuda::compile(requests[i]);
+            } catch (const std::exception& error) {
+                const std::lock_guard lock(mutex);
+                ADD_FAILURE() << requests[i].name << " for " << requests[i].arch << ": "
+                              << error.what() << "\n"
+                              << requests[i].source.substr(0, 200);
+            }
+        }
+    };
+    std::vector<std::jthread> workers;
+    for (unsigned i = 1; i < std::thread::hardware_concurrency(); ++i) workers.emplace_back(work);
+    work();
+}
 
 /// A cache folder that lives as long as the object.
 class OwnCacheFolder {

@@ -70,9 +70,11 @@ TEST(CudaEmulated, ProgramsOfEveryPathGiveWhatTheReferenceGives) {
         SCOPED_TRACE(programs[i].name);
         // One product in three here: a GPU runs them all.
         functions.push_back(ir::parse(programs[i].text));
-        const bool always = programs[i].name.find("rows") != std::string::npos;
+        const bool cut = programs[i].name.find("cut") != std::string::npos;
+        const bool always = cut || programs[i].name.find("rows") != std::string::npos;
         for (bool vectors : {true, false}) {
             if (!always && (i % 3 != 0 || (!vectors && i % 4 != 0))) continue;
+            if (cut && vectors) continue;  // rows of 257 halves are not aligned
             prepared.push_back(cuda::prepare(functions.back()));
             cuda::Target target = cuda::target_of("sm_90a");
             target.facts.assign(programs[i].extents.size(), {vectors, vectors});

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <string>
+#include <utility>
 #include <vector>
 
 namespace tilewright::testing_support {
@@ -180,6 +181,53 @@ func @rows_ahead(%x: ref<bf16[7, 1024]>, %e: ref<f32[7, 64]>, %a: ref<f32[7]>, %
             1e-6};
 }
 
+/// Blocks that threads could hold but shared memory could not, or that would fill the registers:
+/// they are cut. Of the first a scan stays whole.
+inline std::vector<CudaProgram> cut_programs() {
+    return {{"cut rows",
+             R"(
+func @cut(%x: ref<f16[255, 257]>, %t: ref<f16[257, 255]>, %a: ref<f16[257]>, %b: ref<f16[255]>,
+          %c: ref<f16[255, 257]>) grid [] {
+  %o = constant 0 : i64
+  %l = load %x[%o : 255, %o : 257] : f16[255, 257]
+  %lt = transpose %l permutation [1, 0] : f16[257, 255]
+  store %t[%o : 257, %o : 255], %lt
+  %columns = reduce %l max axis 0 : f16[257]
+  store %a[%o : 257], %columns
+  %rows = reduce %l max axis 1 : f16[255]
+  store %b[%o : 255], %rows
+  %s = scan %l max axis 1 : f16[255, 257]
+  store %c[%o : 255, %o : 257], %s
+  yield
+}
+)",
+             {{255, 257}, {257, 255}, {257}, {255}, {255, 257}}},
+            {"cut rows scattered",
+             R"(
+func @scattered(%x: ref<f32[40000]>, %p: ref<i32[40000]>, %y: ref<f32[40000]>) grid [] {
+  %o = constant 0 : i64
+  %l = load %x[%o : 40000] : f32[40000]
+  %q = load %p[%o : 40000] : i32[40000]
+  store %y[tile %q], %l
+  yield
+}
+)",
+             {{40000}, {40000}, {40000}}},
+            {"cut product",
+             R"(
+func @product(%x: ref<f64[17, 33]>, %y: ref<f64[33, 129]>, %z: ref<f64[17, 129]>) grid [] {
+  %o = constant 0 : i64
+  %a = load %x[%o : 17, %o : 33] : f64[17, 33]
+  %b = load %y[%o : 33, %o : 129] : f64[33, 129]
+  %c = dot %a, %b : f64[17, 129]
+  store %z[%o : 17, %o : 129], %c
+  yield
+}
+)",
+             {{17, 33}, {33, 129}, {17, 129}},
+             1e-14}};
+}
+
 inline std::vector<CudaProgram> cuda_programs() {
     std::vector<CudaProgram> programs;
     // Sums of products of small multiples of 1/8 are exact; so is every order of them.
@@ -194,6 +242,7 @@ inline std::vector<CudaProgram> cuda_programs() {
     programs.push_back(matmul_program("f8e4m3", "f32", 32, 32, 32, 2, 1e-6));
     programs.push_back(wide_rows_program());
     programs.push_back(rows_ahead_program());
+    for (CudaProgram& program : cut_programs()) programs.push_back(std::move(program));
     for (const char* flags : {"", "transpose_a", "transpose_b"}) {
         programs.push_back(matmul_program("f32", "f32", 32, 64, 32, 2, 1e-6, flags));
         programs.push_back(matmul_program("f32", "f32", 32, 32, 16, 2, 1e-3,

@@ -2,20 +2,79 @@
 #include "attention/tiles/options.h"
 
 #include <algorithm>
+#include <bit>
 #include <cmath>
 
 namespace tilewright::attn::tiles {
 
 // Positions are never negative and block sizes are positive, so `/` rounds down.
 
-void use_gpu_blocks(Options& options, std::int64_t widest_row) {
-    options.block_q = widest_row > 256 ? 32 : 64;
-    options.block_k = widest_row > 512 ? 16 : widest_row > 256 ? 32 : 64;
+namespace {
+
+/// Halves blocks until `rows` tiles of as many rows, and `pair_bytes` for each pair, are in shared
+/// memory at once.
+void fit_gpu_blocks(Options& options, const GpuProblem& problem, int rows, int pair_bytes) {
+    constexpr std::int64_t kLeast = 4, kReductions = 1024;
+    const auto widest = static_cast<std::uint64_t>(std::max(problem.head_dim, problem.value_dim));
+    const auto row_bytes =
+        static_cast<std::int64_t>(std::bit_ceil(widest)) * size_of(problem.dtype);
+    std::int64_t &q = options.block_q, &k = options.block_k;
+    while (rows * (q + k) * row_bytes + pair_bytes * q * k + kReductions > problem.shared_bytes &&
+           std::max(q, k) > kLeast) {
+        (q >= k ? q : k) /= 2;
+    }
 }
 
-void use_gpu_backward_blocks(Options& options, std::int64_t widest_row, DType dtype) {
-    if (size_of(dtype) >= 4 && widest_row > 128)
-        options.block_k = std::min<std::int64_t>(options.block_k, 32);
+/// Of f32, f64 and long rows. Eight warps: the sums of dK and dV fill the registers of four.
+void use_blocks_of_large_rows(Options& options, const GpuProblem& problem) {
+    const int size = size_of(problem.dtype);
+    const std::int64_t row_bytes = std::max(problem.head_dim, problem.value_dim) * size;
+    options.num_warps = 8;
+    options.block_q = problem.dtype == f64 && row_bytes > 512 ? 16 : row_bytes > 256 ? 32 : 64;
+    options.block_k = problem.dtype == f64 || row_bytes > 512 ? 16 : 32;
+    // Q, K, V and dO; P and dS, and parts of sums between warps.
+    fit_gpu_blocks(options, problem, 2, 2 * size + 6);
+}
+
+}  // namespace
+
+void use_gpu_blocks(Options& options, const GpuProblem& problem) {
+    const int size = size_of(problem.dtype);
+    const std::int64_t row_bytes = std::max(problem.head_dim, problem.value_dim) * size;
+    options.block_q = row_bytes > 256 ? 32 : 64;
+    options.block_k = row_bytes > 512 ? 16 : row_bytes > 256 ? 32 : 64;
+    if (problem.dtype == f64) options.block_k = std::min<std::int64_t>(options.block_k, 16);
+    // Q, and K and V in turn; probabilities.
+    fit_gpu_blocks(options, problem, 1, size + 4);
+}
+
+void use_gpu_backward_blocks(Options& options, const GpuProblem& problem) {
+    // Shared memory of a program with 128 keys of 128 columns, or 128 queries and keys of 64.
+    constexpr int kSharedOfWideBlocks = 160 * 1024;
+    const std::int64_t widest = std::max(problem.head_dim, problem.value_dim);
+    if (size_of(problem.dtype) != 2 || widest > 128)
+        return use_blocks_of_large_rows(options, problem);
+    const bool has_room = problem.shared_bytes >= kSharedOfWideBlocks;
+    const bool long_keys = problem.kv_length >= 128, long_queries = problem.query_length >= 128;
+    const bool is_narrow = widest <= 64;
+    if (problem.head_dim % 8 != 0) {
+        // Twice the products for each block of queries that is read.
+        if (is_narrow && long_keys && !problem.tested) options.block_k = 128;
+    } else if (problem.deterministic) {
+        // Each element of dQ is added to once for a block of keys, in memory far away.
+        options.num_warps = 8;
+        if (!long_keys || !(has_room || is_narrow)) return;
+        options.block_k = 128;
+        if (!is_narrow || problem.tested || !long_queries || !has_room) return;
+        options.block_q = 128;
+        options.num_stages = 1;
+    } else if (!problem.tested && is_narrow) {
+        if (long_queries) options.block_q = 128;
+        options.num_stages = 1;  // two programs on a multiprocessor instead
+    } else if (!problem.tested && long_keys && has_room) {
+        options.block_k = 128;
+        options.num_warps = 8;
+    }
 }
 
 BlockRange kv_blocks(const Options& options, Tile first, Tile kv_length) {

@@ -39,12 +39,20 @@ struct Options {
     auto operator<=>(const Options&) const = default;
 };
 
-/// Chooses blocks that a thread block's registers and shared memory hold, for rows of so many
-/// bytes.
-void use_gpu_blocks(Options& options, std::int64_t widest_row);
-/// Fewer keys where the backward pass, whose f32 and f64 products go through shared memory, would
-/// outgrow the 99 KiB of SM86.
-void use_gpu_backward_blocks(Options& options, std::int64_t widest_row, DType dtype);
+/// What decides about the blocks of a GPU's programs.
+struct GpuProblem {
+    DType dtype = f32;
+    std::int64_t head_dim = 0, value_dim = 0, query_length = 0, kv_length = 0;
+    bool tested = false;  ///< pairs one by one: by a mask as data or a mod that reads positions
+    bool deterministic = true;
+    int shared_bytes = 0;  ///< that a thread block may have
+};
+
+/// Chooses blocks that a thread block's registers and shared memory hold, for the forward pass and
+/// what the backward pass starts from.
+void use_gpu_blocks(Options& options, const GpuProblem& problem);
+/// The same, with warps and stages, for the backward pass.
+void use_gpu_backward_blocks(Options& options, const GpuProblem& problem);
 
 /// Blocks [begin, end) of a loop: those in [full_begin, full_end) need no mask but for segments.
 struct BlockRange {

@@ -292,7 +292,8 @@ void Emitter::load(const Instruction& made) {
                      ? Names(static_cast<std::size_t>(registers), scalar(access.other))
                      : get(access.other, layout);
     }
-    const Names names = numbered(fmt::format("v{}", result.id), registers);
+    const bool again = repeated_.count(result) != 0;
+    const Names names = numbered(again ? fresh("v") : fmt::format("v{}", result.id), registers);
     // Elements are unpacked where they are wanted: they take half the registers, and branches
     // that load them do not wait for memory one after the other.
     const auto hold_packed = [&](const Names& words) {

@@ -309,7 +309,8 @@ Names Emitter::get(Value value, const Layout& layout) {
         return Names(static_cast<std::size_t>(layout.registers()),
                      literal(dtype, made->get<ir::ConstantAttributes>().bits));
     }
-    if (made != nullptr && (is_lazy(*made) || forgotten_.count(value) != 0)) {
+    const bool again = forgotten_.count(value) != 0 && repeated_.count(value) == 0;
+    if (made != nullptr && (is_lazy(*made) || again)) {
         Names names;
         if (made->op == Op::iota) {
             const int axis = made->get<ir::AxisAttributes>().axis;

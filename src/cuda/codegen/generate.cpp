@@ -7,6 +7,7 @@
 
 #include "cuda/codegen/dot_plan.h"
 #include "cuda/codegen/emitter.h"
+#include "cuda/codegen/layout.h"
 #include "ir/passes/pipeline.h"
 #include "ir/passes/retile.h"
 #include "support/check.h"
@@ -55,6 +56,75 @@ bool is_too_large(const ir::Function& kernel) {
         }
     });
     return large;
+}
+
+/// Bytes of a tile as layouts hold it, each dimension padded to a power of two.
+std::int64_t padded_bytes(const ir::Type& tile) {
+    std::int64_t bytes = size_of(tile.dtype);
+    for (int a = 0; a < tile.shape.rank(); ++a) bytes *= cover(tile.shape[a]).size();
+    return bytes;
+}
+
+bool has_index_tiles(const ir::Instruction& made) {
+    if (!ir::is_access(made.op)) return false;
+    const auto& indices = made.get<ir::AccessAttributes>().indices;
+    return std::any_of(indices.begin(), indices.end(),
+                       [](const ir::Index& index) { return index.kind == ir::Index::Kind::tile; });
+}
+
+/// A store or an atomic whose threads look for each other's places.
+bool is_scatter(const ir::Instruction& made) {
+    return made.op != Op::load && has_index_tiles(made);
+}
+
+/// Does every element of what an instruction reads or writes pass through shared memory, perhaps?
+bool moves_elements(const ir::Instruction& made) {
+    return made.op == Op::transpose || made.op == Op::reshape || made.op == Op::concatenate ||
+           made.op == Op::scan || has_index_tiles(made);
+}
+
+/// True when a tile, though threads can hold it, would not be in shared memory where it has to be
+/// or would fill the registers: such a kernel is cut if it can be.
+bool is_better_cut(const ir::Function& kernel) {
+    constexpr std::int64_t kMaxTileBytes = 262144;  // registers of a multiprocessor
+    constexpr std::int64_t kMaxMovedBytes = 65536;  // shared memory of SM86, and as much beside
+    constexpr std::int64_t kMaxWideSums = 8192;     // elements of 8 bytes of a dot
+    constexpr std::int64_t kPlaceBytes = 8;         // an address
+    bool large = false;
+    const auto look_at = [&](const ir::Instruction& made, ir::Value value) {
+        const ir::Type& tile = kernel.type(value);
+        if (made.op == Op::constant || made.op == Op::iota) return;
+        const std::int64_t bytes =
+            padded_bytes(tile) / (is_scatter(made) ? size_of(tile.dtype) : 1);
+        large |= bytes * (is_scatter(made) ? kPlaceBytes : 1) >
+                 (moves_elements(made) ? kMaxMovedBytes : kMaxTileBytes);
+    };
+    ir::walk(kernel.body, [&](const ir::Instruction& made) {
+        for (ir::Value result : made.results) look_at(made, result);
+        for (ir::Value operand : made.operands) {
+            if (!kernel.is_ref(operand)) look_at(made, operand);
+        }
+        if (made.op != Op::dot) return;
+        const ir::Type& sums = kernel.type(made.result());
+        large |= size_of(sums.dtype) == 8 && sums.shape.size() > kMaxWideSums;
+        for (std::size_t side = 0; side < 2; ++side) {
+            large |= padded_bytes(kernel.type(made.operands[side])) > kMaxOperandBytes;
+        }
+    });
+    return large;
+}
+
+/// Has the kernel large tiles of 8 bytes an element, be they places that threads look through?
+bool has_wide_tiles(const ir::Function& kernel) {
+    bool wide = false;
+    ir::walk(kernel.body, [&](const ir::Instruction& made) {
+        wide |= is_scatter(made);
+        for (ir::Value result : made.results) {
+            const ir::Type& tile = kernel.type(result);
+            wide |= size_of(tile.dtype) == 8 && tile.shape.size() >= 4096;
+        }
+    });
+    return wide;
 }
 
 /// Does a loop of the kernel load tiles, which then take registers a round ahead?
@@ -114,16 +184,23 @@ Target target_of(const std::string& arch) {
 
 ir::Function prepare(ir::Function kernel) {
     ir::optimise(kernel);
-    if (!is_too_large(kernel)) return kernel;
+    const bool must = is_too_large(kernel);
+    if (!must && !is_better_cut(kernel)) return kernel;
     ir::RetileOptions options;
     options.schedule = ir::RetileOptions::Schedule::grid;
-    options.rows = 128;
-    options.columns = 128;
-    options.k_chunk = 32;
-    options.max_tile_elements = 16384;
-    ir::retile(kernel, options);
-    ir::optimise(kernel);
-    return kernel;
+    const bool wide = has_wide_tiles(kernel);
+    options.rows = options.columns = wide ? 64 : 128;
+    options.k_chunk = wide ? 16 : 32;
+    options.max_tile_elements = wide ? 4096 : 16384;
+    ir::Function cut = kernel;
+    try {
+        ir::retile(cut, options);
+    } catch (const UserError&) {
+        if (must) throw;
+        return kernel;  // perhaps it fits as it is
+    }
+    ir::optimise(cut);
+    return cut;
 }
 
 Generated generate(const ir::Function& kernel, const Target& target) {
