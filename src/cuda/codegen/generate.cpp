@@ -94,10 +94,9 @@ bool is_better_cut(const ir::Function& kernel) {
     const auto look_at = [&](const ir::Instruction& made, ir::Value value) {
         const ir::Type& tile = kernel.type(value);
         if (made.op == Op::constant || made.op == Op::iota) return;
-        const std::int64_t bytes =
-            padded_bytes(tile) / (is_scatter(made) ? size_of(tile.dtype) : 1);
-        large |= bytes * (is_scatter(made) ? kPlaceBytes : 1) >
-                 (moves_elements(made) ? kMaxMovedBytes : kMaxTileBytes);
+        std::int64_t bytes = padded_bytes(tile);
+        if (is_scatter(made)) bytes = bytes / size_of(tile.dtype) * kPlaceBytes;
+        large |= bytes > (moves_elements(made) ? kMaxMovedBytes : kMaxTileBytes);
     };
     ir::walk(kernel.body, [&](const ir::Instruction& made) {
         for (ir::Value result : made.results) look_at(made, result);
