@@ -122,6 +122,9 @@ class Call {
     std::vector<Tensor> run(const std::vector<Tensor>& inputs) const;
     /// Runs into tensors of the caller, which have the outputs' dtypes and shapes.
     void into(const std::vector<Tensor>& outputs, const std::vector<Tensor>& inputs) const;
+    /// Starts the compilation of what `into` with such tensors runs, in the background; the run
+    /// waits for it where it has to. Nothing is read or written. On a CPU, only the trace.
+    void compile_ahead(const std::vector<Tensor>& outputs, const std::vector<Tensor>& inputs) const;
 
     /// The tile IR, as text, that inputs of these types run.
     std::string ir(const std::vector<Tensor>& inputs) const;

@@ -1,6 +1,8 @@
 // Attention backward on tensors.
 #include <algorithm>
+#include <functional>
 #include <tuple>
+#include <utility>
 
 #include "attention/engine.h"
 #include "attention/problem.h"
@@ -90,10 +92,11 @@ class Shared {
     std::vector<bool> used_;
 };
 
-/// dq, dk, dv of one problem, and what it adds to the shared gradients.
+/// dq, dk, dv of one problem, and what it adds to the shared gradients. `preprocess` gives log2_sum
+/// and delta their values; kernels of a GPU are compiled meanwhile.
 void run(const Problem& p, const tiles::ScoreDerivative& derivative, const std::string& key,
-         const Gradients& g, const Tensor& log2_sum, const Tensor& delta, std::int64_t splits,
-         Shared& shared) {
+         const Gradients& g, const Tensor& log2_sum, const Tensor& delta,
+         const std::function<void()>& preprocess, std::int64_t splits, Shared& shared) {
     const DType sums = tiles::accumulator(p.query.dtype());
     tiles::Options options = p.options;
     options.fragments = p.on_gpu() && options.block_q % 8 == 0 && p.head_dim % 8 == 0;
@@ -126,13 +129,18 @@ void run(const Problem& p, const tiles::ScoreDerivative& derivative, const std::
         outputs.push_back(inputs.back());
     }
     if (options.fragments) inputs.push_back(parts);
+    const std::int64_t queries = options.fragments ? p.query_length : 0;
+    const Call sum = cached(std::tuple(options, p.query.dtype(), queries),
+                            [&] { return tiles::sum_parts(options, p.query.dtype(), queries); });
+    if (p.on_gpu() && main.num_traces() == 0) {
+        main.compile_ahead(outputs, inputs);
+        sum.compile_ahead({g.query}, {parts});
+    }
+    preprocess();
     main.into(outputs, inputs);
     for (std::size_t i = 0; i < derivative.buffers.size(); ++i) {
         shared.add_copies(p, derivative.buffers[i].capture, outputs[3 + i]);
     }
-    const std::int64_t queries = options.fragments ? p.query_length : 0;
-    const Call sum = cached(std::tuple(options, p.query.dtype(), queries),
-                            [&] { return tiles::sum_parts(options, p.query.dtype(), queries); });
     sum.into({g.query}, {parts});
 }
 
@@ -169,8 +177,16 @@ void backward(Problem p, const Gradients& g, Shared& shared) {
     const bool has_dlse = g.dlse.defined();
     const Call preprocess = cached(std::tuple(p.options, has_dlse),
                                    [&] { return tiles::backward_preprocess(p.options, has_dlse); });
-    const auto [log2_sum, delta] = preprocess.outputs<2>(g.out, g.dout, g.lse, g.dlse);
-    if (p.sinks.defined()) sinks_backward(p, g.lse, delta, shared);
+    const Tensor::Dims rows = {p.batch, p.query_heads, p.query_length};
+    const DType sums = tiles::accumulator(p.query.dtype());
+    const Tensor log2_sum = Tensor::empty(sums, rows, p.device),
+                 delta = Tensor::empty(sums, rows, p.device);
+    bool done = false;
+    const auto preprocess_once = [&] {
+        if (std::exchange(done, true)) return;
+        preprocess.into({log2_sum, delta}, {g.out, g.dout, g.lse, g.dlse});
+        if (p.sinks.defined()) sinks_backward(p, g.lse, delta, shared);
+    };
 
     // Enough programs for many cores when there are few heads; a matter of shapes alone, so that
     // the result does not depend on the machine.
@@ -224,7 +240,7 @@ void backward(Problem p, const Gradients& g, Shared& shared) {
             const Gradients part{of_query(g.out),   of_query(g.dout), of_query(g.lse), {},
                                  of_query(g.query), of_key(g.key),    of_key(g.value)};
             run(whole ? p : p.part(b, batches, h, heads), derivative, key, part, of_query(log2_sum),
-                of_query(delta), splits, shared);
+                of_query(delta), preprocess_once, splits, shared);
         }
     }
 }

@@ -378,7 +378,8 @@ std::vector<Tensor> CallState::output_tensors(std::span<const Tensor> inputs,
     return outputs;
 }
 
-std::vector<Tensor> CallState::run(std::span<const Tensor> inputs, std::span<const Tensor> given) {
+std::vector<Tensor> CallState::run(std::span<const Tensor> inputs, std::span<const Tensor> given,
+                                   bool ahead) {
     check_inputs(inputs);
     Shapes now = shapes(inputs);
     const bool has_inputs = std::any_of(inputs.begin(), inputs.end(),
@@ -394,7 +395,7 @@ std::vector<Tensor> CallState::run(std::span<const Tensor> inputs, std::span<con
         Tensor& source = sources[static_cast<std::size_t>(alias.input)];
         const Tensor& target = outputs[static_cast<std::size_t>(alias.output)];
         if (source.raw() != target.raw() || source.strides() != target.strides()) {
-            target.copy_from(source);
+            if (!ahead) target.copy_from(source);
             source = target;
         }
     }
@@ -415,7 +416,10 @@ std::vector<Tensor> CallState::run(std::span<const Tensor> inputs, std::span<con
     for (std::size_t axis = 0; axis < now.grid.size(); ++axis) {
         if (!is_sequential(axis)) arguments.grid.push_back(now.grid[axis]);
     }
-    run::launch(program, arguments, sources, outputs);
+    if (ahead)
+        program->compile_ahead(arguments);
+    else
+        run::launch(program, arguments, sources, outputs);
     return outputs;
 }
 
@@ -431,12 +435,18 @@ Call::Call(Kernel kernel, CallOptions options)
                                                  std::vector<detail::Batching>())) {}
 
 std::vector<Tensor> Call::run(const std::vector<Tensor>& inputs) const {
-    return state_->run(inputs, {});
+    return state_->run(inputs, {}, false);
 }
 
 void Call::into(const std::vector<Tensor>& outputs, const std::vector<Tensor>& inputs) const {
     if (outputs.empty()) user_error("call", "expected output tensors but got none");
-    state_->run(inputs, outputs);
+    state_->run(inputs, outputs, false);
+}
+
+void Call::compile_ahead(const std::vector<Tensor>& outputs,
+                         const std::vector<Tensor>& inputs) const {
+    if (outputs.empty()) user_error("call", "expected output tensors but got none");
+    state_->run(inputs, outputs, true);
 }
 
 Tensor Call::single(std::vector<Tensor> results) const {

@@ -23,7 +23,9 @@ class CallState {
     CallState(Kernel kernel, CallOptions options, std::vector<Batching> batchings);
 
     /// Outputs are allocated where `outputs` is empty, else written in place.
-    std::vector<Tensor> run(std::span<const Tensor> inputs, std::span<const Tensor> outputs);
+    /// `ahead`: only compiles, in the background.
+    std::vector<Tensor> run(std::span<const Tensor> inputs, std::span<const Tensor> outputs,
+                            bool ahead);
     /// The traced kernel for such inputs.
     ir::Function trace(std::span<const Tensor> inputs) const;
     int num_traces() const;

@@ -50,7 +50,26 @@ class Gpu : public Executable {
         }
     }
 
+    void compile_ahead(const ir::Arguments& arguments) const override {
+        std::vector<cuda::RefFacts> facts = cuda::facts_of(kernel_, arguments);
+        const std::scoped_lock lock(mutex_);
+        const auto of_them = [&](const auto& known) { return known->facts == facts; };
+        if (std::any_of(variants_.begin(), variants_.end(), of_them) ||
+            std::any_of(ahead_.begin(), ahead_.end(), of_them)) {
+            return;
+        }
+        const cuda::Target target = target_with(facts);
+        cuda::Generated generated = cuda::generate(kernel_, target);
+        cuda::compile_in_background(compile_request(generated, target.arch));
+        ahead_.push_back(std::make_unique<Text>(Text{std::move(facts), std::move(generated)}));
+    }
+
   private:
+    /// What was generated for a variant that is not loaded yet.
+    struct Text {
+        std::vector<cuda::RefFacts> facts;
+        cuda::Generated generated;
+    };
     struct Variant {
         std::vector<cuda::RefFacts> facts;
         cuda::Kernel kernel;
@@ -90,12 +109,12 @@ class Gpu : public Executable {
             if (known->facts == facts) return *known;
         }
         cuda::expect_no_capture(kernel_.name, "the kernel to be loaded");
-        const cuda::DeviceInfo& info = cuda::device_info(device_);
-        cuda::Target target;
-        target.arch = info.arch();
-        target.shared_bytes = info.shared_bytes_per_block;
-        target.facts = facts;
-        const cuda::Generated generated = cuda::generate(kernel_, target);
+        const cuda::Target target = target_with(facts);
+        const auto ahead = std::find_if(ahead_.begin(), ahead_.end(),
+                                        [&](const auto& text) { return text->facts == facts; });
+        const cuda::Generated generated = ahead == ahead_.end() ? cuda::generate(kernel_, target)
+                                                                : std::move((*ahead)->generated);
+        if (ahead != ahead_.end()) ahead_.erase(ahead);
         log_variant(facts, generated);
         auto made = std::make_unique<Variant>();
         made->facts = std::move(facts);
@@ -105,6 +124,11 @@ class Gpu : public Executable {
         made->workspace_bytes = generated.workspace_bytes;
         variants_.push_back(std::move(made));
         return *variants_.back();
+    }
+
+    cuda::Target target_with(const std::vector<cuda::RefFacts>& facts) const {
+        const cuda::DeviceInfo& info = cuda::device_info(device_);
+        return {info.arch(), info.shared_bytes_per_block, facts};
     }
 
     void log_variant(const std::vector<cuda::RefFacts>& facts,
@@ -137,6 +161,7 @@ class Gpu : public Executable {
     int device_;
     mutable std::mutex mutex_;
     mutable std::vector<std::unique_ptr<Variant>> variants_;
+    mutable std::vector<std::unique_ptr<Text>> ahead_;
 };
 
 }  // namespace

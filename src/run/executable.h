@@ -15,6 +15,8 @@ class Executable {
   public:
     virtual ~Executable() = default;
     virtual void run(const ir::Arguments& arguments) const = 0;
+    /// Starts in the background what a first run with such arguments would wait for.
+    virtual void compile_ahead(const ir::Arguments&) const {}
 };
 
 /// How kernels are run.

@@ -156,6 +156,28 @@ TEST(CudaCalls, RunWhereTheirInputsAre) {
     EXPECT_EQ(back.raw(), got.raw());
 }
 
+TEST(CudaCalls, CompileAhead) {
+    TW_REQUIRE_GPU();
+    const Tensor x = Tensor::arange(f32, 200), y = Tensor::full(f32, {200}, 3);
+    const Call program = scaled_sum();
+    const Tensor poisoned = Tensor::full(f32, {200}, -7, Device::cuda());
+    const std::vector<Tensor> inputs{x.to(Device::cuda()), y.to(Device::cuda())};
+    program.compile_ahead({poisoned}, inputs);
+    program.compile_ahead({poisoned}, inputs);
+    EXPECT_EQ(program.num_traces(), 1);
+    EXPECT_EQ(poisoned.to_vector<float>(), std::vector<float>(200, -7.0f)) << "it ran";
+    program.into({poisoned}, inputs);
+    EXPECT_EQ(program.num_traces(), 1);
+    EXPECT_EQ(poisoned.to_vector<float>(), program(x, y).to_vector<float>());
+    program.compile_ahead({poisoned}, inputs);  // loaded already
+    // On a CPU it traces alone.
+    const Call fresh = scaled_sum();
+    const Tensor z = Tensor::full(f32, {200}, -7);
+    fresh.compile_ahead({z}, {x, y});
+    EXPECT_EQ(z.to_vector<float>(), std::vector<float>(200, -7.0f));
+    EXPECT_EQ(fresh.num_traces(), 1);
+}
+
 TEST(CudaCalls, AreCapturedInGraphs) {
     TW_REQUIRE_GPU();
     const Call program = scaled_sum();
