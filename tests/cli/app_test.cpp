@@ -62,7 +62,9 @@ TEST(App, CacheIsListedAndCleared) {
     const ProgramResult listed = run_program({"cache", "list"});
     EXPECT_THAT(listed.out, HasSubstr("5  kernels  softmax sm_90a\n"));
     EXPECT_THAT(listed.out, HasSubstr("2 entries, 6 bytes"));
+    fs::create_directories(folder / "kernels" / "failed" / "0123456789ab");
     EXPECT_THAT(run_program({"cache", "clear"}).out, HasSubstr("removed 2 entries"));
+    EXPECT_FALSE(fs::exists(folder / "kernels" / "failed"));
     EXPECT_THAT(run_program({"cache", "list"}).out, HasSubstr("0 entries"));
     unsetenv("TILEWRIGHT_CACHE_DIR");
     fs::remove_all(folder);
