@@ -46,7 +46,7 @@ TEST(App, DoctorDescribesTheMachine) {
     EXPECT_EQ(result.status, 0);
     EXPECT_EQ(result.error, "");
     for (const char* part : {"tilewright " TILEWRIGHT_VERSION, "cores", "memory", "kernels",
-                             "CUDA driver", "NVRTC", "oneTBB", "compiler"}) {
+                             "CUDA driver", "NVRTC", "nvdisasm", "oneTBB", "compiler"}) {
         EXPECT_THAT(result.out, HasSubstr(part));
     }
 }

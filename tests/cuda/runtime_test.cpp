@@ -94,6 +94,26 @@ TEST(Probe, SaysWhatIsMissingAndHowToGetIt) {
     EXPECT_NE(text.find("kernel cache: "), std::string::npos);
 }
 
+TEST(Probe, SaysWhatKernelsCanBeHere) {
+    const auto text = [](bool nvrtc, bool gpu, const char* nvdisasm) {
+        Probe found;
+        if (nvrtc) found.nvrtc.path = "/lib/libnvrtc.so";
+        if (gpu) found.devices.emplace_back();
+        found.nvdisasm = nvdisasm;
+        return found.text();
+    };
+    const auto says = [](const std::string& report, const char* part) {
+        return report.find(part) != std::string::npos;
+    };
+    EXPECT_TRUE(says(text(true, false, ""), "no GPU: CUDA kernels can be generated and compiled"));
+    EXPECT_TRUE(
+        says(text(false, false, ""), "no NVRTC, no GPU: CUDA kernels can be generated, not"));
+    EXPECT_TRUE(says(text(false, true, ""), "no NVRTC: CUDA kernels can be generated, not"));
+    EXPECT_FALSE(says(text(true, true, ""), "CUDA kernels"));
+    EXPECT_TRUE(says(text(true, true, ""), "nvdisasm: not found"));
+    EXPECT_TRUE(says(text(true, true, "/bin/nvdisasm"), "nvdisasm: /bin/nvdisasm"));
+}
+
 TEST(Device, WithoutADriverTheMessageSaysSo) {
     if (find_driver() != nullptr) GTEST_SKIP() << "NOT RUN: this machine has a driver";
     EXPECT_NE(message_of<UserError>([] { driver(); }).find("expected a CUDA driver"),
