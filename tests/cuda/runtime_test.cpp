@@ -114,6 +114,25 @@ TEST(Probe, SaysWhatKernelsCanBeHere) {
     EXPECT_TRUE(says(text(true, true, "/bin/nvdisasm"), "nvdisasm: /bin/nvdisasm"));
 }
 
+TEST(Driver, ErrorsThatLoseTheContextAskForARestart) {
+    Driver cuda;
+    cuda.cuGetErrorName = [](int, const char** name) { return *name = "NAME", 0; };
+    cuda.cuGetErrorString = [](int, const char** text) { return *text = "text", 0; };
+    EXPECT_NO_THROW(cuda.check(0, "waiting"));
+    for (const auto& [status, sticky] :
+         {std::pair(2, false), std::pair(700, true), std::pair(709, true), std::pair(719, true)}) {
+        try {
+            cuda.check(status, "waiting");
+            FAIL();
+        } catch (const tilewright::CudaError& error) {  // of the public header
+            const std::string message = error.what();
+            EXPECT_EQ(error.code, status);
+            EXPECT_NE(message.find("[cuda] waiting failed: text (NAME)"), std::string::npos);
+            EXPECT_EQ(message.find("restart the process") != std::string::npos, sticky) << status;
+        }
+    }
+}
+
 TEST(Device, WithoutADriverTheMessageSaysSo) {
     if (find_driver() != nullptr) GTEST_SKIP() << "NOT RUN: this machine has a driver";
     EXPECT_NE(message_of<UserError>([] { driver(); }).find("expected a CUDA driver"),
