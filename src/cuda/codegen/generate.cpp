@@ -10,6 +10,7 @@
 #include "ir/passes/pipeline.h"
 #include "ir/passes/retile.h"
 #include "support/check.h"
+#include "support/debug_log.h"
 
 namespace tilewright::cuda {
 namespace {
@@ -128,6 +129,10 @@ ir::Function prepare(ir::Function kernel) {
 
 Generated generate(const ir::Function& kernel, const Target& target) {
     const int warps = choose_warps(kernel);
+    if (kernel.hints.num_warps > 0 && kernel.hints.num_warps != warps) {
+        debug_log("cuda", "{}: num_warps {} is rounded down to {}", kernel.name,
+                  kernel.hints.num_warps, warps);
+    }
     const auto emitted = [&](int stages, bool workspace) {
         // The first run shows where buffers lie, the second one leaves barriers out by that.
         Emitter first(kernel, target, warps, stages, workspace);
