@@ -157,5 +157,13 @@ TEST(Codegen, AStepOfAProductIsOneStatementOfAtMost16Instructions) {
     EXPECT_EQ(occurrences(text.source, "ptx::multiply("), 4u);
 }
 
+TEST(Codegen, OnlyLoopsThatMayWrapAreGuarded) {
+    for (const auto& program : testing_support::cuda_programs()) {
+        EXPECT_EQ(generated(ir::parse(program.text), "sm_90a").source.find("round_after("),
+                  std::string::npos)
+            << program.name;
+    }
+}
+
 }  // namespace
 }  // namespace tilewright::cuda
