@@ -157,6 +157,16 @@ TEST(Codegen, AStepOfAProductIsOneStatementOfAtMost16Instructions) {
     EXPECT_EQ(occurrences(text.source, "ptx::multiply("), 4u);
 }
 
+TEST(Codegen, ArchitecturesHaveTheirSharedMemory) {
+    for (const auto& [arch, kilobytes] : {std::pair("sm_88", 99),
+                                          {"sm_103a", 227},
+                                          {"sm_110a", 227},
+                                          {"sm_121", 99},
+                                          {"sm_121a", 99}}) {
+        EXPECT_EQ(target_of(arch).shared_bytes, kilobytes * 1024) << arch;
+    }
+}
+
 TEST(Codegen, OnlyLoopsThatMayWrapAreGuarded) {
     for (const auto& program : testing_support::cuda_programs()) {
         EXPECT_EQ(generated(ir::parse(program.text), "sm_90a").source.find("round_after("),

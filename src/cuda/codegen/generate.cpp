@@ -27,9 +27,10 @@ struct Size {
     std::string_view arch;
     int shared_bytes;
 };
-constexpr std::array<Size, 12> kArchs{{{"sm_80", 163 * 1024},
+constexpr std::array<Size, 17> kArchs{{{"sm_80", 163 * 1024},
                                        {"sm_86", 99 * 1024},
                                        {"sm_87", 163 * 1024},
+                                       {"sm_88", 99 * 1024},
                                        {"sm_89", 99 * 1024},
                                        {"sm_90", 227 * 1024},
                                        {"sm_90a", 227 * 1024},
@@ -37,8 +38,12 @@ constexpr std::array<Size, 12> kArchs{{{"sm_80", 163 * 1024},
                                        {"sm_100a", 227 * 1024},
                                        {"sm_103", 227 * 1024},
                                        {"sm_103a", 227 * 1024},
+                                       {"sm_110", 227 * 1024},
+                                       {"sm_110a", 227 * 1024},
                                        {"sm_120", 99 * 1024},
-                                       {"sm_120a", 99 * 1024}}};
+                                       {"sm_120a", 99 * 1024},
+                                       {"sm_121", 99 * 1024},
+                                       {"sm_121a", 99 * 1024}}};
 
 /// True when a tile is larger than threads can hold.
 bool is_too_large(const ir::Function& kernel) {
