@@ -170,6 +170,7 @@ void Emitter::for_loop(const Instruction& made) {
             stages =
                 static_cast<int>(std::clamp<std::int64_t>(kStreamBytes / bytes, 2, kMaxStages));
         }
+        buffers_for_ = fmt::format("{} stages of a `load`", stages);
         for (const Instruction* load : streamed) {
             tiles.push_back(
                 shared_tile(type(load->result()).shape, type(load->result()).dtype, true, stages));

@@ -158,10 +158,12 @@ Generated generate(const ir::Function& kernel, const Target& target) {
     }
     if (!fits(generated)) generated = emitted(fewest, true);
     if (!fits(generated)) {
+        const bool stages_help = asked > 1 && fits(emitted(1, true));
         user_error(kernel.name,
                    "expected at most {} bytes of shared memory on {} but the kernel's tiles take "
-                   "{}; smaller blocks or fewer stages would fit",
-                   target.shared_bytes, target.arch, generated.shared_bytes);
+                   "{}, the largest {}; {} would fit",
+                   target.shared_bytes, target.arch, generated.shared_bytes, generated.largest,
+                   stages_help ? "fewer stages or smaller tiles" : "smaller tiles");
     }
     return generated;
 }
