@@ -24,4 +24,13 @@ class InternalError : public Error {
     using Error::Error;
 };
 
+/// A failure that the CUDA driver reports: out of memory, a bad launch, a lost device. After some,
+/// such as an illegal address or a failed launch, the driver refuses all further work of the
+/// process; the text then says that only a restart of the process helps.
+class CudaError : public Error {
+  public:
+    CudaError(const std::string& text, int status) : Error(text), code(status) {}
+    int code;  ///< the driver's CUresult
+};
+
 }  // namespace tilewright

@@ -86,7 +86,9 @@ struct CallOptions {
     /// it.
     std::map<int, std::vector<int>> dynamic = {};
     std::string name = {};  ///< in place of the kernel's name
-    int num_warps = 0;      ///< hints of the GPU; 0: chosen by the compiler
+    /// Hints of the GPU, 0 to 1024; 0: chosen by the compiler. Warps are rounded down to a power of
+    /// two of at most 16, which the debug log says.
+    int num_warps = 0;
     int num_stages = 0;
     bool debug = false;      ///< print the IR when it is traced
     bool interpret = false;  ///< checked mode: bounds, NaN poison, races between programs. Slow

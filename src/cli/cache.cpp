@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "cli/command.h"
+#include "cuda/runtime/compiler.h"
 #include "support/disk_cache.h"
 
 namespace tilewright::cli {
@@ -45,6 +46,8 @@ void list(std::ostream& out) {
 void clear(std::ostream& out) {
     std::size_t removed = 0;
     for (const DiskCache& cache : find_caches()) removed += cache.clear();
+    std::error_code ignored;
+    fs::remove_all(cuda::failed_sources_folder(), ignored);
     out << fmt::format("removed {} entries from {}\n", removed, cache_root().string());
 }
 

@@ -15,6 +15,7 @@
 #include "cli/tensor_file.h"
 #include "cpu/machine.h"
 #include "cuda/codegen/generate.h"
+#include "cuda/codegen/launch_arguments.h"
 #include "ir/parse.h"
 #include "ir/passes/pipeline.h"
 #include "ir/print.h"
@@ -82,11 +83,11 @@ std::string disassembled(const std::string& cubin) {
     return text;
 }
 
-/// The text for a GPU whose every array is aligned and contiguous, as most are.
+/// The text for a GPU whose every array is aligned and row-major, as most are.
 std::string cuda_text(ir::Function function, const DumpOptions& options) {
     cuda::Target target = cuda::target_of(options.arch.empty() ? "sm_80" : options.arch);
-    target.facts.assign(function.parameters().size(), {.vectors = true, .dense = true});
     const ir::Function prepared = cuda::prepare(std::move(function));
+    target.facts = cuda::facts_of_dense(prepared);
     const cuda::Generated generated = cuda::generate(prepared, target);
     if (options.to != "ptx" && options.to != "sass") return generated.source;
     const cuda::Compiled compiled = cuda::compile(compile_request(generated, target.arch));

@@ -150,6 +150,7 @@ struct Block {
 
 /// Hints of the caller to the code generators; none changes the result.
 struct CompileHints {
+    static constexpr int kMax = 1024;
     int num_warps = 0;   ///< 0: the compiler chooses
     int num_stages = 0;  ///< 0: the compiler chooses
     bool operator==(const CompileHints&) const = default;

@@ -115,9 +115,15 @@ class Inference : private InferChecks {
                 continue;
             }
             want_index(got, "index");
-            if (index.kind == Index::Kind::slice && (index.size < 0 || index.stride < 1)) {
-                fail("expected a slice of size >= 0 and stride >= 1 at index {} but got {}:{}", i,
-                     index.size, index.stride);
+            // The bound keeps sums of starts and steps below from wrapping into an array.
+            constexpr std::int64_t kMost = std::int64_t{1} << 40;
+            if (index.kind == Index::Kind::slice &&
+                (index.size < 0 || index.stride < 1 ||
+                 index.stride > kMost / std::max<std::int64_t>(index.size, 1))) {
+                fail(
+                    "expected a slice of size >= 0 and stride >= 1 with size * stride at most 2^40 "
+                    "at index {} but got {}:{}",
+                    i, index.size, index.stride);
             }
         }
     }

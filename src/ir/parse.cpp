@@ -237,9 +237,9 @@ class Parser {
             if (accept("grid")) {
                 bracketed('[', ']', [&] { function.grid.push_back(extent()); });
             } else if (accept("num_warps")) {
-                function.hints.num_warps = static_cast<int>(integer(0, 1024));
+                function.hints.num_warps = static_cast<int>(integer(0, CompileHints::kMax));
             } else if (accept("num_stages")) {
-                function.hints.num_stages = static_cast<int>(integer(0, 1024));
+                function.hints.num_stages = static_cast<int>(integer(0, CompileHints::kMax));
             } else {
                 break;
             }

@@ -215,8 +215,8 @@ void check_grid(const Function& function, const Report& report) {
         if (extent < 0 && extent != kDynamic) report(nullptr, fmt::format("extent {}", extent));
     }
     if (is_mod(function) && !function.grid.empty()) report(nullptr, "the mod has a grid");
-    if (function.hints.num_warps < 0 || function.hints.num_stages < 0) {
-        report(nullptr, "a hint is negative");
+    for (int hint : {function.hints.num_warps, function.hints.num_stages}) {
+        if (hint < 0 || hint > CompileHints::kMax) report(nullptr, fmt::format("hint {}", hint));
     }
 }
 
@@ -262,7 +262,8 @@ constexpr std::array kRules = {
     Rule{"types", "operands and results have the types that infer_types gives", check_types},
     Rule{"constants", "a constant's bits are an element of its dtype", check_constants},
     Rule{"approx", "only ops with an approximate form are approx", check_approx},
-    Rule{"grid", "grid extents are >= 0 or dynamic, hints >= 0, and mods have no grid", check_grid},
+    Rule{"grid", "grid extents are >= 0 or dynamic, hints 0 to 1024, and mods have no grid",
+         check_grid},
     Rule{"mods", "a function that yields values yields scalars, reads global Refs, writes none",
          check_mod},
     Rule{"callees", "only mods are called", check_callees},

@@ -43,7 +43,15 @@ int axis_of(const std::vector<int>& axes, std::size_t index, int otherwise) {
 CallState::CallState(Kernel kernel, CallOptions options, std::vector<Batching> batchings)
     : kernel_(options.name.empty() ? std::move(kernel) : kernel.renamed(options.name)),
       options_(std::move(options)),
-      batchings_(std::move(batchings)) {}
+      batchings_(std::move(batchings)) {
+    for (const auto& [name, hint] : {std::pair("num_warps", options_.num_warps),
+                                     std::pair("num_stages", options_.num_stages)}) {
+        if (hint < 0 || hint > ir::CompileHints::kMax) {
+            user_error("call", "expected {} from 0 to {} for kernel `{}` but got {}", name,
+                       ir::CompileHints::kMax, kernel_.name(), hint);
+        }
+    }
+}
 
 std::string CallState::argument_name(std::size_t argument) const {
     const auto& names = kernel_.parameter_names();

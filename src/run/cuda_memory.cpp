@@ -115,7 +115,7 @@ std::shared_ptr<void> take(std::int64_t bytes, int device, bool give_back) {
         const cuda::AllocationDuringCapture allowed;
         try {
             buffer = std::make_unique<cuda::Buffer>(device, std::get<2>(key));
-        } catch (const cuda::CudaError&) {
+        } catch (const CudaError&) {
             cache().drop(device);
             buffer = std::make_unique<cuda::Buffer>(device, std::get<2>(key));
         }

@@ -9,14 +9,15 @@
 #include <cstdlib>
 #include <cstring>
 #include <fstream>
-#include <iterator>
 #include <system_error>
+
+#include "support/debug_log.h"
 
 namespace tilewright {
 namespace fs = std::filesystem;
 namespace {
 
-constexpr std::string_view kExtension = ".entry";
+constexpr std::string_view kExtension = ".entry", kTemporary = ".tmp";
 
 /// An entry file is this header, the key, the value.
 struct Header {
@@ -33,10 +34,19 @@ struct Record {
 };
 
 std::optional<std::string> read_file(const fs::path& path) {
+    std::error_code error;
+    const fs::file_status status = fs::status(path, error);
+    if (!fs::exists(status)) return std::nullopt;
+    // A pipe would block the reader, a folder make it throw.
+    if (!fs::is_regular_file(status)) {
+        debug_log("cache", "{} is no regular file and is passed over", path.string());
+        return std::nullopt;
+    }
     std::ifstream file(path, std::ios::binary);
-    if (!file) return std::nullopt;
-    std::string bytes{std::istreambuf_iterator<char>(file), {}};
-    if (file.bad()) return std::nullopt;
+    std::string bytes(fs::file_size(path, error), '\0');
+    if (error || !file.read(bytes.data(), static_cast<std::streamsize>(bytes.size()))) {
+        return std::nullopt;
+    }
     return bytes;
 }
 
@@ -69,7 +79,8 @@ std::string encode(std::string_view key, std::string_view value) {
 /// A name no other thread or process uses.
 fs::path temporary_beside(const fs::path& path) {
     static std::atomic<std::uint64_t> counter{0};
-    return fs::path(path).concat(fmt::format(".{}.{}.tmp", ::getpid(), counter.fetch_add(1)));
+    return fs::path(path).concat(
+        fmt::format(".{}.{}{}", ::getpid(), counter.fetch_add(1), kTemporary));
 }
 
 const char* environment(const char* name) {
@@ -154,8 +165,12 @@ std::size_t DiskCache::clear() const {
     std::size_t removed = 0;
     std::error_code error;
     for (fs::directory_iterator it(folder_, error), end; !error && it != end; it.increment(error)) {
-        std::error_code ignored;
-        if (it->path().extension() == kExtension && fs::remove(it->path(), ignored)) ++removed;
+        const fs::path path = it->path();
+        const bool temporary = path.extension() == kTemporary;
+        if (path.extension() != kExtension && !temporary) continue;
+        std::error_code failure;
+        fs::remove_all(path, failure);
+        if (!failure && !temporary) ++removed;
     }
     return removed;
 }

@@ -12,6 +12,7 @@ namespace tilewright {
 
 /// Compiled kernels and tuning results live in such folders. Every entry carries its whole key and
 /// a checksum: a truncated, corrupt or foreign entry is deleted and reads as absent, never as data.
+/// What is no regular file reads as absent too.
 class DiskCache {
   public:
     struct Entry {
@@ -37,7 +38,8 @@ class DiskCache {
     /// Every sound entry.
     std::vector<Entry> list() const;
 
-    /// Removes every entry and says how many there were.
+    /// Removes every entry and what else is in the place of one, such as the temporary files of
+    /// processes that were killed, and says how many there were.
     std::size_t clear() const;
 
     const std::filesystem::path& folder() const { return folder_; }

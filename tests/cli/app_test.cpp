@@ -46,7 +46,7 @@ TEST(App, DoctorDescribesTheMachine) {
     EXPECT_EQ(result.status, 0);
     EXPECT_EQ(result.error, "");
     for (const char* part : {"tilewright " TILEWRIGHT_VERSION, "cores", "memory", "kernels",
-                             "CUDA driver", "NVRTC", "oneTBB", "compiler"}) {
+                             "CUDA driver", "NVRTC", "nvdisasm", "oneTBB", "compiler"}) {
         EXPECT_THAT(result.out, HasSubstr(part));
     }
 }
@@ -62,7 +62,9 @@ TEST(App, CacheIsListedAndCleared) {
     const ProgramResult listed = run_program({"cache", "list"});
     EXPECT_THAT(listed.out, HasSubstr("5  kernels  softmax sm_90a\n"));
     EXPECT_THAT(listed.out, HasSubstr("2 entries, 6 bytes"));
+    fs::create_directories(folder / "kernels" / "failed" / "0123456789ab");
     EXPECT_THAT(run_program({"cache", "clear"}).out, HasSubstr("removed 2 entries"));
+    EXPECT_FALSE(fs::exists(folder / "kernels" / "failed"));
     EXPECT_THAT(run_program({"cache", "list"}).out, HasSubstr("0 entries"));
     unsetenv("TILEWRIGHT_CACHE_DIR");
     fs::remove_all(folder);

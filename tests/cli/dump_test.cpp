@@ -126,5 +126,25 @@ TEST(RandomCommand, BadShapesAreStatus2) {
         2);
 }
 
+TEST(DumpCommand, TextForGpusAssumesOnlyWhatStaticExtentsAllow) {
+    TemporaryFolder folder;
+    const auto text = [&](const std::string& extents) {
+        const std::string path = folder / "copy.ir";
+        std::ofstream(path) << "func @copy(%x: ref<f16[" << extents << "]>, %y: ref<f16[" << extents
+                            << R"(]>) grid [] {
+  %o = constant 0 : i64
+  %t = load %x[%o : 32, %o : 8] : f16[32, 8]
+  store %y[%o : 32, %o : 8], %t
+  yield
+})";
+        const ProgramResult result = run_program({"dump", path, "--arch", "sm_121a"});
+        EXPECT_EQ(result.status, 0) << result.error;
+        return result.out;
+    };
+    EXPECT_THAT(text("37, 16"), Not(HasSubstr("stride[0]")));
+    EXPECT_THAT(text("37, 13"), HasSubstr("stride[0]"));
+    EXPECT_THAT(text("?, ?"), Not(HasSubstr("stride[1]")));
+}
+
 }  // namespace
 }  // namespace tilewright::cli

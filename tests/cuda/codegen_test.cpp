@@ -153,5 +153,55 @@ TEST(Codegen, AStepOfAProductIsOneStatementOfAtMost16Instructions) {
     EXPECT_EQ(occurrences(text.source, "ptx::multiply("), 4u);
 }
 
+TEST(Codegen, ArchitecturesHaveTheirSharedMemory) {
+    for (const auto& [arch, kilobytes] : {std::pair("sm_88", 99),
+                                          {"sm_103a", 227},
+                                          {"sm_110a", 227},
+                                          {"sm_121", 99},
+                                          {"sm_121a", 99}}) {
+        EXPECT_EQ(target_of(arch).shared_bytes, kilobytes * 1024) << arch;
+    }
+}
+
+TEST(Codegen, OnlyLoopsThatMayWrapAreGuarded) {
+    for (const auto& program : testing_support::cuda_programs()) {
+        EXPECT_EQ(generated(ir::parse(program.text), "sm_90a").source.find("round_after("),
+                  std::string::npos)
+            << program.name;
+    }
+}
+
+TEST(Codegen, WhatDoesNotFitIsNamedWithTheRemediesThatApply) {
+    const auto message = [](const std::string& text) -> std::string {
+        Target target = target_of("sm_90a");
+        target.shared_bytes = 20000;
+        target.facts.assign(3, {.vectors = true, .dense = true});
+        try {
+            generate(prepare(ir::parse(text)), target);
+        } catch (const UserError& error) {
+            return error.what();
+        }
+        return "fits";
+    };
+    const auto has = [](const std::string& text, const char* part) {
+        return text.find(part) != std::string::npos;
+    };
+    const std::string scan = message(R"(
+func @scan(%a: ref<f32[8192]>, %b: ref<f32[8192]>) grid [] num_stages 3 {
+  %zero = constant 0 : i64
+  %x = load %a[%zero : 8192] : f32[8192]
+  %y = scan %x sum axis 0 : f32[8192]
+  store %b[%zero : 8192], %y
+  yield
+})");
+    EXPECT_TRUE(has(scan, "for `scan`; smaller tiles would fit")) << scan;
+    const std::string rows = testing_support::matmul_program("f16", "f32", 32, 32, 32, 4, 0).text;
+    std::string staged = rows;
+    staged.replace(staged.find("grid []"), 7, "grid [] num_stages 8");
+    const std::string product = message(staged);
+    EXPECT_TRUE(has(product, "for 8 stages of a `load`; fewer stages or smaller")) << product;
+    EXPECT_EQ(message(rows), "fits");
+}
+
 }  // namespace
 }  // namespace tilewright::cuda

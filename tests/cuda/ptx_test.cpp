@@ -1,5 +1,8 @@
 // Every PTX wrapper is instantiated and compiled for every architecture that has its instruction.
+#include <fmt/format.h>
 #include <gtest/gtest.h>
+
+#include <regex>
 
 #include "cuda/codegen/wgmma_shapes.h"
 #include "cuda/runtime/compiler.h"
@@ -40,7 +43,11 @@ kernel(const __grid_constant__ TensorMap map, float* f, u32* u, double* g, const
 const std::vector<HeaderCase> kCases = {
     {"convert.cuh", kAll, R"(
     r1[0] = pack(Bf16{}, d4[0], d4[1]) + pack(F16{}, d4[0], d4[1]) + to_tf32(d4[2]);
-    d4[3] = low(Bf16{}, r1[0]) + high(Bf16{}, r1[0]) + low(F16{}, r1[0]) + high(F16{}, r1[0]);)"},
+    d4[3] = low(Bf16{}, r1[0]) + high(Bf16{}, r1[0]) + low(F16{}, r1[0]) + high(F16{}, r1[0]);
+    uint4 words = in[lane_zero()];
+    keep_bits(words);
+    out[0] = words;
+    d4[0] += from_bits(F16{}, to_bits(F16{}, d4[1])); r2[0] = to_bits(Bf16{}, d4[2]);)"},
     {"convert.cuh", kFrom89, "r1[0] = pack_e4m3(d4[0], d4[1]) + pack_e5m2(d4[2], d4[3]);"},
     {"cp_async.cuh", kAll, R"(
     cp_async_16(s, in); cp_async_16(s, in, 4); cp_async_8(s, in, 2); cp_async_4(s, in, 0);
@@ -48,7 +55,8 @@ const std::vector<HeaderCase> kCases = {
     {"math.cuh", kAll, R"(
     d4[0] = exp2_approx(log2_approx(tanh_approx(d4[1]))) + reciprocal_approx(d4[2]) +
             rsqrt_approx(d4[3]) + sin_approx(d4[0]) + cos_approx(d4[0]) +
-            max_nan(d4[1], d4[2]) + min_nan(d4[2], d4[3]);)"},
+            max_nan(d4[1], d4[2]) + min_nan(d4[2], d4[3]);
+    r1[0] = max_unsigned(r2[0], r2[1]);)"},
     {"matrix_move.cuh", kAll, R"(
     ldmatrix(r1, s); ldmatrix(r2, s); ldmatrix(r4, s);
     u[8] = r4[0] + r2[0]; ldmatrix_transposed(r2, s); ldmatrix_transposed(r4, s);)"},
@@ -63,14 +71,17 @@ const std::vector<HeaderCase> kCases = {
     store_shared_128(s + 32, load_constant_128(in + 4));
     r2[0] = load_shared_32(s); l = load_shared_64(s) + global_nanoseconds() + clock_cycles();
     out[1] = load_shared_128(s); store_once_128(out, out[2]); reduce_add(f, 1.0f);
-    r2[1] = fetch_add(u, 1) + lane_index();)"},
+    r2[1] = fetch_add(u, 1) + lane_index(); store_release(u + 9, load_acquire(u));
+    d4[0] = load_shared_f32x2(s + 8).y;)"},
     {"memory.cuh", kFrom90, "reduce_add(f, make_float4(1, 2, 3, 4));"},
     {"mma.cuh", kAll, R"(
     mma_m16n8k16(F16{}, d4, r4, r2); mma_m16n8k16(Bf16{}, d4, r4, r2);
     mma_m16n8k8(F16{}, d4, r2, r1[0]); mma_m16n8k8(Bf16{}, d4, r2, r1[0]);
     mma_m16n8k8(Tf32{}, d4, r4, r2); mma_m16n8k4(Tf32{}, d4, r2, r1[0]);
     double e[2] = {g[0], g[1]}; mma_m8n8k4(e, g[2], g[3]); g[4] = e[0] + e[1];)"},
-    {"sync.cuh", kAll, "named_barrier_sync(1, 128); named_barrier_arrive(2, 128); fence_device();"},
+    {"sync.cuh", kAll, R"(
+    named_barrier_sync(1, 128); named_barrier_arrive(2, 128); fence_device();
+    r1[0] = uniform_here(r2[0]);)"},
     {"sync.cuh", kFrom90, R"(
     cluster_arrive(); cluster_wait(); r1[0] = cluster_map(s, cluster_rank()); fence_mbarrier_init();
     fence_async_shared(); grid_dependency_wait(); grid_dependency_launch(); r2[0] = elect_lane();)"},
@@ -108,15 +119,22 @@ TEST(Ptx, EveryWrapperCompilesWhereItsInstructionExists) {
     }
 }
 
-// A header nobody compiles is a header nobody checks.
-TEST(Ptx, EveryEmbeddedHeaderHasACase) {
+// A wrapper nobody compiles is a wrapper nobody checks.
+TEST(Ptx, EveryWrapperOfTheHeadersHasACase) {
+    const std::regex wrapper(R"(TW_DEVICE[^(;]*?(\w+)\()");
     for (const Header& header : embedded_headers()) {
         if (header.name.find("device/ptx/") == std::string::npos) continue;
-        bool found = false;
+        std::string bodies = "u32 s = shared_address(memory);";  // of every kernel
         for (const HeaderCase& test : kCases) {
-            found = found || header.name == "cuda/device/ptx/" + test.header;
+            if (header.name == "cuda/device/ptx/" + test.header) bodies += test.body;
         }
-        EXPECT_TRUE(found) << header.name;
+        int wrappers = 0;
+        for (std::sregex_iterator it(header.text.begin(), header.text.end(), wrapper), end;
+             it != end; ++it, ++wrappers) {
+            const std::regex use(fmt::format(R"(\b{}\b)", (*it)[1].str()));
+            EXPECT_TRUE(std::regex_search(bodies, use)) << (*it)[1] << " of " << header.name;
+        }
+        EXPECT_GT(wrappers, 0) << header.name;
     }
 }
 

@@ -94,6 +94,45 @@ TEST(Probe, SaysWhatIsMissingAndHowToGetIt) {
     EXPECT_NE(text.find("kernel cache: "), std::string::npos);
 }
 
+TEST(Probe, SaysWhatKernelsCanBeHere) {
+    const auto text = [](bool nvrtc, bool gpu, const char* nvdisasm) {
+        Probe found;
+        if (nvrtc) found.nvrtc.path = "/lib/libnvrtc.so";
+        if (gpu) found.devices.emplace_back();
+        found.nvdisasm = nvdisasm;
+        return found.text();
+    };
+    const auto says = [](const std::string& report, const char* part) {
+        return report.find(part) != std::string::npos;
+    };
+    EXPECT_TRUE(says(text(true, false, ""), "no GPU: CUDA kernels can be generated and compiled"));
+    EXPECT_TRUE(
+        says(text(false, false, ""), "no NVRTC, no GPU: CUDA kernels can be generated, not"));
+    EXPECT_TRUE(says(text(false, true, ""), "no NVRTC: CUDA kernels can be generated, not"));
+    EXPECT_FALSE(says(text(true, true, ""), "CUDA kernels"));
+    EXPECT_TRUE(says(text(true, true, ""), "nvdisasm: not found"));
+    EXPECT_TRUE(says(text(true, true, "/bin/nvdisasm"), "nvdisasm: /bin/nvdisasm"));
+}
+
+TEST(Driver, ErrorsThatLoseTheContextAskForARestart) {
+    Driver cuda;
+    cuda.cuGetErrorName = [](int, const char** name) { return *name = "NAME", 0; };
+    cuda.cuGetErrorString = [](int, const char** text) { return *text = "text", 0; };
+    EXPECT_NO_THROW(cuda.check(0, "waiting"));
+    for (const auto& [status, sticky] :
+         {std::pair(2, false), std::pair(700, true), std::pair(709, true), std::pair(719, true)}) {
+        try {
+            cuda.check(status, "waiting");
+            FAIL();
+        } catch (const tilewright::CudaError& error) {  // of the public header
+            const std::string message = error.what();
+            EXPECT_EQ(error.code, status);
+            EXPECT_NE(message.find("[cuda] waiting failed: text (NAME)"), std::string::npos);
+            EXPECT_EQ(message.find("restart the process") != std::string::npos, sticky) << status;
+        }
+    }
+}
+
 TEST(Device, WithoutADriverTheMessageSaysSo) {
     if (find_driver() != nullptr) GTEST_SKIP() << "NOT RUN: this machine has a driver";
     EXPECT_NE(message_of<UserError>([] { driver(); }).find("expected a CUDA driver"),

@@ -96,6 +96,23 @@ TEST_F(InferTest, IndexTilesJoinWhereTheFirstStood) {
               "[load] expected a mask of type bool[3, 5, 7] (or a bool scalar) but got bool[3]");
 }
 
+TEST_F(InferTest, SlicesReachAtMost2To40Elements) {
+    const Value ref = f.add_parameter(RefType{DType::f32, {kDynamic}}, "x");
+    const auto load = [&](std::int64_t size, std::int64_t stride) {
+        const IndexOperand indices[] = {IndexOperand::slice(index(0), size, stride)};
+        return type(b.load(ref, indices));
+    };
+    EXPECT_EQ(load(16, std::int64_t{1} << 36), "f32[16]");
+    EXPECT_EQ(load(0, std::int64_t{1} << 40), "f32[0]");
+    // Products that wrap would pass for less than any extent.
+    for (std::int64_t stride : {(std::int64_t{1} << 36) + 1, std::int64_t{1} << 61}) {
+        EXPECT_EQ(error([&] { load(16, stride); }),
+                  "[load] expected a slice of size >= 0 and stride >= 1 with size * stride at most "
+                  "2^40 at index 0 but got 16:" +
+                      std::to_string(stride));
+    }
+}
+
 TEST_F(InferTest, AtomicsNeedWideElements) {
     const Value ref = f.add_parameter(RefType{DType::i8, {10}}, "x");
     const IndexOperand indices[] = {IndexOperand::slice(index(0), 3)};

@@ -285,5 +285,18 @@ TEST(Vmap, AddsAGridAxis) {
                 HasSubstr("out_axes to name an axis for each of 1 outputs but got 2"));
 }
 
+TEST(Call, HintsOutOfTheirRangeAreRefusedByName) {
+    const auto hinted = [](int warps, int stages) {
+        tw::call(tw::kernel("copy", [](tw::Ref x, tw::Ref y) { y.store(x.load()); }),
+                 {.num_warps = warps, .num_stages = stages});
+    };
+    EXPECT_NO_THROW(hinted(0, 1024));
+    EXPECT_THAT(error_of([&] { hinted(0, 1000000); }),
+                HasSubstr("expected num_stages from 0 to 1024 for kernel `copy` but got 1000000"));
+    EXPECT_THAT(error_of([&] { hinted(0, -1); }), HasSubstr("num_stages"));
+    EXPECT_THAT(error_of([&] { hinted(-4, 0); }), HasSubstr("num_warps"));
+    EXPECT_THAT(error_of([&] { hinted(2000, 0); }), HasSubstr("num_warps"));
+}
+
 }  // namespace
 }  // namespace tilewright

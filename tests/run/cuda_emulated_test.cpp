@@ -99,5 +99,81 @@ TEST(CudaEmulated, ProgramsOfEveryPathGiveWhatTheReferenceGives) {
     }
 }
 
+// Loops whose induction variable would wrap behind their last round: alone, with loads that are
+// issued a round ahead into registers, and with copies that are streamed into shared memory.
+TEST(CudaEmulated, LoopsWithHugeStepsEnd) {
+    TW_REQUIRE_SOURCES();
+    const std::string bounds = R"(
+  %low = constant 0 : i64
+  %high = constant 9223372036854775807 : i64
+  %step = constant 4611686018427387904 : i64
+  %one = constant 1 : i64
+)";
+    const std::vector<testing_support::CudaProgram> programs = {
+        {"plain",
+         "func @plain(%z: ref<i64[4]>) grid [] {" + bounds + R"(
+  %n = for_loop %iv = %low, %high, %step carry (%c = %low) : i64 {
+    store %z[%c], %iv
+    %d = add %c, %one : i64
+    yield %d
+  }
+  %last = constant 3 : i64
+  store %z[%last], %n
+  yield
+})",
+         {{4}}},
+        {"ahead",
+         "func @ahead(%x: ref<f32[4, 256]>, %z: ref<f32[4, 256]>) grid [] {" + bounds + R"(
+  %n = for_loop %iv = %low, %high, %step carry (%c = %low) : i64 {
+    %t = load %x[%iv, %low : 256] : f32[256]
+    store %z[%c, %low : 256], %t
+    %d = add %c, %one : i64
+    yield %d
+  }
+  yield
+})",
+         {{4, 256}, {4, 256}}},
+        {"streamed",
+         "func @streamed(%a: ref<f16[32, 64]>, %b: ref<f16[64, 32]>, %z: ref<f32[32, 32]>) grid [] "
+         "num_stages 4 {" +
+             bounds + R"(
+  %zero = constant 0 : f32[32, 32]
+  %sum = for_loop %iv = %low, %high, %step carry (%c = %zero) : f32[32, 32] {
+    %x = load %a[%low : 32, %iv : 32] : f16[32, 32]
+    %y = load %b[%iv : 32, %low : 32] : f16[32, 32]
+    %d = dot %x, %y, %c : f32[32, 32]
+    yield %d
+  }
+  store %z[%low : 32, %low : 32], %sum
+  yield
+})",
+         {{32, 64}, {64, 32}, {32, 32}},
+         1e-6}};
+    std::vector<ir::Function> functions, prepared;
+    std::vector<cuda::Generated> kernels;
+    for (const auto& program : programs) {
+        functions.push_back(ir::parse(program.text));
+        prepared.push_back(cuda::prepare(functions.back()));
+        cuda::Target target = cuda::target_of("sm_80");
+        target.facts.assign(program.extents.size(), {.vectors = true, .dense = true});
+        kernels.push_back(cuda::generate(prepared.back(), target));
+        ASSERT_NE(kernels.back().source.find("round_after("), std::string::npos) << program.name;
+    }
+    EXPECT_NE(kernels[1].source.find("// the next round's"), std::string::npos);
+    EXPECT_NE(kernels[2].source.find("of 4 stages"), std::string::npos);
+    const testing_support::EmulatedKernels emulated(kernels);
+    for (std::size_t i = 0; i < programs.size(); ++i) {
+        testing_support::ProgramArrays expected(functions[i], programs[i].extents),
+            got(functions[i], programs[i].extents);
+        cpu::interpret(functions[i], expected.arguments);
+        cuda::LaunchArguments arguments(prepared[i], got.arguments);
+        emulated.run(i, arguments, 0);
+        for (std::size_t a = 0; a < programs[i].extents.size(); ++a) {
+            EXPECT_LE(relative_error(functions[i], a, expected, got), programs[i].relative)
+                << programs[i].name << " array " << a;
+        }
+    }
+}
+
 }  // namespace
 }  // namespace tilewright

@@ -3,6 +3,7 @@
 
 #include <fmt/format.h>
 #include <gtest/gtest.h>
+#include <sys/stat.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -143,6 +144,25 @@ TEST(ContentHash, IsStable) {
     EXPECT_EQ(content_hash("").size(), 32u);
     EXPECT_EQ(content_hash("abc"), content_hash("abc"));
     EXPECT_NE(content_hash("abc"), content_hash("abd"));
+}
+
+TEST_F(DiskCacheTest, WhatIsNoRegularFileIsAMissAndCleared) {
+    ASSERT_TRUE(cache_.put("key", "value"));
+    const fs::path path = only_file();
+    fs::remove(path);
+    fs::create_directories(path / "inside");
+    EXPECT_EQ(cache_.get("key"), std::nullopt);
+    EXPECT_TRUE(cache_.list().empty());
+    EXPECT_FALSE(cache_.put("key", "value"));
+    EXPECT_EQ(cache_.clear(), 1u);
+    ASSERT_EQ(::mkfifo(path.c_str(), 0600), 0);
+    EXPECT_EQ(cache_.get("key"), std::nullopt);
+    EXPECT_TRUE(cache_.list().empty());
+    EXPECT_TRUE(cache_.put("key", "value"));
+    EXPECT_EQ(cache_.get("key"), "value");
+    write(fs::path(path).concat(".1.2.tmp"), "what a killed process left");
+    EXPECT_EQ(cache_.clear(), 1u);
+    EXPECT_TRUE(fs::is_empty(folder_));
 }
 
 }  // namespace

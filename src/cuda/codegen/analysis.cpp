@@ -5,6 +5,8 @@
 #include <bit>
 #include <numeric>
 
+#include "ir/passes/range_ops.h"
+
 namespace tilewright::cuda {
 namespace {
 
@@ -13,6 +15,8 @@ using ir::Value;
 
 constexpr std::int64_t kLargeDivisor = std::int64_t{1} << 40;  // of zero, say
 constexpr int kMaxIndexMath = 48;                              // instructions worth computing again
+constexpr std::int64_t kMaxExtent = std::int64_t{1} << 40;     // docs/ir.md, section 1
+constexpr std::int64_t kMaxPrograms = std::int64_t{1} << 31;   // what a launch takes
 
 std::int64_t power_of_two_in(std::int64_t value) {
     if (value == 0) return kLargeDivisor;
@@ -155,6 +159,33 @@ bool Analysis::non_negative(Value value) const {
         default:
             return false;
     }
+}
+
+ir::Interval Analysis::range(Value value) const {
+    const auto known = ranges_.find(value);
+    if (known != ranges_.end()) return known->second;
+    const ir::Instruction *made = definition(value), *loop = loop_of(value);
+    ir::Interval result = ir::Interval::all(function_.type(value).dtype);
+    if (made == nullptr) {
+        if (loop != nullptr && loop->op == Op::for_loop && loop->blocks[0].arguments[0] == value) {
+            result =
+                ir::Interval::integers(range(loop->operands[0]).low, range(loop->operands[1]).high);
+        }
+    } else if (made->op == Op::extent) {
+        const std::int64_t extent =
+            function_.ref_type(made->operands[0])
+                .extents[static_cast<std::size_t>(made->get<ir::AxisAttributes>().axis)];
+        result = extent == ir::kDynamic ? ir::Interval::integers(0, kMaxExtent)
+                                        : ir::Interval::integers(extent, extent);
+    } else if (made->op == Op::program_id) {
+        result = ir::Interval::integers(0, kMaxPrograms - 1);
+    } else if (made->op == Op::num_programs) {
+        result = ir::Interval::integers(1, kMaxPrograms);
+    } else if (made->results.size() == 1) {
+        result = ir::result_range(function_, *made, [&](Value operand) { return range(operand); });
+    }
+    ranges_.emplace(value, result);
+    return result;
 }
 
 bool Analysis::is_view(Op op) {

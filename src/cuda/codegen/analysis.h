@@ -7,6 +7,7 @@
 
 #include "ir/access.h"
 #include "ir/function.h"
+#include "ir/passes/intervals.h"
 
 namespace tilewright::cuda {
 
@@ -35,6 +36,8 @@ class Analysis {
     /// True when an integer scalar is known to be at least 0. Unlike ir's ranges it takes sums and
     /// products of positions not to wrap, since nothing bounds the extents that they are made of.
     bool non_negative(ir::Value value) const;
+    /// Superset of an integer's values, of every element of a tile.
+    ir::Interval range(ir::Value value) const;
     /// Is it a constant of this value in every element?
     bool is_constant(ir::Value value, std::uint64_t bits) const;
     const ir::Instruction* constant(ir::Value value) const;
@@ -61,6 +64,7 @@ class Analysis {
     std::map<ir::Value, std::vector<const ir::Instruction*>> users_;
     std::set<ir::Value> written_;
     mutable std::map<ir::Value, int> index_math_;
+    mutable std::map<ir::Value, ir::Interval> ranges_;
 };
 
 }  // namespace tilewright::cuda

@@ -507,6 +507,7 @@ void Emitter::hoist_fragments(const Instruction& loop) {
                         continue;
                     }
                 }
+                buffers_for_ = "`dot`";
                 operand_tile(plan, operand);
                 const int words = plan.a.registers() / 2;
                 if (side == 1 || plan.unit != DotPlan::Unit::mma16 || words > kMaxHoistedWords ||

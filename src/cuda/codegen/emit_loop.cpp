@@ -126,6 +126,20 @@ void Emitter::for_loop(const Instruction& made) {
         }
     }
     const std::vector<const Instruction*> streamed = streamed_loads(made);
+    // Where the induction variable might wrap behind the last round, it stops at the end instead.
+    // Copies run ahead of a loop, even of one whose step then turns out not to be positive.
+    const ir::Interval steps = analysis_.range(made.operands[2]);
+    std::int64_t most = 0;
+    const bool may_wrap =
+        __builtin_add_overflow(analysis_.range(made.operands[1]).high, steps.high, &most) ||
+        (!streamed.empty() && steps.low < 1);
+    const auto after = [&](const std::string& at) {
+        return may_wrap ? fmt::format("round_after({}, {}, {})", at, high, step)
+                        : fmt::format("({} + {})", at, step);
+    };
+    const auto advance = [&](const std::string& at) {
+        return may_wrap ? fmt::format("{} = {}", at, after(at)) : fmt::format("{} += {}", at, step);
+    };
     const std::set<Value> inside = Analysis::values_inside(made);
     const std::string iv = fmt::format("v{}", induction.id), tag = fresh("l");
     int stages = stages_;
@@ -156,6 +170,7 @@ void Emitter::for_loop(const Instruction& made) {
             stages =
                 static_cast<int>(std::clamp<std::int64_t>(kStreamBytes / bytes, 2, kMaxStages));
         }
+        buffers_for_ = fmt::format("{} stages of a `load`", stages);
         for (const Instruction* load : streamed) {
             tiles.push_back(
                 shared_tile(type(load->result()).shape, type(load->result()).dtype, true, stages));
@@ -174,7 +189,7 @@ void Emitter::for_loop(const Instruction& made) {
             copy_round(tag + "_next", fmt::format("{}", stage));
             close();
             line("ptx::cp_async_commit();");
-            line("{}_next += {};", tag, step);
+            line("{};", advance(tag + "_next"));
         }
         for (const SharedTile& tile : tiles) touch(tile.buffer);
         if (!copies_.empty()) {
@@ -209,8 +224,8 @@ void Emitter::for_loop(const Instruction& made) {
         static_cast<std::int64_t>(step_made->get<ir::ConstantAttributes>().bits) > 0;
     if (!streamed.empty()) line("int {}_slot = 0;", tag);
     line("#pragma unroll 1");
-    open(fmt::format("for (i64 {0} = {1}; {0} < {2}{3}; {0} += {4})", iv, low, high,
-                     positive ? "" : fmt::format(" && {} > 0", step), step));
+    open(fmt::format("for (i64 {0} = {1}; {0} < {2}{3}; {4})", iv, low, high,
+                     positive ? "" : fmt::format(" && {} > 0", step), advance(iv)));
     ++step_;
     hold(induction, scalar_layout(), {iv});
     for (std::size_t i = 0; i < arguments.size(); ++i) {
@@ -227,7 +242,7 @@ void Emitter::for_loop(const Instruction& made) {
             }
         }
         line("// the next round's");
-        prefetch(ahead, fmt::format("({} + {})", iv, step));
+        prefetch(ahead, after(iv));
     }
     if (!streamed.empty()) {
         line("ptx::cp_async_wait<{}>();", stages - 2);
@@ -237,7 +252,7 @@ void Emitter::for_loop(const Instruction& made) {
         copy_round(tag + "_next", "slot");
         close();
         line("ptx::cp_async_commit();");
-        line("{}_next += {};", tag, step);
+        line("{};", advance(tag + "_next"));
         for (std::size_t i = 0; i < streamed.size(); ++i) {
             SharedTile tile = tiles[i];
             const std::string base = fresh("k");

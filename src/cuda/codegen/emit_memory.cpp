@@ -69,7 +69,8 @@ bool Emitter::stays_inside(const Instruction& made, std::size_t dim) const {
     }
     const std::int64_t size = index.kind == ir::Index::Kind::slice ? index.size : 1;
     const auto first = static_cast<std::int64_t>(constant->get<ir::ConstantAttributes>().bits);
-    const std::int64_t last = first + (size - 1) * index.stride;
+    std::int64_t last = 0;
+    if (__builtin_add_overflow(first, (size - 1) * index.stride, &last)) return false;
     return std::min(first, last) >= 0 && std::max(first, last) < extent;
 }
 

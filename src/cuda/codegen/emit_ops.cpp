@@ -37,6 +37,7 @@ void Emitter::comment(const Instruction& made) {
 
 void Emitter::block(const ir::Block& block) {
     const ir::Block* const outer = block_;
+    const std::string outer_buffers_for = buffers_for_;
     for (const Instruction& instruction : block.body) {
         ++step_;
         if (instruction.op == Op::yield) break;
@@ -45,10 +46,12 @@ void Emitter::block(const ir::Block& block) {
         const bool pure = instruction.op == Op::reduce || instruction.op == Op::load ||
                           ir::is_elementwise(instruction.op) || is_lazy(instruction);
         if (!pure || is_staged(instruction)) read_warp_parts();
+        buffers_for_ = fmt::format("`{}`", name(instruction.op));
         this->instruction(instruction);
     }
     read_warp_parts();
     block_ = outer;
+    buffers_for_ = outer_buffers_for;
 }
 
 void Emitter::instruction(const Instruction& made) {

@@ -1,6 +1,7 @@
 // Shared memory: buffers, copies between layouts, and the barriers that order threads.
 #include <algorithm>
 #include <numeric>
+#include <utility>
 
 #include "cuda/codegen/emitter.h"
 #include "support/check.h"
@@ -18,8 +19,8 @@ std::int64_t aligned(std::int64_t bytes) {
 
 // ---- Space.
 
-int SharedArena::add(std::int64_t bytes, int step) {
-    buffers_.push_back({aligned(bytes), -1, step, step});
+int SharedArena::add(std::int64_t bytes, int step, std::string what) {
+    buffers_.push_back({aligned(bytes), -1, step, step, std::move(what)});
     return static_cast<int>(buffers_.size()) - 1;
 }
 
@@ -56,8 +57,15 @@ std::int64_t SharedArena::place() {
     return total;
 }
 
+std::string SharedArena::largest() const {
+    const auto found =
+        std::max_element(buffers_.begin(), buffers_.end(),
+                         [](const Buffer& a, const Buffer& b) { return a.bytes < b.bytes; });
+    return found == buffers_.end() ? "" : fmt::format("{} for {}", found->bytes, found->what);
+}
+
 int Emitter::buffer(std::int64_t bytes) {
-    return arena_.add(bytes, step_);
+    return arena_.add(bytes, step_, buffers_for_);
 }
 
 std::string Emitter::buffer_offset(int id) {

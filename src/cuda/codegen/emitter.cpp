@@ -535,6 +535,7 @@ Generated Emitter::run() {
 
     generated.num_axes = static_cast<int>(f_.grid.size());
     generated.shared_bytes = static_cast<int>(arena_.place());
+    generated.largest = arena_.largest();
     generated.threads = 32 * warps_;
     generated.name = "kernel_";
     for (char c : f_.name) generated.name += std::isalnum(static_cast<unsigned char>(c)) ? c : '_';

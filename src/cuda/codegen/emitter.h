@@ -42,7 +42,8 @@ struct SharedTile {
 /// Reserves shared memory: buffers with life spans over the steps of the text.
 class SharedArena {
   public:
-    int add(std::int64_t bytes, int step);
+    /// `what` it is for goes into messages.
+    int add(std::int64_t bytes, int step, std::string what);
     /// A buffer is used at a step; the span grows to cover it.
     void touch(int buffer, int step);
     int born(int buffer) const { return buffers_[static_cast<std::size_t>(buffer)].first; }
@@ -51,6 +52,8 @@ class SharedArena {
     std::int64_t offset(int buffer) const {
         return buffers_[static_cast<std::size_t>(buffer)].offset;
     }
+    /// The largest buffer as text: what it is for and its bytes.
+    std::string largest() const;
     std::size_t size() const { return buffers_.size(); }
     std::int64_t bytes(int buffer) const {
         return buffers_[static_cast<std::size_t>(buffer)].bytes;
@@ -60,6 +63,7 @@ class SharedArena {
     struct Buffer {
         std::int64_t bytes = 0, offset = -1;
         int first = 0, last = 0;
+        std::string what;
     };
     std::vector<Buffer> buffers_;
 };
@@ -326,6 +330,7 @@ class Emitter {
     std::string coordinate_text_;
     std::set<MmaStep> mma_steps_;  // that the text calls
     SharedArena arena_;
+    std::string buffers_for_ = "scratch";               ///< what buffers that are added now are for
     std::vector<std::pair<int, std::set<int>>> loops_;  ///< first step, outer buffers used inside
     std::map<Value, int> ref_order_;                    ///< global Refs by parameter order
 

@@ -11,6 +11,7 @@
 #include "ir/passes/pipeline.h"
 #include "ir/passes/retile.h"
 #include "support/check.h"
+#include "support/debug_log.h"
 
 namespace tilewright::cuda {
 namespace {
@@ -27,9 +28,10 @@ struct Size {
     std::string_view arch;
     int shared_bytes;
 };
-constexpr std::array<Size, 12> kArchs{{{"sm_80", 163 * 1024},
+constexpr std::array<Size, 17> kArchs{{{"sm_80", 163 * 1024},
                                        {"sm_86", 99 * 1024},
                                        {"sm_87", 163 * 1024},
+                                       {"sm_88", 99 * 1024},
                                        {"sm_89", 99 * 1024},
                                        {"sm_90", 227 * 1024},
                                        {"sm_90a", 227 * 1024},
@@ -37,8 +39,12 @@ constexpr std::array<Size, 12> kArchs{{{"sm_80", 163 * 1024},
                                        {"sm_100a", 227 * 1024},
                                        {"sm_103", 227 * 1024},
                                        {"sm_103a", 227 * 1024},
+                                       {"sm_110", 227 * 1024},
+                                       {"sm_110a", 227 * 1024},
                                        {"sm_120", 99 * 1024},
-                                       {"sm_120a", 99 * 1024}}};
+                                       {"sm_120a", 99 * 1024},
+                                       {"sm_121", 99 * 1024},
+                                       {"sm_121a", 99 * 1024}}};
 
 /// True when a tile is larger than threads can hold.
 bool is_too_large(const ir::Function& kernel) {
@@ -204,6 +210,10 @@ ir::Function prepare(ir::Function kernel) {
 
 Generated generate(const ir::Function& kernel, const Target& target) {
     const int warps = choose_warps(kernel);
+    if (kernel.hints.num_warps > 0 && kernel.hints.num_warps != warps) {
+        debug_log("cuda", "{}: num_warps {} is rounded down to {}", kernel.name,
+                  kernel.hints.num_warps, warps);
+    }
     const auto emitted = [&](int stages, bool workspace) {
         // The first run shows where buffers lie, the second one leaves barriers out by that.
         Emitter first(kernel, target, warps, stages, workspace);
@@ -224,10 +234,12 @@ Generated generate(const ir::Function& kernel, const Target& target) {
     }
     if (!fits(generated)) generated = emitted(fewest, true);
     if (!fits(generated)) {
+        const bool stages_help = asked > 1 && fits(emitted(1, true));
         user_error(kernel.name,
                    "expected at most {} bytes of shared memory on {} but the kernel's tiles take "
-                   "{}; smaller blocks or fewer stages would fit",
-                   target.shared_bytes, target.arch, generated.shared_bytes);
+                   "{}, the largest {}; {} would fit",
+                   target.shared_bytes, target.arch, generated.shared_bytes, generated.largest,
+                   stages_help ? "fewer stages or smaller tiles" : "smaller tiles");
     }
     return generated;
 }

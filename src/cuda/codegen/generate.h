@@ -27,6 +27,7 @@ struct Generated {
     std::string source;  ///< CUDA C++ that includes the embedded device headers
     int threads = 0;
     int shared_bytes = 0;  ///< dynamic
+    std::string largest;   ///< of its buffers: "32768 for `dot`"
     int num_refs = 0;      ///< parameters: one Array per global Ref, the scalars as u64 bits, then
     int num_scalars = 0;   ///< the grid's extents as i64
     int num_axes = 0;

@@ -43,6 +43,26 @@ std::vector<RefFacts> facts_of(const ir::Function& kernel, const ir::Arguments& 
     return facts;
 }
 
+std::vector<RefFacts> facts_of_dense(const ir::Function& kernel) {
+    ir::Arguments arguments;
+    for (ir::Value parameter : kernel.parameters()) {
+        if (!kernel.is_ref(parameter)) continue;
+        const ir::RefType& type = kernel.ref_type(parameter);
+        if (type.space != ir::Space::global) continue;
+        ir::RefArgument ref;
+        std::int64_t stride = 1;
+        for (int dim = type.rank() - 1; dim >= 0; --dim) {
+            const auto d = static_cast<std::size_t>(dim);
+            const std::int64_t extent = type.extents[d];
+            ref.extents[d] = extent == ir::kDynamic ? std::int64_t{kVectorBytes} : extent;
+            ref.strides[d] = stride;
+            stride *= ref.extents[d];
+        }
+        arguments.refs.push_back(ref);
+    }
+    return facts_of(kernel, arguments);
+}
+
 LaunchArguments::LaunchArguments(const ir::Function& kernel, const ir::Arguments& arguments) {
     std::vector<std::size_t> starts;
     std::size_t next_ref = 0, next_scalar = 0;

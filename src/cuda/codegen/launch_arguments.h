@@ -12,6 +12,9 @@ namespace tilewright::cuda {
 /// What the arrays of a call allow: alignment and strides of every global Ref.
 std::vector<RefFacts> facts_of(const ir::Function& kernel, const ir::Arguments& arguments);
 
+/// The same for aligned row-major arrays, as most are; of unknown extents it takes the best.
+std::vector<RefFacts> facts_of_dense(const ir::Function& kernel);
+
 /// The parameters of one launch. Pointers stay valid while the object lives and is not moved.
 class LaunchArguments {
   public:

@@ -102,8 +102,7 @@ std::string keep_source(const CompileRequest& request, std::string_view log) {
     namespace fs = std::filesystem;
     std::string everything = request.source + request.arch;
     for (const Header& header : request.headers) everything += header.text;
-    const fs::path folder =
-        kernel_cache_folder() / "failed" / content_hash(everything).substr(0, 12);
+    const fs::path folder = failed_sources_folder() / content_hash(everything).substr(0, 12);
     bool kept = true;
     const auto write = [&](const fs::path& name, std::string_view text) {
         std::error_code error;
@@ -204,6 +203,10 @@ const LibraryReport& nvrtc_report() {
 
 std::filesystem::path kernel_cache_folder() {
     return cache_root() / "kernels";
+}
+
+std::filesystem::path failed_sources_folder() {
+    return kernel_cache_folder() / "failed";
 }
 
 Compiled compile(const CompileRequest& request) {

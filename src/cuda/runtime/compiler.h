@@ -62,6 +62,9 @@ std::string cache_key(const CompileRequest& request);
 /// Where cubins are kept.
 std::filesystem::path kernel_cache_folder();
 
+/// Where sources that did not compile are kept.
+std::filesystem::path failed_sources_folder();
+
 /// The device headers built into this library (cuda/device/**), by the names sources include.
 const std::vector<Header>& embedded_headers();
 

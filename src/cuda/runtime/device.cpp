@@ -2,7 +2,10 @@
 #include "cuda/runtime/device.h"
 
 #include <fmt/ranges.h>
+#include <unistd.h>
 
+#include <algorithm>
+#include <cstdlib>
 #include <mutex>
 
 #include "cuda/runtime/compiler.h"
@@ -80,6 +83,19 @@ std::string describe(const LibraryReport& report) {
                        fmt::join(report.tried, "\n         "), report.advice);
 }
 
+/// Where the shell would find a program; empty when it would not.
+std::string on_path(std::string_view program) {
+    const char* const path = std::getenv("PATH");
+    std::string_view rest = path != nullptr ? path : "";
+    while (!rest.empty()) {
+        const std::size_t end = std::min(rest.find(':'), rest.size());
+        const std::string file = fmt::format("{}/{}", rest.substr(0, end), program);
+        if (access(file.c_str(), X_OK) == 0) return file;
+        rest.remove_prefix(std::min(end + 1, rest.size()));
+    }
+    return {};
+}
+
 }  // namespace
 
 std::string DeviceInfo::arch() const {
@@ -121,12 +137,20 @@ int device_of(DeviceAddress address, const char* argument) {
 }
 
 Probe probe() {
-    return {driver_report(), nvrtc_report(), all_devices(), kernel_cache_folder().string()};
+    return {driver_report(), nvrtc_report(), all_devices(), on_path("nvdisasm"),
+            kernel_cache_folder().string()};
 }
 
 std::string Probe::text() const {
     std::string text = describe(driver) + describe(nvrtc);
-    if (devices.empty()) text += "no GPU: CUDA kernels can be generated and compiled, not run\n";
+    text += fmt::format("nvdisasm: {} (needed for dump --to sass only)\n",
+                        nvdisasm.empty() ? "not found" : nvdisasm);
+    if (!nvrtc.found()) {
+        text += fmt::format("no NVRTC{}: CUDA kernels can be generated, not compiled or run\n",
+                            devices.empty() ? ", no GPU" : "");
+    } else if (devices.empty()) {
+        text += "no GPU: CUDA kernels can be generated and compiled, not run\n";
+    }
     for (const DeviceInfo& device : devices) {
         text += fmt::format("GPU {}: {}, {}, {} multiprocessors, {:.0f} GiB\n", device.ordinal,
                             device.name, device.arch(), device.multiprocessors,

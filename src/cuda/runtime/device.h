@@ -49,6 +49,7 @@ struct Probe {
     LibraryReport driver;
     LibraryReport nvrtc;
     std::vector<DeviceInfo> devices;
+    std::string nvdisasm;  ///< its path; empty: not found
     std::string cache_folder;
     std::string text() const;  ///< a few lines for people
 };

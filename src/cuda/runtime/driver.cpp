@@ -3,6 +3,9 @@
 
 #include <fmt/ranges.h>
 
+#include <algorithm>
+#include <array>
+
 #include "support/check.h"
 
 namespace tilewright::cuda {
@@ -53,6 +56,24 @@ const Opened& opened_driver() {
     return *kOpened;
 }
 
+/// Does the driver refuse all further work of the process after this CUresult?
+bool is_sticky(int status) {
+    constexpr std::array kSticky{
+        214,  // CUDA_ERROR_ECC_UNCORRECTABLE
+        700,  // CUDA_ERROR_ILLEGAL_ADDRESS
+        702,  // CUDA_ERROR_LAUNCH_TIMEOUT
+        709,  // CUDA_ERROR_CONTEXT_IS_DESTROYED
+        710,  // CUDA_ERROR_ASSERT
+        714,  // CUDA_ERROR_HARDWARE_STACK_ERROR
+        715,  // CUDA_ERROR_ILLEGAL_INSTRUCTION
+        716,  // CUDA_ERROR_MISALIGNED_ADDRESS
+        717,  // CUDA_ERROR_INVALID_ADDRESS_SPACE
+        718,  // CUDA_ERROR_INVALID_PC
+        719,  // CUDA_ERROR_LAUNCH_FAILED
+    };
+    return std::find(kSticky.begin(), kSticky.end(), status) != kSticky.end();
+}
+
 }  // namespace
 
 void Driver::check(int status, const char* action) const {
@@ -61,9 +82,11 @@ void Driver::check(int status, const char* action) const {
     const char* text = nullptr;
     cuGetErrorName(status, &name);
     cuGetErrorString(status, &text);
-    throw CudaError(fmt::format("[cuda] {} failed: {} ({})", action, text ? text : "unknown error",
-                                name ? name : std::to_string(status)),
-                    status);
+    throw CudaError(
+        fmt::format("[cuda] {} failed: {} ({}){}", action, text ? text : "unknown error",
+                    name ? name : std::to_string(status),
+                    is_sticky(status) ? "; the GPU's context is lost: restart the process" : ""),
+        status);
 }
 
 const Driver* find_driver() {

@@ -18,13 +18,6 @@ using EventHandle = void*;
 using ModuleHandle = void*;
 using FunctionHandle = void*;
 
-/// A failure reported by the driver: out of memory, lost device, bad launch.
-class CudaError : public Error {
-  public:
-    CudaError(const std::string& text, int status) : Error(text), code(status) {}
-    int code;  ///< CUresult
-};
-
 /// CUtensorMap: 128 opaque bytes that describe a tile of global memory to the copy engine.
 struct alignas(64) TensorMap {
     std::uint64_t opaque[16];
