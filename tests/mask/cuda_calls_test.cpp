@@ -8,6 +8,7 @@
 #include <random>
 
 #include "cuda/runtime/memory.h"
+#include "ir/print.h"
 #include "mask/block_mask.h"
 #include "mask/build.h"
 #include "tests/cuda/test_support.h"
@@ -139,7 +140,7 @@ std::vector<Case> cases() {
 TEST(MaskKernels, CompileForEveryGeneration) {
     TW_REQUIRE_NVRTC();
     if (std::getenv("TW_FAKE_GPU") != nullptr) GTEST_SKIP() << "NOT RUN: the stand-in for NVRTC";
-    for (const char* arch : {"sm_80", "sm_90a", "sm_120"}) {
+    for (const char* arch : {"sm_80", "sm_90a"}) {
         SCOPED_TRACE(arch);
         for (const MaskKernel kernel : {MaskKernel::pieces, MaskKernel::ranges})
             EXPECT_EQ(cuda::compile(kernel_request(kernel, arch)).spill_bytes, 0);
@@ -190,8 +191,8 @@ TEST(CudaCalls, RangesOfArraysOnAGpuDecideBlocks) {
 
 TEST(CudaCalls, RandomFunctionsOnAGpuEqualTheTileMachine) {
     TW_REQUIRE_GPU();
-    int evaluated = 0;
-    const auto seeds = testing::seeds(150);
+    std::int64_t evaluated = 0;
+    const auto seeds = testing::seeds(1500);
     for (std::uint64_t seed = seeds.begin; seed < seeds.end; ++seed) {
         MaskFunction mask;
         mask.function = std::make_shared<ir::Function>(testing::random_mod(seed, true));
@@ -201,12 +202,14 @@ TEST(CudaCalls, RandomFunctionsOnAGpuEqualTheTileMachine) {
             there.bytecode =
                 std::make_shared<const Bytecode>(Bytecode::of(*mask.function, mask.arrays));
         } catch (const UserError&) {
-            continue;  // holds what is not exact
+            continue;  // holds what the interpreter has not
         }
-        ++evaluated;
         for (Tensor& array : there.arrays) array = array.to(kGpu);
-        ASSERT_TRUE(equal(build(there, 2, 2, 100, 70), build(mask, 2, 2, 100, 70)))
-            << "seed " << seed;
+        BuildReport report;
+        const MaskData got = build(there, 2, 2, 100, 70, &report);
+        ASSERT_TRUE(equal(got, build(mask, 2, 2, 100, 70))) << "seed " << seed << "\n"
+                                                            << ir::print(*mask.function);
+        evaluated += report.evaluated;
     }
     if (seeds.normal) {
         EXPECT_GT(evaluated, 50);
@@ -239,7 +242,7 @@ TEST(CudaCalls, WhatIsNotExactIsBuiltOnTheCpu) {
     BlockMask got;
     EXPECT_THAT(debug_lines([&] { got = build_on(kGpu); }),
                 HasSubstr("slow path: the mask is built on the CPU: [mask] expected operations "
-                          "that are exact but got exp of f32"));
+                          "that a GPU's interpreter has but got exp of f32"));
     EXPECT_EQ(got, build_on(Device{}));
 }
 

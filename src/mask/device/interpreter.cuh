@@ -90,6 +90,32 @@ TW_DEVICE void with_class(Type type, F f) {
     f(u64{});
 }
 
+/// The same with the integer that loads give for it: floats as their bits.
+template <class F>
+TW_DEVICE void with_word(Type type, F f) {
+    switch (type) {
+        case kI8:
+            return f(i8{});
+        case kI16:
+            return f(i16{});
+        case kI32:
+            return f(i32{});
+        case kU16:
+        case kF16:
+        case kBf16:
+            return f(u16{});
+        case kU32:
+        case kF32:
+            return f(u32{});
+        case kI64:
+        case kU64:
+        case kF64:
+            return f(u64{});
+        default:
+            return f(u8{});
+    }
+}
+
 /// An operation's result of 64 bits, or of a float's 32, as its type has it.
 TW_DEVICE u64 finished(Type type, i64 value) {
     const int unused = type == kI64 ? 0 : type == kI32 ? 32 : type == kI16 ? 48 : 56;
@@ -134,23 +160,38 @@ struct Machine {
 #pragma unroll
         for (int e = 0; e < kElements; ++e) out[e * kLanes] = f(e);
     }
+    /// For what is rare or long: written out, most of the time of the kernel's compilation is its.
+    template <class F>
+    TW_DEVICE void each_in_turn(const Step& step, F f) const {
+        u64* const out = target(step.result);
+#pragma unroll 1
+        for (int e = 0; e < kElements; ++e) out[e * kLanes] = f(e);
+    }
 
     template <class T>
     TW_DEVICE void arithmetic(const Step& step) const {
         const Values a = values(step.operands[0]), b = values(step.operands[1]);
         const auto unary = [&](auto f) {
-            each(step, [&](int e) { return finished(step.in, f(from_register<T>(a[e]))); });
+            each_in_turn(step, [&](int e) { return finished(step.in, f(from_register<T>(a[e]))); });
+        };
+        const auto in_turn = [&](auto f) {
+            each_in_turn(step, [&](int e) {
+                return finished(step.in, f(from_register<T>(a[e]), from_register<T>(b[e])));
+            });
         };
         const auto binary = [&](auto f) {
+            if constexpr (ops::kIsFloat<T>) return in_turn(f);
             each(step, [&](int e) {
                 return finished(step.in, f(from_register<T>(a[e]), from_register<T>(b[e])));
             });
         };
         const auto compare = [&](auto f) {
-            each(step, [&](int e) {
+            const auto one = [&](int e) {
                 return to_register(
                     static_cast<bool>(f(from_register<T>(a[e]), from_register<T>(b[e]))));
-            });
+            };
+            if constexpr (ops::kIsFloat<T>) return each_in_turn(step, one);
+            each(step, one);
         };
         switch (step.code) {
             case kNeg:
@@ -170,13 +211,9 @@ struct Machine {
             case kMul:
                 return binary([](T x, T y) { return product(x, y); });
             case kDiv:
-                return binary([](T x, T y) { return quotient(x, y); });
+                return in_turn([](T x, T y) { return quotient(x, y); });
             case kFloorDiv:
-                return binary([](T x, T y) { return ops::floordiv(x, y); });
-            case kRem:
-                return binary([](T x, T y) { return ops::rem(x, y); });
-            case kFloorMod:
-                return binary([](T x, T y) { return ops::floormod(x, y); });
+                return in_turn([](T x, T y) { return ops::floordiv(x, y); });
             case kMin:
                 return binary([](T x, T y) { return ops::min(x, y); });
             case kMax:
@@ -195,7 +232,7 @@ struct Machine {
                 return compare([](T x, T y) { return x >= y; });
             case kClamp: {
                 const Values c = values(step.operands[2]);
-                return each(step, [&](int e) {
+                return each_in_turn(step, [&](int e) {
                     return finished(step.in,
                                     ops::clamp(from_register<T>(a[e]), from_register<T>(b[e]),
                                                from_register<T>(c[e])));
@@ -218,7 +255,7 @@ struct Machine {
                     return compare([](T x, T) { return x != x; });
                 case kFma: {
                     const Values c = values(step.operands[2]);
-                    return each(step, [&](int e) {
+                    return each_in_turn(step, [&](int e) {
                         return finished(step.in,
                                         ops::fma(from_register<T>(a[e]), from_register<T>(b[e]),
                                                  from_register<T>(c[e])));
@@ -232,6 +269,10 @@ struct Machine {
             switch (step.code) {
                 case kNot:
                     return unary([](T x) { return static_cast<T>(~x); });
+                case kRem:
+                    return in_turn([](T x, T y) { return ops::rem(x, y); });
+                case kFloorMod:
+                    return in_turn([](T x, T y) { return ops::floormod(x, y); });
                 case kAnd:
                     return binary([](T x, T y) { return x & y; });
                 case kOr:
@@ -285,7 +326,7 @@ struct Machine {
         const Values a = values(step.operands[0]);
         with_class(step.in, [&](auto from) {
             with_type(step.out, [&](auto to) {
-                each(step, [&](int e) {
+                each_in_turn(step, [&](int e) {
                     return to_register(
                         ops::cast<decltype(to)>(from_register<decltype(from)>(a[e])));
                 });
@@ -297,11 +338,11 @@ struct Machine {
     TW_DEVICE void load(const Step& step) const {
         const Array& array = p.arrays[step.array];
         i64 offsets[kElements];
-        bool inside[kElements];
+        u32 inside = 0;  // a bit for each element
 #pragma unroll
         for (int e = 0; e < kElements; ++e) {
             offsets[e] = 0;
-            inside[e] = !step.masked || values(step.operands[step.rank])[e] != 0;
+            if (!step.masked || values(step.operands[step.rank])[e] != 0) inside |= 1u << e;
         }
         for (int d = 0; d < step.rank; ++d) {
             const Values indices = values(step.operands[d]);
@@ -309,18 +350,37 @@ struct Machine {
 #pragma unroll
             for (int e = 0; e < kElements; ++e) {
                 const i64 index = static_cast<i64>(indices[e]);
-                inside[e] = inside[e] && index >= 0 && index < extent;
-                if (inside[e]) offsets[e] += index * stride;
+                if (index >= 0 && index < extent) {
+                    offsets[e] += index * stride;
+                } else {
+                    inside &= ~(1u << e);
+                }
             }
         }
         const int place = step.rank + (step.masked ? 1 : 0);
-        with_type(step.in, [&](auto element) {
-            using S = decltype(element);
-            const S* const data = static_cast<const S*>(array.data);
+        with_word(step.in, [&](auto word) {
+            using Word = decltype(word);
+            const Word* const data = static_cast<const Word*>(array.data);
             each(step, [&](int e) {
-                if (inside[e]) return to_register(widen(data[offsets[e]]));
+                if ((inside >> e & 1) != 0) return to_register(data[offsets[e]]);
                 return step.other ? values(step.operands[place])[e] : u64{0};
             });
+        });
+        if (step.in == kBool || (step.in >= kF16 && step.in != kF32 && step.in != kF64))
+            widen_loaded(step, inside);
+    }
+
+    /// From the bits of bools and narrow floats in memory to what registers hold.
+    TW_DEVICE void widen_loaded(const Step& step, u32 inside) const {
+        const u64* const loaded = target(step.result);
+        each_in_turn(step, [&](int e) {
+            const u64 bits = loaded[e * kLanes];
+            if ((inside >> e & 1) == 0) return bits;
+            if (step.in == kBool) return to_register(bits != 0);
+            if (step.in == kF16) return to_register(widen(f16{static_cast<u16>(bits)}));
+            if (step.in == kBf16) return to_register(widen(bf16{static_cast<u16>(bits)}));
+            if (step.in == kF8e4m3) return to_register(widen(f8e4m3{static_cast<u8>(bits)}));
+            return to_register(widen(f8e5m2{static_cast<u8>(bits)}));
         });
     }
 
