@@ -88,7 +88,10 @@ void bench_mask_gpu(const BenchOptions& options, Report& report) {
                                     static_cast<double>(want.nbytes()) / 1e6);
         row.operation = "build";
         row.impl = variants[i].name;
-        if (options.check && i == 0) row.ok = mask::equal(build(options, on_gpu.mod, tokens), want);
+        if (options.check && i == 0) {
+            row.ok = mask::equal(build(options, on_gpu.mod, tokens), want);
+            row.error = row.ok ? 0 : 1;
+        }
         report.add(std::move(row));
     }
 }

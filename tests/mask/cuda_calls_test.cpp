@@ -122,6 +122,15 @@ std::vector<Case> cases() {
                         brain[kv] - brain[q] < brain[q] && twice[q] * 0.3 != twice[kv];
              });
          }},
+        {"NaN alone", 1, 1, 130, 130,
+         [](Device d) {
+             std::vector<float> values(130, 2.0f);
+             std::fill_n(values.begin(), 64, NAN);
+             const Capture table = capture(Tensor::from_vector(values, {130}).to(d));
+             return Mod([table](auto, auto, auto q, auto kv) {
+                 return table[q] < 3.0f || (table[kv] > 1.0f && q > kv);
+             });
+         }},
         {"integers that wrap", 1, 1, 128, 128,
          [](Device d) {
              const auto near = [](auto i) { return i * 0x123456789abcdef; };
@@ -220,11 +229,15 @@ TEST(CudaCalls, ArraysOfTheCpuFollowThoseOfAGpu) {
     TW_REQUIRE_GPU();
     const Tensor ids = numbers<std::int32_t>({200}, [](auto i) { return i / 30; }),
                  flags = numbers<bool>({200}, [](auto i) { return i % 40 == 3; });
-    const auto build_on = [&](Device first, Device second) {
-        return create_block_mask(masks::document(capture(ids.to(first))) |
-                                     masks::global_tokens(5, capture(flags.to(second))),
-                                 1, 1, 200, 200);
+    const auto mod_on = [&](Device first, Device second) {
+        return masks::document(capture(ids.to(first))) |
+               masks::global_tokens(5, capture(flags.to(second)));
     };
+    const auto build_on = [&](Device first, Device second) {
+        return create_block_mask(mod_on(first, second), 1, 1, 200, 200);
+    };
+    for (const Tensor& array : MaskFunction::of("test", mod_on(Device{}, kGpu)).arrays)
+        EXPECT_EQ(array.device(), kGpu);
     const BlockMask want = build_on(Device{}, Device{});
     EXPECT_EQ(build_on(Device{}, kGpu), want);
     EXPECT_EQ(build_on(kGpu, Device{}), want);
