@@ -8,8 +8,6 @@
 
 #include "cuda/runtime/kernel.h"
 #include "cuda/runtime/stream.h"
-#include "ir/passes/range_ops.h"
-#include "support/check.h"
 
 namespace tilewright::mask {
 
@@ -24,12 +22,14 @@ cuda::CompileRequest kernel_request(MaskKernel kernel, const std::string& arch) 
         request.name = "mask_pieces.cu";
         request.source +=
             "extern \"C\" __global__ void __launch_bounds__(32) mask_pieces(const "
-            "tw::mask::PieceParameters p) {\n    tw::mask::evaluate_piece(p);\n}\n";
+            "__grid_constant__ tw::mask::PieceParameters p) {\n    "
+            "tw::mask::evaluate_piece(p);\n}\n";
     } else {
         request.name = "mask_ranges.cu";
         request.source +=
             "extern \"C\" __global__ void __launch_bounds__(32) mask_ranges(const "
-            "tw::mask::RangeParameters p) {\n    tw::mask::evaluate_ranges(p);\n}\n";
+            "__grid_constant__ tw::mask::RangeParameters p) {\n    "
+            "tw::mask::evaluate_ranges(p);\n}\n";
     }
     return request;
 }
