@@ -266,7 +266,8 @@ Bytecode Bytecode::of(const ir::Function& mask, std::span<const Tensor> arrays) 
     ir::cse(function);
     ir::dce(function);
     expect_no_fused_sums(function);
-    if (arrays.size() > 255) user_error("mask", "expected at most 255 arrays");
+    if (arrays.size() > 255)
+        user_error("mask", "expected a mask of at most 255 arrays but got {}", arrays.size());
     return BytecodeWriter(function, arrays).run();
 }
 
