@@ -142,8 +142,9 @@ std::ostream& operator<<(std::ostream& out, const BlockMask& mask);
 
 /// The mask of a mask mod; of a score mod: where it does not turn the score 0 into -inf. `batch`
 /// and `heads` of 1 stand for any number. Time and memory grow with the borders of the mask, not
-/// with its area. UserError for negative lengths, block sizes below 1, or a mod that does not
-/// trace.
+/// with its area. A mod that reads arrays of a GPU is evaluated there, where its operations allow
+/// it; that waits, and is refused during a graph capture. UserError for negative lengths, block
+/// sizes below 1, or a mod that does not trace.
 BlockMask create_block_mask(const Mod& mod, std::int64_t batch, std::int64_t heads,
                             std::int64_t q_len, std::int64_t kv_len, BlockSize block_size = {});
 

@@ -307,8 +307,9 @@ def create_block_mask(
 
     B, H: batches and heads; None or 1 stands for any number. BLOCK_SIZE an integer or (q, kv) only
     matters to the block-level view, as Q_BLOCK_SIZE and KV_BLOCK_SIZE, which go before it. Time and
-    memory grow with the mask's borders, not with its area. device is torch's: masks are built on
-    the CPU and move with the arrays of the call that uses them. _compile is torch's and ignored.
+    memory grow with the mask's borders, not with its area. device is torch's and
+    ignored: masks whose arrays are on a GPU are built there, others on the CPU, and they move with
+    the arrays of the call that uses them. _compile is torch's and ignored.
     """
     op = "create_block_mask"
     if str(device).partition(":")[0] not in ("None", "cpu", "cuda"):

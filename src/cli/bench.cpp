@@ -29,7 +29,8 @@ void run(const Options& options, Console& console) {
     static const std::map<std::string, void (*)(const BenchOptions&, Report&)> kOnGpu = {
         {"attention", bench_attention_gpu}, {"compile", bench_compile_gpu},
         {"decode", bench_decode_gpu},       {"flex", bench_flex_gpu},
-        {"matmul", bench_matmul_gpu},       {"norm", bench_norm_gpu},
+        {"mask", bench_mask_gpu},           {"matmul", bench_matmul_gpu},
+        {"norm", bench_norm_gpu},
     };
     BenchOptions bench = options.bench;
     bench.device = parse_device("bench", options.device);

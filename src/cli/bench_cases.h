@@ -40,6 +40,8 @@ void bench_attention(const BenchOptions& options, Report& report);
 void bench_decode(const BenchOptions& options, Report& report);
 /// Building masks of 2^20 tokens: causal, documents, window, prefix, neighbourhoods.
 void bench_mask(const BenchOptions& options, Report& report);
+/// Documents whose ids are on the GPU, beside the same on the CPU.
+void bench_mask_gpu(const BenchOptions& options, Report& report);
 /// The FlexAttention notebook: every case beside causal attention, dense attention with the mask as
 /// a table and torch's flex_attention, forward and backward.
 void bench_flex(const BenchOptions& options, Report& report);

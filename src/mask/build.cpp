@@ -187,7 +187,7 @@ std::vector<AtomId> atoms_of(const MaskFunction& mask, std::span<const Origin> o
     std::vector<AtomId> ids;
     if (origins.empty()) return ids;
     const ExactMask exact(mask);
-    constexpr std::size_t kAtOnce = 4096;
+    constexpr std::size_t kAtOnce = 16384;  // 8 MB of atoms
     ids.reserve(origins.size());
     for (std::size_t first = 0; first < origins.size(); first += kAtOnce) {
         const auto part = origins.subspan(first, std::min(kAtOnce, origins.size() - first));
@@ -235,14 +235,7 @@ void write_row(const Fragment& fragment, std::size_t row, std::int64_t row_numbe
 
 MaskData build(const MaskFunction& mask, std::int64_t batch, std::int64_t heads, std::int64_t q_len,
                std::int64_t kv_len, BuildReport* report) {
-    std::vector<std::shared_ptr<const ir::RangeTree>> trees(mask.arrays.size());
-    const std::vector<ir::RefArgument> arrays = mask.arguments();
-    cpu::parallel_for(std::ssize(arrays), [&](std::int64_t i) {
-        const auto n = static_cast<std::size_t>(i);
-        trees[n] = std::make_shared<ir::RangeTree>(mask.arrays[n].dtype(), arrays[n],
-                                                   mask.arrays[n].rank());
-    });
-    const ir::Intervals intervals(*mask.function, std::move(trees));
+    const ir::Intervals intervals(*mask.function, mask.range_trees());
 
     MaskData data;
     data.batch = intervals.depends_on(0) ? batch : 1;

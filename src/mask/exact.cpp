@@ -8,9 +8,11 @@
 #include <map>
 #include <mutex>
 
+#include "cuda/runtime/stream.h"
 #include "ir/builder.h"
 #include "mod/traced.h"
 #include "support/check.h"
+#include "support/debug_log.h"
 
 namespace tilewright::mask {
 namespace {
@@ -109,6 +111,23 @@ std::shared_ptr<const cpu::Program> compiled(const MaskFunction& mask) {
     return program;
 }
 
+/// Brings the arrays to one device and decides where the mask is evaluated.
+void bring_together(const char* op, MaskFunction& mask) {
+    const auto on_gpu =
+        std::find_if(mask.arrays.begin(), mask.arrays.end(),
+                     [](const Tensor& array) { return array.device().kind == Device::Kind::cuda; });
+    if (on_gpu == mask.arrays.end()) return;
+    cuda::expect_no_capture(op, "masks that read arrays of a GPU to be built");
+    Device device = on_gpu->device();
+    try {
+        mask.bytecode = std::make_shared<const Bytecode>(Bytecode::of(*mask.function, mask.arrays));
+    } catch (const UserError& error) {
+        debug_log(op, "slow path: the mask is built on the CPU: {}", error.what());
+        device = Device{};
+    }
+    for (Tensor& array : mask.arrays) array = array.to(device);
+}
+
 Atom packed(const unsigned char* bytes) {
     Atom atom;
     for (std::uint64_t& word : atom) {
@@ -132,10 +151,8 @@ MaskFunction MaskFunction::of(const char* op, const Mod& mod) {
     const bool is_mask = mod.kind() == Mod::Kind::mask;
     mask.function = is_mask ? traced.function : visible_scores(traced.function);
     mask.text = is_mask ? traced.text : "visible\n" + traced.text;
-    for (const Capture& capture : traced.captures) {
-        // Masks are built on the host.
-        mask.arrays.push_back(capture.tensor().to(Device{}));
-    }
+    for (const Capture& capture : traced.captures) mask.arrays.push_back(capture.tensor());
+    bring_together(op, mask);
     return mask;
 }
 
@@ -145,10 +162,35 @@ std::vector<ir::RefArgument> MaskFunction::arguments() const {
     return result;
 }
 
-ExactMask::ExactMask(const MaskFunction& mask)
-    : program_(compiled(mask)), arrays_(mask.arguments()), owners_(mask.arrays) {}
+std::vector<std::shared_ptr<const ir::RangeTree>> MaskFunction::range_trees() const {
+    std::vector<std::shared_ptr<const ir::RangeTree>> trees(arrays.size());
+    if (bytecode) {  // one after the other: streams belong to threads
+        std::transform(arrays.begin(), arrays.end(), trees.begin(), gpu_range_tree);
+        return trees;
+    }
+    const std::vector<ir::RefArgument> references = arguments();
+    cpu::parallel_for(std::ssize(arrays), [&](std::int64_t i) {
+        const auto n = static_cast<std::size_t>(i);
+        trees[n] =
+            std::make_shared<ir::RangeTree>(arrays[n].dtype(), references[n], arrays[n].rank());
+    });
+    return trees;
+}
+
+ExactMask::ExactMask(const MaskFunction& mask) : owners_(mask.arrays) {
+    if (mask.bytecode) {
+        gpu_.emplace(*mask.bytecode, mask.arrays);
+    } else {
+        program_ = compiled(mask);
+        arrays_ = mask.arguments();
+    }
+}
 
 std::vector<Atom> ExactMask::evaluate(std::span<const Origin> origins) const {
+    return gpu_ ? gpu_->evaluate(origins) : evaluate_on_cpu(origins);
+}
+
+std::vector<Atom> ExactMask::evaluate_on_cpu(std::span<const Origin> origins) const {
     std::vector<Atom> atoms(origins.size());
     const auto total = static_cast<std::int64_t>(origins.size());
     const std::int64_t at_once = std::min(total, kPiecesAtOnce);
@@ -158,7 +200,7 @@ std::vector<Atom> ExactMask::evaluate(std::span<const Origin> origins) const {
         auto* places = const_cast<Origin*>(origins.data()) + first;  // the kernel only reads
         ir::Arguments arguments;
         arguments.refs = arrays_;
-        arguments.refs.push_back(ref_argument(Tensor::from_data(&places->b, i64, {count, 4})));
+        arguments.refs.push_back(ref_argument(Tensor::from_data(places, i64, {count, 4})));
         arguments.refs.push_back(ref_argument(bytes.slice(0, 0, count)));
         arguments.grid = {count};
         cpu::run(*program_, arguments);

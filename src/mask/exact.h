@@ -1,7 +1,8 @@
-// Masks evaluated element by element by the CPU tile machine.
+// Masks evaluated element by element, by the CPU tile machine or by a GPU's interpreter.
 #pragma once
 
 #include <memory>
+#include <optional>
 #include <span>
 #include <string>
 #include <vector>
@@ -9,6 +10,9 @@
 #include "cpu/machine.h"
 #include "ir/function.h"
 #include "ir/launch.h"
+#include "ir/passes/intervals.h"
+#include "mask/bytecode.h"
+#include "mask/gpu.h"
 #include "mask/mask_data.h"
 #include "tilewright/mod.h"
 
@@ -17,21 +21,25 @@ namespace tilewright::mask {
 /// A mask as one function (b, h, q, kv, arrays...) -> bool and the arrays it reads.
 struct MaskFunction {
     std::shared_ptr<const ir::Function> function;
-    std::vector<Tensor> arrays;  ///< one per Ref parameter, in CPU memory
+    std::vector<Tensor> arrays;  ///< one per Ref parameter, on one device
     std::string text;            ///< the function as text, where it may be found again by that
+    /// Set where the arrays are on a GPU.
+    std::shared_ptr<const Bytecode> bytecode = {};
 
-    /// Of a mask mod; of a score mod: where the score 0 does not become -inf. UserError when `mod`
-    /// is neither, or reads an array of another device; `op` names the caller.
+    /// Of a mask mod; of a score mod: where the score 0 does not become -inf. Where an array is on
+    /// a GPU, all are brought there, or to the CPU if the interpreter does not know the function.
+    /// UserError when `mod` is neither, or a graph capture stands in the way; `op` names the
+    /// caller.
     static MaskFunction of(const char* op, const Mod& mod);
     std::vector<ir::RefArgument> arguments() const;
+    /// Ranges of the arrays.
+    std::vector<std::shared_ptr<const ir::RangeTree>> range_trees() const;
 };
 
-/// First pair of a 64 x 64 piece.
-struct Origin {
-    std::int64_t b = 0, h = 0, q = 0, kv = 0;
-};
+/// First pair of a 64 x 64 piece: b, h, q, kv.
+using Origin = tw::mask::Place;
 
-/// A mask compiled for pieces; immutable.
+/// A mask compiled for pieces, for the device of its arrays; immutable.
 class ExactMask {
   public:
     explicit ExactMask(const MaskFunction& mask);
@@ -41,6 +49,9 @@ class ExactMask {
     std::vector<Atom> evaluate(std::span<const Origin> origins) const;
 
   private:
+    std::vector<Atom> evaluate_on_cpu(std::span<const Origin> origins) const;
+
+    std::optional<GpuPieces> gpu_;  ///< in place of what follows
     std::shared_ptr<const cpu::Program> program_;
     std::vector<ir::RefArgument> arrays_;
     std::vector<Tensor> owners_;

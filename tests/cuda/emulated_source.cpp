@@ -14,8 +14,14 @@ const char* const kEmulatedIncludes =
 
 std::string emulated_source(const std::string& source, const std::string& kernel,
                             const std::string& name) {
-    std::string text = source;
-    text.erase(0, text.find("extern \"C\""));
+    // The headers of tile programs are kEmulatedIncludes; those of other modules stay.
+    const std::size_t kernel_begin = source.find("extern \"C\"");
+    std::string text;
+    for (std::size_t line = 0; line < kernel_begin; line = source.find('\n', line) + 1) {
+        const std::string one = source.substr(line, source.find('\n', line) + 1 - line);
+        if (one.starts_with("#include \"") && !one.starts_with("#include \"cuda/")) text += one;
+    }
+    text += source.substr(kernel_begin);
     const std::size_t at = text.find(kernel + "(");
     const std::size_t begin = at + kernel.size() + 1, end = text.find(") {\n", begin);
     std::string list = text.substr(begin, end - begin);

@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 
 import tilewright as tw
+from tilewright import _arrays
 
 pytestmark = pytest.mark.skipif(len(tw.devices()) == 1, reason="NOT RUN: no GPU on this machine")
 
@@ -37,6 +38,19 @@ def test_numpy_arrays_go_to_the_gpu_and_back():
     np.testing.assert_allclose(
         gradients.captured[0], expected_gradients.captured[0], rtol=1e-3, atol=1e-3
     )
+
+
+def test_masks_of_arrays_on_the_gpu_are_built_there(capfd, monkeypatch):
+    ids = np.arange(200, dtype=np.int32) // 30
+    on_gpu = _arrays.to_device("test", _arrays.to_tensor("test", "ids", ids), "cuda")
+
+    def built(array):
+        documents = tw.masks.document(tw.capture(array))
+        return tw.create_block_mask(documents & tw.masks.causal(), None, None, 200, 200)
+
+    monkeypatch.setenv("TILEWRIGHT_DEBUG", "1")
+    assert built(on_gpu) == built(ids)
+    assert "slow path" not in capfd.readouterr().err
 
 
 def test_a_device_that_is_not_there_is_refused():

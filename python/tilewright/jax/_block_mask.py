@@ -5,7 +5,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from .. import _block_mask, _core
-from .._arrays import to_array, to_tensor
+from .._arrays import is_on_gpu, to_array, to_tensor
 from . import _mods
 
 
@@ -168,9 +168,11 @@ def _concrete(op, name, array):
 
 
 def _at_hand(op, traced):
-    arrays = [
-        _core.capture(to_tensor(op, "arrays", np.asarray(x)), "", False) for x in traced.arrays
-    ]
+    def readable(x):
+        # An array of one GPU stays: the mask is built there.
+        return x if len(x.devices()) == 1 and is_on_gpu(x) else np.asarray(x)
+
+    arrays = [_core.capture(to_tensor(op, "arrays", readable(x)), "", False) for x in traced.arrays]
     return _mods.core_mod(traced, arrays)
 
 

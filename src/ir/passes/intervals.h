@@ -63,6 +63,11 @@ class RangeTree {
   public:
     /// Reads the array now: later writes to it are not seen.
     RangeTree(DType dtype, const RefArgument& array, int rank);
+    /// Of an array whose elements are not at hand: `blocks` are the ranges of every kBlock elements
+    /// in row-major order. What does not line up with blocks gets the ranges of whole ones.
+    RangeTree(DType dtype, std::vector<std::int64_t> extents, std::vector<Interval> blocks);
+
+    static constexpr std::int64_t kBlock = 64;
 
     DType dtype() const { return dtype_; }
     const std::vector<std::int64_t>& extents() const { return extents_; }
@@ -73,12 +78,12 @@ class RangeTree {
     Interval elements(std::int64_t first, std::int64_t last) const;
 
   private:
-    void reduce_blocks();
+    void reduce(std::vector<Interval> blocks);
 
     DType dtype_;
     std::vector<std::int64_t> extents_;
     std::shared_ptr<const void> owner_;  ///< a dense copy, where the array is strided
-    const std::byte* data_ = nullptr;
+    const std::byte* data_ = nullptr;    ///< null where only blocks are known
     std::int64_t size_ = 1;
     std::vector<std::vector<Interval>> levels_;  ///< level l: blocks of 64 * 2^l elements
 };

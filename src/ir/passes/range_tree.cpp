@@ -12,7 +12,6 @@
 namespace tilewright::ir {
 namespace {
 
-constexpr std::int64_t kBlock = 64;
 /// Rows of a box that are looked at one by one; more are covered by one stretch of the array.
 constexpr std::int64_t kMaxRows = 256;
 
@@ -106,15 +105,23 @@ RangeTree::RangeTree(DType dtype, const RefArgument& array, int rank) : dtype_(d
     }
     if (!dense && size_ > 0) owner_ = dense_copy(dtype, array, extents_, size_);
     data_ = static_cast<const std::byte*>(owner_ ? owner_.get() : array.data);
-    reduce_blocks();
-}
-
-void RangeTree::reduce_blocks() {
-    if (size_ == 0) return;
     std::vector<Interval> blocks;
     for (std::int64_t first = 0; first < size_; first += kBlock) {
         blocks.push_back(elements_range(dtype_, data_, first, std::min(first + kBlock, size_) - 1));
     }
+    reduce(std::move(blocks));
+}
+
+RangeTree::RangeTree(DType dtype, std::vector<std::int64_t> extents, std::vector<Interval> blocks)
+    : dtype_(dtype), extents_(std::move(extents)) {
+    for (const std::int64_t extent : extents_) size_ *= extent;
+    TW_ASSERT(static_cast<std::int64_t>(blocks.size()) == (size_ + kBlock - 1) / kBlock,
+              "{} blocks of {} elements", blocks.size(), size_);
+    reduce(std::move(blocks));
+}
+
+void RangeTree::reduce(std::vector<Interval> blocks) {
+    if (blocks.empty()) return;
     while (blocks.size() > 1) {
         std::vector<Interval> above;
         for (std::size_t i = 0; i + 1 < blocks.size(); i += 2)
@@ -130,6 +137,10 @@ void RangeTree::reduce_blocks() {
 Interval RangeTree::elements(std::int64_t first, std::int64_t last) const {
     std::int64_t begin = (first + kBlock - 1) / kBlock, end = (last + 1) / kBlock;
     if (last + 1 == size_) end = (size_ + kBlock - 1) / kBlock;  // the last block may be short
+    if (data_ == nullptr) {
+        begin = first / kBlock;
+        end = last / kBlock + 1;
+    }
     Interval range;
     bool some = false;
     const auto add = [&](const Interval& part) {

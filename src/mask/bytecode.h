@@ -1,0 +1,28 @@
+// Mask functions as bytecode for the GPU's interpreter.
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "ir/function.h"
+#include "mask/device/interpreter_parameters.h"
+#include "tilewright/tensor.h"
+
+namespace tilewright::mask {
+
+/// A mask function as straight-line code over registers, as `tw::mask` describes it.
+struct Bytecode {
+    std::vector<tw::mask::Step> steps;
+    std::vector<unsigned long long> constants;
+    std::array<int, 4> scalars{-1, -1, -1, -1};  ///< registers of b, h, q, kv
+    int result = 0;
+
+    /// Of a function (b, h, q, kv, arrays...) -> bool; of the arrays only the extents are read.
+    /// UserError says what the interpreter cannot give bit for bit as the CPU does.
+    static Bytecode of(const ir::Function& mask, std::span<const Tensor> arrays);
+};
+
+}  // namespace tilewright::mask

@@ -1,0 +1,116 @@
+// The bytecode of masks as the GPU's interpreter reads it; read by the host compiler and by NVRTC.
+#pragma once
+
+namespace tw::mask {
+
+constexpr int kPiece = 64;      ///< rows and columns of a piece
+constexpr int kElements = 8;    ///< a lane's neighbouring columns, so that decoding counts once
+constexpr int kLanes = 32;      ///< threads of a block, which evaluates one piece
+constexpr int kRegisters = 24;  ///< 48 KB of shared memory: what every GPU gives without asking
+constexpr int kMostRank = 8;
+
+/// Element types, in the order of tilewright::DType.
+enum Type : unsigned char {
+    kBool,
+    kI8,
+    kU8,
+    kI16,
+    kU16,
+    kI32,
+    kU32,
+    kI64,
+    kU64,
+    kF16,
+    kBf16,
+    kF32,
+    kF64,
+    kF8e4m3,
+    kF8e5m2
+};
+
+enum Code : unsigned char {
+    kNeg,
+    kAbs,
+    kSign,
+    kSqrt,
+    kFloor,
+    kCeil,
+    kRound,
+    kIsNan,
+    kNot,
+    kAdd,
+    kSub,
+    kMul,
+    kDiv,
+    kFloorDiv,
+    kRem,
+    kFloorMod,
+    kMin,
+    kMax,
+    kAnd,
+    kOr,
+    kXor,
+    kShiftLeft,
+    kShiftRight,
+    kEq,
+    kNe,
+    kLt,
+    kLe,
+    kGt,
+    kGe,
+    kClamp,
+    kFma,
+    kSelect,
+    kCast,
+    kLoad,
+    kRandomBits
+};
+
+/// One operation on scalars. Operands below kRegisters are registers, others constants.
+struct Step {
+    Code code;
+    Type in;              ///< of the operands; of an array: its elements
+    Type out;             ///< of the result
+    unsigned char array;  ///< kLoad: which one
+    unsigned char rank;   ///< kLoad: operands before mask and other
+    bool masked, other;   ///< kLoad: has it a mask, another value than 0 outside?
+    unsigned short result;
+    unsigned short operands[kMostRank + 2];
+};
+
+/// An array that the mask reads; strides in elements.
+struct Array {
+    const void* data;
+    long long extents[kMostRank];
+    long long strides[kMostRank];
+};
+
+/// First pair of a piece.
+struct Place {
+    long long b, h, q, kv;
+};
+
+struct PieceParameters {
+    const Step* steps;
+    /// A register holds integers extended to 64 bits, f64 as its bits, other floats as those of the
+    /// f32 of the same value in the lower half. Constants do so, too.
+    const unsigned long long* constants;
+    const Array* arrays;
+    const Place* places;
+    unsigned char* bits;  ///< [pieces, 64, 8]: bit j % 8 of byte j / 8 is column j
+    int num_steps;
+    int scalars[4];  ///< registers of b, h, q, kv; negative: not read
+    int result;      ///< operand that the mask is
+};
+
+/// Least and greatest of every 64 elements in row-major order.
+struct RangeParameters {
+    Array array;
+    Type type;
+    int rank;
+    long long size;
+    /// [blocks, 3]: both ends, integers as in registers and floats as f64, and whether one is NaN.
+    unsigned long long* ranges;
+};
+
+}  // namespace tw::mask
