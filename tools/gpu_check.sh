@@ -16,7 +16,7 @@ set -u
 
 root=$(cd "$(dirname "$0")/.." && pwd)
 out=${OUT:-$root/out}
-programs="cuda_tests run_tests norm_tests attention_tests"
+programs="cuda_tests run_tests norm_tests mask_tests attention_tests"
 bin= quick= no_tests= sanitize= seconds=1
 while [ $# -gt 0 ]; do
     case $1 in

@@ -11,8 +11,9 @@ TW_DEVICE void keep_bits(uint4& words) {
     asm volatile("" : "+r"(words.x), "+r"(words.y), "+r"(words.z), "+r"(words.w));
 }
 
-/// PTX ISA, %lanemask_lt: 0, which the compiler takes for a number of each lane's own. A load from an
-/// address that is equal in all lanes goes to a uniform register, for which the warp waits at once.
+/// PTX ISA, %lanemask_lt: 0, which the compiler takes for a number of each lane's own. A load from
+/// an address that is equal in all lanes goes to a uniform register, for which the warp waits at
+/// once.
 TW_DEVICE u32 lane_zero() {
     u32 lanes;
     asm("mov.u32 %0, %%lanemask_lt;" : "=r"(lanes));
