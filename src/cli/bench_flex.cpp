@@ -147,25 +147,19 @@ void bench_case(const MakeCase& make, FlexSizes sizes, BenchOptions& options, Re
     if (packed) sizes.batch = 1;
     const FlexCase c = make(sizes);
     const AttentionInputs in = inputs_of(c, sizes, options.dtype);
-    Density mine, causal, dense;
-    std::vector<Subject> subjects;
     out << fmt::format("== {} ==\n", c.name);
-    if (packed) {
-        mine = packed_density(c.options.cu_seqlens);
-    } else {
-        const BlockMask mask = create_block_mask(mask_of(c.options), 1, 1, c.q_len, c.kv_len);
-        mine = density(mask);
-        causal = density(create_block_mask(masks::causal(), 1, 1, c.q_len, c.kv_len));
-        dense.pairs = dense.blocks = static_cast<double>(c.q_len) * static_cast<double>(c.kv_len);
-        if (options.picture) out << mask.to_string() << '\n';
-    }
-    subjects.push_back({"tilewright", c.options, mine});
-    if (!packed) {
-        subjects.push_back({"causal", {.causal = true}, causal});
-        AttentionOptions with_table;
-        with_table.score_mod = dense_bias(mask_of(c.options), c.q_len, c.kv_len);
-        subjects.push_back({"dense", with_table, dense});
-    }
+    const BlockMask mask = create_block_mask(mask_of(c.options), 1, 1, c.q_len, c.kv_len);
+    if (options.picture) out << mask.to_string() << '\n';
+    const Density mine = packed ? packed_density(c.options.cu_seqlens) : density(mask);
+    const Density causal = density(create_block_mask(masks::causal(), 1, 1, c.q_len, c.kv_len));
+    const double all = static_cast<double>(c.q_len) * static_cast<double>(c.kv_len);
+    AttentionOptions plain, with_table;
+    plain.layout = with_table.layout = c.options.layout;
+    plain.causal = true;
+    with_table.score_mod = dense_bias(mask_of(c.options), c.q_len, c.kv_len);
+    std::vector<Subject> subjects = {{"tilewright", c.options, mine},
+                                     {"causal", plain, causal},
+                                     {"dense", with_table, {all, all}}};
     const Errors errors = options.check ? check_case(make, sizes, options.dtype) : Errors();
 
     std::vector<AttentionOutput> outputs;
@@ -225,7 +219,6 @@ void bench_case(const MakeCase& make, FlexSizes sizes, BenchOptions& options, Re
         }
         out << line << "   " << by_blocks << '\n';
     }
-    const double all = static_cast<double>(c.q_len) * static_cast<double>(c.kv_len);
     out << fmt::format("sparsity {:.1f}% of pairs, {:.1f}% of blocks", 100 * (1 - mine.pairs / all),
                        100 * (1 - std::min(1.0, mine.blocks / all)));
     if (options.check) {

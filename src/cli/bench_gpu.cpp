@@ -280,15 +280,12 @@ void bench_flex_gpu(const BenchOptions& options, Report& report) {
         }
         const auto [problem, at] = at_size(names[n]);
         const FlexCase& host = problem.host;
-        Density density_of;
-        if (host.options.cu_seqlens.defined()) {
-            density_of = packed_density(host.options.cu_seqlens);
-        } else {
-            const BlockMask visible =
-                create_block_mask(mask_of(host.options), 1, at.heads, host.q_len, host.kv_len);
-            if (options.picture) *options.out << visible.to_string({10, 20}, 1) << '\n';
-            density_of = density(visible);
-        }
+        const BlockMask visible =
+            create_block_mask(mask_of(host.options), 1, at.heads, host.q_len, host.kv_len);
+        if (options.picture) *options.out << visible.to_string({10, 20}, 1) << '\n';
+        const Density density_of = host.options.cu_seqlens.defined()
+                                       ? packed_density(host.options.cu_seqlens)
+                                       : density(visible);
         const auto units = static_cast<double>(at.batch * at.heads);
         const auto peers = [&, &at = at](bool backward) {
             std::vector<std::pair<std::string, nlohmann::json>> result;

@@ -191,6 +191,8 @@ FlexCase text_case(const std::string& mask, const std::string& score, const Flex
 
 Mod mask_of(const AttentionOptions& options) {
     if (options.mask.defined()) return options.mask;
+    if (options.cu_seqlens.defined())
+        return masks::jagged(masks::causal(), capture(options.cu_seqlens, "offsets"));
     if (options.causal) return masks::causal();
     if (options.score_mod.defined()) return options.score_mod;
     return [](auto, auto, auto, auto kv) { return kv >= 0; };
