@@ -46,6 +46,35 @@ class RandomCall {
             options.seed = seed;
         }
         if (pick(5) == 0) options.scale = 0.1 * pick(10) - 0.4;
+        if (pick(5) == 0) {
+            const std::int64_t kinds = 1 + pick(4);
+            options.segment_ids = segments(length, kinds);
+            options.kv_segment_ids = segments(kv_length, kinds);
+        }
+        form = static_cast<Form>(pick(4));
+        if (form == Form::bshd) options.layout = Layout::bshd;
+    }
+
+    /// How the arrays lie in memory.
+    enum class Form { bhsd, padded_rows, bshd, views_of_bshd };
+
+    /// An array (B, H, L, E) as the call gets it.
+    Tensor given(const Tensor& x) const {
+        if (form == Form::bhsd) return x;
+        if (form == Form::padded_rows) {
+            Tensor::Dims shape = x.shape();
+            shape.back() += 3;
+            const Tensor wide = Tensor::full(dtype, shape, std::nan(""));
+            const Tensor view = wide.slice(3, 2, x.dim(3));
+            view.copy_from(x);
+            return view;
+        }
+        const Tensor turned = x.transpose({0, 2, 1, 3}).contiguous();
+        return form == Form::bshd ? turned : turned.transpose({0, 2, 1, 3});
+    }
+    /// A result of the call as (B, H, L, E).
+    Tensor plain(const Tensor& result) const {
+        return form == Form::bshd ? result.transpose({0, 2, 1, 3}) : result;
     }
 
     Tensor input(std::int64_t own_heads, std::int64_t own_length, std::int64_t depth,
@@ -54,20 +83,21 @@ class RandomCall {
     }
 
     std::string describe() const {
-        return fmt::format("{} B{} H{}/{} L{} S{} E{} Ev{}{}{}{}{}{}{} scale {} score\n{}",
-                           name(dtype), batch, heads, kv_heads, length, kv_length, head_dim,
-                           value_dim, options.causal ? " causal" : "",
-                           options.window == Window{} ? "" : " window",
-                           options.mask.defined() ? " mask" : "",
-                           options.block_mask.defined() ? " block mask" : "",
-                           options.sinks.defined() ? " sinks" : "",
-                           options.dropout > 0 ? " dropout" : "", options.scale.value_or(0),
-                           options.score_mod.defined() ? options.score_mod.ir() : "none");
+        return fmt::format(
+            "{} B{} H{}/{} L{} S{} E{} Ev{} form {}{}{}{}{}{}{}{} scale {} score\n{}", name(dtype),
+            batch, heads, kv_heads, length, kv_length, head_dim, value_dim, static_cast<int>(form),
+            options.causal ? " causal" : "", options.segment_ids.defined() ? " segments" : "",
+            options.window == Window{} ? "" : " window", options.mask.defined() ? " mask" : "",
+            options.block_mask.defined() ? " block mask" : "",
+            options.sinks.defined() ? " sinks" : "", options.dropout > 0 ? " dropout" : "",
+            options.scale.value_or(0),
+            options.score_mod.defined() ? options.score_mod.ir() : "none");
     }
 
     AttentionOptions options;
     DType dtype;
     std::int64_t batch, heads, kv_heads, length, kv_length, head_dim, value_dim;
+    Form form;
 
   private:
     std::int64_t pick(std::int64_t n) {
@@ -87,6 +117,13 @@ class RandomCall {
             values.push_back(static_cast<std::int32_t>(i * kinds / size));
         }
         return capture(Tensor::from_vector(values, {size}));
+    }
+
+    Tensor segments(std::int64_t size, std::int64_t kinds) {
+        std::vector<std::int32_t> values;
+        for (std::int64_t i = 0; i < batch * size; ++i)
+            values.push_back(static_cast<std::int32_t>(pick(kinds)));
+        return Tensor::from_vector(values, {batch, size});
     }
 
     Mod mask(int depth) {
@@ -227,6 +264,10 @@ TEST(RandomAttention, AgreesWithTheDenseReference) {
             const Mod by_data = [=](auto b, auto h, auto i, auto j) { return dense(b, h, i, j); };
             exact.mask = exact.mask.defined() ? exact.mask & by_data : by_data;
         }
+        if (c.options.segment_ids.defined()) {
+            exact.segment_ids = to_array(c.options.segment_ids);
+            exact.kv_segment_ids = to_array(c.options.kv_segment_ids);
+        }
         exact.sinks = to_array(c.options.sinks);
         exact.dropout = c.options.dropout;
         exact.seed = c.options.seed;
@@ -235,21 +276,23 @@ TEST(RandomAttention, AgreesWithTheDenseReference) {
         const Array qa = to_array(q), ka = to_array(k), va = to_array(v);
         const auto truth = reference_forward(qa, ka, va, exact);
         const auto rounded = reference_forward(qa, ka, va, plain);
-        const AttentionOutput ours = attention(q, k, v, c.options);
+        const Tensor gq = c.given(q), gk = c.given(k), gv = c.given(v);
+        const AttentionOutput ours = attention(gq, gk, gv, c.options);
         // Where a mod computes in f32, functions have the errors of f32, under f64 scores too.
         const DType precision = c.dtype == f64 && c.options.score_mod.defined() ? f32 : c.dtype;
         const DType statistics = precision == f64 ? f64 : f32;
-        expect_close("out", ours.out, truth.out, rounded.out, precision);
+        expect_close("out", c.plain(ours.out), truth.out, rounded.out, precision);
         expect_close("lse", ours.lse, truth.lse, rounded.lse, statistics);
         expect_close("max", ours.max_scores, truth.max_scores, rounded.max_scores, statistics);
         const Array da = to_array(dout), la = to_array(dlse);
         const auto g = reference_backward(qa, ka, va, da, la, exact);
         plain.from_stored = true;
         const auto p = reference_backward(qa, ka, va, da, la, plain);
-        const AttentionGradients grads = attention_backward(q, k, v, ours, dout, c.options, dlse);
-        expect_close("dq", grads.query, g.query, p.query, precision);
-        expect_close("dk", grads.key, g.key, p.key, precision);
-        expect_close("dv", grads.value, g.value, p.value, precision);
+        const AttentionGradients grads =
+            attention_backward(gq, gk, gv, ours, c.given(dout), c.options, dlse);
+        expect_close("dq", c.plain(grads.query), g.query, p.query, precision);
+        expect_close("dk", c.plain(grads.key), g.key, p.key, precision);
+        expect_close("dv", c.plain(grads.value), g.value, p.value, precision);
         if (c.options.sinks.defined()) {
             const DType narrow = size_of(precision) < 4 ? c.dtype : f32;
             expect_close("dsinks", grads.sinks, g.sinks, p.sinks, narrow);
