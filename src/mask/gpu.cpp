@@ -112,6 +112,7 @@ std::vector<Atom> GpuPieces::evaluate(std::span<const tw::mask::Place> places) c
 std::shared_ptr<const ir::RangeTree> gpu_range_tree(const Tensor& array) {
     const DType dtype = array.dtype();
     const std::vector<std::int64_t> extents(array.shape().begin(), array.shape().end());
+    static_assert(tw::mask::kRangeBlock == ir::RangeTree::kBlock);
     const std::int64_t blocks = (array.size() + ir::RangeTree::kBlock - 1) / ir::RangeTree::kBlock;
     std::vector<ir::Interval> ranges;
     if (blocks > 0) {

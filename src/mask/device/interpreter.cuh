@@ -437,7 +437,8 @@ TW_DEVICE void evaluate_piece(const PieceParameters& p) {
 /// One block of elements for each thread.
 TW_DEVICE void evaluate_ranges(const RangeParameters& p) {
     const i64 block = static_cast<i64>(blockIdx.x) * kLanes + threadIdx.x;
-    const i64 first = block * 64, end = first + 64 < p.size ? first + 64 : p.size;
+    const i64 first = block * kRangeBlock,
+              end = first + kRangeBlock < p.size ? first + kRangeBlock : p.size;
     if (first >= p.size) return;
     with_type(p.type, [&](auto element) {
         using S = decltype(element);

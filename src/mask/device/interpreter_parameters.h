@@ -8,6 +8,7 @@ constexpr int kElements = 8;    ///< a lane's neighbouring columns, so that deco
 constexpr int kLanes = 32;      ///< threads of a block, which evaluates one piece
 constexpr int kRegisters = 24;  ///< 48 KB of shared memory: what every GPU gives without asking
 constexpr int kMostRank = 8;
+constexpr int kRangeBlock = 64;  ///< elements of an array whose range is found at once
 
 /// Element types, in the order of tilewright::DType.
 enum Type : unsigned char {
@@ -103,7 +104,7 @@ struct PieceParameters {
     int result;      ///< operand that the mask is
 };
 
-/// Least and greatest of every 64 elements in row-major order.
+/// Least and greatest of every kRangeBlock elements in row-major order.
 struct RangeParameters {
     Array array;
     Type type;
