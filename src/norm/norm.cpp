@@ -104,7 +104,8 @@ void use_gpu_tiles_forward(Options& o, DType x, std::int64_t rows) {
     if (o.n > kLongestTile) return;
     if (o.n < kShortTile / 2 || (o.n < kShortTile && o.layer)) {
         o.num_warps = 2;
-        o.tile_rows = rows_of_tile(o.n, kShortTile);
+        // Measured; the shortest rows want more blocks.
+        o.tile_rows = rows_of_tile(o.n, o.n <= kShortTile / 8 ? kShortTile / 2 : kShortTile);
         o.rows_per_program = o.tile_rows * (rows >= 4 * o.tile_rows * kPrograms ? 4 : 1);
         return;
     }

@@ -97,8 +97,7 @@ void forward_program(const Options& o, std::span<const Ref> refs) {
     const auto count = static_cast<double>(o.n);
     const std::vector<Slice> parts = tiles_of(o);
     const Tile first = program_id(0) * o.rows_per_program;
-    const Tile last = minimum(first + o.rows_per_program, f.x.extent(0));
-    for_loop(first, last, o.tile_rows, [&](Tile r) {
+    const auto turn = [&](const Tile& r) {
         const RefIndex rows = rows_from(o, r);
         std::vector<Tile> values;
         for (const Slice& part : parts)
@@ -112,7 +111,10 @@ void forward_program(const Options& o, std::span<const Ref> refs) {
             store_normalised(o, f, rows, parts[i], values[i], mean, inverse);
         store_column(o, f.inverse, rows, inverse);
         if (o.layer) store_column(o, f.mean, rows, mean);
-    });
+    };
+    // Without a loop there is nothing to load ahead for, nor a second copy of the loads.
+    if (o.num_warps > 0 && o.tile_rows > 1 && o.rows_per_program == o.tile_rows) return turn(first);
+    for_loop(first, minimum(first + o.rows_per_program, f.x.extent(0)), o.tile_rows, turn);
 }
 
 /// Elements of each piece of a long row that belong to it.

@@ -85,3 +85,25 @@ def test_torch_tensors_stay_on_the_gpu():
         torch.testing.assert_close(got.float(), leaf.grad, rtol=5e-2, atol=5e-2)
     y = tw.rms_norm(q, torch.ones(64, device="cuda", dtype=torch.bfloat16))
     assert y.is_cuda
+
+
+def test_masks_of_torch_tensors_on_the_gpu_are_built_there(capfd, monkeypatch):
+    torch = pytest.importorskip("torch")
+    if not torch.cuda.is_available():
+        pytest.skip("NOT RUN: torch has no GPU")
+    ids = torch.arange(5000, device="cuda", dtype=torch.int32) // 300
+
+    def built(ids):
+        documents = tw.masks.document(tw.capture(ids))
+        return tw.create_block_mask(documents & tw.masks.causal(), None, None, 5000, 5000)
+
+    monkeypatch.setenv("TILEWRIGHT_DEBUG", "1")
+    mask = built(ids)
+    assert "slow path" not in capfd.readouterr().err
+    assert mask == built(ids.cpu())
+    q, k, v = (torch.randn(1, 2, 5000, 64, device="cuda", dtype=torch.bfloat16) for _ in range(3))
+    want = torch.nn.functional.scaled_dot_product_attention(
+        q, k, v, attn_mask=(ids[:, None] == ids) & torch.ones(5000, 5000, device="cuda").tril().bool()
+    )
+    got = tw.flex_attention(q, k, v, block_mask=mask)
+    torch.testing.assert_close(got.float(), want.float(), rtol=2e-2, atol=2e-2)

@@ -72,6 +72,18 @@ def check_masks_known_and_traced():
         assert "tilewright_attention_host" in traced.lower(Q, mask).as_text()
 
 
+def check_masks_of_arrays_where_they_are():
+    def document(b, h, i, j):
+        return (DOCUMENTS[i] == DOCUMENTS[j]) & (i >= j)
+
+    mask = twj.create_block_mask(document, 1, 1, 20, 20)
+    ids = np.asarray(DOCUMENTS)
+    dense = (ids[:, None] == ids[None, :]) & np.tri(20, dtype=bool)
+    np.testing.assert_array_equal(twj.create_mask(document, 1, 1, 20, 20)[0, 0], dense)
+    call = jax.jit(lambda q: twj.flex_attention(q, K, V, block_mask=mask))
+    close(call(Q), attention(Q, K, V, None, document)[0], 128)
+
+
 def check_seeds_known_and_traced():
     known = jax.jit(lambda q: twj.flex_attention(q, K, V, dropout=0.5, seed=-3))
     traced = jax.jit(lambda q, seed: twj.flex_attention(q, K, V, dropout=0.5, seed=seed))
