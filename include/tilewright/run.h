@@ -81,9 +81,9 @@ struct CallOptions {
     std::vector<Alias> aliases = {};
     /// Grid axes whose steps run in order inside one program.
     std::vector<int> sequential = {};
-    /// Dimensions, by input, whose extent may change without a new trace: {{0, {1}}} frees
-    /// dimension 1 of input 0. Such a dimension needs a whole-array spec or a block narrower than
-    /// it.
+    /// Dimensions, by argument (inputs, then outputs), whose extent may change without a new trace:
+    /// {{0, {1}}, {2, {1}}} frees dimension 1 of the first of two inputs and of the output whose
+    /// extent follows it. Such a dimension needs a whole-array spec or a block narrower than it.
     std::map<int, std::vector<int>> dynamic = {};
     std::string name = {};  ///< in place of the kernel's name
     /// Hints of the GPU, 0 to 1024; 0: chosen by the compiler. Warps are rounded down to a power of

@@ -160,7 +160,7 @@ Call softmax(std::int64_t n, bool gpu) {
     options.out_type = [](std::span<const Tensor> in) {
         return std::vector<TensorType>{{in[0].dtype(), in[0].shape()}};
     };
-    options.dynamic = {{0, {0}}};
+    options.dynamic = {{0, {0}}, {1, {0}}};
     return call(
         kernel("softmax", {"x", "y"},
                [n, rows, gpu](Ref x, Ref y) {

@@ -16,6 +16,9 @@ void Arguments::expected(const char* what, std::size_t i) const {
             return "an array of type " + array.tensor().type_name();
         }
         std::string operator()(const Mod&) const { return "a mask"; }
+        std::string operator()(const std::string& name) const {
+            return "the function `" + name + "`";
+        }
     };
     user_error("parse_mod", "expected {} for `{}` but got {}", what, name,
                std::visit(Describe(), *values_[i]));
@@ -54,6 +57,13 @@ Mod Arguments::mask(std::size_t i) const {
         if (const auto* value = std::get_if<Mod>(&*values_[i])) return *value;
     }
     expected("a mask", i);
+}
+
+std::string Arguments::function(std::size_t i) const {
+    if (has(i)) {
+        if (const auto* value = std::get_if<std::string>(&*values_[i])) return *value;
+    }
+    expected("a function's name", i);
 }
 
 const LibraryEntry* find_entry(std::string_view name) {

@@ -4,6 +4,7 @@
 #include <cstdint>
 #include <optional>
 #include <span>
+#include <string>
 #include <string_view>
 #include <variant>
 #include <vector>
@@ -17,7 +18,8 @@ namespace tilewright::mod {
 /// another kind.
 class Arguments {
   public:
-    using Value = std::variant<std::int64_t, double, bool, Capture, Mod>;
+    /// A string is the name of a function.
+    using Value = std::variant<std::int64_t, double, bool, Capture, Mod, std::string>;
 
     Arguments(std::span<const std::string_view> parameters,
               std::vector<std::optional<Value>> values)
@@ -36,6 +38,7 @@ class Arguments {
     bool flag(std::size_t i, bool otherwise) const;
     Capture array(std::size_t i) const;
     Mod mask(std::size_t i) const;
+    std::string function(std::size_t i) const;
 
   private:
     [[noreturn]] void expected(const char* what, std::size_t i) const;

@@ -37,6 +37,8 @@ auto at_place(const Text& text, std::size_t place, Action&& action) {
 
 // ---- Names.
 
+constexpr std::string_view kCompose = "compose";
+
 class Resolver {
   public:
     explicit Resolver(Text& text) : text_(text) {}
@@ -127,6 +129,7 @@ class Resolver {
             for (Node& child : node.children) visit(child);
             return;
         }
+        if (node.text == kCompose && !array(node.text)) return compose_call(node);
         const LibraryEntry* entry = find_entry(node.text);
         if (!entry || array(node.text)) {
             if (array(node.text)) {
@@ -135,6 +138,19 @@ class Resolver {
             unknown(node, "");
         }
         library_call(node, *entry);
+    }
+
+    void compose_call(Node& node) {
+        const bool named = std::any_of(node.names.begin(), node.names.end(),
+                                       [](const std::string& name) { return !name.empty(); });
+        if (named || node.children.size() != 2) {
+            fail(node, fmt::format("expected `{}(outer, inner)`, two scores, but got {} argument{}",
+                                   node.text, node.children.size(),
+                                   named                       ? "s with names"
+                                   : node.children.size() == 1 ? ""
+                                                               : "s"));
+        }
+        for (Node& child : node.children) visit(child);
     }
 
     void library_call(Node& node, const LibraryEntry& entry) {
@@ -206,6 +222,7 @@ class Resolver {
     mod::Arguments::Value argument(Node& node) {
         if (node.kind == Node::Kind::name) {
             if (const Capture* capture = array(node.text)) return *capture;
+            if (find_function(node.text)) return node.text;
         }
         if (is_constant(node)) {
             lang::Tracer tracer("literals");  // nothing is traced, but operators ask for one
@@ -263,8 +280,11 @@ class Evaluation {
             case Node::Kind::index:
                 return text_.arrays.at(node.text).element(values(node));
             default:
-                return node.mod.defined() ? library(node)
-                                          : find_function(node.text)->apply(values(node));
+                if (node.mod.defined()) return library(node);
+                if (const TextFunction* function = find_function(node.text)) {
+                    return function->apply(values(node));
+                }
+                return composed(node);
         }
     }
 
@@ -295,17 +315,27 @@ class Evaluation {
         if (node.mod.kind() == Mod::Kind::mask) {
             return at(node.mod(at(p[0]), at(p[1]), at(p[2]), at(p[3])));
         }
-        if (!has_score()) {
-            user_error("mask", "expected a mask but `{}` is a score", node.text);
-        }
-        const Operand score =
-            node.score_argument >= 0
-                ? value(node.children[static_cast<std::size_t>(node.score_argument)])
-                : at(arguments_[0]);
-        // A literal or a narrow score counts in the dtype of the scores.
-        lang::Tracer& tracer = lang::Tracer::current("mod");
-        const Operand wide = at(cast(score, tracer.dtype(at(arguments_[0]))));
+        const bool given = node.score_argument >= 0;
+        const Operand wide = at(as_score(
+            given ? value(node.children[static_cast<std::size_t>(node.score_argument)])
+                  : at(arguments_.front()),
+            node));
         return at(node.mod(wide, at(p[0]), at(p[1]), at(p[2]), at(p[3])));
+    }
+
+    /// The second argument, then the first with it for the current score.
+    Operand composed(const Node& node) {
+        const Tile inner = as_score(value(node.children[1]), node);
+        std::vector<Tile> arguments(arguments_.begin(), arguments_.end());
+        arguments[0] = inner;
+        return Evaluation(text_, arguments).value(node.children[0]);
+    }
+
+    /// In the dtype of the scores, in which a literal or a narrow score counts.
+    Tile as_score(const Operand& score, const Node& node) const {
+        if (!has_score()) user_error("mask", "expected a mask but `{}` is a score", node.text);
+        const Operand current(arguments_[0], std::source_location{});
+        return cast(score, lang::Tracer::current("mod").dtype(current));
     }
 
     Operand comparison(const Node& node) {

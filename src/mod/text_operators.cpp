@@ -221,6 +221,24 @@ Tile exact_sin(Operand x) {
 Tile exact_cos(Operand x) {
     return cos(x);
 }
+Tile exact_relu(Operand x) {
+    return relu(x);
+}
+Tile exact_softplus(Operand x) {
+    return softplus(x);
+}
+Tile exact_square(Operand x) {
+    return square(x);
+}
+double literal_relu(double x) {
+    return x < 0 ? 0 : x;
+}
+double literal_softplus(double x) {
+    return std::fmax(x, 0) + std::log1p(std::exp(-std::abs(x)));
+}
+double literal_square(double x) {
+    return x * x;
+}
 double literal_sigmoid(double x) {
     return 1 / (1 + std::exp(-x));
 }
@@ -284,6 +302,9 @@ const TextFunction* find_function(std::string_view name) {
         {"log2", {1, 1, number_function<std::log2, exact_log2>}},
         {"tanh", {1, 2, tanh_function}},
         {"sigmoid", {1, 1, number_function<literal_sigmoid, exact_sigmoid>}},
+        {"relu", {1, 1, number_function<literal_relu, exact_relu>}},
+        {"softplus", {1, 1, number_function<literal_softplus, exact_softplus>}},
+        {"square", {1, 1, number_function<literal_square, exact_square>}},
         {"sqrt", {1, 1, number_function<std::sqrt, exact_sqrt>}},
         {"sin", {1, 1, number_function<std::sin, exact_sin>}},
         {"cos", {1, 1, number_function<std::cos, exact_cos>}},

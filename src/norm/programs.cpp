@@ -340,13 +340,19 @@ BlockSpec given(bool present) {
     return present ? BlockSpec() : BlockSpec::absent();
 }
 
-/// A call of one of the programs above, whose inputs' rows may change without a new trace.
+/// A call of one of the programs above. Rows may change without a new trace: of these inputs, and
+/// of all outputs.
 CallOptions options_of(const Options& o, const std::vector<bool>& given_inputs,
                        const std::vector<int>& row_inputs) {
+    constexpr int kMostOutputs = 4;
     CallOptions result;
     for (const bool present : given_inputs) result.in.push_back(given(present));
     for (const int input : row_inputs) {
         if (given_inputs[static_cast<std::size_t>(input)]) result.dynamic[input] = {0};
+    }
+    const auto num_inputs = static_cast<int>(given_inputs.size());
+    for (int output = 0; output < kMostOutputs; ++output) {
+        result.dynamic[num_inputs + output] = {0};
     }
     result.interpret = o.interpret;
     result.num_warps = o.num_warps;
@@ -486,6 +492,7 @@ Call sum_parts(DType dtype, bool interpret) {
     call_options.out_type = [dtype](std::span<const Tensor> in) {
         return std::vector<TensorType>{{dtype, {in[0].dim(1)}}};
     };
+    call_options.dynamic = {{0, {0}}};
     call_options.interpret = interpret;
     return call(kernel("norm_sum_parts", {"parts", "gradient"},
                        [](Ref parts, Ref gradient) {

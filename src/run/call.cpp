@@ -9,6 +9,7 @@
 #include "run/call_state.h"
 #include "run/recorder.h"
 #include "support/check.h"
+#include "support/debug_log.h"
 
 namespace tilewright {
 
@@ -330,6 +331,13 @@ std::shared_ptr<const run::Executable> CallState::executable(std::span<const Ten
     if (found != compiled_.end()) {
         std::rotate(compiled_.begin(), found, found + 1);
         return compiled_.front()->executable;
+    }
+    constexpr std::size_t kManyTraces = 16;
+    if (compiled_.size() % kManyTraces == kManyTraces - 1) {
+        debug_log(kernel_.name(),
+                  "slow path: traced and compiled for the {}th set of shapes; name dimensions that "
+                  "change in CallOptions::dynamic",
+                  compiled_.size() + 1);
     }
     ir::Function function = trace(inputs);
     if (options_.debug) fmt::print(stderr, "{}", ir::print(function));

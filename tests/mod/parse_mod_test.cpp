@@ -89,6 +89,8 @@ TEST(ParseMod, ArithmeticAndPrecedenceAreThoseOfPython) {
         {"exp(0) + exp2(3) + log(1)", 9},
         {"tanh(score)", std::tanh(0.5F)},
         {"clamp(score, 0.75, 1)", 0.75},
+        {"relu(-1) + relu(score) + square(3)", 9.5},
+        {"softplus(0) + softplus(score)", std::log(2.0) + std::log1p(std::exp(0.5))},
         {"sqrt(4) + floor(-0.5)", 1},
         {"sigmoid(0)", 0.5},
         {"where(q > kv, score, -inf)", 0.5},
@@ -141,8 +143,21 @@ TEST(ParseMod, LibraryNamesTakeTheCurrentScore) {
     EXPECT_FLOAT_EQ(score_of("softcap(2, True, score * 2)"), 2 * std::tanh(0.5F));
     EXPECT_FLOAT_EQ(score_of("alibi(slopes) + relative_position"), 0.25F + 1.5F);
     EXPECT_FLOAT_EQ(score_of("checkerboard if causal else -inf"), 0.25F);
+    EXPECT_FLOAT_EQ(score_of("activation(relu, 0.25)"), std::log(0.75F));
+    EXPECT_FLOAT_EQ(score_of("activation(f=square)"), std::log(0.25F));
+    EXPECT_FLOAT_EQ(score_of("activation(relu, n=1, score * 2)"), std::log(2.0F));
     EXPECT_EQ(parse_mod("alibi(8)").kind(), Mod::Kind::score);
     EXPECT_EQ(parse_mod("q - kv").kind(), Mod::Kind::score);
+}
+
+TEST(ParseMod, ComposePassesOneScoreToTheOther) {
+    EXPECT_FLOAT_EQ(score_of("compose(softcap(2), alibi(slopes))"), 2 * std::tanh(0.125F));
+    EXPECT_FLOAT_EQ(score_of("compose(alibi(slopes), softcap(2))"), 2 * std::tanh(0.25F) - 0.25F);
+    EXPECT_FLOAT_EQ(score_of("compose(score * score, compose(score + 1, score * 4))"), 9);
+    EXPECT_FLOAT_EQ(score_of("compose(score / 2, 1) + score"), 1);
+    EXPECT_FLOAT_EQ(score_of("compose(softcap(2, score + 1), score * 2) if causal else 0"),
+                    2 * std::tanh(1.0F));
+    EXPECT_EQ(parse_mod("compose(score + 1, score)").kind(), Mod::Kind::score);
 }
 
 TEST(ParseMod, CapturesAreTheBoundArraysThatAreUsed) {
@@ -192,6 +207,12 @@ TEST(ParseMod, ErrorsPointAtTheColumn) {
         {"12abc", 3, "expected an operator but got `a`"},
         {"softcap(-1)", 1, "expected a positive finite cap but got -1"},
         {"f(q)", 1, "a function or a library name but got `f`"},
+        {"compose(alibi(8))", 1, "expected `compose(outer, inner)`, two scores, but got 1"},
+        {"compose(outer=alibi(8), inner=score)", 1, "but got 2 arguments with names"},
+        {"compose", 1, "or a library name but got `compose`"},
+        {"activation(abs)", 1, "relu, sigmoid, softplus, exp, square but got `abs`"},
+        {"activation(8)", 1, "expected a function's name for `f` but got 8"},
+        {"sliding_window(exp)", 1, "expected an integer for `w` but got the function `exp`"},
         {"slopes[]", 8, "expected an index but got `]`"},
     };
     for (const Case& c : cases) {
@@ -210,6 +231,8 @@ TEST(ParseMod, KindsAreChecked) {
     EXPECT_THAT(error_of("score > 0", Mod::Kind::mask).first,
                 HasSubstr("expected a mask, which has no `score` at column 1"));
     EXPECT_THAT(error_of("alibi(8) > 0", Mod::Kind::mask).first, HasSubstr("`alibi` is a score"));
+    EXPECT_THAT(error_of("compose(1, 2) > 0", Mod::Kind::mask).first,
+                HasSubstr("`compose` is a score"));
     EXPECT_THAT(error_of("q - kv", Mod::Kind::mask).first, HasSubstr("expected a mask"));
     EXPECT_THAT(error_of("q >= kv", Mod::Kind::score).first, HasSubstr("score if ... else -inf"));
     EXPECT_THROW(parse_mod("q", {{"q", Tensor::scalar(f32, 1)}}), UserError);
@@ -278,6 +301,9 @@ TEST(ParseMod, AnyTextParsesOrIsAUserError) {
         "min(",
         "where(",
         "softcap(",
+        "compose(",
+        "activation(",
+        "relu",
         "alibi(",
         "causal",
         "document(doc)",
@@ -294,7 +320,7 @@ TEST(ParseMod, AnyTextParsesOrIsAUserError) {
     std::mt19937 generator(1);
     const Bindings bound = arrays();
     int parsed = 0;
-    for (int i = 0; i < 4000; ++i) {
+    for (int i = 0; i < 6000; ++i) {
         std::string text;
         const auto count = 1 + generator() % 12;
         for (std::size_t n = 0; n < count; ++n) text += pieces[generator() % std::size(pieces)];

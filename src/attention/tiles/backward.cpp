@@ -435,7 +435,7 @@ Call sum_copies(const Options& options, DType dtype) {
     call_options.out_type = [dtype](std::span<const Tensor> in) {
         return std::vector<TensorType>{{dtype, {in[0].dim(1)}}};
     };
-    call_options.dynamic = {{0, {0, 1}}};
+    call_options.dynamic = {{0, {0, 1}}, {1, {0}}};
     call_options.interpret = options.interpret;
     return call(kernel("attention_sum_copies", {"parts", "sum"}, sum_copies_program), call_options);
 }

@@ -1,6 +1,10 @@
 // Loading cubins and launching kernels.
 #include "cuda/runtime/kernel.h"
 
+#include <map>
+#include <mutex>
+#include <tuple>
+
 #include "cuda/runtime/stream.h"
 #include "support/check.h"
 
@@ -53,6 +57,15 @@ Kernel load_kernel(const CompileRequest& request, const char* entry, int dynamic
                    request.name, info.shared_bytes_per_block, info.name, dynamic_shared_bytes);
     }
     expect_no_capture("cuda", fmt::format("{} to be loaded", request.name));
+    // Kernels are not unloaded: a graph may hold them. So the same one is not loaded twice.
+    using Key = std::tuple<std::string, std::string, int, int>;
+    static std::mutex mutex;
+    static auto* const kLoaded = new std::map<Key, Kernel>;
+    const Key key(cache_key(request), entry, dynamic_shared_bytes, device);
+    {
+        const std::lock_guard lock(mutex);
+        if (const auto found = kLoaded->find(key); found != kLoaded->end()) return found->second;
+    }
     const ContextScope scope(device);
     const Driver& cuda = driver();
     Kernel kernel;
@@ -67,7 +80,8 @@ Kernel load_kernel(const CompileRequest& request, const char* entry, int dynamic
                "reading a kernel's registers");
     cuda.check(cuda.cuFuncGetAttribute(&kernel.local_bytes, kFunctionLocalBytes, kernel.function),
                "reading a kernel's stack");
-    return kernel;
+    const std::lock_guard lock(mutex);
+    return kLoaded->emplace(key, kernel).first->second;
 }
 
 void launch(const Kernel& kernel, const LaunchShape& shape, std::span<void* const> parameters,
