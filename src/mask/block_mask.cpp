@@ -7,9 +7,11 @@
 #include <ostream>
 
 #include "mask/build.h"
+#include "mask/check_indices.h"
 #include "mask/dense.h"
 #include "mask/picture.h"
 #include "support/check.h"
+#include "tilewright/run.h"
 
 namespace tilewright {
 
@@ -106,6 +108,10 @@ BlockMask BlockMask::from_kv_blocks(const Tensor& kv_num_blocks, const Tensor& k
                    level.columns, block_size.q, block_size.kv, size[0], size[1]);
     MaskData data = mask::pairs_of(level, false, block_size, size[0], size[1]);
     if (mask_mod.defined()) {
+        if (checked()) {
+            mask::check_indices("from_kv_blocks", mask_mod, level.batch, level.heads, size[0],
+                                size[1]);
+        }
         const MaskData visible = mask::build(mask::MaskFunction::of("from_kv_blocks", mask_mod),
                                              level.batch, level.heads, size[0], size[1]);
         data = mask::combined(data, visible, mask::Combine::both);
@@ -321,6 +327,7 @@ std::ostream& operator<<(std::ostream& out, const BlockMask& mask) {
 BlockMask create_block_mask(const Mod& mod, std::int64_t batch, std::int64_t heads,
                             std::int64_t q_len, std::int64_t kv_len, BlockSize block_size) {
     check_sizes("create_block_mask", batch, heads, q_len, kv_len, block_size);
+    if (checked()) mask::check_indices("create_block_mask", mod, batch, heads, q_len, kv_len);
     return wrap(mask::build_kept(mask::MaskFunction::of("create_block_mask", mod), batch, heads,
                                  q_len, kv_len),
                 batch, heads, block_size);
@@ -329,6 +336,7 @@ BlockMask create_block_mask(const Mod& mod, std::int64_t batch, std::int64_t hea
 Tensor create_mask(const Mod& mod, std::int64_t batch, std::int64_t heads, std::int64_t q_len,
                    std::int64_t kv_len) {
     check_sizes("create_mask", batch, heads, q_len, kv_len, {});
+    if (checked()) mask::check_indices("create_mask", mod, batch, heads, q_len, kv_len);
     return mask::evaluate_dense(mask::MaskFunction::of("create_mask", mod), batch, heads, q_len,
                                 kv_len);
 }

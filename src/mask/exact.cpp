@@ -147,11 +147,16 @@ Atom packed(const unsigned char* bytes) {
 MaskFunction MaskFunction::of(const char* op, const Mod& mod) {
     if (!mod.defined()) user_error(op, "expected a mask mod or a score mod but got none");
     const mod::Traced& traced = mod::trace(mod);
+    if (mod.kind() == Mod::Kind::mask) return of(op, traced.function, traced.text, traced.captures);
+    return of(op, visible_scores(traced.function), "visible\n" + traced.text, traced.captures);
+}
+
+MaskFunction MaskFunction::of(const char* op, std::shared_ptr<const ir::Function> function,
+                              std::string text, const std::vector<Capture>& captures) {
     MaskFunction mask;
-    const bool is_mask = mod.kind() == Mod::Kind::mask;
-    mask.function = is_mask ? traced.function : visible_scores(traced.function);
-    mask.text = is_mask ? traced.text : "visible\n" + traced.text;
-    for (const Capture& capture : traced.captures) mask.arrays.push_back(capture.tensor());
+    mask.function = std::move(function);
+    mask.text = std::move(text);
+    for (const Capture& capture : captures) mask.arrays.push_back(capture.tensor());
     bring_together(op, mask);
     return mask;
 }

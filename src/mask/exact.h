@@ -31,6 +31,9 @@ struct MaskFunction {
     /// UserError when `mod` is neither, or a graph capture stands in the way; `op` names the
     /// caller.
     static MaskFunction of(const char* op, const Mod& mod);
+    /// The same of a function that reads these captures.
+    static MaskFunction of(const char* op, std::shared_ptr<const ir::Function> function,
+                           std::string text, const std::vector<Capture>& captures);
     std::vector<ir::RefArgument> arguments() const;
     /// Ranges of the arrays.
     std::vector<std::shared_ptr<const ir::RangeTree>> range_trees() const;

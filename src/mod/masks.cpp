@@ -37,12 +37,18 @@ struct Packing {
         }
         if (values.empty()) user_error(op, "expected at least one offset but got none");
         total = values.back();
-        ids = capture(Tensor::from_vector(of_position, {total}), "sequence_of");
+        if (total == 0) of_position = {0};
+        ids = capture(Tensor::from_vector(of_position, {std::ssize(of_position)}), "sequence_of");
+    }
+
+    /// The sequence that a position lies in; the last one's behind the end.
+    Tile id(const Tile& position) const {
+        return ids[minimum(position, std::max<std::int64_t>(total - 1, 0))];
     }
 
     /// Both positions lie in sequences, and in the same one.
     Tile same(const Tile& q, const Tile& kv) const {
-        return q < total && kv < total && ids[q] == ids[kv];
+        return q < total && kv < total && id(q) == id(kv);
     }
 };
 
@@ -137,8 +143,8 @@ Mod jagged(const Mod& mask, const Capture& offsets) {
     mod::expect_mask("jagged", mask);
     const Packing packing("jagged", offsets);
     return Mod([mask, packing](auto b, auto h, auto q, auto kv) {
-               const Tile q_start = packing.offsets[packing.ids[q]].to(i64);
-               const Tile kv_start = packing.offsets[packing.ids[kv]].to(i64);
+               const Tile q_start = packing.offsets[packing.id(q)].to(i64);
+               const Tile kv_start = packing.offsets[packing.id(kv)].to(i64);
                return packing.same(q, kv) && mask(b, h, q - q_start, kv - kv_start);
            })
         .renamed("jagged");
@@ -147,7 +153,7 @@ Mod jagged(const Mod& mask, const Capture& offsets) {
 Mod packed_causal(const Capture& offsets) {
     const Packing packing("packed_causal", offsets);
     return Mod([packing](auto, auto, auto q, auto kv) {
-               return q < packing.total && packing.offsets[packing.ids[q]].to(i64) <= kv && kv <= q;
+               return q < packing.total && packing.offsets[packing.id(q)].to(i64) <= kv && kv <= q;
            })
         .renamed("packed_causal");
 }
@@ -183,11 +189,11 @@ Mod shared_prefix(const Capture& offsets, const Capture& prefix) {
     const Packing packing("shared_prefix", offsets);
     expect_array("shared_prefix", "prefix (sequences) of integers", prefix, 1, 1);
     return Mod([packing, prefix](auto, auto, auto q, auto kv) {
-               const Tile sequence = packing.ids[q].to(i64);
+               const Tile sequence = packing.id(q).to(i64);
                const Tile own = packing.offsets[sequence].to(i64) <= kv && q >= kv;
                const Tile wanted = prefix[sequence].to(i64);
                return q < packing.total && kv < packing.total &&
-                      (own || (wanted >= 0 && packing.ids[kv].to(i64) == wanted));
+                      (own || (wanted >= 0 && packing.id(kv).to(i64) == wanted));
            })
         .renamed("shared_prefix");
 }
@@ -213,7 +219,8 @@ Mod tree(const Capture& ancestors, std::int64_t prefix) {
                    table.type_name());
     const std::int64_t tokens = table.dim(0);
     return Mod([ancestors, prefix, tokens](auto, auto, auto q, auto kv) {
-               return kv < prefix || (kv < prefix + tokens && ancestors(q, kv - prefix));
+               const Tile token = clamp(kv - prefix, 0, std::max<std::int64_t>(tokens - 1, 0));
+               return kv < prefix || (kv < prefix + tokens && ancestors(q, token));
            })
         .renamed("tree");
 }

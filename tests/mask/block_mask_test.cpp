@@ -13,6 +13,7 @@
 #include "tilewright/error.h"
 #include "tilewright/lang.h"
 #include "tilewright/masks.h"
+#include "tilewright/run.h"
 
 namespace tilewright {
 namespace {
@@ -345,6 +346,40 @@ TEST(BlockMask, WordsThatAreNoMaskAreRefused) {
         }
     }
     EXPECT_GT(refused, 100);
+}
+
+TEST(BlockMask, CheckedModeNamesTheIndexOutside) {
+    const Capture ids = capture(Tensor::zeros(i32, {100}), "ids");
+    const Mod reads = [ids](auto, auto, auto q, auto kv) { return ids[q] == ids[kv + 1]; };
+    const Mod rows = [ids](auto, auto, auto q, auto) { return ids[q] == 0; };
+    const Mod score = [ids](auto s, auto, auto h, auto, auto) { return s + ids[200 * h]; };
+    EXPECT_TRUE(create_block_mask(reads, 1, 1, 100, 100) ==
+                create_block_mask(reads, 1, 1, 100, 100));
+    set_checked(true);
+    const auto message = [](auto&& call) -> std::string {
+        try {
+            call();
+        } catch (const UserError& error) {
+            return error.what();
+        }
+        return "no error";
+    };
+    const std::string built = message([&] { create_block_mask(rows, 1, 1, 300, 100); }),
+                      second = message([&] { create_block_mask(reads, 1, 1, 90, 100); }),
+                      dense = message([&] { create_mask(score, 2, 2, 3, 5); });
+    // What stays inside, and what the library guards, passes.
+    create_block_mask(reads, 1, 1, 100, 99);
+    create_mask(score, 2, 1, 3, 5);
+    const Capture offsets = capture(Tensor::from_vector(std::vector<std::int32_t>{0, 20, 50}, {3}));
+    create_block_mask(masks::jagged(masks::causal(), offsets), 1, 1, 100, 100);
+    create_block_mask(masks::tree(capture(Tensor::zeros(boolean, {8, 8})), 5), 1, 1, 8, 20);
+    set_checked(false);
+    EXPECT_THAT(built,
+                HasSubstr("[create_block_mask] expected that index of dimension 0 of capture "
+                          "`ids` is inside its extent but it is not for b 0, h 0, q 100, kv 0"));
+    EXPECT_THAT(second, HasSubstr("b 0, h 0, q 0, kv 99"));
+    EXPECT_THAT(dense, HasSubstr("[create_mask] expected that index"));
+    EXPECT_THAT(dense, HasSubstr("b 0, h 1, q 0, kv 0"));
 }
 
 }  // namespace

@@ -239,3 +239,16 @@ def test_combining_masks_of_other_lengths_is_refused():
         a & 3
     with pytest.raises(IndexError):
         a[0, 0, 0, 0]
+
+
+def test_checked_mode_names_the_index_outside():
+    ids = tw.capture(np.arange(50, dtype=np.int32), "ids")
+
+    def mod(b, h, q_idx, kv_idx):
+        return ids[q_idx] >= kv_idx
+
+    tw.create_block_mask(mod, None, None, 60, 50)
+    with tw.checked():
+        tw.create_block_mask(mod, None, None, 50, 60)
+        with pytest.raises(ValueError, match="capture `ids` is inside .* q 50, kv 0"):
+            tw.create_block_mask(mod, None, None, 60, 50)
