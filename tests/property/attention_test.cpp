@@ -53,7 +53,12 @@ class RandomCall {
         }
         form = static_cast<Form>(pick(4));
         if (form == Form::bshd) options.layout = Layout::bshd;
+        starts = {0, length};
+        kv_starts = {0, kv_length};
+        if (pick(4) == 0 && !options.segment_ids.defined()) pack();
     }
+
+    bool packed() const { return options.cu_seqlens.defined(); }
 
     /// How the arrays lie in memory.
     enum class Form { bhsd, padded_rows, bshd, views_of_bshd };
@@ -77,15 +82,21 @@ class RandomCall {
         return form == Form::bshd ? result.transpose({0, 2, 1, 3}) : result;
     }
 
-    Tensor input(std::int64_t own_heads, std::int64_t own_length, std::int64_t depth,
-                 unsigned number) const {
-        return random_tensor(dtype, {batch, own_heads, own_length, depth}, seed_ * 8 + number);
+    /// Of query's or key's length.
+    Tensor input(std::int64_t own_heads, const std::vector<std::int64_t>& own_starts,
+                 std::int64_t depth, unsigned number) const {
+        return random_tensor(dtype, {packed() ? 1 : batch, own_heads, own_starts.back(), depth},
+                             seed_ * 8 + number);
     }
 
     std::string describe() const {
         return fmt::format(
-            "{} B{} H{}/{} L{} S{} E{} Ev{} form {}{}{}{}{}{}{}{} scale {} score\n{}", name(dtype),
-            batch, heads, kv_heads, length, kv_length, head_dim, value_dim, static_cast<int>(form),
+            "{} B{} H{}/{} L{} S{} E{} Ev{} form {}{}{}{}{}{}{}{}{} scale {} score\n{}",
+            name(dtype), batch, heads, kv_heads, length, kv_length, head_dim, value_dim,
+            static_cast<int>(form),
+            packed()
+                ? fmt::format(" packed {} {}", fmt::join(starts, ","), fmt::join(kv_starts, ","))
+                : "",
             options.causal ? " causal" : "", options.segment_ids.defined() ? " segments" : "",
             options.window == Window{} ? "" : " window", options.mask.defined() ? " mask" : "",
             options.block_mask.defined() ? " block mask" : "",
@@ -98,8 +109,31 @@ class RandomCall {
     DType dtype;
     std::int64_t batch, heads, kv_heads, length, kv_length, head_dim, value_dim;
     Form form;
+    /// Of the sequences, packed ones or the one of each batch; the end behind them.
+    std::vector<std::int64_t> starts, kv_starts;
 
   private:
+    /// Sequences up to the lengths chosen, now and then an empty one.
+    void pack() {
+        const std::int64_t count = 1 + pick(4);
+        starts = kv_starts = {0};
+        for (std::int64_t n = 0; n < count; ++n) {
+            starts.push_back(starts.back() + pick(length + 1));
+            kv_starts.push_back(kv_starts.back() + pick(kv_length + 1));
+        }
+        if (pick(3) == 0) {
+            kv_length = std::max(length, kv_length);
+            kv_starts = starts;
+        } else {
+            options.kv_cu_seqlens = Tensor::from_vector(kv_starts, {count + 1});
+        }
+        options.cu_seqlens = Tensor::from_vector(starts, {count + 1});
+        if (options.block_mask.defined()) {
+            options.block_mask = create_block_mask(mask(1), 1, pick(2) == 0 ? 1 : heads,
+                                                   starts.back(), kv_starts.back());
+        }
+    }
+
     std::int64_t pick(std::int64_t n) {
         return static_cast<std::int64_t>(generator_() % static_cast<std::uint64_t>(n));
     }
@@ -240,42 +274,141 @@ void expect_close(const char* what, const Tensor& ours, const Array& exact, cons
     EXPECT_TRUE(error <= allowed) << what << ": error " << error << ", allowed " << allowed;
 }
 
+/// Positions [first, first + count) along the third axis.
+Array part(const Array& x, std::int64_t first, std::int64_t count) {
+    Array result = x;
+    result.shape[2] = count;
+    result.data.clear();
+    const std::int64_t inner = x.shape.size() > 3 ? x.shape[3] : 1, length = x.shape[2];
+    for (std::int64_t outer = 0; outer < x.shape[0] * x.shape[1]; ++outer) {
+        const auto from = x.data.begin() + (outer * length + first) * inner;
+        result.data.insert(result.data.end(), from, from + count * inner);
+    }
+    return result;
+}
+/// Writes what `part` reads.
+void put(Array& x, std::int64_t first, const Array& values) {
+    const std::int64_t inner = x.shape.size() > 3 ? x.shape[3] : 1, length = x.shape[2],
+                       count = values.shape[2];
+    for (std::int64_t outer = 0; outer < x.shape[0] * x.shape[1]; ++outer) {
+        std::copy_n(values.data.begin() + outer * count * inner, count * inner,
+                    x.data.begin() + (outer * length + first) * inner);
+    }
+}
+void add(Array& sum, const Array& values) {
+    for (std::size_t i = 0; i < sum.data.size(); ++i) sum.data[i] += values.data[i];
+}
+
+/// The reference of a call: of packed sequences each by itself.
+class Reference {
+  public:
+    Reference(const RandomCall& call, const Tensor& q, const Tensor& k, const Tensor& v)
+        : c_(call), q_(to_array(q)), k_(to_array(k)), v_(to_array(v)) {}
+
+    ReferenceOutput forward(DType arithmetic) const {
+        if (!c_.packed()) return reference_forward(q_, k_, v_, options(arithmetic, 0));
+        const std::int64_t total = c_.starts.back();
+        ReferenceOutput result{Array({1, c_.heads, total, c_.value_dim}),
+                               Array({1, c_.heads, total}), Array({1, c_.heads, total})};
+        for_each_sequence([&](std::size_t n, std::int64_t first, std::int64_t count,
+                              std::int64_t kv_first, std::int64_t kv_count) {
+            const auto one =
+                reference_forward(part(q_, first, count), part(k_, kv_first, kv_count),
+                                  part(v_, kv_first, kv_count), options(arithmetic, n));
+            put(result.out, first, one.out);
+            put(result.lse, first, one.lse);
+            put(result.max_scores, first, one.max_scores);
+        });
+        return result;
+    }
+
+    /// `plain`: as a kernel of these dtypes computes it, from the forward's rounded results.
+    ReferenceGradients backward(const Tensor& dout, const Tensor& dlse, bool plain) const {
+        const Array da = to_array(dout), la = to_array(dlse);
+        const auto options = [&](std::size_t sequence) {
+            ReferenceOptions result = this->options(plain ? c_.dtype : f64, sequence);
+            result.from_stored = plain;
+            return result;
+        };
+        if (!c_.packed()) return reference_backward(q_, k_, v_, da, la, options(0));
+        ReferenceGradients result{Array(q_.shape), Array(k_.shape), Array(v_.shape), {}, {}};
+        bool first_one = true;
+        for_each_sequence([&](std::size_t n, std::int64_t first, std::int64_t count,
+                              std::int64_t kv_first, std::int64_t kv_count) {
+            const auto one = reference_backward(
+                part(q_, first, count), part(k_, kv_first, kv_count), part(v_, kv_first, kv_count),
+                part(da, first, count), part(la, first, count), options(n));
+            put(result.query, first, one.query);
+            put(result.key, kv_first, one.key);
+            put(result.value, kv_first, one.value);
+            if (first_one) {
+                result.sinks = one.sinks;
+                result.captured = one.captured;
+            } else {
+                add(result.sinks, one.sinks);
+                for (std::size_t i = 0; i < one.captured.size(); ++i)
+                    add(result.captured[i], one.captured[i]);
+            }
+            first_one = false;
+        });
+        return result;
+    }
+
+  private:
+    template <typename F>
+    void for_each_sequence(F f) const {
+        for (std::size_t n = 0; n + 1 < c_.starts.size(); ++n) {
+            f(n, c_.starts[n], c_.starts[n + 1] - c_.starts[n], c_.kv_starts[n],
+              c_.kv_starts[n + 1] - c_.kv_starts[n]);
+        }
+    }
+
+    ReferenceOptions options(DType arithmetic, std::size_t sequence) const {
+        const AttentionOptions& given = c_.options;
+        ReferenceOptions result;
+        result.scale = given.scale;
+        result.causal = given.causal;
+        result.window_left = given.window.left;
+        result.window_right = given.window.right;
+        result.score_mod = given.score_mod;
+        result.mask = given.mask;
+        if (given.block_mask.defined()) {
+            const Capture dense = capture(given.block_mask.elements());
+            const std::int64_t row = c_.starts[sequence], column = c_.kv_starts[sequence];
+            const Mod by_data = [=](auto b, auto h, auto i, auto j) {
+                return dense(b, h, i + row, j + column);
+            };
+            result.mask = result.mask.defined() ? result.mask & by_data : by_data;
+        }
+        if (given.segment_ids.defined()) {
+            result.segment_ids = to_array(given.segment_ids);
+            result.kv_segment_ids = to_array(given.kv_segment_ids);
+        }
+        result.sinks = to_array(given.sinks);
+        result.dropout = given.dropout;
+        result.seed = given.seed;
+        result.first_batch = static_cast<std::int64_t>(sequence);
+        result.arithmetic = arithmetic;
+        return result;
+    }
+
+    const RandomCall& c_;
+    Array q_, k_, v_;
+};
+
 TEST(RandomAttention, AgreesWithTheDenseReference) {
     const testing::Seeds seeds = testing::seeds(100);
     for (std::uint64_t seed = seeds.begin; seed < seeds.end; ++seed) {
         SCOPED_TRACE("TILEWRIGHT_TEST_SEED=" + std::to_string(seed));
         const RandomCall c(seed);
         SCOPED_TRACE(c.describe());
-        const Tensor q = c.input(c.heads, c.length, c.head_dim, 1),
-                     k = c.input(c.kv_heads, c.kv_length, c.head_dim, 2),
-                     v = c.input(c.kv_heads, c.kv_length, c.value_dim, 3),
-                     dout = c.input(c.heads, c.length, c.value_dim, 4);
-        const Tensor dlse = random_tensor(f32, {c.batch, c.heads, c.length}, 5);
-        ReferenceOptions exact;
-        exact.scale = c.options.scale;
-        exact.causal = c.options.causal;
-        exact.window_left = c.options.window.left;
-        exact.window_right = c.options.window.right;
-        exact.score_mod = c.options.score_mod;
-        exact.mask = c.options.mask;
-        if (c.options.block_mask.defined()) {
-            const BlockMask mask = c.options.block_mask;
-            const Capture dense = capture(mask.elements());
-            const Mod by_data = [=](auto b, auto h, auto i, auto j) { return dense(b, h, i, j); };
-            exact.mask = exact.mask.defined() ? exact.mask & by_data : by_data;
-        }
-        if (c.options.segment_ids.defined()) {
-            exact.segment_ids = to_array(c.options.segment_ids);
-            exact.kv_segment_ids = to_array(c.options.kv_segment_ids);
-        }
-        exact.sinks = to_array(c.options.sinks);
-        exact.dropout = c.options.dropout;
-        exact.seed = c.options.seed;
-        ReferenceOptions plain = exact;
-        plain.arithmetic = c.dtype;
-        const Array qa = to_array(q), ka = to_array(k), va = to_array(v);
-        const auto truth = reference_forward(qa, ka, va, exact);
-        const auto rounded = reference_forward(qa, ka, va, plain);
+        const Tensor q = c.input(c.heads, c.starts, c.head_dim, 1),
+                     k = c.input(c.kv_heads, c.kv_starts, c.head_dim, 2),
+                     v = c.input(c.kv_heads, c.kv_starts, c.value_dim, 3),
+                     dout = c.input(c.heads, c.starts, c.value_dim, 4);
+        const Tensor dlse = random_tensor(f32, {q.dim(0), c.heads, q.dim(2)}, 5);
+        const Reference reference(c, q, k, v);
+        const auto truth = reference.forward(f64), rounded = reference.forward(c.dtype);
         const Tensor gq = c.given(q), gk = c.given(k), gv = c.given(v);
         const AttentionOutput ours = attention(gq, gk, gv, c.options);
         // Where a mod computes in f32, functions have the errors of f32, under f64 scores too.
@@ -284,10 +417,8 @@ TEST(RandomAttention, AgreesWithTheDenseReference) {
         expect_close("out", c.plain(ours.out), truth.out, rounded.out, precision);
         expect_close("lse", ours.lse, truth.lse, rounded.lse, statistics);
         expect_close("max", ours.max_scores, truth.max_scores, rounded.max_scores, statistics);
-        const Array da = to_array(dout), la = to_array(dlse);
-        const auto g = reference_backward(qa, ka, va, da, la, exact);
-        plain.from_stored = true;
-        const auto p = reference_backward(qa, ka, va, da, la, plain);
+        const auto g = reference.backward(dout, dlse, false),
+                   p = reference.backward(dout, dlse, true);
         const AttentionGradients grads =
             attention_backward(gq, gk, gv, ours, c.given(dout), c.options, dlse);
         expect_close("dq", c.plain(grads.query), g.query, p.query, precision);
