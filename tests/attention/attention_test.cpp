@@ -3,7 +3,7 @@
 
 #include <gtest/gtest.h>
 
-#include "tests/attention/reference_options.h"
+#include "tests/attention/definition.h"
 
 namespace tilewright::attn {
 namespace {
@@ -11,13 +11,10 @@ namespace {
 using testing::expect_accurate;
 using testing::random_tensor;
 
-struct Case {
-    std::string name;
-    DType dtype = f32;
-    std::int64_t batch = 1, heads = 2, kv_heads = 2, length = 70, kv_length = 70;
-    std::int64_t head_dim = 16, value_dim = 16;
-    AttentionOptions options = {};
-};
+/// Attention of 70 positions to themselves.
+Case plain_case(std::string name, DType dtype = f32) {
+    return {.name = std::move(name), .dtype = dtype, .batch = 1, .kv_length = 70};
+}
 
 /// Ids that change every few positions, so that blocks hold several segments.
 Tensor segments(std::int64_t batch, std::int64_t length, std::int64_t every,
@@ -28,57 +25,9 @@ Tensor segments(std::int64_t batch, std::int64_t length, std::int64_t every,
     return Tensor::from_vector(ids, {batch, length}, i32);
 }
 
-Tensor random_input(const Case& c, std::int64_t heads, std::int64_t length, std::int64_t depth,
-                    unsigned seed) {
-    return c.options.layout == Layout::bhsd
-               ? random_tensor(c.dtype, {c.batch, heads, length, depth}, seed)
-               : random_tensor(c.dtype, {c.batch, length, heads, depth}, seed);
-}
-
-Array bhsd(const Tensor& x, Layout layout) {
-    return to_array(layout == Layout::bhsd ? x : x.transpose({0, 2, 1, 3}));
-}
-
-void check(const Case& c) {
-    SCOPED_TRACE(c.name);
-    const Layout layout = c.options.layout;
-    const Tensor q = random_input(c, c.heads, c.length, c.head_dim, 1);
-    const Tensor k = random_input(c, c.kv_heads, c.kv_length, c.head_dim, 2);
-    const Tensor v = random_input(c, c.kv_heads, c.kv_length, c.value_dim, 3);
-    const Tensor dout = random_input(c, c.heads, c.length, c.value_dim, 4);
-    const Tensor dlse = random_tensor(f32, {c.batch, c.heads, c.length}, 5);
-
-    const ReferenceOptions exact_options = reference_options(c.options);
-    ReferenceOptions plain_options = exact_options;
-    plain_options.arithmetic = c.dtype;
-    const Array qa = bhsd(q, layout), ka = bhsd(k, layout), va = bhsd(v, layout);
-    const DType statistics = c.dtype == f64 ? f64 : f32;
-
-    const AttentionOutput ours = attention(q, k, v, c.options);
-    const ReferenceOutput exact = reference_forward(qa, ka, va, exact_options);
-    const ReferenceOutput plain = reference_forward(qa, ka, va, plain_options);
-    EXPECT_EQ(ours.out.dtype(), c.dtype);
-    EXPECT_EQ(ours.lse.dtype(), statistics);
-    expect_accurate("out", layout == Layout::bhsd ? ours.out : ours.out.transpose({0, 2, 1, 3}),
-                    exact.out, plain.out, c.dtype);
-    expect_accurate("lse", ours.lse, exact.lse, plain.lse, statistics);
-    expect_accurate("max", ours.max_scores, exact.max_scores, plain.max_scores, statistics);
-
-    const AttentionGradients g = attention_backward(q, k, v, ours, dout, c.options, dlse);
-    const Array douta = bhsd(dout, layout), dlsea = to_array(dlse);
-    const ReferenceGradients exact_g = reference_backward(qa, ka, va, douta, dlsea, exact_options);
-    const ReferenceGradients plain_g = reference_backward(qa, ka, va, douta, dlsea, plain_options);
-    const auto view = [&](const Tensor& x) {
-        return layout == Layout::bhsd ? x : x.transpose({0, 2, 1, 3});
-    };
-    expect_accurate("dq", view(g.query), exact_g.query, plain_g.query, c.dtype);
-    expect_accurate("dk", view(g.key), exact_g.key, plain_g.key, c.dtype);
-    expect_accurate("dv", view(g.value), exact_g.value, plain_g.value, c.dtype);
-}
-
 TEST(Attention, Dtypes) {
     for (const DType dtype : {f32, f64, f16, bf16}) {
-        Case c{std::string(name(dtype)), dtype};
+        Case c = plain_case(std::string(name(dtype)), dtype);
         check(c);
         c.name += " causal";
         c.options.causal = true;
@@ -89,7 +38,7 @@ TEST(Attention, Dtypes) {
 TEST(Attention, Lengths) {
     for (const auto& [length, kv_length] : std::vector<std::pair<std::int64_t, std::int64_t>>{
              {1, 1}, {1, 150}, {3, 17}, {64, 128}, {65, 129}, {130, 1}, {7, 300}}) {
-        Case c{fmt::format("{} x {}", length, kv_length)};
+        Case c = plain_case(fmt::format("{} x {}", length, kv_length));
         c.length = length;
         c.kv_length = kv_length;
         check(c);
@@ -100,7 +49,7 @@ TEST(Attention, Lengths) {
 }
 
 TEST(Attention, ManyBlocks) {
-    Case c{"several blocks, value dim differs"};
+    Case c = plain_case("several blocks, value dim differs");
     c.heads = c.kv_heads = 1;
     c.length = 200;
     c.kv_length = 600;
@@ -112,7 +61,7 @@ TEST(Attention, ManyBlocks) {
 }
 
 TEST(Attention, LongBlocks) {
-    Case c{"2048 queries, more keys"};
+    Case c = plain_case("2048 queries, more keys");
     c.heads = c.kv_heads = 1;
     c.length = 2048;
     c.kv_length = 2091;
@@ -128,7 +77,7 @@ TEST(Attention, LongBlocks) {
 }
 
 TEST(Attention, GroupedHeads) {
-    Case c{"8 over 2"};
+    Case c = plain_case("8 over 2");
     c.batch = 2;
     c.heads = 8;
     c.length = 20;
@@ -147,7 +96,7 @@ TEST(Attention, GroupedHeads) {
 }
 
 TEST(Attention, FewQueriesOverManyKeys) {
-    Case c{"5 queries, 4 heads over 2, several chunks"};
+    Case c = plain_case("5 queries, 4 heads over 2, several chunks");
     c.heads = 4;
     c.length = 5;
     c.kv_length = 2500;
@@ -171,7 +120,7 @@ TEST(Attention, FewQueriesOverManyKeys) {
 
 TEST(Attention, BlocksOfMoreQueriesWhereProgramsAreMany) {
     for (const DType dtype : {f32, bf16}) {
-        Case c{"64 heads", dtype};
+        Case c = plain_case("64 heads", dtype);
         c.heads = 64;
         c.length = 260;
         c.kv_length = 20;
@@ -185,7 +134,7 @@ TEST(Attention, BlocksOfMoreQueriesWhereProgramsAreMany) {
 
 TEST(Attention, Windows) {
     for (const Window window : {Window{10, 0}, Window{0, -1}, Window{-1, 5}, Window{33, 40}}) {
-        Case c{fmt::format("window {}, {}", window.left, window.right)};
+        Case c = plain_case(fmt::format("window {}, {}", window.left, window.right));
         c.heads = c.kv_heads = 1;
         c.length = 140;
         c.kv_length = 270;
@@ -197,7 +146,7 @@ TEST(Attention, Windows) {
 }
 
 TEST(Attention, RowsWithNothingToAttend) {
-    Case c{"window beyond the keys"};  // queries from 60 on see nothing
+    Case c = plain_case("window beyond the keys");  // queries from 60 on see nothing
     c.length = 100;
     c.kv_length = 50;
     c.options.window = {10, -1};
@@ -205,7 +154,7 @@ TEST(Attention, RowsWithNothingToAttend) {
 }
 
 TEST(Attention, Segments) {
-    Case c{"self attention"};
+    Case c = plain_case("self attention");
     c.batch = 2;
     c.options.segment_ids = segments(2, 70, 13);
     check(c);
@@ -221,7 +170,7 @@ TEST(Attention, Segments) {
 }
 
 TEST(Attention, Bshd) {
-    Case c{"bshd"};
+    Case c = plain_case("bshd");
     c.batch = 2;
     c.kv_heads = 1;
     c.options.layout = Layout::bshd;
@@ -240,7 +189,7 @@ TEST(Attention, StridedInputs) {
 
 TEST(Attention, ScalesOfAnySign) {
     for (const double scale : {0.5, -0.3, 0.0}) {
-        Case c{fmt::format("scale {}", scale)};
+        Case c = plain_case(fmt::format("scale {}", scale));
         c.options.scale = scale;
         check(c);
         c.length = 1;
@@ -280,7 +229,7 @@ TEST(Attention, ZeroLengths) {
 }
 
 TEST(Attention, CheckedModeFindsNothing) {
-    Case c{"checked"};
+    Case c = plain_case("checked");
     c.length = c.kv_length = 20;
     c.options.causal = true;
     c.options.checked = true;

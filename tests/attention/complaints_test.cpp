@@ -12,7 +12,7 @@
 
 #include "attention/reference.h"
 #include "support/accuracy.h"
-#include "tests/attention/reference_options.h"
+#include "tests/attention/definition.h"
 #include "tests/support/accuracy.h"
 #include "tilewright/attention.h"
 #include "tilewright/error.h"
@@ -27,6 +27,7 @@ using attn::reference_backward;
 using attn::reference_forward;
 using attn::reference_options;
 using attn::ReferenceOptions;
+using attn::table;
 using testing::random_tensor;
 
 constexpr double kInfinity = std::numeric_limits<double>::infinity();
@@ -35,59 +36,24 @@ std::vector<float> values(const Tensor& x) {
     return x.to_vector<float>();
 }
 
-/// Small values: scores stay of the size that the rounding of lse allows for.
-Capture table(Tensor::Dims shape, unsigned seed) {
-    const Tensor values = random_tensor(f64, std::move(shape), seed);
-    for (std::int64_t i = 0; i < values.size(); ++i) values.data<double>()[i] *= 0.1;
-    return capture(values.to(f32));
-}
-
-/// Twice the bound of docs/numerics.md: of two samples of the same roundings, one is now and then
-/// more than twice the other.
-void expect_within(const std::string& what, const Tensor& ours, const Array& exact,
-                   const Array& plain, DType dtype) {
-    const double error = largest_error(to_array(ours), exact);
-    const double allowed = 2 * allowed_error(plain, exact, dtype);
-    EXPECT_TRUE(error <= allowed) << what << ": error " << error << ", allowed " << allowed;
-}
-
 struct Shape {
     std::int64_t batch = 1, heads = 1, kv_heads = 1, length = 70, kv_length = 70, dim = 16;
     DType dtype = f32;
 };
 
-/// Results and gradients against the dense computation in f64. A block mask in `options` stands for
-/// `mask`, the mod that it was made of.
+/// A block mask in `options` stands for `mask`, the mod that it was made of.
 void expect_definition(const Shape& shape, const AttentionOptions& options, const Mod& mask = {}) {
-    const auto input = [&](std::int64_t heads, std::int64_t length, unsigned seed) {
-        return random_tensor(shape.dtype, {shape.batch, heads, length, shape.dim}, seed);
-    };
-    const Tensor q = input(shape.heads, shape.length, 1),
-                 k = input(shape.kv_heads, shape.kv_length, 2),
-                 v = input(shape.kv_heads, shape.kv_length, 3),
-                 dout = input(shape.heads, shape.length, 4);
-    const Array qa = to_array(q), ka = to_array(k), va = to_array(v), da = to_array(dout);
-    ReferenceOptions exact_options = reference_options(options);
-    if (mask.defined()) exact_options.mask = mask;
-    ReferenceOptions plain_options = exact_options;
-    plain_options.arithmetic = shape.dtype;
-    const auto exact = reference_forward(qa, ka, va, exact_options);
-    const auto plain = reference_forward(qa, ka, va, plain_options);
-    const AttentionOutput ours = attention(q, k, v, options);
-    expect_within("out", ours.out, exact.out, plain.out, shape.dtype);
-    expect_within("lse", ours.lse, exact.lse, plain.lse, f32);
-    expect_within("max", ours.max_scores, exact.max_scores, plain.max_scores, f32);
-    const auto exact_g = reference_backward(qa, ka, va, da, {}, exact_options);
-    const auto plain_g = reference_backward(qa, ka, va, da, {}, plain_options);
-    const AttentionGradients g = attention_backward(q, k, v, ours, dout, options);
-    expect_within("dq", g.query, exact_g.query, plain_g.query, shape.dtype);
-    expect_within("dk", g.key, exact_g.key, plain_g.key, shape.dtype);
-    expect_within("dv", g.value, exact_g.value, plain_g.value, shape.dtype);
-    ASSERT_EQ(g.captured.size(), exact_g.captured.size());
-    for (std::size_t i = 0; i < g.captured.size(); ++i) {
-        expect_within("captured " + std::to_string(i), g.captured[i], exact_g.captured[i],
-                      plain_g.captured[i], shape.dtype);
-    }
+    attn::check({.options = options,
+                 .mask = mask,
+                 .dtype = shape.dtype,
+                 .batch = shape.batch,
+                 .heads = shape.heads,
+                 .kv_heads = shape.kv_heads,
+                 .length = shape.length,
+                 .kv_length = shape.kv_length,
+                 .head_dim = shape.dim,
+                 .value_dim = shape.dim,
+                 .bounds = 2});
 }
 
 void expect_near(const Tensor& ours, const Tensor& expected, double tolerance) {

@@ -6,7 +6,7 @@
 #include <random>
 
 #include "attention/reference.h"
-#include "tests/attention/reference_options.h"
+#include "tests/attention/definition.h"
 #include "tests/support/accuracy.h"
 #include "tilewright/attention.h"
 #include "tilewright/error.h"
@@ -20,65 +20,6 @@ namespace {
 using testing::expect_accurate;
 using ::testing::HasSubstr;
 using testing::random_tensor;
-
-/// A table of small values: scores stay of the size that the rounding of lse allows for.
-Capture table(Tensor::Dims shape, unsigned seed) {
-    Tensor values = random_tensor(f64, shape, seed);
-    for (std::int64_t i = 0; i < values.size(); ++i) values.data<double>()[i] *= 0.1;
-    return capture(values.to(f32));
-}
-
-struct Case {
-    std::string name;
-    AttentionOptions options = {};
-    DType dtype = f32;
-    std::int64_t batch = 2, heads = 2, kv_heads = 2, length = 70, kv_length = 85;
-    std::int64_t head_dim = 16, value_dim = 16;
-    bool backward = true;
-};
-
-void check(const Case& c) {
-    SCOPED_TRACE(c.name + " " + std::string(name(c.dtype)));
-    const Tensor q = random_tensor(c.dtype, {c.batch, c.heads, c.length, c.head_dim}, 1);
-    const Tensor k = random_tensor(c.dtype, {c.batch, c.kv_heads, c.kv_length, c.head_dim}, 2);
-    const Tensor v = random_tensor(c.dtype, {c.batch, c.kv_heads, c.kv_length, c.value_dim}, 3);
-    const Tensor dout = random_tensor(c.dtype, {c.batch, c.heads, c.length, c.value_dim}, 4);
-    const Tensor dlse = random_tensor(f32, {c.batch, c.heads, c.length}, 5);
-    const ReferenceOptions exact_options = reference_options(c.options);
-    ReferenceOptions plain_options = exact_options;
-    plain_options.arithmetic = c.dtype;
-    const Array qa = to_array(q), ka = to_array(k), va = to_array(v);
-    const auto exact = reference_forward(qa, ka, va, exact_options);
-    const auto plain = reference_forward(qa, ka, va, plain_options);
-    const DType statistics = c.dtype == f64 ? f64 : f32;
-
-    const AttentionOutput ours = attention(q, k, v, c.options);
-    expect_accurate("out", ours.out, exact.out, plain.out, c.dtype);
-    expect_accurate("lse", ours.lse, exact.lse, plain.lse, statistics);
-    expect_accurate("max", ours.max_scores, exact.max_scores, plain.max_scores, statistics);
-    if (!c.backward) return;
-
-    const Array da = to_array(dout), la = to_array(dlse);
-    const auto exact_grads = reference_backward(qa, ka, va, da, la, exact_options);
-    const auto plain_grads = reference_backward(qa, ka, va, da, la, plain_options);
-    const AttentionGradients grads = attention_backward(q, k, v, ours, dout, c.options, dlse);
-    expect_accurate("dq", grads.query, exact_grads.query, plain_grads.query, c.dtype);
-    expect_accurate("dk", grads.key, exact_grads.key, plain_grads.key, c.dtype);
-    expect_accurate("dv", grads.value, exact_grads.value, plain_grads.value, c.dtype);
-    if (c.options.sinks.defined()) {
-        expect_accurate("dsinks", grads.sinks, exact_grads.sinks, plain_grads.sinks,
-                        c.options.sinks.dtype());
-    }
-    ASSERT_EQ(grads.captured.size(), exact_grads.captured.size());
-    for (std::size_t i = 0; i < grads.captured.size(); ++i) {
-        // Sums over many pairs: the plain computation rounds each term as the inputs are.
-        const DType dtype = size_of(c.dtype) < size_of(grads.captured[i].dtype())
-                                ? c.dtype
-                                : grads.captured[i].dtype();
-        expect_accurate("captured " + std::to_string(i), grads.captured[i], exact_grads.captured[i],
-                        plain_grads.captured[i], dtype);
-    }
-}
 
 std::vector<std::pair<std::string, Mod>> score_mods() {
     const Capture slopes = table({2}, 11), relative = table({2, 154}, 12);

@@ -9,6 +9,7 @@
 #include <random>
 
 #include "attention/reference.h"
+#include "tests/attention/reference_options.h"
 #include "tests/support/accuracy.h"
 #include "tests/support/seeds.h"
 #include "tilewright/masks.h"
@@ -365,13 +366,7 @@ class Reference {
 
     ReferenceOptions options(DType arithmetic, std::size_t sequence) const {
         const AttentionOptions& given = c_.options;
-        ReferenceOptions result;
-        result.scale = given.scale;
-        result.causal = given.causal;
-        result.window_left = given.window.left;
-        result.window_right = given.window.right;
-        result.score_mod = given.score_mod;
-        result.mask = given.mask;
+        ReferenceOptions result = reference_options(given);
         if (given.block_mask.defined()) {
             const Capture dense = capture(given.block_mask.elements());
             const std::int64_t row = c_.starts[sequence], column = c_.kv_starts[sequence];
@@ -380,13 +375,6 @@ class Reference {
             };
             result.mask = result.mask.defined() ? result.mask & by_data : by_data;
         }
-        if (given.segment_ids.defined()) {
-            result.segment_ids = to_array(given.segment_ids);
-            result.kv_segment_ids = to_array(given.kv_segment_ids);
-        }
-        result.sinks = to_array(given.sinks);
-        result.dropout = given.dropout;
-        result.seed = given.seed;
         result.first_batch = static_cast<std::int64_t>(sequence);
         result.arithmetic = arithmetic;
         return result;

@@ -21,11 +21,11 @@ inline Tensor random_tensor(DType dtype, Tensor::Dims shape, unsigned seed) {
     return Tensor::from_vector(values, std::move(shape), dtype);
 }
 
-/// Expects the error of `ours` against `exact` to be within allowed_error.
+/// Expects the error of `ours` against `exact` to be within allowed_error, times `bounds`.
 inline void expect_accurate(const std::string& what, const Tensor& ours, const Array& exact,
-                            const Array& plain, DType dtype) {
+                            const Array& plain, DType dtype, double bounds = 1) {
     const double error = largest_error(to_array(ours), exact);
-    const double allowed = allowed_error(plain, exact, dtype);
+    const double allowed = bounds * allowed_error(plain, exact, dtype);
     EXPECT_TRUE(error <= allowed) << what << ": error " << error << ", allowed " << allowed;
 }
 
