@@ -56,6 +56,14 @@ TEST(DumpCommand, PassesOverRowsOfNormsAndSoftmaxAreCompiled) {
     }
 }
 
+TEST(DumpCommand, SlopesOfPositionsAreOnePassOnACpu) {
+    for (const char* name : {"flex", "flex_backward"}) {
+        const std::string text =
+            run_program({"dump", name, "--score", "alibi(8)", "--to", "bytecode"}).out;
+        EXPECT_THAT(text, HasSubstr("affine_add")) << name;
+    }
+}
+
 TEST(DumpCommand, AFileIsReadBack) {
     TemporaryFolder folder;
     const std::string text = run_program({"dump", "rms_norm", "--dtype", "bf16"}).out;

@@ -41,6 +41,7 @@ void use_blocks_of_large_rows(Options& options, const GpuProblem& problem) {
 void use_gpu_blocks(Options& options, const GpuProblem& problem) {
     const int size = size_of(problem.dtype);
     const std::int64_t row_bytes = std::max(problem.head_dim, problem.value_dim) * size;
+    options.gpu = true;
     options.block_q = row_bytes > 256 ? 32 : 64;
     options.block_k = row_bytes > 512 ? 16 : row_bytes > 256 ? 32 : 64;
     if (problem.dtype == f64) options.block_k = std::min<std::int64_t>(options.block_k, 16);
@@ -52,6 +53,7 @@ void use_gpu_backward_blocks(Options& options, const GpuProblem& problem) {
     // Shared memory of a program with 128 keys of 128 columns, or 128 queries and keys of 64.
     constexpr int kSharedOfWideBlocks = 160 * 1024;
     const std::int64_t widest = std::max(problem.head_dim, problem.value_dim);
+    options.gpu = true;
     if (size_of(problem.dtype) != 2 || widest > 128)
         return use_blocks_of_large_rows(options, problem);
     const bool has_room = problem.shared_bytes >= kSharedOfWideBlocks;

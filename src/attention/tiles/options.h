@@ -32,6 +32,7 @@ struct Options {
     /// each program walks over blocks of keys and has a dQ of its own, whose elements one thread
     /// adds to, in its order: the same bits in every run.
     bool unordered = false;
+    bool gpu = false;                   ///< for a GPU
     int num_warps = 0, num_stages = 0;  ///< of a GPU; 0: chosen by what a program holds
 
     /// Largest kv - q that attends: 0 when causal; -1: unbounded.

@@ -62,7 +62,7 @@ Tile load_block(const BlockLoad& load, const Ref& ref, const Place& at) {
 
 /// The mod in fewer instructions for a pair, by what is known of batch, head and positions: all fit
 /// 31 bits, as every tensor's extents do here.
-ir::Function reduced(ir::Function function, bool long_positions) {
+ir::Function reduced(ir::Function function, bool long_positions, bool gpu) {
     constexpr std::int64_t kLargest = std::numeric_limits<std::int32_t>::max();
     const std::int64_t last = long_positions ? kLargest : kShortPositions;
     std::map<ir::Value, ir::Interval> ranges;
@@ -72,7 +72,8 @@ ir::Function reduced(ir::Function function, bool long_positions) {
         if (ranges.size() == 4) break;  // what follows was read from arrays
     }
     ir::narrow(function, ranges);
-    ir::float_sums(function, ranges);
+    // A CPU's superinstructions make the cast of an affine position themselves.
+    if (gpu) ir::float_sums(function, ranges);
     return function;
 }
 
@@ -109,7 +110,7 @@ std::vector<Tile> Pairs::apply(const ir::Function& function, const std::vector<B
                                std::span<const Ref> refs) const {
     lang::Tracer& tracer = lang::Tracer::current("attention");
     for (const BlockLoad& load : loads) arguments.push_back(load_block(load, refs[load.ref], at));
-    const ir::Function mod = reduced(function, features_.long_positions);
+    const ir::Function mod = reduced(function, features_.long_positions, options_.gpu);
     const auto& parameters = mod.parameters();
     const auto at_query = static_cast<std::size_t>(
         std::find_if(parameters.begin(), parameters.end(),
