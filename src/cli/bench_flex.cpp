@@ -164,10 +164,10 @@ void bench_case(const MakeCase& make, FlexSizes sizes, BenchOptions& options, Re
 
     std::vector<AttentionOutput> outputs;
     std::vector<Variant> forward, backward;
-    for (const Subject& subject : subjects) {
-        outputs.push_back(attention(in.q, in.k, in.v, subject.options));
+    for (std::size_t i = 0; i < subjects.size(); ++i) {
+        outputs.push_back(attention(in.q, in.k, in.v, subjects[i].options));
         forward.push_back(
-            timed(subject.impl, [&in, &subject] { attention(in.q, in.k, in.v, subject.options); }));
+            timed(subjects[i].impl, [&, i] { attention(in.q, in.k, in.v, subjects[i].options); }));
     }
     for (std::size_t i = 0; i < subjects.size(); ++i) {
         backward.push_back(timed(subjects[i].impl, [&, i] {

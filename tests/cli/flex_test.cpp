@@ -2,6 +2,9 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <cstdlib>
+#include <filesystem>
+#include <fstream>
 #include <nlohmann/json.hpp>
 
 #include "cli/flex_cases.h"
@@ -81,6 +84,22 @@ TEST(DumpFlex, ShowsTheModInTheProgram) {
     }
     EXPECT_EQ(run_program({"dump", "matmul", "--score", "score"}).status, 2);
     EXPECT_EQ(run_program({"dump", "flex", "--score", "score +"}).status, 2);
+}
+
+/// In place of Python: takes every job and says that each run took a millisecond.
+TEST(BenchFlex, ARowOfTorchStandsBesideOurs) {
+    TemporaryFolder folder;
+    const std::string python = folder / "python";
+    std::ofstream(python) << "#!/bin/sh\nwhile read -r line; do\n"
+                             "case \"$line\" in run*) echo 0.001;; *) echo ready;; esac\ndone\n";
+    std::filesystem::permissions(python, std::filesystem::perms::owner_all);
+    ::setenv("TILEWRIGHT_PYTHON", python.c_str(), 1);
+    const ProgramResult result = run_program({"bench", "flex", "--seq-len", "64", "--heads", "1",
+                                              "--head-dim", "8", "--case", "alibi_computed",
+                                              "--no-check", "--no-picture", "--seconds", "0.01"});
+    ::unsetenv("TILEWRIGHT_PYTHON");
+    EXPECT_EQ(result.status, 0) << result.error;
+    EXPECT_THAT(result.out, ::testing::ContainsRegex("\ntorch-flex +1\\.000 "));
 }
 
 }  // namespace
