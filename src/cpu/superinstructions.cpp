@@ -160,6 +160,28 @@ class Selector {
         if (factors) exp2.in[static_cast<std::size_t>(exp2.num_inputs++)] = *factors;
         exp2.immediate[0] = factor;
         reduce_with(chain, exp2, ir::Reduction::sum);
+        const auto& super = program_.kernels->super;
+        round_result(chain, exp2, super.exp2_sum_bf16, super.exp2_sum_f16);
+    }
+
+    /// Where a cast to 16 bits alone reads the result, the superinstruction does it.
+    void round_result(Chain& chain, StripOp& made, StripFunction to_bf16, StripFunction to_f16) {
+        if (made.stored_ref >= 0 || made.out.home != Home::buffer || reads_[made.out.index] != 1)
+            return;
+        for (StripOp& cast : chain.ops) {
+            const bool rounds = cast.function && cast.kind == StripOp::Kind::map &&
+                                cast.op == Op::cast && cast.super == Super::none &&
+                                cast.stored_ref < 0 && cast.in[0] == made.out;
+            if (!rounds) continue;
+            const StripFunction function = cast.out.dtype == DType::bf16  ? to_bf16
+                                           : cast.out.dtype == DType::f16 ? to_f16
+                                                                          : nullptr;
+            if (function == nullptr) return;
+            made.function = function;
+            made.out = cast.out;
+            drop(cast);
+            return;
+        }
     }
 
     /// Gathers the comparisons whose conjunction makes `source`; false if there is anything else.
@@ -336,6 +358,8 @@ class Selector {
             mul.in = {p, dp, delta, {}};
             mul.num_inputs = 3;
             mul.immediate[0] = 1;
+            const auto& super = program_.kernels->super;
+            round_result(chain, mul, super.mul_sub_mul_bf16, super.mul_sub_mul_f16);
             return;
         }
     }

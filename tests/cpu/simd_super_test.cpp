@@ -1,4 +1,5 @@
 // Superinstructions, transposes and interleaving of every table against the scalar table.
+#include "ir/evaluate.h"
 #include "support/small_float.h"
 #include "tests/cpu/simd_support.h"
 
@@ -134,6 +135,47 @@ TEST_P(Super, MulSubMul) {
         s.immediate[0] = 0.125;
         compare(GetParam()->super.mul_sub_mul, scalar().mul_sub_mul, s,
                 std::vector<float>(p.x.size(), 7.0F), {}, 0, 0);
+    }
+}
+
+// The bits that rounding the results of the same table in f32 gives, and nothing between the rows.
+void expect_rounded(StripFunction rounding, StripFunction f, Strip s, DType dtype) {
+    const auto size = static_cast<std::size_t>(s.rows * s.out_row_stride);
+    std::vector<float> wide(size, 7.0F), sums(static_cast<std::size_t>(s.lanes)), wide_sums = sums;
+    std::vector<std::uint16_t> narrow(size, 0x1234);
+    s.out = wide.data();
+    s.accumulator = wide_sums.data();
+    f(s);
+    s.out = narrow.data();
+    s.accumulator = sums.data();
+    rounding(s);
+    EXPECT_EQ(sums, wide_sums);
+    for (std::int64_t row = 0; row < s.rows; ++row) {
+        for (std::int64_t lane = 0; lane < s.out_row_stride; ++lane) {
+            const auto i = static_cast<std::size_t>(row * s.out_row_stride + lane);
+            std::uint16_t want = 0x1234;
+            if (lane < s.lanes) ir::write_element(dtype, &want, ir::encode(dtype, wide[i]));
+            ASSERT_EQ(narrow[i], want) << "row " << row << ", lane " << lane << ": " << wide[i];
+        }
+    }
+}
+
+TEST_P(Super, ResultsAreRoundedToSixteenBits) {
+    const Superinstructions& super = GetParam()->super;
+    for (std::int64_t lanes : kLaneCounts) {
+        Tile t(37, lanes, 15, 20);
+        t.x[0] = -kInf;
+        const Tile delta(37, lanes, 16), scores(37, lanes, 17);
+        Strip s = strip_of(t);
+        s.in[1] = {delta.x.data(), 0, 1};
+        s.immediate[0] = 0.5;
+        expect_rounded(super.exp2_sum_bf16, super.exp2_sum, s, DType::bf16);
+        expect_rounded(super.exp2_sum_f16, super.exp2_sum, s, DType::f16);
+        s.in[1] = {scores.x.data(), scores.stride, 1};
+        s.in[2] = {delta.x.data(), 0, 1};
+        t.x[0] = 0;
+        expect_rounded(super.mul_sub_mul_bf16, super.mul_sub_mul, s, DType::bf16);
+        expect_rounded(super.mul_sub_mul_f16, super.mul_sub_mul, s, DType::f16);
     }
 }
 

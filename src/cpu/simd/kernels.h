@@ -56,8 +56,9 @@ struct GemmArgs {
 };
 using GemmFunction = void (*)(const GemmArgs&);
 
-/// Chains of elementwise ops run as one pass. All operands are f32; tiles have lane_stride 1, the
-/// operands called lane operands may have any form. Each rounds as the ops it stands for, but may
+/// Chains of elementwise ops run as one pass. All operands are f32, and so is `out` but where the
+/// name ends in another dtype: rounded to that; tiles have lane_stride 1, the operands called lane
+/// operands may have any form. Each rounds as the ops it stands for, but may
 /// contract a multiplication and an addition into one rounding. `out` may be the tile operand
 /// itself.
 struct Superinstructions {
@@ -65,7 +66,7 @@ struct Superinstructions {
     /// immediate[0] where there is none; accumulator[l] (f32, may be nullptr) += the sum over rows
     /// of the results. Relative error 2^-22; results below 2^-126 may be 0, exp2(-inf) is. NaN
     /// gives NaN.
-    StripFunction exp2_sum = nullptr;
+    StripFunction exp2_sum = nullptr, exp2_sum_bf16 = nullptr, exp2_sum_f16 = nullptr;
 
     /// out = base + a * r + b * l >= 0 ? in[0] : value, with immediate = {base, a, b, value}; base,
     /// a and b are integers below 2^53.
@@ -84,7 +85,7 @@ struct Superinstructions {
 
     /// out = in[0] * (in[1] - in[2]) * immediate[0], in[2] a lane operand: P * (dP - delta) *
     /// scale.
-    StripFunction mul_sub_mul = nullptr;
+    StripFunction mul_sub_mul = nullptr, mul_sub_mul_bf16 = nullptr, mul_sub_mul_f16 = nullptr;
 };
 
 struct Kernels {

@@ -1,9 +1,11 @@
 // Scalar superinstructions: what each one means.
 #include <cmath>
+#include <cstddef>
 
 #include "cpu/simd/scalar.h"
 #include "cpu/simd/scalar_ops.h"
 #include "cpu/simd/strip_access.h"
+#include "ir/evaluate.h"
 
 namespace tilewright::cpu {
 namespace {
@@ -12,20 +14,23 @@ float operand(const Strip& s, int i, std::int64_t row, std::int64_t lane) {
     return *element<float>(s.in[i], row, lane);
 }
 
-// Stores f(row, lane).
-template <typename F>
+// Stores f(row, lane), rounded to dtype.
+template <DType dtype = DType::f32, typename F>
 void store_tile(const Strip& s, F&& f) {
     for (std::int64_t row = 0; row < s.rows; ++row) {
         for (std::int64_t lane = 0; lane < s.lanes; ++lane) {
-            static_cast<float*>(s.out)[row * s.out_row_stride + lane] = f(row, lane);
+            auto* const out =
+                static_cast<std::byte*>(s.out) + (row * s.out_row_stride + lane) * size_of(dtype);
+            ir::write_element(dtype, out, ir::encode(dtype, f(row, lane)));
         }
     }
 }
 
+template <DType dtype = DType::f32>
 void exp2_sum(const Strip& s) {
     const auto constant = static_cast<float>(s.immediate[0]);
     auto* sums = static_cast<float*>(s.accumulator);
-    store_tile(s, [&](auto row, auto lane) {
+    store_tile<dtype>(s, [&](auto row, auto lane) {
         const float c = s.in[2].data != nullptr ? operand(s, 2, row, lane) : constant;
         const float x = std::fma(operand(s, 0, row, lane), c, -operand(s, 1, row, lane));
         const float p = x < -126.0f ? 0.0f : std::exp2(x);
@@ -77,9 +82,10 @@ void scale_max(const Strip& s) {
     });
 }
 
+template <DType dtype = DType::f32>
 void mul_sub_mul(const Strip& s) {
     const auto c = static_cast<float>(s.immediate[0]);
-    store_tile(s, [&](auto row, auto lane) {
+    store_tile<dtype>(s, [&](auto row, auto lane) {
         return operand(s, 0, row, lane) * (operand(s, 1, row, lane) - operand(s, 2, row, lane)) * c;
     });
 }
@@ -89,11 +95,15 @@ void mul_sub_mul(const Strip& s) {
 const Superinstructions& scalar_superinstructions() {
     static constexpr Superinstructions kSuper = {
         .exp2_sum = exp2_sum,
+        .exp2_sum_bf16 = exp2_sum<DType::bf16>,
+        .exp2_sum_f16 = exp2_sum<DType::f16>,
         .affine_select = affine_select,
         .affine_add = affine_add,
         .softcap = softcap,
         .scale_max = scale_max,
         .mul_sub_mul = mul_sub_mul,
+        .mul_sub_mul_bf16 = mul_sub_mul<DType::bf16>,
+        .mul_sub_mul_f16 = mul_sub_mul<DType::f16>,
     };
     return kSuper;
 }

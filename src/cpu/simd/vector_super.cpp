@@ -7,7 +7,9 @@
 // clang-format on
 #include <algorithm>
 #include <cmath>
+#include <cstddef>
 #include <limits>
+#include <type_traits>
 
 #include "cpu/simd/vector.h"
 #include "cpu/simd/vector_math-inl.h"
@@ -97,6 +99,20 @@ HWY_INLINE void store(V v, D d, hn::TFromD<D>* p, std::size_t n) {
         hn::StoreU(v, d, p);
 }
 
+/// Elements of a body's result in memory.
+template <DType dtype>
+using Stored = std::conditional_t<dtype == DType::f32, float, std::uint16_t>;
+
+template <bool kPartial, DType dtype>
+HWY_INLINE void store_rounded(VF v, Stored<dtype>* p, std::size_t n) {
+    const DF d;
+    if constexpr (dtype == DType::f32) {
+        store<kPartial>(v, d, p, n);
+    } else {
+        store<kPartial>(narrow_bits<dtype>(d, v), hn::Rebind<std::uint16_t, DF>(), p, n);
+    }
+}
+
 /// Rows r, r + 1, ... of a body.
 template <class Body, int kCount>
 HWY_INLINE void rows_of(Body& body, std::int64_t r, VF (&out)[kCount]) {
@@ -111,12 +127,12 @@ HWY_INLINE void rows_of(Body& body, std::int64_t r, VF (&out)[kCount]) {
 template <bool kPartial, int kCount, class Body>
 HWY_INLINE void store_rows(const Strip& s, Body& body, std::int64_t r, std::int64_t l,
                            std::size_t n) {
-    const DF d;
     VF value[kCount];
     rows_of(body, r, value);
-    float* const out = static_cast<float*>(s.out) + r * s.out_row_stride + l;
-    each<kCount>([&](int i)
-                     HWY_ATTR { store<kPartial>(value[i], d, out + i * s.out_row_stride, n); });
+    auto* const out = static_cast<Stored<Body::kOut>*>(s.out) + r * s.out_row_stride + l;
+    each<kCount>([&](int i) HWY_ATTR {
+        store_rounded<kPartial, Body::kOut>(value[i], out + i * s.out_row_stride, n);
+    });
 }
 
 /// One column of vectors: all rows of lanes [l, l + n). Body: made from (strip, l, n); value(row),
@@ -148,13 +164,13 @@ HWY_INLINE void two_columns(const Strip& s, std::int64_t l) {
 constexpr std::int64_t kColumnRows = 32;
 
 /// The strip's rows from `first` on, at most kColumnRows of them.
-Strip part_of(const Strip& s, std::int64_t first) {
+Strip part_of(const Strip& s, std::int64_t first, std::int64_t out_bytes = sizeof(float)) {
     Strip part = s;
     part.rows = std::min(kColumnRows, s.rows - first);
     for (StripOperand& in : part.in) {
         if (in.data) in.data = static_cast<const float*>(in.data) + first * in.row_stride;
     }
-    part.out = static_cast<float*>(s.out) + first * s.out_row_stride;
+    part.out = static_cast<std::byte*>(s.out) + first * s.out_row_stride * out_bytes;
     return part;
 }
 
@@ -174,7 +190,7 @@ HWY_INLINE void columns_of(const Strip& s) {
 template <template <bool> class Body>
 void columns(const Strip& s) {
     for (std::int64_t first = 0; first < s.rows; first += kColumnRows) {
-        columns_of<Body>(part_of(s, first));
+        columns_of<Body>(part_of(s, first, size_of(Body<false>::kOut)));
     }
 }
 
@@ -187,8 +203,9 @@ struct TileOperand {
         : at(static_cast<const float*>(operand.data) + l), row_stride(operand.row_stride) {}
 };
 
-template <bool kPartial>
-struct Exp2Sum {
+template <bool kPartial, DType dtype>
+struct Exp2SumTo {
+    static constexpr DType kOut = dtype;
     static constexpr int kRows = kInStep;
     TileOperand x;
     LaneOperand<kPartial> shift;
@@ -198,7 +215,7 @@ struct Exp2Sum {
     float* sums;
     std::size_t n;
 
-    HWY_INLINE Exp2Sum(const Strip& s, std::int64_t l, std::size_t lanes)
+    HWY_INLINE Exp2SumTo(const Strip& s, std::int64_t l, std::size_t lanes)
         : x(s.in[0], l),
           shift(s.in[1], l, lanes),
           constant(static_cast<float>(s.immediate[0])),
@@ -224,7 +241,15 @@ struct Exp2Sum {
 };
 
 template <bool kPartial>
+using Exp2Sum = Exp2SumTo<kPartial, DType::f32>;
+template <bool kPartial>
+using Exp2SumBf16 = Exp2SumTo<kPartial, DType::bf16>;
+template <bool kPartial>
+using Exp2SumF16 = Exp2SumTo<kPartial, DType::f16>;
+
+template <bool kPartial>
 struct ScaleMax {
+    static constexpr DType kOut = DType::f32;
     static constexpr int kRows = 1;
     TileOperand x;
     VF scale;
@@ -246,15 +271,16 @@ struct ScaleMax {
     HWY_INLINE void finish() const { store<kPartial>(maximum, DF(), maxima, n); }
 };
 
-template <bool kPartial>
-struct MulSubMul {
+template <bool kPartial, DType dtype>
+struct MulSubMulTo {
+    static constexpr DType kOut = dtype;
     static constexpr int kRows = 1;
     TileOperand p, dp;
     LaneOperand<kPartial> delta;
     VF scale;
     std::size_t n;
 
-    HWY_INLINE MulSubMul(const Strip& s, std::int64_t l, std::size_t lanes)
+    HWY_INLINE MulSubMulTo(const Strip& s, std::int64_t l, std::size_t lanes)
         : p(s.in[0], l),
           dp(s.in[1], l),
           delta(s.in[2], l, lanes),
@@ -266,6 +292,13 @@ struct MulSubMul {
     }
     HWY_INLINE void finish() const {}
 };
+
+template <bool kPartial>
+using MulSubMul = MulSubMulTo<kPartial, DType::f32>;
+template <bool kPartial>
+using MulSubMulBf16 = MulSubMulTo<kPartial, DType::bf16>;
+template <bool kPartial>
+using MulSubMulF16 = MulSubMulTo<kPartial, DType::f16>;
 
 void softcap(const Strip& s) {
     const auto outer = static_cast<float>(s.immediate[0]);
@@ -349,6 +382,7 @@ struct RunningMax {
 /// For indices that f32 holds exactly.
 template <bool kPartial, bool kScaled>
 struct AffineAddOf {
+    static constexpr DType kOut = DType::f32;
     static constexpr int kRows = kInStep;
     TileOperand x;
     LaneOperand<kPartial> slope;
@@ -437,11 +471,15 @@ void affine_add(const Strip& s) {
 
 constexpr Superinstructions kSuper = {
     .exp2_sum = columns<Exp2Sum>,
+    .exp2_sum_bf16 = columns<Exp2SumBf16>,
+    .exp2_sum_f16 = columns<Exp2SumF16>,
     .affine_select = affine_select,
     .affine_add = affine_add,
     .softcap = softcap,
     .scale_max = columns<ScaleMax>,
     .mul_sub_mul = columns<MulSubMul>,
+    .mul_sub_mul_bf16 = columns<MulSubMulBf16>,
+    .mul_sub_mul_f16 = columns<MulSubMulF16>,
 };
 
 }  // namespace
