@@ -38,8 +38,8 @@ struct MhaSizes {
           length(q.dim(1)),
           heads(q.dim(2)),
           dim(q.dim(3)),
-          block_q(std::min(o.block_q, q.dim(1))),
-          block_k(std::min(o.block_k, q.dim(1))) {}
+          block_q(std::clamp<std::int64_t>(q.dim(1), 1, o.block_q)),
+          block_k(std::clamp<std::int64_t>(q.dim(1), 1, o.block_k)) {}
     std::int64_t blocks_q() const { return (length + block_q - 1) / block_q; }
     std::int64_t blocks_k() const { return (length + block_k - 1) / block_k; }
 };

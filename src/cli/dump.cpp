@@ -39,6 +39,10 @@ Call fixed(const Call& call) {
 }
 
 ir::Function load(const DumpOptions& options) {
+    if (std::filesystem::is_directory(options.kernel)) {
+        user_error("dump", "expected a kernel or a file of IR text but `{}` is a folder",
+                   options.kernel);
+    }
     std::ifstream file(options.kernel, std::ios::binary);
     std::string text;
     if (file && options.kernel.find('.') != std::string::npos) {

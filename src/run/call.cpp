@@ -52,6 +52,14 @@ CallState::CallState(Kernel kernel, CallOptions options, std::vector<Batching> b
                        ir::CompileHints::kMax, kernel_.name(), hint);
         }
     }
+    for (const auto& [argument, dims] : options_.dynamic) {
+        if (argument < 0 || std::any_of(dims.begin(), dims.end(), [](int d) { return d < 0; })) {
+            user_error("call",
+                       "expected `dynamic` of kernel `{}` to count arguments and dimensions from 0 "
+                       "but got {}: {}",
+                       kernel_.name(), argument, fmt::join(dims, ", "));
+        }
+    }
 }
 
 std::string CallState::argument_name(std::size_t argument) const {
@@ -303,6 +311,15 @@ void CallState::check_aliases(std::span<const Tensor> inputs, const Shapes& shap
                        "output {}",
                        alias.input, alias.output);
         }
+        const auto again = [&](const Alias& other) {
+            return &other != &alias && (other.input == alias.input || other.output == alias.output);
+        };
+        if (std::any_of(options_.aliases.begin(), options_.aliases.end(), again)) {
+            user_error("call",
+                       "expected each input and output in one alias but input {} or output {} is "
+                       "in several",
+                       alias.input, alias.output);
+        }
         const TensorType given{inputs[in].dtype(), inputs[in].shape()};
         if (!(given == shapes.outputs[out])) {
             user_error("call",
@@ -405,6 +422,9 @@ std::vector<Tensor> CallState::run(std::span<const Tensor> inputs, std::span<con
     const std::shared_ptr<const run::Executable> program = executable(inputs, now);
     std::vector<Tensor> outputs = output_tensors(inputs, given, now);
 
+    // Nothing is written before.
+    if (!given.empty() || !options_.aliases.empty()) check_overlap(inputs, outputs);
+
     // An aliased input is read where its output is written.
     std::vector<Tensor> sources(inputs.begin(), inputs.end());
     for (const Alias& alias : options_.aliases) {
@@ -415,8 +435,6 @@ std::vector<Tensor> CallState::run(std::span<const Tensor> inputs, std::span<con
             source = target;
         }
     }
-    if (!given.empty()) check_overlap(sources, outputs);
-
     ir::Arguments arguments;
     arguments.refs.reserve(sources.size() + outputs.size());
     const auto add = [&](const Tensor& tensor) {

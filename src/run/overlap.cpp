@@ -77,6 +77,36 @@ bool run::overlap(const Tensor& a, const Tensor& b) {
     return a_low < b_high && b_low < a_high && !apart(a, b);
 }
 
+bool run::overlaps_itself(const Tensor& tensor) {
+    if (!tensor.defined() || tensor.size() <= 1) return false;
+    std::vector<std::pair<std::int64_t, std::int64_t>> dims;  // stride without sign, extent
+    for (int d = 0; d < tensor.rank(); ++d) {
+        const std::int64_t stride = tensor.strides()[static_cast<std::size_t>(d)];
+        if (tensor.dim(d) > 1) dims.emplace_back(stride < 0 ? -stride : stride, tensor.dim(d));
+    }
+    std::sort(dims.begin(), dims.end());
+    std::int64_t reach = 0;  // of the dimensions before
+    bool nested = true;
+    for (const auto& [stride, extent] : dims) {
+        nested = nested && stride > reach;
+        reach += stride * (extent - 1);
+    }
+    if (nested) return false;
+    // Strides that interleave: every element is looked at, where there are not too many.
+    constexpr std::int64_t kMost = 1 << 24;
+    if (dims.front().first == 0 || tensor.size() > reach + 1 || reach >= kMost) return true;
+    std::vector<bool> seen(static_cast<std::size_t>(reach + 1));
+    std::vector<std::int64_t> index(dims.size());
+    for (std::int64_t n = 0; n < tensor.size(); ++n) {
+        std::int64_t at = 0;
+        for (std::size_t d = 0; d < dims.size(); ++d) at += index[d] * dims[d].first;
+        if (seen[static_cast<std::size_t>(at)]) return true;
+        seen[static_cast<std::size_t>(at)] = true;
+        for (std::size_t d = 0; d < dims.size() && ++index[d] == dims[d].second; ++d) index[d] = 0;
+    }
+    return false;
+}
+
 namespace detail {
 
 using run::overlap;
@@ -90,6 +120,13 @@ void CallState::check_overlap(std::span<const Tensor> inputs,
             });
     };
     for (std::size_t o = 0; o < outputs.size(); ++o) {
+        if (run::overlaps_itself(outputs[o])) {
+            user_error(
+                "call",
+                "expected output {} of kernel `{}` to have an element for each index but got "
+                "{} with strides {}",
+                o, kernel_.name(), outputs[o].type_name(), fmt::join(outputs[o].strides(), ", "));
+        }
         for (std::size_t i = 0; i < inputs.size(); ++i) {
             if (!aliased(i, o) && overlap(inputs[i], outputs[o])) {
                 user_error("call",

@@ -76,7 +76,11 @@ Tensor Tensor::empty(DType dtype, Dims shape, Device device) {
     const auto size = static_cast<std::size_t>(std::max<std::int64_t>(bytes, 1));
     const std::align_val_t alignment =
         size >= 2 * kHugePage ? std::align_val_t(kHugePage) : kAlignment;
-    void* memory = ::operator new(size, alignment);
+    void* memory = ::operator new(size, alignment, std::nothrow);
+    if (memory == nullptr) {
+        user_error("Tensor", "expected {} bytes of memory for {} but there are none", size,
+                   to_string(TensorType{dtype, shape}));
+    }
 #ifdef __linux__
     // The first touch of thousands of small pages takes longer than a memory-bound kernel. A system
     // without huge pages ignores the advice.
