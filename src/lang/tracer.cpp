@@ -66,8 +66,11 @@ Tracer& Tracer::of(const Ref& ref) {
 }
 
 Tile Tracer::wrap(ir::Value value) {
-    if (scope_of_.size() <= value.id) scope_of_.resize(value.id + 1, scope_);
-    scope_of_[value.id] = scope_;
+    constexpr std::uint32_t kNone = UINT32_MAX;
+    if (scope_of_.size() <= value.id) scope_of_.resize(value.id + 1, kNone);
+    // What changes nothing, as a cast to the own dtype, gives a value of an outer scope again.
+    std::uint32_t& scope = scope_of_[value.id];
+    if (scope == kNone) scope = scope_;
     return Tile::from_id(value.id, id_);
 }
 

@@ -52,6 +52,19 @@ CallState::CallState(Kernel kernel, CallOptions options, std::vector<Batching> b
                        ir::CompileHints::kMax, kernel_.name(), hint);
         }
     }
+    for (const TensorType& scratch : options_.scratch) {
+        constexpr double kMost = std::int64_t{1} << 40;
+        double elements = 1;
+        for (std::int64_t extent : scratch.shape) {
+            elements *= static_cast<double>(extent);
+            if (extent < 0 || elements > kMost) {
+                user_error("call",
+                           "expected scratch of kernel `{}` of extents of at least 0 and at most "
+                           "2^40 elements but got {}",
+                           kernel_.name(), to_string(scratch));
+            }
+        }
+    }
     for (const auto& [argument, dims] : options_.dynamic) {
         if (argument < 0 || std::any_of(dims.begin(), dims.end(), [](int d) { return d < 0; })) {
             user_error("call",
@@ -310,6 +323,16 @@ void CallState::check_aliases(std::span<const Tensor> inputs, const Shapes& shap
                        "expected an alias between present arguments but got input {} and "
                        "output {}",
                        alias.input, alias.output);
+        }
+        for (const Batching& batching : batchings_) {
+            const int in_axis = axis_of(batching.in_axes, in, kNotMapped),
+                      out_axis = axis_of(batching.out_axes, out, 0);
+            if (in_axis != out_axis) {
+                user_error("vmap",
+                           "expected one axis for input {} and output {}, which share memory, but "
+                           "got {} and {}",
+                           alias.input, alias.output, in_axis, out_axis);
+            }
         }
         const auto again = [&](const Alias& other) {
             return &other != &alias && (other.input == alias.input || other.output == alias.output);

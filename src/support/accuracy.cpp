@@ -23,7 +23,7 @@ double largest_error(const Array& a, const Array& b) {
     if (a.shape != b.shape) return INFINITY;
     double error = 0;
     for (std::size_t i = 0; i < a.data.size(); ++i) {
-        if (a.data[i] == b.data[i]) continue;
+        if (a.data[i] == b.data[i] || (std::isnan(a.data[i]) && std::isnan(b.data[i]))) continue;
         const double difference = std::abs(a.data[i] - b.data[i]);
         if (!(difference <= error)) error = std::isnan(difference) ? INFINITY : difference;
     }
@@ -31,7 +31,7 @@ double largest_error(const Array& a, const Array& b) {
 }
 
 double allowed_error(const Array& plain, const Array& exact, DType dtype) {
-    double largest = 1;
+    double largest = 0;
     for (double x : exact.data)
         if (std::isfinite(x)) largest = std::max(largest, std::abs(x));
     const double roundings = dtype == DType::f64 ? 64 : 8;

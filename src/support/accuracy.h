@@ -8,12 +8,13 @@ namespace tilewright {
 /// Distance between 1 and the next value of a float dtype.
 double epsilon(DType dtype);
 
-/// Largest difference; infinity for different shapes, a NaN on either side, or unequal infinities.
+/// Largest difference; infinity for different shapes, a NaN on one side alone, or unequal
+/// infinities.
 double largest_error(const Array& a, const Array& b);
 
 /// Largest error allowed against `exact`: twice that of `plain`, the same computation done plainly
-/// in `dtype`. A few roundings of the largest value (or of 1, the size of usual inputs) are always
-/// allowed: small cases are a matter of luck, and the reference itself rounds to f64.
+/// in `dtype`. A few roundings of the largest value are always allowed: small cases are a matter of
+/// luck, and the reference itself rounds to f64.
 double allowed_error(const Array& plain, const Array& exact, DType dtype);
 
 }  // namespace tilewright

@@ -322,6 +322,45 @@ TEST(Call, OutputsHaveAnElementForEachIndex) {
     }
 }
 
+TEST(Call, WhatChangesNothingInABodyStaysVisibleBehindIt) {
+    const auto k = tw::kernel("k", [](Ref x, Ref z) {
+        const Tile w = x.load();
+        const Tile sums =
+            tw::for_loop(0, 4, tw::zeros({8}, f32), [&](Tile, Tile a) { return a + w.to(f32); });
+        tw::when(sums.dim(0) > 0, [&] { z.store(w.to(f32)); });
+        z.store(sums + w.to(f32));
+    });
+    const auto call = tw::call(k, {.out_type = {{f32, {8}}}});
+    EXPECT_EQ(call(ramp({8})).get({7}), 5 * ramp({8}).get({7}));
+    EXPECT_THAT(error_of([] {
+                    Tile kept;
+                    tw::call(tw::kernel("k",
+                                        [&](Ref x, Ref z) {
+                                            tw::when(x.extent(0) > 0, [&] { kept = x.load() + 1; });
+                                            z.store(kept);
+                                        }),
+                             {.out_type = {{f32, {8}}}})(ramp({8}));
+                }),
+                HasSubstr("inside the body of a loop or branch"));
+}
+
+TEST(Call, ScratchAndAxesOfAliasesAreChecked) {
+    const auto k = tw::kernel("k", [](Ref x, Ref z) { z.store(x.load() * 10); });
+    for (const Tensor::Dims& shape :
+         {Tensor::Dims{std::int64_t{1} << 32, std::int64_t{1} << 32}, {-1}}) {
+        EXPECT_THAT(error_of([&] {
+                        tw::call(k, {.scratch = {{f32, shape}}});
+                    }),
+                    HasSubstr("2^40 elements"));
+    }
+    const auto call = tw::call(k, {.out_type = {{f32, {4}}}, .aliases = {{0, 0}}});
+    EXPECT_THAT(error_of([&] {
+                    tw::vmap(call, {1}, {0})(ramp({4, 4}));
+                }),
+                HasSubstr("one axis for input 0 and output 0"));
+    EXPECT_EQ(tw::vmap(call, {1}, {1})(ramp({4, 4})).get({1, 2}), 10 * ramp({4, 4}).get({1, 2}));
+}
+
 TEST(Call, DynamicCountsFromZero) {
     for (const auto& dynamic : {std::map<int, std::vector<int>>{{-1, {0}}}, {{0, {-1}}}}) {
         EXPECT_THAT(error_of([&] { tw::call(tw::kernel("k", [](Ref) {}), {.dynamic = dynamic}); }),
