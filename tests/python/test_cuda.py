@@ -103,7 +103,10 @@ def test_masks_of_torch_tensors_on_the_gpu_are_built_there(capfd, monkeypatch):
     assert mask == built(ids.cpu())
     q, k, v = (torch.randn(1, 2, 5000, 64, device="cuda", dtype=torch.bfloat16) for _ in range(3))
     want = torch.nn.functional.scaled_dot_product_attention(
-        q, k, v, attn_mask=(ids[:, None] == ids) & torch.ones(5000, 5000, device="cuda").tril().bool()
+        q,
+        k,
+        v,
+        attn_mask=(ids[:, None] == ids) & torch.ones(5000, 5000, device="cuda").tril().bool(),
     )
     got = tw.flex_attention(q, k, v, block_mask=mask)
     torch.testing.assert_close(got.float(), want.float(), rtol=2e-2, atol=2e-2)
