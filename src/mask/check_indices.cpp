@@ -1,3 +1,4 @@
+// Every index of a mod as a mask: true where it lies inside its capture.
 #include "mask/check_indices.h"
 
 #include <algorithm>
