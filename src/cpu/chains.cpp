@@ -2,6 +2,8 @@
 #include "cpu/chains.h"
 
 #include <algorithm>
+#include <functional>
+#include <optional>
 #include <set>
 #include <utility>
 
@@ -60,10 +62,17 @@ bool same_space(const Chain& a, const Chain& b) {
     return a.rows == b.rows && a.lanes == b.lanes && a.width == b.width;
 }
 
-/// Joins the chains of one straight run of instructions.
+/// The places of a region that touch one location, in order.
+struct Touches {
+    std::vector<std::size_t> reads, writes;
+};
+
+/// Joins the chains of one straight run of instructions. Who touches what is kept per location, so
+/// that a chain meets only those that it may join: a body unrolled thousands of times stays cheap.
 class Joiner {
   public:
-    Joiner(Region& region, const Program& program) : region_(region), program_(program) {}
+    Joiner(Region& region, const Program& program)
+        : region_(region), program_(program), removed_(region.size(), false) {}
 
     void run() {
         for (std::size_t i = 0; i < region_.size(); ++i) {
@@ -74,33 +83,38 @@ class Joiner {
             }
             auto* chain = std::get_if<Chain>(&node.instruction);
             if (chain && join(*chain, i)) {
-                removed_.push_back(i);
+                removed_[i] = true;
                 pull(joined_);
                 continue;
             }
             if (chain) pull(i);
-            visit_operands(node.instruction, [&](Home home, std::uint32_t index, Use use) {
-                if (use != Use::read) defined_[{home, index}] = i;
-            });
+            record(node.instruction, i);
             if (chain) open_.push_back(i);
         }
-        std::sort(removed_.begin(), removed_.end());
-        for (std::size_t k = removed_.size(); k-- > 0;) {
-            region_.erase(region_.begin() + static_cast<std::ptrdiff_t>(removed_[k]));
+        std::size_t kept = 0;
+        for (std::size_t i = 0; i < region_.size(); ++i) {
+            if (removed_[i]) continue;
+            if (kept != i) region_[kept] = std::move(region_[i]);
+            ++kept;
         }
+        region_.resize(kept);
     }
 
   private:
     /// Appends the ops of `chain` to an earlier one if every operand is there in time; true if so.
     bool join(const Chain& chain, std::size_t at) {
-        for (std::size_t k = open_.size(); k-- > 0;) {
+        std::size_t ready = 0;  // where the last of the operands is made
+        for (const StripOp& op : chain.ops) {
+            for (std::size_t i = 0; i < static_cast<std::size_t>(op.num_inputs); ++i) {
+                ready = std::max(ready, last_write(op.in[i]).value_or(0));
+            }
+        }
+        for (std::size_t k = open_.size(); k-- > 0 && open_[k] >= ready;) {
             auto& earlier = std::get<Chain>(region_[open_[k]].instruction);
             if (!same_space(earlier, chain) || !fits(chain, open_[k], earlier)) continue;
-            if (!stores_may_move(chain, open_[k], at)) continue;
-            for (const StripOp& op : chain.ops) {
-                earlier.ops.push_back(op);
-                defined_[{op.out.home, op.out.index}] = open_[k];
-            }
+            if (!stores_may_move(chain, open_[k], at)) return false;  // nor farther up
+            earlier.ops.insert(earlier.ops.end(), chain.ops.begin(), chain.ops.end());
+            record(region_[at].instruction, open_[k]);
             joined_ = open_[k];
             return true;
         }
@@ -111,18 +125,26 @@ class Joiner {
     /// operand of this chain, none of its results is used in between, and its operands last.
     void pull(std::size_t at) {
         auto& chain = std::get<Chain>(region_[at].instruction);
-        for (std::size_t k = open_.size(); k-- > 0;) {
-            const std::size_t from = open_[k];
-            if (from >= at) continue;
+        std::set<std::size_t, std::greater<>> makers;
+        for (const StripOp& op : chain.ops) {
+            for (std::size_t i = 0; i < static_cast<std::size_t>(op.num_inputs); ++i) {
+                const auto found = touches_.find({op.in[i].home, op.in[i].index});
+                if (found == touches_.end()) continue;
+                makers.insert(found->second.writes.begin(), found->second.writes.end());
+            }
+        }
+        for (const std::size_t from : makers) {
+            const auto open = std::lower_bound(open_.begin(), open_.end(), from);
+            if (from >= at || open == open_.end() || *open != from) continue;
             auto& earlier = std::get<Chain>(region_[from].instruction);
-            if (!same_space(earlier, chain) || !may_move(from, at) || !feeds(earlier, chain))
+            if (earlier.ops.size() + chain.ops.size() > Chain::kMaxOps) continue;
+            if (!same_space(earlier, chain) || !feeds(earlier, chain) || !may_move(from, at))
                 continue;
             if (!stores_may_move(earlier, from, at)) continue;
-            if (earlier.ops.size() + chain.ops.size() > Chain::kMaxOps) continue;
-            for (const StripOp& op : earlier.ops) defined_[{op.out.home, op.out.index}] = at;
+            record(region_[from].instruction, at);
             chain.ops.insert(chain.ops.begin(), earlier.ops.begin(), earlier.ops.end());
-            removed_.push_back(from);
-            open_.erase(open_.begin() + static_cast<std::ptrdiff_t>(k));
+            removed_[from] = true;
+            open_.erase(open);
             return;
         }
     }
@@ -144,21 +166,36 @@ class Joiner {
         return any;
     }
 
-    /// True when the chain at `from` gives the same results if it runs at `to`.
-    bool may_move(std::size_t from, std::size_t to) {
-        std::set<Location> reads, writes;
-        visit_operands(region_[from].instruction, [&](Home home, std::uint32_t index, Use use) {
-            (use == Use::read ? reads : writes).insert({home, index});
+    /// Notes that what `instruction` touches is touched at place `at`.
+    void record(const Instruction& instruction, std::size_t at) {
+        visit_operands(instruction, [&](Home home, std::uint32_t index, Use use) {
+            Touches& touches = touches_[{home, index}];
+            auto& places = use == Use::read ? touches.reads : touches.writes;
+            const auto place = std::lower_bound(places.begin(), places.end(), at);
+            if (place == places.end() || *place != at) places.insert(place, at);
         });
+    }
+
+    std::optional<std::size_t> last_write(const StripSource& value) const {
+        const auto found = touches_.find({value.home, value.index});
+        if (found == touches_.end() || found->second.writes.empty()) return std::nullopt;
+        return found->second.writes.back();
+    }
+
+    /// True when the chain at `from` gives the same results if it runs at `to`.
+    bool may_move(std::size_t from, std::size_t to) const {
+        const auto between = [&](const std::vector<std::size_t>& places) {
+            auto place = std::upper_bound(places.begin(), places.end(), from);
+            while (place != places.end() && removed_[*place]) ++place;
+            return place != places.end() && *place < to;
+        };
         bool independent = true;
-        for (std::size_t i = from + 1; i < to && independent; ++i) {
-            if (std::find(removed_.begin(), removed_.end(), i) != removed_.end()) continue;
-            visit_operands(region_[i].instruction, [&](Home home, std::uint32_t index, Use use) {
-                const Location location{home, index};
-                if (writes.contains(location)) independent = false;
-                if (use != Use::read && reads.contains(location)) independent = false;
-            });
-        }
+        visit_operands(region_[from].instruction, [&](Home home, std::uint32_t index, Use use) {
+            const Touches& touches = touches_.at({home, index});
+            if (between(touches.writes) || (use != Use::read && between(touches.reads))) {
+                independent = false;
+            }
+        });
         return independent;
     }
 
@@ -171,8 +208,7 @@ class Joiner {
             const auto stored = static_cast<std::uint32_t>(op.stored_ref);
             for (std::size_t i = first; i <= last && free; ++i) {
                 const Instruction& other = region_[i].instruction;
-                if (std::get_if<Chain>(&other) == &chain) continue;
-                if (std::find(removed_.begin(), removed_.end(), i) != removed_.end()) continue;
+                if (removed_[i] || std::get_if<Chain>(&other) == &chain) continue;
                 visit_refs(other, [&](std::uint32_t ref, bool) {
                     free = free && !may_alias(program_.refs[ref], program_.refs[stored]);
                 });
@@ -188,12 +224,12 @@ class Joiner {
     bool fits(const Chain& chain, std::size_t at, const Chain& earlier) const {
         if (earlier.ops.size() + chain.ops.size() > Chain::kMaxOps) return false;
         for (const StripOp& op : chain.ops) {
-            if (op.stored_ref >= 0 && defined_.at({op.out.home, op.out.index}) >= at) return false;
+            if (op.stored_ref >= 0 && last_write(op.out).value() >= at) return false;
             for (std::size_t i = 0; i < static_cast<std::size_t>(op.num_inputs); ++i) {
                 const StripSource& in = op.in[i];
-                const auto found = defined_.find({in.home, in.index});
-                if (found == defined_.end() || found->second < at) continue;
-                if (found->second > at) return false;
+                const std::optional<std::size_t> made = last_write(in);
+                if (!made || *made < at) continue;
+                if (*made > at) return false;
                 // Made in the earlier chain: its strips must be those that this op reads.
                 const auto maker =
                     std::find_if(earlier.ops.begin(), earlier.ops.end(), [&](const StripOp& o) {
@@ -208,10 +244,10 @@ class Joiner {
 
     Region& region_;
     const Program& program_;
-    std::map<Location, std::size_t> defined_;  ///< last instruction that wrote there
-    std::vector<std::size_t> open_;            ///< chains that may grow
-    std::vector<std::size_t> removed_;
-    std::size_t joined_ = 0;  ///< the chain that grew last
+    std::vector<bool> removed_;            ///< places whose ops moved elsewhere
+    std::map<Location, Touches> touches_;  ///< the places of removed instructions too
+    std::vector<std::size_t> open_;        ///< chains that may grow, in order
+    std::size_t joined_ = 0;               ///< the chain that grew last
 };
 
 void join_all(Region& region, const Program& program) {

@@ -55,6 +55,29 @@ TEST(Machine, ChainsStoreToTheArray) {
     }
 }
 
+// A body unrolled many times: chains of 64 ops, each fed by several others and by sums of rows.
+TEST(Machine, UnrolledBodiesAgree) {
+    Agreement test({1});
+    Kernel& k = test.k;
+    ir::Builder& b = k.b;
+    const Shape shape{5, 40};
+    std::vector<Value> values;
+    for (int i = 0; i < 4; ++i) values.push_back(test.load_all(test.array(DType::f32, {5, 40})));
+    for (std::size_t i = 0; i < 1500; ++i) {
+        const Value& recent = values.back();
+        const Value& older = values[values.size() - 1 - i * i % std::min<std::size_t>(i + 1, 90)];
+        if (i % 7 == 3) {
+            const Value sum = b.reduce(Reduction::max, older, 1);
+            values.push_back(b.binary(Op::min, recent, b.broadcast(b.expand_dims(sum, 1), shape)));
+        } else {
+            values.push_back(b.binary(i % 3 == 0 ? Op::sub : Op::max, recent, older));
+        }
+    }
+    const Value y = test.array(DType::f32, {5, 40});
+    k.store(y, {k.slice(0, 5), k.slice(0, 40)}, values.back());
+    test.check(0);
+}
+
 // Chains of many ops run on blocks of lanes in registers; panels end within a block.
 TEST(Machine, LongChainsAgree) {
     for (const std::int64_t n : {64, 100, 1300}) {
