@@ -9,8 +9,8 @@ namespace tilewright {
 /// Names of the devices that calls can run on: "cpu", "cuda:0", ...
 std::vector<std::string> devices();
 
-/// Threads that calls on the CPU use; 0 restores the default, all cores. Results do not depend on
-/// it. UserError for a negative number.
+/// Threads that calls on the CPU use, at most one for each core; 0 restores the default, all cores.
+/// Results do not depend on it. UserError for a negative number.
 void set_num_threads(int threads);
 int num_threads();
 

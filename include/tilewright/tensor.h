@@ -101,6 +101,9 @@ class Tensor {
     std::int64_t size() const;  ///< number of elements
     std::int64_t nbytes() const { return size() * size_of(dtype_); }
     bool is_contiguous() const;  ///< row-major without gaps
+    /// True for memory that its owner lent for reading (DLPack): calls and copies refuse to write
+    /// there. Views are read-only too.
+    bool read_only() const { return read_only_; }
 
     void* raw() const { return data_; }
     /// Keeps the memory alive; null where that is the caller's business. Views share it.
@@ -137,7 +140,8 @@ class Tensor {
     Tensor to(Device device) const;
     /// Copies the elements of a tensor of equal shape, converting dtype and strides; either may be
     /// on a GPU. Strides and dtypes of a GPU's tensors are converted there. A copy that involves
-    /// the host waits until it is done.
+    /// the host waits until it is done. UserError where this tensor is read-only or has one element
+    /// for several indices, as a broadcast one.
     void copy_from(const Tensor& source) const;
     void fill(double value) const;
 
@@ -152,6 +156,7 @@ class Tensor {
     /// The elements in row-major order, converted to T; from a GPU too.
     template <typename T>
     std::vector<T> to_vector() const {
+        check_defined("to_vector");
         const Tensor dense = to(Device{}).to(dtype_of<T>()).contiguous();
         const auto* first = static_cast<const T*>(dense.data_);
         return std::vector<T>(first, first + dense.size());
@@ -162,7 +167,8 @@ class Tensor {
     /// Takes ownership of `managed`; its deleter runs when the last tensor on the memory is gone.
     static Tensor from_dlpack(DLManagedTensor* managed);
     static Tensor from_dlpack(DLManagedTensorVersioned* managed);
-    /// A managed tensor that keeps the memory alive until its deleter is called.
+    /// A managed tensor that keeps the memory alive until its deleter is called. UserError for a
+    /// read-only tensor, which only the versioned one can tell of.
     DLManagedTensor* to_dlpack() const;
     DLManagedTensorVersioned* to_dlpack_versioned() const;
 
@@ -172,6 +178,7 @@ class Tensor {
   private:
     static Tensor copy_of(const void* values, DType from, std::size_t count, Dims shape,
                           DType dtype);
+    void check_defined(const char* op) const;
     void check_element_type(DType wanted) const;
     void fill_on_gpu(double value) const;
     std::byte* element(std::span<const std::int64_t> index, const char* op) const;
@@ -190,6 +197,7 @@ class Tensor {
     void* data_ = nullptr;
     Device device_;
     DType dtype_ = DType::f32;
+    bool read_only_ = false;
 };
 
 std::string to_string(const TensorType& type);

@@ -12,6 +12,7 @@
 #include "attention/tiles/decode.h"
 #include "attention/tiles/forward.h"
 #include "attention/tune.h"
+#include "run/overlap.h"
 #include "support/check.h"
 #include "support/debug_log.h"
 
@@ -220,6 +221,10 @@ void attention_into(const AttentionOutput& out, const Tensor& query, const Tenso
     check_rows("out.lse", out.lse, sums, rows, p.device);
     if (out.max_scores.defined())
         check_rows("out.max_scores", out.max_scores, sums, rows, p.device);
+    const run::Named targets[] = {
+        {"out.out", result}, {"out.lse", out.lse}, {"out.max_scores", out.max_scores}};
+    const run::Named sources[] = {{"query", query}, {"key", key}, {"value", value}};
+    run::check_targets("attention", targets, sources);
     p.max_scores = out.max_scores.defined();
     run_forward(p, {result, out.lse, out.max_scores});
 }

@@ -9,6 +9,7 @@
 #include "attention/sm90/serve.h"
 #include "attention/tiles/backward.h"
 #include "attention/tune.h"
+#include "run/overlap.h"
 #include "support/check.h"
 
 namespace tilewright {
@@ -309,6 +310,17 @@ void run_backward(AttentionGradients& gradients, const Tensor& query, const Tens
                           place("gradients.query", gradients.query, p.query),
                           place("gradients.key", gradients.key, p.key),
                           place("gradients.value", gradients.value, p.value)};
+    const run::Named targets[] = {{"gradients.query", gradients.query},
+                                  {"gradients.key", gradients.key},
+                                  {"gradients.value", gradients.value}};
+    const run::Named sources[] = {{"query", query},
+                                  {"key", key},
+                                  {"value", value},
+                                  {"forward.out", forward.out},
+                                  {"forward.lse", forward.lse},
+                                  {"dout", dout},
+                                  {"dlse", dlse}};
+    run::check_targets("attention", targets, sources);
     gradients.query = whole.query;
     gradients.key = whole.key;
     gradients.value = whole.value;

@@ -51,8 +51,10 @@ class Arena {
     std::byte* reserve(std::int64_t bytes) {
         if (bytes > capacity_) {
             release();
-            data_ = static_cast<std::byte*>(
-                ::operator new (static_cast<std::size_t>(bytes), std::align_val_t{kAlignment}));
+            data_ = static_cast<std::byte*>(::operator new (
+                static_cast<std::size_t>(bytes), std::align_val_t{kAlignment}, std::nothrow));
+            // Sanitizers end the process in the form that throws.
+            if (data_ == nullptr) throw std::bad_alloc();
             capacity_ = bytes;
         }
         return data_;

@@ -3,11 +3,14 @@
 
 #include <algorithm>
 #include <cmath>
+#include <functional>
+#include <numeric>
 #include <tuple>
 
 #include "cuda/runtime/device.h"
 #include "norm/programs.h"
 #include "run/call_cache.h"
+#include "run/overlap.h"
 #include "support/check.h"
 
 namespace tilewright {
@@ -41,6 +44,10 @@ Tensor as_rows(const Tensor& x, std::int64_t n) {
 /// Shape of x without its normalised dimensions.
 Tensor::Dims row_shape(const Tensor& x, int normalised) {
     return {x.shape().begin(), x.shape().end() - normalised};
+}
+
+std::int64_t num_rows(const Tensor::Dims& rows) {
+    return std::accumulate(rows.begin(), rows.end(), std::int64_t{1}, std::multiplies<>());
 }
 
 /// The checked arguments common to both directions.
@@ -180,21 +187,7 @@ NormOutput run_forward(const char* op, bool layer, const Tensor& x, const Tensor
     if (o.residual) expect(op, "residual", options.residual, x.dtype(), x.shape());
     const Tensor::Dims rows = row_shape(x, o.weight ? weight.rank() : 1);
     const DType statistics = x.dtype() == f64 ? f64 : f32;
-    if (x.size() == 0) {
-        if (into) return *into;
-        NormOutput result = {Tensor::empty(o.output, x.shape(), x.device()), x,
-                             Tensor::zeros(statistics, rows, x.device()),
-                             layer ? Tensor::zeros(statistics, rows, x.device()) : Tensor()};
-        result.inverse_deviation.fill(1 / std::sqrt(o.eps));
-        return result;
-    }
-    const std::int64_t count = x.size() / o.n;
-    if (x.device().kind == Device::Kind::cpu) {
-        tile_rows(o, count);
-    } else {
-        use_gpu_tiles_forward(o, x.dtype(), count);
-    }
-    const Tensor residual = o.residual ? as_rows(options.residual, o.n) : Tensor();
+    const std::int64_t count = num_rows(rows);
     std::vector<Tensor> given;
     Tensor given_sum;
     if (into) {
@@ -207,7 +200,29 @@ NormOutput run_forward(const char* op, bool layer, const Tensor& x, const Tensor
         if (layer) add("out.mean", into->mean, statistics, rows, {count});
         if (o.residual)
             given_sum = destination(op, "out.sum", into->sum, x.dtype(), x.shape(), {count, o.n});
+        const run::Named targets[] = {{"out.y", into->y},
+                                      {"out.inverse_deviation", into->inverse_deviation},
+                                      {"out.mean", layer ? into->mean : Tensor()},
+                                      {"out.sum", given_sum}};
+        const run::Named sources[] = {
+            {"x", x}, {"weight", weight}, {"bias", bias}, {"residual", options.residual}};
+        run::check_targets(op, targets, sources);
     }
+    if (x.size() == 0) {
+        NormOutput result = {Tensor::empty(o.output, x.shape(), x.device()), x,
+                             Tensor::empty(statistics, rows, x.device()),
+                             layer ? Tensor::empty(statistics, rows, x.device()) : Tensor()};
+        if (into) result = *into;
+        result.inverse_deviation.fill(1 / std::sqrt(o.eps));
+        if (layer) result.mean.fill(0);
+        return result;
+    }
+    if (x.device().kind == Device::Kind::cpu) {
+        tile_rows(o, count);
+    } else {
+        use_gpu_tiles_forward(o, x.dtype(), count);
+    }
+    const Tensor residual = o.residual ? as_rows(options.residual, o.n) : Tensor();
     std::vector<Tensor> outputs;
     if (o.n <= kLongestTile) {
         if (given_sum.defined()) given.push_back(given_sum);
@@ -265,17 +280,23 @@ NormGradients run_backward(const char* op, bool layer, const NormOutput& saved,
     NormGradients result;
     if (into) {
         result = *into;
+        const run::Named targets[] = {{"out.x", into->x},
+                                      {"out.weight", o.weight ? into->weight : Tensor()},
+                                      {"out.bias", o.bias ? into->bias : Tensor()}};
+        const run::Named sources[] = {{"forward.sum", x},
+                                      {"forward.inverse_deviation", saved.inverse_deviation},
+                                      {"forward.mean", saved.mean},
+                                      {"weight", weight},
+                                      {"bias", bias},
+                                      {"dy", dy},
+                                      {"dsum", dsum}};
+        run::check_targets(op, targets, sources);
     } else {
         result.x = Tensor::empty(x.dtype(), x.shape(), x.device());
         if (o.weight) result.weight = Tensor::zeros(weight.dtype(), weight.shape(), x.device());
         if (o.bias) result.bias = Tensor::zeros(bias.dtype(), bias.shape(), x.device());
     }
-    if (x.size() == 0) {
-        if (o.weight) result.weight.fill(0);
-        if (o.bias) result.bias.fill(0);
-        return result;
-    }
-    const std::int64_t count = x.size() / o.n;
+    const std::int64_t count = num_rows(rows);
     std::vector<Tensor> outputs = {
         destination(op, "out.x", result.x, x.dtype(), x.shape(), {count, o.n})};
     if (o.weight) {
@@ -285,6 +306,11 @@ NormGradients run_backward(const char* op, bool layer, const NormOutput& saved,
     if (o.bias) {
         outputs.push_back(
             destination(op, "out.bias", result.bias, bias.dtype(), bias.shape(), {o.n}));
+    }
+    if (x.size() == 0) {
+        if (o.weight) result.weight.fill(0);
+        if (o.bias) result.bias.fill(0);
+        return result;
     }
     std::vector<Tensor> inputs = {as_rows(x, o.n), as_rows(dy, o.n), flat(saved.inverse_deviation),
                                   flat(saved.mean), flat(weight)};

@@ -340,19 +340,28 @@ BlockSpec given(bool present) {
     return present ? BlockSpec() : BlockSpec::absent();
 }
 
+/// Means over a row that a pass needs: of squares or products with them, LayerNorm's of x or dy
+/// too.
+std::size_t num_means(const Options& o) {
+    return o.layer ? 2 : 1;
+}
+
+/// Outputs of the forward pass: y, a statistic per mean, `sum` of x and residual.
+std::size_t num_outputs(const Options& o, bool sum) {
+    return 1 + num_means(o) + (sum ? 1 : 0);
+}
+
 /// A call of one of the programs above. Rows may change without a new trace: of these inputs, and
 /// of all outputs.
 CallOptions options_of(const Options& o, const std::vector<bool>& given_inputs,
-                       const std::vector<int>& row_inputs) {
-    constexpr int kMostOutputs = 4;
+                       const std::vector<int>& row_inputs, std::size_t num_outputs) {
     CallOptions result;
     for (const bool present : given_inputs) result.in.push_back(given(present));
     for (const int input : row_inputs) {
         if (given_inputs[static_cast<std::size_t>(input)]) result.dynamic[input] = {0};
     }
-    const auto num_inputs = static_cast<int>(given_inputs.size());
-    for (int output = 0; output < kMostOutputs; ++output) {
-        result.dynamic[num_inputs + output] = {0};
+    for (std::size_t output = 0; output < num_outputs; ++output) {
+        result.dynamic[static_cast<int>(given_inputs.size() + output)] = {0};
     }
     result.interpret = o.interpret;
     result.num_warps = o.num_warps;
@@ -403,7 +412,8 @@ std::int64_t pieces(const Options& o) {
 }
 
 Call forward(const Options& o) {
-    CallOptions options = options_of(o, {true, o.weight, o.bias, o.residual}, {0, 3});
+    CallOptions options =
+        options_of(o, {true, o.weight, o.bias, o.residual}, {0, 3}, num_outputs(o, o.residual));
     options.grid = [o](std::span<const Tensor> in) {
         return std::vector<std::int64_t>{ceil_div(in[0].dim(0), o.rows_per_program)};
     };
@@ -416,11 +426,12 @@ Call forward(const Options& o) {
 }
 
 Call row_statistics(const Options& o) {
-    CallOptions options = options_of(o, {true, o.residual}, {0, 1});
+    CallOptions options =
+        options_of(o, {true, o.residual}, {0, 1}, num_means(o) + (o.residual ? 1 : 0));
     options.grid = grid_of_pieces(o);
     options.out_type = [o](std::span<const Tensor> in) {
         const TensorType parts{accumulator(in[0].dtype()), {in[0].dim(0), pieces(o)}};
-        std::vector<TensorType> types(o.layer ? 2 : 1, parts);
+        std::vector<TensorType> types(num_means(o), parts);
         if (o.residual) types.push_back({in[0].dtype(), in[0].shape()});
         return types;
     };
@@ -432,7 +443,8 @@ Call row_statistics(const Options& o) {
 Call forward_long(const Options& all) {
     Options o = all;
     o.residual = false;  // x is the sum already
-    CallOptions options = options_of(o, {true, o.weight, o.bias, false, true, o.layer}, {0, 4, 5});
+    CallOptions options = options_of(o, {true, o.weight, o.bias, false, true, o.layer}, {0, 4, 5},
+                                     num_outputs(o, false));
     options.grid = grid_of_pieces(o);
     options.out_type = [o](std::span<const Tensor> in) { return forward_types(o, in[0], false); };
     return call(kernel(name_of(o, "_long"),
@@ -441,8 +453,8 @@ Call forward_long(const Options& all) {
 }
 
 Call backward(const Options& o) {
-    CallOptions options =
-        options_of(o, {true, true, true, o.layer, o.weight, o.residual}, {0, 1, 2, 3, 5});
+    CallOptions options = options_of(o, {true, true, true, o.layer, o.weight, o.residual},
+                                     {0, 1, 2, 3, 5}, 1 + num_sums(o));
     options.grid = [o](std::span<const Tensor> in) {
         return std::vector<std::int64_t>{std::min(o.parts, in[0].dim(0))};
     };
@@ -458,11 +470,12 @@ Call backward(const Options& o) {
 }
 
 Call row_products(const Options& o) {
-    CallOptions options = options_of(o, {true, true, true, o.layer, o.weight}, {0, 1, 2, 3});
+    CallOptions options =
+        options_of(o, {true, true, true, o.layer, o.weight}, {0, 1, 2, 3}, num_means(o));
     options.grid = grid_of_pieces(o);
     options.out_type = [o](std::span<const Tensor> in) {
         const TensorType parts{accumulator(in[0].dtype()), {in[0].dim(0), pieces(o)}};
-        return std::vector<TensorType>(o.layer ? 2 : 1, parts);
+        return std::vector<TensorType>(num_means(o), parts);
     };
     return call(kernel(name_of(o, "_products"),
                        [o](std::span<const Ref> refs) { products_program(o, refs); }),
@@ -470,8 +483,9 @@ Call row_products(const Options& o) {
 }
 
 Call backward_long(const Options& o) {
-    CallOptions options = options_of(
-        o, {true, true, true, o.layer, o.weight, o.residual, true, o.layer}, {0, 1, 2, 3, 5, 6, 7});
+    CallOptions options =
+        options_of(o, {true, true, true, o.layer, o.weight, o.residual, true, o.layer},
+                   {0, 1, 2, 3, 5, 6, 7}, 1 + num_sums(o));
     options.grid = [o](std::span<const Tensor> in) {
         return std::vector<std::int64_t>{pieces(o), std::min(o.parts, in[0].dim(0))};
     };

@@ -11,6 +11,7 @@
 
 #include "cuda/runtime/device.h"
 #include "cuda/runtime/stream.h"
+#include "run/call_state.h"
 #include "run/fastest.h"
 #include "support/check.h"
 #include "support/disk_cache.h"
@@ -43,16 +44,8 @@ std::string describe(const Device& device) {
     return fmt::format("{} {} x{}", info.name, info.arch(), info.multiprocessors);
 }
 
-/// Where a call with these inputs runs.
-Device device_of(const std::vector<Tensor>& inputs) {
-    for (const Tensor& input : inputs) {
-        if (input.defined()) return input.device();
-    }
-    return {};
-}
-
 std::string signature_of(const std::vector<Tensor>& inputs) {
-    std::string text = to_string(device_of(inputs));
+    std::string text = to_string(detail::device_of(inputs));
     for (const Tensor& input : inputs) text += fmt::format(";{}", input.type_name());
     return text;
 }
@@ -106,7 +99,7 @@ std::size_t fastest(const std::vector<Config>& configs, const std::string& key,
     }
     std::size_t best = configs.size();
     double best_seconds = std::numeric_limits<double>::infinity();
-    std::exception_ptr first_error;
+    std::string first_error;
     for (std::size_t c = 0; c < configs.size(); ++c) {
         try {
             const double own = seconds(configs[c]);
@@ -114,11 +107,15 @@ std::size_t fastest(const std::vector<Config>& configs, const std::string& key,
                 best_seconds = own;
                 best = c;
             }
-        } catch (const UserError&) {
-            if (!first_error) first_error = std::current_exception();
+        } catch (const UserError& error) {
+            if (first_error.empty())
+                first_error = fmt::format("{}: {}", configs[c].to_string(), error.what());
         }
     }
-    if (best == configs.size()) std::rethrow_exception(first_error);
+    if (best == configs.size()) {
+        user_error("autotune", "expected one of {} configs to run but none does; {}",
+                   configs.size(), first_error);
+    }
     disk.put(entry, configs[best].to_string());
     return best;
 }
@@ -159,7 +156,7 @@ struct Tuned::State {
         const std::scoped_lock lock(mutex);
         auto& known = choices[signature];
         if (known) return *known;
-        const Device device = device_of(inputs);
+        const Device device = detail::device_of(inputs);
         std::map<std::string, Call> candidates;  // those measured are compiled
         const auto seconds = [&](const Config& config) {
             const Call& call = candidates.emplace(config.to_string(), make(config)).first->second;

@@ -50,7 +50,10 @@ class CallState {
     };
 
     Shapes shapes(std::span<const Tensor> inputs) const;
+    void check_options() const;
     void check_inputs(std::span<const Tensor> inputs) const;
+    /// What depends on ranks and dtypes alone: checked for each trace.
+    void check_arguments(std::span<const Tensor> inputs, const Shapes& shapes) const;
     void check_aliases(std::span<const Tensor> inputs, const Shapes& shapes) const;
     Key key(std::span<const Tensor> inputs, const Shapes& shapes) const;
     lang::Signature signature(std::span<const Tensor> inputs, const Shapes& shapes) const;
@@ -76,6 +79,14 @@ class CallState {
     mutable std::mutex mutex_;
     std::vector<std::unique_ptr<Compiled>> compiled_;  ///< most recently used first
 };
+
+/// The device of the first input there is; the CPU without any.
+Device device_of(std::span<const Tensor> inputs);
+
+/// The batch axis of one of vmap's arguments.
+inline int axis_of(const std::vector<int>& axes, std::size_t index, int otherwise) {
+    return index < axes.size() ? axes[index] : otherwise;
+}
 
 /// `spec` for an array of rank `rank` with a batch dimension inserted at `axis` (kNotMapped: the
 /// array has none), under a grid with the batch as its first axis.

@@ -4,6 +4,7 @@
 #include <array>
 #include <utility>
 
+#include "run/overlap.h"
 #include "support/check.h"
 #include "tilewright/tensor.h"
 
@@ -108,16 +109,20 @@ Tensor Tensor::from_dlpack(DLManagedTensorVersioned* managed) {
         if (managed->deleter) managed->deleter(managed);
         user_error("from_dlpack", "expected DLPack 1.x but got {}.x", major);
     }
-    return import(managed);
+    Tensor result = import(managed);
+    result.read_only_ = (managed->flags & DLPACK_FLAG_BITMASK_READ_ONLY) != 0;
+    return result;
 }
 
 DLManagedTensor* Tensor::to_dlpack() const {
+    run::check_not_read_only("to_dlpack", "the tensor", *this);
     return exported<DLManagedTensor>(*this);
 }
 
 DLManagedTensorVersioned* Tensor::to_dlpack_versioned() const {
     auto* managed = exported<DLManagedTensorVersioned>(*this);
     managed->version = {1, 0};
+    if (read_only_) managed->flags |= DLPACK_FLAG_BITMASK_READ_ONLY;
     return managed;
 }
 

@@ -121,8 +121,6 @@ std::vector<std::string> devices() {
 }
 
 void set_num_threads(int threads) {
-    if (threads < 0)
-        user_error("set_num_threads", "expected at least 0 threads but got {}", threads);
     cpu::set_num_threads(threads);
 }
 

@@ -1,6 +1,8 @@
 // A traced kernel made ready for a device.
 #include "run/executable.h"
 
+#include <new>
+#include <string>
 #include <utility>
 
 #include "cpu/interpreter.h"
@@ -8,21 +10,35 @@
 #include "ir/passes/pipeline.h"
 #include "run/cuda_executable.h"
 #include "run/offload.h"
+#include "support/check.h"
 
 namespace tilewright::run {
 
 namespace {
 
+/// Runs a kernel whose scratch and tiles may need more memory than there is.
+template <typename Run>
+void run_in_memory(const std::string& kernel, Run&& run) {
+    try {
+        run();
+    } catch (const std::bad_alloc&) {
+        user_error(kernel, "expected memory for the kernel's scratch and tiles but there is none");
+    }
+}
+
 /// The CPU tile machine.
 class Native : public Executable {
   public:
-    explicit Native(ir::Function kernel) {
+    explicit Native(ir::Function kernel) : name_(kernel.name) {
         ir::optimise(kernel);
         program_ = cpu::compile(kernel);
     }
-    void run(const ir::Arguments& arguments) const override { cpu::run(*program_, arguments); }
+    void run(const ir::Arguments& arguments) const override {
+        run_in_memory(name_, [&] { cpu::run(*program_, arguments); });
+    }
 
   private:
+    std::string name_;
     std::shared_ptr<const cpu::Program> program_;
 };
 
@@ -33,7 +49,7 @@ class Checked : public Executable {
         options_.outputs = std::move(outputs);
     }
     void run(const ir::Arguments& arguments) const override {
-        cpu::interpret_checked(kernel_, arguments, options_);
+        run_in_memory(kernel_.name, [&] { cpu::interpret_checked(kernel_, arguments, options_); });
     }
 
   private:

@@ -1,4 +1,4 @@
-// Refuses outputs of the caller that share elements with inputs or with each other.
+// Whether tensors share elements, and what may be written.
 #include "run/overlap.h"
 
 #include <algorithm>
@@ -7,7 +7,6 @@
 #include <utility>
 #include <vector>
 
-#include "run/call_state.h"
 #include "support/check.h"
 
 namespace tilewright {
@@ -107,45 +106,29 @@ bool run::overlaps_itself(const Tensor& tensor) {
     return false;
 }
 
-namespace detail {
-
-using run::overlap;
-
-void CallState::check_overlap(std::span<const Tensor> inputs,
-                              std::span<const Tensor> outputs) const {
-    const auto aliased = [&](std::size_t in, std::size_t out) {
-        return std::any_of(
-            options_.aliases.begin(), options_.aliases.end(), [&](const Alias& alias) {
-                return alias.input == static_cast<int>(in) && alias.output == static_cast<int>(out);
-            });
-    };
-    for (std::size_t o = 0; o < outputs.size(); ++o) {
-        if (run::overlaps_itself(outputs[o])) {
-            user_error(
-                "call",
-                "expected output {} of kernel `{}` to have an element for each index but got "
-                "{} with strides {}",
-                o, kernel_.name(), outputs[o].type_name(), fmt::join(outputs[o].strides(), ", "));
-        }
-        for (std::size_t i = 0; i < inputs.size(); ++i) {
-            if (!aliased(i, o) && overlap(inputs[i], outputs[o])) {
-                user_error("call",
-                           "expected output {} of kernel `{}` apart from `{}` but they share "
-                           "memory; declare an alias to update in place",
-                           o, kernel_.name(), argument_name(i));
-            }
-        }
-        for (std::size_t p = 0; p < o; ++p) {
-            if (overlap(outputs[p], outputs[o])) {
-                user_error("call",
-                           "expected outputs {} and {} of kernel `{}` apart but they share "
-                           "memory",
-                           p, o, kernel_.name());
-            }
-        }
-    }
+void run::check_not_read_only(std::string_view op, std::string_view name, const Tensor& tensor) {
+    if (!tensor.read_only()) return;
+    user_error(op, "expected {} to be writable but got a read-only {}", name, tensor.type_name());
 }
 
-}  // namespace detail
+void run::check_writable(std::string_view op, std::string_view name, const Tensor& tensor) {
+    check_not_read_only(op, name, tensor);
+    if (!overlaps_itself(tensor)) return;
+    user_error(op, "expected {} to have an element for each index but got {} with strides {}", name,
+               tensor.type_name(), fmt::join(tensor.strides(), ", "));
+}
+
+void run::check_targets(std::string_view op, std::span<const Named> targets,
+                        std::span<const Named> sources) {
+    const auto check_apart = [&](const Named& target, const Named& other) {
+        if (!overlap(target.tensor, other.tensor)) return;
+        user_error(op, "expected {} apart from {} but they share memory", target.name, other.name);
+    };
+    for (std::size_t t = 0; t < targets.size(); ++t) {
+        check_writable(op, targets[t].name, targets[t].tensor);
+        for (const Named& source : sources) check_apart(targets[t], source);
+        for (std::size_t other = 0; other < t; ++other) check_apart(targets[t], targets[other]);
+    }
+}
 
 }  // namespace tilewright

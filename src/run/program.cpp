@@ -69,6 +69,9 @@ void check_arrays(const std::string& name, const std::vector<Program::Parameter>
             user_error(name, "expected `{}` on {} but it is on {}", parameter.name,
                        to_string(device), to_string(arrays[i].device()));
         }
+        if (parameter.written) {
+            run::check_writable(name, fmt::format("`{}`", parameter.name), arrays[i]);
+        }
         for (std::size_t j = 0; j < i; ++j) {
             const Program::Parameter& other = parameters[j];
             const bool shared =

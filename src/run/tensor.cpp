@@ -52,15 +52,6 @@ std::int64_t checked_size(const Tensor::Dims& shape, DType dtype, const char* op
     return empty ? 0 : size;
 }
 
-void require_cpu(const Tensor& tensor, const char* op) {
-    if (!tensor.defined()) user_error(op, "expected a defined tensor but got an undefined one");
-    if (tensor.device().kind != Device::Kind::cpu) {
-        user_error(op,
-                   "expected a tensor in CPU memory but got one on {}; copy it with to(Device{{}})",
-                   to_string(tensor.device()));
-    }
-}
-
 }  // namespace
 
 const Tensor::Extents Tensor::kNoExtents;
@@ -181,6 +172,10 @@ std::string Tensor::type_name() const {
     return defined() ? to_string(TensorType{dtype_, shape()}) : "an undefined tensor";
 }
 
+void Tensor::check_defined(const char* op) const {
+    if (!defined()) user_error(op, "expected a defined tensor but got an undefined one");
+}
+
 void Tensor::check_element_type(DType wanted) const {
     run::interrupt_recording();
     const bool same_bits = (wanted == u16 && (dtype_ == f16 || dtype_ == bf16)) ||
@@ -297,9 +292,9 @@ Tensor Tensor::to(DType dtype) const {
 }
 
 void Tensor::copy_from(const Tensor& source) const {
-    if (!defined() || !source.defined()) {
-        user_error("copy_from", "expected defined tensors but got an undefined one");
-    }
+    check_defined("copy_from");
+    source.check_defined("copy_from");
+    run::check_writable("copy_from", "the target", *this);
     if (source.shape() != shape()) {
         user_error("copy_from", "expected a source of shape {} but got {}", text(shape()),
                    source.type_name());
@@ -338,8 +333,9 @@ void Tensor::copy_from(const Tensor& source) const {
 }
 
 void Tensor::fill(double value) const {
-    if (defined() && device_.kind == Device::Kind::cuda) return fill_on_gpu(value);
-    require_cpu(*this, "fill");
+    check_defined("fill");
+    run::check_not_read_only("fill", "the tensor", *this);
+    if (device_.kind == Device::Kind::cuda) return fill_on_gpu(value);
     run::interrupt_recording();
     std::array<std::byte, 8> bits{};
     run::convert_element(f64, reinterpret_cast<const std::byte*>(&value), dtype_, bits.data());
@@ -368,7 +364,12 @@ void Tensor::fill_on_gpu(double value) const {
 }
 
 std::byte* Tensor::element(std::span<const std::int64_t> index, const char* op) const {
-    require_cpu(*this, op);
+    check_defined(op);
+    if (device_.kind != Device::Kind::cpu) {
+        user_error(op,
+                   "expected a tensor in CPU memory but got one on {}; copy it with to(Device{{}})",
+                   to_string(device_));
+    }
     run::interrupt_recording();
     bool inside = index.size() == shape().size();
     std::int64_t offset = 0;
@@ -396,6 +397,7 @@ std::int64_t Tensor::get_int(std::initializer_list<std::int64_t> index) const {
 }
 
 void Tensor::set(std::initializer_list<std::int64_t> index, double value) const {
+    run::check_not_read_only("set", "the tensor", *this);
     run::convert_element(f64, reinterpret_cast<const std::byte*>(&value), dtype_,
                          element({index.begin(), index.size()}, "set"));
 }

@@ -42,11 +42,12 @@ std::optional<std::string> read_file(const fs::path& path) {
         debug_log("cache", "{} is no regular file and is passed over", path.string());
         return std::nullopt;
     }
-    std::ifstream file(path, std::ios::binary);
-    std::string bytes(fs::file_size(path, error), '\0');
-    if (error || !file.read(bytes.data(), static_cast<std::streamsize>(bytes.size()))) {
-        return std::nullopt;
-    }
+    // The size is that of the opened file: another process may put a new one under its name.
+    std::ifstream file(path, std::ios::binary | std::ios::ate);
+    const std::streamoff size = file.tellg();
+    if (size < 0) return std::nullopt;
+    std::string bytes(static_cast<std::size_t>(size), '\0');
+    if (!file.seekg(0) || !file.read(bytes.data(), size)) return std::nullopt;
     return bytes;
 }
 

@@ -1,6 +1,7 @@
 // The attention programs against the f64 reference, over dtypes, masks, lengths and strides.
 #include "tilewright/attention.h"
 
+#include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include "tests/attention/definition.h"
@@ -260,6 +261,29 @@ TEST(Attention, BadInputIsNamed) {
     expect_error("segment_ids", q, q, {.segment_ids = Tensor::zeros(i32, {1, 6})});
     expect_error("integer", q, q, {.segment_ids = Tensor::zeros(f32, {1, 5})});
     expect_error("segment_ids", q, q, {.kv_segment_ids = Tensor::zeros(i32, {1, 5})});
+}
+
+TEST(Attention, ResultsNeverOverwriteWhatIsRead) {
+    const auto expect_error = [](const std::string& part, const auto& write) {
+        EXPECT_THAT(write, ::testing::ThrowsMessage<UserError>(::testing::HasSubstr(part)));
+    };
+    const Tensor q = random_tensor(f32, {1, 2, 40, 16}, 1),
+                 k = random_tensor(f32, {1, 2, 40, 16}, 2);
+    const AttentionOutput out = attention(q, k, k);
+    expect_error("expected out.out apart from query but they share memory", [&] {
+        attention_into({q, out.lse, {}}, q, k, k);
+    });
+    AttentionGradients g{q.clone(), q.clone(), {}, {}, {}};
+    g.value = g.key;
+    expect_error("expected gradients.value apart from gradients.key",
+                 [&] { attention_backward_into(g, q, k, k, out, k); });
+    // Slices of one packed tensor are apart.
+    const Tensor packed = Tensor::zeros(f32, {1, 40, 6, 16});
+    const auto heads = [&](int first) { return packed.slice(2, first, 2).transpose({0, 2, 1, 3}); };
+    AttentionGradients slices{heads(0), heads(2), heads(4), {}, {}};
+    attention_backward_into(slices, q, k, k, out, k);
+    EXPECT_EQ(slices.key.to_vector<float>(),
+              attention_backward(q, k, k, out, k).key.to_vector<float>());
 }
 
 }  // namespace

@@ -164,6 +164,25 @@ TEST(Norm, IntoTensorsOfTheCaller) {
         EXPECT_EQ(to_array(given.bias).data, to_array(wanted.bias).data);
         EXPECT_THROW(rms_norm_into({}, x, weight), UserError);
         EXPECT_THROW(rms_norm_backward_into({x, x, {}}, want, weight, dy), UserError);
+        const auto refuses = [](const char* message, const auto& write) {
+            try {
+                write();
+                ADD_FAILURE() << "expected: " << message;
+            } catch (const UserError& error) {
+                EXPECT_STREQ(error.what(), message);
+            }
+        };
+        const Tensor y = x.clone();
+        refuses("[layer_norm_into] expected out.y apart from x but they share memory", [&] {
+            layer_norm_into({y, {}, have.inverse_deviation, have.mean}, y, weight, weight);
+        });
+        refuses(
+            "[layer_norm_backward_into] expected out.bias apart from out.weight but they share "
+            "memory",
+            [&] {
+                layer_norm_backward_into({given.x, given.weight, given.weight}, want, weight,
+                                         weight, dy);
+            });
     }
 }
 
@@ -173,6 +192,13 @@ TEST(Norm, NothingToDo) {
     const NormOutput none = rms_norm(Tensor::empty(f32, {0, 8}), weight);
     const NormGradients g = rms_norm_backward(none, weight, Tensor::empty(f32, {0, 8}));
     EXPECT_EQ(g.weight.to_vector<float>(), std::vector<float>(8, 0));
+    // Rows of no elements have statistics all the same.
+    const Tensor x = Tensor::empty(f32, {3, 0});
+    const NormOutput into{
+        Tensor::empty(f32, {3, 0}), {}, Tensor::zeros(f32, {3}), Tensor::full(f32, {3}, 5)};
+    layer_norm_into(into, x, {}, {}, {.eps = 0.25});
+    EXPECT_EQ(into.inverse_deviation.to_vector<float>(), std::vector<float>(3, 2));
+    EXPECT_EQ(into.mean.to_vector<float>(), std::vector<float>(3, 0));
 }
 
 TEST(Norm, BadInputIsNamed) {

@@ -101,12 +101,14 @@ TEST_F(Autotune, MeasuresNewCandidatesAndLeavesInputsAlone) {
 }
 
 TEST_F(Autotune, ErrorsAreReported) {
-    EXPECT_THAT(error_of([] {
-                    tw::autotune({{{"block", 1}}}, "none")([](const tw::Config&) -> tw::Call {
-                        throw UserError("[test] does not fit");
-                    })(Tensor::zeros(f32, {1}));
-                }),
-                HasSubstr("does not fit"));
+    EXPECT_THAT(
+        error_of([] {
+            tw::autotune({{{"block", 1}}}, "none")([](const tw::Config&) -> tw::Call {
+                throw UserError("[test] does not fit");
+            })(Tensor::zeros(f32, {1}));
+        }),
+        HasSubstr("[autotune] expected one of 1 configs to run but none does; block=1: [test] "
+                  "does not fit"));
     EXPECT_THAT(error_of([] {
                     (void)tw::Config{{"block", 1}}["warps"];
                 }),

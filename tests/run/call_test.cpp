@@ -285,43 +285,6 @@ TEST(Vmap, AddsAGridAxis) {
                 HasSubstr("out_axes to name an axis for each of 1 outputs but got 2"));
 }
 
-TEST(Call, AliasesShareMemoryWithNothingElse) {
-    const auto add = tw::kernel("add", [](Ref x, Ref y, Ref z) { z.store(x.load() + y.load()); });
-    const tw::CallOptions options{.out_type = {{f32, {8}}}, .aliases = {{0, 0}}};
-    const auto call = tw::call(add, options);
-    const Tensor memory = ramp({9}), first = memory.slice(0, 0, 8), second = memory.slice(0, 1, 8);
-    EXPECT_THAT(error_of([&] { call(first, second); }), HasSubstr("apart from"));
-    EXPECT_THAT(error_of([&] { call(first, first); }), HasSubstr("apart from"));
-    EXPECT_EQ(memory.get({8}), ramp({9}).get({8}));
-    const Tensor other = ramp({8});
-    EXPECT_EQ(call(first, other).get({7}), 2 * other.get({7}));
-    tw::CallOptions twice = options;
-    twice.aliases = {{0, 0}, {1, 0}};
-    EXPECT_THAT(error_of([&] { tw::call(add, twice)(ramp({8}), other); }),
-                HasSubstr("in one alias but input 0 or output 0"));
-}
-
-TEST(Call, OutputsHaveAnElementForEachIndex) {
-    const auto call = tw::call(tw::kernel("copy", [](Ref x, Ref y) { y.store(x.load()); }),
-                               {.out_type = [](auto in) {
-                                   return std::vector{TensorType{f32, in[0].shape()}};
-                               }});
-    const Tensor x = ramp({2, 3});
-    const auto into = [&](Tensor::Dims strides) {
-        const Tensor memory = Tensor::zeros(f32, {16});
-        const Tensor y = Tensor::from_data(memory.raw(), f32, {2, 3}, std::move(strides));
-        call.into({y}, {x});
-        EXPECT_EQ(y.get({1, 2}), x.get({1, 2}));
-    };
-    into({3, 1});
-    into({3, 2});  // 0 2 4, 3 5 7
-    into({1, 2});
-    // The last one: 0 2 4, 4 6 8.
-    for (const Tensor::Dims& strides : {Tensor::Dims{0, 1}, {1, 1}, {2, 1}, {4, 2}}) {
-        EXPECT_THAT(error_of([&] { into(strides); }), HasSubstr("for each index"));
-    }
-}
-
 TEST(Call, WhatChangesNothingInABodyStaysVisibleBehindIt) {
     const auto k = tw::kernel("k", [](Ref x, Ref z) {
         const Tile w = x.load();
@@ -342,45 +305,6 @@ TEST(Call, WhatChangesNothingInABodyStaysVisibleBehindIt) {
                              {.out_type = {{f32, {8}}}})(ramp({8}));
                 }),
                 HasSubstr("inside the body of a loop or branch"));
-}
-
-TEST(Call, ScratchAndAxesOfAliasesAreChecked) {
-    const auto k = tw::kernel("k", [](Ref x, Ref z) { z.store(x.load() * 10); });
-    for (const Tensor::Dims& shape :
-         {Tensor::Dims{std::int64_t{1} << 32, std::int64_t{1} << 32}, {-1}}) {
-        EXPECT_THAT(error_of([&] {
-                        tw::call(k, {.scratch = {{f32, shape}}});
-                    }),
-                    HasSubstr("2^40 elements"));
-    }
-    const auto call = tw::call(k, {.out_type = {{f32, {4}}}, .aliases = {{0, 0}}});
-    EXPECT_THAT(error_of([&] {
-                    tw::vmap(call, {1}, {0})(ramp({4, 4}));
-                }),
-                HasSubstr("one axis for input 0 and output 0"));
-    EXPECT_EQ(tw::vmap(call, {1}, {1})(ramp({4, 4})).get({1, 2}), 10 * ramp({4, 4}).get({1, 2}));
-}
-
-TEST(Call, DynamicCountsFromZero) {
-    for (const auto& dynamic : {std::map<int, std::vector<int>>{{-1, {0}}}, {{0, {-1}}}}) {
-        EXPECT_THAT(error_of([&] { tw::call(tw::kernel("k", [](Ref) {}), {.dynamic = dynamic}); }),
-                    HasSubstr("count arguments and dimensions from 0"));
-    }
-    EXPECT_THAT(error_of([&] { Tensor::empty(f32, {std::int64_t{1} << 50}); }),
-                HasSubstr("bytes of memory"));
-}
-
-TEST(Call, HintsOutOfTheirRangeAreRefusedByName) {
-    const auto hinted = [](int warps, int stages) {
-        tw::call(tw::kernel("copy", [](tw::Ref x, tw::Ref y) { y.store(x.load()); }),
-                 {.num_warps = warps, .num_stages = stages});
-    };
-    EXPECT_NO_THROW(hinted(0, 1024));
-    EXPECT_THAT(error_of([&] { hinted(0, 1000000); }),
-                HasSubstr("expected num_stages from 0 to 1024 for kernel `copy` but got 1000000"));
-    EXPECT_THAT(error_of([&] { hinted(0, -1); }), HasSubstr("num_stages"));
-    EXPECT_THAT(error_of([&] { hinted(-4, 0); }), HasSubstr("num_warps"));
-    EXPECT_THAT(error_of([&] { hinted(2000, 0); }), HasSubstr("num_warps"));
 }
 
 }  // namespace

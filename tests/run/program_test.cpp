@@ -56,6 +56,10 @@ TEST(Program, RefusesArraysThatDoNotFit) {
                     program.run(std::vector{x, x});
                 }),
                 HasSubstr("expected `y` apart from `x`"));
+    EXPECT_THAT(error_of([&] {
+                    program.run(std::vector{x, Tensor::zeros(f32, {1}).broadcast_to({8})});
+                }),
+                HasSubstr("[twice] expected `y` to have an element for each index"));
 }
 
 TEST(Program, RunsOverABatch) {
@@ -86,6 +90,8 @@ func @inc(%x: ref<f32[4]> alias 0, %y: ref<f32[4]> alias 0) {
                     batched_ir(kInPlace, {true, false}, 2);
                 }),
                 HasSubstr("to be batched alike"));
+    EXPECT_THAT(error_of([&] { batched_ir(kInPlace, {true}, 2); }),
+                HasSubstr("a flag for each of 2 arrays of `inc` but got 1"));
     const Tensor x = Tensor::arange(f32, 8).reshape({2, 4});
     Program(batched_ir(kInPlace, {true, true}, 2)).run(std::vector{x, x});
     EXPECT_EQ(x.get({1, 3}), 14.0);

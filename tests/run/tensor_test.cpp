@@ -106,6 +106,8 @@ TEST(Tensor, CopiesFromOverlappingViews) {
     EXPECT_EQ(square.to_vector<float>(), (std::vector<float>{0, 2, 1, 3}));
     x.slice(1, 1, 2).copy_from(x.slice(1, 0, 2));
     EXPECT_EQ(x.to_vector<float>(), (std::vector<float>{0, 0, 1, 3, 3, 4}));
+    EXPECT_THROW(x.slice(1, 0, 1).broadcast_to({2, 3}).copy_from(x), UserError);
+    EXPECT_THROW(Tensor().to_vector<float>(), UserError);
 }
 
 TEST(DLPack, RunsTheDeleterOnce) {

@@ -13,22 +13,27 @@ namespace {
 
 /// The global Refs with a flag set; Refs that may share memory must agree.
 std::set<Value> mapped_refs(const Function& kernel, const std::vector<bool>& mapped) {
+    std::vector<Value> refs;
+    for (const Value parameter : kernel.parameters()) {
+        if (kernel.is_ref(parameter) && kernel.ref_type(parameter).space == Space::global) {
+            refs.push_back(parameter);
+        }
+    }
+    if (refs.size() != mapped.size()) {
+        user_error("batch", "expected a flag for each of {} arrays of `{}` but got {}", refs.size(),
+                   kernel.name, mapped.size());
+    }
     std::set<Value> result;
     std::map<int, bool> groups;
-    std::size_t next = 0;
-    for (const Value parameter : kernel.parameters()) {
-        if (!kernel.is_ref(parameter)) continue;
-        const RefType& type = kernel.ref_type(parameter);
-        if (type.space != Space::global) continue;
-        if (next == mapped.size()) break;
-        const bool flag = mapped[next++];
-        if (flag) result.insert(parameter);
-        if (type.alias_group < 0) continue;
-        const auto [group, is_new] = groups.emplace(type.alias_group, flag);
-        if (!is_new && group->second != flag) {
+    for (std::size_t i = 0; i < refs.size(); ++i) {
+        if (mapped[i]) result.insert(refs[i]);
+        const int alias_group = kernel.ref_type(refs[i]).alias_group;
+        if (alias_group < 0) continue;
+        const auto [group, is_new] = groups.emplace(alias_group, mapped[i]);
+        if (!is_new && group->second != mapped[i]) {
             user_error("batch",
                        "expected the Refs that share memory with `{}` of `{}` to be batched alike",
-                       kernel.value_name(parameter), kernel.name);
+                       kernel.value_name(refs[i]), kernel.name);
         }
     }
     return result;
