@@ -120,7 +120,16 @@ struct LoopNext {
 };
 
 /// A run of operations done by one kernel (Superinstructions in simd/kernels.h).
-enum class Super : std::uint8_t { none, exp2_sum, mul_sub_mul, softcap, affine_add, affine_select };
+enum class Super : std::uint8_t {
+    none,
+    exp2_sum,
+    exp2_sum_pairs,
+    round_pairs,  ///< a cast to bf16 that writes pairs of rows
+    mul_sub_mul,
+    softcap,
+    affine_add,
+    affine_select
+};
 
 /// constant + sum of coefficient * scalar + row * r + lane * l, over the elements of a space.
 struct Affine {
@@ -155,6 +164,10 @@ struct StripOp {
     StripFunction stream = nullptr;  ///< the same past the caches
     int writer = -1;                 ///< the op that can write there itself; -1: none
 
+    /// True for ops that write rows in pairs: their strips are of an even number of rows.
+    bool writes_pairs() const {
+        return super == Super::exp2_sum_pairs || super == Super::round_pairs;
+    }
     /// True for superinstructions whose first three immediates are those of `affine`.
     bool is_affine() const { return super == Super::affine_select || super == Super::affine_add; }
 
@@ -162,6 +175,10 @@ struct StripOp {
         switch (super) {
             case Super::exp2_sum:
                 return "exp2_sum";
+            case Super::exp2_sum_pairs:
+                return "exp2_sum_pairs";
+            case Super::round_pairs:
+                return "round_pairs";
             case Super::mul_sub_mul:
                 return "mul_sub_mul";
             case Super::softcap:

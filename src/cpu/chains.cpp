@@ -9,6 +9,7 @@
 
 #include "cpu/fuse.h"
 #include "cpu/operands.h"
+#include "cpu/pairs.h"
 #include "cpu/rematerialise.h"
 #include "cpu/superinstructions.h"
 
@@ -309,6 +310,9 @@ class Localiser {
         // What stays in registers needs no temporaries in the cache; long strips begin less often.
         const std::int64_t rows = (in_registers(chain) ? 2 : 1) * kStripElements / chain.width;
         chain.strip_rows = std::clamp<std::int64_t>(rows, 1, std::max<std::int64_t>(chain.rows, 1));
+        const bool in_pairs = std::any_of(chain.ops.begin(), chain.ops.end(),
+                                          [](const StripOp& op) { return op.writes_pairs(); });
+        if (in_pairs) chain.strip_rows += chain.strip_rows % 2;
         program_.strip_bytes =
             std::max(program_.strip_bytes, chain.strip_rows * chain.width * 8 + 64);
         std::vector<std::uint32_t> free;
@@ -466,6 +470,7 @@ void form_chains(Region& region, Program& program) {
     join_all(region, program);
     select_superinstructions(region, program);
     rematerialise(region, program);
+    write_pairs(region, program);
     const Localiser localiser(region, program);
     plan_prefetches(region);
 }

@@ -179,6 +179,51 @@ TEST_P(Super, ResultsAreRoundedToSixteenBits) {
     }
 }
 
+TEST_P(Super, Exp2SumWritesPairsOfRows) {
+    const Superinstructions& super = GetParam()->super;
+    if (super.exp2_sum_pairs == nullptr) GTEST_SKIP() << "this table has no bf16 product";
+    for (std::int64_t lanes : kLaneCounts) {
+        for (const std::int64_t rows : {2, 4, 38, 64}) {
+            Tile t(rows, lanes, 15, 20);
+            t.x[0] = -kInf;
+            t.x[1] = NAN;
+            const Tile shift(rows, lanes, 16), scale(rows, lanes, 17);
+            Strip s = strip_of(t);
+            s.immediate[0] = 0.5;
+            for (const bool vector : {true, false}) {
+                // One shift for all rows, or one for each row and a scale.
+                s.in[1] = {shift.x.data(), vector ? 0 : shift.stride, vector ? 1 : 0};
+                s.in[2] = {vector ? nullptr : scale.x.data(), scale.stride, 1};
+                const auto size = static_cast<std::size_t>(rows * s.out_row_stride);
+                std::vector<float> sums(static_cast<std::size_t>(lanes), 0.5F), want_sums = sums;
+                std::vector<std::uint16_t> rounded(size), pairs(size, 0x1234);
+                s.out = rounded.data();
+                s.accumulator = want_sums.data();
+                super.exp2_sum_bf16(s);
+                s.out = pairs.data();
+                s.accumulator = sums.data();
+                super.exp2_sum_pairs(s);
+                for (std::int64_t row = 0; row < rows; ++row) {
+                    for (std::int64_t lane = 0; lane < s.out_row_stride; ++lane) {
+                        const auto at = static_cast<std::size_t>(
+                            (row / 2 * s.out_row_stride + lane) * 2 + row % 2);
+                        const std::uint16_t want =
+                            lane < lanes
+                                ? rounded[static_cast<std::size_t>(row * s.out_row_stride + lane)]
+                                : 0x1234;
+                        const auto bits = [](std::uint16_t x) {
+                            return (x & 0x7fff) > 0x7f80 ? 0x7fc0 : x;
+                        };
+                        ASSERT_EQ(bits(pairs[at]), bits(want))
+                            << "row " << row << ", lane " << lane;
+                    }
+                }
+                EXPECT_THAT(sums, testing::Pointwise(testing::NanSensitiveFloatEq(), want_sums));
+            }
+        }
+    }
+}
+
 TEST_P(Super, AffineSelect) {
     const double far = 1e15;
     const double cases[][3] = {{0, 1, -1},  {-3, -1, 1},  {5, 0, -2},      {-20, 4, 3},

@@ -1,5 +1,5 @@
-// Matrix products of bf16 pairs with the machine's own instructions. Only to be called where
-// has_avx512_bf16 or has_amx said so.
+// Products, rounding and probabilities of bf16 pairs with the machine's own instructions. Only to
+// be called where has_avx512_bf16 or has_amx said so.
 #pragma once
 
 #include "cpu/simd/kernels.h"
@@ -14,6 +14,8 @@ void avx512_gemm_bf16_pairs(const GemmArgs& args);
 /// Kernels::interleave_pairs from f32 rows of contiguous lanes; subnormal numbers become 0, as the
 /// products take them.
 void avx512_interleave_f32(const Strip& strip);
+/// Superinstructions::exp2_sum_pairs.
+void avx512_exp2_sum_pairs(const Strip& strip);
 void amx_gemm_bf16_pairs(const GemmArgs& args);
 
 }  // namespace tilewright::cpu

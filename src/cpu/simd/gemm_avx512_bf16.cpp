@@ -1,4 +1,4 @@
-// Matrix products of bf16 pairs with vdpbf16ps, and the rounding of f32 to them. Compiled with
+// Matrix products of bf16 pairs with vdpbf16ps. Compiled with
 // AVX512-BF16 enabled, so nothing here may be shared with other translation units: no inline
 // functions of the library or of ours.
 #include <immintrin.h>
@@ -88,34 +88,7 @@ void all_rows(const Panel& p, std::int64_t row) {
     }
 }
 
-// (low[l], high[l]) of the lanes of `mask`, rounded to bf16.
-inline __m512i rounded_pairs(const float* low, const float* high, __mmask16 mask) {
-    const __m512i first =
-        _mm512_set_epi16(31, 15, 30, 14, 29, 13, 28, 12, 27, 11, 26, 10, 25, 9, 24, 8, 23, 7, 22, 6,
-                         21, 5, 20, 4, 19, 3, 18, 2, 17, 1, 16, 0);
-    const __m512 x = _mm512_maskz_loadu_ps(mask, low);
-    const __m512 y = high ? _mm512_maskz_loadu_ps(mask, high) : _mm512_setzero_ps();
-    return _mm512_permutexvar_epi16(first, (__m512i)_mm512_cvtne2ps_pbh(y, x));
-}
-
 }  // namespace
-
-void avx512_interleave_f32(const Strip& s) {
-    for (std::int64_t r = 0; r < s.rows; r += 2) {
-        const float* low = static_cast<const float*>(s.in[0].data) + r * s.in[0].row_stride;
-        const float* high = r + 1 < s.rows ? low + s.in[0].row_stride : nullptr;
-        std::uint32_t* out = static_cast<std::uint32_t*>(s.out) + r / 2 * s.out_row_stride;
-        std::int64_t l = 0;
-        for (; l + kLanes <= s.lanes; l += kLanes) {
-            const __m512i pairs = rounded_pairs(low + l, high ? high + l : nullptr, 0xffff);
-            _mm512_storeu_si512(out + l, pairs);
-        }
-        if (l == s.lanes) continue;
-        const auto rest = static_cast<__mmask16>((1u << (s.lanes - l)) - 1);
-        const __m512i pairs = rounded_pairs(low + l, high ? high + l : nullptr, rest);
-        _mm512_mask_storeu_epi32(out + l, rest, pairs);
-    }
-}
 
 void avx512_gemm_bf16_pairs(const GemmArgs& g) {
     const bool fits = g.k * g.ldb * 4 <= kCacheBytes;

@@ -67,6 +67,10 @@ struct Superinstructions {
     /// of the results. Relative error 2^-22; results below 2^-126 may be 0, exp2(-inf) is. NaN
     /// gives NaN.
     StripFunction exp2_sum = nullptr, exp2_sum_bf16 = nullptr, exp2_sum_f16 = nullptr;
+    /// The same of an even number of rows, with out[k2][l] = the results of rows 2 k2 and 2 k2 + 1,
+    /// rounded to bf16 (out_row_stride counts pairs). nullptr where the table has no
+    /// gemm_bf16_pairs.
+    StripFunction exp2_sum_pairs = nullptr;
 
     /// out = base + a * r + b * l >= 0 ? in[0] : value, with immediate = {base, a, b, value}; base,
     /// a and b are integers below 2^53.

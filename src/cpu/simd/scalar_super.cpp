@@ -26,17 +26,29 @@ void store_tile(const Strip& s, F&& f) {
     }
 }
 
+float exp2_of(const Strip& s, std::int64_t row, std::int64_t lane) {
+    const float c =
+        s.in[2].data != nullptr ? operand(s, 2, row, lane) : static_cast<float>(s.immediate[0]);
+    const float x = std::fma(operand(s, 0, row, lane), c, -operand(s, 1, row, lane));
+    const float p = x < -126.0f ? 0.0f : std::exp2(x);
+    if (s.accumulator != nullptr) static_cast<float*>(s.accumulator)[lane] += p;
+    return p;
+}
+
 template <DType dtype = DType::f32>
 void exp2_sum(const Strip& s) {
-    const auto constant = static_cast<float>(s.immediate[0]);
-    auto* sums = static_cast<float*>(s.accumulator);
-    store_tile<dtype>(s, [&](auto row, auto lane) {
-        const float c = s.in[2].data != nullptr ? operand(s, 2, row, lane) : constant;
-        const float x = std::fma(operand(s, 0, row, lane), c, -operand(s, 1, row, lane));
-        const float p = x < -126.0f ? 0.0f : std::exp2(x);
-        if (sums != nullptr) sums[lane] += p;
-        return p;
-    });
+    store_tile<dtype>(s, [&](auto row, auto lane) { return exp2_of(s, row, lane); });
+}
+
+void exp2_sum_pairs(const Strip& s) {
+    for (std::int64_t row = 0; row < s.rows; ++row) {
+        for (std::int64_t lane = 0; lane < s.lanes; ++lane) {
+            auto* const pair =
+                static_cast<std::byte*>(s.out) + (row / 2 * s.out_row_stride + lane) * 4;
+            ir::write_element(DType::bf16, pair + row % 2 * 2,
+                              ir::encode(DType::bf16, exp2_of(s, row, lane)));
+        }
+    }
 }
 
 void affine_select(const Strip& s) {
@@ -97,6 +109,7 @@ const Superinstructions& scalar_superinstructions() {
         .exp2_sum = exp2_sum,
         .exp2_sum_bf16 = exp2_sum<DType::bf16>,
         .exp2_sum_f16 = exp2_sum<DType::f16>,
+        .exp2_sum_pairs = exp2_sum_pairs,
         .affine_select = affine_select,
         .affine_add = affine_add,
         .softcap = softcap,

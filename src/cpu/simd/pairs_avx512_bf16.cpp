@@ -1,0 +1,145 @@
+// Pairs of bf16 rows from f32, rounded with the machine's own instruction. Compiled with
+// AVX512-BF16 enabled, so nothing here may be shared with other translation units: no inline
+// functions of the library or of ours.
+#include <immintrin.h>
+
+#include "cpu/simd/bf16.h"
+
+namespace tilewright::cpu {
+namespace {
+
+constexpr std::int64_t kLanes = 16;
+
+// (low[l], high[l]), rounded to bf16; subnormal numbers become 0.
+inline __m512i pairs(__m512 low, __m512 high) {
+    const __m512i first =
+        _mm512_set_epi16(31, 15, 30, 14, 29, 13, 28, 12, 27, 11, 26, 10, 25, 9, 24, 8, 23, 7, 22, 6,
+                         21, 5, 20, 4, 19, 3, 18, 2, 17, 1, 16, 0);
+    return _mm512_permutexvar_epi16(first, (__m512i)_mm512_cvtne2ps_pbh(high, low));
+}
+
+inline __mmask16 lanes_left(std::int64_t lanes) {
+    return static_cast<__mmask16>(lanes >= kLanes ? 0xffff : (1u << lanes) - 1);
+}
+
+// 2^x, 0 below 2^-126, where results would be subnormal: of kCount vectors in step, so that the
+// latency of one's operations is filled with those of the others. The polynomial is that of
+// fast_exp2 in vector_super.cpp.
+template <int kCount>
+inline void exp2(__m512 (&x)[kCount]) {
+    constexpr float kC[] = {1.000000002F,   .6931469838F,   .2402298363F,   .05548334203F,
+                            .009678840949F, .001243968801F, .0002170225552F};
+    constexpr int kFloor = _MM_FROUND_TO_NEG_INF | _MM_FROUND_NO_EXC;
+    __m512 fraction[kCount], p[kCount];
+#pragma GCC unroll 8
+    for (int i = 0; i < kCount; ++i) {
+        fraction[i] = _mm512_reduce_ps(x[i], kFloor);
+        p[i] = _mm512_set1_ps(kC[6]);
+    }
+#pragma GCC unroll 8
+    for (int c = 5; c >= 0; --c) {
+#pragma GCC unroll 8
+        for (int i = 0; i < kCount; ++i)
+            p[i] = _mm512_fmadd_ps(p[i], fraction[i], _mm512_set1_ps(kC[c]));
+    }
+#pragma GCC unroll 8
+    for (int i = 0; i < kCount; ++i) {
+        const __mmask16 normal = _mm512_cmp_ps_mask(x[i], _mm512_set1_ps(-126.0F), _CMP_NLT_UQ);
+        x[i] = _mm512_maskz_scalef_ps(normal, p[i], x[i]);
+    }
+}
+
+// A lane operand at 16 lanes: one vector for all rows, or one element per row.
+struct LaneOperand {
+    const float* at;
+    std::int64_t row_stride, lane_stride;
+    __mmask16 mask;
+    __m512 first;
+
+    LaneOperand(const StripOperand& operand, std::int64_t lane, __mmask16 lanes)
+        : at(static_cast<const float*>(operand.data) + lane * operand.lane_stride),
+          row_stride(operand.row_stride),
+          lane_stride(operand.lane_stride),
+          mask(lanes),
+          first(read(0)) {}
+    __m512 read(std::int64_t row) const {
+        const float* const p = at + row * row_stride;
+        return lane_stride == 0 ? _mm512_set1_ps(*p) : _mm512_maskz_loadu_ps(mask, p);
+    }
+    __m512 row(std::int64_t r) const { return row_stride == 0 ? first : read(r); }
+};
+
+// Rows [first, last) of 16 lanes.
+struct Exp2Column {
+    const float* x;
+    std::int64_t x_stride;
+    LaneOperand shift, scale;
+    std::uint32_t* out;
+    std::int64_t out_stride;
+    __mmask16 mask;
+    __m512 sum;
+
+    template <int kCount>
+    void rows(std::int64_t r) {
+        __m512 p[kCount];
+#pragma GCC unroll 8
+        for (int i = 0; i < kCount; ++i) {
+            const __m512 score = _mm512_maskz_loadu_ps(mask, x + (r + i) * x_stride);
+            p[i] = _mm512_fmsub_ps(score, scale.row(r + i), shift.row(r + i));
+        }
+        exp2(p);
+        __m512 total = p[0];
+#pragma GCC unroll 8
+        for (int i = 1; i < kCount; ++i) total = _mm512_add_ps(total, p[i]);
+        sum = _mm512_add_ps(sum, total);
+#pragma GCC unroll 8
+        for (int i = 0; i < kCount; i += 2) {
+            _mm512_mask_storeu_epi32(out + (r + i) / 2 * out_stride, mask, pairs(p[i], p[i + 1]));
+        }
+    }
+};
+
+}  // namespace
+
+void avx512_exp2_sum_pairs(const Strip& s) {
+    constexpr std::int64_t kRows = 4, kColumnRows = 32;  // the rows of a column stay in L1
+    const auto constant = static_cast<float>(s.immediate[0]);
+    const StripOperand scale = s.in[2].data != nullptr ? s.in[2] : StripOperand{&constant, 0, 0};
+    auto* const sums = static_cast<float*>(s.accumulator);
+    for (std::int64_t first = 0; first < s.rows; first += kColumnRows) {
+        const std::int64_t last = first + kColumnRows < s.rows ? first + kColumnRows : s.rows;
+        for (std::int64_t l = 0; l < s.lanes; l += kLanes) {
+            const __mmask16 mask = lanes_left(s.lanes - l);
+            Exp2Column column{static_cast<const float*>(s.in[0].data) + l,
+                              s.in[0].row_stride,
+                              LaneOperand(s.in[1], l, mask),
+                              LaneOperand(scale, l, mask),
+                              static_cast<std::uint32_t*>(s.out) + l,
+                              s.out_row_stride,
+                              mask,
+                              _mm512_setzero_ps()};
+            std::int64_t r = first;
+            for (; r + kRows <= last; r += kRows) column.rows<kRows>(r);
+            for (; r < last; r += 2) column.rows<2>(r);
+            if (sums == nullptr) continue;
+            const __m512 before = _mm512_maskz_loadu_ps(mask, sums + l);
+            _mm512_mask_storeu_ps(sums + l, mask, _mm512_add_ps(before, column.sum));
+        }
+    }
+}
+
+void avx512_interleave_f32(const Strip& s) {
+    for (std::int64_t r = 0; r < s.rows; r += 2) {
+        const float* low = static_cast<const float*>(s.in[0].data) + r * s.in[0].row_stride;
+        const float* high = r + 1 < s.rows ? low + s.in[0].row_stride : nullptr;
+        std::uint32_t* out = static_cast<std::uint32_t*>(s.out) + r / 2 * s.out_row_stride;
+        for (std::int64_t l = 0; l < s.lanes; l += kLanes) {
+            const __mmask16 mask = lanes_left(s.lanes - l);
+            const __m512 x = _mm512_maskz_loadu_ps(mask, low + l);
+            const __m512 y = high ? _mm512_maskz_loadu_ps(mask, high + l) : _mm512_setzero_ps();
+            _mm512_mask_storeu_epi32(out + l, mask, pairs(x, y));
+        }
+    }
+}
+
+}  // namespace tilewright::cpu
