@@ -15,6 +15,7 @@
 #include "mod/traced.h"
 #include "norm/programs.h"
 #include "support/check.h"
+#include "tilewright/system.h"
 
 namespace tilewright::cli {
 namespace {
@@ -131,12 +132,28 @@ Builtin flex_builtin(DType dtype, const ModTexts& texts, bool backward, bool gpu
     return result;
 }
 
+namespace {
+
+/// The block, of at most `most` elements, that divides `extent` into equal parts of whole vectors.
+std::int64_t equal_block(std::int64_t extent, std::int64_t most) {
+    constexpr std::int64_t kMultiple = 64;
+    if (extent <= kMultiple) return std::max<std::int64_t>(extent, 1);
+    const std::int64_t parts = (extent + most - 1) / most;
+    return (extent + parts * kMultiple - 1) / (parts * kMultiple) * kMultiple;
+}
+
+}  // namespace
+
 Call matmul(std::int64_t m, std::int64_t n, std::int64_t k) {
-    // Blocks of a shape that leaves many cores several programs each.
-    const std::int64_t block_m = std::min<std::int64_t>(256, m);
-    const std::int64_t block_n = std::min<std::int64_t>(512, n);
+    // A program packs its rows of x and columns of y once, so that large blocks pack least; yet
+    // every thread gets several programs.
+    constexpr std::int64_t kProgramsOfThread = 4;
+    const std::int64_t block_n = equal_block(n, 512), columns = (n + block_n - 1) / block_n;
+    std::int64_t block_m = equal_block(m, 512);
+    const auto rows = [&] { return (m + block_m - 1) / block_m; };
+    if (rows() * columns < kProgramsOfThread * num_threads()) block_m = equal_block(m, 256);
     CallOptions options;
-    options.grid = {(m + block_m - 1) / block_m, (n + block_n - 1) / block_n};
+    options.grid = {rows(), columns};
     options.in = {BlockSpec({block_m, k}, [](auto i, auto) { return block(i, 0); }),
                   BlockSpec({k, block_n}, [](auto, auto j) { return block(0, j); })};
     options.out = {BlockSpec({block_m, block_n}, [](auto i, auto j) { return block(i, j); })};

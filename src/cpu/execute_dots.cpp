@@ -45,10 +45,21 @@ std::int64_t run_of(const ResolvedTile& tile, int axis, std::int64_t extent) {
     return axis == tile.lane_axis ? tile.width : std::max<std::int64_t>(extent, 1);
 }
 
+/// Fetches a row that is copied soon. Rows of an array often lie on pages of their own, where no
+/// hardware prefetcher looks.
+void prefetch_row(const std::byte* row, std::int64_t bytes) {
+    constexpr std::int64_t kLine = 64;
+    for (std::int64_t at = 0; at < bytes; at += kLine) __builtin_prefetch(row + at);
+}
+
+/// How many rows ahead of a copy rows are fetched.
+constexpr std::int64_t kRowsAhead = 4;
+
 /// Copies rows of `count` neighbours.
 void copy_rows(const std::byte* from, std::int64_t from_bytes, std::byte* to, std::int64_t to_bytes,
                std::int64_t rows, std::int64_t count_bytes) {
     for (std::int64_t i = 0; i < rows; ++i) {
+        if (i + kRowsAhead < rows) prefetch_row(from + (i + kRowsAhead) * from_bytes, count_bytes);
         std::memcpy(to + i * to_bytes, from + i * from_bytes,
                     static_cast<std::size_t>(count_bytes));
     }
@@ -123,6 +134,7 @@ class BlockedDot {
     void pack_vector(const std::byte* b) {
         const std::int64_t element = b_.element, line = stride_of(b_, 1) * element;
         for (std::int64_t k = 0; k < args_.k; ++k, b += line) {
+            if (k + kRowsAhead < args_.k) prefetch_row(b + kRowsAhead * line, lanes_ * element);
             for (std::int64_t lane = 0; lane < lanes_; lane += width_) {
                 std::memcpy(packed_b_ + (lane * args_.k + k * width_) * element, b + lane * element,
                             static_cast<std::size_t>(std::min(width_, lanes_ - lane) * element));
