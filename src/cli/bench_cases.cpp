@@ -221,7 +221,7 @@ void bench_attention(const BenchOptions& options, Report& report) {
                 [&] { attention_backward(in.q, in.k, in.v, out, in.dout, attention_options); },
                 10 * work,
                 false,
-                fma_peak_f32(),
+                compute_roof(options.dtype),
                 attention_baseline(options, c, true)};
             Row& backward_row = add_rows(backward, options, report);
             if (options.check) check_attention(c, options.dtype, true, backward_row);
