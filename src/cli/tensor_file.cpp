@@ -3,6 +3,7 @@
 
 #include <unistd.h>
 
+#include <algorithm>
 #include <filesystem>
 #include <fstream>
 #include <functional>
@@ -173,6 +174,20 @@ Bindings load_bindings(const char* op, const std::vector<std::string>& texts) {
             user_error(op, "expected each name of --bind once but got {} twice", name);
     }
     return arrays;
+}
+
+void expect_bindings_read(const char* op, const Bindings& arrays, const std::vector<Mod>& mods) {
+    const auto reads = [](const Mod& mod, const std::string& name) {
+        if (!mod.defined()) return false;
+        const std::vector<Capture> captures = mod.captures();
+        return std::any_of(captures.begin(), captures.end(),
+                           [&](const Capture& capture) { return capture.name() == name; });
+    };
+    for (const auto& [name, tensor] : arrays) {
+        if (std::none_of(mods.begin(), mods.end(),
+                         [&](const Mod& mod) { return reads(mod, name); }))
+            user_error(op, "expected a text that reads the array of --bind {} but none does", name);
+    }
 }
 
 }  // namespace tilewright::cli
