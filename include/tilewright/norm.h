@@ -27,11 +27,12 @@ struct NormGradients {
 };
 
 /// y = x / sqrt(mean(x^2) + eps) * weight over all dimensions of the weight, which are the last
-/// ones of x; over the last one without a weight. Floats of any dtypes and strides, rows of any
-/// length.
+/// ones of x; over the last one without a weight. x and the weight are f32, f64, f16 or bf16 each,
+/// of any strides, with rows of any length. UserError for other dtypes and shapes.
 NormOutput rms_norm(const Tensor& x, const Tensor& weight = {}, const NormOptions& options = {});
 
-/// y = (x - mean) / sqrt(variance + eps) * weight + bias. A bias has the shape of the weight.
+/// y = (x - mean) / sqrt(variance + eps) * weight + bias. A bias has the shape and dtype of
+/// the weight, and comes with one.
 NormOutput layer_norm(const Tensor& x, const Tensor& weight = {}, const Tensor& bias = {},
                       const NormOptions& options = {});
 

@@ -1,6 +1,9 @@
 // The `tilewright` program: its subcommands and how errors become exit statuses.
 #include "cli/app.h"
 
+#include <new>
+#include <span>
+
 #include "cli/command.h"
 #include "support/check.h"
 #include "tilewright/error.h"
@@ -12,6 +15,31 @@ namespace {
 constexpr int kFailed = 1;
 constexpr int kBadInput = 2;
 
+/// Names the subcommands where the arguments should name one and do not; CLI11 would only say that
+/// one is missing.
+void expect_subcommand(const CLI::App& app, std::span<const std::string> arguments) {
+    std::vector<std::string> names;
+    for (const CLI::App* sub : app.get_subcommands({})) names.push_back(sub->get_name());
+    if (names.empty()) return;
+    if (!arguments.empty()) {
+        const std::string& first = arguments.front();
+        if (app.get_option_no_throw(first) != nullptr) return;
+        for (const CLI::App* sub : app.get_subcommands({}))
+            if (sub->check_name(first)) return expect_subcommand(*sub, arguments.subspan(1));
+    }
+    user_error(app.get_name(), "expected one of {} (see --help) but got {}", fmt::join(names, ", "),
+               arguments.empty() ? "nothing" : fmt::format("`{}`", arguments.front()));
+}
+
+/// An empty value is a variable of a script that was not set, never a wish.
+void refuse_empty_values(CLI::App& app) {
+    const auto check = [](const std::string& text) {
+        return text.empty() ? "expected a value but got an empty text" : "";
+    };
+    for (CLI::Option* option : app.get_options({})) option->check(CLI::Validator(check, ""));
+    for (CLI::App* sub : app.get_subcommands({})) refuse_empty_values(*sub);
+}
+
 }  // namespace
 
 int run(const std::vector<std::string>& arguments, std::ostream& out, std::ostream& error) {
@@ -22,20 +50,18 @@ int run(const std::vector<std::string>& arguments, std::ostream& out, std::ostre
     for (AddCommand* add :
          {add_doctor, add_bench, add_attention, add_mask, add_dump, add_random, add_cache})
         add(app, console);
+    refuse_empty_values(app);
     try {
-        // CLI11 would only say that a subcommand is missing.
-        const auto named = [&](const CLI::App* sub) { return sub->check_name(arguments[0]); };
-        if (!arguments.empty() && !arguments[0].starts_with('-') &&
-            app.get_subcommands(named).empty()) {
-            user_error("tilewright", "expected a subcommand (see --help) but got `{}`",
-                       arguments[0]);
-        }
+        expect_subcommand(app, arguments);
         // CLI11 takes its arguments from the back of the vector.
         app.parse(std::vector<std::string>(arguments.rbegin(), arguments.rend()));
     } catch (const CLI::ParseError& parse_error) {
         return app.exit(parse_error, out, error) == 0 ? 0 : kBadInput;  // --help is one of these
     } catch (const UserError& user_error) {
         error << user_error.what() << '\n';
+        return kBadInput;
+    } catch (const std::bad_alloc&) {
+        error << "[tilewright] expected sizes that fit in memory but there is too little of it\n";
         return kBadInput;
     } catch (const std::exception& failure) {
         error << "tilewright failed: " << failure.what() << '\n';

@@ -4,7 +4,6 @@
 #include <fmt/format.h>
 
 #include <charconv>
-#include <cstdio>
 #include <memory>
 
 #include "cli/attention_check.h"
@@ -27,16 +26,6 @@ struct Options {
     bool causal = false, check = false, checked = false;
 };
 
-/// "L,R", two integers of at least -1.
-Window parse_window(const std::string& text) {
-    Window window;
-    int end = 0;
-    if (std::sscanf(text.c_str(), "%ld,%ld%n", &window.left, &window.right, &end) != 2 ||
-        static_cast<std::size_t>(end) != text.size())
-        user_error("attention", "expected --window LEFT,RIGHT but got \"{}\"", text);
-    return window;
-}
-
 /// Where the gradient of `argument` goes: in the format of --out.
 OutputTensor gradient_file(const Options& options, const std::string& argument,
                            const Tensor& gradient) {
@@ -53,10 +42,18 @@ void run(const Options& options, Console& console) {
     const Device device = parse_device("attention", options.device);
     if (!options.grads.empty() && options.grad_out.empty())
         user_error("attention", "expected --grad-out with --grads but got none");
+    if (!options.grad_out.empty() && options.grads.empty() && !options.check)
+        user_error("attention", "expected --grads or --check with --grad-out but got neither");
+    // What cannot be written is refused before anything is computed.
+    for (const std::string& spec : {options.out, options.lse})
+        if (!spec.empty()) parse_tensor_spec(spec, "");
     AttentionOptions attention_options;
     attention_options.scale = options.scale;
     attention_options.causal = options.causal;
-    if (!options.window.empty()) attention_options.window = parse_window(options.window);
+    if (!options.window.empty()) {
+        const auto sides = parse_integers("attention", "--window LEFT,RIGHT", options.window, 2, 2);
+        attention_options.window = {sides[0], sides[1]};
+    }
     attention_options.layout = options.layout == "bhsd" ? Layout::bhsd : Layout::bshd;
     attention_options.checked = options.checked;
     const auto load = [](const std::string& spec, const char* name) {
@@ -72,6 +69,8 @@ void run(const Options& options, Console& console) {
         attention_options.mask = parse_mod(options.mask, arrays, Mod::Kind::mask);
     if (!options.score.empty())
         attention_options.score_mod = parse_mod(options.score, arrays, Mod::Kind::score);
+    expect_bindings_read("attention", arrays,
+                         {attention_options.mask, attention_options.score_mod});
     const Tensor q = load(options.query, "query"), k = load(options.key, "key"),
                  v = load(options.value, "value"), dout = load(options.grad_out, "grad-out");
 
@@ -145,8 +144,10 @@ void add_attention(CLI::App& app, Console& console) {
     command->add_option("--score", options->score, "the scores, as text: \"softcap(20)\"");
     command->add_option("--bind", options->bind, "NAME=FILE: an array that the texts read");
     command->add_option("--sinks", options->sinks, "(Hq): one more logit per head");
-    command->add_option("--dropout", options->dropout, "share of the probabilities dropped");
+    CLI::Option* const dropout =
+        command->add_option("--dropout", options->dropout, "share of the probabilities dropped");
     command->add_option("--seed", options->seed, "of the dropout")
+        ->needs(dropout)
         ->check(CLI::Validator(
             [](const std::string& text) {
                 std::uint64_t seed = 0;

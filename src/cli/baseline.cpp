@@ -90,19 +90,15 @@ class HelperProcess {
 
 constexpr const char* kTorchScript = "torch_baseline.py";
 
-/// The checkout this program was built in: the nearest folder above it that has tools/.
-fs::path checkout() {
+fs::path checkout(const std::string& name) {
     std::error_code ignored;
-    for (fs::path folder = fs::read_symlink("/proc/self/exe", ignored); folder.has_relative_path();
-         folder = folder.parent_path())
-        if (fs::exists(folder / "tools" / kTorchScript)) return folder;
-    return fs::current_path();
+    return baseline_checkout(name, fs::read_symlink("/proc/self/exe", ignored), fs::current_path());
 }
 
-std::string python() {
+std::string python(const fs::path& root) {
     if (const char* chosen = std::getenv("TILEWRIGHT_PYTHON")) return chosen;
-    for (const fs::path& root : {fs::current_path(), checkout()})
-        if (fs::path candidate = root / ".venv" / "bin" / "python"; fs::exists(candidate))
+    for (const fs::path& folder : {fs::current_path(), root})
+        if (fs::path candidate = folder / ".venv" / "bin" / "python"; fs::exists(candidate))
             return candidate.string();
     return "python3";
 }
@@ -115,7 +111,8 @@ struct PreparedHelper {
 
 /// A helper that has been given the job: an idle one or a new one. It is idle again once nobody
 /// refers to it.
-std::shared_ptr<HelperProcess> with_job(const nlohmann::json& job, const std::string& script) {
+std::shared_ptr<HelperProcess> with_job(const fs::path& root, const nlohmann::json& job,
+                                        const std::string& script) {
     static std::multimap<std::string, std::unique_ptr<HelperProcess>> idle;
     std::unique_ptr<HelperProcess> helper;
     if (auto found = idle.find(script); found != idle.end()) {
@@ -123,7 +120,7 @@ std::shared_ptr<HelperProcess> with_job(const nlohmann::json& job, const std::st
         idle.erase(found);
     } else {
         helper = std::make_unique<HelperProcess>(
-            std::vector<std::string>{python(), (checkout() / "tools" / script).string()});
+            std::vector<std::string>{python(root), (root / "tools" / script).string()});
     }
     helper->tell(job.dump());
     return {helper.release(), [script](HelperProcess* done) {
@@ -140,9 +137,33 @@ std::map<std::string, PreparedHelper>& prepared_helpers() {
 
 }  // namespace
 
+fs::path baseline_checkout(const std::string& name, const fs::path& program,
+                           const fs::path& current) {
+    const auto has_helpers = [](const fs::path& folder) {
+        std::error_code ignored;
+        return fs::exists(folder / "tools" / kTorchScript, ignored);
+    };
+    for (fs::path folder = program; folder.has_relative_path(); folder = folder.parent_path())
+        if (has_helpers(folder)) return folder;
+    if (has_helpers(current)) return current;
+    user_error(
+        "bench",
+        "expected --baseline {} in a checkout of Tilewright, whose tools/ it runs, but there "
+        "is none above {} or at {}; run a checkout's `build/tilewright`, or this program in "
+        "its folder",
+        name, program.string(), current.string());
+}
+
 void prepare_torch_baselines(const std::vector<nlohmann::json>& jobs) {
+    fs::path root;
+    try {
+        root = checkout("torch");
+    } catch (const UserError&) {
+        return;  // python_baseline says so
+    }
     std::map<std::string, PreparedHelper>& helpers = prepared_helpers();
-    for (const nlohmann::json& job : jobs) helpers[job.dump()] = {with_job(job, kTorchScript), {}};
+    for (const nlohmann::json& job : jobs)
+        helpers[job.dump()] = {with_job(root, job, kTorchScript), {}};
     for (const nlohmann::json& job : jobs) {
         PreparedHelper& helper = helpers.at(job.dump());
         helper.answer = helper.process->answer();
@@ -151,20 +172,25 @@ void prepare_torch_baselines(const std::vector<nlohmann::json>& jobs) {
 
 Variant python_baseline(const nlohmann::json& job, const std::string& name) {
     const bool xla = name == "xla";
+    const fs::path root = checkout(name);
     PreparedHelper prepared;
     if (auto found = prepared_helpers().extract(job.dump())) {
         prepared = std::move(found.mapped());
     } else {
-        prepared.process = with_job(job, xla ? "xla_baseline.py" : kTorchScript);
+        prepared.process = with_job(root, job, xla ? "xla_baseline.py" : kTorchScript);
         prepared.answer = prepared.process->answer();
     }
     const std::shared_ptr<HelperProcess> helper = prepared.process;
     const std::string& answer = prepared.answer;
-    if (answer != "ready")
-        user_error("bench",
-                   "expected --baseline {} to run in {} but got \"{}\"; `./dev python {}` "
-                   "installs it",
-                   name, python(), answer.empty() ? "no answer" : answer, xla ? "jax" : "torch");
+    if (answer != "ready") {
+        const char* const package = xla ? "jax" : "torch";
+        const bool chosen = std::getenv("TILEWRIGHT_PYTHON") != nullptr;
+        user_error(
+            "bench", "expected --baseline {} to run in {} but got \"{}\"; {}", name, python(root),
+            answer.empty() ? "no answer" : answer,
+            chosen ? fmt::format("TILEWRIGHT_PYTHON must name a Python with {}", package)
+                   : fmt::format("`./dev python {}` in {} installs it", package, root.string()));
+    }
     auto repeats = std::make_shared<int>(0);
     return {name, [helper, repeats] {
                 const auto run = [&](int count) {

@@ -1,6 +1,8 @@
 // `tilewright bench`: whole operations against the machine's limits and other libraries.
 #include <fmt/format.h>
 
+#include <algorithm>
+#include <charconv>
 #include <fstream>
 #include <map>
 #include <memory>
@@ -20,7 +22,45 @@ struct Options {
     bool no_check = false, causal = false, graphs = false;
 };
 
-void run(const Options& options, Console& console) {
+/// Refuses options that the operation would not read.
+void expect_read(const CLI::App& command, const std::string& operation) {
+    static const std::pair<const char*, std::vector<std::string>> kReaders[] = {
+        {"--batch", {"attention", "decode", "flex", "mask"}},
+        {"--heads", {"attention", "decode", "flex", "mask"}},
+        {"--kv-heads", {"attention", "decode", "flex"}},
+        {"--seq-len", {"attention", "decode", "flex", "mask", "matmul", "norm"}},
+        {"--kv-len", {"attention", "decode", "flex"}},
+        {"--head-dim", {"attention", "compile", "decode", "flex", "norm"}},
+        {"--causal", {"attention"}},
+        {"--backward", {"attention", "flex"}},  // flex: always
+        {"--baseline", {"attention", "decode", "flex", "matmul", "norm"}},
+        {"--mask", {"attention", "flex"}},
+        {"--score", {"attention", "flex"}},
+        {"--sweep", {"attention", "norm"}},
+        {"--engine", {"attention", "flex"}},
+        {"--once", {"compile"}},
+        {"--no-deterministic", {"attention", "compile", "flex"}},
+        {"--case", {"flex"}},
+        {"--no-picture", {"flex"}},
+    };
+    for (const auto& [option, readers] : kReaders) {
+        if (command.count(option) == 0) continue;
+        if (std::find(readers.begin(), readers.end(), operation) == readers.end())
+            user_error("bench", "expected {} with {} but got {}", option, fmt::join(readers, ", "),
+                       operation);
+    }
+}
+
+/// Accepts what is above 0 and at most an hour.
+std::string check_seconds(const std::string& text) {
+    double seconds = 0;
+    const char* const end = text.data() + text.size();
+    const auto [rest, error] = std::from_chars(text.data(), end, seconds);
+    if (error == std::errc() && rest == end && seconds > 0 && seconds <= 3600) return "";
+    return "expected a number above 0 and at most 3600 but got " + text;
+}
+
+void run(const Options& options, const CLI::App& command, Console& console) {
     static const std::map<std::string, void (*)(const BenchOptions&, Report&)> kOperations = {
         {"attention", bench_attention}, {"compile", bench_compile}, {"decode", bench_decode},
         {"flex", bench_flex},           {"mask", bench_mask},       {"matmul", bench_matmul},
@@ -32,6 +72,7 @@ void run(const Options& options, Console& console) {
         {"mask", bench_mask_gpu},           {"matmul", bench_matmul_gpu},
         {"norm", bench_norm_gpu},
     };
+    expect_read(command, options.operation);
     BenchOptions bench = options.bench;
     bench.device = parse_device("bench", options.device);
     const bool gpu = bench.device.kind == Device::Kind::cuda;
@@ -47,6 +88,7 @@ void run(const Options& options, Console& console) {
                                                       {"sweep", bench.sweep},
                                                       {"sustained", bench.sustained},
                                                       {"once", bench.once},
+                                                      {"no-deterministic", !bench.deterministic},
                                                       {"engine", !bench.engine.empty()}};
     for (const auto& [option, given] : gpu_alone)
         if (given && !gpu) user_error("bench", "expected --{} with --device cuda", option);
@@ -57,16 +99,15 @@ void run(const Options& options, Console& console) {
     for (const auto& [option, size] : sizes)
         if (size && *size < 1)
             user_error("bench", "expected --{} of at least 1 but got {}", option, *size);
-    const bool takes_mods = options.operation == "attention" || options.operation == "flex";
-    if (bench.sweep && options.operation != "attention" && options.operation != "norm")
-        user_error("bench", "expected --sweep with attention or norm but got {}",
-                   options.operation);
-    if (!takes_mods && !(bench.mask.empty() && bench.score.empty()))
-        user_error("bench", "expected --mask and --score with attention or flex but got {}",
-                   options.operation);
     if (bench.baseline.empty() && (gpu || options.operation == "flex")) bench.baseline = "auto";
     if (bench.baseline == "none") bench.baseline.clear();
     bench.out = &console.out;
+    std::ofstream json;
+    if (!options.json.empty()) {
+        // Opened first: what was measured must not be lost in the end.
+        json.open(options.json, std::ios::app);
+        if (!json) user_error("bench", "expected to write --json {} but could not", options.json);
+    }
     const bool own_tables = options.operation == "flex" && !gpu;
     const std::string device = gpu ? gpu_name(bench.device) : device_name();
     console.out << device << "\n\n";
@@ -74,9 +115,10 @@ void run(const Options& options, Console& console) {
     (gpu ? kOnGpu : kOperations).at(options.operation)(bench, report);
     report.print();
     if (!options.json.empty()) {
-        std::ofstream file(options.json);
-        file << to_json(device, report.rows()) << '\n';
-        if (!file.flush())
+        json.close();
+        json.open(options.json);
+        json << to_json(device, report.rows()) << '\n';
+        if (!json.flush())
             user_error("bench", "expected to write --json {} but could not", options.json);
     }
     for (const Row& row : report.rows())
@@ -121,11 +163,12 @@ void add_bench(CLI::App& app, Console& console) {
                       "cuda: bursts after a rest, and beside them a second without one");
     command->add_option("--mask", bench.mask, "attention, flex: this mask, as text");
     command->add_option("--score", bench.score, "attention, flex: this score mod, as text");
-    command->add_option("--seconds", bench.seconds, "of each case")->check(CLI::PositiveNumber);
+    command->add_option("--seconds", bench.seconds, "of each case")
+        ->check(CLI::Validator(check_seconds, ""));
     command
         ->add_option_function<int>("--threads", set_num_threads,
                                    "at most; 1: timed by CPU time, on a machine with other work")
-        ->check(CLI::PositiveNumber);
+        ->check(CLI::Range(1, 1 << 16));
     command->add_option("--engine", bench.engine, "attention, flex on cuda: tiles or sm90")
         ->check(CLI::IsMember({"tiles", "sm90"}));
     command->add_flag("--once", bench.once,
@@ -136,7 +179,7 @@ void add_bench(CLI::App& app, Console& console) {
     command->add_option("--case", bench.only, "flex: this case alone");
     command->add_flag("!--no-picture", bench.picture, "flex: draw no masks");
     command->add_flag("--no-check", options->no_check, "do not compare with the reference");
-    command->callback([options, &console] { run(*options, console); });
+    command->callback([options, command, &console] { run(*options, *command, console); });
 }
 
 }  // namespace tilewright::cli

@@ -229,8 +229,13 @@ void bench_attention(const BenchOptions& options, Report& report) {
 }
 
 void bench_decode(const BenchOptions& options, Report& report) {
-    AttentionCase c{options.batch.value_or(1),      options.heads.value_or(8),      0,    1,
-                    options.kv_len.value_or(32768), options.head_dim.value_or(128), false};
+    AttentionCase c{options.batch.value_or(1),
+                    options.heads.value_or(8),
+                    0,
+                    options.seq_len.value_or(1),
+                    options.kv_len.value_or(32768),
+                    options.head_dim.value_or(128),
+                    false};
     c.kv_heads = options.kv_heads.value_or(c.heads);
     const AttentionInputs in = inputs_of(c, options.dtype);
     const auto bytes = static_cast<double>(in.k.nbytes() + in.v.nbytes());

@@ -12,6 +12,7 @@
 #include "attention/tiles/backward.h"
 #include "attention/tiles/decode.h"
 #include "attention/tiles/forward.h"
+#include "cli/tensor_file.h"
 #include "mod/traced.h"
 #include "norm/programs.h"
 #include "support/check.h"
@@ -109,8 +110,10 @@ Builtin flex_builtin(DType dtype, const ModTexts& texts, bool backward, bool gpu
     std::vector<Tensor> extras(attn::tiles::Extra::count);
     extras[attn::tiles::Extra::origin] = Tensor::zeros(i64, {4});
     attn::tiles::ScoreDerivative derivative;
+    std::vector<Mod> mods;
     const auto inlined = [&](const std::string& text, Mod::Kind kind) {
         const Mod parsed = parse_mod(text, texts.arrays, kind);
+        mods.push_back(parsed);
         const mod::Traced& traced = mod::trace(parsed, sums);
         for (const Capture& capture : traced.captures) extras.push_back(capture.tensor());
         return attn::tiles::InlinedMod{traced.function, {}, traced.text};
@@ -123,6 +126,7 @@ Builtin flex_builtin(DType dtype, const ModTexts& texts, bool backward, bool gpu
         }
     }
     if (!texts.mask.empty()) features.mask = inlined(texts.mask, Mod::Kind::mask);
+    expect_bindings_read("dump", texts.arrays, mods);
     if (!features.positions()) extras[attn::tiles::Extra::origin] = {};
     Builtin result =
         backward ? Builtin{attn::tiles::backward(options, features, derivative, 1),

@@ -2,8 +2,10 @@
 #pragma once
 
 #include <CLI/CLI.hpp>
+#include <cstdint>
 #include <ostream>
 #include <string>
+#include <vector>
 
 #include "tilewright/tensor.h"
 
@@ -20,6 +22,11 @@ struct Console {
 
 /// "cpu", "cuda" or "cuda:N"; UserError for other texts and GPUs that are not there.
 Device parse_device(const char* op, const std::string& text);
+
+/// The integers of "64,32", `least` to `most` of them. UserError "[op] expected `form` but got
+/// ...".
+std::vector<std::int64_t> parse_integers(const char* op, const char* form, const std::string& text,
+                                         std::size_t least, std::size_t most);
 
 /// Adds one subcommand. `app` and `console` outlive its callback, which does the work; options are
 /// bound to a struct that the callback shares (std::make_shared), since the function has returned

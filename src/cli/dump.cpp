@@ -1,6 +1,7 @@
 // `tilewright dump`: programs as text.
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <cstdio>
 #include <cstdlib>
 #include <filesystem>
@@ -25,7 +26,7 @@ namespace tilewright::cli {
 namespace {
 
 struct DumpOptions {
-    std::string kernel, to, dtype = "f32", arch;
+    std::string kernel, to, dtype, arch;
     std::string mask, score;
     std::vector<std::string> bind;
     bool optimised = false;
@@ -38,30 +39,41 @@ Call fixed(const Call& call) {
     return Call(call.kernel(), options);
 }
 
-ir::Function load(const DumpOptions& options) {
-    if (std::filesystem::is_directory(options.kernel)) {
-        user_error("dump", "expected a kernel or a file of IR text but `{}` is a folder",
+ir::Function load_file(const DumpOptions& options) {
+    if (!options.dtype.empty())
+        user_error("dump", "expected a built-in program with --dtype but got the file {}",
                    options.kernel);
-    }
+    if (!std::filesystem::is_regular_file(options.kernel))
+        user_error("dump", "expected a built-in program or a file of IR text but `{}` is a {}",
+                   options.kernel,
+                   std::filesystem::is_directory(options.kernel) ? "folder" : "special file");
     std::ifstream file(options.kernel, std::ios::binary);
-    std::string text;
-    if (file && options.kernel.find('.') != std::string::npos) {
-        text.assign(std::istreambuf_iterator<char>(file), {});
-    } else {
-        const DType dtype = float_dtype("dump", options.dtype);
-        const bool is_flex = options.kernel == "flex" || options.kernel == "flex_backward";
-        if (!is_flex && !(options.mask.empty() && options.score.empty()))
-            user_error("dump",
-                       "expected `flex` or `flex_backward` with --mask and --score but got {}",
+    return ir::parse(std::string(std::istreambuf_iterator<char>(file), {}));
+}
+
+/// The same program for every --to: in the blocks of a CPU and for fixed extents or, where --arch
+/// or
+/// --to speaks of a GPU, as calls run it there.
+ir::Function load(const DumpOptions& options) {
+    const bool is_flex = options.kernel == "flex" || options.kernel == "flex_backward";
+    const std::pair<const char*, bool> of_flex[] = {{"mask", !options.mask.empty()},
+                                                    {"score", !options.score.empty()},
+                                                    {"bind", !options.bind.empty()}};
+    for (const auto& [option, given] : of_flex)
+        if (given && !is_flex)
+            user_error("dump", "expected `flex` or `flex_backward` with --{} but got {}", option,
                        options.kernel);
-        const bool gpu = options.to != "ir" && options.to != "bytecode";
-        const ModTexts texts{options.mask, options.score, load_bindings("dump", options.bind)};
-        const Builtin program = is_flex ? flex_builtin(dtype, texts, options.kernel != "flex", gpu)
-                                        : builtin(options.kernel, dtype, gpu);
-        text = options.to == "ir" ? fixed(program.call).ir(program.inputs)
-                                  : program.call.ir(program.inputs);
-    }
-    return ir::parse(text);
+    const std::vector<std::string> names = builtin_names();
+    const bool named =
+        is_flex || std::find(names.begin(), names.end(), options.kernel) != names.end();
+    std::error_code no_such_file;
+    if (!named && std::filesystem::exists(options.kernel, no_such_file)) return load_file(options);
+    const DType dtype = options.dtype.empty() ? f32 : float_dtype("dump", options.dtype);
+    const bool gpu = !options.arch.empty() || (options.to != "ir" && options.to != "bytecode");
+    const ModTexts texts{options.mask, options.score, load_bindings("dump", options.bind)};
+    const Builtin program = is_flex ? flex_builtin(dtype, texts, options.kernel != "flex", gpu)
+                                    : builtin(options.kernel, dtype, gpu);
+    return ir::parse((gpu ? program.call : fixed(program.call)).ir(program.inputs));
 }
 
 /// The machine code of a cubin as text, by the CUDA toolkit's disassembler.
@@ -103,6 +115,11 @@ std::string cuda_text(ir::Function function, const DumpOptions& options) {
 
 void dump(DumpOptions options, Console& console) {
     if (options.to.empty()) options.to = options.arch.empty() ? "ir" : "cuda";
+    if (options.to == "bytecode" && !options.arch.empty())
+        user_error("dump", "expected --to ir, cuda, ptx or sass with --arch but got bytecode");
+    if (options.optimised && options.to != "ir")
+        user_error("dump", "expected --to ir with --optimised but got {}", options.to);
+    if (!options.arch.empty()) cuda::target_of(options.arch);
     ir::Function function = load(options);
     if (options.to == "cuda" || options.to == "ptx" || options.to == "sass") {
         console.out << cuda_text(std::move(function), options);
@@ -126,12 +143,12 @@ void add_dump(CLI::App& app, Console& console) {
     command->add_option("--to", options->to, "ir, bytecode, cuda, ptx or sass")
         ->check(CLI::IsMember({"ir", "bytecode", "cuda", "ptx", "sass"}));
     command->add_option("--arch", options->arch,
-                        "the GPU of cuda, ptx and sass, as sm_90a; alone it means --to cuda");
-    command->add_option("--dtype", options->dtype, "of a built-in program");
+                        "the GPU, as sm_90a: sm_80 by default; alone it means --to cuda");
+    command->add_option("--dtype", options->dtype, "of a built-in program; f32 by default");
     command->add_option("--mask", options->mask, "flex: text of a mask, evaluated in the program");
     command->add_option("--score", options->score, "flex: text of a score");
     command->add_option("--bind", options->bind, "NAME=FILE: an array that the texts read");
-    command->add_flag("--optimised", options->optimised, "the IR after the passes");
+    command->add_flag("--optimised", options->optimised, "ir: after the passes");
     command->callback([options, &console] { dump(*options, console); });
 }
 

@@ -134,7 +134,9 @@ void GpuBench::add_peer(const std::string& name, const nlohmann::json& job,
     } catch (const UserError& error) {
         if (options_.baseline != "auto") throw;
         *options_.out << fmt::format("no rows of {}: {}\n", name, error.what());
-        no_torch_ = std::string(error.what()).find("No module named") != std::string::npos;
+        const std::string what = error.what();
+        no_torch_ = what.find("No module named") != std::string::npos ||
+                    what.find("in a checkout") != std::string::npos;
     }
 }
 

@@ -18,7 +18,7 @@ namespace {
 struct MaskOptions {
     std::string text, svg, png;
     std::int64_t q_len = 0, kv_len = 0, batch = 1, heads = 1;
-    std::vector<std::int64_t> block = {128};
+    std::vector<std::string> block = {"128"};
     std::vector<std::string> bindings;
 };
 
@@ -29,8 +29,12 @@ std::string size_text(std::int64_t bytes) {
 }
 
 void draw(const MaskOptions& options, Console& console) {
-    const BlockSize block(options.block.front(), options.block.back());
-    const Mod mod = parse_mod(options.text, load_bindings("mask", options.bindings));
+    const auto sizes = parse_integers("mask", "--block SIZE or Q,KV",
+                                      fmt::format("{}", fmt::join(options.block, ",")), 1, 2);
+    const BlockSize block(sizes.front(), sizes.back());
+    const Bindings arrays = load_bindings("mask", options.bindings);
+    const Mod mod = parse_mod(options.text, arrays, Mod::Kind::mask);
+    expect_bindings_read("mask", arrays, {mod});
     const auto start = std::chrono::steady_clock::now();
     const BlockMask mask =
         create_block_mask(mod, options.batch, options.heads, options.q_len, options.kv_len, block);
@@ -67,7 +71,7 @@ void add_mask(CLI::App& app, Console& console) {
     command->add_option("--heads", options->heads);
     command->add_option("--bind", options->bindings,
                         "name=FILE: an array of the text (repeatable)");
-    command->add_option("--block", options->block, "block size, or that of queries and of keys")
+    command->add_option("--block", options->block, "SIZE or Q,KV: of blocks; 128 by default")
         ->expected(1, 2);
     command->add_option("--svg", options->svg, "also draw the mask into this file");
     command->add_option("--png", options->png, "also draw the mask into this file");

@@ -3,6 +3,7 @@
 
 #include <unistd.h>
 
+#include <algorithm>
 #include <filesystem>
 #include <fstream>
 #include <functional>
@@ -79,29 +80,32 @@ Tensor load_tensor(const std::string& spec, const std::string& default_name) {
 }
 
 void save_tensors(const std::vector<OutputTensor>& outputs) {
-    std::map<std::string, std::vector<NamedTensor>> files;
-    std::map<std::string, TensorSpec::Format> formats;
+    struct File {
+        std::string path;
+        TensorSpec::Format format;
+        std::vector<NamedTensor> members;
+    };
+    std::map<std::string, File> files;  // by path: `./x.npy` is `x.npy`
     for (const OutputTensor& output : outputs) {
         const TensorSpec to = parse_tensor_spec(output.spec, output.default_name);
-        std::vector<NamedTensor>& members = files[to.path];
-        for (const NamedTensor& member : members) {
+        const std::string place = std::filesystem::absolute(to.path).lexically_normal().string();
+        File& file = files.try_emplace(place, File{to.path, to.format, {}}).first->second;
+        for (const NamedTensor& member : file.members) {
             if (member.name == to.name) {
                 user_error("save", "expected a place of its own for each tensor but two go to `{}`",
                            output.spec);
             }
         }
         if (to.format == TensorSpec::Format::npy) check_npy_dtype(to.path, output.tensor.dtype());
-        members.push_back({to.name, output.tensor.contiguous()});
-        formats[to.path] = to.format;
+        file.members.push_back({to.name, output.tensor.contiguous()});
     }
-    for (const auto& file : files) {
-        const std::string& path = file.first;
-        const std::vector<NamedTensor>& members = file.second;
-        write_whole(path, [&](std::ostream& stream) {
-            if (formats[path] == TensorSpec::Format::npy) {
-                write_npy(stream, path, members.front().tensor);
+    for (const auto& each : files) {
+        const File& file = each.second;
+        write_whole(file.path, [&](std::ostream& stream) {
+            if (file.format == TensorSpec::Format::npy) {
+                write_npy(stream, file.path, file.members.front().tensor);
             } else {
-                write_safetensors(stream, members);
+                write_safetensors(stream, file.members);
             }
         });
     }
@@ -173,6 +177,20 @@ Bindings load_bindings(const char* op, const std::vector<std::string>& texts) {
             user_error(op, "expected each name of --bind once but got {} twice", name);
     }
     return arrays;
+}
+
+void expect_bindings_read(const char* op, const Bindings& arrays, const std::vector<Mod>& mods) {
+    const auto reads = [](const Mod& mod, const std::string& name) {
+        if (!mod.defined()) return false;
+        const std::vector<Capture> captures = mod.captures();
+        return std::any_of(captures.begin(), captures.end(),
+                           [&](const Capture& capture) { return capture.name() == name; });
+    };
+    for (const auto& [name, tensor] : arrays) {
+        if (std::none_of(mods.begin(), mods.end(),
+                         [&](const Mod& mod) { return reads(mod, name); }))
+            user_error(op, "expected a text that reads the array of --bind {} but none does", name);
+    }
 }
 
 }  // namespace tilewright::cli

@@ -34,6 +34,8 @@ void save_tensors(const std::vector<OutputTensor>& outputs);
 /// The arrays of options --bind NAME=FILE. UserError "[op] ..." for other forms and for a name
 /// given twice.
 Bindings load_bindings(const char* op, const std::vector<std::string>& texts);
+/// UserError "[op] ..." for an array that none of the mods, where defined, reads.
+void expect_bindings_read(const char* op, const Bindings& arrays, const std::vector<Mod>& mods);
 
 /// A specification taken apart; `name` is empty for .npy.
 struct TensorSpec {

@@ -29,7 +29,7 @@ struct AccessShape {
     int tile_rank = 0;  ///< axes spanned by the joint index tiles
 };
 
-/// UserError when the index tiles do not broadcast together or the rank exceeds 4.
+/// UserError when the index tiles do not broadcast together or the rank exceeds 8.
 AccessShape access_shape(const Function& function, const Instruction& instruction);
 
 }  // namespace tilewright::ir

@@ -306,7 +306,7 @@ void BlockMask::save(const std::string& path) const {
     std::ofstream file(path, std::ios::binary);
     file.write(bytes.data(), static_cast<std::streamsize>(bytes.size()));
     file.close();
-    if (!file) user_error("BlockMask.save", "cannot write {}", path);
+    if (!file) user_error("BlockMask.save", "expected a path that can be written but got {}", path);
 }
 
 BlockMask operator&(const BlockMask& a, const BlockMask& b) {

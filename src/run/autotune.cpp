@@ -87,7 +87,8 @@ double warm_seconds(const Device& device, const std::function<void()>& function)
 
 std::size_t fastest(const std::vector<Config>& configs, const std::string& key,
                     const Device& device, const std::function<double(const Config&)>& seconds) {
-    std::string entry = fmt::format("{}\n{}", describe(device), key);
+    // `tilewright cache list` shows the first line.
+    std::string entry = fmt::format("{}\n{}", key, describe(device));
     for (const Config& config : configs) entry += fmt::format("\n{}", config.to_string());
     const DiskCache disk(cache_root() / "autotune");
     if (const auto text = disk.get(entry)) {
@@ -166,7 +167,7 @@ struct Tuned::State {
             return best;
         };
         const std::size_t config =
-            run::fastest(configs, fmt::format("{}\n{}", key, signature), device, seconds);
+            run::fastest(configs, fmt::format("{} {}", key, signature), device, seconds);
         const auto measured = candidates.find(configs[config].to_string());
         known = std::make_unique<Choice>(Choice{
             config, measured == candidates.end() ? make(configs[config]) : measured->second});

@@ -11,6 +11,7 @@
 #include <fstream>
 #include <sstream>
 
+#include "run/fastest.h"
 #include "support/disk_cache.h"
 #include "tests/cli/run_program.h"
 #include "tilewright/version.h"
@@ -41,6 +42,34 @@ TEST(App, BadUsageIsStatus2OnStandardError) {
     }
 }
 
+TEST(App, SubcommandsThatCouldBeMeantAreNamed) {
+    const std::vector<std::pair<std::vector<std::string>, const char*>> cases = {
+        {{},
+         "[tilewright] expected one of doctor, bench, attention, mask, dump, random, cache (see "
+         "--help) but got nothing"},
+        {{"--nonsense"}, "random, cache (see --help) but got `--nonsense`"},
+        {{"cache"}, "[cache] expected one of list, clear, path (see --help) but got nothing"},
+        {{"cache", "eat"}, "[cache] expected one of list, clear, path (see --help) but got `eat`"}};
+    for (const auto& [arguments, message] : cases)
+        EXPECT_THAT(run_program(arguments).error, HasSubstr(message));
+    EXPECT_EQ(run_program({"cache", "--help"}).status, 0);
+}
+
+TEST(App, EmptyValuesAreRefusedByName) {
+    const std::vector<std::pair<std::vector<std::string>, const char*>> cases = {
+        {{"mask", "", "--q-len", "4", "--kv-len", "4"}, "mask: expected a value but got an empty"},
+        {{"dump", "flex", "--mask", ""}, "--mask: expected a value but got an empty text"},
+        {{"bench", "flex", "--score", ""}, "--score: expected a value"},
+        {{"attention", "--query", "q.npy", "--key", "k.npy", "--value", "v.npy", "--out", "o.npy",
+          "--window", ""},
+         "--window: expected a value"}};
+    for (const auto& [arguments, message] : cases) {
+        const ProgramResult result = run_program(arguments);
+        EXPECT_EQ(result.status, 2);
+        EXPECT_THAT(result.error, HasSubstr(message));
+    }
+}
+
 TEST(App, DoctorDescribesTheMachine) {
     const ProgramResult result = run_program({"doctor"});
     EXPECT_EQ(result.status, 0);
@@ -59,11 +88,14 @@ TEST(App, CacheIsListedAndCleared) {
     EXPECT_THAT(run_program({"cache", "list"}).out, HasSubstr("0 entries, 0 bytes"));
     ASSERT_TRUE(DiskCache(folder / "kernels").put("softmax sm_90a\nsource", "12345"));
     ASSERT_TRUE(DiskCache(folder / "autotune").put("matmul", "1"));
+    const auto run = [](const Config& config) { return config["block"] == 64 ? 1.0 : 2.0; };
+    run::fastest({{{"block", 1}}, {{"block", 64}}}, "sum cpu;f32[4096]", Device{}, run);
     const ProgramResult listed = run_program({"cache", "list"});
+    EXPECT_THAT(listed.out, HasSubstr("  autotune  sum cpu;f32[4096]: block=64\n"));
     EXPECT_THAT(listed.out, HasSubstr("5  kernels  softmax sm_90a\n"));
-    EXPECT_THAT(listed.out, HasSubstr("2 entries, 6 bytes"));
+    EXPECT_THAT(listed.out, HasSubstr("3 entries, 14 bytes"));
     fs::create_directories(folder / "kernels" / "failed" / "0123456789ab");
-    EXPECT_THAT(run_program({"cache", "clear"}).out, HasSubstr("removed 2 entries"));
+    EXPECT_THAT(run_program({"cache", "clear"}).out, HasSubstr("removed 3 entries"));
     EXPECT_FALSE(fs::exists(folder / "kernels" / "failed"));
     EXPECT_THAT(run_program({"cache", "list"}).out, HasSubstr("0 entries"));
     unsetenv("TILEWRIGHT_CACHE_DIR");

@@ -165,10 +165,21 @@ TEST_F(AttentionCommand, BadInputIsStatus2AndNamed) {
     expect_error({"--out", out, "--window", "3,4x"}, "--window");
     expect_error({"--out", out, "--window", "-5,4"}, "window");
     expect_error({"--out", out, "--layout", "sbhd"}, "--layout");
-    expect_error({"--out", out, "--seed", "-1"}, "an integer of 0 to 2^64 - 1");
-    expect_error({"--out", out, "--seed", "18446744073709551616"}, "an integer of 0 to 2^64 - 1");
+    expect_error({"--out", out, "--window", "3,"}, "--window LEFT,RIGHT but got \"3,\"");
+    expect_error({"--out", out, "--window", "99999999999999999999,3"}, "--window");
+    expect_error({"--out", out, "--mask", ""}, "--mask: expected a value");
+    expect_error({"--out", out, "--score", ""}, "--score: expected a value");
+    expect_error({"--out", out, "--grad-out", folder_ / "do.npy"}, "--grads or --check");
+    expect_error({"--out", out, "--bind", "x=" + (folder_ / "q.npy")}, "--bind x but none does");
+    expect_error({"--out", out, "--mask", "causal", "--bind", "x=" + (folder_ / "q.npy")},
+                 "--bind x but none does");
+    expect_error({"--out", out, "--seed", "3"}, "--seed requires --dropout");
+    expect_error({"--out", out, "--lse", "l.txt"}, "l.txt");
+    expect_error({"--out", out, "--dropout", "0.5", "--seed", "-1"}, "an integer of 0 to 2^64 - 1");
+    expect_error({"--out", out, "--dropout", "0.5", "--seed", "18446744073709551616"},
+                 "an integer of 0 to 2^64 - 1");
     expect_error({"--out", out, "--grads", "d"}, "--grad-out");
-    expect_error({"--out", out, "--grad-out", folder_ / "k.npy"}, "dout");
+    expect_error({"--out", out, "--grad-out", folder_ / "k.npy", "--check"}, "dout");
     expect_error({"--out", out, "--segment-ids", folder_ / "q.npy"}, "segment_ids");
     expect_error({"--out", out, "--segment-ids", folder_ / "none.npy"}, "none.npy");
     expect_error({"--out", folder_ / "o.txt"}, "o.txt");

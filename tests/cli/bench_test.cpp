@@ -3,11 +3,15 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <cstdlib>
+#include <filesystem>
 #include <fstream>
 #include <nlohmann/json.hpp>
 
+#include "cli/baseline.h"
 #include "cli/measure.h"
 #include "tests/cli/run_program.h"
+#include "tilewright/error.h"
 #include "tilewright/system.h"
 
 namespace tilewright::cli {
@@ -89,6 +93,54 @@ TEST(BenchCommand, BadInputIsStatus2AndNamed) {
     expect_error({"norm", "--graphs"}, "--graphs");
     expect_error({"attention", "--engine", "tiles"}, "--engine");
     expect_error({"matmul", "--baseline", "onednn", "--dtype", "bf16"}, "f32");
+    for (const std::string seconds : {"0", "-1", "nan", "inf", "1e9", "x"})
+        expect_error(
+            {"matmul", "--seconds", seconds},
+            ("--seconds: expected a number above 0 and at most 3600 but got " + seconds).c_str());
+    expect_error({"matmul", "--threads", "0"}, "--threads: Value 0 not in range 1 to 65536");
+    expect_error({"matmul", "--json", "/nowhere/r.json"}, "--json /nowhere/r.json");
+}
+
+TEST(BenchCommand, OptionsThatAnOperationDoesNotReadAreRefused) {
+    const std::vector<std::vector<std::string>> cases = {
+        {"matmul", "--heads", "2"},      {"norm", "--batch", "2"},
+        {"decode", "--causal"},          {"norm", "--backward"},
+        {"compile", "--seq-len", "9"},   {"matmul", "--head-dim", "9"},
+        {"mask", "--kv-len", "9"},       {"mask", "--kv-heads", "9"},
+        {"mask", "--baseline", "torch"}, {"attention", "--case", "noop"},
+        {"norm", "--no-picture"},        {"matmul", "--no-deterministic"}};
+    for (const std::vector<std::string>& wrong : cases) {
+        std::vector<std::string> arguments = {"bench"};
+        arguments.insert(arguments.end(), wrong.begin(), wrong.end());
+        const ProgramResult result = run_program(arguments);
+        EXPECT_EQ(result.status, 2) << wrong[0] << " " << wrong[1];
+        EXPECT_THAT(result.error, HasSubstr("expected " + wrong[1] + " with "));
+        EXPECT_THAT(result.error, HasSubstr("but got " + wrong[0]));
+        EXPECT_EQ(result.out, "");
+    }
+}
+
+TEST(Baseline, AdviceFitsCheckoutsAndInstalledPrograms) {
+    TemporaryFolder folder;
+    const std::filesystem::path root = folder / "checkout", elsewhere = folder / "elsewhere";
+    std::filesystem::create_directories(root / "tools");
+    std::filesystem::create_directories(elsewhere);
+    std::ofstream(root / "tools" / "torch_baseline.py") << '\n';
+    EXPECT_EQ(baseline_checkout("torch", root / "build" / "tilewright", elsewhere), root);
+    EXPECT_EQ(baseline_checkout("torch", elsewhere / "tilewright", root), root);
+    try {
+        baseline_checkout("torch", elsewhere / "tilewright", elsewhere);
+        FAIL();
+    } catch (const UserError& error) {
+        EXPECT_THAT(error.what(), HasSubstr("--baseline torch in a checkout"));
+        EXPECT_THAT(error.what(), HasSubstr((elsewhere / "tilewright").string()));
+    }
+    // A Python of the user's own is not ./dev's to fill.
+    ::setenv("TILEWRIGHT_PYTHON", "/bin/false", 1);
+    const ProgramResult result = run_program({"bench", "matmul", "--baseline", "torch"});
+    ::unsetenv("TILEWRIGHT_PYTHON");
+    EXPECT_EQ(result.status, 2);
+    EXPECT_THAT(result.error, HasSubstr("TILEWRIGHT_PYTHON must name a Python with torch"));
 }
 
 }  // namespace

@@ -6,6 +6,7 @@
 #include <fstream>
 
 #include "cli/builtin.h"
+#include "cli/tensor_file.h"
 #include "cpu/simd/kernels.h"
 #include "tests/cli/run_program.h"
 #include "tests/cuda/test_support.h"
@@ -38,6 +39,24 @@ TEST(DumpCommand, IrRunsByItself) {
     softmax.run(std::vector{x, y});
     EXPECT_NEAR(y.data<float>()[3], 1, 1e-4);
     EXPECT_NEAR(y.data<float>()[x.dim(1) + 3], 1.0 / static_cast<double>(x.dim(1)), 1e-7);
+}
+
+TEST(DumpCommand, EveryFormIsOfTheSameProgram) {
+    TemporaryFolder folder;
+    std::vector<std::string> names = builtin_names();
+    names.insert(names.end(), {"flex", "flex_backward"});
+    const auto dump = [](std::vector<std::string> arguments) {
+        arguments.insert(arguments.begin(), "dump");
+        const ProgramResult result = run_program(arguments);
+        EXPECT_EQ(result.status, 0) << result.error;
+        return result.out;
+    };
+    for (const std::string& name : names) {
+        std::ofstream(folder / "cpu.ir") << dump({name});
+        EXPECT_EQ(dump({folder / "cpu.ir", "--to", "bytecode"}), dump({name, "--to", "bytecode"}));
+        std::ofstream(folder / "gpu.ir") << dump({name, "--to", "ir", "--arch", "sm_90a"});
+        EXPECT_EQ(dump({folder / "gpu.ir", "--arch", "sm_90a"}), dump({name, "--arch", "sm_90a"}));
+    }
 }
 
 TEST(DumpCommand, PassesOverRowsOfNormsAndSoftmaxAreCompiled) {
@@ -113,6 +132,36 @@ TEST(DumpCommand, BadInputIsStatus2AndNamed) {
     EXPECT_THAT(run_program({"dump", "nothing"}).error, HasSubstr("rms_norm"));
     EXPECT_EQ(run_program({"dump", "nothing"}).status, 2);
     EXPECT_EQ(run_program({"dump", "softmax", "--dtype", "i32"}).status, 2);
+    EXPECT_THAT(run_program({"dump", "/"}).error, HasSubstr("`/` is a folder"));
+    EXPECT_THAT(run_program({"dump", "/dev/zero"}).error, HasSubstr("is a special file"));
+    EXPECT_EQ(run_program({"dump", std::string(5000, 'x')}).status, 2);
+}
+
+TEST(DumpCommand, OptionsThatWouldBeIgnoredAreRefused) {
+    TemporaryFolder folder;
+    const std::string file = folder / "softmax";  // read where no built-in program has the name
+    std::ofstream(file) << run_program({"dump", "softmax"}).out;
+    EXPECT_EQ(run_program({"dump", file}).status, 0);
+    save_tensors({{folder / "a.npy", "a", Tensor::zeros(f32, {4})}});
+    const std::string array = "a=" + (folder / "a.npy");
+    const std::vector<std::pair<std::vector<std::string>, const char*>> cases = {
+        {{file, "--dtype", "bf16"}, "a built-in program with --dtype but got the file"},
+        {{file, "--mask", "causal"}, "with --mask but got"},
+        {{file, "--score", "score"}, "with --score but got"},
+        {{file, "--bind", array}, "with --bind but got"},
+        {{"softmax", "--bind", array}, "with --bind but got softmax"},
+        {{"flex", "--bind", array}, "--bind a but none does"},
+        {{"softmax", "--to", "bytecode", "--arch", "sm_90a"}, "with --arch but got bytecode"},
+        {{"softmax", "--to", "cuda", "--optimised"}, "--to ir with --optimised but got cuda"},
+        {{"softmax", "--to", "ir", "--arch", "sm_70"}, "but got `sm_70`"}};
+    for (const auto& [arguments, message] : cases) {
+        std::vector<std::string> all = {"dump"};
+        all.insert(all.end(), arguments.begin(), arguments.end());
+        const ProgramResult result = run_program(all);
+        EXPECT_EQ(result.status, 2);
+        EXPECT_THAT(result.error, HasSubstr(message));
+        EXPECT_EQ(result.out, "");
+    }
 }
 
 TEST(DumpCommand, MachineCodeNamesTheDisassemblerThatIsMissing) {
@@ -127,7 +176,8 @@ TEST(DumpCommand, MachineCodeNamesTheDisassemblerThatIsMissing) {
 
 TEST(RandomCommand, BadShapesAreStatus2) {
     TemporaryFolder folder;
-    EXPECT_EQ(run_program({"random", "--out", folder / "x.npy", "--shape", "2,-1"}).status, 2);
+    for (const char* shape : {"2,-1", "2,,3", "2,", "x", "99999999999999999999"})
+        EXPECT_EQ(run_program({"random", "--out", folder / "x.npy", "--shape", shape}).status, 2);
     EXPECT_EQ(
         run_program({"random", "--out", folder / "x.npy", "--shape", "1000000,1000000,1000000"})
             .status,

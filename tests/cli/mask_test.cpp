@@ -36,6 +36,20 @@ TEST(CliMask, ReadsArrays) {
     EXPECT_THAT(outcome.out, HasSubstr("████    \n    ████\n"));
 }
 
+TEST(CliMask, SizesOfBlocksAreOneOrTwo) {
+    const auto drawn = [](const std::vector<std::string>& block) {
+        std::vector<std::string> arguments = {"mask",     "causal", "--q-len", "256",
+                                              "--kv-len", "256",    "--block"};
+        arguments.insert(arguments.end(), block.begin(), block.end());
+        const ProgramResult outcome = run_program(arguments);
+        EXPECT_EQ(outcome.status, 0) << outcome.error;
+        return outcome.out.substr(0, outcome.out.find("built in"));
+    };
+    EXPECT_THAT(drawn({"64,32"}), HasSubstr("of blocks of 64 x 32"));
+    EXPECT_EQ(drawn({"64", "32"}), drawn({"64,32"}));
+    EXPECT_EQ(drawn({"64"}), drawn({"64,64"}));
+}
+
 TEST(CliMask, RefusesBadInput) {
     const auto error = [](std::vector<std::string> arguments) {
         arguments.insert(arguments.begin(), "mask");
@@ -51,6 +65,15 @@ TEST(CliMask, RefusesBadInput) {
     EXPECT_THAT(error({"causal", "--q-len", "4"}), HasSubstr("--kv-len"));
     EXPECT_THAT(error(with({"causl"})), HasSubstr("causl"));
     EXPECT_THAT(error(with({"causal", "--block", "0"})), HasSubstr("block sizes of at least 1"));
+    for (const char* block : {"64,32,16", "64,", ",64", "x", "99999999999999999999"})
+        EXPECT_THAT(error(with({"causal", "--block", block})), HasSubstr("--block SIZE or Q,KV"));
+    EXPECT_THAT(error(with({"softcap(20)"})), HasSubstr("a mask but `softcap` is a score"));
+    EXPECT_THAT(error(with({"q"})), HasSubstr("expected a mask, that is a bool"));
+    EXPECT_THAT(error(with({"q"})), HasSubstr("but got i64"));
+    TemporaryFolder folder;
+    save_tensors({{folder / "a.npy", "a", Tensor::zeros(i32, {4})}});
+    EXPECT_THAT(error(with({"causal", "--bind", "a=" + (folder / "a.npy")})),
+                HasSubstr("--bind a but none does"));
     EXPECT_THAT(error(with({"causal", "--bind", "ids"})), HasSubstr("--bind name=FILE"));
     EXPECT_THAT(error(with({"causal", "--png", "m.svg"})), HasSubstr("ends in .png"));
     EXPECT_THAT(error({"causal", "--q-len", "-4", "--kv-len", "4"}), HasSubstr("q_len and kv_len"));

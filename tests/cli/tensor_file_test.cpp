@@ -66,6 +66,18 @@ TEST_F(TensorFile, RefusesWhatIsNoFile) {
     expect_user_error([&] { load_tensor(path("text.npy"), ""); }, "text.npy");
 }
 
+TEST_F(TensorFile, OneFileUnderTwoSpellings) {
+    const Tensor a = random_tensor(f32, {2}), b = random_tensor(f32, {3}, 2);
+    expect_user_error(
+        [&] {
+            save_tensors({{path("o.npy"), "o", a}, {path("./o.npy"), "lse", b}});
+        },
+        "two go to");
+    save_tensors({{path("o.safetensors:a"), "", a}, {path("x/../o.safetensors:b"), "", b}});
+    EXPECT_TRUE(identical(load_tensor(path("o.safetensors:a"), ""), a));
+    EXPECT_TRUE(identical(load_tensor(path("o.safetensors:b"), ""), b));
+}
+
 TEST_F(TensorFile, FailedWritesLeaveTheOldFileAndNothingElse) {
     const Tensor old = random_tensor(f32, {2});
     save_tensors({{path("o.npy"), "o", old}});

@@ -241,7 +241,7 @@ TEST(BlockMask, Draws) {
     EXPECT_THAT([&] { mask.save("mask.jpg"); },
                 ThrowsMessage<UserError>(HasSubstr("ends in .svg or .png")));
     EXPECT_THAT([&] { mask.save("/no/such/folder/mask.svg"); },
-                ThrowsMessage<UserError>(HasSubstr("cannot write")));
+                ThrowsMessage<UserError>(HasSubstr("expected a path that can be written")));
 }
 
 TEST(BlockMask, RefusesBadSizes) {

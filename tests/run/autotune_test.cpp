@@ -3,6 +3,7 @@
 #include <filesystem>
 #include <fstream>
 
+#include "support/disk_cache.h"
 #include "tests/run/support.h"
 
 namespace tilewright {
@@ -58,6 +59,13 @@ TEST_F(Autotune, ChoosesTheFasterAndRemembers) {
     EXPECT_EQ(second.num_measured(), 0);
     second(Tensor::full(f32, {128}, 1));
     EXPECT_EQ(second.num_measured(), 2);
+}
+
+TEST_F(Autotune, EntriesSayWhatWasTunedFirst) {
+    tuned()(Tensor::full(f32, {4096}, 1));
+    const auto entries = DiskCache(folder_ / "autotune").list();
+    ASSERT_EQ(entries.size(), 1u);
+    EXPECT_THAT(entries[0].key, testing::StartsWith("sum cpu;f32[4096]\n"));
 }
 
 TEST_F(Autotune, MeasuresAgainWhenTheEntryIsDamaged) {

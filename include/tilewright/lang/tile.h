@@ -15,7 +15,7 @@ namespace tilewright {
 /// An extent that is known only when the kernel is called.
 inline constexpr std::int64_t kDynamic = -1;
 
-/// A traced value: a tile with a static shape (rank 1 to 4) or a scalar (rank 0). A light handle,
+/// A traced value: a tile with a static shape (rank 1 to 8) or a scalar (rank 0). A light handle,
 /// copied by value; it lives as long as the trace of the kernel that made it.
 class Tile {
   public:
