@@ -99,4 +99,13 @@ ir::Shape broadcast_shapes(const ir::Shape& a, const ir::Shape& b, const char* o
     return result;
 }
 
+bool broadcasts_to(const ir::Shape& from, const ir::Shape& shape) {
+    const int shift = shape.rank() - from.rank();
+    if (shift < 0) return false;
+    for (int axis = 0; axis < from.rank(); ++axis) {
+        if (from[axis] != 1 && from[axis] != shape[axis + shift]) return false;
+    }
+    return true;
+}
+
 }  // namespace tilewright::lang

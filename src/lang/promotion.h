@@ -21,4 +21,7 @@ DType literal_dtype(const Operand& literal);
 /// NumPy's broadcast of two shapes. UserError "[op] ..." when they do not agree.
 ir::Shape broadcast_shapes(const ir::Shape& a, const ir::Shape& b, const char* op);
 
+/// Is the broadcast of both shapes the second one?
+bool broadcasts_to(const ir::Shape& from, const ir::Shape& shape);
+
 }  // namespace tilewright::lang

@@ -15,7 +15,7 @@ namespace {
 
 template <typename Emit>
 Tile traced(const char* op, const std::source_location& location, Emit&& emit) {
-    Tracer& tracer = Tracer::current(op);
+    Tracer& tracer = Tracer::current(op, location);
     return tracer.at(location, [&] { return tracer.wrap(emit(tracer)); });
 }
 
@@ -29,7 +29,8 @@ int checked_axis(const char* op, int axis, int rank) {
 const Tracer::GridAxis& grid_axis(Tracer& tracer, const char* op, int axis) {
     const int visible = static_cast<int>(tracer.grid.size()) - tracer.hidden_axes;
     if (axis < 0 || axis >= visible) {
-        user_error(op, "expected an axis of the {}-dimensional grid but got {}", visible, axis);
+        user_error(op, "expected an axis of the {}-dimensional grid of kernel `{}` but got {}",
+                   visible, tracer.function().name, axis);
     }
     return tracer.grid[static_cast<std::size_t>(axis + tracer.hidden_axes)];
 }
@@ -111,7 +112,7 @@ Tile iota(Extents shape, int axis, DType dtype, std::source_location location) {
 
 Tile full(Extents shape, Operand value, DType dtype, std::source_location location) {
     return traced("full", location, [&](Tracer& tracer) {
-        return tracer.broadcast(tracer.value(value, dtype),
+        return tracer.broadcast(tracer.value(value, dtype, "full"),
                                 ir::Shape{std::span<const std::int64_t>(shape)}, "full");
     });
 }
@@ -221,7 +222,7 @@ Tile argmin(Operand x, int axis, bool keepdims) {
 
 Tile mean(Operand x, std::optional<int> axis, bool keepdims) {
     const auto at = [&](auto value) { return Operand(value, x.location()); };
-    Tracer& tracer = Tracer::current("mean");
+    Tracer& tracer = Tracer::current("mean", x.location());
     const Tile total = sum(x, axis, keepdims);
     const ir::Shape shape = tracer.shape(x);
     const std::int64_t count =
@@ -282,7 +283,7 @@ Tile uniform(Operand seed, Operand counter) {
 
 void debug_print(std::string format, const std::vector<Tile>& operands,
                  std::source_location location) {
-    Tracer& tracer = Tracer::current("debug_print");
+    Tracer& tracer = Tracer::current("debug_print", location);
     tracer.at(location, [&] {
         std::vector<ir::Value> values;
         for (const Tile& operand : operands) values.push_back(tracer.use(operand));
@@ -291,7 +292,7 @@ void debug_print(std::string format, const std::vector<Tile>& operands,
 }
 
 void debug_check(Operand condition, std::string message) {
-    Tracer& tracer = Tracer::current("debug_check");
+    Tracer& tracer = Tracer::current("debug_check", condition.location());
     tracer.at(condition.location(),
               [&] { tracer.builder().debug_check(tracer.value(condition), std::move(message)); });
 }
