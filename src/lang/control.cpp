@@ -195,13 +195,13 @@ ir::Type common_type(Tracer& tracer, const BranchResult& a, const BranchResult& 
 
 }  // namespace
 
-Tiles if_else(Operand condition, const std::function<Operands()>& then_branch,
+Tiles if_else(const char* op, Operand condition, const std::function<Operands()>& then_branch,
               const std::function<Operands()>& else_branch, std::source_location location) {
-    Tracer& tracer = Tracer::current("cond", location);
+    Tracer& tracer = Tracer::current(op, location);
     return tracer.at(location, [&] {
         ir::Instruction instruction;
         instruction.op = ir::Op::if_else;
-        instruction.operands = {bool_scalar(tracer, "cond", condition)};
+        instruction.operands = {bool_scalar(tracer, op, condition)};
         instruction.location = {location.file_name(), static_cast<int>(location.line())};
         instruction.blocks.resize(2);
         const std::array results{trace_branch(tracer, instruction.blocks[0], then_branch),

@@ -36,7 +36,8 @@ std::vector<std::int64_t> view_shape(Tracer& tracer, const View& view) {
     ir::Shape joint;
     for (const auto& index : view.indices) {
         if (index.kind == Index::Kind::tile) {
-            joint = lang::broadcast_shapes(joint, tracer.type(index.start).shape, "index tiles");
+            joint = lang::broadcast_shapes(joint, tracer.type(index.start).shape, "at",
+                                           fmt::format("index tiles of `{}`", view.name));
         }
     }
     std::vector<std::int64_t> shape;
@@ -76,11 +77,16 @@ class Selector {
 
   private:
     void select_slice(ArrayIndex& index, const Slice& slice, int dim) {
-        if (slice.size < 0 || slice.stride < 1) {
-            user_error("at",
-                       "expected a slice of size >= 0 and stride >= 1 in dimension {} of `{}` "
-                       "but got size {} and stride {}",
-                       dim, view_.name, slice.size, slice.stride);
+        // What the IR allows: no sum of a start and steps below it wraps into an array.
+        constexpr std::int64_t kMost = std::int64_t{1} << 40;
+        const std::int64_t reach = kMost / std::max<std::int64_t>(slice.size, 1);
+        if (slice.size < 0 || slice.stride < 1 || slice.stride > reach / index.stride) {
+            user_error(
+                "at",
+                "expected a slice of size >= 0 and stride >= 1, of at most 2^40 elements "
+                "from end to end, in dimension {} of `{}` but got size {} and stride {}{}",
+                dim, view_.name, slice.size, slice.stride,
+                index.stride > 1 ? fmt::format(" of a view of stride {}", index.stride) : "");
         }
         const ir::Value offset = this->offset(slice.start, dim);
         check_static(index, slice.start, slice.size, slice.stride, dim);
@@ -131,7 +137,8 @@ class Selector {
                       std::int64_t stride, int dim) {
         const auto first = static_index(start);
         if (!first) return;
-        const std::int64_t last = *first + std::max<std::int64_t>(size - 1, 0) * stride;
+        const std::int64_t reach = std::max<std::int64_t>(size - 1, 0) * stride;
+        const std::int64_t last = *first > INT64_MAX - reach ? INT64_MAX : *first + reach;
         const bool known = index.size != kDynamic;
         if (*first < 0 || (known && size > 0 && last >= index.size)) {
             user_error("at",
@@ -200,7 +207,8 @@ ir::Value fitted(Tracer& tracer, const View& view, const Access& target, const O
                  DType dtype, const char* op, const char* what) {
     if (!lang::broadcasts_to(tracer.shape(operand), target.shape)) {
         user_error(op, "expected {} of a shape that broadcasts to {} for `{}` but got {}", what,
-                   ir::to_string(target.shape), view.name, ir::to_string(tracer.shape(operand)));
+                   lang::shape_text(target.shape), view.name,
+                   lang::shape_text(tracer.shape(operand)));
     }
     if (operand.is_literal() && !Tracer::fits(operand, dtype)) {
         user_error(op, "expected {} of {} for `{}` but got {}", what, name(dtype), view.name,
@@ -344,6 +352,7 @@ Ref Ref::select(const std::vector<RefIndex>& indices, std::source_location locat
         for (std::size_t i = 0; i < given; ++i) {
             selector.select(view.indices[dims[i]], indices[i], static_cast<int>(i));
         }
+        if (has_tile_index(view)) view_shape(tracer, view);  // do the index tiles fit together?
         return tracer.add_view(std::move(view));
     });
 }

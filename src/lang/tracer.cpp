@@ -179,8 +179,8 @@ ir::Value Tracer::broadcast(ir::Value value, const ir::Shape& shape, const char*
     const ir::Shape from = type(value).shape;
     if (from == shape) return value;
     if (!broadcasts_to(from, shape)) {
-        user_error(op, "expected a shape that broadcasts to {} but got {}", ir::to_string(shape),
-                   ir::to_string(from));
+        user_error(op, "expected a shape that broadcasts to {} but got {}", shape_text(shape),
+                   shape_text(from));
     }
     if (from.rank() > 0) {
         for (int rank = from.rank(); rank < shape.rank(); ++rank) {
@@ -201,7 +201,7 @@ ir::Value Tracer::index(const Operand& operand, const char* op, std::string_view
         user_error(op, "expected {} to be an integer scalar but got {}", what,
                    ir::to_string(ir::Type{type, extents}));
     }
-    return value(operand, i64);
+    return value(operand, i64, op);
 }
 
 ir::Value Tracer::scaled_index(ir::Value index, std::int64_t factor, const ir::Interval& range) {

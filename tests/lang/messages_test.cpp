@@ -49,6 +49,45 @@ TEST(Messages, OfIndices) {
         EXPECT_THAT(error_of([&] { x.at(RefIndex()); }), at_this_file(empty));
         EXPECT_THAT(error_of([&] { x.at({}, 3); }), at_this_file(empty));
         EXPECT_EQ(x.at(all, {}).shape(), (Extents{8, 16}));
+        EXPECT_THAT(error_of([&] { x.at(iota(3), iota(4)); }),
+                    at_this_file("[at] expected index tiles of `x` that broadcast together but got "
+                                 "[3] and [4]"));
+        EXPECT_THAT(error_of([&] { x.at(UINT64_MAX); }),
+                    StartsWith("[at] expected a value of i64"));
+        EXPECT_THAT(error_of([&] { x.at(ds(INT64_MAX, 2)); }),
+                    HasSubstr("expected elements inside dimension 0 of `x` (extent 8)"));
+        const Tile start = x.at(0, 0).load().to(i64);
+        const char* const slice =
+            "[at] expected a slice of size >= 0 and stride >= 1, of at most 2^40 elements from end "
+            "to end, in dimension 0 of `x` but got size 2 and stride ";
+        constexpr std::int64_t kFar = std::int64_t{1} << 35;
+        EXPECT_THAT(error_of([&] { x.at(ds(start, 2, INT64_MAX)); }),
+                    StartsWith(slice + std::to_string(INT64_MAX)));
+        EXPECT_THAT(error_of([&] { x.at(ds(start, 2, kFar)).at(ds(start, 2, kFar)); }),
+                    StartsWith(slice + std::to_string(kFar) + " of a view of stride"));
+    });
+}
+
+TEST(Messages, NameTheFunction) {
+    with_input([](Ref x) {
+        const Tile t = x.load();
+        EXPECT_THAT(error_of([&] { when(t > 0, [] {}); }),
+                    at_this_file("[when] expected a bool scalar condition but got bool[8, 16]"));
+        EXPECT_THAT(error_of([&] { any(t); }),
+                    at_this_file("[any] expected a bool tile but got f32"));
+        EXPECT_THAT(error_of([&] { reshape(t, {-1}); }),
+                    at_this_file("[reshape] expected a shape of at most 8 extents >= 0 but got "
+                                 "[-1]"));
+        EXPECT_THAT(error_of([&] { broadcast_to(t, {}); }),
+                    at_this_file("[broadcast_to] expected a shape that broadcasts to [] but got "
+                                 "[8, 16]"));
+        EXPECT_THAT(
+            error_of([&] { uniform(iota(3), iota(8)); }),
+            at_this_file("[uniform] expected `seed` to be an integer scalar but got i32[3]"));
+        EXPECT_THAT(error_of([&] { random_bits(1, t); }),
+                    at_this_file("[random_bits] expected `counter` to be integers but got f32"));
+        EXPECT_THAT(error_of([&] { iota(4, u8) + 300; }),
+                    at_this_file("[add] expected a value of u8 but got 300, which does not fit"));
     });
 }
 

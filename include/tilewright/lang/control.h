@@ -130,7 +130,7 @@ Tiles while_loop(const Operands& init,
                  const std::function<Operand(std::span<const Tile>)>& condition,
                  const std::function<Operands(std::span<const Tile>)>& body,
                  std::source_location location);
-Tiles if_else(Operand condition, const std::function<Operands()>& then_branch,
+Tiles if_else(const char* op, Operand condition, const std::function<Operands()>& then_branch,
               const std::function<Operands()>& else_branch, std::source_location location);
 /// Scratch that holds a tile of rank >= 1.
 Ref scan_input(Operand xs, std::source_location location);
@@ -231,11 +231,11 @@ auto cond(Operand condition, Then&& then_branch, Else&& else_branch,
                 return detail::Operands();
             };
         };
-        detail::if_else(condition, run(then_branch), run(else_branch), location);
+        detail::if_else("cond", condition, run(then_branch), run(else_branch), location);
     } else {
         std::optional<Result> like;
         const auto results = detail::if_else(
-            condition,
+            "cond", condition,
             [&] {
                 like.emplace(then_branch());
                 return detail::flattened(*like);
@@ -251,8 +251,12 @@ void when(Operand condition, Body&& body,
           std::source_location location = std::source_location::current()) {
     static_assert(std::is_void_v<std::invoke_result_t<Body&>>,
                   "the body of when returns nothing: tw::cond returns values");
-    cond(
-        condition, std::forward<Body>(body), [] {}, location);
+    const auto run = [&] {
+        body();
+        return detail::Operands();
+    };
+    detail::if_else(
+        "when", condition, run, [] { return detail::Operands(); }, location);
 }
 
 /// body(carry, x) -> std::pair(carry, y) for x = xs[0], xs[1], ... along axis 0. Returns the last
