@@ -133,14 +133,7 @@ class Call {
     Frame prepare(Worker& worker, std::int64_t index) const {
         Frame frame;
         frame.program = &program_;
-        try {
-            frame.arena = worker.arena.reserve(program_.arena_bytes);
-        } catch (const std::bad_alloc&) {
-            user_error("run",
-                       "expected tiles and scratch of kernel `{}` that fit into memory but each "
-                       "thread needs {:.3g} GB",
-                       program_.kernel.name, static_cast<double>(program_.arena_bytes) / 1e9);
-        }
+        frame.arena = worker.arena.reserve(program_.arena_bytes);
         worker.slots = initial_slots_;
         worker.views.resize(program_.num_views);
         worker.refs.resize(program_.refs.size());
