@@ -235,6 +235,14 @@ void Checker::all_outside(const Access& access, const Lanes::Lane& lane) const {
         fmt::join(access.memory->extents, ", "), element_text(*access.memory, lane)));
 }
 
+void Checker::claimed_inside(const Access& access, const Lanes::Lane& lane) const {
+    fail(fmt::format(
+        "expected the {}{}, which is marked in_bounds, to stay inside {} with extents [{}] but got "
+        "{}",
+        ir::name(access.instruction->op), at(access.instruction->location), access.memory->name,
+        fmt::join(access.memory->extents, ", "), element_text(*access.memory, lane)));
+}
+
 // ---- Elements of the caller's arrays.
 
 template <typename Visitor>

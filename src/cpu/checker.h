@@ -48,6 +48,8 @@ class Checker {
                 Poison poison);
     /// A store or atomic that had active lanes, all of them outside; `lane` is the first.
     void all_outside(const Access& access, const Lanes::Lane& lane) const;
+    /// A lane outside its array of an access that claims to have none.
+    [[noreturn]] void claimed_inside(const Access& access, const Lanes::Lane& lane) const;
 
     /// Throws when a value that decides control flow is undefined; `use` names it.
     void require_defined(Poison poison, const ir::Instruction& instruction,

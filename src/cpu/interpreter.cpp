@@ -403,6 +403,7 @@ void Interpreter::load(const Instruction& instruction, Frame& frame) {
         if (mask.active) {
             lane = lanes.lane(number);
             poison = first_of(poison, lane.poison);
+            if (proved && !lane.inside && check) checker_->claimed_inside(*check, lane);
             TW_ASSERT(lane.inside || !proved, "an access proved in bounds leaves {}", memory.name);
         }
         if (mask.active && lane.inside) {
@@ -466,6 +467,7 @@ void Interpreter::write(const Instruction& instruction, Frame& frame) {
         const Active mask = active_lane(operands.mask, frame, i);
         if (!mask.active && mask.poison == 0) continue;
         const Lanes::Lane lane = lanes.lane(number);
+        if (proved && !lane.inside && check) checker_->claimed_inside(*check, lane);
         TW_ASSERT(lane.inside || !proved, "an access proved in bounds leaves {}", memory.name);
         if (check) {
             // An undefined index could have been any: that its lane fell outside excuses nothing.

@@ -2,7 +2,9 @@
 #include "tilewright/lang/control.h"
 
 #include <algorithm>
+#include <array>
 
+#include "lang/promotion.h"
 #include "lang/tracer.h"
 
 namespace tilewright::detail {
@@ -11,9 +13,28 @@ using lang::Tracer;
 
 namespace {
 
-std::vector<ir::Value> values_of(Tracer& tracer, std::span<const Tile> tiles) {
+/// Lets instructions go to another block for a while.
+class AppendTo {
+  public:
+    AppendTo(Tracer& tracer, ir::Block& block) : builder_(tracer.builder()), scope_(tracer) {
+        builder_.push_block(block);
+    }
+    ~AppendTo() { builder_.pop_block(); }
+    AppendTo(const AppendTo&) = delete;
+    AppendTo& operator=(const AppendTo&) = delete;
+
+  private:
+    ir::Builder& builder_;
+    Tracer::Scope scope_;
+};
+
+bool is_literal(const Operand& part) {
+    return part.is_literal();
+}
+
+std::vector<ir::Value> values_of(Tracer& tracer, std::span<const Operand> parts) {
     std::vector<ir::Value> values;
-    for (const Tile& tile : tiles) values.push_back(tracer.use(tile));
+    for (const Operand& part : parts) values.push_back(tracer.value(part));
     return values;
 }
 
@@ -23,114 +44,190 @@ Tiles wrapped(Tracer& tracer, std::span<const ir::Value> values) {
     return tiles;
 }
 
-/// UserError when the values that a body gives back do not have the types of the carry.
-void check_carry(Tracer& tracer, const char* op, std::span<const ir::Value> init,
-                 std::span<const ir::Value> next) {
-    if (init.size() != next.size()) {
-        user_error(op, "expected the body to return {} carried values but got {}", init.size(),
-                   next.size());
-    }
-    for (std::size_t i = 0; i < init.size(); ++i) {
-        if (!(tracer.type(init[i]) == tracer.type(next[i]))) {
-            user_error(op, "expected carry {} to stay {} but the body returns {}", i,
-                       ir::to_string(tracer.type(init[i])), ir::to_string(tracer.type(next[i])));
+ir::Type type_of(Tracer& tracer, const Operand& part) {
+    return {tracer.dtype(part), tracer.shape(part)};
+}
+
+using CarryBody = std::function<Operands(std::span<const Tile> carry)>;
+
+/// The initial carry. Literals take the dtypes that the body gives back: to learn them it is traced
+/// once aside.
+std::vector<ir::Value> initial(Tracer& tracer, const char* op, std::span<const Operand> init,
+                               const CarryBody& body) {
+    if (std::none_of(init.begin(), init.end(), is_literal)) return values_of(tracer, init);
+    std::vector<DType> dtypes;
+    {
+        ir::Block aside;
+        const AppendTo block(tracer, aside);
+        const Operands next = body(wrapped(tracer, values_of(tracer, init)));
+        for (std::size_t i = 0; i < init.size(); ++i) {
+            const std::array both{init[i], i < next.size() ? next[i] : init[i]};
+            dtypes.push_back(tracer.common_dtype(both));
         }
     }
+    std::vector<ir::Value> values;
+    for (std::size_t i = 0; i < init.size(); ++i) {
+        values.push_back(init[i].is_literal() ? tracer.literal(init[i], dtypes[i], op)
+                                              : tracer.value(init[i]));
+    }
+    return values;
+}
+
+/// What a body gives back, in the types of the carry: literals take them, other values have them.
+std::vector<ir::Value> carried(Tracer& tracer, const char* op, std::span<const ir::Value> carry,
+                               std::span<const Operand> next) {
+    if (carry.size() != next.size()) {
+        user_error(op, "expected the body to return {} carried values but got {}", carry.size(),
+                   next.size());
+    }
+    std::vector<ir::Value> values;
+    for (std::size_t i = 0; i < carry.size(); ++i) {
+        const ir::Type& type = tracer.type(carry[i]);
+        const ir::Type got = type_of(tracer, next[i]);
+        const bool fits = next[i].is_literal()
+                              ? lang::literal_dtype(next[i], type.dtype) == type.dtype
+                              : got == type;
+        if (!fits) {
+            user_error(op,
+                       "expected carry {} to stay {} but the body returns {}; start from such a "
+                       "value, or convert what the body returns",
+                       i, ir::to_string(type), ir::to_string(got));
+        }
+        values.push_back(tracer.broadcast(tracer.value(next[i], type.dtype, op), type.shape, op));
+    }
+    return values;
 }
 
 ir::Value bool_scalar(Tracer& tracer, const char* op, const Operand& condition) {
-    const ir::Value value = tracer.value(condition);
-    if (!(tracer.type(value) == ir::Type{boolean, {}})) {
-        user_error(op, "expected a bool scalar condition but got {}",
-                   ir::to_string(tracer.type(value)));
+    const ir::Type type = type_of(tracer, condition);
+    if (!(type == ir::Type{boolean, {}})) {
+        user_error(op, "expected a bool scalar condition but got {}", ir::to_string(type));
     }
-    return value;
+    return tracer.value(condition);
 }
 
 }  // namespace
 
-void append_literal(Tiles& tiles, Operand value) {
-    Tracer& tracer = Tracer::current("carry");
-    tiles.push_back(tracer.at(value.location(), [&] { return tracer.wrap(tracer.value(value)); }));
-}
-
-Tiles for_loop(Operand low, Operand high, Operand step, Tiles init, const std::vector<bool>& weak,
-               const std::function<Tiles(Tile, std::span<const Tile>)>& body,
+Tiles for_loop(Operand low, Operand high, Operand step, const Operands& init,
+               const std::function<Operands(Tile, std::span<const Tile>)>& body,
                std::source_location location) {
-    Tracer& tracer = Tracer::current("for_loop");
+    Tracer& tracer = Tracer::current("for_loop", location);
     return tracer.at(location, [&] {
+        const ir::Value first = tracer.index(low, "for_loop", "`low`");
+        const ir::Value end = tracer.index(high, "for_loop", "`high`");
+        const ir::Value stride = tracer.index(step, "for_loop", "`step`");
         if (step.is_literal() && static_cast<std::int64_t>(step.integer()) <= 0) {
-            user_error("for_loop", "expected a positive step but got {}",
+            user_error("for_loop", "expected `step` to be positive but got {}",
                        static_cast<std::int64_t>(step.integer()));
         }
-        std::vector<ir::Value> start = values_of(tracer, init);
-        const auto trace_body = [&](bool check, ir::Value iv, std::span<const ir::Value> carries) {
-            Tracer::Scope scope(tracer);
-            auto next = values_of(tracer, body(tracer.wrap(iv), wrapped(tracer, carries)));
-            if (check) check_carry(tracer, "for_loop", start, next);
-            return next;
-        };
-        // A literal's dtype follows the body: trace it once aside to learn what it gives back.
-        if (std::find(weak.begin(), weak.end(), true) != weak.end()) {
-            ir::Block aside;
-            tracer.builder().push_block(aside);
-            std::vector<ir::Value> next;
-            try {
-                next = trace_body(false, tracer.index_constant(0), start);
-            } catch (...) {
-                tracer.builder().pop_block();
-                throw;
-            }
-            tracer.builder().pop_block();
-            for (std::size_t i = 0; i < weak.size() && i < next.size(); ++i) {
-                if (weak[i]) start[i] = tracer.builder().cast(start[i], tracer.type(next[i]).dtype);
-            }
-        }
-        const auto results =
-            tracer.builder().for_loop(tracer.index(low, "for_loop"), tracer.index(high, "for_loop"),
-                                      tracer.index(step, "for_loop"), start,
-                                      [&](ir::Value iv, std::span<const ir::Value> carries) {
-                                          return trace_body(true, iv, carries);
-                                      });
-        return wrapped(tracer, results);
-    });
-}
-
-Tiles while_loop(Tiles init, const std::function<Tile(std::span<const Tile>)>& condition,
-                 const std::function<Tiles(std::span<const Tile>)>& body,
-                 std::source_location location) {
-    Tracer& tracer = Tracer::current("while_loop");
-    return tracer.at(location, [&] {
-        const std::vector<ir::Value> start = values_of(tracer, init);
-        const auto results = tracer.builder().while_loop(
-            start,
-            [&](std::span<const ir::Value> carries) {
+        const std::vector<ir::Value> start =
+            initial(tracer, "for_loop", init, [&](std::span<const Tile> carry) {
+                return body(tracer.wrap(tracer.index_constant(0)), carry);
+            });
+        const auto results = tracer.builder().for_loop(
+            first, end, stride, start, [&](ir::Value iv, std::span<const ir::Value> carry) {
                 Tracer::Scope scope(tracer);
-                return bool_scalar(tracer, "while_loop",
-                                   Operand(condition(wrapped(tracer, carries)), location));
-            },
-            [&](std::span<const ir::Value> carries) {
-                Tracer::Scope scope(tracer);
-                auto next = values_of(tracer, body(wrapped(tracer, carries)));
-                check_carry(tracer, "while_loop", start, next);
-                return next;
+                const Operands next = body(tracer.wrap(iv), wrapped(tracer, carry));
+                return carried(tracer, "for_loop", start, next);
             });
         return wrapped(tracer, results);
     });
 }
 
-Tiles if_else(Operand condition, const std::function<Tiles()>& then_branch,
-              const std::function<Tiles()>& else_branch, std::source_location location) {
-    Tracer& tracer = Tracer::current("cond");
+Tiles while_loop(const Operands& init,
+                 const std::function<Operand(std::span<const Tile>)>& condition,
+                 const std::function<Operands(std::span<const Tile>)>& body,
+                 std::source_location location) {
+    Tracer& tracer = Tracer::current("while_loop", location);
     return tracer.at(location, [&] {
-        const auto traced = [&](const std::function<Tiles()>& branch) {
-            return [&] {
+        const std::vector<ir::Value> start = initial(tracer, "while_loop", init, body);
+        const auto results = tracer.builder().while_loop(
+            start,
+            [&](std::span<const ir::Value> carry) {
                 Tracer::Scope scope(tracer);
-                return values_of(tracer, branch());
-            };
-        };
-        return wrapped(tracer, tracer.builder().if_else(bool_scalar(tracer, "cond", condition),
-                                                        traced(then_branch), traced(else_branch)));
+                return bool_scalar(tracer, "while_loop", condition(wrapped(tracer, carry)));
+            },
+            [&](std::span<const ir::Value> carry) {
+                Tracer::Scope scope(tracer);
+                return carried(tracer, "while_loop", start, body(wrapped(tracer, carry)));
+            });
+        return wrapped(tracer, results);
+    });
+}
+
+namespace {
+
+/// What a branch of a cond gives back, part by part.
+struct BranchResult {
+    Operand operand;
+    ir::Type type;
+    ir::Value value;  ///< none: a literal
+};
+
+std::vector<BranchResult> trace_branch(Tracer& tracer, ir::Block& block,
+                                       const std::function<Operands()>& branch) {
+    const AppendTo here(tracer, block);
+    std::vector<BranchResult> results;
+    for (const Operand& part : branch()) {
+        const ir::Value value = part.is_literal() ? ir::Value() : tracer.value(part);
+        results.push_back({part, type_of(tracer, part), value});
+    }
+    return results;
+}
+
+/// The type in which a result of both branches meets: traced ones agree, literals follow.
+ir::Type common_type(Tracer& tracer, const BranchResult& a, const BranchResult& b,
+                     std::size_t part) {
+    if (!a.value && !b.value) {
+        const std::array both{a.operand, b.operand};
+        return {tracer.common_dtype(both), {}};
+    }
+    if (!a.value) return {lang::literal_dtype(a.operand, b.type.dtype), b.type.shape};
+    if (!b.value) return {lang::literal_dtype(b.operand, a.type.dtype), a.type.shape};
+    if (!(a.type == b.type)) {
+        user_error("cond",
+                   "expected both branches to return the same types but result {} is {} in the "
+                   "first and {} in the second",
+                   part, ir::to_string(a.type), ir::to_string(b.type));
+    }
+    return a.type;
+}
+
+}  // namespace
+
+Tiles if_else(const char* op, Operand condition, const std::function<Operands()>& then_branch,
+              const std::function<Operands()>& else_branch, std::source_location location) {
+    Tracer& tracer = Tracer::current(op, location);
+    return tracer.at(location, [&] {
+        ir::Instruction instruction;
+        instruction.op = ir::Op::if_else;
+        instruction.operands = {bool_scalar(tracer, op, condition)};
+        instruction.location = {location.file_name(), static_cast<int>(location.line())};
+        instruction.blocks.resize(2);
+        const std::array results{trace_branch(tracer, instruction.blocks[0], then_branch),
+                                 trace_branch(tracer, instruction.blocks[1], else_branch)};
+        if (results[0].size() != results[1].size()) {
+            user_error("cond",
+                       "expected both branches to return as many values but got {} from the first "
+                       "and {} from the second",
+                       results[0].size(), results[1].size());
+        }
+        // Only now are both types known in which the branches meet.
+        ir::Builder& builder = tracer.builder();
+        for (std::size_t branch = 0; branch < 2; ++branch) {
+            const AppendTo here(tracer, instruction.blocks[branch]);
+            std::vector<ir::Value> values;
+            for (std::size_t i = 0; i < results[0].size(); ++i) {
+                const ir::Type type = common_type(tracer, results[0][i], results[1][i], i);
+                const BranchResult& result = results[branch][i];
+                const ir::Value value = result.value
+                                            ? builder.cast(result.value, type.dtype)
+                                            : tracer.literal(result.operand, type.dtype, "cond");
+                values.push_back(tracer.broadcast(value, type.shape, "cond"));
+            }
+            builder.yield(values);
+        }
+        return wrapped(tracer, builder.append(std::move(instruction)));
     });
 }
 
@@ -151,7 +248,7 @@ Ref scratch(Tracer& tracer, DType dtype, const Extents& extents, const char* nam
 }  // namespace
 
 Ref scan_input(Operand xs, std::source_location location) {
-    Tracer& tracer = Tracer::current("scan");
+    Tracer& tracer = Tracer::current("scan", location);
     return tracer.at(location, [&] {
         const ir::Shape shape = tracer.shape(xs);
         if (shape.rank() == 0) user_error("scan", "expected a tile of rank >= 1 but got a scalar");
@@ -162,13 +259,13 @@ Ref scan_input(Operand xs, std::source_location location) {
     });
 }
 
-void scan_store(const Ref& rows, Tile i, const Tiles& y, std::vector<Ref>& stacks,
+void scan_store(const Ref& rows, Tile i, const Operands& y, std::vector<Ref>& stacks,
                 std::source_location location) {
-    Tracer& tracer = Tracer::current("scan");
+    Tracer& tracer = Tracer::current("scan", location);
     tracer.at(location, [&] {
         stacks.resize(y.size());
         for (std::size_t part = 0; part < y.size(); ++part) {
-            const ir::Type type = tracer.type(tracer.use(y[part]));
+            const ir::Type type = type_of(tracer, y[part]);
             if (type.shape.rank() == ir::kMaxTileRank) {
                 user_error("scan", "expected results of rank below {} but got {}", ir::kMaxTileRank,
                            ir::to_string(type));

@@ -17,7 +17,7 @@ namespace {
 /// Emits `emit(tracer)` at the operand's line and wraps the resulting value.
 template <typename Emit>
 Tile traced(const char* op, const Operand& operand, Emit&& emit) {
-    Tracer& tracer = Tracer::current(op);
+    Tracer& tracer = Tracer::current(op, operand.location());
     return tracer.at(operand.location(), [&] { return tracer.wrap(emit(tracer)); });
 }
 
@@ -31,7 +31,7 @@ std::array<ir::Value, N> unify(Tracer& tracer, const char* op,
     }
     std::array<ir::Value, N> values;
     for (std::size_t i = 0; i < N; ++i) {
-        values[i] = tracer.broadcast(tracer.value(operands[i], dtype), shape, op);
+        values[i] = tracer.broadcast(tracer.value(operands[i], dtype, op), shape, op);
     }
     return values;
 }
@@ -340,34 +340,41 @@ Tile Tile::to(DType dtype, std::source_location location) const {
     return cast(Operand(*this, location), dtype);
 }
 
-DType Tile::dtype() const {
-    Tracer& tracer = Tracer::of(*this);
-    return tracer.type(tracer.use(*this)).dtype;
+namespace {
+
+const ir::Type& type_of(const Tile& tile, const char* op, const std::source_location& location) {
+    Tracer& tracer = Tracer::of(tile, op, location);
+    return *Tracer::with_line(location, [&] { return &tracer.type(tracer.use(tile)); });
 }
 
-std::vector<std::int64_t> Tile::shape() const {
-    Tracer& tracer = Tracer::of(*this);
-    const auto dims = tracer.type(tracer.use(*this)).shape.dims();
+}  // namespace
+
+DType Tile::dtype(std::source_location location) const {
+    return type_of(*this, "dtype", location).dtype;
+}
+
+std::vector<std::int64_t> Tile::shape(std::source_location location) const {
+    const auto dims = type_of(*this, "shape", location).shape.dims();
     return {dims.begin(), dims.end()};
 }
 
-int Tile::rank() const {
-    return static_cast<int>(shape().size());
+int Tile::rank(std::source_location location) const {
+    return type_of(*this, "rank", location).shape.rank();
 }
 
-std::int64_t Tile::dim(int axis) const {
-    const auto extents = shape();
-    const int rank = static_cast<int>(extents.size());
-    if (axis < -rank || axis >= rank) {
-        user_error("dim", "expected an axis of a tile of rank {} but got {}", rank, axis);
-    }
-    return extents[static_cast<std::size_t>(axis < 0 ? axis + rank : axis)];
+std::int64_t Tile::dim(int axis, std::source_location location) const {
+    const ir::Shape& shape = type_of(*this, "dim", location).shape;
+    const int rank = shape.rank();
+    return Tracer::with_line(location, [&] {
+        if (axis < -rank || axis >= rank) {
+            user_error("dim", "expected an axis of a tile of rank {} but got {}", rank, axis);
+        }
+        return shape[axis < 0 ? axis + rank : axis];
+    });
 }
 
-std::int64_t Tile::size() const {
-    std::int64_t size = 1;
-    for (std::int64_t dim : shape()) size *= dim;
-    return size;
+std::int64_t Tile::size(std::source_location location) const {
+    return type_of(*this, "size", location).shape.size();
 }
 
 }  // namespace tilewright

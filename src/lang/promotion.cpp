@@ -83,7 +83,8 @@ DType literal_dtype(const Operand& literal, DType other) {
     }
 }
 
-ir::Shape broadcast_shapes(const ir::Shape& a, const ir::Shape& b, const char* op) {
+ir::Shape broadcast_shapes(const ir::Shape& a, const ir::Shape& b, const char* op,
+                           const std::string& what) {
     ir::Shape result = a.rank() >= b.rank() ? a : b;
     const ir::Shape& other = a.rank() >= b.rank() ? b : a;
     const int shift = result.rank() - other.rank();
@@ -91,12 +92,25 @@ ir::Shape broadcast_shapes(const ir::Shape& a, const ir::Shape& b, const char* o
         std::int64_t& dim = result[axis + shift];
         if (dim == other[axis] || other[axis] == 1) continue;
         if (dim != 1) {
-            user_error(op, "expected shapes that broadcast together but got {} and {}",
+            user_error(op, "expected {} that broadcast together but got {} and {}", what,
                        ir::to_string(a), ir::to_string(b));
         }
         dim = other[axis];
     }
     return result;
+}
+
+std::string shape_text(const ir::Shape& shape) {
+    return shape.rank() == 0 ? "[]" : ir::to_string(shape);
+}
+
+bool broadcasts_to(const ir::Shape& from, const ir::Shape& shape) {
+    const int shift = shape.rank() - from.rank();
+    if (shift < 0) return false;
+    for (int axis = 0; axis < from.rank(); ++axis) {
+        if (from[axis] != 1 && from[axis] != shape[axis + shift]) return false;
+    }
+    return true;
 }
 
 }  // namespace tilewright::lang

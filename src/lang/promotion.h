@@ -2,6 +2,7 @@
 #pragma once
 
 #include <span>
+#include <string>
 
 #include "ir/type.h"
 #include "tilewright/lang/tile.h"
@@ -18,7 +19,14 @@ DType literal_dtype(const Operand& literal, DType other);
 /// The dtype of a literal on its own: i32 (i64 when it does not fit), f32, bool.
 DType literal_dtype(const Operand& literal);
 
-/// NumPy's broadcast of two shapes. UserError "[op] ..." when they do not agree.
-ir::Shape broadcast_shapes(const ir::Shape& a, const ir::Shape& b, const char* op);
+/// NumPy's broadcast of two shapes. UserError "[op] ..." when they do not agree; `what` names them.
+ir::Shape broadcast_shapes(const ir::Shape& a, const ir::Shape& b, const char* op,
+                           const std::string& what = "shapes");
+
+/// A shape in a message, "[]" for a scalar.
+std::string shape_text(const ir::Shape& shape);
+
+/// Is the broadcast of both shapes the second one?
+bool broadcasts_to(const ir::Shape& from, const ir::Shape& shape);
 
 }  // namespace tilewright::lang

@@ -36,7 +36,8 @@ std::vector<std::int64_t> view_shape(Tracer& tracer, const View& view) {
     ir::Shape joint;
     for (const auto& index : view.indices) {
         if (index.kind == Index::Kind::tile) {
-            joint = lang::broadcast_shapes(joint, tracer.type(index.start).shape, "index tiles");
+            joint = lang::broadcast_shapes(joint, tracer.type(index.start).shape, "at",
+                                           fmt::format("index tiles of `{}`", view.name));
         }
     }
     std::vector<std::int64_t> shape;
@@ -67,23 +68,30 @@ class Selector {
         const Slice& slice = by.slice();
         if (by.kind() == RefIndex::Kind::slice) return select_slice(index, slice, dim);
         if (tracer_.shape(slice.start).rank() > 0) return select_tile(index, slice.start, dim);
+        const ir::Value offset = this->offset(slice.start, dim);
         check_static(index, slice.start, 1, 1, dim);
-        check_traced(index, slice.start, 1);
-        index.start = position(index, slice.start);
+        check_traced(index, slice.start, offset, 1);
+        index.start = position(index, slice.start, offset);
         index.kind = Index::Kind::scalar;
     }
 
   private:
     void select_slice(ArrayIndex& index, const Slice& slice, int dim) {
-        if (slice.size < 0 || slice.stride < 1) {
-            user_error("at",
-                       "expected a slice of size >= 0 and stride >= 1 in dimension {} of `{}` "
-                       "but got size {} and stride {}",
-                       dim, view_.name, slice.size, slice.stride);
+        // What the IR allows: no sum of a start and steps below it wraps into an array.
+        constexpr std::int64_t kMost = std::int64_t{1} << 40;
+        const std::int64_t reach = kMost / std::max<std::int64_t>(slice.size, 1);
+        if (slice.size < 0 || slice.stride < 1 || slice.stride > reach / index.stride) {
+            user_error(
+                "at",
+                "expected a slice of size >= 0 and stride >= 1, of at most 2^40 elements "
+                "from end to end, in dimension {} of `{}` but got size {} and stride {}{}",
+                dim, view_.name, slice.size, slice.stride,
+                index.stride > 1 ? fmt::format(" of a view of stride {}", index.stride) : "");
         }
+        const ir::Value offset = this->offset(slice.start, dim);
         check_static(index, slice.start, slice.size, slice.stride, dim);
-        check_traced(index, slice.start, (slice.size - 1) * slice.stride + 1);
-        index.start = position(index, slice.start);
+        check_traced(index, slice.start, offset, (slice.size - 1) * slice.stride + 1);
+        index.start = position(index, slice.start, offset);
         index.size = slice.size;
         index.stride *= slice.stride;
     }
@@ -96,36 +104,41 @@ class Selector {
         auto& builder = tracer_.builder();
         ir::Value value = tracer_.use(tile.tile());
         if (index.start || index.stride != 1) {
-            value = builder.cast(value, i64);
-            const ir::Shape shape = tracer_.type(value).shape;
-            const auto splat = [&](ir::Value scalar) { return builder.broadcast(scalar, shape); };
-            if (index.stride != 1) {
-                value =
-                    builder.binary(ir::Op::mul, value, splat(tracer_.index_constant(index.stride)));
+            value = tracer_.scaled_index(builder.cast(value, i64), index.stride, range(tile));
+            if (index.start) {
+                const ir::Value start = builder.broadcast(index.start, tracer_.type(value).shape);
+                value = builder.binary(ir::Op::add, value, start);
             }
-            if (index.start) value = builder.binary(ir::Op::add, value, splat(index.start));
         }
         index.start = value;
         index.kind = Index::Kind::tile;
         index.stride = 1;
     }
 
+    ir::Value offset(const Operand& operand, int dim) {
+        return tracer_.index(operand, "at",
+                             fmt::format("the index in dimension {} of `{}`", dim, view_.name));
+    }
+
+    /// What an index may be.
+    ir::Interval range(const Operand& operand) {
+        if (const auto known = static_index(operand)) return ir::Interval::integers(*known, *known);
+        const DType dtype = tracer_.dtype(operand);
+        return ir::Interval::all(dtype == u64 ? i64 : dtype);
+    }
+
     /// Array position of element `offset` of the view's dimension.
-    ir::Value position(const ArrayIndex& index, const Operand& offset) {
-        auto& builder = tracer_.builder();
-        ir::Value value = tracer_.index(offset, "at");
-        if (index.stride != 1) {
-            value = builder.binary(ir::Op::mul, value, tracer_.index_constant(index.stride));
-        }
-        if (index.start) value = builder.binary(ir::Op::add, index.start, value);
-        return value;
+    ir::Value position(const ArrayIndex& index, const Operand& operand, ir::Value offset) {
+        const ir::Value value = tracer_.scaled_index(offset, index.stride, range(operand));
+        return index.start ? tracer_.builder().binary(ir::Op::add, index.start, value) : value;
     }
 
     void check_static(const ArrayIndex& index, const Operand& start, std::int64_t size,
                       std::int64_t stride, int dim) {
         const auto first = static_index(start);
         if (!first) return;
-        const std::int64_t last = *first + std::max<std::int64_t>(size - 1, 0) * stride;
+        const std::int64_t reach = std::max<std::int64_t>(size - 1, 0) * stride;
+        const std::int64_t last = *first > INT64_MAX - reach ? INT64_MAX : *first + reach;
         const bool known = index.size != kDynamic;
         if (*first < 0 || (known && size > 0 && last >= index.size)) {
             user_error("at",
@@ -138,10 +151,10 @@ class Selector {
 
     /// In the checked mode a traced index that leaves its block is reported: the neighbouring
     /// elements belong to another program's block.
-    void check_traced(const ArrayIndex& index, const Operand& start, std::int64_t span) {
+    void check_traced(const ArrayIndex& index, const Operand& start, ir::Value first,
+                      std::int64_t span) {
         if (!tracer_.checked || !index.is_block || static_index(start)) return;
         auto& builder = tracer_.builder();
-        const ir::Value first = tracer_.index(start, "at");
         const ir::Value low = builder.binary(ir::Op::ge, first, tracer_.index_constant(0));
         const ir::Value high =
             builder.binary(ir::Op::le, first, tracer_.index_constant(index.size - span));
@@ -189,13 +202,29 @@ Access access(Tracer& tracer, const View& view, const char* op) {
     return result;
 }
 
-ir::Value mask_value(Tracer& tracer, const std::optional<Operand>& mask, const ir::Shape& shape,
-                     const char* op) {
+/// An operand of an access in the view's shape; `what` names it in the UserError.
+ir::Value fitted(Tracer& tracer, const View& view, const Access& target, const Operand& operand,
+                 DType dtype, const char* op, const char* what) {
+    if (!lang::broadcasts_to(tracer.shape(operand), target.shape)) {
+        user_error(op, "expected {} of a shape that broadcasts to {} for `{}` but got {}", what,
+                   lang::shape_text(target.shape), view.name,
+                   lang::shape_text(tracer.shape(operand)));
+    }
+    if (operand.is_literal() && !Tracer::fits(operand, dtype)) {
+        user_error(op, "expected {} of {} for `{}` but got {}", what, name(dtype), view.name,
+                   Tracer::text(operand));
+    }
+    return tracer.broadcast(tracer.value(operand, dtype), target.shape, op);
+}
+
+ir::Value mask_value(Tracer& tracer, const View& view, const Access& target,
+                     const std::optional<Operand>& mask, const char* op) {
     if (!mask) return {};
     if (tracer.dtype(*mask) != boolean) {
-        user_error(op, "expected a bool mask but got {}", name(tracer.dtype(*mask)));
+        user_error(op, "expected a bool mask for `{}` but got {}", view.name,
+                   name(tracer.dtype(*mask)));
     }
-    return tracer.broadcast(tracer.value(*mask), shape, op);
+    return fitted(tracer, view, target, *mask, boolean, op, "a mask");
 }
 
 /// A value to be written: a literal takes the Ref's dtype, a traced value must have it.
@@ -213,43 +242,64 @@ ir::Value stored_value(Tracer& tracer, const View& view, const Access& target, c
         user_error(op, "expected a value of {} for `{}` but got {}; convert it with .to(tw::{})",
                    name(target.dtype), view.name, name(tracer.dtype(value)), name(target.dtype));
     }
-    return tracer.broadcast(tracer.value(value, target.dtype), target.shape, op);
+    return fitted(tracer, view, target, value, target.dtype, op, "a value");
+}
+
+/// What lanes read that are masked or outside.
+ir::Value other_value(Tracer& tracer, const View& view, const Access& source,
+                      const std::optional<Operand>& other) {
+    if (!other) return {};
+    if (!other->is_literal() && tracer.dtype(*other) != source.dtype) {
+        user_error("load", "expected `other` of {} for `{}` but got {}", name(source.dtype),
+                   view.name, name(tracer.dtype(*other)));
+    }
+    return fitted(tracer, view, source, *other, source.dtype, "load", "`other`");
 }
 
 Tile atomic(ir::Op op, const char* name, const Ref& ref, const Operand& value,
             const StoreOptions& options, const std::source_location& location) {
-    Tracer& tracer = Tracer::of(ref);
+    Tracer& tracer = Tracer::of(ref, name, location);
     return tracer.at(location, [&] {
         const View& view = present_view(tracer, ref, name);
         const Access target = access(tracer, view, name);
         const ir::Value update = stored_value(tracer, view, target, value, name);
-        const ir::Value mask = mask_value(tracer, options.mask, target.shape, name);
+        const ir::Value mask = mask_value(tracer, view, target, options.mask, name);
         return tracer.wrap(tracer.builder().atomic(op, target.ref, target.indices, update, mask));
     });
 }
 
+/// What `look(tracer, view)` reads off a present Ref; nothing is emitted.
+template <typename Look>
+auto looked_at(const Ref& ref, const char* op, const std::source_location& location, Look&& look) {
+    Tracer& tracer = Tracer::of(ref, op, location);
+    return Tracer::with_line(location, [&] { return look(tracer, present_view(tracer, ref, op)); });
+}
+
 }  // namespace
 
-DType Ref::dtype() const {
-    Tracer& tracer = Tracer::of(*this);
-    return tracer.function().ref_type(present_view(tracer, *this, "dtype").ref).dtype;
+DType Ref::dtype(std::source_location location) const {
+    return looked_at(*this, "dtype", location, [](Tracer& tracer, const View& view) {
+        return tracer.function().ref_type(view.ref).dtype;
+    });
 }
 
-std::vector<std::int64_t> Ref::shape() const {
-    Tracer& tracer = Tracer::of(*this);
-    return view_shape(tracer, present_view(tracer, *this, "shape"));
+std::vector<std::int64_t> Ref::shape(std::source_location location) const {
+    return looked_at(*this, "shape", location,
+                     [](Tracer& tracer, const View& view) { return view_shape(tracer, view); });
 }
 
-int Ref::rank() const {
-    return static_cast<int>(shape().size());
+int Ref::rank(std::source_location location) const {
+    return looked_at(*this, "rank", location, [](Tracer& tracer, const View& view) {
+        return static_cast<int>(view_shape(tracer, view).size());
+    });
 }
 
-bool Ref::present() const {
-    return static_cast<bool>(Tracer::of(*this).view(*this).ref);
+bool Ref::present(std::source_location location) const {
+    return static_cast<bool>(Tracer::of(*this, "present", location).view(*this).ref);
 }
 
 Tile Ref::extent(int dim, std::source_location location) const {
-    Tracer& tracer = Tracer::of(*this);
+    Tracer& tracer = Tracer::of(*this, "extent", location);
     return tracer.at(location, [&] {
         const View& view = present_view(tracer, *this, "extent");
         const auto extents = view_shape(tracer, view);
@@ -272,7 +322,7 @@ Tile Ref::extent(int dim, std::source_location location) const {
 }
 
 Ref Ref::select(const std::vector<RefIndex>& indices, std::source_location location) const {
-    Tracer& tracer = Tracer::of(*this);
+    Tracer& tracer = Tracer::of(*this, "at", location);
     return tracer.at(location, [&] {
         View view = present_view(tracer, *this, "at");
         if (has_tile_index(view)) {
@@ -283,8 +333,17 @@ Ref Ref::select(const std::vector<RefIndex>& indices, std::source_location locat
         for (std::size_t d = 0; d < view.indices.size(); ++d) {
             if (view.indices[d].kind == Index::Kind::slice) dims.push_back(d);
         }
-        std::size_t given = 0;
-        for (const RefIndex& index : indices) given += index.kind() != RefIndex::Kind::absent;
+        // `at` fills up with empty indices behind the first.
+        std::size_t given = indices.size();
+        while (given > 1 && indices[given - 1].kind() == RefIndex::Kind::absent) --given;
+        for (std::size_t i = 0; i < given; ++i) {
+            if (indices[i].kind() == RefIndex::Kind::absent) {
+                user_error("at",
+                           "expected an index in dimension {} of `{}` but got an empty RefIndex; "
+                           "tw::all is the whole dimension",
+                           i, view.name);
+            }
+        }
         if (given > dims.size()) {
             user_error("at", "expected at most {} indices for `{}` but got {}", dims.size(),
                        view.name, given);
@@ -293,35 +352,29 @@ Ref Ref::select(const std::vector<RefIndex>& indices, std::source_location locat
         for (std::size_t i = 0; i < given; ++i) {
             selector.select(view.indices[dims[i]], indices[i], static_cast<int>(i));
         }
+        if (has_tile_index(view)) view_shape(tracer, view);  // do the index tiles fit together?
         return tracer.add_view(std::move(view));
     });
 }
 
 Tile Ref::load(LoadOptions options, std::source_location location) const {
-    Tracer& tracer = Tracer::of(*this);
+    Tracer& tracer = Tracer::of(*this, "load", location);
     return tracer.at(location, [&] {
-        const Access source = access(tracer, present_view(tracer, *this, "load"), "load");
-        const ir::Value mask = mask_value(tracer, options.mask, source.shape, "load");
-        ir::Value other;
-        if (options.other) {
-            const Operand& operand = *options.other;
-            if (!operand.is_literal() && tracer.dtype(operand) != source.dtype) {
-                user_error("load", "expected `other` of {} but got {}", name(source.dtype),
-                           name(tracer.dtype(operand)));
-            }
-            other = tracer.broadcast(tracer.value(operand, source.dtype), source.shape, "load");
-        }
+        const View& view = present_view(tracer, *this, "load");
+        const Access source = access(tracer, view, "load");
+        const ir::Value mask = mask_value(tracer, view, source, options.mask, "load");
+        const ir::Value other = other_value(tracer, view, source, options.other);
         return tracer.wrap(tracer.builder().load(source.ref, source.indices, mask, other));
     });
 }
 
 void Ref::store(Operand value, StoreOptions options, std::source_location location) const {
-    Tracer& tracer = Tracer::of(*this);
+    Tracer& tracer = Tracer::of(*this, "store", location);
     tracer.at(location, [&] {
         const View& view = present_view(tracer, *this, "store");
         const Access target = access(tracer, view, "store");
         const ir::Value written = stored_value(tracer, view, target, value, "store");
-        const ir::Value mask = mask_value(tracer, options.mask, target.shape, "store");
+        const ir::Value mask = mask_value(tracer, view, target, options.mask, "store");
         tracer.builder().store(target.ref, target.indices, written, mask);
     });
 }
@@ -341,13 +394,13 @@ Tile Ref::atomic_xchg(Operand value, StoreOptions options, std::source_location 
 
 Tile Ref::atomic_cas(Operand expected, Operand desired, StoreOptions options,
                      std::source_location location) const {
-    Tracer& tracer = Tracer::of(*this);
+    Tracer& tracer = Tracer::of(*this, "atomic_cas", location);
     return tracer.at(location, [&] {
         const View& view = present_view(tracer, *this, "atomic_cas");
         const Access target = access(tracer, view, "atomic_cas");
         const ir::Value old_value = stored_value(tracer, view, target, expected, "atomic_cas");
         const ir::Value new_value = stored_value(tracer, view, target, desired, "atomic_cas");
-        const ir::Value mask = mask_value(tracer, options.mask, target.shape, "atomic_cas");
+        const ir::Value mask = mask_value(tracer, view, target, options.mask, "atomic_cas");
         return tracer.wrap(
             tracer.builder().atomic_cas(target.ref, target.indices, old_value, new_value, mask));
     });

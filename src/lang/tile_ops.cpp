@@ -15,7 +15,7 @@ namespace {
 
 template <typename Emit>
 Tile traced(const char* op, const std::source_location& location, Emit&& emit) {
-    Tracer& tracer = Tracer::current(op);
+    Tracer& tracer = Tracer::current(op, location);
     return tracer.at(location, [&] { return tracer.wrap(emit(tracer)); });
 }
 
@@ -29,7 +29,8 @@ int checked_axis(const char* op, int axis, int rank) {
 const Tracer::GridAxis& grid_axis(Tracer& tracer, const char* op, int axis) {
     const int visible = static_cast<int>(tracer.grid.size()) - tracer.hidden_axes;
     if (axis < 0 || axis >= visible) {
-        user_error(op, "expected an axis of the {}-dimensional grid but got {}", visible, axis);
+        user_error(op, "expected an axis of the {}-dimensional grid of kernel `{}` but got {}",
+                   visible, tracer.function().name, axis);
     }
     return tracer.grid[static_cast<std::size_t>(axis + tracer.hidden_axes)];
 }
@@ -50,11 +51,25 @@ bool accumulates(Reduction kind) {
     return kind == Reduction::sum || kind == Reduction::prod;
 }
 
+/// Extents that a user wrote, as a shape.
+ir::Shape shape_of(const char* op, const Extents& extents) {
+    if (extents.size() > ir::kMaxTileRank ||
+        std::any_of(extents.begin(), extents.end(), [](std::int64_t n) { return n < 0; })) {
+        user_error(op, "expected a shape of at most {} extents >= 0 but got [{}]", ir::kMaxTileRank,
+                   fmt::join(extents, ", "));
+    }
+    return ir::Shape{std::span<const std::int64_t>(extents)};
+}
+
 Tile reduced(Reduction kind, const char* op, const Operand& x, std::optional<int> axis,
              bool keepdims) {
     return traced(op, x.location(), [&](Tracer& tracer) {
         ir::Builder& builder = tracer.builder();
         ir::Value value = tracer.value(x);
+        const bool is_logical = kind == Reduction::any || kind == Reduction::all;
+        if (is_logical && tracer.dtype(x) != boolean) {
+            user_error(op, "expected a bool tile but got {}", name(tracer.dtype(x)));
+        }
         if (accumulates(kind)) value = builder.cast(value, accumulated(tracer.type(value).dtype));
         const int rank = tracer.type(value).shape.rank();
         std::vector<int> axes;
@@ -104,15 +119,15 @@ Tile iota(std::int64_t n, DType dtype, std::source_location location) {
 
 Tile iota(Extents shape, int axis, DType dtype, std::source_location location) {
     return traced("iota", location, [&](Tracer& tracer) {
-        const ir::Shape extents{std::span<const std::int64_t>(shape)};
+        const ir::Shape extents = shape_of("iota", shape);
         return tracer.builder().iota({dtype, extents}, checked_axis("iota", axis, extents.rank()));
     });
 }
 
 Tile full(Extents shape, Operand value, DType dtype, std::source_location location) {
     return traced("full", location, [&](Tracer& tracer) {
-        return tracer.broadcast(tracer.value(value, dtype),
-                                ir::Shape{std::span<const std::int64_t>(shape)}, "full");
+        return tracer.broadcast(tracer.value(value, dtype, "full"), shape_of("full", shape),
+                                "full");
     });
 }
 
@@ -130,8 +145,7 @@ Tile constant(Operand value, DType dtype, std::source_location location) {
 
 Tile reshape(Operand x, Extents shape) {
     return traced("reshape", x.location(), [&](Tracer& tracer) {
-        return tracer.builder().reshape(tracer.value(x),
-                                        ir::Shape{std::span<const std::int64_t>(shape)});
+        return tracer.builder().reshape(tracer.value(x), shape_of("reshape", shape));
     });
 }
 
@@ -170,8 +184,7 @@ Tile squeeze(Operand x, int axis) {
 
 Tile broadcast_to(Operand x, Extents shape) {
     return traced("broadcast_to", x.location(), [&](Tracer& tracer) {
-        return tracer.broadcast(tracer.value(x), ir::Shape{std::span<const std::int64_t>(shape)},
-                                "broadcast_to");
+        return tracer.broadcast(tracer.value(x), shape_of("broadcast_to", shape), "broadcast_to");
     });
 }
 
@@ -221,7 +234,7 @@ Tile argmin(Operand x, int axis, bool keepdims) {
 
 Tile mean(Operand x, std::optional<int> axis, bool keepdims) {
     const auto at = [&](auto value) { return Operand(value, x.location()); };
-    Tracer& tracer = Tracer::current("mean");
+    Tracer& tracer = Tracer::current("mean", x.location());
     const Tile total = sum(x, axis, keepdims);
     const ir::Shape shape = tracer.shape(x);
     const std::int64_t count =
@@ -261,28 +274,39 @@ Tile dot(Operand a, Operand b, DotOptions options) {
     });
 }
 
-Tile random_bits(Operand seed, Operand counter) {
-    return traced("random_bits", counter.location(), [&](Tracer& tracer) {
-        for (const Operand& operand : {seed, counter}) {
-            if (!is_integer(tracer.dtype(operand))) {
-                user_error("random_bits", "expected integers but got {}",
-                           name(tracer.dtype(operand)));
-            }
+namespace {
+
+Tile philox(const char* op, const Operand& seed, const Operand& counter) {
+    return traced(op, counter.location(), [&](Tracer& tracer) {
+        const DType counts = tracer.dtype(counter);
+        if (!is_integer(counts)) {
+            user_error(op, "expected `counter` to be integers but got {}", name(counts));
         }
-        return tracer.builder().random_bits(tracer.value(seed, u64), tracer.value(counter, u64));
+        if (!is_integer(tracer.dtype(seed)) || tracer.shape(seed).rank() != 0) {
+            user_error(op, "expected `seed` to be an integer scalar but got {}",
+                       ir::to_string(ir::Type{tracer.dtype(seed), tracer.shape(seed)}));
+        }
+        return tracer.builder().random_bits(tracer.value(seed, u64, op),
+                                            tracer.value(counter, u64, op));
     });
+}
+
+}  // namespace
+
+Tile random_bits(Operand seed, Operand counter) {
+    return philox("random_bits", seed, counter);
 }
 
 Tile uniform(Operand seed, Operand counter) {
     const auto at = [&](auto value) { return Operand(value, counter.location()); };
     // The upper 24 bits are exact in an f32, so 1.0 is never reached.
-    const Tile bits = at(random_bits(seed, counter)) >> at(8);
+    const Tile bits = at(philox("uniform", seed, counter)) >> at(8);
     return at(bits.to(i32, counter.location())) * at(1.0 / (1 << 24));
 }
 
 void debug_print(std::string format, const std::vector<Tile>& operands,
                  std::source_location location) {
-    Tracer& tracer = Tracer::current("debug_print");
+    Tracer& tracer = Tracer::current("debug_print", location);
     tracer.at(location, [&] {
         std::vector<ir::Value> values;
         for (const Tile& operand : operands) values.push_back(tracer.use(operand));
@@ -291,7 +315,7 @@ void debug_print(std::string format, const std::vector<Tile>& operands,
 }
 
 void debug_check(Operand condition, std::string message) {
-    Tracer& tracer = Tracer::current("debug_check");
+    Tracer& tracer = Tracer::current("debug_check", condition.location());
     tracer.at(condition.location(),
               [&] { tracer.builder().debug_check(tracer.value(condition), std::move(message)); });
 }

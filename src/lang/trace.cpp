@@ -2,7 +2,9 @@
 #include "lang/trace.h"
 
 #include <algorithm>
+#include <map>
 
+#include "ir/passes/range_ops.h"
 #include "lang/tracer.h"
 
 namespace tilewright::lang {
@@ -11,6 +13,64 @@ namespace {
 
 std::string quoted(const Kernel& kernel, const Parameter& parameter) {
     return fmt::format("`{}` of kernel `{}`", parameter.name, kernel.name());
+}
+
+/// What the values may be that an index map computes, as far as it goes without control flow.
+class IndexRanges {
+  public:
+    explicit IndexRanges(Tracer& tracer, std::span<const Tile> grid_indices)
+        : tracer_(tracer), seen_(instructions().size()) {
+        // An extent that is known only at the call is at most what can be run.
+        constexpr std::int64_t kMost = std::int64_t{1} << 40;
+        for (std::size_t axis = 0; axis < grid_indices.size(); ++axis) {
+            const std::int64_t extent = tracer.grid[axis].extent;
+            ranges_[tracer.use(grid_indices[axis])] = ir::Interval::integers(
+                0, extent == kDynamic ? kMost : std::max<std::int64_t>(extent - 1, 0));
+        }
+    }
+
+    ir::Interval of(ir::Value value) {
+        const auto known = [&](ir::Value operand) {
+            const auto found = ranges_.find(operand);
+            return found != ranges_.end() ? found->second
+                                          : ir::Interval::all(tracer_.type(operand).dtype);
+        };
+        for (; seen_ < instructions().size(); ++seen_) {
+            const ir::Instruction& instruction = instructions()[seen_];
+            if (instruction.results.size() != 1) continue;
+            ranges_[instruction.result()] =
+                ir::result_range(tracer_.function(), instruction, known);
+        }
+        return known(value);
+    }
+
+  private:
+    const std::vector<ir::Instruction>& instructions() { return tracer_.builder().block().body; }
+
+    Tracer& tracer_;
+    std::size_t seen_;
+    std::map<ir::Value, ir::Interval> ranges_;
+};
+
+/// What the index map of a parameter gives: one index per dimension of its array.
+std::vector<Operand> block_indices(const Kernel& kernel, const Parameter& parameter,
+                                   std::span<const Tile> grid_indices) {
+    const std::size_t rank = parameter.extents.size();
+    const auto& index_map = parameter.spec.index_map();
+    if (!index_map) return std::vector<Operand>(rank, Operand(0));
+    const int arity = parameter.spec.arity();
+    if (arity >= 0 && arity != static_cast<int>(grid_indices.size())) {
+        user_error("call",
+                   "expected the index map of {} to take {} indices (one per grid axis) "
+                   "but it takes {}",
+                   quoted(kernel, parameter), grid_indices.size(), arity);
+    }
+    std::vector<Operand> indices = index_map(grid_indices).indices;
+    if (indices.size() != rank) {
+        user_error("call", "expected the index map of {} to return {} indices but got {}",
+                   quoted(kernel, parameter), rank, indices.size());
+    }
+    return indices;
 }
 
 /// The view of a parameter's array that this program works on.
@@ -28,22 +88,8 @@ View block_view(Tracer& tracer, const Kernel& kernel, const Parameter& parameter
         user_error("call", "expected a block shape of rank {} for {} but got rank {}", rank,
                    quoted(kernel, parameter), block.size());
     }
-    std::vector<Operand> indices(rank, Operand(0));
-    if (const auto& index_map = parameter.spec.index_map()) {
-        const int arity = parameter.spec.arity();
-        if (arity >= 0 && arity != static_cast<int>(grid_indices.size())) {
-            user_error("call",
-                       "expected the index map of {} to take {} indices (one per grid axis) "
-                       "but it takes {}",
-                       quoted(kernel, parameter), grid_indices.size(), arity);
-        }
-        indices = index_map(grid_indices).indices;
-        if (indices.size() != rank) {
-            user_error("call", "expected the index map of {} to return {} indices but got {}",
-                       quoted(kernel, parameter), rank, indices.size());
-        }
-    }
-    auto& builder = tracer.builder();
+    IndexRanges ranges(tracer, grid_indices);
+    const std::vector<Operand> indices = block_indices(kernel, parameter, grid_indices);
     for (std::size_t d = 0; d < rank; ++d) {
         const BlockDim& dim = block[d];
         ArrayIndex& index = view.indices[d];
@@ -59,15 +105,13 @@ View block_view(Tracer& tracer, const Kernel& kernel, const Parameter& parameter
         index.is_block = dim.size != parameter.extents[d];
         const bool is_origin = indices[d].is_literal() && indices[d].integer() == 0 &&
                                indices[d].kind() != Operand::Kind::floating;
-        if (dim.kind == BlockDim::Kind::squeezed) {
-            index.kind = ir::Index::Kind::scalar;
-            index.start = tracer.index(indices[d], "index map");
-        } else if (!is_origin) {
-            index.start = tracer.index(indices[d], "index map");
-            if (dim.kind == BlockDim::Kind::blocked) {
-                index.start =
-                    builder.binary(ir::Op::mul, index.start, tracer.index_constant(dim.size));
-            }
+        if (dim.kind == BlockDim::Kind::squeezed) index.kind = ir::Index::Kind::scalar;
+        if (is_origin && dim.kind != BlockDim::Kind::squeezed) continue;
+        index.start = tracer.index(
+            indices[d], "call",
+            fmt::format("index {} of the index map of {}", d, quoted(kernel, parameter)));
+        if (dim.kind == BlockDim::Kind::blocked) {
+            index.start = tracer.scaled_index(index.start, dim.size, ranges.of(index.start));
         }
     }
     return view;
@@ -107,6 +151,11 @@ ir::Function trace(const Kernel& kernel, const Signature& signature) {
                    "expected {} Refs for kernel `{}` (inputs, outputs and scratch) but got {}",
                    kernel.arity(), kernel.name(), signature.parameters.size());
     }
+    const std::size_t num_names = kernel.parameter_names().size();
+    if (num_names != 0 && num_names != signature.parameters.size()) {
+        user_error("call", "expected {} Refs for kernel `{}`, as many as it has names, but got {}",
+                   num_names, kernel.name(), signature.parameters.size());
+    }
     Tracer tracer(kernel.name());
     tracer.checked = signature.checked;
     tracer.hidden_axes = signature.hidden_axes;
@@ -116,6 +165,14 @@ ir::Function trace(const Kernel& kernel, const Signature& signature) {
     std::vector<ir::Value> refs;
     for (const Parameter& parameter : signature.parameters) {
         if (parameter.spec.is_absent()) {
+            if (parameter.role == Parameter::Role::output) {
+                Tracer::with_line(parameter.spec.location(), [&] {
+                    user_error("call",
+                               "expected a block of output {} but its spec is absent; only inputs "
+                               "may be left out",
+                               quoted(kernel, parameter));
+                });
+            }
             refs.emplace_back();
             continue;
         }
@@ -148,8 +205,9 @@ ir::Function trace(const Kernel& kernel, const Signature& signature) {
             if (parameter.spec.is_absent()) {
                 views.push_back(tracer.add_view({{}, parameter.name, false, {}}));
             } else {
-                views.push_back(
-                    tracer.add_view(block_view(tracer, kernel, parameter, refs[p], grid_indices)));
+                views.push_back(tracer.add_view(tracer.at(parameter.spec.location(), [&] {
+                    return block_view(tracer, kernel, parameter, refs[p], grid_indices);
+                })));
             }
         }
         kernel(views);

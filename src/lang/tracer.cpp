@@ -19,6 +19,11 @@ std::uint32_t next_trace_id() {
     return ++counter;
 }
 
+bool is_negative(const Operand& literal) {
+    return literal.kind() == Operand::Kind::signed_int &&
+           static_cast<std::int64_t>(literal.integer()) < 0;
+}
+
 /// Smallest and largest value of an integer dtype, the latter as unsigned.
 std::pair<std::int64_t, std::uint64_t> range_of(DType dtype) {
     const int bits = 8 * size_of(dtype);
@@ -39,29 +44,34 @@ Tracer::~Tracer() {
     current_tracer = outer_;
 }
 
-Tracer& Tracer::current(const char* op) {
-    if (!current_tracer) {
-        user_error(op, "expected to be called inside a kernel while it is traced");
-    }
+Tracer& Tracer::current(const char* op, const std::source_location& location) {
+    with_line(location, [&] {
+        if (!current_tracer) {
+            user_error(op, "expected to be called inside a kernel while it is traced");
+        }
+    });
     return *current_tracer;
 }
 
-Tracer& Tracer::of(const Tile& tile) {
-    Tracer& tracer = current("tile");
-    if (tile.trace_id() == 0) user_error("tile", "expected a traced value but got an empty Tile");
-    if (tile.trace_id() != tracer.id_) {
-        user_error("tile", "expected a value of kernel `{}` but got one of another trace",
-                   tracer.function_.name);
-    }
+Tracer& Tracer::of(const Tile& tile, const char* op, const std::source_location& location) {
+    Tracer& tracer = current(op, location);
+    with_line(location, [&] {
+        if (tile.trace_id() != tracer.id_) {
+            user_error(op, "expected a value of kernel `{}` but got {}", tracer.function_.name,
+                       tile.trace_id() == 0 ? "an empty Tile" : "one of another trace");
+        }
+    });
     return tracer;
 }
 
-Tracer& Tracer::of(const Ref& ref) {
-    Tracer& tracer = current("ref");
-    if (ref.trace_id() != tracer.id_) {
-        user_error("ref", "expected a Ref of kernel `{}` but got {}", tracer.function_.name,
-                   ref.trace_id() == 0 ? "an empty one" : "one of another trace");
-    }
+Tracer& Tracer::of(const Ref& ref, const char* op, const std::source_location& location) {
+    Tracer& tracer = current(op, location);
+    with_line(location, [&] {
+        if (ref.trace_id() != tracer.id_) {
+            user_error(op, "expected a Ref of kernel `{}` but got {}", tracer.function_.name,
+                       ref.trace_id() == 0 ? "an empty one" : "one of another trace");
+        }
+    });
     return tracer;
 }
 
@@ -75,7 +85,7 @@ Tile Tracer::wrap(ir::Value value) {
 }
 
 ir::Value Tracer::use(const Tile& tile) {
-    of(tile);
+    of(tile, "tile", {});
     if (!scope_open_[scope_of_.at(tile.id())]) {
         user_error(
             "tile",
@@ -111,26 +121,40 @@ Tracer::Scope::~Scope() {
     tracer_.scope_ = outer_;
 }
 
-ir::Value Tracer::literal(const Operand& operand, DType dtype) {
+bool Tracer::fits(const Operand& literal, DType dtype) {
+    if (dtype == boolean || is_float(dtype)) return true;
+    const auto [low, high] = range_of(dtype);
+    if (literal.kind() == Operand::Kind::floating) {
+        const double value = literal.floating();
+        return value == std::trunc(value) && value >= static_cast<double>(low) &&
+               value < static_cast<double>(high) + 1;
+    }
+    return is_negative(literal) ? static_cast<std::int64_t>(literal.integer()) >= low
+                                : literal.integer() <= high;
+}
+
+std::string Tracer::text(const Operand& literal) {
+    if (literal.kind() == Operand::Kind::truth) return literal.integer() != 0 ? "true" : "false";
+    if (literal.kind() == Operand::Kind::floating) return fmt::format("{}", literal.floating());
+    return is_negative(literal) ? std::to_string(static_cast<std::int64_t>(literal.integer()))
+                                : std::to_string(literal.integer());
+}
+
+ir::Value Tracer::literal(const Operand& operand, DType dtype, const char* op) {
     const ir::Type type{dtype, {}};
+    if (!fits(operand, dtype)) {
+        user_error(op, "expected a value of {} but got {}, which does not fit", name(dtype),
+                   text(operand));
+    }
     if (operand.kind() == Operand::Kind::floating)
         return builder_.constant(type, operand.floating());
-    const bool is_negative = operand.kind() == Operand::Kind::signed_int &&
-                             static_cast<std::int64_t>(operand.integer()) < 0;
+    const auto as_signed = static_cast<std::int64_t>(operand.integer());
     if (is_float(dtype)) {
-        return builder_.constant(
-            type, is_negative ? static_cast<double>(static_cast<std::int64_t>(operand.integer()))
-                              : static_cast<double>(operand.integer()));
+        return builder_.constant(type, is_negative(operand)
+                                           ? static_cast<double>(as_signed)
+                                           : static_cast<double>(operand.integer()));
     }
     if (dtype == boolean) return builder_.constant_int(type, operand.integer() != 0);
-    const auto [low, high] = range_of(dtype);
-    const auto as_signed = static_cast<std::int64_t>(operand.integer());
-    if (is_negative ? as_signed < low : operand.integer() > high) {
-        const std::string text =
-            is_negative ? std::to_string(as_signed) : std::to_string(operand.integer());
-        user_error("literal", "expected a value of {} but got {}, which does not fit", name(dtype),
-                   text);
-    }
     return builder_.constant_int(type, as_signed);
 }
 
@@ -146,17 +170,17 @@ ir::Value Tracer::value(const Operand& operand) {
     return operand.is_literal() ? literal(operand, literal_dtype(operand)) : use(operand.tile());
 }
 
-ir::Value Tracer::value(const Operand& operand, DType dtype) {
-    return operand.is_literal() ? literal(operand, dtype)
+ir::Value Tracer::value(const Operand& operand, DType dtype, const char* op) {
+    return operand.is_literal() ? literal(operand, dtype, op)
                                 : builder_.cast(use(operand.tile()), dtype);
 }
 
 ir::Value Tracer::broadcast(ir::Value value, const ir::Shape& shape, const char* op) {
     const ir::Shape from = type(value).shape;
     if (from == shape) return value;
-    if (!(broadcast_shapes(from, shape, op) == shape)) {
-        user_error(op, "expected a shape that broadcasts to {} but got {}", ir::to_string(shape),
-                   ir::to_string(from));
+    if (!broadcasts_to(from, shape)) {
+        user_error(op, "expected a shape that broadcasts to {} but got {}", shape_text(shape),
+                   shape_text(from));
     }
     if (from.rank() > 0) {
         for (int rank = from.rank(); rank < shape.rank(); ++rank) {
@@ -170,14 +194,26 @@ ir::Value Tracer::index_constant(std::int64_t value) {
     return builder_.constant_int({i64, {}}, value);
 }
 
-ir::Value Tracer::index(const Operand& operand, const char* op) {
+ir::Value Tracer::index(const Operand& operand, const char* op, std::string_view what) {
     const DType type = dtype(operand);
     const ir::Shape extents = shape(operand);
     if (!is_integer(type) || extents.rank() != 0) {
-        user_error(op, "expected an integer scalar but got {}",
+        user_error(op, "expected {} to be an integer scalar but got {}", what,
                    ir::to_string(ir::Type{type, extents}));
     }
-    return value(operand, i64);
+    return value(operand, i64, op);
+}
+
+ir::Value Tracer::scaled_index(ir::Value index, std::int64_t factor, const ir::Interval& range) {
+    if (factor == 1) return index;
+    const std::int64_t most = INT64_MAX / 2 / std::max<std::int64_t>(factor, 1);
+    const auto like_index = [&](std::int64_t number) {
+        return builder_.broadcast(index_constant(number), type(index).shape);
+    };
+    if (!range.inside(-most, most)) {
+        index = builder_.clamp(index, like_index(-most), like_index(most));
+    }
+    return builder_.binary(ir::Op::mul, index, like_index(factor));
 }
 
 DType Tracer::common_dtype(std::span<const Operand> operands) {

@@ -3,11 +3,13 @@
 
 #include <source_location>
 #include <string>
+#include <string_view>
 #include <utility>
 #include <vector>
 
 #include "ir/builder.h"
 #include "ir/function.h"
+#include "ir/passes/intervals.h"
 #include "support/check.h"
 #include "tilewright/lang/kernel.h"
 
@@ -39,10 +41,10 @@ class Tracer {
     Tracer& operator=(const Tracer&) = delete;
 
     /// The innermost trace of this thread. UserError when nothing is being traced.
-    static Tracer& current(const char* op);
+    static Tracer& current(const char* op, const std::source_location& location = {});
     /// The trace that a handle belongs to, which must be the current one.
-    static Tracer& of(const Tile& tile);
-    static Tracer& of(const Ref& ref);
+    static Tracer& of(const Tile& tile, const char* op, const std::source_location& location);
+    static Tracer& of(const Ref& ref, const char* op, const std::source_location& location);
 
     ir::Function& function() { return function_; }
     ir::Builder& builder() { return builder_; }
@@ -60,11 +62,18 @@ class Tracer {
     template <typename Emit>
     auto at(const std::source_location& location, Emit&& emit) {
         if (location.line() != 0) location_ = location;
-        builder_.set_location({location_.file_name(), static_cast<int>(location_.line())});
+        const std::source_location here = location_;  // a body may move on
+        builder_.set_location({here.file_name(), static_cast<int>(here.line())});
+        return with_line(here, emit);
+    }
+
+    /// Runs emit(); UserErrors come out with the line appended, unless they name one.
+    template <typename Emit>
+    static auto with_line(const std::source_location& location, Emit&& emit) {
         try {
             return emit();
         } catch (const UserError& error) {
-            rethrow_with_line(error, location_);
+            rethrow_with_line(error, location);
         }
     }
 
@@ -82,20 +91,27 @@ class Tracer {
 
     // ---- Operands as IR values.
 
-    /// A literal as a scalar of `dtype`. UserError when an integer does not fit.
-    ir::Value literal(const Operand& operand, DType dtype);
+    /// Is the literal's value one of `dtype`? Floats round.
+    static bool fits(const Operand& literal, DType dtype);
+    /// A literal as C++ writes it.
+    static std::string text(const Operand& literal);
+    /// A literal as a scalar of `dtype`. UserError when it does not fit.
+    ir::Value literal(const Operand& operand, DType dtype, const char* op = "literal");
     /// Dtype that an operand has on its own.
     DType dtype(const Operand& operand);
     ir::Shape shape(const Operand& operand);
     /// The operand as a value; a literal in its own dtype.
     ir::Value value(const Operand& operand);
     /// The operand as a value of this dtype; traced values are cast.
-    ir::Value value(const Operand& operand, DType dtype);
+    ir::Value value(const Operand& operand, DType dtype, const char* op = "literal");
     /// NumPy broadcasting; UserError "[op] ..." when the shapes do not agree.
     ir::Value broadcast(ir::Value value, const ir::Shape& shape, const char* op);
-    /// An integer scalar as i64.
-    ir::Value index(const Operand& operand, const char* op);
+    /// An integer scalar as i64; `what` names it in the UserError.
+    ir::Value index(const Operand& operand, const char* op, std::string_view what);
     ir::Value index_constant(std::int64_t value);
+    /// index * factor, saturated where an index of this range could make the product leave 64 bits:
+    /// such an element lies outside of every array, and must not wrap into one.
+    ir::Value scaled_index(ir::Value index, std::int64_t factor, const ir::Interval& range);
     /// The dtype in which operands meet.
     DType common_dtype(std::span<const Operand> operands);
 

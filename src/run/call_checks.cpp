@@ -29,6 +29,13 @@ void CallState::check_options() const {
             }
         }
     }
+    const auto& axes = options_.sequential;
+    for (auto axis = axes.begin(); axis != axes.end(); ++axis) {
+        if (std::find(axes.begin(), axis, *axis) != axis) {
+            user_error("call", "expected each `sequential` axis of kernel `{}` once but got {}",
+                       kernel_.name(), fmt::join(axes, ", "));
+        }
+    }
     for (const auto& [argument, dims] : options_.dynamic) {
         if (argument < 0 || std::any_of(dims.begin(), dims.end(), [](int d) { return d < 0; })) {
             user_error("call",

@@ -17,7 +17,7 @@ BlockSpec batched_spec(const BlockSpec& spec, int rank, int axis) {
         }
         shape.insert(shape.begin() + axis, squeezed);
     }
-    return BlockSpec(std::move(shape), [=](std::span<const Tile> indices) {
+    const auto index_map = [=](std::span<const Tile> indices) {
         const auto inner_indices = indices.subspan(1);
         BlockIndex index;
         if (!spec.index_map()) {
@@ -33,7 +33,8 @@ BlockSpec batched_spec(const BlockSpec& spec, int rank, int axis) {
         }
         if (axis >= 0) index.indices.insert(index.indices.begin() + axis, Operand(indices[0]));
         return index;
-    });
+    };
+    return BlockSpec(std::move(shape), index_map, spec.location());
 }
 
 }  // namespace detail

@@ -74,6 +74,30 @@ TEST(CheckedMode, NamesTheLaneAndNotOnlyTheLoad) {
         "without `other`");
 }
 
+TEST(CheckedMode, NamesAccessesThatClaimToStayInside) {
+    const auto run = [](bool load_leaves) {
+        Kernel k("claim");
+        const Value x = k.ref("x", DType::f32, {6}), y = k.ref("y", DType::f32, {6});
+        k.line(7);
+        const Value tile = k.load(x, {k.slice(load_leaves ? 4 : 2, 4)});
+        k.store(y, {k.slice(3, 4)}, tile);
+        k.done();
+        for (auto& instruction : k.function.body.body) {
+            if (auto* access = std::get_if<ir::AccessAttributes>(&instruction.attributes)) {
+                access->in_bounds = true;
+            }
+        }
+        Array<float> in(std::vector<float>(6)), out(std::vector<float>(6));
+        return check(k.function, arguments({in.argument(), out.argument()}));
+    };
+    EXPECT_EQ(run(true),
+              "[interpret_checked] kernel claim, program (): expected the load at kernel.cpp:7, "
+              "which is marked in_bounds, to stay inside x with extents [6] but got x[6]");
+    EXPECT_EQ(run(false),
+              "[interpret_checked] kernel claim, program (): expected the store at kernel.cpp:7, "
+              "which is marked in_bounds, to stay inside y with extents [6] but got y[6]");
+}
+
 /// sum(x[0:8]) of an array of 6 into y[0], the load with or without `other`.
 std::string reduced(bool masked, bool with_other) {
     Kernel k("sum");

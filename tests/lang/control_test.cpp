@@ -4,6 +4,7 @@
 namespace tilewright::lang {
 namespace {
 
+using testing::AllOf;
 using testing::HasSubstr;
 
 struct State {
@@ -41,13 +42,46 @@ TEST(ForLoop, LiteralCarriesFollowTheBody) {
     });
 }
 
+TEST(ForLoop, CarriesComeBackInTheirForm) {
+    with_input([](Ref x) {
+        const auto pair = for_loop(0, 4, std::pair(0, x.load()), [](auto i, auto carry) {
+            static_assert(std::is_same_v<decltype(carry), std::pair<Tile, Tile>>);
+            return std::pair(carry.first + i, carry.second);
+        });
+        static_assert(std::is_same_v<decltype(pair), const std::pair<Tile, Tile>>);
+        EXPECT_EQ(pair.first.dtype(), i64);
+        const auto array = for_loop(0, 4, std::array{0, 1}, [&](auto, auto carry) {
+            return std::array{carry[0] + x.at(0, 0).load(), carry[1]};
+        });
+        EXPECT_EQ(array[0].dtype(), f32);
+        EXPECT_EQ(array[1].dtype(), i32);
+    });
+}
+
+TEST(ForLoop, LiteralsThatTheBodyReturnsFollowTheCarry) {
+    with_input([](Ref x) {
+        const auto [m, n] =
+            for_loop(0, 4, std::tuple(x.load(), constant(0, i64)),
+                     [](auto, auto carry) { return std::tuple(std::get<0>(carry), 1); });
+        EXPECT_EQ(n.dtype(), i64);
+        EXPECT_EQ(for_loop(0, 4, x.load(), [](auto, auto) { return 0; }).shape(), (Extents{8, 16}));
+        EXPECT_THAT(
+            error_of([&] { for_loop(0, 4, iota(4), [](auto, auto) { return 1.5; }); }),
+            HasSubstr("[for_loop] expected carry 0 to stay i32[4] but the body returns f32"));
+        EXPECT_THAT(
+            error_of([&] { for_loop(0, 4, 300, [](auto, auto) { return constant(1, u8); }); }),
+            HasSubstr("[for_loop] expected a value of u8 but got 300"));
+    });
+}
+
 TEST(ForLoop, ChangedCarriesAreErrors) {
     with_input([](Ref x) {
         const Tile t = x.load();
         EXPECT_THAT(
             error_of([&] { for_loop(0, 4, t, [](auto, auto acc) { return acc.to(f64); }); }),
             HasSubstr("expected carry 0 to stay f32[8, 16] but the body returns f64[8, 16]"));
-        EXPECT_THAT(error_of([&] { for_loop(0, 4, 0, [](auto) {}); }), HasSubstr("positive step"));
+        EXPECT_THAT(error_of([&] { for_loop(0, 4, 0, [](auto) {}); }),
+                    HasSubstr("expected `step` to be positive but got 0"));
     });
 }
 
@@ -80,6 +114,83 @@ TEST(Cond, ReturnsTheBranchesResult) {
         },
         {4});
     EXPECT_EQ(count(function, ir::Op::if_else), 2);
+}
+
+TEST(Cond, LiteralsFollowTheOtherBranch) {
+    const auto result = [](auto then_branch, auto else_branch) {
+        std::string type;
+        with_input([&](Ref x) {
+            const Tile t = cond(x.at(0, 0).load() > 0, then_branch, else_branch);
+            const auto shape = t.shape();
+            type = ir::to_string(ir::Type{t.dtype(), ir::Shape(std::span(shape))});
+        });
+        return type;
+    };
+    const auto floats = [] { return zeros({8}, bf16); };
+    const auto integers = [] { return iota(8); };
+    EXPECT_EQ(result([] { return 1; }, [] { return 2.5; }), "f32");
+    EXPECT_EQ(result(floats, [] { return 1; }), "bf16[8]");
+    EXPECT_EQ(result([] { return 2.5; }, floats), "bf16[8]");
+    EXPECT_EQ(result([] { return 2.5; }, integers), "f32[8]");
+    EXPECT_EQ(result(integers, [] { return 2.5; }), "f32[8]");
+}
+
+TEST(Cond, ReturnsWhatACarryMayBe) {
+    with_input([](Ref x) {
+        const Tile on = x.at(0, 0).load() > 0;
+        const auto [a, b] = cond(
+            on, [&] { return std::tuple(x.load(), 1); },
+            [&] { return std::tuple(x.load() * 2, 2.5); });
+        EXPECT_EQ(b.dtype(), f32);
+        const auto pair = cond(
+            on, [&] { return std::pair(x.load(), 1); }, [&] { return std::pair(0, 2); });
+        EXPECT_EQ(pair.first.shape(), (Extents{8, 16}));
+        EXPECT_EQ(pair.second.dtype(), i32);
+        const State state = cond(
+            on,
+            [&] {
+                return State{x.load(), iota(4)};
+            },
+            [&] {
+                return State{x.load(), iota(4)};
+            });
+        EXPECT_EQ(state.count.shape(), (Extents{4}));
+    });
+}
+
+TEST(Cond, DifferentTypesAreErrors) {
+    with_input([](Ref x) {
+        const Tile t = x.load(), on = x.at(0, 0).load() > 0;
+        EXPECT_THAT(
+            error_of([&] {
+                cond(
+                    on, [&] { return t; }, [&] { return t.to(i32); });
+            }),
+            AllOf(HasSubstr("[cond] expected both branches to return the same types but result 0 "
+                            "is f32[8, 16] in the first and i32[8, 16] in the second"),
+                  HasSubstr("control_test.cpp:")));
+        EXPECT_THAT(error_of([&] {
+                        cond(
+                            on, [&] { return std::vector<Tile>{t}; },
+                            [&] {
+                                return std::vector<Tile>{t, t};
+                            });
+                    }),
+                    HasSubstr("but got 1 from the first and 2 from the second"));
+    });
+}
+
+TEST(WhileLoop, LiteralCarriesFollowTheBody) {
+    with_input([](Ref x) {
+        const auto [last, total] = while_loop(
+            std::tuple(0, 0), [](auto carry) { return std::get<0>(carry) < 8; },
+            [&](auto carry) {
+                auto [i, sum] = carry;
+                return std::tuple(i + 1, sum + x.at(i, 0).load());
+            });
+        EXPECT_EQ(last.dtype(), i32);
+        EXPECT_EQ(total.dtype(), f32);
+    });
 }
 
 TEST(WhileLoop, TracesConditionAndBody) {
@@ -166,7 +277,7 @@ TEST(Grid, AxesAreChecked) {
     traced({},
            [] {
                EXPECT_THAT(error_of([] { program_id(2); }),
-                           HasSubstr("2-dimensional grid but got 2"));
+                           HasSubstr("2-dimensional grid of kernel `test` but got 2"));
                EXPECT_EQ(num_programs(1).dtype(), i64);
            },
            {2, 3});

@@ -41,6 +41,23 @@ TEST(Blocks, SqueezedDimensionsDisappear) {
            {4, 10});
 }
 
+TEST(Blocks, IndexMapsMayTakeAnyNumberOfIndices) {
+    const BlockSpec spec{{4, 4}, [](auto... indices) { return block(indices...); }};
+    const auto function = traced({input(f32, {8, 8}, spec)}, [](Ref x) { x.load(); }, {2, 2});
+    EXPECT_EQ(count(function, ir::Op::mul), 2);
+}
+
+TEST(Blocks, OnlyIndicesThatMayWrapAreSaturated) {
+    const auto clamps = [](BlockSpec spec, std::int64_t extent) {
+        return count(traced({input(f32, {64}, std::move(spec))}, [](Ref x) { x.load(); }, {extent}),
+                     ir::Op::clamp);
+    };
+    EXPECT_EQ(clamps({{4}, [](auto i) { return block(floordiv(i, 4) * 3 + 1); }}, 8), 0);
+    EXPECT_EQ(clamps({{4}, [](auto i) { return block(where(i == 0, 0, i - 1)); }}, kDynamic), 0);
+    EXPECT_EQ(clamps({{4}, [](auto i) { return block(i + (std::int64_t{1} << 62)); }}, 8), 1);
+    EXPECT_EQ(clamps({{element(4)}, [](auto i) { return block(i + INT64_MAX); }}, 8), 0);
+}
+
 TEST(Blocks, BadSpecsNameTheParameter) {
     const auto arity = error_of([] {
         traced({input(f32, {8}, {{4}, [](auto i, auto) { return block(i); }})}, [](Ref) {}, {2});
@@ -78,6 +95,18 @@ TEST(Views, StaticIndicesOutsideTheBlockAreErrors) {
     });
 }
 
+TEST(Views, WideIndicesOfStridedViewsAreSaturated) {
+    const auto clamps = [](DType dtype) {
+        return count(with_input([&](Ref x) {
+                         const Tile index = x.at(0, 0).load().to(dtype);
+                         x.at(ds(0, 4, 2)).at(index).load();
+                     }),
+                     ir::Op::clamp);
+    };
+    EXPECT_EQ(clamps(i32), 0);
+    EXPECT_EQ(clamps(i64), 1);
+}
+
 TEST(Views, IndexTilesGather) {
     const auto function = with_input([](Ref x) {
         const Tile rows = expand_dims(iota(4), 1);
@@ -96,7 +125,8 @@ TEST(Stores, CheckDtypeShapeAndDirection) {
                     HasSubstr("expected a value of bf16 for `z` but got f32; convert it with "
                               ".to(tw::bf16)"));
         EXPECT_THAT(error_of([&] { x.store(0); }), HasSubstr("`x` is an input"));
-        EXPECT_THAT(error_of([&] { z.store(zeros({4}, bf16)); }), HasSubstr("got [4] and [8]"));
+        EXPECT_THAT(error_of([&] { z.store(zeros({4}, bf16)); }),
+                    HasSubstr("broadcasts to [8] for `z` but got [4]"));
         z.store(0.5);
         z.at(0).store(1);
     });

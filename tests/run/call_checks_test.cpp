@@ -64,6 +64,15 @@ TEST(Call, ScratchAndAxesOfAliasesAreChecked) {
     EXPECT_EQ(tw::vmap(call, {1}, {1})(ramp({4, 4})).get({1, 2}), 10 * ramp({4, 4}).get({1, 2}));
 }
 
+TEST(Call, SequentialAxesAreNamedOnce) {
+    const auto copy = tw::kernel("copy", [](Ref x, Ref z) { z.store(x.load()); });
+    EXPECT_THAT(
+        error_of([&] {
+            tw::call(copy, {.grid = {2, 2}, .out_type = {{f32, {4}}}, .sequential = {1, 1}});
+        }),
+        HasSubstr("expected each `sequential` axis of kernel `copy` once but got 1, 1"));
+}
+
 TEST(Call, DynamicNamesDimensionsThatThereAre) {
     for (const auto& dynamic : {std::map<int, std::vector<int>>{{-1, {0}}}, {{0, {-1}}}}) {
         EXPECT_THAT(error_of([&] { tw::call(tw::kernel("k", [](Ref) {}), {.dynamic = dynamic}); }),

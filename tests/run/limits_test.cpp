@@ -39,6 +39,31 @@ TEST(Limits, ABlockLargerThanItsArrayIsPadded) {
     EXPECT_EQ(call(Tensor::full(f32, {3}, 2)).get({}), 3 * 2 + 13);
 }
 
+TEST(Limits, HugeIndicesDoNotWrapIntoTheArray) {
+    // Times the block's extent or the stride, each is 0 modulo 2^64.
+    const auto huge = [](auto i) { return tw::block(i + (std::int64_t{1} << 62)); };
+    auto copy = tw::kernel("copy", {"x", "z"}, [](Ref x, Ref z) { z.store(x.load()); });
+    auto fill = tw::kernel("fill", {"z"}, [](Ref z) { z.store(1); });
+    auto strided = tw::kernel("strided", {"x", "index", "z"}, [](Ref x, Ref index, Ref z) {
+        z.store(x.at(tw::ds(0, 4, 2)).at(index.load()).load());
+    });
+    const Tensor x = Tensor::full(f32, {8}, 3), z = Tensor::zeros(f32, {8});
+    const Tensor lowest = Tensor::full(i64, {}, static_cast<double>(INT64_MIN));
+    CallOptions read{.grid = {1}, .in = {BlockSpec{{4}, huge}}, .out_type = {{f32, {4}}}};
+    CallOptions write{.grid = {1}, .out = {BlockSpec{{4}, huge}}, .out_type = {{f32, {8}}}};
+    CallOptions scalar{.out_type = {{f32, {}}}};
+    EXPECT_EQ(tw::call(copy, read)(x).get({0}), 0);
+    tw::call(fill, write).into({z}, {});
+    EXPECT_EQ(z.get({0}), 0);
+    EXPECT_EQ(tw::call(strided, scalar)(x, lowest).get({}), 0);
+    read.interpret = write.interpret = scalar.interpret = true;
+    EXPECT_THAT(error_of([&] { tw::call(copy, read)(x); }), HasSubstr("outside its extents [8]"));
+    EXPECT_THAT(error_of([&] { tw::call(fill, write).into({z}, {}); }),
+                HasSubstr("got only lanes outside"));
+    EXPECT_THAT(error_of([&] { tw::call(strided, scalar)(x, lowest); }),
+                HasSubstr("outside its extents [8]"));
+}
+
 TEST(Limits, ACallRunsOnManyThreads) {
     auto scale = tw::kernel("scale", [](Ref x, Ref z) { z.store(x.load() * 2); });
     const BlockSpec spec{{4}, [](auto i) { return tw::block(i); }};

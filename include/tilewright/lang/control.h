@@ -1,7 +1,8 @@
 // Structured control flow over traced values: for_loop, while_loop, cond, when, scan.
 //
-// A carry is a Tile, a literal, a std::tuple, std::pair, std::array or std::vector of Tiles, or any
-// struct that holds nothing but Tiles.
+// A carry is a Tile, a literal, a std::tuple, std::pair or std::array of carries, a std::vector of
+// Tiles, or any struct that holds nothing but Tiles. It comes back in its own form, literals as
+// Tiles.
 #pragma once
 
 #include <array>
@@ -22,60 +23,92 @@ namespace tilewright {
 namespace detail {
 
 using Tiles = std::vector<Tile>;
+/// The parts of a carry, in order: literals are still literals.
+using Operands = std::vector<Operand>;
 
 template <typename T>
-inline constexpr bool kIsVectorOfTiles = std::is_same_v<T, std::vector<Tile>>;
+concept OperandLike = std::is_convertible_v<T, Operand>;
 
 template <typename T>
 concept TupleLike = requires {
     std::tuple_size<T>::value;
 };
 
-/// Type that carries a T through a loop: literals become Tiles.
+/// A T whose literals have become Tiles: what a loop hands to its body.
 template <typename T>
-using CarryType =
-    std::conditional_t<std::is_arithmetic_v<T> || std::is_same_v<T, Operand>, Tile, T>;
-
-void append_literal(Tiles& tiles, Operand value);
-
-/// Appends the Tiles of a carry, in order.
+struct Traced {
+    using type = std::conditional_t<OperandLike<T>, Tile, T>;
+};
+template <typename A, typename B>
+struct Traced<std::pair<A, B>> {
+    using type = std::pair<typename Traced<A>::type, typename Traced<B>::type>;
+};
+template <typename... Parts>
+struct Traced<std::tuple<Parts...>> {
+    using type = std::tuple<typename Traced<Parts>::type...>;
+};
+template <typename T, std::size_t N>
+struct Traced<std::array<T, N>> {
+    using type = std::array<typename Traced<T>::type, N>;
+};
 template <typename T>
-void flatten(const T& value, Tiles& tiles) {
-    if constexpr (std::is_same_v<T, Tile>) {
-        tiles.push_back(value);
-    } else if constexpr (std::is_convertible_v<T, Operand>) {
-        append_literal(tiles, value);
-    } else if constexpr (kIsVectorOfTiles<T>) {
-        tiles.insert(tiles.end(), value.begin(), value.end());
+using CarryType = typename Traced<std::decay_t<T>>::type;
+
+template <typename T, std::size_t... I>
+constexpr bool is_made_of_tiles(std::index_sequence<I...>) {
+    // Members of aggregates are seen by initialising them; what has a constructor is believed.
+    return !std::is_aggregate_v<T> || requires {
+        T{(static_cast<void>(I), Tile())...};
+    };
+}
+/// A struct that holds nothing but Tiles.
+template <typename T>
+inline constexpr bool kIsStructOfTiles =
+    std::is_trivially_copyable_v<T> && sizeof(T) % sizeof(Tile) == 0 &&
+    is_made_of_tiles<T>(std::make_index_sequence<sizeof(T) / sizeof(Tile)>());
+
+/// Appends the parts of a carry, in order.
+template <typename T>
+void flatten(const T& value, Operands& parts) {
+    if constexpr (OperandLike<T>) {
+        parts.push_back(Operand(value));
+    } else if constexpr (std::is_same_v<T, std::vector<Tile>>) {
+        parts.insert(parts.end(), value.begin(), value.end());
     } else if constexpr (TupleLike<T>) {
-        std::apply([&](const auto&... parts) { (flatten(parts, tiles), ...); }, value);
+        std::apply([&](const auto&... part) { (flatten(part, parts), ...); }, value);
     } else {
-        static_assert(
-            std::is_trivially_copyable_v<T> && sizeof(T) % sizeof(Tile) == 0,
-            "a carry is a Tile, a tuple, array or vector of Tiles, or a struct that holds "
-            "nothing but Tiles");
-        const auto parts = std::bit_cast<std::array<Tile, sizeof(T) / sizeof(Tile)>>(value);
-        tiles.insert(tiles.end(), parts.begin(), parts.end());
+        static_assert(kIsStructOfTiles<T>,
+                      "a carry is a Tile, a tuple, array or vector of Tiles, or a struct that "
+                      "holds nothing but Tiles");
+        const auto tiles = std::bit_cast<std::array<Tile, sizeof(T) / sizeof(Tile)>>(value);
+        parts.insert(parts.end(), tiles.begin(), tiles.end());
     }
+}
+
+template <typename T>
+Operands flattened(const T& value) {
+    Operands parts;
+    flatten(value, parts);
+    return parts;
 }
 
 /// Rebuilds a carry of the same form as `like` from the front of `tiles`.
 template <typename T>
-T unflatten(const T& like, std::span<const Tile>& tiles) {
+CarryType<T> unflatten(const T& like, std::span<const Tile>& tiles) {
     const auto take = [&](std::size_t n) {
         auto front = tiles.first(n);
         tiles = tiles.subspan(n);
         return front;
     };
-    if constexpr (std::is_same_v<T, Tile>) {
+    if constexpr (OperandLike<T>) {
         return take(1)[0];
-    } else if constexpr (kIsVectorOfTiles<T>) {
+    } else if constexpr (std::is_same_v<T, std::vector<Tile>>) {
         auto front = take(like.size());
         return T(front.begin(), front.end());
     } else if constexpr (TupleLike<T>) {
         // Braces fix the order of evaluation.
-        return std::apply([&](const auto&... parts) { return T{unflatten(parts, tiles)...}; },
-                          like);
+        return std::apply(
+            [&](const auto&... part) { return CarryType<T>{unflatten(part, tiles)...}; }, like);
     } else {
         constexpr std::size_t kParts = sizeof(T) / sizeof(Tile);
         std::array<Tile, kParts> parts;
@@ -86,77 +119,46 @@ T unflatten(const T& like, std::span<const Tile>& tiles) {
 }
 
 template <typename T>
-Tiles flattened(const T& value) {
-    Tiles tiles;
-    flatten(value, tiles);
-    return tiles;
+CarryType<T> rebuilt(const T& like, std::span<const Tile> tiles) {
+    return unflatten(like, tiles);
 }
 
-/// Turns literals of an initial carry into Tiles; other parts stay as they are.
-template <typename T>
-auto as_carry(const T& value) {
-    if constexpr (std::is_convertible_v<T, Operand>) {
-        return Tile(flattened(value).front());
-    } else if constexpr (
-        TupleLike<T> && requires { std::get<0>(value); } && !requires(T t) { t.data(); }) {
-        return std::apply([](const auto&... parts) { return std::make_tuple(as_carry(parts)...); },
-                          value);
-    } else {
-        return value;
-    }
-}
-
-/// Which of the flattened parts were literals, whose dtype may follow the body.
-template <typename T>
-void mark_literals(const T& value, std::vector<bool>& weak) {
-    if constexpr (std::is_arithmetic_v<T>) {
-        weak.push_back(true);
-    } else if constexpr (TupleLike<T> && !requires(T t) { t.data(); }) {
-        std::apply([&](const auto&... parts) { (mark_literals(parts, weak), ...); }, value);
-    } else {
-        weak.resize(weak.size() + flattened(value).size(), false);
-    }
-}
-
-Tiles for_loop(Operand low, Operand high, Operand step, Tiles init, const std::vector<bool>& weak,
-               const std::function<Tiles(Tile, std::span<const Tile>)>& body,
+Tiles for_loop(Operand low, Operand high, Operand step, const Operands& init,
+               const std::function<Operands(Tile, std::span<const Tile>)>& body,
                std::source_location location);
-Tiles while_loop(Tiles init, const std::function<Tile(std::span<const Tile>)>& condition,
-                 const std::function<Tiles(std::span<const Tile>)>& body,
+Tiles while_loop(const Operands& init,
+                 const std::function<Operand(std::span<const Tile>)>& condition,
+                 const std::function<Operands(std::span<const Tile>)>& body,
                  std::source_location location);
-Tiles if_else(Operand condition, const std::function<Tiles()>& then_branch,
-              const std::function<Tiles()>& else_branch, std::source_location location);
+Tiles if_else(const char* op, Operand condition, const std::function<Operands()>& then_branch,
+              const std::function<Operands()>& else_branch, std::source_location location);
 /// Scratch that holds a tile of rank >= 1.
 Ref scan_input(Operand xs, std::source_location location);
 /// Stores one y at row i of a stack as long as `rows`; makes the stacks at the first call.
-void scan_store(const Ref& rows, Tile i, const Tiles& y, std::vector<Ref>& stacks,
+void scan_store(const Ref& rows, Tile i, const Operands& y, std::vector<Ref>& stacks,
                 std::source_location location);
-
-template <typename Carry>
-Carry rebuilt(const Carry& like, const Tiles& tiles) {
-    std::span<const Tile> rest(tiles);
-    return unflatten(like, rest);
-}
 
 }  // namespace detail
 
 /// Runs body(i, carry) -> carry for i = low, low + step, ... < high and returns the last carry. The
 /// bounds may be traced; i is an i64 scalar; step > 0. A literal in the initial carry takes the
-/// dtype that the body gives back.
+/// dtype that the body gives back, a literal that the body gives back that of the carry.
 template <typename Carry, typename Body>
 auto for_loop(Operand low, Operand high, Operand step, const Carry& init, Body&& body,
               std::source_location location = std::source_location::current()) {
-    const auto carry = detail::as_carry(init);
-    std::vector<bool> weak;
-    detail::mark_literals(init, weak);
-    auto results = detail::for_loop(
-        low, high, step, detail::flattened(carry), weak,
+    using CarryT = detail::CarryType<Carry>;
+    static_assert(std::is_invocable_v<Body&, Tile, CarryT&>,
+                  "the body of a for_loop with a carry takes the index and the carry");
+    const auto results = detail::for_loop(
+        low, high, step, detail::flattened(init),
         [&](Tile i, std::span<const Tile> tiles) {
-            std::decay_t<decltype(carry)> now = detail::unflatten(carry, tiles);
+            CarryT now = detail::rebuilt(init, tiles);
+            static_assert(!std::is_void_v<decltype(body(i, now))>,
+                          "the body of a for_loop with a carry returns the next carry");
             return detail::flattened(body(i, now));
         },
         location);
-    return detail::rebuilt(carry, results);
+    return detail::rebuilt(init, results);
 }
 
 /// for_loop with step 1 and a carry, or, when the body takes the index alone, with a step and none.
@@ -164,11 +166,14 @@ template <typename CarryOrStep, typename Body>
 auto for_loop(Operand low, Operand high, const CarryOrStep& carry_or_step, Body&& body,
               std::source_location location = std::source_location::current()) {
     if constexpr (std::is_invocable_v<Body, Tile>) {
+        static_assert(std::is_void_v<std::invoke_result_t<Body, Tile>>,
+                      "the body of a for_loop without a carry returns nothing: give the loop an "
+                      "initial carry, and the body (index, carry)");
         detail::for_loop(
-            low, high, carry_or_step, {}, {},
+            low, high, carry_or_step, {},
             [&](Tile i, std::span<const Tile>) {
                 body(i);
-                return detail::Tiles();
+                return detail::Operands();
             },
             location);
     } else {
@@ -184,51 +189,59 @@ void for_loop(Operand low, Operand high, Body&& body,
     for_loop(low, high, Operand(1), std::forward<Body>(body), location);
 }
 
-/// Runs carry = body(carry) while condition(carry), a bool scalar, holds.
+/// Runs carry = body(carry) while condition(carry), a bool scalar, holds. Literals are as in
+/// for_loop.
 template <typename Carry, typename Condition, typename Body>
 auto while_loop(const Carry& init, Condition&& condition, Body&& body,
                 std::source_location location = std::source_location::current()) {
-    const auto carry = detail::as_carry(init);
-    using CarryT = std::decay_t<decltype(carry)>;
-    auto results = detail::while_loop(
-        detail::flattened(carry),
+    using CarryT = detail::CarryType<Carry>;
+    static_assert(
+        std::is_invocable_v<Condition&, CarryT&> && std::is_invocable_v<Body&, CarryT&>,
+        "the arguments of while_loop are the initial carry, the condition and the body, which "
+        "both take the carry");
+    const auto results = detail::while_loop(
+        detail::flattened(init),
         [&](std::span<const Tile> tiles) {
-            CarryT now = detail::unflatten(carry, tiles);
-            return detail::flattened(condition(now)).front();
+            CarryT now = detail::rebuilt(init, tiles);
+            return Operand(condition(now), location);
         },
         [&](std::span<const Tile> tiles) {
-            CarryT now = detail::unflatten(carry, tiles);
+            CarryT now = detail::rebuilt(init, tiles);
+            static_assert(!std::is_void_v<decltype(body(now))>,
+                          "the body of a while_loop returns the next carry");
             return detail::flattened(body(now));
         },
         location);
-    return detail::rebuilt(carry, results);
+    return detail::rebuilt(init, results);
 }
 
 /// then_branch() where the bool scalar `condition` holds, else else_branch(); only one of them
-/// runs. Both return values of the same types.
+/// runs. Both return values of the same types; a literal takes the other branch's dtype and shape
+/// (a float literal beside integers makes them f32).
 template <typename Then, typename Else>
 auto cond(Operand condition, Then&& then_branch, Else&& else_branch,
           std::source_location location = std::source_location::current()) {
-    using Result = std::invoke_result_t<Then>;
+    using Result = std::decay_t<std::invoke_result_t<Then&>>;
+    static_assert(std::is_void_v<Result> == std::is_void_v<std::invoke_result_t<Else&>>,
+                  "both branches of a cond return values of the same types, or both nothing");
     if constexpr (std::is_void_v<Result>) {
         const auto run = [](auto& branch) {
             return [&branch] {
                 branch();
-                return detail::Tiles();
+                return detail::Operands();
             };
         };
-        detail::if_else(condition, run(then_branch), run(else_branch), location);
+        detail::if_else("cond", condition, run(then_branch), run(else_branch), location);
     } else {
-        detail::CarryType<Result> like;
-        auto results = detail::if_else(
-            condition,
+        std::optional<Result> like;
+        const auto results = detail::if_else(
+            "cond", condition,
             [&] {
-                auto value = detail::as_carry(then_branch());
-                like = value;
-                return detail::flattened(value);
+                like.emplace(then_branch());
+                return detail::flattened(*like);
             },
             [&] { return detail::flattened(else_branch()); }, location);
-        return detail::rebuilt(like, results);
+        return detail::rebuilt(*like, results);
     }
 }
 
@@ -236,8 +249,14 @@ auto cond(Operand condition, Then&& then_branch, Else&& else_branch,
 template <typename Body>
 void when(Operand condition, Body&& body,
           std::source_location location = std::source_location::current()) {
-    cond(
-        condition, std::forward<Body>(body), [] {}, location);
+    static_assert(std::is_void_v<std::invoke_result_t<Body&>>,
+                  "the body of when returns nothing: tw::cond returns values");
+    const auto run = [&] {
+        body();
+        return detail::Operands();
+    };
+    detail::if_else(
+        "when", condition, run, [] { return detail::Operands(); }, location);
 }
 
 /// body(carry, x) -> std::pair(carry, y) for x = xs[0], xs[1], ... along axis 0. Returns the last
@@ -246,9 +265,10 @@ void when(Operand condition, Body&& body,
 template <typename Carry, typename Body>
 auto scan(const Carry& init, Operand xs, Body&& body,
           std::source_location location = std::source_location::current()) {
-    using CarryT = std::decay_t<decltype(detail::as_carry(init))>;
-    using Step = std::invoke_result_t<Body&, CarryT&, Tile>;
-    using Y = std::decay_t<decltype(detail::as_carry(std::get<1>(std::declval<Step&>())))>;
+    using CarryT = detail::CarryType<Carry>;
+    using Step = std::decay_t<std::invoke_result_t<Body&, CarryT&, Tile>>;
+    static_assert(detail::TupleLike<Step>, "the body of scan returns std::pair(carry, y)");
+    using Y = std::decay_t<std::tuple_element_t<1, Step>>;
     const Ref rows = detail::scan_input(xs, location);
     std::vector<Ref> stacks;
     std::optional<Y> like;
@@ -256,8 +276,8 @@ auto scan(const Carry& init, Operand xs, Body&& body,
         0, rows.shape()[0], init,
         [&](Tile i, CarryT now) {
             auto [next, y] = body(now, rows.at(i).load({}, location));
-            like = detail::as_carry(y);
-            detail::scan_store(rows, i, detail::flattened(*like), stacks, location);
+            like.emplace(y);
+            detail::scan_store(rows, i, detail::flattened(y), stacks, location);
             return next;
         },
         location);

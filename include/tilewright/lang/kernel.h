@@ -33,6 +33,55 @@ auto apply_span(F& f, std::span<const Argument> arguments, std::index_sequence<I
     return f(arguments[I]...);
 }
 
+template <typename F, typename Argument, std::size_t... I>
+constexpr bool takes(std::index_sequence<I...>) {
+    return std::is_invocable_v<F, decltype((static_cast<void>(I), std::declval<Argument>()))...>;
+}
+
+/// The number of `Argument`s that F takes; -1 where it takes the span of them, or several numbers,
+/// as with `auto...`.
+template <typename F, typename Argument>
+constexpr int fixed_arity_of() {
+    constexpr int kLeast = arity_of<F, Argument>();
+    return takes<F, Argument>(std::make_index_sequence<kLeast + 1>()) ? -1 : kLeast;
+}
+
+[[noreturn]] void wrong_arity(std::size_t given);
+
+/// f(arguments[0], arguments[1], ...), where f takes as many and at least N.
+template <typename Result, std::size_t N, typename F, typename Argument>
+Result apply_from(F& f, std::span<const Argument> arguments) {
+    constexpr auto kIndices = std::make_index_sequence<N>();
+    if constexpr (takes<F, Argument>(kIndices)) {
+        static_assert(std::is_same_v<decltype(apply_span(f, arguments, kIndices)), Result>,
+                      "an index map returns tw::block(...); a kernel returns nothing, it stores "
+                      "its results");
+        if (arguments.size() == N) return apply_span(f, arguments, kIndices);
+        if constexpr (N < kMaxArity) return apply_from<Result, N + 1>(f, arguments);
+    }
+    wrong_arity(arguments.size());
+}
+
+/// f as a function of a span; F takes `Argument`s, or the span itself.
+template <typename Result, typename Argument, typename F>
+std::function<Result(std::span<const Argument>)> of_span(F f) {
+    constexpr int kLeast = arity_of<F, Argument>();
+    if constexpr (kLeast >= 0) {
+        return [f = std::move(f)](std::span<const Argument> arguments) {
+            return apply_from<Result, kLeast>(f, arguments);
+        };
+    } else {
+        static_assert(std::is_invocable_v<F, std::span<const Argument>>,
+                      "a kernel takes tw::Ref parameters, by value, or one std::span<const "
+                      "tw::Ref>; an index map takes one index per grid axis");
+        return f;
+    }
+}
+
+void check_parameter_names(const std::string& kernel, int arity,
+                           const std::vector<std::string>& names,
+                           const std::source_location& location);
+
 }  // namespace detail
 
 /// The index of a block along each dimension, as an index map returns it. Made by `block`.
@@ -81,28 +130,25 @@ class BlockSpec {
     /// The whole array.
     BlockSpec() = default;
     /// An argument that the caller leaves out: the kernel's Ref is not present().
-    static BlockSpec absent() {
+    static BlockSpec absent(std::source_location location = std::source_location::current()) {
         BlockSpec spec;
         spec.absent_ = true;
+        spec.location_ = location;
         return spec;
     }
     /// `index_map` takes one index per grid axis (traced i64 scalars) and returns tw::block(...).
     template <typename F>
-    BlockSpec(std::vector<BlockDim> shape, F index_map) : shape_(std::move(shape)), has_map_(true) {
-        constexpr int kArity = detail::arity_of<F, Tile>();
-        if constexpr (kArity >= 0) {
-            arity_ = kArity;
-            index_map_ = [f = std::move(index_map)](std::span<const Tile> indices) -> BlockIndex {
-                return detail::apply_span(f, indices, std::make_index_sequence<kArity>());
-            };
-        } else {
-            static_assert(std::is_invocable_v<F, std::span<const Tile>>,
-                          "an index map takes one index per grid axis and returns tw::block(...)");
-            index_map_ = std::move(index_map);
-        }
-    }
+    BlockSpec(std::vector<BlockDim> shape, F index_map,
+              std::source_location location = std::source_location::current())
+        : shape_(std::move(shape)),
+          index_map_(detail::of_span<BlockIndex, Tile>(std::move(index_map))),
+          arity_(detail::fixed_arity_of<F, Tile>()),
+          has_map_(true),
+          location_(location) {}
     /// Without an index map every program sees the block at the origin.
-    explicit BlockSpec(std::vector<BlockDim> shape) : shape_(std::move(shape)), has_map_(true) {}
+    explicit BlockSpec(std::vector<BlockDim> shape,
+                       std::source_location location = std::source_location::current())
+        : shape_(std::move(shape)), has_map_(true), location_(location) {}
 
     bool is_absent() const { return absent_; }
     bool is_whole() const { return !absent_ && !has_map_; }
@@ -111,6 +157,8 @@ class BlockSpec {
     int arity() const { return arity_; }
     /// Null: the origin.
     const std::function<BlockIndex(std::span<const Tile>)>& index_map() const { return index_map_; }
+    /// The line that made the spec, for messages.
+    const std::source_location& location() const { return location_; }
 
   private:
     std::vector<BlockDim> shape_;
@@ -118,6 +166,7 @@ class BlockSpec {
     int arity_ = -1;
     bool has_map_ = false;
     bool absent_ = false;
+    std::source_location location_;
 };
 
 /// A kernel: a named C++ function of Refs (inputs, then outputs, then scratch). It is traced, once
@@ -149,27 +198,22 @@ class Kernel {
     std::function<void(std::span<const Ref>)> body_;
 };
 
-/// Makes a kernel of a callable that takes Refs, or one std::span<const Ref>. The names, if given,
-/// are those of its parameters, in order; errors and the printed IR use them.
+/// Makes a kernel of a callable that takes Refs and returns nothing, or of one that takes one
+/// std::span<const Ref>. The names, if given, are those of its parameters, in order and each its
+/// own; errors and the printed IR use them.
 template <typename F>
-Kernel kernel(std::string name, std::vector<std::string> parameter_names, F body) {
-    constexpr int kArity = detail::arity_of<F, Ref>();
-    if constexpr (kArity >= 0) {
-        return Kernel(std::move(name), kArity, std::move(parameter_names),
-                      [f = std::move(body)](std::span<const Ref> refs) {
-                          detail::apply_span(f, refs, std::make_index_sequence<kArity>());
-                      });
-    } else {
-        static_assert(
-            std::is_invocable_v<F, std::span<const Ref>>,
-            "a kernel takes tw::Ref parameters, by value, or one std::span<const tw::Ref>");
-        return Kernel(std::move(name), -1, std::move(parameter_names), std::move(body));
-    }
+Kernel kernel(std::string name, std::vector<std::string> parameter_names, F body,
+              std::source_location location = std::source_location::current()) {
+    constexpr int kArity = detail::fixed_arity_of<F, Ref>();
+    detail::check_parameter_names(name, kArity, parameter_names, location);
+    return Kernel(std::move(name), kArity, std::move(parameter_names),
+                  detail::of_span<void, Ref>(std::move(body)));
 }
 
 template <typename F>
-Kernel kernel(std::string name, F body) {
-    return kernel(std::move(name), std::vector<std::string>(), std::move(body));
+Kernel kernel(std::string name, F body,
+              std::source_location location = std::source_location::current()) {
+    return kernel(std::move(name), std::vector<std::string>(), std::move(body), location);
 }
 
 }  // namespace tilewright

@@ -54,8 +54,10 @@ class RefIndex {
 
 /// Options of Ref::load.
 struct LoadOptions {
-    std::optional<Operand> mask = {};   ///< bool, broadcast to the view; false lanes read `other`
-    std::optional<Operand> other = {};  ///< also read by lanes outside the array; default 0
+    std::optional<Operand> mask = {};  ///< bool, broadcast to the view; false lanes read `other`
+    /// Of the Ref's dtype (a literal takes it), broadcast to the view; also read by lanes outside
+    /// the array; 0 by default.
+    std::optional<Operand> other = {};
 };
 
 /// Options of Ref::store and the atomics.
@@ -72,16 +74,18 @@ class Ref {
   public:
     Ref() = default;
 
-    DType dtype() const;
-    int rank() const;
+    DType dtype(std::source_location location = std::source_location::current()) const;
+    int rank(std::source_location location = std::source_location::current()) const;
     /// Extents of the view; kDynamic where known only at the call.
-    std::vector<std::int64_t> shape() const;
+    std::vector<std::int64_t> shape(
+        std::source_location location = std::source_location::current()) const;
     /// Extent of one dimension as a traced i64 scalar; a constant where it is static.
     Tile extent(int dim, std::source_location location = std::source_location::current()) const;
     /// False when the caller left this optional argument out; then nothing else may be called.
-    bool present() const;
+    bool present(std::source_location location = std::source_location::current()) const;
 
-    /// The view selected by one index per leading dimension; dimensions not named stay whole.
+    /// The view selected by one index per leading dimension; dimensions not named stay whole. A
+    /// RefIndex that was made without a value is an error.
     Ref at(RefIndex i0, RefIndex i1 = {}, RefIndex i2 = {}, RefIndex i3 = {}, RefIndex i4 = {},
            RefIndex i5 = {}, RefIndex i6 = {}, RefIndex i7 = {},
            std::source_location location = std::source_location::current()) const {

@@ -21,14 +21,16 @@ class Tile {
   public:
     Tile() = default;
 
-    DType dtype() const;
+    DType dtype(std::source_location location = std::source_location::current()) const;
     /// Extents; empty for a scalar.
-    std::vector<std::int64_t> shape() const;
-    int rank() const;
+    std::vector<std::int64_t> shape(
+        std::source_location location = std::source_location::current()) const;
+    int rank(std::source_location location = std::source_location::current()) const;
     /// Extent of one axis; a negative axis counts from the end.
-    std::int64_t dim(int axis) const;
+    std::int64_t dim(int axis,
+                     std::source_location location = std::source_location::current()) const;
     /// Number of elements, 1 for a scalar.
-    std::int64_t size() const;
+    std::int64_t size(std::source_location location = std::source_location::current()) const;
 
     /// Converts every element: nearest even; float to integer truncates and saturates.
     Tile to(DType dtype, std::source_location location = std::source_location::current()) const;

@@ -399,7 +399,7 @@ Call backward(const Options& options, const Features& features, const ScoreDeriv
     call_options.num_warps = options.num_warps;
     call_options.num_stages = options.num_stages;
     call_options.interpret = options.interpret;
-    return call(kernel("attention_backward", std::move(names),
+    return call(kernel("attention_backward", distinct(std::move(names)),
                        [options, features, derivative, splits](std::span<const Ref> refs) {
                            backward_program(options, features, derivative, splits, refs);
                        }),

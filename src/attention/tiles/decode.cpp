@@ -144,7 +144,7 @@ Call decode(const Options& options, const Features& features) {
     }
     names.insert(names.end(), {"out", "max", "offset", "sum"});
     call_options.interpret = options.interpret;
-    return call(kernel("attention_decode", std::move(names),
+    return call(kernel("attention_decode", distinct(std::move(names)),
                        [options, features](std::span<const Ref> refs) {
                            decode_program(options, features, refs);
                        }),

@@ -31,6 +31,16 @@ std::size_t num_extras(const Features& features) {
     return Extra::count + features.score.captures() + features.mask.captures();
 }
 
+std::vector<std::string> distinct(std::vector<std::string> names) {
+    for (auto name = names.begin(); name != names.end(); ++name) {
+        const std::string given = *name;
+        for (int n = 2; std::find(names.begin(), name, *name) != name; ++n) {
+            *name = fmt::format("{}_{}", given, n);
+        }
+    }
+    return names;
+}
+
 void add_extras(const Features& features, CallOptions& options, std::vector<std::string>& names) {
     const auto add = [&](std::string name, bool present, int rank, std::vector<int> dynamic) {
         options.in.push_back(present ? BlockSpec() : BlockSpec::absent());

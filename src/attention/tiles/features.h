@@ -121,6 +121,8 @@ struct Extra {
 
 /// Appends the specs and names of these inputs.
 void add_extras(const Features& features, CallOptions& options, std::vector<std::string>& names);
+/// Names of their own for the Refs of a kernel: captures of mods may have any, also one twice.
+std::vector<std::string> distinct(std::vector<std::string> names);
 
 /// Number of inputs that `add_extras` appends.
 std::size_t num_extras(const Features& features);

@@ -184,7 +184,7 @@ Call forward(const Options& options, const Features& features, bool dynamic_quer
     for (int output = 0; output < 3; ++output) call_options.dynamic[num_inputs + output] = rows;
     names.insert(names.end(), {"out", "lse", "max_scores"});
     call_options.interpret = options.interpret;
-    return call(kernel("attention", std::move(names),
+    return call(kernel("attention", distinct(std::move(names)),
                        [options, features](std::span<const Ref> refs) {
                            forward_program(options, features, refs);
                        }),
