@@ -146,6 +146,16 @@ TEST(AttentionMods, MaskMods) {
     }
 }
 
+TEST(AttentionMods, CapturesMayHaveNamesOfArgumentsAndOfEachOther) {
+    const Capture out = capture(random_tensor(f32, {85}, 61), "out");
+    const Capture first = capture(random_tensor(f32, {70}, 62), "bias");
+    const Capture second = capture(random_tensor(f32, {85}, 63), "bias");
+    const Mod score = [=](auto s, auto, auto, auto q, auto kv) {
+        return s + first[q] * second[kv] + out[kv];
+    };
+    check({.name = "names", .options = {.score_mod = score}});
+}
+
 TEST(AttentionMods, LargeMasksAreData) {
     const Capture slopes = table({2}, 51);
     const auto document = [](auto, auto, auto q, auto kv) { return q / 100 == kv / 100; };
