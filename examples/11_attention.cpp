@@ -1,8 +1,10 @@
 // Fused attention in the form of JAX's Pallas `attention` module: a running maximum and sum over
 // blocks of keys, so that no row of scores is ever stored.
+#include <exception>
+
 #include "pallas_attention.h"
 
-int main() {
+int main() try {
     using namespace examples;
     constexpr std::int64_t kBatch = 2, kLength = 75, kHeads = 2, kDim = 16;  // 75 = 2 x 32 + 11
     const tw::Tensor q = random_tensor({kBatch, kLength, kHeads, kDim}, 1);
@@ -35,4 +37,7 @@ int main() {
                     [&](std::int64_t i) { return expected[static_cast<std::size_t>(i)]; });
     run("checked mode", {}, {.causal = true, .block_q = 32, .block_k = 32, .interpret = true});
     return status;
+} catch (const std::exception& error) {
+    std::fprintf(stderr, "%s\n", error.what());
+    return 1;
 }

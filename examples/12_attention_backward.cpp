@@ -1,8 +1,10 @@
 // The backward pass of the Pallas form: a delta preprocess, then two scans, one for dK and dV over
 // the queries and one for dQ over the keys.
+#include <exception>
+
 #include "pallas_attention.h"
 
-int main() {
+int main() try {
     using namespace examples;
     constexpr std::int64_t kBatch = 1, kLength = 75, kHeads = 2, kDim = 16;
     const tw::Tensor q = random_tensor({kBatch, kLength, kHeads, kDim}, 1);
@@ -32,4 +34,7 @@ int main() {
     run("segments", mha_segments(kBatch, kLength),
         {.sm_scale = 0.25, .block_q = 32, .block_k = 32});
     return status;
+} catch (const std::exception& error) {
+    std::fprintf(stderr, "%s\n", error.what());
+    return 1;
 }
