@@ -51,15 +51,15 @@ std::int64_t fewest_blocks(const ForwardDesc& desc, const ForwardConfig& config)
     return fewest;
 }
 
-/// f32 words of the results of all parts of tiles, lse first.
+/// f32 words of the results of all parts of tiles, sums first.
 struct Parts {
-    std::int64_t lse, out;
+    std::int64_t sums, out;
 };
 Parts parts_of(const ForwardDesc& desc, const ForwardConfig& config) {
     if (config.shares == 0) return {};
     const std::int64_t most = ceil_div(config.shares, tiles_of(desc, config)) + 1;  // of a tile
     const std::int64_t rows = most * desc.batch * desc.heads * desc.q_len;
-    return {ceil_div(rows, 4) * 4, rows * desc.value_dim};  // out in words of 16 bytes
+    return {ceil_div(2 * rows, 4) * 4, rows * desc.value_dim};  // out in words of 16 bytes
 }
 
 /// The CTAs among which blocks are shared out where whole tiles would leave multiprocessors idle at
@@ -101,7 +101,7 @@ ForwardConfig choose_few_rows(const ForwardDesc& desc, const ForwardConfig& many
 
 std::size_t forward_workspace_bytes(const ForwardDesc& desc, const ForwardConfig& config) {
     const Parts parts = parts_of(desc, config);
-    return kForwardWorkspaceBytes + static_cast<std::size_t>(4 * (parts.lse + parts.out)) +
+    return kForwardWorkspaceBytes + static_cast<std::size_t>(4 * (parts.sums + parts.out)) +
            (builds_lists(desc) ? list_layout(desc, list_shape(config)).bytes : 0);
 }
 
@@ -328,8 +328,9 @@ void launch_forward(const ForwardInputs& inputs, const ForwardDesc& desc,
         p.all_slots = static_cast<int>(places * p.slots);
         p.group_heads = 1;
         p.late_q_tiles = 0;
-        p.part_lse = reinterpret_cast<float*>(inputs.workspace + kForwardWorkspaceBytes);
-        p.part_out = p.part_lse + parts_of(desc, config).lse;
+        auto* const sums = reinterpret_cast<float*>(inputs.workspace + kForwardWorkspaceBytes);
+        p.part_sums = reinterpret_cast<tw::attn::PartSums*>(sums);
+        p.part_out = sums + parts_of(desc, config).sums;
     }
 
     const cuda::ContextScope scope(kernel.device);

@@ -8,8 +8,8 @@
 
 namespace tw::attn {
 
-/// One warp per row: out = sum of exp(lse of a part - lse) * its out. The sink is one more part,
-/// without a value. Rows of tiles that are no parts have their results.
+/// One warp per row: a part counts by its sum times exp2(its reference - the largest reference).
+/// The sink is one more part, without a value. Rows of tiles that are no parts have their results.
 TW_DEVICE void combine_parts(const ForwardParameters& p) {
     constexpr float kLog2e = 1.4426950408889634f, kLn2 = 0.6931471805599453f;
     const float kNone = __int_as_float(0xff800000);
@@ -28,23 +28,23 @@ TW_DEVICE void combine_parts(const ForwardParameters& p) {
     const int parts = share_of((tile + 1) * p.slots - 1, p) - first + 1;
     if (parts == 1) return;
 
-    float largest = kSinks ? p.sinks[head] : kNone;
+    const float sink = kSinks ? p.sinks[head] * kLog2e : kNone;
+    float largest = sink;
     for (int part = lane; part < parts; part += 32) {
-        const float lse = p.part_lse[part * rows + row];
-        largest = lse <= largest ? largest : lse;  // NaN stays
+        largest = fmaxf(largest, p.part_sums[part * rows + row].reference);
     }
 #pragma unroll
     for (int offset = 16; offset > 0; offset /= 2) {
-        const float other = __shfl_xor_sync(~0u, largest, offset);
-        largest = other <= largest ? largest : largest <= other ? other : largest + other;
+        largest = fmaxf(largest, __shfl_xor_sync(~0u, largest, offset));
     }
     const float base = largest == kNone ? 0.0f : largest;
-    float total = kSinks ? ptx::exp2_approx((p.sinks[head] - base) * kLog2e) : 0.0f;
+    float total = kSinks ? ptx::exp2_approx(sink - base) : 0.0f;
     constexpr int kVectors = (kValueDim + 127) / 128;  // four columns a lane each
     float4 sums[kVectors] = {};
     for (int some = 0; some < parts; some += 32) {
-        const float own = some + lane < parts ? p.part_lse[(some + lane) * rows + row] : kNone;
-        const float weights = ptx::exp2_approx((own - base) * kLog2e);
+        const PartSums own =
+            some + lane < parts ? p.part_sums[(some + lane) * rows + row] : PartSums{kNone, 0.0f};
+        const float weights = own.sum * ptx::exp2_approx(own.reference - base);
         // Loads of several parts under way at once.
 #pragma unroll 8
         for (int i = 0; i < min(32, parts - some); ++i) {
@@ -65,7 +65,7 @@ TW_DEVICE void combine_parts(const ForwardParameters& p) {
     }
     const float inverse = total > 0 ? 1 / total : total;
     if (lane == 0) {
-        p.lse[row] = total == 0 ? kNone : base + ptx::log2_approx(total) * kLn2;
+        p.lse[row] = total == 0 ? kNone : (base + ptx::log2_approx(total)) * kLn2;
     }
     u16* const out = static_cast<u16*>(p.out) + batch * p.out_batch_stride +
                      head * p.out_head_stride + query * p.out_row_stride;

@@ -333,10 +333,8 @@ struct Consumer : RowScores {
             inverse[1] *= p.keep_scale;
         }
         const int left = (kPacked ? done.rows.q_len : p.q_len * kGroup) - first_row;
-        float* lse = p.lse;
+        const i64 part = static_cast<i64>(done.part) * p.batch_heads * kGroup * p.q_len;
         if (is_part) {
-            const i64 part = static_cast<i64>(done.part) * p.batch_heads * kGroup * p.q_len;
-            lse = p.part_lse + part;
             float* const out = p.part_out + (part + first.index) * kValueDim;
             store_floats<kValueDim>(output, inverse, out, (second.index - first.index) * kValueDim,
                                     left);
@@ -351,7 +349,11 @@ struct Consumer : RowScores {
             for (int r = 0; r < 2; ++r) {
                 if (8 * r >= left) continue;
                 const i64 index = r == 0 ? first.index : second.index;
-                lse[index] =
+                if (is_part) {
+                    p.part_sums[part + index] = {reference[r], sum[r]};
+                    continue;
+                }
+                p.lse[index] =
                     sum[r] == 0 ? -kInfinity : (reference[r] + ptx::log2_approx(sum[r])) * kLn2;
                 if constexpr (kRowMaximum) p.row_max[index] = state.reference[r] * kLn2;
             }

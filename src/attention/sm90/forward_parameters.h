@@ -6,6 +6,12 @@
 
 namespace tw::attn {
 
+/// The reference of the exponent, in log2 units, and the sum of a row's probabilities in one part
+/// of its keys. Their lse would lose the sum where scores are large.
+struct alignas(8) PartSums {
+    float reference, sum;
+};
+
 struct ForwardParameters {
     void* out;  ///< (batch, heads, q_len, value dim), elements of the inputs' dtype; or dQ
     long long out_batch_stride;  ///< in elements, as the next two; the last dimension is contiguous
@@ -37,9 +43,9 @@ struct ForwardParameters {
     unsigned long long seed;     ///< of dropout
     unsigned dropout_threshold;  ///< a pair is dropped when its random bits are below
     float keep_scale;            ///< 1 / (1 - dropout)
-    float* row_max;   ///< (batch, heads, q_len), written where the kernel keeps exact maxima
-    float* part_out;  ///< (parts, batch, heads, q_len, value dim), results of the parts of keys
-    float* part_lse;  ///< (parts, batch, heads, q_len)
+    float* row_max;       ///< (batch, heads, q_len), written where the kernel keeps exact maxima
+    float* part_out;      ///< (parts, batch, heads, q_len, value dim), results of the parts of keys
+    PartSums* part_sums;  ///< (parts, batch, heads, q_len)
 };
 
 }  // namespace tw::attn
