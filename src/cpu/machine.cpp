@@ -253,6 +253,22 @@ void parallel_for(std::int64_t n, const std::function<void(std::int64_t)>& body)
     });
 }
 
+std::vector<std::int64_t> uneven_order(const std::vector<std::int64_t>& costs, int threads) {
+    constexpr double kLast = 2;  // of the longest program, for each thread
+    const auto cost = [&](std::int64_t i) { return costs[static_cast<std::size_t>(i)]; };
+    const auto longest = static_cast<double>(*std::max_element(costs.begin(), costs.end()));
+    std::vector<std::int64_t> order(costs.size());
+    std::iota(order.begin(), order.end(), 0);
+    auto last = order.end();
+    double left = 0;
+    while (last != order.begin() && left < kLast * threads * longest) {
+        left += static_cast<double>(cost(*--last));
+    }
+    std::stable_sort(last, order.end(),
+                     [&](std::int64_t a, std::int64_t b) { return cost(a) > cost(b); });
+    return order;
+}
+
 void run(const Program& program, const ir::Arguments& arguments, const ParallelFor& parallel_for) {
     const Call call(program, arguments);
     const std::int64_t count = call.num_programs();
@@ -263,7 +279,6 @@ void run(const Program& program, const ir::Arguments& arguments, const ParallelF
         for (std::int64_t i = 0; i < count; ++i) call.run_program(*worker, i);
         return;
     }
-    // The longest programs first, so that no thread starts one when the others are done.
     std::vector<std::int64_t> order;
     if (program.uneven) {
         const WorkerLease worker;
@@ -271,11 +286,7 @@ void run(const Program& program, const ir::Arguments& arguments, const ParallelF
         for (std::int64_t i = 0; i < count; ++i) {
             costs[static_cast<std::size_t>(i)] = call.cost(*worker, i);
         }
-        order.resize(costs.size());
-        std::iota(order.begin(), order.end(), 0);
-        std::stable_sort(order.begin(), order.end(), [&](std::int64_t a, std::int64_t b) {
-            return costs[static_cast<std::size_t>(a)] > costs[static_cast<std::size_t>(b)];
-        });
+        order = uneven_order(costs, threads);
     }
     const auto run_one = [&](Worker& worker, std::int64_t i) {
         call.run_program(worker, order.empty() ? i : order[static_cast<std::size_t>(i)]);

@@ -4,6 +4,7 @@
 #include <functional>
 #include <memory>
 #include <string>
+#include <vector>
 
 #include "ir/function.h"
 #include "ir/launch.h"
@@ -28,6 +29,11 @@ void run(const Program& program, const ir::Arguments& arguments,
 
 /// The ParallelFor of `run` when none is given: oneTBB with set_num_threads() threads.
 void parallel_for(std::int64_t n, const std::function<void(std::int64_t)>& body);
+
+/// In which order `run` begins programs of these costs. Neighbours read the same arrays, so they
+/// stay together while there is much left; of the last ones the longest come first, so that no
+/// thread starts one when the others are done.
+std::vector<std::int64_t> uneven_order(const std::vector<std::int64_t>& costs, int threads);
 
 /// Readable listing of the bytecode: buffers, instructions, strips, superinstructions.
 std::string to_string(const Program& program);

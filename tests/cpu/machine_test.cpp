@@ -407,6 +407,14 @@ TEST(Machine, AttentionTransposesValuesWhereProductsWantContiguousKeys) {
     EXPECT_NE(listing.find("= move v2"), std::string::npos) << listing;
 }
 
+TEST(Machine, UnevenProgramsKeepTheirNeighboursButForTheLast) {
+    // Two threads: the last programs that together cost four times the longest are sorted.
+    EXPECT_EQ(uneven_order({1, 2, 3, 4, 1, 2, 3, 4, 1, 2, 3, 4}, 2),
+              (std::vector<std::int64_t>{0, 1, 2, 3, 4, 5, 7, 11, 6, 10, 9, 8}));
+    EXPECT_EQ(uneven_order({5, 1, 1, 7}, 16), (std::vector<std::int64_t>{3, 0, 1, 2}));
+    EXPECT_EQ(uneven_order({0, 0, 0}, 2), (std::vector<std::int64_t>{0, 1, 2}));
+}
+
 TEST(Machine, RefusesWrongArguments) {
     Kernel k("kernel", {2});
     k.ref("x", DType::f32, {4});
