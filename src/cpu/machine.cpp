@@ -230,7 +230,8 @@ void on_threads(int threads, std::int64_t n, const Body& body) {
 }  // namespace
 
 void set_num_threads(int threads) {
-    if (threads < 0) user_error("set_num_threads", "expected a count >= 0 but got {}", threads);
+    if (threads < 0)
+        user_error("set_num_threads", "expected at least 0 threads but got {}", threads);
     g_threads = threads;
 }
 
