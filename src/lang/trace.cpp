@@ -2,6 +2,7 @@
 #include "lang/trace.h"
 
 #include <algorithm>
+#include <functional>
 #include <map>
 
 #include "ir/passes/range_ops.h"
@@ -210,7 +211,12 @@ ir::Function trace(const Kernel& kernel, const Signature& signature) {
                 })));
             }
         }
-        kernel(views);
+        try {
+            kernel(views);
+        } catch (const std::bad_function_call&) {
+            user_error("call", "expected kernel `{}` to have a body but it holds an empty function",
+                       kernel.name());
+        }
     });
     tracer.builder().yield({});
     drop_unused_scratch(function);

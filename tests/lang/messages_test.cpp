@@ -162,6 +162,12 @@ TEST(Messages, OfParameterNames) {
                     trace(kernel("k", {"x"}, any), signature);
                 }),
                 HasSubstr("expected 1 Refs for kernel `k`, as many as it has names, but got 2"));
+    EXPECT_THAT(error_of([&] {
+                    Signature signature;
+                    signature.parameters = {input(f32, {8}), output(f32, {8})};
+                    trace(kernel("k", std::function<void(Ref, Ref)>()), signature);
+                }),
+                HasSubstr("expected kernel `k` to have a body"));
 }
 
 TEST(Messages, OfCarriesNameTheLoop) {
