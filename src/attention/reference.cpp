@@ -10,6 +10,7 @@
 #include "ir/evaluate.h"
 #include "ir/passes/differentiate.h"
 #include "mod/evaluate.h"
+#include "support/accuracy.h"
 
 namespace tilewright::attn {
 namespace {
@@ -70,7 +71,9 @@ bool attends(const ReferenceOptions& options, std::int64_t b, std::int64_t q, st
 /// The mods of one computation, evaluated pair by pair.
 class Mods {
   public:
-    explicit Mods(const ReferenceOptions& options) : options_(options) {
+    /// `sizes`: gradients of captures are sizes (reference_sizes) instead of sums.
+    explicit Mods(const ReferenceOptions& options, bool sizes = false)
+        : options_(options), sizes_(sizes) {
         const DType dtype = options.arithmetic == DType::f64 ? DType::f64 : DType::f32;
         if (options.mask.defined()) mask_.emplace(mod::trace(options.mask));
         if (!options.score_mod.defined()) return;
@@ -118,7 +121,8 @@ class Mods {
             }
             if (offset >= target.data.size()) continue;
             double& sum = target.data[offset];
-            sum += std::bit_cast<double>(results[gather.value]);
+            const auto term = std::bit_cast<double>(results[gather.value]);
+            sum = sizes_ ? std::hypot(sum, term) : sum + term;
             if (options_.arithmetic != DType::f64) sum = static_cast<float>(sum);
         }
         return std::bit_cast<double>(results[0]);
@@ -127,6 +131,7 @@ class Mods {
 
   private:
     const ReferenceOptions& options_;
+    bool sizes_;
     std::optional<mod::Evaluator> mask_, score_, gradient_;
     ir::Function derivative_;
     ir::DifferentiateReport report_;
@@ -301,6 +306,18 @@ ReferenceGradients backward(const Array& query, const Array& key, const Array& v
     return result;
 }
 
+/// Root of the sum of the squares of a[i] * b[i].
+double size_of_dot(const double* a, const double* b, std::int64_t size) {
+    double squares = 0;
+    for (std::int64_t i = 0; i < size; ++i) squares += a[i] * b[i] * (a[i] * b[i]);
+    return std::sqrt(squares);
+}
+
+/// sum[i] = root of sum[i]^2 + (factor * a[i])^2.
+void add_size(double* sum, double factor, const double* a, std::int64_t size) {
+    for (std::int64_t i = 0; i < size; ++i) sum[i] = std::hypot(sum[i], factor * a[i]);
+}
+
 }  // namespace
 
 double dropout_factor(double rate, std::uint64_t seed, std::int64_t b, std::int64_t h,
@@ -332,6 +349,78 @@ ReferenceGradients reference_backward(const Array& query, const Array& key, cons
     return options.arithmetic == DType::f64
                ? backward<double>(query, key, value, dout, dlse, options, s, scale)
                : backward<float>(query, key, value, dout, dlse, options, s, scale);
+}
+
+ReferenceSizes reference_sizes(const Array& query, const Array& key, const Array& value,
+                               const Array& dout, const ReferenceOptions& options) {
+    const Sizes s = check(query, key, value, options);
+    const double scale = effective_scale(options, s);
+    const DType accumulator = options.arithmetic == DType::f64 ? DType::f64 : DType::f32;
+    const double of_scores = epsilon(accumulator) / epsilon(options.arithmetic);
+    // f16 keeps its distance below the smallest normal number; others may lose such numbers.
+    const double least = options.arithmetic == DType::f16
+                             ? smallest_normal(DType::f16)
+                             : smallest_normal(options.arithmetic) / epsilon(options.arithmetic);
+    ReferenceOptions exact = options;
+    exact.arithmetic = DType::f64;
+    ReferenceSizes result{
+        Array({s.batch, s.query_heads, s.query_length, s.value_dim}),
+        Array({s.batch, s.query_heads, s.query_length}),
+        {Array(query.shape), Array(key.shape), Array(value.shape), Array(options.sinks), {}}};
+    auto& [dq, dk, dv, dsinks, captured] = result.gradients;
+    std::fill(dsinks.data.begin(), dsinks.data.end(), 0.0);
+    Mods mods(exact, true), scores(exact);
+    for (std::int64_t b = 0; b < s.batch; ++b)
+        for (std::int64_t h = 0; h < s.query_heads; ++h)
+            for (std::int64_t q = 0; q < s.query_length; ++q) {
+                const std::int64_t kv_head = h / (s.query_heads / s.kv_heads);
+                const Row row =
+                    softmax_row<double>(query, key, exact, mods, scale, b, h, kv_head, q);
+                const auto keys = static_cast<std::size_t>(s.kv_length);
+                std::vector<double> dp(keys), relative(keys), sized(keys);
+                for (std::size_t kv = 0; kv < keys; ++kv) {
+                    if (row.probabilities[kv] == 0) continue;
+                    const auto at = static_cast<std::int64_t>(kv);
+                    const double* values = value.row(b, kv_head, at);
+                    const double dot = scale * size_of_dot(query.row(b, h, q),
+                                                           key.row(b, kv_head, at), s.head_dim);
+                    const double score =
+                        std::abs(scores.score_gradient(row.scores[kv], dot, b, h, q, at)) +
+                        std::abs(scores.score(row.scores[kv], b, h, q, at));
+                    result.lse(b, h, q) = larger(result.lse(b, h, q), score);
+                    // exp(score - lse): what shifts either is a relative error of all of it.
+                    relative[kv] = 1 + of_scores * (score + std::abs(row.lse));
+                    sized[kv] = std::max(row.kept[kv] * relative[kv], least);
+                    add_size(result.out.row(b, h, q), sized[kv], values, s.value_dim);
+                    if (!dout.given()) continue;
+                    const double* gradient = dout.row(b, h, q);
+                    dp[kv] = size_of_dot(gradient, values, s.value_dim);
+                    add_size(dv.row(b, kv_head, at), sized[kv], gradient, s.value_dim);
+                }
+                if (!dout.given()) continue;
+                const double delta = size_of_dot(row.kept.data(), dp.data(), s.kv_length);
+                if (dsinks.given()) {
+                    const double sink = row.sink * (1 + of_scores * std::abs(row.lse));
+                    dsinks(h) = std::hypot(
+                        dsinks(h),
+                        std::max(sink, least) * size_of_dot(sized.data(), dp.data(), s.kv_length));
+                }
+                for (std::size_t kv = 0; kv < keys; ++kv) {
+                    if (row.probabilities[kv] == 0) continue;
+                    const auto at = static_cast<std::int64_t>(kv);
+                    const double modified = std::max(
+                        (row.kept[kv] * dp[kv] + row.probabilities[kv] * delta) * relative[kv],
+                        least);
+                    double ds =
+                        std::abs(mods.score_gradient(row.scores[kv], modified, b, h, q, at));
+                    // A derivative of 0 may be a difference, as 1 - tanh^2 is.
+                    if (options.score_mod.defined()) ds = std::max(ds, modified);
+                    add_size(dq.row(b, h, q), scale * ds, key.row(b, kv_head, at), s.head_dim);
+                    add_size(dk.row(b, kv_head, at), scale * ds, query.row(b, h, q), s.head_dim);
+                }
+            }
+    captured = mods.captured();
+    return result;
 }
 
 }  // namespace tilewright::attn

@@ -57,6 +57,21 @@ ReferenceGradients reference_backward(const Array& query, const Array& key, cons
                                       const Array& dout, const Array& dlse = {},
                                       const ReferenceOptions& options = {});
 
+/// What rounding errors of a computation in `options.arithmetic` are relative to where the terms of
+/// its sums cancel: of a sum the root of the sum of its terms' squares, which is how far as many
+/// roundings walk; of a difference the sum of both sizes; of a probability itself times 1 + the
+/// sizes of its score and log-sum-exp. A query with a single key has gradients of 0, but their
+/// sizes are those of dP and delta, whose roundings remain.
+struct ReferenceSizes {
+    Array out;  ///< as ReferenceOutput
+    Array lse;  ///< the largest size of a score
+    ReferenceGradients gradients;
+};
+
+/// Without dout (B, Hq, L, Ev) the sizes of out and lse alone.
+ReferenceSizes reference_sizes(const Array& query, const Array& key, const Array& value,
+                               const Array& dout, const ReferenceOptions& options = {});
+
 /// What dropout multiplies the probability of a pair with: 0 or 1 / (1 - rate).
 double dropout_factor(double rate, std::uint64_t seed, std::int64_t b, std::int64_t h,
                       std::int64_t q, std::int64_t kv);

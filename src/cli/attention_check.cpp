@@ -81,8 +81,7 @@ class Checker {
             }
         }
         for (Shared& sum : shared) {
-            sum.exact = Array(sum.compared.ours.shape);
-            sum.plain = Array(sum.compared.ours.shape);
+            sum.exact = sum.plain = sum.sizes = Array(sum.compared.ours.shape);
         }
         const std::int64_t kv_heads = key_.dim(1);
         const std::int64_t group = kv_heads == 0 ? 1 : query_.dim(1) / kv_heads;
@@ -92,8 +91,9 @@ class Checker {
         std::int64_t done = 0;
         cpu::parallel_for(parts, [&](std::int64_t i) {
             const std::int64_t b = i / kv_heads, kv = i % kv_heads;
-            const std::vector<Array> exact = reference(b, kv, group, gradient, DType::f64);
-            const std::vector<Array> plain = reference(b, kv, group, gradient, dtype_);
+            const std::vector<Array> exact = reference(b, kv, group, gradient, Kind::exact);
+            const std::vector<Array> plain = reference(b, kv, group, gradient, Kind::plain);
+            const std::vector<Array> sizes = reference(b, kv, group, gradient, Kind::sizes);
             const std::lock_guard lock(mutex);
             progress.update(static_cast<double>(++done) / static_cast<double>(parts));
             for (std::size_t s = 0; s < shared.size(); ++s) {
@@ -101,13 +101,15 @@ class Checker {
                 const std::int64_t first = is_sinks ? kv * group : 0;
                 add(exact[results.size() + s], first, shared[s].exact);
                 add(plain[results.size() + s], first, shared[s].plain);
+                add(sizes[results.size() + s], first, shared[s].sizes);
             }
             for (std::size_t r = 0; r < results.size(); ++r) {
                 const bool of_query = r < 3;
                 const Array ours =
                     part_of(results[r].ours, b, of_query ? kv * group : kv, of_query ? group : 1);
                 const double error = largest_error(ours, exact[r]);
-                const double allowed = allowed_error(plain[r], exact[r], results[r].dtype);
+                const double allowed =
+                    allowed_error(plain[r], exact[r], results[r].dtype, sizes[r]);
                 results[r].error = std::max(results[r].error, error);
                 results[r].allowed = std::max(results[r].allowed, allowed);
                 results[r].ok = results[r].ok && error <= allowed;
@@ -116,7 +118,8 @@ class Checker {
         for (Shared& sum : shared) {
             Compared& compared = sum.compared;
             compared.error = largest_error(compared.ours, sum.exact);
-            compared.allowed = allowed_error(sum.plain, sum.exact, compared.dtype);
+            compared.allowed =
+                allowed_error(sum.plain, sum.exact, coarser(compared.dtype, dtype_), sum.sizes);
             compared.ok = compared.error <= compared.allowed;
             results.push_back(compared);
         }
@@ -140,8 +143,10 @@ class Checker {
 
     struct Shared {
         Compared compared;
-        Array exact = {}, plain = {};
+        Array exact = {}, plain = {}, sizes = {};
     };
+
+    enum class Kind { exact, plain, sizes };
 
     static void add(const Array& part, std::int64_t first, Array& sum) {
         for (std::size_t i = 0; i < part.data.size(); ++i) {
@@ -157,9 +162,10 @@ class Checker {
     }
 
     std::vector<Array> reference(std::int64_t b, std::int64_t kv, std::int64_t group,
-                                 const Array& dout, DType arithmetic) const {
+                                 const Array& dout, Kind kind) const {
         attn::ReferenceOptions options = options_;
-        options.arithmetic = arithmetic;
+        options.arithmetic = kind == Kind::exact ? f64 : dtype_;
+        options.from_stored = kind == Kind::plain;
         const auto ids = [&](const Array& all) {
             Array row;
             if (!all.given()) return row;
@@ -177,11 +183,19 @@ class Checker {
         }
         const Array q = part_of(query_, b, kv * group, group), k = part_of(key_, b, kv, 1),
                     v = part_of(value_, b, kv, 1);
-        attn::ReferenceOutput forward = attn::reference_forward(q, k, v, options);
-        std::vector<Array> results = {std::move(forward.out), std::move(forward.lse)};
+        const Array gradient = part_of(dout, b, kv * group, group);
+        std::vector<Array> results;
+        attn::ReferenceGradients g;
+        if (kind == Kind::sizes) {
+            attn::ReferenceSizes sizes = attn::reference_sizes(q, k, v, gradient, options);
+            results = {std::move(sizes.out), std::move(sizes.lse)};
+            g = std::move(sizes.gradients);
+        } else {
+            attn::ReferenceOutput forward = attn::reference_forward(q, k, v, options);
+            results = {std::move(forward.out), std::move(forward.lse)};
+            if (dout.given()) g = attn::reference_backward(q, k, v, gradient, {}, options);
+        }
         if (dout.given()) {
-            const Array gradient = part_of(dout, b, kv * group, group);
-            attn::ReferenceGradients g = attn::reference_backward(q, k, v, gradient, {}, options);
             results.push_back(std::move(g.query));
             results.push_back(std::move(g.key));
             results.push_back(std::move(g.value));

@@ -66,9 +66,10 @@ Roof compute_roof(DType dtype) {
     return dtype == bf16 ? dot_peak_bf16() : fma_peak_f32();
 }
 
-void set_error(Row& row, const Tensor& ours, const Array& exact, const Array& plain, DType dtype) {
+void set_error(Row& row, const Tensor& ours, const Array& exact, const Array& plain, DType dtype,
+               const Array& sizes = {}) {
     row.error = largest_error(to_array(ours), exact);
-    row.ok = *row.error <= allowed_error(plain, exact, dtype);
+    row.ok = *row.error <= allowed_error(plain, exact, dtype, sizes);
 }
 
 struct AttentionCase {
@@ -134,17 +135,20 @@ void check_attention(AttentionCase c, DType dtype, bool backward, Row& row) {
     exact.score_mod = options.score_mod;
     attn::ReferenceOptions plain = exact;
     plain.arithmetic = dtype;
+    plain.from_stored = true;
     const Array q = to_array(in.q), k = to_array(in.k), v = to_array(in.v);
     const AttentionOutput ours = attention(in.q, in.k, in.v, options);
+    const Array dout = to_array(in.dout);
+    const attn::ReferenceSizes sizes = attn::reference_sizes(q, k, v, dout, plain);
     if (!backward) {
         set_error(row, ours.out, attn::reference_forward(q, k, v, exact).out,
-                  attn::reference_forward(q, k, v, plain).out, dtype);
+                  attn::reference_forward(q, k, v, plain).out, dtype, sizes.out);
         return;
     }
-    const Array dout = to_array(in.dout);
     set_error(row, attention_backward(in.q, in.k, in.v, ours, in.dout, options).query,
               attn::reference_backward(q, k, v, dout, {}, exact).query,
-              attn::reference_backward(q, k, v, dout, {}, plain).query, dtype);
+              attn::reference_backward(q, k, v, dout, {}, plain).query, dtype,
+              sizes.gradients.query);
 }
 
 std::optional<Variant> attention_baseline(const BenchOptions& options, const AttentionCase& c,

@@ -58,12 +58,14 @@ Errors check_case(const MakeCase& make, FlexSizes sizes, DType dtype) {
     exact.mask = c.options.mask;
     exact.score_mod = c.options.score_mod;
     attn::ReferenceOptions plain = exact;
+    plain.arithmetic = dtype;
+    plain.from_stored = true;
     Errors errors;
     const auto note = [&](const Tensor& mine, const Array& truth, const Array& rounded,
-                          double& error, bool& ok) {
+                          const Array& terms, double& error, bool& ok) {
         const double difference = largest_error(to_array(mine), truth);
         if (!(difference <= error)) error = difference;
-        ok = ok && difference <= allowed_error(rounded, truth, dtype);
+        ok = ok && difference <= allowed_error(rounded, truth, coarser(mine.dtype(), dtype), terms);
     };
     const auto compare = [&](std::int64_t first, std::int64_t count) {
         const bool bhsd = c.options.layout == Layout::bhsd;
@@ -72,19 +74,22 @@ Errors check_case(const MakeCase& make, FlexSizes sizes, DType dtype) {
             return x.slice(1, first, count).transpose({0, 2, 1, 3});
         };
         const auto dense = [&](const Tensor& x) { return to_array(part(x)); };
-        plain.arithmetic = dtype;
         const Array q = dense(in.q), k = dense(in.k), v = dense(in.v), dout = dense(in.dout);
+        const auto terms = attn::reference_sizes(q, k, v, dout, plain);
         note(part(ours.out), attn::reference_forward(q, k, v, exact).out,
-             attn::reference_forward(q, k, v, plain).out, errors.forward, errors.forward_ok);
+             attn::reference_forward(q, k, v, plain).out, terms.out, errors.forward,
+             errors.forward_ok);
         const auto truth = attn::reference_backward(q, k, v, dout, {}, exact);
         const auto rounded = attn::reference_backward(q, k, v, dout, {}, plain);
-        note(part(grads.query), truth.query, rounded.query, errors.backward, errors.backward_ok);
-        note(part(grads.key), truth.key, rounded.key, errors.backward, errors.backward_ok);
-        note(part(grads.value), truth.value, rounded.value, errors.backward, errors.backward_ok);
-        for (std::size_t i = 0; i < grads.captured.size(); ++i) {
-            note(grads.captured[i], truth.captured[i], rounded.captured[i], errors.backward,
+        const auto gradient = [&](const Tensor& mine, const auto& of) {
+            note(mine, of(truth), of(rounded), of(terms.gradients), errors.backward,
                  errors.backward_ok);
-        }
+        };
+        gradient(part(grads.query), [](const auto& g) { return g.query; });
+        gradient(part(grads.key), [](const auto& g) { return g.key; });
+        gradient(part(grads.value), [](const auto& g) { return g.value; });
+        for (std::size_t i = 0; i < grads.captured.size(); ++i)
+            gradient(grads.captured[i], [i](const auto& g) { return g.captured[i]; });
     };
     if (!packed) {
         compare(0, c.q_len);

@@ -19,6 +19,21 @@ double epsilon(DType dtype) {
     }
 }
 
+double smallest_normal(DType dtype) {
+    switch (dtype) {
+        case DType::f16:
+            return 0x1p-14;
+        case DType::f64:
+            return 0x1p-1022;
+        default:
+            return 0x1p-126;
+    }
+}
+
+DType coarser(DType a, DType b) {
+    return epsilon(a) > epsilon(b) ? a : b;
+}
+
 double largest_error(const Array& a, const Array& b) {
     if (a.shape != b.shape) return INFINITY;
     double error = 0;
@@ -30,12 +45,17 @@ double largest_error(const Array& a, const Array& b) {
     return error;
 }
 
-double allowed_error(const Array& plain, const Array& exact, DType dtype) {
-    double largest = 0;
-    for (double x : exact.data)
-        if (std::isfinite(x)) largest = std::max(largest, std::abs(x));
+double allowed_error(const Array& plain, const Array& exact, DType dtype, const Array& sizes) {
+    const auto largest = [](const Array& values) {
+        double result = 0;
+        for (double x : values.data)
+            if (std::isfinite(x)) result = std::max(result, std::abs(x));
+        return result;
+    };
     const double roundings = dtype == DType::f64 ? 64 : 8;
-    return std::max(2 * largest_error(plain, exact), roundings * epsilon(dtype) * largest);
+    return std::max(2 * largest_error(plain, exact),
+                    roundings * epsilon(dtype) *
+                        std::max({largest(exact), largest(sizes) / 2, smallest_normal(dtype)}));
 }
 
 }  // namespace tilewright

@@ -143,6 +143,50 @@ TEST(Reference, PlainArithmeticIsCloseButRounded) {
     EXPECT_LT(error, 0.1);
 }
 
+TEST(Reference, SizesOfASingleKeyByHand) {
+    const auto one = [](double x) { return filled({1, 1, 1, 1}, {x}); };
+    ReferenceOptions options;
+    options.scale = 0.5;
+    // Score and log-sum-exp 3: a probability of size 1 + 2 * 3 + 3.
+    const ReferenceSizes sizes = reference_sizes(one(2), one(3), one(-5), one(7), options);
+    EXPECT_DOUBLE_EQ(sizes.lse.data[0], 2 * 3);
+    EXPECT_DOUBLE_EQ(sizes.out.data[0], 10 * 5);
+    EXPECT_DOUBLE_EQ(sizes.gradients.value.data[0], 10 * 7);
+    EXPECT_DOUBLE_EQ(sizes.gradients.query.data[0], 0.5 * 10 * (35 + 35) * 3);
+    EXPECT_DOUBLE_EQ(sizes.gradients.key.data[0], 0.5 * 10 * (35 + 35) * 2);
+    // The exact gradients cancel.
+    const auto exact = reference_backward(one(2), one(3), one(-5), one(7), {}, options);
+    EXPECT_EQ(exact.query.data[0], 0);
+    // Scores have the roundings of f32 where a probability has those of bf16.
+    options.arithmetic = DType::bf16;
+    EXPECT_DOUBLE_EQ(reference_sizes(one(2), one(3), one(-5), {}, options).out.data[0],
+                     5 * (1 + 9 * 0x1p-16));
+}
+
+// What many terms leave is about as large as the walk of their roundings: sizes loosen no bound
+// much.
+TEST(Reference, SizesOfManyKeysAreThoseOfTheResults) {
+    const auto random = [](unsigned seed) { return random_array({1, 1, 256, 16}, seed); };
+    const Array q = random(1), k = random(2), v = random(3), dout = random(4);
+    ReferenceOptions options;
+    options.arithmetic = DType::bf16;
+    const ReferenceSizes sizes = reference_sizes(q, k, v, dout, options);
+    const auto exact = reference_backward(q, k, v, dout);
+    const auto expect = [](const Array& size, const Array& result) {
+        const auto largest = [](const Array& x) {
+            double most = 0;
+            for (double y : x.data) most = std::max(most, std::abs(y));
+            return most;
+        };
+        EXPECT_LT(largest(size), 4 * largest(result));
+        EXPECT_GT(largest(size), 0.5 * largest(result));
+    };
+    expect(sizes.out, reference_forward(q, k, v).out);
+    expect(sizes.gradients.query, exact.query);
+    expect(sizes.gradients.key, exact.key);
+    expect(sizes.gradients.value, exact.value);
+}
+
 TEST(Reference, ZeroLengthsAndBadShapes) {
     const Array q = random_array({1, 2, 3, 4}, 1), none({1, 2, 0, 4});
     EXPECT_EQ(reference_forward(q, none, none).out.data, std::vector<double>(24, 0));
