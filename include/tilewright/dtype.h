@@ -45,10 +45,14 @@ inline constexpr DType f64 = DType::f64;
 inline constexpr DType f8e4m3 = DType::f8e4m3;
 inline constexpr DType f8e5m2 = DType::f8e5m2;
 
+namespace detail {
+// Not in the function: there every call would build the table anew.
+inline constexpr int kSizes[kNumDTypes] = {1, 1, 1, 2, 2, 4, 4, 8, 8, 2, 2, 4, 8, 1, 1};
+}  // namespace detail
+
 /// Bytes of one element in memory.
 constexpr int size_of(DType type) {
-    constexpr int kSizes[kNumDTypes] = {1, 1, 1, 2, 2, 4, 4, 8, 8, 2, 2, 4, 8, 1, 1};
-    return kSizes[static_cast<int>(type)];
+    return detail::kSizes[static_cast<int>(type)];
 }
 
 constexpr bool is_float(DType type) {

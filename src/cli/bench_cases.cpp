@@ -33,12 +33,13 @@ struct Measured {
     bool bandwidth = false;  ///< amount counts bytes
     Roof roof;
     std::optional<Variant> baseline;
+    std::string impl = "tilewright";
 };
 
 /// Times everything in turn and appends our row and the baseline's.
 Row& add_rows(const Measured& m, const BenchOptions& options, Report& report) {
     report.print();
-    const Variant ours = timed("tilewright", m.work);
+    const Variant ours = timed(m.impl, m.work);
     std::vector<Variant> variants = {ours, as_long_as(m.roof, ours.sample())};
     if (m.baseline) variants.push_back(*m.baseline);
     const std::vector<double> seconds = interleave(
@@ -54,7 +55,7 @@ Row& add_rows(const Measured& m, const BenchOptions& options, Report& report) {
         return result;
     };
     if (m.baseline) report.add(row(m.baseline->name, seconds[2]));
-    Row& result = report.add(row("tilewright", seconds[0]));
+    Row& result = report.add(row(m.impl, seconds[0]));
     if (m.baseline) {
         result.baseline = m.baseline->name;
         result.ratio = seconds[2] / seconds[0];
@@ -295,6 +296,17 @@ void bench_norm(const BenchOptions& options, Report& report) {
     const Tensor y = Tensor::empty(dtype, {count, n});
     const NormOutput rms = rms_norm(x, weight), layer = layer_norm(x, weight, bias);
     const Roof roof = copy_bandwidth();
+    if (const std::optional<Roof> copy = streaming_copy()) {
+        add_rows({"256 MiB past the caches",
+                  "copy",
+                  copy->work,
+                  copy->amount,
+                  true,
+                  roof,
+                  {},
+                  "streaming"},
+                 options, report);
+    }
     const auto bytes = static_cast<double>(x.nbytes());
     const auto measure = [&](const char* program, const char* direction, double arrays,
                              std::function<void()> work) -> Row& {

@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <cmath>
 #include <functional>
+#include <limits>
 #include <map>
 #include <optional>
 
@@ -172,11 +173,13 @@ Call matmul(std::int64_t m, std::int64_t n, std::int64_t k) {
 }
 
 Call softmax(std::int64_t n, bool gpu) {
-    // Programs of a GPU wait for memory side by side: there a row that fills some warps is one.
+    // Programs of a GPU wait for memory side by side: there a row that fills some warps is one. A
+    // CPU's fetches its next row while it works, so many rows are one.
     const std::int64_t rows = gpu && n >= 1024 ? 1 : 8;
+    const std::int64_t most = gpu ? std::numeric_limits<std::int64_t>::max() : 512;
     CallOptions options;
-    options.grid = [rows](std::span<const Tensor> in) {
-        return std::vector<std::int64_t>{(in[0].dim(0) + rows - 1) / rows};
+    options.grid = [rows, most](std::span<const Tensor> in) {
+        return std::vector<std::int64_t>{std::min((in[0].dim(0) + rows - 1) / rows, most)};
     };
     options.out_type = [](std::span<const Tensor> in) {
         return std::vector<TensorType>{{in[0].dtype(), in[0].shape()}};
@@ -193,8 +196,9 @@ Call softmax(std::int64_t n, bool gpu) {
                        y.at(r, ds(0, n)).store((weights * inverse).to(y.dtype()));
                    };
                    if (rows == 1) return do_row(program_id(0));
-                   const Tile first = program_id(0) * rows;
-                   for_loop(first, minimum(first + rows, x.extent(0)), [&](Tile r) { do_row(r); });
+                   const Tile total = x.extent(0), count = cdiv(total, num_programs(0));
+                   const Tile first = program_id(0) * count;
+                   for_loop(first, minimum(first + count, total), [&](Tile r) { do_row(r); });
                }),
         options);
 }

@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "cpu/machine.h"
+#include "tilewright/tensor.h"
 
 #if defined(__x86_64__)
 #include <immintrin.h>
@@ -187,6 +188,30 @@ Roof copy_bandwidth(std::size_t bytes) {
                 });
             },
             static_cast<double>(from->size() * 8) * 2};
+}
+
+std::optional<Roof> streaming_copy(std::size_t bytes) {
+#if defined(__x86_64__)
+    const int threads = cpu::num_threads();
+    const auto count = static_cast<std::int64_t>(bytes / sizeof(__m128i));
+    const Tensor from = Tensor::zeros(u64, {2 * count}), to = Tensor::zeros(u64, {2 * count});
+    return Roof{
+        "streaming copy",
+        [from, to, threads, count] {
+            cpu::parallel_for(threads, [&](std::int64_t i) {
+                const auto [first, last] = part(static_cast<std::size_t>(count), i, threads);
+                const auto* source = reinterpret_cast<const __m128i*>(from.data<std::uint64_t>());
+                auto* target = reinterpret_cast<__m128i*>(to.data<std::uint64_t>());
+                for (std::size_t at = first; at < last; ++at)
+                    _mm_stream_si128(target + at, _mm_loadu_si128(source + at));
+                _mm_sfence();
+            });
+        },
+        static_cast<double>(count) * sizeof(__m128i) * 2};
+#else
+    static_cast<void>(bytes);
+    return {};
+#endif
 }
 
 }  // namespace tilewright::cli

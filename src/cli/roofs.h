@@ -2,6 +2,7 @@
 #pragma once
 
 #include <functional>
+#include <optional>
 #include <string>
 
 #include "cli/measure.h"
@@ -25,6 +26,10 @@ Roof fma_peak_f32();
 Roof dot_peak_bf16();
 /// Reading `bytes` on all threads, and copying them (amount counts bytes read and written).
 Roof read_bandwidth(std::size_t bytes = std::size_t{256} << 20);
+/// The copy is the C library's, which as a rule reads the lines that it writes first.
 Roof copy_bandwidth(std::size_t bytes = std::size_t{256} << 20);
+/// Copying past the caches, in huge pages where there are some: the most that a kernel which reads
+/// and writes memory can reach. Nothing where a compiler's headers know no such stores (not x86).
+std::optional<Roof> streaming_copy(std::size_t bytes = std::size_t{256} << 20);
 
 }  // namespace tilewright::cli

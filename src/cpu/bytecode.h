@@ -212,12 +212,7 @@ struct FusedRun {
     std::vector<Operand> operands;
     std::vector<Affine> forms;
     std::vector<std::size_t> reductions;  ///< ops
-    /// A view whose next rectangle is fetched: of each block, part `part` of `parts`.
-    struct Prefetch {
-        std::size_t operand = 0;
-        int part = 0, parts = 1;
-    };
-    std::vector<Prefetch> prefetches;
+    std::vector<std::size_t> prefetches;  ///< operands in views whose next rectangle is fetched
     int num_temporaries = 0;
     /// All operands of the chain's panels lie side by side: they may be done as one.
     bool joins_panels = false;

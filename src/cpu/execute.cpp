@@ -1,30 +1,14 @@
 // Runs the bytecode of one program of the grid: control flow and scalars.
 #include "cpu/execute.h"
 
+#include <bit>
+#include <cmath>
 #include <cstring>
 
 #include "hwy/cache_control.h"
 #include "support/check.h"
 
 namespace tilewright::cpu {
-
-std::byte* Frame::address(Home home, std::uint32_t index) const {
-    switch (home) {
-        case Home::buffer:
-            return arena + program->buffers[index].offset;
-        case Home::constant:
-            return const_cast<std::byte*>(program->constants.data()) + index;
-        case Home::slot:
-            return reinterpret_cast<std::byte*>(slots + index);
-        case Home::view:
-            return views[index].data;
-        case Home::strip:
-            return arena + program->strip_offset + index * program->strip_bytes;
-        case Home::none:
-            break;
-    }
-    return nullptr;
-}
 
 ResolvedTile resolve(const Frame& frame, const Tile& tile) {
     ResolvedTile result;
@@ -98,8 +82,40 @@ bool execute_integer(Frame& frame, const ScalarOp& op) {
     }
 }
 
+/// The float ops that IEEE 754 rounds one way, as the kernels of strips do them.
+template <typename T, typename Bits>
+bool execute_float(Frame& frame, const ScalarOp& op) {
+    const auto in = [&](std::size_t i) {
+        return std::bit_cast<T>(static_cast<Bits>(frame.slots[op.in[i]]));
+    };
+    T out;
+    switch (op.op) {
+        case ir::Op::add:
+            out = in(0) + in(1);
+            break;
+        case ir::Op::sub:
+            out = in(0) - in(1);
+            break;
+        case ir::Op::mul:
+            out = in(0) * in(1);
+            break;
+        case ir::Op::div:
+            out = in(0) / in(1);
+            break;
+        case ir::Op::rsqrt:
+            out = 1 / std::sqrt(in(0));
+            break;
+        default:
+            return false;
+    }
+    frame.slots[op.out] = std::bit_cast<Bits>(out);
+    return true;
+}
+
 void execute_scalar(Frame& frame, const ScalarOp& op) {
     if (op.dtype == DType::i64 && op.num_inputs == 2 && execute_integer(frame, op)) return;
+    if (op.dtype == DType::f32 && execute_float<float, std::uint32_t>(frame, op)) return;
+    if (op.dtype == DType::f64 && execute_float<double, std::uint64_t>(frame, op)) return;
     Strip strip;
     strip.rows = strip.lanes = 1;
     for (int i = 0; i < op.num_inputs; ++i) {

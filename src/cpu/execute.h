@@ -18,6 +18,7 @@ struct View {
     std::int64_t width = kPanelLanes;
     std::int64_t panel_stride = 0;
     bool in_array = false;  ///< the array itself, not a copy
+    bool placed = false;    ///< and by this program: the next one inside differs in `data` alone
     bool streams = false;   ///< of a StoreView: to be written past the caches
     // Of a LoadView in a loop, to foresee the rectangle of the next turn.
     std::int64_t ahead = 0;  ///< bytes from this rectangle to that one; 0: not known
@@ -35,7 +36,23 @@ struct Frame {
     std::array<std::int64_t, 16> id{};  ///< index along each grid axis
     bool streamed = false;              ///< stores past the caches are under way
 
-    std::byte* address(Home home, std::uint32_t index) const;
+    std::byte* address(Home home, std::uint32_t index) const {
+        switch (home) {
+            case Home::buffer:
+                return arena + program->buffers[index].offset;
+            case Home::constant:
+                return const_cast<std::byte*>(program->constants.data()) + index;
+            case Home::slot:
+                return reinterpret_cast<std::byte*>(slots + index);
+            case Home::view:
+                return views[index].data;
+            case Home::strip:
+                return arena + program->strip_offset + index * program->strip_bytes;
+            case Home::none:
+                break;
+        }
+        return nullptr;
+    }
     std::int64_t integer(std::uint32_t slot) const {
         return static_cast<std::int64_t>(slots[slot]);
     }

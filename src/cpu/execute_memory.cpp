@@ -15,7 +15,7 @@ namespace {
 /// A rectangle of an array: where it starts, its strides, and which of its indices are inside.
 struct Rectangle {
     ResolvedTile memory;
-    Coordinates lo{}, hi{};
+    Coordinates lo, hi;  ///< as far as the access has axes
     bool inside = true;  ///< all of it
     bool empty = false;  ///< none of it
 };
@@ -26,6 +26,7 @@ Rectangle rectangle(const Frame& frame, const Access& access) {
     result.memory.dtype = access.dtype;
     result.memory.element = size_of(access.dtype);
     for (int axis = 0; axis < access.shape.rank(); ++axis) {
+        result.lo[static_cast<std::size_t>(axis)] = 0;
         result.hi[static_cast<std::size_t>(axis)] = access.shape[axis];
     }
     std::int64_t start = 0;
@@ -60,6 +61,21 @@ Rectangle rectangle(const Frame& frame, const Access& access) {
     result.memory.data = static_cast<std::byte*>(ref.data);
     if (!result.empty) result.memory.data += start * result.memory.element;
     return result;
+}
+
+/// Where a rectangle starts; nullptr unless all of it is inside its array.
+std::byte* start_inside(const Frame& frame, const Access& access) {
+    const ir::RefArgument& ref = frame.refs[access.ref];
+    std::int64_t start = 0;
+    for (std::size_t dim = 0; dim < access.indices.size(); ++dim) {
+        const AccessIndex& index = access.indices[dim];
+        const std::int64_t first = frame.integer(index.slot);
+        const bool slice = index.kind != ir::Index::Kind::scalar;
+        const std::int64_t length = slice ? (access.shape[index.axis] - 1) * index.stride : 0;
+        if (first < 0 || length < 0 || length >= ref.extents[dim] - first) return nullptr;
+        start += first * ref.strides[dim];
+    }
+    return static_cast<std::byte*>(ref.data) + start * size_of(access.dtype);
 }
 
 /// The part of a rectangle inside its array, as shape and start.
@@ -310,15 +326,18 @@ void normalise_booleans(const Frame& frame, const Tile& tile) {
     for (std::int64_t i = 0; i < count; ++i) data[i] = std::byte{data[i] != std::byte{0}};
 }
 
-/// Supposes that the next turn of the loop goes as far as this one went from the last.
-void look_ahead(const Frame& frame, const LoadView& load, const View& last, View& view) {
+/// Supposes that the next turn of the loop goes as far as this one went from the last, which read
+/// at `last` (nullptr: not in the array).
+void look_ahead(const Frame& frame, const LoadView& load, const std::byte* last, View& view) {
+    view.ahead = 0;
+    if (!load.in_loop) return;
     const std::uint64_t turn = frame.slots[load.iv], step = frame.slots[load.step];
-    view.turn = turn;
-    const bool follows = last.in_array && turn - last.turn == step;
+    const bool follows = last && turn - view.turn == step;
     if (follows && frame.slots[load.hi] - turn > step) {
         view.ahead =
-            reinterpret_cast<std::intptr_t>(view.data) - reinterpret_cast<std::intptr_t>(last.data);
+            reinterpret_cast<std::intptr_t>(view.data) - reinterpret_cast<std::intptr_t>(last);
     }
+    view.turn = turn;
 }
 
 }  // namespace
@@ -337,13 +356,20 @@ void execute(Frame& frame, const Load& load) {
 
 void execute(Frame& frame, const LoadView& load) {
     View& view = frame.views[load.view];
+    const std::byte* const last = view.in_array ? view.data : nullptr;
+    if (view.placed && !load.pairs) {
+        if (std::byte* const data = start_inside(frame, load.access)) {
+            view.data = data;
+            return look_ahead(frame, load, last, view);
+        }
+    }
     const Rectangle from = rectangle(frame, load.access);
     if (from.inside && is_direct(load, from.memory)) {
-        const View last = view;
+        const std::uint64_t turn = view.turn;
         view = {from.memory.data, from.memory.stride};
-        view.in_array = true;
-        if (load.in_loop) look_ahead(frame, load, last, view);
-        return;
+        view.in_array = view.placed = true;
+        view.turn = turn;
+        return look_ahead(frame, load, last, view);
     }
     const ResolvedTile copy = resolve(frame, load.copy);
     view = {copy.data, copy.stride, copy.lane_axis, copy.width, copy.panel_stride};
@@ -353,10 +379,16 @@ void execute(Frame& frame, const LoadView& load) {
 
 void execute(Frame& frame, const StoreView& store) {
     View& view = frame.views[store.view];
+    if (view.placed) {
+        if (std::byte* const data = start_inside(frame, store.access)) {
+            view.data = data;
+            return;
+        }
+    }
     const Rectangle to = rectangle(frame, store.access);
     if (to.inside && to.memory.stride[static_cast<std::size_t>(store.unit_axis)] == 1) {
         view = {to.memory.data, to.memory.stride};
-        view.in_array = true;
+        view.in_array = view.placed = true;
         const ir::RefArgument& ref = frame.refs[store.access.ref];
         std::int64_t bytes = to.memory.element;
         for (std::size_t dim = 0; dim < store.access.indices.size(); ++dim)
@@ -373,8 +405,16 @@ void execute(Frame& frame, const StoreView& store) {
 
 void execute(Frame& frame, const Store& store) {
     if (store.view >= 0 && frame.views[store.view].in_array) return;
+    const bool plain = !store.access.gathers && store.mask.home == Home::none;
+    if (plain && store.access.shape.rank() == 0) {
+        const auto element = static_cast<std::size_t>(size_of(store.access.dtype));
+        const std::byte* const from = frame.address(store.value.home, store.value.index) +
+                                      store.value.offset * size_of(store.access.dtype);
+        if (std::byte* const to = start_inside(frame, store.access)) std::memcpy(to, from, element);
+        return;
+    }
     const ResolvedTile value = resolve(frame, store.value);
-    if (!store.access.gathers && store.mask.home == Home::none) {
+    if (plain) {
         const Rectangle to = rectangle(frame, store.access);
         if (to.empty) return;
         return copy_box(value, to.lo, kUnitSteps, to.memory, to.lo,

@@ -187,14 +187,13 @@ std::int64_t run_fused(const Frame& frame, const Chain& chain, const FusedRun& r
                               out.row_stride};
     }
     call.num_prefetches = 0;
-    for (const FusedRun::Prefetch& prefetch : run.prefetches) {
-        const FusedRun::Operand& operand = run.operands[prefetch.operand];
+    for (const std::size_t prefetched : run.prefetches) {
+        const FusedRun::Operand& operand = run.operands[prefetched];
         const StripSource& in = chain.ops[operand.op].in[static_cast<std::size_t>(operand.input)];
         const std::int64_t ahead = frame.views[in.index].ahead;
         if (ahead == 0) continue;
-        const std::int64_t bytes = kernels.lanes * size_of(in.dtype) / prefetch.parts;
-        call.prefetches[call.num_prefetches++] = {prefetch.operand, ahead + prefetch.part * bytes,
-                                                  bytes};
+        call.prefetches[call.num_prefetches++] = {prefetched, ahead,
+                                                  kernels.lanes * size_of(in.dtype)};
     }
     (run.compiled ? run.compiled : kernels.run)(call);
     return call.blocks * kernels.lanes;

@@ -416,8 +416,7 @@ void plan_fused_runs(Chain& chain, const std::map<std::uint32_t, int>& reads, co
 }
 
 void prefetch_next(std::span<Chain* const> chains, std::uint32_t view) {
-    std::vector<std::pair<FusedRun*, std::size_t>> readers;
-    for (Chain* chain : chains) {
+    for (Chain* chain : chains.subspan(1)) {
         for (FusedRun& run : chain->fused) {
             const auto reads = [&](const FusedRun::Operand& operand) {
                 if (operand.temporary >= 0 || operand.input < 0) return false;
@@ -428,14 +427,9 @@ void prefetch_next(std::span<Chain* const> chains, std::uint32_t view) {
             const auto found = std::find_if(run.operands.begin(), run.operands.end(), reads);
             if (found == run.operands.end()) continue;
             if (run.prefetches.size() == FusedCall::kMaxPrefetches) continue;
-            readers.emplace_back(&run, found - run.operands.begin());
+            run.prefetches.push_back(static_cast<std::size_t>(found - run.operands.begin()));
+            return;
         }
-    }
-    // A part is whole cache lines: at most half a block, which has two of bf16 and four of f32.
-    const std::size_t parts = std::min<std::size_t>(readers.size(), 2);
-    for (std::size_t part = 0; part < parts; ++part) {
-        const auto& [run, operand] = readers[readers.size() - parts + part];
-        run->prefetches.push_back({operand, static_cast<int>(part), static_cast<int>(parts)});
     }
 }
 

@@ -14,8 +14,9 @@ namespace tilewright::cpu {
 void plan_fused_runs(Chain& chain, const std::map<std::uint32_t, int>& reads, const Makers& makers,
                      const Program& program);
 
-/// Lets fused runs that read all lanes of `view` fetch the view's rectangle of the loop's next
-/// turn, each its part. `chains` are readers of the view, in order.
+/// Lets a fused run that reads all lanes of `view` fetch the view's rectangle of the loop's next
+/// turn. `chains` are readers of the view, in order: the first one waits for memory itself, the
+/// next works in the cache, and the last may store past the caches.
 void prefetch_next(std::span<Chain* const> chains, std::uint32_t view);
 
 }  // namespace tilewright::cpu

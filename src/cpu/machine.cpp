@@ -136,6 +136,7 @@ class Call {
         frame.arena = worker.arena.reserve(program_.arena_bytes);
         worker.slots = initial_slots_;
         worker.views.resize(program_.num_views);
+        for (View& view : worker.views) view.placed = false;
         worker.refs.resize(program_.refs.size());
         for (std::size_t i = 0; i < program_.refs.size(); ++i) {
             worker.refs[i] = ref(program_.refs[i], frame.arena);

@@ -349,14 +349,27 @@ struct Row {
 
 template <const auto& kRun>
 void compiled_run(const FusedCall& call) {
+    // What each prefetch fetches next, so many bytes of it, and the way from block to block.
+    struct Ahead {
+        const char* at;
+        std::int64_t bytes, step;
+    };
+    const std::size_t num_ahead = call.num_prefetches;
+    Ahead ahead[FusedCall::kMaxPrefetches];
     const std::int64_t lanes = call.blocks * kBlock;
     for (std::int64_t r = 0; r < call.rows; ++r) {
         Row<kRun> row(call, r);
+        for (std::size_t k = 0; k < num_ahead; ++k) {
+            const FusedPrefetch& next = call.prefetches[k];
+            const FusedOperand& operand = call.operands[next.operand];
+            const std::byte* const first = operand.data + r * operand.row_bytes + next.ahead;
+            ahead[k] = {reinterpret_cast<const char*>(first), next.block_bytes,
+                        kBlock * operand.lane_bytes};
+        }
         for (std::int64_t first = 0; first < lanes; first += kBlock) {
-            for (std::size_t k = 0; k < call.num_prefetches; ++k) {
-                const FusedOperand& operand = call.operands[call.prefetches[k].operand];
-                prefetch(call.prefetches[k],
-                         operand.data + r * operand.row_bytes + first * operand.lane_bytes);
+            for (std::size_t k = 0; k < num_ahead; ++k) {
+                prefetch(ahead[k].at, ahead[k].bytes);
+                ahead[k].at += ahead[k].step;
             }
             for (std::int64_t at = 0; at < kBlock; at += kLanesAtOnce) row.run(first + at);
         }

@@ -120,11 +120,10 @@ HWY_INLINE void store_widened(V v, void* p, std::int64_t lane, bool streams) {
 }
 
 /// Fetches what the next turn of a loop reads, while this one computes.
-HWY_INLINE void prefetch(const FusedPrefetch& next, const void* block) {
+HWY_INLINE void prefetch(const char* at, std::int64_t bytes) {
     constexpr int kRead = 0, kIntoL2 = 2;
     constexpr std::int64_t kLine = 64;
-    const char* at = static_cast<const char*>(block) + next.ahead;
-    for (std::int64_t line = 0; line < next.block_bytes; line += kLine) {
+    for (std::int64_t line = 0; line < bytes; line += kLine) {
         __builtin_prefetch(at + line, kRead, kIntoL2);
     }
 }

@@ -348,8 +348,9 @@ void run(const FusedCall& call) {
             first(s, steps, v, v, v, v, v, v, v, v);
 #endif
             for (std::size_t p = 0; p < call.num_prefetches; ++p) {
-                prefetch(call.prefetches[p],
-                         reinterpret_cast<const void*>(s.at[call.prefetches[p].operand]));
+                const FusedPrefetch& next = call.prefetches[p];
+                prefetch(reinterpret_cast<const char*>(s.at[next.operand]) + next.ahead,
+                         next.block_bytes);
             }
             extent.move(s, inside);
         }

@@ -76,6 +76,24 @@ HWY_INLINE hn::Vec<D> exp2_fraction(D d, hn::Vec<D> f) {
 /// Adding it to a small number leaves that number, rounded to a whole one, in the low bits.
 inline constexpr float kRounder = 12582912.0F;  // 1.5 * 2^23
 
+#if HWY_TARGET == HWY_AVX3
+constexpr bool kScalesInOneStep = true;
+
+/// p * 2^n for whole n, given as n + kRounder.
+template <class D>
+HWY_INLINE hn::Vec<D> scale_by_rounded(D d, hn::Vec<D> p, hn::Vec<D> rounded) {
+    const auto n = hn::Sub(rounded, hn::Set(d, kRounder));
+    if constexpr (hn::MaxLanes(D()) == 16) {
+        return hn::Vec<D>{_mm512_scalef_ps(p.raw, n.raw)};
+    } else if constexpr (hn::MaxLanes(D()) == 8) {
+        return hn::Vec<D>{_mm256_scalef_ps(p.raw, n.raw)};
+    } else {
+        return hn::Vec<D>{_mm_scalef_ps(p.raw, n.raw)};
+    }
+}
+#else
+constexpr bool kScalesInOneStep = false;
+
 /// p * 2^n for whole n in [-151, 129], given as n + kRounder, in two steps: the result may be
 /// subnormal or infinite where a single power of two could not be represented.
 template <class D>
@@ -88,6 +106,7 @@ HWY_INLINE hn::Vec<D> scale_by_rounded(D d, hn::Vec<D> p, hn::Vec<D> rounded) {
     const auto second = hn::BitCast(d, hn::ShiftLeft<23>(hn::Sub(whole, half)));
     return hn::Mul(hn::Mul(p, first), second);
 }
+#endif
 
 template <class D>
 HWY_INLINE hn::Vec<D> scale_by_power(D d, hn::Vec<D> p, hn::Vec<D> n) {
@@ -149,11 +168,14 @@ HWY_INLINE void exps(D d, V (&x)[kCount]) {
     static constexpr float kC[] = {0.5F, 0.166665759F, 0.0416665488F, 0.00836335483F,
                                    0.00139269002F};
     V rounded[kCount], p[kCount];
-    // Results that are normal numbers, as usual.
-    auto normal = hn::Le(hn::Abs(x[0]), hn::Set(d, 86.0F));
-    each<kCount - 1>([&](int i) HWY_ATTR {
-        normal = hn::And(normal, hn::Le(hn::Abs(x[i + 1]), hn::Set(d, 86.0F)));
-    });
+    bool normal = false;  // all results, as usual: there is a shorter way than two steps
+    if constexpr (!kScalesInOneStep) {
+        auto all = hn::Le(hn::Abs(x[0]), hn::Set(d, 86.0F));
+        each<kCount - 1>([&](int i) HWY_ATTR {
+            all = hn::And(all, hn::Le(hn::Abs(x[i + 1]), hn::Set(d, 86.0F)));
+        });
+        normal = hn::AllTrue(d, all);
+    }
     each<kCount>([&](int i) HWY_ATTR {
         x[i] = clamp_keeping_nan(d, x[i], -105.0F, 90.0F);
         rounded[i] = hn::MulAdd(x[i], hn::Set(d, 1.442695041F), hn::Set(d, kRounder));
@@ -168,7 +190,7 @@ HWY_INLINE void exps(D d, V (&x)[kCount]) {
     each<kCount>([&](int i) HWY_ATTR {
         p[i] = hn::MulAdd(p[i], hn::Mul(x[i], x[i]), hn::Add(x[i], hn::Set(d, 1.0F)));
     });
-    if (HWY_LIKELY(hn::AllTrue(d, normal))) {
+    if (HWY_LIKELY(normal)) {
         // Adds n to the exponent: the other bits of `rounded` are shifted out.
         const hn::RebindToUnsigned<D> du;
         each<kCount>([&](int i) HWY_ATTR {
