@@ -97,15 +97,15 @@ class Shared {
 /// and delta their values; kernels of a GPU are compiled meanwhile.
 void run(const Problem& p, const tiles::ScoreDerivative& derivative, const std::string& key,
          const Gradients& g, const Tensor& log2_sum, const Tensor& delta,
-         const std::function<void()>& preprocess, std::int64_t splits, Shared& shared) {
+         const std::function<void()>& preprocess, Shared& shared) {
     const DType sums = tiles::accumulator(p.query.dtype());
     tiles::Options options = p.options;
     options.fragments = p.on_gpu() && options.block_q % 8 == 0 && p.head_dim % 8 == 0;
     // Copies of gradients of captures are of programs that walk over keys in order.
     options.unordered = options.fragments && !p.deterministic && derivative.buffers.empty();
-    const Call main = cached(std::tuple(options, p.features.key(), key, splits), [&] {
-        return tiles::backward(options, p.features, derivative, splits);
-    });
+    const Call main = cached(std::tuple(options, p.features.key(), key),
+                             [&] { return tiles::backward(options, p.features, derivative); });
+    const std::int64_t splits = tiles::num_splits(options.gpu, p.batch, p.kv_heads, p.kv_length);
     Tensor parts;
     if (options.fragments) {
         const std::int64_t blocks = (p.query_length + options.block_q - 1) / options.block_q;
@@ -189,13 +189,6 @@ void backward(Problem p, const Gradients& g, Shared& shared) {
         if (p.sinks.defined()) sinks_backward(p, g.lse, delta, shared);
     };
 
-    // Enough programs for many cores when there are few heads; a matter of shapes alone, so that
-    // the result does not depend on the machine.
-    const std::int64_t kPrograms = p.on_gpu() ? 256 : 16, kLeastKeys = p.on_gpu() ? 128 : 512;
-    const auto splits_of = [&](std::int64_t batch, std::int64_t heads) {
-        return std::clamp<std::int64_t>(kPrograms / (batch * heads), 1,
-                                        (p.kv_length + kLeastKeys - 1) / kLeastKeys);
-    };
     tiles::ScoreDerivative derivative;
     std::string key;
     if (p.score) {
@@ -220,7 +213,8 @@ void backward(Problem p, const Gradients& g, Shared& shared) {
         for (const tiles::GradientBuffer& buffer : derivative.buffers) {
             const std::int64_t size =
                 size_of_dims(p.score->captures[buffer.capture].tensor().shape());
-            const std::int64_t copies = buffer.copies(batch, heads, splits_of(batch, heads));
+            const std::int64_t copies = buffer.copies(
+                batch, heads, tiles::num_splits(p.options.gpu, batch, heads, p.kv_length));
             most += size * (copies - 1);
         }
         return most;
@@ -228,7 +222,7 @@ void backward(Problem p, const Gradients& g, Shared& shared) {
     std::int64_t batches = p.batch, heads = p.kv_heads;
     if (copied(batches, heads) > kMostCopied) batches = 1;
     if (copied(batches, heads) > kMostCopied) heads = 1;
-    const std::int64_t splits = splits_of(batches, heads), group = p.options.group;
+    const std::int64_t group = p.options.group;
     for (std::int64_t b = 0; b < p.batch; b += batches) {
         for (std::int64_t h = 0; h < p.kv_heads; h += heads) {
             const auto of_query = [&](const Tensor& x) {
@@ -241,7 +235,7 @@ void backward(Problem p, const Gradients& g, Shared& shared) {
             const Gradients part{of_query(g.out),   of_query(g.dout), of_query(g.lse), {},
                                  of_query(g.query), of_key(g.key),    of_key(g.value)};
             run(whole ? p : p.part(b, batches, h, heads), derivative, key, part, of_query(log2_sum),
-                of_query(delta), preprocess_once, splits, shared);
+                of_query(delta), preprocess_once, shared);
         }
     }
 }

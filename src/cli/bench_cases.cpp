@@ -377,7 +377,7 @@ void bench_compile(const BenchOptions& options, Report& report) {
               }),
         timed("backward",
               [&] {
-                  const Call call = attn::tiles::backward(tiles, {}, {}, 1);
+                  const Call call = attn::tiles::backward(tiles, {}, {});
                   run_with_absent(call, {x, x, x, x, row, row});
               }),
         timed("warm", [&] { attention(x, x, x, {.causal = true}); }),

@@ -46,9 +46,9 @@ Builtin attention_builtin(DType dtype, bool backward, bool gpu) {
     const Tensor row = Tensor::zeros(dtype == f64 ? f64 : f32, {1, 8, 1024});
     attn::tiles::Options options = attention_options(dtype, 64, false, backward, gpu);
     options.causal = true;
-    Builtin result =
-        backward ? Builtin{attn::tiles::backward(options, {}, {}, 1), {x, x, x, x, row, row}}
-                 : Builtin{attn::tiles::forward(options, {}, true), {x, x, x}};
+    Builtin result = backward
+                         ? Builtin{attn::tiles::backward(options, {}, {}), {x, x, x, x, row, row}}
+                         : Builtin{attn::tiles::forward(options, {}, true), {x, x, x}};
     result.inputs.resize(result.call.options().in.size());
     return result;
 }
@@ -130,7 +130,7 @@ Builtin flex_builtin(DType dtype, const ModTexts& texts, bool backward, bool gpu
     expect_bindings_read("dump", texts.arrays, mods);
     if (!features.positions()) extras[attn::tiles::Extra::origin] = {};
     Builtin result =
-        backward ? Builtin{attn::tiles::backward(options, features, derivative, 1),
+        backward ? Builtin{attn::tiles::backward(options, features, derivative),
                            {x, x, x, x, row, row, {}, {}}}
                  : Builtin{attn::tiles::forward(options, features, true), {x, x, x, {}, {}, {}}};
     result.inputs.insert(result.inputs.end(), extras.begin(), extras.end());
@@ -151,14 +151,19 @@ std::int64_t equal_block(std::int64_t extent, std::int64_t most) {
 
 Call matmul(std::int64_t m, std::int64_t n, std::int64_t k) {
     // A program packs its rows of x and columns of y once, so that large blocks pack least; yet
-    // every thread gets several programs.
-    constexpr std::int64_t kProgramsOfThread = 4;
-    const std::int64_t block_n = equal_block(n, 512), columns = (n + block_n - 1) / block_n;
-    std::int64_t block_m = equal_block(m, 512);
-    const auto rows = [&] { return (m + block_m - 1) / block_m; };
-    if (rows() * columns < kProgramsOfThread * num_threads()) block_m = equal_block(m, 256);
+    // every thread gets many programs, since threads that share a core or a host take longer.
+    constexpr std::int64_t kProgramsOfThread = 8, kLargest = 512, kSmallest = 128;
+    std::int64_t block_m = equal_block(m, kLargest), block_n = equal_block(n, kLargest);
+    const auto blocks = [](std::int64_t size, std::int64_t block) {
+        return (size + block - 1) / block;
+    };
+    while (blocks(m, block_m) * blocks(n, block_n) < kProgramsOfThread * num_threads()) {
+        std::int64_t& larger = block_m >= block_n ? block_m : block_n;
+        if (larger <= kSmallest) break;
+        larger = equal_block(larger == block_m ? m : n, larger / 2);
+    }
     CallOptions options;
-    options.grid = {rows(), columns};
+    options.grid = {blocks(m, block_m), blocks(n, block_n)};
     options.in = {BlockSpec({block_m, k}, [](auto i, auto) { return block(i, 0); }),
                   BlockSpec({k, block_n}, [](auto, auto j) { return block(0, j); })};
     options.out = {BlockSpec({block_m, block_n}, [](auto i, auto j) { return block(i, j); })};

@@ -104,7 +104,8 @@ TEST(Complaints, NewLengthsCompileNothing) {
         return ::testing::internal::GetCapturedStderr();
     };
     EXPECT_FALSE(run(1, 513).empty());
-    for (const auto& [batch, length] : {std::pair{1, 600}, {2, 530}, {3, 515}, {3, 750}}) {
+    for (const auto& [batch, length] :
+         {std::pair{1, 600}, {2, 530}, {3, 515}, {3, 750}, {1, 1100}}) {
         EXPECT_TRUE(run(batch, length).empty()) << batch << " x " << length;
     }
 }

@@ -41,7 +41,7 @@ TEST(GpuBlocks, FitTheSharedMemoryOfEveryGpu) {
                 use_gpu_blocks(options, problem);
                 expect_to_fit(forward(options, {}, true), {x, x, x}, problem.shared_bytes);
                 use_gpu_backward_blocks(options, problem);
-                expect_to_fit(backward(options, {}, {}, 1), {x, x, x, x, row, row},
+                expect_to_fit(backward(options, {}, {}), {x, x, x, x, row, row},
                               problem.shared_bytes);
             }
         }

@@ -40,7 +40,6 @@ struct State {
 struct Buffers {
     const ScoreDerivative& derivative;
     std::span<const Ref> refs;  ///< one per buffer
-    std::int64_t splits;
 
     /// Adds the gradients of one tile of pairs. `q` and `kv` are its first positions.
     void add(const std::vector<Tile>& results, Tile nonzero, Tile q, Tile kv) const {
@@ -54,7 +53,7 @@ struct Buffers {
     Tile copy(const GradientBuffer& buffer) const {
         Tile index = buffer.by_batch ? constant(0, i64) : program_id(0);
         if (!buffer.by_head) index = index * num_programs(1) + program_id(1);
-        return buffer.by_key ? index : index * splits + program_id(2);
+        return buffer.by_key ? index : index * num_programs(2) + program_id(2);
     }
 
     void add(const ScoreGather& gather, const std::vector<Tile>& results, Tile value, Tile q,
@@ -102,8 +101,7 @@ struct Buffers {
 };
 
 void backward_program(const Options& options, const Features& features,
-                      const ScoreDerivative& derivative, std::int64_t splits,
-                      std::span<const Ref> refs) {
+                      const ScoreDerivative& derivative, std::span<const Ref> refs) {
     const Ref query = refs[0], key = refs[1], value = refs[2], dout = refs[3], log2_sum = refs[4],
               delta = refs[5], query_ids = refs[6], kv_ids = refs[7];
     const std::size_t num_extra = num_extras(features);
@@ -111,7 +109,7 @@ void backward_program(const Options& options, const Features& features,
         8 + num_extra + derivative.buffers.size() + (options.fragments ? 1 : 0);
     const Ref dq = refs[first_output], dk = refs[first_output + 1], dv = refs[first_output + 2];
     const Pairs pairs(options, features, refs.subspan(8, num_extra));
-    const Buffers buffers{derivative, refs.subspan(first_output + 3), splits};
+    const Buffers buffers{derivative, refs.subspan(first_output + 3)};
     const bool segments = features.segments;
     const DType sums = accumulator(query.dtype());
     const std::int64_t block_q = options.block_q, block_k = options.block_k;
@@ -245,7 +243,7 @@ void backward_program(const Options& options, const Features& features,
             });
         });
     }
-    for_loop(program_id(2), cdiv(kv_length, block_k), splits, block_of_keys);
+    for_loop(program_id(2), cdiv(kv_length, block_k), num_programs(2), block_of_keys);
 }
 
 void preprocess_program(std::span<const Ref> refs) {
@@ -322,8 +320,17 @@ Call backward_preprocess(const Options& options, bool dlse) {
                 call_options);
 }
 
-Call backward(const Options& options, const Features& features, const ScoreDerivative& derivative,
-              std::int64_t splits) {
+std::int64_t num_splits(bool gpu, std::int64_t batch, std::int64_t kv_heads,
+                        std::int64_t kv_length) {
+    const std::int64_t programs = gpu ? 256 : 48, least_keys = gpu ? 128 : 512,
+                       most = gpu ? 256 : 16;
+    const std::int64_t parts =
+        std::clamp<std::int64_t>((kv_length + least_keys - 1) / least_keys, 1, most);
+    return std::clamp<std::int64_t>(programs / std::max<std::int64_t>(batch * kv_heads, 1), 1,
+                                    parts);
+}
+
+Call backward(const Options& options, const Features& features, const ScoreDerivative& derivative) {
     const std::int64_t group = options.group;
     const BlockSpec query_rows({squeezed, group, all, all},
                                [](auto b, auto h, auto) { return block(b, h, 0, 0); });
@@ -340,10 +347,13 @@ Call backward(const Options& options, const Features& features, const ScoreDeriv
     const BlockSpec optional_ids = features.segments ? ids : BlockSpec::absent();
 
     CallOptions call_options;
+    const auto splits = [options](const Tensor& key) {
+        return num_splits(options.gpu, key.dim(0), key.dim(1), key.dim(2));
+    };
     call_options.grid = [splits, options](std::span<const Tensor> in) {
         const std::int64_t blocks = (in[1].dim(2) + options.block_k - 1) / options.block_k;
         return std::vector<std::int64_t>{in[1].dim(0), in[1].dim(1),
-                                         options.unordered ? blocks : splits};
+                                         options.unordered ? blocks : splits(in[1])};
     };
     call_options.in = {query_rows, kv_rows,    kv_rows,      query_rows,
                        statistics, statistics, optional_ids, optional_ids};
@@ -371,13 +381,13 @@ Call backward(const Options& options, const Features& features, const ScoreDeriv
                              (options.fragments ? 1 : 0)] = dims;
     }
     auto num_inputs = static_cast<int>(first_buffer + buffers);
-    call_options.dynamic[num_inputs] = {1, 2, 3};
+    call_options.dynamic[num_inputs] = {0, 1, 2, 3};
     if (options.fragments) {
         call_options.in.push_back(parts);
         names.emplace_back("dq_zeros");
         call_options.aliases.push_back({num_inputs, 0});
         ++num_inputs;
-        call_options.dynamic[num_inputs] = {1, 2, 3};
+        call_options.dynamic[num_inputs] = {0, 1, 2, 3};
     }
     call_options.dynamic[num_inputs + 1] = call_options.dynamic[num_inputs + 2] = {0, 1, 2};
     names.insert(names.end(), outputs.begin(), outputs.end());
@@ -386,7 +396,7 @@ Call backward(const Options& options, const Features& features, const ScoreDeriv
         if (options.fragments) {
             shape = in[first_buffer + buffers].shape();
         } else {
-            shape.insert(shape.begin(), splits);
+            shape.insert(shape.begin(), splits(in[1]));
         }
         std::vector<TensorType> types{{accumulator(in[0].dtype()), shape},
                                       {in[1].dtype(), in[1].shape()},
@@ -400,8 +410,8 @@ Call backward(const Options& options, const Features& features, const ScoreDeriv
     call_options.num_stages = options.num_stages;
     call_options.interpret = options.interpret;
     return call(kernel("attention_backward", distinct(std::move(names)),
-                       [options, features, derivative, splits](std::span<const Ref> refs) {
-                           backward_program(options, features, derivative, splits, refs);
+                       [options, features, derivative](std::span<const Ref> refs) {
+                           backward_program(options, features, derivative, refs);
                        }),
                 call_options);
 }
@@ -457,7 +467,7 @@ Call sum_parts(const Options& options, DType dtype, std::int64_t queries) {
             return std::vector<TensorType>{
                 {dtype, {shape[1], shape[2], queries, shape[4] / block_q}}};
         };
-        call_options.dynamic = {{0, {1, 2, 3}}, {1, {0, 1}}};
+        call_options.dynamic = {{0, {0, 1, 2, 3}}, {1, {0, 1}}};
     } else {
         call_options.grid = [block_q](std::span<const Tensor> in) {
             return row_blocks(in[0], 1, block_q);
@@ -468,7 +478,7 @@ Call sum_parts(const Options& options, DType dtype, std::int64_t queries) {
             const auto& shape = in[0].shape();
             return std::vector<TensorType>{{dtype, {shape.begin() + 1, shape.end()}}};
         };
-        call_options.dynamic = {{0, {1, 2, 3}}, {1, {0, 1, 2}}};
+        call_options.dynamic = {{0, {0, 1, 2, 3}}, {1, {0, 1, 2}}};
     }
     return call(kernel("attention_backward_sum", {"dq_parts", "dq"},
                        [options](std::span<const Ref> refs) { sum_parts_program(options, refs); }),

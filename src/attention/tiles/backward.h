@@ -21,8 +21,13 @@ Call backward_preprocess(const Options& options, bool dlse);
 /// the last input too. Their lines hold blocks in an order of their own (`sum_parts` knows it):
 /// block_q and E are multiples of 8, and E is static. With `options.unordered` too: one program per
 /// (batch, kv head, block of keys), and all add to one part, in any order.
-Call backward(const Options& options, const Features& features, const ScoreDerivative& derivative,
-              std::int64_t splits);
+Call backward(const Options& options, const Features& features, const ScoreDerivative& derivative);
+
+/// Splits of the keys of each (batch, kv head): some programs for each of many cores when there are
+/// few heads. A matter of shapes alone, so that the result does not depend on the machine; each
+/// split has its own sums of dQ.
+std::int64_t num_splits(bool gpu, std::int64_t batch, std::int64_t kv_heads,
+                        std::int64_t kv_length);
 
 /// Gradient of the sinks: inputs sinks (Hq), lse and delta (B, Hq, L); output (Hq), f32 or f64.
 Call sinks_backward(const Options& options);
