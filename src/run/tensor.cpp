@@ -3,15 +3,11 @@
 
 #include <algorithm>
 #include <cstring>
-#include <new>
 #include <numeric>
-
-#ifdef __linux__
-#include <sys/mman.h>
-#endif
 
 #include "run/cuda_memory.h"
 #include "run/elements.h"
+#include "run/host_memory.h"
 #include "run/overlap.h"
 #include "run/recorder.h"
 #include "support/check.h"
@@ -19,9 +15,6 @@
 namespace tilewright {
 
 namespace {
-
-constexpr std::align_val_t kAlignment{64};
-constexpr std::size_t kHugePage = std::size_t{2} << 20;
 
 Tensor::Dims row_major_strides(const Tensor::Dims& shape) {
     Tensor::Dims strides(shape.size());
@@ -65,19 +58,12 @@ Tensor Tensor::empty(DType dtype, Dims shape, Device device) {
     }
     // At least one byte, so that zero-size tensors have a pointer too.
     const auto size = static_cast<std::size_t>(std::max<std::int64_t>(bytes, 1));
-    const std::align_val_t alignment =
-        size >= 2 * kHugePage ? std::align_val_t(kHugePage) : kAlignment;
-    void* memory = ::operator new(size, alignment, std::nothrow);
-    if (memory == nullptr) {
+    std::shared_ptr<void> owner = run::host_memory().allocate(size);
+    if (!owner) {
         user_error("Tensor", "expected {} bytes of memory for {} but there are none", size,
                    to_string(TensorType{dtype, shape}));
     }
-#ifdef __linux__
-    // The first touch of thousands of small pages takes longer than a memory-bound kernel. A system
-    // without huge pages ignores the advice.
-    if (size >= 2 * kHugePage) madvise(memory, size, MADV_HUGEPAGE);
-#endif
-    std::shared_ptr<void> owner(memory, [alignment](void* p) { ::operator delete(p, alignment); });
+    void* const memory = owner.get();
     Tensor result = from_data(memory, dtype, std::move(shape), {}, std::move(owner));
     if (run::Recorder* const recorder = run::Recorder::current()) recorder->allocated(result);
     return result;
