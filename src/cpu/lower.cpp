@@ -67,9 +67,11 @@ void Lowering::run() {
 }
 
 void Lowering::lower_block(const ir::Block& block) {
+    const ir::Block* const outer = std::exchange(block_, &block);
     for (const ir::Instruction& instruction : block.body) {
         if (instruction.op != Op::yield) lower(instruction);
     }
+    block_ = outer;
 }
 
 void Lowering::lower(const ir::Instruction& instruction) {

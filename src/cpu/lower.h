@@ -110,6 +110,7 @@ class Lowering {
     void lower_dot(const ir::Instruction& instruction);
     bool multiplies_rows(const ir::Instruction& dot) const;
     bool rounds_for_dots(const ir::Instruction& instruction) const;
+    bool scales_accumulator(const ir::Instruction& instruction);
     bool is_blocked(const ir::Instruction& dot) const;
     Tile vector_operand(const Tile& tile, int at_depth, std::int64_t width);
     Tile broadcast_pairs(const Tile& tile, int at_depth);
@@ -130,12 +131,14 @@ class Lowering {
     std::vector<LaneChoice> lanes_;
     std::vector<Place> places_;
     std::vector<std::vector<const ir::Instruction*>> users_;
-    std::vector<bool> varies_;     ///< scalars that depend on the program of the grid
-    std::set<ir::Value> written_;  ///< Refs that some instruction stores to
+    std::vector<bool> varies_;               ///< scalars that depend on the program of the grid
+    std::set<ir::Value> written_;            ///< Refs that some instruction stores to
+    std::map<ir::Value, ir::Value> scales_;  ///< products that dots make, and their factors
     std::map<std::pair<std::uint32_t, int>, Tile> packed_;  ///< views copied to lane layouts
     std::map<std::uint32_t, std::uint32_t> refs_;           ///< value id -> Program::refs
     std::map<std::pair<int, std::uint64_t>, std::uint32_t> constant_slots_;
     std::vector<Region*> regions_;
+    const ir::Block* block_ = nullptr;  ///< being lowered
 };
 
 /// Bits of an element as memory holds them, from ConstantAttributes' widened form.

@@ -81,6 +81,38 @@ bool Lowering::rounds_for_dots(const ir::Instruction& instruction) const {
                        [&](const auto* user) { return multiplies_pairs(function_, *user); });
 }
 
+/// For acc * factor, one of each row or column, where a dot of the same block adds to it and nobody
+/// else reads it: takes acc for the result, notes the factor for the dot, and returns true.
+bool Lowering::scales_accumulator(const ir::Instruction& instruction) {
+    const Value result = instruction.result();
+    const auto& users = users_[result.id];
+    if (instruction.op != Op::mul || users.size() != 1) return false;
+    const ir::Instruction& dot = *users[0];  // the only one, and with one operand
+    if (dot.op != Op::dot || dot.operands.size() < 3 || dot.operands[2] != result) return false;
+    const auto& body = block_->body;
+    if (std::none_of(body.begin(), body.end(), [&](const auto& i) { return &i == &dot; })) {
+        return false;
+    }
+    const ir::Type& type = function_.type(result);
+    const int rank = type.shape.rank(), lane = lanes_[dot.result().id].axis;
+    const bool is_float = type.dtype == DType::f32 || type.dtype == DType::f64;
+    if (!is_float || is_vector(type.shape) || lane < rank - 2) return false;
+    const auto along = static_cast<std::size_t>(lane);
+    const auto across = static_cast<std::size_t>(lane == rank - 1 ? rank - 2 : rank - 1);
+    for (const int which : {0, 1}) {
+        const Value acc = instruction.operands[static_cast<std::size_t>(which)];
+        const Value factor = instruction.operands[static_cast<std::size_t>(1 - which)];
+        const Tile& by = tile(factor);
+        const bool is_line = by.home == Home::buffer && by.lane_axis < 0 &&
+                             by.shape.rank() == rank && by.stride[along] + by.stride[across] == 1;
+        if (!is_line || tile(acc).home != Home::buffer || tile(acc).shape != type.shape) continue;
+        set_place(result, tile(acc));
+        scales_[result] = factor;
+        return true;
+    }
+    return false;
+}
+
 /// True when a dot is so large that its operands are packed block by block where their rows lie far
 /// apart in an array.
 bool Lowering::is_blocked(const ir::Instruction& dot) const {
@@ -194,6 +226,11 @@ void Lowering::lower_dot(const ir::Instruction& instruction) {
     dot.k = broadcast.tile.shape[2];
     dot.accumulate = has_acc;
     dot.out = canonical(out, lanes_are_m);
+    if (const auto scale = has_acc ? scales_.find(instruction.operands[2]) : scales_.end();
+        scale != scales_.end()) {
+        dot.scale = canonical(tile(scale->second), lanes_are_m);
+        dot.scales_lanes = dot.scale.stride[2] == 1;
+    }
     if (pairs) {
         dot.k /= 2;
         dot.function = kernels().gemm_bf16_pairs;

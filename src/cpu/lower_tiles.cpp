@@ -235,6 +235,7 @@ void Lowering::lower_elementwise(const ir::Instruction& instruction) {
         // The dots that read it round as they form pairs.
         return set_place(result, tile(instruction.operands[0]));
     }
+    if (scales_accumulator(instruction)) return;
     StripOp op;
     op.op = instruction.op;
     op.function = kernels().elementwise(instruction.op, in, out, math && math->approx);

@@ -78,6 +78,7 @@ void visit_operands(InstructionType& instruction, Visitor&& visit) {
     } else if constexpr (std::is_same_v<T, Dot>) {
         on(instruction.broadcast, Use::read);
         on(instruction.vector, Use::read);
+        on(instruction.scale, Use::read);
         on(instruction.packed_broadcast, Use::write);
         on(instruction.packed_vector, Use::write);
         on(instruction.out, instruction.accumulate ? Use::update : Use::write);

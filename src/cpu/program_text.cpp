@@ -132,7 +132,8 @@ struct Printer {
     std::string operator()(const Dot& dot) const {
         return fmt::format("{} {} {} {} {}", text_of(dot.out), dot.accumulate ? "+=" : "=",
                            dot.by_rows ? "dot_rows" : "dot", text_of(dot.broadcast),
-                           text_of(dot.vector));
+                           text_of(dot.vector)) +
+               (dot.scale.home == Home::none ? "" : " scaled by " + text_of(dot.scale));
     }
     std::string operator()(const Load& load) const {
         return fmt::format("{} = load {}", text_of(load.out), text_of(load.access));

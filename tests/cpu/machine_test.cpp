@@ -181,6 +181,109 @@ TEST(Machine, DotsInEveryForm) {
     }
 }
 
+bool scales_in_dot(const Agreement& test) {
+    return to_string(*compile(test.k.function)).find("scaled by") != std::string::npos;
+}
+
+TEST(Machine, DotsScaleWhatTheyAddTo) {
+    for (const DType dtype : {DType::f32, DType::f64, DType::bf16}) {
+        const DType sums = dtype == DType::bf16 ? DType::f32 : dtype;
+        for (const int axis : {0, 1}) {  // a factor for each row, for each column
+            for (const bool swapped : {false, true}) {
+                for (const auto& [m, n, k] : {std::array<std::int64_t, 3>{5, 7, 9},
+                                              {64, 70, 130},
+                                              {130, 140, 300},
+                                              {70, 66, 2}}) {
+                    Agreement test;
+                    ir::Builder& b = test.k.b;
+                    const Shape shape{m, n};
+                    const Value x = test.load_all(test.array(dtype, {m, k}));
+                    const Value y = test.load_all(test.array(dtype, {k, n}));
+                    const Value z = test.load_all(test.array(sums, {m, n}));
+                    const Value line = test.load_all(test.array(sums, {axis == 0 ? m : n}));
+                    const Value init[] = {b.binary(Op::add, z, z), b.binary(Op::mul, line, line)};
+                    const auto state = b.for_loop(
+                        test.k.index(0), test.k.index(3), test.k.index(1), init,
+                        [&](Value, std::span<const Value> c) {
+                            const Value factor = b.binary(
+                                Op::mul, c[1], b.constant({sums, Shape{shape[axis]}}, 0.25));
+                            const Value column =
+                                b.broadcast(b.expand_dims(factor, 1 - axis), shape);
+                            const Value scaled = swapped ? b.binary(Op::mul, column, c[0])
+                                                         : b.binary(Op::mul, c[0], column);
+                            return std::vector{b.dot(x, y, scaled), factor};
+                        });
+                    test.keep(state[0]);
+                    test.check(1e-4);
+                    EXPECT_TRUE(scales_in_dot(test)) << to_string(*compile(test.k.function));
+                }
+            }
+        }
+    }
+}
+
+TEST(Machine, DotsOfBatchesScaleWhatTheyAddTo) {
+    for (const int axis : {0, 1}) {
+        Agreement test;
+        ir::Builder& b = test.k.b;
+        const Shape shape{3, 20, 70};
+        const Value x = test.load_all(test.array(DType::f32, {3, 20, 9}));
+        const Value y = test.load_all(test.array(DType::f32, {3, 9, 70}));
+        const Value z = test.load_all(test.array(DType::f32, {3, 20, 70}));
+        const Value line = test.load_all(test.array(DType::f32, {shape[axis + 1]}));
+        const Value factor =
+            b.expand_dims(b.expand_dims(b.binary(Op::add, line, line), 1 - axis), 0);
+        test.keep(
+            b.dot(x, y, b.binary(Op::mul, b.binary(Op::add, z, z), b.broadcast(factor, shape))));
+        test.check(1e-4);
+        EXPECT_TRUE(scales_in_dot(test)) << to_string(*compile(test.k.function));
+    }
+}
+
+TEST(Machine, DotsScaleNothingThatOthersRead) {
+    constexpr std::int64_t n = 66;
+    const Shape shape{n, n};
+    enum class Case { read_again, two_factors, in_a_loop, matrix, operand, integers };
+    for (const Case which : {Case::read_again, Case::two_factors, Case::in_a_loop, Case::matrix,
+                             Case::operand, Case::integers}) {
+        SCOPED_TRACE(static_cast<int>(which));
+        const DType dtype = which == Case::integers ? DType::i32 : DType::f32;
+        Agreement test;
+        ir::Builder& b = test.k.b;
+        const auto matrix = [&] {
+            const Value x = test.load_all(test.array(dtype, {n, n}));
+            return b.binary(Op::add, x, x);
+        };
+        const Value x = matrix(), y = matrix(), z = matrix();
+        const Value line = test.load_all(test.array(dtype, {n}));
+        const Value doubled = b.binary(Op::add, line, line);
+        const Value factor =
+            which == Case::matrix ? matrix() : b.broadcast(b.expand_dims(doubled, 1), shape);
+        const Value scaled = b.binary(Op::mul, z, factor);
+        if (which == Case::two_factors) {
+            // The inner product is an operation of its own, the outer one is the dot's.
+            test.keep(b.dot(x, y, b.binary(Op::mul, scaled, factor)));
+        } else if (which == Case::in_a_loop) {
+            const Value init[] = {z};
+            test.keep(b.for_loop(test.k.index(0), test.k.index(2), test.k.index(1), init,
+                                 [&](Value, std::span<const Value> c) {
+                                     const Value sum = b.dot(x, y, scaled);
+                                     return std::vector{b.binary(Op::add, c[0], sum)};
+                                 })[0]);
+        } else if (which == Case::operand) {
+            test.keep(b.dot(scaled, y, scaled));
+        } else {
+            test.keep(b.dot(x, y, scaled));
+        }
+        if (which == Case::read_again) test.keep(scaled);
+        test.keep(z);
+        test.check(1e-4);
+        // Into a loop the product may move, and then be made there by the dot.
+        if (which == Case::in_a_loop) continue;
+        EXPECT_EQ(scales_in_dot(test), which == Case::two_factors);
+    }
+}
+
 TEST(Machine, LargeDotsOfRowsFarApart) {
     constexpr std::int64_t m = 130, n = 140, k = 300, stride = 1100;
     for (const DType dtype : {DType::f32, DType::f64, DType::bf16}) {

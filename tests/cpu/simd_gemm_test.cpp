@@ -3,6 +3,7 @@
 
 #include <cmath>
 #include <cstdint>
+#include <iterator>
 #include <limits>
 #include <random>
 #include <tuple>
@@ -22,10 +23,32 @@ std::vector<T> random_values(std::int64_t n, std::mt19937& random) {
     return x;
 }
 
+enum class Scale : std::uint8_t { none, rows, lanes };
+
 struct Layout {
     bool k_major;  // A lies [k][m]
     bool accumulate;
     std::int64_t pad;  // extra elements in every row of A, B and C
+    Scale scale = Scale::none;
+};
+
+// What C is times before a product is added to it, set in the arguments of the product.
+template <typename T>
+class Factors {
+  public:
+    Factors(Scale scale, GemmArgs& g, std::mt19937& random)
+        : scale_(scale), values_(random_values<T>(scale == Scale::rows ? g.m : g.n, random)) {
+        if (scale == Scale::rows) g.row_scale = values_.data();
+        if (scale == Scale::lanes) g.lane_scale = values_.data();
+    }
+    T operator()(std::int64_t row, std::int64_t lane) const {
+        if (scale_ == Scale::none) return 1;
+        return values_[static_cast<std::size_t>(scale_ == Scale::rows ? row : lane)];
+    }
+
+  private:
+    Scale scale_;
+    std::vector<T> values_;
 };
 
 template <typename T>
@@ -47,6 +70,7 @@ void check(GemmFunction gemm, std::int64_t m, std::int64_t n, std::int64_t k, La
     g.a = a.data();
     g.b = b.data();
     g.c = c.data();
+    const Factors<T> factors(layout.scale, g, random);
     gemm(g);
     for (std::int64_t i = 0; i < m; ++i) {
         for (std::int64_t j = 0; j < g.ldc; ++j) {
@@ -55,7 +79,8 @@ void check(GemmFunction gemm, std::int64_t m, std::int64_t n, std::int64_t k, La
                 ASSERT_EQ(c[at], before[at]) << "written behind row " << i;
                 continue;
             }
-            long double sum = layout.accumulate ? before[at] : 0;
+            long double sum = 0;
+            if (layout.accumulate) sum = static_cast<long double>(before[at]) * factors(i, j);
             long double magnitude = std::fabs(sum);
             for (std::int64_t l = 0; l < k; ++l) {
                 const long double product =
@@ -82,8 +107,16 @@ class Gemm : public testing::TestWithParam<const Kernels*> {
     }
 };
 
-constexpr Layout kLayouts[] = {
-    {false, false, 0}, {true, false, 3}, {false, true, 5}, {true, true, 0}};
+constexpr Layout kLayouts[] = {{false, false, 0},
+                               {true, false, 3},
+                               {false, true, 5},
+                               {true, true, 0},
+                               {false, true, 2, Scale::rows},
+                               {true, true, 1, Scale::lanes},
+                               {true, true, 0, Scale::rows},
+                               {false, true, 0, Scale::lanes},
+                               // C is not read, nor the factors.
+                               {false, false, 1, Scale::rows}};
 
 TEST_P(Gemm, EveryRowRemainder) {
     for (std::int64_t m = 1; m <= 26; ++m) {
@@ -92,12 +125,15 @@ TEST_P(Gemm, EveryRowRemainder) {
 }
 
 TEST_P(Gemm, EveryLaneRemainder) {
-    for (std::int64_t n = 1; n <= 140; ++n) check_both(3, n, 4, kLayouts[n % 4]);
-    for (std::int64_t n : {1, 7, 31, 100, 129}) check_both(14, n, 9, kLayouts[n % 4]);
+    for (std::int64_t n = 1; n <= 140; ++n)
+        check_both(3, n, 4, kLayouts[static_cast<std::size_t>(n) % std::size(kLayouts)]);
+    for (std::int64_t n : {1, 7, 31, 100, 129})
+        check_both(14, n, 9, kLayouts[static_cast<std::size_t>(n) % std::size(kLayouts)]);
 }
 
 TEST_P(Gemm, ManyRows) {
-    for (std::int64_t n = 20; n <= 160; ++n) check_both(18, n, 6, kLayouts[n % 4]);
+    for (std::int64_t n = 20; n <= 160; ++n)
+        check_both(18, n, 6, kLayouts[static_cast<std::size_t>(n) % std::size(kLayouts)]);
     for (const Layout& layout : kLayouts) {
         for (const std::int64_t k : {1, 2, 3, 4, 127, 129, 257}) check_both(17, 72, k, layout);
     }
@@ -113,9 +149,10 @@ TEST_P(Gemm, BeyondTheCache) {
 }
 
 TEST_P(Gemm, NoSteps) {
-    check_both(5, 20, 0, kLayouts[0]);
-    check_both(33, 64, 0, kLayouts[0]);
-    check_both(5, 20, 0, kLayouts[2]);
+    for (const Layout& layout : kLayouts) {
+        check_both(5, 20, 0, layout);
+        check_both(33, 64, 0, layout);
+    }
 }
 
 TEST_P(Gemm, NanAndInfinityPass) {
@@ -131,7 +168,8 @@ TEST_P(Gemm, NanAndInfinityPass) {
 TEST_P(Gemm, RowsAsTheyLie) {
     const GemmFunction gemm = GetParam()->gemm_rows_f32;
     if (gemm == nullptr) GTEST_SKIP() << "this table transposes";
-    for (const bool accumulate : {false, true}) {
+    for (const Layout& layout : kLayouts) {
+        const bool accumulate = layout.accumulate;
         for (std::int64_t m = 1; m <= 5; ++m) {
             for (const std::int64_t n : {1, 3, 8, 21}) {
                 for (const std::int64_t k : {0, 1, 7, 16, 67}) {
@@ -142,6 +180,7 @@ TEST_P(Gemm, RowsAsTheyLie) {
                     const auto before = c;
                     GemmArgs g{m,        n,     k,        a.data(), k + 2,     1,
                                b.data(), k + 3, c.data(), n + 1,    accumulate};
+                    const Factors<float> factors(layout.scale, g, random);
                     gemm(g);
                     for (std::int64_t i = 0; i < m * (n + 1); ++i) {
                         const auto at = static_cast<std::size_t>(i);
@@ -150,7 +189,9 @@ TEST_P(Gemm, RowsAsTheyLie) {
                             ASSERT_EQ(c[at], before[at]) << "written behind row " << row;
                             continue;
                         }
-                        double sum = accumulate ? before[at] : 0, magnitude = std::fabs(sum);
+                        double sum = 0;
+                        if (accumulate) sum = double{before[at]} * factors(row, column);
+                        double magnitude = std::fabs(sum);
                         for (std::int64_t l = 0; l < k; ++l) {
                             const double product =
                                 double{a[static_cast<std::size_t>(row * (k + 2) + l)]} *
@@ -193,6 +234,7 @@ void check_pairs(GemmFunction gemm, std::int64_t m, std::int64_t n, std::int64_t
     g.c = c.data();
     g.ldc = n + layout.pad;
     g.accumulate = layout.accumulate;
+    const Factors<float> factors(layout.scale, g, random);
     gemm(g);
     for (std::int64_t i = 0; i < m; ++i) {
         for (std::int64_t j = 0; j < g.ldc; ++j) {
@@ -201,7 +243,7 @@ void check_pairs(GemmFunction gemm, std::int64_t m, std::int64_t n, std::int64_t
                 ASSERT_EQ(c[at], before[at]) << "written behind row " << i;
                 continue;
             }
-            double sum = layout.accumulate ? before[at] : 0;
+            double sum = layout.accumulate ? double{before[at]} * factors(i, j) : 0;
             double magnitude = std::fabs(sum);
             for (std::int64_t l = 0; l < 2 * k; ++l) {
                 const auto in_a = 2 * (i * g.a_row + l / 2 * g.a_col) + l % 2;

@@ -11,6 +11,8 @@ bool has_avx512_bf16();
 bool has_amx();
 
 void avx512_gemm_bf16_pairs(const GemmArgs& args);
+/// C *= row_scale or lane_scale, C of f32.
+void avx512_scale(const GemmArgs& args);
 /// Kernels::interleave_pairs from f32 rows of contiguous lanes; subnormal numbers become 0, as the
 /// products take them.
 void avx512_interleave_f32(const Strip& strip);

@@ -91,7 +91,9 @@ struct Panel {
     std::int64_t ldc;
     std::int64_t m, k;
     bool accumulate;
-    std::size_t tail;  // lanes of a partial panel
+    const T* row_scale;   // from row 0 on, or nullptr
+    const T* lane_scale;  // from the panel's first lane on, or nullptr
+    std::size_t tail;     // lanes of a partial panel
     NextLines* next;
 };
 
@@ -102,6 +104,12 @@ HWY_INLINE V kept_in_register(V v) {
     asm("" : "+v"(v.raw));
 #endif
     return v;
+}
+
+// `values` from index i on, or nothing where there are none.
+template <typename T>
+HWY_INLINE const T* from(const T* values, std::int64_t i) {
+    return values ? values + i : nullptr;
 }
 
 // The register block: C (kRows x kVectors vectors) from zero, then added to memory, so that the
@@ -134,16 +142,24 @@ HWY_INLINE void block(const Panel<T>& p, std::int64_t row) {
             for (int v = 0; v < kVectors; ++v) sum[r][v] = hn::MulAdd(lhs, rhs[v], sum[r][v]);
         }
     }
+    const auto load = [&](const T* x) HWY_ATTR {
+        return kPartial ? load_first(d, x, p.tail) : hn::LoadU(d, x);
+    };
 #pragma GCC unroll 16
-    for (int r = 0; r < kRows; ++r) {
+    for (int v = 0; v < kVectors; ++v) {
+        const V lane_scale = p.lane_scale ? load(p.lane_scale + v * kLanes) : hn::Set(d, T{1});
 #pragma GCC unroll 16
-        for (int v = 0; v < kVectors; ++v) {
+        for (int r = 0; r < kRows; ++r) {
             T* c = p.c + (row + r) * p.ldc + v * kLanes;
-            const V x = sum[r][v];
+            V x = sum[r][v];
+            if (p.accumulate) {
+                const V scale = p.row_scale ? hn::Set(d, p.row_scale[row + r]) : lane_scale;
+                x = hn::MulAdd(load(c), scale, x);
+            }
             if constexpr (kPartial) {
-                store_first(p.accumulate ? hn::Add(x, load_first(d, c, p.tail)) : x, d, c, p.tail);
+                store_first(x, d, c, p.tail);
             } else {
-                hn::StoreU(p.accumulate ? hn::Add(x, hn::LoadU(d, c)) : x, d, c);
+                hn::StoreU(x, d, c);
             }
         }
     }
@@ -209,7 +225,7 @@ template <typename T>
 std::int64_t whole_row_blocks(Panel<T> p, std::int64_t n) {
     constexpr std::int64_t kLanes = hn::MaxLanes(hn::ScalableTag<T>());
     constexpr int kRows = block_rows(kWidest);
-    const T* b = p.b;
+    const T *b = p.b, *lane_scale = p.lane_scale;
     T* c = p.c;
     std::int64_t row = 0;
     for (; row + kRows <= p.m; row += kRows) {
@@ -217,6 +233,7 @@ std::int64_t whole_row_blocks(Panel<T> p, std::int64_t n) {
             const int vectors = next_panel((n - lane) / kLanes, p.m);
             p.b = b + lane;
             p.c = c + lane;
+            p.lane_scale = from(lane_scale, lane);
             p.tail = static_cast<std::size_t>(n - lane);
             p.next->fetch();
             switch (vectors) {
@@ -251,7 +268,7 @@ constexpr std::int64_t kRowsWorthPacking = 16;
 template <int kVectors, bool kRowMajor>
 HWY_NOINLINE void packed_block(const float* a, std::int64_t a_row, std::int64_t a_col,
                                const float* b, float* c, std::int64_t ldc, std::int64_t k,
-                               bool accumulate) {
+                               bool accumulate, const float* row_scale, const float* lane_scale) {
     const hn::ScalableTag<float> d;
     hn::Vec<decltype(d)> sum[4][3];
     if (k >= 4) {
@@ -273,8 +290,14 @@ HWY_NOINLINE void packed_block(const float* a, std::int64_t a_row, std::int64_t 
     for (int r = 0; r < 4; ++r, c += ldc) {
 #pragma GCC unroll 3
         for (int v = 0; v < kVectors; ++v) {
-            const auto x = sum[r][v];
-            hn::StoreU(accumulate ? hn::Add(x, hn::LoadU(d, c + v * 8)) : x, d, c + v * 8);
+            auto x = sum[r][v];
+            if (accumulate) {
+                const auto scale = row_scale    ? hn::Set(d, row_scale[r])
+                                   : lane_scale ? hn::LoadU(d, lane_scale + v * 8)
+                                                : hn::Set(d, 1.0F);
+                x = hn::MulAdd(hn::LoadU(d, c + v * 8), scale, x);
+            }
+            hn::StoreU(x, d, c + v * 8);
         }
     }
 }
@@ -301,6 +324,9 @@ void gemm_packed(const GemmArgs& g) {
     for (std::int64_t first = 0; first < g.k; first += depth) {
         const std::int64_t steps = std::min(depth, g.k - first);
         const bool accumulate = g.accumulate || first > 0;
+        const bool scales = first == 0;
+        const auto* row_scale = scales ? static_cast<const float*>(g.row_scale) : nullptr;
+        const auto* lane_scale = scales ? static_cast<const float*>(g.lane_scale) : nullptr;
         const float* a = static_cast<const float*>(g.a) + first * g.a_col;
         for (std::int64_t n = 0; n < g.n; n += kMostLanes) {
             const float* b = static_cast<const float*>(g.b) + first * g.ldb + n;
@@ -318,7 +344,7 @@ void gemm_packed(const GemmArgs& g) {
                 const auto panel = [&](auto block, std::int64_t l) HWY_ATTR {
                     next.fetch();
                     block(rows, g.a_row, g.a_col, packed + l * steps, out + l, g.ldc, steps,
-                          accumulate);
+                          accumulate, from(row_scale, row), from(lane_scale, n + l));
                 };
                 for (std::int64_t l = 0; l < threes; l += kPackedLanes) {
                     panel(packed_block<3, kRowMajor>, l);
@@ -337,6 +363,8 @@ void gemm_packed(const GemmArgs& g) {
                                g.m - row,
                                steps,
                                accumulate,
+                               from(row_scale, row),
+                               from(lane_scale, n + l),
                                static_cast<std::size_t>(width),
                                &next};
                 run_panel(p, static_cast<int>(width / 8));
@@ -400,6 +428,9 @@ void gemm(const GemmArgs& g) {
         p.k = std::min(depth, g.k - k);
         p.a = static_cast<const T*>(g.a) + k * g.a_col;
         p.accumulate = g.accumulate || k > 0;
+        p.row_scale = k == 0 ? static_cast<const T*>(g.row_scale) : nullptr;
+        const T* lane_scale = k == 0 ? static_cast<const T*>(g.lane_scale) : nullptr;
+        p.lane_scale = lane_scale;
         p.b = static_cast<const T*>(g.b) + k * g.ldb;
         p.ldb = g.ldb;
         p.c = static_cast<T*>(g.c);
@@ -409,11 +440,13 @@ void gemm(const GemmArgs& g) {
         p.m -= done;
         p.a += done * g.a_row;
         p.c += done * g.ldc;
+        p.row_scale = from(p.row_scale, done);
         const T* b = p.b;
         for (std::int64_t n = 0; n < g.n;) {
             const int vectors = next_panel((g.n - n) / kLanes, p.m);
             const std::int64_t width = vectors == 0 ? g.n - n : vectors * kLanes;
             p.b = b + n;
+            p.lane_scale = from(lane_scale, n);
             p.ldb = g.ldb;
             p.tail = static_cast<std::size_t>(width);
             if (copied) {

@@ -76,6 +76,7 @@ void by_vectors(const GemmArgs& g, std::int64_t m, std::int64_t rows, std::int64
     part.b = static_cast<const std::uint32_t*>(g.b) + k * g.ldb + n;
     part.c = static_cast<float*>(g.c) + m * g.ldc + n;
     part.accumulate = accumulate;
+    part.row_scale = part.lane_scale = nullptr;  // C is scaled already
     avx512_gemm_bf16_pairs(part);
 }
 
@@ -88,6 +89,8 @@ void amx_gemm_bf16_pairs(const GemmArgs& g) {
     const std::int64_t steps = g.k / kTile;
     const std::int64_t k = steps * kTile;
     if (g.a_col != 1 || m == 0 || n == 0 || k == 0) return avx512_gemm_bf16_pairs(g);
+    // Tiles of C are loaded as they lie.
+    if (g.accumulate && (g.row_scale || g.lane_scale)) avx512_scale(g);
     const TileConfig config;
     memory_fence();
     _tile_loadconfig(&config);

@@ -22,7 +22,9 @@ struct Panel {
     std::int64_t ldc;
     std::int64_t m, k;
     bool accumulate;
-    __mmask16 tail;  // lanes of a partial panel
+    const float* row_scale;   // from row 0 on, or null
+    const float* lane_scale;  // from the panel's first lane on, or null
+    __mmask16 tail;           // lanes of a partial panel
 };
 
 // Rows of the register block by vectors of the panel: accumulators, the vectors of B and one
@@ -68,14 +70,22 @@ void block(const Panel& p, std::int64_t row) {
             }
         }
     }
+    const __mmask16 mask = kPartial ? p.tail : static_cast<__mmask16>(0xffff);
 #pragma GCC unroll 16
-    for (int r = 0; r < kRows; ++r) {
+    for (int v = 0; v < kVectors; ++v) {
+        const __m512 lane_scale = p.lane_scale
+                                      ? _mm512_maskz_loadu_ps(mask, p.lane_scale + v * kLanes)
+                                      : _mm512_set1_ps(1);
 #pragma GCC unroll 16
-        for (int v = 0; v < kVectors; ++v) {
+        for (int r = 0; r < kRows; ++r) {
             float* c = p.c + (row + r) * p.ldc + v * kLanes;
-            const __mmask16 mask = kPartial ? p.tail : static_cast<__mmask16>(0xffff);
-            const __m512 old = p.accumulate ? _mm512_maskz_loadu_ps(mask, c) : _mm512_setzero_ps();
-            _mm512_mask_storeu_ps(c, mask, _mm512_add_ps(old, sum[r][v]));
+            __m512 x = sum[r][v];
+            if (p.accumulate) {
+                const __m512 scale =
+                    p.row_scale ? _mm512_set1_ps(p.row_scale[row + r]) : lane_scale;
+                x = _mm512_fmadd_ps(_mm512_maskz_loadu_ps(mask, c), scale, x);
+            }
+            _mm512_mask_storeu_ps(c, mask, x);
         }
     }
 }
@@ -104,10 +114,13 @@ void avx512_gemm_bf16_pairs(const GemmArgs& g) {
         p.k = g.k - k < depth ? g.k - k : depth;
         p.a = static_cast<const std::uint32_t*>(g.a) + k * g.a_col;
         p.accumulate = g.accumulate || k > 0;
+        p.row_scale = k == 0 ? static_cast<const float*>(g.row_scale) : nullptr;
+        const float* lane_scale = k == 0 ? static_cast<const float*>(g.lane_scale) : nullptr;
         for (std::int64_t n = 0; n < g.n;) {
             const std::int64_t left = (g.n - n) / kLanes;
             p.b = static_cast<const std::uint32_t*>(g.b) + k * g.ldb + n;
             p.c = static_cast<float*>(g.c) + n;
+            p.lane_scale = lane_scale ? lane_scale + n : nullptr;
             if (left >= 4) {
                 all_rows<block_rows(4), 4, false>(p, 0);
                 n += 4 * kLanes;
@@ -125,6 +138,22 @@ void avx512_gemm_bf16_pairs(const GemmArgs& g) {
                 all_rows<block_rows(1), 1, true>(p, 0);
                 n = g.n;
             }
+        }
+    }
+}
+
+void avx512_scale(const GemmArgs& g) {
+    const auto* rows = static_cast<const float*>(g.row_scale);
+    const auto* lanes = static_cast<const float*>(g.lane_scale);
+    for (std::int64_t m = 0; m < g.m; ++m) {
+        float* c = static_cast<float*>(g.c) + m * g.ldc;
+        for (std::int64_t n = 0; n < g.n; n += kLanes) {
+            const std::int64_t left = g.n - n;
+            const auto mask = static_cast<__mmask16>(left < kLanes ? (1u << left) - 1 : 0xffff);
+            const __m512 scale =
+                rows ? _mm512_set1_ps(rows[m]) : _mm512_maskz_loadu_ps(mask, lanes + n);
+            _mm512_mask_storeu_ps(c + n, mask,
+                                  _mm512_mul_ps(_mm512_maskz_loadu_ps(mask, c + n), scale));
         }
     }
 }

@@ -50,6 +50,10 @@ struct GemmArgs {
     void* c = nullptr;
     std::int64_t ldc = 0;
     bool accumulate = false;  ///< false: C is written without being read
+    /// C += A * B takes C(m, n) times row_scale[m] or lane_scale[n] for C, where one is not
+    /// nullptr; they are of C's type.
+    const void* row_scale = nullptr;
+    const void* lane_scale = nullptr;
     /// Not nullptr: where the next product's A is likely to lie, in the layout of this one, which
     /// has a_row == 1. It is prefetched, never read, and may lie outside any array.
     const void* next_a = nullptr;

@@ -166,6 +166,13 @@ void transpose_convert(const Strip& s) {
     }
 }
 
+/// What C(m, n) is times before a product is added.
+template <typename T>
+T scale_of(const GemmArgs& g, std::int64_t m, std::int64_t n) {
+    if (g.row_scale) return static_cast<const T*>(g.row_scale)[m];
+    return g.lane_scale ? static_cast<const T*>(g.lane_scale)[n] : T{1};
+}
+
 template <typename T>
 void gemm(const GemmArgs& g) {
     const auto* a = static_cast<const T*>(g.a);
@@ -178,7 +185,7 @@ void gemm(const GemmArgs& g) {
                 sum = std::fma(a[m * g.a_row + k * g.a_col], b[k * g.ldb + n], sum);
             }
             T& slot = c[m * g.ldc + n];
-            slot = g.accumulate ? slot + sum : sum;
+            slot = g.accumulate ? slot * scale_of<T>(g, m, n) + sum : sum;
         }
     }
 }
@@ -252,7 +259,7 @@ void scalar_gemm_bf16_pairs(const GemmArgs& g) {
                            half(g.b, k * g.ldb + n, which);
                 }
             }
-            c = g.accumulate ? c + sum : sum;
+            c = g.accumulate ? c * scale_of<float>(g, m, n) + sum : sum;
         }
     }
 }
