@@ -1,6 +1,8 @@
 // Lowers tile IR to bytecode: control flow, scalars and bookkeeping.
 #include "cpu/lower.h"
 
+#include <utility>
+
 #include "cpu/chains.h"
 #include "ir/access.h"
 #include "ir/evaluate.h"
