@@ -277,9 +277,8 @@ struct Dot {
     Tile broadcast, vector, out;
     bool accumulate = false;
     /// What the result is times before it is added to, one factor for each lane or for each row, in
-    /// the axes of the result. Home none: nothing.
+    /// the axes of the result, with stride 1 along its own. Home none: nothing.
     Tile scale;
-    bool scales_lanes = false;
     bool by_rows = false;             ///< k, not the lanes, lies side by side in the vector operand
     GemmFunction function = nullptr;  ///< nullptr: integers, element by element
 

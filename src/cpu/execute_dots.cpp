@@ -73,7 +73,6 @@ class BlockedDot {
           a_(resolve(frame, dot.broadcast)),
           b_(resolve(frame, dot.vector)),
           out_(resolve(frame, dot.out)),
-          has_scale_(dot.scale.home != Home::none),
           rows_(dot.out.shape[1]),
           lanes_(dot.out.shape[2]),
           width_(out_.lane_axis == 2 ? out_.width : kPanelLanes),
@@ -81,7 +80,7 @@ class BlockedDot {
           row_step_(run_of(a_, 1, rows_)),
           k_step_(run_of(a_, 2, dot.k)) {
         args_.ldc = stride_of(out_, 1);
-        if (has_scale_) scale_ = resolve(frame, dot.scale);
+        if (scales()) scale_ = resolve(frame, dot.scale);
         if (dot.packed_broadcast.home != Home::none || dot.packed_vector.home != Home::none) {
             row_step_ = std::min(row_step_, Dot::kBlockRows);
             k_step_ = std::min(k_step_, Dot::kBlockDepth);
@@ -119,7 +118,7 @@ class BlockedDot {
                         args_.ldb = packed_b_ ? width_ : stride_of(b_, dot_.by_rows ? 2 : 1);
                         args_.c = out_.at(out_.offset(0, batch) + out_.offset(1, row) +
                                           out_.offset(2, lane));
-                        if (has_scale_) set_scale(batch, row, lane, k);
+                        if (scales()) set_scale(batch, row, lane, k);
                         dot_.function(args_);
                         args_.next_a = nullptr;
                     }
@@ -129,9 +128,10 @@ class BlockedDot {
     }
 
   private:
+    bool scales() const { return dot_.scale.home != Home::none; }
     /// What the block of C at (row, lane) is times before its first step of k.
     void set_scale(std::int64_t batch, std::int64_t row, std::int64_t lane, std::int64_t k) {
-        const void*& scale = dot_.scales_lanes ? args_.lane_scale : args_.row_scale;
+        const void*& scale = scale_.stride[2] == 1 ? args_.lane_scale : args_.row_scale;
         scale = k > 0 ? nullptr
                       : scale_.at(scale_.offset(0, batch) + scale_.offset(1, row) +
                                   scale_.offset(2, lane));
@@ -173,7 +173,6 @@ class BlockedDot {
 
     const Dot& dot_;
     ResolvedTile a_, b_, out_, scale_;
-    bool has_scale_;
     std::int64_t rows_, lanes_, width_;
     std::int64_t row_step_, k_step_;
     std::byte* packed_a_ = nullptr;

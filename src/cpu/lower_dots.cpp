@@ -229,7 +229,6 @@ void Lowering::lower_dot(const ir::Instruction& instruction) {
     if (const auto scale = has_acc ? scales_.find(instruction.operands[2]) : scales_.end();
         scale != scales_.end()) {
         dot.scale = canonical(tile(scale->second), lanes_are_m);
-        dot.scales_lanes = dot.scale.stride[2] == 1;
     }
     if (pairs) {
         dot.k /= 2;

@@ -24,13 +24,11 @@ namespace {
 constexpr std::size_t kHugePage = std::size_t{2} << 20;
 // The C library serves smaller blocks from memory that it keeps itself.
 constexpr std::size_t kLeastKept = std::size_t{1} << 20;
-constexpr std::size_t kMostKept = std::size_t{1} << 30;
 constexpr std::size_t kMostBlocks = 64;
-
 #ifdef TW_ADDRESS_SANITIZER
-constexpr bool kKeeps = false;  // the sanitizer is to see uses of freed memory
+constexpr std::size_t kMostKept = 0;
 #else
-constexpr bool kKeeps = true;
+constexpr std::size_t kMostKept = std::size_t{1} << 30;
 #endif
 
 bool has_huge_pages(std::size_t bytes) {
@@ -53,6 +51,10 @@ void offer_pages([[maybe_unused]] void* memory, [[maybe_unused]] std::size_t byt
 }
 
 }  // namespace
+
+HostMemory::HostMemory(std::size_t most_kept) : most_kept_(most_kept) {
+    blocks_.reserve(kMostBlocks + 1);
+}
 
 std::shared_ptr<void> HostMemory::allocate(std::size_t bytes) {
     Block block = take(bytes);
@@ -83,7 +85,7 @@ HostMemory::Block HostMemory::take(std::size_t bytes) {
 }
 
 void HostMemory::give_back(Block block) {
-    if (!kKeeps || block.size < kLeastKept || block.size > most_kept_) return to_system(block);
+    if (block.size < kLeastKept || block.size > most_kept_) return to_system(block);
     if (has_huge_pages(block.size)) offer_pages(block.memory, block.size);
     const std::scoped_lock lock(mutex_);
     blocks_.push_back(block);
@@ -91,7 +93,7 @@ void HostMemory::give_back(Block block) {
     while (kept_ > most_kept_ || blocks_.size() > kMostBlocks) {
         kept_ -= blocks_.front().size;
         to_system(blocks_.front());
-        blocks_.pop_front();
+        blocks_.erase(blocks_.begin());
     }
 }
 

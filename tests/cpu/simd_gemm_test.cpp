@@ -118,6 +118,10 @@ constexpr Layout kLayouts[] = {{false, false, 0},
                                // C is not read, nor the factors.
                                {false, false, 1, Scale::rows}};
 
+const Layout& some_layout(std::int64_t n) {
+    return kLayouts[static_cast<std::size_t>(n) % std::size(kLayouts)];
+}
+
 TEST_P(Gemm, EveryRowRemainder) {
     for (std::int64_t m = 1; m <= 26; ++m) {
         for (const Layout& layout : kLayouts) check_both(m, 64, 5, layout);
@@ -125,15 +129,12 @@ TEST_P(Gemm, EveryRowRemainder) {
 }
 
 TEST_P(Gemm, EveryLaneRemainder) {
-    for (std::int64_t n = 1; n <= 140; ++n)
-        check_both(3, n, 4, kLayouts[static_cast<std::size_t>(n) % std::size(kLayouts)]);
-    for (std::int64_t n : {1, 7, 31, 100, 129})
-        check_both(14, n, 9, kLayouts[static_cast<std::size_t>(n) % std::size(kLayouts)]);
+    for (std::int64_t n = 1; n <= 140; ++n) check_both(3, n, 4, some_layout(n));
+    for (std::int64_t n : {1, 7, 31, 100, 129}) check_both(14, n, 9, some_layout(n));
 }
 
 TEST_P(Gemm, ManyRows) {
-    for (std::int64_t n = 20; n <= 160; ++n)
-        check_both(18, n, 6, kLayouts[static_cast<std::size_t>(n) % std::size(kLayouts)]);
+    for (std::int64_t n = 20; n <= 160; ++n) check_both(18, n, 6, some_layout(n));
     for (const Layout& layout : kLayouts) {
         for (const std::int64_t k : {1, 2, 3, 4, 127, 129, 257}) check_both(17, 72, k, layout);
     }

@@ -80,6 +80,25 @@ class NextLines {
     std::int64_t left_ = 0, each_ = 0;
 };
 
+// What C is times before a product is added to it: factors of rows or of lanes, or neither.
+template <typename T>
+struct Scale {
+    const T* rows = nullptr;
+    const T* lanes = nullptr;
+
+    // That of C's part from (row, lane) on.
+    HWY_INLINE Scale from(std::int64_t row, std::int64_t lane) const {
+        return {rows ? rows + row : nullptr, lanes ? lanes + lane : nullptr};
+    }
+};
+
+// The scale of the first steps of k; the others add to what these made.
+template <typename T>
+Scale<T> scale_at(const GemmArgs& g, std::int64_t k) {
+    if (k > 0) return {};
+    return {static_cast<const T*>(g.row_scale), static_cast<const T*>(g.lane_scale)};
+}
+
 // One panel: all rows of A times up to `kVectors` vectors of B, over one block of k.
 template <typename T>
 struct Panel {
@@ -91,9 +110,8 @@ struct Panel {
     std::int64_t ldc;
     std::int64_t m, k;
     bool accumulate;
-    const T* row_scale;   // from row 0 on, or nullptr
-    const T* lane_scale;  // from the panel's first lane on, or nullptr
-    std::size_t tail;     // lanes of a partial panel
+    Scale<T> scale;    // of the panel's part of C
+    std::size_t tail;  // lanes of a partial panel
     NextLines* next;
 };
 
@@ -104,12 +122,6 @@ HWY_INLINE V kept_in_register(V v) {
     asm("" : "+v"(v.raw));
 #endif
     return v;
-}
-
-// `values` from index i on, or nothing where there are none.
-template <typename T>
-HWY_INLINE const T* from(const T* values, std::int64_t i) {
-    return values ? values + i : nullptr;
 }
 
 // The register block: C (kRows x kVectors vectors) from zero, then added to memory, so that the
@@ -147,13 +159,13 @@ HWY_INLINE void block(const Panel<T>& p, std::int64_t row) {
     };
 #pragma GCC unroll 16
     for (int v = 0; v < kVectors; ++v) {
-        const V lane_scale = p.lane_scale ? load(p.lane_scale + v * kLanes) : hn::Set(d, T{1});
+        const V lane_scale = p.scale.lanes ? load(p.scale.lanes + v * kLanes) : hn::Set(d, T{1});
 #pragma GCC unroll 16
         for (int r = 0; r < kRows; ++r) {
             T* c = p.c + (row + r) * p.ldc + v * kLanes;
             V x = sum[r][v];
             if (p.accumulate) {
-                const V scale = p.row_scale ? hn::Set(d, p.row_scale[row + r]) : lane_scale;
+                const V scale = p.scale.rows ? hn::Set(d, p.scale.rows[row + r]) : lane_scale;
                 x = hn::MulAdd(load(c), scale, x);
             }
             if constexpr (kPartial) {
@@ -225,7 +237,8 @@ template <typename T>
 std::int64_t whole_row_blocks(Panel<T> p, std::int64_t n) {
     constexpr std::int64_t kLanes = hn::MaxLanes(hn::ScalableTag<T>());
     constexpr int kRows = block_rows(kWidest);
-    const T *b = p.b, *lane_scale = p.lane_scale;
+    const T* b = p.b;
+    const Scale<T> scale = p.scale;
     T* c = p.c;
     std::int64_t row = 0;
     for (; row + kRows <= p.m; row += kRows) {
@@ -233,7 +246,7 @@ std::int64_t whole_row_blocks(Panel<T> p, std::int64_t n) {
             const int vectors = next_panel((n - lane) / kLanes, p.m);
             p.b = b + lane;
             p.c = c + lane;
-            p.lane_scale = from(lane_scale, lane);
+            p.scale = scale.from(0, lane);
             p.tail = static_cast<std::size_t>(n - lane);
             p.next->fetch();
             switch (vectors) {
@@ -268,7 +281,7 @@ constexpr std::int64_t kRowsWorthPacking = 16;
 template <int kVectors, bool kRowMajor>
 HWY_NOINLINE void packed_block(const float* a, std::int64_t a_row, std::int64_t a_col,
                                const float* b, float* c, std::int64_t ldc, std::int64_t k,
-                               bool accumulate, const float* row_scale, const float* lane_scale) {
+                               bool accumulate, Scale<float> scale) {
     const hn::ScalableTag<float> d;
     hn::Vec<decltype(d)> sum[4][3];
     if (k >= 4) {
@@ -292,10 +305,10 @@ HWY_NOINLINE void packed_block(const float* a, std::int64_t a_row, std::int64_t 
         for (int v = 0; v < kVectors; ++v) {
             auto x = sum[r][v];
             if (accumulate) {
-                const auto scale = row_scale    ? hn::Set(d, row_scale[r])
-                                   : lane_scale ? hn::LoadU(d, lane_scale + v * 8)
-                                                : hn::Set(d, 1.0F);
-                x = hn::MulAdd(hn::LoadU(d, c + v * 8), scale, x);
+                const auto factor = scale.rows    ? hn::Set(d, scale.rows[r])
+                                    : scale.lanes ? hn::LoadU(d, scale.lanes + v * 8)
+                                                  : hn::Set(d, 1.0F);
+                x = hn::MulAdd(hn::LoadU(d, c + v * 8), factor, x);
             }
             hn::StoreU(x, d, c + v * 8);
         }
@@ -324,9 +337,7 @@ void gemm_packed(const GemmArgs& g) {
     for (std::int64_t first = 0; first < g.k; first += depth) {
         const std::int64_t steps = std::min(depth, g.k - first);
         const bool accumulate = g.accumulate || first > 0;
-        const bool scales = first == 0;
-        const auto* row_scale = scales ? static_cast<const float*>(g.row_scale) : nullptr;
-        const auto* lane_scale = scales ? static_cast<const float*>(g.lane_scale) : nullptr;
+        const Scale<float> scale = scale_at<float>(g, first);
         const float* a = static_cast<const float*>(g.a) + first * g.a_col;
         for (std::int64_t n = 0; n < g.n; n += kMostLanes) {
             const float* b = static_cast<const float*>(g.b) + first * g.ldb + n;
@@ -344,7 +355,7 @@ void gemm_packed(const GemmArgs& g) {
                 const auto panel = [&](auto block, std::int64_t l) HWY_ATTR {
                     next.fetch();
                     block(rows, g.a_row, g.a_col, packed + l * steps, out + l, g.ldc, steps,
-                          accumulate, from(row_scale, row), from(lane_scale, n + l));
+                          accumulate, scale.from(row, n + l));
                 };
                 for (std::int64_t l = 0; l < threes; l += kPackedLanes) {
                     panel(packed_block<3, kRowMajor>, l);
@@ -363,8 +374,7 @@ void gemm_packed(const GemmArgs& g) {
                                g.m - row,
                                steps,
                                accumulate,
-                               from(row_scale, row),
-                               from(lane_scale, n + l),
+                               scale.from(row, n + l),
                                static_cast<std::size_t>(width),
                                &next};
                 run_panel(p, static_cast<int>(width / 8));
@@ -428,9 +438,8 @@ void gemm(const GemmArgs& g) {
         p.k = std::min(depth, g.k - k);
         p.a = static_cast<const T*>(g.a) + k * g.a_col;
         p.accumulate = g.accumulate || k > 0;
-        p.row_scale = k == 0 ? static_cast<const T*>(g.row_scale) : nullptr;
-        const T* lane_scale = k == 0 ? static_cast<const T*>(g.lane_scale) : nullptr;
-        p.lane_scale = lane_scale;
+        const Scale<T> scale = scale_at<T>(g, k);
+        p.scale = scale;
         p.b = static_cast<const T*>(g.b) + k * g.ldb;
         p.ldb = g.ldb;
         p.c = static_cast<T*>(g.c);
@@ -440,13 +449,12 @@ void gemm(const GemmArgs& g) {
         p.m -= done;
         p.a += done * g.a_row;
         p.c += done * g.ldc;
-        p.row_scale = from(p.row_scale, done);
         const T* b = p.b;
         for (std::int64_t n = 0; n < g.n;) {
             const int vectors = next_panel((g.n - n) / kLanes, p.m);
             const std::int64_t width = vectors == 0 ? g.n - n : vectors * kLanes;
             p.b = b + n;
-            p.lane_scale = from(lane_scale, n);
+            p.scale = scale.from(done, n);
             p.ldb = g.ldb;
             p.tail = static_cast<std::size_t>(width);
             if (copied) {

@@ -54,13 +54,9 @@ void block(const GemmArgs& g, std::int64_t m, std::int64_t n) {
     }
     for (int i = 0; i < kM; ++i) {
         float* c = static_cast<float*>(g.c) + (m + i) * g.ldc + n;
-        const auto scale = [&](std::int64_t j) {
-            if (g.row_scale) return static_cast<const float*>(g.row_scale)[m + i];
-            return g.lane_scale ? static_cast<const float*>(g.lane_scale)[n + j] : 1;
-        };
         for (int j = 0; j < kN; ++j) {
             const float total = hn::GetLane(hn::SumOfLanes(d, sum[i][j]));
-            c[j] = g.accumulate ? c[j] * scale(j) + total : total;
+            c[j] = g.accumulate ? c[j] * scale_of<float>(g, m + i, n + j) + total : total;
         }
     }
 }

@@ -60,6 +60,13 @@ struct GemmArgs {
 };
 using GemmFunction = void (*)(const GemmArgs&);
 
+/// What C(m, n) is times before a product is added to it.
+template <typename T>
+T scale_of(const GemmArgs& g, std::int64_t m, std::int64_t n) {
+    if (g.row_scale) return static_cast<const T*>(g.row_scale)[m];
+    return g.lane_scale ? static_cast<const T*>(g.lane_scale)[n] : T{1};
+}
+
 /// Chains of elementwise ops run as one pass. All operands are f32, and so is `out` but where the
 /// name ends in another dtype: rounded to that; tiles have lane_stride 1, the operands called lane
 /// operands may have any form. Each rounds as the ops it stands for, but may

@@ -166,13 +166,6 @@ void transpose_convert(const Strip& s) {
     }
 }
 
-/// What C(m, n) is times before a product is added.
-template <typename T>
-T scale_of(const GemmArgs& g, std::int64_t m, std::int64_t n) {
-    if (g.row_scale) return static_cast<const T*>(g.row_scale)[m];
-    return g.lane_scale ? static_cast<const T*>(g.lane_scale)[n] : T{1};
-}
-
 template <typename T>
 void gemm(const GemmArgs& g) {
     const auto* a = static_cast<const T*>(g.a);
