@@ -9,9 +9,10 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from ._numbers import Number, RefusedError, number, operand
+from .._numbers import Number, RefusedError, operand
+from .._values import Scattered
 from ._translate import run
-from ._values import Scattered, element
+from ._values import element, number
 
 _RULES = ("custom_vjp_call", "custom_vjp_call_jaxpr", "custom_jvp_call", "stop_gradient")
 

@@ -10,10 +10,10 @@ import jax.numpy as jnp
 import numpy as np
 
 from .. import _core
+from .._numbers import Number, RefusedError
 from . import _derivative
-from ._numbers import Number, RefusedError, number
 from ._translate import result, run
-from ._values import Captured
+from ._values import captured, number
 
 
 class Sizes(NamedTuple):
@@ -161,7 +161,7 @@ def _check_result(op, argument, avals, is_mask):
 
 def stand_in(name, constant):
     """What mods are traced on in place of an array."""
-    return Captured(name, jnp.shape(constant), jnp.result_type(constant))
+    return captured(name, jnp.shape(constant), np.dtype(jnp.result_type(constant)))
 
 
 # ---- Library objects.

@@ -8,22 +8,21 @@ import numpy as np
 from jax.extend import source_info_util
 
 from .._arrays import _NAMES
+from .._numbers import ELEMENTWISE, Number, RefusedError, limits, operand
+from .._values import Captured, Scattered, is_constant, simplified
 from ._jaxpr.elementwise import COMPOSITE
-from ._numbers import ELEMENTWISE, Number, RefusedError, convert, limits, number, operand
 from ._values import (
-    Captured,
-    Scattered,
     apply_all,
     array_of,
     clamped,
+    convert,
     element,
     elementwise,
-    is_constant,
     literal,
+    number,
     objects,
     part_of,
     shifted,
-    simplified,
 )
 from ._versions import expanded, scan_sizes
 

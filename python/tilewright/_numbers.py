@@ -1,18 +1,14 @@
-"""Traced scalars with JAX's dtypes, and the elementwise primitives on them.
+"""Traced scalars with the dtypes of a framework, and elementwise operations on them.
 
-int32 is carried as i64, which the rest of the library knows positions as: every integer has
-bounds, and where these do not show that an int32 fits, it is wrapped as int32 wraps. Bounds also
-decide comparisons, such as jnp's test for negative indices.
+Every integer has bounds. They decide comparisons, such as jnp's test for negative indices, and tell
+where an int32, which is carried as the i64 that the rest of the library knows positions as, may have
+to be wrapped as int32 wraps.
 """
 
+import abc
 import operator
 
-import jax
-import jax.numpy as jnp
-import numpy as np
-
-from .. import _core
-from .._arrays import dtype_name
+from . import _core
 
 
 class RefusedError(NotImplementedError):
@@ -32,35 +28,84 @@ class Number:
         self.core, self.low, self.high = core, low, high
 
 
-def number(core, dtype, bounds=None):
-    """A core value as a Number of a JAX dtype; a plain Python one as a NumPy scalar."""
-    dtype = jnp.dtype(dtype)
-    if not isinstance(core, _core.Scalar):
-        return np.asarray(core, dtype)[()]
-    wanted = "i64" if dtype == np.int32 else dtype_name("mod", "values", dtype)
-    core = core if core.dtype == wanted else core.cast(wanted)
-    if dtype == np.bool_:
-        return Number(core, 0, 1)
-    if not jnp.issubdtype(dtype, jnp.integer):
-        return Number(core)
-    info = jnp.iinfo(dtype)
-    if bounds is None or bounds[0] < info.min or bounds[1] > info.max:
-        if dtype == np.int32:
-            core = core.cast("i32").cast("i64")
-        bounds = int(info.min), int(info.max)
-    return Number(core, *bounds)
+class Dtypes(abc.ABC):
+    """What numbers ask a framework. Constants are NumPy scalars."""
+
+    index = None  #: the dtype of positions
+    boolean = None
+    loaded = None  #: bounds that int32 elements of arrays are taken to keep; None: their dtype's
+
+    @abc.abstractmethod
+    def name(self, dtype):
+        """The core's name of the dtype of an array."""
+
+    @abc.abstractmethod
+    def is_float(self, dtype):
+        """Whether arrays of this dtype have gradients."""
+
+    @abc.abstractmethod
+    def carried(self, dtype):
+        """The core's dtype, by name, that carries values of `dtype`."""
+
+    @abc.abstractmethod
+    def limits(self, dtype):
+        """(lowest, highest) integer; None for other dtypes."""
+
+    @abc.abstractmethod
+    def wrapped(self, core, dtype):
+        """A scalar of the core, which may lie outside of the limits, as one inside of them."""
+
+    @abc.abstractmethod
+    def constant(self, value, dtype):
+        """A number as a constant."""
+
+    @abc.abstractmethod
+    def convert(self, constant, dtype):
+        """A constant in another dtype."""
+
+    @abc.abstractmethod
+    def evaluate(self, name, constants, dtype):
+        """An operation of ELEMENTWISE on constants."""
 
 
-def apply(name, elements, dtype):
-    """An elementwise primitive on numbers and NumPy scalars, at least one of them a Number."""
-    function, bounds_of = ELEMENTWISE[name]
-    bounds = None
-    known = [limits(x) for x in elements]
-    if bounds_of is not None and None not in known:
-        bounds = bounds_of(*known)
-        if bounds is not None and jnp.dtype(dtype) == np.bool_ and bounds[0] == bounds[1]:
-            return np.bool_(bounds[0])
-    return number(function(*map(operand, elements)), dtype, bounds)
+class Numbers:
+    """Numbers with the dtypes of one framework."""
+
+    def __init__(self, dtypes):
+        self.dtypes = dtypes
+
+    def number(self, core, dtype, bounds=None):
+        """A core value as a Number; a plain Python one as a constant."""
+        if not isinstance(core, _core.Scalar):
+            return self.dtypes.constant(core, dtype)
+        wanted = self.dtypes.carried(dtype)
+        core = core if core.dtype == wanted else core.cast(wanted)
+        if wanted == "bool":
+            return Number(core, 0, 1)
+        limits_ = self.dtypes.limits(dtype)
+        if limits_ is None:
+            return Number(core)
+        if bounds is None or bounds[0] < limits_[0] or bounds[1] > limits_[1]:
+            core, bounds = self.dtypes.wrapped(core, dtype), limits_
+        return Number(core, *bounds)
+
+    def apply(self, name, elements, dtype):
+        """An operation of ELEMENTWISE on numbers and constants, at least one of them a Number."""
+        function, bounds_of = ELEMENTWISE[name]
+        bounds = None
+        known = [limits(x) for x in elements]
+        if bounds_of is not None and None not in known:
+            bounds = bounds_of(*known)
+            if bounds is not None and dtype == self.dtypes.boolean and bounds[0] == bounds[1]:
+                return self.dtypes.constant(bool(bounds[0]), dtype)
+        return self.number(function(*map(operand, elements)), dtype, bounds)
+
+    def convert(self, x, dtype):
+        """A number or constant in another dtype."""
+        if not isinstance(x, Number):
+            return self.dtypes.convert(x, dtype)
+        integer = self.dtypes.limits(dtype) is not None
+        return self.number(x.core, dtype, limits(x) if integer else None)
 
 
 def operand(x):
@@ -73,14 +118,6 @@ def limits(x):
     if isinstance(x, Number):
         return None if x.low is None else (x.low, x.high)
     return (int(x), int(x)) if x.dtype.kind in "iub" else None
-
-
-def convert(x, dtype):
-    """convert_element_type."""
-    if not isinstance(x, Number):
-        with jax.ensure_compile_time_eval():
-            return np.asarray(jnp.asarray(x).astype(dtype))[()]
-    return number(x.core, dtype, limits(x) if jnp.issubdtype(dtype, jnp.integer) else None)
 
 
 # ---- Functions that the core has no single operation for.
