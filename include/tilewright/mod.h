@@ -44,9 +44,10 @@ Tile max(const Row& a);
 Tile dot(const Row& a, const Row& b);
 
 /// An array that mods read, by traced integers: `slopes[h]`, `bias(h, q - kv + 7)`,
-/// `offsets[document[q]]`. An index outside the array is clamped, a negative one to 0; in the
-/// checked mode it is an error. The memory is shared: values written later are seen by the next
-/// call, without compiling again. Attention gives the gradients of floating captures.
+/// `offsets[document[q]]`. Negative indices count from the end, as in NumPy. Beyond that a literal
+/// outside the array is a UserError, a traced index is clamped, and in the checked mode an error.
+/// The memory is shared: values written later are seen by the next call, without compiling again.
+/// Attention gives the gradients of floating captures.
 class Capture {
   public:
     const Tensor& tensor() const { return state_->tensor; }
@@ -66,7 +67,10 @@ class Capture {
         const Indices&... indices) const {
         return element({Operand(indices)...});
     }
-    Tile element(const std::vector<Operand>& indices) const;
+    /// What negative indices mean.
+    enum class Negative : std::uint8_t { from_end, clamped };
+    /// `clamped` is for front ends that give negative indices a meaning of their own.
+    Tile element(const std::vector<Operand>& indices, Negative negative = Negative::from_end) const;
     /// The value of an array of rank 0.
     operator Operand() const { return Operand(element({}), std::source_location{}); }
 

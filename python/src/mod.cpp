@@ -242,6 +242,10 @@ void bind_capture(nb::module_& module) {
                         "An array that mods read by traced integers: slopes[h], bias[h, q - kv].")
         .def("element", [](const Capture& capture,
                            nb::handle subscript) { return capture.element(indices_of(subscript)); })
+        .def("clamped_element",
+             [](const Capture& capture, nb::handle subscript) {
+                 return capture.element(indices_of(subscript), Capture::Negative::clamped);
+             })
         .def("row",
              [](const Capture& capture, nb::handle subscript) {
                  const Row row = capture.row_of(indices_of(subscript));

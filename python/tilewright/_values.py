@@ -33,9 +33,11 @@ class Captured:
         )
         self.core = _core.capture(tensor, name, values.dtypes.is_float(dtype))
 
-    def element(self, index):
-        """The element at traced or constant indices, clamped."""
-        core = self.core.element(tuple(map(operand, index))) if index else self.core.value()
+    def element(self, index, wraps=False):
+        """The element at traced or constant indices, clamped. Negative ones become 0; if `wraps`
+        they count from the end, and constant ones outside are errors."""
+        read = self.core.element if wraps else self.core.clamped_element
+        core = read(tuple(map(operand, index))) if index else self.core.value()
         return self._values.number(core, self.dtype, self._values.dtypes.loaded)
 
     def inside(self, index):

@@ -2,6 +2,7 @@
 #include <algorithm>
 #include <cctype>
 
+#include "ir/passes/range_ops.h"
 #include "mod/capture_table.h"
 
 namespace tilewright {
@@ -18,9 +19,24 @@ std::string quoted(const Capture& capture) {
                                   : "`" + capture.name() + "`";
 }
 
-/// The index as an i64 scalar inside the dimension.
-ir::Value clamped_index(CaptureTable& table, const Capture& capture, ir::Value ref, int dim,
-                        const Operand& operand) {
+/// The literal as an index of an array of this extent, negative ones from the end; UserError
+/// outside.
+std::int64_t literal_index(const Capture& capture, int dim, const Operand& literal) {
+    const std::int64_t extent = capture.tensor().dim(dim);
+    const auto index = static_cast<std::int64_t>(literal.integer());
+    const bool unsigned_too_large = literal.kind() == Operand::Kind::unsigned_int && index < 0;
+    if (index < -extent || index >= extent || unsigned_too_large) {
+        user_error("capture",
+                   "expected an index of {} to {} in dimension {} of capture {} but got {}",
+                   -extent, extent - 1, dim, quoted(capture), lang::Tracer::text(literal));
+    }
+    return index < 0 ? index + extent : index;
+}
+
+/// The index as an i64 scalar inside the dimension. Negative ones count from the end if `wraps`,
+/// else they are clamped to 0.
+ir::Value inside_index(CaptureTable& table, const Capture& capture, ir::Value ref, int dim,
+                       const Operand& operand, bool wraps) {
     lang::Tracer& tracer = table.tracer();
     const ir::Type type{tracer.dtype(operand), tracer.shape(operand)};
     if (!is_integer(type.dtype) || !type.is_scalar()) {
@@ -28,18 +44,26 @@ ir::Value clamped_index(CaptureTable& table, const Capture& capture, ir::Value r
                    dim, quoted(capture), ir::to_string(type));
     }
     ir::Builder& builder = tracer.builder();
-    const ir::Value index = tracer.value(operand, i64);
+    const bool is_static = wraps && operand.is_literal();
+    ir::Value index = is_static ? tracer.index_constant(literal_index(capture, dim, operand))
+                                : tracer.value(operand, i64);
+    wraps = wraps && !is_static && !table.is_natural(index);
     const ir::Value zero = tracer.index_constant(0);
     const ir::Value extent = builder.extent(ref, dim);
     if (table.attends()) {
+        const ir::Value low = wraps ? builder.binary(ir::Op::sub, zero, extent) : zero;
         const ir::Value inside =
-            builder.binary(ir::Op::bitwise_and, builder.binary(ir::Op::ge, index, zero),
+            builder.binary(ir::Op::bitwise_and, builder.binary(ir::Op::ge, index, low),
                            builder.binary(ir::Op::lt, index, extent));
         const ir::Value masked = builder.unary(ir::Op::bitwise_not, table.attends());
         builder.debug_check(builder.binary(ir::Op::bitwise_or, inside, masked),
                             fmt::format("index of dimension {} of capture {} is inside its {}", dim,
                                         quoted(capture),
                                         capture.tensor().dim(dim) == 1 ? "one element" : "extent"));
+    }
+    if (wraps) {
+        index = builder.select(builder.binary(ir::Op::lt, index, zero),
+                               builder.binary(ir::Op::add, index, extent), index);
     }
     return builder.clamp(index, zero,
                          builder.binary(ir::Op::sub, extent, tracer.index_constant(1)));
@@ -60,6 +84,28 @@ CaptureTable& CaptureTable::current() {
         user_error("capture", "expected a capture to be read inside a mod while it is traced");
     }
     return *current_table;
+}
+
+bool CaptureTable::is_natural(ir::Value value) {
+    const ir::Function& function = tracer_.function();
+    const auto range_of = [&](ir::Value v) {
+        const auto found = ranges_.find(v);
+        return found == ranges_.end() ? ir::Interval::all(function.type(v).dtype) : found->second;
+    };
+    // Blocks of loops and branches are left out: what is not known may be negative.
+    for (; scanned_ < function.body.body.size(); ++scanned_) {
+        const ir::Instruction& made = function.body.body[scanned_];
+        if (made.results.size() != 1 || function.is_ref(made.result())) continue;
+        if (!is_integer(function.type(made.result()).dtype)) continue;
+        ranges_.emplace(made.result(), ir::result_range(function, made, range_of));
+    }
+    const ir::Interval range = range_of(value);
+    return range.any || range.low >= 0;
+}
+
+void CaptureTable::set_position(ir::Value position) {
+    // More than any memory holds, and little enough that sums and multiples fit in 64 bits.
+    ranges_.emplace(position, ir::Interval::integers(0, std::int64_t{1} << 40));
 }
 
 /// The capture's name as an identifier.
@@ -101,7 +147,7 @@ Capture capture(Tensor tensor, std::string name, bool differentiable) {
     return result;
 }
 
-Tile Capture::element(const std::vector<Operand>& indices) const {
+Tile Capture::element(const std::vector<Operand>& indices, Negative negative) const {
     mod::CaptureTable& table = mod::CaptureTable::current();
     lang::Tracer& tracer = table.tracer();
     const auto location = indices.empty() ? std::source_location{} : indices.front().location();
@@ -114,7 +160,8 @@ Tile Capture::element(const std::vector<Operand>& indices) const {
         std::vector<ir::IndexOperand> operands;
         for (std::size_t d = 0; d < indices.size(); ++d) {
             operands.push_back(ir::IndexOperand::scalar(
-                mod::clamped_index(table, *this, ref, static_cast<int>(d), indices[d])));
+                mod::inside_index(table, *this, ref, static_cast<int>(d), indices[d],
+                                  negative == Negative::from_end)));
         }
         return tracer.wrap(tracer.builder().load(ref, operands));
     });

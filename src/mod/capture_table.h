@@ -1,8 +1,11 @@
 // The captures of the mod that is being traced, and the Refs that stand for them.
 #pragma once
 
+#include <cstddef>
+#include <map>
 #include <vector>
 
+#include "ir/passes/intervals.h"
 #include "lang/tracer.h"
 #include "tilewright/mod.h"
 
@@ -28,6 +31,11 @@ class CaptureTable {
     void set_attends(ir::Value attends) { attends_ = attends; }
     ir::Value attends() const { return attends_; }
 
+    /// One of b, h, q, kv of the mod that is traced, which are not negative.
+    void set_position(ir::Value position);
+    /// Whether the integer scalar is known not to be negative.
+    bool is_natural(ir::Value value);
+
   private:
     std::string parameter_name(const Capture& capture) const;
 
@@ -36,6 +44,8 @@ class CaptureTable {
     ir::Value attends_;
     std::vector<Capture> captures_;
     std::vector<ir::Value> refs_;
+    std::map<ir::Value, ir::Interval> ranges_;  ///< of integers of the function's body
+    std::size_t scanned_ = 0;                   ///< instructions of the body whose ranges are known
 };
 
 }  // namespace tilewright::mod

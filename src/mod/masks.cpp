@@ -41,9 +41,9 @@ struct Packing {
         ids = capture(Tensor::from_vector(of_position, {std::ssize(of_position)}), "sequence_of");
     }
 
-    /// The sequence that a position lies in; the last one's behind the end.
+    /// The sequence that a position lies in; the last one's behind the end, the first before 0.
     Tile id(const Tile& position) const {
-        return ids[minimum(position, std::max<std::int64_t>(total - 1, 0))];
+        return ids[clamp(position, 0, std::max<std::int64_t>(total - 1, 0))];
     }
 
     /// Both positions lie in sequences, and in the same one.

@@ -50,8 +50,9 @@ mod::Traced trace_state(const detail::ModState& state, DType score, bool checked
             tracer.wrap(function.add_parameter(ir::Type{score, {}}, std::string("score"))));
     }
     for (const char* name : mod::kPositions) {
-        arguments.push_back(
-            tracer.wrap(function.add_parameter(ir::Type{i64, {}}, std::string(name))));
+        const ir::Value position = function.add_parameter(ir::Type{i64, {}}, std::string(name));
+        table.set_position(position);
+        arguments.push_back(tracer.wrap(position));
     }
     if (checked) table.set_attends(function.add_parameter(ir::Type{boolean, {}}, "attends"));
     const Operand result = state.body(arguments);

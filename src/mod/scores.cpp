@@ -110,7 +110,7 @@ Mod t5(const Capture& table, bool bidirectional, std::int64_t max_distance) {
             static_cast<double>(buckets - exact) /
             std::log(static_cast<double>(max_distance) / static_cast<double>(exact));
         const Tile far = (log(maximum(n, 1) * (1.0 / static_cast<double>(exact))) * unit).to(i64);
-        Tile bucket = where(n < exact, n, minimum(far + exact, buckets - 1));
+        Tile bucket = where(n < exact, n, clamp(far + exact, 0, buckets - 1));
         if (bidirectional) bucket = bucket + where(distance > 0, buckets, 0);
         return s + table(bucket, h);
     });

@@ -74,7 +74,23 @@ TEST(Mod, ChainedGathersOfAnyRank) {
     EXPECT_EQ(mod.captures().size(), 3U);
 }
 
-TEST(Mod, IndicesOutsideAreClamped) {
+TEST(Mod, NegativeIndicesCountFromTheEnd) {
+    const Capture table = capture(floats({1, 2, 3}, {3}), "table");
+    const Mod moving = [table](auto, auto, auto, auto q, auto kv) { return table[q - kv]; };
+    EXPECT_EQ(score_at(moving, 0, 0, 0, 0, 1), 3);
+    EXPECT_EQ(score_at(moving, 0, 0, 0, 1, 4), 1);
+    const Capture places = capture(ints({-1, -3, 1, 0}, {4}));
+    const Mod chained = [=](auto, auto, auto, auto q, auto) { return table[places[q]]; };
+    for (const auto& [q, want] : {std::pair(0, 3.0), {1, 1.0}, {2, 2.0}, {3, 1.0}})
+        EXPECT_EQ(score_at(chained, 0, 0, 0, q, 0), want);
+    const Mod last = [table](auto, auto, auto, auto, auto) { return table[-1] - table[-3]; };
+    EXPECT_EQ(score_at(last, 0, 0, 0, 0, 0), 2);
+    EXPECT_EQ(score_at(parse_mod("table[-1] + table[kv - 1]", {{"table", table.tensor()}}), 0, 0, 0,
+                       0, 0),
+              6);
+}
+
+TEST(Mod, IndicesFurtherOutsideAreClamped) {
     const Capture table = capture(floats({1, 2, 3}, {3}));
     const Mod mod = [table](auto, auto, auto, auto q, auto kv) { return table[q - kv]; };
     EXPECT_EQ(score_at(mod, 0, 0, 0, 0, 5), 1);
@@ -82,6 +98,36 @@ TEST(Mod, IndicesOutsideAreClamped) {
     const Capture empty = capture(Tensor::zeros(f32, {0}));
     EXPECT_EQ(score_at([empty](auto, auto, auto, auto q, auto) { return empty[q]; }, 0, 0, 0, 9, 0),
               0);
+    // For front ends that count from the end themselves.
+    const Mod own = [table](auto, auto, auto, auto q, auto kv) {
+        return table.element({q - kv}, Capture::Negative::clamped);
+    };
+    EXPECT_EQ(score_at(own, 0, 0, 0, 0, 1), 1);
+}
+
+TEST(Mod, LiteralIndicesOutsideAreErrors) {
+    const Capture table = capture(floats({1, 2, 3}, {3}), "table");
+    for (const std::int64_t index : {3, -4}) {
+        const Mod mod = [=](auto, auto, auto, auto, auto) { return table[index]; };
+        EXPECT_THAT(error_of([&] { mod::trace(mod); }),
+                    HasSubstr("expected an index of -3 to 2 in dimension 0 of capture `table` but "
+                              "got " +
+                              std::to_string(index)));
+    }
+    const auto parse = [&] { parse_mod("score + table[3]", {{"table", table.tensor()}}); };
+    EXPECT_THAT(error_of(parse), HasSubstr("at column 9"));
+}
+
+TEST(Mod, PositionsThatCannotBeNegativeCostNothing) {
+    const Capture table = capture(Tensor::zeros(f32, {8, 8}));
+    const auto selects = [](const Mod& mod) {
+        return mod.ir().find("select") != std::string::npos;
+    };
+    EXPECT_FALSE(selects([=](auto s, auto, auto h, auto q, auto kv) {
+        return s + table(h, q) + table(h / 4, q * 64 + kv % 8) + table(abs(q - kv), minimum(q, kv));
+    }));
+    EXPECT_TRUE(
+        selects([=](auto s, auto, auto h, auto q, auto kv) { return s + table(h, q - kv); }));
 }
 
 TEST(Mod, ScalarCapturesChangeWithoutTracing) {
