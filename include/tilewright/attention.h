@@ -40,9 +40,13 @@ struct AttentionOptions {
     Window window = {};
     Tensor segment_ids = {};     ///< (B, L) integers: only equal ids attend to each other
     Tensor kv_segment_ids = {};  ///< (B, S); left out: segment_ids, which needs L == S
-    Mod mask = {};               ///< mask mod: which pairs attend
-    BlockMask block_mask = {};   ///< the same as data; with cu_seqlens, of packed positions
-    Mod score_mod = {};          ///< applied to the scaled scores, before the mask
+    /// (B) integers in [0, S]: keys from there on do not exist, whatever the arrays hold; with
+    /// cu_seqlens (N), of each sequence. On a GPU they may lie there, nothing waits for them, and
+    /// those outside [0, S] clamp; in CPU memory they are errors.
+    Tensor kv_lengths = {};
+    Mod mask = {};              ///< mask mod: which pairs attend
+    BlockMask block_mask = {};  ///< the same as data; with cu_seqlens, of packed positions
+    Mod score_mod = {};         ///< applied to the scaled scores, before the mask
     /// (N + 1) integers 0 = c[0] <= c[1] <= ... = total length: N sequences packed one behind the
     /// other in a batch of 1. Positions restart in each, and the batch that mods see counts
     /// sequences. For the keys: kv_cu_seqlens, or the same.

@@ -32,6 +32,7 @@ void bind_attention(nb::module_& module) {
         .def_rw("score_mod", &Options::score_mod)
         .def_rw("cu_seqlens", &Options::cu_seqlens)
         .def_rw("kv_cu_seqlens", &Options::kv_cu_seqlens)
+        .def_rw("kv_lengths", &Options::kv_lengths)
         .def_rw("sinks", &Options::sinks)
         .def_rw("dropout", &Options::dropout)
         .def_rw("seed", &Options::seed)

@@ -125,6 +125,7 @@ def flex_attention(
     kv_segment_ids: Array | None = None,
     cu_seqlens: Array | None = None,
     kv_cu_seqlens: Array | None = None,
+    kv_lengths: Array | None = None,
     sinks: Array | None = None,
     dropout: float = 0.0,
     seed: int = 0,
@@ -145,6 +146,7 @@ def flex_attention(
     kv_segment_ids (B, S): only equal ids attend. Several masks: their intersection. Positions count
     from the top left.
     cu_seqlens (N + 1,) int32: N sequences packed in a batch of 1; positions seen by mods restart.
+    kv_lengths (B,): keys from there on do not exist, whatever the arrays hold; with cu_seqlens (N,).
     sinks (Hq,): one more logit per head in the denominator. dropout: share of probabilities
     dropped by philox(seed, b, h, q, kv).
     scale: None is 1 / sqrt(E). kernel_options: torch's names, taken as hints, of which BLOCK_M and
@@ -183,6 +185,7 @@ def flex_attention_vjp(
     kv_segment_ids: Array | None = None,
     cu_seqlens: Array | None = None,
     kv_cu_seqlens: Array | None = None,
+    kv_lengths: Array | None = None,
     sinks: Array | None = None,
     dropout: float = 0.0,
     seed: int = 0,
@@ -286,7 +289,7 @@ class _Problem:
                     f"{arguments['window']!r}"
                 ) from None
             options.window = (left, right)
-        for name in ("cu_seqlens", "kv_cu_seqlens"):  # read by the host
+        for name in ("cu_seqlens", "kv_cu_seqlens", "kv_lengths"):  # checked where they are
             if arguments[name] is not None:
                 setattr(options, name, to_tensor(op, name, arguments[name]))
         for name in ("segment_ids", "kv_segment_ids", "sinks"):

@@ -205,6 +205,35 @@ void check_packed(const AttentionOptions& options, Problem& p) {
                    p.starts.size() - 1, p.kv_starts.size() - 1);
 }
 
+/// Needs the starts of packed sequences.
+void check_kv_lengths(const AttentionOptions& options, Problem& p) {
+    const Tensor& given = options.kv_lengths;
+    if (!given.defined()) return;
+    const auto sequences = static_cast<std::int64_t>(p.starts.size()) - 1;
+    expect_shape("kv_lengths", given, {p.packed() ? sequences : p.batch});
+    if (!is_integer(given.dtype()))
+        user_error("attention", "expected kv_lengths of an integer dtype but got {}",
+                   given.type_name());
+    if (given.device().kind == Device::Kind::cpu) {
+        run::interrupt_recording();  // the next call's may be wrong
+        const std::vector<std::int64_t> values = given.to_vector<std::int64_t>();
+        for (std::size_t b = 0; b < values.size(); ++b) {
+            const std::int64_t most =
+                p.packed() ? p.kv_starts[b + 1] - p.kv_starts[b] : p.kv_length;
+            if (values[b] >= 0 && values[b] <= most) continue;
+            user_error("attention", "expected kv_lengths from 0 to the keys' length {} but got {}",
+                       most, values[b]);
+        }
+    }
+    const bool is_short = size_of(given.dtype()) < 4 || given.dtype() == DType::i32;
+    p.kv_lengths = given.to(is_short ? DType::i32 : DType::i64).contiguous();
+    if (p.on_gpu() && given.device().kind == Device::Kind::cpu) {
+        p.kv_lengths = p.kv_lengths.to(p.device);
+    }
+    expect_device("kv_lengths", p.kv_lengths, p.device);
+    p.features.lengths = true;
+}
+
 /// Masks with more distinct pieces than this are evaluated in the programs: as data, with a byte
 /// for each pair, they would fill memory.
 constexpr std::size_t kMostAtoms = std::size_t{1} << 16;
@@ -387,6 +416,7 @@ Problem check(const Tensor& query, const Tensor& key, const Tensor& value,
                    to_string(p.device));
     check_segments(options, p);
     check_packed(options, p);
+    check_kv_lengths(options, p);
     p.autotune = options.autotune && !p.packed() && !p.options.interpret;
     check_mods(options, p);
     p.features.segments = p.segment_ids.defined();
@@ -460,6 +490,7 @@ std::vector<Tensor> Problem::extras() const {
             *words.data<std::uint64_t>() = seed;
         }
     }
+    result[tiles::Extra::kv_lengths] = kv_lengths;
     if (plan) {
         result[tiles::Extra::headers] = plan->headers;
         result[tiles::Extra::partial] = plan->partial;
@@ -500,6 +531,9 @@ Problem Problem::sequence(std::size_t n) const {
         p.segment_ids = segment_ids.slice(1, starts[n], p.query_length);
         p.kv_segment_ids = kv_segment_ids.slice(1, kv_starts[n], p.kv_length);
     }
+    if (kv_lengths.defined()) {
+        p.kv_lengths = kv_lengths.slice(0, static_cast<std::int64_t>(n), 1);
+    }
     p.origin[0] += static_cast<std::int64_t>(n);
     if (block_mask.defined()) {
         p.block_mask = block_mask.shifted(starts[n], kv_starts[n], p.query_length, p.kv_length);
@@ -532,6 +566,7 @@ Problem Problem::part(std::int64_t b, std::int64_t batches, std::int64_t first,
     p.value = heads_of(batches_of(value, b, batches), first, count);
     p.segment_ids = batches_of(segment_ids, b, batches);
     p.kv_segment_ids = batches_of(kv_segment_ids, b, batches);
+    p.kv_lengths = batches_of(kv_lengths, b, batches);
     p.origin[0] += b;
     p.origin[1] += first * group;
     return p;

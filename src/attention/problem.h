@@ -25,6 +25,7 @@ struct Problem {
     Tensor query, key, value;
     Device device;                         ///< of all tensors
     Tensor segment_ids, kv_segment_ids;    ///< both given or both not, contiguous, both i32 or i64
+    Tensor kv_lengths;  ///< (batch), or (sequences) of packed ones, contiguous, i32 or i64; or none
     Tensor sinks;                          ///< undefined where not needed
     std::uint64_t seed = 0;                ///< of dropout
     std::array<std::int64_t, 4> origin{};  ///< see tiles::Extra

@@ -40,6 +40,7 @@ Sizes check(const Array& query, const Array& key, const Array& value,
         user_error("attention",
                    "expected query heads to be a multiple of kv heads but got {} and {}",
                    s.query_heads, s.kv_heads);
+    if (options.kv_lengths.given()) expect_shape("kv_lengths", options.kv_lengths, {s.batch});
     if (options.sinks.given()) expect_shape("sinks", options.sinks, {s.query_heads});
     if (options.segment_ids.given())
         expect_shape("segment_ids", options.segment_ids, {s.batch, s.query_length});
@@ -60,6 +61,8 @@ bool attends(const ReferenceOptions& options, std::int64_t b, std::int64_t q, st
     if (options.causal && kv > q) return false;
     if (options.window_left >= 0 && kv < q - options.window_left) return false;
     if (options.window_right >= 0 && kv > q + options.window_right) return false;
+    if (options.kv_lengths.given() && static_cast<double>(kv) >= options.kv_lengths(b))
+        return false;
     if (options.segment_ids.given()) {
         const Array& kv_ids =
             options.kv_segment_ids.given() ? options.kv_segment_ids : options.segment_ids;
@@ -163,6 +166,7 @@ double larger(double a, double b) {
 
 /// Scores, statistics and probabilities of one query row.
 struct Row {
+    std::vector<bool> attended;  ///< pairs that contribute: unless masked by -inf
     std::vector<double> scores;  ///< scaled, before the score mod
     std::vector<double> probabilities;
     std::vector<double> kept;  ///< probabilities after dropout
@@ -179,6 +183,7 @@ Row softmax_row(const Array& query, const Array& key, const ReferenceOptions& op
     Row row;
     row.probabilities.assign(static_cast<std::size_t>(length), -kInfinity);
     row.scores.assign(static_cast<std::size_t>(length), 0);
+    row.attended.assign(static_cast<std::size_t>(length), options.mask_value != -kInfinity);
     for (std::int64_t kv = 0; kv < length; ++kv) {
         double& score = row.probabilities[static_cast<std::size_t>(kv)];
         score = options.mask_value;
@@ -186,6 +191,7 @@ Row softmax_row(const Array& query, const Array& key, const ReferenceOptions& op
             score = dot<Accumulator>(query.row(b, h, q), key.row(b, kv_head, kv), depth);
             score = round_to(scale * round_to(score, options.arithmetic), options.arithmetic);
             row.scores[static_cast<std::size_t>(kv)] = score;
+            row.attended[static_cast<std::size_t>(kv)] = true;
             score = round_to(mods.score(score, b, h, q, kv), options.arithmetic);
         }
         row.max_score = larger(row.max_score, score);
@@ -240,9 +246,11 @@ ReferenceOutput forward(const Array& query, const Array& key, const Array& value
                 result.lse(b, h, q) = row.lse;
                 result.max_scores(b, h, q) = row.max_score;
                 double* out = result.out.row(b, h, q);
-                for (std::int64_t kv = 0; kv < s.kv_length; ++kv)
+                for (std::int64_t kv = 0; kv < s.kv_length; ++kv) {
+                    if (!row.attended[static_cast<std::size_t>(kv)]) continue;
                     add_scaled<Accumulator>(out, row.kept[static_cast<std::size_t>(kv)],
                                             value.row(b, kv_head, kv), s.value_dim);
+                }
                 for (std::int64_t d = 0; d < s.value_dim; ++d)
                     out[d] = round_to(out[d], options.arithmetic);
             }
@@ -264,20 +272,24 @@ ReferenceGradients backward(const Array& query, const Array& key, const Array& v
                 const Row row =
                     softmax_row<Accumulator>(query, key, options, mods, scale, b, h, kv_head, q);
                 std::vector<double> dp(static_cast<std::size_t>(s.kv_length));
-                for (std::int64_t kv = 0; kv < s.kv_length; ++kv)
+                for (std::int64_t kv = 0; kv < s.kv_length; ++kv) {
+                    if (!row.attended[static_cast<std::size_t>(kv)]) continue;
                     dp[static_cast<std::size_t>(kv)] =
                         round_to(dot<Accumulator>(dout.row(b, h, q), value.row(b, kv_head, kv),
                                                   s.value_dim),
                                  options.arithmetic) *
                         dropout_factor(options.dropout, options.seed, options.first_batch + b,
                                        options.first_head + h, q, kv);
+                }
                 // sum over kv of P dP, the same as the sum over d of out dout.
                 double delta = dot<Accumulator>(row.probabilities.data(), dp.data(), s.kv_length);
                 if (options.from_stored) {
                     std::vector<double> out(static_cast<std::size_t>(s.value_dim));
-                    for (std::int64_t kv = 0; kv < s.kv_length; ++kv)
+                    for (std::int64_t kv = 0; kv < s.kv_length; ++kv) {
+                        if (!row.attended[static_cast<std::size_t>(kv)]) continue;
                         add_scaled<Accumulator>(out.data(), row.kept[static_cast<std::size_t>(kv)],
                                                 value.row(b, kv_head, kv), s.value_dim);
+                    }
                     for (double& x : out) x = round_to(x, options.arithmetic);
                     delta = dot<Accumulator>(out.data(), dout.row(b, h, q), s.value_dim);
                 }
@@ -329,6 +341,20 @@ double dropout_factor(double rate, std::uint64_t seed, std::int64_t b, std::int6
         std::uint64_t{ir::philox(seed, head << 1 | 1)} << 32 | ir::philox(seed, head << 1);
     const double threshold = std::min<double>(std::round(rate * 0x1p32), 0xffffffff);
     return ir::philox(key, word(q) << 32 | word(kv)) >= threshold ? 1 / (1 - rate) : 0;
+}
+
+Array reference_attended_keys(const Array& query, const Array& key,
+                              const ReferenceOptions& options) {
+    const Sizes s = check(query, key, key, options);
+    Array result({s.batch, s.kv_heads, s.kv_length});
+    Mods mods(options);
+    for (std::int64_t b = 0; b < s.batch; ++b)
+        for (std::int64_t h = 0; h < s.query_heads; ++h)
+            for (std::int64_t q = 0; q < s.query_length; ++q)
+                for (std::int64_t kv = 0; kv < s.kv_length; ++kv)
+                    if (attends(options, b, q, kv) && mods.attends(b, h, q, kv))
+                        result(b, h / (s.query_heads / s.kv_heads), kv) = 1;
+    return result;
 }
 
 ReferenceOutput reference_forward(const Array& query, const Array& key, const Array& value,

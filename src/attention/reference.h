@@ -20,6 +20,7 @@ struct ReferenceOptions {
     std::int64_t window_right = -1;  ///< kv <= q + right; -1: unbounded
     Array segment_ids;               ///< (B, L), not given: no segments
     Array kv_segment_ids;            ///< (B, S), not given: segment_ids (needs L == S)
+    Array kv_lengths;                ///< (B): keys from there on do not exist; not given: all do
     Mod score_mod, mask;             ///< undefined: none
     Array sinks;                     ///< (Hq): a logit more per head
     double dropout = 0;              ///< share of the probabilities dropped, by `seed`
@@ -51,6 +52,11 @@ struct ReferenceGradients {
 /// Hkv, S, Ev) with Hq a multiple of Hkv. UserError when shapes do not fit.
 ReferenceOutput reference_forward(const Array& query, const Array& key, const Array& value,
                                   const ReferenceOptions& options = {});
+
+/// (B, Hkv, S): 1 where a query may attend to the key, else 0. The others contribute nothing,
+/// whatever they hold.
+Array reference_attended_keys(const Array& query, const Array& key,
+                              const ReferenceOptions& options);
 
 /// Gradients of the inputs for dout (B, Hq, L, Ev) and, if given, dlse (B, Hq, L).
 ReferenceGradients reference_backward(const Array& query, const Array& key, const Array& value,

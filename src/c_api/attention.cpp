@@ -37,6 +37,7 @@ AttentionOptions options_from(const tw_attention_options* given) {
     if (o.score_mod) options.score_mod = o.score_mod->mod;
     options.cu_seqlens = borrow(o.cu_seqlens);
     options.kv_cu_seqlens = borrow(o.kv_cu_seqlens);
+    options.kv_lengths = borrow(o.kv_lengths);
     options.sinks = borrow(o.sinks);
     options.dropout = o.dropout;
     options.seed = o.seed;

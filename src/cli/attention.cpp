@@ -15,7 +15,7 @@ namespace tilewright::cli {
 namespace {
 
 struct Options {
-    std::string query, key, value, grad_out, segment_ids, kv_segment_ids;
+    std::string query, key, value, grad_out, segment_ids, kv_segment_ids, kv_lengths;
     std::string out, lse, grads;
     std::string layout = "bhsd", device = "cpu", engine;
     std::string window, mask, score, sinks;
@@ -61,6 +61,7 @@ void run(const Options& options, Console& console) {
     };
     attention_options.segment_ids = load(options.segment_ids, "segment-ids");
     attention_options.kv_segment_ids = load(options.kv_segment_ids, "kv-segment-ids");
+    attention_options.kv_lengths = load(options.kv_lengths, "kv-lengths");
     attention_options.sinks = load(options.sinks, "sinks");
     attention_options.dropout = options.dropout;
     attention_options.seed = options.seed;
@@ -140,6 +141,8 @@ void add_attention(CLI::App& app, Console& console) {
     command->add_option("--segment-ids", options->segment_ids, "(B, L) integers");
     command->add_option("--kv-segment-ids", options->kv_segment_ids,
                         "(B, S) integers; segment ids by default");
+    command->add_option("--kv-lengths", options->kv_lengths,
+                        "(B) integers: keys from there on do not exist");
     command->add_option("--mask", options->mask, "which pairs attend, as text: \"q >= kv\"");
     command->add_option("--score", options->score, "the scores, as text: \"softcap(20)\"");
     command->add_option("--bind", options->bind, "NAME=FILE: an array that the texts read");

@@ -52,6 +52,7 @@ class Checker {
         sinks_dtype_ = options.sinks.defined() ? options.sinks.dtype() : f32;
         segment_ids_ = to_array(options.segment_ids);
         kv_segment_ids_ = to_array(options.kv_segment_ids);
+        kv_lengths_ = to_array(options.kv_lengths);
     }
 
     /// Prints a line per result and returns whether all are within the allowed error.
@@ -175,6 +176,10 @@ class Checker {
         };
         options.segment_ids = ids(segment_ids_);
         options.kv_segment_ids = ids(kv_segment_ids_);
+        if (kv_lengths_.given()) {
+            options.kv_lengths = Array({1});
+            options.kv_lengths.data[0] = kv_lengths_(b);
+        }
         options.first_batch = b;
         options.first_head = kv * group;
         if (sinks_.given()) {
@@ -205,7 +210,7 @@ class Checker {
         return results;
     }
 
-    Array query_, key_, value_, segment_ids_, kv_segment_ids_, sinks_;
+    Array query_, key_, value_, segment_ids_, kv_segment_ids_, kv_lengths_, sinks_;
     DType sinks_dtype_;
     attn::ReferenceOptions options_;
     DType dtype_;

@@ -1,6 +1,7 @@
 // Attention against its definition: the dense reference in f64.
 #pragma once
 
+#include <cmath>
 #include <string>
 
 #include "attention/reference.h"
@@ -17,6 +18,20 @@ inline Capture table(Tensor::Dims shape, unsigned seed) {
     return capture(values.to(f32));
 }
 
+/// Writes NaN to the rows of keys and values (B, Hkv, S, n) that no query may attend. `query`: any
+/// of its shape.
+inline void poison_unattended(const Tensor& query, const Tensor& key, const Tensor& value,
+                              const ReferenceOptions& options) {
+    const Array attended = reference_attended_keys(to_array(query), to_array(key), options);
+    for (std::int64_t b = 0; b < key.dim(0); ++b)
+        for (std::int64_t h = 0; h < key.dim(1); ++h)
+            for (std::int64_t j = 0; j < key.dim(2); ++j) {
+                if (attended(b, h, j) != 0) continue;
+                for (Tensor x : {key, value})
+                    x.slice(0, b, 1).slice(1, h, 1).slice(2, j, 1).fill(std::nan(""));
+            }
+}
+
 struct Case {
     std::string name = {};
     AttentionOptions options = {};
@@ -25,6 +40,7 @@ struct Case {
     std::int64_t batch = 2, heads = 2, kv_heads = 2, length = 70, kv_length = 85;
     std::int64_t head_dim = 16, value_dim = 16;
     bool backward = true;
+    bool poisoned = false;  ///< keys and values that no query may attend hold NaN
     /// Bounds of docs/numerics.md: of two samples of the same roundings, one is now and then more
     /// than twice the other.
     double bounds = 1;
@@ -53,6 +69,9 @@ inline void check(const Case& c) {
     if (c.mask.defined()) exact_options.mask = c.mask;
     ReferenceOptions plain_options = exact_options;
     plain_options.arithmetic = c.dtype;
+    ReferenceOptions by_length;
+    by_length.kv_lengths = exact_options.kv_lengths;
+    if (c.poisoned) poison_unattended(q, k, v, by_length);
     const Array qa = to_array(q), ka = to_array(k), va = to_array(v);
     const auto exact = reference_forward(qa, ka, va, exact_options);
     const auto plain = reference_forward(qa, ka, va, plain_options);

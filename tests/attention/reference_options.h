@@ -17,6 +17,7 @@ inline ReferenceOptions reference_options(const AttentionOptions& options) {
     result.window_right = options.window.right;
     result.segment_ids = to_array(options.segment_ids);
     result.kv_segment_ids = to_array(options.kv_segment_ids);
+    result.kv_lengths = to_array(options.kv_lengths);
     result.score_mod = options.score_mod;
     result.mask = options.mask;
     result.sinks = to_array(options.sinks);

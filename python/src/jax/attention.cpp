@@ -29,6 +29,7 @@ enum class Role : std::uint8_t {
     kv_segment_ids,
     cu_seqlens,
     kv_cu_seqlens,
+    kv_lengths,
     sinks,
     seed,
     block_mask,
@@ -39,8 +40,9 @@ enum class Role : std::uint8_t {
 };
 constexpr std::array kRoles{
     "query", "key",         "value",          "out",        "lse",           "dout",
-    "dlse",  "segment_ids", "kv_segment_ids", "cu_seqlens", "kv_cu_seqlens", "sinks",
-    "seed",  "block_mask",  "origin",         "score",      "dscore",        "mask"};
+    "dlse",  "segment_ids", "kv_segment_ids", "cu_seqlens", "kv_cu_seqlens", "kv_lengths",
+    "sinks", "seed",        "block_mask",     "origin",     "score",         "dscore",
+    "mask"};
 
 Role role_of(std::string_view name) {
     for (std::size_t i = 0; i < kRoles.size(); ++i) {
@@ -204,6 +206,9 @@ class AttentionSite {
                     break;
                 case Role::kv_segment_ids:
                     options.kv_segment_ids = operand;
+                    break;
+                case Role::kv_lengths:
+                    options.kv_lengths = operand;
                     break;
                 case Role::sinks:
                     options.sinks = operand;

@@ -44,6 +44,7 @@ def flex_attention(
     kv_segment_ids=None,
     cu_seqlens=None,
     kv_cu_seqlens=None,
+    kv_lengths=None,
     sinks=None,
     dropout=0.0,
     seed=0,
@@ -63,6 +64,7 @@ def flex_attention(
     causal: kv <= q; window=(left, right): q - left <= kv <= q + right, -1 unbounded; segment_ids
     (B, L), kv_segment_ids (B, S): only equal ids attend. Several masks: their intersection.
     cu_seqlens (N + 1,) int32: N sequences packed in a batch of 1; positions seen by mods restart.
+    kv_lengths (B,): keys from there on do not exist, whatever the arrays hold; with cu_seqlens (N,).
     sinks (Hq,): one more logit per head in the denominator. dropout: share of probabilities dropped
     by philox(seed, b, h, q, kv); seed an integer or a scalar array. scale: None is 1 / sqrt(E).
     kernel_options: torch's names, taken as hints; checked=True runs in the checked mode: bounds, NaN
@@ -148,7 +150,7 @@ def flex_attention(
 def _arrays(op, arguments):
     names = ("query", "key", "value", "segment_ids", "kv_segment_ids", "cu_seqlens")
     arrays = {}
-    for name in (*names, "kv_cu_seqlens", "sinks"):
+    for name in (*names, "kv_cu_seqlens", "kv_lengths", "sinks"):
         value = arguments[name]
         if value is None and name in ("query", "key", "value"):
             raise TypeError(f"[{op}] expected {name} to be an array but got None")
@@ -221,17 +223,23 @@ def _check_optional(op, arrays, batch, heads, queries, keys):
             f"[{op}] expected kv_segment_ids with segment_ids where lengths differ, {queries} and "
             f"{keys}, but got none"
         )
-    shapes = {"segment_ids": (batch, queries), "kv_segment_ids": (batch, keys), "sinks": (heads,)}
+    starts = arrays["cu_seqlens"]
+    shapes = {
+        "segment_ids": (batch, queries),
+        "kv_segment_ids": (batch, keys),
+        "kv_lengths": (batch if starts is None else max(starts.size - 1, 0),),
+        "sinks": (heads,),
+    }
     for name, shape in shapes.items():
         if arrays[name] is not None and arrays[name].shape != shape:
             raise ValueError(
                 f"[{op}] expected {name} of shape {shape} but got {_type(arrays[name])}"
             )
-    for name in ("segment_ids", "kv_segment_ids", "cu_seqlens", "kv_cu_seqlens"):
+    for name in ("segment_ids", "kv_segment_ids", "cu_seqlens", "kv_cu_seqlens", "kv_lengths"):
         array = arrays[name]
         if array is not None and not jnp.issubdtype(array.dtype, jnp.integer):
             raise TypeError(f"[{op}] expected {name} of integers but got {_type(array)}")
-        if array is not None and "cu" in name and (array.ndim != 1 or array.shape[0] < 2):
+        if array is not None and "cu_" in name and (array.ndim != 1 or array.shape[0] < 2):
             raise ValueError(f"[{op}] expected {name} of N + 1 integers but got {_type(array)}")
     if arrays["cu_seqlens"] is not None and batch != 1:
         raise ValueError(f"[{op}] expected a batch of 1 with cu_seqlens but got {batch}")

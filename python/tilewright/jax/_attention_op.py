@@ -18,7 +18,10 @@ _backward_p = _primitive.define("tilewright_attention_backward")
 _DIFFERENTIABLE = ("query", "key", "value", "sinks", "dscore")
 _READ_BY_THE_HOST = frozenset(("cu_seqlens", "kv_cu_seqlens", "seed", "block_mask", "origin"))
 _WORDS = ("seed", "block_mask")  # u32 already
-_BATCHED = ("query", "key", "value", "segment_ids", "kv_segment_ids", "out", "lse", "dout", "dlse")
+_BATCHED = frozenset(
+    ("query", "key", "value", "segment_ids", "kv_segment_ids", "kv_lengths")
+    + ("out", "lse", "dout", "dlse")
+)
 
 
 def split_host(operands):
@@ -198,6 +201,8 @@ class Spec:
             "kv_segment_ids": ["b", "s"],
             "sinks": ["H"],
         }
+        if "cu_seqlens" not in self.named_arrays():
+            known["kv_lengths"] = ["b"]
         return known.get(name) or [f"x{place}d{i}" for i in range(rank)]
 
     def _all_dims(self, operand_ranks):

@@ -189,6 +189,7 @@ std::string why_not(const Problem& p) {
         return fmt::format("{} is {} and not of compute capability 9.0", to_string(p.device),
                            info.arch());
     }
+    if (p.kv_lengths.defined()) return "keys end at lengths of their own";
     if (p.segment_ids.defined() && p.segment_ids.dtype() != DType::i32) {
         return "segment ids are 64-bit integers";
     }

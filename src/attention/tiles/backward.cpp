@@ -114,15 +114,19 @@ void backward_program(const Options& options, const Features& features,
     const DType sums = accumulator(query.dtype());
     const std::int64_t block_q = options.block_q, block_k = options.block_k;
     const std::int64_t head_dim = key.shape()[1], value_dim = value.shape()[1];
-    const Tile query_length = query.extent(1), kv_length = key.extent(0);
+    const Tile query_length = query.extent(1), kv_length = pairs.kv_length(key.extent(0));
     const Tile b = pairs.batch(program_id(0));
 
     // Refs of the query side hold the heads of one group: (group, L, ...).
     const auto block_of_keys = [&](Tile j) {
         const Tile first = j * block_k;
         const Slice kv_block = ds(first, block_k);
-        const Tile k = key.at(kv_block).load({.other = 0}),
-                   v = value.at(kv_block).load({.other = 0});
+        LoadOptions existing_rows{.other = 0};
+        if (features.lengths) {
+            existing_rows.mask = expand_dims(first + iota(block_k, i64), 1) < kv_length;
+        }
+        const Tile k = key.at(kv_block).load(existing_rows),
+                   v = value.at(kv_block).load(existing_rows);
         const bool scale_keys = options.scale_operand && features.score;
         const Tile scaled_k = scale_keys ? k * options.scale : k;
         const Tile kv_positions = first.to(i32) + iota(block_k);
@@ -204,7 +208,7 @@ void backward_program(const Options& options, const Features& features,
         if (features.plan) {
             // A block of keys may stick out of the array in full tiles, which matters to mods.
             const bool analytic = segments || options.right() >= 0 || options.window_left >= 0 ||
-                                  features.positions();
+                                  features.positions() || features.lengths;
             const Ref partial = pairs.extra(Extra::partial), runs = pairs.extra(Extra::full),
                       bits = pairs.extra(Extra::bits);
             state = for_loop(0, options.group, state, [&](Tile h, State outer) {
@@ -220,7 +224,8 @@ void backward_program(const Options& options, const Features& features,
                 });
             });
         } else {
-            const BlockRange blocks = query_blocks(options, first, query_length, kv_length);
+            const BlockRange blocks =
+                query_blocks(options, first, query_length, kv_length, features.lengths);
             state = for_loop(0, options.group, state, [&](Tile h, State s) {
                 if (segments) return range(h, blocks.begin, blocks.end, s, true);
                 s = range(h, blocks.begin, blocks.full_begin, s, true);
@@ -243,7 +248,7 @@ void backward_program(const Options& options, const Features& features,
             });
         });
     }
-    for_loop(program_id(2), cdiv(kv_length, block_k), num_programs(2), block_of_keys);
+    for_loop(program_id(2), cdiv(key.extent(0), block_k), num_programs(2), block_of_keys);
 }
 
 void preprocess_program(std::span<const Ref> refs) {

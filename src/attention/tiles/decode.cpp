@@ -32,7 +32,8 @@ void decode_program(const Options& options, const Features& features, std::span<
     const Pairs pairs(options, features, refs.subspan(3, num_inputs - 3));
     const DType sums = accumulator(query.dtype());
     const std::int64_t block_k = options.block_k, group = options.group;
-    const Tile kv_length = key.extent(0), begin = program_id(2) * (kDecodeChunk / block_k);
+    const Tile kv_length = pairs.kv_length(key.extent(0)),
+               begin = program_id(2) * (kDecodeChunk / block_k);
     const Tile end = minimum(kv_length, (program_id(2) + 1) * kDecodeChunk);
     const Tile q = query.load();
     const bool folded = options.scale > 0 && !features.score;  // as in the forward program
@@ -44,6 +45,10 @@ void decode_program(const Options& options, const Features& features, std::span<
     const auto step = [&](bool masked) {
         return [&, masked](Tile j, State state) {
             const Slice block = ds(j * block_k, block_k);
+            LoadOptions existing_rows{.other = 0};
+            if (masked && features.lengths) {
+                existing_rows.mask = expand_dims(j * block_k + iota(block_k, i64), 1) < kv_length;
+            }
             Tile s = dot(q, key.at(block).load({.other = 0}), {.trans_b = true});
             if (!folded) s *= options.scale;
             const Place place{b,
@@ -65,7 +70,7 @@ void decode_program(const Options& options, const Features& features, std::span<
                 exp2(fma(s, expand_dims(exponent.factor(offset), 1), expand_dims(-offset, 1)));
             const Tile alpha = exp2(state.offset - offset);
             return State{offset, fma(state.sum, alpha, sum(p, 1)),
-                         dot(p.to(value.dtype()), value.at(block).load({.other = 0}),
+                         dot(p.to(value.dtype()), value.at(block).load(existing_rows),
                              {.acc = state.out * expand_dims(alpha, 1)})};
         };
     };

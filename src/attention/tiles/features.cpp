@@ -23,8 +23,9 @@ std::size_t InlinedMod::captures() const {
 }
 
 std::string Features::key() const {
-    return fmt::format("{}{}{}{} {}\n{}\n{}", segments ? "s" : "", plan ? "p" : "",
-                       sinks ? "k" : "", long_positions ? "l" : "", dropout, score.text, mask.text);
+    return fmt::format("{}{}{}{}{} {}\n{}\n{}", segments ? "s" : "", plan ? "p" : "",
+                       lengths ? "n" : "", sinks ? "k" : "", long_positions ? "l" : "", dropout,
+                       score.text, mask.text);
 }
 
 std::size_t num_extras(const Features& features) {
@@ -51,6 +52,7 @@ void add_extras(const Features& features, CallOptions& options, std::vector<std:
     const bool plan = features.plan;
     add("origin", features.positions() || plan, 0, {});
     add("seed", features.dropout > 0, 0, {});
+    add("kv_lengths", features.lengths, 1, {0});
     add("headers", plan, 2, {0});
     add("partial", plan, 2, {0});
     add("full", plan, 2, {0});

@@ -95,6 +95,7 @@ inline constexpr std::int64_t kShortPositions = 1 << 23;
 struct Features {
     bool segments = false;
     bool plan = false;            ///< visits the tiles of a mask plan instead of a range
+    bool lengths = false;         ///< keys end at a length of each batch
     bool sinks = false;           ///< one more logit per head
     double dropout = 0;           ///< share of the probabilities dropped
     bool long_positions = false;  ///< they may pass kShortPositions
@@ -109,9 +110,10 @@ struct Features {
 /// used are absent. The captures of the score mod and of the mask mod come last.
 struct Extra {
     enum Place : std::uint8_t {
-        origin,   ///< i64 (4): batch and head of the first program; plan rows per batch, per head
-        seed,     ///< u64 ()
-        headers,  ///< of the plan: mask/plan.h
+        origin,  ///< i64 (4): batch and head of the first program; plan rows per batch, per head
+        seed,    ///< u64 ()
+        kv_lengths,  ///< i32 or i64 (batches of this call)
+        headers,     ///< of the plan: mask/plan.h
         partial,
         full,
         bits,  ///< bool (tiles, block_q, block_k)

@@ -27,7 +27,7 @@ void forward_program(const Options& options, const Features& features, std::span
     const bool segments = features.segments;
     const DType sums = accumulator(query.dtype());
     const std::int64_t block_q = options.block_q;
-    const Tile first = program_id(2) * block_q, kv_length = key.extent(0);
+    const Tile first = program_id(2) * block_q, kv_length = pairs.kv_length(key.extent(0));
     const bool scaled = options.scale_operand && features.score;
     const Tile q = scaled ? query.load() * options.scale : query.load();
     const Tile q_positions = first.to(i32) + iota(block_q);
@@ -45,6 +45,11 @@ void forward_program(const Options& options, const Features& features, std::span
                           const std::optional<Tile>& bits) {
         const std::int64_t block_k = sizes.block_k;
         const Slice block = ds(j * block_k, block_k);
+        LoadOptions existing_rows{.other = 0};
+        if (analytic && features.lengths) {
+            const Tile rows = expand_dims((j * block_k).to(i32) + iota(block_k), 1);
+            existing_rows.mask = rows < kv_length.to(i32);
+        }
         Tile s = dot(q, key.at(block).load({.other = 0}), {.trans_b = true});
         if (!folded && !scaled) s *= options.scale;
         std::optional<Tile> mask = bits;
@@ -79,7 +84,7 @@ void forward_program(const Options& options, const Features& features, std::span
         const Tile alpha = exp2(state.offset - offset, true);
         const Tile kept = features.dropout > 0 ? p * pairs.keep(place, sums) : p;
         return State{offset, fma(state.sum, alpha, sum(p, 1)),
-                     dot(kept.to(value.dtype()), value.at(block).load({.other = 0}),
+                     dot(kept.to(value.dtype()), value.at(block).load(existing_rows),
                          {.acc = state.out * expand_dims(alpha, 1)})};
     };
     const auto range = [&](const Options& sizes, Tile begin, Tile end, State state, bool analytic) {
@@ -91,18 +96,24 @@ void forward_program(const Options& options, const Features& features, std::span
     State state{full({block_q}, exponent.first_offset(lowest), sums), zeros({block_q}, sums),
                 zeros({block_q, value.shape()[1]}, sums)};
     if (features.plan) {
-        // The plan knows the end of the keys; what is given besides it still has to be tested.
+        // The plan knows the end of the arrays; what is given besides it still has to be tested.
         const bool analytic = segments || options.right() >= 0 || options.window_left >= 0;
+        const std::int64_t block_k = options.block_k;
         const PlanRow row = pairs.plan_row(b, h, program_id(2));
         const Ref partial = pairs.extra(Extra::partial), runs = pairs.extra(Extra::full),
                   bits = pairs.extra(Extra::bits);
         state = for_loop(row.partial_begin, row.partial_end, state, [&](Tile e, State s) {
-            return step(options, partial.at(e, 0).load().to(i64), s, analytic,
+            return step(options, partial.at(e, 0).load().to(i64), s, analytic || features.lengths,
                         bits.at(partial.at(e, 1).load()).load());
         });
         state = for_loop(row.full_begin, row.full_end, state, [&](Tile e, State s) {
             const Tile begin = runs.at(e, 0).load().to(i64);
-            return range(options, begin, begin + runs.at(e, 1).load().to(i64), s, analytic);
+            const Tile end = begin + runs.at(e, 1).load().to(i64);
+            if (!features.lengths) return range(options, begin, end, s, analytic);
+            const Tile full_end = minimum(end, kv_length / block_k);
+            s = range(options, begin, full_end, s, analytic);
+            return range(options, maximum(begin, full_end), minimum(end, cdiv(kv_length, block_k)),
+                         s, true);
         });
     } else if (segments || (options.interpret && features.positions())) {
         const BlockRange blocks = kv_blocks(options, first, kv_length);

@@ -98,7 +98,8 @@ BlockRange kv_blocks(const Options& options, Tile first, Tile kv_length) {
     return {begin, full_begin, full_end, end};
 }
 
-BlockRange query_blocks(const Options& options, Tile first, Tile query_length, Tile kv_length) {
+BlockRange query_blocks(const Options& options, Tile first, Tile query_length, Tile kv_length,
+                        bool no_keys) {
     const std::int64_t block = options.block_q, left = options.window_left;
     const Tile last = first + (options.block_k - 1);
     Tile begin = constant(0, i64), full_begin = begin;
@@ -112,6 +113,7 @@ BlockRange query_blocks(const Options& options, Tile first, Tile query_length, T
         full_end = minimum(full_end, (first + (left + 1)) / block);
     }
     end = maximum(end, begin);
+    if (no_keys) end = where(first >= kv_length, begin, end);
     full_begin = minimum(full_begin, end);
     full_end = maximum(full_end, full_begin);
     // Keys past the end must be masked in every block.

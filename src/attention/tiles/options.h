@@ -62,8 +62,10 @@ struct BlockRange {
 
 /// kv blocks that the queries [first, first + block_q) attend to among kv_length keys.
 BlockRange kv_blocks(const Options& options, Tile first, Tile kv_length);
-/// Query blocks that attend to the keys [first, first + block_k).
-BlockRange query_blocks(const Options& options, Tile first, Tile query_length, Tile kv_length);
+/// Query blocks that attend to the keys [first, first + block_k). `no_keys`: all of these may lie
+/// past kv_length.
+BlockRange query_blocks(const Options& options, Tile first, Tile query_length, Tile kv_length,
+                        bool no_keys);
 
 /// bool [block_q, block_k]: which pairs attend. Positions are i32 rank-1 tiles; the ids are not
 /// read when `segments` is false.

@@ -22,6 +22,12 @@ Tile Pairs::from_origin(Tile index, int dim) const {
     return extra(Extra::origin).present() ? index + extra(Extra::origin).at(dim).load() : index;
 }
 
+Tile Pairs::kv_length(Tile extent) const {
+    if (!features_.lengths) return extent;
+    const Tile given = extra(Extra::kv_lengths).at(program_id(0)).load().to(i64);
+    return minimum(maximum(given, 0), extent);
+}
+
 std::span<const Ref> Pairs::captures(const InlinedMod& mod) const {
     const std::size_t first =
         Extra::count + (&mod == &features_.mask ? features_.score.captures() : 0);

@@ -34,6 +34,9 @@ class Pairs {
     Tile batch(Tile b) const { return from_origin(b, 0); }
     Tile head(Tile h) const { return from_origin(h, 1); }
 
+    /// Keys that there are of `extent` in the arrays, for this program's batch.
+    Tile kv_length(Tile extent) const;
+
     /// score_mod; `attends`: pairs whose captures must be inside, for the checked mode.
     Tile score(Tile scaled, const Place& at, const std::optional<Tile>& attends) const;
     /// mask_mod.
