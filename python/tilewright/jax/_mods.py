@@ -1,7 +1,6 @@
 """Mods: functions of scalars in jnp, and objects of the mask and score libraries."""
 
 import functools
-import inspect
 import operator
 from typing import NamedTuple
 
@@ -10,6 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from .. import _core
+from .._functions import Mod, check, combined
 from .._numbers import Number, RefusedError
 from . import _derivative
 from ._translate import result, run
@@ -129,27 +129,6 @@ def intersection(masks):
     return TracedMod(both.ir(), tuple(arrays[i] for i in order))
 
 
-def check(op, argument, function, is_mask):
-    """TypeError unless the function takes the arguments of a mask (or score) mod."""
-    form = "(b, h, q_idx, kv_idx)" if is_mask else "(score, b, h, q_idx, kv_idx)"
-    if not callable(function):
-        raise TypeError(
-            f"[{op}] expected {argument} to be a function {form} but got {type(function).__name__}"
-        )
-    if isinstance(function, Mod) and function.is_mask != is_mask:
-        other = "mask" if function.is_mask else "score"
-        raise TypeError(f"[{op}] expected {argument} to be a function {form} but got a {other}")
-    try:
-        inspect.signature(function).bind(*form.split(","))
-    except ValueError:
-        pass  # no signature to be had: the trace will tell
-    except TypeError:
-        raise TypeError(
-            f"[{op}] expected {argument} to be a function {form} but got one of "
-            f"{inspect.signature(function)}"
-        ) from None
-
-
 def _check_result(op, argument, avals, is_mask):
     wanted = "a bool scalar" if is_mask else "a number"
     got = ", ".join(str(a) for a in avals) or "nothing"
@@ -162,54 +141,6 @@ def _check_result(op, argument, avals, is_mask):
 def stand_in(name, constant):
     """What mods are traced on in place of an array."""
     return captured(name, jnp.shape(constant), np.dtype(jnp.result_type(constant)))
-
-
-# ---- Library objects.
-
-
-class Mod:
-    """A function of the mask or score library; call it in mods, combine masks with & | ^ ~."""
-
-    def __init__(self, function, is_mask, name):
-        self._function, self.is_mask, self.name = function, is_mask, name
-        self.__signature__ = inspect.Signature(
-            [
-                inspect.Parameter(p, inspect.Parameter.POSITIONAL_OR_KEYWORD)
-                for p in ([] if is_mask else ["score"]) + ["b", "h", "q_idx", "kv_idx"]
-            ]
-        )
-
-    def __call__(self, *arguments):
-        return self._function(*arguments)
-
-    def __repr__(self):
-        return f"<{'mask' if self.is_mask else 'score'} mod {self.name}>"
-
-    def __and__(self, other):
-        return _combined("&", operator.and_, self, other)
-
-    def __rand__(self, other):
-        return _combined("&", operator.and_, other, self)
-
-    def __or__(self, other):
-        return _combined("|", operator.or_, self, other)
-
-    def __ror__(self, other):
-        return _combined("|", operator.or_, other, self)
-
-    def __xor__(self, other):
-        return _combined("^", operator.xor, self, other)
-
-    def __invert__(self):
-        check("~", "the operand", self, True)
-        return Mod(lambda *p: ~self(*p), True, f"~{self.name}")
-
-
-def _combined(name, combine, *masks):
-    for i, mask in enumerate(masks):
-        check(name, f"mask {i}", mask, True)
-    names = f" {name} ".join(getattr(mask, "name", "mask") for mask in masks)
-    return Mod(lambda *p: functools.reduce(combine, (m(*p) for m in masks)), True, f"({names})")
 
 
 def and_masks(*masks):
@@ -225,4 +156,4 @@ def or_masks(*masks):
 def _folded(op, combine, masks):
     if not masks:
         raise ValueError(f"[{op}] expected at least one mask but got none")
-    return _combined(op, combine, *masks)
+    return combined(op, combine, *masks)

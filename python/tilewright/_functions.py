@@ -1,0 +1,75 @@
+"""Functions of scalars as mods: their signatures, and those of the mask and score libraries."""
+
+import functools
+import inspect
+import operator
+
+
+def check(op, argument, function, is_mask):
+    """TypeError unless the function takes the arguments of a mask (or score) mod."""
+    form = "(b, h, q_idx, kv_idx)" if is_mask else "(score, b, h, q_idx, kv_idx)"
+    if not callable(function):
+        raise TypeError(
+            f"[{op}] expected {argument} to be a function {form} but got {type(function).__name__}"
+        )
+    if isinstance(function, Mod) and function.is_mask != is_mask:
+        other = "mask" if function.is_mask else "score"
+        raise TypeError(f"[{op}] expected {argument} to be a function {form} but got a {other}")
+    try:
+        inspect.signature(function).bind(*form.split(","))
+    except ValueError:
+        pass  # no signature to be had: the trace will tell
+    except TypeError:
+        raise TypeError(
+            f"[{op}] expected {argument} to be a function {form} but got one of "
+            f"{inspect.signature(function)}"
+        ) from None
+
+
+class Mod:
+    """A function of the mask or score library; call it in mods, combine masks with & | ^ ~."""
+
+    def __init__(self, function, is_mask, name):
+        self._function, self.is_mask, self.name = function, is_mask, name
+        self.__signature__ = inspect.Signature(
+            [
+                inspect.Parameter(p, inspect.Parameter.POSITIONAL_OR_KEYWORD)
+                for p in ([] if is_mask else ["score"]) + ["b", "h", "q_idx", "kv_idx"]
+            ]
+        )
+
+    def __call__(self, *arguments):
+        return self._function(*arguments)
+
+    def __tilewright_environment__(self):
+        """What the mod depends on, for caches of recordings."""
+        return (self._function,)
+
+    def __repr__(self):
+        return f"<{'mask' if self.is_mask else 'score'} mod {self.name}>"
+
+    def __and__(self, other):
+        return combined("&", operator.and_, self, other)
+
+    def __rand__(self, other):
+        return combined("&", operator.and_, other, self)
+
+    def __or__(self, other):
+        return combined("|", operator.or_, self, other)
+
+    def __ror__(self, other):
+        return combined("|", operator.or_, other, self)
+
+    def __xor__(self, other):
+        return combined("^", operator.xor, self, other)
+
+    def __invert__(self):
+        check("~", "the operand", self, True)
+        return Mod(lambda *p: ~self(*p), True, f"~{self.name}")
+
+
+def combined(name, combine, *masks):
+    for i, mask in enumerate(masks):
+        check(name, f"mask {i}", mask, True)
+    names = f" {name} ".join(getattr(mask, "name", "mask") for mask in masks)
+    return Mod(lambda *p: functools.reduce(combine, (m(*p) for m in masks)), True, f"({names})")

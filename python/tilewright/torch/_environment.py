@@ -1,0 +1,455 @@
+"""Keeps recordings of mods for as long as what their functions read is the same.
+
+What a function reads is known before it runs: its code, and what stands in its closure, defaults and
+globals, also of the functions that it calls. Of tensors dtype and rank matter, not identity: a function
+made anew around other tensors finds its recording. A number that changes becomes an operand. What
+cannot be seen through is recorded at each call.
+"""
+
+import collections
+import functools
+import math
+import sys
+import threading
+import types
+
+import numpy as np
+import torch
+
+from .. import _core
+from . import _recorder
+from ._recorder import recorded
+
+_MOST_FAMILIES, _MOST_OF_A_FAMILY = 1024, 64
+
+
+class _OpaqueError(Exception):
+    """The function reads what cannot be compared from one call to the next."""
+
+
+class _Operand:
+    """In a copied environment: where the number of this place stands as an operand."""
+
+    def __init__(self, place):
+        self.place = place
+
+
+_LOOKS = frozenset(("getattr", "eval", "exec", "globals", "locals", "vars", "setattr", "__dict__"))
+_NAMES_TYPES = frozenset(("isinstance", "type", "callable", "hasattr"))
+_PLAIN = frozenset(
+    (str, bytes, type(None), complex, torch.dtype, torch.device, slice, range, type(Ellipsis))
+)
+_LIBRARIES = (
+    "torch",
+    "math",
+    "numpy",
+    "operator",
+    "functools",
+    "builtins",
+    "jax",
+    "typing",
+    "tilewright",
+)
+
+
+@functools.lru_cache(4096)
+def _names_of(code_id, code):
+    """(globals, attributes and names) that a code object and those inside of it name."""
+    names = set(code.co_names)
+    for constant in code.co_consts:
+        if isinstance(constant, types.CodeType):
+            names |= _names_of(id(constant), constant)
+    return frozenset(names)
+
+
+class _Snapshot:
+    """The environment of one function: `key`, `tensors` and `numbers`, in the order of a walk."""
+
+    __slots__ = ("_objects", "_seen", "kept", "key", "names", "numbers", "tensors")
+
+    def __init__(self, function):
+        self.key, self.tensors, self.numbers, self.kept = [], [], [], []
+        self._seen, self._objects, self.names = {}, [], set()
+        self.walk(function)
+        done = 0
+        while self._objects:  # their attributes may hold functions that name more of them
+            objects, self._objects = self._objects, []
+            for value in objects:
+                self._attributes(value)
+            done += 1
+            if done > 16:
+                raise _OpaqueError
+        if not _LOOKS.isdisjoint(self.names):
+            raise _OpaqueError
+
+    def walk(self, value):
+        kind = type(value)
+        key = self.key
+        if kind is int or kind is float:
+            key.append(kind)
+            self.numbers.append(value)
+            return
+        if kind is bool or kind in _PLAIN:
+            key.append(kind)
+            key.append(repr(value) if kind is complex or kind is slice else value)
+            return
+        seen = self._seen.get(id(value))
+        if seen is not None:
+            key.append(seen)
+            return
+        self._seen[id(value)] = -1 - len(self._seen)
+        if isinstance(value, torch.Tensor):
+            self.tensors.append(value)
+            key += (kind, value.dtype, value.dim(), value.device.type, value.requires_grad)
+        elif kind is types.FunctionType:
+            self._function(value)
+        elif kind is tuple or kind is list:
+            key += (kind, len(value))
+            for x in value:
+                self.walk(x)
+        elif kind is dict:
+            key += (kind, len(value))
+            for name, x in value.items():
+                self.walk(name)
+                self.walk(x)
+        elif kind is functools.partial:
+            key.append(kind)
+            for x in (value.func, value.args, value.keywords):
+                self.walk(x)
+        elif kind is types.MethodType:
+            key.append(kind)
+            self.walk(value.__func__)
+            self.walk(value.__self__)
+        else:
+            self._other(value, kind)
+
+    def _other(self, value, kind):
+        key = self.key
+        snapshot = getattr(kind, "__tilewright_environment__", None)
+        if snapshot is not None:
+            key.append(kind)
+            for x in snapshot(value):
+                self.walk(x)
+        elif isinstance(value, np.generic):
+            key += (kind, value.item(), str(value))
+        elif isinstance(value, np.ndarray):
+            if value.nbytes > 4096 or value.dtype.hasobject:
+                raise _OpaqueError
+            key += (value.dtype, value.shape, value.tobytes())
+        elif isinstance(value, types.ModuleType):
+            self._identity(value)
+            if not (value.__name__ or "").startswith(_LIBRARIES):
+                self._objects.append(value)
+        elif isinstance(value, _core.Mod | types.BuiltinFunctionType | type(torch.relu)):
+            self._identity(value)
+            owner = getattr(value, "__self__", None)
+            if owner is not None and not isinstance(owner, type | types.ModuleType):
+                self.walk(owner)
+        elif callable(value) and type(value).__module__.startswith(("torch._ops", "torch._C")):
+            self._identity(value)
+        elif isinstance(value, type):
+            self._identity(value)
+            if not value.__module__.startswith(_LIBRARIES):
+                self._objects.append(value)
+        elif kind is frozenset or kind is set:
+            if not all(isinstance(x, str | int) for x in value):
+                raise _OpaqueError
+            key += (kind, frozenset(value))
+        else:
+            self._identity(kind)
+            self._objects.append(value)
+
+    def _identity(self, value):
+        self.kept.append(value)
+        self.key.append(id(value))
+
+    def _function(self, function):
+        code = function.__code__
+        self.kept.append(code)
+        self.key.append(id(code))
+        if function.__defaults__:
+            self.walk(function.__defaults__)
+        if function.__kwdefaults__:
+            self.walk(function.__kwdefaults__)
+        for cell in function.__closure__ or ():
+            try:
+                contents = cell.cell_contents
+            except ValueError:
+                raise _OpaqueError from None
+            self.walk(contents)
+        names = _names_of(id(code), code)
+        self.names |= names
+        scope = function.__globals__
+        for name in names:
+            if name in scope:
+                self.key.append(name)
+                self.walk(scope[name])
+
+    def _attributes(self, value):
+        """What the functions' names may mean on an object, a class or a module of the user's."""
+        kind = type(value)
+        is_class = isinstance(value, type)
+        for base in kind.__mro__ if not is_class else ():
+            looks = vars(base).keys() & {"__getattr__", "__getattribute__", "__slots__"}
+            if looks and base not in (object, torch.nn.Module, type, types.ModuleType):
+                raise _OpaqueError
+        if (
+            not is_class
+            and not isinstance(value, types.ModuleType)
+            and not hasattr(value, "__dict__")
+        ):
+            raise _OpaqueError
+        own = dict(vars(value))
+        if isinstance(value, torch.nn.Module):
+            for table in ("_parameters", "_buffers", "_modules"):
+                own.update(own.get(table) or {})
+        bases = value.__mro__ if is_class else kind.__mro__
+        names = set(self.names)
+        if not is_class and "__call__" in vars(kind):
+            names.add("__call__")
+        for name in sorted(names):
+            if name in own and not isinstance(own[name], classmethod | staticmethod):
+                self._attribute(name, own[name])
+                continue
+            if isinstance(value, types.ModuleType):
+                continue
+            for base in bases:
+                if base is object or base.__module__.startswith(_LIBRARIES):
+                    continue
+                if name in vars(base):
+                    found = vars(base)[name]
+                    if isinstance(found, classmethod | staticmethod):
+                        found = found.__func__
+                    elif isinstance(found, property):
+                        found = found.fget
+                    self._attribute(name, found)
+                    break
+
+    def _attribute(self, name, value):
+        self.key.append(name)
+        if type(value) in (int, float):  # a number of an object is not replaced by an operand
+            self.key += (type(value), repr(value))
+        else:
+            self.walk(value)
+
+
+class _Family:
+    """Recordings of functions that differ in numbers, and in the shapes of their captures."""
+
+    __slots__ = ("exact", "kept", "last", "promoted", "refused")
+
+    def __init__(self, snapshot):
+        self.kept = snapshot.kept  # so that no id of the key comes to mean something else
+        self.exact = {}  # (numbers, shapes or None) -> _Kept
+        self.promoted = {}  # (places, numbers elsewhere, shapes or None) -> _Kept
+        self.refused = set()  # places whose number must be known
+        self.last = None
+
+
+class _Kept:
+    """A recording, and which tensors of the environment its slots are."""
+
+    __slots__ = ("places", "recording")
+
+    def __init__(self, recording, places):
+        self.recording, self.places = recording, places
+
+    def bind(self, tensors):
+        return self.recording.bind({slot: tensors[place] for slot, place in self.places})
+
+
+_families = collections.OrderedDict()
+_lock = threading.Lock()
+counts = collections.Counter()  #: "recorded" and "found", for tests
+
+
+def clear():
+    """Forgets all recordings."""
+    with _lock:
+        _families.clear()
+
+
+def traced(op, argument, function, is_mask, sizes, score_dtype=torch.float32, device="cpu"):
+    """`_recorder.record`, with recordings kept. On a hit the texts are the same objects."""
+    try:
+        snapshot = _Snapshot(function)
+    except _OpaqueError:
+        counts["recorded"] += 1
+        return _recorder.record(op, argument, function, is_mask, sizes, score_dtype, device)
+    numbers, tensors = tuple(map(_exact, snapshot.numbers)), snapshot.tensors
+    key = (is_mask, score_dtype == torch.float64, *snapshot.key)
+    with _lock:
+        family = _families.get(key)
+        if family is None:
+            family = _families[key] = _Family(snapshot)
+            if len(_families) > _MOST_FAMILIES:
+                _families.popitem(last=False)
+    kept = family.exact.get((numbers, None))
+    if kept is not None:
+        counts["found"] += 1
+        return kept.bind(tensors)
+    shapes = tuple([tuple(t.shape) for t in tensors])
+    kept = family.exact.get((numbers, shapes))
+    if kept is not None:
+        counts["found"] += 1
+        return kept.bind(tensors)
+    if numbers:
+        result = _promoted(
+            op, argument, function, is_mask, score_dtype, device, snapshot, family, numbers, shapes
+        )
+        if result is not None:
+            return result
+    counts["recorded"] += 1
+    recording = recorded(op, argument, function, is_mask, score_dtype, device)
+    result = recording.bind(recording.leaves)
+    kept = _kept(recording, tensors)
+    if kept is not None:
+        _insert(family.exact, (numbers, shapes if recording.fixed_shapes else None), kept)
+    family.last = numbers
+    return result
+
+
+def _exact(number):
+    """A number so that equal ones are the same: -0.0 is not 0.0, nan is nan."""
+    if type(number) is float and (number == 0 or number != number):
+        return math.copysign(1, number), number == 0
+    return number
+
+
+def _insert(table, key, value):
+    if len(table) >= _MOST_OF_A_FAMILY:
+        table.pop(next(iter(table)))
+    table[key] = value
+
+
+def _kept(recording, tensors):
+    """None where the function got a tensor from what the snapshot does not see."""
+    place_of = {id(t): i for i, t in enumerate(tensors)}
+    places = []
+    for slot, tensor in recording.leaves.items():
+        place = place_of.get(id(tensor))
+        if place is None:
+            return None
+        places.append((slot, place))
+    return _Kept(recording.without_tensors(), places)
+
+
+# ---- Numbers that change become operands.
+
+
+def _promoted(
+    op, argument, function, is_mask, score_dtype, device, snapshot, family, numbers, shapes
+):
+    """The recording with changed numbers as operands; None where there is or can be none."""
+    for (places, others, wanted), kept in family.promoted.items():
+        if wanted not in (None, shapes) or _without(numbers, places) != others:
+            continue
+        counts["found"] += 1
+        return kept.bind(_with_numbers(snapshot, places, score_dtype, device))
+    last = family.last
+    if last is None or not _NAMES_TYPES.isdisjoint(snapshot.names):
+        return None
+    places = tuple(
+        i
+        for i, (a, b) in enumerate(zip(numbers, last, strict=True))
+        if a != b and i not in family.refused and _fits(snapshot.numbers[i])
+    )
+    if not places:
+        return None
+    tensors = _with_numbers(snapshot, places, score_dtype, device)
+    stands = dict(zip(places, tensors[len(snapshot.tensors) :], strict=True))
+    try:
+        copy = _Copy(snapshot, stands).function(function)
+        counts["recorded"] += 1
+        recording = recorded(op, argument, copy, is_mask, score_dtype, device)
+    except (TypeError, ValueError, IndexError, NotImplementedError, RuntimeError, AttributeError):
+        family.refused.update(places)  # a loop, a shape or a branch needs the number itself
+        return None
+    kept = _kept(recording, tensors)
+    if kept is None:
+        family.refused.update(places)
+        return None
+    wanted = shapes if recording.fixed_shapes else None
+    _insert(family.promoted, (places, _without(numbers, places), wanted), kept)
+    return kept.bind(tensors)
+
+
+def _fits(number):
+    return type(number) is float or -(1 << 62) < number < 1 << 62
+
+
+def _without(numbers, places):
+    return tuple([n for i, n in enumerate(numbers) if i not in places])
+
+
+def _with_numbers(snapshot, places, score_dtype, device):
+    made = []
+    for place in places:
+        number = snapshot.numbers[place]
+        wide = torch.float64 if score_dtype == torch.float64 else torch.float32
+        dtype = torch.int64 if type(number) is int else wide
+        made.append(torch.full((), number, dtype=dtype, device=device))
+    return [*snapshot.tensors, *made]
+
+
+class _Copy:
+    """An environment copied with some of its numbers replaced, in the order of the snapshot."""
+
+    def __init__(self, snapshot, stands):
+        self._stands, self._next, self._seen = stands, 0, {}
+
+    def function(self, value):
+        return self._of(value)
+
+    def _of(self, value):
+        kind = type(value)
+        if kind is int or kind is float:
+            place = self._next
+            self._next += 1
+            return self._stands.get(place, value)
+        if kind is bool or kind in _PLAIN or isinstance(value, torch.Tensor):
+            return value
+        if id(value) in self._seen:
+            return self._seen[id(value)]
+        self._seen[id(value)] = value
+        made = value
+        if kind is types.FunctionType:
+            made = self._function(value)
+        elif kind is tuple or kind is list:
+            made = kind([self._of(x) for x in value])
+        elif kind is dict:
+            made = {self._of(name): self._of(x) for name, x in value.items()}
+        elif kind is functools.partial:
+            function, arguments, keywords = (
+                self._of(x) for x in (value.func, value.args, value.keywords)
+            )
+            made = functools.partial(function, *arguments, **keywords)
+        elif kind is types.MethodType:
+            function = self._of(value.__func__)
+            made = types.MethodType(function, self._of(value.__self__))
+        elif hasattr(kind, "__tilewright_environment__"):
+            before = self._next
+            for x in value.__tilewright_environment__():
+                self._of(x)
+            if any(before <= place < self._next for place in self._stands):
+                raise TypeError("a library object keeps its numbers")
+        self._seen[id(value)] = made
+        return made
+
+    def _function(self, function):
+        defaults = self._of(function.__defaults__) if function.__defaults__ else None
+        keywords = self._of(function.__kwdefaults__) if function.__kwdefaults__ else None
+        cells = [types.CellType(self._of(c.cell_contents)) for c in function.__closure__ or ()]
+        code = function.__code__
+        scope, changed = function.__globals__, {}
+        for name in _names_of(id(code), code):
+            if name in scope:
+                new = self._of(scope[name])
+                if new is not scope[name]:
+                    changed[name] = new
+        made = types.FunctionType(
+            code, {**scope, **changed} if changed else scope, function.__name__, defaults,
+            tuple(cells) or None,
+        )  # fmt: skip
+        made.__kwdefaults__ = keywords
+        return made

@@ -1,0 +1,93 @@
+"""The mask and score libraries on PyTorch tensors."""
+
+import dataclasses
+import functools
+
+import numpy as np
+import torch
+
+from .. import _core
+from .._arrays import to_array, to_tensor
+from .._functions import Mod
+from . import _recorder
+
+
+@dataclasses.dataclass(frozen=True)
+class LibraryMod:
+    """What a library function gave: a mod as text, for scores of each width."""
+
+    name: str
+    is_mask: bool
+    texts: tuple  #: f32, f64
+
+    def apply(self, captures, scalars):
+        """The mod on captures and scalars of the core."""
+        wide = not self.is_mask and scalars[0].dtype == "f64"
+        return _core.Mod.from_ir(self.texts[wide], captures)(*scalars)
+
+    def __tilewright_environment__(self):
+        return (self.texts,)
+
+
+def export(library):
+    """Every function of a submodule of the core, by its name."""
+    core = getattr(_core, library)
+    return {
+        name: _wrapped(name, function)
+        for name, function in vars(core).items()
+        if callable(function) and not name.startswith("_")
+    }
+
+
+def _wrapped(name, core):
+    @functools.wraps(core, updated=())
+    def function(*arguments, **options):
+        given = {}  # tensors by the names of their captures
+        arguments = [_argument(name, x, given) for x in arguments]
+        options = {key: _argument(name, x, given) for key, x in options.items()}
+        return from_core(core(*arguments, **options).renamed(name), given)
+
+    return function
+
+
+def from_core(mod, given=None):
+    """A mod of the NumPy front end, as `tilewright.parse_mod` gives it, for PyTorch."""
+    arrays = [_tensor(capture, given or {}) for capture in mod.captures()]
+    made = LibraryMod(mod.name, mod.is_mask, (mod.ir(), mod.ir() if mod.is_mask else mod.ir("f64")))
+
+    def apply(*scalars):
+        recorder = _recorder.current()
+        if recorder is None:
+            raise NotImplementedError(
+                f"[{made.name}] expected to be called inside a mod, by attention or "
+                "create_block_mask"
+            )
+        return recorder.library(made, arrays, scalars)
+
+    return Mod(apply, mod.is_mask, mod.name)
+
+
+def _argument(name, value, given):
+    """As the core's function takes it."""
+    if isinstance(value, np.ndarray):
+        value = torch.from_numpy(value)
+    if isinstance(value, torch.Tensor):
+        return _capture(name, value, given)
+    if callable(value):
+        if isinstance(value, _core.Mod):
+            return value
+        traced = _recorder.record(name, "the mask", value, True, None)
+        return _core.Mod.from_ir(traced.text, [_capture(name, x, given) for x in traced.arrays])
+    return value.item() if isinstance(value, np.generic) else value
+
+
+def _capture(name, tensor, given):
+    key = f"{name}{len(given)}"
+    given[key] = tensor
+    return _core.capture(to_tensor(name, "a tensor", tensor.detach()), key, True)
+
+
+def _tensor(capture, given):
+    if capture.name in given:
+        return given[capture.name]
+    return torch.from_numpy(to_array(capture.tensor).copy())

@@ -1,0 +1,727 @@
+"""Records a mod written in PyTorch as tile IR, in one run of the function.
+
+The scalars of the mod are wrapper tensors. Under a dispatch mode every operation on them computes
+dtype and shape on meta tensors and applies the rule of `_rules.py` to the values that they stand for.
+No kernel runs and no memory is read. A tensor that is none of the wrappers is a capture; operations
+on captures alone are kept as a list, which each call runs on the tensors that it brings.
+"""
+
+import contextlib
+import os
+import sys
+import threading
+from typing import NamedTuple
+
+import numpy as np
+import torch
+from torch.overrides import TorchFunctionMode
+from torch.utils._python_dispatch import TorchDispatchMode, _disable_current_modes
+
+from .. import _core
+from .._functions import check
+from .._numbers import Number, RefusedError, operand
+from .._values import Scattered
+from . import _rules
+from ._errors import BadInput
+from ._values import Part, TorchValues
+
+
+class Sizes(NamedTuple):
+    """What the positions that a mod sees are below; None: any integer."""
+
+    batch: int | None
+    heads: int | None
+    queries: int | None
+    keys: int | None
+
+
+class TracedMod(NamedTuple):
+    """A mod as text that works in any process, and the tensors that it reads."""
+
+    text: str
+    arrays: tuple  #: in the order of the text's Refs
+    derivative: str = ""  #: of a score mod with rules of its own, as text
+    gathers: str = ""  #: numbers of the arrays whose gradients the derivative gives, in order
+
+
+NONE = TracedMod("", ())
+_POSITIONS = (0, (1 << 31) - 1)
+_LARGEST = 1 << 20  # elements that an operation on captures may add to what it was given
+_current = threading.local()
+
+
+def current():
+    """The recorder of the mod that runs in this thread; None outside."""
+    return getattr(_current, "recorder", None)
+
+
+class Traced(torch.Tensor):
+    """What a mod computes with: a scalar, a small array, or a captured array, without memory."""
+
+    __torch_function__ = torch._C._disabled_torch_function_impl
+
+    @staticmethod
+    def __new__(cls, value, shape, dtype, device):
+        self = torch.Tensor._make_wrapper_subclass(cls, shape, dtype=dtype, device=device)
+        self.value = value
+        return self
+
+    @classmethod
+    def __torch_dispatch__(cls, func, types, args=(), kwargs=None):
+        recorder = current()
+        if recorder is None:
+            raise RuntimeError("a traced value was used after its mod had been recorded")
+        return recorder.dispatch(func, args, kwargs or {})
+
+    def _no_value(self, *_, **__):
+        raise TypeError(_rules.NO_VALUE)
+
+    __bool__ = __int__ = __float__ = __index__ = __complex__ = item = tolist = numpy = _no_value
+    __array__ = _no_value
+
+    def __iter__(self):
+        if self.dim() == 0:
+            raise TypeError("a traced value has no elements: " + _rules.NO_VALUE)
+        return iter(self.unbind(0))
+
+    def __len__(self):
+        if self.dim() == 0:
+            raise TypeError("a traced value has no length")
+        return self.shape[0]
+
+    def __contains__(self, _):
+        raise TypeError(_rules.NO_VALUE)
+
+    def __repr__(self, **_):
+        return f"Traced({self.dtype}, {tuple(self.shape)})"
+
+    def __format__(self, _):
+        return repr(self)
+
+    def __deepcopy__(self, _):
+        return self
+
+
+class Whole(NamedTuple):
+    """All of a captured array: the number of its slot."""
+
+    slot: int
+
+
+class Call(NamedTuple):
+    """An operation on captures alone; tensors of the arguments are numbers of slots."""
+
+    function: object
+    arguments: tuple
+    options: dict
+    results: tuple
+
+
+class Slot(NamedTuple):
+    """In the arguments of a Call: what stands in this slot."""
+
+    number: int
+
+
+class Recording:
+    """A mod recorded, and how the tensors that its text reads come from its captures."""
+
+    def __init__(self, text, leaves, constants, calls, reads, derivative, gathers, fixed):
+        self.text, self.derivative, self.gathers = text, derivative, gathers
+        self.leaves = leaves  #: {slot: tensor} that the function captured
+        self.constants = constants  #: {slot: tensor} that the function made
+        self.calls, self.reads = calls, reads
+        self.fixed_shapes = fixed  #: whether it depends on the shapes of its captures
+
+    def bind(self, leaves):
+        """The TracedMod of other captures, {slot: tensor}."""
+        if not self.calls and not self.constants:
+            arrays = tuple([leaves[slot] for slot in self.reads])
+            return TracedMod(self.text, arrays, self.derivative, self.gathers)
+        tensors = {**leaves, **self.constants}
+        device = next((t.device for t in leaves.values() if t.device.type != "cpu"), None)
+        if device is not None:
+            for slot, constant in self.constants.items():
+                tensors[slot] = constant.to(device)
+
+        def given(x):
+            return _mapped(x, Slot, lambda slot: tensors[slot.number])
+
+        for call in self.calls:
+            results = call.function(*given(call.arguments), **given(call.options))
+            results = results if isinstance(results, tuple | list) else (results,)
+            tensors.update(zip(call.results, results, strict=True))
+        arrays = tuple([tensors[slot] for slot in self.reads])
+        return TracedMod(self.text, arrays, self.derivative, self.gathers)
+
+    def without_tensors(self):
+        """The same, holding none of the caller's tensors."""
+        return Recording(
+            self.text, dict.fromkeys(self.leaves), self.constants, self.calls, self.reads,
+            self.derivative, self.gathers, self.fixed_shapes,
+        )  # fmt: skip
+
+
+def _mapped(x, kind, function):
+    """Nested tuples, lists and dicts with `function` applied to what is of a type."""
+    if isinstance(x, kind):
+        return function(x)
+    if isinstance(x, list | tuple):
+        return type(x)([_mapped(y, kind, function) for y in x])
+    if isinstance(x, dict):
+        return {k: _mapped(y, kind, function) for k, y in x.items()}
+    return x
+
+
+def _tensors(x, into):
+    if isinstance(x, torch.Tensor):
+        into.append(x)
+    elif isinstance(x, list | tuple):
+        for y in x:
+            _tensors(y, into)
+    elif isinstance(x, dict):
+        for y in x.values():
+            _tensors(y, into)
+    return into
+
+
+class _Dispatch(TorchDispatchMode):
+    def __init__(self, recorder):
+        super().__init__()
+        self._recorder = recorder
+
+    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+        return self._recorder.dispatch(func, args, kwargs or {})
+
+
+_SHAPES = {
+    getattr(torch.Tensor, name).__get__
+    for name in ("shape", "ndim", "nbytes", "T", "mT")
+    if hasattr(getattr(torch.Tensor, name, None), "__get__")
+} | {torch.Tensor.size, torch.Tensor.numel, torch.Tensor.nelement, torch.Tensor.__len__,
+     torch.Tensor.stride, torch.Tensor.dim}  # fmt: skip
+
+
+class _Functions(TorchFunctionMode):
+    """Indexing by traced values, which torch would turn into numbers, and reads of shapes."""
+
+    def __init__(self, recorder):
+        super().__init__()
+        self._recorder = recorder
+
+    def __torch_function__(self, func, types, args=(), kwargs=None):
+        if func is torch.Tensor.__getitem__:
+            return self._recorder.getitem(*args)
+        if func is torch.Tensor.__setitem__:
+            raise RefusedError("expected a mod that writes no elements; use torch.where")
+        if func in _SHAPES:
+            self._recorder.fixed_shapes = True
+        return func(*args, **(kwargs or {}))
+
+
+class _Tables:
+    """The arrays of a mod: by slot, and by the names under which the core knows them."""
+
+    def __init__(self):
+        self.leaves, self.constants, self.calls = {}, {}, []
+        self.by_id, self.captured, self.slots = {}, {}, 0
+        self.shapes = {}  # slot -> (shape, dtype)
+        self.made = {}  # constants: id -> tensor
+
+    def slot(self, shape, dtype):
+        self.slots += 1
+        self.shapes[self.slots - 1] = tuple(shape), dtype
+        return self.slots - 1
+
+
+class Recorder:
+    """One run of a mod's function."""
+
+    def __init__(self, values, tables, device, replayed=False):
+        self.values, self.tables, self.device = values, tables, device
+        self.own_rules = self.fixed_shapes = False
+        self._calls = iter(tables.calls) if replayed else None
+        self.wholes = {}  # slot -> the Traced that stands for an operation on captures
+        self._watch = False
+
+    # ---- What rules use.
+
+    def value(self, x, dtype=None):
+        """The value of an argument, in a dtype if given."""
+        if isinstance(x, Traced):
+            value, own = x.value, x.dtype
+            value = self._part(value.slot) if isinstance(value, Whole) else value
+        elif isinstance(x, torch.Tensor):
+            own = x.dtype
+            if id(x) in self.tables.made:
+                value = self._constant(x)
+            else:
+                value = self._part(self.leaf(x))
+        elif isinstance(x, bool | int | float | torch.SymInt | torch.SymFloat | torch.SymBool):
+            own = _dtype_of(x)
+            value = self.values.dtypes.constant(x, own)
+        elif isinstance(x, complex):
+            raise RefusedError("expected a mod of real numbers but got a complex one")
+        else:
+            value, own = x, None  # already a value
+        if dtype is None or dtype == own:
+            return value
+        if isinstance(value, Scattered):
+            return Scattered(value.shape, dtype, value.entries)
+        return self.values.elementwise(lambda e: self._converted(e, dtype), [value])
+
+    def _converted(self, e, dtype):
+        if isinstance(e, Number) and dtype == torch.bool and e.core.dtype != "bool":
+            return self.values.number(e.core != 0, dtype)
+        return self.values.convert(e, dtype)
+
+    def array(self, x, dtype=None):
+        """The same as an object array."""
+        return self.values.objects(self.value(x, dtype))
+
+    def apply(self, name, inputs, dtype, common):
+        """An elementwise operation computed in the dtype `common`."""
+        return self.values.apply_all(name, [self.value(x, common) for x in inputs], dtype)
+
+    @staticmethod
+    def common(a, b):
+        """The dtype in which torch compares two arguments."""
+        return torch.result_type(_stand_in(a), _stand_in(b))
+
+    def static_index(self, index, extent, dimension):
+        if not isinstance(index, Number):
+            self.fixed_shapes = True
+        return self.values.static_index(index, extent, dimension)
+
+    def inside(self, index, extent):
+        """An index with negative ones counted from the end, clamped."""
+        self.fixed_shapes = True
+        if not isinstance(index, Number):
+            return self.values.static_index(index, extent, 0)
+        all_ = self.values.apply_all
+        negative = all_("lt", [index, self.values.index(0)], torch.bool)
+        moved = all_("add", [index, self.values.index(extent)], torch.int64)
+        index = all_("where", [negative, moved, index], torch.int64)
+        return self.values.element(self.values.clamped(index, extent - 1))
+
+    def _part(self, slot):
+        return Part(self.captured(slot), [None] * len(self.tables.shapes[slot][0]))
+
+    def captured(self, slot):
+        known = self.tables.captured.get(slot)
+        if known is None:
+            shape, dtype = self.tables.shapes[slot]
+            known = self.tables.captured[slot] = self.values.captured(f"array{slot}", shape, dtype)
+        return known
+
+    def leaf(self, tensor):
+        """The slot of a captured tensor."""
+        tables = self.tables
+        slot = tables.by_id.get(id(tensor))
+        if slot is None:
+            if tensor.is_sparse or tensor.layout != torch.strided or tensor.is_nested:
+                raise RefusedError(f"expected dense captured tensors but got {tensor.layout}")
+            slot = tables.by_id[id(tensor)] = tables.slot(tensor.shape, tensor.dtype)
+            tables.leaves[slot] = tensor
+        return slot
+
+    def _constant(self, tensor):
+        """What the mod made of numbers alone. An array that is not small is read like a capture."""
+        if tensor.numel() <= 1:
+            with _disable_current_modes():
+                number = tensor.detach().reshape(()).item() if tensor.numel() else 0
+            return np.full(tuple(tensor.shape), self.values.dtypes.constant(number, tensor.dtype))[
+                ()
+            ]
+        slot = self.tables.by_id.get(id(tensor))
+        if slot is None:
+            slot = self.tables.by_id[id(tensor)] = self.tables.slot(tensor.shape, tensor.dtype)
+            self.tables.constants[slot] = tensor
+        return self._part(slot)
+
+    # ---- Operations.
+
+    def wrap(self, value, out):
+        return Traced(value, out.shape, out.dtype, self.device)
+
+    def getitem(self, tensor, index):
+        index = index if isinstance(index, tuple) else (index,)
+        if not any(isinstance(i, Traced) for i in index):
+            if any(isinstance(i, list | tuple) for i in index):
+                index = tuple(torch.tensor(i) if isinstance(i, list | tuple) else i for i in index)
+            return torch.Tensor.__getitem__(tensor, index if len(index) != 1 else index[0])
+        given = sum(i is not None and i is not Ellipsis for i in index)
+        if given > tensor.dim():
+            raise IndexError(
+                f"expected at most {tensor.dim()} indices of a captured tensor but got {given}"
+            )
+        if Ellipsis in [i if i is Ellipsis else None for i in index]:
+            at = next(k for k, i in enumerate(index) if i is Ellipsis)
+            whole = (slice(None),) * (tensor.dim() - given)
+            index = (*index[:at], *whole, *index[at + 1 :])
+        traced = [isinstance(i, torch.Tensor) for i in index]
+        plain = tuple(slice(None) if t else i for i, t in zip(index, traced, strict=True))
+        if any(p != slice(None) for p in plain if not isinstance(p, torch.Tensor)):
+            tensor = torch.Tensor.__getitem__(tensor, plain)
+        indices = []
+        for i, t in zip(index, traced, strict=True):
+            if t:
+                indices.append(i)
+            elif i is None or isinstance(i, slice):
+                indices.append(None)
+        while indices and indices[-1] is None:
+            indices.pop()
+        return torch.ops.aten.index.Tensor(tensor, indices)
+
+    def dispatch(self, func, args, kwargs):
+        tensors = _tensors(kwargs, _tensors(args, []))
+        made = self.tables.made
+        traced = [t for t in tensors if isinstance(t, Traced)]
+        captures = [t for t in tensors if not isinstance(t, Traced) and id(t) not in made]
+        name = func._schema.name
+        try:
+            hint = next((h for word, h in _rules.REFUSED.items() if word in name), None)
+            if hint is not None:
+                raise RefusedError(f"expected a mod without {name.partition('::')[2]}{hint}")
+            if not traced and not captures:
+                return self._made(func, args, kwargs)
+            return self._operation(func, name, args, kwargs, traced, captures)
+        except RefusedError as error:
+            if error.placed:
+                raise
+            raise RefusedError(f"{error}{_place()}", placed=True) from None
+
+    def _made(self, func, args, kwargs):
+        """Of numbers alone: computed on the CPU."""
+        if "device" in kwargs:
+            kwargs = {**kwargs, "device": torch.device("cpu"), "pin_memory": False}
+            kwargs = {k: v for k, v in kwargs.items() if k != "pin_memory"}
+        with _disable_current_modes():
+            result = func(*args, **kwargs)
+        for tensor in _tensors(result, []):
+            self.tables.made[id(tensor)] = tensor
+        return result
+
+    def _operation(self, func, name, args, kwargs, traced, captures):
+        mutated = _mutated(func)
+        if mutated and not isinstance(args[0], Traced):
+            raise RefusedError(
+                "expected a mod that leaves captured tensors as they are but it writes to one"
+            )
+        plain = {"device": torch.device("meta")} if "device" in kwargs else {}
+        with _disable_current_modes():
+            out = func(
+                *_mapped(args, torch.Tensor, _stand_in),
+                **{**_mapped(kwargs, torch.Tensor, _stand_in), **plain},
+            )
+        if not mutated and all(isinstance(t.value, Whole) for t in traced):
+            if name != "aten::index" or not any(t is not args[0] for t in traced + captures):
+                return self._on_captures(func, args, kwargs, out, [*traced, *captures])
+            if not _has_traced_scalar(traced):
+                return self._on_captures(func, args, kwargs, out, [*traced, *captures])
+        if self._watch and not torch.is_grad_enabled() and _is_float(out):
+            self.own_rules = True
+        rule = _rules.RULES.get(name) or (
+            _rules.RULES.get(name.removesuffix("_")) if mutated else None
+        )
+        if rule is None:
+            return self._decomposed(func, name, args, kwargs)
+        value = rule(self, out, *args, **kwargs)
+        if mutated:
+            args[0].value = value
+            return args[0]
+        if isinstance(out, tuple | list):
+            return type(out)([self.wrap(v, o) for v, o in zip(value, out, strict=True)])
+        return self.wrap(value, out)
+
+    def _decomposed(self, func, name, args, kwargs):
+        from torch._decomp import decomposition_table
+
+        decomposition = decomposition_table.get(func)
+        if decomposition is None and func._can_decompose():
+            decomposition = func.decompose
+        if decomposition is None:
+            raise RefusedError(f"expected a mod of scalar operations but got {name}")
+        with _Dispatch(self), _Functions(self):
+            return decomposition(*args, **kwargs)
+
+    def _on_captures(self, func, args, kwargs, out, inputs):
+        """Kept for each call to run; its results are arrays like captures."""
+        given = sum(t.numel() for t in inputs)
+        if any(o.numel() > given + _LARGEST for o in _tensors(out, [])):
+            raise RefusedError(
+                f"expected captured tensors to be indexed before {func._schema.name} makes a larger "
+                "one of them"
+            )
+        self.fixed_shapes = True
+
+        def slot_of(t):
+            if isinstance(t, Traced):
+                return Slot(t.value.slot)
+            if id(t) in self.tables.made:
+                with _disable_current_modes():
+                    self._constant_slot(t)
+                return Slot(self.tables.by_id[id(t)])
+            return Slot(self.leaf(t))
+
+        outs = out if isinstance(out, tuple | list) else (out,)
+        if self._calls is not None:
+            results = next(self._calls).results
+        else:
+            results = tuple(self.tables.slot(o.shape, o.dtype) for o in outs)
+            self.tables.calls.append(
+                Call(func, _mapped(args, torch.Tensor, slot_of),
+                     _mapped(kwargs, torch.Tensor, slot_of), results)
+            )  # fmt: skip
+        wrapped = [self.wrap(Whole(s), o) for s, o in zip(results, outs, strict=True)]
+        for slot, whole in zip(results, wrapped, strict=True):
+            self.wholes[slot] = whole
+        return type(out)(wrapped) if isinstance(out, tuple | list) else wrapped[0]
+
+    def _constant_slot(self, tensor):
+        if id(tensor) not in self.tables.by_id:
+            slot = self.tables.by_id[id(tensor)] = self.tables.slot(tensor.shape, tensor.dtype)
+            self.tables.constants[slot] = tensor
+
+    def library(self, mod, arrays, scalars):
+        """A mod of the core, of captured tensors, on the scalars of the mod that runs."""
+        captures = [self.captured(self.leaf(x)).core for x in arrays]
+        inputs = [operand(self.values.element(self.value(x))) for x in scalars]
+        dtype = torch.bool if mod.is_mask else scalars[0].dtype
+        value = self.values.number(mod.apply(captures, inputs), dtype)
+        return self.wrap(value, torch.empty((), dtype=dtype, device="meta"))
+
+    def run(self, function, scalars):
+        """The function's result on wrapper tensors."""
+        before = current()
+        _current.recorder = self
+        self._watch = True
+        try:
+            with torch.enable_grad(), _Dispatch(self), _Functions(self):
+                return function(*scalars)
+        finally:
+            _current.recorder = before
+
+
+def _has_traced_scalar(traced):
+    return any(not isinstance(t.value, Whole) for t in traced)
+
+
+def _is_float(out):
+    return isinstance(out, torch.Tensor) and out.dtype.is_floating_point
+
+
+_metas = {}
+
+
+def _stand_in(x):
+    """A meta tensor of the shape and dtype, kept for the next time."""
+    if not isinstance(x, torch.Tensor):
+        return x
+    key = tuple(x.shape), x.dtype
+    meta = _metas.get(key)
+    if meta is None:
+        if len(_metas) > 256:
+            _metas.clear()
+        with _disable_current_modes():
+            meta = _metas[key] = torch.empty(key[0], dtype=key[1], device="meta")
+    return meta
+
+
+def _mutated(func):
+    if not func._schema.is_mutable:
+        return False
+    alias = func._schema.arguments[0].alias_info
+    return alias is not None and alias.is_write
+
+
+def _dtype_of(number):
+    if isinstance(number, bool | torch.SymBool):
+        return torch.bool
+    return torch.int64 if isinstance(number, int | torch.SymInt) else torch.float64
+
+
+_OURS = os.path.dirname(os.path.abspath(__file__))
+_TORCHS = os.path.dirname(os.path.abspath(torch.__file__))
+
+
+def _place():
+    """The user's line, as text."""
+    frame = sys._getframe(1)
+    while frame is not None:
+        file = os.path.abspath(frame.f_code.co_filename)
+        if not file.startswith((_OURS, _TORCHS)):
+            return f" at {file}:{frame.f_lineno}"
+        frame = frame.f_back
+    return ""
+
+
+@contextlib.contextmanager
+def _outside_of_modes():
+    """Whatever traces the caller does not see the operations of a mod."""
+    with _disable_current_modes(), torch._C._DisableAutocast():
+        yield
+
+
+def record(op, argument, function, is_mask, sizes, score_dtype=torch.float32, device="cpu"):
+    """Records a mod anew; TypeError, ValueError or NotImplementedError for what cannot be one."""
+    recording = recorded(op, argument, function, is_mask, score_dtype, device)
+    return recording.bind(recording.leaves)
+
+
+def recorded(op, argument, function, is_mask, score_dtype=torch.float32, device="cpu"):
+    """The Recording of a mod."""
+    if isinstance(function, _core.Mod):
+        from ._library import from_core  # which stands on this module
+
+        function = from_core(function)
+    check(op, argument, function, is_mask)
+    wide = score_dtype == torch.float64
+    score = torch.float64 if wide else torch.float32
+    values, tables = TorchValues(score), _Tables()
+    device = torch.device(device)
+    kept = {}
+
+    def scalars_of(recorder, cores, leaf=False):
+        numbers = [values.number(core, torch.int32, _POSITIONS) for core in cores[-4:]]
+        stand = torch.empty((), dtype=torch.int32, device="meta")
+        scalars = [recorder.wrap(n, stand) for n in numbers]
+        if not is_mask:
+            scalars.insert(0, Traced(Number(cores[0]), (), score, device))
+        return scalars
+
+    def body(*cores):
+        tables.__init__()
+        with _outside_of_modes():
+            recorder = kept["recorder"] = Recorder(values, tables, device)
+            out = recorder.run(function, scalars_of(recorder, cores))
+            if recorder.own_rules and not is_mask:
+                for slot in range(tables.slots):  # a rule may read arrays that the mod does not
+                    if slot in tables.leaves or slot in tables.captured:
+                        shape, _ = tables.shapes[slot]
+                        index = [values.index(0)] * len(shape)
+                        Part(recorder.captured(slot), index).value()
+            return _result(op, argument, recorder, out, is_mask)
+
+    core = (_core.Mod.mask if is_mask else _core.Mod.score)(body)
+    derivative = "", ""
+    width = "f64" if wide and not is_mask else "f32"
+    try:
+        text = core.ir(width)
+        reads = [int(c.name.removeprefix("array")) for c in _captures(core, wide and not is_mask)]
+        if not is_mask and kept["recorder"].own_rules:
+            derivative = _derivative(
+                core, function, values, tables, device, scalars_of, width, reads
+            )
+    except RefusedError as error:
+        raise NotImplementedError(f"[{op}] {argument}: {error}") from None
+    except (TypeError, IndexError) as error:
+        if str(error).startswith(f"[{op}]"):
+            raise
+        raise type(error)(f"[{op}] {argument}: {error}") from error
+    return Recording(
+        sys.intern(text), tables.leaves, tables.constants, tables.calls, reads,
+        sys.intern(derivative[0]), sys.intern(derivative[1]), kept["recorder"].fixed_shapes,
+    )  # fmt: skip
+
+
+def _captures(core, wide):
+    """In the order of the text's Refs. A mod for f64 scores is read from its text: the core would
+    run the function again for f32."""
+    return core.captures()
+
+
+def _result(op, argument, recorder, out, is_mask):
+    """What the function returned, as the core takes it."""
+    wanted = "a bool scalar" if is_mask else "a number"
+    if isinstance(out, bool | int | float):
+        dtype, shape = _dtype_of(out), ()
+    elif isinstance(out, torch.Tensor):
+        dtype, shape = out.dtype, tuple(out.shape)
+    else:
+        raise BadInput(
+            f"[{op}] expected {argument} to return {wanted} but it returns {type(out).__name__}"
+        )
+    fits = dtype == torch.bool if is_mask else not (dtype == torch.bool or dtype.is_complex)
+    if shape != () or not fits:
+        raise BadInput(
+            f"[{op}] expected {argument} to return {wanted} but it returns {dtype} of shape "
+            f"{shape}"
+        )
+    value = recorder.values.element(recorder.value(out))
+    return operand(value)
+
+
+def _derivative(core, function, values, tables, device, scalars_of, width, reads):
+    """(text, gathers): the derivative as autograd writes it, custom functions included."""
+    place = {slot: i for i, slot in enumerate(reads)}
+    gathers = []
+
+    def body(*cores):
+        gathers.clear()
+        *cores, cotangent = cores
+        with _outside_of_modes():
+            recorder = Recorder(values, tables, device, replayed=True)
+            scalars = scalars_of(recorder, cores)
+            scalars[0].requires_grad_()
+            before = current()
+            _current.recorder = recorder
+            try:
+                with torch.enable_grad(), _Dispatch(recorder), _Functions(recorder):
+                    out = function(*scalars)
+                    slots = [s for s in reads if _differs(recorder, tables, s)]
+                    inputs = [recorder.wholes.get(s, tables.leaves.get(s)) for s in slots]
+                    gradients = [None] * (1 + len(slots))
+                    if isinstance(out, torch.Tensor) and out.requires_grad:
+                        seed = Traced(values.number(cotangent, out.dtype), (), out.dtype, device)
+                        gradients = torch.autograd.grad(
+                            out, [scalars[0], *inputs], seed, allow_unused=True
+                        )
+                zero = values.dtypes.constant(0.0, torch.float32)
+                first = zero if gradients[0] is None else recorder.value(gradients[0])
+                results = [operand(values.element(first))]
+                for slot, gradient in zip(slots, gradients[1:], strict=True):
+                    if gradient is None:
+                        continue
+                    for index, value in _entries(recorder, gradient):
+                        gathers.append(place[slot])
+                        results += [operand(i) for i in index]
+                        results.append(operand(values.element(value)))
+            finally:
+                _current.recorder = before
+        return results
+
+    text = core.derivative_ir(body, width)
+    return text, " ".join(map(str, gathers))
+
+
+def _differs(recorder, tables, slot):
+    tensor = recorder.wholes.get(slot)
+    if tensor is None:
+        tensor = tables.leaves.get(slot)
+    return tensor is not None and tensor.requires_grad
+
+
+def _entries(recorder, gradient):
+    value = recorder.value(gradient)
+    if isinstance(value, Scattered):
+        return value.entries
+    array = recorder.values.objects(value)
+    return [([recorder.values.index(i) for i in at], array[at]) for at in np.ndindex(*array.shape)]
+
+
+def intersection(masks):
+    """One recorded mask for several."""
+    if len(masks) <= 1:
+        return masks[0] if masks else NONE
+    arrays = [x for mask in masks for x in mask.arrays]
+    values = TorchValues(torch.float32)
+    stands = iter(
+        [values.captured(f"array{i}", x.shape, x.dtype).core for i, x in enumerate(arrays)]
+    )
+    mods = [_core.Mod.from_ir(mask.text, [next(stands) for _ in mask.arrays]) for mask in masks]
+    both = mods[0]
+    for mod in mods[1:]:
+        both = both & mod
+    order = [int(c.name.removeprefix("array")) for c in both.captures()]
+    return TracedMod(sys.intern(both.ir()), tuple(arrays[i] for i in order))
