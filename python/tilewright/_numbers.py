@@ -221,6 +221,8 @@ ELEMENTWISE = {
     "pow": (_core.pow, None),
     "logistic": (_core.sigmoid, None),
     "cbrt": (_cbrt, None),
+    "isnan": (_core.isnan, None),
+    "approx_tanh": (lambda x: _core.tanh(x, approx=True), None),
 }
 for _name in "exp exp2 expm1 log log2 log1p tanh erf sin cos sqrt rsqrt".split():
     ELEMENTWISE[_name] = (getattr(_core, _name), None)

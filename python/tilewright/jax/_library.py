@@ -15,6 +15,7 @@ from jax.interpreters import ad, batching
 
 from .. import _core
 from .._arrays import to_array, to_tensor
+from .._functions import Mod
 from . import _mods
 
 _mod_p = Primitive("tilewright_mod")
@@ -94,7 +95,7 @@ def from_core(mod, given=None):
         operands = [*arrays, *(jnp.asarray(s) for s in scalars)]
         return _mod_p.bind(*operands, mod=made, arrays=len(arrays))
 
-    return _mods.Mod(apply, mod.is_mask, mod.name)
+    return Mod(apply, mod.is_mask, mod.name)
 
 
 def _argument(name, value, given):

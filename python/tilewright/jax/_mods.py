@@ -9,7 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from .. import _core
-from .._functions import Mod, check, combined
+from .._functions import check, combined
 from .._numbers import Number, RefusedError
 from . import _derivative
 from ._translate import result, run

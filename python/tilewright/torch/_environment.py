@@ -9,7 +9,6 @@ cannot be seen through is recorded at each call.
 import collections
 import functools
 import math
-import sys
 import threading
 import types
 

@@ -253,10 +253,7 @@ class Recorder:
             value = self._part(value.slot) if isinstance(value, Whole) else value
         elif isinstance(x, torch.Tensor):
             own = x.dtype
-            if id(x) in self.tables.made:
-                value = self._constant(x)
-            else:
-                value = self._part(self.leaf(x))
+            value = self._constant(x) if id(x) in self.tables.made else self._part(self.leaf(x))
         elif isinstance(x, bool | int | float | torch.SymInt | torch.SymFloat | torch.SymBool):
             own = _dtype_of(x)
             value = self.values.dtypes.constant(x, own)

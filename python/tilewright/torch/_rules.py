@@ -10,15 +10,11 @@ import math
 import numpy as np
 import torch
 
-from .._numbers import ELEMENTWISE, Number, RefusedError
+from .._numbers import Number, RefusedError
 from .._values import Scattered, is_constant, simplified
-from .. import _core
 from ._values import Part
 
 RULES = {}
-
-ELEMENTWISE.setdefault("isnan", (_core.isnan, None))
-ELEMENTWISE.setdefault("approx_tanh", (lambda x: _core.tanh(x, approx=True), None))
 
 
 def rule(*names):

@@ -1,0 +1,397 @@
+"""Masks as data on PyTorch tensors."""
+
+import numpy as np
+import torch
+from torch.nn.attention import flex_attention as _flex
+
+from .. import _block_mask as _numpy_block_mask
+from .. import _core
+from .._arrays import to_array, to_tensor
+from . import _environment, _recorder
+from ._errors import BadInput
+
+_TorchBlockMask = _flex.BlockMask
+_torch_create_block_mask = _flex.create_block_mask
+_torch_create_mask = _flex.create_mask
+_HALVES = ("num_blocks", "indices")
+_LISTS = {
+    f"{full}{side}_{half}": (f"{full}{side}_blocks", half)
+    for full in ("", "full_")
+    for side in ("kv", "q")
+    for half in _HALVES
+}
+
+
+class BlockMask(_TorchBlockMask):
+    """Which queries attend to which keys. A subclass of PyTorch's, with its attributes and methods.
+
+    A mask made by `create_block_mask` is exact: it holds every pair, and PyTorch's lists of blocks
+    are made when something reads them. A mask made from lists, or one whose mask_mod, seq_lengths or
+    lists are assigned, is what it is in PyTorch: mask_mod decides within partial blocks. Combine
+    with ``& | ~``, which make exact masks.
+    """
+
+    _core = None  #: tilewright._core.BlockMask of an exact mask
+    words = None  #: the same as int32 (n) on the CPU
+    _separate = True
+    _made = None  # what a mask in torch's form was made exact from, and the result
+
+    def __setattr__(self, name, value):
+        object.__setattr__(self, name, value)
+        if self.words is not None and (name in _LISTS or name in ("mask_mod", "seq_lengths")):
+            self._leave_exact(name)
+
+    def __getattr__(self, name):
+        if name not in _LISTS or self._core is None:
+            raise AttributeError(f"BlockMask has no {name!r}")
+        self._make_lists(_LISTS[name][0])
+        return self.__dict__[name]
+
+    @classmethod
+    def from_core(cls, core, mask_mod, device, separate=True):
+        """An exact mask."""
+        self = cls.__new__(cls)
+        put = self.__dict__
+        shape = core.shape
+        put.update(
+            seq_lengths=(shape[2], shape[3]), BLOCK_SIZE=tuple(core.block_size), mask_mod=mask_mod,
+            dq_write_order=None, dq_write_order_full=None, dq_kv_order=None, dq_kv_order_spt=None,
+            _core=core, words=torch.from_numpy(to_array(core.packed()).view(np.int32).copy()),
+            _separate=separate, _device=torch.device(device),
+        )  # fmt: skip
+        return self
+
+    @classmethod
+    def from_torch(cls, mask):
+        """PyTorch's mask as one of ours, on the same tensors."""
+        if isinstance(mask, BlockMask):
+            return mask
+        self = cls.__new__(cls)
+        self.__dict__.update(mask.__dict__)
+        return self
+
+    @classmethod
+    def from_kv_blocks(cls, *arguments, **options):
+        return cls.from_torch(super().from_kv_blocks(*arguments, **options))
+
+    def _make_lists(self, kind):
+        """The pair of lists of one kind, from the core."""
+        names = [f"{kind.removesuffix('_blocks')}_{half}" for half in _HALVES]
+        if kind.startswith("full") and not self._separate:
+            lists = (None, None)
+        else:
+            # As PyTorch has them: behind the blocks of a row stand the others.
+            lists = [x.to(self._device) for x in _flex._dense_to_ordered(self._blocks(kind))]
+        self.__dict__.update(zip(names, lists, strict=True))
+
+    def _blocks(self, kind):
+        """bool (B, H, rows, columns): the blocks of one kind."""
+        if not self._separate:
+            dense = torch.from_numpy(to_array(self._core.to_dense()) != 0)
+            return dense if kind == "kv_blocks" else dense.transpose(2, 3)
+        made = getattr(self._core, kind)()
+        counts, indices = to_array(made.num_blocks), to_array(made.indices)
+        dense = np.zeros(indices.shape, np.int8)
+        row = np.arange(indices.shape[3]) < counts[..., None]
+        np.put_along_axis(dense, np.where(row, indices, indices[..., :1]), 1, 3)
+        dense[counts == 0] = 0
+        return torch.from_numpy(dense)
+
+    def _leave_exact(self, kept):
+        for name in _LISTS:
+            if name != kept:
+                getattr(self, name)
+        self.__dict__.update(_core=None, words=None)
+
+    # ---- PyTorch's methods.
+
+    @property
+    def shape(self):
+        if self._core is not None:
+            return tuple(self._core.shape)
+        return (*self.kv_indices.shape[:-2], *self.seq_lengths)
+
+    @property
+    def ndim(self):
+        return 4
+
+    def contiguous(self):
+        """The mask itself, for callers that take masks for tensors."""
+        return self
+
+    def sparsity(self):
+        """Percentage of blocks without a pair that attends."""
+        return self._core.sparsity() if self._core is not None else super().sparsity()
+
+    def to_dense(self):
+        """int32 (B, H, q blocks, kv blocks): 1 for full and partial blocks."""
+        if self._core is None:
+            return super().to_dense()
+        return torch.from_numpy(to_array(self._core.to_dense()).copy()).to(self._device)
+
+    def to(self, device):
+        if self._core is None:
+            return BlockMask.from_torch(super().to(device))
+        moved = BlockMask.from_core(self._core, self.mask_mod, device, self._separate)
+        for name in ("dq_write_order", "dq_write_order_full", "dq_kv_order"):
+            value = getattr(self, name)
+            moved.__dict__[name] = None if value is None else value.to(device)
+        moved.__dict__["dq_kv_order_spt"] = self.dq_kv_order_spt
+        return moved
+
+    def _adjust(self, new_q_len, new_kv_len):
+        return BlockMask.from_torch(super()._adjust(new_q_len, new_kv_len))
+
+    def __getitem__(self, index):
+        index = index if isinstance(index, tuple) else (index,)
+        if len(index) == 4 and index[3] == slice(None):
+            return self._token_rows(index)
+        plain = len(index) <= 3 and all(isinstance(i, int | slice) for i in index)
+        if self._core is None or self.dq_write_order is not None or not plain:
+            return BlockMask.from_torch(super().__getitem__(index))
+        part = _numpy_block_mask.BlockMask(self._core)[index]
+        return BlockMask.from_core(
+            part._core, _flex._sliced_mask_mod_error, self._device, self._separate
+        )
+
+    def _token_rows(self, index):
+        """mask[b, h, rows, :] with a slice of single queries, as of a dense mask."""
+        b, h, rows, _ = index
+        core = exact("BlockMask", self)._core
+        if not isinstance(rows, slice) or rows.step not in (None, 1):
+            raise IndexError(f"[BlockMask] expected a slice of queries of step 1 but got {rows!r}")
+        begin, end, _ = rows.indices(core.shape[2])
+        core = _numpy_block_mask.BlockMask(core)[b, h]._core
+        moved = core.shifted(begin, 0, max(end - begin, 0), core.shape[3])
+        return BlockMask.from_core(moved, _flex._sliced_mask_mod_error, self._device)
+
+    # ---- What the masks of the NumPy front end have besides.
+
+    def _exact(self):
+        return _numpy_block_mask.BlockMask(exact("BlockMask", self)._core, self._separate)
+
+    @property
+    def _place(self):
+        return self._device if self._core is not None else self.kv_indices.device
+
+    def __and__(self, other):
+        return self._combined(other, lambda a, b: a.both(b))
+
+    def __or__(self, other):
+        return self._combined(other, lambda a, b: a.either(b))
+
+    def _combined(self, other, combine):
+        if not isinstance(other, _TorchBlockMask | _numpy_block_mask.BlockMask):
+            raise TypeError(
+                f"[BlockMask] expected a BlockMask to combine with but got {type(other).__name__}"
+            )
+        cores = exact("BlockMask", self)._core, exact("BlockMask", other)._core
+        return BlockMask.from_core(combine(*cores), None, self._place, self._separate)
+
+    def __invert__(self):
+        core = exact("BlockMask", self)._core.complement()
+        return BlockMask.from_core(core, None, self._place, self._separate)
+
+    def __eq__(self, other):
+        if not isinstance(other, _TorchBlockMask):
+            return NotImplemented
+        return exact("BlockMask", self)._core.equals(exact("BlockMask", other)._core)
+
+    __hash__ = object.__hash__
+
+    @property
+    def nbytes(self):
+        """Bytes that the exact mask occupies."""
+        return self._exact().nbytes
+
+    def elements(self):
+        """Every pair: bool (B, H, q_len, kv_len)."""
+        return torch.from_numpy(self._exact().elements().copy()).to(self._place)
+
+    def shifted(self, q_offset, kv_offset, q_len, kv_len):
+        """The mask whose pair (q, kv) is this one's (q + q_offset, kv + kv_offset)."""
+        core = exact("BlockMask", self)._core.shifted(q_offset, kv_offset, q_len, kv_len)
+        return BlockMask.from_core(core, None, self._place, self._separate)
+
+    def svg(self):
+        """The picture as SVG text."""
+        return self._exact().svg()
+
+    def save(self, path):
+        """Writes the picture; the name ends in .svg or .png."""
+        self._exact().save(path)
+
+    def __reduce__(self):
+        """Copies and pickles hold the pairs, not the mod."""
+        mask = exact("BlockMask", self)
+        return _unpacked, (to_array(mask._core.packed()).copy(), self._separate, str(self._place))
+
+
+def _unpacked(words, separate, device):
+    core = _core.BlockMask.from_packed(to_tensor("BlockMask", "words", words))
+    return BlockMask.from_core(core, None, device, separate)
+
+
+# ---- Exact masks of what is given.
+
+
+def exact(op, mask):
+    """The mask in its exact state; None for PyTorch's empty mask, which lets all pairs attend.
+
+    Takes masks of this module, of PyTorch and of NumPy. A conversion is kept on the mask, for as
+    long as its lists and the tensors that its mask_mod reads are not written to.
+    """
+    if isinstance(mask, _numpy_block_mask.BlockMask):
+        return BlockMask.from_core(mask._core, mask.mask_mod, "cpu", mask._separate)
+    if not isinstance(mask, _TorchBlockMask):
+        raise TypeError(
+            f"[{op}] expected block_mask to be a BlockMask but got {type(mask).__name__}"
+        )
+    if isinstance(mask, BlockMask) and mask.words is not None:
+        return mask
+    if mask.BLOCK_SIZE[0] >= _flex._LARGE_SPARSE_BLOCK_SIZE <= mask.BLOCK_SIZE[1]:
+        return None
+    mod = _recorder.NONE
+    if mask.mask_mod is not None and mask.mask_mod is not _flex.noop_mask:
+        mod = _environment.traced(op, "mask_mod", mask.mask_mod, True, None)
+    lists = [getattr(mask, name) for name in ("kv_num_blocks", "kv_indices")]
+    lists += [getattr(mask, name) for name in ("full_kv_num_blocks", "full_kv_indices")]
+    read = [t for t in (*lists, *mod.arrays) if t is not None]
+    state = (
+        mod.text, tuple(mask.seq_lengths), tuple(mask.BLOCK_SIZE), [t._version for t in read],
+    )  # fmt: skip
+    made = mask.__dict__.get("_made")
+    if (
+        made is not None
+        and made[0] == state
+        and all(a is b for a, b in zip(made[1], read, strict=True))
+    ):
+        return made[2]
+    result = BlockMask.from_core(
+        _core_of_lists(op, mask, lists, mod), mask.mask_mod, lists[1].device
+    )
+    mask.__dict__["_made"] = state, read, result
+    return result
+
+
+def _core_of_lists(op, mask, lists, mod):
+    lists = [
+        None if t is None else _four_dimensions(t, n)
+        for t, n in zip(lists, (3, 4) * 2, strict=False)
+    ]
+    batch, heads = (max(t.shape[d] for t in lists if t is not None) for d in (0, 1))
+    try:
+        return _core.BlockMask.from_kv_blocks(
+            *[
+                _core.Tensor()
+                if t is None
+                else to_tensor(op, name, t.expand(batch, heads, *t.shape[2:]))
+                for t, name in zip(lists, list(_LISTS)[:2] + list(_LISTS)[4:6], strict=True)
+            ],
+            block_size=list(mask.BLOCK_SIZE),
+            mask_mod=at_hand(op, mod) if mod.text else None,
+            lengths=list(mask.seq_lengths),
+        )
+    except ValueError as error:
+        raise BadInput(f"[{op}] block_mask: {error}") from None
+
+
+def _four_dimensions(lists, rank):
+    lists = lists.detach().cpu()
+    while lists.dim() < rank:
+        lists = lists.unsqueeze(0)
+    return lists.contiguous()
+
+
+def at_hand(op, traced):
+    """The core's mod on captures that are real tensors."""
+    arrays = [
+        _core.capture(to_tensor(op, "captured tensors", x.detach()), "", False)
+        for x in traced.arrays
+    ]
+    return _core.Mod.from_ir(traced.text, arrays)
+
+
+# ---- Creation.
+
+
+def _device_of(device):
+    return torch.device(device or torch.accelerator.current_accelerator() or "cpu")
+
+
+def _sizes(op, B, H, Q_LEN, KV_LEN):
+    try:
+        return _numpy_block_mask.sizes(op, B, H, Q_LEN, KV_LEN)
+    except TypeError:
+        given = (1 if B is None else B, 1 if H is None else H, Q_LEN, KV_LEN)
+        if any(isinstance(n, torch.Tensor) and n.numel() == 1 for n in given):
+            return [int(n) for n in given]
+        raise
+
+
+def create_block_mask(
+    mask_mod,
+    B,
+    H,
+    Q_LEN,
+    KV_LEN,
+    device=None,
+    BLOCK_SIZE=_flex._DEFAULT_SPARSE_BLOCK_SIZE,
+    _compile=False,
+    separate_full_blocks=True,
+    compute_dq_write_order=False,
+    dq_kv_order=True,
+):
+    """The mask of mask_mod(b, h, q_idx, kv_idx) -> bool as data.
+
+    B, H: batches and heads; None or 1 stands for any number. BLOCK_SIZE an integer or (q, kv) only
+    matters to PyTorch's lists of blocks. Time and memory grow with the mask's borders, not with its
+    area. device: where lists are made; the mask moves with the tensors of the call that uses it.
+    _compile is PyTorch's and ignored. In a region of torch.compile PyTorch's function makes the
+    mask. BadInput, TypeError or NotImplementedError, naming the argument, for what does not fit.
+    """
+    if torch.compiler.is_dynamo_compiling():
+        return BlockMask.from_torch(
+            _torch_create_block_mask(mask_mod, B, H, Q_LEN, KV_LEN, device, BLOCK_SIZE)
+        )
+    op = "create_block_mask"
+    if not isinstance(mask_mod, _core.Mod) and callable(mask_mod) and _is_score(mask_mod):
+        raise AssertionError(f"create-block_mask requires a mask_mod function! Got {mask_mod}")
+    if not isinstance(dq_kv_order, bool):
+        raise ValueError("dq_kv_order must be a bool when using create_block_mask")
+    size = _numpy_block_mask.pair(op, BLOCK_SIZE)
+    shape = _sizes(op, B, H, Q_LEN, KV_LEN)
+    traced = _environment.traced(op, "mask_mod", mask_mod, True, None)
+    try:
+        core = _core.create_block_mask(at_hand(op, traced), *shape, size)
+    except ValueError as error:
+        raise BadInput(str(error)) from None
+    mask = BlockMask.from_core(core, mask_mod, _device_of(device), separate_full_blocks)
+    if compute_dq_write_order:
+        order = _flex._compute_dq_write_order_from_block_mask(mask, dq_kv_order=dq_kv_order)
+        mask.__dict__.update(
+            dq_write_order=order[0], dq_write_order_full=order[1], dq_kv_order_spt=dq_kv_order
+        )
+    return mask
+
+
+def _is_score(function):
+    try:
+        return _flex._get_mod_type(function) == _flex._ModificationType.SCORE_MOD
+    except (AssertionError, TypeError, ValueError):
+        return False
+
+
+def create_mask(mod_fn, B, H, Q_LEN, KV_LEN, device=None):
+    """bool (B, H, Q_LEN, KV_LEN) of a mask mod; of a score mod: where it keeps 0 above -inf."""
+    if torch.compiler.is_dynamo_compiling():
+        return _torch_create_mask(mod_fn, B, H, Q_LEN, KV_LEN, device)
+    op = "create_mask"
+    is_mask = mod_fn.is_mask if isinstance(mod_fn, _core.Mod) else not _is_score(mod_fn)
+    shape = _sizes(op, B, H, Q_LEN, KV_LEN)
+    traced = _environment.traced(op, "mod_fn", mod_fn, is_mask, None)
+    try:
+        pairs = to_array(_core.create_mask(at_hand(op, traced), *shape))
+    except ValueError as error:
+        raise BadInput(str(error)) from None
+    return torch.from_numpy(pairs.copy()).to(_device_of(device))
