@@ -71,8 +71,10 @@ class Dtypes(abc.ABC):
 class Numbers:
     """Numbers with the dtypes of one framework."""
 
-    def __init__(self, dtypes):
+    def __init__(self, dtypes, operations=()):
+        """`operations`: what the framework has besides ELEMENTWISE."""
         self.dtypes = dtypes
+        self._operations = {**ELEMENTWISE, **dict(operations)}
 
     def number(self, core, dtype, bounds=None):
         """A core value as a Number; a plain Python one as a constant."""
@@ -91,7 +93,7 @@ class Numbers:
 
     def apply(self, name, elements, dtype):
         """An operation of ELEMENTWISE on numbers and constants, at least one of them a Number."""
-        function, bounds_of = ELEMENTWISE[name]
+        function, bounds_of = self._operations[name]
         bounds = None
         known = [limits(x) for x in elements]
         if bounds_of is not None and None not in known:
@@ -221,8 +223,6 @@ ELEMENTWISE = {
     "pow": (_core.pow, None),
     "logistic": (_core.sigmoid, None),
     "cbrt": (_cbrt, None),
-    "isnan": (_core.isnan, None),
-    "approx_tanh": (lambda x: _core.tanh(x, approx=True), None),
 }
 for _name in "exp exp2 expm1 log log2 log1p tanh erf sin cos sqrt rsqrt".split():
     ELEMENTWISE[_name] = (getattr(_core, _name), None)

@@ -5,6 +5,7 @@ import math
 import numpy as np
 import torch
 
+from .. import _core
 from .._numbers import Dtypes, Number, RefusedError
 from .._values import MOST_ELEMENTS, Captured, Values
 
@@ -117,8 +118,15 @@ _EVALUATE = {
     "rsqrt": lambda x: 1 / np.sqrt(x),
     "round": np.rint,
     "isnan": np.isnan,
+    "approx_tanh": np.tanh,
     **{name: getattr(np, name) for name in "exp exp2 expm1 log log2 log1p tanh sin cos".split()},
     **{name: getattr(np, name) for name in "sqrt floor ceil".split()},
+}
+
+
+_OPERATIONS = {
+    "isnan": (_core.isnan, None),
+    "approx_tanh": (lambda x: _core.tanh(x, approx=True), None),
 }
 
 
@@ -147,7 +155,7 @@ class TorchValues(Values):
     """Operations on values of mods in PyTorch."""
 
     def __init__(self, score_dtype):
-        super().__init__(TorchDtypes(score_dtype))
+        super().__init__(TorchDtypes(score_dtype), _OPERATIONS)
 
     def element(self, value):
         if isinstance(value, Part):
