@@ -1,4 +1,4 @@
-// The structs of DLPack, the exchange format of tensors in memory (ABI of DLPack 1.0). Also C.
+// The structs of DLPack, the exchange format of tensors in memory (ABI of DLPack 1.3). Also C.
 #pragma once
 
 #include <stdint.h>  // NOLINT(modernize-deprecated-headers): C includes this file
@@ -64,6 +64,29 @@ typedef struct DLManagedTensorVersioned {
     uint64_t flags;
     DLTensor dl_tensor;
 } DLManagedTensorVersioned;
+
+/// How a framework gives and takes tensors without Python in between (DLPack 1.3): a capsule
+/// "dlpack_exchange_api" that its tensor class has as `__dlpack_c_exchange_api__`. The functions
+/// give 0, or -1 with a Python error set; Python objects are `PyObject*`.
+typedef struct DLPackExchangeAPIHeader {
+    DLPackVersion version;
+    struct DLPackExchangeAPIHeader* prev_api;  ///< of an older major version, or null
+} DLPackExchangeAPIHeader;
+
+typedef struct DLPackExchangeAPI {
+    DLPackExchangeAPIHeader header;
+    /// A new tensor of the prototype's dtype, shape and device. Errors go to `set_error`.
+    int (*managed_tensor_allocator)(DLTensor* prototype, DLManagedTensorVersioned** out,
+                                    void* error_context,
+                                    void (*set_error)(void* error_context, const char* kind,
+                                                      const char* message));
+    int (*managed_tensor_from_py_object_no_sync)(void* object, DLManagedTensorVersioned** out);
+    int (*managed_tensor_to_py_object_no_sync)(DLManagedTensorVersioned* tensor, void** out);
+    /// A view that the object keeps alive; may be null.
+    int (*dltensor_from_py_object_no_sync)(void* object, DLTensor* out);
+    /// The stream that the framework gives this thread's work to.
+    int (*current_work_stream)(DLDeviceType device_type, int32_t device_id, void** out);
+} DLPackExchangeAPI;
 
 #ifdef __cplusplus
 }  // extern "C"

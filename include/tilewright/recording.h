@@ -11,15 +11,15 @@
 namespace tilewright {
 
 /// The launches of one run of an operation on the CPU, to be repeated on other arrays of the same
-/// dtypes and shapes: no checks, no look-ups, no choices. Immutable; may run on many threads at
-/// once. Copies share it.
+/// dtypes, shapes and strides: no checks, no look-ups, no choices. Immutable; may run on many
+/// threads at once. Copies share it.
 class Recording {
   public:
-    /// An operation on the arrays that it is given, all of them without gaps.
+    /// An operation on the arrays that it is given.
     using Operation = std::function<void(const std::vector<Tensor>&)>;
 
     /// Runs `operation` on `arrays`, and keeps what this thread launches meanwhile. Its choices may
-    /// depend on dtypes and shapes; where it looks at elements by way of Tensor, or writes them,
+    /// depend on dtypes, shapes and strides; where it looks at elements by way of Tensor, or writes them,
     /// the recording is not complete.
     static Recording of(const std::vector<Tensor>& arrays, const Operation& operation);
 

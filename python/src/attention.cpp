@@ -40,6 +40,7 @@ void bind_attention(nb::module_& module) {
             "bshd", [](const Options& o) { return o.layout == Layout::bshd; },
             [](Options& o, bool bshd) { o.layout = bshd ? Layout::bshd : Layout::bhsd; })
         .def_rw("deterministic", &Options::deterministic)
+        .def_rw("checked", &Options::checked)
         .def_rw("max_scores", &Options::max_scores)
         .def_rw("gradient", &Options::gradient)
         .def_rw("engine", &Options::engine)

@@ -8,10 +8,13 @@ namespace tilewright::python {
 namespace nb = nanobind;
 
 void bind_attention(nb::module_& module);
+void bind_exchange(nb::module_& module);
 void bind_mask(nb::module_& module);
 void bind_tensor(nb::module_& module);
 void bind_library(nb::module_& module);
 void bind_mod(nb::module_& module);
 void bind_norm(nb::module_& module);
+void bind_torch_attention(nb::module_& module);
+void bind_torch_norm(nb::module_& module);
 
 }  // namespace tilewright::python

@@ -48,4 +48,7 @@ NB_MODULE(_core, module) {
     python::bind_mask(module);
     python::bind_attention(module);
     python::bind_norm(module);
+    python::bind_exchange(module);
+    python::bind_torch_attention(module);
+    python::bind_torch_norm(module);
 }

@@ -88,14 +88,14 @@ struct Recording::State {
 Recording Recording::of(const std::vector<Tensor>& arrays, const Operation& operation) {
     std::vector<Tensor> owned;
     owned.reserve(arrays.size());
-    bool contiguous = true;
+    bool on_cpu = true;
     for (const Tensor& array : arrays) {
         // Arrays may share memory here and not in another run: an owner of its own tells which
         // of them a view is of.
         owned.push_back(Tensor::from_data(array.raw(), array.dtype(), array.shape(),
                                           array.strides(), std::make_shared<char>(),
                                           array.device()));
-        contiguous &= array.is_contiguous() && array.device() == Device();
+        on_cpu &= array.device() == Device();
     }
     run::Recorder recorder(owned);
     {
@@ -103,7 +103,7 @@ Recording Recording::of(const std::vector<Tensor>& arrays, const Operation& oper
         const run::RecorderScope scope(&recorder);
         operation(owned);
     }
-    const bool complete = recorder.complete() && contiguous;
+    const bool complete = recorder.complete() && on_cpu;
     return Recording(std::make_shared<State>(
         State{complete ? recorder.take_launches() : std::vector<run::RecordedLaunch>(),
               recorder.memory_bytes(), complete}));

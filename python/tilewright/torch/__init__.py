@@ -20,12 +20,35 @@ from torch.nn.attention.flex_attention import (  # noqa: E402
     _DEFAULT_SPARSE_BLOCK_SIZE,
     AuxOutput,
     AuxRequest,
+    and_masks,
     noop_mask,
+    or_masks,
 )
+
+from . import masks, scores  # noqa: E402
+from ._attention import flex_attention  # noqa: E402
+from ._block_mask import BlockMask, create_block_mask, create_mask  # noqa: E402
+from ._flash import attention, scaled_dot_product_attention  # noqa: E402
+from ._install import install, uninstall  # noqa: E402
+from ._norm import layer_norm, rms_norm  # noqa: E402
 
 __all__ = [
     "_DEFAULT_SPARSE_BLOCK_SIZE",
     "AuxOutput",
     "AuxRequest",
+    "BlockMask",
+    "and_masks",
+    "attention",
+    "create_block_mask",
+    "create_mask",
+    "flex_attention",
+    "install",
+    "layer_norm",
+    "masks",
     "noop_mask",
+    "or_masks",
+    "rms_norm",
+    "scaled_dot_product_attention",
+    "scores",
+    "uninstall",
 ]

@@ -1,0 +1,94 @@
+// Attention on tensors of PyTorch.
+#include "tilewright/attention.h"
+
+#include <span>
+#include <string>
+#include <utility>
+
+#include "attention_site.h"
+#include "bindings.h"
+#include "nanobind/stl/pair.h"
+#include "nanobind/stl/string.h"
+#include "torch/calls.h"
+
+namespace tilewright::torch {
+namespace {
+
+/// Attention of one spec on tensors of torch, forward or backward.
+class TorchAttention {
+  public:
+    TorchAttention(const python::AttentionSpec& spec, bool is_backward)
+        : site_(spec), is_backward_(is_backward) {}
+
+    /// See Calls. block_mask: None or an object that has the core's mask as `_core`; it comes first
+    /// among the arguments of `site.results`.
+    nb::object call(nb::handle site, nb::sequence operands, nb::handle block_mask,
+                    std::uint64_t seed) {
+        const BlockMask mask =
+            block_mask.is_none() ? BlockMask() : nb::cast<BlockMask>(block_mask.attr("_core"));
+        const bool repeats = site_.repeats() && site_.options().dropout == 0;
+        return calls_.call(
+            site, operands,
+            {.first_argument = block_mask, .state = mask.state(), .repeats = repeats},
+            [&](std::span<const Tensor> arrays) { run_on(arrays, mask, seed); });
+    }
+
+  private:
+    void run_on(std::span<const Tensor> arrays, const BlockMask& mask, std::uint64_t seed) const {
+        const auto count = site_.num_operands();
+        python::AttentionOperands given = site_.read(arrays.first(count));
+        const auto results = arrays.subspan(count);
+        AttentionOptions& options = given.options;
+        options.seed = seed;
+        if (mask.defined()) {
+            options.block_mask = options.block_mask.defined() ? options.block_mask & mask : mask;
+        }
+        if (!is_backward_) {
+            return attention_into(
+                {results[0], results[1], results.size() > 2 ? results[2] : Tensor()}, given.query,
+                given.key, given.value, options);
+        }
+        AttentionGradients gradients{results[0], results[1], results[2], {}, {}};
+        attention_backward_into(gradients, given.query, given.key, given.value,
+                                {given.out, given.lse, {}}, given.dout, options, given.dlse);
+        std::size_t next = 3;
+        if (gradients.sinks.defined()) results[next++].copy_from(gradients.sinks);
+        for (const Tensor& gradient : gradients.captured) results[next++].copy_from(gradient);
+    }
+
+    python::AttentionSite site_;
+    bool is_backward_;
+    Calls calls_;
+};
+
+}  // namespace
+}  // namespace tilewright::torch
+
+namespace tilewright::python {
+
+void bind_torch_attention(nb::module_& module) {
+    using torch::TorchAttention;
+    nb::class_<TorchAttention>(module, "TorchAttention")
+        .def(
+            "__init__",
+            [](TorchAttention* self, bool backward, std::string operands, std::string score_mod,
+               std::string derivative, const std::string& gathers, std::string mask_mod,
+               std::pair<std::int64_t, std::int64_t> block_size, const AttentionOptions& options) {
+                new (self) TorchAttention(
+                    AttentionSpec{.operands = std::move(operands),
+                                  .score_mod = std::move(score_mod),
+                                  .mask_mod = std::move(mask_mod),
+                                  .derivative = std::move(derivative),
+                                  .gathers = numbers_of(gathers),
+                                  .options = options,
+                                  .block_size = {block_size.first, block_size.second}},
+                    backward);
+            },
+            nb::kw_only(), nb::arg("backward"), nb::arg("operands"), nb::arg("score_mod"),
+            nb::arg("derivative"), nb::arg("gathers"), nb::arg("mask_mod"), nb::arg("block_size"),
+            nb::arg("options"))
+        .def("__call__", &TorchAttention::call, nb::arg("site"), nb::arg("operands"),
+             nb::arg("block_mask").none(), nb::arg("seed"));
+}
+
+}  // namespace tilewright::python

@@ -1,0 +1,54 @@
+// Calls of one operation on tensors of PyTorch: results by torch's allocator, launches repeated.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <mutex>
+#include <span>
+#include <vector>
+
+#include "tilewright/recording.h"
+#include "torch/exchange.h"
+
+namespace tilewright::torch {
+
+/// What one call needs beside its operands.
+struct CallDetails {
+    nb::handle first_argument;          ///< of `site.results`, before the operands; may be null
+    std::shared_ptr<const void> state;  ///< belongs to the types of a call; may be null
+    bool repeats = true;                ///< whether types decide what is launched
+};
+
+/// Remembers, by the types of operands, what to return and, on the CPU, what was launched.
+class Calls {
+  public:
+    /// Runs on operands, then results.
+    using Run = std::function<void(std::span<const Tensor> arrays)>;
+
+    /// A tuple of results, or None unless all operands are plain tensors. Types that come for the
+    /// first time are checked by `site.results(*operands)`, which gives the arguments of
+    /// torch.empty_strided for each result.
+    nb::object call(nb::handle site, nb::sequence operands, const CallDetails& details,
+                    const Run& run);
+
+  private:
+    struct Shape {
+        std::vector<std::int64_t> types;
+        std::vector<nb::object> results;    ///< arguments of torch.empty_strided
+        std::shared_ptr<const void> state;  ///< held, since types name it by its address
+
+        std::mutex mutex;
+        std::shared_ptr<const Recording> recording;
+        int tried = 0;  ///< recordings
+    };
+    std::shared_ptr<Shape> find(const std::vector<std::int64_t>& types) const;
+    std::shared_ptr<Shape> learn(nb::handle site, nb::handle operands,
+                                 const std::vector<std::int64_t>& types,
+                                 const CallDetails& details);
+
+    static constexpr std::size_t kMostShapes = 64;
+    std::vector<std::shared_ptr<Shape>> shapes_;  ///< latest last; the GIL guards them
+};
+
+}  // namespace tilewright::torch

@@ -1,0 +1,163 @@
+// Tensors of PyTorch as views, results from its allocator, its streams.
+#include "torch/exchange.h"
+
+#include <string>
+#include <utility>
+
+#include "bindings.h"
+
+namespace tilewright {
+namespace torch {
+namespace {
+
+Torch& state() {
+    static Torch torch;
+    return torch;
+}
+
+/// Views that are no memory of ours to read as it stands have strides other than dense ones: the
+/// imaginary part of a conjugate is every second element, negated.
+bool may_be_negative(const DLTensor& view) {
+    const int last = view.ndim - 1;
+    return last < 0 || view.shape[last] <= 1 || view.strides[last] != 1;
+}
+
+bool is_negative(PyObject* object) {
+    const nb::object negative = nb::steal(PyObject_CallMethod(object, "is_neg", nullptr));
+    if (!negative.is_valid()) nb::raise_python_error();
+    return negative.is(Py_True);
+}
+
+}  // namespace
+
+const Torch& torch() {
+    return state();
+}
+
+bool Arguments::add(nb::handle object) {
+    DLTensor view{};
+    const PyTypeObject* const type = Py_TYPE(object.ptr());
+    if (type != torch().tensor && type != torch().parameter) return false;
+    if (torch().api->dltensor_from_py_object_no_sync(object.ptr(), &view) != 0) {
+        PyErr_Clear();  // a meta tensor, one of another layout: others say what is wrong with it
+        return false;
+    }
+    if (view.device.device_type != kDLCPU && view.device.device_type != kDLCUDA) return false;
+    if (may_be_negative(view) && is_negative(object.ptr())) return false;
+    views_.push_back(view);
+    types_.push_back(view.dtype.code | view.dtype.bits << 8 | view.dtype.lanes << 16);
+    types_.push_back(std::int64_t{view.device.device_type} << 32 | view.device.device_id);
+    types_.push_back(view.ndim);
+    types_.insert(types_.end(), view.shape, view.shape + view.ndim);
+    types_.insert(types_.end(), view.strides, view.strides + view.ndim);
+    return true;
+}
+
+std::vector<Tensor> Arguments::tensors() const {
+    std::vector<Tensor> tensors;
+    tensors.reserve(views_.size());
+    for (const DLTensor& view : views_) tensors.push_back(tensor_of(view));
+    return tensors;
+}
+
+std::vector<void*> Arguments::addresses() const {
+    std::vector<void*> addresses;
+    addresses.reserve(views_.size() + 3);
+    for (const DLTensor& view : views_) addresses.push_back(address_of(view));
+    return addresses;
+}
+
+void* address_of(const DLTensor& view) {
+    return static_cast<std::byte*>(view.data) + view.byte_offset;
+}
+
+Tensor tensor_of(const DLTensor& view) {
+    // Its owner does nothing: the caller's objects outlive the call.
+    auto* managed = new DLManagedTensor{view, nullptr, [](DLManagedTensor* self) { delete self; }};
+    return Tensor::from_dlpack(managed);
+}
+
+Result make_result(nb::handle arguments) {
+    const auto given = nb::borrow<nb::tuple>(arguments);
+    Result result{nb::steal(PyObject_Call(torch().empty_strided, given[0].ptr(), given[1].ptr())),
+                  {}};
+    if (!result.object.is_valid() ||
+        torch().api->dltensor_from_py_object_no_sync(result.object.ptr(), &result.view) != 0) {
+        nb::raise_python_error();
+    }
+    return result;
+}
+
+namespace {
+
+/// Memory of torch's allocator, on its stream: it may be used again once the work is queued.
+std::shared_ptr<void> torch_memory(DLDevice device, std::int64_t bytes) {
+    if (bytes == 0) return {};
+    DLTensor prototype{};
+    prototype.device = device;
+    prototype.ndim = 1;
+    prototype.dtype = {kDLUInt, 8, 1};
+    prototype.shape = &bytes;
+    DLManagedTensorVersioned* managed = nullptr;
+    std::string message;
+    const int failed = torch().api->managed_tensor_allocator(
+        &prototype, &managed, &message,
+        [](void* to, const char*, const char* text) { *static_cast<std::string*>(to) = text; });
+    if (failed != 0) throw std::runtime_error(message);
+    return {address_of(managed->dl_tensor), [managed](void*) { managed->deleter(managed); }};
+}
+
+}  // namespace
+
+TorchScope::TorchScope(DLDevice device) {
+    if (device.device_type != kDLCUDA) return;
+    void* stream = nullptr;
+    if (torch().api->current_work_stream(device.device_type, device.device_id, &stream) != 0) {
+        nb::raise_python_error();
+    }
+    scope_ = std::make_unique<CudaScope>(
+        stream, [device](std::int64_t bytes) { return torch_memory(device, bytes); });
+}
+
+namespace {
+
+/// Finds the functions of the version that we know, which may stand behind newer ones.
+const DLPackExchangeAPI* find_api(nb::handle capsule) {
+    constexpr std::uint32_t kMajor = 1;
+    const auto* header = static_cast<const DLPackExchangeAPIHeader*>(
+        PyCapsule_GetPointer(capsule.ptr(), "dlpack_exchange_api"));
+    if (!header) nb::raise_python_error();
+    while (header && header->version.major != kMajor) header = header->prev_api;
+    const auto* api = reinterpret_cast<const DLPackExchangeAPI*>(header);
+    if (!api || !api->dltensor_from_py_object_no_sync) {
+        throw nb::import_error(
+            "[tilewright.torch] expected exchange functions of DLPack 1 in torch but got none");
+    }
+    return api;
+}
+
+}  // namespace
+}  // namespace torch
+
+namespace python {
+
+void bind_exchange(nb::module_& module) {
+    module.def(
+        "use_torch",
+        [](nb::handle torch, nb::handle parameter, nb::handle bad_input) {
+            tilewright::torch::Torch& state = tilewright::torch::state();
+            const nb::object tensor = torch.attr("Tensor");
+            state.api = tilewright::torch::find_api(tensor.attr("__dlpack_c_exchange_api__"));
+            // Kept for as long as the process lives, as torch itself is.
+            state.tensor = reinterpret_cast<PyTypeObject*>(nb::object(tensor).release().ptr());
+            state.parameter =
+                reinterpret_cast<PyTypeObject*>(nb::borrow(parameter).release().ptr());
+            state.empty_strided = nb::object(torch.attr("empty_strided")).release().ptr();
+            state.bad_input = nb::borrow(bad_input).release().ptr();
+        },
+        nb::arg("torch"), nb::arg("parameter"), nb::arg("bad_input"),
+        "Takes from the module torch what calls on its tensors need.");
+}
+
+}  // namespace python
+}  // namespace tilewright

@@ -1,0 +1,425 @@
+"""flex_attention on torch tensors."""
+
+import operator
+import warnings
+from collections.abc import Mapping
+
+import torch
+from torch.nn.attention import flex_attention as _flex
+
+from .. import _attention as _numpy_attention
+from . import _block_mask as _masks
+from . import _environment, _errors, _function, _nested, _ops, _recorder, _sites
+
+_BACKENDS = ("AUTO", "TRITON", "FLASH", "TRITON_DECODE", "TILEWRIGHT")
+_is_compiling = torch.compiler.is_dynamo_compiling
+_autocast = torch._C._is_any_autocast_enabled
+
+
+def flex_attention(
+    query,
+    key,
+    value,
+    score_mod=None,
+    block_mask=None,
+    scale=None,
+    enable_gqa=False,
+    return_lse=False,
+    kernel_options=None,
+    *,
+    return_aux=None,
+    mask_mod=None,
+    causal=False,
+    window=None,
+    segment_ids=None,
+    kv_segment_ids=None,
+    cu_seqlens=None,
+    kv_cu_seqlens=None,
+    kv_lengths=None,
+    sinks=None,
+    dropout=0.0,
+    seed=0,
+    layout="bhsd",
+    deterministic=True,
+    device=None,
+):
+    """``softmax(mask(score_mod(scale * Q K^T))) V`` in one pass, in memory O(L + S).
+
+    Arguments up to return_aux are those of `torch.nn.attention.flex_attention.flex_attention`, which
+    this function replaces, on the CPU and on CUDA, with gradients on both. Shapes, for layout "bhsd"
+    ("bshd": sequence before heads): query (B, Hq, L, E), key (B, Hkv, S, E), value (B, Hkv, S, Ev),
+    of float32, float64, float16 or bfloat16, any strides.
+
+    score_mod(score, b, h, q_idx, kv_idx) and mask_mod(b, h, q_idx, kv_idx) are torch functions of
+    scalars, or objects of `scores` and `masks`; tensors that score_mod reads have gradients.
+    block_mask: a BlockMask of this module, of torch or of tilewright. causal: kv <= q;
+    window=(left, right): q - left <= kv <= q + right, -1 unbounded; segment_ids (B, L),
+    kv_segment_ids (B, S): only equal ids attend. Several masks: their intersection.
+    cu_seqlens (N + 1,) int32: N sequences packed in a batch of 1; positions seen by mods restart.
+    kv_lengths (B,): keys from there on do not exist, whatever the tensors hold; with cu_seqlens (N,).
+    sinks (Hq,): one more logit per head in the denominator. dropout: share of probabilities dropped
+    by philox(seed, b, h, q, kv). kernel_options: torch's names, taken as hints; checked=True runs in
+    the checked mode, deterministic=False allows sums in any order.
+
+    Returns out (B, Hq, L, Ev) in the order of the query's strides; with return_lse=True (out, lse);
+    with return_aux=AuxRequest(...) (out, AuxOutput). lse and max_scores: float32, float64 for
+    float64; natural logarithm. A row with nothing to attend: out 0, lse -inf. Differentiable once.
+    Errors about arguments are ValueError and RuntimeError at once; TypeError and
+    NotImplementedError where a type does not fit.
+    """
+    if _is_compiling():
+        from . import _marker
+
+        return _marker.flex_attention(
+            *(query, key, value, score_mod, block_mask, scale, enable_gqa, return_lse),
+            *(kernel_options, return_aux, mask_mod, causal, window, segment_ids, kv_segment_ids),
+            *(cu_seqlens, kv_cu_seqlens, kv_lengths, sinks, dropout, seed, layout),
+            *(deterministic, device),
+        )
+    try:
+        if query.is_nested:
+            return _nested.flex_attention(
+                *(flex_attention, query, key, value),
+                {
+                    "score_mod": score_mod,
+                    "block_mask": block_mask,
+                    "scale": scale,
+                    "enable_gqa": enable_gqa,
+                    "return_lse": return_lse,
+                    "kernel_options": kernel_options,
+                    "return_aux": return_aux,
+                    "mask_mod": mask_mod,
+                    "causal": causal,
+                    "window": window,
+                    "segment_ids": segment_ids,
+                    "kv_segment_ids": kv_segment_ids,
+                    "cu_seqlens": cu_seqlens,
+                    "kv_cu_seqlens": kv_cu_seqlens,
+                    "kv_lengths": kv_lengths,
+                    "sinks": sinks,
+                    "dropout": dropout,
+                    "seed": seed,
+                    "layout": layout,
+                    "deterministic": deterministic,
+                    "device": device,
+                },
+            )
+        batch, heads, queries, _ = query.shape
+        keys = key.shape[2]
+        tensor_device = query.device
+    except (AttributeError, ValueError, IndexError):
+        _sites.check_inputs("flex_attention", query, key, value, layout == "bshd", enable_gqa)
+        raise
+    if _autocast():
+        query, key, value = _cast(query, key, value)
+    others, names = (), ()
+    if layout != "bhsd":
+        queries, heads, keys = heads, queries, key.shape[1]
+    extras = (segment_ids, kv_segment_ids, cu_seqlens, kv_cu_seqlens, kv_lengths, sinks)
+    if any(x is not None for x in extras):
+        names, others = _given(extras)
+        if cu_seqlens is not None:
+            batch = len(cu_seqlens) - 1
+
+    score = mask = _recorder.NONE
+    if score_mod is not None:
+        wide = torch.float64 if query.dtype == torch.float64 else torch.float32
+        score = _environment.traced(
+            *("flex_attention", "score_mod", score_mod, False),
+            _recorder.Sizes(batch, heads, queries, keys),
+            *(wide, tensor_device),
+        )
+        others = (*others, *score.arrays)
+    if mask_mod is not None:
+        mask = _environment.traced(
+            *("flex_attention", "mask_mod", mask_mod, True),
+            _recorder.Sizes(batch, heads, queries, keys),
+            *(torch.float32, tensor_device),
+        )
+        others = (*others, *mask.arrays)
+    if block_mask is not None:
+        block_mask = _exact_mask(block_mask)
+        if block_mask is not None and len(key) != len(query):
+            key, value = _broadcast_batch(query, key, value, block_mask)
+
+    grad = torch.is_grad_enabled() and (
+        query.requires_grad
+        or key.requires_grad
+        or value.requires_grad
+        or any(x.requires_grad for x in others)
+    )
+    # ``1 == True == 1.0``, but each of them is checked the first time it comes.
+    choice = (
+        *(names, score.text, score.derivative, mask.text, len(score.arrays), grad, scale),
+        *(enable_gqa, return_lse, return_aux, causal, window, dropout, layout, deterministic),
+        *(device, torch.are_deterministic_algorithms_enabled()),
+        _differentiable(score.arrays) if grad else None,
+    )
+    found = None if kernel_options else _known(choice)
+    if found is None:
+        found = _choose(choice, locals())
+    seed = _seed(seed) if dropout else 0
+    operands = (query, key, value, *others)
+    plain = _ops.is_plain()
+    if not plain:
+        found.check(block_mask, operands)  # while shapes are those that the caller sees
+    if grad or not plain:
+        results = _function.Attention.apply(found, block_mask, seed, *operands)
+    else:
+        results = _ops.run(found, operands, block_mask, seed)
+    if return_aux is not None:
+        return results[0], _flex.AuxOutput(
+            results[1] if return_aux.lse else None,
+            results[2] if return_aux.max_scores else None,
+        )
+    if return_lse:
+        _warn_return_lse()
+        return results[0], results[1]
+    return results[0]
+
+
+_choices = {}
+
+
+def _known(choice):
+    try:
+        return _choices.get(choice)
+    except TypeError:  # a list for a tuple, a tensor for a number
+        return None
+
+
+def _differentiable(arrays):
+    return tuple(x.requires_grad for x in arrays)
+
+
+def _choose(choice, arguments):
+    """The site of a call whose arguments but tensors come for the first time."""
+    spec = spec_of("flex_attention", **{name: arguments[name] for name in _CHOICES})
+    site = _sites.site(spec)
+    if not arguments["kernel_options"]:
+        try:
+            if len(_choices) >= 4096:
+                _choices.clear()
+            _choices[choice] = site
+        except TypeError:
+            pass
+    return site
+
+
+_CHOICES = (
+    *("names", "score", "mask", "grad", "scale", "enable_gqa", "return_lse", "return_aux"),
+    *("kernel_options", "causal", "window", "dropout", "layout", "deterministic", "device"),
+)
+
+
+def spec_of(
+    op,
+    *,
+    names,
+    score,
+    mask,
+    grad,
+    scale,
+    enable_gqa,
+    return_lse,
+    return_aux,
+    kernel_options,
+    causal,
+    window,
+    dropout,
+    layout,
+    deterministic,
+    device,
+    block_size=None,
+):
+    """The spec of a call; BadInput or TypeError for what does not fit."""
+    if layout not in ("bhsd", "bshd"):
+        raise _errors.BadInput(f'[{op}] expected layout "bhsd" or "bshd" but got {layout!r}')
+    if device is not None:
+        raise _errors.BadInput(
+            f"[{op}] expected device=None, since torch tensors say where they are, but got "
+            f"{device!r}"
+        )
+    if return_lse and return_aux is not None:
+        raise _errors.BadInput(
+            f"[{op}] Cannot specify both return_lse and return_aux. return_lse is deprecated, "
+            "please use return_aux=AuxRequest(lse=True) instead."
+        )
+    if return_aux is not None and not isinstance(
+        return_aux, _flex.AuxRequest | _numpy_attention.AuxRequest
+    ):
+        raise TypeError(
+            f"[{op}] expected return_aux to be an AuxRequest but got {type(return_aux).__name__}"
+        )
+    for x in mask.arrays:
+        if x.requires_grad and torch.is_grad_enabled():
+            raise AssertionError(
+                f"[{op}] expected tensors that mask_mod captures not to require gradients: a mask "
+                "has none"
+            )
+    options, flags = _kernel_options(op, kernel_options)
+    kinds = ["dscore" if grad and _has_gradient(x) else "score" for x in score.arrays]
+    return _sites.Spec(
+        operands=(*names, *kinds, *["mask"] * len(mask.arrays)),
+        score_mod=score.text,
+        derivative=score.derivative,
+        gathers=score.gathers,
+        mask_mod=mask.text,
+        scale=None if scale is None else _number(op, "scale", scale),
+        enable_gqa=_flag(op, "enable_gqa", enable_gqa),
+        causal=_flag(op, "causal", causal),
+        window=_window(op, window),
+        dropout=_dropout(op, dropout),
+        bshd=layout == "bshd",
+        deterministic=(_flag(op, "deterministic", deterministic) and flags["deterministic"])
+        or torch.are_deterministic_algorithms_enabled(),
+        checked=flags["checked"],
+        max_scores=return_aux is not None and bool(return_aux.max_scores),
+        gradient=grad,
+        block_size=block_size,
+        **options,
+    )
+
+
+def _has_gradient(x):
+    return x.dtype.is_floating_point and x.requires_grad
+
+
+_EXTRAS = ("segment_ids", "kv_segment_ids", "cu_seqlens", "kv_cu_seqlens", "kv_lengths", "sinks")
+
+
+def _given(extras):
+    """Names and tensors of those that are given."""
+    pairs = [(name, x) for name, x in zip(_EXTRAS, extras, strict=True) if x is not None]
+    for name, x in pairs:
+        if not isinstance(x, torch.Tensor):
+            raise TypeError(
+                f"[flex_attention] expected {name} to be a tensor but got {type(x).__name__}"
+            )
+    return tuple(name for name, _ in pairs), tuple(x for _, x in pairs)
+
+
+def _exact_mask(block_mask):
+    """Exact, with `_core` and `words`; None where torch's empty mask stands for no mask."""
+    if isinstance(block_mask, _masks.BlockMask) and block_mask.words is not None:
+        return block_mask
+    return _masks.exact("flex_attention", block_mask)
+
+
+def _broadcast_batch(query, key, value, block_mask):
+    """Keys and values of a batch of 1 for all queries, which torch allows with a mask of theirs."""
+    batch = len(query)
+    if len(key) == 1 and len(value) == 1 and block_mask.shape[0] == batch:
+        key, value = (x.expand(batch, *x.shape[1:]) for x in (key, value))
+    return key, value
+
+
+def _cast(*tensors):
+    """As torch's matrix products do under autocast."""
+    kind = tensors[0].device.type
+    if not torch.is_autocast_enabled(kind):
+        return tensors
+    dtype = torch.get_autocast_dtype(kind)
+    return tuple(
+        x.to(dtype) if x.is_floating_point() and x.dtype != torch.float64 else x for x in tensors
+    )
+
+
+def _warn_return_lse():
+    warned = _flex._WARNINGS_SHOWN
+    if "deprecated_return_lse" not in warned:
+        warned.add("deprecated_return_lse")
+        warnings.warn(
+            "return_lse is deprecated and will be removed in v2.10. Please use "
+            "return_aux=AuxRequest(lse=True) instead.",
+            FutureWarning,
+            stacklevel=3,
+        )
+
+
+# ---- Options.
+
+
+def _kernel_options(op, given):
+    """Fields of a Spec, and flags that are not torch's."""
+    flags = {"checked": False, "deterministic": True}
+    if given is None:
+        return {}, flags
+    if not isinstance(given, Mapping):
+        raise TypeError(
+            f"[{op}] expected kernel_options to be a dict but got {type(given).__name__}"
+        )
+    hints = dict(given)
+    for name in flags:
+        if name in hints:
+            flags[name] = _flag(op, f"kernel_options[{name!r}]", hints.pop(name))
+    backend = hints.get("BACKEND")
+    if backend is not None and "FORCE_USE_FLEX_ATTENTION" in hints:
+        raise _errors.BadInput(
+            f"[{op}] BACKEND cannot be combined with legacy FORCE_USE_FLEX_ATTENTION. BACKEND "
+            "supersedes it."
+        )
+    if backend is not None and backend not in _BACKENDS:
+        raise _errors.BadInput(
+            f"[{op}] Invalid BACKEND value {backend!r}. Must be one of {_BACKENDS}"
+        )
+    try:
+        forward, backward = _numpy_attention.kernel_options_of(op, hints)
+    except ValueError as error:
+        raise _errors.BadInput(str(error)) from None
+    engine = forward.get("engine", "")
+    if engine not in ("", "tiles", "sm90"):
+        raise _errors.BadInput(f'[{op}] expected engine "tiles" or "sm90" but got {engine!r}')
+    return {
+        "forward_blocks": (forward.get("BLOCK_M", 0), forward.get("BLOCK_N", 0)),
+        "backward_blocks": (backward.get("BLOCK_M1", 0), backward.get("BLOCK_N1", 0)),
+        "autotune": forward.get("autotune", False) or backward.get("autotune", False),
+        "engine": engine,
+    }, flags
+
+
+def _flag(op, name, value):
+    if value in (True, False):
+        return bool(value)
+    raise TypeError(f"[{op}] expected {name} to be True or False but got {value!r}")
+
+
+def _number(op, name, value):
+    try:
+        value = float(value)
+    except (TypeError, ValueError):
+        raise TypeError(f"[{op}] expected {name} to be a number but got {value!r}") from None
+    if not -float("inf") < value < float("inf"):
+        raise _errors.BadInput(f"[{op}] expected a finite {name} but got {value}")
+    return value
+
+
+def _dropout(op, dropout):
+    dropout = _number(op, "dropout", dropout)
+    if not 0 <= dropout < 1:
+        raise _errors.BadInput(f"[{op}] expected dropout in [0, 1) but got {dropout}")
+    return dropout
+
+
+def _window(op, window):
+    if window is None:
+        return -1, -1
+    try:
+        left, right = (operator.index(bound) for bound in window)
+    except (TypeError, ValueError):
+        raise TypeError(f"[{op}] expected window to be (left, right) but got {window!r}") from None
+    if left < -1 or right < -1:
+        raise _errors.BadInput(
+            f"[{op}] expected window bounds of at least -1 but got {(left, right)}"
+        )
+    unbounded = 1 << 62  # further apart than positions are
+    return min(left, unbounded), min(right, unbounded)
+
+
+def _seed(seed):
+    try:
+        return operator.index(seed) % (1 << 64)
+    except TypeError:
+        raise TypeError(
+            f"[flex_attention] expected seed to be an integer but got {seed!r}"
+        ) from None

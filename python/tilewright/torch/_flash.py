@@ -1,0 +1,119 @@
+"""Attention by the names of others: the flash-attention tutorial's, torch's own."""
+
+import torch
+
+from . import _errors
+from ._attention import flex_attention
+
+
+def attention(q, k, v, causal, sm_scale, warp_specialize=True):
+    """``softmax(sm_scale * q k^T) v``: the function of Triton's tutorial on fused attention.
+
+    q, k, v: (batch, heads, length, head dimension), any strides and lengths. causal: only keys up to
+    the query's position, counted from the top left. warp_specialize is a hint of the tutorial, not
+    used. Differentiable once; errors are those of `flex_attention`.
+    """
+    return flex_attention(q, k, v, scale=sm_scale, causal=causal)
+
+
+def scaled_dot_product_attention(
+    query,
+    key,
+    value,
+    attn_mask=None,
+    dropout_p=0.0,
+    is_causal=False,
+    scale=None,
+    enable_gqa=False,
+):
+    """`torch.nn.functional.scaled_dot_product_attention`, fused.
+
+    query (N, ..., Hq, L, E), key (N, ..., H, S, E), value (N, ..., H, S, Ev); nested tensors of the
+    jagged layout too, also with is_causal. attn_mask: bool (where True attends) or floats to add,
+    broadcast to (N, ..., Hq, L, S), with a gradient if it requires one; or a
+    `torch.nn.attention.bias.CausalBias`. is_causal counts from the top left. Dropout draws its seed
+    from torch's CPU generator. A row with nothing to attend gives 0.
+    """
+    op = "scaled_dot_product_attention"
+    if not all(isinstance(x, torch.Tensor) for x in (query, key, value)):
+        raise TypeError(f"[{op}] expected query, key and value to be tensors")
+    if attn_mask is not None and is_causal:
+        raise _errors.BadInput(f"[{op}] Explicit attn_mask should not be set when is_causal=True")
+    options = {"causal": bool(is_causal), "scale": scale, "enable_gqa": enable_gqa}
+    if dropout_p:
+        options["dropout"] = dropout_p
+        options["seed"] = torch.randint(1 << 62, ()).item()
+    if query.is_nested:
+        if attn_mask is not None:
+            raise _errors.BadInput(
+                f"[{op}] expected no attn_mask with nested tensors but got one: give mask_mod or "
+                "score_mod to flex_attention"
+            )
+        return flex_attention(query, key, value, **options)
+    if query.dim() == 4 and attn_mask is None:
+        return flex_attention(query, key, value, **options)
+    if min(x.dim() for x in (query, key, value)) < 2 or not (
+        query.dim() == key.dim() == value.dim()
+    ):
+        raise _errors.BadInput(
+            f"[{op}] Expected query, key, and value to all be at least 2 dimensional, and of one "
+            f"rank, but got {[tuple(x.shape) for x in (query, key, value)]}"
+        )
+    lead = query.shape[:-2]
+    if attn_mask is not None:
+        options.update(_mask_options(op, attn_mask, lead, query.shape[-2], key.shape[-2], query))
+    flat = [_four_dimensions(x) for x in (query, key, value)]
+    out = flex_attention(*flat, **options)
+    return out if query.dim() == 4 else out.reshape(*lead, *out.shape[-2:])
+
+
+def _four_dimensions(x):
+    if x.dim() == 4:
+        return x
+    if x.dim() < 4:
+        return x[(None,) * (3 - x.dim())].unsqueeze(1)
+    return x.flatten(0, -4)
+
+
+def _mask_options(op, mask, lead, queries, keys, query):
+    """Options of flex_attention for an attn_mask."""
+    from torch.nn.attention.bias import CausalBias, CausalVariant
+
+    if isinstance(mask, CausalBias):
+        if mask.variant == CausalVariant.UPPER_LEFT:
+            return {"causal": True}
+        if keys >= queries:
+            return {"window": (-1, keys - queries)}
+        shift = keys - queries
+        return {"mask_mod": lambda b, h, q, kv: kv - q <= shift}
+    if not isinstance(mask, torch.Tensor) or not (
+        mask.dtype == torch.bool or mask.dtype.is_floating_point
+    ):
+        raise _errors.BadInput(
+            f"[{op}] Expected attn_mask dtype to be bool or float but got "
+            f"{getattr(mask, 'dtype', type(mask).__name__)}"
+        )
+    try:
+        mask.expand(*lead, queries, keys)
+    except RuntimeError:
+        raise _errors.BadInput(
+            f"[{op}] expected an attn_mask that broadcasts to {(*lead, queries, keys)} but got "
+            f"{tuple(mask.shape)}"
+        ) from None
+    if query.dim() < 4:
+        # (N, L, E) are batches of one head.
+        mask = _four_dimensions(mask[(None,) * (query.dim() - mask.dim())])
+    elif mask.dim() > 4:
+        mask = mask.expand(*lead[:-1], *mask.shape[-3:]).flatten(0, -4)
+    else:
+        mask = mask[(None,) * (4 - mask.dim())]
+    # A dimension of 1 holds for all: its gradient is summed where it is made.
+    whole = [n == 1 for n in mask.shape]
+
+    def element(b, h, q, kv):
+        index = (b, h, q, kv)
+        return mask[tuple(0 if one else i for one, i in zip(whole, index, strict=True))]
+
+    if mask.dtype == torch.bool:
+        return {"mask_mod": element}
+    return {"score_mod": lambda score, b, h, q, kv: score + element(b, h, q, kv)}

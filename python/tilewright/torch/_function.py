@@ -1,0 +1,75 @@
+"""Autograd of attention: a Function for each pass; the second has no derivative."""
+
+import torch
+
+from . import _batching, _ops
+
+_NO_FORWARD_MODE = (
+    "[flex_attention] expected derivatives in reverse mode (torch.func.grad, vjp) but got forward "
+    "mode (jvp)"
+)
+
+
+class Attention(torch.autograd.Function):
+    """apply(site, mask, seed, *operands) -> out, lse and, if the site asks for them, max_scores."""
+
+    @staticmethod
+    def forward(site, mask, seed, *operands):
+        return tuple(_ops.run(site, operands, mask, seed))
+
+    @staticmethod
+    def setup_context(ctx, inputs, output):
+        ctx.site, ctx.mask, ctx.seed, *operands = inputs
+        ctx.save_for_backward(*operands, *output[:2])
+        ctx.set_materialize_grads(False)
+        if len(output) > 2:
+            ctx.mark_non_differentiable(output[2])
+
+    @staticmethod
+    def backward(ctx, dout, dlse, *_):
+        needs = ctx.needs_input_grad[3:]
+        if dout is None and dlse is None:
+            return (None,) * (3 + len(needs))
+        *operands, out, lse = ctx.saved_tensors
+        if dout is None:
+            dout = torch.zeros_like(out)
+        site = ctx.site.backward(needs, dlse is not None)
+        extra = (out, lse, dout) if dlse is None else (out, lse, dout, dlse)
+        gradients = iter(AttentionBackward.apply(site, ctx.mask, ctx.seed, *operands, *extra))
+        results = []
+        for name, wanted in zip(site.names, needs, strict=False):
+            given = name in ("query", "key", "value", "sinks", "dscore")
+            gradient = next(gradients) if given else None
+            results.append(gradient if wanted else None)
+        return None, None, None, *results
+
+    @staticmethod
+    def jvp(ctx, *tangents):
+        raise NotImplementedError(_NO_FORWARD_MODE)
+
+    @staticmethod
+    def vmap(info, in_dims, site, mask, seed, *operands):
+        return _batching.batched(Attention, info, in_dims, site, mask, seed, operands)
+
+
+class AttentionBackward(torch.autograd.Function):
+    """apply(site, mask, seed, *operands) -> gradients."""
+
+    @staticmethod
+    def forward(site, mask, seed, *operands):
+        return tuple(_ops.run(site, operands, mask, seed))
+
+    @staticmethod
+    def setup_context(ctx, inputs, output):
+        pass
+
+    @staticmethod
+    def backward(ctx, *_):
+        raise NotImplementedError(
+            "[flex_attention] expected at most first derivatives but got a second one: the "
+            "gradient of a gradient (as create_graph=True asks for) is not there"
+        )
+
+    @staticmethod
+    def vmap(info, in_dims, site, mask, seed, *operands):
+        return _batching.batched(AttentionBackward, info, in_dims, site, mask, seed, operands)

@@ -1,0 +1,73 @@
+"""install(): code that calls torch's flex_attention reaches this package."""
+
+import threading
+
+import torch
+import torch.nn.attention
+from torch.nn.attention import flex_attention as _flex
+
+_lock = threading.Lock()
+_depth = 0
+_saved = []
+
+
+class _Installed:
+    """What `install` returns: a context manager that uninstalls at its end."""
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *_):
+        uninstall()
+
+
+def install():
+    """Makes ``torch.nn.attention.flex_attention`` run here until `uninstall`, or as ``with install():``.
+
+    Its functions flex_attention, create_block_mask and create_mask are replaced, and the operator
+    behind torch's flex_attention too, so that functions imported or compiled earlier come here.
+    Gradients on the CPU are allowed. May be nested.
+    """
+    global _depth
+    with _lock:
+        _depth += 1
+        if _depth == 1:
+            _replace()
+    return _Installed()
+
+
+def uninstall():
+    """Undoes one `install`; nothing without one."""
+    global _depth
+    with _lock:
+        if _depth == 0:
+            return
+        _depth -= 1
+        if _depth == 0:
+            while _saved:
+                module, name, value = _saved.pop()
+                setattr(module, name, value)
+
+
+def _replace():
+    from . import _marker
+    from ._attention import flex_attention
+    from ._block_mask import create_block_mask, create_mask
+
+    replacements = {
+        "flex_attention": flex_attention,
+        "create_block_mask": create_block_mask,
+        "create_mask": create_mask,
+        "flex_attention_hop": _marker.base2_marker,
+        "_validate_device": _accept_device,
+    }
+    for module in (_flex, torch.nn.attention):
+        for name, value in replacements.items():
+            # torch.nn.attention.flex_attention is the module itself.
+            if callable(getattr(module, name, None)):
+                _saved.append((module, name, getattr(module, name)))
+                setattr(module, name, value)
+
+
+def _accept_device(*_):
+    """In place of torch's check, which refuses gradients on the CPU."""

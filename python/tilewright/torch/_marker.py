@@ -1,0 +1,282 @@
+"""torch.compile: the operator that Dynamo turns mods into graphs for.
+
+Dynamo knows one way to hand a function with captured tensors to an operator: that of torch's own
+flex_attention. The operator here is entered in Dynamo's table under the same class, so that Dynamo
+traces score_mod and mask_mod, lifts the tensors and numbers of their closures, and calls it with
+graphs. It records these as text and calls the library's operators, which alone reach a backend.
+
+Imported in the first compiled call; the one file that uses private names of Dynamo.
+"""
+
+import math
+
+import torch
+import torch._dynamo
+from torch._dynamo.variables import higher_order_ops as _dynamo
+from torch.nn.attention.flex_attention import (
+    _LARGE_SPARSE_BLOCK_SIZE,
+    AuxOutput,
+    _identity,
+    noop_mask,
+)
+
+from . import _attention, _errors, _function, _norm, _recorder, _sites
+
+_ANY = 1 << 31  # what stands for a size that is not known
+_LISTS = ("kv_num_blocks", "kv_indices", "full_kv_num_blocks", "full_kv_indices")
+
+
+class _Marker(torch._ops.HigherOrderOperator):
+    def __init__(self, name, base):
+        super().__init__(name, cacheable=True)
+        self._base = base  # of the logarithms that it returns
+
+    def __call__(
+        self,
+        query,
+        key,
+        value,
+        score_mod,
+        block_mask,
+        scale,
+        options,
+        score_args=(),
+        mask_args=(),
+    ):
+        """out, lse and max_scores.
+
+        block_mask: (mask_mod,), or torch's BlockMask as a tuple, whose mask_mod decides inside of
+        partial blocks. options: what else `flex_attention` takes, or torch's kernel_options.
+        """
+        ours = options.get("tilewright", {})
+        op = "flex_attention"
+        names, others = tuple(ours.get("names", ())), tuple(ours.get("tensors", ()))
+        *lists, mask_mod = block_mask
+        layout = ours.get("layout", "bhsd")
+        heads, length = (2, 1) if layout == "bshd" else (1, 2)
+        _sites.check_inputs(op, query, key, value, layout == "bshd", True)
+        batch = query.shape[0]
+        if "cu_seqlens" in names:
+            batch = others[names.index("cu_seqlens")].shape[0] - 1
+        sizes = (batch, query.shape[heads], query.shape[length], key.shape[length])
+        bounds = _recorder.Sizes(*(n if type(n) is int else _ANY for n in sizes))
+        if lists:
+            list_names, list_tensors, block_size = _lists(lists)
+            names, others = (*names, *list_names), (*others, *list_tensors)
+        else:
+            block_size = None
+
+        wide = torch.float64 if query.dtype == torch.float64 else torch.float32
+        device = query.device
+        score = _record(op, "score_mod", score_mod, score_args, False, bounds, wide, device)
+        mask = _record(op, "mask_mod", mask_mod, mask_args, True, bounds, torch.float32, device)
+        others = (*others, *score.arrays, *mask.arrays)
+        operands = (query, key, value, *others)
+        grad = torch.is_grad_enabled() and any(x.requires_grad for x in operands)
+        spec = _attention.spec_of(
+            op,
+            names=names,
+            score=score,
+            mask=mask,
+            grad=grad,
+            scale=scale,
+            enable_gqa=ours.get("enable_gqa", True),
+            return_lse=False,
+            return_aux=_attention._flex.AuxRequest(True, ours.get("max_scores", True)),
+            kernel_options=dict(ours["kernel_options"]) if ours else _public(options),
+            causal=ours.get("causal", False),
+            window=ours.get("window"),
+            dropout=ours.get("dropout", 0.0),
+            layout=layout,
+            deterministic=ours.get("deterministic", True),
+            device=None,
+            block_size=block_size,
+        )
+        results = _function.Attention.apply(_sites.site(spec), None, ours.get("seed", 0), *operands)
+        out, lse, *rest = results
+        max_scores = rest[0] if rest else lse.new_empty(0)
+        if self._base == 2:
+            return out, lse / math.log(2), max_scores / math.log(2)
+        return out, lse, max_scores
+
+
+def _lists(block_mask):
+    """Names and tensors of torch's lists, and the block size; nothing for a mask of one block."""
+    kv_num_blocks, kv_indices, full_num_blocks, full_indices = block_mask[2:6]
+    block_size = tuple(map(int, block_mask[-2:]))
+    if block_size == (_LARGE_SPARSE_BLOCK_SIZE, _LARGE_SPARSE_BLOCK_SIZE):
+        return (), (), None
+    tensors = (kv_num_blocks, kv_indices, full_num_blocks, full_indices)
+    pairs = [(n, x) for n, x in zip(_LISTS, tensors, strict=True) if x is not None]
+    return tuple(n for n, _ in pairs), tuple(x for _, x in pairs), block_size
+
+
+_trivial = {}
+
+
+def _record(op, argument, graph, lifted, is_mask, sizes, dtype, device):
+    # What Dynamo lifted of numbers counts as 0-d tensors.
+    lifted = [
+        x if isinstance(x, torch.Tensor) else torch.full((), x, device=device, dtype=_dtype(x))
+        for x in lifted
+    ]
+
+    def mod(*scalars):
+        return graph(*scalars, *lifted)
+
+    traced = _recorder.record(op, argument, mod, is_mask, sizes, dtype, device)
+    if traced.arrays:
+        return traced
+    key = is_mask, dtype
+    if key not in _trivial:
+        plain = noop_mask if is_mask else _identity
+        _trivial[key] = _recorder.record(
+            op, argument, plain, is_mask, sizes, dtype, torch.device("cpu")
+        ).text
+    return _recorder.NONE if traced.text == _trivial[key] else traced
+
+
+def _dtype(number):
+    return torch.float64 if isinstance(number, float | torch.SymFloat) else torch.int64
+
+
+def _public(options):
+    """torch's kernel options without those that it adds itself."""
+    return {k: v for k, v in options.items() if not k.startswith("OUTPUT_")}
+
+
+marker = _Marker("tilewright_flex_attention", math.e)
+#: In place of torch's own operator, whose logarithms have base 2.
+base2_marker = _Marker("tilewright_flex_attention_base2", 2)
+
+
+def _register():
+    table = getattr(_dynamo, "_hop_name_to_variable_class", None)
+    variable = getattr(_dynamo, "FlexAttentionHigherOrderVariable", None)
+    if table is None or variable is None:
+        raise ImportError(
+            "[tilewright.torch] expected torch._dynamo to have _hop_name_to_variable_class and "
+            f"FlexAttentionHigherOrderVariable, but torch {torch.__version__} has not: "
+            "flex_attention cannot be compiled; call it outside of torch.compile, or under "
+            "torch.compiler.disable"
+        )
+    for operator in (marker, base2_marker):
+        table[operator._name] = variable
+
+
+_register()
+
+#: What Dynamo leaves to later stages: a Function around an operator.
+norm = torch.compiler.allow_in_graph(_norm.apply)
+
+
+def flex_attention(
+    query,
+    key,
+    value,
+    score_mod,
+    block_mask,
+    scale,
+    enable_gqa,
+    return_lse,
+    kernel_options,
+    return_aux,
+    mask_mod,
+    causal,
+    window,
+    segment_ids,
+    kv_segment_ids,
+    cu_seqlens,
+    kv_cu_seqlens,
+    kv_lengths,
+    sinks,
+    dropout,
+    seed,
+    layout,
+    deterministic,
+    device,
+):
+    """What Dynamo traces in place of `_attention.flex_attention`."""
+    op = "flex_attention"
+    if device is not None:
+        raise _errors.BadInput(f"[{op}] expected device=None but got {device!r}")
+    if return_lse and return_aux is not None:
+        raise _errors.BadInput(
+            f"[{op}] Cannot specify both return_lse and return_aux. return_lse is deprecated, "
+            "please use return_aux=AuxRequest(lse=True) instead."
+        )
+    query, key, value = _attention._cast(query, key, value)
+    names, tensors = [], []
+    for name, x in (
+        ("segment_ids", segment_ids),
+        ("kv_segment_ids", kv_segment_ids),
+        ("cu_seqlens", cu_seqlens),
+        ("kv_cu_seqlens", kv_cu_seqlens),
+        ("kv_lengths", kv_lengths),
+        ("sinks", sinks),
+    ):
+        if x is not None:
+            names.append(name)
+            tensors.append(x)
+    if score_mod is None:
+        score_mod = _identity
+    plain_mask = noop_mask if mask_mod is None else mask_mod
+    lists = (plain_mask,)
+    if block_mask is not None:
+        heads = 2 if layout == "bshd" else 1
+        _sites.check_mask(
+            op,
+            block_mask.shape,
+            1 if cu_seqlens is not None else query.shape[0],
+            query.shape[heads],
+            query.shape[3 - heads],
+            key.shape[3 - heads],
+        )
+        if key.shape[0] != query.shape[0]:
+            key, value = _attention._broadcast_batch(query, key, value, block_mask)
+        if getattr(block_mask, "words", None) is not None:
+            names.append("block_mask")
+            tensors.append(block_mask.words)
+        else:
+            lists = (
+                *block_mask.seq_lengths,
+                block_mask.kv_num_blocks,
+                block_mask.kv_indices,
+                block_mask.full_kv_num_blocks,
+                block_mask.full_kv_indices,
+                *block_mask.BLOCK_SIZE,
+                block_mask.mask_mod,
+            )
+            if mask_mod is not None:
+                score_mod = _masked(score_mod, mask_mod)
+    options = {
+        "tilewright": {
+            "names": tuple(names),
+            "tensors": tuple(tensors),
+            "enable_gqa": enable_gqa,
+            "kernel_options": {} if kernel_options is None else kernel_options,
+            "max_scores": return_aux is not None and return_aux.max_scores,
+            "causal": causal,
+            "window": window,
+            "dropout": dropout,
+            "seed": seed,
+            "layout": layout,
+            "deterministic": deterministic,
+        }
+    }
+    out, lse, max_scores = marker(query, key, value, score_mod, lists, scale, options)
+    if return_aux is not None:
+        return out, AuxOutput(
+            lse if return_aux.lse else None, max_scores if return_aux.max_scores else None
+        )
+    return (out, lse) if return_lse else out
+
+
+def _masked(score_mod, mask_mod):
+    """A score mod that is -inf where the mask is false."""
+
+    def masked(score, b, h, q_idx, kv_idx):
+        kept = score_mod(score, b, h, q_idx, kv_idx)
+        return torch.where(mask_mod(b, h, q_idx, kv_idx), kept, -float("inf"))
+
+    return masked

@@ -1,0 +1,80 @@
+"""Attention of nested tensors in the jagged layout: packed sequences."""
+
+import torch
+from torch.nn.attention.flex_attention import AuxOutput
+
+from . import _errors
+
+
+def flex_attention(attention, query, key, value, options):
+    """`attention`, which takes packed sequences, on nested tensors (B, H, j, D); so is the result.
+
+    Positions that mods see restart in every sequence, and their batch counts sequences.
+    """
+    op = "flex_attention"
+    for name, x in (("query", query), ("key", key), ("value", value)):
+        if not (isinstance(x, torch.Tensor) and x.is_nested and x.layout == torch.jagged):
+            raise _errors.BadInput(
+                f"[{op}] expected query, key and value to be nested tensors of layout torch.jagged, "
+                f"as one of them is, but got {name} {_shown(x)}"
+            )
+        if x.dim() != 4 or x._ragged_idx != 2:
+            raise _errors.BadInput(
+                f"[{op}] expected nested {name} of shape (B, H, j, D), as transpose(1, 2) of (B, j, "
+                f"H, D) gives it, but got {x.dim()} dimensions with the ragged one at "
+                f"{x._ragged_idx}"
+            )
+        if x.lengths() is not None:
+            raise _errors.BadInput(
+                f"[{op}] expected nested {name} without holes but got one of torch.nested.narrow: "
+                "use its contiguous()"
+            )
+    for name in ("cu_seqlens", "kv_cu_seqlens", "segment_ids", "kv_segment_ids"):
+        if options.get(name) is not None:
+            raise _errors.BadInput(f"[{op}] expected no {name} with nested tensors but got one")
+    if options.get("layout", "bhsd") != "bhsd":
+        raise _errors.BadInput(f'[{op}] expected layout "bhsd" of nested tensors but got "bshd"')
+    if key.offsets() is not value.offsets() and not torch.equal(key.offsets(), value.offsets()):
+        raise _errors.BadInput(
+            f"[{op}] expected key and value of the same lengths but got other offsets"
+        )
+    if query.size(0) != key.size(0):
+        raise _errors.BadInput(
+            f"[{op}] expected as many sequences of keys as of queries, {query.size(0)}, but got "
+            f"{key.size(0)}"
+        )
+    starts = query.offsets()
+    own_starts = key.offsets() is starts
+    result = attention(
+        *(x.values().unsqueeze(0) for x in (query, key, value)),
+        **{
+            **options,
+            "cu_seqlens": starts,
+            "kv_cu_seqlens": None if own_starts else key.offsets(),
+        },
+    )
+    if isinstance(result, torch.Tensor):
+        return _nested(result, query)
+    out, rest = result
+    if isinstance(rest, AuxOutput):
+        return _nested(out, query), AuxOutput(
+            *(x if x is None else _nested(x, query) for x in rest)
+        )
+    return _nested(out, query), _nested(rest, query)
+
+
+def _nested(packed, like):
+    """Rows (1, H, total, ...) as a nested tensor whose ragged size is that of another."""
+    return torch.nested.nested_tensor_from_jagged(
+        packed.squeeze(0),
+        offsets=like.offsets(),
+        jagged_dim=2,
+        min_seqlen=like._maybe_min_seqlen,
+        max_seqlen=like._maybe_max_seqlen,
+    )
+
+
+def _shown(x):
+    if not isinstance(x, torch.Tensor):
+        return type(x).__name__
+    return f"of layout {x.layout}" if x.is_nested else f"a dense tensor of shape {tuple(x.shape)}"

@@ -1,0 +1,98 @@
+"""The library's operators: what torch.compile, torch.export and dispatch modes see."""
+
+import torch
+
+from . import _sites
+
+library = torch.library.Library("tilewright", "DEF")
+TAGS = (torch.Tag.needs_exact_strides, torch.Tag.pt2_compliant_tag)
+
+# max_scores is of size 0 unless the site asks for them. `site` is the text of a Spec.
+library.define(
+    "forward(Tensor query, Tensor key, Tensor value, Tensor[] others, SymInt seed, str site)"
+    " -> (Tensor out, Tensor lse, Tensor max_scores)",
+    tags=TAGS,
+)
+# Gradients of query, key and value, then of sinks and of each operand `dscore`.
+library.define(
+    "backward(Tensor query, Tensor key, Tensor value, Tensor[] others, SymInt seed, str site)"
+    " -> Tensor[]",
+    tags=TAGS,
+)
+
+
+def _run(query, key, value, others, seed, site):
+    operands = (query, key, value, *others)
+    results = site(operands, None, seed % (1 << 64))
+    if results is None:
+        operands = [plain(x) for x in operands]
+        results = site(operands, None, seed % (1 << 64))
+    if results is None:
+        site.check(None, operands)
+        raise TypeError(f"[{site.op}] expected plain tensors but got {list(map(type, operands))}")
+    return results
+
+
+def plain(x):
+    """A tensor whose memory can be read as it stands."""
+    x = x.resolve_neg().resolve_conj()
+    return x if type(x) in (torch.Tensor, torch.nn.Parameter) else x.as_subclass(torch.Tensor)
+
+
+def _forward(query, key, value, others, seed, site):
+    site = _sites.parsed(site)
+    results = _run(query, key, value, others, seed, site)
+    return results if len(results) == 3 else (*results, results[1].new_empty(0))
+
+
+def _backward(query, key, value, others, seed, site):
+    return list(_run(query, key, value, others, seed, _sites.parsed(site)))
+
+
+def _empty(site, operands):
+    return [
+        operands[0].new_empty_strided(*shape, **options)
+        for shape, options in site.results(None, *operands)
+    ]
+
+
+def _fake_forward(query, key, value, others, seed, site):
+    results = _empty(_sites.parsed(site), (query, key, value, *others))
+    return (*results, results[1].new_empty(0)) if len(results) == 2 else tuple(results)
+
+
+def _fake_backward(query, key, value, others, seed, site):
+    return _empty(_sites.parsed(site), (query, key, value, *others))
+
+
+for _key in ("CPU", "CUDA"):
+    library.impl("forward", _forward, _key)
+    library.impl("backward", _backward, _key)
+torch.library.register_fake("tilewright::forward", _fake_forward, lib=library)
+torch.library.register_fake("tilewright::backward", _fake_backward, lib=library)
+
+_forward_op = torch.ops.tilewright.forward.default
+_backward_op = torch.ops.tilewright.backward.default
+_modes = torch._C._len_torch_dispatch_stack
+_transforms = torch._C._functorch.peek_interpreter_stack
+
+
+def is_plain():
+    """Whether no dispatch mode and no transform of torch.func would see an operator's call."""
+    return _modes() == 0 and _transforms() is None
+
+
+def run(site, operands, mask, seed):
+    """The results of a site; straight into the library where nothing of torch wants to see it."""
+    if is_plain():
+        results = site(operands, mask, seed)
+        if results is not None:
+            return results
+    if mask is not None:
+        site, operands = site.with_words, (*operands, mask.words)
+    query, key, value, *others = operands
+    if seed >= 1 << 63:
+        seed -= 1 << 64  # operators have integers with a sign
+    operator = _backward_op if site.spec.backward else _forward_op
+    results = operator(query, key, value, others, seed, site.text)
+    return results if site.spec.backward or site.spec.max_scores else results[:2]

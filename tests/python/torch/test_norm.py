@@ -1,0 +1,114 @@
+"""The norms against torch's own, forward and backward."""
+
+import dense_torch as dense
+import pytest
+import torch
+
+import tilewright.torch as twt
+
+
+def rms(x, weight=None, eps=1e-5):
+    dims = tuple(range(-1 if weight is None else -weight.dim(), 0))
+    y = x * torch.rsqrt((x * x).mean(dims, keepdim=True) + eps)
+    return y if weight is None else y * weight
+
+
+def layer(x, weight=None, bias=None, eps=1e-5):
+    shape = x.shape[-1:] if weight is None else weight.shape
+    return torch.nn.functional.layer_norm(x, shape, weight, bias, eps)
+
+
+def same(have, want, inputs):
+    for x, y in zip(have, want, strict=True):
+        dense.close(x, y)
+    for x, y in zip(dense.gradients(have, inputs), dense.gradients(want, inputs), strict=True):
+        dense.close(x, y)
+
+
+@pytest.mark.parametrize("shape, dims", [((4, 33), 1), ((2, 3, 5, 7), 2), ((1, 1), 1), ((9,), 1)])
+@pytest.mark.parametrize("has_weight", [True, False])
+def test_rms_norm(shape, dims, has_weight):
+    x = dense.normal(*shape)
+    weight = dense.normal(*shape[len(shape) - dims :]) if has_weight else None
+    inputs = [t for t in (x, weight) if t is not None]
+    for _ in range(3):
+        same([twt.rms_norm(x, weight)], [rms(x, weight)], inputs)
+    same([twt.rms_norm(x, weight, 0.5)], [rms(x, weight, 0.5)], inputs)
+
+
+@pytest.mark.parametrize("given", [0, 1, 2])
+def test_layer_norm(given):
+    x, weight, bias = dense.normal(6, 33), dense.normal(33), dense.normal(33)
+    tensors = [x, weight, bias][: given + 1]
+    same([twt.layer_norm(*tensors)], [layer(*tensors)], tensors)
+
+
+@pytest.mark.parametrize("norm, reference", [(twt.rms_norm, rms), (twt.layer_norm, layer)])
+def test_residual_and_stats(norm, reference):
+    x, residual, weight = dense.normal(5, 16), dense.normal(5, 16), dense.normal(16)
+    y, total, *stats = norm(x, weight, residual=residual, return_stats=True)
+    want = reference(x + residual, weight), x + residual
+    same((y, total), want, [x, residual, weight])
+    assert [s.shape for s in stats] == [(5,)] * (1 if norm is twt.rms_norm else 2)
+    same([norm(x, weight, residual=residual)[1]], [x + residual], [x, residual])
+
+
+def test_strides_and_dtypes():
+    x = torch.randn(8, 6, 10)[::2, :, ::2].transpose(0, 1).requires_grad_()
+    weight = dense.normal(5, dtype=torch.bfloat16)
+    y = twt.rms_norm(x, weight)
+    assert y.dtype == torch.bfloat16
+    dense.close(y, rms(x.double(), weight.double()), 1e-2)
+    y.sum().backward()
+    assert x.grad.dtype == torch.float32
+    assert weight.grad.dtype == torch.bfloat16
+
+
+def test_transforms():
+    x, weight = dense.normal(4, 3, 8, grad=False), dense.normal(8, grad=False)
+    per_example = torch.func.vmap(torch.func.grad(lambda x: twt.rms_norm(x, weight).sum()))
+    want = torch.func.vmap(torch.func.grad(lambda x: rms(x, weight).sum()))
+    dense.close(per_example(x), want(x))
+
+
+@pytest.mark.parametrize("backend", ["eager", "aot_eager"])
+def test_compile(backend):
+    x, weight = dense.normal(4, 8), dense.normal(8)
+    compiled = torch.compile(
+        lambda x, w: twt.rms_norm(x * 2, w).sin(), backend=backend, fullgraph=True
+    )
+    same([compiled(x, weight)], [rms(x * 2, weight).sin()], [x, weight])
+
+
+def test_operator():
+    x, weight = dense.normal(4, 8, grad=False), dense.normal(8, grad=False)
+    from tilewright.torch import _norm
+
+    site = _norm._site(_norm._Spec(True, True, False, False, 1e-5))
+    torch.library.opcheck(torch.ops.tilewright.norm.default, ([x, weight], site.text))
+
+
+def test_second_derivatives_are_refused():
+    x = dense.normal(4, 8)
+    gradient = torch.autograd.grad(twt.rms_norm(x).sum(), x, create_graph=True)[0]
+    with pytest.raises(NotImplementedError, match="second"):
+        gradient.sum().backward()
+
+
+@pytest.mark.parametrize(
+    "arguments, error, text",
+    [
+        ({"x": 3}, TypeError, "expected x to be a tensor but got int"),
+        ({"x": torch.ones(2, dtype=torch.int32)}, ValueError, "expected x of float32"),
+        ({"x": torch.ones(())}, RuntimeError, "rank 1 or more"),
+        ({"x": torch.ones(2, 3), "weight": torch.ones(2)}, ValueError, "shape ends that of x"),
+        ({"x": torch.ones(3), "bias": torch.ones(3)}, ValueError, "weight with the bias"),
+        ({"x": torch.ones(3), "residual": torch.ones(1)}, ValueError, "expected residual"),
+        ({"x": torch.ones(3), "eps": -1}, ValueError, "eps of at least 0"),
+        ({"x": torch.ones(3), "eps": None}, TypeError, "eps to be a number"),
+        ({"x": torch.ones(3, device="meta"), "weight": torch.ones(3)}, ValueError, "device"),
+    ],
+)
+def test_bad_input(arguments, error, text):
+    with pytest.raises(error, match=text):
+        twt.layer_norm(**arguments)
