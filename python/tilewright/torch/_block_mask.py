@@ -57,7 +57,7 @@ class BlockMask(_TorchBlockMask):
             seq_lengths=(shape[2], shape[3]), BLOCK_SIZE=tuple(core.block_size), mask_mod=mask_mod,
             dq_write_order=None, dq_write_order_full=None, dq_kv_order=None, dq_kv_order_spt=None,
             _core=core, words=torch.from_numpy(to_array(core.packed()).view(np.int32).copy()),
-            _separate=separate, _device=torch.device(device),
+            _separate=separate, _device=torch.device(device), _shape=tuple(shape),
         )  # fmt: skip
         return self
 
@@ -108,7 +108,7 @@ class BlockMask(_TorchBlockMask):
     @property
     def shape(self):
         if self._core is not None:
-            return tuple(self._core.shape)
+            return self._shape
         return (*self.kv_indices.shape[:-2], *self.seq_lengths)
 
     @property

@@ -14,6 +14,7 @@ from typing import NamedTuple
 
 import numpy as np
 import torch
+from torch._functorch.pyfunctorch import temporarily_clear_interpreter_stack
 from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode, _disable_current_modes
 
@@ -191,6 +192,8 @@ class _Dispatch(TorchDispatchMode):
         self._recorder = recorder
 
     def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+        if func is torch.ops.prim.device.default:  # how torch asks a fake tensor where it is
+            return func(*args)
         return self._recorder.dispatch(func, args, kwargs or {})
 
 
@@ -555,8 +558,14 @@ def _place():
 
 @contextlib.contextmanager
 def _outside_of_modes():
-    """Whatever traces the caller does not see the operations of a mod."""
-    with _disable_current_modes(), torch._C._DisableAutocast():
+    """Whatever traces or transforms the caller does not see the operations of a mod."""
+    with contextlib.ExitStack() as stack:
+        stack.enter_context(_disable_current_modes())
+        stack.enter_context(torch._C._DisableAutocast())
+        while torch._C._len_torch_function_stack():
+            stack.enter_context(torch.overrides._pop_mode_temporarily())
+        if torch._C._functorch.peek_interpreter_stack() is not None:
+            stack.enter_context(temporarily_clear_interpreter_stack())
         yield
 
 

@@ -1,0 +1,259 @@
+"""torch.compile and torch.export: one graph, any backend, the fused kernels in it."""
+
+import dense_torch as dense
+import pytest
+import torch
+from test_attention import causal
+from torch._dynamo.testing import CompileCounterWithBackend
+from torch.nn.attention import flex_attention as flex
+
+import tilewright.torch as twt
+
+BACKENDS = ["eager", "aot_eager", "inductor"]
+
+
+def tensors(length=32, batch=2, heads=4):
+    return [dense.normal(batch, heads, length, 8, dtype=torch.float32) for _ in range(3)]
+
+
+def same(have, want, inputs, tolerance=1e-5):
+    dense.close(have, want, tolerance)
+    for x, y in zip(dense.gradients([have], inputs), dense.gradients([want], inputs), strict=True):
+        dense.close(x, y, tolerance)
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_captures_through_functions(backend):
+    slopes, ids = dense.normal(4, dtype=torch.float32), torch.arange(32) // 9
+
+    def model(q, k, v, slopes, ids, attention):
+        def score(s, b, h, i, j):
+            return s + torch.sigmoid(slopes)[h] * (j - i)
+
+        def mask(b, h, i, j):
+            return (i >= j) & (ids[i] == ids[j])
+
+        return attention(q.sin(), k, v, score, mask).cos()
+
+    def ours(q, k, v, score, mask):
+        return twt.flex_attention(q, k, v, score, mask_mod=mask)
+
+    query, key, value = tensors()
+    compiled = torch.compile(lambda *x: model(*x, ours), backend=backend, fullgraph=True)
+    inputs = [query, key, value, slopes]
+    have = compiled(*inputs, ids)
+    want = model(*inputs, ids, lambda *x: dense.attention(*x)[0])
+    same(have, want, inputs)
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_one_frame_for_many_lengths(backend):
+    counter = CompileCounterWithBackend(backend)
+
+    def model(q, k, v):
+        batch, length = q.size(0), q.size(2)
+
+        def score(s, b, h, i, j):
+            return s + batch * 0.125
+
+        def mask(b, h, i, j):
+            return (i >= j) & (j < (length // 2) * 2 - 1)
+
+        return twt.flex_attention(q, k, v, score, mask_mod=mask)
+
+    compiled = torch.compile(model, backend=counter, fullgraph=True, dynamic=True)
+    frames = None
+    for length in (16, 24, 41):
+        query, key, value = tensors(length, batch=3)
+        want = dense.attention(
+            *(query, key, value),
+            lambda s, *_: s + 3 * 0.125,
+            lambda b, h, i, j, n=length: (i >= j) & (j < (n // 2) * 2 - 1),
+        )[0]
+        same(compiled(query, key, value), want, [query, key, value])
+        # Dynamo hands the first one over twice, to make tensors of its numbers.
+        frames = frames or counter.frame_count
+    assert counter.frame_count == frames
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_new_block_masks_compile_nothing(backend):
+    counter = CompileCounterWithBackend(backend)
+    compiled = torch.compile(
+        lambda q, k, v, m: twt.flex_attention(q, k, v, block_mask=m),
+        backend=counter,
+        fullgraph=True,
+    )
+    query, key, value = tensors(200)
+    for n in (3, 7, 30, 64, 90):
+        ids = torch.arange(200) // n
+
+        def mask_mod(b, h, q, kv, ids=ids):
+            return (ids[q] == ids[kv]) & (q >= kv)
+
+        mask = twt.create_block_mask(mask_mod, None, None, 200, 200, device="cpu")
+        same(
+            compiled(query, key, value, mask),
+            dense.attention(query, key, value, None, mask_mod)[0],
+            [query, key, value],
+        )
+    assert counter.frame_count <= 2  # the length of the words is dynamic from the second on
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_masks_of_torch(backend):
+    limit = torch.tensor([5, 40], dtype=torch.int32)
+
+    def mask_mod(b, h, q, kv):
+        return (q >= kv) & (kv < limit[b])
+
+    mask = flex.create_block_mask(mask_mod, 2, None, 48, 48, device="cpu", BLOCK_SIZE=16)
+    compiled = torch.compile(twt.flex_attention, backend=backend, fullgraph=True)
+    query, key, value = tensors(48)
+    same(
+        compiled(query, key, value, None, mask),
+        dense.attention(query, key, value, None, mask_mod)[0],
+        [query, key, value],
+    )
+
+
+@pytest.mark.parametrize("backend", ["aot_eager", "inductor"])
+def test_options_and_results(backend):
+    query, key, value = tensors()
+    sinks = dense.normal(4, dtype=torch.float32)
+    ids = torch.arange(32)[None].expand(2, 32) // 20
+
+    def model(q, k, v, sinks):
+        return twt.flex_attention(
+            q,
+            k,
+            v,
+            causal=True,
+            sinks=sinks,
+            segment_ids=ids,
+            scale=0.5,
+            return_aux=twt.AuxRequest(lse=True, max_scores=True),
+        )
+
+    have, aux = torch.compile(model, backend=backend, fullgraph=True)(query, key, value, sinks)
+    eager, eager_aux = model(query, key, value, sinks)
+    same(have, eager, [query, key, value, sinks], 1e-6)
+    dense.close(aux.lse, eager_aux.lse, 1e-6)
+    dense.close(aux.max_scores, eager_aux.max_scores, 1e-6)
+    assert not aux.max_scores.requires_grad
+
+
+@pytest.mark.parametrize("strict", [False, True])
+def test_export(strict):
+    class Model(torch.nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.slopes = torch.nn.Parameter(torch.randn(4))
+            self.register_buffer("ids", torch.arange(16) // 5)
+
+        def forward(self, q, k, v):
+            def score(s, b, h, i, j):
+                return s + self.slopes[h] * (j - i)
+
+            def mask(b, h, i, j):
+                return self.ids[i] == self.ids[j]
+
+            return twt.flex_attention(q, k, v, score, mask_mod=mask)
+
+    model = Model()
+    query, key, value = (x.detach() for x in tensors(16))
+    with torch.no_grad():
+        exported = torch.export.export(model, (query, key, value), strict=strict)
+        dense.close(exported.module()(query, key, value), model(query, key, value), 1e-6)
+    assert "tilewright.forward" in str(exported.graph)
+
+
+def test_fake_and_meta_tensors():
+    from torch._subclasses.fake_tensor import FakeTensorMode
+
+    with FakeTensorMode():
+        query = torch.empty(2, 4, 16, 8).transpose(1, 2).contiguous().transpose(1, 2)
+        out = twt.flex_attention(query, query, query, lambda s, b, h, q, kv: s * 2, causal=True)
+        assert out.shape == query.shape
+        assert out.stride() == query.stride()
+    meta = torch.empty(2, 4, 16, 8, device="meta", requires_grad=True)
+    out = twt.flex_attention(meta, meta, meta, causal=True)
+    assert out.device.type == "meta"
+    out.sum().backward()
+    assert meta.grad.shape == meta.shape
+
+
+def test_operators_follow_the_rules():
+    from tilewright.torch import _sites
+
+    site = _sites.site(_sites.Spec(operands=("sinks",), causal=True))
+    query, key, value = (torch.randn(2, 3, 20, 8) for _ in range(3))
+    query = query.transpose(1, 2).contiguous().transpose(1, 2)
+    sinks = torch.randn(3)
+    arguments = (query, key, value, [sinks], 0, site.text)
+    torch.library.opcheck(torch.ops.tilewright.forward.default, arguments)
+    out, lse, _ = torch.ops.tilewright.forward.default(*arguments)
+    backward = site.backward((True,) * 4, True)
+    torch.library.opcheck(
+        torch.ops.tilewright.backward.default,
+        (query, key, value, [sinks, out, lse, out, lse], 0, backward.text),
+    )
+
+
+@pytest.mark.parametrize("backend", [None, "aot_eager", "inductor"])
+def test_checkpoints(backend):
+    import functools
+
+    from torch.utils.checkpoint import (
+        CheckpointPolicy,
+        checkpoint,
+        create_selective_checkpoint_contexts,
+    )
+
+    slopes = torch.randn(4)
+    calls = []
+    from tilewright.torch import _sites
+
+    original = _sites.Site.__call__
+
+    def counting(self, *arguments):
+        results = original(self, *arguments)
+        if results is not None and not self.spec.backward:
+            calls.append(self)
+        return results
+
+    def body(x):
+        q = x * 1.5
+        return twt.flex_attention(
+            q, q, q, lambda s, b, h, i, j: s + slopes[h] * (j - i), mask_mod=causal
+        ).sin()
+
+    def policy(saves, context, op, *_, **__):
+        ours = op is torch.ops.tilewright.forward.default
+        return CheckpointPolicy.MUST_SAVE if ours and saves else CheckpointPolicy.PREFER_RECOMPUTE
+
+    def run(saves):
+        torch._dynamo.reset()
+        options = {}
+        if saves is not None:
+            options["context_fn"] = functools.partial(
+                create_selective_checkpoint_contexts, functools.partial(policy, saves)
+            )
+        function = lambda x: checkpoint(body, x, use_reentrant=False, **options)  # noqa: E731
+        if backend is not None:
+            function = torch.compile(function, backend=backend, fullgraph=True)
+        x = dense.normal(1, 4, 32, 8, dtype=torch.float32)
+        calls.clear()
+        (gradient,) = torch.autograd.grad(function(x).sum(), x)
+        count = len(calls)
+        (want,) = torch.autograd.grad(body(x).sum(), x)
+        dense.close(gradient, want, 1e-5)
+        return count
+
+    _sites.Site.__call__ = counting
+    try:
+        assert run(None) == 2
+        assert run(True) == 1
+        assert run(False) == 2
+    finally:
+        _sites.Site.__call__ = original

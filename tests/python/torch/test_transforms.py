@@ -1,0 +1,113 @@
+"""torch.func, autocast, anomaly mode, second derivatives, deterministic algorithms."""
+
+import dense_torch as dense
+import pytest
+import torch
+from torch.func import grad, vmap
+
+import tilewright.torch as twt
+
+
+def total(attention):
+    return lambda *x: attention(*x).sin().sum()
+
+
+@pytest.mark.parametrize("batch", [(4, 2), (3,)])
+def test_vmap_and_grad(batch):
+    query, key, value = (
+        torch.randn(*batch, 2, 3, 9, 8, dtype=torch.float64)[..., :, :, :, :] for _ in range(3)
+    )
+    ours = total(lambda q, k, v: twt.flex_attention(q, k, v, causal=True))
+    theirs = total(lambda q, k, v: dense.attention(q, k, v, mask=dense_causal)[0])
+
+    def mapped(function):
+        for _ in batch:
+            function = vmap(function)
+        return function(query, key, value)
+
+    dense.close(mapped(ours), mapped(theirs))
+    for have, want in zip(
+        mapped(grad(ours, argnums=(0, 1, 2))), mapped(grad(theirs, argnums=(0, 1, 2))), strict=True
+    ):
+        dense.close(have, want)
+
+
+dense_causal = torch.ones(9, 9, dtype=torch.bool).tril()
+
+
+def test_second_derivatives_and_forward_mode_are_refused():
+    query, key, value = (dense.normal(1, 1, 4, 4) for _ in range(3))
+    (gradient,) = torch.autograd.grad(
+        twt.flex_attention(query, key, value).sum(), query, create_graph=True
+    )
+    assert gradient.requires_grad
+    with pytest.raises(NotImplementedError, match="second"):
+        gradient.pow(2).sum().backward()
+    with pytest.raises(NotImplementedError, match="forward"):
+        torch.func.jvp(
+            lambda q: twt.flex_attention(q, key.detach(), value.detach()),
+            (query.detach(),),
+            (query.detach(),),
+        )
+
+
+def test_autocast():
+    query, key, value = (dense.normal(1, 2, 16, 8, dtype=torch.float32) for _ in range(3))
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        out = twt.flex_attention(query, key, value)
+        compiled = torch.compile(twt.flex_attention, backend="aot_eager", fullgraph=True)
+        again = compiled(query, key, value)
+    assert out.dtype == again.dtype == torch.bfloat16
+    assert torch.equal(out, again)
+    out.sum().backward()
+    assert query.grad.dtype == torch.float32
+    wide = query.detach().double()
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        assert twt.flex_attention(wide, wide, wide).dtype == torch.float64
+
+
+def test_anomaly_mode_and_hooks():
+    query, key, value = (dense.normal(1, 2, 6, 8) for _ in range(3))
+    seen = []
+    query.register_hook(lambda g: seen.append(g.shape))
+    with torch.autograd.detect_anomaly(check_nan=True):
+        twt.flex_attention(query, key, value, mask_mod=lambda b, h, q, kv: kv > q).sum().backward()
+    assert seen == [query.shape]
+
+
+def test_deterministic_algorithms():
+    query, key, value = (dense.normal(1, 2, 6, 8) for _ in range(3))
+    options = {"kernel_options": {"deterministic": False}}
+    from tilewright.torch import _attention
+
+    def flag():
+        out = twt.flex_attention(query, key, value, **options)
+        return out.grad_fn.site.spec.deterministic
+
+    assert not flag()
+    torch.use_deterministic_algorithms(True)
+    try:
+        assert flag()
+    finally:
+        torch.use_deterministic_algorithms(False)
+    assert twt.flex_attention(query, key, value).grad_fn.site.spec.deterministic
+    assert _attention
+
+
+def test_gradcheck():
+    query, key, value = (dense.normal(1, 2, n, 4) for n in (5, 6, 6))
+    table = dense.normal(2, 12)
+
+    def function(q, k, v, t):
+        return twt.flex_attention(
+            q,
+            k,
+            v,
+            lambda s, b, h, i, j: torch.tanh(s) + t[h, i - j + 6],
+            causal=True,
+            return_aux=twt.AuxRequest(lse=True),
+        )
+
+    assert torch.autograd.gradcheck(
+        lambda *x: (function(*x)[0], function(*x)[1].lse), (query, key, value, table)
+    )
