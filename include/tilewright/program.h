@@ -1,6 +1,7 @@
 // Tile programs given as IR text: the road on which kernels of other front ends travel.
 #pragma once
 
+#include <cstdint>
 #include <memory>
 #include <span>
 #include <string>
@@ -46,6 +47,18 @@ class Program {
     struct State;
     std::shared_ptr<const State> state_;
 };
+
+/// What a program becomes.
+enum class ProgramForm : std::uint8_t {
+    bytecode,  ///< of the CPU's tile machine
+    cuda,      ///< CUDA C++ for arrays that are aligned and row-major
+    ptx,       ///< the same as PTX; needs NVRTC
+    sass,      ///< and as machine code; needs nvdisasm besides
+};
+
+/// A program of IR text in another form, for reading; `arch` is the GPU, as "sm_90a". Needs no GPU.
+/// UserError for what the machine cannot run, or names the tool that is missing.
+std::string program_text(std::string_view ir, ProgramForm form, std::string_view arch = "sm_80");
 
 /// The IR text of the program over a batch: `mapped` says which of its arrays get a leading
 /// dimension of extent `size`; a leading grid axis runs it for each element. UserError when arrays

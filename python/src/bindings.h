@@ -11,6 +11,8 @@ void bind_attention(nb::module_& module);
 void bind_exchange(nb::module_& module);
 void bind_mask(nb::module_& module);
 void bind_tensor(nb::module_& module);
+void bind_call(nb::module_& module);
+void bind_lang(nb::module_& module);
 void bind_library(nb::module_& module);
 void bind_mod(nb::module_& module);
 void bind_norm(nb::module_& module);

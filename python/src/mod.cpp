@@ -13,16 +13,12 @@
 #include "nanobind/stl/string.h"
 #include "nanobind/stl/string_view.h"
 #include "nanobind/stl/vector.h"
+#include "operand.h"
 #include "tilewright/error.h"
 #include "tilewright/lang/ops.h"
 
 namespace tilewright::python {
-namespace {
 
-/// A Python frame is no line of C++: the traceback names it.
-constexpr std::source_location kNowhere{};
-
-/// What an operator may meet: a traced scalar, a number of Python or NumPy, a captured 0-d array.
 std::optional<Operand> operand(nb::handle value) {
     if (nb::isinstance<Tile>(value)) return Operand(nb::cast<Tile>(value), kNowhere);
     if (PyBool_Check(value.ptr())) return Operand(value.is(Py_True), kNowhere);
@@ -60,10 +56,17 @@ std::string python_type(nb::handle value) {
 
 Operand expect_operand(nb::handle value) {
     if (const auto result = operand(value)) return *result;
-    throw nb::type_error(("[mod] expected a traced scalar or a number but got " +
-                          python_type(value) + "; index arrays through tw.capture(array)")
-                             .c_str());
+    const char* const text = in_kernel()
+                                 ? "[kernel] expected a tile or a number but got {}; arrays go in "
+                                   "as inputs of the kernel, and Refs are read by ref[...]"
+                                 : "[mod] expected a traced scalar or a number but got {}; index "
+                                   "arrays through tw.capture(array)";
+    std::string message = text;
+    message.replace(message.find("{}"), 2, python_type(value));
+    throw nb::type_error(message.c_str());
 }
+
+namespace {
 
 /// Indices of a subscript: one, or a tuple.
 std::vector<Operand> indices_of(nb::handle subscript) {
@@ -137,14 +140,19 @@ void bind_comparison(nb::class_<Tile>& scalar, const char* name, Binary f) {
 }
 
 [[noreturn]] void no_value(const char* what) {
-    throw nb::type_error((std::string("a traced value has no ") + what +
-                          " while the mod is traced: choose with tw.where(condition, a, b), read "
-                          "arrays through tw.capture(array)")
-                             .c_str());
+    const std::string instead =
+        in_kernel() ? " while the kernel is traced: choose element by element with "
+                      "tw.where(condition, a, b), branch on a scalar with tw.cond or tw.when, loop "
+                      "with tw.for_loop"
+                    : " while the mod is traced: choose with tw.where(condition, a, b), read "
+                      "arrays through tw.capture(array)";
+    throw nb::type_error((std::string("a traced value has no ") + what + instead).c_str());
 }
 
 void bind_scalar(nb::module_& module) {
-    nb::class_<Tile> scalar(module, "Scalar", "A traced scalar of a mod.");
+    nb::class_<Tile> scalar(module, "Tile",
+                            "A traced value: a scalar of a mod, a tile or scalar of a kernel.");
+    module.attr("Scalar") = scalar;
     bind_binary(scalar, "__add__", "__radd__", [](Operand a, Operand b) { return a + b; });
     bind_binary(scalar, "__sub__", "__rsub__", [](Operand a, Operand b) { return a - b; });
     bind_binary(scalar, "__mul__", "__rmul__", [](Operand a, Operand b) { return a * b; });

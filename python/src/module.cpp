@@ -5,7 +5,6 @@
 #include "nanobind/stl/string.h"
 #include "nanobind/stl/vector.h"
 #include "tilewright/error.h"
-#include "tilewright/program.h"
 #include "tilewright/run.h"
 #include "tilewright/system.h"
 #include "tilewright/version.h"
@@ -37,13 +36,9 @@ NB_MODULE(_core, module) {
         nb::arg("stream"));
     module.def("cuda_stream", [] { return reinterpret_cast<std::uintptr_t>(cuda_stream()); });
     python::bind_tensor(module);
-    nb::class_<Program>(module, "Program")
-        .def(nb::init<const std::string&>(), nb::arg("ir"))
-        .def(
-            "run",
-            [](const Program& program, const std::vector<Tensor>& arrays) { program.run(arrays); },
-            nb::arg("arrays"), nb::call_guard<nb::gil_scoped_release>());
     python::bind_mod(module);
+    python::bind_lang(module);
+    python::bind_call(module);
     python::bind_library(module);
     python::bind_mask(module);
     python::bind_attention(module);

@@ -8,9 +8,12 @@
 #include <vector>
 
 #include "bindings.h"
+#include "nanobind/ndarray.h"
 #include "nanobind/stl/optional.h"
 #include "nanobind/stl/string.h"
 #include "nanobind/stl/vector.h"
+#include "operand.h"
+#include "tensor.h"
 #include "tilewright/dlpack.h"
 #include "tilewright/run.h"
 
@@ -29,11 +32,9 @@ std::shared_ptr<void> owner_of(nb::object object) {
 
 Tensor from_memory(std::uintptr_t address, const std::string& dtype, Tensor::Dims shape,
                    Tensor::Dims strides, nb::object owner) {
-    const auto type = parse_dtype(dtype);
-    if (!type) throw nb::value_error(("unknown dtype " + dtype).c_str());
     // NOLINTNEXTLINE(performance-no-int-to-ptr): NumPy tells the address as an integer
-    return Tensor::from_data(reinterpret_cast<void*>(address), *type, std::move(shape),
-                             std::move(strides), owner_of(std::move(owner)));
+    return Tensor::from_data(reinterpret_cast<void*>(address), expect_dtype(dtype),
+                             std::move(shape), std::move(strides), owner_of(std::move(owner)));
 }
 
 Tensor from_dlpack(const nb::capsule& capsule) {
@@ -93,7 +94,88 @@ nb::dict array_interface(const Tensor& tensor) {
     return interface;
 }
 
+/// The dtype of a buffer's format and item size; none for other ones.
+std::optional<DType> dtype_of_format(const char* format, Py_ssize_t size) {
+    if (!format) return {};
+    const char code = *format == '<' || *format == '=' || *format == '@' ? format[1] : format[0];
+    const char* const end = format + (code == format[0] ? 1 : 2);
+    if (*end != '\0') return {};
+    const auto of_size = [&](DType one, DType two, DType four, DType eight) {
+        return size == 1 ? one : size == 2 ? two : size == 4 ? four : eight;
+    };
+    switch (code) {
+        case '?':
+            return DType::boolean;
+        case 'b':
+        case 'h':
+        case 'i':
+        case 'l':
+        case 'q':
+            return of_size(DType::i8, DType::i16, DType::i32, DType::i64);
+        case 'B':
+        case 'H':
+        case 'I':
+        case 'L':
+        case 'Q':
+            return of_size(DType::u8, DType::u16, DType::u32, DType::u64);
+        case 'e':
+            return DType::f16;
+        case 'f':
+            return DType::f32;
+        case 'd':
+            return DType::f64;
+        default:
+            return {};
+    }
+}
+
 }  // namespace
+
+std::optional<Tensor> tensor_of_numpy(nb::handle array, bool& writable) {
+    // NumPy stays loaded once it is; the type is looked up once.
+    static PyObject* const kArray = nb::module_::import_("numpy").attr("ndarray").ptr();
+    if (!PyObject_TypeCheck(array.ptr(), reinterpret_cast<PyTypeObject*>(kArray))) return {};
+    Py_buffer buffer;
+    if (PyObject_GetBuffer(array.ptr(), &buffer, PyBUF_RECORDS_RO) != 0) {
+        PyErr_Clear();
+        return {};
+    }
+    // The memory lives as long as the array, which the tensor keeps.
+    const std::unique_ptr<Py_buffer, void (*)(Py_buffer*)> release(&buffer, &PyBuffer_Release);
+    const std::optional<DType> dtype = dtype_of_format(buffer.format, buffer.itemsize);
+    if (!dtype || reinterpret_cast<std::uintptr_t>(buffer.buf) %
+                          static_cast<std::uintptr_t>(buffer.itemsize) !=
+                      0) {
+        return {};
+    }
+    Tensor::Dims shape(buffer.shape, buffer.shape + buffer.ndim);
+    Tensor::Dims strides(buffer.strides, buffer.strides + buffer.ndim);
+    for (std::int64_t& stride : strides) {
+        if (stride % buffer.itemsize != 0) return {};
+        stride /= buffer.itemsize;
+    }
+    writable = buffer.readonly == 0;
+    return Tensor::from_data(buffer.buf, *dtype, std::move(shape), std::move(strides),
+                             owner_of(nb::borrow(array)));
+}
+
+nb::object numpy_of_tensor(const Tensor& tensor) {
+    using Code = nb::dlpack::dtype_code;
+    const DType type = tensor.dtype();
+    const bool is_plain = type != DType::bf16 && type != DType::f8e4m3 && type != DType::f8e5m2;
+    if (tensor.device().kind != Device::Kind::cpu || !is_plain) return {};
+    const Code code = type == DType::boolean ? Code::Bool
+                      : is_float(type)       ? Code::Float
+                      : is_signed(type)      ? Code::Int
+                                             : Code::UInt;
+    const nb::dlpack::dtype dtype{static_cast<std::uint8_t>(code),
+                                  static_cast<std::uint8_t>(8 * size_of(type)), 1};
+    std::vector<std::size_t> shape(tensor.shape().begin(), tensor.shape().end());
+    auto* const kept = new Tensor(tensor);
+    const nb::capsule owner(kept, [](void* p) noexcept { delete static_cast<Tensor*>(p); });
+    return nb::cast(nb::ndarray<nb::numpy>(tensor.raw(), shape.size(), shape.data(), owner,
+                                           tensor.strides().data(), dtype));
+}
 
 void bind_tensor(nb::module_& module) {
     nb::class_<Tensor>(module, "Tensor",
@@ -103,6 +185,14 @@ void bind_tensor(nb::module_& module) {
         .def_static("from_memory", &from_memory, nb::arg("address"), nb::arg("dtype"),
                     nb::arg("shape"), nb::arg("strides"), nb::arg("owner"),
                     "Elements at an address, which `owner` keeps alive; strides in elements.")
+        .def_static(
+            "of_type",
+            [](const std::string& dtype, const Tensor::Dims& shape) {
+                static const double kElement = 0;  // as wide as any dtype
+                return Tensor::from_data(const_cast<double*>(&kElement), expect_dtype(dtype), shape,
+                                         Tensor::Dims(shape.size(), 0));
+            },
+            nb::arg("dtype"), nb::arg("shape"), "For traces: every element is at one place.")
         .def_static("from_dlpack", &from_dlpack, nb::arg("capsule"))
         .def("__dlpack__",
              [](const Tensor& t, const nb::args& positional, const nb::kwargs& named) {
@@ -127,6 +217,15 @@ void bind_tensor(nb::module_& module) {
         .def_prop_ro("__array_interface__", &array_interface)
         .def_prop_ro("dtype", [](const Tensor& t) { return std::string(name(t.dtype())); })
         .def_prop_ro("shape", [](const Tensor& t) { return nb::tuple(nb::cast(t.shape())); })
+        .def_static(
+            "empty",
+            [](const std::string& dtype, Tensor::Dims shape, const std::string& device) {
+                return Tensor::empty(expect_dtype(dtype), std::move(shape), expect_device(device));
+            },
+            nb::arg("dtype"), nb::arg("shape"), nb::arg("device"))
+        .def_prop_ro("address",
+                     [](const Tensor& t) { return reinterpret_cast<std::uintptr_t>(t.raw()); })
+        .def_prop_ro("ndim", &Tensor::rank)
         .def_prop_ro("defined", &Tensor::defined)
         .def("__repr__", &Tensor::type_name);
 }

@@ -206,7 +206,7 @@ def _truth(x):
     return x.cast("bool") if isinstance(x, Scalar) else bool(x)
 
 
-_UFUNCS = {
+UFUNCS = {
     **{getattr(np, name): FUNCTIONS[name] for name in _DOCUMENTS if hasattr(np, name)},
     np.add: operator.add,
     np.subtract: operator.sub,
@@ -236,33 +236,45 @@ _UFUNCS = {
     np.logical_xor: lambda a, b: _truth(a) ^ _truth(b),
     np.logical_not: lambda a: ~_truth(a),
 }
-_ARRAY_FUNCTIONS = {np.where: FUNCTIONS["where"], np.clip: FUNCTIONS["clamp"]}
+ARRAY_FUNCTIONS = {np.where: FUNCTIONS["where"], np.clip: FUNCTIONS["clamp"]}
+
+TILE_FUNCTIONS = {}  # of NumPy, in kernels; `_language` knows them
+
+
+def _tracing():
+    return "kernel" if _core.lang.in_kernel() else "mod"
 
 
 def _array_ufunc(self, ufunc, method, *inputs, **options):
-    function = _UFUNCS.get(ufunc)
+    function = UFUNCS.get(ufunc)
     if function is None or method != "__call__" or options:
         raise TypeError(
-            f"[mod] expected a NumPy function that tilewright knows on a traced scalar but got "
-            f"np.{ufunc.__name__}{'' if method == '__call__' else '.' + method}"
+            f"[{_tracing()}] expected a NumPy function that tilewright knows on a traced value but "
+            f"got np.{ufunc.__name__}{'' if method == '__call__' else '.' + method}"
         )
     for value in inputs:
         if isinstance(value, np.ndarray) and value.ndim > 0:
             raise TypeError(
-                f"[mod] expected a scalar but got an array of shape {value.shape}: index arrays "
-                "through tw.capture(array)"
+                f"[{_tracing()}] expected a scalar but got an array of shape {value.shape}: "
+                + (
+                    "arrays go in as inputs of the kernel"
+                    if _core.lang.in_kernel()
+                    else "index arrays through tw.capture(array)"
+                )
             )
     return function(*(x.item() if isinstance(x, np.ndarray | np.generic) else x for x in inputs))
 
 
 def _array_function(self, function, types, arguments, options):
-    known = _ARRAY_FUNCTIONS.get(function)
-    if known is None or options:
+    known = ARRAY_FUNCTIONS.get(function)
+    if known is None and _core.lang.in_kernel():
+        known = TILE_FUNCTIONS.get(function)
+    if known is None:
         raise TypeError(
-            f"[mod] expected a NumPy function that tilewright knows on a traced scalar but got "
-            f"np.{function.__name__}"
+            f"[{_tracing()}] expected a NumPy function that tilewright knows on a traced value but "
+            f"got np.{function.__name__}"
         )
-    return known(*arguments)
+    return known(*arguments, **options)
 
 
 def _to(self, dtype):

@@ -7,6 +7,7 @@
 #include <filesystem>
 #include <fstream>
 #include <iterator>
+#include <map>
 #include <memory>
 #include <string>
 #include <vector>
@@ -14,13 +15,12 @@
 #include "cli/builtin.h"
 #include "cli/command.h"
 #include "cli/tensor_file.h"
-#include "cpu/machine.h"
 #include "cuda/codegen/generate.h"
-#include "cuda/codegen/launch_arguments.h"
 #include "ir/parse.h"
 #include "ir/passes/pipeline.h"
 #include "ir/print.h"
 #include "support/check.h"
+#include "tilewright/program.h"
 
 namespace tilewright::cli {
 namespace {
@@ -76,43 +76,6 @@ ir::Function load(const DumpOptions& options) {
     return ir::parse((gpu ? program.call : fixed(program.call)).ir(program.inputs));
 }
 
-/// The machine code of a cubin as text, by the CUDA toolkit's disassembler.
-std::string disassembled(const std::string& cubin) {
-    const auto file = std::filesystem::temp_directory_path() /
-                      fmt::format("tilewright_{}.cubin", static_cast<const void*>(cubin.data()));
-    std::ofstream(file, std::ios::binary) << cubin;
-    const std::string command = fmt::format("nvdisasm -c '{}' 2>&1", file.string());
-    std::string text;
-    FILE* const pipe = popen(command.c_str(), "r");
-    if (pipe == nullptr) user_error("dump", "expected to start nvdisasm but the system refused");
-    char buffer[4096];
-    for (std::size_t n = 0; (n = fread(buffer, 1, sizeof(buffer), pipe)) > 0;)
-        text.append(buffer, n);
-    const int status = pclose(pipe);
-    std::filesystem::remove(file);
-    if (status != 0) {
-        user_error("dump",
-                   "expected nvdisasm on PATH, from a CUDA toolkit or the PyPI package "
-                   "nvidia-cuda-nvdisasm, but got: {}",
-                   text);
-    }
-    return text;
-}
-
-/// The text for a GPU whose every array is aligned and row-major, as most are.
-std::string cuda_text(ir::Function function, const DumpOptions& options) {
-    cuda::Target target = cuda::target_of(options.arch.empty() ? "sm_80" : options.arch);
-    const ir::Function prepared = cuda::prepare(std::move(function));
-    target.facts = cuda::facts_of_dense(prepared);
-    const cuda::Generated generated = cuda::generate(prepared, target);
-    if (options.to != "ptx" && options.to != "sass") return generated.source;
-    const cuda::Compiled compiled = cuda::compile(compile_request(generated, target.arch));
-    const std::string resources = fmt::format(
-        "// {} threads, {} registers, {} bytes of shared memory, {} bytes spilled\n",
-        generated.threads, compiled.registers, generated.shared_bytes, compiled.spill_bytes);
-    return resources + (options.to == "ptx" ? compiled.ptx : disassembled(compiled.cubin));
-}
-
 void dump(DumpOptions options, Console& console) {
     if (options.to.empty()) options.to = options.arch.empty() ? "ir" : "cuda";
     if (options.to == "bytecode" && !options.arch.empty())
@@ -121,13 +84,16 @@ void dump(DumpOptions options, Console& console) {
         user_error("dump", "expected --to ir with --optimised but got {}", options.to);
     if (!options.arch.empty()) cuda::target_of(options.arch);
     ir::Function function = load(options);
-    if (options.to == "cuda" || options.to == "ptx" || options.to == "sass") {
-        console.out << cuda_text(std::move(function), options);
-        return;
-    }
-    if (options.optimised || options.to == "bytecode") ir::optimise(function);
-    console.out << (options.to == "ir" ? ir::print(function)
-                                       : cpu::to_string(*cpu::compile(function)));
+    if (options.optimised) ir::optimise(function);
+    const std::string text = ir::print(function);
+    const std::map<std::string, ProgramForm> forms{{"bytecode", ProgramForm::bytecode},
+                                                   {"cuda", ProgramForm::cuda},
+                                                   {"ptx", ProgramForm::ptx},
+                                                   {"sass", ProgramForm::sass}};
+    console.out << (options.to == "ir"
+                        ? text
+                        : program_text(text, forms.at(options.to),
+                                       options.arch.empty() ? "sm_80" : options.arch));
 }
 
 }  // namespace

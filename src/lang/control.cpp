@@ -202,7 +202,7 @@ Tiles if_else(const char* op, Operand condition, const std::function<Operands()>
         ir::Instruction instruction;
         instruction.op = ir::Op::if_else;
         instruction.operands = {bool_scalar(tracer, op, condition)};
-        instruction.location = {location.file_name(), static_cast<int>(location.line())};
+        instruction.location = tracer.location();
         instruction.blocks.resize(2);
         const std::array results{trace_branch(tracer, instruction.blocks[0], then_branch),
                                  trace_branch(tracer, instruction.blocks[1], else_branch)};

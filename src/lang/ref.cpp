@@ -239,7 +239,7 @@ ir::Value stored_value(Tracer& tracer, const View& view, const Access& target, c
     const bool is_float_literal = value.kind() == Operand::Kind::floating;
     if (value.is_literal() ? is_float_literal && !is_float(target.dtype)
                            : tracer.dtype(value) != target.dtype) {
-        user_error(op, "expected a value of {} for `{}` but got {}; convert it with .to(tw::{})",
+        user_error(op, "expected a value of {} for `{}` but got {}; convert it with .to({})",
                    name(target.dtype), view.name, name(tracer.dtype(value)), name(target.dtype));
     }
     return fitted(tracer, view, target, value, target.dtype, op, "a value");

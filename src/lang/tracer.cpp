@@ -13,6 +13,7 @@ namespace tilewright::lang {
 namespace {
 
 thread_local Tracer* current_tracer = nullptr;
+thread_local detail::LineScope::Source line_source = nullptr;
 
 std::uint32_t next_trace_id() {
     static std::atomic<std::uint32_t> counter{0};
@@ -100,12 +101,19 @@ Ref Tracer::add_view(View view) {
     return Ref::from_id(static_cast<std::uint32_t>(views_.size() - 1), id_);
 }
 
-void Tracer::rethrow_with_line(const UserError& error, const std::source_location& location) {
+ir::Location Tracer::line_of(const std::source_location& location) {
+    if (location.line() != 0) return {location.file_name(), static_cast<int>(location.line())};
+    if (!line_source) return {};
+    const detail::SourceLine line = line_source();
+    return {line.file, line.line};
+}
+
+void Tracer::rethrow_with_line(const UserError& error, const ir::Location& location) {
     const std::string text = error.what();
     // The builder and nested calls of the language name the innermost line already.
     if (text.find(" (at ") != std::string::npos) throw;
-    if (*location.file_name() == '\0') throw;  // other languages know no line
-    throw UserError(fmt::format("{} (at {}:{})", text, location.file_name(), location.line()));
+    if (location.file.empty()) throw;  // text and other languages may know no line
+    throw UserError(fmt::format("{} (at {}:{})", text, location.file, location.line));
 }
 
 Tracer::Scope::Scope(Tracer& tracer)
@@ -235,3 +243,15 @@ ir::Value Tracer::program_index(const GridAxis& axis) {
 }
 
 }  // namespace tilewright::lang
+
+namespace tilewright::detail {
+
+LineScope::LineScope(Source source) : outer_(lang::line_source) {
+    lang::line_source = source;
+}
+
+LineScope::~LineScope() {
+    lang::line_source = outer_;
+}
+
+}  // namespace tilewright::detail

@@ -57,25 +57,36 @@ class Tracer {
     Ref add_view(View view);
     const View& view(const Ref& ref) const { return views_.at(ref.id()); }
 
-    /// Runs emit() with the user's line (the last known one where the location is empty, as C++'s
-    /// logical operators leave it); UserErrors come out with that line appended.
+    /// Runs emit() with the user's line (where the location is empty, as C++'s logical operators
+    /// leave it, that of a LineScope or else the last known one); UserErrors come out with that
+    /// line appended.
     template <typename Emit>
     auto at(const std::source_location& location, Emit&& emit) {
-        if (location.line() != 0) location_ = location;
-        const std::source_location here = location_;  // a body may move on
-        builder_.set_location({here.file_name(), static_cast<int>(here.line())});
+        const ir::Location line = line_of(location);
+        if (line.line != 0) location_ = line;
+        const ir::Location here = location_;  // a body may move on
+        builder_.set_location(here);
         return with_line(here, emit);
     }
 
     /// Runs emit(); UserErrors come out with the line appended, unless they name one.
     template <typename Emit>
-    static auto with_line(const std::source_location& location, Emit&& emit) {
+    static auto with_line(const ir::Location& location, Emit&& emit) {
         try {
             return emit();
         } catch (const UserError& error) {
             rethrow_with_line(error, location);
         }
     }
+    template <typename Emit>
+    static auto with_line(const std::source_location& location, Emit&& emit) {
+        return with_line(line_of(location), emit);
+    }
+
+    /// The user's line of what is emitted now.
+    const ir::Location& location() const { return location_; }
+    /// The location, or where it is empty what the thread's LineScope says.
+    static ir::Location line_of(const std::source_location& location);
 
     /// Marks the values made during its life as unusable afterwards: a loop body or a branch.
     class Scope {
@@ -130,12 +141,12 @@ class Tracer {
 
   private:
     [[noreturn]] static void rethrow_with_line(const UserError& error,
-                                               const std::source_location& location);
+                                               const ir::Location& location);
 
     ir::Function function_;
     ir::Builder builder_;
     std::uint32_t id_;
-    std::source_location location_;
+    ir::Location location_;
     Tracer* outer_;
     std::vector<View> views_;
     std::vector<std::uint32_t> scope_of_;  ///< by value id

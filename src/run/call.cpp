@@ -262,6 +262,8 @@ std::shared_ptr<const run::Executable> CallState::executable(std::span<const Ten
         std::rotate(compiled_.begin(), found, found + 1);
         return compiled_.front()->executable;
     }
+    constexpr std::size_t kMostTraces = 256;  // then the one used longest ago goes
+    if (compiled_.size() == kMostTraces) compiled_.pop_back();
     constexpr std::size_t kManyTraces = 16;
     if (compiled_.size() % kManyTraces == kManyTraces - 1) {
         debug_log(kernel_.name(),
@@ -270,7 +272,11 @@ std::shared_ptr<const run::Executable> CallState::executable(std::span<const Ten
                   compiled_.size() + 1);
     }
     ir::Function function = trace(inputs);
-    if (options_.debug) fmt::print(stderr, "{}", ir::print(function));
+    static const bool always = [] {
+        const char* text = std::getenv("TILEWRIGHT_DEBUG_IR");
+        return text && *text != '\0' && std::string_view(text) != "0";
+    }();
+    if (options_.debug || always) fmt::print(stderr, "{}", ir::print(function));
     std::vector<bool> undefined;
     for (const Tensor& input : inputs) {
         if (input.defined()) undefined.push_back(false);

@@ -123,7 +123,7 @@ TEST(Stores, CheckDtypeShapeAndDirection) {
     traced({input(f32, {8}), output(bf16, {8})}, [](Ref x, Ref z) {
         EXPECT_THAT(error_of([&] { z.store(x.load()); }),
                     HasSubstr("expected a value of bf16 for `z` but got f32; convert it with "
-                              ".to(tw::bf16)"));
+                              ".to(bf16)"));
         EXPECT_THAT(error_of([&] { x.store(0); }), HasSubstr("`x` is an input"));
         EXPECT_THAT(error_of([&] { z.store(zeros({4}, bf16)); }),
                     HasSubstr("broadcasts to [8] for `z` but got [4]"));

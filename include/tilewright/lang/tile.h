@@ -125,6 +125,27 @@ Tile operator<<(Operand a, Operand b);
 Tile operator>>(Operand a, Operand b);  ///< arithmetic for signed dtypes, logical for unsigned
 
 namespace detail {
+
+/// A line of source code in another language than C++.
+struct SourceLine {
+    const char* file = "";  ///< lives as long as the process
+    int line = 0;
+};
+
+/// For front ends in other languages: while it lives, what this thread traces without a line of C++
+/// is at the line that `source` says, in messages and in the IR.
+class LineScope {
+  public:
+    using Source = SourceLine (*)();
+    explicit LineScope(Source source);
+    ~LineScope();
+    LineScope(const LineScope&) = delete;
+    LineScope& operator=(const LineScope&) = delete;
+
+  private:
+    Source outer_;
+};
+
 Tile logical_and(Operand a, Operand b);
 Tile logical_or(Operand a, Operand b);
 Tile logical_not(Operand a);

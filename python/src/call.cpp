@@ -1,0 +1,288 @@
+// Calls of kernels written in Python, and programs of IR text, for tilewright._core.
+#include <cstring>
+#include <map>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "bindings.h"
+#include "nanobind/ndarray.h"
+#include "nanobind/stl/map.h"
+#include "nanobind/stl/optional.h"
+#include "nanobind/stl/pair.h"
+#include "nanobind/stl/string.h"
+#include "nanobind/stl/vector.h"
+#include "operand.h"
+#include "tensor.h"
+#include "tilewright/error.h"
+#include "tilewright/program.h"
+#include "tilewright/run.h"
+#include "tilewright/tensor.h"
+
+namespace tilewright::python {
+namespace {
+
+/// A Python function that C++ may call and drop on any thread.
+std::shared_ptr<PyObject> shared_function(nb::handle function) {
+    return {nb::borrow(function).release().ptr(), [](PyObject* p) {
+                if (!Py_IsInitialized()) return;
+                const nb::gil_scoped_acquire gil;
+                Py_DECREF(p);
+            }};
+}
+
+std::function<void(std::span<const Ref>)> body_of(nb::handle function) {
+    return [shared = shared_function(function)](std::span<const Ref> refs) {
+        const nb::gil_scoped_acquire gil;
+        const KernelScope scope;
+        nb::list list;
+        for (const Ref& ref : refs) {
+            if (ref.present(kNowhere)) {
+                list.append(ref);
+            } else {
+                list.append(nb::none());
+            }
+        }
+        nb::handle(shared.get())(*list);
+    };
+}
+
+/// Dimensions come as (kind, size).
+BlockSpec spec_of(const std::vector<std::pair<std::string, std::int64_t>>& dims,
+                  nb::handle index_map) {
+    std::vector<BlockDim> shape;
+    for (const auto& [kind, size] : dims) {
+        shape.push_back(kind == "squeezed"  ? squeezed
+                        : kind == "element" ? element(size)
+                        : kind == "whole"   ? BlockDim(all)
+                                            : BlockDim(size));
+    }
+    if (index_map.is_none()) return BlockSpec(std::move(shape), kNowhere);
+    const auto map = [shared = shared_function(index_map)](std::span<const Tile> indices) {
+        const nb::gil_scoped_acquire gil;
+        const KernelScope scope;
+        nb::list list;
+        for (const Tile& index : indices) list.append(index);
+        const nb::object result = nb::handle(shared.get())(*list);
+        BlockIndex block;
+        if (PyTuple_Check(result.ptr()) || PyList_Check(result.ptr())) {
+            for (const nb::handle item : result) block.indices.push_back(expect_operand(item));
+        } else {
+            block.indices.push_back(expect_operand(result));
+        }
+        return block;
+    };
+    return BlockSpec(std::move(shape), map, kNowhere);
+}
+
+using Types = std::vector<std::pair<std::string, std::vector<std::int64_t>>>;
+
+std::vector<TensorType> types_of(const Types& types) {
+    std::vector<TensorType> result;
+    for (const auto& [dtype, shape] : types) result.push_back({expect_dtype(dtype), shape});
+    return result;
+}
+
+/// What a function of the inputs' types returns, in C++.
+template <typename Result>
+auto of_inputs(nb::handle function) {
+    return [shared = shared_function(function)](std::span<const Tensor> inputs) {
+        const nb::gil_scoped_acquire gil;
+        nb::list list;
+        for (const Tensor& input : inputs) list.append(input);
+        return nb::cast<Result>(nb::handle(shared.get())(*list));
+    };
+}
+
+Grid grid_of(nb::handle grid) {
+    using Extents = std::vector<std::int64_t>;
+    if (!PyCallable_Check(grid.ptr())) return Grid(nb::cast<Extents>(grid));
+    return Grid(of_inputs<Extents>(grid));
+}
+
+OutTypes out_types_of(nb::handle types) {
+    if (!PyCallable_Check(types.ptr())) return OutTypes(types_of(nb::cast<Types>(types)));
+    return OutTypes([types = of_inputs<Types>(types)](std::span<const Tensor> inputs) {
+        return types_of(types(inputs));
+    });
+}
+
+void refuse_in_kernel() {
+    if (in_kernel()) {
+        throw UserError(
+            "[call] expected to be called outside of kernels; inside of one call its function, "
+            "with "
+            "Refs");
+    }
+}
+
+/// A call and the types of its last inputs; none: an input left out.
+struct KernelCall {
+    Call call;
+    std::optional<std::vector<std::optional<TensorType>>> last = {};
+
+    void remember(const std::vector<Tensor>& inputs) {
+        if (!last) last.emplace();
+        last->resize(inputs.size());
+        for (std::size_t i = 0; i < inputs.size(); ++i) {
+            std::optional<TensorType>& type = (*last)[i];
+            if (inputs[i].defined()) {
+                if (!type) type.emplace();
+                type->dtype = inputs[i].dtype();
+                type->shape = inputs[i].shape();
+            } else {
+                type.reset();
+            }
+        }
+    }
+    std::vector<Tensor> run(const std::vector<Tensor>& inputs) {
+        refuse_in_kernel();
+        std::vector<Tensor> outputs;
+        {
+            const nb::gil_scoped_release released;
+            outputs = call.run(inputs);
+        }
+        remember(inputs);
+        return outputs;
+    }
+};
+
+KernelCall make_call(const std::string& name, int arity, std::vector<std::string> names,
+                     nb::handle body, const nb::dict& options) {
+    CallOptions o;
+    o.grid = grid_of(options["grid"]);
+    o.in = nb::cast<std::vector<BlockSpec>>(options["in_specs"]);
+    o.out = nb::cast<std::vector<BlockSpec>>(options["out_specs"]);
+    o.out_type = out_types_of(options["out_shape"]);
+    o.scratch = types_of(nb::cast<Types>(options["scratch"]));
+    for (const auto& [input, output] :
+         nb::cast<std::vector<std::pair<int, int>>>(options["aliases"])) {
+        o.aliases.push_back({input, output});
+    }
+    o.sequential = nb::cast<std::vector<int>>(options["sequential"]);
+    o.dynamic = nb::cast<std::map<int, std::vector<int>>>(options["dynamic"]);
+    o.num_warps = nb::cast<int>(options["num_warps"]);
+    o.num_stages = nb::cast<int>(options["num_stages"]);
+    o.debug = nb::cast<bool>(options["debug"]);
+    o.interpret = nb::cast<bool>(options["interpret"]);
+    return {Call(Kernel(name, arity, std::move(names), body_of(body)), std::move(o))};
+}
+
+/// Runs on NumPy arrays and None alone; NotImplemented for what needs a closer look.
+nb::object run_on_numpy(KernelCall& kernel, const nb::args& arrays) {
+    std::vector<Tensor> inputs;
+    inputs.reserve(arrays.size());
+    std::vector<bool> writable(arrays.size(), true);
+    for (std::size_t i = 0; i < arrays.size(); ++i) {
+        const nb::handle array = arrays[i];
+        if (array.is_none()) {
+            inputs.emplace_back();
+            continue;
+        }
+        bool is_writable = true;
+        std::optional<Tensor> tensor = tensor_of_numpy(array, is_writable);
+        if (!tensor) return nb::borrow(Py_NotImplemented);
+        writable[i] = is_writable;
+        inputs.push_back(std::move(*tensor));
+    }
+    for (const Alias& alias : kernel.call.options().aliases) {
+        const auto i = static_cast<std::size_t>(alias.input);
+        if (alias.input >= 0 && i < writable.size() && !writable[i])
+            return nb::borrow(Py_NotImplemented);  // Python says which
+    }
+    nb::list results;
+    for (const Tensor& output : kernel.run(inputs)) {
+        nb::object array = numpy_of_tensor(output);
+        if (!array.is_valid())  // a dtype of ml_dtypes, or memory of a GPU
+            array = nb::module_::import_("tilewright._arrays").attr("to_array")(output);
+        results.append(array);
+    }
+    return results;
+}
+
+std::string form_text(const std::string& ir, const std::string& form, const std::string& arch) {
+    const std::map<std::string, ProgramForm> forms{{"bytecode", ProgramForm::bytecode},
+                                                   {"cuda", ProgramForm::cuda},
+                                                   {"ptx", ProgramForm::ptx},
+                                                   {"sass", ProgramForm::sass}};
+    return program_text(ir, forms.at(form), arch);
+}
+
+}  // namespace
+
+void bind_call(nb::module_& module) {
+    nb::class_<BlockSpec>(module, "BlockSpec")
+        .def(nb::init<>())
+        .def_static("make", &spec_of, nb::arg("dims"), nb::arg("index_map").none())
+        .def_static("absent", [] { return BlockSpec::absent(kNowhere); });
+    nb::class_<KernelCall>(module, "Call", "A kernel bound to its grid and block specs.")
+        .def_static("make", &make_call)
+        .def("__call__", &run_on_numpy)
+        .def("run", &KernelCall::run, nb::arg("inputs"))
+        .def(
+            "into",
+            [](KernelCall& kernel, const std::vector<Tensor>& outputs,
+               const std::vector<Tensor>& inputs) {
+                refuse_in_kernel();
+                {
+                    const nb::gil_scoped_release released;
+                    kernel.call.into(outputs, inputs);
+                }
+                kernel.remember(inputs);
+            },
+            nb::arg("outputs"), nb::arg("inputs"))
+        .def(
+            "ir",
+            [](const KernelCall& kernel, const std::vector<Tensor>& inputs) {
+                refuse_in_kernel();
+                const nb::gil_scoped_release released;
+                return kernel.call.ir(inputs);
+            },
+            nb::arg("inputs"))
+        .def("last_inputs",
+             [](const KernelCall& kernel) -> nb::object {
+                 if (!kernel.last) return nb::none();
+                 nb::list list;
+                 for (const std::optional<TensorType>& type : *kernel.last) {
+                     if (type) {
+                         list.append(nb::make_tuple(std::string(name(type->dtype)), type->shape));
+                     } else {
+                         list.append(nb::none());
+                     }
+                 }
+                 return list;
+             })
+        .def("num_traces", [](const KernelCall& kernel) { return kernel.call.num_traces(); })
+        .def("vmap",
+             [](const KernelCall& kernel, std::vector<int> in_axes, std::vector<int> out_axes) {
+                 return KernelCall{vmap(kernel.call, std::move(in_axes), std::move(out_axes))};
+             });
+    nb::class_<Program>(module, "Program")
+        .def(
+            "__init__",
+            [](Program* self, const std::string& ir, const std::string& device, bool checked) {
+                const nb::gil_scoped_release released;
+                new (self) Program(ir, {.device = expect_device(device), .checked = checked});
+            },
+            nb::arg("ir"), nb::arg("device") = "cpu", nb::arg("checked") = false)
+        .def_prop_ro("name", &Program::name)
+        .def_prop_ro("parameters",
+                     [](const Program& program) {
+                         nb::list list;
+                         for (const Program::Parameter& p : program.parameters()) {
+                             list.append(nb::make_tuple(p.name, std::string(name(p.type.dtype)),
+                                                        nb::tuple(nb::cast(p.type.shape)),
+                                                        p.written, p.alias_group));
+                         }
+                         return list;
+                     })
+        .def(
+            "run",
+            [](const Program& program, const std::vector<Tensor>& arrays) { program.run(arrays); },
+            nb::arg("arrays"), nb::call_guard<nb::gil_scoped_release>());
+    module.def("program_text", &form_text, nb::arg("ir"), nb::arg("form"), nb::arg("arch"),
+               nb::call_guard<nb::gil_scoped_release>());
+}
+
+}  // namespace tilewright::python

@@ -1,0 +1,17 @@
+// NumPy arrays as tensors and back, in C++.
+#pragma once
+
+#include <optional>
+
+#include "bindings.h"
+#include "tilewright/tensor.h"
+
+namespace tilewright::python {
+
+/// A tensor on the memory of a NumPy array; none for other objects, and for arrays that need a copy
+/// or whose dtype has no buffer (ml_dtypes). Sets `writable`.
+std::optional<Tensor> tensor_of_numpy(nb::handle array, bool& writable);
+/// A NumPy array on the tensor's memory; invalid for memory of a GPU and dtypes that NumPy lacks.
+nb::object numpy_of_tensor(const Tensor& tensor);
+
+}  // namespace tilewright::python

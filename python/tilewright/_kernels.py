@@ -1,0 +1,622 @@
+"""Kernels written in Python: their blocks, grids and calls, and programs of IR text."""
+
+import functools
+import inspect
+import os
+import sys
+from collections.abc import Callable
+
+import numpy as np
+
+from . import _core, _language
+from ._arrays import dtype_name, is_on_gpu, stream_of, to_array, to_tensor
+from ._language import DType
+
+_core.lang.set_package_folder(os.path.join(os.path.dirname(os.path.abspath(__file__)), ""))
+
+
+class ShapeDtype:
+    """The shape and dtype of an array that does not exist yet."""
+
+    def __init__(self, shape, dtype):
+        self.shape = tuple(_language._shape("ShapeDtype", shape))
+        self.dtype = DType(_dtype("ShapeDtype", dtype))
+
+    def __repr__(self):
+        return f"ShapeDtype({self.shape}, {self.dtype!s})"
+
+    def __eq__(self, other):
+        if not isinstance(other, ShapeDtype):
+            return NotImplemented
+        return self.shape == other.shape and self.dtype == other.dtype
+
+    def __hash__(self):
+        return hash((self.shape, self.dtype))
+
+
+def _dtype(op, dtype):
+    text = str(dtype)
+    if text.startswith("torch."):
+        text = text.removeprefix("torch.")
+        others = {"bfloat16": "bf16", "float8_e4m3fn": "f8e4m3", "float8_e5m2": "f8e5m2"}
+        return others.get(text) or dtype_name(op, "dtype", text)
+    return dtype_name(op, "dtype", dtype)
+
+
+class Element:
+    """A dimension of a block whose index map gives the first element instead of a block's index."""
+
+    def __init__(self, size):
+        self.size = _language._integer("Element", "size", size)
+
+    def __repr__(self):
+        return f"Element({self.size})"
+
+
+class BlockSpec:
+    """Which block of an array a program sees.
+
+    `block_shape` has one entry for each dimension of the array: a number (blocks of so many
+    elements), None (one element, and the kernel does not see the dimension), `Element(n)` (n
+    elements from an offset), or `tw.all` (the whole dimension). `index_map` takes one traced index
+    per grid axis and returns the index of the block along each dimension; without one every
+    program sees the block at the origin. `BlockSpec()` is the whole array.
+
+    A block may reach past the end of its array: such lanes load `other`, 0 by default, and are
+    never stored.
+    """
+
+    def __init__(self, block_shape=None, index_map=None):
+        if block_shape is None:
+            if index_map is not None:
+                raise TypeError(
+                    "[BlockSpec] expected a block_shape with the index_map but got None"
+                )
+            self._core = _core.BlockSpec()
+        else:
+            if not isinstance(block_shape, tuple | list):
+                block_shape = (block_shape,)
+            if index_map is not None and not callable(index_map):
+                raise TypeError(
+                    "[BlockSpec] expected index_map to be a function of the grid's indices but got "
+                    f"{index_map!r}"
+                )
+            self._core = _core.BlockSpec.make([_dim(n) for n in block_shape], index_map)
+        self.block_shape = None if block_shape is None else tuple(block_shape)
+        self.index_map = index_map
+
+    def __repr__(self):
+        return f"BlockSpec({self.block_shape}, {self.index_map})"
+
+
+def _dim(entry):
+    if entry is None:
+        return ("squeezed", 1)
+    if isinstance(entry, Element):
+        return ("element", entry.size)
+    if entry is _language.all:
+        return ("whole", -1)
+    return ("blocked", _language._integer("BlockSpec", "entries of block_shape", entry))
+
+
+class Kernel:
+    """A function of Refs: inputs, outputs, then scratch; keyword-only parameters are static.
+
+    Made by `tw.kernel`. Called with Refs inside of another kernel it is that function.
+    """
+
+    def __init__(self, function, name=None):
+        if not callable(function):
+            raise TypeError(f"[kernel] expected a function of Refs but got {function!r}")
+        self.function = function
+        self.name = name or getattr(function, "__name__", "kernel").replace("<lambda>", "kernel")
+        functools.update_wrapper(self, function, updated=())
+        kinds = inspect.Parameter
+        parameters = inspect.signature(function).parameters.values()
+        refs = [
+            p.name
+            for p in parameters
+            if p.kind in (kinds.POSITIONAL_ONLY, kinds.POSITIONAL_OR_KEYWORD)
+        ]
+        self.variadic = any(p.kind is kinds.VAR_POSITIONAL for p in parameters)
+        #: Names of the Refs; none where the kernel takes any number of them.
+        self.names = [] if self.variadic else refs
+        self.statics = {p.name: p.default for p in parameters if p.kind is kinds.KEYWORD_ONLY}
+        self.any_static = any(p.kind is kinds.VAR_KEYWORD for p in parameters)
+        taken = sorted(set(self.statics) & set(_OPTIONS))
+        if taken:
+            raise TypeError(
+                f"[kernel] expected other names than tw.call's own for the static parameters of "
+                f"`{self.name}` but got {', '.join(taken)}"
+            )
+
+    def __call__(self, *refs, **statics):
+        return self.function(*refs, **statics)
+
+    def __repr__(self):
+        return f"<tilewright kernel {self.name}>"
+
+    def bound(self, statics):
+        """The function of Refs alone, with values of the static parameters."""
+        unknown = [] if self.any_static else sorted(set(statics) - set(self.statics))
+        if unknown:
+            raise TypeError(
+                f"[call] expected options of tw.call or static parameters of `{self.name}` "
+                f"({', '.join(self.statics) or 'it has none'}) but got {', '.join(unknown)}"
+            )
+        empty = inspect.Parameter.empty
+        missing = [n for n, d in self.statics.items() if d is empty and n not in statics]
+        if missing:
+            raise TypeError(
+                f"[call] expected values of the static parameters of `{self.name}` but "
+                f"{', '.join(missing)} is missing"
+            )
+        for name, value in statics.items():
+            if isinstance(value, _language.Tile | _language.Ref):
+                raise TypeError(f"[call] expected a static value of {name} but got a traced one")
+
+        def run(*refs):
+            result = self.function(*refs, **statics)
+            if result is not None:
+                raise TypeError(
+                    f"[kernel] expected `{self.name}` to return None, since a kernel stores its "
+                    f"results, but it returned {type(result).__name__}"
+                )
+
+        return run
+
+
+def kernel(function: Callable | None = None, *, name: str | None = None) -> Kernel:
+    """Makes a kernel of a Python function of Refs; a decorator, with or without arguments.
+
+    The function runs once for each signature of a call, while it is traced; what it does with Refs
+    and tiles is recorded and compiled.
+    """
+    if function is None:
+        return lambda function: Kernel(function, name)
+    return Kernel(function, name)
+
+
+def call(
+    kernel,
+    *,
+    out_shape,
+    grid=(),
+    in_specs=(),
+    out_specs=(),
+    scratch=(),
+    aliases=None,
+    sequential=(),
+    dynamic=None,
+    num_warps=None,
+    num_stages=None,
+    name=None,
+    debug=False,
+    interpret=False,
+    **statics,
+) -> "Call":
+    """Binds a kernel to its grid and blocks: a function of arrays.
+
+    Make it once and keep it: each signature of its inputs (dtypes and shapes) is traced and
+    compiled once, and kept as long as the call.
+
+    - kernel: what `tw.kernel` made, or a function of Refs; `statics` are its keyword parameters.
+    - out_shape: a `ShapeDtype` (anything with `shape` and `dtype`), or a tuple of them for several
+      outputs; or a function of the inputs that returns such.
+    - grid: extents, the last axis fastest; () is a single program. An int, a tuple, or a function
+      of the inputs.
+    - in_specs, out_specs: a `BlockSpec` for each array; missing ones, and None, are the whole array.
+    - scratch: `ShapeDtype`s of memory private to a program, one more Ref each.
+    - aliases: {input: output} share memory; the input is updated in place.
+    - sequential: grid axes whose steps run in order inside one program, so that scratch and output
+      blocks keep what the step before left there.
+    - dynamic: {argument: (dimensions, ...)}, counting inputs and then outputs, whose extent may
+      change without a new trace.
+    - num_warps, num_stages: hints to the GPU's compiler.
+    - name: in place of the kernel's; debug: print the IR when it is traced; interpret: the checked
+      mode (bounds, undefined values, races between programs; slow).
+    """
+    kernel = kernel if isinstance(kernel, Kernel) else Kernel(kernel)
+    single = not isinstance(out_shape, tuple | list)
+    options = {
+        "grid": _grid(grid),
+        "in_specs": _specs("in_specs", in_specs),
+        "out_specs": _specs("out_specs", out_specs),
+        "out_shape": _out_shape(out_shape),
+        "scratch": _types("scratch", scratch),
+        "aliases": _aliases(aliases),
+        "sequential": _integers("sequential", sequential),
+        "dynamic": {
+            _language._integer("call", "dynamic", k): _integers("dynamic", v)
+            for k, v in (dynamic or {}).items()
+        },
+        "num_warps": _language._integer("call", "num_warps", num_warps or 0),
+        "num_stages": _language._integer("call", "num_stages", num_stages or 0),
+        "debug": bool(debug),
+        "interpret": bool(interpret),
+    }
+    name = name or kernel.name
+    arity = -1 if kernel.variadic else len(kernel.names)
+    body = kernel.bound(statics)
+
+    def make(**changes):
+        return _core.Call.make(name, arity, kernel.names, body, {**options, **changes})
+
+    num_inputs = None
+    if arity >= 0 and not callable(out_shape):
+        num_inputs = arity - len(options["out_shape"]) - len(options["scratch"])
+    single = None if callable(out_shape) else single
+    return Call(make, kernel, options, single, num_inputs)
+
+
+_OPTIONS = [
+    p.name
+    for p in inspect.signature(call).parameters.values()
+    if p.kind is inspect.Parameter.KEYWORD_ONLY
+]
+
+
+def _integers(option, values):
+    values = values if isinstance(values, tuple | list) else (values,)
+    return [_language._integer("call", option, v) for v in values]
+
+
+def _grid(grid):
+    if callable(grid):
+        return lambda *inputs: _integers("grid", grid(*map(_seen, inputs)))
+    return _integers("grid", grid)
+
+
+def _seen(tensor):
+    """An input as functions of the inputs see it."""
+    return ShapeDtype(tensor.shape, tensor.dtype) if tensor.defined else None
+
+
+def _specs(option, specs):
+    specs = specs if isinstance(specs, tuple | list) else [specs]
+    result = []
+    for i, spec in enumerate(specs):
+        spec = BlockSpec() if spec is None else spec
+        if not isinstance(spec, BlockSpec):
+            raise TypeError(
+                f"[call] expected {option}[{i}] to be a tw.BlockSpec or None but got {spec!r}"
+            )
+        result.append(spec._core)
+    return result
+
+
+def _types(option, types):
+    types = types if isinstance(types, tuple | list) else [types]
+    result = []
+    for i, type_ in enumerate(types):
+        if not hasattr(type_, "shape") or not hasattr(type_, "dtype"):
+            raise TypeError(
+                f"[call] expected {option}[{i}] to be a tw.ShapeDtype but got {type_!r}"
+            )
+        shape = _language._shape("call", list(type_.shape))
+        result.append((str(_dtype("call", type_.dtype)), shape))
+    return result
+
+
+def _out_shape(out_shape):
+    if callable(out_shape):
+        return lambda *inputs: _types("out_shape", out_shape(*map(_seen, inputs)))
+    return _types("out_shape", out_shape)
+
+
+def _aliases(aliases):
+    pairs = aliases.items() if isinstance(aliases, dict) else aliases or ()
+    return [tuple(_integers("aliases", pair)) for pair in pairs]
+
+
+class Call:
+    """A kernel bound to its grid and blocks; made by `tw.call`. Called with arrays it runs.
+
+    Inputs are arrays of NumPy, PyTorch, JAX or anything with DLPack, of any strides, on one device;
+    None leaves an input out: the kernel then sees None. The result, a tuple of several, are arrays
+    of the same framework. Callable from many threads.
+    """
+
+    def __init__(self, make, kernel, options, single, num_inputs, core=None):
+        self._make, self._options = make, options
+        self.kernel = kernel
+        self._core = make() if core is None else core
+        self._single = single
+        self._num_inputs = num_inputs
+        self._op = None
+        self._mapped = []
+
+    def __call__(self, *arrays, out=None):
+        """Runs on the inputs; `out`, an array or a tuple of them, receives the outputs."""
+        if out is None:
+            results = self._core(*arrays)
+            if results is not NotImplemented:
+                return self._results(results)
+        return self._run(arrays, out)
+
+    def _results(self, results):
+        single = len(results) == 1 if self._single is None else self._single
+        return results[0] if single else tuple(results)
+
+    def _run(self, arrays, out):
+        if _of_jax(arrays):
+            return self._run_in_jax(arrays, out)
+        inputs = [to_tensor("call", self._name(i), array) for i, array in enumerate(arrays)]
+        for i, _ in self._options["aliases"]:
+            if i < len(arrays):
+                _check_writable(self._name(i), arrays[i])
+        like = next((a for a in arrays if a is not None), None)
+        with stream_of(like):
+            if out is None:
+                return self._results([_like(t, like) for t in self._core.run(inputs)])
+            outs = out if isinstance(out, tuple | list) else (out,)
+            for i, array in enumerate(outs):
+                _check_writable(f"out[{i}]", array)
+            outputs = [to_tensor("call", f"out[{i}]", array) for i, array in enumerate(outs)]
+            for i, (array, tensor) in enumerate(zip(outs, outputs, strict=True)):
+                _check_shared(f"out[{i}]", array, tensor)
+            self._core.into(outputs, inputs)
+            return out
+
+    def _name(self, i):
+        names = self.kernel.names
+        return names[i] if i < len(names) else f"argument {i}"
+
+    def _run_in_jax(self, arrays, out):
+        if out is not None:
+            raise TypeError("[call] expected no `out` with JAX arrays, which are immutable")
+        if self._options["interpret"]:
+            raise ValueError(
+                "[call] expected arrays of NumPy or PyTorch with interpret=True but got JAX arrays"
+            )
+        from . import jax as twj
+
+        if self._op is None:
+            self._op = {}
+        absent = tuple(a is None for a in arrays)
+        if absent not in self._op:
+            fixed = self._fixed()
+
+            def ir(*given):
+                given = iter(given)
+                inputs = [None if gone else next(given) for gone in absent]
+                return fixed.ir([_type_tensor(x) for x in inputs])
+
+            ir.__name__ = self.kernel.name
+            self._op[absent] = twj.op(ir)
+        result = self._op[absent](*(a for a in arrays if a is not None))
+        return result if self._single is not False or isinstance(result, tuple) else (result,)
+
+    def _fixed(self):
+        """The call without dynamic dimensions, whose programs stand by themselves."""
+        if not self._options["dynamic"]:
+            return self._core
+        core = self._make(dynamic={})
+        for axes in self._mapped:
+            core = core.vmap(*axes)
+        return core
+
+    # ---- What it becomes.
+
+    def ir(self, *inputs) -> str:
+        """The tile IR for inputs such as these (arrays or `ShapeDtype`s), or for the last ones."""
+        return self._core.ir(self._types_of("ir", inputs))
+
+    def bytecode(self, *inputs) -> str:
+        """The bytecode of the CPU's tile machine, likewise."""
+        return _core.program_text(self._text("bytecode", inputs), "bytecode", "")
+
+    def cuda(self, arch: str = "sm_80", *inputs) -> str:
+        """The CUDA C++ for a GPU, "sm_90a", likewise. Needs no GPU."""
+        return _core.program_text(self._text("cuda", inputs), "cuda", arch)
+
+    def ptx(self, arch: str = "sm_80", *inputs) -> str:
+        """Its PTX; needs NVRTC (`pip install nvidia-cuda-nvrtc`), but no GPU."""
+        return _core.program_text(self._text("ptx", inputs), "ptx", arch)
+
+    def sass(self, arch: str = "sm_80", *inputs) -> str:
+        """Its machine code; needs NVRTC and nvdisasm, but no GPU."""
+        return _core.program_text(self._text("sass", inputs), "sass", arch)
+
+    def _text(self, op, inputs):
+        return self._core.ir(self._types_of(op, inputs))
+
+    def _types_of(self, op, inputs):
+        if inputs:
+            return [_type_tensor(x) for x in inputs]
+        last = self._core.last_inputs()
+        if last is None:
+            if self._num_inputs == 0:
+                return []
+            raise ValueError(
+                f"[{op}] expected inputs (arrays or tw.ShapeDtype) of `{self.kernel.name}`, or a "
+                "run before, but got neither"
+            )
+        return [
+            _core.Tensor() if t is None else _core.Tensor.of_type(t[0], list(t[1])) for t in last
+        ]
+
+    @property
+    def num_traces(self) -> int:
+        """Signatures that are traced and compiled."""
+        return self._core.num_traces()
+
+    def __repr__(self):
+        return f"<tilewright call of {self.kernel.name}>"
+
+
+def _of_jax(arrays):
+    jax = sys.modules.get("jax")
+    return jax is not None and any(isinstance(a, jax.Array) for a in arrays)
+
+
+def _type_tensor(value):
+    if value is None:
+        return _core.Tensor()
+    if not hasattr(value, "shape") or not hasattr(value, "dtype"):
+        raise TypeError(f"[ir] expected arrays or tw.ShapeDtype but got {type(value).__name__}")
+    return _core.Tensor.of_type(str(_dtype("ir", value.dtype)), list(value.shape))
+
+
+def _like(tensor, like):
+    """The tensor as an array of the framework that `like` is of."""
+    torch = sys.modules.get("torch")
+    if torch is not None and isinstance(like, torch.Tensor):
+        return torch.from_dlpack(tensor)
+    return to_array(tensor, like if like is not None and is_on_gpu(like) else None)
+
+
+def _check_writable(name, array):
+    flags = getattr(array, "flags", None)
+    if getattr(flags, "writeable", True) is False:
+        raise ValueError(
+            f"[call] expected {name}, which is written, to be writable but it is read-only"
+        )
+
+
+def _check_shared(name, array, tensor):
+    if isinstance(array, np.ndarray) and tensor.address != array.__array_interface__["data"][0]:
+        raise ValueError(f"[call] expected {name} to be aligned but it is not")
+
+
+def vmap(call: Call, in_axes=0, out_axes=0) -> Call:
+    """The call over a batch.
+
+    in_axes: for each input the axis of the batch, or None for one that all elements share; an int
+    serves all of them. Results are stacked along `out_axes`. The batch is one more axis of the
+    grid, which the kernel does not see. It nests.
+    """
+    if not isinstance(call, Call):
+        raise TypeError(f"[vmap] expected what tw.call made but got {type(call).__name__}")
+    if not isinstance(in_axes, tuple | list):
+        if call._num_inputs is None:
+            raise TypeError(
+                f"[vmap] expected in_axes to name an axis for each input of `{call.kernel.name}`, "
+                f"which takes any number, but got {in_axes!r}"
+            )
+        in_axes = (in_axes,) * call._num_inputs
+    out_axes = out_axes if isinstance(out_axes, tuple | list) else (out_axes,)
+    count = None if callable(call._options["out_shape"]) else len(call._options["out_shape"])
+    if len(out_axes) == 1 and count is not None:
+        out_axes = tuple(out_axes) * count
+    for axis in in_axes:
+        if axis is not None and _language._integer("vmap", "in_axes", axis) < 0:
+            raise ValueError(f"[vmap] expected in_axes >= 0 or None but got {axis}")
+    axes = (
+        [-1 if a is None else int(a) for a in in_axes],
+        [_language._integer("vmap", "out_axes", a) for a in out_axes],
+    )
+    mapped = Call(
+        call._make,
+        call.kernel,
+        call._options,
+        call._single,
+        call._num_inputs,
+        core=call._core.vmap(*axes),
+    )
+    mapped._mapped = [*call._mapped, axes]
+    return mapped
+
+
+class Program:
+    """A kernel as IR text, as `f.ir()` and `tilewright dump --to ir` print it.
+
+    `Program.from_text(text)`, then called with its inputs: the Refs that it writes last are the
+    results. It is compiled once for each device that its arrays are on.
+    """
+
+    def __init__(self, text: str, *, interpret: bool = False):
+        self.text = text
+        self._interpret = bool(interpret)
+        self._compiled = {}
+        self._on("cpu")  # says where the text is wrong
+
+    @classmethod
+    def from_text(cls, text: str, *, interpret: bool = False) -> "Program":
+        """A program of IR text; ValueError names the line that is wrong."""
+        if not isinstance(text, str):
+            raise TypeError(f"[Program] expected IR text but got {type(text).__name__}")
+        return cls(text, interpret=interpret)
+
+    def _on(self, device):
+        if device not in self._compiled:
+            self._compiled[device] = _core.Program(self.text, device, self._interpret)
+        return self._compiled[device]
+
+    @property
+    def name(self) -> str:
+        """The kernel's name."""
+        return self._on("cpu").name
+
+    @property
+    def parameters(self) -> list:
+        """(name, ShapeDtype, written) of each array; extents of -1 come with the call."""
+        return [
+            (name, ShapeDtype(shape, dtype), written)
+            for name, dtype, shape, written, _ in self._on("cpu").parameters
+        ]
+
+    def run(self, *arrays) -> None:
+        """Runs on one array for each parameter, written ones included."""
+        parameters = self._on("cpu").parameters
+        for (name, *_, written, _), array in zip(parameters, arrays, strict=False):
+            if written:
+                _check_writable(name, array)
+        names = [p[0] for p in parameters]
+        tensors = [
+            to_tensor(self.name, names[i] if i < len(names) else f"argument {i}", array)
+            for i, array in enumerate(arrays)
+        ]
+        device = next((t.device for t in tensors if t.defined), "cpu")
+        with stream_of(arrays[0] if arrays else None):
+            self._on(device).run(tensors)
+
+    def __call__(self, *inputs):
+        """Runs on the inputs and returns the outputs, a tuple of several."""
+        parameters = self._on("cpu").parameters
+        last_of = {p[4]: i for i, p in enumerate(parameters) if p[4] >= 0}
+        outputs = [i for i, p in enumerate(parameters) if p[3] and (p[4] < 0 or last_of[p[4]] == i)]
+        given = [i for i in range(len(parameters)) if i not in outputs]
+        if len(inputs) != len(given):
+            names = ", ".join(f"`{parameters[i][0]}`" for i in given)
+            raise TypeError(
+                f"[{self.name}] expected {len(given)} inputs ({names}) but got {len(inputs)}"
+            )
+        like = next((a for a in inputs if a is not None), None)
+        tensors = dict.fromkeys(range(len(parameters)))
+        for i, array in zip(given, inputs, strict=True):
+            tensors[i] = to_tensor(self.name, f"`{parameters[i][0]}`", array)
+        device = next((t.device for t in tensors.values() if t is not None), "cpu")
+        with stream_of(like):
+            for i in outputs:
+                name, dtype, shape, _, group = parameters[i]
+                shared = next((j for j in given if group >= 0 and parameters[j][4] == group), None)
+                if shared is not None:
+                    _check_writable(f"`{parameters[shared][0]}`", inputs[given.index(shared)])
+                    tensors[i] = tensors[shared]
+                    continue
+                if -1 in shape:
+                    raise ValueError(
+                        f"[{self.name}] expected `{name}` of static extents but got {list(shape)}; "
+                        "pass it to run(...)"
+                    )
+                tensors[i] = _core.Tensor.empty(dtype, list(shape), device)
+            self._on(device).run([tensors[i] for i in range(len(parameters))])
+            results = [_like(tensors[i], like) for i in outputs]
+        return results[0] if len(results) == 1 else tuple(results)
+
+    def ir(self) -> str:
+        """The text."""
+        return self.text
+
+    def bytecode(self) -> str:
+        """The bytecode of the CPU's tile machine."""
+        return _core.program_text(self.text, "bytecode", "")
+
+    def cuda(self, arch: str = "sm_80") -> str:
+        """The CUDA C++ for a GPU. Needs no GPU."""
+        return _core.program_text(self.text, "cuda", arch)
+
+    def ptx(self, arch: str = "sm_80") -> str:
+        """Its PTX; needs NVRTC, but no GPU."""
+        return _core.program_text(self.text, "ptx", arch)

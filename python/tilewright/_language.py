@@ -1,0 +1,655 @@
+"""The kernel language: what kernels compute with while they are traced.
+
+Functions on tiles record instructions of the tile IR; the elementwise ones are those of mods
+(`_mods.FUNCTIONS`). Here Python only walks: it flattens carries and reads subscripts.
+"""
+
+import dataclasses
+import inspect
+import operator
+
+import numpy as np
+
+from . import _core, _mods
+from ._arrays import dtype_name
+
+_lang = _core.lang
+Tile = _core.Tile
+Ref = _lang.Ref
+
+
+# ---- Where a program is.
+
+
+def program_id(axis: int) -> Tile:
+    """The index of this program along one axis of the grid: an i64 scalar."""
+    return _lang.program_id(_integer("program_id", "axis", axis))
+
+
+def num_programs(axis: int) -> Tile:
+    """The extent of one axis of the grid: an i64 scalar."""
+    return _lang.num_programs(_integer("num_programs", "axis", axis))
+
+
+# ---- Memory.
+
+
+def ds(start, size, stride=1):
+    """A slice of one dimension, `start`, `start + stride`, ...: `ref[tw.ds(i * 64, 64)]`.
+
+    The start may be traced; `size`, the number of elements, and `stride` are static.
+    """
+    return _lang.ds(start, _integer("ds", "size", size), _integer("ds", "stride", stride))
+
+
+def load(ref: Ref, index=..., *, mask=None, other=None) -> Tile:
+    """`ref[index]` where `mask` (bool, broadcast) is true; other lanes read `other`, 0 by default.
+
+    Lanes outside of the array read `other` too.
+    """
+    return _view("load", ref, index).load(mask, other)
+
+
+def store(ref: Ref, index, value, *, mask=None) -> None:
+    """`ref[index] = value` where `mask` (bool, broadcast) is true."""
+    _view("store", ref, index).store(value, mask)
+
+
+def _view(op, ref, index):
+    if not isinstance(ref, Ref):
+        raise TypeError(f"[{op}] expected ref to be a Ref of the kernel but got {_kind(ref)}")
+    return ref.view(index)
+
+
+def _atomic(name, document):
+    def function(ref, index, value, *, mask=None):
+        return getattr(_view(name, ref, index), name)(value, mask)
+
+    function.__name__ = function.__qualname__ = name
+    function.__doc__ = document + " Returns the old elements; the order of programs is not defined."
+    return function
+
+
+atomic_add = _atomic("atomic_add", "Adds `value` to `ref[index]`.")
+atomic_max = _atomic("atomic_max", "`ref[index]` becomes the larger of itself and `value`.")
+atomic_min = _atomic("atomic_min", "`ref[index]` becomes the smaller of itself and `value`.")
+atomic_xchg = _atomic("atomic_xchg", "`ref[index]` becomes `value`.")
+
+
+def atomic_cas(ref: Ref, index, expected, desired, *, mask=None) -> Tile:
+    """Where an element equals `expected` it becomes `desired`. Returns the old elements."""
+    return _view("atomic_cas", ref, index).atomic_cas(expected, desired, mask)
+
+
+class _At:
+    """`ref.at[index]`: a narrower Ref; no memory is touched."""
+
+    def __init__(self, ref):
+        self._ref = ref
+
+    def __getitem__(self, index):
+        return self._ref.view(index)
+
+
+Ref.at = property(_At, doc="`ref.at[index]`: the Ref of a part, for load, store and atomics.")
+
+
+# ---- Sources.
+
+
+def iota(shape, axis=0, dtype=np.int32) -> Tile:
+    """A tile of this shape (or length) whose elements count 0, 1, ... along `axis`."""
+    return _lang.iota(_shape("iota", shape), axis, dtype_name("iota", "dtype", dtype))
+
+
+def arange(start, stop=None, step=1, dtype=np.int32) -> Tile:
+    """`numpy.arange` of static integers, as a rank-1 tile."""
+    start, stop = (0, start) if stop is None else (start, stop)
+    start, stop, step = (
+        _integer("arange", n, v)
+        for n, v in zip(("start", "stop", "step"), (start, stop, step), strict=True)
+    )
+    tile = iota(len(range(start, stop, step)), 0, dtype)
+    if step != 1:
+        tile = tile * step
+    return tile if start == 0 else tile + start
+
+
+def full(shape, value, dtype=None) -> Tile:
+    """A tile filled with a number or a traced scalar; its dtype is that of `value` by default."""
+    if dtype is None:
+        dtype = value.dtype if isinstance(value, Tile) else _literal_dtype(value)
+    return _lang.full(_shape("full", shape), value, dtype_name("full", "dtype", dtype))
+
+
+def _literal_dtype(value):
+    if isinstance(value, bool | np.bool_):
+        return "bool"
+    return "i32" if isinstance(value, int | np.integer) else "f32"
+
+
+def zeros(shape, dtype=np.float32) -> Tile:
+    """A tile of zeros."""
+    return full(shape, 0, dtype)
+
+
+def ones(shape, dtype=np.float32) -> Tile:
+    """A tile of ones."""
+    return full(shape, 1, dtype)
+
+
+# ---- Dtypes and shapes.
+
+
+def cast(x, dtype) -> Tile:
+    """Converts every element: to nearest even; float to integer truncates and saturates."""
+    return _tile("cast", x).cast(dtype_name("cast", "dtype", dtype))
+
+
+def bitcast(x, dtype) -> Tile:
+    """The same bits as another dtype of equal width."""
+    return _lang.bitcast(x, dtype_name("bitcast", "dtype", dtype))
+
+
+def reshape(x, *shape) -> Tile:
+    """The elements in row-major order under another shape; one extent may be -1."""
+    shape = _shape("reshape", shape[0] if len(shape) == 1 else shape)
+    if -1 in shape:
+        rest = int(np.prod([n for n in shape if n != -1]))
+        known = _tile("reshape", x).size
+        if shape.count(-1) > 1 or rest == 0 or known % rest:
+            raise ValueError(f"[reshape] expected a shape of {known} elements but got {shape}")
+        shape = [known // rest if n == -1 else n for n in shape]
+    return _lang.reshape(x, shape)
+
+
+def transpose(x, axes=None) -> Tile:
+    """Result axis i is axis `axes[i]` of x; without `axes` the axes are reversed."""
+    return _lang.transpose(x, [] if axes is None else list(axes))
+
+
+def expand_dims(x, axis) -> Tile:
+    """A new axis of extent 1."""
+    return _lang.expand_dims(x, axis)
+
+
+def squeeze(x, axis=None) -> Tile:
+    """Drops an axis of extent 1, or all such axes."""
+    axes = [i for i, n in enumerate(x.shape) if n == 1] if axis is None else _axes(x, axis)
+    for a in sorted(axes, reverse=True):
+        x = _lang.squeeze(x, a)
+    return x
+
+
+def _axes(x, axis):
+    axes = axis if isinstance(axis, tuple | list) else (axis,)
+    return [a + x.ndim if a < 0 else a for a in axes]
+
+
+def broadcast_to(x, shape) -> Tile:
+    """Repeats axes of extent 1, and adds leading ones, as NumPy does."""
+    return _lang.broadcast_to(x, _shape("broadcast_to", shape))
+
+
+def concatenate(parts, axis=0) -> Tile:
+    """Tiles one after another along an axis."""
+    return _lang.concatenate([_tile("concatenate", part) for part in parts], axis)
+
+
+def stack(parts, axis=0) -> Tile:
+    """Tiles of one shape along a new axis."""
+    return concatenate([expand_dims(part, axis) for part in parts], axis)
+
+
+# ---- Across lanes. Rows of captured arrays, which mods have, are summed by `_mods`.
+
+
+def _reduction(name, document):
+    core = getattr(_lang, name)
+    of_rows = {"sum": _mods.sum, "max": _mods.max}.get(name)
+
+    def function(x, axis=None, keepdims=False):
+        if of_rows is not None and not isinstance(x, Tile) and np.ndim(x) != 0:
+            return of_rows(x)
+        if isinstance(axis, list):
+            axis = tuple(axis)
+        return core(x, axis, bool(keepdims))
+
+    function.__name__ = function.__qualname__ = name
+    function.__doc__ = document
+    return function
+
+
+_OVER = " over an axis, a tuple of axes or, without one, all."
+sum = _reduction("sum", "The sum" + _OVER + " Of a row of a captured array too.")  # noqa: A001
+prod = _reduction("prod", "The product" + _OVER)
+max = _reduction(  # noqa: A001
+    "max", "The largest element" + _OVER + " NaN propagates. Of a row of a captured array too."
+)
+min = _reduction("min", "The smallest element" + _OVER + " NaN propagates.")  # noqa: A001
+mean = _reduction("mean", "The mean" + _OVER)
+any = _reduction("any", "Whether any element of a bool tile is true" + _OVER)  # noqa: A001
+all = _reduction("all", "Whether every element of a bool tile is true" + _OVER)  # noqa: A001
+
+
+def argmax(x, axis, keepdims=False) -> Tile:
+    """i32 index of the first largest element along an axis."""
+    return _lang.argmax(x, axis, bool(keepdims))
+
+
+def argmin(x, axis, keepdims=False) -> Tile:
+    """i32 index of the first smallest element along an axis."""
+    return _lang.argmin(x, axis, bool(keepdims))
+
+
+def cumsum(x, axis=0, reverse=False) -> Tile:
+    """The sums of all elements up to each one along an axis."""
+    return _lang.cumsum(x, axis, bool(reverse))
+
+
+def cumprod(x, axis=0, reverse=False) -> Tile:
+    """The products of all elements up to each one along an axis."""
+    return _lang.cumprod(x, axis, bool(reverse))
+
+
+def cummax(x, axis=0, reverse=False) -> Tile:
+    """The largest of all elements up to each one along an axis."""
+    return _lang.cummax(x, axis, bool(reverse))
+
+
+def cummin(x, axis=0, reverse=False) -> Tile:
+    """The smallest of all elements up to each one along an axis."""
+    return _lang.cummin(x, axis, bool(reverse))
+
+
+_PRECISIONS = ("ieee", "tf32", "tf32x3")
+
+
+def dot(a, b, acc=None, precision=None, *, trans_a=False, trans_b=False) -> Tile:
+    """The matrix product (m, k) x (k, n), or batched (b, m, k) x (b, k, n), plus `acc`.
+
+    f16, bf16 and f8 operands give f32, i8 and u8 give i32. precision: how the products of f32 are
+    computed: "ieee" (default), "tf32", "tf32x3" (three tf32 products, nearly f32). `trans_a`: a is
+    stored (k, m); `trans_b`: b is stored (n, k). Of two rows of captured arrays: their dot product.
+    """
+    if not isinstance(a, Tile) and not isinstance(b, Tile):
+        return _mods.dot(a, b)
+    if precision is not None and precision not in _PRECISIONS:
+        raise ValueError(
+            f"[dot] expected precision to be one of {_PRECISIONS} but got {precision!r}"
+        )
+    return _lang.dot(a, b, acc, precision or "ieee", bool(trans_a), bool(trans_b))
+
+
+# ---- More functions of elements.
+
+
+def silu(x) -> Tile:
+    """x * sigmoid(x)."""
+    return _lang.silu(x)
+
+
+def gelu(x, approximate=True) -> Tile:
+    """The tanh form by default, as in JAX; else by erf."""
+    return _lang.gelu(x, bool(approximate))
+
+
+def cdiv(x, y):
+    """Integers: x / y rounded up. Of two Python integers a Python integer."""
+    if isinstance(x, int) and isinstance(y, int):
+        return -(-x // y)
+    return _lang.cdiv(x, y)
+
+
+def fma(a, b, c) -> Tile:
+    """a * b + c, rounded once."""
+    return _lang.fma(a, b, c)
+
+
+def random_bits(seed, counter) -> Tile:
+    """u32 bits of philox4x32-10 for each element of an integer tile: the same on every device."""
+    return _lang.random_bits(seed, counter)
+
+
+def uniform(seed, counter) -> Tile:
+    """f32 in [0, 1) for each element of an integer tile, by `random_bits`."""
+    return _lang.uniform(seed, counter)
+
+
+# ---- Debugging.
+
+
+def debug_print(format, *operands) -> None:  # noqa: A002
+    """Prints `format` with one {} for each operand, once per program."""
+    _lang.debug_print(format, [_tile("debug_print", x) for x in operands])
+
+
+def debug_check(condition, message) -> None:
+    """In the checked mode a false element is an error with this message."""
+    _lang.debug_check(condition, message)
+
+
+# ---- Control flow. A carry is a traced value, a number, or a tuple, list, dict or dataclass of such.
+
+_LEAF = "*"
+
+
+def _flatten(value, leaves):
+    """Appends the values of a carry; its form, which is comparable, comes back."""
+    if value is None:
+        return None
+    if isinstance(value, tuple | list):
+        return (type(value), tuple(_flatten(v, leaves) for v in value))
+    if isinstance(value, dict):
+        return (dict, tuple((k, _flatten(value[k], leaves)) for k in value))
+    if dataclasses.is_dataclass(value) and not isinstance(value, type):
+        fields = [f.name for f in dataclasses.fields(value)]
+        return (
+            type(value),
+            tuple((n, _flatten(getattr(value, n), leaves)) for n in fields),
+        )
+    leaves.append(value)
+    return _LEAF
+
+
+def _flat(value):
+    leaves = []
+    return leaves, _flatten(value, leaves)
+
+
+def _rebuild(form, leaves):
+    """The value of this form from an iterator of leaves."""
+    if form is None:
+        return None
+    if form == _LEAF:
+        return next(leaves)
+    kind, parts = form
+    if dataclasses.is_dataclass(kind):
+        return kind(**{name: _rebuild(part, leaves) for name, part in parts})
+    if kind is dict:
+        return {name: _rebuild(part, leaves) for name, part in parts}
+    values = [_rebuild(part, leaves) for part in parts]
+    return kind(*values) if hasattr(kind, "_fields") else kind(values)
+
+
+def _form_text(form):
+    if form is None or form == _LEAF:
+        return str(form)
+    kind, parts = form
+    named = kind is dict or dataclasses.is_dataclass(kind)
+    inner = ", ".join(f"{p[0]}: {_form_text(p[1])}" if named else _form_text(p) for p in parts)
+    return f"{kind.__name__}({inner})"
+
+
+def _flat_like(op, what, value, form):
+    leaves, got = _flat(value)
+    if got != form:
+        raise TypeError(
+            f"[{op}] expected {what} of the form {_form_text(form)} but got {_form_text(got)}"
+        )
+    return leaves
+
+
+def for_loop(lo, hi, body, carry=None, *, step=1):
+    """`carry = body(i, carry)` for i = lo, lo + step, ... < hi; returns the last carry.
+
+    The bounds may be traced; i is an i64 scalar. Without a carry the body takes i alone and works
+    by its stores. A carry is a tile, a number, or a tuple, list, dict or dataclass of such, whose
+    shapes and dtypes stay what they are; a number takes the dtype that the body gives back.
+    """
+    if carry is None:
+        with_carry = _takes("for_loop", body, 2)
+
+        def run(i, _):
+            result = body(i, None) if with_carry else body(i)
+            if result is not None:
+                raise TypeError(
+                    "[for_loop] expected the body of a loop without a carry to return None but "
+                    f"got {_kind(result)}; give the loop an initial carry"
+                )
+            return []
+
+        _lang.for_loop(lo, hi, step, [], run)
+        return None
+    leaves, form = _flat(carry)
+
+    def run(i, now):
+        result = body(i, _rebuild(form, iter(now)))
+        return _flat_like("for_loop", "the body to return a carry", result, form)
+
+    return _rebuild(form, iter(_lang.for_loop(lo, hi, step, leaves, run)))
+
+
+def _takes(op, function, count):
+    """Whether a function takes this many arguments; a TypeError unless it is callable."""
+    if not callable(function):
+        raise TypeError(f"[{op}] expected a function but got {_kind(function)}")
+    try:
+        inspect.signature(function).bind(*range(count))
+    except TypeError:
+        return False
+    except ValueError:  # no signature to be had
+        return False
+    return True
+
+
+def while_loop(condition, body, carry):
+    """`carry = body(carry)` while `condition(carry)`, a bool scalar, holds; the last carry."""
+    leaves, form = _flat(carry)
+
+    def run(now):
+        result = body(_rebuild(form, iter(now)))
+        return _flat_like("while_loop", "the body to return a carry", result, form)
+
+    result = _lang.while_loop(leaves, lambda now: condition(_rebuild(form, iter(now))), run)
+    return _rebuild(form, iter(result))
+
+
+def cond(condition, then_branch, else_branch, *operands):
+    """`then_branch(*operands)` where a bool scalar holds, else `else_branch(*operands)`.
+
+    Only one of them runs. Both return values of the same form, shapes and dtypes.
+    """
+    forms = []
+
+    def run(branch):
+        leaves, form = _flat(branch(*operands))
+        forms.append(form)
+        if form != forms[0]:
+            raise TypeError(
+                "[cond] expected both branches to return values of one form but got "
+                f"{_form_text(forms[0])} and {_form_text(form)}"
+            )
+        return leaves
+
+    leaves = _lang.if_else("cond", condition, lambda: run(then_branch), lambda: run(else_branch))
+    return _rebuild(forms[0], iter(leaves))
+
+
+def when(condition, body=None):
+    """Runs a function, for its stores, only where a bool scalar holds. Also a decorator:
+
+    ``@tw.when(i == 0)`` above ``def _(): ref[...] = 0``.
+    """
+    if body is None:
+        return lambda body: when(condition, body)
+
+    def run():
+        result = body()
+        if result is not None:
+            raise TypeError(
+                f"[when] expected the body to return None but got {_kind(result)}; tw.cond "
+                "returns values"
+            )
+        return []
+
+    _lang.if_else("when", condition, run, list)
+    return None
+
+
+def scan(body, carry, xs):
+    """`carry, y = body(carry, x)` for each x of xs along axis 0: the last carry, and the y's stacked.
+
+    `xs` is a tile or a tuple, list or dict of tiles of one length; y anything that a carry may be.
+    The tiles and the stacks lie in scratch memory of the program, so xs may be long.
+    """
+    leaves, form = _flat(carry)
+    rows, rows_form = _flat(xs)
+    if not rows:
+        raise TypeError("[scan] expected xs to hold at least one tile but got none")
+    y_forms = []
+
+    def run(now, row):
+        step = body(_rebuild(form, iter(now)), _rebuild(rows_form, iter(row)))
+        if not isinstance(step, tuple) or len(step) != 2:
+            raise TypeError(f"[scan] expected the body to return (carry, y) but got {_kind(step)}")
+        following = _flat_like("scan", "the body to return a carry", step[0], form)
+        ys, y_form = _flat(step[1])
+        y_forms.append(y_form)
+        return following, ys
+
+    last, stacks = _lang.scan(leaves, rows, run)
+    return _rebuild(form, iter(last)), _rebuild(y_forms[-1], iter(stacks))
+
+
+# ---- Tiles as objects.
+
+
+class DType(str):
+    """The name of a dtype, "f32"; equal to NumPy's dtype of that kind too."""
+
+    __slots__ = ()
+    __hash__ = str.__hash__
+
+    def __eq__(self, other):
+        if isinstance(other, str):
+            return str.__eq__(self, other)
+        try:
+            return str.__eq__(self, dtype_name("dtype", "dtype", other))
+        except TypeError:
+            return False
+
+    def __ne__(self, other):
+        return not self == other
+
+
+def _named(core):
+    return property(lambda self: DType(core.__get__(self)), doc="The dtype's name.")
+
+
+def _getitem(tile, subscript):
+    """Static indices and slices, None for a new axis: `t[:, None]`, `t[0]`, `t[..., 2:4]`."""
+    items = list(subscript) if isinstance(subscript, tuple) else [subscript]
+    named = len([i for i in items if i is not None and i is not ...])
+    if named > tile.ndim:
+        raise IndexError(f"[index] expected at most {tile.ndim} indices but got {named}")
+    whole = [slice(None)] * (tile.ndim - named)
+    place = next((k for k, item in enumerate(items) if item is ...), None)
+    items = items + whole if place is None else items[:place] + whole + items[place + 1 :]
+    starts, sizes, strides, shape = [], [], [], []
+    extents = iter(tile.shape)
+    for item in items:
+        if item is None:
+            shape.append(1)
+            continue
+        extent = next(extents)
+        if isinstance(item, slice):
+            start, stop, step = item.indices(extent)
+            if step < 0:
+                raise IndexError(f"[index] expected a slice with a positive step but got {step}")
+            starts.append(start)
+            sizes.append(len(range(start, stop, step)))
+            strides.append(step)
+            shape.append(sizes[-1])
+            continue
+        if isinstance(item, Tile):
+            raise TypeError(
+                "[index] expected static indices of a tile but got a traced one; index the Ref "
+                "before it is loaded"
+            )
+        index = _integer("index", "index", item)
+        if not -extent <= index < extent:
+            raise IndexError(f"[index] expected an index below {extent} but got {index}")
+        starts.append(index % extent)
+        sizes.append(1)
+        strides.append(1)
+    if sizes != list(tile.shape):
+        tile = _lang.slice(tile, starts, sizes, strides)
+    return tile if shape == list(tile.shape) else _lang.reshape(tile, shape)
+
+
+def _transposed(tile, *axes):
+    """The tile with its axes reversed, or in this order."""
+    return transpose(tile, axes[0] if len(axes) == 1 and np.ndim(axes[0]) else axes or None)
+
+
+def _not_assignable(tile, subscript, value):
+    raise TypeError("a tile cannot be assigned to: choose with tw.where, or store to a Ref")
+
+
+Tile.dtype = _named(Tile.__dict__["dtype"])
+Ref.dtype = _named(Ref.__dict__["dtype"])
+Tile.__getitem__ = _getitem
+Tile.__setitem__ = _not_assignable
+Tile.__matmul__ = lambda a, b: dot(a, b)
+Tile.__repr__ = lambda tile: f"Tile({tile.dtype}{list(tile.shape)})"
+Tile.T = property(transpose, doc="The tile with its axes reversed.")
+Tile.reshape = reshape
+Tile.transpose = _transposed
+for _function in (sum, prod, max, min, mean, any, all, argmax, argmin, cumsum, squeeze):
+    setattr(Tile, _function.__name__, _function)
+
+_mods.UFUNCS[np.matmul] = dot
+_mods.TILE_FUNCTIONS.update(
+    {
+        np.sum: sum,
+        np.prod: prod,
+        np.max: max,
+        np.min: min,
+        np.mean: mean,
+        np.any: any,
+        np.all: all,
+        np.argmax: argmax,
+        np.argmin: argmin,
+        np.cumsum: cumsum,
+        np.cumprod: cumprod,
+        np.dot: dot,
+        np.reshape: reshape,
+        np.transpose: transpose,
+        np.expand_dims: expand_dims,
+        np.squeeze: squeeze,
+        np.broadcast_to: broadcast_to,
+        np.concatenate: concatenate,
+        np.stack: stack,
+    }
+)
+
+
+# ---- Arguments.
+
+
+def _kind(value):
+    return type(value).__name__
+
+
+def _integer(op, argument, value):
+    if isinstance(value, Tile):
+        raise TypeError(f"[{op}] expected {argument} to be a static integer but got a traced value")
+    try:
+        return operator.index(value)
+    except TypeError:
+        raise TypeError(
+            f"[{op}] expected {argument} to be an integer but got {_kind(value)}"
+        ) from None
+
+
+def _shape(op, shape):
+    if isinstance(shape, tuple | list):
+        return [_integer(op, "extents", n) for n in shape]
+    return [_integer(op, "shape", shape)]
+
+
+def _tile(op, value):
+    if not isinstance(value, Tile):
+        raise TypeError(f"[{op}] expected a tile but got {_kind(value)}")
+    return value
