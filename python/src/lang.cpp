@@ -141,7 +141,7 @@ void bind_ref(nb::module_& module) {
         [](nb::handle start, std::int64_t size, std::int64_t stride) {
             return ds(expect_operand(start), size, stride);
         },
-        nb::arg("start"), nb::arg("size"), nb::arg("stride") = 1);
+        nb::arg("start").none(), nb::arg("size"), nb::arg("stride") = 1);
     nb::class_<Ref> ref(module, "Ref",
                         "A block of an array, as a kernel sees it: an input, an output, scratch.");
     ref.def_prop_ro("dtype", [](const Ref& r) { return std::string(name(r.dtype(kNowhere))); })
@@ -149,13 +149,17 @@ void bind_ref(nb::module_& module) {
         .def_prop_ro("ndim", [](const Ref& r) { return r.rank(kNowhere); })
         .def(
             "extent", [](const Ref& r, int dim) { return r.extent(dim, kNowhere); }, nb::arg("dim"))
-        .def("view", &view_of)
-        .def("__getitem__",
-             [](const Ref& r, nb::handle index) { return view_of(r, index).load({}, kNowhere); })
-        .def("__setitem__",
-             [](const Ref& r, nb::handle index, nb::handle value) {
-                 view_of(r, index).store(expect_operand(value), {}, kNowhere);
-             })
+        .def("view", &view_of, nb::arg("index").none())
+        .def(
+            "__getitem__",
+            [](const Ref& r, nb::handle index) { return view_of(r, index).load({}, kNowhere); },
+            nb::arg("index").none())
+        .def(
+            "__setitem__",
+            [](const Ref& r, nb::handle index, nb::handle value) {
+                view_of(r, index).store(expect_operand(value), {}, kNowhere);
+            },
+            nb::arg("index").none(), nb::arg("value").none())
         .def("__iter__",
              [](const Ref&) -> nb::object {
                  throw nb::type_error("a Ref cannot be iterated: load it, or use tw.for_loop");
@@ -171,14 +175,14 @@ void bind_ref(nb::module_& module) {
             [](const Ref& r, nb::handle value, nb::handle mask) {
                 r.store(expect_operand(value), {optional_operand(mask)}, kNowhere);
             },
-            nb::arg("value"), nb::arg("mask") = nb::none());
+            nb::arg("value").none(), nb::arg("mask") = nb::none());
     const auto atomic = [&](const char* name, auto f) {
         ref.def(
             name,
             [f](const Ref& r, nb::handle value, nb::handle mask) {
                 return (r.*f)(expect_operand(value), {optional_operand(mask)}, kNowhere);
             },
-            nb::arg("value"), nb::arg("mask") = nb::none());
+            nb::arg("value").none(), nb::arg("mask") = nb::none());
     };
     atomic("atomic_add", &Ref::atomic_add);
     atomic("atomic_max", &Ref::atomic_max);
@@ -190,7 +194,7 @@ void bind_ref(nb::module_& module) {
             return r.atomic_cas(expect_operand(expected), expect_operand(desired),
                                 {optional_operand(mask)}, kNowhere);
         },
-        nb::arg("expected"), nb::arg("desired"), nb::arg("mask") = nb::none());
+        nb::arg("expected").none(), nb::arg("desired").none(), nb::arg("mask") = nb::none());
 }
 
 // ---- Functions.
@@ -233,7 +237,7 @@ void bind_functions(nb::module_& lang) {
         [](Extents shape, nb::handle value, const std::string& dtype) {
             return full(std::move(shape), expect_operand(value), expect_dtype(dtype), kNowhere);
         },
-        nb::arg("shape"), nb::arg("value"), nb::arg("dtype"));
+        nb::arg("shape"), nb::arg("value").none(), nb::arg("dtype"));
 
     const auto reduction = [&](const char* name, Reduction f) {
         lang.def(
@@ -241,7 +245,7 @@ void bind_functions(nb::module_& lang) {
             [name, f](nb::handle x, nb::handle axis, bool keepdims) {
                 return reduce(name, f, expect_operand(x), axis, keepdims);
             },
-            nb::arg("x"), nb::arg("axis").none(), nb::arg("keepdims"));
+            nb::arg("x").none(), nb::arg("axis").none(), nb::arg("keepdims"));
     };
     reduction("sum", sum);
     reduction("prod", prod);
@@ -258,7 +262,7 @@ void bind_functions(nb::module_& lang) {
             [f](nb::handle x, int axis, bool keepdims) {
                 return f(expect_operand(x), axis, keepdims);
             },
-            nb::arg("x"), nb::arg("axis"), nb::arg("keepdims"));
+            nb::arg("x").none(), nb::arg("axis"), nb::arg("keepdims"));
     };
     arg_reduction("argmax", argmax);
     arg_reduction("argmin", argmin);
@@ -268,7 +272,7 @@ void bind_functions(nb::module_& lang) {
             [f](nb::handle x, int axis, bool reverse) {
                 return f(expect_operand(x), axis, reverse);
             },
-            nb::arg("x"), nb::arg("axis"), nb::arg("reverse"));
+            nb::arg("x").none(), nb::arg("axis"), nb::arg("reverse"));
     };
     scan("cumsum", cumsum);
     scan("cumprod", cumprod);
@@ -280,36 +284,36 @@ void bind_functions(nb::module_& lang) {
         [](nb::handle x, const std::string& dtype) {
             return bitcast(expect_operand(x), expect_dtype(dtype));
         },
-        nb::arg("x"), nb::arg("dtype"));
+        nb::arg("x").none(), nb::arg("dtype"));
     lang.def(
         "reshape",
         [](nb::handle x, Extents shape) { return reshape(expect_operand(x), std::move(shape)); },
-        nb::arg("x"), nb::arg("shape"));
+        nb::arg("x").none(), nb::arg("shape"));
     lang.def(
         "transpose",
         [](nb::handle x, std::vector<int> axes) {
             return transpose(expect_operand(x), std::move(axes));
         },
-        nb::arg("x"), nb::arg("axes"));
+        nb::arg("x").none(), nb::arg("axes"));
     lang.def(
         "expand_dims", [](nb::handle x, int axis) { return expand_dims(expect_operand(x), axis); },
-        nb::arg("x"), nb::arg("axis"));
+        nb::arg("x").none(), nb::arg("axis"));
     lang.def(
         "squeeze", [](nb::handle x, int axis) { return squeeze(expect_operand(x), axis); },
-        nb::arg("x"), nb::arg("axis"));
+        nb::arg("x").none(), nb::arg("axis"));
     lang.def(
         "broadcast_to",
         [](nb::handle x, Extents shape) {
             return broadcast_to(expect_operand(x), std::move(shape));
         },
-        nb::arg("x"), nb::arg("shape"));
+        nb::arg("x").none(), nb::arg("shape"));
     lang.def(
         "slice",
         [](nb::handle x, Extents starts, Extents sizes, Extents strides) {
             return slice(expect_operand(x), std::move(starts), std::move(sizes),
                          std::move(strides));
         },
-        nb::arg("x"), nb::arg("starts"), nb::arg("sizes"), nb::arg("strides"));
+        nb::arg("x").none(), nb::arg("starts"), nb::arg("sizes"), nb::arg("strides"));
     lang.def(
         "concatenate",
         [](const std::vector<Tile>& parts, int axis) { return concatenate(parts, axis, kNowhere); },
@@ -323,36 +327,36 @@ void bind_functions(nb::module_& lang) {
                                                            : Precision::ieee;
             return dot(expect_operand(a), expect_operand(b), {trans_a, trans_b, acc, kind});
         },
-        nb::arg("a"), nb::arg("b"), nb::arg("acc").none(), nb::arg("precision"), nb::arg("trans_a"),
-        nb::arg("trans_b"));
+        nb::arg("a").none(), nb::arg("b").none(), nb::arg("acc").none(), nb::arg("precision"),
+        nb::arg("trans_a"), nb::arg("trans_b"));
 
     lang.def(
-        "silu", [](nb::handle x) { return silu(expect_operand(x)); }, nb::arg("x"));
+        "silu", [](nb::handle x) { return silu(expect_operand(x)); }, nb::arg("x").none());
     lang.def(
         "gelu", [](nb::handle x, bool approximate) { return gelu(expect_operand(x), approximate); },
-        nb::arg("x"), nb::arg("approximate"));
+        nb::arg("x").none(), nb::arg("approximate"));
     lang.def(
         "cdiv",
         [](nb::handle x, nb::handle y) { return cdiv(expect_operand(x), expect_operand(y)); },
-        nb::arg("x"), nb::arg("y"));
+        nb::arg("x").none(), nb::arg("y").none());
     lang.def(
         "fma",
         [](nb::handle a, nb::handle b, nb::handle c) {
             return fma(expect_operand(a), expect_operand(b), expect_operand(c));
         },
-        nb::arg("a"), nb::arg("b"), nb::arg("c"));
+        nb::arg("a").none(), nb::arg("b").none(), nb::arg("c").none());
     lang.def(
         "random_bits",
         [](nb::handle seed, nb::handle counter) {
             return random_bits(expect_operand(seed), expect_operand(counter));
         },
-        nb::arg("seed"), nb::arg("counter"));
+        nb::arg("seed").none(), nb::arg("counter").none());
     lang.def(
         "uniform",
         [](nb::handle seed, nb::handle counter) {
             return uniform(expect_operand(seed), expect_operand(counter));
         },
-        nb::arg("seed"), nb::arg("counter"));
+        nb::arg("seed").none(), nb::arg("counter").none());
     lang.def(
         "debug_print",
         [](std::string format, const std::vector<Tile>& operands) {
@@ -364,7 +368,7 @@ void bind_functions(nb::module_& lang) {
         [](nb::handle condition, std::string message) {
             debug_check(expect_operand(condition), std::move(message));
         },
-        nb::arg("condition"), nb::arg("message"));
+        nb::arg("condition").none(), nb::arg("message"));
 }
 
 // ---- Control flow over flat carries; Python flattens and rebuilds them.
@@ -381,7 +385,8 @@ void bind_control(nb::module_& lang) {
                 },
                 kNowhere));
         },
-        nb::arg("low"), nb::arg("high"), nb::arg("step"), nb::arg("init"), nb::arg("body"));
+        nb::arg("low").none(), nb::arg("high").none(), nb::arg("step").none(), nb::arg("init"),
+        nb::arg("body"));
     lang.def(
         "while_loop",
         [](const nb::list& init, const nb::callable& condition, const nb::callable& body) {
@@ -395,7 +400,7 @@ void bind_control(nb::module_& lang) {
                 },
                 kNowhere));
         },
-        nb::arg("init"), nb::arg("condition"), nb::arg("body"));
+        nb::arg("init"), nb::arg("condition").none(), nb::arg("body"));
     lang.def(
         "if_else",
         [](const std::string& op, nb::handle condition, const nb::callable& then_branch,
@@ -407,7 +412,7 @@ void bind_control(nb::module_& lang) {
                                            expect_operand(condition), run(then_branch),
                                            run(else_branch), kNowhere));
         },
-        nb::arg("op"), nb::arg("condition"), nb::arg("then_branch"), nb::arg("else_branch"));
+        nb::arg("op"), nb::arg("condition").none(), nb::arg("then_branch"), nb::arg("else_branch"));
     lang.def(
         "scan",
         [](const nb::list& init, const nb::list& xs, const nb::callable& body) {

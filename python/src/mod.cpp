@@ -182,7 +182,7 @@ void bind_scalar(nb::module_& module) {
         .def("__int__", [](const Tile&) -> int { no_value("integer value"); })
         .def("__float__", [](const Tile&) -> double { no_value("float value"); })
         .def("__iter__", [](const Tile&) -> nb::object { no_value("elements"); })
-        .def_prop_ro("dtype", [](const Tile& a) { return std::string(name(a.dtype())); })
+        .def_prop_ro("dtype", [](const Tile& a) { return std::string(name(a.dtype(kNowhere))); })
         .def("cast", [](const Tile& a, const std::string& dtype) {
             const auto type = parse_dtype(dtype);
             if (!type) throw nb::value_error(("unknown dtype " + dtype).c_str());

@@ -546,11 +546,11 @@ def _getitem(tile, subscript):
     whole = [slice(None)] * (tile.ndim - named)
     place = next((k for k, item in enumerate(items) if item is ...), None)
     items = items + whole if place is None else items[:place] + whole + items[place + 1 :]
-    starts, sizes, strides, shape = [], [], [], []
+    starts, sizes, strides, dropped, added = [], [], [], [], []
     extents = iter(tile.shape)
     for item in items:
         if item is None:
-            shape.append(1)
+            added.append(len(starts) - len(dropped) + len(added))
             continue
         extent = next(extents)
         if isinstance(item, slice):
@@ -560,7 +560,6 @@ def _getitem(tile, subscript):
             starts.append(start)
             sizes.append(len(range(start, stop, step)))
             strides.append(step)
-            shape.append(sizes[-1])
             continue
         if isinstance(item, Tile):
             raise TypeError(
@@ -570,12 +569,24 @@ def _getitem(tile, subscript):
         index = _integer("index", "index", item)
         if not -extent <= index < extent:
             raise IndexError(f"[index] expected an index below {extent} but got {index}")
+        dropped.append(len(starts))
         starts.append(index % extent)
         sizes.append(1)
         strides.append(1)
     if sizes != list(tile.shape):
         tile = _lang.slice(tile, starts, sizes, strides)
-    return tile if shape == list(tile.shape) else _lang.reshape(tile, shape)
+    for axis in reversed(dropped):
+        tile = _lang.squeeze(tile, axis)
+    for axis in added:
+        tile = _lang.expand_dims(tile, axis)
+    return tile
+
+
+def _tile_text(tile):
+    try:
+        return f"Tile({tile.dtype!s}{list(tile.shape)})"
+    except ValueError:
+        return "Tile(of a trace that has ended)"
 
 
 def _transposed(tile, *axes):
@@ -592,7 +603,7 @@ Ref.dtype = _named(Ref.__dict__["dtype"])
 Tile.__getitem__ = _getitem
 Tile.__setitem__ = _not_assignable
 Tile.__matmul__ = lambda a, b: dot(a, b)
-Tile.__repr__ = lambda tile: f"Tile({tile.dtype}{list(tile.shape)})"
+Tile.__repr__ = _tile_text
 Tile.T = property(transpose, doc="The tile with its axes reversed.")
 Tile.reshape = reshape
 Tile.transpose = _transposed

@@ -1,5 +1,8 @@
 """Kernels written in Python: blocks, masks, loops, functions, arrays in and out, errors."""
 
+import dataclasses
+import threading
+
 import ml_dtypes
 import numpy as np
 import pytest
@@ -146,3 +149,559 @@ def test_errors_name_the_line():
         ValueError, match=rf"convert it with .to\(f32\) \(at .*test_kernels.py:{line}\)"
     ):
         run(narrow, ((4,), F32), np.zeros(4, F32))
+
+
+# ---- Memory: slices, gathers, masks, atomics, blocks.
+
+
+def test_slices_of_refs_follow_numpy():
+    x = rand(6, 8)
+
+    def kernel(x, a, b, c, d):
+        a[...] = x[1:5:2, -3:]
+        b[...] = x[-1]
+        c[...] = x[2, tw.ds(1, 3, 2)]
+        d[...] = x[..., 3]
+
+    a, b, c, d = run(kernel, [((2, 3), F32), ((8,), F32), ((3,), F32), ((6,), F32)], x)
+    np.testing.assert_array_equal(a, x[1:5:2, -3:])
+    np.testing.assert_array_equal(b, x[-1])
+    np.testing.assert_array_equal(c, x[2, 1:6:2])
+    np.testing.assert_array_equal(d, x[..., 3])
+
+
+def test_masks_with_other():
+    x = rand(10)
+
+    def kernel(x, length, o):
+        position = tw.arange(16)
+        o[...] = tw.load(x, mask=position < length[()], other=-1)
+        tw.store(o, tw.ds(0, 4), 7, mask=tw.arange(4) == 2)
+
+    whole = tw.BlockSpec(16)
+    z = run(kernel, ((16,), F32), x, np.int32(6), in_specs=[whole])
+    expected = np.where(np.arange(16) < 6, np.pad(x, (0, 6)), -1)
+    expected[2] = 7
+    np.testing.assert_array_equal(z, expected)
+
+
+def test_gather_and_scatter():
+    table, rows = rand(20, 5), np.array([3, 19, 0, 3, 25], np.int32)
+
+    def gather(table, rows, o):
+        o[...] = table[rows[...], :]
+
+    z = run(gather, ((5, 5), F32), table, rows)
+    np.testing.assert_array_equal(z[:4], table[rows[:4]])
+    assert not z[4].any()  # outside of the array
+
+    def scatter(x, places, o):
+        o[...] = tw.zeros(8)
+        o[places[...]] = x[...]
+
+    places = np.array([6, 1, 9], np.int64)
+    z = run(scatter, ((8,), F32), np.array([1, 2, 3], F32), places)
+    np.testing.assert_array_equal(z, [0, 2, 0, 0, 0, 0, 1, 0])
+
+
+def test_atomics():
+    values = np.random.default_rng(0).integers(0, 8, 200).astype(np.int32)
+
+    def kernel(x, zeros, low, counts, lowest):
+        i = tw.program_id(0)
+        part = x[tw.ds(i * 50, 50)]
+        tw.atomic_add(counts, part, 1)
+        lowest.at[0].atomic_min(tw.min(part))
+
+    counts, lowest = run(
+        kernel,
+        [((8,), np.int32), ((1,), np.int32)],
+        values,
+        np.zeros(8, np.int32),
+        np.full(1, 99, np.int32),
+        grid=4,
+        aliases={1: 0, 2: 1},
+    )
+    np.testing.assert_array_equal(counts, np.bincount(values, minlength=8))
+    assert lowest[0] == values.min()
+
+
+def test_atomic_exchanges_return_old_values():
+    def kernel(x, old, o):
+        first = tw.atomic_xchg(o, 0, x[1])
+        second = tw.atomic_cas(o, 0, x[1], 40)
+        third = tw.atomic_max(o, 0, 50)
+        old[0] = first
+        old[1] = second
+        old[2] = third
+
+    x = np.array([1, 2], np.int32)
+    f = tw.call(
+        lambda x, o_in, old, o: kernel(x, old, o),
+        out_shape=(tw.ShapeDtype((3,), np.int32), tw.ShapeDtype((1,), np.int32)),
+        aliases={1: 1},
+    )
+    old, last = f(x, np.array([7], np.int32))
+    np.testing.assert_array_equal(old, [7, 2, 40])
+    assert last[0] == 50
+
+
+def test_squeezed_element_and_whole_dimensions():
+    x = rand(4, 10, 6)
+
+    def kernel(x, o):
+        assert x.shape == (3, 6) and o.shape == (3, 6)
+        o[...] = x[...] * 2
+
+    z = run(
+        kernel,
+        ((4, 3, 6), F32),
+        x,
+        grid=4,
+        in_specs=tw.BlockSpec((None, tw.Element(3), tw.all), lambda i: (i, 2 * i, 0)),
+        out_specs=tw.BlockSpec((None, 3, tw.all), lambda i: (i, 0, 0)),
+    )
+    expected = np.stack([np.pad(x[i], ((0, 6), (0, 0)))[2 * i : 2 * i + 3] for i in range(4)]) * 2
+    np.testing.assert_array_equal(z, expected)
+
+
+def test_absent_inputs_are_none():
+    def kernel(x, bias, o):
+        o[...] = x[...] if bias is None else x[...] + bias[...]
+
+    f = tw.call(kernel, out_shape=tw.ShapeDtype((4,), F32))
+    x = rand(4)
+    np.testing.assert_array_equal(f(x, None), x)
+    np.testing.assert_array_equal(f(x, x), x + x)
+
+
+def test_dynamic_dimensions_are_not_traced_again():
+    traces = []
+
+    def kernel(x, o):
+        traces.append(x.shape)
+
+        def step(i, total):
+            return total + tw.sum(x[tw.ds(i * 16, 16)])
+
+        o[...] = tw.for_loop(0, tw.cdiv(x.extent(0), 16), step, 0.0)
+
+    f = tw.call(kernel, out_shape=tw.ShapeDtype((), F32), dynamic={0: (0,)})
+    for n in (5, 16, 100):
+        np.testing.assert_allclose(f(np.arange(n, dtype=F32)), np.arange(n).sum())
+    assert traces in ([(-1,)], [(-1,)] * 2)  # loops with literals may be traced twice
+    assert f.num_traces == 1
+
+
+def test_aliases_update_in_place():
+    x = rand(8)
+    before = x.copy()
+
+    def kernel(x, o):
+        o[...] = x[...] + 1
+
+    z = run(kernel, ((8,), F32), x, aliases={0: 0})
+    assert np.shares_memory(z, x)
+    np.testing.assert_array_equal(x, before + 1)
+    x.flags.writeable = False
+    with pytest.raises(ValueError, match="expected x, which is written, to be writable"):
+        run(kernel, ((8,), F32), x, aliases={0: 0})
+
+
+def test_grid_and_output_as_functions_of_the_inputs():
+    def kernel(x, o):
+        o[...] = x[...] * 2
+
+    block = tw.BlockSpec(8, lambda i: i)
+    f = tw.call(
+        kernel,
+        grid=lambda x: tw.cdiv(x.shape[0], 8),
+        in_specs=block,
+        out_specs=block,
+        out_shape=lambda x: tw.ShapeDtype(x.shape, x.dtype),
+    )
+    for n in (3, 8, 21):
+        np.testing.assert_array_equal(f(np.arange(n)), np.arange(n) * 2)
+
+
+# ---- Loops and branches.
+
+
+@dataclasses.dataclass
+class Pair:
+    total: object
+    count: object
+
+
+def test_for_loop_carries_any_form():
+    x = rand(40)
+
+    def kernel(x, o):
+        def step(i, carry):
+            part = x[tw.ds(i * 8, 8)]
+            inner, (low,) = carry["pair"], carry["low"]
+            return {
+                "pair": Pair(inner.total + tw.sum(part), inner.count + 1),
+                "low": (tw.minimum(low, tw.min(part)),),
+            }
+
+        first = {"pair": Pair(0.0, 0), "low": (np.inf,)}
+        last = tw.for_loop(0, 5, step, first)
+        o[0] = last["pair"].total
+        o[1] = last["pair"].count.to(F32)
+        o[2] = last["low"][0]
+
+    z = run(kernel, ((3,), F32), x)
+    np.testing.assert_allclose(z, [x.sum(), 5, x.min()], rtol=1e-5)
+
+
+def test_for_loop_without_carry_and_with_step():
+    def kernel(o):
+        o[...] = tw.zeros(10, np.int32)
+        tw.for_loop(1, 10, lambda i: o.at[i].store(i.to(np.int32)), step=3)
+        tw.for_loop(8, 10, lambda i, _: o.at[i].store(-1), None)
+
+    np.testing.assert_array_equal(run(kernel, ((10,), np.int32)), [0, 1, 0, 0, 4, 0, 0, 7, -1, -1])
+
+
+def test_while_loop_cond_and_when():
+    def kernel(x, o):
+        limit = x[0]
+        value, steps = tw.while_loop(
+            lambda c: c[0] < limit, lambda c: (c[0] * 2, c[1] + 1), (tw.full((), 1, F32), 0)
+        )
+        o[0] = value
+        o[1] = steps.to(F32)
+        o[2] = tw.cond(limit > 50, lambda v: v + 1, lambda v: v - 1, limit)
+
+        @tw.when(limit > 50)
+        def _():
+            o[3] = 1
+
+        @tw.when(limit <= 50)
+        def _():
+            o[3] = 0
+
+    for limit in (100, 10):
+        z = run(kernel, ((4,), F32), np.array([limit], F32))
+        power = 2 ** int(np.ceil(np.log2(limit)))
+        more = limit > 50
+        np.testing.assert_array_equal(
+            z, [power, np.log2(power), limit + 1 if more else limit - 1, more]
+        )
+
+
+def test_scan_stacks_results_of_any_form():
+    a, b = rand(6, 3), rand(6, seed=1)
+
+    def kernel(a, b, totals, pairs):
+        def step(carry, row):
+            carry = carry + row["a"] * row["b"]
+            return carry, (carry, tw.sum(carry))
+
+        _, (stacked, sums) = tw.scan(step, tw.zeros(3), {"a": a[...], "b": b[...]})
+        totals[...] = stacked
+        pairs[...] = sums
+
+    totals, sums = run(kernel, [((6, 3), F32), ((6,), F32)], a, b)
+    expected = np.cumsum(a * b[:, None], 0)
+    np.testing.assert_allclose(totals, expected, rtol=1e-5)
+    np.testing.assert_allclose(sums, expected.sum(1), rtol=1e-5, atol=1e-6)
+
+
+# ---- Functions on tiles: NumPy's spelling gives NumPy's values.
+
+FUNCTIONS = {
+    "operators": lambda x, y, m: -x + y * 2 - x / (y * y + 1) + x // (y * y + 1) + abs(y) % 1.5,
+    "comparisons": lambda x, y, m: m.where((x < y) | (x >= 1) & (y != 0) ^ (x == y), x, y),
+    "ufuncs": lambda x, y, m: np.exp(x) + np.maximum(x, y) * np.tanh(y) - np.sqrt(np.abs(x)),
+    "logical": lambda x, y, m: m.where(np.logical_and(x > 0, np.logical_not(y > 0)), 1.0, x),
+    "sum": lambda x, y, m: x + np.sum(y, axis=1, keepdims=True),
+    "reductions": lambda x, y, m: x * np.max(y) + np.min(x, axis=0) - np.mean(y, axis=(0, 1)),
+    "methods": lambda x, y, m: x - x.max(axis=1, keepdims=True) + y.sum(0) + y.mean(),
+    "cumsum": lambda x, y, m: np.cumsum(x, axis=1) + np.cumprod(y, axis=0),
+    "transpose": lambda x, y, m: x.T.reshape(x.shape) + np.transpose(y).reshape((4, 6)),
+    "indices": lambda x, y, m: x[:, 1:2] + y[-1] + x[..., None][:, ::6, 0] + y[2, 3],
+    "concatenate": lambda x, y, m: np.concatenate([x[:2], y[2:]], 0) + np.stack([x[0]] * 4),
+    "matmul": lambda x, y, m: (x @ y.T) @ y + m.dot(x, np.transpose(y)) @ x,
+    "clip": lambda x, y, m: np.clip(x, -0.5, 0.5) + np.square(y) + np.power(abs(x) + 1, 2.5),
+    "where": lambda x, y, m: np.where(x > 0, x, 0) + np.broadcast_to(y[0], (4, 6)),
+}
+
+
+@pytest.mark.parametrize("interpret", [False, True])
+@pytest.mark.parametrize("name", FUNCTIONS)
+def test_functions_agree_with_numpy(name, interpret):
+    function = FUNCTIONS[name]
+    x, y = rand(4, 6), rand(4, 6, seed=1)
+
+    def kernel(x, y, o):
+        o[...] = function(x[...], y[...], tw)
+
+    z = run(kernel, ((4, 6), F32), x, y, interpret=interpret)
+    np.testing.assert_allclose(z, function(x, y, np), rtol=2e-5, atol=2e-5)
+
+
+def test_integer_functions():
+    x, y = np.arange(-6, 6, dtype=np.int32), np.arange(1, 13, dtype=np.int32)
+
+    def kernel(x, y, divided, other):
+        x, y = x[...], y[...]
+        divided[...] = x / y
+        other[...] = (x // y) * 100 + x % y + (x << 2) - (y >> 1) + ((x & y) | (x ^ 3)) + ~x
+
+    divided, other = run(kernel, [((12,), F32), ((12,), np.int32)], x, y)
+    np.testing.assert_allclose(divided, x / y, rtol=1e-6)
+    np.testing.assert_array_equal(
+        other, (x // y) * 100 + x % y + (x << 2) - (y >> 1) + ((x & y) | (x ^ 3)) + ~x
+    )
+
+
+def test_arg_reductions_and_reversed_scans():
+    x = rand(5, 7)
+
+    def kernel(x, high, low, sums):
+        high[...] = np.argmax(x[...], axis=1)
+        low[...] = tw.argmin(x[...], 0)
+        sums[...] = tw.cumsum(x[...], 1, reverse=True) + tw.cummax(x[...], 0) - tw.cummin(x[...])
+
+    shapes = [((5,), np.int32), ((7,), np.int32), ((5, 7), F32)]
+    high, low, sums = run(kernel, shapes, x)
+    np.testing.assert_array_equal(high, x.argmax(1))
+    np.testing.assert_array_equal(low, x.argmin(0))
+    expected = np.cumsum(x[:, ::-1], 1)[:, ::-1]
+    expected = expected + np.maximum.accumulate(x, 0) - np.minimum.accumulate(x, 0)
+    np.testing.assert_allclose(sums, expected, rtol=1e-5, atol=1e-5)
+
+
+def test_dots_of_narrow_floats_are_f32():
+    x = rand(16, 8).astype(ml_dtypes.bfloat16)
+
+    def kernel(x, o):
+        product = tw.dot(x[...], x[...], trans_b=True)
+        assert product.dtype == F32 and product.shape == (16, 16)
+        o[...] = product
+
+    z = run(kernel, ((16, 16), F32), x)
+    wide = x.astype(np.float64)
+    np.testing.assert_allclose(z, wide @ wide.T, rtol=1e-5, atol=1e-5)
+
+
+def test_random_numbers_are_the_same_whatever_the_blocks():
+    def kernel(o):
+        i = tw.program_id(0)
+        o[...] = tw.uniform(7, i * o.shape[0] + tw.arange(o.shape[0]))
+
+    def make(block):
+        return tw.call(
+            kernel,
+            grid=64 // block,
+            out_specs=tw.BlockSpec(block, lambda i: i),
+            out_shape=tw.ShapeDtype((64,), F32),
+        )()
+
+    z = make(64)
+    np.testing.assert_array_equal(z, make(16))
+    assert len(set(z)) == 64 and z.min() >= 0 and z.max() < 1 and 0.3 < z.mean() < 0.7
+
+
+def test_debug_print(capfd):
+    def kernel(o):
+        i = tw.program_id(0)
+        tw.debug_print("program {} of {}", i, tw.num_programs(0))
+        o[i] = i.to(np.int32)
+
+    run(kernel, ((2,), np.int32), grid=2)
+    printed = capfd.readouterr()
+    assert "program 1 of 2" in printed.out + printed.err
+
+
+def test_vmap():
+    def kernel(x, y, o):
+        o[...] = x[...] + y[...] * tw.program_id(0).to(F32)
+
+    block = tw.BlockSpec(2, lambda i: i)
+    f = tw.call(
+        kernel, grid=2, in_specs=[block] * 2, out_specs=block, out_shape=tw.ShapeDtype((4,), F32)
+    )
+    x, y = rand(3, 4), rand(4, seed=1)
+    scale = np.array([0, 0, 1, 1])
+    np.testing.assert_allclose(tw.vmap(f, in_axes=(0, None))(x, y), x + y * scale)
+    both = tw.vmap(f, in_axes=(1, 1), out_axes=1)(x.T, x.T)
+    np.testing.assert_allclose(both, (x + x * scale).T)
+    nested = tw.vmap(tw.vmap(f, (0, None)), (0, None))(rand(2, 3, 4), y)
+    np.testing.assert_allclose(nested, rand(2, 3, 4) + y * scale)
+
+
+def test_checked_mode_names_the_line_of_the_kernel():
+    def kernel(x, o):
+        o[...] = x[tw.ds(tw.program_id(0) + 6, 4)]
+
+    line = kernel.__code__.co_firstlineno + 1
+    with pytest.raises(ValueError, match=rf"test_kernels.py:{line}"):
+        run(kernel, ((4,), F32), rand(8), interpret=True)
+
+
+def test_calls_from_many_threads():
+    f = scaled_add_call()
+    x, y = rand(32, 64), rand(32, 64, seed=1)
+    expected = scaled_add_expected(x, y)
+    wrong = []
+
+    def work():
+        for _ in range(50):
+            if not np.array_equal(f(x, y), expected):
+                wrong.append(1)
+
+    threads = [threading.Thread(target=work) for _ in range(8)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert not wrong and f.num_traces == 1
+
+
+# ---- Programs of IR text.
+
+
+def test_programs_from_text():
+    f = scaled_add_call()
+    x, y = rand(32, 64), rand(32, 64, seed=1)
+    expected = f(x, y)
+    program = tw.Program.from_text(f.ir())
+    assert program.name == "scaled_add"
+    assert [(n, w) for n, _, w in program.parameters] == [("x", False), ("y", False), ("o", True)]
+    np.testing.assert_array_equal(program(x, y), expected)
+    out = np.empty_like(expected)
+    program.run(x, y, out)
+    np.testing.assert_array_equal(out, expected)
+    assert program.bytecode() == f.bytecode()
+    with pytest.raises(TypeError, match="expected 2 inputs"):
+        program(x)
+    with pytest.raises(ValueError, match="line 1"):
+        tw.Program.from_text("func @nonsense(")
+
+
+# ---- Bad input.
+
+
+X4 = np.zeros(4, F32)
+REFUSED = {
+    "branch": (lambda x, o: o.at[...].store(1 if x[0] > 0 else 2), "no truth value.*tw.cond"),
+    "python loop": (lambda x, o: [v for v in x[...]], "no elements"),
+    "loop over a Ref": (lambda x, o: list(x), "cannot be iterated"),
+    "dtype": (lambda x, o: o.at[...].store(x[...].to(np.float64)), r"convert it with .to\(f32\)"),
+    "static index": (lambda x, o: o.at[...].store(x[4]), "expected elements inside dimension 0"),
+    "too many": (lambda x, o: o.at[...].store(x[0, 0]), "at most 1 indices"),
+    "traced slice": (lambda x, o: o.at[...].store(x[: tw.program_id(0)]), "write tw.ds"),
+    "shape": (lambda x, o: o.at[...].store(tw.zeros(3)), "a shape that broadcasts to"),
+    "returned": (lambda x, o: x[...], "to return None"),
+    "store to input": (lambda x, o: x.at[...].store(0), "input"),
+    "assign to tile": (lambda x, o: x[...].__setitem__(0, 1), "cannot be assigned"),
+    "array": (lambda x, o: o.at[...].store(x[...] + np.zeros(4)), "arrays go in as inputs"),
+    "object": (lambda x, o: o.at[...].store(x[...] + "4"), "unsupported operand"),
+    "nothing": (lambda x, o: o.at[...].store(None), "a number but got NoneType"),
+    "carry": (lambda x, o: tw.for_loop(0, 3, lambda i, c: (c, c), x[...]), "of the form"),
+    "carry type": (lambda x, o: tw.for_loop(0, 3, lambda i, c: x[0], x[...]), "carry 0 to stay"),
+    "branches": (lambda x, o: tw.cond(x[0] > 0, lambda: (1, 2), lambda: 1), "of one form"),
+    "when": (lambda x, o: tw.when(x[0] > 0, lambda: x[0]), "tw.cond returns values"),
+    "condition": (lambda x, o: tw.when(x[0], lambda: None), "bool scalar condition"),
+    "axis": (lambda x, o: o.at[...].store(tw.sum(x[...], 1)), "axis"),
+    "same axis": (lambda x, o: o.at[...].store(tw.sum(x[...], (0, -1))), "each axis once"),
+    "precision": (lambda x, o: tw.dot(x[...], x[...], precision="bf16"), "expected precision"),
+    "numpy function": (lambda x, o: np.fft.fft(x[...]), "NumPy function that tilewright knows"),
+    "ufunc method": (lambda x, o: np.add.reduce(x[...]), r"np\.add\.reduce"),
+    "traced shape": (lambda x, o: tw.zeros(tw.program_id(0)), "static integer"),
+    "load of a tile": (lambda x, o: tw.load(x[...]), "expected ref to be a Ref"),
+    "scan": (lambda x, o: tw.scan(lambda c, r: c, 0.0, x[...]), r"return \(carry, y\)"),
+    "new axis": (lambda x, o: o.at[...].store(x[None]), "load first"),
+    "traced tile index": (lambda x, o: x[...][tw.program_id(0)], "static indices of a tile"),
+}
+
+
+@pytest.mark.parametrize("name", REFUSED)
+def test_refusals_in_kernels(name):
+    kernel, text = REFUSED[name]
+    with pytest.raises((ValueError, TypeError, IndexError), match=text):
+        run(kernel, ((4,), F32), X4, grid=1)
+
+
+@pytest.mark.parametrize(
+    ("options", "text"),
+    [
+        ({"grid": 2.5}, "expected grid to be an integer but got float"),
+        ({"grid": -1}, "grid extents >= 0"),
+        ({"in_specs": [3]}, r"in_specs\[0\] to be a tw.BlockSpec"),
+        ({"in_specs": [None] * 5}, "at least 5 inputs"),
+        ({"in_specs": tw.BlockSpec((2, 2), lambda: (0, 0))}, "block shape of rank 1 for `x`"),
+        ({"in_specs": tw.BlockSpec(0, lambda: 0)}, "positive block size"),
+        ({"in_specs": tw.BlockSpec(2, lambda: (0, 0))}, "to return 1 indices but got 2"),
+        ({"grid": 2, "in_specs": tw.BlockSpec(2, lambda i, j: i)}, "positional argument"),
+        ({"num_warps": -1}, "num_warps from 0"),
+        ({"sequential": 1}, "sequential axes of the 0-dimensional grid"),
+        ({"aliases": {5: 0}}, "alias"),
+        ({"beta": 1}, "static parameters of `kernel`.*but got beta"),
+        ({"scratch": 4}, "tw.ShapeDtype but got 4"),
+    ],
+)
+def test_refused_options(options, text):
+    with pytest.raises((ValueError, TypeError), match=text):
+        run(lambda x, o: o.at[...].store(x[...]), ((4,), F32), X4, **options)
+
+
+def test_refused_arguments():
+    with pytest.raises(TypeError, match="alpha is missing"):
+        tw.call(scaled_add, out_shape=tw.ShapeDtype((4,), F32))
+    with pytest.raises(TypeError, match="for the static parameters of `named` but got grid"):
+
+        @tw.kernel
+        def named(x, o, *, grid):
+            pass
+
+    with pytest.raises(TypeError, match="ShapeDtype but got 4"):
+        tw.call(lambda o: None, out_shape=4)
+    f = tw.call(lambda x, o: None, out_shape=tw.ShapeDtype((4,), F32))
+    with pytest.raises(TypeError, match="expected x to be a NumPy array or to have __dlpack__"):
+        f([1, 2, 3, 4])
+    with pytest.raises(ValueError, match="expected 3 Refs|expected 2 Refs"):
+        f(X4, X4)
+    with pytest.raises(ValueError, match=r"output 0 .* to be f32\[4\]"):
+        f(X4, out=np.zeros(5, F32))
+    read_only = np.zeros(4, F32)
+    read_only.flags.writeable = False
+    with pytest.raises(ValueError, match="to be writable but it is read-only"):
+        f(X4, out=read_only)
+    with pytest.raises(TypeError, match="expected a function of Refs"):
+        tw.kernel(3)
+    with pytest.raises(TypeError, match="what tw.call made"):
+        tw.vmap(scaled_add)
+    with pytest.raises(ValueError, match="expected to be called inside a kernel"):
+        tw.program_id(0)
+
+
+def test_calls_inside_of_kernels_are_refused():
+    f = scaled_add_call()
+    x = rand(32, 64)
+    with pytest.raises(ValueError, match="outside of kernels"):
+        run(lambda y, o: f(x, x), ((4,), F32), X4)
+
+
+def test_values_do_not_leave_their_trace():
+    kept = []
+
+    def kernel(x, o):
+        kept.append(x[...])
+        o[...] = kept[0]
+
+    f = tw.call(kernel, out_shape=lambda x: tw.ShapeDtype(x.shape, x.dtype))
+    f(X4)
+    with pytest.raises(ValueError, match="one of another trace"):
+        f(np.zeros(5, F32))
+    with pytest.raises(ValueError, match="is visible here"):
+        run(_leaks, ((4,), F32), X4)
+
+
+def _leaks(x, o):
+    kept = []
+    tw.for_loop(0, 3, lambda i: kept.append(x[i]))
+    o[...] = kept[0]
