@@ -85,6 +85,24 @@ tw_status tw_layer_norm_backward(const DLTensor* sum, const DLTensor* mean,
                                  const DLTensor* dsum, DLManagedTensor** dx,
                                  DLManagedTensor** dweight, DLManagedTensor** dbias);
 
+// ---- Programs: kernels as IR text (docs/ir.md), from `tilewright dump`, C++ or Python.
+
+typedef struct tw_program tw_program;
+
+/// Compiles a program for arrays on `device`; `checked` runs it in the checked mode (CPU only).
+tw_status tw_program_create(const char* ir, DLDevice device, int checked, tw_program** result);
+/// Null does nothing.
+void tw_program_release(tw_program* program);
+/// One array of tw_program_run. `name` and `shape` (extents of -1 come with the run) are valid as
+/// long as the program; `written`: 1 where the program stores to it. A place may be null.
+tw_status tw_program_array(const tw_program* program, int index, const char** name,
+                           DLDataType* dtype, int* rank, const int64_t** shape, int* written);
+/// Number of arrays that tw_program_run takes; 0 for null.
+int tw_program_arrays(const tw_program* program);
+/// Runs on arrays of the caller, results too, in parameter order; on a GPU on the stream of
+/// tw_set_cuda_stream.
+tw_status tw_program_run(const tw_program* program, const DLTensor* const* arrays, int count);
+
 // ---- Masks as data (tilewright/mask.h).
 
 typedef struct tw_mask tw_mask;

@@ -60,6 +60,21 @@ enum class ProgramForm : std::uint8_t {
 /// UserError for what the machine cannot run, or names the tool that is missing.
 std::string program_text(std::string_view ir, ProgramForm form, std::string_view arch = "sm_80");
 
+/// What a run of a program costs, by its IR. Sums over the grid.
+struct ProgramCost {
+    double flops = 0;            ///< arithmetic on floats; a dot of m x k x n counts 2 m k n
+    double transcendentals = 0;  ///< exp, log, tanh, sqrt, ...: elements
+    double bytes_read = 0;       ///< loads and atomics, of lanes inside of their arrays
+    double bytes_written = 0;    ///< stores and atomics
+    double array_bytes = 0;      ///< every array once: what a perfect cache would move
+    bool exact = true;  ///< false: a loop or branch depends on data, or the grid is sampled
+};
+
+/// Counts the program's work without running it: loops whose bounds follow from the grid are
+/// counted by iterations, others once, and of a branch on data the dearer side. UserError for a
+/// grid of free extents.
+ProgramCost program_cost(std::string_view ir);
+
 /// The IR text of the program over a batch: `mapped` says which of its arrays get a leading
 /// dimension of extent `size`; a leading grid axis runs it for each element. UserError when arrays
 /// that share memory are mapped differently.

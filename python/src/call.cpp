@@ -19,6 +19,7 @@
 #include "tilewright/program.h"
 #include "tilewright/run.h"
 #include "tilewright/tensor.h"
+#include "torch/exchange.h"
 
 namespace tilewright::python {
 namespace {
@@ -169,8 +170,61 @@ KernelCall make_call(const std::string& name, int arity, std::vector<std::string
     return {Call(Kernel(name, arity, std::move(names), body_of(body)), std::move(o))};
 }
 
-/// Runs on NumPy arrays and None alone; NotImplemented for what needs a closer look.
-nb::object run_on_numpy(KernelCall& kernel, const nb::args& arrays) {
+bool is_torch(nb::handle object) {
+    const torch::Torch& torch = torch::torch();
+    return torch.tensor != nullptr &&
+           (Py_TYPE(object.ptr()) == torch.tensor || Py_TYPE(object.ptr()) == torch.parameter);
+}
+
+/// Kernels have no derivative, and none is dropped silently.
+void refuse_gradients(const KernelCall& kernel, const nb::args& arrays) {
+    for (std::size_t i = 0; i < arrays.size(); ++i) {
+        if (arrays[i].is_none() || !nb::cast<bool>(arrays[i].attr("requires_grad"))) continue;
+        static PyObject* const kEnabled =
+            nb::module_::import_("torch").attr("is_grad_enabled").ptr();
+        if (!nb::cast<bool>(nb::handle(kEnabled)())) return;
+        const auto& names = kernel.call.kernel().parameter_names();
+        throw UserError("[call] expected `" +
+                        (i < names.size() ? names[i] : "argument " + std::to_string(i)) +
+                        "` without gradients, since a kernel has no derivative, but it requires "
+                        "them: pass x.detach(), or call inside of a torch.autograd.Function");
+    }
+}
+
+/// Runs on tensors of PyTorch and None alone, on torch's stream; else NotImplemented.
+nb::object run_on_torch(KernelCall& kernel, const nb::args& arrays) {
+    if (!kernel.call.options().aliases.empty()) return nb::borrow(Py_NotImplemented);
+    refuse_gradients(kernel, arrays);
+    torch::Arguments arguments;
+    for (const nb::handle array : arrays) {
+        if (array.is_none()) continue;
+        if (!arguments.add(array)) return nb::borrow(Py_NotImplemented);
+    }
+    std::vector<Tensor> inputs;
+    inputs.reserve(arrays.size());
+    std::size_t next = 0;
+    for (const nb::handle array : arrays) {
+        inputs.push_back(array.is_none() ? Tensor() : torch::tensor_of(arguments.views()[next++]));
+    }
+    const torch::TorchScope scope(arguments.views().front().device);
+    nb::list results;
+    for (const Tensor& output : kernel.run(inputs)) {
+        void* object = nullptr;
+        if (torch::torch().api->managed_tensor_to_py_object_no_sync(output.to_dlpack_versioned(),
+                                                                    &object) != 0) {
+            nb::raise_python_error();
+        }
+        results.append(nb::steal(static_cast<PyObject*>(object)));
+    }
+    return results;
+}
+
+/// Runs on arrays of NumPy, or tensors of PyTorch, alone; NotImplemented for what needs a closer
+/// look.
+nb::object run_directly(KernelCall& kernel, const nb::args& arrays) {
+    for (const nb::handle array : arrays) {
+        if (is_torch(array)) return run_on_torch(kernel, arrays);
+    }
     std::vector<Tensor> inputs;
     inputs.reserve(arrays.size());
     std::vector<bool> writable(arrays.size(), true);
@@ -218,7 +272,7 @@ void bind_call(nb::module_& module) {
         .def_static("absent", [] { return BlockSpec::absent(kNowhere); });
     nb::class_<KernelCall>(module, "Call", "A kernel bound to its grid and block specs.")
         .def_static("make", &make_call)
-        .def("__call__", &run_on_numpy)
+        .def("__call__", &run_directly)
         .def("run", &KernelCall::run, nb::arg("inputs"))
         .def(
             "into",
@@ -281,6 +335,12 @@ void bind_call(nb::module_& module) {
             "run",
             [](const Program& program, const std::vector<Tensor>& arrays) { program.run(arrays); },
             nb::arg("arrays"), nb::call_guard<nb::gil_scoped_release>());
+    module.def("uses_torch", [] { return torch::torch().tensor != nullptr; });
+    module.def("program_cost", [](const std::string& ir) {
+        const ProgramCost cost = program_cost(ir);
+        return nb::make_tuple(cost.flops, cost.transcendentals, cost.bytes_read, cost.bytes_written,
+                              cost.array_bytes, cost.exact);
+    });
     module.def("program_text", &form_text, nb::arg("ir"), nb::arg("form"), nb::arg("arch"),
                nb::call_guard<nb::gil_scoped_release>());
 }

@@ -15,6 +15,7 @@ from ._block_mask import BlockMask, create_block_mask, create_mask
 from ._kernels import (
     BlockSpec,
     Call,
+    Cost,
     Element,
     Kernel,
     Program,
@@ -122,6 +123,7 @@ __all__ = [
     "BlockSpec",
     "Call",
     "Capture",
+    "Cost",
     "DType",
     "Element",
     "Gradients",

@@ -1,7 +1,9 @@
 """Kernels written in Python: their blocks, grids and calls, and programs of IR text."""
 
+import dataclasses
 import functools
 import inspect
+import math
 import os
 import sys
 from collections.abc import Callable
@@ -13,6 +15,35 @@ from ._arrays import dtype_name, is_on_gpu, stream_of, to_array, to_tensor
 from ._language import DType
 
 _core.lang.set_package_folder(os.path.join(os.path.dirname(os.path.abspath(__file__)), ""))
+
+
+@dataclasses.dataclass(frozen=True)
+class Cost:
+    """What a run costs, summed over the grid."""
+
+    flops: float  #: arithmetic on floats; a dot of m x k x n counts 2 m k n
+    transcendentals: float  #: elements of exp, log, tanh, sqrt, ...
+    bytes_read: float  #: by loads and atomics, of lanes inside of their arrays
+    bytes_written: float  #: by stores and atomics
+    array_bytes: float  #: every array once: what a perfect cache would move
+    exact: bool  #: False: a loop or branch depends on data, or a large grid was sampled
+
+    @property
+    def intensity(self) -> float:
+        """Arithmetic intensity: FLOPs for each byte that a perfect cache would move."""
+        return self.flops / self.array_bytes if self.array_bytes else math.inf
+
+    def seconds(self, peak_flops: float, bytes_per_second: float) -> float:
+        """The least time by the roofline model on a machine of these limits."""
+        return max(self.flops / peak_flops, self.array_bytes / bytes_per_second)
+
+    def roof(self, peak_flops: float, bytes_per_second: float) -> str:
+        """Which roof of such a machine the kernel is under: "compute" or "memory"."""
+        return "compute" if self.intensity > peak_flops / bytes_per_second else "memory"
+
+
+def _cost(text):
+    return Cost(*_core.program_cost(text))
 
 
 class ShapeDtype:
@@ -341,6 +372,8 @@ class Call:
     def _run(self, arrays, out):
         if _of_jax(arrays):
             return self._run_in_jax(arrays, out)
+        if out is None and _can_use_torch(arrays):
+            return self(*arrays)
         inputs = [to_tensor("call", self._name(i), array) for i, array in enumerate(arrays)]
         for i, _ in self._options["aliases"]:
             if i < len(arrays):
@@ -436,6 +469,11 @@ class Call:
             _core.Tensor() if t is None else _core.Tensor.of_type(t[0], list(t[1])) for t in last
         ]
 
+    def cost(self, *inputs) -> Cost:
+        """FLOPs and bytes of a run, likewise, counted in its IR; nothing runs."""
+        inputs = self._types_of("cost", inputs)
+        return _cost(self._fixed().ir(inputs))
+
     @property
     def num_traces(self) -> int:
         """Signatures that are traced and compiled."""
@@ -448,6 +486,20 @@ class Call:
 def _of_jax(arrays):
     jax = sys.modules.get("jax")
     return jax is not None and any(isinstance(a, jax.Array) for a in arrays)
+
+
+def _can_use_torch(arrays):
+    """Whether the direct road for PyTorch's tensors, which was not open yet, is so now."""
+    torch = sys.modules.get("torch")
+    if torch is None or _core.uses_torch():
+        return False
+    if not any(isinstance(a, torch.Tensor) for a in arrays):
+        return False
+    try:
+        _core.use_torch(torch, torch.nn.Parameter, ValueError)
+    except (AttributeError, ImportError):  # older than its exchange functions
+        return False
+    return True
 
 
 def _type_tensor(value):
@@ -616,6 +668,10 @@ class Program:
     def cuda(self, arch: str = "sm_80") -> str:
         """The CUDA C++ for a GPU. Needs no GPU."""
         return _core.program_text(self.text, "cuda", arch)
+
+    def cost(self) -> Cost:
+        """FLOPs and bytes of a run, counted in the text; nothing runs."""
+        return _cost(self.text)
 
     def ptx(self, arch: str = "sm_80") -> str:
         """Its PTX; needs NVRTC, but no GPU."""

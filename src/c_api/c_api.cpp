@@ -20,6 +20,13 @@ Tensor borrow(const DLTensor* view) {
         new DLManagedTensor{*view, nullptr, [](DLManagedTensor* self) { delete self; }});
 }
 
+DLDataType dtype_of(DType dtype) {
+    DLManagedTensor* const example = Tensor::empty(dtype, {1}).to_dlpack();
+    const DLDataType result = example->dl_tensor.dtype;
+    example->deleter(example);
+    return result;
+}
+
 void give(DLManagedTensor** place, const Tensor& tensor) {
     if (place) *place = tensor.defined() ? tensor.to_dlpack() : nullptr;
 }

@@ -26,6 +26,9 @@ std::string& text();
 /// A tensor on borrowed memory; null: an undefined one.
 Tensor borrow(const DLTensor* view);
 
+/// DLPack's form of a dtype.
+DLDataType dtype_of(DType dtype);
+
 /// Hands a result to the caller, who asked for it by a place that is not null.
 void give(DLManagedTensor** place, const Tensor& tensor);
 

@@ -48,7 +48,7 @@ int run(const std::vector<std::string>& arguments, std::ostream& out, std::ostre
     app.require_subcommand(1);
     Console console{out, error};
     for (AddCommand* add :
-         {add_doctor, add_bench, add_attention, add_mask, add_dump, add_random, add_cache})
+         {add_doctor, add_bench, add_attention, add_mask, add_dump, add_run, add_random, add_cache})
         add(app, console);
     refuse_empty_values(app);
     try {

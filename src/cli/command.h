@@ -42,5 +42,6 @@ AddCommand add_doctor;
 AddCommand add_dump;
 AddCommand add_mask;
 AddCommand add_random;
+AddCommand add_run;
 
 }  // namespace tilewright::cli

@@ -184,6 +184,56 @@ static void attentions(void) {
     tw_mod_release(score);
 }
 
+static void programs(void) {
+    const char* const ir =
+        "func @add(%x: ref<f32[2]>, %y: ref<f32[2]>, %z: ref<f32[2]>) {\n"
+        "  %0 = constant 0 : i64\n"
+        "  %1 = load %x[%0 : 2] : f32[2]\n"
+        "  %2 = load %y[%0 : 2] : f32[2]\n"
+        "  %3 = add %1, %2 : f32[2]\n"
+        "  store %z[%0 : 2], %3\n"
+        "  yield\n"
+        "}\n";
+    const DLDevice cpu = {kDLCPU, 0};
+    tw_program* program = NULL;
+    EXPECT(tw_program_create(ir, cpu, 0, &program) == TW_OK);
+    EXPECT(tw_program_arrays(program) == 3);
+    const char* name = NULL;
+    DLDataType dtype;
+    int rank = 0;
+    const int64_t* extents = NULL;
+    int written = 0;
+    EXPECT(tw_program_array(program, 2, &name, &dtype, &rank, &extents, &written) == TW_OK);
+    EXPECT(strcmp(name, "z") == 0 && dtype.code == kDLFloat && dtype.bits == 32);
+    EXPECT(rank == 1 && extents[0] == 2 && written == 1);
+    EXPECT(tw_program_array(program, 0, NULL, NULL, NULL, NULL, &written) == TW_OK && !written);
+    EXPECT(tw_program_array(program, 3, NULL, NULL, NULL, NULL, NULL) == TW_BAD_INPUT);
+
+    float x[2] = {1, 2};
+    float y[2] = {10, 20};
+    float z[2] = {0, 0};
+    int64_t shape[1] = {2};
+    const DLTensor vx = view(x, 1, shape);
+    const DLTensor vy = view(y, 1, shape);
+    const DLTensor vz = view(z, 1, shape);
+    const DLTensor* arrays[3] = {&vx, &vy, &vz};
+    EXPECT(tw_program_run(program, arrays, 3) == TW_OK);
+    EXPECT(z[0] == 11 && z[1] == 22);
+    EXPECT(tw_program_run(program, arrays, 2) == TW_BAD_INPUT);
+    EXPECT(strstr(tw_error(), "expected 3 arrays but got 2") != NULL);
+    arrays[2] = &vx;
+    EXPECT(tw_program_run(program, arrays, 3) == TW_BAD_INPUT);
+    tw_program_release(program);
+    tw_program_release(NULL);
+    EXPECT(tw_program_arrays(NULL) == 0);
+
+    tw_program* none = NULL;
+    EXPECT(tw_program_create("func @", cpu, 0, &none) == TW_BAD_INPUT && none == NULL);
+    EXPECT(tw_program_create(NULL, cpu, 0, &none) == TW_BAD_INPUT);
+    const DLDevice other = {kDLCUDAHost, 0};
+    EXPECT(tw_program_create(ir, other, 0, &none) == TW_BAD_INPUT);
+}
+
 static void errors(void) {
     float x[2] = {1, 2};
     int64_t shape[1] = {2};
@@ -206,6 +256,7 @@ int main(void) {
     norms();
     mods();
     attentions();
+    programs();
     errors();
     if (failures) fprintf(stderr, "%d failed\n", failures);
     return failures ? 1 : 0;

@@ -705,3 +705,72 @@ def _leaks(x, o):
     kept = []
     tw.for_loop(0, 3, lambda i: kept.append(x[i]))
     o[...] = kept[0]
+
+
+# ---- Costs.
+
+
+def matmul_call(m, k, n, block):
+    def kernel(x, y, z):
+        def step(i, total):
+            part = tw.ds(i * block, block)
+            return tw.dot(x[:, part], y[part, :], acc=total)
+
+        z[...] = tw.for_loop(0, tw.cdiv(k, block), step, tw.zeros(z.shape))
+
+    return tw.call(
+        kernel,
+        grid=(tw.cdiv(m, block), tw.cdiv(n, block)),
+        in_specs=[
+            tw.BlockSpec((block, tw.all), lambda i, j: (i, 0)),
+            tw.BlockSpec((tw.all, block), lambda i, j: (0, j)),
+        ],
+        out_specs=tw.BlockSpec((block, block), lambda i, j: (i, j)),
+        out_shape=tw.ShapeDtype((m, n), F32),
+    )
+
+
+def test_cost_of_a_matrix_product():
+    m, k, n, block = 64, 100, 32, 16
+    cost = matmul_call(m, k, n, block).cost(tw.ShapeDtype((m, k), F32), tw.ShapeDtype((k, n), F32))
+    assert cost.exact
+    assert cost.flops == 2 * m * n * 112  # seven blocks of 16 for 100
+    assert cost.bytes_read == 4 * (m * k * n // block + k * n * m // block)
+    assert cost.bytes_written == 4 * m * n
+    assert cost.array_bytes == 4 * (m * k + k * n + m * n)
+    assert cost.intensity == cost.flops / cost.array_bytes
+    assert cost.roof(1e12, 1e11) == ("compute" if cost.intensity > 10 else "memory")
+    assert cost.seconds(1e12, 1e11) == max(cost.flops / 1e12, cost.array_bytes / 1e11)
+
+
+def test_cost_follows_bounds_that_depend_on_the_program():
+    def kernel(x, o):
+        i = tw.program_id(0)
+
+        def step(j, total):
+            return total + tw.sum(tw.exp(x[tw.ds(j * 8, 8)]))
+
+        total = tw.for_loop(0, i + 1, step, 0.0)
+
+        @tw.when(i == 3)
+        def _():
+            o[0] = total
+
+    x = rand(32)
+    f = tw.call(kernel, grid=4, out_shape=tw.ShapeDtype((1,), F32))
+    np.testing.assert_allclose(f(x), np.exp(x).sum(), rtol=1e-5)
+    cost = f.cost()
+    assert cost.exact
+    assert cost.transcendentals == 8 * (1 + 2 + 3 + 4)
+    assert cost.bytes_written == 4
+    assert cost == tw.Program.from_text(f.ir()).cost()
+
+
+def test_cost_of_data_dependent_work_is_not_exact():
+    def kernel(x, o):
+        @tw.when(x[0] > 0)
+        def _():
+            o[...] = x[...] * 2
+
+    cost = tw.call(kernel, out_shape=tw.ShapeDtype((4,), F32)).cost(tw.ShapeDtype((4,), F32))
+    assert not cost.exact and cost.flops == 4 and cost.bytes_written == 16

@@ -1,0 +1,151 @@
+// `tilewright run`: a program of IR text on arrays from files.
+#include <algorithm>
+#include <filesystem>
+#include <fstream>
+#include <iterator>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "cli/command.h"
+#include "cli/tensor_file.h"
+#include "support/check.h"
+#include "tilewright/program.h"
+
+namespace tilewright::cli {
+namespace {
+
+struct RunOptions {
+    std::string kernel, device = "cpu";
+    std::vector<std::string> in, out;
+    bool checked = false;
+};
+
+/// "NAME=FILE", or a file alone, whose name is then empty.
+struct NamedFile {
+    std::string name, file;
+};
+
+NamedFile parse_named(const std::string& text) {
+    const std::size_t equals = text.find('=');
+    if (equals == std::string::npos || text.find('/') < equals) return {"", text};
+    return {text.substr(0, equals), text.substr(equals + 1)};
+}
+
+/// Files by parameter: those with names first, the others in order.
+std::vector<std::optional<std::string>> assigned(const char* option,
+                                                 const std::vector<std::string>& texts,
+                                                 const std::vector<Program::Parameter>& parameters,
+                                                 const std::vector<bool>& takes) {
+    std::vector<std::optional<std::string>> files(parameters.size());
+    std::vector<std::string> unnamed;
+    std::vector<std::string> names;
+    for (std::size_t i = 0; i < parameters.size(); ++i)
+        if (takes[i]) names.push_back(parameters[i].name);
+    for (const std::string& text : texts) {
+        const NamedFile named = parse_named(text);
+        if (named.name.empty()) {
+            unnamed.push_back(named.file);
+            continue;
+        }
+        const auto found = std::find_if(
+            parameters.begin(), parameters.end(),
+            [&](const Program::Parameter& parameter) { return parameter.name == named.name; });
+        const auto i = static_cast<std::size_t>(found - parameters.begin());
+        if (found == parameters.end() || !takes[i])
+            user_error("run", "expected --{} of {} but got `{}`", option, fmt::join(names, ", "),
+                       named.name);
+        if (files[i])
+            user_error("run", "expected one --{} for `{}` but got two", option, named.name);
+        files[i] = named.file;
+    }
+    std::size_t next = 0;
+    for (const std::string& file : unnamed) {
+        while (next < files.size() && (!takes[next] || files[next])) ++next;
+        if (next == files.size())
+            user_error("run", "expected at most {} of --{} ({}) but got {}", names.size(), option,
+                       fmt::join(names, ", "), texts.size());
+        files[next] = file;
+    }
+    return files;
+}
+
+std::string text_of(const std::string& path) {
+    if (!std::filesystem::is_regular_file(path))
+        user_error("run",
+                   "expected a file of IR text, as `tilewright dump` and f.ir() write it, "
+                   "but there is no file {}",
+                   path);
+    std::ifstream file(path, std::ios::binary);
+    return std::string(std::istreambuf_iterator<char>(file), {});
+}
+
+void run_kernel(const RunOptions& options, Console& console) {
+    const Device device = parse_device("run", options.device);
+    const std::string text = text_of(options.kernel);
+    const Program program(text, {.device = device, .checked = options.checked});
+    const std::vector<Program::Parameter>& parameters = program.parameters();
+    std::vector<bool> is_input(parameters.size());
+    std::vector<bool> is_output(parameters.size());
+    for (std::size_t i = 0; i < parameters.size(); ++i) {
+        // Of arrays that share memory the last is the result, and the others are read.
+        const auto& [name, type, written, group] = parameters[i];
+        const bool last = std::none_of(
+            parameters.begin() + static_cast<std::ptrdiff_t>(i) + 1, parameters.end(),
+            [&](const Program::Parameter& p) { return group >= 0 && p.alias_group == group; });
+        is_output[i] = written && last;
+        is_input[i] = !is_output[i];
+    }
+    const auto in = assigned("in", options.in, parameters, is_input);
+    const auto out = assigned("out", options.out, parameters, is_output);
+    std::vector<Tensor> arrays(parameters.size());
+    std::vector<OutputTensor> outputs;
+    for (std::size_t i = 0; i < parameters.size(); ++i) {
+        const Program::Parameter& parameter = parameters[i];
+        if (is_input[i]) {
+            if (!in[i])
+                user_error("run",
+                           "expected --in {}=FILE for each input of `{}` but got none for it",
+                           parameter.name, program.name());
+            arrays[i] = load_tensor(*in[i], parameter.name).to(device);
+            continue;
+        }
+        for (std::size_t j = 0; j < i; ++j) {
+            if (parameter.alias_group >= 0 && parameters[j].alias_group == parameter.alias_group)
+                arrays[i] = arrays[j];
+        }
+        if (arrays[i].defined()) continue;
+        for (const std::int64_t extent : parameter.type.shape)
+            if (extent < 0)
+                user_error("run", "expected `{}` to have static extents but got {}", parameter.name,
+                           to_string(parameter.type));
+        arrays[i] = Tensor::empty(parameter.type.dtype, parameter.type.shape, device);
+    }
+    program.run(arrays);
+    for (std::size_t i = 0; i < parameters.size(); ++i) {
+        if (!is_output[i]) continue;
+        const Tensor result = arrays[i].to(Device{});
+        if (out[i]) outputs.push_back({*out[i], parameters[i].name, result});
+        console.error << fmt::format("{}: {}{}\n", parameters[i].name, result.type_name(),
+                                     out[i] ? " in " + *out[i] : " (not kept: no --out)");
+    }
+    save_tensors(outputs);
+}
+
+}  // namespace
+
+void add_run(CLI::App& app, Console& console) {
+    auto options = std::make_shared<RunOptions>();
+    CLI::App* command = app.add_subcommand("run", "a program of IR text on arrays from files");
+    command->add_option("kernel", options->kernel, "a file of IR text")->required();
+    command->add_option(
+        "--in", options->in,
+        "FILE or NAME=FILE (.npy, .safetensors[:NAME]), one for each input in order");
+    command->add_option("--out", options->out, "FILE or NAME=FILE, one for each result in order");
+    command->add_option("--device", options->device, "cpu, cuda or cuda:N");
+    command->add_flag("--checked", options->checked, "in the checked mode (on the CPU)");
+    command->callback([options, &console] { run_kernel(*options, console); });
+}
+
+}  // namespace tilewright::cli

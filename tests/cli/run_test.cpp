@@ -1,0 +1,101 @@
+// `tilewright run`: programs of IR text on files.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <fstream>
+
+#include "cli/tensor_file.h"
+#include "tests/cli/run_program.h"
+
+namespace tilewright::cli {
+namespace {
+
+using ::testing::HasSubstr;
+
+constexpr const char* kAdd = R"(func @add(%x: ref<f32[4]>, %y: ref<f32[4]>, %z: ref<f32[4]>) {
+  %0 = constant 0 : i64
+  %1 = load %x[%0 : 4] : f32[4]
+  %2 = load %y[%0 : 4] : f32[4]
+  %3 = add %1, %2 : f32[4]
+  store %z[%0 : 4], %3
+  yield
+}
+)";
+
+class RunCommand : public ::testing::Test {
+  protected:
+    void SetUp() override {
+        std::ofstream(folder_ / "add.ir") << kAdd;
+        const std::vector<float> x{1, 2, 3, 4}, y{10, 20, 30, 40};
+        save_tensors({{folder_ / "x.npy", "x", Tensor::from_vector(x, {4})},
+                      {folder_ / "y.npy", "y", Tensor::from_vector(y, {4})}});
+    }
+    std::vector<float> result(const std::string& file) {
+        return load_tensor(folder_ / file, "z").to_vector<float>();
+    }
+    ProgramResult run(std::vector<std::string> arguments) {
+        arguments.insert(arguments.begin(), {"run", folder_ / "add.ir"});
+        return run_program(arguments);
+    }
+
+    TemporaryFolder folder_;
+};
+
+TEST_F(RunCommand, FilesInOrderAndByName) {
+    const std::vector<float> sum{11, 22, 33, 44};
+    ProgramResult done =
+        run({"--in", folder_ / "x.npy", "--in", folder_ / "y.npy", "--out", folder_ / "z.npy"});
+    EXPECT_EQ(done.status, 0) << done.error;
+    EXPECT_EQ(result("z.npy"), sum);
+    done = run({"--in", "y=" + (folder_ / "y.npy"), "--in", folder_ / "x.npy", "--out",
+                "z=" + (folder_ / "named.safetensors"), "--checked"});
+    EXPECT_EQ(done.status, 0) << done.error;
+    EXPECT_EQ(result("named.safetensors"), sum);
+}
+
+TEST_F(RunCommand, BadInputIsNamed) {
+    const auto refused = [&](const std::vector<std::string>& arguments) {
+        const ProgramResult done = run(arguments);
+        EXPECT_EQ(done.status, 2);
+        return done.error;
+    };
+    const std::string x = folder_ / "x.npy";
+    EXPECT_THAT(refused({"--in", x}), HasSubstr("expected --in y=FILE"));
+    EXPECT_THAT(refused({"--in", x, "--in", x, "--in", x}),
+                HasSubstr("expected at most 2 of --in (x, y) but got 3"));
+    EXPECT_THAT(refused({"--in", "w=" + x}), HasSubstr("expected --in of x, y but got `w`"));
+    EXPECT_THAT(refused({"--in", "x=" + x, "--in", "x=" + x}), HasSubstr("one --in for `x`"));
+    EXPECT_THAT(refused({"--in", x, "--in", x, "--out", "x=" + x}),
+                HasSubstr("expected --out of z but got `x`"));
+    save_tensors({{folder_ / "five.npy", "x", Tensor::zeros(f32, {5})}});
+    EXPECT_THAT(refused({"--in", x, "--in", folder_ / "five.npy"}),
+                HasSubstr("expected `y` to be f32[4] but got f32[5]"));
+    EXPECT_THAT(run_program({"run", folder_ / "none.ir"}).error, HasSubstr("no file"));
+}
+
+TEST_F(RunCommand, RunsWhatDumpPrints) {
+    std::ofstream(folder_ / "softmax.ir") << run_program({"dump", "softmax"}).out;
+    const ProgramResult failed = run_program({"run", folder_ / "softmax.ir"});
+    EXPECT_EQ(failed.status, 2);
+    EXPECT_THAT(failed.error, HasSubstr("expected --in"));
+}
+
+TEST_F(RunCommand, UpdatesInPlace) {
+    std::ofstream(folder_ / "double.ir")
+        << R"(func @double(%x: ref<f32[4]> alias 0, %z: ref<f32[4]> alias 0) {
+  %0 = constant 0 : i64
+  %1 = load %x[%0 : 4] : f32[4]
+  %2 = add %1, %1 : f32[4]
+  store %z[%0 : 4], %2
+  yield
+}
+)";
+    const ProgramResult done = run_program(
+        {"run", folder_ / "double.ir", "--in", folder_ / "x.npy", "--out", folder_ / "z.npy"});
+    EXPECT_EQ(done.status, 0) << done.error;
+    EXPECT_EQ(result("z.npy"), (std::vector<float>{2, 4, 6, 8}));
+    EXPECT_EQ(load_tensor(folder_ / "x.npy", "x").to_vector<float>()[0], 1);
+}
+
+}  // namespace
+}  // namespace tilewright::cli
