@@ -127,6 +127,12 @@ elif python3 -c 'import tilewright, pytest' 2>/dev/null; then
     timeout 300 python3 -m pytest -q "$root/tests/python/test_cuda.py" >"$out/python.log" 2>&1 ||
         { result=FAILED; status=1; grep -E '^(FAILED|E  )' "$out/python.log" | head -20; }
     note "python: $result, $(tail -1 "$out/python.log")"
+    if python3 -c 'import torch' 2>/dev/null; then
+        result=passed
+        timeout 600 python3 -m pytest -q "$root/tests/python/torch/test_torch_cuda.py" >"$out/torch.log" 2>&1 ||
+            { result=FAILED; status=1; grep -E '^(FAILED|E  )' "$out/torch.log" | head -20; }
+        note "torch: $result, $(tail -1 "$out/torch.log")"
+    fi
 else
     note "python: NOT RUN, no tilewright or no pytest"
 fi

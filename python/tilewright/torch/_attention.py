@@ -76,34 +76,34 @@ def flex_attention(
             *(cu_seqlens, kv_cu_seqlens, kv_lengths, sinks, dropout, seed, layout),
             *(deterministic, device),
         )
+    if getattr(query, "is_nested", False):
+        return _nested.flex_attention(
+            *(flex_attention, query, key, value),
+            {
+                "score_mod": score_mod,
+                "block_mask": block_mask,
+                "scale": scale,
+                "enable_gqa": enable_gqa,
+                "return_lse": return_lse,
+                "kernel_options": kernel_options,
+                "return_aux": return_aux,
+                "mask_mod": mask_mod,
+                "causal": causal,
+                "window": window,
+                "segment_ids": segment_ids,
+                "kv_segment_ids": kv_segment_ids,
+                "cu_seqlens": cu_seqlens,
+                "kv_cu_seqlens": kv_cu_seqlens,
+                "kv_lengths": kv_lengths,
+                "sinks": sinks,
+                "dropout": dropout,
+                "seed": seed,
+                "layout": layout,
+                "deterministic": deterministic,
+                "device": device,
+            },
+        )
     try:
-        if query.is_nested:
-            return _nested.flex_attention(
-                *(flex_attention, query, key, value),
-                {
-                    "score_mod": score_mod,
-                    "block_mask": block_mask,
-                    "scale": scale,
-                    "enable_gqa": enable_gqa,
-                    "return_lse": return_lse,
-                    "kernel_options": kernel_options,
-                    "return_aux": return_aux,
-                    "mask_mod": mask_mod,
-                    "causal": causal,
-                    "window": window,
-                    "segment_ids": segment_ids,
-                    "kv_segment_ids": kv_segment_ids,
-                    "cu_seqlens": cu_seqlens,
-                    "kv_cu_seqlens": kv_cu_seqlens,
-                    "kv_lengths": kv_lengths,
-                    "sinks": sinks,
-                    "dropout": dropout,
-                    "seed": seed,
-                    "layout": layout,
-                    "deterministic": deterministic,
-                    "device": device,
-                },
-            )
         batch, heads, queries, _ = query.shape
         keys = key.shape[2]
         tensor_device = query.device

@@ -1,5 +1,6 @@
 """install(): code that calls torch's flex_attention reaches this package."""
 
+import functools
 import threading
 
 import torch
@@ -56,7 +57,7 @@ def _replace():
 
     replacements = {
         "flex_attention": flex_attention,
-        "create_block_mask": create_block_mask,
+        "create_block_mask": functools.wraps(create_block_mask)(_with_lists),
         "create_mask": create_mask,
         "flex_attention_hop": _marker.base2_marker,
         "_validate_device": _accept_device,
@@ -67,6 +68,16 @@ def _replace():
             if callable(getattr(module, name, None)):
                 _saved.append((module, name, getattr(module, name)))
                 setattr(module, name, value)
+
+
+def _with_lists(*arguments, **options):
+    """create_block_mask, with lists made: torch's function may be compiled, and read them there."""
+    from ._block_mask import create_block_mask
+
+    mask = create_block_mask(*arguments, **options)
+    if mask.words is not None:
+        mask.as_tuple()
+    return mask
 
 
 def _accept_device(*_):

@@ -88,6 +88,7 @@ def run(site, operands, mask, seed):
         results = site(operands, mask, seed)
         if results is not None:
             return results
+        site.check(mask, operands)
     if mask is not None:
         site, operands = site.with_words, (*operands, mask.words)
     query, key, value, *others = operands

@@ -1,0 +1,244 @@
+"""Bad input is refused by name; never a crash, a wrong answer or a silent slow path."""
+
+import pytest
+import torch
+from torch.nn.attention import flex_attention as flex
+
+import tilewright.torch as twt
+
+
+def call(**options):
+    given = {name: torch.randn(2, 2, 8, 4) for name in ("query", "key", "value")}
+    return twt.flex_attention(**{**given, **options})
+
+
+def meta(*shape):
+    return torch.empty(*shape, device="meta")
+
+
+ids = torch.zeros(2, 8, dtype=torch.int32)
+CASES = {
+    "no tensor": ({"query": 3}, TypeError, "expected query to be a tensor but got int"),
+    "a list": ({"key": [1.0]}, TypeError, "expected key to be a tensor but got list"),
+    "rank": ({"query": torch.ones(2, 8, 4)}, NotImplementedError, "4D tensors"),
+    "rank of value": ({"value": torch.ones(2, 8, 4)}, NotImplementedError, "4D tensors"),
+    "dtypes": (
+        {"key": torch.ones(2, 2, 8, 4).double()},
+        ValueError,
+        "Expected query, key, and value to have the same dtype",
+    ),
+    "integers": (
+        {n: torch.ones(2, 2, 8, 4, dtype=torch.int32) for n in ("query", "key", "value")},
+        ValueError,
+        "expected query of float32, float64, float16 or bfloat16 but got int32",
+    ),
+    "complex": (
+        {n: torch.ones(2, 2, 8, 4, dtype=torch.complex64) for n in ("query", "key", "value")},
+        ValueError,
+        "but got complex64",
+    ),
+    "devices": ({"key": meta(2, 2, 8, 4)}, ValueError, "same device type"),
+    "sparse": (
+        {"query": torch.ones(2, 2, 8, 4).to_sparse()},
+        ValueError,
+        "dense memory",
+    ),
+    "head dimension": ({"key": torch.ones(2, 2, 8, 5)}, ValueError, "same embedding dimension"),
+    "no columns": (
+        {n: torch.ones(2, 2, 8, 0) for n in ("query", "key", "value")},
+        ValueError,
+        "at least 1",
+    ),
+    "heads": ({"query": torch.ones(2, 4, 8, 4)}, ValueError, "Try setting enable_gqa=True"),
+    "groups": (
+        {"query": torch.ones(2, 3, 8, 4), "enable_gqa": True},
+        ValueError,
+        "multiple of kv heads",
+    ),
+    "batch": ({"query": torch.ones(3, 2, 8, 4)}, RuntimeError, "same batch size"),
+    "value": ({"value": torch.ones(2, 2, 7, 4)}, ValueError, "expected value with the key's"),
+    "scale": ({"scale": "big"}, TypeError, "scale to be a number but got 'big'"),
+    "scale nan": ({"scale": float("nan")}, ValueError, "finite scale but got nan"),
+    "score": ({"score_mod": 3}, TypeError, "score_mod"),
+    "score arity": ({"score_mod": lambda s, b: s}, TypeError, "score_mod"),
+    "mask arity": ({"mask_mod": lambda b: b}, TypeError, "mask_mod"),
+    "branch": (
+        {"score_mod": lambda s, b, h, q, kv: s if q > kv else -s},
+        TypeError,
+        "torch.where",
+    ),
+    "int of a position": ({"mask_mod": lambda b, h, q, kv: int(q) > 1}, TypeError, "mask_mod"),
+    "mask of numbers": ({"mask_mod": lambda b, h, q, kv: q}, ValueError, "mask_mod"),
+    "score of bools": ({"score_mod": lambda s, b, h, q, kv: q > kv}, ValueError, "score_mod"),
+    "nothing": ({"score_mod": lambda s, b, h, q, kv: None}, (TypeError, ValueError), "score_mod"),
+    "random": (
+        {"score_mod": lambda s, b, h, q, kv: s + torch.rand(())},
+        NotImplementedError,
+        "dropout",
+    ),
+    "block mask": ({"block_mask": torch.ones(8, 8)}, TypeError, "block_mask"),
+    "both lse": (
+        {"return_lse": True, "return_aux": twt.AuxRequest()},
+        ValueError,
+        "Cannot specify both return_lse and return_aux",
+    ),
+    "aux": ({"return_aux": True}, TypeError, "return_aux to be an AuxRequest"),
+    "window": ({"window": 3}, TypeError, "window to be"),
+    "window bounds": ({"window": (-2, 0)}, ValueError, "at least -1"),
+    "causal": ({"causal": "yes"}, TypeError, "causal to be True or False"),
+    "layout": ({"layout": "sbhd"}, ValueError, "layout"),
+    "device": ({"device": "cpu"}, ValueError, "device=None"),
+    "dropout": ({"dropout": 1.0}, ValueError, r"dropout in \[0, 1\)"),
+    "seed": ({"dropout": 0.5, "seed": 1.5}, TypeError, "seed to be an integer"),
+    "options": ({"kernel_options": 3}, TypeError, "kernel_options to be a dict"),
+    "unknown option": ({"kernel_options": {"BLOCK": 3}}, ValueError, "but got 'BLOCK'"),
+    "backend": ({"kernel_options": {"BACKEND": "FAST"}}, ValueError, "Invalid BACKEND value"),
+    "backend and flag": (
+        {"kernel_options": {"BACKEND": "AUTO", "FORCE_USE_FLEX_ATTENTION": True}},
+        RuntimeError,
+        "cannot be combined",
+    ),
+    "segments": ({"segment_ids": [1, 2]}, TypeError, "segment_ids to be a tensor"),
+    "segments' shape": ({"segment_ids": ids[:1]}, ValueError, r"shape \(2, 8\)"),
+    "segments' dtype": ({"segment_ids": ids.float()}, ValueError, "segment_ids of integers"),
+    "segments of keys": ({"kv_segment_ids": ids}, ValueError, "expected segment_ids with"),
+    "sinks": ({"sinks": torch.ones(3)}, ValueError, r"sinks of shape \(2,\)"),
+    "sinks' device": ({"sinks": meta(2)}, ValueError, "sinks on cpu"),
+    "lengths": ({"kv_lengths": torch.ones(3, dtype=torch.int32)}, ValueError, "kv_lengths"),
+    "starts": (
+        {"cu_seqlens": torch.tensor([0, 8], dtype=torch.int32)},
+        ValueError,
+        "batch of 1 with cu_seqlens",
+    ),
+}
+
+
+@pytest.mark.parametrize("name", CASES)
+@pytest.mark.parametrize("grad", [False, True])
+def test_flex_attention(name, grad):
+    options, error, text = CASES[name]
+    with torch.set_grad_enabled(grad), pytest.raises(error, match=text):
+        call(**options)
+
+
+def test_errors_are_both_of_torchs_classes():
+    for error in (ValueError, RuntimeError):
+        with pytest.raises(error):
+            call(query=torch.ones(3, 2, 8, 4))
+
+
+def test_the_flag_is_checked_again_after_it_was_right():
+    call(causal=True)
+    with pytest.raises(TypeError, match="causal"):
+        call(causal="yes")
+    with pytest.raises(ValueError, match="same embedding"):
+        call(causal=True, key=torch.ones(2, 2, 8, 5))
+
+
+def test_starts_that_do_not_fit():
+    tensors = [torch.randn(1, 2, 8, 4) for _ in range(3)]
+    for starts in ([0, 9], [1, 8], [0, 5, 3, 8]):
+        with pytest.raises(ValueError, match="cu_seqlens"):
+            twt.flex_attention(*tensors, cu_seqlens=torch.tensor(starts, dtype=torch.int32))
+
+
+def test_block_masks_of_other_lengths():
+    def causal(b, h, q, kv):
+        return q >= kv
+
+    for create in (twt.create_block_mask, flex.create_block_mask):
+        mask = create(causal, None, None, 9, 8, device="cpu")
+        for error in (ValueError, RuntimeError):
+            with pytest.raises(error, match="block_mask was created for"):
+                call(block_mask=mask)
+    mask = twt.create_block_mask(lambda b, h, q, kv: q >= kv + b, 3, None, 8, 8, device="cpu")
+    with pytest.raises(ValueError, match="2 or 1 batches"):
+        call(block_mask=mask)
+
+
+def test_views_that_are_no_plain_memory():
+    z = torch.randn(2, 2, 8, 4, dtype=torch.complex64)
+    negative = z.conj().imag
+    assert negative.is_neg()
+    other = torch.randn(2, 2, 8, 4)
+    have = twt.flex_attention(negative, other, other)
+    assert torch.equal(have, twt.flex_attention(negative.clone().resolve_neg(), other, other))
+    with pytest.raises(ValueError, match="complex64"):
+        call(query=z.conj(), key=z.conj(), value=z.conj())
+
+
+def test_subclasses_of_tensor():
+    class Named(torch.Tensor):
+        pass
+
+    x = torch.randn(1, 1, 4, 4)
+    named = x.as_subclass(Named)
+    assert torch.equal(torch.Tensor(twt.flex_attention(named, x, x)), twt.flex_attention(x, x, x))
+    parameter = torch.nn.Parameter(x)
+    assert twt.flex_attention(parameter, x, x).requires_grad
+
+
+def test_captures_elsewhere():
+    table = meta(2)
+    with pytest.raises(ValueError, match="score_mod captures on cpu"):
+        call(score_mod=lambda s, b, h, q, kv: s + table[h])
+
+
+def test_captures_of_masks_have_no_gradients():
+    limit = torch.ones(2, requires_grad=True)
+    with pytest.raises(AssertionError, match="mask_mod"):
+        call(mask_mod=lambda b, h, q, kv: q * limit[h] > kv)
+    with torch.no_grad():
+        call(mask_mod=lambda b, h, q, kv: q * limit[h] > kv)
+
+
+def test_modified_after_the_forward():
+    query = torch.randn(1, 1, 4, 4, requires_grad=True)
+    key = torch.randn(1, 1, 4, 4)
+    out = twt.flex_attention(query, key, key)
+    key.add_(1)
+    with pytest.raises(RuntimeError, match="modified by an inplace operation"):
+        out.sum().backward()
+
+
+@pytest.mark.parametrize(
+    "options, error, text",
+    [
+        ({"attn_mask": torch.ones(8, 8), "is_causal": True}, RuntimeError, "Explicit attn_mask"),
+        ({"attn_mask": torch.ones(8, 8).int()}, RuntimeError, "bool or float"),
+        ({"attn_mask": torch.ones(7, 8)}, RuntimeError, "broadcasts to"),
+        ({"query": torch.ones(4)}, RuntimeError, "at least 2 dimensional"),
+        ({"query": None}, TypeError, "to be tensors"),
+        ({"dropout_p": 2}, ValueError, "dropout"),
+    ],
+)
+def test_scaled_dot_product_attention(options, error, text):
+    given = {name: torch.randn(2, 2, 8, 4) for name in ("query", "key", "value")}
+    with pytest.raises(error, match=text):
+        twt.scaled_dot_product_attention(**{**given, **options})
+
+
+@pytest.mark.parametrize("version, refused", [("2.10.1", True), ("2.11.0+cu130", False)])
+def test_versions(version, refused):
+    from tilewright.torch import _versions
+
+    if refused:
+        with pytest.raises(ImportError, match="2.11 or newer"):
+            _versions.check(version)
+    else:
+        _versions.check(version)
+    with pytest.warns(UserWarning, match="tested with"):
+        _versions.check("2.99.0")
+
+
+def test_what_is_private_in_torch_is_there():
+    from torch._dynamo.variables import higher_order_ops
+
+    assert isinstance(higher_order_ops._hop_name_to_variable_class, dict)
+    assert higher_order_ops.FlexAttentionHigherOrderVariable
+    assert torch.Tensor.__dlpack_c_exchange_api__
+    for name in ("flex_attention_hop", "_validate_device", "_identity", "_WARNINGS_SHOWN"):
+        assert hasattr(flex, name)
+    assert torch._C._functorch.peek_interpreter_stack() is None
+    assert torch._C._len_torch_dispatch_stack() == 0
+    assert torch._C._is_any_autocast_enabled() is False

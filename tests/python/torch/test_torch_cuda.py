@@ -1,0 +1,220 @@
+"""tilewright.torch on a GPU: torch's stream, allocator and devices; nothing waits in a warm call."""
+
+import dense_torch as dense
+import pytest
+import torch
+
+import tilewright.torch as twt
+
+pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="NOT RUN: needs a GPU")
+
+
+def causal(b, h, q, kv):
+    return q >= kv
+
+
+def tensors(length=512, dtype=torch.bfloat16, heads=4, head_dim=64, device="cuda"):
+    return [
+        torch.randn(2, heads, length, head_dim, dtype=dtype, device=device).requires_grad_()
+        for _ in range(3)
+    ]
+
+
+def check(attention, inputs, captured, want, tolerance=2e-2):
+    """Out and gradients against the definition in f64 on the CPU."""
+    out = attention(*inputs)
+    wide = [x.detach().double().cpu().requires_grad_() for x in (*inputs, *captured)]
+    exact = want(*wide)
+    dense.close(out.cpu(), exact, tolerance)
+    dout = torch.randn_like(out)
+    have = torch.autograd.grad(out, (*inputs, *captured), dout)
+    for x, y in zip(have, torch.autograd.grad(exact, wide, dout.double().cpu()), strict=True):
+        assert x.device.type == "cuda"
+        dense.close(x.cpu(), y, 2 * tolerance)
+
+
+@pytest.mark.parametrize(
+    "dtype, tolerance", [(torch.bfloat16, 2e-2), (torch.float16, 3e-3), (torch.float32, 1e-4)]
+)
+def test_causal(dtype, tolerance):
+    check(
+        lambda q, k, v: twt.flex_attention(q, k, v, causal=True),
+        tensors(dtype=dtype),
+        [],
+        lambda q, k, v: dense.attention(q, k, v, mask=causal)[0],
+        tolerance,
+    )
+
+
+def test_mods_and_captured_gradients():
+    slopes = torch.rand(4, device="cuda").requires_grad_()
+    ids = torch.arange(512, device="cuda") // 100
+
+    def ours(q, k, v):
+        return twt.flex_attention(
+            *(q, k, v),
+            lambda s, b, h, i, j: 5 * torch.tanh(s / 5) + slopes[h] * (j - i) * 0.01,
+            mask_mod=lambda b, h, i, j: (i >= j) & (ids[i] == ids[j]),
+        )
+
+    own = ids.cpu()
+
+    def want(q, k, v, slopes):
+        return dense.attention(
+            *(q, k, v),
+            lambda s, b, h, i, j: 5 * torch.tanh(s / 5) + slopes[h] * (j - i) * 0.01,
+            lambda b, h, i, j: (i >= j) & (own[i] == own[j]),
+        )[0]
+
+    check(ours, tensors(), [slopes], want)
+
+
+@pytest.mark.parametrize("whose", ["ours", "torch"])
+def test_block_masks(whose):
+    from torch.nn.attention import flex_attention as flex
+
+    ids = torch.arange(512, device="cuda") // 100
+
+    def document(b, h, q, kv):
+        return (q >= kv) & (ids[q] == ids[kv])
+
+    create = (twt if whose == "ours" else flex).create_block_mask
+    mask = create(document, None, None, 512, 512, device="cuda")
+    own = ids.cpu()
+    check(
+        lambda q, k, v: twt.flex_attention(q, k, v, block_mask=mask),
+        tensors(),
+        [],
+        lambda q, k, v: dense.attention(
+            q, k, v, mask=lambda b, h, i, j: (i >= j) & (own[i] == own[j])
+        )[0],
+    )
+
+
+def test_streams():
+    """Work follows torch's current stream: behind what it waits for, before what waits for it."""
+    query, key, value = tensors(2048)
+    want = twt.flex_attention(query, key, value)
+    torch.cuda.synchronize()
+    side = torch.cuda.Stream()
+    later = torch.zeros_like(query)
+    with torch.cuda.stream(side), torch.no_grad():
+        torch.cuda._sleep(50_000_000)
+        later.copy_(query)
+        out = twt.flex_attention(later, key, value)
+    side.synchronize()
+    assert torch.equal(out, want)
+
+
+def test_nothing_waits_in_a_warm_call():
+    query, key, value = tensors(1024)
+    mask = twt.create_block_mask(causal, None, None, 1024, 1024, device="cuda")
+
+    def step():
+        out = twt.flex_attention(
+            query, key, value, lambda s, b, h, q, kv: s + (q - kv) * 0.01, block_mask=mask
+        )
+        return torch.autograd.grad(out, (query, key, value), out.detach())
+
+    for _ in range(3):
+        step()
+    torch.cuda.synchronize()
+    torch.cuda.set_sync_debug_mode("error")
+    try:
+        torch.cuda._sleep(500_000_000)
+        done = torch.cuda.Event()
+        step()
+        done.record()
+        assert not done.query()  # the host is ahead of the GPU
+    finally:
+        torch.cuda.set_sync_debug_mode("default")
+    torch.cuda.synchronize()
+
+
+def test_memory_is_torchs():
+    query, key, value = tensors(2048)
+    step = lambda: twt.flex_attention(query, key, value, causal=True).sum().backward()  # noqa: E731
+    step()
+    torch.cuda.synchronize()
+    before = torch.cuda.memory_allocated()
+    free = torch.cuda.mem_get_info()[0]
+    for _ in range(20):
+        step()
+    torch.cuda.synchronize()
+    assert torch.cuda.memory_allocated() == before
+    assert abs(torch.cuda.mem_get_info()[0] - free) < 64 << 20
+
+
+def test_graph():
+    query, key, value = (x.detach() for x in tensors())
+    attention = lambda: twt.flex_attention(query, key, value, causal=True)  # noqa: E731
+    for _ in range(3):
+        attention()
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        out = attention()
+    query.copy_(torch.randn_like(query))
+    graph.replay()
+    torch.cuda.synchronize()
+    assert torch.equal(out, attention())
+
+
+@pytest.mark.parametrize("mode", ["default", "reduce-overhead"])
+def test_compile(mode):
+    slopes = torch.rand(4, device="cuda")
+    compiled = torch.compile(
+        lambda q, k, v, s: twt.flex_attention(
+            q * 2, k, v, lambda x, b, h, i, j: x + s[h] * (j - i), causal=True
+        ).sin(),
+        mode=mode,
+        fullgraph=True,
+    )
+    for _ in range(4):
+        query, key, value = tensors()
+        have = compiled(query, key, value, slopes)
+        want = twt.flex_attention(
+            query * 2, key, value, lambda x, b, h, i, j: x + slopes[h] * (j - i), causal=True
+        ).sin()
+        dense.close(have.cpu(), want.cpu(), 1e-2)
+        for x, y in zip(
+            torch.autograd.grad(have.sum(), (query, key, value)),
+            torch.autograd.grad(want.sum(), (query, key, value)),
+            strict=True,
+        ):
+            dense.close(x.cpu(), y.cpu(), 2e-2)
+
+
+@pytest.mark.skipif(torch.cuda.device_count() < 2, reason="NOT RUN: needs two GPUs")
+def test_two_devices():
+    for device in ("cuda:1", "cuda:0"):
+        query, key, value = tensors(device=device)
+        out = twt.flex_attention(query, key, value, causal=True)
+        out.sum().backward()
+        assert out.device == query.grad.device == torch.device(device)
+    assert torch.cuda.current_device() == 0
+    with pytest.raises(ValueError, match="same device type"):
+        twt.flex_attention(tensors()[0], key.to("cuda:1"), value.to("cuda:1"))
+
+
+def test_norms():
+    x = torch.randn(64, 1024, dtype=torch.bfloat16, device="cuda", requires_grad=True)
+    weight = torch.randn(1024, dtype=torch.bfloat16, device="cuda", requires_grad=True)
+    have = twt.rms_norm(x, weight)
+    wide = [t.detach().double().requires_grad_() for t in (x, weight)]
+    want = torch.nn.functional.rms_norm(wide[0], (1024,), wide[1], 1e-5)
+    dense.close(have.cpu(), want.cpu(), 1e-2)
+    for a, b in zip(
+        torch.autograd.grad(have.sum(), (x, weight)),
+        torch.autograd.grad(want.sum(), wide),
+        strict=True,
+    ):
+        dense.close(a.cpu(), b.cpu(), 2e-2)
+
+
+def test_tensors_of_both_kinds_of_memory():
+    query, key, value = tensors()
+    with pytest.raises(ValueError, match="same device type"):
+        twt.flex_attention(query, key.cpu(), value)
+    table = torch.rand(4)
+    with pytest.raises(ValueError, match="score_mod captures"):
+        twt.flex_attention(query, key, value, lambda s, b, h, q, kv: s + table[h])
