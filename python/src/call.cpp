@@ -121,7 +121,22 @@ void refuse_in_kernel() {
 /// A call and the types of its last inputs; none: an input left out.
 struct KernelCall {
     Call call;
+    std::string made_at;  ///< the line of tw.call, for messages that name none
     std::optional<std::vector<std::optional<TensorType>>> last = {};
+
+    /// Runs `body` without the GIL.
+    template <typename Body>
+    auto released(Body body) const {
+        refuse_in_kernel();
+        const nb::gil_scoped_release released;
+        try {
+            return body();
+        } catch (const UserError& error) {
+            const std::string text = error.what();
+            if (made_at.empty() || text.find(" (at ") != std::string::npos) throw;
+            throw UserError(text + " (in the call made at " + made_at + ")");
+        }
+    }
 
     void remember(const std::vector<Tensor>& inputs) {
         if (!last) last.emplace();
@@ -138,12 +153,7 @@ struct KernelCall {
         }
     }
     std::vector<Tensor> run(const std::vector<Tensor>& inputs) {
-        refuse_in_kernel();
-        std::vector<Tensor> outputs;
-        {
-            const nb::gil_scoped_release released;
-            outputs = call.run(inputs);
-        }
+        std::vector<Tensor> outputs = released([&] { return call.run(inputs); });
         remember(inputs);
         return outputs;
     }
@@ -167,7 +177,8 @@ KernelCall make_call(const std::string& name, int arity, std::vector<std::string
     o.num_stages = nb::cast<int>(options["num_stages"]);
     o.debug = nb::cast<bool>(options["debug"]);
     o.interpret = nb::cast<bool>(options["interpret"]);
-    return {Call(Kernel(name, arity, std::move(names), body_of(body)), std::move(o))};
+    return {Call(Kernel(name, arity, std::move(names), body_of(body)), std::move(o)),
+            nb::cast<std::string>(options["made_at"])};
 }
 
 bool is_torch(nb::handle object) {
@@ -179,7 +190,7 @@ bool is_torch(nb::handle object) {
 /// Kernels have no derivative, and none is dropped silently.
 void refuse_gradients(const KernelCall& kernel, const nb::args& arrays) {
     for (std::size_t i = 0; i < arrays.size(); ++i) {
-        if (arrays[i].is_none() || !nb::cast<bool>(arrays[i].attr("requires_grad"))) continue;
+        if (!is_torch(arrays[i]) || !nb::cast<bool>(arrays[i].attr("requires_grad"))) continue;
         static PyObject* const kEnabled =
             nb::module_::import_("torch").attr("is_grad_enabled").ptr();
         if (!nb::cast<bool>(nb::handle(kEnabled)())) return;
@@ -278,20 +289,14 @@ void bind_call(nb::module_& module) {
             "into",
             [](KernelCall& kernel, const std::vector<Tensor>& outputs,
                const std::vector<Tensor>& inputs) {
-                refuse_in_kernel();
-                {
-                    const nb::gil_scoped_release released;
-                    kernel.call.into(outputs, inputs);
-                }
+                kernel.released([&] { kernel.call.into(outputs, inputs); });
                 kernel.remember(inputs);
             },
             nb::arg("outputs"), nb::arg("inputs"))
         .def(
             "ir",
             [](const KernelCall& kernel, const std::vector<Tensor>& inputs) {
-                refuse_in_kernel();
-                const nb::gil_scoped_release released;
-                return kernel.call.ir(inputs);
+                return kernel.released([&] { return kernel.call.ir(inputs); });
             },
             nb::arg("inputs"))
         .def("last_inputs",
@@ -310,7 +315,8 @@ void bind_call(nb::module_& module) {
         .def("num_traces", [](const KernelCall& kernel) { return kernel.call.num_traces(); })
         .def("vmap",
              [](const KernelCall& kernel, std::vector<int> in_axes, std::vector<int> out_axes) {
-                 return KernelCall{vmap(kernel.call, std::move(in_axes), std::move(out_axes))};
+                 return KernelCall{vmap(kernel.call, std::move(in_axes), std::move(out_axes)),
+                                   kernel.made_at};
              });
     nb::class_<Program>(module, "Program")
         .def(

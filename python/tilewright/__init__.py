@@ -12,18 +12,8 @@ from collections.abc import Callable
 from . import _core, masks, scores
 from ._attention import AuxOutput, AuxRequest, Gradients, flex_attention, flex_attention_vjp
 from ._block_mask import BlockMask, create_block_mask, create_mask
-from ._kernels import (
-    BlockSpec,
-    Call,
-    Cost,
-    Element,
-    Kernel,
-    Program,
-    ShapeDtype,
-    call,
-    kernel,
-    vmap,
-)
+from ._control import cond, for_loop, scan, when, while_loop
+from ._kernels import BlockSpec, Call, Element, Kernel, call, kernel, vmap
 from ._language import (
     DType,
     Ref,
@@ -43,7 +33,6 @@ from ._language import (
     cast,
     cdiv,
     concatenate,
-    cond,
     cummax,
     cummin,
     cumprod,
@@ -54,7 +43,6 @@ from ._language import (
     ds,
     expand_dims,
     fma,
-    for_loop,
     full,
     gelu,
     iota,
@@ -68,7 +56,6 @@ from ._language import (
     program_id,
     random_bits,
     reshape,
-    scan,
     silu,
     squeeze,
     stack,
@@ -76,13 +63,12 @@ from ._language import (
     sum,  # noqa: A004
     transpose,
     uniform,
-    when,
-    while_loop,
     zeros,
 )
 from ._library import parse_mod
 from ._mods import FUNCTIONS, Capture, Mod, Row, Scalar, and_masks, capture, or_masks
 from ._norm import layer_norm, layer_norm_vjp, rms_norm, rms_norm_vjp
+from ._programs import Cost, Program, ShapeDtype
 
 globals().update(FUNCTIONS)
 # For type checkers, which do not see names that are made here.

@@ -38,14 +38,25 @@ if ml_dtypes is not None:
 _DTYPES = {name: dtype for dtype, name in _NAMES.items()}
 
 
+#: Dtypes that PyTorch names otherwise, or that NumPy lacks without ml_dtypes.
+_OTHERS = {
+    "bfloat16": "bf16",
+    "float8_e4m3fn": "f8e4m3",
+    "float8_e5m2": "f8e5m2",
+}
+
+
 def dtype_name(op, argument, dtype):
-    """The library's name of a NumPy dtype, or of what NumPy can make one of; TypeError if none."""
-    if isinstance(dtype, str) and dtype in _DTYPES:
-        return dtype
+    """The library's name of a dtype: its own name, NumPy's, PyTorch's; TypeError for other ones."""
+    if isinstance(dtype, str) and (dtype in _DTYPES or dtype in _OTHERS.values()):
+        return str(dtype)
+    name = str(dtype).removeprefix("torch.")
+    if name in _OTHERS:
+        return _OTHERS[name]
     try:
-        return _NAMES[np.dtype(dtype)]
+        return _NAMES[np.dtype(name if str(dtype).startswith("torch.") else dtype)]
     except (KeyError, TypeError):
-        known = ", ".join(_DTYPES)
+        known = ", ".join(dict.fromkeys([*_DTYPES, *_OTHERS.values()]))
         raise TypeError(f"[{op}] expected {argument} of {known} but got {dtype!r}") from None
 
 

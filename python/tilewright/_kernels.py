@@ -1,9 +1,7 @@
-"""Kernels written in Python: their blocks, grids and calls, and programs of IR text."""
+"""Kernels written in Python: their blocks, grids and calls."""
 
-import dataclasses
 import functools
 import inspect
-import math
 import os
 import sys
 from collections.abc import Callable
@@ -11,67 +9,10 @@ from collections.abc import Callable
 import numpy as np
 
 from . import _core, _language
-from ._arrays import dtype_name, is_on_gpu, stream_of, to_array, to_tensor
-from ._language import DType
+from ._arrays import dtype_name, stream_of, to_tensor
+from ._programs import Cost, ShapeDtype, check_writable, cost_of, like_array
 
 _core.lang.set_package_folder(os.path.join(os.path.dirname(os.path.abspath(__file__)), ""))
-
-
-@dataclasses.dataclass(frozen=True)
-class Cost:
-    """What a run costs, summed over the grid."""
-
-    flops: float  #: arithmetic on floats; a dot of m x k x n counts 2 m k n
-    transcendentals: float  #: elements of exp, log, tanh, sqrt, ...
-    bytes_read: float  #: by loads and atomics, of lanes inside of their arrays
-    bytes_written: float  #: by stores and atomics
-    array_bytes: float  #: every array once: what a perfect cache would move
-    exact: bool  #: False: a loop or branch depends on data, or a large grid was sampled
-
-    @property
-    def intensity(self) -> float:
-        """Arithmetic intensity: FLOPs for each byte that a perfect cache would move."""
-        return self.flops / self.array_bytes if self.array_bytes else math.inf
-
-    def seconds(self, peak_flops: float, bytes_per_second: float) -> float:
-        """The least time by the roofline model on a machine of these limits."""
-        return max(self.flops / peak_flops, self.array_bytes / bytes_per_second)
-
-    def roof(self, peak_flops: float, bytes_per_second: float) -> str:
-        """Which roof of such a machine the kernel is under: "compute" or "memory"."""
-        return "compute" if self.intensity > peak_flops / bytes_per_second else "memory"
-
-
-def _cost(text):
-    return Cost(*_core.program_cost(text))
-
-
-class ShapeDtype:
-    """The shape and dtype of an array that does not exist yet."""
-
-    def __init__(self, shape, dtype):
-        self.shape = tuple(_language._shape("ShapeDtype", shape))
-        self.dtype = DType(_dtype("ShapeDtype", dtype))
-
-    def __repr__(self):
-        return f"ShapeDtype({self.shape}, {self.dtype!s})"
-
-    def __eq__(self, other):
-        if not isinstance(other, ShapeDtype):
-            return NotImplemented
-        return self.shape == other.shape and self.dtype == other.dtype
-
-    def __hash__(self):
-        return hash((self.shape, self.dtype))
-
-
-def _dtype(op, dtype):
-    text = str(dtype)
-    if text.startswith("torch."):
-        text = text.removeprefix("torch.")
-        others = {"bfloat16": "bf16", "float8_e4m3fn": "f8e4m3", "float8_e5m2": "f8e5m2"}
-        return others.get(text) or dtype_name(op, "dtype", text)
-    return dtype_name(op, "dtype", dtype)
 
 
 class Element:
@@ -265,6 +206,7 @@ def call(
         "num_stages": _language._integer("call", "num_stages", num_stages or 0),
         "debug": bool(debug),
         "interpret": bool(interpret),
+        "made_at": _line_of_caller(),
     }
     name = name or kernel.name
     arity = -1 if kernel.variadic else len(kernel.names)
@@ -285,6 +227,11 @@ _OPTIONS = [
     for p in inspect.signature(call).parameters.values()
     if p.kind is inspect.Parameter.KEYWORD_ONLY
 ]
+
+
+def _line_of_caller():
+    frame = sys._getframe(2)
+    return f"{frame.f_code.co_filename}:{frame.f_lineno}"
 
 
 def _integers(option, values):
@@ -325,7 +272,7 @@ def _types(option, types):
                 f"[call] expected {option}[{i}] to be a tw.ShapeDtype but got {type_!r}"
             )
         shape = _language._shape("call", list(type_.shape))
-        result.append((str(_dtype("call", type_.dtype)), shape))
+        result.append((dtype_name("call", "dtype", type_.dtype), shape))
     return result
 
 
@@ -377,14 +324,14 @@ class Call:
         inputs = [to_tensor("call", self._name(i), array) for i, array in enumerate(arrays)]
         for i, _ in self._options["aliases"]:
             if i < len(arrays):
-                _check_writable(self._name(i), arrays[i])
+                check_writable(self._name(i), arrays[i])
         like = next((a for a in arrays if a is not None), None)
         with stream_of(like):
             if out is None:
-                return self._results([_like(t, like) for t in self._core.run(inputs)])
+                return self._results([like_array(t, like) for t in self._core.run(inputs)])
             outs = out if isinstance(out, tuple | list) else (out,)
             for i, array in enumerate(outs):
-                _check_writable(f"out[{i}]", array)
+                check_writable(f"out[{i}]", array)
             outputs = [to_tensor("call", f"out[{i}]", array) for i, array in enumerate(outs)]
             for i, (array, tensor) in enumerate(zip(outs, outputs, strict=True)):
                 _check_shared(f"out[{i}]", array, tensor)
@@ -398,10 +345,6 @@ class Call:
     def _run_in_jax(self, arrays, out):
         if out is not None:
             raise TypeError("[call] expected no `out` with JAX arrays, which are immutable")
-        if self._options["interpret"]:
-            raise ValueError(
-                "[call] expected arrays of NumPy or PyTorch with interpret=True but got JAX arrays"
-            )
         from . import jax as twj
 
         if self._op is None:
@@ -416,6 +359,7 @@ class Call:
                 return fixed.ir([_type_tensor(x) for x in inputs])
 
             ir.__name__ = self.kernel.name
+            ir.checked = self._options["interpret"]
             self._op[absent] = twj.op(ir)
         result = self._op[absent](*(a for a in arrays if a is not None))
         return result if self._single is not False or isinstance(result, tuple) else (result,)
@@ -472,7 +416,7 @@ class Call:
     def cost(self, *inputs) -> Cost:
         """FLOPs and bytes of a run, likewise, counted in its IR; nothing runs."""
         inputs = self._types_of("cost", inputs)
-        return _cost(self._fixed().ir(inputs))
+        return cost_of(self._fixed().ir(inputs))
 
     @property
     def num_traces(self) -> int:
@@ -507,23 +451,7 @@ def _type_tensor(value):
         return _core.Tensor()
     if not hasattr(value, "shape") or not hasattr(value, "dtype"):
         raise TypeError(f"[ir] expected arrays or tw.ShapeDtype but got {type(value).__name__}")
-    return _core.Tensor.of_type(str(_dtype("ir", value.dtype)), list(value.shape))
-
-
-def _like(tensor, like):
-    """The tensor as an array of the framework that `like` is of."""
-    torch = sys.modules.get("torch")
-    if torch is not None and isinstance(like, torch.Tensor):
-        return torch.from_dlpack(tensor)
-    return to_array(tensor, like if like is not None and is_on_gpu(like) else None)
-
-
-def _check_writable(name, array):
-    flags = getattr(array, "flags", None)
-    if getattr(flags, "writeable", True) is False:
-        raise ValueError(
-            f"[call] expected {name}, which is written, to be writable but it is read-only"
-        )
+    return _core.Tensor.of_type(dtype_name("ir", "dtype", value.dtype), list(value.shape))
 
 
 def _check_shared(name, array, tensor):
@@ -568,111 +496,3 @@ def vmap(call: Call, in_axes=0, out_axes=0) -> Call:
     )
     mapped._mapped = [*call._mapped, axes]
     return mapped
-
-
-class Program:
-    """A kernel as IR text, as `f.ir()` and `tilewright dump --to ir` print it.
-
-    `Program.from_text(text)`, then called with its inputs: the Refs that it writes last are the
-    results. It is compiled once for each device that its arrays are on.
-    """
-
-    def __init__(self, text: str, *, interpret: bool = False):
-        self.text = text
-        self._interpret = bool(interpret)
-        self._compiled = {}
-        self._on("cpu")  # says where the text is wrong
-
-    @classmethod
-    def from_text(cls, text: str, *, interpret: bool = False) -> "Program":
-        """A program of IR text; ValueError names the line that is wrong."""
-        if not isinstance(text, str):
-            raise TypeError(f"[Program] expected IR text but got {type(text).__name__}")
-        return cls(text, interpret=interpret)
-
-    def _on(self, device):
-        if device not in self._compiled:
-            self._compiled[device] = _core.Program(self.text, device, self._interpret)
-        return self._compiled[device]
-
-    @property
-    def name(self) -> str:
-        """The kernel's name."""
-        return self._on("cpu").name
-
-    @property
-    def parameters(self) -> list:
-        """(name, ShapeDtype, written) of each array; extents of -1 come with the call."""
-        return [
-            (name, ShapeDtype(shape, dtype), written)
-            for name, dtype, shape, written, _ in self._on("cpu").parameters
-        ]
-
-    def run(self, *arrays) -> None:
-        """Runs on one array for each parameter, written ones included."""
-        parameters = self._on("cpu").parameters
-        for (name, *_, written, _), array in zip(parameters, arrays, strict=False):
-            if written:
-                _check_writable(name, array)
-        names = [p[0] for p in parameters]
-        tensors = [
-            to_tensor(self.name, names[i] if i < len(names) else f"argument {i}", array)
-            for i, array in enumerate(arrays)
-        ]
-        device = next((t.device for t in tensors if t.defined), "cpu")
-        with stream_of(arrays[0] if arrays else None):
-            self._on(device).run(tensors)
-
-    def __call__(self, *inputs):
-        """Runs on the inputs and returns the outputs, a tuple of several."""
-        parameters = self._on("cpu").parameters
-        last_of = {p[4]: i for i, p in enumerate(parameters) if p[4] >= 0}
-        outputs = [i for i, p in enumerate(parameters) if p[3] and (p[4] < 0 or last_of[p[4]] == i)]
-        given = [i for i in range(len(parameters)) if i not in outputs]
-        if len(inputs) != len(given):
-            names = ", ".join(f"`{parameters[i][0]}`" for i in given)
-            raise TypeError(
-                f"[{self.name}] expected {len(given)} inputs ({names}) but got {len(inputs)}"
-            )
-        like = next((a for a in inputs if a is not None), None)
-        tensors = dict.fromkeys(range(len(parameters)))
-        for i, array in zip(given, inputs, strict=True):
-            tensors[i] = to_tensor(self.name, f"`{parameters[i][0]}`", array)
-        device = next((t.device for t in tensors.values() if t is not None), "cpu")
-        with stream_of(like):
-            for i in outputs:
-                name, dtype, shape, _, group = parameters[i]
-                shared = next((j for j in given if group >= 0 and parameters[j][4] == group), None)
-                if shared is not None:
-                    _check_writable(f"`{parameters[shared][0]}`", inputs[given.index(shared)])
-                    tensors[i] = tensors[shared]
-                    continue
-                if -1 in shape:
-                    raise ValueError(
-                        f"[{self.name}] expected `{name}` of static extents but got {list(shape)}; "
-                        "pass it to run(...)"
-                    )
-                tensors[i] = _core.Tensor.empty(dtype, list(shape), device)
-            self._on(device).run([tensors[i] for i in range(len(parameters))])
-            results = [_like(tensors[i], like) for i in outputs]
-        return results[0] if len(results) == 1 else tuple(results)
-
-    def ir(self) -> str:
-        """The text."""
-        return self.text
-
-    def bytecode(self) -> str:
-        """The bytecode of the CPU's tile machine."""
-        return _core.program_text(self.text, "bytecode", "")
-
-    def cuda(self, arch: str = "sm_80") -> str:
-        """The CUDA C++ for a GPU. Needs no GPU."""
-        return _core.program_text(self.text, "cuda", arch)
-
-    def cost(self) -> Cost:
-        """FLOPs and bytes of a run, counted in the text; nothing runs."""
-        return _cost(self.text)
-
-    def ptx(self, arch: str = "sm_80") -> str:
-        """Its PTX; needs NVRTC, but no GPU."""
-        return _core.program_text(self.text, "ptx", arch)

@@ -109,6 +109,7 @@ class _Source:
         if isinstance(kernel, str):
             _ffi.program_parameters(kernel)  # says where the text is wrong
         self.kernel = kernel
+        self.checked = bool(getattr(kernel, "checked", False))  # in the checked mode
         self.name = "tile_program" if isinstance(kernel, str) else _name_of(kernel)
         self._programs = {}
 
@@ -125,7 +126,7 @@ class _Source:
             text = self._text_of(avals)
             if text is None:
                 return None
-        return _Program(text, avals)
+        return _Program(text, avals, self.checked)
 
     def _text_of(self, avals):
         """What the kernel returns for these shapes, where that is text."""
@@ -151,8 +152,8 @@ def _name_of(function):
 class _Program:
     """IR text with its parameters taken apart into inputs, results and aliases."""
 
-    def __init__(self, text, avals):
-        self.text = text
+    def __init__(self, text, avals, checked):
+        self.text, self.checked = text, checked
         parameters = [
             (name, dtype, shape, written, alias)
             for name, dtype, shape, written, alias in _ffi.program_parameters(text)
@@ -196,7 +197,7 @@ class _Program:
         call = jax.ffi.ffi_call(
             "tilewright_program", self.results, input_output_aliases=self.aliases
         )
-        given = {"ir": self.text, "checked": False, "aliased": aliased}
+        given = {"ir": self.text, "checked": self.checked, "aliased": aliased}
         return list(call(*operands, **_targets.attributes(given)))
 
 
@@ -287,7 +288,7 @@ class _Spec:
         for mapped, size in zip(self.batches, reversed(sizes), strict=True):
             flags = [*mapped, *[True] * len(program.results)]
             text = _ffi.batched_ir(text, flags, size)
-        return program if not self.batches else _Program(text, avals)
+        return program if not self.batches else _Program(text, avals, self.source.checked)
 
     def _pallas(self):
         function = self.source.kernel

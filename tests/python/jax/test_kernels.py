@@ -85,6 +85,17 @@ def test_dynamic_dimensions_are_those_of_the_call():
         np.testing.assert_allclose(f(x), x.sum())
 
 
+def test_the_checked_mode():
+    def kernel(x, o):
+        o[...] = x[tw.ds(tw.program_id(0) + 1, 4)]
+
+    f = tw.call(kernel, grid=1, out_shape=tw.ShapeDtype((4,), np.float32), interpret=True)
+    with pytest.raises(Exception, match="outside its extents"):
+        f(jnp.zeros(4, jnp.float32)).block_until_ready()
+    z = f(jnp.ones(5, jnp.float32))
+    np.testing.assert_array_equal(z, np.ones(4))
+
+
 def test_refusals():
     f = scaled_call()
     x = jnp.zeros((4, 8), jnp.float32)

@@ -1,0 +1,196 @@
+"""Loops and branches of the kernel language over traced values, as in Pallas.
+
+A carry is a traced value, a number, or a tuple, list, dict or dataclass of such. Here it is taken
+apart and put together again; the core sees flat lists.
+"""
+
+import dataclasses
+import inspect
+
+from . import _core
+
+_lang = _core.lang
+
+_LEAF = "*"
+
+
+def _flatten(value, leaves):
+    """Appends the values of a carry; its form, which is comparable, comes back."""
+    if value is None:
+        return None
+    if isinstance(value, tuple | list):
+        return (type(value), tuple(_flatten(v, leaves) for v in value))
+    if isinstance(value, dict):
+        return (dict, tuple((k, _flatten(value[k], leaves)) for k in value))
+    if dataclasses.is_dataclass(value) and not isinstance(value, type):
+        fields = [f.name for f in dataclasses.fields(value)]
+        return (
+            type(value),
+            tuple((n, _flatten(getattr(value, n), leaves)) for n in fields),
+        )
+    leaves.append(value)
+    return _LEAF
+
+
+def _flat(value):
+    leaves = []
+    return leaves, _flatten(value, leaves)
+
+
+def _rebuild(form, leaves):
+    """The value of this form from an iterator of leaves."""
+    if form is None:
+        return None
+    if form == _LEAF:
+        return next(leaves)
+    kind, parts = form
+    if dataclasses.is_dataclass(kind):
+        return kind(**{name: _rebuild(part, leaves) for name, part in parts})
+    if kind is dict:
+        return {name: _rebuild(part, leaves) for name, part in parts}
+    values = [_rebuild(part, leaves) for part in parts]
+    return kind(*values) if hasattr(kind, "_fields") else kind(values)
+
+
+def _form_text(form):
+    if form is None or form == _LEAF:
+        return str(form)
+    kind, parts = form
+    named = kind is dict or dataclasses.is_dataclass(kind)
+    inner = ", ".join(f"{p[0]}: {_form_text(p[1])}" if named else _form_text(p) for p in parts)
+    return f"{kind.__name__}({inner})"
+
+
+def _flat_like(op, what, value, form):
+    leaves, got = _flat(value)
+    if got != form:
+        raise TypeError(
+            f"[{op}] expected {what} of the form {_form_text(form)} but got {_form_text(got)}"
+        )
+    return leaves
+
+
+def for_loop(lo, hi, body, carry=None, *, step=1):
+    """`carry = body(i, carry)` for i = lo, lo + step, ... < hi; returns the last carry.
+
+    The bounds may be traced; i is an i64 scalar. Without a carry the body takes i alone and works
+    by its stores. A carry is a tile, a number, or a tuple, list, dict or dataclass of such, whose
+    shapes and dtypes stay what they are; a number takes the dtype that the body gives back.
+    """
+    if carry is None:
+        with_carry = _takes("for_loop", body, 2)
+
+        def run(i, _):
+            result = body(i, None) if with_carry else body(i)
+            if result is not None:
+                raise TypeError(
+                    "[for_loop] expected the body of a loop without a carry to return None but "
+                    f"got {_kind(result)}; give the loop an initial carry"
+                )
+            return []
+
+        _lang.for_loop(lo, hi, step, [], run)
+        return None
+    leaves, form = _flat(carry)
+
+    def run(i, now):
+        result = body(i, _rebuild(form, iter(now)))
+        return _flat_like("for_loop", "the body to return a carry", result, form)
+
+    return _rebuild(form, iter(_lang.for_loop(lo, hi, step, leaves, run)))
+
+
+def _takes(op, function, count):
+    """Whether a function takes this many arguments; a TypeError unless it is callable."""
+    if not callable(function):
+        raise TypeError(f"[{op}] expected a function but got {_kind(function)}")
+    try:
+        inspect.signature(function).bind(*range(count))
+    except TypeError:
+        return False
+    except ValueError:  # no signature to be had
+        return False
+    return True
+
+
+def while_loop(condition, body, carry):
+    """`carry = body(carry)` while `condition(carry)`, a bool scalar, holds; the last carry."""
+    leaves, form = _flat(carry)
+
+    def run(now):
+        result = body(_rebuild(form, iter(now)))
+        return _flat_like("while_loop", "the body to return a carry", result, form)
+
+    result = _lang.while_loop(leaves, lambda now: condition(_rebuild(form, iter(now))), run)
+    return _rebuild(form, iter(result))
+
+
+def cond(condition, then_branch, else_branch, *operands):
+    """`then_branch(*operands)` where a bool scalar holds, else `else_branch(*operands)`.
+
+    Only one of them runs. Both return values of the same form, shapes and dtypes.
+    """
+    forms = []
+
+    def run(branch):
+        leaves, form = _flat(branch(*operands))
+        forms.append(form)
+        if form != forms[0]:
+            raise TypeError(
+                "[cond] expected both branches to return values of one form but got "
+                f"{_form_text(forms[0])} and {_form_text(form)}"
+            )
+        return leaves
+
+    leaves = _lang.if_else("cond", condition, lambda: run(then_branch), lambda: run(else_branch))
+    return _rebuild(forms[0], iter(leaves))
+
+
+def when(condition, body=None):
+    """Runs a function, for its stores, only where a bool scalar holds. Also a decorator:
+
+    ``@tw.when(i == 0)`` above ``def _(): ref[...] = 0``.
+    """
+    if body is None:
+        return lambda body: when(condition, body)
+
+    def run():
+        result = body()
+        if result is not None:
+            raise TypeError(
+                f"[when] expected the body to return None but got {_kind(result)}; tw.cond "
+                "returns values"
+            )
+        return []
+
+    _lang.if_else("when", condition, run, list)
+    return None
+
+
+def scan(body, carry, xs):
+    """`carry, y = body(carry, x)` for each x of xs along axis 0: the last carry, and the y's stacked.
+
+    `xs` is a tile or a tuple, list or dict of tiles of one length; y anything that a carry may be.
+    The tiles and the stacks lie in scratch memory of the program, so xs may be long.
+    """
+    leaves, form = _flat(carry)
+    rows, rows_form = _flat(xs)
+    if not rows:
+        raise TypeError("[scan] expected xs to hold at least one tile but got none")
+    y_forms = []
+
+    def run(now, row):
+        step = body(_rebuild(form, iter(now)), _rebuild(rows_form, iter(row)))
+        if not isinstance(step, tuple) or len(step) != 2:
+            raise TypeError(f"[scan] expected the body to return (carry, y) but got {_kind(step)}")
+        following = _flat_like("scan", "the body to return a carry", step[0], form)
+        ys, y_form = _flat(step[1])
+        y_forms.append(y_form)
+        return following, ys
+
+    last, stacks = _lang.scan(leaves, rows, run)
+    return _rebuild(form, iter(last)), _rebuild(y_forms[-1], iter(stacks))
+
+
+def _kind(value):
+    return type(value).__name__

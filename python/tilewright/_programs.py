@@ -1,0 +1,181 @@
+"""Programs of IR text, what they cost, and how results become arrays of a framework."""
+
+import dataclasses
+import math
+import sys
+
+from . import _core, _language
+from ._arrays import dtype_name, is_on_gpu, stream_of, to_array, to_tensor
+from ._language import DType
+
+
+class ShapeDtype:
+    """The shape and dtype of an array that does not exist yet."""
+
+    def __init__(self, shape, dtype):
+        self.shape = tuple(_language._shape("ShapeDtype", shape))
+        self.dtype = DType(dtype_name("ShapeDtype", "dtype", dtype))
+
+    def __repr__(self):
+        return f"ShapeDtype({self.shape}, {self.dtype!s})"
+
+    def __eq__(self, other):
+        if not isinstance(other, ShapeDtype):
+            return NotImplemented
+        return self.shape == other.shape and self.dtype == other.dtype
+
+    def __hash__(self):
+        return hash((self.shape, self.dtype))
+
+
+@dataclasses.dataclass(frozen=True)
+class Cost:
+    """What a run costs, summed over the grid."""
+
+    flops: float  #: arithmetic on floats; a dot of m x k x n counts 2 m k n
+    transcendentals: float  #: elements of exp, log, tanh, sqrt, ...
+    bytes_read: float  #: by loads and atomics, of lanes inside of their arrays
+    bytes_written: float  #: by stores and atomics
+    array_bytes: float  #: every array once: what a perfect cache would move
+    exact: bool  #: False: a loop or branch depends on data, or a large grid was sampled
+
+    @property
+    def intensity(self) -> float:
+        """Arithmetic intensity: FLOPs for each byte that a perfect cache would move."""
+        return self.flops / self.array_bytes if self.array_bytes else math.inf
+
+    def seconds(self, peak_flops: float, bytes_per_second: float) -> float:
+        """The least time by the roofline model on a machine of these limits."""
+        return max(self.flops / peak_flops, self.array_bytes / bytes_per_second)
+
+    def roof(self, peak_flops: float, bytes_per_second: float) -> str:
+        """Which roof of such a machine the kernel is under: "compute" or "memory"."""
+        return "compute" if self.intensity > peak_flops / bytes_per_second else "memory"
+
+
+def cost_of(text):
+    return Cost(*_core.program_cost(text))
+
+
+def like_array(tensor, like):
+    """The tensor as an array of the framework that `like` is of."""
+    torch = sys.modules.get("torch")
+    if torch is not None and isinstance(like, torch.Tensor):
+        return torch.from_dlpack(tensor)
+    return to_array(tensor, like if like is not None and is_on_gpu(like) else None)
+
+
+def check_writable(name, array):
+    flags = getattr(array, "flags", None)
+    if getattr(flags, "writeable", True) is False:
+        raise ValueError(
+            f"[call] expected {name}, which is written, to be writable but it is read-only"
+        )
+
+
+class Program:
+    """A kernel as IR text, as `f.ir()` and `tilewright dump --to ir` print it.
+
+    `Program.from_text(text)`, then called with its inputs: the Refs that it writes last are the
+    results. It is compiled once for each device that its arrays are on.
+    """
+
+    def __init__(self, text: str, *, interpret: bool = False):
+        self.text = text
+        self._interpret = bool(interpret)
+        self._compiled = {}
+        self._on("cpu")  # says where the text is wrong
+
+    @classmethod
+    def from_text(cls, text: str, *, interpret: bool = False) -> "Program":
+        """A program of IR text; ValueError names the line that is wrong."""
+        if not isinstance(text, str):
+            raise TypeError(f"[Program] expected IR text but got {type(text).__name__}")
+        return cls(text, interpret=interpret)
+
+    def _on(self, device):
+        if device not in self._compiled:
+            self._compiled[device] = _core.Program(self.text, device, self._interpret)
+        return self._compiled[device]
+
+    @property
+    def name(self) -> str:
+        """The kernel's name."""
+        return self._on("cpu").name
+
+    @property
+    def parameters(self) -> list:
+        """(name, ShapeDtype, written) of each array; extents of -1 come with the call."""
+        return [
+            (name, ShapeDtype(shape, dtype), written)
+            for name, dtype, shape, written, _ in self._on("cpu").parameters
+        ]
+
+    def run(self, *arrays) -> None:
+        """Runs on one array for each parameter, written ones included."""
+        parameters = self._on("cpu").parameters
+        for (name, *_, written, _), array in zip(parameters, arrays, strict=False):
+            if written:
+                check_writable(name, array)
+        names = [p[0] for p in parameters]
+        tensors = [
+            to_tensor(self.name, names[i] if i < len(names) else f"argument {i}", array)
+            for i, array in enumerate(arrays)
+        ]
+        device = next((t.device for t in tensors if t.defined), "cpu")
+        with stream_of(arrays[0] if arrays else None):
+            self._on(device).run(tensors)
+
+    def __call__(self, *inputs):
+        """Runs on the inputs and returns the outputs, a tuple of several."""
+        parameters = self._on("cpu").parameters
+        last_of = {p[4]: i for i, p in enumerate(parameters) if p[4] >= 0}
+        outputs = [i for i, p in enumerate(parameters) if p[3] and (p[4] < 0 or last_of[p[4]] == i)]
+        given = [i for i in range(len(parameters)) if i not in outputs]
+        if len(inputs) != len(given):
+            names = ", ".join(f"`{parameters[i][0]}`" for i in given)
+            raise TypeError(
+                f"[{self.name}] expected {len(given)} inputs ({names}) but got {len(inputs)}"
+            )
+        like = next((a for a in inputs if a is not None), None)
+        tensors = dict.fromkeys(range(len(parameters)))
+        for i, array in zip(given, inputs, strict=True):
+            tensors[i] = to_tensor(self.name, f"`{parameters[i][0]}`", array)
+        device = next((t.device for t in tensors.values() if t is not None), "cpu")
+        with stream_of(like):
+            for i in outputs:
+                name, dtype, shape, _, group = parameters[i]
+                shared = next((j for j in given if group >= 0 and parameters[j][4] == group), None)
+                if shared is not None:
+                    check_writable(f"`{parameters[shared][0]}`", inputs[given.index(shared)])
+                    tensors[i] = tensors[shared]
+                    continue
+                if -1 in shape:
+                    raise ValueError(
+                        f"[{self.name}] expected `{name}` of static extents but got {list(shape)}; "
+                        "pass it to run(...)"
+                    )
+                tensors[i] = _core.Tensor.empty(dtype, list(shape), device)
+            self._on(device).run([tensors[i] for i in range(len(parameters))])
+            results = [like_array(tensors[i], like) for i in outputs]
+        return results[0] if len(results) == 1 else tuple(results)
+
+    def ir(self) -> str:
+        """The text."""
+        return self.text
+
+    def bytecode(self) -> str:
+        """The bytecode of the CPU's tile machine."""
+        return _core.program_text(self.text, "bytecode", "")
+
+    def cuda(self, arch: str = "sm_80") -> str:
+        """The CUDA C++ for a GPU. Needs no GPU."""
+        return _core.program_text(self.text, "cuda", arch)
+
+    def cost(self) -> Cost:
+        """FLOPs and bytes of a run, counted in the text; nothing runs."""
+        return cost_of(self.text)
+
+    def ptx(self, arch: str = "sm_80") -> str:
+        """Its PTX; needs NVRTC, but no GPU."""
+        return _core.program_text(self.text, "ptx", arch)

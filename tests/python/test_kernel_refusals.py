@@ -1,0 +1,152 @@
+"""What kernels written in Python refuse, and how: named arguments, lines, no wrong answers."""
+
+import numpy as np
+import pytest
+
+import tilewright as tw
+
+F32 = np.float32
+
+
+def rand(*shape, seed=0):
+    return np.random.default_rng(seed).standard_normal(shape).astype(F32)
+
+
+def run(kernel, out, *inputs, **options):
+    return tw.call(kernel, out_shape=tw.ShapeDtype(*out), **options)(*inputs)
+
+
+@tw.kernel
+def scaled_add(x, y, o, *, alpha):
+    o[...] = x[...] * alpha + y[...]
+
+
+X4 = np.zeros(4, F32)
+REFUSED = {
+    "branch": (lambda x, o: o.at[...].store(1 if x[0] > 0 else 2), "no truth value.*tw.cond"),
+    "python loop": (lambda x, o: [v for v in x[...]], "no elements"),
+    "loop over a Ref": (lambda x, o: list(x), "cannot be iterated"),
+    "dtype": (lambda x, o: o.at[...].store(x[...].to(np.float64)), r"convert it with .to\(f32\)"),
+    "static index": (lambda x, o: o.at[...].store(x[4]), "expected elements inside dimension 0"),
+    "too many": (lambda x, o: o.at[...].store(x[0, 0]), "at most 1 indices"),
+    "traced slice": (lambda x, o: o.at[...].store(x[: tw.program_id(0)]), "write tw.ds"),
+    "shape": (lambda x, o: o.at[...].store(tw.zeros(3)), "a shape that broadcasts to"),
+    "returned": (lambda x, o: x[...], "to return None"),
+    "store to input": (lambda x, o: x.at[...].store(0), "input"),
+    "assign to tile": (lambda x, o: x[...].__setitem__(0, 1), "cannot be assigned"),
+    "array": (lambda x, o: o.at[...].store(x[...] + np.zeros(4)), "arrays go in as inputs"),
+    "object": (lambda x, o: o.at[...].store(x[...] + "4"), "unsupported operand"),
+    "nothing": (lambda x, o: o.at[...].store(None), "a number but got NoneType"),
+    "carry": (lambda x, o: tw.for_loop(0, 3, lambda i, c: (c, c), x[...]), "of the form"),
+    "carry type": (lambda x, o: tw.for_loop(0, 3, lambda i, c: x[0], x[...]), "carry 0 to stay"),
+    "branches": (lambda x, o: tw.cond(x[0] > 0, lambda: (1, 2), lambda: 1), "of one form"),
+    "when": (lambda x, o: tw.when(x[0] > 0, lambda: x[0]), "tw.cond returns values"),
+    "condition": (lambda x, o: tw.when(x[0], lambda: None), "bool scalar condition"),
+    "axis": (lambda x, o: o.at[...].store(tw.sum(x[...], 1)), "axis"),
+    "same axis": (lambda x, o: o.at[...].store(tw.sum(x[...], (0, -1))), "each axis once"),
+    "precision": (lambda x, o: tw.dot(x[...], x[...], precision="bf16"), "expected precision"),
+    "numpy function": (lambda x, o: np.fft.fft(x[...]), "NumPy function that tilewright knows"),
+    "ufunc method": (lambda x, o: np.add.reduce(x[...]), r"np\.add\.reduce"),
+    "traced shape": (lambda x, o: tw.zeros(tw.program_id(0)), "static integer"),
+    "load of a tile": (lambda x, o: tw.load(x[...]), "expected ref to be a Ref"),
+    "scan": (lambda x, o: tw.scan(lambda c, r: c, 0.0, x[...]), r"return \(carry, y\)"),
+    "new axis": (lambda x, o: o.at[...].store(x[None]), "load first"),
+    "traced tile index": (lambda x, o: x[...][tw.program_id(0)], "static indices of a tile"),
+}
+
+
+@pytest.mark.parametrize("name", REFUSED)
+def test_refusals_in_kernels(name):
+    kernel, text = REFUSED[name]
+    with pytest.raises((ValueError, TypeError, IndexError), match=text):
+        run(kernel, ((4,), F32), X4, grid=1)
+
+
+@pytest.mark.parametrize(
+    ("options", "text"),
+    [
+        ({"grid": 2.5}, "expected grid to be an integer but got float"),
+        ({"grid": -1}, "grid extents >= 0"),
+        ({"in_specs": [3]}, r"in_specs\[0\] to be a tw.BlockSpec"),
+        ({"in_specs": [None] * 5}, "at least 5 inputs"),
+        ({"in_specs": tw.BlockSpec((2, 2), lambda: (0, 0))}, "block shape of rank 1 for `x`"),
+        ({"in_specs": tw.BlockSpec(0, lambda: 0)}, "positive block size"),
+        ({"in_specs": tw.BlockSpec(2, lambda: (0, 0))}, "to return 1 indices but got 2"),
+        ({"grid": 2, "in_specs": tw.BlockSpec(2, lambda i, j: i)}, "positional argument"),
+        ({"num_warps": -1}, "num_warps from 0"),
+        ({"sequential": 1}, "sequential axes of the 0-dimensional grid"),
+        ({"aliases": {5: 0}}, "alias"),
+        ({"beta": 1}, "static parameters of `kernel`.*but got beta"),
+        ({"scratch": 4}, "tw.ShapeDtype but got 4"),
+    ],
+)
+def test_refused_options(options, text):
+    with pytest.raises((ValueError, TypeError), match=text):
+        run(lambda x, o: o.at[...].store(x[...]), ((4,), F32), X4, **options)
+
+
+def test_errors_of_blocks_name_the_line_of_the_call():
+    spec = tw.BlockSpec((2, 2), lambda: (0, 0))
+    f = tw.call(lambda x, o: None, in_specs=spec, out_shape=tw.ShapeDtype((4,), F32))
+    line = test_errors_of_blocks_name_the_line_of_the_call.__code__.co_firstlineno + 2
+    text = rf"block shape of rank 1 for `x`.*call made at .*test_kernel_refusals.py:{line}\)"
+    with pytest.raises(ValueError, match=text):
+        f(X4)
+
+
+def test_refused_arguments():
+    with pytest.raises(TypeError, match="alpha is missing"):
+        tw.call(scaled_add, out_shape=tw.ShapeDtype((4,), F32))
+    with pytest.raises(TypeError, match="for the static parameters of `named` but got grid"):
+
+        @tw.kernel
+        def named(x, o, *, grid):
+            pass
+
+    with pytest.raises(TypeError, match="ShapeDtype but got 4"):
+        tw.call(lambda o: None, out_shape=4)
+    f = tw.call(lambda x, o: None, out_shape=tw.ShapeDtype((4,), F32))
+    with pytest.raises(TypeError, match="expected x to be a NumPy array or to have __dlpack__"):
+        f([1, 2, 3, 4])
+    with pytest.raises(ValueError, match="expected 3 Refs|expected 2 Refs"):
+        f(X4, X4)
+    with pytest.raises(ValueError, match=r"output 0 .* to be f32\[4\]"):
+        f(X4, out=np.zeros(5, F32))
+    read_only = np.zeros(4, F32)
+    read_only.flags.writeable = False
+    with pytest.raises(ValueError, match="to be writable but it is read-only"):
+        f(X4, out=read_only)
+    with pytest.raises(TypeError, match="expected a function of Refs"):
+        tw.kernel(3)
+    with pytest.raises(TypeError, match="what tw.call made"):
+        tw.vmap(scaled_add)
+    with pytest.raises(ValueError, match="expected to be called inside a kernel"):
+        tw.program_id(0)
+
+
+def test_calls_inside_of_kernels_are_refused():
+    f = tw.call(scaled_add, out_shape=tw.ShapeDtype((32, 64), F32), alpha=2)
+    x = rand(32, 64)
+    with pytest.raises(ValueError, match="outside of kernels"):
+        run(lambda y, o: f(x, x), ((4,), F32), X4)
+
+
+def test_values_do_not_leave_their_trace():
+    kept = []
+
+    def kernel(x, o):
+        kept.append(x[...])
+        o[...] = kept[0]
+
+    f = tw.call(kernel, out_shape=lambda x: tw.ShapeDtype(x.shape, x.dtype))
+    f(X4)
+    with pytest.raises(ValueError, match="one of another trace"):
+        f(np.zeros(5, F32))
+    with pytest.raises(ValueError, match="is visible here"):
+        run(_leaks, ((4,), F32), X4)
+
+
+def _leaks(x, o):
+    kept = []
+    tw.for_loop(0, 3, lambda i: kept.append(x[i]))
+    o[...] = kept[0]
