@@ -68,7 +68,7 @@ from ._language import (
 from ._library import parse_mod
 from ._mods import FUNCTIONS, Capture, Mod, Row, Scalar, and_masks, capture, or_masks
 from ._norm import layer_norm, layer_norm_vjp, rms_norm, rms_norm_vjp
-from ._programs import Cost, Program, ShapeDtype
+from ._programs import Cost, Program, ShapeDtype, cpu_roofs
 
 globals().update(FUNCTIONS)
 # For type checkers, which do not see names that are made here.
@@ -141,6 +141,7 @@ __all__ = [
     "checked",
     "concatenate",
     "cond",
+    "cpu_roofs",
     "create_block_mask",
     "create_mask",
     "cummax",

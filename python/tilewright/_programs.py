@@ -1,8 +1,12 @@
 """Programs of IR text, what they cost, and how results become arrays of a framework."""
 
 import dataclasses
+import functools
 import math
 import sys
+import time
+
+import numpy as np
 
 from . import _core, _language
 from ._arrays import dtype_name, is_on_gpu, stream_of, to_array, to_tensor
@@ -28,6 +32,62 @@ class ShapeDtype:
         return hash((self.shape, self.dtype))
 
 
+def _limits(peak_flops, bytes_per_second):
+    if peak_flops is None or bytes_per_second is None:
+        measured = cpu_roofs()
+        peak_flops = measured[0] if peak_flops is None else peak_flops
+        bytes_per_second = measured[1] if bytes_per_second is None else bytes_per_second
+    return peak_flops, bytes_per_second
+
+
+@functools.cache
+def cpu_roofs() -> tuple[float, float]:
+    """FLOP/s and bytes/s that f32 kernels reach on this CPU: a matrix product and a copy of 64 MiB.
+
+    Measured once in a process, in less than a second.
+    """
+    from ._kernels import BlockSpec, call
+
+    n, block = 1024, 128
+
+    def product(x, y, z):
+        z[...] = x[...] @ y[...]
+
+    def copy(x, z):
+        z[...] = x[...]
+
+    matmul = call(
+        product,
+        grid=(n // block, n // block),
+        in_specs=[
+            BlockSpec((block, n), lambda i, j: (i, 0)),
+            BlockSpec((n, block), lambda i, j: (0, j)),
+        ],
+        out_specs=BlockSpec((block, block), lambda i, j: (i, j)),
+        out_shape=ShapeDtype((n, n), np.float32),
+    )
+    size, rows = 1 << 24, 256
+    part = BlockSpec(size // rows, lambda i: i)
+    copied = call(
+        copy, grid=rows, in_specs=part, out_specs=part, out_shape=ShapeDtype((size,), np.float32)
+    )
+    x, vector = np.ones((n, n), np.float32), np.ones(size, np.float32)
+    return (
+        2 * n**3 / _least_seconds(lambda: matmul(x, x)),
+        8 * size / _least_seconds(lambda: copied(vector)),
+    )
+
+
+def _least_seconds(run):
+    run()  # traces and compiles
+    times = []
+    for _ in range(5):
+        start = time.perf_counter()
+        run()
+        times.append(time.perf_counter() - start)
+    return min(times)
+
+
 @dataclasses.dataclass(frozen=True)
 class Cost:
     """What a run costs, summed over the grid."""
@@ -44,12 +104,14 @@ class Cost:
         """Arithmetic intensity: FLOPs for each byte that a perfect cache would move."""
         return self.flops / self.array_bytes if self.array_bytes else math.inf
 
-    def seconds(self, peak_flops: float, bytes_per_second: float) -> float:
-        """The least time by the roofline model on a machine of these limits."""
+    def seconds(self, peak_flops=None, bytes_per_second=None) -> float:
+        """The least time by the roofline model on a machine of these limits; None: `cpu_roofs`."""
+        peak_flops, bytes_per_second = _limits(peak_flops, bytes_per_second)
         return max(self.flops / peak_flops, self.array_bytes / bytes_per_second)
 
-    def roof(self, peak_flops: float, bytes_per_second: float) -> str:
+    def roof(self, peak_flops=None, bytes_per_second=None) -> str:
         """Which roof of such a machine the kernel is under: "compute" or "memory"."""
+        peak_flops, bytes_per_second = _limits(peak_flops, bytes_per_second)
         return "compute" if self.intensity > peak_flops / bytes_per_second else "memory"
 
 

@@ -181,7 +181,7 @@ Access access(Tracer& tracer, const View& view, const char* op) {
     if (std::find(shape.begin(), shape.end(), kDynamic) != shape.end()) {
         user_error(op,
                    "expected a view with static extents but `{}` has a dynamic one; take slices "
-                   "of it with at(tw::ds(start, size))",
+                   "of it with ds(start, size)",
                    view.name);
     }
     result.shape = ir::Shape{std::span<const std::int64_t>(shape)};

@@ -268,7 +268,7 @@ std::shared_ptr<const run::Executable> CallState::executable(std::span<const Ten
     if (compiled_.size() % kManyTraces == kManyTraces - 1) {
         debug_log(kernel_.name(),
                   "slow path: traced and compiled for the {}th set of shapes; name dimensions that "
-                  "change in CallOptions::dynamic",
+                  "change in `dynamic`",
                   compiled_.size() + 1);
     }
     ir::Function function = trace(inputs);

@@ -76,7 +76,7 @@ void CallState::check_inputs(std::span<const Tensor> inputs) const {
 
 void CallState::check_arguments(std::span<const Tensor> inputs, const Shapes& shapes) const {
     if (options_.out.size() > shapes.outputs.size()) {
-        user_error("call", "expected at most {} output specs (the number of out_type) but got {}",
+        user_error("call", "expected at most {} output specs (the number of outputs) but got {}",
                    shapes.outputs.size(), options_.out.size());
     }
     for (int axis : options_.sequential) {

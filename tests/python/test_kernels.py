@@ -1,6 +1,8 @@
 """Kernels written in Python: blocks, masks, loops, functions, arrays in and out, errors."""
 
 import dataclasses
+import pathlib
+import subprocess
 import threading
 
 import ml_dtypes
@@ -10,6 +12,7 @@ import pytest
 import tilewright as tw
 
 F32 = np.float32
+PROGRAM = pathlib.Path(__file__, "../../../build/tilewright").resolve()
 
 
 def rand(*shape, seed=0, dtype=F32):
@@ -597,10 +600,31 @@ def test_programs_from_text():
     program.run(x, y, out)
     np.testing.assert_array_equal(out, expected)
     assert program.bytecode() == f.bytecode()
+    assert program.cuda("sm_90a") == f.cuda("sm_90a")
     with pytest.raises(TypeError, match="expected 2 inputs"):
         program(x)
     with pytest.raises(ValueError, match="line 1"):
         tw.Program.from_text("func @nonsense(")
+
+
+@pytest.mark.skipif(not PROGRAM.exists(), reason="the command line is not built")
+def test_programs_that_the_command_line_dumps():
+    done = subprocess.run(
+        [PROGRAM, "dump", "softmax", "--to", "ir"], capture_output=True, text=True, check=True
+    )
+    program = tw.Program.from_text(done.stdout)
+    (_, shape, _), *_ = program.parameters
+    x = rand(*shape.shape)
+    expected = np.exp(x - x.max(-1, keepdims=True))
+    np.testing.assert_allclose(
+        program(x), expected / expected.sum(-1, keepdims=True), rtol=1e-5, atol=1e-7
+    )
+
+
+def test_hints_are_in_the_ir():
+    f = scaled_add_call(num_warps=8, num_stages=3)
+    shape = tw.ShapeDtype((32, 64), F32)
+    assert "num_warps 8 num_stages 3" in f.ir(shape, shape).splitlines()[0]
 
 
 # ---- Costs.
@@ -637,6 +661,21 @@ def test_cost_of_a_matrix_product():
     assert cost.intensity == cost.flops / cost.array_bytes
     assert cost.roof(1e12, 1e11) == ("compute" if cost.intensity > 10 else "memory")
     assert cost.seconds(1e12, 1e11) == max(cost.flops / 1e12, cost.array_bytes / 1e11)
+
+
+def test_roofs_of_this_machine_are_measured():
+    flops, bytes_per_second = tw.cpu_roofs()
+    assert flops > 1e8 and bytes_per_second > 1e7
+    assert tw.cpu_roofs() == (flops, bytes_per_second)
+    large = matmul_call(2048, 2048, 2048, 64)
+    square = tw.ShapeDtype((2048, 2048), F32)
+    cost = large.cost(square, square)
+    assert cost.roof() == "compute"
+    assert cost.seconds() == cost.flops / flops
+    tall = matmul_call(2048, 1, 16, 16).cost(
+        tw.ShapeDtype((2048, 1), F32), tw.ShapeDtype((1, 16), F32)
+    )
+    assert tall.roof(1e12, 1e10) == "memory"
 
 
 def test_cost_follows_bounds_that_depend_on_the_program():

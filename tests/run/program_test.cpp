@@ -123,5 +123,36 @@ func @shift(%x: ref<f32[4]>, %y: ref<f32[4]>) {
     EXPECT_THAT(error, HasSubstr("kernel.py:7"));
 }
 
+TEST(ProgramText, OtherFormsOfAProgram) {
+    EXPECT_THAT(program_text(kTwice, ProgramForm::bytecode), HasSubstr("program twice"));
+    EXPECT_THAT(program_text(kTwice, ProgramForm::cuda, "sm_90a"), HasSubstr("kernel_twice"));
+    EXPECT_THAT(error_of([] { program_text(kTwice, ProgramForm::cuda, "sm_12"); }),
+                HasSubstr("sm_12"));
+    EXPECT_THAT(error_of([] { program_text("func @", ProgramForm::bytecode); }), HasSubstr("1"));
+}
+
+TEST(ProgramCost, CountsOverTheGrid) {
+    const ProgramCost cost = program_cost(kTwice);
+    EXPECT_TRUE(cost.exact);
+    EXPECT_EQ(cost.flops, 8);
+    EXPECT_EQ(cost.bytes_read, 32);
+    EXPECT_EQ(cost.bytes_written, 32);
+    EXPECT_EQ(cost.array_bytes, 64);
+    EXPECT_EQ(cost.transcendentals, 0);
+}
+
+TEST(ProgramCost, LanesOutsideOfTheArrayAreNotCounted) {
+    // Blocks of 4 of an array of 10: the last one has two lanes inside.
+    auto copy = tw::kernel("copy", [](Ref x, Ref z) { z.store(tw::exp(x.load())); });
+    const tw::BlockSpec block{{4}, [](auto i) { return tw::block(i); }};
+    const tw::Call call =
+        tw::call(copy, {.grid = {3}, .in = {block}, .out = {block}, .out_type = {{f32, {10}}}});
+    const ProgramCost cost = program_cost(call.ir({ramp({10})}));
+    EXPECT_TRUE(cost.exact);
+    EXPECT_EQ(cost.bytes_read, 40);
+    EXPECT_EQ(cost.bytes_written, 40);
+    EXPECT_EQ(cost.transcendentals, 12);
+}
+
 }  // namespace
 }  // namespace tilewright
