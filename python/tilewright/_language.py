@@ -97,6 +97,7 @@ Ref.at = property(_At, doc="`ref.at[index]`: the Ref of a part, for load, store 
 
 def iota(shape, axis=0, dtype=np.int32) -> Tile:
     """A tile of this shape (or length) whose elements count 0, 1, ... along `axis`."""
+    axis = _integer("iota", "axis", axis)
     return _lang.iota(_shape("iota", shape), axis, dtype_name("iota", "dtype", dtype))
 
 
@@ -163,12 +164,13 @@ def reshape(x, *shape) -> Tile:
 
 def transpose(x, axes=None) -> Tile:
     """Result axis i is axis `axes[i]` of x; without `axes` the axes are reversed."""
-    return _lang.transpose(x, [] if axes is None else list(axes))
+    axes = [] if axes is None else [_integer("transpose", "axes", a) for a in axes]
+    return _lang.transpose(x, axes)
 
 
 def expand_dims(x, axis) -> Tile:
     """A new axis of extent 1."""
-    return _lang.expand_dims(x, axis)
+    return _lang.expand_dims(x, _integer("expand_dims", "axis", axis))
 
 
 def squeeze(x, axis=None) -> Tile:
@@ -181,6 +183,7 @@ def squeeze(x, axis=None) -> Tile:
 
 def _axes(x, axis):
     axes = axis if isinstance(axis, tuple | list) else (axis,)
+    axes = [_integer("squeeze", "axis", a) for a in axes]
     return [a + x.ndim if a < 0 else a for a in axes]
 
 
@@ -191,6 +194,7 @@ def broadcast_to(x, shape) -> Tile:
 
 def concatenate(parts, axis=0) -> Tile:
     """Tiles one after another along an axis."""
+    axis = _integer("concatenate", "axis", axis)
     return _lang.concatenate([_tile("concatenate", part) for part in parts], axis)
 
 
@@ -209,9 +213,7 @@ def _reduction(name, document):
     def function(x, axis=None, keepdims=False):
         if of_rows is not None and not isinstance(x, Tile) and np.ndim(x) != 0:
             return of_rows(x)
-        if isinstance(axis, list):
-            axis = tuple(axis)
-        return core(x, axis, bool(keepdims))
+        return core(x, _axis_or_axes(name, axis), bool(keepdims))
 
     function.__name__ = function.__qualname__ = name
     function.__doc__ = document
@@ -230,34 +232,42 @@ any = _reduction("any", "Whether any element of a bool tile is true" + _OVER)  #
 all = _reduction("all", "Whether every element of a bool tile is true" + _OVER)  # noqa: A001
 
 
-def argmax(x, axis, keepdims=False) -> Tile:
-    """i32 index of the first largest element along an axis."""
-    return _lang.argmax(x, axis, bool(keepdims))
+def argmax(x, axis=None, keepdims=False) -> Tile:
+    """i32 index of the first largest element along an axis, or of all in row-major order."""
+    return _arg_reduction(_lang.argmax, "argmax", x, axis, keepdims)
 
 
-def argmin(x, axis, keepdims=False) -> Tile:
-    """i32 index of the first smallest element along an axis."""
-    return _lang.argmin(x, axis, bool(keepdims))
+def argmin(x, axis=None, keepdims=False) -> Tile:
+    """i32 index of the first smallest element along an axis, or of all in row-major order."""
+    return _arg_reduction(_lang.argmin, "argmin", x, axis, keepdims)
+
+
+def _arg_reduction(core, op, x, axis, keepdims):
+    if axis is not None:
+        return core(x, _integer(op, "axis", axis), bool(keepdims))
+    x = _tile(op, x)
+    place = core(reshape(x, -1), 0, False)
+    return broadcast_to(place, (1,) * x.ndim) if keepdims else place
 
 
 def cumsum(x, axis=0, reverse=False) -> Tile:
     """The sums of all elements up to each one along an axis."""
-    return _lang.cumsum(x, axis, bool(reverse))
+    return _lang.cumsum(x, _integer("cumsum", "axis", axis), bool(reverse))
 
 
 def cumprod(x, axis=0, reverse=False) -> Tile:
     """The products of all elements up to each one along an axis."""
-    return _lang.cumprod(x, axis, bool(reverse))
+    return _lang.cumprod(x, _integer("cumprod", "axis", axis), bool(reverse))
 
 
 def cummax(x, axis=0, reverse=False) -> Tile:
     """The largest of all elements up to each one along an axis."""
-    return _lang.cummax(x, axis, bool(reverse))
+    return _lang.cummax(x, _integer("cummax", "axis", axis), bool(reverse))
 
 
 def cummin(x, axis=0, reverse=False) -> Tile:
     """The smallest of all elements up to each one along an axis."""
-    return _lang.cummin(x, axis, bool(reverse))
+    return _lang.cummin(x, _integer("cummin", "axis", axis), bool(reverse))
 
 
 _PRECISIONS = ("ieee", "tf32", "tf32x3")
@@ -467,6 +477,14 @@ def _integer(op, argument, value):
         raise TypeError(
             f"[{op}] expected {argument} to be an integer but got {_kind(value)}"
         ) from None
+
+
+def _axis_or_axes(op, axis):
+    if axis is None:
+        return None
+    if isinstance(axis, tuple | list):
+        return tuple(_integer(op, "axis", a) for a in axis)
+    return _integer(op, "axis", axis)
 
 
 def _shape(op, shape):

@@ -100,6 +100,11 @@ class Cost:
     exact: bool  #: False: a loop or branch depends on data, or a large grid was sampled
 
     @property
+    def bytes(self) -> float:
+        """Bytes read and written by loads, stores and atomics."""
+        return self.bytes_read + self.bytes_written
+
+    @property
     def intensity(self) -> float:
         """Arithmetic intensity: FLOPs for each byte that a perfect cache would move."""
         return self.flops / self.array_bytes if self.array_bytes else math.inf

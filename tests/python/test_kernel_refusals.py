@@ -43,6 +43,10 @@ REFUSED = {
     "when": (lambda x, o: tw.when(x[0] > 0, lambda: x[0]), "tw.cond returns values"),
     "condition": (lambda x, o: tw.when(x[0], lambda: None), "bool scalar condition"),
     "axis": (lambda x, o: o.at[...].store(tw.sum(x[...], 1)), "axis"),
+    "axis of no integer": (
+        lambda x, o: tw.sum(x[...], axis=1.5),
+        "axis to be an integer but got float",
+    ),
     "same axis": (lambda x, o: o.at[...].store(tw.sum(x[...], (0, -1))), "each axis once"),
     "precision": (lambda x, o: tw.dot(x[...], x[...], precision="bf16"), "expected precision"),
     "numpy function": (lambda x, o: np.fft.fft(x[...]), "NumPy function that tilewright knows"),

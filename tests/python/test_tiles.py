@@ -1,0 +1,116 @@
+"""Functions on tiles: NumPy's spelling gives NumPy's values."""
+
+import ml_dtypes
+import numpy as np
+import pytest
+
+import tilewright as tw
+
+F32 = np.float32
+
+
+def rand(*shape, seed=0):
+    return np.random.default_rng(seed).standard_normal(shape).astype(F32)
+
+
+def run(kernel, out, *inputs, **options):
+    """Runs with outputs of these (shape, dtype)s; one that is not in a list is the result."""
+    single = not isinstance(out, list)
+    shapes = [tw.ShapeDtype(*o) for o in ([out] if single else out)]
+    return tw.call(kernel, out_shape=shapes[0] if single else tuple(shapes), **options)(*inputs)
+
+
+FUNCTIONS = {
+    "operators": lambda x, y, m: -x + y * 2 - x / (y * y + 1) + x // (y * y + 1) + abs(y) % 1.5,
+    "comparisons": lambda x, y, m: m.where((x < y) | (x >= 1) & (y != 0) ^ (x == y), x, y),
+    "ufuncs": lambda x, y, m: np.exp(x) + np.maximum(x, y) * np.tanh(y) - np.sqrt(np.abs(x)),
+    "logical": lambda x, y, m: m.where(np.logical_and(x > 0, np.logical_not(y > 0)), 1.0, x),
+    "sum": lambda x, y, m: x + np.sum(y, axis=1, keepdims=True),
+    "reductions": lambda x, y, m: x * np.max(y) + np.min(x, axis=0) - np.mean(y, axis=(0, 1)),
+    "methods": lambda x, y, m: x - x.max(axis=1, keepdims=True) + y.sum(0) + y.mean(),
+    "cumsum": lambda x, y, m: np.cumsum(x, axis=1) + np.cumprod(y, axis=0),
+    "transpose": lambda x, y, m: x.T.reshape(x.shape) + np.transpose(y).reshape((4, 6)),
+    "indices": lambda x, y, m: x[:, 1:2] + y[-1] + x[..., None][:, ::6, 0] + y[2, 3],
+    "concatenate": lambda x, y, m: np.concatenate([x[:2], y[2:]], 0) + np.stack([x[0]] * 4),
+    "matmul": lambda x, y, m: (x @ y.T) @ y + m.dot(x, np.transpose(y)) @ x,
+    "clip": lambda x, y, m: np.clip(x, -0.5, 0.5) + np.square(y) + np.power(abs(x) + 1, 2.5),
+    "where": lambda x, y, m: np.where(x > 0, x, 0) + np.broadcast_to(y[0], (4, 6)),
+}
+
+
+@pytest.mark.parametrize("interpret", [False, True])
+@pytest.mark.parametrize("name", FUNCTIONS)
+def test_functions_agree_with_numpy(name, interpret):
+    function = FUNCTIONS[name]
+    x, y = rand(4, 6), rand(4, 6, seed=1)
+
+    def kernel(x, y, o):
+        o[...] = function(x[...], y[...], tw)
+
+    z = run(kernel, ((4, 6), F32), x, y, interpret=interpret)
+    np.testing.assert_allclose(z, function(x, y, np), rtol=2e-5, atol=2e-5)
+
+
+def test_integer_functions():
+    x, y = np.arange(-6, 6, dtype=np.int32), np.arange(1, 13, dtype=np.int32)
+
+    def kernel(x, y, divided, other):
+        x, y = x[...], y[...]
+        divided[...] = x / y
+        other[...] = (x // y) * 100 + x % y + (x << 2) - (y >> 1) + ((x & y) | (x ^ 3)) + ~x
+
+    divided, other = run(kernel, [((12,), F32), ((12,), np.int32)], x, y)
+    np.testing.assert_allclose(divided, x / y, rtol=1e-6)
+    np.testing.assert_array_equal(
+        other, (x // y) * 100 + x % y + (x << 2) - (y >> 1) + ((x & y) | (x ^ 3)) + ~x
+    )
+
+
+def test_arg_reductions_and_reversed_scans():
+    x = rand(5, 7)
+
+    def kernel(x, first, high, low, sums):
+        first[...] = np.argmax(x[...])
+        high[...] = np.argmax(x[...], axis=1)
+        low[...] = tw.argmin(x[...], 0)
+        sums[...] = tw.cumsum(x[...], 1, reverse=True) + tw.cummax(x[...], 0) - tw.cummin(x[...])
+
+    shapes = [((), np.int32), ((5,), np.int32), ((7,), np.int32), ((5, 7), F32)]
+    first, high, low, sums = run(kernel, shapes, x)
+    assert first == x.argmax()
+    np.testing.assert_array_equal(high, x.argmax(1))
+    np.testing.assert_array_equal(low, x.argmin(0))
+    expected = np.cumsum(x[:, ::-1], 1)[:, ::-1]
+    expected = expected + np.maximum.accumulate(x, 0) - np.minimum.accumulate(x, 0)
+    np.testing.assert_allclose(sums, expected, rtol=1e-5, atol=1e-5)
+
+
+def test_dots_of_narrow_floats_are_f32():
+    x = rand(16, 8).astype(ml_dtypes.bfloat16)
+
+    def kernel(x, o):
+        product = tw.dot(x[...], x[...], trans_b=True)
+        assert product.dtype == F32 and product.shape == (16, 16)
+        o[...] = product
+
+    z = run(kernel, ((16, 16), F32), x)
+    wide = x.astype(np.float64)
+    np.testing.assert_allclose(z, wide @ wide.T, rtol=1e-5, atol=1e-5)
+
+
+def test_random_numbers_are_the_same_whatever_the_blocks():
+    def kernel(o):
+        i = tw.program_id(0)
+        o[...] = tw.uniform(7, i * o.shape[0] + tw.arange(o.shape[0]))
+
+    def make(block):
+        return tw.call(
+            kernel,
+            grid=64 // block,
+            out_specs=tw.BlockSpec(block, lambda i: i),
+            out_shape=tw.ShapeDtype((64,), F32),
+        )()
+
+    z = make(64)
+    np.testing.assert_array_equal(z, make(16))
+    assert len(set(z)) == 64 and z.min() >= 0 and z.max() < 1 and 0.3 < z.mean() < 0.7
