@@ -31,6 +31,7 @@ from ._block_mask import BlockMask, create_block_mask, create_mask  # noqa: E402
 from ._flash import attention, scaled_dot_product_attention  # noqa: E402
 from ._install import install, uninstall  # noqa: E402
 from ._norm import layer_norm, rms_norm  # noqa: E402
+from ._transformers import register_transformers  # noqa: E402
 
 __all__ = [
     "_DEFAULT_SPARSE_BLOCK_SIZE",
@@ -47,6 +48,7 @@ __all__ = [
     "masks",
     "noop_mask",
     "or_masks",
+    "register_transformers",
     "rms_norm",
     "scaled_dot_product_attention",
     "scores",

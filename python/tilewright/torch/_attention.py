@@ -138,7 +138,7 @@ def flex_attention(
         )
         others = (*others, *mask.arrays)
     if block_mask is not None:
-        block_mask = _exact_mask(block_mask)
+        block_mask = _exact_mask(block_mask, batch, heads)
         if block_mask is not None and len(key) != len(query):
             key, value = _broadcast_batch(query, key, value, block_mask)
 
@@ -299,11 +299,11 @@ def _given(extras):
     return tuple(name for name, _ in pairs), tuple(x for _, x in pairs)
 
 
-def _exact_mask(block_mask):
+def _exact_mask(block_mask, batch, heads):
     """Exact, with `_core` and `words`; None where torch's empty mask stands for no mask."""
     if isinstance(block_mask, _masks.BlockMask) and block_mask.words is not None:
         return block_mask
-    return _masks.exact("flex_attention", block_mask)
+    return _masks.exact("flex_attention", block_mask, batch, heads)
 
 
 def _broadcast_batch(query, key, value, block_mask):

@@ -1,5 +1,8 @@
 """Masks as data on PyTorch tensors."""
 
+import inspect
+import re
+
 import numpy as np
 import torch
 from torch.nn.attention import flex_attention as _flex
@@ -235,11 +238,12 @@ def _unpacked(words, separate, device):
 # ---- Exact masks of what is given.
 
 
-def exact(op, mask):
+def exact(op, mask, batch=1, heads=1):
     """The mask in its exact state; None for PyTorch's empty mask, which lets all pairs attend.
 
-    Takes masks of this module, of PyTorch and of NumPy. A conversion is kept on the mask, for as
-    long as its lists and the tensors that its mask_mod reads are not written to.
+    Takes masks of this module, of PyTorch and of NumPy. Lists for one batch or head serve all
+    batches and heads of the call, each with what mask_mod says of it. A conversion is kept on the
+    mask, for as long as its lists and the tensors that its mask_mod reads are not written to.
     """
     if isinstance(mask, _numpy_block_mask.BlockMask):
         return BlockMask.from_core(mask._core, mask.mask_mod, "cpu", mask._separate)
@@ -257,8 +261,12 @@ def exact(op, mask):
     lists = [getattr(mask, name) for name in ("kv_num_blocks", "kv_indices")]
     lists += [getattr(mask, name) for name in ("full_kv_num_blocks", "full_kv_indices")]
     read = [t for t in (*lists, *mod.arrays) if t is not None]
+    spread = tuple(
+        n if re.search(f"%{name}\\b", mod.text.partition("\n")[2]) else 1
+        for name, n in (("b", batch), ("h", heads))
+    )
     state = (
-        mod.text, tuple(mask.seq_lengths), tuple(mask.BLOCK_SIZE), [t._version for t in read],
+        spread, mod.text, tuple(mask.seq_lengths), tuple(mask.BLOCK_SIZE), [t._version for t in read],
     )  # fmt: skip
     made = mask.__dict__.get("_made")
     if (
@@ -268,18 +276,19 @@ def exact(op, mask):
     ):
         return made[2]
     result = BlockMask.from_core(
-        _core_of_lists(op, mask, lists, mod), mask.mask_mod, lists[1].device
+        _core_of_lists(op, mask, lists, mod, spread), mask.mask_mod, lists[1].device
     )
     mask.__dict__["_made"] = state, read, result
     return result
 
 
-def _core_of_lists(op, mask, lists, mod):
+def _core_of_lists(op, mask, lists, mod, spread):
     lists = [
         None if t is None else _four_dimensions(t, n)
         for t, n in zip(lists, (3, 4) * 2, strict=False)
     ]
     batch, heads = (max(t.shape[d] for t in lists if t is not None) for d in (0, 1))
+    batch, heads = (s if n == 1 else n for n, s in zip((batch, heads), spread, strict=True))
     try:
         return _core.BlockMask.from_kv_blocks(
             *[
@@ -376,10 +385,12 @@ def create_block_mask(
 
 
 def _is_score(function):
+    """Whether it takes five arguments without defaults, as score mods do."""
     try:
-        return _flex._get_mod_type(function) == _flex._ModificationType.SCORE_MOD
-    except (AssertionError, TypeError, ValueError):
+        parameters = inspect.signature(function).parameters.values()
+    except (TypeError, ValueError):
         return False
+    return sum(p.default is inspect.Parameter.empty for p in parameters) == 5
 
 
 def create_mask(mod_fn, B, H, Q_LEN, KV_LEN, device=None):

@@ -205,6 +205,9 @@ _SHAPES = {
      torch.Tensor.stride, torch.Tensor.dim}  # fmt: skip
 
 
+_VALUES = {torch.Tensor.tolist, torch.Tensor.numpy, torch.Tensor.__array__}
+
+
 class _Functions(TorchFunctionMode):
     """Indexing by traced values, which torch would turn into numbers, and reads of shapes."""
 
@@ -213,13 +216,18 @@ class _Functions(TorchFunctionMode):
         self._recorder = recorder
 
     def __torch_function__(self, func, types, args=(), kwargs=None):
+        if self._recorder.levels:
+            args = _mapped(args, torch.Tensor, self._recorder.unwrapped)
+            kwargs = _mapped(kwargs or {}, torch.Tensor, self._recorder.unwrapped)
         if func is torch.Tensor.__getitem__:
             return self._recorder.getitem(*args)
         if func is torch.Tensor.__setitem__:
             raise RefusedError("expected a mod that writes no elements; use torch.where")
         if func in _SHAPES:
             self._recorder.fixed_shapes = True
-        return func(*args, **(kwargs or {}))
+        elif func in _VALUES:
+            raise TypeError(_rules.NO_VALUE)
+        return self._recorder.call(func, args, kwargs or {})
 
 
 class _Tables:
@@ -243,11 +251,21 @@ class Recorder:
     def __init__(self, values, tables, device, replayed=False):
         self.values, self.tables, self.device = values, tables, device
         self.own_rules = self.fixed_shapes = False
-        self._calls = iter(tables.calls) if replayed else None
+        self._calls = list(tables.calls) if replayed else None
         self.wholes = {}  # slot -> the Traced that stands for an operation on captures
         self._watch = False
+        self.levels = False  # whether torch.func transforms the caller
 
     # ---- What rules use.
+
+    def unwrapped(self, tensor):
+        """A captured tensor of torch.func, which would go its own ways, as a stand-in."""
+        if not torch._C._functorch.is_functorch_wrapped_tensor(tensor):
+            return tensor
+        slot = self.leaf(tensor)
+        if slot not in self.wholes:
+            self.wholes[slot] = self.wrap(Whole(slot), tensor)
+        return self.wholes[slot]
 
     def value(self, x, dtype=None):
         """The value of an argument, in a dtype if given."""
@@ -346,10 +364,10 @@ class Recorder:
 
     def getitem(self, tensor, index):
         index = index if isinstance(index, tuple) else (index,)
+        index = tuple(torch.tensor(i) if isinstance(i, list) else i for i in index)
         if not any(isinstance(i, Traced) for i in index):
-            if any(isinstance(i, list | tuple) for i in index):
-                index = tuple(torch.tensor(i) if isinstance(i, list | tuple) else i for i in index)
-            return torch.Tensor.__getitem__(tensor, index if len(index) != 1 else index[0])
+            index = index if len(index) != 1 else index[0]
+            return self.call(torch.Tensor.__getitem__, (tensor, index), {})
         given = sum(i is not None and i is not Ellipsis for i in index)
         if given > tensor.dim():
             raise IndexError(
@@ -362,7 +380,7 @@ class Recorder:
         traced = [isinstance(i, torch.Tensor) for i in index]
         plain = tuple(slice(None) if t else i for i, t in zip(index, traced, strict=True))
         if any(p != slice(None) for p in plain if not isinstance(p, torch.Tensor)):
-            tensor = torch.Tensor.__getitem__(tensor, plain)
+            tensor = self.call(torch.Tensor.__getitem__, (tensor, plain), {})
         indices = []
         for i, t in zip(index, traced, strict=True):
             if t:
@@ -372,6 +390,21 @@ class Recorder:
         while indices and indices[-1] is None:
             indices.pop()
         return torch.ops.aten.index.Tensor(tensor, indices)
+
+    def call(self, func, args, kwargs):
+        """A function of torch. What it makes of captures alone is, to a derivative, a capture."""
+        if self._calls is None:
+            return func(*args, **kwargs)
+        tensors = _tensors(kwargs, _tensors(args, []))
+        scalars = any(isinstance(t, Traced) and not isinstance(t.value, Whole) for t in tensors)
+        if scalars or not any(t.requires_grad for t in tensors):
+            return func(*args, **kwargs)
+        with torch.no_grad():
+            result = func(*args, **kwargs)
+        for made in _tensors(result, []):
+            if isinstance(made, Traced) and made.dtype.is_floating_point:
+                made.requires_grad_()
+        return result
 
     def dispatch(self, func, args, kwargs):
         tensors = _tensors(kwargs, _tensors(args, []))
@@ -414,11 +447,9 @@ class Recorder:
                 *_mapped(args, torch.Tensor, _stand_in),
                 **{**_mapped(kwargs, torch.Tensor, _stand_in), **plain},
             )
-        if not mutated and all(isinstance(t.value, Whole) for t in traced):
-            if name != "aten::index" or not any(t is not args[0] for t in traced + captures):
-                return self._on_captures(func, args, kwargs, out, [*traced, *captures])
-            if not _has_traced_scalar(traced):
-                return self._on_captures(func, args, kwargs, out, [*traced, *captures])
+        whole = all(isinstance(t.value, Whole) for t in traced)
+        if not mutated and whole and self._is_next(func):
+            return self._on_captures(func, args, kwargs, out, [*traced, *captures])
         if self._watch and not torch.is_grad_enabled() and _is_float(out):
             self.own_rules = True
         rule = _rules.RULES.get(name) or (
@@ -445,6 +476,11 @@ class Recorder:
         with _Dispatch(self), _Functions(self):
             return decomposition(*args, **kwargs)
 
+    def _is_next(self, func):
+        """Whether an operation on captures alone is kept for the calls. What autograd does to them
+        in a derivative becomes part of the derivative."""
+        return self._calls is None or any(call.function is func for call in self._calls[:1])
+
     def _on_captures(self, func, args, kwargs, out, inputs):
         """Kept for each call to run; its results are arrays like captures."""
         given = sum(t.numel() for t in inputs)
@@ -466,7 +502,7 @@ class Recorder:
 
         outs = out if isinstance(out, tuple | list) else (out,)
         if self._calls is not None:
-            results = next(self._calls).results
+            results = self._calls.pop(0).results
         else:
             results = tuple(self.tables.slot(o.shape, o.dtype) for o in outs)
             self.tables.calls.append(
@@ -501,10 +537,6 @@ class Recorder:
                 return function(*scalars)
         finally:
             _current.recorder = before
-
-
-def _has_traced_scalar(traced):
-    return any(not isinstance(t.value, Whole) for t in traced)
 
 
 def _is_float(out):
@@ -558,15 +590,17 @@ def _place():
 
 @contextlib.contextmanager
 def _outside_of_modes():
-    """Whatever traces or transforms the caller does not see the operations of a mod."""
+    """Whatever traces or transforms the caller does not see the operations of a mod. Gives whether
+    torch.func transforms it."""
     with contextlib.ExitStack() as stack:
         stack.enter_context(_disable_current_modes())
         stack.enter_context(torch._C._DisableAutocast())
         while torch._C._len_torch_function_stack():
             stack.enter_context(torch.overrides._pop_mode_temporarily())
-        if torch._C._functorch.peek_interpreter_stack() is not None:
+        levels = torch._C._functorch.peek_interpreter_stack() is not None
+        if levels:
             stack.enter_context(temporarily_clear_interpreter_stack())
-        yield
+        yield levels
 
 
 def record(op, argument, function, is_mask, sizes, score_dtype=torch.float32, device="cpu"):
@@ -598,15 +632,14 @@ def recorded(op, argument, function, is_mask, score_dtype=torch.float32, device=
 
     def body(*cores):
         tables.__init__()
-        with _outside_of_modes():
+        with _outside_of_modes() as levels:
             recorder = kept["recorder"] = Recorder(values, tables, device)
+            recorder.levels = levels
             out = recorder.run(function, scalars_of(recorder, cores))
             if recorder.own_rules and not is_mask:
-                for slot in range(tables.slots):  # a rule may read arrays that the mod does not
-                    if slot in tables.leaves or slot in tables.captured:
-                        shape, _ = tables.shapes[slot]
-                        index = [values.index(0)] * len(shape)
-                        Part(recorder.captured(slot), index).value()
+                for slot in list(tables.captured):  # a rule may read what the mod only passes on
+                    index = [values.index(0)] * len(tables.shapes[slot][0])
+                    Part(recorder.captured(slot), index).value()
             return _result(op, argument, recorder, out, is_mask)
 
     core = (_core.Mod.mask if is_mask else _core.Mod.score)(body)
@@ -666,8 +699,9 @@ def _derivative(core, function, values, tables, device, scalars_of, width, reads
     def body(*cores):
         gathers.clear()
         *cores, cotangent = cores
-        with _outside_of_modes():
+        with _outside_of_modes() as levels:
             recorder = Recorder(values, tables, device, replayed=True)
+            recorder.levels = levels
             scalars = scalars_of(recorder, cores)
             scalars[0].requires_grad_()
             before = current()

@@ -87,15 +87,10 @@ def _add(r, out, a, b, *, alpha=1):
     if out.dtype == torch.bool:
         return _floating(r, out, "or", a, b)
     gradients = [r.value(x) for x in (a, b)]
-    if any(isinstance(x, Scattered) for x in gradients):
-        return _sum_of_gradients(out, *gradients)
+    if all(isinstance(x, Scattered) for x in gradients):
+        first, second = gradients
+        return Scattered(out.shape, out.dtype, first.entries + second.entries)
     return _floating(r, out, "add", a, _scaled(r, out, b, alpha))
-
-
-def _sum_of_gradients(out, a, b):
-    if not isinstance(a, Scattered) or not isinstance(b, Scattered):
-        raise RefusedError("expected gradients of captured tensors to be added up alone")
-    return Scattered(out.shape, out.dtype, a.entries + b.entries)
 
 
 @rule("sub", "prims::sub")
