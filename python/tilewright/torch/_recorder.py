@@ -660,7 +660,7 @@ def recorded(op, argument, function, is_mask, score_dtype=torch.float32, device=
         raise type(error)(f"[{op}] {argument}: {error}") from error
     return Recording(
         sys.intern(text), tables.leaves, tables.constants, tables.calls, reads,
-        sys.intern(derivative[0]), sys.intern(derivative[1]), kept["recorder"].fixed_shapes,
+        sys.intern(derivative[0]), sys.intern(derivative[1]), kept["recorder"].fixed_shapes or values.wrote_out,
     )  # fmt: skip
 
 

@@ -537,6 +537,7 @@ def _index(r, out, x, indices):
 
 def _gathered(r, out, value, x, places, shape):
     """An array of the elements that small arrays of indices name."""
+    r.fixed_shapes = True
     arrays = [None if p is None else np.broadcast_to(r.values.array_of(p), shape) for p in places]
     taken = [d for d, a in enumerate(arrays) if a is not None]
     kept = [d for d, a in enumerate(arrays) if a is None]
@@ -575,6 +576,7 @@ def _element(r, value, index, dtype):
 
 @rule("gather", "take_along_dim")
 def _gather(r, out, x, dim, index, **_):
+    r.fixed_shapes = True
     places = r.array(index, torch.int64)
     result = np.empty(out.shape, object)
     for at in np.ndindex(*out.shape):

@@ -154,6 +154,8 @@ class Part:
 class TorchValues(Values):
     """Operations on values of mods in PyTorch."""
 
+    wrote_out = False  #: whether rows were written out, element by element
+
     def __init__(self, score_dtype):
         super().__init__(TorchDtypes(score_dtype), _OPERATIONS)
 
@@ -170,6 +172,7 @@ class TorchValues(Values):
     def array_of(self, value):
         if not isinstance(value, Part):
             return super().array_of(value)
+        self.wrote_out = True
         shape = value.shape
         if math.prod(shape) > MOST_ELEMENTS:
             raise RefusedError(

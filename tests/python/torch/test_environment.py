@@ -86,6 +86,29 @@ def test_shapes_matter_where_the_function_reads_them(recorded):
     assert recorded() == 2
 
 
+@pytest.mark.parametrize("kind", ["any", "sum", "gather", "rows", "all"])
+def test_lengths_of_rows_matter(recorded, kind):
+    def make(table):
+        def mod(s, b, h, q, kv):
+            if kind == "any":
+                return torch.where((table[h] == kv).any(), s, -1.0)
+            if kind == "sum":
+                return s + table[h].sum()
+            if kind == "gather":
+                return s + table[h].gather(0, torch.arange(2)).sum()
+            if kind == "rows":
+                return s + table[torch.arange(2), :].sum()
+            return s + table.sum()
+
+        return mod
+
+    query = dense.normal(1, 2, 9, 8)
+    for n in (2, 5, 3, 2):
+        table = torch.arange(2.0 * n, dtype=torch.float64).view(2, n)
+        out = twt.flex_attention(query, query, query, make(table))
+        dense.close(out, dense.attention(query, query, query, make(table))[0])
+
+
 def test_numbers_become_operands(recorded):
     texts = set()
     for offset in (1, 7, 9, -4, 1 << 40):

@@ -130,8 +130,6 @@ def test_t5():
     )  # fmt: skip
     torch.manual_seed(3)
     model = transformers.T5ForConditionalGeneration(config).eval()
-    if not getattr(model, "_supports_attention_backend", True):
-        pytest.skip("this version's T5 has one implementation of attention")
     ids, mask = padded()
 
     def run():
