@@ -70,14 +70,15 @@ class _Snapshot:
         self.key, self.tensors, self.numbers, self.kept = [], [], [], []
         self._seen, self._objects, self.names = {}, [], set()
         self.walk(function)
-        done = 0
-        while self._objects:  # their attributes may hold functions that name more of them
-            objects, self._objects = self._objects, []
-            for value in objects:
-                self._attributes(value)
-            done += 1
-            if done > 16:
-                raise _OpaqueError
+        looked_up = {}  # what was already looked up on each object
+        while True:  # attributes may hold functions, which name more of them
+            names, count = frozenset(self.names), len(self._objects)
+            for value in list(self._objects):
+                known = looked_up.get(id(value), frozenset())
+                looked_up[id(value)] = names
+                self._attributes(value, names - known)
+            if names == self.names and count == len(self._objects):
+                break
         if not _LOOKS.isdisjoint(self.names):
             raise _OpaqueError
 
@@ -184,7 +185,7 @@ class _Snapshot:
                 self.key.append(name)
                 self.walk(scope[name])
 
-    def _attributes(self, value):
+    def _attributes(self, value, names):
         """What the functions' names may mean on an object, a class or a module of the user's."""
         kind = type(value)
         is_class = isinstance(value, type)
@@ -203,9 +204,8 @@ class _Snapshot:
             for table in ("_parameters", "_buffers", "_modules"):
                 own.update(own.get(table) or {})
         bases = value.__mro__ if is_class else kind.__mro__
-        names = set(self.names)
         if not is_class and "__call__" in vars(kind):
-            names.add("__call__")
+            names = names | {"__call__"}
         for name in sorted(names):
             if name in own and not isinstance(own[name], classmethod | staticmethod):
                 self._attribute(name, own[name])

@@ -113,9 +113,7 @@ def test_a_training_step(name):
     def gradients():
         model.zero_grad()
         model(input_ids=ids, attention_mask=mask, labels=labels).loss.backward()
-        return {
-            name: p.grad.clone() for name, p in model.named_parameters() if p.grad is not None
-        }
+        return {name: p.grad.clone() for name, p in model.named_parameters() if p.grad is not None}
 
     want, have = (by(model, which, gradients) for which in ("eager", "tilewright"))
     assert want.keys() == have.keys()
@@ -143,7 +141,11 @@ def test_t5():
     close(have[0], want[0])
     close(have[1], want[1], 1e-4)
     tokens = [
-        by(model, which, lambda: model.generate(input_ids=ids, attention_mask=mask, max_new_tokens=9))
+        by(
+            model,
+            which,
+            lambda: model.generate(input_ids=ids, attention_mask=mask, max_new_tokens=9),
+        )
         for which in ("eager", "tilewright")
     ]
     assert torch.equal(*tokens)
