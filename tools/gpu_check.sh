@@ -124,7 +124,7 @@ if [ -n "$no_tests" ]; then
     :
 elif python3 -c 'import tilewright, pytest' 2>/dev/null; then
     result=passed
-    timeout 300 python3 -m pytest -q "$root/tests/python/test_cuda.py" >"$out/python.log" 2>&1 ||
+    timeout 300 python3 -m pytest -q "$root/tests/python/test_cuda.py" "$root/tests/python/test_random_kernels.py" >"$out/python.log" 2>&1 ||
         { result=FAILED; status=1; grep -E '^(FAILED|E  )' "$out/python.log" | head -20; }
     note "python: $result, $(tail -1 "$out/python.log")"
     if python3 -c 'import torch' 2>/dev/null; then

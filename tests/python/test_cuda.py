@@ -1,10 +1,15 @@
 """Calls on a GPU, or on the stand-in for one (tests/cuda/fake); skipped without either."""
 
+import pathlib
+import runpy
+
 import numpy as np
 import pytest
 
 import tilewright as tw
 from tilewright import _arrays
+
+EXAMPLES = pathlib.Path(__file__, "../../../examples/python").resolve()
 
 pytestmark = pytest.mark.skipif(len(tw.devices()) == 1, reason="NOT RUN: no GPU on this machine")
 
@@ -110,3 +115,57 @@ def test_masks_of_torch_tensors_on_the_gpu_are_built_there(capfd, monkeypatch):
     )
     got = tw.flex_attention(q, k, v, block_mask=mask)
     torch.testing.assert_close(got.float(), want.float(), rtol=2e-2, atol=2e-2)
+
+
+@tw.kernel
+def softmax(x, z, *, scale):
+    row = tw.load(x, other=-np.inf) * scale
+    e = tw.exp(row - row.max(1, keepdims=True))
+    z[...] = e / tw.sum(e, 1, keepdims=True)
+
+
+def on_gpu(array):
+    return _arrays.to_device("test", _arrays.to_tensor("test", "x", array), "cuda")
+
+
+def test_kernels_in_python_run_where_their_arrays_are():
+    rows = tw.BlockSpec((8, 64), lambda i: (i, 0))
+    f = tw.call(
+        softmax,
+        grid=4,
+        in_specs=rows,
+        out_specs=rows,
+        out_shape=tw.ShapeDtype((30, 50), np.float32),
+        scale=2.0,
+    )
+    x = random(30, 50)
+    expected = f(x)
+    z = f(on_gpu(x))
+    assert z.device.startswith("cuda")
+    np.testing.assert_allclose(_arrays.to_array(z.to(False, 0)), expected, rtol=1e-5, atol=1e-7)
+    program = tw.Program.from_text(f.ir())
+    z = program(on_gpu(x))
+    assert z.device.startswith("cuda")
+    np.testing.assert_allclose(_arrays.to_array(z.to(False, 0)), expected, rtol=1e-5, atol=1e-7)
+
+
+@pytest.mark.parametrize("name", ["02_iota", "06_softmax", "07_sequential_matmul", "09_histogram"])
+def test_examples_of_kernels_run_on_a_gpu(name, monkeypatch, capsys):
+    monkeypatch.setenv("TILEWRIGHT_DEVICE", "cuda")  # arrays of the CPU, through copies
+    runpy.run_path(str(EXAMPLES / f"{name}.py"))
+    assert capsys.readouterr().out
+
+
+def test_kernels_refuse_arrays_of_several_devices():
+    def add(x, y, o):
+        o[...] = x[...] + y[...]
+
+    f = tw.call(add, out_shape=tw.ShapeDtype((4,), np.float32))
+    x = random(4)
+    with pytest.raises(ValueError, match="expected all inputs on one device but `y` is on cpu"):
+        f(on_gpu(x), x)
+    with pytest.raises(ValueError, match="output 0 on cuda:0, where the inputs are"):
+        f(on_gpu(x), on_gpu(x), out=x.copy())
+    checked = tw.call(add, out_shape=tw.ShapeDtype((4,), np.float32), interpret=True)
+    with pytest.raises(ValueError, match="CPU memory in the checked mode"):
+        checked(on_gpu(x), on_gpu(x))

@@ -310,16 +310,28 @@ class Program:
         return result[: self.shape[0], : self.shape[1]]
 
 
+def check(seed, *machines):
+    """Compares the kernel of a seed with NumPy on each machine (interpret or not)."""
+    program = Program(seed)
+    inputs = program.inputs()
+    with np.errstate(over="ignore"):
+        expected = program.expected(*inputs)
+    tolerance = 4**DEPTH * 4 * np.finfo(program.dtype).eps
+    for interpret in machines:
+        result = program.call(interpret)(*inputs)
+        np.testing.assert_allclose(
+            result, expected, rtol=0, atol=tolerance, err_msg=f"seed {seed} {interpret=}"
+        )
+
+
 @pytest.mark.parametrize("group", range(GROUPS))
 def test_random_kernels_agree_with_numpy(group):
     for seed in range(group * KERNELS // GROUPS, (group + 1) * KERNELS // GROUPS):
-        program = Program(seed)
-        inputs = program.inputs()
-        with np.errstate(over="ignore"):
-            expected = program.expected(*inputs)
-        tolerance = 4**DEPTH * 4 * np.finfo(program.dtype).eps
-        for interpret in (False, True):
-            result = program.call(interpret)(*inputs)
-            np.testing.assert_allclose(
-                result, expected, rtol=0, atol=tolerance, err_msg=f"seed {seed} {interpret=}"
-            )
+        check(seed, False, True)
+
+
+@pytest.mark.skipif(len(tw.devices()) == 1, reason="NOT RUN: no GPU on this machine")
+@pytest.mark.parametrize("seed", range(8))
+def test_random_kernels_agree_with_numpy_on_a_gpu(seed, monkeypatch):
+    monkeypatch.setenv("TILEWRIGHT_DEVICE", "cuda")  # arrays of the CPU, through copies
+    check(seed, False)
