@@ -39,6 +39,15 @@ void bind_attention(nb::module_& module) {
         .def_prop_rw(
             "bshd", [](const Options& o) { return o.layout == Layout::bshd; },
             [](Options& o, bool bshd) { o.layout = bshd ? Layout::bshd : Layout::bhsd; })
+        .def_prop_rw(
+            "origin",
+            [](const Options& o) {
+                const auto origin = o.origin.value_or(std::array<std::int64_t, 2>{});
+                return Bounds(origin[0], origin[1]);
+            },
+            [](Options& o, Bounds origin) {
+                o.origin = {origin.first, origin.second};
+            })
         .def_rw("deterministic", &Options::deterministic)
         .def_rw("checked", &Options::checked)
         .def_rw("max_scores", &Options::max_scores)

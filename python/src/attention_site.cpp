@@ -147,6 +147,7 @@ AttentionSite::AttentionSite(const AttentionSpec& spec)
       derivative_(spec.derivative),
       gathers_(spec.gathers),
       counts_from_origin_(spec.counts_from_origin),
+      is_part_(spec.options.origin.has_value()),
       block_size_(spec.block_size) {
     Words words(spec.operands);
     for (std::string_view word = words.next(); !word.empty(); word = words.next()) {
@@ -228,7 +229,7 @@ AttentionOperands AttentionSite::read(std::span<const Tensor> operands) const {
                 break;
         }
     }
-    if (options.origin) cut(given);
+    if (options.origin && !is_part_) cut(given);
     if (!score_mod_.empty()) {
         options.score_mod = Mod::from_ir(score_mod_, std::move(score));
         if (!derivative_.empty()) {

@@ -29,7 +29,8 @@ struct AttentionSpec {
     std::string score_mod, mask_mod;
     std::string derivative;  ///< of the score mod, empty where it follows from its text
     std::vector<std::size_t> gathers;
-    AttentionOptions options;  ///< without mods and arrays
+    /// Without mods and arrays. With an origin of theirs block masks are the part's own.
+    AttentionOptions options;
     /// The operand `origin`, i32 (2), is the batch and the head of a call over all shards that the
     /// first here are: block masks are those of the whole call; so are mods and dropout if this is
     /// set.
@@ -135,6 +136,7 @@ class AttentionSite {
     std::string score_mod_, mask_mod_, derivative_;
     std::vector<std::size_t> gathers_;
     bool counts_from_origin_ = false;
+    bool is_part_ = false;  ///< of a larger call from the start: block masks are the part's own
     BlockSize block_size_;
     mutable Masks masks_;
     mutable ListMasks list_masks_;

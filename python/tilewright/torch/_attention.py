@@ -9,9 +9,10 @@ from torch.nn.attention import flex_attention as _flex
 
 from .. import _attention as _numpy_attention
 from . import _block_mask as _masks
-from . import _environment, _errors, _function, _nested, _ops, _recorder, _sites
+from . import _environment, _errors, _function, _nested, _ops, _recorder, _sharded, _sites
 
 _BACKENDS = ("AUTO", "TRITON", "FLASH", "TRITON_DECODE", "TILEWRIGHT")
+_TENSORS = (torch.Tensor, torch.nn.Parameter)
 _is_compiling = torch.compiler.is_dynamo_compiling
 _autocast = torch._C._is_any_autocast_enabled
 
@@ -148,6 +149,8 @@ def flex_attention(
         or value.requires_grad
         or any(x.requires_grad for x in others)
     )
+    if grad and mask.arrays:
+        check_mask_captures("flex_attention", mask)
     # ``1 == True == 1.0``, but each of them is checked the first time it comes.
     choice = (
         *(names, score.text, score.derivative, mask.text, len(score.arrays), grad, scale),
@@ -161,12 +164,21 @@ def flex_attention(
     seed = _seed(seed) if dropout else 0
     operands = (query, key, value, *others)
     plain = _ops.is_plain()
+    if type(query) not in _TENSORS and _sharded.is_sharded(operands):
+        results = _sharded.run(found, block_mask, seed, operands)
+        return _returned(results, return_lse, return_aux)
     if not plain:
         found.check(block_mask, operands)  # while shapes are those that the caller sees
     if grad or not plain:
         results = _function.Attention.apply(found, block_mask, seed, *operands)
     else:
         results = _ops.run(found, operands, block_mask, seed)
+    if return_aux is None and not return_lse:
+        return results[0]
+    return _returned(results, return_lse, return_aux)
+
+
+def _returned(results, return_lse, return_aux):
     if return_aux is not None:
         return results[0], _flex.AuxOutput(
             results[1] if return_aux.lse else None,
@@ -196,20 +208,35 @@ def _choose(choice, arguments):
     """The site of a call whose arguments but tensors come for the first time."""
     spec = spec_of("flex_attention", **{name: arguments[name] for name in _CHOICES})
     site = _sites.site(spec)
-    if not arguments["kernel_options"]:
-        try:
-            if len(_choices) >= 4096:
-                _choices.clear()
-            _choices[choice] = site
-        except TypeError:
-            pass
+    plain = (arguments[name] for name in ("scale", "causal", "enable_gqa", "return_lse", "dropout"))
+    window = arguments["window"] or ()
+    # A tensor would be kept by its place, not by its value.
+    if (
+        not arguments["kernel_options"]
+        and all(type(x) in _PLAIN for x in (*plain, *window))
+        and type(window) is tuple
+    ):
+        if len(_choices) >= 4096:
+            _choices.clear()
+        _choices[choice] = site
     return site
+
+
+_PLAIN = (type(None), bool, int, float)
 
 
 _CHOICES = (
     *("names", "score", "mask", "grad", "scale", "enable_gqa", "return_lse", "return_aux"),
     *("kernel_options", "causal", "window", "dropout", "layout", "deterministic", "device"),
 )
+
+
+def check_mask_captures(op, mask):
+    if any(x.requires_grad for x in mask.arrays):
+        raise AssertionError(
+            f"[{op}] expected tensors that mask_mod captures not to require gradients: a mask has "
+            "none"
+        )
 
 
 def spec_of(
@@ -251,12 +278,6 @@ def spec_of(
         raise TypeError(
             f"[{op}] expected return_aux to be an AuxRequest but got {type(return_aux).__name__}"
         )
-    for x in mask.arrays:
-        if x.requires_grad and torch.is_grad_enabled():
-            raise AssertionError(
-                f"[{op}] expected tensors that mask_mod captures not to require gradients: a mask "
-                "has none"
-            )
     options, flags = _kernel_options(op, kernel_options)
     kinds = ["dscore" if grad and _has_gradient(x) else "score" for x in score.arrays]
     return _sites.Spec(
@@ -333,7 +354,7 @@ def _warn_return_lse():
             "return_lse is deprecated and will be removed in v2.10. Please use "
             "return_aux=AuxRequest(lse=True) instead.",
             FutureWarning,
-            stacklevel=3,
+            stacklevel=4,
         )
 
 

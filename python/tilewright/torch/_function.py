@@ -35,7 +35,11 @@ class Attention(torch.autograd.Function):
             dout = torch.zeros_like(out)
         site = ctx.site.backward(needs, dlse is not None)
         extra = (out, lse, dout) if dlse is None else (out, lse, dout, dlse)
-        gradients = iter(AttentionBackward.apply(site, ctx.mask, ctx.seed, *operands, *extra))
+        if torch.is_grad_enabled() or not _ops.is_plain():
+            gradients = AttentionBackward.apply(site, ctx.mask, ctx.seed, *operands, *extra)
+        else:  # nobody asks for derivatives of the gradients
+            gradients = _ops.run(site, (*operands, *extra), ctx.mask, ctx.seed)
+        gradients = iter(gradients)
         results = []
         for name, wanted in zip(site.names, needs, strict=False):
             given = name in ("query", "key", "value", "sinks", "dscore")

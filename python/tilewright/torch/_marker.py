@@ -73,6 +73,8 @@ class _Marker(torch._ops.HigherOrderOperator):
         others = (*others, *score.arrays, *mask.arrays)
         operands = (query, key, value, *others)
         grad = torch.is_grad_enabled() and any(x.requires_grad for x in operands)
+        if grad:
+            _attention.check_mask_captures(op, mask)
         spec = _attention.spec_of(
             op,
             names=names,

@@ -42,6 +42,7 @@ class Spec:
     engine: str = ""
     forward_blocks: tuple = (0, 0)
     backward_blocks: tuple = (0, 0)
+    origin: tuple | None = None  #: batch and head of a larger call that mods and dropout count from
     block_size: tuple | None = None  #: of torch's lists among the operands
     backward: bool = False
 
@@ -54,6 +55,8 @@ class Spec:
             *("autotune", "engine", "forward_blocks", "backward_blocks"),
         ):
             setattr(options, name, getattr(self, name))
+        if self.origin is not None:
+            options.origin = self.origin
         return options
 
 

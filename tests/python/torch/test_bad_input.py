@@ -192,6 +192,27 @@ def test_captures_of_masks_have_no_gradients():
         call(mask_mod=lambda b, h, q, kv: q * limit[h] > kv)
 
 
+def test_captures_of_masks_are_checked_every_time():
+    query = torch.randn(2, 2, 8, 4, requires_grad=True)
+    for needs in (False, True):
+        limit = torch.ones(2, requires_grad=needs)
+        options = {"query": query, "mask_mod": lambda b, h, q, kv, x=limit: q * x[h] > kv}
+        if needs:
+            with pytest.raises(AssertionError, match="mask_mod"):
+                call(**options)
+        else:
+            call(**options)
+
+
+def test_numbers_in_tensors_are_read_every_time():
+    scale = torch.tensor(0.5)
+    given = [torch.randn(1, 1, 4, 4) for _ in range(3)]
+    for value in (0.5, 2.0):
+        scale.fill_(value)
+        want = twt.flex_attention(*given, scale=value)
+        assert torch.equal(twt.flex_attention(*given, scale=scale), want)
+
+
 def test_modified_after_the_forward():
     query = torch.randn(1, 1, 4, 4, requires_grad=True)
     key = torch.randn(1, 1, 4, 4)

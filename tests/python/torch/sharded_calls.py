@@ -1,0 +1,76 @@
+"""Run on every rank by test_sharded.py: DTensors against the whole, forward and backward."""
+
+import sys
+
+import dense_torch as dense
+import torch
+import torch.distributed as dist
+from torch.distributed.tensor import Partial, Replicate, Shard, distribute_tensor
+from torch.distributed.tensor.debug import CommDebugMode
+
+import tilewright.torch as twt
+
+
+def whole(inputs, options, captured):
+    inputs = [x.detach().clone().requires_grad_() for x in inputs]
+    slopes, sinks = (x.detach().clone().requires_grad_() for x in captured)
+    out, lse = twt.flex_attention(*inputs, **options(slopes, sinks))
+    gradients = dense.gradients((out, lse), [*inputs, slopes, sinks])
+    return out, lse, gradients
+
+
+def main():
+    dist.init_process_group("gloo")
+    mesh = dist.init_device_mesh("cpu", (2, 2))
+    torch.manual_seed(0)
+    inputs = [torch.randn(4, h, 24, 8, dtype=torch.float64) for h in (8, 4, 4)]
+    slopes, sinks = torch.randn(8, dtype=torch.float64), torch.randn(8, dtype=torch.float64)
+    ids = torch.randint(3, (4, 24)).sort(1).values
+
+    def mask_mod(b, h, q, kv):
+        return (q >= kv) & ((kv - q) % (h + 2) != 1) & (ids[b, q] == ids[b, kv])
+
+    mask = twt.create_block_mask(mask_mod, 4, 8, 24, 24, device="cpu")
+    cases = {
+        "plain": lambda slopes, sinks: {"causal": True, "sinks": sinks},
+        "mods": lambda slopes, sinks: {
+            "score_mod": lambda s, b, h, q, kv: s + slopes[h] * (q - kv) * (b + 1),
+            "mask_mod": mask_mod,
+            "sinks": sinks,
+        },
+        "data": lambda slopes, sinks: {"block_mask": mask, "sinks": sinks},
+        "dropout": lambda slopes, sinks: {"dropout": 0.3, "seed": 5, "sinks": sinks},
+    }
+    for name, case in cases.items():
+        options = lambda *c, case=case: {**case(*c), "return_lse": True, "enable_gqa": True}  # noqa: E731
+        out, lse, gradients = whole(inputs, options, (slopes, sinks))
+        for placements in (
+            [Shard(0), Shard(1)],
+            [Shard(1), Replicate()],
+            [Replicate(), Shard(0)],
+            [Shard(0), Shard(0)],
+            [Shard(2), Shard(0)],
+        ):
+            parts = [distribute_tensor(x, mesh, placements).requires_grad_() for x in inputs]
+            table, sink = slopes.clone().requires_grad_(), sinks.clone().requires_grad_()
+            with CommDebugMode() as communication:
+                have, have_lse = twt.flex_attention(*parts, **options(table, sink))
+            if Shard(2) not in placements:
+                assert communication.get_total_counts() == 0, (name, placements)
+            dense.close(have.full_tensor(), out)
+            dense.close(have_lse.full_tensor(), lse)
+            results = dense.gradients(
+                (have.full_tensor(), have_lse.full_tensor()), [*parts, table, sink]
+            )
+            for x, y in zip(results, gradients, strict=True):
+                if y is None:
+                    assert x is None or not x.any()
+                else:
+                    dense.close(x.full_tensor() if hasattr(x, "full_tensor") else x, y)
+    assert Partial
+    dist.destroy_process_group()
+
+
+if __name__ == "__main__":
+    main()
+    sys.stdout.write("done\n")
