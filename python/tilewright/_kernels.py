@@ -240,6 +240,8 @@ def _integers(option, values):
 
 
 def _grid(grid):
+    if grid is None:
+        return []
     if callable(grid):
         return lambda *inputs: _integers("grid", grid(*map(_seen, inputs)))
     return _integers("grid", grid)
@@ -251,6 +253,8 @@ def _seen(tensor):
 
 
 def _specs(option, specs):
+    if specs is None:
+        return []
     specs = specs if isinstance(specs, tuple | list) else [specs]
     result = []
     for i, spec in enumerate(specs):
@@ -264,6 +268,8 @@ def _specs(option, specs):
 
 
 def _types(option, types):
+    if types is None:
+        return []
     types = types if isinstance(types, tuple | list) else [types]
     result = []
     for i, type_ in enumerate(types):
@@ -277,6 +283,8 @@ def _types(option, types):
 
 
 def _out_shape(out_shape):
+    if out_shape is None:
+        raise TypeError("[call] expected out_shape to be a tw.ShapeDtype or several but got None")
     if callable(out_shape):
         return lambda *inputs: _types("out_shape", out_shape(*map(_seen, inputs)))
     return _types("out_shape", out_shape)

@@ -107,6 +107,8 @@ def test_refused_arguments():
         def named(x, o, *, grid):
             pass
 
+    with pytest.raises(TypeError, match="out_shape to be a tw.ShapeDtype or several but got None"):
+        tw.call(lambda o: None, out_shape=None)
     with pytest.raises(TypeError, match="ShapeDtype but got 4"):
         tw.call(lambda o: None, out_shape=4)
     f = tw.call(lambda x, o: None, out_shape=tw.ShapeDtype((4,), F32))

@@ -332,6 +332,22 @@ def test_aliases_update_in_place():
         run(kernel, ((8,), F32), x, aliases={0: 0})
 
 
+def test_options_of_none_are_left_out():
+    def kernel(o):
+        o[...] = tw.arange(4)
+
+    f = tw.call(
+        kernel,
+        out_shape=tw.ShapeDtype((4,), np.int32),
+        grid=None,
+        in_specs=None,
+        out_specs=None,
+        scratch=None,
+        num_warps=None,
+    )
+    np.testing.assert_array_equal(f(), np.arange(4))
+
+
 def test_grid_and_output_as_functions_of_the_inputs():
     def kernel(x, o):
         o[...] = x[...] * 2

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 import tilewright as tw
+import tilewright.jax as twj
 
 
 @tw.kernel
@@ -106,3 +107,19 @@ def test_refusals():
     line = scaled.function.__code__.co_firstlineno + 2
     with pytest.raises(ValueError, match=rf"test_kernels.py:{line}"):
         f(x, jnp.zeros((4, 9), jnp.float32))
+
+
+def test_an_op_with_a_derivative():
+    def square(x, o):
+        o[...] = x[...] * x[...]
+
+    def twice_times(x, dy, o):
+        o[...] = x[...] * dy[...] * 2
+
+    like_x = {"out_shape": lambda x, *_: tw.ShapeDtype(x.shape, x.dtype)}
+    forward, backward = tw.call(square, **like_x), tw.call(twice_times, **like_x)
+    op = twj.op(forward, vjp=lambda inputs, outputs, dy: backward(inputs[0], dy))
+    x = jnp.arange(5, dtype=jnp.float32)
+    np.testing.assert_array_equal(op(x), x * x)
+    gradient = jax.jit(jax.grad(lambda x: (op(x) * 3).sum()))(x)
+    np.testing.assert_allclose(gradient, 6 * x)
