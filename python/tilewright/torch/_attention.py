@@ -15,6 +15,8 @@ _BACKENDS = ("AUTO", "TRITON", "FLASH", "TRITON_DECODE", "TILEWRIGHT")
 _TENSORS = (torch.Tensor, torch.nn.Parameter)
 _is_compiling = torch.compiler.is_dynamo_compiling
 _autocast = torch._C._is_any_autocast_enabled
+_deterministic = torch._C._get_deterministic_algorithms
+_grad_enabled = torch.is_grad_enabled
 
 
 def flex_attention(
@@ -116,8 +118,10 @@ def flex_attention(
     others, names = (), ()
     if layout != "bhsd":
         queries, heads, keys = heads, queries, key.shape[1]
-    extras = (segment_ids, kv_segment_ids, cu_seqlens, kv_cu_seqlens, kv_lengths, sinks)
-    if any(x is not None for x in extras):
+    if not (
+        segment_ids is kv_segment_ids is cu_seqlens is kv_cu_seqlens is kv_lengths is sinks is None
+    ):
+        extras = (segment_ids, kv_segment_ids, cu_seqlens, kv_cu_seqlens, kv_lengths, sinks)
         names, others = _given(extras)
         if cu_seqlens is not None:
             batch = len(cu_seqlens) - 1
@@ -143,36 +147,53 @@ def flex_attention(
         if block_mask is not None and len(key) != len(query):
             key, value = _broadcast_batch(query, key, value, block_mask)
 
-    grad = torch.is_grad_enabled() and (
-        query.requires_grad
-        or key.requires_grad
-        or value.requires_grad
-        or any(x.requires_grad for x in others)
-    )
+    operands = (query, key, value, *others)
+    grad = False
+    if _grad_enabled():
+        for x in operands:
+            if x.requires_grad:
+                grad = True
+                break
     if grad and mask.arrays:
         check_mask_captures("flex_attention", mask)
     # ``1 == True == 1.0``, but each of them is checked the first time it comes.
     choice = (
-        *(names, score.text, score.derivative, mask.text, len(score.arrays), grad, scale),
-        *(enable_gqa, return_lse, return_aux, causal, window, dropout, layout, deterministic),
-        *(device, torch.are_deterministic_algorithms_enabled()),
-        _differentiable(score.arrays) if grad else None,
+        names,
+        score.text,
+        score.derivative,
+        score.gathers,
+        mask.text,
+        tuple([x.requires_grad for x in score.arrays]) if grad else None,
+        scale,
+        enable_gqa,
+        return_lse,
+        return_aux,
+        causal,
+        window,
+        dropout,
+        layout,
+        deterministic,
+        device,
+        _deterministic(),
     )
-    found = None if kernel_options else _known(choice)
+    try:
+        found = None if kernel_options else _choices.get(choice)
+    except TypeError:  # a list for a tuple
+        found = None
     if found is None:
         found = _choose(choice, locals())
     seed = _seed(seed) if dropout else 0
-    operands = (query, key, value, *others)
     plain = _ops.is_plain()
     if type(query) not in _TENSORS and _sharded.is_sharded(operands):
         results = _sharded.run(found, block_mask, seed, operands)
         return _returned(results, return_lse, return_aux)
     if not plain:
         found.check(block_mask, operands)  # while shapes are those that the caller sees
-    if grad or not plain:
         results = _function.Attention.apply(found, block_mask, seed, *operands)
+    elif grad:
+        results = _function.PlainAttention.apply(found, block_mask, seed, *operands)
     else:
-        results = _ops.run(found, operands, block_mask, seed)
+        results = _ops.run_plain(found, operands, block_mask, seed)
     if return_aux is None and not return_lse:
         return results[0]
     return _returned(results, return_lse, return_aux)
@@ -191,17 +212,6 @@ def _returned(results, return_lse, return_aux):
 
 
 _choices = {}
-
-
-def _known(choice):
-    try:
-        return _choices.get(choice)
-    except TypeError:  # a list for a tuple, a tensor for a number
-        return None
-
-
-def _differentiable(arrays):
-    return tuple(x.requires_grad for x in arrays)
 
 
 def _choose(choice, arguments):

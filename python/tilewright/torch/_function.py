@@ -10,20 +10,18 @@ _NO_FORWARD_MODE = (
 )
 
 
-class Attention(torch.autograd.Function):
-    """apply(site, mask, seed, *operands) -> out, lse and, if the site asks for them, max_scores."""
+class PlainAttention(torch.autograd.Function):
+    """apply(site, mask, seed, *operands) -> out, lse and, if the site asks for them, max_scores.
+
+    Without a setup_context, which costs an inspect.signature in every call, and which the
+    transforms of torch.func need: they take `Attention`.
+    """
 
     @staticmethod
-    def forward(site, mask, seed, *operands):
-        return tuple(_ops.run(site, operands, mask, seed))
-
-    @staticmethod
-    def setup_context(ctx, inputs, output):
-        ctx.site, ctx.mask, ctx.seed, *operands = inputs
-        ctx.save_for_backward(*operands, *output[:2])
-        ctx.set_materialize_grads(False)
-        if len(output) > 2:
-            ctx.mark_non_differentiable(output[2])
+    def forward(ctx, site, mask, seed, *operands):
+        results = tuple(_ops.run(site, operands, mask, seed))
+        _save(ctx, site, mask, seed, operands, results)
+        return results
 
     @staticmethod
     def backward(ctx, dout, dlse, *_):
@@ -50,6 +48,27 @@ class Attention(torch.autograd.Function):
     @staticmethod
     def jvp(ctx, *tangents):
         raise NotImplementedError(_NO_FORWARD_MODE)
+
+
+def _save(ctx, site, mask, seed, operands, results):
+    ctx.site, ctx.mask, ctx.seed = site, mask, seed
+    ctx.save_for_backward(*operands, *results[:2])
+    ctx.set_materialize_grads(False)
+    if len(results) > 2:
+        ctx.mark_non_differentiable(results[2])
+
+
+class Attention(PlainAttention):
+    """The same for transforms of torch.func, modes and tracers."""
+
+    @staticmethod
+    def forward(site, mask, seed, *operands):
+        return tuple(_ops.run(site, operands, mask, seed))
+
+    @staticmethod
+    def setup_context(ctx, inputs, output):
+        site, mask, seed, *operands = inputs
+        _save(ctx, site, mask, seed, operands, output)
 
     @staticmethod
     def vmap(info, in_dims, site, mask, seed, *operands):

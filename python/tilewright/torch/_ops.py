@@ -84,11 +84,21 @@ def is_plain():
 
 def run(site, operands, mask, seed):
     """The results of a site; straight into the library where nothing of torch wants to see it."""
-    if is_plain():
-        results = site(operands, mask, seed)
-        if results is not None:
-            return results
-        site.check(mask, operands)
+    if _modes() == 0 and _transforms() is None:
+        return run_plain(site, operands, mask, seed)
+    return _dispatch(site, operands, mask, seed)
+
+
+def run_plain(site, operands, mask, seed):
+    """The same where `is_plain()`."""
+    results = site(operands, mask, seed)
+    if results is not None:
+        return results
+    site.check(mask, operands)
+    return _dispatch(site, operands, mask, seed)
+
+
+def _dispatch(site, operands, mask, seed):
     if mask is not None:
         site, operands = site.with_words, (*operands, mask.words)
     query, key, value, *others = operands

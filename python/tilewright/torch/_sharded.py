@@ -73,7 +73,7 @@ def run(site, mask, seed, operands):
     if mask is not None:
         mask = _part(mask, tuple(origin), tuple(counts))
     locals_ = [local(name, x) for name, x in zip(site.names, operands, strict=True)]
-    out, *rows = _function.Attention.apply(site, mask, seed, *locals_)
+    out, *rows = _function.PlainAttention.apply(site, mask, seed, *locals_)
     return (
         DTensor.from_local(out, mesh, split(0, heads_dim), run_check=False),
         *(DTensor.from_local(x, mesh, split(0, 1), run_check=False) for x in rows),

@@ -43,6 +43,10 @@ def test_second_derivatives_and_forward_mode_are_refused():
     assert gradient.requires_grad
     with pytest.raises(NotImplementedError, match="second"):
         gradient.pow(2).sum().backward()
+    from torch.autograd import forward_ad
+
+    with forward_ad.dual_level(), pytest.raises(NotImplementedError, match="forward"):
+        twt.flex_attention(forward_ad.make_dual(query, query), key, value)
     with pytest.raises(NotImplementedError, match="forward"):
         torch.func.jvp(
             lambda q: twt.flex_attention(q, key.detach(), value.detach()),
