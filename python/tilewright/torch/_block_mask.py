@@ -149,7 +149,9 @@ class BlockMask(_TorchBlockMask):
         index = index if isinstance(index, tuple) else (index,)
         if len(index) == 4 and index[3] == slice(None):
             return self._token_rows(index)
-        plain = len(index) <= 3 and all(isinstance(i, int | slice) for i in index)
+        if len(index) > 3:
+            raise IndexError("BlockMask indexing supports batch, head, and Q-block dimensions")
+        plain = all(isinstance(i, int | slice) for i in index)
         if self._core is None or self.dq_write_order is not None or not plain:
             return BlockMask.from_torch(super().__getitem__(index))
         part = _numpy_block_mask.BlockMask(self._core)[index]

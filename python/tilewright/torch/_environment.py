@@ -17,7 +17,7 @@ import torch
 
 from .. import _core
 from . import _recorder
-from ._recorder import recorded
+from ._recorder import TracedMod, recorded
 
 _MOST_FAMILIES, _MOST_OF_A_FAMILY = 1024, 64
 
@@ -51,14 +51,24 @@ _LIBRARIES = (
 )
 
 
-@functools.lru_cache(4096)
-def _names_of(code_id, code):
-    """(globals, attributes and names) that a code object and those inside of it name."""
+_known_names = {}  # id of a code object -> the object, so that the id stays its own, and the names
+_library_modules = {}  # id -> module
+
+
+def _names_of(code):
+    """Globals and attributes that a code object and those inside of it name."""
+    known = _known_names.get(id(code))
+    if known is not None:
+        return known[1]
     names = set(code.co_names)
     for constant in code.co_consts:
         if isinstance(constant, types.CodeType):
-            names |= _names_of(id(constant), constant)
-    return frozenset(names)
+            names |= _names_of(constant)
+    if len(_known_names) > 4096:
+        _known_names.clear()
+    names = frozenset(names)
+    _known_names[id(code)] = code, names
+    return names
 
 
 class _Snapshot:
@@ -70,6 +80,13 @@ class _Snapshot:
         self.key, self.tensors, self.numbers, self.kept = [], [], [], []
         self._seen, self._objects, self.names = {}, [], set()
         self.walk(function)
+        if self._objects:
+            self._look_up()
+        if not _LOOKS.isdisjoint(self.names):
+            raise _OpaqueError
+
+    def _look_up(self):
+        """What the names of the functions mean on the objects."""
         looked_up = {}  # what was already looked up on each object
         while True:  # attributes may hold functions, which name more of them
             names, count = frozenset(self.names), len(self._objects)
@@ -79,8 +96,6 @@ class _Snapshot:
                 self._attributes(value, names - known)
             if names == self.names and count == len(self._objects):
                 break
-        if not _LOOKS.isdisjoint(self.names):
-            raise _OpaqueError
 
     def walk(self, value):
         kind = type(value)
@@ -93,35 +108,48 @@ class _Snapshot:
             key.append(kind)
             key.append(repr(value) if kind is complex or kind is slice else value)
             return
-        seen = self._seen.get(id(value))
+        place = id(value)
+        if place in _library_modules:
+            key.append(place)
+            return
+        seen = self._seen.get(place)
         if seen is not None:
             key.append(seen)
             return
-        self._seen[id(value)] = -1 - len(self._seen)
-        if isinstance(value, torch.Tensor):
-            self.tensors.append(value)
-            key += (kind, value.dtype, value.dim(), value.device.type, value.requires_grad)
-        elif kind is types.FunctionType:
-            self._function(value)
-        elif kind is tuple or kind is list:
-            key += (kind, len(value))
-            for x in value:
-                self.walk(x)
-        elif kind is dict:
-            key += (kind, len(value))
-            for name, x in value.items():
-                self.walk(name)
-                self.walk(x)
-        elif kind is functools.partial:
-            key.append(kind)
-            for x in (value.func, value.args, value.keywords):
-                self.walk(x)
-        elif kind is types.MethodType:
-            key.append(kind)
-            self.walk(value.__func__)
-            self.walk(value.__self__)
+        self._seen[place] = -1 - len(self._seen)
+        walk = _WALKS.get(kind)
+        if walk is not None:
+            walk(self, value)
+        elif isinstance(value, torch.Tensor):
+            self._tensor(value)
         else:
             self._other(value, kind)
+
+    def _tensor(self, value):
+        self.tensors.append(value)
+        place = "" if value.is_cpu else value.device.type
+        self.key += (type(value), value.dtype, value.dim(), place, value.requires_grad)
+
+    def _sequence(self, value):
+        self.key += (type(value), len(value))
+        for x in value:
+            self.walk(x)
+
+    def _dict(self, value):
+        self.key += (dict, len(value))
+        for name, x in value.items():
+            self.walk(name)
+            self.walk(x)
+
+    def _partial(self, value):
+        self.key.append(functools.partial)
+        for x in (value.func, value.args, value.keywords):
+            self.walk(x)
+
+    def _method(self, value):
+        self.key.append(types.MethodType)
+        self.walk(value.__func__)
+        self.walk(value.__self__)
 
     def _other(self, value, kind):
         key = self.key
@@ -138,7 +166,9 @@ class _Snapshot:
             key += (value.dtype, value.shape, value.tobytes())
         elif isinstance(value, types.ModuleType):
             self._identity(value)
-            if not (value.__name__ or "").startswith(_LIBRARIES):
+            if (value.__name__ or "").startswith(_LIBRARIES):
+                _library_modules[id(value)] = value
+            else:
                 self._objects.append(value)
         elif isinstance(value, _core.Mod | types.BuiltinFunctionType | type(torch.relu)):
             self._identity(value)
@@ -177,7 +207,7 @@ class _Snapshot:
             except ValueError:
                 raise _OpaqueError from None
             self.walk(contents)
-        names = _names_of(id(code), code)
+        names = _names_of(code)
         self.names |= names
         scope = function.__globals__
         for name in names:
@@ -232,6 +262,18 @@ class _Snapshot:
             self.walk(value)
 
 
+_WALKS = {
+    torch.Tensor: _Snapshot._tensor,
+    torch.nn.Parameter: _Snapshot._tensor,
+    types.FunctionType: _Snapshot._function,
+    tuple: _Snapshot._sequence,
+    list: _Snapshot._sequence,
+    dict: _Snapshot._dict,
+    functools.partial: _Snapshot._partial,
+    types.MethodType: _Snapshot._method,
+}
+
+
 class _Family:
     """Recordings of functions that differ in numbers, and in the shapes of their captures."""
 
@@ -248,12 +290,20 @@ class _Family:
 class _Kept:
     """A recording, and which tensors of the environment its slots are."""
 
-    __slots__ = ("places", "recording")
+    __slots__ = ("order", "places", "recording")
 
     def __init__(self, recording, places):
         self.recording, self.places = recording, places
+        place_of = dict(places)
+        self.order = None  # of the tensors, where the text reads them as they are
+        if not recording.calls and not recording.constants:
+            self.order = [place_of[slot] for slot in recording.reads]
 
     def bind(self, tensors):
+        recording = self.recording
+        if self.order is not None:
+            arrays = tuple([tensors[place] for place in self.order])
+            return TracedMod(recording.text, arrays, recording.derivative, recording.gathers)
         return self.recording.bind({slot: tensors[place] for slot, place in self.places})
 
 
@@ -275,7 +325,7 @@ def traced(op, argument, function, is_mask, sizes, score_dtype=torch.float32, de
     except _OpaqueError:
         counts["recorded"] += 1
         return _recorder.record(op, argument, function, is_mask, sizes, score_dtype, device)
-    numbers, tensors = tuple(map(_exact, snapshot.numbers)), snapshot.tensors
+    numbers, tensors = tuple([_exact(n) for n in snapshot.numbers]), snapshot.tensors
     key = (is_mask, score_dtype == torch.float64, *snapshot.key)
     with _lock:
         family = _families.get(key)
@@ -310,7 +360,7 @@ def traced(op, argument, function, is_mask, sizes, score_dtype=torch.float32, de
 
 def _exact(number):
     """A number so that equal ones are the same: -0.0 is not 0.0, nan is nan."""
-    if type(number) is float and (number == 0 or number != number):
+    if type(number) is float and (number == 0.0 or number != number):
         return math.copysign(1, number), number == 0
     return number
 
@@ -441,7 +491,7 @@ class _Copy:
         cells = [types.CellType(self._of(c.cell_contents)) for c in function.__closure__ or ()]
         code = function.__code__
         scope, changed = function.__globals__, {}
-        for name in _names_of(id(code), code):
+        for name in _names_of(code):
             if name in scope:
                 new = self._of(scope[name])
                 if new is not scope[name]:
