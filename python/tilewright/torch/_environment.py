@@ -17,7 +17,8 @@ import torch
 
 from .. import _core
 from . import _recorder
-from ._recorder import TracedMod, recorded
+from ._recorder import recorded
+from ._recording import TracedMod
 
 _MOST_FAMILIES, _MOST_OF_A_FAMILY = 1024, 64
 

@@ -22,30 +22,11 @@ from .. import _core
 from .._functions import check
 from .._numbers import Number, RefusedError, operand
 from .._values import Scattered
-from . import _rules
+from . import _array_rules, _rules  # noqa: F401  (rules stand in one table)
 from ._errors import BadInput
+from ._recording import Call, Recording, Slot, mapped, tensors_of
 from ._values import Part, TorchValues
 
-
-class Sizes(NamedTuple):
-    """What the positions that a mod sees are below; None: any integer."""
-
-    batch: int | None
-    heads: int | None
-    queries: int | None
-    keys: int | None
-
-
-class TracedMod(NamedTuple):
-    """A mod as text that works in any process, and the tensors that it reads."""
-
-    text: str
-    arrays: tuple  #: in the order of the text's Refs
-    derivative: str = ""  #: of a score mod with rules of its own, as text
-    gathers: str = ""  #: numbers of the arrays whose gradients the derivative gives, in order
-
-
-NONE = TracedMod("", ())
 _POSITIONS = (0, (1 << 31) - 1)
 _LARGEST = 1 << 20  # elements that an operation on captures may add to what it was given
 _current = threading.local()
@@ -109,83 +90,6 @@ class Whole(NamedTuple):
     slot: int
 
 
-class Call(NamedTuple):
-    """An operation on captures alone; tensors of the arguments are numbers of slots."""
-
-    function: object
-    arguments: tuple
-    options: dict
-    results: tuple
-
-
-class Slot(NamedTuple):
-    """In the arguments of a Call: what stands in this slot."""
-
-    number: int
-
-
-class Recording:
-    """A mod recorded, and how the tensors that its text reads come from its captures."""
-
-    def __init__(self, text, leaves, constants, calls, reads, derivative, gathers, fixed):
-        self.text, self.derivative, self.gathers = text, derivative, gathers
-        self.leaves = leaves  #: {slot: tensor} that the function captured
-        self.constants = constants  #: {slot: tensor} that the function made
-        self.calls, self.reads = calls, reads
-        self.fixed_shapes = fixed  #: whether it depends on the shapes of its captures
-
-    def bind(self, leaves):
-        """The TracedMod of other captures, {slot: tensor}."""
-        if not self.calls and not self.constants:
-            arrays = tuple([leaves[slot] for slot in self.reads])
-            return TracedMod(self.text, arrays, self.derivative, self.gathers)
-        tensors = {**leaves, **self.constants}
-        device = next((t.device for t in leaves.values() if t.device.type != "cpu"), None)
-        if device is not None:
-            for slot, constant in self.constants.items():
-                tensors[slot] = constant.to(device)
-
-        def given(x):
-            return _mapped(x, Slot, lambda slot: tensors[slot.number])
-
-        for call in self.calls:
-            results = call.function(*given(call.arguments), **given(call.options))
-            results = results if isinstance(results, tuple | list) else (results,)
-            tensors.update(zip(call.results, results, strict=True))
-        arrays = tuple([tensors[slot] for slot in self.reads])
-        return TracedMod(self.text, arrays, self.derivative, self.gathers)
-
-    def without_tensors(self):
-        """The same, holding none of the caller's tensors."""
-        return Recording(
-            self.text, dict.fromkeys(self.leaves), self.constants, self.calls, self.reads,
-            self.derivative, self.gathers, self.fixed_shapes,
-        )  # fmt: skip
-
-
-def _mapped(x, kind, function):
-    """Nested tuples, lists and dicts with `function` applied to what is of a type."""
-    if isinstance(x, kind):
-        return function(x)
-    if isinstance(x, list | tuple):
-        return type(x)([_mapped(y, kind, function) for y in x])
-    if isinstance(x, dict):
-        return {k: _mapped(y, kind, function) for k, y in x.items()}
-    return x
-
-
-def _tensors(x, into):
-    if isinstance(x, torch.Tensor):
-        into.append(x)
-    elif isinstance(x, list | tuple):
-        for y in x:
-            _tensors(y, into)
-    elif isinstance(x, dict):
-        for y in x.values():
-            _tensors(y, into)
-    return into
-
-
 class _Dispatch(TorchDispatchMode):
     def __init__(self, recorder):
         super().__init__()
@@ -217,13 +121,13 @@ class _Functions(TorchFunctionMode):
 
     def __torch_function__(self, func, types, args=(), kwargs=None):
         if self._recorder.levels:
-            args = _mapped(args, torch.Tensor, self._recorder.unwrapped)
-            kwargs = _mapped(kwargs or {}, torch.Tensor, self._recorder.unwrapped)
+            args = mapped(args, torch.Tensor, self._recorder.unwrapped)
+            kwargs = mapped(kwargs or {}, torch.Tensor, self._recorder.unwrapped)
         if func is torch.Tensor.__getitem__:
             return self._recorder.getitem(*args)
         if func is torch.Tensor.__setitem__:
             raise RefusedError("expected a mod that writes no elements; use torch.where")
-        if func in _SHAPES:
+        if func in _SHAPES and not args[0].is_meta:
             self._recorder.fixed_shapes = True
         elif func in _VALUES:
             raise TypeError(_rules.NO_VALUE)
@@ -395,19 +299,19 @@ class Recorder:
         """A function of torch. What it makes of captures alone is, to a derivative, a capture."""
         if self._calls is None:
             return func(*args, **kwargs)
-        tensors = _tensors(kwargs, _tensors(args, []))
+        tensors = tensors_of(kwargs, tensors_of(args, []))
         scalars = any(isinstance(t, Traced) and not isinstance(t.value, Whole) for t in tensors)
         if scalars or not any(t.requires_grad for t in tensors):
             return func(*args, **kwargs)
         with torch.no_grad():
             result = func(*args, **kwargs)
-        for made in _tensors(result, []):
+        for made in tensors_of(result, []):
             if isinstance(made, Traced) and made.dtype.is_floating_point:
                 made.requires_grad_()
         return result
 
     def dispatch(self, func, args, kwargs):
-        tensors = _tensors(kwargs, _tensors(args, []))
+        tensors = tensors_of(kwargs, tensors_of(args, []))
         made = self.tables.made
         traced = [t for t in tensors if isinstance(t, Traced)]
         captures = [t for t in tensors if not isinstance(t, Traced) and id(t) not in made]
@@ -431,7 +335,7 @@ class Recorder:
             kwargs = {k: v for k, v in kwargs.items() if k != "pin_memory"}
         with _disable_current_modes():
             result = func(*args, **kwargs)
-        for tensor in _tensors(result, []):
+        for tensor in tensors_of(result, []):
             self.tables.made[id(tensor)] = tensor
         return result
 
@@ -442,10 +346,10 @@ class Recorder:
                 "expected a mod that leaves captured tensors as they are but it writes to one"
             )
         plain = {"device": torch.device("meta")} if "device" in kwargs else {}
-        with _disable_current_modes():
+        with _disable_current_modes(), torch._C.DisableTorchFunction():
             out = func(
-                *_mapped(args, torch.Tensor, _stand_in),
-                **{**_mapped(kwargs, torch.Tensor, _stand_in), **plain},
+                *mapped(args, torch.Tensor, _stand_in),
+                **{**mapped(kwargs, torch.Tensor, _stand_in), **plain},
             )
         whole = all(isinstance(t.value, Whole) for t in traced)
         if not mutated and whole and self._is_next(func):
@@ -484,7 +388,7 @@ class Recorder:
     def _on_captures(self, func, args, kwargs, out, inputs):
         """Kept for each call to run; its results are arrays like captures."""
         given = sum(t.numel() for t in inputs)
-        if any(o.numel() > given + _LARGEST for o in _tensors(out, [])):
+        if any(o.numel() > given + _LARGEST for o in tensors_of(out, [])):
             raise RefusedError(
                 f"expected captured tensors to be indexed before {func._schema.name} makes a larger "
                 "one of them"
@@ -506,8 +410,8 @@ class Recorder:
         else:
             results = tuple(self.tables.slot(o.shape, o.dtype) for o in outs)
             self.tables.calls.append(
-                Call(func, _mapped(args, torch.Tensor, slot_of),
-                     _mapped(kwargs, torch.Tensor, slot_of), results)
+                Call(func, mapped(args, torch.Tensor, slot_of),
+                     mapped(kwargs, torch.Tensor, slot_of), results)
             )  # fmt: skip
         wrapped = [self.wrap(Whole(s), o) for s, o in zip(results, outs, strict=True)]
         for slot, whole in zip(results, wrapped, strict=True):
@@ -527,14 +431,15 @@ class Recorder:
         value = self.values.number(mod.apply(captures, inputs), dtype)
         return self.wrap(value, torch.empty((), dtype=dtype, device="meta"))
 
-    def run(self, function, scalars):
-        """The function's result on wrapper tensors."""
+    @contextlib.contextmanager
+    def running(self):
+        """Within this context torch's operations on wrapper tensors come here."""
         before = current()
         _current.recorder = self
         self._watch = True
         try:
             with torch.enable_grad(), _Dispatch(self), _Functions(self):
-                return function(*scalars)
+                yield
         finally:
             _current.recorder = before
 
@@ -589,7 +494,7 @@ def _place():
 
 
 @contextlib.contextmanager
-def _outside_of_modes():
+def outside_of_modes():
     """Whatever traces or transforms the caller does not see the operations of a mod. Gives whether
     torch.func transforms it."""
     with contextlib.ExitStack() as stack:
@@ -632,10 +537,12 @@ def recorded(op, argument, function, is_mask, score_dtype=torch.float32, device=
 
     def body(*cores):
         tables.__init__()
-        with _outside_of_modes() as levels:
+        with outside_of_modes() as levels:
             recorder = kept["recorder"] = Recorder(values, tables, device)
             recorder.levels = levels
-            out = recorder.run(function, scalars_of(recorder, cores))
+            scalars = scalars_of(recorder, cores)
+            with recorder.running():
+                out = function(*scalars)
             if recorder.own_rules and not is_mask:
                 for slot in list(tables.captured):  # a rule may read what the mod only passes on
                     index = [values.index(0)] * len(tables.shapes[slot][0])
@@ -649,7 +556,9 @@ def recorded(op, argument, function, is_mask, score_dtype=torch.float32, device=
         text = core.ir(width)
         reads = [int(c.name.removeprefix("array")) for c in _captures(core, wide and not is_mask)]
         if not is_mask and kept["recorder"].own_rules:
-            derivative = _derivative(
+            from . import _derivative  # which stands on this module
+
+            derivative = _derivative.translate(
                 core, function, values, tables, device, scalars_of, width, reads
             )
     except RefusedError as error:
@@ -689,79 +598,3 @@ def _result(op, argument, recorder, out, is_mask):
         )
     value = recorder.values.element(recorder.value(out))
     return operand(value)
-
-
-def _derivative(core, function, values, tables, device, scalars_of, width, reads):
-    """(text, gathers): the derivative as autograd writes it, custom functions included."""
-    place = {slot: i for i, slot in enumerate(reads)}
-    gathers = []
-
-    def body(*cores):
-        gathers.clear()
-        *cores, cotangent = cores
-        with _outside_of_modes() as levels:
-            recorder = Recorder(values, tables, device, replayed=True)
-            recorder.levels = levels
-            scalars = scalars_of(recorder, cores)
-            scalars[0].requires_grad_()
-            before = current()
-            _current.recorder = recorder
-            try:
-                with torch.enable_grad(), _Dispatch(recorder), _Functions(recorder):
-                    out = function(*scalars)
-                    slots = [s for s in reads if _differs(recorder, tables, s)]
-                    inputs = [recorder.wholes.get(s, tables.leaves.get(s)) for s in slots]
-                    gradients = [None] * (1 + len(slots))
-                    if isinstance(out, torch.Tensor) and out.requires_grad:
-                        seed = Traced(values.number(cotangent, out.dtype), (), out.dtype, device)
-                        gradients = torch.autograd.grad(
-                            out, [scalars[0], *inputs], seed, allow_unused=True
-                        )
-                zero = values.dtypes.constant(0.0, torch.float32)
-                first = zero if gradients[0] is None else recorder.value(gradients[0])
-                results = [operand(values.element(first))]
-                for slot, gradient in zip(slots, gradients[1:], strict=True):
-                    if gradient is None:
-                        continue
-                    for index, value in _entries(recorder, gradient):
-                        gathers.append(place[slot])
-                        results += [operand(i) for i in index]
-                        results.append(operand(values.element(value)))
-            finally:
-                _current.recorder = before
-        return results
-
-    text = core.derivative_ir(body, width)
-    return text, " ".join(map(str, gathers))
-
-
-def _differs(recorder, tables, slot):
-    tensor = recorder.wholes.get(slot)
-    if tensor is None:
-        tensor = tables.leaves.get(slot)
-    return tensor is not None and tensor.requires_grad
-
-
-def _entries(recorder, gradient):
-    value = recorder.value(gradient)
-    if isinstance(value, Scattered):
-        return value.entries
-    array = recorder.values.objects(value)
-    return [([recorder.values.index(i) for i in at], array[at]) for at in np.ndindex(*array.shape)]
-
-
-def intersection(masks):
-    """One recorded mask for several."""
-    if len(masks) <= 1:
-        return masks[0] if masks else NONE
-    arrays = [x for mask in masks for x in mask.arrays]
-    values = TorchValues(torch.float32)
-    stands = iter(
-        [values.captured(f"array{i}", x.shape, x.dtype).core for i, x in enumerate(arrays)]
-    )
-    mods = [_core.Mod.from_ir(mask.text, [next(stands) for _ in mask.arrays]) for mask in masks]
-    both = mods[0]
-    for mod in mods[1:]:
-        both = both & mod
-    order = [int(c.name.removeprefix("array")) for c in both.captures()]
-    return TracedMod(sys.intern(both.ir()), tuple(arrays[i] for i in order))

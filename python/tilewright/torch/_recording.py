@@ -1,0 +1,124 @@
+"""What recording a mod gives, and how it takes other captures."""
+
+import sys
+from typing import NamedTuple
+
+import torch
+
+from .. import _core
+from ._values import TorchValues
+
+
+class Sizes(NamedTuple):
+    """What the positions that a mod sees are below; None: any integer."""
+
+    batch: int | None
+    heads: int | None
+    queries: int | None
+    keys: int | None
+
+
+class TracedMod(NamedTuple):
+    """A mod as text that works in any process, and the tensors that it reads."""
+
+    text: str
+    arrays: tuple  #: in the order of the text's Refs
+    derivative: str = ""  #: of a score mod with rules of its own, as text
+    gathers: str = ""  #: numbers of the arrays whose gradients the derivative gives, in order
+
+
+NONE = TracedMod("", ())
+
+
+class Call(NamedTuple):
+    """An operation on captures alone; tensors of the arguments are numbers of slots."""
+
+    function: object
+    arguments: tuple
+    options: dict
+    results: tuple
+
+
+class Slot(NamedTuple):
+    """In the arguments of a Call: what stands in this slot."""
+
+    number: int
+
+
+class Recording:
+    """A mod recorded, and how the tensors that its text reads come from its captures."""
+
+    def __init__(self, text, leaves, constants, calls, reads, derivative, gathers, fixed):
+        self.text, self.derivative, self.gathers = text, derivative, gathers
+        self.leaves = leaves  #: {slot: tensor} that the function captured
+        self.constants = constants  #: {slot: tensor} that the function made
+        self.calls, self.reads = calls, reads
+        self.fixed_shapes = fixed  #: whether it depends on the shapes of its captures
+
+    def bind(self, leaves):
+        """The TracedMod of other captures, {slot: tensor}."""
+        if not self.calls and not self.constants:
+            arrays = tuple([leaves[slot] for slot in self.reads])
+            return TracedMod(self.text, arrays, self.derivative, self.gathers)
+        tensors = {**leaves, **self.constants}
+        device = next((t.device for t in leaves.values() if t.device.type != "cpu"), None)
+        if device is not None:
+            for slot, constant in self.constants.items():
+                tensors[slot] = constant.to(device)
+
+        def given(x):
+            return mapped(x, Slot, lambda slot: tensors[slot.number])
+
+        for call in self.calls:
+            results = call.function(*given(call.arguments), **given(call.options))
+            results = results if isinstance(results, tuple | list) else (results,)
+            tensors.update(zip(call.results, results, strict=True))
+        arrays = tuple([tensors[slot] for slot in self.reads])
+        return TracedMod(self.text, arrays, self.derivative, self.gathers)
+
+    def without_tensors(self):
+        """The same, holding none of the caller's tensors."""
+        return Recording(
+            self.text, dict.fromkeys(self.leaves), self.constants, self.calls, self.reads,
+            self.derivative, self.gathers, self.fixed_shapes,
+        )  # fmt: skip
+
+
+def mapped(x, kind, function):
+    """Nested tuples, lists and dicts with `function` applied to what is of a type."""
+    if isinstance(x, kind):
+        return function(x)
+    if isinstance(x, list | tuple):
+        return type(x)([mapped(y, kind, function) for y in x])
+    if isinstance(x, dict):
+        return {k: mapped(y, kind, function) for k, y in x.items()}
+    return x
+
+
+def tensors_of(x, into):
+    if isinstance(x, torch.Tensor):
+        into.append(x)
+    elif isinstance(x, list | tuple):
+        for y in x:
+            tensors_of(y, into)
+    elif isinstance(x, dict):
+        for y in x.values():
+            tensors_of(y, into)
+    return into
+
+
+def intersection(masks):
+    """One recorded mask for several."""
+    if len(masks) <= 1:
+        return masks[0] if masks else NONE
+    arrays = [x for mask in masks for x in mask.arrays]
+    values = TorchValues(torch.float32)
+    stands = iter(
+        [values.captured(f"array{i}", x.shape, x.dtype).core for i, x in enumerate(arrays)]
+    )
+    mods = [_core.Mod.from_ir(mask.text, [next(stands) for _ in mask.arrays]) for mask in masks]
+    both = mods[0]
+    for mod in mods[1:]:
+        both = both & mod
+    order = [int(c.name.removeprefix("array")) for c in both.captures()]
+    return TracedMod(sys.intern(both.ir()), tuple(arrays[i] for i in order))
