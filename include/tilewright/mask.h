@@ -116,9 +116,12 @@ class BlockMask {
     /// `grid` characters high and half as wide, and `limit` pictures over batches and heads.
     std::string to_string(std::array<std::int64_t, 2> grid = {20, 20},
                           std::int64_t limit = 4) const;
-    /// A picture of up to four heads.
+    /// A picture as SVG text, or as the bytes of a PNG file: a panel for each of up to twelve
+    /// heads, axes with positions, a legend, and how many heads are left out.
     std::string svg() const;
-    /// Writes the picture; the file's name ends in .svg or .png.
+    std::string png() const;
+    /// Writes the picture; the file's name ends in .svg or .png. UserError when it cannot be
+    /// written: then an old file stays as it was.
     void save(const std::string& path) const;
     /// Bytes that the mask occupies.
     std::int64_t nbytes() const;

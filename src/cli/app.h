@@ -1,14 +1,16 @@
 // The `tilewright` program: arguments in, exit status out.
 #pragma once
 
-#include <ostream>
+#include <iostream>
 #include <string>
 #include <vector>
 
 namespace tilewright::cli {
 
 /// Runs the program. `arguments` are without the program's name. Exit status: 0 done, 1 a check
-/// failed or an error of our own, 2 bad usage or bad input.
-int run(const std::vector<std::string>& arguments, std::ostream& out, std::ostream& error);
+/// failed, output could not be written, or an error of our own, 2 bad usage or bad input, 141
+/// nobody reads the output any more.
+int run(const std::vector<std::string>& arguments, std::ostream& out, std::ostream& error,
+        std::istream& in = std::cin);
 
 }  // namespace tilewright::cli

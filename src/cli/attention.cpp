@@ -3,11 +3,11 @@
 
 #include <fmt/format.h>
 
-#include <charconv>
 #include <memory>
 
 #include "cli/attention_check.h"
 #include "cli/command.h"
+#include "cli/progress.h"
 #include "cli/tensor_file.h"
 #include "support/check.h"
 
@@ -18,24 +18,81 @@ struct Options {
     std::string query, key, value, grad_out, segment_ids, kv_segment_ids, kv_lengths;
     std::string out, lse, grads;
     std::string layout = "bhsd", device = "cpu", engine;
-    std::string window, mask, score, sinks;
+    std::string window, mask, block_mask, score, sinks, cu_seqlens, kv_cu_seqlens;
+    std::string blocks, backward_blocks;
     std::vector<std::string> bind;
     double dropout = 0;
     std::uint64_t seed = 0;
     std::optional<double> scale;
-    bool causal = false, check = false, checked = false;
+    bool causal = false, check = false, checked = false, deterministic = true;
 };
 
-/// Where the gradient of `argument` goes: in the format of --out.
-OutputTensor gradient_file(const Options& options, const std::string& argument,
-                           const Tensor& gradient) {
+/// The file of the gradient of `argument`: in the format of --out.
+std::string gradient_file(const Options& options, const std::string& argument) {
     const TensorSpec out = parse_tensor_spec(options.out, "out");
     const char* extension = out.format == TensorSpec::Format::npy ? ".npy" : ".safetensors";
-    return {options.grads + argument + extension, argument, gradient};
+    return options.grads + argument + extension;
 }
 
 std::vector<Capture> captures_of(const Mod& mod) {
     return mod.defined() ? mod.captures() : std::vector<Capture>();
+}
+
+AttentionBlocks parse_blocks(const char* form, const std::string& text) {
+    if (text.empty()) return {};
+    const auto sizes = parse_integers("attention", form, text, 2, 2);
+    return {sizes[0], sizes[1]};
+}
+
+/// The options of the call, with what the files hold.
+AttentionOptions load_options(const Options& options, Console& console) {
+    AttentionOptions result;
+    result.scale = options.scale;
+    result.causal = options.causal;
+    if (!options.window.empty()) {
+        const auto sides = parse_integers("attention", "--window LEFT,RIGHT", options.window, 2, 2);
+        result.window = {sides[0], sides[1]};
+    }
+    result.layout = options.layout == "bhsd" ? Layout::bhsd : Layout::bshd;
+    result.checked = options.checked;
+    result.deterministic = options.deterministic;
+    result.forward_blocks = parse_blocks("--blocks Q,KV", options.blocks);
+    result.backward_blocks = parse_blocks("--backward-blocks Q,KV", options.backward_blocks);
+    const auto load = [&](const std::string& spec, const char* name) {
+        return spec.empty() ? Tensor() : load_tensor(spec, name, &console.input);
+    };
+    result.segment_ids = load(options.segment_ids, "segment-ids");
+    result.kv_segment_ids = load(options.kv_segment_ids, "kv-segment-ids");
+    result.kv_lengths = load(options.kv_lengths, "kv-lengths");
+    result.cu_seqlens = load(options.cu_seqlens, "cu-seqlens");
+    result.kv_cu_seqlens = load(options.kv_cu_seqlens, "kv-cu-seqlens");
+    result.sinks = load(options.sinks, "sinks");
+    if (!options.block_mask.empty())
+        result.block_mask = BlockMask::from_packed(load(options.block_mask, "block-mask"));
+    result.dropout = options.dropout;
+    result.seed = options.seed;
+    const Bindings arrays = load_bindings("attention", options.bind, &console.input);
+    if (!options.mask.empty()) result.mask = parse_mod(options.mask, arrays, Mod::Kind::mask);
+    if (!options.score.empty())
+        result.score_mod = parse_mod(options.score, arrays, Mod::Kind::score);
+    expect_bindings_read("attention", arrays, {result.mask, result.score_mod});
+    return result;
+}
+
+/// What is written, before anything is computed: what cannot be is refused then.
+std::vector<PlannedTensor> planned_files(const Options& options, const AttentionOptions& loaded,
+                                         DType dtype, DType value_dtype) {
+    std::vector<PlannedTensor> files = {{options.out, "out", value_dtype}};
+    if (!options.lse.empty()) files.push_back({options.lse, "lse", dtype == f64 ? f64 : f32});
+    if (options.grads.empty()) return files;
+    const auto add = [&](const std::string& argument, DType type) {
+        files.push_back({gradient_file(options, argument), argument, type});
+    };
+    for (const char* argument : {"query", "key", "value"}) add(argument, dtype);
+    if (loaded.sinks.defined()) add("sinks", loaded.sinks.dtype());
+    for (const Capture& capture : captures_of(loaded.score_mod))
+        if (capture.differentiable()) add(capture.name(), capture.tensor().dtype());
+    return files;
 }
 
 void run(const Options& options, Console& console) {
@@ -44,83 +101,66 @@ void run(const Options& options, Console& console) {
         user_error("attention", "expected --grad-out with --grads but got none");
     if (!options.grad_out.empty() && options.grads.empty() && !options.check)
         user_error("attention", "expected --grads or --check with --grad-out but got neither");
-    // What cannot be written is refused before anything is computed.
+    if (!options.grads.empty() && use_standard_output({options.out}))
+        user_error("attention", "expected --out of a file with --grads but got {}", options.out);
     for (const std::string& spec : {options.out, options.lse})
         if (!spec.empty()) parse_tensor_spec(spec, "");
-    AttentionOptions attention_options;
-    attention_options.scale = options.scale;
-    attention_options.causal = options.causal;
-    if (!options.window.empty()) {
-        const auto sides = parse_integers("attention", "--window LEFT,RIGHT", options.window, 2, 2);
-        attention_options.window = {sides[0], sides[1]};
-    }
-    attention_options.layout = options.layout == "bhsd" ? Layout::bhsd : Layout::bshd;
-    attention_options.checked = options.checked;
-    const auto load = [](const std::string& spec, const char* name) {
-        return spec.empty() ? Tensor() : load_tensor(spec, name);
+    const AttentionOptions loaded = load_options(options, console);
+    const auto load = [&](const std::string& spec, const char* name) {
+        return spec.empty() ? Tensor() : load_tensor(spec, name, &console.input);
     };
-    attention_options.segment_ids = load(options.segment_ids, "segment-ids");
-    attention_options.kv_segment_ids = load(options.kv_segment_ids, "kv-segment-ids");
-    attention_options.kv_lengths = load(options.kv_lengths, "kv-lengths");
-    attention_options.sinks = load(options.sinks, "sinks");
-    attention_options.dropout = options.dropout;
-    attention_options.seed = options.seed;
-    const Bindings arrays = load_bindings("attention", options.bind);
-    if (!options.mask.empty())
-        attention_options.mask = parse_mod(options.mask, arrays, Mod::Kind::mask);
-    if (!options.score.empty())
-        attention_options.score_mod = parse_mod(options.score, arrays, Mod::Kind::score);
-    expect_bindings_read("attention", arrays,
-                         {attention_options.mask, attention_options.score_mod});
     const Tensor q = load(options.query, "query"), k = load(options.key, "key"),
                  v = load(options.value, "value"), dout = load(options.grad_out, "grad-out");
+    const std::vector<PlannedTensor> planned = planned_files(options, loaded, q.dtype(), v.dtype());
+    check_outputs(planned, &console.out);
 
     // The files' tensors stay for --check; the call runs on copies where --device says.
     const auto there = [&](const Tensor& tensor) {
         return tensor.defined() ? tensor.to(device) : tensor;
     };
-    const auto back = [](Tensor& tensor) {
-        if (tensor.defined()) tensor = tensor.to(Device{});
-    };
-    AttentionOptions call_options = attention_options;
+    AttentionOptions call_options = loaded;
     call_options.engine = options.engine;
     for (Tensor* tensor :
          {&call_options.segment_ids, &call_options.kv_segment_ids, &call_options.sinks}) {
         *tensor = there(*tensor);
     }
-    const Tensor query = there(q), key = there(k), value = there(v);
-    const AttentionOutput on_device = attention(query, key, value, call_options);
-    AttentionOutput output = on_device;
-    for (Tensor* tensor : {&output.out, &output.lse, &output.max_scores}) back(*tensor);
-    std::vector<OutputTensor> files = {{options.out, "out", output.out}};
-    if (!options.lse.empty()) files.push_back({options.lse, "lse", output.lse});
+    std::vector<Tensor> results;  // in the order of `planned`
+    AttentionOutput output;
     AttentionGradients gradients;
-    if (dout.defined()) {
-        gradients = attention_backward(query, key, value, on_device, there(dout), call_options);
-        for (Tensor* tensor :
-             {&gradients.query, &gradients.key, &gradients.value, &gradients.sinks}) {
-            back(*tensor);
-        }
-        for (Tensor& captured : gradients.captured) back(captured);
-        if (!options.grads.empty()) {
-            files.push_back(gradient_file(options, "query", gradients.query));
-            files.push_back(gradient_file(options, "key", gradients.key));
-            files.push_back(gradient_file(options, "value", gradients.value));
-            if (gradients.sinks.defined())
-                files.push_back(gradient_file(options, "sinks", gradients.sinks));
-            std::size_t place = 0;
-            for (const Capture& capture : captures_of(attention_options.score_mod)) {
-                if (!capture.differentiable()) continue;
-                const Tensor& gradient = gradients.captured[place++];
-                files.push_back(gradient_file(options, capture.name(), gradient));
+    {
+        const Elapsed elapsed("attention");
+        const Tensor query = there(q), key = there(k), value = there(v);
+        const auto back = [](const Tensor& tensor) {
+            return tensor.defined() ? tensor.to(Device{}) : tensor;
+        };
+        const AttentionOutput on_device = attention(query, key, value, call_options);
+        output = {back(on_device.out), back(on_device.lse), back(on_device.max_scores)};
+        if (dout.defined()) {
+            gradients = attention_backward(query, key, value, on_device, there(dout), call_options);
+            for (Tensor* tensor :
+                 {&gradients.query, &gradients.key, &gradients.value, &gradients.sinks}) {
+                *tensor = back(*tensor);
             }
+            for (Tensor& captured : gradients.captured) captured = back(captured);
         }
     }
-    save_tensors(files);
+    results.push_back(output.out);
+    if (!options.lse.empty()) results.push_back(output.lse);
+    if (!options.grads.empty()) {
+        for (const Tensor& gradient : {gradients.query, gradients.key, gradients.value})
+            results.push_back(gradient);
+        if (gradients.sinks.defined()) results.push_back(gradients.sinks);
+        results.insert(results.end(), gradients.captured.begin(), gradients.captured.end());
+    }
+    TW_ASSERT(results.size() == planned.size());
+    std::vector<OutputTensor> files;
+    for (std::size_t i = 0; i < planned.size(); ++i)
+        files.push_back({planned[i].spec, planned[i].default_name, results[i]});
+    save_tensors(files, &console.out);
+    std::ostream& notes = console.notes(use_standard_output({options.out, options.lse}));
     for (const OutputTensor& file : files)
-        console.out << fmt::format("wrote {}: {}\n", file.spec, file.tensor.type_name());
-    if (options.check &&
-        !check_attention({q, k, v, attention_options, output, dout, gradients}, console.out))
+        notes << fmt::format("wrote {}: {}\n", file.spec, file.tensor.type_name());
+    if (options.check && !check_attention({q, k, v, loaded, output, dout, gradients}, notes))
         console.status = 1;
 }
 
@@ -129,45 +169,78 @@ void run(const Options& options, Console& console) {
 void add_attention(CLI::App& app, Console& console) {
     CLI::App* command = app.add_subcommand(
         "attention", "attention and its gradients on .npy and .safetensors files");
+    command->footer(
+        "Files are FILE.npy or FILE.safetensors[:NAME], where NAME is the option's by default; - "
+        "and -:NAME are standard input and output, of .npy and .safetensors. What a .safetensors "
+        "file holds under other names stays when it is written to.");
     auto options = std::make_shared<Options>();
-    command->add_option("--query", options->query, "(B, Hq, L, E)")->required();
-    command->add_option("--key", options->key, "(B, Hkv, S, E)")->required();
-    command->add_option("--value", options->value, "(B, Hkv, S, Ev)")->required();
-    command->add_option("--out", options->out, "the output, (B, Hq, L, Ev)")->required();
-    command->add_option("--lse", options->lse, "log-sum-exp of every row, (B, Hq, L)");
-    command->add_option("--scale", options->scale, "of the scores; 1/sqrt(E) by default");
+    const auto file = [&](const char* name, std::string& value, const char* description) {
+        return command->add_option(name, value, description)->type_name("FILE");
+    };
+    file("--query", options->query, "(B, Hq, L, E); f32, f64, f16 or bf16")->required();
+    file("--key", options->key, "(B, Hkv, S, E), where Hkv divides Hq")->required();
+    file("--value", options->value, "(B, Hkv, S, Ev)")->required();
+    file("--out", options->out, "the output, (B, Hq, L, Ev)")->required();
+    file("--lse", options->lse,
+         "log-sum-exp of every row, (B, Hq, L), natural log; f32, f64 for f64");
+    command->add_option("--scale", options->scale, "of the scores [1/sqrt(E)]")->type_name("X");
     command->add_flag("--causal", options->causal, "kv <= q, counted from the top left");
-    command->add_option("--window", options->window, "L,R: q - L <= kv <= q + R; -1: unbounded");
-    command->add_option("--segment-ids", options->segment_ids, "(B, L) integers");
-    command->add_option("--kv-segment-ids", options->kv_segment_ids,
-                        "(B, S) integers; segment ids by default");
-    command->add_option("--kv-lengths", options->kv_lengths,
-                        "(B) integers: keys from there on do not exist");
-    command->add_option("--mask", options->mask, "which pairs attend, as text: \"q >= kv\"");
-    command->add_option("--score", options->score, "the scores, as text: \"softcap(20)\"");
-    command->add_option("--bind", options->bind, "NAME=FILE: an array that the texts read");
-    command->add_option("--sinks", options->sinks, "(Hq): one more logit per head");
+    command
+        ->add_option("--window", options->window,
+                     "q - L <= kv <= q + R, in positions; -1: unbounded [-1,-1]")
+        ->type_name("L,R");
+    file("--segment-ids", options->segment_ids, "(B, L) integers: equal ids attend to each other");
+    file("--kv-segment-ids", options->kv_segment_ids, "(B, S) integers [--segment-ids]");
+    file("--kv-lengths", options->kv_lengths,
+         "(B) integers: keys from there on do not exist; with --cu-seqlens one for each sequence");
+    file("--cu-seqlens", options->cu_seqlens,
+         "(N + 1) integers from 0 to L: N sequences packed in a batch of 1");
+    file("--kv-cu-seqlens", options->kv_cu_seqlens, "the same for the keys [--cu-seqlens]");
+    command->add_option("--mask", options->mask, "which pairs attend: \"q >= kv\"")
+        ->type_name("TEXT");
+    file("--block-mask", options->block_mask,
+         "which pairs attend, as written by `tilewright mask --out`; with --cu-seqlens, of packed "
+         "positions");
+    command->add_option("--score", options->score, "the scores: \"softcap(20)\"")
+        ->type_name("TEXT");
+    command->add_option("--bind", options->bind, "an array that the texts read (repeatable)")
+        ->type_name("NAME=FILE");
+    file("--sinks", options->sinks, "(Hq): one more logit per head in the softmax");
     CLI::Option* const dropout =
-        command->add_option("--dropout", options->dropout, "share of the probabilities dropped");
-    command->add_option("--seed", options->seed, "of the dropout")
+        command
+            ->add_option("--dropout", options->dropout,
+                         "share of the probabilities dropped, in [0, 1) [0]")
+            ->type_name("P");
+    command->add_option("--seed", options->seed, "of the dropout [0]")
+        ->type_name("N")
         ->needs(dropout)
-        ->check(CLI::Validator(
-            [](const std::string& text) {
-                std::uint64_t seed = 0;
-                const char* const end = text.data() + text.size();
-                const auto [rest, error] = std::from_chars(text.data(), end, seed);
-                const bool is_seed = error == std::errc() && rest == end;
-                return is_seed ? "" : "expected an integer of 0 to 2^64 - 1 but got " + text;
-            },
-            ""));
-    command->add_option("--layout", options->layout, "of all files")
-        ->check(CLI::IsMember({"bhsd", "bshd"}));
-    command->add_option("--grad-out", options->grad_out, "gradient of the output");
-    command->add_option("--grads", options->grads,
-                        "prefix of the files of gradients, in the format of --out");
-    command->add_option("--device", options->device, "cpu, cuda or cuda:N");
-    command->add_option("--engine", options->engine,
-                        "tiles or sm90; the fastest that can serve by default");
+        ->check(integer_in(0, UINT64_MAX));
+    command->add_option("--layout", options->layout, "of all files: bhsd or bshd")
+        ->type_name("ORDER")
+        ->capture_default_str()
+        ->check(one_of({"bhsd", "bshd"}));
+    file("--grad-out", options->grad_out, "gradient of the output, (B, Hq, L, Ev)");
+    command
+        ->add_option("--grads", options->grads,
+                     "write Pquery, Pkey, Pvalue, Psinks and P<bound name> in the format of --out")
+        ->type_name("P");
+    command->add_option("--device", options->device, "cpu, cuda or cuda:N")
+        ->type_name("DEVICE")
+        ->capture_default_str();
+    command->add_option("--engine", options->engine, "tiles or sm90 [the fastest that can serve]")
+        ->type_name("NAME");
+    command
+        ->add_option("--blocks", options->blocks,
+                     "queries and keys that the forward pass works on at once, a hint [chosen]")
+        ->type_name("Q,KV");
+    command
+        ->add_option("--backward-blocks", options->backward_blocks,
+                     "the same for the backward pass [chosen]")
+        ->type_name("Q,KV");
+    command->add_flag_callback(
+        "--no-deterministic", [options] { options->deterministic = false; },
+        "gradients may be summed in any order (GPUs: faster)");
+    add_threads(*command);
     command->add_flag("--check", options->check, "compare with a dense f64 reference");
     command->add_flag("--checked", options->checked, "run in the checked mode (slow)");
     command->callback([options, &console] { run(*options, console); });

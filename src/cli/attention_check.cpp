@@ -4,6 +4,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <iterator>
 #include <mutex>
 #include <string>
 
@@ -16,18 +17,59 @@
 namespace tilewright::cli {
 namespace {
 
-/// Rows [b, b + 1) x [h, h + heads) of a (B, H, ...) array.
-Array part_of(const Array& x, std::int64_t b, std::int64_t h, std::int64_t heads) {
+/// Heads [h, h + heads) and rows [first, first + rows) of batch b of a (B, H, L, ...) array.
+Array part_of(const Array& x, std::int64_t b, std::int64_t h, std::int64_t heads,
+              std::int64_t first, std::int64_t rows) {
     Array result;
     if (!x.given()) return result;
     result.shape = x.shape;
     result.shape[0] = 1;
-    std::int64_t row = 1;
-    for (std::size_t axis = 2; axis < x.shape.size(); ++axis) row *= x.shape[axis];
     result.shape[1] = heads;
-    const auto first = x.data.begin() + (b * x.shape[1] + h) * row;
-    result.data.assign(first, first + heads * row);
+    result.shape[2] = rows;
+    std::int64_t row = 1;
+    for (std::size_t axis = 3; axis < x.shape.size(); ++axis) row *= x.shape[axis];
+    for (std::int64_t head = h; head < h + heads; ++head) {
+        const auto from = x.data.begin() + ((b * x.shape[1] + head) * x.shape[2] + first) * row;
+        result.data.insert(result.data.end(), from, from + rows * row);
+    }
     return result;
+}
+
+/// One sequence of a batch, or of those packed in the only batch, as the reference sees it.
+struct Sequence {
+    std::int64_t batch = 0;                    ///< where it lies
+    std::int64_t number = 0;                   ///< what mods and dropout see as its batch
+    std::int64_t q_first = 0, q_length = 0;    ///< its queries
+    std::int64_t kv_first = 0, kv_length = 0;  ///< its keys
+};
+
+std::vector<Sequence> sequences_of(const AttentionOptions& options, std::int64_t batch,
+                                   std::int64_t q_length, std::int64_t kv_length) {
+    std::vector<Sequence> result;
+    if (!options.cu_seqlens.defined()) {
+        for (std::int64_t b = 0; b < batch; ++b)
+            result.push_back({b, b, 0, q_length, 0, kv_length});
+        return result;
+    }
+    const auto starts = options.cu_seqlens.to_vector<std::int64_t>();
+    const auto kv_starts =
+        options.kv_cu_seqlens.defined() ? options.kv_cu_seqlens.to_vector<std::int64_t>() : starts;
+    for (std::size_t n = 0; n + 1 < starts.size(); ++n)
+        result.push_back({0, static_cast<std::int64_t>(n), starts[n], starts[n + 1] - starts[n],
+                          kv_starts[n], kv_starts[n + 1] - kv_starts[n]});
+    return result;
+}
+
+/// The pairs of a block mask that one sequence sees, as a mod.
+Mod mask_mod_of(const BlockMask& mask, const Sequence& s) {
+    const auto [batches, heads, q_len, kv_len] = mask.shape();
+    const BlockMask mine = (batches == 1 ? mask : mask.at(s.batch))
+                               .shifted(s.q_first, s.kv_first, s.q_length, s.kv_length);
+    const Capture pairs = capture(mine.elements(), "block_mask");
+    const bool one_head = heads == 1;
+    return Mod([pairs, one_head](auto, auto h, auto q, auto kv) {
+        return one_head ? pairs(0, 0, q, kv) : pairs(0, h, q, kv);
+    });
 }
 
 /// Compares with the dense reference, one (batch, kv head) at a time on all cores.
@@ -38,7 +80,9 @@ class Checker {
           key_(bhsd(run.key, run.options)),
           value_(bhsd(run.value, run.options)),
           dtype_(run.query.dtype()),
-          layout_(run.options.layout) {
+          layout_(run.options.layout),
+          block_mask_(run.options.block_mask),
+          sequences_(sequences_of(run.options, query_.dim(0), query_.dim(2), key_.dim(2))) {
         const AttentionOptions& options = run.options;
         options_.scale = options.scale;
         options_.causal = options.causal;
@@ -88,26 +132,27 @@ class Checker {
         const std::int64_t group = kv_heads == 0 ? 1 : query_.dim(1) / kv_heads;
         std::mutex mutex;
         Progress progress("check");
-        const std::int64_t parts = query_.dim(0) * kv_heads;
+        const std::int64_t parts = std::ssize(sequences_) * kv_heads;
         std::int64_t done = 0;
         cpu::parallel_for(parts, [&](std::int64_t i) {
-            const std::int64_t b = i / kv_heads, kv = i % kv_heads;
-            const std::vector<Array> exact = reference(b, kv, group, gradient, Kind::exact);
-            const std::vector<Array> plain = reference(b, kv, group, gradient, Kind::plain);
-            const std::vector<Array> sizes = reference(b, kv, group, gradient, Kind::sizes);
+            const Sequence& s = sequences_[static_cast<std::size_t>(i / kv_heads)];
+            const std::int64_t kv = i % kv_heads;
+            const std::vector<Array> exact = reference(s, kv, group, gradient, Kind::exact);
+            const std::vector<Array> plain = reference(s, kv, group, gradient, Kind::plain);
+            const std::vector<Array> sizes = reference(s, kv, group, gradient, Kind::sizes);
             const std::lock_guard lock(mutex);
             progress.update(static_cast<double>(++done) / static_cast<double>(parts));
-            for (std::size_t s = 0; s < shared.size(); ++s) {
-                const bool is_sinks = s == 0 && sinks_.given();
+            for (std::size_t n = 0; n < shared.size(); ++n) {
+                const bool is_sinks = n == 0 && sinks_.given();
                 const std::int64_t first = is_sinks ? kv * group : 0;
-                add(exact[results.size() + s], first, shared[s].exact);
-                add(plain[results.size() + s], first, shared[s].plain);
-                add(sizes[results.size() + s], first, shared[s].sizes);
+                add(exact[results.size() + n], first, shared[n].exact);
+                add(plain[results.size() + n], first, shared[n].plain);
+                add(sizes[results.size() + n], first, shared[n].sizes);
             }
             for (std::size_t r = 0; r < results.size(); ++r) {
                 const bool of_query = r < 3;
-                const Array ours =
-                    part_of(results[r].ours, b, of_query ? kv * group : kv, of_query ? group : 1);
+                const Array ours = of_query ? of_queries(results[r].ours, s, kv * group, group)
+                                            : of_keys(results[r].ours, s, kv);
                 const double error = largest_error(ours, exact[r]);
                 const double allowed =
                     allowed_error(plain[r], exact[r], results[r].dtype, sizes[r]);
@@ -162,33 +207,42 @@ class Checker {
         return layout_ == Layout::bhsd ? x : x.transpose({0, 2, 1, 3});
     }
 
-    std::vector<Array> reference(std::int64_t b, std::int64_t kv, std::int64_t group,
+    static Array of_queries(const Array& x, const Sequence& s, std::int64_t h, std::int64_t heads) {
+        return part_of(x, s.batch, h, heads, s.q_first, s.q_length);
+    }
+    static Array of_keys(const Array& x, const Sequence& s, std::int64_t h) {
+        return part_of(x, s.batch, h, 1, s.kv_first, s.kv_length);
+    }
+
+    std::vector<Array> reference(const Sequence& s, std::int64_t kv, std::int64_t group,
                                  const Array& dout, Kind kind) const {
         attn::ReferenceOptions options = options_;
         options.arithmetic = kind == Kind::exact ? f64 : dtype_;
         options.from_stored = kind == Kind::plain;
-        const auto ids = [&](const Array& all) {
+        const auto ids = [&](const Array& all, std::int64_t first, std::int64_t length) {
             Array row;
             if (!all.given()) return row;
-            row = Array({1, all.dim(1)});
-            std::copy_n(all.data.begin() + b * all.dim(1), all.dim(1), row.data.begin());
+            row = Array({1, length});
+            std::copy_n(all.data.begin() + s.batch * all.dim(1) + first, length, row.data.begin());
             return row;
         };
-        options.segment_ids = ids(segment_ids_);
-        options.kv_segment_ids = ids(kv_segment_ids_);
-        if (kv_lengths_.given()) {
-            options.kv_lengths = Array({1});
-            options.kv_lengths.data[0] = kv_lengths_(b);
-        }
-        options.first_batch = b;
+        options.segment_ids = ids(segment_ids_, s.q_first, s.q_length);
+        options.kv_segment_ids =
+            ids(kv_segment_ids_.given() ? kv_segment_ids_ : segment_ids_, s.kv_first, s.kv_length);
+        if (kv_lengths_.given()) options.kv_lengths = Array({1}, kv_lengths_(s.number));
+        options.first_batch = s.number;
         options.first_head = kv * group;
         if (sinks_.given()) {
             options.sinks = Array({group});
             std::copy_n(sinks_.data.begin() + kv * group, group, options.sinks.data.begin());
         }
-        const Array q = part_of(query_, b, kv * group, group), k = part_of(key_, b, kv, 1),
-                    v = part_of(value_, b, kv, 1);
-        const Array gradient = part_of(dout, b, kv * group, group);
+        if (block_mask_.defined()) {
+            const Mod pairs = mask_mod_of(block_mask_, s);
+            options.mask = options.mask.defined() ? options.mask & pairs : pairs;
+        }
+        const Array q = of_queries(query_, s, kv * group, group), k = of_keys(key_, s, kv),
+                    v = of_keys(value_, s, kv);
+        const Array gradient = of_queries(dout, s, kv * group, group);
         std::vector<Array> results;
         attn::ReferenceGradients g;
         if (kind == Kind::sizes) {
@@ -215,6 +269,8 @@ class Checker {
     attn::ReferenceOptions options_;
     DType dtype_;
     Layout layout_;
+    BlockMask block_mask_;
+    std::vector<Sequence> sequences_;
 };
 
 }  // namespace

@@ -3,14 +3,16 @@
 
 #include <algorithm>
 #include <charconv>
-#include <fstream>
 #include <map>
 #include <memory>
+#include <span>
 
 #include "cli/bench_cases.h"
 #include "cli/command.h"
 #include "cli/gpu_timing.h"
+#include "cli/interrupt.h"
 #include "support/check.h"
+#include "support/write_file.h"
 #include "tilewright/system.h"
 
 namespace tilewright::cli {
@@ -101,26 +103,32 @@ void run(const Options& options, const CLI::App& command, Console& console) {
             user_error("bench", "expected --{} of at least 1 but got {}", option, *size);
     if (bench.baseline.empty() && (gpu || options.operation == "flex")) bench.baseline = "auto";
     if (bench.baseline == "none") bench.baseline.clear();
-    bench.out = &console.out;
-    std::ofstream json;
-    if (!options.json.empty()) {
-        // Opened first: what was measured must not be lost in the end.
-        json.open(options.json, std::ios::app);
-        if (!json) user_error("bench", "expected to write --json {} but could not", options.json);
-    }
+    const bool json_on_out = options.json == "-";
+    std::ostream& notes = console.notes(json_on_out);
+    bench.out = &notes;
+    // Tried first: what was measured must not be lost in the end.
+    if (!options.json.empty() && !json_on_out) expect_writable("bench --json", options.json);
     const bool own_tables = options.operation == "flex" && !gpu;
     const std::string device = gpu ? gpu_name(bench.device) : device_name();
-    console.out << device << "\n\n";
-    Report report(own_tables ? nullptr : &console.out);
+    notes << device << "\n\n" << std::flush;
+    const OnInterrupt on_interrupt;
+    const auto write_json = [&](std::span<const Row> rows, bool complete) {
+        if (options.json.empty()) return;
+        const std::string text = to_json(device, console.arguments, rows, complete) + '\n';
+        if (json_on_out) {
+            if (complete) console.out << text << std::flush;
+            OnInterrupt::leave("\ninterrupted\n", complete ? "" : text);
+            return;
+        }
+        write_file("bench --json", options.json, [&](std::ostream& file) { file << text; });
+        OnInterrupt::leave(fmt::format("\ninterrupted: the rows so far are in {}\n", options.json),
+                           "");
+    };
+    Report report(own_tables ? nullptr : &notes,
+                  [&](std::span<const Row> rows) { write_json(rows, false); });
     (gpu ? kOnGpu : kOperations).at(options.operation)(bench, report);
     report.print();
-    if (!options.json.empty()) {
-        json.close();
-        json.open(options.json);
-        json << to_json(device, report.rows()) << '\n';
-        if (!json.flush())
-            user_error("bench", "expected to write --json {} but could not", options.json);
-    }
+    write_json(report.rows(), true);
     for (const Row& row : report.rows())
         if (!row.ok) console.status = 1;
 }
@@ -129,23 +137,41 @@ void run(const Options& options, const CLI::App& command, Console& console) {
 
 void add_bench(CLI::App& app, Console& console) {
     CLI::App* command = app.add_subcommand("bench", "time whole operations");
+    command->footer(
+        "Sizes by default, cpu: attention B1 H8 S4096, D64 and D128; decode B1 H8 S1 x 32768 D128; "
+        "flex B1 H4 S1024 D64; mask B1 H1 S1048576; matmul 2048; norm 16384 x 4096; compile D64. "
+        "cuda: attention B4 H16 S8192 D128; decode, several shapes of D128; flex B16 H16 S8192 "
+        "D64; "
+        "matmul 8192; norm 16384 x 8192. Lines: median milliseconds; the rate, FLOP/s of pairs "
+        "that "
+        "attend or bytes; the share of the machine's limit, measured in the same rounds; times the "
+        "speed of the baseline (above 1: we are faster); the largest difference from the f64 "
+        "reference.");
     auto options = std::make_shared<Options>();
     BenchOptions& bench = options->bench;
-    command->add_option("operation", options->operation, "what to time")
+    command
+        ->add_option("operation", options->operation,
+                     "attention, decode, flex, mask, matmul, norm or compile")
+        ->type_name("")
         ->required()
-        ->check(
-            CLI::IsMember({"attention", "decode", "flex", "mask", "matmul", "norm", "compile"}));
-    command->add_option("--dtype", options->dtype)
-        ->check(CLI::IsMember({"f32", "bf16", "f16", "f64"}));
-    command->add_option("--device", options->device, "cpu, cuda or cuda:N");
-    command->add_flag("!--no-deterministic", bench.deterministic,
-                      "cuda: dQ in any order, as the baselines sum it");
-    command->add_option("--batch", bench.batch);
-    command->add_option("--heads", bench.heads);
-    command->add_option("--kv-heads", bench.kv_heads);
-    command->add_option("--seq-len", bench.seq_len, "matmul: the size; norm: the rows");
-    command->add_option("--kv-len", bench.kv_len);
-    command->add_option("--head-dim", bench.head_dim, "norm: the elements of a row");
+        ->check(one_of({"attention", "decode", "flex", "mask", "matmul", "norm", "compile"}));
+    command
+        ->add_option("--dtype", options->dtype, "f32, bf16, f16 or f64 [f32; cuda: bf16, flex f16]")
+        ->type_name("TYPE")
+        ->check(one_of({"f32", "bf16", "f16", "f64"}));
+    command->add_option("--device", options->device, "cpu, cuda or cuda:N")
+        ->type_name("DEVICE")
+        ->capture_default_str();
+    command->add_flag_callback(
+        "--no-deterministic", [&bench] { bench.deterministic = false; },
+        "cuda: dQ in any order, as the baselines sum it");
+    add_size(*command, "--batch", bench.batch, "sequences, B");
+    add_size(*command, "--heads", bench.heads, "heads of the queries, H");
+    add_size(*command, "--kv-heads", bench.kv_heads, "heads of keys and values [--heads]");
+    add_size(*command, "--seq-len", bench.seq_len,
+             "queries, S; matmul: rows and columns; norm: rows; mask: queries and keys");
+    add_size(*command, "--kv-len", bench.kv_len, "keys [--seq-len]");
+    add_size(*command, "--head-dim", bench.head_dim, "elements of a head, D; norm: of a row");
     command->add_flag("--causal", options->causal, "attention: the causal case alone");
     command->add_flag("--backward", bench.backward, "attention: the backward pass too");
     command
@@ -153,31 +179,41 @@ void add_bench(CLI::App& app, Console& console) {
                      "torch-sdpa (attention), torch-flex (flex: by itself where torch is there), "
                      "torch, xla, onednn (matmul), none; cuda: cudnn, fa2, torch-flex, torch, by "
                      "default all that are there, and by name fa4, xla, torch-compile (norm)")
-        ->check(CLI::IsMember({"torch-sdpa", "torch-flex", "torch", "torch-compile", "xla",
-                               "onednn", "cudnn", "fa2", "fa4", "none"}));
+        ->type_name("NAME")
+        ->check(one_of({"torch-sdpa", "torch-flex", "torch", "torch-compile", "xla", "onednn",
+                        "cudnn", "fa2", "fa4", "none"}));
     command->add_flag(
         "--sweep", bench.sweep,
         "cuda: attention of lengths from 512 to 131072, batch x length 32768, and odd lengths; "
         "norms of 128 to 262144 elements");
     command->add_flag("--sustained", bench.sustained,
                       "cuda: bursts after a rest, and beside them a second without one");
-    command->add_option("--mask", bench.mask, "attention, flex: this mask, as text");
-    command->add_option("--score", bench.score, "attention, flex: this score mod, as text");
-    command->add_option("--seconds", bench.seconds, "of each case")
+    command->add_option("--mask", bench.mask, "attention, flex: this mask")->type_name("TEXT");
+    command->add_option("--score", bench.score, "attention, flex: this score mod")
+        ->type_name("TEXT");
+    command->add_option("--seconds", bench.seconds, "for each case")
+        ->type_name("SECONDS")
+        ->capture_default_str()
         ->check(CLI::Validator(check_seconds, ""));
+    add_threads(*command)->description(
+        "threads of the CPU at most [TILEWRIGHT_THREADS, else all cores]; 1: timed by CPU time, "
+        "for machines with other work");
     command
-        ->add_option_function<int>("--threads", set_num_threads,
-                                   "at most; 1: timed by CPU time, on a machine with other work")
-        ->check(CLI::Range(1, 1 << 16));
-    command->add_option("--engine", bench.engine, "attention, flex on cuda: tiles or sm90")
-        ->check(CLI::IsMember({"tiles", "sm90"}));
+        ->add_option("--engine", bench.engine,
+                     "attention, flex on cuda: tiles or sm90 [the fastest that can serve]")
+        ->type_name("NAME")
+        ->check(one_of({"tiles", "sm90"}));
     command->add_flag("--once", bench.once,
                       "compile on cuda: the first calls of this process, with the cache as it is");
     command->add_flag("--graphs", options->graphs,
                       "cuda: time replays of CUDA graphs, so without what calls cost the host");
-    command->add_option("--json", options->json, "also write the rows to this file");
-    command->add_option("--case", bench.only, "flex: this case alone");
-    command->add_flag("!--no-picture", bench.picture, "flex: draw no masks");
+    command
+        ->add_option("--json", options->json,
+                     "also write the rows to this file, after each case; - for standard output")
+        ->type_name("FILE");
+    command->add_option("--case", bench.only, "flex: this case alone")->type_name("NAME");
+    command->add_flag_callback(
+        "--no-picture", [&bench] { bench.picture = false; }, "flex: draw no masks");
     command->add_flag("--no-check", options->no_check, "do not compare with the reference");
     command->callback([options, command, &console] { run(*options, *command, console); });
 }

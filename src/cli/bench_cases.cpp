@@ -52,6 +52,7 @@ Row& add_rows(const Measured& m, const BenchOptions& options, Report& report) {
         result.ms = time * 1e3;
         (m.bandwidth ? result.gbs : result.tflops) = m.amount / time * (m.bandwidth ? 1e-9 : 1e-12);
         result.roof = m.amount / time / (m.roof.amount / seconds[1]);
+        result.roof_name = m.roof.name;
         return result;
     };
     if (m.baseline) report.add(row(m.baseline->name, seconds[2]));
@@ -297,7 +298,7 @@ void bench_norm(const BenchOptions& options, Report& report) {
     const NormOutput rms = rms_norm(x, weight), layer = layer_norm(x, weight, bias);
     const Roof roof = copy_bandwidth();
     if (const std::optional<Roof> copy = streaming_copy()) {
-        add_rows({"256 MiB past the caches",
+        add_rows({"copy of 256 MiB, stored past the caches",
                   "copy",
                   copy->work,
                   copy->amount,

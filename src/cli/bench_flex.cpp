@@ -231,7 +231,8 @@ void bench_case(const MakeCase& make, FlexSizes sizes, BenchOptions& options, Re
                            errors.forward_ok ? "yes" : "NO", errors.forward,
                            errors.backward_ok ? "yes" : "NO", errors.backward);
     }
-    out << "\n\n";
+    out << "\n\n" << std::flush;
+    report.print();
 }
 
 }  // namespace

@@ -122,6 +122,7 @@ void bench_mask(const BenchOptions& options, Report& report) {
             row.ok = wrong == 0;
         }
         report.add(std::move(row));
+        report.print();
     }
 }
 

@@ -89,7 +89,10 @@ Row& GpuBench::measure(const GpuWork& m) {
         last = &report_.add(std::move(row));
     }
     Row& ours = *last;
-    if (copy > 0) ours.roof = m.amount / seconds[0] / (m.copied / copy);
+    if (copy > 0) {
+        ours.roof = m.amount / seconds[0] / (m.copied / copy);
+        ours.roof_name = "device copy";
+    }
     if (variants.size() > 1) {
         ours.baseline = variants[1].name;
         ours.ratio = seconds[1] / seconds[0];
@@ -99,6 +102,7 @@ Row& GpuBench::measure(const GpuWork& m) {
         const double peak = tensor_flops_per_cycle(options_.device) * mhz * 1e6;
         if (!m.bandwidth && peak > 0 && size_of(options_.dtype) == 2) {
             ours.roof = m.amount / seconds[0] / peak;
+            ours.roof_name = "tensor peak";
         }
     }
     return ours;

@@ -1,7 +1,9 @@
 // Interleaved timing and its output.
 #include "cli/measure.h"
 
+#include <fmt/chrono.h>
 #include <fmt/format.h>
+#include <sys/utsname.h>
 
 #include <algorithm>
 #include <chrono>
@@ -12,11 +14,16 @@
 
 #include "cli/progress.h"
 #include "cpu/machine.h"
+#include "cpu/simd/kernels.h"
+#include "run/system_info.h"
+#include "tilewright/version.h"
 
 namespace tilewright::cli {
 namespace {
 
 using Clock = std::chrono::steady_clock;
+
+constexpr std::size_t kColumns = 100;
 
 double seconds_since(Clock::time_point start) {
     return std::chrono::duration<double>(Clock::now() - start).count();
@@ -85,51 +92,76 @@ Row& Report::add(Row row) {
 
 void Report::print() {
     const std::span<const Row> rows = std::span<const Row>(rows_).subspan(printed_);
-    const bool first = printed_ == 0;
     printed_ = rows_.size();
-    if (out_ == nullptr || rows.empty()) return;
-    for (const Row& row : rows) width_ = std::max(width_, row.case_name.size());
-    if (first) {
-        *out_ << fmt::format("{:<{}}  {:<9} {:<12} {:>10} {:>15} {:>7} {:>16} {:>9}\n", "case",
-                             width_, "operation", "impl", "ms", "rate", "% roof", "x baseline",
-                             "error");
-    }
+    if (rows.empty()) return;
+    if (completed_) completed_(rows_);
+    if (out_ == nullptr) return;
     for (const Row& row : rows) {
+        if (row.case_name != case_) *out_ << row.case_name << '\n';
+        case_ = row.case_name;
         const std::string rate = row.tflops && *row.tflops >= 10
                                      ? fmt::format("{:.1f} TFLOP/s", *row.tflops)
                                  : row.tflops ? fmt::format("{:.1f} GFLOP/s", *row.tflops * 1e3)
                                  : row.gbs    ? fmt::format("{:.1f} GB/s", *row.gbs)
                                               : "";
-        *out_ << fmt::format(
-            "{:<{}}  {:<9} {:<12} {:>10.3f} {:>15} {:>7} {:>16} {:>9}{}\n", row.case_name, width_,
-            row.operation, row.impl, row.ms, rate,
-            row.roof ? fmt::format("{:.0f}", *row.roof * 100) : "",
-            row.ratio ? fmt::format("{:.2f} {}", *row.ratio, row.baseline.value_or("")) : "",
-            row.error ? fmt::format("{:.1e}", *row.error) : "",
-            (row.sm_mhz ? fmt::format("  {:.0f} MHz", *row.sm_mhz) : "") +
-                (row.sustained ? fmt::format("  {:.1f} sustained", *row.sustained) : "") +
-                (row.ok ? "" : "  FAILED"));
+        std::string line = fmt::format("  {:<8} {:<13} {:>10.3f} ms {:>14}", row.operation,
+                                       row.impl, row.ms, rate);
+        std::vector<std::string> more;
+        if (row.roof) more.push_back(fmt::format("{:3.0f}% of {}", *row.roof * 100, row.roof_name));
+        if (row.ratio)
+            more.push_back(fmt::format("{:.2f} x {}", *row.ratio, row.baseline.value_or("")));
+        if (row.error) more.push_back(fmt::format("error {:.1e}", *row.error));
+        if (!row.ok) more.emplace_back("FAILED");
+        if (row.sm_mhz) more.push_back(fmt::format("{:.0f} MHz", *row.sm_mhz));
+        if (row.sustained) more.push_back(fmt::format("{:.1f} sustained", *row.sustained));
+        for (const std::string& part : more) {
+            if (line.size() + 2 + part.size() > kColumns) {
+                *out_ << line << '\n';
+                line = std::string(9, ' ');
+            }
+            line += "  " + part;
+        }
+        *out_ << line << '\n';
     }
     out_->flush();
 }
 
-std::string to_json(const std::string& device, std::span<const Row> rows) {
-    nlohmann::ordered_json result = {{"device", device}, {"rows", nlohmann::json::array()}};
+std::string to_json(const std::string& device, const std::vector<std::string>& options,
+                    std::span<const Row> rows, bool complete) {
+    const run::SystemInfo host = run::read_system_info();
+    utsname system = {};
+    uname(&system);
+    nlohmann::ordered_json result = {
+        {"version", TILEWRIGHT_VERSION},
+        {"date", fmt::format("{:%FT%TZ}", fmt::gmtime(std::time(nullptr)))},
+        {"machine",
+         {{"cpu", host.cpu_model},
+          {"cores", host.logical_cores},
+          {"threads", cpu::num_threads()},
+          {"memory_bytes", host.memory_bytes},
+          {"kernels", cpu::kernels().name},
+          {"system", fmt::format("{} {} {}", system.sysname, system.release, system.machine)}}},
+        {"options", options},
+        {"device", device},
+        {"complete", complete},
+        {"rows", nlohmann::json::array()}};
     for (const Row& row : rows)
-        result["rows"].push_back({{"case", row.case_name},
-                                  {"op", row.operation},
-                                  {"impl", row.impl},
-                                  {"ms", row.ms},
-                                  {"tflops", or_null(row.tflops)},
-                                  {"sustained", or_null(row.sustained)},
-                                  {"tflops_blocks", or_null(row.tflops_blocks)},
-                                  {"gbs", or_null(row.gbs)},
-                                  {"roof", or_null(row.roof)},
-                                  {"sm_mhz", or_null(row.sm_mhz)},
-                                  {"baseline", or_null(row.baseline)},
-                                  {"ratio", or_null(row.ratio)},
-                                  {"error", or_null(row.error)},
-                                  {"ok", row.ok}});
+        result["rows"].push_back(
+            {{"case", row.case_name},
+             {"op", row.operation},
+             {"impl", row.impl},
+             {"ms", row.ms},
+             {"tflops", or_null(row.tflops)},
+             {"sustained", or_null(row.sustained)},
+             {"tflops_blocks", or_null(row.tflops_blocks)},
+             {"gbs", or_null(row.gbs)},
+             {"roof", or_null(row.roof)},
+             {"roof_name", row.roof ? nlohmann::json(row.roof_name) : nlohmann::json(nullptr)},
+             {"sm_mhz", or_null(row.sm_mhz)},
+             {"baseline", or_null(row.baseline)},
+             {"ratio", or_null(row.ratio)},
+             {"error", or_null(row.error)},
+             {"ok", row.ok}});
     return result.dump(2);
 }
 

@@ -6,6 +6,7 @@
 #include <optional>
 #include <span>
 #include <string>
+#include <utility>
 #include <vector>
 
 namespace tilewright::cli {
@@ -42,7 +43,8 @@ struct Row {
     std::optional<double> tflops, gbs;
     std::optional<double> sustained;      ///< tflops or gbs of a second without a rest
     std::optional<double> tflops_blocks;  ///< counting whole blocks of the mask
-    std::optional<double> roof;  ///< fraction of the machine's peak measured in the same rounds
+    std::optional<double> roof;  ///< fraction of the machine's limit measured in the same rounds
+    std::string roof_name = {};  ///< that limit: "FMA peak", "memcpy"
     std::optional<std::string> baseline;
     std::optional<double> ratio;   ///< the baseline's ms over ours
     std::optional<double> sm_mhz;  ///< of a GPU's multiprocessors under this load
@@ -50,12 +52,16 @@ struct Row {
     bool ok = true;
 };
 
-/// The rows of a run, printed as aligned columns under a heading as soon as they are complete, so
-/// that what was measured is seen even where the run is cut short.
+/// The rows of a run, printed under the names of their cases as soon as they are complete, so that
+/// what was measured is seen even where the run is cut short. Lines have at most 100 columns, but
+/// for names of cases.
 class Report {
   public:
-    /// Prints to `out`; null: nothing.
-    explicit Report(std::ostream* out) : out_(out) {}
+    using Completed = std::function<void(std::span<const Row>)>;
+
+    /// Prints to `out`; null: nothing. `completed` gets all rows each time that some are complete.
+    explicit Report(std::ostream* out, Completed completed = {})
+        : out_(out), completed_(std::move(completed)) {}
 
     /// Appends a row, to be filled in until the next one is added or printed.
     Row& add(Row row);
@@ -65,13 +71,16 @@ class Report {
 
   private:
     std::ostream* out_;
+    Completed completed_;
     std::vector<Row> rows_;
     std::size_t printed_ = 0;
-    std::size_t width_ = 30;  ///< of the names of cases
+    std::string case_;  ///< whose name was printed last
 };
 
-/// {"device": ..., "rows": [...]}
-std::string to_json(const std::string& device, std::span<const Row> rows);
+/// {"version", "date" (UTC), "machine", "device", "options", "complete", "rows": [...]}. `options`
+/// are the arguments of the program; an incomplete run was cut short after these rows.
+std::string to_json(const std::string& device, const std::vector<std::string>& options,
+                    std::span<const Row> rows, bool complete);
 
 /// "AMD EPYC 9B45, 2 threads": what the JSON calls device.
 std::string device_name();

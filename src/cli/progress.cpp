@@ -1,4 +1,4 @@
-// A bar on the terminal while something takes more than a second.
+// What a terminal shows while something takes long.
 #include "cli/progress.h"
 
 #include <fmt/format.h>
@@ -43,6 +43,37 @@ void Progress::update(double done) {
                          part * 100)
           << std::flush;
     drawn_ = true;
+}
+
+Elapsed::Elapsed(std::string label) {
+    if (isatty(STDERR_FILENO) == 0) return;
+    thread_ = std::thread([this, label = std::move(label)] { draw(label, std::cerr, 2, 1); });
+}
+
+Elapsed::Elapsed(std::string label, std::ostream& out, double delay, double period)
+    : thread_([this, label = std::move(label), &out, delay, period] {
+          draw(label, out, delay, period);
+      }) {}
+
+Elapsed::~Elapsed() {
+    if (!thread_.joinable()) return;
+    {
+        const std::lock_guard lock(mutex_);
+        done_ = true;
+    }
+    ended_.notify_one();
+    thread_.join();
+}
+
+void Elapsed::draw(const std::string& label, std::ostream& out, double delay, double period) {
+    const auto start = std::chrono::steady_clock::now();
+    std::unique_lock lock(mutex_);
+    double next = delay;
+    while (!ended_.wait_until(lock, start + milliseconds(next), [&] { return done_; })) {
+        out << kWipe << fmt::format("{}, {:.0f} s", label, next) << std::flush;
+        next += period;
+    }
+    if (next > delay) out << kWipe << std::flush;
 }
 
 }  // namespace tilewright::cli

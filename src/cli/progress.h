@@ -1,10 +1,12 @@
-// A bar on the terminal while something takes more than a second.
+// What a terminal shows while something takes long.
 #pragma once
 
 #include <chrono>
+#include <condition_variable>
 #include <mutex>
 #include <ostream>
 #include <string>
+#include <thread>
 
 namespace tilewright::cli {
 
@@ -32,6 +34,27 @@ class Progress {
     std::mutex mutex_;
     Clock::time_point next_;  ///< when to draw again
     bool drawn_ = false;
+};
+
+/// Draws `label, 12 s` every second on one line while it lives, after two seconds, for work that
+/// cannot tell how far it is.
+class Elapsed {
+  public:
+    /// On standard error where that is a terminal, else silent.
+    explicit Elapsed(std::string label);
+    /// On any stream, every `period` seconds after the first `delay`.
+    Elapsed(std::string label, std::ostream& out, double delay, double period = 1);
+    ~Elapsed();
+    Elapsed(const Elapsed&) = delete;
+    Elapsed& operator=(const Elapsed&) = delete;
+
+  private:
+    void draw(const std::string& label, std::ostream& out, double delay, double period);
+
+    std::mutex mutex_;
+    std::condition_variable ended_;
+    bool done_ = false;
+    std::thread thread_;
 };
 
 }  // namespace tilewright::cli

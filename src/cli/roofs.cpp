@@ -151,7 +151,7 @@ Variant as_long_as(const Roof& roof, double seconds) {
 }
 
 Roof fma_peak_f32() {
-    return peak("fma peak", best_f32());
+    return peak("FMA peak", best_f32());
 }
 
 Roof dot_peak_bf16() {
@@ -161,7 +161,7 @@ Roof dot_peak_bf16() {
 Roof read_bandwidth(std::size_t bytes) {
     const int threads = cpu::num_threads();
     auto data = std::make_shared<Buffer>(bytes / 8, 1);
-    return {"read",
+    return {"reading",
             [data, threads] {
                 cpu::parallel_for(threads, [&](std::int64_t i) {
                     const auto [first, last] = part(data->size(), i, threads);
@@ -180,7 +180,7 @@ Roof read_bandwidth(std::size_t bytes) {
 Roof copy_bandwidth(std::size_t bytes) {
     const int threads = cpu::num_threads();
     auto from = std::make_shared<Buffer>(bytes / 8, 1), to = std::make_shared<Buffer>(bytes / 8);
-    return {"copy",
+    return {"memcpy",
             [from, to, threads] {
                 cpu::parallel_for(threads, [&](std::int64_t i) {
                     const auto [first, last] = part(from->size(), i, threads);
@@ -196,7 +196,7 @@ std::optional<Roof> streaming_copy(std::size_t bytes) {
     const auto count = static_cast<std::int64_t>(bytes / sizeof(__m128i));
     const Tensor from = Tensor::zeros(u64, {2 * count}), to = Tensor::zeros(u64, {2 * count});
     return Roof{
-        "streaming copy",
+        "streaming",
         [from, to, threads, count] {
             cpu::parallel_for(threads, [&](std::int64_t i) {
                 const auto [first, last] = part(static_cast<std::size_t>(count), i, threads);

@@ -151,7 +151,7 @@ void check_coverage(const std::map<std::string, SafetensorsEntry>& entries, cons
 
 }  // namespace
 
-std::map<std::string, SafetensorsEntry> read_safetensors_index(ByteReader& file) {
+SafetensorsIndex read_safetensors_index(ByteReader& file) {
     constexpr std::uint64_t kLengthBytes = 8;
     if (file.size() < kLengthBytes) {
         user_error("safetensors", "{}: expected at least {} bytes but got {}", file.name(),
@@ -165,18 +165,21 @@ std::map<std::string, SafetensorsEntry> read_safetensors_index(ByteReader& file)
     }
     const Json header = parse_header(file.read_text(kLengthBytes, header_size), file.name());
     const std::uint64_t data_at = kLengthBytes + header_size;
-    std::map<std::string, SafetensorsEntry> entries;
+    SafetensorsIndex index;
     for (const auto& [name, value] : header.items()) {
-        if (name == kMetadata) continue;  // free text of the writer
+        if (name == kMetadata) {  // free text of the writer
+            index.metadata = value.dump();
+            continue;
+        }
         const std::string where = fmt::format("{}:{}", file.name(), name);
-        entries[name] = parse_entry(value, where, data_at, file.size() - data_at);
+        index.tensors[name] = parse_entry(value, where, data_at, file.size() - data_at);
     }
-    check_coverage(entries, file.name(), data_at, file.size());
-    return entries;
+    check_coverage(index.tensors, file.name(), data_at, file.size());
+    return index;
 }
 
 Tensor read_safetensors(ByteReader& file, const std::string& name) {
-    const auto entries = read_safetensors_index(file);
+    const auto entries = read_safetensors_index(file).tensors;
     const auto found = entries.find(name);
     if (found == entries.end()) {
         std::vector<std::string> names;
@@ -196,24 +199,53 @@ Tensor read_safetensors(ByteReader& file, const std::string& name) {
     return tensor;
 }
 
-void write_safetensors(std::ostream& stream, const std::vector<NamedTensor>& tensors) {
+namespace {
+
+/// Bytes [begin, end) of the file, a piece at a time.
+void copy_bytes(ByteReader& file, std::uint64_t begin, std::uint64_t end, std::ostream& stream) {
+    constexpr std::uint64_t kPiece = 1 << 20;
+    for (; begin < end; begin += std::min(kPiece, end - begin)) {
+        const std::string piece = file.read_text(begin, std::min(kPiece, end - begin));
+        stream.write(piece.data(), static_cast<std::streamsize>(piece.size()));
+    }
+}
+
+}  // namespace
+
+void write_safetensors(std::ostream& stream, const std::vector<NamedTensor>& tensors,
+                       ByteReader* old) {
     Json header = Json::object();
     std::uint64_t end = 0;
+    const auto add = [&](const std::string& name, std::string_view dtype,
+                         const std::vector<std::int64_t>& shape, std::uint64_t bytes) {
+        const std::uint64_t begin = std::exchange(end, end + bytes);
+        header[name] = {{"dtype", dtype}, {"shape", shape}, {"data_offsets", {begin, end}}};
+    };
+    std::vector<SafetensorsEntry> kept;
+    if (old != nullptr) {
+        const SafetensorsIndex index = read_safetensors_index(*old);
+        if (!index.metadata.empty()) header[std::string(kMetadata)] = Json::parse(index.metadata);
+        for (const auto& [name, entry] : index.tensors) {
+            if (std::any_of(tensors.begin(), tensors.end(),
+                            [&, &old_name = name](const auto& t) { return t.name == old_name; }))
+                continue;
+            add(name, entry.dtype, entry.shape, entry.end - entry.begin);
+            kept.push_back(entry);
+        }
+    }
     for (const auto& [name, tensor] : tensors) {
         if (name == kMetadata || header.contains(name)) {
             user_error("safetensors", "expected a name of its own for each tensor but got `{}`",
                        name);
         }
-        const std::uint64_t begin = std::exchange(end, end + bytes_of(tensor).size());
-        header[name] = {{"dtype", file_dtype(tensor.dtype())},
-                        {"shape", tensor.shape()},
-                        {"data_offsets", {begin, end}}};
+        add(name, file_dtype(tensor.dtype()), tensor.shape(), bytes_of(tensor).size());
     }
     // A name that is no UTF-8 cannot be written as it is; its bad bytes become U+FFFD.
     std::string text = header.dump(-1, ' ', false, Json::error_handler_t::replace);
     text.resize((text.size() + 7) / 8 * 8, ' ');  // elements start at a multiple of 8 bytes
     for (int i = 0; i < 8; ++i) stream.put(static_cast<char>(text.size() >> (8 * i) & 0xff));
     stream.write(text.data(), static_cast<std::streamsize>(text.size()));
+    for (const SafetensorsEntry& entry : kept) copy_bytes(*old, entry.begin, entry.end, stream);
     for (const auto& [name, tensor] : tensors) {
         stream.write(static_cast<const char*>(tensor.raw()), tensor.nbytes());
     }

@@ -19,9 +19,15 @@ struct SafetensorsEntry {
     std::uint64_t end = 0;
 };
 
+/// The table of contents.
+struct SafetensorsIndex {
+    std::map<std::string, SafetensorsEntry> tensors;  ///< by name
+    std::string metadata;                             ///< JSON of the writer's; empty without any
+};
+
 /// Reads the table of contents and checks all of it: JSON, nesting, keys, extents; offsets in the
 /// file, of the length that dtype and shape ask for, without overlaps or holes. UserError else.
-std::map<std::string, SafetensorsEntry> read_safetensors_index(ByteReader& file);
+SafetensorsIndex read_safetensors_index(ByteReader& file);
 
 /// Reads one tensor. UserError as above, or naming the file's tensors when `name` is not there.
 Tensor read_safetensors(ByteReader& file, const std::string& name);
@@ -32,7 +38,9 @@ struct NamedTensor {
     Tensor tensor;  ///< row-major
 };
 
-/// Writes the tensors in the given order. UserError when a name repeats or is `__metadata__`.
-void write_safetensors(std::ostream& stream, const std::vector<NamedTensor>& tensors);
+/// Writes the tensors in the given order. With `old`, its metadata and its tensors of other names
+/// stay, byte for byte. UserError when a name repeats or is `__metadata__`, or `old` is unsound.
+void write_safetensors(std::ostream& stream, const std::vector<NamedTensor>& tensors,
+                       ByteReader* old = nullptr);
 
 }  // namespace tilewright::cli

@@ -1,23 +1,31 @@
-// Tensors in files: specifications, whole-file writes and bounded reads.
+// Tensors in files: specifications, files that are added to, bounded reads.
 #include "cli/tensor_file.h"
 
+#include <fcntl.h>
+#include <sys/file.h>
 #include <unistd.h>
 
 #include <algorithm>
 #include <filesystem>
 #include <fstream>
-#include <functional>
+#include <iostream>
+#include <iterator>
 #include <map>
+#include <optional>
+#include <sstream>
+#include <utility>
 
 #include "cli/npy.h"
 #include "cli/safetensors.h"
 #include "support/check.h"
+#include "support/write_file.h"
 
 namespace tilewright::cli {
 namespace {
 
 constexpr std::string_view kNpy = ".npy";
 constexpr std::string_view kSafetensors = ".safetensors";
+constexpr std::string_view kReservedName = "__metadata__";
 
 std::ifstream open_input(const std::string& path) {
     std::error_code error;
@@ -33,28 +41,72 @@ std::ifstream open_input(const std::string& path) {
     return stream;
 }
 
-// A reader sees the old file or the new one: the bytes go to a temporary name first.
-void write_whole(const std::string& path, const std::function<void(std::ostream&)>& write) {
-    const std::string temporary = fmt::format("{}.{}.tmp", path, getpid());
-    try {
-        std::ofstream stream(temporary, std::ios::binary | std::ios::trunc);
-        if (!stream) user_error("save", "expected a writable path but `{}` is none", path);
-        write(stream);
-        stream.close();
-        if (!stream) user_error("save", "could not write all of `{}` (disk full?)", path);
-        std::error_code error;
-        std::filesystem::rename(temporary, path, error);
-        if (error) user_error("save", "could not write `{}`: {}", path, error.message());
-    } catch (...) {
-        std::error_code ignored;
-        std::filesystem::remove(temporary, ignored);
-        throw;
+/// Holds off other processes that add to files of this folder, where the file system can.
+class FolderLock {
+  public:
+    explicit FolderLock(const std::string& path) {
+        const std::filesystem::path folder = std::filesystem::absolute(path).parent_path();
+        file_ = ::open(folder.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+        if (file_ >= 0) ::flock(file_, LOCK_EX);
     }
+    ~FolderLock() {
+        if (file_ >= 0) ::close(file_);
+    }
+    FolderLock(const FolderLock&) = delete;
+    FolderLock& operator=(const FolderLock&) = delete;
+
+  private:
+    int file_ = -1;
+};
+
+/// Tensors that go to one file.
+template <typename Output>
+struct File {
+    TensorSpec spec;
+    std::vector<std::pair<std::string, const Output*>> members;
+};
+
+/// The files of the outputs, each once, however its path is spelled.
+template <typename Output>
+std::vector<File<Output>> by_file(const std::vector<Output>& outputs) {
+    std::vector<File<Output>> files;
+    std::map<std::string, std::size_t> places;
+    for (const Output& output : outputs) {
+        const TensorSpec to = parse_tensor_spec(output.spec, output.default_name);
+        std::error_code error;
+        const auto whole = std::filesystem::weakly_canonical(to.path, error);
+        const std::string place = to.is_standard() || error ? to.path : whole.string();
+        const auto [found, is_new] = places.try_emplace(place, files.size());
+        if (is_new) files.push_back({to, {}});
+        File<Output>& file = files[found->second];
+        const bool npy = to.format == TensorSpec::Format::npy;
+        for (const auto& [name, member] : file.members) {
+            if (name == to.name || npy || file.spec.format != to.format) {
+                user_error("save", "expected a place of its own for each tensor but two go to `{}`",
+                           output.spec);
+            }
+        }
+        file.members.emplace_back(to.name, &output);
+    }
+    return files;
+}
+
+void check_npy_member(const TensorSpec& to, DType dtype) {
+    if (to.format == TensorSpec::Format::npy)
+        check_npy_dtype(to.is_standard() ? "- (.npy; -:NAME writes .safetensors)" : to.path, dtype);
+}
+
+bool is_old_file(const TensorSpec& to) {
+    return to.format == TensorSpec::Format::safetensors &&
+           std::filesystem::is_regular_file(to.path);
 }
 
 }  // namespace
 
 TensorSpec parse_tensor_spec(const std::string& spec, const std::string& default_name) {
+    if (spec == "-") return {TensorSpec::Format::npy, spec, default_name};
+    if (spec.starts_with("-:") && spec.size() > 2)
+        return {TensorSpec::Format::safetensors, "-", spec.substr(2)};
     if (spec.ends_with(kNpy)) return {TensorSpec::Format::npy, spec, ""};
     if (spec.ends_with(kSafetensors)) {
         return {TensorSpec::Format::safetensors, spec, default_name};
@@ -64,51 +116,104 @@ TensorSpec parse_tensor_spec(const std::string& spec, const std::string& default
     const std::size_t at = spec.rfind(separator);
     if (at == std::string::npos || at + separator.size() == spec.size()) {
         user_error("file",
-                   "expected FILE.npy, FILE.safetensors or FILE.safetensors:NAME but got `{}`",
+                   "expected FILE.npy, FILE.safetensors, FILE.safetensors:NAME or - but got `{}`",
                    spec);
     }
     return {TensorSpec::Format::safetensors, spec.substr(0, at + kSafetensors.size()),
             spec.substr(at + separator.size())};
 }
 
-Tensor load_tensor(const std::string& spec, const std::string& default_name) {
+const std::string& StandardInput::bytes() {
+    if (!is_read_) {
+        if (&stream_ == &std::cin && isatty(STDIN_FILENO) != 0)
+            user_error("load", "expected a file on standard input but it is a terminal");
+        bytes_.assign(std::istreambuf_iterator<char>(stream_), {});
+        is_read_ = true;
+    }
+    return bytes_;
+}
+
+void StandardInput::take_npy() {
+    if (is_taken_)
+        user_error("load",
+                   "expected .npy on standard input for one option but two read `-`; .safetensors "
+                   "holds several tensors, as -:NAME");
+    is_taken_ = true;
+}
+
+Tensor load_tensor(const std::string& spec, const std::string& default_name, StandardInput* input) {
     const TensorSpec from = parse_tensor_spec(spec, default_name);
+    if (from.is_standard()) {
+        if (input == nullptr) user_error("load", "expected a file but got standard input");
+        std::istringstream stream(input->bytes());
+        ByteReader reader(stream, "standard input");
+        if (from.format == TensorSpec::Format::safetensors ||
+            !input->bytes().starts_with("\x93NUMPY"))
+            return read_safetensors(reader, from.name);
+        input->take_npy();
+        return read_npy(reader);
+    }
     std::ifstream stream = open_input(from.path);
     ByteReader reader(stream, from.path);
     if (from.format == TensorSpec::Format::npy) return read_npy(reader);
     return read_safetensors(reader, from.name);
 }
 
-void save_tensors(const std::vector<OutputTensor>& outputs) {
-    struct File {
-        std::string path;
-        TensorSpec::Format format;
-        std::vector<NamedTensor> members;
-    };
-    std::map<std::string, File> files;  // by path: `./x.npy` is `x.npy`
-    for (const OutputTensor& output : outputs) {
-        const TensorSpec to = parse_tensor_spec(output.spec, output.default_name);
-        const std::string place = std::filesystem::absolute(to.path).lexically_normal().string();
-        File& file = files.try_emplace(place, File{to.path, to.format, {}}).first->second;
-        for (const NamedTensor& member : file.members) {
-            if (member.name == to.name) {
-                user_error("save", "expected a place of its own for each tensor but two go to `{}`",
-                           output.spec);
-            }
+void check_outputs(const std::vector<PlannedTensor>& outputs, const std::ostream* out) {
+    for (const File<PlannedTensor>& file : by_file(outputs)) {
+        for (const auto& [name, output] : file.members) {
+            check_npy_member(file.spec, output->dtype);
+            if (name == kReservedName)
+                user_error("save", "expected another name for a tensor than {}", name);
         }
-        if (to.format == TensorSpec::Format::npy) check_npy_dtype(to.path, output.tensor.dtype());
-        file.members.push_back({to.name, output.tensor.contiguous()});
+        if (file.spec.is_standard()) {
+            if (out == &std::cout && isatty(STDOUT_FILENO) != 0)
+                user_error("save", "expected a file or a pipe for - but it is a terminal");
+            continue;
+        }
+        expect_writable("save", file.spec.path);
+        if (is_old_file(file.spec)) {
+            std::ifstream stream = open_input(file.spec.path);
+            ByteReader reader(stream, file.spec.path);
+            read_safetensors_index(reader);
+        }
     }
-    for (const auto& each : files) {
-        const File& file = each.second;
-        write_whole(file.path, [&](std::ostream& stream) {
-            if (file.format == TensorSpec::Format::npy) {
-                write_npy(stream, file.path, file.members.front().tensor);
+}
+
+void save_tensors(const std::vector<OutputTensor>& outputs, std::ostream* out) {
+    const auto files = by_file(outputs);
+    for (const File<OutputTensor>& file : files)
+        for (const auto& [name, output] : file.members)
+            check_npy_member(file.spec, output->tensor.dtype());
+    for (const File<OutputTensor>& file : files) {
+        const std::string& path = file.spec.path;
+        std::vector<NamedTensor> tensors;
+        for (const auto& [name, output] : file.members)
+            tensors.push_back({name, output->tensor.contiguous()});
+        const auto write = [&](std::ostream& stream, ByteReader* old) {
+            if (file.spec.format == TensorSpec::Format::npy) {
+                write_npy(stream, path, tensors.front().tensor);
             } else {
-                write_safetensors(stream, file.members);
+                write_safetensors(stream, tensors, old);
             }
-        });
+        };
+        if (file.spec.is_standard()) {
+            if (out == nullptr) user_error("save", "expected a file but got standard output");
+            write(*out, nullptr);
+            continue;
+        }
+        const FolderLock lock(path);
+        std::optional<std::ifstream> stream;
+        std::optional<ByteReader> old;
+        if (is_old_file(file.spec)) old.emplace(stream.emplace(open_input(path)), path);
+        write_file("save", path, [&](std::ostream& to) { write(to, old ? &*old : nullptr); });
     }
+}
+
+bool use_standard_output(const std::vector<std::string>& specs) {
+    return std::any_of(specs.begin(), specs.end(), [](const std::string& spec) {
+        return !spec.empty() && parse_tensor_spec(spec, "").is_standard();
+    });
 }
 
 std::uint64_t checked_bytes(const std::string& file, DType dtype,
@@ -166,14 +271,15 @@ std::uint64_t ByteReader::read_integer(std::uint64_t offset, int count) {
     return value;
 }
 
-Bindings load_bindings(const char* op, const std::vector<std::string>& texts) {
+Bindings load_bindings(const char* op, const std::vector<std::string>& texts,
+                       StandardInput* input) {
     Bindings arrays;
     for (const std::string& text : texts) {
         const std::size_t equals = text.find('=');
         if (equals == 0 || equals == std::string::npos)
             user_error(op, "expected --bind name=FILE but got {}", text);
         const std::string name = text.substr(0, equals);
-        if (!arrays.emplace(name, load_tensor(text.substr(equals + 1), name)).second)
+        if (!arrays.emplace(name, load_tensor(text.substr(equals + 1), name, input)).second)
             user_error(op, "expected each name of --bind once but got {} twice", name);
     }
     return arrays;

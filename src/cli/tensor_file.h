@@ -4,6 +4,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <istream>
+#include <ostream>
 #include <span>
 #include <string>
 #include <string_view>
@@ -14,10 +15,27 @@
 
 namespace tilewright::cli {
 
+/// Standard input, read once as a whole where `-` asks for it.
+class StandardInput {
+  public:
+    explicit StandardInput(std::istream& stream) : stream_(stream) {}
+    /// All of it. UserError for a terminal.
+    const std::string& bytes();
+    /// UserError from the second call on: an array of .npy serves one option.
+    void take_npy();
+
+  private:
+    std::istream& stream_;
+    std::string bytes_;
+    bool is_read_ = false, is_taken_ = false;
+};
+
 /// Reads the tensor that `spec` names: `FILE.npy`, `FILE.safetensors` or `FILE.safetensors:NAME`,
-/// where NAME defaults to `default_name`. The result is row-major. UserError when there is no such
-/// file or tensor, or when the file is not what it claims to be.
-Tensor load_tensor(const std::string& spec, const std::string& default_name);
+/// where NAME defaults to `default_name`; `-` and `-:NAME` are standard input, of either format.
+/// The result is row-major. UserError when there is no such file or tensor, when the file is not
+/// what it claims to be, or for `-` without `input`.
+Tensor load_tensor(const std::string& spec, const std::string& default_name,
+                   StandardInput* input = nullptr);
 
 /// One tensor on its way to a file; `spec` and `default_name` as in load_tensor.
 struct OutputTensor {
@@ -26,23 +44,42 @@ struct OutputTensor {
     Tensor tensor;  ///< of any strides, on the CPU
 };
 
-/// Writes tensors, those that share a .safetensors file into one. Every file appears whole under
-/// its name or not at all. UserError when a file cannot be written, when two tensors claim one
-/// place, or when the format cannot hold the dtype.
-void save_tensors(const std::vector<OutputTensor>& outputs);
+/// Writes tensors, those that share a .safetensors file into one. What such a file holds under
+/// other names stays, also where several processes add to it. `-` is `out` as .npy, `-:NAME` as
+/// .safetensors. Every file appears whole under its name or not at all. UserError as from
+/// `check_outputs`, and when a file cannot be written or added to.
+void save_tensors(const std::vector<OutputTensor>& outputs, std::ostream* out = nullptr);
+
+/// A tensor that is yet to be computed.
+struct PlannedTensor {
+    std::string spec;
+    std::string default_name;
+    DType dtype = DType::f32;
+};
+
+/// UserError when save_tensors would refuse them for certain: two tensors claim one place, a format
+/// cannot hold a dtype, a folder cannot be written, a .safetensors file to add to is unsound.
+void check_outputs(const std::vector<PlannedTensor>& outputs, const std::ostream* out = nullptr);
+
+/// True when one of the specifications writes to standard output.
+bool use_standard_output(const std::vector<std::string>& specs);
 
 /// The arrays of options --bind NAME=FILE. UserError "[op] ..." for other forms and for a name
 /// given twice.
-Bindings load_bindings(const char* op, const std::vector<std::string>& texts);
+Bindings load_bindings(const char* op, const std::vector<std::string>& texts,
+                       StandardInput* input = nullptr);
 /// UserError "[op] ..." for an array that none of the mods, where defined, reads.
 void expect_bindings_read(const char* op, const Bindings& arrays, const std::vector<Mod>& mods);
 
-/// A specification taken apart; `name` is empty for .npy.
+/// A specification taken apart; `name` is empty for files of .npy, `path` is `-` for standard input
+/// and output.
 struct TensorSpec {
     enum class Format : std::uint8_t { npy, safetensors };
     Format format = Format::npy;
     std::string path;
     std::string name;
+
+    bool is_standard() const { return path == "-"; }
 };
 TensorSpec parse_tensor_spec(const std::string& spec, const std::string& default_name);
 

@@ -2,15 +2,16 @@
 #include "mask/block_mask.h"
 
 #include <algorithm>
-#include <fstream>
 #include <numeric>
 #include <ostream>
 
 #include "mask/build.h"
 #include "mask/check_indices.h"
 #include "mask/dense.h"
+#include "mask/draw.h"
 #include "mask/picture.h"
 #include "support/check.h"
+#include "support/write_file.h"
 #include "tilewright/run.h"
 
 namespace tilewright {
@@ -292,21 +293,20 @@ std::string BlockMask::to_string(std::array<std::int64_t, 2> grid, std::int64_t 
 }
 
 std::string BlockMask::svg() const {
-    return mask::svg(mask::pictures(*state_of("BlockMask.svg", *this).data));
+    return mask::svg(*state_of("BlockMask.svg", *this).data);
+}
+
+std::string BlockMask::png() const {
+    return mask::png(*state_of("BlockMask.png", *this).data);
 }
 
 void BlockMask::save(const std::string& path) const {
-    const BlockMaskState& state = state_of("BlockMask.save", *this);
-    const bool png = path.ends_with(".png");
-    if (!png && !path.ends_with(".svg"))
+    const bool as_png = path.ends_with(".png");
+    if (!as_png && !path.ends_with(".svg"))
         user_error("BlockMask.save", "expected a file name that ends in .svg or .png but got {}",
                    path);
-    const auto pictures = mask::pictures(*state.data);
-    const std::string bytes = png ? mask::png(pictures) : mask::svg(pictures);
-    std::ofstream file(path, std::ios::binary);
-    file.write(bytes.data(), static_cast<std::streamsize>(bytes.size()));
-    file.close();
-    if (!file) user_error("BlockMask.save", "expected a path that can be written but got {}", path);
+    const std::string bytes = as_png ? png() : svg();
+    write_file("BlockMask.save", path, [&](std::ostream& file) { file << bytes; });
 }
 
 BlockMask operator&(const BlockMask& a, const BlockMask& b) {

@@ -1,4 +1,4 @@
-// Masks as pictures: characters, SVG, PNG.
+// Masks sampled as rasters, and as characters.
 #pragma once
 
 #include <cstdint>
@@ -17,13 +17,9 @@ struct Picture {
     std::vector<float> cells;
 };
 
-/// Up to four of the stored heads, at most 512 cells on a side. Masks of more than 4096 queries
-/// or keys are drawn by whole 64 x 64 pieces.
-std::vector<Picture> pictures(const MaskData& data);
-
-std::string svg(const std::vector<Picture>& pictures);
-/// With a palette. Compressed by its runs alone, which needs no library.
-std::string png(const std::vector<Picture>& pictures);
+/// Up to `most` of the stored heads, at most `most_cells` cells on a side. Masks of more than 4096
+/// queries or keys are drawn by whole 64 x 64 pieces.
+std::vector<Picture> pictures(const MaskData& data, std::int64_t most, std::int64_t most_cells);
 
 /// Squares of characters for at most `limit` heads, `rows` x `columns` at most.
 std::string characters(const BlockLevel& level, std::int64_t rows, std::int64_t columns,

@@ -6,6 +6,7 @@
 #include <gtest/gtest.h>
 #include <unistd.h>
 
+#include <csignal>
 #include <cstdlib>
 #include <filesystem>
 #include <fstream>
@@ -57,7 +58,8 @@ TEST(App, SubcommandsThatCouldBeMeantAreNamed) {
 
 TEST(App, EmptyValuesAreRefusedByName) {
     const std::vector<std::pair<std::vector<std::string>, const char*>> cases = {
-        {{"mask", "", "--q-len", "4", "--kv-len", "4"}, "mask: expected a value but got an empty"},
+        {{"mask", "", "--q-len", "4", "--kv-len", "4"},
+         "[mask] mask: expected a value but got an empty"},
         {{"dump", "flex", "--mask", ""}, "--mask: expected a value but got an empty text"},
         {{"bench", "flex", "--score", ""}, "--score: expected a value"},
         {{"attention", "--query", "q.npy", "--key", "k.npy", "--value", "v.npy", "--out", "o.npy",
@@ -78,6 +80,76 @@ TEST(App, DoctorDescribesTheMachine) {
                              "CUDA driver", "NVRTC", "nvdisasm", "oneTBB", "compiler"}) {
         EXPECT_THAT(result.out, HasSubstr(part));
     }
+}
+
+TEST(App, OutputThatCannotBeWrittenIsStatus1) {
+    TemporaryFolder folder;
+    for (const std::vector<std::string>& arguments : std::vector<std::vector<std::string>>{
+             {"--help"},
+             {"mask", "--help"},
+             {"--version"},
+             {"doctor"},
+             {"dump", "softmax"},
+             {"mask", "causal", "--q-len", "9", "--kv-len", "9"},
+             {"mask", "causal", "--q-len", "9", "--kv-len", "9", "--png", "-"},
+             {"random", "--shape", "4", "--out", folder / "x.npy"},
+             {"random", "--shape", "4", "--out", "-"},
+             {"bench", "matmul", "--seq-len", "32", "--seconds", "0.01", "--json", "-"},
+             {"cache", "path"}}) {
+        std::ofstream full("/dev/full");
+        std::ostringstream error;
+        EXPECT_EQ(run(arguments, full, error), 1) << fmt::format("{}", fmt::join(arguments, " "));
+        EXPECT_THAT(error.str(), HasSubstr("[tilewright] could not write all of standard output: "
+                                           "No space left on device\n"));
+    }
+}
+
+TEST(App, NobodyReadingIsNoError) {
+    std::signal(SIGPIPE, SIG_IGN);
+    int ends[2];
+    ASSERT_EQ(pipe(ends), 0);
+    close(ends[0]);
+    std::ofstream closed(fmt::format("/dev/fd/{}", ends[1]));
+    std::ostringstream error;
+    EXPECT_EQ(run({"doctor"}, closed, error), 141);
+    EXPECT_EQ(error.str(), "");
+    close(ends[1]);
+}
+
+TEST(App, ErrorsOfUsageHaveOneStyle) {
+    const std::vector<std::pair<std::vector<std::string>, const char*>> cases = {
+        {{"mask", "causal", "--kv-len", "4"}, "[mask] expected --q-len but it was left out\n"},
+        {{"mask", "causal", "--kv-len", "4", "--q-len"},
+         "[mask] --q-len: expected a value but got none\n"},
+        {{"mask", "causal", "--kv-len", "4x", "--q-len", "4"},
+         "[mask] --kv-len: expected an integer, as 4096, 4k (4000) or 4Ki (4096), but got 4x\n"},
+        {{"mask", "causal", "--kv-len", "9Gi", "--q-len", "9999999999999999Gi"},
+         "but got 9999999999999999Gi\n"},
+        {{"doctor", "--nonsense"},
+         "[doctor] expected nothing beyond what --help lists but got `--nonsense`\n"},
+        {{"bench", "norm", "--dtype", "i8"},
+         "[bench] --dtype: expected one of f32, bf16, f16, f64 but got i8\n"},
+        {{"attention", "--scale", "x"}, "[attention] --scale: expected a number but got x\n"},
+        {{"cache", "list", "--all"}, "[list] expected nothing beyond"}};
+    for (const auto& [arguments, message] : cases) {
+        const ProgramResult result = run_program(arguments);
+        EXPECT_EQ(result.status, 2);
+        EXPECT_THAT(result.error, HasSubstr(message));
+    }
+}
+
+TEST(App, HelpNamesDefaultsAndUnits) {
+    const auto help = [](const std::string& command) {
+        return run_program({command, "--help"}).out;
+    };
+    EXPECT_THAT(help("mask"), testing::AllOf(HasSubstr("--block SIZE|Q,KV=128"),
+                                             HasSubstr("--batch N=1"), HasSubstr("--heads N=1")));
+    EXPECT_THAT(help("attention"),
+                testing::AllOf(HasSubstr("[1/sqrt(E)]"), HasSubstr("--layout ORDER=bhsd"),
+                               HasSubstr("--device DEVICE=cpu"), HasSubstr("else all cores]")));
+    EXPECT_THAT(help("bench"), testing::AllOf(HasSubstr("--seconds SECONDS=1.5"),
+                                              HasSubstr("Sizes by default, cpu: attention B1 H8")));
+    EXPECT_THAT(help("random"), HasSubstr("[0,100]"));
 }
 
 TEST(App, CacheIsListedAndCleared) {

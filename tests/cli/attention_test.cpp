@@ -6,6 +6,7 @@
 
 #include "cli/tensor_file.h"
 #include "tests/cli/run_program.h"
+#include "tilewright/system.h"
 
 namespace tilewright::cli {
 namespace {
@@ -152,6 +153,119 @@ TEST_F(AttentionCommand, BshdFilesAreTheSameNumbers) {
               load("o.npy").to_vector<float>());
 }
 
+TEST_F(AttentionCommand, PackedSequencesPassTheCheck) {
+    ASSERT_EQ(run_program({"random", "--documents", "3", "--shape", "40", "--cu-seqlens", "--out",
+                           folder_ / "cu.npy"})
+                  .status,
+              0);
+    make("slopes", "4", 5);
+    const std::vector<std::string> arguments = {"--cu-seqlens",
+                                                folder_ / "cu.npy",
+                                                "--score",
+                                                "alibi(slopes) + 0.1 * b",
+                                                "--bind",
+                                                "slopes=" + (folder_ / "slopes.npy"),
+                                                "--causal",
+                                                "--dropout",
+                                                "0.1",
+                                                "--grad-out",
+                                                folder_ / "do.npy",
+                                                "--out",
+                                                folder_ / "o.npy",
+                                                "--grads",
+                                                folder_ / "d",
+                                                "--check"};
+    const ProgramResult result = attention(arguments);
+    EXPECT_EQ(result.status, 0) << result.error << result.out;
+    EXPECT_THAT(result.out, HasSubstr("check grad slopes"));
+    const AttentionOptions options{.cu_seqlens = load("cu.npy")};
+    ASSERT_EQ(attention({"--cu-seqlens", folder_ / "cu.npy", "--kv-cu-seqlens", folder_ / "cu.npy",
+                         "--out", folder_ / "o.npy", "--check"})
+                  .status,
+              0);
+    EXPECT_EQ(load("o.npy").to_vector<float>(),
+              tilewright::attention(load("q.npy"), load("k.npy"), load("v.npy"), options)
+                  .out.to_vector<float>());
+}
+
+TEST_F(AttentionCommand, SavedBlockMasks) {
+    for (const std::string file : {"m.npy", "m.safetensors", "m.safetensors:window"}) {
+        ASSERT_EQ(run_program({"mask", "(q - kv) % 3 == h % 2", "--q-len", "40", "--kv-len", "40",
+                               "--heads", "4", "--out", folder_ / file})
+                      .status,
+                  0);
+        const ProgramResult result = attention(
+            {"--block-mask", folder_ / file, "--causal", "--out", folder_ / "o.npy", "--check"});
+        EXPECT_EQ(result.status, 0) << result.error << result.out;
+        const std::vector<float> data = load("o.npy").to_vector<float>();
+        ASSERT_EQ(
+            attention({"--mask", "(q - kv) % 3 == h % 2", "--causal", "--out", folder_ / "o.npy"})
+                .status,
+            0);
+        EXPECT_THAT(data, ::testing::Pointwise(::testing::FloatNear(1e-5F),
+                                               load("o.npy").to_vector<float>()));
+    }
+    const ProgramResult bad =
+        attention({"--block-mask", folder_ / "q.npy", "--out", folder_ / "o.npy"});
+    EXPECT_EQ(bad.status, 2);
+    EXPECT_THAT(bad.error, HasSubstr("words"));
+    ASSERT_EQ(run_program({"mask", "causal", "--q-len", "8", "--kv-len", "8", "--out",
+                           folder_ / "small.npy"})
+                  .status,
+              0);
+    EXPECT_EQ(attention({"--block-mask", folder_ / "small.npy", "--out", folder_ / "o.npy"}).status,
+              2);
+}
+
+TEST_F(AttentionCommand, HintsThreadsAndOrder) {
+    const ProgramResult result =
+        attention({"--blocks", "16,32", "--backward-blocks", "32,16", "--no-deterministic",
+                   "--threads", "1", "--grad-out", folder_ / "do.npy", "--out", folder_ / "o.npy",
+                   "--grads", folder_ / "d", "--check"});
+    EXPECT_EQ(result.status, 0) << result.error << result.out;
+    EXPECT_EQ(num_threads(), 1);
+    set_num_threads(0);
+    EXPECT_THAT(attention({"--blocks", "16", "--out", folder_ / "o.npy"}).error,
+                HasSubstr("--blocks Q,KV"));
+    EXPECT_THAT(attention({"--blocks", "-1,5", "--out", folder_ / "o.npy"}).error,
+                HasSubstr("[attention]"));
+}
+
+TEST_F(AttentionCommand, StandardInputAndOutput) {
+    std::ostringstream all;
+    save_tensors({{"-:query", "", load("q.npy")},
+                  {"-:key", "", load("k.npy")},
+                  {"-:value", "", load("v.npy")}},
+                 &all);
+    const ProgramResult result = run_program(
+        {"attention", "--query", "-", "--key", "-", "--value", "-", "--out", "-", "--check"},
+        all.str());
+    EXPECT_EQ(result.status, 0) << result.error;
+    EXPECT_THAT(result.error, HasSubstr("check out"));
+    std::istringstream stream(result.out);
+    StandardInput input(stream);
+    const Tensor out = load_tensor("-", "", &input);
+    EXPECT_EQ(out.to_vector<float>(),
+              tilewright::attention(load("q.npy"), load("k.npy"), load("v.npy"), {})
+                  .out.to_vector<float>());
+}
+
+TEST_F(AttentionCommand, OutputsShareAFileAndAddToIt) {
+    const std::string file = folder_ / "all.safetensors";
+    save_tensors({{file + ":mine", "", load("q.npy")}});
+    ASSERT_EQ(attention({"--out", file, "--lse", file, "--grad-out", folder_ / "do.npy", "--grads",
+                         folder_ / "all"})
+                  .status,
+              0);
+    EXPECT_EQ(load_tensor(file + ":mine", "").shape(), (Tensor::Dims{1, 4, 40, 16}));
+    EXPECT_EQ(load_tensor(file, "out").shape(), (Tensor::Dims{1, 4, 40, 16}));
+    EXPECT_EQ(load_tensor(file, "lse").shape(), (Tensor::Dims{1, 4, 40}));
+    const ProgramResult twice = attention({"--out", folder_ / "o.npy", "--lse", folder_ / "o.npy"});
+    EXPECT_EQ(twice.status, 2);
+    EXPECT_THAT(twice.error, HasSubstr("two go to"));
+    EXPECT_FALSE(std::filesystem::exists(folder_ / "o.npy"));
+}
+
 TEST_F(AttentionCommand, BadInputIsStatus2AndNamed) {
     const std::string out = folder_ / "o.npy";
     const auto expect_error = [&](const std::vector<std::string>& arguments, const char* part) {
@@ -173,11 +287,12 @@ TEST_F(AttentionCommand, BadInputIsStatus2AndNamed) {
     expect_error({"--out", out, "--bind", "x=" + (folder_ / "q.npy")}, "--bind x but none does");
     expect_error({"--out", out, "--mask", "causal", "--bind", "x=" + (folder_ / "q.npy")},
                  "--bind x but none does");
-    expect_error({"--out", out, "--seed", "3"}, "--seed requires --dropout");
+    expect_error({"--out", out, "--seed", "3"}, "expected --dropout with --seed");
     expect_error({"--out", out, "--lse", "l.txt"}, "l.txt");
-    expect_error({"--out", out, "--dropout", "0.5", "--seed", "-1"}, "an integer of 0 to 2^64 - 1");
+    expect_error({"--out", out, "--dropout", "0.5", "--seed", "-1"},
+                 "--seed: expected an integer of 0 to 18446744073709551615");
     expect_error({"--out", out, "--dropout", "0.5", "--seed", "18446744073709551616"},
-                 "an integer of 0 to 2^64 - 1");
+                 "--seed: expected an integer of 0 to 18446744073709551615");
     expect_error({"--out", out, "--grads", "d"}, "--grad-out");
     expect_error({"--out", out, "--grad-out", folder_ / "k.npy", "--check"}, "dout");
     expect_error({"--out", out, "--segment-ids", folder_ / "q.npy"}, "segment_ids");

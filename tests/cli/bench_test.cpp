@@ -3,16 +3,21 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <chrono>
+#include <csignal>
 #include <cstdlib>
 #include <filesystem>
 #include <fstream>
+#include <functional>
 #include <nlohmann/json.hpp>
+#include <thread>
 
 #include "cli/baseline.h"
 #include "cli/measure.h"
 #include "tests/cli/run_program.h"
 #include "tilewright/error.h"
 #include "tilewright/system.h"
+#include "tilewright/version.h"
 
 namespace tilewright::cli {
 namespace {
@@ -34,8 +39,16 @@ TEST(Measure, JsonKeepsWhatIsNotKnownAsNull) {
     Row row;
     row.case_name = "c";
     row.tflops = 0.5;
-    const auto json = nlohmann::json::parse(to_json("device", std::vector<Row>{row}));
+    const auto json =
+        nlohmann::json::parse(to_json("device", {"bench", "norm"}, std::vector<Row>{row}, false));
     EXPECT_EQ(json["device"], "device");
+    EXPECT_EQ(json["version"], TILEWRIGHT_VERSION);
+    EXPECT_THAT(json["date"].get<std::string>(), ::testing::MatchesRegex("20..-..-..T..:..:..Z"));
+    EXPECT_GT(json["machine"]["cores"], 0);
+    EXPECT_GT(json["machine"]["memory_bytes"], 0);
+    EXPECT_FALSE(json["machine"]["kernels"].get<std::string>().empty());
+    EXPECT_EQ(json["options"], (std::vector<std::string>{"bench", "norm"}));
+    EXPECT_EQ(json["complete"], false);
     EXPECT_EQ(json["rows"][0]["tflops"], 0.5);
     EXPECT_TRUE(json["rows"][0]["gbs"].is_null());
     EXPECT_TRUE(json["rows"][0]["sustained"].is_null());
@@ -78,6 +91,51 @@ TEST(BenchCommand, EveryOperationWritesItsRows) {
     }
 }
 
+TEST(BenchCommand, JsonOnStandardOutputIsAloneThere) {
+    const ProgramResult result =
+        run_program({"bench", "matmul", "--seq-len", "64", "--seconds", "0.01", "--json", "-"});
+    EXPECT_EQ(result.status, 0) << result.error;
+    const auto json = nlohmann::json::parse(result.out);
+    EXPECT_EQ(json["rows"].size(), 1U);
+    EXPECT_EQ(json["complete"], true);
+    EXPECT_THAT(result.error, HasSubstr("matmul 64 x 64 x 64 f32\n  forward  tilewright"));
+    EXPECT_THAT(result.error, HasSubstr("% of FMA peak"));
+}
+
+/// Runs the benchmark in this process and interrupts it once `finished` is true.
+void run_interrupted(const std::vector<std::string>& arguments,
+                     const std::function<bool()>& finished) {
+    std::thread watcher([&] {
+        while (!finished()) std::this_thread::sleep_for(std::chrono::milliseconds(5));
+        std::raise(SIGINT);
+    });
+    watcher.detach();
+    run_program(arguments);
+    std::this_thread::sleep_for(std::chrono::seconds(60));
+}
+
+TEST(BenchCommandDeathTest, InterruptedRunsKeepTheirRows) {
+    ::testing::FLAGS_gtest_death_test_style = "threadsafe";
+    const std::string path =
+        (std::filesystem::temp_directory_path() / "tilewright_interrupted.json").string();
+    const std::vector<std::string> arguments = {"bench",      "norm", "--seq-len", "10",
+                                                "--head-dim", "64",   "--seconds", "0.2"};
+    const auto with = [&](const std::string& json) {
+        std::vector<std::string> all = arguments;
+        all.insert(all.end(), {"--json", json});
+        return all;
+    };
+    std::filesystem::remove(path);
+    EXPECT_EXIT(run_interrupted(with(path), [&] { return std::filesystem::exists(path); }),
+                ::testing::ExitedWithCode(130), "interrupted: the rows so far are in");
+    std::ifstream file(path);
+    const auto json = nlohmann::json::parse(file);
+    EXPECT_EQ(json["complete"], false);
+    EXPECT_GE(json["rows"].size(), 1U);
+    EXPECT_LT(json["rows"].size(), 5U);
+    std::filesystem::remove(path);
+}
+
 TEST(BenchCommand, BadInputIsStatus2AndNamed) {
     const auto expect_error = [&](std::vector<std::string> arguments, const char* part) {
         arguments.insert(arguments.begin(), "bench");
@@ -102,8 +160,10 @@ TEST(BenchCommand, BadInputIsStatus2AndNamed) {
         expect_error(
             {"matmul", "--seconds", seconds},
             ("--seconds: expected a number above 0 and at most 3600 but got " + seconds).c_str());
-    expect_error({"matmul", "--threads", "0"}, "--threads: Value 0 not in range 1 to 65536");
-    expect_error({"matmul", "--json", "/nowhere/r.json"}, "--json /nowhere/r.json");
+    expect_error({"matmul", "--threads", "0"},
+                 "--threads: expected an integer of 1 to 65536 but got 0");
+    expect_error({"matmul", "--json", "/nowhere/r.json"},
+                 "[bench --json] expected a path that can be written but got /nowhere/r.json");
 }
 
 TEST(BenchCommand, OptionsThatAnOperationDoesNotReadAreRefused) {

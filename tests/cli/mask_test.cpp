@@ -50,6 +50,35 @@ TEST(CliMask, SizesOfBlocksAreOneOrTwo) {
     EXPECT_EQ(drawn({"64"}), drawn({"64,64"}));
 }
 
+TEST(CliMask, SizesHaveSuffixes) {
+    const ProgramResult outcome =
+        run_program({"mask", "causal", "--q-len", "1Ki", "--kv-len", "1k"});
+    EXPECT_EQ(outcome.status, 0) << outcome.error;
+    EXPECT_THAT(outcome.out, HasSubstr("1024, 1000"));
+}
+
+TEST(CliMask, PicturesGoToStandardOutput) {
+    const std::vector<std::string> arguments = {"mask", "causal",   "--q-len",
+                                                "64",   "--kv-len", "64"};
+    const auto with = [&](std::vector<std::string> more) {
+        more.insert(more.begin(), arguments.begin(), arguments.end());
+        return run_program(more);
+    };
+    EXPECT_THAT(with({"--svg", "-"}).out, ::testing::StartsWith("<svg "));
+    EXPECT_THAT(with({"--svg", "-"}).error, HasSubstr("sparsity"));
+    EXPECT_THAT(with({"--png", "-"}).out, ::testing::StartsWith("\x89PNG"));
+    EXPECT_THAT(with({"--png", "-", "--svg", "-"}).error, HasSubstr("but got several"));
+}
+
+TEST(CliMask, ArraysComeFromStandardInput) {
+    const ProgramResult ids =
+        run_program({"random", "--documents", "3", "--shape", "64", "--out", "-"});
+    EXPECT_EQ(ids.status, 0);
+    const ProgramResult outcome = run_program(
+        {"mask", "document(ids)", "--q-len", "64", "--kv-len", "64", "--bind", "ids=-"}, ids.out);
+    EXPECT_EQ(outcome.status, 0) << outcome.error;
+}
+
 TEST(CliMask, RefusesBadInput) {
     const auto error = [](std::vector<std::string> arguments) {
         arguments.insert(arguments.begin(), "mask");

@@ -4,7 +4,9 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <chrono>
 #include <sstream>
+#include <thread>
 
 namespace tilewright::cli {
 namespace {
@@ -37,6 +39,19 @@ TEST(Progress, SharesOutsideTheRangeAreCut) {
         Progress("x", out, 0).update(done);
         EXPECT_THAT(out.str(), HasSubstr(done < 0 ? " 0%" : "##] 100%"));
     }
+}
+
+TEST(Elapsed, CountsSecondsAndWipesItself) {
+    std::ostringstream out;
+    {
+        const Elapsed elapsed("attention", out, 0.01, 0.01);
+        std::this_thread::sleep_for(std::chrono::milliseconds(300));
+    }
+    EXPECT_THAT(out.str(), HasSubstr("attention, 0 s"));
+    EXPECT_TRUE(out.str().ends_with("\r\033[K"));
+    std::ostringstream quiet;
+    { const Elapsed elapsed("attention", quiet, 3600); }
+    EXPECT_EQ(quiet.str(), "");
 }
 
 }  // namespace

@@ -34,9 +34,11 @@ struct ProgramResult {
     std::string out, error;
 };
 
-inline ProgramResult run_program(const std::vector<std::string>& arguments) {
+inline ProgramResult run_program(const std::vector<std::string>& arguments,
+                                 const std::string& input = {}) {
     std::ostringstream out, error;
-    const int status = run(arguments, out, error);
+    std::istringstream in(input);
+    const int status = run(arguments, out, error, in);
     return {status, out.str(), error.str()};
 }
 

@@ -1,0 +1,19 @@
+// PNG files with a palette, without a library.
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <string>
+#include <vector>
+
+namespace tilewright::mask {
+
+/// Red, green, blue.
+using Colour = std::array<std::uint8_t, 3>;
+
+/// The bytes of a PNG file (RFC 2083) of `width` pixels to a line, each a place in `palette` of at
+/// most 256 colours. Compressed by runs of equal pixels alone.
+std::string png(const std::vector<std::uint8_t>& pixels, std::int64_t width,
+                const std::vector<Colour>& palette);
+
+}  // namespace tilewright::mask
