@@ -9,7 +9,8 @@ namespace tilewright {
 /// Names of the devices that calls can run on: "cpu", "cuda:0", ...
 std::vector<std::string> devices();
 
-/// Threads that calls on the CPU use, at most one for each core; 0 restores the default, all cores.
+/// Threads that calls on the CPU use, at most one for each core; 0 restores the default:
+/// TILEWRIGHT_THREADS as it was at the first use, or else all cores.
 /// Results do not depend on it. UserError for a negative number.
 void set_num_threads(int threads);
 int num_threads();

@@ -1,6 +1,9 @@
 """Masks as data: BlockMask, create_block_mask, create_mask."""
 
+import contextlib
+import html
 import operator
+import os
 
 import numpy as np
 
@@ -222,12 +225,40 @@ class BlockMask:
         return f"BlockMask(shape={self.shape}, sparsity={self.sparsity():.2f}%)"
 
     def svg(self):
-        """The picture as SVG text."""
+        """The picture as SVG text: axes with positions, a legend, up to twelve heads."""
         return self._core.svg()
 
+    def _repr_svg_(self):
+        return self.svg()
+
+    def _repr_html_(self):
+        return f"<div>{html.escape(repr(self))}</div>{self.svg()}"
+
     def save(self, path):
-        """Writes the picture; the name ends in .svg or .png."""
-        self._core.save(str(path))
+        """Writes the picture where the name ends in .svg or .png, the mask itself to .npy.
+
+        `load` and ``tilewright attention --block-mask`` read the latter: uint32 words, as
+        ``tilewright mask --out`` writes them.
+        """
+        path = str(path)
+        if not path.endswith(".npy"):
+            self._core.save(path)
+            return
+        # As a whole or not at all.
+        temporary = f"{path}.{os.getpid()}.tmp"
+        try:
+            with open(temporary, "wb") as file:
+                np.save(file, to_array(self._core.packed()))
+            os.replace(temporary, path)
+        finally:
+            with contextlib.suppress(FileNotFoundError):
+                os.remove(temporary)
+
+    @classmethod
+    def load(cls, path):
+        """The mask that `save` or ``tilewright mask --out`` wrote to a .npy file."""
+        words = np.load(path, allow_pickle=False)
+        return cls(_core.BlockMask.from_packed(to_tensor("BlockMask.load", "words", words)))
 
 
 def _unpacked(words, separate):

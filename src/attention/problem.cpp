@@ -310,7 +310,13 @@ void check_mods(const AttentionOptions& options, Problem& p) {
         } else if (is_worth_planning(p)) {
             p.block_mask = mask_of_mod(options.mask, lengths);
             planned = is_small(p.block_mask);
-            if (!planned) p.block_mask = {};
+            if (!planned) {
+                debug_log("attention",
+                          "slow path: the mask is evaluated for every pair of every call, since as "
+                          "data it has {} distinct pieces of 64 x 64, more than {}",
+                          p.block_mask.state()->data->atoms.atoms().size(), kMostAtoms);
+                p.block_mask = {};
+            }
         }
     }
     if (options.score_mod.defined() && is_worth_planning(p)) {

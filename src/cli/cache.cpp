@@ -7,6 +7,7 @@
 
 #include "cli/command.h"
 #include "cuda/runtime/compiler.h"
+#include "support/check.h"
 #include "support/disk_cache.h"
 
 namespace tilewright::cli {
@@ -16,6 +17,8 @@ namespace fs = std::filesystem;
 
 // One cache for each folder below the root: kernels, autotuning results.
 std::vector<DiskCache> find_caches() {
+    if (const std::optional<std::string> why = distrust(cache_root()))
+        user_error("cache", "expected a folder that nobody else may write but {}", *why);
     std::vector<fs::path> folders;
     std::error_code error;
     for (fs::directory_iterator it(cache_root(), error), end; !error && it != end;

@@ -7,6 +7,9 @@
 
 #include <algorithm>
 #include <atomic>
+#include <charconv>
+#include <cstdlib>
+#include <cstring>
 #include <map>
 #include <memory>
 #include <mutex>
@@ -18,9 +21,11 @@
 #include "cpu/bytecode.h"
 #include "cpu/execute.h"
 #include "cpu/lower.h"
+#include "cpu/slow_paths.h"
 #include "ir/passes/contract.h"
 #include "ir/passes/pipeline.h"
 #include "support/check.h"
+#include "support/debug_log.h"
 
 #ifdef __SANITIZE_THREAD__
 #include <sanitizer/tsan_interface.h>
@@ -36,6 +41,12 @@ std::shared_ptr<const Program> compile(const ir::Function& kernel) {
     program->kernel = kernel;
     Lowering(function, *program).run();
     assign_memory(*program);
+    if (debug_log_on()) {
+        debug_log(kernel.name, "compiled for `{}`, {} instructions, {} bytes for each thread",
+                  program->kernels->name, program->code.size(), program->arena_bytes);
+        for (const std::string& line : slow_paths(*program))
+            debug_log(kernel.name, "slow path: {}", line);
+    }
     return program;
 }
 
@@ -236,8 +247,27 @@ void set_num_threads(int threads) {
     g_threads = threads;
 }
 
+namespace {
+
+/// TILEWRIGHT_THREADS; 0 without it.
+int default_threads() {
+    const char* const text = std::getenv("TILEWRIGHT_THREADS");
+    if (text == nullptr || *text == '\0') return 0;
+    int threads = 0;
+    const char* const end = text + std::strlen(text);
+    const auto [rest, error] = std::from_chars(text, end, threads);
+    if (error != std::errc() || rest != end || threads < 1)
+        user_error("TILEWRIGHT_THREADS", "expected a number of threads, at least 1, but got \"{}\"",
+                   text);
+    return threads;
+}
+
+}  // namespace
+
 int num_threads() {
-    const int threads = g_threads;
+    static const int usual = default_threads();
+    const int set = g_threads;
+    const int threads = set > 0 ? set : usual;
     const int cores = oneapi::tbb::info::default_concurrency();
     return threads > 0 ? std::min(threads, cores) : cores;
 }

@@ -38,7 +38,8 @@ std::vector<std::int64_t> uneven_order(const std::vector<std::int64_t>& costs, i
 /// Readable listing of the bytecode: buffers, instructions, strips, superinstructions.
 std::string to_string(const Program& program);
 
-/// Threads used by `run`, no more than there are cores; 0 restores the default, all cores.
+/// Threads used by `run`, no more than there are cores; 0 restores the default, TILEWRIGHT_THREADS
+/// or else all cores. UserError when that variable is no positive number.
 void set_num_threads(int threads);
 int num_threads();
 

@@ -10,6 +10,7 @@
 #include <unordered_map>
 
 #include "ir/passes/intervals.h"
+#include "support/debug_log.h"
 
 namespace tilewright::mask {
 namespace {
@@ -186,6 +187,15 @@ std::vector<AtomId> atoms_of(const MaskFunction& mask, std::span<const Origin> o
                              MaskData& data) {
     std::vector<AtomId> ids;
     if (origins.empty()) return ids;
+    if (debug_log_on()) {
+        const auto count = static_cast<std::int64_t>(origins.size());
+        const std::int64_t pieces = data.batch * data.heads * data.rows() * data.columns();
+        // Some pieces at the borders of a mask are as it should be.
+        const bool many = count > 64 && 8 * count > pieces;
+        debug_log("mask", "{}{} of {} pieces of 64 x 64 are evaluated pair by pair{}",
+                  many ? "slow path: " : "", count, pieces,
+                  many ? ", since ranges of indices do not decide what attends there" : "");
+    }
     const ExactMask exact(mask);
     constexpr std::size_t kAtOnce = 16384;  // 8 MB of atoms
     ids.reserve(origins.size());

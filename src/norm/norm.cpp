@@ -12,6 +12,7 @@
 #include "run/call_cache.h"
 #include "run/overlap.h"
 #include "support/check.h"
+#include "support/debug_log.h"
 
 namespace tilewright {
 namespace norm {
@@ -38,6 +39,9 @@ void expect(const char* op, const char* argument, const Tensor& tensor, DType dt
 Tensor as_rows(const Tensor& x, std::int64_t n) {
     if (x.rank() == 2 && x.dim(1) == n && (n == 1 || x.strides()[1] == 1)) return x;
     const std::int64_t rows = n == 0 ? 0 : x.size() / n;
+    if (!x.is_contiguous())
+        debug_log("norm", "slow path: {} is copied, since its rows are not contiguous",
+                  x.type_name());
     return x.contiguous().reshape({rows, n});
 }
 

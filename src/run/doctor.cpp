@@ -98,6 +98,10 @@ void report_engines(Report& report) {
 void report_cache(Report& report) {
     report.section("Cache");
     report.row("folder", cache_root().string());
+    const std::optional<std::string> problem = cache_problem(cache_root());
+    report.row("state", problem ? "not used: " + *problem : "can be written");
+    if (problem)
+        report.row("advice", "set TILEWRIGHT_CACHE_DIR to a folder of your own, or remove this one");
 }
 
 }  // namespace

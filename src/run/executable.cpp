@@ -1,6 +1,7 @@
 // A traced kernel made ready for a device.
 #include "run/executable.h"
 
+#include <atomic>
 #include <new>
 #include <string>
 #include <utility>
@@ -11,6 +12,7 @@
 #include "run/cuda_executable.h"
 #include "run/offload.h"
 #include "support/check.h"
+#include "support/debug_log.h"
 
 namespace tilewright::run {
 
@@ -34,10 +36,25 @@ class Native : public Executable {
         program_ = cpu::compile(kernel);
     }
     void run(const ir::Arguments& arguments) const override {
+        if (!seen_.test_and_set(std::memory_order_relaxed)) log_strides(arguments);
         run_in_memory(name_, [&] { cpu::run(*program_, arguments); });
     }
 
   private:
+    /// Of the first call: the kernel works on copies of what does not lie side by side.
+    void log_strides(const ir::Arguments& arguments) const {
+        if (!debug_log_on()) return;
+        for (std::size_t i = 0; i < arguments.refs.size(); ++i) {
+            const ir::RefArgument& ref = arguments.refs[i];
+            if (ref.extents.empty() || ref.extents.back() <= 1 || ref.strides.back() == 1) continue;
+            debug_log(name_,
+                      "slow path: tiles of array {} are copied element by element, since its last "
+                      "stride is {}",
+                      i, ref.strides.back());
+        }
+    }
+
+    mutable std::atomic_flag seen_;
     std::string name_;
     std::shared_ptr<const cpu::Program> program_;
 };
@@ -47,6 +64,8 @@ class Checked : public Executable {
   public:
     Checked(ir::Function kernel, std::vector<bool> outputs) : kernel_(std::move(kernel)) {
         options_.outputs = std::move(outputs);
+        debug_log(kernel_.name,
+                  "slow path: interpreted element by element, since the checked mode is on");
     }
     void run(const ir::Arguments& arguments) const override {
         run_in_memory(kernel_.name, [&] { cpu::interpret_checked(kernel_, arguments, options_); });

@@ -12,6 +12,7 @@
 #include "ir/access.h"
 #include "run/cuda_executable.h"
 #include "support/check.h"
+#include "support/debug_log.h"
 #include "tilewright/run.h"
 
 namespace tilewright::run {
@@ -132,6 +133,9 @@ std::optional<int> offload_device() {
 }
 
 std::unique_ptr<Executable> make_offloaded_executable(ir::Function kernel, int device) {
+    debug_log(kernel.name,
+              "slow path: arrays are copied to cuda:{} and back, since TILEWRIGHT_DEVICE asks for it",
+              device);
     return std::make_unique<Offloaded>(std::move(kernel), device);
 }
 

@@ -2,16 +2,21 @@
 #include "support/disk_cache.h"
 
 #include <fmt/format.h>
+#include <sys/stat.h>
 #include <unistd.h>
 #include <xxhash.h>
 
-#include <atomic>
+#include <cerrno>
 #include <cstdlib>
 #include <cstring>
 #include <fstream>
+#include <mutex>
+#include <set>
 #include <system_error>
 
 #include "support/debug_log.h"
+#include "support/write_file.h"
+#include "tilewright/error.h"
 
 namespace tilewright {
 namespace fs = std::filesystem;
@@ -77,19 +82,85 @@ std::string encode(std::string_view key, std::string_view value) {
     return bytes;
 }
 
-/// A name no other thread or process uses.
-fs::path temporary_beside(const fs::path& path) {
-    static std::atomic<std::uint64_t> counter{0};
-    return fs::path(path).concat(
-        fmt::format(".{}.{}{}", ::getpid(), counter.fetch_add(1), kTemporary));
-}
-
 const char* environment(const char* name) {
     const char* value = std::getenv(name);
     return value != nullptr && *value != '\0' ? value : nullptr;
 }
 
+std::string reason(int error) {
+    return std::generic_category().message(error);
+}
+
+/// Whether this user or root alone decides what the file says.
+std::optional<std::string> distrust_status(const fs::path& path, const struct stat& status,
+                                           bool sticky_will_do) {
+    if (status.st_uid != 0 && status.st_uid != ::geteuid())
+        return fmt::format("{} belongs to user {}", path.string(), status.st_uid);
+    const bool others_write = (status.st_mode & (S_IWGRP | S_IWOTH)) != 0;
+    if (others_write && !(sticky_will_do && (status.st_mode & S_ISVTX) != 0))
+        return fmt::format("others may write to {} (mode {:o})", path.string(),
+                           status.st_mode & 07777U);
+    return std::nullopt;
+}
+
+/// Whether the folder may be used; says so in the log once for each.
+bool is_trusted(const fs::path& folder) {
+    const std::optional<std::string> why = distrust(folder);
+    if (!why) return true;
+    static std::mutex mutex;
+    static std::set<std::string> logged;
+    const std::scoped_lock lock(mutex);
+    if (logged.insert(folder.string()).second)
+        debug_log("cache", "slow path: nothing is kept in {}, since {}", folder.string(), *why);
+    return false;
+}
+
 }  // namespace
+
+std::optional<std::string> distrust(const fs::path& folder) {
+    struct stat status = {};
+    if (::lstat(folder.c_str(), &status) == 0) {
+        if (S_ISLNK(status.st_mode)) {
+            // A link's own mode says nothing.
+            if (status.st_uid != 0 && status.st_uid != ::geteuid())
+                return fmt::format("{} is a link of user {}", folder.string(), status.st_uid);
+            if (::stat(folder.c_str(), &status) != 0)
+                return fmt::format("{} is a link to nothing", folder.string());
+        }
+        if (!S_ISDIR(status.st_mode)) return fmt::format("{} is no folder", folder.string());
+        if (auto why = distrust_status(folder, status, false)) return why;
+    }
+    const fs::path around = folder.has_parent_path() ? folder.parent_path() : fs::path(".");
+    if (::stat(around.c_str(), &status) != 0) return std::nullopt;
+    return distrust_status(around, status, true);
+}
+
+std::optional<std::string> cache_problem(const fs::path& folder) {
+    if (auto why = distrust(folder)) return why;
+    std::error_code error;
+    if (!fs::exists(folder, error)) {
+        fs::path there = fs::absolute(folder, error);
+        while (there.has_relative_path() && !fs::exists(there, error)) there = there.parent_path();
+        if (::access(there.c_str(), W_OK | X_OK) == 0) return std::nullopt;
+        return fmt::format("it cannot be made in {}: {}", there.string(), reason(errno));
+    }
+    std::string probe = (folder / ("probe-XXXXXX" + std::string(kTemporary))).string();
+    const int file = ::mkstemps(probe.data(), static_cast<int>(kTemporary.size()));
+    if (file < 0) return fmt::format("it cannot be written: {}", reason(errno));
+    const bool written = ::write(file, "x", 1) == 1;
+    const int why = errno;
+    ::close(file);
+    ::unlink(probe.c_str());
+    if (written) return std::nullopt;
+    return fmt::format("it cannot be written: {}", reason(why));
+}
+
+void create_private_folders(const fs::path& folder) {
+    std::error_code error;
+    if (folder.empty() || fs::exists(folder, error)) return;
+    create_private_folders(folder.parent_path());
+    ::mkdir(folder.c_str(), 0700);
+}
 
 std::string content_hash(std::string_view bytes) {
     const XXH128_hash_t hash = XXH3_128bits(bytes.data(), bytes.size());
@@ -111,6 +182,7 @@ fs::path DiskCache::path_of(std::string_view key) const {
 }
 
 std::optional<std::string> DiskCache::get(std::string_view key) const {
+    if (!is_trusted(folder_)) return std::nullopt;
     const std::optional<std::string> bytes = read_file(path_of(key));
     if (!bytes) return std::nullopt;
     std::optional<Record> record = decode(*bytes);
@@ -122,22 +194,13 @@ std::optional<std::string> DiskCache::get(std::string_view key) const {
 }
 
 bool DiskCache::put(std::string_view key, std::string_view value) const {
-    std::error_code error;
-    fs::create_directories(folder_, error);
-    const fs::path path = path_of(key);
-    const fs::path temporary = temporary_beside(path);
+    create_private_folders(folder_);
+    if (!is_trusted(folder_)) return false;
     const std::string bytes = encode(key, value);
-    bool written = false;
-    {
-        std::ofstream file(temporary, std::ios::binary | std::ios::trunc);
-        file.write(bytes.data(), static_cast<std::streamsize>(bytes.size()));
-        file.close();
-        written = !file.fail();
-    }
-    if (written) fs::rename(temporary, path, error);
-    if (!written || error) {
-        std::error_code ignored;
-        fs::remove(temporary, ignored);
+    try {
+        replace_file("cache", path_of(key).string(), [&](std::ostream& file) { file << bytes; });
+    } catch (const UserError& error) {
+        debug_log("cache", "slow path: an entry is not kept: {}", error.what());
         return false;
     }
     return true;
@@ -150,6 +213,7 @@ void DiskCache::drop(std::string_view key) const {
 
 std::vector<DiskCache::Entry> DiskCache::list() const {
     std::vector<Entry> entries;
+    if (!is_trusted(folder_)) return entries;
     std::error_code error;
     for (fs::directory_iterator it(folder_, error), end; !error && it != end; it.increment(error)) {
         if (it->path().extension() != kExtension) continue;

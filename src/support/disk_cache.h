@@ -21,7 +21,8 @@ class DiskCache {
         std::filesystem::path path;
     };
 
-    /// The folder is created by the first `put`.
+    /// The folder is created by the first `put`, for this user alone. One that `distrust` names
+    /// reads as empty and is not written to.
     explicit DiskCache(std::filesystem::path folder) : folder_(std::move(folder)) {}
 
     /// The value stored under `key`; nullopt without one.
@@ -50,9 +51,20 @@ class DiskCache {
     std::filesystem::path folder_;
 };
 
-/// TILEWRIGHT_CACHE_DIR, else $XDG_CACHE_HOME/tilewright, else ~/.cache/tilewright, else a folder
-/// of this user under the system's temporary folder.
+/// TILEWRIGHT_CACHE_DIR, else $XDG_CACHE_HOME/tilewright, else ~/.cache/tilewright, else
+/// tilewright-UID under the system's temporary folder.
 std::filesystem::path cache_root();
+
+/// Why others could put code for this user to run into the folder: it, a link to it or the folder
+/// around it belongs to another user than this one and root, or others may write there (around it:
+/// without the sticky bit). Nothing for a folder that is safe, or that is not there yet.
+std::optional<std::string> distrust(const std::filesystem::path& folder);
+
+/// Why nothing can be kept in the folder, for people; nothing where something can. Leaves no trace.
+std::optional<std::string> cache_problem(const std::filesystem::path& folder);
+
+/// Makes the folder and those around it that are not there, for this user alone.
+void create_private_folders(const std::filesystem::path& folder);
 
 /// 128-bit xxHash of the bytes as 32 hexadecimal digits.
 std::string content_hash(std::string_view bytes);

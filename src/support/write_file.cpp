@@ -19,12 +19,13 @@ namespace {
 
 namespace fs = std::filesystem;
 
-std::string reason(int error) {
+std::string system_reason(int error) {
     return error == 0 ? "unknown reason" : std::generic_category().message(error);
 }
 
 [[noreturn]] void refuse(const char* op, const std::string& path, int error) {
-    user_error(op, "expected a path that can be written but got {}: {}", path, reason(error));
+    user_error(op, "expected a path that can be written but got {}: {}", path,
+               system_reason(error));
 }
 
 /// An empty file beside `target`, made by this call alone: others may write in the folder, too.
@@ -42,8 +43,8 @@ fs::path temporary_beside(const char* op, const fs::path& target) {
     }
 }
 
-/// Where the bytes of `path` lie: behind links, of which the last may lead to nothing yet.
-fs::path behind_links(const std::string& path) {
+/// The file that `path` leads to through symbolic links; it need not exist.
+fs::path resolve_links(const std::string& path) {
     std::error_code error;
     fs::path target = path;
     for (int links = 0; links < 40 && fs::is_symlink(target, error); ++links) {
@@ -67,21 +68,17 @@ bool write_all(const fs::path& path, const std::function<void(std::ostream&)>& w
 
 }  // namespace
 
-void write_file(const char* op, const std::string& path,
-                const std::function<void(std::ostream&)>& write) {
-    const fs::path target = behind_links(path);
-    std::error_code failure;
-    const fs::file_status status = fs::status(target, failure);
-    int error = 0;
-    if (fs::exists(status) && !fs::is_regular_file(status)) {
-        if (!write_all(target, write, error)) refuse(op, path, error);
-        return;
-    }
+void replace_file(const char* op, const std::string& path,
+                  const std::function<void(std::ostream&)>& write) {
+    const fs::path target = path;
     const fs::path temporary = temporary_beside(op, target);
+    std::error_code failure;
+    int error = 0;
     try {
         if (!write_all(temporary, write, error))
-            user_error(op, "could not write all of {}: {}", path, reason(error));
-        if (fs::exists(status)) fs::permissions(temporary, status.permissions(), failure);
+            user_error(op, "could not write all of {}: {}", path, system_reason(error));
+        const fs::file_status status = fs::status(target, failure);
+        if (fs::is_regular_file(status)) fs::permissions(temporary, status.permissions(), failure);
         fs::rename(temporary, target, failure);
         if (failure) refuse(op, path, failure.value());
     } catch (...) {
@@ -90,8 +87,21 @@ void write_file(const char* op, const std::string& path,
     }
 }
 
+void write_file(const char* op, const std::string& path,
+                const std::function<void(std::ostream&)>& write) {
+    const fs::path target = resolve_links(path);
+    std::error_code ignored;
+    const fs::file_status status = fs::status(target, ignored);
+    if (fs::exists(status) && !fs::is_regular_file(status)) {
+        int error = 0;
+        if (!write_all(target, write, error)) refuse(op, path, error);
+        return;
+    }
+    replace_file(op, target.string(), write);
+}
+
 void expect_writable(const char* op, const std::string& path) {
-    const fs::path target = behind_links(path);
+    const fs::path target = resolve_links(path);
     std::error_code ignored;
     const fs::file_status status = fs::status(target, ignored);
     if (fs::is_directory(status)) refuse(op, path, EISDIR);

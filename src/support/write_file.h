@@ -7,10 +7,14 @@
 
 namespace tilewright {
 
-/// What `write` puts into its stream becomes the file `path`: it goes to a temporary file beside it
-/// first, which is renamed once all of it is written, so that a failure leaves an old file as it
-/// was. Links are followed; what is no regular file (a device, a pipe) is written to as it is.
-/// UserError "[op] ..." with the system's reason when that fails.
+/// Replaces the file `path` by what `write` puts into its stream. The bytes go to a temporary file
+/// in the same folder, which is renamed once all of them are written, so that a failure leaves the
+/// old file as it was. UserError "[op] ..." with the system's reason when that fails.
+void replace_file(const char* op, const std::string& path,
+                  const std::function<void(std::ostream&)>& write);
+
+/// The same for a path that a user gives: symbolic links are followed, and anything but a regular
+/// file (a device, a pipe) is written to directly.
 void write_file(const char* op, const std::string& path,
                 const std::function<void(std::ostream&)>& write);
 

@@ -77,7 +77,8 @@ TEST(App, DoctorDescribesTheMachine) {
     EXPECT_EQ(result.status, 0);
     EXPECT_EQ(result.error, "");
     for (const char* part : {"tilewright " TILEWRIGHT_VERSION, "cores", "memory", "kernels",
-                             "CUDA driver", "NVRTC", "nvdisasm", "oneTBB", "compiler"}) {
+                             "CUDA driver", "NVRTC", "nvdisasm", "oneTBB", "compiler", "Cache\n  folder",
+                             "\n  state       "}) {
         EXPECT_THAT(result.out, HasSubstr(part));
     }
 }

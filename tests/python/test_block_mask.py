@@ -208,8 +208,38 @@ def test_pngs_hold_the_elements(tmp_path, name, length):
     png = (tmp_path / "m.png").read_bytes()
     want = dense(MODS[name], 1, 1, length, length)[0, 0].astype(np.uint8) * 15
     scale = 512 // length
-    assert np.array_equal(shades(png), want.repeat(scale, 0).repeat(scale, 1))
-    assert len(png) < 12_000 or name == "modulo"
+    pixels = shades(png)
+    # Of the panel: behind the axis of queries with its longest label, below three lines of text.
+    left, top, side = 40 + 12 * len(str(length)), 76, scale * length
+    panel = pixels[top : top + side, left : left + side]
+    assert np.array_equal(panel, want.repeat(scale, 0).repeat(scale, 1))
+    frame = pixels[top - 1 : top + side + 1, left - 1 : left + side + 1]
+    for edge in (frame[0], frame[-1], frame[:, 0], frame[:, -1]):
+        assert np.all(edge == 18)
+    ink = pixels == 17
+    assert ink[:top].any() and ink[:, :left].any() and ink[top + side :].any()
+    assert len(png) < 16_000 or name == "modulo"
+
+
+def test_notebooks_show_the_picture():
+    mask = tw.create_block_mask(lambda b, h, q, kv: q + h >= kv, 1, 2, 8, 8)
+    assert mask._repr_svg_() == mask.svg()
+    assert mask._repr_html_().startswith("<div>BlockMask(shape=(1, 2, 8, 8)")
+    assert mask.svg() in mask._repr_html_()
+    for text in ("head 0", "head 1", "keys", "queries", "attends", "masked"):
+        assert f">{text}</text>" in mask.svg()
+
+
+def test_masks_are_saved_and_loaded(tmp_path):
+    mask = tw.create_block_mask(MODS["heads"], 2, 3, 150, 131)
+    mask.save(tmp_path / "m.npy")
+    assert tw.BlockMask.load(tmp_path / "m.npy") == mask
+    assert [file.name for file in tmp_path.iterdir()] == ["m.npy"]
+    np.save(tmp_path / "x.npy", np.arange(9, dtype=np.uint32))
+    with pytest.raises(ValueError, match="words"):
+        tw.BlockMask.load(tmp_path / "x.npy")
+    with pytest.raises(OSError, match="no"):
+        mask.save(tmp_path / "no" / "m.npy")
 
 
 @pytest.mark.parametrize(

@@ -165,5 +165,65 @@ TEST_F(DiskCacheTest, WhatIsNoRegularFileIsAMissAndCleared) {
     EXPECT_TRUE(fs::is_empty(folder_));
 }
 
+TEST_F(DiskCacheTest, FoldersAreForThisUserAlone) {
+    EXPECT_TRUE(cache_.put("key", "value"));
+    EXPECT_EQ(fs::status(folder_).permissions(), fs::perms::owner_all);
+    EXPECT_EQ(cache_problem(folder_), std::nullopt);
+    EXPECT_EQ(cache_.list().size(), 1u);  // the probe is gone
+}
+
+TEST_F(DiskCacheTest, FoldersThatOthersMayWriteAreNotUsed) {
+    ASSERT_TRUE(cache_.put("key", "value"));
+    for (const mode_t mode : {0777U, 0770U, 01777U}) {
+        ASSERT_EQ(::chmod(folder_.c_str(), mode), 0);
+        EXPECT_EQ(cache_.get("key"), std::nullopt);
+        EXPECT_FALSE(cache_.put("other", "value"));
+        EXPECT_TRUE(cache_.list().empty());
+        const std::optional<std::string> why = cache_problem(folder_);
+        ASSERT_TRUE(why.has_value());
+        EXPECT_NE(why->find("others may write to " + folder_.string()), std::string::npos) << *why;
+    }
+    ASSERT_EQ(::chmod(folder_.c_str(), 0755), 0);
+    EXPECT_EQ(cache_.get("key"), "value");
+    EXPECT_EQ(cache_.get("other"), std::nullopt);
+}
+
+TEST_F(DiskCacheTest, FoldersWithinWhatOthersMayWriteAreNotUsed) {
+    const DiskCache inner(folder_ / "kernels");
+    ASSERT_TRUE(inner.put("key", "value"));
+    ASSERT_EQ(::chmod(folder_.c_str(), 0777), 0);
+    EXPECT_EQ(inner.get("key"), std::nullopt);
+    ASSERT_EQ(::chmod(folder_.c_str(), 01777), 0);  // as /tmp: nobody can replace it there
+    EXPECT_EQ(inner.get("key"), "value");
+}
+
+TEST_F(DiskCacheTest, FoldersAndLinksOfOthersAreNotUsed) {
+    if (::geteuid() != 0) GTEST_SKIP() << "needs root, to give files away";
+    ASSERT_TRUE(cache_.put("key", "value"));
+    ASSERT_EQ(::chown(folder_.c_str(), 12345, 12345), 0);
+    EXPECT_EQ(cache_.get("key"), std::nullopt);
+    EXPECT_FALSE(cache_.put("key", "new"));
+    EXPECT_NE(cache_problem(folder_)->find("belongs to user 12345"), std::string::npos);
+    ASSERT_EQ(::chown(folder_.c_str(), 0, 0), 0);
+    const fs::path link = folder_.string() + "_link";
+    fs::remove(link);
+    fs::create_directory_symlink(folder_, link);
+    const DiskCache linked(link);
+    EXPECT_EQ(linked.get("key"), "value");  // of one's own: followed
+    ASSERT_EQ(::lchown(link.c_str(), 12345, 12345), 0);
+    EXPECT_EQ(linked.get("key"), std::nullopt);
+    EXPECT_NE(cache_problem(link)->find("is a link of user 12345"), std::string::npos);
+    fs::remove(link);
+}
+
+TEST_F(DiskCacheTest, ProblemsAreNamed) {
+    EXPECT_EQ(cache_problem(folder_ / "not" / "there"), std::nullopt);
+    write(folder_, "a file");
+    EXPECT_NE(cache_problem(folder_)->find("is no folder"), std::string::npos);
+    EXPECT_FALSE(cache_.put("key", "value"));
+    EXPECT_NE(cache_problem("/proc/tilewright")->find("it cannot be made in /proc"),
+              std::string::npos);
+}
+
 }  // namespace
 }  // namespace tilewright

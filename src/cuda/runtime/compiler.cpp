@@ -102,6 +102,9 @@ std::string keep_source(const CompileRequest& request, std::string_view log) {
     namespace fs = std::filesystem;
     std::string everything = request.source + request.arch;
     for (const Header& header : request.headers) everything += header.text;
+    if (const std::optional<std::string> why = distrust(kernel_cache_folder()))
+        return "not kept: " + *why;
+    create_private_folders(failed_sources_folder());
     const fs::path folder = failed_sources_folder() / content_hash(everything).substr(0, 12);
     bool kept = true;
     const auto write = [&](const fs::path& name, std::string_view text) {

@@ -1,0 +1,115 @@
+// TILEWRIGHT_DEBUG=1: slow paths on the CPU are named with their reasons.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <cstdlib>
+#include <functional>
+#include <string>
+
+#include "tests/cli/run_program.h"
+#include "tilewright/attention.h"
+#include "tilewright/lang.h"
+#include "tilewright/mask.h"
+#include "tilewright/norm.h"
+#include "tilewright/run.h"
+#include "tilewright/system.h"
+
+namespace tilewright::cli {
+namespace {
+
+using ::testing::HasSubstr;
+using ::testing::Not;
+
+std::string log_of(const std::function<void()>& work) {
+    ::setenv("TILEWRIGHT_DEBUG", "1", 1);
+    testing::internal::CaptureStderr();
+    work();
+    ::unsetenv("TILEWRIGHT_DEBUG");
+    return testing::internal::GetCapturedStderr();
+}
+
+TEST(DebugLog, SaysNothingUnlessAsked) {
+    testing::internal::CaptureStderr();
+    const Tensor x = Tensor::zeros(f32, {4, 6}).transpose({1, 0});
+    rms_norm(x, Tensor::zeros(f32, {4}));
+    EXPECT_EQ(testing::internal::GetCapturedStderr(), "");
+}
+
+TEST(DebugLog, CopiesOfStridedInputs) {
+    const Tensor x = Tensor::zeros(f32, {4, 6}).transpose({1, 0});
+    EXPECT_THAT(log_of([&] { rms_norm(x, Tensor::zeros(f32, {4})); }),
+                HasSubstr("[tilewright] norm: slow path: f32[6, 4] is copied, since its rows"));
+    const Tensor q = Tensor::zeros(f32, {1, 2, 16, 8}).transpose({0, 1, 3, 2});
+    EXPECT_THAT(log_of([&] { attention(q, q, q); }),
+                HasSubstr("slow path: query is copied, since its last stride is 16"));
+    const auto twice = kernel("twice", [](Ref in, Ref out) { out.store(in.load() * 2.0F); });
+    const Call doubled = call(twice, {.out_type = {{f32, {6, 4}}}});
+    EXPECT_THAT(log_of([&] { doubled(x); }),
+                HasSubstr("[tilewright] twice: slow path: tiles of array 0 are copied element by "
+                          "element, since its last stride is 6"));
+}
+
+TEST(DebugLog, CompiledKernelsAndElementLoops) {
+    const auto products =
+        kernel("products", [](Ref a, Ref b, Ref out) { out.store(dot(a.load(), b.load())); });
+    const Tensor a = Tensor::zeros(i32, {8, 8});
+    const std::string text = log_of([&] { call(products, {.out_type = {{i32, {8, 8}}}})(a, a); });
+    EXPECT_THAT(text, HasSubstr("[tilewright] products: compiled for `"));
+    EXPECT_THAT(text, HasSubstr("slow path: dots of i32 element by element, since only floats"));
+    const auto pick =
+        kernel("pick", [](Ref table, Ref at, Ref out) { out.store(table.at(at.load()).load()); });
+    EXPECT_THAT(log_of([&] {
+                    call(pick, {.out_type = {{f32, {8}}}})(Tensor::zeros(f32, {20}),
+                                                           Tensor::zeros(i32, {8}));
+                }),
+                HasSubstr("element by element, since the indices are tiles or a mask chooses"));
+}
+
+TEST(DebugLog, FastKernelsHaveNoSlowPath) {
+    const auto add = kernel("add", [](Ref a, Ref b, Ref out) { out.store(a.load() + b.load()); });
+    const Tensor a = Tensor::zeros(f32, {64, 64});
+    const std::string text = log_of([&] { call(add, {.out_type = {{f32, {64, 64}}}})(a, a); });
+    EXPECT_THAT(text, HasSubstr("compiled for `"));
+    EXPECT_THAT(text, Not(HasSubstr("slow path")));
+}
+
+TEST(DebugLog, TheCheckedMode) {
+    const Tensor q = Tensor::zeros(f32, {1, 1, 16, 8});
+    EXPECT_THAT(log_of([&] { attention(q, q, q, {.checked = true}); }),
+                HasSubstr("slow path: interpreted element by element, since the checked mode"));
+}
+
+TEST(DebugLog, MasksThatAreEvaluatedPairByPair) {
+    const Mod scattered = [](auto, auto, auto q, auto kv) { return (q * kv) % 7 == 3; };
+    EXPECT_THAT(log_of([&] { create_block_mask(scattered, 1, 1, 2048, 2048); }),
+                HasSubstr("slow path: 1024 of 1024 pieces of 64 x 64 are evaluated pair by pair"));
+    const Mod causal = [](auto, auto, auto q, auto kv) { return q >= kv; };
+    EXPECT_THAT(log_of([&] { create_block_mask(causal, 1, 1, 2048, 2048); }),
+                Not(HasSubstr("slow path")));
+}
+
+TEST(DebugLogDeathTest, ScalarKernels) {
+    ::testing::FLAGS_gtest_death_test_style = "threadsafe";  // a process of its own
+    ::setenv("TILEWRIGHT_TARGET", "scalar", 1);
+    ::setenv("TILEWRIGHT_DEBUG", "1", 1);
+    EXPECT_EXIT(
+        std::exit(run_program({"attention", "--help"}).status +
+                  run_program({"bench", "matmul", "--seq-len", "16", "--seconds", "0.01"}).status),
+        ::testing::ExitedWithCode(0),
+        "slow path: scalar kernels, since TILEWRIGHT_TARGET=scalar asks for them");
+    ::unsetenv("TILEWRIGHT_TARGET");
+    ::unsetenv("TILEWRIGHT_DEBUG");
+}
+
+TEST(ThreadsDeathTest, TheEnvironmentSaysHowMany) {
+    ::testing::FLAGS_gtest_death_test_style = "threadsafe";
+    const auto threads = [] { std::exit(40 + num_threads()); };
+    ::setenv("TILEWRIGHT_THREADS", "1", 1);
+    EXPECT_EXIT(threads(), ::testing::ExitedWithCode(41), "");
+    ::setenv("TILEWRIGHT_THREADS", "many", 1);
+    EXPECT_EXIT(std::exit(run_program({"bench", "norm"}).status), ::testing::ExitedWithCode(2), "");
+    ::unsetenv("TILEWRIGHT_THREADS");
+}
+
+}  // namespace
+}  // namespace tilewright::cli
