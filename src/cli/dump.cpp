@@ -16,6 +16,8 @@
 #include "cli/command.h"
 #include "cli/tensor_file.h"
 #include "cuda/codegen/generate.h"
+#include "cuda/codegen/launch_arguments.h"
+#include "cuda/schedule/schedule.h"
 #include "ir/parse.h"
 #include "ir/passes/pipeline.h"
 #include "ir/print.h"
@@ -76,14 +78,38 @@ ir::Function load(const DumpOptions& options) {
     return ir::parse((gpu ? program.call : fixed(program.call)).ir(program.inputs));
 }
 
+/// The scheduled form of a program after a pass, for arrays as below.
+std::string schedule_text(const ir::Function& function, const DumpOptions& options) {
+    namespace schedule = cuda::schedule;
+    cuda::Target target = cuda::target_of(options.arch.empty() ? "sm_90a" : options.arch);
+    target.facts = cuda::facts_of_dense(function);
+    const std::size_t colon = options.to.find(':');
+    const std::string level = colon == std::string::npos ? "" : options.to.substr(colon + 1);
+    const auto up_to = level.empty() ? schedule::Level::synchronised : schedule::parse_level(level);
+    if (!up_to) {
+        user_error("dump", "expected a level of {} behind `schedule:` but got `{}`",
+                   schedule::level_names(), level);
+    }
+    try {
+        return schedule::print(schedule::schedule(function, target, *up_to));
+    } catch (const schedule::Refused& refused) {
+        user_error("dump", "expected a program of the scheduled form but {}", refused.what());
+    }
+}
+
 void dump(DumpOptions options, Console& console) {
     if (options.to.empty()) options.to = options.arch.empty() ? "ir" : "cuda";
     if (options.to == "bytecode" && !options.arch.empty())
-        user_error("dump", "expected --to ir, cuda, ptx or sass with --arch but got bytecode");
+        user_error("dump",
+                   "expected --to ir, schedule, cuda, ptx or sass with --arch but got bytecode");
     if (options.optimised && options.to != "ir")
         user_error("dump", "expected --to ir with --optimised but got {}", options.to);
     if (!options.arch.empty()) cuda::target_of(options.arch);
     ir::Function function = load(options);
+    if (options.to.starts_with("schedule")) {
+        console.out << schedule_text(function, options);
+        return;
+    }
     if (options.optimised) ir::optimise(function);
     const std::string text = ir::print(function);
     const std::map<std::string, ProgramForm> forms{{"bytecode", ProgramForm::bytecode},
@@ -106,8 +132,17 @@ void add_dump(CLI::App& app, Console& console) {
                      fmt::format("a file of IR text, or one of flex, flex_backward, {}",
                                  fmt::join(builtin_names(), ", ")))
         ->required();
-    command->add_option("--to", options->to, "ir, bytecode, cuda, ptx or sass")
-        ->check(CLI::IsMember({"ir", "bytecode", "cuda", "ptx", "sass"}));
+    const auto form = [](const std::string& text) -> std::string {
+        for (const char* known : {"ir", "bytecode", "schedule", "cuda", "ptx", "sass"}) {
+            if (text == known) return {};
+        }
+        if (text.starts_with("schedule:")) return {};
+        return "expected ir, bytecode, schedule[:LEVEL], cuda, ptx or sass but got " + text;
+    };
+    command
+        ->add_option("--to", options->to,
+                     "ir, bytecode, schedule[:LEVEL] (of sm_90a), cuda, ptx or sass")
+        ->check(CLI::Validator(form, "FORM"));
     command->add_option("--arch", options->arch,
                         "the GPU, as sm_90a: sm_80 by default; alone it means --to cuda");
     command->add_option("--dtype", options->dtype, "of a built-in program; f32 by default");

@@ -10,6 +10,8 @@
 #include "cuda/codegen/launch_arguments.h"
 #include "cuda/runtime/kernel.h"
 #include "cuda/runtime/stream.h"
+#include "cuda/runtime/tensor_map.h"
+#include "cuda/schedule/schedule.h"
 #include "support/check.h"
 #include "support/debug_log.h"
 #include "tilewright/run.h"
@@ -20,22 +22,24 @@ namespace {
 class Gpu : public Executable {
   public:
     Gpu(ir::Function kernel, int device)
-        : kernel_(cuda::prepare(std::move(kernel))), device_(device) {}
+        : traced_(std::move(kernel)), kernel_(cuda::prepare(traced_)), device_(device) {}
 
     void run(const ir::Arguments& arguments) const override {
         check_addresses(arguments);
-        cuda::LaunchArguments launch(kernel_, arguments);
+        if (std::count(arguments.grid.begin(), arguments.grid.end(), 0) > 0) return;
+        const Variant& variant = this->variant(cuda::facts_of(kernel_, arguments));
+        cuda::LaunchArguments launch(kernel_, arguments, &variant.generated);
         if (launch.programs() == 0) return;
         if (launch.programs() > std::numeric_limits<std::int32_t>::max()) {
             user_error(kernel_.name, "expected fewer than 2^31 programs on a GPU but got {}",
                        launch.programs());
         }
-        const Variant& variant = this->variant(cuda::facts_of(kernel_, arguments));
         cuda::LaunchShape shape;
-        shape.block[0] = static_cast<unsigned>(variant.threads);
+        shape.block[0] = static_cast<unsigned>(variant.generated.threads);
+        if (variant.generated.is_persistent) return run_persistent(variant, launch, shape);
         // One launch, or as many as take turns in a workspace of this size.
         constexpr std::int64_t kMostWorkspace = std::int64_t{1} << 30;
-        const std::int64_t each = variant.workspace_bytes;
+        const std::int64_t each = variant.generated.workspace_bytes;
         const std::int64_t together =
             each == 0 ? launch.programs()
                       : std::clamp<std::int64_t>(kMostWorkspace / each, 1, launch.programs());
@@ -59,7 +63,7 @@ class Gpu : public Executable {
             return;
         }
         const cuda::Target target = target_with(facts);
-        cuda::Generated generated = cuda::generate(kernel_, target);
+        cuda::Generated generated = generate(target);
         cuda::compile_in_background(compile_request(generated, target.arch));
         ahead_.push_back(std::make_unique<Text>(Text{std::move(facts), std::move(generated)}));
     }
@@ -73,9 +77,29 @@ class Gpu : public Executable {
     struct Variant {
         std::vector<cuda::RefFacts> facts;
         cuda::Kernel kernel;
-        int threads = 0;
-        std::int64_t workspace_bytes = 0;  ///< of a program
+        cuda::Generated generated;  ///< without its texts
     };
+
+    /// A block on each multiprocessor goes through the programs.
+    void run_persistent(const Variant& variant, cuda::LaunchArguments& launch,
+                        cuda::LaunchShape shape) const {
+        std::vector<cuda::TensorMap> maps;
+        for (const cuda::TensorMapRequest& request : launch.maps()) {
+            maps.push_back(cuda::encode_tensor_map(request, kernel_.name.c_str()));
+        }
+        for (cuda::TensorMap& map : maps) launch.parameters().push_back(&map);
+        const std::int64_t blocks = cuda::device_info(device_).multiprocessors;
+        shape.grid[0] = static_cast<unsigned>(std::min(blocks, launch.programs()));
+        cuda::launch(variant.kernel, shape, launch.parameters(), cuda::current_stream());
+    }
+
+    /// The scheduled form where it takes the kernel.
+    cuda::Generated generate(const cuda::Target& target) const {
+        if (auto scheduled = cuda::schedule::generate_scheduled(traced_, target)) {
+            return *std::move(scheduled);
+        }
+        return cuda::generate(kernel_, target);
+    }
 
     /// A host pointer, or one of another GPU, would be a fault that ends the whole process'
     /// context.
@@ -112,16 +136,17 @@ class Gpu : public Executable {
         const cuda::Target target = target_with(facts);
         const auto ahead = std::find_if(ahead_.begin(), ahead_.end(),
                                         [&](const auto& text) { return text->facts == facts; });
-        const cuda::Generated generated = ahead == ahead_.end() ? cuda::generate(kernel_, target)
-                                                                : std::move((*ahead)->generated);
+        cuda::Generated generated =
+            ahead == ahead_.end() ? generate(target) : std::move((*ahead)->generated);
         if (ahead != ahead_.end()) ahead_.erase(ahead);
         log_variant(facts, generated);
         auto made = std::make_unique<Variant>();
         made->facts = std::move(facts);
         made->kernel = cuda::load_kernel(compile_request(generated, target.arch),
                                          generated.name.c_str(), generated.shared_bytes, device_);
-        made->threads = generated.threads;
-        made->workspace_bytes = generated.workspace_bytes;
+        generated.source.clear();
+        generated.headers.clear();
+        made->generated = std::move(generated);
         variants_.push_back(std::move(made));
         return *variants_.back();
     }
@@ -157,7 +182,8 @@ class Gpu : public Executable {
         }
     }
 
-    ir::Function kernel_;
+    ir::Function traced_;
+    ir::Function kernel_;  ///< prepared for any GPU
     int device_;
     mutable std::mutex mutex_;
     mutable std::vector<std::unique_ptr<Variant>> variants_;

@@ -5,8 +5,8 @@
 #include <string>
 
 #include "cpu/machine.h"
-#include "cuda/codegen/generate.h"
 #include "cuda/codegen/launch_arguments.h"
+#include "cuda/schedule/schedule.h"
 #include "ir/parse.h"
 #include "ir/passes/pipeline.h"
 #include "support/check.h"
@@ -47,9 +47,8 @@ std::string program_text(std::string_view ir, ProgramForm form, std::string_view
         return cpu::to_string(*cpu::compile(function));
     }
     cuda::Target target = cuda::target_of(std::string(arch));
-    const ir::Function prepared = cuda::prepare(std::move(function));
-    target.facts = cuda::facts_of_dense(prepared);
-    const cuda::Generated generated = cuda::generate(prepared, target);
+    target.facts = cuda::facts_of_dense(function);
+    const cuda::Generated generated = cuda::schedule::generate_best(function, target);
     if (form == ProgramForm::cuda) return generated.source;
     const cuda::Compiled compiled = cuda::compile(compile_request(generated, target.arch));
     const std::string resources = fmt::format(

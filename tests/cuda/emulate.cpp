@@ -6,6 +6,7 @@
 #include <gtest/gtest.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cstdio>
 #include <filesystem>
 #include <fstream>
@@ -48,7 +49,32 @@ EmulatedKernels::~EmulatedKernels() {
 void EmulatedKernels::run(std::size_t i, cuda::LaunchArguments& arguments, unsigned seed) const {
     const auto entry =
         reinterpret_cast<Entry>(dlsym(library_, fmt::format("run_emulated_{}", i).c_str()));
-    entry(arguments.parameters().data(), arguments.programs(), kernels_[i].threads, seed);
+    // As cuda/device/ptx/tma.cuh of the emulator has it.
+    struct Map {
+        unsigned char* data;
+        long extent[5], stride[5];
+        int box[5], rank, bytes;
+    };
+    std::vector<Map> maps;
+    for (const cuda::TensorMapRequest& request : arguments.maps()) {
+        Map map{};
+        map.data = reinterpret_cast<unsigned char*>(request.address);
+        map.rank = request.rank;
+        map.bytes = size_of(request.dtype);
+        for (int d = 0; d < request.rank; ++d) {
+            const auto from = static_cast<std::size_t>(d);
+            map.extent[d] = static_cast<long>(request.extents[from]);
+            map.stride[d] = d == 0 ? map.bytes : static_cast<long>(request.strides[from]);
+            map.box[d] = static_cast<int>(request.box[from]);
+        }
+        maps.push_back(map);
+    }
+    std::vector<void*> parameters = arguments.parameters();
+    for (Map& map : maps) parameters.push_back(&map);
+    constexpr std::int64_t kBlocks = 3;  // of a persistent kernel
+    const std::int64_t blocks =
+        kernels_[i].is_persistent ? std::min(kBlocks, arguments.programs()) : arguments.programs();
+    entry(parameters.data(), blocks, kernels_[i].threads, seed);
 }
 
 }  // namespace tilewright::testing_support

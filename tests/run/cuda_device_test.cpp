@@ -18,7 +18,7 @@
 #include "run/cuda_executable.h"
 #include "tests/cuda/test_support.h"
 #include "tests/run/cuda_arrays.h"
-#include "tests/run/cuda_programs.h"
+#include "tests/run/scheduled_programs.h"
 #include "tests/support/portable_program.h"
 #include "tests/support/seeds.h"
 #include "tilewright/lang.h"
@@ -102,11 +102,16 @@ TEST(CudaDevice, RandomProgramsGiveWhatTheReferenceGives) {
 
 TEST(CudaDevice, ProgramsOfEveryPathGiveWhatTheReferenceGives) {
     TW_REQUIRE_GPU();
-    for (const auto& program : testing_support::cuda_programs()) {
+    std::vector<testing_support::CudaProgram> programs = testing_support::cuda_programs();
+    for (auto& program : testing_support::scheduled_programs()) {
+        programs.push_back(std::move(program));
+    }
+    for (const auto& program : programs) {
         SCOPED_TRACE(program.name);
         const ir::Function function = ir::parse(program.text);
         testing_support::ProgramArrays expected(function, program.extents),
             got(function, program.extents);
+        expected.arguments.grid = got.arguments.grid = function.grid;
         cpu::interpret(function, expected.arguments);
         std::vector<cuda::Buffer> device;
         ir::Arguments arguments = got.arguments;

@@ -141,8 +141,7 @@ Names Emitter::elementwise(const Instruction& made, const Layout& layout, Value 
     const std::string base =
         again ? fresh(fmt::format("v{}x", result.id).c_str()) : fmt::format("v{}", result.id);
     const Names names = numbered(base, layout.registers());
-    const bool computed_narrow = is_float(out) && size_of(out) <= 2 && made.op != Op::cast &&
-                                 made.op != Op::select && made.op != Op::bitcast;
+    const bool computed_narrow = is_rounded(made.op, out);
     // Registers with equal operands (broadcasts) share one name.
     std::map<std::string, std::string> seen;
     Names result_names;
@@ -160,73 +159,9 @@ Names Emitter::elementwise(const Instruction& made, const Layout& layout, Value 
 
 std::string Emitter::elementwise_text(const Instruction& made, const Names& x) const {
     const DType in = type(made.operands[made.op == Op::select ? 1 : 0]).dtype;
-    const DType out = type(made.result()).dtype;
-    const bool floats = is_float(in);
-    const auto infix = [&](const char* sign) { return fmt::format("{} {} {}", x[0], sign, x[1]); };
-    const auto function = [&](std::string_view called) {
-        return fmt::format("ops::{}({})", called, fmt::join(x, ", "));
-    };
-    switch (made.op) {
-        case Op::neg:
-            if (floats) return fmt::format("-{}", x[0]);
-            break;
-        case Op::add:
-            if (floats) return infix("+");
-            break;
-        case Op::sub:
-            if (floats) return infix("-");
-            break;
-        case Op::mul:
-            if (floats) return infix("*");
-            break;
-        case Op::div:
-            if (floats) return infix("/");
-            break;
-        case Op::min:
-            if (in == DType::boolean) return infix("&&");
-            break;
-        case Op::max:
-            if (in == DType::boolean) return infix("||");
-            break;
-        case Op::bitwise_and:
-            return in == DType::boolean
-                       ? infix("&&")
-                       : fmt::format("static_cast<{}>({})", register_type(in), infix("&"));
-        case Op::bitwise_or:
-            return in == DType::boolean
-                       ? infix("||")
-                       : fmt::format("static_cast<{}>({})", register_type(in), infix("|"));
-        case Op::bitwise_xor:
-            return in == DType::boolean
-                       ? infix("!=")
-                       : fmt::format("static_cast<{}>({})", register_type(in), infix("^"));
-        case Op::eq:
-            return infix("==");
-        case Op::ne:
-            return infix("!=");
-        case Op::lt:
-            return infix("<");
-        case Op::le:
-            return infix("<=");
-        case Op::gt:
-            return infix(">");
-        case Op::ge:
-            return infix(">=");
-        case Op::select:
-            return fmt::format("{} ? {} : {}", x[0], x[1], x[2]);
-        case Op::cast:
-            return fmt::format("ops::cast<{}>({})", storage_type(out), x[0]);
-        case Op::bitcast:
-            return fmt::format("ops::bitcast<{}, {}>({})", storage_type(out), storage_type(in),
-                               x[0]);
-        case Op::random_bits:
-            return function("random_bits");
-        default:
-            break;
-    }
     const auto* math = std::get_if<ir::MathAttributes>(&made.attributes);
-    return function(math != nullptr && math->approx ? fmt::format("{}_approx", name(made.op))
-                                                    : std::string(name(made.op)));
+    return cuda::element_text(made.op, math != nullptr && math->approx, in,
+                              type(made.result()).dtype, x);
 }
 
 }  // namespace tilewright::cuda

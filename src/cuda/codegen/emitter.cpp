@@ -2,10 +2,8 @@
 #include "cuda/codegen/emitter.h"
 
 #include <algorithm>
-#include <cmath>
 #include <limits>
 
-#include "ir/evaluate.h"
 #include "ir/print.h"
 #include "support/check.h"
 
@@ -42,54 +40,6 @@ void Emitter::close() {
     --depth_;
     line("}}");
     scopes_.pop_back();
-}
-
-std::string Emitter::storage_type(DType dtype) {
-    return dtype == DType::boolean ? "boolean" : std::string(name(dtype));
-}
-
-std::string Emitter::register_type(DType dtype) {
-    if (dtype == DType::boolean) return "bool";
-    if (is_float(dtype)) return dtype == DType::f64 ? "f64" : "f32";
-    return std::string(name(dtype));
-}
-
-std::string Emitter::literal(DType dtype, std::uint64_t bits) {
-    if (dtype == DType::boolean) return bits != 0 ? "true" : "false";
-    if (is_float(dtype)) {
-        const double value = ir::decode(dtype, bits);
-        const bool twice = dtype == DType::f64;
-        if (std::isnan(value)) {
-            return twice ? "__longlong_as_double(0x7ff8000000000000ll)"
-                         : "__int_as_float(0x7fffffff)";
-        }
-        if (std::isinf(value)) {
-            const char* const kSingle[] = {"__int_as_float(0x7f800000)",
-                                           "__int_as_float(0xff800000)"};
-            const char* const kDouble[] = {"__longlong_as_double(0x7ff0000000000000ll)",
-                                           "__longlong_as_double(0xfff0000000000000ull)"};
-            return (twice ? kDouble : kSingle)[value < 0 ? 1 : 0];
-        }
-        std::string text =
-            twice ? fmt::format("{}", value) : fmt::format("{}", static_cast<float>(value));
-        if (text.find_first_of(".e") == std::string::npos) text += ".0";
-        if (!twice) text += "f";
-        return value < 0 || std::signbit(value) ? "(" + text + ")" : text;
-    }
-    const auto value = static_cast<std::int64_t>(bits);
-    if (dtype == DType::i64 || dtype == DType::u64) {
-        if (dtype == DType::u64) return fmt::format("{}ull", bits);
-        if (value == std::numeric_limits<std::int64_t>::min())
-            return "(-9223372036854775807ll - 1)";
-        return value < 0 ? fmt::format("({}ll)", value) : fmt::format("{}ll", value);
-    }
-    if (dtype == DType::u32) return fmt::format("{}u", bits & 0xffffffffU);
-    if (dtype == DType::i32 && value == std::numeric_limits<std::int32_t>::min()) {
-        return "(-2147483647 - 1)";
-    }
-    if (dtype == DType::i32)
-        return value < 0 ? fmt::format("({})", value) : fmt::format("{}", value);
-    return fmt::format("{}({})", name(dtype), value);
 }
 
 Names Emitter::numbered(const std::string& base, int count) {

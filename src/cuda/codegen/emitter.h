@@ -13,6 +13,7 @@
 
 #include "cuda/codegen/analysis.h"
 #include "cuda/codegen/dot_plan.h"
+#include "cuda/codegen/element_text.h"
 #include "cuda/codegen/generate.h"
 #include "cuda/codegen/layout.h"
 #include "cuda/codegen/mma_steps.h"
@@ -99,9 +100,6 @@ class Emitter {
         std::map<std::string, Names> fragments;  ///< operand words by key
     };
     const ir::Type& type(Value value) const { return f_.type(value); }
-    static std::string register_type(DType dtype);
-    static std::string storage_type(DType dtype);
-    static std::string literal(DType dtype, std::uint64_t bits);
     /// The text of a scalar.
     std::string scalar(Value value);
     /// An integer scalar as i64 text.

@@ -248,6 +248,7 @@ CompileRequest compile_request(const Generated& generated, const std::string& ar
     CompileRequest request;
     request.name = generated.name + ".cu";
     request.source = generated.source;
+    request.headers = generated.headers;
     request.arch = arch;
     return request;
 }

@@ -21,6 +21,12 @@ struct Target {
 /// than sm_80.
 Target target_of(const std::string& arch);
 
+/// A tensor map that a kernel takes: of a global Ref, in the swizzle of 128 bytes.
+struct MapParameter {
+    int ref = 0;                    ///< index among the global Refs
+    std::vector<std::int64_t> box;  ///< elements, one per dimension of the Ref
+};
+
 /// A kernel as text, and how to launch it.
 struct Generated {
     std::string name;    ///< of the __global__ function
@@ -35,6 +41,13 @@ struct Generated {
     /// none. Then two more parameters follow: the address of that of the launch's programs, and
     /// the first of them as u32.
     std::int64_t workspace_bytes = 0;
+
+    // Of kernels of the scheduled form (cuda/schedule).
+    /// Extents of the grid that `programs` are counted in: the call's, then static ones.
+    std::vector<std::int64_t> grid;
+    bool is_persistent = false;      ///< a block a multiprocessor goes through all programs
+    std::vector<MapParameter> maps;  ///< parameters behind the grid's extents
+    std::vector<Header> headers;     ///< that the source includes
 };
 
 /// Brings a traced kernel into the form that `generate` takes: optimised, blocks larger than a

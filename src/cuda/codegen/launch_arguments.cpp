@@ -38,7 +38,16 @@ std::vector<RefFacts> facts_of(const ir::Function& kernel, const ir::Arguments& 
             dense = ref.extents[d] == 1 || ref.strides[d] == expected;
             expected *= ref.extents[d];
         }
-        facts.push_back({vectors, dense});
+        constexpr std::int64_t kMostExtent = std::int64_t{1} << 30;
+        constexpr std::int64_t kMostStride = std::int64_t{1} << 40;  // bytes
+        bool tensor = vectors;
+        for (int dim = 0; dim < type.rank() && tensor; ++dim) {
+            const auto d = static_cast<std::size_t>(dim);
+            tensor = ref.extents[d] > 0 && ref.extents[d] < kMostExtent &&
+                     (ref.extents[d] == 1 ||
+                      (ref.strides[d] > 0 && ref.strides[d] < kMostStride / size_of(type.dtype)));
+        }
+        facts.push_back({vectors, dense, tensor});
     }
     return facts;
 }
@@ -63,7 +72,10 @@ std::vector<RefFacts> facts_of_dense(const ir::Function& kernel) {
     return facts_of(kernel, arguments);
 }
 
-LaunchArguments::LaunchArguments(const ir::Function& kernel, const ir::Arguments& arguments) {
+LaunchArguments::LaunchArguments(const ir::Function& kernel, const ir::Arguments& arguments,
+                                 const Generated* generated) {
+    const std::vector<std::int64_t>& grid =
+        generated != nullptr && !generated->grid.empty() ? generated->grid : kernel.grid;
     std::vector<std::size_t> starts;
     std::size_t next_ref = 0, next_scalar = 0;
     for (ir::Value parameter : kernel.parameters()) {
@@ -85,9 +97,9 @@ LaunchArguments::LaunchArguments(const ir::Function& kernel, const ir::Arguments
         starts.push_back(words_.size());
         words_.push_back(arguments.scalars.at(next_scalar++));
     }
-    for (std::size_t axis = 0; axis < kernel.grid.size(); ++axis) {
+    for (std::size_t axis = 0; axis < grid.size(); ++axis) {
         const std::int64_t extent =
-            axis < arguments.grid.size() ? arguments.grid[axis] : kernel.grid[axis];
+            axis < arguments.grid.size() ? arguments.grid[axis] : grid[axis];
         starts.push_back(words_.size());
         words_.push_back(static_cast<std::uint64_t>(extent));
         if (__builtin_mul_overflow(programs_, extent, &programs_)) {
@@ -95,6 +107,36 @@ LaunchArguments::LaunchArguments(const ir::Function& kernel, const ir::Arguments
         }
     }
     for (std::size_t start : starts) parameters_.push_back(&words_[start]);
+    if (generated != nullptr) add_maps(kernel, arguments, *generated);
+}
+
+void LaunchArguments::add_maps(const ir::Function& kernel, const ir::Arguments& arguments,
+                               const Generated& generated) {
+    std::vector<const ir::RefType*> types;
+    for (ir::Value parameter : kernel.parameters()) {
+        if (kernel.is_ref(parameter)) types.push_back(&kernel.ref_type(parameter));
+    }
+    for (const MapParameter& map : generated.maps) {
+        const auto index = static_cast<std::size_t>(map.ref);
+        const ir::RefArgument& ref = arguments.refs.at(index);
+        TensorMapRequest request;
+        request.dtype = types.at(index)->dtype;
+        request.rank = static_cast<int>(map.box.size());
+        request.address = reinterpret_cast<std::uintptr_t>(ref.data);
+        request.swizzle = Swizzle::bytes128;
+        std::int64_t last = 1;  // what an extent of 1 gets for a stride
+        for (std::size_t d = 0; d < map.box.size(); ++d) {
+            const std::size_t from = map.box.size() - 1 - d;
+            const std::int64_t stride = ref.extents[from] == 1 && d > 0 ? last : ref.strides[from];
+            request.extents[d] = static_cast<std::uint64_t>(ref.extents[from]);
+            request.strides[d] = static_cast<std::uint64_t>(stride) *
+                                 static_cast<std::uint64_t>(size_of(request.dtype));
+            request.box[d] = static_cast<std::uint32_t>(map.box[from]);
+            constexpr std::int64_t kVector = 16;
+            last = std::max(last, (stride * ref.extents[from] + kVector - 1) / kVector * kVector);
+        }
+        maps_.push_back(request);
+    }
 }
 
 }  // namespace tilewright::cuda

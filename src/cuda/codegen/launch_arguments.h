@@ -4,7 +4,8 @@
 #include <cstdint>
 #include <vector>
 
-#include "cuda/codegen/analysis.h"
+#include "cuda/codegen/generate.h"
+#include "cuda/runtime/tensor_map.h"
 #include "ir/launch.h"
 
 namespace tilewright::cuda {
@@ -19,16 +20,24 @@ std::vector<RefFacts> facts_of_dense(const ir::Function& kernel);
 class LaunchArguments {
   public:
     /// `kernel` is the prepared one; its grid may have more axes than the call's, all static.
-    LaunchArguments(const ir::Function& kernel, const ir::Arguments& arguments);
+    /// With `generated` the grid is that of the text, and its tensor maps are asked for, which are
+    /// the parameters behind those here.
+    LaunchArguments(const ir::Function& kernel, const ir::Arguments& arguments,
+                    const Generated* generated = nullptr);
     LaunchArguments(const LaunchArguments&) = delete;
     LaunchArguments& operator=(const LaunchArguments&) = delete;
 
     std::vector<void*>& parameters() { return parameters_; }
     std::int64_t programs() const { return programs_; }
+    const std::vector<TensorMapRequest>& maps() const { return maps_; }
 
   private:
+    void add_maps(const ir::Function& kernel, const ir::Arguments& arguments,
+                  const Generated& generated);
+
     std::vector<std::uint64_t> words_;
     std::vector<void*> parameters_;
+    std::vector<TensorMapRequest> maps_;
     std::int64_t programs_ = 1;
 };
 

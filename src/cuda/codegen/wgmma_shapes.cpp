@@ -50,7 +50,8 @@ std::string function_text(const WgmmaShape& shape) {
     std::string inputs = list(registers_of_a, 6, "\n          ", [&](int i) {
         return registers ? fmt::format("\"r\"(a[{}])", i) : std::string("\"l\"(a)");
     });
-    inputs += ", \"l\"(b), \"n\"(kAccumulate), \"n\"(kTransposeB)";
+    inputs += fmt::format(", \"l\"(b), {}, \"n\"(kTransposeB)",
+                          shape.accumulate_given ? "\"r\"(accumulate)" : "\"n\"(kAccumulate)");
     if (!registers) inputs += ", \"n\"(kTransposeA)";
     for (int step = 1; step < shape.steps; ++step) {
         inputs += fmt::format(",\n          \"n\"(StrideB::at({}))", step);
@@ -63,8 +64,8 @@ std::string function_text(const WgmmaShape& shape) {
 /// PTX ISA, wgmma.mma_async.m64n{n}k16, {steps} times, a in {source}.
 #define TW_WGMMA_D \
     "{{{places}}}"
-template <int kAccumulate, int kTransposeB, {parameters}>
-TW_DEVICE void wgmma({tag}, Steps<{steps}>, float (&d)[{count}], {parameter}, u64 b) {{
+template <{accumulate}int kTransposeB, {parameters}>
+TW_DEVICE void wgmma({tag}, Steps<{steps}>, float (&d)[{count}], {parameter}, u64 b{given}) {{
     asm volatile(
         "{{\n.reg .pred first, other;\n.reg .b64 a, b;\n"
         "setp.ne.b32 first, %{acc}, 0;\nsetp.ne.b32 other, 1, 0;\n"
@@ -81,6 +82,8 @@ TW_DEVICE void wgmma({tag}, Steps<{steps}>, float (&d)[{count}], {parameter}, u6
         fmt::arg("tag", shape.dtype == DType::f16 ? "F16" : "Bf16"), fmt::arg("count", count),
         fmt::arg("parameter",
                  registers ? fmt::format("const u32 (&a)[{}]", registers_of_a) : "u64 a"),
+        fmt::arg("accumulate", shape.accumulate_given ? "" : "int kAccumulate, "),
+        fmt::arg("given", shape.accumulate_given ? ", u32 accumulate" : ""),
         fmt::arg("acc", accumulate), fmt::arg("text", steps),
         fmt::arg("outputs", list(count, 6, "\n          ",
                                  [](int i) { return fmt::format("\"+f\"(d[{}])", i); })),

@@ -14,7 +14,8 @@ struct WgmmaShape {
     int n = 0;  ///< a multiple of 8 from 8 to 256
     DType dtype = DType::bf16;
     bool a_in_registers = false;
-    int steps = 1;  ///< instructions, 16 along the inner dimension each
+    int steps = 1;                  ///< instructions, 16 along the inner dimension each
+    bool accumulate_given = false;  ///< whether to add is an argument, not kAccumulate
     auto operator<=>(const WgmmaShape&) const = default;
 };
 
@@ -23,6 +24,8 @@ struct WgmmaShape {
 ///   tw::ptx::wgmma<kAccumulate, kTransposeB, kTransposeA, StrideA, StrideB>(
 ///       Bf16{}, Steps<4>{}, d, a, b)
 ///   tw::ptx::wgmma<kAccumulate, kTransposeB, StrideB>(Bf16{}, Steps<4>{}, d, registers, b)
+/// and, where whether to add is given,
+///   tw::ptx::wgmma<kTransposeB, kTransposeA, StrideA, StrideB>(Bf16{}, Steps<4>{}, d, a, b, add)
 /// a is a descriptor or four registers a step, b a descriptor: K-major, or MN-major when
 /// transposed. A stride (ptx/wgmma.cuh) says where the steps of a descriptor begin.
 ///

@@ -118,6 +118,55 @@ TW_DEVICE void tensor_load(u32 target, const TensorMap* map, u32 barrier, u64 po
         : "memory");
 }
 
+// The same without a policy.
+
+/// PTX ISA, cp.async.bulk.tensor.1d, global to shared; completes on `barrier`.
+TW_DEVICE void tensor_load(u32 target, const TensorMap* map, u32 barrier, int c0) {
+    asm volatile(
+        "cp.async.bulk.tensor.1d.shared::cluster.global.mbarrier::complete_tx::bytes"
+        " [%0], [%1, {%3}], [%2];" ::"r"(target),
+        "l"(map), "r"(barrier), "r"(c0)
+        : "memory");
+}
+
+/// PTX ISA, cp.async.bulk.tensor.2d, global to shared; completes on `barrier`.
+TW_DEVICE void tensor_load(u32 target, const TensorMap* map, u32 barrier, int c0, int c1) {
+    asm volatile(
+        "cp.async.bulk.tensor.2d.shared::cluster.global.mbarrier::complete_tx::bytes"
+        " [%0], [%1, {%3, %4}], [%2];" ::"r"(target),
+        "l"(map), "r"(barrier), "r"(c0), "r"(c1)
+        : "memory");
+}
+
+/// PTX ISA, cp.async.bulk.tensor.3d, global to shared; completes on `barrier`.
+TW_DEVICE void tensor_load(u32 target, const TensorMap* map, u32 barrier, int c0, int c1, int c2) {
+    asm volatile(
+        "cp.async.bulk.tensor.3d.shared::cluster.global.mbarrier::complete_tx::bytes"
+        " [%0], [%1, {%3, %4, %5}], [%2];" ::"r"(target),
+        "l"(map), "r"(barrier), "r"(c0), "r"(c1), "r"(c2)
+        : "memory");
+}
+
+/// PTX ISA, cp.async.bulk.tensor.4d, global to shared; completes on `barrier`.
+TW_DEVICE void tensor_load(u32 target, const TensorMap* map, u32 barrier, int c0, int c1, int c2,
+                           int c3) {
+    asm volatile(
+        "cp.async.bulk.tensor.4d.shared::cluster.global.mbarrier::complete_tx::bytes"
+        " [%0], [%1, {%3, %4, %5, %6}], [%2];" ::"r"(target),
+        "l"(map), "r"(barrier), "r"(c0), "r"(c1), "r"(c2), "r"(c3)
+        : "memory");
+}
+
+/// PTX ISA, cp.async.bulk.tensor.5d, global to shared; completes on `barrier`.
+TW_DEVICE void tensor_load(u32 target, const TensorMap* map, u32 barrier, int c0, int c1, int c2,
+                           int c3, int c4) {
+    asm volatile(
+        "cp.async.bulk.tensor.5d.shared::cluster.global.mbarrier::complete_tx::bytes"
+        " [%0], [%1, {%3, %4, %5, %6, %7}], [%2];" ::"r"(target),
+        "l"(map), "r"(barrier), "r"(c0), "r"(c1), "r"(c2), "r"(c3), "r"(c4)
+        : "memory");
+}
+
 /// PTX ISA, cp.async.bulk.tensor.1d, shared to global; completes with the bulk group.
 TW_DEVICE void tensor_store(const TensorMap* map, u32 source, int c0) {
     asm volatile(

@@ -40,4 +40,17 @@ inline void emulate_ldmatrix(u32* words, u32 row) {
 TW_EMULATED_LDMATRIX(ldmatrix, false)
 TW_EMULATED_LDMATRIX(ldmatrix_transposed, true)
 
+inline void stmatrix(u32 row, const u32 (&s)[4]) {
+    const std::uint64_t words[5] = {row, s[0], s[1], s[2], s[3]};
+    const int lane = emulator::current % 32;
+    emulator::collective(words, 5, [&](emulator::Warp& warp) {
+        for (int tile = 0; tile < 4; ++tile) {
+            const u32 word = static_cast<u32>(warp.slots[lane][1 + tile]);
+            const u32 to = static_cast<u32>(warp.slots[8 * tile + lane / 4][0]) + lane % 4 * 4;
+            std::memcpy(memory + to, &word, 4);
+            emulator::write_shared(to, emulator::current);
+        }
+    });
+}
+
 }  // namespace tw::ptx

@@ -11,6 +11,9 @@
 #include <cstdlib>
 #include <cstring>
 #include <functional>
+#include <map>
+#include <memory>
+#include <set>
 #include <vector>
 
 #define __device__
@@ -55,13 +58,66 @@ inline int current = 0, barrier_arrived = 0;
 inline unsigned barrier_generation = 0;
 inline const std::function<void()>* body;
 inline long switches = 0;
+/// A block that switches more often does not end; TW_EMULATOR_SWITCHES says otherwise.
+inline long most_switches() {
+    static const char* const given = std::getenv("TW_EMULATOR_SWITCHES");
+    static const long most = given == nullptr ? 200000000 : std::atol(given);
+    return most;
+}
+
+inline void (*report)() = nullptr;  // what state there is, for a block that does not end
+[[noreturn]] inline void fail(const char* what) {
+    std::fprintf(stderr, "thread %d: %s\n", current, what);
+    if (report != nullptr) report();
+    std::abort();
+}
+
+// What the copy engine and tensor cores do comes to pass some rounds after it was asked for.
+struct Delayed {
+    int rounds;
+    std::function<void()> run;
+};
+inline std::vector<Delayed> delayed;
+inline std::uint64_t random_state = 1;
+inline void later(std::function<void()> run) {
+    random_state = random_state * 6364136223846793005ull + 1442695040888963407ull;
+    constexpr int kRounds[] = {0, 1, 8, 60};
+    const int rounds = kRounds[random_state >> 33 & 3];
+    if (rounds == 0) return run();
+    delayed.push_back({rounds, std::move(run)});
+}
+inline void pass_round() {
+    for (std::size_t i = 0; i < delayed.size();) {
+        if (--delayed[i].rounds > 0) {
+            ++i;
+            continue;
+        }
+        const auto run = std::move(delayed[i].run);
+        delayed.erase(delayed.begin() + static_cast<long>(i));
+        run();
+    }
+}
+
+// Rows of 128 bytes that threads wrote and did not fence for the copy engine, with the writers.
+inline std::map<unsigned, std::set<int>> unfenced_writers;
+struct Unfenced {
+    bool empty() const { return unfenced_writers.empty(); }
+    std::size_t count(unsigned row) const { return unfenced_writers.count(row); }
+};
+inline Unfenced unfenced;
+inline void write_shared(unsigned address, int thread) {
+    unfenced_writers[address / 128].insert(thread);
+}
+inline void fence_writes() {
+    for (auto at = unfenced_writers.begin(); at != unfenced_writers.end();) {
+        at->second.erase(current);
+        at = at->second.empty() ? unfenced_writers.erase(at) : std::next(at);
+    }
+}
 
 inline void yield() {
     const int me = current;
-    if (++switches > 200000000) {
-        std::fprintf(stderr, "the block does not end\n");
-        std::abort();
-    }
+    if (++switches > most_switches()) fail("the block does not end");
     swapcontext(&fibers[me].context, &scheduler);
 }
 inline void barrier() {
@@ -102,6 +158,9 @@ inline void run_block(int threads, unsigned seed, const std::function<void()>& k
     warps.assign(threads / 32, Warp());
     barrier_arrived = 0;
     switches = 0;
+    random_state = seed + 77;
+    delayed.clear();
+    unfenced_writers.clear();
     std::memset(memory, 0xff, sizeof(memory));  // NaNs
     for (Fiber& fiber : fibers) {
         fiber.done = false;
@@ -116,6 +175,7 @@ inline void run_block(int threads, unsigned seed, const std::function<void()>& k
     std::uint64_t random = seed * 2654435761u + 1;
     for (bool left = true; left;) {
         left = false;
+        pass_round();
         random = random * 6364136223846793005ull + 1442695040888963407ull;
         const int first = static_cast<int>((random >> 33) % threads),
                   step = (random >> 60 & 1) ? 1 : -1;
@@ -128,6 +188,7 @@ inline void run_block(int threads, unsigned seed, const std::function<void()>& k
             swapcontext(&scheduler, &fibers[t].context);
         }
     }
+    if (!delayed.empty()) fail("the block ended before its copies");
 }
 
 }  // namespace emulator
@@ -150,6 +211,7 @@ template <class T>
 inline T __shfl_xor_sync(unsigned, T value, int mask) {
     return shuffle_from(value, static_cast<unsigned>(emulator::current % 32 ^ mask));
 }
+inline void __syncwarp() {}
 inline void __syncthreads() {
     emulator::barrier();
 }

@@ -1,0 +1,107 @@
+// Layouts by propagation to a fixed point.
+#include "cuda/schedule/assign_layouts.h"
+
+#include <fmt/format.h>
+
+namespace tilewright::cuda::schedule {
+namespace {
+
+class Assignment {
+  public:
+    explicit Assignment(Program& program) : p_(program) {}
+
+    void run() {
+        for (changed_ = true; changed_;) {
+            changed_ = false;
+            each_instruction(p_.body, [&](Instruction& made) { propagate(made); });
+        }
+        each_instruction(p_.body, [&](const Instruction& made) { expect_layouts(made); });
+    }
+
+  private:
+    void give(Value value, const Layout& layout) {
+        if (!p_.is_tile(value)) return;
+        auto& own = p_.type(value).layout;
+        if (!own) {
+            own = layout;
+            changed_ = true;
+        } else if (!(*own == layout)) {
+            throw Refused(fmt::format("a tile %{} is wanted in two layouts", p_.value_name(value)));
+        }
+    }
+
+    void propagate(Instruction& made) {
+        if (made.is(Op::zeros)) {
+            const Value tile = made.result();
+            give(tile, accumulator_layout(p_.type(tile).type.shape, p_.groups));
+        } else if (made.is(Op::clear) || made.is(Op::wgmma)) {
+            same({made.operands[0], made.result()});
+        } else if (made.is(ir::Op::for_loop)) {
+            const Block& body = made.blocks[0];
+            for (std::size_t i = 0; i < made.results.size(); ++i) {
+                same({made.operands[3 + i], body.arguments[1 + i], made.results[i],
+                      body.body.back().operands[i]});
+            }
+        } else if (made.op != Op::tile || made.results.size() != 1) {
+            return;
+        } else if (ir::is_elementwise(made.tile)) {
+            std::vector<Value> all = made.operands;
+            all.push_back(made.result());
+            same(all);
+        } else if (const auto& layout = p_.type(made.result()).layout) {
+            view(made, *layout);
+        }
+    }
+
+    void same(const std::vector<Value>& values) {
+        for (Value value : values) {
+            const std::optional<Layout> layout = p_.type(value).layout;
+            if (!layout) continue;
+            for (Value other : values) give(other, *layout);
+            return;
+        }
+    }
+
+    void view(const Instruction& made, const Layout& layout) {
+        if (made.is(ir::Op::broadcast)) {
+            const ir::Shape& from = p_.type(made.operands[0]).type.shape;
+            if (from.rank() != 0) give(made.operands[0], layout.narrowed(from));
+        } else if (made.is(ir::Op::expand_dims)) {
+            give(made.operands[0], layout.without(static_cast<int>(made.number("axis"))));
+        }
+    }
+
+    void expect_layouts(const Instruction& made) const {
+        if (made.is(ir::Op::transpose)) {
+            throw Refused("it transposes a tile that is no operand of a dot");
+        }
+        for (Value result : made.results) {
+            if (p_.is_tile(result) && !p_.type(result).layout && !is_operand(result)) {
+                throw Refused(
+                    fmt::format("a tile %{} has nothing to do with a dot", p_.value_name(result)));
+            }
+        }
+    }
+
+    bool is_operand(Value value) const {
+        bool found = false;
+        each_instruction(p_.body, [&](const Instruction& made) {
+            if (!made.is(Op::wgmma)) return;
+            const std::size_t n = made.operands.size();
+            found |= made.operands[n - 2] == value || made.operands[n - 1] == value;
+        });
+        return found;
+    }
+
+    Program& p_;
+    bool changed_ = false;
+};
+
+}  // namespace
+
+void assign_layouts(Program& program) {
+    Assignment(program).run();
+    program.level = Level::laid_out;
+}
+
+}  // namespace tilewright::cuda::schedule

@@ -1,0 +1,192 @@
+// Translates the operations that the form has.
+#include "cuda/schedule/lower.h"
+
+#include <fmt/format.h>
+
+#include <map>
+
+#include "ir/access.h"
+#include "ir/print.h"
+
+namespace tilewright::cuda::schedule {
+namespace {
+
+class Lowering {
+  public:
+    Lowering(const ir::Function& kernel, const Target& target) : f_(kernel) {
+        p_.name = kernel.name;
+        p_.arch = target.arch;
+        p_.grid = kernel.grid;
+        p_.stages = kernel.hints.num_stages;
+        std::size_t next = 0;
+        for (ir::Value parameter : kernel.parameters()) {
+            Parameter one;
+            one.name = parameter_name(parameter);
+            one.is_ref = kernel.is_ref(parameter);
+            if (one.is_ref) {
+                const ir::RefType& ref = kernel.ref_type(parameter);
+                if (ref.space == ir::Space::scratch) throw Refused("it has scratch");
+                if (ref.alias_group >= 0) throw Refused("its arrays may overlap");
+                one.dtype = ref.dtype;
+                one.extents = ref.extents;
+                const RefFacts facts = next < target.facts.size() ? target.facts[next] : RefFacts();
+                ++next;
+                one.vectors = facts.vectors;
+                one.tensor = facts.tensor;
+            } else {
+                one.dtype = kernel.type(parameter).dtype;
+                one.value = define(parameter);
+            }
+            p_.parameters.push_back(std::move(one));
+        }
+    }
+
+    Program run() {
+        block(f_.body, p_.body);
+        std::set<std::string> read, written;
+        each_instruction(p_.body, [&](const Instruction& made) {
+            if (made.is(ir::Op::load)) read.insert(made.symbol("of"));
+            if (made.is(ir::Op::store)) written.insert(made.symbol("of"));
+        });
+        for (const std::string& ref : written) {
+            if (read.contains(ref)) throw Refused(fmt::format("it reads and writes `{}`", ref));
+        }
+        return std::move(p_);
+    }
+
+  private:
+    std::string parameter_name(ir::Value parameter) {
+        std::string name = f_.value_name(parameter);
+        if (name.empty() || !refs_.insert(name).second) {
+            name = fmt::format("p{}", parameter.id);
+            refs_.insert(name);
+        }
+        ref_names_[parameter] = name;
+        return name;
+    }
+    Value define(ir::Value value) {
+        return values_[value] = p_.add({false, f_.type(value), {}}, f_.value_name(value));
+    }
+    std::vector<Value> operands(const ir::Instruction& made) const {
+        std::vector<Value> result;
+        for (ir::Value operand : made.operands) result.push_back(values_.at(operand));
+        return result;
+    }
+
+    void block(const ir::Block& from, Block& to) {
+        for (const ir::Instruction& made : from.body) instruction(made, to);
+    }
+
+    void instruction(const ir::Instruction& made, Block& to) {
+        if (ir::is_access(made.op)) return access(made, to);
+        Instruction same;
+        same.tile = made.op;
+        if (made.op == ir::Op::extent) {
+            same.with_symbol("of", ref_names_.at(made.operands[0]));
+        } else {
+            same.operands = operands(made);
+        }
+        switch (made.op) {
+            case ir::Op::constant: {
+                const auto bits = made.get<ir::ConstantAttributes>().bits;
+                same.attributes.push_back({"is",
+                                           Attribute::Kind::element,
+                                           {static_cast<std::int64_t>(bits)},
+                                           ir::print_element(f_.type(made.result()).dtype, bits)});
+                break;
+            }
+            case ir::Op::program_id:
+            case ir::Op::num_programs:
+            case ir::Op::extent:
+            case ir::Op::expand_dims:
+                same.with("axis", made.get<ir::AxisAttributes>().axis);
+                break;
+            case ir::Op::transpose: {
+                const auto& order = made.get<ir::PermutationAttributes>().permutation;
+                same.with("permutation", std::vector<std::int64_t>(order.begin(), order.end()));
+                break;
+            }
+            case ir::Op::dot: {
+                const auto& dot = made.get<ir::DotAttributes>();
+                if (dot.transpose_a) same.flag("transpose_a");
+                if (dot.transpose_b) same.flag("transpose_b");
+                break;
+            }
+            case ir::Op::broadcast:
+            case ir::Op::for_loop:
+            case ir::Op::yield:
+                break;
+            default:
+                if (!ir::is_elementwise(made.op)) {
+                    throw Refused(fmt::format("it has the operation `{}`", ir::name(made.op)));
+                }
+                if (const auto* math = std::get_if<ir::MathAttributes>(&made.attributes);
+                    math != nullptr && math->approx) {
+                    same.flag("approx");
+                }
+        }
+        for (const ir::Block& inner : made.blocks) {
+            same.blocks.emplace_back();
+            for (ir::Value argument : inner.arguments) {
+                same.blocks.back().arguments.push_back(define(argument));
+            }
+            block(inner, same.blocks.back());
+        }
+        for (ir::Value result : made.results) same.results.push_back(define(result));
+        to.body.push_back(std::move(same));
+    }
+
+    void access(const ir::Instruction& made, Block& to) {
+        const auto& attributes = made.get<ir::AccessAttributes>();
+        const ir::Access parts = ir::access(made);
+        if (made.op != ir::Op::load && made.op != ir::Op::store) {
+            throw Refused(fmt::format("it has the operation `{}`", ir::name(made.op)));
+        }
+        if (parts.mask) throw Refused(fmt::format("a {} has a mask", ir::name(made.op)));
+        if (parts.other && !is_zero(parts.other)) throw Refused("a load has `other`");
+        Instruction same;
+        same.tile = made.op;
+        std::vector<std::int64_t> sizes;
+        for (const ir::Index& index : attributes.indices) {
+            if (index.kind == ir::Index::Kind::tile) throw Refused("it gathers by an index tile");
+            if (index.stride != 1) throw Refused("a slice has a stride");
+            sizes.push_back(index.kind == ir::Index::Kind::scalar ? 0 : index.size);
+        }
+        for (ir::Value index : parts.indices) same.operands.push_back(values_.at(index));
+        for (ir::Value value : parts.values) same.operands.push_back(values_.at(value));
+        same.with_symbol("of", ref_names_.at(parts.ref)).with("index", sizes);
+        if (attributes.in_bounds) same.flag("in_bounds");
+        for (ir::Value result : made.results) same.results.push_back(define(result));
+        to.body.push_back(std::move(same));
+    }
+
+    bool is_zero(ir::Value value) const {
+        for (const Instruction* at = find(p_.body, values_.at(value)); at != nullptr;
+             at = find(p_.body, at->operands[0])) {
+            if (at->is(ir::Op::constant)) return at->attributes[0].numbers[0] == 0;
+            if (!at->is(ir::Op::broadcast)) return false;
+        }
+        return false;
+    }
+    static const Instruction* find(const Block& in, Value value) {
+        const Instruction* found = nullptr;
+        each_instruction(in, [&](const Instruction& made) {
+            for (Value result : made.results) found = result == value ? &made : found;
+        });
+        return found;
+    }
+
+    const ir::Function& f_;
+    Program p_;
+    std::map<ir::Value, Value> values_;
+    std::map<ir::Value, std::string> ref_names_;
+    std::set<std::string> refs_;
+};
+
+}  // namespace
+
+Program lower(const ir::Function& kernel, const Target& target) {
+    return Lowering(kernel, target).run();
+}
+
+}  // namespace tilewright::cuda::schedule

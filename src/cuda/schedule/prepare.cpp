@@ -1,0 +1,92 @@
+// Cuts blocks for sm_90a.
+#include "cuda/schedule/prepare.h"
+
+#include <algorithm>
+
+#include "cuda/schedule/program.h"
+#include "ir/passes/pipeline.h"
+#include "ir/passes/retile.h"
+#include "support/check.h"
+
+namespace tilewright::cuda::schedule {
+namespace {
+
+constexpr std::int64_t kMultiprocessors = 132;  // of an H100 and an H200
+
+constexpr Tile kTiles[] = {{128, 256}, {128, 128}, {128, 64}, {64, 128}};
+
+/// Time of an element of the kernel's largest product, in that of one of a tile of 128 x 256: the
+/// smaller a tile, the more is read for each product.
+double time_of(const ir::Shape& tile) {
+    constexpr double kProducts = 0.76, kReads = 20.5;  // fitted to H200 at 8192 x 8192 x 8192
+    return kProducts +
+           kReads * (1.0 / static_cast<double>(tile[0]) + 1.0 / static_cast<double>(tile[1]));
+}
+
+ir::Shape largest_product(const ir::Function& kernel) {
+    ir::Shape largest{1, 1};
+    ir::walk(kernel.body, [&](const ir::Instruction& made) {
+        if (made.op != ir::Op::dot) return;
+        const ir::Shape& shape = kernel.type(made.result()).shape;
+        if (shape.rank() == 2 && shape.size() > largest.size()) largest = shape;
+    });
+    return largest;
+}
+
+/// Programs of a grid; 0 where a call says how many.
+std::int64_t programs_of(const ir::Function& kernel) {
+    std::int64_t programs = 1;
+    for (std::int64_t extent : kernel.grid) {
+        if (extent == ir::kDynamic || __builtin_mul_overflow(programs, extent, &programs)) return 0;
+    }
+    return programs;
+}
+
+}  // namespace
+
+ir::Function prepare_for_wgmma(const ir::Function& kernel, const Tile& tile) {
+    bool has_dot = false;
+    ir::walk(kernel.body, [&](const ir::Instruction& made) {
+        has_dot |= made.op == ir::Op::dot || made.op == ir::Op::call;
+    });
+    if (!has_dot) throw Refused("it has no dot");
+    ir::Function result = kernel;
+    ir::optimise(result);
+    ir::RetileOptions options;
+    options.schedule = ir::RetileOptions::Schedule::grid;
+    options.rows = tile.rows;
+    options.columns = tile.columns;
+    options.k_chunk = 64;
+    options.max_tile_elements = tile.rows * tile.columns;
+    try {
+        ir::retile(result, options);
+    } catch (const UserError& error) {
+        throw Refused(error.what());
+    }
+    ir::optimise(result);
+    return result;
+}
+
+std::vector<Tile> tiles_to_try(const ir::Function& kernel) {
+    std::vector<std::pair<double, Tile>> costs;
+    for (const Tile& tile : kTiles) {
+        try {
+            const ir::Function cut = prepare_for_wgmma(kernel, tile);
+            const ir::Shape product = largest_product(cut);
+            const std::int64_t programs = programs_of(cut);
+            const auto rounds = (programs + kMultiprocessors - 1) / kMultiprocessors;
+            // Where the call says how many, they are many.
+            const auto elements = static_cast<double>(programs > 0 ? rounds * product.size() : 1);
+            costs.emplace_back(elements * time_of(product), tile);
+        } catch (const Refused&) {
+        }
+    }
+    std::stable_sort(costs.begin(), costs.end(),
+                     [](const auto& a, const auto& b) { return a.first < b.first; });
+    std::vector<Tile> tiles;
+    for (const auto& [cost, tile] : costs) tiles.push_back(tile);
+    if (tiles.empty()) tiles.push_back(kTiles[0]);
+    return tiles;
+}
+
+}  // namespace tilewright::cuda::schedule

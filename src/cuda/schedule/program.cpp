@@ -1,0 +1,246 @@
+// Names and small tools of the scheduled form.
+#include "cuda/schedule/program.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <array>
+
+#include "support/check.h"
+
+namespace tilewright::cuda::schedule {
+namespace {
+
+constexpr std::array<std::string_view, kNumLevels> kLevels = {
+    "lowered", "selected", "laid_out", "staged",      "specialised",
+    "waiting", "split",    "placed",   "synchronised"};
+
+constexpr std::array<std::string_view, kNumOps> kOps = {
+    "",           "zeros",         "clear",        "group_start",
+    "wgmma",      "wgmma_fence",   "wgmma_commit", "wgmma_wait",
+    "count",      "next",          "acquire",      "publish",
+    "await",      "release",       "tma_load",     "store_shared",
+    "tma_store",  "commit_stores", "wait_stores",  "fence_async",
+    "group_sync", "role",          "programs",     "panels"};
+
+template <typename List>
+auto& by_name(List& list, std::string_view name, const char* kind) {
+    for (auto& one : list) {
+        if (one.name == name) return one;
+    }
+    user_error("schedule", "expected a {} named @{} but there is none", kind, name);
+}
+
+}  // namespace
+
+std::string_view name(Level level) {
+    return kLevels[static_cast<std::size_t>(level)];
+}
+
+std::optional<Level> parse_level(std::string_view text) {
+    const auto at = std::find(kLevels.begin(), kLevels.end(), text);
+    if (at == kLevels.end()) return std::nullopt;
+    return static_cast<Level>(at - kLevels.begin());
+}
+
+std::string_view name(Op op) {
+    return kOps[static_cast<std::size_t>(op)];
+}
+
+std::optional<Op> parse_op(std::string_view text) {
+    const auto at = std::find(kOps.begin() + 1, kOps.end(), text);
+    if (at == kOps.end()) return std::nullopt;
+    return static_cast<Op>(at - kOps.begin());
+}
+
+const Attribute* Instruction::find(std::string_view attribute) const {
+    for (const Attribute& one : attributes) {
+        if (one.name == attribute) return &one;
+    }
+    return nullptr;
+}
+
+std::int64_t Instruction::number(std::string_view attribute, std::int64_t otherwise) const {
+    const Attribute* const found = find(attribute);
+    return found == nullptr || found->numbers.size() != 1 ? otherwise : found->numbers[0];
+}
+
+const std::vector<std::int64_t>& Instruction::list(std::string_view attribute) const {
+    static const std::vector<std::int64_t> none;
+    const Attribute* const found = find(attribute);
+    return found == nullptr ? none : found->numbers;
+}
+
+const std::string& Instruction::symbol(std::string_view attribute) const {
+    static const std::string none;
+    const Attribute* const found = find(attribute);
+    return found == nullptr ? none : found->text;
+}
+
+Instruction& Instruction::flag(std::string attribute) {
+    attributes.push_back({std::move(attribute), Attribute::Kind::flag, {}, ""});
+    return *this;
+}
+
+Instruction& Instruction::with(std::string attribute, std::int64_t number) {
+    attributes.push_back({std::move(attribute), Attribute::Kind::number, {number}, ""});
+    return *this;
+}
+
+Instruction& Instruction::with(std::string attribute, std::vector<std::int64_t> list) {
+    attributes.push_back({std::move(attribute), Attribute::Kind::list, std::move(list), ""});
+    return *this;
+}
+
+Instruction& Instruction::with_symbol(std::string attribute, std::string symbol) {
+    attributes.push_back({std::move(attribute), Attribute::Kind::symbol, {}, std::move(symbol)});
+    return *this;
+}
+
+Value Program::add(ValueType type, std::string hint) {
+    const Value value{static_cast<std::uint32_t>(values_.size())};
+    for (std::size_t n = values_.size(); hint.empty() || names_.contains(hint); ++n) {
+        hint = fmt::format("{}", n);
+    }
+    names_.insert(hint);
+    values_.push_back({std::move(type), std::move(hint)});
+    return value;
+}
+
+int Program::warps() const {
+    int warps = 0;
+    for (const Role& role : roles) warps = std::max(warps, role.first_warp + role.warps);
+    return warps;
+}
+
+const Buffer& Program::buffer(std::string_view called) const {
+    return by_name(buffers, called, "buffer");
+}
+const Map& Program::map(std::string_view called) const {
+    return by_name(maps, called, "map");
+}
+const Channel& Program::channel(std::string_view called) const {
+    return by_name(channels, called, "channel");
+}
+Channel& Program::channel(std::string_view called) {
+    return by_name(channels, called, "channel");
+}
+const Role& Program::role(std::string_view called) const {
+    return by_name(roles, called, "role");
+}
+const Parameter& Program::ref(std::string_view called) const {
+    return by_name(parameters, called, "parameter");
+}
+
+Instruction make(Op op, std::vector<Value> operands, std::vector<Value> results) {
+    Instruction made;
+    made.op = op;
+    made.operands = std::move(operands);
+    made.results = std::move(results);
+    return made;
+}
+
+Instruction make(ir::Op op, std::vector<Value> operands, std::vector<Value> results) {
+    Instruction made = make(Op::tile, std::move(operands), std::move(results));
+    made.tile = op;
+    return made;
+}
+
+Value append_scalar(Program& program, Block& block, ir::Op op, std::vector<Value> operands) {
+    const bool compares = ir::info(op).op_class == ir::OpClass::comparison;
+    const Value result = program.add({false, {compares ? DType::boolean : DType::i64, {}}, {}});
+    block.body.push_back(make(op, std::move(operands), {result}));
+    return result;
+}
+
+Value append_constant(Program& program, Block& block, std::int64_t value) {
+    const Value result = program.add({false, {DType::i64, {}}, {}});
+    block.body.push_back(make(ir::Op::constant, {}, {result}));
+    block.body.back().attributes.push_back(
+        {"is", Attribute::Kind::element, {value}, fmt::format("{}", value)});
+    return result;
+}
+
+void clone(Program& program, const Block& from, Block& to, std::map<Value, Value>& copies,
+           const std::function<bool(const Instruction&)>& keep) {
+    const auto copy_of = [&](Value value) {
+        const auto found = copies.find(value);
+        return found == copies.end() ? value : found->second;
+    };
+    const auto copy = [&](Value value) {
+        const ValueType type = program.type(value);
+        return copies[value] = program.add(type, program.value_name(value));
+    };
+    for (const Instruction& made : from.body) {
+        if (!keep(made)) continue;
+        Instruction same = made;
+        for (Value& operand : same.operands) operand = copy_of(operand);
+        for (std::size_t i = 0; i < made.blocks.size(); ++i) {
+            same.blocks[i] = {};
+            for (Value argument : made.blocks[i].arguments) {
+                same.blocks[i].arguments.push_back(copy(argument));
+            }
+            clone(program, made.blocks[i], same.blocks[i], copies, keep);
+        }
+        for (Value& result : same.results) result = copy(result);
+        to.body.push_back(std::move(same));
+    }
+}
+
+namespace {
+
+bool remove_unused(Block& block, const std::set<Value>& used) {
+    const auto is_unused = [&](const Instruction& made) {
+        return made.op == Op::tile && made.blocks.empty() && !made.results.empty() &&
+               (ir::is_pure(made.tile) || made.is(ir::Op::load)) &&
+               std::none_of(made.results.begin(), made.results.end(),
+                            [&](Value result) { return used.contains(result); });
+    };
+    bool removed = std::erase_if(block.body, is_unused) > 0;
+    for (Instruction& made : block.body) {
+        for (Block& inner : made.blocks) removed |= remove_unused(inner, used);
+    }
+    return removed;
+}
+
+}  // namespace
+
+void remove_unused(Program& program) {
+    for (bool removed = true; removed;) {
+        std::set<Value> used;
+        each_instruction(program.body, [&](const Instruction& made) {
+            used.insert(made.operands.begin(), made.operands.end());
+        });
+        removed = remove_unused(program.body, used);
+    }
+}
+
+void replace(Block& block, Value old, Value by) {
+    each_instruction(block, [&](Instruction& made) {
+        std::replace(made.operands.begin(), made.operands.end(), old, by);
+    });
+}
+
+void replace(Instruction& made, Value old, Value by) {
+    std::replace(made.operands.begin(), made.operands.end(), old, by);
+    for (Block& inner : made.blocks) replace(inner, old, by);
+}
+
+Layout accumulator_layout(const ir::Shape& shape, const std::vector<int>& groups) {
+    const int warps = 4 * groups[0] * groups[1];
+    Layout layout(shape, warps);
+    const std::int64_t columns = shape[1] / groups[1];
+    const int column_bits = cover(columns).bits;
+    layout.reg = {layout.basis(1, 0), layout.basis(0, 3)};
+    for (int bit = 3; bit < column_bits; ++bit) layout.reg.push_back(layout.basis(1, bit));
+    layout.lane = {layout.basis(1, 1), layout.basis(1, 2), layout.basis(0, 0), layout.basis(0, 1),
+                   layout.basis(0, 2)};
+    layout.warp = {layout.basis(0, 4), layout.basis(0, 5)};
+    for (int bit = 0; 1 << bit < groups[0]; ++bit) layout.warp.push_back(layout.basis(0, 6 + bit));
+    for (int bit = 0; 1 << bit < groups[1]; ++bit) {
+        layout.warp.push_back(layout.basis(1, column_bits + bit));
+    }
+    return layout;
+}
+
+}  // namespace tilewright::cuda::schedule

@@ -1,0 +1,267 @@
+// The scheduled form of a kernel, between tile IR and CUDA text: values with one layout each,
+// explicit memory, channels, waits and warp roles. docs/schedule.md defines it.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <map>
+#include <optional>
+#include <set>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "cuda/codegen/layout.h"
+#include "ir/function.h"
+
+namespace tilewright::cuda::schedule {
+
+/// How far a program has come; each pass raises it, and `verify` checks what holds from it on.
+enum class Level : std::uint8_t {
+    lowered,       ///< the operations of the tile IR
+    selected,      ///< dots have a unit and warpgroups
+    laid_out,      ///< every tile has one layout
+    staged,        ///< operands of dots come through channels
+    specialised,   ///< a producer and a consumer role, in a loop over programs
+    waiting,       ///< products are fenced, committed and waited for
+    split,         ///< tiles are stored panel by panel
+    placed,        ///< buffers and barriers have places
+    synchronised,  ///< asynchronous reads of ordinary writes are ordered
+};
+inline constexpr int kNumLevels = 9;
+std::string_view name(Level level);
+std::optional<Level> parse_level(std::string_view text);
+
+/// Operations. `tile` is one of the tile IR, named in Instruction::tile.
+enum class Op : std::uint8_t {
+    tile,
+    // Values.
+    zeros,        ///< an accumulator, in registers that stay its own
+    clear,        ///< acc -> the same registers, zero
+    group_start,  ///< the first row or column (`axis`) of this warpgroup's part of a tile
+    // Dots. Accumulators are updated in place: the result has the operand's registers.
+    wgmma,         ///< acc[, accumulate], count; buffers a, b
+    wgmma_fence,   ///< ordinary accesses of registers before, wgmma after
+    wgmma_commit,  ///< closes a group of products
+    wgmma_wait,    ///< accs -> accs; at most `pending` groups are unfinished
+    // Channels. The count n of a channel names slot n mod slots in phase n / slots.
+    count,    ///< the first count of a channel
+    next,     ///< n -> n + 1
+    acquire,  ///< n: waits until the slot is empty
+    publish,  ///< n: announces the bytes of the loads that follow
+    await,    ///< n: waits until the slot is full
+    release,  ///< n[, condition]: the slot `back` before n may be overwritten
+    // Copies.
+    tma_load,      ///< coordinates .., n: box of `map` to the slot of `buffer`
+    store_shared,  ///< panel, tile: rounded to the buffer's dtype, by stmatrix, slot panel % slots
+    tma_store,     ///< coordinates .., panel: the slot of `buffer` to the box of `map`
+    commit_stores,
+    wait_stores,  ///< at most `pending` groups of stores still read shared memory
+    // Order.
+    fence_async,  ///< ordinary writes to shared memory before, asynchronous reads after
+    group_sync,   ///< the warpgroup's threads meet
+    // Control.
+    role,      ///< the block is run by one role's warps
+    programs,  ///< init .. -> last; once for each program of this thread block
+    panels,    ///< accs ..: for each panel of columns, with the panel's registers as arguments
+};
+inline constexpr int kNumOps = static_cast<int>(Op::panels) + 1;
+std::string_view name(Op op);
+std::optional<Op> parse_op(std::string_view text);
+
+struct Value {
+    std::uint32_t id = UINT32_MAX;
+    explicit operator bool() const { return id != UINT32_MAX; }
+    auto operator<=>(const Value&) const = default;
+};
+
+/// A tile or scalar, or the count of a channel.
+struct ValueType {
+    bool is_count = false;
+    ir::Type type;
+    std::optional<Layout> layout;  ///< of tiles, from level laid_out on
+    bool operator==(const ValueType&) const = default;
+};
+
+/// name; name 3; name [1, 2]; name @symbol; name number-as-text.
+struct Attribute {
+    enum class Kind : std::uint8_t { flag, number, list, symbol, element };
+    std::string name;
+    Kind kind = Kind::flag;
+    std::vector<std::int64_t> numbers;
+    std::string text;  ///< of a symbol; of a constant's element
+    bool operator==(const Attribute&) const = default;
+};
+
+struct Block;
+
+struct Instruction {
+    Op op = Op::tile;
+    ir::Op tile = ir::Op::yield;
+    std::vector<Value> operands, results;
+    std::vector<Attribute> attributes;
+    std::vector<Block> blocks;
+
+    bool is(Op other) const { return op == other && op != Op::tile; }
+    bool is(ir::Op other) const { return op == Op::tile && tile == other; }
+    Value result() const { return results.at(0); }
+    const Attribute* find(std::string_view attribute) const;
+    bool has(std::string_view attribute) const { return find(attribute) != nullptr; }
+    std::int64_t number(std::string_view attribute, std::int64_t otherwise = 0) const;
+    const std::vector<std::int64_t>& list(std::string_view attribute) const;
+    const std::string& symbol(std::string_view attribute) const;
+    Instruction& flag(std::string attribute);
+    Instruction& with(std::string attribute, std::int64_t number);
+    Instruction& with(std::string attribute, std::vector<std::int64_t> list);
+    Instruction& with_symbol(std::string attribute, std::string symbol);
+};
+
+struct Block {
+    std::vector<Value> arguments;
+    std::vector<Instruction> body;
+};
+
+/// A parameter of the kernel: a global Ref, or a scalar.
+struct Parameter {
+    std::string name;
+    bool is_ref = false;
+    DType dtype = DType::f32;
+    std::vector<std::int64_t> extents;     ///< of a Ref, kDynamic allowed
+    bool vectors = false, tensor = false;  ///< as RefFacts says
+    Value value;                           ///< of a scalar
+};
+
+/// Shared memory: so many slots of a tile, its rows cut into panels of 128 bytes in the swizzle of
+/// 128 bytes.
+struct Buffer {
+    std::string name;
+    DType dtype = DType::bf16;
+    std::int64_t rows = 0, columns = 0;  ///< as memory has them: columns are contiguous
+    int slots = 1;
+    bool per_group = false;  ///< each consumer warpgroup has one of its own
+    std::int64_t offset = -1;
+
+    std::int64_t panel() const { return 128 / size_of(dtype); }  ///< columns
+    std::int64_t slot_bytes() const { return rows * columns * size_of(dtype); }
+};
+
+/// How the copy engine sees a Ref, and the box of one copy.
+struct Map {
+    std::string name, ref;
+    std::vector<std::int64_t> box;  ///< one extent per dimension of the Ref
+};
+
+/// A ring of slots of some buffers.
+struct Channel {
+    std::string name;
+    std::vector<std::string> buffers;
+    int slots = 1;
+    std::int64_t bytes = 0;  ///< of a slot
+    int empty_arrivals = 0;  ///< warps that release a slot
+    std::int64_t full = -1, empty = -1;
+};
+
+/// Warps that run one block of the program.
+struct Role {
+    std::string name;
+    int first_warp = 0, warps = 0;
+    int registers = 0;  ///< a thread's; 0: as the kernel starts
+    bool one = false;   ///< a single thread of them
+};
+
+/// How the tiles of a grid follow each other: groups of rows of tiles share what L2 holds.
+struct TileOrder {
+    std::vector<int> rows, columns;  ///< grid axes; the others are outermost
+    int group = 8;
+};
+
+struct Program {
+    std::string name, arch;
+    Level level = Level::lowered;
+    std::vector<Parameter> parameters;
+    std::vector<std::int64_t> grid;
+    std::vector<int> groups;  ///< consumer warpgroups along rows and columns
+    TileOrder order;
+    std::vector<Buffer> buffers;
+    std::vector<Map> maps;
+    std::vector<Channel> channels;
+    std::vector<Role> roles;
+    std::int64_t shared_bytes = 0;
+    int stages = 0;  ///< that the caller asks for; 0: none
+    Block body;
+
+    Value add(ValueType type, std::string hint = "");
+    const ValueType& type(Value value) const { return values_.at(value.id).type; }
+    ValueType& type(Value value) { return values_.at(value.id).type; }
+    const std::string& value_name(Value value) const { return values_.at(value.id).name; }
+    std::size_t num_values() const { return values_.size(); }
+    bool is_tile(Value value) const {
+        return !type(value).is_count && !type(value).type.is_scalar();
+    }
+
+    int warps() const;
+    int consumer_groups() const { return groups.empty() ? 0 : groups[0] * groups[1]; }
+    const Buffer& buffer(std::string_view called) const;
+    const Map& map(std::string_view called) const;
+    const Channel& channel(std::string_view called) const;
+    Channel& channel(std::string_view called);
+    const Role& role(std::string_view called) const;
+    const Parameter& ref(std::string_view called) const;
+
+  private:
+    struct Info {
+        ValueType type;
+        std::string name;
+    };
+    std::vector<Info> values_;
+    std::set<std::string> names_;
+};
+
+/// Calls `visit(instruction)` for every instruction, outer before inner.
+template <typename BlockType, typename Visitor>
+void each_instruction(BlockType& block, Visitor&& visit) {
+    for (auto& made : block.body) {
+        visit(made);
+        for (auto& inner : made.blocks) each_instruction(inner, visit);
+    }
+}
+
+/// A program is not of the kind that this form schedules; the text says why.
+class Refused : public std::exception {
+  public:
+    explicit Refused(std::string reason) : reason_(std::move(reason)) {}
+    const char* what() const noexcept override { return reason_.c_str(); }
+
+  private:
+    std::string reason_;
+};
+
+/// Text that print(parse(text)) reproduces.
+std::string print(const Program& program);
+/// UserError with line and column for what is no program.
+Program parse(std::string_view text);
+
+/// Checks the rules of docs/schedule.md that hold at the program's level. Returns the first one
+/// that is broken, "V6: ..", or nothing.
+std::optional<std::string> broken_rule(const Program& program);
+
+/// Instructions of one kind.
+Instruction make(Op op, std::vector<Value> operands, std::vector<Value> results = {});
+Instruction make(ir::Op op, std::vector<Value> operands, std::vector<Value> results = {});
+/// Appends a scalar made of scalars of type i64.
+Value append_scalar(Program& program, Block& block, ir::Op op, std::vector<Value> operands);
+Value append_constant(Program& program, Block& block, std::int64_t value);
+/// Copies the instructions of a block that `keep` accepts, with new values for their results, to
+/// the end of another; `copies` maps old values to new ones and is added to.
+void clone(Program& program, const Block& from, Block& to, std::map<Value, Value>& copies,
+           const std::function<bool(const Instruction&)>& keep);
+/// Removes tile operations without effects whose results nobody uses.
+void remove_unused(Program& program);
+/// Replaces every use of a value inside a block.
+void replace(Block& block, Value old, Value by);
+/// The same in one instruction and its blocks.
+void replace(Instruction& made, Value old, Value by);
+/// The layout of the accumulator of a product of `groups` warpgroups (PTX ISA, wgmma, m64nNk16).
+Layout accumulator_layout(const ir::Shape& shape, const std::vector<int>& groups);
+
+}  // namespace tilewright::cuda::schedule

@@ -1,0 +1,92 @@
+// The passes in order.
+#include "cuda/schedule/schedule.h"
+
+#include <cstdlib>
+#include <utility>
+
+#include "cuda/schedule/assign_layouts.h"
+#include "cuda/schedule/insert_barriers.h"
+#include "cuda/schedule/join_rounds.h"
+#include "cuda/schedule/lower.h"
+#include "cuda/schedule/place_shared.h"
+#include "cuda/schedule/place_waits.h"
+#include "cuda/schedule/prepare.h"
+#include "cuda/schedule/print_cuda.h"
+#include "cuda/schedule/select_dots.h"
+#include "cuda/schedule/split_epilogue.h"
+#include "cuda/schedule/stage.h"
+#include "cuda/schedule/warp_specialise.h"
+#include "support/check.h"
+#include "support/debug_log.h"
+
+namespace tilewright::cuda::schedule {
+
+bool is_for(const std::string& arch) {
+    return arch == "sm_90a";
+}
+
+namespace {
+
+Program scheduled(const ir::Function& prepared, const Target& target, Level up_to) {
+    constexpr std::pair<Level, void (*)(Program&)> kPasses[] = {
+        {Level::lowered, join_rounds},         {Level::selected, select_dots},
+        {Level::laid_out, assign_layouts},     {Level::staged, stage},
+        {Level::specialised, warp_specialise}, {Level::waiting, place_waits},
+        {Level::split, split_epilogue},        {Level::placed, place_shared},
+        {Level::synchronised, insert_barriers}};
+    Program program = lower(prepared, target);
+    const char* const trace = std::getenv("TILEWRIGHT_DEBUG_PASSES");
+    const bool traced = trace != nullptr && std::string(trace) == "1";
+    const auto check = [&] {
+        if (traced) write_debug_line(name(program.level), print(program));
+        const auto broken = broken_rule(program);
+        TW_ASSERT(!broken, "{} at level {}: {}", program.name, name(program.level), *broken);
+    };
+    check();
+    for (const auto& [level, pass] : kPasses) {
+        if (level > up_to) break;
+        pass(program);
+        check();
+    }
+    return program;
+}
+
+}  // namespace
+
+Program schedule(const ir::Function& kernel, const Target& target, Level up_to) {
+    if (!is_for(target.arch)) throw Refused("it is for sm_90a only");
+    std::string reason;
+    for (const Tile& tile : tiles_to_try(kernel)) {
+        try {
+            return scheduled(prepare_for_wgmma(kernel, tile), target, up_to);
+        } catch (const Refused& refused) {
+            if (reason.empty()) reason = refused.what();  // that of the best
+        }
+    }
+    throw Refused(reason);
+}
+
+std::optional<Generated> generate_scheduled(const ir::Function& kernel, const Target& target) {
+    if (!is_for(target.arch)) return std::nullopt;
+    try {
+        return print_cuda(schedule(kernel, target));
+    } catch (const Refused& refused) {
+        debug_log(kernel.name, "no wgmma: {}", refused.what());
+        return std::nullopt;
+    }
+}
+
+Generated generate_best(const ir::Function& kernel, const Target& target) {
+    if (auto scheduled = generate_scheduled(kernel, target)) return *std::move(scheduled);
+    return cuda::generate(cuda::prepare(kernel), target);
+}
+
+std::string level_names() {
+    std::string names;
+    for (int i = 0; i < kNumLevels; ++i) {
+        names += fmt::format("{}{}", i == 0 ? "" : ", ", name(static_cast<Level>(i)));
+    }
+    return names;
+}
+
+}  // namespace tilewright::cuda::schedule

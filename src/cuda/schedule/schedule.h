@@ -1,0 +1,31 @@
+// From tile IR to a scheduled kernel.
+#pragma once
+
+#include <optional>
+#include <string>
+
+#include "cuda/codegen/generate.h"
+#include "cuda/schedule/program.h"
+
+namespace tilewright::cuda::schedule {
+
+/// Is an architecture one that the scheduled form is for?
+bool is_for(const std::string& arch);
+
+/// Runs the passes on a traced kernel up to a level. Refused, with the reason, for kernels that the
+/// form does not take yet.
+Program schedule(const ir::Function& kernel, const Target& target,
+                 Level up_to = Level::synchronised);
+
+/// The kernel's text, or nothing where the form does not take it; the debug log says why. Calls
+/// with other facts may be taken.
+std::optional<Generated> generate_scheduled(const ir::Function& kernel, const Target& target);
+
+/// The same where the form takes the kernel, else what `cuda::generate` makes of
+/// `cuda::prepare(kernel)`.
+Generated generate_best(const ir::Function& kernel, const Target& target);
+
+/// "lowered, selected, .." for messages.
+std::string level_names();
+
+}  // namespace tilewright::cuda::schedule

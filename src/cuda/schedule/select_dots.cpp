@@ -1,0 +1,190 @@
+// Which products wgmma takes (PTX ISA, wgmma.mma_async) and by how many warpgroups.
+#include "cuda/schedule/select_dots.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+
+#include "cuda/schedule/tools.h"
+
+namespace tilewright::cuda::schedule {
+namespace {
+
+constexpr std::int64_t kRows = 64;    // of a product of one warpgroup
+constexpr std::int64_t kPanel = 64;   // 16-bit elements in the span of the swizzle
+constexpr std::int64_t kMostN = 256;  // of an instruction
+constexpr std::int64_t kStep = 16;    // of the inner dimension
+
+std::vector<int> choose_groups(const ir::Shape& tile) {
+    const std::int64_t m = tile[0], n = tile[1];
+    if (m == 2 * kRows) return {2, 1};
+    if (m != kRows) {
+        throw Refused(fmt::format("a dot has {} rows, not 64 or 128", m));
+    }
+    const bool halves = n % (2 * kPanel) == 0 && cover(n).repeat == 1;
+    return {1, halves ? 2 : 1};
+}
+
+/// The loop that the program is built around.
+Instruction& only_loop(Program& program) {
+    Instruction* loop = nullptr;
+    for (Instruction& made : program.body.body) {
+        if (made.is(ir::Op::dot)) throw Refused("a dot stands outside of a loop");
+        if (!made.is(ir::Op::for_loop)) continue;
+        if (loop != nullptr) throw Refused("it has several loops");
+        loop = &made;
+    }
+    if (loop == nullptr) throw Refused("it has no loop with a dot");
+    return *loop;
+}
+
+class Selection {
+  public:
+    Selection(Program& program, Instruction& loop)
+        : p_(program), loop_(loop), body_(loop.blocks[0]), uses_(program) {}
+
+    void run() {
+        const Value low = loop_.operands[0];
+        bool found = false;
+        Value later;  // the first round does not add, so that nothing is set to zero
+        if (runs_) later = p_.add({false, {DType::boolean, {}}, {}}, "later");
+        for (Instruction& made : body_.body) {
+            if (made.is(ir::Op::for_loop)) throw Refused("a loop stands inside of a loop");
+            if (!made.is(ir::Op::dot)) continue;
+            found = true;
+            select(made, later);
+        }
+        if (!found) throw Refused("its loop has no dot");
+        for (Value argument :
+             std::vector<Value>(body_.arguments.begin() + 1, body_.arguments.end())) {
+            if (!accumulators_.contains(argument)) {
+                throw Refused("its loop carries more than accumulators");
+            }
+        }
+        for (const Instruction& made : body_.body) check_round(made);
+        if (later) {
+            body_.body.insert(body_.body.begin(),
+                              make(ir::Op::gt, {body_.arguments[0], low}, {later}));
+        }
+    }
+
+    bool runs_ = false;  ///< at least one round, whatever the call
+    std::vector<Instruction> before;
+
+  private:
+    void select(Instruction& dot, Value later) {
+        const ir::Type type = p_.type(dot.result()).type;
+        const DType in = p_.type(dot.operands[0]).type.dtype;
+        if (type.shape.rank() != 2) throw Refused("a dot has a batch axis");
+        if (in != DType::bf16 && in != DType::f16) {
+            throw Refused(fmt::format("a dot has operands of {}", tilewright::name(in)));
+        }
+        if (dot.operands.size() < 3) throw Refused("a dot in the loop does not accumulate");
+        const auto groups = choose_groups(type.shape);
+        if (p_.groups.empty()) p_.groups = groups;
+        if (p_.groups != groups) throw Refused("its dots have different rows");
+        const std::int64_t n = type.shape[1] / groups[1];
+        if (n % kPanel != 0 || n > kMostN) {
+            throw Refused(
+                fmt::format("a dot has {} columns for a warpgroup, not a multiple of 64 "
+                            "up to 256",
+                            n));
+        }
+        Instruction made = make(Op::wgmma, {dot.operands[2]}, dot.results);
+        for (int side = 0; side < 2; ++side) {
+            Value operand = dot.operands[static_cast<std::size_t>(side)];
+            bool transposed = dot.has(side == 0 ? "transpose_a" : "transpose_b");
+            const Instruction* source = uses_.definition(operand);
+            if (source != nullptr && source->is(ir::Op::transpose)) {
+                transposed = !transposed;
+                operand = source->operands[0];
+                source = uses_.definition(operand);
+            }
+            if (source == nullptr || !source->is(ir::Op::load)) {
+                throw Refused("an operand of a dot is computed");
+            }
+            const ir::Shape& shape = p_.type(operand).type.shape;
+            if (shape[1] % kPanel != 0) {
+                throw Refused(
+                    fmt::format("an operand's rows have {} elements, not a multiple of "
+                                "64",
+                                shape[1]));
+            }
+            if (shape[(side == 0) != transposed ? 1 : 0] % kStep != 0) {
+                throw Refused("a dot's inner dimension is no multiple of 16");
+            }
+            made.operands.push_back(operand);
+            if (transposed) made.flag(side == 0 ? "transpose_a" : "transpose_b");
+        }
+        accumulate(dot, made);
+        if (later) {
+            made.operands.insert(made.operands.begin() + 1, later);
+            made.flag("conditional");
+        }
+        dot = std::move(made);
+    }
+
+    /// The accumulator is a carry that starts at zero and goes round.
+    void accumulate(const Instruction& dot, const Instruction& made) {
+        const Value carry = made.operands[0];
+        const auto at = std::find(body_.arguments.begin() + 1, body_.arguments.end(), carry);
+        if (at == body_.arguments.end() || uses_.count(carry) != 1) {
+            throw Refused("an accumulator is not the loop's own");
+        }
+        const auto index = static_cast<std::size_t>(at - body_.arguments.begin() - 1);
+        if (body_.body.back().operands[index] != dot.result() || uses_.count(dot.result()) != 1) {
+            throw Refused("an accumulator changes between two rounds");
+        }
+        const Instruction* const init = uses_.definition(loop_.operands[3 + index]);
+        if (init == nullptr || !init->is(ir::Op::constant) || init->attributes[0].numbers[0] != 0) {
+            throw Refused("an accumulator does not start at zero");
+        }
+        const Value zeros = p_.add(p_.type(carry));
+        before.push_back(make(Op::zeros, {}, {zeros}));
+        loop_.operands[3 + index] = zeros;
+        if (!runs_) {
+            const Value cleared = p_.add(p_.type(carry));
+            before.push_back(make(Op::clear, {zeros}, {cleared}));
+            loop_.operands[3 + index] = cleared;
+        }
+        accumulators_.insert(carry);
+    }
+
+    void check_round(const Instruction& made) const {
+        if (made.is(Op::wgmma) || made.is(ir::Op::yield)) return;
+        if (made.is(ir::Op::load) || made.is(ir::Op::transpose)) return;
+        if (made.is(ir::Op::store)) throw Refused("its loop stores");
+        for (Value result : made.results) {
+            if (p_.is_tile(result) && !made.is(ir::Op::constant)) {
+                throw Refused(fmt::format("its loop has `{}` of tiles", ir::name(made.tile)));
+            }
+        }
+    }
+
+    Program& p_;
+    Instruction& loop_;
+    Block& body_;
+    Uses uses_;
+    std::set<Value> accumulators_;
+};
+
+}  // namespace
+
+void select_dots(Program& program) {
+    Instruction& loop = only_loop(program);
+    if (constant_of(program, loop.operands[2]).value_or(0) <= 0) {
+        throw Refused("its loop has no constant step");
+    }
+    Selection selection(program, loop);
+    const auto low = constant_of(program, loop.operands[0]);
+    const auto high = constant_of(program, loop.operands[1]);
+    selection.runs_ = low && high && *low < *high;
+    selection.run();
+    const auto at = std::find_if(program.body.body.begin(), program.body.body.end(),
+                                 [](const Instruction& made) { return made.is(ir::Op::for_loop); });
+    program.body.body.insert(at, selection.before.begin(), selection.before.end());
+    remove_unused(program);
+    program.level = Level::selected;
+}
+
+}  // namespace tilewright::cuda::schedule

@@ -1,0 +1,249 @@
+// The loop over panels of an epilogue.
+#include "cuda/schedule/split_epilogue.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+
+#include "cuda/schedule/stage.h"
+#include "cuda/schedule/tools.h"
+
+namespace tilewright::cuda::schedule {
+namespace {
+
+constexpr std::int64_t kPanelColumns = 64;
+constexpr int kPanelSlots = 2;
+
+class Split {
+  public:
+    explicit Split(Program& program) : p_(program), uses_(program) {}
+
+    void run() {
+        each_instruction(p_.body, [&](Instruction& made) {
+            if (!made.is(Op::role) || made.symbol("of") != "consumer") return;
+            for (Instruction& inner : made.blocks[0].body) {
+                if (inner.is(Op::programs)) programs(inner.blocks[0]);
+            }
+            if (bulk_) {
+                Instruction wait = make(Op::wait_stores, {});
+                made.blocks[0].body.push_back(std::move(wait.flag("complete")));
+            }
+        });
+    }
+
+  private:
+    /// The axis of a value along which panels lie; -1: none.
+    int column_axis(Value value) const {
+        const ValueType& type = p_.type(value);
+        if (!type.layout) return -1;
+        const int rank = type.type.shape.rank();
+        if (rank == 2) return type.type.shape[1] == columns_ ? 1 : -1;
+        return rank == 1 && type.layout->lane[0] != 0 ? 0 : -1;
+    }
+
+    void programs(Block& block) {
+        const auto is_loop = [](const Instruction& made) { return made.is(ir::Op::for_loop); };
+        const auto loop = std::find_if(block.body.begin(), block.body.end(), is_loop);
+        if (loop == block.body.end()) return;
+        // The accumulators are what the waits leave; without a wait behind it, the loop.
+        std::vector<Value> accumulators;
+        const auto from = loop + 1;
+        const auto wait = std::find_if(from, block.body.end(), [](const Instruction& made) {
+            return made.is(Op::wgmma_wait);
+        });
+        const Instruction& last = wait == block.body.end() ? *loop : *wait;
+        for (Value value : last.results) {
+            if (!p_.type(value).is_count) accumulators.push_back(value);
+        }
+        columns_ = p_.type(accumulators[0]).type.shape[1];
+        for (Value value : accumulators) {
+            if (p_.type(value).type.shape[1] != columns_) {
+                throw Refused("its dots have different columns");
+            }
+        }
+        const std::int64_t of_group = columns_ / p_.groups[1];
+        Instruction panels = make(Op::panels, accumulators);
+        panels.with("count", of_group / kPanelColumns);
+        inner_ = {};
+        const Value panel = p_.add({false, {DType::i64, {}}, {}}, "panel");
+        inner_.arguments.push_back(panel);
+        copies_.clear();
+        for (Value value : accumulators) {
+            inner_.arguments.push_back(panel_value(value));
+            copies_[value] = inner_.arguments.back();
+        }
+        const Value width = append_constant(p_, inner_, kPanelColumns);
+        const Value offset = append_scalar(p_, inner_, ir::Op::mul, {panel, width});
+        std::vector<Instruction> outside, bulk;
+        Value threads = offset;  // the column of a warpgroup's panel, as threads see it
+        if (p_.groups[1] > 1) {
+            threads = append_scalar(p_, inner_, ir::Op::add,
+                                    {offset, group_start(inner_, 1, of_group - kPanelColumns)});
+        }
+        std::vector<Instruction> before;
+        for (auto at = block.body.begin(); at != block.body.end(); ++at) {
+            if (at == loop) {
+                before = std::move(outside);
+                before.push_back(*at);
+                outside.clear();
+                continue;
+            }
+            if (at->is(ir::Op::yield)) break;
+            const bool store = at->is(ir::Op::store);
+            const bool in_panels =
+                store || std::any_of(at->results.begin(), at->results.end(),
+                                     [&](Value value) { return column_axis(value) >= 0; });
+            if (at->op != Op::tile || !in_panels) {
+                outside.push_back(*at);
+            } else if (store && is_bulk_store(p_, *at)) {
+                bulk.push_back(*at);
+            } else {
+                part(*at, threads);
+            }
+        }
+        stores(bulk, panel, offset, of_group);
+        const std::int64_t count = of_group / kPanelColumns;
+        if (!bulk.empty() && count % kPanelSlots != 0) {
+            // The last panel of the program before lies where the first one goes.
+            Instruction ready = make(Op::wait_stores, {});
+            outside.push_back(std::move(ready.with("pending", 0)));
+            outside.push_back(make(Op::group_sync, {}));
+        }
+        const Instruction yield = block.body.back();
+        panels.blocks.push_back(std::move(inner_));
+        block.body = std::move(before);
+        for (Instruction& made : outside) block.body.push_back(std::move(made));
+        block.body.push_back(std::move(panels));
+        block.body.push_back(yield);
+    }
+
+    Value panel_value(Value value) {
+        ValueType type = p_.type(value);
+        const int axis = column_axis(value);
+        const std::int64_t width = kPanelColumns * p_.groups[1];
+        ir::Shape tile{64 * p_.groups[0], width};
+        const Layout whole = accumulator_layout(tile, p_.groups);
+        type.type.shape[axis] = width;
+        type.layout =
+            type.type.shape.rank() == 1 ? whole.without(0) : whole.narrowed(type.type.shape);
+        return p_.add(std::move(type), p_.value_name(value));
+    }
+
+    Value group_start(Block& block, int axis, std::int64_t step) {
+        const Value result = p_.add({false, {DType::i64, {}}, {}});
+        Instruction made = make(Op::group_start, {}, {result});
+        block.body.push_back(std::move(made.with("axis", axis).with("step", step)));
+        return result;
+    }
+
+    Value copy_of(Value value) const {
+        const auto found = copies_.find(value);
+        return found == copies_.end() ? value : found->second;
+    }
+
+    /// The dimension of the Ref that an axis of the accessed tile lies along.
+    static std::size_t dimension(const Instruction& access, int axis) {
+        const std::vector<std::int64_t>& sizes = access.list("index");
+        std::size_t dim = 0;
+        for (; dim < sizes.size(); ++dim) {
+            if (sizes[dim] != 0 && axis-- == 0) break;
+        }
+        return dim;
+    }
+
+    /// One operation for the columns of a panel.
+    void part(const Instruction& made, Value offset) {
+        Instruction same = made;
+        for (Value& operand : same.operands) operand = copy_of(operand);
+        if (made.is(ir::Op::load) || made.is(ir::Op::store)) {
+            const Value tile = made.is(ir::Op::load) ? made.result() : made.operands.back();
+            if (column_axis(tile) < 0) throw Refused("a store is no tile of the dot's columns");
+            const std::size_t dim = dimension(made, column_axis(tile));
+            same.operands[dim] =
+                append_scalar(p_, inner_, ir::Op::add, {same.operands[dim], offset});
+            for (Attribute& one : same.attributes) {
+                if (one.name == "index") one.numbers[dim] = kPanelColumns * p_.groups[1];
+            }
+        }
+        for (Value& result : same.results) {
+            const Value old = result;
+            result = column_axis(old) >= 0 ? panel_value(old) : old;
+            copies_[old] = result;
+        }
+        inner_.body.push_back(std::move(same));
+    }
+
+    /// Panels to shared memory, then copies of them.
+    void stores(const std::vector<Instruction>& bulk, Value panel, Value offset,
+                std::int64_t of_group) {
+        std::vector<std::string> buffers;
+        for (const Instruction& store : bulk) {
+            const Parameter& ref = p_.ref(store.symbol("of"));
+            const Value whole = store.operands.back();
+            if (column_axis(whole) != 1) throw Refused("a store is no tile of the dot's columns");
+            Value tile = copy_of(whole);
+            // What the store rounds need not be rounded before.
+            const Instruction* const cast = uses_.definition(whole);
+            if (cast != nullptr && cast->is(ir::Op::cast) &&
+                p_.type(cast->operands[0]).type.dtype == DType::f32) {
+                tile = copy_of(cast->operands[0]);
+            }
+            Buffer buffer;
+            buffer.name = fmt::format("{}_panel{}", ref.name, p_.buffers.size());
+            buffer.dtype = ref.dtype;
+            buffer.rows = 64;
+            buffer.columns = kPanelColumns;
+            buffer.slots = kPanelSlots;
+            buffer.per_group = true;
+            Instruction made = make(Op::store_shared, {panel, tile});
+            inner_.body.push_back(std::move(made.with_symbol("to", buffer.name)));
+            buffers.push_back(buffer.name);
+            p_.buffers.push_back(std::move(buffer));
+        }
+        for (std::size_t i = 0; i < bulk.size(); ++i) {
+            const Instruction& store = bulk[i];
+            const Parameter& ref = p_.ref(store.symbol("of"));
+            Map map;
+            map.name = fmt::format("{}_map{}", ref.name, p_.maps.size());
+            map.ref = ref.name;
+            for (std::int64_t size : store.list("index")) map.box.push_back(size == 0 ? 1 : 0);
+            const std::size_t row = dimension(store, 0), column = dimension(store, 1);
+            map.box[row] = 64;
+            map.box[column] = kPanelColumns;
+            std::vector<Value> at(store.operands.begin(), store.operands.end() - 1);
+            if (p_.groups[0] > 1) {
+                at[row] =
+                    append_scalar(p_, inner_, ir::Op::add, {at[row], group_start(inner_, 0, 64)});
+            }
+            at[column] = append_scalar(p_, inner_, ir::Op::add, {at[column], offset});
+            if (p_.groups[1] > 1) {
+                at[column] = append_scalar(p_, inner_, ir::Op::add,
+                                           {at[column], group_start(inner_, 1, of_group)});
+            }
+            at.push_back(panel);
+            Instruction made = make(Op::tma_store, at);
+            made.with_symbol("map", map.name).with_symbol("from", buffers[i]);
+            inner_.body.push_back(std::move(made));
+            p_.maps.push_back(std::move(map));
+            bulk_ = true;
+        }
+        if (!bulk.empty()) inner_.body.push_back(make(Op::commit_stores, {}));
+    }
+
+    Program& p_;
+    Uses uses_;
+    std::int64_t columns_ = 0;
+    Block inner_;
+    std::map<Value, Value> copies_;
+    bool bulk_ = false;
+};
+
+}  // namespace
+
+void split_epilogue(Program& program) {
+    Split(program).run();
+    remove_unused(program);
+    program.level = Level::split;
+}
+
+}  // namespace tilewright::cuda::schedule

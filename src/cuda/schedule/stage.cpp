@@ -1,0 +1,182 @@
+// Loads of the loop become copies by TMA into a ring of slots.
+#include "cuda/schedule/stage.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+
+#include "cuda/schedule/tools.h"
+
+namespace tilewright::cuda::schedule {
+namespace {
+
+constexpr std::int64_t kSharedBytes = 227 * 1024;  // of a block, on SM90
+constexpr std::int64_t kBarrierBytes = 1024;       // reserved
+constexpr std::int64_t kMostBox = 256;             // elements of a box along an axis
+constexpr std::size_t kMostRank = 5;               // of a tensor map
+constexpr int kMostSlots = 8;
+
+/// The box of an access; Refused where no map can have it.
+std::vector<std::int64_t> box_of(const Parameter& ref, const Instruction& access,
+                                 const char* what) {
+    if (!ref.tensor) {
+        throw Refused(
+            fmt::format("the copy engine cannot {} `{}`: it is empty or too large, its "
+                        "last stride is not 1, or its address or another stride no "
+                        "multiple of 16 bytes",
+                        what, ref.name));
+    }
+    const std::vector<std::int64_t>& sizes = access.list("index");
+    if (sizes.size() > kMostRank) {
+        throw Refused(fmt::format("`{}` has more than 5 dimensions", ref.name));
+    }
+    if (sizes.empty() || sizes.back() == 0) {
+        throw Refused(fmt::format("`{}` is not accessed along its last dimension", ref.name));
+    }
+    std::vector<std::int64_t> box;
+    for (std::int64_t size : sizes) box.push_back(std::max<std::int64_t>(size, 1));
+    return box;
+}
+
+class Staging {
+  public:
+    explicit Staging(Program& program) : p_(program), uses_(program) {}
+
+    void run() {
+        const auto is_loop = [](const Instruction& made) { return made.is(ir::Op::for_loop); };
+        const auto at = std::find_if(p_.body.body.begin(), p_.body.body.end(), is_loop);
+        if (at != p_.body.body.end()) loop(*at);  // which moves it
+    }
+
+  private:
+    void loop(Instruction& loop) {
+        Block& body = loop.blocks[0];
+        Channel channel;
+        channel.name = "operands";
+        channel.empty_arrivals = 4 * p_.consumer_groups();
+        const Value count = p_.add({true, {}, {}}, "n");
+        Block round;
+        round.arguments = body.arguments;
+        round.arguments.push_back(count);
+        std::vector<Instruction> copies, products;
+        std::map<Value, std::string> buffers;
+        for (Instruction& made : body.body) {
+            if (made.is(ir::Op::load)) {
+                buffers[made.result()] = copy(made, channel, count, copies);
+            } else if (made.is(Op::wgmma)) {
+                products.push_back(std::move(made));
+            } else if (!made.is(ir::Op::yield)) {
+                round.body.push_back(std::move(made));
+            }
+        }
+        const auto add = [&](Instruction made) { round.body.push_back(std::move(made)); };
+        add(std::move(make(Op::acquire, {count}).with_symbol("channel", channel.name)));
+        add(std::move(make(Op::publish, {count}).with_symbol("channel", channel.name)));
+        for (Instruction& made : copies) add(std::move(made));
+        add(std::move(make(Op::await, {count}).with_symbol("channel", channel.name)));
+        for (Instruction& made : products) {
+            const std::size_t n = made.operands.size();
+            made.with_symbol("a", buffers.at(made.operands[n - 2]));
+            made.with_symbol("b", buffers.at(made.operands[n - 1]));
+            made.with_symbol("channel", channel.name);
+            made.operands.resize(n - 2);
+            made.operands.push_back(count);
+            add(std::move(made));
+        }
+        add(std::move(make(Op::release, {count}).with_symbol("channel", channel.name)));
+        const Value next = p_.add({true, {}, {}});
+        add(std::move(make(Op::next, {count}, {next}).with_symbol("channel", channel.name)));
+        Instruction yield = std::move(body.body.back());
+        yield.operands.push_back(next);
+        add(std::move(yield));
+        body = std::move(round);
+
+        const Value first = p_.add({true, {}, {}});
+        loop.operands.push_back(first);
+        loop.results.push_back(p_.add({true, {}, {}}));
+        before_ = make(Op::count, {}, {first});
+        before_.with_symbol("channel", channel.name);
+        slots(channel);
+        p_.channels.push_back(std::move(channel));
+        const auto at = p_.body.body.begin() + (&loop - p_.body.body.data());
+        p_.body.body.insert(at, std::move(before_));
+    }
+
+    std::string copy(const Instruction& load, Channel& channel, Value count,
+                     std::vector<Instruction>& copies) {
+        for (const Instruction* user : uses_.users(load.result())) {
+            if (!user->is(Op::wgmma)) throw Refused("an operand of a dot is used otherwise, too");
+        }
+        const Parameter& ref = p_.ref(load.symbol("of"));
+        const ir::Type& tile = p_.type(load.result()).type;
+        Buffer buffer;
+        buffer.name = fmt::format("{}_tile{}", ref.name, p_.buffers.size());
+        buffer.dtype = ref.dtype;
+        buffer.rows = tile.shape[0];
+        buffer.columns = tile.shape[1];
+        Map map;
+        map.name = fmt::format("{}_map{}", ref.name, p_.maps.size());
+        map.ref = ref.name;
+        map.box = box_of(ref, load, "load");
+        map.box.back() = buffer.panel();
+        if (buffer.rows > kMostBox) {
+            throw Refused(fmt::format("a tile of `{}` has more than 256 rows", ref.name));
+        }
+        for (const Map& known : p_.maps) {
+            if (known.ref == map.ref && known.box == map.box) map.name = known.name;
+        }
+        Instruction made = make(Op::tma_load, load.operands);
+        made.operands.push_back(count);
+        made.with_symbol("map", map.name).with_symbol("to", buffer.name);
+        made.with_symbol("channel", channel.name);
+        copies.push_back(std::move(made));
+        channel.buffers.push_back(buffer.name);
+        channel.bytes += buffer.slot_bytes();
+        const bool known = std::any_of(p_.maps.begin(), p_.maps.end(),
+                                       [&](const Map& one) { return one.name == map.name; });
+        if (!known) p_.maps.push_back(std::move(map));
+        p_.buffers.push_back(buffer);
+        return buffer.name;
+    }
+
+    /// As many as fit, up to eight.
+    void slots(Channel& channel) {
+        std::int64_t stores = 0;
+        for (const Instruction& made : p_.body.body) {
+            if (is_bulk_store(p_, made)) stores += kStoreBytes * p_.consumer_groups();
+        }
+        const std::int64_t room = kSharedBytes - kBarrierBytes - stores;
+        std::int64_t slots = std::min<std::int64_t>(room / channel.bytes, kMostSlots);
+        if (p_.stages > 1) slots = std::min<std::int64_t>(slots, p_.stages);
+        if (slots < 2) {
+            throw Refused(
+                fmt::format("shared memory has no room for two slots of {} bytes", channel.bytes));
+        }
+        channel.slots = static_cast<int>(slots);
+        for (Buffer& buffer : p_.buffers) buffer.slots = channel.slots;
+    }
+
+    static constexpr std::int64_t kStoreBytes = 2 * 64 * 128;  // two panels of a warpgroup
+    Program& p_;
+    Uses uses_;
+    Instruction before_;
+};
+
+}  // namespace
+
+bool is_bulk_store(const Program& program, const Instruction& store) {
+    if (!store.is(ir::Op::store)) return false;
+    const Parameter& ref = program.ref(store.symbol("of"));
+    const std::vector<std::int64_t>& sizes = store.list("index");
+    const ir::Shape& shape = program.type(store.operands.back()).type.shape;
+    return ref.tensor && (ref.dtype == DType::bf16 || ref.dtype == DType::f16) &&
+           sizes.size() <= kMostRank && !sizes.empty() && sizes.back() != 0 && shape.rank() == 2;
+}
+
+void stage(Program& program) {
+    Staging(program).run();
+    remove_unused(program);
+    program.level = Level::staged;
+}
+
+}  // namespace tilewright::cuda::schedule

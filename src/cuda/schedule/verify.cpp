@@ -1,0 +1,383 @@
+// The rules of docs/schedule.md, one function each.
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <array>
+
+#include "cuda/schedule/program.h"
+#include "cuda/schedule/tools.h"
+
+namespace tilewright::cuda::schedule {
+namespace {
+
+using Broken = std::optional<std::string>;
+
+template <typename... Args>
+Broken broken(fmt::format_string<Args...> format, Args&&... args) {
+    return fmt::format(format, std::forward<Args>(args)...);
+}
+
+/// The first complaint that `look` has about an instruction.
+template <typename Look>
+Broken first(const Block& block, Look&& look) {
+    for (const Instruction& made : block.body) {
+        if (Broken found = look(made)) return found;
+        for (const Block& inner : made.blocks) {
+            if (Broken found = first(inner, look)) return found;
+        }
+    }
+    return std::nullopt;
+}
+
+/// The first complaint that `look` has about a list of instructions.
+template <typename Look>
+Broken first_block(const Block& block, Look&& look) {
+    if (Broken found = look(block)) return found;
+    for (const Instruction& made : block.body) {
+        for (const Block& inner : made.blocks) {
+            if (Broken found = first_block(inner, look)) return found;
+        }
+    }
+    return std::nullopt;
+}
+
+// V1: operands and results of an elementwise operation have one layout.
+Broken one_layout(const Program& p) {
+    return first(p.body, [&](const Instruction& made) -> Broken {
+        if (made.op != Op::tile || !ir::is_elementwise(made.tile)) return std::nullopt;
+        const auto& layout = p.type(made.result()).layout;
+        if (!p.is_tile(made.result())) return std::nullopt;
+        if (!layout) return broken("%{} has no layout", p.value_name(made.result()));
+        for (Value operand : made.operands) {
+            if (p.is_tile(operand) && p.type(operand).layout != layout) {
+                return broken("%{} and its operand %{} have different layouts",
+                              p.value_name(made.result()), p.value_name(operand));
+            }
+        }
+        return std::nullopt;
+    });
+}
+
+// V2: an accumulator lies as its warpgroups hold it (PTX ISA, wgmma, register fragments).
+Broken accumulators(const Program& p) {
+    return first(p.body, [&](const Instruction& made) -> Broken {
+        if (!made.is(Op::wgmma)) return std::nullopt;
+        const ValueType& type = p.type(made.result());
+        if (type.layout == accumulator_layout(type.type.shape, p.groups)) return std::nullopt;
+        return broken("the accumulator %{} has another layout than wgmma's",
+                      p.value_name(made.result()));
+    });
+}
+
+// V3: 64 rows for each warpgroup, and columns that an instruction has.
+Broken shapes(const Program& p) {
+    return first(p.body, [&](const Instruction& made) -> Broken {
+        if (!made.is(Op::wgmma)) return std::nullopt;
+        const ir::Type& type = p.type(made.result()).type;
+        if (type.dtype != DType::f32 || type.shape.rank() != 2 || p.groups.size() != 2 ||
+            type.shape[0] != 64 * p.groups[0]) {
+            return broken("%{} does not have 64 rows for each warpgroup",
+                          p.value_name(made.result()));
+        }
+        const std::int64_t n = type.shape[1] / p.groups[1];
+        if (n * p.groups[1] != type.shape[1] || n % 8 != 0 || n < 8 || n > 256) {
+            return broken("wgmma has no shape with {} columns", n);
+        }
+        return std::nullopt;
+    });
+}
+
+// V4: the slots that a product reads have its rows, columns and inner dimension.
+Broken operands(const Program& p) {
+    return first(p.body, [&](const Instruction& made) -> Broken {
+        if (!made.is(Op::wgmma)) return std::nullopt;
+        const ir::Shape& tile = p.type(made.result()).type.shape;
+        const Buffer &a = p.buffer(made.symbol("a")), &b = p.buffer(made.symbol("b"));
+        const bool ta = made.has("transpose_a"), tb = made.has("transpose_b");
+        const std::int64_t m = ta ? a.columns : a.rows, k = ta ? a.rows : a.columns;
+        const std::int64_t n = tb ? b.rows : b.columns, kb = tb ? b.columns : b.rows;
+        if (m != tile[0] || n != tile[1] || k != kb || k % 16 != 0 || a.dtype != b.dtype) {
+            return broken("slots of @{} and @{} do not fit a product of {} x {}", a.name, b.name,
+                          tile[0], tile[1]);
+        }
+        return std::nullopt;
+    });
+}
+
+// V5: what the copy engine takes: rank 5, boxes of 256, rows of the swizzle's 128 bytes.
+Broken boxes(const Program& p) {
+    for (const Map& map : p.maps) {
+        const Parameter& ref = p.ref(map.ref);
+        if (!ref.tensor)
+            return broken("@{} is a map of what the copy engine cannot read", map.name);
+        if (map.box.size() != ref.extents.size() || map.box.empty() || map.box.size() > 5) {
+            return broken("@{} does not have one extent for each of up to 5 dimensions", map.name);
+        }
+        for (std::int64_t extent : map.box) {
+            if (extent < 1 || extent > 256) return broken("@{} has a box of {}", map.name, extent);
+        }
+        if (map.box.back() * size_of(ref.dtype) != 128) {
+            return broken("rows of @{} have {} bytes, not 128", map.name,
+                          map.box.back() * size_of(ref.dtype));
+        }
+    }
+    return std::nullopt;
+}
+
+std::size_t index_of(const Block& block, Op op) {
+    const auto at = std::find_if(block.body.begin(), block.body.end(),
+                                 [&](const Instruction& made) { return made.is(op); });
+    return static_cast<std::size_t>(at - block.body.begin());
+}
+bool has(const Block& block, Op op) {
+    return index_of(block, op) < block.body.size();
+}
+std::size_t count_of(const Block& block, Op op) {
+    return static_cast<std::size_t>(
+        std::count_if(block.body.begin(), block.body.end(),
+                      [&](const Instruction& made) { return made.is(op); }));
+}
+
+// V6: a round acquires, publishes and loads, or awaits, multiplies and releases, and counts once.
+Broken rounds(const Program& p) {
+    return first_block(p.body, [&](const Block& block) -> Broken {
+        const bool loads = has(block, Op::tma_load), reads = has(block, Op::wgmma);
+        if (!loads && !reads) return std::nullopt;
+        if (count_of(block, Op::next) != 1) return broken("a round does not count once");
+        if (loads && !(index_of(block, Op::acquire) < index_of(block, Op::publish) &&
+                       index_of(block, Op::publish) < index_of(block, Op::tma_load))) {
+            return broken("a round loads before it acquires and publishes");
+        }
+        if (reads && !(index_of(block, Op::await) < index_of(block, Op::wgmma) &&
+                       index_of(block, Op::wgmma) < index_of(block, Op::release) &&
+                       has(block, Op::release))) {
+            return broken("a round does not await, multiply and release in this order");
+        }
+        return std::nullopt;
+    });
+}
+
+// V7: inside of loops a count is one that the loop carries.
+Broken counts(const Program& p) {
+    const Uses uses(p);
+    return first(p.body, [&](const Instruction& made) -> Broken {
+        if (!made.is(ir::Op::for_loop)) return std::nullopt;
+        return first(made.blocks[0], [&](const Instruction& inner) -> Broken {
+            for (Value operand : inner.operands) {
+                const Instruction* const from = uses.definition(operand);
+                if (from != nullptr && from->is(Op::count)) {
+                    return broken("the loop does not carry the count %{}", p.value_name(operand));
+                }
+            }
+            return std::nullopt;
+        });
+    });
+}
+
+// V8: a slot's bytes are those of its buffers, and every consumer warp releases it.
+Broken channels(const Program& p) {
+    for (const Channel& channel : p.channels) {
+        std::int64_t bytes = 0;
+        for (const std::string& name : channel.buffers) {
+            bytes += p.buffer(name).slot_bytes();
+            if (p.buffer(name).slots != channel.slots) {
+                return broken("@{} has other slots than @{}", name, channel.name);
+            }
+        }
+        if (bytes != channel.bytes) {
+            return broken("@{} announces {} bytes for {}", channel.name, channel.bytes, bytes);
+        }
+        if (channel.empty_arrivals != 4 * p.consumer_groups()) {
+            return broken("@{} waits for {} warps, not {}", channel.name, channel.empty_arrivals,
+                          4 * p.consumer_groups());
+        }
+    }
+    return std::nullopt;
+}
+
+// V9: no value goes from one role to the other but through channels.
+Broken roles(const Program& p) {
+    std::map<Value, const Instruction*> homes;
+    for (const Instruction& role : p.body.body) {
+        if (!role.is(Op::role)) continue;
+        const auto own = [&](const Block& block) {
+            for (Value argument : block.arguments) homes[argument] = &role;
+        };
+        each_instruction(role.blocks[0], [&](const Instruction& made) {
+            for (Value result : made.results) homes[result] = &role;
+            for (const Block& inner : made.blocks) own(inner);
+        });
+    }
+    for (const Instruction& role : p.body.body) {
+        if (!role.is(Op::role)) continue;
+        const Broken found = first(role.blocks[0], [&](const Instruction& made) -> Broken {
+            for (Value operand : made.operands) {
+                const auto home = homes.find(operand);
+                if (home != homes.end() && home->second != &role) {
+                    return broken("%{} crosses roles", p.value_name(operand));
+                }
+            }
+            return std::nullopt;
+        });
+        if (found) return found;
+    }
+    return std::nullopt;
+}
+
+// V10: between a product and its wait nobody touches its accumulator or releases its slot.
+Broken waits(const Program& p) {
+    return first_block(p.body, [&](const Block& block) -> Broken {
+        std::set<Value> open;
+        bool in_flight = false;
+        for (const Instruction& made : block.body) {
+            if (made.is(Op::wgmma)) {
+                open.insert(made.result());
+                in_flight = true;
+                continue;
+            }
+            if (made.is(Op::wgmma_commit)) continue;
+            if (made.is(Op::wgmma_wait)) {
+                open.clear();
+                in_flight = made.number("pending") > 0;
+                continue;
+            }
+            if (made.is(Op::release) && in_flight && made.number("back") < 1) {
+                return broken("a slot is released while a product reads it");
+            }
+            for (Value operand : made.operands) {
+                if (open.contains(operand)) {
+                    return broken("%{} is used before its product is waited for",
+                                  p.value_name(operand));
+                }
+            }
+        }
+        return std::nullopt;
+    });
+}
+
+// V11: a fence stands before the first product of a round, a commit behind the last.
+Broken fences(const Program& p) {
+    return first_block(p.body, [&](const Block& block) -> Broken {
+        if (!has(block, Op::wgmma)) return std::nullopt;
+        if (!has(block, Op::wgmma_fence) ||
+            index_of(block, Op::wgmma_fence) > index_of(block, Op::wgmma)) {
+            return broken("no fence stands before a product");
+        }
+        if (!has(block, Op::wgmma_commit) ||
+            index_of(block, Op::wgmma_commit) < index_of(block, Op::wgmma)) {
+            return broken("products are not committed");
+        }
+        return std::nullopt;
+    });
+}
+
+// V12: buffers do not overlap, lie on 1,024 bytes and fit.
+Broken places(const Program& p) {
+    std::vector<std::pair<std::int64_t, std::int64_t>> ranges;
+    for (const Buffer& one : p.buffers) {
+        if (one.offset % 1024 != 0) return broken("@{} does not lie on 1,024 bytes", one.name);
+        const int copies = one.per_group ? p.consumer_groups() : 1;
+        ranges.emplace_back(one.offset, one.offset + one.slot_bytes() * one.slots * copies);
+    }
+    for (const Channel& one : p.channels) {
+        ranges.emplace_back(one.full, one.full + 8 * one.slots);
+        ranges.emplace_back(one.empty, one.empty + 8 * one.slots);
+    }
+    std::sort(ranges.begin(), ranges.end());
+    for (std::size_t i = 0; i < ranges.size(); ++i) {
+        const std::int64_t end = i + 1 < ranges.size() ? ranges[i + 1].first : p.shared_bytes;
+        if (ranges[i].first < 0 || ranges[i].second > end) {
+            return broken("what lies at {} overlaps what follows", ranges[i].first);
+        }
+    }
+    if (p.shared_bytes > 227 * 1024) return broken("{} bytes of shared memory", p.shared_bytes);
+    return std::nullopt;
+}
+
+// V13: warpgroups share out what the block has at entry (PTX ISA, setmaxnreg).
+Broken registers(const Program& p) {
+    int sum = 0, groups = 0;
+    for (const Role& role : p.roles) {
+        if (role.registers == 0) return std::nullopt;
+        if (role.registers % 8 != 0 || role.registers < 24 || role.registers > 240) {
+            return broken("@{} cannot have {} registers", role.name, role.registers);
+        }
+        sum += role.registers * role.warps / 4;
+        groups += role.warps / 4;
+    }
+    if (groups == 0) return std::nullopt;
+    const int at_entry = 65536 / (128 * groups) / 8 * 8;
+    if (sum > at_entry * groups) {
+        return broken("roles take {} registers of {}", sum, at_entry * groups);
+    }
+    return std::nullopt;
+}
+
+// V14: between a write of shared memory and a copy of it stand a fence, then a meeting.
+Broken proxies(const Program& p) {
+    return first_block(p.body, [&](const Block& block) -> Broken {
+        bool written = false, fenced = false;
+        for (const Instruction& made : block.body) {
+            if (made.is(Op::store_shared)) written = true, fenced = false;
+            if (made.is(Op::fence_async)) fenced = true;
+            if (made.is(Op::group_sync) && fenced) written = false;
+            if (made.is(Op::tma_store) && written) {
+                return broken("a copy reads @{} before a fence and a meeting", made.symbol("from"));
+            }
+        }
+        return std::nullopt;
+    });
+}
+
+// V15: warpgroups meet in the consumer role alone.
+Broken meetings(const Program& p) {
+    const auto meets = [](const Instruction& made) -> Broken {
+        if (made.is(Op::group_sync)) return broken("a warpgroup meets outside of the consumers");
+        return std::nullopt;
+    };
+    for (const Instruction& made : p.body.body) {
+        if (made.is(Op::role) && made.symbol("of") == "consumer") continue;
+        if (Broken found = meets(made)) return found;
+        for (const Block& inner : made.blocks) {
+            if (Broken found = first(inner, meets)) return found;
+        }
+    }
+    return std::nullopt;
+}
+
+struct Rule {
+    std::string_view name;
+    Level from;
+    Broken (*check)(const Program&);
+};
+constexpr std::array<Rule, 15> kRules{{
+    {"V1", Level::laid_out, one_layout},
+    {"V2", Level::laid_out, accumulators},
+    {"V3", Level::selected, shapes},
+    {"V4", Level::staged, operands},
+    {"V5", Level::staged, boxes},
+    {"V6", Level::staged, rounds},
+    {"V7", Level::staged, counts},
+    {"V8", Level::staged, channels},
+    {"V9", Level::specialised, roles},
+    {"V10", Level::waiting, waits},
+    {"V11", Level::waiting, fences},
+    {"V12", Level::placed, places},
+    {"V13", Level::specialised, registers},
+    {"V14", Level::synchronised, proxies},
+    {"V15", Level::synchronised, meetings},
+}};
+
+}  // namespace
+
+std::optional<std::string> broken_rule(const Program& program) {
+    for (const Rule& rule : kRules) {
+        if (program.level < rule.from) continue;
+        if (const Broken found = rule.check(program)) {
+            return fmt::format("{}: {}", rule.name, *found);
+        }
+    }
+    return std::nullopt;
+}
+
+}  // namespace tilewright::cuda::schedule

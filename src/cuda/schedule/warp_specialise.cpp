@@ -1,0 +1,172 @@
+// Copies to one role, the rest to the other, both in a loop over programs.
+#include "cuda/schedule/warp_specialise.h"
+
+#include <algorithm>
+
+#include "cuda/schedule/tools.h"
+
+namespace tilewright::cuda::schedule {
+namespace {
+
+constexpr int kGroupWarps = 4;
+
+bool is_of_producer(const Instruction& made) {
+    return made.is(Op::acquire) || made.is(Op::publish) || made.is(Op::tma_load);
+}
+
+bool is_scalar(const Program& program, const Instruction& made) {
+    return made.op == Op::tile && made.blocks.empty() && !made.is(ir::Op::store) &&
+           !made.is(ir::Op::yield) &&
+           std::none_of(made.results.begin(), made.results.end(),
+                        [&](Value result) { return program.is_tile(result); });
+}
+
+class Specialisation {
+  public:
+    explicit Specialisation(Program& program) : p_(program), old_(std::move(program.body)) {}
+
+    void run() {
+        const int groups = p_.consumer_groups();
+        // With 384 threads a thread starts with 168 registers, with 256 it may keep 255.
+        const bool share = groups == 2;
+        p_.roles = {{"consumer", 0, kGroupWarps * groups, share ? 232 : 0, false},
+                    {"producer", kGroupWarps * groups, kGroupWarps, share ? 40 : 0, true}};
+        p_.body = {};
+        role("producer", true);
+        role("consumer", false);
+        order();
+        remove_unused(p_);
+    }
+
+  private:
+    /// What lives from program to program: counts and the registers of accumulators.
+    static bool is_carried(const Instruction& made, bool producer) {
+        return made.is(Op::count) || (made.is(Op::zeros) && !producer);
+    }
+
+    void role(const char* name, bool producer) {
+        Instruction role = make(Op::role, {});
+        role.with_symbol("of", name);
+        Block outer;
+        Instruction programs = make(Op::programs, {});
+        Block inner;
+        std::map<Value, Value> copies;
+        for (const Instruction& made : old_.body) {
+            if (!is_carried(made, producer)) continue;
+            Block one;
+            one.body = {made};
+            clone(p_, one, outer, copies, [](const Instruction&) { return true; });
+            const Value first = outer.body.back().result();
+            const Value argument = p_.add(p_.type(first), p_.value_name(first));
+            programs.operands.push_back(first);
+            inner.arguments.push_back(argument);
+            copies[made.result()] = argument;
+        }
+        std::vector<Value> last = inner.arguments;
+        for (const Instruction& made : old_.body) {
+            if (is_carried(made, true) || made.is(Op::zeros) || made.is(ir::Op::yield)) continue;
+            if (made.is(ir::Op::for_loop)) {
+                loop(made, inner, copies, producer);
+                // The carries of the loop that are carried on.
+                const Instruction& done = inner.body.back();
+                for (std::size_t i = 3; i < done.operands.size(); ++i) {
+                    const Value from = origin(inner, done.operands[i]);
+                    std::replace(last.begin(), last.end(), from, done.results[i - 3]);
+                }
+            } else if (!producer || is_scalar(p_, made)) {
+                Block one;
+                one.body = {made};
+                clone(p_, one, inner, copies, [](const Instruction&) { return true; });
+            }
+        }
+        inner.body.push_back(make(ir::Op::yield, last));
+        for (Value argument : inner.arguments) {
+            programs.results.push_back(p_.add(p_.type(argument)));
+        }
+        programs.blocks.push_back(std::move(inner));
+        outer.body.push_back(std::move(programs));
+        role.blocks.push_back(std::move(outer));
+        p_.body.body.push_back(std::move(role));
+    }
+
+    /// A cleared accumulator is the one that it was.
+    static Value origin(const Block& block, Value value) {
+        for (const Instruction& made : block.body) {
+            if (made.is(Op::clear) && made.result() == value) return made.operands[0];
+        }
+        return value;
+    }
+
+    void loop(const Instruction& made, Block& to, std::map<Value, Value>& copies, bool producer) {
+        const auto copy_of = [&](Value value) {
+            const auto found = copies.find(value);
+            return found == copies.end() ? value : found->second;
+        };
+        const Block& body = made.blocks[0];
+        Instruction same = make(ir::Op::for_loop, {});
+        for (int i = 0; i < 3; ++i) same.operands.push_back(copy_of(made.operands[i]));
+        Block inner;
+        const auto copy = [&](Value value) {
+            return copies[value] = p_.add(ValueType(p_.type(value)), p_.value_name(value));
+        };
+        inner.arguments.push_back(copy(body.arguments[0]));
+        std::vector<std::size_t> kept;
+        for (std::size_t i = 1; i < body.arguments.size(); ++i) {
+            const bool is_count = p_.type(body.arguments[i]).is_count;
+            if (producer && !is_count) continue;
+            kept.push_back(i - 1);
+            same.operands.push_back(copy_of(made.operands[2 + i]));
+            inner.arguments.push_back(copy(body.arguments[i]));
+        }
+        clone(p_, body, inner, copies, [&](const Instruction& one) {
+            return one.is(Op::next) || is_of_producer(one)
+                       ? one.is(Op::next) || producer
+                       : is_scalar(p_, one) || (!producer && !one.is(ir::Op::yield));
+        });
+        Instruction yield = make(ir::Op::yield, {});
+        for (std::size_t i : kept) yield.operands.push_back(copy_of(body.body.back().operands[i]));
+        inner.body.push_back(std::move(yield));
+        for (std::size_t i : kept) same.results.push_back(copy(made.results[i]));
+        same.blocks.push_back(std::move(inner));
+        to.body.push_back(std::move(same));
+    }
+
+    /// Grid axes that only the first operand's place depends on count rows of tiles, those of the
+    /// second alone columns; all others come first.
+    void order() {
+        const Uses uses(p_);
+        std::map<std::string, std::set<int>> axes;  // of each buffer
+        std::function<void(Value, std::set<int>&)> collect = [&](Value value, std::set<int>& of) {
+            const Instruction* const made = uses.definition(value);
+            if (made == nullptr) return;
+            if (made->is(ir::Op::program_id)) of.insert(static_cast<int>(made->number("axis")));
+            for (Value operand : made->operands) collect(operand, of);
+        };
+        const Instruction* product = nullptr;
+        each_instruction(p_.body, [&](const Instruction& made) {
+            if (made.is(Op::wgmma) && product == nullptr) product = &made;
+            if (!made.is(Op::tma_load)) return;
+            for (Value operand : made.operands) collect(operand, axes[made.symbol("to")]);
+        });
+        p_.order = {};
+        const std::set<int>& of_a = axes[product->symbol("a")];
+        const std::set<int>& of_b = axes[product->symbol("b")];
+        for (int axis = 0; axis < static_cast<int>(p_.grid.size()); ++axis) {
+            const bool first = of_a.contains(axis), second = of_b.contains(axis);
+            if (first && !second) p_.order.rows.push_back(axis);
+            if (second && !first) p_.order.columns.push_back(axis);
+        }
+    }
+
+    Program& p_;
+    Block old_;
+};
+
+}  // namespace
+
+void warp_specialise(Program& program) {
+    Specialisation(program).run();
+    program.level = Level::specialised;
+}
+
+}  // namespace tilewright::cuda::schedule

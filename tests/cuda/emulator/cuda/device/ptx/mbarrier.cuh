@@ -1,0 +1,53 @@
+// mbarriers on the host: counts of arrivals and bytes beside memory.
+#pragma once
+
+#include "cuda/device/ptx/types.cuh"
+
+namespace emulator {
+
+struct Mbarrier {
+    long count = 0, left = 0, bytes = 0;
+    unsigned phase = 0;
+};
+inline std::map<unsigned, Mbarrier> mbarriers;
+
+inline Mbarrier& mbarrier(unsigned address) {
+    const auto found = mbarriers.find(address);
+    if (found == mbarriers.end()) fail("no mbarrier was initialised there");
+    return found->second;
+}
+inline void settle(Mbarrier& barrier) {
+    if (barrier.left < 0) fail("an mbarrier has an arrival too many");
+    if (barrier.left > 0 || barrier.bytes != 0) return;
+    barrier.left = barrier.count;
+    ++barrier.phase;
+}
+inline void report_barriers() {
+    for (const auto& [address, one] : mbarriers) {
+        std::fprintf(stderr, "mbarrier %u: phase %u, %ld of %ld arrivals and %ld bytes missing\n",
+                     address, one.phase, one.left, one.count, one.bytes);
+    }
+}
+inline const bool kReports = (report = report_barriers, true);
+
+}  // namespace emulator
+
+namespace tw::ptx {
+
+inline void mbarrier_init(u32 barrier, u32 count) {
+    emulator::mbarriers[barrier] = {count, count, 0, 0};
+}
+inline void mbarrier_arrive(u32 barrier) {
+    emulator::Mbarrier& one = emulator::mbarrier(barrier);
+    --one.left;
+    emulator::settle(one);
+}
+inline void mbarrier_arrive_expect(u32 barrier, u32 bytes) {
+    emulator::mbarrier(barrier).bytes += bytes;
+    mbarrier_arrive(barrier);
+}
+inline void mbarrier_wait(u32 barrier, u32 parity) {
+    while ((emulator::mbarrier(barrier).phase & 1) == parity) emulator::yield();
+}
+
+}  // namespace tw::ptx

@@ -1,0 +1,40 @@
+// Named barriers on the host; fences and registers change nothing there.
+#pragma once
+
+#include "cuda/device/ptx/types.cuh"
+
+namespace emulator {
+
+struct Named {
+    int arrived = 0;
+    unsigned generation = 0;
+};
+inline Named named[16];
+
+}  // namespace emulator
+
+namespace tw::ptx {
+
+inline void fence_mbarrier_init() {}
+inline void fence_async_shared() {
+    emulator::fence_writes();
+}
+inline bool elect_lane() {
+    return emulator::current % 32 == 0;
+}
+template <int>
+inline void registers_increase() {}
+template <int>
+inline void registers_decrease() {}
+inline void named_barrier_sync(u32 id, u32 threads) {
+    emulator::Named& one = emulator::named[id];
+    const unsigned mine = one.generation;
+    if (++one.arrived == static_cast<int>(threads)) {
+        one.arrived = 0;
+        ++one.generation;
+        return;
+    }
+    while (one.generation == mine) emulator::yield();
+}
+
+}  // namespace tw::ptx

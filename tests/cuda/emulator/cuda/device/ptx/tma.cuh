@@ -1,0 +1,104 @@
+// The copy engine on the host: boxes with bounds and the swizzle of 128 bytes, done after a random
+// delay.
+#pragma once
+
+#include "cuda/device/ptx/mbarrier.cuh"
+
+namespace tw {
+
+/// What tests/cuda/emulate.cpp makes of a TensorMapRequest; strides in bytes.
+struct TensorMap {
+    unsigned char* data;
+    long extent[5], stride[5];
+    int box[5], rank, bytes;
+};
+
+}  // namespace tw
+
+namespace tw::ptx {
+
+inline u32 swizzle128(u32 address) {
+    return address ^ ((address >> 7 & 7) << 4);
+}
+
+/// f(offset in the box, is it inside, offset in the array) for every element.
+template <class F>
+inline void each_element(const TensorMap& map, const std::vector<long>& at, F&& f) {
+    long total = 1;
+    for (int d = 0; d < map.rank; ++d) total *= map.box[d];
+    for (long i = 0; i < total; ++i) {
+        long rest = i, offset = 0;
+        bool inside = true;
+        for (int d = 0; d < map.rank; ++d) {
+            const long position = at[d] + rest % map.box[d];
+            rest /= map.box[d];
+            inside = inside && position >= 0 && position < map.extent[d];
+            offset += position * map.stride[d];
+        }
+        f(static_cast<u32>(i * map.bytes), inside, offset);
+    }
+}
+
+template <class... C>
+inline void tensor_load(u32 target, const TensorMap* map, u32 barrier, C... coordinates) {
+    const TensorMap of = *map;
+    const std::vector<long> at{static_cast<long>(coordinates)...};
+    if (target % 1024 != 0) emulator::fail("a box does not begin on 1,024 bytes");
+    emulator::later([=] {
+        long bytes = 0;
+        each_element(of, at, [&](u32 offset, bool inside, long from) {
+            unsigned char* const to = memory + swizzle128(target + offset);
+            if (inside) std::memcpy(to, of.data + from, of.bytes);
+            if (!inside) std::memset(to, 0, of.bytes);
+            bytes += of.bytes;
+        });
+        emulator::Mbarrier& one = emulator::mbarrier(barrier);
+        one.bytes -= bytes;
+        emulator::settle(one);
+    });
+}
+
+/// Stores of each thread that are not committed, and that may still read shared memory.
+inline std::map<int, std::vector<std::shared_ptr<bool>>> open_stores, committed_stores;
+
+template <class... C>
+inline void tensor_store(const TensorMap* map, u32 source, C... coordinates) {
+    const TensorMap of = *map;
+    const std::vector<long> at{static_cast<long>(coordinates)...};
+    const auto done = std::make_shared<bool>(false);
+    open_stores[emulator::current].push_back(done);
+    if (!emulator::unfenced.empty()) {
+        each_element(of, at, [&](u32 offset, bool, long) {
+            if (emulator::unfenced.count((source + offset) / 128) != 0) {
+                emulator::fail("a copy reads what was written without a fence");
+            }
+        });
+    }
+    emulator::later([=] {
+        each_element(of, at, [&](u32 offset, bool inside, long to) {
+            if (inside) std::memcpy(of.data + to, memory + swizzle128(source + offset), of.bytes);
+        });
+        *done = true;
+    });
+}
+
+inline void bulk_commit() {
+    auto& open = open_stores[emulator::current];
+    auto& committed = committed_stores[emulator::current];
+    committed.insert(committed.end(), open.begin(), open.end());
+    open.clear();
+}
+template <int kPending>
+inline void bulk_wait() {
+    static_assert(kPending == 0, "all groups");
+    for (const auto& one : committed_stores[emulator::current]) {
+        while (!*one) emulator::yield();
+    }
+    committed_stores[emulator::current].clear();
+}
+template <int kPending>
+inline void bulk_wait_read() {
+    bulk_wait<kPending>();
+}
+
+}  // namespace tw::ptx

@@ -1,0 +1,176 @@
+// Products of warpgroups on the host. An accumulator is NaN from the issue of a product to the wait
+// that covers it, where the product reads shared memory: what is overwritten too early shows.
+#pragma once
+
+#include "cuda/device/ptx/convert.cuh"
+
+namespace tw::ptx {
+
+struct Product {
+    float* accumulator[128];
+    std::vector<float> before[128];
+    u64 a = 0, b = 0;
+    bool add = false, transpose_a = false, transpose_b = false, chained = false, half = false;
+    int n = 0;
+    std::vector<int> a_steps, b_steps;
+};
+struct Warpgroup {
+    int arrived = 0;
+    unsigned generation = 0;
+    Product next;
+    std::vector<Product> open;
+    std::vector<std::vector<Product>> flying;
+};
+inline Warpgroup warpgroups[8];
+
+/// The warpgroup's threads meet; the last one does something.
+template <class Last>
+inline void meet_group(Last&& last) {
+    Warpgroup& group = warpgroups[emulator::current / 128];
+    const unsigned mine = group.generation;
+    if (++group.arrived == 128) {
+        group.arrived = 0;
+        last(group);
+        ++group.generation;
+        return;
+    }
+    while (group.generation == mine) emulator::yield();
+}
+
+/// Element (row, k) of an operand by its descriptor, bit by bit (PTX ISA, matrix descriptors).
+inline float operand_element(const Product& product, u64 descriptor, bool mn_major, int row, int k,
+                             int step) {
+    const auto field = [&](int bit) { return static_cast<u32>(descriptor >> bit & 0x3fff) * 16; };
+    const u32 start = field(0) + static_cast<u32>(step) * 16, leading = field(16),
+              stride = field(32);
+    if (descriptor >> 62 != 1) emulator::fail("a descriptor without the swizzle of 128 bytes");
+    u32 at = mn_major ? start + row / 64 * leading + k / 8 * stride + k % 8 * 128 + row % 64 * 2
+                      : start + row / 8 * stride + row % 8 * 128 + k * 2;
+    at ^= (at >> 7 & 7) << 4;
+    u16 bits;
+    std::memcpy(&bits, memory + at, 2);
+    return product.half ? from_bits(F16{}, bits) : low(Bf16{}, bits);
+}
+
+inline void run(Product& product) {
+    const int n = product.n;
+    std::vector<float> sums(64u * n, 0.0f), a(64), b(n);
+    for (std::size_t step = 0; step < product.a_steps.size(); ++step) {
+        for (int k = 0; k < 16; ++k) {
+            for (int row = 0; row < 64; ++row) {
+                a[row] = operand_element(product, product.a, product.transpose_a, row, k,
+                                         product.a_steps[step]);
+            }
+            for (int column = 0; column < n; ++column) {
+                b[column] = operand_element(product, product.b, product.transpose_b, column, k,
+                                            product.b_steps[step]);
+            }
+            for (int row = 0; row < 64; ++row) {
+                for (int column = 0; column < n; ++column) {
+                    sums[row * n + column] += a[row] * b[column];
+                }
+            }
+        }
+    }
+    for (int t = 0; t < 128; ++t) {
+        for (int i = 0; i < n / 2; ++i) {
+            const int row = t / 32 * 16 + t % 32 / 4 + (i & 2 ? 8 : 0);
+            const int column = i / 4 * 8 + t % 4 * 2 + (i & 1);
+            float& element = product.accumulator[t][i];
+            const float before = product.chained ? element : product.before[t][i];
+            element = (product.add ? before : 0.0f) + sums[row * n + column];
+        }
+    }
+}
+
+inline void wgmma_fence() {}
+inline void wgmma_commit() {
+    meet_group([](Warpgroup& group) {
+        group.flying.push_back(std::move(group.open));
+        group.open.clear();
+    });
+}
+template <int kPending>
+inline void wgmma_wait() {
+    meet_group([](Warpgroup& group) {
+        while (group.flying.size() > kPending) {
+            for (Product& product : group.flying.front()) run(product);
+            group.flying.erase(group.flying.begin());
+        }
+        // What flies on has the sum so far from those that are done.
+        for (auto& products : group.flying) {
+            for (Product& product : products) {
+                if (!product.chained) continue;
+                product.chained = false;
+                for (int t = 0; t < 128; ++t) {
+                    float* const from = product.accumulator[t];
+                    product.before[t].assign(from, from + product.n / 2);
+                    for (int i = 0; i < product.n / 2; ++i) from[i] = NAN;
+                }
+            }
+        }
+    });
+}
+template <int kCount>
+inline void wgmma_tie(float (&)[kCount]) {}
+template <int kCount>
+inline void wgmma_tie(u32 (&)[kCount]) {}
+
+inline u64 wgmma_descriptor_swizzle128(u32 address, u32 leading, u32 stride) {
+    return static_cast<u64>((address & 0x3ffff) >> 4) | static_cast<u64>(leading >> 4) << 16 |
+           static_cast<u64>(stride >> 4) << 32 | 1ull << 62;
+}
+template <int>
+struct Steps {};
+template <int kStepBytes, int kFourBytes = 4 * kStepBytes>
+struct Stride {
+    static constexpr int at(int step) {
+        return (step / 4 * kFourBytes + step % 4 * kStepBytes) >> 4;
+    }
+};
+template <int kPanelBytes>
+using AlongRows = Stride<32, kPanelBytes>;
+using AlongColumns = Stride<16 * 128>;
+
+inline bool is_half(F16) {
+    return true;
+}
+inline bool is_half(Bf16) {
+    return false;
+}
+
+template <int kTransposeB, int kTransposeA, class StrideA, class StrideB, class Element, int kSteps,
+          int kCount>
+inline void wgmma(Element element, Steps<kSteps>, float (&d)[kCount], u64 a, u64 b, u32 add) {
+    Warpgroup& group = warpgroups[emulator::current / 128];
+    const int t = emulator::current % 128;
+    Product& next = group.next;
+    next.accumulator[t] = d;
+    next.before[t].assign(d, d + kCount);
+    next.half = is_half(element);
+    next.add = add != 0;
+    next.transpose_a = kTransposeA != 0;
+    next.transpose_b = kTransposeB != 0;
+    next.n = 2 * kCount;
+    if (t == 0) next.a = a, next.b = b;
+    next.a_steps.clear();
+    next.b_steps.clear();
+    for (int step = 0; step < kSteps; ++step) {
+        next.a_steps.push_back(StrideA::at(step));
+        next.b_steps.push_back(StrideB::at(step));
+    }
+    meet_group([](Warpgroup& own) {
+        own.next.chained = false;
+        const auto follows = [&](const Product& other) {
+            own.next.chained |= other.accumulator[0] == own.next.accumulator[0];
+        };
+        for (const auto& products : own.flying) {
+            for (const Product& other : products) follows(other);
+        }
+        for (const Product& other : own.open) follows(other);
+        own.open.push_back(own.next);
+    });
+    for (float& element_of : d) element_of = NAN;
+}
+
+}  // namespace tw::ptx

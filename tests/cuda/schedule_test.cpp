@@ -1,0 +1,369 @@
+// The scheduled form: its text, what each pass leaves, its rules, what it refuses, what it prints.
+#include "cuda/schedule/schedule.h"
+
+#include <fmt/format.h>
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <cstdlib>
+#include <filesystem>
+#include <fstream>
+#include <iterator>
+
+#include "cuda/schedule/layout_text.h"
+#include "cuda/schedule/print_cuda.h"
+#include "ir/parse.h"
+#include "tests/cuda/test_support.h"
+#include "tests/run/scheduled_programs.h"
+
+namespace tilewright::cuda::schedule {
+namespace {
+
+using ::testing::HasSubstr;
+using ::testing::Not;
+using ::testing::StartsWith;
+using testing_support::Product;
+
+Target dense_target(const ir::Function& function) {
+    Target target = target_of("sm_90a");
+    for (ir::Value parameter : function.parameters()) {
+        if (function.is_ref(parameter)) target.facts.push_back({true, true, true});
+    }
+    return target;
+}
+
+ir::Function kernel_of(const Product& options) {
+    return ir::parse(testing_support::product(options).text);
+}
+
+Program program_of(const Product& options, Level up_to = Level::synchronised) {
+    const ir::Function function = kernel_of(options);
+    return schedule(function, dense_target(function), up_to);
+}
+
+/// Enough programs of 128 x 256 for every multiprocessor.
+const Product kMatmul{"matmul", 2048, 4096, 4096, 256, 256};
+
+std::string refusal(const ir::Function& function, const Target& target) {
+    try {
+        schedule(function, target);
+    } catch (const Refused& refused) {
+        return refused.what();
+    }
+    return "";
+}
+
+TEST(Schedule, TextIsReadBackAtEveryLevel) {
+    for (const auto& one : testing_support::scheduled_programs()) {
+        SCOPED_TRACE(one.name);
+        const ir::Function function = ir::parse(one.text);
+        for (int level = 0; level < kNumLevels; ++level) {
+            const Program program =
+                schedule(function, dense_target(function), static_cast<Level>(level));
+            EXPECT_EQ(program.level, static_cast<Level>(level));
+            const std::string text = print(program);
+            EXPECT_EQ(print(parse(text)), text);
+        }
+    }
+}
+
+TEST(Schedule, TextThatIsNoProgramIsRefusedWithItsPlace) {
+    const std::string good = print(program_of(kMatmul));
+    const std::pair<std::string, std::string> broken[] = {
+        {"schedule @product", "scheme @product"},
+        {"level @synchronised", "level @done"},
+        {"%panel : i64", "%panel : i65"},
+        {"commit_stores", "commit_everything"},
+        {"yield %", "yield %un"},
+        {"rows 128 columns 64", "rows columns 64"}};
+    for (const auto& [from, to] : broken) {
+        std::string text = good;
+        text.replace(text.find(from), from.size(), to);
+        try {
+            parse(text);
+            ADD_FAILURE() << to << " was taken";
+        } catch (const UserError& error) {
+            EXPECT_THAT(error.what(), HasSubstr("line ")) << to;
+            EXPECT_THAT(error.what(), HasSubstr("expected ")) << to;
+        }
+    }
+}
+
+// ---- One pass after the other.
+
+TEST(Schedule, LoweringKeepsTheOperationsOfTheTileIr) {
+    const std::string text = print(program_of(kMatmul, Level::lowered));
+    EXPECT_THAT(text, HasSubstr("of @x index [128, 64]"));
+    EXPECT_THAT(text, HasSubstr("= dot %"));
+    EXPECT_THAT(text, HasSubstr("extents [2048, 4096] vectors tensor"));
+}
+
+TEST(Schedule, DotsBecomeProductsThatDoNotAddInTheFirstRound) {
+    const std::string text = print(program_of(kMatmul, Level::selected));
+    EXPECT_THAT(text, HasSubstr("groups [2, 1]"));
+    EXPECT_THAT(text, HasSubstr("= zeros : f32[128, 256]"));
+    EXPECT_THAT(text, HasSubstr("conditional : f32[128, 256]"));
+    EXPECT_THAT(text, Not(HasSubstr("dot")));
+}
+
+TEST(Schedule, LayoutsSpreadFromAccumulators) {
+    for (const auto& groups : {std::vector<int>{2, 1}, {1, 2}, {1, 1}}) {
+        const ir::Shape shape{64 * groups[0], 128 * groups[1]};
+        const Layout layout = accumulator_layout(shape, groups);
+        // PTX ISA, register fragments of wgmma: register 4 j + 2 r + e of a thread.
+        for (int warp = 0; warp < 4 * groups[0] * groups[1]; ++warp) {
+            for (int lane = 0; lane < 32; lane += 5) {
+                const Coordinates thread = layout.thread_coordinates(lane, warp);
+                const int group = warp / 4;
+                for (int index = 0; index < layout.registers(); ++index) {
+                    const Coordinates at = layout.register_coordinates(index);
+                    EXPECT_EQ(thread[0] + at[0], group / groups[1] * 64 + warp % 4 * 16 + lane / 4 +
+                                                     index / 2 % 2 * 8);
+                    EXPECT_EQ(thread[1] + at[1],
+                              group % groups[1] * 128 + index / 4 * 8 + lane % 4 * 2 + index % 2);
+                }
+            }
+        }
+    }
+    const std::string text = print(program_of(kMatmul, Level::laid_out));
+    EXPECT_THAT(text, HasSubstr("bf16[128, 256] @l0"));
+}
+
+TEST(Schedule, OperandsComeThroughAChannel) {
+    const std::string text = print(program_of(kMatmul, Level::staged));
+    EXPECT_THAT(text, HasSubstr("rows 128 columns 64 slots 4"));
+    EXPECT_THAT(text, HasSubstr("rows 64 columns 256 slots 4"));
+    EXPECT_THAT(text, HasSubstr("bytes 49152 empty_arrivals 8"));
+    EXPECT_THAT(text, Not(HasSubstr("= load")));
+}
+
+TEST(Schedule, SlotsFollowTheHintAndTheRoom) {
+    ir::Function function = kernel_of(kMatmul);
+    function.hints.num_stages = 2;
+    EXPECT_THAT(print(schedule(function, dense_target(function), Level::staged)),
+                HasSubstr("slots 2 bytes 49152"));
+    Product small = kMatmul;
+    small.bn = 64;
+    EXPECT_THAT(print(program_of(small, Level::staged)), HasSubstr("slots 8 bytes 24576"));
+}
+
+TEST(Schedule, RolesShareNothingButChannels) {
+    const Program program = program_of(kMatmul, Level::specialised);
+    ASSERT_EQ(program.roles.size(), 2U);
+    const Block& producer = program.body.body[0].blocks[0];
+    each_instruction(producer, [](const Instruction& made) {
+        EXPECT_FALSE(made.is(Op::wgmma) || made.is(Op::await) || made.is(ir::Op::store));
+    });
+    const Block& consumer = program.body.body[1].blocks[0];
+    each_instruction(consumer, [](const Instruction& made) {
+        EXPECT_FALSE(made.is(Op::acquire) || made.is(Op::publish) || made.is(Op::tma_load));
+    });
+    EXPECT_EQ(program.order.rows, (std::vector<int>{0, 2}));
+    EXPECT_EQ(program.order.columns, std::vector<int>{1});
+}
+
+TEST(Schedule, AProductStaysInFlightWhereThereAreSlotsForIt) {
+    const std::string text = print(program_of(kMatmul, Level::waiting));
+    EXPECT_THAT(text, HasSubstr("pending 1"));
+    EXPECT_THAT(text, HasSubstr("pending 0"));
+    ir::Function function = kernel_of(kMatmul);
+    function.hints.num_stages = 2;
+    EXPECT_THAT(print(schedule(function, dense_target(function), Level::waiting)),
+                Not(HasSubstr("pending 1")));
+}
+
+TEST(Schedule, EpiloguesAreSplitIntoPanels) {
+    const std::string text = print(program_of(kMatmul, Level::split));
+    EXPECT_THAT(text, HasSubstr("count 4 { (%panel : i64, "));
+    EXPECT_THAT(text, HasSubstr("store_shared %panel"));
+    EXPECT_THAT(text, Not(HasSubstr("= cast")));  // the store rounds
+    Product f32 = kMatmul;
+    f32.out = "f32";
+    const std::string direct = print(program_of(f32, Level::split));
+    EXPECT_THAT(direct, HasSubstr("of @z index [128, 64]"));
+    EXPECT_THAT(direct, Not(HasSubstr("tma_store")));
+}
+
+TEST(Schedule, PlacesAndBarriersComeLast) {
+    const Program placed = program_of(kMatmul, Level::placed);
+    EXPECT_EQ(placed.shared_bytes, 4 * 49152 + 2 * 16384 + 64);
+    EXPECT_THAT(print(placed), Not(HasSubstr("fence_async")));
+    const std::string text = print(program_of(kMatmul));
+    EXPECT_LT(text.find("fence_async"), text.find("group_sync"));
+    EXPECT_LT(text.find("group_sync"), text.find("tma_store"));
+}
+
+TEST(Schedule, RegistersOfViewsAreSumsOfBits) {
+    const Layout tile = accumulator_layout({128, 64}, {2, 1});
+    EXPECT_EQ(register_coordinate(tile, 0, "i"), "(i / 2 % 2 * 8)");
+    EXPECT_EQ(register_coordinate(tile, 1, "i"), "(i % 2 + i / 4 * 8)");
+    EXPECT_EQ(source_register(tile, tile.without(0), 0, "i"), "(i % 2 + i / 4 * 2)");
+    EXPECT_EQ(source_register(tile, tile.without(1), 1, "i"), "(i / 2 % 2)");
+}
+
+// ---- Rules: each broken once.
+
+struct Breach {
+    const char* rule;
+    Level level;
+    const char *from, *to;
+};
+
+TEST(Schedule, EveryRuleIsCheckedInProgramsThatBreakIt) {
+    const Breach breaches[] = {
+        {"V1", Level::laid_out, ": bf16[128, 256] @l0", ": bf16[128, 256]"},
+        {"V2", Level::laid_out, "lane [2, 4, 256", "lane [4, 2, 256"},
+        {"V3", Level::selected, "groups [2, 1]", "groups [1, 1]"},
+        {"V4", Level::staged, "rows 128 columns 64", "rows 128 columns 32"},
+        {"V5", Level::staged, "box [64, 64]", "box [64, 32]"},
+        {"V5", Level::staged, "box [64, 64]", "box [512, 64]"},
+        {"V5", Level::staged, "@y dtype @bf16 extents [4096, 4096] vectors tensor",
+         "@y dtype @bf16 extents [4096, 4096] vectors"},
+        {"V6", Level::specialised, "acquire", "await"},
+        {"V6", Level::specialised, "await", "acquire"},
+        {"V7", Level::specialised, "", ""},
+        {"V8", Level::staged, "bytes 49152", "bytes 49136"},
+        {"V8", Level::staged, "empty_arrivals 8", "empty_arrivals 7"},
+        {"V9", Level::specialised, "", ""},
+        {"V10", Level::waiting, "pending 0", "pending 1"},
+        {"V11", Level::waiting, "wgmma_fence", "wgmma_commit"},
+        {"V12", Level::placed, "at 65536", "at 65024"},
+        {"V12", Level::placed, "at 65536", "at 64512"},
+        {"V12", Level::placed, "full 229376", "full 229368"},
+        {"V13", Level::specialised, "registers 232", "registers 240"},
+        {"V14", Level::synchronised, "fence_async", "commit_stores"},
+        {"V14", Level::synchronised, "group_sync", "commit_stores"},
+        {"V15", Level::synchronised, "role of @producer {", "role of @producer {\n    group_sync"},
+    };
+    for (const Breach& breach : breaches) {
+        SCOPED_TRACE(fmt::format("{}: {} -> {}", breach.rule, breach.from, breach.to));
+        Product product = kMatmul;
+        Program program = program_of(product, breach.level);
+        ASSERT_EQ(broken_rule(program), std::nullopt);
+        std::string text = print(program);
+        if (std::string(breach.rule) == "V10") {
+            // Two slots: the wait of the round is the one that counts.
+            ir::Function function = kernel_of(kMatmul);
+            function.hints.num_stages = 2;
+            text = print(schedule(function, dense_target(function), breach.level));
+        }
+        if (std::string(breach.rule) == "V7") {
+            // The count that the loop carries is replaced by the first one inside.
+            const std::size_t first = text.find(" = count");
+            const std::size_t begin = text.rfind('%', first);
+            const std::string count = text.substr(begin, first - begin);
+            const std::size_t at = text.find("acquire %") + 8;
+            text.replace(at, text.find(' ', at) - at, count);
+        } else if (std::string(breach.rule) == "V9") {
+            // The consumer starts from the producer's count.
+            const std::size_t first = text.find(" = count");
+            const std::size_t begin = text.rfind('%', first);
+            const std::string count = text.substr(begin, first - begin);
+            const std::size_t consumer = text.find("role of @consumer");
+            const std::size_t programs = text.find("programs %", consumer);
+            const std::size_t second = text.find(", %", programs);
+            text.replace(second + 2, text.find(' ', second + 2) - second - 2, count);
+        } else {
+            const std::size_t at = text.find(breach.from);
+            ASSERT_NE(at, std::string::npos) << text;
+            text.replace(at, std::string(breach.from).size(), breach.to);
+        }
+        const auto broken = broken_rule(parse(text));
+        ASSERT_TRUE(broken.has_value()) << text;
+        EXPECT_THAT(*broken, StartsWith(std::string(breach.rule) + ": ")) << text;
+    }
+}
+
+// ---- What is refused.
+
+TEST(Schedule, RefusesWithReasons) {
+    const auto changed = [](Product product, const std::string& from, const std::string& to) {
+        std::string text = testing_support::product(product).text;
+        const std::size_t at = text.find(from);
+        EXPECT_NE(at, std::string::npos) << from;
+        return ir::parse(text.replace(at, from.size(), to));
+    };
+    Product f32 = kMatmul;
+    f32.in = f32.out = "f32";
+    Product few = kMatmul;
+    few.bm = 32;
+    Product narrow = kMatmul;
+    narrow.bm = 128, narrow.bn = 32;
+    Product computed = kMatmul;
+    const std::vector<std::pair<ir::Function, std::string>> cases = {
+        {kernel_of(f32), "a dot has operands of f32"},
+        {kernel_of(few), "a dot has 32 rows"},
+        {kernel_of(narrow), "a dot has 32 columns"},
+        {changed(computed, "%d = dot %a, %b", "%n = neg %a : bf16[256, 4096]\n%d = dot %n, %b"),
+         "an operand of a dot is computed"},
+        {changed(kMatmul, "%q = cast %d", "%e = reduce %d sum axis 1 : f32[256]\n%q = cast %d"),
+         ""},
+        {changed(kMatmul, "%o : 4096, %j : 256]", "%o : 4096, %j : 256 : 2]"), "has a stride"},
+        {ir::parse("func @copy(%x: ref<f32[4]>, %z: ref<f32[4]>) grid [] {\n%o = constant 0 : "
+                   "i64\n%a = load %x[%o : 4] : f32[4]\nstore %z[%o : 4], %a\nyield\n}"),
+         "it has no dot"},
+    };
+    for (const auto& [function, reason] : cases) {
+        EXPECT_THAT(refusal(function, dense_target(function)), HasSubstr(reason));
+    }
+    const ir::Function good = kernel_of(kMatmul);
+    EXPECT_EQ(refusal(good, dense_target(good)), "");
+    Target strided = dense_target(good);
+    strided.facts[1] = {};
+    EXPECT_THAT(refusal(good, strided), HasSubstr("the copy engine cannot load `y`"));
+    Target older = dense_target(good);
+    older.arch = "sm_80";
+    EXPECT_THAT(refusal(good, older), HasSubstr("sm_90a only"));
+    EXPECT_EQ(generate_scheduled(good, older), std::nullopt);
+}
+
+TEST(Schedule, TilesFillTheMultiprocessors) {
+    const auto tile = [](int m, int n) {
+        const Program program = program_of({"p", m, n, 1024, 256, 256}, Level::selected);
+        return print(program);
+    };
+    EXPECT_THAT(tile(2048, 2048), HasSubstr("zeros : f32[128, 256]"));  // 128 tiles
+    EXPECT_THAT(tile(4096, 4096), HasSubstr("zeros : f32[128, 256]"));
+    EXPECT_THAT(tile(1536, 1280), HasSubstr("zeros : f32[128, 128]"));  // 120
+    EXPECT_THAT(tile(1024, 1024), HasSubstr("zeros : f32[128, 64]"));   // 128
+}
+
+// ---- What is printed.
+
+void expect_golden(const std::string& file, const std::string& text) {
+    const std::filesystem::path path =
+        std::filesystem::path(TW_SOURCE_FOLDER) / "tests/cuda/golden" / file;
+    if (!std::filesystem::exists(path.parent_path())) {
+        GTEST_SKIP() << "NOT RUN: the sources that this was built from are not here";
+    }
+    if (std::getenv("TILEWRIGHT_UPDATE_GOLDEN") != nullptr) std::ofstream(path) << text;
+    std::ifstream from(path);
+    const std::string golden(std::istreambuf_iterator<char>(from), {});
+    EXPECT_EQ(text, golden) << "TILEWRIGHT_UPDATE_GOLDEN=1 writes " << path << " anew";
+}
+
+TEST(Schedule, GoldenTextOfAMatmul) {
+    const Program program = program_of(kMatmul);
+    expect_golden("matmul.schedule", print(program));
+    expect_golden("matmul.cu", print_cuda(program).source);
+}
+
+TEST(Schedule, ProgramsCompileWithoutSpillsOrWarnings) {
+    TW_REQUIRE_NVRTC();
+    std::vector<CompileRequest> requests;
+    for (const auto& one : testing_support::scheduled_programs()) {
+        const ir::Function function = ir::parse(one.text);
+        const auto generated = generate_scheduled(function, dense_target(function));
+        ASSERT_TRUE(generated.has_value()) << one.name;
+        requests.push_back(compile_request(*generated, "sm_90a"));
+        requests.back().spill_limit_bytes = 0;
+    }
+    const ir::Function matmul = kernel_of(kMatmul);
+    requests.push_back(
+        compile_request(*generate_scheduled(matmul, dense_target(matmul)), "sm_90a"));
+    requests.back().spill_limit_bytes = 0;
+    testing_support::expect_to_compile(requests);
+}
+
+}  // namespace
+}  // namespace tilewright::cuda::schedule

@@ -1,0 +1,140 @@
+// Tile programs with products that the scheduled form takes, one for each of its paths.
+#pragma once
+
+#include <fmt/format.h>
+
+#include <string>
+#include <vector>
+
+#include "tests/run/cuda_programs.h"
+
+namespace tilewright::testing_support {
+
+/// z = epilogue(a b) by blocks of `bm` x `bn` and all of `k` at once. `a` and `b` may be stored the
+/// other way round; `epilogue` turns %d (f32) into %q of z's dtype and may read %bias, a row of n,
+/// and %rest, m x n, both of the dtype of the operands.
+struct Product {
+    std::string name;
+    int m, n, k, bm, bn;
+    std::string in = "bf16", out = "bf16";
+    bool transpose_a = false, transpose_b = false;
+    std::string epilogue = "";
+    bool bias = false, rest = false;
+};
+
+inline CudaProgram product(const Product& p) {
+    const std::string tile = fmt::format("[{}, {}]", p.bm, p.bn);
+    const auto ref = [&](const char* name, const std::string& dtype, int rows, int columns) {
+        return fmt::format("%{}: ref<{}[{}, {}]>", name, dtype, rows, columns);
+    };
+    std::string parameters = (p.transpose_a ? ref("x", p.in, p.k, p.m) : ref("x", p.in, p.m, p.k)) +
+                             ", " +
+                             (p.transpose_b ? ref("y", p.in, p.n, p.k) : ref("y", p.in, p.k, p.n));
+    std::vector<std::vector<std::int64_t>> extents = {
+        p.transpose_a ? std::vector<std::int64_t>{p.k, p.m} : std::vector<std::int64_t>{p.m, p.k},
+        p.transpose_b ? std::vector<std::int64_t>{p.n, p.k} : std::vector<std::int64_t>{p.k, p.n}};
+    std::string loads;
+    if (p.bias) {
+        parameters += fmt::format(", %u: ref<{}[{}]>", p.in, p.n);
+        extents.push_back({p.n});
+        loads += fmt::format("%bias = load %u[%j : {0}] : {1}[{0}]\n", p.bn, p.in);
+    }
+    if (p.rest) {
+        parameters += ", " + ref("r", p.in, p.m, p.n);
+        extents.push_back({p.m, p.n});
+        loads += fmt::format("%rest = load %r[%i : {}, %j : {}] : {}{}\n", p.bm, p.bn, p.in, tile);
+    }
+    parameters += ", " + ref("z", p.out, p.m, p.n);
+    extents.push_back({p.m, p.n});
+    const std::string a =
+        p.transpose_a
+            ? fmt::format("%a = load %x[%o : {0}, %i : {1}] : {2}[{0}, {1}]", p.k, p.bm, p.in)
+            : fmt::format("%a = load %x[%i : {0}, %o : {1}] : {2}[{0}, {1}]", p.bm, p.k, p.in);
+    const std::string b =
+        p.transpose_b
+            ? fmt::format("%b = load %y[%j : {0}, %o : {1}] : {2}[{0}, {1}]", p.bn, p.k, p.in)
+            : fmt::format("%b = load %y[%o : {0}, %j : {1}] : {2}[{0}, {1}]", p.k, p.bn, p.in);
+    const std::string epilogue = p.epilogue.empty()
+                                     ? (p.out == "f32" ? "%zero = constant 0 : f32" + tile +
+                                                             "\n%q = add %d, %zero : f32" + tile
+                                                       : "%q = cast %d : " + p.out + tile)
+                                     : p.epilogue;
+    const std::string text = fmt::format(
+        R"(func @product({parameters}) grid [{gm}, {gn}] {{
+%pi = program_id axis 0 : i64
+%pj = program_id axis 1 : i64
+%bm = constant {bm} : i64
+%bn = constant {bn} : i64
+%o = constant 0 : i64
+%i = mul %pi, %bm : i64
+%j = mul %pj, %bn : i64
+{a}
+{b}
+%d = dot %a, %b{ta}{tb} : f32{tile}
+{loads}{epilogue}
+store %z[%i : {bm}, %j : {bn}], %q
+yield
+}})",
+        fmt::arg("parameters", parameters), fmt::arg("gm", (p.m + p.bm - 1) / p.bm),
+        fmt::arg("gn", (p.n + p.bn - 1) / p.bn), fmt::arg("bm", p.bm), fmt::arg("bn", p.bn),
+        fmt::arg("a", a), fmt::arg("b", b), fmt::arg("ta", p.transpose_a ? " transpose_a" : ""),
+        fmt::arg("tb", p.transpose_b ? " transpose_b" : ""), fmt::arg("tile", tile),
+        fmt::arg("loads", loads), fmt::arg("epilogue", epilogue));
+    return {p.name, text, extents, p.out == "f32" ? 1e-6 : p.out == "bf16" ? 8e-3 : 1e-3};
+}
+
+/// `body` with TILE, ROW and COLUMN for the shapes of a block, one of its rows and columns.
+inline std::string with_shapes(std::string body, int bm, int bn) {
+    const std::pair<std::string, std::string> words[] = {{"TILE", fmt::format("[{}, {}]", bm, bn)},
+                                                         {"LINE", fmt::format("[1, {}]", bn)},
+                                                         {"ROW", fmt::format("[{}]", bn)}};
+    for (const auto& [word, by] : words) {
+        for (std::size_t at; (at = body.find(word)) != std::string::npos;) {
+            body.replace(at, word.size(), by);
+        }
+    }
+    return body;
+}
+
+/// Every path of the form: tiles of one and two warpgroups, both orders of both operands, bounds,
+/// more and fewer programs than blocks, fused operations, stores by the copy engine and by threads.
+inline std::vector<CudaProgram> scheduled_programs() {
+    const std::string gelu = R"(%fb = cast %bias : f32ROW
+%eb = expand_dims %fb axis 0 : f32LINE
+%bb = broadcast %eb : f32TILE
+%s = add %d, %bb : f32TILE
+%t = tanh %s : f32TILE
+%g = mul %s, %t : f32TILE
+%q = cast %g : bf16TILE)";
+    const std::string residual = R"(%fr = cast %rest : f32TILE
+%s = add %d, %fr : f32TILE
+%none = constant 0 : f32TILE
+%p = gt %s, %none : boolTILE
+%g = select %p, %s, %none : f32TILE
+%q = cast %g : f16TILE)";
+    const std::string scaled = R"(%half = constant 0.5 : f32
+%hs = broadcast %half : f32TILE
+%q = mul %d, %hs : f32TILE)";
+    return {
+        product({"one tile", 128, 256, 64, 128, 256}),
+        product({"edges of every side", 300, 520, 456, 256, 256}),
+        product({"NT", 256, 264, 200, 256, 256, "bf16", "bf16", false, true}),
+        product({"TN", 264, 256, 136, 256, 256, "bf16", "bf16", true, false}),
+        product({"TT f16", 136, 264, 136, 128, 256, "f16", "f16", true, true}),
+        product({"64 rows, two warpgroups side by side", 64, 320, 192, 64, 128}),
+        product({"64 rows, one warpgroup", 72, 72, 320, 64, 64, "f16", "bf16"}),
+        product({"64 rows, NT", 64, 264, 192, 64, 256, "bf16", "bf16", false, true}),
+        product({"three panels", 128, 192, 128, 128, 192}),
+        product({"f32 result", 200, 136, 128, 128, 128, "bf16", "f32"}),
+        product({"f32 result, two side by side", 64, 264, 128, 64, 256, "f16", "f32", false, false,
+                 with_shapes(scaled, 64, 256)}),
+        product({"bias and activation", 136, 264, 256, 128, 256, "bf16", "bf16", false, false,
+                 with_shapes(gelu, 128, 256), true}),
+        product({"residual and relu", 136, 136, 128, 128, 128, "f16", "f16", false, false,
+                 with_shapes(residual, 128, 128), false, true}),
+        product({"bias, two side by side", 64, 264, 128, 64, 256, "bf16", "bf16", false, false,
+                 with_shapes(gelu, 64, 256), true}),
+    };
+}
+
+}  // namespace tilewright::testing_support
