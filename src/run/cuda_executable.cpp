@@ -8,6 +8,7 @@
 
 #include "cuda/codegen/generate.h"
 #include "cuda/codegen/launch_arguments.h"
+#include "cuda/runtime/device.h"
 #include "cuda/runtime/kernel.h"
 #include "cuda/runtime/stream.h"
 #include "cuda/runtime/tensor_map.h"
@@ -83,6 +84,7 @@ class Gpu : public Executable {
     /// A block on each multiprocessor goes through the programs.
     void run_persistent(const Variant& variant, cuda::LaunchArguments& launch,
                         cuda::LaunchShape shape) const {
+        const cuda::ContextScope scope(device_);  // which the encoding needs
         std::vector<cuda::TensorMap> maps;
         for (const cuda::TensorMapRequest& request : launch.maps()) {
             maps.push_back(cuda::encode_tensor_map(request, kernel_.name.c_str()));

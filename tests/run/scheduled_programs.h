@@ -96,6 +96,27 @@ inline std::string with_shapes(std::string body, int bm, int bn) {
     return body;
 }
 
+/// Products of a batch, with a grid axis for it and one weight for all.
+inline CudaProgram batched_product() {
+    return {"batch",
+            R"(func @batched(%x: ref<bf16[3, 130, 128]>, %y: ref<bf16[1, 128, 72]>,
+    %z: ref<bf16[3, 130, 72]>) grid [3, 2] {
+%b = program_id axis 0 : i64
+%pi = program_id axis 1 : i64
+%bm = constant 128 : i64
+%o = constant 0 : i64
+%i = mul %pi, %bm : i64
+%a = load %x[%b, %i : 128, %o : 128] : bf16[128, 128]
+%w = load %y[%o, %o : 128, %o : 128] : bf16[128, 128]
+%d = dot %a, %w : f32[128, 128]
+%q = cast %d : bf16[128, 128]
+store %z[%b, %i : 128, %o : 128], %q
+yield
+})",
+            {{3, 130, 128}, {1, 128, 72}, {3, 130, 72}},
+            8e-3};
+}
+
 /// Every path of the form: tiles of one and two warpgroups, both orders of both operands, bounds,
 /// more and fewer programs than blocks, fused operations, stores by the copy engine and by threads.
 inline std::vector<CudaProgram> scheduled_programs() {
@@ -134,6 +155,7 @@ inline std::vector<CudaProgram> scheduled_programs() {
                  with_shapes(residual, 128, 128), false, true}),
         product({"bias, two side by side", 64, 264, 128, 64, 256, "bf16", "bf16", false, false,
                  with_shapes(gelu, 64, 256), true}),
+        batched_product(),
     };
 }
 

@@ -1,0 +1,316 @@
+#!/usr/bin/env python3
+"""Measures products written as tile programs beside cuBLAS on one GPU, interleaved, checked against f64.
+
+usage: matmul_cuda.py LIBRARY [--rounds N] [--cases WORD ...] [--no-timing]
+
+LIBRARY is libtilewright.so. A program loads whole bands of its operands, multiplies, applies what the case
+says and stores a block of 256 x 256, or as the case says. A burst is 0.2 s of rest, 3 warm-up launches
+and 5 to 50 timed ones; a round runs cuBLAS (torch.mm, without what the case adds) and the program once; figures
+are medians over rounds. The error is relative to f64, over the first and the last rows.
+"""
+
+import argparse
+import ctypes
+import dataclasses
+import faulthandler
+import math
+import statistics
+import time
+
+import torch
+import torch.nn.functional as functional
+
+DTYPES = {"bf16": torch.bfloat16, "f16": torch.float16, "f32": torch.float32}
+CODES = {torch.bfloat16: (4, 16), torch.float16: (2, 16), torch.float32: (2, 32)}
+SECONDS_OF_A_CASE = 30  # then it hangs
+
+BIAS = """%fb = cast %bias : f32ROW
+%eb = expand_dims %fb axis 0 : f32LINE
+%bb = broadcast %eb : f32TILE
+%s = add %d, %bb : f32TILE
+"""
+CONSTANT = "%{} = constant {} : f32TILE\n"
+HALF_OF = """%t1 = add %t, %one : f32TILE
+%sh = mul %s, %half : f32TILE
+%g = mul %sh, %t1 : f32TILE
+%q = cast %g : OUTTILE"""
+EPILOGUES = {
+    "relu": BIAS
+    + CONSTANT.format("none", 0)
+    + "%g = max %s, %none : f32TILE\n%q = cast %g : OUTTILE",
+    "gelu tanh": BIAS
+    + CONSTANT.format("c1", 0.044715)
+    + CONSTANT.format("c2", math.sqrt(2 / math.pi))
+    + CONSTANT.format("half", 0.5)
+    + CONSTANT.format("one", 1)
+    + """%s2 = mul %s, %s : f32TILE
+%s3 = mul %s2, %s : f32TILE
+%s4 = mul %s3, %c1 : f32TILE
+%s5 = add %s, %s4 : f32TILE
+%s6 = mul %s5, %c2 : f32TILE
+%t = tanh %s6 approx : f32TILE
+"""
+    + HALF_OF,
+    "gelu erf": BIAS
+    + CONSTANT.format("c2", math.sqrt(0.5))
+    + CONSTANT.format("half", 0.5)
+    + CONSTANT.format("one", 1)
+    + "%s6 = mul %s, %c2 : f32TILE\n%t = erf %s6 : f32TILE\n"
+    + HALF_OF,
+    "residual": "%fr = cast %rest : f32TILE\n%g = add %d, %fr : f32TILE\n%q = cast %g : OUTTILE",
+}
+
+
+@dataclasses.dataclass
+class Case:
+    """C = A B of m x k by k x n; `order` "NT": B is stored transposed; `after`: a key of EPILOGUES."""
+
+    m: int
+    n: int
+    k: int
+    block: tuple = (256, 256)
+    dtype: str = "bf16"
+    out: str = ""
+    order: str = "NN"
+    after: str = ""
+
+    def name(self):
+        parts = [f"{self.m} x {self.n} x {self.k}", self.dtype, self.order]
+        parts += [f"to {self.out}"] * bool(self.out) + [self.after] * bool(self.after)
+        parts += [f"blocks {self.block[0]} x {self.block[1]}"] * (self.block != (256, 256))
+        return " ".join(parts)
+
+    def text(self):
+        """The program as IR text (docs/ir.md)."""
+        bm, bn = self.block
+        out = self.out or self.dtype
+        tile = f"[{bm}, {bn}]"
+
+        def operand(name, transposed, rows, columns, at):
+            shape, places = (rows, columns), [(at[0], rows), (at[1], columns)]
+            if transposed:
+                shape, places = shape[::-1], places[::-1]
+            slices = ", ".join(f"%{start} : {size}" for start, size in places)
+            return f"load %{name}[{slices}] : {self.dtype}[{shape[0]}, {shape[1]}]"
+
+        def ref(name, dtype, *shape):
+            return f"%{name}: ref<{dtype}[{', '.join(map(str, shape))}]>"
+
+        ta, tb = self.order[0] == "T", self.order[1] == "T"
+        refs = [ref("x", self.dtype, *((self.k, self.m) if ta else (self.m, self.k)))]
+        refs += [ref("y", self.dtype, *((self.n, self.k) if tb else (self.k, self.n)))]
+        loads = ""
+        if self.has_bias():
+            refs += [ref("u", self.dtype, self.n)]
+            loads += f"%bias = load %u[%j : {bn}] : {self.dtype}[{bn}]\n"
+        if self.after == "residual":
+            refs += [ref("r", self.dtype, self.m, self.n)]
+            loads += f"%rest = load %r[%i : {bm}, %j : {bn}] : {self.dtype}{tile}\n"
+        refs += [ref("z", out, self.m, self.n)]
+        plain = (
+            "%q = cast %d : OUTTILE"
+            if out != "f32"
+            else "%zz = constant 0 : f32TILE\n%q = add %d, %zz : f32TILE"
+        )
+        after = EPILOGUES.get(self.after, plain)
+        for word, by in (("TILE", tile), ("LINE", f"[1, {bn}]"), ("ROW", f"[{bn}]"), ("OUT", out)):
+            after = after.replace(word, by)
+        return f"""func @product({", ".join(refs)}) grid [{-(-self.m // bm)}, {-(-self.n // bn)}] {{
+%pi = program_id axis 0 : i64
+%pj = program_id axis 1 : i64
+%bm = constant {bm} : i64
+%bn = constant {bn} : i64
+%o = constant 0 : i64
+%i = mul %pi, %bm : i64
+%j = mul %pj, %bn : i64
+%a = {operand("x", ta, bm, self.k, ("i", "o"))}
+%b = {operand("y", tb, self.k, bn, ("o", "j"))}
+%d = dot %a, %b{" transpose_a" * ta}{" transpose_b" * tb} : f32{tile}
+{loads}{after}
+store %z[%i : {bm}, %j : {bn}], %q
+yield
+}}"""
+
+    def has_bias(self):
+        return self.after not in ("", "residual")
+
+    def arrays(self):
+        torch.manual_seed(self.m * 7 + self.n * 3 + self.k)
+        dtype = DTYPES[self.dtype]
+        x = torch.randn(self.m, self.k, device="cuda").to(dtype)
+        y = torch.randn(self.k, self.n, device="cuda").to(dtype)
+        x = x.T.contiguous().T if self.order[0] == "T" else x
+        y = y.T.contiguous().T if self.order[1] == "T" else y
+        bias = torch.randn(self.n, device="cuda").to(dtype) if self.has_bias() else None
+        rest = (
+            torch.randn(self.m, self.n, device="cuda").to(dtype)
+            if self.after == "residual"
+            else None
+        )
+        z = torch.full(
+            (self.m, self.n), math.nan, device="cuda", dtype=DTYPES[self.out or self.dtype]
+        )
+        return x, y, bias, rest, z
+
+    def expected(self, rows, x, y, bias, rest):
+        d = x[rows].double() @ y.double()
+        d = d if bias is None else d + bias.double()
+        d = d if rest is None else d + rest[rows].double()
+        if self.after == "relu":
+            return d.relu()
+        return (
+            functional.gelu(d, approximate=self.after[5:].replace("erf", "none"))
+            if "gelu" in self.after
+            else d
+        )
+
+
+class DLDevice(ctypes.Structure):
+    _fields_ = [("type", ctypes.c_int32), ("id", ctypes.c_int32)]
+
+
+class DLTensor(ctypes.Structure):
+    _fields_ = [
+        ("data", ctypes.c_void_p),
+        ("device", DLDevice),
+        ("ndim", ctypes.c_int32),
+        ("code", ctypes.c_uint8),
+        ("bits", ctypes.c_uint8),
+        ("lanes", ctypes.c_uint16),
+        ("shape", ctypes.POINTER(ctypes.c_int64)),
+        ("strides", ctypes.POINTER(ctypes.c_int64)),
+        ("offset", ctypes.c_uint64),
+    ]
+
+
+class Library:
+    """libtilewright.so (tilewright/c_api.h)."""
+
+    def __init__(self, path):
+        self.handle = ctypes.CDLL(path)
+        self.handle.tw_error.restype = ctypes.c_char_p
+        self.handle.tw_program_create.argtypes = [
+            ctypes.c_char_p,
+            DLDevice,
+            ctypes.c_int,
+            ctypes.c_void_p,
+        ]
+        self.handle.tw_program_run.argtypes = [ctypes.c_void_p, ctypes.c_void_p, ctypes.c_int]
+
+    def check(self, status):
+        if status != 0:
+            raise RuntimeError(self.handle.tw_error().decode())
+
+    def launcher(self, text, arrays):
+        """A function that runs the program on these arrays."""
+        cuda = DLDevice(2, torch.cuda.current_device())
+        program = ctypes.c_void_p()
+        self.check(self.handle.tw_program_create(text.encode(), cuda, 0, ctypes.byref(program)))
+        tensors = []
+        for array in arrays:
+            dims = (ctypes.c_int64 * array.dim())(*array.shape)
+            strides = (ctypes.c_int64 * array.dim())(*array.stride())
+            tensors.append(
+                DLTensor(
+                    array.data_ptr(), cuda, array.dim(), *CODES[array.dtype], 1, dims, strides, 0
+                )
+            )
+        places = (ctypes.POINTER(DLTensor) * len(tensors))(*map(ctypes.pointer, tensors))
+
+        def launch():
+            self.check(self.handle.tw_program_run(program, places, len(tensors)))
+
+        launch.kept = (arrays, tensors)
+        return launch
+
+
+def burst(launch, count):
+    torch.cuda.synchronize()
+    time.sleep(0.2)
+    for _ in range(3):
+        launch()
+    begin, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+    begin.record()
+    for _ in range(count):
+        launch()
+    end.record()
+    end.synchronize()
+    return begin.elapsed_time(end) / count
+
+
+def measure(library, case, rounds):
+    x, y, bias, rest, z = case.arrays()
+    stored = [x.T if case.order[0] == "T" else x, y.T if case.order[1] == "T" else y]
+    launch = library.launcher(case.text(), [a for a in (*stored, bias, rest, z) if a is not None])
+    launch()
+    torch.cuda.synchronize()
+    error = 0.0
+    for rows in (slice(0, 256), slice(max(0, case.m - 64), case.m)):
+        want = case.expected(rows, x, y, bias, rest)
+        off = ((z[rows].double() - want).norm() / want.norm()).item()
+        error = off if not off <= error else error
+    line = f"{case.name():52s} error {error:.1e}"
+    first = z.clone()
+    for _ in range(20):
+        launch()
+    torch.cuda.synchronize()
+    line += "" if torch.equal(first, z) else " BITS CHANGE"
+    if rounds > 0:
+        product = torch.empty(case.m, case.n, device="cuda", dtype=DTYPES[case.dtype])
+        peers = {"cuBLAS": lambda: torch.mm(x, y, out=product), "tiles": launch}
+        flop = 2.0 * case.m * case.n * case.k
+        count = max(5, min(25, int(0.06e15 / flop))) if flop > 1e11 else 50
+        times = {name: [] for name in peers}
+        for _ in range(rounds):
+            for name, peer in peers.items():
+                times[name].append(burst(peer, count))
+        medians = {name: statistics.median(all_of) for name, all_of in times.items()}
+        rates = [f"{name} {flop / ms / 1e9:6.1f} TFLOP/s" for name, ms in medians.items()]
+        line += f"  {'  '.join(rates)}  x {medians['cuBLAS'] / medians['tiles']:.3f}"
+    print(line, flush=True)
+
+
+def cases():
+    big = {"m": 8192, "n": 8192, "k": 8192}
+    yield from (Case(**big, order=order) for order in ("NN", "NT", "TN", "TT"))
+    yield from (Case(**big, after=after) for after in EPILOGUES)
+    yield Case(**big, dtype="f16")
+    yield Case(**big, out="f32")
+    yield Case(**big, block=(128, 128))
+    for m, n, k in (
+        (4096, 4096, 4096),
+        (2048, 2048, 2048),
+        (1024, 1024, 1024),
+        (512, 512, 512),
+        (8192, 8192, 1024),
+        (2048, 2048, 8192),
+        (1024, 8192, 4096),
+        (16384, 4096, 4096),
+        (1000, 1048, 520),
+        (4104, 4104, 4104),
+        (3000, 5000, 4000),
+    ):
+        yield Case(m, n, k)
+    yield Case(1024, 4096, 4096, dtype="f16")
+    yield Case(64, 8192, 8192, block=(64, 256))
+
+
+def main():
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("library")
+    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--cases", nargs="*", default=[], help="words that the names of cases hold")
+    parser.add_argument("--no-timing", action="store_true")
+    arguments = parser.parse_args()
+    print(torch.cuda.get_device_name(), "PyTorch", torch.__version__)
+    library = Library(arguments.library)
+    for case in cases():
+        if all(word in case.name() for word in arguments.cases):
+            faulthandler.dump_traceback_later(SECONDS_OF_A_CASE, exit=True)
+            measure(library, case, 0 if arguments.no_timing else arguments.rounds)
+
+
+if __name__ == "__main__":
+    main()
