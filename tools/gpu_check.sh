@@ -136,6 +136,16 @@ elif python3 -c 'import tilewright, pytest' 2>/dev/null; then
 else
     note "python: NOT RUN, no tilewright or no pytest"
 fi
+if [ -n "$no_tests" ]; then
+    :
+elif JAX_PLATFORMS=cuda python3 -c 'import jax, tilewright.jax; jax.devices()' 2>/dev/null; then
+    result=passed
+    JAX_PLATFORMS=cuda timeout 300 python3 "$root/examples/jax/flex_attention.py" >"$out/jax.log" 2>&1 ||
+        { result=FAILED; status=1; tail -5 "$out/jax.log"; }
+    note "the notebook in JAX: $result, $(grep -c ' error ' "$out/jax.log") cases"
+else
+    note "the notebook in JAX: NOT RUN, no JAX with a GPU or no tilewright.jax"
+fi
 
 bench() {
     name=$1; shift

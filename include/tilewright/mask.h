@@ -155,4 +155,8 @@ BlockMask create_block_mask(const Mod& mod, std::int64_t batch, std::int64_t hea
 Tensor create_mask(const Mod& mod, std::int64_t batch, std::int64_t heads, std::int64_t q_len,
                    std::int64_t kv_len);
 
+/// What a score mod makes of `scores` (batch, heads, q_len, kv_len), f32 or f64, one pair after the
+/// other; its dtype and shape. Slow, for debugging. UserError for other dtypes and ranks.
+Tensor create_scores(const Mod& mod, const Tensor& scores);
+
 }  // namespace tilewright

@@ -74,6 +74,9 @@ class Capture {
     /// The value of an array of rank 0.
     operator Operand() const { return Operand(element({}), std::source_location{}); }
 
+    /// The extent of a dimension in the call, as a traced i64.
+    Tile extent(int dim) const;
+
     /// A row along the last dimension, by one integer for each of the others. Unrolled, so that
     /// dimension has at most 512 elements.
     template <typename... Indices>
@@ -160,10 +163,26 @@ class Mod {
     Tile operator()(Operand b, Operand h, Operand q, Operand kv) const;
     Tile operator()(Operand score, Operand b, Operand h, Operand q, Operand kv) const;
 
+    /// Whether the result depends on the batch, and on the head. UserError when the mod does not
+    /// trace.
+    struct Reads {
+        bool batch = false, head = false;
+    };
+    Reads reads() const;
+    /// The same mod, whose operations count as written at this line of another language.
+    Mod written_at(std::string file, int line) const;
+
+    /// The mod applied to numbers: what a mask gives for a pair, and a score mod makes of a score
+    /// (computed in f64). Slow, for debugging.
+    bool evaluate(std::int64_t b, std::int64_t h, std::int64_t q, std::int64_t kv) const;
+    double evaluate(double score, std::int64_t b, std::int64_t h, std::int64_t q,
+                    std::int64_t kv) const;
+
     /// The arrays it reads, in the order of their first use. UserError when the mod does not trace.
     std::vector<Capture> captures() const;
-    /// The tile IR of the mod, as text, for scores of this dtype (f32 or f64).
-    std::string ir(DType score = f32) const;
+    /// The tile IR of the mod, as text, for scores of this dtype (f32 or f64); `with_lines` also
+    /// says where each operation was written.
+    std::string ir(DType score = f32, bool with_lines = false) const;
 
     /// For the implementation.
     const std::shared_ptr<const detail::ModState>& state() const { return state_; }
@@ -177,6 +196,14 @@ class Mod {
 /// dimension that they have more in front.
 std::string batched_mod_ir(std::string_view text, std::int64_t batch,
                            const std::vector<bool>& batched);
+
+/// For every array of a mod's text (Mod::ir) a letter for each of its dimensions: b, h, q or k
+/// where all its indices are that position itself, else a dot.
+std::vector<std::string> mod_axes(std::string_view text);
+/// The text of a mod that counts batches and heads from an origin, i32 (2), which it reads before
+/// its other arrays. Dimensions of the arrays that are `local` whose letter is b hold the batches
+/// from the origin on.
+std::string shifted_mod_ir(std::string_view text, const std::vector<bool>& local);
 
 /// Masks combined: where both, either, exactly one, the first alone not.
 Mod operator&(const Mod& a, const Mod& b);

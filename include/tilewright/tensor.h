@@ -172,6 +172,9 @@ class Tensor {
     DLManagedTensor* to_dlpack() const;
     DLManagedTensorVersioned* to_dlpack_versioned() const;
 
+    /// A hash of the elements, by which a change of them is found; from a GPU they are copied.
+    std::uint64_t fingerprint() const;
+
     /// "f32[2, 3]", for messages.
     std::string type_name() const;
 

@@ -73,6 +73,7 @@ void bind_mask(nb::module_& module) {
         },
         nb::arg("mod"), nb::arg("batch"), nb::arg("heads"), nb::arg("q_len"), nb::arg("kv_len"),
         nb::arg("block_size"), Released());
+    module.def("create_scores", &create_scores, nb::arg("mod"), nb::arg("scores"), Released());
     module.def("create_mask", &create_mask, nb::arg("mod"), nb::arg("batch"), nb::arg("heads"),
                nb::arg("q_len"), nb::arg("kv_len"), Released());
 }

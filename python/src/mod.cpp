@@ -19,6 +19,31 @@
 
 namespace tilewright::python {
 
+namespace {
+
+/// TypeError for traced values of frameworks that have a front end of their own.
+void refuse_other_front_ends(nb::handle value) {
+    const auto text = [&](const char* attribute) {
+        return nb::cast<std::string>(nb::str(nb::getattr(value.type(), attribute, nb::str(""))));
+    };
+    const std::string name = text("__name__"), module = text("__module__");
+    const bool is_jax = module.starts_with("jax") && name.ends_with("Tracer");
+    const bool is_torch =
+        (module.starts_with("torch") &&
+         (name == "FakeTensor" || name == "FunctionalTensor" || name == "Proxy")) ||
+        (module.starts_with("tilewright.torch") && name == "Traced");
+    if (!is_jax && !is_torch) return;
+    throw nb::type_error(
+        is_jax ? "[mod] expected a traced scalar of tilewright but got one of JAX: mods of "
+                 "tilewright.jax read JAX arrays and use jnp, in place of tw.capture and the "
+                 "functions of tilewright"
+               : "[mod] expected a traced scalar of tilewright but got one of PyTorch: mods of "
+                 "tilewright.torch read tensors and use torch, in place of tw.capture and the "
+                 "functions of tilewright");
+}
+
+}  // namespace
+
 std::optional<Operand> operand(nb::handle value) {
     if (nb::isinstance<Tile>(value)) return Operand(nb::cast<Tile>(value), kNowhere);
     if (PyBool_Check(value.ptr())) return Operand(value.is(Py_True), kNowhere);
@@ -35,6 +60,7 @@ std::optional<Operand> operand(nb::handle value) {
     if (nb::hasattr(value, "ndim") &&
         nb::hasattr(value, "item")) {  // a number of NumPy, or an array
         if (nb::cast<int>(value.attr("ndim")) != 0) return {};
+        refuse_other_front_ends(value);
         return operand(value.attr("item")());
     }
     if (PyIndex_Check(value.ptr())) {
@@ -77,6 +103,18 @@ std::vector<Operand> indices_of(nb::handle subscript) {
         indices.push_back(expect_operand(subscript));
     }
     return indices;
+}
+
+/// An integer of Python or NumPy.
+std::int64_t position(nb::handle value) {
+    const auto number = operand(value);
+    if (!number || (number->kind() != Operand::Kind::signed_int &&
+                    number->kind() != Operand::Kind::unsigned_int)) {
+        throw nb::type_error(("[mod] expected integers as positions but got " + python_type(value) +
+                              ": outside of a mod it is evaluated for one pair")
+                                 .c_str());
+    }
+    return static_cast<std::int64_t>(number->integer());
 }
 
 bool is_integer_operand(const Operand& x) {
@@ -149,6 +187,14 @@ void bind_comparison(nb::class_<Tile>& scalar, const char* name, Binary f) {
     throw nb::type_error((std::string("a traced value has no ") + what + instead).c_str());
 }
 
+[[noreturn]] void no_truth() {
+    if (in_kernel()) no_value("truth value");
+    throw nb::type_error(
+        "a traced value has no truth value while the mod is traced: in place of `if` use "
+        "tw.where(condition, a, b), of `and`, `or` and `not` use &, | and ~, of `a < b < c` use "
+        "(a < b) & (b < c), of min and max use tw.minimum and tw.maximum");
+}
+
 void bind_scalar(nb::module_& module) {
     nb::class_<Tile> scalar(module, "Tile",
                             "A traced value: a scalar of a mod, a tile or scalar of a kernel.");
@@ -177,7 +223,9 @@ void bind_scalar(nb::module_& module) {
         .def("__pos__", [](const Tile& a) { return a; })
         .def("__invert__", [](const Tile& a) { return ~Operand(a, kNowhere); })
         .def("__abs__", [](const Tile& a) { return abs(Operand(a, kNowhere)); })
-        .def("__bool__", [](const Tile&) -> bool { no_value("truth value"); })
+        .def("__bool__", [](const Tile&) -> bool { no_truth(); })
+        .def("__contains__", [](const Tile&, nb::handle) -> bool { no_value("elements"); })
+        .def("__len__", [](const Tile&) -> int { no_value("length"); })
         .def("__index__", [](const Tile&) -> int { no_value("integer value"); })
         .def("__int__", [](const Tile&) -> int { no_value("integer value"); })
         .def("__float__", [](const Tile&) -> double { no_value("float value"); })
@@ -254,6 +302,7 @@ void bind_capture(nb::module_& module) {
              [](const Capture& capture, nb::handle subscript) {
                  return capture.element(indices_of(subscript), Capture::Negative::clamped);
              })
+        .def("extent", &Capture::extent, nb::arg("dim"))
         .def("row",
              [](const Capture& capture, nb::handle subscript) {
                  const Row row = capture.row_of(indices_of(subscript));
@@ -291,12 +340,18 @@ void bind_mod(nb::module_& module) {
         .def_prop_ro("name", &Mod::name)
         .def("renamed", &Mod::renamed)
         .def("captures", &Mod::captures)
+        .def("written_at", &Mod::written_at, nb::arg("file"), nb::arg("line"))
+        .def("_reads",
+             [](const Mod& mod) {
+                 const Mod::Reads reads = mod.reads();
+                 return nb::make_tuple(reads.batch, reads.head);
+             })
         .def(
             "ir",
-            [](const Mod& mod, const std::string& score) {
-                return mod.ir(parse_dtype(score).value_or(f32));
+            [](const Mod& mod, const std::string& score, bool with_lines) {
+                return mod.ir(parse_dtype(score).value_or(f32), with_lines);
             },
-            nb::arg("score") = "f32")
+            nb::arg("score") = "f32", nb::arg("with_lines") = false)
         .def(
             "derivative_ir",
             [](const Mod& mod, const nb::callable& body, const std::string& score) {
@@ -314,14 +369,23 @@ void bind_mod(nb::module_& module) {
         .def("with_derivative", &Mod::with_derivative, nb::arg("text"), nb::arg("gathers"))
         .def("__call__",
              [](const Mod& mod, nb::handle b, nb::handle h, nb::handle q, nb::handle kv) {
-                 return mod(expect_operand(b), expect_operand(h), expect_operand(q),
-                            expect_operand(kv));
+                 if (!is_tracing()) {
+                     return nb::object(nb::bool_(
+                         mod.evaluate(position(b), position(h), position(q), position(kv))));
+                 }
+                 return nb::cast(mod(expect_operand(b), expect_operand(h), expect_operand(q),
+                                     expect_operand(kv)));
              })
         .def("__call__",
              [](const Mod& mod, nb::handle score, nb::handle b, nb::handle h, nb::handle q,
                 nb::handle kv) {
-                 return mod(expect_operand(score), expect_operand(b), expect_operand(h),
-                            expect_operand(q), expect_operand(kv));
+                 if (!is_tracing()) {
+                     const double value = nb::cast<double>(nb::float_(score));
+                     return nb::object(nb::float_(
+                         mod.evaluate(value, position(b), position(h), position(q), position(kv))));
+                 }
+                 return nb::cast(mod(expect_operand(score), expect_operand(b), expect_operand(h),
+                                     expect_operand(q), expect_operand(kv)));
              })
         .def(
             "__and__", [](const Mod& a, const Mod& b) { return a & b; }, nb::is_operator())
@@ -330,6 +394,16 @@ void bind_mod(nb::module_& module) {
         .def(
             "__xor__", [](const Mod& a, const Mod& b) { return a ^ b; }, nb::is_operator())
         .def("__invert__", [](const Mod& a) { return ~a; });
+    module.def("is_tracing", &is_tracing);
+    module.def(
+        "exchange_source_line",
+        [](const std::string& file, int line) {
+            const detail::SourceLine before = detail::exchange_source_line(file, line);
+            return nb::make_tuple(std::string(before.file), before.line);
+        },
+        nb::arg("file"), nb::arg("line"));
+    module.def("mod_axes", &mod_axes, nb::arg("text"));
+    module.def("shifted_mod_ir", &shifted_mod_ir, nb::arg("text"), nb::arg("local"));
     module.def("batched_mod_ir", &batched_mod_ir, nb::arg("text"), nb::arg("batch"),
                nb::arg("batched"));
 }

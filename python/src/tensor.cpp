@@ -227,6 +227,7 @@ void bind_tensor(nb::module_& module) {
                      [](const Tensor& t) { return reinterpret_cast<std::uintptr_t>(t.raw()); })
         .def_prop_ro("ndim", &Tensor::rank)
         .def_prop_ro("defined", &Tensor::defined)
+        .def("fingerprint", &Tensor::fingerprint, nb::call_guard<nb::gil_scoped_release>())
         .def("__repr__", &Tensor::type_name);
 }
 

@@ -11,8 +11,10 @@ from collections.abc import Callable
 
 from . import _core, masks, scores
 from ._attention import AuxOutput, AuxRequest, Gradients, flex_attention, flex_attention_vjp
-from ._block_mask import BlockMask, create_block_mask, create_mask
+from ._block_mask import BlockMask, create_block_mask, create_mask, create_scores
+from ._captures import Capture, Row, Scalar
 from ._control import cond, for_loop, scan, when, while_loop
+from ._elementwise import FUNCTIONS
 from ._kernels import BlockSpec, Call, Element, Kernel, call, kernel, vmap
 from ._language import (
     DType,
@@ -66,7 +68,7 @@ from ._language import (
     zeros,
 )
 from ._library import parse_mod
-from ._mods import FUNCTIONS, Capture, Mod, Row, Scalar, and_masks, capture, or_masks
+from ._mods import Mod, and_masks, capture, or_masks
 from ._norm import layer_norm, layer_norm_vjp, rms_norm, rms_norm_vjp
 from ._programs import Cost, Program, ShapeDtype, cpu_roofs
 
@@ -144,6 +146,7 @@ __all__ = [
     "cpu_roofs",
     "create_block_mask",
     "create_mask",
+    "create_scores",
     "cummax",
     "cummin",
     "cumprod",

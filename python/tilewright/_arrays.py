@@ -171,3 +171,19 @@ def _in_framework(tensor, like):
     if root == "cupy":
         return sys.modules["cupy"].from_dlpack(tensor)
     return tensor
+
+
+def shown_fields(self):
+    """The repr of a named tuple of arrays: dtypes and shapes in place of elements."""
+    fields = ", ".join(
+        f"{name}={_shown(value)}" for name, value in zip(self._fields, self, strict=True)
+    )
+    return f"{type(self).__name__}({fields})"
+
+
+def _shown(value):
+    if isinstance(value, list | tuple):
+        return f"[{', '.join(map(_shown, value))}]"
+    if hasattr(value, "shape") and hasattr(value, "dtype"):
+        return f"{value.dtype}{list(value.shape)}"
+    return repr(value)

@@ -7,9 +7,20 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from . import _core
-from ._arrays import Array, flag, number, stream_of, to_array, to_device, to_tensor
+from ._arrays import (
+    Array,
+    flag,
+    number,
+    shown_fields,
+    stream_of,
+    to_array,
+    to_device,
+    to_tensor,
+)
 from ._block_mask import BlockMask
+from ._changes import Unchanged, captured
 from ._mods import ModLike, as_mod
+from ._synonyms import names_synonyms
 
 
 class AuxRequest(NamedTuple):
@@ -25,6 +36,8 @@ class AuxOutput(NamedTuple):
     lse: np.ndarray | None = None  #: (B, Hq, L), natural log of the softmax's denominator
     max_scores: np.ndarray | None = None  #: (B, Hq, L), of the scores after mods and masks
 
+    __repr__ = shown_fields
+
 
 class Gradients(NamedTuple):
     """What the pullback of `flex_attention_vjp` returns."""
@@ -34,6 +47,8 @@ class Gradients(NamedTuple):
     value: np.ndarray
     sinks: np.ndarray | None  #: None without sinks
     captured: list  #: of the float captures, in the order in which score_mod first uses them
+
+    __repr__ = shown_fields
 
 
 _SIZES = {
@@ -106,6 +121,7 @@ def _seed(op, value):
     return value
 
 
+@names_synonyms
 def flex_attention(
     query: Array,
     key: Array,
@@ -166,6 +182,7 @@ def flex_attention(
         return problem.results(problem.run())
 
 
+@names_synonyms
 def flex_attention_vjp(
     query: Array,
     key: Array,
@@ -198,15 +215,21 @@ def flex_attention_vjp(
     ``pullback(dout, dlse=None)`` gives `Gradients`: query, key, value (shapes, dtypes and layouts of
     the inputs), sinks, and captured, a list for the float captures in the order in which score_mod
     first uses them. dout has the shape and dtype of out, dlse those of lse.
+
+    The pullback reads the arrays of the forward pass, captures and `out` again, without a copy:
+    where one of them was changed in place meanwhile it raises ValueError. Arrays of a GPU tell only
+    in PyTorch, and their captures not at all.
     """
     arguments = locals()
     with stream_of(query):
         problem = _Problem("flex_attention_vjp", arguments)
         forward = problem.run()
         results = problem.results(forward)
+        unchanged = Unchanged(problem.read_again(forward))
 
     def pullback(dout, dlse=None):
         with stream_of(query):
+            unchanged.check("pullback")
             gradients = _core.attention_backward(
                 *problem.inputs,
                 forward=forward,
@@ -229,7 +252,7 @@ class _Problem:
     """The arguments of one call, checked and turned into the library's."""
 
     def __init__(self, op, arguments):
-        self.op = op
+        self.op, self.arguments = op, arguments
         self.aux = self._aux(arguments["return_lse"], arguments["return_aux"])
         self.return_lse = flag(op, "return_lse", arguments["return_lse"])
         self.device = arguments["device"]
@@ -274,9 +297,16 @@ class _Problem:
         block_mask = arguments["block_mask"]
         if block_mask is not None:
             if not isinstance(block_mask, BlockMask):
+                front_end = type(block_mask).__module__.rpartition(".")[0]
                 raise TypeError(
-                    f"[{op}] expected block_mask to be a BlockMask but got "
+                    f"[{op}] expected block_mask to be a BlockMask of tilewright but got "
                     f"{type(block_mask).__name__}"
+                    + (f" of {front_end}" if type(block_mask).__name__ == "BlockMask" else "")
+                )
+            shape = self.inputs[0].shape
+            if len(shape) == 4:
+                block_mask.check_fits(
+                    op, shape[0], shape[2 if arguments["layout"] == "bshd" else 1]
                 )
             options.block_mask = block_mask._core
         options.causal = flag(op, "causal", arguments["causal"])
@@ -325,6 +355,19 @@ class _Problem:
                 f"[{self.op}] expected as many key as query heads without enable_gqa=True but got "
                 f"{query_heads} query heads and {kv_heads} key heads"
             )
+
+    def read_again(self, forward):
+        """What the backward pass reads, for `Unchanged`."""
+        options, given = self.options, self.arguments
+        names = ("query", "key", "value")
+        arrays = [(n, tensor, given[n]) for n, tensor in zip(names, self.inputs, strict=True)]
+        names = ("segment_ids", "kv_segment_ids", "cu_seqlens", "kv_cu_seqlens", "kv_lengths")
+        for name in (*names, "sinks"):
+            arrays.append((name, getattr(options, name), given[name]))
+        for name, mod in (("score_mod", options.score_mod), ("mask_mod", options.mask)):
+            if given[name] is not None:
+                arrays += [(what, tensor, None) for what, tensor in captured(mod, name)]
+        return [*arrays, ("the result `out`", forward.out, None)]
 
     def run(self):
         return _core.attention(*self.inputs, options=self.options)

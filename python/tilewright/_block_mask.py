@@ -8,7 +8,7 @@ import os
 import numpy as np
 
 from . import _core
-from ._arrays import to_array, to_tensor
+from ._arrays import Array, to_array, to_tensor
 from ._mods import ModLike, as_mod, as_score_or_mask
 
 
@@ -47,10 +47,12 @@ class BlockMask:
     combined and shifted masks.
     """
 
-    def __init__(self, core, separate_full_blocks=True, mask_mod=None):
+    def __init__(self, core, separate_full_blocks=True, mask_mod=None, reads=(False, False)):
         self._core = core
         self._separate = separate_full_blocks
         self.mask_mod = mask_mod
+        #: Whether the mod depends on the batch, and on the head: then one of them is no other.
+        self._reads = tuple(reads)
 
     @classmethod
     def from_kv_blocks(
@@ -72,6 +74,7 @@ class BlockMask:
         fit together.
         """
         op = "from_kv_blocks"
+        mod = None if mask_mod is None else as_mod(op, "mask_mod", mask_mod, True)
         arrays = {
             "kv_num_blocks": kv_num_blocks,
             "kv_indices": kv_indices,
@@ -82,15 +85,16 @@ class BlockMask:
             _core.BlockMask.from_kv_blocks(
                 **{name: to_tensor(op, name, array) for name, array in arrays.items()},
                 block_size=pair(op, BLOCK_SIZE),
-                mask_mod=None if mask_mod is None else as_mod(op, "mask_mod", mask_mod, True),
+                mask_mod=mod,
                 lengths=None if seq_lengths is None else pair(op, seq_lengths, "seq_lengths"),
             ),
             mask_mod=mask_mod,
+            reads=mod._reads() if mod else (False, False),
         )
 
     def __reduce__(self):
         """Copies and pickles hold the pairs, not the mod."""
-        return _unpacked, (to_array(self._core.packed()), self._separate)
+        return _unpacked, (to_array(self._core.packed()), self._separate, self._reads)
 
     @property
     def shape(self):
@@ -155,6 +159,13 @@ class BlockMask:
     full_q_num_blocks = _torch_list("q", "column", full=True, indices=False)
     full_q_indices = _torch_list("q", "column", full=True, indices=True)
 
+    def __len__(self):
+        return self.shape[0]
+
+    def __iter__(self):
+        """The masks of the batches."""
+        return (self[b] for b in range(len(self)))
+
     def __getitem__(self, index):
         index = index if isinstance(index, tuple) else (index,)
         if len(index) > 3:
@@ -171,7 +182,8 @@ class BlockMask:
         if not _is_all(rows):
             count = -(-core.shape[2] // core.block_size[0])
             core = _rows(core, _places("row of blocks", rows, count))
-        return BlockMask(core, self._separate, self.mask_mod)
+        reads = self._reads[0] and _is_all(b), self._reads[1] and _is_all(h)
+        return BlockMask(core, self._separate, self.mask_mod, reads)
 
     def to(self, device):
         """The mask itself: it moves with the arrays of the call that uses it."""
@@ -179,7 +191,8 @@ class BlockMask:
 
     def shifted(self, q_offset, kv_offset, q_len, kv_len):
         """The mask whose pair (q, kv) is this one's (q + q_offset, kv + kv_offset)."""
-        return BlockMask(self._core.shifted(q_offset, kv_offset, q_len, kv_len), self._separate)
+        core = self._core.shifted(q_offset, kv_offset, q_len, kv_len)
+        return BlockMask(core, self._separate, reads=self._reads)
 
     def _other(self, other):
         if not isinstance(other, BlockMask):
@@ -188,19 +201,40 @@ class BlockMask:
             )
         return other._core
 
+    def _combined(self, core, other):
+        reads = [
+            any(
+                mask._reads[axis] and mask.shape[axis] == core.shape[axis] for mask in (self, other)
+            )
+            for axis in (0, 1)
+        ]
+        return BlockMask(core, self._separate, reads=reads)
+
     def __and__(self, other):
-        return BlockMask(self._core.both(self._other(other)), self._separate)
+        return self._combined(self._core.both(self._other(other)), other)
 
     def __or__(self, other):
-        return BlockMask(self._core.either(self._other(other)), self._separate)
+        return self._combined(self._core.either(self._other(other)), other)
 
     def __invert__(self):
-        return BlockMask(self._core.complement(), self._separate)
+        return self._combined(self._core.complement(), self)
 
     def __eq__(self, other):
         return isinstance(other, BlockMask) and self._core.equals(other._core)
 
-    __hash__ = None
+    def __hash__(self):
+        return hash(to_array(self._core.packed()).tobytes())
+
+    def check_fits(self, op, batch, heads):
+        """ValueError where one batch or head of the mask cannot stand for all of a call's."""
+        for what, reads, own, count in zip(
+            ("batch", "head"), self._reads, self.shape[:2], (batch, heads), strict=True
+        ):
+            if reads and own == 1 and isinstance(count, int) and count > 1:
+                raise ValueError(
+                    f"[{op}] expected a block mask of {count} {what}{'es' if what == 'batch' else 's'}"
+                    f", since its mask_mod depends on the {what}, but got one of {what} 0 alone"
+                )
 
     def to_string(self, grid_size=(20, 20), limit=4):
         """A picture in characters: full, shaded for partial, blank for empty blocks.
@@ -261,8 +295,9 @@ class BlockMask:
         return cls(_core.BlockMask.from_packed(to_tensor("BlockMask.load", "words", words)))
 
 
-def _unpacked(words, separate):
-    return BlockMask(_core.BlockMask.from_packed(to_tensor("BlockMask", "words", words)), separate)
+def _unpacked(words, separate, reads=(False, False)):
+    core = _core.BlockMask.from_packed(to_tensor("BlockMask", "words", words))
+    return BlockMask(core, separate, reads=reads)
 
 
 def _is_all(index):
@@ -321,6 +356,20 @@ def sizes(op, B, H, Q_LEN, KV_LEN):
     return [1 if size is None else int(size) for size in given.values()]
 
 
+def expect_sizes_read(op, mod, B, H):
+    """ValueError unless B and H are given where the mod depends on them; gives what it reads."""
+    reads = mod._reads()
+    for name, what, read, size in zip(
+        ("B", "H"), ("batch (b)", "head (h)"), reads, (B, H), strict=True
+    ):
+        if read and size is None:
+            raise ValueError(
+                f"[{op}] expected {name}, since the mod depends on the {what}, but got None: give "
+                "the number in the call that uses it"
+            )
+    return reads
+
+
 def create_block_mask(
     mask_mod: ModLike,
     B: int | None,
@@ -355,11 +404,10 @@ def create_block_mask(
         "Q_BLOCK_SIZE and KV_BLOCK_SIZE",
     )
     mod = as_score_or_mask(op, mask_mod)
-    return BlockMask(
-        _core.create_block_mask(mod, *sizes(op, B, H, Q_LEN, KV_LEN), size),
-        separate_full_blocks,
-        mask_mod,
-    )
+    shape = sizes(op, B, H, Q_LEN, KV_LEN)
+    reads = expect_sizes_read(op, mod, B, H)
+    core = _core.create_block_mask(mod, *shape, size)
+    return BlockMask(core, separate_full_blocks, mask_mod, reads)
 
 
 def create_mask(
@@ -370,8 +418,55 @@ def create_mask(
     KV_LEN: int,
     device: str | None = "cpu",
 ) -> np.ndarray:
-    """bool (B, H, Q_LEN, KV_LEN) of a mask mod; of a score mod: where it keeps 0 above -inf."""
+    """bool (B, H, Q_LEN, KV_LEN) of a mask mod; of a score mod: where it keeps 0 above -inf.
+
+    B, H: None is 1, for mods that do not depend on the batch or the head. device: "cuda" needs a
+    GPU; the array is NumPy's wherever the mask was made.
+    """
     op = "create_mask"
-    if str(device) not in ("None", "cpu"):
-        raise ValueError(f'[{op}] expected device None or "cpu" but got {device!r}')
-    return to_array(_core.create_mask(as_score_or_mask(op, mod), *sizes(op, B, H, Q_LEN, KV_LEN)))
+    check_device(op, device)
+    core = as_score_or_mask(op, mod)
+    shape = sizes(op, B, H, Q_LEN, KV_LEN)
+    expect_sizes_read(op, core, B, H)
+    return to_array(_core.create_mask(core, *shape))
+
+
+def create_scores(
+    score_mod: ModLike,
+    B: int | None,
+    H: int | None,
+    Q_LEN: int,
+    KV_LEN: int,
+    scores: Array | None = None,
+) -> np.ndarray:
+    """What score_mod makes of `scores`, pair by pair: (B, H, Q_LEN, KV_LEN), for debugging.
+
+    scores: f32 or f64, of a shape that broadcasts to the result's; zeros by default. B, H: None is
+    1, for mods that do not depend on the batch or the head. Slow.
+    """
+    op = "create_scores"
+    mod = as_mod(op, "score_mod", score_mod, False)
+    shape = sizes(op, B, H, Q_LEN, KV_LEN)
+    expect_sizes_read(op, mod, B, H)
+    if min(shape) < 0:
+        raise ValueError(f"[{op}] expected sizes of at least 0 but got {shape}")
+    scores = np.zeros((), np.float32) if scores is None else np.asarray(scores)
+    try:
+        scores = np.broadcast_to(scores, shape)
+    except ValueError:
+        raise ValueError(
+            f"[{op}] expected scores that broadcast to {tuple(shape)} but got {scores.shape}"
+        ) from None
+    return to_array(_core.create_scores(mod, to_tensor(op, "scores", scores)))
+
+
+def check_device(op, device):
+    """ValueError for a device that there is not."""
+    kind, _, index = str(device).partition(":")
+    if kind not in ("None", "cpu", "cuda") or not (index or "0").isdigit():
+        raise ValueError(f'[{op}] expected device None, "cpu" or "cuda" but got {device!r}')
+    if kind == "cuda" and f"cuda:{index or 0}" not in _core.devices():
+        raise ValueError(
+            f"[{op}] expected a device of this machine, {', '.join(_core.devices())}, but got "
+            f"{device!r}; tilewright.doctor() says what a GPU lacks"
+        )

@@ -29,8 +29,10 @@ def check(op, argument, function, is_mask):
 class Mod:
     """A function of the mask or score library; call it in mods, combine masks with & | ^ ~."""
 
-    def __init__(self, function, is_mask, name):
+    def __init__(self, function, is_mask, name, made_by=None, arrays=None):
         self._function, self.is_mask, self.name = function, is_mask, name
+        self._made_by = made_by  #: (function, its arguments), which is pickled instead
+        self._arrays = arrays or {}  #: that it reads, by their names
         self.__signature__ = inspect.Signature(
             [
                 inspect.Parameter(p, inspect.Parameter.POSITIONAL_OR_KEYWORD)
@@ -38,12 +40,24 @@ class Mod:
             ]
         )
 
+    @property
+    def front_end(self):
+        """The package that made it."""
+        made, parts = self._made_by or (self._function, ())
+        parts = [part for part in parts if isinstance(part, Mod)]
+        return parts[0].front_end if parts else ".".join(made.__module__.split(".")[:2])
+
     def __call__(self, *arguments):
         return self._function(*arguments)
 
     def __tilewright_environment__(self):
         """What the mod depends on, for caches of recordings."""
         return (self._function,)
+
+    def __reduce__(self):
+        if self._made_by is None:
+            raise TypeError(f"{self!r} cannot be pickled")
+        return self._made_by
 
     def __repr__(self):
         return f"<{'mask' if self.is_mask else 'score'} mod {self.name}>"
@@ -65,11 +79,21 @@ class Mod:
 
     def __invert__(self):
         check("~", "the operand", self, True)
-        return Mod(lambda *p: ~self(*p), True, f"~{self.name}")
+        made_by = operator.invert, (self,)
+        return Mod(lambda *p: ~self(*p), True, f"~{self.name}", made_by, self._arrays)
 
 
 def combined(name, combine, *masks):
     for i, mask in enumerate(masks):
         check(name, f"mask {i}", mask, True)
     names = f" {name} ".join(getattr(mask, "name", "mask") for mask in masks)
-    return Mod(lambda *p: functools.reduce(combine, (m(*p) for m in masks)), True, f"({names})")
+    arrays = {}
+    for mask in masks:
+        arrays |= mask._arrays if isinstance(mask, Mod) else {}
+    return Mod(
+        lambda *p: functools.reduce(combine, (m(*p) for m in masks)),
+        True,
+        f"({names})",
+        (combined, (name, combine, *masks)),
+        arrays,
+    )

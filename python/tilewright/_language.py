@@ -1,14 +1,14 @@
 """The kernel language: what kernels compute with while they are traced.
 
 Functions on tiles record instructions of the tile IR; the elementwise ones are those of mods
-(`_mods.FUNCTIONS`). Here Python only walks: it flattens carries and reads subscripts.
+(`_elementwise.FUNCTIONS`). Here Python only walks: it flattens carries and reads subscripts.
 """
 
 import operator
 
 import numpy as np
 
-from . import _core, _mods
+from . import _core, _elementwise
 from ._arrays import dtype_name
 
 _lang = _core.lang
@@ -203,14 +203,19 @@ def stack(parts, axis=0) -> Tile:
     return concatenate([expand_dims(part, axis) for part in parts], axis)
 
 
-# ---- Across lanes. Rows of captured arrays, which mods have, are summed by `_mods`.
+# ---- Across lanes. Rows of captured arrays, which mods have, are summed by `_elementwise`.
 
 
 def _reduction(name, document):
     core = getattr(_lang, name)
-    of_rows = {"sum": _mods.sum, "max": _mods.max}.get(name)
+    of_rows = {"sum": _elementwise.sum, "max": _elementwise.max, "min": _elementwise.min}.get(name)
 
     def function(x, axis=None, keepdims=False):
+        if isinstance(axis, Tile):
+            raise TypeError(
+                f"[{name}] expected axis to be an integer but got a traced value: of two values use "
+                "tw.minimum, tw.maximum or operators"
+            )
         if of_rows is not None and not isinstance(x, Tile) and np.ndim(x) != 0:
             return of_rows(x)
         return core(x, _axis_or_axes(name, axis), bool(keepdims))
@@ -226,7 +231,9 @@ prod = _reduction("prod", "The product" + _OVER)
 max = _reduction(  # noqa: A001
     "max", "The largest element" + _OVER + " NaN propagates. Of a row of a captured array too."
 )
-min = _reduction("min", "The smallest element" + _OVER + " NaN propagates.")  # noqa: A001
+min = _reduction(  # noqa: A001
+    "min", "The smallest element" + _OVER + " NaN propagates. Of a row of a captured array too."
+)
 mean = _reduction("mean", "The mean" + _OVER)
 any = _reduction("any", "Whether any element of a bool tile is true" + _OVER)  # noqa: A001
 all = _reduction("all", "Whether every element of a bool tile is true" + _OVER)  # noqa: A001
@@ -281,7 +288,7 @@ def dot(a, b, acc=None, precision=None, *, trans_a=False, trans_b=False) -> Tile
     stored (k, m); `trans_b`: b is stored (n, k). Of two rows of captured arrays: their dot product.
     """
     if not isinstance(a, Tile) and not isinstance(b, Tile):
-        return _mods.dot(a, b)
+        return _elementwise.dot(a, b)
     if precision is not None and precision not in _PRECISIONS:
         raise ValueError(
             f"[dot] expected precision to be one of {_PRECISIONS} but got {precision!r}"
@@ -409,6 +416,8 @@ def _getitem(tile, subscript):
 
 def _tile_text(tile):
     try:
+        if tile.ndim == 0:
+            return f"Scalar({tile.dtype!s})"
         return f"Tile({tile.dtype!s}{list(tile.shape)})"
     except ValueError:
         return "Tile(of a trace that has ended)"
@@ -435,8 +444,8 @@ Tile.transpose = _transposed
 for _function in (sum, prod, max, min, mean, any, all, argmax, argmin, cumsum, squeeze):
     setattr(Tile, _function.__name__, _function)
 
-_mods.UFUNCS[np.matmul] = dot
-_mods.TILE_FUNCTIONS.update(
+_elementwise.UFUNCS[np.matmul] = dot
+_elementwise.TILE_FUNCTIONS.update(
     {
         np.sum: sum,
         np.prod: prod,

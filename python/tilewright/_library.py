@@ -1,11 +1,14 @@
 """Makes the functions of the mask and score libraries take arrays and Python functions."""
 
+import ast
 import functools
+import inspect
 
 import numpy as np
 
 from . import _core
 from ._arrays import Array, to_tensor
+from ._captures import user_line
 from ._mods import Capture, Mod, as_mod, capture
 
 
@@ -34,7 +37,7 @@ def _wrapped(name, core):
         passed = [_argument(name, value) for value in arguments]
         named = {key: _argument(key, value) for key, value in options.items()}
         try:
-            return core(*passed, **named).renamed(name)
+            return core(*passed, **named).renamed(name).written_at(*user_line())
         except TypeError as error:
             if "incompatible function arguments" not in str(error):
                 raise
@@ -46,7 +49,39 @@ def _wrapped(name, core):
                 f"{name}({', '.join(given)})"
             ) from None
 
+    function.__signature__ = signature_of(name, core)
     return function
+
+
+def signature_of(name, core):
+    """Of a function of the extension, whose documentation begins with a line for each form."""
+    lines = [line for line in core.__doc__.splitlines() if line.startswith(name + "(")]
+    forms = [_split(line[len(name) + 1 : line.rindex(") ->")]) for line in lines]
+    names = [[text.partition(":")[0] for text in form] for form in forms]
+    # Others are the same under another name, as `heads` is of `slopes_or_heads`.
+    forms = [form for form, own in zip(forms, names, strict=True) if own[:1] == names[0][:1]]
+    shortest, longest = (choose(forms, key=len) for choose in (min, max))
+    made = []
+    for place, text in enumerate(longest):
+        argument, _, default = text.partition(" = ")
+        kinds = [form[place].partition(" = ")[0] for form in forms if place < len(form)]
+        kinds = dict.fromkeys(_readable(kind.partition(": ")[2]) for kind in kinds)
+        if place >= len(shortest):
+            default = "None"
+        made.append(
+            inspect.Parameter(
+                argument.partition(":")[0],
+                inspect.Parameter.POSITIONAL_OR_KEYWORD,
+                default=ast.literal_eval(default) if default else inspect.Parameter.empty,
+                annotation=" | ".join(kinds),
+            )
+        )
+    return inspect.Signature(made, return_annotation="Mod")
+
+
+def _split(arguments):
+    """The arguments of a form, which hold no commas inside."""
+    return arguments.split(", ") if arguments else []
 
 
 def _readable(form):

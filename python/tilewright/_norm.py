@@ -6,7 +6,9 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from . import _core
-from ._arrays import Array, number, stream_of, to_array, to_tensor
+from ._arrays import Array, number, shown_fields, stream_of, to_array, to_tensor
+from ._changes import Unchanged
+from ._synonyms import names_synonyms
 
 
 class NormGradients(NamedTuple):
@@ -17,7 +19,10 @@ class NormGradients(NamedTuple):
     bias: np.ndarray | None  #: likewise; layer_norm only
     residual: np.ndarray | None  #: shape and dtype of x
 
+    __repr__ = shown_fields
 
+
+@names_synonyms
 def rms_norm(
     x: Array,
     weight: Array | None = None,
@@ -39,6 +44,7 @@ def rms_norm(
         return _results(forward, x, residual is not None, return_stats, False)
 
 
+@names_synonyms
 def layer_norm(
     x: Array,
     weight: Array | None = None,
@@ -57,6 +63,7 @@ def layer_norm(
         return _results(forward, x, residual is not None, return_stats, True)
 
 
+@names_synonyms
 def rms_norm_vjp(
     x: Array,
     weight: Array | None = None,
@@ -66,11 +73,13 @@ def rms_norm_vjp(
 ) -> tuple[Any, Callable[..., NormGradients]]:
     """``(rms_norm(...), pullback)``; ``pullback(dy, dsum=None)`` gives NormGradients.
 
-    dy: shape and dtype of y. dsum: the gradient of x + residual, shape and dtype of x.
+    dy: shape and dtype of y. dsum: the gradient of x + residual, shape and dtype of x. Where x, the
+    weight or a result that the pullback reads was changed in place meanwhile it raises ValueError.
     """
     return _vjp("rms_norm", False, x, weight, None, eps, residual, return_stats)
 
 
+@names_synonyms
 def layer_norm_vjp(
     x: Array,
     weight: Array | None = None,
@@ -106,12 +115,22 @@ def _vjp(op, layer, x, weight, bias, eps, residual, return_stats):
     with stream_of(x):
         forward, tensors = _forward(op, layer, x, weight, bias, eps, residual)
         results = _results(forward, x, residual is not None, return_stats, layer)
+        normalised = "x" if residual is None else "the result `x + residual`"
+        unchanged = Unchanged(
+            [
+                (normalised, forward.sum, x if residual is None else None),
+                ("weight", tensors["weight"], weight),
+                ("the inverse deviation", forward.inverse_deviation, None),
+                ("the mean", forward.mean, None),
+            ]
+        )
 
     def pullback(dy, dsum=None):
         backward = op + "_backward"
         if dsum is not None and residual is None:
             raise ValueError(f"[{backward}] expected dsum only with a residual but got one without")
         with stream_of(x):
+            unchanged.check(backward)
             gradients = getattr(_core, backward)(
                 forward=forward,
                 dy=to_tensor(backward, "dy", dy),

@@ -14,6 +14,7 @@ from . import _core
 from ._numbers import Number, Numbers, RefusedError, operand
 
 MOST_ELEMENTS = 4096  # of a small array
+_UNKNOWN = 1 << 30  # stands for an extent that is a symbol
 
 
 class Captured:
@@ -27,7 +28,7 @@ class Captured:
         tensor = _core.Tensor.from_memory(
             element.__array_interface__["data"][0],
             values.dtypes.name(dtype),
-            list(shape),
+            [extent if isinstance(extent, int) else _UNKNOWN for extent in shape],
             [0] * len(shape),
             element,
         )

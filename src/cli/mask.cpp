@@ -6,6 +6,7 @@
 
 #include <chrono>
 #include <memory>
+#include <optional>
 
 #include "cli/command.h"
 #include "cli/progress.h"
@@ -18,7 +19,8 @@ namespace {
 
 struct MaskOptions {
     std::string text, svg, png, out;
-    std::int64_t q_len = 0, kv_len = 0, batch = 1, heads = 1;
+    std::int64_t q_len = 0, kv_len = 0;
+    std::optional<std::int64_t> batch, heads;
     std::vector<std::string> block = {"128"};
     std::vector<std::string> bindings;
 };
@@ -56,11 +58,16 @@ void make_mask(const MaskOptions& options, Console& console) {
     const Bindings arrays = load_bindings("mask", options.bindings, &console.input);
     const Mod mod = parse_mod(options.text, arrays, Mod::Kind::mask);
     expect_bindings_read("mask", arrays, {mod});
+    const Mod::Reads reads = mod.reads();
+    if (reads.batch && !options.batch)
+        user_error("mask", "expected --batch for a mask that depends on b but got none");
+    if (reads.head && !options.heads)
+        user_error("mask", "expected --heads for a mask that depends on h but got none");
     const auto start = std::chrono::steady_clock::now();
     const BlockMask mask = [&] {
         const Elapsed elapsed("building the mask");
-        return create_block_mask(mod, options.batch, options.heads, options.q_len, options.kv_len,
-                                 block);
+        return create_block_mask(mod, options.batch.value_or(1), options.heads.value_or(1),
+                                 options.q_len, options.kv_len, block);
     }();
     const std::chrono::duration<double, std::milli> time = std::chrono::steady_clock::now() - start;
     const Elapsed elapsed("drawing the mask");
@@ -98,10 +105,8 @@ void add_mask(CLI::App& app, Console& console) {
         ->required();
     add_size(*command, "--q-len", options->q_len, "queries")->required();
     add_size(*command, "--kv-len", options->kv_len, "keys")->required();
-    add_size(*command, "--batch", options->batch, "batches that the text sees as b")
-        ->default_str("1");
-    add_size(*command, "--heads", options->heads, "heads that the text sees as h")
-        ->default_str("1");
+    add_size(*command, "--batch", options->batch, "needed where the mask depends on b");
+    add_size(*command, "--heads", options->heads, "needed where the mask depends on h");
     command
         ->add_option("--bind", options->bindings,
                      "an array that the text reads: .npy, .safetensors[:NAME], - for standard "

@@ -88,7 +88,8 @@ struct Callees {
 
 class Printer {
   public:
-    Printer(const Function& function, Callees& callees) : function_(function), callees_(callees) {}
+    Printer(const Function& function, Callees& callees, bool lines = false)
+        : function_(function), callees_(callees), lines_(lines) {}
 
     std::string function(const std::string& printed_name) {
         std::vector<std::string> parameters;
@@ -292,8 +293,12 @@ class Printer {
     std::string block(const Block& block, int depth) {
         std::string text = "{\n";
         for (const Instruction& each : block.body) {
-            text += std::string(static_cast<std::size_t>(2 * (depth + 1)), ' ');
-            text += instruction(each, depth, true);
+            const std::string margin(static_cast<std::size_t>(2 * (depth + 1)), ' ');
+            if (lines_ && (each.location.line != line_.line || each.location.file != line_.file)) {
+                line_ = each.location;
+                text += fmt::format("{}loc {} {}\n", margin, quoted(line_.file), line_.line);
+            }
+            text += margin + instruction(each, depth, true);
             text += '\n';
         }
         return text + std::string(static_cast<std::size_t>(2 * depth), ' ') + "}";
@@ -301,6 +306,8 @@ class Printer {
 
     const Function& function_;
     Callees& callees_;
+    bool lines_;
+    Location line_;  ///< the last one printed
     Names unique_;
     std::map<Value, std::string> names_;
     int next_number_ = 0;
@@ -334,12 +341,12 @@ std::string print_element(DType dtype, std::uint64_t bits) {
     return fmt::format("{}", static_cast<float>(value));
 }
 
-std::string print(const Function& function) {
+std::string print(const Function& function, bool lines) {
     Callees callees;
     const std::string name = callees.claim(function);
     std::string text;
     print_callees(function, callees, text);
-    return text + Printer(function, callees).function(name);
+    return text + Printer(function, callees, lines).function(name);
 }
 
 std::string describe(const Function& function, const Instruction& instruction) {

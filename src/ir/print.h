@@ -8,7 +8,8 @@
 namespace tilewright::ir {
 
 /// The function as text, after the mods it calls: print(parse(print(f))) == print(f).
-std::string print(const Function& function);
+/// With `lines` it also says where instructions were written, but not in the mods.
+std::string print(const Function& function, bool lines = false);
 
 /// One instruction on one line, nested blocks left out; for messages. Never throws on broken IR.
 std::string describe(const Function& function, const Instruction& instruction);

@@ -5,6 +5,10 @@
 #include <atomic>
 #include <cmath>
 #include <limits>
+#include <mutex>
+#include <set>
+#include <string>
+#include <utility>
 
 #include "lang/promotion.h"
 
@@ -14,6 +18,7 @@ namespace {
 
 thread_local Tracer* current_tracer = nullptr;
 thread_local detail::LineScope::Source line_source = nullptr;
+thread_local detail::SourceLine foreign_line;
 
 std::uint32_t next_trace_id() {
     static std::atomic<std::uint32_t> counter{0};
@@ -102,6 +107,7 @@ Ref Tracer::add_view(View view) {
 }
 
 ir::Location Tracer::line_of(const std::source_location& location) {
+    if (foreign_line.line != 0) return {foreign_line.file, foreign_line.line};
     if (location.line() != 0) return {location.file_name(), static_cast<int>(location.line())};
     if (!line_source) return {};
     const detail::SourceLine line = line_source();
@@ -110,6 +116,7 @@ ir::Location Tracer::line_of(const std::source_location& location) {
 
 void Tracer::rethrow_with_line(const UserError& error, const ir::Location& location) {
     const std::string text = error.what();
+    if (foreign_line.line != 0) throw;  // the other language names the line
     // The builder and nested calls of the language name the innermost line already.
     if (text.find(" (at ") != std::string::npos) throw;
     if (location.file.empty()) throw;  // text and other languages may know no line
@@ -254,4 +261,25 @@ LineScope::~LineScope() {
     lang::line_source = outer_;
 }
 
+SourceLine exchange_source_line(std::string_view file, int line) {
+    static std::mutex mutex;
+    static std::set<std::string, std::less<>> files;
+    SourceLine wanted;
+    if (line != 0) {
+        const std::lock_guard lock(mutex);
+        auto found = files.find(file);
+        if (found == files.end()) found = files.emplace(file).first;
+        wanted = {found->c_str(), line};
+    }
+    return std::exchange(lang::foreign_line, wanted);
+}
+
 }  // namespace tilewright::detail
+
+namespace tilewright {
+
+bool is_tracing() {
+    return lang::current_tracer != nullptr;
+}
+
+}  // namespace tilewright

@@ -85,7 +85,8 @@ class Tracer {
 
     /// The user's line of what is emitted now.
     const ir::Location& location() const { return location_; }
-    /// The location, or where it is empty what the thread's LineScope says.
+    /// The line of exchange_source_line where one is set; else the location, or where that is empty
+    /// what the thread's LineScope says.
     static ir::Location line_of(const std::source_location& location);
 
     /// Marks the values made during its life as unusable afterwards: a loop body or a branch.

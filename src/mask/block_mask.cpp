@@ -10,6 +10,8 @@
 #include "mask/dense.h"
 #include "mask/draw.h"
 #include "mask/picture.h"
+#include "mod/evaluate.h"
+#include "mod/traced.h"
 #include "support/check.h"
 #include "support/write_file.h"
 #include "tilewright/run.h"
@@ -339,6 +341,41 @@ Tensor create_mask(const Mod& mod, std::int64_t batch, std::int64_t heads, std::
     if (checked()) mask::check_indices("create_mask", mod, batch, heads, q_len, kv_len);
     return mask::evaluate_dense(mask::MaskFunction::of("create_mask", mod), batch, heads, q_len,
                                 kv_len);
+}
+
+Tensor create_scores(const Mod& mod, const Tensor& scores) {
+    const char* const op = "create_scores";
+    mod::expect_kind(op, "score_mod", mod, Mod::Kind::score);
+    const bool is_wide = scores.defined() && scores.dtype() == f64;
+    if (!scores.defined() || scores.rank() != 4 || !(is_wide || scores.dtype() == f32))
+        user_error(op, "expected scores (b, h, q, kv) of f32 or f64 but got {}",
+                   scores.type_name());
+    const auto& shape = scores.shape();
+    if (checked()) mask::check_indices(op, mod, shape[0], shape[1], shape[2], shape[3]);
+    mod::Traced traced = mod::trace(mod, scores.dtype());
+    std::vector<Tensor> captures;
+    for (const Capture& capture : traced.captures)
+        captures.push_back(capture.tensor().to(Device{}));
+    mod::Evaluator evaluator(*traced.function, std::move(captures));
+    const Tensor given = scores.to(Device{}).contiguous();
+    Tensor result = Tensor::empty(scores.dtype(), shape);
+    std::int64_t at = 0;
+    for (std::int64_t b = 0; b < shape[0]; ++b) {
+        for (std::int64_t h = 0; h < shape[1]; ++h) {
+            for (std::int64_t q = 0; q < shape[2]; ++q) {
+                for (std::int64_t kv = 0; kv < shape[3]; ++kv, ++at) {
+                    if (is_wide) {
+                        result.data<double>()[at] =
+                            evaluator.score(given.data<double>()[at], b, h, q, kv);
+                    } else {
+                        result.data<float>()[at] = static_cast<float>(evaluator.score(
+                            static_cast<double>(given.data<float>()[at]), b, h, q, kv));
+                    }
+                }
+            }
+        }
+    }
+    return result;
 }
 
 namespace mask {

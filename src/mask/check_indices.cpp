@@ -87,8 +87,10 @@ void check_indices(const char* op, const Mod& mod, std::int64_t batch, std::int6
         MaskData data = build(inside, batch, heads, q_len, kv_len);
         const std::optional<Origin> where = first_missing(data);
         if (!where) continue;
-        user_error(op, "expected that {} but it is not for b {}, h {}, q {}, kv {}",
-                   body[i].get<ir::TextAttributes>().text, where->b, where->h, where->q, where->kv);
+        const ir::Location& line = body[i].location;
+        user_error(op, "expected that {} but it is not for b {}, h {}, q {}, kv {}{}",
+                   body[i].get<ir::TextAttributes>().text, where->b, where->h, where->q, where->kv,
+                   line.line == 0 ? "" : fmt::format(" at {}:{}", line.file, line.line));
     }
 }
 

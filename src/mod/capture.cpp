@@ -167,6 +167,17 @@ Tile Capture::element(const std::vector<Operand>& indices, Negative negative) co
     });
 }
 
+Tile Capture::extent(int dim) const {
+    mod::CaptureTable& table = mod::CaptureTable::current();
+    lang::Tracer& tracer = table.tracer();
+    return tracer.at({}, [&] {
+        if (dim < 0 || dim >= tensor().rank())
+            user_error("capture", "expected a dimension of capture {} of type {} but got {}",
+                       mod::quoted(*this), tensor().type_name(), dim);
+        return tracer.wrap(tracer.builder().extent(table.ref(*this), dim));
+    });
+}
+
 Row Capture::row_of(const std::vector<Operand>& indices) const {
     const int rank = tensor().rank();
     if (rank == 0 || static_cast<int>(indices.size()) != rank - 1) {

@@ -3,8 +3,10 @@
 #include <iterator>
 #include <map>
 #include <mutex>
+#include <set>
 #include <utility>
 
+#include "ir/access.h"
 #include "ir/builder.h"
 #include "ir/parse.h"
 #include "ir/passes/cse.h"
@@ -56,6 +58,40 @@ std::shared_ptr<const ir::Function> parse_traced(std::string_view text) {
     return known.emplace(std::string(text), shared).first->second;
 }
 
+/// The function with one more parameter, `attends`, and a check of every index that it clamps: the
+/// checked mode's form, as captures are traced there.
+ir::Function with_checks(ir::Function function) {
+    const ir::Value attends = function.add_parameter(ir::Type{boolean, {}}, "attends");
+    std::vector<ir::Instruction> body = std::exchange(function.body.body, {});
+    ir::Builder builder(function);
+    std::map<ir::Value, ir::Value> clamped;  // what was clamped, by the result
+    const ir::Value masked = builder.unary(ir::Op::bitwise_not, attends);
+    const ir::Value zero = builder.constant_int(ir::Type{i64, {}}, 0);
+    for (ir::Instruction& instruction : body) {
+        if (instruction.op == ir::Op::clamp) {
+            clamped[instruction.result()] = instruction.operands[0];
+        } else if (instruction.op == ir::Op::load) {
+            const ir::Access access = ir::access(instruction);
+            builder.set_location(instruction.location);
+            for (std::size_t d = 0; d < access.indices.size(); ++d) {
+                const auto index = clamped.find(access.indices[d]);
+                if (index == clamped.end()) continue;
+                const ir::Value extent = builder.extent(access.ref, static_cast<int>(d));
+                const ir::Value inside = builder.binary(
+                    ir::Op::bitwise_and, builder.binary(ir::Op::ge, index->second, zero),
+                    builder.binary(ir::Op::lt, index->second, extent));
+                builder.debug_check(
+                    builder.binary(ir::Op::bitwise_or, inside, masked),
+                    fmt::format("index of dimension {} of capture `{}` is inside its "
+                                "extent",
+                                d, function.value_name(access.ref)));
+            }
+        }
+        function.body.body.push_back(std::move(instruction));
+    }
+    return function;
+}
+
 }  // namespace
 
 Mod Mod::from_ir(std::string_view text, std::vector<Capture> captures) {
@@ -85,7 +121,13 @@ Mod Mod::from_ir(std::string_view text, std::vector<Capture> captures) {
             values.push_back(tracer.value(Operand(arguments[i], std::source_location{}), dtype));
         }
         for (const Capture& capture : captures) values.push_back(table.ref(capture));
-        const ir::Value result = ir::append_mod(tracer.builder(), *function, values)[0];
+        ir::Value result;
+        if (table.attends()) {
+            values.push_back(table.attends());
+            result = ir::append_mod(tracer.builder(), with_checks(*function), values)[0];
+        } else {
+            result = ir::append_mod(tracer.builder(), *function, values)[0];
+        }
         return Operand(tracer.wrap(result), std::source_location{});
     };
     Mod mod;
@@ -216,6 +258,117 @@ std::string batched_mod_ir(std::string_view text, std::int64_t batch,
         auto& indices = instruction.get<ir::AccessAttributes>().indices;
         indices.insert(indices.begin(), ir::Index{});
         instruction.operands.insert(instruction.operands.begin() + 1, place);
+    });
+    function.body.body.insert(function.body.body.begin(), std::make_move_iterator(rest.begin()),
+                              std::make_move_iterator(rest.end()));
+    ir::fold(function);
+    ir::dce(function);
+    return ir::print(function);
+}
+
+namespace {
+
+/// The arrays of a mod, and the positions that their indices are.
+class Axes {
+  public:
+    explicit Axes(const ir::Function& function) : function_(function) {
+        for (ir::Value parameter : function.parameters())
+            (function.is_ref(parameter) ? refs_ : scalars_).push_back(parameter);
+        ir::walk(function.body, [&](const ir::Instruction& instruction) {
+            if (instruction.op == ir::Op::clamp)
+                clamped_[instruction.result()] = instruction.operands[0];
+        });
+    }
+
+    const std::vector<ir::Value>& refs() const { return refs_; }
+    /// Of the last four scalars: 0 for b.
+    ir::Value position(std::size_t i) const {
+        return scalars_[scalars_.size() - mod::kPositions.size() + i];
+    }
+    /// Which position an index is, clamped to its array; '.' for others.
+    char letter(ir::Value index) const {
+        const auto found = clamped_.find(index);
+        if (found == clamped_.end()) return '.';
+        for (std::size_t i = 0; i < mod::kPositions.size(); ++i) {
+            if (found->second == position(i)) return mod::kPositions[i][0];
+        }
+        return '.';
+    }
+    std::vector<std::string> letters() const {
+        std::map<ir::Value, std::string> found;
+        ir::walk(function_.body, [&](const ir::Instruction& instruction) {
+            if (instruction.op != ir::Op::load) return;
+            const ir::Access access = ir::access(instruction);
+            std::string own;
+            for (ir::Value index : access.indices) own += letter(index);
+            const auto [known, is_first] = found.emplace(access.ref, own);
+            for (std::size_t d = 0; !is_first && d < own.size(); ++d) {
+                if (known->second[d] != own[d]) known->second[d] = '.';
+            }
+        });
+        std::vector<std::string> result;
+        for (ir::Value ref : refs_) {
+            const auto rank = static_cast<std::size_t>(function_.ref_type(ref).rank());
+            const auto known = found.find(ref);
+            result.push_back(known == found.end() ? std::string(rank, '.') : known->second);
+        }
+        return result;
+    }
+
+  private:
+    const ir::Function& function_;
+    std::vector<ir::Value> scalars_, refs_;
+    std::map<ir::Value, ir::Value> clamped_;
+};
+
+}  // namespace
+
+std::vector<std::string> mod_axes(std::string_view text) {
+    return Axes(*parse_traced(text)).letters();
+}
+
+std::string shifted_mod_ir(std::string_view text, const std::vector<bool>& local) {
+    ir::Function function = *parse_traced(text);
+    const Axes axes(function);
+    const std::vector<ir::Value> refs = axes.refs();
+    const std::vector<std::string> letters = axes.letters();
+    if (refs.size() != local.size())
+        user_error("mod", "expected {} flags for the arrays of a mod but got {}", refs.size(),
+                   local.size());
+    std::set<ir::Value> kept;  // indices that count from the origin already
+    ir::walk(function.body, [&](const ir::Instruction& instruction) {
+        if (instruction.op != ir::Op::load) return;
+        const ir::Access access = ir::access(instruction);
+        const auto place = static_cast<std::size_t>(
+            std::find(refs.begin(), refs.end(), access.ref) - refs.begin());
+        for (std::size_t d = 0; local[place] && d < access.indices.size(); ++d) {
+            if (letters[place][d] == 'b') kept.insert(access.indices[d]);
+        }
+    });
+    const ir::Value b = axes.position(0), h = axes.position(1);
+    const ir::Value origin = function.add_ref({i32, {kDynamic}, ir::Space::global, -1});
+    function.set_value_name(origin, "origin");
+    auto& parameters = function.body.arguments;
+    parameters.insert(parameters.end() - std::ssize(refs), origin);
+    std::vector<ir::Instruction> rest = std::exchange(function.body.body, {});
+    ir::Builder builder(function);
+    const auto moved = [&](ir::Value position, std::int64_t place) {
+        const auto constant = [&](std::int64_t value) {
+            return builder.constant_int(ir::Type{i64, {}}, value);
+        };
+        const ir::Value last = builder.binary(ir::Op::sub, builder.extent(origin, 0), constant(1));
+        const ir::IndexOperand index =
+            ir::IndexOperand::scalar(builder.clamp(constant(place), constant(0), last));
+        return builder.binary(ir::Op::add, position,
+                              builder.cast(builder.load(origin, {&index, 1}), i64));
+    };
+    const ir::Value global_b = moved(b, 0), global_h = moved(h, 1);
+    function.body.body.swap(rest);
+    ir::walk(function.body, [&](ir::Instruction& instruction) {
+        if (instruction.op == ir::Op::clamp && kept.contains(instruction.result())) return;
+        for (ir::Value& operand : instruction.operands) {
+            operand = operand == b ? global_b : operand == h ? global_h : operand;
+        }
     });
     function.body.body.insert(function.body.body.begin(), std::make_move_iterator(rest.begin()),
                               std::make_move_iterator(rest.end()));

@@ -9,6 +9,7 @@
 #include "ir/print.h"
 #include "lang/tracer.h"
 #include "mod/capture_table.h"
+#include "mod/evaluate.h"
 #include "mod/state.h"
 #include "mod/traced.h"
 
@@ -34,7 +35,7 @@ ir::Value result_value(lang::Tracer& tracer, Mod::Kind kind, const Operand& resu
         user_error(op, "expected {} to return {} but it returns {}{}", op,
                    is_mask ? "a bool scalar" : "a number", ir::to_string(type),
                    is_mask ? "; compare it, as in `q >= kv`"
-                           : "; choose scores with tw::where(condition, score, other)");
+                           : "; choose scores with where(condition, score, other)");
     }
     return tracer.value(result, is_mask ? boolean : score);
 }
@@ -159,8 +160,58 @@ std::vector<Capture> Mod::captures() const {
     return mod::trace(*this).captures;
 }
 
-std::string Mod::ir(DType score) const {
-    return mod::trace(*this, score).text;
+std::string Mod::ir(DType score, bool with_lines) const {
+    const mod::Traced& traced = mod::trace(*this, score);
+    return with_lines ? ir::print(*traced.function, true) : traced.text;
+}
+
+namespace {
+
+mod::Evaluator evaluator_of(const Mod& mod, DType score) {
+    const mod::Traced& traced = mod::trace(mod, score);
+    std::vector<Tensor> captures;
+    for (const Capture& capture : traced.captures)
+        captures.push_back(capture.tensor().to(Device{}));
+    return {*traced.function, std::move(captures)};
+}
+
+}  // namespace
+
+bool Mod::evaluate(std::int64_t b, std::int64_t h, std::int64_t q, std::int64_t kv) const {
+    mod::expect_kind("mod", "a mod applied to (b, h, q, kv)", *this, Kind::mask);
+    return evaluator_of(*this, f32).mask(b, h, q, kv);
+}
+
+double Mod::evaluate(double score, std::int64_t b, std::int64_t h, std::int64_t q,
+                     std::int64_t kv) const {
+    mod::expect_kind("mod", "a mod applied to (score, b, h, q, kv)", *this, Kind::score);
+    return evaluator_of(*this, f64).score(score, b, h, q, kv);
+}
+
+Mod::Reads Mod::reads() const {
+    const ir::Function& function = *mod::trace(*this).function;
+    const std::size_t first = kind() == Kind::mask ? 0 : 1;
+    const auto &b = function.parameters()[first], &h = function.parameters()[first + 1];
+    Reads reads;
+    ir::walk(function.body, [&](const ir::Instruction& instruction) {
+        for (ir::Value operand : instruction.operands) {
+            reads.batch |= operand == b;
+            reads.head |= operand == h;
+        }
+    });
+    return reads;
+}
+
+Mod Mod::written_at(std::string file, int line) const {
+    const auto body = [mod = *this, file = std::move(file),
+                       line](std::span<const Tile> arguments) -> Operand {
+        struct Restored {
+            detail::SourceLine before;
+            ~Restored() { detail::exchange_source_line(before.file, before.line); }
+        } restored{detail::exchange_source_line(file, line)};
+        return mod.state_->body(arguments);
+    };
+    return make(kind(), name(), body);
 }
 
 namespace {

@@ -1,10 +1,14 @@
 // Tensors: creation, views, copies, element access.
 #include "tilewright/tensor.h"
 
+#include <xxhash.h>
+
 #include <algorithm>
 #include <cstring>
+#include <iterator>
 #include <numeric>
 
+#include "cpu/machine.h"
 #include "run/cuda_memory.h"
 #include "run/elements.h"
 #include "run/host_memory.h"
@@ -251,6 +255,21 @@ Tensor Tensor::broadcast_to(Dims shape) const {
                    type_name(), text(shape));
     }
     return view(data_, std::move(shape), std::move(steps));
+}
+
+std::uint64_t Tensor::fingerprint() const {
+    check_defined("fingerprint");
+    const Tensor dense = to(Device{}).contiguous();
+    const auto* const bytes = static_cast<const std::byte*>(dense.raw());
+    const auto size = static_cast<std::size_t>(dense.nbytes());
+    constexpr std::size_t kPart = std::size_t{1} << 20;
+    std::vector<std::uint64_t> parts((size + kPart - 1) / kPart);
+    cpu::parallel_for(std::ssize(parts), [&](std::int64_t i) {
+        const std::size_t begin = static_cast<std::size_t>(i) * kPart;
+        parts[static_cast<std::size_t>(i)] =
+            XXH3_64bits(bytes + begin, std::min(kPart, size - begin));
+    });
+    return XXH3_64bits(parts.data(), parts.size() * sizeof(std::uint64_t));
 }
 
 Tensor Tensor::contiguous() const {

@@ -105,6 +105,10 @@ TEST(CliMask, RefusesBadInput) {
                 HasSubstr("--bind a but none does"));
     EXPECT_THAT(error(with({"causal", "--bind", "ids"})), HasSubstr("--bind name=FILE"));
     EXPECT_THAT(error(with({"causal", "--png", "m.svg"})), HasSubstr("ends in .png"));
+    EXPECT_THAT(error(with({"q >= kv + h", "--batch", "2"})),
+                HasSubstr("expected --heads for a mask that depends on h but got none"));
+    EXPECT_THAT(error(with({"q >= kv + b", "--heads", "2"})),
+                HasSubstr("expected --batch for a mask that depends on b but got none"));
     EXPECT_THAT(error({"causal", "--q-len", "-4", "--kv-len", "4"}), HasSubstr("q_len and kv_len"));
 }
 

@@ -221,7 +221,7 @@ TEST(Mod, ErrorsSayWhatToDo) {
         traced([](auto, auto, auto q, auto kv) { return q - kv; }),
         HasSubstr("[mask_mod] expected mask_mod to return a bool scalar but it returns i64"));
     EXPECT_THAT(traced([](auto s, auto, auto, auto, auto) { return s > 0; }),
-                HasSubstr("tw::where"));
+                HasSubstr("choose scores with where("));
     const Capture table = capture(floats({1, 2, 3}, {3}), "table");
     EXPECT_THAT(traced([table](auto s, auto, auto, auto, auto) { return table[s]; }),
                 HasSubstr("expected an integer index in dimension 0 of capture `table`"));
@@ -327,6 +327,77 @@ TEST(Mod, DerivativeOfTheCallersOwn) {
     EXPECT_THAT(error_of([&] { mod.with_derivative(text, {1}); }), HasSubstr("arrays below 1"));
     EXPECT_THAT(error_of([&] { masks::causal().with_derivative(text, {}); }),
                 HasSubstr("expected the mod to be a score mod"));
+}
+
+TEST(Mod, ReadsSaysWhetherBatchAndHeadMatter) {
+    const Capture ids = capture(ints({0, 1, 2, 3}, {2, 2}));
+    const auto reads = [](const Mod& mod) {
+        return std::pair(mod.reads().batch, mod.reads().head);
+    };
+    EXPECT_EQ(reads(masks::causal()), std::pair(false, false));
+    EXPECT_EQ(reads(masks::document(ids)), std::pair(true, false));
+    EXPECT_EQ(reads([](auto s, auto, auto h, auto, auto) { return s * h; }),
+              std::pair(false, true));
+    EXPECT_EQ(reads([](auto, auto b, auto h, auto q, auto) { return q + b * 0 >= h - h; }),
+              std::pair(false, false));
+    EXPECT_EQ(reads([](auto b, auto, auto q, auto kv) {
+                  return cond(
+                      q > kv, [&] { return b > 0; }, [&] { return q == kv; });
+              }),
+              std::pair(true, false));
+}
+
+TEST(Mod, EvaluateAppliesItToNumbers) {
+    const Mod mod = [](auto s, auto b, auto h, auto q, auto kv) { return s + b + h * 2 + q - kv; };
+    EXPECT_EQ(mod.evaluate(0.25, 1, 2, 3, 4), 4.25);
+    EXPECT_TRUE(masks::causal().evaluate(0, 0, 3, 3));
+    EXPECT_FALSE(masks::causal().evaluate(0, 0, 3, 4));
+    EXPECT_THAT(error_of([&] { mod.evaluate(0, 0, 3, 3); }),
+                HasSubstr("expected a mod applied to"));
+}
+
+TEST(Mod, LinesOfOtherLanguagesStandInErrorsAndText) {
+    const Capture table = capture(floats({1, 2, 3}, {3}), "table");
+    const Mod mod = Mod([table](auto s, auto, auto, auto q, auto) {
+                        return s + table[q];
+                    }).written_at("mods.py", 12);
+    EXPECT_THAT(mod.ir(f32, true), HasSubstr("loc \"mods.py\" 12"));
+    EXPECT_THAT(mod.ir(), ::testing::Not(HasSubstr("loc")));
+    EXPECT_EQ(detail::exchange_source_line({}, 0).line, 0);
+    const auto line_of = [](const Mod& m) {
+        for (const ir::Instruction& i : mod::trace(m, f32, true).function->body.body) {
+            if (i.op == ir::Op::debug_check)
+                return std::pair(std::string(i.location.file), i.location.line);
+        }
+        return std::pair(std::string("no check"), 0);
+    };
+    EXPECT_EQ(line_of(mod), std::pair(std::string("mods.py"), 12));
+    // A mod from text has the checks of the checked mode, and the lines that the text names.
+    const Mod again = Mod::from_ir(mod.ir(f32, true), {table});
+    EXPECT_EQ(line_of(again), std::pair(std::string("mods.py"), 12));
+    EXPECT_EQ(line_of(Mod::from_ir(mod.ir(), {table})).second, 0);
+    EXPECT_EQ(score_at(again, 1, 0, 0, 1, 0), 3);
+}
+
+TEST(Mod, ShiftedTextsCountFromAnOrigin) {
+    const Capture ids = capture(ints({0, 1, 2, 3}, {4}));
+    const Capture of_batch = capture(ints({5, 6}, {1, 2}));
+    const Mod mod = [=](auto b, auto h, auto q, auto kv) {
+        return ids[b] + of_batch(b, q) * 10 + h * 100 == kv;
+    };
+    EXPECT_EQ(mod_axes(mod.ir()), (std::vector<std::string>{"b", "bq"}));
+    const Tensor origin = Tensor::from_vector(std::vector<std::int32_t>{2, 3}, {2});
+    const auto value = [&](const std::vector<bool>& local, std::int64_t want) {
+        const Mod shifted =
+            Mod::from_ir(shifted_mod_ir(mod.ir(), local), {capture(origin), ids, of_batch});
+        return mask_at(shifted, 0, 1, 1, want);
+    };
+    // ids of all batches, at 2 + 0; of_batch of this shard's, at 0; heads from 3 on.
+    EXPECT_TRUE(value({false, true}, 2 + 60 + 400));
+    EXPECT_TRUE(value({true, true}, 0 + 60 + 400));
+    EXPECT_THAT(error_of([&] { shifted_mod_ir(mod.ir(), {true}); }), HasSubstr("expected 2 flags"));
+    const Mod mixed = [=](auto b, auto h, auto q, auto) { return ids[b] == ids[h] && q >= 0; };
+    EXPECT_EQ(mod_axes(mixed.ir()), std::vector<std::string>{"."});
 }
 
 }  // namespace

@@ -140,5 +140,24 @@ TEST(DLPack, ChecksTheVersion) {
     EXPECT_THROW(Tensor::from_dlpack(future), UserError);
 }
 
+TEST(Tensor, FingerprintsChangeWithElements) {
+    Tensor x = Tensor::zeros(f32, {3, 1 << 19});
+    const std::uint64_t before = x.fingerprint();
+    EXPECT_EQ(before, x.clone().fingerprint());
+    for (const std::int64_t place : {0, 1, (1 << 19) - 1}) {
+        for (const std::int64_t row : {0, 2}) {
+            x.set({row, place}, 1);
+            EXPECT_NE(x.fingerprint(), before) << row << " " << place;
+            x.set({row, place}, 0);
+        }
+    }
+    EXPECT_EQ(before, x.fingerprint());
+    const Tensor odd = x.slice(1, 1, 100, 2);
+    const std::uint64_t own = odd.fingerprint();
+    x.set({1, 2}, 1);  // between its elements
+    EXPECT_EQ(odd.fingerprint(), own);
+    EXPECT_EQ(Tensor::zeros(f32, {0}).fingerprint(), Tensor::zeros(f32, {0}).fingerprint());
+}
+
 }  // namespace
 }  // namespace tilewright

@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <source_location>
 #include <span>
+#include <string_view>
 #include <type_traits>
 #include <vector>
 
@@ -59,6 +60,9 @@ class Tile {
     std::uint32_t id_ = UINT32_MAX;
     std::uint32_t trace_id_ = 0;  ///< the trace it belongs to; 0 for none
 };
+
+/// Whether this thread traces a kernel or a mod.
+bool is_tracing();
 
 /// What the functions of the language take: a traced value or a C++ literal, with the line where it
 /// was written. A literal is weak: an integer takes the dtype of the tile that it meets; a float
@@ -145,6 +149,11 @@ class LineScope {
   private:
     Source outer_;
 };
+
+/// Until it is called again, what this thread traces counts as written at this line, whatever line
+/// of C++ made it, and errors name none: the line of a mod in another language, whose traceback
+/// names it. Line 0: none. Gives the one before. Keeps a copy of the file's name for good.
+SourceLine exchange_source_line(std::string_view file, int line);
 
 Tile logical_and(Operand a, Operand b);
 Tile logical_or(Operand a, Operand b);

@@ -26,6 +26,16 @@ python::AttentionSpec spec_of(const Attributes& given) {
     spec.options.checked = given.get<bool>("checked");
     spec.options.deterministic = given.get<bool>("deterministic");
     spec.options.gradient = given.get<bool>("gradient");
+    const auto blocks = [&](const char* pass) {
+        const std::vector<std::size_t> sizes =
+            python::numbers_of(given.get<std::string_view>(pass));
+        return AttentionBlocks{static_cast<std::int64_t>(sizes.at(0)),
+                               static_cast<std::int64_t>(sizes.at(1))};
+    };
+    spec.options.forward_blocks = blocks("forward_blocks");
+    spec.options.backward_blocks = blocks("backward_blocks");
+    spec.options.engine = given.text("engine");
+    spec.options.autotune = given.get<bool>("autotune");
     spec.counts_from_origin = given.get<bool>("counts_from_origin");
     spec.host = given.text("host");
     const auto words = given.get<ffi::Span<const std::uint32_t>>("host_words");

@@ -12,7 +12,7 @@ except ImportError as error:
 from .._attention import AuxRequest
 from . import _targets, masks, scores
 from ._attention import AuxOutput, flex_attention
-from ._block_mask import BlockMask, create_block_mask, create_mask
+from ._block_mask import BlockMask, create_block_mask, create_mask, create_scores
 from ._mha import mha, mha_reference
 from ._mods import and_masks, or_masks
 from ._norm import layer_norm, rms_norm
@@ -28,6 +28,7 @@ __all__ = [
     "and_masks",
     "create_block_mask",
     "create_mask",
+    "create_scores",
     "flex_attention",
     "install_pallas",
     "layer_norm",

@@ -2,6 +2,7 @@
 
 import math
 import operator
+import warnings
 from collections.abc import Mapping
 from typing import NamedTuple
 
@@ -10,9 +11,11 @@ import jax.numpy as jnp
 import numpy as np
 
 from .. import _block_mask as _numpy_block_mask
+from .. import _core
 from .._attention import AuxRequest
 from .._attention import kernel_options_of as _kernel_options_of
-from . import _attention_op, _mods, _primitive
+from .._synonyms import names_synonyms
+from . import _attention_op, _library, _mods, _primitive
 from ._block_mask import BlockMask, wrap
 
 _FLOATS = (jnp.float32, jnp.float64, jnp.float16, jnp.bfloat16)
@@ -25,6 +28,7 @@ class AuxOutput(NamedTuple):
     max_scores: jax.Array | None = None  #: (B, Hq, L), of the scores after mods; no gradient
 
 
+@names_synonyms
 def flex_attention(
     query,
     key,
@@ -66,9 +70,11 @@ def flex_attention(
     cu_seqlens (N + 1,) int32: N sequences packed in a batch of 1; positions seen by mods restart.
     kv_lengths (B,): keys from there on do not exist, whatever the arrays hold; with cu_seqlens (N,).
     sinks (Hq,): one more logit per head in the denominator. dropout: share of probabilities dropped
-    by philox(seed, b, h, q, kv); seed an integer or a scalar array. scale: None is 1 / sqrt(E).
-    kernel_options: torch's names, taken as hints; checked=True runs in the checked mode: bounds, NaN
-    poison, races. Slow.
+    by philox(seed, b, h, q, kv); seed an integer or a scalar array. scale: None is 1 / sqrt(E); a
+    traced scale has a gradient, and is applied in front of score_mod.
+    kernel_options: torch's names: BLOCK_M, BLOCK_N (forward), BLOCK_M1, BLOCK_N1 (backward),
+    autotune and engine as in `tilewright.flex_attention`; a warning names those that have no effect.
+    checked=True runs in the checked mode: bounds, NaN poison, races. Slow.
 
     Returns out (B, Hq, L, Ev) in query's layout; with return_lse=True (out, lse); with
     return_aux=AuxRequest(...) (out, AuxOutput). A row with nothing to attend: out 0, lse -inf.
@@ -89,7 +95,9 @@ def flex_attention(
             f"[{op}] expected kernel_options to be a dict but got {type(kernel_options).__name__}"
         )
     checked = bool((kernel_options or {}).get("checked", False))
-    _kernel_options_of(op, {k: v for k, v in (kernel_options or {}).items() if k != "checked"})
+    options = {k: v for k, v in (kernel_options or {}).items() if k != "checked"}
+    forward, backward = _kernel_options_of(op, options)
+    _warn_of_hints(op, options)
     if return_aux is not None and return_lse:
         raise ValueError(f"[{op}] expected return_lse or return_aux but got both")
     if return_aux is not None and not isinstance(return_aux, AuxRequest):
@@ -99,15 +107,19 @@ def flex_attention(
 
     wide = jnp.float64 if arrays["query"].dtype == jnp.float64 else jnp.float32
     score = _mods.NONE
+    if isinstance(scale, jax.core.Tracer):
+        score_mod, scale = _scaled(op, score_mod, scale, wide), 1.0
     if score_mod is not None:
-        score = _mods.trace(op, "score_mod", score_mod, False, sizes, wide)
-    masks = [] if mask_mod is None else [_mods.trace(op, "mask_mod", mask_mod, True, sizes)]
+        score = _mods.trace(op, "score_mod", score_mod, False, sizes, wide, checked)
+    masks = []
+    if mask_mod is not None:
+        masks.append(_mods.trace(op, "mask_mod", mask_mod, True, sizes, checked=checked))
     words = []
     if block_mask is not None:
         block_mask = _check_block_mask(op, block_mask, sizes, arrays)
         words = list(block_mask.words)
         masks += block_mask.kept
-    mask = _mods.intersection(masks)
+    mask = _mods.intersection(masks, checked)
 
     operands = [(name, array) for name, array in arrays.items() if array is not None]
     if dropout:
@@ -119,6 +131,10 @@ def flex_attention(
         for array in score.arrays
     ]
     operands += [("mask", array) for array in mask.arrays]
+    labels = [name for name, _ in operands[: len(operands) - len(score.arrays + mask.arrays)]]
+    for argument, mod in (("score_mod", score), ("mask_mod", mask)):
+        labels += [f"the array `{name}` that {argument} reads" for name in _names(mod)]
+    dropout = _dropout(op, dropout)
     spec = _attention_op.Spec(
         operands=tuple(name for name, _ in operands),
         score_mod=score.text,
@@ -128,7 +144,7 @@ def flex_attention(
         scale=_scale(op, scale, arrays["query"]),
         causal=bool(causal),
         window=window,
-        dropout=_dropout(op, dropout),
+        dropout=dropout,
         bshd=layout == "bshd",
         deterministic=bool(deterministic),
         checked=checked,
@@ -136,6 +152,14 @@ def flex_attention(
         mask_heads=block_mask.shape[1] if words else 1,
         host=host,
         max_scores=return_aux is not None and return_aux.max_scores,
+        labels=tuple(labels),
+        by_batch=()
+        if dropout or score.derivative or arrays["cu_seqlens"] is not None
+        else _by_batch(operands, score, mask, arrays["query"].shape[0]),
+        forward_blocks=(forward.get("BLOCK_M", 0), forward.get("BLOCK_N", 0)),
+        backward_blocks=(backward.get("BLOCK_M1", 0), backward.get("BLOCK_N1", 0)),
+        engine=_engine(op, forward.get("engine", "")),
+        autotune=bool(forward.get("autotune") or backward.get("autotune")),
     )
     with _primitive.reverse_mode_only(op):
         out, lse, *rest = _attention_op.on_mesh(spec, [array for _, array in operands])
@@ -145,6 +169,63 @@ def flex_attention(
             jax.lax.stop_gradient(rest[0]) if rest else None,
         )
     return (out, lse) if return_lse else out
+
+
+_HONOURED = {"BLOCK_M", "BLOCK_N", "BLOCK_M1", "BLOCK_N1", "engine", "autotune"}
+
+
+def _warn_of_hints(op, options):
+    """Names the hints that change nothing here."""
+    ignored = [
+        name
+        for name, value in options.items()
+        if name.removeprefix("fwd_").removeprefix("bwd_") not in _HONOURED and value is not False
+    ]
+    if ignored:
+        warnings.warn(
+            f"[{op}] kernel_options {', '.join(ignored)} have no effect: kernels choose the rest "
+            f"themselves; {', '.join(sorted(_HONOURED))} are honoured",
+            stacklevel=4,
+        )
+
+
+def _engine(op, engine):
+    if engine not in ("", "tiles", "sm90"):
+        raise ValueError(f'[{op}] expected engine "tiles" or "sm90" but got {engine!r}')
+    return engine
+
+
+def _names(mod):
+    """Of the arrays that a mod reads; some of them may have none."""
+    names = mod.names or [""] * len(mod.arrays)
+    return [name or str(i) for i, name in enumerate(names)]
+
+
+def _by_batch(operands, score, mask, batch):
+    """(place, dimension) of arrays of mods that hold one entry for each batch, as per-example
+    document ids do: they are split with the batch."""
+    found, place = [], len(operands) - len(score.arrays) - len(mask.arrays)
+    for mod in (score, mask):
+        letters = _core.mod_axes(mod.text) if mod.text else []
+        for own, array in zip(letters, mod.arrays, strict=True):
+            extents = [array.shape[d] for d, letter in enumerate(own) if letter == "b"]
+            if len(extents) == 1 and isinstance(batch, int) and extents[0] == batch:
+                found.append((place, own.index("b")))
+            place += 1
+    return tuple(found)
+
+
+def _scaled(op, score_mod, scale, dtype):
+    """The score mod behind a multiplication by a traced scale."""
+    if scale.shape != () or not jnp.issubdtype(scale.dtype, jnp.number):
+        raise TypeError(f"[{op}] expected scale to be a number but got {_type(scale)}")
+    scale = scale.astype(dtype)
+    if score_mod is None:
+        return lambda score, b, h, q_idx, kv_idx: score * scale
+    if isinstance(score_mod, _core.Mod):
+        score_mod = _library.from_core(score_mod)
+    _mods.check(op, "score_mod", score_mod, False)
+    return lambda score, b, h, q_idx, kv_idx: score_mod(score * scale, b, h, q_idx, kv_idx)
 
 
 def _arrays(op, arguments):
@@ -256,6 +337,7 @@ def _check_block_mask(op, block_mask, sizes, arrays):
             f"[{op}] expected block_mask to be a BlockMask of tilewright.jax but got "
             f"{type(block_mask).__name__}"
         )
+    block_mask.check_fits(op, sizes.batch, sizes.heads)
     batch, heads, queries, keys = block_mask.shape
     batches = 1 if arrays["cu_seqlens"] is not None else sizes.batch
     if (queries, keys) != (sizes.queries, sizes.keys):

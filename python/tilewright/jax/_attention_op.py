@@ -10,7 +10,7 @@ import numpy as np
 from jax.sharding import PartitionSpec
 
 from .. import _core
-from . import _mods, _primitive
+from . import _primitive
 
 _forward_p = _primitive.define("tilewright_attention")
 _backward_p = _primitive.define("tilewright_attention_backward")
@@ -67,6 +67,12 @@ class Spec:
     counts_from_origin: bool = False  #: mods and dropout count from the operand `origin`
     backward: bool = False
     gradient: bool = False  #: of a forward: the backward will follow, and may be compiled already
+    labels: tuple = ()  #: of the operands, for messages
+    by_batch: tuple = ()  #: (place of an operand, its dimension that mods index by the batch alone)
+    forward_blocks: tuple = (0, 0)  #: queries and keys; 0: chosen here
+    backward_blocks: tuple = (0, 0)
+    engine: str = ""
+    autotune: bool = False
 
     @property
     def target(self):
@@ -95,11 +101,19 @@ class Spec:
             "bshd": self.bshd,
             "deterministic": self.deterministic,
             "gradient": self.gradient,
+            "forward_blocks": "{} {}".format(*self.forward_blocks),
+            "backward_blocks": "{} {}".format(*self.backward_blocks),
+            "engine": self.engine,
+            "autotune": self.autotune,
             "checked": self.checked,
             "counts_from_origin": self.counts_from_origin,
             "host": " ".join(f"{name} {len(words) // 4}" for name, words in self.host),
             "host_words": np.frombuffer(b"".join(words for _, words in self.host), np.uint32),
         }
+
+    def label(self, place):
+        """An operand's name for messages."""
+        return self.labels[place] if place < len(self.labels) else self.operands[place]
 
     def named(self, operands):
         """The first operand of each name."""
@@ -173,6 +187,7 @@ class Spec:
             self,
             score_mod=_batched(self.score_mod, batch, mapped_arrays["score"]),
             mask_mod=_batched(self.mask_mod, batch, mapped_arrays["mask"]),
+            by_batch=(),  # of the problems one behind the other
         )
         results = spec(*joined)
         if not self.backward:
@@ -203,7 +218,11 @@ class Spec:
         }
         if "cu_seqlens" not in self.named_arrays():
             known["kv_lengths"] = ["b"]
-        return known.get(name) or [f"x{place}d{i}" for i in range(rank)]
+        dims = known.get(name) or [f"x{place}d{i}" for i in range(rank)]
+        for own, dim in self.by_batch:
+            if own == place:
+                dims[dim] = "b"
+        return dims
 
     def _all_dims(self, operand_ranks):
         """The same for every operand and every result."""
@@ -264,8 +283,13 @@ class Spec:
             "key": () if kv_axes else head_axes,
             "value": () if kv_axes else head_axes,
         }
-        names = [name for name in self.operands if name in _DIFFERENTIABLE]
-        return [_summed(x, over.get(name, ())) for name, x in zip(names, results, strict=True)]
+        own = {place for place, _ in self.by_batch}  # hold the batches of the shard alone
+        axes = [
+            head_axes if place in own else over.get(name, ())
+            for place, name in enumerate(self.operands)
+            if name in _DIFFERENTIABLE
+        ]
+        return [_summed(x, a) for x, a in zip(results, axes, strict=True)]
 
     def _with_origin(self, batch_axes, head_axes, operands):
         """The call of one shard, whose mods, dropout and masks count batches and heads from those of
@@ -285,18 +309,17 @@ class Spec:
         pairs = list(zip(self.operands, operands, strict=True))
         changes = {"counts_from_origin": bool(self.dropout or self.derivative)}
         if not changes["counts_from_origin"]:
+            own = {place for place, _ in self.by_batch}
             for field, kinds in (("score_mod", ("score", "dscore")), ("mask_mod", ("mask",))):
                 if not getattr(self, field):
                     continue
-                arrays = [x for name, x in pairs if name in kinds]
-                wide = field == "score_mod" and query.dtype == jnp.float64
-                changes[field] = _mods.shifted(
-                    getattr(self, field), arrays, field == "mask_mod", wide
-                )
+                local = [i in own for i, name in enumerate(self.operands) if name in kinds]
+                changes[field] = _core.shifted_mod_ir(getattr(self, field), local)
                 first = next((i for i, (n, _) in enumerate(pairs) if n in kinds), len(pairs))
                 pairs.insert(first, (kinds[0], origin))
         if changes["counts_from_origin"] or max(self.mask_batches, self.mask_heads) > 1:
             pairs.insert(0, ("origin", origin))
+        changes |= {"by_batch": (), "labels": ()}  # whose places are those of the whole call
         spec = dataclasses.replace(self, operands=tuple(name for name, _ in pairs), **changes)
         return spec, [x for _, x in pairs]
 

@@ -15,13 +15,24 @@ class BlockMask:
     A pytree: it may be closed over, passed to and returned from functions under jit. Its data is
     one array of words, equal for every kernel; `create_block_mask` under jit with traced arrays
     keeps the mask as a function of positions, which attention evaluates. All but ``&`` needs the
-    data at hand: outside of jit it has what `tilewright.BlockMask` has, see there.
+    data at hand: outside of jit it has what `tilewright.BlockMask` has, see there, and is hashable
+    by content, so that it may be a static argument of jit.
     """
 
-    def __init__(self, shape, block_size, words=(), kept=(), separate_full_blocks=True):
+    def __init__(
+        self,
+        shape,
+        block_size,
+        words=(),
+        kept=(),
+        separate_full_blocks=True,
+        reads=(False, False),
+    ):
         self.shape, self.BLOCK_SIZE = tuple(shape), tuple(block_size)
         self.words, self.kept = tuple(words), tuple(kept)  #: arrays u32 (n); _mods.TracedMod
         self._separate = separate_full_blocks
+        #: Whether a mod depends on the batch, and on the head: then one of them is no other.
+        self._reads = tuple(reads)
 
     @classmethod
     def from_kv_blocks(
@@ -73,7 +84,16 @@ class BlockMask:
         core = cores[0]
         for other in cores[1:]:
             core = core.both(other)
-        return _block_mask.BlockMask(core, self._separate)
+        return _block_mask.BlockMask(core, self._separate, reads=self._reads)
+
+    check_fits = _block_mask.BlockMask.check_fits
+
+    def __len__(self):
+        return self.shape[0]
+
+    def __iter__(self):
+        """The masks of the batches."""
+        return (self[b] for b in range(len(self)))
 
     def __getattr__(self, name):
         if name.startswith("_") or not hasattr(_block_mask.BlockMask, name):
@@ -108,8 +128,17 @@ class BlockMask:
                     f"[&] expected masks that broadcast but got {self.shape} and {other.shape}"
                 )
         shape = tuple(map(max, self.shape, other.shape))
+        reads = [
+            any(mask._reads[axis] and mask.shape[axis] == shape[axis] for mask in (self, other))
+            for axis in (0, 1)
+        ]
         return BlockMask(
-            shape, self.BLOCK_SIZE, self.words + other.words, self.kept + other.kept, self._separate
+            shape,
+            self.BLOCK_SIZE,
+            self.words + other.words,
+            self.kept + other.kept,
+            self._separate,
+            reads,
         )
 
     def __or__(self, other):
@@ -123,9 +152,12 @@ class BlockMask:
         return wrap(~self._data("~"))
 
     def __eq__(self, other):
+        if self is other:
+            return True
         return isinstance(other, BlockMask) and self._data("==") == other._data("==")
 
-    __hash__ = None
+    def __hash__(self):
+        return hash(self._data("a hash"))
 
     def _is_concrete(self):
         return not self.kept and not any(isinstance(w, jax.core.Tracer) for w in self.words)
@@ -140,14 +172,15 @@ class BlockMask:
 def _flatten(mask):
     texts = tuple(kept.text for kept in mask.kept)
     arrays = tuple(kept.arrays for kept in mask.kept)
-    return (mask.words, arrays), (mask.shape, mask.BLOCK_SIZE, texts, mask._separate)
+    aux = mask.shape, mask.BLOCK_SIZE, texts, mask._separate, mask._reads
+    return (mask.words, arrays), aux
 
 
 def _unflatten(aux, children):
-    shape, block_size, texts, separate = aux
+    shape, block_size, texts, separate, reads = aux
     words, arrays = children
     kept = [_mods.TracedMod(t, a) for t, a in zip(texts, arrays, strict=True)]
-    return BlockMask(shape, block_size, words, kept, separate)
+    return BlockMask(shape, block_size, words, kept, separate, reads)
 
 
 jax.tree_util.register_pytree_node(BlockMask, _flatten, _unflatten)
@@ -158,7 +191,7 @@ def wrap(mask):
     words = to_array(mask._core.packed())
     with jax.ensure_compile_time_eval():
         words = jnp.asarray(words)
-    return BlockMask(mask.shape, mask.BLOCK_SIZE, (words,), (), mask._separate)
+    return BlockMask(mask.shape, mask.BLOCK_SIZE, (words,), (), mask._separate, mask._reads)
 
 
 def _concrete(op, name, array):
@@ -191,14 +224,15 @@ def create_block_mask(
 ):
     """The mask of mask_mod(b, h, q_idx, kv_idx) -> bool as data.
 
-    B, H: batches and heads; None or 1 stands for any number. Under jit a mask whose arrays are not
+    B, H: batches and heads; None or 1 stands for any number, and None is for masks that do not
+    depend on it. device is torch's: "cuda" needs a GPU; the mask moves with the arrays of the call
+    that uses it. Under jit a mask whose arrays are not
     traced is built while the function is traced; else it is kept as a function and evaluated by the
     calls that use it, with the same results. BLOCK_SIZE an integer or (q, kv) only matters to the
     block-level view. _compile is torch's and ignored.
     """
     op = "create_block_mask"
-    if device not in (None, "cpu"):
-        raise ValueError(f'[{op}] expected device None or "cpu" but got {device!r}')
+    _check_device(op, device)
     q, kv = _block_mask.pair(op, BLOCK_SIZE)
     size = (
         q if Q_BLOCK_SIZE is None else int(Q_BLOCK_SIZE),
@@ -207,22 +241,64 @@ def create_block_mask(
     shape = _block_mask.sizes(op, B, H, Q_LEN, KV_LEN)
     bounds = [1 << 31 if n == 1 else n for n in shape[:2]]
     traced = _mods.trace(op, "mask_mod", mask_mod, True, _mods.Sizes(*bounds, *shape[2:]))
+    reads = _block_mask.expect_sizes_read(op, _mods.stand_in_mod(traced), B, H)
     if any(isinstance(x, jax.core.Tracer) for x in traced.arrays):
         if min(shape) < 0 or min(size) < 1:
             raise ValueError(f"[{op}] expected lengths of at least 0 and blocks of at least 1")
-        return BlockMask(shape, size, (), (traced,), separate_full_blocks)
+        return BlockMask(shape, size, (), (traced,), separate_full_blocks, reads)
     core = _core.create_block_mask(_at_hand(op, traced), *shape, list(size))
-    return wrap(_block_mask.BlockMask(core, separate_full_blocks))
+    return wrap(_block_mask.BlockMask(core, separate_full_blocks, reads=reads))
 
 
 def create_mask(mod, B, H, Q_LEN, KV_LEN, device=None):
-    """bool (B, H, Q_LEN, KV_LEN) of a mask mod whose arrays are not traced."""
+    """bool (B, H, Q_LEN, KV_LEN) of a mask mod whose arrays are not traced, on the device (None,
+    "cpu" or "cuda"). B, H: None is 1, for masks that do not depend on the batch or the head."""
     op = "create_mask"
-    if device not in (None, "cpu"):
-        raise ValueError(f'[{op}] expected device None or "cpu" but got {device!r}')
+    device = _check_device(op, device)
     shape = _block_mask.sizes(op, B, H, Q_LEN, KV_LEN)
-    traced = _mods.trace(op, "mod", mod, True, _mods.Sizes(*shape))
+    traced = _traced_at_hand(op, "mod", mod, True, shape, B, H)
+    with jax.ensure_compile_time_eval():
+        mask = to_array(_core.create_mask(_at_hand(op, traced), *shape))
+        return jax.device_put(mask, device) if device else jnp.asarray(mask)
+
+
+def create_scores(score_mod, B, H, Q_LEN, KV_LEN, scores=None):
+    """What score_mod makes of `scores`, pair by pair: (B, H, Q_LEN, KV_LEN), for debugging.
+
+    scores: float32 or float64, of a shape that broadcasts to the result's; zeros by default. B, H:
+    None is 1, for mods that do not depend on the batch or the head. Slow.
+    """
+    op = "create_scores"
+    shape = _block_mask.sizes(op, B, H, Q_LEN, KV_LEN)
+    scores = np.zeros((), np.float32) if scores is None else _concrete(op, "scores", scores)
+    traced = _traced_at_hand(op, "score_mod", score_mod, False, shape, B, H, scores.dtype)
+    with jax.ensure_compile_time_eval():
+        return jnp.asarray(_block_mask.create_scores(_at_hand(op, traced), *shape, scores))
+
+
+def _traced_at_hand(op, argument, mod, is_mask, shape, B, H, dtype=jnp.float32):
+    """A traced mod whose arrays are not."""
+    bounds = [1 << 31 if n is None else n for n in (B, H)]  # what is read must show
+    sizes = _mods.Sizes(*bounds, *shape[2:])
+    traced = _mods.trace(op, argument, mod, is_mask, sizes, jnp.dtype(dtype))
     for array in traced.arrays:
         _concrete(op, "arrays of the mod", array)
-    with jax.ensure_compile_time_eval():
-        return jnp.asarray(to_array(_core.create_mask(_at_hand(op, traced), *shape)))
+    _block_mask.expect_sizes_read(op, _mods.stand_in_mod(traced), B, H)
+    return traced
+
+
+def _check_device(op, device):
+    """JAX's device of a name; None for None. ValueError where there is none."""
+    kind, _, index = str(device).partition(":")
+    if kind not in ("None", "cpu", "cuda") or not (index or "0").isdigit():
+        raise ValueError(f'[{op}] expected device None, "cpu" or "cuda" but got {device!r}')
+    if device is None:
+        return None
+    try:
+        return jax.devices(kind)[int(index or 0)]
+    except (RuntimeError, IndexError):
+        there = ", ".join(sorted({d.platform for d in jax.devices()}))
+        raise ValueError(
+            f"[{op}] expected a device that JAX has ({there}) but got {device!r}: "
+            "tilewright.doctor() says what a GPU lacks"
+        ) from None

@@ -16,6 +16,7 @@ from jax.interpreters import ad, batching
 from .. import _core
 from .._arrays import to_array, to_tensor
 from .._functions import Mod
+from .._library import signature_of
 from . import _mods
 
 _mod_p = Primitive("tilewright_mod")
@@ -43,9 +44,15 @@ def _abstract_eval(*operands, mod, arrays):
 
 @_mod_p.def_impl
 def _evaluate(*operands, mod, arrays):
-    raise NotImplementedError(
-        f"[{mod.name}] expected to be called inside a mod, by attention or create_block_mask"
-    )
+    """One pair, outside of a mod."""
+    captures = [
+        _core.capture(to_tensor(mod.name, "an array", np.asarray(x)), "", False)
+        for x in operands[:arrays]
+    ]
+    scalars = [np.asarray(x).item() for x in operands[arrays:]]
+    dtype = np.dtype(np.bool_) if mod.is_mask else operands[arrays].dtype
+    wide = not mod.is_mask and dtype == np.float64
+    return jnp.asarray(_core.Mod.from_ir(mod.texts[wide], captures)(*scalars), dtype)
 
 
 def _refuse_batch(operands, dims, *, mod, arrays):
@@ -82,6 +89,7 @@ def _wrapped(name, core):
         options = {key: _argument(name, x, given) for key, x in options.items()}
         return from_core(core(*arguments, **options).renamed(name), given)
 
+    function.__signature__ = signature_of(name, core)
     return function
 
 
@@ -91,11 +99,24 @@ def from_core(mod, given=None):
     texts = (mod.ir(), mod.ir() if mod.is_mask else mod.ir("f64"))
     made = LibraryMod(mod.name, mod.is_mask, texts)
 
-    def apply(*scalars):
-        operands = [*arrays, *(jnp.asarray(s) for s in scalars)]
-        return _mod_p.bind(*operands, mod=made, arrays=len(arrays))
+    return _of_made(made, arrays)
 
-    return Mod(apply, mod.is_mask, mod.name)
+
+def _of_made(made, arrays):
+    """The mod of a library's on JAX arrays."""
+
+    def apply(*scalars):
+        first = () if made.is_mask else (_as_score(scalars[0]),)
+        positions = (jnp.asarray(s, jnp.int32) for s in scalars[len(first) :])
+        return _mod_p.bind(*arrays, *first, *positions, mod=made, arrays=len(arrays))
+
+    named = {made.name if len(arrays) == 1 else f"{made.name}{i}": x for i, x in enumerate(arrays)}
+    return Mod(apply, made.is_mask, made.name, (_of_made, (made, arrays)), named)
+
+
+def _as_score(value):
+    value = jnp.asarray(value)
+    return value if jnp.issubdtype(value.dtype, jnp.floating) else value.astype(jnp.float32)
 
 
 def _argument(name, value, given):

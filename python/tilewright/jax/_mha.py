@@ -4,13 +4,16 @@ import dataclasses
 import functools
 import math
 import operator
+import warnings
 
 import jax
 import jax.numpy as jnp
 
+from .._synonyms import names_synonyms
 from ._attention import flex_attention
 
 
+@names_synonyms
 def mha(
     q,
     k,
@@ -34,8 +37,10 @@ def mha(
 
     Lengths need not be multiples of the blocks. segment_ids (batch, sequence) or None: only equal
     ids attend; no gradient. causal counts from the top left. A BlockSizes may stand in block_q's
-    place, and the arguments behind it then follow as in JAX's present signature. Block sizes,
-    num_warps, num_stages and grid are hints: they change no result. backward_pass_impl: "triton",
+    place, and the arguments behind it then follow as in JAX's present signature. Block sizes set the
+    tiles (block_q_dkv and block_kv_dkv those of the backward pass, which is one loop); num_warps,
+    num_stages, grid and the sizes for dq have no effect, as a warning says: kernels choose them.
+    Nothing of this changes a result. backward_pass_impl: "triton",
     this library's kernel, or "xla", the derivative of `mha_reference`. interpret runs in the checked
     mode; debug prints the call when it is traced. With return_residuals (out, lse), lse (batch,
     heads, sequence) to base 2, as there. ValueError or TypeError where an argument does not fit.
@@ -64,19 +69,21 @@ def mha(
         raise ValueError(
             f'[mha] expected backward_pass_impl "triton" or "xla" but got {backward_pass_impl!r}'
         )
-    _check_sizes(block_q, block_k, block_sizes, num_warps, num_stages)
+    sizes = _check_sizes(block_q, block_k, block_sizes, num_warps, num_stages)
+    options = _kernel_options(sizes, grid, interpret)
     if debug:
         print(f"mha: q {jnp.shape(q)}, k {jnp.shape(k)}, v {jnp.shape(v)}, {causal=}, {sm_scale=}")
     if backward_pass_impl == "xla" and not return_residuals:
         return _with_reference_backward(
-            float(sm_scale), bool(causal), bool(interpret), q, k, v, segment_ids
+            float(sm_scale), bool(causal), tuple(options.items()), q, k, v, segment_ids
         )
-    out, lse = _forward(q, k, v, segment_ids, sm_scale, causal, interpret)
+    out, lse = _forward(q, k, v, segment_ids, sm_scale, causal, options)
     return (out, lse * math.log2(math.e)) if return_residuals else out
 
 
+@names_synonyms
 def mha_reference(q, k, v, segment_ids, sm_scale=1.0, causal=False):
-    """The same by its definition, dense, in XLA; float32 out."""
+    """The same by its definition, dense, in XLA; computed in float32, of the dtype of v."""
     logits = jnp.einsum("bqhc,bkhc->bhqk", q, k, preferred_element_type=jnp.float32)
     keep = jnp.ones(logits.shape[-2:], bool)
     if causal:
@@ -84,10 +91,11 @@ def mha_reference(q, k, v, segment_ids, sm_scale=1.0, causal=False):
     if segment_ids is not None:
         keep = keep & (segment_ids[:, None, :, None] == segment_ids[:, None, None, :])
     weights = jax.nn.softmax(jnp.where(keep, logits * sm_scale, -jnp.inf))
-    return jnp.einsum("bhqk,bkhc->bqhc", weights, v, preferred_element_type=jnp.float32)
+    out = jnp.einsum("bhqk,bkhc->bqhc", weights, v, preferred_element_type=jnp.float32)
+    return out.astype(v.dtype)
 
 
-def _forward(q, k, v, segment_ids, sm_scale, causal, interpret):
+def _forward(q, k, v, segment_ids, sm_scale, causal, options):
     return flex_attention(
         *(q, k, v),
         scale=sm_scale,
@@ -95,26 +103,26 @@ def _forward(q, k, v, segment_ids, sm_scale, causal, interpret):
         segment_ids=segment_ids,
         layout="bshd",
         return_lse=True,
-        kernel_options={"checked": True} if interpret else None,
+        kernel_options=dict(options),
     )
 
 
 @functools.partial(jax.custom_vjp, nondiff_argnums=(0, 1, 2))
-def _with_reference_backward(sm_scale, causal, interpret, q, k, v, segment_ids):
-    return _forward(q, k, v, segment_ids, sm_scale, causal, interpret)[0]
+def _with_reference_backward(sm_scale, causal, options, q, k, v, segment_ids):
+    return _forward(q, k, v, segment_ids, sm_scale, causal, options)[0]
 
 
-def _xla_forward(sm_scale, causal, interpret, q, k, v, segment_ids):
-    out, _ = _forward(q, k, v, segment_ids, sm_scale, causal, interpret)
+def _xla_forward(sm_scale, causal, options, q, k, v, segment_ids):
+    out, _ = _forward(q, k, v, segment_ids, sm_scale, causal, options)
     return out, (q, k, v, segment_ids)
 
 
-def _xla_backward(sm_scale, causal, interpret, saved, dout):
+def _xla_backward(sm_scale, causal, options, saved, dout):
     *inputs, segment_ids = saved
     _, pullback = jax.vjp(
         lambda q, k, v: mha_reference(q, k, v, segment_ids, sm_scale, causal), *inputs
     )
-    return (*pullback(dout.astype(jnp.float32)), None)
+    return (*pullback(dout), None)
 
 
 _with_reference_backward.defvjp(_xla_forward, _xla_backward)
@@ -143,3 +151,29 @@ def _check_sizes(block_q, block_k, block_sizes, num_warps, num_stages):
             raise TypeError(f"[mha] expected {name} to be an integer but got {size!r}") from None
         if size < 1:
             raise ValueError(f"[mha] expected {name} of at least 1 but got {size}")
+    return sizes
+
+
+_BLOCKS = {"block_q": "fwd_BLOCK_M", "block_k": "fwd_BLOCK_N"}
+_BLOCKS |= {"block_q_dkv": "bwd_BLOCK_M1", "block_kv_dkv": "bwd_BLOCK_N1"}
+_DEFAULTS = {"num_stages": 2, **dict.fromkeys((*_BLOCKS, "block_q_dq", "block_kv_dq"), 128)}
+
+
+def _kernel_options(sizes, grid, interpret):
+    """flex_attention's options for sizes other than the defaults, which leave the choice to it."""
+    given = {
+        name: int(size)
+        for name, size in sizes.items()
+        if size is not None and size != _DEFAULTS.get(name)
+    }
+    ignored = [name for name in given if name not in _BLOCKS]
+    if grid is not None:
+        ignored.append("grid")
+    if ignored:
+        warnings.warn(
+            f"[mha] {', '.join(ignored)} have no effect: kernels choose their warps, stages and "
+            f"grid themselves, and the backward pass is one loop; {', '.join(_BLOCKS)} are honoured",
+            stacklevel=4,
+        )
+    options = {_BLOCKS[name]: size for name, size in given.items() if name in _BLOCKS}
+    return options | ({"checked": True} if interpret else {})

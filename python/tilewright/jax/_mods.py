@@ -1,5 +1,6 @@
 """Mods: functions of scalars in jnp, and objects of the mask and score libraries."""
 
+import contextlib
 import functools
 import operator
 from typing import NamedTuple
@@ -9,10 +10,10 @@ import jax.numpy as jnp
 import numpy as np
 
 from .. import _core
-from .._functions import check, combined
+from .._functions import Mod, check, combined
 from .._numbers import Number, RefusedError
 from . import _derivative
-from ._translate import result, run
+from ._translate import OutsideError, captured_arrays, naming_lines, result, run
 from ._values import captured, number
 
 
@@ -32,14 +33,16 @@ class TracedMod(NamedTuple):
     arrays: tuple  #: in the order of the text's Refs; may be traced
     derivative: str = ""  #: of a score mod with rules of its own, as text
     gathers: str = ""  #: numbers of the arrays whose gradients the derivative gives, in order
+    names: tuple = ()  #: of the arrays, for messages
 
 
 _ANYWHERE = (-(1 << 31), (1 << 31) - 1)
 NONE = TracedMod("", ())
 
 
-def trace(op, argument, function, is_mask, sizes, score_dtype=jnp.float32):
-    """Traces a mod; TypeError, ValueError or NotImplementedError for what cannot be one."""
+def trace(op, argument, function, is_mask, sizes, score_dtype=jnp.float32, checked=False):
+    """Traces a mod; TypeError, ValueError, IndexError or NotImplementedError for what cannot be
+    one. For the checked mode its text names the lines of its operations."""
     if isinstance(function, _core.Mod):
         from ._library import from_core  # which stands on this module
 
@@ -55,7 +58,8 @@ def trace(op, argument, function, is_mask, sizes, score_dtype=jnp.float32):
     except jax.errors.TracerBoolConversionError as error:
         raise TypeError(
             f"[{op}] expected {argument} to choose by jnp.where(condition, a, b) but it branches "
-            "on a traced value"
+            "on a traced value; in place of `and`, `or` and `not` use &, | and ~, of `a < b < c` "
+            "(a < b) & (b < c), of min and max jnp.minimum and jnp.maximum"
         ) from error
     except (
         jax.errors.TracerArrayConversionError,
@@ -66,14 +70,14 @@ def trace(op, argument, function, is_mask, sizes, score_dtype=jnp.float32):
             "Python: wrap its arrays in jnp.asarray"
         ) from error
     _check_result(op, argument, closed.out_avals, is_mask)
-    names = [f"array{i}" for i in range(len(closed.consts))]
+    names = _names_of(function, closed.consts)
     stands = [stand_in(name, x) for name, x in zip(names, closed.consts, strict=True)]
 
     own_rules = not is_mask and _derivative.has_own_rules(closed.jaxpr)
 
     def numbers_of(arguments):
         numbers = [
-            number(core, jnp.int32, _ANYWHERE if size is None else (0, max(size - 1, 0)))
+            number(core, jnp.int32, _bounds(size))
             for core, size in zip(arguments[-4:], sizes, strict=True)
         ]
         return numbers if is_mask else [Number(arguments[0]), *numbers]
@@ -86,15 +90,40 @@ def trace(op, argument, function, is_mask, sizes, score_dtype=jnp.float32):
 
     core = (_core.Mod.mask if is_mask else _core.Mod.score)(body)
     derivative = "", ""
+    named, read_arrays = naming_lines.set(checked), captured_arrays.set(stands)
     try:
-        text = core.ir("f64" if score_dtype == jnp.float64 else "f32")
+        text = core.ir("f64" if score_dtype == jnp.float64 else "f32", checked)
         if own_rules:
             derivative = _derivative.translate(closed, core, stands, numbers_of, score_dtype)
     except RefusedError as error:
         raise NotImplementedError(f"[{op}] {argument}: {error}") from None
+    except OutsideError as error:
+        raise IndexError(f"[{op}] {argument}: {error}") from None
+    finally:
+        naming_lines.reset(named)
+        captured_arrays.reset(read_arrays)
+        _core.exchange_source_line("", 0)
     by_name = dict(zip(names, closed.consts, strict=True))
-    arrays = tuple(jnp.asarray(by_name[c.name]) for c in core.captures())
-    return TracedMod(text, arrays, *derivative)
+    read = tuple(c.name for c in core.captures())
+    arrays = tuple(jnp.asarray(by_name[name]) for name in read)
+    return TracedMod(text, arrays, *derivative, names=read)
+
+
+def _bounds(size):
+    """Of a position; None: any integer. A symbolic size bounds nothing."""
+    if size is None:
+        return _ANYWHERE
+    return 0, max(size - 1, 0) if isinstance(size, int) else _ANYWHERE[1] - 1
+
+
+def _names_of(function, arrays):
+    """The names of a function's variables that hold the arrays, else numbers."""
+    known = _variables_of(function)
+    names = []
+    for i, array in enumerate(arrays):
+        name = known.get(id(array), f"array{i}")
+        names.append(name if name.isascii() and name not in names else f"array{i}")
+    return names
 
 
 def core_mod(traced, arrays):
@@ -102,22 +131,13 @@ def core_mod(traced, arrays):
     return _core.Mod.from_ir(traced.text, arrays)
 
 
-def shifted(text, arrays, is_mask, wide):
-    """The text of a mod that counts batches and heads from an origin, an int32 (2) that it reads
-    before the other arrays."""
-    origin = stand_in("origin", jax.ShapeDtypeStruct((2,), jnp.int32)).core
-    stands = [stand_in(f"array{i}", x).core for i, x in enumerate(arrays)]
-    mod = _core.Mod.from_ir(text, stands)
-
-    def body(*arguments):
-        *score, b, h, q, kv = arguments
-        return mod(*score, b + origin.element((0,)), h + origin.element((1,)), q, kv)
-
-    made = (_core.Mod.mask if is_mask else _core.Mod.score)(body)
-    return made.ir("f64" if wide else "f32")
+def stand_in_mod(traced):
+    """A traced mod on arrays that stand for its own: to ask what it reads."""
+    stands = [stand_in(f"array{i}", x).core for i, x in enumerate(traced.arrays)]
+    return core_mod(traced, stands)
 
 
-def intersection(masks):
+def intersection(masks, checked=False):
     """One traced mask for several."""
     if len(masks) <= 1:
         return masks[0] if masks else NONE
@@ -126,7 +146,12 @@ def intersection(masks):
     mods = [core_mod(mask, [next(stands) for _ in mask.arrays]) for mask in masks]
     both = functools.reduce(operator.and_, mods)
     order = [int(c.name.removeprefix("array")) for c in both.captures()]
-    return TracedMod(both.ir(), tuple(arrays[i] for i in order))
+    names = [name for mask in masks for name in mask.names or [""] * len(mask.arrays)]
+    return TracedMod(
+        both.ir(with_lines=checked),
+        tuple(arrays[i] for i in order),
+        names=tuple(names[i] for i in order),
+    )
 
 
 def _check_result(op, argument, avals, is_mask):
@@ -141,6 +166,27 @@ def _check_result(op, argument, avals, is_mask):
 def stand_in(name, constant):
     """What mods are traced on in place of an array."""
     return captured(name, jnp.shape(constant), np.dtype(jnp.result_type(constant)))
+
+
+def _variables_of(function, depth=2):
+    """{id(value): name} of what a function reads, and the functions that it calls."""
+    known = {}
+    if isinstance(function, Mod):
+        known = {id(value): name for name, value in function._arrays.items()}
+    while isinstance(function, functools.partial):
+        known.update({id(value): name for name, value in function.keywords.items()})
+        function = function.func
+    code = getattr(function, "__code__", None)
+    if code is None:
+        return known
+    values = {n: function.__globals__[n] for n in code.co_names if n in function.__globals__}
+    for name, cell in zip(code.co_freevars, function.__closure__ or (), strict=True):
+        with contextlib.suppress(ValueError):  # not assigned yet
+            values[name] = cell.cell_contents
+    for value in values.values():
+        if callable(value) and depth:
+            known.update(_variables_of(value, depth - 1))
+    return known | {id(value): name for name, value in values.items()}
 
 
 def and_masks(*masks):

@@ -9,12 +9,14 @@ import jax.numpy as jnp
 from jax.sharding import PartitionSpec
 
 from .._arrays import number
+from .._synonyms import names_synonyms
 from . import _primitive
 
 _forward_p = _primitive.define("tilewright_norm")
 _backward_p = _primitive.define("tilewright_norm_backward")
 
 
+@names_synonyms
 def rms_norm(x, weight=None, eps=1e-5, residual=None, return_stats=False):
     """``x / sqrt(mean(x**2) + eps) * weight`` over all dimensions of the weight.
 
@@ -28,6 +30,7 @@ def rms_norm(x, weight=None, eps=1e-5, residual=None, return_stats=False):
     return _norm("rms_norm", False, x, weight, None, eps, residual, return_stats)
 
 
+@names_synonyms
 def layer_norm(x, weight=None, bias=None, eps=1e-5, residual=None, return_stats=False):
     """``(x - mean) / sqrt(variance + eps) * weight + bias`` over all dimensions of the weight.
 

@@ -6,6 +6,7 @@ A spec, frozen and hashable, says everything about one call that is not an array
 - ``results(*operands)``: shapes and dtypes of the results;
 - ``batch(operands, dims)``: vmap: the primitive on operands with one more dimension, and the
   dimensions of its results;
+- ``label(place)``, if there: the name of an operand for messages;
 - ``sharding_rule(operands, results)``: which dimensions may be split over devices, as
   `custom_partitioning` wants it, and ``shard(mesh, operands, results)``: the function of one shard.
 """
@@ -95,7 +96,7 @@ def _partitioned(*operands, spec):
             mesh, given, [_spec_of(x) for x in result_shapes]
         )
         for place, (before, after) in enumerate(zip(given, operand_specs, strict=True)):
-            _warn_of_gathering(spec.target, place, before, tuple(after))
+            _warn_of_gathering(spec, place, before, tuple(after))
         return (
             mesh,
             shard,
@@ -114,13 +115,14 @@ def _shapes(types):
     return [tuple(t.shape) for t in types]
 
 
-def _warn_of_gathering(target, place, before, after):
+def _warn_of_gathering(spec, place, before, after):
     """Says so where an operand was split along what the operation needs whole."""
+    name = spec.label(place) if hasattr(spec, "label") else f"operand {place}"
     for dim, axes in enumerate(before):
         kept = after[dim] if dim < len(after) else None
         if axes is not None and axes != kept:
             warnings.warn(
-                f"[{target}] operand {place} is gathered along dimension {dim}, which is sharded "
+                f"[{spec.target}] {name} is gathered along dimension {dim}, which is sharded "
                 f"over {axes}: the operation needs all of it",
                 stacklevel=2,
             )
@@ -171,7 +173,7 @@ def over_explicit_axes(spec, operands, local, result_specs=None):
     ranks = [(None,) * len(r.shape) for r in spec.results(*operands)]
     _, operand_specs, specs = spec.shard(mesh, given, ranks)
     for place, (before, after) in enumerate(zip(given, operand_specs, strict=True)):
-        _warn_of_gathering(spec.target, place, before, tuple(after))
+        _warn_of_gathering(spec, place, before, tuple(after))
     placed = [
         jax.sharding.reshard(x, NamedSharding(mesh, after))
         for x, after in zip(operands, operand_specs, strict=True)

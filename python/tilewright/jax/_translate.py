@@ -1,15 +1,18 @@
 """Mods written in jnp as tile IR: an interpreter of jaxprs over the values of `_values.py`."""
 
+import contextvars
 import functools
+import re
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 from jax.extend import source_info_util
 
+from .. import _core
 from .._arrays import _NAMES
 from .._numbers import ELEMENTWISE, Number, RefusedError, limits, operand
-from .._values import Captured, Scattered, is_constant, simplified
+from .._values import MOST_ELEMENTS, Captured, Scattered, is_constant, simplified
 from ._jaxpr.elementwise import COMPOSITE
 from ._values import (
     apply_all,
@@ -27,6 +30,16 @@ from ._values import (
 from ._versions import expanded, scan_sizes
 
 _MOST_STEPS = 1024  # of a loop that is written out
+#: The arrays that the mod reads.
+captured_arrays = contextvars.ContextVar("captured_arrays", default=())
+#: Whether the operations are to say where they were written.
+naming_lines = contextvars.ContextVar("naming_lines", default=False)
+
+
+class OutsideError(IndexError):
+    """A static index that is outside of its array; `placed` once the text names the user's line."""
+
+    placed = False
 
 
 def run(jaxpr, constants, inputs):
@@ -38,15 +51,26 @@ def run(jaxpr, constants, inputs):
         return literal(atom.val) if hasattr(atom, "val") else values[atom]
 
     for equation in jaxpr.eqns:
+        if naming_lines.get():
+            _name_line(equation)
         try:
             results = _equation(equation, [read(atom) for atom in equation.invars])
-        except RefusedError as error:
+        except (RefusedError, OutsideError) as error:
             line = source_info_util.summarize(equation.source_info)
             if error.placed or not line:  # inside functions of JAX there is no line of the user
                 raise
-            raise RefusedError(f"{error} at {line}", placed=True) from None
+            raised = type(error)(f"{error} at {line}")
+            raised.placed = True
+            raise raised from None
         values.update(zip(equation.outvars, results, strict=True))
     return [read(atom) for atom in jaxpr.outvars]
+
+
+def _name_line(equation):
+    """What follows counts as written where the equation was."""
+    line = re.match(r"(.+?):(\d+)", source_info_util.summarize(equation.source_info) or "")
+    if line:
+        _core.exchange_source_line(line[1], int(line[2]))
 
 
 def result(value):
@@ -63,6 +87,8 @@ def _equation(equation, inputs):
         return _closed(expanded(equation), inputs)
     if name in _LOOPS:
         return _LOOPS[name](inputs, equation.outvars, **params)
+    if name == "dim_as_value":
+        return [_extent(aval.dtype, **params)]
     if name in ("empty", "empty2"):
         return [np.zeros(aval.shape, aval.dtype)]
     if name == "broadcast_in_dim" and _is_zero(inputs[0]) and aval.shape:
@@ -308,6 +334,33 @@ def _pad(part, filling, *, padding_config, dtype, **_):
 # ---- Parts of captured arrays.
 
 
+def _extent(dtype, dim):
+    """A symbolic extent: that of an array which the mod reads."""
+    for array in captured_arrays.get():
+        if dim in array.shape:
+            core = array.core.extent(array.shape.index(dim))
+            return number(core, dtype, (0, int(jnp.iinfo(np.int32).max)))
+    raise RefusedError(f"expected symbolic extents of arrays that the mod reads but got {dim}")
+
+
+def _indexed(array, *starts, slice_sizes, **_):
+    """dynamic_slice, which is what an index becomes: static ones are inside of their arrays."""
+    for dim, (start, size) in enumerate(zip(starts, slice_sizes, strict=True)):
+        start, extent = element(start), array.shape[dim]
+        if not isinstance(size, int):
+            raise RefusedError(f"expected parts of static shapes but got {size} elements")
+        if isinstance(start, Number) or not isinstance(extent, int):
+            continue
+        if not 0 <= start <= extent - size:
+            # jnp has added the extent to a negative one.
+            given = int(start) - extent if start < 0 else int(start)
+            raise OutsideError(
+                f"expected an index of {-extent} to {extent - 1} in dimension {dim} of an array of "
+                f"shape {tuple(array.shape)} but got {given}"
+            )
+    return _dynamic_slice(array, *starts, slice_sizes=slice_sizes)
+
+
 def _dynamic_slice(array, *starts, slice_sizes, **_):
     starts = [element(s) for s in starts]
     if isinstance(array, Captured):
@@ -358,10 +411,13 @@ def _slice(array, *, start_indices, limit_indices, strides, **_):
 def _gather(array, indices, *, dtype, dimension_numbers, slice_sizes, mode, fill_value=None, **_):
     numbers = dimension_numbers
     indices = array_of(indices)
-    if indices.ndim != 1 or numbers.operand_batching_dims:
-        raise RefusedError(
-            "expected captured arrays to be indexed by scalars but got a gather of several"
+    if numbers.operand_batching_dims:
+        raise RefusedError("expected captured arrays to be indexed by scalars but got a vmap")
+    if indices.ndim != 1:
+        one = functools.partial(
+            _gather, dtype=dtype, dimension_numbers=numbers, slice_sizes=slice_sizes, mode=mode
         )
+        return _gathers(array, indices, lambda *x: one(*x, fill_value=fill_value), numbers)
     starts = [np.int32(0)] * len(array.shape)
     inside = None
     for axis, index in zip(numbers.start_index_map, indices, strict=True):
@@ -383,6 +439,23 @@ def _gather(array, indices, *, dtype, dimension_numbers, slice_sizes, mode, fill
         fill_value = jnp.iinfo(dtype).max if dtype.kind == "u" else fill_value
     fill = np.asarray(fill_value, dtype)[()]
     return apply_all("where", [inside, simplified(np.asarray(part, object)), fill], dtype)
+
+
+def _gathers(array, indices, gather, numbers):
+    """A gather for every vector of indices, as a small array."""
+    batch = indices.shape[:-1]
+    if np.prod(batch) > MOST_ELEMENTS:
+        raise RefusedError(f"expected at most {MOST_ELEMENTS} indices of a captured array")
+    parts = [objects(gather(array, indices[place])) for place in np.ndindex(*batch)]
+    if not parts:
+        raise RefusedError("expected at least one element of a captured array")
+    whole = np.stack(parts).reshape(*batch, *parts[0].shape)
+    batch_axes = iter(range(len(batch)))
+    order = [
+        len(batch) + numbers.offset_dims.index(d) if d in numbers.offset_dims else next(batch_axes)
+        for d in range(whole.ndim)
+    ]
+    return simplified(whole.transpose(order))
 
 
 # ---- Shapes and reductions of small arrays.
@@ -526,7 +599,7 @@ _RULES = {
     "select_n": _select_n,
     "integer_pow": _integer_pow,
     "round": _round,
-    "dynamic_slice": _dynamic_slice,
+    "dynamic_slice": _indexed,
     "slice": _slice,
     "gather": _gather,
     "broadcast_in_dim": _broadcast_in_dim,

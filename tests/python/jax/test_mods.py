@@ -330,11 +330,6 @@ Q = normal(9, (1, 1, 4, 4))
             "the primitive sort",
         ),
         (
-            lambda s, b, h, i, j: s + TABLE.sum() * FLAT[jnp.stack([i, j])].sum(),
-            NotImplementedError,
-            "gather of several",
-        ),
-        (
             lambda s, b, h, i, j: jnp.stack([s, s]),
             ValueError,
             r"expected score_mod to return a number but it returns float32\[2\]",

@@ -104,8 +104,75 @@ def test_what_cannot_be_split():
     q, k, v = inputs()
     want = twj.flex_attention(q, k, v, causal=True)
     run = jax.jit(lambda *a: twj.flex_attention(*a, causal=True))
-    with pytest.warns(UserWarning, match="operand 0 is gathered along dimension 2"):
+    with pytest.warns(UserWarning, match="query is gathered along dimension 2"):
         close(run(put(q, None, None, "x"), k, v), want, 1)
+
+
+def test_the_warning_names_the_array():
+    q, k, v = inputs()
+    table = normal(4, (16,))
+    run = jax.jit(
+        lambda q, ids, table: twj.flex_attention(
+            *(q, k, v, lambda s, b, h, i, j: s + table[j]),
+            mask_mod=lambda b, h, i, j: ids[b, i] == ids[b, j],
+        )
+    )
+    want = run(q, DOCUMENTS, table)
+    with pytest.warns(UserWarning, match="the array `ids` that mask_mod reads is gathered along"):
+        close(run(put(q, "x"), put(DOCUMENTS, None, "y"), table), want, 4)
+    with pytest.warns(UserWarning, match="the array `table` that score_mod reads is gathered"):
+        close(run(put(q, "x"), put(DOCUMENTS, "x"), put(table, "y")), want, 4)
+
+
+def test_arrays_of_examples_are_split_with_the_batch():
+    """Document ids and biases of each example stay where their example is."""
+    bias = normal(5, (16, 4, 16))  # (key, batch, query): the batch in the middle
+
+    def loss(f):
+        def call(q, k, v, ids, slopes, bias):
+            def score(s, b, h, i, j):
+                return s + slopes[h] * (j - i) + bias[j, b, i]
+
+            def documents(b, h, i, j):
+                return (ids[b, i] == ids[b, j]) & ((h > 1) | (i < j + 6)) & (i + b >= j)
+
+            return jnp.sin(f(q, k, v, score, documents)).sum()
+
+        return jax.jit(jax.grad(call, (0, 1, 2, 4, 5)))
+
+    ours = loss(lambda *a: twj.flex_attention(*a[:4], mask_mod=a[4]))
+    theirs = loss(lambda *a: attention(*a)[0])
+    arrays = (*inputs(), DOCUMENTS, SLOPES[0], bias)
+    specs = [Spec("x", "y")] * 3 + [Spec("x"), Spec(), Spec(None, "x")]
+    placed = [put(x, *spec) for x, spec in zip(arrays, specs, strict=True)]
+    compiled = ours.lower(*placed).compile()
+    # Gradients of what several devices hold are summed; nothing is gathered.
+    assert set(collectives(compiled)) == {"all-reduce"}
+    have, want = compiled(*placed), theirs(*arrays)
+    assert have[4].sharding.is_equivalent_to(placed[5].sharding, 3)
+    for a, b in zip(have, want, strict=True):
+        close(jnp.asarray(np.asarray(a)), b)
+
+
+def test_arrays_longer_than_the_batch_are_whole():
+    q, k, v = inputs()
+    ids = jnp.concatenate([DOCUMENTS, DOCUMENTS])
+
+    def attend(q, ids):
+        return twj.flex_attention(q, k, v, mask_mod=lambda b, h, i, j: ids[b, i] == ids[b, j])
+
+    close(jax.jit(attend)(put(q, "x"), ids), attend(q, ids), 4)
+
+
+def test_dropout_beside_arrays_of_examples():
+    """The host counts from the first shard there, and the arrays are whole."""
+    q, k, v = inputs()
+
+    def attend(q, ids):
+        mod = lambda b, h, i, j: ids[b, i] == ids[b, j]  # noqa: E731
+        return twj.flex_attention(q, k, v, mask_mod=mod, dropout=0.5, seed=3)
+
+    close(jax.jit(attend)(put(q, "x"), put(DOCUMENTS)), attend(q, DOCUMENTS), 4)
 
 
 def rounded(x):

@@ -1,0 +1,237 @@
+"""Functions of traced scalars, and what NumPy's functions do with them.
+
+Outside of a trace they compute with numbers and arrays, as NumPy does.
+"""
+
+import functools
+import math
+import operator
+
+import numpy as np
+
+from . import _core
+from ._arrays import dtype_name
+from ._captures import Row, Scalar, _View, is_of_other_front_end, row
+
+_DOCUMENTS = {
+    "exp": "e to the power of x; `approx` allows the hardware's approximation.",
+    "exp2": "2 to the power of x.",
+    "expm1": "exp(x) - 1, exact for small x.",
+    "log": "The natural logarithm.",
+    "log2": "The logarithm to base 2.",
+    "log1p": "log(1 + x), exact for small x.",
+    "tanh": "The hyperbolic tangent; `approx` allows the hardware's approximation.",
+    "sigmoid": "1 / (1 + exp(-x)).",
+    "erf": "The error function.",
+    "sin": "The sine.",
+    "cos": "The cosine.",
+    "sqrt": "The square root.",
+    "rsqrt": "1 / sqrt(x).",
+    "reciprocal": "1 / x.",
+    "square": "x * x.",
+    "abs": "The absolute value.",
+    "sign": "-1, 0 or 1.",
+    "floor": "Rounds towards minus infinity.",
+    "ceil": "Rounds towards infinity.",
+    "round": "Rounds to the nearest integer, ties to even.",
+    "isnan": "Whether x is not a number.",
+    "relu": "max(x, 0).",
+    "softplus": "log(1 + exp(x)) without overflow.",
+    "pow": "x to the power of y.",
+    "minimum": "The smaller of two; NaN propagates.",
+    "maximum": "The larger of two; NaN propagates.",
+    "where": "Chooses by a traced condition: where(condition, if_true, if_false).",
+}
+_APPROXIMABLE = {"exp", "exp2", "log", "log2", "tanh", "sigmoid", "sin", "cos", "sqrt", "rsqrt"}
+_OF_TWO = {"pow", "minimum", "maximum"}
+
+#: What the functions compute outside of a trace where NumPy has none of the name.
+_PLAIN = {
+    "sigmoid": lambda x: 1 / (1 + np.exp(np.negative(x))),
+    "erf": np.vectorize(math.erf, otypes=[float]),
+    "rsqrt": lambda x: 1 / np.sqrt(x),
+    "reciprocal": lambda x: 1 / np.asarray(x),
+    "relu": lambda x: np.maximum(x, 0),
+    "softplus": lambda x: np.logaddexp(x, 0),
+    "pow": np.power,
+}
+
+
+def _function(name, document):
+    core, plain = getattr(_core, name), _PLAIN.get(name) or getattr(np, name)
+
+    def apply(*arguments, **options):
+        traced = any(isinstance(x, Scalar | _View) or is_of_other_front_end(x) for x in arguments)
+        if traced or _core.is_tracing():
+            return core(*map(_operand, arguments), **options)
+        return np.asarray(plain(*arguments))[()]
+
+    def of_one(x):
+        return apply(x)
+
+    def of_one_or_less_exactly(x, approx=False):
+        return apply(x, approx=approx)
+
+    def of_two(x, y):
+        return apply(x, y)
+
+    def where(condition, if_true, if_false):
+        return apply(condition, if_true, if_false)
+
+    function = {"where": where, **dict.fromkeys(_OF_TWO, of_two)}.get(
+        name, of_one_or_less_exactly if name in _APPROXIMABLE else of_one
+    )
+    function.__name__ = function.__qualname__ = name
+    function.__doc__ = document
+    return function
+
+
+def _operand(value):
+    """As the core takes it: captures of rank 0 by their values."""
+    return value._capture if isinstance(value, _View) else value
+
+
+FUNCTIONS = {name: _function(name, document) for name, document in _DOCUMENTS.items()}
+globals().update(FUNCTIONS)
+
+
+def clamp(x, min=None, max=None):  # noqa: A002
+    """Bounds x: ``clamp(x, low, high)``; None: not."""
+    x = _operand(x)
+    x = x if min is None else FUNCTIONS["maximum"](x, min)
+    return x if max is None else FUNCTIONS["minimum"](x, max)
+
+
+FUNCTIONS["clamp"] = clamp
+
+
+# ---- Rows.
+
+
+def _folded(op, combine, values):
+    values = row(values)
+    if isinstance(values, Scalar) or not hasattr(values, "__iter__"):
+        raise TypeError(
+            f"[{op}] expected a row of a captured array but got {type(values).__name__}"
+        )
+    elements = list(values)
+    if not elements:
+        raise ValueError(f"[{op}] expected a row of at least one element but it is empty")
+    return functools.reduce(combine, elements)
+
+
+def dot(a: Row, b: Row) -> Scalar:
+    """The sum of the products of two rows of captured arrays."""
+    return sum(row(a) * row(b))
+
+
+def sum(row: Row) -> Scalar:  # noqa: A001
+    """The sum of a row of a captured array."""
+    return _folded("sum", operator.add, row)
+
+
+def max(row: Row) -> Scalar:  # noqa: A001
+    """The largest element of a row of a captured array."""
+    return _folded("max", FUNCTIONS["maximum"], row)
+
+
+def min(row: Row) -> Scalar:  # noqa: A001
+    """The smallest element of a row of a captured array."""
+    return _folded("min", FUNCTIONS["minimum"], row)
+
+
+# ---- NumPy's functions.
+
+
+def _truth(x):
+    return x.cast("bool") if isinstance(x, Scalar) else bool(x)
+
+
+UFUNCS = {
+    **{getattr(np, name): FUNCTIONS[name] for name in _DOCUMENTS if hasattr(np, name)},
+    np.add: operator.add,
+    np.subtract: operator.sub,
+    np.multiply: operator.mul,
+    np.divide: operator.truediv,
+    np.floor_divide: operator.floordiv,
+    np.remainder: operator.mod,
+    np.power: operator.pow,
+    np.negative: operator.neg,
+    np.positive: operator.pos,
+    np.absolute: FUNCTIONS["abs"],
+    np.rint: FUNCTIONS["round"],
+    np.equal: operator.eq,
+    np.not_equal: operator.ne,
+    np.less: operator.lt,
+    np.less_equal: operator.le,
+    np.greater: operator.gt,
+    np.greater_equal: operator.ge,
+    np.bitwise_and: operator.and_,
+    np.bitwise_or: operator.or_,
+    np.bitwise_xor: operator.xor,
+    np.invert: operator.invert,
+    np.left_shift: operator.lshift,
+    np.right_shift: operator.rshift,
+    np.logical_and: lambda a, b: _truth(a) & _truth(b),
+    np.logical_or: lambda a, b: _truth(a) | _truth(b),
+    np.logical_xor: lambda a, b: _truth(a) ^ _truth(b),
+    np.logical_not: lambda a: ~_truth(a),
+}
+ARRAY_FUNCTIONS = {np.where: FUNCTIONS["where"], np.clip: FUNCTIONS["clamp"]}
+
+TILE_FUNCTIONS = {}  # of NumPy, in kernels; `_language` knows them
+
+
+def _tracing():
+    return "kernel" if _core.lang.in_kernel() else "mod"
+
+
+def _array_ufunc(self, ufunc, method, *inputs, **options):
+    function = UFUNCS.get(ufunc)
+    if function is None or method != "__call__" or options:
+        raise TypeError(
+            f"[{_tracing()}] expected a NumPy function that tilewright knows on a traced value but "
+            f"got np.{ufunc.__name__}{'' if method == '__call__' else '.' + method}"
+        )
+    for value in inputs:
+        if isinstance(value, np.ndarray) and value.ndim > 0:
+            raise TypeError(
+                f"[{_tracing()}] expected a scalar but got an array of shape {value.shape}: "
+                + (
+                    "arrays go in as inputs of the kernel"
+                    if _core.lang.in_kernel()
+                    else "index arrays through tw.capture(array)"
+                )
+            )
+    return function(*map(_number, inputs))
+
+
+def _number(value):
+    if isinstance(value, _View) and value.ndim == 0:
+        return value[()]
+    return value.item() if isinstance(value, np.ndarray | np.generic) else value
+
+
+def _array_function(self, function, types, arguments, options):
+    known = ARRAY_FUNCTIONS.get(function)
+    if known is None and _core.lang.in_kernel():
+        known = TILE_FUNCTIONS.get(function)
+    if known is None:
+        raise TypeError(
+            f"[{_tracing()}] expected a NumPy function that tilewright knows on a traced value but "
+            f"got np.{function.__name__}"
+        )
+    return known(*arguments, **options)
+
+
+def _to(self, dtype):
+    """The scalar converted to a dtype (NumPy's, or its name)."""
+    return self.cast(dtype_name("to", "dtype", dtype))
+
+
+Scalar.__array_ufunc__ = _View.__array_ufunc__ = _array_ufunc
+Scalar.__array_function__ = _array_function
+Scalar.to = Scalar.astype = _to
+Scalar.clamp = Scalar.clip = clamp
+for _name in ("abs", "exp", "exp2", "log", "tanh", "sigmoid", "sqrt", "floor", "square"):
+    setattr(Scalar, _name, FUNCTIONS[_name])
