@@ -3,8 +3,23 @@ include(FetchContent)
 find_package(Threads REQUIRED)
 find_package(PkgConfig)
 
+# tw_expect_git(NAME repository): a clear word where a library is neither installed nor can be fetched.
+function(tw_expect_git name repository)
+  find_package(Git QUIET)
+  string(TOUPPER "FETCHCONTENT_SOURCE_DIR_${name}" given)
+  if(NOT Git_FOUND AND NOT DEFINED ${given})
+    message(FATAL_ERROR "Tilewright needs ${name}, which is not installed, and git to fetch it from \
+https://github.com/${repository}, which is not either. Debian and Ubuntu: apt-get install git, or the libraries \
+themselves: libhwy-dev libtbb-dev libfmt-dev libcli11-dev nlohmann-json3-dev libxxhash-dev libgtest-dev libgmock-dev")
+  endif()
+endfunction()
+
 # tw_dependency(NAME repository commit [find_package arguments...])
 macro(tw_dependency name repository commit)
+  find_package(${name} ${ARGN} QUIET)
+  if(NOT ${name}_FOUND)
+    tw_expect_git(${name} ${repository})
+  endif()
   FetchContent_Declare(${name}
     GIT_REPOSITORY https://github.com/${repository}.git GIT_TAG ${commit}
     FIND_PACKAGE_ARGS ${ARGN})
@@ -18,6 +33,7 @@ macro(tw_pkgconfig_dependency prefix module repository commit target)
     pkg_check_modules(${prefix} QUIET IMPORTED_TARGET ${module})
   endif()
   if(NOT TARGET PkgConfig::${prefix})
+    tw_expect_git(${prefix} ${repository})
     FetchContent_Declare(${prefix}
       GIT_REPOSITORY https://github.com/${repository}.git GIT_TAG ${commit} ${ARGN})
     FetchContent_MakeAvailable(${prefix})

@@ -1,4 +1,4 @@
-# The one library that users link, tilewright::tilewright, and its CMake package.
+# The one library that users link, tilewright::tilewright, its CMake package and its .pc file.
 #
 # It holds the whole of every module below the CLI. Its headers name nothing of our dependencies,
 # so these are private: a consumer needs this package alone.
@@ -11,29 +11,56 @@ list(REMOVE_ITEM modules tw_cli)
 list(REMOVE_DUPLICATES libraries)
 list(TRANSFORM modules REPLACE ".+" "$<TARGET_OBJECTS:\\0>" OUTPUT_VARIABLE objects)
 
+# Before 1.0 a new minor version may break programs: one number for the loader and for find_package.
+set(soversion ${PROJECT_VERSION_MAJOR}.${PROJECT_VERSION_MINOR})
+set(exports ${PROJECT_SOURCE_DIR}/cmake/exports.map)
+
 # Not named tilewright: in the build folder, that file is the program.
 add_library(tilewright_library SHARED ${objects})
 add_library(tilewright::tilewright ALIAS tilewright_library)
 set_target_properties(tilewright_library PROPERTIES
   OUTPUT_NAME tilewright EXPORT_NAME tilewright
-  LINKER_LANGUAGE CXX VERSION ${PROJECT_VERSION} SOVERSION ${PROJECT_VERSION_MAJOR})
+  LINKER_LANGUAGE CXX VERSION ${PROJECT_VERSION} SOVERSION ${soversion}
+  LINK_DEPENDS ${exports})
 target_compile_features(tilewright_library INTERFACE cxx_std_20)
 target_include_directories(tilewright_library INTERFACE
   $<BUILD_INTERFACE:${PROJECT_SOURCE_DIR}/include> $<INSTALL_INTERFACE:${CMAKE_INSTALL_INCLUDEDIR}>)
 target_link_libraries(tilewright_library PRIVATE ${libraries} Threads::Threads)
-target_link_options(tilewright_library PRIVATE -Wl,--no-undefined)
+target_link_options(tilewright_library PRIVATE -Wl,--no-undefined -Wl,--version-script=${exports})
 
 set(package_folder ${CMAKE_INSTALL_LIBDIR}/cmake/tilewright)
 install(TARGETS tilewright_library EXPORT tilewright)
 install(DIRECTORY include/tilewright DESTINATION ${CMAKE_INSTALL_INCLUDEDIR})
-install(EXPORT tilewright NAMESPACE tilewright:: FILE tilewright-config.cmake DESTINATION ${package_folder})
+install(EXPORT tilewright NAMESPACE tilewright:: FILE tilewright-targets.cmake DESTINATION ${package_folder})
 write_basic_package_version_file(tilewright-config-version.cmake COMPATIBILITY SameMinorVersion)
-install(FILES ${PROJECT_BINARY_DIR}/tilewright-config-version.cmake DESTINATION ${package_folder})
+configure_package_config_file(cmake/tilewright-config.cmake.in tilewright-config.cmake
+  INSTALL_DESTINATION ${package_folder} NO_SET_AND_CHECK_MACRO NO_CHECK_REQUIRED_COMPONENTS_MACRO)
+install(FILES ${CMAKE_CURRENT_BINARY_DIR}/tilewright-config.cmake
+  ${CMAKE_CURRENT_BINARY_DIR}/tilewright-config-version.cmake cmake/tilewright-compiler.cmake
+  DESTINATION ${package_folder})
+
+set(pc_folder ${CMAKE_INSTALL_LIBDIR}/pkgconfig)
+file(RELATIVE_PATH to_prefix /${pc_folder} /)  # so that an installation may be moved
+configure_file(cmake/tilewright.pc.in tilewright.pc @ONLY)
+install(FILES ${CMAKE_CURRENT_BINARY_DIR}/tilewright.pc DESTINATION ${pc_folder})
+install(FILES LICENSE DESTINATION ${CMAKE_INSTALL_DOCDIR})
 
 if(TILEWRIGHT_BUILD_TESTS AND NOT TILEWRIGHT_SANITIZE)
+  set(consumer ${PROJECT_SOURCE_DIR}/tests/consumer)
+  add_test(NAME exported_symbols COMMAND python3 ${consumer}/check_symbols.py
+    $<TARGET_FILE:tilewright_library> ${PROJECT_SOURCE_DIR}/include ${PROJECT_VERSION})
   # Installs to an empty prefix, then builds and runs a project that knows nothing but that prefix.
-  add_test(NAME consumer COMMAND ${CMAKE_COMMAND}
-    -D BUILD=${PROJECT_BINARY_DIR} -D CONSUMER=${PROJECT_SOURCE_DIR}/tests/consumer
-    -D GENERATOR=${CMAKE_GENERATOR} -D COMPILER=${CMAKE_CXX_COMPILER}
-    -P ${PROJECT_SOURCE_DIR}/tests/consumer/run.cmake)
+  set(arguments -D CONSUMER=${consumer} -D GENERATOR=${CMAKE_GENERATOR} -D COMPILER=${CMAKE_CXX_COMPILER})
+  add_test(NAME consumer COMMAND ${CMAKE_COMMAND} ${arguments} -D BUILD=${PROJECT_BINARY_DIR}
+    -D C_COMPILER=${CMAKE_C_COMPILER} -D EXAMPLES=${PROJECT_SOURCE_DIR}/examples
+    -D LIBDIR=${CMAKE_INSTALL_LIBDIR} -D DOCDIR=${CMAKE_INSTALL_DOCDIR} -P ${consumer}/run.cmake)
+  set_tests_properties(consumer PROPERTIES FIXTURES_SETUP installed)
+  foreach(case none standard old_clang clang)
+    add_test(NAME consumer_${case} COMMAND ${CMAKE_COMMAND} ${arguments} -D CASE=${case}
+      -D MAKE=${CMAKE_MAKE_PROGRAM}
+      -D PREFIX=${PROJECT_BINARY_DIR}/consumer/prefix -D WORK=${PROJECT_BINARY_DIR}/consumer
+      -P ${consumer}/compilers.cmake)
+    set_tests_properties(consumer_${case} PROPERTIES
+      FIXTURES_REQUIRED installed SKIP_REGULAR_EXPRESSION "no such compiler")
+  endforeach()
 endif()

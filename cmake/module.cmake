@@ -44,6 +44,9 @@ function(tw_module)
   add_library(${target} STATIC ${M_SOURCES})
   target_include_directories(${target} PUBLIC
     $<BUILD_INTERFACE:${PROJECT_SOURCE_DIR}/include> $<BUILD_INTERFACE:${PROJECT_SOURCE_DIR}/src>)
+  # Public headers say what the library exports (TW_API); the rest stays inside.
+  set_target_properties(${target} PROPERTIES
+    C_VISIBILITY_PRESET hidden CXX_VISIBILITY_PRESET hidden VISIBILITY_INLINES_HIDDEN ON)
   list(TRANSFORM M_DEPENDS PREPEND tw_)
   target_link_libraries(${target} PUBLIC ${M_DEPENDS} ${M_LIBRARIES} PRIVATE tw_options)
   if(NOT M_OPTIMIZE)

@@ -4,7 +4,7 @@
 usage: check_layout.py
 
 Rules: an include goes to the same module or to one that stands before it in the pipeline; public
-headers include nothing private; a file opens with its purpose; no file passes 1,200 lines (a
+headers include nothing private and export their names; a file opens with its purpose; no file passes 1,200 lines (a
 warning above 600); each module's CMake lists name every source and test, sorted; no path of one
 developer's machine and no unfinished-work marks.
 """
@@ -66,6 +66,17 @@ def check_includes(path, lines):
             report(path, number, "device headers are compiled by NVRTC alone")
 
 
+def check_exports(path, lines):
+    """What a public header declares is exported."""
+    if path.relative_to(ROOT).parts[0] != "include":
+        return
+    for number, line in enumerate(lines, 1):
+        if re.match(r"namespace tilewright\b", line):
+            report(
+                path, number, "declares names that are not exported: namespace TW_API tilewright"
+            )
+
+
 def check_opening(path, lines):
     first = lines[1 if lines and lines[0].startswith("#!") else 0 :][:1]
     mark = ("//",) if path.suffix in CXX else ("#", '"""', 'r"""')
@@ -116,6 +127,7 @@ def main():
         check_length(path, lines)
         if path.suffix in CXX:
             check_includes(path, lines)
+            check_exports(path, lines)
         if path != pathlib.Path(__file__).resolve():
             check_text(path, lines)
     for path in [*ROOT.glob("*.md"), *files("docs", "src", suffixes={".md"})]:

@@ -7,11 +7,12 @@
 #include <string>
 #include <vector>
 
+#include "tilewright/compiler.h"
 #include "tilewright/mask.h"
 #include "tilewright/mod.h"
 #include "tilewright/tensor.h"
 
-namespace tilewright {
+namespace TW_API tilewright {
 
 /// Order of the dimensions of query, key, value and their gradients.
 enum class Layout : std::uint8_t {

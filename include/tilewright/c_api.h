@@ -1,8 +1,10 @@
 // The C interface: tensors as DLPack views, statuses instead of exceptions. For other languages.
 //
-// Inputs are borrowed `const DLTensor*`; null stands for an argument left out. Results are
-// `DLManagedTensor*` that the caller releases by their deleter; a null place asks for no such
-// result. A call that fails writes no result. All functions may be called from any thread.
+// Inputs are borrowed `const DLTensor*`; null stands for an argument left out. They lie in CPU
+// memory or on one CUDA GPU, at addresses that are multiples of the element's size. Results are
+// `DLManagedTensor*` that the caller releases by their deleter (tw_release calls it); a null place
+// asks for no such result. A call that fails writes no result. All functions may be called from any
+// thread. docs/c_api.md is an introduction.
 #pragma once
 
 #include "tilewright/dlpack.h"
@@ -11,12 +13,15 @@
 extern "C" {
 #endif
 
+#pragma GCC visibility push(default)
+
 /// How a call ended.
 typedef enum {
     TW_OK = 0,
-    TW_BAD_INPUT =
-        1,          ///< the caller's: tw_error() names the argument, what was expected, what came
-    TW_FAILED = 2,  ///< ours, or the machine's: out of memory, a driver that is missing
+    /// The caller's: tw_error() names the argument, what was expected, what came.
+    TW_BAD_INPUT = 1,
+    TW_FAILED = 2,         ///< ours, or the machine's: a driver that is missing or fails
+    TW_OUT_OF_MEMORY = 3,  ///< of the host or of a GPU; nothing is wrong with the arguments
 } tw_status;
 
 /// The text of this thread's last failure; valid until its next call.
@@ -63,7 +68,8 @@ const char* tw_mod_ir(const tw_mod* mod);
 
 // ---- Norms (tilewright/norm.h has shapes and dtypes).
 
-/// x / sqrt(mean(x^2) + eps) * weight; of x + residual where one is given.
+/// x / sqrt(mean(x^2) + eps) * weight; of x + residual where one is given. Without a residual
+/// `sum` is x itself: a view of the caller's memory.
 tw_status tw_rms_norm(const DLTensor* x, const DLTensor* weight, double eps,
                       const DLTensor* residual, DLManagedTensor** y, DLManagedTensor** sum,
                       DLManagedTensor** inverse_deviation);
@@ -158,6 +164,8 @@ tw_status tw_attention_backward(const DLTensor* query, const DLTensor* key, cons
                                 DLManagedTensor** dquery, DLManagedTensor** dkey,
                                 DLManagedTensor** dvalue, DLManagedTensor** dsinks,
                                 DLManagedTensor** dcaptured, int captured);
+
+#pragma GCC visibility pop
 
 #ifdef __cplusplus
 }  // extern "C"

@@ -5,7 +5,9 @@
 #include <optional>
 #include <string_view>
 
-namespace tilewright {
+#include "tilewright/compiler.h"
+
+namespace TW_API tilewright {
 
 /// Type of one element. `boolean` occupies one byte in memory, 0 or 1 (any non-zero byte reads as
 /// true).

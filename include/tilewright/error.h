@@ -4,7 +4,9 @@
 #include <stdexcept>
 #include <string>
 
-namespace tilewright {
+#include "tilewright/compiler.h"
+
+namespace TW_API tilewright {
 
 /// Base of everything Tilewright throws.
 class Error : public std::runtime_error {
@@ -14,6 +16,12 @@ class Error : public std::runtime_error {
 
 /// Bad input. The text has the form `[operation] expected X but got Y` and names the argument.
 class UserError : public Error {
+  public:
+    using Error::Error;
+};
+
+/// More memory of the host than there is; the text says how much was wanted, or for what.
+class OutOfMemory : public Error {
   public:
     using Error::Error;
 };

@@ -1,9 +1,11 @@
 // The library of masks: who attends to whom.
 #pragma once
 
+#include "tilewright/compiler.h"
 #include "tilewright/mod.h"
 
-namespace tilewright::masks {
+namespace TW_API tilewright {
+namespace masks {
 
 // Positions q and kv count from 0 and are i64, so no length overflows. Of an image, row = i / width
 // and column = i % width.
@@ -95,4 +97,5 @@ Mod temporal_head(std::int64_t prompt, std::int64_t frames, std::int64_t frame_t
 Mod selected_tiles(const Capture& topk, std::int64_t tile);
 Mod selected_tiles(const Capture& topk, std::int64_t tile, const Capture& sizes);
 
-}  // namespace tilewright::masks
+}  // namespace masks
+}  // namespace tilewright

@@ -12,10 +12,11 @@
 #include <utility>
 #include <vector>
 
+#include "tilewright/compiler.h"
 #include "tilewright/lang/kernel.h"
 #include "tilewright/tensor.h"
 
-namespace tilewright {
+namespace TW_API tilewright {
 
 /// A row of a captured array inside a mod: a short list of scalars, with arithmetic element by
 /// element.

@@ -1,9 +1,10 @@
 // RMSNorm and LayerNorm, forward and backward, on tensors.
 #pragma once
 
+#include "tilewright/compiler.h"
 #include "tilewright/tensor.h"
 
-namespace tilewright {
+namespace TW_API tilewright {
 
 /// Options of the norms.
 struct NormOptions {

@@ -8,9 +8,10 @@
 #include <string_view>
 #include <vector>
 
+#include "tilewright/compiler.h"
 #include "tilewright/tensor.h"
 
-namespace tilewright {
+namespace TW_API tilewright {
 
 struct ProgramOptions {
     Device device = {};    ///< where its arrays are

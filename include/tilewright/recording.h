@@ -6,9 +6,10 @@
 #include <span>
 #include <vector>
 
+#include "tilewright/compiler.h"
 #include "tilewright/tensor.h"
 
-namespace tilewright {
+namespace TW_API tilewright {
 
 /// The launches of one run of an operation on the CPU, to be repeated on other arrays of the same
 /// dtypes, shapes and strides: no checks, no look-ups, no choices. Immutable; may run on many

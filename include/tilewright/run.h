@@ -11,10 +11,11 @@
 #include <utility>
 #include <vector>
 
+#include "tilewright/compiler.h"
 #include "tilewright/lang/kernel.h"
 #include "tilewright/tensor.h"
 
-namespace tilewright {
+namespace TW_API tilewright {
 
 /// Extents of the grid, last axis fastest; {} is a single program. May be a function of the inputs.
 class Grid {
@@ -130,6 +131,13 @@ class Call {
 
     /// The tile IR, as text, that inputs of these types run.
     std::string ir(const std::vector<Tensor>& inputs) const;
+    /// The listing of the bytecode that they run on a CPU (docs/cpu.md).
+    std::string bytecode(const std::vector<Tensor>& inputs) const;
+    /// The CUDA C++ that they run on a GPU of `arch`, by NVRTC's name, where every array is aligned
+    /// and row-major; `ptx`: what NVRTC makes of it, UserError where there is no NVRTC. Neither
+    /// needs a GPU. UserError for an architecture that is unknown or older than sm_80.
+    std::string cuda(const std::vector<Tensor>& inputs, const std::string& arch = "sm_80") const;
+    std::string ptx(const std::vector<Tensor>& inputs, const std::string& arch = "sm_80") const;
     /// Number of signatures traced so far.
     int num_traces() const;
     const CostEstimate& cost() const;

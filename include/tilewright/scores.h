@@ -3,9 +3,10 @@
 
 #include <string>
 
+#include "tilewright/compiler.h"
 #include "tilewright/mod.h"
 
-namespace tilewright {
+namespace TW_API tilewright {
 
 /// outer(inner(score)): `compose(scores::softcap(20), scores::alibi(slopes))`.
 Mod compose(const Mod& outer, const Mod& inner);

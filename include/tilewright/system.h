@@ -4,7 +4,9 @@
 #include <string>
 #include <vector>
 
-namespace tilewright {
+#include "tilewright/compiler.h"
+
+namespace TW_API tilewright {
 
 /// Names of the devices that calls can run on: "cpu", "cuda:0", ...
 std::vector<std::string> devices();

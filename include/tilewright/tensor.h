@@ -2,18 +2,20 @@
 #pragma once
 
 #include <cstdint>
+#include <iosfwd>
 #include <memory>
 #include <span>
 #include <string>
 #include <type_traits>
 #include <vector>
 
+#include "tilewright/compiler.h"
 #include "tilewright/dtype.h"
 
 struct DLManagedTensor;
 struct DLManagedTensorVersioned;
 
-namespace tilewright {
+namespace TW_API tilewright {
 
 /// Where a tensor's memory lives.
 struct Device {
@@ -204,5 +206,9 @@ class Tensor {
 };
 
 std::string to_string(const TensorType& type);
+
+/// "f32[2, 3]", then the elements: of a dimension with more than eight the three at either end. Of
+/// more than 1 MiB on a GPU the type and the device alone.
+std::ostream& operator<<(std::ostream& stream, const Tensor& tensor);
 
 }  // namespace tilewright

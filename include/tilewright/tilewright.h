@@ -2,6 +2,7 @@
 #pragma once
 
 #include "tilewright/attention.h"
+#include "tilewright/compiler.h"
 #include "tilewright/error.h"
 #include "tilewright/lang.h"
 #include "tilewright/mask.h"

@@ -1,10 +1,12 @@
 // Version of the library; CMakeLists.txt reads its number here.
 #pragma once
 
+#include "tilewright/compiler.h"
+
 /// "major.minor.patch" of these headers.
 #define TILEWRIGHT_VERSION "0.1.0"
 
-namespace tilewright {
+namespace TW_API tilewright {
 
 /// "major.minor.patch" of the library that is linked.
 const char* version();

@@ -19,6 +19,8 @@ NB_MODULE(_core, module) {
             std::rethrow_exception(pointer);
         } catch (const UserError& error) {
             PyErr_SetString(PyExc_ValueError, error.what());
+        } catch (const OutOfMemory& error) {
+            PyErr_SetString(PyExc_MemoryError, error.what());
         }
     });
     nb::set_leak_warnings(false);  // what an interrupted script still holds is no fault to report

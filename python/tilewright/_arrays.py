@@ -156,9 +156,7 @@ def to_array(tensor, like=None):
     array = np.asarray(tensor)
     dtype = _DTYPES.get(tensor.dtype)
     if dtype is None:
-        raise TypeError(
-            f"a result of {tensor.dtype} needs the package ml_dtypes (tilewright[bf16])"
-        )
+        raise TypeError(f"a result of {tensor.dtype} needs ml_dtypes: pip install ml_dtypes")
     return array if array.dtype == dtype else array.view(dtype)
 
 

@@ -11,8 +11,8 @@
 using namespace tilewright;
 using c_api::borrow;
 using c_api::expect_given;
-using c_api::give;
 using c_api::guarded;
+using c_api::Results;
 
 namespace {
 
@@ -89,9 +89,11 @@ tw_status tw_attention(const DLTensor* query, const DLTensor* key, const DLTenso
         AttentionOptions given = options_from(options);
         given.max_scores = max_scores != nullptr;
         const AttentionOutput output = attention(borrow(query), borrow(key), borrow(value), given);
-        give(out, output.out);
-        give(lse, output.lse);
-        give(max_scores, output.max_scores);
+        Results results;
+        results.add(out, output.out);
+        results.add(lse, output.lse);
+        results.add(max_scores, output.max_scores);
+        results.give();
     });
 }
 
@@ -111,11 +113,13 @@ tw_status tw_attention_backward(const DLTensor* query, const DLTensor* key, cons
                        "expected `captured` to be {}, the floating captures of the score mod, but "
                        "got {}",
                        gradients.captured.size(), captured);
-        give(dquery, gradients.query);
-        give(dkey, gradients.key);
-        give(dvalue, gradients.value);
-        give(dsinks, gradients.sinks);
+        Results results;
+        results.add(dquery, gradients.query);
+        results.add(dkey, gradients.key);
+        results.add(dvalue, gradients.value);
+        results.add(dsinks, gradients.sinks);
         for (std::size_t i = 0; dcaptured && i < gradients.captured.size(); ++i)
-            give(&dcaptured[i], gradients.captured[i]);
+            results.add(&dcaptured[i], gradients.captured[i]);
+        results.give();
     });
 }

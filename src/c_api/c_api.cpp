@@ -27,8 +27,27 @@ DLDataType dtype_of(DType dtype) {
     return result;
 }
 
-void give(DLManagedTensor** place, const Tensor& tensor) {
-    if (place) *place = tensor.defined() ? tensor.to_dlpack() : nullptr;
+void keep_text(const char* what) noexcept {
+    try {
+        text() = what;
+    } catch (const std::bad_alloc&) {
+        text().clear();
+    }
+}
+
+Results::~Results() {
+    for (const auto& [place, managed] : results_) tw_release(managed);
+}
+
+void Results::add(DLManagedTensor** place, const Tensor& tensor) {
+    if (!place) return;
+    results_.emplace_back(place, nullptr);  // before the export, which it keeps from being lost
+    if (tensor.defined()) results_.back().second = tensor.to_dlpack();
+}
+
+void Results::give() noexcept {
+    for (const auto& [place, managed] : results_) *place = managed;
+    results_.clear();
 }
 
 void expect_given(const char* op, const char* argument, const void* pointer) {
@@ -88,7 +107,15 @@ tw_status tw_parse_mod(const char* text, tw_mod_kind kind, const char* const* na
             bindings[names[i]] = borrow(arrays[i]);
         }
         std::optional<Mod::Kind> wanted;
-        if (kind != TW_MOD_ANY) wanted = kind == TW_MOD_MASK ? Mod::Kind::mask : Mod::Kind::score;
+        if (kind == TW_MOD_SCORE) {
+            wanted = Mod::Kind::score;
+        } else if (kind == TW_MOD_MASK) {
+            wanted = Mod::Kind::mask;
+        } else if (kind != TW_MOD_ANY) {
+            user_error("tw_parse_mod",
+                       "expected kind to be TW_MOD_ANY, TW_MOD_SCORE or TW_MOD_MASK but got {}",
+                       static_cast<int>(kind));
+        }
         *result = new tw_mod{parse_mod(text, bindings, wanted)};
     });
 }

@@ -2,7 +2,10 @@
 #pragma once
 
 #include <exception>
+#include <new>
 #include <string>
+#include <utility>
+#include <vector>
 
 #include "tilewright/c_api.h"
 #include "tilewright/error.h"
@@ -23,31 +26,58 @@ namespace tilewright::c_api {
 /// This thread's text of the last failure, or of the last function that returns a text.
 std::string& text();
 
+/// Keeps the text of a failure, or none where there is no memory for it.
+void keep_text(const char* what) noexcept;
+
 /// A tensor on borrowed memory; null: an undefined one.
 Tensor borrow(const DLTensor* view);
 
 /// DLPack's form of a dtype.
 DLDataType dtype_of(DType dtype);
 
-/// Hands a result to the caller, who asked for it by a place that is not null.
-void give(DLManagedTensor** place, const Tensor& tensor);
+/// Results on their way to the caller, who gets all of them or none.
+class Results {
+  public:
+    Results() = default;
+    ~Results();
+    Results(const Results&) = delete;
+    Results& operator=(const Results&) = delete;
+
+    /// A null place asks for nothing; an undefined tensor is given as null.
+    void add(DLManagedTensor** place, const Tensor& tensor);
+    /// Writes every place. Nothing may throw after it.
+    void give() noexcept;
+
+  private:
+    std::vector<std::pair<DLManagedTensor**, DLManagedTensor*>> results_;
+};
 
 /// UserError when a pointer that must be given is null.
 void expect_given(const char* op, const char* argument, const void* pointer);
 
 /// Runs `body`; what it throws becomes the status.
 template <typename Body>
-tw_status guarded(Body&& body) {
+tw_status guarded(Body&& body) noexcept {
     try {
         body();
         return TW_OK;
     } catch (const UserError& error) {
-        text() = error.what();
+        keep_text(error.what());
         return TW_BAD_INPUT;
+    } catch (const OutOfMemory& error) {
+        keep_text(error.what());
+        return TW_OUT_OF_MEMORY;
+    } catch (const std::bad_alloc&) {
+        keep_text("expected sizes that fit in memory but there is too little of it");
+        return TW_OUT_OF_MEMORY;
+    } catch (const CudaError& error) {
+        constexpr int kCudaOutOfMemory = 2;  // CUDA_ERROR_OUT_OF_MEMORY
+        keep_text(error.what());
+        return error.code == kCudaOutOfMemory ? TW_OUT_OF_MEMORY : TW_FAILED;
     } catch (const std::exception& error) {
-        text() = error.what();
+        keep_text(error.what());
     } catch (...) {
-        text() = "unknown failure";
+        keep_text("unknown failure");
     }
     return TW_FAILED;
 }

@@ -5,8 +5,8 @@
 
 using namespace tilewright;
 using c_api::borrow;
-using c_api::give;
 using c_api::guarded;
+using c_api::Results;
 
 tw_status tw_rms_norm(const DLTensor* x, const DLTensor* weight, double eps,
                       const DLTensor* residual, DLManagedTensor** y, DLManagedTensor** sum,
@@ -14,9 +14,11 @@ tw_status tw_rms_norm(const DLTensor* x, const DLTensor* weight, double eps,
     return guarded([&] {
         const NormOutput output =
             rms_norm(borrow(x), borrow(weight), {.eps = eps, .residual = borrow(residual)});
-        give(y, output.y);
-        give(sum, output.sum);
-        give(inverse_deviation, output.inverse_deviation);
+        Results results;
+        results.add(y, output.y);
+        results.add(sum, output.sum);
+        results.add(inverse_deviation, output.inverse_deviation);
+        results.give();
     });
 }
 
@@ -31,8 +33,10 @@ tw_status tw_rms_norm_backward(const DLTensor* sum, const DLTensor* inverse_devi
                                  .mean = {}};
         const NormGradients gradients =
             rms_norm_backward(forward, borrow(weight), borrow(dy), borrow(dsum), {.eps = eps});
-        give(dx, gradients.x);
-        give(dweight, gradients.weight);
+        Results results;
+        results.add(dx, gradients.x);
+        results.add(dweight, gradients.weight);
+        results.give();
     });
 }
 
@@ -42,10 +46,12 @@ tw_status tw_layer_norm(const DLTensor* x, const DLTensor* weight, const DLTenso
     return guarded([&] {
         const NormOutput output = layer_norm(borrow(x), borrow(weight), borrow(bias),
                                              {.eps = eps, .residual = borrow(residual)});
-        give(y, output.y);
-        give(sum, output.sum);
-        give(mean, output.mean);
-        give(inverse_deviation, output.inverse_deviation);
+        Results results;
+        results.add(y, output.y);
+        results.add(sum, output.sum);
+        results.add(mean, output.mean);
+        results.add(inverse_deviation, output.inverse_deviation);
+        results.give();
     });
 }
 
@@ -61,8 +67,10 @@ tw_status tw_layer_norm_backward(const DLTensor* sum, const DLTensor* mean,
                                  .mean = borrow(mean)};
         const NormGradients gradients = layer_norm_backward(forward, borrow(weight), borrow(bias),
                                                             borrow(dy), borrow(dsum), {.eps = eps});
-        give(dx, gradients.x);
-        give(dweight, gradients.weight);
-        give(dbias, gradients.bias);
+        Results results;
+        results.add(dx, gradients.x);
+        results.add(dweight, gradients.weight);
+        results.add(dbias, gradients.bias);
+        results.give();
     });
 }

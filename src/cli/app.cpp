@@ -107,6 +107,9 @@ int run_command(const std::vector<std::string>& arguments, Console& console) {
     } catch (const UserError& user_error) {
         console.error << user_error.what() << '\n';
         return kBadInput;
+    } catch (const OutOfMemory& out_of_memory) {
+        error << out_of_memory.what() << '\n';
+        return kBadInput;
     } catch (const std::bad_alloc&) {
         console.error
             << "[tilewright] expected sizes that fit in memory but there is too little of it\n";

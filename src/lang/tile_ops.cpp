@@ -258,15 +258,31 @@ Tile cummin(Operand x, int axis, bool reverse) {
 static_assert(static_cast<int>(Precision::tf32x3) == static_cast<int>(ir::Precision::tf32x3),
               "the public enum lists the IR's precisions in order");
 
+namespace {
+
+/// What is added to a product of these operands. Shapes that make no product are left to the
+/// builder's message.
+ir::Value accumulator(Tracer& tracer, const Operand& a, const Operand& b, const DotOptions& options,
+                      DType dtype) {
+    const ir::Shape left = tracer.shape(a), right = tracer.shape(b);
+    const int rank = left.rank();
+    const ir::Value given = tracer.value(*options.acc, dtype, "dot");
+    if (rank < 2 || rank > 3 || right.rank() != rank) return given;
+    ir::Shape product = left;
+    product[rank - 2] = left[options.trans_a ? rank - 1 : rank - 2];
+    product[rank - 1] = right[options.trans_b ? rank - 2 : rank - 1];
+    if (!lang::broadcasts_to(tracer.shape(*options.acc), product)) return given;
+    return tracer.broadcast(given, product, "dot");
+}
+
+}  // namespace
+
 Tile dot(Operand a, Operand b, DotOptions options) {
     return traced("dot", a.location(), [&](Tracer& tracer) {
         const std::array operands{a, b};
         const DType dtype = tracer.common_dtype(operands);
         ir::Value acc;
-        if (options.acc) {
-            acc = tracer.use(*options.acc);
-            acc = tracer.builder().cast(acc, dot_result(dtype));
-        }
+        if (options.acc) acc = accumulator(tracer, a, b, options, dot_result(dtype));
         ir::DotAttributes attributes{options.trans_a, options.trans_b,
                                      static_cast<ir::Precision>(options.precision)};
         return tracer.builder().dot(tracer.value(a, dtype), tracer.value(b, dtype), acc,

@@ -144,18 +144,29 @@ void drop_unused_scratch(ir::Function& function) {
     });
 }
 
+/// "3: 1 input, 2 outputs, 0 scratch".
+std::string counted(const std::vector<Parameter>& parameters) {
+    const auto of = [&](Parameter::Role role) {
+        return std::count_if(parameters.begin(), parameters.end(),
+                             [&](const Parameter& each) { return each.role == role; });
+    };
+    const auto inputs = of(Parameter::Role::input), outputs = of(Parameter::Role::output);
+    return fmt::format("{}: {} input{}, {} output{}, {} scratch", parameters.size(), inputs,
+                       inputs == 1 ? "" : "s", outputs, outputs == 1 ? "" : "s",
+                       of(Parameter::Role::scratch));
+}
+
 }  // namespace
 
 ir::Function trace(const Kernel& kernel, const Signature& signature) {
     if (kernel.arity() >= 0 && kernel.arity() != static_cast<int>(signature.parameters.size())) {
-        user_error("call",
-                   "expected {} Refs for kernel `{}` (inputs, outputs and scratch) but got {}",
-                   kernel.arity(), kernel.name(), signature.parameters.size());
+        user_error("call", "expected {} Refs for kernel `{}` but got {}", kernel.arity(),
+                   kernel.name(), counted(signature.parameters));
     }
     const std::size_t num_names = kernel.parameter_names().size();
     if (num_names != 0 && num_names != signature.parameters.size()) {
         user_error("call", "expected {} Refs for kernel `{}`, as many as it has names, but got {}",
-                   num_names, kernel.name(), signature.parameters.size());
+                   num_names, kernel.name(), counted(signature.parameters));
     }
     Tracer tracer(kernel.name());
     tracer.checked = signature.checked;

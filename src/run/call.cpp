@@ -10,6 +10,7 @@
 #include "run/recorder.h"
 #include "support/check.h"
 #include "support/debug_log.h"
+#include "tilewright/program.h"
 
 namespace tilewright {
 
@@ -416,6 +417,18 @@ void Call::check_output_count(std::size_t have, std::size_t want) const {
 
 std::string Call::ir(const std::vector<Tensor>& inputs) const {
     return ir::print(state_->trace(inputs));
+}
+
+std::string Call::bytecode(const std::vector<Tensor>& inputs) const {
+    return program_text(ir(inputs), ProgramForm::bytecode);
+}
+
+std::string Call::cuda(const std::vector<Tensor>& inputs, const std::string& arch) const {
+    return program_text(ir(inputs), ProgramForm::cuda, arch);
+}
+
+std::string Call::ptx(const std::vector<Tensor>& inputs, const std::string& arch) const {
+    return program_text(ir(inputs), ProgramForm::ptx, arch);
 }
 
 int Call::num_traces() const {

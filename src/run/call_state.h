@@ -18,7 +18,8 @@ struct Batching {
     std::vector<int> out_axes;
 };
 
-class CallState {
+// Declared in a public header, but no part of the API.
+class __attribute__((visibility("hidden"))) CallState {
   public:
     CallState(Kernel kernel, CallOptions options, std::vector<Batching> batchings);
 

@@ -2,6 +2,7 @@
 #include "tilewright/dlpack.h"
 
 #include <array>
+#include <cstring>
 #include <utility>
 
 #include "run/overlap.h"
@@ -30,12 +31,42 @@ constexpr std::array<std::pair<DType, DLDataType>, kNumDTypes> kTypes{{
     {f8e5m2, {kDLFloat8_e5m2, 8, 1}},
 }};
 
+/// As many as NumPy's arrays may have. A larger number is no rank but memory of something else.
+constexpr std::int32_t kMostDimensions = 64;
+
 DType dtype_from(const DLDataType& wanted) {
     for (const auto& [dtype, type] : kTypes) {
         if (type.code == wanted.code && type.bits == wanted.bits && wanted.lanes == 1) return dtype;
     }
     user_error("from_dlpack", "expected a dtype of Tilewright but got code {}, {} bits, {} lanes",
                wanted.code, wanted.bits, wanted.lanes);
+}
+
+Device device_from(const DLDevice& wanted) {
+    // A number of any value may stand in the place of the enumeration.
+    static_assert(sizeof(wanted.device_type) == sizeof(std::int32_t));
+    std::int32_t kind = 0;
+    std::memcpy(&kind, &wanted.device_type, sizeof(kind));
+    if (kind == kDLCPU || kind == kDLCUDAHost) return {};
+    if (kind != kDLCUDA) {
+        user_error("from_dlpack", "expected a tensor on CPU or CUDA but got device type {}", kind);
+    }
+    if (wanted.device_id < 0) {
+        user_error("from_dlpack", "expected a GPU of number 0 or more but got device_id = {}",
+                   wanted.device_id);
+    }
+    return Device::cuda(wanted.device_id);
+}
+
+/// Null only where the struct says so.
+std::byte* first_element(const DLTensor& source) {
+    const auto data = reinterpret_cast<std::uintptr_t>(source.data);
+    if (!source.data || source.byte_offset > UINTPTR_MAX - data) {
+        if (!source.data && source.byte_offset == 0) return nullptr;
+        user_error("from_dlpack", "expected an address but got data = {} and byte_offset = {}",
+                   source.data, source.byte_offset);
+    }
+    return static_cast<std::byte*>(source.data) + source.byte_offset;
 }
 
 DLDataType dtype_to(DType wanted) {
@@ -51,23 +82,20 @@ Tensor import(Managed* managed) {
         if (tensor->deleter) tensor->deleter(tensor);
     });
     const DLTensor& source = managed->dl_tensor;
-    Device device;
-    if (source.device.device_type == kDLCUDA) {
-        device = {Device::Kind::cuda, source.device.device_id};
-    } else if (source.device.device_type != kDLCPU && source.device.device_type != kDLCUDAHost) {
-        user_error("from_dlpack", "expected a tensor on CPU or CUDA but got device type {}",
-                   static_cast<int>(source.device.device_type));
+    // Nothing behind `shape` and `strides` is read before the rank is known to make sense.
+    if (source.ndim < 0 || source.ndim > kMostDimensions) {
+        user_error("from_dlpack", "expected 0 to {} dimensions but got ndim = {}", kMostDimensions,
+                   source.ndim);
     }
-    if (source.ndim < 0 || (source.ndim > 0 && !source.shape)) {
-        user_error("from_dlpack", "expected a shape of rank >= 0 but got rank {}", source.ndim);
+    if (source.ndim > 0 && !source.shape) {
+        user_error("from_dlpack", "expected a shape of {} extents but got null", source.ndim);
     }
     const auto rank = static_cast<std::size_t>(source.ndim);
     Tensor::Dims shape(source.shape, source.shape + rank);
     Tensor::Dims strides;
     if (source.strides) strides.assign(source.strides, source.strides + rank);
-    return Tensor::from_data(static_cast<std::byte*>(source.data) + source.byte_offset,
-                             dtype_from(source.dtype), std::move(shape), std::move(strides),
-                             std::move(owner), device);
+    return Tensor::from_data(first_element(source), dtype_from(source.dtype), std::move(shape),
+                             std::move(strides), std::move(owner), device_from(source.device));
 }
 
 /// Keeps a tensor, and the shape that the exported struct points into, alive.

@@ -24,7 +24,8 @@ void run_in_memory(const std::string& kernel, Run&& run) {
     try {
         run();
     } catch (const std::bad_alloc&) {
-        user_error(kernel, "expected memory for the kernel's scratch and tiles but there is none");
+        out_of_memory(kernel,
+                      "expected memory for the kernel's scratch and tiles but there is none");
     }
 }
 

@@ -49,6 +49,35 @@ std::int64_t checked_size(const Tensor::Dims& shape, DType dtype, const char* op
     return empty ? 0 : size;
 }
 
+/// Every element of a view that is not empty has an address, aligned to its size.
+void check_addresses(const void* data, DType dtype, const Tensor::Dims& shape,
+                     const Tensor::Dims& strides) {
+    const auto address = reinterpret_cast<std::uintptr_t>(data);
+    const auto width = static_cast<std::uintptr_t>(size_of(dtype));
+    if (address % width != 0) {
+        user_error("from_data", "expected {} at a multiple of {} bytes but got the address {}",
+                   name(dtype), width, data);
+    }
+    std::int64_t low = 0, high = 0;  // bytes to the first and to the last element
+    bool fits = true;
+    for (std::size_t d = 0; fits && d < shape.size(); ++d) {
+        std::int64_t reach = 0;
+        fits = !__builtin_mul_overflow(shape[d] - 1, strides[d], &reach) &&
+               !__builtin_mul_overflow(reach, size_of(dtype), &reach);
+        std::int64_t& end = reach < 0 ? low : high;
+        fits = fits && !__builtin_add_overflow(end, reach, &end);
+    }
+    // Programs have the lower half of the address space. -low and high are below 2^63, so that
+    // neither sum wraps unseen.
+    const std::uintptr_t below = 0 - static_cast<std::uintptr_t>(low);
+    const std::uintptr_t above = static_cast<std::uintptr_t>(high) + width;
+    if (!fits || below >= address || above > INTPTR_MAX || address > INTPTR_MAX - above) {
+        user_error("from_data",
+                   "expected strides that stay within the address space but got {} for shape {}",
+                   text(strides), text(shape));
+    }
+}
+
 }  // namespace
 
 const Tensor::Extents Tensor::kNoExtents;
@@ -64,8 +93,8 @@ Tensor Tensor::empty(DType dtype, Dims shape, Device device) {
     const auto size = static_cast<std::size_t>(std::max<std::int64_t>(bytes, 1));
     std::shared_ptr<void> owner = run::host_memory().allocate(size);
     if (!owner) {
-        user_error("Tensor", "expected {} bytes of memory for {} but there are none", size,
-                   to_string(TensorType{dtype, shape}));
+        out_of_memory("Tensor", "expected {} bytes of memory for {} but there are none", size,
+                      to_string(TensorType{dtype, shape}));
     }
     void* const memory = owner.get();
     Tensor result = from_data(memory, dtype, std::move(shape), {}, std::move(owner));
@@ -115,6 +144,7 @@ Tensor Tensor::from_data(void* data, DType dtype, Dims shape, Dims strides,
         user_error("from_data", "expected {} strides for shape {} but got {}", shape.size(),
                    text(shape), strides.size());
     }
+    if (size > 0) check_addresses(data, dtype, shape, strides);
     Tensor result;
     result.owner_ = std::move(owner);
     result.data_ = data;

@@ -15,6 +15,14 @@ template <typename... Args>
         fmt::format("[{}] {}", operation, fmt::format(format, std::forward<Args>(args)...)));
 }
 
+/// Throws OutOfMemory with the text "[operation] message".
+template <typename... Args>
+[[noreturn]] void out_of_memory(std::string_view operation, fmt::format_string<Args...> format,
+                                Args&&... args) {
+    throw OutOfMemory(
+        fmt::format("[{}] {}", operation, fmt::format(format, std::forward<Args>(args)...)));
+}
+
 namespace detail {
 [[noreturn]] inline void assertion_failed(const char* condition, const char* file, int line,
                                           const std::string& message) {

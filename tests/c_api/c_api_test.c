@@ -246,6 +246,24 @@ static void errors(void) {
     EXPECT(tw_rms_norm(&input, NULL, 0.0, NULL, &y, NULL, NULL) == TW_BAD_INPUT);
     EXPECT(tw_set_num_threads(-1) == TW_BAD_INPUT);
     tw_release(NULL);
+
+    // What stands behind `shape` is not looked at.
+    input = view(x, 1000, shape);
+    EXPECT(tw_rms_norm(&input, NULL, 0.0, NULL, &y, NULL, NULL) == TW_BAD_INPUT);
+    EXPECT(y == NULL && strstr(tw_error(), "ndim = 1000"));
+    input = view((float*)((char*)x + 1), 1, shape);
+    EXPECT(tw_rms_norm(&input, NULL, 0.0, NULL, &y, NULL, NULL) == TW_BAD_INPUT);
+    EXPECT(strstr(tw_error(), "a multiple of 4 bytes"));
+    tw_mod* mod = NULL;
+    EXPECT(tw_parse_mod("causal", (tw_mod_kind)77, NULL, NULL, 0, &mod) == TW_BAD_INPUT);
+    EXPECT(mod == NULL && strstr(tw_error(), "77"));
+    // One element, repeated: the input takes no memory, the result more than there is.
+    int64_t many[1] = {(int64_t)1 << 50};
+    int64_t strides[1] = {0};
+    input = view(x, 1, many);
+    input.strides = strides;
+    EXPECT(tw_rms_norm(&input, NULL, 0.0, NULL, &y, NULL, NULL) == TW_OUT_OF_MEMORY);
+    EXPECT(y == NULL && strstr(tw_error(), "bytes of memory"));
 }
 
 int main(void) {

@@ -17,3 +17,19 @@ run(${CMAKE_COMMAND} -S ${CONSUMER} -B ${work}/build -G ${GENERATOR}
   -D CMAKE_PREFIX_PATH=${work}/prefix ${hidden})
 run(${CMAKE_COMMAND} --build ${work}/build)
 run(${work}/build/consumer)
+
+# The same by pkg-config, from a prefix that was moved.
+file(RENAME ${work}/prefix ${work}/moved)
+find_program(pkg_config pkg-config REQUIRED)
+set(ENV{PKG_CONFIG_PATH} ${work}/moved/${LIBDIR}/pkgconfig)
+execute_process(COMMAND ${pkg_config} --cflags --libs tilewright
+  OUTPUT_VARIABLE flags OUTPUT_STRIP_TRAILING_WHITESPACE COMMAND_ERROR_IS_FATAL ANY)
+separate_arguments(flags)
+run(${COMPILER} -std=c++20 ${CONSUMER}/main.cpp ${flags} -Wl,-rpath,${work}/moved/${LIBDIR} -o ${work}/by_pkg_config)
+run(${work}/by_pkg_config)
+run(${C_COMPILER} -std=c11 ${EXAMPLES}/c/attention.c ${flags} -Wl,-rpath,${work}/moved/${LIBDIR} -lm -o ${work}/from_c)
+run(${work}/from_c)
+file(RENAME ${work}/moved ${work}/prefix)
+if(NOT EXISTS ${work}/prefix/${DOCDIR}/LICENSE)
+  message(FATAL_ERROR "expected the licence in ${DOCDIR}")
+endif()

@@ -6,6 +6,7 @@ import ml_dtypes
 import numpy as np
 import pytest
 
+import tilewright as tw
 from tilewright import _core
 from tilewright._arrays import to_array, to_tensor
 
@@ -74,3 +75,10 @@ def test_other_things_are_refused_by_name(value):
 def test_dtypes_without_a_counterpart_are_refused(dtype):
     with pytest.raises(TypeError, match="expected x of"):
         to_tensor("rms_norm", "x", np.zeros(3, dtype))
+
+
+def test_too_little_memory_is_no_fault_of_the_input():
+    # One element, repeated: the input takes no memory, the result more than there is.
+    huge = np.broadcast_to(np.float32(1), (2**40, 2**20))
+    with pytest.raises(MemoryError, match="bytes of memory"):
+        tw.rms_norm(huge)

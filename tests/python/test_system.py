@@ -64,6 +64,12 @@ def test_type_checkers_see_every_argument_of_a_call():
         assert set(call.__annotations__) == {*parameters, "return"}, call
 
 
+def test_advice_names_packages_that_exist():
+    # There is no index from which pip could install extras of tilewright.
+    for path in Path(tw.__file__).parent.rglob("*.py"):
+        assert "tilewright[" not in path.read_text(), path
+
+
 def _made_at_import(module):
     """Public names that no statement of the module binds."""
     bound = set()

@@ -155,6 +155,9 @@ TEST(Call, MemoryThatThereIsNotIsNamed) {
                         .scratch = std::vector<TensorType>(20, {f64, {std::int64_t{1} << 40}})});
     EXPECT_THAT(error_of([&] { call(Tensor::zeros(f64, {4})); }),
                 HasSubstr("[huge] expected memory"));
+    // Nothing is wrong with the input, so that programs can tell.
+    EXPECT_THROW(call(Tensor::zeros(f64, {4})), OutOfMemory);
+    EXPECT_THROW(Tensor::empty(f32, {std::int64_t{1} << 50}), OutOfMemory);
 }
 
 }  // namespace

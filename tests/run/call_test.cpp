@@ -1,4 +1,5 @@
 // Calls: grids, block specs, outputs, scratch, aliases, tracing.
+#include "cuda/runtime/compiler.h"
 #include "tests/run/support.h"
 
 namespace tilewright {
@@ -209,7 +210,14 @@ TEST(Call, BadInputsAreNamed) {
     EXPECT_THAT(error_of([&] { call(ramp({4}), ramp({5})); }), HasSubstr("[add]"));
     EXPECT_THAT(error_of([&] { call(ramp({4}), ramp({4}).to(f64)); }),
                 HasSubstr("expected a value of f32 for `z` but got f64"));
-    EXPECT_THAT(error_of([&] { call(ramp({4})); }), HasSubstr("expected 3 Refs for kernel `add`"));
+    EXPECT_THAT(
+        error_of([&] { call(ramp({4})); }),
+        HasSubstr("expected 3 Refs for kernel `add` but got 2: 1 input, 1 output, 0 scratch"));
+    EXPECT_THAT(error_of([&] {
+                    tw::call(add, {.out_type = {{f32, {4}}, {f32, {4}}}, .scratch = {{f32, {4}}}})(
+                        ramp({4}), ramp({4}));
+                }),
+                HasSubstr("but got 5: 2 inputs, 2 outputs, 1 scratch"));
     EXPECT_THAT(error_of([&] {
                     tw::call(add, {.grid = {-1}, .out_type = {{f32, {4}}}})(ramp({4}), ramp({4}));
                 }),
@@ -227,6 +235,44 @@ TEST(Call, PrintsItsIR) {
     const std::string text = call.ir({ramp({4})});
     EXPECT_THAT(text, HasSubstr("func @renamed(%x: ref<f32[4]>, %z: ref<f32[4]>)"));
     EXPECT_EQ(call.num_traces(), 0);
+}
+
+TEST(Call, PrintsWhatMachinesRun) {
+    auto call =
+        tw::call(tw::kernel("copy", {"x", "z"}, [](Ref x, Ref z) { z.store(x.load() * 2); }),
+                 {.out_type = {{f32, {64}}}});
+    EXPECT_THAT(call.bytecode({ramp({64})}), HasSubstr("copy"));
+    EXPECT_THAT(call.cuda({ramp({64})}), HasSubstr("__global__"));
+    EXPECT_THAT(call.cuda({ramp({64})}, "sm_90a"), HasSubstr("__global__"));
+    EXPECT_THAT(error_of([&] { call.cuda({ramp({64})}, "sm_7"); }), HasSubstr("sm_7"));
+    EXPECT_EQ(call.num_traces(), 0);
+    if (cuda::nvrtc_report().found()) {
+        EXPECT_THAT(call.ptx({ramp({64})}, "sm_90a"), HasSubstr(".target sm_90a"));
+    } else {
+        EXPECT_THAT(error_of([&] { call.ptx({ramp({64})}); }), HasSubstr("NVRTC"));
+    }
+}
+
+TEST(Call, DotsAddWhatIsBroadcast) {
+    const Tensor a = ramp({2, 3}), b = ramp({3, 4});
+    const auto product = [&](const std::function<Tile(Tile, Tile)>& f) {
+        return run_once([&](Ref x, Ref y, Ref z) { z.store(f(x.load(), y.load())); }, {f32, {2, 4}},
+                        {a, b})
+            .to_vector<float>();
+    };
+    const auto plain = product([](Tile x, Tile y) { return tw::dot(x, y); });
+    EXPECT_EQ(product([](Tile x, Tile y) { return tw::dot(x, y, {.acc = 0}); }), plain);
+    EXPECT_EQ(product([](Tile x, Tile y) {
+                  return tw::dot(tw::transpose(x), tw::transpose(y),
+                                 {.trans_a = true, .trans_b = true, .acc = 1.5});
+              }),
+              product([](Tile x, Tile y) { return tw::dot(x, y) + 1.5; }));
+    EXPECT_EQ(product([](Tile x, Tile y) { return tw::dot(x, y, {.acc = tw::iota(4, f32)}); }),
+              product([](Tile x, Tile y) { return tw::dot(x, y) + tw::iota(4, f32); }));
+    EXPECT_THAT(error_of([&] {
+                    product([](Tile x, Tile y) { return tw::dot(x, y, {.acc = tw::iota(3)}); });
+                }),
+                HasSubstr("[3]"));
 }
 
 TEST(Call, StridedInputsWork) {

@@ -90,6 +90,34 @@ TEST(Integers, DivideAsNamed) {
                 ElementsAre(-4, -13, -4, -13));
 }
 
+TEST(Operators, CompoundOnesAreTheirOperations) {
+    const Tensor x = Tensor::from_vector<int>({7, -7, 12, 5}, {4});
+    const auto apply = [&](const std::function<void(Tile&)>& f) {
+        return run_once(
+                   [&](Ref a, Ref z) {
+                       Tile value = a.load();
+                       f(value);
+                       z.store(value);
+                   },
+                   {i32, {4}}, {x})
+            .to_vector<int>();
+    };
+    EXPECT_THAT(apply([](Tile& v) { v %= 4; }), ElementsAre(3, -3, 0, 1));
+    EXPECT_THAT(apply([](Tile& v) { v &= 6; }), ElementsAre(6, 0, 4, 4));
+    EXPECT_THAT(apply([](Tile& v) { v |= 1; }), ElementsAre(7, -7, 13, 5));
+    EXPECT_THAT(apply([](Tile& v) { v ^= v; }), ElementsAre(0, 0, 0, 0));
+    EXPECT_THAT(apply([](Tile& v) { v <<= 2; }), ElementsAre(28, -28, 48, 20));
+    EXPECT_THAT(apply([](Tile& v) { v >>= 1; }), ElementsAre(3, -4, 6, 2));
+    EXPECT_THAT(apply([](Tile& v) { v <<= iota(4); }), ElementsAre(7, -14, 48, 40));
+    // Scalars of a kernel are tiles of rank 0.
+    EXPECT_THAT(apply([](Tile& v) {
+                    Tile i = constant(9, i32);
+                    i %= 5;
+                    v += i;
+                }),
+                ElementsAre(11, -3, 16, 9));
+}
+
 TEST(Logic, WorksOnBool) {
     const Tensor z = run_once(
         [](Ref x, Ref out) {

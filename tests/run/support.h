@@ -13,11 +13,13 @@
 
 namespace tilewright {
 
-/// The message of the UserError that `body` throws; empty when it throws none.
+/// The message of the UserError or OutOfMemory that `body` throws; empty when it throws none.
 inline std::string error_of(const std::function<void()>& body) {
     try {
         body();
     } catch (const UserError& error) {
+        return error.what();
+    } catch (const OutOfMemory& error) {
         return error.what();
     }
     return "";

@@ -4,6 +4,10 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <array>
+#include <cmath>
+#include <sstream>
+
 #include "tilewright/dlpack.h"
 #include "tilewright/error.h"
 
@@ -47,6 +51,48 @@ TEST(Tensor, ViewsShareMemory) {
     EXPECT_THROW(swapped.reshape({24}), UserError);
     EXPECT_THROW(t.slice(0, 1, 2), UserError);
     EXPECT_THROW(t.transpose({0, 0, 1}), UserError);
+}
+
+std::string printed(const Tensor& tensor) {
+    std::ostringstream stream;
+    stream << tensor;
+    return stream.str();
+}
+
+TEST(Tensor, PrintsShortAndTelling) {
+    EXPECT_EQ(printed(Tensor()), "an undefined tensor");
+    EXPECT_EQ(printed(Tensor::scalar(f64, 2.5)), "f64[] 2.5");
+    EXPECT_EQ(printed(Tensor::zeros(f32, {0})), "f32[0] []");
+    EXPECT_EQ(printed(Tensor::arange(f32, 4)), "f32[4] [0, 1, 2, 3]");
+    EXPECT_EQ(printed(Tensor::from_vector<bool>({true, false}, {2})), "bool[2] [true, false]");
+    const std::int64_t big = (std::int64_t{1} << 60) + 1;
+    EXPECT_EQ(printed(Tensor::from_vector<std::int64_t>({-big}, {1})),
+              "i64[1] [-1152921504606846977]");
+    EXPECT_EQ(printed(Tensor::full(u64, {1}, 1).to(u64)), "u64[1] [1]");
+    EXPECT_EQ(printed(Tensor::from_vector<float>({1.0F / 3, INFINITY, NAN, 1e-20F}, {4})),
+              "f32[4] [0.33333, inf, nan, 1e-20]");
+    EXPECT_EQ(printed(Tensor::arange(i32, 6).reshape({2, 3}).transpose({1, 0})),
+              "i32[3, 2]\n[[0, 3],\n [1, 4],\n [2, 5]]");
+    EXPECT_EQ(printed(Tensor::arange(i32, 100)), "i32[100] [0, 1, 2, ..., 97, 98, 99]");
+    EXPECT_EQ(printed(Tensor::zeros(i8, {9, 1, 9})),
+              "i8[9, 1, 9]\n[[[0, 0, 0, ..., 0, 0, 0]],\n [[0, 0, 0, ..., 0, 0, 0]],\n"
+              " [[0, 0, 0, ..., 0, 0, 0]],\n ...,\n [[0, 0, 0, ..., 0, 0, 0]],\n"
+              " [[0, 0, 0, ..., 0, 0, 0]],\n [[0, 0, 0, ..., 0, 0, 0]]]");
+}
+
+TEST(Tensor, ViewsOfTheCallersMemoryHaveAddresses) {
+    std::array<float, 8> memory{};
+    const auto view = [&](void* data, Tensor::Dims shape, Tensor::Dims strides) {
+        return Tensor::from_data(data, f32, std::move(shape), std::move(strides));
+    };
+    EXPECT_NO_THROW(view(memory.data() + 7, {8}, {-1}));
+    EXPECT_NO_THROW(view(memory.data(), {1, 8}, {INT64_MAX, 1}));  // no step along an extent of 1
+    EXPECT_NO_THROW(view(nullptr, {0, 8}, {}));
+    EXPECT_THROW(view(nullptr, {8}, {}), UserError);
+    EXPECT_THROW(view(reinterpret_cast<std::byte*>(memory.data()) + 2, {1}, {}), UserError);
+    for (const std::int64_t stride : {INT64_MAX, INT64_MIN, INT64_MAX / 4, INT64_MIN / 4})
+        EXPECT_THROW(view(memory.data(), {2, 2}, {stride, 1}), UserError) << stride;
+    EXPECT_THROW(view(memory.data(), {3, 3}, {INT64_MAX / 16 - 1, INT64_MAX / 16 - 1}), UserError);
 }
 
 TEST(Tensor, AccessIsChecked) {

@@ -15,10 +15,11 @@
 #include <utility>
 #include <vector>
 
+#include "tilewright/compiler.h"
 #include "tilewright/lang/ops.h"
 #include "tilewright/lang/ref.h"
 
-namespace tilewright {
+namespace TW_API tilewright {
 
 namespace detail {
 

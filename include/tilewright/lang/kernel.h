@@ -8,9 +8,10 @@
 #include <utility>
 #include <vector>
 
+#include "tilewright/compiler.h"
 #include "tilewright/lang/control.h"
 
-namespace tilewright {
+namespace TW_API tilewright {
 
 namespace detail {
 

@@ -6,10 +6,11 @@
 #include <string>
 #include <vector>
 
+#include "tilewright/compiler.h"
 #include "tilewright/lang/ref.h"
 #include "tilewright/lang/tile.h"
 
-namespace tilewright {
+namespace TW_API tilewright {
 
 /// Static extents of a tile.
 using Extents = std::vector<std::int64_t>;
@@ -123,7 +124,8 @@ enum class Precision : std::uint8_t {
 struct DotOptions {
     bool trans_a = false;          ///< a is stored [.., k, m]
     bool trans_b = false;          ///< b is stored [.., n, k]
-    std::optional<Tile> acc = {};  ///< added to the product, in the result's dtype
+    /// Added to the product, in the result's dtype; broadcast to it.
+    std::optional<Operand> acc = {};
     Precision precision = Precision::ieee;
 };
 

@@ -7,9 +7,10 @@
 #include <utility>
 #include <vector>
 
+#include "tilewright/compiler.h"
 #include "tilewright/lang/tile.h"
 
-namespace tilewright {
+namespace TW_API tilewright {
 
 /// A slice of one dimension: elements start, start + stride, ... (`size` of them). The start may be
 /// traced; size and stride are static. Made by `ds`.

@@ -9,9 +9,10 @@
 #include <type_traits>
 #include <vector>
 
+#include "tilewright/compiler.h"
 #include "tilewright/dtype.h"
 
-namespace tilewright {
+namespace TW_API tilewright {
 
 /// An extent that is known only when the kernel is called.
 inline constexpr std::int64_t kDynamic = -1;
@@ -191,6 +192,24 @@ inline Tile& operator*=(Tile& a, Operand b) {
 }
 inline Tile& operator/=(Tile& a, Operand b) {
     return a = Operand(a, b.location()) / b;
+}
+inline Tile& operator%=(Tile& a, Operand b) {
+    return a = Operand(a, b.location()) % b;
+}
+inline Tile& operator&=(Tile& a, Operand b) {
+    return a = Operand(a, b.location()) & b;
+}
+inline Tile& operator|=(Tile& a, Operand b) {
+    return a = Operand(a, b.location()) | b;
+}
+inline Tile& operator^=(Tile& a, Operand b) {
+    return a = Operand(a, b.location()) ^ b;
+}
+inline Tile& operator<<=(Tile& a, Operand b) {
+    return a = Operand(a, b.location()) << b;
+}
+inline Tile& operator>>=(Tile& a, Operand b) {
+    return a = Operand(a, b.location()) >> b;
 }
 
 }  // namespace tilewright

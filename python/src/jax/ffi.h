@@ -113,6 +113,8 @@ ffi::Error guarded(Body body) {
         return ffi::Error::Success();
     } catch (const UserError& error) {
         return ffi::Error::InvalidArgument(error.what());
+    } catch (const OutOfMemory& error) {
+        return ffi::Error(ffi::ErrorCode::kResourceExhausted, error.what());
     } catch (const std::exception& error) {
         return ffi::Error::Internal(error.what());
     }

@@ -19,6 +19,8 @@ NB_MODULE(_ffi, module) {
             std::rethrow_exception(pointer);
         } catch (const tilewright::UserError& error) {
             PyErr_SetString(PyExc_ValueError, error.what());
+        } catch (const tilewright::OutOfMemory& error) {
+            PyErr_SetString(PyExc_MemoryError, error.what());
         }
     });
     bind_program(module);

@@ -7,7 +7,7 @@ compilation cache, on the CPU.
 try:
     import jax  # noqa: F401
 except ImportError as error:
-    raise ImportError("tilewright.jax needs JAX: pip install 'tilewright[jax]'") from error
+    raise ImportError("tilewright.jax needs JAX: pip install 'jax>=0.10.2'") from error
 
 from .._attention import AuxRequest
 from . import _targets, masks, scores

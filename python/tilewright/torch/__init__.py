@@ -9,7 +9,7 @@ except ModuleNotFoundError as error:
     if error.name != "torch":
         raise
     raise ModuleNotFoundError(
-        "tilewright.torch needs PyTorch 2.11 or newer: pip install tilewright[torch]", name="torch"
+        "tilewright.torch needs PyTorch 2.11 or newer: pip install 'torch>=2.11'", name="torch"
     ) from None
 
 from . import _versions
