@@ -1,6 +1,8 @@
 #!/usr/bin/env python3
-"""Checks that the code of docs/examples.md is the text of the files that its sections name, and the
-Python of the cases in docs/attention.md that of examples/python/notebook.py.
+"""Checks that the code of docs/examples.md is the text of the files that its sections name, the
+Python of the cases in docs/attention.md that of examples/python/notebook.py, the C of docs/c_api.md
+that of examples/c, and the CMake of README.md that of tests/consumer. tools/run_snippets.py runs the
+rest.
 
 usage: check_snippets.py
 
@@ -17,6 +19,8 @@ ROOT = pathlib.Path(__file__).resolve().parent.parent
 PAGE = ROOT / "docs" / "examples.md"
 LINK = re.compile(r"\]\(\.\./(examples/[\w.]+)\)")
 CODE = re.compile(r"^```cpp\n(.*?)^```", re.MULTILINE | re.DOTALL)
+C = re.compile(r"^```c\n(.*?)^```", re.MULTILINE | re.DOTALL)
+CMAKE = re.compile(r"^```cmake\n(.*?)^```", re.MULTILINE | re.DOTALL)
 
 
 CASES = ROOT / "docs" / "attention.md"
@@ -46,7 +50,7 @@ def main():
         readme = path.name in (ROOT / "README.md").read_text()
         if f"examples/{path.name}" not in named and not readme:
             bad.append(f"examples/{path.name} is not shown")
-    blocks = PYTHON.findall(CASES.read_text())
+    blocks = PYTHON.findall(CASES.read_text().partition("## The notebook's cases")[2])
     notebook = NOTEBOOK.read_text()
     for case in re.findall(r'^cases\["(\w+)"\]', notebook, re.MULTILINE):
         if not any(f'cases["{case}"]' in block for block in blocks):
@@ -56,6 +60,14 @@ def main():
         for part in block.strip("\n").split("\n\n\n"):
             if part not in notebook:
                 bad.append(f"{CASES.name}: not in {NOTEBOOK.name}: {part.splitlines()[0]}")
+    programs = [path.read_text() for path in (ROOT / "examples" / "c").glob("*.c")]
+    for block in C.findall((ROOT / "docs" / "c_api.md").read_text()):
+        if not any(stands_in(block, text) for text in programs):
+            bad.append(f"c_api.md: not in examples/c: {block.splitlines()[0]}")
+    consumer = (ROOT / "tests" / "consumer" / "CMakeLists.txt").read_text()
+    for block in CMAKE.findall((ROOT / "README.md").read_text()):
+        if block not in consumer:
+            bad.append(f"README.md: not in tests/consumer/CMakeLists.txt: {block}")
     for line in bad:
         print(f"docs: {line}")
     return 1 if bad else 0
