@@ -21,7 +21,7 @@ struct Prepared {
     ForwardInputs inputs;
     ForwardDesc desc;
     ForwardConfig config;
-    const ForwardKernels* kernels = nullptr;
+    ForwardKernels kernels;
     std::unique_ptr<UploadedLists> lists;
 };
 
@@ -30,7 +30,7 @@ struct PreparedBackward {
     BackwardInputs inputs;
     BackwardDesc desc;
     BackwardConfig config;
-    const BackwardKernels* kernels = nullptr;
+    BackwardKernels kernels;
     std::unique_ptr<UploadedLists> lists;
     cuda::Buffer workspace;
 };
@@ -146,7 +146,7 @@ void* tw_bench_flex_prepare(const TwBenchFlex* call) {
             choose_forward(prepared->desc, cuda::device_info(device).multiprocessors);
         if (call->warpgroups != 0) prepared->config = given;
         prepared->config.shares = 0;  // the workspace has no room for results of parts
-        prepared->kernels = &load_forward(prepared->desc, prepared->config, device);
+        prepared->kernels = load_forward(prepared->desc, prepared->config, device);
         return prepared.release();
     } catch (const std::exception& error) {
         flex_error() = error.what();
@@ -187,7 +187,7 @@ void* tw_bench_flex_prepare_backward(const TwBenchFlexBackward* call) {
         prepared->workspace =
             cuda::Buffer(device, backward_workspace_bytes(prepared->desc, prepared->config));
         inputs.workspace = prepared->workspace.address();
-        prepared->kernels = &load_backward(prepared->desc, prepared->config, device);
+        prepared->kernels = load_backward(prepared->desc, prepared->config, device);
         return prepared.release();
     } catch (const std::exception& error) {
         flex_error() = error.what();
@@ -199,7 +199,7 @@ void* tw_bench_flex_prepare_backward(const TwBenchFlexBackward* call) {
 int tw_bench_flex_launch_backward(const void* prepared, void* stream) {
     const auto& p = *static_cast<const PreparedBackward*>(prepared);
     try {
-        launch_backward(p.inputs, p.desc, p.config, *p.kernels, stream);
+        launch_backward(p.inputs, p.desc, p.config, p.kernels, stream);
         return 0;
     } catch (const std::exception& error) {
         flex_error() = error.what();
@@ -211,7 +211,7 @@ int tw_bench_flex_launch_backward(const void* prepared, void* stream) {
 int tw_bench_flex_launch(const void* prepared, void* stream) {
     const auto& p = *static_cast<const Prepared*>(prepared);
     try {
-        launch_forward(p.inputs, p.desc, p.config, *p.kernels, stream);
+        launch_forward(p.inputs, p.desc, p.config, p.kernels, stream);
         return 0;
     } catch (const std::exception& error) {
         flex_error() = error.what();

@@ -4,7 +4,6 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <map>
 #include <mutex>
 #include <string>
 #include <vector>
@@ -12,6 +11,7 @@
 #include "cuda/runtime/stream.h"
 #include "run/fastest.h"
 #include "support/debug_log.h"
+#include "support/memo.h"
 
 namespace tilewright::attn {
 namespace {
@@ -36,10 +36,10 @@ std::vector<Config> candidates(const Problem& p, const AttentionBlocks& wish) {
 /// What the time of a pass depends on, but for the numbers in the arrays.
 std::string key_of(const Problem& p, const char* pass) {
     const tiles::Options& o = p.options;
-    return fmt::format("attention {} {} {} {} {} {} {} {} {} {}\n{}", pass, p.query.type_name(),
+    return fmt::format("attention {} {} {} {} {} {} {} {} {} {} {}\n{}", pass, p.query.type_name(),
                        p.key.type_name(), p.value.type_name(), o.causal, o.window_left,
                        o.window_right, p.block_mask.defined(), p.sinks.defined(),
-                       p.features.segments, p.features.key());
+                       p.features.segments, p.deterministic, p.features.key());
 }
 
 AttentionBlocks blocks_of(const Config& config) {
@@ -52,12 +52,12 @@ std::size_t tuned(const Problem& problem, const char* pass, const std::vector<Co
                   const std::function<void(std::size_t)>& run) {
     if (!problem.autotune || trials.size() == 1) return 0;
     static std::mutex mutex;
-    static std::map<std::string, std::size_t> chosen;
+    static auto* const kChosen = new Memo<std::string, std::size_t>(4096);
     const std::string key = key_of(problem, pass);
     std::string entry = to_string(problem.device) + '\n' + key;
     for (const Config& trial : trials) entry += '\n' + trial.to_string();
     const std::scoped_lock lock(mutex);
-    if (const auto known = chosen.find(entry); known != chosen.end()) return known->second;
+    if (const auto known = kChosen->find(entry)) return *known;
     if (problem.on_gpu() && cuda::is_capturing()) {
         debug_log("attention", "no autotuning of {} while a graph is captured", pass);
         return 0;
@@ -70,7 +70,7 @@ std::size_t tuned(const Problem& problem, const char* pass, const std::vector<Co
     });
     debug_log("attention", "{} of {}: {} is the fastest of {}", pass, problem.query.type_name(),
               trials[best].to_string(), trials.size());
-    return chosen[entry] = best;
+    return kChosen->put(entry, best);
 }
 
 AttentionBlocks tuned_blocks(const Problem& problem, const char* pass, const AttentionBlocks& wish,

@@ -342,8 +342,7 @@ std::string backward_key(const BackwardDesc& desc, const BackwardConfig& config)
                        config.stages, takes_turns(desc, config), desc.positive_scale);
 }
 
-const BackwardKernels& load_backward(const BackwardDesc& desc, const BackwardConfig& config,
-                                     int device) {
+BackwardKernels load_backward(const BackwardDesc& desc, const BackwardConfig& config, int device) {
     return load_once<BackwardKernels>(backward_key(desc, config), device, [&] {
         const std::vector<cuda::CompileRequest> units = generate_backward(desc, config);
         for (std::size_t i = 1; i < units.size(); ++i) cuda::compile_in_background(units[i]);

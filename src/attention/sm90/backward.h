@@ -85,8 +85,7 @@ std::vector<cuda::CompileRequest> generate_backward(const BackwardDesc& desc,
 std::string backward_key(const BackwardDesc& desc, const BackwardConfig& config);
 
 /// Compiles and loads; to be called before a launch is captured in a graph. Kernels stay loaded.
-const BackwardKernels& load_backward(const BackwardDesc& desc, const BackwardConfig& config,
-                                     int device);
+BackwardKernels load_backward(const BackwardDesc& desc, const BackwardConfig& config, int device);
 
 /// Launches loaded kernels: nothing allocated, nothing waited for.
 void launch_backward(const BackwardInputs& inputs, const BackwardDesc& desc,

@@ -287,8 +287,8 @@ constexpr int kConsumerRegisters = {};
     return request;
 }
 
-const ForwardKernels& load_forward(const ForwardDesc& desc, const ForwardConfig& config, int device,
-                                   const std::function<void()>& before) {
+ForwardKernels load_forward(const ForwardDesc& desc, const ForwardConfig& config, int device,
+                            const std::function<void()>& before) {
     const std::string key =
         fmt::format("{} {} {} {} {} {} {} {} {} {}", variant_key(desc), config.warpgroups,
                     config.block_n, config.stages, config.query_buffers, config.group,

@@ -67,7 +67,7 @@ cuda::CompileRequest generate_forward(const ForwardDesc& desc, const ForwardConf
 
 /// Compiles and loads; to be called before a launch is captured in a graph. Kernels stay loaded.
 /// `before`: called once, before that takes its time.
-const ForwardKernels& load_forward(
+ForwardKernels load_forward(
     const ForwardDesc& desc, const ForwardConfig& config, int device,
     const std::function<void()>& before = [] {});
 

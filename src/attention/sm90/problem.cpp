@@ -146,9 +146,8 @@ constexpr bool kSinks = {};
 }
 
 std::string variant_key(const ProblemDesc& desc) {
-    // Texts of score mods are kept for ever, so that their address is a key.
     return config_constants(desc) +
-           fmt::format("{}", static_cast<const void*>(desc.score_mod.get()));
+           fmt::format("{}", desc.score_mod != nullptr ? desc.score_mod->number : 0);
 }
 
 cuda::Header score_mod_text(const ProblemDesc& desc) {

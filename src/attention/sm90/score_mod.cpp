@@ -2,15 +2,16 @@
 #include "attention/sm90/score_mod.h"
 
 #include <algorithm>
+#include <atomic>
 #include <limits>
 #include <map>
 #include <memory>
-#include <mutex>
 
 #include "attention/sm90/score_mod_emitter.h"
 #include "ir/builder.h"
 #include "ir/passes/pipeline.h"
 #include "support/check.h"
+#include "support/memo.h"
 
 namespace tilewright::attn::sm90 {
 namespace {
@@ -120,14 +121,17 @@ std::shared_ptr<const ScoreModText> kept_mod_text(const std::shared_ptr<const ir
         std::shared_ptr<const ir::Function> mod;  // keeps the key's address taken
         std::shared_ptr<const ScoreModText> text;
     };
-    static std::mutex mutex;
-    static auto* const kTexts = new std::map<std::pair<const ir::Function*, ScoreModFacts>, Entry>;
-    const std::lock_guard lock(mutex);
-    Entry& entry = (*kTexts)[{mod.get(), facts}];
-    if (entry.text == nullptr) {
-        entry = {mod, std::make_shared<const ScoreModText>(score_mod_header(*mod, facts))};
-    }
-    return entry.text;
+    using Key = std::pair<const ir::Function*, ScoreModFacts>;
+    static auto* const kTexts = new Memo<Key, Entry>(512);
+    static std::atomic<std::uint64_t> last = 0;
+    return kTexts
+        ->get({mod.get(), facts},
+              [&] {
+                  auto text = std::make_shared<ScoreModText>(score_mod_header(*mod, facts));
+                  text->number = ++last;
+                  return Entry{mod, std::move(text)};
+              })
+        .text;
 }
 
 std::vector<std::uint64_t> score_mod_words(const std::vector<CaptureView>& captures) {

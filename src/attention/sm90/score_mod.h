@@ -68,6 +68,7 @@ struct ScoreModText {
     /// in the column: no value of an element's own beside it.
     bool affine = false;
     std::vector<CaptureGradient> gradients;  ///< in the order of their words
+    std::uint64_t number = 0;  ///< of kept_mod_text, never given twice: stands for the text in keys
 };
 
 /// The mod has the parameters score (f32), b, h, q, kv (i64) and one Ref per capture; it yields the
@@ -75,7 +76,7 @@ struct ScoreModText {
 /// facts.captures choose. UserError naming the op that has no text.
 ScoreModText score_mod_header(const ir::Function& mod, const ScoreModFacts& facts);
 
-/// The same, made once for a mod and facts and kept for ever.
+/// The same, with a number, kept for the next call with this mod and facts.
 std::shared_ptr<const ScoreModText> kept_mod_text(const std::shared_ptr<const ir::Function>& mod,
                                                   const ScoreModFacts& facts);
 

@@ -8,7 +8,6 @@
 #include <iterator>
 #include <map>
 #include <mutex>
-#include <set>
 #include <tuple>
 
 #include "attention/mask_cache.h"
@@ -19,6 +18,7 @@
 #include "cuda/runtime/stream.h"
 #include "run/cuda_memory.h"
 #include "support/debug_log.h"
+#include "support/memo.h"
 #include "tilewright/masks.h"
 
 namespace tilewright::attn::sm90 {
@@ -60,12 +60,8 @@ Tensor readable(const char* argument, const Tensor& tensor) {
 
 /// One function object for each text, whatever mod it came from: the engine knows mods by address.
 std::shared_ptr<const ir::Function> canonical(const std::string& text, auto make) {
-    static std::mutex mutex;
-    static auto* const kFunctions = new std::map<std::string, std::shared_ptr<const ir::Function>>;
-    const std::scoped_lock lock(mutex);
-    auto& function = (*kFunctions)[text];
-    if (!function) function = make();
-    return function;
+    static auto* const kFunctions = new Memo<std::string, std::shared_ptr<const ir::Function>>(512);
+    return kFunctions->get(text, make);
 }
 
 /// The score mod, with the mask mod (if there is one) folded in.
@@ -318,7 +314,7 @@ void run_forward(const Problem& given, const AttentionOutput& result) {
         const auto bytes = static_cast<std::int64_t>(forward_workspace_bytes(desc, config));
         const Tensor workspace = Tensor::empty(u8, {bytes}, p.device);
         inputs.workspace = address_of(workspace);
-        const ForwardKernels& kernels = load_forward(desc, config, p.device.index, [&] {
+        const ForwardKernels kernels = load_forward(desc, config, p.device.index, [&] {
             if (p.gradient) compile_backward_ahead(p);
         });
         launch_forward(inputs, desc, config, kernels, cuda::current_stream());
@@ -406,12 +402,10 @@ void compile_backward_ahead(const Problem& p) {
     BackwardDesc desc;
     if (!find_backward(p, desc).empty()) return;
     const BackwardConfig config = trials_of(p, desc).front();
-    static std::mutex mutex;
-    static auto* const kStarted = new std::set<std::string>;
-    {
-        const std::scoped_lock lock(mutex);
-        if (!kStarted->insert(backward_key(desc, config)).second) return;
-    }
+    static auto* const kStarted = new Memo<std::string, bool>(512);
+    const std::string key = backward_key(desc, config);
+    if (kStarted->find(key)) return;
+    kStarted->put(key, true);
     for (cuda::CompileRequest& unit : generate_backward(desc, config)) {
         cuda::compile_in_background(std::move(unit));
     }

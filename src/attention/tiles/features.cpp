@@ -4,7 +4,6 @@
 #include <algorithm>
 #include <iterator>
 #include <map>
-#include <mutex>
 #include <optional>
 #include <tuple>
 
@@ -12,6 +11,7 @@
 #include "ir/passes/dce.h"
 #include "ir/print.h"
 #include "support/check.h"
+#include "support/memo.h"
 
 namespace tilewright::attn::tiles {
 
@@ -194,30 +194,15 @@ std::string ScoreDerivative::key() const {
 
 namespace {
 
-/// What is worked out of the text of a mod for problems of one size, kept: texts are short, and few
-/// at a time.
-template <typename Result, typename... Rest>
-class Known {
-  public:
-    template <typename F>
-    Result get(const std::tuple<std::string, Rest...>& key, F make) {
-        constexpr std::size_t kMost = 1024;
-        const std::scoped_lock lock(mutex_);
-        if (const auto found = results_.find(key); found != results_.end()) return found->second;
-        if (results_.size() == kMost) results_.clear();
-        return results_.emplace(key, make()).first->second;
-    }
-
-  private:
-    std::mutex mutex_;
-    std::map<std::tuple<std::string, Rest...>, Result> results_;
-};
+/// Mods and sizes of which something is kept: texts are short, and few at a time.
+constexpr std::size_t kKeptMods = 1024;
 
 }  // namespace
 
 InlinedMod with_block_loads(const std::string& text, const ir::Function& function, bool is_score,
                             const std::vector<Tensor::Dims>& shapes, const ProblemSize& size) {
-    static auto* const kKnown = new Known<InlinedMod, bool, std::vector<Tensor::Dims>, ProblemSize>;
+    using Key = std::tuple<std::string, bool, std::vector<Tensor::Dims>, ProblemSize>;
+    static auto* const kKnown = new Memo<Key, InlinedMod>(kKeptMods);
     return kKnown->get({text, is_score, shapes, size}, [&] {
         ir::Function changed = function;
         InlinedMod result;
@@ -276,8 +261,8 @@ ScoreDerivative differentiate_score(const InlinedMod& score, const std::vector<b
                                     const std::vector<Tensor::Dims>& shapes,
                                     const ProblemSize& size) {
     if (score.derivative) return derivative_of(score, chosen, shapes, size);
-    static auto* const kKnown =
-        new Known<ScoreDerivative, std::vector<bool>, std::vector<Tensor::Dims>, ProblemSize>;
+    using Key = std::tuple<std::string, std::vector<bool>, std::vector<Tensor::Dims>, ProblemSize>;
+    static auto* const kKnown = new Memo<Key, ScoreDerivative>(kKeptMods);
     return kKnown->get({score.text, chosen, shapes, size},
                        [&] { return derivative_of(score, chosen, shapes, size); });
 }

@@ -5,19 +5,20 @@
 #include <fmt/ranges.h>
 
 #include <algorithm>
+#include <atomic>
 #include <chrono>
 #include <cstdlib>
 #include <fstream>
 #include <future>
 #include <mutex>
 #include <thread>
-#include <unordered_map>
 #include <utility>
 #include <vector>
 
 #include "support/check.h"
 #include "support/debug_log.h"
 #include "support/disk_cache.h"
+#include "support/memo.h"
 
 namespace tilewright::cuda {
 namespace {
@@ -166,14 +167,15 @@ bool looks_like_cubin(std::string_view bytes) {
 
 /// Compilations done or under way in this process. A shared future lets threads that ask for the
 /// same kernel wait for one compilation.
-struct MemoryCache {
-    using Result = std::shared_future<std::shared_ptr<const std::string>>;
-    std::mutex mutex;
-    std::unordered_map<std::string, Result> results;
+struct Compilation {
+    std::shared_ptr<std::promise<std::shared_ptr<const std::string>>> promise;
+    std::shared_future<std::shared_ptr<const std::string>> result;
 };
+using MemoryCache = Memo<std::string, Compilation>;
 
 MemoryCache& memory_cache() {
-    static auto* const kCache = new MemoryCache;
+    constexpr std::size_t kMost = 256;  // a cubin has some 100 KB; the disk keeps all of them
+    static auto* const kCache = new MemoryCache(kMost);
     return *kCache;
 }
 
@@ -292,51 +294,50 @@ std::string cache_key(const CompileRequest& request) {
 std::shared_ptr<const std::string> cubin_of(const CompileRequest& request) {
     const std::string key = cache_key(request);
     MemoryCache& cache = memory_cache();
-    std::promise<std::shared_ptr<const std::string>> promise;
-    MemoryCache::Result result;
-    bool mine = false;
-    {
-        const std::lock_guard lock(cache.mutex);
-        auto [entry, inserted] = cache.results.try_emplace(key);
-        if (inserted) entry->second = promise.get_future().share();
-        result = entry->second;
-        mine = inserted;
-    }
-    if (mine) {
+    const auto promise = std::make_shared<std::promise<std::shared_ptr<const std::string>>>();
+    const Compilation compilation = cache.get(key, [&] {
+        return Compilation{promise, promise->get_future().share()};
+    });
+    if (compilation.promise == promise) {
         try {
-            promise.set_value(read_or_compile(request, key));
+            promise->set_value(read_or_compile(request, key));
         } catch (...) {
-            promise.set_exception(std::current_exception());
-            const std::lock_guard lock(cache.mutex);
-            cache.results.erase(key);  // a later call may find NVRTC or space again
+            promise->set_exception(std::current_exception());
+            cache.drop(key);  // a later call may find NVRTC or space again
         }
     }
-    return result.get();
+    return compilation.result.get();
 }
 
 void compile_in_background(CompileRequest request) {
+    struct Work {
+        std::shared_ptr<std::atomic<bool>> done;
+        std::jthread thread;
+    };
     struct Threads {
         std::mutex mutex;
-        std::vector<std::jthread> all;
+        std::vector<Work> all;
     };
     nvrtc_report();          // opened before, so that it is still there when the threads are joined
     static Threads threads;  // NOLINT(cppcoreguidelines-avoid-non-const-global-variables)
     const std::lock_guard lock(threads.mutex);
-    threads.all.emplace_back([request = std::move(request)] {
-        try {
-            cubin_of(request);
-        } catch (const std::exception& error) {
-            debug_log("cuda", "{}, compiled ahead: {}", request.name, error.what());
-        }
-    });
+    std::erase_if(threads.all, [](const Work& work) { return work.done->load(); });
+    auto done = std::make_shared<std::atomic<bool>>(false);
+    threads.all.push_back({done, std::jthread([done, request = std::move(request)] {
+                               try {
+                                   cubin_of(request);
+                               } catch (const std::exception& error) {
+                                   debug_log("cuda", "{}, compiled ahead: {}", request.name,
+                                             error.what());
+                               }
+                               done->store(true);
+                           })});
 }
 
 void forget_cubin(const CompileRequest& request) {
     const std::string key = cache_key(request);
     DiskCache(kernel_cache_folder()).drop(key);
-    MemoryCache& cache = memory_cache();
-    const std::lock_guard lock(cache.mutex);
-    cache.results.erase(key);
+    memory_cache().drop(key);
 }
 
 }  // namespace tilewright::cuda
