@@ -104,9 +104,9 @@ void decode(const Problem& p, const AttentionOutput& result) {
     options.group *= p.query_length;
     const Call scan = cached(std::tuple(options, p.features.key()),
                              [&] { return tiles::decode(options, p.features); });
-    const bool has_sinks = p.sinks.defined();
-    const Call combine = cached(std::tuple(options, has_sinks, p.value.dtype()), [&] {
-        return tiles::decode_combine(options, has_sinks, p.value.dtype());
+    const bool has_score{p.features.score}, has_sinks = p.sinks.defined();
+    const Call combine = cached(std::tuple(options, has_score, has_sinks, p.value.dtype()), [&] {
+        return tiles::decode_combine(options, has_score, has_sinks, p.value.dtype());
     });
     // The queries of a group's heads become the rows of one block.
     const auto grouped = [&](const Tensor& x) {  // (B, Hq, L[, n]) -> (B, Hkv, group * L[, n])

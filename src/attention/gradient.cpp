@@ -255,7 +255,7 @@ void run_backward(const Problem& p, const Gradients& whole, Shared& shared) {
             return rows_of(x, p.starts[n], part.query_length);
         };
         const auto of_key = [&](const Tensor& x) {
-            return rows_of(x, p.kv_starts[n], part.kv_length);
+            return part.attended_part(rows_of(x, p.kv_starts[n], part.given_kv_length));
         };
         backward(
             part,
@@ -292,18 +292,23 @@ void run_backward(AttentionGradients& gradients, const Tensor& query, const Tens
         expect_floats("dlse", dlse);
     }
     expect_device("dlse", dlse, p.device);
-    const auto place = [&](const char* argument, const Tensor& given, const Tensor& like) {
-        return given.defined() ? check_output(argument, given, like.dtype(), like.shape(),
-                                              options.layout, p.device)
-                               : empty_like(like.dtype(), like.shape(), options.layout, p.device);
+    const auto place = [&](const char* argument, const Tensor& given, DType dtype,
+                           const Tensor::Dims& shape) {
+        return given.defined()
+                   ? check_output(argument, given, dtype, shape, options.layout, p.device)
+                   : empty_like(dtype, shape, options.layout, p.device);
     };
-    const Gradients whole{out,
-                          gradient,
-                          forward.lse,
-                          dlse,
-                          place("gradients.query", gradients.query, p.query),
-                          place("gradients.key", gradients.key, p.key),
-                          place("gradients.value", gradients.value, p.value)};
+    const auto as_given = [&](const Tensor& x) {
+        Tensor::Dims shape = x.shape();
+        shape[2] = p.given_kv_length;
+        return shape;
+    };
+    const AttentionGradients all{
+        place("gradients.query", gradients.query, p.query.dtype(), p.query.shape()),
+        place("gradients.key", gradients.key, p.key.dtype(), as_given(p.key)),
+        place("gradients.value", gradients.value, p.value.dtype(), as_given(p.value)),
+        {},
+        {}};
     const run::Named targets[] = {{"gradients.query", gradients.query},
                                   {"gradients.key", gradients.key},
                                   {"gradients.value", gradients.value}};
@@ -315,21 +320,28 @@ void run_backward(AttentionGradients& gradients, const Tensor& query, const Tens
                                   {"dout", dout},
                                   {"dlse", dlse}};
     run::check_targets("attention", targets, sources);
-    gradients.query = whole.query;
-    gradients.key = whole.key;
-    gradients.value = whole.value;
+    const Gradients whole{out,
+                          gradient,
+                          forward.lse,
+                          dlse,
+                          all.query,
+                          p.attended_part(all.key),
+                          p.attended_part(all.value)};
     const bool has_work = !p.empty() && (p.kv_length > 0 || p.packed());
     if (has_work && uses_sm90(p, Pass::backward)) {
-        sm90::run_backward(p, {whole.out, whole.lse, {}}, gradient, dlse, gradients);
+        AttentionGradients results{whole.query, whole.key, whole.value, {}, {}};
+        sm90::run_backward(p, {whole.out, whole.lse, {}}, gradient, dlse, results);
+        gradients.sinks = results.sinks;
+        gradients.captured = std::move(results.captured);
     } else {
         Shared shared(p);
         run_backward(p, whole, shared);
         gradients.captured.clear();
         shared.finish(p, gradients);
     }
-    for (Tensor* tensor : {&gradients.query, &gradients.key, &gradients.value}) {
-        *tensor = to_bhsd(*tensor, options.layout);
-    }
+    gradients.query = to_bhsd(all.query, options.layout);
+    gradients.key = to_bhsd(all.key, options.layout);
+    gradients.value = to_bhsd(all.value, options.layout);
 }
 
 }  // namespace

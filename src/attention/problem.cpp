@@ -234,6 +234,33 @@ void check_kv_lengths(const AttentionOptions& options, Problem& p) {
     p.features.lengths = true;
 }
 
+/// Ends the keys of a sequence behind the last one that a query may attend.
+void end_keys(Problem& p, std::int64_t right, std::int64_t most) {
+    std::int64_t end = std::min(p.kv_length, most);
+    if (right >= 0 && p.query_length > 0) end = std::min(end, p.query_length + right);
+    if (end == p.kv_length) return;
+    p.kv_length = end;
+    p.key = rows_of(p.key, 0, end);
+    p.value = rows_of(p.value, 0, end);
+    if (p.kv_segment_ids.defined())
+        p.kv_segment_ids = p.kv_segment_ids.slice(1, 0, end).contiguous();
+}
+
+/// The same of a whole problem, by what the host knows: causal, window, lengths in CPU memory.
+void end_keys(const AttentionOptions& options, Problem& p) {
+    if (p.packed() || options.block_mask.defined()) return;
+    std::int64_t most = p.kv_length;
+    if (p.kv_lengths.defined() && options.kv_lengths.device().kind == Device::Kind::cpu) {
+        const auto lengths = options.kv_lengths.to_vector<std::int64_t>();
+        most = lengths.empty() ? 0 : *std::max_element(lengths.begin(), lengths.end());
+        if (lengths.size() == 1) {
+            p.kv_lengths = {};
+            p.features.lengths = false;
+        }
+    }
+    end_keys(p, options.causal ? 0 : options.window.right, most);
+}
+
 /// Masks with more distinct pieces than this are evaluated in the programs: as data, with a byte
 /// for each pair, they would fill memory.
 constexpr std::size_t kMostAtoms = std::size_t{1} << 16;
@@ -423,6 +450,8 @@ Problem check(const Tensor& query, const Tensor& key, const Tensor& value,
     check_segments(options, p);
     check_packed(options, p);
     check_kv_lengths(options, p);
+    p.given_kv_length = p.kv_length;
+    end_keys(options, p);
     p.autotune = options.autotune && !p.packed() && !p.options.interpret;
     check_mods(options, p);
     p.features.segments = p.segment_ids.defined();
@@ -524,6 +553,12 @@ Tensor rows_of(const Tensor& x, std::int64_t first, std::int64_t count) {
     return x.defined() ? x.slice(2, first, count) : x;
 }
 
+Tensor Problem::attended_part(const Tensor& given) const {
+    if (given_kv_length == kv_length) return given;
+    rows_of(given, kv_length, given_kv_length - kv_length).fill(0);
+    return rows_of(given, 0, kv_length);
+}
+
 Problem Problem::sequence(std::size_t n) const {
     Problem p = *this;
     p.starts.clear();
@@ -533,6 +568,7 @@ Problem Problem::sequence(std::size_t n) const {
     p.query = rows_of(query, starts[n], p.query_length);
     p.key = rows_of(key, kv_starts[n], p.kv_length);
     p.value = rows_of(value, kv_starts[n], p.kv_length);
+    p.given_kv_length = p.kv_length;
     if (segment_ids.defined()) {
         p.segment_ids = segment_ids.slice(1, starts[n], p.query_length);
         p.kv_segment_ids = kv_segment_ids.slice(1, kv_starts[n], p.kv_length);
@@ -544,6 +580,7 @@ Problem Problem::sequence(std::size_t n) const {
     if (block_mask.defined()) {
         p.block_mask = block_mask.shifted(starts[n], kv_starts[n], p.query_length, p.kv_length);
     }
+    if (!block_mask.defined()) end_keys(p, p.options.right(), p.kv_length);
     choose_blocks(p);
     return p;
 }

@@ -23,10 +23,10 @@ using run::cached;
 /// Checked arguments, as BHSD views with unit stride in the last dimension.
 struct Problem {
     Tensor query, key, value;
-    Device device;                         ///< of all tensors
-    Tensor segment_ids, kv_segment_ids;    ///< both given or both not, contiguous, both i32 or i64
+    Device device;                       ///< of all tensors
+    Tensor segment_ids, kv_segment_ids;  ///< both given or both not, contiguous, both i32 or i64
     Tensor kv_lengths;  ///< (batch), or (sequences) of packed ones, contiguous, i32 or i64; or none
-    Tensor sinks;                          ///< undefined where not needed
+    Tensor sinks;       ///< undefined where not needed
     std::uint64_t seed = 0;                ///< of dropout
     std::array<std::int64_t, 4> origin{};  ///< see tiles::Extra
     const mod::Traced* score = nullptr;
@@ -35,6 +35,9 @@ struct Problem {
     BlockMask block_mask;                        ///< a mask as data
     std::shared_ptr<const mask::MaskPlan> plan;  ///< of it, once planned
     std::int64_t batch, query_heads, kv_heads, query_length, kv_length, head_dim, value_dim;
+    /// Keys of the caller. The views here end behind the last one that a query may attend by
+    /// position or length, so that no program reads what lies there.
+    std::int64_t given_kv_length;
     std::vector<std::int64_t> starts, kv_starts;  ///< of packed sequences: N + 1, or empty
     bool is_part = false;                         ///< of a larger call, from `origin` on
     bool deterministic = true;
@@ -66,6 +69,8 @@ struct Problem {
     std::vector<Tensor> extras() const;
     /// Captures of the score mod that have gradients, by their place among its captures.
     std::vector<bool> differentiable() const;
+    /// The part of an array like the caller's keys that is like `key`; the rest becomes 0.
+    Tensor attended_part(const Tensor& given) const;
     /// One packed sequence, as a problem of its own.
     Problem sequence(std::size_t n) const;
     /// kv heads [first, first + count) of batches [b, b + batches), as a problem of its own.

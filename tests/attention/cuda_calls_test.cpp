@@ -45,6 +45,7 @@ struct Case {
     /// The options for tensors on a device.
     std::function<AttentionOptions(Device)> options = [](Device) { return AttentionOptions{}; };
     bool backward = true, max_scores = true;
+    bool poisoned = false;  ///< keys that no query may attend hold NaN
 };
 
 Tensor ids(std::int64_t batch, std::int64_t length, std::int64_t every, Device device) {
@@ -72,6 +73,11 @@ void check(const Case& c, const std::string& engine) {
     const Tensor k = random_tensor(c.dtype, {c.batch, c.kv_heads, c.kv_length, c.dim}, 2);
     const Tensor v = random_tensor(c.dtype, {c.batch, c.kv_heads, c.kv_length, c.dim}, 3);
     const Tensor dout = random_tensor(c.dtype, {c.batch, c.heads, c.length, c.dim}, 4);
+    if (c.poisoned)
+        attn::poison_unattended(
+            attn::reference_attended_keys(to_array(q), to_array(k),
+                                          attn::reference_options(c.options(Device{}))),
+            k, v);
     const auto on_cpu = [&](DType dtype) {
         AttentionOptions options = c.options(Device{});
         const Tensor x = q.to(dtype), y = k.to(dtype), z = v.to(dtype);
@@ -287,6 +293,84 @@ TEST(CudaCalls, SegmentsPackedSequencesSinksAndDropout) {
                        options.cu_seqlens = Tensor::from_vector(std::vector{0, 30, 30, 70}, {4});
                        return options;
                    }});
+}
+
+TEST(CudaCalls, KeysThatDoNotExistContributeNothing) {
+    TW_REQUIRE_GPU();
+    const auto lengths = [](Device device, DType dtype = i32) {
+        return Tensor::from_vector(std::vector{41, 70}, {2}, dtype).to(device);
+    };
+    for (const bool on_gpu : {true, false}) {
+        check_engines({.name = fmt::format("lengths, on the GPU: {}", on_gpu),
+                       .batch = 2,
+                       .kv_length = 90,
+                       .options =
+                           [=](Device device) {
+                               return AttentionOptions{.kv_lengths =
+                                                           lengths(on_gpu ? device : Device{})};
+                           },
+                       .poisoned = true});
+    }
+    check_engines({.name = "lengths and causal",
+                   .dtype = f32,
+                   .batch = 2,
+                   .kv_length = 90,
+                   .options =
+                       [=](Device device) {
+                           return AttentionOptions{.causal = true,
+                                                   .kv_lengths = lengths(device, i64)};
+                       },
+                   .poisoned = true});
+    check_engines({.name = "lengths and a mod",
+                   .batch = 2,
+                   .kv_length = 90,
+                   .options =
+                       [=](Device device) {
+                           return AttentionOptions{.kv_lengths = lengths(device),
+                                                   .score_mod = scores::softcap(2)};
+                       },
+                   .poisoned = true});
+    check_engines(
+        {.name = "one query",
+         .batch = 2,
+         .length = 1,
+         .kv_length = 90,
+         .options = [=](Device device) { return AttentionOptions{.kv_lengths = lengths(device)}; },
+         .poisoned = true});
+    check_engines({.name = "one length, known to the host",
+                   .kv_length = 90,
+                   .options =
+                       [=](Device) {
+                           return AttentionOptions{
+                               .kv_lengths = Tensor::from_vector(std::vector{33}, {1}, i32)};
+                       },
+                   .poisoned = true});
+    check_engines({.name = "causal tail",
+                   .kv_length = 130,
+                   .options = [](Device) { return AttentionOptions{.causal = true}; },
+                   .poisoned = true});
+    check_engines({.name = "window's tail",
+                   .kv_length = 130,
+                   .options =
+                       [](Device) {
+                           return AttentionOptions{.window = {-1, 7}};
+                       },
+                   .poisoned = true});
+}
+
+/// Lengths on a GPU are not checked but clamp.
+TEST(CudaCalls, LengthsOutsideClamp) {
+    TW_REQUIRE_GPU();
+    const Tensor q = random_tensor(bf16, {3, 1, 20, 16}, 1),
+                 k = random_tensor(bf16, {3, 1, 40, 16}, 2);
+    const auto with = [&](std::vector<std::int32_t> lengths) {
+        return attention(q.to(kGpu), k.to(kGpu), k.to(kGpu),
+                         {.kv_lengths = Tensor::from_vector(lengths, {3}).to(kGpu)})
+            .out.to(Device{})
+            .to(f32)
+            .to_vector<float>();
+    };
+    EXPECT_EQ(with({-5, 41, 1 << 30}), with({0, 40, 40}));
 }
 
 TEST(CudaCalls, NothingToAttend) {

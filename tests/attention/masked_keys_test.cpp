@@ -164,6 +164,103 @@ TEST(KvLengths, OfPackedSequences) {
         for (std::int64_t j = 20; j < 60; ++j) EXPECT_EQ(x.get({0, 0, j, 3}), 0);
 }
 
+/// A call whose masks leave keys out, poisoned where no query may attend.
+Case masked(std::string name, AttentionOptions options, DType dtype = f32) {
+    return {
+        .name = std::move(name), .options = std::move(options), .dtype = dtype, .poisoned = true};
+}
+
+TEST(MaskedKeys, ContributeNothingWhateverTheyHold) {
+    for (const DType dtype : {f32, f64, f16, bf16}) {
+        check(masked("causal tail", {.causal = true}, dtype));
+        check(masked("window", {.window = {4, 3}}, dtype));
+        Case c = masked("keys of a mod", {}, dtype);
+        c.options.mask = [](auto, auto, auto q, auto kv) { return (kv % 3 == 0) & (q + 20 > kv); };
+        check(c);
+        c.name += ", decoded";
+        c.length = 1;
+        c.kv_length = 2100;
+        check(c);
+        c = masked("data", {}, dtype);
+        c.mask = [](auto b, auto, auto q, auto kv) { return ((kv + b) % 5 != 0) & (q + 33 > kv); };
+        c.options.block_mask = create_block_mask(c.mask, 2, 1, 70, 85);
+        check(c);
+        c = masked("score mod", {.causal = true}, dtype);
+        c.options.score_mod = scores::alibi(table({2}, 8));
+        c.options.dropout = 0.2;
+        c.options.sinks = random_tensor(f32, {2}, 7);
+        check(c);
+        c.options.checked = true;
+        c.length = 20;
+        check(c);
+    }
+    Case c = masked("long, segments", {});
+    c.batch = c.heads = c.kv_heads = 1;
+    c.length = 200;
+    c.kv_length = 600;
+    const auto ids = [](std::int64_t length, std::int64_t kinds) {
+        Tensor result = Tensor::empty(i32, {1, length});
+        for (std::int64_t i = 0; i < length; ++i)
+            result.data<std::int32_t>()[i] = static_cast<std::int32_t>(i * 7 % kinds);
+        return result;
+    };
+    c.options.segment_ids = ids(200, 3);
+    c.options.kv_segment_ids = ids(600, 5);
+    check(c);
+    c = masked("long, causal", {.causal = true});
+    c.batch = c.heads = c.kv_heads = 1;
+    c.length = 2048;
+    c.kv_length = 2300;
+    c.head_dim = c.value_dim = 4;
+    check(c);
+}
+
+/// What one query attends and holds NaN or infinities reaches that query alone, both ways.
+TEST(MaskedKeys, QueriesAreApartFromWhatOthersAttend) {
+    constexpr std::int64_t kLength = 150;
+    const AttentionOptions options{.causal = true};
+    const Tensor dout = random_tensor(f32, {1, 1, kLength, 8}, 4);
+    Tensor q = random_tensor(f32, {1, 1, kLength, 8}, 1),
+           k = random_tensor(f32, {1, 1, kLength, 8}, 2),
+           v = random_tensor(f32, {1, 1, kLength, 8}, 3);
+    const AttentionOutput plain = attention(q, k, v, options);
+    const AttentionGradients plain_grads = attention_backward(q, k, v, plain, dout, options);
+    Tensor bad_k = k.contiguous().to(f64).to(f32), bad_v = v.to(f64).to(f32);
+    bad_k.set({0, 0, 100, 3}, std::nan(""));
+    bad_v.set({0, 0, 120, 2}, INFINITY);
+    const AttentionOutput ours = attention(q, bad_k, bad_v, options);
+    const AttentionGradients g = attention_backward(q, bad_k, bad_v, ours, dout, options);
+    for (std::int64_t i = 0; i < kLength; ++i) {
+        for (std::int64_t d = 0; d < 8; ++d) {
+            if (i < 100) {
+                EXPECT_NEAR(ours.out.get({0, 0, i, d}), plain.out.get({0, 0, i, d}), 1e-6) << i;
+                EXPECT_NEAR(g.query.get({0, 0, i, d}), plain_grads.query.get({0, 0, i, d}), 1e-5)
+                    << i;
+            } else {
+                EXPECT_TRUE(std::isnan(ours.out.get({0, 0, i, d}))) << i;
+                EXPECT_TRUE(std::isnan(g.query.get({0, 0, i, d}))) << i;
+            }
+        }
+    }
+    // An infinite value alone is infinite in its column, and in no other.
+    const AttentionOutput infinite = attention(q, k, bad_v, options);
+    for (std::int64_t i = 0; i < kLength; ++i) {
+        EXPECT_NEAR(infinite.out.get({0, 0, i, 1}), plain.out.get({0, 0, i, 1}), 1e-6);
+        EXPECT_EQ(std::isinf(infinite.out.get({0, 0, i, 2})), i >= 120);
+    }
+    // A query that nobody reads from: rows of NaN with segments of their own.
+    AttentionOptions apart;
+    apart.segment_ids = Tensor::empty(i32, {1, kLength});
+    for (std::int64_t i = 0; i < kLength; ++i)
+        apart.segment_ids.data<std::int32_t>()[i] = i < 140 ? 0 : 1;
+    for (Tensor x : {q, k, v}) x.slice(2, 140, 10).fill(std::nan(""));
+    const AttentionOutput split = attention(q, k, v, apart);
+    const AttentionGradients split_grads = attention_backward(q, k, v, split, dout, apart);
+    for (const Tensor& x : {split.out, split_grads.query, split_grads.key, split_grads.value})
+        for (std::int64_t i = 0; i < kLength; ++i)
+            EXPECT_EQ(std::isfinite(x.get({0, 0, i, 5})), i < 140) << i;
+}
+
 TEST(KvLengths, BadOnesAreNamed) {
     const Tensor q = Tensor::zeros(f32, {2, 1, 3, 4}), k = Tensor::zeros(f32, {2, 1, 5, 4});
     const auto refused = [&](const Tensor& given, const std::string& words) {

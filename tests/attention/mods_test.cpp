@@ -92,7 +92,8 @@ TEST(AttentionMods, EveryDtype) {
 
 TEST(AttentionMods, ScoresOfAnyMagnitude) {
     // Numbers that f32 holds: what is compared is the softmax. Maxima rise from block to block.
-    for (const double c : {0x1p20, -0x1p20, 0x1p27, -0x1p27, 0x1p33, -0x1p33, 0x1p100, -0x1p126}) {
+    for (const double c : {0x1p20, -0x1p20, 0x1p27, -0x1p27, 0x1p33, -0x1p33, 0x1p100, -0x1p126,
+                           0x1p127, 0x1.fp127, -0x1p127, -0x1.fp127}) {
         const double ulp = std::fabs(c) * 0x1p-22;
         const Mod ties = [=](auto, auto, auto, auto q, auto kv) {
             return where(kv % 3 == q % 3, c, c - std::fabs(c));
@@ -112,6 +113,82 @@ TEST(AttentionMods, ScoresOfAnyMagnitude) {
                            .kv_length = length == 1 ? 2100 : 600,
                            .backward = false});
                 }
+            }
+        }
+    }
+}
+
+TEST(AttentionMods, EveryFiniteScoreIsAScore) {
+    for (const DType dtype : {f32, f64}) {
+        const double most = dtype == f64 ? std::numeric_limits<double>::max()
+                                         : double{std::numeric_limits<float>::max()};
+        for (const std::int64_t length : {1, 5}) {
+            const Tensor x = random_tensor(dtype, {1, 1, length, 4}, 2);
+            const Tensor five = random_tensor(dtype, {1, 1, 5, 4}, 3);
+            for (const bool is_checked : {false, true}) {
+                for (const auto& [score, others] : {std::pair(most, 0.0),
+                                                    {0.6 * most, 0.5 * most},
+                                                    {most, 0.9 * most},
+                                                    {0.5 * most, -most},
+                                                    {0, -most},
+                                                    {-0.5 * most, -most}}) {
+                    const Mod mod = [score = score, others = others](auto s, auto, auto, auto,
+                                                                     auto kv) {
+                        return where(kv == 2, s * 0.0 + score, others);
+                    };
+                    const AttentionOutput ours =
+                        attention(x, five, five, {.score_mod = mod, .checked = is_checked});
+                    EXPECT_EQ(ours.out.get({0, 0, 0, 1}), five.get({0, 0, 2, 1})) << score;
+                    EXPECT_EQ(ours.lse.get({0, 0, 0}), score) << others;
+                    EXPECT_EQ(ours.max_scores.get({0, 0, 0}), score) << others;
+                }
+                // The lowest of all, everywhere: an average.
+                const Mod lowest = [most](auto s, auto, auto, auto, auto kv) {
+                    return where(kv < 0, s, -most);
+                };
+                const AttentionOutput ours =
+                    attention(x, five, five, {.score_mod = lowest, .checked = is_checked});
+                double mean = 0;
+                for (std::int64_t j = 0; j < 5; ++j) mean += five.get({0, 0, j, 3}) / 5;
+                EXPECT_NEAR(ours.out.get({0, 0, 0, 3}), mean, 1e-6);
+                EXPECT_EQ(ours.lse.get({0, 0, 0}), -most);
+            }
+        }
+    }
+}
+
+/// Scores of keys and queries alone, which the exponent scales.
+TEST(AttentionMods, LargeProductsAreScores) {
+    for (const double scale : {0.25, 0.7, 1.0, 1.5, 1.9, 2.0, -1.0}) {
+        for (const double sign : {1.0, -1.0}) {
+            for (const std::int64_t length : {1, 40}) {
+                Tensor q = Tensor::full(f32, {1, 1, length, 1}, 0x1p63);
+                Tensor k = Tensor::full(f32, {1, 1, 300, 1},
+                                        0x1p62 * sign / std::max(1.0, std::abs(scale)));
+                Tensor v = random_tensor(f32, {1, 1, 300, 4}, 1);
+                // A larger score late.
+                k.set({0, 0, 250, 0}, sign * (sign * scale > 0 ? 1.6 : 0.4) * 0x1p62 /
+                                          std::max(1.0, std::abs(scale)));
+                const AttentionOutput ours = attention(q, k, v, {.scale = scale});
+                EXPECT_EQ(ours.out.get({0, 0, 0, 1}), v.get({0, 0, 250, 1})) << scale << sign;
+                EXPECT_TRUE(std::isfinite(ours.lse.get({0, 0, 0}))) << scale << ' ' << sign;
+            }
+        }
+    }
+}
+
+TEST(AttentionMods, InfiniteAndUndefinedScoresAreNanAsInTheDefinition) {
+    for (const double score : {std::numeric_limits<double>::infinity(), std::nan("")}) {
+        for (const std::int64_t length : {1, 70}) {
+            const Mod mod = [=](auto s, auto, auto, auto q, auto kv) {
+                return where((q % 2 == 0) & (kv == 33), score, s);
+            };
+            const Tensor x = random_tensor(f32, {1, 1, length, 4}, 1),
+                         k = random_tensor(f32, {1, 1, 300, 4}, 2);
+            const AttentionOutput ours = attention(x, k, k, {.score_mod = mod});
+            for (std::int64_t q = 0; q < length; ++q) {
+                EXPECT_EQ(std::isnan(ours.out.get({0, 0, q, 1})), q % 2 == 0);
+                EXPECT_EQ(std::isfinite(ours.lse.get({0, 0, q})), q % 2 != 0);
             }
         }
     }

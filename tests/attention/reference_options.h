@@ -1,6 +1,8 @@
 // The dense reference for the options of `attention`.
 #pragma once
 
+#include <cmath>
+
 #include "attention/reference.h"
 #include "tests/support/accuracy.h"
 #include "tilewright/attention.h"
@@ -24,6 +26,18 @@ inline ReferenceOptions reference_options(const AttentionOptions& options) {
     result.dropout = options.dropout;
     result.seed = options.seed;
     return result;
+}
+
+/// Writes NaN to the rows of keys and values (B, Hkv, S, n) that no query may attend, as
+/// reference_attended_keys says.
+inline void poison_unattended(const Array& attended, const Tensor& key, const Tensor& value) {
+    for (std::int64_t b = 0; b < key.dim(0); ++b)
+        for (std::int64_t h = 0; h < key.dim(1); ++h)
+            for (std::int64_t j = 0; j < key.dim(2); ++j) {
+                if (attended(b, h, j) != 0) continue;
+                for (Tensor x : {key, value})
+                    x.slice(0, b, 1).slice(1, h, 1).slice(2, j, 1).fill(std::nan(""));
+            }
 }
 
 }  // namespace tilewright::attn

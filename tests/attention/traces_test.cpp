@@ -47,7 +47,8 @@ TEST(Traces, BackwardServesEveryBatchAndLength) {
 TEST(Traces, DecodeServesEveryLengthOfTheCache) {
     const Options options{.scale = 0.25};
     const Features features;
-    const Call scan = decode(options, features), combine = decode_combine(options, false, f32);
+    const Call scan = decode(options, features),
+               combine = decode_combine(options, false, false, f32);
     for (const Size& s : {Size{1, 2, 1, 40}, Size{2, 1, 1, 2100}, Size{1, 2, 1, 5000}}) {
         std::vector<Tensor> inputs = {rows(s, 1, 1), rows(s, s.kv_length, 2),
                                       rows(s, s.kv_length, 3)};

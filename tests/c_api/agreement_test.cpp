@@ -110,9 +110,10 @@ TEST(CApi, AttentionTakesEveryOption) {
                  kv_segment_ids = Tensor::from_vector(kv_ids, {1, 20}, i32),
                  starts = Tensor::from_vector(std::vector<std::int64_t>{0, 7, 20}, {3}, i32),
                  kv_starts = Tensor::from_vector(std::vector<std::int64_t>{0, 11, 20}, {3}, i32),
+                 lengths = Tensor::from_vector(std::vector<std::int64_t>{13}, {1}, i32),
                  sinks = random_tensor(f32, {4}, 6);
     const View c_ids(segment_ids), c_kv_ids(kv_segment_ids), c_starts(starts),
-        c_kv_starts(kv_starts), c_sinks(sinks);
+        c_kv_starts(kv_starts), c_lengths(lengths), c_sinks(sinks);
     const std::vector<Case> cases = {
         {"defaults", [](auto&) {}, [](auto&) {}},
         {"scale", [](auto& o) { o.scale = 0.3; }, [](auto& o) { o.scale = 0.3; }},
@@ -141,6 +142,8 @@ TEST(CApi, AttentionTakesEveryOption) {
              o.cu_seqlens = c_starts;
              o.kv_cu_seqlens = c_kv_starts;
          }},
+        {"lengths of the keys", [&](auto& o) { o.kv_lengths = lengths; },
+         [&](auto& o) { o.kv_lengths = c_lengths; }},
         {"sinks", [&](auto& o) { o.sinks = sinks; }, [&](auto& o) { o.sinks = c_sinks; }},
         {"dropout",
          [](auto& o) {

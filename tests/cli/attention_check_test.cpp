@@ -48,6 +48,15 @@ AttentionOptions every_result() {
     return options;
 }
 
+TEST(AttentionCheck, KnowsLengthsOfKeys) {
+    AttentionOptions options;
+    options.kv_lengths = Tensor::from_vector(std::vector<std::int32_t>{11}, {1});
+    AttentionRun run = run_with(options);
+    EXPECT_TRUE(verdict(run).first) << verdict(run).second;
+    run.options.kv_lengths = Tensor::from_vector(std::vector<std::int32_t>{12}, {1});
+    EXPECT_FALSE(verdict(run).first);
+}
+
 TEST(AttentionCheck, SaysWhichResultIsWrong) {
     const AttentionRun right = run_with(every_result());
     ASSERT_TRUE(verdict(right).first) << verdict(right).second;

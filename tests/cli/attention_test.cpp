@@ -127,6 +127,15 @@ TEST_F(AttentionCommand, OptionsReachTheComputation) {
     EXPECT_EQ(load("o.npy").to_vector<float>(),
               tilewright::attention(q, k, v, segments).out.to_vector<float>());
 
+    const AttentionOptions short_keys{.kv_lengths =
+                                          Tensor::from_vector(std::vector<std::int32_t>{23}, {1})};
+    save_tensors({{folder_ / "n.npy", "n", short_keys.kv_lengths}});
+    ASSERT_EQ(attention({"--kv-lengths", folder_ / "n.npy", "--out", folder_ / "o.npy", "--check"})
+                  .status,
+              0);
+    EXPECT_EQ(load("o.npy").to_vector<float>(),
+              tilewright::attention(q, k, v, short_keys).out.to_vector<float>());
+
     // An index outside an array clamps; the checked mode reports it.
     make("table", "40", 5);
     const std::vector<std::string> outside = {"--score", "score + table[q + 1]",

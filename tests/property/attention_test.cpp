@@ -57,6 +57,8 @@ class RandomCall {
         starts = {0, length};
         kv_starts = {0, kv_length};
         if (pick(4) == 0 && !options.segment_ids.defined()) pack();
+        if (pick(3) == 0) options.kv_lengths = key_lengths();
+        poisoned = pick(2) == 0;
     }
 
     bool packed() const { return options.cu_seqlens.defined(); }
@@ -92,7 +94,7 @@ class RandomCall {
 
     std::string describe() const {
         return fmt::format(
-            "{} B{} H{}/{} L{} S{} E{} Ev{} form {}{}{}{}{}{}{}{}{} scale {} score\n{}",
+            "{} B{} H{}/{} L{} S{} E{} Ev{} form {}{}{}{}{}{}{}{}{}{}{} scale {} score\n{}",
             name(dtype), batch, heads, kv_heads, length, kv_length, head_dim, value_dim,
             static_cast<int>(form),
             packed()
@@ -101,6 +103,7 @@ class RandomCall {
             options.causal ? " causal" : "", options.segment_ids.defined() ? " segments" : "",
             options.window == Window{} ? "" : " window", options.mask.defined() ? " mask" : "",
             options.block_mask.defined() ? " block mask" : "",
+            options.kv_lengths.defined() ? " lengths" : "", poisoned ? " poisoned" : "",
             options.sinks.defined() ? " sinks" : "", options.dropout > 0 ? " dropout" : "",
             options.scale.value_or(0),
             options.score_mod.defined() ? options.score_mod.ir() : "none");
@@ -110,6 +113,7 @@ class RandomCall {
     DType dtype;
     std::int64_t batch, heads, kv_heads, length, kv_length, head_dim, value_dim;
     Form form;
+    bool poisoned;  ///< keys that no query may attend hold NaN
     /// Of the sequences, packed ones or the one of each batch; the end behind them.
     std::vector<std::int64_t> starts, kv_starts;
 
@@ -133,6 +137,18 @@ class RandomCall {
             options.block_mask = create_block_mask(mask(1), 1, pick(2) == 0 ? 1 : heads,
                                                    starts.back(), kv_starts.back());
         }
+    }
+
+    /// Of every batch or packed sequence.
+    Tensor key_lengths() {
+        std::vector<std::int32_t> lengths;
+        const std::int64_t count =
+            packed() ? static_cast<std::int64_t>(kv_starts.size()) - 1 : batch;
+        for (std::size_t n = 0; n < static_cast<std::size_t>(count); ++n) {
+            const std::int64_t keys = packed() ? kv_starts[n + 1] - kv_starts[n] : kv_length;
+            lengths.push_back(static_cast<std::int32_t>(pick(keys + 1)));
+        }
+        return Tensor::from_vector(lengths, {count});
     }
 
     std::int64_t pick(std::int64_t n) {
@@ -306,6 +322,23 @@ class Reference {
     Reference(const RandomCall& call, const Tensor& q, const Tensor& k, const Tensor& v)
         : c_(call), q_(to_array(q)), k_(to_array(k)), v_(to_array(v)) {}
 
+    /// Writes NaN to keys and values that no query may attend, also where the reference reads them.
+    void poison(const Tensor& key, const Tensor& value) {
+        if (!c_.packed()) {
+            poison_unattended(reference_attended_keys(q_, k_, options(f64, 0)), key, value);
+        } else {
+            for_each_sequence([&](std::size_t n, std::int64_t first, std::int64_t count,
+                                  std::int64_t kv_first, std::int64_t kv_count) {
+                poison_unattended(
+                    reference_attended_keys(part(q_, first, count), part(k_, kv_first, kv_count),
+                                            options(f64, n)),
+                    key.slice(2, kv_first, kv_count), value.slice(2, kv_first, kv_count));
+            });
+        }
+        k_ = to_array(key);
+        v_ = to_array(value);
+    }
+
     ReferenceOutput forward(DType arithmetic) const {
         if (!c_.packed()) return reference_forward(q_, k_, v_, options(arithmetic, 0));
         const std::int64_t total = c_.starts.back();
@@ -375,6 +408,10 @@ class Reference {
             };
             result.mask = result.mask.defined() ? result.mask & by_data : by_data;
         }
+        if (c_.packed() && given.kv_lengths.defined()) {
+            result.kv_lengths =
+                to_array(given.kv_lengths.slice(0, static_cast<std::int64_t>(sequence), 1));
+        }
         result.first_batch = static_cast<std::int64_t>(sequence);
         result.arithmetic = arithmetic;
         return result;
@@ -395,7 +432,8 @@ TEST(RandomAttention, AgreesWithTheDenseReference) {
                      v = c.input(c.kv_heads, c.kv_starts, c.value_dim, 3),
                      dout = c.input(c.heads, c.starts, c.value_dim, 4);
         const Tensor dlse = random_tensor(f32, {q.dim(0), c.heads, q.dim(2)}, 5);
-        const Reference reference(c, q, k, v);
+        Reference reference(c, q, k, v);
+        if (c.poisoned) reference.poison(k, v);
         const auto truth = reference.forward(f64), rounded = reference.forward(c.dtype);
         const Tensor gq = c.given(q), gk = c.given(k), gv = c.given(v);
         const AttentionOutput ours = attention(gq, gk, gv, c.options);

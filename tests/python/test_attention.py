@@ -215,6 +215,55 @@ def test_segments_and_packed_sequences():
         close(packed[:, :, begin:end], want, np.float32)
 
 
+def test_keys_past_their_length_do_not_exist():
+    query, key, value = inputs(kv_heads=2)
+    lengths = np.array([20, 0], np.int32)
+    for array in (key, value):
+        array[0, :, 20:] = np.nan
+        array[1] = np.nan
+    dout = np.random.default_rng(3).standard_normal((2, 4, 37, 24)).astype(np.float32)
+
+    def run(query, key, value, dout, **arguments):
+        (out, lse), pullback = tw.flex_attention_vjp(
+            query, key, value, enable_gqa=True, return_lse=True, **arguments
+        )
+        return out, lse, pullback(dout)
+
+    out, lse, gradients = run(query, key, value, dout, kv_lengths=lengths)
+    want_out, want_lse, want = run(query[:1], key[:1, :, :20], value[:1, :, :20], dout[:1])
+    np.testing.assert_allclose(out[:1], want_out, rtol=1e-5, atol=1e-5)
+    np.testing.assert_allclose(lse[:1], want_lse, rtol=1e-5)
+    np.testing.assert_allclose(gradients.query[:1], want.query, rtol=1e-4, atol=1e-5)
+    np.testing.assert_allclose(gradients.key[:1, :, :20], want.key, rtol=1e-4, atol=1e-5)
+    np.testing.assert_allclose(gradients.value[:1, :, :20], want.value, rtol=1e-4, atol=1e-5)
+    assert not gradients.key[0, :, 20:].any() and not gradients.value[1].any()
+    assert not out[1].any() and np.isneginf(lse[1]).all()
+    for wrong in ([54, 3], [-1, 3]):
+        with pytest.raises(ValueError, match="kv_lengths from 0 to the keys' length 53"):
+            tw.flex_attention(query, key, value, enable_gqa=True, kv_lengths=np.array(wrong))
+
+
+def test_masked_nan_contributes_nothing_and_every_finite_score_counts():
+    query, key, value = inputs()
+    want = tw.flex_attention(query, key, value, causal=True)
+    for array in (key, value):
+        array[:, :, 37:] = np.nan  # behind the last query
+    np.testing.assert_allclose(
+        tw.flex_attention(query, key, value, causal=True), want, rtol=1e-5, atol=1e-6
+    )
+    _, key, value = inputs()
+    for dtype, most in ((np.float32, 3.4e38), (np.float64, 1.79e308)):
+        arrays = [x.astype(dtype) for x in (query, key, value)]
+        for score in (most / 2, most):
+            out, lse = tw.flex_attention(
+                *arrays,
+                score_mod=lambda s, b, h, i, j, score=score: tw.where(j == 2, score, s),
+                return_lse=True,
+            )
+            np.testing.assert_array_equal(out[:, :, 5], arrays[2][:, :, 2])
+            np.testing.assert_array_equal(lse, dtype(score))
+
+
 def test_sinks_enter_the_denominator_alone():
     arrays = inputs()
     sinks = np.linspace(-1, 2, 4).astype(np.float32)

@@ -117,16 +117,23 @@ void backward_program(const Options& options, const Features& features,
     const Tile query_length = query.extent(1), kv_length = pairs.kv_length(key.extent(0));
     const Tile b = pairs.batch(program_id(0));
 
+    // As in the forward program: other loops where arrays hold infinities or NaN.
+    const bool may_isolate = !options.gpu && features.masks(options);
+    bool isolated = may_isolate && options.interpret;
+    Tile not_finite = constant(false, boolean);
+
+    /// Rows of keys or values; those past the length of a batch are 0.
+    const auto load_keys = [&](const Ref& ref, Tile first) {
+        LoadOptions rows{.other = 0};
+        if (features.lengths) rows.mask = expand_dims(first + iota(block_k, i64), 1) < kv_length;
+        return ref.at(ds(first, block_k)).load(rows);
+    };
+
     // Refs of the query side hold the heads of one group: (group, L, ...).
     const auto block_of_keys = [&](Tile j) {
         const Tile first = j * block_k;
         const Slice kv_block = ds(first, block_k);
-        LoadOptions existing_rows{.other = 0};
-        if (features.lengths) {
-            existing_rows.mask = expand_dims(first + iota(block_k, i64), 1) < kv_length;
-        }
-        const Tile k = key.at(kv_block).load(existing_rows),
-                   v = value.at(kv_block).load(existing_rows);
+        const Tile k = load_keys(key, first), v = load_keys(value, first);
         const bool scale_keys = options.scale_operand && features.score;
         const Tile scaled_k = scale_keys ? k * options.scale : k;
         const Tile kv_positions = first.to(i32) + iota(block_k);
@@ -166,6 +173,14 @@ void backward_program(const Options& options, const Features& features,
                 const Tile inside = pairs.mask(place, existing());
                 mask = mask ? *mask & inside : inside;
             }
+            if (isolated && mask) {
+                mask = broadcast_to(*mask & (place.q < query_length), {block_q, block_k});
+            }
+            const auto product = [&](const Tile& weights, const Tile& x, bool positive,
+                                     const DotOptions& dot_options) {
+                return isolated && mask ? dot_of_attending(weights, x, *mask, positive, dot_options)
+                                        : dot(weights, x, dot_options);
+            };
             Tile scaled, score = s;
             double unit = options.scale;
             if (features.score) {
@@ -182,6 +197,7 @@ void backward_program(const Options& options, const Features& features,
                 kept = p * keep;
             }
             Tile d_score = p * (dp - expand_dims(row_delta, 1));
+            if (isolated && mask) d_score = where(*mask, d_score, 0.0);
             if (features.score && !derivative.is_identity) {
                 const std::vector<Tile> results =
                     pairs.score_gradient(derivative, scaled, place, d_score);
@@ -195,45 +211,60 @@ void backward_program(const Options& options, const Features& features,
                 dq.at(h, i).atomic_add(in_fragments(dot(d_score, k)));
             } else {
                 const Ref dq_rows = dq.at(h, rows);
-                dq_rows.store(dot(d_score, k, {.acc = dq_rows.load({.other = 0})}));
+                dq_rows.store(product(d_score, k, false, {.acc = dq_rows.load({.other = 0})}));
             }
-            return State{dot(d_score, q, {.trans_a = true, .acc = state.key}),
-                         dot(kept.to(value.dtype()), d_out, {.trans_a = true, .acc = state.value})};
+            return State{product(d_score, q, false, {.trans_a = true, .acc = state.key}),
+                         product(kept.to(value.dtype()), d_out, true,
+                                 {.trans_a = true, .acc = state.value})};
         };
         const auto range = [&](Tile h, Tile begin, Tile end, State state, bool analytic) {
             return for_loop(begin, end, state,
                             [&](Tile i, State s) { return step(h, i, s, analytic, {}); });
         };
-        State state{zeros({block_k, head_dim}, sums), zeros({block_k, value_dim}, sums)};
-        if (features.plan) {
-            // A block of keys may stick out of the array in full tiles, which matters to mods.
-            const bool analytic = segments || options.right() >= 0 || options.window_left >= 0 ||
-                                  features.positions() || features.lengths;
-            const Ref partial = pairs.extra(Extra::partial), runs = pairs.extra(Extra::full),
-                      bits = pairs.extra(Extra::bits);
-            state = for_loop(0, options.group, state, [&](Tile h, State outer) {
-                const PlanRow row =
-                    pairs.plan_row(b, pairs.head(program_id(1) * options.group + h), j);
-                outer = for_loop(row.partial_begin, row.partial_end, outer, [&](Tile e, State s) {
-                    return step(h, partial.at(e, 0).load().to(i64), s, analytic,
-                                bits.at(partial.at(e, 1).load()).load());
+        const auto scan = [&] {
+            State state{zeros({block_k, head_dim}, sums), zeros({block_k, value_dim}, sums)};
+            if (features.plan) {
+                // A block of keys may stick out of the array in full tiles, which matters to mods.
+                const bool analytic = segments || options.right() >= 0 ||
+                                      options.window_left >= 0 || features.positions() ||
+                                      features.lengths;
+                const Ref partial = pairs.extra(Extra::partial), runs = pairs.extra(Extra::full),
+                          bits = pairs.extra(Extra::bits);
+                state = for_loop(0, options.group, state, [&](Tile h, State outer) {
+                    const PlanRow row =
+                        pairs.plan_row(b, pairs.head(program_id(1) * options.group + h), j);
+                    outer =
+                        for_loop(row.partial_begin, row.partial_end, outer, [&](Tile e, State s) {
+                            return step(h, partial.at(e, 0).load().to(i64), s, analytic,
+                                        bits.at(partial.at(e, 1).load()).load());
+                        });
+                    return for_loop(row.full_begin, row.full_end, outer, [&](Tile e, State s) {
+                        const Tile begin = runs.at(e, 0).load().to(i64);
+                        return range(h, begin, begin + runs.at(e, 1).load().to(i64), s, analytic);
+                    });
                 });
-                return for_loop(row.full_begin, row.full_end, outer, [&](Tile e, State s) {
-                    const Tile begin = runs.at(e, 0).load().to(i64);
-                    return range(h, begin, begin + runs.at(e, 1).load().to(i64), s, analytic);
+            } else {
+                const BlockRange blocks =
+                    query_blocks(options, first, query_length, kv_length, features.lengths);
+                state = for_loop(0, options.group, state, [&](Tile h, State s) {
+                    if (segments) return range(h, blocks.begin, blocks.end, s, true);
+                    s = range(h, blocks.begin, blocks.full_begin, s, true);
+                    s = range(h, blocks.full_begin, blocks.full_end, s, false);
+                    // Without a window nothing is left: see query_blocks.
+                    return options.window_left < 0 ? s
+                                                   : range(h, blocks.full_end, blocks.end, s, true);
                 });
-            });
-        } else {
-            const BlockRange blocks =
-                query_blocks(options, first, query_length, kv_length, features.lengths);
-            state = for_loop(0, options.group, state, [&](Tile h, State s) {
-                if (segments) return range(h, blocks.begin, blocks.end, s, true);
-                s = range(h, blocks.begin, blocks.full_begin, s, true);
-                s = range(h, blocks.full_begin, blocks.full_end, s, false);
-                // Without a window nothing is left: see query_blocks.
-                return options.window_left < 0 ? s : range(h, blocks.full_end, blocks.end, s, true);
-            });
-        }
+            }
+            return state;
+        };
+        const auto scan_isolated = [&] {
+            isolated = true;
+            const State state = scan();
+            isolated = false;
+            return state;
+        };
+        const State state =
+            may_isolate && !isolated ? cond(not_finite, scan_isolated, scan) : scan();
         dk.at(kv_block).store((state.key * options.scale).to(dk.dtype()));
         dv.at(kv_block).store(state.value.to(dv.dtype()));
     };
@@ -242,11 +273,23 @@ void backward_program(const Options& options, const Features& features,
         return;
     }
     if (!options.fragments) {
-        for_loop(0, options.group, [&](Tile h) {
-            for_loop(0, cdiv(query_length, block_q), [&](Tile i) {
-                dq.at(h, ds(i * block_q, block_q)).store(zeros({block_q, head_dim}, sums));
+        const bool looks = may_isolate && !isolated;
+        not_finite = for_loop(0, options.group, not_finite, [&](Tile h, Tile found) {
+            return for_loop(0, cdiv(query_length, block_q), found, [&](Tile i, Tile so_far) {
+                const Slice rows = ds(i * block_q, block_q);
+                dq.at(h, rows).store(zeros({block_q, head_dim}, sums));
+                if (!looks) return so_far;
+                return so_far | any_not_finite(query.at(h, rows).load({.other = 0})) |
+                       any_not_finite(dout.at(h, rows).load({.other = 0}));
             });
         });
+        if (looks) {
+            not_finite = for_loop(program_id(2), cdiv(key.extent(0), block_k), num_programs(2),
+                                  not_finite, [&](Tile j, Tile found) {
+                                      return found | any_not_finite(load_keys(key, j * block_k)) |
+                                             any_not_finite(load_keys(value, j * block_k));
+                                  });
+        }
     }
     for_loop(program_id(2), cdiv(key.extent(0), block_k), num_programs(2), block_of_keys);
 }

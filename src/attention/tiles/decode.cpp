@@ -12,14 +12,14 @@ namespace {
 constexpr double kInfinity = std::numeric_limits<double>::infinity();
 
 struct State {
-    Tile offset, sum;  ///< [group], as in the forward program
-    Tile out;          ///< [group, Ev]
+    Tile mark, sum;  ///< [group], as in the forward program
+    Tile out;        ///< [group, Ev]
 };
 
 /// What chunks sum up to.
 struct Part {
     Tile high;  ///< [group], scaled
-    Tile offset, sum, out;
+    Tile mark, sum, out;
 };
 
 /// Every key up to kv_length attends to every row, the queries of a group of heads, but for a mask
@@ -27,7 +27,7 @@ struct Part {
 void decode_program(const Options& options, const Features& features, std::span<const Ref> refs) {
     const std::size_t num_inputs = 3 + num_extras(features);
     const Ref query = refs[0], key = refs[1], value = refs[2], out = refs[num_inputs],
-              max_ref = refs[num_inputs + 1], offset_ref = refs[num_inputs + 2],
+              max_ref = refs[num_inputs + 1], mark_ref = refs[num_inputs + 2],
               sum_ref = refs[num_inputs + 3];
     const Pairs pairs(options, features, refs.subspan(3, num_inputs - 3));
     const DType sums = accumulator(query.dtype());
@@ -36,12 +36,13 @@ void decode_program(const Options& options, const Features& features, std::span<
                begin = program_id(2) * (kDecodeChunk / block_k);
     const Tile end = minimum(kv_length, (program_id(2) + 1) * kDecodeChunk);
     const Tile q = query.load();
-    const bool folded = options.scale > 0 && !features.score;  // as in the forward program
+    const bool folded = scales_in_exponent(options, bool(features.score));
     const double unit = folded ? options.scale : 1;
-    const Exponent exponent(unit * kLog2E, sums, value.dtype());
+    const Exponent exponent(unit, sums, value.dtype());
 
     const Tile b = pairs.batch(program_id(0));
     const Tile h = expand_dims(pairs.head(program_id(1) * group) + iota(group, i64), 1);
+    bool isolated = options.interpret && features.mask;  // as in the forward program
     const auto step = [&](bool masked) {
         return [&, masked](Tile j, State state) {
             const Slice block = ds(j * block_k, block_k);
@@ -65,40 +66,50 @@ void decode_program(const Options& options, const Features& features, std::span<
             }
             if (features.score) s = pairs.score(s, place, mask);
             if (mask) s = where(*mask, s, -kInfinity);
-            const Tile offset = maximum(state.offset, exponent.offset(max(s, 1)));
-            const Tile p =
-                exp2(fma(s, expand_dims(exponent.factor(offset), 1), expand_dims(-offset, 1)));
-            const Tile alpha = exp2(state.offset - offset);
-            return State{offset, fma(state.sum, alpha, sum(p, 1)),
-                         dot(p.to(value.dtype()), value.at(block).load(existing_rows),
-                             {.acc = state.out * expand_dims(alpha, 1)})};
+            const Tile mark = exponent.next_mark(state.mark, max(s, 1));
+            const Tile p = exp2(fma(s, expand_dims(exponent.factor(mark), 1),
+                                    expand_dims(-exponent.offset(mark), 1)));
+            const Tile alpha = exponent.decay(state.mark, mark, false);
+            const Tile v = value.at(block).load(existing_rows), weights = p.to(value.dtype());
+            const DotOptions sum_up{.acc = state.out * expand_dims(alpha, 1)};
+            return State{
+                mark, fma(state.sum, alpha, sum(p, 1)),
+                isolated && mask
+                    ? dot_of_attending(weights, v, broadcast_to(*mask, s.shape()), true, sum_up)
+                    : dot(weights, v, sum_up)};
         };
     };
-    const double lowest = features.score ? lowest_score(sums) : kLowestScore;
-    State state{full({group}, exponent.first_offset(lowest), sums), zeros({group}, sums),
-                zeros({group, value.shape()[1]}, sums)};
-    state = for_loop(begin, end / block_k, state, step(false));
-    state = for_loop(maximum(begin, end / block_k), cdiv(end, block_k), state, step(true));
+    const auto scan = [&] {
+        const State first{exponent.first_mark(group), zeros({group}, sums),
+                          zeros({group, value.shape()[1]}, sums)};
+        const State state = for_loop(begin, end / block_k, first, step(false));
+        return for_loop(maximum(begin, end / block_k), cdiv(end, block_k), state, step(true));
+    };
+    State state = scan();
+    if (!options.gpu && !isolated && features.mask) {
+        isolated = true;
+        state = cond(any_not_finite(state.out), scan, [&] { return state; });
+    }
     out.store(state.out);
-    max_ref.store(exponent.high(state.offset) * unit);
-    offset_ref.store(state.offset);
+    max_ref.store(exponent.high(state.mark) * unit);
+    mark_ref.store(state.mark);
     sum_ref.store(state.sum);
 }
 
-void combine_program(std::span<const Ref> refs) {
-    const Ref parts = refs[0], maxima = refs[1], offsets = refs[2], sums = refs[3], sinks = refs[4],
+void combine_program(const Exponent& exponent, std::span<const Ref> refs) {
+    const Ref parts = refs[0], maxima = refs[1], marks = refs[2], sums = refs[3], sinks = refs[4],
               out = refs[5], lse = refs[6], max_scores = refs[7];
     const auto step = [&](Tile i, Part all) {
-        const Tile next = offsets.at(i).load(), offset = maximum(all.offset, next);
-        const Tile old = exp2(all.offset - offset), fresh = exp2(next - offset);
-        return Part{maximum(all.high, maxima.at(i).load()), offset,
+        const Tile next = marks.at(i).load(), mark = maximum(all.mark, next);
+        const Tile old = exponent.decay(all.mark, mark, false),
+                   fresh = exponent.decay(next, mark, false);
+        return Part{maximum(all.high, maxima.at(i).load()), mark,
                     fma(all.sum, old, sums.at(i).load() * fresh),
                     fma(parts.at(i).load(), expand_dims(fresh, 1), all.out * expand_dims(old, 1))};
     };
     Part all = for_loop(
         1, parts.extent(0),
-        Part{maxima.at(0).load(), offsets.at(0).load(), sums.at(0).load(), parts.at(0).load()},
-        step);
+        Part{maxima.at(0).load(), marks.at(0).load(), sums.at(0).load(), parts.at(0).load()}, step);
     max_scores.store(where(all.sum == 0, -kInfinity, all.high));
     if (sinks.present()) {
         const Tile sink = sinks.load().to(all.sum.dtype()), top = maximum(all.high, sink);
@@ -147,7 +158,7 @@ Call decode(const Options& options, const Features& features) {
     for (int output = 0; output < 4; ++output) {
         call_options.dynamic[num_inputs + output] = {0, 1, 2};
     }
-    names.insert(names.end(), {"out", "max", "offset", "sum"});
+    names.insert(names.end(), {"out", "max", "mark", "sum"});
     call_options.interpret = options.interpret;
     return call(kernel("attention_decode", distinct(std::move(names)),
                        [options, features](std::span<const Ref> refs) {
@@ -156,7 +167,7 @@ Call decode(const Options& options, const Features& features) {
                 call_options);
 }
 
-Call decode_combine(const Options& options, bool sinks, DType dtype) {
+Call decode_combine(const Options& options, bool score_mod, bool sinks, DType dtype) {
     const BlockSpec chunks({squeezed, squeezed, all, all},
                            [](auto b, auto h) { return block(b, h, 0, 0); });
     const BlockSpec row({squeezed, squeezed, all}, [](auto b, auto h) { return block(b, h, 0); });
@@ -180,8 +191,12 @@ Call decode_combine(const Options& options, bool sinks, DType dtype) {
     if (sinks) call_options.dynamic[4] = {0};
     call_options.interpret = options.interpret;
     return call(kernel("attention_decode_combine",
-                       {"parts", "max", "offset", "sum", "sinks", "out", "lse", "max_scores"},
-                       combine_program),
+                       {"parts", "max", "mark", "sum", "sinks", "out", "lse", "max_scores"},
+                       [options, score_mod, dtype](std::span<const Ref> refs) {
+                           const double unit =
+                               scales_in_exponent(options, score_mod) ? options.scale : 1;
+                           combine_program(Exponent(unit, accumulator(dtype), dtype), refs);
+                       }),
                 call_options);
 }
 

@@ -11,13 +11,14 @@ inline constexpr std::int64_t kDecodeChunk = 2048;
 
 /// One program per (batch, kv head, chunk); the query heads of a kv head share one pass over K and
 /// V. Inputs: query (B, Hkv, group, E), key (B, Hkv, S, E), value (B, Hkv, S, Ev). Outputs, f32 or
-/// f64: out (B, Hkv, chunks, group, Ev) not divided by its sum; max (of scaled scores), offset (of
+/// f64: out (B, Hkv, chunks, group, Ev) not divided by its sum; max (of scaled scores), mark (of
 /// the exponent) and sum (B, Hkv, chunks, group). The extras follow the inputs; plans and dropout
 /// are not served here.
 Call decode(const Options& options, const Features& features);
 
-/// Combines the chunks in order. Inputs: decode's outputs, sinks (Hkv, group) or absent. Outputs:
-/// out (B, Hkv, group, Ev) in `dtype`; lse and max_scores (B, Hkv, group).
-Call decode_combine(const Options& options, bool sinks, DType dtype);
+/// Combines the chunks in order. `score_mod`: they had one. Inputs: decode's outputs, sinks (Hkv,
+/// group) or absent. Outputs: out (B, Hkv, group, Ev) in `dtype`; lse and max_scores (B, Hkv,
+/// group).
+Call decode_combine(const Options& options, bool score_mod, bool sinks, DType dtype);
 
 }  // namespace tilewright::attn::tiles

@@ -101,6 +101,11 @@ struct Features {
     bool long_positions = false;  ///< they may pass kShortPositions
     InlinedMod score, mask;
 
+    /// May a pair of a program be masked?
+    bool masks(const Options& options) const {
+        return segments || plan || lengths || mask || options.right() >= 0 ||
+               options.window_left >= 0;
+    }
     bool positions() const { return score || mask || dropout > 0; }
     /// What distinguishes compiled programs.
     std::string key() const;

@@ -13,9 +13,9 @@ constexpr double kInfinity = std::numeric_limits<double>::infinity();
 
 /// Running state of a block of queries.
 struct State {
-    Tile offset;  ///< [block_q], of the exponent: the largest score
-    Tile sum;     ///< [block_q], of probabilities
-    Tile out;     ///< [block_q, Ev], not yet divided by sum
+    Tile mark;  ///< [block_q], of the exponent: the largest score
+    Tile sum;   ///< [block_q], of probabilities
+    Tile out;   ///< [block_q, Ev], not yet divided by sum
 };
 
 void forward_program(const Options& options, const Features& features, std::span<const Ref> refs) {
@@ -33,11 +33,13 @@ void forward_program(const Options& options, const Features& features, std::span
     const Tile q_positions = first.to(i32) + iota(block_q);
     const Tile q_ids = segments ? query_ids.load() : Tile();
     const Tile b = pairs.batch(program_id(0)), h = pairs.head(program_id(1));
-    // exp(scale * (s - max)) = exp2(s * factor - max * factor) needs a positive factor, and scores
-    // that nobody looks at.
-    const bool folded = options.scale > 0 && !features.score;
+    const bool folded = scales_in_exponent(options, bool(features.score));
     const double unit = folded ? options.scale : 1;
-    const Exponent exponent(unit * kLog2E, sums, value.dtype());
+    const Exponent exponent(unit, sums, value.dtype());
+
+    // On a CPU masked pairs contribute nothing, whatever V holds: products with infinities and NaN
+    // are made apart, in a second form of the loops.
+    bool isolated = options.interpret && features.masks(options);
 
     /// One block of keys, as many as `sizes` has; `analytic`: causal, window, segments and the end
     /// of the keys; `bits`: of the plan.
@@ -78,61 +80,73 @@ void forward_program(const Options& options, const Features& features, std::span
         }
         if (features.score) s = pairs.score(s, place, existing());
         if (mask) s = where(*mask, s, -kInfinity);
-        const Tile offset = maximum(state.offset, exponent.offset(max(s, 1)));
-        const Tile p =
-            exp2(fma(s, expand_dims(exponent.factor(offset), 1), expand_dims(-offset, 1)), true);
-        const Tile alpha = exp2(state.offset - offset, true);
+        const Tile mark = exponent.next_mark(state.mark, max(s, 1));
+        const Tile p = exp2(
+            fma(s, expand_dims(exponent.factor(mark), 1), expand_dims(-exponent.offset(mark), 1)),
+            true);
+        const Tile alpha = exponent.decay(state.mark, mark, true);
         const Tile kept = features.dropout > 0 ? p * pairs.keep(place, sums) : p;
-        return State{offset, fma(state.sum, alpha, sum(p, 1)),
-                     dot(kept.to(value.dtype()), value.at(block).load(existing_rows),
-                         {.acc = state.out * expand_dims(alpha, 1)})};
+        const Tile v = value.at(block).load(existing_rows), weights = kept.to(value.dtype());
+        const DotOptions sum_up{.acc = state.out * expand_dims(alpha, 1)};
+        return State{mark, fma(state.sum, alpha, sum(p, 1)),
+                     isolated && mask ? dot_of_attending(weights, v, broadcast_to(*mask, s.shape()),
+                                                         true, sum_up)
+                                      : dot(weights, v, sum_up)};
     };
     const auto range = [&](const Options& sizes, Tile begin, Tile end, State state, bool analytic) {
         return for_loop(begin, end, state,
                         [&](Tile j, State s) { return step(sizes, j, s, analytic, {}); });
     };
 
-    const double lowest = features.score ? lowest_score(sums) : kLowestScore;
-    State state{full({block_q}, exponent.first_offset(lowest), sums), zeros({block_q}, sums),
-                zeros({block_q, value.shape()[1]}, sums)};
-    if (features.plan) {
-        // The plan knows the end of the arrays; what is given besides it still has to be tested.
-        const bool analytic = segments || options.right() >= 0 || options.window_left >= 0;
-        const std::int64_t block_k = options.block_k;
-        const PlanRow row = pairs.plan_row(b, h, program_id(2));
-        const Ref partial = pairs.extra(Extra::partial), runs = pairs.extra(Extra::full),
-                  bits = pairs.extra(Extra::bits);
-        state = for_loop(row.partial_begin, row.partial_end, state, [&](Tile e, State s) {
-            return step(options, partial.at(e, 0).load().to(i64), s, analytic || features.lengths,
-                        bits.at(partial.at(e, 1).load()).load());
-        });
-        state = for_loop(row.full_begin, row.full_end, state, [&](Tile e, State s) {
-            const Tile begin = runs.at(e, 0).load().to(i64);
-            const Tile end = begin + runs.at(e, 1).load().to(i64);
-            if (!features.lengths) return range(options, begin, end, s, analytic);
-            const Tile full_end = minimum(end, kv_length / block_k);
-            s = range(options, begin, full_end, s, analytic);
-            return range(options, maximum(begin, full_end), minimum(end, cdiv(kv_length, block_k)),
-                         s, true);
-        });
-    } else if (segments || (options.interpret && features.positions())) {
-        const BlockRange blocks = kv_blocks(options, first, kv_length);
-        state = range(options, blocks.begin, blocks.end, state, true);
-    } else {
-        Options edge = options;
-        if (options.edge_k > 0) edge.block_k = options.edge_k;
-        const std::int64_t ratio = options.block_k / edge.block_k;
-        const BlockRange blocks = kv_blocks(options, first, kv_length);
-        const BlockRange edges = kv_blocks(edge, first, kv_length);
-        if (options.window_left >= 0) {
-            const Tile end = minimum(blocks.full_begin * ratio, edges.end);
-            state = range(edge, edges.begin, end, state, true);
+    const auto scan = [&] {
+        State state{exponent.first_mark(block_q), zeros({block_q}, sums),
+                    zeros({block_q, value.shape()[1]}, sums)};
+        if (features.plan) {
+            // The plan knows the end of the arrays; what is given besides it still has to be
+            // tested.
+            const bool analytic = segments || options.right() >= 0 || options.window_left >= 0;
+            const std::int64_t block_k = options.block_k;
+            const PlanRow row = pairs.plan_row(b, h, program_id(2));
+            const Ref partial = pairs.extra(Extra::partial), runs = pairs.extra(Extra::full),
+                      bits = pairs.extra(Extra::bits);
+            state = for_loop(row.partial_begin, row.partial_end, state, [&](Tile e, State s) {
+                return step(options, partial.at(e, 0).load().to(i64), s,
+                            analytic || features.lengths, bits.at(partial.at(e, 1).load()).load());
+            });
+            state = for_loop(row.full_begin, row.full_end, state, [&](Tile e, State s) {
+                const Tile begin = runs.at(e, 0).load().to(i64);
+                const Tile end = begin + runs.at(e, 1).load().to(i64);
+                if (!features.lengths) return range(options, begin, end, s, analytic);
+                const Tile full_end = minimum(end, kv_length / block_k);
+                s = range(options, begin, full_end, s, analytic);
+                return range(options, maximum(begin, full_end),
+                             minimum(end, cdiv(kv_length, block_k)), s, true);
+            });
+        } else if (segments || (options.interpret && features.positions())) {
+            const BlockRange blocks = kv_blocks(options, first, kv_length);
+            state = range(options, blocks.begin, blocks.end, state, true);
+        } else {
+            Options edge = options;
+            if (options.edge_k > 0) edge.block_k = options.edge_k;
+            const std::int64_t ratio = options.block_k / edge.block_k;
+            const BlockRange blocks = kv_blocks(options, first, kv_length);
+            const BlockRange edges = kv_blocks(edge, first, kv_length);
+            if (options.window_left >= 0) {
+                const Tile end = minimum(blocks.full_begin * ratio, edges.end);
+                state = range(edge, edges.begin, end, state, true);
+            }
+            state = range(options, blocks.full_begin, blocks.full_end, state, false);
+            state = range(edge, blocks.full_end * ratio, edges.end, state, true);
         }
-        state = range(options, blocks.full_begin, blocks.full_end, state, false);
-        state = range(edge, blocks.full_end * ratio, edges.end, state, true);
+        return state;
+    };
+    State state = scan();
+    if (!options.gpu && !isolated && features.masks(options)) {
+        isolated = true;
+        state = cond(any_not_finite(state.out), scan, [&] { return state; });
     }
 
-    Tile high = exponent.high(state.offset) * unit;
+    Tile high = exponent.high(state.mark) * unit;
     const Tile nothing = state.sum == 0;
     max_scores.store(where(nothing, -kInfinity, high));
     if (features.sinks) {

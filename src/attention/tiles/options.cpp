@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <bit>
 #include <cmath>
+#include <limits>
 
 namespace tilewright::attn::tiles {
 
@@ -131,25 +132,58 @@ Tile attends(const Options& options, Tile query_positions, Tile kv_positions, Ti
     return broadcast_to(mask, {options.block_q, options.block_k});
 }
 
-Exponent::Exponent(double factor, DType sums, DType probabilities)
+bool Exponent::takes(double scale) {
+    const double factor = scale * kLog2E;
+    return factor <= 1 || std::exp2(std::floor(std::log2(factor))) <= scale;
+}
+
+Exponent::Exponent(double unit, DType sums, DType probabilities)
     : sums_(sums),
-      factor_(factor),
-      power_(std::exp2(std::ceil(std::log2(factor)))),
+      factor_(unit * kLog2E),
+      marks_offsets_(factor_ <= 1),
+      power_(std::exp2(marks_offsets_ ? std::ceil(std::log2(factor_))
+                                      : std::floor(std::log2(factor_)))),
       // Half an ulp of it is 64, or 8 where 2^64 is no number.
       largest_(probabilities == f64   ? 0x1p60
                : probabilities == f16 ? 0x1p28
                                       : 0x1p30) {}
 
-Tile Exponent::offset(const Tile& high) const {
-    return high * where(abs(high) > largest_ / factor_, value(power_), value(factor_));
+Tile Exponent::is_large(const Tile& high) const {
+    return abs(high) > largest_ / factor_;
 }
 
-Tile Exponent::factor(const Tile& offset) const {
-    return where(abs(offset) > largest_, value(power_), value(factor_));
+Tile Exponent::first_mark(std::int64_t rows) const {
+    const double lowest = sums_ == f64 ? -std::numeric_limits<double>::max()
+                                       : -static_cast<double>(std::numeric_limits<float>::max());
+    return full({rows}, marks_offsets_ ? lowest * power_ : lowest, sums_);
 }
 
-Tile Exponent::high(const Tile& offset) const {
-    return offset * where(abs(offset) > largest_, value(1 / power_), value(1 / factor_));
+Tile Exponent::next_mark(const Tile& mark, const Tile& high) const {
+    if (!marks_offsets_) return maximum(mark, high);
+    return maximum(mark, high * where(is_large(high), value(power_), value(factor_)));
+}
+
+Tile Exponent::factor(const Tile& mark) const {
+    const Tile large = marks_offsets_ ? abs(mark) > largest_ : is_large(mark);
+    return where(large, value(power_), value(factor_));
+}
+
+Tile Exponent::offset(const Tile& mark) const {
+    return marks_offsets_ ? mark : mark * factor(mark);
+}
+
+Tile Exponent::high(const Tile& mark) const {
+    if (!marks_offsets_) return mark;
+    return mark * where(abs(mark) > largest_, value(1 / power_), value(1 / factor_));
+}
+
+Tile Exponent::decay(const Tile& mark, const Tile& later, bool approx) const {
+    if (marks_offsets_) return exp2(mark - later, approx);
+    // Offsets of large scores are smaller than those of others would be, so that such a difference
+    // is one of products, which may be infinite.
+    return exp2(where(is_large(mark) & is_large(later), (mark - later) * power_,
+                      mark * factor_ - later * factor_),
+                approx);
 }
 
 }  // namespace tilewright::attn::tiles

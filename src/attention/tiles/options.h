@@ -80,38 +80,50 @@ inline DType accumulator(DType dtype) {
 inline constexpr double kLog2E = 1.44269504088896340736;
 inline constexpr double kLn2 = 0.69314718055994530942;
 
-/// Where running maxima start: below every score, yet finite, so that a masked score of -inf minus
-/// the maximum is -inf and not NaN.
-inline constexpr double kLowestScore = -1e30;
-
-/// The same for scores that a mod made, which may be as low as the user likes: twice it is finite.
-inline double lowest_score(DType sums) {
-    return sums == f64 ? -8e307 : -1.6e38;
-}
-
 /// Probabilities of a row are exp2(score * factor - offset), its offset being the largest score
 /// times the factor. That product is rounded, which changes all probabilities by one factor that
 /// the row's sums share, as long as it is a number of the type of the probabilities. Where it would
-/// not be, the factor is the next power of two, by which nothing is rounded; scores that differ
+/// not be, the factor is a power of two near it, by which nothing is rounded; scores that differ
 /// give products that differ by 64 at least there (f16: 16), so that only their order matters.
+///
+/// A row's running maximum is kept as its `mark`, from which the rest follows. Before any score it
+/// is the lowest finite number, so that a masked score of -inf minus it is -inf and not NaN.
 class Exponent {
   public:
-    /// `factor` > 0; `sums`, `probabilities`: their types.
-    Exponent(double factor, DType sums, DType probabilities);
+    /// Of scores times `unit` > 0; `sums`, `probabilities`: their types.
+    Exponent(double unit, DType sums, DType probabilities);
 
-    /// The offset before any score.
-    double first_offset(double lowest) const { return lowest * power_; }
-    /// The offset of a row's largest scores; larger for larger ones.
-    Tile offset(const Tile& high) const;
-    Tile factor(const Tile& offset) const;
-    /// The largest score that has this offset.
-    Tile high(const Tile& offset) const;
+    /// May scores be multiplied by `scale` here, as the unit? For a few scales above 0.69 the power
+    /// would turn finite scores into infinite ones.
+    static bool takes(double scale);
+
+    Tile first_mark(std::int64_t rows) const;
+    /// Of the mark so far and the largest of further scores.
+    Tile next_mark(const Tile& mark, const Tile& high) const;
+    Tile factor(const Tile& mark) const;
+    Tile offset(const Tile& mark) const;
+    /// The largest score.
+    Tile high(const Tile& mark) const;
+    /// What sums by one mark are multiplied with for a later one.
+    Tile decay(const Tile& mark, const Tile& later, bool approx) const;
 
   private:
     Tile value(double x) const { return constant(x, sums_); }
+    Tile is_large(const Tile& high) const;
 
     DType sums_;
-    double factor_, power_, largest_;  ///< largest offset that has been rounded
+    double factor_;
+    /// The power of two is the next one above the factor and at most 1: then marks are offsets,
+    /// which grow with the scores. Else it is the one below, so that offsets are finite, and marks
+    /// are scores.
+    bool marks_offsets_;
+    double power_, largest_;  ///< largest offset that has been rounded
 };
+
+/// The exponent of a program's scores: are they scaled by it?
+inline bool scales_in_exponent(const Options& options, bool score_mod) {
+    // Its factor is positive, and a mod wants to see scaled scores.
+    return !score_mod && options.scale > 0 && Exponent::takes(options.scale);
+}
 
 }  // namespace tilewright::attn::tiles

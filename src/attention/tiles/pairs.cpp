@@ -18,6 +18,33 @@ Tile array_extent(const Ref& ref, int dim) {
     return tracer.wrap(tracer.builder().extent(tracer.view(ref).ref, dim));
 }
 
+namespace {
+
+constexpr double kInfinity = std::numeric_limits<double>::infinity();
+
+}  // namespace
+
+Tile any_not_finite(const Tile& x) {
+    return (max(max(abs(x), 0)) < kInfinity) == constant(false, boolean);  // NaN propagates
+}
+
+Tile dot_of_attending(const Tile& weights, const Tile& x, const Tile& attends, bool positive,
+                      DotOptions options) {
+    const Tile zero = constant(0, x.dtype()), one = constant(1, x.dtype());
+    const Tile sum = dot(weights, where(abs(x) < kInfinity, x, zero), options);
+    options.acc.reset();
+    const Tile pairs = where(attends, one, zero);
+    const auto meets = [&](const Tile& kind) {
+        return dot(pairs, where(kind, one, zero), options) > 0;
+    };
+    // NaN is neither above nor below.
+    const Tile up = meets((x < kInfinity) == constant(false, boolean)),
+               down = meets((x > -kInfinity) == constant(false, boolean));
+    const double both = std::nan(""), one_sign = positive ? kInfinity : both;
+    return sum + where(up, where(down, both, one_sign),
+                       where(down, constant(-one_sign, sum.dtype()), 0.0));
+}
+
 Tile Pairs::from_origin(Tile index, int dim) const {
     return extra(Extra::origin).present() ? index + extra(Extra::origin).at(dim).load() : index;
 }

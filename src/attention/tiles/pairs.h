@@ -24,6 +24,16 @@ struct PlanRow {
 /// Extent of a dimension of the whole array behind a Ref, i64.
 Tile array_extent(const Ref& ref, int dim);
 
+/// dot(weights, x) in which pairs that `attends` leaves out contribute nothing, even where x is
+/// infinite or NaN: the products of finite numbers, and what the others make of a sum. The options
+/// are those of both products; weights and `attends` have one shape. `positive`: no weight is below
+/// 0, and infinities of one sign are no NaN.
+Tile dot_of_attending(const Tile& weights, const Tile& x, const Tile& attends, bool positive,
+                      DotOptions options);
+
+/// Does a tile hold an infinity or NaN?
+Tile any_not_finite(const Tile& x);
+
 class Pairs {
   public:
     /// `extras`: the Refs that `add_extras` made, among them.

@@ -317,3 +317,40 @@ def test_double_precision(x64):
     want = run(lambda *a: attention(*a)[:2])
     for a, b in zip(jax.tree.leaves(have), jax.tree.leaves(want), strict=True):
         close(a, b)
+
+
+def test_keys_past_their_length_do_not_exist():
+    q, k, v = inputs((3, 2, 33, 8), kv_length=50)
+    lengths = jnp.array([50, 17, 0], jnp.int32)
+    exists = (jnp.arange(50) < lengths[:, None])[:, None, :, None]
+    bad_k, bad_v = (jnp.where(exists, x, jnp.nan) for x in (k, v))
+
+    def ours(q, k, v, lengths):
+        return twj.flex_attention(q, k, v, kv_lengths=lengths, return_lse=True)
+
+    def plain(q, k, v, lengths):
+        def mask(b, h, i, j):
+            return j < lengths[b]
+
+        return twj.flex_attention(q, k, v, mask_mod=mask, return_lse=True)
+
+    for have, want in zip(
+        jax.jit(ours)(q, bad_k, bad_v, lengths), plain(q, k, v, lengths), strict=True
+    ):
+        close(have, want)
+
+    def gradients(function):
+        return jax.jit(jax.grad(lambda *a: total(*function(*a)), (0, 1, 2)))
+
+    have = gradients(ours)(q, bad_k, bad_v, lengths)
+    for a, b in zip(have, gradients(plain)(q, k, v, lengths), strict=True):
+        close(a, b)
+    many = jnp.stack([lengths, jnp.array([1, 2, 3])])
+    mapped = jax.jit(jax.vmap(ours, (None, None, None, 0)))(q, bad_k, bad_v, many[:1])
+    close(mapped[0][0], ours(q, k, v, lengths)[0])
+    mapped = jax.vmap(ours, (None, None, None, 0))(q, k, v, many)
+    close(mapped[0][1], ours(q, k, v, many[1])[0])
+    with pytest.raises(Exception, match="kv_lengths from 0 to the keys' length 50 but got 51"):
+        jax.block_until_ready(ours(q, k, v, jnp.array([51, 1, 1])))
+    with pytest.raises(ValueError, match="kv_lengths of shape"):
+        ours(q, k, v, jnp.array([1, 1]))
