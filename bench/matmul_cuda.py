@@ -73,10 +73,12 @@ class Case:
     out: str = ""
     order: str = "NN"
     after: str = ""
+    row: int = 0  # elements from one row of each array to the next; 0: no gaps
 
     def name(self):
         parts = [f"{self.m} x {self.n} x {self.k}", self.dtype, self.order]
         parts += [f"to {self.out}"] * bool(self.out) + [self.after] * bool(self.after)
+        parts += [f"rows of {2 * self.row} bytes"] * (self.row != 0)
         parts += [f"blocks {self.block[0]} x {self.block[1]}"] * (self.block != (256, 256))
         return " ".join(parts)
 
@@ -137,19 +139,16 @@ yield
     def arrays(self):
         torch.manual_seed(self.m * 7 + self.n * 3 + self.k)
         dtype = DTYPES[self.dtype]
-        x = torch.randn(self.m, self.k, device="cuda").to(dtype)
-        y = torch.randn(self.k, self.n, device="cuda").to(dtype)
+
+        def random(rows, columns):
+            return torch.randn(rows, self.row or columns, device="cuda").to(dtype)[:, :columns]
+
+        x, y = random(self.m, self.k), random(self.k, self.n)
         x = x.T.contiguous().T if self.order[0] == "T" else x
         y = y.T.contiguous().T if self.order[1] == "T" else y
-        bias = torch.randn(self.n, device="cuda").to(dtype) if self.has_bias() else None
-        rest = (
-            torch.randn(self.m, self.n, device="cuda").to(dtype)
-            if self.after == "residual"
-            else None
-        )
-        z = torch.full(
-            (self.m, self.n), math.nan, device="cuda", dtype=DTYPES[self.out or self.dtype]
-        )
+        bias = random(1, self.n)[0] if self.has_bias() else None
+        rest = random(self.m, self.n) if self.after == "residual" else None
+        z = random(self.m, self.n).to(DTYPES[self.out or self.dtype]).fill_(math.nan)
         return x, y, bias, rest, z
 
     def expected(self, rows, x, y, bias, rest):
@@ -291,6 +290,7 @@ def cases():
         (3000, 5000, 4000),
     ):
         yield Case(m, n, k)
+    yield from (Case(4096, 4096, 4096, row=row) for row in (4104, 4112, 4128, 4160))
     yield Case(1024, 4096, 4096, dtype="f16")
     yield Case(64, 8192, 8192, block=(64, 256))
 
