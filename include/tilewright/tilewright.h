@@ -4,6 +4,7 @@
 #include "tilewright/attention.h"
 #include "tilewright/compiler.h"
 #include "tilewright/error.h"
+#include "tilewright/files.h"
 #include "tilewright/lang.h"
 #include "tilewright/mask.h"
 #include "tilewright/masks.h"

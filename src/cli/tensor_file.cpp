@@ -1,4 +1,4 @@
-// Tensors in files: specifications, files that are added to, bounded reads.
+// Tensors in files: specifications, and files that are added to.
 #include "cli/tensor_file.h"
 
 #include <fcntl.h>
@@ -15,31 +15,22 @@
 #include <sstream>
 #include <utility>
 
-#include "cli/npy.h"
-#include "cli/safetensors.h"
+#include "run/byte_reader.h"
+#include "run/npy.h"
+#include "run/safetensors.h"
 #include "support/check.h"
 #include "support/write_file.h"
 
 namespace tilewright::cli {
+
+using run::ByteReader;
+using run::NamedTensor;
+
 namespace {
 
 constexpr std::string_view kNpy = ".npy";
 constexpr std::string_view kSafetensors = ".safetensors";
 constexpr std::string_view kReservedName = "__metadata__";
-
-std::ifstream open_input(const std::string& path) {
-    std::error_code error;
-    const auto status = std::filesystem::status(path, error);
-    if (!std::filesystem::exists(status)) {
-        user_error("load", "expected a file but `{}` does not exist", path);
-    }
-    if (!std::filesystem::is_regular_file(status)) {
-        user_error("load", "expected a regular file but `{}` is none", path);
-    }
-    std::ifstream stream(path, std::ios::binary);
-    if (!stream) user_error("load", "expected a readable file but `{}` cannot be opened", path);
-    return stream;
-}
 
 /// Holds off other processes that add to files of this folder, where the file system can.
 class FolderLock {
@@ -93,7 +84,8 @@ std::vector<File<Output>> by_file(const std::vector<Output>& outputs) {
 
 void check_npy_member(const TensorSpec& to, DType dtype) {
     if (to.format == TensorSpec::Format::npy)
-        check_npy_dtype(to.is_standard() ? "- (.npy; -:NAME writes .safetensors)" : to.path, dtype);
+        run::check_npy_dtype(to.is_standard() ? "- (.npy; -:NAME writes .safetensors)" : to.path,
+                             dtype);
 }
 
 bool is_old_file(const TensorSpec& to) {
@@ -149,14 +141,14 @@ Tensor load_tensor(const std::string& spec, const std::string& default_name, Sta
         ByteReader reader(stream, "standard input");
         if (from.format == TensorSpec::Format::safetensors ||
             !input->bytes().starts_with("\x93NUMPY"))
-            return read_safetensors(reader, from.name);
+            return run::read_safetensors(reader, from.name);
         input->take_npy();
-        return read_npy(reader);
+        return run::read_npy(reader);
     }
-    std::ifstream stream = open_input(from.path);
+    std::ifstream stream = run::open_file("load", from.path);
     ByteReader reader(stream, from.path);
-    if (from.format == TensorSpec::Format::npy) return read_npy(reader);
-    return read_safetensors(reader, from.name);
+    if (from.format == TensorSpec::Format::npy) return run::read_npy(reader);
+    return run::read_safetensors(reader, from.name);
 }
 
 void check_outputs(const std::vector<PlannedTensor>& outputs, const std::ostream* out) {
@@ -173,9 +165,9 @@ void check_outputs(const std::vector<PlannedTensor>& outputs, const std::ostream
         }
         expect_writable("save", file.spec.path);
         if (is_old_file(file.spec)) {
-            std::ifstream stream = open_input(file.spec.path);
+            std::ifstream stream = run::open_file("load", file.spec.path);
             ByteReader reader(stream, file.spec.path);
-            read_safetensors_index(reader);
+            run::read_safetensors_index(reader);
         }
     }
 }
@@ -192,9 +184,9 @@ void save_tensors(const std::vector<OutputTensor>& outputs, std::ostream* out) {
             tensors.push_back({name, output->tensor.contiguous()});
         const auto write = [&](std::ostream& stream, ByteReader* old) {
             if (file.spec.format == TensorSpec::Format::npy) {
-                write_npy(stream, path, tensors.front().tensor);
+                run::write_npy(stream, path, tensors.front().tensor);
             } else {
-                write_safetensors(stream, tensors, old);
+                run::write_safetensors(stream, tensors, old);
             }
         };
         if (file.spec.is_standard()) {
@@ -205,7 +197,7 @@ void save_tensors(const std::vector<OutputTensor>& outputs, std::ostream* out) {
         const FolderLock lock(path);
         std::optional<std::ifstream> stream;
         std::optional<ByteReader> old;
-        if (is_old_file(file.spec)) old.emplace(stream.emplace(open_input(path)), path);
+        if (is_old_file(file.spec)) old.emplace(stream.emplace(run::open_file("load", path)), path);
         write_file("save", path, [&](std::ostream& to) { write(to, old ? &*old : nullptr); });
     }
 }
@@ -214,61 +206,6 @@ bool use_standard_output(const std::vector<std::string>& specs) {
     return std::any_of(specs.begin(), specs.end(), [](const std::string& spec) {
         return !spec.empty() && parse_tensor_spec(spec, "").is_standard();
     });
-}
-
-std::uint64_t checked_bytes(const std::string& file, DType dtype,
-                            const std::vector<std::int64_t>& shape) {
-    std::int64_t bytes = size_of(dtype);
-    bool empty = false;
-    for (std::int64_t extent : shape) {
-        if (extent < 0) user_error("load", "{}: expected extents >= 0 but got {}", file, extent);
-        empty = empty || extent == 0;
-        if (extent > 0 && __builtin_mul_overflow(bytes, extent, &bytes)) {
-            user_error("load", "{}: expected a size below 2^63 bytes but the shape is [{}]", file,
-                       fmt::join(shape, ", "));
-        }
-    }
-    return empty ? 0 : static_cast<std::uint64_t>(bytes);
-}
-
-ByteReader::ByteReader(std::istream& stream, std::string name)
-    : stream_(stream), name_(std::move(name)) {
-    stream_.seekg(0, std::ios::end);
-    const std::streamoff end = stream_.tellg();
-    if (!stream_ || end < 0) user_error("load", "{}: cannot tell the file's size", name_);
-    size_ = static_cast<std::uint64_t>(end);
-}
-
-void ByteReader::check_range(std::uint64_t offset, std::uint64_t count) const {
-    if (offset > size_ || count > size_ - offset) {
-        user_error("load", "{}: expected {} bytes at offset {} but the file has {}", name_, count,
-                   offset, size_);
-    }
-}
-
-void ByteReader::read(std::uint64_t offset, std::span<std::byte> out) {
-    check_range(offset, out.size());
-    stream_.seekg(static_cast<std::streamoff>(offset));
-    stream_.read(reinterpret_cast<char*>(out.data()), static_cast<std::streamsize>(out.size()));
-    if (!stream_) {
-        user_error("load", "{}: could not read {} bytes at offset {}", name_, out.size(), offset);
-    }
-}
-
-std::string ByteReader::read_text(std::uint64_t offset, std::uint64_t count) {
-    check_range(offset, count);  // before the allocation
-    std::string text(count, '\0');
-    read(offset, std::as_writable_bytes(std::span(text)));
-    return text;
-}
-
-std::uint64_t ByteReader::read_integer(std::uint64_t offset, int count) {
-    std::byte bytes[8];
-    read(offset, std::span(bytes, static_cast<std::size_t>(count)));
-    std::uint64_t value = 0;
-    for (int i = count - 1; i >= 0; --i)
-        value = value << 8 | std::to_integer<std::uint64_t>(bytes[i]);
-    return value;
 }
 
 Bindings load_bindings(const char* op, const std::vector<std::string>& texts,

@@ -8,8 +8,8 @@
 #include <nlohmann/json.hpp>
 
 #include "cli/flex_cases.h"
+#include "cli/tensor_file.h"
 #include "tests/cli/run_program.h"
-#include "tests/cli/tensor_file_helpers.h"
 
 namespace tilewright::cli {
 namespace {

@@ -11,11 +11,19 @@
 #include <thread>
 #include <vector>
 
-#include "cli/safetensors.h"
-#include "tests/cli/tensor_file_helpers.h"
+#include "run/safetensors.h"
+#include "tests/run/file_helpers.h"
 
 namespace tilewright::cli {
 namespace {
+
+using run::ByteReader;
+using run::expect_user_error;
+using run::identical;
+using run::random_tensor;
+using run::SafetensorsEntry;
+using run::SafetensorsIndex;
+using run::read_safetensors_index;
 
 namespace fs = std::filesystem;
 

@@ -4,9 +4,9 @@
 #include <ostream>
 #include <string>
 
-#include "cli/tensor_file.h"
+#include "run/byte_reader.h"
 
-namespace tilewright::cli {
+namespace tilewright::run {
 
 /// Reads one array: little-endian bool, integers, f16, f32 and f64, in C or Fortran order (the
 /// result is row-major either way). UserError when the file is not such an array from its first
@@ -20,4 +20,4 @@ void write_npy(std::ostream& stream, const std::string& file, const Tensor& tens
 /// UserError when .npy cannot hold the dtype (bf16 and the 8-bit floats).
 void check_npy_dtype(const std::string& file, DType dtype);
 
-}  // namespace tilewright::cli
+}  // namespace tilewright::run

@@ -1,9 +1,9 @@
 // The .safetensors format: round trips, what other writers produce, and headers that lie.
-#include "cli/safetensors.h"
+#include "run/safetensors.h"
 
-#include "tests/cli/tensor_file_helpers.h"
+#include "tests/run/file_helpers.h"
 
-namespace tilewright::cli {
+namespace tilewright::run {
 namespace {
 
 std::string file_of(const std::string& header, std::size_t data_bytes = 0) {
@@ -92,4 +92,4 @@ TEST(Safetensors, HeadersThatLie) {
 }
 
 }  // namespace
-}  // namespace tilewright::cli
+}  // namespace tilewright::run

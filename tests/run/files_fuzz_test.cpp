@@ -2,11 +2,11 @@
 // reason.
 #include <random>
 
-#include "cli/npy.h"
-#include "cli/safetensors.h"
-#include "tests/cli/tensor_file_helpers.h"
+#include "run/npy.h"
+#include "run/safetensors.h"
+#include "tests/run/file_helpers.h"
 
-namespace tilewright::cli {
+namespace tilewright::run {
 namespace {
 
 constexpr int kMutants = 20000;
@@ -95,4 +95,4 @@ TEST(TensorFileFuzz, Safetensors) {
 }
 
 }  // namespace
-}  // namespace tilewright::cli
+}  // namespace tilewright::run

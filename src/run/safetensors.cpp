@@ -1,5 +1,5 @@
 // The .safetensors format: everything in the header is checked before a byte of data is read.
-#include "cli/safetensors.h"
+#include "run/safetensors.h"
 
 #include <algorithm>
 #include <array>
@@ -10,7 +10,7 @@
 
 #include "support/check.h"
 
-namespace tilewright::cli {
+namespace tilewright::run {
 namespace {
 
 using Json = nlohmann::json;
@@ -251,4 +251,4 @@ void write_safetensors(std::ostream& stream, const std::vector<NamedTensor>& ten
     }
 }
 
-}  // namespace tilewright::cli
+}  // namespace tilewright::run

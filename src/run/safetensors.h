@@ -7,9 +7,9 @@
 #include <string>
 #include <vector>
 
-#include "cli/tensor_file.h"
+#include "run/byte_reader.h"
 
-namespace tilewright::cli {
+namespace tilewright::run {
 
 /// One row of the table of contents.
 struct SafetensorsEntry {
@@ -43,4 +43,4 @@ struct NamedTensor {
 void write_safetensors(std::ostream& stream, const std::vector<NamedTensor>& tensors,
                        ByteReader* old = nullptr);
 
-}  // namespace tilewright::cli
+}  // namespace tilewright::run

@@ -1,5 +1,5 @@
 // NumPy's .npy format: a magic number, a header that is a Python dict literal, raw elements.
-#include "cli/npy.h"
+#include "run/npy.h"
 
 #include <algorithm>
 #include <array>
@@ -10,7 +10,7 @@
 
 #include "support/check.h"
 
-namespace tilewright::cli {
+namespace tilewright::run {
 namespace {
 
 constexpr std::string_view kMagic = "\x93NUMPY";
@@ -238,4 +238,4 @@ void write_npy(std::ostream& stream, const std::string& file, const Tensor& tens
     stream.write(static_cast<const char*>(ordered.raw()), ordered.nbytes());
 }
 
-}  // namespace tilewright::cli
+}  // namespace tilewright::run

@@ -10,10 +10,10 @@
 #include <string>
 #include <vector>
 
-#include "cli/tensor_file.h"
+#include "run/byte_reader.h"
 #include "tilewright/error.h"
 
-namespace tilewright::cli {
+namespace tilewright::run {
 
 /// A tensor of random bytes; booleans are 0 or 1.
 inline Tensor random_tensor(DType dtype, std::vector<std::int64_t> shape, unsigned seed = 1) {
@@ -49,4 +49,4 @@ inline void expect_user_error(const std::function<void()>& act, const std::strin
     }
 }
 
-}  // namespace tilewright::cli
+}  // namespace tilewright::run

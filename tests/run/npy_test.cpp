@@ -1,11 +1,11 @@
 // The .npy format: what NumPy writes, both orders, every dtype, and headers that lie.
-#include "cli/npy.h"
+#include "run/npy.h"
 
 #include <cstring>
 
-#include "tests/cli/tensor_file_helpers.h"
+#include "tests/run/file_helpers.h"
 
-namespace tilewright::cli {
+namespace tilewright::run {
 namespace {
 
 std::string npy_bytes(const Tensor& tensor, bool fortran_order = false) {
@@ -111,4 +111,4 @@ TEST(Npy, RefusesDtypesThatNumPyHasNot) {
 }
 
 }  // namespace
-}  // namespace tilewright::cli
+}  // namespace tilewright::run

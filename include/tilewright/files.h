@@ -1,0 +1,31 @@
+// Tensors in files: NumPy's .npy and .safetensors.
+#pragma once
+
+#include <map>
+#include <string>
+
+#include "tilewright/compiler.h"
+#include "tilewright/tensor.h"
+
+namespace TW_API tilewright {
+
+// Files are read whole into new row-major tensors in CPU memory, and never trusted: UserError when
+// there is no such file, or when it is not sound from its first byte to its last. What is written
+// goes to a temporary file beside the target, which is renamed once it is whole: readers see the old
+// file or the new one. UserError, with the system's reason, when that fails. Tensors of a GPU and of
+// any strides are written as they read.
+
+/// The array of a .npy file of version 1 to 3: little-endian bool, integers, f16, f32 or f64, in C
+/// or Fortran order.
+Tensor load_npy(const std::string& path);
+/// Writes version 1. UserError for bf16 and 8-bit floats, which NumPy lacks.
+void save_npy(const std::string& path, const Tensor& tensor);
+
+/// All tensors of a .safetensors file, by name.
+std::map<std::string, Tensor> load_safetensors(const std::string& path);
+/// One of them; UserError names those that there are.
+Tensor load_safetensors(const std::string& path, const std::string& name);
+/// Writes these tensors and no others: what the file held before is gone.
+void save_safetensors(const std::string& path, const std::map<std::string, Tensor>& tensors);
+
+}  // namespace tilewright
