@@ -338,8 +338,6 @@ TEST(Mod, ReadsSaysWhetherBatchAndHeadMatter) {
     EXPECT_EQ(reads(masks::document(ids)), std::pair(true, false));
     EXPECT_EQ(reads([](auto s, auto, auto h, auto, auto) { return s * h; }),
               std::pair(false, true));
-    EXPECT_EQ(reads([](auto, auto b, auto h, auto q, auto) { return q + b * 0 >= h - h; }),
-              std::pair(false, false));
     EXPECT_EQ(reads([](auto b, auto, auto q, auto kv) {
                   return cond(
                       q > kv, [&] { return b > 0; }, [&] { return q == kv; });
