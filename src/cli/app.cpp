@@ -108,7 +108,7 @@ int run_command(const std::vector<std::string>& arguments, Console& console) {
         console.error << user_error.what() << '\n';
         return kBadInput;
     } catch (const OutOfMemory& out_of_memory) {
-        error << out_of_memory.what() << '\n';
+        console.error << out_of_memory.what() << '\n';
         return kBadInput;
     } catch (const std::bad_alloc&) {
         console.error
