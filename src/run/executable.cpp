@@ -5,6 +5,7 @@
 #include <new>
 #include <string>
 #include <utility>
+#include <vector>
 
 #include "cpu/interpreter.h"
 #include "cpu/machine.h"
@@ -33,6 +34,10 @@ void run_in_memory(const std::string& kernel, Run&& run) {
 class Native : public Executable {
   public:
     explicit Native(ir::Function kernel) : name_(kernel.name) {
+        for (const ir::Value parameter : kernel.parameters()) {
+            if (kernel.is_ref(parameter) && kernel.ref_type(parameter).space == ir::Space::global)
+                ranks_.push_back(kernel.ref_type(parameter).rank());
+        }
         ir::optimise(kernel);
         program_ = cpu::compile(kernel);
     }
@@ -46,16 +51,19 @@ class Native : public Executable {
     void log_strides(const ir::Arguments& arguments) const {
         if (!debug_log_on()) return;
         for (std::size_t i = 0; i < arguments.refs.size(); ++i) {
+            if (ranks_.at(i) == 0) continue;
             const ir::RefArgument& ref = arguments.refs[i];
-            if (ref.extents.empty() || ref.extents.back() <= 1 || ref.strides.back() == 1) continue;
+            const auto last = static_cast<std::size_t>(ranks_[i] - 1);
+            if (ref.extents[last] <= 1 || ref.strides[last] == 1) continue;
             debug_log(name_,
                       "slow path: tiles of array {} are copied element by element, since its last "
                       "stride is {}",
-                      i, ref.strides.back());
+                      i, ref.strides[last]);
         }
     }
 
     mutable std::atomic_flag seen_;
+    std::vector<int> ranks_;  ///< of the arrays
     std::string name_;
     std::shared_ptr<const cpu::Program> program_;
 };
