@@ -60,9 +60,7 @@ def title_of(data, metric, groups, left_out):
     ops = list(dict.fromkeys(op for _, op in groups))
     lines = [f"{', '.join(ops)}: {METRICS[metric]}", str(data["device"])]
     if data.get("options"):
-        lines.append(
-            textwrap.shorten("tilewright " + " ".join(map(str, data["options"])), 100)
-        )
+        lines.append(textwrap.shorten("tilewright " + " ".join(map(str, data["options"])), 100))
     facts = [f"tilewright {data['version']}"] if data.get("version") else []
     facts += [data["date"]] if data.get("date") else []
     facts += [] if data.get("complete", True) else ["the run was cut short"]

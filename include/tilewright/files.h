@@ -11,9 +11,9 @@ namespace TW_API tilewright {
 
 // Files are read whole into new row-major tensors in CPU memory, and never trusted: UserError when
 // there is no such file, or when it is not sound from its first byte to its last. What is written
-// goes to a temporary file beside the target, which is renamed once it is whole: readers see the old
-// file or the new one. UserError, with the system's reason, when that fails. Tensors of a GPU and of
-// any strides are written as they read.
+// goes to a temporary file beside the target, which is renamed once it is whole: readers see the
+// old file or the new one. UserError, with the system's reason, when that fails. Tensors of a GPU
+// and of any strides are written as they read.
 
 /// The array of a .npy file of version 1 to 3: little-endian bool, integers, f16, f32 or f64, in C
 /// or Fortran order.

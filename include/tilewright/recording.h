@@ -20,8 +20,8 @@ class Recording {
     using Operation = std::function<void(const std::vector<Tensor>&)>;
 
     /// Runs `operation` on `arrays`, and keeps what this thread launches meanwhile. Its choices may
-    /// depend on dtypes, shapes and strides; where it looks at elements by way of Tensor, or writes them,
-    /// the recording is not complete.
+    /// depend on dtypes, shapes and strides; where it looks at elements by way of Tensor, or writes
+    /// them, the recording is not complete.
     static Recording of(const std::vector<Tensor>& arrays, const Operation& operation);
 
     /// Whether the operation did nothing but launch kernels on the arrays, on new memory, and on

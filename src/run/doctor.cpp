@@ -101,7 +101,8 @@ void report_cache(Report& report) {
     const std::optional<std::string> problem = cache_problem(cache_root());
     report.row("state", problem ? "not used: " + *problem : "can be written");
     if (problem)
-        report.row("advice", "set TILEWRIGHT_CACHE_DIR to a folder of your own, or remove this one");
+        report.row("advice",
+                   "set TILEWRIGHT_CACHE_DIR to a folder of your own, or remove this one");
 }
 
 }  // namespace

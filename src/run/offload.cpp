@@ -133,9 +133,10 @@ std::optional<int> offload_device() {
 }
 
 std::unique_ptr<Executable> make_offloaded_executable(ir::Function kernel, int device) {
-    debug_log(kernel.name,
-              "slow path: arrays are copied to cuda:{} and back, since TILEWRIGHT_DEVICE asks for it",
-              device);
+    debug_log(
+        kernel.name,
+        "slow path: arrays are copied to cuda:{} and back, since TILEWRIGHT_DEVICE asks for it",
+        device);
     return std::make_unique<Offloaded>(std::move(kernel), device);
 }
 

@@ -38,6 +38,23 @@ std::string disassembled(const std::string& cubin) {
     return text;
 }
 
+/// The source with the headers that were generated for it in their places: whole by itself, but for
+/// the device headers of the library.
+std::string with_headers(const cuda::Generated& generated) {
+    std::string text = generated.source;
+    for (const cuda::Header& header : generated.headers) {
+        const std::string include = fmt::format("#include \"{}\"\n", header.name);
+        const std::size_t at = text.find(include);
+        TW_ASSERT(at != std::string::npos);
+        std::string body = header.text;
+        constexpr std::string_view kOnce = "#pragma once\n";
+        if (const std::size_t once = body.find(kOnce); once != std::string::npos)
+            body.erase(once, kOnce.size());
+        text.replace(at, include.size(), body);
+    }
+    return text;
+}
+
 }  // namespace
 
 std::string program_text(std::string_view ir, ProgramForm form, std::string_view arch) {
@@ -49,7 +66,7 @@ std::string program_text(std::string_view ir, ProgramForm form, std::string_view
     cuda::Target target = cuda::target_of(std::string(arch));
     target.facts = cuda::facts_of_dense(function);
     const cuda::Generated generated = cuda::schedule::generate_best(function, target);
-    if (form == ProgramForm::cuda) return generated.source;
+    if (form == ProgramForm::cuda) return with_headers(generated);
     const cuda::Compiled compiled = cuda::compile(compile_request(generated, target.arch));
     const std::string resources = fmt::format(
         "// {} threads, {} registers, {} bytes of shared memory, {} bytes spilled\n",

@@ -168,9 +168,10 @@ TEST_F(Sm90ProgrammableGpu, TablesByColumnByRowAndByPair) {
         return s + at((h * kRows + q) * kColumns + kv);
     };
     check(p, dense, {.mod = scores::bias(wide)});
-    // Clamped below 0 and beyond the end.
+    // Negative indices count from the end.
     dense.score = [&](double s, auto, auto, auto q, auto kv) {
-        return s + at(std::clamp<std::int64_t>(q - kv + 7, 0, 2 * kRows * kColumns - 1));
+        const std::int64_t index = q - kv + 7;
+        return s + at(index < 0 ? index + 2 * kRows * kColumns : index);
     };
     check(p, dense,
           {.mod = Mod([=](auto s, auto, auto, auto q, auto kv) { return s + flat[q - kv + 7]; })});

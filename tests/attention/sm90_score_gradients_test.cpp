@@ -133,19 +133,18 @@ TEST_F(Sm90ProgrammableBackwardGpu, GradientsOfCaptures) {
                 Mod([=](auto s, auto, auto, auto q, auto) { return s * (1.0f + rows[q]); }), kRows,
                 [](auto, auto q, auto) { return q; }, [](double s, auto, auto) { return s; });
             dense = Dense{};
+            const auto place = [](std::int64_t index) {  // negative ones count from the end
+                return std::clamp<std::int64_t>(index < 0 ? index + 400 : index, 0, 399);
+            };
             dense.score = [&](double s, auto, auto, auto q, auto kv) {
-                return s + at(std::clamp<std::int64_t>(q - kv + 300, 0, 399));
+                return s + at(place(q - kv + 300));
             };
             const Capture distances = capture_of({400});
             run(
                 Mod([=](auto s, auto, auto, auto q, auto kv) {
                     return s + distances[q - kv + 300];
                 }),
-                400,
-                [](auto, auto q, auto kv) {
-                    return std::clamp<std::int64_t>(q - kv + 300, 0, 399);
-                },
-                one);
+                400, [&](auto, auto q, auto kv) { return place(q - kv + 300); }, one);
         }
     }
 }

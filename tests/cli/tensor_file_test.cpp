@@ -21,9 +21,9 @@ using run::ByteReader;
 using run::expect_user_error;
 using run::identical;
 using run::random_tensor;
+using run::read_safetensors_index;
 using run::SafetensorsEntry;
 using run::SafetensorsIndex;
-using run::read_safetensors_index;
 
 namespace fs = std::filesystem;
 

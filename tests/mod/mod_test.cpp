@@ -381,7 +381,8 @@ TEST(Mod, ShiftedTextsCountFromAnOrigin) {
     const Capture ids = capture(ints({0, 1, 2, 3}, {4}));
     const Capture of_batch = capture(ints({5, 6}, {1, 2}));
     const Mod mod = [=](auto b, auto h, auto q, auto kv) {
-        return ids[b] + of_batch(b, q) * 10 + h * 100 == kv;
+        const auto id = ids[b];  // read first, and so the first array
+        return id + of_batch(b, q) * 10 + h * 100 == kv;
     };
     EXPECT_EQ(mod_axes(mod.ir()), (std::vector<std::string>{"b", "bq"}));
     const Tensor origin = Tensor::from_vector(std::vector<std::int32_t>{2, 3}, {2});

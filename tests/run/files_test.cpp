@@ -60,7 +60,9 @@ TEST_F(Files, WhatCannotBeReadOrWrittenIsNamed) {
                 HasSubstr(".npy can hold but got bf16"));
     EXPECT_THAT(error_of([&] { save_npy(path("x.npy"), Tensor()); }), HasSubstr("undefined"));
     EXPECT_THAT(error_of([&] { save_npy(path("a/b.npy"), ramp({2})); }), HasSubstr("b.npy"));
-    EXPECT_THAT(error_of([&] { save_safetensors(path("x"), {{"__metadata__", ramp({2})}}); }),
+    EXPECT_THAT(error_of([&] {
+                    save_safetensors(path("x"), {{"__metadata__", ramp({2})}});
+                }),
                 HasSubstr("__metadata__"));
     EXPECT_FALSE(fs::exists(path("x.npy")));
     EXPECT_FALSE(fs::exists(path("x")));

@@ -221,8 +221,10 @@ TEST_F(DiskCacheTest, ProblemsAreNamed) {
     write(folder_, "a file");
     EXPECT_NE(cache_problem(folder_)->find("is no folder"), std::string::npos);
     EXPECT_FALSE(cache_.put("key", "value"));
-    EXPECT_NE(cache_problem("/proc/tilewright")->find("it cannot be made in /proc"),
-              std::string::npos);
+    if (::geteuid() != 0) {  // to whom every folder is open
+        EXPECT_NE(cache_problem("/proc/tilewright")->find("it cannot be made in /proc"),
+                  std::string::npos);
+    }
 }
 
 }  // namespace

@@ -122,8 +122,8 @@ enum class Precision : std::uint8_t {
 
 /// Options of `dot`.
 struct DotOptions {
-    bool trans_a = false;          ///< a is stored [.., k, m]
-    bool trans_b = false;          ///< b is stored [.., n, k]
+    bool trans_a = false;  ///< a is stored [.., k, m]
+    bool trans_b = false;  ///< b is stored [.., n, k]
     /// Added to the product, in the result's dtype; broadcast to it.
     std::optional<Operand> acc = {};
     Precision precision = Precision::ieee;
