@@ -65,7 +65,7 @@ def mha_forward(q, k, v, segment_ids, out, lse, *, block_q, block_k, sm_scale, c
             state.out * correction[:, None] + tw.dot(p.to(values.dtype), values),
         )
 
-    # Key blocks behind the last query of the block are never read.
+    # Key blocks after the last query of the block are never read.
     end = tw.full((), tw.cdiv(kv_length, block_k), np.int64)
     if causal:
         end = tw.minimum(end, tw.cdiv((start + 1) * block_q, block_k))

@@ -45,7 +45,7 @@ bool is_read_by_host(Role role) {
            role == Role::block_mask || role == Role::origin || role == Role::kv_num_blocks;
 }
 
-/// The words of a text, one after the other; an empty one behind the last.
+/// The words of a text, one after the other; an empty one after the last.
 class Words {
   public:
     explicit Words(std::string_view text) : rest_(text) {}
@@ -91,7 +91,7 @@ BlockMask Masks::get(const Tensor& given) {
 
 namespace {
 
-/// Shape and elements of an array as words, behind those that are there.
+/// Shape and elements of an array as words, after those that are there.
 void append_contents(std::vector<std::int64_t>& words, const Tensor& array) {
     words.push_back(static_cast<std::int64_t>(array.dtype()));
     words.push_back(array.rank());

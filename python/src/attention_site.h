@@ -36,7 +36,7 @@ struct AttentionSpec {
     /// set.
     bool counts_from_origin = false;
     BlockSize block_size = {};  ///< of the lists
-    /// Names and lengths of what the host reads and is known already, and their words one behind
+    /// Names and lengths of what the host reads and is known already, and their words one after
     /// the other.
     std::string host = {};
     std::span<const std::uint32_t> host_words = {};

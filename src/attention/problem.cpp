@@ -234,7 +234,7 @@ void check_kv_lengths(const AttentionOptions& options, Problem& p) {
     p.features.lengths = true;
 }
 
-/// Ends the keys of a sequence behind the last one that a query may attend.
+/// Ends the keys of a sequence after the last one that a query may attend.
 void end_keys(Problem& p, std::int64_t right, std::int64_t most) {
     std::int64_t end = std::min(p.kv_length, most);
     if (right >= 0 && p.query_length > 0) end = std::min(end, p.query_length + right);

@@ -35,7 +35,7 @@ struct Problem {
     BlockMask block_mask;                        ///< a mask as data
     std::shared_ptr<const mask::MaskPlan> plan;  ///< of it, once planned
     std::int64_t batch, query_heads, kv_heads, query_length, kv_length, head_dim, value_dim;
-    /// Keys of the caller. The views here end behind the last one that a query may attend by
+    /// Keys of the caller. The views here end after the last one that a query may attend by
     /// position or length, so that no program reads what lies there.
     std::int64_t given_kv_length;
     std::vector<std::int64_t> starts, kv_starts;  ///< of packed sequences: N + 1, or empty

@@ -87,7 +87,7 @@ std::string schedule_text(const ir::Function& function, const DumpOptions& optio
     const std::string level = colon == std::string::npos ? "" : options.to.substr(colon + 1);
     const auto up_to = level.empty() ? schedule::Level::synchronised : schedule::parse_level(level);
     if (!up_to) {
-        user_error("dump", "expected a level of {} behind `schedule:` but got `{}`",
+        user_error("dump", "expected a level of {} after `schedule:` but got `{}`",
                    schedule::level_names(), level);
     }
     try {

@@ -41,7 +41,7 @@ struct Packing {
         ids = capture(Tensor::from_vector(of_position, {std::ssize(of_position)}), "sequence_of");
     }
 
-    /// The sequence that a position lies in; the last one's behind the end, the first before 0.
+    /// The sequence that a position lies in; the last one's after the end, the first before 0.
     Tile id(const Tile& position) const {
         return ids[clamp(position, 0, std::max<std::int64_t>(total - 1, 0))];
     }

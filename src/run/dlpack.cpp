@@ -82,7 +82,7 @@ Tensor import(Managed* managed) {
         if (tensor->deleter) tensor->deleter(tensor);
     });
     const DLTensor& source = managed->dl_tensor;
-    // Nothing behind `shape` and `strides` is read before the rank is known to make sense.
+    // Nothing after `shape` and `strides` is read before the rank is known to make sense.
     if (source.ndim < 0 || source.ndim > kMostDimensions) {
         user_error("from_dlpack", "expected 0 to {} dimensions but got ndim = {}", kMostDimensions,
                    source.ndim);

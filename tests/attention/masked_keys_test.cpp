@@ -14,7 +14,7 @@ Tensor lengths(const std::vector<std::int32_t>& values) {
     return Tensor::from_vector(values, {static_cast<std::int64_t>(values.size())});
 }
 
-/// Two batches of keys that end early, poisoned behind.
+/// Two batches of keys that end early, poisoned after.
 Case short_keys(std::string name, DType dtype = f32) {
     Case c{.name = std::move(name), .dtype = dtype, .poisoned = true};
     c.options.kv_lengths = lengths({40, 71});

@@ -310,7 +310,7 @@ TEST(Schedule, RefusesWithReasons) {
     EXPECT_EQ(refusal(good, dense_target(good)), "");
     Target strided = dense_target(good);
     strided.facts[1] = {};
-    EXPECT_THAT(refusal(good, strided), HasSubstr("the copy engine cannot load `y`"));
+    EXPECT_THAT(refusal(good, strided), HasSubstr("TMA cannot load `y`"));
     Target older = dense_target(good);
     older.arch = "sm_80";
     EXPECT_THAT(refusal(good, older), HasSubstr("sm_90a only"));

@@ -247,7 +247,7 @@ def test_masked_nan_contributes_nothing_and_every_finite_score_counts():
     query, key, value = inputs()
     want = tw.flex_attention(query, key, value, causal=True)
     for array in (key, value):
-        array[:, :, 37:] = np.nan  # behind the last query
+        array[:, :, 37:] = np.nan  # after the last query
     np.testing.assert_allclose(
         tw.flex_attention(query, key, value, causal=True), want, rtol=1e-5, atol=1e-6
     )

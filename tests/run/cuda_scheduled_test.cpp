@@ -1,5 +1,5 @@
 // Kernels of the scheduled form give what the reference machine gives, on the host emulation of
-// warpgroups, the copy engine and mbarriers; and the emulation sees what would go wrong.
+// warpgroups, TMA and mbarriers; and the emulation sees what would go wrong.
 #include <fmt/format.h>
 #include <gtest/gtest.h>
 #include <sys/wait.h>

@@ -118,7 +118,7 @@ yield
 }
 
 /// Every path of the form: tiles of one and two warpgroups, both orders of both operands, bounds,
-/// more and fewer programs than blocks, fused operations, stores by the copy engine and by threads.
+/// more and fewer programs than blocks, fused operations, stores by TMA and by threads.
 inline std::vector<CudaProgram> scheduled_programs() {
     const std::string gelu = R"(%fb = cast %bias : f32ROW
 %eb = expand_dims %fb axis 0 : f32LINE

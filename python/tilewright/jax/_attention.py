@@ -216,7 +216,7 @@ def _by_batch(operands, score, mask, batch):
 
 
 def _scaled(op, score_mod, scale, dtype):
-    """The score mod behind a multiplication by a traced scale."""
+    """The score mod after a multiplication by a traced scale."""
     if scale.shape != () or not jnp.issubdtype(scale.dtype, jnp.number):
         raise TypeError(f"[{op}] expected scale to be a number but got {_type(scale)}")
     scale = scale.astype(dtype)

@@ -187,7 +187,7 @@ class Spec:
             self,
             score_mod=_batched(self.score_mod, batch, mapped_arrays["score"]),
             mask_mod=_batched(self.mask_mod, batch, mapped_arrays["mask"]),
-            by_batch=(),  # of the problems one behind the other
+            by_batch=(),  # of the problems one after the other
         )
         results = spec(*joined)
         if not self.backward:

@@ -37,7 +37,7 @@ def mha(
 
     Lengths need not be multiples of the blocks. segment_ids (batch, sequence) or None: only equal
     ids attend; no gradient. causal counts from the top left. A BlockSizes may stand in block_q's
-    place, and the arguments behind it then follow as in JAX's present signature. Block sizes set the
+    place, and the arguments after it then follow as in JAX's present signature. Block sizes set the
     tiles (block_q_dkv and block_kv_dkv those of the backward pass, which is one loop); num_warps,
     num_stages, grid and the sizes for dq have no effect, as a warning says: kernels choose them.
     Nothing of this changes a result. backward_pass_impl: "triton",

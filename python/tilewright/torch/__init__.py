@@ -1,6 +1,6 @@
 """Tilewright on PyTorch tensors: a drop-in for ``torch.nn.attention.flex_attention``, and norms.
 
-Names and signatures are torch's; what torch lacks stands in keyword arguments behind them.
+Names and signatures are torch's; what torch lacks stands in keyword arguments after them.
 """
 
 try:

@@ -83,7 +83,7 @@ class BlockMask(_TorchBlockMask):
         if kind.startswith("full") and not self._separate:
             lists = (None, None)
         else:
-            # As PyTorch has them: behind the blocks of a row stand the others.
+            # As PyTorch has them: after the blocks of a row stand the others.
             lists = [x.to(self._device) for x in _flex._dense_to_ordered(self._blocks(kind))]
         self.__dict__.update(zip(names, lists, strict=True))
 

@@ -18,7 +18,7 @@ struct RefFacts {
     bool vectors = false;
     /// Row-major without gaps: strides follow from the extents.
     bool dense = false;
-    /// The copy engine can address it: `vectors`, no extent is 0 or 2^30 and more, all strides are
+    /// TMA can address it: `vectors`, no extent is 0 or 2^30 and more, all strides are
     /// positive and below 2^40 bytes.
     bool tensor = false;
     bool operator==(const RefFacts&) const = default;

@@ -46,7 +46,7 @@ struct Generated {
     /// Extents of the grid that `programs` are counted in: the call's, then static ones.
     std::vector<std::int64_t> grid;
     bool is_persistent = false;      ///< a block a multiprocessor goes through all programs
-    std::vector<MapParameter> maps;  ///< parameters behind the grid's extents
+    std::vector<MapParameter> maps;  ///< parameters after the grid's extents
     std::vector<Header> headers;     ///< that the source includes
 };
 

@@ -21,7 +21,7 @@ class LaunchArguments {
   public:
     /// `kernel` is the prepared one; its grid may have more axes than the call's, all static.
     /// With `generated` the grid is that of the text, and its tensor maps are asked for, which are
-    /// the parameters behind those here.
+    /// the parameters after those here.
     LaunchArguments(const ir::Function& kernel, const ir::Arguments& arguments,
                     const Generated* generated = nullptr);
     LaunchArguments(const LaunchArguments&) = delete;

@@ -1,4 +1,4 @@
-// Order between ordinary accesses and the copy engine's.
+// Order between ordinary accesses and TMA's.
 #pragma once
 
 #include "cuda/schedule/program.h"

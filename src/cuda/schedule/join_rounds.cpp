@@ -11,7 +11,7 @@ namespace {
 
 constexpr std::int64_t kChunk = 64;  // 16-bit elements in 128 bytes
 
-/// The load behind an operand of a dot, and the Ref's dimension that the dot contracts.
+/// The load that gives an operand of a dot, and the Ref's dimension that the dot contracts.
 struct Operand {
     const Instruction* load = nullptr;
     std::size_t dim = 0;

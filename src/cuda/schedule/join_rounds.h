@@ -5,7 +5,7 @@
 
 namespace tilewright::cuda::schedule {
 
-/// A last, narrower dot behind the loop becomes one more round of it, and a dot without a loop a
+/// A last, narrower dot after the loop becomes one more round of it, and a dot without a loop a
 /// loop of one round, where what the wider loads read beyond lies outside of both arrays and is
 /// zero. Dots that do not fit this are left alone.
 void join_rounds(Program& program);

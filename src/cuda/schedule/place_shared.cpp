@@ -1,4 +1,4 @@
-// One buffer behind the other, then the barriers.
+// One buffer after the other, then the barriers.
 #include "cuda/schedule/place_shared.h"
 
 #include <fmt/format.h>

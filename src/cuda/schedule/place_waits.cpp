@@ -29,7 +29,7 @@ class Waits {
                            [](const Instruction& made) { return made.is(Op::wgmma); });
     }
 
-    /// Returns how many instructions stand behind the loop now.
+    /// Returns how many instructions stand after the loop now.
     std::size_t loop(Block& outer, std::size_t at) {
         Instruction& loop = outer.body[at];
         Block& body = loop.blocks[0];

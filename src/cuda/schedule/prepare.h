@@ -13,7 +13,7 @@ struct Tile {
 };
 
 /// Optimises a traced kernel and cuts its blocks to tiles of at most this size, and steps of 64
-/// along the inner dimension of dots. The grid may have further static axes behind those of
+/// along the inner dimension of dots. The grid may have further static axes after those of
 /// `kernel`. Refused where a block cannot be cut.
 ir::Function prepare_for_wgmma(const ir::Function& kernel, const Tile& tile);
 

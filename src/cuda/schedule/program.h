@@ -145,7 +145,7 @@ struct Buffer {
     std::int64_t slot_bytes() const { return rows * columns * size_of(dtype); }
 };
 
-/// How the copy engine sees a Ref, and the box of one copy.
+/// How TMA sees a Ref, and the box of one copy.
 struct Map {
     std::string name, ref;
     std::vector<std::int64_t> box;  ///< one extent per dimension of the Ref

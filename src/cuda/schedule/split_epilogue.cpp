@@ -45,7 +45,7 @@ class Split {
         const auto is_loop = [](const Instruction& made) { return made.is(ir::Op::for_loop); };
         const auto loop = std::find_if(block.body.begin(), block.body.end(), is_loop);
         if (loop == block.body.end()) return;
-        // The accumulators are what the waits leave; without a wait behind it, the loop.
+        // The accumulators are what the waits leave; without a wait after it, the loop.
         std::vector<Value> accumulators;
         const auto from = loop + 1;
         const auto wait = std::find_if(from, block.body.end(), [](const Instruction& made) {

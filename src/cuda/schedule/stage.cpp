@@ -21,7 +21,7 @@ std::vector<std::int64_t> box_of(const Parameter& ref, const Instruction& access
                                  const char* what) {
     if (!ref.tensor) {
         throw Refused(
-            fmt::format("the copy engine cannot {} `{}`: it is empty or too large, its "
+            fmt::format("TMA cannot {} `{}`: it is empty or too large, its "
                         "last stride is not 1, or its address or another stride no "
                         "multiple of 16 bytes",
                         what, ref.name));

@@ -104,12 +104,11 @@ Broken operands(const Program& p) {
     });
 }
 
-// V5: what the copy engine takes: rank 5, boxes of 256, rows of the swizzle's 128 bytes.
+// V5: what TMA takes: rank 5, boxes of 256, rows of the swizzle's 128 bytes.
 Broken boxes(const Program& p) {
     for (const Map& map : p.maps) {
         const Parameter& ref = p.ref(map.ref);
-        if (!ref.tensor)
-            return broken("@{} is a map of what the copy engine cannot read", map.name);
+        if (!ref.tensor) return broken("@{} is a map of what TMA cannot read", map.name);
         if (map.box.size() != ref.extents.size() || map.box.empty() || map.box.size() > 5) {
             return broken("@{} does not have one extent for each of up to 5 dimensions", map.name);
         }
@@ -255,7 +254,7 @@ Broken waits(const Program& p) {
     });
 }
 
-// V11: a fence stands before the first product of a round, a commit behind the last.
+// V11: a fence stands before the first product of a round, a commit after the last.
 Broken fences(const Program& p) {
     return first_block(p.body, [&](const Block& block) -> Broken {
         if (!has(block, Op::wgmma)) return std::nullopt;

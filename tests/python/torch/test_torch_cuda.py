@@ -92,7 +92,7 @@ def test_block_masks(whose):
 
 
 def test_streams():
-    """Work follows torch's current stream: behind what it waits for, before what waits for it."""
+    """Work follows torch's current stream: after what it waits for, before what waits for it."""
     query, key, value = tensors(2048)
     want = twt.flex_attention(query, key, value)
     torch.cuda.synchronize()

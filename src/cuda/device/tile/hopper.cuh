@@ -42,7 +42,7 @@ TW_DEVICE void set_zero(float (&x)[kCount]) {
     TW_UNROLL for (int i = 0; i < kCount; ++i) x[i] = 0.0f;
 }
 
-/// A coordinate of the copy engine. What lies far outside of every array stays outside.
+/// A coordinate of TMA. What lies far outside of every array stays outside.
 TW_DEVICE int coordinate(i64 at) {
     constexpr i64 kFar = 1 << 30;
     return static_cast<int>(at < -kFar ? -kFar : at > kFar ? kFar : at);

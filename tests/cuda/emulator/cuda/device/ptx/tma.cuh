@@ -1,4 +1,4 @@
-// The copy engine on the host: boxes with bounds and the swizzle of 128 bytes, done after a random
+// TMA on the host: boxes with bounds and the swizzle of 128 bytes, done after a random
 // delay.
 #pragma once
 

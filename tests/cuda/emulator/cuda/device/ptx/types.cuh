@@ -72,7 +72,7 @@ inline void (*report)() = nullptr;  // what state there is, for a block that doe
     std::abort();
 }
 
-// What the copy engine and tensor cores do comes to pass some rounds after it was asked for.
+// What TMA and tensor cores do comes to pass some rounds after it was asked for.
 struct Delayed {
     int rounds;
     std::function<void()> run;
@@ -98,7 +98,7 @@ inline void pass_round() {
     }
 }
 
-// Rows of 128 bytes that threads wrote and did not fence for the copy engine, with the writers.
+// Rows of 128 bytes that threads wrote and did not fence for TMA, with the writers.
 inline std::map<unsigned, std::set<int>> unfenced_writers;
 struct Unfenced {
     bool empty() const { return unfenced_writers.empty(); }
