@@ -3,6 +3,29 @@
 import functools
 import inspect
 import operator
+from typing import NamedTuple
+
+
+class Sizes(NamedTuple):
+    """What the positions that a mod sees are below; None: any integer, negative ones too."""
+
+    batch: int | None
+    heads: int | None
+    queries: int | None
+    keys: int | None
+
+
+class TracedMod(NamedTuple):
+    """A mod as text that works in any process, and the arrays of the framework that it reads."""
+
+    text: str
+    arrays: tuple  #: in the order of the text's Refs; may be traced
+    derivative: str = ""  #: of a score mod with rules of its own, as text
+    gathers: str = ""  #: numbers of the arrays whose gradients the derivative gives, in order
+    names: tuple = ()  #: of the arrays, for messages
+
+
+NONE = TracedMod("", ())
 
 
 def check(op, argument, function, is_mask):
@@ -15,6 +38,11 @@ def check(op, argument, function, is_mask):
     if isinstance(function, Mod) and function.is_mask != is_mask:
         other = "mask" if function.is_mask else "score"
         raise TypeError(f"[{op}] expected {argument} to be a function {form} but got a {other}")
+    expect_arguments(op, argument, function, form)
+
+
+def expect_arguments(op, argument, function, form):
+    """TypeError unless the function can be called with the arguments of the form."""
     try:
         inspect.signature(function).bind(*form.split(","))
     except ValueError:

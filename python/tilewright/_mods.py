@@ -11,6 +11,7 @@ from ._arrays import Array, to_array
 from ._captures import Capture, Scalar, _View
 from ._elementwise import _operand
 from ._functions import Mod as OtherMod
+from ._functions import expect_arguments
 
 Mod = _core.Mod
 #: A function of traced scalars, or what a library or `parse_mod` made.
@@ -52,15 +53,7 @@ def as_mod(op, argument, function, is_mask):
             f"[{op}] expected {argument} of tilewright but got {function!r} of "
             f"{function.front_end}: use tilewright.masks and tilewright.scores"
         )
-    try:
-        inspect.signature(function).bind(*form.split(","))
-    except ValueError:
-        pass  # no signature to be had: the trace will tell
-    except TypeError:
-        raise TypeError(
-            f"[{op}] expected {argument} to be a function {form} but got one of "
-            f"{inspect.signature(function)}"
-        ) from None
+    expect_arguments(op, argument, function, form)
     return (
         Mod.mask(_returning_scalar(function)) if is_mask else Mod.score(_returning_scalar(function))
     )

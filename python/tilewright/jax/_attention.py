@@ -11,7 +11,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from .. import _block_mask as _numpy_block_mask
-from .. import _core
+from .. import _core, _functions
 from .._attention import AuxRequest
 from .._attention import kernel_options_of as _kernel_options_of
 from .._synonyms import names_synonyms
@@ -106,7 +106,7 @@ def flex_attention(
         )
 
     wide = jnp.float64 if arrays["query"].dtype == jnp.float64 else jnp.float32
-    score = _mods.NONE
+    score = _functions.NONE
     if isinstance(scale, jax.core.Tracer):
         score_mod, scale = _scaled(op, score_mod, scale, wide), 1.0
     if score_mod is not None:
@@ -292,7 +292,7 @@ def _check(op, arrays, layout, enable_gqa):
     _check_optional(op, arrays, batch, query_heads, queries, keys)
     if arrays["cu_seqlens"] is not None:
         batch = arrays["cu_seqlens"].shape[0] - 1
-    return _mods.Sizes(batch, query_heads, queries, keys)
+    return _functions.Sizes(batch, query_heads, queries, keys)
 
 
 def _check_optional(op, arrays, batch, heads, queries, keys):

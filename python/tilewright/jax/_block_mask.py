@@ -4,7 +4,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from .. import _block_mask, _core
+from .. import _block_mask, _core, _functions
 from .._arrays import is_on_gpu, to_array, to_tensor
 from . import _mods
 
@@ -29,7 +29,7 @@ class BlockMask:
         reads=(False, False),
     ):
         self.shape, self.BLOCK_SIZE = tuple(shape), tuple(block_size)
-        self.words, self.kept = tuple(words), tuple(kept)  #: arrays u32 (n); _mods.TracedMod
+        self.words, self.kept = tuple(words), tuple(kept)  #: arrays u32 (n); _functions.TracedMod
         self._separate = separate_full_blocks
         #: Whether a mod depends on the batch, and on the head: then one of them is no other.
         self._reads = tuple(reads)
@@ -58,7 +58,7 @@ class BlockMask:
             lists[name] = None if array is None else _concrete(op, name, array)
         mod = None
         if mask_mod is not None:
-            sizes = _mods.Sizes(1 << 31, 1 << 31, 1 << 31, 1 << 31)
+            sizes = _functions.Sizes(1 << 31, 1 << 31, 1 << 31, 1 << 31)
             mod = _at_hand(op, _mods.trace(op, "mask_mod", mask_mod, True, sizes))
         return wrap(
             _block_mask.BlockMask.from_kv_blocks(
@@ -179,7 +179,7 @@ def _flatten(mask):
 def _unflatten(aux, children):
     shape, block_size, texts, separate, reads = aux
     words, arrays = children
-    kept = [_mods.TracedMod(t, a) for t, a in zip(texts, arrays, strict=True)]
+    kept = [_functions.TracedMod(t, a) for t, a in zip(texts, arrays, strict=True)]
     return BlockMask(shape, block_size, words, kept, separate, reads)
 
 
@@ -240,7 +240,7 @@ def create_block_mask(
     )
     shape = _block_mask.sizes(op, B, H, Q_LEN, KV_LEN)
     bounds = [1 << 31 if n == 1 else n for n in shape[:2]]
-    traced = _mods.trace(op, "mask_mod", mask_mod, True, _mods.Sizes(*bounds, *shape[2:]))
+    traced = _mods.trace(op, "mask_mod", mask_mod, True, _functions.Sizes(*bounds, *shape[2:]))
     reads = _block_mask.expect_sizes_read(op, _mods.stand_in_mod(traced), B, H)
     if any(isinstance(x, jax.core.Tracer) for x in traced.arrays):
         if min(shape) < 0 or min(size) < 1:
@@ -279,7 +279,7 @@ def create_scores(score_mod, B, H, Q_LEN, KV_LEN, scores=None):
 def _traced_at_hand(op, argument, mod, is_mask, shape, B, H, dtype=jnp.float32):
     """A traced mod whose arrays are not."""
     bounds = [1 << 31 if n is None else n for n in (B, H)]  # what is read must show
-    sizes = _mods.Sizes(*bounds, *shape[2:])
+    sizes = _functions.Sizes(*bounds, *shape[2:])
     traced = _mods.trace(op, argument, mod, is_mask, sizes, jnp.dtype(dtype))
     for array in traced.arrays:
         _concrete(op, "arrays of the mod", array)

@@ -13,7 +13,7 @@ import numpy as np
 from jax.extend.core import Primitive
 from jax.interpreters import ad, batching
 
-from .. import _core
+from .. import _core, _functions
 from .._arrays import to_array, to_tensor
 from .._functions import Mod
 from .._library import signature_of
@@ -124,7 +124,7 @@ def _argument(name, value, given):
     if isinstance(value, np.ndarray | jax.Array):
         return _capture(name, value, given)
     if callable(value):
-        traced = _mods.trace(name, "the mask", value, True, _mods.Sizes(*[None] * 4))
+        traced = _mods.trace(name, "the mask", value, True, _functions.Sizes(*[None] * 4))
         return _mods.core_mod(traced, [_capture(name, x, given) for x in traced.arrays])
     return value.item() if isinstance(value, np.generic) else value
 

@@ -3,41 +3,19 @@
 import contextlib
 import functools
 import operator
-from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
 from .. import _core
-from .._functions import Mod, check, combined
+from .._functions import NONE, Mod, TracedMod, check, combined
 from .._numbers import Number, RefusedError
 from . import _derivative
 from ._translate import OutsideError, captured_arrays, naming_lines, result, run
 from ._values import captured, number
 
-
-class Sizes(NamedTuple):
-    """What the positions that a mod sees are below; None: any integer, negative ones too."""
-
-    batch: int | None
-    heads: int | None
-    queries: int | None
-    keys: int | None
-
-
-class TracedMod(NamedTuple):
-    """A mod as text that works in any process, and the arrays that it reads."""
-
-    text: str
-    arrays: tuple  #: in the order of the text's Refs; may be traced
-    derivative: str = ""  #: of a score mod with rules of its own, as text
-    gathers: str = ""  #: numbers of the arrays whose gradients the derivative gives, in order
-    names: tuple = ()  #: of the arrays, for messages
-
-
 _ANYWHERE = (-(1 << 31), (1 << 31) - 1)
-NONE = TracedMod("", ())
 
 
 def trace(op, argument, function, is_mask, sizes, score_dtype=jnp.float32, checked=False):

@@ -8,8 +8,9 @@ import torch
 from torch.nn.attention import flex_attention as _flex
 
 from .. import _attention as _numpy_attention
+from .. import _functions
 from . import _block_mask as _masks
-from . import _environment, _errors, _function, _nested, _ops, _recording, _sharded, _sites
+from . import _environment, _errors, _function, _nested, _ops, _sharded, _sites
 
 _BACKENDS = ("AUTO", "TRITON", "FLASH", "TRITON_DECODE", "TILEWRIGHT")
 _TENSORS = (torch.Tensor, torch.nn.Parameter)
@@ -126,19 +127,19 @@ def flex_attention(
         if cu_seqlens is not None:
             batch = len(cu_seqlens) - 1
 
-    score = mask = _recording.NONE
+    score = mask = _functions.NONE
     if score_mod is not None:
         wide = torch.float64 if query.dtype == torch.float64 else torch.float32
         score = _environment.traced(
             *("flex_attention", "score_mod", score_mod, False),
-            _recording.Sizes(batch, heads, queries, keys),
+            _functions.Sizes(batch, heads, queries, keys),
             *(wide, tensor_device),
         )
         others = (*others, *score.arrays)
     if mask_mod is not None:
         mask = _environment.traced(
             *("flex_attention", "mask_mod", mask_mod, True),
-            _recording.Sizes(batch, heads, queries, keys),
+            _functions.Sizes(batch, heads, queries, keys),
             *(torch.float32, tensor_device),
         )
         others = (*others, *mask.arrays)

@@ -8,9 +8,9 @@ import torch
 from torch.nn.attention import flex_attention as _flex
 
 from .. import _block_mask as _numpy_block_mask
-from .. import _core
+from .. import _core, _functions
 from .._arrays import to_array, to_tensor
-from . import _environment, _recording
+from . import _environment
 from ._errors import BadInput
 
 _TorchBlockMask = _flex.BlockMask
@@ -257,7 +257,7 @@ def exact(op, mask, batch=1, heads=1):
         return mask
     if mask.BLOCK_SIZE[0] >= _flex._LARGE_SPARSE_BLOCK_SIZE <= mask.BLOCK_SIZE[1]:
         return None
-    mod = _recording.NONE
+    mod = _functions.NONE
     if mask.mask_mod is not None and mask.mask_mod is not _flex.noop_mask:
         mod = _environment.traced(op, "mask_mod", mask.mask_mod, True, None)
     lists = [getattr(mask, name) for name in ("kv_num_blocks", "kv_indices")]

@@ -16,9 +16,9 @@ import numpy as np
 import torch
 
 from .. import _core
+from .._functions import TracedMod
 from . import _recorder
 from ._recorder import recorded
-from ._recording import TracedMod
 
 _MOST_FAMILIES, _MOST_OF_A_FAMILY = 1024, 64
 

@@ -20,7 +20,8 @@ from torch.nn.attention.flex_attention import (
     noop_mask,
 )
 
-from . import _attention, _errors, _function, _norm, _recorder, _recording, _sites
+from .. import _functions
+from . import _attention, _errors, _function, _norm, _recorder, _sites
 
 _ANY = 1 << 31  # what stands for a size that is not known
 _LISTS = ("kv_num_blocks", "kv_indices", "full_kv_num_blocks", "full_kv_indices")
@@ -59,7 +60,7 @@ class _Marker(torch._ops.HigherOrderOperator):
         if "cu_seqlens" in names:
             batch = others[names.index("cu_seqlens")].shape[0] - 1
         sizes = (batch, query.shape[heads], query.shape[length], key.shape[length])
-        bounds = _recording.Sizes(*(n if type(n) is int else _ANY for n in sizes))
+        bounds = _functions.Sizes(*(n if type(n) is int else _ANY for n in sizes))
         if lists:
             list_names, list_tensors, block_size = _lists(lists)
             names, others = (*names, *list_names), (*others, *list_tensors)
@@ -135,7 +136,7 @@ def _record(op, argument, graph, lifted, is_mask, sizes, dtype, device):
         _trivial[key] = _recorder.record(
             op, argument, plain, is_mask, sizes, dtype, torch.device("cpu")
         ).text
-    return _recording.NONE if traced.text == _trivial[key] else traced
+    return _functions.NONE if traced.text == _trivial[key] else traced
 
 
 def _dtype(number):

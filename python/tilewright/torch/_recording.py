@@ -6,28 +6,8 @@ from typing import NamedTuple
 import torch
 
 from .. import _core
+from .._functions import NONE, TracedMod
 from ._values import TorchValues
-
-
-class Sizes(NamedTuple):
-    """What the positions that a mod sees are below; None: any integer."""
-
-    batch: int | None
-    heads: int | None
-    queries: int | None
-    keys: int | None
-
-
-class TracedMod(NamedTuple):
-    """A mod as text that works in any process, and the tensors that it reads."""
-
-    text: str
-    arrays: tuple  #: in the order of the text's Refs
-    derivative: str = ""  #: of a score mod with rules of its own, as text
-    gathers: str = ""  #: numbers of the arrays whose gradients the derivative gives, in order
-
-
-NONE = TracedMod("", ())
 
 
 class Call(NamedTuple):

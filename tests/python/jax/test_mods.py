@@ -8,6 +8,7 @@ from dense_attention import attention, close, normal, over_pairs
 
 import tilewright as tw
 import tilewright.jax as twj
+from tilewright import _functions
 from tilewright.jax import _mods
 
 TABLE = normal(0, (3, 9))
@@ -167,7 +168,7 @@ def library_in_jnp(s, b, h, i, j):
 
 def evaluate(mod, scores):
     """The traced mod on these scores, in NumPy: attention with one key at a time gives them back."""
-    traced = _mods.trace("test", "score_mod", mod, False, _mods.Sizes(*SHAPE))
+    traced = _mods.trace("test", "score_mod", mod, False, _functions.Sizes(*SHAPE))
     arrays = [np.asarray(x) for x in traced.arrays]
     batch, heads, queries, keys = SHAPE
     query = np.asarray(scores, np.float32)
