@@ -83,7 +83,7 @@ class Case:
         return " ".join(parts)
 
     def text(self):
-        """The program as IR text (docs/ir.md)."""
+        """The program as IR text (docs/reference/ir.md)."""
         bm, bn = self.block
         out = self.out or self.dtype
         tile = f"[{bm}, {bn}]"

@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
-"""Checks that the code of docs/examples.md is the text of the files that its sections name, the
-Python of the cases in docs/attention.md that of examples/python/notebook.py, the C of docs/c_api.md
+"""Checks that the code of docs/reference/examples.md is the text of the files that its sections name, the
+Python of the cases in docs/reference/attention.md that of examples/python/notebook.py, the C of docs/reference/c_api.md
 that of examples/c, and the CMake of README.md that of tests/consumer. tools/run_snippets.py runs the
 rest.
 
@@ -16,14 +16,14 @@ import sys
 import textwrap
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
-PAGE = ROOT / "docs" / "examples.md"
-LINK = re.compile(r"\]\(\.\./(examples/[\w.]+)\)")
+PAGE = ROOT / "docs" / "reference" / "examples.md"
+LINK = re.compile(r"\]\((?:\.\./)+(examples/[\w.]+)\)")
 CODE = re.compile(r"^```cpp\n(.*?)^```", re.MULTILINE | re.DOTALL)
 C = re.compile(r"^```c\n(.*?)^```", re.MULTILINE | re.DOTALL)
 CMAKE = re.compile(r"^```cmake\n(.*?)^```", re.MULTILINE | re.DOTALL)
 
 
-CASES = ROOT / "docs" / "attention.md"
+CASES = ROOT / "docs" / "reference" / "attention.md"
 NOTEBOOK = ROOT / "examples" / "python" / "notebook.py"
 PYTHON = re.compile(r"^```python\n(.*?)^```", re.MULTILINE | re.DOTALL)
 
@@ -61,7 +61,7 @@ def main():
             if part not in notebook:
                 bad.append(f"{CASES.name}: not in {NOTEBOOK.name}: {part.splitlines()[0]}")
     programs = [path.read_text() for path in (ROOT / "examples" / "c").glob("*.c")]
-    for block in C.findall((ROOT / "docs" / "c_api.md").read_text()):
+    for block in C.findall((ROOT / "docs" / "reference" / "c_api.md").read_text()):
         if not any(stands_in(block, text) for text in programs):
             bad.append(f"c_api.md: not in examples/c: {block.splitlines()[0]}")
     consumer = (ROOT / "tests" / "consumer" / "CMakeLists.txt").read_text()

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Draws the figures of docs/language.md into docs/figures: a 2-D grid, and the blocks of a matmul."""
+"""Draws the figures of docs/reference/language.md into docs/figures: a 2-D grid, and the blocks of a matmul."""
 
 from pathlib import Path
 

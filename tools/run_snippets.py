@@ -41,7 +41,7 @@ RUN_BY = {
 
 
 # Its blocks are parts of programs that run as tests; tools/check_snippets.py compares them.
-PARTS_OF_PROGRAMS = ROOT / "docs" / "examples.md"
+PARTS_OF_PROGRAMS = ROOT / "docs" / "reference" / "examples.md"
 
 
 @dataclass

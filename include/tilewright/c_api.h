@@ -4,7 +4,7 @@
 // memory or on one CUDA GPU, at addresses that are multiples of the element's size. Results are
 // `DLManagedTensor*` that the caller releases by their deleter (tw_release calls it); a null place
 // asks for no such result. A call that fails writes no result. All functions may be called from any
-// thread. docs/c_api.md is an introduction.
+// thread. docs/reference/c_api.md is an introduction.
 #pragma once
 
 #include "tilewright/dlpack.h"
@@ -57,8 +57,8 @@ typedef enum {
     TW_MOD_MASK = 2,
 } tw_mod_kind;
 
-/// A mod from text (docs/attention.md), with `count` arrays by the names under which it reads them.
-/// Their memory must outlive the mod.
+/// A mod from text (docs/reference/attention.md), with `count` arrays by the names under which it
+/// reads them. Their memory must outlive the mod.
 tw_status tw_parse_mod(const char* text, tw_mod_kind kind, const char* const* names,
                        const DLTensor* const* arrays, int count, tw_mod** result);
 /// Null does nothing.
@@ -91,7 +91,7 @@ tw_status tw_layer_norm_backward(const DLTensor* sum, const DLTensor* mean,
                                  const DLTensor* dsum, DLManagedTensor** dx,
                                  DLManagedTensor** dweight, DLManagedTensor** dbias);
 
-// ---- Programs: kernels as IR text (docs/ir.md), from `tilewright dump`, C++ or Python.
+// ---- Programs: kernels as IR text (docs/reference/ir.md), from `tilewright dump`, C++ or Python.
 
 typedef struct tw_program tw_program;
 

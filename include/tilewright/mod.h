@@ -219,9 +219,9 @@ Mod or_masks(std::initializer_list<Mod> masks);
 /// Arrays by the names under which a text reads them.
 using Bindings = std::map<std::string, Tensor>;
 
-/// A mod from text: an expression over b, h, q, kv and, for scores, score (docs/attention.md).
-/// Without a `kind` a text that names the score or gives a number is a score mod, one that gives a
-/// bool a mask mod. UserError names the column.
+/// A mod from text: an expression over b, h, q, kv and, for scores, score
+/// (docs/reference/attention.md). Without a `kind` a text that names the score or gives a number is
+/// a score mod, one that gives a bool a mask mod. UserError names the column.
 Mod parse_mod(std::string_view text, const Bindings& arrays = {},
               std::optional<Mod::Kind> kind = {});
 

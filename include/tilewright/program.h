@@ -21,8 +21,8 @@ struct ProgramOptions {
     std::vector<bool> undefined = {};
 };
 
-/// A kernel made of IR text (docs/ir.md), as `Call::ir` and `tilewright dump --to ir` print it,
-/// compiled for one device. Immutable; may run on many threads at once. Copies share it.
+/// A kernel made of IR text (docs/reference/ir.md), as `Call::ir` and `tilewright dump --to ir`
+/// print it, compiled for one device. Immutable; may run on many threads at once. Copies share it.
 class Program {
   public:
     /// Parses, verifies and, for the CPU, compiles. UserError for a text that is no kernel or that

@@ -131,7 +131,7 @@ class Call {
 
     /// The tile IR, as text, that inputs of these types run.
     std::string ir(const std::vector<Tensor>& inputs) const;
-    /// The listing of the bytecode that they run on a CPU (docs/cpu.md).
+    /// The listing of the bytecode that they run on a CPU (docs/explanation/cpu.md).
     std::string bytecode(const std::vector<Tensor>& inputs) const;
     /// The CUDA C++ that they run on a GPU of `arch`, by NVRTC's name, where every array is aligned
     /// and row-major; `ptx`: what NVRTC makes of it, UserError where there is no NVRTC. Neither

@@ -15,7 +15,7 @@
 namespace tilewright::cpu {
 
 /// Watches the accesses of one interpreted call and throws UserError at the first violation.
-/// docs/checked_mode.md says what counts as one.
+/// docs/reference/checked_mode.md says what counts as one.
 class Checker {
   public:
     /// `refs`: the global Refs, in argument order. They and `kernel` outlive the checker.

@@ -20,13 +20,13 @@ struct CheckOptions {
 };
 
 /// Evaluates every program of the grid, one after the other, one element at a time. The reference
-/// that every other machine is compared with: docs/ir.md is its specification. UserError when the
-/// arguments do not fit the kernel.
+/// that every other machine is compared with: docs/reference/ir.md is its specification. UserError
+/// when the arguments do not fit the kernel.
 void interpret(const ir::Function& kernel, const ir::Arguments& arguments);
 
-/// The same with checks (docs/checked_mode.md), for kernels as built, before any pass. Throws
-/// UserError naming the kernel, the program, the Ref, the index and the user's source line of the
-/// first violation.
+/// The same with checks (docs/reference/checked_mode.md), for kernels as built, before any pass.
+/// Throws UserError naming the kernel, the program, the Ref, the index and the user's source line
+/// of the first violation.
 void interpret_checked(const ir::Function& kernel, const ir::Arguments& arguments,
                        const CheckOptions& options = {});
 

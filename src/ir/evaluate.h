@@ -1,5 +1,5 @@
 // Scalar semantics of every elementwise op: the one definition that constant folding and the
-// reference interpreter share. docs/ir.md is its specification.
+// reference interpreter share. docs/reference/ir.md is its specification.
 #pragma once
 
 #include <cstdint>

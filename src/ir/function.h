@@ -29,8 +29,8 @@ struct Location {
     int line = 0;
 };
 
-// ---- Attributes: what an instruction carries besides operands. docs/ops.md says which op has
-// which.
+// ---- Attributes: what an instruction carries besides operands. docs/reference/ops.md says which
+// op has which.
 
 struct NoAttributes {
     bool operator==(const NoAttributes&) const = default;

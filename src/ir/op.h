@@ -10,7 +10,7 @@
 namespace tilewright::ir {
 
 /// Every operation. Semantics (promotion, overflow, NaN, rounding, out-of-bounds lanes) are defined
-/// in docs/ir.md; docs/ops.md lists operands, attributes and result types.
+/// in docs/reference/ir.md; docs/reference/ops.md lists operands, attributes and result types.
 enum class Op : std::uint8_t {
     // Sources.
     constant,      ///< one value, splatted over the result type

@@ -1,5 +1,5 @@
-// Parsing functions from text: recursive descent over the grammar of docs/ir.md section 8. Types
-// come from infer_types, so the text cannot say anything the builder would refuse.
+// Parsing functions from text: recursive descent over the grammar of docs/reference/ir.md
+// section 8. Types come from infer_types, so the text cannot say anything the builder would refuse.
 #include "ir/parse.h"
 
 #include <charconv>

@@ -1,4 +1,4 @@
-// The text form of functions. docs/ir.md section 8 is its grammar; parse.h reads it back.
+// The text form of functions. docs/reference/ir.md section 8 is its grammar; parse.h reads it back.
 #pragma once
 
 #include <string>

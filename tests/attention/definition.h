@@ -26,8 +26,8 @@ struct Case {
     std::int64_t head_dim = 16, value_dim = 16;
     bool backward = true;
     bool poisoned = false;  ///< keys and values that no query may attend hold NaN
-    /// Bounds of docs/numerics.md: of two samples of the same roundings, one is now and then more
-    /// than twice the other.
+    /// Bounds of docs/explanation/numerics.md: of two samples of the same roundings, one is now and
+    /// then more than twice the other.
     double bounds = 1;
 };
 

@@ -25,7 +25,8 @@ DType operand_dtype(Op op, int i, DType in) {
     return op == Op::select && i == 0 ? DType::boolean : in;
 }
 
-/// Allowed distance from the scalar table; docs/numerics.md has the bounds against exact values.
+/// Allowed distance from the scalar table; docs/explanation/numerics.md has the bounds against
+/// exact values.
 double tolerance(Op op, DType out) {
     using enum Op;
     switch (op) {

@@ -1,4 +1,5 @@
-// The mathematical functions of every table against f64, within the bounds of docs/numerics.md.
+// The mathematical functions of every table against f64, within the bounds of
+// docs/explanation/numerics.md.
 #include <bit>
 
 #include "tests/cpu/simd_support.h"

@@ -1,4 +1,4 @@
-// Scalar semantics against the statements of docs/ir.md.
+// Scalar semantics against the statements of docs/reference/ir.md.
 #include "ir/evaluate.h"
 
 #include <gtest/gtest.h>

@@ -269,7 +269,7 @@ TEST(Text, RandomDamageNeverCrashes) {
 }
 
 TEST(Docs, OpsPageListsEveryOp) {
-    std::ifstream file(TW_SOURCE_DIR "/docs/ops.md");
+    std::ifstream file(TW_SOURCE_DIR "/docs/reference/ops.md");
     std::stringstream page;
     page << file.rdbuf();
     std::size_t rows = 0;

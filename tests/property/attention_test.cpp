@@ -281,8 +281,9 @@ double walk_of(const Array& gradient, const Array& lse, double keys) {
     return std::max(std::sqrt(terms), std::sqrt(std::min(rows, terms)) * largest_of(lse));
 }
 
-/// Twice the bound of docs/numerics.md: of two samples of the same roundings, one is now and then
-/// more than twice the other. `walk`: epsilons of f32, for sums whose roundings walk at random.
+/// Twice the bound of docs/explanation/numerics.md: of two samples of the same roundings, one is
+/// now and then more than twice the other. `walk`: epsilons of f32, for sums whose roundings walk
+/// at random.
 void expect_close(const char* what, const Tensor& ours, const Array& exact, const Array& plain,
                   DType dtype, double walk = 0) {
     const double error = largest_error(to_array(ours), exact);

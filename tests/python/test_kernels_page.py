@@ -1,9 +1,9 @@
-"""The code of docs/kernels-python.md runs, block after block."""
+"""The code of docs/reference/kernels-python.md runs, block after block."""
 
 import pathlib
 import re
 
-PAGE = pathlib.Path(__file__, "../../../docs/kernels-python.md").resolve()
+PAGE = pathlib.Path(__file__, "../../../docs/reference/kernels-python.md").resolve()
 
 
 def test_the_code_of_the_page_runs():

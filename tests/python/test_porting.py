@@ -1,4 +1,4 @@
-"""docs/porting.md: every call is its formula, and the calls for other libraries' formulas are theirs."""
+"""docs/how-to/port-mods.md: every call is its formula, and the calls for other libraries' formulas are theirs."""
 
 import pathlib
 import re
@@ -8,7 +8,7 @@ import pytest
 
 import tilewright as tw
 
-PAGE = pathlib.Path(__file__).resolve().parents[2] / "docs" / "porting.md"
+PAGE = pathlib.Path(__file__).resolve().parents[2] / "docs" / "how-to" / "port-mods.md"
 HEADS = 4
 LENGTH = 36
 WIDTH = 6

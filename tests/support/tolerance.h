@@ -13,10 +13,10 @@
 namespace tilewright::testing {
 
 // Compare as `!(error <= tolerance)`, so that NaN never passes. Data movement, integers, booleans
-// and the ops that docs/ir.md calls exact or correctly rounded have tolerance 0.
+// and the ops that docs/reference/ir.md calls exact or correctly rounded have tolerance 0.
 
 /// Largest error of an elementwise op of f32 or f64 against the exact value, in units in the last
-/// place (docs/numerics.md); 0 for ops that are correctly rounded.
+/// place (docs/explanation/numerics.md); 0 for ops that are correctly rounded.
 inline double ulp_bound(ir::Op op) {
     switch (op) {
         case ir::Op::exp:

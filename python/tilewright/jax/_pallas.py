@@ -38,7 +38,7 @@ def pallas_call(kernel, out_shape, *, interpret=False, compiler_params=None, **o
     Takes what JAX's takes. `interpret=True` is the checked mode: bounds, undefined values, races
     between programs; slow, on the CPU. `num_warps` and `num_stages` of any compiler_params are
     hints on CUDA; `dimension_semantics` says which axes of the grid may run at the same time (see
-    docs/pallas.md). What has no counterpart is refused by name, with your source line, when the
+    docs/reference/pallas.md). What has no counterpart is refused by name, with your source line, when the
     call is lowered.
     """
     if not callable(kernel):

@@ -26,7 +26,7 @@
 // Order      atomic adds to dQ in the order of arrival, or by turns (deterministic): the same bits in every run; wide
 //            heads need neither
 // Measured   H200, 2026-11-21, share of the tensor peak per cycle: D = 128 full 0.78, causal 0.76; D = 64 causal 0.66
-//            (docs/benchmarks-gpu.md)
+//            (docs/lab/2026-11-gpu.md)
 // clang-format on
 #pragma once
 

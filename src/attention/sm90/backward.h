@@ -62,7 +62,7 @@ struct BackwardKernels {
 /// value.
 BackwardDesc check_backward(const BackwardInputs& inputs);
 
-/// The configuration that measured fastest for such problems (docs/benchmarks-gpu.md).
+/// The configuration that measured fastest for such problems (docs/lab/2026-11-gpu.md).
 BackwardConfig choose_backward(const BackwardDesc& desc);
 /// Configurations worth a trial for such problems, that of `choose_backward` first.
 std::vector<BackwardConfig> backward_trials(const BackwardDesc& desc);

@@ -16,7 +16,7 @@
 // Shared     (Q buffers x rows + 2 x stages x keys) x D x 2 bytes: 176 KB for 192 x 80 at D = 128
 // Schedule   persistent CTAs; places of one order are taken in turn, or by tickets where tiles differ
 // Measured   H200, 2026-11-21, share of the tensor peak per cycle: D = 128 full 0.96, causal 0.93; D = 64
-//            0.66, 0.63; D = 256 0.95, 0.94 (docs/benchmarks-gpu.md)
+//            0.66, 0.63; D = 256 0.95, 0.94 (docs/lab/2026-11-gpu.md)
 // clang-format on
 #pragma once
 

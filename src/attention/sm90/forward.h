@@ -49,7 +49,7 @@ struct ForwardKernels {
     cuda::Kernel main, combine;
 };
 
-/// The configuration that measured fastest for such problems (docs/benchmarks-gpu.md).
+/// The configuration that measured fastest for such problems (docs/lab/2026-11-gpu.md).
 ForwardConfig choose_forward(const ForwardDesc& desc, int multiprocessors);
 /// Configurations worth a trial for such problems, that of `choose_forward` first.
 std::vector<ForwardConfig> forward_trials(const ForwardDesc& desc, int multiprocessors);

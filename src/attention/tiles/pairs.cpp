@@ -187,7 +187,7 @@ std::vector<Tile> Pairs::score_gradient(const ScoreDerivative& derivative, Tile 
 }
 
 Tile Pairs::keep(const Place& at, DType dtype) const {
-    // One key for each (seed, batch, head), one counter for each pair: docs/attention.md.
+    // One key for each (seed, batch, head), one counter for each pair: docs/reference/attention.md.
     const Tile seed = extra(Extra::seed).load();
     const Tile head = (at.b.to(u64) << 32) | at.h.to(u64);
     const Tile low = random_bits(seed, head << 1), high = random_bits(seed, (head << 1) | 1);

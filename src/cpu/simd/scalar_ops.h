@@ -1,5 +1,5 @@
-// The meaning of every elementwise op on single elements (docs/ir.md), in plain C++: what the
-// scalar table runs, and what every other table is compared with.
+// The meaning of every elementwise op on single elements (docs/reference/ir.md), in plain C++: what
+// the scalar table runs, and what every other table is compared with.
 #pragma once
 
 #include <cmath>

@@ -17,7 +17,7 @@ namespace hn = hwy::HWY_NAMESPACE;
 
 /// div, rem, floordiv or floormod of whole numbers below 2^53. A quotient a / b that is not whole
 /// is at least 1 / b away from the next whole number, more than f64 rounds it by: truncation gives
-/// the exact one, and the remainder is exact, too. By zero as docs/ir.md says.
+/// the exact one, and the remainder is exact, too. By zero as docs/reference/ir.md says.
 template <ir::Op op, class D, class V = hn::Vec<D>>
 HWY_INLINE V divide_whole(D d, V a, V b) {
     constexpr bool kFloors = op == ir::Op::floordiv || op == ir::Op::floormod;

@@ -1,5 +1,5 @@
-// Vector forms of min, max and the transcendental functions. Errors and ranges: docs/numerics.md.
-// Included once per target.
+// Vector forms of min, max and the transcendental functions. Errors and ranges:
+// docs/explanation/numerics.md. Included once per target.
 #if defined(TILEWRIGHT_CPU_VECTOR_MATH_INL_H) == defined(HWY_TARGET_TOGGLE)
 #ifdef TILEWRIGHT_CPU_VECTOR_MATH_INL_H
 #undef TILEWRIGHT_CPU_VECTOR_MATH_INL_H

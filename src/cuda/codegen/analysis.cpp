@@ -15,7 +15,7 @@ using ir::Value;
 
 constexpr std::int64_t kLargeDivisor = std::int64_t{1} << 40;  // of zero, say
 constexpr int kMaxIndexMath = 48;                              // instructions worth computing again
-constexpr std::int64_t kMaxExtent = std::int64_t{1} << 40;     // docs/ir.md, section 1
+constexpr std::int64_t kMaxExtent = std::int64_t{1} << 40;     // docs/reference/ir.md, section 1
 constexpr std::int64_t kMaxPrograms = std::int64_t{1} << 31;   // what a launch takes
 
 std::int64_t power_of_two_in(std::int64_t value) {

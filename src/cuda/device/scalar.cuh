@@ -1,4 +1,5 @@
-// Arithmetic of the tile IR that C++ operators do not give: docs/ir.md, section 4, as functions.
+// Arithmetic of the tile IR that C++ operators do not give: docs/reference/ir.md, section 4, as
+// functions.
 #pragma once
 
 #include "cuda/device/ptx/convert.cuh"

@@ -40,7 +40,7 @@ class Library {
     void* handle_ = nullptr;
 };
 
-/// Candidates for NVRTC in the documented order (docs/env.md):
+/// Candidates for NVRTC in the documented order (docs/reference/env.md):
 /// 1. TILEWRIGHT_NVRTC (a file or a folder) alone, when it is set;
 /// 2. a copy this process has loaded already (PyTorch's or JAX's);
 /// 3. the system's loader (LD_LIBRARY_PATH, ld.so.cache);

@@ -1,5 +1,5 @@
 // The scheduled form of a kernel, between tile IR and CUDA text: values with one layout each,
-// explicit memory, channels, waits and warp roles. docs/schedule.md defines it.
+// explicit memory, channels, waits and warp roles. docs/reference/schedule.md defines it.
 #pragma once
 
 #include <cstdint>
@@ -241,8 +241,8 @@ std::string print(const Program& program);
 /// UserError with line and column for what is no program.
 Program parse(std::string_view text);
 
-/// Checks the rules of docs/schedule.md that hold at the program's level. Returns the first one
-/// that is broken, "V6: ..", or nothing.
+/// Checks the rules of docs/reference/schedule.md that hold at the program's level. Returns the
+/// first one that is broken, "V6: ..", or nothing.
 std::optional<std::string> broken_rule(const Program& program);
 
 /// Instructions of one kind.

@@ -1,4 +1,4 @@
-// The rules of docs/schedule.md, one function each.
+// The rules of docs/reference/schedule.md, one function each.
 #include <fmt/format.h>
 
 #include <algorithm>

@@ -8,7 +8,8 @@
 namespace tilewright::ir {
 namespace {
 
-// docs/ir.md keeps extents below 2^40, so forms with coefficients up to this size cannot overflow.
+// docs/reference/ir.md keeps extents below 2^40, so forms with coefficients up to this size cannot
+// overflow.
 constexpr std::int64_t kMaxCoefficient = std::int64_t{1} << 22;
 constexpr std::int64_t kMaxConstant = std::int64_t{1} << 62;
 

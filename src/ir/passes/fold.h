@@ -13,8 +13,8 @@ struct FoldReport {
 };
 
 /// Evaluates what is known at compile time and drops what does nothing. Every rule holds bit for
-/// bit under docs/ir.md, NaN and signed zeros included: x * 0 stays for floats, x + 0 stays because
-/// of -0.
+/// bit under docs/reference/ir.md, NaN and signed zeros included: x * 0 stays for floats, x + 0
+/// stays because of -0.
 FoldReport fold(Function& function);
 
 }  // namespace tilewright::ir

@@ -104,7 +104,7 @@ struct IntervalsReport {
 ///
 /// Integers are exact up to overflow of their type, which gives every value of it; division,
 /// remainders, shifts, bit operations and gathers are bounded, floats are rounded outwards. The
-/// bounds hold for any machine that keeps docs/ir.md, contraction included.
+/// bounds hold for any machine that keeps docs/reference/ir.md, contraction included.
 class Intervals {
   public:
     /// `arrays`: one per Ref parameter. Scalar parameters of any number and dtype; the last two

@@ -80,7 +80,8 @@ class Narrower {
             case Op::div:
             case Op::floordiv:
             case Op::rem:
-            case Op::floormod:  // docs/ir.md gives the width a say in division by 0 and by -1
+            case Op::floormod:  // docs/reference/ir.md gives the width a say in division by 0 and
+                                // by -1
                 return operand(1).low > 0;
             case Op::cast:
                 return !is_float(dtype(instruction.operands[0])) &&

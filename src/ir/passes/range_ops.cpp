@@ -263,7 +263,8 @@ Interval hull(DType dtype, std::initializer_list<double> candidates, bool nan) {
 
 Interval float_unary(Op op, DType dtype, bool approx, const Interval& a) {
     const double low = a.float_low, high = a.float_high;
-    // How far a machine's value may lie from the exact one; generous against docs/numerics.md.
+    // How far a machine's value may lie from the exact one; generous against
+    // docs/explanation/numerics.md.
     const double error = approx ? 0x1p-8 + 8 * epsilon(dtype) : 32 * epsilon(dtype);
     const auto monotone = [&] {
         return widened(hull(dtype, {apply(op, dtype, {low}), apply(op, dtype, {high})}, a.nan),

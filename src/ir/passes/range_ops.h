@@ -1,4 +1,5 @@
-// Ranges through the elementwise ops: interval arithmetic with the semantics of docs/ir.md.
+// Ranges through the elementwise ops: interval arithmetic with the semantics of
+// docs/reference/ir.md.
 #pragma once
 
 #include <cstdint>

@@ -1,4 +1,5 @@
-// The scalar meaning of the tile IR's elementwise operations, by the names of docs/ops.md.
+// The scalar meaning of the tile IR's elementwise operations, by the names of
+// docs/reference/ops.md.
 #pragma once
 
 #include "cuda/device/ptx/math.cuh"
