@@ -1,6 +1,12 @@
 #!/usr/bin/env python3
-"""Draws the figures of docs/reference/language.md into docs/figures: a 2-D grid, and the blocks of a matmul."""
+"""Draws the figures of the documentation into docs/figures.
 
+A 2-D grid and the blocks of a matmul (docs/reference/language.md), and, with build/tilewright, the masks
+of docs/reference/masks.md. `examples/python/notebook.py 256 docs/figures` draws those of
+docs/reference/attention.md.
+"""
+
+import subprocess
 from pathlib import Path
 
 CELL = 36  # pixels of one cell of a drawing
@@ -93,11 +99,34 @@ def matmul_figure():
     return document(3 * size + 2 * gap + 80, top + size + 70, parts)
 
 
+MASKS = {
+    "causal": "causal",
+    "window": "sliding_window(12)",
+    "prefix": "prefix_lm(16)",
+    "natten": "natten(8, 8, 5, 5)",
+    "diffusion": "block_diffusion(32, 8)",
+    "strided": "strided(8)",
+}
+
+
+def draw_masks(folder, program):
+    """64 x 64 pairs of each mask."""
+    for name, mask in MASKS.items():
+        command = [program, "mask", mask, "--q-len", "64", "--kv-len", "64"]
+        picture = folder / f"mask_{name}.svg"
+        subprocess.run([*command, "--svg", picture], check=True, stdout=subprocess.DEVNULL)
+
+
 def main():
-    folder = Path(__file__).resolve().parent.parent / "docs" / "figures"
+    root = Path(__file__).resolve().parent.parent
+    folder = root / "docs" / "figures"
     folder.mkdir(exist_ok=True)
     (folder / "grid.svg").write_text(grid_figure())
     (folder / "matmul_blocks.svg").write_text(matmul_figure())
+    program = root / "build" / "tilewright"
+    if not program.exists():
+        raise SystemExit("the pictures of masks need build/tilewright: ./dev build")
+    draw_masks(folder, program)
 
 
 if __name__ == "__main__":

@@ -27,10 +27,14 @@ struct Window {
     bool operator==(const Window&) const = default;
 };
 
-/// Queries and keys that a tile program works on at once; 0: chosen.
+/// How one pass is divided; 0: chosen.
 struct AttentionBlocks {
-    std::int64_t q = 0;
+    std::int64_t q = 0;  ///< queries that a tile program works on at once
     std::int64_t kv = 0;
+    /// Of tile programs on a GPU, as in `CallOptions`: UserError where shared memory does not hold
+    /// that many stages.
+    int num_warps = 0;
+    int num_stages = 0;
     bool operator==(const AttentionBlocks&) const = default;
 };
 
@@ -70,8 +74,8 @@ struct AttentionOptions {
     /// Empty: the fastest that can; TILEWRIGHT_DEBUG=1 says which, and why.
     std::string engine = {};
     /// Hints: results keep their accuracy, not their last bits. The engine for Hopper GPUs takes
-    /// the nearest of its tiles; generated tile programs on GPUs and masks as data there have one
-    /// size.
+    /// the nearest of its tiles, from which its warps and stages follow; generated tile programs on
+    /// GPUs and masks as data there have one size of blocks.
     AttentionBlocks forward_blocks = {}, backward_blocks = {};
     /// The first call of a pass and its shapes measures a few blocks (those given stay) and the
     /// fastest serve from then on, kept in the disk cache. Not for packed sequences, nor where

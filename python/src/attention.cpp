@@ -1,14 +1,31 @@
 // Attention of tilewright._core.
 #include "tilewright/attention.h"
 
+#include <tuple>
 #include <utility>
 
 #include "bindings.h"
 #include "nanobind/stl/pair.h"
 #include "nanobind/stl/string.h"
+#include "nanobind/stl/tuple.h"
 #include "nanobind/stl/vector.h"
 
 namespace tilewright::python {
+namespace {
+
+/// Queries, keys, warps and stages.
+using BlockNumbers = std::tuple<std::int64_t, std::int64_t, int, int>;
+
+BlockNumbers numbers_of(const AttentionBlocks& blocks) {
+    return {blocks.q, blocks.kv, blocks.num_warps, blocks.num_stages};
+}
+
+AttentionBlocks blocks_of(const BlockNumbers& numbers) {
+    const auto& [q, kv, num_warps, num_stages] = numbers;
+    return {.q = q, .kv = kv, .num_warps = num_warps, .num_stages = num_stages};
+}
+
+}  // namespace
 
 void bind_attention(nb::module_& module) {
     using Options = AttentionOptions;
@@ -54,17 +71,11 @@ void bind_attention(nb::module_& module) {
         .def_rw("gradient", &Options::gradient)
         .def_rw("engine", &Options::engine)
         .def_prop_rw(
-            "forward_blocks",
-            [](const Options& o) { return Bounds(o.forward_blocks.q, o.forward_blocks.kv); },
-            [](Options& o, Bounds blocks) {
-                o.forward_blocks = {blocks.first, blocks.second};
-            })
+            "forward_blocks", [](const Options& o) { return numbers_of(o.forward_blocks); },
+            [](Options& o, BlockNumbers blocks) { o.forward_blocks = blocks_of(blocks); })
         .def_prop_rw(
-            "backward_blocks",
-            [](const Options& o) { return Bounds(o.backward_blocks.q, o.backward_blocks.kv); },
-            [](Options& o, Bounds blocks) {
-                o.backward_blocks = {blocks.first, blocks.second};
-            })
+            "backward_blocks", [](const Options& o) { return numbers_of(o.backward_blocks); },
+            [](Options& o, BlockNumbers blocks) { o.backward_blocks = blocks_of(blocks); })
         .def_rw("autotune", &Options::autotune);
     nb::class_<AttentionOutput>(module, "AttentionOutput")
         .def_ro("out", &AttentionOutput::out)

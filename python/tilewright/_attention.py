@@ -88,6 +88,17 @@ def kernel_options_of(op, options):
     return forward, backward
 
 
+def blocks_of(forward, backward):
+    """The hints of both passes as the library takes them: queries, keys, warps and stages."""
+    common = ("num_warps", "num_stages")
+    # The backward pass is one program, with the blocks of torch's loop for dK and dV.
+    names = (("BLOCK_M", "BLOCK_N", *common), ("BLOCK_M1", "BLOCK_N1", *common))
+    return [
+        tuple(options.get(name, 0) for name in these)
+        for options, these in zip((forward, backward), names, strict=True)
+    ]
+
+
 def _option(op, name, plain, value):
     if plain in _WORDS:
         if isinstance(value, str):
@@ -166,9 +177,10 @@ def flex_attention(
     sinks (Hq,): one more logit per head in the denominator. dropout: share of probabilities
     dropped by philox(seed, b, h, q, kv).
     scale: None is 1 / sqrt(E). kernel_options: torch's names, taken as hints, of which BLOCK_M and
-    BLOCK_N (forward) and BLOCK_M1 and BLOCK_N1 (backward) set the tiles on the CPU; autotune=True
-    measures a few of those in the first call of a shape and keeps the fastest, on disk too; engine
-    ("tiles", "sm90"; otherwise the fastest that can serve).
+    BLOCK_N (forward) and BLOCK_M1 and BLOCK_N1 (backward) set the tiles on the CPU, num_warps and
+    num_stages those of tile programs on a GPU; autotune=True measures a few blocks in the first call
+    of a shape and keeps the fastest, on disk too; engine ("tiles", "sm90"; otherwise the fastest
+    that can serve). docs/reference/attention.md has a row for each.
     device: None runs where the arrays are (arrays of a GPU give arrays of their framework); "cpu",
     "cuda" or "cuda:N" runs there, and NumPy arrays give NumPy arrays.
 
@@ -335,9 +347,7 @@ class _Problem:
         options.deterministic = flag(op, "deterministic", arguments["deterministic"])
         options.max_scores = self.aux is not None and self.aux.max_scores
         forward, backward = kernel_options_of(op, arguments["kernel_options"])
-        options.forward_blocks = (forward.get("BLOCK_M", 0), forward.get("BLOCK_N", 0))
-        # The backward pass is one program, with the blocks of torch's loop for dK and dV.
-        options.backward_blocks = (backward.get("BLOCK_M1", 0), backward.get("BLOCK_N1", 0))
+        options.forward_blocks, options.backward_blocks = blocks_of(forward, backward)
         options.autotune = forward.get("autotune", False) or backward.get("autotune", False)
         engine = forward.get("engine", "")
         if engine not in ("", "tiles", "sm90"):

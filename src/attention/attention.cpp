@@ -163,7 +163,7 @@ void forward(Problem p, const AttentionOutput& given) {
     tiles::Options options = p.options;
     if (blocks.q == 0 && !p.features.plan && !loads_blocks(p.features))
         options.block_q = forward_block(p);
-    if (blocks == AttentionBlocks() && !loads_blocks(p.features)) use_edges(p, options);
+    if (blocks.q == 0 && blocks.kv == 0 && !loads_blocks(p.features)) use_edges(p, options);
     const Call call = cached(std::tuple(options, p.features.key(), long_queries),
                              [&] { return tiles::forward(options, p.features, long_queries); });
     std::vector<Tensor> inputs{p.query, p.key, p.value, p.segment_ids, p.kv_segment_ids, p.sinks};

@@ -3,11 +3,13 @@
 
 #include <algorithm>
 #include <cmath>
+#include <utility>
 
 #include "attention/mask_cache.h"
 #include "cpu/machine.h"
 #include "cuda/runtime/device.h"
 #include "cuda/runtime/stream.h"
+#include "ir/function.h"
 #include "run/cuda_memory.h"
 #include "run/recorder.h"
 #include "support/check.h"
@@ -404,6 +406,12 @@ Problem check(const Tensor& query, const Tensor& key, const Tensor& value,
         if (blocks.q < 0 || blocks.kv < 0)
             user_error("attention", "expected blocks of at least 1, or 0, but got {} x {}",
                        blocks.q, blocks.kv);
+        for (const auto& [name, hint] : {std::pair("num_warps", blocks.num_warps),
+                                         std::pair("num_stages", blocks.num_stages)}) {
+            if (hint < 0 || hint > ir::CompileHints::kMax)
+                user_error("attention", "expected {} of 0 to {} but got {}", name,
+                           ir::CompileHints::kMax, hint);
+        }
     }
     p.query = check_input("query", query, query.dtype(), options.layout, p.device);
     p.key = check_input("key", key, query.dtype(), options.layout, p.device);
@@ -486,7 +494,11 @@ void Problem::use_backward_blocks() {
 
 void Problem::use_blocks(const AttentionBlocks& wish) {
     constexpr std::int64_t kLargest = 512, kGrain = 16;  // keys fill whole vectors
-    if (on_gpu()) return;
+    if (on_gpu()) {
+        if (wish.num_warps > 0) options.num_warps = wish.num_warps;
+        if (wish.num_stages > 0) options.num_stages = wish.num_stages;
+        return;
+    }
     if (wish.q > 0)
         options.block_q = std::clamp<std::int64_t>(std::min(wish.q, query_length), 1, kLargest);
     if (wish.kv > 0) {

@@ -453,6 +453,42 @@ TEST(CudaCalls, BlocksAreHintsAndMayBeMeasured) {
     }
 }
 
+/// Equal but for the rounding of bf16: another access to the inputs may change the order of a sum.
+void expect_same(const Tensor& a, const Tensor& b) {
+    EXPECT_THAT(a.to_vector<float>(),
+                ::testing::Pointwise(::testing::FloatNear(0.03F), b.to_vector<float>()));
+}
+
+TEST(CudaCalls, TileProgramsHaveTheWarpsAndStagesAskedFor) {
+    TW_REQUIRE_GPU();
+    const Tensor q = random_tensor(bf16, {1, 1, 70, 64}, 1).to(kGpu);
+    const AttentionOutput want = attention(q, q, q, {.engine = "tiles"});
+    const auto run = [&](const AttentionBlocks& forward, const AttentionBlocks& backward) {
+        const AttentionOptions options{
+            .engine = "tiles", .forward_blocks = forward, .backward_blocks = backward};
+        const AttentionOutput out = attention(q, q, q, options);
+        expect_same(want.out, out.out);
+        attention_backward(q, q, q, out, q, options);
+    };
+    const auto error_of = [&](const AttentionBlocks& forward, const AttentionBlocks& backward) {
+        try {
+            run(forward, backward);
+        } catch (const UserError& error) {
+            return std::string(error.what());
+        }
+        return std::string("no error");
+    };
+    // What is no power of two is rounded down, and says so.
+    EXPECT_THAT(logged([&] { run({.num_warps = 3}, {}); }),
+                HasSubstr("attention: num_warps 3 is rounded down to 2"));
+    EXPECT_THAT(logged([&] { run({}, {.num_warps = 5}); }),
+                HasSubstr("attention_backward: num_warps 5 is rounded down to 4"));
+    EXPECT_THAT(error_of({.num_stages = 1000}, {}), HasSubstr("for 1000 stages"));
+    EXPECT_THAT(error_of({}, {.num_stages = 1000}), HasSubstr("for 1000 stages"));
+    EXPECT_THAT(error_of({.num_warps = -1}, {}),
+                HasSubstr("expected num_warps of 0 to 1024 but got -1"));
+}
+
 TEST(CudaCalls, AMaskIsCopiedOnce) {
     TW_REQUIRE_GPU();
     const Tensor q = random_tensor(bf16, {1, 2, 70, 16}, 1).to(kGpu);
@@ -463,12 +499,6 @@ TEST(CudaCalls, AMaskIsCopiedOnce) {
     };
     EXPECT_THAT(logged(call), HasSubstr("is copied to cuda:0"));
     EXPECT_THAT(logged(call), Not(HasSubstr("is copied to cuda:0")));
-}
-
-/// Equal but for the rounding of bf16: another access to the inputs may change the order of a sum.
-void expect_same(const Tensor& a, const Tensor& b) {
-    EXPECT_THAT(a.to_vector<float>(),
-                ::testing::Pointwise(::testing::FloatNear(0.03F), b.to_vector<float>()));
 }
 
 TEST(CudaCalls, MisalignedViewsAreSlowerNeverWrong) {

@@ -29,8 +29,10 @@ python::AttentionSpec spec_of(const Attributes& given) {
     const auto blocks = [&](const char* pass) {
         const std::vector<std::size_t> sizes =
             python::numbers_of(given.get<std::string_view>(pass));
-        return AttentionBlocks{static_cast<std::int64_t>(sizes.at(0)),
-                               static_cast<std::int64_t>(sizes.at(1))};
+        return AttentionBlocks{.q = static_cast<std::int64_t>(sizes.at(0)),
+                               .kv = static_cast<std::int64_t>(sizes.at(1)),
+                               .num_warps = static_cast<int>(sizes.at(2)),
+                               .num_stages = static_cast<int>(sizes.at(3))};
     };
     spec.options.forward_blocks = blocks("forward_blocks");
     spec.options.backward_blocks = blocks("backward_blocks");

@@ -2,7 +2,6 @@
 
 import math
 import operator
-import warnings
 from collections.abc import Mapping
 from typing import NamedTuple
 
@@ -13,6 +12,7 @@ import numpy as np
 from .. import _block_mask as _numpy_block_mask
 from .. import _core, _functions
 from .._attention import AuxRequest
+from .._attention import blocks_of as _blocks_of
 from .._attention import kernel_options_of as _kernel_options_of
 from .._synonyms import names_synonyms
 from . import _attention_op, _library, _mods, _primitive
@@ -72,9 +72,8 @@ def flex_attention(
     sinks (Hq,): one more logit per head in the denominator. dropout: share of probabilities dropped
     by philox(seed, b, h, q, kv); seed an integer or a scalar array. scale: None is 1 / sqrt(E); a
     traced scale has a gradient, and is applied in front of score_mod.
-    kernel_options: torch's names: BLOCK_M, BLOCK_N (forward), BLOCK_M1, BLOCK_N1 (backward),
-    autotune and engine as in `tilewright.flex_attention`; a warning names those that have no effect.
-    checked=True runs in the checked mode: bounds, NaN poison, races. Slow.
+    kernel_options: torch's names, taken as hints, as in `tilewright.flex_attention`; checked=True
+    runs in the checked mode: bounds, NaN poison, races. Slow.
 
     Returns out (B, Hq, L, Ev) in query's layout; with return_lse=True (out, lse); with
     return_aux=AuxRequest(...) (out, AuxOutput). A row with nothing to attend: out 0, lse -inf.
@@ -97,7 +96,7 @@ def flex_attention(
     checked = bool((kernel_options or {}).get("checked", False))
     options = {k: v for k, v in (kernel_options or {}).items() if k != "checked"}
     forward, backward = _kernel_options_of(op, options)
-    _warn_of_hints(op, options)
+    forward_blocks, backward_blocks = _blocks_of(forward, backward)
     if return_aux is not None and return_lse:
         raise ValueError(f"[{op}] expected return_lse or return_aux but got both")
     if return_aux is not None and not isinstance(return_aux, AuxRequest):
@@ -156,8 +155,8 @@ def flex_attention(
         by_batch=()
         if dropout or score.derivative or arrays["cu_seqlens"] is not None
         else _by_batch(operands, score, mask, arrays["query"].shape[0]),
-        forward_blocks=(forward.get("BLOCK_M", 0), forward.get("BLOCK_N", 0)),
-        backward_blocks=(backward.get("BLOCK_M1", 0), backward.get("BLOCK_N1", 0)),
+        forward_blocks=forward_blocks,
+        backward_blocks=backward_blocks,
         engine=_engine(op, forward.get("engine", "")),
         autotune=bool(forward.get("autotune") or backward.get("autotune")),
     )
@@ -169,24 +168,6 @@ def flex_attention(
             jax.lax.stop_gradient(rest[0]) if rest else None,
         )
     return (out, lse) if return_lse else out
-
-
-_HONOURED = {"BLOCK_M", "BLOCK_N", "BLOCK_M1", "BLOCK_N1", "engine", "autotune"}
-
-
-def _warn_of_hints(op, options):
-    """Names the hints that change nothing here."""
-    ignored = [
-        name
-        for name, value in options.items()
-        if name.removeprefix("fwd_").removeprefix("bwd_") not in _HONOURED and value is not False
-    ]
-    if ignored:
-        warnings.warn(
-            f"[{op}] kernel_options {', '.join(ignored)} have no effect: kernels choose the rest "
-            f"themselves; {', '.join(sorted(_HONOURED))} are honoured",
-            stacklevel=4,
-        )
 
 
 def _engine(op, engine):

@@ -69,8 +69,8 @@ class Spec:
     gradient: bool = False  #: of a forward: the backward will follow, and may be compiled already
     labels: tuple = ()  #: of the operands, for messages
     by_batch: tuple = ()  #: (place of an operand, its dimension that mods index by the batch alone)
-    forward_blocks: tuple = (0, 0)  #: queries and keys; 0: chosen here
-    backward_blocks: tuple = (0, 0)
+    forward_blocks: tuple = (0, 0, 0, 0)  #: queries, keys, warps, stages; 0: chosen here
+    backward_blocks: tuple = (0, 0, 0, 0)
     engine: str = ""
     autotune: bool = False
 
@@ -101,8 +101,8 @@ class Spec:
             "bshd": self.bshd,
             "deterministic": self.deterministic,
             "gradient": self.gradient,
-            "forward_blocks": "{} {}".format(*self.forward_blocks),
-            "backward_blocks": "{} {}".format(*self.backward_blocks),
+            "forward_blocks": " ".join(map(str, self.forward_blocks)),
+            "backward_blocks": " ".join(map(str, self.backward_blocks)),
             "engine": self.engine,
             "autotune": self.autotune,
             "checked": self.checked,

@@ -4,7 +4,6 @@ import dataclasses
 import functools
 import math
 import operator
-import warnings
 
 import jax
 import jax.numpy as jnp
@@ -37,10 +36,11 @@ def mha(
 
     Lengths need not be multiples of the blocks. segment_ids (batch, sequence) or None: only equal
     ids attend; no gradient. causal counts from the top left. A BlockSizes may stand in block_q's
-    place, and the arguments after it then follow as in JAX's present signature. Block sizes set the
-    tiles (block_q_dkv and block_kv_dkv those of the backward pass, which is one loop); num_warps,
-    num_stages, grid and the sizes for dq have no effect, as a warning says: kernels choose them.
-    Nothing of this changes a result. backward_pass_impl: "triton",
+    place, and the arguments after it then follow as in JAX's present signature. Block sizes,
+    num_warps and num_stages other than these defaults are hints, as kernel_options of
+    `flex_attention` are: block_q_dkv and block_kv_dkv are those of the backward pass, one loop of
+    which gives dQ too, so that block_q_dq and block_kv_dq have no effect. They change no result
+    beyond rounding. grid must be None: kernels choose it. backward_pass_impl: "triton",
     this library's kernel, or "xla", the derivative of `mha_reference`. interpret runs in the checked
     mode; debug prints the call when it is traced. With return_residuals (out, lse), lse (batch,
     heads, sequence) to base 2, as there. ValueError or TypeError where an argument does not fit.
@@ -70,7 +70,11 @@ def mha(
             f'[mha] expected backward_pass_impl "triton" or "xla" but got {backward_pass_impl!r}'
         )
     sizes = _check_sizes(block_q, block_k, block_sizes, num_warps, num_stages)
-    options = _kernel_options(sizes, grid, interpret)
+    if grid is not None:
+        raise ValueError(
+            f"[mha] expected grid=None, since kernels choose their own grid, but got {grid!r}"
+        )
+    options = _kernel_options(sizes, interpret)
     if debug:
         print(f"mha: q {jnp.shape(q)}, k {jnp.shape(k)}, v {jnp.shape(v)}, {causal=}, {sm_scale=}")
     if backward_pass_impl == "xla" and not return_residuals:
@@ -154,26 +158,24 @@ def _check_sizes(block_q, block_k, block_sizes, num_warps, num_stages):
     return sizes
 
 
-_BLOCKS = {"block_q": "fwd_BLOCK_M", "block_k": "fwd_BLOCK_N"}
-_BLOCKS |= {"block_q_dkv": "bwd_BLOCK_M1", "block_kv_dkv": "bwd_BLOCK_N1"}
-_DEFAULTS = {"num_stages": 2, **dict.fromkeys((*_BLOCKS, "block_q_dq", "block_kv_dq"), 128)}
+_HINTS = {
+    "block_q": "fwd_BLOCK_M",
+    "block_k": "fwd_BLOCK_N",
+    "block_q_dkv": "bwd_BLOCK_M1",
+    "block_kv_dkv": "bwd_BLOCK_N1",
+    "num_warps": "num_warps",
+    "num_stages": "num_stages",
+}
+#: Those of JAX's signatures, older and present.
+_DEFAULTS = {"block_q": (128,), "block_k": (128,), "num_warps": (None,), "num_stages": (2,)}
+_DEFAULTS |= {"block_q_dkv": (None, 32, 128), "block_kv_dkv": (None, 32, 128)}
 
 
-def _kernel_options(sizes, grid, interpret):
+def _kernel_options(sizes, interpret):
     """flex_attention's options for sizes other than the defaults, which leave the choice to it."""
-    given = {
-        name: int(size)
+    options = {
+        _HINTS[name]: int(size)
         for name, size in sizes.items()
-        if size is not None and size != _DEFAULTS.get(name)
+        if name in _HINTS and size not in _DEFAULTS[name]
     }
-    ignored = [name for name in given if name not in _BLOCKS]
-    if grid is not None:
-        ignored.append("grid")
-    if ignored:
-        warnings.warn(
-            f"[mha] {', '.join(ignored)} have no effect: kernels choose their warps, stages and "
-            f"grid themselves, and the backward pass is one loop; {', '.join(_BLOCKS)} are honoured",
-            stacklevel=4,
-        )
-    options = {_BLOCKS[name]: size for name, size in given.items() if name in _BLOCKS}
     return options | ({"checked": True} if interpret else {})

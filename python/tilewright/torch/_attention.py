@@ -402,9 +402,10 @@ def _kernel_options(op, given):
     engine = forward.get("engine", "")
     if engine not in ("", "tiles", "sm90"):
         raise _errors.BadInput(f'[{op}] expected engine "tiles" or "sm90" but got {engine!r}')
+    forward_blocks, backward_blocks = _numpy_attention.blocks_of(forward, backward)
     return {
-        "forward_blocks": (forward.get("BLOCK_M", 0), forward.get("BLOCK_N", 0)),
-        "backward_blocks": (backward.get("BLOCK_M1", 0), backward.get("BLOCK_N1", 0)),
+        "forward_blocks": forward_blocks,
+        "backward_blocks": backward_blocks,
         "autotune": forward.get("autotune", False) or backward.get("autotune", False),
         "engine": engine,
     }, flags

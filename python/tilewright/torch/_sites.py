@@ -40,8 +40,8 @@ class Spec:
     gradient: bool = False  #: the backward will follow
     autotune: bool = False
     engine: str = ""
-    forward_blocks: tuple = (0, 0)
-    backward_blocks: tuple = (0, 0)
+    forward_blocks: tuple = (0, 0, 0, 0)
+    backward_blocks: tuple = (0, 0, 0, 0)
     origin: tuple | None = None  #: batch and head of a larger call that mods and dropout count from
     block_size: tuple | None = None  #: of torch's lists among the operands
     backward: bool = False

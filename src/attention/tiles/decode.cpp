@@ -159,6 +159,8 @@ Call decode(const Options& options, const Features& features) {
         call_options.dynamic[num_inputs + output] = {0, 1, 2};
     }
     names.insert(names.end(), {"out", "max", "mark", "sum"});
+    call_options.num_warps = options.num_warps;
+    call_options.num_stages = options.num_stages;
     call_options.interpret = options.interpret;
     return call(kernel("attention_decode", distinct(std::move(names)),
                        [options, features](std::span<const Ref> refs) {

@@ -208,6 +208,8 @@ Call forward(const Options& options, const Features& features, bool dynamic_quer
     const auto num_inputs = static_cast<int>(names.size());
     for (int output = 0; output < 3; ++output) call_options.dynamic[num_inputs + output] = rows;
     names.insert(names.end(), {"out", "lse", "max_scores"});
+    call_options.num_warps = options.num_warps;
+    call_options.num_stages = options.num_stages;
     call_options.interpret = options.interpret;
     return call(kernel("attention", distinct(std::move(names)),
                        [options, features](std::span<const Ref> refs) {

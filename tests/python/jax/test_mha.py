@@ -68,7 +68,7 @@ def test_both_signatures():
     q, k, v = inputs()
     out = twj.mha(q, k, v, None)
     checked = jax.default_backend() == "cpu"  # the checked mode runs there
-    older = twj.mha(q, k, v, None, 1.0, False, 32, 16, "xla", 4, 3, (2, 2), checked, False)
+    older = twj.mha(q, k, v, None, 1.0, False, 32, 16, "xla", 4, 3, None, checked, False)
     newer = twj.mha(q, k, v, None, 1.0, False, BlockSizes(), "xla", 8, 1, None, False, False)
     named = twj.mha(q, k, v, segment_ids=None, block_sizes=BlockSizes(), num_warps=4)
     for other in (older, newer, named):

@@ -1,6 +1,8 @@
 """What flex_attention and mha do with options, sizes and scales that are traced or symbolic."""
 
+import pathlib
 import pickle
+import re
 import warnings
 
 import jax
@@ -11,6 +13,7 @@ from dense_attention import attention, close, normal
 
 import tilewright as tw
 import tilewright.jax as twj
+from tilewright import _attention
 
 Q, K, V = (normal(i, (2, 2, 20, 8)) for i in range(3))
 SLOPES = jnp.array([0.5, 0.25])
@@ -33,36 +36,82 @@ def test_blocks_reach_the_call():
         run = jax.jit(lambda q: twj.flex_attention(q, K, V, kernel_options=options))
         return run.lower(Q).as_text()
 
-    assert 'forward_blocks = "32 16"' in text(BLOCK_M=32, BLOCK_N=16)
-    assert 'forward_blocks = "0 0"' in text(bwd_BLOCK_M1=32)
+    assert 'forward_blocks = "32 16 0 0"' in text(BLOCK_M=32, BLOCK_N=16)
+    assert 'forward_blocks = "0 0 0 0"' in text(bwd_BLOCK_M1=32)
+    assert 'forward_blocks = "0 0 4 3"' in text(num_warps=4, num_stages=3)
+    assert 'forward_blocks = "0 0 8 0"' in text(num_warps=4, fwd_num_warps=8, bwd_num_stages=3)
     gradient = jax.jit(
-        jax.grad(lambda q: twj.flex_attention(q, K, V, kernel_options={"BLOCK_M1": 32}).sum())
+        jax.grad(
+            lambda q: twj.flex_attention(
+                q, K, V, kernel_options={"BLOCK_M1": 32, "bwd_num_warps": 2}
+            ).sum()
+        )
     )
-    assert 'backward_blocks = "32 0"' in gradient.lower(Q).as_text()
+    assert 'backward_blocks = "32 0 2 0"' in gradient.lower(Q).as_text()
     want = twj.flex_attention(Q, K, V)
     for options in ({"BLOCK_M": 16, "BLOCK_N": 8}, {"autotune": True}, {"engine": "tiles"}):
         close(twj.flex_attention(Q, K, V, kernel_options=options), want, 8)
 
 
-def test_other_hints_are_named_and_engines_checked():
-    with pytest.warns(UserWarning, match="kernel_options num_warps, num_stages have no effect"):
-        twj.flex_attention(Q, K, V, kernel_options={"num_warps": 4, "num_stages": 3})
-    with warnings.catch_warnings():
-        warnings.simplefilter("error")
-        twj.flex_attention(Q, K, V, kernel_options={"BLOCK_M": 32, "PRESCALE_QK": False})
+def test_engines_are_checked():
     with pytest.raises(ValueError, match='expected engine "tiles" or "sm90" but got \'foo\''):
         twj.flex_attention(Q, K, V, kernel_options={"engine": "foo"})
 
 
-def test_blocks_of_mha_reach_the_call():
-    q, k, v = (x.swapaxes(1, 2) for x in (Q, K, V))
-    text = jax.jit(lambda q: twj.mha(q, k, v, None, block_q=32, block_k=16)).lower(q).as_text()
-    assert 'forward_blocks = "32 16"' in text
-    with pytest.warns(UserWarning, match="num_warps, num_stages, grid have no effect"):
-        twj.mha(q, k, v, None, num_warps=4, num_stages=3, grid=(2, 2))
+HINTS = {
+    **dict.fromkeys(
+        ("BLOCK_M", "BLOCK_N", "BLOCK_M1", "BLOCK_N1", "BLOCK_M2", "BLOCK_N2", "num_warps"), 16
+    ),
+    **dict.fromkeys(("num_stages", "kpack", "matrix_instr_nonkdim", "waves_per_eu"), 2),
+    **dict.fromkeys(("SPLIT_KV", "PARTITION_SIZE"), 64),
+    **dict.fromkeys(("PRESCALE_QK", "ROWS_GUARANTEED_SAFE", "BLOCKS_ARE_CONTIGUOUS"), True),
+    **dict.fromkeys(("WRITE_DQ", "USE_TMA", "FORCE_USE_FLEX_ATTENTION", "SKIP_MASK_SCORE"), True),
+    "BACKEND": "TRITON",
+    "engine": "tiles",
+    "autotune": True,
+}
+
+
+@pytest.mark.parametrize("name", HINTS)
+@pytest.mark.parametrize("prefix", ["", "fwd_", "bwd_"])
+def test_no_hint_changes_a_result_and_none_warns(name, prefix):
+    def loss(options):
+        def run(q):
+            return jnp.sin(twj.flex_attention(q, K, V, score, mask_mod=mask, **options)).sum()
+
+        return jax.value_and_grad(run)(Q)
+
     with warnings.catch_warnings():
         warnings.simplefilter("error")
-        twj.mha(q, k, v, None)
+        out, grad = loss({"kernel_options": {prefix + name: HINTS[name]}})
+    want_out, want_grad = loss({})
+    np.testing.assert_allclose(out, want_out, rtol=1e-6)
+    close(grad, want_grad, 8)
+
+
+def test_the_page_has_a_row_for_each_hint():
+    page = pathlib.Path(__file__).parents[3] / "docs" / "reference" / "attention.md"
+    rows = {
+        name
+        for line in page.read_text().splitlines()
+        if line.startswith("| `")
+        for name in re.findall(r"`(\w+)`", line.split("|")[1])
+    }
+    assert sorted(HINTS) == _attention._OPTIONS
+    assert rows >= set(HINTS), sorted(set(HINTS) - rows)
+
+
+def test_hints_of_mha_reach_the_call():
+    q, k, v = (x.swapaxes(1, 2) for x in (Q, K, V))
+
+    def text(**options):
+        return jax.jit(lambda q: twj.mha(q, k, v, None, **options)).lower(q).as_text()
+
+    assert 'forward_blocks = "32 16 0 0"' in text(block_q=32, block_k=16)
+    assert 'forward_blocks = "0 0 4 3"' in text(num_warps=4, num_stages=3)
+    assert 'forward_blocks = "0 0 0 0"' in text(num_warps=None, num_stages=2, grid=None)
+    with pytest.raises(ValueError, match=r"expected grid=None, since .* but got \(2, 2\)"):
+        text(grid=(2, 2))
 
 
 @pytest.mark.parametrize("dtype", [jnp.bfloat16, jnp.float16, jnp.float32])
