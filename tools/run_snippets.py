@@ -74,9 +74,9 @@ def blocks_of(page):
             output = following[3]
         excuse = EXCUSE.search(before)
         place = f"{page.relative_to(ROOT)}:{before.count(chr(10)) + 1}"
-        shared = f"{page.name} {section.splitlines()[0]}" if SHARED in section else None
+        shared = f"{page} {section.splitlines()[0]}" if SHARED in section else None
         if SHARED in text.partition("\n## ")[0]:
-            shared = page.name
+            shared = str(page)
         code = textwrap.dedent(match[3])
         yield Block(place, match[2], code, output, excuse and excuse[1], shared)
 
@@ -165,6 +165,7 @@ def write_cpp(path):
     text, calls = CPP_HEAD, ""
     for i, block in enumerate(wanted("cpp")):
         body = re.sub(r"^(#include .*|namespace tw = .*)$", "", block.code, flags=re.MULTILINE)
+        body = body.replace("int main() {", "{")
         page, line = block.place.split(":")
         text += f'static void block_{i}() {{\n#line {int(line) + 1} "{page}"\n{body}}}\n\n'
         on_gpu = "true" if "Device::cuda" in body else "false"

@@ -1,0 +1,104 @@
+#!/usr/bin/env python3
+"""Draws the tables of docs/benchmarks.md and of README.md's results as bars, into docs/figures.
+
+usage: draw_benchmarks.py [--check]     --check draws nothing, and fails where a chart is out of date
+
+A section's chart has the section's title in its name. The tables have the columns work, against,
+forward, backward; where a cell has several numbers, the bar shows their mean.
+"""
+
+import pathlib
+import re
+import sys
+from html import escape
+
+ROOT = pathlib.Path(__file__).resolve().parent.parent
+FIGURES = ROOT / "docs" / "figures"
+COLOURS = {"forward": "#3f51b5", "backward": "#f28e2b"}
+LEFT, WIDTH, BAR, GAP = 330, 420, 13, 9  # pixels: names, the longest bar, a bar, between rows
+FONT = "font-family='sans-serif' font-size='13'"
+
+
+def mean(cell):
+    numbers = [float(n) for n in re.findall(r"\d+\.?\d*", cell)]
+    return sum(numbers) / len(numbers) if numbers else None
+
+
+def rows_of(section):
+    """[(work, against, {pass: (mean, text)})] of a section's table."""
+    rows = []
+    for line in re.findall(r"^\|(.*)\|$", section, re.MULTILINE)[2:]:
+        work, against, *cells = (cell.strip() for cell in line.split("|"))
+        passes = zip(COLOURS, cells[:2], strict=True)
+        rows.append((work, against, {name: (mean(c), c) for name, c in passes if mean(c)}))
+    return rows
+
+
+def chart(title, rows):
+    top = max(value for _, _, bars in rows for value, _ in bars.values())
+    scale = WIDTH / top
+    y, parts = 58, []
+    for work, against, bars in rows:
+        height = BAR * len(bars)
+        middle = y + height / 2 + 4
+        name = f"{escape(work)} <tspan fill='#888'>vs {escape(against)}</tspan>"
+        parts.append(f"<text x='{LEFT - 8}' y='{middle}' text-anchor='end' {FONT}>{name}</text>")
+        for i, (pass_name, (value, text)) in enumerate(bars.items()):
+            at = y + i * BAR
+            parts.append(
+                f"<rect x='{LEFT}' y='{at}' width='{value * scale:.1f}' height='{BAR - 1}' "
+                f"fill='{COLOURS[pass_name]}'/>"
+                f"<text x='{LEFT + value * scale + 5:.1f}' y='{at + 10}' font-family='sans-serif' "
+                f"font-size='11' fill='#444'>{text}</text>"
+            )
+        y += height + GAP
+    one = LEFT + scale
+    parts.append(
+        f"<line x1='{one:.1f}' x2='{one:.1f}' y1='52' y2='{y}' stroke='#222' stroke-dasharray='4 3'/>"
+    )
+    legend, x = [], LEFT
+    for pass_name, colour in COLOURS.items():
+        if any(pass_name in bars for _, _, bars in rows):
+            legend.append(
+                f"<rect x='{x}' y='32' width='12' height='12' fill='{colour}'/>"
+                f"<text x='{x + 17}' y='43' {FONT}>{pass_name}</text>"
+            )
+            x += 95
+    legend.append(f"<text x='{x}' y='43' {FONT}>dashed: equal speed</text>")
+    width, height = LEFT + WIDTH + 110, y + 10
+    body = "\n".join([*legend, *parts])
+    return (
+        f"<svg xmlns='http://www.w3.org/2000/svg' viewBox='0 0 {width} {height}' width='{width}' "
+        f"height='{height}'>\n<rect width='100%' height='100%' fill='white'/>\n"
+        f"<text x='10' y='20' font-family='sans-serif' font-size='15' font-weight='bold'>"
+        f"{escape(title)}: times as fast</text>\n{body}\n</svg>\n"
+    )
+
+
+def charts():
+    """{file name: SVG}"""
+    drawn = {}
+    for section in re.split(r"^## ", (ROOT / "docs/benchmarks.md").read_text(), flags=re.M)[1:]:
+        title = section.splitlines()[0]
+        stem = re.sub(r"[^a-z0-9]+", "-", title.lower()).strip("-")
+        drawn[f"benchmarks-{stem}.svg"] = chart(title, rows_of(section))
+    results = (ROOT / "README.md").read_text().partition("\n## Results")[2].partition("\n## ")[0]
+    if results:
+        drawn["results.svg"] = chart("Tilewright", rows_of(results))
+    return drawn
+
+
+def main():
+    bad = 0
+    for name, svg in charts().items():
+        path = FIGURES / name
+        if "--check" not in sys.argv[1:]:
+            path.write_text(svg)
+        elif not path.exists() or path.read_text() != svg:
+            print(f"docs/figures/{name} differs from its table: run tools/draw_benchmarks.py")
+            bad += 1
+    return 1 if bad else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
