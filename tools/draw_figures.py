@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Draws the figures of docs/reference/language.md into docs/figures: a grid, the blocks of a matmul."""
+"""Draws the figures of the documentation into docs/figures.
 
 A 2-D grid and the blocks of a matmul (docs/reference/language.md), and, with build/tilewright, the masks
 of docs/reference/masks.md. `examples/python/notebook.py 256 docs/figures` draws those of
