@@ -117,20 +117,6 @@ TEST(Codegen, TextNamesTheInstructionsItComesFrom) {
     }
 }
 
-TEST(Codegen, LoadsOfRowsAreIssuedARoundAheadInOneBranch) {
-    const std::string text =
-        generated(ir::parse(testing_support::rows_ahead_program().text), "sm_90a").source;
-    const std::size_t loop = text.find("#pragma unroll 1"), branch = text.find("if ((", loop),
-                      end = text.find("        }\n", branch);
-    ASSERT_NE(end, std::string::npos) << text;
-    const std::string ahead = text.substr(branch, end - branch),
-                      rest = text.substr(loop, branch - loop) + text.substr(end);
-    for (const char* load : {"load_raw(", "load_vector(", ".data + (v", "ptx::lane_zero()"}) {
-        EXPECT_NE(ahead.find(load), std::string::npos) << load << " in\n" << text;
-    }
-    EXPECT_EQ(rest.find("load_"), std::string::npos) << text;
-}
-
 TEST(Codegen, AStepOfAProductIsOneStatementOfAtMost16Instructions) {
     const auto occurrences = [](const std::string& text, const std::string& part) {
         std::size_t count = 0;

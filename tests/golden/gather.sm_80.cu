@@ -1,0 +1,104 @@
+// Generated from @gather for sm_80: 1 warps, 1280 bytes of shared memory.
+#include "cuda/device/ptx/matrix_move.cuh"
+#include "cuda/device/ptx/mma.cuh"
+#include "cuda/device/tile/memory.cuh"
+using namespace tw;
+
+extern "C" __global__ void __launch_bounds__(32, 1) kernel_gather(const __grid_constant__ Array<f32, 1> r0_table, const __grid_constant__ Array<i32, 1> r1_indices, const __grid_constant__ Array<f32, 1> r2_out, const i64 grid0) {
+    extern __shared__ __align__(1024) u8 memory[];
+    [[maybe_unused]] const u32 memory_address = shared_address(memory);
+    [[maybe_unused]] const int lane = threadIdx.x & 31, warp = threadIdx.x >> 5;
+    const int at0 = lane * 4;
+    const int at1 = lane;
+    constexpr u32 kBuffer0 = 1024;  // 256 bytes
+    constexpr u32 kBuffer1 = 0;  // 1024 bytes
+    u32 program = blockIdx.x;
+    const i64 program0 = program;
+    // %3 = program_id axis 0 : i64
+    // %5 = mul %3, %4 : i64
+    const i64 v5 = ops::mul(program0, 256ll);
+    // %6 = load %indices[%5 : 256] in_bounds : i32[256]
+    auto* const p0 = r1_indices.data + v5 + at0;
+    uint4 raw1_0 = {}, raw1_1 = {};
+    load_raw(p0, raw1_0);
+    load_raw(p0 + 128, raw1_1);
+    // %8 = ge %6, %7 : bool[256]
+    const bool v8_0 = unpacked<i32, 0>(raw1_0) >= 0;
+    const bool v8_1 = unpacked<i32, 1>(raw1_0) >= 0;
+    const bool v8_2 = unpacked<i32, 2>(raw1_0) >= 0;
+    const bool v8_3 = unpacked<i32, 3>(raw1_0) >= 0;
+    const bool v8_4 = unpacked<i32, 0>(raw1_1) >= 0;
+    const bool v8_5 = unpacked<i32, 1>(raw1_1) >= 0;
+    const bool v8_6 = unpacked<i32, 2>(raw1_1) >= 0;
+    const bool v8_7 = unpacked<i32, 3>(raw1_1) >= 0;
+    // %10 = load %table[tile %6] mask %8 other %9 : f32[256]
+    // through shared memory from [256] reg [0:1 0:2 0:128] lane [0:4 0:8 0:16 0:32 0:64] warp [] to [256] reg [0:32 0:64 0:128] lane [0:1 0:2 0:4 0:8 0:16] warp []
+    auto* const m3 = reinterpret_cast<boolean*>(memory + kBuffer0);
+    store_vector<boolean>(m3 + (at0 + 0), v8_0, v8_1, v8_2, v8_3);
+    store_vector<boolean>(m3 + (at0 + 128), v8_4, v8_5, v8_6, v8_7);
+    __syncthreads();
+    bool m3e_0;
+    load_vector(m3 + (at1 + 0), m3e_0);
+    bool m3e_1;
+    load_vector(m3 + (at1 + 32), m3e_1);
+    bool m3e_2;
+    load_vector(m3 + (at1 + 64), m3e_2);
+    bool m3e_3;
+    load_vector(m3 + (at1 + 96), m3e_3);
+    bool m3e_4;
+    load_vector(m3 + (at1 + 128), m3e_4);
+    bool m3e_5;
+    load_vector(m3 + (at1 + 160), m3e_5);
+    bool m3e_6;
+    load_vector(m3 + (at1 + 192), m3e_6);
+    bool m3e_7;
+    load_vector(m3 + (at1 + 224), m3e_7);
+    // through shared memory from [256] reg [0:1 0:2 0:128] lane [0:4 0:8 0:16 0:32 0:64] warp [] to [256] reg [0:32 0:64 0:128] lane [0:1 0:2 0:4 0:8 0:16] warp []
+    auto* const m4 = reinterpret_cast<i32*>(memory + kBuffer1);
+    store_vector<i32>(m4 + (at0 + 0), unpacked<i32, 0>(raw1_0), unpacked<i32, 1>(raw1_0), unpacked<i32, 2>(raw1_0), unpacked<i32, 3>(raw1_0));
+    store_vector<i32>(m4 + (at0 + 128), unpacked<i32, 0>(raw1_1), unpacked<i32, 1>(raw1_1), unpacked<i32, 2>(raw1_1), unpacked<i32, 3>(raw1_1));
+    __syncthreads();
+    i32 m4e_0;
+    load_vector(m4 + (at1 + 0), m4e_0);
+    i32 m4e_1;
+    load_vector(m4 + (at1 + 32), m4e_1);
+    i32 m4e_2;
+    load_vector(m4 + (at1 + 64), m4e_2);
+    i32 m4e_3;
+    load_vector(m4 + (at1 + 96), m4e_3);
+    i32 m4e_4;
+    load_vector(m4 + (at1 + 128), m4e_4);
+    i32 m4e_5;
+    load_vector(m4 + (at1 + 160), m4e_5);
+    i32 m4e_6;
+    load_vector(m4 + (at1 + 192), m4e_6);
+    i32 m4e_7;
+    load_vector(m4 + (at1 + 224), m4e_7);
+    auto* const p2 = r0_table.data;
+    f32 v10_0 = (-1.0f);
+    if (static_cast<u64>(static_cast<i64>(m4e_0)) < 1000ll && m3e_0) load_vector(p2 + static_cast<i64>(m4e_0), v10_0);
+    f32 v10_1 = (-1.0f);
+    if (static_cast<u64>(static_cast<i64>(m4e_1)) < 1000ll && m3e_1) load_vector(p2 + static_cast<i64>(m4e_1), v10_1);
+    f32 v10_2 = (-1.0f);
+    if (static_cast<u64>(static_cast<i64>(m4e_2)) < 1000ll && m3e_2) load_vector(p2 + static_cast<i64>(m4e_2), v10_2);
+    f32 v10_3 = (-1.0f);
+    if (static_cast<u64>(static_cast<i64>(m4e_3)) < 1000ll && m3e_3) load_vector(p2 + static_cast<i64>(m4e_3), v10_3);
+    f32 v10_4 = (-1.0f);
+    if (static_cast<u64>(static_cast<i64>(m4e_4)) < 1000ll && m3e_4) load_vector(p2 + static_cast<i64>(m4e_4), v10_4);
+    f32 v10_5 = (-1.0f);
+    if (static_cast<u64>(static_cast<i64>(m4e_5)) < 1000ll && m3e_5) load_vector(p2 + static_cast<i64>(m4e_5), v10_5);
+    f32 v10_6 = (-1.0f);
+    if (static_cast<u64>(static_cast<i64>(m4e_6)) < 1000ll && m3e_6) load_vector(p2 + static_cast<i64>(m4e_6), v10_6);
+    f32 v10_7 = (-1.0f);
+    if (static_cast<u64>(static_cast<i64>(m4e_7)) < 1000ll && m3e_7) load_vector(p2 + static_cast<i64>(m4e_7), v10_7);
+    // store %out[%5 : 256], %10 in_bounds
+    auto* const p5 = r2_out.data + v5 + at1;
+    store_vector(p5, v10_0);
+    store_vector(p5 + 32, v10_1);
+    store_vector(p5 + 64, v10_2);
+    store_vector(p5 + 96, v10_3);
+    store_vector(p5 + 128, v10_4);
+    store_vector(p5 + 160, v10_5);
+    store_vector(p5 + 192, v10_6);
+    store_vector(p5 + 224, v10_7);
+}
