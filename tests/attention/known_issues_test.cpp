@@ -1,5 +1,5 @@
-// What users of programmable attention elsewhere complained about, as tests: values and gradients.
-#include "tests/attention/complaints.h"
+// Known issues of programmable attention elsewhere, as tests that they do not occur here: values and gradients.
+#include "tests/attention/known_issues.h"
 
 #include <gmock/gmock.h>
 #include <sys/mman.h>
@@ -14,13 +14,13 @@
 #include "tilewright/scores.h"
 #include "tilewright/system.h"
 
-namespace tilewright::complaints {
+namespace tilewright::known_issues {
 namespace {
 
 using attn::table;
 using testing::random_tensor;
 
-TEST(Complaints, GradientsOfLengthsThatFitNoBlockAreFinite) {
+TEST(KnownIssues, GradientsOfLengthsThatFitNoBlockAreFinite) {
     const Tensor q = random_tensor(f32, {1, 1, 129, 24}, 1),
                  k = random_tensor(f32, {1, 1, 67, 24}, 2);
     const AttentionOptions options{.mask = masks::sliding_window(3),
@@ -31,7 +31,7 @@ TEST(Complaints, GradientsOfLengthsThatFitNoBlockAreFinite) {
         for (float value : values(x)) ASSERT_TRUE(std::isfinite(value));
 }
 
-TEST(Complaints, ResultsDoNotDependOnTheBatchAround) {
+TEST(KnownIssues, ResultsDoNotDependOnTheBatchAround) {
     const Tensor x = random_tensor(f32, {3, 2, 100, 16}, 1);
     const AttentionOptions options{.causal = true, .score_mod = scores::softcap(5)};
     const Tensor all = attention(x, x, x, options).out;
@@ -41,7 +41,7 @@ TEST(Complaints, ResultsDoNotDependOnTheBatchAround) {
     }
 }
 
-TEST(Complaints, ManyGathersOfOneLearnedTableHaveOneGradient) {
+TEST(KnownIssues, ManyGathersOfOneLearnedTableHaveOneGradient) {
     const Capture table = capture(Tensor::full(f32, {2, 9}, 0.5));
     const Mod mod = [table](auto s, auto, auto h, auto q, auto kv) {
         return s + table(h, q % 3) * table(h, kv % 9) + table(0, 0);
@@ -65,7 +65,7 @@ TEST(Complaints, ManyGathersOfOneLearnedTableHaveOneGradient) {
     EXPECT_NEAR(g.captured[0].get({1, 2}), (high - loss()) / 2e-2, 1e-3);
 }
 
-TEST(Complaints, DecodeOfGroupsThatAreNoPowerOfTwo) {
+TEST(KnownIssues, DecodeOfGroupsThatAreNoPowerOfTwo) {
     const Tensor q = random_tensor(f32, {2, 6, 1, 16}, 1),
                  kv = random_tensor(f32, {2, 2, 300, 16}, 2);
     const AttentionOutput one = attention(q, kv, kv, {.score_mod = scores::alibi(6)});
@@ -77,7 +77,7 @@ TEST(Complaints, DecodeOfGroupsThatAreNoPowerOfTwo) {
     for (std::size_t i = 0; i < a.size(); ++i) ASSERT_NEAR(a[i], b[i], 8e-6);
 }
 
-TEST(Complaints, MemoryDoesNotGrowWithTheSquareOfTheLength) {
+TEST(KnownIssues, MemoryDoesNotGrowWithTheSquareOfTheLength) {
     // A dense mask of this length would take 2 GiB.
     const Tensor x = Tensor::zeros(f32, {1, 1, 46500, 8});
     const AttentionOptions options{.mask = masks::causal() & masks::sliding_window(64)};
@@ -85,7 +85,7 @@ TEST(Complaints, MemoryDoesNotGrowWithTheSquareOfTheLength) {
     EXPECT_NEAR(out.lse.get({0, 0, 46499}), std::log(65.0), 1e-5);
 }
 
-TEST(Complaints, NewLengthsCompileNothing) {
+TEST(KnownIssues, NewLengthsCompileNothing) {
     const Capture slopes = table({16}, 1), lengths = capture(Tensor::full(i32, {4}, 500));
     const auto run = [&](std::int64_t batch, std::int64_t length) {
         const Tensor x = random_tensor(f32, {batch, 16, length, 4}, 1);
@@ -110,7 +110,7 @@ TEST(Complaints, NewLengthsCompileNothing) {
     }
 }
 
-TEST(Complaints, ManyModsOfOneCallAreAllComputed) {
+TEST(KnownIssues, ManyModsOfOneCallAreAllComputed) {
     for (int n = 0; n < 20; ++n) {
         SCOPED_TRACE(n);
         expect_definition({.length = 40, .kv_length = 40, .dim = 8},
@@ -120,7 +120,7 @@ TEST(Complaints, ManyModsOfOneCallAreAllComputed) {
     }
 }
 
-TEST(Complaints, BothModsHaveTheRightGradientsForLengthsThatFitNoBlock) {
+TEST(KnownIssues, BothModsHaveTheRightGradientsForLengthsThatFitNoBlock) {
     const Capture slopes = table({2}, 5);
     const Mod by_distance = [slopes](auto s, auto, auto h, auto q, auto kv) {
         return s + slopes[h] * tanh((kv - q) * 0.1);
@@ -136,7 +136,7 @@ TEST(Complaints, BothModsHaveTheRightGradientsForLengthsThatFitNoBlock) {
     expect_definition({.heads = 2, .length = 525, .kv_length = 525, .dim = 8}, options);
 }
 
-TEST(Complaints, ModsThatReadTheBatchAreRightForEveryShape) {
+TEST(KnownIssues, ModsThatReadTheBatchAreRightForEveryShape) {
     const Capture lengths = capture(Tensor::from_vector(std::vector{9, 60, 33}, {3}));
     const Capture factors = table({3, 2}, 5);
     const AttentionOptions options{
@@ -151,7 +151,7 @@ TEST(Complaints, ModsThatReadTheBatchAreRightForEveryShape) {
     }
 }
 
-TEST(Complaints, BatchesFarApartInMemoryHaveTheirOwnGradients) {
+TEST(KnownIssues, BatchesFarApartInMemoryHaveTheirOwnGradients) {
     constexpr std::int64_t kStride = (std::int64_t{1} << 31) + 64;  // elements: beyond i32
     constexpr std::int64_t kRows = 70, kDim = 8, kBlock = kRows * kDim;
     constexpr std::size_t kBytes = (kStride + 7 * kBlock) * sizeof(float);
@@ -182,7 +182,7 @@ TEST(Complaints, BatchesFarApartInMemoryHaveTheirOwnGradients) {
     EXPECT_EQ(values(g.value), values(want.value));
 }
 
-TEST(Complaints, AFewQueriesOverAVeryLongCache) {
+TEST(KnownIssues, AFewQueriesOverAVeryLongCache) {
     const std::int64_t n = 300000;
     const Tensor q = Tensor::zeros(f32, {1, 2, 3, 8}), dout = Tensor::full(f32, {1, 2, 3, 8}, 1);
     const Tensor kv = Tensor::full(f32, {1, 1, n, 8}, 2);
@@ -201,7 +201,7 @@ TEST(Complaints, AFewQueriesOverAVeryLongCache) {
     EXPECT_NEAR(g.value.get({0, 0, n - 1, 0}), 2.0 / static_cast<double>(n), 1e-9);
 }
 
-TEST(Complaints, NarrowTypesKeepTheAccuracyOfTheirRounding) {
+TEST(KnownIssues, NarrowTypesKeepTheAccuracyOfTheirRounding) {
     for (const DType dtype : {bf16, f16}) {
         expect_definition(
             {.heads = 2, .length = 65, .kv_length = 1500, .dtype = dtype},
@@ -209,7 +209,7 @@ TEST(Complaints, NarrowTypesKeepTheAccuracyOfTheirRounding) {
     }
 }
 
-TEST(Complaints, LearnedBiasesHaveTheGradientsOfTheDenseDefinition) {
+TEST(KnownIssues, LearnedBiasesHaveTheGradientsOfTheDenseDefinition) {
     const Shape shape{.batch = 2, .heads = 3, .kv_heads = 3, .length = 75, .kv_length = 90};
     const Capture t5 = table({32, 3}, 5), pair = table({1, 3, 75, 90}, 6),
                   row = table({2, 1, 1, 90}, 7), relative = table({3, 200}, 8);
@@ -230,7 +230,7 @@ TEST(Complaints, LearnedBiasesHaveTheGradientsOfTheDenseDefinition) {
     }
 }
 
-TEST(Complaints, RunsRepeatToTheBitWithAnyNumberOfThreads) {
+TEST(KnownIssues, RunsRepeatToTheBitWithAnyNumberOfThreads) {
     const Capture bias = table({30}, 5);
     const Tensor x = random_tensor(f32, {1, 3, 300, 16}, 1);
     const AttentionOptions options{.score_mod = [bias](auto s, auto, auto, auto q, auto kv) {
@@ -248,18 +248,18 @@ TEST(Complaints, RunsRepeatToTheBitWithAnyNumberOfThreads) {
     for (const int threads : {1, 2, 3, 4, 4, 4}) EXPECT_EQ(bits(threads), first) << threads;
 }
 
-TEST(Complaints, HeadDimension72AndLength521AreComputedAsTheyAre) {
+TEST(KnownIssues, HeadDimension72AndLength521AreComputedAsTheyAre) {
     expect_definition({.length = 521, .kv_length = 521, .dim = 72}, {.causal = true});
 }
 
-TEST(Complaints, WideHeadsHaveGradients) {
+TEST(KnownIssues, HeadDimensionsAbove128HaveGradients) {
     for (const std::int64_t dim : {192, 256}) {
         expect_definition({.length = 70, .kv_length = 90, .dim = dim},
                           {.mask = masks::causal(), .score_mod = scores::softcap(2)});
     }
 }
 
-TEST(Complaints, DropoutDropsAFixedShareOfPairs) {
+TEST(KnownIssues, DropoutDropsAFixedShareOfPairs) {
     // Equal scores and values of 1: a row's result is the share that is kept, scaled.
     const Tensor x = Tensor::zeros(f32, {1, 1, 512, 8}),
                  ones = Tensor::full(f32, {1, 1, 512, 8}, 1);
@@ -275,7 +275,7 @@ TEST(Complaints, DropoutDropsAFixedShareOfPairs) {
     EXPECT_NEAR(sum, mean, 1e-6);
 }
 
-TEST(Complaints, SinksAreTheirEmulationByLse) {
+TEST(KnownIssues, SinksAreTheirEmulationByLse) {
     const Tensor q = random_tensor(f32, {2, 4, 50, 16}, 1),
                  k = random_tensor(f32, {2, 2, 80, 16}, 2),
                  dout = random_tensor(f32, {2, 4, 50, 16}, 3), sinks = random_tensor(f32, {4}, 4);
@@ -308,7 +308,7 @@ TEST(Complaints, SinksAreTheirEmulationByLse) {
         EXPECT_NEAR(ga.sinks.get({h}), dsinks[static_cast<std::size_t>(h)], 1e-4);
 }
 
-TEST(Complaints, LatentAttentionsRotaryPartInTheModIsWiderHeads) {
+TEST(KnownIssues, RotaryScoresInTheModEqualALargerHeadDimension) {
     const Tensor q = random_tensor(f32, {2, 4, 50, 24}, 1),
                  k = random_tensor(f32, {2, 1, 70, 24}, 2),
                  v = random_tensor(f32, {2, 1, 70, 16}, 3);
@@ -334,7 +334,7 @@ TEST(Complaints, LatentAttentionsRotaryPartInTheModIsWiderHeads) {
     expect_near(gb.captured[1], part(ga.key, 16, 8), 1e-5);
 }
 
-TEST(Complaints, PartsOfTheKeysJoinByTheirLse) {
+TEST(KnownIssues, SplitKeysCombineByTheirLse) {
     const Tensor x = random_tensor(f32, {1, 2, 300, 16}, 1),
                  dout = random_tensor(f32, {1, 2, 300, 16}, 2);
     const BlockMask mask = create_block_mask(masks::causal(), 1, 1, 300, 300);
@@ -361,7 +361,7 @@ TEST(Complaints, PartsOfTheKeysJoinByTheirLse) {
     expect_near(Tensor::from_vector(dq, x.shape(), f32), all.query, 1e-5);
 }
 
-TEST(Complaints, EightBitInputsAreRefusedByName) {
+TEST(KnownIssues, EightBitInputsAreRefusedByName) {
     const Tensor x = Tensor::zeros(f8e4m3, {1, 1, 8, 16});
     EXPECT_THAT([&] { attention(x, x, x); },
                 ::testing::ThrowsMessage<UserError>(::testing::HasSubstr(
@@ -369,4 +369,4 @@ TEST(Complaints, EightBitInputsAreRefusedByName) {
 }
 
 }  // namespace
-}  // namespace tilewright::complaints
+}  // namespace tilewright::known_issues

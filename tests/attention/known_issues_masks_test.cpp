@@ -1,13 +1,13 @@
-// What users of programmable attention elsewhere complained about, as tests: masks.
+// Known issues of programmable attention elsewhere, as tests that they do not occur here: masks.
 #include <algorithm>
 #include <cmath>
 #include <limits>
 
-#include "tests/attention/complaints.h"
+#include "tests/attention/known_issues.h"
 #include "tests/support/accuracy.h"
 #include "tilewright/masks.h"
 
-namespace tilewright::complaints {
+namespace tilewright::known_issues {
 namespace {
 
 using testing::random_tensor;
@@ -23,7 +23,7 @@ Tensor documents(std::int64_t length) {
     return Tensor::from_vector(ids, {length});
 }
 
-TEST(Complaints, MasksThatBroadcastHeadsOrBatchesReadTheRightRows) {
+TEST(KnownIssues, MasksThatBroadcastHeadsOrBatchesReadTheRightRows) {
     const Tensor x = random_tensor(f32, {2, 3, 80, 16}, 1);
     const Mod mask = masks::causal() & masks::sliding_window(30);
     const std::vector<float> expected = values(attention(x, x, x, {.mask = mask}).out);
@@ -36,7 +36,7 @@ TEST(Complaints, MasksThatBroadcastHeadsOrBatchesReadTheRightRows) {
     }
 }
 
-TEST(Complaints, CausalWrittenAsAScoreSkipsBlocks) {
+TEST(KnownIssues, CausalWrittenAsAScoreSkipsBlocks) {
     const Tensor x = random_tensor(f32, {1, 1, 600, 16}, 1);
     const Mod score = [](auto s, auto, auto, auto q, auto kv) {
         return where(q >= kv, s, -std::numeric_limits<double>::infinity());
@@ -50,7 +50,7 @@ TEST(Complaints, CausalWrittenAsAScoreSkipsBlocks) {
     EXPECT_LE(largest_error(to_array(ga.key), to_array(gb.key)), 1e-5);
 }
 
-TEST(Complaints, MasksOfLongSequencesAreSmall) {
+TEST(KnownIssues, MasksOfLongSequencesAreSmall) {
     // As bools they would take 9, 12 and 17 GB.
     const std::int64_t n = 96000;
     const BlockMask causal = create_block_mask(masks::causal(), 1, 1, n, n);
@@ -70,12 +70,12 @@ TEST(Complaints, MasksOfLongSequencesAreSmall) {
     EXPECT_FALSE(packed.attends(0, 0, 37, 36));
 }
 
-TEST(Complaints, HeadsThatTheMaskDoesNotReadTakeNoMemory) {
+TEST(KnownIssues, HeadsThatTheMaskDoesNotReadTakeNoMemory) {
     const BlockMask one = create_block_mask(masks::causal(), 1, 1, 4096, 4096);
     EXPECT_EQ(create_block_mask(masks::causal(), 16, 64, 4096, 4096).nbytes(), one.nbytes());
 }
 
-TEST(Complaints, DocumentsOfABatchByOffsetsIdsAndMaskAreOne) {
+TEST(KnownIssues, DocumentsOfABatchByOffsetsIdsAndMaskAreOne) {
     const Tensor ids = documents(600);  // so that the mask is data
     const Tensor starts =
         Tensor::from_vector(std::vector<std::int32_t>{0, 37, 111, 222, 370, 555, 600}, {7});
@@ -95,7 +95,7 @@ TEST(Complaints, DocumentsOfABatchByOffsetsIdsAndMaskAreOne) {
     }
 }
 
-TEST(Complaints, MasksOfOneQueryDoNotGrowWithTheCache) {
+TEST(KnownIssues, MasksOfOneQueryDoNotGrowWithTheCache) {
     const auto bytes = [](std::int64_t cache) {
         const Mod last = masks::offset(masks::sliding_window(1000), cache - 1, 0);
         const BlockMask mask = create_block_mask(last, 1, 1, 1, cache);
@@ -106,7 +106,7 @@ TEST(Complaints, MasksOfOneQueryDoNotGrowWithTheCache) {
     EXPECT_LT(bytes(1 << 24), bytes(1 << 12) + 4096);
 }
 
-TEST(Complaints, OneMaskServesShorterLengths) {
+TEST(KnownIssues, OneMaskAppliesToShorterLengths) {
     const Mod mod = [](auto, auto h, auto q, auto kv) {
         return (q >= kv) & ((q - kv < 90) | (kv % (h + 2) == 0));
     };
@@ -120,7 +120,7 @@ TEST(Complaints, OneMaskServesShorterLengths) {
     }
 }
 
-TEST(Complaints, DecodingByARowOfAMaskIsThatRow) {
+TEST(KnownIssues, DecodingByARowOfAMaskIsThatRow) {
     const Tensor x = random_tensor(f32, {2, 3, 300, 16}, 1);
     const Mod by_head = [](auto b, auto h, auto q, auto kv) {
         return (kv <= q) & ((q - kv) % (b + h + 2) != 1);
@@ -141,7 +141,7 @@ TEST(Complaints, DecodingByARowOfAMaskIsThatRow) {
     }
 }
 
-TEST(Complaints, ProductsOfPositionsDoNotOverflowInMasks) {
+TEST(KnownIssues, ProductsOfPositionsDoNotOverflowInMasks) {
     // 46341 * 46341 passes 2^31.
     const std::int64_t n = 50000;
     const Tensor x = Tensor::zeros(f32, {1, 1, n, 4}), dout = Tensor::full(f32, {1, 1, n, 4}, 1);
@@ -160,7 +160,7 @@ TEST(Complaints, ProductsOfPositionsDoNotOverflowInMasks) {
     EXPECT_NEAR(g.value.get({0, 0, 49999, 0}), 0.25, 1e-6);
 }
 
-TEST(Complaints, OrderAndKindOfListedBlocksChangeNoBit) {
+TEST(KnownIssues, OrderAndKindOfListedBlocksChangeNoBit) {
     const Tensor x = random_tensor(f32, {1, 2, 384, 16}, 1);
     const auto list = [](std::vector<std::int32_t> ids, Tensor::Dims shape) {
         return Tensor::from_vector(ids, std::move(shape));
@@ -186,7 +186,7 @@ TEST(Complaints, OrderAndKindOfListedBlocksChangeNoBit) {
     for (const BlockMask& mask : {in_order, shuffled, by_kind}) EXPECT_EQ(bits(mask), expected);
 }
 
-TEST(Complaints, SparseBlocksOfHeadDimension64HaveTheRightGradients) {
+TEST(KnownIssues, SparseBlocksOfHeadDimension64HaveTheRightGradients) {
     const Mod mod = [](auto, auto h, auto q, auto kv) {
         return (q / 64 + kv / 64 + h) % 3 == 0 && (q / 64 % 2 == 0 || (q + kv) % 5 != 0);
     };
@@ -195,7 +195,7 @@ TEST(Complaints, SparseBlocksOfHeadDimension64HaveTheRightGradients) {
                       {.block_mask = mask}, mod);
 }
 
-TEST(Complaints, TheTopKeysOfARowByATableOfThresholds) {
+TEST(KnownIssues, TheTopKeysOfARowByATableOfThresholds) {
     // Scores of f64 reach the thresholds, halfway between the fifth and the sixth, without a tie.
     const Tensor q = random_tensor(f32, {1, 2, 40, 16}, 1),
                  k = random_tensor(f32, {1, 2, 60, 16}, 2);
@@ -228,7 +228,7 @@ TEST(Complaints, TheTopKeysOfARowByATableOfThresholds) {
     expect_definition({.heads = 2, .kv_heads = 2, .length = 40, .kv_length = 60}, options);
 }
 
-TEST(Complaints, PackedSequencesTakeMasksOfTheirOwn) {
+TEST(KnownIssues, PackedSequencesTakeMasksOfTheirOwn) {
     const Tensor starts = Tensor::from_vector(std::vector<std::int32_t>{0, 37, 111, 222}, {4});
     const Tensor x = random_tensor(f32, {1, 2, 222, 16}, 1);
     const Mod mod = [](auto b, auto h, auto q, auto kv) {
@@ -252,4 +252,4 @@ TEST(Complaints, PackedSequencesTakeMasksOfTheirOwn) {
 }
 
 }  // namespace
-}  // namespace tilewright::complaints
+}  // namespace tilewright::known_issues

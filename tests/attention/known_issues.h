@@ -1,4 +1,4 @@
-// What the tests of complaints share.
+// What the tests of known issues share.
 #pragma once
 
 #include <gtest/gtest.h>
@@ -9,7 +9,7 @@
 #include "tests/attention/definition.h"
 #include "tilewright/attention.h"
 
-namespace tilewright::complaints {
+namespace tilewright::known_issues {
 
 inline std::vector<float> values(const Tensor& x) {
     return x.to_vector<float>();
@@ -41,4 +41,4 @@ inline void expect_near(const Tensor& ours, const Tensor& expected, double toler
     EXPECT_TRUE(error <= tolerance) << error;
 }
 
-}  // namespace tilewright::complaints
+}  // namespace tilewright::known_issues
