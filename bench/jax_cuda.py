@@ -20,7 +20,7 @@ ROUNDS = int(sys.argv[1]) if len(sys.argv) > 1 else 5
 
 
 def seconds(function, calls):
-    """Of one call, of `calls` that are queued one behind the other."""
+    """Of one call, of `calls` that are queued one after the other."""
     jax.block_until_ready(function())
     start = time.perf_counter()
     for _ in range(calls):

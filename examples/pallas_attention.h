@@ -63,7 +63,7 @@ struct MhaSizes {
         kv_length = k.dim(1);
         if (kv_length == 0) throw tw::UserError("[mha] expected k of one key or more but got none");
         if (segment_ids.defined()) {
-            // One array of ids serves queries and keys.
+            // One array of ids is used for queries and keys.
             mha_expect("k with segment_ids", k, {dtype, q.shape()});
             mha_expect("segment_ids", segment_ids, {tw::i32, {batch, length}});
         }
@@ -113,7 +113,7 @@ inline std::array<tw::Tensor, 2> mha_forward(const tw::Tensor& q, const tw::Tens
             tw::Ref lse_ref) {
             const tw::Tile start = tw::program_id(0), first_q = start * n.block_q;
             const tw::Tile queries = q_ref.load({.other = 0});
-            // Key blocks behind the last query of the block are never read.
+            // Key blocks after the last query of the block are never read.
             tw::Tile end = tw::constant(n.blocks_k(), tw::i64);
             if (o.causal) end = tw::minimum(end, tw::cdiv((start + 1) * n.block_q, n.block_k));
             const State init{tw::full({n.block_q}, -INFINITY, n.sums),

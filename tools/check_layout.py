@@ -110,7 +110,7 @@ def check_lists(module):
     words = re.findall(r"[^\s()]+", text)
     for folder in (f"src/{module}", f"tests/{module}"):
         for path in files(folder, suffixes={".cpp"}):
-            # Helpers of tests serve several modules; only the tests themselves must stand here.
+            # Helpers of tests belong to several modules; only the tests themselves must stand here.
             helper = folder.startswith("tests/") and not path.stem.endswith("_test")
             if not helper and str(path.relative_to(ROOT / folder)) not in words:
                 report(cmake, 1, f"does not list {path.relative_to(ROOT)}")

@@ -9,7 +9,7 @@ usage: run_snippets.py python            runs the blocks of Python that this int
 
 Each block runs in a namespace (C++: a function, shell: a folder) of its own. Below a line
 `<!-- snippets follow each other -->`, to the end of the section (above the first: of the page), a
-block of Python sees what those before it defined. A block of `text` right behind a block is what that prints. Every block names its
+block of Python sees what those before it defined. A block of `text` right after a block is what that prints. Every block names its
 language. `<!-- not run: reason -->` above a block excuses it, and is printed.
 """
 
@@ -96,7 +96,7 @@ def wanted(language):
 
 
 def differs(block, printed):
-    """A complaint where a block prints something else than its page says."""
+    """What is wrong where a block prints something else than its page says."""
     if block.output is None or printed.strip() == block.output.strip():
         return None
     return f"{block.place}: expected\n{block.output}but it printed\n{printed}"

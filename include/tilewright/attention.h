@@ -52,7 +52,7 @@ struct AttentionOptions {
     Mod mask = {};              ///< mask mod: which pairs attend
     BlockMask block_mask = {};  ///< the same as data; with cu_seqlens, of packed positions
     Mod score_mod = {};         ///< applied to the scaled scores, before the mask
-    /// (N + 1) integers 0 = c[0] <= c[1] <= ... = total length: N sequences packed one behind the
+    /// (N + 1) integers 0 = c[0] <= c[1] <= ... = total length: N sequences packed one after the
     /// other in a batch of 1. Positions restart in each, and the batch that mods see counts
     /// sequences. For the keys: kv_cu_seqlens, or the same.
     Tensor cu_seqlens = {};
@@ -70,15 +70,15 @@ struct AttentionOptions {
     /// `attention_backward` will follow: meanwhile its kernels for GPUs are compiled on another
     /// thread. Results do not depend on it.
     bool gradient = false;
-    /// "tiles": tile programs. "sm90": the engine for Hopper GPUs, UserError where it cannot serve.
-    /// Empty: the fastest that can; TILEWRIGHT_DEBUG=1 says which, and why.
+    /// "tiles": tile programs. "sm90": the engine for Hopper GPUs, UserError if unsupported.
+    /// Empty: the fastest that supports the call; TILEWRIGHT_DEBUG=1 says which, and why.
     std::string engine = {};
     /// Hints: results keep their accuracy, not their last bits. The engine for Hopper GPUs takes
     /// the nearest of its tiles, from which its warps and stages follow; generated tile programs on
     /// GPUs and masks as data there have one size of blocks.
     AttentionBlocks forward_blocks = {}, backward_blocks = {};
     /// The first call of a pass and its shapes measures a few blocks (those given stay) and the
-    /// fastest serve from then on, kept in the disk cache. Not for packed sequences, nor where
+    /// fastest are used from then on, kept in the disk cache. Not for packed sequences, nor where
     /// blocks have one size.
     bool autotune = false;
 };

@@ -143,7 +143,7 @@ typedef struct tw_attention_options {
     const tw_mod* score_mod;
     const tw_mod* mask_mod;
     const tw_mask* block_mask;
-    const char* engine;          ///< "tiles" or "sm90"; null: the fastest that can serve
+    const char* engine;          ///< "tiles" or "sm90"; null: the fastest that supports it
     const DLTensor* kv_lengths;  ///< (B) integers: keys from there on do not exist
 } tw_attention_options;
 

@@ -33,7 +33,7 @@ Mod prefix_lm(const Capture& lengths);
 Mod document(const Capture& ids);
 /// Queries and keys with equal ids, both (position) or (batch, position).
 Mod segment(const Capture& q_ids, const Capture& kv_ids);
-/// Sequences packed behind each other: `offsets` (sequences + 1), ascending from 0. The sequences
+/// Sequences packed one after the other: `offsets` (sequences + 1), ascending from 0. The sequences
 /// must match, and `mask` sees positions that restart in each. Positions past the last offset
 /// attend to nothing.
 Mod jagged(const Mod& mask, const Capture& offsets);
@@ -51,7 +51,7 @@ Mod shared_prefix(const Capture& offsets, const Capture& prefix);
 /// Block diffusion over 2n positions, n noised and then n clean, in blocks: the own block of the
 /// own half; noised queries also earlier clean blocks; clean queries clean blocks up to their own.
 Mod block_diffusion(std::int64_t n, std::int64_t block);
-/// A tree of drafted tokens behind a prefix: kv < prefix, or `ancestors` (tokens, tokens) of bool
+/// A tree of drafted tokens after a prefix: kv < prefix, or `ancestors` (tokens, tokens) of bool
 /// says that key kv - prefix is an ancestor of query q, or q itself.
 Mod tree(const Capture& ancestors, std::int64_t prefix);
 /// Training such a drafter: kv < prefix, or key kv - prefix lies in the query's group of n at or

@@ -192,7 +192,7 @@ class Mod {
     std::shared_ptr<const detail::ModState> state_;
 };
 
-/// The text (Mod::ir) of a mod over a batch of problems, laid one behind the other along the batch:
+/// The text (Mod::ir) of a mod over a batch of problems, laid one after the other along the batch:
 /// it sees b % batch, and reads the arrays that are `batched` at b / batch, the index of a
 /// dimension that they have more in front.
 std::string batched_mod_ir(std::string_view text, std::int64_t batch,

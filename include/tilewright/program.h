@@ -17,7 +17,7 @@ struct ProgramOptions {
     Device device = {};    ///< where its arrays are
     bool checked = false;  ///< run in the checked mode (CPU only)
     /// Per array of `run`: the program defines its contents, so the checked mode poisons it first.
-    /// Arrays behind the end are inputs.
+    /// Arrays after the end are inputs.
     std::vector<bool> undefined = {};
 };
 

@@ -180,7 +180,7 @@ def flex_attention(
     BLOCK_N (forward) and BLOCK_M1 and BLOCK_N1 (backward) set the tiles on the CPU, num_warps and
     num_stages those of tile programs on a GPU; autotune=True measures a few blocks in the first call
     of a shape and keeps the fastest, on disk too; engine ("tiles", "sm90"; otherwise the fastest
-    that can serve). docs/reference/attention.md has a row for each.
+    that supports the call). docs/reference/attention.md has a row for each.
     device: None runs where the arrays are (arrays of a GPU give arrays of their framework); "cpu",
     "cuda" or "cuda:N" runs there, and NumPy arrays give NumPy arrays.
 

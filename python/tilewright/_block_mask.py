@@ -324,7 +324,7 @@ def _places(what, index, extent):
 
 
 def _rows(core, rows):
-    """These rows of blocks, one behind the other."""
+    """These rows of blocks, one after the other."""
     size, kv_len = core.block_size[0], core.shape[3]
     runs = []  # first row and count of neighbours
     for row in rows:

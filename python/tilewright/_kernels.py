@@ -471,7 +471,7 @@ def vmap(call: Call, in_axes=0, out_axes=0) -> Call:
     """The call over a batch.
 
     in_axes: for each input the axis of the batch, or None for one that all elements share; an int
-    serves all of them. Results are stacked along `out_axes`. The batch is one more axis of the
+    applies to all of them. Results are stacked along `out_axes`. The batch is one more axis of the
     grid, which the kernel does not see. It nests.
     """
     if not isinstance(call, Call):

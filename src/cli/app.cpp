@@ -54,7 +54,7 @@ void refuse_empty_values(CLI::App& app) {
     for (CLI::App* sub : app.get_subcommands({})) refuse_empty_values(*sub);
 }
 
-/// CLI11's complaint in the words of all others: "[command] expected ... but got ...".
+/// CLI11's error in the words of all others: "[command] expected ... but got ...".
 std::string message_of(const CLI::ParseError& error, const CLI::App& command) {
     const std::string text = error.what();
     const auto kind = static_cast<CLI::ExitCodes>(error.get_exit_code());

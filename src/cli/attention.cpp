@@ -227,7 +227,7 @@ void add_attention(CLI::App& app, Console& console) {
     command->add_option("--device", options->device, "cpu, cuda or cuda:N")
         ->type_name("DEVICE")
         ->capture_default_str();
-    command->add_option("--engine", options->engine, "tiles or sm90 [the fastest that can serve]")
+    command->add_option("--engine", options->engine, "tiles or sm90 [the fastest that supports it]")
         ->type_name("NAME");
     command
         ->add_option("--blocks", options->blocks,

@@ -1,4 +1,4 @@
-// Helper process and dlopen'ed library behind `bench --baseline`.
+// Helper process and dlopen'ed library of `bench --baseline`.
 #include "cli/baseline.h"
 
 #include <dlfcn.h>

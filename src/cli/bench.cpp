@@ -200,7 +200,7 @@ void add_bench(CLI::App& app, Console& console) {
         "for machines with other work");
     command
         ->add_option("--engine", bench.engine,
-                     "attention, flex on cuda: tiles or sm90 [the fastest that can serve]")
+                     "attention, flex on cuda: tiles or sm90 [the fastest that supports it]")
         ->type_name("NAME")
         ->check(one_of({"tiles", "sm90"}));
     command->add_flag("--once", bench.once,

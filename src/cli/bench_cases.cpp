@@ -356,7 +356,7 @@ void bench_norm(const BenchOptions& options, Report& report) {
     measure("softmax", "forward", 2, [&] { soft.into({y}, {x}); });
 }
 
-/// Runs with the inputs that are left out behind those given.
+/// Runs with the inputs that are left out after those given.
 static void run_with_absent(const Call& call, std::vector<Tensor> inputs) {
     inputs.resize(call.options().in.size());
     call.run(inputs);

@@ -1,4 +1,4 @@
-// What a run leaves behind when Ctrl-C ends it.
+// What a run leaves when Ctrl-C ends it.
 #pragma once
 
 #include <csignal>

@@ -18,7 +18,7 @@ class StandardInput {
     explicit StandardInput(std::istream& stream) : stream_(stream) {}
     /// All of it. UserError for a terminal.
     const std::string& bytes();
-    /// UserError from the second call on: an array of .npy serves one option.
+    /// UserError from the second call on: an array of .npy is for one option.
     void take_npy();
 
   private:

@@ -185,7 +185,7 @@ XlaScope::XlaScope(void* stream, int device, ffi::ScratchAllocator& scratch, con
           std::size_t room = static_cast<std::size_t>(bytes) + kAlignment - 1;
           void* memory = scratch.Allocate(room).value_or(nullptr);
           if (memory != nullptr) std::align(kAlignment, 1, memory, room);
-          return {memory, [](void*) {}};  // XLA frees it behind the call
+          return {memory, [](void*) {}};  // XLA frees it after the call
       }) {}
 
 }  // namespace tilewright::jax

@@ -243,7 +243,7 @@ def _unpacked(words, separate, device):
 def exact(op, mask, batch=1, heads=1):
     """The mask in its exact state; None for PyTorch's empty mask, which lets all pairs attend.
 
-    Takes masks of this module, of PyTorch and of NumPy. Lists for one batch or head serve all
+    Takes masks of this module, of PyTorch and of NumPy. Lists for one batch or head apply to all
     batches and heads of the call, each with what mask_mod says of it. A conversion is kept on the
     mask, for as long as its lists and the tensors that its mask_mod reads are not written to.
     """

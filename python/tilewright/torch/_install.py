@@ -26,7 +26,7 @@ def install():
     """Makes ``torch.nn.attention.flex_attention`` run here until `uninstall`, or as ``with install():``.
 
     Its functions flex_attention, create_block_mask and create_mask are replaced, and the operator
-    behind torch's flex_attention too, so that functions imported or compiled earlier come here.
+    under torch's flex_attention too, so that functions imported or compiled earlier come here.
     Gradients on the CPU are allowed. May be nested.
     """
     global _depth
