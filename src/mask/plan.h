@@ -8,7 +8,7 @@
 
 namespace tilewright::mask {
 
-/// How the bits of a partial tile lie in memory. docs/reference/masks.md draws them.
+/// How the bits of a partial tile lie in memory. docs/explanation/masks.md draws them.
 enum class BitOrder : std::uint8_t {
     rows,   ///< u64 [tiles, rows, ceil(columns / 64)]: bit j % 64 of word j / 64 of row i
     bytes,  ///< bool [tiles, rows, columns]
