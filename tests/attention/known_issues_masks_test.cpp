@@ -1,4 +1,4 @@
-// Known issues of programmable attention elsewhere, as tests that they do not occur here: masks.
+// Known issues of programmable attention elsewhere do not occur here: masks.
 #include <algorithm>
 #include <cmath>
 #include <limits>

@@ -1,4 +1,4 @@
-// Known issues of programmable attention elsewhere, as tests that they do not occur here: values and gradients.
+// Known issues of programmable attention elsewhere do not occur here: values and gradients.
 #include "tests/attention/known_issues.h"
 
 #include <gmock/gmock.h>
