@@ -130,7 +130,7 @@ HWY_INLINE void prefetch(const char* at, std::int64_t bytes) {
 
 /// Halves of the lanes are combined until one is left.
 template <class F, class DN>
-HWY_INLINE float across(DN d, hn::Vec<DN> lanes) {
+HWY_INLINE float across([[maybe_unused]] DN d, hn::Vec<DN> lanes) {
     if constexpr (hn::MaxLanes(DN()) == 1) {
         return hn::GetLane(lanes);
     } else {

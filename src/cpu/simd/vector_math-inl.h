@@ -17,13 +17,31 @@ namespace HWY_NAMESPACE {
 #if TW_IS_VECTOR_TARGET
 namespace hn = hwy::HWY_NAMESPACE;
 
-// NaN in either operand propagates. x86's minps gives its second operand when one is NaN, so only a
-// NaN in the first has to be looked for; NEON's gives NaN by itself.
+// The lesser and the greater of floats, b where either is NaN: x86's minps and maxps. Highway's
+// functions are these there; on NEON they give the operand that is a number.
+template <class V>
+HWY_INLINE V min_or_second(V a, V b) {
+#if HWY_ARCH_X86
+    return hn::Min(a, b);
+#else
+    return hn::IfThenElse(hn::Lt(a, b), a, b);
+#endif
+}
+template <class V>
+HWY_INLINE V max_or_second(V a, V b) {
+#if HWY_ARCH_X86
+    return hn::Max(a, b);
+#else
+    return hn::IfThenElse(hn::Gt(a, b), a, b);
+#endif
+}
+
+// NaN in either operand propagates: only one in the first has to be looked for.
 struct Min {
     template <class D, class V>
     HWY_INLINE V operator()(D, V a, V b) const {
         if constexpr (hwy::IsFloat<hn::TFromD<D>>())
-            return hn::IfThenElse(hn::IsNaN(a), a, hn::Min(a, b));
+            return hn::IfThenElse(hn::IsNaN(a), a, min_or_second(a, b));
         else
             return hn::Min(a, b);
     }
@@ -32,7 +50,7 @@ struct Max {
     template <class D, class V>
     HWY_INLINE V operator()(D, V a, V b) const {
         if constexpr (hwy::IsFloat<hn::TFromD<D>>())
-            return hn::IfThenElse(hn::IsNaN(a), a, hn::Max(a, b));
+            return hn::IfThenElse(hn::IsNaN(a), a, max_or_second(a, b));
         else
             return hn::Max(a, b);
     }
@@ -113,10 +131,10 @@ HWY_INLINE hn::Vec<D> scale_by_power(D d, hn::Vec<D> p, hn::Vec<D> n) {
     return scale_by_rounded(d, p, hn::Add(n, hn::Set(d, kRounder)));
 }
 
-/// x clamped to [low, high]; NaN stays (x86's minps and maxps give the second operand).
+/// x clamped to [low, high]; NaN stays.
 template <class D>
 HWY_INLINE hn::Vec<D> clamp_keeping_nan(D d, hn::Vec<D> x, float low, float high) {
-    return hn::Min(hn::Set(d, high), hn::Max(hn::Set(d, low), x));
+    return min_or_second(hn::Set(d, high), max_or_second(hn::Set(d, low), x));
 }
 
 /// Lane by lane through the C library, for arguments outside a vector function's range.
@@ -311,7 +329,7 @@ struct Erf {
         static constexpr float kLarge[] = {-0.000463784656F, 1.63059049F,     0.911517377F,
                                            0.158826582F,     -0.038126165F,   0.00686970584F,
                                            -0.000861670436F, 6.65268722e-05F, -2.36593044e-06F};
-        const V q = polynomial(d, hn::Min(size, hn::Set(d, 4.0F)), kLarge);
+        const V q = polynomial(d, min_or_second(size, hn::Set(d, 4.0F)), kLarge);
         const V n = hn::Round(q);
         const V erfc = scale_by_power(d, exp2_fraction(d, hn::Sub(n, q)), hn::Neg(n));
         const V far = hn::CopySign(hn::Sub(hn::Set(d, 1.0F), erfc), x);
@@ -347,7 +365,8 @@ struct Pow {
         const hn::Rebind<double, decltype(dh)> dd;
         const auto product = hn::Mul(hn::Log(dd, hn::PromoteTo(dd, x)), hn::PromoteTo(dd, y));
         // Beyond these the f32 result is infinite or zero anyway.
-        const auto bounded = hn::Min(hn::Set(dd, 200.0), hn::Max(hn::Set(dd, -200.0), product));
+        const auto bounded =
+            min_or_second(hn::Set(dd, 200.0), max_or_second(hn::Set(dd, -200.0), product));
         return hn::DemoteTo(dh, hn::Exp(dd, bounded));
     }
 };

@@ -265,7 +265,7 @@ struct ScaleMax {
           maximum(load<kPartial>(maxima, lanes)) {}
     HWY_INLINE VF value(std::int64_t r) {
         const VF scaled = hn::Mul(load<kPartial>(x.at + r * x.row_stride, n), scale);
-        maximum = hn::Max(maximum, scaled);
+        maximum = max_or_second(maximum, scaled);
         return scaled;
     }
     HWY_INLINE void finish() const { store<kPartial>(maximum, DF(), maxima, n); }
@@ -367,8 +367,8 @@ struct RunningMax {
 
     template <int kCount>
     HWY_INLINE void take(const VF (&x)[kCount]) {
-        // x86's maxps gives its second operand when one is NaN, so that one in `maximum` stays.
-        each<kCount>([&](int i) HWY_ATTR { maximum = hn::Max(x[i], maximum); });
+        // Where x is NaN, what was found before stays.
+        each<kCount>([&](int i) HWY_ATTR { maximum = max_or_second(x[i], maximum); });
         each<(kCount + 1) / 2>([&](int i) HWY_ATTR {
             nan = hn::Or(nan, either_nan(x[2 * i], x[std::min(2 * i + 1, kCount - 1)]));
         });

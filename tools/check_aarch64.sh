@@ -1,0 +1,67 @@
+#!/bin/sh
+# Compiles the library's CPU side for 64-bit Arm with Debian's cross compiler, NEON kernels included, and runs its tests under qemu.
+#
+# usage: tools/check_aarch64.sh [TEST_PROGRAM...]      default: support_tests ir_tests lang_tests cpu_tests
+#
+# On Debian or Ubuntu, as root or with sudo where the compiler or qemu is not installed. The arm64 packages of the libraries
+# are unpacked to build-aarch64/sysroot: nothing of another architecture is installed on this machine.
+set -eu
+cd "$(dirname "$0")/.."
+build=$PWD/build-aarch64
+sysroot=$build/sysroot
+libraries='libhwy-dev libtbb-dev libfmt-dev libcli11-dev nlohmann-json3-dev libxxhash-dev libgtest-dev libgmock-dev'
+
+say() { printf '%s\n' "check_aarch64: $*" >&2; }
+
+missing=
+command -v aarch64-linux-gnu-g++ >/dev/null || missing="$missing g++-aarch64-linux-gnu"
+command -v qemu-aarch64 >/dev/null || missing="$missing qemu-user"
+for program in cmake ninja:ninja-build pkg-config; do
+    command -v "${program%:*}" >/dev/null || missing="$missing ${program#*:}"
+done
+if [ -n "$missing" ]; then
+    as_root=
+    [ "$(id -u)" = 0 ] || as_root=sudo
+    say "installing with apt-get:$missing"
+    # shellcheck disable=SC2086  # a list of words
+    $as_root apt-get update -qq && $as_root apt-get install -y -qq --no-install-recommends $missing >&2
+fi
+
+# unpack PACKAGE...: these arm64 packages and all they depend on, to the sysroot. apt works in folders of its own.
+unpack() {
+    apt=$build/apt
+    mkdir -p "$apt/lists/partial" "$apt/archives/partial"
+    : >"$apt/status"
+    arm64="-qq -o APT::Architecture=arm64 -o APT::Architectures=arm64 -o APT::Sandbox::User=root
+        -o Dir::State::lists=$apt/lists -o Dir::State::status=$apt/status -o Dir::Cache::archives=$apt/archives
+        -o Dir::Cache::pkgcache= -o Dir::Cache::srcpkgcache="
+    # shellcheck disable=SC2086  # a list of words
+    apt-get $arm64 update && apt-get $arm64 -y --no-install-recommends --download-only install "$@"
+    for package in "$apt"/archives/*.deb; do dpkg-deb -x "$package" "$sysroot"; done
+}
+if [ ! -f "$sysroot/done" ]; then
+    say "unpacking the arm64 packages of: $libraries"
+    # shellcheck disable=SC2086  # a list of words
+    unpack $libraries
+    touch "$sysroot/done"
+fi
+
+programs=${*:-support_tests ir_tests lang_tests cpu_tests}
+if [ ! -f "$build/build.ninja" ]; then
+    cmake -S . -B "$build" -G Ninja -D CMAKE_BUILD_TYPE=Release -D TILEWRIGHT_UNITY=ON \
+        -D CMAKE_TOOLCHAIN_FILE="$PWD/cmake/aarch64.cmake" -D TILEWRIGHT_SYSROOT="$sysroot" >&2
+fi
+# shellcheck disable=SC2086  # a list of words
+cmake --build "$build" --parallel "${CMAKE_BUILD_PARALLEL_LEVEL:-$(nproc)}" --target $programs >&2
+
+# An emulated instruction takes tens of real ones: fewer random programs, and no test that multiplies large matrices.
+export TILEWRIGHT_TEST_PROGRAMS="${TILEWRIGHT_TEST_PROGRAMS:-40}"
+left_out='-*CudaCalls*:*Gpu*:*Sm90*:*/Gemm.ManyRows/*:*/Gemm.BeyondTheCache/*'
+failed=
+for program in $programs; do
+    say "$program"
+    qemu-aarch64 -L "$sysroot" -E LD_LIBRARY_PATH="$sysroot/usr/lib/aarch64-linux-gnu" \
+        "$build/src/${program%_tests}/$program" --gtest_brief=1 --gtest_filter="$left_out" || failed="$failed $program"
+done
+[ -z "$failed" ] || { say "failed:$failed"; exit 1; }
+say "passed: $programs"
