@@ -56,8 +56,9 @@ struct Tile {
     /// home == view: which axis of the view this axis walks along, -1 for a broadcast one.
     std::array<int, ir::kMaxTileRank> view_axis = every_axis(-1);
     int unit_axis = -1;  ///< home == view: the axis of the view that is sure to have stride 1
-    /// home == view: elements are pairs of the array's along unit_axis (see LoadView::pairs).
-    bool pairs = false;
+    /// home == view: elements are words of so many of the array's along unit_axis (see
+    /// LoadView::group).
+    int group = 1;
 };
 
 /// An operand of a strip: a Tile seen as panels x rows x lanes.
@@ -262,7 +263,8 @@ struct Move {
     bool whole = true;  ///< every element of `out` is written
 };
 
-/// Pairs of bf16 rows: (batch, k, lanes) of bf16 or f32 to (batch, k / 2, lanes) of u32.
+/// Groups of rows: (batch, k, lanes) to (batch, k / group, lanes) of u32: pairs of bf16 (from f32,
+/// too) or i16, quads of bytes.
 struct Interleave {
     StripFunction function = nullptr;
     Tile in, out;  ///< lanes side by side
@@ -270,7 +272,7 @@ struct Interleave {
 
 /// result (+)= a * b, lanes of the result along n (b is the vector operand) or m (a is).
 struct Dot {
-    DType dtype = DType::f32;  ///< of operands and result
+    DType dtype = DType::f32;  ///< of the result
     std::int64_t batch = 1, m = 1, n = 1, k = 1;
     /// The broadcast operand (batch, row, k), the vector operand (batch, k, lane) and the result
     /// (batch, row, lane), axes in this order, rank 3.
@@ -280,7 +282,7 @@ struct Dot {
     /// the axes of the result, with stride 1 along its own. Home none: nothing.
     Tile scale;
     bool by_rows = false;             ///< k, not the lanes, lies side by side in the vector operand
-    GemmFunction function = nullptr;  ///< nullptr: integers, element by element
+    GemmFunction function = nullptr;
 
     /// Large dots work on blocks of so many rows and steps of k, and copy the blocks of an array's
     /// operand into these buffers where its rows lie far apart. Home none: not a large one, or no
@@ -326,7 +328,7 @@ struct LoadView {
     std::uint32_t view = 0;
     int unit_axis = -1;  ///< -1: any strides do
     bool packs_far_rows = false;
-    bool pairs = false;  ///< read as pairs of bf16, which must begin at even places
+    int group = 1;  ///< elements that are read as one word of 32 bits, where such a word begins
     Tile copy;
     Tile other;
     /// The loop around it, whose next turn will look at the next rectangle.

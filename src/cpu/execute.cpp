@@ -28,7 +28,7 @@ ResolvedTile resolve(const Frame& frame, const Tile& tile) {
             const int from = tile.view_axis[axis];
             result.stride[axis] = from < 0 ? 0 : view.stride[static_cast<std::size_t>(from)];
             if (from >= 0 && from == view.lane_axis) result.lane_axis = static_cast<int>(axis);
-            if (tile.pairs && from != tile.unit_axis) result.stride[axis] /= 2;
+            if (from != tile.unit_axis) result.stride[axis] /= tile.group;
         }
     }
     return result;

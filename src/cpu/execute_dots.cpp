@@ -7,33 +7,9 @@
 #endif
 
 #include "cpu/execute.h"
-#include "ir/evaluate.h"
 
 namespace tilewright::cpu {
 namespace {
-
-std::uint64_t read(const ResolvedTile& tile, std::int64_t offset) {
-    return ir::read_element(tile.dtype, tile.at(offset));
-}
-
-/// result = broadcast * vector by scalar arithmetic: integers wrap around.
-void integer_dot(const ResolvedTile& a, const ResolvedTile& b, const ResolvedTile& out,
-                 const Dot& dot) {
-    for (std::int64_t batch = 0; batch < dot.batch; ++batch) {
-        for (std::int64_t row = 0; row < dot.out.shape[1]; ++row) {
-            for (std::int64_t lane = 0; lane < dot.out.shape[2]; ++lane) {
-                const std::int64_t to =
-                    out.offset(0, batch) + out.offset(1, row) + out.offset(2, lane);
-                std::uint64_t sum = dot.accumulate ? read(out, to) : 0;
-                for (std::int64_t k = 0; k < dot.k; ++k) {
-                    sum += read(a, a.offset(0, batch) + a.offset(1, row) + a.offset(2, k)) *
-                           read(b, b.offset(0, batch) + b.offset(1, k) + b.offset(2, lane));
-                }
-                ir::write_element(out.dtype, out.at(to), ir::wrap_to(out.dtype, sum));
-            }
-        }
-    }
-}
 
 /// Elements from one index of `axis` to the next, within a panel.
 std::int64_t stride_of(const ResolvedTile& tile, int axis) {
@@ -206,13 +182,9 @@ class FlushSubnormals {
 }  // namespace
 
 void execute(Frame& frame, const Dot& dot) {
-    if (dot.function && dot.dtype == DType::f64) return BlockedDot(frame, dot).run();
-    if (dot.function) {
-        const FlushSubnormals flush;
-        return BlockedDot(frame, dot).run();
-    }
-    integer_dot(resolve(frame, dot.broadcast), resolve(frame, dot.vector), resolve(frame, dot.out),
-                dot);
+    if (dot.dtype != DType::f32) return BlockedDot(frame, dot).run();
+    const FlushSubnormals flush;
+    BlockedDot(frame, dot).run();
 }
 
 void execute(Frame& frame, const Interleave& interleave) {

@@ -291,12 +291,12 @@ void load_rectangle(const Frame& frame, const Rectangle& from, const Tile& other
              transpose);
 }
 
-/// True when every row begins with a whole 32-bit pair of bf16.
-bool has_even_rows(const LoadView& load, const ResolvedTile& memory) {
+/// True when every row begins with a whole word of 32 bits.
+bool has_whole_words(const LoadView& load, const ResolvedTile& memory) {
     if (reinterpret_cast<std::uintptr_t>(memory.data) % 4 != 0) return false;
     for (int axis = 0; axis < load.access.shape.rank(); ++axis) {
         if (axis == load.unit_axis || load.access.shape[axis] == 1) continue;
-        if (memory.stride[static_cast<std::size_t>(axis)] % 2 != 0) return false;
+        if (memory.stride[static_cast<std::size_t>(axis)] % load.group != 0) return false;
     }
     return true;
 }
@@ -305,7 +305,7 @@ bool has_even_rows(const LoadView& load, const ResolvedTile& memory) {
 bool is_direct(const LoadView& load, const ResolvedTile& memory) {
     if (load.unit_axis < 0) return true;
     if (memory.stride[static_cast<std::size_t>(load.unit_axis)] != 1) return false;
-    if (load.pairs && !has_even_rows(load, memory)) return false;
+    if (load.group > 1 && !has_whole_words(load, memory)) return false;
     if (!load.packs_far_rows) return true;
     for (int axis = 0; axis < load.access.shape.rank(); ++axis) {
         const std::int64_t stride = memory.stride[static_cast<std::size_t>(axis)];
@@ -357,7 +357,7 @@ void execute(Frame& frame, const Load& load) {
 void execute(Frame& frame, const LoadView& load) {
     View& view = frame.views[load.view];
     const std::byte* const last = view.in_array ? view.data : nullptr;
-    if (view.placed && !load.pairs) {
+    if (view.placed && load.group == 1) {
         if (std::byte* const data = start_inside(frame, load.access)) {
             view.data = data;
             return look_ahead(frame, load, last, view);

@@ -70,13 +70,36 @@ bool has_few_rows(const ir::Shape& result, int lane) {
     return result.rank() == 2 && result[1 - lane] <= kFewRows;
 }
 
-bool multiplies_pairs(const ir::Function& function, const ir::Instruction& dot) {
-    if (dot.op != Op::dot || kernels().gemm_bf16_pairs == nullptr) return false;
+DotForm dot_form(const ir::Function& function, const ir::Instruction& dot) {
+    using enum DType;
     const ir::Type& a = function.type(dot.operands[0]);
-    if (a.dtype != DType::bf16 || function.type(dot.result()).dtype != DType::f32) return false;
     const int rank = a.shape.rank();
     const bool transposed = dot.get<ir::DotAttributes>().transpose_a;
-    return a.shape[transposed ? rank - 2 : rank - 1] % 2 == 0;
+    const std::int64_t k = a.shape[transposed ? rank - 2 : rank - 1];
+    switch (a.dtype) {
+        case bf16:
+        case f8e4m3:
+        case f8e5m2:
+            if (k % 2 == 0 && kernels().gemm_bf16_pairs != nullptr) return {bf16, 2};
+            return {f32, 1};
+        case f16:
+            return {f32, 1};
+        case i8:
+        case u8:
+            if (k % 4 == 0 && kernels().gemm_i8_quads != nullptr) return {a.dtype, 4};
+            [[fallthrough]];
+        case i16:
+            if (k % 2 == 0 && kernels().gemm_i16_pairs != nullptr) return {i16, 2};
+            return {i32, 1};
+        case u16:
+            return {i32, 1};
+        default:
+            return {a.dtype, 1};
+    }
+}
+
+bool wants_k_contiguous(const DotForm& form) {
+    return kernels().wants_k_contiguous && form.group > 1 && form.element != DType::i16;
 }
 
 namespace {
@@ -381,7 +404,7 @@ class LaneAssignment {
                                   std::max(1.0, static_cast<double>(lanes)) -
                               1;
         total += weight * kProducts * wasted * k * size(result);
-        if (kernels().bf16_wants_k_contiguous && multiplies_pairs(function_, dot)) {
+        if (wants_k_contiguous(dot_form(function_, dot))) {
             total += contiguous_cost(other, other_k);
         } else if (is_lazy(other) && function_.type(other).dtype != function_.type(result).dtype) {
             total += kCopy * size(other) * weight_of_[other.id];

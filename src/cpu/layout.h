@@ -42,8 +42,16 @@ struct DotRoles {
 };
 DotRoles dot_roles(const ir::Function& function, const ir::Instruction& dot, int lane);
 
-/// True when a dot of bf16 runs on a kernel for pairs instead of being widened to f32.
-bool multiplies_pairs(const ir::Function& function, const ir::Instruction& dot);
+/// What the kernel of a dot multiplies: its operands converted to `element`, of which `group`
+/// neighbours in k share a word of 32 bits.
+struct DotForm {
+    DType element = DType::f32;
+    int group = 1;
+};
+DotForm dot_form(const ir::Function& function, const ir::Instruction& dot);
+
+/// True when the kernel of a dot wants words that are neighbours in k side by side.
+bool wants_k_contiguous(const DotForm& form);
 
 /// True for a dot whose result has so few rows beside its lanes that transposing the vector operand
 /// would cost more than the products: its rows are better dotted as they lie.

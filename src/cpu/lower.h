@@ -113,9 +113,9 @@ class Lowering {
     bool scales_accumulator(const ir::Instruction& instruction);
     bool is_blocked(const ir::Instruction& dot) const;
     Tile vector_operand(const Tile& tile, int at_depth, std::int64_t width);
-    Tile broadcast_pairs(const Tile& tile, int at_depth);
-    Tile vector_pairs(const Tile& tile, int at_depth, std::int64_t width);
-    Tile interleaved(const Tile& tile, int at_depth, std::int64_t width);
+    Tile broadcast_words(const Tile& tile, int at_depth, const DotForm& form);
+    Tile vector_words(const Tile& tile, int at_depth, std::int64_t width, const DotForm& form);
+    Tile interleaved(const Tile& tile, int at_depth, std::int64_t width, int group);
 
     // lower_memory.cpp: loads, stores, atomics.
     void lower_load(const ir::Instruction& instruction);

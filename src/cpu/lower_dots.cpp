@@ -25,37 +25,55 @@ bool is_contiguous(const Tile& tile, int axis) {
     return tile.lane_axis == axis || (tile.lane_axis < 0 && tile.stride[a] == 1);
 }
 
-/// True when every other element along the contiguous `axis` begins a whole 32-bit pair. What is
-/// not known before the run, the load of a view makes sure of.
-bool has_even_pairs(const Tile& tile, int axis) {
-    if (tile.shape[axis] % 2 != 0 || !is_contiguous(tile, axis)) return false;
+/// True when every group of elements along the contiguous `axis` is a whole word of 32 bits. What
+/// is not known before the run, the load of a view makes sure of.
+bool has_whole_words(const Tile& tile, int axis, int group) {
+    const auto whole = [group](std::int64_t elements) { return elements % group == 0; };
+    if (!whole(tile.shape[axis]) || !is_contiguous(tile, axis)) return false;
     if (tile.home == Home::view) return true;
-    bool even = tile.offset % 2 == 0;
-    if (tile.lane_axis == axis) even = even && tile.width % 2 == 0 && tile.panel_stride % 2 == 0;
+    bool all = whole(tile.offset);
+    if (tile.lane_axis == axis) all = all && whole(tile.width) && whole(tile.panel_stride);
     for (int other = 0; other < tile.shape.rank(); ++other) {
         if (other == axis || tile.shape[other] == 1) continue;
-        even = even && tile.stride[static_cast<std::size_t>(other)] % 2 == 0;
+        all = all && whole(tile.stride[static_cast<std::size_t>(other)]);
     }
-    return even;
+    return all;
 }
 
-/// A bf16 tile with even pairs along `axis` as the tile of its pairs.
-Tile as_pairs(Tile tile, int axis) {
+/// A tile with whole words along `axis` as the tile of these.
+Tile as_words(Tile tile, int axis, int group) {
     tile.dtype = DType::u32;
-    tile.shape[axis] /= 2;
+    tile.shape[axis] /= group;
     if (tile.home == Home::view) {
-        tile.pairs = true;
+        tile.group = group;
         return tile;
     }
-    tile.offset /= 2;
+    tile.offset /= group;
     if (tile.lane_axis == axis) {
-        tile.width /= 2;
-        tile.panel_stride /= 2;
+        tile.width /= group;
+        tile.panel_stride /= group;
     }
     for (int other = 0; other < tile.shape.rank(); ++other) {
-        if (other != axis) tile.stride[static_cast<std::size_t>(other)] /= 2;
+        if (other != axis) tile.stride[static_cast<std::size_t>(other)] /= group;
     }
     return tile;
+}
+
+GemmFunction function_for(const DotForm& form, DType result) {
+    const Kernels& table = kernels();
+    switch (form.element) {
+        case DType::bf16:
+            return table.gemm_bf16_pairs;
+        case DType::i16:
+            return table.gemm_i16_pairs;
+        case DType::i32:
+        case DType::u32:
+            return table.gemm_i32;
+        case DType::f32:
+            return table.gemm_f32;
+        default:
+            return result == DType::f64 ? table.gemm_f64 : table.gemm_i64;
+    }
 }
 
 }  // namespace
@@ -78,7 +96,7 @@ bool Lowering::rounds_for_dots(const ir::Instruction& instruction) const {
     return from.dtype == DType::f32 && from.home == Home::buffer &&
            feeds_only_dots(users, result) &&
            std::all_of(users.begin(), users.end(),
-                       [&](const auto* user) { return multiplies_pairs(function_, *user); });
+                       [&](const auto* user) { return dot_form(function_, *user).group > 1; });
 }
 
 /// For acc * factor, one of each row or column, where a dot of the same block adds to it and nobody
@@ -143,37 +161,46 @@ Tile Lowering::vector_operand(const Tile& operand, int at_depth, std::int64_t wi
     return in_layout(operand, at_depth, {2, width});
 }
 
-/// Pairs of rows of (batch, k, lanes), bf16 or yet to be rounded, as (batch, k / 2, lanes).
-Tile Lowering::interleaved(const Tile& operand, int at_depth, std::int64_t width) {
+/// Groups of rows of (batch, k, lanes), of bf16 or yet to be rounded, of i16 or of bytes, as
+/// (batch, k / group, lanes).
+Tile Lowering::interleaved(const Tile& operand, int at_depth, std::int64_t width, int group) {
     Interleave interleave;
     interleave.in = is_contiguous(operand, 2) ? operand : in_layout(operand, at_depth, {2, width});
     const ir::Shape& shape = operand.shape;
-    interleave.out = new_tile(DType::u32, {shape[0], shape[1] / 2, shape[2]}, {2, width});
-    interleave.function = kernels().interleave_pairs(operand.dtype);
+    interleave.out = new_tile(DType::u32, {shape[0], shape[1] / group, shape[2]}, {2, width});
+    interleave.function = group == 4 ? kernels().interleave_quads()
+                                     : kernels().interleave_pairs(operand.dtype);
     const Tile result = interleave.out;
     emit_at(at_depth, interleave);
     return result;
 }
 
-/// The broadcast operand (batch, row, k) as pairs along k.
-Tile Lowering::broadcast_pairs(const Tile& operand, int at_depth) {
-    const Tile from = converted(operand, at_depth, DType::bf16);
-    if (has_even_pairs(from, 2)) return as_pairs(from, 2);
+/// The broadcast operand (batch, row, k) as words along k.
+Tile Lowering::broadcast_words(const Tile& operand, int at_depth, const DotForm& form) {
+    const int group = form.group;
+    const Tile from = group == 4 ? operand : converted(operand, at_depth, form.element);
+    if (has_whole_words(from, 2, group)) return as_words(from, 2, group);
     const ir::Shape& shape = from.shape;
-    if (!kernels().bf16_wants_k_contiguous) {
+    if (!wants_k_contiguous(form)) {
         const Tile columns = with_axes(from, {shape[0], shape[2], shape[1]}, std::array{0, 2, 1});
-        const Tile pairs = interleaved(columns, at_depth, padded(shape[1]));
-        return with_axes(pairs, {shape[0], shape[1], shape[2] / 2}, std::array{0, 2, 1});
+        const Tile words = interleaved(columns, at_depth, padded(shape[1]), group);
+        return with_axes(words, {shape[0], shape[1], shape[2] / group}, std::array{0, 2, 1});
     }
-    return as_pairs(in_layout(from, at_depth, {2, padded(shape[2])}), 2);
+    return as_words(in_layout(from, at_depth, {2, padded(shape[2])}), 2, group);
 }
 
-/// The vector operand (batch, k, lanes) as pairs along k.
-Tile Lowering::vector_pairs(const Tile& operand, int at_depth, std::int64_t width) {
-    if (operand.dtype == DType::bf16 && has_even_pairs(operand, 1)) {
-        return in_layout(as_pairs(operand, 1), at_depth, {2, width});
+/// The vector operand (batch, k, lanes) as words along k.
+Tile Lowering::vector_words(const Tile& operand, int at_depth, std::int64_t width,
+                            const DotForm& form) {
+    const int group = form.group;
+    // Rows of f32 are rounded as they are interleaved.
+    const bool rounds = form.element == DType::bf16 && operand.dtype == DType::f32;
+    if (rounds) return interleaved(operand, at_depth, width, group);
+    const Tile from = group == 4 ? operand : converted(operand, at_depth, form.element);
+    if (has_whole_words(from, 1, group)) {
+        return in_layout(as_words(from, 1, group), at_depth, {2, width});
     }
-    return interleaved(operand, at_depth, width);
+    return interleaved(from, at_depth, width, group);
 }
 
 void Lowering::lower_dot(const ir::Instruction& instruction) {
@@ -184,13 +211,19 @@ void Lowering::lower_dot(const ir::Instruction& instruction) {
     const int first = rank - 2;
     const bool has_acc = instruction.operands.size() > 2;
     const DType dtype = function_.type(result).dtype;
-    const bool pairs = multiplies_pairs(function_, instruction);
+    const DotForm form = dot_form(function_, instruction);
+    // Products of 16-bit integers are summed in 32 bits.
+    const bool narrow = dtype == DType::i16 || dtype == DType::u16;
+    const DType sums = narrow ? DType::i32 : dtype;
 
     // Lanes along the batch suit who reads the product, but no kernel writes them.
-    const Tile wanted = new_result(result);
+    const Tile wanted = narrow ? new_tile(sums, shape, lanes_[result.id]) : new_result(result);
     const bool along_batch = wanted.lane_axis >= 0 && wanted.lane_axis < first;
-    const Tile out = along_batch ? new_tile(dtype, shape, {rank - 1, kPanelLanes}) : wanted;
-    if (has_acc) copy(tile(instruction.operands[2]), out);
+    const Tile out = along_batch ? new_tile(sums, shape, {rank - 1, kPanelLanes}) : wanted;
+    if (has_acc) {
+        const Value acc = instruction.operands[2];
+        copy(narrow ? converted(tile(acc), place(acc).depth, sums) : tile(acc), out);
+    }
 
     // (batch, row, column), or (batch, column, row) when swapped.
     const auto canonical = [&](const Tile& tile, bool swapped) {
@@ -210,7 +243,8 @@ void Lowering::lower_dot(const ir::Instruction& instruction) {
     const auto operand = [&](std::size_t i, bool swapped) {
         const Value value = instruction.operands[i];
         const int at_depth = place(value).depth;
-        const Tile from = pairs ? tile(value) : converted(tile(value), at_depth, dtype);
+        const Tile from =
+            form.group > 1 ? tile(value) : converted(tile(value), at_depth, form.element);
         return Operand{canonical(from, swapped), at_depth};
     };
     const Operand a = operand(0, lanes_are_m != attributes.transpose_a);
@@ -219,7 +253,7 @@ void Lowering::lower_dot(const ir::Instruction& instruction) {
     const Operand& broadcast = lanes_are_m ? b : a;
 
     Dot dot;
-    dot.dtype = dtype;
+    dot.dtype = sums;
     dot.batch = rank == 3 ? shape[0] : 1;
     dot.m = shape[first];
     dot.n = shape[first + 1];
@@ -230,11 +264,14 @@ void Lowering::lower_dot(const ir::Instruction& instruction) {
         scale != scales_.end()) {
         dot.scale = canonical(tile(scale->second), lanes_are_m);
     }
-    if (pairs) {
-        dot.k /= 2;
-        dot.function = kernels().gemm_bf16_pairs;
-        dot.broadcast = broadcast_pairs(broadcast.tile, broadcast.depth);
-        dot.vector = vector_pairs(vector.tile, vector.depth, width);
+    if (form.group > 1) {
+        dot.k /= form.group;
+        dot.broadcast = broadcast_words(broadcast.tile, broadcast.depth, form);
+        dot.vector = vector_words(vector.tile, vector.depth, width, form);
+        dot.function = form.group == 4
+                           ? kernels().gemm_i8_quads(broadcast.tile.dtype == DType::i8,
+                                                     vector.tile.dtype == DType::i8)
+                           : function_for(form, dtype);
     } else if (multiplies_rows(instruction) && vector.tile.home == Home::view &&
                is_contiguous(vector.tile, 1)) {
         dot.by_rows = true;
@@ -244,13 +281,11 @@ void Lowering::lower_dot(const ir::Instruction& instruction) {
                             : in_layout(broadcast.tile, broadcast.depth, {2, padded(dot.k)});
         dot.vector = vector.tile;
     } else {
-        dot.function = dtype == DType::f32   ? kernels().gemm_f32
-                       : dtype == DType::f64 ? kernels().gemm_f64
-                                             : nullptr;
+        dot.function = function_for(form, dtype);
         dot.broadcast = broadcast.tile;
         dot.vector = vector_operand(vector.tile, vector.depth, width);
     }
-    if (dot.function && is_blocked(instruction)) {
+    if (is_blocked(instruction)) {
         const auto buffer = [&](const Tile& packed, std::int64_t elements) {
             return packed.home == Home::view ? new_tile(packed.dtype, {elements}, {}) : Tile();
         };
@@ -260,6 +295,7 @@ void Lowering::lower_dot(const ir::Instruction& instruction) {
     }
     emit(dot);
     if (along_batch) copy(out, wanted);
+    if (narrow) set_place(result, converted(wanted, depth(), dtype));
 }
 
 }  // namespace tilewright::cpu

@@ -74,7 +74,8 @@ bool Lowering::lower_view(const ir::Instruction& instruction) {
     const bool dots_only = feeds_only_dots(users_[result.id], result);
     LoadView load;
     load.unit_axis = contiguous;
-    if (dots_only && (type.dtype == DType::f32 || type.dtype == DType::f64)) {
+    // Elements that kernels multiply as they are: the broadcast operand may have any strides.
+    if (dots_only && size_of(type.dtype) >= 4) {
         load.unit_axis = -1;
         for (const ir::Instruction* dot : users_[result.id]) {
             const ir::Shape& shape = function_.type(dot->result()).shape;
@@ -91,9 +92,14 @@ bool Lowering::lower_view(const ir::Instruction& instruction) {
         const int lane = is_vector(type.shape) ? long_axis(type.shape) : lanes_[result.id].axis;
         if (contiguous < 0 || lane != contiguous) return false;
     }
-    load.pairs = dots_only &&
-                 std::any_of(users_[result.id].begin(), users_[result.id].end(),
-                             [&](const auto* dot) { return multiplies_pairs(function_, *dot); });
+    for (const ir::Instruction* dot : users_[result.id]) {
+        if (!dots_only) break;
+        const DotForm form = dot_form(function_, *dot);
+        const bool as_it_lies = form.element == type.dtype || size_of(type.dtype) == 1;
+        if (as_it_lies && 4 / form.group == size_of(type.dtype)) {
+            load.group = std::max(load.group, form.group);
+        }
+    }
     load.access = lower_access(instruction, type.shape);
     if (attributes.has_other) {
         load.other = tile(instruction.operands[1 + attributes.indices.size()]);

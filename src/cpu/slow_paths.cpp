@@ -41,7 +41,7 @@ bool is_scalar(const StripOp& op, const Kernels& scalar) {
 std::vector<std::string> slow_paths(const Program& program) {
     const Kernels& scalar = *find_kernels("scalar");
     const bool all_scalar = program.kernels->vector_bytes == scalar.vector_bytes;
-    std::set<std::string> loops, dots, gathers;
+    std::set<std::string> loops, gathers;
     const auto note_gather = [&](const Access& access) {
         if (access.gathers) gathers.insert(fmt::format("`{}`", program.refs[access.ref].name));
     };
@@ -50,8 +50,6 @@ std::vector<std::string> slow_paths(const Program& program) {
             for (const StripOp& op : chain->ops)
                 if (!all_scalar && is_scalar(op, scalar))
                     loops.insert(fmt::format("{} of {}", op.name(), name(op.in[0].dtype)));
-        } else if (const auto* dot = std::get_if<Dot>(&instruction)) {
-            if (dot->function == nullptr) dots.insert(std::string(name(dot->dtype)));
         } else if (const auto* load = std::get_if<Load>(&instruction)) {
             note_gather(load->access);
         } else if (const auto* store = std::get_if<Store>(&instruction)) {
@@ -65,10 +63,6 @@ std::vector<std::string> slow_paths(const Program& program) {
         result.push_back(
             fmt::format("{} element by element, since `{}` has no vector kernels for that",
                         fmt::join(loops, ", "), program.kernels->name));
-    if (!dots.empty())
-        result.push_back(
-            fmt::format("dots of {} element by element, since only floats have matrix kernels",
-                        fmt::join(dots, ", ")));
     if (!gathers.empty())
         result.push_back(
             fmt::format("{} read or written element by element, since the indices are tiles or a "

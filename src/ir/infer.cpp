@@ -337,7 +337,8 @@ class Inference : private InferChecks {
         const Type& b = operand(1, "b");
         const auto& flags = attributes<DotAttributes>();
         want_accepted(a.dtype, "a");
-        if (a.dtype != b.dtype) {
+        const auto is_byte = [](DType dtype) { return dtype == DType::i8 || dtype == DType::u8; };
+        if (a.dtype != b.dtype && !(is_byte(a.dtype) && is_byte(b.dtype))) {
             fail("expected b of dtype {} like a but got {}", name(a.dtype), name(b.dtype));
         }
         const int rank = a.shape.rank();

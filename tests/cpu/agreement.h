@@ -42,6 +42,13 @@ class Agreement {
         return k.ref("array" + std::to_string(memories_.size()), dtype, std::move(extents));
     }
 
+    /// The same with random bits: integers of the whole range.
+    ir::Value array_of_bits(DType dtype, std::vector<std::int64_t> extents) {
+        const ir::Value result = array(dtype, std::move(extents));
+        for (std::byte& byte : memories_.back().bytes) byte = static_cast<std::byte>(random_());
+        return result;
+    }
+
     ir::Value load_all(ir::Value ref) {
         std::vector<ir::IndexOperand> indices;
         for (const std::int64_t extent : k.function.ref_type(ref).extents) {

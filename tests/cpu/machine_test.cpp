@@ -286,9 +286,10 @@ TEST(Machine, DotsScaleNothingThatOthersRead) {
 
 TEST(Machine, LargeDotsOfRowsFarApart) {
     constexpr std::int64_t m = 130, n = 140, k = 300, stride = 1100;
-    for (const DType dtype : {DType::f32, DType::f64, DType::bf16}) {
+    for (const DType dtype : {DType::f32, DType::f64, DType::bf16, DType::f8e4m3, DType::f8e5m2,
+                              DType::i8, DType::u8, DType::i16, DType::u16, DType::i32}) {
         for (const bool transposed : {false, true}) {
-            for (const std::int64_t start : {7, 8}) {  // bf16 pairs are whole in one case only
+            for (const std::int64_t start : {7, 8}) {  // words are whole in one case only
                 Agreement test;
                 const auto part = [&](std::int64_t rows, std::int64_t columns) {
                     const Value array = test.array(dtype, {rows, stride});
@@ -301,6 +302,64 @@ TEST(Machine, LargeDotsOfRowsFarApart) {
                 test.keep(test.k.b.dot(x, y, d, {transposed, false}));
                 test.check(1e-4);
             }
+        }
+    }
+}
+
+TEST(Machine, DotsOfIntegersWrapAround) {
+    for (const DType dtype : {DType::i8, DType::u8, DType::i16, DType::u16, DType::i32, DType::u32,
+                              DType::i64, DType::u64}) {
+        for (const std::int64_t k : {1, 2, 3, 4, 6, 8, 24, 67, 132}) {
+            const std::int64_t m = 3 + k % 5 * 4, n = 5 + k % 7 * 9;
+            for (const bool ta : {false, true}) {
+                for (const bool tb : {false, true}) {
+                    SCOPED_TRACE(std::string(name(dtype)) + " k " + std::to_string(k));
+                    Agreement test;
+                    const auto matrix = [&](bool transposed, std::int64_t r, std::int64_t c) {
+                        if (transposed) std::swap(r, c);
+                        return test.load_all(test.array_of_bits(dtype, {r, c}));
+                    };
+                    ir::Builder& b = test.k.b;
+                    const Value x = matrix(ta, m, k), y = matrix(tb, k, n);
+                    const Value d = b.dot(x, y, {}, {ta, tb});
+                    test.keep(d);
+                    // Operands that are made, not loaded, and an accumulator.
+                    const Value made = b.binary(Op::mul, b.binary(Op::add, x, x), x);
+                    test.keep(b.dot(made, y, d, {ta, tb}));
+                    test.check();
+                }
+            }
+        }
+    }
+}
+
+TEST(Machine, DotsOfBytesWithAndWithoutASign) {
+    for (const DType first : {DType::i8, DType::u8}) {
+        const DType second = first == DType::i8 ? DType::u8 : DType::i8;
+        for (const std::int64_t k : {3, 6, 8, 132}) {
+            for (const bool transposed : {false, true}) {
+                Agreement test;
+                const Value x = test.load_all(test.array_of_bits(first, {20, k}));
+                const Value y =
+                    test.load_all(test.array_of_bits(second, {transposed ? 70 : k, transposed ? k : 70}));
+                test.keep(test.k.b.dot(x, y, {}, {false, transposed}));
+                test.check();
+            }
+        }
+    }
+}
+
+TEST(Machine, BatchedDotsOfIntegers) {
+    for (const DType dtype : {DType::i8, DType::u8, DType::i16, DType::i32}) {
+        for (const std::int64_t k : {3, 8}) {
+            Agreement test;
+            const Value x = test.load_all(test.array_of_bits(dtype, {3, 20, k}));
+            const Value y = test.load_all(test.array_of_bits(dtype, {3, k, 70}));
+            test.keep(test.k.b.dot(x, y));
+            test.keep(test.k.b.dot(y, x, {}, {true, true}));
+            const Value ones = test.k.b.constant({dtype, {3, k, 70}}, 127);
+            test.keep(test.k.b.dot(x, ones));
+            test.check();
         }
     }
 }
@@ -503,7 +562,7 @@ TEST(Machine, AttentionTransposesValuesWhereProductsWantContiguousKeys) {
     Agreement test({3});
     build_attention(test, DType::bf16, 150, 64);
     test.check(2e-2);
-    if (!kernels().bf16_wants_k_contiguous) return;
+    if (!kernels().wants_k_contiguous) return;
     // And not the probabilities, of which there are more.
     const std::string listing = to_string(*compile(test.k.function));
     EXPECT_NE(listing.find("= exp2_sum_pairs"), std::string::npos) << listing;

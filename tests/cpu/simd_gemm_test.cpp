@@ -275,6 +275,91 @@ TEST_P(Gemm, Bf16Pairs) {
     }
 }
 
+// A product of integers, of `group` elements A and B in a word of W, against sums that wrap around.
+template <typename A, typename B, typename C, typename W>
+void check_integers(GemmFunction gemm, std::int64_t m, std::int64_t n, std::int64_t k,
+                    Layout layout) {
+    constexpr auto kGroup = static_cast<std::int64_t>(sizeof(W) / sizeof(A));
+    std::mt19937_64 random(static_cast<unsigned>(m * 73 + n * 7 + k));
+    const auto words = [&]<typename T>(T, std::int64_t count) {
+        std::vector<T> x(static_cast<std::size_t>(kGroup * count));
+        // The extremes often: products and their sums then leave narrower types.
+        for (T& v : x) {
+            v = random() % 4 == 0 ? std::numeric_limits<T>::min() : static_cast<T>(random());
+        }
+        return x;
+    };
+    const auto a = words(A{}, (m + layout.pad) * (k + layout.pad));
+    const auto b = words(B{}, k * (n + layout.pad));
+    std::vector<C> c(static_cast<std::size_t>(m * (n + layout.pad)));
+    for (C& v : c) v = static_cast<C>(random());
+    const auto before = c;
+    GemmArgs g{.m = m,
+               .n = n,
+               .k = k,
+               .a = a.data(),
+               .a_row = layout.k_major ? 1 : k + layout.pad,
+               .a_col = layout.k_major ? m + layout.pad : 1,
+               .b = b.data(),
+               .ldb = n + layout.pad,
+               .c = c.data(),
+               .ldc = n + layout.pad,
+               .accumulate = layout.accumulate};
+    gemm(g);
+    using U = std::make_unsigned_t<C>;
+    for (std::int64_t i = 0; i < m; ++i) {
+        for (std::int64_t j = 0; j < g.ldc; ++j) {
+            const auto at = static_cast<std::size_t>(i * g.ldc + j);
+            U sum = layout.accumulate || j >= n ? static_cast<U>(before[at]) : 0;
+            for (std::int64_t l = 0; j < n && l < kGroup * k; ++l) {
+                const auto in_a = kGroup * (i * g.a_row + l / kGroup * g.a_col) + l % kGroup;
+                const auto in_b = kGroup * (l / kGroup * g.ldb + j) + l % kGroup;
+                sum += static_cast<U>(static_cast<C>(a[static_cast<std::size_t>(in_a)])) *
+                       static_cast<U>(static_cast<C>(b[static_cast<std::size_t>(in_b)]));
+            }
+            ASSERT_EQ(static_cast<U>(c[at]), sum)
+                << "C(" << i << ", " << j << ") of " << m << " x " << n << " x " << k;
+        }
+    }
+}
+
+template <typename A, typename B, typename C, typename W>
+void check_integers(GemmFunction gemm) {
+    if (gemm == nullptr) GTEST_SKIP() << "this table widens";
+    constexpr Layout kPlain[] = {
+        {false, false, 0}, {true, false, 3}, {false, true, 5}, {true, true, 0}};
+    const auto check = [&](std::int64_t m, std::int64_t n, std::int64_t k) {
+        for (const Layout& layout : kPlain) check_integers<A, B, C, W>(gemm, m, n, k, layout);
+    };
+    for (std::int64_t m = 1; m <= 26; ++m) check(m, 64, 5);
+    for (std::int64_t n = 1; n <= 100; ++n) check(7, n, 4);
+    for (std::int64_t k = 0; k <= 40; ++k) check(35, 50, k);
+    check(37, 100, 300);
+    check(2, 130, 301);
+    check(64, 128, 130);
+}
+
+TEST_P(Gemm, Integers) {
+    check_integers<std::int32_t, std::int32_t, std::int32_t, std::int32_t>(GetParam()->gemm_i32);
+    check_integers<std::int64_t, std::int64_t, std::int64_t, std::int64_t>(GetParam()->gemm_i64);
+}
+
+TEST_P(Gemm, I16Pairs) {
+    check_integers<std::int16_t, std::int16_t, std::int32_t, std::int32_t>(
+        GetParam()->gemm_i16_pairs);
+}
+
+TEST_P(Gemm, QuadsOfBytes) {
+    const auto gemm = GetParam()->gemm_i8_quads;
+    if (gemm == nullptr) GTEST_SKIP() << "this table widens";
+    using S = std::int8_t;
+    using U = std::uint8_t;
+    check_integers<S, S, std::int32_t, std::int32_t>(gemm(true, true));
+    check_integers<S, U, std::int32_t, std::int32_t>(gemm(true, false));
+    check_integers<U, S, std::int32_t, std::int32_t>(gemm(false, true));
+    check_integers<U, U, std::int32_t, std::int32_t>(gemm(false, false));
+}
+
 INSTANTIATE_TEST_SUITE_P(Tables, Gemm, testing::ValuesIn(available_kernels()),
                          [](const auto& table) { return std::string(table.param->name); });
 

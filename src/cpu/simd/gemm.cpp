@@ -1,4 +1,5 @@
-// Register-blocked matrix products of f32 and f64: lanes of B and C are contiguous, A is broadcast.
+// Register-blocked matrix products of f32, f64, i32, i64 and pairs of i16: lanes of B and C are
+// contiguous, A is broadcast.
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "cpu/simd/gemm.cpp"
 // clang-format off
@@ -6,10 +7,12 @@
 #include "hwy/foreach_target.h"
 // clang-format on
 #include <algorithm>
+#include <type_traits>
 
 #include "cpu/simd/gemm_avx2-inl.h"
 #include "cpu/simd/vector.h"
 #include "cpu/simd/vector_lanes-inl.h"
+#include "cpu/simd/vector_ops-inl.h"
 #include "hwy/highway.h"
 
 HWY_BEFORE_NAMESPACE();
@@ -80,6 +83,33 @@ class NextLines {
     std::int64_t left_ = 0, each_ = 0;
 };
 
+// What the elements of A, B and C are, and how one step of k adds to a sum.
+template <typename T>
+struct Plain {
+    using Element = T;
+    template <class D, class V = hn::Vec<D>>
+    static HWY_INLINE V multiply_add(D, V a, V b, V c) {
+        if constexpr (std::is_floating_point_v<T>) {
+            return hn::MulAdd(a, b, c);
+        } else {
+            return hn::Add(Mul()(D(), a, b), c);
+        }
+    }
+};
+#if HWY_ARCH_X86
+// Words of A and B are pairs of i16, neighbours in k.
+struct I16Pairs {
+    using Element = std::int32_t;
+    template <class D, class V = hn::Vec<D>>
+    static HWY_INLINE V multiply_add(D d, V a, V b, V c) {
+        const hn::Repartition<std::int16_t, D> d16;
+        V unused = hn::Zero(d);
+        return hn::ReorderWidenMulAccumulate(d, hn::BitCast(d16, a), hn::BitCast(d16, b), c,
+                                             unused);
+    }
+};
+#endif
+
 // What C is times before a product is added to it: factors of rows or of lanes, or neither.
 template <typename T>
 struct Scale {
@@ -100,8 +130,9 @@ Scale<T> scale_at(const GemmArgs& g, std::int64_t k) {
 }
 
 // One panel: all rows of A times up to `kVectors` vectors of B, over one block of k.
-template <typename T>
+template <class Product>
 struct Panel {
+    using T = typename Product::Element;
     const T* a;
     std::int64_t a_row, a_col;
     const T* b;
@@ -126,8 +157,9 @@ HWY_INLINE V kept_in_register(V v) {
 
 // The register block: C (kRows x kVectors vectors) from zero, then added to memory, so that the
 // rounding errors of a long k grow with its blocks only.
-template <int kRows, int kVectors, bool kPartial, typename T>
-HWY_INLINE void block(const Panel<T>& p, std::int64_t row) {
+template <int kRows, int kVectors, bool kPartial, class Product>
+HWY_INLINE void block(const Panel<Product>& p, std::int64_t row) {
+    using T = typename Product::Element;
     const hn::ScalableTag<T> d;
     using V = hn::Vec<decltype(d)>;
     constexpr std::int64_t kLanes = hn::MaxLanes(d);
@@ -151,7 +183,9 @@ HWY_INLINE void block(const Panel<T>& p, std::int64_t row) {
             V lhs = hn::Set(d, a[r * p.a_row]);
             if constexpr (kVectors > 1) lhs = kept_in_register(lhs);
 #pragma GCC unroll 16
-            for (int v = 0; v < kVectors; ++v) sum[r][v] = hn::MulAdd(lhs, rhs[v], sum[r][v]);
+            for (int v = 0; v < kVectors; ++v) {
+                sum[r][v] = Product::multiply_add(d, lhs, rhs[v], sum[r][v]);
+            }
         }
     }
     const auto load = [&](const T* x) HWY_ATTR {
@@ -166,7 +200,7 @@ HWY_INLINE void block(const Panel<T>& p, std::int64_t row) {
             V x = sum[r][v];
             if (p.accumulate) {
                 const V scale = p.scale.rows ? hn::Set(d, p.scale.rows[row + r]) : lane_scale;
-                x = hn::MulAdd(load(c), scale, x);
+                x = Plain<T>::multiply_add(d, load(c), scale, x);
             }
             if constexpr (kPartial) {
                 store_first(x, d, c, p.tail);
@@ -178,8 +212,8 @@ HWY_INLINE void block(const Panel<T>& p, std::int64_t row) {
 }
 
 // Rows from `row` on in blocks of kRows, the remainder in smaller ones.
-template <int kRows, int kVectors, bool kPartial, typename T>
-void all_rows(const Panel<T>& p, std::int64_t row = 0) {
+template <int kRows, int kVectors, bool kPartial, class Product>
+void all_rows(const Panel<Product>& p, std::int64_t row = 0) {
     for (; row + kRows <= p.m; row += kRows) {
         p.next->fetch();
         block<kRows, kVectors, kPartial>(p, row);
@@ -212,8 +246,8 @@ int next_panel(std::int64_t left, std::int64_t rows) {
 }
 
 // Calls all_rows for a panel of `vectors` vectors (0: the partial one).
-template <typename T>
-void run_panel(const Panel<T>& p, int vectors) {
+template <class Product>
+void run_panel(const Panel<Product>& p, int vectors) {
     switch (vectors) {
         case 0:
             return all_rows<block_rows(1), 1, true>(p);
@@ -233,8 +267,9 @@ void run_panel(const Panel<T>& p, int vectors) {
 }
 
 // All panels of B for each block of rows. Returns the rows done: the rest fills no block.
-template <typename T>
-std::int64_t whole_row_blocks(Panel<T> p, std::int64_t n) {
+template <class Product>
+std::int64_t whole_row_blocks(Panel<Product> p, std::int64_t n) {
+    using T = typename Product::Element;
     constexpr std::int64_t kLanes = hn::MaxLanes(hn::ScalableTag<T>());
     constexpr int kRows = block_rows(kWidest);
     const T* b = p.b;
@@ -364,7 +399,7 @@ void gemm_packed(const GemmArgs& g) {
             }
             // Rows and lanes that fill no block.
             const auto rest = [&](std::int64_t row, std::int64_t l, std::int64_t width) HWY_ATTR {
-                Panel<float> p{a + row * g.a_row,
+                Panel<Plain<float>> p{a + row * g.a_row,
                                g.a_row,
                                g.a_col,
                                b + l,
@@ -394,10 +429,11 @@ void gemm_packed(const GemmArgs& g) {
 }
 #endif
 
-template <typename T>
+template <class Product>
 void gemm(const GemmArgs& g) {
+    using T = typename Product::Element;
 #if HWY_TARGET == HWY_AVX2
-    if constexpr (sizeof(T) == 4) {
+    if constexpr (std::is_same_v<T, float>) {
         if (g.m >= kRowsWorthPacking && g.n >= kPackedLanes && g.k > 0) {
             if (g.a_col == 1) return gemm_packed<true>(g);
             if (g.a_row == 1) return gemm_packed<false>(g);
@@ -428,7 +464,7 @@ void gemm(const GemmArgs& g) {
     NextLines next(g, kSize,
                    ceil_div(g.k, depth) * ceil_div(g.m, block_rows(kWidest)) *
                        ceil_div(g.n, kWidest * kLanes));
-    Panel<T> p{};
+    Panel<Product> p{};
     p.next = &next;
     p.a_row = g.a_row;
     p.a_col = g.a_col;
@@ -472,10 +508,23 @@ void gemm(const GemmArgs& g) {
 }  // namespace
 
 GemmFunction gemm_f32() {
-    return gemm<float>;
+    return gemm<Plain<float>>;
 }
 GemmFunction gemm_f64() {
-    return gemm<double>;
+    return gemm<Plain<double>>;
+}
+GemmFunction gemm_i32() {
+    return gemm<Plain<std::int32_t>>;
+}
+GemmFunction gemm_i64() {
+    return gemm<Plain<std::int64_t>>;
+}
+GemmFunction gemm_i16_pairs() {
+#if HWY_ARCH_X86
+    return gemm<I16Pairs>;
+#else
+    return nullptr;
+#endif
 }
 #endif
 
@@ -486,10 +535,13 @@ HWY_AFTER_NAMESPACE();
 #if HWY_ONCE
 namespace tilewright::cpu {
 
-GemmFunction vector_gemm_f32(Target target){TW_RETURN_FROM_TARGET(target, gemm_f32())} GemmFunction
-    vector_gemm_f64(Target target) {
-    TW_RETURN_FROM_TARGET(target, gemm_f64())
-}
+// clang-format off
+GemmFunction vector_gemm_f32(Target target) { TW_RETURN_FROM_TARGET(target, gemm_f32()) }
+GemmFunction vector_gemm_f64(Target target) { TW_RETURN_FROM_TARGET(target, gemm_f64()) }
+GemmFunction vector_gemm_i32(Target target) { TW_RETURN_FROM_TARGET(target, gemm_i32()) }
+GemmFunction vector_gemm_i64(Target target) { TW_RETURN_FROM_TARGET(target, gemm_i64()) }
+GemmFunction vector_gemm_i16_pairs(Target target) { TW_RETURN_FROM_TARGET(target, gemm_i16_pairs()) }
+// clang-format on
 
 }  // namespace tilewright::cpu
 #endif

@@ -1,14 +1,14 @@
-// Matrix products of bf16 pairs with AMX tiles. Compiled with AMX enabled, so nothing here may be
+// Matrix products of bf16 pairs and of quads of bytes with AMX tiles. Compiled with AMX enabled, so nothing here may be
 // shared with other translation units: no inline functions of the library or of ours.
 #include <immintrin.h>
 
-#include "cpu/simd/bf16.h"
+#include "cpu/simd/dot_products.h"
 
 namespace tilewright::cpu {
 namespace {
 
-// A tile is 16 rows of 64 bytes: 16 x 16 floats of C, 16 rows x 16 pairs of A, or 16 pairs x 16
-// lanes of B, which is just how the pairs lie in memory.
+// A tile is 16 rows of 64 bytes: 16 x 16 elements of C, 16 rows x 16 words of A, or 16 words x 16
+// lanes of B, which is just how words of two or four elements lie in memory.
 constexpr std::int64_t kTile = 16;
 
 struct alignas(64) TileConfig {
@@ -25,11 +25,32 @@ inline void memory_fence() {
     asm volatile("" ::: "memory");
 }
 
+// What the words hold. Tiles are named by constants, so each product is spelled out.
+enum class Kind { bf16, ss, su, us, uu };
+
+template <Kind kind>
+GemmFunction by_avx512() {
+    if constexpr (kind == Kind::bf16) {
+        return avx512_gemm_bf16_pairs;
+    } else {
+        return avx512_gemm_i8_quads(kind == Kind::ss || kind == Kind::su,
+                                    kind == Kind::ss || kind == Kind::us);
+    }
+}
+
+#define TW_PRODUCT(c, a, b)                                           \
+    do {                                                              \
+        if constexpr (kind == Kind::bf16) _tile_dpbf16ps(c, a, b);    \
+        else if constexpr (kind == Kind::ss) _tile_dpbssd(c, a, b);   \
+        else if constexpr (kind == Kind::su) _tile_dpbsud(c, a, b);   \
+        else if constexpr (kind == Kind::us) _tile_dpbusd(c, a, b);   \
+        else _tile_dpbuud(c, a, b);                                   \
+    } while (false)
+
 // kM x kN tiles of C (tiles 0 to 3) from kM of A (4, 5) and kN of B (6, 7). Strides in bytes.
-template <int kM, int kN>
-void block(const char* a, long a_stride, const char* b, long b_stride, float* c, long c_stride,
+template <Kind kind, int kM, int kN>
+void block(const char* a, long a_stride, const char* b, long b_stride, char* c00, long c_stride,
            std::int64_t steps, bool accumulate) {
-    char* c00 = reinterpret_cast<char*>(c);
     char* c10 = c00 + kTile * c_stride;
     memory_fence();
     if (accumulate) {
@@ -46,16 +67,16 @@ void block(const char* a, long a_stride, const char* b, long b_stride, float* c,
     for (std::int64_t s = 0; s < steps; ++s, a += 64, b += kTile * b_stride) {
         _tile_loadd(6, b, b_stride);
         _tile_loadd(4, a, a_stride);
-        _tile_dpbf16ps(0, 4, 6);
+        TW_PRODUCT(0, 4, 6);
         if constexpr (kN == 2) {
             _tile_loadd(7, b + 64, b_stride);
-            _tile_dpbf16ps(1, 4, 7);
+            TW_PRODUCT(1, 4, 7);
         }
         if constexpr (kM == 2) {
             _tile_loadd(5, a + kTile * a_stride, a_stride);
-            _tile_dpbf16ps(2, 5, 6);
+            TW_PRODUCT(2, 5, 6);
         }
-        if constexpr (kM == 2 && kN == 2) _tile_dpbf16ps(3, 5, 7);
+        if constexpr (kM == 2 && kN == 2) TW_PRODUCT(3, 5, 7);
     }
     _tile_stored(0, c00, c_stride);
     if constexpr (kN == 2) _tile_stored(1, c00 + 64, c_stride);
@@ -64,7 +85,8 @@ void block(const char* a, long a_stride, const char* b, long b_stride, float* c,
     memory_fence();
 }
 
-// The part of C, of A's rows and of B's lanes from (m, n), over pairs [k, k + depth), by vectors.
+// The part of C, of A's rows and of B's lanes from (m, n), over words [k, k + depth), by vectors.
+template <Kind kind>
 void by_vectors(const GemmArgs& g, std::int64_t m, std::int64_t rows, std::int64_t n,
                 std::int64_t lanes, std::int64_t k, std::int64_t depth, bool accumulate) {
     if (rows == 0 || lanes == 0) return;
@@ -74,22 +96,21 @@ void by_vectors(const GemmArgs& g, std::int64_t m, std::int64_t rows, std::int64
     part.k = depth;
     part.a = static_cast<const std::uint32_t*>(g.a) + m * g.a_row + k * g.a_col;
     part.b = static_cast<const std::uint32_t*>(g.b) + k * g.ldb + n;
-    part.c = static_cast<float*>(g.c) + m * g.ldc + n;
+    part.c = static_cast<std::uint32_t*>(g.c) + m * g.ldc + n;
     part.accumulate = accumulate;
     part.row_scale = part.lane_scale = nullptr;  // C is scaled already
-    avx512_gemm_bf16_pairs(part);
+    by_avx512<kind>()(part);
 }
 
-}  // namespace
-
 // Whole tiles by AMX, what is left over in m, n and k by vectors.
-void amx_gemm_bf16_pairs(const GemmArgs& g) {
+template <Kind kind>
+void gemm(const GemmArgs& g) {
     const std::int64_t m = g.m / kTile * kTile;
     const std::int64_t n = g.n / kTile * kTile;
     const std::int64_t steps = g.k / kTile;
     const std::int64_t k = steps * kTile;
-    if (g.a_col != 1 || m == 0 || n == 0 || k == 0) return avx512_gemm_bf16_pairs(g);
-    // Tiles of C are loaded as they lie.
+    if (g.a_col != 1 || m == 0 || n == 0 || k == 0) return by_avx512<kind>()(g);
+    // Tiles of C are loaded as they lie. Integers have no factors.
     if (g.accumulate && (g.row_scale || g.lane_scale)) avx512_scale(g);
     const TileConfig config;
     memory_fence();
@@ -106,9 +127,9 @@ void amx_gemm_bf16_pairs(const GemmArgs& g) {
             const bool wide = j + 2 * kTile <= n;
             const char* b =
                 reinterpret_cast<const char*>(static_cast<const std::uint32_t*>(g.b) + j);
-            float* c = static_cast<float*>(g.c) + i * g.ldc + j;
-            const auto f =
-                tall ? (wide ? block<2, 2> : block<2, 1>) : (wide ? block<1, 2> : block<1, 1>);
+            char* c = reinterpret_cast<char*>(static_cast<std::uint32_t*>(g.c) + i * g.ldc + j);
+            const auto f = tall ? (wide ? block<kind, 2, 2> : block<kind, 2, 1>)
+                                : (wide ? block<kind, 1, 2> : block<kind, 1, 1>);
             f(a, a_stride, b, b_stride, c, c_stride, steps, g.accumulate);
             j += wide ? 2 * kTile : kTile;
         }
@@ -116,9 +137,22 @@ void amx_gemm_bf16_pairs(const GemmArgs& g) {
     }
     // Tile registers left in use would make every context switch dearer.
     _tile_release();
-    if (k < g.k) by_vectors(g, 0, m, 0, n, k, g.k - k, true);
-    by_vectors(g, m, g.m - m, 0, n, 0, g.k, g.accumulate);
-    by_vectors(g, 0, g.m, n, g.n - n, 0, g.k, g.accumulate);
+    if (k < g.k) by_vectors<kind>(g, 0, m, 0, n, k, g.k - k, true);
+    by_vectors<kind>(g, m, g.m - m, 0, n, 0, g.k, g.accumulate);
+    by_vectors<kind>(g, 0, g.m, n, g.n - n, 0, g.k, g.accumulate);
+}
+
+#undef TW_PRODUCT
+
+}  // namespace
+
+void amx_gemm_bf16_pairs(const GemmArgs& args) {
+    gemm<Kind::bf16>(args);
+}
+
+GemmFunction amx_gemm_i8_quads(bool a_signed, bool b_signed) {
+    if (a_signed) return b_signed ? gemm<Kind::ss> : gemm<Kind::su>;
+    return b_signed ? gemm<Kind::us> : gemm<Kind::uu>;
 }
 
 }  // namespace tilewright::cpu

@@ -3,7 +3,7 @@
 // functions of the library or of ours.
 #include <immintrin.h>
 
-#include "cpu/simd/bf16.h"
+#include "cpu/simd/dot_products.h"
 
 namespace tilewright::cpu {
 namespace {

@@ -4,7 +4,7 @@
 #include <cstdlib>
 #include <string>
 
-#include "cpu/simd/bf16.h"
+#include "cpu/simd/dot_products.h"
 #include "cpu/simd/scalar.h"
 #include "cpu/simd/vector.h"
 #include "hwy/targets.h"
@@ -24,10 +24,15 @@ const Kernels& scalar_kernels() {
         .arg_reduce_lanes = scalar_arg_reduce_lanes,
         .gemm_f32 = scalar_gemm_f32,
         .gemm_f64 = scalar_gemm_f64,
+        .gemm_i32 = scalar_gemm_i32,
+        .gemm_i64 = scalar_gemm_i64,
         .gemm_bf16_pairs = scalar_gemm_bf16_pairs,
+        .gemm_i16_pairs = scalar_gemm_i16_pairs,
+        .gemm_i8_quads = scalar_gemm_i8_quads,
         .store = scalar_store,
         .stream = [](DType dtype) { return scalar_store(dtype, false); },
         .interleave_pairs = scalar_interleave_pairs,
+        .interleave_quads = scalar_interleave_quads,
         .transpose = scalar_transpose,
         .super = scalar_superinstructions(),
         .fused = {},
@@ -69,13 +74,19 @@ Kernels vector_kernels(std::string_view name, int vector_bytes) {
     k.gemm_f32 = vector_gemm_f32(target);
     k.gemm_f64 = vector_gemm_f64(target);
     k.gemm_rows_f32 = vector_gemm_rows_f32(target);
+    k.gemm_i32 = vector_gemm_i32(target);
+    k.gemm_i64 = vector_gemm_i64(target);
+    k.gemm_i16_pairs = vector_gemm_i16_pairs(target);
+    // What is widened is faster than scalar products of pairs and quads.
     k.gemm_bf16_pairs = nullptr;
+    k.gemm_i8_quads = nullptr;
     k.store = [](DType dtype, bool masked) {
         const StripFunction f = masked ? vector_store_masked(target, dtype) : nullptr;
         return f != nullptr ? f : scalar_store(dtype, masked);
     };
     k.stream = [](DType dtype) { return vector_stream(target, dtype); };
     k.interleave_pairs = [](DType in) { return vector_interleave_pairs(target, in); };
+    k.interleave_quads = [] { return vector_interleave_quads(target); };
     k.transpose = [](DType in, DType out) {
         const StripFunction f = vector_transpose(target, in, out);
         return f != nullptr ? f : scalar_transpose(in, out);
@@ -91,8 +102,9 @@ std::vector<const Kernels*> find_available() {
 #if !TILEWRIGHT_SCALAR
     const std::int64_t supported = hwy::SupportedTargets();
     if ((supported & HWY_AVX3) != 0) {
-        static const Kernels avx512 = vector_kernels<Target::avx512>("avx512", 64);
+        static Kernels avx512 = vector_kernels<Target::avx512>("avx512", 64);
 #if HWY_ARCH_X86
+        if (has_avx512_vnni()) avx512.gemm_i8_quads = avx512_gemm_i8_quads;
         if (has_avx512_bf16()) {
             static Kernels with_bf16 = avx512;
             with_bf16.name = "avx512_bf16";
@@ -106,7 +118,8 @@ std::vector<const Kernels*> find_available() {
                 static Kernels with_amx = with_bf16;
                 with_amx.name = "amx";
                 with_amx.gemm_bf16_pairs = amx_gemm_bf16_pairs;
-                with_amx.bf16_wants_k_contiguous = true;
+                with_amx.wants_k_contiguous = true;
+                if (has_amx_int8()) with_amx.gemm_i8_quads = amx_gemm_i8_quads;
                 tables.push_back(&with_amx);
             }
             tables.push_back(&with_bf16);
@@ -150,7 +163,7 @@ const Kernels* find_kernels(std::string_view name) {
     static const Kernels scalar_amx = [] {
         Kernels k = scalar_kernels();
         k.name = "scalar_amx";
-        k.bf16_wants_k_contiguous = true;
+        k.wants_k_contiguous = true;
         return k;
     }();
     if (name == scalar_amx.name) return &scalar_amx;

@@ -126,9 +126,12 @@ struct Kernels {
     /// of accumulator; lane l has index immediate[0] + l.
     StripFunction (*arg_reduce_lanes)(ir::Reduction kind, DType dtype) = nullptr;
 
-    /// C f32. a, b, c of f32; a, b, c of f64.
+    /// a, b and c of the type in the name; integers wrap around, so that those without a sign are
+    /// served, too.
     GemmFunction gemm_f32 = nullptr;
     GemmFunction gemm_f64 = nullptr;
+    GemmFunction gemm_i32 = nullptr;
+    GemmFunction gemm_i64 = nullptr;
     /// f32, with a_col == 1 and B(k, n) at b[n * ldb + k]: rows of B are dotted as they lie. For
     /// few rows of A. nullptr where the table has none.
     GemmFunction gemm_rows_f32 = nullptr;
@@ -136,8 +139,14 @@ struct Kernels {
     /// (B[2 k2][n], B[2 k2 + 1][n]); `k` counts pairs. nullptr where the machine has no bf16 dot;
     /// then bf16 is widened to f32 tiles.
     GemmFunction gemm_bf16_pairs = nullptr;
-    /// True when gemm_bf16_pairs wants a_col == 1 (AMX tiles).
-    bool bf16_wants_k_contiguous = false;
+    /// i16 pairs along k, C i32, laid out like those of bf16. nullptr: i16 is widened to i32 tiles.
+    GemmFunction gemm_i16_pairs = nullptr;
+    /// Quads of i8 or u8 along k, C i32: A32(m, k4) at ((u32*)a)[m * a_row + k4 * a_col],
+    /// B32[k4][n] holds B[4 k4][n] to B[4 k4 + 3][n]; `k` counts quads. nullptr where the machine has
+    /// no product of bytes; then they are widened to i16 pairs.
+    GemmFunction (*gemm_i8_quads)(bool a_signed, bool b_signed) = nullptr;
+    /// True when the products of pairs of bf16 and of quads want a_col == 1 (AMX tiles).
+    bool wants_k_contiguous = false;
 
     /// out = in[0], or only where the bool in[1] is true: never a byte elsewhere.
     StripFunction (*store)(DType dtype, bool masked) = nullptr;
@@ -146,8 +155,10 @@ struct Kernels {
 
     /// out[k2][n] = (in[2 k2][n], in[2 k2 + 1][n]) of bf16 (`rows` counts rows of in; an odd last
     /// row is paired with zeros; out_row_stride counts pairs), from f32 rows (rounded) or bf16
-    /// rows.
+    /// rows; or of i16 rows, an even number.
     StripFunction (*interleave_pairs)(DType in) = nullptr;
+    /// out[k4][n] = (in[4 k4][n], ..., in[4 k4 + 3][n]) of bytes; `rows` is a multiple of 4.
+    StripFunction (*interleave_quads)() = nullptr;
     /// out[l][r] = in[0](r, l), converting in -> out dtype (same dtype, or f16/bf16/f32 ->
     /// f32/bf16).
     StripFunction (*transpose)(DType in, DType out) = nullptr;

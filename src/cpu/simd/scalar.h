@@ -22,10 +22,16 @@ StripFunction scalar_arg_reduce_lanes(ir::Reduction kind, DType dtype);
 
 StripFunction scalar_store(DType dtype, bool masked);
 StripFunction scalar_interleave_pairs(DType in);
+StripFunction scalar_interleave_quads();
 StripFunction scalar_transpose(DType in, DType out);
+
 void scalar_gemm_f32(const GemmArgs& args);
-void scalar_gemm_bf16_pairs(const GemmArgs& args);
 void scalar_gemm_f64(const GemmArgs& args);
+void scalar_gemm_i32(const GemmArgs& args);
+void scalar_gemm_i64(const GemmArgs& args);
+void scalar_gemm_bf16_pairs(const GemmArgs& args);
+void scalar_gemm_i16_pairs(const GemmArgs& args);
+GemmFunction scalar_gemm_i8_quads(bool a_signed, bool b_signed);
 
 const Superinstructions& scalar_superinstructions();
 

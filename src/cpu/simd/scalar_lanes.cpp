@@ -1,4 +1,4 @@
-// Scalar reductions, transposes and matrix products.
+// Scalar reductions, interleaved rows and transposes.
 #include <algorithm>
 #include <cstring>
 
@@ -145,6 +145,19 @@ void interleave_pairs(const Strip& s) {
     }
 }
 
+/// Groups of `count` rows of T, neighbours in a word of 32 bits.
+template <typename T>
+void interleave_bits(const Strip& s) {
+    constexpr std::int64_t kCount = 4 / sizeof(T);
+    auto* out = static_cast<T*>(s.out);
+    for (std::int64_t row = 0; row < s.rows; ++row) {
+        for (std::int64_t lane = 0; lane < s.lanes; ++lane) {
+            out[(row / kCount * s.out_row_stride + lane) * kCount + row % kCount] =
+                *element<T>(s.in[0], row, lane);
+        }
+    }
+}
+
 template <typename T>
 void transpose_bits(const Strip& s) {
     auto* out = static_cast<T*>(s.out);
@@ -162,23 +175,6 @@ void transpose_convert(const Strip& s) {
         for (std::int64_t lane = 0; lane < s.lanes; ++lane) {
             out[lane * s.out_row_stride + row] =
                 Element<out_dtype>::store(load_element<in>(s.in[0], row, lane));
-        }
-    }
-}
-
-template <typename T>
-void gemm(const GemmArgs& g) {
-    const auto* a = static_cast<const T*>(g.a);
-    const auto* b = static_cast<const T*>(g.b);
-    auto* c = static_cast<T*>(g.c);
-    for (std::int64_t m = 0; m < g.m; ++m) {
-        for (std::int64_t n = 0; n < g.n; ++n) {
-            T sum = 0;
-            for (std::int64_t k = 0; k < g.k; ++k) {
-                sum = std::fma(a[m * g.a_row + k * g.a_col], b[k * g.ldb + n], sum);
-            }
-            T& slot = c[m * g.ldc + n];
-            slot = g.accumulate ? slot * scale_of<T>(g, m, n) + sum : sum;
         }
     }
 }
@@ -205,7 +201,11 @@ StripFunction scalar_store(DType dtype, bool masked) {
 StripFunction scalar_interleave_pairs(DType in) {
     if (in == DType::f32) return interleave_pairs<DType::f32>;
     if (in == DType::bf16) return interleave_pairs<DType::bf16>;
+    if (in == DType::i16) return interleave_bits<std::uint16_t>;
     return nullptr;
+}
+StripFunction scalar_interleave_quads() {
+    return interleave_bits<std::uint8_t>;
 }
 
 StripFunction scalar_transpose(DType in, DType out) {
@@ -227,34 +227,6 @@ StripFunction scalar_transpose(DType in, DType out) {
     if (in == f32 && out == bf16) return transpose_convert<f32, bf16>;
     if (in == f16 && out == bf16) return transpose_convert<f16, bf16>;
     return nullptr;
-}
-
-void scalar_gemm_f32(const GemmArgs& args) {
-    gemm<float>(args);
-}
-void scalar_gemm_f64(const GemmArgs& args) {
-    gemm<double>(args);
-}
-
-void scalar_gemm_bf16_pairs(const GemmArgs& g) {
-    const auto half = [](const void* pairs, std::int64_t i, int which) {
-        std::uint32_t pair = 0;
-        std::memcpy(&pair, static_cast<const char*>(pairs) + i * 4, 4);
-        return bf16_to_f32(static_cast<std::uint16_t>(which == 0 ? pair & 0xffff : pair >> 16));
-    };
-    for (std::int64_t m = 0; m < g.m; ++m) {
-        for (std::int64_t n = 0; n < g.n; ++n) {
-            float& c = static_cast<float*>(g.c)[m * g.ldc + n];
-            float sum = 0;
-            for (std::int64_t k = 0; k < g.k; ++k) {
-                for (const int which : {0, 1}) {
-                    sum += half(g.a, m * g.a_row + k * g.a_col, which) *
-                           half(g.b, k * g.ldb + n, which);
-                }
-            }
-            c = g.accumulate ? c * scale_of<float>(g, m, n) + sum : sum;
-        }
-    }
 }
 
 }  // namespace tilewright::cpu

@@ -19,11 +19,15 @@ StripFunction vector_reduce_lanes(Target target, ir::Reduction kind, DType dtype
 StripFunction vector_store_masked(Target target, DType dtype);
 StripFunction vector_stream(Target target, DType dtype);
 StripFunction vector_interleave_pairs(Target target, DType in);
+StripFunction vector_interleave_quads(Target target);
 StripFunction vector_transpose(Target target, DType in, DType out);
 
 GemmFunction vector_gemm_f32(Target target);
 GemmFunction vector_gemm_f64(Target target);
 GemmFunction vector_gemm_rows_f32(Target target);
+GemmFunction vector_gemm_i32(Target target);
+GemmFunction vector_gemm_i64(Target target);
+GemmFunction vector_gemm_i16_pairs(Target target);
 
 const Superinstructions* vector_superinstructions(Target target);
 const FusedKernels* vector_fused_kernels(Target target);

@@ -15,10 +15,11 @@ namespace HWY_NAMESPACE {
 #if TW_IS_VECTOR_TARGET
 namespace {
 
-/// out = f(d, in) on vectors of the wider of the two types; the other one's are as many lanes.
-template <typename In, typename Out, class F>
+/// out = f(d, in) on vectors of the wider of the two types, or of what lies between them; the
+/// others' are as many lanes.
+template <typename In, typename Out, class F,
+          typename Wide = std::conditional_t<(sizeof(In) > sizeof(Out)), In, Out>>
 void cast(const Strip& strip) {
-    using Wide = std::conditional_t<(sizeof(In) > sizeof(Out)), In, Out>;
     const hn::ScalableTag<Wide> d;
     const hn::Rebind<In, decltype(d)> din;
     const hn::Rebind<Out, decltype(d)> dout;
@@ -52,6 +53,35 @@ struct Narrow {
     template <class DI, class DO, class V>
     auto operator()(DI d, DO, V x) const {
         return narrow_bits<dtype>(d, x);
+    }
+};
+/// Bytes of f8 to f32. f16 has the exponents of e5m2, and room for those of e4m3 at other places.
+template <DType dtype>
+struct WidenF8 {
+    template <class DI, class DO, class V>
+    auto operator()(DI, DO d, V x) const {
+        const hn::Rebind<std::uint16_t, DO> d16;
+        const auto bits = hn::PromoteTo(d16, x);
+        if constexpr (dtype == DType::f8e5m2) {
+            return widen_bits<DType::f16>(d, hn::ShiftLeft<8>(bits));
+        } else {
+            const auto size = hn::And(bits, hn::Set(d16, 0x7f));
+            const auto sign = hn::ShiftLeft<8>(hn::Xor(bits, size));
+            const auto nan = hn::Eq(size, hn::Set(d16, 0x7f));
+            const auto f16 = hn::IfThenElse(nan, hn::Set(d16, 0x7e00), hn::ShiftLeft<7>(size));
+            return hn::Mul(widen_bits<DType::f16>(d, hn::Or(f16, sign)), hn::Set(d, 256.0F));
+        }
+    }
+};
+/// Bytes of f8 to bf16, which has all their values.
+template <DType dtype>
+struct F8ToBf16 {
+    template <class DI, class DO, class V>
+    auto operator()(DI din, DO d16, V x) const {
+        const hn::Rebind<float, DO> df;
+        const hn::RebindToUnsigned<decltype(df)> d32;
+        const auto wide = WidenF8<dtype>()(din, df, x);
+        return hn::TruncateTo(d16, hn::ShiftRight<16>(hn::BitCast(d32, wide)));
     }
 };
 struct Promote {
@@ -143,6 +173,15 @@ StripFunction cast(DType in, DType out) {
     if (in == f16 && out == f32) return cast<U16, float, Widen<f16>>;
     if (in == f32 && out == bf16) return cast<float, U16, Narrow<bf16>>;
     if (in == f32 && out == f16) return cast<float, U16, Narrow<f16>>;
+    if (in == f8e4m3 && out == f32) return cast<std::uint8_t, float, WidenF8<f8e4m3>>;
+    if (in == f8e5m2 && out == f32) return cast<std::uint8_t, float, WidenF8<f8e5m2>>;
+    if (in == f8e4m3 && out == bf16) return cast<std::uint8_t, U16, F8ToBf16<f8e4m3>, float>;
+    if (in == f8e5m2 && out == bf16) return cast<std::uint8_t, U16, F8ToBf16<f8e5m2>, float>;
+    if (in == i8 && out == i16) return cast<std::int8_t, std::int16_t, Promote>;
+    if (in == u8 && (out == i16 || out == u16)) return cast<std::uint8_t, U16, Promote>;
+    if (in == i16 && out == i32) return cast<std::int16_t, std::int32_t, Promote>;
+    if (in == u16 && (out == i32 || out == u32)) return cast<U16, std::uint32_t, Promote>;
+    if (in == i32 && (out == i16 || out == u16)) return cast<std::uint32_t, U16, LowHalf>;
     if (in == f32 && out == f64) return cast<float, double, Promote>;
     if (in == f64 && out == f32) return cast<double, float, Demote>;
     if (in == i32 && out == f32) return cast<std::int32_t, float, Convert>;

@@ -165,7 +165,7 @@ void interleave_pairs(const Strip& s) {
     constexpr std::int64_t kLanes = hn::MaxLanes(d);
     const StripOperand& in = s.in[0];
     if (in.lane_stride != 1) {
-        return scalar_interleave_pairs(kFromF32 ? DType::f32 : DType::bf16)(s);
+        return scalar_interleave_pairs(kFromF32 ? DType::f32 : DType::i16)(s);
     }
     for (std::int64_t r = 0; r < s.rows; r += 2) {
         const T* low = static_cast<const T*>(in.data) + r * in.row_stride;
@@ -182,6 +182,33 @@ void interleave_pairs(const Strip& s) {
                 hn::StoreU(pair, d, out + l);
             else
                 store_first(pair, d, out + l, n);
+        }
+    }
+}
+
+void interleave_quads(const Strip& s) {
+    const hn::ScalableTag<std::uint32_t> d;
+    const hn::Rebind<std::uint8_t, decltype(d)> d8;
+    constexpr std::int64_t kLanes = hn::MaxLanes(d);
+    const StripOperand& in = s.in[0];
+    if (in.lane_stride != 1) return scalar_interleave_quads()(s);
+    for (std::int64_t r = 0; r < s.rows; r += 4) {
+        const auto* rows = static_cast<const std::uint8_t*>(in.data) + r * in.row_stride;
+        auto* out = static_cast<std::uint32_t*>(s.out) + r / 4 * s.out_row_stride;
+        for (std::int64_t l = 0; l < s.lanes; l += kLanes) {
+            const auto n = static_cast<std::size_t>(std::min(kLanes, s.lanes - l));
+            const bool full = n == static_cast<std::size_t>(kLanes);
+            const auto bytes = [&](std::int64_t row) HWY_ATTR {
+                const std::uint8_t* p = rows + row * in.row_stride + l;
+                return hn::PromoteTo(d, full ? hn::LoadU(d8, p) : load_first(d8, p, n));
+            };
+            const auto low = hn::Or(bytes(0), hn::ShiftLeft<8>(bytes(1)));
+            const auto high = hn::Or(bytes(2), hn::ShiftLeft<8>(bytes(3)));
+            const auto quad = hn::Or(low, hn::ShiftLeft<16>(high));
+            if (full)
+                hn::StoreU(quad, d, out + l);
+            else
+                store_first(quad, d, out + l, n);
         }
     }
 }
@@ -210,8 +237,11 @@ StripFunction transpose(DType in, DType out) {
 
 StripFunction interleave(DType in) {
     if (in == DType::f32) return interleave_pairs<true>;
-    if (in == DType::bf16) return interleave_pairs<false>;
+    if (in == DType::bf16 || in == DType::i16) return interleave_pairs<false>;
     return nullptr;
+}
+StripFunction interleaved_quads() {
+    return interleave_quads;
 }
 #endif
 
@@ -226,6 +256,9 @@ StripFunction vector_transpose(Target target, DType in, DType out){
     TW_RETURN_FROM_TARGET(target, transpose(in, out))} StripFunction
     vector_interleave_pairs(Target target, DType in) {
     TW_RETURN_FROM_TARGET(target, interleave(in))
+}
+StripFunction vector_interleave_quads(Target target) {
+    TW_RETURN_FROM_TARGET(target, interleaved_quads())
 }
 
 }  // namespace tilewright::cpu
