@@ -206,9 +206,10 @@ Variant python_baseline(const nlohmann::json& job, const std::string& name) {
             }};
 }
 
-Variant onednn_matmul(std::int64_t m, std::int64_t n, std::int64_t k) {
-    using Sgemm = int (*)(char, char, std::int64_t, std::int64_t, std::int64_t, float, const float*,
-                          std::int64_t, const float*, std::int64_t, float, float*, std::int64_t);
+namespace {
+
+/// A function of oneDNN's shared library.
+void* onednn_function(const char* name) {
     setenv("OMP_WAIT_POLICY", "passive", 0);
     void* library = nullptr;
     for (const char* file : {"libdnnl.so.3", "libdnnl.so.2", "libdnnl.so"})
@@ -217,20 +218,46 @@ Variant onednn_matmul(std::int64_t m, std::int64_t n, std::int64_t k) {
         user_error("bench",
                    "expected libdnnl for --baseline onednn but found none; Debian's package "
                    "is libdnnl-dev");
-    const auto sgemm = reinterpret_cast<Sgemm>(dlsym(library, "dnnl_sgemm"));
-    if (!sgemm) user_error("bench", "expected dnnl_sgemm in libdnnl but it has no such function");
-    struct Arrays {
-        std::vector<float> a, b, c;
-    };
-    const auto size = [](std::int64_t rows, std::int64_t columns) {
-        return static_cast<std::size_t>(rows * columns);
-    };
-    auto arrays = std::make_shared<Arrays>(Arrays{std::vector<float>(size(m, k), 0.5f),
-                                                  std::vector<float>(size(k, n), 0.25f),
-                                                  std::vector<float>(size(m, n))});
+    void* const function = dlsym(library, name);
+    if (!function) user_error("bench", "expected {} in libdnnl but it has no such function", name);
+    return function;
+}
+
+/// The matrices of a product of `In` to `Out`.
+template <typename In, typename Out>
+struct Matrices {
+    Matrices(std::int64_t m, std::int64_t n, std::int64_t k)
+        : a(static_cast<std::size_t>(m * k), In{1}),
+          b(static_cast<std::size_t>(k * n), In{2}),
+          c(static_cast<std::size_t>(m * n)) {}
+    std::vector<In> a, b;
+    std::vector<Out> c;
+};
+
+}  // namespace
+
+Variant onednn_matmul(std::int64_t m, std::int64_t n, std::int64_t k) {
+    using Sgemm = int (*)(char, char, std::int64_t, std::int64_t, std::int64_t, float, const float*,
+                          std::int64_t, const float*, std::int64_t, float, float*, std::int64_t);
+    const auto sgemm = reinterpret_cast<Sgemm>(onednn_function("dnnl_sgemm"));
+    auto arrays = std::make_shared<Matrices<float, float>>(m, n, k);
     return timed("onednn", [=] {
         sgemm('N', 'N', m, n, k, 1, arrays->a.data(), k, arrays->b.data(), n, 0, arrays->c.data(),
               n);
+    });
+}
+
+Variant onednn_matmul_s8(std::int64_t m, std::int64_t n, std::int64_t k) {
+    using Gemm =
+        int (*)(char, char, char, std::int64_t, std::int64_t, std::int64_t, float,
+                const std::int8_t*, std::int64_t, std::int8_t, const std::int8_t*, std::int64_t,
+                std::int8_t, float, std::int32_t*, std::int64_t, const std::int32_t*);
+    const auto gemm = reinterpret_cast<Gemm>(onednn_function("dnnl_gemm_s8s8s32"));
+    auto arrays = std::make_shared<Matrices<std::int8_t, std::int32_t>>(m, n, k);
+    return timed("onednn", [=] {
+        const std::int32_t offset = 0;
+        gemm('N', 'N', 'F', m, n, k, 1, arrays->a.data(), k, 0, arrays->b.data(), n, 0, 0,
+             arrays->c.data(), n, &offset);
     });
 }
 

@@ -30,5 +30,7 @@ void prepare_torch_baselines(const std::vector<nlohmann::json>& jobs);
 /// f32 matrix product c[m, n] = a[m, k] b[k, n] by oneDNN's sgemm. UserError when libdnnl is
 /// missing.
 Variant onednn_matmul(std::int64_t m, std::int64_t n, std::int64_t k);
+/// The same of i8 to i32.
+Variant onednn_matmul_s8(std::int64_t m, std::int64_t n, std::int64_t k);
 
 }  // namespace tilewright::cli

@@ -84,6 +84,9 @@ void run(const Options& options, const CLI::App& command, Console& console) {
     // On a GPU the notebook computes in f16.
     const char* const usual = !gpu ? "f32" : options.operation == "flex" ? "f16" : "bf16";
     bench.dtype = parse_dtype(options.dtype.empty() ? usual : options.dtype).value();
+    if (options.operation != "matmul" && (!is_float(bench.dtype) || size_of(bench.dtype) == 1))
+        user_error("bench", "expected --dtype f32, bf16, f16 or f64 for {} but got {}",
+                   options.operation, name(bench.dtype));
     bench.check = !options.no_check;
     if (options.causal) bench.causal = true;
     const std::pair<const char*, bool> gpu_alone[] = {{"graphs", options.graphs},
@@ -156,9 +159,12 @@ void add_bench(CLI::App& app, Console& console) {
         ->required()
         ->check(one_of({"attention", "decode", "flex", "mask", "matmul", "norm", "compile"}));
     command
-        ->add_option("--dtype", options->dtype, "f32, bf16, f16 or f64 [f32; cuda: bf16, flex f16]")
+        ->add_option("--dtype", options->dtype,
+                     "f32, bf16, f16 or f64, of matmul also i8, u8, i16, i32, f8e4m3 or f8e5m2 "
+                     "[f32; cuda: bf16, flex f16]")
         ->type_name("TYPE")
-        ->check(one_of({"f32", "bf16", "f16", "f64"}));
+        ->check(
+            one_of({"f32", "bf16", "f16", "f64", "i8", "u8", "i16", "i32", "f8e4m3", "f8e5m2"}));
     command->add_option("--device", options->device, "cpu, cuda or cuda:N")
         ->type_name("DEVICE")
         ->capture_default_str();

@@ -168,7 +168,10 @@ Call matmul(std::int64_t m, std::int64_t n, std::int64_t k) {
                   BlockSpec({k, block_n}, [](auto, auto j) { return block(0, j); })};
     options.out = {BlockSpec({block_m, block_n}, [](auto i, auto j) { return block(i, j); })};
     options.out_type = [m, n](std::span<const Tensor> in) {
-        return std::vector<TensorType>{{in[0].dtype(), {m, n}}};
+        // Products of bytes would not fit into bytes.
+        const bool bytes = size_of(in[0].dtype()) == 1;
+        const DType dtype = !bytes ? in[0].dtype() : is_float(in[0].dtype()) ? f32 : i32;
+        return std::vector<TensorType>{{dtype, {m, n}}};
     };
     return call(kernel("matmul", {"x", "y", "z"},
                        [](Ref x, Ref y, Ref z) {
@@ -239,6 +242,8 @@ Tensor random_values(DType dtype, Tensor::Dims shape, std::uint32_t seed) {
     for (std::int64_t i = 0; i < result.size(); ++i) {
         state = state * 1664525u + 1013904223u;
         data[i] = static_cast<float>(state >> 8) / static_cast<float>(1 << 23) - 1.0f;
+        if (!is_float(dtype)) data[i] = std::floor(data[i] * 128);
+        if (dtype == u8) data[i] += 128;
     }
     return result.to(dtype);
 }

@@ -41,7 +41,7 @@ Builtin builtin(const std::string& name, DType dtype, bool gpu);
 /// The float dtype that --dtype names. UserError for anything else.
 DType float_dtype(const char* op, const std::string& text);
 
-/// Repeatable values, uniform in [-1, 1).
+/// Repeatable values, uniform in [-1, 1); integers in [-128, 128), u8 in [0, 256).
 Tensor random_values(DType dtype, Tensor::Dims shape, std::uint32_t seed);
 
 }  // namespace tilewright::cli

@@ -281,7 +281,7 @@ struct Dot {
     /// What the result is times before it is added to, one factor for each lane or for each row, in
     /// the axes of the result, with stride 1 along its own. Home none: nothing.
     Tile scale;
-    bool by_rows = false;             ///< k, not the lanes, lies side by side in the vector operand
+    bool by_rows = false;  ///< k, not the lanes, lies side by side in the vector operand
     GemmFunction function = nullptr;
 
     /// Large dots work on blocks of so many rows and steps of k, and copy the blocks of an array's

@@ -168,8 +168,8 @@ Tile Lowering::interleaved(const Tile& operand, int at_depth, std::int64_t width
     interleave.in = is_contiguous(operand, 2) ? operand : in_layout(operand, at_depth, {2, width});
     const ir::Shape& shape = operand.shape;
     interleave.out = new_tile(DType::u32, {shape[0], shape[1] / group, shape[2]}, {2, width});
-    interleave.function = group == 4 ? kernels().interleave_quads()
-                                     : kernels().interleave_pairs(operand.dtype);
+    interleave.function =
+        group == 4 ? kernels().interleave_quads() : kernels().interleave_pairs(operand.dtype);
     const Tile result = interleave.out;
     emit_at(at_depth, interleave);
     return result;
@@ -268,10 +268,9 @@ void Lowering::lower_dot(const ir::Instruction& instruction) {
         dot.k /= form.group;
         dot.broadcast = broadcast_words(broadcast.tile, broadcast.depth, form);
         dot.vector = vector_words(vector.tile, vector.depth, width, form);
-        dot.function = form.group == 4
-                           ? kernels().gemm_i8_quads(broadcast.tile.dtype == DType::i8,
-                                                     vector.tile.dtype == DType::i8)
-                           : function_for(form, dtype);
+        dot.function = form.group == 4 ? kernels().gemm_i8_quads(broadcast.tile.dtype == DType::i8,
+                                                                 vector.tile.dtype == DType::i8)
+                                       : function_for(form, dtype);
     } else if (multiplies_rows(instruction) && vector.tile.home == Home::view &&
                is_contiguous(vector.tile, 1)) {
         dot.by_rows = true;

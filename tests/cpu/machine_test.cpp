@@ -340,8 +340,8 @@ TEST(Machine, DotsOfBytesWithAndWithoutASign) {
             for (const bool transposed : {false, true}) {
                 Agreement test;
                 const Value x = test.load_all(test.array_of_bits(first, {20, k}));
-                const Value y =
-                    test.load_all(test.array_of_bits(second, {transposed ? 70 : k, transposed ? k : 70}));
+                const Value y = test.load_all(
+                    test.array_of_bits(second, {transposed ? 70 : k, transposed ? k : 70}));
                 test.keep(test.k.b.dot(x, y, {}, {false, transposed}));
                 test.check();
             }

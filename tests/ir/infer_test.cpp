@@ -43,6 +43,14 @@ TEST_F(InferTest, DotAccumulatesNarrowFloatsInF32AndBytesInI32) {
     }
 }
 
+TEST_F(InferTest, DotTakesBytesWithAndWithoutASignTogether) {
+    EXPECT_EQ(type(b.dot(tile(DType::u8, {32, 64}), tile(DType::i8, {64, 48}))), "i32[32, 48]");
+    EXPECT_EQ(error([&] {
+                  b.dot(tile(DType::i8, {32, 64}), tile(DType::i16, {64, 48}));
+              }),
+              "[dot] expected b of dtype i8 like a but got i16");
+}
+
 TEST_F(InferTest, DotTransposesAndBatches) {
     const Value a = tile(DType::f32, {2, 64, 32}), c = tile(DType::f32, {2, 48, 64});
     EXPECT_EQ(type(b.dot(a, c, {}, {true, true, Precision::ieee})), "f32[2, 32, 48]");

@@ -1,5 +1,5 @@
-// Products of pairs of bf16 and of quads of bytes, rounding and probabilities of bf16 pairs, with the
-// machine's own instructions. Only to be called where the function of that name says so.
+// Products of pairs of bf16 and of quads of bytes, rounding and probabilities of bf16 pairs, with
+// the machine's own instructions. Only to be called where the function of that name says so.
 #pragma once
 
 #include "cpu/simd/kernels.h"

@@ -400,18 +400,18 @@ void gemm_packed(const GemmArgs& g) {
             // Rows and lanes that fill no block.
             const auto rest = [&](std::int64_t row, std::int64_t l, std::int64_t width) HWY_ATTR {
                 Panel<Plain<float>> p{a + row * g.a_row,
-                               g.a_row,
-                               g.a_col,
-                               b + l,
-                               g.ldb,
-                               c + row * g.ldc + l,
-                               g.ldc,
-                               g.m - row,
-                               steps,
-                               accumulate,
-                               scale.from(row, n + l),
-                               static_cast<std::size_t>(width),
-                               &next};
+                                      g.a_row,
+                                      g.a_col,
+                                      b + l,
+                                      g.ldb,
+                                      c + row * g.ldc + l,
+                                      g.ldc,
+                                      g.m - row,
+                                      steps,
+                                      accumulate,
+                                      scale.from(row, n + l),
+                                      static_cast<std::size_t>(width),
+                                      &next};
                 run_panel(p, static_cast<int>(width / 8));
             };
             if (blocks * 4 < g.m) {

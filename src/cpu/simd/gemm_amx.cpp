@@ -1,5 +1,6 @@
-// Matrix products of bf16 pairs and of quads of bytes with AMX tiles. Compiled with AMX enabled, so nothing here may be
-// shared with other translation units: no inline functions of the library or of ours.
+// Matrix products of bf16 pairs and of quads of bytes with AMX tiles. Compiled with AMX enabled, so
+// nothing here may be shared with other translation units: no inline functions of the library or of
+// ours.
 #include <immintrin.h>
 
 #include "cpu/simd/dot_products.h"
@@ -38,13 +39,18 @@ GemmFunction by_avx512() {
     }
 }
 
-#define TW_PRODUCT(c, a, b)                                           \
-    do {                                                              \
-        if constexpr (kind == Kind::bf16) _tile_dpbf16ps(c, a, b);    \
-        else if constexpr (kind == Kind::ss) _tile_dpbssd(c, a, b);   \
-        else if constexpr (kind == Kind::su) _tile_dpbsud(c, a, b);   \
-        else if constexpr (kind == Kind::us) _tile_dpbusd(c, a, b);   \
-        else _tile_dpbuud(c, a, b);                                   \
+#define TW_PRODUCT(c, a, b)                  \
+    do {                                     \
+        if constexpr (kind == Kind::bf16)    \
+            _tile_dpbf16ps(c, a, b);         \
+        else if constexpr (kind == Kind::ss) \
+            _tile_dpbssd(c, a, b);           \
+        else if constexpr (kind == Kind::su) \
+            _tile_dpbsud(c, a, b);           \
+        else if constexpr (kind == Kind::us) \
+            _tile_dpbusd(c, a, b);           \
+        else                                 \
+            _tile_dpbuud(c, a, b);           \
     } while (false)
 
 // kM x kN tiles of C (tiles 0 to 3) from kM of A (4, 5) and kN of B (6, 7). Strides in bytes.

@@ -61,7 +61,8 @@ template <int kVectors, bool kPartial>
 inline void load_b(const Panel& p, const std::uint32_t* b, __m512i (&rhs)[kVectors]) {
 #pragma GCC unroll 16
     for (int v = 0; v < kVectors; ++v) {
-        rhs[v] = kPartial ? _mm512_maskz_loadu_epi32(p.tail, b) : _mm512_loadu_si512(b + v * kLanes);
+        rhs[v] =
+            kPartial ? _mm512_maskz_loadu_epi32(p.tail, b) : _mm512_loadu_si512(b + v * kLanes);
         rhs[v] = kept_in_register(rhs[v]);
     }
 }

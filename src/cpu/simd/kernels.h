@@ -142,8 +142,8 @@ struct Kernels {
     /// i16 pairs along k, C i32, laid out like those of bf16. nullptr: i16 is widened to i32 tiles.
     GemmFunction gemm_i16_pairs = nullptr;
     /// Quads of i8 or u8 along k, C i32: A32(m, k4) at ((u32*)a)[m * a_row + k4 * a_col],
-    /// B32[k4][n] holds B[4 k4][n] to B[4 k4 + 3][n]; `k` counts quads. nullptr where the machine has
-    /// no product of bytes; then they are widened to i16 pairs.
+    /// B32[k4][n] holds B[4 k4][n] to B[4 k4 + 3][n]; `k` counts quads. nullptr where the machine
+    /// has no product of bytes; then they are widened to i16 pairs.
     GemmFunction (*gemm_i8_quads)(bool a_signed, bool b_signed) = nullptr;
     /// True when the products of pairs of bf16 and of quads want a_col == 1 (AMX tiles).
     bool wants_k_contiguous = false;

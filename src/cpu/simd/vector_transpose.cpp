@@ -254,10 +254,9 @@ namespace tilewright::cpu {
 
 StripFunction vector_transpose(Target target, DType in, DType out){
     TW_RETURN_FROM_TARGET(target, transpose(in, out))} StripFunction
-    vector_interleave_pairs(Target target, DType in) {
-    TW_RETURN_FROM_TARGET(target, interleave(in))
-}
-StripFunction vector_interleave_quads(Target target) {
+    vector_interleave_pairs(Target target,
+                            DType in){TW_RETURN_FROM_TARGET(target, interleave(in))} StripFunction
+    vector_interleave_quads(Target target) {
     TW_RETURN_FROM_TARGET(target, interleaved_quads())
 }
 
