@@ -85,9 +85,9 @@ Options check(const char* op, bool layer, const Tensor& x, const Tensor& weight,
     return o;
 }
 
-/// On a CPU a turn of a program's loop is worth some thousand elements, and a program many turns:
-/// it fetches what the next one reads. Yet there are enough programs for all cores. How a row is
-/// summed depends on its length alone.
+/// On a CPU an iteration of a loop costs as much as some thousand elements, a program many
+/// iterations: it fetches what the next one reads. Yet there are enough programs for all cores. How
+/// a row is summed depends on its length alone.
 void tile_rows(Options& o, std::int64_t rows) {
     constexpr std::int64_t kTurn = 4096, kProgram = 1 << 18, kPrograms = 512;
     if (o.n > kLongestTile) return;
@@ -122,7 +122,7 @@ void use_gpu_tiles_forward(Options& o, DType x, std::int64_t rows) {
     }
     o.rows_per_program = 1;
     o.num_stages = 1;
-    // The more warps meet for a sum the longer they wait, and LayerNorm has two in turn.
+    // The more warps meet for a sum the longer they wait, and LayerNorm has two.
     std::int64_t of_warp = 4096 / size_of(x);
     if (!o.layer || o.n <= kShortTile) of_warp = std::min<std::int64_t>(of_warp, 1024);
     o.num_warps = 1;

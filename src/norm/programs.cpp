@@ -19,17 +19,17 @@ std::int64_t ceil_div(std::int64_t a, std::int64_t b) {
     return (a + b - 1) / b;
 }
 
-/// Piece `c` of a long row; the last one may reach behind the row's end.
+/// Piece `c` of a long row; the last one may reach past the row's end.
 Slice piece(const Tile& c) {
     return ds(c * kPiece, kPiece);
 }
 
-/// Elements of a row as they take part in sums. Lanes behind the row's end are 0.
+/// Elements of a row as they take part in sums. Lanes after the row's end are 0.
 Tile widened(const Ref& view) {
     return view.load({.other = 0}).to(accumulator(view.dtype()));
 }
 
-/// The rows of one turn of a loop: `r` alone, or as many short ones as make a tile.
+/// The rows of one iteration of a loop: `r` alone, or as many short ones as make a tile.
 RefIndex rows_from(const Options& o, const Tile& r) {
     return o.tile_rows == 1 ? RefIndex(r) : RefIndex(ds(r, o.tile_rows));
 }
@@ -97,7 +97,7 @@ void forward_program(const Options& o, std::span<const Ref> refs) {
     const auto count = static_cast<double>(o.n);
     const std::vector<Slice> parts = tiles_of(o);
     const Tile first = program_id(0) * o.rows_per_program;
-    const auto turn = [&](const Tile& r) {
+    const auto iteration = [&](const Tile& r) {
         const RefIndex rows = rows_from(o, r);
         std::vector<Tile> values;
         for (const Slice& part : parts)
@@ -113,8 +113,9 @@ void forward_program(const Options& o, std::span<const Ref> refs) {
         if (o.layer) store_column(o, f.mean, rows, mean);
     };
     // Without a loop there is nothing to load ahead for, nor a second copy of the loads.
-    if (o.num_warps > 0 && o.tile_rows > 1 && o.rows_per_program == o.tile_rows) return turn(first);
-    for_loop(first, minimum(first + o.rows_per_program, f.x.extent(0)), o.tile_rows, turn);
+    if (o.num_warps > 0 && o.tile_rows > 1 && o.rows_per_program == o.tile_rows)
+        return iteration(first);
+    for_loop(first, minimum(first + o.rows_per_program, f.x.extent(0)), o.tile_rows, iteration);
 }
 
 /// Elements of each piece of a long row that belong to it.
@@ -229,7 +230,7 @@ std::size_t num_sums(const Options& o) {
 }
 
 /// The sums over rows of a program, of the gradients of weight and bias for each tile of a row in
-/// turn, while a loop over rows runs: tiles that it carries, or in scratch.
+/// iteration, while a loop over rows runs: tiles that it carries, or in scratch.
 struct RowSums {
     std::vector<Tile> carried;
     std::vector<SumInScratch> kept;
@@ -249,12 +250,12 @@ struct RowSums {
     }
 };
 
-/// Runs turns over the rows [first, last) and stores the sums of `parts` of a row, all of one
+/// Runs iterations over the rows [first, last) and stores the sums of `parts` of a row, all of one
 /// length. `scratch`: where they lie meanwhile, if they are not carried.
 void sum_over_rows(const Options& o, const Tile& first, const Tile& last,
                    const std::vector<Slice>& parts, std::int64_t length, DType dtype,
                    std::span<const Ref> gradients, std::span<const Ref> scratch,
-                   const std::function<void(const RefIndex&, RowSums&)>& turn) {
+                   const std::function<void(const RefIndex&, RowSums&)>& iteration) {
     const bool one = o.tile_rows == 1;
     const Tile none = one ? zeros({length}, dtype) : zeros({o.tile_rows, length}, dtype);
     std::vector<Tile> totals(num_sums(o) * parts.size(), none);
@@ -266,13 +267,13 @@ void sum_over_rows(const Options& o, const Tile& first, const Tile& last,
         }
     }
     if (totals.empty() || !sums.kept.empty()) {
-        for_loop(first, last, o.tile_rows, [&](Tile r) { turn(rows_from(o, r), sums); });
+        for_loop(first, last, o.tile_rows, [&](Tile r) { iteration(rows_from(o, r), sums); });
         for (std::size_t i = 0; i < totals.size(); ++i) totals[i] = sums.kept[i].load();
     } else {
         totals = for_loop(first, last, o.tile_rows, totals,
                           [&](const Tile& r, const std::vector<Tile>& carried) {
                               sums.carried = carried;
-                              turn(rows_from(o, r), sums);
+                              iteration(rows_from(o, r), sums);
                               return sums.carried;
                           });
     }
@@ -287,10 +288,10 @@ void backward_program(const Options& o, std::span<const Ref> refs) {
     const DType sums = accumulator(refs[0].dtype());
     const auto count = static_cast<double>(o.n);
     const std::vector<Slice> parts = tiles_of(o);
-    const Tile rows = refs[0].extent(0), turns = cdiv(rows, o.tile_rows),
-               per_program = cdiv(turns, num_programs(0)) * o.tile_rows;
+    const Tile rows = refs[0].extent(0), iterations = cdiv(rows, o.tile_rows),
+               per_program = cdiv(iterations, num_programs(0)) * o.tile_rows;
     const Tile first = program_id(0) * per_program;
-    const auto turn = [&](const RefIndex& r, RowSums& totals) {
+    const auto iteration = [&](const RefIndex& r, RowSums& totals) {
         std::vector<Gradient> tiles;
         for (const Slice& part : parts) tiles.emplace_back(o, refs, r, part, parts.size() == 1);
         // Side by side, so that threads wait for each other once.
@@ -307,7 +308,7 @@ void backward_program(const Options& o, std::span<const Ref> refs) {
         }
     };
     sum_over_rows(o, first, minimum(first + per_program, rows), parts, o.tile > 0 ? o.tile : o.n,
-                  sums, refs.subspan(7, num_sums(o)), refs.subspan(7 + num_sums(o)), turn);
+                  sums, refs.subspan(7, num_sums(o)), refs.subspan(7 + num_sums(o)), iteration);
 }
 
 /// Sums over one piece of a row of dy * weight * normal and, for LayerNorm, of dy * weight.
@@ -324,7 +325,7 @@ void backward_long_program(const Options& o, std::span<const Ref> refs) {
     const Slice part = piece(program_id(0)), all_parts = ds(0, pieces(o));
     const Tile rows = refs[0].extent(0), per_program = cdiv(rows, num_programs(1));
     const Tile first = program_id(1) * per_program;
-    const auto turn = [&](const RefIndex& r, RowSums& totals) {
+    const auto iteration = [&](const RefIndex& r, RowSums& totals) {
         const Gradient g(o, refs, r, part, true);
         const auto mean = [&](const Ref& of_pieces) {
             return sum(of_pieces.at(r, all_parts).load()) / count;
@@ -333,7 +334,7 @@ void backward_long_program(const Options& o, std::span<const Ref> refs) {
         totals.add(o, 0, g);
     };
     sum_over_rows(o, first, minimum(first + per_program, rows), {part}, kPiece, sums,
-                  refs.subspan(9), {}, turn);
+                  refs.subspan(9), {}, iteration);
 }
 
 BlockSpec given(bool present) {
