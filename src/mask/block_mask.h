@@ -12,7 +12,8 @@
 
 namespace tilewright::mask {
 
-/// Behind a BlockMask. What is derived from the mask is made once, when it is first asked for.
+/// The state of a BlockMask. What is derived from the mask is made once, when it is first asked
+/// for.
 // Declared in a public header, but no part of the API.
 struct __attribute__((visibility("hidden"))) BlockMaskState {
     std::int64_t batch = 1, heads = 1;  ///< of the mask's shape; `data` may store fewer

@@ -142,7 +142,7 @@ class Layout {
         left_ = kGap + kLine + width_of(fmt::format("{}", data.q_len)) + kTick + 4;
         top_ = kGap + 3 * kLine + kTick;
         const std::int64_t columns = drawn == 1 ? 1 : drawn <= 4 ? 2 : drawn <= 9 ? 3 : 4;
-        // The last position of an axis stands behind the panel by half of its label.
+        // The last position of an axis reaches past the panel by half of its label.
         const std::int64_t right = kGap + width_of(fmt::format("{}", data.kv_len)) / 2;
         const std::int64_t pitch_x =
             left_ + std::max(width_ * scale_x_ + right, width_of(title_of(panels.back())));

@@ -28,7 +28,7 @@ struct MaskFunction {
 
     /// Of a mask mod; of a score mod: where the score 0 does not become -inf. Where an array is on
     /// a GPU, all are brought there, or to the CPU if the interpreter does not know the function.
-    /// UserError when `mod` is neither, or a graph capture stands in the way; `op` names the
+    /// UserError when `mod` is neither, or a graph is being captured; `op` names the
     /// caller.
     static MaskFunction of(const char* op, const Mod& mod);
     /// The same of a function that reads these captures.

@@ -96,7 +96,7 @@ class RowCursor {
   private:
     const MaskData* data_;
     std::span<const Run> runs_;
-    std::size_t next_ = 0;  ///< first run that ends behind the last column asked for
+    std::size_t next_ = 0;  ///< first run that ends after the last column asked for
 };
 
 /// The mask with queries and keys exchanged.
