@@ -333,7 +333,7 @@ Ref Ref::select(const std::vector<RefIndex>& indices, std::source_location locat
         for (std::size_t d = 0; d < view.indices.size(); ++d) {
             if (view.indices[d].kind == Index::Kind::slice) dims.push_back(d);
         }
-        // `at` fills up with empty indices behind the first.
+        // `at` fills up with empty indices after the first.
         std::size_t given = indices.size();
         while (given > 1 && indices[given - 1].kind() == RefIndex::Kind::absent) --given;
         for (std::size_t i = 0; i < given; ++i) {

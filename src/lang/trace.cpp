@@ -132,7 +132,7 @@ void emit_programs(Tracer& tracer, std::span<const int> sequential,
                               });
 }
 
-/// A loop body that was traced aside (see for_loop) leaves behind the scratch it asked for.
+/// A loop body that was traced aside (see for_loop) leaves the scratch it asked for.
 void drop_unused_scratch(ir::Function& function) {
     std::vector<bool> used(function.num_values(), false);
     ir::walk(function.body, [&](const ir::Instruction& instruction) {

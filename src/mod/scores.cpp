@@ -84,7 +84,7 @@ Mod bias(const Capture& table) {
         const Tile positions[] = {b, h, q, kv};
         std::vector<Operand> indices;
         for (int d = 0; d < rank; ++d) {
-            // A dimension of one element serves every index.
+            // A dimension of one element is read at every index.
             const bool broadcast = table.tensor().dim(d) == 1;
             indices.push_back(broadcast ? Operand(0) : Operand(positions[4 - rank + d]));
         }

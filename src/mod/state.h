@@ -1,4 +1,4 @@
-// What stands behind a Mod.
+// The state of a Mod.
 #pragma once
 
 #include <array>
@@ -16,7 +16,7 @@ namespace tilewright {
 
 namespace mod {
 
-/// The scalar parameters of every mod, behind the score of a score mod.
+/// The scalar parameters of every mod, after the score of a score mod.
 inline constexpr std::array kPositions{"b", "h", "q", "kv"};
 
 }  // namespace mod
