@@ -2,6 +2,7 @@
 link to as pages of the site, and folders in the navigation.
 """
 
+import ast
 import logging
 import os
 import pathlib
@@ -31,7 +32,7 @@ PYTHON = {
 
 
 class _NamesMadeAtRunTime(logging.Filter):
-    """Drops griffe's warning about `*FUNCTIONS` in __all__: docs/reference/ops.md lists these."""
+    """Drops griffe's warning about `*FUNCTIONS` in __all__: functions_made_at_run_time lists these."""
 
     def filter(self, record):
         return "__all__: FUNCTIONS" not in record.getMessage()
@@ -84,6 +85,59 @@ def on_config(config):
     return config
 
 
+BINDING = re.compile(r'def\(\s*"(\w+)",((?:[^";]|"(?:[^"\\]|\\.)*")*)\);')
+ARGUMENT = re.compile(r'arg\((?:"(\w+)"|name)\)(?: = ([^,)]+))?')
+TEXT = re.compile(r'"((?:[^"\\]|\\.)*)"')
+
+
+def bound_functions(library):
+    """The functions of a library that C++ binds, as Markdown: static tools do not see them."""
+    source = (ROOT / "python" / "src" / "library.cpp").read_text()
+    body = source.partition(f"void bind_{library}(")[2].partition("\n}\n")[0]
+    forms, documents = {}, {}
+    for name, rest in BINDING.findall(body):
+        arguments = [
+            (argument or "slopes_or_heads")
+            + (f"={value.capitalize() if value[0] in 'tf' else value}" if value else "")
+            for argument, value in ARGUMENT.findall(rest)
+        ]
+        forms.setdefault(name, {})[f"{name}({', '.join(arguments)})"] = None
+        if text := "".join(TEXT.findall(ARGUMENT.sub("", rest))):
+            documents.setdefault(name, []).append(text)
+    if not documents or forms.keys() != documents.keys():
+        raise ValueError(f"bindings without a docstring: {forms.keys() - documents.keys()}")
+    out = []
+    for name in sorted(forms):
+        out += [f"## {name}", "", "```python", *forms[name], "```", ""]
+        out += [line for text in documents[name] for line in (*cpp_reference.prose([text]), "")]
+    return "\n".join(out)
+
+
+def functions_made_at_run_time():
+    """The functions of tilewright that static tools do not see, from where their docstrings are."""
+    documents, constants = {}, {}
+    for file in ("_elementwise.py", "_language.py"):
+        for node in ast.parse((ROOT / "python" / "tilewright" / file).read_text()).body:
+            if not isinstance(node, ast.Assign) or not isinstance(node.targets[0], ast.Name):
+                continue
+            name, value = node.targets[0].id, node.value
+            if name == "_DOCUMENTS":
+                documents |= ast.literal_eval(value)
+            elif isinstance(value, ast.Constant) and isinstance(value.value, str):
+                constants[name] = value.value
+            elif isinstance(value, ast.Call) and ast.unparse(value.func) in _FACTORIES:
+                signature = _FACTORIES[ast.unparse(value.func)].format(name)
+                text = eval(ast.unparse(value.args[1]), {}, constants)
+                documents[signature] = text
+    rows = [f"| `{name}` | {cpp_reference.prose([text])[0]} |" for name, text in documents.items()]
+    return "\n".join(["## Functions of tiles and scalars", "", "| | |", "|---|---|", *rows])
+
+
+# By what makes them in _language.py, and how they are called.
+_FACTORIES = {
+    "_atomic": "{}(ref, index, value, *, mask=None)",
+    "_reduction": "{}(x, axis=None, keepdims=False)",
+}
 _cpp = {}
 
 
@@ -97,6 +151,10 @@ def on_files(files, config):
         files.append(File.generated(config, f"reference/cpp/{name}.md", content=text))
     for module, title in PYTHON.items():
         text = f"# {title}: `{module}`\n\n::: {module}\n"
+        if module == "tilewright":
+            text += "\n" + functions_made_at_run_time()
+        elif module in ("tilewright.masks", "tilewright.scores"):
+            text += "\n" + bound_functions(module.partition(".")[2])
         files.append(File.generated(config, f"reference/python-api/{module}.md", content=text))
     linked = set()
     for page in DOCS.rglob("*.md"):

@@ -1,6 +1,6 @@
 """The library of masks: functions (b, h, q_idx, kv_idx) -> bool, combined with & | ~.
 
-Arrays are NumPy arrays, things with __dlpack__, or captures; masks inside masks may be functions.
+Arrays are NumPy arrays, things with ``__dlpack__``, or captures; masks inside masks may be functions.
 """
 
 from collections.abc import Callable

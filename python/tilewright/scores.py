@@ -1,6 +1,6 @@
 """The library of score mods: functions (score, b, h, q_idx, kv_idx) -> score.
 
-Arrays are NumPy arrays, things with __dlpack__, or captures, which get gradients.
+Arrays are NumPy arrays, things with ``__dlpack__``, or captures, which get gradients.
 """
 
 from collections.abc import Callable
