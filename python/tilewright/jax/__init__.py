@@ -1,7 +1,7 @@
 """Tilewright in JAX: fused operations as XLA custom calls, differentiable, batched, sharded.
 
 Every function works under `jax.jit`, ahead-of-time compilation, `jax.export` and the persistent
-compilation cache, on the CPU.
+compilation cache, on CPUs and NVIDIA GPUs.
 """
 
 try:
