@@ -67,7 +67,8 @@ def source_text(path):
 
 
 def on_config(config):
-    """`folder/` in the navigation stands for the pages of that folder."""
+    """`folder/` in the navigation stands for the pages of that folder that it does not name."""
+    named = set(re.findall(r"[\w./-]+\.md", str(config.nav)))
 
     def expand(item):
         if isinstance(item, dict):
@@ -78,7 +79,8 @@ def on_config(config):
         if item == "reference/cpp/":
             return [{f"tilewright/{name}.h": f"reference/cpp/{name}.md"} for name in cpp_pages()]
         if item.endswith("/"):
-            return [str(p.relative_to(DOCS)) for p in sorted((DOCS / item).glob("*.md"))]
+            pages = [str(p.relative_to(DOCS)) for p in sorted((DOCS / item).glob("*.md"))]
+            return [page for page in pages if page not in named]
         return item
 
     config.nav = expand(config.nav)
