@@ -164,7 +164,8 @@ def on_files(files, config):
             if path := outside(page, link):
                 linked.add(path)
     for path in sorted(linked):
-        files.append(File.generated(config, source_page(path), content=source_text(path)))
+        text = "---\nsearch: {exclude: true}\n---\n" + source_text(path)
+        files.append(File.generated(config, source_page(path), content=text))
     return files
 
 
