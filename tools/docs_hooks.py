@@ -53,14 +53,33 @@ def source_page(path):
     return f"source/{path}.md"
 
 
+def markdown_of(path, text):
+    """A page of the checkout: its links into docs/ lead there, others are only text."""
+    here = pathlib.Path(source_page(path)).parent
+
+    def replaced(match):
+        picture, title, link = match[1], match[2], match[3]
+        name, _, anchor = link.partition("#")
+        to = pathlib.Path(os.path.normpath(ROOT / path.parent / name))
+        if re.match(r"[a-z]+:", link):
+            return match[0]
+        if not name or not to.is_relative_to(DOCS) or not to.is_file():
+            return "" if picture else title
+        relative = os.path.relpath(to.relative_to(DOCS), here) + (anchor and f"#{anchor}")
+        return f"{picture}[{title}]({relative})"
+
+    parts = re.split(r"(^```.*?^```)", text, flags=re.MULTILINE | re.DOTALL)
+    parts[::2] = [re.sub(r"(!?)\[([^\]]*)\]\(([^)\s]+)\)", replaced, part) for part in parts[::2]]
+    return "".join(parts)
+
+
 def source_text(path):
     target = ROOT / path
     if target.is_dir():
         names = sorted(p.name for p in target.iterdir() if not p.name.startswith((".", "__")))
         return "\n".join([f"# {path}", "", *(f"- `{name}`" for name in names)])
     if target.suffix == ".md":
-        # Its links lead about the checkout; here they are only text.
-        return re.sub(r"\[([^\]]*)\]\((?![a-z]+:)[^)]*\)", r"\1", target.read_text())
+        return markdown_of(path, target.read_text())
     fence = "`" * 4
     language = LANGUAGES.get(target.suffix, "text")
     return f"# {path}\n\n{fence}{language}\n{target.read_text()}\n{fence}\n"

@@ -15,7 +15,8 @@ from html import escape
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 FIGURES = ROOT / "docs" / "figures"
 COLOURS = {"forward": "#3f51b5", "backward": "#f28e2b"}
-LEFT, WIDTH, BAR, GAP = 330, 420, 13, 9  # pixels: names, the longest bar, a bar, between rows
+WIDTH, BAR, GAP = 420, 13, 9  # pixels: of the longest bar, of a bar, between rows
+LETTER = 7.4  # pixels of a letter of a name
 FONT = "font-family='sans-serif' font-size='13'"
 
 
@@ -37,26 +38,27 @@ def rows_of(section):
 def chart(title, rows):
     top = max(value for _, _, bars in rows for value, _ in bars.values())
     scale = WIDTH / top
+    left = round(LETTER * max(len(f"{work} vs {against}") for work, against, _ in rows)) + 15
     y, parts = 58, []
     for work, against, bars in rows:
         height = BAR * len(bars)
         middle = y + height / 2 + 4
         name = f"{escape(work)} <tspan fill='#888'>vs {escape(against)}</tspan>"
-        parts.append(f"<text x='{LEFT - 8}' y='{middle}' text-anchor='end' {FONT}>{name}</text>")
+        parts.append(f"<text x='{left - 8}' y='{middle}' text-anchor='end' {FONT}>{name}</text>")
         for i, (pass_name, (value, text)) in enumerate(bars.items()):
             at = y + i * BAR
             parts.append(
-                f"<rect x='{LEFT}' y='{at}' width='{value * scale:.1f}' height='{BAR - 1}' "
+                f"<rect x='{left}' y='{at}' width='{value * scale:.1f}' height='{BAR - 1}' "
                 f"fill='{COLOURS[pass_name]}'/>"
-                f"<text x='{LEFT + value * scale + 5:.1f}' y='{at + 10}' font-family='sans-serif' "
+                f"<text x='{left + value * scale + 5:.1f}' y='{at + 10}' font-family='sans-serif' "
                 f"font-size='11' fill='#444'>{text}</text>"
             )
         y += height + GAP
-    one = LEFT + scale
+    one = left + scale
     parts.append(
         f"<line x1='{one:.1f}' x2='{one:.1f}' y1='52' y2='{y}' stroke='#222' stroke-dasharray='4 3'/>"
     )
-    legend, x = [], LEFT
+    legend, x = [], left
     for pass_name, colour in COLOURS.items():
         if any(pass_name in bars for _, _, bars in rows):
             legend.append(
@@ -65,7 +67,7 @@ def chart(title, rows):
             )
             x += 95
     legend.append(f"<text x='{x}' y='43' {FONT}>dashed: equal speed</text>")
-    width, height = LEFT + WIDTH + 110, y + 10
+    width, height = left + WIDTH + 110, y + 10
     body = "\n".join([*legend, *parts])
     return (
         f"<svg xmlns='http://www.w3.org/2000/svg' viewBox='0 0 {width} {height}' width='{width}' "
