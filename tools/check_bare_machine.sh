@@ -1,7 +1,7 @@
 #!/bin/sh
 # Proves the README's two commands on a machine with nothing of ours: a fresh Debian or Ubuntu made by debootstrap.
 #
-# usage: tools/check_bare_machine.sh [SUITE [MIRROR]]      default: bookworm http://deb.debian.org/debian
+# usage: tools/check_bare_machine.sh [SUITE [MIRROR]]      default: bookworm, from where this machine has its packages
 #
 # As root. The last commit is cloned into the new system, which is removed at the end (KEEP=1 keeps it).
 # Environment: WORK, the folder to work in (default: a new one below TMPDIR); TESTS=0 leaves out ./dev test.
@@ -9,7 +9,7 @@ set -eu
 cd "$(dirname "$0")/.."
 
 suite=${1:-bookworm}
-mirror=${2:-http://deb.debian.org/debian}
+mirror=${2:-$(apt-get indextargets --format '$(REPO_URI)' | head -n 1)}
 case $suite in
 bookworm | trixie | sid) components=main ;;
 *) components=main,universe ;; # Ubuntu

@@ -3,10 +3,11 @@
 
 usage: check_layout.py
 
-Rules: an include goes to the same module or to one that stands before it in the pipeline; public
-headers include nothing private and export their names; a file opens with its purpose; no file passes 1,200 lines (a
-warning above 600); each module's CMake lists name every source and test, sorted; no path of one
-developer's machine and no unfinished-work marks.
+Rules: a module includes itself and the modules that its row below lists, all of them; no file
+includes itself through others; a namespace is that of its folder; public headers include nothing
+private and export their names; a file opens with its purpose; no file passes 1,200 lines (a warning
+above 600); each module's CMake lists name every source and test, sorted; no path of one developer's
+machine, no host that packages come from, and no unfinished-work marks.
 """
 
 import pathlib
@@ -15,19 +16,32 @@ import sys
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 
-# support <- ir <- {lang, cpu, cuda} <- run <- mod <- {mask, norm, attention} <- {c_api, cli}
+#: What each module includes of others, besides public headers. The order is the pipeline's:
+#: support <- ir <- {lang, cpu, cuda} <- run <- mod <- {mask, norm, attention} <- {c_api, cli}
 USES = {
-    "support": set(),
+    "support": {},
     "ir": {"support"},
     "lang": {"support", "ir"},
     "cpu": {"support", "ir"},
     "cuda": {"support", "ir"},
+    "run": {"support", "ir", "lang", "cpu", "cuda"},
+    "mod": {"support", "ir", "lang"},
+    "mask": {"support", "ir", "cpu", "cuda", "mod"},
+    "norm": {"support", "cuda", "run"},
+    "attention": {"support", "ir", "lang", "cpu", "cuda", "run", "mod", "mask"},
+    "c_api": {"support"},
+    "cli": {"support", "ir", "cpu", "cuda", "run", "mod", "mask", "norm", "attention"},
 }
-USES["run"] = {"lang", "cpu", "cuda"} | USES["lang"]
-USES["mod"] = USES["norm"] = {"run"} | USES["run"]
-USES["mask"] = {"mod"} | USES["mod"]
-USES["attention"] = {"mask"} | USES["mask"]
-USES["c_api"] = USES["cli"] = {"mask", "norm", "attention"} | USES["mask"]
+
+#: Namespaces within tilewright, by folder, where they are not the module's name. Implementations of
+#: public functions are in tilewright itself, anywhere, and what public templates need in detail.
+NAMESPACES = {
+    "attention": "attn",  # `attention` is the function
+    "attention/sm90": "attn::sm90",
+    "attention/tiles": "attn::tiles",
+    "cuda/schedule": "cuda::schedule",
+}
+PUBLIC_NAMESPACES = ("tilewright", "tilewright::detail", "tilewright::masks", "tilewright::scores")
 
 CXX = {".h", ".cpp", ".cuh", ".inl"}
 SCRIPTS = {".py", ".sh", ".cmake"}
@@ -35,6 +49,7 @@ SOFT_LINES, HARD_LINES = 600, 1200
 FOLDERS = ("include", "src", "tests", "bench", "examples", "python", "tools", "cmake")
 INCLUDE = re.compile(r'^\s*#\s*include\s*["<]([^">]+)[">]')
 MACHINE_PATH = re.compile(r"(?<![\w.~$}])/(root|work)/")
+MIRROR = re.compile(r"https?://[\w.-]*\b(debian|ubuntu|pypi|pythonhosted|conda)\b[\w.-]*")
 UNFINISHED = re.compile(r"\b(TODO|FIXME|XXX|HACK)\b")
 
 problems = []
@@ -51,19 +66,90 @@ def files(*folders, suffixes):
                 yield path
 
 
-def check_includes(path, lines):
-    parts = path.relative_to(ROOT).parts
+def included(lines):
+    """(line number, path) of every #include."""
     for number, line in enumerate(lines, 1):
         found = INCLUDE.match(line)
-        if not found:
-            continue
-        target = found[1].split("/")[0]
+        if found:
+            yield number, found[1]
+
+
+used = {module: set() for module in USES}
+
+
+def check_includes(path, lines):
+    parts = path.relative_to(ROOT).parts
+    for number, name in included(lines):
+        target = name.split("/")[0]
         if parts[0] == "include" and target in USES:
-            report(path, number, f"a public header includes {found[1]}, which is not installed")
-        if parts[0] == "src" and target in USES and target not in USES[parts[1]] | {parts[1]}:
-            report(path, number, f"module {parts[1]} may not include {found[1]}")
+            report(path, number, f"a public header includes {name}, which is not installed")
+        if parts[0] == "src" and parts[1] in USES and target in USES and target != parts[1]:
+            used[parts[1]].add(target)
+            if target not in USES[parts[1]]:
+                report(path, number, f"module {parts[1]} may not include {name}")
         if parts[:2] == ("src", "cuda") and "device" in parts and target == "tilewright":
             report(path, number, "device headers are compiled by NVRTC alone")
+
+
+def check_rows():
+    """Every module in a row of USES is included."""
+    for module, uses in USES.items():
+        for unused in sorted(set(uses) - used[module]):
+            report(
+                pathlib.Path(__file__).resolve(),
+                1,
+                f"module {module} includes nothing of {unused}: leave it out of its row",
+            )
+
+
+def check_cycles(sources):
+    """No file includes itself through others. sources: {path: lines}"""
+
+    def resolved(path, name):
+        folders = (ROOT / "src", ROOT / "include", ROOT / "python/src", ROOT, path.parent)
+        return next((folder / name for folder in folders if folder / name in sources), None)
+
+    done, open_files = set(), []
+
+    def visit(path):
+        open_files.append(path)
+        for number, name in included(sources[path]):
+            target = resolved(path, name)
+            if target in open_files and target != path:  # foreach_target.h includes its file again
+                cycle = [*open_files[open_files.index(target) :], target]
+                names = " -> ".join(str(file.relative_to(ROOT)) for file in cycle)
+                report(path, number, f"includes itself: {names}")
+            elif target is not None and target not in done and target != path:
+                visit(target)
+        open_files.pop()
+        done.add(path)
+
+    for path in sources:
+        if path not in done:
+            visit(path)
+
+
+def check_namespaces(path, lines):
+    """Names are in the namespace of their folder."""
+    parts = path.relative_to(ROOT).parts
+    if parts[0] != "src" or parts[1] not in USES:
+        return
+    folder = "/".join(parts[1:-1])
+    of_folder = "tilewright::" + NAMESPACES.get(folder, NAMESPACES.get(parts[1], parts[1]))
+    allowed = (*PUBLIC_NAMESPACES, of_folder, "std")
+    if "device" in parts or path.suffix == ".cuh" or path.stem.endswith("_parameters"):
+        allowed = ("tw",)  # NVRTC compiles it
+    open_names = []
+    for number, line in enumerate(lines, 1):
+        opened = re.match(r"(?:inline )?namespace (?:TW_API )?([\w:]+)? ?\{", line)
+        if opened:
+            open_names.append(opened[1])
+            name = "::".join(filter(None, open_names))
+            below = any(name.startswith(f"{a}::") for a in allowed if a not in PUBLIC_NAMESPACES)
+            if opened[1] and name not in allowed and not below:
+                report(path, number, f"namespace {name}, where the folder's is {of_folder}")
+        if re.match(r"\}.*// namespace", line) and open_names:
+            open_names.pop()
 
 
 def check_exports(path, lines):
@@ -88,6 +174,8 @@ def check_text(path, lines):
     for number, line in enumerate(lines, 1):
         if MACHINE_PATH.search(line):
             report(path, number, "names a path of one machine")
+        if MIRROR.search(line):
+            report(path, number, "names a host that packages come from")
         if UNFINISHED.search(line):
             report(path, number, "marks unfinished work")
 
@@ -121,16 +209,22 @@ def check_lists(module):
 
 
 def main():
+    sources = {}
     for path in files(*FOLDERS, suffixes=CXX | SCRIPTS):
         lines = path.read_text().splitlines()
         check_opening(path, lines)
         check_length(path, lines)
         if path.suffix in CXX:
+            sources[path] = lines
             check_includes(path, lines)
             check_exports(path, lines)
+            check_namespaces(path, lines)
         if path != pathlib.Path(__file__).resolve():
             check_text(path, lines)
-    for path in [*ROOT.glob("*.md"), *files("docs", "src", suffixes={".md"})]:
+    check_rows()
+    check_cycles(sources)
+    scripts = [ROOT / "dev", *ROOT.glob("*.toml"), *files("tools", suffixes={".txt"})]
+    for path in [*scripts, *ROOT.glob("*.md"), *files("docs", "src", suffixes={".md"})]:
         check_text(path, path.read_text().splitlines())
     for module in USES:
         check_lists(module)

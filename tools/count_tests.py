@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Counts single test cases and ends with the line "N passed, N failed".
+"""Counts single test cases, names the slowest ten and ends with the line "N passed, N failed".
 
 usage: count_tests.py [--without-ctest] FOLDER
 
@@ -12,23 +12,25 @@ import pathlib
 import sys
 import xml.etree.ElementTree as ElementTree
 
+SLOWEST = 10
+
 
 def googletest_cases(path):
-    """(passed, failed, skipped) of one GoogleTest JSON report."""
-    passed = failed = skipped = 0
+    """(name, outcome, seconds) of every case of a GoogleTest JSON report."""
     for suite in json.loads(path.read_text())["testsuites"]:
         for case in suite["testsuite"]:
+            name = f"{case.get('classname', suite.get('name'))}.{case.get('name')}"
+            seconds = float(case.get("time", "0s").rstrip("s"))
             if case.get("failures"):
-                failed += 1
+                yield name, "failed", seconds
             elif case.get("result") == "SKIPPED":
-                skipped += 1
+                yield name, "skipped", seconds
             elif case.get("status") == "RUN":
-                passed += 1
-    return passed, failed, skipped
+                yield name, "passed", seconds
 
 
 def junit_cases(path):
-    """(name, outcome) of every case of a JUnit file."""
+    """(name, outcome, seconds) of every case of a JUnit file."""
     for case in ElementTree.parse(path).getroot().iter("testcase"):
         if case.find("failure") is not None or case.find("error") is not None:
             outcome = "failed"
@@ -36,7 +38,7 @@ def junit_cases(path):
             outcome = "skipped"
         else:
             outcome = "passed"
-        yield case.get("name"), outcome
+        yield case.get("name"), outcome, float(case.get("time") or 0)
 
 
 def main():
@@ -47,22 +49,29 @@ def main():
     if "--without-ctest" not in options and not (folder / "ctest.xml").exists():
         bad.append("ctest (wrote no report)")
         total["failed"] += 1
+    times = []
     for report in sorted(folder.glob("*.xml")):
-        for name, outcome in junit_cases(report):
+        for name, outcome, seconds in junit_cases(report):
             details = folder / f"{name}_tests.json"
             if report.name == "ctest.xml" and details.exists():
-                passed, failed, skipped = googletest_cases(details)
-                # A program that died after its report, or beside it, failed too.
-                if outcome == "failed" and failed == 0:
-                    failed = 1
-                total["passed"] += passed
-                total["failed"] += failed
-                total["skipped"] += skipped
+                cases = list(googletest_cases(details))
+                for _, case_outcome, _ in cases:
+                    total[case_outcome] += 1
+                times += [(taken, case, name) for case, _, taken in cases]
+                failed = any(case_outcome == "failed" for _, case_outcome, _ in cases)
+                if outcome == "failed" and not failed:
+                    # A program that died after its report, or beside it, failed too.
+                    total["failed"] += 1
                 outcome = "failed" if failed else outcome
             else:
                 total[outcome] += 1
+                times.append((seconds, name, report.stem))
             if outcome == "failed":
                 bad.append(name)
+    if times:
+        print(f"the slowest {min(SLOWEST, len(times))}:")
+        for seconds, name, program in sorted(times, reverse=True)[:SLOWEST]:
+            print(f"  {seconds:7.1f} s  {name} ({program})")
     if bad:
         print("failed:", ", ".join(bad))
     if total["skipped"]:

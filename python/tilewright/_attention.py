@@ -7,6 +7,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from . import _core
+from ._arguments import AttentionArguments, AuxRequest
 from ._arrays import (
     Array,
     flag,
@@ -23,20 +24,14 @@ from ._mods import ModLike, as_mod
 from ._synonyms import names_synonyms
 
 
-class AuxRequest(NamedTuple):
-    """Which auxiliary results `flex_attention` returns."""
-
-    lse: bool = False
-    max_scores: bool = False
-
-
 class AuxOutput(NamedTuple):
     """Auxiliary results; None for what was not asked for."""
 
     lse: np.ndarray | None = None  #: (B, Hq, L), natural log of the softmax's denominator
     max_scores: np.ndarray | None = None  #: (B, Hq, L), of the scores after mods and masks
 
-    __repr__ = shown_fields
+    def __repr__(self) -> str:
+        return shown_fields(self)
 
 
 class Gradients(NamedTuple):
@@ -48,7 +43,8 @@ class Gradients(NamedTuple):
     sinks: np.ndarray | None  #: None without sinks
     captured: list  #: of the float captures, in the order in which score_mod first uses them
 
-    __repr__ = shown_fields
+    def __repr__(self) -> str:
+        return shown_fields(self)
 
 
 _SIZES = {
@@ -188,7 +184,7 @@ def flex_attention(
     return_aux=AuxRequest(...) (out, AuxOutput). A row with nothing to attend: out 0, lse -inf.
     ValueError or TypeError, naming the argument, where something does not fit.
     """
-    arguments = locals()
+    arguments = AttentionArguments(**locals())
     with stream_of(query):
         problem = _Problem("flex_attention", arguments)
         return problem.results(problem.run())
@@ -232,7 +228,7 @@ def flex_attention_vjp(
     where one of them was changed in place meanwhile it raises ValueError. Arrays of a GPU tell only
     in PyTorch, and their captures not at all.
     """
-    arguments = locals()
+    arguments = AttentionArguments(**locals())
     with stream_of(query):
         problem = _Problem("flex_attention_vjp", arguments)
         forward = problem.run()
@@ -265,48 +261,31 @@ class _Problem:
 
     def __init__(self, op, arguments):
         self.op, self.arguments = op, arguments
-        self.aux = self._aux(arguments["return_lse"], arguments["return_aux"])
-        self.return_lse = flag(op, "return_lse", arguments["return_lse"])
-        self.device = arguments["device"]
-        self.like = arguments["query"]
+        arguments.check(op)
+        self.aux = arguments.return_aux
+        self.return_lse = flag(op, "return_lse", arguments.return_lse)
+        self.device = arguments.device
+        self.like = arguments.query
         self.inputs = [
-            self.tensor(op, name, self._given(name, arguments[name]))
-            for name in ("query", "key", "value")
+            self.tensor(op, name, getattr(arguments, name)) for name in ("query", "key", "value")
         ]
         self.options = self._options(arguments)
-        self._check_heads(flag(op, "enable_gqa", arguments["enable_gqa"]), arguments["layout"])
+        self._check_heads(flag(op, "enable_gqa", arguments.enable_gqa), arguments.layout)
 
     def tensor(self, op, name, value):
         """An argument as a tensor where the call runs."""
         return to_device(op, to_tensor(op, name, value), self.device)
 
-    def _given(self, name, value):
-        if value is None:
-            raise TypeError(f"[{self.op}] expected {name} to be an array but got None")
-        return value
-
-    def _aux(self, return_lse, return_aux):
-        if return_aux is None:
-            return None
-        if return_lse:
-            raise ValueError(f"[{self.op}] expected return_lse or return_aux but got both")
-        if not isinstance(return_aux, AuxRequest):
-            raise TypeError(
-                f"[{self.op}] expected return_aux to be an AuxRequest but got "
-                f"{type(return_aux).__name__}"
-            )
-        return return_aux
-
     def _options(self, arguments):
         op = self.op
         options = _core.AttentionOptions()
-        if arguments["scale"] is not None:
-            options.scale = number(op, "scale", arguments["scale"])
-        if arguments["score_mod"] is not None:
-            options.score_mod = as_mod(op, "score_mod", arguments["score_mod"], False)
-        if arguments["mask_mod"] is not None:
-            options.mask = as_mod(op, "mask_mod", arguments["mask_mod"], True)
-        block_mask = arguments["block_mask"]
+        if arguments.scale is not None:
+            options.scale = number(op, "scale", arguments.scale)
+        if arguments.score_mod is not None:
+            options.score_mod = as_mod(op, "score_mod", arguments.score_mod, False)
+        if arguments.mask_mod is not None:
+            options.mask = as_mod(op, "mask_mod", arguments.mask_mod, True)
+        block_mask = arguments.block_mask
         if block_mask is not None:
             if not isinstance(block_mask, BlockMask):
                 front_end = type(block_mask).__module__.rpartition(".")[0]
@@ -317,36 +296,22 @@ class _Problem:
                 )
             shape = self.inputs[0].shape
             if len(shape) == 4:
-                block_mask.check_fits(
-                    op, shape[0], shape[2 if arguments["layout"] == "bshd" else 1]
-                )
+                block_mask.check_fits(op, shape[0], shape[2 if arguments.layout == "bshd" else 1])
             options.block_mask = block_mask._core
-        options.causal = flag(op, "causal", arguments["causal"])
-        if arguments["window"] is not None:
-            try:
-                left, right = map(operator.index, arguments["window"])
-            except (TypeError, ValueError):
-                raise TypeError(
-                    f"[{op}] expected window to be two integers (left, right) but got "
-                    f"{arguments['window']!r}"
-                ) from None
-            options.window = (left, right)
+        options.causal = flag(op, "causal", arguments.causal)
+        options.window = arguments.window_bounds(op)
         for name in ("cu_seqlens", "kv_cu_seqlens", "kv_lengths"):  # checked where they are
-            if arguments[name] is not None:
-                setattr(options, name, to_tensor(op, name, arguments[name]))
+            if (given := getattr(arguments, name)) is not None:
+                setattr(options, name, to_tensor(op, name, given))
         for name in ("segment_ids", "kv_segment_ids", "sinks"):
-            if arguments[name] is not None:
-                setattr(options, name, self.tensor(op, name, arguments[name]))
-        options.dropout = number(op, "dropout", arguments["dropout"])
-        options.seed = _seed(op, arguments["seed"])
-        if arguments["layout"] not in ("bhsd", "bshd"):
-            raise ValueError(
-                f'[{op}] expected layout "bhsd" or "bshd" but got {arguments["layout"]!r}'
-            )
-        options.bshd = arguments["layout"] == "bshd"
-        options.deterministic = flag(op, "deterministic", arguments["deterministic"])
+            if (given := getattr(arguments, name)) is not None:
+                setattr(options, name, self.tensor(op, name, given))
+        options.dropout = number(op, "dropout", arguments.dropout)
+        options.seed = _seed(op, arguments.seed)
+        options.bshd = arguments.layout == "bshd"
+        options.deterministic = flag(op, "deterministic", arguments.deterministic)
         options.max_scores = self.aux is not None and self.aux.max_scores
-        forward, backward = kernel_options_of(op, arguments["kernel_options"])
+        forward, backward = kernel_options_of(op, arguments.kernel_options)
         options.forward_blocks, options.backward_blocks = blocks_of(forward, backward)
         options.autotune = forward.get("autotune", False) or backward.get("autotune", False)
         engine = forward.get("engine", "")
@@ -368,7 +333,7 @@ class _Problem:
 
     def read_again(self, forward):
         """What the backward pass reads, for `Unchanged`."""
-        options, given = self.options, self.arguments
+        options, given = self.options, vars(self.arguments)
         names = ("query", "key", "value")
         arrays = [(n, tensor, given[n]) for n, tensor in zip(names, self.inputs, strict=True)]
         names = ("segment_ids", "kv_segment_ids", "cu_seqlens", "kv_cu_seqlens", "kv_lengths")

@@ -97,34 +97,34 @@ class BlockMask:
         return _unpacked, (to_array(self._core.packed()), self._separate, self._reads)
 
     @property
-    def shape(self):
+    def shape(self) -> tuple[int, int, int, int]:
         """(B, H, q_len, kv_len); B or H of 1 stands for any number."""
         return tuple(self._core.shape)
 
     @property
-    def seq_lengths(self):
+    def seq_lengths(self) -> tuple[int, int]:
         """(q_len, kv_len)."""
         return self.shape[2:]
 
     @property
-    def BLOCK_SIZE(self):
+    def BLOCK_SIZE(self) -> tuple[int, int]:
         """(queries, keys) of a block of the block-level view."""
         return tuple(self._core.block_size)
 
     @property
-    def nbytes(self):
+    def nbytes(self) -> int:
         """Bytes that the mask occupies."""
         return self._core.nbytes
 
-    def numel(self):
+    def numel(self) -> int:
         """Pairs of queries and keys, of all batches and heads."""
         return int(np.prod(self.shape, dtype=object))
 
-    def sparsity(self):
+    def sparsity(self) -> float:
         """Percentage of blocks without a pair that attends."""
         return self._core.sparsity()
 
-    def to_dense(self):
+    def to_dense(self) -> np.ndarray:
         """int32 (B, H, q blocks, kv blocks): 1 for full and partial blocks."""
         return to_array(self._core.to_dense())
 
@@ -159,7 +159,7 @@ class BlockMask:
     full_q_num_blocks = _torch_list("q", "column", full=True, indices=False)
     full_q_indices = _torch_list("q", "column", full=True, indices=True)
 
-    def __len__(self):
+    def __len__(self) -> int:
         return self.shape[0]
 
     def __iter__(self):
@@ -236,7 +236,7 @@ class BlockMask:
                     f", since its mask_mod depends on the {what}, but got one of {what} 0 alone"
                 )
 
-    def to_string(self, grid_size=(20, 20), limit=4):
+    def to_string(self, grid_size=(20, 20), limit=4) -> str:
         """A picture in characters: full, shaded for partial, blank for empty blocks.
 
         grid_size: characters down and, two for each, across; one number for both, -1 for all blocks.
@@ -252,23 +252,23 @@ class BlockMask:
         ]
         return self._core.to_string(grid, operator.index(limit))
 
-    def __str__(self):
+    def __str__(self) -> str:
         return self.to_string()
 
-    def __repr__(self):
+    def __repr__(self) -> str:
         return f"BlockMask(shape={self.shape}, sparsity={self.sparsity():.2f}%)"
 
-    def svg(self):
+    def svg(self) -> str:
         """The picture as SVG text: axes with positions, a legend, up to twelve heads."""
         return self._core.svg()
 
-    def _repr_svg_(self):
+    def _repr_svg_(self) -> str:
         return self.svg()
 
-    def _repr_html_(self):
+    def _repr_html_(self) -> str:
         return f"<div>{html.escape(repr(self))}</div>{self.svg()}"
 
-    def save(self, path):
+    def save(self, path) -> None:
         """Writes the picture where the name ends in .svg or .png, the mask itself to .npy.
 
         `load` and ``tilewright attention --block-mask`` read the latter: uint32 words, as
@@ -289,7 +289,7 @@ class BlockMask:
                 os.remove(temporary)
 
     @classmethod
-    def load(cls, path):
+    def load(cls, path) -> "BlockMask":
         """The mask that `save` or ``tilewright mask --out`` wrote to a .npy file."""
         words = np.load(path, allow_pickle=False)
         return cls(_core.BlockMask.from_packed(to_tensor("BlockMask.load", "words", words)))
@@ -406,7 +406,7 @@ def create_block_mask(
     mod = as_score_or_mask(op, mask_mod)
     shape = sizes(op, B, H, Q_LEN, KV_LEN)
     reads = expect_sizes_read(op, mod, B, H)
-    core = _core.create_block_mask(mod, *shape, size)
+    core = _core.create_block_mask(mod, *shape, size)  # type: ignore[call-arg]
     return BlockMask(core, separate_full_blocks, mask_mod, reads)
 
 

@@ -3,6 +3,9 @@
 Outside of a trace they compute with numbers and arrays, as NumPy does.
 """
 
+# The classes of the extension module get methods here.
+# mypy: disable-error-code="attr-defined, index, method-assign, misc, operator"
+
 import functools
 import math
 import operator

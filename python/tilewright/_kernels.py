@@ -5,6 +5,7 @@ import inspect
 import os
 import sys
 from collections.abc import Callable
+from typing import overload
 
 import numpy as np
 
@@ -138,7 +139,15 @@ class Kernel:
         return run
 
 
-def kernel(function: Callable | None = None, *, name: str | None = None) -> Kernel:
+@overload
+def kernel(function: Callable, *, name: str | None = None) -> Kernel: ...
+
+
+@overload
+def kernel(function: None = None, *, name: str | None = None) -> Callable[[Callable], Kernel]: ...
+
+
+def kernel(function=None, *, name=None):
     """Makes a kernel of a Python function of Refs; a decorator, with or without arguments.
 
     The function runs once for each signature of a call, while it is traced; what it does with Refs
@@ -218,8 +227,7 @@ def call(
     num_inputs = None
     if arity >= 0 and not callable(out_shape):
         num_inputs = arity - len(options["out_shape"]) - len(options["scratch"])
-    single = None if callable(out_shape) else single
-    return Call(make, kernel, options, single, num_inputs)
+    return Call(make, kernel, options, None if callable(out_shape) else single, num_inputs)
 
 
 _OPTIONS = [

@@ -4,6 +4,9 @@ Functions on tiles record instructions of the tile IR; the elementwise ones are 
 (`_elementwise.FUNCTIONS`). Here Python only walks: it flattens carries and reads subscripts.
 """
 
+# The classes of the extension module get methods here.
+# mypy: disable-error-code="attr-defined, index, method-assign, misc, operator"
+
 import operator
 
 import numpy as np
@@ -158,7 +161,7 @@ def reshape(x, *shape) -> Tile:
         known = _tile("reshape", x).size
         if shape.count(-1) > 1 or rest == 0 or known % rest:
             raise ValueError(f"[reshape] expected a shape of {known} elements but got {shape}")
-        shape = [known // rest if n == -1 else n for n in shape]
+        shape = tuple(known // rest if n == -1 else n for n in shape)
     return _lang.reshape(x, shape)
 
 

@@ -1,5 +1,8 @@
 """Mods: score and mask functions written in Python, and those that the libraries make."""
 
+# The classes of the extension module get methods here.
+# mypy: disable-error-code="attr-defined, index, method-assign, misc, operator"
+
 import functools
 import inspect
 import operator

@@ -19,7 +19,8 @@ class NormGradients(NamedTuple):
     bias: np.ndarray | None  #: likewise; layer_norm only
     residual: np.ndarray | None  #: shape and dtype of x
 
-    __repr__ = shown_fields
+    def __repr__(self) -> str:
+        return shown_fields(self)
 
 
 @names_synonyms

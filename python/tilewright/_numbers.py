@@ -7,6 +7,7 @@ to be wrapped as int32 wraps.
 
 import abc
 import operator
+from typing import Any
 
 from . import _core
 
@@ -31,9 +32,11 @@ class Number:
 class Dtypes(abc.ABC):
     """What numbers ask a framework. Constants are NumPy scalars."""
 
-    index = None  #: the dtype of positions
-    boolean = None
-    loaded = None  #: bounds that int32 elements of arrays are taken to keep; None: their dtype's
+    index: Any = None  #: the dtype of positions
+    boolean: Any = None
+    loaded: Any = (
+        None  #: bounds that int32 elements of arrays are taken to keep; None: their dtype's
+    )
 
     @abc.abstractmethod
     def name(self, dtype):

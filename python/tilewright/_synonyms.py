@@ -2,6 +2,11 @@
 
 import functools
 import inspect
+from collections.abc import Callable
+from typing import ParamSpec, TypeVar
+
+P = ParamSpec("P")
+R = TypeVar("R")
 
 _ATTENTION = {
     "is_causal": "causal=True",
@@ -58,14 +63,14 @@ _NORM = {
 _TABLES = {"mha": _MHA, "mha_reference": _MHA}
 
 
-def names_synonyms(function):
+def names_synonyms(function: Callable[P, R]) -> Callable[P, R]:
     """The function, with a TypeError for an unknown argument that names ours for it."""
     name = function.__name__
     known = inspect.signature(function).parameters
     table = _TABLES.get(name, _NORM if "norm" in name else _ATTENTION)
 
     @functools.wraps(function)
-    def call(*arguments, **options):
+    def call(*arguments: P.args, **options: P.kwargs) -> R:
         for given in options:
             if given not in known:
                 ours = table.get(given)

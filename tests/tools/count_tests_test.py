@@ -23,8 +23,8 @@ def ctest_xml(**outcomes):
     return f"<testsuite>{rows}</testsuite>"
 
 
-def count(ctest=None, **programs):
-    """(exit status, last line) for a ctest report and {program: cases}."""
+def count(ctest=None, whole=False, **programs):
+    """(exit status, last line) for a ctest report and {program: cases}; or all lines."""
     with tempfile.TemporaryDirectory() as folder:
         if ctest is not None:
             (pathlib.Path(folder) / "ctest.xml").write_text(ctest)
@@ -32,6 +32,8 @@ def count(ctest=None, **programs):
             report = {"testsuites": [{"testsuite": cases}]}
             (pathlib.Path(folder) / f"{name}_tests.json").write_text(json.dumps(report))
         done = subprocess.run([sys.executable, SCRIPT, folder], capture_output=True, text=True)
+        if whole:
+            return done.stdout.splitlines()
         return done.returncode, done.stdout.splitlines()[-1]
 
 
@@ -48,6 +50,15 @@ class CountTests(unittest.TestCase):
 
     def test_a_crash_after_the_report_fails(self):
         self.assertEqual(count(ctest_xml(ir=False), ir=[GOOD]), (1, "1 passed, 1 failed"))
+
+    def test_the_slowest_cases_are_named(self):
+        cases = [
+            {**GOOD, "name": f"Case{i}", "classname": "Suite", "time": f"{i}.5s"} for i in range(20)
+        ]
+        lines = count(ctest_xml(ir=True), ir=cases, whole=True)
+        self.assertEqual(lines[0], "the slowest 10:")
+        self.assertEqual(lines[1].split(), ["19.5", "s", "Suite.Case19", "(ir)"])
+        self.assertEqual(len(lines), 12)
 
     def test_nothing_run_is_no_pass(self):
         self.assertEqual(count(ctest_xml()), (1, "0 passed, 0 failed"))

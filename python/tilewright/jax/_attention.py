@@ -1,8 +1,6 @@
 """flex_attention on JAX arrays."""
 
 import math
-import operator
-from collections.abc import Mapping
 from typing import NamedTuple
 
 import jax
@@ -11,7 +9,7 @@ import numpy as np
 
 from .. import _block_mask as _numpy_block_mask
 from .. import _core, _functions
-from .._attention import AuxRequest
+from .._arguments import AttentionArguments
 from .._attention import blocks_of as _blocks_of
 from .._attention import kernel_options_of as _kernel_options_of
 from .._synonyms import names_synonyms
@@ -64,9 +62,10 @@ def flex_attention(
 
     score_mod(score, b, h, q_idx, kv_idx) -> score and mask_mod(b, h, q_idx, kv_idx) -> bool are
     functions of scalars in jnp, or objects of `scores` and `masks`. Arrays of their closures may be
-    traced; float arrays that score_mod reads have gradients. block_mask: a BlockMask of this module or of tilewright.
-    causal: kv <= q; window=(left, right): q - left <= kv <= q + right, -1 unbounded; segment_ids
-    (B, L), kv_segment_ids (B, S): only equal ids attend. Several masks: their intersection.
+    traced; float arrays that score_mod reads have gradients. block_mask: a BlockMask of this module
+    or of tilewright. causal: kv <= q; window=(left, right): q - left <= kv <= q + right, -1
+    unbounded; segment_ids (B, L), kv_segment_ids (B, S): only equal ids attend. Several masks:
+    their intersection.
     cu_seqlens (N + 1,) int32: N sequences packed in a batch of 1; positions seen by mods restart.
     kv_lengths (B,): keys from there on do not exist, whatever the arrays hold; with cu_seqlens (N,).
     sinks (Hq,): one more logit per head in the denominator. dropout: share of probabilities dropped
@@ -81,29 +80,20 @@ def flex_attention(
     out and lse. ValueError, TypeError or NotImplementedError, naming the argument, where something
     does not fit; XLA errors with the same text for what only the values show.
     """
+    arguments = AttentionArguments(**locals())
     op = "flex_attention"
-    arrays = _arrays(op, dict(locals()))
-    sizes = _check(op, arrays, layout, enable_gqa)
-    window = _window(op, window)
-    for name, choice in (("device", device), ("layout", layout)):
-        allowed = {"device": (None,), "layout": ("bhsd", "bshd")}[name]
-        if choice not in allowed:
-            raise ValueError(f"[{op}] expected {name} of {allowed} but got {choice!r}")
-    if not isinstance(kernel_options or {}, Mapping):
-        raise TypeError(
-            f"[{op}] expected kernel_options to be a dict but got {type(kernel_options).__name__}"
+    arguments.check(op)
+    if device is not None:
+        raise ValueError(
+            f"[{op}] expected device=None, since JAX says where arrays are, but got {device!r}"
         )
+    arrays = _arrays(op, arguments)
+    sizes = _check(op, arrays, layout, enable_gqa)
+    window = _window(op, arguments)
     checked = bool((kernel_options or {}).get("checked", False))
     options = {k: v for k, v in (kernel_options or {}).items() if k != "checked"}
     forward, backward = _kernel_options_of(op, options)
     forward_blocks, backward_blocks = _blocks_of(forward, backward)
-    if return_aux is not None and return_lse:
-        raise ValueError(f"[{op}] expected return_lse or return_aux but got both")
-    if return_aux is not None and not isinstance(return_aux, AuxRequest):
-        raise TypeError(
-            f"[{op}] expected return_aux to be an AuxRequest but got {type(return_aux).__name__}"
-        )
-
     wide = jnp.float64 if arrays["query"].dtype == jnp.float64 else jnp.float32
     score = _functions.NONE
     if isinstance(scale, jax.core.Tracer):
@@ -213,9 +203,7 @@ def _arrays(op, arguments):
     names = ("query", "key", "value", "segment_ids", "kv_segment_ids", "cu_seqlens")
     arrays = {}
     for name in (*names, "kv_cu_seqlens", "kv_lengths", "sinks"):
-        value = arguments[name]
-        if value is None and name in ("query", "key", "value"):
-            raise TypeError(f"[{op}] expected {name} to be an array but got None")
+        value = getattr(arguments, name)
         try:
             arrays[name] = None if value is None else jnp.asarray(value)
         except (TypeError, ValueError):
@@ -366,13 +354,8 @@ def _dropout(op, dropout):
     return dropout
 
 
-def _window(op, window):
-    if window is None:
-        return -1, -1
-    try:
-        left, right = (operator.index(bound) for bound in window)
-    except (TypeError, ValueError):
-        raise TypeError(f"[{op}] expected window to be (left, right) but got {window!r}") from None
+def _window(op, arguments):
+    left, right = arguments.window_bounds(op)
     if left < -1 or right < -1:
         raise ValueError(f"[{op}] expected window bounds of at least -1 but got {(left, right)}")
     unbounded = 1 << 62  # further apart than positions are

@@ -167,7 +167,12 @@ _HINTS = {
     "num_stages": "num_stages",
 }
 #: Those of JAX's signatures, older and present.
-_DEFAULTS = {"block_q": (128,), "block_k": (128,), "num_warps": (None,), "num_stages": (2,)}
+_DEFAULTS: dict[str, tuple] = {
+    "block_q": (128,),
+    "block_k": (128,),
+    "num_warps": (None,),
+    "num_stages": (2,),
+}
 _DEFAULTS |= {"block_q_dkv": (None, 32, 128), "block_kv_dkv": (None, 32, 128)}
 
 

@@ -51,7 +51,7 @@ def pallas_call(kernel, out_shape, *, interpret=False, compiler_params=None, **o
     return pl.pallas_call(kernel, out_shape, interpret=False, compiler_params=ours, **options)
 
 
-pallas_call.__signature__ = inspect.signature(pl.pallas_call)
+pallas_call.__signature__ = inspect.signature(pl.pallas_call)  # type: ignore[attr-defined]
 
 
 _installed = {}  # platform -> how interpret=True runs

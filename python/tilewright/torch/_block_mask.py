@@ -25,7 +25,7 @@ _LISTS = {
 }
 
 
-class BlockMask(_TorchBlockMask):
+class BlockMask(_TorchBlockMask):  # type: ignore[misc, valid-type]
     """Which queries attend to which keys. A subclass of PyTorch's, with its attributes and methods.
 
     A mask made by `create_block_mask` is exact: it holds every pair, and PyTorch's lists of blocks

@@ -5,6 +5,7 @@ returns a value of `_values.py`. What has no rule here is taken apart by PyTorch
 """
 
 import math
+from collections.abc import Callable
 
 import numpy as np
 import torch
@@ -12,7 +13,7 @@ import torch
 from .._numbers import RefusedError
 from .._values import Scattered
 
-RULES = {}
+RULES: dict[str, Callable] = {}
 
 
 def rule(*names):

@@ -1,6 +1,7 @@
 """Pallas kernels as tile programs: the grid, block specs and scratch around a kernel's jaxpr."""
 
 from dataclasses import dataclass
+from typing import Any
 
 import jax
 from jax import tree_util
@@ -202,7 +203,7 @@ def parameter_names(jaxpr, skip, count):
 def tile_program(call: Call, checked=False):
     """The IR text of a pallas_call, and the axes of its grid that run in order. UnsupportedError, with
     the user's line, for what it cannot say."""
-    grid = call.grid_mapping
+    grid: Any = call.grid_mapping
     # Extents that are only known at run time are those of loops: a grid comes with the compiled
     # program.
     dynamic = tuple(axis for axis, n in enumerate(grid.grid) if not isinstance(n, int))
@@ -213,8 +214,8 @@ def tile_program(call: Call, checked=False):
         declared = declared_parallel(call.compiler_params, len(grid.grid), len(grid.vmapped_dims))
         declared = [word or n == 1 for word, n in zip(declared, grid.grid, strict=True)]
         ids = [elementwise.affine_of(index).terms[0][0] for index in first.program_ids]
-        sequential = set(sequential_axes(recorder, first.blocks, ids, declared))
-        sequential = tuple(sorted(sequential | set(dynamic)))
+        in_order = set(sequential_axes(recorder, first.blocks, ids, declared))
+        sequential = tuple(sorted(in_order | set(dynamic)))
         if checked or sequential != dynamic:
             text = _Builder(call, sequential, None, checked).build()
     except UnsupportedError as error:

@@ -1,0 +1,69 @@
+"""The functions of all front ends have the arguments of tilewright/_arguments.py."""
+
+import inspect
+
+import numpy as np
+import pytest
+
+import tilewright as tw
+from tilewright import _arguments
+
+
+def front_ends():
+    yield tw
+    for name in ("jax", "torch"):
+        try:
+            __import__(name)
+        except ImportError:
+            continue
+        yield __import__(f"tilewright.{name}", fromlist=[name])
+
+
+FUNCTIONS = {
+    "flex_attention": _arguments.AttentionArguments,
+    "flex_attention_vjp": _arguments.AttentionArguments,
+    "rms_norm": _arguments.RmsNormArguments,
+    "rms_norm_vjp": _arguments.RmsNormArguments,
+    "layer_norm": _arguments.LayerNormArguments,
+    "layer_norm_vjp": _arguments.LayerNormArguments,
+}
+
+
+@pytest.mark.parametrize("front_end", front_ends(), ids=lambda module: module.__name__)
+@pytest.mark.parametrize("name", FUNCTIONS)
+def test_arguments_are_those_of_all_front_ends(front_end, name):
+    function = getattr(front_end, name, None)
+    if function is None:
+        assert name.endswith("_vjp") and front_end is not tw
+        return
+    ours = inspect.signature(function).parameters
+    shared = inspect.signature(FUNCTIONS[name]).parameters
+    assert list(ours) == list(shared)
+    for argument, parameter in shared.items():
+        assert ours[argument].default == parameter.default, argument
+        assert ours[argument].kind == parameter.kind, argument
+    if front_end is tw:
+        annotations = {n: p.annotation for n, p in ours.items() if n != "block_mask"}
+        assert annotations == {n: shared[n].annotation for n in annotations}
+
+
+@pytest.mark.parametrize("name", ["flex_attention", "flex_attention_vjp"])
+@pytest.mark.parametrize(
+    ("options", "error", "message"),
+    [
+        ({"layout": "bhds"}, ValueError, 'expected layout "bhsd" or "bshd" but got'),
+        ({"return_aux": tw.AuxRequest(), "return_lse": True}, ValueError, "but got both"),
+        ({"return_aux": True}, TypeError, "expected return_aux to be an AuxRequest but got bool"),
+        ({"kernel_options": [1]}, TypeError, "expected kernel_options to be a dict but got list"),
+        ({"window": 3}, TypeError, r"expected window to be two integers \(left, right\) but got 3"),
+        ({"key": None}, TypeError, "expected key to be an array but got None"),
+    ],
+)
+def test_what_no_front_end_takes(name, options, error, message):
+    x = np.zeros((1, 1, 4, 8), np.float32)
+    functions = [getattr(module, name) for module in front_ends() if hasattr(module, name)]
+    for function in functions:
+        if function.__module__.startswith("tilewright.torch"):
+            continue  # whose errors are those of torch
+        with pytest.raises(error, match=message):
+            function(**{"query": x, "key": x, "value": x, **options})
