@@ -34,6 +34,8 @@ data_type = torch.float16 if device == "cuda" else torch.float32
 torch.manual_seed(0)
 print(f"Using the default sparsity block size: {_DEFAULT_SPARSE_BLOCK_SIZE}")
 
+# ---- What each example goes through: a table of times, a check of results, a picture.
+
 
 @lru_cache
 def create_block_mask_cached(mask_mod, B, H, M, N, device):

@@ -177,34 +177,36 @@ struct Lists {
 }  // namespace
 
 BlockLevel parse_lists(const Tensor& num, const Tensor& indices, const Tensor& full_num,
-                       const Tensor& full_indices) {
+                       const Tensor& full_indices, std::int64_t columns) {
     const Lists partial("kv", num, indices);
+    columns = std::max(columns, indices.dim(3));
     std::vector<std::pair<const char*, const Lists*>> parts{{"kv", &partial}};
     std::optional<Lists> full;
     if (full_num.defined() || full_indices.defined()) {
         full.emplace("full_kv", full_num, full_indices);
-        if (full->indices.shape() != partial.indices.shape())
-            user_error("from_kv_blocks",
-                       "expected full_kv_indices of the shape of kv_indices but "
-                       "got {} and {}",
-                       full_indices.type_name(), indices.type_name());
+        if (full->counts.shape() != partial.counts.shape())
+            user_error(
+                "from_kv_blocks",
+                "expected full_kv_num_blocks of the shape of kv_num_blocks but got {} and {}",
+                full_num.type_name(), num.type_name());
         parts.emplace_back("full_kv", &*full);
+        columns = std::max(columns, full_indices.dim(3));
     }
     BlockLevel level;
     level.batch = num.dim(0);
     level.heads = num.dim(1);
     level.rows = num.dim(2);
-    level.columns = indices.dim(3);
+    level.columns = columns;
     for (std::int64_t row = 0; row < level.batch * level.heads * level.rows; ++row) {
         std::map<std::int64_t, bool> blocks;
         for (const auto& [name, part] : parts) {
             const std::int64_t count = part->counts.data<std::int64_t>()[row];
-            if (count < 0 || count > level.columns)
+            const std::int64_t width = part->indices.dim(3);
+            if (count < 0 || count > width)
                 user_error("from_kv_blocks", "expected {}_num_blocks of 0 to {} but row {} has {}",
-                           name, level.columns, row, count);
+                           name, width, row, count);
             for (std::int64_t i = 0; i < count; ++i) {
-                const std::int64_t block =
-                    part->indices.data<std::int64_t>()[row * level.columns + i];
+                const std::int64_t block = part->indices.data<std::int64_t>()[row * width + i];
                 if (block < 0 || block >= level.columns)
                     user_error("from_kv_blocks",
                                "expected {}_indices of 0 to {} but row {} names block {}", name,

@@ -32,9 +32,10 @@ BlockLevel transposed(const BlockLevel& level);
 /// Partial or full blocks as lists, for `batch` x `heads`.
 BlockLists lists(const BlockLevel& level, bool full, std::int64_t batch, std::int64_t heads);
 
-/// The blocks that lists name, checked. `full_*` may be undefined.
+/// The blocks that lists name, checked. `full_*` may be undefined. There are at least `columns`
+/// blocks of keys; lists may be narrower, as long as they hold what they count.
 BlockLevel parse_lists(const Tensor& num, const Tensor& indices, const Tensor& full_num,
-                       const Tensor& full_indices);
+                       const Tensor& full_indices, std::int64_t columns);
 /// Every pair of the blocks that are full (or partial).
 MaskData pairs_of(const BlockLevel& level, bool full, BlockSize size, std::int64_t q_len,
                   std::int64_t kv_len);

@@ -96,9 +96,11 @@ BlockMask BlockMask::from_kv_blocks(const Tensor& kv_num_blocks, const Tensor& k
                                     const Tensor& full_kv_num_blocks, const Tensor& full_kv_indices,
                                     BlockSize block_size, const Mod& mask_mod,
                                     std::optional<std::array<std::int64_t, 2>> lengths) {
+    check_sizes("from_kv_blocks", 1, 1, 0, 0, block_size);
+    const std::int64_t columns =
+        lengths && (*lengths)[1] > 0 ? ((*lengths)[1] - 1) / block_size.kv + 1 : 0;
     mask::BlockLevel level =
-        mask::parse_lists(kv_num_blocks, kv_indices, full_kv_num_blocks, full_kv_indices);
-    check_sizes("from_kv_blocks", level.batch, level.heads, 0, 0, block_size);
+        mask::parse_lists(kv_num_blocks, kv_indices, full_kv_num_blocks, full_kv_indices, columns);
     const std::array<std::int64_t, 2> size =
         lengths.value_or(std::array{level.rows * block_size.q, level.columns * block_size.kv});
     check_sizes("from_kv_blocks", level.batch, level.heads, size[0], size[1], block_size);

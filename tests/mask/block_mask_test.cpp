@@ -304,6 +304,34 @@ TEST(BlockMask, RefusesMalformedIndexForm) {
         ThrowsMessage<UserError>(HasSubstr("equal (B, H, rows)")));
     EXPECT_THAT([&] { from(one.second, 100); },
                 ThrowsMessage<UserError>(HasSubstr("expected lengths of 1 x 2 blocks")));
+    const auto two = Tensor::from_vector<int>({1, 1}, {1, 1, 2});
+    EXPECT_THAT(
+        [&] {
+            make(lists(1, 0, 0), std::pair{two, Tensor::zeros(i32, {1, 1, 2, 1})});
+        },
+        ThrowsMessage<UserError>(HasSubstr("full_kv_num_blocks of the shape of kv_num_blocks")));
+}
+
+TEST(BlockMask, ListsAreAsWideAsTheyNeed) {
+    const auto list = [](std::initializer_list<int> counts, std::initializer_list<int> indices) {
+        const auto rows = static_cast<std::int64_t>(counts.size());
+        return std::pair{
+            Tensor::from_vector<int>(counts, {1, 1, rows}),
+            Tensor::from_vector<int>(indices, {1, 1, rows, std::ssize(indices) / rows})};
+    };
+    const auto [num, indices] = list({1, 1, 1}, {0, 1, 2});
+    const auto [full_num, full_indices] = list({0, 1, 2}, {0, 0, 0, 0, 0, 1});
+    const std::array<std::int64_t, 2> lengths{96, 160};
+    const BlockMask mask =
+        BlockMask::from_kv_blocks(num, indices, full_num, full_indices, {32, 32}, {}, lengths);
+    EXPECT_EQ(mask.shape(), (std::array<std::int64_t, 4>{1, 1, 96, 160}));
+    EXPECT_EQ(mask.to_dense().to_vector<int>(),
+              (std::vector<int>{1, 0, 0, 0, 0, 1, 1, 0, 0, 0, 1, 1, 1, 0, 0}));
+    EXPECT_THAT(
+        [&] {
+            BlockMask::from_kv_blocks(num, indices, {}, {}, {32, 32});
+        },
+        ThrowsMessage<UserError>(HasSubstr("kv_indices of 0 to 0 but row 1 names block 1")));
 }
 
 TEST(BlockMask, PackedAndBack) {

@@ -41,7 +41,7 @@ def flex_attention(
     kv_cu_seqlens=None,
     kv_lengths=None,
     sinks=None,
-    dropout=0.0,
+    dropout=0,  # with 0.0 and dynamic=True Dynamo would compile twice
     seed=0,
     layout="bhsd",
     deterministic=True,
@@ -52,7 +52,8 @@ def flex_attention(
     Arguments up to return_aux are those of `torch.nn.attention.flex_attention.flex_attention`, which
     this function replaces, on the CPU and on CUDA, with gradients on both. Shapes, for layout "bhsd"
     ("bshd": sequence before heads): query (B, Hq, L, E), key (B, Hkv, S, E), value (B, Hkv, S, Ev),
-    of float32, float64, float16 or bfloat16, any strides.
+    of float32, float64, float16 or bfloat16, any strides. Of several dtypes the widest is computed
+    in, and the output has the query's; float8 keys and values are read as the query's dtype.
 
     score_mod(score, b, h, q_idx, kv_idx) and mask_mod(b, h, q_idx, kv_idx) are torch functions of
     scalars, or objects of `scores` and `masks`; tensors that score_mod reads have gradients.
@@ -80,8 +81,9 @@ def flex_attention(
             *(cu_seqlens, kv_cu_seqlens, kv_lengths, sinks, dropout, seed, layout),
             *(deterministic, device),
         )
-    if getattr(query, "is_nested", False):
-        return _nested.flex_attention(
+    nested = getattr(query, "is_nested", False)
+    if nested or is_mixed(query, key, value):
+        return (_nested.flex_attention if nested else _mixed)(
             *(flex_attention, query, key, value),
             {
                 "score_mod": score_mod,
@@ -336,6 +338,43 @@ def _exact_mask(block_mask, batch, heads):
     if isinstance(block_mask, _masks.BlockMask) and block_mask.words is not None:
         return block_mask
     return _masks.exact("flex_attention", block_mask, batch, heads)
+
+
+_NARROW = (torch.float8_e4m3fn, torch.float8_e5m2)
+
+
+def is_mixed(query, key, value):
+    """Whether they are tensors of several float dtypes, which torch allows."""
+    try:
+        dtype = query.dtype
+        if key.dtype is dtype and value.dtype is dtype:
+            return False
+        kinds = (*_sites.FLOATS, *_NARROW)
+        return dtype in _sites.FLOATS and key.dtype in kinds and value.dtype in kinds
+    except AttributeError:
+        return False
+
+
+def one_dtype(query, key, value):
+    """The widest of their dtypes for all of them; float8 counts as the query's."""
+    dtype = query.dtype
+    for x in (key, value):
+        if x.dtype not in _NARROW:
+            dtype = torch.promote_types(dtype, x.dtype)
+    return query.to(dtype), key.to(dtype), value.to(dtype)
+
+
+def _mixed(attention, query, key, value, options):
+    """`attention`, with an output of the query's dtype."""
+    if _autocast():
+        wide = _cast(query, key, value)
+        if not is_mixed(*wide):
+            return attention(*wide, **options)
+        query, key, value = wide
+    result = attention(*one_dtype(query, key, value), **options)
+    if isinstance(result, torch.Tensor):
+        return result.to(query.dtype)
+    return result[0].to(query.dtype), result[1]
 
 
 def _broadcast_batch(query, key, value, block_mask):

@@ -86,3 +86,27 @@ def _one_by_one(function, size, site, mask, seed, operands, mapped):
         for i in range(size)
     ]
     return tuple(torch.stack(column) for column in zip(*rows, strict=True))
+
+
+# ---- torch.autograd.grad(..., is_grads_batched=True), which has a vmap of its own.
+
+
+def is_legacy(x):
+    return x is not None and torch._C._functorch.is_legacy_batchedtensor(x)
+
+
+def legacy(function, *gradients):
+    """The results of a function of gradients that are batched for is_grads_batched, so batched, too."""
+    level = torch._C._vmapmode_increment_nesting() - 1
+    torch._C._vmapmode_decrement_nesting()
+    # The size is read off what is batched and stands for nothing else.
+    moved = [torch._remove_batch_dim(x, level, 0, 0) if is_legacy(x) else x for x in gradients]
+    size = next(len(m) for m, x in zip(moved, gradients, strict=True) if is_legacy(x))
+    rows = [
+        function(*(m[i] if is_legacy(x) else x for m, x in zip(moved, gradients, strict=True)))
+        for i in range(size)
+    ]
+    columns = (
+        None if column[0] is None else torch.stack(column) for column in zip(*rows, strict=True)
+    )
+    return tuple(x if x is None else torch._add_batch_dim(x, 0, level) for x in columns)

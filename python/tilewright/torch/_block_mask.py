@@ -326,8 +326,14 @@ def at_hand(op, traced):
 # ---- Creation.
 
 
+@torch.compiler.assume_constant_result
+def _default_device():
+    # Without check_available a build for CUDA names "cuda" on machines that have no GPU.
+    return str(torch.accelerator.current_accelerator(True) or "cpu")
+
+
 def _device_of(device):
-    return torch.device(device or torch.accelerator.current_accelerator() or "cpu")
+    return torch.device(device or _default_device())
 
 
 def _sizes(op, B, H, Q_LEN, KV_LEN):
@@ -362,8 +368,12 @@ def create_block_mask(
     mask. BadInput, TypeError or NotImplementedError, naming the argument, for what does not fit.
     """
     if torch.compiler.is_dynamo_compiling():
+        device = _default_device() if device is None else device
+        options = {} if separate_full_blocks is True else {"separate_full_blocks": False}
+        if compute_dq_write_order:
+            options.update(compute_dq_write_order=True, dq_kv_order=dq_kv_order)
         return BlockMask.from_torch(
-            _torch_create_block_mask(mask_mod, B, H, Q_LEN, KV_LEN, device, BLOCK_SIZE)
+            _torch_create_block_mask(mask_mod, B, H, Q_LEN, KV_LEN, device, BLOCK_SIZE, **options)
         )
     op = "create_block_mask"
     if not isinstance(mask_mod, _core.Mod) and callable(mask_mod) and _is_score(mask_mod):
@@ -398,6 +408,7 @@ def _is_score(function):
 def create_mask(mod_fn, B, H, Q_LEN, KV_LEN, device=None):
     """bool (B, H, Q_LEN, KV_LEN) of a mask mod; of a score mod: where it keeps 0 above -inf."""
     if torch.compiler.is_dynamo_compiling():
+        device = _default_device() if device is None else device
         return _torch_create_mask(mod_fn, B, H, Q_LEN, KV_LEN, device)
     op = "create_mask"
     is_mask = mod_fn.is_mask if isinstance(mod_fn, _core.Mod) else not _is_score(mod_fn)

@@ -37,6 +37,11 @@ def scaled_dot_product_attention(
     op = "scaled_dot_product_attention"
     if not all(isinstance(x, torch.Tensor) for x in (query, key, value)):
         raise TypeError(f"[{op}] expected query, key and value to be tensors")
+    if not query.dtype == key.dtype == value.dtype:
+        raise _errors.BadInput(
+            f"[{op}] Expected query, key, and value to have the same dtype, but got query.dtype: "
+            f"{query.dtype} key.dtype: {key.dtype} and value.dtype: {value.dtype} instead."
+        )
     if attn_mask is not None and is_causal:
         raise _errors.BadInput(f"[{op}] Explicit attn_mask should not be set when is_causal=True")
     options = {"causal": bool(is_causal), "scale": scale, "enable_gqa": enable_gqa}
@@ -50,6 +55,8 @@ def scaled_dot_product_attention(
                 "score_mod to flex_attention"
             )
         return flex_attention(query, key, value, **options)
+    if query.shape[-1] == 0 or value.shape[-1] == 0:
+        return _without_columns(query, key, value, attn_mask, options)
     if query.dim() == 4 and attn_mask is None:
         return flex_attention(query, key, value, **options)
     if min(x.dim() for x in (query, key, value)) < 2 or not (
@@ -65,6 +72,20 @@ def scaled_dot_product_attention(
     flat = [_four_dimensions(x) for x in (query, key, value)]
     out = flex_attention(*flat, **options)
     return out if query.dim() == 4 else out.reshape(*lead, *out.shape[-2:])
+
+
+def _without_columns(query, key, value, attn_mask, options):
+    """Heads of dimension 0: all scores are 0, or there is no output."""
+    width = value.shape[-1]
+    if query.shape[-1] == 0:
+        query, key = (torch.nn.functional.pad(x, (0, 1)) for x in (query, key))
+    value = value if width else torch.nn.functional.pad(value, (0, 1))
+    out = scaled_dot_product_attention(
+        *(query, key, value, attn_mask, options.get("dropout", 0.0), options["causal"]),
+        scale=options["scale"],
+        enable_gqa=options["enable_gqa"],
+    )
+    return out[..., :width]
 
 
 def _four_dimensions(x):

@@ -28,6 +28,8 @@ class PlainAttention(torch.autograd.Function):
         needs = ctx.needs_input_grad[3:]
         if dout is None and dlse is None:
             return (None,) * (3 + len(needs))
+        if _batching.is_legacy(dout) or _batching.is_legacy(dlse):
+            return _batching.legacy(lambda *d: PlainAttention.backward(ctx, *d), dout, dlse)
         *operands, out, lse = ctx.saved_tensors
         if dout is None:
             dout = torch.zeros_like(out)

@@ -54,6 +54,9 @@ class _Marker(torch._ops.HigherOrderOperator):
         names, others = tuple(ours.get("names", ())), tuple(ours.get("tensors", ()))
         *lists, mask_mod = block_mask
         layout = ours.get("layout", "bhsd")
+        dtype = query.dtype
+        if _attention.is_mixed(query, key, value):
+            query, key, value = _attention.one_dtype(query, key, value)
         heads, length = (2, 1) if layout == "bshd" else (1, 2)
         _sites.check_inputs(op, query, key, value, layout == "bshd", True)
         batch = query.shape[0]
@@ -97,6 +100,7 @@ class _Marker(torch._ops.HigherOrderOperator):
         )
         results = _function.Attention.apply(_sites.site(spec), None, ours.get("seed", 0), *operands)
         out, lse, *rest = results
+        out = out if out.dtype == dtype else out.to(dtype)
         max_scores = rest[0] if rest else lse.new_empty(0)
         if self._base == 2:
             return out, lse / math.log(2), max_scores / math.log(2)

@@ -7,6 +7,7 @@ on captures alone are kept as a list, which each call runs on the tensors that i
 """
 
 import contextlib
+import math
 import os
 import sys
 import threading
@@ -24,7 +25,7 @@ from .._numbers import Number, RefusedError, operand
 from .._values import Scattered
 from . import _array_rules, _rules  # noqa: F401  (rules stand in one table)
 from ._errors import BadInput
-from ._recording import Call, Recording, Slot, mapped, tensors_of
+from ._recording import Call, Recording, Slot, mapped, shape_of, stand_in, tensors_of
 from ._values import Part, TorchValues
 
 _POSITIONS = (0, (1 << 31) - 1)
@@ -208,7 +209,7 @@ class Recorder:
     @staticmethod
     def common(a, b):
         """The dtype in which torch compares two arguments."""
-        return torch.result_type(_stand_in(a), _stand_in(b))
+        return torch.result_type(stand_in(a), stand_in(b))
 
     def static_index(self, index, extent, dimension):
         if not isinstance(index, Number):
@@ -243,7 +244,7 @@ class Recorder:
         if slot is None:
             if tensor.is_sparse or tensor.layout != torch.strided or tensor.is_nested:
                 raise RefusedError(f"expected dense captured tensors but got {tensor.layout}")
-            slot = tables.by_id[id(tensor)] = tables.slot(tensor.shape, tensor.dtype)
+            slot = tables.by_id[id(tensor)] = tables.slot(shape_of(tensor), tensor.dtype)
             tables.leaves[slot] = tensor
         return slot
 
@@ -348,8 +349,8 @@ class Recorder:
         plain = {"device": torch.device("meta")} if "device" in kwargs else {}
         with _disable_current_modes(), torch._C.DisableTorchFunction():
             out = func(
-                *mapped(args, torch.Tensor, _stand_in),
-                **{**mapped(kwargs, torch.Tensor, _stand_in), **plain},
+                *mapped(args, torch.Tensor, stand_in),
+                **{**mapped(kwargs, torch.Tensor, stand_in), **plain},
             )
         whole = all(isinstance(t.value, Whole) for t in traced)
         if not mutated and whole and self._is_next(func):
@@ -387,7 +388,7 @@ class Recorder:
 
     def _on_captures(self, func, args, kwargs, out, inputs):
         """Kept for each call to run; its results are arrays like captures."""
-        given = sum(t.numel() for t in inputs)
+        given = sum(math.prod(shape_of(t)) for t in inputs)
         if any(o.numel() > given + _LARGEST for o in tensors_of(out, [])):
             raise RefusedError(
                 f"expected captured tensors to be indexed before {func._schema.name} makes a larger "
@@ -448,23 +449,6 @@ def _is_float(out):
     return isinstance(out, torch.Tensor) and out.dtype.is_floating_point
 
 
-_metas = {}
-
-
-def _stand_in(x):
-    """A meta tensor of the shape and dtype, kept for the next time."""
-    if not isinstance(x, torch.Tensor):
-        return x
-    key = tuple(x.shape), x.dtype
-    meta = _metas.get(key)
-    if meta is None:
-        if len(_metas) > 256:
-            _metas.clear()
-        with _disable_current_modes():
-            meta = _metas[key] = torch.empty(key[0], dtype=key[1], device="meta")
-    return meta
-
-
 def _mutated(func):
     if not func._schema.is_mutable:
         return False
@@ -511,6 +495,10 @@ def outside_of_modes():
 def record(op, argument, function, is_mask, sizes, score_dtype=torch.float32, device="cpu"):
     """Records a mod anew; TypeError, ValueError or NotImplementedError for what cannot be one."""
     recording = recorded(op, argument, function, is_mask, score_dtype, device)
+    if recording.fixed_shapes:
+        for leaf in recording.leaves.values():
+            for size in leaf.shape:
+                int(size)  # a guard on a symbolic size, since the text depends on it
     return recording.bind(recording.leaves)
 
 

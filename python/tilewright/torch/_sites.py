@@ -13,7 +13,7 @@ from .. import _core
 from . import _errors
 
 _CAPACITY = 4096  # sites that are kept
-_FLOATS = (torch.float32, torch.float64, torch.float16, torch.bfloat16)
+FLOATS = (torch.float32, torch.float64, torch.float16, torch.bfloat16)
 _INTEGERS = (torch.int32, torch.int64, torch.int16, torch.int8, torch.uint8)
 
 _core.use_torch(torch, torch.nn.Parameter, _errors.BadInput)
@@ -199,9 +199,10 @@ def parsed(text):
 
 
 def dense_strides(shape, strides):
-    """Strides without gaps in the order of others; the last dimension innermost."""
+    """Strides without gaps in the order of others, of equal ones the later dimension first, as torch
+    has it; the last dimension innermost."""
     last = len(shape) - 1
-    order = [last, *sorted(range(last), key=lambda d: strides[d])]
+    order = [last, *sorted(reversed(range(last)), key=lambda d: strides[d])]
     result, step = [0] * len(shape), 1
     for dim in order:
         result[dim] = step
@@ -249,7 +250,7 @@ def check_inputs(op, query, key, value, bshd, enable_gqa):
             raise NotImplementedError(
                 f"[{op}] query, key, and value must be 4D tensors but got {name} {_type(x)}"
             )
-        if x.dtype not in _FLOATS:
+        if x.dtype not in FLOATS:
             refuse(f"expected {name} of float32, float64, float16 or bfloat16 but got {_type(x)}")
         if x.dtype != query.dtype:
             refuse(
@@ -317,7 +318,7 @@ def _check_optional(op, named, batch, heads, queries, keys):
             refuse(f"expected {name} of N + 1 integers but got {_type(x)}")
     if packed and batch != 1:
         refuse(f"expected a batch of 1 with cu_seqlens but got {batch}")
-    if "sinks" in named and named["sinks"].dtype not in _FLOATS:
+    if "sinks" in named and named["sinks"].dtype not in FLOATS:
         refuse(f"expected sinks of floats but got {_type(named['sinks'])}")
 
 

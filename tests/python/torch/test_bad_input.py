@@ -23,9 +23,9 @@ CASES = {
     "rank": ({"query": torch.ones(2, 8, 4)}, NotImplementedError, "4D tensors"),
     "rank of value": ({"value": torch.ones(2, 8, 4)}, NotImplementedError, "4D tensors"),
     "dtypes": (
-        {"key": torch.ones(2, 2, 8, 4).double()},
+        {"key": torch.ones(2, 2, 8, 4, dtype=torch.int32)},
         ValueError,
-        "Expected query, key, and value to have the same dtype",
+        "expected key of float32, float64, float16 or bfloat16 but got int32",
     ),
     "integers": (
         {n: torch.ones(2, 2, 8, 4, dtype=torch.int32) for n in ("query", "key", "value")},

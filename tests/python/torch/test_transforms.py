@@ -115,3 +115,18 @@ def test_gradcheck():
     assert torch.autograd.gradcheck(
         lambda *x: (function(*x)[0], function(*x)[1].lse), (query, key, value, table)
     )
+
+
+@pytest.mark.parametrize("through_lse", [False, True])
+def test_batched_gradients(through_lse):
+    query, key, value = (x.requires_grad_() for x in torch.randn(3, 1, 2, 6, 4))
+    table = torch.randn(2, requires_grad=True)
+
+    def attention(*inputs):
+        out, lse = twt.flex_attention(*inputs, lambda s, b, h, q, kv: s + table[h], return_lse=True)
+        return (out.sum(-1) + lse * through_lse).flatten()
+
+    whole = torch.autograd.functional.jacobian(attention, (query, key, value), vectorize=True)
+    each = torch.autograd.functional.jacobian(attention, (query, key, value))
+    for have, want in zip(whole, each, strict=True):
+        torch.testing.assert_close(have, want)
