@@ -100,6 +100,14 @@ class BlockMask:
             raise AttributeError(f"BlockMask has no {name!r}")
         return getattr(self._data(name), name)
 
+    # Notebooks look these up by name.
+
+    def _repr_svg_(self):
+        return self._data("a picture").svg()
+
+    def _repr_html_(self):
+        return self._data("a picture")._repr_html_()
+
     def __getitem__(self, index):
         return wrap(self._data("a part")[index])
 

@@ -27,7 +27,7 @@ from torch.nn.attention.flex_attention import (  # noqa: E402
 
 from . import masks, scores  # noqa: E402
 from ._attention import flex_attention  # noqa: E402
-from ._block_mask import BlockMask, create_block_mask, create_mask  # noqa: E402
+from ._block_mask import BlockMask, create_block_mask, create_mask, create_scores  # noqa: E402
 from ._flash import attention, scaled_dot_product_attention  # noqa: E402
 from ._install import install, uninstall  # noqa: E402
 from ._norm import layer_norm, rms_norm  # noqa: E402
@@ -42,6 +42,7 @@ __all__ = [
     "attention",
     "create_block_mask",
     "create_mask",
+    "create_scores",
     "flex_attention",
     "install",
     "layer_norm",

@@ -222,6 +222,12 @@ class BlockMask(_TorchBlockMask):  # type: ignore[misc, valid-type]
         """The picture as SVG text."""
         return self._exact().svg()
 
+    def _repr_svg_(self):
+        return self.svg()
+
+    def _repr_html_(self):
+        return self._exact()._repr_html_()
+
     def save(self, path):
         """Writes the picture; the name ends in .svg or .png."""
         self._exact().save(path)
@@ -419,3 +425,22 @@ def create_mask(mod_fn, B, H, Q_LEN, KV_LEN, device=None):
     except ValueError as error:
         raise BadInput(str(error)) from None
     return torch.from_numpy(pairs.copy()).to(_device_of(device))
+
+
+def create_scores(score_mod, B, H, Q_LEN, KV_LEN, scores=None, device=None):
+    """What score_mod makes of `scores`, pair by pair: (B, H, Q_LEN, KV_LEN), for debugging.
+
+    scores: float32 or float64, of a shape that broadcasts to the result's; zeros by default. B, H:
+    None is 1. Slow.
+    """
+    op = "create_scores"
+    shape = _sizes(op, B, H, Q_LEN, KV_LEN)
+    scores = torch.zeros(()) if scores is None else torch.as_tensor(scores)
+    traced = _environment.traced(op, "score_mod", score_mod, False, None, scores.dtype)
+    try:
+        made = _numpy_block_mask.create_scores(
+            at_hand(op, traced), *shape, scores.detach().cpu().numpy()
+        )
+    except ValueError as error:
+        raise BadInput(str(error)) from None
+    return torch.from_numpy(made.copy()).to(_device_of(device))

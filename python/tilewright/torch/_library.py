@@ -9,6 +9,7 @@ import torch
 from .. import _core
 from .._arrays import to_array, to_tensor
 from .._functions import Mod
+from .._library import signature_of
 from . import _recorder
 
 
@@ -47,24 +48,44 @@ def _wrapped(name, core):
         options = {key: _argument(name, x, given) for key, x in options.items()}
         return from_core(core(*arguments, **options).renamed(name), given)
 
+    function.__signature__ = signature_of(name, core)
     return function
 
 
 def from_core(mod, given=None):
     """A mod of the NumPy front end, as `tilewright.parse_mod` gives it, for PyTorch."""
     arrays = [_tensor(capture, given or {}) for capture in mod.captures()]
-    made = LibraryMod(mod.name, mod.is_mask, (mod.ir(), mod.ir() if mod.is_mask else mod.ir("f64")))
+    texts = (mod.ir(), mod.ir() if mod.is_mask else mod.ir("f64"))
+    return _of_made(LibraryMod(mod.name, mod.is_mask, texts), arrays)
+
+
+def _of_made(made, arrays):
+    """The mod of a library's on tensors."""
 
     def apply(*scalars):
         recorder = _recorder.current()
         if recorder is None:
-            raise NotImplementedError(
-                f"[{made.name}] expected to be called inside a mod, by attention or "
-                "create_block_mask"
-            )
+            return _evaluate(made, arrays, scalars)
         return recorder.library(made, arrays, scalars)
 
-    return Mod(apply, mod.is_mask, mod.name)
+    return Mod(apply, made.is_mask, made.name, (_of_made, (made, arrays)))
+
+
+def _evaluate(made, arrays, scalars):
+    """One pair, outside of a mod."""
+    if any(isinstance(x, torch.Tensor) and x.dim() > 0 for x in scalars):
+        raise NotImplementedError(
+            f"[{made.name}] expected numbers, or to be called inside a mod, but got tensors with "
+            "dimensions"
+        )
+    dtype = torch.float64 if getattr(scalars[0], "dtype", None) == torch.float64 else torch.float32
+    text = made.texts[dtype == torch.float64 and not made.is_mask]
+    captures = [
+        _core.capture(to_tensor(made.name, "a tensor", x.detach().cpu()), "", False) for x in arrays
+    ]
+    values = [x.item() if isinstance(x, torch.Tensor | np.generic) else x for x in scalars]
+    result = _core.Mod.from_ir(text, captures)(*values)
+    return torch.tensor(result, dtype=torch.bool if made.is_mask else dtype)
 
 
 def _argument(name, value, given):

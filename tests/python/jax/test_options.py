@@ -285,3 +285,9 @@ def test_create_scores():
     close(have, jnp.asarray((SLOPES[h] * (j - i))[None], jnp.float32), 2)
     have = twj.create_scores(twj.scores.softcap(2), None, None, 3, 4, np.full((3, 4), 1.5))
     np.testing.assert_allclose(have, 2 * np.tanh(0.75), rtol=1e-6)
+
+
+def test_notebooks_show_masks():
+    mask = twj.create_block_mask(twj.masks.causal(), None, None, 64, 64)
+    assert mask._repr_svg_() == mask.svg() and mask.svg().startswith("<svg")
+    assert "BlockMask(shape=(1, 1, 64, 64)" in mask._repr_html_() and "<svg" in mask._repr_html_()
