@@ -79,6 +79,23 @@ TEST(Sm90ScoreMod, ChoicesBetweenFactorsTakeOneMultiplyAdd) {
     EXPECT_THAT(exponent_of(zeroed), Not(HasSubstr("0.0f * scale")));
 }
 
+// A finite score times log2(e) may be infinite: it is added by what rounds once, so that beside an
+// offset of -inf it is nothing.
+TEST(Sm90ScoreMod, LargeScoresStayFinite) {
+    const Mod literal([](auto s, auto, auto, auto, auto kv) { return where(kv == 2, 3.0e38, s); });
+    EXPECT_THAT(exponent_of(literal), HasSubstr("fmaf(2.164"));
+    EXPECT_THAT(exponent_of(literal), Not(HasSubstr("inf")));
+    const Capture table = capture(Tensor::full(f32, {4}, 3.0e38), "table");
+    const Mod captured(
+        [table](auto s, auto, auto h, auto, auto kv) { return where(kv == 2, table[h], s); });
+    EXPECT_THAT(exponent_of(captured),
+                ::testing::ContainsRegex("fmaf\\(m?[a-z0-9]+, 1.442695f, start\\)"));
+    // What the exact maximum is taken of is the score itself.
+    const std::string text = text_of(literal);
+    EXPECT_THAT(text.substr(text.find("float modified(")), HasSubstr("scale"));
+    EXPECT_THAT(text.substr(text.find("float modified(")), Not(HasSubstr("1.442695")));
+}
+
 TEST(Sm90ScoreMod, MaskedPairsNeedNoDerivative) {
     const auto infinity = std::numeric_limits<double>::infinity();
     const Mod causal(
@@ -167,7 +184,38 @@ TEST(Sm90MaskLists, ATileWithoutAKeyHasOneEmptyBlock) {
     const MaskLists lists = lists_of(plan);
     for (const tw::attn::MaskTile& tile : lists.tiles) {
         EXPECT_EQ(tile.blocks, 1);
-        EXPECT_EQ(lists.entries[static_cast<std::size_t>(tile.first_entry)].states, 0);
+        const auto entry = static_cast<std::size_t>(tile.first_entry);
+        EXPECT_EQ(lists.entries[entry].states, tw::attn::kHidesSome);
+        EXPECT_EQ(lists.live[entry], 0u);
+    }
+}
+
+TEST(Sm90MaskLists, TellWhichKeysAreAttended) {
+    const auto attended = [](std::int64_t kv) { return kv % 3 == 0 && kv < 150; };
+    const auto words = [&](std::int64_t first) {
+        std::uint64_t word = 0;
+        for (int i = 0; i < 64; ++i) word |= std::uint64_t{attended(first + i)} << i;
+        return word;
+    };
+    // Each key by some queries of every tile.
+    const auto data = mask_data(
+        1, 300, 200, [&](auto, auto q, auto kv) { return attended(kv) && (q + kv) % 5 == 0; });
+    const MaskLists lists = lists_of(mask::make_plan(data, plan_options(128, 128)));
+    ASSERT_EQ(lists.live.size(), lists.entries.size());
+    for (std::size_t i = 0; i + 1 < lists.entries.size(); ++i) {
+        EXPECT_EQ(lists.live[i], words(std::int64_t{64} * lists.entries[i].first)) << i;
+        EXPECT_NE(lists.entries[i].states & tw::attn::kHidesSome, 0);
+    }
+    const MaskLists keys = key_lists_of(
+        mask::make_plan(data, backward_plan_options(choose_listed_backward(128, 128, false))), 200,
+        1);
+    ASSERT_EQ(keys.live.size(), 2 * keys.tiles.size());
+    for (std::size_t i = 0; i < keys.tiles.size(); ++i) {
+        for (std::size_t strip = 0; strip < 2; ++strip) {
+            const std::int64_t first =
+                128 * keys.tiles[i].index + 64 * static_cast<std::int64_t>(strip);
+            EXPECT_EQ(keys.live[2 * i + strip], words(first)) << first;
+        }
     }
 }
 

@@ -28,6 +28,7 @@ constexpr std::int64_t kOrderedAlikeGroupBytes = 16ll << 20;
 constexpr double kLateShare = 0.2;     // tiles this much shorter than the longest run last
 constexpr unsigned kRowThreads = 256;  // of the kernels around the main one
 constexpr int kWarpgroups = 2;
+constexpr int kSharedAlignment = 1024;  // to which the kernel raises its base
 
 /// dQ of a block is multiplied in so many parts of 64 rows, of dQ or of dQ^T, by so many columns
 /// (backward_layout.cuh).
@@ -235,7 +236,8 @@ BackwardConfig choose_listed_backward(int query_dim, int value_dim, bool crowded
 BackwardConfig choose_backward(const BackwardDesc& desc) {
     const int dim = std::max(desc.query_dim, desc.value_dim);
     const ScoreWork work = score_work(desc);
-    if (desc.listed || work != ScoreWork::none || dim <= 96 || desc.wide()) {
+    if (desc.listed || desc.length_bytes > 0 || work != ScoreWork::none || dim <= 96 ||
+        desc.wide()) {
         BackwardConfig config =
             choose_listed_backward(desc.query_dim, desc.value_dim, work == ScoreWork::crowded);
         // With a third stage the two warpgroups of a wide tile share the scores evenly.
@@ -250,7 +252,9 @@ std::vector<BackwardConfig> backward_trials(const BackwardDesc& desc) {
     std::vector<BackwardConfig> trials = {choose_backward(desc)};
     const int dim = std::max(desc.query_dim, desc.value_dim);
     const bool plain = score_work(desc) == ScoreWork::none;
-    if (desc.listed || desc.lower_bound || !plain || desc.wide()) return trials;
+    if (desc.listed || desc.length_bytes > 0 || desc.lower_bound || !plain || desc.wide()) {
+        return trials;
+    }
     for (const int block_m : {64, 80, 128}) {
         if (block_m == 128 ? dim > 64 : block_m == 80 && dim <= 96) continue;
         const BackwardConfig other{.block_m = block_m};
@@ -269,8 +273,9 @@ int backward_shared_bytes(const BackwardDesc& desc, const BackwardConfig& config
     const std::int64_t bits =
         desc.mask_bits ? config.stages * config.block_n() * 2 * ceil_div(config.block_m, 64) * 4
                        : 0;
-    constexpr std::int64_t kBarriers = 448, kAlignment = 1024;
-    return static_cast<int>(key_value + blocks + scores + grads + bits + kBarriers + kAlignment);
+    const std::int64_t barriers = desc.listed ? 464 : 448;
+    return static_cast<int>(key_value + blocks + scores + grads + bits + barriers +
+                            kSharedAlignment);
 }
 
 std::size_t backward_workspace_bytes(const BackwardDesc& desc, const BackwardConfig& config) {
@@ -291,7 +296,8 @@ std::vector<cuda::CompileRequest> generate_backward(const BackwardDesc& desc,
     };
     const std::vector<cuda::WgmmaShape> shapes(products.begin(), products.end());
     // The producer that describes blocks one by one needs more registers.
-    const bool described = config.wide || desc.listed || desc.dropout || desc.score_mod != nullptr;
+    const bool described = config.wide || desc.listed || desc.length_bytes > 0 || desc.dropout ||
+                           desc.score_mod != nullptr;
     cuda::CompileRequest request;
     request.name =
         fmt::format("attention_backward_{}{}_{}x{}.cu", variant_name(desc),
@@ -322,12 +328,14 @@ constexpr int kStages = {};
 constexpr bool kDeterministic = {};
 constexpr int kProducerRegisters = {};
 constexpr int kConsumerRegisters = {};
+constexpr unsigned kReservedBytes = {};  ///< of shared memory, but for the base's alignment
 
 }}  // namespace tw::attn
 )",
                      config_constants(desc), config.wide, kWarpgroups, config.block_m,
                      config.stages, takes_turns(desc, config), described ? 40 : 24,
-                     described ? 232 : 240)});
+                     described ? 232 : 240,
+                     backward_shared_bytes(desc, config) - kSharedAlignment)});
     cuda::CompileRequest rows_request = request;
     request.source = "#include \"attention/sm90/backward.cuh\"\n";
     rows_request.name = "rows_of_" + rows_request.name;
@@ -429,6 +437,7 @@ void launch_backward(const BackwardInputs& inputs, const BackwardDesc& desc,
     p.scale_log2 = static_cast<float>(inputs.scale * 1.44269504088896340736);
     p.segments = {reinterpret_cast<const int*>(inputs.q_segments),
                   reinterpret_cast<const int*>(inputs.kv_segments)};
+    p.kv_lengths = reinterpret_cast<const void*>(inputs.kv_lengths);
     p.seed = inputs.seed;
     p.dropout_threshold = dropout_threshold(inputs.dropout);
     p.keep_scale = static_cast<float>(1 / (1 - inputs.dropout));

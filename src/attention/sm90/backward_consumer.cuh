@@ -120,12 +120,18 @@ struct Consumer : Products {
 
     /// All blocks of a tile, over all query heads of the group.
     TW_DEVICE void all_blocks(int count) {
+        clear_hidden_keys(true, true, tile_parity, 3 + warpgroup);
+        clear_next_past_end(3 + warpgroup);
         issue_scores(scores);
         ptx::mbarrier_wait(shared.value_full(), tile_parity);
         issue_grad_scores(grad_scores);
         compute_scores<true>(scores, grad_scores, [] {});
-        if (count > 1) step<true, true>();
+        if (count > 1) {
+            if (next_is_ragged()) clear_next_past_end(3 + warpgroup);
+            step<true, true>();
+        }
         for (int i = 2; i < count; ++i) {
+            if (next_is_ragged()) clear_next_past_end(3 + warpgroup);
             if (next_is_masked()) {
                 step<true, false>();
             } else {

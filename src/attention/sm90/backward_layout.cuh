@@ -40,14 +40,19 @@ constexpr u32 kScoreOffset = kGradOutOffset + kStages * kGradOutBytes;
 constexpr u32 kGradOffset = kScoreOffset + 2 * kScoreBytes;
 constexpr u32 kStatOffset = kGradOffset + (kWide ? 0 : kWarpgroups * kGradBytes);
 constexpr u32 kBarrierOffset = kStatOffset + 2 * kStages * kStatBytes;
-constexpr u32 kBitsOffset = kBarrierOffset + 448;
+constexpr u32 kBitsOffset = kBarrierOffset + (kListedBlocks ? 464 : 448);
 constexpr u32 kWordsPerThread = (kBlockM + 63) / 64;  ///< of mask bits
 constexpr u32 kBitsBytes = kMaskBits ? kBlockN * 2 * kWordsPerThread * 4 : 0;
-constexpr u32 kSharedBytes =
-    kBitsOffset + kStages * kBitsBytes;  ///< the host adds 1024 to align the base
+constexpr u32 kSharedBytes = kBitsOffset + kStages * kBitsBytes;
+static_assert(kSharedBytes == kReservedBytes, "the host reserves another number of bytes");
 
 /// Blocks are described one by one where they do not follow from their tile.
-constexpr bool kDescribed = kListedBlocks || kScoreMod || kDropout || kWide;
+constexpr bool kLengths = kLengthBytes != 0;
+constexpr bool kDescribed = kListedBlocks || kScoreMod || kDropout || kWide || kLengths;
+/// Do lists tell which keys some query attends?
+constexpr bool kLiveLists = kMaskBits || kSegments;
+/// May there be keys in memory that no query attends?
+constexpr bool kHidesKeys = kPacked || kLengths || kLiveLists;
 /// Do the two warpgroups of a wide tile share the scores evenly?
 constexpr bool kEvenWide = kWide && kStages > 2 && !kScoreMod && !kDropout;
 /// Descriptions at once in shared memory. The producer is at most five blocks ahead of
@@ -64,6 +69,7 @@ struct KeyTile {
     int sequence;     ///< of packed sequences
     SequenceRows rows;
     int first_q_block;  ///< of the sequence
+    int keys;           ///< where they end at a length: up to there
 };
 
 /// One visit of a tile to a block of query rows.
@@ -109,6 +115,8 @@ struct Shared {
     TW_DEVICE u32 tile() const { return base + kBarrierOffset + 256; }
     /// Where a visit is described: block, head, states and turn, the next visit's states.
     TW_DEVICE u32 visit(int index) const { return base + kBarrierOffset + 320 + 16 * index; }
+    /// Which keys of the tile some query attends: a word of 64 bits per strip, where lists tell.
+    TW_DEVICE u32 live() const { return base + kBarrierOffset + 448; }
     TW_DEVICE u32 bits(int stage) const { return base + kBitsOffset + stage * kBitsBytes; }
 
   private:
@@ -150,11 +158,13 @@ TW_DEVICE KeyTile tile_at(const Place& place, const BackwardParameters& p) {
     tile.batch = place.batch_kv_head / p.kv_heads;
     tile.kv_head = place.batch_kv_head - tile.batch * p.kv_heads;
     const int first_key = tile.index * kBlockN;
-    const int last_key = min(first_key + kBlockN, p.kv_len) - 1;
+    tile.keys = keys_of<kLengthBytes>(p.kv_lengths, tile.batch, p.kv_len);
+    const int last_key = min(first_key + kBlockN, tile.keys) - 1;
     const int begin = kUpperBound ? max(0, first_key - p.upper_diagonal) : 0;
     const int end = kLowerBound ? min(p.q_len, last_key - p.lower_diagonal + 1) : p.q_len;
     tile.begin = begin / kBlockM;
     tile.each = begin < end ? (end + kBlockM - 1) / kBlockM - tile.begin : 0;
+    if (kLengths && first_key >= tile.keys) tile.each = 0;
     tile.blocks = tile.each * p.heads_per_kv_head;
     return tile;
 }
@@ -173,10 +183,10 @@ TW_DEVICE u32 turn_of(int tile, int block, const BackwardParameters& p) {
 }
 
 /// Does some pair of a strip's keys, from `first_key` on, and the rows of a block lie beyond the
-/// diagonals or the last key?
-TW_DEVICE bool is_masked(int first_key, int block, const BackwardParameters& p) {
+/// diagonals or the last of `keys` keys?
+TW_DEVICE bool is_masked(int first_key, int block, int keys, const BackwardParameters& p) {
     const int row = block * kBlockM;
-    return first_key + 64 > p.kv_len || (kUpperBound && row + p.upper_diagonal < first_key + 63) ||
+    return first_key + 64 > keys || (kUpperBound && row + p.upper_diagonal < first_key + 63) ||
            (kLowerBound && row + kBlockM - 1 + p.lower_diagonal > first_key);
 }
 

@@ -43,6 +43,7 @@ struct BackwardParameters {
     const float* sinks;           ///< (heads): a logit more per row, where the kernels have them;
     float* sink_parts;            ///< (batch, heads, q_blocks): their gradient by blocks,
     float* grad_sinks;            ///< (heads), and its sum
+    const void* kv_lengths;  ///< (batch) or (sequences), where keys end at lengths of their own
 };
 
 }  // namespace tw::attn

@@ -25,7 +25,7 @@ struct RangeVisits {
         if constexpr (kDescribed) {
             for (int strip = 0; strip < kStrips; ++strip) {
                 const int first_key = tile.index * kBlockN + strip * 64;
-                const bool masked = is_masked(first_key, visit.block, p);
+                const bool masked = is_masked(first_key, visit.block, tile.keys, p);
                 visit.states |= (masked ? kBlockPartial : kBlockFull) << 2 * strip;
             }
             if (place == tile.each) visit.states |= kLastOfHead;
@@ -66,6 +66,10 @@ TW_DEVICE KeyTile listed_tile_at(const Place& place, const BackwardParameters& p
                      static_cast<int>(rows.w)};
         tile.first_q_block = __ldg(p.mask.first_q_blocks + place.rank);
     }
+    if constexpr (kLengths) {
+        tile.keys = keys_of<kLengthBytes>(p.kv_lengths, kPacked ? tile.sequence : tile.batch,
+                                          kPacked ? tile.rows.kv_len : p.kv_len);
+    }
     return tile;
 }
 
@@ -98,9 +102,22 @@ struct ListedVisits {
             following = read_entry(++entry_index + 1);
         }
         --left_of_head;
+        int states = entry.states | (left_of_head == 0 ? kLastOfHead : 0);
+        if constexpr (kPacked) {
+            const int end = (entry.first + left_of_entry) * kBlockM;
+            if (end > tile.rows.q_len) states |= kRaggedRows;
+        }
+        if constexpr (kMaskBits && kLengths) {
+            for (int strip = 0; strip < kStrips; ++strip) {
+                const bool cut = tile.index * kBlockN + strip * 64 + 64 > tile.keys;
+                if (cut && (states >> 2 * strip & 3) == kBlockFull) {
+                    states ^= (kBlockFull ^ kBlockCut) << 2 * strip;
+                }
+            }
+        }
         // From the last row down, as turns are cheapest where a mask is causal.
-        return {entry.first + --left_of_entry, tile.kv_head * p.heads_per_kv_head + group,
-                entry.states | (left_of_head == 0 ? kLastOfHead : 0), entry.bits};
+        return {entry.first + --left_of_entry, tile.kv_head * p.heads_per_kv_head + group, states,
+                entry.bits};
     }
 };
 
@@ -135,6 +152,13 @@ struct Producer {
                                   make_uint4(tile.rows.q_begin, tile.rows.q_len, tile.rows.kv_begin,
                                              tile.rows.kv_len));
             ptx::store_shared_32(shared.tile() + 48, tile.first_q_block);
+        }
+        if constexpr (kLengths) ptx::store_shared_32(shared.tile() + 52, tile.keys);
+        if constexpr (kLiveLists) {
+            const int plane = (p.mask.batches == 1 ? 0 : tile.batch) * p.mask.heads +
+                              (p.mask.heads == 1 ? 0 : tile.kv_head * p.heads_per_kv_head);
+            const i64 place = static_cast<i64>(plane) * p.kv_tiles + tile.rank;
+            ptx::store_shared_128(shared.live(), ptx::load_constant_128(p.mask.live + 2 * place));
         }
         if (tile.index < 0) {
             ptx::mbarrier_arrive(shared.key_full());

@@ -24,6 +24,24 @@ struct Products : Scores {
         if (ptx::elect_lane()) ptx::mbarrier_arrive(barrier);
     }
 
+    TW_DEVICE void clear_query_past_end(int of_block, u32 own_barrier) const {
+        clear_past_end(of_block, shared.query(query_ring.index), panels(kQueryDim),
+                       shared.query_full(query_ring.index), query_ring.parity, own_barrier);
+    }
+    TW_DEVICE void clear_grad_out_past_end(int of_block, u32 own_barrier) const {
+        clear_past_end(of_block, shared.grad_out(grad_out_ring.index), panels(kValueDim),
+                       shared.grad_out_full(grad_out_ring.index), grad_out_ring.parity,
+                       own_barrier);
+    }
+    /// Both of the next visit.
+    TW_DEVICE void clear_next_past_end(u32 own_barrier) const {
+        if constexpr (!kPacked) return;
+        ptx::mbarrier_wait(shared.query_full(query_ring.index), query_ring.parity);
+        clear_query_past_end(next_block(), own_barrier);
+        clear_grad_out_past_end(next_block(), own_barrier);
+    }
+    TW_DEVICE bool next_is_ragged() const { return kPacked && (next_states & kRaggedRows) != 0; }
+
     /// d = A B^T over kDim columns: rows of this warpgroup of a tile (K, V) times a block (Q, dO).
     template <int kDim>
     TW_DEVICE void issue_transposed(float (&d)[kScores], u32 tile, u32 rows) {

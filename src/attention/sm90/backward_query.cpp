@@ -92,11 +92,13 @@ constexpr int kGroup = 1;
 constexpr bool kShares = false;
 constexpr int kProducerRegisters = {};
 constexpr int kConsumerRegisters = {};
+constexpr unsigned kReservedBytes = {};  ///< of shared memory
 
 }}  // namespace tw::attn
 )",
                      config_constants(desc), !desc.positive_scale, kWarpgroups, kBlock, kKeyStages,
-                     value_stages(desc), many_registers ? 24 : 40, many_registers ? 240 : 232)});
+                     value_stages(desc), many_registers ? 24 : 40, many_registers ? 240 : 232,
+                     backward_query_shared_bytes(desc))});
     request.source = "#include \"attention/sm90/backward_query.cuh\"\n";
     return request;
 }

@@ -129,17 +129,30 @@ struct QueryConsumer : RowScores {
             ptx::mbarrier_wait(shared.key_full(key_ring.index), key_ring.parity);
             const uint4 words = ptx::load_shared_128(shared.block(key_ring.index));
             block = words.x;
-            return (words.z >> 2 * warpgroup & 3) != kBlockFull;
+            return state_of(words.y) != kBlockFull ||
+                   (kMaskBits && kLengths && (block + 1) * kBlockN > kv_len());
         }
         --block;
         const int first = block * kBlockN, query = tile.q_tile * kBlockM + warpgroup * 64;
-        return first + kBlockN > p.kv_len ||
+        return first + kBlockN > kv_len() ||
                (kUpperBound && first + kBlockN - 1 > query + p.upper_diagonal) ||
                (kLowerBound && first < query + 63 + p.lower_diagonal);
     }
 
+    /// Before the products of a masked block, which read K and V.
+    TW_DEVICE void clear_hidden_keys() const {
+        if constexpr (!kHidesKeys) return;
+        ptx::mbarrier_wait(shared.key_full(key_ring.index), key_ring.parity);
+        const LiveKeys live = live_keys();
+        if (live.all()) return;
+        ptx::mbarrier_wait(shared.value_full(value_ring.index), value_ring.parity);
+        clear_hidden<kQueryDim>(shared.key(key_ring.index), live);
+        clear_hidden<kValueDim>(shared.value(value_ring.index), live);
+    }
+
     template <bool kMasked>
     TW_DEVICE void first_block() {
+        clear_hidden_keys();
         issue_scores();
         issue_grad_scores();
         compute_scores<kMasked>();
@@ -148,6 +161,7 @@ struct QueryConsumer : RowScores {
     /// One more block: dQ of the one before is multiplied beside its scores.
     template <bool kMasked>
     TW_DEVICE void next_block() {
+        if constexpr (kMasked) clear_hidden_keys();
         issue_sums();
         issue_scores();
         issue_grad_scores();
@@ -175,7 +189,7 @@ struct QueryConsumer : RowScores {
             begin = begin_block(first_row, p);
             block = begin + tile.blocks;
             if constexpr (kUpperBound) {
-                const int end = end_block(first_row + warpgroup * 64 + 63, begin, p);
+                const int end = end_block(first_row + warpgroup * 64 + 63, begin, kv_len(), p);
                 for (; block > end; --block, --left) {
                     ptx::mbarrier_wait(shared.key_full(key_ring.index), key_ring.parity);
                     release_key();

@@ -60,6 +60,8 @@ struct Scores {
         return ptx::load_shared_32(shared.tile() + 4 * index);
     }
     TW_DEVICE int kv_len() const { return kPacked ? tile_word(11) : p.kv_len; }
+    /// Where keys end that may attend.
+    TW_DEVICE int kv_end() const { return kLengths ? tile_word(13) : kv_len(); }
     TW_DEVICE int q_len() const { return kPacked ? tile_word(9) : p.q_len; }
     /// What mods and dropout call the batch.
     TW_DEVICE int batch() const { return kPacked ? tile_word(7) : tile_word(1); }
@@ -73,6 +75,50 @@ struct Scores {
             end = begin + tile_word(5);
             block = block_at(0, begin, end - begin);
         }
+    }
+
+    /// Rows of K, of V or of both become 0 for those of this strip's keys that no query attends,
+    /// once they have arrived: in a product NaN times 0 is NaN. No product is in flight.
+    /// `own_barrier`: of this warpgroup.
+    TW_DEVICE void clear_hidden_keys(bool in_keys, bool in_values, u32 parity,
+                                     u32 own_barrier) const {
+        if constexpr (!kHidesKeys) return;
+        int end = 64;
+        u64 live = ~0ull;
+        if constexpr (kPacked || kLengths) end = kv_end() - first_key;
+        if constexpr (kPacked && kUpperBound)
+            end = min(end, q_len() + p.upper_diagonal - first_key);
+        if constexpr (kLiveLists) live = ptx::load_shared_64(shared.live() + strip * 8);
+        if (end < 64) live &= (1ull << max(end, 0)) - 1;
+        if (live == ~0ull) return;
+        const auto hidden = [&](int row) { return (live >> row & 1) == 0; };
+        const u32 thread = warp * 32 + ptx::lane_index(), rows = strip * 64 * 128;
+        if (in_keys) {
+            clear_rows<128>(shared.key() + rows, panels(kQueryDim), kTilePanelBytes, 64, thread,
+                            hidden);
+        }
+        if (in_values) {
+            ptx::mbarrier_wait(shared.value_full(), parity);
+            clear_rows<128>(shared.value() + rows, panels(kValueDim), kTilePanelBytes, 64, thread,
+                            hidden);
+        }
+        ptx::named_barrier_sync(own_barrier, 128);
+    }
+
+    /// The block of the next visit, which was published with its Q.
+    TW_DEVICE int next_block() const { return ptx::load_shared_32(shared.visit(visits.index)); }
+
+    /// Rows of a block of Q or dO past the last query of a packed sequence, where the next sequence
+    /// begins, become 0, once they have arrived. No product is in flight. `barrier`: of this
+    /// warpgroup.
+    TW_DEVICE void clear_past_end(int of_block, u32 buffer, int panels, u32 full, u32 parity,
+                                  u32 barrier) const {
+        const int rows = q_len() - of_block * kBlockM;
+        if (rows >= kBlockM) return;
+        ptx::mbarrier_wait(full, parity);
+        clear_rows<128>(buffer, panels, kBlockPanelBytes, kBlockM, warp * 32 + ptx::lane_index(),
+                        [&](int row) { return row >= rows; });
+        ptx::named_barrier_sync(barrier, 128);
     }
 
     /// Turns to the visit whose Q has arrived. No branch: products are in flight.
@@ -102,7 +148,7 @@ struct Scores {
     /// Does this strip see the whole of the next block?
     TW_DEVICE bool next_is_masked() const {
         if constexpr (kDescribed) return (next_states >> 2 * strip & 3) != kBlockFull;
-        return is_masked(first_key, following(), p);
+        return is_masked(first_key, following(), kv_end(), p);
     }
 
     // ---- results
@@ -137,15 +183,25 @@ struct Scores {
         Mask mask{};
         const int first_query = query();
         if constexpr (kMaskBits) {
-            const bool whole = (states >> 2 * strip & 3) == kBlockFull;
+            const int state = states >> 2 * strip & 3;
+            const bool whole = state == kBlockFull || (kLengths && state == kBlockCut);
             const u32 address = shared.bits(stage) +
                                 (strip * 128 + warp * 32 + ptx::lane_index()) * kWordsPerThread * 4;
 #pragma unroll
             for (int i = 0; i < kWordsPerThread; ++i) {
                 mask.words[i] = whole ? ~0u : ptx::load_shared_32(address + 4 * i);
             }
+            if constexpr (kLengths) {
+                constexpr u32 kFirstKey = 0x33333333;  // registers 4 j and 4 j + 1
+                const int keys = kv_end() - key();
+#pragma unroll
+                for (int i = 0; i < kWordsPerThread; ++i) {
+                    if (keys <= 0) mask.words[i] &= ~kFirstKey;
+                    if (keys <= 8) mask.words[i] &= kFirstKey;
+                }
+            }
         } else {
-            const int keys = kv_len();
+            const int keys = kv_end();
 #pragma unroll
             for (int r = 0; r < 2; ++r) {
                 const int k = key() + 8 * r;

@@ -74,19 +74,34 @@ struct EvenValueConsumer : Products {
         pack_p();
     }
 
+    /// Q of the next block and, a block late, dO of the one before it.
+    TW_DEVICE void clear_query_of_next() const {
+        if constexpr (!kPacked) return;
+        ptx::mbarrier_wait(shared.query_full(query_ring.index), query_ring.parity);
+        clear_query_past_end(next_block(), 3);
+    }
+    TW_DEVICE void clear_grad_out() const {
+        if constexpr (kPacked) clear_grad_out_past_end(block, 3);
+    }
+
     TW_DEVICE void all_blocks(int count) {
+        clear_hidden_keys(true, false, tile_parity, 3);
+        clear_query_of_next();
         issue_scores(scores);
         enter_visit();
         ptx::wgmma_wait<0>();
         compute<true>();
         pack_p();
         for (int i = 1; i < count; ++i) {
+            clear_grad_out();
+            clear_query_of_next();
             if (next_is_masked()) {
                 step<true>();
             } else {
                 step<false>();
             }
         }
+        clear_grad_out();
         issue_values();
         finish_values();
     }
@@ -164,12 +179,29 @@ struct EvenKeyConsumer : Products {
         }
     }
 
+    /// dO of the next block; of the one before it Q, which is multiplied a block late.
+    TW_DEVICE void clear_grad_out_of_next() {
+        if constexpr (!kPacked) return;
+        // Arrives behind the description of the visit.
+        ptx::mbarrier_wait(shared.grad_out_full(grad_out_ring.index), grad_out_ring.parity);
+        block = next_block();
+        visits.advance();
+        clear_grad_out_past_end(block, 4);
+    }
+    TW_DEVICE void clear_query() const {
+        if constexpr (kPacked) clear_query_past_end(block, 4);
+    }
+
     TW_DEVICE void all_blocks(int count) {
+        clear_hidden_keys(false, true, tile_parity, 4);
+        clear_grad_out_of_next();
         issue_grad_scores(grad_scores);
         ptx::wgmma_wait<0>();
         compute();
         pack_grad();
         for (int i = 1; i < count; ++i) {
+            clear_query();
+            clear_grad_out_of_next();
             issue_grad_scores(grad_scores);
             issue_sums();
             ptx::wgmma_wait<1>();
@@ -177,6 +209,7 @@ struct EvenKeyConsumer : Products {
             finish_sums();
             pack_grad();
         }
+        clear_query();
         issue_sums();
         finish_sums();
     }
@@ -255,10 +288,13 @@ struct KeyConsumer : Products {
     }
 
     TW_DEVICE void all_blocks(int count) {
+        clear_hidden_keys(true, true, tile_parity, 3);
+        clear_next_past_end(3);
         issue_scores(scores);
         issue_grad_scores(grad_scores);
         compute_scores<true>(scores, grad_scores, [&] { store_p(); });
         for (int i = 1; i < count; ++i) {
+            if (next_is_ragged()) clear_next_past_end(3);
             if (next_is_masked()) {
                 step<true>();
             } else {

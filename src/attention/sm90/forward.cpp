@@ -17,6 +17,8 @@ namespace tilewright::attn::sm90 {
 
 namespace {
 
+constexpr int kSharedAlignment = 1024;  // to which the kernel raises its base
+
 /// Tickets come first in the workspace; lists follow where the device builds them.
 bool builds_lists(const ForwardDesc& desc) {
     return desc.listed && !desc.mask_bits;
@@ -222,8 +224,7 @@ int forward_shared_bytes(const ForwardDesc& desc, const ForwardConfig& config) {
     const std::int64_t bits =
         desc.mask_bits ? config.stages * config.warpgroups * 128 * (config.block_n / 64) * 4 : 0;
     const std::int64_t barriers = desc.listed ? 384 : 256;
-    constexpr std::int64_t kAlignment = 1024;
-    return static_cast<int>(query + key_value + bits + barriers + kAlignment);
+    return static_cast<int>(query + key_value + bits + barriers + kSharedAlignment);
 }
 
 cuda::CompileRequest generate_forward(const ForwardDesc& desc, const ForwardConfig& config) {
@@ -275,13 +276,14 @@ constexpr int kGroup = {};
 constexpr bool kShares = {};
 constexpr int kProducerRegisters = {};
 constexpr int kConsumerRegisters = {};
+constexpr unsigned kReservedBytes = {};  ///< of shared memory, but for the base's alignment
 
 }}  // namespace tw::attn
 )",
                      config_constants(desc), !desc.positive_scale, desc.row_maximum,
                      desc.exact_maximum, config.warpgroups, config.block_n, config.stages,
                      config.query_buffers, config.group, config.shares > 0, producer_registers,
-                     consumer_registers)});
+                     consumer_registers, forward_shared_bytes(desc, config) - kSharedAlignment)});
     request.source = "#include \"attention/sm90/forward.cuh\"\n";
     if (config.shares > 0) request.source += "#include \"attention/sm90/forward_combine.cuh\"\n";
     return request;

@@ -2,6 +2,7 @@
 #pragma once
 
 #include "attention/sm90/forward_layout.cuh"
+#include "attention/sm90/online_softmax.cuh"
 #include "cuda/device/ptx/convert.cuh"
 #include "cuda/device/ptx/math.cuh"
 #include "cuda/device/ptx/memory.cuh"
@@ -11,7 +12,6 @@ namespace tw::attn {
 /// One warp per row: a part counts by its sum times exp2(its reference - the largest reference).
 /// The sink is one more part, without a value. Rows of tiles that are no parts have their results.
 TW_DEVICE void combine_parts(const ForwardParameters& p) {
-    constexpr float kLog2e = 1.4426950408889634f, kLn2 = 0.6931471805599453f;
     const float kNone = __int_as_float(0xff800000);
     const i64 rows = static_cast<i64>(p.batch_heads) * kGroup * p.q_len;
     const i64 row = static_cast<i64>(blockIdx.x) * (blockDim.x / 32) + threadIdx.x / 32;
@@ -28,7 +28,7 @@ TW_DEVICE void combine_parts(const ForwardParameters& p) {
     const int parts = share_of((tile + 1) * p.slots - 1, p) - first + 1;
     if (parts == 1) return;
 
-    const float sink = kSinks ? p.sinks[head] * kLog2e : kNone;
+    const float sink = kSinks ? bounded_exponent(p.sinks[head], kLog2E) : kNone;
     float largest = sink;
     for (int part = lane; part < parts; part += 32) {
         largest = fmaxf(largest, p.part_sums[part * rows + row].reference);
@@ -65,7 +65,7 @@ TW_DEVICE void combine_parts(const ForwardParameters& p) {
     }
     const float inverse = total > 0 ? 1 / total : total;
     if (lane == 0) {
-        p.lse[row] = total == 0 ? kNone : (base + ptx::log2_approx(total)) * kLn2;
+        p.lse[row] = total == 0 ? kNone : score_of_exponent(base + ptx::log2_approx(total));
     }
     u16* const out = static_cast<u16*>(p.out) + batch * p.out_batch_stride +
                      head * p.out_head_stride + query * p.out_row_stride;

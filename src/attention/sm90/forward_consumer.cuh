@@ -103,8 +103,15 @@ struct Consumer : RowScores {
     TW_DEVICE Listed next_listed() const {
         ptx::mbarrier_wait(shared.key_full(key_ring.index), key_ring.parity);
         const uint4 words = ptx::load_shared_128(shared.block(key_ring.index));
-        return {static_cast<int>(words.x), static_cast<int>(words.y),
-                static_cast<int>(words.z >> 2 * warpgroup & 3)};
+        Listed next{static_cast<int>(words.x), static_cast<int>(words.y & 0xffffff),
+                    state_of(words.y)};
+        if constexpr (kMaskBits && kLengths) {
+            if (next.state == kBlockFull) {  // as far as the keys go
+                next.left = min(next.left, kv_len() / kBlockN - next.block);
+                if (next.left <= 0) next.state = kBlockPartial;
+            }
+        }
+        return next;
     }
 
     /// May the next block be passed by? The V of the last block visited is still held, so the
@@ -143,7 +150,7 @@ struct Consumer : RowScores {
         begin = kShares ? tile.begin : begin_block(first_row, p);
         end = begin + tile.blocks;
         if constexpr (kUpperBound && kWarpgroups > 2) {
-            skipped = end - end_block(first_row + warpgroup * 64 + 63, begin, p);
+            skipped = end - end_block(first_row + warpgroup * 64 + 63, begin, kv_len(), p);
             end -= skipped;
             for (int i = 0; i < skipped; ++i) {
                 ptx::mbarrier_wait(shared.key_full(key_ring.index), key_ring.parity);
@@ -160,7 +167,7 @@ struct Consumer : RowScores {
         release_skipped();
         enter_rows();
         if constexpr (kScoreMod) mod.enter_block(block * kBlockN + column);
-        bool masked = kUpperBound || p.kv_len % kBlockN != 0;
+        bool masked = kUpperBound || kLengths || p.kv_len % kBlockN != 0;
         if constexpr (kListedBlocks) {
             masked = end != kBlockFull;
             --left;
@@ -168,11 +175,23 @@ struct Consumer : RowScores {
         prepare_scores(masked);
         float unused[2];
         softmax_exact<true, true>(scores, state, scale, unused);
+        LiveKeys live;
+        if constexpr (kHidesKeys) live = live_keys();
         release_key();
         apply_dropout();
         pack_p();
 #pragma unroll
         for (int i = 0; i < kOutputs; ++i) output[i] = 0;
+        if constexpr (kHidesKeys) {
+            if (masked) clear_hidden_values(live);
+        }
+    }
+
+    /// Before the P V of a masked block.
+    TW_DEVICE void clear_hidden_values(const LiveKeys& live) const {
+        if (live.all()) return;
+        ptx::mbarrier_wait(shared.value_full(value_ring.index), value_ring.parity);
+        clear_hidden<kValueDim>(shared.value(value_ring.index), live);
     }
 
     /// Has every row of this warp met a key? Before, a guess of its maximum would fail.
@@ -221,7 +240,11 @@ struct Consumer : RowScores {
     }
 
     /// From p of a block to the operand of its P V, once that of the block before is done.
-    TW_DEVICE void finish_block() {
+    TW_DEVICE void finish_block(bool masked) {
+        LiveKeys live;
+        if constexpr (kHidesKeys) {
+            if (masked) live = live_keys();
+        }
         release_key();  // not earlier: the repair may read it
         apply_dropout();
         finish_output();
@@ -229,6 +252,9 @@ struct Consumer : RowScores {
         // NOTE: packing waits for P V. An operand register written while a wgmma is in flight makes
         // ptxas serialise all of them (C7513).
         pack_p();
+        if constexpr (kHidesKeys) {
+            if (masked) clear_hidden_values(live);
+        }
     }
 
     /// Blocks side by side, all masked or all whole; none: the tile ends.
@@ -278,7 +304,7 @@ struct Consumer : RowScores {
             if (guess != Guess::kHolds) return guess;
             state.sum[0] += sum[0];
             state.sum[1] += sum[1];
-            finish_block();
+            finish_block(kMasked);
         } while (count > 0);
         return Guess::kHolds;
     }
@@ -295,7 +321,7 @@ struct Consumer : RowScores {
             // One copy of the repair for both kinds of blocks: a quarter less to compile.
             if (guess != Guess::kHolds) {
                 repair_block(guess, masked, sum, factor);
-                finish_block();
+                finish_block(masked);
                 multiply_rows(output, factor);
             }
             if (run.count == 0) run = next_run();
@@ -319,7 +345,8 @@ struct Consumer : RowScores {
             // One more logit, without a value; it may be the largest by far. Parts have none.
 #pragma unroll
             for (int r = 0; r < 2 && !is_part; ++r) {
-                const float sink = p.sinks[r == 0 ? first.head : second.head] * kLog2E;
+                const float sink =
+                    bounded_exponent(p.sinks[r == 0 ? first.head : second.head], kLog2E);
                 const float largest = fmaxf(reference[r], sink);
                 const float base = largest == -kInfinity ? 0.0f : largest;
                 const float shrink = ptx::exp2_approx(reference[r] - base);
@@ -344,7 +371,6 @@ struct Consumer : RowScores {
                                   second.offset - first.offset, left);
         }
         if (ptx::lane_index() % 4 == 0) {
-            constexpr float kLn2 = 0.6931471805599453f;
 #pragma unroll
             for (int r = 0; r < 2; ++r) {
                 if (8 * r >= left) continue;
@@ -353,9 +379,10 @@ struct Consumer : RowScores {
                     p.part_sums[part + index] = {reference[r], sum[r]};
                     continue;
                 }
-                p.lse[index] =
-                    sum[r] == 0 ? -kInfinity : (reference[r] + ptx::log2_approx(sum[r])) * kLn2;
-                if constexpr (kRowMaximum) p.row_max[index] = state.reference[r] * kLn2;
+                p.lse[index] = sum[r] == 0
+                                   ? -kInfinity
+                                   : score_of_exponent(reference[r] + ptx::log2_approx(sum[r]));
+                if constexpr (kRowMaximum) p.row_max[index] = score_of_exponent(state.reference[r]);
             }
         }
     }

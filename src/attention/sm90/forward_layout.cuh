@@ -29,8 +29,8 @@ constexpr u32 kBarrierOffset = kValueOffset + kValueStages * kValueBytes;
 constexpr u32 kWordsPerThread = kBlockN / 64;  ///< of mask bits
 constexpr u32 kBitsBytes = kMaskBits ? kWarpgroups * 128 * kWordsPerThread * 4 : 0;
 constexpr u32 kBitsOffset = kBarrierOffset + (kListedBlocks ? 384 : 256);
-constexpr u32 kSharedBytes =
-    kBitsOffset + kStages * kBitsBytes;  ///< the host adds 1024 to align the base
+constexpr u32 kSharedBytes = kBitsOffset + kStages * kBitsBytes;
+static_assert(kSharedBytes == kReservedBytes, "the host reserves another number of bytes");
 
 static_assert(kBlockN % 16 == 0 && kBlockN <= 256,
               "P V takes keys in steps of 16, a copy 256 rows");
@@ -47,11 +47,13 @@ static_assert(kQueryBytes % 1024 == 0 && kBlockPanelBytes % 1024 == 0,
 struct Tile {
     int q_tile;  ///< -1: no more tiles
     int batch;
-    int head;           ///< of the queries
-    int blocks;         ///< key blocks to visit, from right to left or as listed; at least one
-    SequenceRows rows;  ///< of its sequence, where sequences are packed; `batch` counts them then
-    int begin = 0;      ///< first block, where blocks are a range,
-    int part = -1;      ///< and which part of the keys that is; -1: all of them
+    int head;    ///< of the queries
+    int blocks;  ///< key blocks to visit, from right to left or as listed; at least one
+    /// Of its sequence, where sequences are packed; `batch` counts them then. Beside lengths, its
+    /// keys end there.
+    SequenceRows rows;
+    int begin = 0;  ///< first block, where blocks are a range,
+    int part = -1;  ///< and which part of the keys that is; -1: all of them
 };
 
 /// Addresses in shared memory. A "full" barrier says that data arrived, an "empty" one that every
@@ -72,9 +74,10 @@ struct Shared {
     TW_DEVICE u32 value_empty(int stage) const { return barrier(4 + 3 * kStages + stage); }
 
     /// Where the tile in a query buffer is described: four words, four more of its sequence, or of
-    /// its part of the keys.
+    /// its part of the keys; the last is where keys end.
     TW_DEVICE u32 tile(int buffer) const { return base + kBarrierOffset + 192 + 32 * buffer; }
-    /// Where a listed key block is described: block, blocks left in its entry, states.
+    /// Where a listed key block is described: block; blocks left in its entry and, from bit 24 on,
+    /// states; two words of keys that some query attends.
     TW_DEVICE u32 block(int stage) const { return base + kBarrierOffset + 256 + 16 * stage; }
     TW_DEVICE u32 bits(int stage) const { return base + kBitsOffset + stage * kBitsBytes; }
 
@@ -105,9 +108,14 @@ TW_DEVICE int query_of(int row) {
     return kGroup == 1 ? row : row / kGroup;
 }
 
-/// Block after the last that rows up to `row` may see, and at least `begin` + 1.
-TW_DEVICE int end_block(int row, int begin, const ForwardParameters& p) {
-    int keys = p.kv_len;
+constexpr bool kLengths = kLengthBytes != 0;
+/// Do lists tell which keys some query attends?
+constexpr bool kLiveLists = kMaskBits || kSegments;
+/// May a tile visit blocks with keys that none of its queries attends, and that lie in memory?
+constexpr bool kHidesKeys = kUpperBound || kPacked || kLengths || kLiveLists;
+
+/// Block after the last that rows up to `row` may see of `keys` keys, and at least `begin` + 1.
+TW_DEVICE int end_block(int row, int begin, int keys, const ForwardParameters& p) {
     if constexpr (kUpperBound) keys = min(keys, query_of(row) + p.upper_diagonal + 1);
     return max(begin + 1, (keys + kBlockN - 1) / kBlockN);
 }
@@ -169,12 +177,18 @@ TW_DEVICE Place place_at(int place, const ForwardParameters& p) {
 TW_DEVICE Tile tile_at(const Place& place, const ForwardParameters& p) {
     Tile tile{p.q_tiles - 1 - place.rank, place.batch, place.head, 0, {}};
     const int first_row = tile.q_tile * kBlockM;
+    const int keys = keys_of<kLengthBytes>(p.kv_lengths, place.batch, p.kv_len);
+    if constexpr (kLengths) tile.rows.kv_len = keys;
     tile.begin = begin_block(first_row, p);
-    tile.blocks = end_block(first_row + kBlockM - 1, tile.begin, p) - tile.begin;
+    tile.blocks = end_block(first_row + kBlockM - 1, tile.begin, keys, p) - tile.begin;
     if constexpr (kShares) {
         const i64 blocks = tile.blocks;
-        const int first = blocks * place.begin / p.slots;
+        int first = blocks * place.begin / p.slots;
         tile.blocks = static_cast<int>(blocks * place.end / p.slots) - first;
+        if (kLengths && tile.blocks == 0) {  // fewer blocks than slots: one behind the last key
+            first = static_cast<int>(blocks);
+            tile.blocks = 1;
+        }
         tile.begin += first;
         const int tiles_before = (place.batch * p.heads + place.head) * p.q_tiles + place.rank;
         const bool whole = place.end - place.begin == p.slots;

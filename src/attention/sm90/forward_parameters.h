@@ -46,6 +46,7 @@ struct ForwardParameters {
     float* row_max;       ///< (batch, heads, q_len), written where the kernel keeps exact maxima
     float* part_out;      ///< (parts, batch, heads, q_len, value dim), results of the parts of keys
     PartSums* part_sums;  ///< (parts, batch, heads, q_len)
+    const void* kv_lengths;  ///< (batch) or (sequences), where keys end at lengths of their own
 };
 
 }  // namespace tw::attn

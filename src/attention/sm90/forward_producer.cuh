@@ -38,7 +38,10 @@ struct Producer {
                                                          tile.rows.kv_begin, tile.rows.kv_len));
         }
         if constexpr (kShares) {
-            ptx::store_shared_128(words + 16, make_uint4(tile.begin, tile.part, 0, 0));
+            ptx::store_shared_128(words + 16,
+                                  make_uint4(tile.begin, tile.part, 0, tile.rows.kv_len));
+        } else if constexpr (kLengths && !kPacked) {
+            ptx::store_shared_32(words + 28, tile.rows.kv_len);
         }
         if (tile.q_tile < 0) {
             ptx::mbarrier_arrive(full);
@@ -77,14 +80,21 @@ struct Producer {
              kPacked ? 0 : tile.batch);
     }
 
-    /// `entry`: where the block is listed, with `left` of its blocks to come, this one among them.
-    TW_DEVICE void load_key(int block, const Tile& tile, const MaskEntry& entry, int left) {
+    /// `entry`: where the block is listed, in place `index` with `left` of its blocks to come, this
+    /// one among them.
+    TW_DEVICE void load_key(int block, const Tile& tile, const MaskEntry& entry, int index,
+                            int left) {
         const u32 full = shared.key_full(key_ring.index);
         ptx::mbarrier_wait(shared.key_empty(key_ring.index), key_ring.parity);
         u32 bytes = kKeyBytes;
         if constexpr (kListedBlocks) {
+            u64 live = ~0ull;
+            if constexpr (kLiveLists) {
+                if ((entry.states & kHidesSome) != 0) live = __ldg(p.mask.live + index);
+            }
             ptx::store_shared_128(shared.block(key_ring.index),
-                                  make_uint4(block, left, entry.states, 0));
+                                  make_uint4(block, left | (entry.states & kAllStates) << 24,
+                                             static_cast<u32>(live), static_cast<u32>(live >> 32)));
             if (kMaskBits && entry.bits >= 0) bytes += kBitsBytes;
         }
         ptx::mbarrier_arrive_expect(full, bytes);
@@ -148,6 +158,8 @@ struct Producer {
             tile.batch = listed.tile.w;
             tile.rows = {static_cast<int>(listed.rows.x), static_cast<int>(listed.rows.y),
                          static_cast<int>(listed.rows.z), static_cast<int>(listed.rows.w)};
+        } else if constexpr (kLengths) {
+            tile.rows.kv_len = keys_of<kLengthBytes>(p.kv_lengths, tile.batch, p.kv_len);
         }
         return tile;
     }
@@ -182,7 +194,7 @@ struct Producer {
             // From right to left: the masked block of a causal tile comes first.
             for (int i = 0; i < tile.blocks; ++i) {
                 const int block = last - i;
-                load_key(block, tile, {}, 0);
+                load_key(block, tile, {}, 0, 0);
                 if (!kKeyAhead || i > 0) load_value(block + (kKeyAhead ? 1 : 0), tile);
                 if (i == draw_at) place = next_place(place);
                 if (i == open_at) {
@@ -220,7 +232,7 @@ struct Producer {
                     following = read_entry(++entry_index + 1);
                 }
                 const int block = entry.first + entry.count - left;
-                load_key(block, tile, entry, left);
+                load_key(block, tile, entry, entry_index, left);
                 if (!kKeyAhead || i > 0) load_value(kKeyAhead ? previous : block, tile);
                 previous = block;
                 --left;

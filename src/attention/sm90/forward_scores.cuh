@@ -16,7 +16,6 @@ namespace tw::attn {
 
 constexpr int kScores = kBlockN / 2;    ///< registers of a thread: scores of a block,
 constexpr int kOperands = kBlockN / 4;  ///< and the same packed as an operand
-constexpr float kLog2E = 1.4426950408889634f;
 
 struct RowScores {
     const ForwardParameters& p;
@@ -28,8 +27,8 @@ struct RowScores {
     const int row_in_tile = warpgroup * 64 + thread / 32 * 16 + lane / 4;
     const int column = lane % 4 * 2;
     // Scores are multiplied by the softmax scale in the exponent, unless the scale is not positive
-    // or a score mod makes exponents of them.
-    const float scale = kScaleScores || kScoreMod ? 1.0f : p.scale_log2;
+    // or a score mod sees them scaled.
+    const float scale = kScaleScores || kScoreMod ? kLog2E : p.scale_log2;
 
     Ring<kQueryBuffers> query_ring;
     Ring<kStages> key_ring;
@@ -77,10 +76,55 @@ struct RowScores {
             const uint4 part = ptx::load_shared_128(shared.tile(query_ring.index) + 16);
             result.begin = part.x;
             result.part = part.y;
+            if constexpr (kLengths) result.rows.kv_len = part.w;
+        } else if constexpr (kLengths && !kPacked) {
+            result.rows.kv_len = ptx::load_shared_32(shared.tile(query_ring.index) + 28);
         }
         return result;
     }
-    TW_DEVICE int kv_len() const { return kPacked ? tile.rows.kv_len : p.kv_len; }
+    TW_DEVICE int kv_len() const { return kPacked || kLengths ? tile.rows.kv_len : p.kv_len; }
+
+    // ---- keys that no query of the tile attends
+    /// Those of the current block that some query of the tile attends, once its K has arrived: bits
+    /// by the lists; else the rows [begin, end) of the block.
+    struct LiveKeys {
+        u64 bits;
+        int begin, end;
+
+        TW_DEVICE bool has(int key) const {
+            if constexpr (kLiveLists) return key < end && (bits >> key & 1) != 0;
+            return key >= begin && key < end;
+        }
+        TW_DEVICE bool all() const {
+            return end >= kBlockN && (kLiveLists ? bits == ~0ull : begin <= 0);
+        }
+    };
+    TW_DEVICE LiveKeys live_keys() const {
+        LiveKeys live{~0ull, 0, kBlockN};
+        // NOTE: computed here, not before a branch, where blocks that are not masked would pay.
+        const int first = static_cast<int>(ptx::uniform_here(block)) * kBlockN;
+        if constexpr (kPacked || kLengths) live.end = kv_len() - first;
+        if constexpr (kLiveLists) {
+            live.bits = ptx::load_shared_64(shared.block(key_ring.index) + 8);
+        } else if constexpr (kUpperBound) {
+            const int q_len = kPacked ? tile.rows.q_len : p.q_len;
+            const int last = min(query_of(tile.q_tile * kBlockM + kBlockM - 1), q_len - 1);
+            live.end = min(live.end, last + p.upper_diagonal + 1 - first);
+            if constexpr (kLowerBound) {
+                live.begin = query_of(tile.q_tile * kBlockM) + p.lower_diagonal - first;
+            }
+        }
+        return live;
+    }
+
+    /// The other rows of a block of K or V become 0: in a product NaN times 0 is NaN. Every
+    /// warpgroup writes all of them, so that none waits for another.
+    template <int kDim>
+    TW_DEVICE void clear_hidden(u32 buffer, const LiveKeys& live) const {
+        clear_rows<128>(buffer, panels(kDim), kBlockPanelBytes, kBlockN, thread,
+                        [&](int key) { return !live.has(key); });
+        ptx::named_barrier_sync(1 + warpgroup, 128);
+    }
 
     // ---- scores
     /// d = A B^T over kDim columns, A: this warpgroup's rows of a tile's buffer, B: a block of
@@ -137,16 +181,23 @@ struct RowScores {
                 const ScoreMod::Columns columns = mod.columns_at(j);
 #pragma unroll
                 for (int i = 4 * j; i < 4 * j + 4; ++i) {
-                    scores[i] = mod.exponent(scores[i], j, i % 2, i / 2 % 2, columns, 0.0f);
+                    scores[i] = mod.modified(scores[i], j, i % 2, i / 2 % 2, columns);
                 }
             }
         } else if constexpr (kScaleScores) {
 #pragma unroll
-            for (int i = 0; i < kScores; ++i) scores[i] *= p.scale_log2;
+            for (int i = 0; i < kScores; ++i) scores[i] *= p.scale;
         }
         if (!masked) return;
         if constexpr (kMaskBits) {
             apply_bits();
+            if constexpr (kLengths) {
+                const int last = kv_len() - 1 - block * kBlockN - column;
+#pragma unroll
+                for (int i = 0; i < kScores; ++i) {
+                    if (i / 4 * 8 + i % 2 > last) scores[i] = -kInfinity;
+                }
+            }
         } else {
             if constexpr (kSegments) apply_segments();
             const int first = block * kBlockN + column;
@@ -200,8 +251,17 @@ struct RowScores {
                                             block * kBlockN + column);
     }
 
+    /// What the states of a listed block say of this warpgroup.
+    TW_DEVICE int state_of(u32 word) const {
+        return word >> (24 + 2 * warpgroup) & 3;
+    }
+
     /// Masks what the bits of the current block leave out.
     TW_DEVICE void apply_bits() {
+        if constexpr (kLengths) {  // which cut blocks that have no bits
+            if (state_of(ptx::load_shared_32(shared.block(key_ring.index) + 4)) == kBlockFull)
+                return;
+        }
         const u32 address =
             shared.bits(key_ring.index) + (warpgroup * 128 + thread) * kWordsPerThread * 4;
         u32 words[2];

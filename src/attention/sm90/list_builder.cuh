@@ -8,6 +8,7 @@
 #pragma once
 
 #include "attention/sm90/mask_parameters.h"
+#include "attention/sm90/pipeline.cuh"
 #include "cuda/device/ptx/types.cuh"
 
 namespace tw::attn {
@@ -46,7 +47,7 @@ struct TileIds {
 struct Pairs {
     const ListParameters& p;
     const int *row_ids, *column_ids;  ///< from its first row on; null where ids do not matter
-    int rows, columns;
+    int rows, columns;                ///< where keys end at a length, up to there
 
     /// Of a tile, by all lanes.
     TW_DEVICE TileIds ids_of_tile(int tile) const {
@@ -89,7 +90,75 @@ struct Pairs {
         }
         return result;
     }
+
+    /// Does some of the columns [begin, end) attend a row, or, `kOfColumn`, of the rows a column?
+    template <bool kOfColumn>
+    TW_DEVICE bool attended(int index, int begin, int end) const {
+        // Diagonals bound column - row.
+        const int lower = kOfColumn ? index - p.upper_diagonal : index + p.lower_diagonal;
+        const int upper = kOfColumn ? index - p.lower_diagonal : index + p.upper_diagonal;
+        begin = max(begin, lower);
+        end = min(end, upper + 1);
+        if (begin >= end) return false;
+        const int* const others = kOfColumn ? row_ids : column_ids;
+        const int id = __ldg((kOfColumn ? column_ids : row_ids) + index);
+        // Where ids are sorted, one of these three tells.
+        if (__ldg(others + min(max(index, begin), end - 1)) == id) return true;
+        if (__ldg(others + end - 1) == id) return true;
+        for (int other = begin; other < end; ++other) {
+            if (__ldg(others + other) == id) return true;
+        }
+        return false;
+    }
 };
+
+/// Which of the 64 keys of a block some row of the tile attends, by all lanes.
+TW_DEVICE u64 live_keys_of_block(const Pairs& pairs, int tile, const TileIds& of_tile, int block) {
+    const int tile_rows = 64 * pairs.p.strips, first = tile * tile_rows;
+    u64 live = 0;
+#pragma unroll
+    for (int half = 0; half < 2; ++half) {
+        const int key = block * 64 + half * 32 + threadIdx.x;
+        bool found = false;
+        if (key < pairs.columns) {
+            const int id = __ldg(pairs.column_ids + key);
+            bool possible = false;
+            for (int s = 0; s < pairs.p.strips; ++s) {
+                possible |= id >= of_tile.strips[s].low && id <= of_tile.strips[s].high;
+            }
+            found =
+                possible && pairs.attended<true>(key, first, min(first + tile_rows, pairs.rows));
+        }
+        live |= static_cast<u64>(__ballot_sync(~0u, found)) << 32 * half;
+    }
+    return live;
+}
+
+/// Which keys of a strip of 64 some query attends, by all lanes; only queries of blocks that are
+/// listed may, the first and the last of them in `begin` and `end`.
+TW_DEVICE u64 live_keys_of_strip(const Pairs& pairs, int first, int begin, int end) {
+    u64 live = 0;
+#pragma unroll
+    for (int half = 0; half < 2; ++half) {
+        const int key = first + half * 32 + threadIdx.x;
+        const bool found =
+            key < pairs.rows &&
+            pairs.attended<false>(key, begin * pairs.p.block_columns,
+                                  min((end + 1) * pairs.p.block_columns, pairs.columns));
+        live |= static_cast<u64>(__ballot_sync(~0u, found)) << 32 * half;
+    }
+    return live;
+}
+
+}  // namespace tw::attn
+
+namespace tw::attn {
+
+TW_DEVICE int keys_of(const ListParameters& p, int index, int most) {
+    if (p.lengths.data == nullptr) return most;
+    return p.lengths.bytes == 8 ? keys_of<8>(p.lengths.data, index, most)
+                                : keys_of<4>(p.lengths.data, index, most);
+}
 
 }  // namespace tw::attn
 
@@ -123,13 +192,18 @@ extern "C" __global__ void __launch_bounds__(32, 1)
             }
             return;
         }
+        // Keys past a length still have gradients, of zeros.
+        if (!p.rows_are_keys) columns = keys_of(p, sequence, columns);
         if (lane == 0) {
             SequenceRows of_sequence{row_begin, rows, column_begin, columns};
             if (p.rows_are_keys) of_sequence = {column_begin, columns, row_begin, rows};
             p.sequences[index] = of_sequence;
             p.first_q_blocks[index] = first_block;
         }
+    } else if (!p.rows_are_keys) {
+        columns = keys_of(p, sequence, columns);
     }
+    if (p.rows_are_keys) rows = keys_of(p, sequence, rows);
     // The longer tiles under a causal mask first: the last queries, the first keys.
     const int tile = p.rows_are_keys ? place - first_place : first_place + tiles - 1 - place;
     const i64 batch = p.packed > 0 ? 0 : blockIdx.y;
@@ -142,7 +216,8 @@ extern "C" __global__ void __launch_bounds__(32, 1)
 
     MaskEntry* const entries = p.entries + static_cast<i64>(index) * p.blocks;
     const int blocks = (columns + p.block_columns - 1) / p.block_columns;
-    int count = 0;
+    int count = 0, first_listed = blocks, last_listed = -1;
+    const bool finds_live = p.live != nullptr && p.rows.ids != nullptr;
     for (int round = 0; round < (blocks + 31) / 32; ++round) {
         const int block = blocks - 1 - (round * 32 + lane);  // from right to left
         int states = 0;
@@ -168,7 +243,27 @@ extern "C" __global__ void __launch_bounds__(32, 1)
             const int at = count + __popc(listed & ((1u << lane) - 1));
             entries[at] = {block, 1, states | turn << kTurnShift, -1};
         }
+        if (finds_live && listed != 0) {
+            last_listed = max(last_listed, blocks - 1 - (round * 32 + __ffs(listed) - 1));
+            first_listed = min(first_listed, blocks - 1 - (round * 32 + 31 - __clz(listed)));
+            for (u32 left = p.rows_are_keys ? 0 : listed; left != 0; left &= left - 1) {
+                const int of_lane = __ffs(left) - 1,
+                          at = count + __popc(listed & ((1u << of_lane) - 1));
+                const u64 live =
+                    live_keys_of_block(pairs, tile, of_tile, blocks - 1 - (round * 32 + of_lane));
+                if (live != ~0ull && lane == of_lane) entries[at].states |= kHidesSome;
+                if (lane == of_lane) p.live[entries + at - p.entries] = live;
+            }
+        }
         count += __popc(listed);
+    }
+    if (finds_live && p.rows_are_keys) {
+        for (int s = 0; s < 2; ++s) {
+            const u64 live = s < p.strips ? live_keys_of_strip(pairs, (tile * p.strips + s) * 64,
+                                                               first_listed, last_listed)
+                                          : 0;
+            if (lane == 0) p.live[2 * index + s] = live;
+        }
     }
     if (lane == 0) {
         // Forward every tile stores its results.

@@ -39,7 +39,9 @@ ListLayout list_layout(const ProblemDesc& desc, const ListShape& shape) {
     layout.first_q_blocks = layout.sequences + packed_tiles * sizeof(tw::attn::SequenceRows);
     layout.entries = layout.first_q_blocks + packed_tiles * sizeof(int);
     const std::size_t entries = tiles * static_cast<std::size_t>(layout.blocks) + 1;  // and a spare
-    layout.bytes = layout.entries + entries * sizeof(tw::attn::MaskEntry);
+    layout.live = layout.entries + entries * sizeof(tw::attn::MaskEntry);
+    const std::size_t words = !desc.segments ? 0 : shape.rows_are_keys ? 2 * tiles : entries;
+    layout.bytes = layout.live + (words + 1) / 2 * 16;
     return layout;
 }
 
@@ -76,6 +78,10 @@ tw::attn::MaskLists build_lists(const ProblemInputs& inputs, const ProblemDesc& 
     p.sequences = reinterpret_cast<tw::attn::SequenceRows*>(memory + layout.sequences);
     p.first_q_blocks = reinterpret_cast<int*>(memory + layout.first_q_blocks);
     p.entries = reinterpret_cast<tw::attn::MaskEntry*>(memory + layout.entries);
+    if (desc.segments) p.live = reinterpret_cast<unsigned long long*>(memory + layout.live);
+    if (desc.length_bytes > 0) {
+        p.lengths = {reinterpret_cast<const void*>(inputs.kv_lengths), desc.length_bytes};
+    }
     p.rows = shape.rows_are_keys ? keys : queries;
     p.columns = shape.rows_are_keys ? queries : keys;
     p.packed = static_cast<int>(desc.sequences);
@@ -94,8 +100,8 @@ tw::attn::MaskLists build_lists(const ProblemInputs& inputs, const ProblemDesc& 
     launch.block[0] = 32;
     void* const parameters[] = {&p};
     cuda::launch(list_kernels(device).lists, launch, parameters, stream);
-    return {p.tiles, p.entries,   nullptr,         static_cast<int>(layout.batches),
-            1,       p.sequences, p.first_q_blocks};
+    return {p.tiles, p.entries, nullptr,     static_cast<int>(layout.batches),
+            1,       p.live,    p.sequences, p.first_q_blocks};
 }
 
 void build_block_rows(const ProblemInputs& inputs, int block_rows, std::int64_t blocks,

@@ -19,7 +19,7 @@ struct ListShape {
 
 /// Where the parts of the lists lie in their memory, in bytes; the tiles come first.
 struct ListLayout {
-    std::size_t sequences = 0, first_q_blocks = 0, entries = 0, bytes = 0;
+    std::size_t sequences = 0, first_q_blocks = 0, entries = 0, live = 0, bytes = 0;
     std::int64_t row_tiles = 0, blocks = 0, batches = 0;
 };
 

@@ -33,15 +33,33 @@ int states_of(const std::uint32_t* words, std::size_t warpgroups, std::size_t wo
 
 }  // namespace
 
+namespace {
+
+/// Which of the 64 columns some row of a tile of queries attends.
+std::uint64_t live_columns(const std::uint32_t* words, std::size_t warpgroups) {
+    std::uint32_t of_lane[4] = {};  // of a quad: the columns of its register 4 j + 2 r + e differ
+    for (std::size_t thread = 0; thread < warpgroups * 128; ++thread)
+        of_lane[thread % 4] |= words[thread];
+    std::uint64_t live = 0;
+    for (unsigned column = 0; column < 64; ++column) {
+        const unsigned first = column / 8 * 4 + column % 2;
+        const std::uint32_t both_rows = of_lane[column % 8 / 2] >> first;
+        live |= std::uint64_t{(both_rows & 5) != 0} << column;
+    }
+    return live;
+}
+
+}  // namespace
+
 MaskLists lists_of(const mask::MaskPlan& plan) {
     const mask::PlanOptions& options = plan.options;
     const bool tiles_fit = options.block_q == 128 || options.block_q == 192;
-    const bool blocks_fit = options.block_kv == 64 || options.block_kv == 128;
+    const bool blocks_fit = options.block_kv == 64;
     require(tiles_fit && blocks_fit && options.bits == mask::BitOrder::wgmma && !options.by_kv &&
                 !options.transpose_bits,
             "mask", "a plan for this engine", options.block_q);
     const auto warpgroups = static_cast<std::size_t>(options.block_q / 64);
-    const std::size_t part = 128 * static_cast<std::size_t>(options.block_kv / 64);
+    constexpr std::size_t part = 128;
     const std::size_t tile_words = warpgroups * part;
 
     MaskLists lists;
@@ -50,8 +68,12 @@ MaskLists lists_of(const mask::MaskPlan& plan) {
     const auto num_bits = static_cast<std::size_t>(plan.bits.dim(0));
     lists.bits.insert(lists.bits.end(), bits, bits + num_bits * tile_words);
     std::vector<int> states;
+    std::vector<std::uint64_t> live;  // of each tile of bits
     for (std::size_t i = 0; i <= num_bits; ++i) {
-        states.push_back(states_of(lists.bits.data() + i * tile_words, warpgroups, part));
+        const std::uint32_t* const words = lists.bits.data() + i * tile_words;
+        states.push_back(states_of(words, warpgroups, part));
+        live.push_back(live_columns(words, warpgroups));
+        if (live.back() != ~std::uint64_t{0}) states.back() |= tw::attn::kHidesSome;
     }
     int all_full = 0;
     for (std::size_t w = 0; w < warpgroups; ++w) all_full |= tw::attn::kBlockFull << (2 * w);
@@ -67,6 +89,8 @@ MaskLists lists_of(const mask::MaskPlan& plan) {
             MaskTile tile{static_cast<int>(row), static_cast<int>(lists.entries.size()), 0, 0};
             const auto add = [&](const MaskEntry& entry) {
                 lists.entries.push_back(entry);
+                lists.live.push_back(entry.bits < 0 ? ~std::uint64_t{0}
+                                                    : live[static_cast<std::size_t>(entry.bits)]);
                 tile.blocks += entry.count;
             };
             // From right to left: the diagonal comes first, where every row of a causal mask meets
@@ -89,6 +113,7 @@ MaskLists lists_of(const mask::MaskPlan& plan) {
                          [](const MaskTile& a, const MaskTile& b) { return a.blocks > b.blocks; });
     }
     lists.entries.push_back({});
+    lists.live.push_back(0);
     return lists;
 }
 
@@ -139,8 +164,11 @@ class KeyLists {
         lists_.bits.insert(lists_.bits.end(), inside.begin(), inside.end());
         inside_ = static_cast<int>(num_bits) + 1;
         for (std::size_t i = 0; i <= num_bits + 1; ++i) {
-            states_.push_back(
-                states_of(lists_.bits.data() + i * tile_words, strips_, 128 * words_));
+            const std::uint32_t* const words = lists_.bits.data() + i * tile_words;
+            states_.push_back(states_of(words, strips_, 128 * words_));
+            for (std::size_t s = 0; s < strips_; ++s) {
+                live_.push_back(live_keys(words + s * 128 * words_));
+            }
         }
         for (std::size_t s = 0; s < strips_; ++s) all_full_ |= tw::attn::kBlockFull << (2 * s);
     }
@@ -158,7 +186,17 @@ class KeyLists {
         std::stable_sort(order.begin(), order.end(), [&](std::int64_t a, std::int64_t b) {
             return length[static_cast<std::size_t>(a)] > length[static_cast<std::size_t>(b)];
         });
+        // Heads of a group have their K and V in one.
+        std::vector<std::uint64_t> live(2 * order.size(), 0);
         for (std::int64_t plane = first_plane; plane < first_plane + planes; ++plane) {
+            for (std::size_t rank = 0; rank < order.size(); ++rank) {
+                for (const Run& run : runs_of(plane, order[rank])) {
+                    for (std::size_t s = 0; s < strips_; ++s) live[2 * rank + s] |= live_of(run, s);
+                }
+            }
+        }
+        for (std::int64_t plane = first_plane; plane < first_plane + planes; ++plane) {
+            lists_.live.insert(lists_.live.end(), live.begin(), live.end());
             // Turn of each block: the rank of the last tile so far that sees it, plus 1.
             std::vector<int> turns(static_cast<std::size_t>(plan_.columns), 0);
             for (std::size_t rank = 0; rank < order.size(); ++rank) {
@@ -194,6 +232,24 @@ class KeyLists {
         lists_.tiles.push_back(tile);
     }
 
+    /// Which keys of a strip some query attends.
+    std::uint64_t live_keys(const std::uint32_t* words) const {
+        std::uint64_t live = 0;
+        for (int thread = 0; thread < 128; ++thread) {
+            for (std::size_t i = 0; i < words_; ++i) {
+                const std::uint32_t word = words[static_cast<std::size_t>(thread) * words_ + i];
+                constexpr std::uint32_t kFirstKey = 0x33333333;  // registers 4 j and 4 j + 1
+                live |= std::uint64_t{(word & kFirstKey) != 0} << key_of_register(thread, 0);
+                live |= std::uint64_t{(word & ~kFirstKey) != 0} << key_of_register(thread, 2);
+            }
+        }
+        return live;
+    }
+    std::uint64_t live_of(const Run& run, std::size_t strip) const {
+        if (run.bits < 0) return ~std::uint64_t{0};
+        return live_[static_cast<std::size_t>(run.bits) * strips_ + strip];
+    }
+
     /// From the last block down.
     std::vector<Run> runs_of(std::int64_t plane, std::int64_t row) const {
         const std::int32_t* const header =
@@ -221,7 +277,8 @@ class KeyLists {
     std::size_t strips_, words_;
     std::int64_t last_keys_;  ///< of the last tile
     int inside_ = 0, all_full_ = 0;
-    std::vector<int> states_;  ///< of each tile of bits
+    std::vector<int> states_;          ///< of each tile of bits
+    std::vector<std::uint64_t> live_;  ///< of each of their strips
     MaskLists lists_;
 };
 
@@ -247,6 +304,7 @@ tw::attn::MaskLists lists_in(const DeviceMask& mask) {
     lists.tiles = reinterpret_cast<const MaskTile*>(mask.tiles);
     lists.entries = reinterpret_cast<const MaskEntry*>(mask.entries);
     lists.bits = reinterpret_cast<const unsigned*>(mask.bits);
+    lists.live = reinterpret_cast<const unsigned long long*>(mask.live);
     lists.batches = static_cast<int>(mask.batches);
     lists.heads = static_cast<int>(mask.heads);
     return lists;
@@ -278,9 +336,11 @@ UploadedLists::UploadedLists(const mask::MaskPlan& plan, std::int64_t q_len, std
     tiles_ = upload(lists.tiles);
     entries_ = upload(lists.entries);
     bits_ = upload(lists.bits);
+    live_ = upload(lists.live);
     mask_.tiles = tiles_.address();
     mask_.entries = entries_.address();
     mask_.bits = bits_.address();
+    mask_.live = live_.address();
     mask_.batches = plan.batch;
     mask_.heads = plan.heads;
     mask_.q_len = q_len;

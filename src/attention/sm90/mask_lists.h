@@ -17,11 +17,12 @@ struct MaskLists {
     std::vector<tw::attn::MaskTile> tiles;     ///< planes x tiles, each plane's longest first
     std::vector<tw::attn::MaskEntry> entries;  ///< and one spare
     std::vector<std::uint32_t> bits;           ///< tiles of bits; the first has none set
+    std::vector<std::uint64_t> live;           ///< as in tw::attn::MaskLists
     std::int64_t blocks = 0;                   ///< visited, over all tiles
 };
 
 /// For the forward: the lists of a plan with bits in wgmma's order, tiles of 128 or 192 queries,
-/// blocks of 64 or 128 keys.
+/// blocks of 64 keys.
 MaskLists lists_of(const mask::MaskPlan& plan);
 
 /// For the backward: of a plan by keys with bits as keys x queries in wgmma's order, over `kv_len`
@@ -39,7 +40,7 @@ class UploadedLists {
     const DeviceMask& mask() const { return mask_; }
 
   private:
-    cuda::Buffer tiles_, entries_, bits_;
+    cuda::Buffer tiles_, entries_, bits_, live_;
     DeviceMask mask_;
 };
 

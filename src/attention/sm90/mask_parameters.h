@@ -13,15 +13,19 @@ struct alignas(16) MaskEntry {
     int bits;    ///< which tile of mask bits; negative: none, every strip sees all or nothing
 };
 
-/// What a strip sees of a block.
-enum BlockState { kBlockDead = 0, kBlockPartial = 1, kBlockFull = 2 };
+/// What a strip sees of a block. kBlockCut: all of it up to where keys end at a length.
+enum BlockState { kBlockDead = 0, kBlockPartial = 1, kBlockFull = 2, kBlockCut = 3 };
+
+/// Beside the states of a forward entry: some of its keys are attended by no row of the tile.
+enum BlockKeys { kAllStates = (1 << 6) - 1, kHidesSome = 1 << 6 };
 
 /// Where ordered sums are wanted, a tile adds to a block after the tile of the list's rank before
 /// it that sees the block too: when the block's counter is that rank + 1, or 0 without such a tile.
 enum BlockTurn { kTurnShift = 8 };
 
-/// Beside the states of a visit: the tile's last of its query head.
-enum BlockLast { kLastOfHead = 1 << 7 };
+/// Beside the states of a visit: its block has rows past the end of a packed sequence; it is the
+/// tile's last of its query head.
+enum BlockVisits { kRaggedRows = 1 << 6, kLastOfHead = 1 << 7 };
 
 /// A tile (of queries forward, of keys backward) in a mask's lists, in the order of work.
 struct alignas(16) MaskTile {
@@ -43,6 +47,9 @@ struct MaskLists {
     const MaskEntry* entries;
     const unsigned* bits;  ///< tile, strip, thread, 64 columns: bit r is accumulator register r
     int batches, heads;
+    /// Which keys some query attends, where bits or ids tell. Forward, per entry: of its 64 keys,
+    /// in any of the tile's rows. Backward, two words per tile: of its keys, in any query at all.
+    const unsigned long long* live;
     const SequenceRows* sequences;  ///< of each tile, where sequences are packed
     const int* first_q_blocks;      ///< and, backward, blocks of query rows in the sequences before
 };
@@ -60,12 +67,21 @@ struct ListAxis {
     int length;         ///< packed: in all
 };
 
+/// Where keys end: (batches) or, where sequences are packed, (packed) numbers of `bytes` bytes
+/// each.
+struct KeyLengths {
+    const void* data;  ///< null: there are none
+    int bytes;         ///< 4 or 8
+};
+
 /// What lists are built from on the device: diagonals, segment ids, packed sequences.
 struct ListParameters {
-    MaskTile* tiles;                     ///< (batches, row_tiles)
-    SequenceRows* sequences;             ///< (row_tiles) or null
-    int* first_q_blocks;                 ///< likewise
-    MaskEntry* entries;                  ///< (batches, row_tiles, blocks)
+    MaskTile* tiles;           ///< (batches, row_tiles)
+    SequenceRows* sequences;   ///< (row_tiles) or null
+    int* first_q_blocks;       ///< likewise
+    MaskEntry* entries;        ///< (batches, row_tiles, blocks)
+    unsigned long long* live;  ///< as in MaskLists; null where there are no ids
+    KeyLengths lengths;
     ListAxis rows, columns;              ///< tiles lie along rows, blocks along columns
     int packed;                          ///< number of sequences; 0: they are not packed
     int row_tiles, blocks;               ///< of a batch, the most a tile can have

@@ -10,6 +10,7 @@ namespace tw::attn {
 // A thread holds two rows: accumulator register 4 j + 2 r + e is row lane / 4 + 8 r, column
 // 8 j + 2 (lane % 4) + e. The four lanes of a quad share their rows.
 constexpr float kInfinity = __builtin_bit_cast(float, 0x7f800000u);
+constexpr float kLog2E = 1.4426950408889634f, kLn2 = 0.6931471805599453f;
 
 /// Statistics of a thread's two rows over the blocks so far.
 struct RowState {
@@ -20,6 +21,27 @@ struct RowState {
 /// Multiply-adds take the scaled maximum, which is rounded, from products that are not: p is off by
 /// a factor that the sums share, up to 2^1/8 here. Beyond, products are rounded too.
 constexpr float kLargestRounded = 0x1p22f;
+
+/// Exponents are scores times log2(e), which is infinite for the largest finite scores. Beyond this
+/// one they grow at half the rate: finite scores keep their order and stay finite.
+constexpr float kLargestLinear = 0x1p127f;
+constexpr float kLargestFinite = 0x1.fffffep127f;
+
+/// scale * score as an exponent; `score` * `scale` / log2(e) is the score of the definition.
+TW_DEVICE float bounded_exponent(float score, float scale) {
+    const float exponent = score * scale;
+    if (!(fabsf(exponent) > kLargestLinear)) return exponent;
+    if (fabsf(score * (scale * kLn2)) == kInfinity) return exponent;  // the score is infinite
+    const float eighth = score * (scale * 0.125f);
+    return copysignf(fmaf(fabsf(eighth), 4.0f, 0.5f * kLargestLinear), eighth);
+}
+
+/// The score of an exponent.
+TW_DEVICE float score_of_exponent(float exponent) {
+    if (!(fabsf(exponent) > kLargestLinear) || fabsf(exponent) == kInfinity) return exponent * kLn2;
+    const float score = fmaf(fabsf(exponent), 2 * kLn2, -kLargestLinear * kLn2);
+    return copysignf(fminf(score, kLargestFinite), exponent);
+}
 
 TW_DEVICE float quad_max(float x) {
     x = fmaxf(x, __shfl_xor_sync(~0u, x, 1));
@@ -90,25 +112,48 @@ TW_DEVICE bool are_large(const float (&reference)[2]) {
     return fmaxf(fabsf(reference[0]), fabsf(reference[1])) > kLargestRounded;
 }
 
-/// Exact softmax of one block; scores become p. What was accumulated before (unless kFirst) must be
-/// multiplied by `factor`. kGuard: a row may have no key alive so far; its p are 0 then.
+/// Exact softmax of one block; scores become p. `scale` makes exponents of them. What was
+/// accumulated before (unless kFirst) must be multiplied by `factor`. kGuard: a row may have no key
+/// alive so far; its p are 0 then.
 template <bool kFirst, bool kGuard, int kCount>
 TW_DEVICE void softmax_exact(float (&scores)[kCount], RowState& state, float scale,
                              float (&factor)[2]) {
-    float largest[2], reference[2], sum[2];
+    float largest[2], highest[2], reference[2], sum[2];
     row_maxima(scores, largest);
+    bool is_large = false;
 #pragma unroll
     for (int r = 0; r < 2; ++r) {
-        largest[r] = quad_max(largest[r]) * scale;
-        if constexpr (!kFirst) largest[r] = fmaxf(largest[r], state.reference[r]);
-        reference[r] = kGuard && largest[r] == -kInfinity ? 0.0f : largest[r];
-        if constexpr (!kFirst) factor[r] = ptx::exp2_approx(state.reference[r] - reference[r]);
-        state.reference[r] = largest[r];
+        largest[r] = quad_max(largest[r]);
+        highest[r] = largest[r] * scale;
+        if constexpr (!kFirst) highest[r] = fmaxf(highest[r], state.reference[r]);
+        reference[r] = kGuard && highest[r] == -kInfinity ? 0.0f : highest[r];
+        is_large |= fabsf(highest[r]) > kLargestRounded && largest[r] > -kInfinity;
     }
-    if (scale != 1 && __any_sync(~0u, are_large(reference))) {
+    if (__any_sync(~0u, is_large)) {
+        float own_scale[2];
 #pragma unroll
-        for (int i = 0; i < kCount; ++i) scores[i] *= scale;
+        for (int r = 0; r < 2; ++r) {
+            const float own = bounded_exponent(largest[r], scale);
+            highest[r] = kFirst ? own : fmaxf(own, state.reference[r]);
+            reference[r] = kGuard && highest[r] == -kInfinity ? 0.0f : highest[r];
+            // Where only their order matters products are finite by a smaller scale. The largest is
+            // met exactly; what lies below one of earlier blocks lies far below.
+            own_scale[r] = scale;
+            if (fabsf(reference[r]) > kLargestLinear && fabsf(reference[r]) < kInfinity) {
+                own_scale[r] = scale * 0.25f;
+                reference[r] = own < highest[r] ? kLargestFinite : largest[r] * own_scale[r];
+            }
+        }
+        multiply_rows(scores, own_scale);
         scale = 1;
+    }
+#pragma unroll
+    for (int r = 0; r < 2; ++r) {
+        if constexpr (!kFirst) {
+            const bool none = kGuard && highest[r] == -kInfinity;
+            factor[r] = ptx::exp2_approx(state.reference[r] - (none ? 0.0f : highest[r]));
+        }
+        state.reference[r] = highest[r];
     }
     exponentiate(scores, reference, scale, sum);
 #pragma unroll

@@ -29,6 +29,7 @@ struct ScoreMod {
     TW_DEVICE void enter_block(int) {}
     TW_DEVICE Columns columns_at(int) const { return {}; }
     TW_DEVICE float exponent(float score, int, int, int, Columns, float) const { return score; }
+    TW_DEVICE float modified(float score, int, int, int, Columns) const { return score; }
     static constexpr int kGathers = 0;
     TW_DEVICE float gradient(float, int, int, int, Columns, float grad) { return grad; }
 };
@@ -60,6 +61,11 @@ void check_segments(const ProblemInputs& inputs) {
             inputs.query.shape[0]);
     require(!(packed || inputs.q_segments != 0) || !inputs.mask.has_value(), "mask",
             "lists without segments and packed sequences", "both");
+    require(inputs.kv_lengths == 0
+                ? inputs.length_bytes == 0
+                : (inputs.length_bytes == 4 || inputs.length_bytes == 8) &&
+                      inputs.kv_lengths % static_cast<unsigned>(inputs.length_bytes) == 0,
+            "kv_lengths", "integers of 4 or 8 bytes at a multiple of that", inputs.kv_lengths);
     require(inputs.dropout >= 0 && inputs.dropout < 1, "dropout", "a share in [0, 1)",
             inputs.dropout);
 }
@@ -104,6 +110,7 @@ void check_problem(const ProblemInputs& inputs, ProblemDesc& desc) {
     desc.listed = desc.mask_bits || desc.segments || desc.sequences > 0;
     desc.dropout = inputs.dropout > 0;
     desc.sinks = inputs.sinks != 0;
+    desc.length_bytes = inputs.length_bytes;
     desc.lower_bound = inputs.lower_diagonal.has_value();
     desc.upper_bound = desc.lower_bound || inputs.upper_diagonal.has_value();
     // Diagonals outside the rectangle mean what its corners mean.
@@ -117,12 +124,13 @@ void check_problem(const ProblemInputs& inputs, ProblemDesc& desc) {
 }
 
 std::string variant_name(const ProblemDesc& desc) {
-    return fmt::format("{}_d{}x{}{}{}{}", name(desc.dtype), desc.query_dim, desc.value_dim,
+    return fmt::format("{}_d{}x{}{}{}{}{}", name(desc.dtype), desc.query_dim, desc.value_dim,
                        desc.listed        ? "_listed"
                        : desc.lower_bound ? "_window"
                        : desc.upper_bound ? "_causal"
                                           : "",
-                       desc.dropout ? "_dropout" : "", desc.score_mod != nullptr ? "_mod" : "");
+                       desc.length_bytes > 0 ? "_lengths" : "", desc.dropout ? "_dropout" : "",
+                       desc.score_mod != nullptr ? "_mod" : "");
 }
 
 std::string config_constants(const ProblemDesc& desc) {
@@ -135,14 +143,15 @@ constexpr bool kListedBlocks = {};
 constexpr bool kMaskBits = {};
 constexpr bool kSegments = {};
 constexpr bool kPacked = {};
+constexpr int kLengthBytes = {};
 constexpr bool kDropout = {};
 constexpr bool kScoreMod = {};
 constexpr bool kSinks = {};
 )",
                        desc.dtype == DType::f16 ? "F16" : "Bf16", desc.query_dim, desc.value_dim,
                        desc.upper_bound, desc.lower_bound, desc.listed, desc.mask_bits,
-                       desc.segments, desc.sequences > 0, desc.dropout, desc.score_mod != nullptr,
-                       desc.sinks);
+                       desc.segments, desc.sequences > 0, desc.length_bytes, desc.dropout,
+                       desc.score_mod != nullptr, desc.sinks);
 }
 
 std::string variant_key(const ProblemDesc& desc) {

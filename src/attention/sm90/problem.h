@@ -17,7 +17,7 @@ namespace tilewright::attn::sm90 {
 
 /// A mask as lists in device memory (see mask_lists.h), made for one tile size.
 struct DeviceMask {
-    cuda::DeviceAddress tiles = 0, entries = 0, bits = 0;
+    cuda::DeviceAddress tiles = 0, entries = 0, bits = 0, live = 0;
     std::int64_t batches = 1, heads = 1;  ///< 1: one for all
     std::int64_t q_len = 0, kv_len = 0;
     bool by_key = false;               ///< tiles of keys and blocks of queries, for the backward
@@ -48,6 +48,10 @@ struct ProblemInputs {
     /// other in a batch of 1. Positions restart in each; the batch of mods and dropout counts them.
     cuda::DeviceAddress q_starts = 0, kv_starts = 0;
     std::int64_t sequences = 0;
+    /// (B), or (sequences) of packed ones, contiguous integers of `length_bytes` bytes (4 or 8):
+    /// keys from there on do not exist; or 0. They are clamped to [0, keys].
+    cuda::DeviceAddress kv_lengths = 0;
+    int length_bytes = 0;
     double dropout = 0;  ///< share of the probabilities dropped
     std::uint64_t seed = 0;
     cuda::DeviceAddress workspace = 0;  ///< scratch for one call at a time
@@ -66,6 +70,7 @@ struct ProblemDesc {
     bool segments = false;
     bool dropout = false;
     bool sinks = false;
+    int length_bytes = 0;        ///< of a length of keys; 0: there are none
     std::int64_t sequences = 0;  ///< packed
     /// Of score_mod.cuh; null for none. Equal mods and facts share it.
     std::shared_ptr<const ScoreModText> score_mod;

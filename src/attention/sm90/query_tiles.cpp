@@ -43,6 +43,7 @@ tw::attn::ForwardParameters query_tile_parameters(const ProblemInputs& inputs,
     p.sinks = reinterpret_cast<const float*>(inputs.sinks);
     p.segments = {reinterpret_cast<const int*>(inputs.q_segments),
                   reinterpret_cast<const int*>(inputs.kv_segments)};
+    p.kv_lengths = reinterpret_cast<const void*>(inputs.kv_lengths);
     p.seed = inputs.seed;
     p.dropout_threshold = dropout_threshold(inputs.dropout);
     p.keep_scale = static_cast<float>(1 / (1 - inputs.dropout));

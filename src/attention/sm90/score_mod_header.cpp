@@ -251,6 +251,9 @@ std::string Emitter::gradient_places() {
 ScoreModText Emitter::header() {
     const std::string result = exponent(results_[0]);
     const std::string exponent_text = std::exchange(text(Place::element), "");
+    start_elements();
+    const std::string score = use(results_[0], Place::element);
+    const std::string score_text = std::exchange(text(Place::element), "");
     const std::string derivative = results_.size() > 1 ? gradients() : "";
     ScoreModText made;
     made.affine = affine_;
@@ -310,6 +313,12 @@ struct ScoreMod {{
         const int row = first_row + 8 * r, offset = 8 * j + e, column = first + offset;
 {element}        return {result};
     }}
+
+    /// The new score.
+    TW_DEVICE float modified(float score, int j, int e, int r, const Columns& columns) const {{
+        const int row = first_row + 8 * r, offset = 8 * j + e, column = first + offset;
+{score_text}        return {score};
+    }}
 {derivative}}};
 
 }}  // namespace tw::attn
@@ -318,7 +327,8 @@ struct ScoreMod {{
         fmt::arg("members", member_text_), fmt::arg("columns", column_text_),
         fmt::arg("tile", text(Place::tile)), fmt::arg("rows", text(Place::row)),
         fmt::arg("column", text(Place::column)), fmt::arg("element", exponent_text),
-        fmt::arg("result", result), fmt::arg("derivative", derivative),
+        fmt::arg("result", result), fmt::arg("score_text", score_text), fmt::arg("score", score),
+        fmt::arg("derivative", derivative),
         fmt::arg("include",
                  derivative.empty() ? "" : "#include \"attention/sm90/gradient_sums.cuh\"\n"));
     return made;

@@ -1,5 +1,8 @@
 // Scores as linear forms: what is affine in the score or the position is one multiply-add.
 #include <algorithm>
+#include <cmath>
+#include <limits>
+#include <utility>
 
 #include "attention/sm90/score_mod_text.h"
 
@@ -114,7 +117,16 @@ std::optional<LinearForm> Emitter::linear(Value value, Place place) {
 std::string Emitter::evaluate(const LinearForm& form, const std::string& start) const {
     std::string result = start;
     const auto add = [&](const Coefficient& coefficient, const std::string& factor) {
-        if (factor.empty()) {
+        constexpr double kLargest = std::numeric_limits<float>::max();
+        const double size = std::fabs(coefficient.number);
+        if (factor.empty() && !result.empty() && std::isfinite(size) &&
+            (coefficient.name.empty() ? size > kLargest : size != 1)) {
+            // A product that may be too large for a number of its own.
+            const bool named = !coefficient.name.empty();
+            result = fmt::format("fmaf({}, {}, {})",
+                                 named ? coefficient.name : float_literal(coefficient.number / 2),
+                                 float_literal(named ? coefficient.number : 2), result);
+        } else if (factor.empty()) {
             result = result.empty() ? coefficient.text()
                                     : fmt::format("{} + {}", result, coefficient.text());
         } else if (result.empty()) {
@@ -177,23 +189,30 @@ std::optional<LinearForm> Emitter::chosen(Value condition, const LinearForm& a,
     return result;
 }
 
-/// factor * value as one form, choices included where they are between coefficients.
-std::optional<LinearForm> Emitter::scaled_form(Value value, const Coefficient& factor) {
+/// log2(e) * value as one form, choices included where they are between coefficients. But its
+/// constant is still to be multiplied: where that is added, in one operation that rounds once, a
+/// large number does not become infinite.
+std::optional<LinearForm> Emitter::exponent_form(Value value) {
     if (op(value) != Op::select || !varies(value)) {
-        return scaled(form(value, Place::element), factor, Place::element);
+        LinearForm result = form(value, Place::element);
+        const Coefficient constant = std::exchange(result.constant, {});
+        result = scaled(result, {kLog2E, ""}, Place::element);
+        result.constant = constant;
+        return result;
     }
-    const auto a = scaled_form(operand(value, 1), factor);
-    const auto b = scaled_form(operand(value, 2), factor);
+    const auto a = exponent_form(operand(value, 1));
+    const auto b = exponent_form(operand(value, 2));
     return a && b ? chosen(operand(value, 0), *a, *b) : std::nullopt;
 }
 
 /// log2(e) * value + start, with what is affine in one multiply-add each.
 std::string Emitter::exponent(Value value) {
-    if (const auto whole = scaled_form(value, Coefficient{kLog2E, ""})) {
+    if (auto whole = exponent_form(value)) {
         const auto& atoms = whole->atoms;
         affine_ = value == results_[0] && op(value) != Op::select &&
                   std::all_of(atoms.begin(), atoms.end(),
                               [](const auto& atom) { return atom.first == "score"; });
+        whole->constant = product(whole->constant, {kLog2E, ""}, Place::element);
         return local(Place::element, "float", temporary(), evaluate(*whole, "start"));
     }
     const std::string condition = use(operand(value, 0), Place::element);

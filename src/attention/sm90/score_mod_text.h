@@ -124,7 +124,7 @@ class Emitter {
     Coefficient sum(const Coefficient& a, const Coefficient& b, Place place);
     std::string evaluate(const LinearForm& form, const std::string& start) const;
     std::optional<LinearForm> chosen(Value condition, const LinearForm& a, const LinearForm& b);
-    std::optional<LinearForm> scaled_form(Value value, const Coefficient& factor);
+    std::optional<LinearForm> exponent_form(Value value);
     std::string exponent(Value value);
 
     // Gradients.

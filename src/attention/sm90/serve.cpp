@@ -169,6 +169,10 @@ Inputs inputs_of(const Problem& p) {
     inputs.q_segments = address_of(p.segment_ids);
     inputs.kv_segments = address_of(p.kv_segment_ids);
     inputs.sequences = p.packed() ? static_cast<std::int64_t>(p.starts.size()) - 1 : 0;
+    if (p.kv_lengths.defined()) {
+        inputs.kv_lengths = address_of(p.kv_lengths);
+        inputs.length_bytes = static_cast<int>(size_of(p.kv_lengths.dtype()));
+    }
     inputs.dropout = p.features.dropout;
     inputs.seed = p.seed;
     inputs.lse = inputs.workspace = kSomewhere;
@@ -185,7 +189,6 @@ std::string why_not(const Problem& p) {
         return fmt::format("{} is {} and not of compute capability 9.0", to_string(p.device),
                            info.arch());
     }
-    if (p.kv_lengths.defined()) return "keys end at lengths of their own";
     if (p.segment_ids.defined() && p.segment_ids.dtype() != DType::i32) {
         return "segment ids are 64-bit integers";
     }
