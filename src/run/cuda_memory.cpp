@@ -13,6 +13,7 @@
 #include "cuda/runtime/stream.h"
 #include "run/recorder.h"
 #include "support/check.h"
+#include "support/memo.h"
 #include "tilewright/run.h"
 
 namespace tilewright {
@@ -182,27 +183,37 @@ void write_words(void* memory, std::span<const std::uint32_t> words, int device)
     }
 }
 
-Tensor constant(std::span<const std::int64_t> values, Device device) {
+namespace {
+
+/// Constants that a CUDA graph reads, which may be launched at any time.
+void keep_for_graphs(const Tensor& tensor) {
     static std::mutex mutex;
-    // Never destroyed, as the cache.
-    using Key = std::tuple<Device::Kind, int, std::vector<std::int64_t>>;
-    static auto* const kConstants = new std::map<Key, Tensor>;
+    static auto* const kKept = new std::map<const void*, Tensor>;  // never destroyed, as the cache
     const std::scoped_lock lock(mutex);
-    std::vector<std::int64_t> key(values.begin(), values.end());
-    Tensor& tensor = (*kConstants)[{device.kind, device.index, key}];
-    if (tensor.defined()) return tensor;
-    if (device.kind == Device::Kind::cpu) {
-        const RecorderScope paused(nullptr);
-        const auto count = static_cast<std::int64_t>(key.size());
-        return tensor = Tensor::from_vector(key, {count});
-    }
-    cuda::expect_no_capture("call", "small arrays to be on the GPU");
-    auto buffer = std::make_shared<cuda::Buffer>(device.index, values.size_bytes());
-    buffer->upload(values.data(), values.size_bytes());
-    void* const memory = reinterpret_cast<void*>(buffer->address());
-    tensor = Tensor::from_data(memory, i64, {static_cast<std::int64_t>(values.size())}, {},
-                               std::move(buffer), device);
-    return tensor;
+    kKept->try_emplace(tensor.raw(), tensor);
+}
+
+}  // namespace
+
+Tensor constant(std::span<const std::int64_t> values, Device device) {
+    using Key = std::tuple<Device::Kind, int, std::vector<std::int64_t>>;
+    constexpr std::size_t kMost = 1024;  // starts of packed sequences may be new in every call
+    static auto* const kConstants = new Memo<Key, Tensor>(kMost);  // never destroyed
+    const std::vector<std::int64_t> words(values.begin(), values.end());
+    const auto count = static_cast<std::int64_t>(words.size());
+    const Tensor result = kConstants->get({device.kind, device.index, words}, [&] {
+        if (device.kind == Device::Kind::cpu) {
+            const RecorderScope paused(nullptr);
+            return Tensor::from_vector(words, {count});
+        }
+        cuda::expect_no_capture("call", "small arrays to be on the GPU");
+        auto buffer = std::make_shared<cuda::Buffer>(device.index, values.size_bytes());
+        buffer->upload(values.data(), values.size_bytes());
+        void* const memory = reinterpret_cast<void*>(buffer->address());
+        return Tensor::from_data(memory, i64, {count}, {}, std::move(buffer), device);
+    });
+    if (device.kind == Device::Kind::cuda && cuda::is_capturing()) keep_for_graphs(result);
+    return result;
 }
 
 void fill_words(void* memory, std::uint32_t pattern, std::int64_t count, int device) {

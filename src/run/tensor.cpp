@@ -1,8 +1,6 @@
 // Tensors: creation, views, copies, element access.
 #include "tilewright/tensor.h"
 
-#include <xxhash.h>
-
 #include <algorithm>
 #include <cstring>
 #include <iterator>
@@ -11,6 +9,7 @@
 #include "cpu/machine.h"
 #include "run/cuda_memory.h"
 #include "run/elements.h"
+#include "run/hash.h"
 #include "run/host_memory.h"
 #include "run/overlap.h"
 #include "run/recorder.h"
@@ -292,14 +291,7 @@ std::uint64_t Tensor::fingerprint() const {
     const Tensor dense = to(Device{}).contiguous();
     const auto* const bytes = static_cast<const std::byte*>(dense.raw());
     const auto size = static_cast<std::size_t>(dense.nbytes());
-    constexpr std::size_t kPart = std::size_t{1} << 20;
-    std::vector<std::uint64_t> parts((size + kPart - 1) / kPart);
-    cpu::parallel_for(std::ssize(parts), [&](std::int64_t i) {
-        const std::size_t begin = static_cast<std::size_t>(i) * kPart;
-        parts[static_cast<std::size_t>(i)] =
-            XXH3_64bits(bytes + begin, std::min(kPart, size - begin));
-    });
-    return XXH3_64bits(parts.data(), parts.size() * sizeof(std::uint64_t));
+    return run::hash_of(bytes, size);
 }
 
 Tensor Tensor::contiguous() const {
