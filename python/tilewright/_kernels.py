@@ -4,6 +4,7 @@ import functools
 import inspect
 import os
 import sys
+import traceback
 from collections.abc import Callable
 from typing import overload
 
@@ -60,6 +61,18 @@ class BlockSpec:
 
     def __repr__(self):
         return f"BlockSpec({self.block_shape}, {self.index_map})"
+
+
+def _name_line(error):
+    """Adds the line of the kernel to the text, as errors of the core have it."""
+    package = os.path.dirname(__file__) + os.sep
+    lines = [
+        f"{frame.f_code.co_filename}:{line}"
+        for frame, line in traceback.walk_tb(error.__traceback__)
+        if not frame.f_code.co_filename.startswith(package)
+    ]
+    if lines and len(error.args) == 1 and " (at " not in str(error):
+        error.args = (f"{error} (at {lines[-1]})",)
 
 
 def _dim(entry):
@@ -129,7 +142,11 @@ class Kernel:
                 raise TypeError(f"[call] expected a static value of {name} but got a traced one")
 
         def run(*refs):
-            result = self.function(*refs, **statics)
+            try:
+                result = self.function(*refs, **statics)
+            except TypeError as error:
+                _name_line(error)
+                raise
             if result is not None:
                 raise TypeError(
                     f"[kernel] expected `{self.name}` to return None, since a kernel stores its "

@@ -156,3 +156,101 @@ def _leaks(x, o):
     kept = []
     tw.for_loop(0, 3, lambda i: kept.append(x[i]))
     o[...] = kept[0]
+
+
+# ---- Indices outside: the table of docs/reference/kernels-python.md.
+
+
+def outside(body, checked, **options):
+    @tw.kernel
+    def kernel(x, o):
+        o[...] = 0.0
+        body(x, o, tw.program_id(0))
+
+    x = np.arange(1, 9, dtype=F32)
+    out = ((8,), F32)
+    return list(run(kernel, out, x, grid=1, interpret=checked, **options))
+
+
+LOADS = {
+    "scalar": (lambda i: i + 100, [0] * 8),
+    "negative": (lambda i: i - 1, [0] * 8),
+    "slice": (lambda i: tw.ds(i + 4, 8), [5, 6, 7, 8, 0, 0, 0, 0]),
+    "tile": (lambda i: tw.arange(8) + 4 + i, [5, 6, 7, 8, 0, 0, 0, 0]),
+}
+
+
+@pytest.mark.parametrize("name", LOADS)
+def test_loads_outside(name):
+    index, want = LOADS[name]
+    assert outside(lambda x, o, i: o.at[...].store(x[index(i)]), False) == want
+    with pytest.raises(ValueError, match=r"one made from x\[-?\d+\] outside its extents \[8\]"):
+        outside(lambda x, o, i: o.at[...].store(x[index(i)]), True)
+    for checked in (False, True):
+        with_other = outside(
+            lambda x, o, i: o.at[...].store(tw.load(x, index(i), other=7)), checked
+        )
+        assert with_other == [n or 7 for n in want]
+
+
+@pytest.mark.parametrize("checked", [False, True])
+def test_stores_outside(checked):
+    def some(x, o, i):
+        o[tw.ds(i + 4, 8)] = x[...]
+
+    def scatter(x, o, i):
+        o[tw.arange(8) + 4] = x[...]
+
+    for body in (some, scatter):
+        assert outside(body, checked) == [0, 0, 0, 0, 1, 2, 3, 4]
+
+    def add(x, o, i):
+        tw.atomic_add(o, tw.arange(8) + 40, x[...])
+
+    def scalar(x, o, i):
+        o[i + 100] = 1.0
+
+    for body in (lambda x, o, i: o.at[tw.ds(i + 40, 8)].store(x[...]), add, scalar):
+        if checked:
+            with pytest.raises(ValueError, match="but got only lanes outside, the first at o"):
+                outside(body, checked)
+        else:
+            assert outside(body, checked) == [0] * 8
+
+
+def test_static_and_block_indices_outside():
+    for index in (9, tw.ds(4, 8)):
+        with pytest.raises(ValueError, match=r"expected elements inside dimension 0 .*\(at "):
+            outside(lambda x, o, i, index=index: x[index], False)
+    specs = {
+        "in_specs": tw.BlockSpec((2,), lambda i: i),
+        "out_specs": tw.BlockSpec((8,), lambda i: 0),
+    }
+
+    def past_the_block(x, o, i):
+        o[...] = x[i + 3]
+
+    assert outside(past_the_block, False, **specs) == [4] * 8
+    with pytest.raises(ValueError, match="index into `x` leaves its block of 2 elements"):
+        outside(past_the_block, True, **specs)
+
+
+def test_errors_of_types_name_the_line():
+    @tw.kernel
+    def branches(x, o):
+        if x[0] > 0:
+            o[...] = x[...]
+
+    line = branches.function.__code__.co_firstlineno + 2
+    with pytest.raises(
+        TypeError, match=rf"no truth value.*\(at .*{__name__.split('.')[-1]}.py:{line}\)"
+    ):
+        run(branches, ((4,), F32), X4)
+
+    @tw.kernel
+    def applies_a_mod(x, o):
+        o[...] = tw.where(tw.masks.causal()(0, 0, 1, "2"), x[...], 0)
+
+    line = applies_a_mod.function.__code__.co_firstlineno + 2
+    with pytest.raises(TypeError, match=rf"got str.*\(at .*:{line}\)$"):
+        run(applies_a_mod, ((4,), F32), X4)
