@@ -1,5 +1,6 @@
 #!/usr/bin/env python3
-"""Checks that every relative link and anchor of the Markdown files leads somewhere.
+"""Checks that every relative link and anchor of the Markdown files leads somewhere, and that the
+tests that they name exist.
 
 usage: check_links.py
 """
@@ -11,6 +12,31 @@ import sys
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 FENCE = re.compile(r"^```.*?^```", re.MULTILINE | re.DOTALL)
 LINK = re.compile(r"\[[^\]]*\]\(([^)\s]+)\)")
+CITED = re.compile(
+    r"`(?:\w+/)?([A-Z]\w*[a-z]\w*)\.([A-Z]\w*[a-z]\w*|\*)`"  # Suite.Test or Suite.*
+    r"|`((?:[\w/]+/)?\w+_test\.cpp|(?:[\w/]+/)?test_\w+(?:\.py)?)`"
+)
+
+
+def known_tests():
+    """Suites and cases of C++, and functions and files of Python tests."""
+    cases, functions = set(), set()
+    for path in (ROOT / "tests").rglob("*.cpp"):
+        found = re.findall(r"^TEST(?:_F|_P)?\((\w+),\s*(\w+)\)", path.read_text(), re.MULTILINE)
+        cases |= set(found)
+    for path in (ROOT / "tests").rglob("test_*.py"):
+        functions |= set(re.findall(r"^ *def (test_\w+)", path.read_text(), re.MULTILINE))
+    return cases, functions
+
+
+def is_known(citation, tests):
+    """Does the test exist that a match of CITED names?"""
+    cases, functions = tests
+    suite, case, name = citation
+    if suite:
+        return any(s == suite and case in ("*", c) for s, c in cases)
+    file = name if "." in name else f"{name}.py"
+    return name in functions or any((ROOT / "tests").rglob(pathlib.PurePath(file).name))
 
 
 def anchors(path):
@@ -24,10 +50,15 @@ def anchors(path):
 
 def main():
     bad = 0
+    tests = known_tests()
     pages = [*ROOT.glob("*.md")]
     for folder in ("docs", "src", "bench", "examples", "python"):
         pages += (ROOT / folder).rglob("*.md")
     for page in sorted(pages):
+        for citation in CITED.finditer(page.read_text()):
+            if not is_known(citation.groups(), tests):
+                print(f"{page.relative_to(ROOT)}: there is no test {citation[0]}")
+                bad += 1
         for link in LINK.findall(FENCE.sub("", page.read_text())):
             if re.match(r"[a-z]+:", link):
                 continue
