@@ -20,9 +20,10 @@ from torch.nn.attention.flex_attention import (
     noop_mask,
 )
 
-from .. import _functions
+from .. import _core, _functions
 from . import _attention, _errors, _function, _norm, _recorder, _sites
 
+_VERSION = str(_core.version)
 _ANY = 1 << 31  # what stands for a size that is not known
 _LISTS = ("kv_num_blocks", "kv_indices", "full_kv_num_blocks", "full_kv_indices")
 
@@ -269,6 +270,8 @@ def flex_attention(
             "seed": seed,
             "layout": layout,
             "deterministic": deterministic,
+            # PyTorch keeps compiled graphs on disk by what is here, with the texts of this version.
+            "version": _VERSION,
         }
     }
     out, lse, max_scores = marker(query, key, value, score_mod, lists, scale, options)

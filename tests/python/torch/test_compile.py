@@ -7,6 +7,7 @@ from test_attention import causal
 from torch._dynamo.testing import CompileCounterWithBackend
 from torch.nn.attention import flex_attention as flex
 
+import tilewright
 import tilewright.torch as twt
 
 BACKENDS = ["eager", "aot_eager", "inductor"]
@@ -257,3 +258,15 @@ def test_checkpoints(backend):
         assert run(False) == 2
     finally:
         _sites.Site.__call__ = original
+
+
+def test_graphs_that_pytorch_keeps_on_disk_tell_versions_apart():
+    graphs = []
+
+    def backend(graph, inputs):
+        graphs.append(graph)
+        return graph
+
+    x = torch.zeros(1, 1, 8, 8)
+    torch.compile(lambda q: twt.flex_attention(q, q, q, causal=True), backend=backend)(x)
+    assert f"'version': '{tilewright.version}'" in graphs[0].code
