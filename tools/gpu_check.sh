@@ -1,12 +1,14 @@
 #!/bin/sh
 # Runs every GPU test and the benchmark table on a machine with an NVIDIA GPU; a short table comes last.
 #
-# usage: tools/gpu_check.sh [--bin FOLDER] [--python FOLDER] [--quick | --no-tests | --sanitize] [--seconds N]
+# usage: tools/gpu_check.sh [--bin FOLDER] [--python FOLDER] [--suites FOLDER] [--quick | --no-tests | --sanitize]
+#                           [--seconds N]
 #
 # --bin FOLDER     use programs built elsewhere: the test programs, tilewright, the shared libraries they need
 #                  and examples/. Without it they are built here, in build-gpu/.
 # --python FOLDER  holds the installed Python package; without it the Python tests run where
 #                  `import tilewright` works
+# --suites FOLDER  holds test files of torch or attention-gym (test_*.py), run by tools/run_torch_suite.py
 # --quick          no benchmark
 # --no-tests       the benchmark alone
 # --sanitize       compute-sanitizer over a subset of the tests in place of all tests and of the benchmark
@@ -17,11 +19,12 @@ set -u
 root=$(cd "$(dirname "$0")/.." && pwd)
 out=${OUT:-$root/out}
 programs="cuda_tests run_tests norm_tests mask_tests attention_tests"
-bin= quick= no_tests= sanitize= seconds=1
+bin= quick= no_tests= sanitize= suites= seconds=1
 while [ $# -gt 0 ]; do
     case $1 in
         --bin) bin=$2; shift 2 ;;
         --python) PYTHONPATH="$2${PYTHONPATH:+:$PYTHONPATH}"; export PYTHONPATH; shift 2 ;;
+        --suites) suites=$2; shift 2 ;;
         --quick) quick=yes; shift ;;
         --no-tests) no_tests=yes; shift ;;
         --sanitize) sanitize=yes; shift ;;
@@ -133,6 +136,12 @@ elif python3 -c 'import tilewright, pytest' 2>/dev/null; then
         timeout 600 python3 -m pytest -q "$root/tests/python/torch/test_torch_cuda.py" >"$out/torch.log" 2>&1 ||
             { result=FAILED; status=1; grep -E '^(FAILED|E  )' "$out/torch.log" | head -20; }
         note "torch: $result, $(tail -1 "$out/torch.log")"
+        for file in ${suites:+"$suites"/test_*.py}; do
+            result=passed name=$(basename "$file" .py)
+            timeout 1800 python3 "$root/tools/run_torch_suite.py" "$file" --golden-torch >"$out/suite-$name.log" 2>&1 ||
+                { result=FAILED; status=1; }
+            note "torch's $name: $result, $(grep -a "^$name.py" "$out/suite-$name.log"), $(tail -1 "$out/suite-$name.log")"
+        done
     fi
 else
     note "python: NOT RUN, no tilewright or no pytest"

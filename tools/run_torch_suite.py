@@ -45,9 +45,13 @@ WITHOUT_A_GPU = [
 CHANGED = [
     (r"\.assign\(batch_idx, input_pos,", ".assign(batch_idx, input_pos.expand(k.shape[0], -1),"),
     (r"torch\.tensor\(\[KV_S, KV_S, KV_S, KV_S\]", "torch.tensor([KV_S] * max(4, KV_B)"),
+    (
+        r"PagedAttention\((n_pages, page_size, max_batch_size)\)",
+        r'PagedAttention(\1, device="cpu")',
+    ),
 ]
 # Of files that name the device in every call; later ones take it as a parameter.
-CUDA_TO_CPU = [(r'"cuda"', '"cpu"'), (r"\.cuda\(\)", ""), (r"\.is_cuda\b", ".is_cpu")]
+CUDA_TO_CPU = [(r'"cuda(:0)?"', '"cpu"'), (r"\.cuda\(\)", ""), (r"\.is_cuda\b", ".is_cpu")]
 
 
 class Outcomes:

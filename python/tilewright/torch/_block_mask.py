@@ -70,7 +70,11 @@ class BlockMask(_TorchBlockMask):  # type: ignore[misc, valid-type]
         if isinstance(mask, BlockMask):
             return mask
         self = cls.__new__(cls)
-        self.__dict__.update(mask.__dict__)
+        if torch.compiler.is_dynamo_compiling():  # which traces no update of a __dict__
+            for name in (*cls._TENSOR_ATTRS, *cls._CONTEXT_ATTRS):
+                object.__setattr__(self, name, getattr(mask, name))
+        else:
+            self.__dict__.update(mask.__dict__)
         return self
 
     @classmethod

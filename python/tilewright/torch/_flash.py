@@ -43,6 +43,10 @@ def scaled_dot_product_attention(
             f"{query.dtype} key.dtype: {key.dtype} and value.dtype: {value.dtype} instead."
         )
     if attn_mask is not None and is_causal:
+        from torch.nn.attention.bias import CausalBias
+
+        if isinstance(attn_mask, CausalBias):
+            raise _errors.BadInput(f"[{op}] CausalBias should not be used with causal=True")
         raise _errors.BadInput(f"[{op}] Explicit attn_mask should not be set when is_causal=True")
     options = {"causal": bool(is_causal), "scale": scale, "enable_gqa": enable_gqa}
     if dropout_p:

@@ -230,6 +230,8 @@ def flex_attention(
         score_mod = _identity
     plain_mask = noop_mask if mask_mod is None else mask_mod
     lists = (plain_mask,)
+    if block_mask is not None and min(block_mask.BLOCK_SIZE) >= _LARGE_SPARSE_BLOCK_SIZE:
+        block_mask = None  # torch's empty mask, of any length
     if block_mask is not None:
         heads = 2 if layout == "bshd" else 1
         _sites.check_mask(

@@ -3,6 +3,7 @@
 import pytest
 import torch
 from torch.nn.attention import flex_attention as flex
+from torch.nn.attention.bias import causal_upper_left
 
 import tilewright.torch as twt
 
@@ -226,6 +227,11 @@ def test_modified_after_the_forward():
     "options, error, text",
     [
         ({"attn_mask": torch.ones(8, 8), "is_causal": True}, RuntimeError, "Explicit attn_mask"),
+        (
+            {"attn_mask": causal_upper_left(8, 8), "is_causal": True},
+            ValueError,
+            "CausalBias should not",
+        ),
         ({"attn_mask": torch.ones(8, 8).int()}, RuntimeError, "bool or float"),
         ({"attn_mask": torch.ones(7, 8)}, RuntimeError, "broadcasts to"),
         ({"query": torch.ones(4)}, RuntimeError, "at least 2 dimensional"),

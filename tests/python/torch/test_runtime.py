@@ -124,6 +124,20 @@ def test_scaled_dot_product_attention(shape, mask):
         dense.close(x, y)
 
 
+@pytest.mark.parametrize("shape", [(0, 4, 10, 64), (2, 4, 0, 64), (2, 4, 10, 0), (0, 0, 0, 0)])
+def test_scaled_dot_product_attention_of_nothing(shape):
+    query, key = (torch.zeros(shape, requires_grad=True) for _ in "qk")
+    value = torch.ones(*shape[:3], 32, requires_grad=True)
+    out = twt.scaled_dot_product_attention(query, key, value)
+    want = torch.nn.functional.scaled_dot_product_attention(query, key, value)
+    assert out.shape == want.shape == (*shape[:3], 32)
+    torch.testing.assert_close(out, torch.ones_like(out))  # the average of equal values
+    out.sum().backward()
+    assert query.grad.shape == query.shape
+    empty = torch.zeros(2, 4, 10, 0)
+    assert twt.scaled_dot_product_attention(empty, empty, empty).shape == empty.shape
+
+
 def test_dropout_repeats_with_the_seed():
     query, key, value = (dense.normal(1, 2, 40, 8) for _ in range(3))
 

@@ -172,6 +172,8 @@ def test_lengths_are_not_specialised():
 
 def test_callable_objects_as_masks():
     class Mask:
+        __name__ = "wide_causal"  # torch 2.11 asks for one
+
         def __init__(self, width):
             self.width = width
 
@@ -308,7 +310,10 @@ def test_lists_as_wide_as_they_need(attend):
     have, want = (attend(query, key, value, block_mask=mask) for mask in (narrow, wide))
     torch.testing.assert_close(have, want)
     diagonal = twt.BlockMask.from_kv_blocks(
-        torch.ones(1, 1, 4).int(), torch.arange(4).int().view(1, 1, 4, 1), seq_lengths=(512, 512)
+        torch.ones(1, 1, 4).int(),
+        torch.arange(4).int().view(1, 1, 4, 1),
+        seq_lengths=(512, 512),
+        compute_q_blocks=False,
     )
     block = torch.arange(512) // 128
     want = dense.attention(query, key, value, mask=block[:, None] == block)[0]
@@ -345,7 +350,8 @@ def test_parts_of_queries():
         assert part.shape == (1, 1, length, 10)
         rows = index if isinstance(index, slice) else [index]
         assert torch.equal(part.to_dense(), mask.to_dense()[:, :, rows])
-    assert mask[:, :, torch.tensor([1])].shape == (1, 1, 4, 10)
+    if HAS_ORDERS:  # before, torch leaves the length as it is
+        assert mask[:, :, torch.tensor([1])].shape == (1, 1, 4, 10)
     tail = mask[:, :, 2]
     assert tail.seq_lengths == (1, 10)
     assert not tail.q_indices.any()
