@@ -335,6 +335,13 @@ def test_lists_of_keys_alone(attend):
     torch.testing.assert_close(out, torch.softmax(query @ key.mT / 4, -1) @ value)
 
 
+def test_torchs_empty_mask_is_of_any_length(attend):
+    query, key, value = tensors(1, 2, 48, 8)
+    mask = flex._create_empty_block_mask(query, key)
+    have, want = attend(query, key, value, block_mask=mask), twt.flex_attention(query, key, value)
+    torch.testing.assert_close(have, want)
+
+
 def test_parts_of_queries():
     mask = twt.create_block_mask(causal, None, None, 9, 10, BLOCK_SIZE=4, device="cpu")
     parts = [
