@@ -79,7 +79,7 @@ class MemoryAssignment {
         for (const Instruction& instruction : program_.code) {
             Effect effect;
             visit_operands(instruction, [&](Home home, std::uint32_t index, Use use) {
-                // Whoever reads a view may be reading the copy behind it.
+                // Whoever reads a view may be reading the copy that it stands for.
                 if (home == Home::view && use == Use::read) {
                     effect.reads.push_back(copy_of_view.at(index));
                 }
@@ -196,7 +196,7 @@ class MemoryAssignment {
             writer = i;
         }
         if (!written) return false;
-        bool direct = false;  // read by name, not as the copy behind a view
+        bool direct = false;  // read by name, not as the copy of a view
         for (std::size_t i = 0; i < chain->ops.size(); ++i) {
             const StripOp& op = chain->ops[i];
             for (std::size_t k = 0; k < static_cast<std::size_t>(op.num_inputs); ++k) {

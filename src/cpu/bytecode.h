@@ -109,7 +109,7 @@ struct JumpUnless {
     std::size_t target = 0;
 };
 
-/// Jumps to `target` (behind the loop) when iv >= hi. Estimating costs counts the trips here.
+/// Jumps to `target` (after the loop) when iv >= hi. Estimating costs counts the trips here.
 struct LoopTest {
     std::uint32_t iv = 0, hi = 0, step = 0;
     std::size_t target = 0;
@@ -286,7 +286,7 @@ struct Dot {
 
     /// Large dots work on blocks of so many rows and steps of k, and copy the blocks of an array's
     /// operand into these buffers where its rows lie far apart. Home none: not a large one, or no
-    /// array. Copied rows have a gap behind them, so as not to lie a power of two apart again.
+    /// array. Copied rows have a gap after them, so as not to lie a power of two apart again.
     static constexpr std::int64_t kBlockRows = 128, kBlockDepth = 256, kGap = 16;
     Tile packed_broadcast, packed_vector;
 };
@@ -331,7 +331,7 @@ struct LoadView {
     int group = 1;  ///< elements that are read as one word of 32 bits, where such a word begins
     Tile copy;
     Tile other;
-    /// The loop around it, whose next turn will look at the next rectangle.
+    /// The loop around it, whose next iteration will look at the next rectangle.
     bool in_loop = false;
     std::uint32_t iv = 0, hi = 0, step = 0;
 };

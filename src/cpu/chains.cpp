@@ -405,7 +405,7 @@ class Localiser {
     }
 
     /// Temporaries that op `at` reads last become free for the results of later ops. The ops of a
-    /// fused run take turns block by block: what one reads, no other may write.
+    /// fused run alternate block by block: what one reads, no other may write.
     static void release(const Chain& chain, std::size_t at, std::vector<std::uint32_t>& free) {
         for (const FusedRun& run : chain.fused) {
             if (at < run.first || at >= run.last) continue;

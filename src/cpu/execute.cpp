@@ -165,7 +165,7 @@ bool execute_control(Frame& frame, const Instruction& instruction, std::size_t& 
         if (step <= 0) user_error("for_loop", "expected step > 0 but got {}", step);
         if (frame.integer(test->iv) >= frame.integer(test->hi)) next = test->target;
     } else if (const auto* step = std::get_if<LoopNext>(&instruction)) {
-        // An overflow ends the loop: no index lies behind the largest.
+        // An overflow ends the loop: no index lies after the largest.
         std::int64_t value = 0;
         if (__builtin_add_overflow(frame.integer(step->iv), frame.integer(step->step), &value)) {
             next = std::get<LoopTest>(frame.program->code[step->target]).target;
@@ -212,7 +212,7 @@ std::int64_t estimate_cost(Frame& frame) {
             if (span > 0) cost += span / std::max<std::int64_t>(frame.integer(test->step), 1);
             next = test->target;
         } else if (const auto* jump = std::get_if<Jump>(&code[at])) {
-            // Backwards only at the end of a while loop, whose turns cannot be foreseen.
+            // Backwards only at the end of a while loop, whose iterations cannot be foreseen.
             if (jump->target > at) next = jump->target;
         } else {
             execute_control(frame, code[at], next);

@@ -20,9 +20,9 @@ struct View {
     bool in_array = false;  ///< the array itself, not a copy
     bool placed = false;    ///< and by this program: the next one inside differs in `data` alone
     bool streams = false;   ///< of a StoreView: to be written past the caches
-    // Of a LoadView in a loop, to foresee the rectangle of the next turn.
-    std::int64_t ahead = 0;  ///< bytes from this rectangle to that one; 0: not known
-    std::uint64_t turn = 0;  ///< the loop's variable at this turn
+    // Of a LoadView in a loop, to foresee the rectangle of the next iteration.
+    std::int64_t ahead = 0;       ///< bytes from this rectangle to that one; 0: not known
+    std::uint64_t iteration = 0;  ///< the loop's variable at this iteration
 };
 
 /// Everything a running program of the grid sees.

@@ -326,18 +326,18 @@ void normalise_booleans(const Frame& frame, const Tile& tile) {
     for (std::int64_t i = 0; i < count; ++i) data[i] = std::byte{data[i] != std::byte{0}};
 }
 
-/// Supposes that the next turn of the loop goes as far as this one went from the last, which read
-/// at `last` (nullptr: not in the array).
+/// Supposes that the next iteration of the loop goes as far as this one went from the last, which
+/// read at `last` (nullptr: not in the array).
 void look_ahead(const Frame& frame, const LoadView& load, const std::byte* last, View& view) {
     view.ahead = 0;
     if (!load.in_loop) return;
-    const std::uint64_t turn = frame.slots[load.iv], step = frame.slots[load.step];
-    const bool follows = last && turn - view.turn == step;
-    if (follows && frame.slots[load.hi] - turn > step) {
+    const std::uint64_t iteration = frame.slots[load.iv], step = frame.slots[load.step];
+    const bool follows = last && iteration - view.iteration == step;
+    if (follows && frame.slots[load.hi] - iteration > step) {
         view.ahead =
             reinterpret_cast<std::intptr_t>(view.data) - reinterpret_cast<std::intptr_t>(last);
     }
-    view.turn = turn;
+    view.iteration = iteration;
 }
 
 }  // namespace
@@ -365,10 +365,10 @@ void execute(Frame& frame, const LoadView& load) {
     }
     const Rectangle from = rectangle(frame, load.access);
     if (from.inside && is_direct(load, from.memory)) {
-        const std::uint64_t turn = view.turn;
+        const std::uint64_t iteration = view.iteration;
         view = {from.memory.data, from.memory.stride};
         view.in_array = view.placed = true;
-        view.turn = turn;
+        view.iteration = iteration;
         return look_ahead(frame, load, last, view);
     }
     const ResolvedTile copy = resolve(frame, load.copy);

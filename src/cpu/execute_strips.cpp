@@ -91,7 +91,7 @@ bool set_affine(Strip& strip, const Affine& affine, std::int64_t base) {
 struct ResolvedOp {
     std::array<Resolved, 4> in;
     Resolved out, sum;
-    StripFunction function;  ///< nullptr: done by another op, or by a Store behind the chain
+    StripFunction function;  ///< nullptr: done by another op, or by a Store after the chain
     std::int64_t base;       ///< of affine superinstructions
     bool padded;
 };

@@ -15,8 +15,8 @@ void plan_fused_runs(Chain& chain, const std::map<std::uint32_t, int>& reads, co
                      const Program& program);
 
 /// Lets a fused run that reads all lanes of `view` fetch the view's rectangle of the loop's next
-/// turn. `chains` are readers of the view, in order: the first one waits for memory itself, the
-/// next works in the cache, and the last may store past the caches.
+/// iteration. `chains` are readers of the view, in order: the first one waits for memory itself,
+/// the next works in the cache, and the last may store past the caches.
 void prefetch_next(std::span<Chain* const> chains, std::uint32_t view);
 
 }  // namespace tilewright::cpu

@@ -13,7 +13,7 @@
 
 namespace tilewright::cpu {
 
-/// The array behind a Ref. Strides are in elements.
+/// The array of a Ref. Strides are in elements.
 struct Memory {
     std::string name;
     DType dtype = DType::f32;

@@ -134,7 +134,7 @@ class Agreement {
                               << " but got " << have << "\n"
                               << listing;
             }
-            EXPECT_EQ(expected[m].bytes.back(), actual[m].bytes.back()) << "wrote behind the array";
+            EXPECT_EQ(expected[m].bytes.back(), actual[m].bytes.back()) << "wrote past the array";
         }
     }
 

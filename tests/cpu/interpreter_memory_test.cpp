@@ -27,7 +27,7 @@ TEST(InterpreterMemory, LanesOutsideReadOtherAndAreNotWritten) {
     const Value tile = k.load(x, {IndexOperand::slice(start, 4)});
     k.store(y, {IndexOperand::slice(start, 4)}, tile);
     Array<std::int32_t> in({1, 2, 3, 4, 5, 6}), out({9, 9, 9, 9, 9});
-    out.data.push_back(77);  // just behind the array
+    out.data.push_back(77);  // just after the array
     interpret(k.done(), arguments({in.argument(), out.argument()}, {2}));
     EXPECT_THAT(out.data, ElementsAre(1, 2, 3, 4, 5, 77));
 }

@@ -119,7 +119,7 @@ TEST(Machine, LongChainsAgree) {
     }
 }
 
-// The ops of a run take turns block by block: its results must not lie where it still reads.
+// The ops of a run alternate block by block: its results must not lie where it still reads.
 TEST(Machine, FusedRunsKeepWhatTheyRead) {
     Agreement test;
     ir::Builder& b = test.k.b;

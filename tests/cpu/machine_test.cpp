@@ -456,7 +456,7 @@ TEST(Machine, CarriesOfLoopsAndBranches) {
     const Value out = test.array(DType::f32, {3, 2, 6, 66});
     const Value p = b.program_id(0);
     const Value init[] = {x, y, k.index(0)};
-    // The carries change places in every turn.
+    // The carries change places in every iteration.
     const auto swapped = b.for_loop(k.index(0), b.binary(Op::add, p, k.index(1)), k.index(1), init,
                                     [&](Value iv, std::span<const Value> c) {
                                         const Value next =

@@ -171,7 +171,7 @@ TEST_P(VectorTable, EveryOpAndDtype) {
     for (Op op : elementwise_ops()) {
         for (int i = 0; i < kDTypes; ++i) {
             const DType in = dtype_at(i);
-            // Rows one behind the other, and a remainder in every row.
+            // Rows one after the other, and a remainder in every row.
             compare(*GetParam(), op, in, result_of(op, in), {7, 64, 0, {}});
             compare(*GetParam(), op, in, result_of(op, in), {3, 77, 5, {}});
         }

@@ -76,7 +76,7 @@ void check(GemmFunction gemm, std::int64_t m, std::int64_t n, std::int64_t k, La
         for (std::int64_t j = 0; j < g.ldc; ++j) {
             const auto at = static_cast<std::size_t>(i * g.ldc + j);
             if (j >= n) {
-                ASSERT_EQ(c[at], before[at]) << "written behind row " << i;
+                ASSERT_EQ(c[at], before[at]) << "written after row " << i;
                 continue;
             }
             long double sum = 0;
@@ -187,7 +187,7 @@ TEST_P(Gemm, RowsAsTheyLie) {
                         const auto at = static_cast<std::size_t>(i);
                         const std::int64_t row = i / (n + 1), column = i % (n + 1);
                         if (column == n) {
-                            ASSERT_EQ(c[at], before[at]) << "written behind row " << row;
+                            ASSERT_EQ(c[at], before[at]) << "written after row " << row;
                             continue;
                         }
                         double sum = 0;
@@ -241,7 +241,7 @@ void check_pairs(GemmFunction gemm, std::int64_t m, std::int64_t n, std::int64_t
         for (std::int64_t j = 0; j < g.ldc; ++j) {
             const auto at = static_cast<std::size_t>(i * g.ldc + j);
             if (j >= n) {
-                ASSERT_EQ(c[at], before[at]) << "written behind row " << i;
+                ASSERT_EQ(c[at], before[at]) << "written after row " << i;
                 continue;
             }
             double sum = layout.accumulate ? double{before[at]} * factors(i, j) : 0;

@@ -32,7 +32,7 @@ inline std::vector<const Kernels*> vector_tables() {
     return tables;
 }
 
-/// Elements of one dtype in memory, behind each other.
+/// Elements of one dtype in memory, one after the other.
 struct Elements {
     DType dtype;
     std::vector<unsigned char> bytes;

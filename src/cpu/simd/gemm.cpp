@@ -223,7 +223,7 @@ void all_rows(const Panel<Product>& p, std::int64_t row = 0) {
     }
 }
 
-// The panel's rows of B one behind the other.
+// The panel's rows of B one after the other.
 template <typename T>
 void copy_panel(const T* b, std::int64_t ldb, std::int64_t k, std::int64_t width, T* copy) {
     const hn::ScalableTag<T> d;
@@ -311,7 +311,7 @@ std::int64_t whole_row_blocks(Panel<Product> p, std::int64_t n) {
 constexpr std::int64_t kPackedLanes = 24;
 constexpr std::int64_t kRowsWorthPacking = 16;
 
-// 4 rows of A times one packed panel. No Panel: its members would be read again behind the
+// 4 rows of A times one packed panel. No Panel: its members would be read again after the
 // assembly.
 template <int kVectors, bool kRowMajor>
 HWY_NOINLINE void packed_block(const float* a, std::int64_t a_row, std::int64_t a_col,
@@ -350,7 +350,7 @@ HWY_NOINLINE void packed_block(const float* a, std::int64_t a_row, std::int64_t 
     }
 }
 
-// The rows of a panel one behind the other.
+// The rows of a panel one after the other.
 template <int kVectors>
 void pack(const float* b, std::int64_t ldb, std::int64_t steps, float* HWY_RESTRICT packed) {
     const hn::ScalableTag<float> d;
@@ -360,7 +360,7 @@ void pack(const float* b, std::int64_t ldb, std::int64_t steps, float* HWY_RESTR
     }
 }
 
-// All rows of A times panels of B that are copied, so that a panel's rows lie one behind the other:
+// All rows of A times panels of B that are copied, so that a panel's rows lie one after the other:
 // at other strides its lines share few sets and banks of L1. Every block of rows meets all panels.
 template <bool kRowMajor>
 void gemm_packed(const GemmArgs& g) {

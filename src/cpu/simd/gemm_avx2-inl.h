@@ -66,9 +66,9 @@ namespace HWY_NAMESPACE {
                  : "cc", "memory")
 // clang-format on
 
-/// sum = 4 rows of A times kVectors (2 or 3) vectors of B, whose rows lie one behind the other,
+/// sum = 4 rows of A times kVectors (2 or 3) vectors of B, whose rows lie one after the other,
 /// over 4 * `steps` steps of k, at least one. The elements of a row of A (kRowMajor) or of a column
-/// lie side by side, rows or columns `stride` apart. `a` and `b` move on behind what was read.
+/// lie side by side, rows or columns `stride` apart. `a` and `b` move past what was read.
 template <int kVectors, bool kRowMajor>
 HWY_INLINE void four_rows(const float*& a, std::int64_t stride, const float*& b, std::int64_t steps,
                           hwy::HWY_NAMESPACE::Vec256<float> (&sum)[4][3]) {

@@ -12,7 +12,7 @@
 namespace tilewright::cpu {
 
 // A strip is a rectangle of `rows` x `lanes` elements, lanes contiguous (the vectorised axis). The
-// same kernel serves full tiles, lane vectors (one row for all rows), row scalars (one element for
+// same kernel takes full tiles, lane vectors (one row for all rows), row scalars (one element for
 // all lanes) and scalars: the operand's strides say which.
 
 /// Element (r, l) of an operand lies at data + (r * row_stride + l * lane_stride) * element size.
@@ -26,7 +26,7 @@ struct Strip {
     std::int64_t rows = 0;
     std::int64_t lanes =
         0;  ///< any number; kernels may read and write up to the next multiple of 64
-            ///< bytes behind the last lane of their OWN buffers only (see padded)
+            ///< bytes after the last lane of their OWN buffers only (see padded)
     StripOperand in[4];
     void* out = nullptr;
     std::int64_t out_row_stride = 0;

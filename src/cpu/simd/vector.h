@@ -8,7 +8,7 @@ namespace tilewright::cpu {
 /// Instruction sets that the vector sources are compiled for.
 enum class Target : std::uint8_t { avx2, avx512, neon };
 
-// Each returns nullptr where the scalar function has to serve.
+// Each returns nullptr where there is only the scalar function.
 StripFunction vector_unary(Target target, ir::Op op, DType in);
 /// Comparisons included.
 StripFunction vector_binary(Target target, ir::Op op, DType in);

@@ -119,7 +119,7 @@ HWY_INLINE void store_widened(V v, void* p, std::int64_t lane, bool streams) {
     }
 }
 
-/// Fetches what the next turn of a loop reads, while this one computes.
+/// Fetches what the next iteration of a loop reads, while this one computes.
 HWY_INLINE void prefetch(const char* at, std::int64_t bytes) {
     constexpr int kRead = 0, kIntoL2 = 2;
     constexpr std::int64_t kLine = 64;

@@ -16,7 +16,7 @@ namespace tilewright::cpu {
 namespace HWY_NAMESPACE {
 #if TW_IS_VECTOR_TARGET
 
-/// The first `n` lanes from p, zeros behind them.
+/// The first `n` lanes from p, zeros after them.
 template <class D, typename T = hwy::HWY_NAMESPACE::TFromD<D>>
 HWY_INLINE hwy::HWY_NAMESPACE::Vec<D> load_first(D d, const T* p, std::size_t n) {
     namespace hn = hwy::HWY_NAMESPACE;

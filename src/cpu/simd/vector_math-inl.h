@@ -286,7 +286,7 @@ struct Tanh {
     template <class D, class V>
     HWY_INLINE V operator()(D d, V x) const {
         if constexpr (kIsF32<D>) {
-            // Odd over even polynomial on the interval behind which the result rounds to +-1.
+            // Odd over even polynomial on the interval beyond which the result rounds to +-1.
             const V c = clamp_keeping_nan(d, x, -7.90531110763549805F, 7.90531110763549805F);
             const V square = hn::Mul(c, c);
             static constexpr float kP[] = {4.89352455891786e-03F,  6.37261928875436e-04F,

@@ -20,7 +20,7 @@ namespace HWY_NAMESPACE {
 namespace hn = hwy::HWY_NAMESPACE;
 
 /// One operand along a row, as a pointer and its step per lane: 1, or 0 where one element, splatted
-/// into a vector, serves all lanes. So all operand forms share one loop.
+/// into a vector, is used for all lanes. So all operand forms share one loop.
 template <typename T>
 struct RowOperand {
     HWY_ALIGN T splat[HWY_MAX_BYTES / sizeof(T)];
@@ -38,8 +38,8 @@ struct RowOperand {
     }
 };
 
-/// The same by value: a vector store may alias anything, so that members behind a reference would
-/// be read again for every vector.
+/// The same by value: a vector store may alias anything, so that members seen through a reference
+/// would be read again for every vector.
 template <typename T>
 struct RowCursor {
     const T* at;
@@ -47,7 +47,7 @@ struct RowCursor {
     HWY_INLINE RowCursor(const RowOperand<T>& operand) : at(operand.at), step(operand.step) {}
 };
 
-/// A strip whose rows lie one behind the other, in every operand, is one long row.
+/// A strip whose rows lie one after the other, in every operand, is one long row.
 HWY_INLINE Strip flattened(const Strip& strip, int operands) {
     Strip s = strip;
     bool contiguous = s.rows > 1 && s.out_row_stride == s.lanes;

@@ -1,7 +1,7 @@
 // Which instruction sets the vector sources are compiled for. To be included before Highway.
 #pragma once
 
-// Below AVX2 the scalar table serves; SVE vectors have no compile-time size.
+// Below AVX2 the scalar table is used; SVE vectors have no compile-time size.
 #define HWY_DISABLED_TARGETS                                                                       \
     (HWY_SSSE3 | HWY_SSE4 | HWY_SVE | HWY_SVE2 | HWY_SVE_256 | HWY_SVE2_128 | HWY_RVV | HWY_WASM | \
      HWY_WASM_EMU256 | HWY_PPC8)
