@@ -2,6 +2,7 @@
 #include "attention_site.h"
 
 #include <algorithm>
+#include <cctype>
 #include <cstring>
 
 #include "tilewright/error.h"
@@ -101,12 +102,26 @@ void append_contents(std::vector<std::int64_t>& words, const Tensor& array) {
     if (bytes > 0) std::memcpy(words.data() + first, array.raw(), bytes);
 }
 
+/// Whether the body of a mod's text names a parameter.
+bool reads(std::string_view text, std::string_view parameter) {
+    for (std::size_t at = std::min(text.find('\n'), text.size());
+         (at = text.find(parameter, at)) != text.npos; ++at) {
+        const std::size_t end = at + parameter.size();
+        const char next = end < text.size() ? text[end] : ' ';
+        if (!std::isalnum(static_cast<unsigned char>(next)) && next != '_') return true;
+    }
+    return false;
+}
+
 }  // namespace
 
 BlockMask ListMasks::get(const std::array<Tensor, 4>& lists, const std::vector<Tensor>& captured,
                          const std::string& mask_mod, BlockSize block_size,
-                         std::array<std::int64_t, 2> lengths) {
-    std::vector<std::int64_t> contents{lengths[0], lengths[1]};
+                         std::array<std::int64_t, 4> shape) {
+    // What the mod does not read makes no difference.
+    if (!reads(mask_mod, "%b")) shape[0] = 1;
+    if (!reads(mask_mod, "%h")) shape[1] = 1;
+    std::vector<std::int64_t> contents(shape.begin(), shape.end());
     std::array<Tensor, 4> here;
     for (std::size_t i = 0; i < lists.size(); ++i) {
         if (!lists[i].defined()) continue;
@@ -121,10 +136,22 @@ BlockMask ListMasks::get(const std::array<Tensor, 4>& lists, const std::vector<T
     std::vector<Capture> captures;
     for (const Tensor& array : captured) captures.push_back(capture(array.clone(), {}, false));
     const Mod mod = mask_mod.empty() ? Mod() : Mod::from_ir(mask_mod, std::move(captures));
+    for (const Tensor& list : here) {
+        for (const std::size_t d : {0, 1}) {
+            if (list.defined()) shape[d] = std::max(shape[d], list.dim(static_cast<int>(d)));
+        }
+    }
+    for (Tensor& list : here) {
+        if (!list.defined()) continue;
+        Tensor::Dims wide = list.shape();
+        for (const std::size_t d : {0, 1}) wide[d] = wide[d] == 1 ? shape[d] : wide[d];
+        list = list.broadcast_to(wide).contiguous();
+    }
     if (known_.size() == kMost) known_.pop_back();
-    known_.insert(known_.begin(), {std::move(contents),
-                                   BlockMask::from_kv_blocks(here[0], here[1], here[2], here[3],
-                                                             block_size, mod, lengths)});
+    known_.insert(
+        known_.begin(),
+        {std::move(contents), BlockMask::from_kv_blocks(here[0], here[1], here[2], here[3],
+                                                        block_size, mod, {{shape[2], shape[3]}})});
     return known_.front().second;
 }
 
@@ -237,9 +264,11 @@ AttentionOperands AttentionSite::read(std::span<const Tensor> operands) const {
         }
     }
     if (lists[0].defined()) {
-        const int length = options.layout == Layout::bshd ? 1 : 2;
-        options.block_mask = list_masks_.get(lists, mask, mask_mod_, block_size_,
-                                             {given.query.dim(length), given.key.dim(length)});
+        const bool bshd = options.layout == Layout::bshd;
+        options.block_mask =
+            list_masks_.get(lists, mask, mask_mod_, block_size_,
+                            {given.query.dim(0), given.query.dim(bshd ? 2 : 1),
+                             given.query.dim(bshd ? 1 : 2), given.key.dim(bshd ? 1 : 2)});
     } else if (!mask_mod_.empty()) {
         std::vector<Capture> captures;
         for (const Tensor& array : mask) captures.push_back(capture(array, {}, false));

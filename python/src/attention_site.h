@@ -91,10 +91,12 @@ class Masks {
 /// Masks.
 class ListMasks {
   public:
-    /// `lists`: those of PyTorch, in the order of their roles; the last two may be undefined.
+    /// `lists`: those of PyTorch, in the order of their roles; the last two may be undefined. Of
+    /// `shape`, that of the call; lists for one batch or head serve all, each with what the mod
+    /// says of it.
     BlockMask get(const std::array<Tensor, 4>& lists, const std::vector<Tensor>& captured,
                   const std::string& mask_mod, BlockSize block_size,
-                  std::array<std::int64_t, 2> lengths);
+                  std::array<std::int64_t, 4> shape);
 
   private:
     static constexpr std::size_t kMost = 16;

@@ -23,7 +23,7 @@ constexpr std::int64_t kMostCopied = std::int64_t{1} << 24;
 /// What backward reads and writes of one problem, as BHSD views.
 struct Gradients {
     Tensor out, dout, lse, dlse;  ///< dlse may be undefined
-    Tensor query, key, value;
+    Tensor query, key, value;     ///< undefined where they are not wanted
 };
 
 std::int64_t size_of_dims(const Tensor::Dims& dims) {
@@ -100,9 +100,15 @@ void run(const Problem& p, const tiles::ScoreDerivative& derivative, const std::
          const std::function<void()>& preprocess, Shared& shared) {
     const DType sums = tiles::accumulator(p.query.dtype());
     tiles::Options options = p.options;
-    options.fragments = p.on_gpu() && options.block_q % 8 == 0 && p.head_dim % 8 == 0;
-    // Copies of gradients of captures are of programs that walk over keys in order.
-    options.unordered = options.fragments && !p.deterministic && derivative.buffers.empty();
+    options.query_gradient = g.query.defined();
+    options.key_gradient = g.key.defined();
+    options.value_gradient = g.value.defined();
+    options.fragments =
+        options.query_gradient && p.on_gpu() && options.block_q % 8 == 0 && p.head_dim % 8 == 0;
+    // Copies of gradients of captures are of programs that walk over keys in order. Without dQ no
+    // two programs add to one place.
+    options.unordered = p.on_gpu() && derivative.buffers.empty() &&
+                        (!options.query_gradient || (options.fragments && !p.deterministic));
     const Call main = cached(std::tuple(options, p.features.key(), key),
                              [&] { return tiles::backward(options, p.features, derivative); });
     const std::int64_t splits = tiles::num_splits(options.gpu, p.batch, p.kv_heads, p.kv_length);
@@ -113,7 +119,7 @@ void run(const Problem& p, const tiles::ScoreDerivative& derivative, const std::
                               {options.unordered ? 1 : splits, p.batch, p.query_heads, blocks,
                                options.block_q * p.head_dim},
                               p.device);
-    } else {
+    } else if (options.query_gradient) {
         Tensor::Dims shape = p.query.shape();
         shape.insert(shape.begin(), splits);
         parts = Tensor::empty(sums, shape, p.device);
@@ -122,7 +128,11 @@ void run(const Problem& p, const tiles::ScoreDerivative& derivative, const std::
                                log2_sum, delta, p.segment_ids, p.kv_segment_ids};
     const std::vector<Tensor> extras = p.extras();
     inputs.insert(inputs.end(), extras.begin(), extras.end());
-    std::vector<Tensor> outputs{parts, g.key, g.value};
+    std::vector<Tensor> outputs;
+    for (const Tensor& wanted : {parts, g.key, g.value}) {
+        if (wanted.defined()) outputs.push_back(wanted);
+    }
+    const std::size_t first_buffer = outputs.size();
     for (const tiles::GradientBuffer& buffer : derivative.buffers) {
         Tensor::Dims shape = p.score->captures[buffer.capture].tensor().shape();
         shape.insert(shape.begin(), buffer.copies(p.batch, p.kv_heads, splits));
@@ -133,21 +143,24 @@ void run(const Problem& p, const tiles::ScoreDerivative& derivative, const std::
     const std::int64_t queries = options.fragments ? p.query_length : 0;
     const Call sum = cached(std::tuple(options, p.query.dtype(), queries),
                             [&] { return tiles::sum_parts(options, p.query.dtype(), queries); });
-    if (p.on_gpu() && main.num_traces() == 0) {
+    if (p.on_gpu() && !outputs.empty() && main.num_traces() == 0) {
         main.compile_ahead(outputs, inputs);
-        sum.compile_ahead({g.query}, {parts});
+        if (g.query.defined()) sum.compile_ahead({g.query}, {parts});
     }
     preprocess();
+    if (outputs.empty()) return;
     main.into(outputs, inputs);
     for (std::size_t i = 0; i < derivative.buffers.size(); ++i) {
-        shared.add_copies(p, derivative.buffers[i].capture, outputs[3 + i]);
+        shared.add_copies(p, derivative.buffers[i].capture, outputs[first_buffer + i]);
     }
-    sum.into({g.query}, {parts});
+    if (g.query.defined()) sum.into({g.query}, {parts});
 }
 
 /// Without keys the sink is all of the softmax: only lse depends on it.
 void backward_without_keys(const Problem& p, const Gradients& g, Shared& shared) {
-    for (const Tensor& gradient : {g.query, g.key, g.value}) gradient.fill(0);
+    for (const Tensor& gradient : {g.query, g.key, g.value}) {
+        if (gradient.defined()) gradient.fill(0);
+    }
     if (p.empty() || !p.sinks.defined() || !g.dlse.defined()) return;
     const Tensor dlse = g.dlse.to(Device{});
     std::vector<double> sums(static_cast<std::size_t>(p.query_heads));
@@ -226,10 +239,11 @@ void backward(Problem p, const Gradients& g, Shared& shared) {
     for (std::int64_t b = 0; b < p.batch; b += batches) {
         for (std::int64_t h = 0; h < p.kv_heads; h += heads) {
             const auto of_query = [&](const Tensor& x) {
-                return heads_of(batches_of(x, b, batches), h * group, heads * group);
+                return x.defined() ? heads_of(batches_of(x, b, batches), h * group, heads * group)
+                                   : x;
             };
             const auto of_key = [&](const Tensor& x) {
-                return heads_of(batches_of(x, b, batches), h, heads);
+                return x.defined() ? heads_of(batches_of(x, b, batches), h, heads) : x;
             };
             const bool whole = batches == p.batch && heads == p.kv_heads;
             const Gradients part{of_query(g.out),   of_query(g.dout), of_query(g.lse), {},
@@ -252,10 +266,12 @@ void run_backward(const Problem& p, const Gradients& whole, Shared& shared) {
     const auto one = [&](std::size_t n) {
         const Problem part = p.sequence(n);
         const auto of_query = [&](const Tensor& x) {
-            return rows_of(x, p.starts[n], part.query_length);
+            return x.defined() ? rows_of(x, p.starts[n], part.query_length) : x;
         };
         const auto of_key = [&](const Tensor& x) {
-            return part.attended_part(rows_of(x, p.kv_starts[n], part.given_kv_length));
+            return x.defined()
+                       ? part.attended_part(rows_of(x, p.kv_starts[n], part.given_kv_length))
+                       : x;
         };
         backward(
             part,
@@ -272,10 +288,11 @@ void expect_floats(const char* argument, const Tensor& tensor) {
     user_error("attention", "expected {} of floats but got {}", argument, tensor.type_name());
 }
 
-/// Fills what is undefined of `gradients` with new tensors; all are views as the caller sees them.
+/// `fills`: what is undefined of `gradients` becomes new tensors, else it is not wanted. All are
+/// views as the caller sees them.
 void run_backward(AttentionGradients& gradients, const Tensor& query, const Tensor& key,
                   const Tensor& value, const AttentionOutput& forward, const Tensor& dout,
-                  const AttentionOptions& options, const Tensor& dlse) {
+                  const AttentionOptions& options, const Tensor& dlse, bool fills) {
     const Problem p = check(query, key, value, options);
     const Tensor out =
         check_input("forward.out", forward.out, value.dtype(), options.layout, p.device);
@@ -292,8 +309,12 @@ void run_backward(AttentionGradients& gradients, const Tensor& query, const Tens
         expect_floats("dlse", dlse);
     }
     expect_device("dlse", dlse, p.device);
+    const bool has_work = !p.empty() && (p.kv_length > 0 || p.packed());
+    // The engine computes them all.
+    const bool sm90 = has_work && uses_sm90(p, Pass::backward);
     const auto place = [&](const char* argument, const Tensor& given, DType dtype,
                            const Tensor::Dims& shape) {
+        if (!fills && !sm90 && !given.defined()) return given;
         return given.defined()
                    ? check_output(argument, given, dtype, shape, options.layout, p.device)
                    : empty_like(dtype, shape, options.layout, p.device);
@@ -325,10 +346,9 @@ void run_backward(AttentionGradients& gradients, const Tensor& query, const Tens
                           forward.lse,
                           dlse,
                           all.query,
-                          p.attended_part(all.key),
-                          p.attended_part(all.value)};
-    const bool has_work = !p.empty() && (p.kv_length > 0 || p.packed());
-    if (has_work && uses_sm90(p, Pass::backward)) {
+                          all.key.defined() ? p.attended_part(all.key) : Tensor(),
+                          all.value.defined() ? p.attended_part(all.value) : Tensor()};
+    if (sm90) {
         AttentionGradients results{whole.query, whole.key, whole.value, {}, {}};
         sm90::run_backward(p, {whole.out, whole.lse, {}}, gradient, dlse, results);
         gradients.sinks = results.sinks;
@@ -339,9 +359,12 @@ void run_backward(AttentionGradients& gradients, const Tensor& query, const Tens
         gradients.captured.clear();
         shared.finish(p, gradients);
     }
-    gradients.query = to_bhsd(all.query, options.layout);
-    gradients.key = to_bhsd(all.key, options.layout);
-    gradients.value = to_bhsd(all.value, options.layout);
+    const auto give = [&](Tensor& result_of, const Tensor& made) {
+        if (fills || result_of.defined()) result_of = to_bhsd(made, options.layout);
+    };
+    give(gradients.query, all.query);
+    give(gradients.key, all.key);
+    give(gradients.value, all.value);
 }
 
 }  // namespace
@@ -351,7 +374,7 @@ AttentionGradients attention_backward(const Tensor& query, const Tensor& key, co
                                       const AttentionOutput& forward, const Tensor& dout,
                                       const AttentionOptions& options, const Tensor& dlse) {
     AttentionGradients gradients;
-    attn::run_backward(gradients, query, key, value, forward, dout, options, dlse);
+    attn::run_backward(gradients, query, key, value, forward, dout, options, dlse, true);
     return gradients;
 }
 
@@ -359,11 +382,7 @@ void attention_backward_into(AttentionGradients& gradients, const Tensor& query,
                              const Tensor& value, const AttentionOutput& forward,
                              const Tensor& dout, const AttentionOptions& options,
                              const Tensor& dlse) {
-    for (const Tensor* tensor : {&gradients.query, &gradients.key, &gradients.value}) {
-        if (!tensor->defined())
-            user_error("attention_backward_into", "expected gradients of query, key and value");
-    }
-    attn::run_backward(gradients, query, key, value, forward, dout, options, dlse);
+    attn::run_backward(gradients, query, key, value, forward, dout, options, dlse, false);
 }
 
 }  // namespace tilewright

@@ -5,6 +5,7 @@
 #include <gtest/gtest.h>
 
 #include "tests/attention/definition.h"
+#include "tilewright/scores.h"
 
 namespace tilewright::attn {
 namespace {
@@ -284,6 +285,36 @@ TEST(Attention, ResultsNeverOverwriteWhatIsRead) {
     attention_backward_into(slices, q, k, k, out, k);
     EXPECT_EQ(slices.key.to_vector<float>(),
               attention_backward(q, k, k, out, k).key.to_vector<float>());
+}
+
+TEST(Attention, GradientsThatAreNotWantedAreLeftOut) {
+    const Tensor q = random_tensor(f32, {2, 4, 70, 16}, 1),
+                 k = random_tensor(f32, {2, 2, 90, 16}, 2),
+                 v = random_tensor(f32, {2, 2, 90, 24}, 3),
+                 dout = random_tensor(f32, {2, 4, 70, 24}, 4), slopes = random_tensor(f32, {4}, 5);
+    for (const bool with_mod : {false, true}) {
+        AttentionOptions options;
+        options.causal = true;
+        if (with_mod) options.score_mod = scores::alibi(capture(slopes, "slopes"));
+        const AttentionOutput out = attention(q, k, v, options);
+        const AttentionGradients all = attention_backward(q, k, v, out, dout, options);
+        for (int wanted = 0; wanted < 8; ++wanted) {
+            AttentionGradients some;
+            if (wanted & 1) some.query = Tensor::empty(f32, q.shape());
+            if (wanted & 2) some.key = Tensor::empty(f32, k.shape());
+            if (wanted & 4) some.value = Tensor::empty(f32, v.shape());
+            attention_backward_into(some, q, k, v, out, dout, options);
+            const auto expect_same = [&](const Tensor& given, const Tensor& expected, bool there) {
+                ASSERT_EQ(given.defined(), there) << wanted;
+                if (there) EXPECT_EQ(given.to_vector<float>(), expected.to_vector<float>());
+            };
+            expect_same(some.query, all.query, wanted & 1);
+            expect_same(some.key, all.key, wanted & 2);
+            expect_same(some.value, all.value, wanted & 4);
+            ASSERT_EQ(some.captured.size(), with_mod ? 1u : 0u);
+            if (with_mod) expect_same(some.captured[0], all.captured[0], true);
+        }
+    }
 }
 
 }  // namespace

@@ -1,12 +1,14 @@
 // Attention on tensors of PyTorch.
 #include "tilewright/attention.h"
 
+#include <array>
 #include <span>
 #include <string>
 #include <utility>
 
 #include "attention_site.h"
 #include "bindings.h"
+#include "nanobind/stl/array.h"
 #include "nanobind/stl/pair.h"
 #include "nanobind/stl/string.h"
 #include "torch/calls.h"
@@ -17,8 +19,9 @@ namespace {
 /// Attention of one spec on tensors of torch, forward or backward.
 class TorchAttention {
   public:
-    TorchAttention(const python::AttentionSpec& spec, bool is_backward)
-        : site_(spec), is_backward_(is_backward) {}
+    /// `wanted`: which gradients of query, key and value are.
+    TorchAttention(const python::AttentionSpec& spec, bool is_backward, std::array<bool, 3> wanted)
+        : site_(spec), is_backward_(is_backward), wanted_(wanted) {}
 
     /// See Calls. block_mask: None or an object that has the core's mask as `_core`; it comes first
     /// among the arguments of `site.results`.
@@ -48,16 +51,21 @@ class TorchAttention {
                 {results[0], results[1], results.size() > 2 ? results[2] : Tensor()}, given.query,
                 given.key, given.value, options);
         }
-        AttentionGradients gradients{results[0], results[1], results[2], {}, {}};
+        AttentionGradients gradients;
+        std::size_t next = 0;
+        Tensor* const own[] = {&gradients.query, &gradients.key, &gradients.value};
+        for (std::size_t i = 0; i < wanted_.size(); ++i) {
+            if (wanted_[i]) *own[i] = results[next++];
+        }
         attention_backward_into(gradients, given.query, given.key, given.value,
                                 {given.out, given.lse, {}}, given.dout, options, given.dlse);
-        std::size_t next = 3;
         if (gradients.sinks.defined()) results[next++].copy_from(gradients.sinks);
         for (const Tensor& gradient : gradients.captured) results[next++].copy_from(gradient);
     }
 
     python::AttentionSite site_;
     bool is_backward_;
+    std::array<bool, 3> wanted_;
     Calls calls_;
 };
 
@@ -71,8 +79,9 @@ void bind_torch_attention(nb::module_& module) {
     nb::class_<TorchAttention>(module, "TorchAttention")
         .def(
             "__init__",
-            [](TorchAttention* self, bool backward, std::string operands, std::string score_mod,
-               std::string derivative, const std::string& gathers, std::string mask_mod,
+            [](TorchAttention* self, bool backward, std::array<bool, 3> wanted,
+               std::string operands, std::string score_mod, std::string derivative,
+               const std::string& gathers, std::string mask_mod,
                std::pair<std::int64_t, std::int64_t> block_size, const AttentionOptions& options) {
                 new (self) TorchAttention(
                     AttentionSpec{.operands = std::move(operands),
@@ -82,11 +91,11 @@ void bind_torch_attention(nb::module_& module) {
                                   .gathers = numbers_of(gathers),
                                   .options = options,
                                   .block_size = {block_size.first, block_size.second}},
-                    backward);
+                    backward, wanted);
             },
-            nb::kw_only(), nb::arg("backward"), nb::arg("operands"), nb::arg("score_mod"),
-            nb::arg("derivative"), nb::arg("gathers"), nb::arg("mask_mod"), nb::arg("block_size"),
-            nb::arg("options"))
+            nb::kw_only(), nb::arg("backward"), nb::arg("wanted"), nb::arg("operands"),
+            nb::arg("score_mod"), nb::arg("derivative"), nb::arg("gathers"), nb::arg("mask_mod"),
+            nb::arg("block_size"), nb::arg("options"))
         .def("__call__", &TorchAttention::call, nb::arg("site"), nb::arg("operands"),
              nb::arg("block_mask").none(), nb::arg("seed"));
 }

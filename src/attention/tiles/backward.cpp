@@ -33,8 +33,14 @@ Tile from_fragments(const Tile& line, std::int64_t columns) {
 /// Gradients of a block of keys and values.
 struct State {
     Tile key;    ///< [block_k, E], not yet multiplied by the scale
-    Tile value;  ///< [block_k, Ev]
+    Tile value;  ///< [block_k, Ev]; of what is not wanted a scalar
 };
+
+/// How many of the gradients of query, key and value are wanted.
+std::size_t num_wanted(const Options& options) {
+    return std::size_t{options.query_gradient} + std::size_t{options.key_gradient} +
+           std::size_t{options.value_gradient};
+}
 
 /// Where the gradients of captures go.
 struct Buffers {
@@ -107,9 +113,12 @@ void backward_program(const Options& options, const Features& features,
     const std::size_t num_extra = num_extras(features);
     const std::size_t first_output =
         8 + num_extra + derivative.buffers.size() + (options.fragments ? 1 : 0);
-    const Ref dq = refs[first_output], dk = refs[first_output + 1], dv = refs[first_output + 2];
+    std::size_t output = first_output;
+    const auto next = [&](bool wanted) { return wanted ? refs[output++] : refs[0]; };
+    const Ref dq = next(options.query_gradient), dk = next(options.key_gradient),
+              dv = next(options.value_gradient);
     const Pairs pairs(options, features, refs.subspan(8, num_extra));
-    const Buffers buffers{derivative, refs.subspan(first_output + 3)};
+    const Buffers buffers{derivative, refs.subspan(output)};
     const bool segments = features.segments;
     const DType sums = accumulator(query.dtype());
     const std::int64_t block_q = options.block_q, block_k = options.block_k;
@@ -207,22 +216,33 @@ void backward_program(const Options& options, const Features& features,
                 buffers.add(results, nonzero, i * block_q, first);
             }
             d_score = d_score.to(key.dtype());
-            if (options.fragments) {
+            if (!options.query_gradient) {
+                // Nothing to add to.
+            } else if (options.fragments) {
                 dq.at(h, i).atomic_add(in_fragments(dot(d_score, k)));
             } else {
                 const Ref dq_rows = dq.at(h, rows);
                 dq_rows.store(product(d_score, k, false, {.acc = dq_rows.load({.other = 0})}));
             }
-            return State{product(d_score, q, false, {.trans_a = true, .acc = state.key}),
-                         product(kept.to(value.dtype()), d_out, true,
-                                 {.trans_a = true, .acc = state.value})};
+            if (options.key_gradient) {
+                state.key = product(d_score, q, false, {.trans_a = true, .acc = state.key});
+            }
+            if (options.value_gradient) {
+                state.value = product(kept.to(value.dtype()), d_out, true,
+                                      {.trans_a = true, .acc = state.value});
+            }
+            return state;
         };
         const auto range = [&](Tile h, Tile begin, Tile end, State state, bool analytic) {
             return for_loop(begin, end, state,
                             [&](Tile i, State s) { return step(h, i, s, analytic, {}); });
         };
         const auto scan = [&] {
-            State state{zeros({block_k, head_dim}, sums), zeros({block_k, value_dim}, sums)};
+            const auto none = [&](bool wanted, std::int64_t width) {
+                return wanted ? zeros({block_k, width}, sums) : constant(0, sums);
+            };
+            State state{none(options.key_gradient, head_dim),
+                        none(options.value_gradient, value_dim)};
             if (features.plan) {
                 // A block of keys may stick out of the array in full tiles, which matters to mods.
                 const bool analytic = segments || options.right() >= 0 ||
@@ -265,8 +285,10 @@ void backward_program(const Options& options, const Features& features,
         };
         const State state =
             may_isolate && !isolated ? cond(not_finite, scan_isolated, scan) : scan();
-        dk.at(kv_block).store((state.key * options.scale).to(dk.dtype()));
-        dv.at(kv_block).store(state.value.to(dv.dtype()));
+        if (options.key_gradient) {
+            dk.at(kv_block).store((state.key * options.scale).to(dk.dtype()));
+        }
+        if (options.value_gradient) dv.at(kv_block).store(state.value.to(dv.dtype()));
     };
     if (options.unordered) {
         block_of_keys(program_id(2));
@@ -277,7 +299,7 @@ void backward_program(const Options& options, const Features& features,
         not_finite = for_loop(0, options.group, not_finite, [&](Tile h, Tile found) {
             return for_loop(0, cdiv(query_length, block_q), found, [&](Tile i, Tile so_far) {
                 const Slice rows = ds(i * block_q, block_q);
-                dq.at(h, rows).store(zeros({block_q, head_dim}, sums));
+                if (options.query_gradient) dq.at(h, rows).store(zeros({block_q, head_dim}, sums));
                 if (!looks) return so_far;
                 return so_far | any_not_finite(query.at(h, rows).load({.other = 0})) |
                        any_not_finite(dout.at(h, rows).load({.other = 0}));
@@ -412,14 +434,23 @@ Call backward(const Options& options, const Features& features, const ScoreDeriv
     if (features.segments) call_options.dynamic[6] = call_options.dynamic[7] = {0, 1};
     add_extras(features, call_options, names);
     const std::size_t first_buffer = call_options.in.size(), buffers = derivative.buffers.size();
-    call_options.out = {parts, kv_rows, kv_rows};
-    std::vector<std::string> outputs{"dq_parts", "dk", "dv"};
+    std::vector<std::string> outputs;
+    const auto add_output = [&](bool wanted, const BlockSpec& spec, const char* name) {
+        if (!wanted) return;
+        call_options.out.push_back(spec);
+        outputs.emplace_back(name);
+    };
+    add_output(options.query_gradient, parts, "dq_parts");
+    add_output(options.key_gradient, kv_rows, "dk");
+    add_output(options.value_gradient, kv_rows, "dv");
+    const auto num_own = static_cast<int>(outputs.size());
     for (std::size_t i = 0; i < buffers; ++i) {
         call_options.in.emplace_back();
         call_options.out.emplace_back();
         names.push_back(fmt::format("gradients{}", i));
         outputs.push_back(fmt::format("added_gradients{}", i));
-        const int input = static_cast<int>(first_buffer + i), output = static_cast<int>(3 + i);
+        const int input = static_cast<int>(first_buffer + i),
+                  output = num_own + static_cast<int>(i);
         call_options.aliases.push_back({input, output});
         // Outputs count behind the inputs. The array behind a buffer may have any extents.
         std::vector<int> dims(derivative.buffers[i].rank + 1);
@@ -429,15 +460,17 @@ Call backward(const Options& options, const Features& features, const ScoreDeriv
                              (options.fragments ? 1 : 0)] = dims;
     }
     auto num_inputs = static_cast<int>(first_buffer + buffers);
-    call_options.dynamic[num_inputs] = {0, 1, 2, 3};
     if (options.fragments) {
         call_options.in.push_back(parts);
         names.emplace_back("dq_zeros");
         call_options.aliases.push_back({num_inputs, 0});
-        ++num_inputs;
         call_options.dynamic[num_inputs] = {0, 1, 2, 3};
+        ++num_inputs;
     }
-    call_options.dynamic[num_inputs + 1] = call_options.dynamic[num_inputs + 2] = {0, 1, 2};
+    for (int i = 0; i < num_own; ++i) {
+        call_options.dynamic[num_inputs + i] = {0, 1, 2};
+        if (i == 0 && options.query_gradient) call_options.dynamic[num_inputs] = {0, 1, 2, 3};
+    }
     names.insert(names.end(), outputs.begin(), outputs.end());
     call_options.out_type = [options, splits, first_buffer, buffers](std::span<const Tensor> in) {
         std::vector<std::int64_t> shape = in[0].shape();
@@ -446,9 +479,10 @@ Call backward(const Options& options, const Features& features, const ScoreDeriv
         } else {
             shape.insert(shape.begin(), splits(in[1]));
         }
-        std::vector<TensorType> types{{accumulator(in[0].dtype()), shape},
-                                      {in[1].dtype(), in[1].shape()},
-                                      {in[2].dtype(), in[2].shape()}};
+        std::vector<TensorType> types;
+        if (options.query_gradient) types.push_back({accumulator(in[0].dtype()), shape});
+        if (options.key_gradient) types.push_back({in[1].dtype(), in[1].shape()});
+        if (options.value_gradient) types.push_back({in[2].dtype(), in[2].shape()});
         for (std::size_t i = 0; i < buffers; ++i) {
             types.push_back({in[first_buffer + i].dtype(), in[first_buffer + i].shape()});
         }

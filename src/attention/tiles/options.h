@@ -32,6 +32,8 @@ struct Options {
     /// each program walks over blocks of keys and has a dQ of its own, whose elements one thread
     /// adds to, in its order: the same bits in every run.
     bool unordered = false;
+    /// Backward: what is wanted; the rest is not computed.
+    bool query_gradient = true, key_gradient = true, value_gradient = true;
     bool gpu = false;                   ///< for a GPU
     int num_warps = 0, num_stages = 0;  ///< of a GPU; 0: chosen by what a program holds
 
