@@ -131,13 +131,16 @@ def prepare(job):
     elif job["operation"] == "flex":
         from torch.nn.attention import flex_attention as flex
 
-        if backward and device == "cpu":
+        ours = job.get("front_end") == "tilewright.torch"
+        if backward and device == "cpu" and not ours:
             raise ValueError("torch's flex_attention has no backward on the CPU")
         b, heads, dim = job["batch"], job["heads"], job["head_dim"]
         kv_heads = job["kv_heads"]
         q = random(b, heads, job["q_len"], dim)
         k, v = (random(b, kv_heads, job["kv_len"], dim) for _ in range(2))
         score_mod, mask_mod = flex_mods(job)
+        if ours:
+            return direction(*through_tilewright(job, q, k, v, score_mod, mask_mod), backward)
         mask = None
         if mask_mod:
             mask = flex.create_block_mask(mask_mod, None, None, job["q_len"], job["kv_len"], device)
@@ -180,6 +183,35 @@ def prepare(job):
             return apply(*inputs)
     else:
         raise ValueError(f"unknown operation {job['operation']!r}")
+
+    return direction(forward, inputs, backward)
+
+
+def through_tilewright(job, q, k, v, score_mod, mask_mod):
+    """The case through tilewright.torch, as `tilewright bench flex` gives it to the C++ functions;
+    and the inputs."""
+    import torch
+
+    import tilewright.torch as twt
+
+    options = {"enable_gqa": job["heads"] != job["kv_heads"], "causal": job["causal"]}
+    if job["case"] == "soft_cap_approx":
+        score_mod = twt.scores.softcap(2, approx=True)
+    if "starts" in job:
+        starts = torch.tensor(job["starts"], dtype=torch.int32)
+        options.update(cu_seqlens=starts, layout="bshd")
+        q, k, v = (x.detach().transpose(1, 2).contiguous() for x in (q, k, v))
+        for x in (q, k, v):
+            x.requires_grad_(job["direction"] == "backward")
+    elif mask_mod and not job["causal"]:
+        sizes = None, None, job["q_len"], job["kv_len"]
+        options["block_mask"] = twt.create_block_mask(mask_mod, *sizes, device=q.device)
+    return lambda: twt.flex_attention(q, k, v, score_mod, **options), [q, k, v]
+
+
+def direction(forward, inputs, backward):
+    """A function that executes the forward or the backward pass once."""
+    import torch
 
     if not backward:
 

@@ -32,7 +32,8 @@ constexpr std::array kRoles{"query",
                             "full_kv_indices",
                             "score",
                             "dscore",
-                            "mask"};
+                            "mask",
+                            "unused"};
 
 Role role_of(std::string_view name) {
     for (std::size_t i = 0; i < kRoles.size(); ++i) {
@@ -72,11 +73,20 @@ std::vector<std::size_t> numbers_of(std::string_view text) {
     return result;
 }
 
+namespace {
+
+/// An array of words on the CPU.
+Tensor host_words(const Tensor& given) {
+    const Tensor words = given.to(Device{}).contiguous();
+    if (words.dtype() != i32) return words;
+    // The same bits, where a framework has no u32.
+    return Tensor::from_data(words.raw(), u32, words.shape(), {}, words.owner());
+}
+
+}  // namespace
+
 BlockMask Masks::get(const Tensor& given) {
-    Tensor words = given.to(Device{}).contiguous();
-    if (words.dtype() == i32) {  // the same bits, where a framework has no u32
-        words = Tensor::from_data(words.raw(), u32, words.shape(), {}, words.owner());
-    }
+    const Tensor words = host_words(given);
     const auto size = static_cast<std::size_t>(words.nbytes());
     const std::scoped_lock lock(mutex_);
     for (const auto& [known, mask] : known_) {
@@ -173,8 +183,8 @@ AttentionSite::AttentionSite(const AttentionSpec& spec)
       mask_mod_(spec.mask_mod),
       derivative_(spec.derivative),
       gathers_(spec.gathers),
-      counts_from_origin_(spec.counts_from_origin),
-      is_part_(spec.options.origin.has_value()),
+      counts_from_origin_(spec.counts_from_origin || spec.whole_masks),
+      is_part_(spec.options.origin.has_value() && !spec.whole_masks),
       block_size_(spec.block_size) {
     Words words(spec.operands);
     for (std::string_view word = words.next(); !word.empty(); word = words.next()) {
@@ -240,6 +250,8 @@ AttentionOperands AttentionSite::read(std::span<const Tensor> operands) const {
             case Role::mask:
                 mask.push_back(operand);
                 break;
+            case Role::unused:
+                break;
             case Role::kv_num_blocks:
             case Role::kv_indices:
             case Role::full_kv_num_blocks:
@@ -256,7 +268,6 @@ AttentionOperands AttentionSite::read(std::span<const Tensor> operands) const {
                 break;
         }
     }
-    if (options.origin && !is_part_) cut(given);
     if (!score_mod_.empty()) {
         options.score_mod = Mod::from_ir(score_mod_, std::move(score));
         if (!derivative_.empty()) {
@@ -265,15 +276,17 @@ AttentionOperands AttentionSite::read(std::span<const Tensor> operands) const {
     }
     if (lists[0].defined()) {
         const bool bshd = options.layout == Layout::bshd;
-        options.block_mask =
-            list_masks_.get(lists, mask, mask_mod_, block_size_,
-                            {given.query.dim(0), given.query.dim(bshd ? 2 : 1),
-                             given.query.dim(bshd ? 1 : 2), given.key.dim(bshd ? 1 : 2)});
+        const auto first = options.origin.value_or(std::array<std::int64_t, 2>{});
+        options.block_mask = list_masks_.get(
+            lists, mask, mask_mod_, block_size_,
+            {first[0] + given.query.dim(0), first[1] + given.query.dim(bshd ? 2 : 1),
+             given.query.dim(bshd ? 1 : 2), given.key.dim(bshd ? 1 : 2)});
     } else if (!mask_mod_.empty()) {
         std::vector<Capture> captures;
         for (const Tensor& array : mask) captures.push_back(capture(array, {}, false));
         options.mask = Mod::from_ir(mask_mod_, std::move(captures));
     }
+    if (options.origin && !is_part_) cut(given);
     return given;
 }
 
@@ -284,7 +297,7 @@ void AttentionSite::add_host_array(AttentionOptions& options, Role role,
         const BlockMask mask = masks_.get(array);
         options.block_mask = options.block_mask.defined() ? options.block_mask & mask : mask;
     } else if (role == Role::seed) {
-        const Tensor words = array.to(Device{});
+        const Tensor words = host_words(array);
         const auto* halves = words.data<std::uint32_t>();
         options.seed = halves[0] | std::uint64_t{halves[1]} << 32;
     } else if (role == Role::origin) {

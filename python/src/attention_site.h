@@ -29,8 +29,10 @@ struct AttentionSpec {
     std::string score_mod, mask_mod;
     std::string derivative;  ///< of the score mod, empty where it follows from its text
     std::vector<std::size_t> gathers;
-    /// Without mods and arrays. With an origin of theirs block masks are the part's own.
+    /// Without mods and arrays. With an origin of theirs block masks are the part's own, unless
+    /// `whole_masks`.
     AttentionOptions options;
+    bool whole_masks = false;
     /// The operand `origin`, i32 (2), is the batch and the head of a call over all shards that the
     /// first here are: block masks are those of the whole call; so are mods and dropout if this is
     /// set.
@@ -73,6 +75,7 @@ enum class Role : std::uint8_t {
     score,
     dscore,
     mask,
+    unused,
 };
 
 /// Masks by their words, the latest first: the same words again cost a comparison, and what

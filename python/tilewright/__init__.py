@@ -209,6 +209,9 @@ def devices() -> list[str]:
     return _core.devices()
 
 
+_threads_are_given = False
+
+
 def set_num_threads(n: int) -> None:
     """Threads that calls on the CPU use; 0 restores the default, all cores.
 
@@ -221,6 +224,8 @@ def set_num_threads(n: int) -> None:
             f"[set_num_threads] expected an integer number of threads but got {n!r}"
         ) from None
     _core.set_num_threads(threads)
+    global _threads_are_given
+    _threads_are_given = threads > 0
 
 
 def doctor() -> None:

@@ -43,6 +43,7 @@ void expect_read(const CLI::App& command, const std::string& operation) {
         {"--once", {"compile"}},
         {"--no-deterministic", {"attention", "compile", "flex"}},
         {"--case", {"flex"}},
+        {"--front-end", {"flex"}},
         {"--no-picture", {"flex"}},
     };
     for (const auto& [option, readers] : kReaders) {
@@ -89,6 +90,10 @@ void run(const Options& options, const CLI::App& command, Console& console) {
                    options.operation, name(bench.dtype));
     bench.check = !options.no_check;
     if (options.causal) bench.causal = true;
+    if (bench.front_end == "cpp") bench.front_end.clear();
+    if (!bench.front_end.empty() && (!bench.mask.empty() || !bench.score.empty()))
+        user_error("bench",
+                   "expected --front-end torch with the cases, not with --mask or --score");
     const std::pair<const char*, bool> gpu_alone[] = {{"graphs", options.graphs},
                                                       {"sweep", bench.sweep},
                                                       {"sustained", bench.sustained},
@@ -218,6 +223,11 @@ void add_bench(CLI::App& app, Console& console) {
                      "also write the rows to this file, after each case; - for standard output")
         ->type_name("FILE");
     command->add_option("--case", bench.only, "flex: this case alone")->type_name("NAME");
+    command
+        ->add_option("--front-end", bench.front_end,
+                     "flex: torch adds rows that go through tilewright.torch, in a Python process")
+        ->type_name("NAME")
+        ->check(one_of({"cpp", "torch"}));
     command->add_flag_callback(
         "--no-picture", [&bench] { bench.picture = false; }, "flex: draw no masks");
     command->add_flag("--no-check", options->no_check, "do not compare with the reference");

@@ -22,6 +22,7 @@ struct BenchOptions {
     bool backward = false;
     bool check = true;            ///< compare with the reference at a smaller size
     std::string baseline;         ///< empty: none; auto: what is there of torch's
+    std::string front_end;        ///< flex: torch measures through tilewright.torch, too
     std::string only;             ///< flex: this case alone
     std::string mask, score;      ///< attention, flex: these mods, as texts
     bool picture = true;          ///< flex: draw the masks

@@ -124,20 +124,35 @@ std::string rate(double flops, double ms) {
     return fmt::format("{:>10.3f} {:>10.1f}", ms, flops / ms * 1e-6);
 }
 
+constexpr const char* kThroughTorch = "through torch";
+
+nlohmann::json job_of(const FlexCase& c, const FlexSizes& sizes, const BenchOptions& options,
+                      bool backward) {
+    nlohmann::json job = {{"operation", "flex"},
+                          {"direction", backward ? "backward" : "forward"},
+                          {"dtype", name(options.dtype)},
+                          {"device", "cpu"},
+                          {"threads", cpu::num_threads()}};
+    describe_case(c, sizes, job);
+    return job;
+}
+
+/// The case through tilewright.torch.
+Variant through_torch(const FlexCase& c, const FlexSizes& sizes, const BenchOptions& options,
+                      bool backward) {
+    nlohmann::json job = job_of(c, sizes, options, backward);
+    job["front_end"] = "tilewright.torch";
+    return python_baseline(job, kThroughTorch);
+}
+
 /// torch's flex_attention on the case. Where it was not asked for by name and cannot run: nothing,
 /// a word in the output, and no further attempt.
 std::optional<Variant> torch_flex(const FlexCase& c, const FlexSizes& sizes,
                                   BenchOptions& options) {
     if (options.baseline.empty()) return {};
     const bool by_itself = options.baseline == "auto";
-    nlohmann::json job = {{"operation", "flex"},
-                          {"direction", "forward"},
-                          {"dtype", name(options.dtype)},
-                          {"device", "cpu"},
-                          {"threads", cpu::num_threads()}};
-    describe_case(c, sizes, job);
     try {
-        return python_baseline(job, "torch-flex");
+        return python_baseline(job_of(c, sizes, options, false), "torch-flex");
     } catch (const UserError& error) {
         if (!by_itself) throw;
         *options.out << "no rows of torch-flex: " << error.what() << "\n\n";
@@ -179,6 +194,11 @@ void bench_case(const MakeCase& make, FlexSizes sizes, BenchOptions& options, Re
             attention_backward(in.q, in.k, in.v, outputs[i], in.dout, subjects[i].options);
         }));
     }
+    if (!options.front_end.empty()) {
+        subjects.push_back({kThroughTorch, {}, mine});
+        forward.push_back(through_torch(c, sizes, options, false));
+        backward.push_back(through_torch(c, sizes, options, true));
+    }
     const std::optional<Variant> torch = torch_flex(c, sizes, options);
     if (torch) {
         subjects.push_back({torch->name, {}, mine});
@@ -187,12 +207,12 @@ void bench_case(const MakeCase& make, FlexSizes sizes, BenchOptions& options, Re
     const Budget budget{3, 50, options.seconds};
     const std::vector<double> times[] = {interleave(forward, budget), interleave(backward, budget)};
     const auto units = static_cast<double>(sizes.batch * sizes.heads * sizes.head_dim);
-    out << fmt::format("{:<12} {:>10} {:>10} {:>10} {:>10}   {}\n", "operation", "forward ms",
+    out << fmt::format("{:<13} {:>10} {:>10} {:>10} {:>10}   {}\n", "operation", "forward ms",
                        "GFLOP/s", "back ms", "GFLOP/s", "GFLOP/s by blocks (fwd, back)");
     for (std::size_t i = 0; i < subjects.size(); ++i) {
         const double pairs = subjects[i].density.pairs * units;
         const double blocks = subjects[i].density.blocks * units;
-        std::string line = fmt::format("{:<12}", subjects[i].impl), by_blocks;
+        std::string line = fmt::format("{:<13}", subjects[i].impl), by_blocks;
         for (const int direction : {0, 1}) {
             if (i >= times[direction].size()) {  // torch has no backward on the CPU
                 line += fmt::format(" {:>10} {:>10}", "-", "-");
@@ -219,6 +239,12 @@ void bench_case(const MakeCase& make, FlexSizes sizes, BenchOptions& options, Re
                     row.error = direction == 0 ? errors.forward : errors.backward;
                     row.ok = direction == 0 ? errors.forward_ok : errors.backward_ok;
                 }
+            }
+            if (row.impl == kThroughTorch) {
+                row.baseline = subjects[0].impl;
+                row.ratio = times[direction][0] / times[direction][i];
+                by_blocks += fmt::format("{}{:.1f}%", direction == 0 ? "; of the C++ rate " : ", ",
+                                         *row.ratio * 100);
             }
             report.add(std::move(row));
         }

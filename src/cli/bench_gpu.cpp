@@ -290,6 +290,11 @@ void bench_flex_gpu(const BenchOptions& options, Report& report) {
         const auto peers = [&, &at = at](bool backward) {
             std::vector<std::pair<std::string, nlohmann::json>> result;
             if (!texts) result.emplace_back("torch-flex", flex_job(bench, host, at, backward));
+            if (!options.front_end.empty()) {
+                nlohmann::json job = flex_job(bench, host, at, backward);
+                job["front_end"] = "tilewright.torch";
+                result.emplace_back(GpuBench::kThroughTorch, std::move(job));
+            }
             return result;
         };
         bench_problem(

@@ -253,6 +253,7 @@ void describe_case(const FlexCase& flex_case, const FlexSizes& sizes, nlohmann::
                 {"heads", sizes.heads},
                 {"kv_heads", sizes.kv_heads},
                 {"head_dim", sizes.head_dim},
+                {"causal", flex_case.options.causal},
                 {"q_len", flex_case.q_len},
                 {"kv_len", flex_case.kv_len}});
     const Tensor& starts = flex_case.options.cu_seqlens;

@@ -120,7 +120,8 @@ nlohmann::json GpuBench::job(const char* operation, bool backward) const {
 
 bool GpuBench::wants(const std::string& peer) const {
     const bool by_name = peer == "xla" || peer == "fa4" || peer == "torch-compile";
-    return options_.baseline == peer || (options_.baseline == "auto" && !by_name);
+    return options_.baseline == peer || (options_.baseline == "auto" && !by_name) ||
+           peer == kThroughTorch;
 }
 
 Variant GpuBench::timed(const char* name, const std::function<void()>& work,

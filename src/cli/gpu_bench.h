@@ -28,6 +28,9 @@ struct GpuWork {
 
 class GpuBench {
   public:
+    /// Our own kernels, called through tilewright.torch.
+    static constexpr const char* kThroughTorch = "through torch";
+
     GpuBench(const BenchOptions& options, Report& report) : options_(options), report_(report) {}
 
     /// Made once for a shape and seed. Batches of four dimensions are alike: their values cost more

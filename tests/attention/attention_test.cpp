@@ -306,7 +306,8 @@ TEST(Attention, GradientsThatAreNotWantedAreLeftOut) {
             attention_backward_into(some, q, k, v, out, dout, options);
             const auto expect_same = [&](const Tensor& given, const Tensor& expected, bool there) {
                 ASSERT_EQ(given.defined(), there) << wanted;
-                if (there) EXPECT_EQ(given.to_vector<float>(), expected.to_vector<float>());
+                if (!there) return;
+                EXPECT_EQ(given.to_vector<float>(), expected.to_vector<float>());
             };
             expect_same(some.query, all.query, wanted & 1);
             expect_same(some.key, all.key, wanted & 2);

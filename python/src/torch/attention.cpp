@@ -42,14 +42,14 @@ class TorchAttention {
         python::AttentionOperands given = site_.read(arrays.first(count));
         const auto results = arrays.subspan(count);
         AttentionOptions& options = given.options;
-        options.seed = seed;
+        options.seed += seed;  // 0 where an operand brings the seed, which is in the options
         if (mask.defined()) {
             options.block_mask = options.block_mask.defined() ? options.block_mask & mask : mask;
         }
         if (!is_backward_) {
-            return attention_into(
-                {results[0], results[1], results.size() > 2 ? results[2] : Tensor()}, given.query,
-                given.key, given.value, options);
+            const Tensor lse = results.size() > 1 ? results[1] : unwanted_lse(given.query);
+            return attention_into({results[0], lse, results.size() > 2 ? results[2] : Tensor()},
+                                  given.query, given.key, given.value, options);
         }
         AttentionGradients gradients;
         std::size_t next = 0;
@@ -61,6 +61,13 @@ class TorchAttention {
                                 {given.out, given.lse, {}}, given.dout, options, given.dlse);
         if (gradients.sinks.defined()) results[next++].copy_from(gradients.sinks);
         for (const Tensor& gradient : gradients.captured) results[next++].copy_from(gradient);
+    }
+
+    /// Memory of the library's own: a tensor of torch costs a microsecond.
+    Tensor unwanted_lse(const Tensor& query) const {
+        const bool bshd = site_.options().layout == Layout::bshd;
+        const Tensor::Dims rows{query.dim(0), query.dim(bshd ? 2 : 1), query.dim(bshd ? 1 : 2)};
+        return Tensor::empty(query.dtype() == f64 ? f64 : f32, rows, query.device());
     }
 
     python::AttentionSite site_;
@@ -82,7 +89,8 @@ void bind_torch_attention(nb::module_& module) {
             [](TorchAttention* self, bool backward, std::array<bool, 3> wanted,
                std::string operands, std::string score_mod, std::string derivative,
                const std::string& gathers, std::string mask_mod,
-               std::pair<std::int64_t, std::int64_t> block_size, const AttentionOptions& options) {
+               std::pair<std::int64_t, std::int64_t> block_size, bool whole_masks,
+               const AttentionOptions& options) {
                 new (self) TorchAttention(
                     AttentionSpec{.operands = std::move(operands),
                                   .score_mod = std::move(score_mod),
@@ -90,12 +98,13 @@ void bind_torch_attention(nb::module_& module) {
                                   .derivative = std::move(derivative),
                                   .gathers = numbers_of(gathers),
                                   .options = options,
+                                  .whole_masks = whole_masks,
                                   .block_size = {block_size.first, block_size.second}},
                     backward, wanted);
             },
             nb::kw_only(), nb::arg("backward"), nb::arg("wanted"), nb::arg("operands"),
             nb::arg("score_mod"), nb::arg("derivative"), nb::arg("gathers"), nb::arg("mask_mod"),
-            nb::arg("block_size"), nb::arg("options"))
+            nb::arg("block_size"), nb::arg("whole_masks"), nb::arg("options"))
         .def("__call__", &TorchAttention::call, nb::arg("site"), nb::arg("operands"),
              nb::arg("block_mask").none(), nb::arg("seed"));
 }

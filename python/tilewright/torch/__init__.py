@@ -29,6 +29,12 @@ from . import masks, scores  # noqa: E402
 from ._attention import flex_attention  # noqa: E402
 from ._block_mask import BlockMask, create_block_mask, create_mask, create_scores  # noqa: E402
 from ._flash import attention, scaled_dot_product_attention  # noqa: E402
+from ._flash_attn import (  # noqa: E402
+    flash_attn_func,
+    flash_attn_varlen_func,
+    flash_attn_with_kvcache,
+)
+from ._flash_impl import register_flash_attention  # noqa: E402
 from ._install import install, uninstall  # noqa: E402
 from ._norm import layer_norm, rms_norm  # noqa: E402
 from ._transformers import register_transformers  # noqa: E402
@@ -43,12 +49,16 @@ __all__ = [
     "create_block_mask",
     "create_mask",
     "create_scores",
+    "flash_attn_func",
+    "flash_attn_varlen_func",
+    "flash_attn_with_kvcache",
     "flex_attention",
     "install",
     "layer_norm",
     "masks",
     "noop_mask",
     "or_masks",
+    "register_flash_attention",
     "register_transformers",
     "rms_norm",
     "scaled_dot_product_attention",

@@ -196,7 +196,8 @@ def flex_attention(
     elif grad:
         results = _function.PlainAttention.apply(found, block_mask, seed, *operands)
     else:
-        results = _ops.run_plain(found, operands, block_mask, seed)
+        wants_lse = return_lse or return_aux is not None
+        results = _ops.run_plain(found, operands, block_mask, seed, wants_lse)
     if return_aux is None and not return_lse:
         return results[0]
     return _returned(results, return_lse, return_aux)
@@ -334,8 +335,8 @@ def _given(extras):
 
 
 def _exact_mask(block_mask, batch, heads):
-    """Exact, with `_core` and `words`; None where torch's empty mask stands for no mask."""
-    if isinstance(block_mask, _masks.BlockMask) and block_mask.words is not None:
+    """Exact, with `_core`; None where torch's empty mask stands for no mask."""
+    if isinstance(block_mask, _masks.BlockMask) and block_mask._core is not None:
         return block_mask
     return _masks.exact("flex_attention", block_mask, batch, heads)
 

@@ -66,10 +66,9 @@ def _join(function, size, site, mask, seed, operands, mapped):
     results = function.apply(_sites.site(spec), mask, seed, *joined)
     if not site.spec.backward:
         return tuple(x.unflatten(0, (size, batch)) for x in results)
-    names = [n for n in site.names if n in ("query", "key", "value", "sinks", "dscore")]
     return tuple(
         x.unflatten(0, (size, batch)) if name in _BATCHED else x
-        for name, x in zip(names, results, strict=True)
+        for name, x in zip(site.gradients, results, strict=True)
     )
 
 

@@ -2,6 +2,7 @@
 
 import inspect
 import re
+import weakref
 
 import numpy as np
 import torch
@@ -35,13 +36,13 @@ class BlockMask(_TorchBlockMask):  # type: ignore[misc, valid-type]
     """
 
     _core = None  #: tilewright._core.BlockMask of an exact mask
-    words = None  #: the same as int32 (n) on the CPU
+    words = None  #: the same as int32 (n) beside its lists, once something was compiled
     _separate = True
     _made = None  # what a mask in torch's form was made exact from, and the result
 
     def __setattr__(self, name, value):
         object.__setattr__(self, name, value)
-        if self.words is not None and (name in _LISTS or name in ("mask_mod", "seq_lengths")):
+        if self._core is not None and (name in _LISTS or name in ("mask_mod", "seq_lengths")):
             self._leave_exact(name)
 
     def __getattr__(self, name):
@@ -59,10 +60,23 @@ class BlockMask(_TorchBlockMask):  # type: ignore[misc, valid-type]
         put.update(
             seq_lengths=(shape[2], shape[3]), BLOCK_SIZE=tuple(core.block_size), mask_mod=mask_mod,
             dq_write_order=None, dq_write_order_full=None, dq_kv_order=None, dq_kv_order_spt=None,
-            _core=core, words=torch.from_numpy(to_array(core.packed()).view(np.int32).copy()),
-            _separate=separate, _device=torch.device(device), _shape=tuple(shape),
+            _core=core, _separate=separate, _device=torch.device(device), _shape=tuple(shape),
         )  # fmt: skip
+        if _has_words:
+            self.make_words()
+        else:
+            _without_words[id(self)] = self
         return self
+
+    def make_words(self):
+        """The exact mask as `words`."""
+        if self.words is None:
+            with torch.inference_mode(False):
+                packed = torch.from_numpy(to_array(self._core.packed()).view(np.int32).copy())
+                words = packed.to(self._device)
+            self.__dict__["words"] = words
+            _by_words[words.data_ptr()] = self
+        return self.words
 
     @classmethod
     def from_torch(cls, mask):
@@ -242,6 +256,27 @@ class BlockMask(_TorchBlockMask):  # type: ignore[misc, valid-type]
         return _unpacked, (to_array(mask._core.packed()).copy(), self._separate, str(self._place))
 
 
+_has_words = False
+_without_words = weakref.WeakValueDictionary()  # by id
+_by_words = weakref.WeakValueDictionary()  # by the address of their words
+
+
+def use_words():
+    """From now on all exact masks have words: compiled functions read them as attributes."""
+    global _has_words
+    _has_words = True
+    for mask in list(_without_words.values()):
+        if mask._core is not None:
+            mask.make_words()
+    _without_words.clear()
+
+
+def of_words(words):
+    """The mask whose words lie in this memory; None where none lives."""
+    mask = _by_words.get(words.data_ptr())
+    return mask if mask is not None and mask._core is not None else None
+
+
 def _unpacked(words, separate, device):
     core = _core.BlockMask.from_packed(to_tensor("BlockMask", "words", words))
     return BlockMask.from_core(core, None, device, separate)
@@ -263,7 +298,7 @@ def exact(op, mask, batch=1, heads=1):
         raise TypeError(
             f"[{op}] expected block_mask to be a BlockMask but got {type(mask).__name__}"
         )
-    if isinstance(mask, BlockMask) and mask.words is not None:
+    if isinstance(mask, BlockMask) and mask._core is not None:
         return mask
     if mask.BLOCK_SIZE[0] >= _flex._LARGE_SPARSE_BLOCK_SIZE <= mask.BLOCK_SIZE[1]:
         return None

@@ -17,14 +17,11 @@ import torch
 
 from .. import _core
 from .._functions import TracedMod
-from . import _recorder
+from . import _plans, _recorder
+from ._plans import OpaqueError, library_modules, names_of
 from ._recorder import recorded
 
 _MOST_FAMILIES, _MOST_OF_A_FAMILY = 1024, 64
-
-
-class _OpaqueError(Exception):
-    """The function reads what cannot be compared from one call to the next."""
 
 
 class _Operand:
@@ -52,26 +49,6 @@ _LIBRARIES = (
 )
 
 
-_known_names = {}  # id of a code object -> the object, so that the id stays its own, and the names
-_library_modules = {}  # id -> module
-
-
-def _names_of(code):
-    """Globals and attributes that a code object and those inside of it name."""
-    known = _known_names.get(id(code))
-    if known is not None:
-        return known[1]
-    names = set(code.co_names)
-    for constant in code.co_consts:
-        if isinstance(constant, types.CodeType):
-            names |= _names_of(constant)
-    if len(_known_names) > 4096:
-        _known_names.clear()
-    names = frozenset(names)
-    _known_names[id(code)] = code, names
-    return names
-
-
 class _Snapshot:
     """The environment of one function: `key`, `tensors` and `numbers`, in the order of a walk."""
 
@@ -84,7 +61,7 @@ class _Snapshot:
         if self._objects:
             self._look_up()
         if not _LOOKS.isdisjoint(self.names):
-            raise _OpaqueError
+            raise OpaqueError
 
     def _look_up(self):
         """What the names of the functions mean on the objects."""
@@ -110,7 +87,7 @@ class _Snapshot:
             key.append(repr(value) if kind is complex or kind is slice else value)
             return
         place = id(value)
-        if place in _library_modules:
+        if place in library_modules:
             key.append(place)
             return
         seen = self._seen.get(place)
@@ -163,12 +140,12 @@ class _Snapshot:
             key += (kind, value.item(), str(value))
         elif isinstance(value, np.ndarray):
             if value.nbytes > 4096 or value.dtype.hasobject:
-                raise _OpaqueError
+                raise OpaqueError
             key += (value.dtype, value.shape, value.tobytes())
         elif isinstance(value, types.ModuleType):
             self._identity(value)
             if (value.__name__ or "").startswith(_LIBRARIES):
-                _library_modules[id(value)] = value
+                library_modules[id(value)] = value
             else:
                 self._objects.append(value)
         elif isinstance(value, _core.Mod | types.BuiltinFunctionType | type(torch.relu)):
@@ -184,7 +161,7 @@ class _Snapshot:
                 self._objects.append(value)
         elif kind is frozenset or kind is set:
             if not all(isinstance(x, str | int) for x in value):
-                raise _OpaqueError
+                raise OpaqueError
             key += (kind, frozenset(value))
         else:
             self._identity(kind)
@@ -206,9 +183,9 @@ class _Snapshot:
             try:
                 contents = cell.cell_contents
             except ValueError:
-                raise _OpaqueError from None
+                raise OpaqueError from None
             self.walk(contents)
-        names = _names_of(code)
+        names = names_of(code)
         self.names |= names
         scope = function.__globals__
         for name in names:
@@ -223,13 +200,13 @@ class _Snapshot:
         for base in kind.__mro__ if not is_class else ():
             looks = vars(base).keys() & {"__getattr__", "__getattribute__", "__slots__"}
             if looks and base not in (object, torch.nn.Module, type, types.ModuleType):
-                raise _OpaqueError
+                raise OpaqueError
         if (
             not is_class
             and not isinstance(value, types.ModuleType)
             and not hasattr(value, "__dict__")
         ):
-            raise _OpaqueError
+            raise OpaqueError
         own = dict(vars(value))
         if isinstance(value, torch.nn.Module):
             for table in ("_parameters", "_buffers", "_modules"):
@@ -317,13 +294,21 @@ def clear():
     """Forgets all recordings."""
     with _lock:
         _families.clear()
+        _plans.clear()
 
 
 def traced(op, argument, function, is_mask, sizes, score_dtype=torch.float32, device="cpu"):
     """`_recorder.record`, with recordings kept. On a hit the texts are the same objects."""
+    plan_key = None
+    if type(function) is types.FunctionType:
+        plan_key = id(function.__code__), is_mask, score_dtype is torch.float64
+        result = _plans.find(plan_key, function)
+        if result is not None:
+            counts["found"] += 1
+            return result
     try:
         snapshot = _Snapshot(function)
-    except _OpaqueError:
+    except OpaqueError:
         counts["recorded"] += 1
         return _recorder.record(op, argument, function, is_mask, sizes, score_dtype, device)
     numbers, tensors = tuple([_exact(n) for n in snapshot.numbers]), snapshot.tensors
@@ -337,6 +322,8 @@ def traced(op, argument, function, is_mask, sizes, score_dtype=torch.float32, de
     kept = family.exact.get((numbers, None))
     if kept is not None:
         counts["found"] += 1
+        if plan_key is not None:
+            _plans.remember(plan_key, function, snapshot, kept)
         return kept.bind(tensors)
     shapes = tuple([tuple(t.shape) for t in tensors])
     kept = family.exact.get((numbers, shapes))
@@ -492,7 +479,7 @@ class _Copy:
         cells = [types.CellType(self._of(c.cell_contents)) for c in function.__closure__ or ()]
         code = function.__code__
         scope, changed = function.__globals__, {}
-        for name in _names_of(code):
+        for name in names_of(code):
             if name in scope:
                 new = self._of(scope[name])
                 if new is not scope[name]:

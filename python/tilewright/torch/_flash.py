@@ -51,7 +51,7 @@ def scaled_dot_product_attention(
     options = {"causal": bool(is_causal), "scale": scale, "enable_gqa": enable_gqa}
     if dropout_p:
         options["dropout"] = dropout_p
-        options["seed"] = torch.randint(1 << 62, ()).item()
+        options["seed"] = _random_seed()
     if query.is_nested:
         if attn_mask is not None:
             raise _errors.BadInput(
@@ -90,6 +90,12 @@ def _without_columns(query, key, value, attn_mask, options):
         enable_gqa=options["enable_gqa"],
     )
     return out[..., :width]
+
+
+def _random_seed():
+    if torch.compiler.is_dynamo_compiling():  # a number would be read from a tensor
+        return torch.randint(-(1 << 31), 1 << 31, (2,), dtype=torch.int32, device="cpu")
+    return torch.randint(1 << 62, (), device="cpu").item()
 
 
 def _four_dimensions(x):

@@ -42,9 +42,9 @@ class PlainAttention(torch.autograd.Function):
         gradients = iter(gradients)
         results = []
         for name, wanted in zip(site.names, needs, strict=False):
-            given = name in ("query", "key", "value", "sinks", "dscore")
-            gradient = next(gradients) if given else None
-            results.append(gradient if wanted else None)
+            # Of a mod with a derivative of its own all gradients are made.
+            made = next(gradients) if wanted or name == "dscore" else None
+            results.append(made if wanted else None)
         return None, None, None, *results
 
     @staticmethod

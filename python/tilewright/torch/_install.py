@@ -75,7 +75,7 @@ def _with_lists(*arguments, **options):
     from ._block_mask import create_block_mask
 
     mask = create_block_mask(*arguments, **options)
-    if mask.words is not None:
+    if mask._core is not None:
         mask.as_tuple()
     return mask
 

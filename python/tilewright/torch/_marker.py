@@ -21,7 +21,7 @@ from torch.nn.attention.flex_attention import (
 )
 
 from .. import _core, _functions
-from . import _attention, _errors, _function, _norm, _recorder, _sites
+from . import _attention, _block_mask, _errors, _function, _norm, _recorder, _sharded, _sites
 
 _VERSION = str(_core.version)
 _ANY = 1 << 31  # what stands for a size that is not known
@@ -99,7 +99,11 @@ class _Marker(torch._ops.HigherOrderOperator):
             device=None,
             block_size=block_size,
         )
-        results = _function.Attention.apply(_sites.site(spec), None, ours.get("seed", 0), *operands)
+        site, seed = _sites.site(spec), ours.get("seed", 0)
+        if _sharded.is_sharded(operands):
+            results = _sharded.run(site, None, seed, operands)
+        else:
+            results = _function.Attention.apply(site, None, seed, *operands)
         out, lse, *rest = results
         out = out if out.dtype == dtype else out.to(dtype)
         max_scores = rest[0] if rest else lse.new_empty(0)
@@ -173,6 +177,7 @@ def _register():
 
 
 _register()
+_block_mask.use_words()
 
 #: What Dynamo leaves to later stages: a Function around an operator.
 norm = torch.compiler.allow_in_graph(_norm.apply)
@@ -226,6 +231,10 @@ def flex_attention(
         if x is not None:
             names.append(name)
             tensors.append(x)
+    if isinstance(seed, torch.Tensor):
+        names.append("seed")
+        tensors.append(_halves(seed))
+        seed = 0
     if score_mod is None:
         score_mod = _identity
     plain_mask = noop_mask if mask_mod is None else mask_mod
@@ -282,6 +291,14 @@ def flex_attention(
             lse if return_aux.lse else None, max_scores if return_aux.max_scores else None
         )
     return (out, lse) if return_lse else out
+
+
+def _halves(seed):
+    """A seed in a tensor as int32 (2) on the CPU, low half first."""
+    if seed.numel() == 2:
+        return seed
+    seed = seed.reshape(()).to("cpu", torch.int64)
+    return torch.stack([seed, seed >> 32]).to(torch.int32)
 
 
 def _masked(score_mod, mask_mod):

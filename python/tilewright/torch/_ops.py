@@ -2,7 +2,7 @@
 
 import torch
 
-from . import _sites
+from . import _block_mask, _sites
 
 library = torch.library.Library("tilewright", "DEF")
 TAGS = (torch.Tag.needs_exact_strides, torch.Tag.pt2_compliant_tag)
@@ -13,22 +13,42 @@ library.define(
     " -> (Tensor out, Tensor lse, Tensor max_scores)",
     tags=TAGS,
 )
-# Gradients of query, key and value, then of sinks and of each operand `dscore`.
+# Gradients of query, key and value as far as they are wanted, then of sinks and of each operand
+# `dscore`.
 library.define(
     "backward(Tensor query, Tensor key, Tensor value, Tensor[] others, SymInt seed, str site)"
     " -> Tensor[]",
     tags=TAGS,
 )
+# The same for operands on a GPU some of which the host reads: no part of a CUDA graph, whose replay
+# would not read them again.
+_HOST_TAGS = (*TAGS, torch.Tag.cudagraph_unsafe)
+library.define(
+    "forward.host(Tensor query, Tensor key, Tensor value, Tensor[] others, SymInt seed, str site)"
+    " -> (Tensor out, Tensor lse, Tensor max_scores)",
+    tags=_HOST_TAGS,
+)
+library.define(
+    "backward.host(Tensor query, Tensor key, Tensor value, Tensor[] others, SymInt seed, str site)"
+    " -> Tensor[]",
+    tags=_HOST_TAGS,
+)
 
 
 def _run(query, key, value, others, seed, site):
-    operands = (query, key, value, *others)
-    results = site(operands, None, seed % (1 << 64))
+    operands, mask = (query, key, value, *others), None
+    if site.words_at is not None:
+        # A mask that lives in this process is not read from its words.
+        mask = _block_mask.of_words(operands[site.words_at])
+        if mask is not None:
+            operands = (*operands[: site.words_at], *operands[site.words_at + 1 :])
+            site = site.without_words
+    results = site(operands, mask, seed % (1 << 64))
     if results is None:
         operands = [plain(x) for x in operands]
-        results = site(operands, None, seed % (1 << 64))
+        results = site(operands, mask, seed % (1 << 64))
     if results is None:
-        site.check(None, operands)
+        site.check(mask, operands)
         raise TypeError(f"[{site.op}] expected plain tensors but got {list(map(type, operands))}")
     return results
 
@@ -65,14 +85,14 @@ def _fake_backward(query, key, value, others, seed, site):
     return _empty(_sites.parsed(site), (query, key, value, *others))
 
 
-for _key in ("CPU", "CUDA"):
-    library.impl("forward", _forward, _key)
-    library.impl("backward", _backward, _key)
-torch.library.register_fake("tilewright::forward", _fake_forward, lib=library)
-torch.library.register_fake("tilewright::backward", _fake_backward, lib=library)
+for _suffix in ("", ".host"):
+    for _key in ("CPU", "CUDA"):
+        library.impl(f"forward{_suffix}", _forward, _key)
+        library.impl(f"backward{_suffix}", _backward, _key)
+    torch.library.register_fake(f"tilewright::forward{_suffix}", _fake_forward, lib=library)
+    torch.library.register_fake(f"tilewright::backward{_suffix}", _fake_backward, lib=library)
 
-_forward_op = torch.ops.tilewright.forward.default
-_backward_op = torch.ops.tilewright.backward.default
+_forward_op, _backward_op = torch.ops.tilewright.forward, torch.ops.tilewright.backward
 _modes = torch._C._len_torch_dispatch_stack
 _transforms = torch._C._functorch.peek_interpreter_stack
 
@@ -89,9 +109,9 @@ def run(site, operands, mask, seed):
     return _dispatch(site, operands, mask, seed)
 
 
-def run_plain(site, operands, mask, seed):
+def run_plain(site, operands, mask, seed, wants_lse=True):
     """The same where `is_plain()`."""
-    results = site(operands, mask, seed)
+    results = (site if wants_lse else site.alone)(operands, mask, seed)
     if results is not None:
         return results
     site.check(mask, operands)
@@ -100,10 +120,12 @@ def run_plain(site, operands, mask, seed):
 
 def _dispatch(site, operands, mask, seed):
     if mask is not None:
-        site, operands = site.with_words, (*operands, mask.words)
+        site, operands = site.with_words, (*operands, mask.make_words())
     query, key, value, *others = operands
     if seed >= 1 << 63:
         seed -= 1 << 64  # operators have integers with a sign
     operator = _backward_op if site.spec.backward else _forward_op
+    host = site.read_by_host and query.device.type == "cuda"
+    operator = operator.host if host else operator.default
     results = operator(query, key, value, others, seed, site.text)
     return results if site.spec.backward or site.spec.max_scores else results[:2]

@@ -2,20 +2,28 @@
 
 No collective is added where query, key and value are split along batch and heads alike; other
 placements are gathered first. Mods, dropout and block masks count batches and heads of the whole.
+
+`flex_attention` splits its own inputs, compiled or not. For operators that are given DTensors, as in
+exported graphs, `register` tells DTensor which placements fit.
 """
 
 import dataclasses
+import functools
+import re
 import sys
 
 import torch
 
-from . import _block_mask, _function, _sites
+from . import _block_mask, _function, _ops, _sites
 
 
 def is_sharded(tensors):
     """Whether a DTensor is among them."""
     module = sys.modules.get("torch.distributed.tensor")
-    return module is not None and any(isinstance(x, module.DTensor) for x in tensors)
+    if module is None or not any(isinstance(x, module.DTensor) for x in tensors):
+        return False
+    register()
+    return True
 
 
 def run(site, mask, seed, operands):
@@ -57,7 +65,7 @@ def run(site, mask, seed, operands):
     def local(name, x):
         if name in ("query", "key", "value"):
             return x.redistribute(placements=split(0, heads_dim)).to_local()
-        if name in ("segment_ids", "kv_segment_ids", "kv_lengths"):
+        if name in _OF_BATCHES:
             return x.redistribute(placements=split(0, None)).to_local()
         placements = split(None, 0) if name == "sinks" else everywhere
         # Each rank has a part of the gradient where it holds the whole.
@@ -68,16 +76,78 @@ def run(site, mask, seed, operands):
         return x.redistribute(placements=placements).to_local(grad_placements=gradients)
 
     spec = site.spec
-    if spec.score_mod or spec.mask_mod or spec.dropout:
-        site = _sites.site(dataclasses.replace(spec, origin=tuple(origin)))
+    whole_mask = any(name in _WHOLE_MASKS for name in site.names)
+    if spec.score_mod or spec.mask_mod or spec.dropout or whole_mask:
+        part = dataclasses.replace(spec, origin=tuple(origin), whole_masks=whole_mask)
+        site = _sites.site(part)
     if mask is not None:
         mask = _part(mask, tuple(origin), tuple(counts))
     locals_ = [local(name, x) for name, x in zip(site.names, operands, strict=True)]
-    out, *rows = _function.PlainAttention.apply(site, mask, seed, *locals_)
+    function = _function.PlainAttention if _ops.is_plain() else _function.Attention
+    out, *rows = function.apply(site, mask, seed, *locals_)
     return (
         DTensor.from_local(out, mesh, split(0, heads_dim), run_check=False),
         *(DTensor.from_local(x, mesh, split(0, 1), run_check=False) for x in rows),
     )
+
+
+_WHOLE_MASKS = ("block_mask", "kv_num_blocks")
+_OF_BATCHES = ("segment_ids", "kv_segment_ids", "kv_lengths")
+
+
+@functools.cache
+def register():
+    """Tells DTensor how the operators of attention may be split: along the batch and along heads.
+
+    Operators see the batches and heads of their rank alone: where mods, dropout or block masks tell
+    these apart, DTensor gathers the inputs.
+    """
+    from torch.distributed.tensor import Replicate, Shard
+    from torch.distributed.tensor.experimental import register_sharding
+
+    def choices(query, key, value, others, seed, text):
+        site = _sites.parsed(text)
+        spec, names = site.spec, site.names
+        results = len(site.gradients) if spec.backward else 3
+        found = [([Replicate()] * (1 if spec.backward else 3), [Replicate()] * len(names))]
+        shared = not spec.dropout and not any(name in _WHOLE_MASKS for name in names)
+        sums = spec.backward and any(n in ("sinks", "dscore") for n in names)
+        if not shared or sums or results == 0 or "cu_seqlens" in names:
+            return [_with_none(*pair) for pair in found]
+        heads_dim, parts = (2 if spec.bshd else 1), query.mesh.size()
+        for axis, variable in enumerate("bh"):
+            dim = (0, heads_dim)[axis]
+            if any(_reads(t, variable) for t in (spec.score_mod, spec.mask_mod, spec.derivative)):
+                continue
+            if query.tensor_meta.shape[dim] % parts or key.tensor_meta.shape[dim] % parts:
+                continue
+
+            def place(name, dim=dim, axis=axis):
+                if name in ("query", "key", "value", "out", "dout"):
+                    return Shard(dim)
+                if name in ("lse", "dlse"):
+                    return Shard(axis)
+                of_batches = name in _OF_BATCHES and axis == 0
+                of_heads = name == "sinks" and axis == 1
+                return Shard(0) if of_batches or of_heads else Replicate()
+
+            outputs = [Shard(dim)] if spec.backward else [Shard(dim), Shard(axis), Shard(axis)]
+            if not spec.backward and not spec.max_scores:
+                outputs[2] = Replicate()
+            found.append((outputs, [place(name) for name in names]))
+        return [_with_none(*pair) for pair in found]
+
+    operators = (torch.ops.tilewright.forward, torch.ops.tilewright.backward)
+    register_sharding([overload for op in operators for overload in (op.default, op.host)])(choices)
+
+
+def _with_none(outputs, inputs):
+    """With nothing for the seed and the site, which are no tensors."""
+    return outputs, [*inputs, None, None]
+
+
+def _reads(text, variable):
+    return re.search(f"%{variable}\\b", text.partition("\n")[2]) is not None
 
 
 def _part(mask, origin, counts):

@@ -10,7 +10,7 @@ import threading
 import torch
 
 from .. import _core
-from . import _errors
+from . import _errors, _threads
 
 _CAPACITY = 4096  # sites that are kept
 FLOATS = (torch.float32, torch.float64, torch.float16, torch.bfloat16)
@@ -37,14 +37,17 @@ class Spec:
     deterministic: bool = True
     checked: bool = False
     max_scores: bool = False
+    lse: bool = True  #: a result, which operators always have
     gradient: bool = False  #: the backward will follow
     autotune: bool = False
     engine: str = ""
     forward_blocks: tuple = (0, 0, 0, 0)
     backward_blocks: tuple = (0, 0, 0, 0)
     origin: tuple | None = None  #: batch and head of a larger call that mods and dropout count from
+    whole_masks: bool = False  #: block masks among the operands are of that call
     block_size: tuple | None = None  #: of torch's lists among the operands
     backward: bool = False
+    wanted: tuple = (True, True, True)  #: backward: which gradients of query, key and value
 
     def options(self):
         options = _core.AttentionOptions()
@@ -60,6 +63,11 @@ class Spec:
         return options
 
 
+_READ_BY_HOST = frozenset(
+    ("block_mask", "cu_seqlens", "kv_cu_seqlens", "kv_indices", "kv_num_blocks", "seed")
+)
+
+
 class Site:
     """One spec, its kernels' entry, and the specs that follow from it."""
 
@@ -72,24 +80,48 @@ class Site:
             self.op = "flex_attention"
         self._call = _core.TorchAttention(
             backward=spec.backward,
+            wanted=list(spec.wanted),
             operands=" ".join(self.names),
             score_mod=spec.score_mod,
             derivative=spec.derivative if spec.backward or spec.gradient else "",
             gathers=spec.gathers if spec.backward or spec.gradient else "",
             mask_mod=spec.mask_mod,
             block_size=spec.block_size or (0, 0),
+            whole_masks=spec.whole_masks,
             options=spec.options(),
         )
         self._backward = {}
 
     def __call__(self, operands, mask, seed):
         """The results, or None unless all operands are plain tensors."""
+        _threads.follow()
         return self._call(self, operands, mask, seed)
 
     @functools.cached_property
     def with_words(self):
         """The same with the block mask as one more operand: its packed words."""
         return site(_with_words(self.spec))
+
+    @functools.cached_property
+    def alone(self):
+        """The same without lse, for calls that nobody else sees."""
+        return self if self.spec.max_scores else site(dataclasses.replace(self.spec, lse=False))
+
+    @functools.cached_property
+    def words_at(self):
+        """Where the words of a block mask stand among the operands; None without."""
+        return self.names.index("block_mask") if "block_mask" in self.names else None
+
+    @functools.cached_property
+    def without_words(self):
+        """The same without them, for a call that brings the mask itself."""
+        operands = tuple(n for n in self.spec.operands if n != "block_mask")
+        return site(dataclasses.replace(self.spec, operands=operands))
+
+    @functools.cached_property
+    def read_by_host(self):
+        """Whether the host reads elements of operands."""
+        return not _READ_BY_HOST.isdisjoint(self.names)
 
     def backward(self, needs_gradient, has_dlse):
         """The site of the backward pass; needs_gradient tells it for each operand."""
@@ -105,11 +137,20 @@ class Site:
         for name, needs in zip(spec.operands, needs_gradient[3:], strict=True):
             if name in ("score", "dscore") and not spec.derivative:
                 name = "dscore" if needs else "score"
+            elif name == "sinks" and not needs:
+                name = "unused"  # they are part of lse
             operands.append(name)
         operands += ["out", "lse", "dout", *["dlse"] * has_dlse]
         return dataclasses.replace(
-            spec, operands=tuple(operands), backward=True, gradient=False, max_scores=False
-        )
+            spec, operands=tuple(operands), backward=True, gradient=False, max_scores=False,
+            wanted=tuple(needs_gradient[:3]),
+        )  # fmt: skip
+
+    @functools.cached_property
+    def gradients(self):
+        """Names of what a backward site returns, in order."""
+        wanted = dict(zip(("query", "key", "value"), self.spec.wanted, strict=True))
+        return tuple(n for n in self.names if wanted.get(n) or n in ("sinks", "dscore"))
 
     # ---- Shapes.
 
@@ -120,13 +161,14 @@ class Site:
         if self.spec.backward:
             named = zip(self.names, operands, strict=True)
             rest = [x for name, x in named if name in ("sinks", "dscore")]
-            return [_like(x, x.shape) for x in (query, key, value)] + [_dense(x) for x in rest]
+            own = [x for x, w in zip((query, key, value), self.spec.wanted, strict=True) if w]
+            return [_like(x, x.shape) for x in own] + [_dense(x) for x in rest]
         batch, heads, length = self.rows(query)
         wide = torch.float64 if query.dtype == torch.float64 else torch.float32
         options = {"dtype": wide, "device": query.device}
         rows = (((batch, heads, length), (heads * length, length, 1)), options)
         out = _like(query, (*query.shape[:3], value.shape[3]))
-        return [out, rows, rows] if self.spec.max_scores else [out, rows]
+        return [out, *[rows] * (self.spec.lse + self.spec.max_scores)]
 
     def rows(self, query):
         """Batch, heads and length of a query."""
@@ -138,7 +180,7 @@ class Site:
         check_inputs(self.op, *operands[:3], self.spec.bshd, self.spec.enable_gqa)
         query, key = named["query"], named["key"]
         for name, x in zip(self.names, operands, strict=True):
-            host = name in ("cu_seqlens", "kv_cu_seqlens", "block_mask")
+            host = name in ("cu_seqlens", "kv_cu_seqlens", "block_mask", "seed")
             if x.device != query.device and not host:
                 argument = {"score": "score_mod", "dscore": "score_mod", "mask": "mask_mod"}.get(
                     name

@@ -36,12 +36,6 @@ struct State {
     Tile value;  ///< [block_k, Ev]; of what is not wanted a scalar
 };
 
-/// How many of the gradients of query, key and value are wanted.
-std::size_t num_wanted(const Options& options) {
-    return std::size_t{options.query_gradient} + std::size_t{options.key_gradient} +
-           std::size_t{options.value_gradient};
-}
-
 /// Where the gradients of captures go.
 struct Buffers {
     const ScoreDerivative& derivative;

@@ -261,3 +261,49 @@ def test_lse_alone_and_max_scores():
     out, aux = twt.flex_attention(query, key, value, return_aux=twt.AuxRequest())
     assert aux == twt.AuxOutput()
     assert out.requires_grad
+
+
+@pytest.mark.parametrize("wanted", [("query",), ("key",), ("value",), ("query", "value"), ("slopes",), ("sinks",)])  # fmt: skip
+@pytest.mark.parametrize("custom", [False, True])
+def test_only_wanted_gradients_are_computed(monkeypatch, wanted, custom):
+    tensors = {
+        "query": torch.randn(1, 4, 20, 8, dtype=torch.float64),
+        "key": torch.randn(1, 2, 30, 8, dtype=torch.float64),
+        "value": torch.randn(1, 2, 30, 6, dtype=torch.float64),
+        "slopes": torch.randn(4, dtype=torch.float64),
+        "sinks": torch.randn(4, dtype=torch.float64),
+    }
+    for name in wanted:
+        tensors[name].requires_grad_()
+    query, key, value, slopes, sinks = tensors.values()
+
+    class Doubled(torch.autograd.Function):
+        @staticmethod
+        def forward(ctx, x):
+            return 2 * x
+
+        @staticmethod
+        def backward(ctx, gradient):
+            return 2 * gradient
+
+    def score(s, b, h, q, kv):
+        return (Doubled.apply(s) if custom else s * 2) + slopes[h] * (kv - q)
+
+    made = []
+    from tilewright.torch import _sites
+
+    results = _sites.Site.results
+
+    def watched(site, *arguments):
+        found = results(site, *arguments)
+        if site.spec.backward:
+            made.append(len(found))
+        return found
+
+    monkeypatch.setattr(_sites.Site, "results", watched)
+    out = twt.flex_attention(query, key, value, score, enable_gqa=True, sinks=sinks)
+    want = dense.attention(query, key, value, lambda s, b, h, q, kv: s * 2 + slopes[h] * (kv - q), sinks=sinks)[0]  # fmt: skip
+    inputs = [tensors[name] for name in wanted]
+    for x, y in zip(dense.gradients([out], inputs), dense.gradients([want], inputs), strict=True):
+        dense.close(x, y)
+    assert made == [len(wanted)]

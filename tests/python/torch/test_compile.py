@@ -1,5 +1,7 @@
 """torch.compile and torch.export: one graph, any backend, the fused kernels in it."""
 
+import gc
+
 import dense_torch as dense
 import pytest
 import torch
@@ -116,6 +118,66 @@ def test_masks_of_torch(backend):
         dense.attention(query, key, value, None, mask_mod)[0],
         [query, key, value],
     )
+
+
+@pytest.mark.parametrize("backend", ["aot_eager", "inductor"])
+def test_lists_for_one_batch_and_head_serve_all(backend):
+    """Lists of one batch and head, and a mask_mod that tells batches and heads apart."""
+
+    def mask_mod(b, h, q, kv):
+        return (q >= kv) & ((kv + q) % (b + h + 2) != 1)
+
+    counts = torch.tensor([[[1, 2, 3]]], dtype=torch.int32)
+    indices = torch.arange(3, dtype=torch.int32).expand(1, 1, 3, 3).contiguous()
+    mask = flex.BlockMask.from_kv_blocks(counts, indices, BLOCK_SIZE=16, mask_mod=mask_mod)
+    compiled = torch.compile(twt.flex_attention, backend=backend, fullgraph=True)
+    query, key, value = tensors(48)
+    same(
+        compiled(query, key, value, None, mask),
+        dense.attention(query, key, value, None, mask_mod)[0],
+        [query, key, value],
+    )
+
+
+def test_words_of_masks_that_are_gone():
+    """An operator finds the mask of its words while it lives, and reads the words afterwards."""
+    from tilewright.torch import _block_mask, _marker  # noqa: F401
+
+    def mask_mod(b, h, q, kv):
+        return (q >= kv) & (kv % 3 != 1)
+
+    query, key, value = tensors(48)
+    mask = twt.create_block_mask(mask_mod, None, None, 48, 48, device="cpu")
+    assert _block_mask.of_words(mask.words) is mask
+    out = torch.compile(twt.flex_attention, backend="aot_eager", fullgraph=True)(
+        query, key, value, None, mask
+    )
+    words = mask.words
+    del mask
+    gc.collect()
+    assert _block_mask.of_words(words) is None
+    same(out, dense.attention(query, key, value, None, mask_mod)[0], [query, key, value])
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_dropout_of_sdpa(backend):
+    query, key, value = tensors(48)
+    compiled = torch.compile(
+        lambda q, k, v: twt.scaled_dot_product_attention(q, k, v, dropout_p=0.5),
+        backend=backend,
+        fullgraph=True,
+    )
+
+    def run():
+        torch.manual_seed(5)
+        return [compiled(query, key, value) for _ in range(2)]
+
+    first, second = run(), run()
+    assert all(map(torch.equal, first, second))
+    assert not torch.equal(*first)
+    # The backward pass drops the same: the output is linear in the value.
+    (gradient,) = torch.autograd.grad(first[0].sum(), value)
+    dense.close((gradient * value).sum(), first[0].sum(), 1e-4)
 
 
 @pytest.mark.parametrize("backend", ["aot_eager", "inductor"])

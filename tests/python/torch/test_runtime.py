@@ -1,7 +1,9 @@
 """install(), nested tensors, other names, threads, leaks, memory, import time."""
 
 import gc
+import os
 import resource
+import signal
 import subprocess
 import sys
 import threading
@@ -191,6 +193,48 @@ def test_threads():
     for thread in threads:
         thread.join()
     assert not failures, failures[0]
+
+
+def test_forked_processes():
+    query = dense.normal(1, 4, 300, 16)
+    want = twt.flex_attention(query, query, query, causal=True)
+    child = os.fork()
+    if child == 0:
+        signal.alarm(60)
+        status = 1
+        try:
+            out = twt.flex_attention(query, query, query, causal=True)
+            out.sum().backward()
+            status = 0 if torch.equal(out, want) else 2
+        finally:
+            os._exit(status)
+    assert os.waitpid(child, 0)[1] == 0
+
+
+def test_number_of_threads():
+    script = """
+import sys, torch, tilewright, tilewright.torch as twt
+from tilewright import _core
+q = torch.randn(1, 1, 4, 4)
+def now():
+    twt.flex_attention(q, q, q)
+    return _core.num_threads()
+if sys.argv[1] == "ours":
+    tilewright.set_num_threads(1)
+    print(now())
+torch.set_num_threads(1)
+print(now())
+torch.set_num_threads(2)
+print(now())
+tilewright.set_num_threads(1)
+print(now())
+"""
+    cores = min(2, os.cpu_count())
+    for first, want in (("torch", []), ("ours", [1])):
+        done = subprocess.run(
+            [sys.executable, "-c", script, first], capture_output=True, text=True, check=True
+        )
+        assert [int(n) for n in done.stdout.split()] == [*want, 1, cores, 1]
 
 
 def test_fresh_closures_leak_nothing():
