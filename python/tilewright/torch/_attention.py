@@ -10,7 +10,7 @@ from torch.nn.attention import flex_attention as _flex
 from .. import _attention as _numpy_attention
 from .. import _functions
 from . import _block_mask as _masks
-from . import _environment, _errors, _function, _nested, _ops, _sharded, _sites
+from . import _environment, _errors, _function, _host_copies, _nested, _ops, _sharded, _sites
 
 _BACKENDS = ("AUTO", "TRITON", "FLASH", "TRITON_DECODE", "TILEWRIGHT")
 _TENSORS = (torch.Tensor, torch.nn.Parameter)
@@ -320,6 +320,7 @@ def _has_gradient(x):
     return x.dtype.is_floating_point and x.requires_grad
 
 
+_STARTS = ("cu_seqlens", "kv_cu_seqlens")
 _EXTRAS = ("segment_ids", "kv_segment_ids", "cu_seqlens", "kv_cu_seqlens", "kv_lengths", "sinks")
 
 
@@ -331,7 +332,10 @@ def _given(extras):
             raise TypeError(
                 f"[flex_attention] expected {name} to be a tensor but got {type(x).__name__}"
             )
-    return tuple(name for name, _ in pairs), tuple(x for _, x in pairs)
+    plain = _ops.is_plain()
+    return tuple(name for name, _ in pairs), tuple(
+        _host_copies.host_copy(x) if plain and name in _STARTS else x for name, x in pairs
+    )
 
 
 def _exact_mask(block_mask, batch, heads):

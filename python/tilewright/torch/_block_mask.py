@@ -11,7 +11,7 @@ from torch.nn.attention import flex_attention as _flex
 from .. import _block_mask as _numpy_block_mask
 from .. import _core, _functions
 from .._arrays import to_array, to_tensor
-from . import _environment
+from . import _environment, _host_copies
 from ._errors import BadInput
 
 _TorchBlockMask = _flex.BlockMask
@@ -313,7 +313,7 @@ def exact(op, mask, batch=1, heads=1):
         for name, n in (("b", batch), ("h", heads))
     )
     state = (
-        spread, mod.text, tuple(mask.seq_lengths), tuple(mask.BLOCK_SIZE), [t._version for t in read],
+        spread, mod.text, tuple(mask.seq_lengths), tuple(mask.BLOCK_SIZE), [None if t.is_inference() else t._version for t in read],
     )  # fmt: skip
     made = mask.__dict__.get("_made")
     if (
@@ -325,7 +325,8 @@ def exact(op, mask, batch=1, heads=1):
     result = BlockMask.from_core(
         _core_of_lists(op, mask, lists, mod, spread), mask.mask_mod, lists[1].device
     )
-    mask.__dict__["_made"] = state, read, result
+    if all(map(_host_copies.may_keep, read)):
+        mask.__dict__["_made"] = state, read, result
     return result
 
 

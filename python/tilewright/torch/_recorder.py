@@ -25,7 +25,8 @@ from .._numbers import Number, RefusedError, operand
 from .._values import Scattered
 from . import _array_rules, _rules  # noqa: F401  (rules stand in one table)
 from ._errors import BadInput
-from ._recording import Call, Recording, Slot, mapped, shape_of, stand_in, tensors_of
+from ._recording import Call, Recording, Slot, mapped, shape_of, tensors_of
+from ._stand_ins import result_of, stand_in
 from ._values import Part, TorchValues
 
 _POSITIONS = (0, (1 << 31) - 1)
@@ -96,10 +97,21 @@ class _Dispatch(TorchDispatchMode):
         super().__init__()
         self._recorder = recorder
 
+    @classmethod
+    def _should_skip_dynamo(cls):
+        return False  # the way to skip it imports it, which takes seconds
+
     def __torch_dispatch__(self, func, types, args=(), kwargs=None):
         if func is torch.ops.prim.device.default:  # how torch asks a fake tensor where it is
             return func(*args)
         return self._recorder.dispatch(func, args, kwargs or {})
+
+
+def _without_dynamo(function):
+    """What a compiled function calls outside of its graphs is not compiled, either."""
+    if "torch._dynamo" not in sys.modules:
+        return function
+    return torch._dynamo.disable(function)
 
 
 _SHAPES = {
@@ -346,12 +358,8 @@ class Recorder:
             raise RefusedError(
                 "expected a mod that leaves captured tensors as they are but it writes to one"
             )
-        plain = {"device": torch.device("meta")} if "device" in kwargs else {}
         with _disable_current_modes(), torch._C.DisableTorchFunction():
-            out = func(
-                *mapped(args, torch.Tensor, stand_in),
-                **{**mapped(kwargs, torch.Tensor, stand_in), **plain},
-            )
+            out = result_of(func, name, args, kwargs, mutated)
         whole = all(isinstance(t.value, Whole) for t in traced)
         if not mutated and whole and self._is_next(func):
             return self._on_captures(func, args, kwargs, out, [*traced, *captures])
@@ -537,7 +545,7 @@ def recorded(op, argument, function, is_mask, score_dtype=torch.float32, device=
                     Part(recorder.captured(slot), index).value()
             return _result(op, argument, recorder, out, is_mask)
 
-    core = (_core.Mod.mask if is_mask else _core.Mod.score)(body)
+    core = (_core.Mod.mask if is_mask else _core.Mod.score)(_without_dynamo(body))
     derivative = "", ""
     width = "f64" if wide and not is_mask else "f32"
     try:

@@ -4,7 +4,6 @@ import sys
 from typing import NamedTuple
 
 import torch
-from torch.utils._python_dispatch import _disable_current_modes
 
 from .. import _core
 from .._functions import NONE, TracedMod
@@ -96,23 +95,6 @@ def shape_of(x):
 def _hint(size):
     hint = getattr(getattr(size, "node", None), "hint", None)
     return hint if type(hint) is int else int(size)
-
-
-_metas = {}
-
-
-def stand_in(x):
-    """A meta tensor of the shape and dtype, kept for the next time."""
-    if not isinstance(x, torch.Tensor):
-        return x
-    key = shape_of(x), x.dtype
-    meta = _metas.get(key)
-    if meta is None:
-        if len(_metas) > 256:
-            _metas.clear()
-        with _disable_current_modes():
-            meta = _metas[key] = torch.empty(key[0], dtype=key[1], device="meta")
-    return meta
 
 
 def intersection(masks):

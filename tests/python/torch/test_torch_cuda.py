@@ -3,6 +3,7 @@
 import dense_torch as dense
 import pytest
 import torch
+from torch.nn.attention import flex_attention as flex
 
 import tilewright.torch as twt
 
@@ -131,6 +132,52 @@ def test_nothing_waits_in_a_warm_call():
     torch.cuda.synchronize()
 
 
+def waits_not(step):
+    """Runs a step a few times; the last time the host may not wait for the GPU."""
+    for _ in range(3):
+        step()
+    torch.cuda.synchronize()
+    torch.cuda.set_sync_debug_mode("error")
+    try:
+        torch.cuda._sleep(500_000_000)
+        done = torch.cuda.Event()
+        step()
+        done.record()
+        assert not done.query()
+    finally:
+        torch.cuda.set_sync_debug_mode("default")
+    torch.cuda.synchronize()
+
+
+def test_nothing_waits_for_lists_and_starts():
+    """torch's lists of blocks and the starts of packed sequences are read once."""
+    query, key, value = tensors(1024)
+    ids = torch.arange(1024, device="cuda") // 300
+    mask = flex.create_block_mask(
+        lambda b, h, q, kv: (q >= kv) & (ids[q] == ids[kv]), None, None, 1024, 1024, "cuda"
+    )
+
+    def with_lists():
+        out = twt.flex_attention(query, key, value, block_mask=mask)
+        return torch.autograd.grad(out, (query, key, value), out.detach())
+
+    waits_not(with_lists)
+    packed = [x[:1] for x in (query, key, value)]
+    starts = torch.tensor([0, 300, 1024], dtype=torch.int32, device="cuda")
+
+    def with_starts():
+        out = twt.flex_attention(*packed, causal=True, cu_seqlens=starts)
+        return out, torch.autograd.grad(out, (query, key, value), out.detach())
+
+    waits_not(with_starts)
+    before = with_starts()[0]
+    starts[1] = 700
+    after = with_starts()[0]
+    want = twt.flex_attention(*packed, causal=True, cu_seqlens=starts.cpu())
+    assert torch.equal(after, want)
+    assert not torch.equal(before, after)
+
+
 def test_memory_is_torchs():
     query, key, value = tensors(2048)
     step = lambda: twt.flex_attention(query, key, value, causal=True).sum().backward()  # noqa: E731
@@ -182,6 +229,81 @@ def test_compile(mode):
             strict=True,
         ):
             dense.close(x.cpu(), y.cpu(), 2e-2)
+
+
+@pytest.mark.parametrize("mode", ["default", "reduce-overhead"])
+@pytest.mark.parametrize("form", ["exact", "lists"])
+def test_compile_with_masks(mode, form):
+    """A mask of the same size is another one in the next call, also where graphs are replayed."""
+    compiled = torch.compile(
+        lambda q, k, v, m: twt.flex_attention(q * 2, k, v, block_mask=m).sin(),
+        mode=mode,
+        fullgraph=True,
+    )
+    make = twt.create_block_mask if form == "exact" else flex.create_block_mask
+    for n in (300, 200, 100, 50, 300):
+        ids = torch.arange(512, device="cuda") // n
+        mask = make(
+            lambda b, h, q, kv, ids=ids: (q >= kv) & (ids[q] == ids[kv]),
+            *(None, None, 512, 512, "cuda"),
+        )
+        query, key, value = tensors()
+        have = compiled(query, key, value, mask)
+        want = twt.flex_attention(
+            query * 2, key, value, mask_mod=lambda b, h, q, kv, n=n: (q >= kv) & (q // n == kv // n)
+        ).sin()
+        dense.close(have.cpu(), want.cpu(), 1e-2)
+        for x, y in zip(
+            torch.autograd.grad(have.sum(), (query, key, value)),
+            torch.autograd.grad(want.sum(), (query, key, value)),
+            strict=True,
+        ):
+            dense.close(x.cpu(), y.cpu(), 2e-2)
+
+
+def test_dropout_of_sdpa_in_a_graph():
+    query, key, value = tensors()
+    compiled = torch.compile(
+        lambda q, k, v: twt.scaled_dot_product_attention(q, k, v, dropout_p=0.5),
+        mode="reduce-overhead",
+        fullgraph=True,
+    )
+    first = [compiled(query, key, value).detach().clone() for _ in range(4)]
+    assert not any(torch.equal(first[i], first[j]) for i in range(4) for j in range(i))
+
+
+@pytest.mark.parametrize("wanted", [(0,), (1,), (2,), (0, 2)])
+def test_only_wanted_gradients(wanted):
+    inputs = [x.detach() for x in tensors()]
+    for i in wanted:
+        inputs[i].requires_grad_()
+    out = twt.flex_attention(*inputs, causal=True)
+    dout = torch.randn_like(out)
+    own = [inputs[i] for i in wanted]
+    have = torch.autograd.grad(out, own, dout)
+    wide = [x.detach().double().cpu().requires_grad_() for x in inputs]
+    exact = torch.autograd.grad(dense.attention(*wide, mask=causal)[0], wide, dout.double().cpu())
+    for i, x in zip(wanted, have, strict=True):
+        dense.close(x.cpu(), exact[i], 4e-2)
+
+
+@pytest.mark.parametrize("is_causal", [False, True])
+def test_torchs_flash_attention(is_causal):
+    from torch.nn import attention
+
+    twt.register_flash_attention()
+    sdpa = torch.nn.functional.scaled_dot_product_attention
+    attention.activate_flash_attention_impl("TILEWRIGHT")
+    try:
+        with attention.sdpa_kernel(attention.SDPBackend.FLASH_ATTENTION):
+            check(
+                lambda q, k, v: sdpa(q, k, v, is_causal=is_causal),
+                tensors(),
+                [],
+                lambda q, k, v: dense.attention(q, k, v, mask=causal if is_causal else None)[0],
+            )
+    finally:
+        attention.restore_flash_attention_impl()
 
 
 @pytest.mark.skipif(torch.cuda.device_count() < 2, reason="NOT RUN: needs two GPUs")

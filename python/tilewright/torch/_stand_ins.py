@@ -1,0 +1,67 @@
+"""Dtypes and shapes of what operations give, from small tensors that stand for their inputs."""
+
+import math
+
+import torch
+from torch.utils._python_dispatch import _disable_current_modes
+
+from ._recording import mapped, shape_of, tensors_of
+
+_SMALL = 64  # elements up to which an operation on the CPU is the quickest way to its result's type
+_stand_ins = {}
+
+
+def stand_in(x, device="meta"):
+    """A tensor of the shape and dtype that holds ones, or nothing; kept for the next time."""
+    if not isinstance(x, torch.Tensor):
+        return x
+    key = shape_of(x), x.dtype, device
+    stand = _stand_ins.get(key)
+    if stand is None:
+        if len(_stand_ins) > 256:
+            _stand_ins.clear()
+        with _disable_current_modes(), torch.inference_mode(False):
+            stand = _stand_ins[key] = torch.ones(key[0], dtype=key[1], device=device)
+    return stand
+
+
+def result_of(func, name, args, kwargs, mutated):
+    """What an operation gives on stand-ins: its dtype and shape.
+
+    Torch's kernels for meta tensors are Python: they take a hundred microseconds, and import Dynamo.
+    """
+    tensors = tensors_of(kwargs, tensors_of(args, []))
+    if name == "aten::index" and _reads_elements(*args):
+        return stand_in(torch.empty((), dtype=args[0].dtype, device="meta"))
+    small = all(math.prod(shape_of(t)) <= _SMALL for t in tensors)
+    if small and not mutated and name != "aten::index" and not _has_symbols((args, kwargs)):
+        try:
+            return _on(torch.device("cpu"), func, args, kwargs)
+        except (RuntimeError, ValueError, IndexError, TypeError, ArithmeticError):
+            pass  # not on the CPU, or not with these values
+    return _on(torch.device("meta"), func, args, kwargs)
+
+
+def _has_symbols(x):
+    if isinstance(x, tuple | list):
+        return any(map(_has_symbols, x))
+    if isinstance(x, dict):
+        return any(map(_has_symbols, x.values()))
+    return isinstance(x, torch.SymInt | torch.SymFloat | torch.SymBool)
+
+
+def _reads_elements(tensor, indices):
+    """Whether every dimension has an integer for its index."""
+    return len(indices) == tensor.dim() and all(
+        i is not None and i.dim() == 0 and i.dtype not in (torch.bool, torch.uint8) for i in indices
+    )
+
+
+def _on(device, func, args, kwargs):
+    def stand(x):
+        return stand_in(x, device.type)
+
+    options = mapped(kwargs, torch.Tensor, stand)
+    if "device" in options:
+        options["device"] = device
+    return func(*mapped(args, torch.Tensor, stand), **options)
