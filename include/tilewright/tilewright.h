@@ -3,6 +3,8 @@
 
 #include "tilewright/attention.h"
 #include "tilewright/compiler.h"
+#include "tilewright/cpu_function.h"
+#include "tilewright/cuda_kernel.h"
 #include "tilewright/error.h"
 #include "tilewright/files.h"
 #include "tilewright/lang.h"

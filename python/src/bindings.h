@@ -12,6 +12,7 @@ void bind_exchange(nb::module_& module);
 void bind_mask(nb::module_& module);
 void bind_tensor(nb::module_& module);
 void bind_call(nb::module_& module);
+void bind_cuda_kernel(nb::module_& module);
 void bind_lang(nb::module_& module);
 void bind_library(nb::module_& module);
 void bind_mod(nb::module_& module);

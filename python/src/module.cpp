@@ -41,6 +41,7 @@ NB_MODULE(_core, module) {
     python::bind_mod(module);
     python::bind_lang(module);
     python::bind_call(module);
+    python::bind_cuda_kernel(module);
     python::bind_library(module);
     python::bind_mask(module);
     python::bind_attention(module);

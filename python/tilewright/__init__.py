@@ -11,9 +11,11 @@ from collections.abc import Callable
 
 from . import _core, masks, scores
 from ._attention import AuxOutput, AuxRequest, Gradients, flex_attention, flex_attention_vjp
+from ._attributes import Attribute, Struct
 from ._block_mask import BlockMask, create_block_mask, create_mask, create_scores
 from ._captures import Capture, Row, Scalar
 from ._control import cond, for_loop, scan, when, while_loop
+from ._cuda_kernel import CpuFunction, CudaKernel, Launch, cuda_kernel
 from ._elementwise import FUNCTIONS
 from ._kernels import BlockSpec, Call, Element, Kernel, call, kernel, vmap
 from ._language import (
@@ -105,6 +107,7 @@ clamp: Callable[..., Scalar]
 
 __all__ = [
     *FUNCTIONS,
+    "Attribute",
     "AuxOutput",
     "AuxRequest",
     "BlockMask",
@@ -112,16 +115,20 @@ __all__ = [
     "Call",
     "Capture",
     "Cost",
+    "CpuFunction",
+    "CudaKernel",
     "DType",
     "Element",
     "Gradients",
     "Kernel",
+    "Launch",
     "Mod",
     "Program",
     "Ref",
     "Row",
     "Scalar",
     "ShapeDtype",
+    "Struct",
     "Tile",
     "all",
     "and_masks",
@@ -147,6 +154,7 @@ __all__ = [
     "create_block_mask",
     "create_mask",
     "create_scores",
+    "cuda_kernel",
     "cummax",
     "cummin",
     "cumprod",

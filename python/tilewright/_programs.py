@@ -17,7 +17,9 @@ class ShapeDtype:
     """The shape and dtype of an array that does not exist yet."""
 
     def __init__(self, shape, dtype):
-        self.shape = tuple(_language._shape("ShapeDtype", shape))
+        # Extents of PyTorch's tracing stay what they are.
+        symbolic = isinstance(shape, tuple | list) and "SymInt" in [type(n).__name__ for n in shape]
+        self.shape = tuple(shape if symbolic else _language._shape("ShapeDtype", shape))
         self.dtype = DType(dtype_name("ShapeDtype", "dtype", dtype))
 
     def __repr__(self):

@@ -3,6 +3,7 @@
 
 #include <fmt/format.h>
 
+#include <regex>
 #include <vector>
 
 namespace tilewright::testing_support {
@@ -55,11 +56,21 @@ std::string emulated_source(const std::string& source, const std::string& kernel
                name, arguments, sizes);
 }
 
-std::string emulated_compile_command(const std::string& file, const std::string& object) {
+std::string emulated_user_source(const std::string& source) {
+    // No line is added or taken away: messages count them.
+    static const std::regex kDynamic(
+        R"(extern\s+__shared__\s+(?:__align__\(\d+\)\s+)?([\w:<> ]+?)\s+(\w+)\s*\[\s*\]\s*;)");
+    const std::string text =
+        std::regex_replace(source, kDynamic, "$1* const $2 = reinterpret_cast<$1*>(::memory);");
+    return std::regex_replace(text, std::regex("__shared__"), "static");
+}
+
+std::string emulated_compile_command(const std::string& file, const std::string& object,
+                                     const std::string& options) {
     return fmt::format(
         "{0} -std=c++20 -O0 -w -fno-strict-aliasing -ffp-contract=off -fPIC -shared "
-        "-I {1}/tests/cuda/emulator -I {1}/src -o {2} {3} 2>&1",
-        TW_CXX_COMPILER, TW_SOURCE_FOLDER, object, file);
+        "-I {1}/tests/cuda/emulator -I {1}/src{4} -o {2} {3} 2>&1",
+        TW_CXX_COMPILER, TW_SOURCE_FOLDER, object, file, options);
 }
 
 }  // namespace tilewright::testing_support

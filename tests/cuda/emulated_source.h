@@ -15,6 +15,10 @@ std::string emulated_source(const std::string& source, const std::string& kernel
                             const std::string& name);
 
 /// The command that makes a shared object of such a file.
-std::string emulated_compile_command(const std::string& file, const std::string& object);
+std::string emulated_compile_command(const std::string& file, const std::string& object,
+                                     const std::string& options = "");
+
+/// CUDA C++ of users with shared memory as the host has it: static, or the emulator's.
+std::string emulated_user_source(const std::string& source);
 
 }  // namespace tilewright::testing_support

@@ -224,6 +224,7 @@ void add_target(nb::list& targets, const char* name) {
 }
 
 void add_attention_targets(nb::list& targets);
+void add_cuda_kernel_targets(nb::list& targets);
 void add_norm_targets(nb::list& targets);
 void add_program_targets(nb::list& targets);
 void bind_program(nb::module_& module);

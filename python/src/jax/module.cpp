@@ -9,6 +9,7 @@ NB_MODULE(_ffi, module) {
     module.def("targets", [] {
         nb::list targets;
         add_attention_targets(targets);
+        add_cuda_kernel_targets(targets);
         add_norm_targets(targets);
         add_program_targets(targets);
         return targets;

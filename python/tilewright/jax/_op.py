@@ -7,6 +7,8 @@ import jax
 import jax.numpy as jnp
 from jax.sharding import PartitionSpec
 
+from .. import _core
+from .._cuda_kernel import CudaKernel
 from . import _ffi, _primitive, _targets
 from ._jaxpr.translate import _JAX_DTYPES
 
@@ -14,50 +16,121 @@ _op_p = _primitive.define("tilewright_op")
 _METHODS = ("grid", "sequential", "expand_dims", "broadcast_all")
 
 
-def op(kernel, vjp=None, sharding_rule=None, vmap_method="grid"):
-    """A tile program as a JAX function of arrays.
+def op(kernel, vjp=None, sharding_rule=None, vmap_method=None):
+    """A tile program, or a CUDA kernel, as a JAX function of arrays and attributes.
 
     kernel: one of
 
     - IR text, as `tilewright dump KERNEL --to ir` and C++'s `Call::ir` print it, for fixed shapes;
     - a function of arrays (only their shape and dtype are known) that returns IR text, so that the
       op takes any shape, or an object with such a function as its attribute `ir`;
-    - a function of arrays made of Pallas kernels (`twj.pallas_call`).
+    - a function of arrays made of Pallas kernels (`twj.pallas_call`);
+    - a CUDA kernel (`tw.cuda_kernel`), whose own vjp, sharding_rule and vmap_method hold where none
+      are given here.
 
     The Refs of a program that it writes last are the results; those that share memory with one
     (`alias`) are inputs updated in place. The op returns an array, or a tuple of several.
 
+    Keyword arguments of the op are attributes: Python values that are constant under `jit` and can
+    be hashed. A function gets them as keyword arguments, `lambda x, eps: text`.
+
     vjp: `vjp(inputs, outputs, cotangents)` gives the gradient of each input, or None for one that
     has none; inputs and, of several results, outputs and cotangents are tuples. Or a pair
-    `(forward, backward)` as jax.custom_vjp takes it.
+    `(forward, backward)` as jax.custom_vjp takes it. Attributes of the call, where there are any,
+    are keyword arguments of these functions too.
 
     sharding_rule: which dimensions may be split over devices, as `"b n, n -> b n"`: dimensions of
     one name are split alike. A name that some operand or result lacks is not split, unless it is
     listed: `(rule, {"reduction_factors": ("b",)})` splits b and sums the results without it.
     Without a rule nothing is split.
 
-    vmap_method: "grid" runs the batch as one more axis of the grid, whatever the kernel;
-    "sequential" one element after the other; "expand_dims" and "broadcast_all" call the kernel with
-    the batch as leading dimensions (of extent 1, or repeated, where an input has none).
+    vmap_method: "grid" (the default) runs the batch as one more axis of the grid, whatever the
+    program; "sequential" one element after the other; "expand_dims" and "broadcast_all" call the
+    kernel with the batch as leading dimensions (of extent 1, or repeated, where an input has none).
     """
+    batching = None
+    if isinstance(kernel, CudaKernel):
+        if not isinstance(vjp, tuple | list):
+            vjp = _by_kernel(kernel, kernel.vjp if vjp is None else vjp)
+        sharding_rule = kernel.sharding_rule if sharding_rule is None else sharding_rule
+        if vmap_method is None:
+            batching = kernel.batch if callable(kernel.vmap_method) else None
+            vmap_method = "sequential" if batching else kernel.vmap_method
+        elif (vmap_method == "grid") != (kernel.vmap_method == "grid"):
+            raise ValueError(
+                f"[{kernel.name}] expected the vmap_method that the kernel was made with, "
+                f"{kernel.vmap_method!r}, since 'grid' changes its parameters, but got "
+                f"{vmap_method!r}"
+            )
+    vmap_method = "grid" if vmap_method is None else vmap_method
     if vmap_method not in _METHODS:
         raise ValueError(
             f"[op] expected vmap_method to be one of {_METHODS} but got {vmap_method!r}"
         )
     source = _Source(kernel)
     rule = _Rule.of(sharding_rule)
-    spec = _Spec(source, rule, vmap_method, ())
 
-    def call(*arrays):
-        arrays = _primitive.aligned(*(_array(i, x) for i, x in enumerate(arrays)))
-        if not arrays:
-            raise TypeError("[op] expected at least one array but got none")
-        outputs = _op_p.bind(*arrays, spec=spec)
-        return outputs[0] if len(outputs) == 1 else tuple(outputs)
+    @functools.lru_cache(maxsize=256)
+    def of_attributes(attributes):
+        """The op with these values, which are as constant as the kernel."""
+        given = dict(attributes)
+        spec = _Spec(source.with_attributes(given), rule, vmap_method, (), batching)
+
+        def call(*arrays):
+            arrays = _primitive.aligned(*(_array(i, x) for i, x in enumerate(arrays)))
+            if not arrays:
+                raise TypeError("[op] expected at least one array but got none")
+            outputs = _op_p.bind(*arrays, spec=spec)
+            return outputs[0] if len(outputs) == 1 else tuple(outputs)
+
+        call.__name__ = call.__qualname__ = source.name
+        return call if vjp is None else _differentiable(call, _with(vjp, given))
+
+    def call(*arrays, **attributes):
+        return of_attributes(_frozen(source, attributes))(*arrays)
 
     call.__name__ = call.__qualname__ = source.name
-    call.__doc__ = f"The tile program `{source.name}` as a JAX op."
-    return call if vjp is None else _differentiable(call, vjp)
+    call.__doc__ = f"The {source.kind} `{source.name}` as a JAX op."
+    return call
+
+
+def _by_kernel(kernel, vjp):
+    """The derivative of a CUDA kernel, as `vjp` of an op."""
+    if vjp is None:
+        return None
+
+    def by_kernel(inputs, outputs, cotangents, **attributes):
+        if kernel.single:
+            outputs, cotangents = (outputs,), (cotangents,)
+        return kernel.gradients(inputs, outputs, cotangents, _thawed(attributes), vjp)
+
+    return by_kernel
+
+
+def _with(vjp, attributes):
+    if not attributes:
+        return vjp
+    if isinstance(vjp, tuple | list):
+        return tuple(functools.partial(f, **attributes) for f in vjp)
+    return functools.partial(vjp, **attributes)
+
+
+def _frozen(source, attributes):
+    """Attributes in an order of their own, hashable."""
+    attributes = source.values(attributes)
+    for name, value in attributes.items():
+        if isinstance(value, jax.core.Tracer):
+            raise TypeError(
+                f"[{source.name}] expected the attribute `{name}` to be a Python value, since it "
+                f"is part of the program, but it is traced: {value}"
+            )
+        try:
+            hash(value)
+        except TypeError:
+            raise TypeError(
+                f"[{source.name}] expected the attribute `{name}` to be hashable but got {value!r}"
+            ) from None
+    return tuple(sorted(attributes.items()))
 
 
 def _array(place, value):
@@ -99,7 +172,9 @@ def _differentiable(call, vjp):
 class _Source:
     """Where the program of some shapes comes from. Compared by identity."""
 
-    def __init__(self, kernel):
+    def __init__(self, kernel, attributes=None):
+        self.is_cuda = isinstance(kernel, CudaKernel)
+        self.kind = "CUDA kernel" if self.is_cuda else "tile program"
         if not isinstance(kernel, str) and hasattr(kernel, "ir"):
             kernel = kernel.ir
         if not isinstance(kernel, str) and not callable(kernel):
@@ -109,9 +184,27 @@ class _Source:
         if isinstance(kernel, str):
             _ffi.program_parameters(kernel)  # says where the text is wrong
         self.kernel = kernel
+        self.attributes = attributes or {}
         self.checked = bool(getattr(kernel, "checked", False))  # in the checked mode
         self.name = "tile_program" if isinstance(kernel, str) else _name_of(kernel)
         self._programs = {}
+
+    def values(self, attributes):
+        """What is given of the attributes, and what is not."""
+        if self.is_cuda:
+            values = self.kernel.values(attributes)
+            return {
+                n: tuple(sorted(v.items())) if isinstance(v, dict) else v for n, v in values.items()
+            }
+        if isinstance(self.kernel, str) and attributes:
+            raise TypeError(
+                "[op] expected no attributes of a program that is IR text but got "
+                f"{', '.join(attributes)}"
+            )
+        return attributes
+
+    def with_attributes(self, attributes):
+        return _Source(self.kernel, attributes) if attributes else self
 
     def program(self, avals):
         """The _Program of these shapes, or None where the kernel is a function of Pallas kernels."""
@@ -121,6 +214,9 @@ class _Source:
         return self._programs[key]
 
     def _make(self, avals):
+        if self.is_cuda:
+            plan = self.kernel.plan(*avals, **_thawed(self.attributes))
+            return _CudaProgram(plan.text)
         text = self.kernel
         if not isinstance(text, str):
             text = self._text_of(avals)
@@ -133,7 +229,7 @@ class _Source:
         found = []
 
         def run(*arrays):
-            result = self.kernel(*arrays)
+            result = self.kernel(*arrays, **self.attributes)
             if isinstance(result, str):
                 found.append(result)
                 return ()
@@ -143,7 +239,14 @@ class _Source:
         return found[0] if found else None
 
 
+def _thawed(attributes):
+    """Structs as dicts again."""
+    return {n: dict(v) if isinstance(v, tuple) else v for n, v in attributes.items()}
+
+
 def _name_of(function):
+    if isinstance(function, CudaKernel):
+        return function.name
     if isinstance(function, functools.partial):
         function = function.func
     return getattr(function, "__name__", "op")
@@ -191,6 +294,10 @@ class _Program:
             i: last_of[alias] - first for i, (*_, alias) in enumerate(inputs) if alias in last_of
         }
 
+    def batched(self, mapped, size, avals):
+        flags = [*mapped, *[True] * len(self.results)]
+        return _Program(_ffi.batched_ir(self.text, flags, size), avals, self.checked)
+
     def __call__(self, *operands):
         shared = set(self.aliases.values())
         aliased = "".join("01"[o in shared] for o in range(len(self.results)))
@@ -199,6 +306,24 @@ class _Program:
         )
         given = {"ir": self.text, "checked": self.checked, "aliased": aliased}
         return list(call(*operands, **_targets.attributes(given)))
+
+
+class _CudaProgram:
+    """A plan of a CUDA kernel."""
+
+    def __init__(self, text):
+        self.text = text
+        plan = _core.CudaPlan(text)
+        self.results = [
+            jax.ShapeDtypeStruct(shape, _JAX_DTYPES[dtype]) for dtype, shape in plan.outputs
+        ]
+
+    def batched(self, mapped, size, avals):
+        return _CudaProgram(_core.CudaPlan(self.text).batched(list(mapped), size).text)
+
+    def __call__(self, *operands):
+        call = jax.ffi.ffi_call("tilewright_cuda_kernel", self.results)
+        return list(call(*operands, **_targets.attributes({"plan": self.text})))
 
 
 @dataclasses.dataclass(frozen=True)
@@ -266,6 +391,7 @@ class _Spec:
     rule: _Rule | None
     vmap_method: str
     batches: tuple
+    batching: object = None  #: a user's rule for vmap
 
     @property
     def target(self):
@@ -274,24 +400,25 @@ class _Spec:
     def _function(self, avals):
         """The function of one device for operands of these shapes."""
         inner = list(avals)
-        sizes = []
+        sizes, shapes = [], [inner]
         for mapped in reversed(self.batches):
             sizes.append(next(x.shape[0] for x, m in zip(inner, mapped, strict=True) if m))
             inner = [
                 jax.ShapeDtypeStruct(x.shape[1:] if m else x.shape, x.dtype)
                 for x, m in zip(inner, mapped, strict=True)
             ]
+            shapes.append(inner)
         program = self.source.program(tuple(inner))
         if program is None:
             return self._pallas()
-        text = program.text
-        for mapped, size in zip(self.batches, reversed(sizes), strict=True):
-            flags = [*mapped, *[True] * len(program.results)]
-            text = _ffi.batched_ir(text, flags, size)
-        return program if not self.batches else _Program(text, avals, self.source.checked)
+        for mapped, size, outer in zip(
+            self.batches, reversed(sizes), reversed(shapes[:-1]), strict=True
+        ):
+            program = program.batched(mapped, size, outer)
+        return program
 
     def _pallas(self):
-        function = self.source.kernel
+        function = functools.partial(self.source.kernel, **self.source.attributes)
         for mapped in self.batches:
             function = jax.vmap(function, in_axes=tuple(0 if m else None for m in mapped))
 
@@ -303,7 +430,7 @@ class _Spec:
 
     def results(self, *operands):
         function = self._function(operands)
-        if isinstance(function, _Program):
+        if isinstance(function, _Program | _CudaProgram):
             return function.results
         avals = [jax.ShapeDtypeStruct(x.shape, x.dtype) for x in operands]
         return jax.eval_shape(function, *avals)
@@ -317,7 +444,12 @@ class _Spec:
             x if d is None else jnp.moveaxis(x, d, 0) for x, d in zip(operands, dims, strict=True)
         ]
         mapped = tuple(d is not None for d in dims)
-        if self.vmap_method == "grid":
+        in_program = self.vmap_method == "grid" or (
+            self.source.is_cuda and self.vmap_method == "sequential"
+        )
+        if self.batching is not None:
+            outputs = self.batching(size, mapped, moved, _thawed(self.source.attributes))
+        elif in_program:
             rule = self.rule and self.rule.batched(dims)
             spec = dataclasses.replace(self, rule=rule, batches=(*self.batches, mapped))
             outputs = _op_p.bind(*moved, spec=spec)

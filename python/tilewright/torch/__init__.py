@@ -28,6 +28,7 @@ from torch.nn.attention.flex_attention import (  # noqa: E402
 from . import masks, scores  # noqa: E402
 from ._attention import flex_attention  # noqa: E402
 from ._block_mask import BlockMask, create_block_mask, create_mask, create_scores  # noqa: E402
+from ._cuda_kernel import op  # noqa: E402
 from ._flash import attention, scaled_dot_product_attention  # noqa: E402
 from ._flash_attn import (  # noqa: E402
     flash_attn_func,
@@ -57,6 +58,7 @@ __all__ = [
     "layer_norm",
     "masks",
     "noop_mask",
+    "op",
     "or_masks",
     "register_flash_attention",
     "register_transformers",

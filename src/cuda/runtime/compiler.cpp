@@ -32,7 +32,9 @@ using Program = void*;
     X(nvrtcCreateProgram,                                                                          \
       (Program*, const char*, const char*, int, const char* const*, const char* const*))           \
     X(nvrtcDestroyProgram, (Program*))                                                             \
+    X(nvrtcAddNameExpression, (Program, const char*))                                              \
     X(nvrtcCompileProgram, (Program, int, const char* const*))                                     \
+    X(nvrtcGetLoweredName, (Program, const char*, const char**))                                   \
     X(nvrtcGetCUBINSize, (Program, std::size_t*))                                                  \
     X(nvrtcGetCUBIN, (Program, char*))                                                             \
     X(nvrtcGetPTXSize, (Program, std::size_t*))                                                    \
@@ -125,6 +127,10 @@ std::string keep_source(const CompileRequest& request, std::string_view log) {
 
 [[noreturn]] void fail(const CompileRequest& request, std::string_view reason,
                        std::string_view log) {
+    if (!request.users.empty()) {
+        user_error(request.users, "expected CUDA C++ that compiles for {} but got {} of {}:\n{}",
+                   request.arch, reason, request.name, log);
+    }
     throw InternalError(fmt::format("[cuda] compiling {} for {}: {}\nsource: {}\nlog:\n{}",
                                     request.name, request.arch, reason, keep_source(request, log),
                                     log));
@@ -165,11 +171,17 @@ bool looks_like_cubin(std::string_view bytes) {
         "ELF");
 }
 
+/// A cubin and the symbols of the request's kernels.
+struct Cached {
+    std::string cubin;
+    std::vector<std::string> symbols;
+};
+
 /// Compilations done or under way in this process. A shared future lets threads that ask for the
 /// same kernel wait for one compilation.
 struct Compilation {
-    std::shared_ptr<std::promise<std::shared_ptr<const std::string>>> promise;
-    std::shared_future<std::shared_ptr<const std::string>> result;
+    std::shared_ptr<std::promise<std::shared_ptr<const Cached>>> promise;
+    std::shared_future<std::shared_ptr<const Cached>> result;
 };
 using MemoryCache = Memo<std::string, Compilation>;
 
@@ -179,16 +191,39 @@ MemoryCache& memory_cache() {
     return *kCache;
 }
 
-std::shared_ptr<const std::string> read_or_compile(const CompileRequest& request,
-                                                   const std::string& key) {
-    const DiskCache disk(kernel_cache_folder());
-    if (std::optional<std::string> bytes = disk.get(key)) {
-        if (looks_like_cubin(*bytes)) {
-            debug_log("cuda", "{} for {} comes from the disk", request.name, request.arch);
-            return std::make_shared<const std::string>(std::move(*bytes));
-        }
+/// Where the disk has the symbols of a cubin, a line for each.
+std::string symbols_key(const std::string& key) {
+    return key + "symbols\n";
+}
+
+std::optional<Cached> read_from(const DiskCache& disk, const CompileRequest& request,
+                                const std::string& key) {
+    std::optional<std::string> bytes = disk.get(key);
+    if (!bytes) return std::nullopt;
+    if (!looks_like_cubin(*bytes)) {
         debug_log("cuda", "{}: the entry on the disk is no cubin and is dropped", request.name);
         disk.drop(key);
+        return std::nullopt;
+    }
+    Cached cached{std::move(*bytes), {}};
+    if (request.kernels.empty()) return cached;
+    std::string_view rest;
+    const std::optional<std::string> lines = disk.get(symbols_key(key));
+    for (rest = lines ? *lines : std::string_view(); !rest.empty();) {
+        const std::size_t end = std::min(rest.find('\n'), rest.size());
+        cached.symbols.emplace_back(rest.substr(0, end));
+        rest.remove_prefix(std::min(end + 1, rest.size()));
+    }
+    if (cached.symbols.size() != request.kernels.size()) return std::nullopt;
+    return cached;
+}
+
+std::shared_ptr<const Cached> read_or_compile(const CompileRequest& request,
+                                              const std::string& key) {
+    const DiskCache disk(kernel_cache_folder());
+    if (std::optional<Cached> cached = read_from(disk, request, key)) {
+        debug_log("cuda", "{} for {} comes from the disk", request.name, request.arch);
+        return std::make_shared<const Cached>(*std::move(cached));
     }
     const auto start = std::chrono::steady_clock::now();
     Compiled compiled = compile(request);
@@ -197,7 +232,30 @@ std::shared_ptr<const std::string> read_or_compile(const CompileRequest& request
     debug_log("cuda", "{} for {} compiled in {:.0f} ms: {} registers, {} bytes spilled",
               request.name, request.arch, taken.count(), compiled.registers, compiled.spill_bytes);
     disk.put(key, compiled.cubin);
-    return std::make_shared<const std::string>(std::move(compiled.cubin));
+    if (!compiled.symbols.empty()) {
+        disk.put(symbols_key(key), fmt::format("{}", fmt::join(compiled.symbols, "\n")));
+    }
+    return std::make_shared<const Cached>(
+        Cached{std::move(compiled.cubin), std::move(compiled.symbols)});
+}
+
+/// What the request's cubin is in this process; threads that ask at once wait for one compilation.
+std::shared_ptr<const Cached> cached_of(const CompileRequest& request) {
+    const std::string key = cache_key(request);
+    MemoryCache& cache = memory_cache();
+    const auto promise = std::make_shared<std::promise<std::shared_ptr<const Cached>>>();
+    const Compilation compilation = cache.get(key, [&] {
+        return Compilation{promise, promise->get_future().share()};
+    });
+    if (compilation.promise == promise) {
+        try {
+            promise->set_value(read_or_compile(request, key));
+        } catch (...) {
+            promise->set_exception(std::current_exception());
+            cache.drop(key);  // a later call may find NVRTC or space again
+        }
+    }
+    return compilation.result.get();
 }
 
 }  // namespace
@@ -237,6 +295,10 @@ Compiled compile(const CompileRequest& request) {
     const auto destroy = [&nvrtc](void* handle) { nvrtc.nvrtcDestroyProgram(&handle); };
     const std::unique_ptr<void, decltype(destroy)> owner(program, destroy);
 
+    for (const std::string& kernel : request.kernels) {
+        const int added = nvrtc.nvrtcAddNameExpression(program, kernel.c_str());
+        if (added != 0) fail(request, nvrtc.nvrtcGetErrorString(added), "");
+    }
     const int status =
         nvrtc.nvrtcCompileProgram(program, static_cast<int>(options.size()), options.data());
     const auto read = [&](auto size_of_text, auto text) {
@@ -257,6 +319,12 @@ Compiled compile(const CompileRequest& request) {
     compiled.ptx = without_nul(read(nvrtc.nvrtcGetPTXSize, nvrtc.nvrtcGetPTX));
     if (!looks_like_cubin(compiled.cubin)) fail(request, "NVRTC gave no cubin", compiled.log);
 
+    for (const std::string& kernel : request.kernels) {
+        const char* symbol = nullptr;
+        const int found = nvrtc.nvrtcGetLoweredName(program, kernel.c_str(), &symbol);
+        if (found != 0) fail(request, nvrtc.nvrtcGetErrorString(found), compiled.log);
+        compiled.symbols.emplace_back(symbol);
+    }
     const std::string serious = read_log(compiled);
     if (request.spill_limit_bytes) {
         if (!serious.empty()) fail(request, serious, compiled.log);
@@ -285,28 +353,26 @@ std::string cache_key(const CompileRequest& request) {
         headers.append(header.name).push_back('\0');
         headers.append(header.text).push_back('\0');
     }
-    return fmt::format("{}\narch {}\nnvrtc {}.{}\noptions {}\nlimit {}\nsource {}\nheaders {} {}\n",
-                       request.name, request.arch, nvrtc.major, nvrtc.minor,
-                       fmt::join(request.options, " "), request.spill_limit_bytes.value_or(-1),
-                       content_hash(request.source), content_hash(headers), kEmbeddedHash);
+    const std::string kernels = request.kernels.empty()
+                                    ? ""
+                                    : fmt::format("kernels {}\n", fmt::join(request.kernels, "; "));
+    return fmt::format(
+        "{}\narch {}\nnvrtc {}.{}\noptions {}\nlimit {}\nsource {}\nheaders {} {}\n{}",
+        request.name, request.arch, nvrtc.major, nvrtc.minor, fmt::join(request.options, " "),
+        request.spill_limit_bytes.value_or(-1), content_hash(request.source), content_hash(headers),
+        kEmbeddedHash, kernels);
 }
 
 std::shared_ptr<const std::string> cubin_of(const CompileRequest& request) {
-    const std::string key = cache_key(request);
-    MemoryCache& cache = memory_cache();
-    const auto promise = std::make_shared<std::promise<std::shared_ptr<const std::string>>>();
-    const Compilation compilation = cache.get(key, [&] {
-        return Compilation{promise, promise->get_future().share()};
-    });
-    if (compilation.promise == promise) {
-        try {
-            promise->set_value(read_or_compile(request, key));
-        } catch (...) {
-            promise->set_exception(std::current_exception());
-            cache.drop(key);  // a later call may find NVRTC or space again
-        }
-    }
-    return compilation.result.get();
+    const std::shared_ptr<const Cached> cached = cached_of(request);
+    return {cached, &cached->cubin};
+}
+
+std::string symbol_of(const CompileRequest& request, const std::string& kernel) {
+    const auto found = std::find(request.kernels.begin(), request.kernels.end(), kernel);
+    if (found == request.kernels.end()) return kernel;
+    const std::shared_ptr<const Cached> cached = cached_of(request);
+    return cached->symbols.at(static_cast<std::size_t>(found - request.kernels.begin()));
 }
 
 void compile_in_background(CompileRequest request) {

@@ -28,26 +28,35 @@ struct CompileRequest {
     /// Set for our own kernels: more spilled bytes than this, or a warning that wgmma is serialised
     /// or setmaxnreg ignored, is an error.
     std::optional<int> spill_limit_bytes;
+    /// Kernels whose names are mangled, as C++ names them: "f<float, 3>". They are instantiated.
+    std::vector<std::string> kernels = {};
+    /// What operation the source of a user belongs to: failures are then UserErrors of it.
+    std::string users = {};
 };
 
 /// What a compilation gave.
 struct Compiled {
     std::string cubin;
     std::string ptx;
-    std::string log;      ///< NVRTC's and ptxas's whole output
-    int registers = 0;    ///< the most any kernel takes
-    int spill_bytes = 0;  ///< stores and loads, summed over kernels
+    std::string log;                        ///< NVRTC's and ptxas's whole output
+    int registers = 0;                      ///< the most any kernel takes
+    int spill_bytes = 0;                    ///< stores and loads, summed over kernels
+    std::vector<std::string> symbols = {};  ///< of the request's `kernels`
 };
 
 /// How the search for NVRTC went.
 const LibraryReport& nvrtc_report();
 
 /// Compiles, ignoring every cache. Throws UserError without NVRTC, InternalError with the whole log
-/// and the path of the kept source when the source does not compile or breaks its limits.
+/// and the path of the kept source when the source does not compile or breaks its limits, UserError
+/// with the log where it is a user's.
 Compiled compile(const CompileRequest& request);
 
 /// The cubin of a request, from memory, from disk, or compiled (once, whichever threads ask).
 std::shared_ptr<const std::string> cubin_of(const CompileRequest& request);
+
+/// The symbol in that cubin of a kernel of the request: itself, unless it is one of `kernels`.
+std::string symbol_of(const CompileRequest& request, const std::string& kernel);
 
 /// Lets a thread of its own compile a request, which `cubin_of` waits for; the process ends after
 /// it. A failure is for the call that needs the cubin to meet.

@@ -38,6 +38,7 @@ struct alignas(64) TensorMap {
     X(cuDevicePrimaryCtxRetain, (ContextHandle*, int))                                             \
     X(cuCtxPushCurrent_v2, (ContextHandle))                                                        \
     X(cuCtxPopCurrent_v2, (ContextHandle*))                                                        \
+    X(cuCtxGetDevice, (int*))                                                                      \
     X(cuCtxSynchronize, ())                                                                        \
     X(cuPointerGetAttribute, (void*, int, DeviceAddress))                                          \
     X(cuMemAlloc_v2, (DeviceAddress*, std::size_t))                                                \
@@ -51,6 +52,7 @@ struct alignas(64) TensorMap {
     X(cuStreamDestroy_v2, (StreamHandle))                                                          \
     X(cuStreamSynchronize, (StreamHandle))                                                         \
     X(cuStreamWaitEvent, (StreamHandle, EventHandle, unsigned))                                    \
+    X(cuStreamGetCtx, (StreamHandle, ContextHandle*))                                              \
     X(cuStreamIsCapturing, (StreamHandle, int*))                                                   \
     X(cuThreadExchangeStreamCaptureMode, (int*))                                                   \
     X(cuStreamBeginCapture_v2, (StreamHandle, int))                                                \

@@ -71,7 +71,8 @@ Kernel load_kernel(const CompileRequest& request, const char* entry, int dynamic
     Kernel kernel;
     kernel.device = device;
     kernel.dynamic_shared_bytes = dynamic_shared_bytes;
-    cuda.check(cuda.cuModuleGetFunction(&kernel.function, load_module(request), entry),
+    cuda.check(cuda.cuModuleGetFunction(&kernel.function, load_module(request),
+                                        symbol_of(request, entry).c_str()),
                "finding a kernel");
     cuda.check(
         cuda.cuFuncSetAttribute(kernel.function, kFunctionDynamicShared, dynamic_shared_bytes),

@@ -35,6 +35,24 @@ void expect_no_capture(std::string_view operation, std::string_view what) {
                what);
 }
 
+void check_stream(std::string_view operation, int device) {
+    // nullptr, 1 and 2 are the default streams of whatever device is current.
+    if (reinterpret_cast<std::uintptr_t>(stream_of_thread) <= 2) return;
+    const Driver& cuda = driver();
+    ContextHandle context = nullptr;
+    cuda.check(cuda.cuStreamGetCtx(stream_of_thread, &context), "asking for a stream's context");
+    cuda.check(cuda.cuCtxPushCurrent_v2(context), "entering a stream's context");
+    int owner = device;
+    const int status = cuda.cuCtxGetDevice(&owner);
+    cuda.cuCtxPopCurrent_v2(&context);
+    cuda.check(status, "asking for a stream's device");
+    if (owner == device) return;
+    user_error(operation,
+               "expected a stream of cuda:{}, where the arrays are, but the current one belongs to "
+               "cuda:{}",
+               device, owner);
+}
+
 AllocationDuringCapture::AllocationDuringCapture() : mode_(kCaptureModeRelaxed) {
     driver().cuThreadExchangeStreamCaptureMode(&mode_);
 }

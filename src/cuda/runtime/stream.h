@@ -17,6 +17,9 @@ bool is_capturing();
 /// UserError while this thread's stream is captured: `what` would allocate or wait.
 void expect_no_capture(std::string_view operation, std::string_view what);
 
+/// UserError unless this thread's stream belongs to a device; the legacy stream does to any.
+void check_stream(std::string_view operation, int device);
+
 /// While this lives, this thread may allocate although a stream is captured.
 class AllocationDuringCapture {
   public:

@@ -35,6 +35,7 @@ constexpr int kGuardByte = 0x5a, kPoison = 0xff;
 using Work = std::function<void()>;
 
 struct Stream {
+    int device = 0;
     bool capturing = false;
     std::vector<Work> captured;
 };
@@ -43,6 +44,8 @@ struct Graph {
 };
 struct Function {
     void (*run)(void**, long, int, unsigned) = nullptr;
+    /// Of a user's kernel, with grid and block.
+    void (*run_user)(void**, const unsigned*, const unsigned*, unsigned) = nullptr;
     const unsigned long* sizes = nullptr;
 };
 struct Block {
@@ -159,6 +162,11 @@ int cuCtxPopCurrent_v2(void**) {
     contexts.pop_back();
     return kOk;
 }
+int cuCtxGetDevice(int* device) {
+    if (contexts.empty()) return kInvalidDevice;
+    *device = contexts.back();
+    return kOk;
+}
 int cuCtxSynchronize() {
     return forbidden() ? kCaptureUnsupported : kOk;
 }
@@ -232,7 +240,7 @@ int cuMemsetD32Async(DeviceAddress target, unsigned value, std::size_t count, vo
     return submit(stream, [=] { std::fill_n(reinterpret_cast<unsigned*>(target), count, value); });
 }
 int cuStreamCreate(void** stream, unsigned) {
-    *stream = new Stream;
+    *stream = new Stream{contexts.empty() ? 0 : contexts.back(), false, {}};
     return kOk;
 }
 int cuStreamDestroy_v2(void* stream) {
@@ -244,6 +252,9 @@ int cuStreamSynchronize(void* stream) {
 }
 int cuStreamWaitEvent(void*, void*, unsigned) {
     return kOk;
+}
+int cuStreamGetCtx(void* stream, void** context) {
+    return cuDevicePrimaryCtxRetain(context, static_cast<Stream*>(stream)->device);
 }
 int cuStreamIsCapturing(void* stream, int* status) {
     *status = is_captured(stream) ? 1 : 0;
@@ -264,7 +275,8 @@ int cuStreamEndCapture(void* stream, void** graph) {
     const std::scoped_lock lock(mutex);
     auto* const target = static_cast<Stream*>(stream);
     *graph = new Graph{std::move(target->captured)};
-    *target = {};
+    target->capturing = false;
+    target->captured.clear();
     --captures;
     return kOk;
 }
@@ -327,7 +339,10 @@ int cuModuleGetFunction(void** function, void* module, const char* name) {
         dlsym(module, fmt::format("run_{}", name).c_str()));
     made->sizes =
         static_cast<const unsigned long*>(dlsym(module, fmt::format("sizes_{}", name).c_str()));
-    if (made->run == nullptr || made->sizes == nullptr) return kNotFound;
+    made->run_user = reinterpret_cast<decltype(Function::run_user)>(
+        dlsym(module, fmt::format("run_user_{}", name).c_str()));
+    const bool runs = made->run != nullptr || made->run_user != nullptr;
+    if (!runs || made->sizes == nullptr) return kNotFound;
     *function = made.release();
     return kOk;
 }
@@ -351,13 +366,15 @@ int cuLaunchKernelEx(const void* config, void* function, void** parameters, void
         values->emplace_back(kernel.sizes[i] / sizeof(std::max_align_t) + 1);
         std::memcpy(values->back().data(), parameters[i], kernel.sizes[i]);
     }
-    const long programs = launch.grid[0];
-    const int threads = static_cast<int>(launch.block[0]);
-    return submit(launch.stream, [values, kernel, programs, threads] {
+    return submit(launch.stream, [values, kernel, launch] {
         static unsigned seed = 0;
         std::vector<void*> pointers;
         for (auto& value : *values) pointers.push_back(value.data());
-        kernel.run(pointers.data(), programs, threads, ++seed);
+        if (kernel.run_user != nullptr) {
+            kernel.run_user(pointers.data(), launch.grid, launch.block, ++seed);
+        } else {
+            kernel.run(pointers.data(), launch.grid[0], static_cast<int>(launch.block[0]), ++seed);
+        }
     });
 }
 int cuTensorMapEncodeTiled(void*, int, std::uint32_t, void*, const std::uint64_t*,

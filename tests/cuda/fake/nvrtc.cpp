@@ -4,14 +4,18 @@
 #include <fmt/format.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cstdio>
 #include <cstring>
 #include <filesystem>
 #include <fstream>
 #include <functional>
+#include <map>
 #include <set>
 #include <sstream>
 #include <string>
+#include <string_view>
+#include <vector>
 
 #include "tests/cuda/emulated_source.h"
 
@@ -22,6 +26,9 @@ constexpr int kOk = 0, kCompilation = 6;
 
 struct Program {
     std::string source, name, log, binary;
+    std::map<std::string, std::string> headers;  ///< other than the library's
+    std::vector<std::string> kernels;            ///< of a user: name expressions
+    std::vector<std::string> definitions;        ///< options that the host's compiler knows
 };
 
 /// The name of the only kernel of a translation unit.
@@ -35,20 +42,55 @@ std::string kernel_of(const std::string& source) {
     return source.substr(begin, source.find('(', begin) - begin);
 }
 
+/// The translation unit of a user's kernels, for the host.
+std::string user_source(const Program& program) {
+    namespace ts = tilewright::testing_support;
+    std::string text = "#include \"cuda_builtins.h\"\n#line 1 \"" + program.name + "\"\n" +
+                       ts::emulated_user_source(program.source) + "\n#line 1 \"emulation\"\n";
+    for (std::size_t i = 0; i < program.kernels.size(); ++i) {
+        text += fmt::format("TW_EMULATED_KERNEL(kernel_{}, {})\n", i, program.kernels[i]);
+    }
+    return text;
+}
+
+std::string compile(Program& program, const std::string& text, const std::string& options);
+
+bool build_user(Program& program) {
+    const fs::path folder =
+        fs::temp_directory_path() / fmt::format("tw_fake_headers_{}", ::getpid());
+    fs::create_directories(folder);
+    for (const auto& [name, text] : program.headers) std::ofstream(folder / name) << text;
+    std::string options = " -I " + folder.string();
+    for (const std::string& one : program.definitions) options += " " + one;
+    program.binary = compile(program, user_source(program), options);
+    fs::remove_all(folder);
+    return !program.binary.empty();
+}
+
 bool build(Program& program) {
+    if (!program.kernels.empty()) return build_user(program);
     const std::string kernel = kernel_of(program.source);
     if (kernel.empty()) {
         program.log = "only kernels of tile programs can be emulated";
         return false;
     }
+    program.binary =
+        compile(program,
+                tilewright::testing_support::kEmulatedIncludes +
+                    tilewright::testing_support::emulated_source(program.source, kernel, kernel),
+                "");
+    return !program.binary.empty();
+}
+
+/// The shared object; empty where the text does not compile, and the log says why.
+std::string compile(Program& program, const std::string& text, const std::string& options) {
     static int count = 0;
     const fs::path base =
         fs::temp_directory_path() / fmt::format("tw_fake_nvrtc_{}_{}", ::getpid(), count++);
     const std::string file = base.string() + ".cpp", object = base.string() + ".so";
-    std::ofstream(file) << tilewright::testing_support::kEmulatedIncludes
-                        << tilewright::testing_support::emulated_source(program.source, kernel,
-                                                                        kernel);
-    const std::string command = tilewright::testing_support::emulated_compile_command(file, object);
+    std::ofstream(file) << text;
+    const std::string command =
+        tilewright::testing_support::emulated_compile_command(file, object, options);
     FILE* const pipe = popen(command.c_str(), "r");
     char buffer[4096];
     for (std::size_t n = 0; pipe != nullptr && (n = fread(buffer, 1, sizeof(buffer), pipe)) > 0;) {
@@ -56,11 +98,10 @@ bool build(Program& program) {
     }
     const bool done = pipe != nullptr && pclose(pipe) == 0;
     std::ostringstream bytes;
-    bytes << std::ifstream(object, std::ios::binary).rdbuf();
-    program.binary = bytes.str();
+    if (done) bytes << std::ifstream(object, std::ios::binary).rdbuf();
     fs::remove(file);
     fs::remove(object);
-    return done;
+    return bytes.str();
 }
 
 int give(const std::string& text, char* target) {
@@ -93,9 +134,23 @@ int nvrtcVersion(int* major, int* minor) {
 const char* nvrtcGetErrorString(int status) {
     return status == kOk ? "NVRTC_SUCCESS" : "NVRTC_ERROR_COMPILATION";
 }
-int nvrtcCreateProgram(void** program, const char* source, const char* name, int,
-                       const char* const*, const char* const*) {
-    *program = new Program{source, name, {}, {}};
+int nvrtcCreateProgram(void** program, const char* source, const char* name, int count,
+                       const char* const* texts, const char* const* names) {
+    auto* const made = new Program{source, name, {}, {}, {}, {}, {}};
+    for (int i = 0; i < count; ++i) {
+        if (!std::string_view(names[i]).starts_with("cuda/")) made->headers[names[i]] = texts[i];
+    }
+    *program = made;
+    return kOk;
+}
+int nvrtcAddNameExpression(void* program, const char* kernel) {
+    static_cast<Program*>(program)->kernels.emplace_back(kernel);
+    return kOk;
+}
+int nvrtcGetLoweredName(void* program, const char* kernel, const char** symbol) {
+    static const char* const kSymbols[] = {"kernel_0", "kernel_1", "kernel_2", "kernel_3"};
+    const auto& kernels = static_cast<Program*>(program)->kernels;
+    *symbol = kSymbols[std::find(kernels.begin(), kernels.end(), kernel) - kernels.begin()];
     return kOk;
 }
 int nvrtcDestroyProgram(void** program) {
@@ -103,8 +158,13 @@ int nvrtcDestroyProgram(void** program) {
     *program = nullptr;
     return kOk;
 }
-int nvrtcCompileProgram(void* program, int, const char* const*) {
-    return build(*static_cast<Program*>(program)) ? kOk : kCompilation;
+int nvrtcCompileProgram(void* program, int count, const char* const* options) {
+    auto& given = *static_cast<Program*>(program);
+    for (int i = 0; i < count; ++i) {
+        if (std::string_view(options[i]).starts_with("-D"))
+            given.definitions.emplace_back(options[i]);
+    }
+    return build(given) ? kOk : kCompilation;
 }
 int nvrtcGetCUBINSize(void* program, std::size_t* size) {
     *size = static_cast<Program*>(program)->binary.size();

@@ -1,6 +1,9 @@
 """What calls on a GPU must do, as functions `check_*`: test_cuda.py runs them on a GPU, and
 fake_gpu.py on the stand-in for one."""
 
+import pathlib
+import sys
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -8,7 +11,10 @@ from dense_attention import attention, close, normal
 from jax.experimental import pallas as pl
 from jax.sharding import AxisType, NamedSharding, PartitionSpec
 
+import tilewright as tw
 import tilewright.jax as twj
+
+sys.path.insert(0, str(pathlib.Path(__file__, "../../../../examples/custom_op").resolve()))
 
 STAND_IN = None  # what fake_gpu.install gave
 Q, K, V = (normal(i, (1, 2, 20, 16)) for i in range(3))
@@ -168,6 +174,48 @@ def check_pallas_kernels_and_aliases():
     x = normal(8, (32,))
     want = 2 * np.asarray(x) + np.arange(32) // 8
     np.testing.assert_allclose(jax.jit(call)(x), want, rtol=1e-6)
+
+
+def check_cuda_kernels_of_users():
+    from rms_norm import make_rms_norm, reference, reference_gradients
+
+    norm = make_rms_norm(__file__)  # on a GPU no library is needed
+    x, dy, weight = normal(1, (6, 40)), normal(2, (6, 40)), 1 + normal(3, (40,))
+
+    def step(x, weight, dy):
+        y, pullback = jax.vjp(lambda x, w: norm(x, w, eps=1e-3)[0], x, weight)
+        return y, *pullback(dy)
+
+    def exact(x, weight, dy):
+        return reference(x, weight, 1e-3)[0], *reference_gradients(dy, x, weight, 1e-3)
+
+    for have, want in zip(jax.jit(step)(x, weight, dy), exact(x, weight, dy), strict=True):
+        np.testing.assert_allclose(have, want, rtol=1e-4, atol=1e-4)
+    narrow = [a.astype(jnp.bfloat16) for a in (x, weight, dy)]
+    wide = [np.asarray(a, np.float64) for a in narrow]
+    for have, want in zip(jax.jit(step)(*narrow), exact(*wide), strict=True):
+        assert have.dtype == jnp.bfloat16
+        np.testing.assert_allclose(np.asarray(have, np.float64), want, rtol=2e-2, atol=2e-2)
+    xs, dys = jnp.stack([x, 2 * x]), jnp.stack([dy, -dy])
+    mapped = jax.jit(jax.vmap(step, in_axes=(0, None, 0)))(xs, weight, dys)
+    for i in range(2):
+        for have, want in zip(mapped, exact(xs[i], weight, dys[i]), strict=True):
+            np.testing.assert_allclose(have[i], want, rtol=1e-4, atol=1e-4)
+    row = tw.cuda_kernel(
+        """
+#include <tilewright.cuh>
+__global__ void times(tw::batched<const float> x, tw::batched<const float> w, tw::batched<float> y) {
+    y[threadIdx.x] = x[threadIdx.x] * w[threadIdx.x];
+}""",
+        "times",
+        inputs=("x", "w"),
+        outputs="y",
+        out_shape=lambda x, w: x,
+        block=lambda x, w: x.shape[0],
+        vmap_method="grid",
+    )
+    both = jax.vmap(jax.vmap(row, in_axes=(0, None)), in_axes=(None, 0))
+    np.testing.assert_array_equal(jax.jit(both)(x, dy), x[None] * dy[:, None])
 
 
 def check_errors_carry_our_text():

@@ -184,7 +184,9 @@ inline void run_block(int threads, unsigned seed, const std::function<void()>& k
             if (fibers[t].done) continue;
             left = true;
             current = t;
-            threadIdx.x = static_cast<unsigned>(t);
+            // Kernels of users may have blocks of several axes; others leave blockDim as it is.
+            const unsigned x = blockDim.x * blockDim.y * blockDim.z > 1 ? blockDim.x : threads;
+            threadIdx = {t % x, t / x % blockDim.y, t / x / blockDim.y};
             swapcontext(&scheduler, &fibers[t].context);
         }
     }

@@ -1,0 +1,29 @@
+// Attributes of users' CUDA kernels: values checked, as bytes, as template arguments.
+#pragma once
+
+#include <string>
+
+#include "run/cuda_plan.h"
+#include "tilewright/cuda_kernel.h"
+
+namespace tilewright::run {
+
+/// UserError of `op` for a type that no kernel can take.
+void check_attribute_type(const std::string& op, const KernelAttribute& attribute);
+
+/// The parameter that passes a value; UserError of `op` where the value is not of the type.
+PlannedAttribute planned_attribute(const std::string& op, const KernelAttribute& attribute,
+                                   const AttributeValue& value);
+
+/// The dtype that a value of a dtype attribute names.
+DType dtype_value(const std::string& op, const KernelAttribute& attribute,
+                  const AttributeValue& value);
+
+/// A value in CUDA C++, for a template; UserError where it can be none.
+std::string template_number(const std::string& op, const KernelAttribute& attribute,
+                            const AttributeValue& value);
+
+/// For messages: "3", "'relu'".
+std::string to_string(const AttributeValue& value);
+
+}  // namespace tilewright::run
