@@ -128,7 +128,8 @@ if [ -n "$no_tests" ]; then
     :
 elif python3 -c 'import tilewright, pytest' 2>/dev/null; then
     result=passed
-    timeout 300 python3 -m pytest -q "$root/tests/python/test_cuda.py" "$root/tests/python/test_random_kernels.py" >"$out/python.log" 2>&1 ||
+    timeout 300 python3 -m pytest -q "$root/tests/python/test_cuda.py" "$root/tests/python/test_cuda_kernel.py" \
+        "$root/tests/python/test_custom_op.py" "$root/tests/python/test_random_kernels.py" >"$out/python.log" 2>&1 ||
         { result=FAILED; status=1; grep -E '^(FAILED|E  )' "$out/python.log" | head -20; }
     note "python: $result, $(tail -1 "$out/python.log")"
     if python3 -c 'import torch' 2>/dev/null; then
@@ -153,6 +154,10 @@ elif JAX_PLATFORMS=cuda python3 -c 'import jax, tilewright.jax; jax.devices()' 2
     JAX_PLATFORMS=cuda timeout 300 python3 "$root/examples/jax/flex_attention.py" >"$out/jax.log" 2>&1 ||
         { result=FAILED; status=1; tail -5 "$out/jax.log"; }
     note "the notebook in JAX: $result, $(grep -c ' error ' "$out/jax.log") cases"
+    result=passed
+    JAX_PLATFORMS=cuda timeout 300 python3 -m pytest -q "$root/tests/python/jax/test_cuda.py" -k cuda_kernels >"$out/jax_kernels.log" 2>&1 ||
+        { result=FAILED; status=1; grep -E '^(FAILED|E  )' "$out/jax_kernels.log" | head -20; }
+    note "CUDA kernels in JAX: $result, $(tail -1 "$out/jax_kernels.log")"
 else
     note "the notebook in JAX: NOT RUN, no JAX with a GPU or no tilewright.jax"
 fi

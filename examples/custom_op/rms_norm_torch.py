@@ -9,6 +9,8 @@ import sys
 
 import torch
 
+import tilewright.torch  # noqa: F401, before what calls the kernel is compiled
+
 sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
 from rms_norm import make_rms_norm, reference, reference_gradients
 

@@ -4,6 +4,7 @@ import inspect
 import os
 import pathlib
 import sys
+import weakref
 
 from . import _core, _kernels, _language
 from ._arrays import dtype_name, stream_of, to_tensor
@@ -11,6 +12,8 @@ from ._attributes import Attribute, attribute
 from ._language import DType
 from ._programs import Program, ShapeDtype, check_writable, like_array
 
+#: All that there are, for `import tilewright.torch`, which makes operators of them.
+KERNELS = weakref.WeakSet()
 VMAP_METHODS = ("sequential", "grid", "expand_dims", "broadcast_all")
 
 
@@ -151,6 +154,9 @@ class CudaKernel:
             },
         )
         self._ops = {}
+        KERNELS.add(self)
+        if "tilewright.torch" in sys.modules:
+            self._in_torch()
 
     def __repr__(self):
         return f"<CUDA kernel {self.name}>"
@@ -303,6 +309,11 @@ class CudaKernel:
 
     def _in_torch(self):
         if "torch" not in self._ops:
+            if sys.modules["torch"].compiler.is_compiling():
+                raise RuntimeError(
+                    f"[{self.name}] expected `import tilewright.torch` before a function that "
+                    "calls the kernel is compiled, which makes its operator"
+                )
             from .torch import op
 
             self._ops["torch"] = op(self)

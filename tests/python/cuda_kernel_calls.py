@@ -114,6 +114,22 @@ def check_workspace_from_the_cache():
         np.testing.assert_array_equal(back(rms_norm_backward(*given)[1]), np.full(40, 100.0))
 
 
+def check_cupy():
+    try:
+        import cupy
+    except ImportError:
+        return  # no CuPy, or none for this machine
+    try:
+        x = cupy.arange(100, dtype=cupy.float32).reshape(4, 25)
+    except Exception:  # the stand-in is no GPU to CuPy
+        return
+    with cupy.cuda.Stream(non_blocking=True):
+        for given in (x, x[:, ::2], x.T):
+            y = scale()(given + 1, factor=3.0)
+            assert isinstance(y, cupy.ndarray)
+            cupy.testing.assert_array_equal(y, 3 * (given + 1))
+
+
 CHECKS = {name: check for name, check in globals().items() if name.startswith("check_")}
 
 if __name__ == "__main__":

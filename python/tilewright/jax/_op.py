@@ -73,7 +73,7 @@ def op(kernel, vjp=None, sharding_rule=None, vmap_method=None):
     @functools.lru_cache(maxsize=256)
     def of_attributes(attributes):
         """The op with these values, which are as constant as the kernel."""
-        given = dict(attributes)
+        given = {name: value for name, _, value in attributes}
         spec = _Spec(source.with_attributes(given), rule, vmap_method, (), batching)
 
         def call(*arrays):
@@ -130,7 +130,8 @@ def _frozen(source, attributes):
             raise TypeError(
                 f"[{source.name}] expected the attribute `{name}` to be hashable but got {value!r}"
             ) from None
-    return tuple(sorted(attributes.items()))
+    # With their types, since 1, 1.0 and True are equal.
+    return tuple((name, type(value), value) for name, value in sorted(attributes.items()))
 
 
 def _array(place, value):

@@ -28,7 +28,7 @@ from torch.nn.attention.flex_attention import (  # noqa: E402
 from . import masks, scores  # noqa: E402
 from ._attention import flex_attention  # noqa: E402
 from ._block_mask import BlockMask, create_block_mask, create_mask, create_scores  # noqa: E402
-from ._cuda_kernel import op  # noqa: E402
+from ._cuda_kernel import make_operators, op  # noqa: E402
 from ._flash import attention, scaled_dot_product_attention  # noqa: E402
 from ._flash_attn import (  # noqa: E402
     flash_attn_func,
@@ -39,6 +39,8 @@ from ._flash_impl import register_flash_attention  # noqa: E402
 from ._install import install, uninstall  # noqa: E402
 from ._norm import layer_norm, rms_norm  # noqa: E402
 from ._transformers import register_transformers  # noqa: E402
+
+make_operators()
 
 __all__ = [
     "_DEFAULT_SPARSE_BLOCK_SIZE",

@@ -1,12 +1,11 @@
 """CUDA kernels of users as operators of PyTorch: autograd, torch.compile, vmap, DTensors."""
 
 import functools
-import json
 
 import torch
 
 from .._arrays import dtype_name
-from .._cuda_kernel import CudaKernel
+from .._cuda_kernel import KERNELS, CudaKernel
 from .._programs import ShapeDtype
 from . import _errors, _ops
 
@@ -30,6 +29,7 @@ _dtypes = {
 }
 _names = {dtype: name for name, dtype in _dtypes.items()}
 _taken = {}
+_transforms = torch._C._functorch.peek_interpreter_stack
 
 
 def op(kernel, vjp=None):
@@ -43,6 +43,12 @@ def op(kernel, vjp=None):
     if not isinstance(kernel, CudaKernel):
         raise TypeError(f"[op] expected a tw.cuda_kernel but got {kernel!r}")
     return _function(_Operator(kernel, kernel.vjp if vjp is None else vjp))
+
+
+def make_operators():
+    """Those of all kernels that there are: torch.compile cannot make them while it traces."""
+    for kernel in list(KERNELS):
+        kernel._ops.setdefault("torch", op(kernel))
 
 
 def _function(of):
@@ -61,13 +67,44 @@ def _function(of):
                 raise TypeError(
                     f"[{name}] expected `{place}` to be a tensor but got {type(x).__name__}"
                 )
-        results = operator(*tensors, "", **values(attributes))
+        given = values(attributes)
+        # The Function for transforms of torch.func, which cannot see through register_autograd.
+        if torch.compiler.is_compiling() or _transforms() is None:
+            results = operator(*tensors, "", **given)
+        else:
+            results = _Transformed.apply(of, "", given, *tensors)
         return results[0] if single else tuple(results)
 
     call.__name__ = call.__qualname__ = name
     call.__doc__ = f"The CUDA kernel `{name}` on tensors."
     call.operator = operator
     return call
+
+
+class _Transformed(torch.autograd.Function):
+    """apply(of, batches, values, *tensors) -> outputs, for an _Operator."""
+
+    @staticmethod
+    def forward(of, batches, values, *tensors):
+        return tuple(of.operator(*tensors, batches, **values))
+
+    @staticmethod
+    def setup_context(ctx, inputs, output):
+        ctx.of, batches, values, *tensors = inputs
+        ctx.of._save(ctx, (*tensors, batches), values, output)
+
+    @staticmethod
+    def backward(ctx, *gradients):
+        found = ctx.of._gradients(ctx, gradients, ctx.needs_input_grad[3:])
+        return None, None, None, *found
+
+    @staticmethod
+    def vmap(info, in_dims, of, batches, values, *tensors):
+        def again(*arguments, **values):
+            *tensors, batches = arguments
+            return _Transformed.apply(of, batches, values, *tensors)
+
+        return of._vmap_by(again, info, in_dims[3:], tensors, batches, values)
 
 
 class _Operator:
@@ -91,18 +128,18 @@ class _Operator:
         )
         torch.library.register_vmap(qualified, self._vmap, lib=_library)
         self.operator = getattr(torch.ops.tilewright_cuda, self.name).default
-        if kernel.sharding_rule is not None:
+        if kernel.sharding_rule is not None and torch.distributed.is_available():
             self._register_sharding()
 
     def values(self, attributes):
         """Attributes as the operator takes them."""
         values = self.kernel.values(attributes)
-        return {n: json.dumps(v) if isinstance(v, dict) else v for n, v in values.items()}
+        return {n: _struct_text(v) if isinstance(v, dict) else v for n, v in values.items()}
 
     def _given(self, values):
         """And as the kernel does."""
         structs = [n for n, a in self.kernel.free.items() if a.kind["kind"] == "struct"]
-        return {n: json.loads(v) if n in structs else v for n, v in values.items()}
+        return {n: _struct(v) if n in structs else v for n, v in values.items()}
 
     # ---- Forward.
 
@@ -167,6 +204,10 @@ class _Operator:
         ctx.save_for_backward(*tensors, *output)
 
     def _backward(self, ctx, gradients):
+        found = self._gradients(ctx, gradients, ctx.needs_input_grad[: ctx.count])
+        return (*found, None)
+
+    def _gradients(self, ctx, gradients, needed):
         kernel = self.kernel
         if self.vjp is None:
             raise NotImplementedError(
@@ -179,7 +220,6 @@ class _Operator:
             torch.zeros_like(y) if g is None else g for g, y in zip(gradients, outputs, strict=True)
         )
         attributes = self._given(ctx.attributes)
-        needed = ctx.needs_input_grad[: ctx.count]
 
         def run(inputs, outputs, cotangents):
             found = kernel.gradients(inputs, outputs, cotangents, attributes, self.vjp)
@@ -201,13 +241,16 @@ class _Operator:
             # Summed over the batches that the input has not.
             lacks = [d for d, (_, m) in enumerate(reversed(batches)) if not m[place]]
             results.append(gradient.sum(lacks) if lacks else gradient)
-        return (*results, None)
+        return tuple(results)
 
     # ---- vmap and DTensors.
 
     def _vmap(self, info, in_dims, *arguments, **values):
         *tensors, batches = arguments
-        *dims, _ = in_dims
+        return self._vmap_by(self.operator, info, in_dims[:-1], tensors, batches, values)
+
+    def _vmap_by(self, call, info, dims, tensors, batches, values):
+        """Results of a batch, and the dimensions that it is in; `call` is the operator."""
         size = info.batch_size
         mapped = [d is not None for d in dims]
         moved = [x if d is None else x.movedim(d, 0) for x, d in zip(tensors, dims, strict=True)]
@@ -219,17 +262,33 @@ class _Operator:
             moved = [
                 x if m else x.expand(extent, *x.shape) for x, m in zip(moved, mapped, strict=True)
             ]
-            results = self.operator(*moved, batches, **values)
+            results = call(*moved, batches, **values)
         else:
             flags = "".join("01"[m] for m in mapped)
             outer = ",".join(filter(None, (batches, f"{size}:{flags}")))
-            results = self.operator(*moved, outer, **values)
-        return results, [0] * len(results)
+            results = call(*moved, outer, **values)
+        return tuple(results), (0,) * len(results)
 
     def _register_sharding(self):
         from torch.distributed.tensor.experimental import register_sharding
 
         register_sharding(self.operator)(functools.partial(_shardings, self.kernel))
+
+
+def _struct_text(fields):
+    """A struct in an operator's arguments: "rows=3,eps=0.5"; torch.compile traces this."""
+    return ",".join([f"{name}={value!r}" for name, value in fields.items()])
+
+
+def _struct(text):
+    fields = {}
+    for one in text.split(","):
+        name, _, value = one.partition("=")
+        if value in ("True", "False"):
+            fields[name] = value == "True"
+        else:
+            fields[name] = int(value) if value.lstrip("-").isdigit() else float(value)
+    return fields
 
 
 def _parsed(batches):

@@ -1,11 +1,16 @@
 """tilewright.torch on a GPU: torch's stream, allocator and devices; nothing waits in a warm call."""
 
+import pathlib
+import sys
+
 import dense_torch as dense
 import pytest
 import torch
 from torch.nn.attention import flex_attention as flex
 
 import tilewright.torch as twt
+
+sys.path.insert(0, str(pathlib.Path(__file__, "../../../../examples/custom_op").resolve()))
 
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="NOT RUN: needs a GPU")
 
@@ -338,3 +343,62 @@ def test_tensors_of_both_kinds_of_memory():
     table = torch.rand(4)
     with pytest.raises(ValueError, match="score_mod captures"):
         twt.flex_attention(query, key, value, lambda s, b, h, q, kv: s + table[h])
+
+
+def exact_norm(x, weight, dy):
+    from rms_norm import reference, reference_gradients
+
+    x, weight, dy = (a.detach().cpu().double().numpy() for a in (x, weight, dy))
+    return reference(x, weight, 1e-3)[0], *reference_gradients(dy, x, weight, 1e-3)
+
+
+@pytest.mark.parametrize("compiled", [False, True])
+@pytest.mark.parametrize(
+    ("dtype", "bound"),
+    [(torch.float64, 1e-12), (torch.float32, 1e-5), (torch.bfloat16, 2e-2), (torch.float16, 3e-3)],
+)
+def test_cuda_kernels_of_users(dtype, bound, compiled):
+    from rms_norm import make_rms_norm
+
+    op = make_rms_norm(__file__)  # on a GPU no library is needed
+    norm = lambda x, w: op(x, w, eps=1e-3)[0]  # noqa: E731
+    if compiled:
+        norm = torch.compile(norm, fullgraph=True)
+    for rows, columns in ((1, 1), (37, 100), (300, 2048)):
+        x, dy = torch.randn(2, rows, columns, device="cuda", dtype=dtype)
+        weight = torch.randn(columns, device="cuda", dtype=dtype)
+        given = x.requires_grad_(), weight.requires_grad_()
+        stream = torch.cuda.Stream()
+        stream.wait_stream(torch.cuda.current_stream())
+        with torch.cuda.stream(stream):
+            y = norm(*given)
+            gradients = torch.autograd.grad(y, given, dy)
+        torch.cuda.current_stream().wait_stream(stream)
+        for have, want in zip((y, *gradients), exact_norm(*given, dy), strict=True):
+            want = torch.as_tensor(want)
+            error = (have.detach().cpu().double() - want).abs().max()
+            assert error <= bound * want.abs().max(), (rows, columns, error)
+
+
+def test_cuda_kernels_in_graphs_and_batches():
+    from rms_norm import make_rms_norm, rms_norm_backward
+
+    op = make_rms_norm(__file__)
+    x, dy = torch.randn(2, 64, 96, device="cuda")
+    weight = torch.randn(96, device="cuda")
+    y, rstd = op(x, weight)
+    want = rms_norm_backward(dy, x, weight, rstd)
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        have = (op(x, weight)[0], *rms_norm_backward(dy, x, weight, rstd))
+    for _ in range(2):
+        graph.replay()
+    torch.cuda.synchronize()
+    for a, b in zip(have, (y, *want), strict=True):
+        torch.testing.assert_close(a, b, rtol=0, atol=0)
+    xs = torch.stack([x, 2 * x, -x])
+    ys = torch.func.vmap(op, in_dims=(0, None))(xs, weight)[0]
+    for i in range(3):
+        torch.testing.assert_close(ys[i], op(xs[i], weight)[0], rtol=0, atol=0)
+    with pytest.raises(ValueError, match="expected `weight` on cuda:0, where `x` is, but it is on"):
+        op(x, weight.cpu())
