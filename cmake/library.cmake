@@ -20,7 +20,7 @@ add_library(tilewright_library SHARED ${objects})
 add_library(tilewright::tilewright ALIAS tilewright_library)
 set_target_properties(tilewright_library PROPERTIES
   OUTPUT_NAME tilewright EXPORT_NAME tilewright
-  LINKER_LANGUAGE CXX VERSION ${PROJECT_VERSION} SOVERSION ${soversion}
+  LINKER_LANGUAGE CXX VERSION ${soversion} SOVERSION ${soversion}
   LINK_DEPENDS ${exports})
 target_compile_features(tilewright_library INTERFACE cxx_std_20)
 target_include_directories(tilewright_library INTERFACE
@@ -28,22 +28,40 @@ target_include_directories(tilewright_library INTERFACE
 target_link_libraries(tilewright_library PRIVATE ${libraries} Threads::Threads)
 target_link_options(tilewright_library PRIVATE -Wl,--no-undefined -Wl,--version-script=${exports})
 
+# The component tilewright is what find_package needs, and the program; the wheel of the Python package holds it too.
+# It names its files by itself, and wheels hold no links: libtilewright.so and the .pc file are the component system.
 set(package_folder ${CMAKE_INSTALL_LIBDIR}/cmake/tilewright)
-install(TARGETS tilewright_library EXPORT tilewright)
-install(DIRECTORY include/tilewright DESTINATION ${CMAKE_INSTALL_INCLUDEDIR})
-install(EXPORT tilewright NAMESPACE tilewright:: FILE tilewright-targets.cmake DESTINATION ${package_folder})
+install(TARGETS tilewright_library EXPORT tilewright
+  LIBRARY COMPONENT tilewright NAMELINK_COMPONENT system)
+install(DIRECTORY include/tilewright DESTINATION ${CMAKE_INSTALL_INCLUDEDIR} COMPONENT tilewright)
+install(EXPORT tilewright NAMESPACE tilewright:: FILE tilewright-targets.cmake
+  DESTINATION ${package_folder} COMPONENT tilewright)
 write_basic_package_version_file(tilewright-config-version.cmake COMPATIBILITY SameMinorVersion)
 configure_package_config_file(cmake/tilewright-config.cmake.in tilewright-config.cmake
   INSTALL_DESTINATION ${package_folder} NO_SET_AND_CHECK_MACRO NO_CHECK_REQUIRED_COMPONENTS_MACRO)
 install(FILES ${CMAKE_CURRENT_BINARY_DIR}/tilewright-config.cmake
   ${CMAKE_CURRENT_BINARY_DIR}/tilewright-config-version.cmake cmake/tilewright-compiler.cmake
-  DESTINATION ${package_folder})
+  DESTINATION ${package_folder} COMPONENT tilewright)
 
 set(pc_folder ${CMAKE_INSTALL_LIBDIR}/pkgconfig)
 file(RELATIVE_PATH to_prefix /${pc_folder} /)  # so that an installation may be moved
 configure_file(cmake/tilewright.pc.in tilewright.pc @ONLY)
-install(FILES ${CMAKE_CURRENT_BINARY_DIR}/tilewright.pc DESTINATION ${pc_folder})
-install(FILES LICENSE DESTINATION ${CMAKE_INSTALL_DOCDIR})
+install(FILES ${CMAKE_CURRENT_BINARY_DIR}/tilewright.pc DESTINATION ${pc_folder} COMPONENT system)
+install(FILES LICENSE DESTINATION ${CMAKE_INSTALL_DOCDIR} COMPONENT system)
+
+# The package of Debian and Ubuntu: cpack -G DEB.
+if(PROJECT_IS_TOP_LEVEL)
+  set(CPACK_GENERATOR DEB)
+  set(CPACK_PACKAGE_CONTACT "The developers of Tilewright <developers@tilewright.invalid>")
+  set(CPACK_PACKAGE_DESCRIPTION_SUMMARY "Block (tile) kernels and programmable attention")
+  set(CPACK_PACKAGING_INSTALL_PREFIX /usr)
+  set(CPACK_STRIP_FILES ON)
+  set(CPACK_DEBIAN_FILE_NAME DEB-DEFAULT)
+  set(CPACK_DEBIAN_PACKAGE_SECTION libdevel)
+  set(CPACK_DEBIAN_PACKAGE_SHLIBDEPS ON)
+  set(CPACK_DEBIAN_PACKAGE_GENERATE_SHLIBS ON)
+  include(CPack)
+endif()
 
 if(TILEWRIGHT_BUILD_TESTS AND NOT TILEWRIGHT_SANITIZE)
   set(consumer ${PROJECT_SOURCE_DIR}/tests/consumer)
@@ -55,6 +73,10 @@ if(TILEWRIGHT_BUILD_TESTS AND NOT TILEWRIGHT_SANITIZE)
     -D C_COMPILER=${CMAKE_C_COMPILER} -D EXAMPLES=${PROJECT_SOURCE_DIR}/examples
     -D LIBDIR=${CMAKE_INSTALL_LIBDIR} -D DOCDIR=${CMAKE_INSTALL_DOCDIR} -P ${consumer}/run.cmake)
   set_tests_properties(consumer PROPERTIES FIXTURES_SETUP installed)
+  add_test(NAME debian_package COMMAND ${CMAKE_COMMAND} -D BUILD=${PROJECT_BINARY_DIR}
+    -D CPACK=${CMAKE_CPACK_COMMAND} -D CONSUMER=${consumer} -D GENERATOR=${CMAKE_GENERATOR}
+    -D COMPILER=${CMAKE_CXX_COMPILER} -P ${consumer}/debian.cmake)
+  set_tests_properties(debian_package PROPERTIES SKIP_REGULAR_EXPRESSION "no such program")
   foreach(case none standard old_clang clang)
     add_test(NAME consumer_${case} COMMAND ${CMAKE_COMMAND} ${arguments} -D CASE=${case}
       -D MAKE=${CMAKE_MAKE_PROGRAM}

@@ -109,6 +109,24 @@ int tw_program_arrays(const tw_program* program);
 /// tw_set_cuda_stream.
 tw_status tw_program_run(const tw_program* program, const DLTensor* const* arrays, int count);
 
+// ---- Artifacts: operations compiled ahead of time (tilewright/artifact.h), as folders.
+
+typedef struct tw_artifact tw_artifact;
+
+/// Loads an artifact for arrays on `device`. `checksum`: that of the export, which generated
+/// headers give; null: any.
+tw_status tw_artifact_load(const char* folder, DLDevice device, const char* checksum,
+                           tw_artifact** result);
+/// Null does nothing.
+void tw_artifact_release(tw_artifact* artifact);
+/// As tw_program_arrays and tw_program_array; every extent is known.
+int tw_artifact_arrays(const tw_artifact* artifact);
+tw_status tw_artifact_array(const tw_artifact* artifact, int index, const char** name,
+                            DLDataType* dtype, int* rank, const int64_t** shape, int* written);
+/// Runs on row-major arrays of the caller, results too, in parameter order; on a GPU on the stream
+/// of tw_set_cuda_stream.
+tw_status tw_artifact_run(const tw_artifact* artifact, const DLTensor* const* arrays, int count);
+
 // ---- Masks as data (tilewright/mask.h).
 
 typedef struct tw_mask tw_mask;

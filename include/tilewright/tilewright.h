@@ -1,6 +1,7 @@
 // Everything of Tilewright's C++ API.
 #pragma once
 
+#include "tilewright/artifact.h"
 #include "tilewright/attention.h"
 #include "tilewright/compiler.h"
 #include "tilewright/cpu_function.h"

@@ -7,6 +7,7 @@ namespace tilewright::python {
 
 namespace nb = nanobind;
 
+void bind_artifact(nb::module_& module);
 void bind_attention(nb::module_& module);
 void bind_exchange(nb::module_& module);
 void bind_mask(nb::module_& module);

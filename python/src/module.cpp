@@ -38,6 +38,7 @@ NB_MODULE(_core, module) {
         nb::arg("stream"));
     module.def("cuda_stream", [] { return reinterpret_cast<std::uintptr_t>(cuda_stream()); });
     python::bind_tensor(module);
+    python::bind_artifact(module);
     python::bind_mod(module);
     python::bind_lang(module);
     python::bind_call(module);

@@ -10,6 +10,7 @@ import operator
 from collections.abc import Callable
 
 from . import _core, masks, scores
+from ._artifacts import Artifact, export, load_artifact
 from ._attention import AuxOutput, AuxRequest, Gradients, flex_attention, flex_attention_vjp
 from ._attributes import Attribute, Struct
 from ._block_mask import BlockMask, create_block_mask, create_mask, create_scores
@@ -107,6 +108,7 @@ clamp: Callable[..., Scalar]
 
 __all__ = [
     *FUNCTIONS,
+    "Artifact",
     "Attribute",
     "AuxOutput",
     "AuxRequest",
@@ -166,6 +168,7 @@ __all__ = [
     "dot",
     "ds",
     "expand_dims",
+    "export",
     "flex_attention",
     "flex_attention_vjp",
     "fma",
@@ -177,6 +180,7 @@ __all__ = [
     "layer_norm",
     "layer_norm_vjp",
     "load",
+    "load_artifact",
     "masks",
     "max",
     "mean",

@@ -233,6 +233,12 @@ class Program:
         """The text."""
         return self.text
 
+    def export(self, folder, **options):
+        """Compiled ahead of time to a folder; `tw.export` has the options."""
+        from ._artifacts import export
+
+        return export(self, folder, **options)
+
     def bytecode(self) -> str:
         """The bytecode of the CPU's tile machine."""
         return _core.program_text(self.text, "bytecode", "")

@@ -20,6 +20,13 @@ Tensor borrow(const DLTensor* view) {
         new DLManagedTensor{*view, nullptr, [](DLManagedTensor* self) { delete self; }});
 }
 
+Device device_of(const char* op, DLDevice device) {
+    if (device.device_type != kDLCPU && device.device_type != kDLCUDA)
+        user_error(op, "expected a device of CPU or CUDA but got type {}",
+                   static_cast<int>(device.device_type));
+    return device.device_type == kDLCUDA ? Device::cuda(device.device_id) : Device{};
+}
+
 DLDataType dtype_of(DType dtype) {
     DLManagedTensor* const example = Tensor::empty(dtype, {1}).to_dlpack();
     const DLDataType result = example->dl_tensor.dtype;

@@ -32,6 +32,9 @@ void keep_text(const char* what) noexcept;
 /// A tensor on borrowed memory; null: an undefined one.
 Tensor borrow(const DLTensor* view);
 
+/// UserError of `op` for a device that is neither a CPU nor a CUDA GPU.
+Device device_of(const char* op, DLDevice device);
+
 /// DLPack's form of a dtype.
 DLDataType dtype_of(DType dtype);
 

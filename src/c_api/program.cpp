@@ -19,11 +19,8 @@ tw_status tw_program_create(const char* ir, DLDevice device, int checked, tw_pro
     return guarded([&] {
         expect_given("tw_program_create", "ir", ir);
         expect_given("tw_program_create", "result", result);
-        if (device.device_type != kDLCPU && device.device_type != kDLCUDA)
-            user_error("tw_program_create", "expected a device of CPU or CUDA but got type {}",
-                       static_cast<int>(device.device_type));
         ProgramOptions options;
-        if (device.device_type == kDLCUDA) options.device = Device::cuda(device.device_id);
+        options.device = c_api::device_of("tw_program_create", device);
         options.checked = checked != 0;
         *result = new tw_program{Program(ir, std::move(options))};
     });

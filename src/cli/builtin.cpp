@@ -211,6 +211,12 @@ Call softmax(std::int64_t n, bool gpu) {
         options);
 }
 
+Call fixed(const Call& call) {
+    CallOptions options = call.options();
+    options.dynamic.clear();
+    return Call(call.kernel(), options);
+}
+
 std::vector<std::string> builtin_names() {
     std::vector<std::string> names;
     for (const auto& [name, make] : table()) names.push_back(name);

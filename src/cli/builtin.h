@@ -32,6 +32,9 @@ struct ModTexts {
     Bindings arrays = {};
 };
 
+/// The call for the extents it is given alone, so that its text runs by itself, as in twj.op.
+Call fixed(const Call& call);
+
 /// Attention with mods from texts, as `dump flex` shows it, in the blocks of a CPU or of a GPU.
 Builtin flex_builtin(DType dtype, const ModTexts& texts, bool backward, bool gpu);
 

@@ -34,13 +34,6 @@ struct DumpOptions {
     bool optimised = false;
 };
 
-/// The call for the extents it is given alone, so that its text runs by itself, as in twj.op.
-Call fixed(const Call& call) {
-    CallOptions options = call.options();
-    options.dynamic.clear();
-    return Call(call.kernel(), options);
-}
-
 ir::Function load_file(const DumpOptions& options) {
     if (!options.dtype.empty())
         user_error("dump", "expected a built-in program with --dtype but got the file {}",

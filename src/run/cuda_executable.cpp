@@ -24,11 +24,16 @@ class Gpu : public Executable {
   public:
     Gpu(ir::Function kernel, int device)
         : traced_(std::move(kernel)), kernel_(cuda::prepare(traced_)), device_(device) {}
+    Gpu(ir::Function prepared, std::vector<CudaVariant> variants, int device)
+        : kernel_(std::move(prepared)), device_(device), is_prebuilt_(true) {
+        for (CudaVariant& variant : variants)
+            variants_.push_back(std::make_unique<CudaVariant>(std::move(variant)));
+    }
 
     void run(const ir::Arguments& arguments) const override {
         check_addresses(arguments);
         if (std::count(arguments.grid.begin(), arguments.grid.end(), 0) > 0) return;
-        const Variant& variant = this->variant(cuda::facts_of(kernel_, arguments));
+        const CudaVariant& variant = this->variant(cuda::facts_of(kernel_, arguments));
         cuda::LaunchArguments launch(kernel_, arguments, &variant.generated);
         if (launch.programs() == 0) return;
         if (launch.programs() > std::numeric_limits<std::int32_t>::max()) {
@@ -75,14 +80,9 @@ class Gpu : public Executable {
         std::vector<cuda::RefFacts> facts;
         cuda::Generated generated;
     };
-    struct Variant {
-        std::vector<cuda::RefFacts> facts;
-        cuda::Kernel kernel;
-        cuda::Generated generated;  ///< without its texts
-    };
 
     /// A block on each multiprocessor goes through the programs.
-    void run_persistent(const Variant& variant, cuda::LaunchArguments& launch,
+    void run_persistent(const CudaVariant& variant, cuda::LaunchArguments& launch,
                         cuda::LaunchShape shape) const {
         const cuda::ContextScope scope(device_);  // which the encoding needs
         std::vector<cuda::TensorMap> maps;
@@ -129,7 +129,8 @@ class Gpu : public Executable {
         }
     }
 
-    const Variant& variant(std::vector<cuda::RefFacts> facts) const {
+    const CudaVariant& variant(std::vector<cuda::RefFacts> facts) const {
+        if (is_prebuilt_) return prebuilt(facts);
         const std::scoped_lock lock(mutex_);
         for (const auto& known : variants_) {
             if (known->facts == facts) return *known;
@@ -142,7 +143,7 @@ class Gpu : public Executable {
             ahead == ahead_.end() ? generate(target) : std::move((*ahead)->generated);
         if (ahead != ahead_.end()) ahead_.erase(ahead);
         log_variant(facts, generated);
-        auto made = std::make_unique<Variant>();
+        auto made = std::make_unique<CudaVariant>();
         made->facts = std::move(facts);
         made->kernel = cuda::load_kernel(compile_request(generated, target.arch),
                                          generated.name.c_str(), generated.shared_bytes, device_);
@@ -151,6 +152,24 @@ class Gpu : public Executable {
         made->generated = std::move(generated);
         variants_.push_back(std::move(made));
         return *variants_.back();
+    }
+
+    const CudaVariant& prebuilt(const std::vector<cuda::RefFacts>& facts) const {
+        const auto suffices = [](const cuda::RefFacts& wanted, const cuda::RefFacts& fact) {
+            return (!wanted.vectors || fact.vectors) && (!wanted.dense || fact.dense) &&
+                   (!wanted.tensor || fact.tensor);
+        };
+        for (const auto& variant : variants_) {
+            if (!std::equal(variant->facts.begin(), variant->facts.end(), facts.begin(),
+                            facts.end(), suffices))
+                continue;
+            if (variant != variants_.front())
+                debug_log(kernel_.name,
+                          "slow path: arrays are accessed element by element, since one does not "
+                          "begin at a multiple of 16 bytes");
+            return *variant;
+        }
+        user_error(kernel_.name, "expected arrays that begin at multiples of 16 bytes");
     }
 
     cuda::Target target_with(const std::vector<cuda::RefFacts>& facts) const {
@@ -187,8 +206,9 @@ class Gpu : public Executable {
     ir::Function traced_;
     ir::Function kernel_;  ///< prepared for any GPU
     int device_;
+    bool is_prebuilt_ = false;
     mutable std::mutex mutex_;
-    mutable std::vector<std::unique_ptr<Variant>> variants_;
+    mutable std::vector<std::unique_ptr<CudaVariant>> variants_;
     mutable std::vector<std::unique_ptr<Text>> ahead_;
 };
 
@@ -197,6 +217,12 @@ class Gpu : public Executable {
 std::unique_ptr<Executable> make_cuda_executable(ir::Function kernel, int device) {
     cuda::device_info(device);  // says by name that there is no such GPU
     return std::make_unique<Gpu>(std::move(kernel), device);
+}
+
+std::unique_ptr<Executable> make_prebuilt_cuda_executable(ir::Function prepared,
+                                                          std::vector<CudaVariant> variants,
+                                                          int device) {
+    return std::make_unique<Gpu>(std::move(prepared), std::move(variants), device);
 }
 
 }  // namespace tilewright::run

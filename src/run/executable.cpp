@@ -33,7 +33,7 @@ void run_in_memory(const std::string& kernel, Run&& run) {
 /// The CPU tile machine.
 class Native : public Executable {
   public:
-    explicit Native(ir::Function kernel) : name_(kernel.name) {
+    explicit Native(ir::Function kernel) : name_(kernel.name), traced_(kernel) {
         for (const ir::Value parameter : kernel.parameters()) {
             if (kernel.is_ref(parameter) && kernel.ref_type(parameter).space == ir::Space::global)
                 ranks_.push_back(kernel.ref_type(parameter).rank());
@@ -45,6 +45,8 @@ class Native : public Executable {
         if (!seen_.test_and_set(std::memory_order_relaxed)) log_strides(arguments);
         run_in_memory(name_, [&] { cpu::run(*program_, arguments); });
     }
+
+    const ir::Function* traced() const override { return &traced_; }
 
   private:
     /// Of the first call: the kernel works on copies of what does not lie side by side.
@@ -65,6 +67,7 @@ class Native : public Executable {
     mutable std::atomic_flag seen_;
     std::vector<int> ranks_;  ///< of the arrays
     std::string name_;
+    ir::Function traced_;
     std::shared_ptr<const cpu::Program> program_;
 };
 

@@ -17,6 +17,8 @@ class Executable {
     virtual void run(const ir::Arguments& arguments) const = 0;
     /// Starts in the background what a first run with such arguments would wait for.
     virtual void compile_ahead(const ir::Arguments&) const {}
+    /// The kernel as it was traced; null where only another form is left of it.
+    virtual const ir::Function* traced() const { return nullptr; }
 };
 
 /// How kernels are run.

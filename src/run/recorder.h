@@ -35,8 +35,11 @@ struct RecordedLaunch {
 /// Takes down the launches of one thread.
 class Recorder {
   public:
-    /// Tensors are known by who owns their memory.
-    explicit Recorder(std::span<const Tensor> arrays) : arrays_(arrays) {}
+    /// How tensors are known: views of other front ends have owners of their own.
+    enum class By : std::uint8_t { owner, address };
+
+    explicit Recorder(std::span<const Tensor> arrays, By by = By::owner)
+        : arrays_(arrays), by_(by) {}
 
     /// The one that takes down this thread's launches; null where none does.
     static Recorder*& current();
@@ -48,6 +51,9 @@ class Recorder {
                   const ir::Arguments& arguments, std::span<const Tensor> inputs,
                   std::span<const Tensor> outputs);
     void interrupt() { complete_ = false; }
+    /// Makes new memory that launches wrote an array behind the others: its tensor. UserError of
+    /// `op`, which calls it `name`, for any other one.
+    void adopt(const char* op, const std::string& name, const Tensor& result);
 
     bool complete() const { return complete_ && !launches_.empty(); }
     std::int64_t memory_bytes() const { return memory_bytes_; }
@@ -59,8 +65,13 @@ class Recorder {
         std::int64_t offset = -1;  ///< in the memory of a run, once a launch has written to it
     };
     void add_place(RecordedLaunch& launch, const Tensor& tensor, bool is_output);
+    /// The new memory that a tensor lies in, or null.
+    Memory* memory_of(const Tensor& tensor);
+    bool is_of(const Tensor& tensor, const Tensor& whole) const;
 
     std::span<const Tensor> arrays_;
+    By by_;
+    std::size_t adopted_ = 0;
     std::map<const void*, Memory> memory_;  ///< by owner
     std::vector<RecordedLaunch> launches_;
     std::int64_t memory_bytes_ = 0;

@@ -19,6 +19,22 @@ void Recorder::allocated(const Tensor& memory) {
     memory_.insert_or_assign(memory.owner().get(), Memory{memory});
 }
 
+bool Recorder::is_of(const Tensor& tensor, const Tensor& whole) const {
+    if (by_ == By::owner) return tensor.owner() == whole.owner();
+    const auto at = reinterpret_cast<std::uintptr_t>(tensor.raw());
+    const auto start = reinterpret_cast<std::uintptr_t>(whole.raw());
+    return at >= start && at < start + static_cast<std::uintptr_t>(whole.nbytes());
+}
+
+Recorder::Memory* Recorder::memory_of(const Tensor& tensor) {
+    const auto found = memory_.find(tensor.owner().get());
+    if (found != memory_.end()) return &found->second;
+    if (by_ == By::owner) return nullptr;
+    for (auto& [owner, memory] : memory_)
+        if (is_of(tensor, memory.tensor)) return &memory;
+    return nullptr;
+}
+
 void Recorder::add_place(RecordedLaunch& launch, const Tensor& tensor, bool is_output) {
     if (!tensor.defined()) return;
     const auto behind = [&](const Tensor& start) {
@@ -26,29 +42,48 @@ void Recorder::add_place(RecordedLaunch& launch, const Tensor& tensor, bool is_o
                static_cast<const std::byte*>(start.raw());
     };
     for (std::size_t i = 0; i < arrays_.size(); ++i) {
-        if (arrays_[i].owner() != tensor.owner()) continue;
+        if (!is_of(tensor, arrays_[i])) continue;
         launch.places.push_back({.array = i, .offset = behind(arrays_[i])});
         return;
     }
-    const auto found = memory_.find(tensor.owner().get());
-    if (found == memory_.end() && tensor.owner() && !is_output) {
+    Memory* const memory = memory_of(tensor);
+    if (memory == nullptr && tensor.owner() && !is_output) {
         launch.places.push_back({.in = RecordedPlace::In::constant});
         launch.constants.push_back(tensor);
         return;
     }
     // Memory that no launch wrote holds what the host put there.
-    if (found == memory_.end() || (found->second.offset < 0 && !is_output)) {
+    if (memory == nullptr || (memory->offset < 0 && !is_output)) {
         complete_ = false;
         return;
     }
-    Memory& memory = found->second;
-    if (memory.offset < 0) {
+    if (memory->offset < 0) {
         constexpr std::int64_t kAlignment = 64;
-        memory.offset = memory_bytes_;
-        memory_bytes_ += (memory.tensor.nbytes() + kAlignment - 1) / kAlignment * kAlignment;
+        memory->offset = memory_bytes_;
+        memory_bytes_ += (memory->tensor.nbytes() + kAlignment - 1) / kAlignment * kAlignment;
     }
     launch.places.push_back(
-        {.in = RecordedPlace::In::memory, .offset = memory.offset + behind(memory.tensor)});
+        {.in = RecordedPlace::In::memory, .offset = memory->offset + behind(memory->tensor)});
+}
+
+void Recorder::adopt(const char* op, const std::string& name, const Tensor& result) {
+    const Memory* const memory = result.defined() ? memory_of(result) : nullptr;
+    if (memory == nullptr || memory->offset < 0 || !result.is_contiguous() ||
+        result.raw() != memory->tensor.raw() || result.nbytes() != memory->tensor.nbytes())
+        user_error(op,
+                   "expected {} to be a new row-major array that kernels of the operation write, "
+                   "but got one that was there before, a part of one, or one that the host wrote",
+                   name);
+    const std::int64_t end = memory->offset + memory->tensor.nbytes();
+    for (RecordedLaunch& launch : launches_) {
+        for (RecordedPlace& place : launch.places) {
+            if (place.in != RecordedPlace::In::memory || place.offset < memory->offset ||
+                place.offset >= end)
+                continue;
+            place = {.array = arrays_.size() + adopted_, .offset = place.offset - memory->offset};
+        }
+    }
+    ++adopted_;
 }
 
 void Recorder::launched(const std::shared_ptr<const Executable>& executable,

@@ -29,6 +29,12 @@ run(${COMPILER} -std=c++20 ${CONSUMER}/main.cpp ${flags} -Wl,-rpath,${work}/move
 run(${work}/by_pkg_config)
 run(${C_COMPILER} -std=c11 ${EXAMPLES}/c/attention.c ${flags} -Wl,-rpath,${work}/moved/${LIBDIR} -lm -o ${work}/from_c)
 run(${work}/from_c)
+
+# An exported operation, deployed by its C++17 header.
+run(${work}/moved/bin/tilewright export rms_norm --shape 8,64 --name small_norm --out ${work}/artifact)
+run(${COMPILER} -std=c++17 -Wall -Wextra -Wpedantic -Werror -I ${work}/artifact ${CONSUMER}/deploy.cpp ${flags}
+  -Wl,-rpath,${work}/moved/${LIBDIR} -o ${work}/deploy)
+run(${work}/deploy ${work}/artifact)
 file(RENAME ${work}/moved ${work}/prefix)
 if(NOT EXISTS ${work}/prefix/${DOCDIR}/LICENSE)
   message(FATAL_ERROR "expected the licence in ${DOCDIR}")

@@ -4,9 +4,11 @@
 #include <map>
 #include <mutex>
 #include <tuple>
+#include <utility>
 
 #include "cuda/runtime/stream.h"
 #include "support/check.h"
+#include "support/disk_cache.h"
 
 namespace tilewright::cuda {
 namespace {
@@ -47,21 +49,21 @@ ModuleHandle load_module(const CompileRequest& request) {
     return module;
 }
 
-}  // namespace
-
-Kernel load_kernel(const CompileRequest& request, const char* entry, int dynamic_shared_bytes,
-                   int device) {
+/// Loads a kernel: `load` gives its module and its symbol there. `identity` tells modules apart.
+template <typename Load>
+Kernel load_entry(const std::string& name, const std::string& identity, const char* entry,
+                  int dynamic_shared_bytes, int device, const Load& load) {
     const DeviceInfo& info = device_info(device);
     if (dynamic_shared_bytes > info.shared_bytes_per_block) {
-        user_error("cuda", "{}: expected at most {} bytes of shared memory on {} but got {}",
-                   request.name, info.shared_bytes_per_block, info.name, dynamic_shared_bytes);
+        user_error("cuda", "{}: expected at most {} bytes of shared memory on {} but got {}", name,
+                   info.shared_bytes_per_block, info.name, dynamic_shared_bytes);
     }
-    expect_no_capture("cuda", fmt::format("{} to be loaded", request.name));
+    expect_no_capture("cuda", fmt::format("{} to be loaded", name));
     // Kernels are not unloaded: a graph may hold them. So the same one is not loaded twice.
     using Key = std::tuple<std::string, std::string, int, int>;
     static std::mutex mutex;
     static auto* const kLoaded = new std::map<Key, Kernel>;
-    const Key key(cache_key(request), entry, dynamic_shared_bytes, device);
+    const Key key(identity, entry, dynamic_shared_bytes, device);
     {
         const std::lock_guard lock(mutex);
         if (const auto found = kLoaded->find(key); found != kLoaded->end()) return found->second;
@@ -71,8 +73,8 @@ Kernel load_kernel(const CompileRequest& request, const char* entry, int dynamic
     Kernel kernel;
     kernel.device = device;
     kernel.dynamic_shared_bytes = dynamic_shared_bytes;
-    cuda.check(cuda.cuModuleGetFunction(&kernel.function, load_module(request),
-                                        symbol_of(request, entry).c_str()),
+    const auto [module, symbol] = load();
+    cuda.check(cuda.cuModuleGetFunction(&kernel.function, module, symbol.c_str()),
                "finding a kernel");
     cuda.check(
         cuda.cuFuncSetAttribute(kernel.function, kFunctionDynamicShared, dynamic_shared_bytes),
@@ -83,6 +85,28 @@ Kernel load_kernel(const CompileRequest& request, const char* entry, int dynamic
                "reading a kernel's stack");
     const std::lock_guard lock(mutex);
     return kLoaded->emplace(key, kernel).first->second;
+}
+
+}  // namespace
+
+Kernel load_kernel(const CompileRequest& request, const char* entry, int dynamic_shared_bytes,
+                   int device) {
+    return load_entry(request.name, cache_key(request), entry, dynamic_shared_bytes, device,
+                      [&] {
+                          const ModuleHandle module = load_module(request);
+                          return std::pair(module, symbol_of(request, entry));
+                      });
+}
+
+Kernel load_cubin(const std::string& cubin, const std::string& name, const char* entry,
+                  int dynamic_shared_bytes, int device) {
+    return load_entry(name, content_hash(cubin), entry, dynamic_shared_bytes, device, [&] {
+        ModuleHandle module = nullptr;
+        if (const int status = driver().cuModuleLoadData(&module, cubin.data()); status != 0)
+            user_error("cuda", "expected a cubin that {} takes in {} but its driver gives error {}",
+                       device_info(device).name, name, status);
+        return std::pair(module, std::string(entry));
+    });
 }
 
 void launch(const Kernel& kernel, const LaunchShape& shape, std::span<void* const> parameters,

@@ -1,0 +1,39 @@
+// What the files of an artifact are called and how they are checked (docs/design/012-artifacts.md).
+#pragma once
+
+#include <nlohmann/json.hpp>
+#include <string>
+#include <vector>
+
+#include "ir/function.h"
+#include "support/disk_cache.h"
+#include "tilewright/artifact.h"
+
+namespace tilewright::run {
+
+using Json = nlohmann::json;
+
+inline constexpr const char* kArtifactFormat = "tilewright artifact";
+/// Changes with the meaning of a manifest and with what kernels of GPUs are given.
+inline constexpr int kArtifactVersion = 1;
+inline constexpr const char* kManifest = "manifest.json";
+/// The checksum of the manifest, which holds those of the other files, is that of this text with
+/// "" for itself.
+inline constexpr const char* kChecksum = "checksum";
+
+inline std::string manifest_checksum(Json manifest) {
+    manifest[kChecksum] = "";
+    return content_hash(manifest.dump());
+}
+
+/// Which global Refs a kernel may write, in parameter order.
+std::vector<bool> written_refs(const ir::Function& kernel);
+
+/// The name as C++ can have it.
+std::string identifier(const std::string& name);
+
+/// The C++17 header with the launcher.
+std::string launcher_header(const std::string& name, const std::string& checksum,
+                            const std::vector<Artifact::Parameter>& parameters);
+
+}  // namespace tilewright::run
