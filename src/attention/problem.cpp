@@ -117,6 +117,14 @@ std::int64_t most_keys(const Problem& p) {
     return p.is_long() && !is_cut ? 256 : 128;
 }
 
+/// Does a GPU make the products of the forward pass by warpgroups? What gathers, masks loads or
+/// draws bits is generated for warps.
+bool uses_warpgroups(const Problem& p) {
+    const tiles::Features& of = p.features;
+    return cuda::device_info(p.device.index).arch() == "sm_90a" && !p.block_mask.defined() &&
+           !of.mask && !of.lengths && of.dropout == 0 && of.score.captures() == 0;
+}
+
 /// What the choice of blocks on a GPU looks at.
 tiles::GpuProblem gpu_problem(const Problem& p) {
     return {.dtype = p.query.dtype(),
@@ -126,7 +134,8 @@ tiles::GpuProblem gpu_problem(const Problem& p) {
             .kv_length = p.kv_length,
             .tested = p.features.positions() || p.block_mask.defined(),
             .deterministic = p.deterministic,
-            .shared_bytes = cuda::device_info(p.device.index).shared_bytes_per_block};
+            .shared_bytes = cuda::device_info(p.device.index).shared_bytes_per_block,
+            .wgmma = uses_warpgroups(p)};
 }
 
 /// Block sizes for these lengths.
@@ -488,7 +497,12 @@ bool Problem::is_long() const {
 }
 
 void Problem::use_backward_blocks() {
-    if (on_gpu()) return tiles::use_gpu_backward_blocks(options, gpu_problem(*this));
+    if (on_gpu()) {
+        tiles::GpuProblem problem = gpu_problem(*this);
+        problem.wgmma = false;
+        if (options.guarded) tiles::use_gpu_blocks(options, problem);
+        return tiles::use_gpu_backward_blocks(options, problem);
+    }
     if (options.block_k > 128) options.block_q = 128;  // fewer passes over the longer dK and dV
 }
 

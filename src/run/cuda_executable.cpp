@@ -42,7 +42,7 @@ class Gpu : public Executable {
         }
         cuda::LaunchShape shape;
         shape.block[0] = static_cast<unsigned>(variant.generated.threads);
-        if (variant.generated.is_persistent) return run_persistent(variant, launch, shape);
+        if (!variant.generated.maps.empty()) return run_scheduled(variant, launch, shape);
         // One launch, or as many as take turns in a workspace of this size.
         constexpr std::int64_t kMostWorkspace = std::int64_t{1} << 30;
         const std::int64_t each = variant.generated.workspace_bytes;
@@ -81,9 +81,9 @@ class Gpu : public Executable {
         cuda::Generated generated;
     };
 
-    /// A block on each multiprocessor goes through the programs.
-    void run_persistent(const CudaVariant& variant, cuda::LaunchArguments& launch,
-                        cuda::LaunchShape shape) const {
+    /// A block on each multiprocessor goes through the programs, or each program has its own.
+    void run_scheduled(const CudaVariant& variant, cuda::LaunchArguments& launch,
+                       cuda::LaunchShape shape) const {
         const cuda::ContextScope scope(device_);  // which the encoding needs
         std::vector<cuda::TensorMap> maps;
         for (const cuda::TensorMapRequest& request : launch.maps()) {
@@ -91,7 +91,9 @@ class Gpu : public Executable {
         }
         for (cuda::TensorMap& map : maps) launch.parameters().push_back(&map);
         const std::int64_t blocks = cuda::device_info(device_).multiprocessors;
-        shape.grid[0] = static_cast<unsigned>(std::min(blocks, launch.programs()));
+        shape.grid[0] = static_cast<unsigned>(variant.generated.is_persistent
+                                                  ? std::min(blocks, launch.programs())
+                                                  : launch.programs());
         cuda::launch(variant.kernel, shape, launch.parameters(), cuda::current_stream());
     }
 

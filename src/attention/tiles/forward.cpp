@@ -122,7 +122,7 @@ void forward_program(const Options& options, const Features& features, std::span
                 return range(options, maximum(begin, full_end),
                              minimum(end, cdiv(kv_length, block_k)), s, true);
             });
-        } else if (segments || (options.interpret && features.positions())) {
+        } else if (segments || options.guarded || (options.interpret && features.positions())) {
             const BlockRange blocks = kv_blocks(options, first, kv_length);
             state = range(options, blocks.begin, blocks.end, state, true);
         } else {

@@ -39,10 +39,30 @@ void use_blocks_of_large_rows(Options& options, const GpuProblem& problem) {
 
 }  // namespace
 
+namespace {
+
+/// Two warpgroups of 64 queries each, with as many keys as their registers hold scores for.
+bool use_warpgroup_blocks(Options& options, const GpuProblem& problem) {
+    constexpr std::int64_t kQueries = 128;
+    const auto fits = [](std::int64_t dim) { return dim == 64 || dim == 128 || dim == 256; };
+    if (!problem.wgmma || size_of(problem.dtype) != 2 || problem.query_length <= kQueries / 2 ||
+        !fits(problem.head_dim) || !fits(problem.value_dim)) {
+        return false;
+    }
+    options.block_q = kQueries;
+    options.block_k = std::max(problem.head_dim, problem.value_dim) > 128 ? 64 : 128;
+    options.guarded = true;
+    return true;
+}
+
+}  // namespace
+
 void use_gpu_blocks(Options& options, const GpuProblem& problem) {
+    options.gpu = true;
+    options.guarded = false;
+    if (use_warpgroup_blocks(options, problem)) return;
     const int size = size_of(problem.dtype);
     const std::int64_t row_bytes = std::max(problem.head_dim, problem.value_dim) * size;
-    options.gpu = true;
     options.block_q = row_bytes > 256 ? 32 : 64;
     options.block_k = row_bytes > 512 ? 16 : row_bytes > 256 ? 32 : 64;
     if (problem.dtype == f64) options.block_k = std::min<std::int64_t>(options.block_k, 16);

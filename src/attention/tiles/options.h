@@ -35,6 +35,9 @@ struct Options {
     /// Backward: what is wanted; the rest is not computed.
     bool query_gradient = true, key_gradient = true, value_gradient = true;
     bool gpu = false;                   ///< for a GPU
+    bool gpu = false;  ///< for a GPU
+    /// Every block of keys is masked in one loop: masks are skipped where they hold for a block.
+    bool guarded = false;
     int num_warps = 0, num_stages = 0;  ///< of a GPU; 0: chosen by what a program holds
 
     /// Largest kv - q that attends: 0 when causal; -1: unbounded.
@@ -49,6 +52,7 @@ struct GpuProblem {
     bool tested = false;  ///< pairs one by one: by a mask as data or a mod that reads positions
     bool deterministic = true;
     int shared_bytes = 0;  ///< that a thread block may have
+    bool wgmma = false;    ///< products by warpgroups, which nothing in the program forbids
 };
 
 /// Chooses blocks that a thread block's registers and shared memory hold, for the forward pass and

@@ -19,8 +19,9 @@ class Assignment {
     }
 
   private:
-    void give(Value value, const Layout& layout) {
+    void give(Value value, const Layout& given) {
         if (!p_.is_tile(value)) return;
+        const Layout layout = given;  // of a value that may move
         auto& own = p_.type(value).layout;
         if (!own) {
             own = layout;
@@ -31,10 +32,20 @@ class Assignment {
     }
 
     void propagate(Instruction& made) {
-        if (made.is(Op::zeros)) {
+        if (made.is(Op::zeros) || made.is(Op::fresh)) {
             const Value tile = made.result();
             give(tile, accumulator_layout(p_.type(tile).type.shape, p_.groups));
         } else if (made.is(Op::clear) || made.is(Op::wgmma)) {
+            same({made.operands[0], made.result()});
+            if (made.is(Op::wgmma)) {
+                give(made.result(),
+                     accumulator_layout(p_.type(made.result()).type.shape, p_.groups));
+            }
+            if (made.has("registers")) {
+                const Value packed = *Product(made).registers;
+                give(packed, accumulator_layout(p_.type(packed).type.shape, p_.groups));
+            }
+        } else if (made.is(Op::pack)) {
             same({made.operands[0], made.result()});
         } else if (made.is(ir::Op::for_loop)) {
             const Block& body = made.blocks[0];
@@ -48,8 +59,17 @@ class Assignment {
             std::vector<Value> all = made.operands;
             all.push_back(made.result());
             same(all);
-        } else if (const auto& layout = p_.type(made.result()).layout) {
-            view(made, *layout);
+        } else if (made.is(ir::Op::reduce)) {
+            if (const auto& from = p_.type(made.operands[0]).layout) {
+                give(made.result(), from->without(static_cast<int>(made.number("axis"))));
+            }
+        } else {
+            if (made.is(ir::Op::expand_dims)) {
+                if (const auto& from = p_.type(made.operands[0]).layout) {
+                    give(made.result(), from->with_inserted(static_cast<int>(made.number("axis"))));
+                }
+            }
+            if (const auto& layout = p_.type(made.result()).layout) view(made, *layout);
         }
     }
 
@@ -75,11 +95,25 @@ class Assignment {
         if (made.is(ir::Op::transpose)) {
             throw Refused("it transposes a tile that is no operand of a dot");
         }
+        if (made.is(ir::Op::reduce)) expect_reduction(made);
         for (Value result : made.results) {
             if (p_.is_tile(result) && !p_.type(result).layout && !is_operand(result)) {
                 throw Refused(
                     fmt::format("a tile %{} has nothing to do with a dot", p_.value_name(result)));
             }
+        }
+    }
+
+    /// Rows of a tile are a warp's.
+    void expect_reduction(const Instruction& made) const {
+        const ir::Type& type = p_.type(made.operands[0]).type;
+        const bool kind = made.has("sum") || made.has("max") || made.has("min");
+        if (!kind || (type.dtype != DType::f32 && type.dtype != DType::i32)) {
+            throw Refused(fmt::format("it reduces {} by another operation than sum, max and min",
+                                      tilewright::name(type.dtype)));
+        }
+        if (type.shape.rank() != 2 || made.number("axis") != 1 || p_.groups[1] != 1) {
+            throw Refused("it reduces along another axis than rows");
         }
     }
 

@@ -95,6 +95,14 @@ class Lowering {
                                            ir::print_element(f_.type(made.result()).dtype, bits)});
                 break;
             }
+            case ir::Op::iota:
+                same.with("axis", made.get<ir::AxisAttributes>().axis);
+                break;
+            case ir::Op::reduce: {
+                const auto& reduce = made.get<ir::ReduceAttributes>();
+                same.flag(std::string(ir::name(reduce.kind))).with("axis", reduce.axis);
+                break;
+            }
             case ir::Op::program_id:
             case ir::Op::num_programs:
             case ir::Op::extent:

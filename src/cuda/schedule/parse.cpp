@@ -34,6 +34,8 @@ class Parser {
             if (one.name == "columns") p.order.columns = ints(one.numbers);
             if (one.name == "order") p.order.group = static_cast<int>(one.numbers.at(0));
             if (one.name == "stages") p.stages = static_cast<int>(one.numbers.at(0));
+            if (one.name == "inner") p.order.inner = ints(one.numbers);
+            if (one.name == "unequal") p.order.unequal = true;
             if (one.name == "shared") p.shared_bytes = one.numbers.at(0);
         }
         expect("{");
@@ -249,6 +251,7 @@ class Parser {
             if (found == layouts_.end()) fail("a layout", name);
             result.layout = found->second;
         }
+        result.packed = accept("packed");
         return result;
     }
     Value define(const std::string& name, ValueType of) {

@@ -3,6 +3,7 @@
 
 #include <algorithm>
 
+#include "cuda/schedule/pipeline_dots.h"
 #include "cuda/schedule/tools.h"
 
 namespace tilewright::cuda::schedule {
@@ -111,6 +112,7 @@ class Waits {
 }  // namespace
 
 void place_waits(Program& program) {
+    if (is_chained(program)) return pipeline_dots(program);
     Waits(program).block(program.body);
     program.level = Level::waiting;
 }

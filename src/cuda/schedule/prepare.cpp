@@ -2,6 +2,7 @@
 #include "cuda/schedule/prepare.h"
 
 #include <algorithm>
+#include <set>
 
 #include "cuda/schedule/program.h"
 #include "ir/passes/pipeline.h"
@@ -42,6 +43,23 @@ std::int64_t programs_of(const ir::Function& kernel) {
     return programs;
 }
 
+/// Does a dot follow from another one of its loop, as in attention?
+bool is_chained(const ir::Function& kernel) {
+    bool chained = false;
+    std::set<ir::Value> computed;
+    ir::walk(kernel.body, [&](const ir::Instruction& made) {
+        const auto follows = [&](ir::Value operand) { return computed.contains(operand); };
+        if (made.op == ir::Op::dot) {
+            chained |= follows(made.operands[0]) || follows(made.operands[1]);
+        }
+        if (made.op == ir::Op::dot ||
+            std::any_of(made.operands.begin(), made.operands.end(), follows)) {
+            computed.insert(made.results.begin(), made.results.end());
+        }
+    });
+    return chained;
+}
+
 }  // namespace
 
 ir::Function prepare_for_wgmma(const ir::Function& kernel, const Tile& tile) {
@@ -68,6 +86,7 @@ ir::Function prepare_for_wgmma(const ir::Function& kernel, const Tile& tile) {
 }
 
 std::vector<Tile> tiles_to_try(const ir::Function& kernel) {
+    if (is_chained(kernel)) return {kTiles[0]};  // blocks are what they are
     std::vector<std::pair<double, Tile>> costs;
     for (const Tile& tile : kTiles) {
         try {

@@ -30,9 +30,11 @@ class Printer {
         const Program& p = program_;
         line(
             "schedule @{} arch @{} level @{} grid {} groups {} rows {} columns {} order {} "
-            "stages {} shared {} {{",
+            "stages {} shared {}{}{} {{",
             p.name, p.arch, name(p.level), list(p.grid), list(p.groups), list(p.order.rows),
-            list(p.order.columns), p.order.group, p.stages, p.shared_bytes);
+            list(p.order.columns), p.order.group, p.stages, p.shared_bytes,
+            p.order.inner.empty() ? "" : " inner " + list(p.order.inner),
+            p.order.unequal ? " unequal" : "");
         ++depth_;
         for (const Parameter& one : p.parameters) {
             if (one.is_ref) {
@@ -101,6 +103,7 @@ class Printer {
             const auto at = std::find(layouts_.begin(), layouts_.end(), *of.layout);
             text += fmt::format(" @l{}", at - layouts_.begin());
         }
+        if (of.packed) text += " packed";
         return text;
     }
 

@@ -16,12 +16,11 @@ constexpr std::array<std::string_view, kNumLevels> kLevels = {
     "waiting", "split",    "placed",   "synchronised"};
 
 constexpr std::array<std::string_view, kNumOps> kOps = {
-    "",           "zeros",         "clear",        "group_start",
-    "wgmma",      "wgmma_fence",   "wgmma_commit", "wgmma_wait",
-    "count",      "next",          "acquire",      "publish",
-    "await",      "release",       "tma_load",     "store_shared",
-    "tma_store",  "commit_stores", "wait_stores",  "fence_async",
-    "group_sync", "role",          "programs",     "panels"};
+    "",          "zeros",         "fresh",        "pack",        "clear",      "group_start",
+    "wgmma",     "wgmma_fence",   "wgmma_commit", "wgmma_wait",  "count",      "next",
+    "acquire",   "publish",       "await",        "release",     "tma_load",   "store_shared",
+    "tma_store", "commit_stores", "wait_stores",  "fence_async", "group_sync", "role",
+    "programs",  "panels"};
 
 template <typename List>
 auto& by_name(List& list, std::string_view name, const char* kind) {
@@ -125,11 +124,37 @@ const Channel& Program::channel(std::string_view called) const {
 Channel& Program::channel(std::string_view called) {
     return by_name(channels, called, "channel");
 }
+const Channel& Program::channel_of(std::string_view buffer) const {
+    for (const Channel& one : channels) {
+        for (const std::string& own : one.buffers) {
+            if (own == buffer) return one;
+        }
+    }
+    user_error("schedule", "expected a channel with @{} but there is none", buffer);
+}
 const Role& Program::role(std::string_view called) const {
     return by_name(roles, called, "role");
 }
 const Parameter& Program::ref(std::string_view called) const {
     return by_name(parameters, called, "parameter");
+}
+
+Product::Product(const Instruction& made) : accumulator(made.operands.at(0)) {
+    std::size_t next = 1;
+    if (made.has("conditional")) condition = made.operands.at(next++);
+    if (made.has("registers")) {
+        registers = made.operands.at(next++);
+        count_b = made.operands.at(next);
+    } else {
+        count_a = made.operands.at(next);
+        count_b = made.operands.back();
+    }
+}
+
+bool is_chained(const Program& program) {
+    bool chained = false;
+    each_instruction(program.body, [&](const Instruction& made) { chained |= made.is(Op::fresh); });
+    return chained;
 }
 
 Instruction make(Op op, std::vector<Value> operands, std::vector<Value> results) {
@@ -191,8 +216,10 @@ namespace {
 
 bool remove_unused(Block& block, const std::set<Value>& used) {
     const auto is_unused = [&](const Instruction& made) {
-        return made.op == Op::tile && made.blocks.empty() && !made.results.empty() &&
-               (ir::is_pure(made.tile) || made.is(ir::Op::load)) &&
+        const bool pure = made.op == Op::tile
+                              ? ir::is_pure(made.tile) || made.is(ir::Op::load)
+                              : made.is(Op::fresh) || made.is(Op::pack) || made.is(Op::group_start);
+        return pure && made.blocks.empty() && !made.results.empty() &&
                std::none_of(made.results.begin(), made.results.end(),
                             [&](Value result) { return used.contains(result); });
     };

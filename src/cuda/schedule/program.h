@@ -37,10 +37,12 @@ enum class Op : std::uint8_t {
     tile,
     // Values.
     zeros,        ///< an accumulator, in registers that stay its own
+    fresh,        ///< an accumulator whose registers hold nothing yet
+    pack,         ///< tile -> a 16-bit operand of wgmma in registers, two elements in each
     clear,        ///< acc -> the same registers, zero
     group_start,  ///< the first row or column (`axis`) of this warpgroup's part of a tile
     // Dots. Accumulators are updated in place: the result has the operand's registers.
-    wgmma,         ///< acc[, accumulate], count; buffers a, b
+    wgmma,         ///< acc[, accumulate][, packed a], counts; buffers a, b. See Product
     wgmma_fence,   ///< ordinary accesses of registers before, wgmma after
     wgmma_commit,  ///< closes a group of products
     wgmma_wait,    ///< accs -> accs; at most `pending` groups are unfinished
@@ -80,6 +82,7 @@ struct ValueType {
     bool is_count = false;
     ir::Type type;
     std::optional<Layout> layout;  ///< of tiles, from level laid_out on
+    bool packed = false;           ///< what `pack` gives
     bool operator==(const ValueType&) const = default;
 };
 
@@ -173,6 +176,11 @@ struct Role {
 struct TileOrder {
     std::vector<int> rows, columns;  ///< grid axes; the others are outermost
     int group = 8;
+    /// Axes that the operands of the loops do not depend on: programs that differ in these alone
+    /// follow each other, so that they find the same operands in L2.
+    std::vector<int> inner;
+    /// Programs take different times: each has a thread block, the last along `inner` first.
+    bool unequal = false;
 };
 
 struct Program {
@@ -205,6 +213,8 @@ struct Program {
     const Map& map(std::string_view called) const;
     const Channel& channel(std::string_view called) const;
     Channel& channel(std::string_view called);
+    /// The channel that a buffer belongs to.
+    const Channel& channel_of(std::string_view buffer) const;
     const Role& role(std::string_view called) const;
     const Parameter& ref(std::string_view called) const;
 
@@ -244,6 +254,18 @@ Program parse(std::string_view text);
 /// Checks the rules of docs/reference/schedule.md that hold at the program's level. Returns the
 /// first one that is broken, "V6: ..", or nothing.
 std::optional<std::string> broken_rule(const Program& program);
+
+/// The parts of a wgmma.
+struct Product {
+    explicit Product(const Instruction& made);
+    Value accumulator;
+    std::optional<Value> condition;  ///< whether to add
+    std::optional<Value> registers;  ///< a, where it is no buffer
+    std::optional<Value> count_a;    ///< of the channel that a comes through
+    Value count_b;
+};
+/// Does a product depend on another one, as in attention?
+bool is_chained(const Program& program);
 
 /// Instructions of one kind.
 Instruction make(Op op, std::vector<Value> operands, std::vector<Value> results = {});

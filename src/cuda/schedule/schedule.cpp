@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "cuda/schedule/assign_layouts.h"
+#include "cuda/schedule/guard_masks.h"
 #include "cuda/schedule/insert_barriers.h"
 #include "cuda/schedule/join_rounds.h"
 #include "cuda/schedule/lower.h"
@@ -29,10 +30,15 @@ namespace {
 
 Program scheduled(const ir::Function& prepared, const Target& target, Level up_to) {
     constexpr std::pair<Level, void (*)(Program&)> kPasses[] = {
-        {Level::lowered, join_rounds},         {Level::selected, select_dots},
-        {Level::laid_out, assign_layouts},     {Level::staged, stage},
-        {Level::specialised, warp_specialise}, {Level::waiting, place_waits},
-        {Level::split, split_epilogue},        {Level::placed, place_shared},
+        {Level::lowered, join_rounds},
+        {Level::selected, select_dots},
+        {Level::laid_out, assign_layouts},
+        {Level::laid_out, guard_masks},
+        {Level::staged, stage},
+        {Level::specialised, warp_specialise},
+        {Level::waiting, place_waits},
+        {Level::split, split_epilogue},
+        {Level::placed, place_shared},
         {Level::synchronised, insert_barriers}};
     Program program = lower(prepared, target);
     const char* const trace = std::getenv("TILEWRIGHT_DEBUG_PASSES");

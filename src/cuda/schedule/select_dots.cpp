@@ -5,15 +5,11 @@
 
 #include <algorithm>
 
+#include "cuda/schedule/select_chain.h"
 #include "cuda/schedule/tools.h"
 
 namespace tilewright::cuda::schedule {
 namespace {
-
-constexpr std::int64_t kRows = 64;    // of a product of one warpgroup
-constexpr std::int64_t kPanel = 64;   // 16-bit elements in the span of the swizzle
-constexpr std::int64_t kMostN = 256;  // of an instruction
-constexpr std::int64_t kStep = 16;    // of the inner dimension
 
 std::vector<int> choose_groups(const ir::Shape& tile) {
     const std::int64_t m = tile[0], n = tile[1];
@@ -171,6 +167,12 @@ class Selection {
 }  // namespace
 
 void select_dots(Program& program) {
+    if (has_chains(program)) return select_chain(program);
+    each_instruction(program.body, [](const Instruction& made) {
+        if (made.is(ir::Op::iota) || made.is(ir::Op::reduce)) {
+            throw Refused(fmt::format("it has the operation `{}`", ir::name(made.tile)));
+        }
+    });
     Instruction& loop = only_loop(program);
     if (constant_of(program, loop.operands[2]).value_or(0) <= 0) {
         throw Refused("its loop has no constant step");

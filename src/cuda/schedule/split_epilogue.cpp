@@ -42,8 +42,12 @@ class Split {
     }
 
     void programs(Block& block) {
-        const auto is_loop = [](const Instruction& made) { return made.is(ir::Op::for_loop); };
-        const auto loop = std::find_if(block.body.begin(), block.body.end(), is_loop);
+        const bool chained = is_chained(p_);
+        auto loop = block.body.end();
+        for (auto at = block.body.begin(); at != block.body.end(); ++at) {
+            if (chained ? has_products(*at) : at->is(ir::Op::for_loop)) loop = at;
+            if (!chained && loop != block.body.end()) break;
+        }
         if (loop == block.body.end()) return;
         // The accumulators are what the waits leave; without a wait after it, the loop.
         std::vector<Value> accumulators;
@@ -52,9 +56,10 @@ class Split {
             return made.is(Op::wgmma_wait);
         });
         const Instruction& last = wait == block.body.end() ? *loop : *wait;
-        for (Value value : last.results) {
+        for (Value value : chained ? sums_after(block, loop - block.body.begin()) : last.results) {
             if (!p_.type(value).is_count) accumulators.push_back(value);
         }
+        if (accumulators.empty()) throw Refused("nothing follows from its dots");
         columns_ = p_.type(accumulators[0]).type.shape[1];
         for (Value value : accumulators) {
             if (p_.type(value).type.shape[1] != columns_) {
@@ -91,8 +96,14 @@ class Split {
             if (at->is(ir::Op::yield)) break;
             const bool store = at->is(ir::Op::store);
             const bool in_panels =
-                store || std::any_of(at->results.begin(), at->results.end(),
-                                     [&](Value value) { return column_axis(value) >= 0; });
+                store ? !chained || column_axis(at->operands.back()) >= 0
+                      : std::any_of(at->results.begin(), at->results.end(),
+                                    [&](Value value) { return column_axis(value) >= 0; });
+            if (chained && at < loop) {
+                outside.push_back(*at);
+                continue;
+            }
+            if (chained && at->op == Op::tile) expect_no_reduction(*at, in_panels);
             if (at->op != Op::tile || !in_panels) {
                 outside.push_back(*at);
             } else if (store && is_bulk_store(p_, *at)) {
@@ -115,6 +126,46 @@ class Split {
         for (Instruction& made : outside) block.body.push_back(std::move(made));
         block.body.push_back(std::move(panels));
         block.body.push_back(yield);
+    }
+
+    static bool has_products(const Instruction& made) {
+        bool has = false;
+        for (const Block& inner : made.blocks) {
+            each_instruction(inner, [&](const Instruction& one) { has |= one.is(Op::wgmma); });
+        }
+        return has;
+    }
+
+    /// Tiles of the dots' shape that are made up to the last loop and used after it.
+    std::vector<Value> sums_after(const Block& block, std::ptrdiff_t loop) const {
+        std::set<Value> before;
+        for (std::ptrdiff_t i = 0; i <= loop; ++i) {
+            const auto& results = block.body[static_cast<std::size_t>(i)].results;
+            before.insert(results.begin(), results.end());
+        }
+        std::vector<Value> sums;
+        for (auto at = block.body.begin() + loop + 1; at != block.body.end(); ++at) {
+            for (Value value : at->operands) {
+                if (!before.contains(value) || !p_.is_tile(value)) continue;
+                if (p_.type(value).type.shape.rank() != 2 || p_.type(value).type.shape[1] == 1) {
+                    continue;
+                }
+                if (std::find(sums.begin(), sums.end(), value) == sums.end()) {
+                    sums.push_back(value);
+                }
+            }
+        }
+        return sums;
+    }
+
+    /// Panels see their own columns alone.
+    void expect_no_reduction(const Instruction& made, bool in_panels) const {
+        if (made.is(ir::Op::reduce) && column_axis(made.operands[0]) >= 0) {
+            throw Refused("it reduces what a dot gives after its loop");
+        }
+        if (made.is(ir::Op::iota) && in_panels) {
+            throw Refused("columns are counted after its loop");
+        }
     }
 
     Value panel_value(Value value) {
@@ -154,6 +205,11 @@ class Split {
     /// One operation for the columns of a panel.
     void part(const Instruction& made, Value offset) {
         Instruction same = made;
+        for (Value operand : made.operands) {
+            if (p_.is_tile(operand) && column_axis(operand) >= 0 && !copies_.contains(operand)) {
+                throw Refused("columns of what is stored are known before its loop");
+            }
+        }
         for (Value& operand : same.operands) operand = copy_of(operand);
         if (made.is(ir::Op::load) || made.is(ir::Op::store)) {
             const Value tile = made.is(ir::Op::load) ? made.result() : made.operands.back();

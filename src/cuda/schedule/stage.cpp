@@ -5,6 +5,7 @@
 
 #include <algorithm>
 
+#include "cuda/schedule/stage_chain.h"
 #include "cuda/schedule/tools.h"
 
 namespace tilewright::cuda::schedule {
@@ -15,6 +16,7 @@ constexpr std::int64_t kBarrierBytes = 1024;       // reserved
 constexpr std::int64_t kMostBox = 256;             // elements of a box along an axis
 constexpr std::size_t kMostRank = 5;               // of a tensor map
 constexpr int kMostSlots = 8;
+constexpr std::int64_t kStoreBytes = 2 * 64 * 128;  // two panels of a warpgroup
 
 /// The box of an access; Refused where no map can have it.
 std::vector<std::int64_t> box_of(const Parameter& ref, const Instruction& access,
@@ -108,23 +110,9 @@ class Staging {
             if (!user->is(Op::wgmma)) throw Refused("an operand of a dot is used otherwise, too");
         }
         const Parameter& ref = p_.ref(load.symbol("of"));
-        const ir::Type& tile = p_.type(load.result()).type;
-        Buffer buffer;
-        buffer.name = fmt::format("{}_tile{}", ref.name, p_.buffers.size());
-        buffer.dtype = ref.dtype;
-        buffer.rows = tile.shape[0];
-        buffer.columns = tile.shape[1];
-        Map map;
-        map.name = fmt::format("{}_map{}", ref.name, p_.maps.size());
-        map.ref = ref.name;
-        map.box = box_of(ref, load, "load");
-        map.box.back() = buffer.panel();
-        if (buffer.rows > kMostBox) {
-            throw Refused(fmt::format("a tile of `{}` has more than 256 rows", ref.name));
-        }
-        for (const Map& known : p_.maps) {
-            if (known.ref == map.ref && known.box == map.box) map.name = known.name;
-        }
+        Buffer buffer =
+            staged_buffer(p_, load, fmt::format("{}_tile{}", ref.name, p_.buffers.size()));
+        Map map = staged_map(p_, load, buffer);
         Instruction made = make(Op::tma_load, load.operands);
         made.operands.push_back(count);
         made.with_symbol("map", map.name).with_symbol("to", buffer.name);
@@ -141,11 +129,7 @@ class Staging {
 
     /// As many as fit, up to eight.
     void slots(Channel& channel) {
-        std::int64_t stores = 0;
-        for (const Instruction& made : p_.body.body) {
-            if (is_bulk_store(p_, made)) stores += kStoreBytes * p_.consumer_groups();
-        }
-        const std::int64_t room = kSharedBytes - kBarrierBytes - stores;
+        const std::int64_t room = room_for_slots(p_);
         std::int64_t slots = std::min<std::int64_t>(room / channel.bytes, kMostSlots);
         if (p_.stages > 1) slots = std::min<std::int64_t>(slots, p_.stages);
         if (slots < 2) {
@@ -156,7 +140,6 @@ class Staging {
         for (Buffer& buffer : p_.buffers) buffer.slots = channel.slots;
     }
 
-    static constexpr std::int64_t kStoreBytes = 2 * 64 * 128;  // two panels of a warpgroup
     Program& p_;
     Uses uses_;
     Instruction before_;
@@ -173,7 +156,42 @@ bool is_bulk_store(const Program& program, const Instruction& store) {
            sizes.size() <= kMostRank && !sizes.empty() && sizes.back() != 0 && shape.rank() == 2;
 }
 
+Buffer staged_buffer(const Program& program, const Instruction& load, std::string name) {
+    const ir::Type& tile = program.type(load.result()).type;
+    Buffer buffer;
+    buffer.name = std::move(name);
+    buffer.dtype = program.ref(load.symbol("of")).dtype;
+    buffer.rows = tile.shape[0];
+    buffer.columns = tile.shape[1];
+    return buffer;
+}
+
+Map staged_map(const Program& program, const Instruction& load, const Buffer& buffer) {
+    const Parameter& ref = program.ref(load.symbol("of"));
+    Map map;
+    map.name = fmt::format("{}_map{}", ref.name, program.maps.size());
+    map.ref = ref.name;
+    map.box = box_of(ref, load, "load");
+    map.box.back() = buffer.panel();
+    if (buffer.rows > kMostBox) {
+        throw Refused(fmt::format("a tile of `{}` has more than 256 rows", ref.name));
+    }
+    for (const Map& known : program.maps) {
+        if (known.ref == map.ref && known.box == map.box) map.name = known.name;
+    }
+    return map;
+}
+
+std::int64_t room_for_slots(const Program& program) {
+    std::int64_t stores = 0;
+    for (const Instruction& made : program.body.body) {
+        if (is_bulk_store(program, made)) stores += kStoreBytes * program.consumer_groups();
+    }
+    return kSharedBytes - kBarrierBytes - stores;
+}
+
 void stage(Program& program) {
+    if (is_chained(program)) return stage_chain(program);
     Staging(program).run();
     remove_unused(program);
     program.level = Level::staged;

@@ -10,6 +10,13 @@ namespace tilewright::cuda::schedule {
 /// TMA cannot make a load.
 void stage(Program& program);
 
+/// The buffer and the map, known ones where they are equal, of a load that becomes a copy by TMA;
+/// `name` is the buffer's. Refused where no map can have its box.
+Buffer staged_buffer(const Program& program, const Instruction& load, std::string name);
+Map staged_map(const Program& program, const Instruction& load, const Buffer& buffer);
+/// Shared memory of a block that slots of channels may take.
+std::int64_t room_for_slots(const Program& program);
+
 /// True when a store of the program goes through shared memory and TMA: whole 16-bit
 /// tiles in the layout of an accumulator.
 bool is_bulk_store(const Program& program, const Instruction& store);

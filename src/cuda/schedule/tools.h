@@ -23,6 +23,12 @@ class Uses {
     std::map<Value, std::vector<const Instruction*>> users_;
 };
 
+/// Limits of wgmma for 16-bit operands (PTX ISA, wgmma.mma_async).
+inline constexpr std::int64_t kRows = 64;    ///< of a product of one warpgroup
+inline constexpr std::int64_t kPanel = 64;   ///< elements in the span of the swizzle
+inline constexpr std::int64_t kMostN = 256;  ///< columns of an instruction
+inline constexpr std::int64_t kStep = 16;    ///< of the inner dimension
+
 /// The value of a scalar that is a constant.
 std::optional<std::int64_t> constant_of(const Program& program, Value value);
 

@@ -92,13 +92,21 @@ Broken operands(const Program& p) {
     return first(p.body, [&](const Instruction& made) -> Broken {
         if (!made.is(Op::wgmma)) return std::nullopt;
         const ir::Shape& tile = p.type(made.result()).type.shape;
-        const Buffer &a = p.buffer(made.symbol("a")), &b = p.buffer(made.symbol("b"));
+        const Buffer& b = p.buffer(made.symbol("b"));
         const bool ta = made.has("transpose_a"), tb = made.has("transpose_b");
-        const std::int64_t m = ta ? a.columns : a.rows, k = ta ? a.rows : a.columns;
         const std::int64_t n = tb ? b.rows : b.columns, kb = tb ? b.columns : b.rows;
-        if (m != tile[0] || n != tile[1] || k != kb || k % 16 != 0 || a.dtype != b.dtype) {
-            return broken("slots of @{} and @{} do not fit a product of {} x {}", a.name, b.name,
-                          tile[0], tile[1]);
+        std::int64_t m = 0, k = 0;
+        DType in = b.dtype;
+        if (const auto registers = Product(made).registers) {
+            const ir::Type& type = p.type(*registers).type;
+            m = type.shape[0], k = type.shape[1], in = type.dtype;
+        } else {
+            const Buffer& a = p.buffer(made.symbol("a"));
+            m = ta ? a.columns : a.rows, k = ta ? a.rows : a.columns, in = a.dtype;
+        }
+        if (m != tile[0] || n != tile[1] || k != kb || k % 16 != 0 || in != b.dtype) {
+            return broken("the operands of %{} do not fit a product of {} x {}",
+                          p.value_name(made.result()), tile[0], tile[1]);
         }
         return std::nullopt;
     });
@@ -123,37 +131,73 @@ Broken boxes(const Program& p) {
     return std::nullopt;
 }
 
-std::size_t index_of(const Block& block, Op op) {
-    const auto at = std::find_if(block.body.begin(), block.body.end(),
-                                 [&](const Instruction& made) { return made.is(op); });
+std::size_t index_of(const Block& block, Op op, const std::string& channel = "") {
+    const auto at =
+        std::find_if(block.body.begin(), block.body.end(), [&](const Instruction& made) {
+            return made.is(op) && (channel.empty() || made.symbol("channel") == channel);
+        });
     return static_cast<std::size_t>(at - block.body.begin());
 }
-bool has(const Block& block, Op op) {
-    return index_of(block, op) < block.body.size();
+bool has(const Block& block, Op op, const std::string& channel = "") {
+    return index_of(block, op, channel) < block.body.size();
 }
-std::size_t count_of(const Block& block, Op op) {
-    return static_cast<std::size_t>(
-        std::count_if(block.body.begin(), block.body.end(),
-                      [&](const Instruction& made) { return made.is(op); }));
+std::size_t count_of(const Block& block, Op op, const std::string& channel) {
+    return static_cast<std::size_t>(std::count_if(
+        block.body.begin(), block.body.end(),
+        [&](const Instruction& made) { return made.is(op) && made.symbol("channel") == channel; }));
+}
+
+/// The channels that a product reads.
+std::set<std::string> channels_of(const Program& p, const Instruction& product) {
+    std::set<std::string> names = {p.channel_of(product.symbol("b")).name};
+    if (!product.has("registers")) names.insert(p.channel_of(product.symbol("a")).name);
+    return names;
+}
+
+/// A product whose slots are not awaited, or released before.
+Broken not_awaited(const Program& p, const Block& block, std::set<std::string> full) {
+    for (const Instruction& made : block.body) {
+        if (made.is(Op::await)) full.insert(made.symbol("channel"));
+        if (made.is(Op::release) && made.number("back") < 1) full.erase(made.symbol("channel"));
+        if (made.is(Op::wgmma)) {
+            for (const std::string& channel : channels_of(p, made)) {
+                if (!full.contains(channel)) {
+                    return broken("%{} reads a slot of @{} that is not awaited or is released",
+                                  p.value_name(made.result()), channel);
+                }
+            }
+        }
+        for (const Block& inner : made.blocks) {
+            if (Broken found = not_awaited(p, inner, full)) return found;
+        }
+    }
+    return std::nullopt;
 }
 
 // V6: a round acquires, publishes and loads, or awaits, multiplies and releases, and counts once.
 Broken rounds(const Program& p) {
-    return first_block(p.body, [&](const Block& block) -> Broken {
-        const bool loads = has(block, Op::tma_load), reads = has(block, Op::wgmma);
-        if (!loads && !reads) return std::nullopt;
-        if (count_of(block, Op::next) != 1) return broken("a round does not count once");
-        if (loads && !(index_of(block, Op::acquire) < index_of(block, Op::publish) &&
-                       index_of(block, Op::publish) < index_of(block, Op::tma_load))) {
-            return broken("a round loads before it acquires and publishes");
-        }
-        if (reads && !(index_of(block, Op::await) < index_of(block, Op::wgmma) &&
-                       index_of(block, Op::wgmma) < index_of(block, Op::release) &&
-                       has(block, Op::release))) {
-            return broken("a round does not await, multiply and release in this order");
-        }
-        return std::nullopt;
-    });
+    for (const Channel& channel : p.channels) {
+        const std::string& name = channel.name;
+        const Broken found = first_block(p.body, [&](const Block& block) -> Broken {
+            const bool loads = has(block, Op::tma_load, name), reads = has(block, Op::await, name);
+            if (!loads && !reads) return std::nullopt;
+            if (count_of(block, Op::next, name) != 1) {
+                return broken("a round does not count @{} once", name);
+            }
+            if (loads &&
+                !(index_of(block, Op::acquire, name) < index_of(block, Op::publish, name) &&
+                  index_of(block, Op::publish, name) < index_of(block, Op::tma_load, name))) {
+                return broken("a round loads to @{} before it acquires and publishes", name);
+            }
+            if (reads && !(index_of(block, Op::await, name) < index_of(block, Op::release, name) &&
+                           has(block, Op::release, name))) {
+                return broken("a round does not await and release @{} in this order", name);
+            }
+            return std::nullopt;
+        });
+        if (found) return found;
+    }
+    return not_awaited(p, p.body, {});
 }
 
 // V7: inside of loops a count is one that the loop carries.
@@ -162,6 +206,7 @@ Broken counts(const Program& p) {
     return first(p.body, [&](const Instruction& made) -> Broken {
         if (!made.is(ir::Op::for_loop)) return std::nullopt;
         return first(made.blocks[0], [&](const Instruction& inner) -> Broken {
+            if (inner.is(Op::wgmma)) return std::nullopt;  // may read a slot of all rounds
             for (Value operand : inner.operands) {
                 const Instruction* const from = uses.definition(operand);
                 if (from != nullptr && from->is(Op::count)) {
@@ -223,28 +268,49 @@ Broken roles(const Program& p) {
     return std::nullopt;
 }
 
-// V10: between a product and its wait nobody touches its accumulator or releases its slot.
+// V10: between a product and its wait nobody touches its registers or releases its slots.
 Broken waits(const Program& p) {
+    struct Group {
+        std::set<Value> registers;
+        std::set<std::string> channels;
+    };
     return first_block(p.body, [&](const Block& block) -> Broken {
-        std::set<Value> open;
-        bool in_flight = false;
+        std::vector<Group> groups;  // that are in flight, the last one still open
+        bool open = false;
+        const auto in_flight = [&](const auto& holds) {
+            return std::any_of(groups.begin(), groups.end(), holds);
+        };
         for (const Instruction& made : block.body) {
             if (made.is(Op::wgmma)) {
-                open.insert(made.result());
-                in_flight = true;
+                if (!open) groups.emplace_back();
+                open = true;
+                const Product parts(made);
+                groups.back().registers.insert({made.result(), parts.accumulator});
+                if (parts.registers) groups.back().registers.insert(*parts.registers);
+                groups.back().channels.merge(channels_of(p, made));
                 continue;
             }
-            if (made.is(Op::wgmma_commit)) continue;
+            if (made.is(Op::wgmma_commit)) {
+                open = false;
+                continue;
+            }
             if (made.is(Op::wgmma_wait)) {
-                open.clear();
-                in_flight = made.number("pending") > 0;
-                continue;
+                const auto pending = static_cast<std::size_t>(made.number("pending"));
+                while (groups.size() > pending) groups.erase(groups.begin());
+                // Without `finished` the newest group's sum goes to the next round's product.
+                if (!made.has("finished")) {
+                    for (Group& group : groups) group.registers.clear();
+                }
             }
-            if (made.is(Op::release) && in_flight && made.number("back") < 1) {
+            if (made.is(Op::release) && made.number("back") < 1 &&
+                in_flight([&](const Group& group) {
+                    return group.channels.contains(made.symbol("channel"));
+                })) {
                 return broken("a slot is released while a product reads it");
             }
             for (Value operand : made.operands) {
-                if (open.contains(operand)) {
+                if (in_flight(
+                        [&](const Group& group) { return group.registers.contains(operand); })) {
                     return broken("%{} is used before its product is waited for",
                                   p.value_name(operand));
                 }
@@ -254,18 +320,18 @@ Broken waits(const Program& p) {
     });
 }
 
-// V11: a fence stands before the first product of a round, a commit after the last.
+// V11: a fence stands before the first product of a group, a commit after the last.
 Broken fences(const Program& p) {
     return first_block(p.body, [&](const Block& block) -> Broken {
-        if (!has(block, Op::wgmma)) return std::nullopt;
-        if (!has(block, Op::wgmma_fence) ||
-            index_of(block, Op::wgmma_fence) > index_of(block, Op::wgmma)) {
-            return broken("no fence stands before a product");
+        bool fenced = false, open = false;
+        for (const Instruction& made : block.body) {
+            if (made.is(Op::wgmma_fence)) fenced = true;
+            if (made.is(Op::wgmma_commit)) fenced = open = false;
+            if (!made.is(Op::wgmma)) continue;
+            if (!fenced) return broken("no fence stands before a product");
+            open = true;
         }
-        if (!has(block, Op::wgmma_commit) ||
-            index_of(block, Op::wgmma_commit) < index_of(block, Op::wgmma)) {
-            return broken("products are not committed");
-        }
+        if (open) return broken("products are not committed");
         return std::nullopt;
     });
 }
@@ -344,12 +410,41 @@ Broken meetings(const Program& p) {
     return std::nullopt;
 }
 
+// V16: an operand in registers is packed, and lies as wgmma's fragments do.
+Broken packed(const Program& p) {
+    return first(p.body, [&](const Instruction& made) -> Broken {
+        if (!made.is(Op::wgmma) || !made.has("registers")) return std::nullopt;
+        const Value operand = *Product(made).registers;
+        const ValueType& type = p.type(operand);
+        if (!type.packed) return broken("the operand %{} is not packed", p.value_name(operand));
+        if (type.layout != accumulator_layout(type.type.shape, p.groups)) {
+            return broken("the operand %{} has another layout than wgmma's", p.value_name(operand));
+        }
+        return std::nullopt;
+    });
+}
+
+// V17: registers that hold nothing are not added to.
+Broken fresh(const Program& p) {
+    const Uses uses(p);
+    return first(p.body, [&](const Instruction& made) -> Broken {
+        for (Value operand : made.operands) {
+            const Instruction* const from = uses.definition(operand);
+            if (from == nullptr || !from->is(Op::fresh)) continue;
+            if (!made.is(Op::wgmma) || !made.has("overwrite")) {
+                return broken("%{} is read before a product sets it", p.value_name(operand));
+            }
+        }
+        return std::nullopt;
+    });
+}
+
 struct Rule {
     std::string_view name;
     Level from;
     Broken (*check)(const Program&);
 };
-constexpr std::array<Rule, 15> kRules{{
+constexpr std::array<Rule, 17> kRules{{
     {"V1", Level::laid_out, one_layout},
     {"V2", Level::laid_out, accumulators},
     {"V3", Level::selected, shapes},
@@ -365,6 +460,8 @@ constexpr std::array<Rule, 15> kRules{{
     {"V13", Level::specialised, registers},
     {"V14", Level::synchronised, proxies},
     {"V15", Level::synchronised, meetings},
+    {"V16", Level::laid_out, packed},
+    {"V17", Level::selected, fresh},
 }};
 
 }  // namespace

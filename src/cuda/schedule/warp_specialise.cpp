@@ -23,19 +23,23 @@ bool is_scalar(const Program& program, const Instruction& made) {
 
 class Specialisation {
   public:
-    explicit Specialisation(Program& program) : p_(program), old_(std::move(program.body)) {}
+    explicit Specialisation(Program& program)
+        : p_(program), chained_(is_chained(program)), old_(std::move(program.body)) {}
 
     void run() {
         const int groups = p_.consumer_groups();
         // With 384 threads a thread starts with 168 registers, with 256 it may keep 255.
         const bool share = groups == 2;
-        p_.roles = {{"consumer", 0, kGroupWarps * groups, share ? 232 : 0, false},
-                    {"producer", kGroupWarps * groups, kGroupWarps, share ? 40 : 0, true}};
+        const int most = chained_ ? 240 : 232, least = chained_ ? 24 : 40;
+        p_.roles = {{"consumer", 0, kGroupWarps * groups, share ? most : 0, false},
+                    {"producer", kGroupWarps * groups, kGroupWarps, share ? least : 0, true}};
+        find_computed(old_);
         p_.body = {};
         role("producer", true);
         role("consumer", false);
         order();
         remove_unused(p_);
+        check_producer();
     }
 
   private:
@@ -65,7 +69,11 @@ class Specialisation {
         std::vector<Value> last = inner.arguments;
         for (const Instruction& made : old_.body) {
             if (is_carried(made, true) || made.is(Op::zeros) || made.is(ir::Op::yield)) continue;
-            if (made.is(ir::Op::for_loop)) {
+            if (made.is(Op::next)) {
+                copy(made, inner, copies);
+                std::replace(last.begin(), last.end(), inner.body.back().operands[0],
+                             inner.body.back().result());
+            } else if (made.is(ir::Op::for_loop)) {
                 loop(made, inner, copies, producer);
                 // The carries of the loop that are carried on.
                 const Instruction& done = inner.body.back();
@@ -73,10 +81,8 @@ class Specialisation {
                     const Value from = origin(inner, done.operands[i]);
                     std::replace(last.begin(), last.end(), from, done.results[i - 3]);
                 }
-            } else if (!producer || is_scalar(p_, made)) {
-                Block one;
-                one.body = {made};
-                clone(p_, one, inner, copies, [](const Instruction&) { return true; });
+            } else if (producer ? is_of_producer(made) || is_known(made) : !is_of_producer(made)) {
+                copy(made, inner, copies);
             }
         }
         inner.body.push_back(make(ir::Op::yield, last));
@@ -87,6 +93,44 @@ class Specialisation {
         outer.body.push_back(std::move(programs));
         role.blocks.push_back(std::move(outer));
         p_.body.body.push_back(std::move(role));
+    }
+
+    void copy(const Instruction& made, Block& to, std::map<Value, Value>& copies) {
+        Block one;
+        one.body = {made};
+        clone(p_, one, to, copies, [](const Instruction&) { return true; });
+    }
+
+    /// Scalars that follow from tiles, which the producer does not have.
+    void find_computed(const Block& block) {
+        each_instruction(block, [&](const Instruction& made) {
+            const auto is_computed = [&](Value value) {
+                return computed_.contains(value) || (p_.is_tile(value) && !p_.type(value).is_count);
+            };
+            if (!made.is(ir::Op::for_loop)) {
+                const bool follows =
+                    std::any_of(made.operands.begin(), made.operands.end(), is_computed);
+                if (follows) computed_.insert(made.results.begin(), made.results.end());
+                return;
+            }
+            // Carries are computed where the rounds compute them; they come after, so twice.
+            const Block& body = made.blocks[0];
+            for (int time = 0; time < 2; ++time) {
+                for (std::size_t i = 0; i < made.results.size(); ++i) {
+                    if (is_computed(made.operands[3 + i]) ||
+                        is_computed(body.body.back().operands[i])) {
+                        computed_.insert(body.arguments[1 + i]);
+                        computed_.insert(made.results[i]);
+                    }
+                }
+                if (time == 0) find_computed(body);
+            }
+        });
+    }
+    bool is_known(const Instruction& made) const {
+        return is_scalar(p_, made) &&
+               std::none_of(made.results.begin(), made.results.end(),
+                            [&](Value value) { return computed_.contains(value); });
     }
 
     /// A cleared accumulator is the one that it was.
@@ -113,7 +157,9 @@ class Specialisation {
         std::vector<std::size_t> kept;
         for (std::size_t i = 1; i < body.arguments.size(); ++i) {
             const bool is_count = p_.type(body.arguments[i]).is_count;
-            if (producer && !is_count) continue;
+            const bool known = chained_ && !p_.is_tile(body.arguments[i]) &&
+                               !computed_.contains(body.arguments[i]);
+            if (producer && !is_count && !known) continue;
             kept.push_back(i - 1);
             same.operands.push_back(copy_of(made.operands[2 + i]));
             inner.arguments.push_back(copy(body.arguments[i]));
@@ -121,7 +167,7 @@ class Specialisation {
         clone(p_, body, inner, copies, [&](const Instruction& one) {
             return one.is(Op::next) || is_of_producer(one)
                        ? one.is(Op::next) || producer
-                       : is_scalar(p_, one) || (!producer && !one.is(ir::Op::yield));
+                       : is_known(one) || (!producer && !one.is(ir::Op::yield));
         });
         Instruction yield = make(ir::Op::yield, {});
         for (std::size_t i : kept) yield.operands.push_back(copy_of(body.body.back().operands[i]));
@@ -134,6 +180,7 @@ class Specialisation {
     /// Grid axes that only the first operand's place depends on count rows of tiles, those of the
     /// second alone columns; all others come first.
     void order() {
+        if (chained_) return order_of_loops();
         const Uses uses(p_);
         std::map<std::string, std::set<int>> axes;  // of each buffer
         std::function<void(Value, std::set<int>&)> collect = [&](Value value, std::set<int>& of) {
@@ -158,8 +205,55 @@ class Specialisation {
         }
     }
 
+    /// Grid axes that the rings' loads do not depend on are innermost.
+    void order_of_loops() {
+        const Uses uses(p_);
+        std::set<int> of_loads, of_bounds;
+        std::function<void(Value, std::set<int>&)> collect = [&](Value value, std::set<int>& of) {
+            const Instruction* const made = uses.definition(value);
+            if (made == nullptr) return;
+            if (made->is(ir::Op::program_id)) of.insert(static_cast<int>(made->number("axis")));
+            for (Value operand : made->operands) collect(operand, of);
+        };
+        each_instruction(p_.body, [&](const Instruction& made) {
+            if (!made.is(ir::Op::for_loop)) return;
+            for (int i = 0; i < 3; ++i) collect(made.operands[i], of_bounds);
+            each_instruction(made.blocks[0], [&](const Instruction& inner) {
+                if (!inner.is(Op::tma_load)) return;
+                for (Value operand : inner.operands) collect(operand, of_loads);
+            });
+        });
+        p_.order = {};
+        p_.order.unequal = !of_bounds.empty();
+        for (int axis = 0; axis < static_cast<int>(p_.grid.size()); ++axis) {
+            if (!of_loads.contains(axis)) p_.order.inner.push_back(axis);
+        }
+    }
+
+    /// What the producer's addresses need, it must have.
+    void check_producer() const {
+        std::set<Value> defined;
+        for (const Parameter& one : p_.parameters) defined.insert(one.value);
+        const auto define = [&](const std::vector<Value>& values) {
+            defined.insert(values.begin(), values.end());
+        };
+        each_instruction(p_.body, [&](const Instruction& made) {
+            define(made.results);
+            for (const Block& inner : made.blocks) define(inner.arguments);
+        });
+        each_instruction(p_.body, [&](const Instruction& made) {
+            for (Value operand : made.operands) {
+                if (!defined.contains(operand)) {
+                    throw Refused("what is loaded depends on what is computed");
+                }
+            }
+        });
+    }
+
     Program& p_;
+    bool chained_;
     Block old_;
+    std::set<Value> computed_;
 };
 
 }  // namespace

@@ -13,6 +13,8 @@ struct Product {
     bool add = false, transpose_a = false, transpose_b = false, chained = false, half = false;
     int n = 0;
     std::vector<int> a_steps, b_steps;
+    const u32* words[128] = {};         // of a in registers
+    std::vector<u32> issued[128];       // what they were at issue
 };
 struct Warpgroup {
     int arrived = 0;
@@ -52,14 +54,30 @@ inline float operand_element(const Product& product, u64 descriptor, bool mn_maj
     return product.half ? from_bits(F16{}, bits) : low(Bf16{}, bits);
 }
 
+/// Element (row, k) of a step of an operand in registers (PTX ISA, wgmma, fragments of a).
+inline float register_element(const Product& product, int row, int k, int step) {
+    const int thread = row / 16 * 32 + row % 8 * 4 + k % 8 / 2;
+    const u32 word = product.words[thread][4 * step + row / 8 % 2 + k / 8 * 2];
+    const u16 bits = static_cast<u16>(k % 2 ? word >> 16 : word);
+    return product.half ? from_bits(F16{}, bits) : low(Bf16{}, bits);
+}
+
 inline void run(Product& product) {
     const int n = product.n;
+    for (int t = 0; t < 128 && product.words[0] != nullptr; ++t) {
+        const std::vector<u32>& issued = product.issued[t];
+        if (!std::equal(issued.begin(), issued.end(), product.words[t])) {
+            emulator::fail("an operand in registers changes while a product reads it");
+        }
+    }
     std::vector<float> sums(64u * n, 0.0f), a(64), b(n);
     for (std::size_t step = 0; step < product.a_steps.size(); ++step) {
         for (int k = 0; k < 16; ++k) {
             for (int row = 0; row < 64; ++row) {
-                a[row] = operand_element(product, product.a, product.transpose_a, row, k,
-                                         product.a_steps[step]);
+                a[row] = product.words[0] != nullptr
+                             ? register_element(product, row, k, static_cast<int>(step))
+                             : operand_element(product, product.a, product.transpose_a, row, k,
+                                               product.a_steps[step]);
             }
             for (int column = 0; column < n; ++column) {
                 b[column] = operand_element(product, product.b, product.transpose_b, column, k,
@@ -139,9 +157,10 @@ inline bool is_half(Bf16) {
     return false;
 }
 
-template <int kTransposeB, int kTransposeA, class StrideA, class StrideB, class Element, int kSteps,
-          int kCount>
-inline void wgmma(Element element, Steps<kSteps>, float (&d)[kCount], u64 a, u64 b, u32 add) {
+/// The thread's part of a product, which the last thread of its warpgroup starts.
+template <class StrideB, class Element, int kSteps, int kCount>
+inline void issue(Element element, Steps<kSteps>, float (&d)[kCount], u64 b, u32 add,
+                  int transpose_b) {
     Warpgroup& group = warpgroups[emulator::current / 128];
     const int t = emulator::current % 128;
     Product& next = group.next;
@@ -149,16 +168,11 @@ inline void wgmma(Element element, Steps<kSteps>, float (&d)[kCount], u64 a, u64
     next.before[t].assign(d, d + kCount);
     next.half = is_half(element);
     next.add = add != 0;
-    next.transpose_a = kTransposeA != 0;
-    next.transpose_b = kTransposeB != 0;
+    next.transpose_b = transpose_b != 0;
     next.n = 2 * kCount;
-    if (t == 0) next.a = a, next.b = b;
-    next.a_steps.clear();
+    if (t == 0) next.b = b;
     next.b_steps.clear();
-    for (int step = 0; step < kSteps; ++step) {
-        next.a_steps.push_back(StrideA::at(step));
-        next.b_steps.push_back(StrideB::at(step));
-    }
+    for (int step = 0; step < kSteps; ++step) next.b_steps.push_back(StrideB::at(step));
     meet_group([](Warpgroup& own) {
         own.next.chained = false;
         const auto follows = [&](const Product& other) {
@@ -171,6 +185,30 @@ inline void wgmma(Element element, Steps<kSteps>, float (&d)[kCount], u64 a, u64
         own.open.push_back(own.next);
     });
     for (float& element_of : d) element_of = NAN;
+}
+
+template <int kTransposeB, int kTransposeA, class StrideA, class StrideB, class Element, int kSteps,
+          int kCount>
+inline void wgmma(Element element, Steps<kSteps> steps, float (&d)[kCount], u64 a, u64 b, u32 add) {
+    Product& next = warpgroups[emulator::current / 128].next;
+    const int t = emulator::current % 128;
+    if (t == 0) next.a = a;
+    next.words[t] = nullptr;
+    next.transpose_a = kTransposeA != 0;
+    next.a_steps.clear();
+    for (int step = 0; step < kSteps; ++step) next.a_steps.push_back(StrideA::at(step));
+    issue<StrideB>(element, steps, d, b, add, kTransposeB);
+}
+
+template <int kTransposeB, class StrideB, class Element, int kSteps, int kCount>
+inline void wgmma(Element element, Steps<kSteps> steps, float (&d)[kCount],
+                  const u32 (&a)[4 * kSteps], u64 b, u32 add) {
+    Product& next = warpgroups[emulator::current / 128].next;
+    const int t = emulator::current % 128;
+    next.words[t] = a;
+    next.issued[t].assign(a, a + 4 * kSteps);
+    next.a_steps.assign(kSteps, 0);
+    issue<StrideB>(element, steps, d, b, add, kTransposeB);
 }
 
 }  // namespace tw::ptx

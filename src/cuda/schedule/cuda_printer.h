@@ -1,0 +1,152 @@
+// Prints a program of the form as CUDA C++; print_cuda.cpp has control, print_memory.cpp what
+// moves and multiplies slots, print_tiles.cpp the tile IR's operations.
+#pragma once
+
+#include <fmt/format.h>
+
+#include <set>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "cuda/codegen/generate.h"
+#include "cuda/codegen/wgmma_shapes.h"
+#include "cuda/schedule/materialise.h"
+#include "cuda/schedule/tools.h"
+
+namespace tilewright::cuda::schedule {
+
+/// A name of the form as one of C++.
+std::string identifier(std::string_view name);
+
+class CudaPrinter {
+  public:
+    explicit CudaPrinter(const Program& program)
+        : p_(program), uses_(program), index_(program), chained_(is_chained(program)) {}
+
+    Generated run();
+
+  private:
+    // ---- Text.
+
+    template <typename... Args>
+    void line(fmt::format_string<Args...> format, Args&&... args) {
+        text_.append(static_cast<std::size_t>(4 * depth_), ' ');
+        text_ += fmt::format(format, std::forward<Args>(args)...) + "\n";
+    }
+    template <typename... Args>
+    void open(fmt::format_string<Args...> format, Args&&... args) {
+        line("{} {{", fmt::format(format, std::forward<Args>(args)...));
+        ++depth_;
+    }
+    void close() {
+        --depth_;
+        line("}}");
+    }
+
+    // ---- Names.
+
+    static std::string ref_name(std::string_view name) { return "ref_" + identifier(name); }
+    std::string scalar_name(Value value) const { return "s" + identifier(p_.value_name(value)); }
+    /// The variable of a value; accumulators and counts that go through loops are one variable.
+    std::string name(Value value) const;
+    void alias(Value value, Value of) { names_[value] = name(of); }
+    std::string scalar(Value value) const;
+    std::string constant(const Instruction& made) const;
+    const Layout& layout(Value value) const;
+    /// Registers of an array, and its declaration.
+    int registers(Value value) const;
+    std::string declaration(Value value, const std::string& name) const;
+
+    // ---- Control.
+
+    void frame();
+    /// Where threads lie in tiles, for index math.
+    void thread_positions();
+    std::string extent(int axis) const;
+    /// Positions along axes from a linear one, the last axis fastest.
+    void decode(const std::vector<int>& axes, const std::string& linear);
+    void block(const Block& of) {
+        for (const Instruction& made : of.body) instruction(made);
+    }
+    void instruction(const Instruction& made);
+    void role(const Instruction& made);
+    void programs(const Instruction& made);
+    void panels(const Instruction& made);
+    void for_loop(const Instruction& made);
+    void if_else(const Instruction& made);
+    /// Variables of these values get others, all at once.
+    void assign(const std::vector<Value>& to, const std::vector<Value>& from);
+    void set(const std::string& variable, Value value);
+
+    // ---- Slots of shared memory.
+
+    struct Operand {
+        std::string descriptor, stride;
+    };
+    void ties(const std::vector<Value>& registers);
+    const Channel& channel(const Instruction& made) const {
+        return p_.channel(made.symbol("channel"));
+    }
+    static const char* tag(DType dtype) { return dtype == DType::f16 ? "F16" : "Bf16"; }
+    /// A tile as an array of 32 registers or more, for functions of panels.
+    std::string array(Value value);
+    /// Descriptor of an operand's slot (PTX ISA, wgmma, matrix descriptors): `of_group` rows of the
+    /// result, or columns, belong to each of the warpgroups that `group` counts.
+    Operand operand(const std::string& buffer_name, bool k_major, std::int64_t of_group,
+                    const std::string& group, const std::string& count) const;
+    void wgmma(const Instruction& made);
+    std::string coordinates(const Instruction& made, const std::string& last) const;
+    void tma_load(const Instruction& made);
+    void tma_store(const Instruction& made);
+    void store_shared(const Instruction& made);
+    void release(const Instruction& made);
+
+    // ---- Operations of the tile IR.
+
+    /// Is a tile computed where it is read?
+    bool is_lazy(Value value) const;
+    /// Element `index` (text) of a tile.
+    std::string element(Value value, const std::string& index);
+    std::string compute(const Instruction& made, const std::string& index);
+    /// Sets `count` elements of an array, one for each value of i.
+    template <typename Text>
+    void each(int count, const std::string& target, Text&& text) {
+        std::vector<std::string> temporaries;
+        temporaries_ = &temporaries;
+        const std::string value = text();
+        temporaries_ = nullptr;
+        shared_.clear();
+        if (temporaries.empty()) {
+            line("TW_UNROLL for (int i = 0; i < {}; ++i) {} = {};", count, target, value);
+            return;
+        }
+        open("TW_UNROLL for (int i = 0; i < {}; ++i)", count);
+        for (const std::string& one : temporaries) line("{}", one);
+        line("{} = {};", target, value);
+        close();
+    }
+    void tile(const Instruction& made);
+    void elementwise(const Instruction& made);
+    void reduce(const Instruction& made);
+    void pack(const Instruction& made);
+    /// Elements between global memory and registers, two at a time where they are neighbours.
+    void access(const Instruction& made);
+
+    const Program& p_;
+    Uses uses_;
+    IndexTiles index_;
+    bool chained_;
+    std::map<Value, std::string> names_;
+    std::map<std::string, std::string> positions_;  ///< of threads, by their text
+    std::vector<std::string>* temporaries_ = nullptr;
+    std::map<std::pair<Value, std::string>, std::string> shared_;  ///< in temporaries
+    std::vector<int> others_;
+    std::set<WgmmaShape> shapes_set_;
+    std::vector<WgmmaShape> shapes_;
+    std::string text_;
+    int depth_ = 1, counter_ = 0;
+    bool producer_ = false;
+};
+
+}  // namespace tilewright::cuda::schedule

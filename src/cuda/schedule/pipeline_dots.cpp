@@ -1,0 +1,331 @@
+// The delayed product, and products in turn.
+#include "cuda/schedule/pipeline_dots.h"
+
+#include <algorithm>
+
+#include "cuda/schedule/tools.h"
+
+namespace tilewright::cuda::schedule {
+namespace {
+
+/// Registers of a consumer thread that tiles of a delayed loop may take, of 240: the rest are
+/// addresses, rows' values and what is between.
+constexpr int kTileRegisters = 192;
+
+bool has_products(const Instruction& made) {
+    return made.is(ir::Op::for_loop) &&
+           std::any_of(made.blocks[0].body.begin(), made.blocks[0].body.end(),
+                       [](const Instruction& one) { return one.is(Op::wgmma); });
+}
+
+/// The registers that a product reads or writes: its accumulator and its operand.
+std::vector<Value> touched(const Instruction& product) {
+    const Product parts(product);
+    std::vector<Value> values = {parts.accumulator};
+    if (parts.registers) values.push_back(*parts.registers);
+    return values;
+}
+
+/// What a rotated loop is made of, in the order of the round.
+struct Parts {
+    std::vector<Instruction> head;     ///< scalars and await before the first product
+    Instruction first, second;         ///< products
+    std::vector<Instruction> done;     ///< release and next after the first
+    std::vector<Instruction> await;    ///< before the second product
+    std::vector<Instruction> between;  ///< what follows from the first product
+    std::vector<Instruction> update;   ///< what changes the accumulator, and the operand's packing
+    std::vector<Instruction> last;     ///< release and next after the second
+    std::size_t carry = 0;             ///< that goes through the second product
+};
+
+class Pipeline {
+  public:
+    explicit Pipeline(Program& program) : p_(program) {}
+
+    void run() {
+        for (Instruction& role : p_.body.body) {
+            if (!role.is(Op::role) || role.symbol("of") != "consumer") continue;
+            for (Instruction& programs : role.blocks[0].body) {
+                if (programs.is(Op::programs)) block(programs.blocks[0]);
+            }
+        }
+    }
+
+  private:
+    void block(Block& of) {
+        Block to;
+        to.arguments = of.arguments;
+        for (Instruction& made : of.body) {
+            if (!has_products(made)) {
+                to.body.push_back(std::move(made));
+            } else if (const auto parts = delayed(made)) {
+                rotate(made, *parts, to);
+            } else {
+                in_turn(made.blocks[0]);
+                to.body.push_back(std::move(made));
+            }
+        }
+        of = std::move(to);
+    }
+
+    // ---- One product after the other.
+
+    void in_turn(Block& of) {
+        std::vector<Instruction> body;
+        std::map<Value, Value> waited;
+        for (Instruction& made : of.body) {
+            for (const auto& [value, by] : waited) replace(made, value, by);
+            if (!made.is(Op::wgmma)) {
+                body.push_back(std::move(made));
+                continue;
+            }
+            const Value result = made.result();
+            waited[result] = issue(std::move(made), body);
+        }
+        of.body = std::move(body);
+    }
+
+    /// A product, and the wait for it.
+    Value issue(Instruction product, std::vector<Instruction>& to) {
+        const Value result = product.result();
+        start(std::move(product), to);
+        return wait({result}, 0, to)[0];
+    }
+    static void start(Instruction product, std::vector<Instruction>& to) {
+        const Value result = product.result();
+        std::vector<Value> after = touched(product), before = after;
+        if (product.has("overwrite")) before.erase(before.begin());  // they hold nothing
+        to.push_back(make(Op::wgmma_fence, std::move(before)));
+        after[0] = result;
+        to.push_back(std::move(product));
+        to.push_back(make(Op::wgmma_commit, after));
+    }
+    std::vector<Value> wait(const std::vector<Value>& values, int pending,
+                            std::vector<Instruction>& to) {
+        std::vector<Value> waited;
+        for (Value value : values) waited.push_back(p_.add(ValueType(p_.type(value))));
+        Instruction made = make(Op::wgmma_wait, values, waited);
+        to.push_back(std::move(made.with("pending", pending).flag("finished")));
+        return waited;
+    }
+
+    // ---- The delayed product.
+
+    std::optional<Parts> delayed(const Instruction& loop) const {
+        const Block& body = loop.blocks[0];
+        const std::vector<Instruction>& all = body.body;
+        std::vector<std::size_t> products;
+        for (std::size_t i = 0; i < all.size(); ++i) {
+            if (all[i].is(Op::wgmma)) products.push_back(i);
+        }
+        if (products.size() != 2) return std::nullopt;
+        Parts parts;
+        parts.first = all[products[0]];
+        parts.second = all[products[1]];
+        const Product first(parts.first), second(parts.second);
+        if (first.registers || !second.registers || !parts.first.has("overwrite")) {
+            return std::nullopt;
+        }
+        // The second sum is a carry that nothing else reads.
+        const std::vector<Value>& yielded = all.back().operands;
+        const Value sum = parts.second.result();
+        const auto at = std::find(yielded.begin(), yielded.end(), sum);
+        if (at == yielded.end()) return std::nullopt;
+        parts.carry = static_cast<std::size_t>(at - yielded.begin());
+        int reads = 0;
+        for (const Instruction& made : all) {
+            reads += static_cast<int>(std::count(made.operands.begin(), made.operands.end(), sum));
+        }
+        if (reads != 1) return std::nullopt;
+        if (registers(parts) > kTileRegisters) return std::nullopt;
+
+        std::set<Value> of_carry = {body.arguments[1 + parts.carry]};
+        const std::string& second_channel = p_.channel_of(parts.second.symbol("b")).name;
+        for (std::size_t i = 0; i + 1 < all.size(); ++i) {
+            const Instruction& made = all[i];
+            if (i == products[0] || i == products[1]) continue;
+            const bool of_channel = made.has("channel");
+            if (of_channel && made.symbol("channel") == second_channel) {
+                (made.is(Op::await) ? parts.await : parts.last).push_back(made);
+                continue;
+            }
+            if (of_channel && !made.is(Op::await)) {
+                parts.done.push_back(made);
+                continue;
+            }
+            const auto depends = [&](const std::set<Value>& on) {
+                return std::any_of(made.operands.begin(), made.operands.end(),
+                                   [&](Value operand) { return on.contains(operand); });
+            };
+            if (depends(of_carry) || made.is(Op::pack)) {
+                of_carry.insert(made.results.begin(), made.results.end());
+                parts.update.push_back(made);
+            } else if (i < products[0]) {
+                parts.head.push_back(made);
+            } else {
+                parts.between.push_back(made);
+            }
+        }
+        // The packing is part of the update, but nothing of the update but it may come before the
+        // first product or be carried.
+        const Value packed = *second.registers;
+        for (std::size_t i = 0; i < yielded.size(); ++i) {
+            if (i != parts.carry && of_carry.contains(yielded[i])) return std::nullopt;
+        }
+        if (!of_carry.contains(packed) || !of_carry.contains(second.accumulator)) {
+            return std::nullopt;
+        }
+        if (parts.await.size() != 1 || parts.last.size() != 2 || parts.done.size() != 2) {
+            return std::nullopt;
+        }
+        return parts;
+    }
+
+    int registers(const Parts& parts) const {
+        const auto of = [&](Value value) {
+            const ValueType& type = p_.type(value);
+            return type.layout->registers() / (type.packed ? 2 : 1);
+        };
+        const Product second(parts.second);
+        return of(parts.first.result()) + of(second.accumulator) + of(*second.registers);
+    }
+
+    using Copies = std::map<Value, Value>;
+    static Value copy_of(const Copies& copies, Value value) {
+        const auto found = copies.find(value);
+        return found == copies.end() ? value : found->second;
+    }
+    void copy(const std::vector<Instruction>& from, Copies& copies, Block& to) {
+        Block block;
+        block.body = from;
+        clone(p_, block, to, copies, [](const Instruction&) { return true; });
+    }
+    Instruction copy(const Instruction& from, Copies& copies) {
+        Block to;
+        copy(std::vector<Instruction>{from}, copies, to);
+        return to.body.back();
+    }
+
+    void rotate(const Instruction& loop, const Parts& parts, Block& outer) {
+        const Block& body = loop.blocks[0];
+        const std::vector<Value>& yielded = body.body.back().operands;
+        const Product second(parts.second);
+        const std::size_t carries = yielded.size();
+        const Value runs = p_.add({false, {DType::boolean, {}}, {}}, "runs");
+        outer.body.push_back(make(ir::Op::lt, {loop.operands[0], loop.operands[1]}, {runs}));
+        Instruction branch = make(ir::Op::if_else, {runs});
+
+        // The first round up to the operand of its second product.
+        Block then;
+        Copies peeled;
+        for (std::size_t i = 0; i < carries; ++i)
+            peeled[body.arguments[1 + i]] = loop.operands[3 + i];
+        peeled[body.arguments[0]] = loop.operands[0];
+        copy(parts.head, peeled, then);
+        const Value first = issue(copy(parts.first, peeled), then.body);
+        peeled[parts.first.result()] = first;
+        copy(parts.done, peeled, then);
+        copy(parts.between, peeled, then);
+        copy(parts.update, peeled, then);
+
+        // A round: its first product, and the second one of the round before.
+        Instruction rounds = make(ir::Op::for_loop, {});
+        const Value start =
+            append_scalar(p_, then, ir::Op::add, {loop.operands[0], loop.operands[2]});
+        rounds.operands = {start, loop.operands[1], loop.operands[2]};
+        Block round;
+        Copies copies;
+        const auto argument = [&](Value of) {
+            round.arguments.push_back(p_.add(ValueType(p_.type(of))));
+            return round.arguments.back();
+        };
+        copies[body.arguments[0]] = argument(body.arguments[0]);
+        // What the next round gets of this one, by the names of this round.
+        std::vector<Value> next;
+        for (std::size_t i = 0; i < carries; ++i) {
+            const bool sum = i == parts.carry;
+            // Counts of the second channel stay behind by a round.
+            const bool behind = yielded[i] == parts.last[1].result();
+            const Value value = sum ? second.accumulator : yielded[i];
+            rounds.operands.push_back(behind ? copy_of(peeled, body.arguments[1 + i])
+                                             : copy_of(peeled, value));
+            const Value own = argument(body.arguments[1 + i]);
+            copies[body.arguments[1 + i]] = own;
+            next.push_back(value);
+        }
+        rounds.operands.push_back(copy_of(peeled, *second.registers));
+        const Value packed = argument(*second.registers);
+        next.push_back(*second.registers);
+
+        copy(parts.head, copies, round);
+        start_copy(parts.first, copies, round);
+        // The carry is the accumulator of the round before.
+        const Value accumulator = copies.at(body.arguments[1 + parts.carry]);
+        Copies before = copies;
+        before[second.accumulator] = accumulator;
+        before[*second.registers] = packed;
+        copy(parts.await, before, round);
+        start_copy(parts.second, before, round);
+        copies[parts.first.result()] = wait({copies.at(parts.first.result())}, 1, round.body)[0];
+        copy(parts.done, copies, round);
+        copy(parts.between, copies, round);
+        const std::vector<Value> waited =
+            wait({before.at(parts.second.result()), packed}, 0, round.body);
+        copy(parts.last, before, round);
+        copies[parts.last[1].result()] = before.at(parts.last[1].result());
+        copies[body.arguments[1 + parts.carry]] = waited[0];
+        copy(parts.update, copies, round);
+        Instruction yield = make(ir::Op::yield, {});
+        for (Value value : next) yield.operands.push_back(copy_of(copies, value));
+        round.body.push_back(std::move(yield));
+        for (std::size_t i = 0; i < next.size(); ++i) {
+            rounds.results.push_back(p_.add(ValueType(p_.type(round.arguments[1 + i]))));
+        }
+        const std::vector<Value> results = rounds.results;
+        rounds.blocks.push_back(std::move(round));
+        then.body.push_back(std::move(rounds));
+
+        // The second product of the last round.
+        Copies end;
+        end[second.accumulator] = results[parts.carry];
+        end[*second.registers] = results.back();
+        for (std::size_t i = 0; i < carries; ++i) {
+            if (p_.type(body.arguments[1 + i]).is_count) end[body.arguments[1 + i]] = results[i];
+        }
+        copy(parts.await, end, then);
+        const Value sum = issue(copy(parts.second, end), then.body);
+        copy(parts.last, end, then);
+        Instruction done = make(ir::Op::yield, {});
+        for (std::size_t i = 0; i < carries; ++i) {
+            const bool behind = yielded[i] == parts.last[1].result();
+            done.operands.push_back(i == parts.carry ? sum
+                                    : behind         ? end.at(parts.last[1].result())
+                                                     : results[i]);
+        }
+        then.body.push_back(std::move(done));
+        Block otherwise;
+        Instruction same = make(ir::Op::yield, {});
+        same.operands.assign(loop.operands.begin() + 3, loop.operands.end());
+        otherwise.body.push_back(std::move(same));
+        branch.blocks.push_back(std::move(then));
+        branch.blocks.push_back(std::move(otherwise));
+        branch.results = loop.results;
+        outer.body.push_back(std::move(branch));
+    }
+
+    void start_copy(const Instruction& product, Copies& copies, Block& to) {
+        start(copy(product, copies), to.body);
+    }
+
+    Program& p_;
+};
+
+}  // namespace
+
+void pipeline_dots(Program& program) {
+    Pipeline(program).run();
+    remove_unused(program);
+    program.level = Level::waiting;
+}
+
+}  // namespace tilewright::cuda::schedule

@@ -1,0 +1,121 @@
+// Text of what moves and multiplies slots of shared memory.
+#include <algorithm>
+
+#include "cuda/schedule/cuda_printer.h"
+
+namespace tilewright::cuda::schedule {
+
+void CudaPrinter::ties(const std::vector<Value>& registers) {
+    for (Value value : registers) line("ptx::wgmma_tie({});", name(value));
+}
+
+void CudaPrinter::release(const Instruction& made) {
+    const std::string count = name(made.operands[0]);
+    line("if ({}lane == 0) ptx::mbarrier_arrive(base + {} + 8 * {});",
+         made.operands.size() > 1 ? scalar(made.operands[1]) + " && " : "", channel(made).empty,
+         made.number("back") == 1 ? count + ".before()" : count + ".at");
+}
+
+void CudaPrinter::store_shared(const Instruction& made) {
+    const Buffer& to = p_.buffer(made.symbol("to"));
+    line("store_panel({}{{}}, base + k_{} + group * {}, static_cast<u32>({}) % {}, {});",
+         tag(to.dtype), identifier(to.name), to.slot_bytes() * to.slots, scalar(made.operands[0]),
+         to.slots, array(made.operands[1]));
+}
+
+std::string CudaPrinter::array(Value value) {
+    if (!is_lazy(value) && p_.type(value).type.dtype != DType::boolean) return name(value);
+    const std::string copy = fmt::format("copy{}", counter_++);
+    line("float {}[{}];", copy, layout(value).registers());
+    each(layout(value).registers(), copy + "[i]", [&] { return element(value, "i"); });
+    return copy;
+}
+
+CudaPrinter::Operand CudaPrinter::operand(const std::string& buffer_name, bool k_major,
+                                          std::int64_t of_group, const std::string& group,
+                                          const std::string& count) const {
+    const Buffer& buffer = p_.buffer(buffer_name);
+    const std::int64_t panel_bytes = buffer.rows * 128;
+    const std::int64_t group_bytes =
+        k_major ? of_group * 128 : of_group / buffer.panel() * panel_bytes;
+    std::string at = fmt::format("base + k_{} + {}.at * {}", identifier(buffer_name), count,
+                                 buffer.slot_bytes());
+    if (!group.empty()) at += fmt::format(" + {} * {}", group, group_bytes);
+    return {fmt::format("ptx::wgmma_descriptor_swizzle128({}, {}, 1024)", at,
+                        k_major ? 16 : panel_bytes),
+            k_major ? fmt::format("ptx::AlongRows<{}>", panel_bytes)
+                    : std::string("ptx::AlongColumns")};
+}
+
+void CudaPrinter::wgmma(const Instruction& made) {
+    const Product parts(made);
+    const Value accumulator = parts.accumulator;
+    alias(made.result(), accumulator);
+    const bool transpose_a = made.has("transpose_a"), transpose_b = made.has("transpose_b");
+    const Buffer& right_buffer = p_.buffer(made.symbol("b"));
+    const std::int64_t k = transpose_b ? right_buffer.columns : right_buffer.rows;
+    const std::int64_t n = p_.type(accumulator).type.shape[1] / p_.groups[1];
+    const auto group = [&](int axis) -> std::string {
+        if (p_.groups[static_cast<std::size_t>(axis)] == 1) return "";
+        return p_.groups[axis == 0 ? 1 : 0] == 1 ? "group"
+               : axis == 0                       ? fmt::format("group / {}", p_.groups[1])
+                                                 : fmt::format("group % {}", p_.groups[1]);
+    };
+    const Operand right = operand(made.symbol("b"), transpose_b, n, group(1), name(parts.count_b));
+    const int steps = static_cast<int>(k / 16);
+    const std::string adds = parts.condition         ? scalar(*parts.condition)
+                             : made.has("overwrite") ? "0"
+                                                     : "1";
+    shapes_set_.insert(
+        {static_cast<int>(n), right_buffer.dtype, parts.registers.has_value(), steps, true});
+    shapes_.assign(shapes_set_.begin(), shapes_set_.end());
+    const char* const element = tag(right_buffer.dtype);
+    if (parts.registers) {
+        line("ptx::wgmma<{}, {}>({}{{}}, ptx::Steps<{}>{{}}, {}, {},", transpose_b ? 0 : 1,
+             right.stride, element, steps, name(accumulator), name(*parts.registers));
+        line("    {}, {});", right.descriptor, adds);
+        return;
+    }
+    const Operand left =
+        operand(made.symbol("a"), !transpose_a, 64, group(0), name(*parts.count_a));
+    line("ptx::wgmma<{}, {}, {}, {}>({}{{}}, ptx::Steps<{}>{{}}, {},", transpose_b ? 0 : 1,
+         transpose_a ? 1 : 0, left.stride, right.stride, element, steps, name(accumulator));
+    line("    {},", left.descriptor);
+    line("    {}, {});", right.descriptor, adds);
+}
+
+std::string CudaPrinter::coordinates(const Instruction& made, const std::string& last) const {
+    const std::size_t rank = p_.map(made.symbol("map")).box.size();
+    std::string text = fmt::format("coordinate({}){}", scalar(made.operands[rank - 1]), last);
+    for (std::size_t d = rank - 1; d-- > 0;) {
+        text += fmt::format(", coordinate({})", scalar(made.operands[d]));
+    }
+    return text;
+}
+
+void CudaPrinter::tma_load(const Instruction& made) {
+    const Buffer& buffer = p_.buffer(made.symbol("to"));
+    const std::string count = name(made.operands.back());
+    const std::int64_t panels = buffer.columns / buffer.panel();
+    const std::string at = fmt::format("base + k_{} + {}.at * {}", identifier(buffer.name), count,
+                                       buffer.slot_bytes());
+    const std::string full = fmt::format("base + {} + 8 * {}.at", channel(made).full, count);
+    const std::string map = identifier(made.symbol("map"));
+    if (panels > 1) open("TW_UNROLL for (int p = 0; p < {}; ++p)", panels);
+    line("ptx::tensor_load({}{}, &{}, {}, {});", at,
+         panels > 1 ? fmt::format(" + p * {}", buffer.rows * 128) : "", map, full,
+         coordinates(made, panels > 1 ? fmt::format(" + p * {}", buffer.panel()) : ""));
+    if (panels > 1) close();
+}
+
+void CudaPrinter::tma_store(const Instruction& made) {
+    const Buffer& buffer = p_.buffer(made.symbol("from"));
+    const std::string slot =
+        fmt::format("static_cast<u32>({}) % {}", scalar(made.operands.back()), buffer.slots);
+    line("if (threadIdx.x % 128 == 0)");
+    line("    ptx::tensor_store(&{}, base + k_{} + group * {} + {} * {}, {});",
+         identifier(made.symbol("map")), identifier(buffer.name),
+         buffer.slot_bytes() * buffer.slots, slot, buffer.slot_bytes(), coordinates(made, ""));
+}
+
+}  // namespace tilewright::cuda::schedule

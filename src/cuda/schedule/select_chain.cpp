@@ -1,0 +1,196 @@
+// Which chained products wgmma takes (PTX ISA, wgmma.mma_async): the left operand in registers or
+// shared memory, the right one in shared memory.
+#include "cuda/schedule/select_chain.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+
+#include "cuda/schedule/materialise.h"
+#include "cuda/schedule/tools.h"
+
+namespace tilewright::cuda::schedule {
+namespace {
+
+bool has_dots(const Block& block) {
+    return std::any_of(block.body.begin(), block.body.end(),
+                       [](const Instruction& made) { return made.is(ir::Op::dot); });
+}
+
+class Chain {
+  public:
+    explicit Chain(Program& program) : p_(program), uses_(program) {}
+
+    void run() {
+        for (Instruction& made : p_.body.body) {
+            if (made.is(ir::Op::dot)) throw Refused("a dot stands outside of a loop");
+            if (!made.is(ir::Op::for_loop)) continue;
+            if (!has_dots(made.blocks[0])) {
+                throw Refused("a loop without a dot stands beside chained dots");
+            }
+            if (constant_of(p_, made.operands[2]).value_or(0) <= 0) {
+                throw Refused("its loop has no constant step");
+            }
+            loop(made.blocks[0]);
+        }
+        each_instruction(p_.body, [](const Instruction& made) {
+            if (made.is(ir::Op::dot)) throw Refused("a dot stands in a loop inside of a loop");
+        });
+    }
+
+  private:
+    void loop(Block& body) {
+        // x + a b is a product that starts from x, where the addition stands.
+        std::map<Value, const Instruction*> sums;
+        for (const Instruction& made : body.body) {
+            if (made.is(ir::Op::store)) throw Refused("its loop stores");
+            if (!made.is(ir::Op::dot) || made.operands.size() > 2) continue;
+            if (const Instruction* const sum = addition(made.result(), body)) {
+                sums[sum->result()] = &made;
+            }
+        }
+        std::vector<Instruction> round;
+        for (const Instruction& made : body.body) {
+            const auto sum = made.results.size() == 1 ? sums.find(made.result()) : sums.end();
+            if (sum != sums.end()) {
+                const Value product = sum->second->result();
+                dot(*sum->second, made.operands[made.operands[0] == product ? 1 : 0], made.result(),
+                    round);
+            } else if (!made.is(ir::Op::dot)) {
+                round.push_back(made);
+            } else if (made.operands.size() > 2) {
+                dot(made, made.operands[2], made.result(), round);
+            } else if (addition(made.result(), body) == nullptr) {
+                dot(made, std::nullopt, made.result(), round);
+            }
+        }
+        body.body = std::move(round);
+    }
+
+    /// The addition in this block that is all that reads a value.
+    const Instruction* addition(Value value, const Block& body) const {
+        if (uses_.count(value) != 1) return nullptr;
+        const Instruction* const sum = uses_.users(value)[0];
+        if (!sum->is(ir::Op::add) || sum->operands[0] == sum->operands[1]) return nullptr;
+        const bool here = std::any_of(body.body.begin(), body.body.end(),
+                                      [&](const Instruction& one) { return &one == sum; });
+        const Value other = sum->operands[sum->operands[0] == value ? 1 : 0];
+        const Instruction* const from = uses_.definition(other);
+        const bool is_dot = from != nullptr && from->is(ir::Op::dot);
+        return here && !is_dot ? sum : nullptr;
+    }
+
+    void dot(const Instruction& made, std::optional<Value> from, Value result,
+             std::vector<Instruction>& round) {
+        const ir::Type type = p_.type(made.result()).type;
+        const DType in = p_.type(made.operands[0]).type.dtype;
+        if (type.shape.rank() != 2) throw Refused("a dot has a batch axis");
+        if (in != DType::bf16 && in != DType::f16) {
+            throw Refused(fmt::format("a dot has operands of {}", tilewright::name(in)));
+        }
+        const std::int64_t m = type.shape[0], n = type.shape[1];
+        if (m != kRows && m != 2 * kRows) {
+            throw Refused(fmt::format("a dot has {} rows, not 64 or 128", m));
+        }
+        const std::vector<int> groups = {static_cast<int>(m / kRows), 1};
+        if (p_.groups.empty()) p_.groups = groups;
+        if (p_.groups != groups) throw Refused("its dots have different rows");
+        if (n % 8 != 0 || n > kMostN || cover(n).repeat != 1 || cover(n).size() != n) {
+            throw Refused(fmt::format("a dot has {} columns, not a power of two up to 256", n));
+        }
+        Instruction product = make(Op::wgmma, {}, {result});
+        const Instruction* const start = from ? uses_.definition(*from) : nullptr;
+        if (start != nullptr && start->is(ir::Op::constant)) {
+            if (start->attributes[0].numbers[0] != 0) {
+                throw Refused("a sum starts from a constant that is not zero");
+            }
+            from = std::nullopt;
+        }
+        if (from) {
+            if (uses_.count(*from) != 1) throw Refused("an accumulator is used otherwise, too");
+            product.operands.push_back(*from);
+        } else {
+            const Value fresh = p_.add(ValueType(p_.type(result)));
+            round.push_back(make(Op::fresh, {}, {fresh}));
+            product.operands.push_back(fresh);
+            product.flag("overwrite");
+        }
+        for (int side = 0; side < 2; ++side) operand(made, side, product, round);
+        round.push_back(std::move(product));
+    }
+
+    void operand(const Instruction& made, int side, Instruction& product,
+                 std::vector<Instruction>& round) {
+        Value operand = made.operands[static_cast<std::size_t>(side)];
+        bool transposed = made.has(side == 0 ? "transpose_a" : "transpose_b");
+        const Instruction* source = uses_.definition(operand);
+        if (source != nullptr && source->is(ir::Op::transpose)) {
+            transposed = !transposed;
+            operand = source->operands[0];
+            source = uses_.definition(operand);
+        }
+        const ir::Shape& shape = p_.type(operand).type.shape;
+        if (shape[(side == 0) != transposed ? 1 : 0] % kStep != 0) {
+            throw Refused("a dot's inner dimension is no multiple of 16");
+        }
+        if (source != nullptr && source->is(ir::Op::load)) {
+            if (shape[1] % kPanel != 0) {
+                throw Refused(fmt::format(
+                    "an operand's rows have {} elements, not a multiple of 64", shape[1]));
+            }
+            product.operands.push_back(operand);
+            if (transposed) product.flag(side == 0 ? "transpose_a" : "transpose_b");
+            return;
+        }
+        if (side == 1) throw Refused("the right operand of a dot is computed");
+        if (transposed) throw Refused("a computed operand of a dot is transposed");
+        if (cover(shape[1]).repeat != 1) {
+            throw Refused("a computed operand's columns are no power of two");
+        }
+        ValueType type = p_.type(operand);
+        type.packed = true;
+        const Value packed = p_.add(type);
+        // What is packed is rounded.
+        const bool casts = source != nullptr && source->is(ir::Op::cast) &&
+                           p_.type(source->operands[0]).type.dtype == DType::f32;
+        round.push_back(make(Op::pack, {casts ? source->operands[0] : operand}, {packed}));
+        product.operands.push_back(packed);
+        product.flag("registers");
+    }
+
+    Program& p_;
+    Uses uses_;
+};
+
+}  // namespace
+
+bool has_chains(const Program& program) {
+    const Uses uses(program);
+    bool chained = false;
+    for (const Instruction& loop : program.body.body) {
+        if (!loop.is(ir::Op::for_loop)) continue;
+        std::set<Value> computed;  // from what a dot of this round gives
+        each_instruction(loop.blocks[0], [&](const Instruction& made) {
+            const bool follows =
+                std::any_of(made.operands.begin(), made.operands.end(),
+                            [&](Value operand) { return computed.contains(operand); });
+            if (made.is(ir::Op::dot)) {
+                chained |=
+                    computed.contains(made.operands[0]) || computed.contains(made.operands[1]);
+            }
+            if (follows || made.is(ir::Op::dot)) {
+                computed.insert(made.results.begin(), made.results.end());
+            }
+        });
+    }
+    return chained;
+}
+
+void select_chain(Program& program) {
+    Chain(program).run();
+    remove_unused(program);
+    materialise(program);
+    program.level = Level::selected;
+}
+
+}  // namespace tilewright::cuda::schedule

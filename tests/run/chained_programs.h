@@ -1,0 +1,202 @@
+// Attention as tile programs write it, one for each path of chained products.
+#pragma once
+
+#include <fmt/format.h>
+
+#include <string>
+#include <vector>
+
+#include "tests/run/cuda_programs.h"
+
+namespace tilewright::testing_support {
+
+/// softmax(q k^T) v for each head, by blocks of `block_q` rows and `block_k` keys.
+struct Attention {
+    std::string name;
+    int heads = 1, queries = 128, keys = 128, dim = 64, block_q = 128, block_k = 128;
+    bool causal = false;
+    bool split = false;  ///< blocks that the mask does not touch are a loop of their own
+    std::string dtype = "bf16";
+    std::string score =
+        "";  ///< turns %s into %t; positions %rows [q, 1] and %columns [1, k] in i32
+};
+
+inline CudaProgram attention(const Attention& a) {
+    const auto with = [&](std::string text) {
+        const std::pair<std::string, std::string> words[] = {
+            {"TILE", fmt::format("[{}, {}]", a.block_q, a.block_k)},
+            {"QUERIES", fmt::format("[{}, {}]", a.block_q, a.dim)},
+            {"KEYS", fmt::format("[{}, {}]", a.block_k, a.dim)},
+            {"ROWS", fmt::format("[{}]", a.block_q)},
+            {"COLUMNS", fmt::format("[{}]", a.block_k)},
+            {"LEFT", fmt::format("[{}, 1]", a.block_q)},
+            {"TOP", fmt::format("[1, {}]", a.block_k)},
+            {"BLOCKQ", std::to_string(a.block_q)},
+            {"BLOCKK", std::to_string(a.block_k)},
+            {"DIM", std::to_string(a.dim)},
+            {"TYPE", a.dtype}};
+        for (const auto& [word, by] : words) {
+            for (std::size_t at; (at = text.find(word)) != std::string::npos;) {
+                text.replace(at, word.size(), by);
+            }
+        }
+        return text;
+    };
+    const auto loop = [&](const std::string& id, const std::string& low, const std::string& high,
+                          const std::string& state, bool masked) {
+        // Names of the body end in the loop's id.
+        std::string body = R"(%jX = mul %bX, %bk : i64
+%kX = load %key[%h, %jX : BLOCKK, %zero : DIM] : TYPEKEYS
+%sX = dot %q, %kX transpose_b : f32TILE
+%kjX = cast %jX : i32
+%kbX = broadcast %kjX : i32COLUMNS
+%kiX = iota axis 0 : i32COLUMNS
+%kpX = add %kbX, %kiX : i32COLUMNS
+%columnsX = expand_dims %kpX axis 0 : i32TOP
+%cX = broadcast %columnsX : i32TILE
+)" + a.score;
+        if (a.score.empty()) body += "%tX = mul %sX, %one : f32TILE\n";
+        if (masked) {
+            body += R"(%endX = broadcast %length : i32TOP
+%insideX = lt %columnsX, %endX : boolTOP
+%inX = broadcast %insideX : boolTILE
+)";
+            body += a.causal ? "%belowX = le %cX, %rowsb : boolTILE\n"
+                               "%maskX = bitwise_and %inX, %belowX : boolTILE\n"
+                             : "%maskX = bitwise_and %inX, %inX : boolTILE\n";
+            if (a.segments) {
+                body += R"(%idX = load %ids[%jX : BLOCKK] : i32COLUMNS
+%idlX = expand_dims %idX axis 0 : i32TOP
+%idbX = broadcast %idlX : i32TILE
+%sameX = eq %idbX, %rowids : boolTILE
+%meetX = bitwise_and %maskX, %sameX : boolTILE
+%uX = select %meetX, %tX, %never : f32TILE
+)";
+            } else {
+                body += "%uX = select %maskX, %tX, %never : f32TILE\n";
+            }
+        } else {
+            body += "%uX = mul %tX, %one : f32TILE\n";
+        }
+        body += R"(%rX = reduce %uX max axis 1 : f32ROWS
+%nX = max %mX, %rX : f32ROWS
+%eX = expand_dims %nX axis 1 : f32LEFT
+%ebX = broadcast %eX : f32TILE
+%dX = sub %uX, %ebX : f32TILE
+%pX = exp2 %dX approx : f32TILE
+%shrinkX = sub %mX, %nX : f32ROWS
+%fX = exp2 %shrinkX approx : f32ROWS
+%rowX = reduce %pX sum axis 1 : f32ROWS
+%lnX = fma %lX, %fX, %rowX : f32ROWS
+%feX = expand_dims %fX axis 1 : f32LEFT
+%fbX = broadcast %feX : f32QUERIES
+%vX = load %value[%h, %jX : BLOCKK, %zero : DIM] : TYPEKEYS
+%wX = cast %pX : TYPETILE
+%xX = mul %oX, %fbX : f32QUERIES
+%onX = dot %wX, %vX, %xX : f32QUERIES
+yield %nX, %lnX, %onX
+)";
+        for (std::size_t at; (at = body.find('X')) != std::string::npos;) body.replace(at, 1, id);
+        return fmt::format(
+                   "%m{0}r, %l{0}r, %o{0}r = for_loop %b{0} = {1}, {2}, %step carry (%m{0} = "
+                   "%m{3}, %l{0} = %l{3}, %o{0} = %o{3}) : f32ROWS, f32ROWS, f32QUERIES {{\n",
+                   id, low, high, state) +
+               body + "}\n";
+    };
+    std::string text = fmt::format(
+        "func @attention(%query: ref<TYPE[{0}, {1}, {3}]>, %key: ref<TYPE[{0}, {2}, {3}]>, "
+        "%value: ref<TYPE[{0}, {2}, {3}]>, %ids: ref<i32[{2}]>, %sums: ref<f32[{0}, {1}]>, "
+        "%out: ref<TYPE[{0}, {1}, {3}]>) grid [{4}, {0}] {{\n",
+        a.heads, a.queries, a.keys, a.dim, (a.queries + a.block_q - 1) / a.block_q);
+    text += R"(%i = program_id axis 0 : i64
+%h = program_id axis 1 : i64
+%zero = constant 0 : i64
+%step = constant 1 : i64
+%bq = constant BLOCKQ : i64
+%bk = constant BLOCKK : i64
+%first = mul %i, %bq : i64
+%q = load %query[%h, %first : BLOCKQ, %zero : DIM] : TYPEQUERIES
+%firsti = cast %first : i32
+%firstb = broadcast %firsti : i32ROWS
+%ri = iota axis 0 : i32ROWS
+%rp = add %firstb, %ri : i32ROWS
+%rows = expand_dims %rp axis 1 : i32LEFT
+%rowsb = broadcast %rows : i32TILE
+%one = constant 0.25 : f32TILE
+%never = constant -inf : f32TILE
+%m0 = constant -1e+30 : f32ROWS
+%l0 = constant 0 : f32ROWS
+%o0 = constant 0 : f32QUERIES
+)";
+    const int blocks = (a.keys + a.block_k - 1) / a.block_k;
+    text += fmt::format("%length = constant {} : i32\n%all = constant {} : i64\n", a.keys, blocks);
+    if (a.causal) {
+        text += R"(%behind = add %first, %bq : i64
+%up = add %behind, %bk : i64
+%up1 = sub %up, %step : i64
+%reach = div %up1, %bk : i64
+%end = min %reach, %all : i64
+%whole = div %first, %bk : i64
+%full = min %whole, %end : i64
+)";
+    } else {
+        text += fmt::format("%end = add %all, %zero : i64\n%full = constant {} : i64\n",
+                            a.keys / a.block_k);
+    }
+    if (a.segments) {
+        text += R"(%rid = load %ids[%first : BLOCKQ] : i32ROWS
+%ride = expand_dims %rid axis 1 : i32LEFT
+%rowids = broadcast %ride : i32TILE
+)";
+    }
+    if (a.split) {
+        text += loop("1", "%zero", "%full", "0", false) + loop("2", "%full", "%end", "1r", true);
+    } else {
+        text += loop("2", "%zero", "%end", "0", true);
+    }
+    text += R"(%inverse = div %units, %l2r : f32ROWS
+%ie = expand_dims %inverse axis 1 : f32LEFT
+%ib = broadcast %ie : f32QUERIES
+%scaled = mul %o2r, %ib : f32QUERIES
+%rounded = cast %scaled : TYPEQUERIES
+store %sums[%h, %first : BLOCKQ], %l2r
+store %out[%h, %first : BLOCKQ, %zero : DIM], %rounded
+yield
+})";
+    text.insert(text.find("%m0 = "), "%units = constant 1 : f32ROWS\n");
+    const std::vector<std::int64_t> queries = {a.heads, a.queries, a.dim},
+                                    keys = {a.heads, a.keys, a.dim};
+    return {
+        a.name, with(text), {queries, keys, keys, {a.keys}, {a.heads, a.queries}, queries}, 1.2e-2};
+}
+
+/// Every path: one and two warpgroups, rows and keys that end inside of a block, rounds that do not
+/// run, both loops of causal attention, more rounds than slots, scores that a mod changes.
+inline std::vector<CudaProgram> chained_programs() {
+    const std::string capped = R"(%tX = tanh %sX : f32TILE
+)";
+    const std::string slopes = R"(%gX = sub %cX, %rowsb : i32TILE
+%gfX = cast %gX : f32TILE
+%tX = fma %gfX, %one, %sX : f32TILE
+)";
+    return {
+        attention({"two full blocks", 1, 128, 256, 64, 128, 128}),
+        attention({"rounds and edges", 2, 200, 300, 64, 128, 64}),
+        attention({"one warpgroup", 2, 100, 200, 64, 64, 64, true}),
+        attention({"causal D 128", 1, 384, 384, 128, 128, 128, true}),
+        attention({"causal, two loops", 2, 260, 260, 64, 128, 64, true, true}),
+        attention({"f16, no full block", 1, 200, 40, 64, 128, 64, true, true, "f16"}),
+        attention({"D 256 in turn", 1, 128, 192, 256, 64, 64, true}),
+        attention({"capped scores", 1, 256, 256, 64, 128, 128, true, false, "bf16", false, capped}),
+        attention({.name = "segments",
+                   .heads = 2,
+                   .queries = 256,
+                   .keys = 256,
+                   .block_k = 64,
+                   .causal = true,
+                   .segments = true}),
+        attention({"slopes", 1, 256, 256, 64, 128, 64, true, false, "f16", false, slopes}),
+    };
+}
+
+}  // namespace tilewright::testing_support
