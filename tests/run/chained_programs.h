@@ -17,8 +17,9 @@ struct Attention {
     bool causal = false;
     bool split = false;  ///< blocks that the mask does not touch are a loop of their own
     std::string dtype = "bf16";
-    std::string score =
-        "";  ///< turns %s into %t; positions %rows [q, 1] and %columns [1, k] in i32
+    bool segments = false;  ///< rows and keys with different ids do not attend
+    /// Turns %s into %t; positions %rows [q, 1] and %columns [1, k] in i32.
+    std::string score = "";
 };
 
 inline CudaProgram attention(const Attention& a) {

@@ -120,6 +120,9 @@ class Lowering {
                 if (dot.transpose_b) same.flag("transpose_b");
                 break;
             }
+            case ir::Op::reshape:
+                reshape(made, same);
+                break;
             case ir::Op::broadcast:
             case ir::Op::for_loop:
             case ir::Op::yield:
@@ -142,6 +145,19 @@ class Lowering {
         }
         for (ir::Value result : made.results) same.results.push_back(define(result));
         to.body.push_back(std::move(same));
+    }
+
+    /// A reshape that inserts an axis of extent 1.
+    void reshape(const ir::Instruction& made, Instruction& same) const {
+        const ir::Shape& from = f_.type(made.operands[0]).shape;
+        const ir::Shape& to = f_.type(made.result()).shape;
+        for (int axis = 0; to.rank() == from.rank() + 1 && axis < to.rank(); ++axis) {
+            if (from.with_inserted(axis, 1) != to) continue;
+            same.tile = ir::Op::expand_dims;
+            same.with("axis", axis);
+            return;
+        }
+        throw Refused("it has the operation `reshape`");
     }
 
     void access(const ir::Instruction& made, Block& to) {
