@@ -189,13 +189,6 @@ inline std::vector<CudaProgram> chained_programs() {
         attention({"f16, no full block", 1, 200, 40, 64, 128, 64, true, true, "f16"}),
         attention({"D 256 in turn", 1, 128, 192, 256, 64, 64, true}),
         attention({"capped scores", 1, 256, 256, 64, 128, 128, true, false, "bf16", false, capped}),
-        attention({.name = "segments",
-                   .heads = 2,
-                   .queries = 256,
-                   .keys = 256,
-                   .block_k = 64,
-                   .causal = true,
-                   .segments = true}),
         attention({"slopes", 1, 256, 256, 64, 128, 64, true, false, "f16", false, slopes}),
     };
 }
