@@ -34,7 +34,6 @@ struct Options {
     bool unordered = false;
     /// Backward: what is wanted; the rest is not computed.
     bool query_gradient = true, key_gradient = true, value_gradient = true;
-    bool gpu = false;                   ///< for a GPU
     bool gpu = false;  ///< for a GPU
     /// Every block of keys is masked in one loop: masks are skipped where they hold for a block.
     bool guarded = false;
