@@ -87,10 +87,10 @@ TEST_F(Artifacts, RunWhatWasLaunchedOnOtherArrays) {
 
 TEST_F(Artifacts, OfProgramsUpdateAliasesInPlace) {
     const Tensor x = Tensor::arange(f32, 4), y = Tensor::full(f32, {4}, 5);
-    const Call call =
-        tilewright::call(kernel("accumulate", {"sum", "x", "out"},
-                                [](Ref sum, Ref x, Ref out) { out.store(sum.load() + x.load()); }),
-                         {.out_type = like_first, .aliases = {{0, 0}}});
+    const Call call = tilewright::call(
+        kernel("accumulate", {"sum", "x", "out"},
+               [](Ref sum, Ref addend, Ref out) { out.store(sum.load() + addend.load()); }),
+        {.out_type = like_first, .aliases = {{0, 0}}});
     export_program(folder_, call.ir({y, x}));
     const Artifact artifact(folder_);
     EXPECT_EQ(artifact.name(), "accumulate");
