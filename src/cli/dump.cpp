@@ -47,9 +47,8 @@ ir::Function load_file(const DumpOptions& options) {
 }
 
 /// The same program for every --to: in the blocks of a CPU and for fixed extents or, where --arch
-/// or
-/// --to speaks of a GPU, as calls run it there.
-ir::Function load(const DumpOptions& options) {
+/// or --to speaks of a GPU, as calls run it there.
+ir::Function load(const DumpOptions& options, StandardInput& input) {
     const bool is_flex = options.kernel == "flex" || options.kernel == "flex_backward";
     const std::pair<const char*, bool> of_flex[] = {{"mask", !options.mask.empty()},
                                                     {"score", !options.score.empty()},
@@ -65,7 +64,7 @@ ir::Function load(const DumpOptions& options) {
     if (!named && std::filesystem::exists(options.kernel, no_such_file)) return load_file(options);
     const DType dtype = options.dtype.empty() ? f32 : float_dtype("dump", options.dtype);
     const bool gpu = !options.arch.empty() || (options.to != "ir" && options.to != "bytecode");
-    const ModTexts texts{options.mask, options.score, load_bindings("dump", options.bind)};
+    const ModTexts texts{options.mask, options.score, load_bindings("dump", options.bind, &input)};
     const Builtin program = is_flex ? flex_builtin(dtype, texts, options.kernel != "flex", gpu)
                                     : builtin(options.kernel, dtype, gpu);
     return ir::parse((gpu ? program.call : fixed(program.call)).ir(program.inputs));
@@ -98,7 +97,7 @@ void dump(DumpOptions options, Console& console) {
     if (options.optimised && options.to != "ir")
         user_error("dump", "expected --to ir with --optimised but got {}", options.to);
     if (!options.arch.empty()) cuda::target_of(options.arch);
-    ir::Function function = load(options);
+    ir::Function function = load(options, console.input);
     if (options.to.starts_with("schedule")) {
         console.out << schedule_text(function, options);
         return;
@@ -134,14 +133,23 @@ void add_dump(CLI::App& app, Console& console) {
     };
     command
         ->add_option("--to", options->to,
-                     "ir, bytecode, schedule[:LEVEL] (of sm_90a), cuda, ptx or sass")
-        ->check(CLI::Validator(form, "FORM"));
-    command->add_option("--arch", options->arch,
-                        "the GPU, as sm_90a: sm_80 by default; alone it means --to cuda");
-    command->add_option("--dtype", options->dtype, "of a built-in program; f32 by default");
-    command->add_option("--mask", options->mask, "flex: text of a mask, evaluated in the program");
-    command->add_option("--score", options->score, "flex: text of a score");
-    command->add_option("--bind", options->bind, "NAME=FILE: an array that the texts read");
+                     "ir, bytecode, schedule[:LEVEL] (of sm_90a), cuda, ptx or sass [ir; with "
+                     "--arch cuda]")
+        ->type_name("FORM")
+        ->check(CLI::Validator(form, ""));
+    command->add_option("--arch", options->arch, "the GPU, as sm_90a [sm_80]")->type_name("ARCH");
+    command->add_option("--dtype", options->dtype, "of a built-in program: f32, f64, f16 or bf16")
+        ->type_name("TYPE")
+        ->default_str("f32");
+    command->add_option("--mask", options->mask, "flex: a mask, evaluated in the program")
+        ->type_name("TEXT");
+    command->add_option("--score", options->score, "flex: a score mod")->type_name("TEXT");
+    command
+        ->add_option(
+            "--bind", options->bind,
+            "an array that the texts read: .npy, .safetensors[:NAME], - for standard input "
+            "(repeatable)")
+        ->type_name("NAME=FILE");
     command->add_flag("--optimised", options->optimised, "ir: after the passes");
     command->callback([options, &console] { dump(*options, console); });
 }

@@ -70,21 +70,27 @@ void make_mask(const MaskOptions& options, Console& console) {
                                  options.q_len, options.kv_len, block);
     }();
     const std::chrono::duration<double, std::milli> time = std::chrono::steady_clock::now() - start;
-    const Elapsed elapsed("drawing the mask");
     // Large masks are described in their blocks, whose number grows with the square of the length.
     const auto& data = *mask.state()->data;
     std::int64_t full = 0;
     for (const mask::Run& run : data.runs) full += run.full() ? run.count : 0;
+    const auto drawn = [](const auto& work) {
+        const Elapsed elapsed("drawing the mask");
+        return work();
+    };
+    const std::string picture = drawn([&] { return mask.to_string(); });
     std::ostream& notes = console.notes(to_output > 0);
-    notes << mask << '\n'
+    notes << picture << '\n'
           << fmt::format("sparsity  {:.2f}% of blocks of {} x {}\n", mask.sparsity(), block.q,
                          block.kv)
           << fmt::format("pieces    {} full and {} partial of 64 x 64, {} distinct\n", full,
                          data.ids.size(), data.atoms.atoms().size() - 2)
           << fmt::format("size      {}\n", size_text(mask.nbytes()))
           << fmt::format("built in  {:.2f} ms\n", time.count());
-    draw(mask, options.svg, false, console.out);
-    draw(mask, options.png, true, console.out);
+    drawn([&] {
+        draw(mask, options.svg, false, console.out);
+        draw(mask, options.png, true, console.out);
+    });
     if (!options.out.empty()) {
         const Tensor words = mask.packed();
         save_tensors({{options.out, "block-mask", words}}, &console.out);

@@ -71,7 +71,11 @@ std::vector<std::optional<std::string>> assigned(const char* option,
     return files;
 }
 
-std::string text_of(const std::string& path) {
+std::string text_of(const std::string& path, StandardInput& input) {
+    if (path == "-") {
+        input.take_npy();  // whole, so that no array comes from it too
+        return input.bytes();
+    }
     if (!std::filesystem::is_regular_file(path))
         user_error("run",
                    "expected a file of IR text, as `tilewright dump` and f.ir() write it, "
@@ -83,7 +87,7 @@ std::string text_of(const std::string& path) {
 
 void run_kernel(const RunOptions& options, Console& console) {
     const Device device = parse_device("run", options.device);
-    const std::string text = text_of(options.kernel);
+    const std::string text = text_of(options.kernel, console.input);
     const Program program(text, {.device = device, .checked = options.checked});
     const std::vector<Program::Parameter>& parameters = program.parameters();
     std::vector<bool> is_input(parameters.size());
@@ -108,7 +112,7 @@ void run_kernel(const RunOptions& options, Console& console) {
                 user_error("run",
                            "expected --in {}=FILE for each input of `{}` but got none for it",
                            parameter.name, program.name());
-            arrays[i] = load_tensor(*in[i], parameter.name).to(device);
+            arrays[i] = load_tensor(*in[i], parameter.name, &console.input).to(device);
             continue;
         }
         for (std::size_t j = 0; j < i; ++j) {
@@ -130,7 +134,7 @@ void run_kernel(const RunOptions& options, Console& console) {
         console.error << fmt::format("{}: {}{}\n", parameters[i].name, result.type_name(),
                                      out[i] ? " in " + *out[i] : " (not kept: no --out)");
     }
-    save_tensors(outputs);
+    save_tensors(outputs, &console.out);
 }
 
 }  // namespace
@@ -138,12 +142,21 @@ void run_kernel(const RunOptions& options, Console& console) {
 void add_run(CLI::App& app, Console& console) {
     auto options = std::make_shared<RunOptions>();
     CLI::App* command = app.add_subcommand("run", "a program of IR text on arrays from files");
-    command->add_option("kernel", options->kernel, "a file of IR text")->required();
-    command->add_option(
-        "--in", options->in,
-        "FILE or NAME=FILE (.npy, .safetensors[:NAME]), one for each input in order");
-    command->add_option("--out", options->out, "FILE or NAME=FILE, one for each result in order");
-    command->add_option("--device", options->device, "cpu, cuda or cuda:N");
+    command->add_option("kernel", options->kernel, "a file of IR text; - for standard input")
+        ->type_name("FILE")
+        ->required();
+    command
+        ->add_option("--in", options->in,
+                     "one for each input in order: .npy, .safetensors[:NAME], - for standard input")
+        ->type_name("[NAME=]FILE");
+    command
+        ->add_option("--out", options->out,
+                     "one for each result in order, likewise; - for standard output")
+        ->type_name("[NAME=]FILE");
+    command->add_option("--device", options->device, "cpu, cuda or cuda:N")
+        ->type_name("DEVICE")
+        ->default_str("cpu");
+    add_threads(*command);
     command->add_flag("--checked", options->checked, "in the checked mode (on the CPU)");
     command->callback([options, &console] { run_kernel(*options, console); });
 }

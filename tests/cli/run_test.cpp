@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 
 #include <fstream>
+#include <iterator>
 
 #include "cli/tensor_file.h"
 #include "tests/cli/run_program.h"
@@ -51,6 +52,26 @@ TEST_F(RunCommand, FilesInOrderAndByName) {
                 "z=" + (folder_ / "named.safetensors"), "--checked"});
     EXPECT_EQ(done.status, 0) << done.error;
     EXPECT_EQ(result("named.safetensors"), sum);
+}
+
+TEST_F(RunCommand, StandardInputAndOutput) {
+    const auto bytes_of = [&](const std::string& file) {
+        std::ifstream from(folder_ / file, std::ios::binary);
+        return std::string(std::istreambuf_iterator<char>(from), {});
+    };
+    const std::string y = folder_ / "y.npy";
+    const ProgramResult done = run_program(
+        {"run", folder_ / "add.ir", "--in", "-", "--in", y, "--out", "-", "--threads", "1"},
+        bytes_of("x.npy"));
+    EXPECT_EQ(done.status, 0) << done.error;
+    std::ofstream(folder_ / "z.npy", std::ios::binary) << done.out;
+    EXPECT_EQ(result("z.npy"), (std::vector<float>{11, 22, 33, 44}));
+    const ProgramResult program = run_program(
+        {"run", "-", "--in", folder_ / "x.npy", "--in", y, "--out", folder_ / "w.npy"}, kAdd);
+    EXPECT_EQ(program.status, 0) << program.error;
+    EXPECT_EQ(result("w.npy"), (std::vector<float>{11, 22, 33, 44}));
+    EXPECT_THAT(run_program({"run", "-", "--in", "-", "--in", y}, kAdd).error,
+                HasSubstr("standard input"));
 }
 
 TEST_F(RunCommand, BadInputIsNamed) {
