@@ -87,7 +87,7 @@ void export_attention(const Options& given, DType dtype) {
     const auto gradients = [](const AttentionOptions& o) -> ExportedOperation {
         return [o](const std::vector<Tensor>& in) {
             const AttentionGradients g = attention_backward(
-                in[0], in[1], in[2], {.out = in[3], .lse = in[4], .max_scores = {}}, in[5], {}, o);
+                in[0], in[1], in[2], {.out = in[3], .lse = in[4], .max_scores = {}}, in[5], o);
             std::vector<Tensor> results{g.query, g.key, g.value};
             results.insert(results.end(), g.captured.begin(), g.captured.end());
             return results;

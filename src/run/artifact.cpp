@@ -9,6 +9,7 @@
 #include <limits>
 #include <utility>
 
+#include "cuda/runtime/cubin.h"
 #include "cuda/runtime/device.h"
 #include "ir/parse.h"
 #include "run/artifact_format.h"

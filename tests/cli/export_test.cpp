@@ -81,7 +81,7 @@ TEST(ExportCommand, AttentionKeepsMasksAndCaptures) {
     const ProgramResult backward = export_to(path, arguments);
     ASSERT_EQ(backward.status, 0) << backward.error;
     const Tensor dout = random_values(f32, {1, 4, 70, 32}, 8);
-    const AttentionGradients gradients = attention_backward(q, k, v, want, dout, {}, options);
+    const AttentionGradients gradients = attention_backward(q, k, v, want, dout, options);
     const std::vector<Tensor> derived =
         Artifact(path)(std::vector{q, k, v, want.out, want.lse, dout});
     ASSERT_EQ(derived.size(), 4U);

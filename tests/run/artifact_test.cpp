@@ -5,8 +5,10 @@
 #include <fstream>
 #include <nlohmann/json.hpp>
 
+#include "cuda/runtime/device.h"
 #include "run/artifact_format.h"
 #include "support.h"
+#include "tests/cuda/test_support.h"
 
 namespace tilewright {
 namespace {
@@ -89,7 +91,7 @@ TEST_F(Artifacts, OfProgramsUpdateAliasesInPlace) {
     const Tensor x = Tensor::arange(f32, 4), y = Tensor::full(f32, {4}, 5);
     const Call call = tilewright::call(
         kernel("accumulate", {"sum", "x", "out"},
-               [](Ref sum, Ref addend, Ref out) { out.store(sum.load() + addend.load()); }),
+               [](Ref sum, Ref term, Ref out) { out.store(sum.load() + term.load()); }),
         {.out_type = like_first, .aliases = {{0, 0}}});
     export_program(folder_, call.ir({y, x}));
     const Artifact artifact(folder_);
@@ -225,11 +227,10 @@ TEST_F(Artifacts, OfOperationsThatDoMoreAreRefused) {
                 HasSubstr("expected result 0 to be a new row-major array"));
     // What the host made of an input would be kept as a constant.
     EXPECT_THAT(error([](const auto& in) {
-                    std::vector<float> values(3);
+                    const auto values = std::make_shared<std::vector<float>>(3);
                     for (std::size_t i = 0; i < 3; ++i)
-                        values[i] = 2 * static_cast<const float*>(in[0].raw())[i];
-                    const Tensor doubled =
-                        Tensor::from_data(values.data(), f32, {3}, {}, std::make_shared<int>());
+                        (*values)[i] = 2 * static_cast<const float*>(in[0].raw())[i];
+                    const Tensor doubled = Tensor::from_data(values->data(), f32, {3}, {}, values);
                     return std::vector{adding()(in[0], doubled)};
                 }),
                 HasSubstr("the host computes other arrays from them"));
@@ -241,6 +242,36 @@ TEST_F(Artifacts, OfOperationsThatDoMoreAreRefused) {
         error_of([&] { export_operation(folder_, {x}, twice_plus(x), {.archs = {"sm_12"}}); }),
         HasSubstr("expected an architecture of"));
     EXPECT_FALSE(fs::exists(folder_));
+}
+
+TEST(CudaCalls, ArtifactsRunFromTheirCubins) {
+    TW_REQUIRE_GPU();
+    const std::string folder = (fs::path(::testing::TempDir()) / "artifact_cuda").string();
+    fs::remove_all(folder);
+    const std::string arch = cuda::device_info(0).arch();
+    const Tensor constant = Tensor::arange(f32, 64);
+    export_operation(folder, {Tensor::arange(f32, 64)}, twice_plus(constant),
+                     {.name = "on_gpu", .archs = {arch == "sm_120a" ? "sm_80" : "sm_120a", arch}});
+    const Artifact artifact(folder, Device::cuda());
+    const Tensor both = Tensor::arange(f32, 68).to(Device::cuda());
+    // Aligned, and beginning in the middle of 16 bytes.
+    for (const std::int64_t start : {0, 1}) {
+        const Tensor x = both.slice(0, start, 64);
+        const Tensor y = artifact(std::vector{x}).at(0);
+        EXPECT_EQ(y.device(), Device::cuda());
+        std::vector<float> want(64);
+        for (std::size_t i = 0; i < want.size(); ++i)
+            want[i] = static_cast<float>(3 * static_cast<std::int64_t>(i) + 2 * start);
+        EXPECT_EQ(y.to_vector<float>(), want);
+    }
+    EXPECT_THAT(error_of([&] { artifact(std::vector{constant}); }),
+                HasSubstr("expected `x0` on cuda:0 but it is on cpu"));
+    export_operation(folder, {constant}, twice_plus(constant),
+                     {.archs = {arch == "sm_120a" ? "sm_80" : "sm_120a"}});
+    EXPECT_THAT(error_of([&] { Artifact(folder, Device::cuda()); }),
+                HasSubstr("expected cubins for " + arch));
+    EXPECT_THAT(Artifact(folder)(std::vector{constant}).at(0).to_vector<int>()[5], 15);
+    fs::remove_all(folder);
 }
 
 TEST(ArtifactHeaders, HaveNamesThatCppTakes) {

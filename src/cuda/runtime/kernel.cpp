@@ -6,6 +6,7 @@
 #include <tuple>
 #include <utility>
 
+#include "cuda/runtime/cubin.h"
 #include "cuda/runtime/stream.h"
 #include "support/check.h"
 #include "support/disk_cache.h"
@@ -91,11 +92,10 @@ Kernel load_entry(const std::string& name, const std::string& identity, const ch
 
 Kernel load_kernel(const CompileRequest& request, const char* entry, int dynamic_shared_bytes,
                    int device) {
-    return load_entry(request.name, cache_key(request), entry, dynamic_shared_bytes, device,
-                      [&] {
-                          const ModuleHandle module = load_module(request);
-                          return std::pair(module, symbol_of(request, entry));
-                      });
+    return load_entry(request.name, cache_key(request), entry, dynamic_shared_bytes, device, [&] {
+        const ModuleHandle module = load_module(request);
+        return std::pair(module, symbol_of(request, entry));
+    });
 }
 
 Kernel load_cubin(const std::string& cubin, const std::string& name, const char* entry,

@@ -24,11 +24,6 @@ struct Kernel {
 Kernel load_kernel(const CompileRequest& request, const char* entry, int dynamic_shared_bytes,
                    int device);
 
-/// The same of a cubin that was compiled before. UserError where the driver refuses it; `name` is
-/// what messages call it.
-Kernel load_cubin(const std::string& cubin, const std::string& name, const char* entry,
-                  int dynamic_shared_bytes, int device);
-
 /// The shape of one launch.
 struct LaunchShape {
     std::array<unsigned, 3> grid{1, 1, 1};
