@@ -1,10 +1,12 @@
 // Loading cubins and launching kernels.
 #include "cuda/runtime/kernel.h"
 
+#include <atomic>
 #include <map>
 #include <mutex>
 #include <tuple>
 #include <utility>
+#include <vector>
 
 #include "cuda/runtime/cubin.h"
 #include "cuda/runtime/stream.h"
@@ -12,6 +14,43 @@
 #include "support/disk_cache.h"
 
 namespace tilewright::cuda {
+
+namespace {
+
+/// Modules that nobody holds any more: unloading waits for kernels that run, and is no matter of a
+/// capture, so that it happens where the next ones are loaded.
+struct Unused {
+    std::mutex mutex;
+    std::vector<std::pair<ModuleHandle, int>> modules;  // with their devices
+};
+Unused& unused() {
+    static auto* const kUnused = new Unused;
+    return *kUnused;
+}
+
+}  // namespace
+
+class Module {
+  public:
+    Module(ModuleHandle handle, int device) : handle_(handle), device_(device) {}
+    ~Module() {
+        if (captured_) return;
+        const std::scoped_lock lock(unused().mutex);
+        unused().modules.emplace_back(handle_, device_);
+    }
+    Module(const Module&) = delete;
+    Module& operator=(const Module&) = delete;
+
+    ModuleHandle handle() const { return handle_; }
+    /// A graph may launch its kernels at any time.
+    void set_captured() { captured_ = true; }
+
+  private:
+    ModuleHandle handle_;
+    int device_;
+    std::atomic<bool> captured_ = false;
+};
+
 namespace {
 
 // CUfunction_attribute.
@@ -40,6 +79,23 @@ struct LaunchConfig {
     unsigned attribute_count;
 };
 
+/// Unloads what is unused, some modules at a time: each round waits for the GPU.
+void unload_unused() {
+    constexpr std::size_t kAtOnce = 64;
+    std::vector<std::pair<ModuleHandle, int>> modules;
+    {
+        const std::scoped_lock lock(unused().mutex);
+        if (unused().modules.size() < kAtOnce) return;
+        modules.swap(unused().modules);
+    }
+    const Driver& cuda = driver();
+    for (const auto& [module, device] : modules) {
+        const ContextScope scope(device);
+        cuda.check(cuda.cuCtxSynchronize(), "waiting for a GPU");
+        cuda.check(cuda.cuModuleUnload(module), "unloading a kernel");
+    }
+}
+
 ModuleHandle load_module(const CompileRequest& request) {
     const Driver& cuda = driver();
     ModuleHandle module = nullptr;
@@ -60,21 +116,36 @@ Kernel load_entry(const std::string& name, const std::string& identity, const ch
                    info.shared_bytes_per_block, info.name, dynamic_shared_bytes);
     }
     expect_no_capture("cuda", fmt::format("{} to be loaded", name));
-    // Kernels are not unloaded: a graph may hold them. So the same one is not loaded twice.
+    // The same kernel is not loaded twice while somebody holds it.
+    struct Entry {
+        std::weak_ptr<Module> module;
+        Kernel kernel;  // without its module
+    };
     using Key = std::tuple<std::string, std::string, int, int>;
     static std::mutex mutex;
-    static auto* const kLoaded = new std::map<Key, Kernel>;
+    static auto* const kLoaded = new std::map<Key, Entry>;
+    const auto loaded = [&](const Entry& known) {
+        Kernel kernel = known.kernel;
+        kernel.module = known.module.lock();
+        return kernel;
+    };
     const Key key(identity, entry, dynamic_shared_bytes, device);
     {
         const std::lock_guard lock(mutex);
-        if (const auto found = kLoaded->find(key); found != kLoaded->end()) return found->second;
+        if (const auto found = kLoaded->find(key); found != kLoaded->end()) {
+            Kernel kernel = loaded(found->second);
+            if (kernel.module != nullptr) return kernel;
+        }
+        std::erase_if(*kLoaded, [](const auto& known) { return known.second.module.expired(); });
     }
+    unload_unused();
     const ContextScope scope(device);
     const Driver& cuda = driver();
     Kernel kernel;
+    const auto [module, symbol] = load();
+    kernel.module = std::make_shared<Module>(module, device);
     kernel.device = device;
     kernel.dynamic_shared_bytes = dynamic_shared_bytes;
-    const auto [module, symbol] = load();
     cuda.check(cuda.cuModuleGetFunction(&kernel.function, module, symbol.c_str()),
                "finding a kernel");
     cuda.check(
@@ -84,8 +155,14 @@ Kernel load_entry(const std::string& name, const std::string& identity, const ch
                "reading a kernel's registers");
     cuda.check(cuda.cuFuncGetAttribute(&kernel.local_bytes, kFunctionLocalBytes, kernel.function),
                "reading a kernel's stack");
+    Entry made{kernel.module, kernel};
+    made.kernel.module.reset();
     const std::lock_guard lock(mutex);
-    return kLoaded->emplace(key, kernel).first->second;
+    const auto [place, is_new] = kLoaded->try_emplace(key, made);
+    if (is_new) return kernel;
+    if (Kernel other = loaded(place->second); other.module != nullptr) return other;
+    place->second = std::move(made);
+    return kernel;
 }
 
 }  // namespace
@@ -128,6 +205,7 @@ void launch(const Kernel& kernel, const LaunchShape& shape, std::span<void* cons
         config.attribute_count = 1;
     }
     const ContextScope scope(kernel.device);
+    if (is_capturing(stream)) kernel.module->set_captured();
     driver().check(driver().cuLaunchKernelEx(&config, kernel.function,
                                              const_cast<void**>(parameters.data()), nullptr),
                    "launching a kernel");

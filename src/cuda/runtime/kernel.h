@@ -2,6 +2,7 @@
 #pragma once
 
 #include <array>
+#include <memory>
 #include <span>
 
 #include "cuda/runtime/compiler.h"
@@ -9,8 +10,13 @@
 
 namespace tilewright::cuda {
 
-/// A kernel in a device's memory, ready to launch. Stays loaded until the process ends.
+/// What a kernel lies in, loaded on a device.
+class Module;
+
+/// A kernel in a device's memory, ready to launch. It stays loaded as long as copies of this live,
+/// and until the process ends where a launch was captured in a graph.
 struct Kernel {
+    std::shared_ptr<Module> module;
     FunctionHandle function = nullptr;
     int device = 0;
     int dynamic_shared_bytes = 0;  ///< given to every launch

@@ -19,12 +19,16 @@ void set_current_stream(StreamHandle stream) {
     stream_of_thread = stream;
 }
 
-bool is_capturing() {
+bool is_capturing(StreamHandle stream) {
     // The legacy stream cannot be captured, and asking about it would break the capture of another.
-    if (stream_of_thread == nullptr) return false;
+    if (stream == nullptr) return false;
     int status = 0;
-    driver().check(driver().cuStreamIsCapturing(stream_of_thread, &status), "asking for a capture");
+    driver().check(driver().cuStreamIsCapturing(stream, &status), "asking for a capture");
     return status != 0;
+}
+
+bool is_capturing() {
+    return is_capturing(stream_of_thread);
 }
 
 void expect_no_capture(std::string_view operation, std::string_view what) {

@@ -11,7 +11,8 @@ namespace tilewright::cuda {
 StreamHandle current_stream();
 void set_current_stream(StreamHandle stream);
 
-/// True while work given to this thread's stream is recorded for a CUDA graph.
+/// True while work given to a stream (this thread's) is recorded for a CUDA graph.
+bool is_capturing(StreamHandle stream);
 bool is_capturing();
 
 /// UserError while this thread's stream is captured: `what` would allocate or wait.
