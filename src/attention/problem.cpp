@@ -533,6 +533,13 @@ void Problem::make_plan(bool by_kv) {
     features.plan = true;
     origin[2] = plan->batch == 1 ? 0 : plan->heads * plan->rows;
     origin[3] = plan->heads == 1 ? 0 : plan->rows;
+    plan_headers = plan->headers;
+    // Programs count rows from the first batch and head of the larger call.
+    const std::int64_t before = origin[0] * origin[2] + origin[1] * origin[3];
+    if (before == 0) return;
+    const std::int64_t rows = plan->headers.dim(0), fields = plan->headers.dim(1);
+    plan_headers = Tensor::zeros(plan->headers.dtype(), {before + rows, fields}, device);
+    plan_headers.slice(0, before, rows).copy_from(plan->headers);
 }
 
 std::vector<Tensor> Problem::extras() const {
@@ -553,7 +560,7 @@ std::vector<Tensor> Problem::extras() const {
     }
     result[tiles::Extra::kv_lengths] = kv_lengths;
     if (plan) {
-        result[tiles::Extra::headers] = plan->headers;
+        result[tiles::Extra::headers] = plan_headers;
         result[tiles::Extra::partial] = plan->partial;
         result[tiles::Extra::full] = plan->full;
         result[tiles::Extra::bits] = plan->bits;

@@ -34,6 +34,8 @@ struct Problem {
     std::vector<Tensor> captured;                ///< arrays of the score mod, then of that mask
     BlockMask block_mask;                        ///< a mask as data
     std::shared_ptr<const mask::MaskPlan> plan;  ///< of it, once planned
+    Tensor plan_headers;  ///< the plan's, after a row for each one that batches and heads before
+                          ///< the first ones here would have
     std::int64_t batch, query_heads, kv_heads, query_length, kv_length, head_dim, value_dim;
     /// Keys of the caller. The views here end after the last one that a query may attend by
     /// position or length, so that no program reads what lies there.

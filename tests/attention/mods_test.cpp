@@ -403,6 +403,33 @@ TEST(AttentionMods, DropoutHasTheBitsOfItsDefinition) {
     EXPECT_NE(out(3), out(4));
 }
 
+/// The same with a mask as data, the part's own.
+TEST(AttentionMods, APartHasItsOwnBlockMask) {
+    const Tensor q = random_tensor(f32, {3, 4, 40, 16}, 1),
+                 k = random_tensor(f32, {3, 4, 40, 16}, 2),
+                 dout = random_tensor(f32, {3, 4, 40, 16}, 3);
+    const BlockMask mask = create_block_mask(
+        [](auto b, auto h, auto i, auto j) { return (i + b + h) % 3 != j % 5; }, 3, 4, 40, 40);
+    AttentionOptions options{
+        .block_mask = mask,
+        .score_mod = [](auto s, auto b, auto h, auto, auto j) { return s + (b + h) * j * 0.01; }};
+    const AttentionOutput whole = attention(q, k, k, options);
+    const AttentionGradients all = attention_backward(q, k, k, whole, dout, options);
+    const auto cut = [](const Tensor& x) { return x.slice(0, 1, 2).slice(1, 2, 2).clone(); };
+    const auto same = [](const Tensor& a, const Tensor& b) {
+        EXPECT_THAT(a.to_vector<float>(),
+                    ::testing::Pointwise(::testing::FloatNear(1e-5F), b.to_vector<float>()));
+    };
+    options.origin = {1, 2};
+    options.block_mask = mask.part(1, 2, 2, 2);
+    const Tensor pq = cut(q), pk = cut(k);
+    const AttentionOutput part = attention(pq, pk, pk, options);
+    same(part.out, cut(whole.out));
+    const AttentionGradients grads = attention_backward(pq, pk, pk, part, cut(dout), options);
+    same(grads.query, cut(all.query));
+    same(grads.key, cut(all.key));
+}
+
 /// Batches 1 and 2, query heads 2 and 3 of a larger call, by its own numbers.
 TEST(AttentionMods, APartCountsFromItsOrigin) {
     const auto cut = [](const Tensor& x, std::int64_t first, std::int64_t count) {

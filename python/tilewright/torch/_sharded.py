@@ -97,10 +97,11 @@ _OF_BATCHES = ("segment_ids", "kv_segment_ids", "kv_lengths")
 
 @functools.cache
 def register():
-    """Tells DTensor how the operators of attention may be split: along the batch and along heads.
+    """Tells DTensor how the forward operator may be split: along the batch and along heads.
 
-    Operators see the batches and heads of their rank alone: where mods, dropout or block masks tell
-    these apart, DTensor gathers the inputs.
+    It sees the batches and heads of its rank alone: where mods, dropout or block masks tell these
+    apart, DTensor gathers the inputs. The backward operator, which gives a list of gradients, is
+    beyond what DTensor's registration can say.
     """
     from torch.distributed.tensor import Replicate, Shard
     from torch.distributed.tensor.experimental import register_sharding
@@ -108,37 +109,32 @@ def register():
     def choices(query, key, value, others, seed, text):
         site = _sites.parsed(text)
         spec, names = site.spec, site.names
-        results = len(site.gradients) if spec.backward else 3
-        found = [([Replicate()] * (1 if spec.backward else 3), [Replicate()] * len(names))]
+        found = [([Replicate()] * 3, [Replicate()] * len(names))]
         shared = not spec.dropout and not any(name in _WHOLE_MASKS for name in names)
-        sums = spec.backward and any(n in ("sinks", "dscore") for n in names)
-        if not shared or sums or results == 0 or "cu_seqlens" in names:
+        if not shared or "cu_seqlens" in names:
             return [_with_none(*pair) for pair in found]
         heads_dim, parts = (2 if spec.bshd else 1), query.mesh.size()
         for axis, variable in enumerate("bh"):
             dim = (0, heads_dim)[axis]
-            if any(_reads(t, variable) for t in (spec.score_mod, spec.mask_mod, spec.derivative)):
+            if any(_reads(text, variable) for text in (spec.score_mod, spec.mask_mod)):
                 continue
             if query.tensor_meta.shape[dim] % parts or key.tensor_meta.shape[dim] % parts:
                 continue
 
             def place(name, dim=dim, axis=axis):
-                if name in ("query", "key", "value", "out", "dout"):
+                if name in ("query", "key", "value"):
                     return Shard(dim)
-                if name in ("lse", "dlse"):
-                    return Shard(axis)
                 of_batches = name in _OF_BATCHES and axis == 0
                 of_heads = name == "sinks" and axis == 1
                 return Shard(0) if of_batches or of_heads else Replicate()
 
-            outputs = [Shard(dim)] if spec.backward else [Shard(dim), Shard(axis), Shard(axis)]
-            if not spec.backward and not spec.max_scores:
-                outputs[2] = Replicate()
+            largest = Shard(axis) if spec.max_scores else Replicate()
+            outputs = [Shard(dim), Shard(axis), largest]
             found.append((outputs, [place(name) for name in names]))
         return [_with_none(*pair) for pair in found]
 
-    operators = (torch.ops.tilewright.forward, torch.ops.tilewright.backward)
-    register_sharding([overload for op in operators for overload in (op.default, op.host)])(choices)
+    operator = torch.ops.tilewright.forward
+    register_sharding([operator.default, operator.host])(choices)
 
 
 def _with_none(outputs, inputs):

@@ -109,8 +109,10 @@ class Site:
 
     @functools.cached_property
     def words_at(self):
-        """Where the words of a block mask stand among the operands; None without."""
-        return self.names.index("block_mask") if "block_mask" in self.names else None
+        """Where the words of the call's own block mask stand among the operands; None without."""
+        if "block_mask" not in self.names or self.spec.whole_masks:
+            return None
+        return self.names.index("block_mask")
 
     @functools.cached_property
     def without_words(self):

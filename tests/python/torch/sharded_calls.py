@@ -1,5 +1,6 @@
 """Run on every rank by test_sharded.py: DTensors against the whole, forward and backward."""
 
+import dataclasses
 import sys
 
 import dense_torch as dense
@@ -39,6 +40,11 @@ def main():
             "sinks": sinks,
         },
         "data": lambda slopes, sinks: {"block_mask": mask, "sinks": sinks},
+        "data and mods": lambda slopes, sinks: {
+            "score_mod": lambda s, b, h, q, kv: s + slopes[h] * (q - kv) * (b + 1),
+            "block_mask": mask,
+            "sinks": sinks,
+        },
         "dropout": lambda slopes, sinks: {"dropout": 0.3, "seed": 5, "sinks": sinks},
     }
     for name, case in cases.items():
@@ -67,8 +73,53 @@ def main():
                     assert x is None or not x.any()
                 else:
                     dense.close(x.full_tensor() if hasattr(x, "full_tensor") else x, y)
+    compiled_regions(mesh, inputs, cases, (slopes, sinks))
+    operators(mesh, inputs)
     assert Partial
     dist.destroy_process_group()
+
+
+def compiled_regions(mesh, inputs, cases, captured):
+    """DTensors as inputs of compiled functions. (Dynamo mixes no plain captures with them in mods.)"""
+    for name in ("plain", "data"):
+        sinks = captured[1]
+        options = {**cases[name](*captured), "enable_gqa": True}
+        want = twt.flex_attention(*inputs, **options)
+
+        def attend(q, k, v, options=options):
+            return twt.flex_attention(q, k, v, **options)
+
+        compiled = torch.compile(attend, backend="aot_eager", fullgraph=True)
+        parts = [distribute_tensor(x, mesh, [Shard(0), Shard(1)]) for x in inputs]
+        options["sinks"] = distribute_tensor(sinks, mesh, [Replicate(), Replicate()])
+        with torch.no_grad():
+            dense.close(compiled(*parts).full_tensor(), want)
+
+
+def operators(mesh, inputs):
+    """DTensors given to the operator itself, as exported graphs do it."""
+    from tilewright.torch import _sharded, _sites
+
+    _sharded.register()
+
+    def score(s, b, h, q, kv):
+        return s + (q - kv) * 0.1
+
+    def by_head(s, b, h, q, kv):
+        return s + h * (q - kv) * 0.1
+
+    for mod in (None, score, by_head):
+        want = twt.flex_attention(*inputs, mod, enable_gqa=True)
+        site = next(s for s in reversed(_sites._by_spec.values()) if not s.spec.backward)
+        forward = site if site.spec.lse else _sites.site(dataclasses.replace(site.spec, lse=True))
+        for placements in ([Shard(0), Shard(1)], [Shard(1), Replicate()]):
+            parts = [distribute_tensor(x, mesh, placements) for x in inputs]
+            with CommDebugMode() as communication:
+                out, lse, _ = torch.ops.tilewright.forward(*parts, [], 0, forward.text)
+            if mod is not by_head:
+                assert communication.get_total_counts() == 0
+                assert list(out.placements) == placements
+            dense.close(out.full_tensor(), want)
 
 
 if __name__ == "__main__":
