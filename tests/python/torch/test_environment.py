@@ -328,3 +328,53 @@ def test_threads_record_beside_each_other(recorded):
     for thread in threads:
         thread.join()
     assert not errors, errors
+
+
+def test_the_short_way_sees_what_a_snapshot_sees():
+    """Warm calls compare what the function reads place by place; every change must show."""
+    q = torch.zeros(1, 1, 1, 1, dtype=torch.float64)
+    v = torch.ones(1, 1, 1, 1, dtype=torch.float64)
+
+    def lse(function):
+        out = twt.flex_attention(q, q, v, function, return_aux=twt.AuxRequest(lse=True))
+        return round(out[1].lse.item(), 5)
+
+    a, b = (torch.tensor([x], dtype=torch.float64) for x in (1.0, 2.0))
+    number, flag = 3.0, True
+
+    def score(s, b_, h, q_, kv):
+        return s + a[h] * 10 + b[h] + (number if flag else 0)
+
+    for _ in range(4):
+        assert lse(score) == 15
+    a = torch.tensor([2.0], dtype=torch.float64)  # another tensor of the type
+    assert lse(score) == 25
+    a = torch.tensor([3.0])  # of another dtype
+    assert lse(score) == 35
+    a = b  # the same one twice
+    assert lse(score) == 25
+    number = 4.0
+    assert lse(score) == 26
+    flag = False
+    assert lse(score) == 22
+    a = torch.tensor([[5.0]], dtype=torch.float64)[0].requires_grad_()
+    assert lse(score) == 52
+    out = twt.flex_attention(q, q, v, score, return_aux=twt.AuxRequest(lse=True))[1].lse
+    assert torch.autograd.grad(out.sum(), a)[0].item() == pytest.approx(10)
+
+
+def test_the_short_way_sees_globals_and_builtins():
+    scope = {"torch": torch, "table": torch.tensor([1.0])}
+    exec("def score(s, b, h, q, kv):\n    return s + abs(table[h] - 3)", scope)
+    q = torch.zeros(1, 1, 1, 1)
+
+    def lse():
+        out = twt.flex_attention(q, q, q, scope["score"], return_aux=twt.AuxRequest(lse=True))
+        return round(out[1].lse.item(), 5)
+
+    for _ in range(4):
+        assert lse() == 2
+    scope["abs"] = lambda x: x * 2
+    assert lse() == -4
+    scope["table"] = torch.tensor([2.0])
+    assert lse() == -2
