@@ -145,7 +145,8 @@ void bind_cuda_kernel(nb::module_& module) {
         .def_prop_ro("outputs", [](const CudaPlan& p) { return types_to_python(p.outputs()); })
         .def_prop_ro("has_cpu", &CudaPlan::has_cpu)
         .def("batched", &CudaPlan::batched, nb::arg("mapped"), nb::arg("size"))
-        .def("ptx", &CudaPlan::ptx, nb::arg("arch"), nb::call_guard<nb::gil_scoped_release>())
+        .def("ptx", &CudaPlan::ptx, nb::arg("arch") = "sm_80",
+             nb::call_guard<nb::gil_scoped_release>())
         .def("run_on_torch", &run_on_torch, nb::arg("arrays"))
         .def(
             "run",

@@ -76,7 +76,7 @@ class Attribute:
                 return {str(field): _number(x) for field, x in dict(given).items()}
             return _number(given)
         except (TypeError, ValueError) as error:
-            if str(error).startswith("["):
+            if str(error).startswith(f"[{op}]"):
                 raise
             raise TypeError(
                 f"[{op}] expected the attribute `{name}` to be {self.wanted()} but got {given!r}"

@@ -254,13 +254,16 @@ class CudaKernel:
                 return [found.text, "", ""]
             if isinstance(found, str):
                 return [found, "", ""]
-            raise TypeError(
+            raise refused(found)
+
+        def refused(found):
+            return TypeError(
                 f"[{self.name}] expected cpu to give a tw.CpuFunction, a tw.call, a tw.Program or "
                 f"IR text but got {found!r}"
             )
 
         if not isinstance(cpu, kinds) and not callable(cpu):
-            parts([], {})
+            raise refused(cpu)
         return parts
 
     # ---- Calls.

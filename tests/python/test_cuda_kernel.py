@@ -23,7 +23,7 @@ X = np.arange(8, dtype=np.float32)
 
 def has_nvrtc():
     try:
-        scale().plan(X).ptx()
+        scale().plan(X).ptx("sm_80")
     except ValueError as error:
         return "expected NVRTC" not in str(error)
     return True
@@ -145,20 +145,20 @@ def test_the_log_has_the_lines_of_the_source(tmp_path):
 def test_parameters_are_compared():
     wrong = SCALE.replace("int count", "long long count")
     with pytest.raises(ValueError, match="expected `count`, parameter 3 of scale, to be an i32"):
-        scale(wrong).plan(X).ptx()
+        scale(wrong).plan(X).ptx("sm_80")
     with pytest.raises(ValueError, match='identifier "scale" is undefined|no member "scale"'):
-        scale("__global__ void other() {}").plan(X).ptx()
+        scale("__global__ void other() {}").plan(X).ptx("sm_80")
 
 
 @needs_nvrtc
 def test_headers_options_and_types():
     source = '#include "mine.h"\n' + SCALE.replace("* factor", "* (factor + MINE + OTHER)")
     f = scale(source, headers={"mine.h": "#define MINE 1"}, options=["-DOTHER=2"])
-    assert ".entry" in f.plan(X).ptx()
+    assert ".entry" in f.plan(X).ptx("sm_80")
     own = "struct Half { unsigned short bits; };\n" + SCALE.replace(
         "tw::to<T>(tw::widen(x[i]) * factor)", "x[i]"
     )
-    ptx = scale(own, types={"f16": "Half"}).plan(X.astype(np.float16)).ptx()
+    ptx = scale(own, types={"f16": "Half"}).plan(X.astype(np.float16)).ptx("sm_80")
     assert "Half" in ptx
 
 
@@ -222,7 +222,7 @@ def test_options_that_do_not_fit(changes, error, text):
 
 
 def test_arrays_that_do_not_fit():
-    f = scale(cpu=tw.call(add_one, out_shape=tw.ShapeDtype((8,), np.float32)))
+    f = scale(cpu=tw.call(add_one, out_shape=tw.ShapeDtype((8,), np.float32)).ir(X))
     with pytest.raises(ValueError, match=r"expected 1 inputs \(x\) but got 2"):
         f(X, X)
     with pytest.raises(TypeError, match="expected `x` to be a NumPy array"):
