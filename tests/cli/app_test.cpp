@@ -46,8 +46,8 @@ TEST(App, BadUsageIsStatus2OnStandardError) {
 TEST(App, SubcommandsThatCouldBeMeantAreNamed) {
     const std::vector<std::pair<std::vector<std::string>, const char*>> cases = {
         {{},
-         "[tilewright] expected one of doctor, bench, attention, mask, dump, run, random, cache "
-         "(see --help) but got nothing"},
+         "[tilewright] expected one of doctor, bench, attention, mask, dump, export, run, random, "
+         "cache (see --help) but got nothing"},
         {{"--nonsense"}, "random, cache (see --help) but got `--nonsense`"},
         {{"cache"}, "[cache] expected one of list, clear, path (see --help) but got nothing"},
         {{"cache", "eat"}, "[cache] expected one of list, clear, path (see --help) but got `eat`"}};
@@ -129,7 +129,7 @@ TEST(App, ErrorsOfUsageHaveOneStyle) {
         {{"doctor", "--nonsense"},
          "[doctor] expected nothing beyond what --help lists but got `--nonsense`\n"},
         {{"bench", "norm", "--dtype", "i8"},
-         "[bench] --dtype: expected one of f32, bf16, f16, f64 but got i8\n"},
+         "[bench] expected --dtype f32, bf16, f16 or f64 for norm but got i8\n"},
         {{"attention", "--scale", "x"}, "[attention] --scale: expected a number but got x\n"},
         {{"cache", "list", "--all"}, "[list] expected nothing beyond"}};
     for (const auto& [arguments, message] : cases) {

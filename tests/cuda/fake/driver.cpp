@@ -328,7 +328,9 @@ int cuModuleLoadData(void** module, const void* image) {
     }
     if (are_empty()) {
         const std::scoped_lock lock(mutex);
-        *module = new Function{[](void**, long, int, unsigned) {}, new unsigned long(0)};
+        *module = new Function{.run = [](void**, long, int, unsigned) {},
+                               .run_user = nullptr,
+                               .sizes = new unsigned long(0)};
         ++modules;
         return kOk;
     }
