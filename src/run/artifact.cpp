@@ -236,10 +236,20 @@ void Artifact::State::add_step(const Json& given, const Files& files) {
         const Json& ref = given.at("refs").at(next++);
         const std::string& in = ref.at("in").get_ref<const std::string&>();
         Place place;
-        place.in = in == "array"    ? Place::In::array
-                   : in == "memory" ? Place::In::memory
-                                    : Place::In::constant;
         place.index = ref.at("index").get<std::size_t>();
+        std::size_t count = place.index + 1;
+        if (in == "array") {
+            count = parameters.size();
+        } else if (in == "constant") {
+            place.in = Place::In::constant;
+            count = constants.size();
+        } else if (in == "memory") {
+            place.in = Place::In::memory;
+        } else {
+            files.damaged(run::kManifest, "it names a place that there is not");
+        }
+        if (place.index >= count)
+            files.damaged(run::kManifest, "it names an array that there is not");
         place.offset = ref.at("offset").get<std::int64_t>();
         ir::RefArgument argument;
         const auto extents = ref.at("extents").get<std::vector<std::int64_t>>();

@@ -164,6 +164,7 @@ TEST_F(Artifacts, RefuseFoldersThatDoNotFit) {
 
 TEST_F(Artifacts, RefuseDamagedFiles) {
     const auto damage = [&](const std::string& file, const auto& change) {
+        fs::remove_all(folder_);
         export_it();
         std::string text = read(file);
         change(text);
@@ -179,6 +180,7 @@ TEST_F(Artifacts, RefuseDamagedFiles) {
     EXPECT_THAT(damage("manifest.json",
                        [](std::string& text) { text.replace(text.find("\"x\""), 3, "\"z\""); }),
                 HasSubstr("manifest.json` as it was exported but its checksum is another one"));
+    fs::remove_all(folder_);
     export_it();
     fs::remove(path("constant_0.bin"));
     EXPECT_THAT(load_error(), HasSubstr("it is missing"));
@@ -200,7 +202,9 @@ TEST_F(Artifacts, RefuseManifestsThatReachBeyondTheirArrays) {
     EXPECT_THAT(edited([](Json& t, Json&) { t["steps"][0]["refs"][0]["extents"] = {4}; }),
                 HasSubstr("an extent is not that of its program"));
     EXPECT_THAT(edited([](Json& t, Json&) { t["steps"][0]["refs"][0]["index"] = 9; }),
-                HasSubstr("an entry does not fit"));
+                HasSubstr("it names an array that there is not"));
+    EXPECT_THAT(edited([](Json& t, Json&) { t["steps"][0]["refs"][0]["in"] = "heap"; }),
+                HasSubstr("it names a place that there is not"));
     EXPECT_THAT(edited([](Json& t, Json&) { t["steps"][0]["refs"].erase(0); }),
                 HasSubstr("an entry does not fit"));
     EXPECT_THAT(edited([](Json& t, Json&) { t["steps"][0]["program"] = "../manifest.json"; }),
