@@ -122,7 +122,7 @@ AttributeType AttributeType::structure(std::string name,
     return type;
 }
 
-struct CudaKernel::State {
+struct [[gnu::visibility("hidden")]] CudaKernel::State {
     using Key = std::pair<std::vector<std::int64_t>, KernelAttributes>;
     static constexpr std::size_t kMostPlans = 256;
 
