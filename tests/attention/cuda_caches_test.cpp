@@ -33,6 +33,7 @@ class CudaCaches : public testing::Test {
   protected:
     void SetUp() override {
         if (std::getenv("TW_FAKE_EMPTY") == nullptr) GTEST_SKIP() << "NOT RUN: no stand-in";
+        x = Tensor::zeros(bf16, {1, 1, 64, 64}).to(Device::cuda());
     }
 
     /// After `rounds` calls half as many again need no more than they did.
@@ -48,7 +49,7 @@ class CudaCaches : public testing::Test {
         EXPECT_GT(before.modules, 0);
     }
 
-    const Tensor x = Tensor::zeros(bf16, {1, 1, 64, 64}).to(Device::cuda());
+    Tensor x;
 };
 
 TEST_F(CudaCaches, OfTheHopperEngineWithNewMods) {

@@ -73,7 +73,7 @@ def _function(of):
             results = operator(*tensors, "", **given)
         else:
             results = _Transformed.apply(of, "", given, *tensors)
-        return results[0] if single else tuple(results)
+        return results[0] if type(results) is tuple and single else results
 
     call.__name__ = call.__qualname__ = name
     call.__doc__ = f"The CUDA kernel `{name}` on tensors."
@@ -86,7 +86,7 @@ class _Transformed(torch.autograd.Function):
 
     @staticmethod
     def forward(of, batches, values, *tensors):
-        return tuple(of.operator(*tensors, batches, **values))
+        return of.as_tuple(of.operator(*tensors, batches, **values))
 
     @staticmethod
     def setup_context(ctx, inputs, output):
@@ -118,7 +118,9 @@ class _Operator:
         tensors = [f"Tensor {n}" for n in kernel.inputs]
         attributes = [f"{a.schema()} {n}" for n, a in kernel.free.items()]
         schema = ", ".join([*tensors, "str batches", *(["*", *attributes] if attributes else [])])
-        _library.define(f"{self.name}({schema}) -> Tensor[]", tags=_ops.TAGS)
+        # A list would hide the number of results from DTensor and from functorch.
+        returns = "Tensor" if kernel.single else f"({', '.join(['Tensor'] * len(kernel.outputs))})"
+        _library.define(f"{self.name}({schema}) -> {returns}", tags=_ops.TAGS)
         qualified = f"tilewright_cuda::{self.name}"
         for key in ("CPU", "CUDA"):
             _library.impl(self.name, self._run, key)
@@ -168,7 +170,13 @@ class _Operator:
                 f"[{kernel.name}] expected plain tensors of the CPU or of CUDA but got "
                 f"{[str(x.device) for x in tensors]}"
             )
-        return results
+        return self._as_result(results)
+
+    def as_tuple(self, results):
+        return (results,) if self.kernel.single else tuple(results)
+
+    def _as_result(self, results):
+        return results[0] if self.kernel.single else tuple(results)
 
     def _fake(self, *arguments, **values):
         *tensors, batches = arguments
@@ -178,10 +186,11 @@ class _Operator:
             for x, shape in zip(tensors, _inner(tensors, batches), strict=True)
         ]
         sizes = [size for size, _ in reversed(batches)]
-        return [
+        results = [
             tensors[0].new_empty((*sizes, *t.shape), dtype=_dtypes[str(t.dtype)])
             for t in self.kernel.out_types(inner, self._complete(inner, values))
         ]
+        return self._as_result(results)
 
     def _complete(self, inputs, values):
         """All attributes that out_shape may name; computed ones too."""
@@ -201,9 +210,9 @@ class _Operator:
         *tensors, ctx.batches = inputs
         ctx.attributes = dict(keyword_only_inputs)
         ctx.count = len(tensors)
-        ctx.save_for_backward(*tensors, *output)
+        ctx.save_for_backward(*tensors, *self.as_tuple(output))
 
-    def _backward(self, ctx, gradients):
+    def _backward(self, ctx, *gradients):
         found = self._gradients(ctx, gradients, ctx.needs_input_grad[: ctx.count])
         return (*found, None)
 
@@ -247,7 +256,8 @@ class _Operator:
 
     def _vmap(self, info, in_dims, *arguments, **values):
         *tensors, batches = arguments
-        return self._vmap_by(self.operator, info, in_dims[:-1], tensors, batches, values)
+        results, dims = self._vmap_by(self.operator, info, in_dims[:-1], tensors, batches, values)
+        return self._as_result(results), self._as_result(dims)
 
     def _vmap_by(self, call, info, dims, tensors, batches, values):
         """Results of a batch, and the dimensions that it is in; `call` is the operator."""
@@ -267,6 +277,7 @@ class _Operator:
             flags = "".join("01"[m] for m in mapped)
             outer = ",".join(filter(None, (batches, f"{size}:{flags}")))
             results = call(*moved, outer, **values)
+        results = results if isinstance(results, tuple | list) else (results,)
         return tuple(results), (0,) * len(results)
 
     def _register_sharding(self):
@@ -312,9 +323,8 @@ def _shardings(kernel, *arguments, **values):
     operands, results = sides
     summed = options.get("reduction_factors", ())
     kept = options.get("need_replication_factors", ())
-    everything = [None] * (len(arguments) - len(operands))
     replicated = Replicate()
-    accepted = [([replicated] * len(results), [replicated] * len(operands) + everything)]
+    accepted = [([replicated] * len(results), [replicated] * len(operands))]
     if arguments[-1] != "":
         return accepted  # of a batch
     for name in dict.fromkeys(n for term in operands for n in term):
@@ -323,5 +333,5 @@ def _shardings(kernel, *arguments, **values):
             continue
         outs = [Shard(t.index(name)) if name in t else Partial() for t in results]
         ins = [Shard(t.index(name)) if name in t else replicated for t in operands]
-        accepted.append((outs, ins + everything))
+        accepted.append((outs, ins))
     return accepted
