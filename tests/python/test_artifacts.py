@@ -48,23 +48,11 @@ def test_attention_keeps_its_mods(tmp_path):
 def test_backward_of_attention(tmp_path):
     def gradients(q, k, v, dout):
         _, pullback = tw.flex_attention_vjp(q, k, v, causal=True)
-        return (
-            pullback(dout)[:3]
-            if isinstance(pullback(dout), tuple)
-            else (
-                pullback(dout).query,
-                pullback(dout).key,
-                pullback(dout).value,
-            )
-        )
+        found = pullback(dout)
+        return found.query, found.key, found.value
 
-    arrays = values(4, 1, 2, 70, 32)
-    try:
-        artifact = tw.export(gradients, tmp_path, *arrays)
-    except ValueError as error:
-        # The pullback compares hashes of its arrays, which the host reads.
-        assert "the host reads or writes elements" in str(error)
-        return
+    artifact = tw.export(gradients, tmp_path, *values(4, 1, 2, 70, 32))
+    arrays = values(4, 1, 2, 70, 32, seed=1)
     for got, want in zip(artifact(*arrays), gradients(*arrays), strict=True):
         np.testing.assert_array_equal(got, want)
 
@@ -79,8 +67,9 @@ def test_kernels_and_programs(tmp_path):
     by_call = tw.export(call, tmp_path / "call", x, y)
     by_program = tw.Program.from_text(call.ir(x, y)).export(tmp_path / "program")
     assert by_program.name == "scaled_add"
-    np.testing.assert_array_equal(by_call(y, x), y * 3 + x)
-    np.testing.assert_array_equal(by_program(y, x), y * 3 + x)
+    np.testing.assert_array_equal(by_call(y, x), call(y, x))
+    np.testing.assert_array_equal(by_program(y, x), call(y, x))
+    np.testing.assert_allclose(by_call(y, x), y * 3 + x, rtol=1e-5, atol=1e-6)
 
 
 def test_bf16_and_torch_arrays(tmp_path):
