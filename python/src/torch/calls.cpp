@@ -47,8 +47,8 @@ nb::object Calls::call(nb::handle site, nb::sequence operands, const CallDetails
     });
     nb::object tuple = nb::steal(PyTuple_New(static_cast<Py_ssize_t>(results.size())));
     for (std::size_t i = 0; i < results.size(); ++i) {
-        PyTuple_SET_ITEM(tuple.ptr(), static_cast<Py_ssize_t>(i),
-                         results[i].object.release().ptr());
+        // The macro is none of the stable ABI. A new tuple takes any item.
+        PyTuple_SetItem(tuple.ptr(), static_cast<Py_ssize_t>(i), results[i].object.release().ptr());
     }
     return tuple;
 }
