@@ -238,7 +238,7 @@ def test_wheel(wheel, minor, python, with_jax):
         run("cmake", "--build", build, **output)
         run(build / "consumer", **output)
         consumer = "passed"
-    jax = "left out"
+    jax = "JAX left out"
     if with_jax and minor >= FIRST_WITH_JAX:
         quiet(fresh, "-m", "pip", "install", "--quiet", f"{wheel}[jax]")
         jax = quiet(fresh, "-c", JAX_DEMO).strip()
