@@ -57,8 +57,7 @@ TEST_F(CudaCaches, OfTheHopperEngineWithNewMods) {
         const AttentionOptions options{
             .score_mod = [i](auto s, auto, auto, auto, auto) { return s * (1.0 + i); },
             .engine = "sm90"};
-        const AttentionOutput out = attention(x, x, x, options);
-        attention_backward(x, x, x, out, x, options);
+        attention(x, x, x, options);
     });
     EXPECT_LE(held().modules, 4000);
 }
