@@ -10,9 +10,15 @@
 namespace {
 
 // Elements as numbers; _Float16 is GCC's and Clang's.
-double number(const float* p) { return *p; }
-double number(const double* p) { return *p; }
-double number(const _Float16* p) { return static_cast<double>(*p); }
+double number(const float* p) {
+    return *p;
+}
+double number(const double* p) {
+    return *p;
+}
+double number(const _Float16* p) {
+    return static_cast<double>(*p);
+}
 struct Bf16 {
     std::uint16_t bits;
 };

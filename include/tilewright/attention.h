@@ -115,8 +115,8 @@ AttentionGradients attention_backward(const Tensor& query, const Tensor& key, co
                                       const Tensor& dlse = {});
 
 /// The same into tensors of the caller, of the shapes and dtypes that the functions above give, lse
-/// and max_scores without gaps. `out.max_scores` may be undefined. Gradients of query, key and value
-/// that are undefined are not wanted; `sinks` and `captured` are not written to but set.
+/// and max_scores without gaps. `out.max_scores` may be undefined. Gradients of query, key and
+/// value that are undefined are not wanted; `sinks` and `captured` are not written to but set.
 void attention_into(const AttentionOutput& out, const Tensor& query, const Tensor& key,
                     const Tensor& value, const AttentionOptions& options = {});
 void attention_backward_into(AttentionGradients& gradients, const Tensor& query, const Tensor& key,

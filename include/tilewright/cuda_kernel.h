@@ -112,8 +112,9 @@ struct CpuFunction {
 struct CudaKernelOptions {
     std::vector<std::string> inputs = {}, outputs = {};  ///< names, in the kernel's order
     std::function<std::vector<TensorType>(const KernelSignature&)> out_type = {};
-    /// One, of the operation's name, if none is given. Run in order, all with the same parameters: inputs, outputs, workspace, attributes
-    /// that are passed, other than those that a template argument names.
+    /// One, of the operation's name, if none is given. Run in order, all with the same parameters:
+    /// inputs, outputs, workspace, attributes that are passed, other than those that a template
+    /// argument names.
     std::vector<CudaLaunch> launches = {};
     std::vector<KernelAttribute> attributes = {};
     /// Bytes; the kernel then takes a pointer to them, aligned to 256, behind the outputs.

@@ -51,9 +51,10 @@ class BlockMask {
     /// The mask of a dense tensor: bool (B, H, q_len, kv_len).
     static BlockMask from_dense(const Tensor& dense, BlockSize block_size = {});
     /// PyTorch's index form: lists (B, H, q blocks[, kv blocks]) of integers, with `lengths` also
-    /// narrower ones that hold the blocks that they count. Pairs of a full block attend; those of a partial block where `mask_mod` says so, without one all of them.
-    /// `lengths` (q_len, kv_len) defaults to blocks x block size. UserError for lists that do not
-    /// fit together: counts out of range, indices outside, a block named twice.
+    /// narrower ones that hold the blocks that they count. Pairs of a full block attend; those of a
+    /// partial block where `mask_mod` says so, without one all of them. `lengths` (q_len, kv_len)
+    /// defaults to blocks x block size. UserError for lists that do not fit together: counts out of
+    /// range, indices outside, a block named twice.
     static BlockMask from_kv_blocks(const Tensor& kv_num_blocks, const Tensor& kv_indices,
                                     const Tensor& full_kv_num_blocks = {},
                                     const Tensor& full_kv_indices = {}, BlockSize block_size = {},

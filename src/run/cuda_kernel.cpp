@@ -134,10 +134,10 @@ struct [[gnu::visibility("hidden")]] CudaKernel::State {
         : source(std::move(s)), name(std::move(n)), options(std::move(o)) {}
 
     /// The values of all attributes, in `signature`.
-    void complete(KernelSignature& signature) const;
+    void complete(KernelSignature & signature) const;
     std::string template_argument(const KernelSignature& signature,
-                                  const std::vector<TensorType>& outputs,
-                                  const std::string& name) const;
+                                  const std::vector<TensorType>& outputs, const std::string& name)
+        const;
     run::PlannedLaunch launch_of(const CudaLaunch& launch, const KernelSignature& signature,
                                  const std::vector<TensorType>& outputs, bool nothing) const;
     run::PlanData make(KernelSignature signature) const;

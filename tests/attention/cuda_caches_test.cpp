@@ -64,10 +64,10 @@ TEST_F(CudaCaches, OfTheHopperEngineWithNewMods) {
 
 TEST_F(CudaCaches, OfTheHopperEngineWithNewMasksAndSequences) {
     expect_bounded(1200, [&](int i) {
-        attention(x, x, x, {.mask = [i](auto, auto, auto q, auto kv) {
-                                return (q * (i + 3) + kv) % 64 != i % 64;
-                            },
-                            .engine = "sm90"});
+        attention(
+            x, x, x,
+            {.mask = [i](auto, auto, auto q, auto kv) { return (q * (i + 3) + kv) % 64 != i % 64; },
+             .engine = "sm90"});
         AttentionOptions packed{.engine = "sm90"};
         packed.cu_seqlens =
             Tensor::from_vector(std::vector{0, i % 40, 40 + i / 40 % 20, 61 + i % 3, 64}, {5});

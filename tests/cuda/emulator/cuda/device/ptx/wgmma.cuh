@@ -13,8 +13,8 @@ struct Product {
     bool add = false, transpose_a = false, transpose_b = false, chained = false, half = false;
     int n = 0;
     std::vector<int> a_steps, b_steps;
-    const u32* words[128] = {};         // of a in registers
-    std::vector<u32> issued[128];       // what they were at issue
+    const u32* words[128] = {};    // of a in registers
+    std::vector<u32> issued[128];  // what they were at issue
 };
 struct Warpgroup {
     int arrived = 0;
