@@ -56,7 +56,7 @@ struct KernelSignature {
     KernelAttributes attributes;
 };
 
-/// One attribute: by default a parameter of the kernel behind its arrays.
+/// One attribute: by default a parameter of the kernel after its arrays.
 struct KernelAttribute {
     std::string name;
     AttributeType type;
@@ -117,7 +117,7 @@ struct CudaKernelOptions {
     /// argument names.
     std::vector<CudaLaunch> launches = {};
     std::vector<KernelAttribute> attributes = {};
-    /// Bytes; the kernel then takes a pointer to them, aligned to 256, behind the outputs.
+    /// Bytes; the kernel then takes a pointer to them, aligned to 256, after the outputs.
     LaunchExtents workspace = {};
     bool clear_workspace = false;  ///< set its bytes to 0 before the launches
     /// The batch of `CudaPlan::batched` is a grid axis: arrays are `tw::batched<T>` parameters,

@@ -94,11 +94,9 @@ bool Lowering::lower_view(const ir::Instruction& instruction) {
     }
     for (const ir::Instruction* dot : users_[result.id]) {
         if (!dots_only) break;
-        const DotForm form = dot_form(function_, *dot);
-        const bool as_it_lies = form.element == type.dtype || size_of(type.dtype) == 1;
-        if (as_it_lies && 4 / form.group == size_of(type.dtype)) {
-            load.group = std::max(load.group, form.group);
-        }
+        // Only what is multiplied as it lies fills words: f8 in pairs is widened first.
+        const int group = dot_form(function_, *dot).group;
+        if (group * size_of(type.dtype) == 4) load.group = std::max(load.group, group);
     }
     load.access = lower_access(instruction, type.shape);
     if (attributes.has_other) {

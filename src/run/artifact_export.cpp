@@ -43,7 +43,7 @@ using run::RecordedPlace;
 
 constexpr const char* kOp = "export";
 
-/// What an operation launched, on its inputs and, behind them, its results.
+/// What an operation launched, on its inputs and, after them, its results.
 struct Recorded {
     std::vector<RecordedLaunch> launches;
     std::int64_t memory_bytes = 0;

@@ -1,4 +1,7 @@
 // The C++17 header of an artifact: a class whose call operator has a typed pointer for each array.
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
 #include <algorithm>
 #include <array>
 #include <cctype>

@@ -57,7 +57,7 @@ struct PlanData {
 std::string to_text(const PlanData& plan);
 PlanData parse_plan(std::string_view text);
 
-/// The source with checks of the kernels' parameters behind it, and how to compile it.
+/// The source with checks of the kernels' parameters after it, and how to compile it.
 cuda::CompileRequest compile_request(const PlanData& plan, const std::string& arch);
 
 /// UserError unless a GPU can be asked for this many blocks and threads.

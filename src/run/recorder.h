@@ -51,7 +51,7 @@ class Recorder {
                   const ir::Arguments& arguments, std::span<const Tensor> inputs,
                   std::span<const Tensor> outputs);
     void interrupt() { complete_ = false; }
-    /// Makes new memory that launches wrote an array behind the others: its tensor. UserError of
+    /// Makes new memory that launches wrote an array after the others: its tensor. UserError of
     /// `op`, which calls it `name`, for any other one.
     void adopt(const char* op, const std::string& name, const Tensor& result);
 

@@ -37,13 +37,13 @@ Recorder::Memory* Recorder::memory_of(const Tensor& tensor) {
 
 void Recorder::add_place(RecordedLaunch& launch, const Tensor& tensor, bool is_output) {
     if (!tensor.defined()) return;
-    const auto behind = [&](const Tensor& start) {
+    const auto after = [&](const Tensor& start) {
         return static_cast<const std::byte*>(tensor.raw()) -
                static_cast<const std::byte*>(start.raw());
     };
     for (std::size_t i = 0; i < arrays_.size(); ++i) {
         if (!is_of(tensor, arrays_[i])) continue;
-        launch.places.push_back({.array = i, .offset = behind(arrays_[i])});
+        launch.places.push_back({.array = i, .offset = after(arrays_[i])});
         return;
     }
     Memory* const memory = memory_of(tensor);
@@ -63,7 +63,7 @@ void Recorder::add_place(RecordedLaunch& launch, const Tensor& tensor, bool is_o
         memory_bytes_ += (memory->tensor.nbytes() + kAlignment - 1) / kAlignment * kAlignment;
     }
     launch.places.push_back(
-        {.in = RecordedPlace::In::memory, .offset = memory->offset + behind(memory->tensor)});
+        {.in = RecordedPlace::In::memory, .offset = memory->offset + after(memory->tensor)});
 }
 
 void Recorder::adopt(const char* op, const std::string& name, const Tensor& result) {

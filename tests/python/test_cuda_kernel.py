@@ -14,8 +14,11 @@ import pytest
 import tilewright as tw
 from tilewright import _core
 
+# For this import alone: the folder has others whose names are those of frameworks.
 sys.path.insert(0, str(pathlib.Path(__file__).parent))
 from cuda_kernel_calls import CHECKS, SCALE, count, scale
+
+sys.path.remove(str(pathlib.Path(__file__).parent))
 
 STAND_IN = pathlib.Path(__file__).parents[2] / "build" / "tests" / "cuda" / "fake"
 X = np.arange(8, dtype=np.float32)

@@ -152,7 +152,7 @@ def flash_attn_with_kvcache(
 ):
     """Decoding: q (B, L, Hq, E) over a cache (B, S, Hkv, E), of which cache_seqlens keys exist.
 
-    k, v (B, L_new, Hkv, E): first written to the cache, in place, behind cache_seqlens, an integer
+    k, v (B, L_new, Hkv, E): first written to the cache, in place, after cache_seqlens, an integer
     or (B,) int32. page_table (B, pages) int32: the cache is (blocks, page size, Hkv, E), and its
     pages are gathered for the call. cache_batch_idx (B,): which row of the cache a batch reads;
     cache_leftpad (B,): keys before it do not exist. causal and window_size count from the last key
@@ -179,7 +179,7 @@ def flash_attn_with_kvcache(
         used = cache_seqlens + k.shape[1]
     keys, values = k_cache.detach(), v_cache.detach()
     if page_table is not None:
-        pages = page_table.long().clamp(min=0)  # entries behind a sequence may hold anything
+        pages = page_table.long().clamp(min=0)  # entries past a sequence may hold anything
         keys, values = (x[pages].flatten(1, 2) for x in (keys, values))
     elif cache_batch_idx is not None:
         keys, values = (x[cache_batch_idx.long()] for x in (keys, values))
@@ -199,7 +199,7 @@ def flash_attn_with_kvcache(
 
 
 def _append(op, k_cache, v_cache, k, v, seqlens, batch_idx, page_table):
-    """Writes new keys and values behind those of the cache."""
+    """Writes new keys and values after those of the cache."""
     batch, new = k.shape[:2]
     at = seqlens.long()[:, None] + torch.arange(new, device=seqlens.device)
     if page_table is not None:

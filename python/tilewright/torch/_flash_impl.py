@@ -1,4 +1,4 @@
-"""The library behind torch's own flash attention: SDPA, jagged tensors, varlen_attn.
+"""The library as an implementation of torch's flash attention: SDPA, jagged tensors, varlen_attn.
 
 torch.nn.attention has a registry of implementations of its operators for flash attention on CUDA.
 This module registers one, "TILEWRIGHT", which `torch.nn.attention.activate_flash_attention_impl`

@@ -185,7 +185,7 @@ TW_DEVICE Tile tile_at(const Place& place, const ForwardParameters& p) {
         const i64 blocks = tile.blocks;
         int first = blocks * place.begin / p.slots;
         tile.blocks = static_cast<int>(blocks * place.end / p.slots) - first;
-        if (kLengths && tile.blocks == 0) {  // fewer blocks than slots: one behind the last key
+        if (kLengths && tile.blocks == 0) {  // fewer blocks than slots: one past the last key
             first = static_cast<int>(blocks);
             tile.blocks = 1;
         }

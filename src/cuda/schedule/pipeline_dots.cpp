@@ -244,11 +244,11 @@ class Pipeline {
         std::vector<Value> next;
         for (std::size_t i = 0; i < carries; ++i) {
             const bool sum = i == parts.carry;
-            // Counts of the second channel stay behind by a round.
-            const bool behind = yielded[i] == parts.last[1].result();
+            // Counts of the second channel lag by an iteration.
+            const bool lags = yielded[i] == parts.last[1].result();
             const Value value = sum ? second.accumulator : yielded[i];
-            rounds.operands.push_back(behind ? copy_of(peeled, body.arguments[1 + i])
-                                             : copy_of(peeled, value));
+            rounds.operands.push_back(lags ? copy_of(peeled, body.arguments[1 + i])
+                                           : copy_of(peeled, value));
             const Value own = argument(body.arguments[1 + i]);
             copies[body.arguments[1 + i]] = own;
             next.push_back(value);
@@ -297,9 +297,9 @@ class Pipeline {
         copy(parts.last, end, then);
         Instruction done = make(ir::Op::yield, {});
         for (std::size_t i = 0; i < carries; ++i) {
-            const bool behind = yielded[i] == parts.last[1].result();
+            const bool lags = yielded[i] == parts.last[1].result();
             done.operands.push_back(i == parts.carry ? sum
-                                    : behind         ? end.at(parts.last[1].result())
+                                    : lags           ? end.at(parts.last[1].result())
                                                      : results[i]);
         }
         then.body.push_back(std::move(done));

@@ -63,7 +63,7 @@ CASES = {
         "expected scale to be a number but got",
     ),
     "negative window": (attend(window=(-5, 3)), ValueError, "window bounds of at least -1"),
-    "half a window": (attend(window=(2,)), TypeError, r"expected window to be \(left, right\)"),
+    "half a window": (attend(window=(2,)), TypeError, r"window to be two integers \(left, right\)"),
     "dropout 1": (attend(dropout=1), ValueError, r"expected dropout in \[0, 1\)"),
     "dropout nan": (attend(dropout=float("nan")), ValueError, r"expected dropout in \[0, 1\)"),
     "text as seed": (attend(dropout=0.5, seed="x"), TypeError, "seed to be an integer scalar"),
@@ -73,7 +73,7 @@ CASES = {
         TypeError,
         "seed to be an integer scalar",
     ),
-    "layout": (attend(layout="sbhd"), ValueError, "expected layout of"),
+    "layout": (attend(layout="sbhd"), ValueError, 'expected layout "bhsd" or "bshd"'),
     "float segments": (
         attend(segment_ids=jnp.zeros((1, 16))),
         TypeError,
