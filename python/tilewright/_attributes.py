@@ -46,6 +46,7 @@ class Attribute:
 
     def __init__(self, type: Any, default: Any = None, *, passed: bool = True):  # noqa: A002
         self.type, self.default, self.passed = type, default, bool(passed)
+        self.kind: dict[str, Any]
         if isinstance(type, Struct):
             self.kind = {"kind": "struct", "struct": type.name, "fields": list(type.fields.items())}
         elif isinstance(type, enum.EnumMeta | dict):

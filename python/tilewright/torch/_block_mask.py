@@ -372,10 +372,13 @@ def at_hand(op, traced):
 # ---- Creation.
 
 
-@torch.compiler.assume_constant_result
 def _default_device():
     # Without check_available a build for CUDA names "cuda" on machines that have no GPU.
     return str(torch.accelerator.current_accelerator(True) or "cpu")
+
+
+# What torch.compiler.assume_constant_result does, which would import Dynamo for it.
+_default_device._dynamo_marked_constant = True
 
 
 def _device_of(device):

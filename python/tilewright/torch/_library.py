@@ -61,14 +61,23 @@ def from_core(mod, given=None):
 
 def _of_made(made, arrays):
     """The mod of a library's on tensors."""
+    return Mod(_Application(made, arrays), made.is_mask, made.name, (_of_made, (made, arrays)))
 
-    def apply(*scalars):
+
+class _Application:
+    """Applies a mod of a library's: recorded inside a mod, evaluated outside."""
+
+    def __init__(self, made, arrays):
+        self._made, self._arrays = made, arrays
+
+    def __tilewright_environment__(self):
+        return self._made, self._arrays
+
+    def __call__(self, *scalars):
         recorder = _recorder.current()
         if recorder is None:
-            return _evaluate(made, arrays, scalars)
-        return recorder.library(made, arrays, scalars)
-
-    return Mod(apply, made.is_mask, made.name, (_of_made, (made, arrays)))
+            return _evaluate(self._made, self._arrays, scalars)
+        return recorder.library(self._made, self._arrays, scalars)
 
 
 def _evaluate(made, arrays, scalars):
