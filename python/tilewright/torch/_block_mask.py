@@ -378,7 +378,7 @@ def _default_device():
 
 
 # What torch.compiler.assume_constant_result does, which would import Dynamo for it.
-_default_device._dynamo_marked_constant = True
+vars(_default_device)["_dynamo_marked_constant"] = True
 
 
 def _device_of(device):
