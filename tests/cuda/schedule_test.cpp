@@ -142,6 +142,9 @@ TEST(Schedule, SlotsFollowTheHintAndTheRoom) {
     function.hints.num_stages = 2;
     EXPECT_THAT(print(schedule(function, dense_target(function), Level::staged)),
                 HasSubstr("slots 2 bytes 49152"));
+    function.hints.num_stages = 9;
+    EXPECT_THAT(refusal(function, dense_target(function)),
+                HasSubstr("9 stages are asked for, and it has at most 8"));
     Product small = kMatmul;
     small.bn = 64;
     EXPECT_THAT(print(program_of(small, Level::staged)), HasSubstr("slots 8 bytes 24576"));

@@ -75,7 +75,13 @@ Program schedule(const ir::Function& kernel, const Target& target, Level up_to) 
 std::optional<Generated> generate_scheduled(const ir::Function& kernel, const Target& target) {
     if (!is_for(target.arch)) return std::nullopt;
     try {
-        return print_cuda(schedule(kernel, target));
+        Generated generated = print_cuda(schedule(kernel, target));
+        const int warps = generated.threads / 32, asked = kernel.hints.num_warps;
+        if (asked != 0 && asked != warps - 4) {
+            debug_log(kernel.name, "num_warps {} is not used: wgmma has {} and 4 that load", asked,
+                      warps - 4);
+        }
+        return generated;
     } catch (const Refused& refused) {
         debug_log(kernel.name, "no wgmma: {}", refused.what());
         return std::nullopt;

@@ -130,8 +130,7 @@ class Staging {
     /// As many as fit, up to eight.
     void slots(Channel& channel) {
         const std::int64_t room = room_for_slots(p_);
-        std::int64_t slots = std::min<std::int64_t>(room / channel.bytes, kMostSlots);
-        if (p_.stages > 1) slots = std::min<std::int64_t>(slots, p_.stages);
+        const std::int64_t slots = slots_of_ring(p_, room / channel.bytes, kMostSlots);
         if (slots < 2) {
             throw Refused(
                 fmt::format("shared memory has no room for two slots of {} bytes", channel.bytes));

@@ -261,8 +261,7 @@ class ChainStaging {
             (channel.name.starts_with("ring") ? ring : room) +=
                 channel.name.starts_with("ring") ? channel.bytes : -channel.bytes;
         }
-        std::int64_t slots = std::min<std::int64_t>(ring == 0 ? 1 : room / ring, kMostRingSlots);
-        if (p_.stages > 1) slots = std::min<std::int64_t>(slots, p_.stages);
+        const std::int64_t slots = slots_of_ring(p_, ring == 0 ? 1 : room / ring, kMostRingSlots);
         if (slots < 2 && ring > 0) {
             throw Refused(fmt::format("shared memory has no room for two slots of {} bytes", ring));
         }

@@ -1,5 +1,11 @@
-// Definitions and uses of values.
+// Definitions and uses of values, sizes of rings.
 #include "cuda/schedule/tools.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+
+#include "support/debug_log.h"
 
 namespace tilewright::cuda::schedule {
 
@@ -29,6 +35,21 @@ std::optional<std::int64_t> constant_of(const Program& program, Value value) {
         }
     });
     return result;
+}
+
+std::int64_t slots_of_ring(const Program& program, std::int64_t room, std::int64_t most) {
+    constexpr int kMostStages = 8;
+    if (program.stages > kMostStages) {
+        throw Refused(fmt::format("{} stages are asked for, and it has at most {}", program.stages,
+                                  kMostStages));
+    }
+    const std::int64_t asked = program.stages == 0 ? most : std::max(program.stages, 2);
+    const std::int64_t slots = std::min({room, most, asked});
+    if (program.stages != 0 && slots != program.stages) {
+        debug_log(program.name, "num_stages {} is not used: its ring has {} slots", program.stages,
+                  slots);
+    }
+    return slots;
 }
 
 }  // namespace tilewright::cuda::schedule

@@ -29,6 +29,10 @@ inline constexpr std::int64_t kPanel = 64;   ///< elements in the span of the sw
 inline constexpr std::int64_t kMostN = 256;  ///< columns of an instruction
 inline constexpr std::int64_t kStep = 16;    ///< of the inner dimension
 
+/// Slots of a ring where `room` of them fit and `most` are of use: fewer where the caller asks for
+/// fewer stages, but two at least. Refused where it asks for more stages than any ring has.
+std::int64_t slots_of_ring(const Program& program, std::int64_t room, std::int64_t most);
+
 /// The value of a scalar that is a constant.
 std::optional<std::int64_t> constant_of(const Program& program, Value value);
 
