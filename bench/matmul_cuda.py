@@ -5,8 +5,9 @@ usage: matmul_cuda.py LIBRARY [--rounds N] [--cases WORD ...] [--no-timing]
 
 LIBRARY is libtilewright.so. A program loads whole bands of its operands, multiplies, applies what the case
 says and stores a block of 256 x 256, or as the case says. A burst is 0.2 s of rest, 3 warm-up launches
-and 5 to 50 timed ones; a round runs cuBLAS (torch.mm, without what the case adds) and the program once; figures
-are medians over rounds. The error is relative to f64, over the first and the last rows.
+and 5 to 50 timed ones; a round runs cuBLAS (torch.mm, without what the case adds; torch._scaled_mm for f8 with
+its precise sums, and with its fast ones in brackets; torch._int_mm for i8) and the program once; figures are
+medians over rounds. The error is relative to f64, over the first and the last rows.
 """
 
 import argparse
@@ -20,8 +21,22 @@ import time
 import torch
 import torch.nn.functional as functional
 
-DTYPES = {"bf16": torch.bfloat16, "f16": torch.float16, "f32": torch.float32}
-CODES = {torch.bfloat16: (4, 16), torch.float16: (2, 16), torch.float32: (2, 32)}
+DTYPES = {
+    "bf16": torch.bfloat16,
+    "f16": torch.float16,
+    "f32": torch.float32,
+    "f8e4m3": torch.float8_e4m3fn,
+    "i8": torch.int8,
+    "i32": torch.int32,
+}
+CODES = {  # DLPack's
+    torch.bfloat16: (4, 16),
+    torch.float16: (2, 16),
+    torch.float32: (2, 32),
+    torch.float8_e4m3fn: (10, 8),
+    torch.int8: (0, 8),
+    torch.int32: (0, 32),
+}
 SECONDS_OF_A_CASE = 30  # then it hangs
 
 BIAS = """%fb = cast %bias : f32ROW
@@ -77,6 +92,7 @@ class Case:
 
     def name(self):
         parts = [f"{self.m} x {self.n} x {self.k}", self.dtype, self.order]
+        parts += ["tf32"] * (self.dtype == "f32")
         parts += [f"to {self.out}"] * bool(self.out) + [self.after] * bool(self.after)
         parts += [f"rows of {2 * self.row} bytes"] * (self.row != 0)
         parts += [f"blocks {self.block[0]} x {self.block[1]}"] * (self.block != (256, 256))
@@ -109,11 +125,13 @@ class Case:
             refs += [ref("r", self.dtype, self.m, self.n)]
             loads += f"%rest = load %r[%i : {bm}, %j : {bn}] : {self.dtype}{tile}\n"
         refs += [ref("z", out, self.m, self.n)]
+        sums = "i32" if self.dtype == "i8" else "f32"
         plain = (
             "%q = cast %d : OUTTILE"
-            if out != "f32"
-            else "%zz = constant 0 : f32TILE\n%q = add %d, %zz : f32TILE"
+            if out != sums
+            else f"%zz = constant 0 : {sums}TILE\n%q = add %d, %zz : {sums}TILE"
         )
+        precision = " precision tf32" * (self.dtype == "f32")
         after = EPILOGUES.get(self.after, plain)
         for word, by in (("TILE", tile), ("LINE", f"[1, {bn}]"), ("ROW", f"[{bn}]"), ("OUT", out)):
             after = after.replace(word, by)
@@ -127,7 +145,7 @@ class Case:
 %j = mul %pj, %bn : i64
 %a = {operand("x", ta, bm, self.k, ("i", "o"))}
 %b = {operand("y", tb, self.k, bn, ("o", "j"))}
-%d = dot %a, %b{" transpose_a" * ta}{" transpose_b" * tb} : f32{tile}
+%d = dot %a, %b{" transpose_a" * ta}{" transpose_b" * tb}{precision} : {sums}{tile}
 {loads}{after}
 store %z[%i : {bm}, %j : {bn}], %q
 yield
@@ -141,14 +159,18 @@ yield
         dtype = DTYPES[self.dtype]
 
         def random(rows, columns):
-            return torch.randn(rows, self.row or columns, device="cuda").to(dtype)[:, :columns]
+            shape = (rows, self.row or columns)
+            if self.dtype == "i8":
+                return torch.randint(-128, 128, shape, device="cuda").to(dtype)[:, :columns]
+            return torch.randn(shape, device="cuda").to(dtype)[:, :columns]
 
         x, y = random(self.m, self.k), random(self.k, self.n)
         x = x.T.contiguous().T if self.order[0] == "T" else x
         y = y.T.contiguous().T if self.order[1] == "T" else y
         bias = random(1, self.n)[0] if self.has_bias() else None
         rest = random(self.m, self.n) if self.after == "residual" else None
-        z = random(self.m, self.n).to(DTYPES[self.out or self.dtype]).fill_(math.nan)
+        z = torch.empty(self.m, self.n, device="cuda", dtype=DTYPES[self.out or self.dtype])
+        z.fill_(-(2**31) if self.out == "i32" else math.nan)
         return x, y, bias, rest, z
 
     def expected(self, rows, x, y, bias, rest):
@@ -162,6 +184,22 @@ yield
             if "gelu" in self.after
             else d
         )
+
+
+def peers_of(case, x, y):
+    """Functions that multiply x and y by cuBLAS, by name; the first is the baseline."""
+    if case.dtype == "i8":
+        return {"cuBLAS": lambda: torch._int_mm(x, y)}
+    if case.dtype.startswith("f8"):
+        one, out = torch.ones((), device="cuda"), DTYPES[case.out]
+
+        def product(fast):
+            return torch._scaled_mm(x, y, one, one, out_dtype=out, use_fast_accum=fast)
+
+        return {"cuBLAS": lambda: product(False), "(fast sums)": lambda: product(True)}
+    torch.backends.cuda.matmul.allow_tf32 = True
+    product = torch.empty(case.m, case.n, device="cuda", dtype=DTYPES[case.dtype])
+    return {"cuBLAS": lambda: torch.mm(x, y, out=product)}
 
 
 class DLDevice(ctypes.Structure):
@@ -255,8 +293,7 @@ def measure(library, case, rounds):
     torch.cuda.synchronize()
     line += "" if torch.equal(first, z) else " BITS CHANGE"
     if rounds > 0:
-        product = torch.empty(case.m, case.n, device="cuda", dtype=DTYPES[case.dtype])
-        peers = {"cuBLAS": lambda: torch.mm(x, y, out=product), "tiles": launch}
+        peers = {**peers_of(case, x, y), "tiles": launch}
         flop = 2.0 * case.m * case.n * case.k
         count = max(5, min(25, int(0.06e15 / flop))) if flop > 1e11 else 50
         times = {name: [] for name in peers}
@@ -290,6 +327,11 @@ def cases():
         (3000, 5000, 4000),
     ):
         yield Case(m, n, k)
+    for size in (8192, 4096, 2048):
+        square = {"m": size, "n": size, "k": size, "order": "NT"}
+        yield Case(**square, dtype="f8e4m3", out="bf16", block=(128, 128))
+        yield Case(**square, dtype="i8", out="i32")
+        yield Case(**square, dtype="f32")
     yield from (Case(4096, 4096, 4096, row=row) for row in (4104, 4112, 4128, 4160))
     yield Case(1024, 4096, 4096, dtype="f16")
     yield Case(64, 8192, 8192, block=(64, 256))

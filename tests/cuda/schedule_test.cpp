@@ -294,7 +294,8 @@ TEST(Schedule, RefusesWithReasons) {
     narrow.bm = 128, narrow.bn = 32;
     Product computed = kMatmul;
     const std::vector<std::pair<ir::Function, std::string>> cases = {
-        {kernel_of(f32), "a dot has operands of f32"},
+        {changed(f32, " precision tf32", ""), "operands of f32 and not the precision tf32"},
+        {kernel_of(f32), "of a dot of f32 is not the last one of the right operand's array"},
         {kernel_of(few), "a dot has 32 rows"},
         {kernel_of(narrow), "a dot has 32 columns"},
         {changed(computed, "%d = dot %a, %b", "%n = neg %a : bf16[256, 4096]\n%d = dot %n, %b"),

@@ -20,6 +20,9 @@ struct Product {
     bool transpose_a = false, transpose_b = false;
     std::string epilogue = "";
     bool bias = false, rest = false;
+    double tolerance = 0;  ///< 0: that of the result's rounding
+
+    bool integers() const { return in == "i8" || in == "u8"; }
 };
 
 inline CudaProgram product(const Product& p) {
@@ -54,11 +57,14 @@ inline CudaProgram product(const Product& p) {
         p.transpose_b
             ? fmt::format("%b = load %y[%j : {0}, %o : {1}] : {2}[{0}, {1}]", p.bn, p.k, p.in)
             : fmt::format("%b = load %y[%o : {0}, %j : {1}] : {2}[{0}, {1}]", p.k, p.bn, p.in);
-    const std::string epilogue = p.epilogue.empty()
-                                     ? (p.out == "f32" ? "%zero = constant 0 : f32" + tile +
-                                                             "\n%q = add %d, %zero : f32" + tile
-                                                       : "%q = cast %d : " + p.out + tile)
-                                     : p.epilogue;
+    const std::string epilogue =
+        p.epilogue.empty()
+            ? (p.integers()
+                   ? "%zero = constant 0 : i32" + tile + "\n%q = add %d, %zero : i32" + tile
+               : p.out == "f32"
+                   ? "%zero = constant 0 : f32" + tile + "\n%q = add %d, %zero : f32" + tile
+                   : "%q = cast %d : " + p.out + tile)
+            : p.epilogue;
     const std::string text = fmt::format(
         R"(func @product({parameters}) grid [{gm}, {gn}] {{
 %pi = program_id axis 0 : i64
@@ -70,7 +76,7 @@ inline CudaProgram product(const Product& p) {
 %j = mul %pj, %bn : i64
 {a}
 {b}
-%d = dot %a, %b{ta}{tb} : f32{tile}
+%d = dot %a, %b{ta}{tb}{precision} : {sum}{tile}
 {loads}{epilogue}
 store %z[%i : {bm}, %j : {bn}], %q
 yield
@@ -79,8 +85,11 @@ yield
         fmt::arg("gn", (p.n + p.bn - 1) / p.bn), fmt::arg("bm", p.bm), fmt::arg("bn", p.bn),
         fmt::arg("a", a), fmt::arg("b", b), fmt::arg("ta", p.transpose_a ? " transpose_a" : ""),
         fmt::arg("tb", p.transpose_b ? " transpose_b" : ""), fmt::arg("tile", tile),
-        fmt::arg("loads", loads), fmt::arg("epilogue", epilogue));
-    return {p.name, text, extents, p.out == "f32" ? 1e-6 : p.out == "bf16" ? 8e-3 : 1e-3};
+        fmt::arg("precision", p.in == "f32" ? " precision tf32" : ""),
+        fmt::arg("sum", p.integers() ? "i32" : "f32"), fmt::arg("loads", loads),
+        fmt::arg("epilogue", epilogue));
+    const double rounding = p.out == "bf16" ? 8e-3 : p.out == "f16" ? 1e-3 : 1e-6;
+    return {p.name, text, extents, p.tolerance != 0 ? p.tolerance : rounding};
 }
 
 /// `body` with TILE, ROW and COLUMN for the shapes of a block, one of its rows and columns.
@@ -155,6 +164,13 @@ inline std::vector<CudaProgram> scheduled_programs() {
                  with_shapes(residual, 128, 128), false, true}),
         product({"bias, two side by side", 64, 264, 128, 64, 256, "bf16", "bf16", false, false,
                  with_shapes(gelu, 64, 256), true}),
+        product({"e4m3", 136, 264, 256, 128, 128, "f8e4m3", "bf16", false, true}),
+        product({"e5m2, one warpgroup", 72, 136, 384, 64, 64, "f8e5m2", "f32", false, true}),
+        product({"i8", 136, 264, 256, 128, 256, "i8", "i32", false, true}),
+        product({"u8, two side by side", 64, 264, 384, 64, 256, "u8", "i32", false, true}),
+        // Operands have 11 bits; the reference multiplies in f32.
+        product(
+            {"tf32", 136, 264, 72, 128, 128, "f32", "f32", false, true, "", false, false, 2e-3}),
         batched_product(),
     };
 }

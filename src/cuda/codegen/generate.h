@@ -25,6 +25,7 @@ Target target_of(const std::string& arch);
 struct MapParameter {
     int ref = 0;                    ///< index among the global Refs
     std::vector<std::int64_t> box;  ///< elements, one per dimension of the Ref
+    bool tf32 = false;              ///< f32 elements are operands of tf32 products
 };
 
 /// A kernel as text, and how to launch it.

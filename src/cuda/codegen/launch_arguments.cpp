@@ -121,6 +121,7 @@ void LaunchArguments::add_maps(const ir::Function& kernel, const ir::Arguments& 
         const ir::RefArgument& ref = arguments.refs.at(index);
         TensorMapRequest request;
         request.dtype = types.at(index)->dtype;
+        request.tf32 = map.tf32;
         request.rank = static_cast<int>(map.box.size());
         request.address = reinterpret_cast<std::uintptr_t>(ref.data);
         request.swizzle = Swizzle::bytes128;

@@ -9,15 +9,19 @@
 
 namespace tilewright::cuda {
 
-/// One product of a warpgroup: 64 x n x (16 steps), 16-bit operands, f32 accumulator.
+/// One product of a warpgroup: 64 x n x steps of 32 bytes of the inner dimension. Operands of bf16,
+/// f16, f32 (as tf32), f8e4m3, f8e5m2 have an f32 accumulator, those of i8 and u8 one of i32.
 struct WgmmaShape {
     int n = 0;  ///< a multiple of 8 from 8 to 256
     DType dtype = DType::bf16;
     bool a_in_registers = false;
-    int steps = 1;                  ///< instructions, 16 along the inner dimension each
+    int steps = 1;                  ///< instructions, 32 bytes along the inner dimension each
     bool accumulate_given = false;  ///< whether to add is an argument, not kAccumulate
     auto operator<=>(const WgmmaShape&) const = default;
 };
+
+/// The tag of an element type (ptx/types.cuh).
+const char* wgmma_tag(DType dtype);
 
 /// Text of a device header with one function per shape, chosen by the steps and the size of its
 /// accumulator array:
@@ -27,7 +31,8 @@ struct WgmmaShape {
 /// and, where whether to add is given,
 ///   tw::ptx::wgmma<kTransposeB, kTransposeA, StrideA, StrideB>(Bf16{}, Steps<4>{}, d, a, b, add)
 /// a is a descriptor or four registers a step, b a descriptor: K-major, or MN-major when
-/// transposed. A stride (ptx/wgmma.cuh) says where the steps of a descriptor begin.
+/// transposed, which 16-bit operands alone can be. A stride (ptx/wgmma.cuh) says where the steps of
+/// a descriptor begin.
 ///
 /// All steps are one asm statement: as statements of their own, with all accumulators as operands
 /// of each, they took half of the time that a kernel takes to compile.

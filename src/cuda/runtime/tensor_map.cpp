@@ -38,6 +38,7 @@ int data_type(DType dtype, const char* argument) {
     user_error("cuda", "{}: expected an element type", argument);
 }
 
+constexpr int kTf32 = 11;
 constexpr int kInterleaveNone = 0;
 constexpr int kL2Promotion128 = 2;
 constexpr int kL2Promotion256 = 3;
@@ -65,10 +66,10 @@ TensorMap encode_tensor_map(const TensorMapRequest& request, const char* argumen
     const std::uint32_t element_strides[TensorMapRequest::kMaxRank] = {1, 1, 1, 1, 1};
     driver().check(
         driver().cuTensorMapEncodeTiled(
-            &map, data_type(request.dtype, argument), static_cast<std::uint32_t>(request.rank),
-            reinterpret_cast<void*>(request.address), request.extents.data(),
-            request.strides.data() + 1, request.box.data(), element_strides, kInterleaveNone,
-            static_cast<int>(request.swizzle),
+            &map, request.tf32 ? kTf32 : data_type(request.dtype, argument),
+            static_cast<std::uint32_t>(request.rank), reinterpret_cast<void*>(request.address),
+            request.extents.data(), request.strides.data() + 1, request.box.data(), element_strides,
+            kInterleaveNone, static_cast<int>(request.swizzle),
             request.read_once ? kL2Promotion128 : kL2Promotion256, kFillZero),
         "encoding a tensor map");
     return map;

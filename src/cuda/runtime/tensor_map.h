@@ -16,6 +16,7 @@ enum class Swizzle { none = 0, bytes32 = 1, bytes64 = 2, bytes128 = 3 };
 struct TensorMapRequest {
     static constexpr int kMaxRank = 5;
     DType dtype = DType::bf16;
+    bool tf32 = false;  ///< f32 elements are copied for products of tf32
     int rank = 0;
     DeviceAddress address = 0;                      ///< aligned to 16 bytes
     std::array<std::uint64_t, kMaxRank> extents{};  ///< elements

@@ -88,7 +88,7 @@ class CudaPrinter {
     const Channel& channel(const Instruction& made) const {
         return p_.channel(made.symbol("channel"));
     }
-    static const char* tag(DType dtype) { return dtype == DType::f16 ? "F16" : "Bf16"; }
+    static const char* tag(DType dtype) { return wgmma_tag(dtype); }
     /// A tile as an array of 32 registers or more, for functions of panels.
     std::string array(Value value);
     /// Descriptor of an operand's slot (PTX ISA, wgmma, matrix descriptors): `of_group` rows of the

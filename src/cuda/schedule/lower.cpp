@@ -118,6 +118,7 @@ class Lowering {
                 const auto& dot = made.get<ir::DotAttributes>();
                 if (dot.transpose_a) same.flag("transpose_a");
                 if (dot.transpose_b) same.flag("transpose_b");
+                if (dot.precision == ir::Precision::tf32) same.flag("tf32");
                 break;
             }
             case ir::Op::reshape:

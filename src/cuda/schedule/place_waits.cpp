@@ -38,10 +38,11 @@ class Waits {
         Instruction release;
         std::vector<Instruction> round;
         for (Instruction& made : body.body) {
-            if (made.is(Op::wgmma)) {
-                before.push_back(made.operands[0]);
-                behind.push_back(made.result());
-            }
+            if (!made.is(Op::wgmma)) continue;
+            const bool partial = made.has("overwrite");
+            if (!partial) before.push_back(made.operands[0]);
+            behind.push_back(made.result());
+            partial_ |= partial;
         }
         bool fenced = false;
         for (Instruction& made : body.body) {
@@ -56,7 +57,8 @@ class Waits {
             // Behind the last product.
             release = made;
             round.push_back(make(Op::wgmma_commit, behind));
-            const bool flies = p_.channel(made.symbol("channel")).slots >= kSlotsInFlight;
+            const bool flies =
+                !partial_ && p_.channel(made.symbol("channel")).slots >= kSlotsInFlight;
             std::vector<Value> waited;
             for (Value value : behind) waited.push_back(p_.add(ValueType(p_.type(value))));
             Instruction wait = make(Op::wgmma_wait, behind, waited);
@@ -72,9 +74,9 @@ class Waits {
             in_flight_ = flies;
         }
         body.body = std::move(round);
-        Instruction& yield = body.body.back();
-        for (std::size_t i = 0; i < behind.size(); ++i) {
-            std::replace(yield.operands.begin(), yield.operands.end(), behind[i], waited_[i]);
+        for (Instruction& made : body.body) {
+            if (!made.is(ir::Op::yield) && !made.is(ir::Op::add)) continue;
+            for (std::size_t i = 0; i < behind.size(); ++i) replace(made, behind[i], waited_[i]);
         }
         if (!in_flight_) return 0;
 
@@ -107,6 +109,7 @@ class Waits {
     Program& p_;
     std::vector<Value> waited_;
     bool in_flight_ = false;
+    bool partial_ = false;  ///< sums of an iteration are added to others
 };
 
 }  // namespace

@@ -34,6 +34,18 @@ ir::Shape largest_product(const ir::Function& kernel) {
     return largest;
 }
 
+/// The element type that most products of the kernel read.
+DType operand_dtype(const ir::Function& kernel) {
+    DType dtype = DType::bf16;
+    std::int64_t most = 0;
+    ir::walk(kernel.body, [&](const ir::Instruction& made) {
+        if (made.op != ir::Op::dot || kernel.type(made.result()).shape.size() <= most) return;
+        most = kernel.type(made.result()).shape.size();
+        dtype = kernel.type(made.operands[0]).dtype;
+    });
+    return dtype;
+}
+
 /// Programs of a grid; 0 where a call says how many.
 std::int64_t programs_of(const ir::Function& kernel) {
     std::int64_t programs = 1;
@@ -74,7 +86,7 @@ ir::Function prepare_for_wgmma(const ir::Function& kernel, const Tile& tile) {
     options.schedule = ir::RetileOptions::Schedule::grid;
     options.rows = tile.rows;
     options.columns = tile.columns;
-    options.k_chunk = 64;
+    options.k_chunk = 128 / size_of(operand_dtype(result));  // the span of the swizzle
     options.max_tile_elements = tile.rows * tile.columns;
     try {
         ir::retile(result, options);
@@ -88,7 +100,10 @@ ir::Function prepare_for_wgmma(const ir::Function& kernel, const Tile& tile) {
 std::vector<Tile> tiles_to_try(const ir::Function& kernel) {
     if (is_chained(kernel)) return {kTiles[0]};  // blocks are what they are
     std::vector<std::pair<double, Tile>> costs;
+    const DType operands = operand_dtype(kernel);
+    const bool two_sums = is_float(operands) && size_of(operands) == 1;  // see select_dots
     for (const Tile& tile : kTiles) {
+        if (two_sums && tile.rows * tile.columns > 128 * 128) continue;
         try {
             const ir::Function cut = prepare_for_wgmma(kernel, tile);
             const ir::Shape product = largest_product(cut);

@@ -52,7 +52,7 @@ Generated CudaPrinter::run() {
     }
     for (const Map& map : p_.maps) {
         parameter(fmt::format("__grid_constant__ TensorMap {}", identifier(map.name)));
-        generated.maps.push_back({refs.at(map.ref), map.box});
+        generated.maps.push_back({refs.at(map.ref), map.box, p_.ref(map.ref).dtype == DType::f32});
     }
     frame();
     for (const Instruction& made : p_.body.body) instruction(made);
@@ -187,7 +187,7 @@ void CudaPrinter::instruction(const Instruction& made) {
         case Op::tile:
             return tile(made);
         case Op::zeros:
-            line("float {}[{}];", name(made.result()), layout(made.result()).registers());
+            line("{};", declaration(made.result(), name(made.result())));
             line("set_zero({});", name(made.result()));
             return;
         case Op::fresh:
@@ -346,9 +346,11 @@ void CudaPrinter::for_loop(const Instruction& made) {
             alias(argument, init);
         } else {
             line("{};", declaration(argument, name(argument)));
+            assign({argument}, {init});
+        }
+        if (!p_.type(argument).is_count) {
             carried.push_back(argument);
             yielded.push_back(body.body.back().operands[i]);
-            assign({argument}, {init});
         }
         alias(made.results[i], argument);
     }

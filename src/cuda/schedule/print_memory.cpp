@@ -62,7 +62,7 @@ void CudaPrinter::wgmma(const Instruction& made) {
                                                  : fmt::format("group % {}", p_.groups[1]);
     };
     const Operand right = operand(made.symbol("b"), transpose_b, n, group(1), name(parts.count_b));
-    const int steps = static_cast<int>(k / 16);
+    const int steps = static_cast<int>(k * size_of(right_buffer.dtype) / 32);
     const std::string adds = parts.condition         ? scalar(*parts.condition)
                              : made.has("overwrite") ? "0"
                                                      : "1";
@@ -77,7 +77,7 @@ void CudaPrinter::wgmma(const Instruction& made) {
         return;
     }
     const Operand left =
-        operand(made.symbol("a"), !transpose_a, 64, group(0), name(*parts.count_a));
+        operand(made.symbol("a"), !transpose_a, kRows, group(0), name(*parts.count_a));
     line("ptx::wgmma<{}, {}, {}, {}>({}{{}}, ptx::Steps<{}>{{}}, {},", transpose_b ? 0 : 1,
          transpose_a ? 1 : 0, left.stride, right.stride, element, steps, name(accumulator));
     line("    {},", left.descriptor);

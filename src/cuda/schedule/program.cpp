@@ -153,7 +153,9 @@ Product::Product(const Instruction& made) : accumulator(made.operands.at(0)) {
 
 bool is_chained(const Program& program) {
     bool chained = false;
-    each_instruction(program.body, [&](const Instruction& made) { chained |= made.is(Op::fresh); });
+    each_instruction(program.body, [&](const Instruction& made) {
+        chained |= made.is(Op::fresh) && !made.has("partial");
+    });
     return chained;
 }
 

@@ -37,7 +37,8 @@ enum class Op : std::uint8_t {
     tile,
     // Values.
     zeros,        ///< an accumulator, in registers that stay its own
-    fresh,        ///< an accumulator whose registers hold nothing yet
+    fresh,        ///< an accumulator whose registers hold nothing yet; `partial`: that of one
+                  ///< iteration, which ordinary instructions add to the sum
     pack,         ///< tile -> a 16-bit operand of wgmma in registers, two elements in each
     clear,        ///< acc -> the same registers, zero
     group_start,  ///< the first row or column (`axis`) of this warpgroup's part of a tile

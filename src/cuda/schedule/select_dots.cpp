@@ -34,6 +34,31 @@ Instruction& only_loop(Program& program) {
     return *loop;
 }
 
+/// Products of 8-bit floats keep about 14 bits of their sums (DeepSeek-V3, section 3.3.2), so that
+/// each iteration has a sum of its own, which is added to that of all in f32.
+bool is_promoted(DType operands) {
+    return is_float(operands) && size_of(operands) == 1;
+}
+
+/// What wgmma makes of two operands of this type, as the flags of `dot` want them.
+DType sum_type(const Instruction& dot, DType operands) {
+    switch (operands) {
+        case DType::bf16:
+        case DType::f16:
+        case DType::f8e4m3:
+        case DType::f8e5m2:
+            return DType::f32;
+        case DType::i8:
+        case DType::u8:
+            return DType::i32;
+        case DType::f32:
+            if (dot.has("tf32")) return DType::f32;
+            throw Refused("a dot has operands of f32 and not the precision tf32");
+        default:
+            throw Refused(fmt::format("a dot has operands of {}", tilewright::name(operands)));
+    }
+}
+
 class Selection {
   public:
     Selection(Program& program, Instruction& loop)
@@ -44,12 +69,18 @@ class Selection {
         bool found = false;
         Value later;  // the first round does not add, so that nothing is set to zero
         if (runs_) later = p_.add({false, {DType::boolean, {}}, {}}, "later");
-        for (Instruction& made : body_.body) {
+        std::vector<Instruction> round;
+        for (const Instruction& made : body_.body) {
             if (made.is(ir::Op::for_loop)) throw Refused("a loop stands inside of a loop");
-            if (!made.is(ir::Op::dot)) continue;
-            found = true;
-            select(made, later);
+            if (made.is(ir::Op::dot)) {
+                found = true;
+                select(made, later, round);
+            } else {
+                round.push_back(made);
+            }
         }
+        for (const Instruction& made : body_.body) check_round(made);
+        body_.body = std::move(round);
         if (!found) throw Refused("its loop has no dot");
         for (Value argument :
              std::vector<Value>(body_.arguments.begin() + 1, body_.arguments.end())) {
@@ -57,8 +88,8 @@ class Selection {
                 throw Refused("its loop carries more than accumulators");
             }
         }
-        for (const Instruction& made : body_.body) check_round(made);
-        if (later) {
+        if (later && std::any_of(body_.body.begin(), body_.body.end(),
+                                 [](const Instruction& made) { return made.has("conditional"); })) {
             body_.body.insert(body_.body.begin(),
                               make(ir::Op::gt, {body_.arguments[0], low}, {later}));
         }
@@ -68,12 +99,15 @@ class Selection {
     std::vector<Instruction> before;
 
   private:
-    void select(Instruction& dot, Value later) {
+    void select(const Instruction& dot, Value later, std::vector<Instruction>& round) {
         const ir::Type type = p_.type(dot.result()).type;
         const DType in = p_.type(dot.operands[0]).type.dtype;
+        const std::int64_t panel = 128 / size_of(in);
         if (type.shape.rank() != 2) throw Refused("a dot has a batch axis");
-        if (in != DType::bf16 && in != DType::f16) {
-            throw Refused(fmt::format("a dot has operands of {}", tilewright::name(in)));
+        if (p_.type(dot.operands[1]).type.dtype != in) throw Refused("a dot has mixed operands");
+        if (sum_type(dot, in) != type.dtype) {
+            throw Refused(fmt::format("a dot of {} gives {}", tilewright::name(in),
+                                      tilewright::name(type.dtype)));
         }
         if (dot.operands.size() < 3) throw Refused("a dot in the loop does not accumulate");
         const auto groups = choose_groups(type.shape);
@@ -100,29 +134,47 @@ class Selection {
                 throw Refused("an operand of a dot is computed");
             }
             const ir::Shape& shape = p_.type(operand).type.shape;
-            if (shape[1] % kPanel != 0) {
-                throw Refused(
-                    fmt::format("an operand's rows have {} elements, not a multiple of "
-                                "64",
-                                shape[1]));
+            if (shape[1] % panel != 0) {
+                throw Refused(fmt::format(
+                    "an operand's rows have {} elements, not a multiple of {}", shape[1], panel));
             }
-            if (shape[(side == 0) != transposed ? 1 : 0] % kStep != 0) {
+            const bool along_k = (side == 0) != transposed;
+            if (shape[along_k ? 1 : 0] % kStep != 0) {
                 throw Refused("a dot's inner dimension is no multiple of 16");
+            }
+            if (!along_k && size_of(in) != 2) {
+                throw Refused(
+                    fmt::format("the inner dimension of a dot of {} is not the last one "
+                                "of the {} operand's array",
+                                tilewright::name(in), side == 0 ? "left" : "right"));
             }
             made.operands.push_back(operand);
             if (transposed) made.flag(side == 0 ? "transpose_a" : "transpose_b");
         }
-        accumulate(dot, made);
+        accumulate(dot, made.operands[0], is_promoted(in));
+        if (is_promoted(in)) return promote(std::move(made), round);
         if (later) {
             made.operands.insert(made.operands.begin() + 1, later);
             made.flag("conditional");
         }
-        dot = std::move(made);
+        round.push_back(std::move(made));
+    }
+
+    /// A sum of this iteration, and its addition to the carried one.
+    void promote(Instruction made, std::vector<Instruction>& round) {
+        const Value carry = made.operands[0], result = made.result();
+        const Value partial = p_.add(ValueType(p_.type(carry)), "partial");
+        const Value sum = p_.add(ValueType(p_.type(carry)), "sum");
+        Instruction fresh = make(Op::fresh, {}, {partial});
+        round.push_back(std::move(fresh.flag("partial")));
+        made.operands[0] = partial;
+        made.results[0] = sum;
+        round.push_back(std::move(made.flag("overwrite")));
+        round.push_back(make(ir::Op::add, {carry, sum}, {result}));
     }
 
     /// The accumulator is a carry that starts at zero and goes round.
-    void accumulate(const Instruction& dot, const Instruction& made) {
-        const Value carry = made.operands[0];
+    void accumulate(const Instruction& dot, Value carry, bool from_zero) {
         const auto at = std::find(body_.arguments.begin() + 1, body_.arguments.end(), carry);
         if (at == body_.arguments.end() || uses_.count(carry) != 1) {
             throw Refused("an accumulator is not the loop's own");
@@ -138,7 +190,7 @@ class Selection {
         const Value zeros = p_.add(p_.type(carry));
         before.push_back(make(Op::zeros, {}, {zeros}));
         loop_.operands[3 + index] = zeros;
-        if (!runs_) {
+        if (!runs_ || from_zero) {
             const Value cleared = p_.add(p_.type(carry));
             before.push_back(make(Op::clear, {zeros}, {cleared}));
             loop_.operands[3 + index] = cleared;
@@ -147,7 +199,7 @@ class Selection {
     }
 
     void check_round(const Instruction& made) const {
-        if (made.is(Op::wgmma) || made.is(ir::Op::yield)) return;
+        if (made.is(ir::Op::dot) || made.is(ir::Op::yield)) return;
         if (made.is(ir::Op::load) || made.is(ir::Op::transpose)) return;
         if (made.is(ir::Op::store)) throw Refused("its loop stores");
         for (Value result : made.results) {

@@ -60,13 +60,15 @@ class Staging {
         Block round;
         round.arguments = body.arguments;
         round.arguments.push_back(count);
-        std::vector<Instruction> copies, products;
+        std::vector<Instruction> copies, products, sums;
         std::map<Value, std::string> buffers;
         for (Instruction& made : body.body) {
             if (made.is(ir::Op::load)) {
                 buffers[made.result()] = copy(made, channel, count, copies);
             } else if (made.is(Op::wgmma)) {
                 products.push_back(std::move(made));
+            } else if (made.is(ir::Op::add) && p_.is_tile(made.result())) {
+                sums.push_back(std::move(made));
             } else if (!made.is(ir::Op::yield)) {
                 round.body.push_back(std::move(made));
             }
@@ -86,6 +88,7 @@ class Staging {
             add(std::move(made));
         }
         add(std::move(make(Op::release, {count}).with_symbol("channel", channel.name)));
+        for (Instruction& made : sums) add(std::move(made));
         const Value next = p_.add({true, {}, {}});
         add(std::move(make(Op::next, {count}, {next}).with_symbol("channel", channel.name)));
         Instruction yield = std::move(body.body.back());

@@ -23,11 +23,12 @@ class Uses {
     std::map<Value, std::vector<const Instruction*>> users_;
 };
 
-/// Limits of wgmma for 16-bit operands (PTX ISA, wgmma.mma_async).
+/// Limits of wgmma (PTX ISA, wgmma.mma_async).
 inline constexpr std::int64_t kRows = 64;    ///< of a product of one warpgroup
-inline constexpr std::int64_t kPanel = 64;   ///< elements in the span of the swizzle
 inline constexpr std::int64_t kMostN = 256;  ///< columns of an instruction
-inline constexpr std::int64_t kStep = 16;    ///< of the inner dimension
+/// For 16-bit operands.
+inline constexpr std::int64_t kPanel = 64;  ///< elements in the span of the swizzle
+inline constexpr std::int64_t kStep = 16;   ///< of the inner dimension
 
 /// Slots of a ring where `room` of them fit and `most` are of use: fewer where the caller asks for
 /// fewer stages, but two at least. Refused where it asks for more stages than any ring has.

@@ -74,8 +74,7 @@ Broken shapes(const Program& p) {
     return first(p.body, [&](const Instruction& made) -> Broken {
         if (!made.is(Op::wgmma)) return std::nullopt;
         const ir::Type& type = p.type(made.result()).type;
-        if (type.dtype != DType::f32 || type.shape.rank() != 2 || p.groups.size() != 2 ||
-            type.shape[0] != 64 * p.groups[0]) {
+        if (type.shape.rank() != 2 || p.groups.size() != 2 || type.shape[0] != 64 * p.groups[0]) {
             return broken("%{} does not have 64 rows for each warpgroup",
                           p.value_name(made.result()));
         }
@@ -104,7 +103,17 @@ Broken operands(const Program& p) {
             const Buffer& a = p.buffer(made.symbol("a"));
             m = ta ? a.columns : a.rows, k = ta ? a.rows : a.columns, in = a.dtype;
         }
-        if (m != tile[0] || n != tile[1] || k != kb || k % 16 != 0 || in != b.dtype) {
+        if (!is_float(in) != (p.type(made.result()).type.dtype == DType::i32) ||
+            (is_float(in) && p.type(made.result()).type.dtype != DType::f32)) {
+            return broken("%{} is no sum of products of {}", p.value_name(made.result()),
+                          tilewright::name(in));
+        }
+        if (size_of(in) != 2 && (ta || !tb)) {
+            return broken("an operand of %{} does not lie along its inner dimension",
+                          p.value_name(made.result()));
+        }
+        if (m != tile[0] || n != tile[1] || k != kb || k % (32 / size_of(in)) != 0 ||
+            in != b.dtype) {
             return broken("the operands of %{} do not fit a product of {} x {}",
                           p.value_name(made.result()), tile[0], tile[1]);
         }

@@ -54,7 +54,7 @@ extern "C" __global__ void __launch_bounds__(384, 1) kernel_product(const __grid
     }
     if (group < 2) {
         ptx::registers_increase<232>();
-        float v46[128];
+        f32 v46[128];
         set_zero(v46);
         Slot<4> v48{0, 0};
         for (u32 program = blockIdx.x; program < programs; program += gridDim.x) {

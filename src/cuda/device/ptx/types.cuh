@@ -20,6 +20,10 @@ using i64 = long long;
 struct F16 {};
 struct Bf16 {};
 struct Tf32 {};
+struct E4m3 {};
+struct E5m2 {};
+struct S8 {};
+struct U8 {};
 
 /// What the host encodes and a kernel takes as `const __grid_constant__ TensorMap`.
 struct alignas(64) TensorMap {

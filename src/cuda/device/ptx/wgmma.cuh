@@ -31,6 +31,11 @@ TW_DEVICE void wgmma_tie(float (&registers)[kCount]) {
     for (int i = 0; i < kCount; ++i) asm volatile("" : "+f"(registers[i])::"memory");
 }
 template <int kCount>
+TW_DEVICE void wgmma_tie(int (&registers)[kCount]) {
+#pragma unroll
+    for (int i = 0; i < kCount; ++i) asm volatile("" : "+r"(registers[i])::"memory");
+}
+template <int kCount>
 TW_DEVICE void wgmma_tie(u32 (&registers)[kCount]) {
 #pragma unroll
     for (int i = 0; i < kCount; ++i) asm volatile("" : "+r"(registers[i])::"memory");
@@ -47,7 +52,7 @@ TW_DEVICE u64 wgmma_descriptor_swizzle128(u32 address, u32 leading, u32 stride) 
            static_cast<u64>(stride >> 4) << 32 | kSwizzle128;
 }
 
-/// So many instructions of a product, each 16 further along its inner dimension.
+/// So many instructions of a product, each 32 bytes further along its inner dimension.
 template <int kCount>
 struct Steps {};
 

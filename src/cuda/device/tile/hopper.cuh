@@ -37,9 +37,9 @@ TW_DEVICE TilePlace tile_order(u32 t, u32 rows, u32 columns) {
     return {first + in % height, in / height};
 }
 
-template <int kCount>
-TW_DEVICE void set_zero(float (&x)[kCount]) {
-    TW_UNROLL for (int i = 0; i < kCount; ++i) x[i] = 0.0f;
+template <class T, int kCount>
+TW_DEVICE void set_zero(T (&x)[kCount]) {
+    TW_UNROLL for (int i = 0; i < kCount; ++i) x[i] = 0;
 }
 
 /// A coordinate of TMA. What lies far outside of every array stays outside.

@@ -304,6 +304,10 @@ using i64 = long long;
 
 struct F16 {};
 struct Bf16 {};
+struct E4m3 {};
+struct E5m2 {};
+struct S8 {};
+struct U8 {};
 struct Tf32 {};
 
 inline u32 shared_address(const void* pointer) {

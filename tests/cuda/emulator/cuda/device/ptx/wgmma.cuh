@@ -6,11 +6,72 @@
 
 namespace tw::ptx {
 
+/// Bytes of an element, and its value.
+struct ElementType {
+    int bytes = 2;
+    double (*value)(const void* bits) = nullptr;
+    bool integer = false;
+};
+template <class Bits>
+inline Bits bits_of(const void* from) {
+    Bits bits;
+    std::memcpy(&bits, from, sizeof(bits));
+    return bits;
+}
+/// A float of 8 bits; only e4m3 has no infinities.
+inline double small_float(u8 bits, int exponent_bits, int mantissa_bits) {
+    const int bias = (1 << (exponent_bits - 1)) - 1,
+              exponent = bits >> mantissa_bits & ((1 << exponent_bits) - 1);
+    const int mantissa = bits & ((1 << mantissa_bits) - 1);
+    const bool special = exponent_bits == 4 ? (bits & 0x7f) == 0x7f : exponent == 31;
+    const double size = special         ? (exponent_bits == 5 && mantissa == 0 ? HUGE_VAL : NAN)
+                        : exponent == 0 ? std::ldexp(mantissa, 1 - bias - mantissa_bits)
+                                        : std::ldexp(mantissa + (1 << mantissa_bits),
+                                                     exponent - bias - mantissa_bits);
+    return bits & 0x80 ? -size : size;
+}
+inline ElementType element_type(F16) {
+    return {2, [](const void* at) -> double { return from_bits(F16{}, bits_of<u16>(at)); }};
+}
+inline ElementType element_type(Bf16) {
+    return {2, [](const void* at) -> double { return low(Bf16{}, bits_of<u16>(at)); }};
+}
+inline ElementType element_type(Tf32) {
+    return {4, [](const void* at) -> double {
+                return __uint_as_float(bits_of<u32>(at) & 0xffffe000u);
+            }};
+}
+inline ElementType element_type(E4m3) {
+    return {1, [](const void* at) { return small_float(bits_of<u8>(at), 4, 3); }};
+}
+inline ElementType element_type(E5m2) {
+    return {1, [](const void* at) { return small_float(bits_of<u8>(at), 5, 2); }};
+}
+inline ElementType element_type(S8) {
+    return {1, [](const void* at) -> double { return bits_of<signed char>(at); }, true};
+}
+inline ElementType element_type(U8) {
+    return {1, [](const void* at) -> double { return bits_of<u8>(at); }, true};
+}
+
 struct Product {
-    float* accumulator[128];
-    std::vector<float> before[128];
+    void* accumulator[128];
+    std::vector<double> before[128];
     u64 a = 0, b = 0;
-    bool add = false, transpose_a = false, transpose_b = false, chained = false, half = false;
+    bool add = false, transpose_a = false, transpose_b = false, chained = false;
+    ElementType type;
+    double sum(int t, int i) const {
+        return type.integer ? static_cast<double>(static_cast<int*>(accumulator[t])[i])
+                            : static_cast<float*>(accumulator[t])[i];
+    }
+    void set(int t, int i, double value) const {
+        if (type.integer) {
+            static_cast<int*>(accumulator[t])[i] =
+                value != value ? 0x55555555 : static_cast<int>(static_cast<long>(value));
+        } else {
+            static_cast<float*>(accumulator[t])[i] = static_cast<float>(value);
+        }
+    }
     int n = 0;
     std::vector<int> a_steps, b_steps;
     const u32* words[128] = {};    // of a in registers
@@ -40,26 +101,26 @@ inline void meet_group(Last&& last) {
 }
 
 /// Element (row, k) of an operand by its descriptor, bit by bit (PTX ISA, matrix descriptors).
-inline float operand_element(const Product& product, u64 descriptor, bool mn_major, int row, int k,
-                             int step) {
+inline double operand_element(const Product& product, u64 descriptor, bool mn_major, int row, int k,
+                              int step) {
     const auto field = [&](int bit) { return static_cast<u32>(descriptor >> bit & 0x3fff) * 16; };
     const u32 start = field(0) + static_cast<u32>(step) * 16, leading = field(16),
               stride = field(32);
     if (descriptor >> 62 != 1) emulator::fail("a descriptor without the swizzle of 128 bytes");
+    const int bytes = product.type.bytes;
+    if (mn_major && bytes != 2) emulator::fail("an operand that cannot be transposed");
     u32 at = mn_major ? start + row / 64 * leading + k / 8 * stride + k % 8 * 128 + row % 64 * 2
-                      : start + row / 8 * stride + row % 8 * 128 + k * 2;
+                      : start + row / 8 * stride + row % 8 * 128 + k * bytes;
     at ^= (at >> 7 & 7) << 4;
-    u16 bits;
-    std::memcpy(&bits, memory + at, 2);
-    return product.half ? from_bits(F16{}, bits) : low(Bf16{}, bits);
+    return product.type.value(memory + at);
 }
 
 /// Element (row, k) of a step of an operand in registers (PTX ISA, wgmma, fragments of a).
-inline float register_element(const Product& product, int row, int k, int step) {
+inline double register_element(const Product& product, int row, int k, int step) {
     const int thread = row / 16 * 32 + row % 8 * 4 + k % 8 / 2;
     const u32 word = product.words[thread][4 * step + row / 8 % 2 + k / 8 * 2];
     const u16 bits = static_cast<u16>(k % 2 ? word >> 16 : word);
-    return product.half ? from_bits(F16{}, bits) : low(Bf16{}, bits);
+    return product.type.value(&bits);
 }
 
 inline void run(Product& product) {
@@ -70,9 +131,9 @@ inline void run(Product& product) {
             emulator::fail("an operand in registers changes while a product reads it");
         }
     }
-    std::vector<float> sums(64u * n, 0.0f), a(64), b(n);
+    std::vector<double> sums(64u * n, 0.0), a(64), b(n);
     for (std::size_t step = 0; step < product.a_steps.size(); ++step) {
-        for (int k = 0; k < 16; ++k) {
+        for (int k = 0; k < 32 / product.type.bytes; ++k) {
             for (int row = 0; row < 64; ++row) {
                 a[row] = product.words[0] != nullptr
                              ? register_element(product, row, k, static_cast<int>(step))
@@ -94,9 +155,8 @@ inline void run(Product& product) {
         for (int i = 0; i < n / 2; ++i) {
             const int row = t / 32 * 16 + t % 32 / 4 + (i & 2 ? 8 : 0);
             const int column = i / 4 * 8 + t % 4 * 2 + (i & 1);
-            float& element = product.accumulator[t][i];
-            const float before = product.chained ? element : product.before[t][i];
-            element = (product.add ? before : 0.0f) + sums[row * n + column];
+            const double before = product.chained ? product.sum(t, i) : product.before[t][i];
+            product.set(t, i, (product.add ? before : 0.0) + sums[row * n + column]);
         }
     }
 }
@@ -121,9 +181,11 @@ inline void wgmma_wait() {
                 if (!product.chained) continue;
                 product.chained = false;
                 for (int t = 0; t < 128; ++t) {
-                    float* const from = product.accumulator[t];
-                    product.before[t].assign(from, from + product.n / 2);
-                    for (int i = 0; i < product.n / 2; ++i) from[i] = NAN;
+                    product.before[t].clear();
+                    for (int i = 0; i < product.n / 2; ++i) {
+                        product.before[t].push_back(product.sum(t, i));
+                        product.set(t, i, NAN);
+                    }
                 }
             }
         }
@@ -133,6 +195,8 @@ template <int kCount>
 inline void wgmma_tie(float (&)[kCount]) {}
 template <int kCount>
 inline void wgmma_tie(u32 (&)[kCount]) {}
+template <int kCount>
+inline void wgmma_tie(int (&)[kCount]) {}
 
 inline u64 wgmma_descriptor_swizzle128(u32 address, u32 leading, u32 stride) {
     return static_cast<u64>((address & 0x3ffff) >> 4) | static_cast<u64>(leading >> 4) << 16 |
@@ -150,23 +214,23 @@ template <int kPanelBytes>
 using AlongRows = Stride<32, kPanelBytes>;
 using AlongColumns = Stride<16 * 128>;
 
-inline bool is_half(F16) {
-    return true;
+inline void poison(float& sum) {
+    sum = NAN;
 }
-inline bool is_half(Bf16) {
-    return false;
+inline void poison(int& sum) {
+    sum = 0x55555555;
 }
 
 /// The thread's part of a product, which the last thread of its warpgroup starts.
-template <class StrideB, class Element, int kSteps, int kCount>
-inline void issue(Element element, Steps<kSteps>, float (&d)[kCount], u64 b, u32 add,
+template <class StrideB, class Element, int kSteps, class Sum, int kCount>
+inline void issue(Element element, Steps<kSteps>, Sum (&d)[kCount], u64 b, u32 add,
                   int transpose_b) {
     Warpgroup& group = warpgroups[emulator::current / 128];
     const int t = emulator::current % 128;
     Product& next = group.next;
     next.accumulator[t] = d;
     next.before[t].assign(d, d + kCount);
-    next.half = is_half(element);
+    next.type = element_type(element);
     next.add = add != 0;
     next.transpose_b = transpose_b != 0;
     next.n = 2 * kCount;
@@ -184,12 +248,12 @@ inline void issue(Element element, Steps<kSteps>, float (&d)[kCount], u64 b, u32
         for (const Product& other : own.open) follows(other);
         own.open.push_back(own.next);
     });
-    for (float& element_of : d) element_of = NAN;
+    for (int i = 0; i < kCount; ++i) poison(d[i]);
 }
 
 template <int kTransposeB, int kTransposeA, class StrideA, class StrideB, class Element, int kSteps,
-          int kCount>
-inline void wgmma(Element element, Steps<kSteps> steps, float (&d)[kCount], u64 a, u64 b, u32 add) {
+          class Sum, int kCount>
+inline void wgmma(Element element, Steps<kSteps> steps, Sum (&d)[kCount], u64 a, u64 b, u32 add) {
     Product& next = warpgroups[emulator::current / 128].next;
     const int t = emulator::current % 128;
     if (t == 0) next.a = a;
