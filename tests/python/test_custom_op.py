@@ -38,7 +38,7 @@ def test_jax(library):
     pytest.importorskip("jax")
     pytest.importorskip("tilewright.jax")
     out = run(str(FOLDER / "rms_norm_jax.py"), library)
-    assert " 0 all-gather" in out and "vmap: agrees" in out
+    assert " 0 all-gather" in out and "shard_map: agrees" in out
 
 
 def test_torch(library):

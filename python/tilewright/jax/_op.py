@@ -77,9 +77,6 @@ def op(kernel, vjp=None, sharding_rule=None, vmap_method=None):
         spec = _Spec(source.with_attributes(given), rule, vmap_method, (), batching)
 
         def call(*arrays):
-            arrays = _primitive.aligned(*(_array(i, x) for i, x in enumerate(arrays)))
-            if not arrays:
-                raise TypeError("[op] expected at least one array but got none")
             outputs = _op_p.bind(*arrays, spec=spec)
             return outputs[0] if len(outputs) == 1 else tuple(outputs)
 
@@ -87,6 +84,10 @@ def op(kernel, vjp=None, sharding_rule=None, vmap_method=None):
         return call if vjp is None else _differentiable(call, _with(vjp, given))
 
     def call(*arrays, **attributes):
+        if not arrays:
+            raise TypeError("[op] expected at least one array but got none")
+        # Before the derivative rule, so that JAX sums gradients of replicated ones over the shards.
+        arrays = _primitive.aligned(*(_array(i, x) for i, x in enumerate(arrays)))
         return of_attributes(_frozen(source, attributes))(*arrays)
 
     call.__name__ = call.__qualname__ = source.name

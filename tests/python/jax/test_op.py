@@ -159,6 +159,56 @@ def test_sharding_and_sums_over_shards(eight_devices):
     near(manual(x, s), x * s)
 
 
+def by_hand(inputs, outputs, cotangents):
+    x, s = inputs
+    dy, dtotal = cotangents
+    dy = dy + dtotal
+    return dy * s, (dy * x).sum(0)
+
+
+def with_residuals():
+    plain = twj.op(scaled)
+    return (
+        lambda x, s: (plain(x, s), (x, s)),
+        lambda saved, cotangents: by_hand(saved, None, cotangents),
+    )
+
+
+@pytest.mark.parametrize("pair", [False, True])
+def test_gradients_of_replicated_inputs_under_shard_map(eight_devices, pair):
+    op = twj.op(scaled, vjp=with_residuals() if pair else by_hand)
+    mesh = jax.make_mesh((2, 4), ("a", "b"), axis_types=(AxisType.Auto,) * 2)
+    x, s, dy = normal(0, 16, 4), normal(1, 4), normal(2, 16, 4)
+
+    def gradients(x, s, dy):
+        y, pullback = jax.vjp(lambda x, s: op(x, s)[0], x, s)
+        return y, *pullback(dy)
+
+    def shards(rows, whole=Spec()):
+        return jax.jit(
+            jax.shard_map(
+                gradients, mesh=mesh, in_specs=(rows, whole, rows), out_specs=(rows, rows, whole)
+            )
+        )
+
+    want = x * s, dy * s, (dy * x).sum(0)
+    near(shards(Spec(("a", "b")))(x, s, dy), want)
+    near(shards(Spec("b"))(x, s, dy), want)
+    # What varies over one axis is summed over the other one alone.
+    stacked = jnp.concatenate([s, 2 * s])
+    y, dx, ds = shards(Spec(("a", "b")), Spec("a"))(x, stacked, dy)
+    near(y, jnp.concatenate([x[:8] * s, x[8:] * 2 * s]))
+    near(ds, jnp.concatenate([(dy * x)[:8].sum(0), (dy * x)[8:].sum(0)]))
+
+    def loss(x, s):
+        mapped = jax.shard_map(
+            lambda x, s: op(x, s)[0], mesh=mesh, in_specs=(Spec("b"), Spec()), out_specs=Spec("b")
+        )
+        return (mapped(x, s) * dy).sum()
+
+    near(jax.jit(jax.grad(loss, (0, 1)))(x, s), want[1:])
+
+
 def test_bad_input():
     with pytest.raises(ValueError, match="expected `x` to be f32\\[8\\] but got"):
         twj.op(SINE)(jnp.zeros(9))
