@@ -20,6 +20,7 @@ from torch.nn.attention.flex_attention import (  # noqa: E402
     _DEFAULT_SPARSE_BLOCK_SIZE,
     AuxOutput,
     AuxRequest,
+    FlexKernelOptions,
     and_masks,
     noop_mask,
     or_masks,
@@ -42,11 +43,28 @@ from ._transformers import register_transformers  # noqa: E402
 
 make_operators()
 
+# Private names of torch's module that others import, as far as this version of torch has them.
+_PRIVATE = (
+    *("_LARGE_SPARSE_BLOCK_SIZE", "_ModificationType", "_WARNINGS_SHOWN", "_apply_kernel_options"),
+    *("_create_empty_block_mask", "_identity", "_mask_mod_signature", "_score_mod_signature"),
+    "_vmap_for_bhqkv",
+)
+
+
+def __getattr__(name):
+    if name in _PRIVATE:
+        from torch.nn.attention import flex_attention as module
+
+        return getattr(module, name)
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+
+
 __all__ = [
     "_DEFAULT_SPARSE_BLOCK_SIZE",
     "AuxOutput",
     "AuxRequest",
     "BlockMask",
+    "FlexKernelOptions",
     "and_masks",
     "attention",
     "create_block_mask",

@@ -183,7 +183,27 @@ def _dot(r, out, x, y):
         for i in range(y.shape[0])
     ]
     total = functools.reduce(lambda a, b: r.values.apply_all("add", [a, b], out.dtype), terms)
-    return simplified(r.values.array_of(total).reshape(out.shape))
+    total = r.values.array_of(total)  # one element stands for equal ones
+    return simplified(
+        np.broadcast_to(total, out.shape) if total.size == 1 else total.reshape(out.shape)
+    )
+
+
+@rule("bmm")
+def _bmm(r, out, x, y):
+    x, y = r.array(x, out.dtype), r.array(y, out.dtype)
+    one = out[0] if len(x) else out
+    return np.stack([r.values.objects(_dot(r, one, a, b)) for a, b in zip(x, y, strict=True)])
+
+
+@rule("addmm", "addmv", "baddbmm")
+def _added_to_product(r, out, x, a, b, *, beta=1, alpha=1):
+    """Not taken apart: autograd asks for the operands as they are."""
+    product = (_bmm if out.ndim == 3 else _dot)(r, out, a, b)
+    terms = [
+        v if n == 1 else floating(r, out, "mul", v, n) for v, n in ((x, beta), (product, alpha))
+    ]
+    return floating(r, out, "add", *terms)
 
 
 # ---- Elements of arrays.

@@ -153,10 +153,14 @@ def flex_attention(
     operands = (query, key, value, *others)
     grad = False
     if _grad_enabled():
-        for x in operands:
-            if x.requires_grad:
-                grad = True
-                break
+        try:
+            for x in operands:
+                if x.requires_grad:
+                    grad = True
+                    break
+        except AttributeError:  # arrays of another library
+            _sites.check_inputs("flex_attention", query, key, value, layout == "bshd", enable_gqa)
+            raise
     if grad and mask.arrays:
         check_mask_captures("flex_attention", mask)
     # ``1 == True == 1.0``, but each of them is checked the first time it comes.

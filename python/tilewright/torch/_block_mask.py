@@ -1,5 +1,6 @@
 """Masks as data on PyTorch tensors."""
 
+import functools
 import inspect
 import re
 import weakref
@@ -92,6 +93,7 @@ class BlockMask(_TorchBlockMask):  # type: ignore[misc, valid-type]
         return self
 
     @classmethod
+    @functools.wraps(_TorchBlockMask.from_kv_blocks.__func__)
     def from_kv_blocks(cls, *arguments, **options):
         return cls.from_torch(super().from_kv_blocks(*arguments, **options))
 

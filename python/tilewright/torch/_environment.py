@@ -9,6 +9,7 @@ cannot be seen through is recorded at each call.
 import collections
 import functools
 import math
+import random
 import threading
 import types
 
@@ -17,6 +18,7 @@ import torch
 
 from .. import _core
 from .._functions import TracedMod
+from .._numbers import RefusedError
 from . import _plans, _recorder
 from ._plans import OpaqueError, library_modules, names_of
 from ._recorder import recorded
@@ -62,6 +64,8 @@ class _Snapshot:
             self._look_up()
         if not _LOOKS.isdisjoint(self.names):
             raise OpaqueError
+        if "random" in self.names and id(np) in self.key:
+            self._refuse_random("numpy.random")
 
     def _look_up(self):
         """What the names of the functions mean on the objects."""
@@ -143,6 +147,8 @@ class _Snapshot:
                 raise OpaqueError
             key += (value.dtype, value.shape, value.tobytes())
         elif isinstance(value, types.ModuleType):
+            if value is random or value is np.random:
+                self._refuse_random(value.__name__)
             self._identity(value)
             if (value.__name__ or "").startswith(_LIBRARIES):
                 library_modules[id(value)] = value
@@ -151,6 +157,8 @@ class _Snapshot:
         elif isinstance(value, _core.Mod | types.BuiltinFunctionType | type(torch.relu)):
             self._identity(value)
             owner = getattr(value, "__self__", None)
+            if isinstance(owner, random.Random | np.random.RandomState | np.random.Generator):
+                self._refuse_random(value.__name__)
             if owner is not None and not isinstance(owner, type | types.ModuleType):
                 self.walk(owner)
         elif callable(value) and type(value).__module__.startswith(("torch._ops", "torch._C")):
@@ -166,6 +174,13 @@ class _Snapshot:
         else:
             self._identity(kind)
             self._objects.append(value)
+
+    @staticmethod
+    def _refuse_random(name):
+        raise RefusedError(
+            f"expected a mod without random numbers but it names {name}; attention has dropout= and "
+            "seed= of its own"
+        )
 
     def _identity(self, value):
         self.kept.append(value)
@@ -311,6 +326,8 @@ def traced(op, argument, function, is_mask, sizes, score_dtype=torch.float32, de
     except OpaqueError:
         counts["recorded"] += 1
         return _recorder.record(op, argument, function, is_mask, sizes, score_dtype, device)
+    except RefusedError as error:
+        raise NotImplementedError(f"[{op}] {argument}: {error}") from None
     numbers, tensors = tuple([_exact(n) for n in snapshot.numbers]), snapshot.tensors
     key = (is_mask, score_dtype == torch.float64, *snapshot.key)
     with _lock:

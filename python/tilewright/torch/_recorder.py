@@ -47,7 +47,7 @@ class Traced(torch.Tensor):
     @staticmethod
     def __new__(cls, value, shape, dtype, device):
         self = torch.Tensor._make_wrapper_subclass(cls, shape, dtype=dtype, device=device)
-        self.value = value
+        self.value, self.views_capture = value, False
         return self
 
     @classmethod
@@ -114,17 +114,6 @@ def _without_dynamo(function):
     return torch._dynamo.disable(function)
 
 
-_SHAPES = {
-    getattr(torch.Tensor, name).__get__
-    for name in ("shape", "ndim", "nbytes", "T", "mT")
-    if hasattr(getattr(torch.Tensor, name, None), "__get__")
-} | {torch.Tensor.size, torch.Tensor.numel, torch.Tensor.nelement, torch.Tensor.__len__,
-     torch.Tensor.stride, torch.Tensor.dim}  # fmt: skip
-
-
-_VALUES = {torch.Tensor.tolist, torch.Tensor.numpy, torch.Tensor.__array__}
-
-
 class _Functions(TorchFunctionMode):
     """Indexing by traced values, which torch would turn into numbers, and reads of shapes."""
 
@@ -140,9 +129,15 @@ class _Functions(TorchFunctionMode):
             return self._recorder.getitem(*args)
         if func is torch.Tensor.__setitem__:
             raise RefusedError("expected a mod that writes no elements; use torch.where")
-        if func in _SHAPES and not args[0].is_meta:
+        if func in _rules.SHAPES and not args[0].is_meta:
             self._recorder.fixed_shapes = True
-        elif func in _VALUES:
+        elif func in _rules.DETACHES:
+            # Not where autograd, which keeps results that way, runs the operator.
+            self._recorder.own_rules = True
+        elif func in _rules.PRODUCTS and [x.dim() for x in args] == [1, 2]:
+            # torch squeezes a matrix in place for it.
+            func, args = torch.mv, (args[1].t(), args[0])
+        elif func in _rules.VALUES:
             raise TypeError(_rules.NO_VALUE)
         return self._recorder.call(func, args, kwargs or {})
 
@@ -330,7 +325,7 @@ class Recorder:
         captures = [t for t in tensors if not isinstance(t, Traced) and id(t) not in made]
         name = func._schema.name
         try:
-            hint = next((h for word, h in _rules.REFUSED.items() if word in name), None)
+            hint = _rules.refusal(func, name, any(not isinstance(t.value, Whole) for t in traced))
             if hint is not None:
                 raise RefusedError(f"expected a mod without {name.partition('::')[2]}{hint}")
             if not traced and not captures:
@@ -353,14 +348,17 @@ class Recorder:
         return result
 
     def _operation(self, func, name, args, kwargs, traced, captures):
-        mutated = _mutated(func)
-        if mutated and not isinstance(args[0], Traced):
+        mutated = func._schema.is_mutable
+        if mutated and (not _writes_first(func) or self._is_of_capture(args[0])):
             raise RefusedError(
                 "expected a mod that leaves captured tensors as they are but it writes to one"
             )
         with _disable_current_modes(), torch._C.DisableTorchFunction():
             out = result_of(func, name, args, kwargs, mutated)
+        if mutated and shape_of(out) != shape_of(args[0]):
+            raise RefusedError(f"expected a mod whose tensors keep their shapes but got {name}")
         whole = all(isinstance(t.value, Whole) for t in traced)
+        func = _rules.RESOLVED.get(func, func)
         if not mutated and whole and self._is_next(func):
             return self._on_captures(func, args, kwargs, out, [*traced, *captures])
         if self._watch and not torch.is_grad_enabled() and _is_float(out):
@@ -378,12 +376,19 @@ class Recorder:
             return type(out)([self.wrap(v, o) for v, o in zip(value, out, strict=True)])
         return self.wrap(value, out)
 
+    @staticmethod
+    def _is_of_capture(tensor):
+        """Whether writing to it would write to a captured tensor."""
+        return tensor.views_capture if isinstance(tensor, Traced) else True
+
     def _decomposed(self, func, name, args, kwargs):
         from torch._decomp import decomposition_table
 
         decomposition = decomposition_table.get(func)
         if decomposition is None and func._can_decompose():
-            decomposition = func.decompose
+            # In C++: under a mode of functions the operator would come back as it is.
+            with _Dispatch(self), torch._C.DisableTorchFunction():
+                return func.decompose(*args, **kwargs)
         if decomposition is None:
             raise RefusedError(f"expected a mod of scalar operations but got {name}")
         with _Dispatch(self), _Functions(self):
@@ -423,6 +428,9 @@ class Recorder:
                      mapped(kwargs, torch.Tensor, slot_of), results)
             )  # fmt: skip
         wrapped = [self.wrap(Whole(s), o) for s, o in zip(results, outs, strict=True)]
+        if any(r.alias_info is not None for r in func._schema.returns):
+            for view in wrapped:
+                view.views_capture = view.dtype == args[0].dtype and self._is_of_capture(args[0])
         for slot, whole in zip(results, wrapped, strict=True):
             self.wholes[slot] = whole
         return type(out)(wrapped) if isinstance(out, tuple | list) else wrapped[0]
@@ -457,9 +465,8 @@ def _is_float(out):
     return isinstance(out, torch.Tensor) and out.dtype.is_floating_point
 
 
-def _mutated(func):
-    if not func._schema.is_mutable:
-        return False
+def _writes_first(func):
+    """Whether it writes to its first argument, not to `out`."""
     alias = func._schema.arguments[0].alias_info
     return alias is not None and alias.is_write
 
@@ -557,7 +564,7 @@ def recorded(op, argument, function, is_mask, score_dtype=torch.float32, device=
             derivative = _derivative.translate(
                 core, function, values, tables, device, scalars_of, width, reads
             )
-    except RefusedError as error:
+    except NotImplementedError as error:
         raise NotImplementedError(f"[{op}] {argument}: {error}") from None
     except (TypeError, IndexError) as error:
         if str(error).startswith(f"[{op}]"):

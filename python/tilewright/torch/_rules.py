@@ -293,15 +293,8 @@ def _to_copy(r, out, x, *_, **__):
 
 
 @rule("clone", "alias", "lift_fresh", "contiguous", "view_of", "prims::view_of", "positive",
-      "_conj", "resolve_conj", "resolve_neg")  # fmt: skip
+      "_conj", "resolve_conj", "resolve_neg", "detach")  # fmt: skip
 def _copy(r, out, x, *_, **__):
-    return r.value(x)
-
-
-@rule("detach")
-def _detach(r, out, x):
-    if x.dtype.is_floating_point:
-        r.own_rules = True
     return r.value(x)
 
 
@@ -335,13 +328,40 @@ NO_VALUE = (
 )
 
 
-REFUSED = {
-    "rand": "; attention has dropout= and seed= of its own",
-    "bernoulli": "; attention has dropout= and seed= of its own",
-    "dropout": "; attention has dropout= and seed= of its own",
-    "normal": "; attention has dropout= and seed= of its own",
-    "sort": "; sort outside of the mod",
-    "topk": "; choose outside of the mod",
-    "nonzero": "; its shape would depend on values: use torch.where(condition, a, b)",
-    "unique": "; its shape would depend on values",
+_RANDOM = "; attention has dropout= and seed= of its own"
+_OF_ELEMENTS = "; its shape would depend on values: use torch.where(condition, a, b)"
+_REFUSED = {"dropout": _RANDOM, "nonzero": _OF_ELEMENTS, "unique": _OF_ELEMENTS}
+# Of captures alone they are computed in each call.
+_OF_SCALARS = {"sort": "; sort outside of the mod", "topk": "; choose outside of the mod"}
+
+
+def refusal(func, name, of_scalars):
+    """Why a mod may not hold an operation; None if it may."""
+    if torch.Tag.nondeterministic_seeded in func.tags:
+        return _RANDOM
+    words = {**_REFUSED, **_OF_SCALARS} if of_scalars else _REFUSED
+    return next((hint for word, hint in words.items() if word in name), None)
+
+
+# ---- Functions that a mod may call and that are no operators yet.
+
+SHAPES = {
+    getattr(torch.Tensor, name).__get__
+    for name in ("shape", "ndim", "nbytes", "T", "mT")
+    if hasattr(getattr(torch.Tensor, name, None), "__get__")
+} | {torch.Tensor.size, torch.Tensor.numel, torch.Tensor.nelement, torch.Tensor.__len__,
+     torch.Tensor.stride, torch.Tensor.dim}  # fmt: skip
+
+
+DETACHES = {
+    torch.detach, torch.Tensor.detach, torch.Tensor.detach_, torch.Tensor.data.__get__,
+    torch.ops.aten.detach.default,
+}  # fmt: skip
+PRODUCTS = {torch.matmul, torch.Tensor.matmul, torch.Tensor.__matmul__}
+VALUES = {torch.Tensor.tolist, torch.Tensor.numpy, torch.Tensor.__array__}
+
+# Bits of a view in place of which the numbers are changed: what they stand for has no such bits.
+RESOLVED = {
+    torch.ops.aten._conj.default: torch.ops.aten.conj_physical.default,
+    torch.ops.aten._neg_view.default: torch.ops.aten.neg.default,
 }

@@ -289,7 +289,8 @@ def check_inputs(op, query, key, value, bshd, enable_gqa):
         refuse(f"expected tensors on cpu or cuda but got {query.device}")
     for name, x in tensors.items():
         if x.layout != torch.strided or x.is_quantized:
-            refuse(f"expected {name} of dense memory but got layout {x.layout}")
+            found = "a quantized tensor" if x.is_quantized else f"layout {x.layout}"
+            refuse(f"expected {name} of dense memory but got {found}")
         if x.dim() != 4:
             raise NotImplementedError(
                 f"[{op}] query, key, and value must be 4D tensors but got {name} {_type(x)}"

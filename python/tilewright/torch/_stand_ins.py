@@ -39,7 +39,10 @@ def result_of(func, name, args, kwargs, mutated):
             return _on(torch.device("cpu"), func, args, kwargs)
         except (RuntimeError, ValueError, IndexError, TypeError, ArithmeticError):
             pass  # not on the CPU, or not with these values
-    return _on(torch.device("meta"), func, args, kwargs)
+    result = _on(torch.device("meta"), func, args, kwargs)
+    if mutated and shape_of(result) != shape_of(args[0]):
+        _stand_ins.clear()  # one of them has another shape now
+    return result
 
 
 def _has_symbols(x):

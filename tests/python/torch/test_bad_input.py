@@ -269,3 +269,13 @@ def test_what_is_private_in_torch_is_there():
     assert torch._C._functorch.peek_interpreter_stack() is None
     assert torch._C._len_torch_dispatch_stack() == 0
     assert torch._C._is_any_autocast_enabled() is False
+
+
+@pytest.mark.parametrize("place", [0, 1, 2])
+def test_arrays_of_numpy_are_refused(place):
+    tensors = [torch.zeros(1, 2, 8, 4) for _ in range(3)]
+    tensors[place] = tensors[place].numpy()
+    name = ("query", "key", "value")[place]
+    for context in (torch.enable_grad(), torch.no_grad()):
+        with context, pytest.raises(TypeError, match=f"expected {name} to be a tensor"):
+            twt.flex_attention(*tensors)

@@ -1,6 +1,7 @@
 """BlockMask against PyTorch's, attribute by attribute."""
 
 import copy
+import inspect
 import pickle
 
 import dense_torch as dense
@@ -286,3 +287,21 @@ def test_masks_of_the_other_front_end():
 def test_a_mask_of_a_long_sequence_is_small():
     mask = twt.create_block_mask(causal, None, None, 96000, 96000, device="cpu")
     assert mask.nbytes < 4 << 20
+
+
+def test_names_and_signatures_are_torchs():
+    for name in flex.__all__:
+        assert hasattr(twt, name), name
+    for name in ("_mask_mod_signature", "_score_mod_signature", "_LARGE_SPARSE_BLOCK_SIZE"):
+        assert getattr(twt, name) is getattr(flex, name)
+    with pytest.raises(AttributeError, match="no attribute '_nothing'"):
+        twt._nothing  # noqa: B018
+    pairs = [(getattr(twt, n), getattr(flex, n)) for n in ("flex_attention", "create_mask")]
+    pairs += [(twt.BlockMask, flex.BlockMask)]
+    pairs += [(twt.BlockMask.from_kv_blocks, flex.BlockMask.from_kv_blocks)]
+    for ours, torchs in pairs:
+        have = list(inspect.signature(ours).parameters.values())
+        want = list(inspect.signature(torchs).parameters.values())
+        assert [(p.name, p.default, p.kind) for p in have[: len(want)]] == [
+            (p.name, p.default, p.kind) for p in want
+        ]

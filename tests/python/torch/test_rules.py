@@ -1,6 +1,9 @@
 """Every operation that a mod may hold, against torch on every pair, with gradients."""
 
+import random
+
 import dense_torch as dense
+import numpy as np
 import pytest
 import torch
 
@@ -11,6 +14,9 @@ F = torch.nn.functional
 TABLE = torch.linspace(-2, 2, 4 * 6).reshape(4, 6).double()
 IDS = torch.tensor([3, -1, 0, 2, -4, 1, 1, 5, -6, 2, 0, 7])
 FLAGS = torch.tensor([True, False, False, True, True, False])
+LAYER = torch.nn.Linear(6, 2, dtype=torch.float64).requires_grad_(False)
+CONJUGATE = torch.polar(torch.ones(13).double(), torch.linspace(0, 3, 13).double()).conj()
+NEGATIVE = CONJUGATE.imag
 
 # What a mod adds to its score; all finite, for scores of any size.
 SCORES = {
@@ -109,6 +115,22 @@ SCORES = {
         + TABLE[torch.arange(4), q % 6].sum() + TABLE.index_select(0, h.reshape(1))[0, 2]
         + F.embedding(h, TABLE)[1]
     ),
+    "products of rows": lambda s, b, h, q, kv: (
+        torch.einsum("d,d->", TABLE[h], TABLE[q % 4]) + (TABLE[h][:4] @ TABLE)[kv % 6]
+        + (TABLE @ TABLE[h])[1] + torch.linalg.vector_norm(TABLE[h] - TABLE[q % 4] + 9)
+        + LAYER(torch.stack([q, kv, q - kv, kv * 0, h, b]).to(s.dtype)).tanh().sum()
+        + torch.addmv(TABLE[:, 0], TABLE, TABLE[h], beta=2, alpha=0.5)[b]
+        + torch.baddbmm(TABLE[None, h, :4, None], TABLE[None], TABLE[None, h, :, None])[0, 1, 0]
+    ),
+    "sorted captures": lambda s, b, h, q, kv: (
+        s + TABLE.flatten().sort(descending=True)[0][q] + TABLE.topk(2, 1)[0][h, 1]
+    ),
+    "writes to copies": lambda s, b, h, q, kv: (
+        s + TABLE.clone().add_(1)[h, 0] + TABLE[h].mul_(2)[kv % 6] + TABLE.float().neg_()[0, q % 6]
+    ),
+    "views of complex captures": lambda s, b, h, q, kv: (
+        s + CONJUGATE.imag[q] + CONJUGATE.conj().real[kv] + NEGATIVE[kv]
+    ),
     "bool tables": lambda s, b, h, q, kv: torch.where(FLAGS[q % 6] | FLAGS[-1 - kv % 6], s, -1.0),
 }  # fmt: skip
 
@@ -183,6 +205,9 @@ class Tripled(torch.autograd.Function):
 
 SLOPES = torch.linspace(0.5, 1.5, 4).double().requires_grad_()
 WIDE = torch.linspace(-1, 1, 24).reshape(4, 6).double().requires_grad_()
+PERCEPTRON = torch.nn.Sequential(
+    torch.nn.Linear(2, 3), torch.nn.Tanh(), torch.nn.Linear(3, 1)
+).double()
 
 OWN_RULES = {
     "function": lambda s, b, h, q, kv: Tripled.apply(s) + q,
@@ -196,6 +221,9 @@ OWN_RULES = {
         + WIDE[h][0]
         + WIDE[h].view(2, 3)[1].amax()
     ),
+    "layers": lambda s, b, h, q, kv: (
+        Tripled.apply(s) + PERCEPTRON(torch.stack([s, (q - kv).to(s.dtype)])).squeeze(-1)
+    ),
     "of an operation": lambda s, b, h, q, kv: Tripled.apply(torch.sigmoid(WIDE)[h, q % 6]) * s,
 }
 
@@ -204,7 +232,7 @@ OWN_RULES = {
 def test_custom_derivatives(name):
     mod = OWN_RULES[name]
     query, key, value = (dense.normal(2, 4, n, 8) for n in (13, 11, 11))
-    inputs = [query, key, value, SLOPES, WIDE]
+    inputs = [query, key, value, SLOPES, WIDE, *PERCEPTRON.parameters()]
     out = twt.flex_attention(query, key, value, mod)
     want = _dense_with_own_rules(query, key, value, mod)
     dense.close(out, want)
@@ -236,6 +264,8 @@ class _Nothing:
     pass
 
 
+DRAWS = random.Random(3)
+
 REFUSED = {
     "a branch": (lambda s, b, h, q, kv: s if q > kv else -s, TypeError, "torch.where"),
     "an integer": (lambda s, b, h, q, kv: s + int(q), TypeError, "torch.where"),
@@ -252,6 +282,35 @@ REFUSED = {
     "sets": (lambda s, b, h, q, kv: TABLE.__setitem__(0, 1.0), NotImplementedError, "torch.where"),
     "outside": (lambda s, b, h, q, kv: s + TABLE[h, 6], IndexError, "out of bounds"),
     "too many": (lambda s, b, h, q, kv: s + TABLE[h, q, kv], IndexError, "at most 2"),
+    "writes to views": (
+        lambda s, b, h, q, kv: TABLE[0].add_(1)[0] + s,
+        NotImplementedError,
+        "captured",
+    ),
+    "writes to data": (
+        lambda s, b, h, q, kv: TABLE.data.mul_(2)[0, 0] + s,
+        NotImplementedError,
+        "captured",
+    ),
+    "writes to out": (
+        lambda s, b, h, q, kv: torch.add(TABLE, 1, out=TABLE)[0, 0] + s,
+        NotImplementedError,
+        "captured",
+    ),
+    "shapes in place": (
+        lambda s, b, h, q, kv: TABLE[h].unsqueeze_(0)[0, 0] + s,
+        NotImplementedError,
+        "shapes",
+    ),
+    "draws": (
+        lambda s, b, h, q, kv: s + TABLE.exp().multinomial(1)[h, 0],
+        NotImplementedError,
+        "dropout=",
+    ),
+    "Python's random": (lambda s, b, h, q, kv: s + random.random(), NotImplementedError, "random"),
+    "NumPy's random": (lambda s, b, h, q, kv: s + np.random.rand(), NotImplementedError, "random"),
+    "a generator": (lambda s, b, h, q, kv: s + DRAWS.random(), NotImplementedError, "random"),
+    "where": (lambda s, b, h, q, kv: s + TABLE[TABLE > 0][0], NotImplementedError, "score_mod"),
     "complex": (lambda s, b, h, q, kv: s * 1j, NotImplementedError, "complex"),
     "a bool": (lambda s, b, h, q, kv: q > kv, ValueError, "a number"),
     "a row": (lambda s, b, h, q, kv: s + TABLE[h], ValueError, "shape"),
