@@ -17,6 +17,7 @@ struct Attention {
     bool causal = false;
     bool split = false;  ///< blocks that the mask does not touch are a loop of their own
     std::string dtype = "bf16";
+    bool nested = false;    ///< the blocks in two runs, a loop around the loop over blocks
     bool segments = false;  ///< rows and keys with different ids do not attend
     /// Turns %s into %t; positions %rows [q, 1] and %columns [1, k] in i32.
     std::string score = "";
@@ -150,12 +151,22 @@ yield %nX, %lnX, %onX
 %rowids = broadcast %ride : i32TILE
 )";
     }
-    if (a.split) {
+    if (a.nested) {
+        text +=
+            fmt::format("%two = constant 2 : i64\n%half = constant {} : i64\n", (blocks + 1) / 2);
+        text +=
+            R"(%m4r, %l4r, %o4r = for_loop %run = %zero, %two, %step carry (%m4 = %m0, %l4 = %l0, %o4 = %o0) : f32ROWS, f32ROWS, f32QUERIES {
+%low = mul %run, %half : i64
+%next = add %low, %half : i64
+%high = min %next, %end : i64
+)" + loop("2", "%low", "%high", "4", true) +
+            "yield %m2r, %l2r, %o2r\n}\n";
+    } else if (a.split) {
         text += loop("1", "%zero", "%full", "0", false) + loop("2", "%full", "%end", "1r", true);
     } else {
         text += loop("2", "%zero", "%end", "0", true);
     }
-    text += R"(%inverse = div %units, %l2r : f32ROWS
+    std::string end = R"(%inverse = div %units, %l2r : f32ROWS
 %ie = expand_dims %inverse axis 1 : f32LEFT
 %ib = broadcast %ie : f32QUERIES
 %scaled = mul %o2r, %ib : f32QUERIES
@@ -164,6 +175,8 @@ store %sums[%h, %first : BLOCKQ], %l2r
 store %out[%h, %first : BLOCKQ, %zero : DIM], %rounded
 yield
 })";
+    for (std::size_t at; a.nested && (at = end.find("2r")) != std::string::npos;) end[at] = '4';
+    text += end;
     text.insert(text.find("%m0 = "), "%units = constant 1 : f32ROWS\n");
     const std::vector<std::int64_t> queries = {a.heads, a.queries, a.dim},
                                     keys = {a.heads, a.keys, a.dim};
@@ -180,6 +193,11 @@ inline std::vector<CudaProgram> chained_programs() {
 %gfX = cast %gX : f32TILE
 %tX = fma %gfX, %one, %sX : f32TILE
 )";
+    const std::string twice = R"(%yX = load %value[%h, %jX : BLOCKK, %zero : DIM] : TYPEKEYS
+%zX = dot %q, %yX transpose_b : f32TILE
+%gX = add %sX, %zX : f32TILE
+%tX = mul %gX, %one : f32TILE
+)";
     return {
         attention({"two full blocks", 1, 128, 256, 64, 128, 128}),
         attention({"rounds and edges", 2, 200, 300, 64, 128, 64}),
@@ -187,9 +205,26 @@ inline std::vector<CudaProgram> chained_programs() {
         attention({"causal D 128", 1, 384, 384, 128, 128, 128, true}),
         attention({"causal, two loops", 2, 260, 260, 64, 128, 64, true, true}),
         attention({"f16, no full block", 1, 200, 40, 64, 128, 64, true, true, "f16"}),
-        attention({"D 256 in turn", 1, 128, 192, 256, 64, 64, true}),
-        attention({"capped scores", 1, 256, 256, 64, 128, 128, true, false, "bf16", false, capped}),
-        attention({"slopes", 1, 256, 256, 64, 128, 64, true, false, "f16", false, slopes}),
+        attention({"D 256", 1, 128, 192, 256, 64, 64, true}),
+        attention({"three products in turn", 1, 256, 256, 64, 128, 64, true, false, "bf16", false,
+                   false, twice}),
+        attention({"capped scores", 1, 256, 256, 64, 128, 128, true, false, "bf16", false, false,
+                   capped}),
+        attention({.name = "two runs of blocks",
+                   .heads = 1,
+                   .queries = 300,
+                   .keys = 320,
+                   .block_k = 64,
+                   .causal = true,
+                   .nested = true}),
+        attention({.name = "segments",
+                   .heads = 2,
+                   .queries = 256,
+                   .keys = 256,
+                   .block_k = 64,
+                   .causal = true,
+                   .segments = true}),
+        attention({"slopes", 1, 256, 256, 64, 128, 64, true, false, "f16", false, false, slopes}),
     };
 }
 

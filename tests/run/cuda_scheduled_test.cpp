@@ -98,46 +98,96 @@ bool is_caught(Case& of, const EmulatedKernels& emulated, std::size_t index) {
     return false;
 }
 
+/// A kernel and its texts with one fault each.
+class Faults {
+  public:
+    explicit Faults(const CudaProgram& program) : of(program), source(of.kernel.source) {
+        kernels.push_back(of.kernel);
+        names.emplace_back("none");
+    }
+    /// The next place of `words` from `from` on reads `by`.
+    void plant(const char* name, const std::string& words, const std::string& by,
+               std::size_t from) {
+        const std::size_t at = source.find(words, from);
+        ASSERT_NE(at, std::string::npos) << words << "\n" << source;
+        add(name, at, words.size(), by);
+    }
+    /// The line of the next place of `words` goes.
+    void leave_out(const char* name, const std::string& words, std::size_t from) {
+        const std::size_t at = source.find(words, from);
+        ASSERT_NE(at, std::string::npos) << words << "\n" << source;
+        const std::size_t begin = source.rfind('\n', at) + 1;
+        add(name, begin, source.find('\n', at) + 1 - begin, "");
+    }
+    void expect_all_seen() {
+        const EmulatedKernels emulated(kernels);
+        for (std::size_t i = 0; i < kernels.size(); ++i) {
+            EXPECT_EQ(is_caught(of, emulated, i), i > 0) << names[i];
+        }
+    }
+
+    Case of;
+    const std::string source;
+
+  private:
+    void add(const char* name, std::size_t at, std::size_t size, const std::string& by) {
+        kernels.push_back(of.kernel);
+        kernels.back().source.replace(at, size, by);
+        names.emplace_back(name);
+    }
+
+    std::vector<cuda::Generated> kernels;
+    std::vector<std::string> names;
+};
+
 TEST(CudaScheduled, EveryPlantedFaultIsSeen) {
     if (!has_sources()) GTEST_SKIP() << "NOT RUN: the sources are not here";
     // More rounds than slots, a block with two programs, and an odd number of panels.
-    Case of(testing_support::product({"faults", 256, 384, 384, 128, 192}));
-    const std::string& source = of.kernel.source;
-    std::vector<cuda::Generated> kernels = {of.kernel};
-    std::vector<std::string> names = {"none"};
-    const auto plant = [&](const char* name, const std::string& words, const std::string& by,
-                           std::size_t from) {
-        const std::size_t at = source.find(words, from);
-        ASSERT_NE(at, std::string::npos) << words << "\n" << source;
-        kernels.push_back(of.kernel);
-        kernels.back().source.replace(at, words.size(), by);
-        names.emplace_back(name);
-    };
-    const auto leave_out = [&](const char* name, const std::string& words, std::size_t from) {
-        const std::size_t at = source.find(words, from);
-        ASSERT_NE(at, std::string::npos) << words << "\n" << source;
-        const std::size_t begin = source.rfind('\n', at) + 1, end = source.find('\n', at) + 1;
-        kernels.push_back(of.kernel);
-        kernels.back().source.erase(begin, end - begin);
-        names.emplace_back(name);
-    };
+    Faults faults(testing_support::product({"faults", 256, 384, 384, 128, 192}));
+    const std::string& source = faults.source;
     const std::size_t producer = source.find("registers_decrease"),
                       consumer = source.find("registers_increase"),
                       panel = source.find("store_panel");
-    leave_out("no wait for an empty slot", "mbarrier_wait", producer);
-    leave_out("no wait for a full slot", "mbarrier_wait", consumer);
-    plant("parity of the producer", "{0, 1};", "{0, 0};", producer);
-    plant("parity of the consumer", "{0, 0};", "{0, 1};", consumer);
-    plant("one warp releases a slot", ", 8);", ", 1);", 0);
-    plant("another slot is released", ".before());", ".at);", consumer);
-    leave_out("no wait for products", "wgmma_wait<0>", consumer);
-    leave_out("no fence", "fence_async_shared", consumer);
-    leave_out("no meeting before a copy", "named_barrier_sync", panel);
-    leave_out("no wait before a slot of panels is written", "bulk_wait_read", consumer);
-    const EmulatedKernels emulated(kernels);
-    for (std::size_t i = 0; i < kernels.size(); ++i) {
-        EXPECT_EQ(is_caught(of, emulated, i), i > 0) << names[i];
-    }
+    faults.leave_out("no wait for an empty slot", "mbarrier_wait", producer);
+    faults.leave_out("no wait for a full slot", "mbarrier_wait", consumer);
+    faults.plant("parity of the producer", "{0, 1};", "{0, 0};", producer);
+    faults.plant("parity of the consumer", "{0, 0};", "{0, 1};", consumer);
+    faults.plant("one warp releases a slot", ", 8);", ", 1);", 0);
+    faults.plant("another slot is released", ".before());", ".at);", consumer);
+    faults.leave_out("no wait for products", "wgmma_wait<0>", consumer);
+    faults.leave_out("no fence", "fence_async_shared", consumer);
+    faults.leave_out("no meeting before a copy", "named_barrier_sync", panel);
+    faults.leave_out("no wait before a slot of panels is written", "bulk_wait_read", consumer);
+    faults.expect_all_seen();
+}
+
+TEST(CudaScheduled, EveryFaultPlantedInChainsIsSeen) {
+    if (!has_sources()) GTEST_SKIP() << "NOT RUN: the sources are not here";
+    // More rounds than slots, and blocks with two programs: not causal, so that all are alike.
+    Faults faults(testing_support::attention({"faults", 4, 128, 448, 64, 128, 64}));
+    const std::string& source = faults.source;
+    const std::size_t producer = source.find("registers_decrease"),
+                      consumer = source.find("registers_increase"),
+                      rounds = source.find("TW_ROLLED", consumer),
+                      after = source.find("wgmma_wait<1>", rounds);
+    const auto following = [&](std::size_t from) { return source.find('\n', from) + 1; };
+    const std::size_t first_full = source.find("mbarrier_wait", consumer),
+                      first_of_round = source.find("mbarrier_wait", rounds);
+    faults.leave_out("no wait for the empty slot of the queries", "mbarrier_wait", producer);
+    faults.leave_out("no wait for an empty slot of a ring", "mbarrier_wait",
+                     source.find("TW_ROLLED", producer));
+    faults.leave_out("no wait for the queries", "mbarrier_wait", first_full);
+    faults.leave_out("no wait for the first keys", "mbarrier_wait", following(first_full));
+    faults.leave_out("no wait for keys", "mbarrier_wait", first_of_round);
+    faults.leave_out("no wait for values", "mbarrier_wait", following(first_of_round));
+    faults.plant("the first product is not waited for", "wgmma_wait<1>", "wgmma_wait<2>", rounds);
+    faults.leave_out("the second product is not waited for", "wgmma_wait<0>", after);
+    faults.leave_out("the last product is not waited for", "wgmma_wait<0>",
+                     following(source.find("wgmma_wait<0>", after)));
+    faults.leave_out("keys are not released", "mbarrier_arrive", rounds);
+    faults.leave_out("values are not released", "mbarrier_arrive",
+                     following(source.find("mbarrier_arrive", rounds)));
+    faults.expect_all_seen();
 }
 
 }  // namespace

@@ -31,6 +31,7 @@ class Guards {
         Block round;
         round.arguments = of.arguments;
         for (Instruction& made : of.body) {
+            if (made.is(ir::Op::for_loop)) block(made.blocks[0]);
             if (made.is(ir::Op::select) && p_.is_tile(made.result()) &&
                 index_.contains(made.operands[0]) && !index_.contains(made.result())) {
                 guard(made, round);

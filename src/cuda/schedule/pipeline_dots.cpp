@@ -57,6 +57,7 @@ class Pipeline {
         to.arguments = of.arguments;
         for (Instruction& made : of.body) {
             if (!has_products(made)) {
+                if (made.is(ir::Op::for_loop)) block(made.blocks[0]);
                 to.body.push_back(std::move(made));
             } else if (const auto parts = delayed(made)) {
                 rotate(made, *parts, to);

@@ -24,21 +24,31 @@ class Chain {
     void run() {
         for (Instruction& made : p_.body.body) {
             if (made.is(ir::Op::dot)) throw Refused("a dot stands outside of a loop");
-            if (!made.is(ir::Op::for_loop)) continue;
-            if (!has_dots(made.blocks[0])) {
-                throw Refused("a loop without a dot stands beside chained dots");
-            }
-            if (constant_of(p_, made.operands[2]).value_or(0) <= 0) {
-                throw Refused("its loop has no constant step");
-            }
-            loop(made.blocks[0]);
+            if (made.is(ir::Op::for_loop)) nest(made);
         }
         each_instruction(p_.body, [](const Instruction& made) {
-            if (made.is(ir::Op::dot)) throw Refused("a dot stands in a loop inside of a loop");
+            if (made.is(ir::Op::dot)) throw Refused("a dot stands in a loop beside another loop");
         });
     }
 
   private:
+    /// Loops with dots, and loops of such loops.
+    void nest(Instruction& made) {
+        if (constant_of(p_, made.operands[2]).value_or(0) <= 0) {
+            throw Refused("its loop has no constant step");
+        }
+        Block& body = made.blocks[0];
+        bool inner = false;
+        for (Instruction& one : body.body) {
+            if (one.is(ir::Op::store)) throw Refused("its loop stores");
+            if (!one.is(ir::Op::for_loop)) continue;
+            inner = true;
+            nest(one);
+        }
+        if (has_dots(body)) return loop(body);
+        if (!inner) throw Refused("a loop without a dot stands beside chained dots");
+    }
+
     void loop(Block& body) {
         // x + a b is a product that starts from x, where the addition stands.
         std::map<Value, const Instruction*> sums;

@@ -19,17 +19,8 @@ class ChainStaging {
 
     void run() {
         Block body;
-        const auto products_of = [](const Instruction& made) {
-            std::vector<const Instruction*> products;
-            for (const Block& inner : made.blocks) {
-                for (const Instruction& one : inner.body) {
-                    if (one.is(Op::wgmma)) products.push_back(&one);
-                }
-            }
-            return products;
-        };
         for (const Instruction& made : old_.body.body) {
-            for (const Instruction* product : products_of(made)) collect(*product, made.blocks[0]);
+            if (made.is(ir::Op::for_loop)) collect(made.blocks[0]);
         }
         std::map<std::string, std::size_t> last;  // loop that uses an invariant's channel last
         const auto& all = old_.body.body;
@@ -89,6 +80,24 @@ class ChainStaging {
         return operands;
     }
 
+    /// Products of a loop and of loops inside of it.
+    static std::vector<const Instruction*> products_of(const Instruction& made) {
+        std::vector<const Instruction*> products;
+        for (const Block& inner : made.blocks) {
+            each_instruction(inner, [&](const Instruction& one) {
+                if (one.is(Op::wgmma)) products.push_back(&one);
+            });
+        }
+        return products;
+    }
+
+    void collect(const Block& body) {
+        for (const Instruction& made : body.body) {
+            if (made.is(Op::wgmma)) collect(made, body);
+            if (made.is(ir::Op::for_loop)) collect(made.blocks[0]);
+        }
+    }
+
     /// Loads that a product is the first to read.
     void collect(const Instruction& product, const Block& body) {
         std::vector<std::pair<const Instruction*, bool>> loads;
@@ -100,8 +109,14 @@ class ChainStaging {
                 if (!user->is(Op::wgmma))
                     throw Refused("an operand of a dot is used otherwise, too");
             }
-            const bool once = std::none_of(body.body.begin(), body.body.end(),
-                                           [&](const Instruction& one) { return &one == load; });
+            const auto is_in = [&](const Block& block) {
+                return std::any_of(block.body.begin(), block.body.end(),
+                                   [&](const Instruction& one) { return &one == load; });
+            };
+            const bool once = !is_in(body);
+            if (once && !is_in(old_.body)) {
+                throw Refused("an operand of a dot is loaded in a loop around the dot's");
+            }
             loads.emplace_back(load, once);
             if (!once) {
                 const std::string kind =
@@ -199,10 +214,15 @@ class ChainStaging {
             if (staged_.contains(result_of(made))) loads.insert(result_of(made));
             if (!made.is(Op::wgmma)) continue;
             for (Value operand : memory_operands(made)) {
+                if (!staged_.at(operand).once) last[staged_.at(operand).channel] = i;
+            }
+        }
+        for (const Instruction* product : products_of(old)) {
+            for (Value operand : memory_operands(*product)) {
                 const Staged& staged = staged_.at(operand);
-                if (staged.once) continue;
-                if (!last.contains(staged.channel)) rings.push_back(staged.channel);
-                last[staged.channel] = i;
+                const bool known =
+                    std::find(rings.begin(), rings.end(), staged.channel) != rings.end();
+                if (!staged.once && !known) rings.push_back(staged.channel);
             }
         }
         std::map<std::string, Value> results;
@@ -224,7 +244,7 @@ class ChainStaging {
                 continue;
             }
             if (!made.is(Op::wgmma)) {
-                to.body.push_back(made);
+                to.body.push_back(products_of(made).empty() ? made : loop(made));
                 continue;
             }
             for (Value operand : memory_operands(made)) {
@@ -235,7 +255,7 @@ class ChainStaging {
             }
             to.body.push_back(product(made));
             for (const std::string& ring : rings) {
-                if (last.at(ring) == i) release(ring, to);
+                if (last.contains(ring) && last.at(ring) == i) release(ring, to);
             }
         }
         for (const auto& [ring, result] : results) counts_[ring] = result;

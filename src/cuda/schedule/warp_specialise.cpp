@@ -164,11 +164,20 @@ class Specialisation {
             same.operands.push_back(copy_of(made.operands[2 + i]));
             inner.arguments.push_back(copy(body.arguments[i]));
         }
-        clone(p_, body, inner, copies, [&](const Instruction& one) {
-            return one.is(Op::next) || is_of_producer(one)
-                       ? one.is(Op::next) || producer
-                       : is_known(one) || (!producer && !one.is(ir::Op::yield));
-        });
+        const auto is_kept = [&](const Instruction& one) {
+            if (one.is(Op::next)) return true;
+            if (is_of_producer(one)) return producer;
+            return is_known(one) || (!producer && !one.is(ir::Op::yield));
+        };
+        for (const Instruction& one : body.body) {
+            if (one.is(ir::Op::for_loop)) {
+                loop(one, inner, copies, producer);
+            } else if (is_kept(one)) {
+                Block single;
+                single.body = {one};
+                clone(p_, single, inner, copies, [](const Instruction&) { return true; });
+            }
+        }
         Instruction yield = make(ir::Op::yield, {});
         for (std::size_t i : kept) yield.operands.push_back(copy_of(body.body.back().operands[i]));
         inner.body.push_back(std::move(yield));

@@ -184,7 +184,8 @@ def test_gradients_of_replicated_inputs_under_shard_map(eight_devices, pair):
         y, pullback = jax.vjp(lambda x, s: op(x, s)[0], x, s)
         return y, *pullback(dy)
 
-    def shards(rows, whole=Spec()):
+    def shards(rows, whole=None):
+        whole = Spec() if whole is None else whole
         return jax.jit(
             jax.shard_map(
                 gradients, mesh=mesh, in_specs=(rows, whole, rows), out_specs=(rows, rows, whole)
