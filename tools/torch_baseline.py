@@ -11,6 +11,7 @@ import contextlib
 import functools
 import gc
 import json
+import signal
 import sys
 import time
 
@@ -261,6 +262,7 @@ def serve(prepare, wait_of, forget):
     """Answers the lines of standard input; `prepare(job)` returns a function that executes the job
     once, `wait_of(job)` one that waits until it is done, and `forget()` drops the job before.
     """
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the caller ends, and with it standard input
     run = None
     for line in sys.stdin:
         if line.startswith("{"):

@@ -359,14 +359,19 @@ def sizes(op, B, H, Q_LEN, KV_LEN):
 def expect_sizes_read(op, mod, B, H):
     """ValueError unless B and H are given where the mod depends on them; gives what it reads."""
     reads = mod._reads()
-    for name, what, read, size in zip(
-        ("B", "H"), ("batch (b)", "head (h)"), reads, (B, H), strict=True
-    ):
-        if read and size is None:
-            raise ValueError(
-                f"[{op}] expected {name}, since the mod depends on the {what}, but got None: give "
-                "the number in the call that uses it"
-            )
+    missing = [
+        (name, what)
+        for name, what, read, size in zip(
+            ("B", "H"), ("batch (b)", "head (h)"), reads, (B, H), strict=True
+        )
+        if read and size is None
+    ]
+    if missing:
+        names, whats = (" and ".join(words) for words in zip(*missing, strict=True))
+        raise ValueError(
+            f"[{op}] expected {names}, since the mod depends on the {whats}, but got None: give "
+            f"the number{'s' * (len(missing) > 1)} in the call that uses it"
+        )
     return reads
 
 

@@ -18,8 +18,8 @@ class _View:
     `places` has for each dimension of the array an index, static or traced, or a range.
     """
 
-    def __init__(self, capture, places):
-        self._capture, self._places = capture, places
+    def __init__(self, capture, places, array):
+        self._capture, self._places, self._array = capture, places, array
 
     @property
     def shape(self):
@@ -63,7 +63,9 @@ class _View:
             for dim, place in enumerate(self._places)
         ]
         if any(isinstance(place, range) for place in places):
-            return _View(self._capture, places)
+            return _View(self._capture, places, self._array)
+        if not _core.is_tracing() and not any(isinstance(place, Scalar) for place in places):
+            return np.asarray(self._array)[tuple(places)]
         return _read(self._capture, places)
 
     def __array__(self, dtype=None, copy=None):
@@ -82,12 +84,12 @@ def _shown(core):
 
 
 class Capture(_View):
-    """What `capture` returns. `array` is what it was made from."""
+    """What `capture` returns. `array` is what it was made from, and what it reads outside of mods."""
 
     def __init__(self, array, name="", differentiable=True):
         self.array = array
         self._core = _core.capture(to_tensor("capture", "array", array), name, differentiable)
-        super().__init__(self._core, [range(extent) for extent in self._core.tensor.shape])
+        super().__init__(self._core, [range(n) for n in self._core.tensor.shape], array)
 
     @property
     def name(self):

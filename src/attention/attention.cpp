@@ -141,6 +141,28 @@ void forward_without_keys(const Problem& p, const AttentionOutput& result) {
                       .broadcast_to(lse.shape()));
 }
 
+/// Computes blocks of queries again whose result is infinite or NaN, in programs that keep keys
+/// apart that none of their queries attends. What this returns runs them, after their kernel has
+/// been compiled in the background.
+std::function<void()> repair(Problem p, AttentionOutput result) {
+    p.use_warp_blocks();
+    p.make_plan(false);
+    if (!result.max_scores.defined()) {
+        result.max_scores = Tensor::empty(result.lse.dtype(), result.lse.shape(), p.device);
+    }
+    tiles::Options options = p.options;
+    options.isolation = tiles::Isolation::repair;
+    const bool long_queries = p.query_length >= 64;
+    const Call call = cached(std::tuple(options, p.features.key(), long_queries),
+                             [&] { return tiles::forward(options, p.features, long_queries); });
+    std::vector<Tensor> inputs{p.query, p.key, p.value, p.segment_ids, p.kv_segment_ids, p.sinks};
+    append(inputs, p.extras());
+    const std::vector<Tensor> outputs{result.out, result.lse, result.max_scores};
+    append(inputs, outputs);
+    if (call.num_traces() == 0) call.compile_ahead(outputs, inputs);
+    return [=] { call.into(outputs, inputs); };
+}
+
 /// Tile programs on one sequence.
 void forward(Problem p, const AttentionOutput& given) {
     if (p.empty()) return;
@@ -164,11 +186,18 @@ void forward(Problem p, const AttentionOutput& given) {
     if (blocks.q == 0 && !p.features.plan && !loads_blocks(p.features))
         options.block_q = forward_block(p);
     if (blocks.q == 0 && blocks.kv == 0 && !loads_blocks(p.features)) use_edges(p, options);
+    // Programs of warpgroups have one form of their loop.
+    std::function<void()> finish = [] {};
+    if (options.guarded) {
+        options.isolation = tiles::Isolation::none;
+        if (p.features.hides_keys(options)) finish = repair(p, result);
+    }
     const Call call = cached(std::tuple(options, p.features.key(), long_queries),
                              [&] { return tiles::forward(options, p.features, long_queries); });
     std::vector<Tensor> inputs{p.query, p.key, p.value, p.segment_ids, p.kv_segment_ids, p.sinks};
     append(inputs, p.extras());
     call.into({result.out, result.lse, result.max_scores}, inputs);
+    finish();
 }
 
 }  // namespace
@@ -180,15 +209,26 @@ namespace {
 void run_forward(const Problem& p, const AttentionOutput& result) {
     if (p.empty()) return;
     if (p.kv_length == 0 && !p.packed()) return forward_without_keys(p, result);
-    if (uses_sm90(p, Pass::forward)) return sm90::run_forward(p, result);
-    if (!p.packed()) return forward(p, result);
-    p.for_each_sequence([&](std::size_t n) {
-        const Problem part = p.sequence(n);
-        const auto own = [&](const Tensor& x) {
-            return rows_of(x, p.starts[n], part.query_length);
-        };
-        forward(part, {own(result.out), own(result.lse), own(result.max_scores)});
-    });
+    const auto each_sequence = [&](const auto& run) {
+        if (!p.packed()) return run(p, result);
+        p.for_each_sequence([&](std::size_t n) {
+            const Problem part = p.sequence(n);
+            const auto own = [&](const Tensor& x) {
+                return rows_of(x, p.starts[n], part.query_length);
+            };
+            run(part, {own(result.out), own(result.lse), own(result.max_scores)});
+        });
+    };
+    if (!uses_sm90(p, Pass::forward)) return each_sequence(forward);
+    // The engine keeps keys apart that data hides, not those of a mask that it evaluates.
+    std::vector<std::function<void()>> repairs;
+    if (p.features.mask) {
+        each_sequence([&](const Problem& part, const AttentionOutput& own) {
+            if (!part.empty() && part.kv_length > 0) repairs.push_back(repair(part, own));
+        });
+    }
+    sm90::run_forward(p, result);
+    for (const auto& run : repairs) run();
 }
 
 }  // namespace

@@ -282,6 +282,17 @@ void run_backward(const Problem& p, const Gradients& whole, Shared& shared) {
     p.for_each_sequence(one, shared.is_empty());
 }
 
+/// For the engine, which keeps keys apart that data hides, not those of a mask that it evaluates.
+/// Queries that attend infinities and NaN have them in lse or out, and so in their gradients.
+Problem with_finite_keys(Problem p) {
+    if (!p.features.mask) return p;
+    const Call copy = cached(std::tuple(p.options, p.key.dtype()),
+                             [&] { return tiles::finite_copy(p.options, p.key.dtype()); });
+    p.key = copy(p.key);
+    p.value = copy(p.value);
+    return p;
+}
+
 /// Other floats than those of lse are converted.
 void expect_floats(const char* argument, const Tensor& tensor) {
     if (is_float(tensor.dtype())) return;
@@ -350,7 +361,8 @@ void run_backward(AttentionGradients& gradients, const Tensor& query, const Tens
                           all.value.defined() ? p.attended_part(all.value) : Tensor()};
     if (sm90) {
         AttentionGradients results{whole.query, whole.key, whole.value, {}, {}};
-        sm90::run_backward(p, {whole.out, whole.lse, {}}, gradient, dlse, results);
+        sm90::run_backward(with_finite_keys(p), {whole.out, whole.lse, {}}, gradient, dlse,
+                           results);
         gradients.sinks = results.sinks;
         gradients.captured = std::move(results.captured);
     } else {

@@ -496,11 +496,17 @@ bool Problem::is_long() const {
     return std::min(query_length, kv_length) >= kLong && (dtype == DType::bf16 || dtype == f32);
 }
 
+void Problem::use_warp_blocks() {
+    tiles::GpuProblem problem = gpu_problem(*this);
+    problem.wgmma = false;
+    if (options.guarded) tiles::use_gpu_blocks(options, problem);
+}
+
 void Problem::use_backward_blocks() {
     if (on_gpu()) {
+        use_warp_blocks();
         tiles::GpuProblem problem = gpu_problem(*this);
         problem.wgmma = false;
-        if (options.guarded) tiles::use_gpu_blocks(options, problem);
         return tiles::use_gpu_backward_blocks(options, problem);
     }
     if (options.block_k > 128) options.block_q = 128;  // fewer passes over the longer dK and dV

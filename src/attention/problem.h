@@ -61,6 +61,8 @@ struct Problem {
     bool on_gpu() const { return device.kind == Device::Kind::cuda; }
     /// Long enough, in a type of fast products, that longer blocks pay on a CPU.
     bool is_long() const;
+    /// Blocks of programs for warps, where those of warpgroups were chosen.
+    void use_warp_blocks();
     /// The blocks of the backward pass, where they differ from those of the forward.
     void use_backward_blocks();
     /// Takes the blocks that are given, as far as lengths and machine allow.

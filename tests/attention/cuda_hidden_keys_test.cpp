@@ -253,6 +253,140 @@ TEST(CudaHiddenKeys, LaterKeysDoNotReachEarlierTiles) {
     }
 }
 
+// ---- tile programs
+
+/// A call by tile programs whose keys hold NaN where no query may attend.
+Case by_tiles(std::string name, std::function<AttentionOptions(Device)> options) {
+    return {.name = std::move(name),
+            .length = 70,
+            .kv_length = 150,
+            .options = std::move(options),
+            .poisoned = true};
+}
+
+TEST(CudaHiddenKeys, OfDiagonalsAndSegmentsInTilePrograms) {
+    TW_REQUIRE_GPU();
+    check(by_tiles("causal", [](Device) { return AttentionOptions{.causal = true}; }), "tiles");
+    check(by_tiles("window", [](Device) { return AttentionOptions{.window = {9, 21}}; }), "tiles");
+    Case c = by_tiles("segments of keys alone", [](Device device) {
+        AttentionOptions options;
+        std::vector<std::int32_t> of_queries, of_keys;
+        for (int i = 0; i < 70; ++i) of_queries.push_back(i / 20 * 2);
+        for (int i = 0; i < 150; ++i) of_keys.push_back(i / 7 % 9);
+        options.segment_ids = numbers(of_queries, device).reshape({1, 70});
+        options.kv_segment_ids = numbers(of_keys, device).reshape({1, 150});
+        return options;
+    });
+    check(c, "tiles");
+    c.dtype = f32;
+    check(c, "tiles");
+}
+
+/// As data, and by mods that read arrays of the GPU, which are evaluated in the kernel.
+TEST(CudaHiddenKeys, OfMasksInTilePrograms) {
+    TW_REQUIRE_GPU();
+    const auto third = [](Device device) {
+        const Capture kinds = capture(numbers({1, 0, 0}, device), "kinds");
+        return AttentionOptions{.mask = [kinds](auto, auto h, auto q, auto kv) {
+            return (kinds[(kv + h / 2) % 3] == 1) & (q + 40 > kv);
+        }};
+    };
+    check(by_tiles("arrays of the GPU", third), "tiles");
+    Case decoded = by_tiles("arrays of the GPU, one query", third);
+    decoded.heads = 4;
+    decoded.length = 1;
+    decoded.backward = false;
+    check(decoded, "tiles");
+    const auto data = [](Device) {
+        return AttentionOptions{.mask = [](auto, auto, auto q, auto kv) {
+            return ((kv % 5 == 1) | (kv / 64 == 1)) & (q + 99 > kv);
+        }};
+    };
+    Case c = by_tiles("data", data);
+    check(c, "tiles");
+    c.dtype = f32;
+    c.name += ", lengths, dropout, a mod";
+    c.batch = 2;
+    c.options = [=](Device device) {
+        AttentionOptions options = data(device);
+        options.kv_lengths = numbers({61, 150}, device);
+        options.dropout = 0.2;
+        options.score_mod = scores::softcap(2);
+        return options;
+    };
+    check(c, "tiles");
+}
+
+/// Programs of warpgroups have one form of their loop; another program repairs what they give.
+TEST(CudaHiddenKeys, InProgramsOfWarpgroups) {
+    TW_REQUIRE_GPU();
+    if (!has_sm90()) GTEST_SKIP() << "NOT RUN: no Hopper GPU";
+    const auto check_wide = [](Case c) {
+        c.dim = 64;
+        c.backward = false;  // by programs of warps
+        check(c, "tiles");
+    };
+    Case c = by_tiles("window by warpgroups", [](Device) {
+        return AttentionOptions{.window = {9, 21}};
+    });
+    check_wide(c);
+    c.length = 130;
+    c.name = "segments by warpgroups";
+    c.options = [](Device device) {
+        AttentionOptions options{.segment_ids = ids(1, 130, 50, device)};
+        std::vector<std::int32_t> of_keys;
+        for (int i = 0; i < 150; ++i) of_keys.push_back(i / 7 % 9);
+        options.kv_segment_ids = numbers(of_keys, device).reshape({1, 150});
+        return options;
+    };
+    check_wide(c);
+}
+
+/// Masks that read arrays of the GPU are evaluated by the engine's kernels.
+TEST(CudaHiddenKeys, OfMasksThatTheHopperEngineEvaluates) {
+    TW_REQUIRE_GPU();
+    if (!has_sm90() || is_stand_in()) GTEST_SKIP() << "NOT RUN: no Hopper GPU";
+    for (const std::int64_t dim : {64, 128, 256}) {
+        for (const std::int64_t length : {1, 70, 300}) {
+            Case c =
+                by_tiles(fmt::format("arrays of the GPU, {} queries", length), [](Device device) {
+                    const Capture kinds = capture(numbers({1, 0, 0}, device), "kinds");
+                    return AttentionOptions{.mask = [kinds](auto, auto, auto q, auto kv) {
+                        return (kinds[kv % 3] == 1) & (q + 150 > kv);
+                    }};
+                });
+            c.dim = dim;
+            c.length = length;
+            c.kv_length = 500;
+            c.max_scores = length == 70;
+            check(c, "sm90");
+        }
+    }
+}
+
+/// A NaN in a key reaches the queries that attend it, and none of the tiles that do not.
+TEST(CudaHiddenKeys, WhatSomeQueriesAttendReachesThemAlone) {
+    TW_REQUIRE_GPU();
+    constexpr std::int64_t kLength = 200, kAt = 100, kLeft = 20, kTile = 64;
+    const AttentionOptions options{.causal = true, .window = {kLeft, 0}, .engine = "tiles"};
+    const Tensor q = random_tensor(bf16, {1, 1, kLength, 16}, 1),
+                 k = random_tensor(bf16, q.shape(), 2), v = random_tensor(bf16, q.shape(), 3);
+    const auto run = [&] {
+        return to_array(attention(q.to(kGpu), k.to(kGpu), v.to(kGpu), options).out);
+    };
+    const Array want = run();
+    v.slice(2, kAt, 1).fill(std::nan(""));
+    const Array got = run();
+    for (std::int64_t i = 0; i < kLength; ++i) {
+        const bool attends = i >= kAt && i <= kAt + kLeft;
+        if (attends) {
+            EXPECT_TRUE(std::isnan(got(0, 0, i, 3))) << i;
+        } else if (i / kTile != kAt / kTile) {
+            EXPECT_NEAR(got(0, 0, i, 3), want(0, 0, i, 3), 1e-2) << i;
+        }
+    }
+}
+
 // ---- scores up to the largest number
 
 struct Large {

@@ -113,8 +113,17 @@ def test_a_capture_is_a_sequence_that_ends():
         3 in capture  # noqa: B015
     with pytest.raises(TypeError, match="its `array` is what it was made from"):
         np.asarray(capture)
-    with pytest.raises(ValueError, match="while it is traced"):
-        list(tw.capture(SHORT))
+
+
+def test_outside_of_mods_captures_read_their_arrays():
+    capture, table = tw.capture(SHORT), tw.capture(TABLE)
+    assert list(capture) == SHORT.tolist() and sum(capture) == SHORT.sum()
+    assert capture[-1] == 13 and table[1, -1, 2] == TABLE[1, -1, 2]
+    assert list(table[0, :, 1]) == TABLE[0, :, 1].tolist()
+    assert tw.capture(np.float32(3))[()] == 3
+    assert (lambda s, b, h, q, kv: s * capture[kv - 3])(2.0, 0, 0, 5, 1) == 24
+    with pytest.raises(IndexError, match="expected an index of -4 to 3"):
+        capture[4]
 
 
 def test_no_object_with_indices_iterates_for_ever():

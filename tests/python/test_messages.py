@@ -88,6 +88,11 @@ def test_names_of_other_libraries(name):
     ("mod", "sizes", "missing"),
     [
         (lambda b, h, q, kv: q >= kv + b, (None, 2), r"expected B, since .* batch \(b\)"),
+        (
+            lambda b, h, q, kv: q >= kv + b * h,
+            (None, None),
+            r"expected B and H, since the mod depends on the batch \(b\) and head \(h\)",
+        ),
         (lambda b, h, q, kv: q >= kv + h, (2, None), r"expected H, since .* head \(h\)"),
         (tw.masks.document(np.zeros((2, 8), np.int32)), (None, None), "expected B"),
         (tw.parse_mod("q >= kv * h", kind="mask"), (None, None), "expected H"),

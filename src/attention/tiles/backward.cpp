@@ -125,11 +125,19 @@ void backward_program(const Options& options, const Features& features,
     bool isolated = may_isolate && options.interpret;
     Tile not_finite = constant(false, boolean);
 
+    // On a GPU keys that no query attends, whatever they hold, must not reach dQ: infinities and
+    // NaN in keys and values become 0 as a block is loaded. The rows of queries that do attend them
+    // have NaN in lse or delta, which brings NaN to all of their gradients. Diagonals leave out no
+    // key.
+    const bool cleans_keys =
+        options.gpu && (features.segments || features.plan || bool(features.mask));
+
     /// Rows of keys or values; those past the length of a batch are 0.
     const auto load_keys = [&](const Ref& ref, Tile first) {
         LoadOptions rows{.other = 0};
         if (features.lengths) rows.mask = expand_dims(first + iota(block_k, i64), 1) < kv_length;
-        return ref.at(ds(first, block_k)).load(rows);
+        const Tile x = ref.at(ds(first, block_k)).load(rows);
+        return cleans_keys ? finite(x) : x;
     };
 
     // Refs of the query side hold the heads of one group: (group, L, ...).
@@ -489,6 +497,23 @@ Call backward(const Options& options, const Features& features, const ScoreDeriv
                        [options, features, derivative](std::span<const Ref> refs) {
                            backward_program(options, features, derivative, refs);
                        }),
+                call_options);
+}
+
+Call finite_copy(const Options& options, DType dtype) {
+    constexpr std::int64_t kRows = 64;
+    const BlockSpec rows({squeezed, squeezed, kRows, all},
+                         [](auto b, auto h, auto i) { return block(b, h, i, 0); });
+    CallOptions call_options;
+    call_options.grid = [](std::span<const Tensor> in) { return row_blocks(in[0], 0, kRows); };
+    call_options.in = call_options.out = {rows};
+    call_options.out_type = [dtype](std::span<const Tensor> in) {
+        return std::vector<TensorType>{{dtype, in[0].shape()}};
+    };
+    call_options.dynamic = {{0, {0, 1, 2}}, {1, {0, 1, 2}}};
+    call_options.interpret = options.interpret;
+    return call(kernel("attention_finite_copy", {"rows", "copy"},
+                       [](Ref x, Ref copy) { copy.store(finite(x.load({.other = 0}))); }),
                 call_options);
 }
 

@@ -29,6 +29,9 @@ Call backward(const Options& options, const Features& features, const ScoreDeriv
 std::int64_t num_splits(bool gpu, std::int64_t batch, std::int64_t kv_heads,
                         std::int64_t kv_length);
 
+/// A copy of keys or values (B, H, S, E) with 0 for infinities and NaN.
+Call finite_copy(const Options& options, DType dtype);
+
 /// Gradient of the sinks: inputs sinks (Hq), lse and delta (B, Hq, L); output (Hq), f32 or f64.
 Call sinks_backward(const Options& options);
 

@@ -70,11 +70,15 @@ void decode_program(const Options& options, const Features& features, std::span<
             const Tile p = exp2(fma(s, expand_dims(exponent.factor(mark), 1),
                                     expand_dims(-exponent.offset(mark), 1)));
             const Tile alpha = exponent.decay(state.mark, mark, false);
-            const Tile v = value.at(block).load(existing_rows), weights = p.to(value.dtype());
+            Tile v = value.at(block).load(existing_rows);
+            const Tile weights = p.to(value.dtype());
             const DotOptions sum_up{.acc = state.out * expand_dims(alpha, 1)};
+            if (isolated && mask && options.gpu) {
+                v = rows_that_any_attends(v, broadcast_to(*mask, s.shape()));
+            }
             return State{
                 mark, fma(state.sum, alpha, sum(p, 1)),
-                isolated && mask
+                isolated && mask && !options.gpu
                     ? dot_of_attending(weights, v, broadcast_to(*mask, s.shape()), true, sum_up)
                     : dot(weights, v, sum_up)};
         };
@@ -85,10 +89,17 @@ void decode_program(const Options& options, const Features& features, std::span<
         const State state = for_loop(begin, end / block_k, first, step(false));
         return for_loop(maximum(begin, end / block_k), cdiv(end, block_k), state, step(true));
     };
+    const auto scan_isolated = [&] {
+        const State none{exponent.first_mark(group), zeros({group}, sums),
+                         zeros({group, value.shape()[1]}, sums)};
+        return for_loop(begin, cdiv(end, block_k), none, step(true));
+    };
     State state = scan();
-    if (!options.gpu && !isolated && features.mask) {
+    if (!isolated && features.mask) {
         isolated = true;
-        state = cond(any_not_finite(state.out), scan, [&] { return state; });
+        state = cond(
+            any_not_finite(state.out), [&] { return options.gpu ? scan_isolated() : scan(); },
+            [&] { return state; });
     }
     out.store(state.out);
     max_ref.store(exponent.high(state.mark) * unit);

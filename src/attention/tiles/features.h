@@ -106,6 +106,13 @@ struct Features {
         return segments || plan || lengths || mask || options.right() >= 0 ||
                options.window_left >= 0;
     }
+    /// May a block of keys that a program visits hold some that none of its queries attends? Calls
+    /// end keys where causal does, so that its last blocks have none.
+    bool hides_keys(const Options& options) const {
+        return segments || plan || lengths || mask || options.right() > 0 ||
+               options.window_left >= 0 ||
+               (options.right() == 0 && options.block_q % options.block_k != 0);
+    }
     bool positions() const { return score || mask || dropout > 0; }
     /// What distinguishes compiled programs.
     std::string key() const;

@@ -21,9 +21,10 @@ struct State {
 void forward_program(const Options& options, const Features& features, std::span<const Ref> refs) {
     const Ref query = refs[0], key = refs[1], value = refs[2], query_ids = refs[3],
               kv_ids = refs[4], sinks = refs[5];
-    const std::size_t num_inputs = 6 + num_extras(features);
+    const std::size_t num_inputs =
+        6 + num_extras(features) + (options.isolation == Isolation::repair ? 3 : 0);
     const Ref out = refs[num_inputs], lse = refs[num_inputs + 1], max_scores = refs[num_inputs + 2];
-    const Pairs pairs(options, features, refs.subspan(6, num_inputs - 6));
+    const Pairs pairs(options, features, refs.subspan(6, num_extras(features)));
     const bool segments = features.segments;
     const DType sums = accumulator(query.dtype());
     const std::int64_t block_q = options.block_q;
@@ -37,8 +38,9 @@ void forward_program(const Options& options, const Features& features, std::span
     const double unit = folded ? options.scale : 1;
     const Exponent exponent(unit, sums, value.dtype());
 
-    // On a CPU masked pairs contribute nothing, whatever V holds: products with infinities and NaN
-    // are made apart, in a second form of the loops.
+    // Masked pairs contribute nothing, whatever V holds, in a second form of the loops: on a CPU
+    // products with infinities and NaN are made apart; on a GPU rows of V that no query of the
+    // program attends are 0.
     bool isolated = options.interpret && features.masks(options);
 
     /// One block of keys, as many as `sizes` has; `analytic`: causal, window, segments and the end
@@ -86,21 +88,30 @@ void forward_program(const Options& options, const Features& features, std::span
             true);
         const Tile alpha = exponent.decay(state.mark, mark, true);
         const Tile kept = features.dropout > 0 ? p * pairs.keep(place, sums) : p;
-        const Tile v = value.at(block).load(existing_rows), weights = kept.to(value.dtype());
+        Tile v = value.at(block).load(existing_rows);
+        const Tile weights = kept.to(value.dtype());
         const DotOptions sum_up{.acc = state.out * expand_dims(alpha, 1)};
-        return State{mark, fma(state.sum, alpha, sum(p, 1)),
-                     isolated && mask ? dot_of_attending(weights, v, broadcast_to(*mask, s.shape()),
-                                                         true, sum_up)
-                                      : dot(weights, v, sum_up)};
+        if (isolated && mask && options.gpu) {
+            const Tile pairs_of_rows = *mask & (place.q < array_extent(query, 2));
+            v = rows_that_any_attends(v, broadcast_to(pairs_of_rows, s.shape()));
+        }
+        return State{
+            mark, fma(state.sum, alpha, sum(p, 1)),
+            isolated && mask && !options.gpu
+                ? dot_of_attending(weights, v, broadcast_to(*mask, s.shape()), true, sum_up)
+                : dot(weights, v, sum_up)};
     };
     const auto range = [&](const Options& sizes, Tile begin, Tile end, State state, bool analytic) {
         return for_loop(begin, end, state,
                         [&](Tile j, State s) { return step(sizes, j, s, analytic, {}); });
     };
 
+    const auto first_state = [&] {
+        return State{exponent.first_mark(block_q), zeros({block_q}, sums),
+                     zeros({block_q, value.shape()[1]}, sums)};
+    };
     const auto scan = [&] {
-        State state{exponent.first_mark(block_q), zeros({block_q}, sums),
-                    zeros({block_q, value.shape()[1]}, sums)};
+        State state = first_state();
         if (features.plan) {
             // The plan knows the end of the arrays; what is given besides it still has to be
             // tested.
@@ -140,26 +151,75 @@ void forward_program(const Options& options, const Features& features, std::span
         }
         return state;
     };
-    State state = scan();
-    if (!options.gpu && !isolated && features.masks(options)) {
+    // On a GPU in one loop over short blocks, which holds fewer registers than those above.
+    const auto scan_isolated = [&] {
+        Options sizes = options;
+        sizes.block_k = std::min<std::int64_t>(options.block_k, 16);
+        const std::int64_t ratio = options.block_k / sizes.block_k;
+        if (!features.plan) {
+            const BlockRange blocks = kv_blocks(sizes, first, kv_length);
+            return range(sizes, blocks.begin, blocks.end, first_state(), true);
+        }
+        const PlanRow row = pairs.plan_row(b, h, program_id(2));
+        const Ref partial = pairs.extra(Extra::partial), runs = pairs.extra(Extra::full),
+                  bits = pairs.extra(Extra::bits);
+        const Tile num_partial = row.partial_end - row.partial_begin;
+        return for_loop(
+            0, num_partial + (row.full_end - row.full_begin), first_state(),
+            [&](Tile e, State outer) {
+                const Tile is_partial = e < num_partial;
+                const auto entry = [&](const Ref& ref, Tile at, int field, bool wanted) {
+                    const Tile reads = wanted ? is_partial : e >= num_partial;
+                    return ref.at(at, field).load({.mask = reads, .other = 0}).to(i64);
+                };
+                const Tile p = row.partial_begin + e, f = row.full_begin + (e - num_partial);
+                const Tile begin = entry(partial, p, 0, true) + entry(runs, f, 0, false);
+                const Tile blocks = where(is_partial, 1, entry(runs, f, 1, false));
+                const Tile atom = entry(partial, p, 1, true);
+                return for_loop(
+                    begin * ratio,
+                    minimum((begin + blocks) * ratio, cdiv(kv_length, sizes.block_k)), outer,
+                    [&](Tile j, State s) {
+                        const Slice columns =
+                            ds((j - begin * ratio) * sizes.block_k, sizes.block_k);
+                        const Tile inside =
+                            bits.at(atom, all, columns).load({.mask = is_partial, .other = 1});
+                        return step(sizes, j, s, true, inside);
+                    });
+            });
+    };
+    const auto finish = [&](State state) {
+        Tile high = exponent.high(state.mark) * unit;
+        const Tile nothing = state.sum == 0;
+        max_scores.store(where(nothing, -kInfinity, high));
+        if (features.sinks) {
+            const Tile sink = sinks.load().to(sums), top = maximum(high, sink);
+            const Tile alpha = exp(high - top);
+            state.sum = fma(state.sum, alpha, exp(sink - top));
+            state.out = state.out * expand_dims(alpha, 1);
+            high = top;
+        }
+        const Tile empty = state.sum == 0;
+        const Tile inverse = where(empty, 0.0, 1.0 / state.sum);
+        out.store((state.out * expand_dims(inverse, 1)).to(out.dtype()));
+        lse.store(where(empty, -kInfinity, high + log(state.sum)));
+    };
+    if (options.isolation == Isolation::repair) {
         isolated = true;
-        state = cond(any_not_finite(state.out), scan, [&] { return state; });
+        when(any_not_finite(out.load({.other = 0})), [&] { finish(scan_isolated()); });
+        return;
     }
-
-    Tile high = exponent.high(state.mark) * unit;
-    const Tile nothing = state.sum == 0;
-    max_scores.store(where(nothing, -kInfinity, high));
-    if (features.sinks) {
-        const Tile sink = sinks.load().to(sums), top = maximum(high, sink);
-        const Tile alpha = exp(high - top);
-        state.sum = fma(state.sum, alpha, exp(sink - top));
-        state.out = state.out * expand_dims(alpha, 1);
-        high = top;
+    State state = scan();
+    const bool isolates =
+        options.gpu ? options.isolation == Isolation::inside && features.hides_keys(options)
+                    : features.masks(options);
+    if (!isolated && isolates) {
+        isolated = true;
+        state = cond(
+            any_not_finite(state.out), [&] { return options.gpu ? scan_isolated() : scan(); },
+            [&] { return state; });
     }
-    const Tile empty = state.sum == 0;
-    const Tile inverse = where(empty, 0.0, 1.0 / state.sum);
-    out.store((state.out * expand_dims(inverse, 1)).to(out.dtype()));
-    lse.store(where(empty, -kInfinity, high + log(state.sum)));
+    finish(state);
 }
 
 }  // namespace
@@ -189,6 +249,7 @@ Call forward(const Options& options, const Features& features, bool dynamic_quer
     };
     std::vector<std::string> names{"query",          "key",  "value", "segment_ids",
                                    "kv_segment_ids", "sinks"};
+    const bool repairs = options.isolation == Isolation::repair;
     call_options.out = {BlockSpec({squeezed, squeezed, block_q, all}, query_row), statistics,
                         statistics};
     call_options.out_type = [](std::span<const Tensor> in) {
@@ -205,6 +266,15 @@ Call forward(const Options& options, const Features& features, bool dynamic_quer
     }
     if (features.sinks) call_options.dynamic[5] = {0};
     add_extras(features, call_options, names);
+    if (repairs) {  // these three are what they were where the program stores nothing
+        for (int output = 0; output < 3; ++output) {
+            const auto input = static_cast<int>(names.size());
+            call_options.in.push_back(call_options.out[static_cast<std::size_t>(output)]);
+            call_options.aliases.push_back({input, output});
+            call_options.dynamic[input] = rows;
+            names.emplace_back("given");
+        }
+    }
     const auto num_inputs = static_cast<int>(names.size());
     for (int output = 0; output < 3; ++output) call_options.dynamic[num_inputs + output] = rows;
     names.insert(names.end(), {"out", "lse", "max_scores"});

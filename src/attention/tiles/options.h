@@ -8,6 +8,14 @@
 
 namespace tilewright::attn::tiles {
 
+/// How a forward program for GPUs keeps infinities and NaN of keys that none of its queries attends
+/// from the others.
+enum class Isolation : std::uint8_t {
+    inside,  ///< by a second form of its loops, which runs where its result has some
+    none,
+    repair,  ///< it only computes what another program left infinite or NaN, by that second form
+};
+
 /// Constants of one traced attention program. Everything else (batch, heads, lengths, strides)
 /// comes with the call.
 struct Options {
@@ -37,6 +45,7 @@ struct Options {
     bool gpu = false;  ///< for a GPU
     /// Every block of keys is masked in one loop: masks are skipped where they hold for a block.
     bool guarded = false;
+    Isolation isolation = Isolation::inside;
     int num_warps = 0, num_stages = 0;  ///< of a GPU; 0: chosen by what a program holds
 
     /// Largest kv - q that attends: 0 when causal; -1: unbounded.

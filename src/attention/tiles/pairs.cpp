@@ -28,10 +28,18 @@ Tile any_not_finite(const Tile& x) {
     return (max(max(abs(x), 0)) < kInfinity) == constant(false, boolean);  // NaN propagates
 }
 
+Tile rows_that_any_attends(const Tile& x, const Tile& attends) {
+    return where(expand_dims(any(attends, 0), 1), x, constant(0, x.dtype()));
+}
+
+Tile finite(const Tile& x) {
+    return where(abs(x) < kInfinity, x, constant(0, x.dtype()));
+}
+
 Tile dot_of_attending(const Tile& weights, const Tile& x, const Tile& attends, bool positive,
                       DotOptions options) {
     const Tile zero = constant(0, x.dtype()), one = constant(1, x.dtype());
-    const Tile sum = dot(weights, where(abs(x) < kInfinity, x, zero), options);
+    const Tile sum = dot(weights, finite(x), options);
     options.acc.reset();
     const Tile pairs = where(attends, one, zero);
     const auto meets = [&](const Tile& kind) {

@@ -31,6 +31,12 @@ Tile array_extent(const Ref& ref, int dim);
 Tile dot_of_attending(const Tile& weights, const Tile& x, const Tile& attends, bool positive,
                       DotOptions options);
 
+/// x with rows of 0 for keys that `attends` [queries, keys] leaves out for every query.
+Tile rows_that_any_attends(const Tile& x, const Tile& attends);
+
+/// x with 0 for infinities and NaN.
+Tile finite(const Tile& x);
+
 /// Does a tile hold an infinity or NaN?
 Tile any_not_finite(const Tile& x);
 

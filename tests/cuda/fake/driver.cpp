@@ -142,10 +142,11 @@ int cuDeviceGetName(char* name, int size, int) {
 }
 int cuDeviceGetAttribute(int* value, int attribute, int) {
     const int arch = static_cast<int>(number("TW_FAKE_ARCH", 80));
-    static const std::map<int, int> kValues = {
-        {13, 1000000}, {16, 4}, {38, 1 << 20}, {97, 163 * 1024}};
+    static const std::map<int, int> kValues = {{13, 1000000}, {16, 4}, {38, 1 << 20}};
     if (attribute == 75 || attribute == 76) {
         *value = attribute == 75 ? arch / 10 : arch % 10;
+    } else if (attribute == 97) {
+        *value = (arch == 90 ? 227 : 163) * 1024;  // shared memory of a thread block
     } else {
         const auto found = kValues.find(attribute);
         if (found == kValues.end()) return kInvalidValue;
@@ -402,10 +403,27 @@ int cuLaunchKernelEx(const void* config, void* function, void** parameters, void
         }
     });
 }
-int cuTensorMapEncodeTiled(void*, int, std::uint32_t, void*, const std::uint64_t*,
-                           const std::uint64_t*, const std::uint32_t*, const std::uint32_t*, int,
-                           int, int, int) {
-    return are_empty() ? kOk : kInvalidValue;
+int cuTensorMapEncodeTiled(void* to, int dtype, std::uint32_t rank, void* address,
+                           const std::uint64_t* extents, const std::uint64_t* strides,
+                           const std::uint32_t* box, const std::uint32_t*, int, int, int, int) {
+    // As cuda/device/ptx/tma.cuh of the emulator has it; strides begin with the second dimension.
+    struct Map {
+        void* data;
+        long extent[5], stride[5];
+        int box[5], rank, bytes;
+    };
+    constexpr int kBytes[] = {1, 2, 4, 4, 8, 8, 2, 4, 8, 2};  // by CUtensorMapDataType
+    Map map{};
+    map.data = address;
+    map.rank = static_cast<int>(rank);
+    map.bytes = kBytes[dtype];
+    for (int d = 0; d < map.rank; ++d) {
+        map.extent[d] = static_cast<long>(extents[d]);
+        map.stride[d] = d == 0 ? map.bytes : static_cast<long>(strides[d - 1]);
+        map.box[d] = static_cast<int>(box[d]);
+    }
+    std::memcpy(to, &map, sizeof map);
+    return kOk;
 }
 /// Modules (0) and blocks of memory (1) that the process holds.
 int cuFakeCount(int what) {
