@@ -27,6 +27,7 @@ struct Options {
 /// Refuses options that the operation would not read.
 void expect_read(const CLI::App& command, const std::string& operation) {
     static const std::pair<const char*, std::vector<std::string>> kReaders[] = {
+        {"--dtype", {"attention", "compile", "decode", "flex", "mask", "matmul", "norm"}},
         {"--batch", {"attention", "decode", "flex", "mask"}},
         {"--heads", {"attention", "decode", "flex", "mask"}},
         {"--kv-heads", {"attention", "decode", "flex"}},
@@ -42,7 +43,8 @@ void expect_read(const CLI::App& command, const std::string& operation) {
         {"--engine", {"attention", "flex"}},
         {"--once", {"compile"}},
         {"--no-deterministic", {"attention", "compile", "flex"}},
-        {"--case", {"flex"}},
+        {"--case", {"cpu", "flex"}},
+        {"--small", {"cpu"}},
         {"--front-end", {"flex"}},
         {"--no-picture", {"flex"}},
     };
@@ -65,9 +67,9 @@ std::string check_seconds(const std::string& text) {
 
 void run(const Options& options, const CLI::App& command, Console& console) {
     static const std::map<std::string, void (*)(const BenchOptions&, Report&)> kOperations = {
-        {"attention", bench_attention}, {"compile", bench_compile}, {"decode", bench_decode},
-        {"flex", bench_flex},           {"mask", bench_mask},       {"matmul", bench_matmul},
-        {"norm", bench_norm},
+        {"attention", bench_attention}, {"compile", bench_compile}, {"cpu", bench_cpu},
+        {"decode", bench_decode},       {"flex", bench_flex},       {"mask", bench_mask},
+        {"matmul", bench_matmul},       {"norm", bench_norm},
     };
     static const std::map<std::string, void (*)(const BenchOptions&, Report&)> kOnGpu = {
         {"attention", bench_attention_gpu}, {"compile", bench_compile_gpu},
@@ -159,10 +161,11 @@ void add_bench(CLI::App& app, Console& console) {
     BenchOptions& bench = options->bench;
     command
         ->add_option("operation", options->operation,
-                     "attention, decode, flex, mask, matmul, norm or compile")
+                     "attention, cpu, decode, flex, mask, matmul, norm or compile")
         ->type_name("")
         ->required()
-        ->check(one_of({"attention", "decode", "flex", "mask", "matmul", "norm", "compile"}));
+        ->check(
+            one_of({"attention", "cpu", "decode", "flex", "mask", "matmul", "norm", "compile"}));
     command
         ->add_option("--dtype", options->dtype,
                      "f32, bf16, f16 or f64, of matmul also i8, u8, i16, i32, f8e4m3 or f8e5m2 "
@@ -222,7 +225,11 @@ void add_bench(CLI::App& app, Console& console) {
         ->add_option("--json", options->json,
                      "also write the rows to this file, after each case; - for standard output")
         ->type_name("FILE");
-    command->add_option("--case", bench.only, "flex: this case alone")->type_name("NAME");
+    command
+        ->add_option("--case", bench.only,
+                     "flex: this case alone; cpu: the cases whose names contain it")
+        ->type_name("NAME");
+    command->add_flag("--small", bench.small, "cpu: arrays of some thousand elements");
     command
         ->add_option("--front-end", bench.front_end,
                      "flex: torch adds rows that go through tilewright.torch, in a Python process")

@@ -23,7 +23,8 @@ struct BenchOptions {
     bool check = true;            ///< compare with the reference at a smaller size
     std::string baseline;         ///< empty: none; auto: what is there of torch's
     std::string front_end;        ///< flex: torch measures through tilewright.torch, too
-    std::string only;             ///< flex: this case alone
+    std::string only;             ///< flex: this case alone; cpu: cases whose names have this part
+    bool small = false;           ///< cpu: arrays of some thousand elements
     std::string mask, score;      ///< attention, flex: these mods, as texts
     bool picture = true;          ///< flex: draw the masks
     bool deterministic = true;    ///< attention on a GPU: of the backward pass
@@ -38,6 +39,8 @@ struct BenchOptions {
 };
 
 void bench_attention(const BenchOptions& options, Report& report);
+/// Kernels of many kinds beside plain C++ loops.
+void bench_cpu(const BenchOptions& options, Report& report);
 void bench_decode(const BenchOptions& options, Report& report);
 /// Building masks of 2^20 tokens: causal, documents, window, prefix, neighbourhoods.
 void bench_mask(const BenchOptions& options, Report& report);

@@ -65,6 +65,8 @@ class Report {
 
     /// Appends a row, to be filled in until the next one is added or printed.
     Row& add(Row row);
+    /// The row that was added last.
+    Row& last() { return rows_.back(); }
     /// Prints the rows that were not printed yet.
     void print();
     const std::vector<Row>& rows() const { return rows_; }

@@ -91,6 +91,39 @@ TEST(BenchCommand, EveryOperationWritesItsRows) {
     }
 }
 
+TEST(BenchCommand, KernelsOfTheSuiteGiveWhatPlainLoopsGive) {
+    TemporaryFolder folder;
+    const ProgramResult result = run_program(
+        {"bench", "cpu", "--small", "--seconds", "0.001", "--json", folder / "r.json"});
+    EXPECT_EQ(result.status, 0) << result.error << result.out;
+    EXPECT_THAT(result.out, HasSubstr("kernels: geometric mean"));
+    std::ifstream file(folder / "r.json");
+    const auto json = nlohmann::json::parse(file);
+    ASSERT_GE(json["rows"].size(), 40U);
+    for (std::size_t i = 0; i < json["rows"].size(); ++i) {
+        const auto& row = json["rows"][i];
+        EXPECT_EQ(row["impl"], i % 2 == 0 ? "plain" : "tilewright");
+        EXPECT_EQ(row["op"], "forward");
+        if (i % 2 == 0) continue;
+        EXPECT_EQ(row["case"], json["rows"][i - 1]["case"]);
+        EXPECT_EQ(row["baseline"], "plain");
+        EXPECT_GT(row["ratio"], 0);
+        EXPECT_TRUE(row["error"].is_number());
+        EXPECT_EQ(row["ok"], true) << row.dump();
+    }
+}
+
+TEST(BenchCommand, CasesOfTheSuiteAreChosenByName) {
+    const ProgramResult result =
+        run_program({"bench", "cpu", "--small", "--case", "softmax", "--seconds", "0.001"});
+    EXPECT_EQ(result.status, 0) << result.error;
+    EXPECT_THAT(result.out, HasSubstr("softmax 64 x 128 f32"));
+    EXPECT_THAT(result.out, HasSubstr("\n1 kernels: "));
+    const ProgramResult none = run_program({"bench", "cpu", "--small", "--case", "nothing"});
+    EXPECT_EQ(none.status, 2);
+    EXPECT_THAT(none.error, HasSubstr("--case to be part of a case's name but got nothing"));
+}
+
 TEST(BenchCommand, JsonOnStandardOutputIsAloneThere) {
     const ProgramResult result =
         run_program({"bench", "matmul", "--seq-len", "64", "--seconds", "0.01", "--json", "-"});
@@ -173,7 +206,9 @@ TEST(BenchCommand, OptionsThatAnOperationDoesNotReadAreRefused) {
         {"compile", "--seq-len", "9"},   {"matmul", "--head-dim", "9"},
         {"mask", "--kv-len", "9"},       {"mask", "--kv-heads", "9"},
         {"mask", "--baseline", "torch"}, {"attention", "--case", "noop"},
-        {"norm", "--no-picture"},        {"matmul", "--no-deterministic"}};
+        {"norm", "--no-picture"},        {"matmul", "--no-deterministic"},
+        {"cpu", "--dtype", "f32"},       {"cpu", "--seq-len", "9"},
+        {"norm", "--small"},             {"cpu", "--baseline", "torch"}};
     for (const std::vector<std::string>& wrong : cases) {
         std::vector<std::string> arguments = {"bench"};
         arguments.insert(arguments.end(), wrong.begin(), wrong.end());

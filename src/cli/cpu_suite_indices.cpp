@@ -1,0 +1,241 @@
+// Kernels of gathers, scatters and atomics, and small products.
+#include <fmt/format.h>
+
+#include "cli/builtin.h"
+#include "cli/cpu_suite.h"
+#include "tilewright/lang.h"
+
+namespace tilewright::cli {
+namespace {
+
+/// Integers of 0 to below - 1.
+Tensor random_indices(Tensor::Dims shape, std::int64_t below, std::uint32_t seed) {
+    const Tensor result = Tensor::empty(i32, std::move(shape));
+    std::uint32_t state = seed * 747796405U + 2891336453U;
+    for (std::int64_t i = 0; i < result.size(); ++i) {
+        state = state * 1664525U + 1013904223U;
+        const auto value = static_cast<std::int64_t>(state >> 8) * below >> 24;
+        result.data<std::int32_t>()[i] = static_cast<std::int32_t>(value);
+    }
+    return result;
+}
+
+constexpr std::int64_t kBlock = 4096;
+const BlockSpec& line_block() {
+    static const BlockSpec block{{kBlock}, [](auto i) { return tilewright::block(i); }};
+    return block;
+}
+
+SuiteCase segment_sum_case(std::int64_t count, std::int64_t segments) {
+    Call call = tilewright::call(
+        kernel("segment_sum",
+               [](Ref x, Ref ids, Ref, Ref sums) { sums.at(ids.load()).atomic_add(x.load()); }),
+        {.grid = {count / kBlock},
+         .in = {line_block(), line_block(), {}},
+         .out_type = {{f32, {segments}}},
+         .aliases = {{2, 0}}});
+    Tensor ids = random_indices({count}, segments, 2);
+    std::sort(ids.data<std::int32_t>(), ids.data<std::int32_t>() + count);
+    SuiteCase result = suite_case(
+        fmt::format("segment_sum {} to {}", count, segments), call, plain_loops().segment_sum,
+        {random_values(f32, {count}, 1), ids, Tensor::zeros(f32, {segments})}, {f32, {segments}});
+    result.output = result.inputs[2];
+    result.units = count;
+    result.threads = false;
+    result.bytes = 8.0 * static_cast<double>(count);
+    return result;
+}
+
+SuiteCase histogram_case(std::int64_t count, std::int64_t bins) {
+    Call call = tilewright::call(
+        kernel("histogram", [](Ref x, Ref, Ref counts) { counts.at(x.load()).atomic_add(1); }),
+        {.grid = {count / kBlock},
+         .in = {line_block(), {}},
+         .out_type = {{i32, {bins}}},
+         .aliases = {{1, 0}}});
+    SuiteCase result =
+        suite_case(fmt::format("histogram {} in {}", count, bins), call, plain_loops().histogram,
+                   {random_indices({count}, bins, 1), Tensor::zeros(i32, {bins})}, {i32, {bins}});
+    result.output = result.inputs[1];
+    result.units = count;
+    result.threads = false;
+    result.bytes = 4.0 * static_cast<double>(count);
+    return result;
+}
+
+SuiteCase embedding_case(std::int64_t table, std::int64_t n, std::int64_t count) {
+    constexpr std::int64_t kRows = 64;
+    Call call = tilewright::call(
+        kernel("embedding", [](Ref x, Ref ids, Ref y) { y.store(x.at(ids.load(), all).load()); }),
+        {.grid = {count / kRows},
+         .in = {{}, BlockSpec{{kRows}, [](auto i) { return tilewright::block(i); }}},
+         .out = {BlockSpec{{kRows, n}, [](auto i) { return tilewright::block(i, 0); }}},
+         .out_type = {{f32, {count, n}}}});
+    SuiteCase result = suite_case(
+        fmt::format("embedding {} of {} x {}", count, table, n), call, plain_loops().embedding,
+        {random_values(f32, {table, n}, 1), random_indices({count}, table, 2)}, {f32, {count, n}});
+    result.sizes = {n};
+    result.units = count;
+    result.bytes = 8.0 * static_cast<double>(count * n);
+    return result;
+}
+
+SuiteCase embedding_gradient_case(std::int64_t table, std::int64_t n, std::int64_t count) {
+    constexpr std::int64_t kRows = 64;
+    const BlockSpec ids{{kRows}, [](auto i) { return tilewright::block(i); }};
+    const BlockSpec rows{{kRows, n}, [](auto i) { return tilewright::block(i, 0); }};
+    Call call = tilewright::call(
+        kernel("embedding_gradient",
+               [](Ref dy, Ref id, Ref, Ref dx) { dx.at(id.load(), all).atomic_add(dy.load()); }),
+        {.grid = {count / kRows},
+         .in = {rows, ids, {}},
+         .out_type = {{f32, {table, n}}},
+         .aliases = {{2, 0}}});
+    SuiteCase result =
+        suite_case(fmt::format("embedding_gradient {} to {} x {}", count, table, n), call,
+                   plain_loops().embedding_gradient,
+                   {random_values(f32, {count, n}, 1), random_indices({count}, table, 2),
+                    Tensor::zeros(f32, {table, n})},
+                   {f32, {table, n}});
+    result.output = result.inputs[2];
+    result.sizes = {n};
+    result.units = count;
+    result.threads = false;
+    result.bytes = 12.0 * static_cast<double>(count * n);
+    return result;
+}
+
+SuiteCase sparse_rows_case(std::int64_t rows, std::int64_t n, std::int64_t columns) {
+    constexpr std::int64_t kRows = 64;
+    const BlockSpec block{{kRows, n}, [](auto i) { return tilewright::block(i, 0); }};
+    Call call =
+        tilewright::call(kernel("sparse_rows",
+                                [](Ref x, Ref at, Ref vector, Ref y) {
+                                    y.store(sum(x.load() * vector.at(at.load()).load(), 1));
+                                }),
+                         {.grid = {rows / kRows},
+                          .in = {block, block, {}},
+                          .out = {BlockSpec{{kRows}, [](auto i) { return tilewright::block(i); }}},
+                          .out_type = {{f32, {rows}}}});
+    SuiteCase result =
+        suite_case(fmt::format("sparse matrix {} x {}, {} in a row", rows, columns, n), call,
+                   plain_loops().sparse_rows,
+                   {random_values(f32, {rows, n}, 1), random_indices({rows, n}, columns, 2),
+                    random_values(f32, {columns}, 3)},
+                   {f32, {rows}});
+    result.sizes = {n};
+    result.units = rows;
+    result.bytes = 8.0 * static_cast<double>(rows * n);
+    result.tolerance = 2e-6;
+    return result;
+}
+
+SuiteCase cholesky_case(std::int64_t count) {
+    constexpr std::int64_t n = 16;
+    const BlockSpec block{{squeezed, n, n}, [](auto i) { return tilewright::block(i, 0, 0); }};
+    Call call = tilewright::call(
+        kernel("cholesky",
+               [](Ref x, Ref y) {
+                   const Tile row = iota({n, 1}, 0), column = iota({1, n}, 1);
+                   const Tile rest = for_loop(0, n, x.load(), [&](Tile k, Tile a) {
+                       const Tile at = k.to(i32);
+                       const Tile pivot = where(column == at, a, 0.0);
+                       const Tile chosen = sum(pivot, 1, true);
+                       const Tile diagonal = sum(where(row == at, chosen, 0.0));
+                       const Tile l = where(row >= at, chosen / sqrt(diagonal), 0.0);
+                       const Tile below = where(row > at, l, 0.0);
+                       const Tile next = a - below * transpose(below);
+                       return where(column == at, l, next);
+                   });
+                   y.store(rest);
+               }),
+        {.grid = {count}, .in = {block}, .out = {block}, .out_type = {{f32, {count, n, n}}}});
+    // Positive definite: random off the diagonal, large on it.
+    Tensor x = random_values(f32, {count, n, n}, 1);
+    float* data = x.data<float>();
+    for (std::int64_t m = 0; m < count; ++m, data += n * n) {
+        for (std::int64_t i = 0; i < n; ++i) {
+            for (std::int64_t j = 0; j < i; ++j) data[j * n + i] = data[i * n + j];
+            data[i * n + i] = 20 + data[i * n + i];
+        }
+    }
+    SuiteCase result = suite_case(fmt::format("cholesky of {} 16 x 16", count), call,
+                                  plain_loops().cholesky, {x}, {f32, {count, n, n}});
+    result.units = count;
+    result.flops = static_cast<double>(count * n * n * n) / 3;
+    result.tolerance = 1e-5;
+    return result;
+}
+
+SuiteCase int4_case(std::int64_t rows, std::int64_t depth, std::int64_t n) {
+    Call call = tilewright::call(
+        kernel("int4_matmul",
+               [=](Ref x, Ref packed, Ref scales, Ref y) {
+                   const Tile words = packed.load();
+                   const Tile low = ((words & 15).to(i32) - 8).to(f32),
+                              high = ((words >> 4).to(i32) - 8).to(f32);
+                   const Tile half = dot(x.at(all, ds(0, depth / 2)).load(), low);
+                   y.store(dot(x.at(all, ds(depth / 2, depth / 2)).load(), high, {.acc = half}) *
+                           scales.load());
+               }),
+        {.grid = {n / 64},
+         .in = {{},
+                BlockSpec{{depth / 2, 64}, [](auto j) { return tilewright::block(0, j); }},
+                BlockSpec{{64}, [](auto j) { return tilewright::block(j); }}},
+         .out = {BlockSpec{{rows, 64}, [](auto j) { return tilewright::block(0, j); }}},
+         .out_type = {{f32, {rows, n}}}});
+    SuiteCase result = suite_case(
+        fmt::format("int4 matmul {} x {} x {}", rows, depth, n), call, plain_loops().int4_matmul,
+        {random_values(f32, {rows, depth}, 1), random_values(u8, {depth / 2, n}, 2),
+         random_values(f32, {n}, 3)},
+        {f32, {rows, n}});
+    result.sizes = {n, depth, rows};
+    result.units = n / 64;
+    result.flops = 2.0 * static_cast<double>(rows * depth * n);
+    result.tolerance = 1e-5;
+    return result;
+}
+
+SuiteCase kmeans_case(std::int64_t rows, std::int64_t n, std::int64_t count) {
+    const std::int64_t block_rows = 64;
+    Call call = tilewright::call(
+        kernel("kmeans",
+               [](Ref x, Ref centres, Ref y) {
+                   // |x - c|^2 without |x|^2, which is the same for all centres.
+                   const Tile c = centres.load();
+                   const Tile norms = sum(c * c, 1);
+                   const Tile products = dot(x.load(), c, {.trans_b = true});
+                   y.store(argmin(norms - products * 2.0, 1));
+               }),
+        {.grid = {rows / block_rows},
+         .in = {BlockSpec{{block_rows, n}, [](auto i) { return tilewright::block(i, 0); }}, {}},
+         .out = {BlockSpec{{block_rows}, [](auto i) { return tilewright::block(i); }}},
+         .out_type = {{i32, {rows}}}});
+    SuiteCase result = suite_case(
+        fmt::format("k-means step of {} x {}, {} centres", rows, n, count), call,
+        plain_loops().kmeans, {random_values(f32, {rows, n}, 1), random_values(f32, {count, n}, 2)},
+        {i32, {rows}});
+    result.sizes = {n, count};
+    result.units = rows;
+    result.flops = 3.0 * static_cast<double>(rows * n * count);
+    return result;
+}
+
+}  // namespace
+
+std::vector<SuiteCase> index_cases(bool small) {
+    std::vector<SuiteCase> cases;
+    const std::int64_t count = small ? kBlock : 1 << 20;
+    cases.push_back(segment_sum_case(count, small ? 10 : 4096));
+    cases.push_back(histogram_case(4 * count, 256));
+    cases.push_back(embedding_case(small ? 100 : 32768, small ? 70 : 256, small ? 64 : 16384));
+    cases.push_back(
+        embedding_gradient_case(small ? 100 : 32768, small ? 70 : 256, small ? 64 : 16384));
+    cases.push_back(sparse_rows_case(small ? 64 : 65536, 32, small ? 1000 : 65536));
+    cases.push_back(cholesky_case(small ? 4 : 512));
+    cases.push_back(int4_case(16, small ? 64 : 4096, small ? 128 : 4096));
+    cases.push_back(kmeans_case(small ? 64 : 32768, 32, small ? 10 : 64));
+    return cases;
+}
+
+}  // namespace tilewright::cli

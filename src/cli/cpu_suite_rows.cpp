@@ -1,0 +1,189 @@
+// Kernels of rows: elementwise chains in blocks of several shapes, norms, scans, transposition.
+#include <fmt/format.h>
+
+#include "cli/builtin.h"
+#include "cli/cpu_suite.h"
+#include "tilewright/lang.h"
+
+namespace tilewright::cli {
+namespace {
+
+using Elementwise = std::function<Tile(Tile x, Tile r, Tile bias)>;
+
+/// y = f(x, r, bias of each column) in blocks of rows x columns.
+SuiteCase elementwise(const std::string& name, const Elementwise& f, PlainLoop loop,
+                      std::int64_t rows, std::int64_t n, std::int64_t block_rows,
+                      std::int64_t block_columns) {
+    const BlockSpec block{{block_rows, block_columns},
+                          [](auto i, auto j) { return tilewright::block(i, j); }};
+    const BlockSpec columns{{block_columns}, [](auto, auto j) { return tilewright::block(j); }};
+    Call call = tilewright::call(
+        kernel(name,
+               [f](Ref x, Ref r, Ref bias, Ref y) { y.store(f(x.load(), r.load(), bias.load())); }),
+        {.grid = {(rows + block_rows - 1) / block_rows, (n + block_columns - 1) / block_columns},
+         .in = {block, block, columns},
+         .out = {block},
+         .out_type = {{f32, {rows, n}}}});
+    SuiteCase result = suite_case(
+        fmt::format("{} {} x {}, blocks {} x {}", name, rows, n, block_rows, block_columns), call,
+        loop,
+        {random_values(f32, {rows, n}, 1), random_values(f32, {rows, n}, 2),
+         random_values(f32, {n}, 3)},
+        {f32, {rows, n}});
+    result.sizes = {n};
+    result.units = rows;
+    result.bytes = 12.0 * static_cast<double>(rows * n);
+    result.tolerance = 2e-6;
+    return result;
+}
+
+/// y = f(x) on blocks of whole rows.
+SuiteCase by_rows(const std::string& name, const std::function<Tile(Tile)>& f, PlainLoop loop,
+                  DType dtype, std::int64_t rows, std::int64_t n, std::int64_t block_rows) {
+    const BlockSpec block{{block_rows, n}, [](auto i) { return tilewright::block(i, 0); }};
+    Call call = tilewright::call(kernel(name, [f](Ref x, Ref y) { y.store(f(x.load())); }),
+                                 {.grid = {rows / block_rows},
+                                  .in = {block},
+                                  .out = {block},
+                                  .out_type = {{dtype, {rows, n}}}});
+    SuiteCase result =
+        suite_case(fmt::format("{} {} x {} {}", name, rows, n, tilewright::name(dtype)), call, loop,
+                   {random_values(dtype, {rows, n}, 1)}, {dtype, {rows, n}});
+    result.sizes = {n};
+    result.units = rows;
+    result.bytes = 2.0 * static_cast<double>(rows * n * size_of(dtype));
+    return result;
+}
+
+SuiteCase layer_norm_case(std::int64_t rows, std::int64_t n) {
+    const BlockSpec block{{8, n}, [](auto i) { return tilewright::block(i, 0); }};
+    Call call = tilewright::call(
+        kernel("layer_norm",
+               [](Ref x, Ref weight, Ref bias, Ref y) {
+                   const Tile t = x.load();
+                   const Tile d = t - mean(t, 1, true);
+                   y.store(d * rsqrt(mean(d * d, 1, true) + 1e-5) * weight.load() + bias.load());
+               }),
+        {.grid = {rows / 8},
+         .in = {block, {}, {}},
+         .out = {block},
+         .out_type = {{f32, {rows, n}}}});
+    SuiteCase result = suite_case(
+        fmt::format("layer_norm {} x {}", rows, n), call, plain_loops().layer_norm,
+        {random_values(f32, {rows, n}, 1), random_values(f32, {n}, 2), random_values(f32, {n}, 3)},
+        {f32, {rows, n}});
+    result.sizes = {n};
+    result.units = rows;
+    result.bytes = 8.0 * static_cast<double>(rows * n);
+    result.tolerance = 2e-5;
+    return result;
+}
+
+SuiteCase rotary_case(std::int64_t rows, std::int64_t half) {
+    constexpr std::int64_t kRows = 64;
+    const auto blocks = [](std::int64_t columns) {
+        return BlockSpec{{kRows, columns}, [](auto i) { return tilewright::block(i, 0); }};
+    };
+    Call call = tilewright::call(kernel("rotary",
+                                        [half](Ref x, Ref cosines, Ref sines, Ref y) {
+                                            const Tile a = x.at(all, ds(0, half)).load(),
+                                                       b = x.at(all, ds(half, half)).load();
+                                            const Tile c = cosines.load(), s = sines.load();
+                                            y.at(all, ds(0, half)).store(a * c - b * s);
+                                            y.at(all, ds(half, half)).store(b * c + a * s);
+                                        }),
+                                 {.grid = {rows / kRows},
+                                  .in = {blocks(2 * half), blocks(half), blocks(half)},
+                                  .out = {blocks(2 * half)},
+                                  .out_type = {{f32, {rows, 2 * half}}}});
+    SuiteCase result =
+        suite_case(fmt::format("rotary {} x {}", rows, 2 * half), call, plain_loops().rotary,
+                   {random_values(f32, {rows, 2 * half}, 1), random_values(f32, {rows, half}, 2),
+                    random_values(f32, {rows, half}, 3)},
+                   {f32, {rows, 2 * half}});
+    result.sizes = {half};
+    result.units = rows;
+    result.bytes = 24.0 * static_cast<double>(rows * half);
+    result.tolerance = 1e-6;
+    return result;
+}
+
+SuiteCase transpose_case(std::int64_t rows, std::int64_t columns) {
+    Call call = tilewright::call(
+        kernel("transpose", [](Ref x, Ref y) { y.store(transpose(x.load())); }),
+        {.grid = {rows / 64, columns / 64},
+         .in = {BlockSpec{{64, 64}, [](auto i, auto j) { return tilewright::block(i, j); }}},
+         .out = {BlockSpec{{64, 64}, [](auto i, auto j) { return tilewright::block(j, i); }}},
+         .out_type = {{f32, {columns, rows}}}});
+    SuiteCase result =
+        suite_case(fmt::format("transpose {} x {}", rows, columns), call, plain_loops().transpose,
+                   {random_values(f32, {rows, columns}, 1)}, {f32, {columns, rows}});
+    result.sizes = {columns, rows};
+    result.units = rows / 16;
+    result.bytes = 8.0 * static_cast<double>(rows * columns);
+    return result;
+}
+
+SuiteCase cumsum_rows_case(std::int64_t rows, std::int64_t columns) {
+    const BlockSpec block{{rows, 64}, [](auto j) { return tilewright::block(0, j); }};
+    Call call =
+        tilewright::call(kernel("cumsum_rows", [](Ref x, Ref y) { y.store(cumsum(x.load(), 0)); }),
+                         {.grid = {columns / 64},
+                          .in = {block},
+                          .out = {block},
+                          .out_type = {{f32, {rows, columns}}}});
+    SuiteCase result = suite_case(fmt::format("cumsum down {} x {} f32", rows, columns), call,
+                                  plain_loops().cumsum_rows,
+                                  {random_values(f32, {rows, columns}, 1)}, {f32, {rows, columns}});
+    result.sizes = {columns, rows};
+    result.units = columns / 64;
+    result.bytes = 8.0 * static_cast<double>(rows * columns);
+    result.tolerance = 1e-6;
+    return result;
+}
+
+}  // namespace
+
+std::vector<SuiteCase> row_cases(bool small) {
+    const PlainLoops& plain = plain_loops();
+    const Elementwise sum = [](Tile x, Tile r, Tile) { return x + r; };
+    const Elementwise relu_chain = [](Tile x, Tile r, Tile b) { return relu(x * 1.5 + b) + r; };
+    const Elementwise gelu_chain = [](Tile x, Tile r, Tile b) { return gelu(x + b) + r; };
+    std::vector<SuiteCase> cases;
+    // Past the caches, and within the second level of one core.
+    const std::int64_t rows = small ? 64 : 4096, n = small ? 512 : 4096;
+    const std::pair<std::int64_t, std::int64_t> shapes[] = {{1, n}, {64, 512}, {512, 64}};
+    for (const auto& [block_rows, block_columns] : shapes)
+        cases.push_back(elementwise("add", sum, plain.add, rows, n, block_rows, block_columns));
+    for (const std::int64_t r : {rows, std::int64_t{16}}) {
+        for (const auto& [block_rows, block_columns] : shapes) {
+            if (block_rows > r) continue;
+            cases.push_back(elementwise("scale_shift_relu", relu_chain, plain.scale_shift_relu, r,
+                                        n, block_rows, block_columns));
+        }
+    }
+    for (const auto& [block_rows, block_columns] : shapes) {
+        cases.push_back(elementwise("bias_gelu_residual", gelu_chain, plain.bias_gelu_residual,
+                                    rows / 4, n, block_rows, block_columns));
+    }
+    const auto softmax = [](Tile t) {
+        const Tile weights = exp(t - max(t, 1, true));
+        return weights * (1.0 / tilewright::sum(weights, 1, true));
+    };
+    cases.push_back(by_rows("softmax", softmax, plain.softmax, f32, rows, n / 4, 8));
+    cases.back().tolerance = 1e-5;
+    cases.push_back(layer_norm_case(rows, n / 4));
+    cases.push_back(rotary_case(small ? 64 : 32768, 64));
+    cases.push_back(transpose_case(small ? 128 : 2048, small ? 64 : 2048));
+    const std::int64_t lines = small ? 2 : 16, length = small ? 1000 : 262144;
+    const auto running = [](Tile t) { return cumsum(t, 1); };
+    cases.push_back(by_rows("cumsum", running, plain.cumsum_f32, f32, lines, length, 1));
+    cases.back().tolerance = 1e-5;
+    cases.push_back(by_rows("cumsum", running, plain.cumsum_i32, i32, lines, length, 1));
+    cases.push_back(by_rows(
+        "cummax", [](Tile t) { return cummax(t, 1); }, plain.cummax, f32, lines, length, 1));
+    cases.push_back(cumsum_rows_case(small ? 100 : 2048, small ? 64 : 2048));
+    return cases;
+}
+
+}  // namespace tilewright::cli

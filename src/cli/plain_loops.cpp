@@ -1,0 +1,19 @@
+// The loops for any machine, and the choice among the levels.
+#define TW_PLAIN_TABLE kPlainLoopsDefault
+#define TW_PLAIN_LEVEL "the compiler's default"
+#include "cli/plain_loops-inl.h"
+
+namespace tilewright::cli {
+
+const PlainLoops& plain_loops() {
+#if defined(__x86_64__)
+    __builtin_cpu_init();
+    if (__builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
+        __builtin_cpu_supports("avx512dq") && __builtin_cpu_supports("avx512vl"))
+        return kPlainLoopsV4;
+    if (__builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma")) return kPlainLoopsV3;
+#endif
+    return kPlainLoopsDefault;
+}
+
+}  // namespace tilewright::cli

@@ -1,0 +1,36 @@
+// The kernels of `tilewright bench cpu` as plain C++ loops: what they are compared with.
+#pragma once
+
+#include <cstdint>
+
+namespace tilewright::cli {
+
+/// Arrays (dense, row-major) and sizes of one kernel, in the order in which its loop names them.
+struct PlainArgs {
+    const void* in[4] = {};
+    void* out[2] = {};
+    std::int64_t size[6] = {};
+};
+
+/// Does units [begin, end) of the kernel: rows as a rule, which threads may share out.
+using PlainLoop = void (*)(const PlainArgs&, std::int64_t begin, std::int64_t end);
+
+/// The loops, all of them of plain C++ that leaves vectors to the compiler.
+struct PlainLoops {
+    const char* level;  ///< the instruction set that the compiler was given
+    PlainLoop add, scale_shift_relu, bias_gelu_residual, softmax, layer_norm, rotary, transpose;
+    PlainLoop cumsum_f32, cumsum_i32, cumsum_rows, cummax, sliding_sum;
+    PlainLoop depthwise, stencil, blur, jacobi;
+    PlainLoop segment_sum, histogram, embedding, embedding_gradient, sparse_rows;
+    PlainLoop cholesky, int4_matmul, kmeans;
+};
+
+extern const PlainLoops kPlainLoopsDefault;
+#if defined(__x86_64__)
+extern const PlainLoops kPlainLoopsV3, kPlainLoopsV4;
+#endif
+
+/// The loops compiled for the highest level of this machine.
+const PlainLoops& plain_loops();
+
+}  // namespace tilewright::cli
