@@ -30,24 +30,28 @@ void check_grid(const ir::Function& kernel, const ir::Arguments& arguments) {
     }
 }
 
-void check_ref(const ir::Function& kernel, const std::string& name, const ir::RefType& type,
+void check_ref(const ir::Function& kernel, std::size_t place, const ir::RefType& type,
                const ir::RefArgument& argument) {
+    const auto name = [&] {
+        const std::string& hint = kernel.value_name(kernel.parameters()[place]);
+        return hint.empty() ? fmt::format("ref{}", place) : hint;
+    };
     bool empty = false;
     for (int dim = 0; dim < type.rank(); ++dim) {
         const auto d = static_cast<std::size_t>(dim);
         const std::int64_t extent = argument.extents[d];
         if (extent < 0) {
-            user_error(kernel.name, "expected extent {} of {} to be >= 0 but got {}", dim, name,
+            user_error(kernel.name, "expected extent {} of {} to be >= 0 but got {}", dim, name(),
                        extent);
         }
         if (type.extents[d] != ir::kDynamic && type.extents[d] != extent) {
-            user_error(kernel.name, "expected extent {} of {} to be {} but got {}", dim, name,
+            user_error(kernel.name, "expected extent {} of {} to be {} but got {}", dim, name(),
                        type.extents[d], extent);
         }
         empty = empty || extent == 0;
     }
     if (argument.data == nullptr && !empty) {
-        user_error(kernel.name, "expected an array for {} but got a null pointer", name);
+        user_error(kernel.name, "expected an array for {} but got a null pointer", name());
     }
 }
 
@@ -73,9 +77,7 @@ void check_arguments(const ir::Function& kernel, const ir::Arguments& arguments)
         if (!kernel.is_ref(parameter)) continue;
         const ir::RefType& type = kernel.ref_type(parameter);
         if (type.space != ir::Space::global) continue;
-        const std::string& hint = kernel.value_name(parameter);
-        check_ref(kernel, hint.empty() ? fmt::format("ref{}", i) : hint, type,
-                  arguments.refs[next++]);
+        check_ref(kernel, i, type, arguments.refs[next++]);
     }
 }
 

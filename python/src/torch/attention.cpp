@@ -1,82 +1,71 @@
 // Attention on tensors of PyTorch.
-#include "tilewright/attention.h"
+#include "torch/attention.h"
 
-#include <array>
-#include <span>
 #include <string>
 #include <utility>
 
-#include "attention_site.h"
 #include "bindings.h"
 #include "nanobind/stl/array.h"
 #include "nanobind/stl/pair.h"
 #include "nanobind/stl/string.h"
-#include "torch/calls.h"
+#include "tilewright/attention.h"
 
 namespace tilewright::torch {
-namespace {
 
-/// Attention of one spec on tensors of torch, forward or backward.
-class TorchAttention {
-  public:
-    /// `wanted`: which gradients of query, key and value are.
-    TorchAttention(const python::AttentionSpec& spec, bool is_backward, std::array<bool, 3> wanted)
-        : site_(spec), is_backward_(is_backward), wanted_(wanted) {}
-
-    /// See Calls. block_mask: None or an object that has the core's mask as `_core`; it comes first
-    /// among the arguments of `site.results`.
-    nb::object call(nb::handle site, nb::sequence operands, nb::handle block_mask,
-                    std::uint64_t seed) {
-        const BlockMask mask =
-            block_mask.is_none() ? BlockMask() : nb::cast<BlockMask>(block_mask.attr("_core"));
-        const bool repeats = site_.repeats() && site_.options().dropout == 0;
-        return calls_.call(
-            site, operands,
-            {.first_argument = block_mask, .state = mask.state(), .repeats = repeats},
-            [&](std::span<const Tensor> arrays) { run_on(arrays, mask, seed); });
+nb::object TorchAttention::call(nb::handle site, nb::sequence operands, nb::handle block_mask,
+                                std::uint64_t seed) {
+    Arguments arguments;
+    for (const nb::handle operand : operands) {
+        if (!arguments.add(operand)) return nb::none();
     }
+    return call_plain(site, arguments, block_mask, seed);
+}
 
-  private:
-    void run_on(std::span<const Tensor> arrays, const BlockMask& mask, std::uint64_t seed) const {
-        const auto count = site_.num_operands();
-        python::AttentionOperands given = site_.read(arrays.first(count));
-        const auto results = arrays.subspan(count);
-        AttentionOptions& options = given.options;
-        options.seed += seed;  // 0 where an operand brings the seed, which is in the options
-        if (mask.defined()) {
-            options.block_mask = options.block_mask.defined() ? options.block_mask & mask : mask;
-        }
-        if (!is_backward_) {
-            const Tensor lse = results.size() > 1 ? results[1] : unwanted_lse(given.query);
-            return attention_into({results[0], lse, results.size() > 2 ? results[2] : Tensor()},
-                                  given.query, given.key, given.value, options);
-        }
-        AttentionGradients gradients;
-        std::size_t next = 0;
-        Tensor* const own[] = {&gradients.query, &gradients.key, &gradients.value};
-        for (std::size_t i = 0; i < wanted_.size(); ++i) {
-            if (wanted_[i]) *own[i] = results[next++];
-        }
-        attention_backward_into(gradients, given.query, given.key, given.value,
-                                {given.out, given.lse, {}}, given.dout, options, given.dlse);
-        if (gradients.sinks.defined()) results[next++].copy_from(gradients.sinks);
-        for (const Tensor& gradient : gradients.captured) results[next++].copy_from(gradient);
+nb::object TorchAttention::call_plain(nb::handle site, Arguments& operands, nb::handle block_mask,
+                                      std::uint64_t seed) {
+    static PyObject* const kCore = PyUnicode_InternFromString("_core");
+    const BlockMask mask =
+        block_mask.is_none() ? BlockMask() : nb::cast<BlockMask>(attribute(block_mask, kCore));
+    const bool repeats = site_.repeats() && site_.options().dropout == 0;
+    return calls_.call(site, operands,
+                       {.first_argument = block_mask, .state = mask.state(), .repeats = repeats},
+                       [&](std::span<const Tensor> arrays) { run_on(arrays, mask, seed); });
+}
+
+void TorchAttention::run_on(std::span<const Tensor> arrays, const BlockMask& mask,
+                            std::uint64_t seed) const {
+    const auto count = site_.num_operands();
+    python::AttentionOperands given = site_.read(arrays.first(count));
+    const auto results = arrays.subspan(count);
+    AttentionOptions& options = given.options;
+    options.seed += seed;  // 0 where an operand brings the seed, which is in the options
+    if (mask.defined()) {
+        options.block_mask = options.block_mask.defined() ? options.block_mask & mask : mask;
     }
-
-    /// Memory of the library's own: a tensor of torch costs a microsecond.
-    Tensor unwanted_lse(const Tensor& query) const {
-        const bool bshd = site_.options().layout == Layout::bshd;
-        const Tensor::Dims rows{query.dim(0), query.dim(bshd ? 2 : 1), query.dim(bshd ? 1 : 2)};
-        return Tensor::empty(query.dtype() == f64 ? f64 : f32, rows, query.device());
+    if (!is_backward_) {
+        const Tensor lse = results.size() > 1 ? results[1] : unwanted_lse(given.query);
+        return attention_into({results[0], lse, results.size() > 2 ? results[2] : Tensor()},
+                              given.query, given.key, given.value, options);
     }
+    AttentionGradients gradients;
+    std::size_t next = 0;
+    Tensor* const own[] = {&gradients.query, &gradients.key, &gradients.value};
+    for (std::size_t i = 0; i < wanted_.size(); ++i) {
+        if (wanted_[i]) *own[i] = results[next++];
+    }
+    attention_backward_into(gradients, given.query, given.key, given.value,
+                            {given.out, given.lse, {}}, given.dout, options, given.dlse);
+    if (gradients.sinks.defined()) results[next++].copy_from(gradients.sinks);
+    for (const Tensor& gradient : gradients.captured) results[next++].copy_from(gradient);
+}
 
-    python::AttentionSite site_;
-    bool is_backward_;
-    std::array<bool, 3> wanted_;
-    Calls calls_;
-};
+/// Memory of the library's own: a tensor of torch costs a microsecond.
+Tensor TorchAttention::unwanted_lse(const Tensor& query) const {
+    const bool bshd = site_.options().layout == Layout::bshd;
+    const Tensor::Dims rows{query.dim(0), query.dim(bshd ? 2 : 1), query.dim(bshd ? 1 : 2)};
+    return Tensor::empty(query.dtype() == f64 ? f64 : f32, rows, query.device());
+}
 
-}  // namespace
 }  // namespace tilewright::torch
 
 namespace tilewright::python {

@@ -4,6 +4,34 @@
 #include <utility>
 
 namespace tilewright::torch {
+namespace {
+
+/// torch.set_num_threads holds for the library's threads too.
+void follow_threads() {
+    static long seen = -1;  // the GIL guards it
+    const long number = PyLong_AsLong(value_of(torch().num_threads).ptr());
+    if (number == seen) return;
+    seen = number;
+    nb::handle(torch().follow_threads)(number);
+}
+
+/// Whether torch.empty_like of an operand makes what these arguments of torch.empty_strided do.
+bool is_like(nb::handle operand, const DLTensor& view, nb::handle arguments) {
+    const auto given = nb::borrow<nb::tuple>(arguments);
+    const auto equal = [&](const std::int64_t* numbers, nb::handle wanted) {
+        const auto tuple = nb::borrow<nb::tuple>(wanted);
+        if (static_cast<std::size_t>(view.ndim) != tuple.size()) return false;
+        for (std::size_t i = 0; i < tuple.size(); ++i) {
+            if (nb::cast<std::int64_t>(tuple[i]) != numbers[i]) return false;
+        }
+        return true;
+    };
+    return equal(view.shape, given[0][0]) && equal(view.strides, given[0][1]) &&
+           operand.attr("dtype").equal(given[1]["dtype"]) &&
+           operand.attr("device").equal(given[1]["device"]);
+}
+
+}  // namespace
 
 nb::object Calls::call(nb::handle site, nb::sequence operands, const CallDetails& details,
                        const Run& run) {
@@ -11,15 +39,26 @@ nb::object Calls::call(nb::handle site, nb::sequence operands, const CallDetails
     for (const nb::handle operand : operands) {
         if (!arguments.add(operand)) return nb::none();
     }
+    return call(site, arguments, details, run);
+}
+
+nb::object Calls::call(nb::handle site, Arguments& arguments, const CallDetails& details,
+                       const Run& run) {
     arguments.add_type(reinterpret_cast<std::int64_t>(details.state.get()));
     std::shared_ptr<Shape> shape = find(arguments.types());
-    if (!shape) shape = learn(site, operands, arguments.types(), details);
+    if (!shape) shape = learn(site, arguments, details);
 
     std::vector<Result> results;
     results.reserve(shape->results.size());
-    for (const nb::object& of : shape->results) results.push_back(make_result(of));
+    for (const Wanted& wanted : shape->results) {
+        const nb::handle like = wanted.like < 0
+                                    ? nb::handle()
+                                    : arguments.objects()[static_cast<std::size_t>(wanted.like)];
+        results.push_back(make_result(wanted.arguments, like));
+    }
 
     const DLDevice device = arguments.views().front().device;
+    if (device.device_type == kDLCPU) follow_threads();
     const bool repeats = details.repeats && device.device_type == kDLCPU && !checked();
     const TorchScope scope(device);
     run_released([&] {
@@ -60,17 +99,24 @@ std::shared_ptr<Calls::Shape> Calls::find(const std::vector<std::int64_t>& types
     return {};
 }
 
-std::shared_ptr<Calls::Shape> Calls::learn(nb::handle site, nb::handle operands,
-                                           const std::vector<std::int64_t>& types,
+std::shared_ptr<Calls::Shape> Calls::learn(nb::handle site, const Arguments& arguments,
                                            const CallDetails& details) {
     auto shape = std::make_shared<Shape>();
-    shape->types = types;
+    shape->types = arguments.types();
     shape->state = details.state;
-    const auto all = nb::borrow<nb::args>(nb::steal<nb::object>(PySequence_Tuple(operands.ptr())));
-    const nb::object results = details.first_argument
-                                   ? site.attr("results")(details.first_argument, *all)
-                                   : site.attr("results")(*all);
-    for (const nb::handle of : results) shape->results.push_back(nb::borrow(of));
+    nb::list all;
+    if (details.first_argument) all.append(details.first_argument);
+    for (const nb::handle operand : arguments.objects()) all.append(operand);
+    const nb::object results = site.attr("results")(*nb::tuple(all));
+    for (const nb::handle of : results) {
+        Wanted wanted{nb::borrow(of)};
+        for (std::size_t i = 0; i < arguments.size() && wanted.like < 0; ++i) {
+            if (is_like(arguments.objects()[i], arguments.views()[i], of)) {
+                wanted.like = static_cast<int>(i);
+            }
+        }
+        shape->results.push_back(std::move(wanted));
+    }
     if (shapes_.size() == kMostShapes) shapes_.erase(shapes_.begin());
     shapes_.push_back(shape);
     return shape;

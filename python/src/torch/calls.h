@@ -31,11 +31,19 @@ class Calls {
     /// torch.empty_strided for each result.
     nb::object call(nb::handle site, nb::sequence operands, const CallDetails& details,
                     const Run& run);
+    /// The same on operands that are plain tensors.
+    nb::object call(nb::handle site, Arguments& arguments, const CallDetails& details,
+                    const Run& run);
 
   private:
+    /// How a result is made.
+    struct Wanted {
+        nb::object arguments;  ///< of torch.empty_strided
+        int like = -1;         ///< the operand that has the same dtype, device, shape and strides
+    };
     struct Shape {
         std::vector<std::int64_t> types;
-        std::vector<nb::object> results;    ///< arguments of torch.empty_strided
+        std::vector<Wanted> results;
         std::shared_ptr<const void> state;  ///< held, since types name it by its address
 
         std::mutex mutex;
@@ -43,8 +51,7 @@ class Calls {
         int tried = 0;  ///< recordings
     };
     std::shared_ptr<Shape> find(const std::vector<std::int64_t>& types) const;
-    std::shared_ptr<Shape> learn(nb::handle site, nb::handle operands,
-                                 const std::vector<std::int64_t>& types,
+    std::shared_ptr<Shape> learn(nb::handle site, const Arguments& arguments,
                                  const CallDetails& details);
 
     static constexpr std::size_t kMostShapes = 64;

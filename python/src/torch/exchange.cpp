@@ -34,8 +34,7 @@ const Torch& torch() {
     return state();
 }
 
-bool Arguments::add(nb::handle object) {
-    DLTensor view{};
+bool Arguments::view_of(nb::handle object, DLTensor& view) {
     const PyTypeObject* const type = Py_TYPE(object.ptr());
     if (type != torch().tensor && type != torch().parameter) return false;
     if (torch().api->dltensor_from_py_object_no_sync(object.ptr(), &view) != 0) {
@@ -43,14 +42,24 @@ bool Arguments::add(nb::handle object) {
         return false;
     }
     if (view.device.device_type != kDLCPU && view.device.device_type != kDLCUDA) return false;
-    if (may_be_negative(view) && is_negative(object.ptr())) return false;
+    return !may_be_negative(view) || !is_negative(object.ptr());
+}
+
+bool Arguments::add(nb::handle object) {
+    DLTensor view{};
+    if (!view_of(object, view)) return false;
+    add(object, view);
+    return true;
+}
+
+void Arguments::add(nb::handle object, const DLTensor& view) {
+    objects_.push_back(object);
     views_.push_back(view);
     types_.push_back(view.dtype.code | view.dtype.bits << 8 | view.dtype.lanes << 16);
     types_.push_back(std::int64_t{view.device.device_type} << 32 | view.device.device_id);
     types_.push_back(view.ndim);
     types_.insert(types_.end(), view.shape, view.shape + view.ndim);
     types_.insert(types_.end(), view.strides, view.strides + view.ndim);
-    return true;
 }
 
 std::vector<Tensor> Arguments::tensors() const {
@@ -77,10 +86,16 @@ Tensor tensor_of(const DLTensor& view) {
     return Tensor::from_dlpack(managed);
 }
 
-Result make_result(nb::handle arguments) {
-    const auto given = nb::borrow<nb::tuple>(arguments);
-    Result result{nb::steal(PyObject_Call(torch().empty_strided, given[0].ptr(), given[1].ptr())),
-                  {}};
+Result make_result(nb::handle arguments, nb::handle like) {
+    Result result{};
+    if (like) {
+        PyObject* const source = like.ptr();
+        result.object = nb::steal(PyObject_Vectorcall(torch().empty_like, &source, 1, nullptr));
+    } else {
+        const auto given = nb::borrow<nb::tuple>(arguments);
+        result.object =
+            nb::steal(PyObject_Call(torch().empty_strided, given[0].ptr(), given[1].ptr()));
+    }
     if (!result.object.is_valid() ||
         torch().api->dltensor_from_py_object_no_sync(result.object.ptr(), &result.view) != 0) {
         nb::raise_python_error();
@@ -144,7 +159,7 @@ namespace python {
 void bind_exchange(nb::module_& module) {
     module.def(
         "use_torch",
-        [](nb::handle torch, nb::handle parameter, nb::handle bad_input) {
+        [](nb::handle torch, nb::handle parameter, nb::handle bad_input, nb::handle follow) {
             tilewright::torch::Torch& state = tilewright::torch::state();
             const nb::object tensor = torch.attr("Tensor");
             state.api = tilewright::torch::find_api(tensor.attr("__dlpack_c_exchange_api__"));
@@ -152,10 +167,14 @@ void bind_exchange(nb::module_& module) {
             state.tensor = reinterpret_cast<PyTypeObject*>(nb::object(tensor).release().ptr());
             state.parameter =
                 reinterpret_cast<PyTypeObject*>(nb::borrow(parameter).release().ptr());
-            state.empty_strided = nb::object(torch.attr("empty_strided")).release().ptr();
-            state.bad_input = nb::borrow(bad_input).release().ptr();
+            const auto kept = [](nb::object object) { return object.release().ptr(); };
+            state.empty_strided = kept(torch.attr("empty_strided"));
+            state.empty_like = kept(torch.attr("empty_like"));
+            state.num_threads = kept(torch.attr("get_num_threads"));
+            state.follow_threads = kept(nb::borrow(follow));
+            state.bad_input = kept(nb::borrow(bad_input));
         },
-        nb::arg("torch"), nb::arg("parameter"), nb::arg("bad_input"),
+        nb::arg("torch"), nb::arg("parameter"), nb::arg("bad_input"), nb::arg("follow_threads"),
         "Takes from the module torch what calls on its tensors need.");
 }
 

@@ -21,10 +21,26 @@ namespace nb = nanobind;
 struct Torch {
     const DLPackExchangeAPI* api = nullptr;
     PyTypeObject *tensor = nullptr, *parameter = nullptr;
-    PyObject* empty_strided = nullptr;
-    PyObject* bad_input = nullptr;  ///< the class of errors about arguments
+    PyObject *empty_strided = nullptr, *empty_like = nullptr;
+    PyObject* num_threads = nullptr;     ///< torch.get_num_threads
+    PyObject* follow_threads = nullptr;  ///< takes a new number of torch's threads over
+    PyObject* bad_input = nullptr;       ///< the class of errors about arguments
 };
 const Torch& torch();
+
+/// An attribute, by a name from PyUnicode_InternFromString.
+inline nb::object attribute(nb::handle object, PyObject* name) {
+    nb::object value = nb::steal(PyObject_GetAttr(object.ptr(), name));
+    if (!value.is_valid()) nb::raise_python_error();
+    return value;
+}
+
+/// What a function of Python without arguments returns.
+inline nb::object value_of(PyObject* function) {
+    nb::object value = nb::steal(PyObject_CallNoArgs(function));
+    if (!value.is_valid()) nb::raise_python_error();
+    return value;
+}
 
 /// Views of the tensors of one call, which their objects keep alive.
 class Arguments {
@@ -32,8 +48,13 @@ class Arguments {
     /// Adds a tensor; false if the object is no plain one of the CPU or of a GPU: of a subclass,
     /// fake, a negative view.
     bool add(nb::handle object);
+    /// The same with its view.
+    void add(nb::handle object, const DLTensor& view);
+    /// The view of a plain tensor, not added.
+    static bool view_of(nb::handle object, DLTensor& view);
 
     std::size_t size() const { return views_.size(); }
+    const std::vector<nb::handle>& objects() const { return objects_; }
     const std::vector<DLTensor>& views() const { return views_; }
     /// dtype, device, shape and strides of each.
     const std::vector<std::int64_t>& types() const { return types_; }
@@ -43,6 +64,7 @@ class Arguments {
     std::vector<void*> addresses() const;
 
   private:
+    std::vector<nb::handle> objects_;
     std::vector<DLTensor> views_;
     std::vector<std::int64_t> types_;
 };
@@ -52,8 +74,9 @@ struct Result {
     nb::object object;
     DLTensor view;
 };
-/// `arguments`: those of torch.empty_strided, ((size, stride), {dtype, device}).
-Result make_result(nb::handle arguments);
+/// `arguments`: those of torch.empty_strided, ((size, stride), {dtype, device}); `like`: a tensor
+/// without gaps that has all of them, which torch copies them from sooner, or null.
+Result make_result(nb::handle arguments, nb::handle like);
 
 Tensor tensor_of(const DLTensor& view);
 void* address_of(const DLTensor& view);

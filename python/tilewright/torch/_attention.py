@@ -8,9 +8,19 @@ import torch
 from torch.nn.attention import flex_attention as _flex
 
 from .. import _attention as _numpy_attention
-from .. import _functions
+from .. import _core, _functions
 from . import _block_mask as _masks
-from . import _environment, _errors, _function, _host_copies, _nested, _ops, _sharded, _sites
+from . import (
+    _environment,
+    _errors,
+    _function,
+    _host_copies,
+    _nested,
+    _ops,
+    _plans,
+    _sharded,
+    _sites,
+)
 
 _BACKENDS = ("AUTO", "TRITON", "FLASH", "TRITON_DECODE", "TILEWRIGHT")
 _TENSORS = (torch.Tensor, torch.nn.Parameter)
@@ -18,6 +28,20 @@ _is_compiling = torch.compiler.is_dynamo_compiling
 _autocast = torch._C._is_any_autocast_enabled
 _deterministic = torch._C._get_deterministic_algorithms
 _grad_enabled = torch.is_grad_enabled
+
+#: What earlier calls were but for their tensors: a call like one of them takes no step in Python.
+_known_calls = _core.KnownCalls(
+    (
+        torch._C._len_torch_dispatch_stack,
+        torch._C._functorch.peek_interpreter_stack,
+        _autocast,
+        _grad_enabled,
+        _deterministic,
+    ),
+    _function.PlainAttention.apply,
+    _masks.BlockMask,
+)
+_known_call = _known_calls.entry()
 
 
 def flex_attention(
@@ -81,6 +105,17 @@ def flex_attention(
             *(cu_seqlens, kv_cu_seqlens, kv_lengths, sinks, dropout, seed, layout),
             *(deterministic, device),
         )
+    has_extras = not (
+        segment_ids is kv_segment_ids is cu_seqlens is kv_cu_seqlens is kv_lengths is sinks is None
+    )
+    results = _known_call(
+        query, key, value, score_mod, mask_mod, block_mask, kernel_options, has_extras, scale,
+        enable_gqa, return_lse, return_aux, causal, window, dropout, layout, deterministic, device,
+    )  # fmt: skip
+    if results is not None:
+        if return_aux is None and not return_lse:
+            return results[0]
+        return _returned(results, return_lse, return_aux)
     nested = getattr(query, "is_nested", False)
     if nested or is_mixed(query, key, value):
         return (_nested.flex_attention if nested else _mixed)(
@@ -121,9 +156,7 @@ def flex_attention(
     others, names = (), ()
     if layout != "bhsd":
         queries, heads, keys = heads, queries, key.shape[1]
-    if not (
-        segment_ids is kv_segment_ids is cu_seqlens is kv_cu_seqlens is kv_lengths is sinks is None
-    ):
+    if has_extras:
         extras = (segment_ids, kv_segment_ids, cu_seqlens, kv_cu_seqlens, kv_lengths, sinks)
         names, others = _given(extras)
         if cu_seqlens is not None:
@@ -191,6 +224,8 @@ def flex_attention(
         found = _choose(choice, locals())
     seed = _seed(seed) if dropout else 0
     plain = _ops.is_plain()
+    if plain and _choices.get(choice) is found and not (has_extras or dropout or kernel_options):
+        _remember(found, choice, (score_mod, mask_mod), (score, mask), grad, query)
     if type(query) not in _TENSORS and _sharded.is_sharded(operands):
         results = _sharded.run(found, block_mask, seed, operands)
         return _returned(results, return_lse, return_aux)
@@ -238,6 +273,29 @@ def _choose(choice, arguments):
             _choices.clear()
         _choices[choice] = site
     return site
+
+
+def _remember(site, choice, functions, mods, grad, query):
+    """Lets `_known_calls` find calls like this one, if plans say what the mods read."""
+    is_double = query.dtype == torch.float64
+    known = [
+        _plans.known_mod(function, is_mask, is_double and not is_mask)
+        for function, is_mask in zip(functions, (False, True), strict=True)
+    ]
+    if None in known:
+        return
+    options = choice[6:-1]  # from scale on
+    wants_lse = grad or choice[8] or choice[9] is not None
+    _known_calls.remember(
+        options=options,
+        deterministic=choice[-1],
+        is_double=is_double,
+        score=known[0],
+        mask=known[1],
+        captures_require_grad=any(x.requires_grad for mod in mods for x in mod.arrays),
+        gradient=grad,
+        site=site if wants_lse else site.alone,
+    )
 
 
 _PLAIN = (type(None), bool, int, float)

@@ -316,7 +316,7 @@ def traced(op, argument, function, is_mask, sizes, score_dtype=torch.float32, de
     """`_recorder.record`, with recordings kept. On a hit the texts are the same objects."""
     plan_key = None
     if type(function) is types.FunctionType:
-        plan_key = id(function.__code__), is_mask, score_dtype is torch.float64
+        plan_key = _plans.key_of(function, is_mask, score_dtype is torch.float64)
         result = _plans.find(plan_key, function)
         if result is not None:
             counts["found"] += 1

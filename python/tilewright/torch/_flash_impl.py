@@ -187,7 +187,7 @@ def _backward(
     )  # fmt: skip
     needs = (True, True, True, *[False] * (len(operands) - 3))
     gradients = _ops.run(
-        site.backward(needs, False), (*operands, out, logsumexp, grad_out), None, 0
+        site.backward(needs, False)[0], (*operands, out, logsumexp, grad_out), None, 0
     )
     return tuple(x.squeeze(0) for x in gradients) if packed else tuple(gradients)
 

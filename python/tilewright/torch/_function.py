@@ -4,6 +4,8 @@ import torch
 
 from . import _batching, _ops
 
+_grad_enabled = torch.is_grad_enabled
+
 _NO_FORWARD_MODE = (
     "[flex_attention] expected derivatives in reverse mode (torch.func.grad, vjp) but got forward "
     "mode (jvp)"
@@ -19,7 +21,9 @@ class PlainAttention(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx, site, mask, seed, *operands):
-        results = tuple(_ops.run(site, operands, mask, seed))
+        results = site(operands, mask, seed)
+        if results is None:
+            results = tuple(_ops.run(site, operands, mask, seed))
         _save(ctx, site, mask, seed, operands, results)
         return results
 
@@ -30,22 +34,17 @@ class PlainAttention(torch.autograd.Function):
             return (None,) * (3 + len(needs))
         if _batching.is_legacy(dout) or _batching.is_legacy(dlse):
             return _batching.legacy(lambda *d: PlainAttention.backward(ctx, *d), dout, dlse)
-        *operands, out, lse = ctx.saved_tensors
+        saved = ctx.saved_tensors
         if dout is None:
-            dout = torch.zeros_like(out)
-        site = ctx.site.backward(needs, dlse is not None)
-        extra = (out, lse, dout) if dlse is None else (out, lse, dout, dlse)
-        if torch.is_grad_enabled() or not _ops.is_plain():
-            gradients = AttentionBackward.apply(site, ctx.mask, ctx.seed, *operands, *extra)
+            dout = torch.zeros_like(saved[-2])
+        site, mask, seed = ctx.call
+        site, places = site.backward(needs, dlse is not None)
+        operands = (*saved, dout) if dlse is None else (*saved, dout, dlse)
+        if _grad_enabled() or not _ops.is_plain():
+            gradients = AttentionBackward.apply(site, mask, seed, *operands)
         else:  # nobody asks for derivatives of the gradients
-            gradients = _ops.run(site, (*operands, *extra), ctx.mask, ctx.seed)
-        gradients = iter(gradients)
-        results = []
-        for name, wanted in zip(site.names, needs, strict=False):
-            # Of a mod with a derivative of its own all gradients are made.
-            made = next(gradients) if wanted or name == "dscore" else None
-            results.append(made if wanted else None)
-        return None, None, None, *results
+            gradients = _ops.run_plain(site, operands, mask, seed)
+        return None, None, None, *[None if i is None else gradients[i] for i in places]
 
     @staticmethod
     def jvp(ctx, *tangents):
@@ -53,7 +52,7 @@ class PlainAttention(torch.autograd.Function):
 
 
 def _save(ctx, site, mask, seed, operands, results):
-    ctx.site, ctx.mask, ctx.seed = site, mask, seed
+    ctx.call = site, mask, seed
     ctx.save_for_backward(*operands, *results[:2])
     ctx.set_materialize_grads(False)
     if len(results) > 2:

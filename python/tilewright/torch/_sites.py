@@ -16,7 +16,7 @@ _CAPACITY = 4096  # sites that are kept
 FLOATS = (torch.float32, torch.float64, torch.float16, torch.bfloat16)
 _INTEGERS = (torch.int32, torch.int64, torch.int16, torch.int8, torch.uint8)
 
-_core.use_torch(torch, torch.nn.Parameter, _errors.BadInput)
+_core.use_torch(torch, torch.nn.Parameter, _errors.BadInput, _threads.follow)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -94,7 +94,6 @@ class Site:
 
     def __call__(self, operands, mask, seed):
         """The results, or None unless all operands are plain tensors."""
-        _threads.follow()
         return self._call(self, operands, mask, seed)
 
     @functools.cached_property
@@ -126,11 +125,18 @@ class Site:
         return not _READ_BY_HOST.isdisjoint(self.names)
 
     def backward(self, needs_gradient, has_dlse):
-        """The site of the backward pass; needs_gradient tells it for each operand."""
+        """The site of the backward pass, and for each operand the place of its gradient among the
+        results, or None; needs_gradient tells for each of them whether one is wanted."""
         key = needs_gradient, has_dlse
         found = self._backward.get(key)
         if found is None:
-            found = self._backward[key] = site(self._backward_spec(needs_gradient, has_dlse))
+            made = site(self._backward_spec(needs_gradient, has_dlse))
+            places, count = [], 0
+            for name, wanted in zip(made.names, needs_gradient, strict=False):
+                places.append(count if wanted else None)
+                # Of a mod with a derivative of its own all gradients are made.
+                count += wanted or name == "dscore"
+            found = self._backward[key] = made, tuple(places)
         return found
 
     def _backward_spec(self, needs_gradient, has_dlse):

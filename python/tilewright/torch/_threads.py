@@ -2,26 +2,18 @@
 
 import os
 
-import torch
-
 import tilewright
 
 from .. import _core
 
-_number = torch.get_num_threads
-_seen = None
+_is_first = True
 
 
-def follow():
-    """Takes over torch's number of threads where it is another one than at the last call."""
-    if _number() != _seen:
-        _take()
-
-
-def _take():
-    global _seen
-    first, _seen = _seen is None, _number()
+def follow(number):
+    """Takes over a number of torch's threads that is another one than at the last call."""
+    global _is_first
+    first, _is_first = _is_first, False
     # What was asked of the library itself holds until torch's number changes.
     if first and (tilewright._threads_are_given or os.environ.get("TILEWRIGHT_THREADS")):
         return
-    _core.set_num_threads(_seen)
+    _core.set_num_threads(number)

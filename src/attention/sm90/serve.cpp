@@ -9,6 +9,8 @@
 #include <map>
 #include <mutex>
 #include <tuple>
+#include <type_traits>
+#include <vector>
 
 #include "attention/mask_cache.h"
 #include "attention/sm90/backward.h"
@@ -402,6 +404,18 @@ namespace {
 
 /// Starts the compilation of the backward's kernels, once for each.
 void compile_backward_ahead(const Problem& p) {
+    // Problems that were here already cost no more than a look: this follows every forward.
+    const std::vector<bool> features{p.deterministic,           p.packed(),
+                                     p.sinks.defined(),         p.block_mask.defined(),
+                                     p.segment_ids.defined(),   p.kv_lengths.defined(),
+                                     p.features.dropout > 0,    p.options.scale > 0,
+                                     p.options.window_left < 0, p.options.right() < 0};
+    const std::tuple problem{combined_mod(p).get(), p.differentiable(), features,
+                             p.query.dtype(),       p.query.shape(),    p.key.shape(),
+                             p.value_dim,           p.device.index};
+    static auto* const kSeen = new Memo<std::remove_const_t<decltype(problem)>, bool>(512);
+    if (kSeen->find(problem)) return;
+    kSeen->put(problem, true);
     BackwardDesc desc;
     if (!find_backward(p, desc).empty()) return;
     const BackwardConfig config = trials_of(p, desc).front();

@@ -1,0 +1,38 @@
+// Attention of one spec on tensors of PyTorch.
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <span>
+
+#include "attention_site.h"
+#include "torch/calls.h"
+
+namespace tilewright::torch {
+
+/// Attention of one spec, forward or backward.
+class TorchAttention {
+  public:
+    /// `wanted`: which gradients of query, key and value are.
+    TorchAttention(const python::AttentionSpec& spec, bool is_backward, std::array<bool, 3> wanted)
+        : site_(spec), is_backward_(is_backward), wanted_(wanted) {}
+
+    /// See Calls. block_mask: None or an object that has the core's mask as `_core`; it comes first
+    /// among the arguments of `site.results`.
+    nb::object call(nb::handle site, nb::sequence operands, nb::handle block_mask,
+                    std::uint64_t seed);
+    /// The same on operands that are plain tensors.
+    nb::object call_plain(nb::handle site, Arguments& operands, nb::handle block_mask,
+                          std::uint64_t seed);
+
+  private:
+    void run_on(std::span<const Tensor> arrays, const BlockMask& mask, std::uint64_t seed) const;
+    Tensor unwanted_lse(const Tensor& query) const;
+
+    python::AttentionSite site_;
+    bool is_backward_;
+    std::array<bool, 3> wanted_;
+    Calls calls_;
+};
+
+}  // namespace tilewright::torch

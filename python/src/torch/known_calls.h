@@ -1,0 +1,72 @@
+// Calls of flex_attention that are like earlier ones, found without a step of Python.
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <memory>
+#include <vector>
+
+#include "torch/attention.h"
+#include "torch/mod_plan.h"
+
+namespace tilewright::torch {
+
+/// Remembers what earlier calls were, but for their tensors.
+class KnownCalls {
+  public:
+    /// Arguments of a call, in order.
+    enum Argument : std::uint8_t {
+        kQuery,
+        kKey,
+        kValue,
+        kScoreMod,
+        kMaskMod,
+        kBlockMask,
+        kKernelOptions,
+        kExtras,  ///< whether there are other operands
+        kFirstOption,
+        kOptions = 10,  ///< scale and so on, which must be equal
+        kCount = kFirstOption + kOptions,
+    };
+
+    /// A mod of a call: the code of its function, and which of the tensors that it reads become
+    /// operands, in order.
+    struct KnownMod {
+        nb::object code;   ///< None without a mod
+        nb::object owner;  ///< of the plan
+        const ModPlan* plan = nullptr;
+        std::vector<std::size_t> order;
+    };
+    struct Known {
+        std::array<nb::object, kOptions> options;
+        nb::object deterministic;
+        bool is_double = false;
+        KnownMod score, mask;
+        bool captures_require_grad = false, gradient = false;
+        nb::object site, owner;
+        TorchAttention* attention = nullptr;
+    };
+
+    /// `torch_functions`: those that tell what torch would do around a call: the number of dispatch
+    /// modes, the transform, autocast, grad mode, deterministic algorithms. `apply`: of the
+    /// autograd Function, called with the site, the block mask, the seed and operands. `mask_type`:
+    /// that of block masks with a `_core`.
+    KnownCalls(nb::sequence torch_functions, nb::object apply, nb::object mask_type);
+
+    void remember(std::shared_ptr<const Known> known);
+    void clear() { known_.clear(); }
+    /// The results of a call, None of one that is not known.
+    nb::object call(PyObject* const* arguments);
+
+  private:
+    /// Adds the captures of mods to the operands; `kept` holds them.
+    std::shared_ptr<const Known> find(PyObject* const* arguments, Arguments& operands,
+                                      std::vector<nb::object>& kept) const;
+    bool is_plain() const;
+
+    nb::object modes_, transform_, autocast_, grad_enabled_, deterministic_, apply_, mask_type_;
+    static constexpr std::size_t kMost = 64;
+    std::vector<std::shared_ptr<const Known>> known_;  ///< the GIL guards it
+};
+
+}  // namespace tilewright::torch
