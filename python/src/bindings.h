@@ -20,6 +20,7 @@ void bind_library(nb::module_& module);
 void bind_mod(nb::module_& module);
 void bind_mod_plan(nb::module_& module);
 void bind_norm(nb::module_& module);
+void bind_program_builder(nb::module_& module);
 void bind_torch_attention(nb::module_& module);
 void bind_torch_norm(nb::module_& module);
 

@@ -47,6 +47,7 @@ NB_MODULE(_core, module) {
     python::bind_mask(module);
     python::bind_attention(module);
     python::bind_norm(module);
+    python::bind_program_builder(module);
     python::bind_exchange(module);
     python::bind_torch_attention(module);
     python::bind_mod_plan(module);

@@ -8,6 +8,7 @@ from typing import Any, TypeAlias
 import numpy as np
 
 from . import _core
+from ._dtypes import EXTENDED, NAMES
 
 try:
     import ml_dtypes
@@ -17,33 +18,12 @@ except ImportError:
 #: What calls take and give: arrays of NumPy, JAX, PyTorch, anything with DLPack.
 Array: TypeAlias = Any
 
-_NAMES = {
-    np.dtype(np.bool_): "bool",
-    np.dtype(np.int8): "i8",
-    np.dtype(np.uint8): "u8",
-    np.dtype(np.int16): "i16",
-    np.dtype(np.uint16): "u16",
-    np.dtype(np.int32): "i32",
-    np.dtype(np.uint32): "u32",
-    np.dtype(np.int64): "i64",
-    np.dtype(np.uint64): "u64",
-    np.dtype(np.float16): "f16",
-    np.dtype(np.float32): "f32",
-    np.dtype(np.float64): "f64",
-}
+_NAMES = {np.dtype(name): ours for name, ours in NAMES.items() if name not in EXTENDED}
 if ml_dtypes is not None:
-    _NAMES[np.dtype(ml_dtypes.bfloat16)] = "bf16"
-    _NAMES[np.dtype(ml_dtypes.float8_e4m3fn)] = "f8e4m3"
-    _NAMES[np.dtype(ml_dtypes.float8_e5m2)] = "f8e5m2"
+    _NAMES |= {np.dtype(getattr(ml_dtypes, name)): NAMES[name] for name in EXTENDED}
 _DTYPES = {name: dtype for dtype, name in _NAMES.items()}
-
-
 #: Dtypes that PyTorch names otherwise, or that NumPy lacks without ml_dtypes.
-_OTHERS = {
-    "bfloat16": "bf16",
-    "float8_e4m3fn": "f8e4m3",
-    "float8_e5m2": "f8e5m2",
-}
+_OTHERS = {name: NAMES[name] for name in EXTENDED}
 
 
 def dtype_name(op, argument, dtype):

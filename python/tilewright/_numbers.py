@@ -10,14 +10,7 @@ import operator
 from typing import Any
 
 from . import _core
-
-
-class RefusedError(NotImplementedError):
-    """What a mod cannot hold; `placed` once the text names the user's line."""
-
-    def __init__(self, text, placed=False):
-        super().__init__(text)
-        self.placed = placed
+from ._errors import UnsupportedError
 
 
 class Number:
@@ -138,7 +131,7 @@ def _clamp(low, x, high):
 
 def _shift_right_logical(x, y):
     if not (isinstance(x, _core.Scalar) and x.dtype.startswith("u")):
-        raise RefusedError("expected shift_right_logical of an unsigned integer; use >>")
+        raise UnsupportedError("expected shift_right_logical of an unsigned integer; use >>")
     return x >> y
 
 

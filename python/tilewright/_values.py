@@ -11,7 +11,8 @@ A value is one of
 import numpy as np
 
 from . import _core
-from ._numbers import Number, Numbers, RefusedError, operand
+from ._errors import UnsupportedError
+from ._numbers import Number, Numbers, operand
 
 MOST_ELEMENTS = 4096  # of a small array
 _UNKNOWN = 1 << 30  # stands for an extent that is a symbol
@@ -67,7 +68,7 @@ class Values(Numbers):
             return self._small(value)[()]
         if isinstance(value, Captured):
             if value.shape:
-                raise RefusedError(
+                raise UnsupportedError(
                     f"expected a mod of scalar operations but got all of a captured array of shape "
                     f"{value.shape}; index it"
                 )
@@ -136,7 +137,7 @@ class Values(Numbers):
         """A small array: elements from traced starts on, which move so that the part fits."""
         result = np.empty(tuple(sizes), object)
         if result.size > MOST_ELEMENTS:
-            raise RefusedError(
+            raise UnsupportedError(
                 f"expected parts of captured arrays of at most {MOST_ELEMENTS} elements"
             )
         first = [
@@ -157,7 +158,7 @@ class Values(Numbers):
         if np.prod(gradient.shape) > MOST_ELEMENTS or any(
             isinstance(i, Number) for index, _ in gradient.entries for i in index
         ):
-            raise RefusedError("expected gradients of captured arrays to be added up alone")
+            raise UnsupportedError("expected gradients of captured arrays to be added up alone")
         zero = self.dtypes.constant(0, gradient.dtype)
         array = self.objects(np.full(gradient.shape, zero))
         for index, value in gradient.entries:

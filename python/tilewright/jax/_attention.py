@@ -13,8 +13,9 @@ from .._arguments import AttentionArguments
 from .._attention import blocks_of as _blocks_of
 from .._attention import kernel_options_of as _kernel_options_of
 from .._synonyms import names_synonyms
-from . import _attention_op, _library, _mods, _primitive
+from . import _attention_op, _mods, _primitive
 from ._block_mask import BlockMask, wrap
+from ._core_mods import from_core
 
 _FLOATS = (jnp.float32, jnp.float64, jnp.float16, jnp.bfloat16)
 
@@ -194,7 +195,7 @@ def _scaled(op, score_mod, scale, dtype):
     if score_mod is None:
         return lambda score, b, h, q_idx, kv_idx: score * scale
     if isinstance(score_mod, _core.Mod):
-        score_mod = _library.from_core(score_mod)
+        score_mod = from_core(score_mod)
     _mods.check(op, "score_mod", score_mod, False)
     return lambda score, b, h, q_idx, kv_idx: score_mod(score * scale, b, h, q_idx, kv_idx)
 

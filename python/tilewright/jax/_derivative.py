@@ -9,9 +9,10 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from .._numbers import Number, RefusedError, operand
+from .._errors import UnsupportedError
+from .._numbers import Number, operand
 from .._values import Scattered
-from ._translate import run
+from ._jaxpr.mods.translate import run
 from ._values import element, number
 
 _RULES = ("custom_vjp_call", "custom_vjp_call_jaxpr", "custom_jvp_call", "stop_gradient")
@@ -62,7 +63,9 @@ def translate(closed, core, stands, numbers_of, score_dtype):
         jax.ShapeDtypeStruct((), out_dtype), [scalar, *[position] * 4], arrays
     )
     if any(jnp.ndim(x) for x in traced.consts):
-        raise RefusedError("expected derivative rules of a mod that read arrays through arguments")
+        raise UnsupportedError(
+            "expected derivative rules of a mod that read arrays through arguments"
+        )
     place = {capture.name: i for i, capture in enumerate(core.captures())}
     gathers = []
 
@@ -71,11 +74,13 @@ def translate(closed, core, stands, numbers_of, score_dtype):
         *scalars, cotangent = arguments
         cotangent = number(cotangent, out_dtype)
         constants = [np.asarray(x) for x in traced.consts]
-        score, *rest = run(traced.jaxpr, constants, [cotangent, *numbers_of(scalars), *stands])
+        score, *rest = run(
+            traced.jaxpr, *constants, cotangent, *numbers_of(scalars), *stands, captured=stands
+        )
         results = [_operand(element(score))]
         for i, gradient in zip(floats, rest, strict=True):
             if not isinstance(gradient, Scattered):
-                raise RefusedError("expected gradients of captured arrays element by element")
+                raise UnsupportedError("expected gradients of captured arrays element by element")
             for index, value in gradient.entries:
                 gathers.append(place[stands[i].name])
                 results += [*stands[i].inside(index), _operand(value)]

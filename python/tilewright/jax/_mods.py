@@ -9,10 +9,12 @@ import jax.numpy as jnp
 import numpy as np
 
 from .. import _core
+from .._errors import UnsupportedError
 from .._functions import NONE, Mod, TracedMod, check, combined
-from .._numbers import Number, RefusedError
+from .._numbers import Number
 from . import _derivative
-from ._translate import OutsideError, captured_arrays, naming_lines, result, run
+from ._core_mods import from_core
+from ._jaxpr.mods.translate import result, run
 from ._values import captured, number
 
 _ANYWHERE = (-(1 << 31), (1 << 31) - 1)
@@ -22,8 +24,6 @@ def trace(op, argument, function, is_mask, sizes, score_dtype=jnp.float32, check
     """Traces a mod; TypeError, ValueError, IndexError or NotImplementedError for what cannot be
     one. For the checked mode its text names the lines of its operations."""
     if isinstance(function, _core.Mod):
-        from ._library import from_core  # which stands on this module
-
         function = from_core(function)
     check(op, argument, function, is_mask)
     position = jax.ShapeDtypeStruct((), jnp.int32)
@@ -64,22 +64,19 @@ def trace(op, argument, function, is_mask, sizes, score_dtype=jnp.float32, check
         if own_rules:  # a rule may read arrays that the mod itself does not
             for stand in stands:
                 stand.element([np.int32(0)] * len(stand.shape))
-        return result(run(closed.jaxpr, stands, numbers_of(arguments))[0])
+        results = run(closed.jaxpr, *stands, *numbers_of(arguments), captured=stands, locate=locate)
+        return result(results[0])
 
     core = (_core.Mod.mask if is_mask else _core.Mod.score)(body)
     derivative = "", ""
-    named, read_arrays = naming_lines.set(checked), captured_arrays.set(stands)
+    locate = _core.exchange_source_line if checked else None
     try:
         text = core.ir("f64" if score_dtype == jnp.float64 else "f32", checked)
         if own_rules:
             derivative = _derivative.translate(closed, core, stands, numbers_of, score_dtype)
-    except RefusedError as error:
-        raise NotImplementedError(f"[{op}] {argument}: {error}") from None
-    except OutsideError as error:
-        raise IndexError(f"[{op}] {argument}: {error}") from None
+    except UnsupportedError as error:
+        raise error.public(f"[{op}] {argument}:") from None
     finally:
-        naming_lines.reset(named)
-        captured_arrays.reset(read_arrays)
         _core.exchange_source_line("", 0)
     by_name = dict(zip(names, closed.consts, strict=True))
     read = tuple(c.name for c in core.captures())

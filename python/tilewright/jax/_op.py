@@ -10,7 +10,7 @@ from jax.sharding import PartitionSpec
 from .. import _core
 from .._cuda_kernel import CudaKernel
 from . import _ffi, _primitive, _targets
-from ._jaxpr.translate import _JAX_DTYPES
+from ._jaxpr.walker import JAX_DTYPES
 
 _op_p = _primitive.define("tilewright_op")
 _METHODS = ("grid", "sequential", "expand_dims", "broadcast_all")
@@ -282,7 +282,7 @@ class _Program:
             fits = len(shape) == len(aval.shape) and all(
                 want in (-1, n) for want, n in zip(shape, aval.shape, strict=True)
             )
-            if not fits or _JAX_DTYPES[dtype] != aval.dtype:
+            if not fits or JAX_DTYPES[dtype] != aval.dtype:
                 raise ValueError(
                     f"[op] expected `{name}` to be {dtype}{list(shape)} but got "
                     f"{aval.dtype}{list(aval.shape)}"
@@ -291,7 +291,7 @@ class _Program:
         for name, dtype, shape, *_ in parameters[first:]:
             if -1 in shape:
                 raise ValueError(f"[op] expected the result `{name}` to have a static shape")
-            self.results.append(jax.ShapeDtypeStruct(shape, _JAX_DTYPES[dtype]))
+            self.results.append(jax.ShapeDtypeStruct(shape, JAX_DTYPES[dtype]))
         self.aliases = {
             i: last_of[alias] - first for i, (*_, alias) in enumerate(inputs) if alias in last_of
         }
@@ -317,7 +317,7 @@ class _CudaProgram:
         self.text = text
         plan = _core.CudaPlan(text)
         self.results = [
-            jax.ShapeDtypeStruct(shape, _JAX_DTYPES[dtype]) for dtype, shape in plan.outputs
+            jax.ShapeDtypeStruct(shape, JAX_DTYPES[dtype]) for dtype, shape in plan.outputs
         ]
 
     def batched(self, mapped, size, avals):

@@ -10,7 +10,7 @@ from jax.experimental import pallas as pl
 from jax.interpreters import mlir
 
 from . import _ffi, _primitive, _targets
-from ._jaxpr.kernel import Call, tile_program
+from ._jaxpr.kernels.kernel import Call, tile_program
 
 _INTERPRET = ("jax", "checked", "native")
 

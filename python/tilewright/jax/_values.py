@@ -5,8 +5,9 @@ import jax.numpy as jnp
 import numpy as np
 
 from .._arrays import dtype_name
-from .._numbers import Dtypes
+from .._numbers import Dtypes, Number
 from .._values import Values
+from ._jaxpr.walker import JAX_DTYPES
 
 _LOADED = 1 << 29  # int32 elements of arrays are taken to be below this, so that sums of two fit
 
@@ -65,3 +66,12 @@ def literal(value):
     """A constant; a random key, which is no array of NumPy, is left to what refuses it."""
     is_key = jax.dtypes.issubdtype(getattr(value, "dtype", np.float32), jax.dtypes.extended)
     return value if is_key else np.asarray(value)
+
+
+def dtype_of(array):
+    """The dtype of JAX of an array of numbers and constants."""
+    first = array.flat[0]
+    if not isinstance(first, Number):
+        return first.dtype
+    # int32 is carried as i64; a mod has no int64.
+    return np.dtype(np.int32) if first.core.dtype == "i64" else JAX_DTYPES[first.core.dtype]

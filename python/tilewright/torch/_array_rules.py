@@ -6,7 +6,8 @@ import math
 import numpy as np
 import torch
 
-from .._numbers import Number, RefusedError
+from .._errors import UnsupportedError
+from .._numbers import Number
 from .._values import Scattered, is_constant, simplified
 from ._rules import RULES, floating, rule
 from ._values import Part
@@ -99,7 +100,7 @@ def _folded(r, out, x, dim, name, dtype):
             break
         parts = [simplified(np.asarray(part)) for part in np.moveaxis(array, axis, 0)]
         if not parts:
-            raise RefusedError("expected reductions over at least one element")
+            raise UnsupportedError("expected reductions over at least one element")
         total = functools.reduce(lambda a, b: r.values.apply_all(name, [a, b], dtype), parts)
         array = np.asarray(r.values.array_of(total))
     return simplified(array.reshape(out.shape))
@@ -133,7 +134,7 @@ def _amin(r, out, x, dim=None, keepdim=False, **_):
 
 @rule("max", "min")
 def _extreme(r, out, x, dim=None, keepdim=False):
-    raise RefusedError("expected amax or amin in a mod but got max or min; use torch.amax")
+    raise UnsupportedError("expected amax or amin in a mod but got max or min; use torch.amax")
 
 
 RULES["aten::max"] = lambda r, out, x, *rest: _two_or_all(r, out, x, "max", *rest)
@@ -216,7 +217,7 @@ def _index(r, out, x, indices):
     indices = list(indices) + [None] * (dims - len(indices))
     for index in indices:
         if index is not None and index.dtype == torch.bool:
-            raise RefusedError("expected integers as indices but got bools; use torch.where")
+            raise UnsupportedError("expected integers as indices but got bools; use torch.where")
     places = [None if i is None else r.value(i, torch.int64) for i in indices]
     shapes = [np.shape(p) if not isinstance(p, Number | Part) else p.shape if isinstance(p, Part) else ()
               for p in places if p is not None]  # fmt: skip
@@ -303,7 +304,7 @@ def _index_put(r, out, x, indices, values, accumulate=False, unsafe=False):
         if is_constant(gradient) and not np.any(gradient) and accumulate:
             gradient = Scattered(out.shape, out.dtype)
         else:
-            raise RefusedError("expected a mod that writes no elements; use torch.where")
+            raise UnsupportedError("expected a mod that writes no elements; use torch.where")
     places = [None if i is None else r.array(i, torch.int64) for i in indices]
     places += [None] * (len(out.shape) - len(places))
     shape = np.broadcast_shapes(*(p.shape for p in places if p is not None))

@@ -6,27 +6,12 @@ import torch
 
 from .._arrays import dtype_name
 from .._cuda_kernel import KERNELS, CudaKernel
+from .._dtypes import NAMES
 from .._programs import ShapeDtype
 from . import _errors, _ops
 
 _library = torch.library.Library("tilewright_cuda", "DEF")
-_dtypes = {
-    "bool": torch.bool,
-    "i8": torch.int8,
-    "u8": torch.uint8,
-    "i16": torch.int16,
-    "u16": torch.uint16,
-    "i32": torch.int32,
-    "u32": torch.uint32,
-    "i64": torch.int64,
-    "u64": torch.uint64,
-    "f16": torch.float16,
-    "bf16": torch.bfloat16,
-    "f32": torch.float32,
-    "f64": torch.float64,
-    "f8e4m3": torch.float8_e4m3fn,
-    "f8e5m2": torch.float8_e5m2,
-}
+_dtypes = {ours: getattr(torch, name) for name, ours in NAMES.items()}
 _names = {dtype: name for name, dtype in _dtypes.items()}
 _taken = {}
 _transforms = torch._C._functorch.peek_interpreter_stack

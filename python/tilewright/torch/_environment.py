@@ -17,11 +17,11 @@ import numpy as np
 import torch
 
 from .. import _core
+from .._errors import UnsupportedError
 from .._functions import TracedMod
-from .._numbers import RefusedError
-from . import _plans, _recorder
+from . import _mods, _plans
+from ._mods import recorded
 from ._plans import OpaqueError, library_modules, names_of
-from ._recorder import recorded
 
 _MOST_FAMILIES, _MOST_OF_A_FAMILY = 1024, 64
 
@@ -177,7 +177,7 @@ class _Snapshot:
 
     @staticmethod
     def _refuse_random(name):
-        raise RefusedError(
+        raise UnsupportedError(
             f"expected a mod without random numbers but it names {name}; attention has dropout= and "
             "seed= of its own"
         )
@@ -313,7 +313,7 @@ def clear():
 
 
 def traced(op, argument, function, is_mask, sizes, score_dtype=torch.float32, device="cpu"):
-    """`_recorder.record`, with recordings kept. On a hit the texts are the same objects."""
+    """`_mods.record`, with recordings kept. On a hit the texts are the same objects."""
     plan_key = None
     if type(function) is types.FunctionType:
         plan_key = _plans.key_of(function, is_mask, score_dtype is torch.float64)
@@ -325,8 +325,8 @@ def traced(op, argument, function, is_mask, sizes, score_dtype=torch.float32, de
         snapshot = _Snapshot(function)
     except OpaqueError:
         counts["recorded"] += 1
-        return _recorder.record(op, argument, function, is_mask, sizes, score_dtype, device)
-    except RefusedError as error:
+        return _mods.record(op, argument, function, is_mask, sizes, score_dtype, device)
+    except UnsupportedError as error:
         raise NotImplementedError(f"[{op}] {argument}: {error}") from None
     numbers, tensors = tuple([_exact(n) for n in snapshot.numbers]), snapshot.tensors
     key = (is_mask, score_dtype == torch.float64, *snapshot.key)

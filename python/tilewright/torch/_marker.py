@@ -21,7 +21,7 @@ from torch.nn.attention.flex_attention import (
 )
 
 from .. import _core, _functions
-from . import _attention, _block_mask, _errors, _function, _norm, _recorder, _sharded, _sites
+from . import _attention, _block_mask, _errors, _function, _mods, _norm, _sharded, _sites
 
 _VERSION = str(_core.version)
 _ANY = 1 << 31  # what stands for a size that is not known
@@ -136,13 +136,13 @@ def _record(op, argument, graph, lifted, is_mask, sizes, dtype, device):
     def mod(*scalars):
         return graph(*scalars, *lifted)
 
-    traced = _recorder.record(op, argument, mod, is_mask, sizes, dtype, device)
+    traced = _mods.record(op, argument, mod, is_mask, sizes, dtype, device)
     if traced.arrays:
         return traced
     key = is_mask, dtype
     if key not in _trivial:
         plain = noop_mask if is_mask else _identity
-        _trivial[key] = _recorder.record(
+        _trivial[key] = _mods.record(
             op, argument, plain, is_mask, sizes, dtype, torch.device("cpu")
         ).text
     return _functions.NONE if traced.text == _trivial[key] else traced

@@ -19,17 +19,14 @@ from torch._functorch.pyfunctorch import temporarily_clear_interpreter_stack
 from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode, _disable_current_modes
 
-from .. import _core
-from .._functions import check
-from .._numbers import Number, RefusedError, operand
+from .._errors import UnsupportedError
+from .._numbers import Number, operand
 from .._values import Scattered
 from . import _array_rules, _rules  # noqa: F401  (rules stand in one table)
-from ._errors import BadInput
-from ._recording import Call, Recording, Slot, mapped, shape_of, tensors_of
+from ._recording import Call, Slot, mapped, shape_of, tensors_of
 from ._stand_ins import result_of, stand_in
-from ._values import Part, TorchValues
+from ._values import Part
 
-_POSITIONS = (0, (1 << 31) - 1)
 _LARGEST = 1 << 20  # elements that an operation on captures may add to what it was given
 _current = threading.local()
 
@@ -107,7 +104,7 @@ class _Dispatch(TorchDispatchMode):
         return self._recorder.dispatch(func, args, kwargs or {})
 
 
-def _without_dynamo(function):
+def without_dynamo(function):
     """What a compiled function calls outside of its graphs is not compiled, either."""
     if "torch._dynamo" not in sys.modules:
         return function
@@ -128,7 +125,7 @@ class _Functions(TorchFunctionMode):
         if func is torch.Tensor.__getitem__:
             return self._recorder.getitem(*args)
         if func is torch.Tensor.__setitem__:
-            raise RefusedError("expected a mod that writes no elements; use torch.where")
+            raise UnsupportedError("expected a mod that writes no elements; use torch.where")
         if func in _rules.SHAPES and not args[0].is_meta:
             self._recorder.fixed_shapes = True
         elif func in _rules.DETACHES:
@@ -142,7 +139,7 @@ class _Functions(TorchFunctionMode):
         return self._recorder.call(func, args, kwargs or {})
 
 
-class _Tables:
+class Tables:
     """The arrays of a mod: by slot, and by the names under which the core knows them."""
 
     def __init__(self):
@@ -188,10 +185,10 @@ class Recorder:
             own = x.dtype
             value = self._constant(x) if id(x) in self.tables.made else self._part(self.leaf(x))
         elif isinstance(x, bool | int | float | torch.SymInt | torch.SymFloat | torch.SymBool):
-            own = _dtype_of(x)
+            own = dtype_of(x)
             value = self.values.dtypes.constant(x, own)
         elif isinstance(x, complex):
-            raise RefusedError("expected a mod of real numbers but got a complex one")
+            raise UnsupportedError("expected a mod of real numbers but got a complex one")
         else:
             value, own = x, None  # already a value
         if dtype is None or dtype == own:
@@ -250,7 +247,7 @@ class Recorder:
         slot = tables.by_id.get(id(tensor))
         if slot is None:
             if tensor.is_sparse or tensor.layout != torch.strided or tensor.is_nested:
-                raise RefusedError(f"expected dense captured tensors but got {tensor.layout}")
+                raise UnsupportedError(f"expected dense captured tensors but got {tensor.layout}")
             slot = tables.by_id[id(tensor)] = tables.slot(shape_of(tensor), tensor.dtype)
             tables.leaves[slot] = tensor
         return slot
@@ -327,14 +324,14 @@ class Recorder:
         try:
             hint = _rules.refusal(func, name, any(not isinstance(t.value, Whole) for t in traced))
             if hint is not None:
-                raise RefusedError(f"expected a mod without {name.partition('::')[2]}{hint}")
+                raise UnsupportedError(f"expected a mod without {name.partition('::')[2]}{hint}")
             if not traced and not captures:
                 return self._made(func, args, kwargs)
             return self._operation(func, name, args, kwargs, traced, captures)
-        except RefusedError as error:
+        except UnsupportedError as error:
             if error.placed:
                 raise
-            raise RefusedError(f"{error}{_place()}", placed=True) from None
+            raise UnsupportedError(f"{error}{_place()}", placed=True) from None
 
     def _made(self, func, args, kwargs):
         """Of numbers alone: computed on the CPU."""
@@ -350,13 +347,13 @@ class Recorder:
     def _operation(self, func, name, args, kwargs, traced, captures):
         mutated = func._schema.is_mutable
         if mutated and (not _writes_first(func) or self._is_of_capture(args[0])):
-            raise RefusedError(
+            raise UnsupportedError(
                 "expected a mod that leaves captured tensors as they are but it writes to one"
             )
         with _disable_current_modes(), torch._C.DisableTorchFunction():
             out = result_of(func, name, args, kwargs, mutated)
         if mutated and shape_of(out) != shape_of(args[0]):
-            raise RefusedError(f"expected a mod whose tensors keep their shapes but got {name}")
+            raise UnsupportedError(f"expected a mod whose tensors keep their shapes but got {name}")
         whole = all(isinstance(t.value, Whole) for t in traced)
         func = _rules.RESOLVED.get(func, func)
         if not mutated and whole and self._is_next(func):
@@ -390,7 +387,7 @@ class Recorder:
             with _Dispatch(self), torch._C.DisableTorchFunction():
                 return func.decompose(*args, **kwargs)
         if decomposition is None:
-            raise RefusedError(f"expected a mod of scalar operations but got {name}")
+            raise UnsupportedError(f"expected a mod of scalar operations but got {name}")
         with _Dispatch(self), _Functions(self):
             return decomposition(*args, **kwargs)
 
@@ -403,7 +400,7 @@ class Recorder:
         """Kept for each call to run; its results are arrays like captures."""
         given = sum(math.prod(shape_of(t)) for t in inputs)
         if any(o.numel() > given + _LARGEST for o in tensors_of(out, [])):
-            raise RefusedError(
+            raise UnsupportedError(
                 f"expected captured tensors to be indexed before {func._schema.name} makes a larger "
                 "one of them"
             )
@@ -471,7 +468,7 @@ def _writes_first(func):
     return alias is not None and alias.is_write
 
 
-def _dtype_of(number):
+def dtype_of(number):
     if isinstance(number, bool | torch.SymBool):
         return torch.bool
     return torch.int64 if isinstance(number, int | torch.SymInt) else torch.float64
@@ -505,99 +502,3 @@ def outside_of_modes():
         if levels:
             stack.enter_context(temporarily_clear_interpreter_stack())
         yield levels
-
-
-def record(op, argument, function, is_mask, sizes, score_dtype=torch.float32, device="cpu"):
-    """Records a mod anew; TypeError, ValueError or NotImplementedError for what cannot be one."""
-    recording = recorded(op, argument, function, is_mask, score_dtype, device)
-    if recording.fixed_shapes:
-        for leaf in recording.leaves.values():
-            for size in leaf.shape:
-                int(size)  # a guard on a symbolic size, since the text depends on it
-    return recording.bind(recording.leaves)
-
-
-def recorded(op, argument, function, is_mask, score_dtype=torch.float32, device="cpu"):
-    """The Recording of a mod."""
-    if isinstance(function, _core.Mod):
-        from ._library import from_core  # which stands on this module
-
-        function = from_core(function)
-    check(op, argument, function, is_mask)
-    wide = score_dtype == torch.float64
-    score = torch.float64 if wide else torch.float32
-    values, tables = TorchValues(score), _Tables()
-    device = torch.device(device)
-    kept = {}
-
-    def scalars_of(recorder, cores, leaf=False):
-        numbers = [values.number(core, torch.int32, _POSITIONS) for core in cores[-4:]]
-        stand = torch.empty((), dtype=torch.int32, device="meta")
-        scalars = [recorder.wrap(n, stand) for n in numbers]
-        if not is_mask:
-            scalars.insert(0, Traced(Number(cores[0]), (), score, device))
-        return scalars
-
-    def body(*cores):
-        tables.__init__()
-        with outside_of_modes() as levels:
-            recorder = kept["recorder"] = Recorder(values, tables, device)
-            recorder.levels = levels
-            scalars = scalars_of(recorder, cores)
-            with recorder.running():
-                out = function(*scalars)
-            if recorder.own_rules and not is_mask:
-                for slot in list(tables.captured):  # a rule may read what the mod only passes on
-                    index = [values.index(0)] * len(tables.shapes[slot][0])
-                    Part(recorder.captured(slot), index).value()
-            return _result(op, argument, recorder, out, is_mask)
-
-    core = (_core.Mod.mask if is_mask else _core.Mod.score)(_without_dynamo(body))
-    derivative = "", ""
-    width = "f64" if wide and not is_mask else "f32"
-    try:
-        text = core.ir(width)
-        reads = [int(c.name.removeprefix("array")) for c in _captures(core, wide and not is_mask)]
-        if not is_mask and kept["recorder"].own_rules:
-            from . import _derivative  # which stands on this module
-
-            derivative = _derivative.translate(
-                core, function, values, tables, device, scalars_of, width, reads
-            )
-    except NotImplementedError as error:
-        raise NotImplementedError(f"[{op}] {argument}: {error}") from None
-    except (TypeError, IndexError) as error:
-        if str(error).startswith(f"[{op}]"):
-            raise
-        raise type(error)(f"[{op}] {argument}: {error}") from error
-    return Recording(
-        sys.intern(text), tables.leaves, tables.constants, tables.calls, reads,
-        sys.intern(derivative[0]), sys.intern(derivative[1]), kept["recorder"].fixed_shapes or values.wrote_out,
-    )  # fmt: skip
-
-
-def _captures(core, wide):
-    """In the order of the text's Refs. A mod for f64 scores is read from its text: the core would
-    run the function again for f32."""
-    return core.captures()
-
-
-def _result(op, argument, recorder, out, is_mask):
-    """What the function returned, as the core takes it."""
-    wanted = "a bool scalar" if is_mask else "a number"
-    if isinstance(out, bool | int | float):
-        dtype, shape = _dtype_of(out), ()
-    elif isinstance(out, torch.Tensor):
-        dtype, shape = out.dtype, tuple(out.shape)
-    else:
-        raise BadInput(
-            f"[{op}] expected {argument} to return {wanted} but it returns {type(out).__name__}"
-        )
-    fits = dtype == torch.bool if is_mask else not (dtype == torch.bool or dtype.is_complex)
-    if shape != () or not fits:
-        raise BadInput(
-            f"[{op}] expected {argument} to return {wanted} but it returns {dtype} of shape "
-            f"{shape}"
-        )
-    value = recorder.values.element(recorder.value(out))
-    return operand(value)

@@ -10,7 +10,7 @@ from collections.abc import Callable
 import numpy as np
 import torch
 
-from .._numbers import RefusedError
+from .._errors import UnsupportedError
 from .._values import Scattered
 
 RULES: dict[str, Callable] = {}
@@ -73,7 +73,7 @@ _same("floor ceil", _rounding)
 @rule("round")
 def _round(r, out, x, *, decimals=0):
     if decimals:
-        raise RefusedError("expected round to whole numbers but got decimals")
+        raise UnsupportedError("expected round to whole numbers but got decimals")
     return _rounding("round")(r, out, x)
 
 

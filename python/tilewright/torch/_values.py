@@ -6,26 +6,12 @@ import numpy as np
 import torch
 
 from .. import _core
-from .._numbers import Dtypes, Number, RefusedError
+from .._dtypes import NAMES
+from .._errors import UnsupportedError
+from .._numbers import Dtypes, Number
 from .._values import MOST_ELEMENTS, Captured, Values
 
-_NAMES = {
-    torch.bool: "bool",
-    torch.int8: "i8",
-    torch.uint8: "u8",
-    torch.int16: "i16",
-    torch.uint16: "u16",
-    torch.int32: "i32",
-    torch.uint32: "u32",
-    torch.int64: "i64",
-    torch.uint64: "u64",
-    torch.float16: "f16",
-    torch.bfloat16: "bf16",
-    torch.float32: "f32",
-    torch.float64: "f64",
-    torch.float8_e4m3fn: "f8e4m3",
-    torch.float8_e5m2: "f8e5m2",
-}
+_NAMES = {getattr(torch, name): ours for name, ours in NAMES.items()}
 _ANY = -(1 << 63), (1 << 63) - 1
 
 
@@ -41,7 +27,7 @@ class TorchDtypes(Dtypes):
     def name(self, dtype):
         name = _NAMES.get(dtype)
         if name is None:
-            raise RefusedError(f"expected a mod of real numbers and integers but got {dtype}")
+            raise UnsupportedError(f"expected a mod of real numbers and integers but got {dtype}")
         return name
 
     def is_float(self, dtype):
@@ -162,7 +148,7 @@ class TorchValues(Values):
     def element(self, value):
         if isinstance(value, Part):
             if value.shape:
-                raise RefusedError(
+                raise UnsupportedError(
                     "expected a mod of scalar operations but got an array of shape "
                     f"{tuple(value.shape)}; index it"
                 )
@@ -175,7 +161,7 @@ class TorchValues(Values):
         self.wrote_out = True
         shape = value.shape
         if math.prod(shape) > MOST_ELEMENTS:
-            raise RefusedError(
+            raise UnsupportedError(
                 f"expected rows of captured tensors of at most {MOST_ELEMENTS} elements but got "
                 f"shape {tuple(shape)}; index it"
             )

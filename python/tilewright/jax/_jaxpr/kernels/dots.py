@@ -2,17 +2,18 @@
 
 import math
 
-from .elementwise import aval_of, cast
+from ...._errors import UnsupportedError
+from .arithmetic import cast
+from .program import Value
 from .shapes import check_tile, reshape, transpose
-from .text import UnsupportedError, Value, type_text
-from .translate import rule
+from .translate import aval_of, rule
 
 
 def _precision(precision):
     text = str(precision[0] if isinstance(precision, tuple | list) else precision).upper()
     if "TF32_TF32_F32_X3" in text or text.endswith("HIGH"):
-        return " precision tf32x3"
-    return " precision tf32" if "TF32_TF32_F32" in text else ""
+        return "tf32x3"
+    return "tf32" if "TF32_TF32_F32" in text else "ieee"
 
 
 def dot_result(dtype):
@@ -59,19 +60,16 @@ def _dot_general(t, eqn, a, b):
     a, free_a, batch, flips_a = _matrix(t, a, list(contracted_a), list(batch_a), True)
     b, free_b, _, flips_b = _matrix(t, b, list(contracted_b), list(batch_b), False)
     accumulates_in = dot_result(a.dtype)
-    text = (" transpose_a" if flips_a else "") + (" transpose_b" if flips_b else "")
+    attributes = {"transpose_a": flips_a, "transpose_b": flips_b}
     if a.dtype == "f32":
-        text += _precision(eqn.params.get("precision"))
+        attributes["precision"] = _precision(eqn.params.get("precision"))
     rows, columns = math.prod(free_a), math.prod(free_b)
     product = ([math.prod(batch)] if batch else []) + [rows, columns]
     result = Value(accumulates_in, tuple(product))
 
     def write(accumulator):
         operands = [a, b] + ([accumulator] if accumulator is not None else [])
-        names = ", ".join(t.writer.use(operand) for operand in operands)
-        result.name = t.writer.fresh()
-        type_ = type_text(result.dtype, result.shape)
-        t.writer.line(f"{result.name} = dot {names}{text} : {type_}")
+        result.id = t.program.emit("dot", operands, result.dtype, result.shape, attributes).id
 
     consumer = t.consumers.get(eqn.outvars[0])
     if (

@@ -1,11 +1,12 @@
 """Rules of primitives that reach elements at traced places: a tile has no addresses, so it goes
 through memory of the program."""
 
-from .elementwise import aval_of, broadcast, cast, elementwise, total
+from ...._dtypes import bits_of, is_float
+from ...._errors import UnsupportedError
+from .arithmetic import broadcast, cast, elementwise, total
 from .refs import Dim, View, atomic, i64, load, store
 from .shapes import check_tile, padded, reshape, sliced, transpose
-from .text import UnsupportedError, bits_of, is_float
-from .translate import rule
+from .translate import aval_of, rule
 
 
 def spilled(t, value):
@@ -18,9 +19,9 @@ def spilled(t, value):
 def _clamped(t, start, room):
     start = i64(t, start)
     if start.is_constant:
-        return t.constant(min(max(start.constant, 0), room), "i64")
-    operands = [start, t.constant(0, "i64"), t.constant(room, "i64")]
-    return t.writer.emit("clamp", operands, "i64", ())
+        return t.number(min(max(start.constant, 0), room), "i64")
+    operands = [start, t.number(0, "i64"), t.number(room, "i64")]
+    return t.program.emit("clamp", operands, "i64", ())
 
 
 def _window(t, view, starts, sizes):
@@ -82,8 +83,8 @@ def _rev(t, eqn, a):
         raise UnsupportedError("a reversal of more than one axis at once")
     axis = reversed_axes[0]
     extent = a.shape[axis]
-    up = t.writer.emit("iota", [], "i32", (extent,), "axis 0")
-    down = t.writer.emit("sub", [t.constant(extent - 1, "i32", (extent,)), up], "i32", (extent,))
+    up = t.program.emit("iota", [], "i32", (extent,), {"axis": 0})
+    down = t.program.emit("sub", [t.number(extent - 1, "i32", (extent,)), up], "i32", (extent,))
     dims[axis] = Dim("tile", down)
     return load(t, View(view.ref, view.dtype, tuple(dims), (extent,)))
 
@@ -121,7 +122,7 @@ def _places(t, a, indices, shape, indexed, batching, windows, sizes, mode):
         if axis in windows and sizes[axis] > 1:
             step = _counting(t, windows[axis], shape)
             place = step if place is None else total(t, place, cast(t, step, place.dtype))
-        place = t.constant(0, "i32", shape) if place is None else place
+        place = t.number(0, "i32", shape) if place is None else place
         dims.append(Dim("tile", place) if shape else Dim("scalar", i64(t, place)))
     if mask is not None:
         mask = _spread(t, mask, joint, shape)
@@ -151,8 +152,8 @@ def _spread(t, tile, axes, shape):
 def _counting(t, axis, shape):
     """0, 1, 2, ... along an axis."""
     if shape[axis] <= 1:
-        return t.constant(0, "i32", shape)
-    return t.writer.emit("iota", [], "i32", shape, f"axis {axis}")
+        return t.number(0, "i32", shape)
+    return t.program.emit("iota", [], "i32", shape, {"axis": axis})
 
 
 def _at_arrays(t, a, indices, indexed, mode):
@@ -189,7 +190,7 @@ def _gather(t, eqn, a, indices):
     other = None
     if "fill" in mode:
         fill = eqn.params.get("fill_value")
-        other = t.constant(_fill_of(a.dtype) if fill is None else fill, a.dtype)
+        other = t.number(_fill_of(a.dtype) if fill is None else fill, a.dtype)
     batching = dict(zip(numbers.operand_batching_dims, numbers.start_indices_batching_dims,
                         strict=True))  # fmt: skip
     indexed, collapsed = list(numbers.start_index_map), numbers.collapsed_slice_dims

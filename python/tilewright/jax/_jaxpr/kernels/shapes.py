@@ -2,10 +2,11 @@
 
 import math
 
-from .elementwise import aval_of, broadcast, cast
+from ...._errors import UnsupportedError
+from .arithmetic import broadcast, cast
+from .program import MAX_RANK, Affine
 from .refs import broadcast_to
-from .text import MAX_RANK, Affine, UnsupportedError
-from .translate import rule
+from .translate import aval_of, rule
 
 # ---- Shapes.
 
@@ -15,10 +16,10 @@ def reshape(t, value, shape):
     if value.shape == shape:
         return value
     if value.is_constant:
-        return t.constant(value.constant, value.dtype, shape)
+        return t.number(value.constant, value.dtype, shape)
     if value.rank == 0:
         return broadcast(t, value, shape)
-    return t.writer.emit("reshape", [value], value.dtype, shape, affine=_regrouped(value, shape))
+    return t.program.emit("reshape", [value], value.dtype, shape, affine=_regrouped(value, shape))
 
 
 def _regrouped(value, shape):
@@ -40,14 +41,14 @@ def transpose(t, value, permutation):
         return value
     shape = tuple(value.shape[axis] for axis in permutation)
     if value.is_constant:
-        return t.constant(value.constant, value.dtype, shape)
+        return t.number(value.constant, value.dtype, shape)
     affine = value.affine
     if affine is not None:
         steps = tuple(affine.steps[axis] for axis in permutation)
         affine = Affine(affine.offset, affine.terms, steps)
     facts = {"affine": affine, "transposed": (value, permutation)}
-    text = f"permutation {permutation}"
-    return t.writer.emit("transpose", [value], value.dtype, shape, text, **facts)
+    attributes = {"permutation": [int(axis) for axis in permutation]}
+    return t.program.emit("transpose", [value], value.dtype, shape, attributes, **facts)
 
 
 def check_tile(value_shape):
@@ -98,11 +99,11 @@ def _iota(t, eqn):
     check_tile(shape)
     axis = eqn.params["dimension"]
     if not shape or math.prod(shape) == 0 or shape[axis] == 1:
-        return t.constant(0, dtype, shape)
+        return t.number(0, dtype, shape)
     # One axis alone, then broadcast: what the machines recognise as positions.
     steps = tuple(int(a == axis) for a in range(len(shape)))
     affine = Affine(0, (), steps) if dtype in ("i32", "i64") else None
-    return t.writer.emit("iota", [], dtype, shape, f"axis {axis}", affine=affine)
+    return t.program.emit("iota", [], dtype, shape, {"axis": axis}, affine=affine)
 
 
 def sliced(t, value, starts, sizes, strides):
@@ -110,9 +111,9 @@ def sliced(t, value, starts, sizes, strides):
     if sizes == list(value.shape) and all(s == 1 for s in strides):
         return value
     if value.is_constant:
-        return t.constant(value.constant, value.dtype, tuple(sizes))
-    text = f"starts {starts} sizes {sizes} strides {strides}"
-    return t.writer.emit("slice", [value], value.dtype, tuple(sizes), text)
+        return t.number(value.constant, value.dtype, tuple(sizes))
+    attributes = {"starts": starts, "sizes": sizes, "strides": strides}
+    return t.program.emit("slice", [value], value.dtype, tuple(sizes), attributes)
 
 
 @rule("slice")
@@ -128,7 +129,7 @@ def concatenated(t, parts, axis):
         return parts[0]
     shape = list(parts[0].shape)
     shape[axis] = sum(part.shape[axis] for part in parts)
-    return t.writer.emit("concatenate", parts, parts[0].dtype, tuple(shape), f"axis {axis}")
+    return t.program.emit("concatenate", parts, parts[0].dtype, tuple(shape), {"axis": axis})
 
 
 @rule("concatenate")
@@ -151,7 +152,7 @@ def _tile(t, eqn, a):
     for axis, count in enumerate(reps):
         if count == 0:
             extents = [0 if i == axis else n for i, n in enumerate(a.shape)]
-            a = t.constant(0, a.dtype, tuple(extents))
+            a = t.number(0, a.dtype, tuple(extents))
         elif count > 1:
             a = concatenated(t, [a] * count, axis)
     return a
@@ -213,7 +214,7 @@ def reduced(t, value, kind, axes):
     for axis in sorted(axes, reverse=True):
         shape = value.shape[:axis] + value.shape[axis + 1 :]
         dtype = "i32" if kind.startswith("arg") else value.dtype
-        value = t.writer.emit("reduce", [value], dtype, shape, f"{kind} axis {axis}")
+        value = t.program.emit("reduce", [value], dtype, shape, {"kind": kind, "axis": axis})
     return value
 
 
@@ -238,6 +239,6 @@ _SCANS = {"cumsum": "sum", "cumprod": "prod", "cummax": "max", "cummin": "min"}
 
 @rule(*_SCANS)
 def _scan(t, eqn, a):
-    text = f"{_SCANS[eqn.primitive.name]} axis {eqn.params['axis']}"
-    text += " reverse" if eqn.params["reverse"] else ""
-    return t.writer.emit("scan", [a], a.dtype, a.shape, text)
+    attributes = {"kind": _SCANS[eqn.primitive.name]}
+    attributes |= {name: eqn.params[name] for name in ("axis", "reverse")}
+    return t.program.emit("scan", [a], a.dtype, a.shape, attributes)

@@ -4,8 +4,9 @@ from dataclasses import dataclass, replace
 
 from jax._src.state import indexing
 
-from .elementwise import affine_of, broadcast, cast, product, total
-from .text import MAX_RANK, UnsupportedError, Value, type_text
+from ...._errors import UnsupportedError
+from .arithmetic import affine_of, broadcast, cast, product, total
+from .program import MAX_RANK, Ref, Value
 
 
 @dataclass(frozen=True)
@@ -23,7 +24,7 @@ class View:
     """What a kernel sees of an array. Tile dimensions broadcast together and stand in front of
     the slices when `tiles_first`, else where the first of them stands."""
 
-    ref: str
+    ref: Ref
     dtype: str
     dims: tuple
     tile_shape: tuple = ()
@@ -78,13 +79,13 @@ class View:
 
 def i64(t, value):
     if isinstance(value, int):
-        return t.constant(value, "i64")
+        return t.number(value, "i64")
     return cast(t, value, "i64")
 
 
 def added(t, a, b):
     if a.is_constant and b.is_constant:
-        return t.constant(a.constant + b.constant, "i64")
+        return t.number(a.constant + b.constant, "i64")
     if a.is_constant and a.constant == 0:
         return b
     if b.is_constant and b.constant == 0:
@@ -94,7 +95,7 @@ def added(t, a, b):
 
 def scaled(t, a, factor):
     if a.is_constant:
-        return t.constant(a.constant * factor, "i64")
+        return t.number(a.constant * factor, "i64")
     return product(t, a, factor)
 
 
@@ -170,7 +171,7 @@ def index(t, view, indexer):
             check(t, view, dim, start, 1)
             dims[place] = Dim("scalar", added(t, dim.start, scaled(t, i64(t, start), dim.stride)))
         else:
-            tile = by if isinstance(by, Value) else t.constant(by, "i32", tile_shape)
+            tile = by if isinstance(by, Value) else t.number(by, "i32", tile_shape)
             dims[place] = tiled(t, dim, broadcast(t, tile, tile_shape))
             tile_places.append((axis, place))
     return _arranged(t, view, dims, permutation, kept, tile_places, tile_shape)
@@ -181,11 +182,11 @@ def check(t, view, dim, start, span):
     if not t.checked or isinstance(start, int) or dim.kind != "slice":
         return
     start = i64(t, start)
-    low = t.writer.emit("ge", [start, t.constant(0, "i64")], "bool", ())
-    high = t.writer.emit("le", [start, t.constant(dim.size - span, "i64")], "bool", ())
-    inside = t.writer.emit("bitwise_and", [low, high], "bool", ())
-    text = f"index into `{view.ref[1:]}` leaves its block of {dim.size} elements"
-    t.writer.line(f'debug_check {t.writer.use(inside)} text "{text}"')
+    low = t.program.emit("ge", [start, t.number(0, "i64")], "bool", ())
+    high = t.program.emit("le", [start, t.number(dim.size - span, "i64")], "bool", ())
+    inside = t.program.emit("bitwise_and", [low, high], "bool", ())
+    text = f"index into `{view.ref.name}` leaves its block of {dim.size} elements"
+    t.program.builder.debug_check(t.program.use(inside), text)
 
 
 def tiled(t, dim, tile):
@@ -246,17 +247,9 @@ def as_slices(t, dims, tile_places, tile_shape):
 # ---- Accesses.
 
 
-def indices_text(t, view):
-    parts = []
-    for dim in view.dims:
-        name = t.writer.use(dim.start)
-        if dim.kind == "scalar":
-            parts.append(name)
-        elif dim.kind == "tile":
-            parts.append(f"tile {name}")
-        else:
-            parts.append(f"{name} : {dim.size}" + (f" : {dim.stride}" if dim.stride != 1 else ""))
-    return f"{view.ref}[{', '.join(parts)}]"
+def _indices(t, view):
+    """As the builder takes them."""
+    return [(d.kind, t.program.use(d.start), int(d.size), int(d.stride)) for d in view.dims]
 
 
 def _to_access(t, view, value):
@@ -266,7 +259,7 @@ def _to_access(t, view, value):
         return value
     inverse = [order.index(axis) for axis in range(len(order))]
     shape = tuple(value.shape[axis] for axis in inverse)
-    return t.writer.emit("transpose", [value], value.dtype, shape, f"permutation {inverse}")
+    return t.program.emit("transpose", [value], value.dtype, shape, {"permutation": inverse})
 
 
 def _from_access(t, view, value):
@@ -274,26 +267,26 @@ def _from_access(t, view, value):
     if order is None:
         return value
     shape = tuple(value.shape[axis] for axis in order)
-    return t.writer.emit("transpose", [value], value.dtype, shape, f"permutation {order}")
+    return t.program.emit("transpose", [value], value.dtype, shape, {"permutation": order})
 
 
 def _lanes(t, view, mask, other=None):
-    """The text of mask and other; a mask that is all true is none."""
-    text = ""
+    """Mask and other as the builder takes them; a mask that is all true is none."""
+    lanes = {}
     if mask is not None and not (mask.is_constant and mask.constant):
         mask = _to_access(t, view, broadcast_to(t, mask, view.shape))
-        text += f" mask {t.writer.use(mask)}"
+        lanes["mask"] = t.program.use(mask)
     if other is not None:
         other = _to_access(t, view, broadcast_to(t, cast(t, other, view.dtype), view.shape))
-        text += f" other {t.writer.use(other)}"
-    return text
+        lanes["other"] = t.program.use(other)
+    return lanes
 
 
 def broadcast_to(t, value, shape):
     """NumPy's broadcasting, from the right."""
     if value.rank and value.rank < len(shape):
         wanted = (1,) * (len(shape) - value.rank) + value.shape
-        value = t.writer.emit("reshape", [value], value.dtype, wanted)
+        value = t.program.emit("reshape", [value], value.dtype, wanted)
     return broadcast(t, value, shape)
 
 
@@ -348,12 +341,9 @@ def load(t, view, mask=None, other=None):
     if _repeats(view):
         return _load_repeated(t, view, mask, other)
     _record(t, view, "load")
-    shape = view.access_shape()
     lanes = _lanes(t, view, mask, other)
-    access = indices_text(t, view)
-    result = Value(view.dtype, shape, name=t.writer.fresh())
-    t.writer.line(f"{result.name} = load {access}{lanes} : {type_text(view.dtype, shape)}")
-    return _from_access(t, view, result)
+    loaded = t.program.builder.load(view.ref.id, _indices(t, view), **lanes)
+    return _from_access(t, view, Value(view.dtype, view.access_shape(), id=loaded))
 
 
 def store(t, view, value, mask=None):
@@ -363,8 +353,8 @@ def store(t, view, value, mask=None):
     _record(t, view, "store", mask)
     lanes = _lanes(t, view, mask)
     value = _to_access(t, view, broadcast_to(t, value, view.shape))
-    name = t.writer.use(value)
-    t.writer.line(f"store {indices_text(t, view)}, {name}{lanes}")
+    stored = t.program.use(value)
+    t.program.builder.store(view.ref.id, _indices(t, view), stored, **lanes)
 
 
 def atomic(t, op, view, operands, mask=None):
@@ -373,12 +363,6 @@ def atomic(t, op, view, operands, mask=None):
         raise UnsupportedError("an atomic through a slice of stride 0")
     _record(t, view, "atomic")
     lanes = _lanes(t, view, mask)
-    names = [t.writer.use(_to_access(t, view, broadcast_to(t, v, view.shape))) for v in operands]
-    shape = view.access_shape()
-    result = Value(view.dtype, shape, name=t.writer.fresh())
-    access = indices_text(t, view)
-    t.writer.line(
-        f"{result.name} = {op} {access}, {', '.join(names)}{lanes} : "
-        f"{type_text(view.dtype, shape)}"
-    )
-    return _from_access(t, view, result)
+    values = [t.program.use(_to_access(t, view, broadcast_to(t, v, view.shape))) for v in operands]
+    old = t.program.builder.atomic(op, view.ref.id, _indices(t, view), values, **lanes)
+    return _from_access(t, view, Value(view.dtype, view.access_shape(), id=old))

@@ -7,7 +7,10 @@ import jax
 from jax import tree_util
 from jax._src.pallas import core as pallas_core
 
+from ...._errors import UnsupportedError
+from ..walker import inner_jaxpr, ir_dtype
 from . import (  # noqa: F401  (they register rules)
+    arithmetic,
     control,
     dots,
     elementwise,
@@ -19,9 +22,9 @@ from . import (  # noqa: F401  (they register rules)
 )
 from .grid import Recorder, declared_parallel, sequential_axes
 from .memory import scratch_of
+from .program import MAX_RANK, Program
 from .refs import Dim, View, added, covered, i64, load, scaled
-from .text import MAX_RANK, UnsupportedError, Value, Writer, ir_dtype
-from .translate import Translator, inner_jaxpr
+from .translate import KernelWalker
 
 
 @dataclass(frozen=True)
@@ -35,13 +38,9 @@ class Call:
     name: str
     platform: str = "cpu"
 
-    def hints(self):
-        """num_warps and num_stages, whatever kind of compiler_params says them."""
-        text = ""
-        for hint in ("num_warps", "num_stages"):
-            value = getattr(self.compiler_params, hint, None)
-            text += f" {hint} {int(value)}" if value else ""
-        return text
+    def hint(self, name):
+        """num_warps or num_stages, whatever kind of compiler_params says them; 0: nothing."""
+        return int(getattr(self.compiler_params, name, None) or 0)
 
 
 class _Builder:
@@ -52,21 +51,18 @@ class _Builder:
         self.grid = call.grid_mapping
         self.sequential = sequential
         self.recorder = recorder
-        self.writer = Writer(call.name)
-        self.t = Translator(self.writer)
+        self.program = Program(call.name)
+        self.program.builder.set_hints(call.hint("num_warps"), call.hint("num_stages"))
+        self.t = KernelWalker(self.program)
         self.t.platform = call.platform
         self.t.checked = checked
         self.t.recorder = recorder
-        self.writer.hints = call.hints()
 
     def build(self):
         self.parameters()
-        loops = self.program_indices()
-        self.body()
-        for _ in range(loops):
-            self.writer.line("yield")
-            self.writer.close()
-        return self.writer.text()
+        self.grid_axes()
+        self.in_loops(self.sequential)
+        return self.program.builder.text()
 
     # ---- Parameters: bounds of dynamic axes, prefetched scalars, inputs, outputs.
 
@@ -74,7 +70,7 @@ class _Builder:
         grid, aliases = self.grid, dict(self.call.aliases)
         num_index = grid.num_index_operands
         self.bounds = [
-            View.whole(self.writer.parameter("bound", "ref<i32>"), "i32", ())
+            View.whole(self.program.ref("bound", "i32", ()), "i32", ())
             for _ in range(grid.num_dynamic_grid_bounds)
         ]
         self.indices = [
@@ -91,14 +87,14 @@ class _Builder:
             groups[i - num_index] = groups[grid.num_inputs + o] = group
         for i, mapping in enumerate(grid.block_mappings):
             aval = mapping.array_aval
-            view = self.array(aval.dtype, aval.shape, names[i], groups.get(i))
+            view = self.array(aval.dtype, aval.shape, names[i], groups.get(i, -1))
             self.arrays.append(view)
             # Inputs that no output shares are only read.
             if i < grid.num_inputs and i not in groups:
                 self.t.read_only.add(view.ref)
             self.t.arrays[view.ref] = ("alias", groups[i]) if i in groups else view.ref
 
-    def array(self, dtype, shape, name, alias=None):
+    def array(self, dtype, shape, name, alias=-1):
         if jax.dtypes.issubdtype(dtype, jax.dtypes.prng_key):
             raise UnsupportedError(
                 f"the Ref `{name}` of random keys; pass jax.random.key_data(keys) and wrap it with "
@@ -111,41 +107,43 @@ class _Builder:
                 f"an array of {len(shape)} dimensions, of which there may be {MAX_RANK}"
             )
         dtype = ir_dtype(dtype)
-        extents = f"[{', '.join(map(str, shape))}]" if shape else ""
-        ref = self.writer.parameter(name, f"ref<{dtype}{extents}>", alias)
-        return View.whole(ref, dtype, tuple(shape))
+        return View.whole(self.program.ref(name, dtype, shape, alias), dtype, tuple(shape))
 
     # ---- The grid.
 
-    def program_indices(self):
-        """Defines the i32 index along each axis; returns the number of loops opened."""
-        grid, writer, t = self.grid, self.writer, self.t
+    def grid_axes(self):
+        """The extent of each axis, and the i32 index along those that are no loops."""
+        grid, t = self.grid, self.t
         bounds = iter(self.bounds)
-        extents, indices = [], [None] * len(grid.grid)
+        self.extents, self.program_ids = [], [None] * len(grid.grid)
+        parallel = 0
         for axis, extent in enumerate(grid.grid):
-            if isinstance(extent, int):
-                extents.append(t.constant(extent, "i32"))
-            else:
-                extents.append(load(t, next(bounds)))
+            known = isinstance(extent, int)
+            self.extents.append(t.number(extent, "i32") if known else load(t, next(bounds)))
             if axis not in self.sequential:
-                index = writer.emit("program_id", [], "i64", (), f"axis {len(writer.grid)}")
-                writer.grid.append(extent)
-                indices[axis] = elementwise.cast(t, index, "i32")
-        for axis in self.sequential:
-            iv = Value("i64", (), name=writer.fresh())
-            low, high, step = (
-                writer.use(v)
-                for v in (t.constant(0, "i64"), i64(t, extents[axis]), t.constant(1, "i64"))
-            )
-            writer.open(f"for_loop {iv.name} = {low}, {high}, {step}")
-            indices[axis] = elementwise.cast(t, iv, "i32")
-        self.program_ids = indices
+                self.program.builder.add_grid_axis(extent)
+                index = self.program.emit("program_id", [], "i64", (), {"axis": parallel})
+                self.program_ids[axis] = arithmetic.cast(t, index, "i32")
+                parallel += 1
         visible = [axis for axis in range(len(grid.grid)) if axis not in grid.vmapped_dims]
-        t.program_ids = [lambda axis=axis: indices[axis] for axis in visible]
-        t.num_programs = [lambda axis=axis: extents[axis] for axis in visible]
+        t.program_ids = [lambda axis=axis: self.program_ids[axis] for axis in visible]
+        t.num_programs = [lambda axis=axis: self.extents[axis] for axis in visible]
         # JAX 0.11 names the axes that vmap added None, 0.10 leaves them out.
         t.axis_names = tuple(name for name in grid.grid_names or () if name is not None)
-        return len(self.sequential)
+
+    def in_loops(self, axes):
+        """The kernel's body in a loop over each of the axes."""
+        if not axes:
+            return self.body()
+        axis, *rest = axes
+
+        def step(index, carries):
+            self.program_ids[axis] = arithmetic.cast(self.t, index, "i32")
+            self.in_loops(rest)
+            return []
+
+        low, high = self.t.number(0, "i64"), i64(self.t, self.extents[axis])
+        return self.program.for_loop(low, high, [], step)
 
     # ---- Blocks.
 
@@ -170,7 +168,7 @@ class _Builder:
             # A block of all the dimension that is not the first lies outside.
             return Dim("slice", scaled(t, i64(t, place), dim.block_size), dim.block_size)
         if isinstance(dim, pallas_core.Element):
-            start = added(t, i64(t, place), t.constant(-dim.padding[0], "i64"))
+            start = added(t, i64(t, place), t.number(-dim.padding[0], "i64"))
             return Dim("slice", start, dim.block_size)
         if isinstance(dim, pallas_core.BoundedSlice):
             return Dim("slice", i64(t, place.start), dim.block_size)
@@ -213,7 +211,7 @@ def tile_program(call: Call, checked=False):
         text = first.build()
         declared = declared_parallel(call.compiler_params, len(grid.grid), len(grid.vmapped_dims))
         declared = [word or n == 1 for word, n in zip(declared, grid.grid, strict=True)]
-        ids = [elementwise.affine_of(index).terms[0][0] for index in first.program_ids]
+        ids = [arithmetic.affine_of(index).terms[0][0] for index in first.program_ids]
         in_order = set(sequential_axes(recorder, first.blocks, ids, declared))
         sequential = tuple(sorted(in_order | set(dynamic)))
         if checked or sequential != dynamic:

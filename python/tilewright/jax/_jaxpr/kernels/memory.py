@@ -2,12 +2,14 @@
 
 from jax import tree_util
 
-from .control import emit_while
-from .elementwise import cast, elementwise
+from ...._errors import UnsupportedError
+from ..walker import inner_jaxpr, ir_dtype
+from .arithmetic import cast, elementwise
+from .control import while_loop
+from .program import Value
 from .refs import apply_transforms, atomic, broadcast_to, load, store
 from .shapes import reduced
-from .text import UnsupportedError, Value, ir_dtype
-from .translate import inner_jaxpr, rule
+from .translate import rule
 
 
 def _unflatten(tree, leaves):
@@ -24,7 +26,7 @@ def _known_index(value):
 def _writable(t, view):
     if view.ref in t.read_only:
         raise UnsupportedError(
-            f"a store to the input `{view.ref[1:]}`; alias it to an output to write it"
+            f"a store to the input `{view.ref.name}`; alias it to an output to write it"
         )
 
 
@@ -58,10 +60,10 @@ def _addupdate(t, eqn, view, value, *leaves):
     _writable(t, view)
     old = load(t, view)
     if value.pending is not None and value.shape == old.shape:
-        t.writer.use(value, accumulator=old)
+        t.program.use(value, accumulator=old)
         store(t, view, value)
     else:
-        store(t, view, t.writer.emit("add", [old, value], view.dtype, view.shape))
+        store(t, view, t.program.emit("add", [old, value], view.dtype, view.shape))
     return []
 
 
@@ -105,24 +107,24 @@ def _atomic_rmw(t, eqn, *leaves):
 
 
 def _atomic_bits(t, op, view, value, mask):
-    """By compare-and-swap, until each lane has guessed what was there."""
+    """By compare-and-swap, until each lane has met the element that it expected."""
     shape = view.shape
     value = broadcast_to(t, value, shape)
-    pending = t.constant(True, "bool", shape)
+    pending = t.number(True, "bool", shape)
     pending = pending if mask is None else broadcast_to(t, mask, shape)
 
     def again(carries):
         return reduced(t, carries[0], "any", range(len(shape)))
 
     def attempt(carries):
-        waiting, guess = carries
-        new = elementwise(t, op, [guess, value], view.dtype, shape)
-        seen = atomic(t, "atomic_cas", view, [guess, new], waiting)
-        failed = elementwise(t, "ne", [seen, guess], "bool", shape)
-        guess = t.writer.emit("select", [waiting, seen, guess], view.dtype, shape)
-        return [elementwise(t, "bitwise_and", [waiting, failed], "bool", shape), guess]
+        waiting, expected = carries
+        new = elementwise(t, op, [expected, value], view.dtype, shape)
+        seen = atomic(t, "atomic_cas", view, [expected, new], waiting)
+        failed = elementwise(t, "ne", [seen, expected], "bool", shape)
+        expected = t.program.emit("select", [waiting, seen, expected], view.dtype, shape)
+        return [elementwise(t, "bitwise_and", [waiting, failed], "bool", shape), expected]
 
-    return emit_while(t, [pending, t.constant(0, view.dtype, shape)], again, attempt)[1]
+    return while_loop(t, [pending, t.number(0, view.dtype, shape)], again, attempt)[1]
 
 
 @rule("atomic_cas")
@@ -149,7 +151,7 @@ def _platform_index(t, eqn):
     """Which branch of lax.platform_dependent is the platform's; the last one may be for all."""
     for index, platforms in enumerate(eqn.params["platforms"]):
         if platforms is None or t.platform in platforms:
-            return t.constant(index, "i32")
+            return t.number(index, "i32")
     raise UnsupportedError(f"no branch of platform_dependent for {t.platform}")
 
 
@@ -194,9 +196,7 @@ def _debug_print(t, eqn, *values):
         if "{" in fmt:
             raise UnsupportedError(f"the format {fmt!r}: only `{{}}`, one for each value")
         fmt += " {}" * len(values)
-    escaped = fmt.replace("\\", "\\\\").replace('"', '\\"').replace("\n", "\\n")
-    names = ", ".join(t.writer.use(value) for value in values)
-    t.writer.line(f'debug_print {names}{" " if names else ""}text "{escaped}"')
+    t.program.builder.debug_print(fmt, [t.program.use(value) for value in values])
     return []
 
 
@@ -206,8 +206,8 @@ def _check(t, eqn, *values):
     error = tree_util.tree_unflatten(tree, values)
     failed = list(error._pred.values())
     for value in failed:
-        fine = t.writer.emit("bitwise_not", [value], "bool", value.shape)
-        t.writer.line(f'debug_check {t.writer.use(fine)} text "debug_check failed"')
+        fine = t.program.emit("bitwise_not", [value], "bool", value.shape)
+        t.program.builder.debug_check(t.program.use(fine), "debug_check failed")
     return []
 
 

@@ -1,12 +1,13 @@
 """Rules of sort and top_k: an element's place is the number of elements that come before it, counted
 in a loop over them; then all of them are stored where they belong."""
 
-from .control import emit_for
-from .elementwise import broadcast, cast, elementwise
+from ...._dtypes import is_float
+from .arithmetic import broadcast, cast, elementwise
+from .control import for_loop
 from .gathers import spilled
+from .program import Value
 from .refs import Dim, View, load, store
 from .shapes import check_tile
-from .text import Value, is_float
 from .translate import rule
 
 
@@ -44,13 +45,13 @@ def _ranks(t, keys, axis, op):
             ahead = _both(t, "bitwise_or", before, _both(t, "bitwise_and", same, ahead))
         return [elementwise(t, "add", [carries[0], cast(t, ahead, "i32")], "i32", shape)]
 
-    low, high = t.constant(0, "i64"), t.constant(shape[axis], "i64")
-    (ranks,) = emit_for(t, low, high, [t.constant(0, "i32", shape)], body)
+    low, high = t.number(0, "i64"), t.number(shape[axis], "i64")
+    (ranks,) = for_loop(t, low, high, [t.number(0, "i32", shape)], body)
     return ranks
 
 
 def _positions(t, axis, shape):
-    return t.writer.emit("iota", [], "i32", shape, f"axis {axis}")
+    return t.program.emit("iota", [], "i32", shape, {"axis": axis})
 
 
 def _placed(t, value, ranks, axis, count):
@@ -67,7 +68,7 @@ def _placed(t, value, ranks, axis, count):
 @rule("sort")
 def _sort(t, eqn, *operands):
     axis = eqn.params["dimension"]
-    operands = [Value(v.dtype, v.shape, name=t.writer.use(v)) for v in operands]
+    operands = [Value(v.dtype, v.shape, id=t.program.use(v)) for v in operands]
     if operands[0].shape[axis] <= 1:
         return operands
     ranks = _ranks(t, operands[: eqn.params["num_keys"]], axis, "lt")

@@ -2,7 +2,7 @@
 
 import jax
 
-from .text import UnsupportedError
+from ...._errors import UnsupportedError
 from .translate import rule
 
 
@@ -68,7 +68,7 @@ def _counts(t, eqn):
             count, step = count + along * jax.numpy.uint32(step), step * shape[axis]
         return count
 
-    return [t.constant(0, "u32", shape), t.inline(low)]
+    return [t.number(0, "u32", shape), t.inline(low)]
 
 
 _ROTATIONS = ((13, 15, 26, 6), (17, 29, 16, 24))

@@ -1,0 +1,117 @@
+// Builds kernels of the tile IR instruction by instruction: for front ends whose graphs are typed.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <optional>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "tilewright/compiler.h"
+#include "tilewright/dtype.h"
+
+namespace TW_API tilewright {
+
+/// A kernel of the tile IR (docs/reference/ir.md) under construction. Operations go by the names of
+/// docs/reference/ops.md and take exactly the operands that they take there: what promotes dtypes
+/// and broadcasts shapes is the kernel language, `tilewright/lang.h`, which builds the same IR.
+///
+/// Every instruction is checked when it is added: UserError "[op] expected X but got Y", with the
+/// source line where one is set, for one that does not fit. One builder belongs to one thread.
+class ProgramBuilder {
+  public:
+    /// A tile, a scalar or a Ref of this program. Those of a loop's body or of a branch end with
+    /// it.
+    using Value = std::uint32_t;
+    using Values = std::vector<Value>;
+
+    /// How one dimension of a Ref is indexed.
+    struct Index {
+        enum class Kind : std::uint8_t { scalar, slice, tile };
+        Kind kind = Kind::scalar;
+        Value start = 0;          ///< an integer scalar; of a tile the indices
+        std::int64_t size = 1;    ///< slice: elements start, start + stride, ...
+        std::int64_t stride = 1;  ///< slice
+    };
+
+    /// What an operation has besides operands; each one reads what concerns it.
+    struct Attributes {
+        int axis = 0;
+        bool approx = false;
+        bool reverse = false;                              ///< scan
+        std::vector<int> permutation;                      ///< transpose
+        std::vector<std::int64_t> starts, sizes, strides;  ///< slice
+        std::string kind;                                  ///< reduce, scan: "sum", "max", ...
+        bool transpose_a = false, transpose_b = false;     ///< dot
+        std::string precision = "ieee";                    ///< dot
+    };
+
+    explicit ProgramBuilder(std::string name);
+    ~ProgramBuilder();
+    ProgramBuilder(const ProgramBuilder&) = delete;
+    ProgramBuilder& operator=(const ProgramBuilder&) = delete;
+
+    /// An array of the caller, as the next parameter; extents of -1 come with the call. Refs of one
+    /// non-negative `alias_group` may share memory.
+    Value ref(std::string name, DType dtype, std::vector<std::int64_t> extents,
+              int alias_group = -1);
+    /// Memory of the program's own.
+    Value scratch(std::string name, DType dtype, std::vector<std::int64_t> extents);
+    /// Appends an axis to the grid; -1: its extent comes with the call.
+    void add_grid_axis(std::int64_t extent);
+    /// 0: the compiler chooses.
+    void set_hints(int num_warps, int num_stages);
+    /// The source line of the instructions that follow.
+    void set_location(std::string_view file, int line);
+
+    /// One value in every element. Constants stand in front of the program, each once.
+    Value constant(DType dtype, std::span<const std::int64_t> shape, double value);
+    Value constant_int(DType dtype, std::span<const std::int64_t> shape, std::int64_t value);
+    /// Any operation of one result but constants, memory and control flow.
+    Value apply(std::string_view op, std::span<const Value> operands, DType dtype,
+                std::span<const std::int64_t> shape, const Attributes& attributes);
+
+    Value load(Value ref, std::span<const Index> indices, std::optional<Value> mask = {},
+               std::optional<Value> other = {});
+    void store(Value ref, std::span<const Index> indices, Value value,
+               std::optional<Value> mask = {});
+    /// "atomic_add", "atomic_max", "atomic_min", "atomic_xchg" of one value, "atomic_cas" of the
+    /// expected and the desired one. Returns the old elements.
+    Value atomic(std::string_view op, Value ref, std::span<const Index> indices,
+                 std::span<const Value> values, std::optional<Value> mask = {});
+
+    void debug_print(std::string format, std::span<const Value> operands);
+    void debug_check(Value condition, std::string message);
+
+    /// `body(i, carries)` gives the next carries; i runs from low to high by step, i64 scalars.
+    Values for_loop(Value low, Value high, Value step, std::span<const Value> init,
+                    const std::function<Values(Value i, const Values& carries)>& body);
+    Values while_loop(std::span<const Value> init,
+                      const std::function<Value(const Values& carries)>& condition,
+                      const std::function<Values(const Values& carries)>& body);
+    Values if_else(Value condition, const std::function<Values()>& then_branch,
+                   const std::function<Values()>& else_branch);
+
+    /// The program as text, with source lines: what `Program` takes.
+    std::string text() const;
+
+  private:
+    struct State;
+    std::unique_ptr<State> state_;
+};
+
+/// Least and greatest value of an integer or bool.
+struct IntegerRange {
+    std::int64_t low = 0, high = 0;
+};
+
+/// What an elementwise operation gives over ranges of its operands: `in` is the dtype of the
+/// operands (of select: of what is chosen from), `out` that of the result. Nothing where it may be
+/// any value, as after an overflow.
+std::optional<IntegerRange> integer_range(std::string_view op, DType in, DType out,
+                                          std::span<const IntegerRange> operands);
+
+}  // namespace tilewright

@@ -1,0 +1,148 @@
+"""Tile programs under construction: the core's builder, and what is known of its values."""
+
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from .... import _core
+from ...._dtypes import bits_of, is_integer
+
+MAX_RANK = 8  # of tiles and of arrays
+
+
+class Ref(NamedTuple):
+    """An array of the caller, or memory of the program."""
+
+    id: int  # the builder's
+    name: str
+
+
+@dataclass(frozen=True)
+class Affine:
+    """An integer tile known to be offset + sum of factor * scalar + sum of step * (index along
+    axis). Positions are taken not to overflow their type."""
+
+    offset: int
+    terms: tuple  # (scalar Value, factor), each Value once
+    steps: tuple  # one int per axis; () of a scalar
+
+
+@dataclass(eq=False)
+class Value:
+    """A tile or scalar of the IR. Constants have no id until something uses them."""
+
+    dtype: str
+    shape: tuple
+    id: int | None = None  # the builder's
+    constant: Any = None  # the one value of every element, a Python number
+    affine: Affine | None = None
+    truth: "Value | None" = None  # the bool that an integer 0 or 1 came from
+    first_of: frozenset | None = None  # of a condition: scalars that are all 0 where it holds
+    pending: Any = None  # writes the instruction at the first use; may take an accumulator
+    transposed: "tuple | None" = None  # (source, permutation) of a transpose
+
+    @property
+    def rank(self):
+        return len(self.shape)
+
+    @property
+    def is_constant(self):
+        return self.constant is not None
+
+
+class Program:
+    """One kernel: a `ProgramBuilder` that takes and gives Values."""
+
+    def __init__(self, name):
+        self.builder = _core.ProgramBuilder(name)
+
+    # ---- Parameters.
+
+    def ref(self, name, dtype, shape, alias=-1):
+        return Ref(self.builder.ref(name, dtype, list(shape), alias), name)
+
+    def scratch(self, dtype, shape):
+        return Ref(self.builder.scratch("scratch", dtype, list(shape)), "scratch")
+
+    # ---- Values.
+
+    def constant(self, value, dtype, shape=()):
+        if isinstance(value, np.generic | np.ndarray):
+            value = value.item()
+        if is_integer(dtype):
+            value = _wrapped(value, dtype)
+        elif dtype != "bool":
+            value = float(value)
+        affine = Affine(value, (), (0,) * len(shape)) if dtype in ("i32", "i64") else None
+        return Value(dtype, tuple(shape), constant=value, affine=affine)
+
+    def use(self, value, accumulator=None):
+        """The id of a value, adding what was put off until now."""
+        if value.id is None:
+            if value.pending is not None:
+                pending, value.pending = value.pending, None
+                pending(accumulator)
+            else:
+                value.id = self._constant(value)
+        return value.id
+
+    def _constant(self, value):
+        shape = [int(n) for n in value.shape]
+        if is_integer(value.dtype) or value.dtype == "bool":
+            number = _wrapped(value.constant, "i64")
+            return self.builder.constant_int(value.dtype, shape, number)
+        return self.builder.constant(value.dtype, shape, value.constant)
+
+    # ---- Instructions.
+
+    def emit(self, op, operands, dtype, shape, attributes=None, **facts):
+        """An operation of one result. `attributes` are those of `ProgramBuilder.apply`."""
+        shape = tuple(int(n) for n in shape)
+        ids = [self.use(operand) for operand in operands]
+        result = Value(dtype, shape, **facts)
+        result.id = self.builder.apply(op, ids, dtype, list(shape), **(attributes or {}))
+        return result
+
+    def for_loop(self, low, high, carried, body):
+        """A loop of step 1; body(iv, carries) gives the next carries. Returns the last ones."""
+        bounds = [self.use(value) for value in (low, high, self.constant(1, "i64"))]
+        inits = [self.use(value) for value in carried]
+
+        def step(iv, ids):
+            return self._used(body(Value("i64", (), id=iv), self._like(carried, ids)))
+
+        return self._like(carried, self.builder.for_loop(*bounds, inits, step))
+
+    def while_loop(self, carried, condition, body):
+        """condition(carries) gives a bool, body(carries) the next carries."""
+        inits = [self.use(value) for value in carried]
+        ids = self.builder.while_loop(
+            inits,
+            lambda ids: self.use(condition(self._like(carried, ids))),
+            lambda ids: self._used(body(self._like(carried, ids))),
+        )
+        return self._like(carried, ids)
+
+    def if_else(self, condition, like, then_branch, else_branch):
+        """`like`: Values of the dtypes and shapes that both branches give."""
+        ids = self.builder.if_else(
+            self.use(condition),
+            lambda: self._used(then_branch()),
+            lambda: self._used(else_branch()),
+        )
+        return self._like(like, ids)
+
+    def _used(self, values):
+        return [self.use(value) for value in values]
+
+    @staticmethod
+    def _like(values, ids):
+        return [Value(v.dtype, v.shape, id=i) for v, i in zip(values, ids, strict=True)]
+
+
+def _wrapped(value, dtype):
+    """An integer as its dtype wraps it."""
+    bits, value = bits_of(dtype), int(value)
+    value &= (1 << bits) - 1
+    return value - (1 << bits) if dtype[0] == "i" and value >> (bits - 1) else value
