@@ -450,9 +450,9 @@ void launch_backward(const BackwardInputs& inputs, const BackwardDesc& desc,
         const std::int64_t group_bytes = !ordered       ? kGroupBytes
                                          : tiles_differ ? kOrderedGroupBytes
                                                         : kOrderedAlikeGroupBytes;
+        // Tiles visit one query head of a group after the other.
         const std::int64_t head_bytes = std::max<std::int64_t>(
-            1, desc.q_len * (2 * (desc.query_dim + desc.value_dim) + 4 * desc.query_dim) *
-                   p.heads_per_kv_head);
+            1, desc.q_len * (2 * (desc.query_dim + desc.value_dim) + 4 * desc.query_dim));
         p.group_heads = static_cast<int>(std::clamp<std::int64_t>(
             group_bytes / head_bytes, 1, std::max<std::int64_t>(1, batch_kv_heads)));
     }

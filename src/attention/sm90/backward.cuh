@@ -1,9 +1,9 @@
 // Attention backward for sm_90a: dQ, dK and dV from dO and the forward's out and lse.
 // clang-format off
 //
-// Launches   prepare (delta = rowsum(dO out) - dlse, lse in log2 units, sums zeroed), the kernel below, finish
-//            (dQ from f32 sums to rows); before them lists, behind them sinks and captured arrays, where there are any;
-//            past 128 columns dQ by a kernel of its own (backward_query.cuh) instead of sums and finish
+// Launches   prepare (delta = rowsum(dO out) - dlse, lse in log2 units, sums zeroed unless they are ordered), the kernel
+//            below, finish (dQ from f32 sums to rows); before them lists, behind them sinks and captured arrays, where
+//            there are any; past 128 columns dQ by a kernel of its own (backward_query.cuh) instead of sums and finish
 // Shapes     Q, dQ (B, H, Lq, D), K, dK (B, Hkv, Lk, D), V, dV (B, Hkv, Lk, Dv), out, dO (B, H, Lq, Dv); D and Dv
 //            multiples of 8 up to 256; any lengths
 // Mask       none; kv <= q + upper (causal); q + lower <= kv <= q + upper (window): bounds, no data;

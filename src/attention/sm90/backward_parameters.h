@@ -21,7 +21,7 @@ struct BackwardParameters {
     float* query_delta;      ///< the latter of wide heads once more: (batch, heads, q_len)
     float* grad_query_sums;  ///< f32 sums in the order of accumulator registers
     unsigned* turns;    ///< per (batch, head, block, part of dQ), where deterministic: rank + 1 of
-                        ///< the tile that added last
+                        ///< the tile that added last; 0: none has
     unsigned* tickets;  ///< one zero; null when tiles are assigned statically
     unsigned long long* profile;  ///< 3 per CTA: cycles, first and last nanosecond; or null
     int q_len, kv_len;

@@ -256,16 +256,21 @@ struct Writer {
 
     u32 parity = 0;
 
-    /// `block`: of the head, over all sequences.
+    /// `block`: of the head, over all sequences. Where sums have an order nobody clears them: the
+    /// tile whose turn is the first stores.
     TW_DEVICE void add(int head_row, int block, u32 turn, u32 rank) {
         const i64 chunk =
             (static_cast<i64>(head_row) * p.q_blocks + block) * kGradParts + warpgroup;
+        float* const sums = p.grad_query_sums + chunk * (kGradBytes / 4);
         if constexpr (kDeterministic) {
             while (ptx::load_acquire(p.turns + chunk) != turn) {
             }
         }
-        ptx::bulk_add_f32(p.grad_query_sums + chunk * (kGradBytes / 4), shared.grad(warpgroup),
-                          kGradBytes);
+        if (kDeterministic && turn == 0) {
+            ptx::bulk_store(sums, shared.grad(warpgroup), kGradBytes);
+        } else {
+            ptx::bulk_add_f32(sums, shared.grad(warpgroup), kGradBytes);
+        }
         ptx::bulk_commit();
         ptx::bulk_wait_read<0>();
         ptx::mbarrier_arrive(shared.grad_empty(warpgroup));

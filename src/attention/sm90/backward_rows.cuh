@@ -73,9 +73,9 @@ TW_DEVICE float sum_over_block(float value) {
 }  // namespace tw::attn
 
 /// One CTA per (batch, head, block of rows): lse in units of log2, delta = rowsum(dO * out) - dlse,
-/// zeros where dQ is summed, and the block's part of the sinks' gradient. Rows without a key, or
-/// with an lse that no gradient can be had from, and rows past the last get an lse of +inf, so that
-/// their P is 0.
+/// zeros where dQ is summed (of turns, where sums are ordered), and the block's part of the sinks'
+/// gradient. Rows without a key, or with an lse that no gradient can be had from, and rows past the
+/// last get an lse of +inf, so that their P is 0.
 extern "C" __global__ void __launch_bounds__(tw::attn::kRowThreads)
     attention_backward_prepare(const __grid_constant__ tw::attn::BackwardParameters p) {
     using namespace tw;
@@ -122,8 +122,11 @@ extern "C" __global__ void __launch_bounds__(tw::attn::kRowThreads)
         if (threadIdx.x == 0) p.sink_parts[blockIdx.x] = total;
     }
     if constexpr (kWide) return;
-    if (kDeterministic && threadIdx.x < kGradParts) {
-        p.turns[static_cast<i64>(blockIdx.x) * kGradParts + threadIdx.x] = 0;
+    if constexpr (kDeterministic) {  // the first tile stores
+        if (threadIdx.x < kGradParts) {
+            p.turns[static_cast<i64>(blockIdx.x) * kGradParts + threadIdx.x] = 0;
+        }
+        return;
     }
     constexpr u32 kVectors = kGradParts * kGradBytes / 16;
     float4* const sums =
@@ -142,6 +145,8 @@ extern "C" __global__ void __launch_bounds__(tw::attn::kRowThreads)
     const BlockRows rows = rows_of_block(block, p);
     const float4* const sums = reinterpret_cast<const float4*>(p.grad_query_sums) +
                                static_cast<i64>(blockIdx.x) * kVectors;
+    // Where the first tile stores, blocks that no tile visits have no sum: their dQ is 0.
+    const bool summed = !kDeterministic || p.turns[static_cast<i64>(blockIdx.x) * kGradParts] != 0;
     // A thread gathers two rows of eight columns from the registers of four threads, or of eight
     // for a transposed dQ, whose rows are columns.
     constexpr int kColumnBlocks = kQueryDim / 8;
@@ -159,7 +164,7 @@ extern "C" __global__ void __launch_bounds__(tw::attn::kRowThreads)
                                                 row / 8 * 128 + warp * 32 + quad_lane);
 #pragma unroll
             for (int g = 0; g < 8; ++g) {
-                const float2 v = source[8 * g + half];
+                const float2 v = summed ? source[8 * g + half] : make_float2(0, 0);
                 first[g] = v.x;
                 second[g] = v.y;
             }
@@ -172,7 +177,7 @@ extern "C" __global__ void __launch_bounds__(tw::attn::kRowThreads)
                                          column / 8 * 128 + row % 64 / 16 * 32 + row % 8 * 4;
 #pragma unroll
             for (int t = 0; t < 4; ++t) {
-                const float4 v = source[t];
+                const float4 v = summed ? source[t] : make_float4(0, 0, 0, 0);
                 first[2 * t] = v.x;
                 first[2 * t + 1] = v.y;
                 second[2 * t] = v.z;
