@@ -195,9 +195,7 @@ class Sm90BackwardGpu : public testing::Test {
             for_each(tensor, [&](std::size_t index, std::size_t at) {
                 got[index] = from_bits(bits[at], p.dtype);
             });
-            const double error = relative_error(got, expected.data);
-            const double allowed = 2 * relative_error(rounded.data, expected.data) + 1e-6;
-            EXPECT_TRUE(error <= allowed) << what << ": " << error << " against " << allowed;
+            expect_near_as_plain(what, got, expected.data, rounded.data, p.dtype);
         };
         compare("dQ", device.grad_query, device.inputs.grad_query, truth.query, plain.query);
         compare("dK", device.grad_key, device.inputs.grad_key, truth.key, plain.key);

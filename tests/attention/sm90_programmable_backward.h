@@ -171,8 +171,8 @@ class Sm90ProgrammableBackwardGpu : public testing::Test {
                 for_each(tensor, [&](std::size_t index, std::size_t at) {
                     got[index] = from_bits(words[at], p.dtype);
                 });
-                const double error = relative_error(got, expected.data);
-                EXPECT_TRUE(error <= tolerance) << what << ": " << error;
+                expect_near(what, got, expected.data, tolerance,
+                            largest_allowed({}, expected.data, p.dtype));
             };
             near("dQ", grad_query, inputs.grad_query, truth.query);
             near("dK", grad_key, inputs.grad_key, truth.key);

@@ -10,6 +10,7 @@
 #include "attention/sm90/forward.h"
 #include "cuda/runtime/memory.h"
 #include "ir/evaluate.h"
+#include "support/accuracy.h"
 #include "support/array.h"
 #include "support/small_float.h"
 #include "tests/cuda/test_support.h"
@@ -165,6 +166,48 @@ inline double relative_error(const std::vector<double>& got, const std::vector<d
         size += truth[i] * truth[i];
     }
     return std::sqrt(difference) / std::max(std::sqrt(size), 1e-30);
+}
+
+/// What stands in the rule of support/accuracy.h for a result of the plain computation in `dtype`;
+/// without one (`plain` empty) its few roundings alone.
+inline double largest_allowed(const std::vector<double>& plain, const std::vector<double>& truth,
+                              DType dtype) {
+    const auto array = [](const std::vector<double>& values) {
+        Array result({static_cast<std::int64_t>(values.size())});
+        result.data = values;
+        return result;
+    };
+    const Array exact = array(truth);
+    return allowed_error(plain.empty() ? exact : array(plain), exact, dtype);
+}
+
+/// Both the norm of the error, of the truth's, and the error of every element are small enough: one
+/// wrong element among thousands hardly moves the norm.
+inline void expect_near(const char* what, const std::vector<double>& got,
+                        const std::vector<double>& truth, double norm_allowed,
+                        double element_allowed) {
+    const double error = relative_error(got, truth);
+    EXPECT_TRUE(error <= norm_allowed) << what << ": " << error << " against " << norm_allowed;
+    ASSERT_EQ(got.size(), truth.size()) << what;
+    std::size_t worst = 0;
+    double largest = 0;
+    for (std::size_t i = 0; i < truth.size(); ++i) {
+        const double difference = std::abs(got[i] - truth[i]);
+        if (difference <= largest) continue;
+        worst = i;
+        largest = std::isnan(difference) ? INFINITY : difference;
+    }
+    EXPECT_TRUE(largest <= element_allowed)
+        << what << ", element " << worst << ": " << got[worst] << " against " << truth[worst]
+        << ", allowed " << element_allowed;
+}
+
+/// The same beside the plain computation in `dtype`: at most twice its errors.
+inline void expect_near_as_plain(const char* what, const std::vector<double>& got,
+                                 const std::vector<double>& truth, const std::vector<double>& plain,
+                                 DType dtype) {
+    expect_near(what, got, truth, 2 * relative_error(plain, truth) + 1e-6,
+                largest_allowed(plain, truth, dtype));
 }
 
 }  // namespace tilewright::attn::sm90
