@@ -74,6 +74,7 @@ from ._library import parse_mod
 from ._mods import Mod, and_masks, capture, or_masks
 from ._norm import layer_norm, layer_norm_vjp, rms_norm, rms_norm_vjp
 from ._programs import Cost, Program, ShapeDtype, cpu_roofs
+from ._warmup import warmup
 
 globals().update(FUNCTIONS)
 # For type checkers, which do not see names that are made here.
@@ -207,6 +208,7 @@ __all__ = [
     "uniform",
     "version",
     "vmap",
+    "warmup",
     "when",
     "while_loop",
     "zeros",

@@ -26,6 +26,13 @@ _DTYPES = {name: dtype for dtype, name in _NAMES.items()}
 _OTHERS = {name: NAMES[name] for name in EXTENDED}
 
 
+def numpy_dtype(op, name):
+    """NumPy's dtype of a library's name; TypeError where that needs a package that is missing."""
+    if name not in _DTYPES:
+        raise TypeError(f"[{op}] expected the package ml_dtypes, which has {name}, but found none")
+    return _DTYPES[name]
+
+
 def dtype_name(op, argument, dtype):
     """The library's name of a dtype: its own name, NumPy's, PyTorch's; TypeError for other ones."""
     if isinstance(dtype, str) and (dtype in _DTYPES or dtype in _OTHERS.values()):
