@@ -10,7 +10,8 @@ function(tw_expect_git name repository)
   if(NOT Git_FOUND AND NOT DEFINED ${given})
     message(FATAL_ERROR "Tilewright needs ${name}, which is not installed, and git to fetch it from \
 https://github.com/${repository}, which is not either. Debian and Ubuntu: apt-get install git, or the libraries \
-themselves: libhwy-dev libtbb-dev libfmt-dev libcli11-dev nlohmann-json3-dev libxxhash-dev libgtest-dev libgmock-dev")
+themselves: libhwy-dev libtbb-dev libfmt-dev libcli11-dev nlohmann-json3-dev libxxhash-dev zlib1g-dev libgtest-dev \
+libgmock-dev")
   endif()
 endfunction()
 
@@ -65,6 +66,18 @@ tw_dependency(CLI11 CLIUtils/CLI11 6c7b07a878ad834957b98d0f9ce1dbe0cb204fc9 2.1)
 tw_pkgconfig_dependency(HWY libhwy google/highway 457c891775a7397bdb0376bb1031e6e027af1c48 hwy)  # 1.2.0
 tw_pkgconfig_dependency(XXHASH libxxhash Cyan4973/xxHash bbb27a5efb85b92a0486cf361a8635715a53f6ba xxhash
   SOURCE_SUBDIR cmake_unofficial)  # 0.8.2
+# zlib's own CMake names its targets zlib and zlibstatic, and installs itself.
+find_package(ZLIB QUIET)
+if(NOT ZLIB_FOUND)
+  tw_expect_git(zlib madler/zlib)
+  set(SKIP_INSTALL_ALL ON)
+  set(ZLIB_BUILD_EXAMPLES OFF)
+  FetchContent_Declare(zlib GIT_REPOSITORY https://github.com/madler/zlib.git
+    GIT_TAG 51b7f2abdade71cd9bb0e7a373ef2610ec6f9daf)  # 1.3.1
+  FetchContent_MakeAvailable(zlib)
+  target_include_directories(zlibstatic INTERFACE ${zlib_SOURCE_DIR} ${zlib_BINARY_DIR})
+  add_library(ZLIB::ZLIB ALIAS zlibstatic)
+endif()
 if(TILEWRIGHT_BUILD_TESTS)
   tw_dependency(GTest google/googletest f8d7d77c06936315286eb55f8de22cd23c188571)  # 1.14.0
 endif()

@@ -31,6 +31,17 @@ target_link_options(tilewright_library PRIVATE -Wl,--no-undefined -Wl,--version-
 # The component tilewright is what find_package needs, and the program; the wheel of the Python package holds it too.
 # It names its files by itself, and wheels hold no links: libtilewright.so and the .pc file are the component system.
 set(package_folder ${CMAKE_INSTALL_LIBDIR}/cmake/tilewright)
+
+# Attention's kernels without a mod for Hopper GPUs, compiled into a file that lies beside the library.
+set(kernels ${PROJECT_BINARY_DIR}/tilewright-kernels.pack)
+set(all "")
+if(TILEWRIGHT_PRECOMPILE)
+  set(all ALL)
+endif()
+add_custom_target(tilewright_kernels ${all} COMMAND tilewright_cli precompile ${kernels}
+  BYPRODUCTS ${kernels} COMMENT "Compiling kernels for Hopper GPUs (minutes on two cores)" USES_TERMINAL VERBATIM)
+install(FILES ${kernels} DESTINATION ${CMAKE_INSTALL_LIBDIR} COMPONENT tilewright OPTIONAL)
+
 install(TARGETS tilewright_library EXPORT tilewright
   LIBRARY COMPONENT tilewright NAMELINK_COMPONENT system)
 install(DIRECTORY include/tilewright DESTINATION ${CMAKE_INSTALL_INCLUDEDIR} COMPONENT tilewright)

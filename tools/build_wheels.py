@@ -56,6 +56,7 @@ loaded = {line.split()[-1] for line in open("/proc/self/maps") if "/" in line}
 ours = [p for p in loaded if any(n in p for n in ("libtilewright", "libtbb", "libhwy", "libfmt", "libxxhash"))]
 assert len(ours) >= 4 and all(p.startswith(site) for p in ours), ours
 tw.doctor()
+assert (pathlib.Path(tw.__file__).parent / "lib" / "tilewright-kernels.pack").exists()
 """
 
 JAX_DEMO = """

@@ -9,7 +9,7 @@ set -eu
 cd "$(dirname "$0")/.."
 build=$PWD/build-aarch64
 sysroot=$build/sysroot
-libraries='libhwy-dev libtbb-dev libfmt-dev libcli11-dev nlohmann-json3-dev libxxhash-dev libgtest-dev libgmock-dev'
+libraries='libhwy-dev libtbb-dev libfmt-dev libcli11-dev nlohmann-json3-dev libxxhash-dev zlib1g-dev libgtest-dev libgmock-dev'
 
 say() { printf '%s\n' "check_aarch64: $*" >&2; }
 
@@ -39,11 +39,11 @@ unpack() {
     apt-get $arm64 update && apt-get $arm64 -y --no-install-recommends --download-only install "$@"
     for package in "$apt"/archives/*.deb; do dpkg-deb -x "$package" "$sysroot"; done
 }
-if [ ! -f "$sysroot/done" ]; then
+if [ "$(cat "$sysroot/done" 2>/dev/null)" != "$libraries" ]; then
     say "unpacking the arm64 packages of: $libraries"
     # shellcheck disable=SC2086  # a list of words
     unpack $libraries
-    touch "$sysroot/done"
+    printf '%s' "$libraries" >"$sysroot/done"
 fi
 
 programs=${*:-support_tests ir_tests lang_tests cpu_tests}

@@ -92,7 +92,7 @@ int run_command(const std::vector<std::string>& arguments, Console& console) {
     app.require_subcommand(1);
     app.get_formatter()->column_width(28);
     for (AddCommand* add : {add_doctor, add_bench, add_attention, add_mask, add_dump, add_export,
-                            add_run, add_random, add_cache})
+                            add_run, add_random, add_precompile, add_warmup, add_cache})
         add(app, console);
     refuse_empty_values(app);
     try {

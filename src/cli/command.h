@@ -67,7 +67,9 @@ AddCommand add_doctor;
 AddCommand add_dump;
 AddCommand add_export;
 AddCommand add_mask;
+AddCommand add_precompile;
 AddCommand add_random;
 AddCommand add_run;
+AddCommand add_warmup;
 
 }  // namespace tilewright::cli

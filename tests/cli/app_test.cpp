@@ -47,8 +47,8 @@ TEST(App, SubcommandsThatCouldBeMeantAreNamed) {
     const std::vector<std::pair<std::vector<std::string>, const char*>> cases = {
         {{},
          "[tilewright] expected one of doctor, bench, attention, mask, dump, export, run, random, "
-         "cache (see --help) but got nothing"},
-        {{"--nonsense"}, "random, cache (see --help) but got `--nonsense`"},
+         "precompile, warmup, cache (see --help) but got nothing"},
+        {{"--nonsense"}, "warmup, cache (see --help) but got `--nonsense`"},
         {{"cache"}, "[cache] expected one of list, clear, path (see --help) but got nothing"},
         {{"cache", "eat"}, "[cache] expected one of list, clear, path (see --help) but got `eat`"}};
     for (const auto& [arguments, message] : cases)

@@ -4,11 +4,15 @@
 
 #include <fstream>
 #include <iterator>
+#include <map>
+#include <sstream>
 #include <thread>
 
 #include "cuda/runtime/kernel.h"
+#include "cuda/runtime/kernel_pack.h"
 #include "cuda/runtime/memory.h"
 #include "cuda/runtime/tensor_map.h"
+#include "cuda/runtime/wait_notice.h"
 #include "support/disk_cache.h"
 #include "tests/cuda/test_support.h"
 
@@ -232,6 +236,8 @@ TEST(Cache, AKeyChangesWithEverythingThatChangesTheCubin) {
     CompileRequest header = other;
     header.headers[0].text = "texu";
     EXPECT_NE(cache_key(header), cache_key(other));
+    EXPECT_NE(source_key(header), source_key(other));
+    EXPECT_NE(source_key(header), source_key(add_one()));
 }
 
 TEST(Cache, DiskServesOtherProcessesAndBadEntriesAreRebuilt) {
@@ -288,6 +294,72 @@ TEST(Cache, WhatIsCompiledAheadIsThereWhenItIsNeeded) {
     compile_in_background(broken);
     EXPECT_ANY_THROW(cubin_of(broken));
     EXPECT_ANY_THROW(cubin_of(broken));
+}
+
+TEST(KernelPack, GivesBackWhatItWasGiven) {
+    const fs::path file = fs::path(testing::TempDir()) / "tw_kernels.pack";
+    std::map<std::string, std::string> cubins;
+    for (int i = 0; i < 20; ++i) {
+        std::string cubin =
+            "\x7f"
+            "ELF";
+        for (int n = 0; n < 1000 * i; ++n) cubin += static_cast<char>(n * n / (i + 1));
+        cubins["key " + std::to_string(i)] = cubin;
+    }
+    KernelPack::write(file, "13.0", cubins);
+    const KernelPack pack(file);
+    EXPECT_EQ(pack.size(), cubins.size());
+    EXPECT_EQ(pack.compiler(), "13.0");
+    for (const auto& [key, cubin] : cubins) {
+        EXPECT_TRUE(pack.contains(key));
+        EXPECT_EQ(pack.find(key), cubin);
+    }
+    EXPECT_FALSE(pack.contains("another key"));
+    EXPECT_EQ(pack.find("another key"), std::nullopt);
+    EXPECT_EQ(KernelPack("").size(), 0u);
+    fs::remove(file);
+}
+
+TEST(KernelPack, RefusesOtherFilesAndLeavesOutDamagedKernels) {
+    const fs::path file = fs::path(testing::TempDir()) / "tw_damaged.pack";
+    const auto refused = [&] { return message_of<UserError>([&] { KernelPack pack(file); }); };
+    fs::remove(file);
+    EXPECT_NE(refused().find("it cannot be read"), std::string::npos);
+    std::ofstream(file) << "something else that is long enough to be read as a pack of kernels";
+    EXPECT_NE(refused().find("it is none of this version"), std::string::npos);
+
+    KernelPack::write(file, "13.0", {{"a", std::string(10000, 'a')}, {"b", "short"}});
+    std::string bytes;
+    {
+        std::ifstream in(file, std::ios::binary);
+        bytes.assign(std::istreambuf_iterator<char>(in), {});
+    }
+    const auto put = [&](const std::string& text) {
+        std::ofstream(file, std::ios::binary | std::ios::trunc) << text;
+    };
+    put(bytes.substr(0, 100));
+    EXPECT_NE(refused().find("it ends in its index"), std::string::npos);
+    put(bytes.substr(0, bytes.size() - 1));
+    EXPECT_NE(refused().find("a kernel lies behind its end"), std::string::npos);
+    // The last byte of the last stream is of its checksum.
+    std::string flipped = bytes;
+    flipped.back() = static_cast<char>(flipped.back() ^ 1);
+    put(flipped);
+    const KernelPack pack(file);
+    EXPECT_EQ(pack.find("a").has_value() + pack.find("b").has_value(), 1);
+    fs::remove(file);
+}
+
+TEST(WaitNotice, SpeaksUpAfterItsDelayAlone) {
+    std::ostringstream quick, slow;
+    { const WaitNotice notice("compiling a.cu", quick, 60); }
+    EXPECT_EQ(quick.str(), "");
+    {
+        const WaitNotice notice("compiling a.cu", slow, 0.01);
+        std::this_thread::sleep_for(std::chrono::milliseconds(100));
+    }
+    EXPECT_NE(slow.str().find("tilewright: compiling a.cu ...\n"), std::string::npos);
+    EXPECT_NE(slow.str().find("tilewright: compiling a.cu took 0."), std::string::npos);
 }
 
 TEST(Cache, AnUnwritableFolderOnlyCostsTime) {

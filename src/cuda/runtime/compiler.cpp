@@ -15,6 +15,8 @@
 #include <utility>
 #include <vector>
 
+#include "cuda/runtime/kernel_pack.h"
+#include "cuda/runtime/wait_notice.h"
 #include "support/check.h"
 #include "support/debug_log.h"
 #include "support/disk_cache.h"
@@ -218,9 +220,22 @@ std::optional<Cached> read_from(const DiskCache& disk, const CompileRequest& req
     return cached;
 }
 
+/// Kernels of the pack that the driver refused, by source key.
+Memo<std::string, bool>& refused() {
+    static auto* const kRefused = new Memo<std::string, bool>(4096);
+    return *kRefused;
+}
+
 std::shared_ptr<const Cached> read_or_compile(const CompileRequest& request,
-                                              const std::string& key) {
+                                              const std::string& source) {
+    if (request.kernels.empty() && !refused().find(source)) {
+        if (std::optional<std::string> cubin = installed_kernel_pack().find(source)) {
+            debug_log("cuda", "{} for {} comes with the library", request.name, request.arch);
+            return std::make_shared<const Cached>(Cached{*std::move(cubin), {}});
+        }
+    }
     const DiskCache disk(kernel_cache_folder());
+    const std::string key = cache_key(request);
     if (std::optional<Cached> cached = read_from(disk, request, key)) {
         debug_log("cuda", "{} for {} comes from the disk", request.name, request.arch);
         return std::make_shared<const Cached>(*std::move(cached));
@@ -241,7 +256,7 @@ std::shared_ptr<const Cached> read_or_compile(const CompileRequest& request,
 
 /// What the request's cubin is in this process; threads that ask at once wait for one compilation.
 std::shared_ptr<const Cached> cached_of(const CompileRequest& request) {
-    const std::string key = cache_key(request);
+    const std::string key = source_key(request);
     MemoryCache& cache = memory_cache();
     const auto promise = std::make_shared<std::promise<std::shared_ptr<const Cached>>>();
     const Compilation compilation = cache.get(key, [&] {
@@ -256,6 +271,16 @@ std::shared_ptr<const Cached> cached_of(const CompileRequest& request) {
         }
     }
     return compilation.result.get();
+}
+
+/// The same for somebody who waits and is told for what.
+std::shared_ptr<const Cached> awaited(const CompileRequest& request) {
+    if (const auto known = memory_cache().find(source_key(request));
+        known && known->result.wait_for(std::chrono::seconds(0)) == std::future_status::ready) {
+        return known->result.get();
+    }
+    const WaitNotice notice(fmt::format("compiling {} for {}", request.name, request.arch));
+    return cached_of(request);
 }
 
 }  // namespace
@@ -338,8 +363,7 @@ Compiled compile(const CompileRequest& request) {
     return compiled;
 }
 
-std::string cache_key(const CompileRequest& request) {
-    const Nvrtc& nvrtc = nvrtc_or_throw();
+std::string source_key(const CompileRequest& request) {
     static const std::string kEmbeddedHash = [] {
         std::string all;
         for (const Header& header : embedded_headers()) {
@@ -356,15 +380,19 @@ std::string cache_key(const CompileRequest& request) {
     const std::string kernels = request.kernels.empty()
                                     ? ""
                                     : fmt::format("kernels {}\n", fmt::join(request.kernels, "; "));
-    return fmt::format(
-        "{}\narch {}\nnvrtc {}.{}\noptions {}\nlimit {}\nsource {}\nheaders {} {}\n{}",
-        request.name, request.arch, nvrtc.major, nvrtc.minor, fmt::join(request.options, " "),
-        request.spill_limit_bytes.value_or(-1), content_hash(request.source), content_hash(headers),
-        kEmbeddedHash, kernels);
+    return fmt::format("{}\narch {}\noptions {}\nlimit {}\nsource {}\nheaders {} {}\n{}",
+                       request.name, request.arch, fmt::join(request.options, " "),
+                       request.spill_limit_bytes.value_or(-1), content_hash(request.source),
+                       content_hash(headers), kEmbeddedHash, kernels);
+}
+
+std::string cache_key(const CompileRequest& request) {
+    const Nvrtc& nvrtc = nvrtc_or_throw();
+    return fmt::format("{}nvrtc {}.{}\n", source_key(request), nvrtc.major, nvrtc.minor);
 }
 
 std::shared_ptr<const std::string> cubin_of(const CompileRequest& request) {
-    const std::shared_ptr<const Cached> cached = cached_of(request);
+    const std::shared_ptr<const Cached> cached = awaited(request);
     return {cached, &cached->cubin};
 }
 
@@ -384,6 +412,7 @@ void compile_in_background(CompileRequest request) {
         std::mutex mutex;
         std::vector<Work> all;
     };
+    if (request.kernels.empty() && installed_kernel_pack().contains(source_key(request))) return;
     nvrtc_report();          // opened before, so that it is still there when the threads are joined
     static Threads threads;  // NOLINT(cppcoreguidelines-avoid-non-const-global-variables)
     const std::lock_guard lock(threads.mutex);
@@ -391,7 +420,7 @@ void compile_in_background(CompileRequest request) {
     auto done = std::make_shared<std::atomic<bool>>(false);
     threads.all.push_back({done, std::jthread([done, request = std::move(request)] {
                                try {
-                                   cubin_of(request);
+                                   cached_of(request);
                                } catch (const std::exception& error) {
                                    debug_log("cuda", "{}, compiled ahead: {}", request.name,
                                              error.what());
@@ -401,8 +430,9 @@ void compile_in_background(CompileRequest request) {
 }
 
 void forget_cubin(const CompileRequest& request) {
-    const std::string key = cache_key(request);
-    DiskCache(kernel_cache_folder()).drop(key);
+    const std::string key = source_key(request);
+    refused().put(key, true);
+    if (nvrtc_report().found()) DiskCache(kernel_cache_folder()).drop(cache_key(request));
     memory_cache().drop(key);
 }
 

@@ -52,7 +52,8 @@ const LibraryReport& nvrtc_report();
 /// with the log where it is a user's.
 Compiled compile(const CompileRequest& request);
 
-/// The cubin of a request, from memory, from disk, or compiled (once, whichever threads ask).
+/// The cubin of a request, from memory, from the library's kernels (kernel_pack.h), from disk, or
+/// compiled (once, whichever threads ask). NVRTC is opened for the latter two alone.
 std::shared_ptr<const std::string> cubin_of(const CompileRequest& request);
 
 /// The symbol in that cubin of a kernel of the request: itself, unless it is one of `kernels`.
@@ -62,10 +63,13 @@ std::string symbol_of(const CompileRequest& request, const std::string& kernel);
 /// it. A failure is for the call that needs the cubin to meet.
 void compile_in_background(CompileRequest request);
 
-/// Forgets a cubin that the driver refused, in memory and on disk, so that it is compiled again.
+/// Forgets a cubin that the driver refused, wherever it came from, so that it is compiled again.
 void forget_cubin(const CompileRequest& request);
 
-/// Identifies a request: hashes of source and headers, options, arch and NVRTC's version.
+/// Identifies a request: hashes of source and headers, options, arch.
+std::string source_key(const CompileRequest& request);
+
+/// Identifies what this machine makes of a request: its source key and NVRTC's version.
 std::string cache_key(const CompileRequest& request);
 
 /// Where cubins are kept.

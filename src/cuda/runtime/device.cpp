@@ -9,6 +9,7 @@
 #include <mutex>
 
 #include "cuda/runtime/compiler.h"
+#include "cuda/runtime/kernel_pack.h"
 #include "support/check.h"
 
 namespace tilewright::cuda {
@@ -156,6 +157,10 @@ std::string Probe::text() const {
                             device.name, device.arch(), device.multiprocessors,
                             static_cast<double>(device.memory_bytes) / (1 << 30));
     }
+    const KernelPack& pack = installed_kernel_pack();
+    text += pack.size() == 0 ? "kernels compiled with the library: none\n"
+                             : fmt::format("kernels compiled with the library: {} in {}\n",
+                                           pack.size(), pack.path().string());
     return text + fmt::format("kernel cache: {}\n", cache_folder);
 }
 

@@ -169,7 +169,7 @@ Kernel load_entry(const std::string& name, const std::string& identity, const ch
 
 Kernel load_kernel(const CompileRequest& request, const char* entry, int dynamic_shared_bytes,
                    int device) {
-    return load_entry(request.name, cache_key(request), entry, dynamic_shared_bytes, device, [&] {
+    return load_entry(request.name, source_key(request), entry, dynamic_shared_bytes, device, [&] {
         const ModuleHandle module = load_module(request);
         return std::pair(module, symbol_of(request, entry));
     });

@@ -1,0 +1,141 @@
+// Asks the engine what it would launch for calls of every kind.
+#include "attention/sm90/plain_kernels.h"
+
+#include <optional>
+#include <set>
+#include <string>
+#include <utility>
+
+#include "attention/sm90/backward.h"
+#include "attention/sm90/forward.h"
+#include "attention/sm90/lists.h"
+
+namespace tilewright::attn::sm90 {
+namespace {
+
+constexpr cuda::DeviceAddress kSomewhere = 256;  // stands for memory that is not there
+constexpr int kMultiprocessors = 132;            // of an H100 or H200
+
+enum class Masking : std::uint8_t { none, causal, window, data };
+
+struct Call {
+    DType dtype;
+    int head_dim;
+    Masking masking = Masking::none;
+    bool packed = false;
+    std::int64_t batch = 1, heads = 16, kv_heads = 16, q_len = 0, kv_len = 0;
+};
+
+DeviceTensor contiguous(std::int64_t batch, std::int64_t heads, std::int64_t rows,
+                        std::int64_t columns) {
+    return {kSomewhere,
+            {batch, heads, rows, columns},
+            {heads * rows * columns, rows * columns, columns, 1}};
+}
+
+template <typename Inputs>
+Inputs inputs_of(const Call& call) {
+    Inputs inputs;
+    inputs.dtype = call.dtype;
+    inputs.query = inputs.out = contiguous(call.batch, call.heads, call.q_len, call.head_dim);
+    inputs.key = inputs.value = contiguous(call.batch, call.kv_heads, call.kv_len, call.head_dim);
+    inputs.lse = inputs.workspace = kSomewhere;
+    // Rows see the keys that end with them.
+    const std::int64_t diagonal = call.kv_len - call.q_len;
+    if (call.masking == Masking::causal || call.masking == Masking::window) {
+        inputs.upper_diagonal = diagonal;
+    }
+    if (call.masking == Masking::window) inputs.lower_diagonal = diagonal - 1024;
+    if (call.packed) {
+        inputs.q_starts = inputs.kv_starts = kSomewhere;
+        inputs.sequences = 8;
+    }
+    return inputs;
+}
+
+DeviceMask lists(const Call& call, bool by_key) {
+    return {.q_len = call.q_len, .kv_len = call.kv_len, .by_key = by_key};
+}
+
+/// Units in the order in which they were first asked for.
+struct Units {
+    std::vector<cuda::CompileRequest> all;
+    std::set<std::string> known;
+
+    void add(cuda::CompileRequest unit) {
+        if (known.insert(cuda::source_key(unit)).second) all.push_back(std::move(unit));
+    }
+
+    void add_forward(const Call& call) {
+        auto inputs = inputs_of<ForwardInputs>(call);
+        if (call.masking == Masking::data) inputs.mask = lists(call, false);
+        const ForwardDesc desc = check_forward(inputs);
+        add(generate_forward(desc, choose_forward(desc, kMultiprocessors)));
+    }
+
+    void add_backward(const Call& call) {
+        auto inputs = inputs_of<BackwardInputs>(call);
+        inputs.grad_out = inputs.grad_query = inputs.query;
+        inputs.grad_key = inputs.grad_value = inputs.key;
+        if (call.masking == Masking::data) {
+            inputs.mask = lists(call, true);
+            if (is_wide(call.head_dim, call.head_dim)) inputs.query_mask = lists(call, false);
+        }
+        for (const bool deterministic : {true, false}) {
+            inputs.deterministic = deterministic;
+            const BackwardDesc desc = check_backward(inputs);
+            for (cuda::CompileRequest& unit : generate_backward(desc, choose_backward(desc))) {
+                add(std::move(unit));
+            }
+        }
+    }
+};
+
+}  // namespace
+
+std::vector<cuda::CompileRequest> plain_kernels(const std::vector<int>& head_dims,
+                                                const std::vector<DType>& dtypes) {
+    Units units;
+    units.add(generate_lists());
+    for (const DType dtype : dtypes) {
+        for (const int head_dim : head_dims) {
+            for (const Masking masking :
+                 {Masking::none, Masking::causal, Masking::window, Masking::data}) {
+                for (const bool packed : {false, true}) {
+                    if (packed && masking == Masking::data) continue;
+                    // Tiles depend on the length, and where it is short on what fills the GPU.
+                    for (const auto& [batch, length] :
+                         {std::pair(1, 256), {8, 512}, {16, 2048}, {4, 8192}, {1, 32768}}) {
+                        const Call call{.dtype = dtype,
+                                        .head_dim = head_dim,
+                                        .masking = masking,
+                                        .packed = packed,
+                                        .batch = packed ? 1 : batch,
+                                        .q_len = length,
+                                        .kv_len = length};
+                        units.add_forward(call);
+                        units.add_backward(call);
+                    }
+                }
+            }
+            // Few rows over a cache of keys: whole tiles and shared blocks, heads by the group.
+            for (const int group : {1, 2, 4, 8}) {
+                for (const int rows : {1, 16}) {
+                    for (const int batch : {1, 64}) {
+                        units.add_forward({.dtype = dtype,
+                                           .head_dim = head_dim,
+                                           .masking = rows > 1 ? Masking::causal : Masking::none,
+                                           .batch = batch,
+                                           .heads = std::int64_t{8} * group,
+                                           .kv_heads = 8,
+                                           .q_len = rows,
+                                           .kv_len = 8192});
+                    }
+                }
+            }
+        }
+    }
+    return std::move(units.all);
+}
+
+}  // namespace tilewright::attn::sm90

@@ -1,0 +1,33 @@
+// A line for people who wait for a compiler.
+#pragma once
+
+#include <condition_variable>
+#include <mutex>
+#include <ostream>
+#include <string>
+#include <thread>
+
+namespace tilewright::cuda {
+
+/// Says what a thread waits for, once it has waited long enough to wonder, and at the end how long
+/// it took: "tilewright: compiling attention_forward.cu for sm_90a ...", "... took 1.2 s".
+class WaitNotice {
+  public:
+    /// After 0.3 s, on standard error where that is a terminal and TILEWRIGHT_WAIT_NOTICE is not 0.
+    explicit WaitNotice(std::string what);
+    /// After `delay` seconds, on any stream.
+    WaitNotice(std::string what, std::ostream& out, double delay);
+    ~WaitNotice();
+    WaitNotice(const WaitNotice&) = delete;
+    WaitNotice& operator=(const WaitNotice&) = delete;
+
+  private:
+    void speak(const std::string& what, std::ostream& out, double delay);
+
+    std::mutex mutex_;
+    std::condition_variable ended_;
+    bool done_ = false;
+    std::thread thread_;
+};
+
+}  // namespace tilewright::cuda
