@@ -21,7 +21,7 @@ from torch.nn.attention.flex_attention import (
 )
 
 from .. import _core, _functions
-from . import _attention, _block_mask, _errors, _function, _mods, _norm, _sharded, _sites
+from . import _attention, _block_mask, _errors, _function, _mods, _norm, _ops, _sharded, _sites
 
 _VERSION = str(_core.version)
 _ANY = 1 << 31  # what stands for a size that is not known
@@ -102,9 +102,12 @@ class _Marker(torch._ops.HigherOrderOperator):
         site, seed = _sites.site(spec), ours.get("seed", 0)
         if _sharded.is_sharded(operands):
             results = _sharded.run(site, None, seed, operands)
-        else:
+        elif grad or ours.get("lse", True) or _ops.is_transformed():
             results = _function.Attention.apply(site, None, seed, *operands)
-        out, lse, *rest = results
+        else:
+            results = _ops.run(site.alone, operands, None, seed)
+        out, *rest = results
+        lse = rest.pop(0) if rest else out.new_empty(0)  # which nobody reads
         out = out if out.dtype == dtype else out.to(dtype)
         max_scores = rest[0] if rest else lse.new_empty(0)
         if self._base == 2:
@@ -275,6 +278,7 @@ def flex_attention(
             "enable_gqa": enable_gqa,
             "kernel_options": {} if kernel_options is None else kernel_options,
             "max_scores": return_aux is not None and return_aux.max_scores,
+            "lse": return_lse or (return_aux is not None and return_aux.lse),
             "causal": causal,
             "window": window,
             "dropout": dropout,

@@ -13,6 +13,13 @@ library.define(
     " -> (Tensor out, Tensor lse, Tensor max_scores)",
     tags=TAGS,
 )
+# The same without lse and max_scores, where nobody asks for them: a tensor of torch costs a
+# microsecond.
+library.define(
+    "forward.alone(Tensor query, Tensor key, Tensor value, Tensor[] others, SymInt seed, str site)"
+    " -> Tensor",
+    tags=TAGS,
+)
 # Gradients of query, key and value as far as they are wanted, then of sinks and of each operand
 # `dscore`.
 library.define(
@@ -29,13 +36,19 @@ library.define(
     tags=_HOST_TAGS,
 )
 library.define(
+    "forward.alone_host(Tensor query, Tensor key, Tensor value, Tensor[] others, SymInt seed, "
+    "str site) -> Tensor",
+    tags=_HOST_TAGS,
+)
+library.define(
     "backward.host(Tensor query, Tensor key, Tensor value, Tensor[] others, SymInt seed, str site)"
     " -> Tensor[]",
     tags=_HOST_TAGS,
 )
 
 
-def _run(query, key, value, others, seed, site):
+def _run(query, key, value, others, seed, text):
+    site = _sites.parsed(text)
     operands, mask = (query, key, value, *others), None
     if site.words_at is not None:
         # A mask that lives in this process is not read from its words.
@@ -59,14 +72,17 @@ def plain(x):
     return x if type(x) in (torch.Tensor, torch.nn.Parameter) else x.as_subclass(torch.Tensor)
 
 
-def _forward(query, key, value, others, seed, site):
-    site = _sites.parsed(site)
-    results = _run(query, key, value, others, seed, site)
+def _forward(*arguments):
+    results = _run(*arguments)
     return results if len(results) == 3 else (*results, results[1].new_empty(0))
 
 
-def _backward(query, key, value, others, seed, site):
-    return list(_run(query, key, value, others, seed, _sites.parsed(site)))
+def _forward_alone(*arguments):
+    return _run(*arguments)[0]
+
+
+def _backward(*arguments):
+    return list(_run(*arguments))
 
 
 def _empty(site, operands):
@@ -81,16 +97,25 @@ def _fake_forward(query, key, value, others, seed, site):
     return (*results, results[1].new_empty(0)) if len(results) == 2 else tuple(results)
 
 
+def _fake_forward_alone(query, key, value, others, seed, site):
+    return _empty(_sites.parsed(site), (query, key, value, *others))[0]
+
+
 def _fake_backward(query, key, value, others, seed, site):
     return _empty(_sites.parsed(site), (query, key, value, *others))
 
 
-for _suffix in ("", ".host"):
+for _name, _real, _fake in (
+    ("forward", _forward, _fake_forward),
+    ("forward.host", _forward, _fake_forward),
+    ("forward.alone", _forward_alone, _fake_forward_alone),
+    ("forward.alone_host", _forward_alone, _fake_forward_alone),
+    ("backward", _backward, _fake_backward),
+    ("backward.host", _backward, _fake_backward),
+):
     for _key in ("CPU", "CUDA"):
-        library.impl(f"forward{_suffix}", _forward, _key)
-        library.impl(f"backward{_suffix}", _backward, _key)
-    torch.library.register_fake(f"tilewright::forward{_suffix}", _fake_forward, lib=library)
-    torch.library.register_fake(f"tilewright::backward{_suffix}", _fake_backward, lib=library)
+        library.impl(_name, _real, _key)
+    torch.library.register_fake(f"tilewright::{_name}", _fake, lib=library)
 
 _forward_op, _backward_op = torch.ops.tilewright.forward, torch.ops.tilewright.backward
 _modes = torch._C._len_torch_dispatch_stack
@@ -100,6 +125,11 @@ _transforms = torch._C._functorch.peek_interpreter_stack
 def is_plain():
     """Whether no dispatch mode and no transform of torch.func would see an operator's call."""
     return _modes() == 0 and _transforms() is None
+
+
+def is_transformed():
+    """Whether a transform of torch.func is at work."""
+    return _transforms() is not None
 
 
 def run(site, operands, mask, seed):
@@ -124,8 +154,13 @@ def _dispatch(site, operands, mask, seed):
     query, key, value, *others = operands
     if seed >= 1 << 63:
         seed -= 1 << 64  # operators have integers with a sign
-    operator = _backward_op if site.spec.backward else _forward_op
     host = site.read_by_host and query.device.type == "cuda"
-    operator = operator.host if host else operator.default
+    if site.spec.backward:
+        operator = _backward_op.host if host else _backward_op.default
+    elif not site.spec.lse:
+        operator = _forward_op.alone_host if host else _forward_op.alone
+        return (operator(query, key, value, others, seed, site.text),)
+    else:
+        operator = _forward_op.host if host else _forward_op.default
     results = operator(query, key, value, others, seed, site.text)
     return results if site.spec.backward or site.spec.max_scores else results[:2]

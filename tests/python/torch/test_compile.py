@@ -255,8 +255,10 @@ def test_operators_follow_the_rules():
     sinks = torch.randn(3)
     arguments = (query, key, value, [sinks], 0, site.text)
     torch.library.opcheck(torch.ops.tilewright.forward.default, arguments)
+    torch.library.opcheck(torch.ops.tilewright.forward.alone, (*arguments[:-1], site.alone.text))
     out, lse, _ = torch.ops.tilewright.forward.default(*arguments)
-    backward = site.backward((True,) * 4, True)
+    backward, places = site.backward((True,) * 4, True)
+    assert places == (0, 1, 2, 3)
     torch.library.opcheck(
         torch.ops.tilewright.backward.default,
         (query, key, value, [sinks, out, lse, out, lse], 0, backward.text),
