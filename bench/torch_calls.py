@@ -57,6 +57,19 @@ def scores(slopes):
     return score
 
 
+class _Nothing(torch.autograd.Function):
+    """What autograd itself costs with three operands."""
+
+    @staticmethod
+    def forward(ctx, *operands):
+        ctx.save_for_backward(*operands)
+        return torch.empty_like(operands[0])
+
+    @staticmethod
+    def backward(ctx, _):
+        return tuple(torch.empty_like(x) for x in ctx.saved_tensors)
+
+
 def calls(device, rounds):
     """Warm calls, eager."""
     shape = (1, 1, 1, 16) if device == "cpu" else (1, 2, 128, 64)
@@ -71,10 +84,10 @@ def calls(device, rounds):
     )
     gradient = torch.ones_like(query)
 
-    def both():
-        out = twt.flex_attention(*leaves, score)
+    def backward(out):
         torch.autograd.grad(out, leaves, gradient)
 
+    sdpa = torch.nn.functional.scaled_dot_product_attention
     functions = {
         "no mods": lambda: twt.flex_attention(query, key, value),
         "a score_mod around a tensor": lambda: twt.flex_attention(query, key, value, score),
@@ -83,15 +96,17 @@ def calls(device, rounds):
         ),
         "a block mask": lambda: twt.flex_attention(query, key, value, None, mask),
         "a score_mod, forward with gradient": lambda: twt.flex_attention(*leaves, score),
-        "a score_mod, forward and backward": both,
-        "torch's scaled_dot_product_attention": lambda: (
-            torch.nn.functional.scaled_dot_product_attention(query, key, value)
+        "a score_mod, forward and backward": lambda: backward(twt.flex_attention(*leaves, score)),
+        "torch's scaled_dot_product_attention": lambda: sdpa(query, key, value),
+        "the same, forward and backward": lambda: backward(sdpa(*leaves)),
+        "a Function that does nothing, forward and backward": lambda: backward(
+            _Nothing.apply(*leaves)
         ),
     }
     aims = (
-        (8, 12, "", "", "", "", "")
+        (8, 12, "", "", "", "", "", "", "")
         if device == "cpu"
-        else (15, 15, "", 15, 25, 50, "")
+        else (15, 15, "", 15, 25, 50, "", "", "")
     )  # fmt: skip
     times = best(functions, rounds)
     for (name, microseconds), aim in zip(times.items(), aims, strict=True):
