@@ -146,7 +146,7 @@ def compiled(device, rounds):
 
 
 def recordings(device, rounds):
-    from tilewright.torch import _environment, _recorder
+    from tilewright.torch import _environment, _mods
 
     slopes = torch.randn(4, device=device)
 
@@ -161,7 +161,7 @@ def recordings(device, rounds):
 
     times = best(
         {
-            name: lambda f=f: _recorder.record("", "score_mod", f, False, None, device=device)
+            name: lambda f=f: _mods.record("", "score_mod", f, False, None, device=device)
             for name, f in (("5", five), ("20", twenty))
         },
         rounds,
