@@ -98,8 +98,9 @@ def prepare(job):
     torch.manual_seed(0)
     backward = job["direction"] == "backward"
 
-    def random(*shape):
-        return torch.randn(*shape, device=device).to(dtype).requires_grad_(backward)
+    def random(*shape):  # uniform in [-1, 1), as `tilewright bench` has them: power depends on it
+        values = 2 * torch.rand(*shape, device=device) - 1
+        return values.to(dtype).requires_grad_(backward)
 
     if job["operation"] == "attention":
         b, heads, kv_heads = job["batch"], job["heads"], job["kv_heads"]
@@ -222,7 +223,7 @@ def direction(forward, inputs, backward):
 
         return run
     out = forward()
-    gradient = torch.randn_like(out)
+    gradient = 2 * torch.rand_like(out) - 1
     return lambda: torch.autograd.grad(out, inputs, gradient, retain_graph=True)
 
 

@@ -4,6 +4,7 @@
 Standard input and output as in torch_baseline.py.
 """
 
+import functools
 import os
 
 from torch_baseline import serve
@@ -62,13 +63,14 @@ def prepare(job):
     dtype = {"f32": jnp.float32, "bf16": jnp.bfloat16, "f16": jnp.float16}[job["dtype"]]
     function, shapes = definition(job)
     keys = jax.random.split(jax.random.key(0), len(shapes) + 1)
+    # In [-1, 1), as `tilewright bench` has them: power depends on it.
+    uniform = functools.partial(jax.random.uniform, minval=-1, maxval=1)
     inputs = [
-        jax.random.normal(key, shape, jnp.float32).astype(dtype)
-        for key, shape in zip(keys[1:], shapes, strict=True)
+        uniform(key, shape).astype(dtype) for key, shape in zip(keys[1:], shapes, strict=True)
     ]
     if job["direction"] == "backward":
         out, pull = jax.vjp(function, *inputs)
-        inputs = [pull, jax.random.normal(keys[0], out.shape, jnp.float32).astype(out.dtype)]
+        inputs = [pull, uniform(keys[0], out.shape).astype(out.dtype)]
 
         def function(pull, gradient):
             return pull(gradient)
