@@ -203,7 +203,7 @@ void bind_known_calls(nb::module_& module) {
             nb::arg("options"), nb::arg("deterministic"), nb::arg("is_double"), nb::arg("score"),
             nb::arg("mask"), nb::arg("captures_require_grad"), nb::arg("gradient"), nb::arg("site"))
         .def("clear", &KnownCalls::clear)
-        .def("entry", [](nb::handle self) {
+        .def("entry", [](nb::handle self) -> nb::callable {
             // A function of C: nanobind would look at each argument.
             static PyMethodDef definition{
                 "known_call",
@@ -227,7 +227,7 @@ void bind_known_calls(nb::module_& module) {
                         return nullptr;
                     })),
                 METH_FASTCALL, nullptr};
-            return nb::steal(PyCFunction_NewEx(&definition, self.ptr(), nullptr));
+            return nb::steal<nb::callable>(PyCFunction_NewEx(&definition, self.ptr(), nullptr));
         });
 }
 
