@@ -14,12 +14,13 @@ from ._errors import UnsupportedError
 
 
 class Number:
-    """A traced scalar; `low` and `high` bound an integer or bool."""
+    """A traced scalar; `low` and `high` bound an integer or bool, and `wide` is what a float was
+    before it was rounded."""
 
-    __slots__ = ("core", "high", "low")
+    __slots__ = ("core", "high", "low", "wide")
 
     def __init__(self, core, low=None, high=None):
-        self.core, self.low, self.high = core, low, high
+        self.core, self.low, self.high, self.wide = core, low, high, None
 
 
 class Dtypes(abc.ABC):
@@ -102,8 +103,17 @@ class Numbers:
         """A number or constant in another dtype."""
         if not isinstance(x, Number):
             return self.dtypes.convert(x, dtype)
-        integer = self.dtypes.limits(dtype) is not None
-        return self.number(x.core, dtype, limits(x) if integer else None)
+        if self.dtypes.limits(dtype) is not None:
+            return self.number(x.core, dtype, limits(x))
+        result = self.number(x.core, dtype)
+        if result.core.dtype in ("bf16", "f16") and x.core.dtype == "f32":
+            result.wide = x
+        return result
+
+
+def unrounded(x):
+    """A gradient that is to be summed, as it was before it was rounded to a narrow float."""
+    return x if getattr(x, "wide", None) is None else x.wide
 
 
 def operand(x):

@@ -10,7 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from .._errors import UnsupportedError
-from .._numbers import Number, operand
+from .._numbers import Number, operand, unrounded
 from .._values import Scattered
 from ._jaxpr.mods.translate import run
 from ._values import element, number
@@ -83,7 +83,7 @@ def translate(closed, core, stands, numbers_of, score_dtype):
                 raise UnsupportedError("expected gradients of captured arrays element by element")
             for index, value in gradient.entries:
                 gathers.append(place[stands[i].name])
-                results += [*stands[i].inside(index), _operand(value)]
+                results += [*stands[i].inside(index), _operand(unrounded(value))]
         return results
 
     text = core.derivative_ir(body, "f64" if score_dtype == jnp.float64 else "f32")

@@ -447,6 +447,35 @@ def test_derivatives_of_hijax_primitives_are_respected():
     close(gradient(lambda s: Scaled(jax.typeof(s))(s)), gradient(scaled), 256)
 
 
+@pytest.mark.parametrize("own_rules", [False, True])
+@pytest.mark.parametrize("dtype", [jnp.bfloat16, jnp.float16])
+def test_gradients_of_narrow_captures_are_rounded_once(own_rules, dtype):
+    @jax.custom_vjp
+    def half(x):
+        return x * 0.5
+
+    half.defvjp(lambda x: (half(x), None), lambda _, g: (g * 0.5,))
+    q, k, v, dout = (normal(i, (1, 1, 200, 8)) for i in range(4))
+    table = normal(5, (4,), dtype)
+    rule = half if own_rules else lambda x: x * 0.5
+
+    def gradient(table, at, **how):
+        def loss(table):
+            def mod(s, b, h, i, j):
+                return s * rule(table.at[at(i, j)].get(**how).astype(jnp.float32))
+
+            return (twj.flex_attention(q, k, v, mod) * dout).sum()
+
+        return jax.grad(loss)(table)
+
+    for at in (lambda i, j: (i + j) % 4, lambda i, j: i // 50, lambda i, j: (i - j) % 7):
+        for how in ({}, {"mode": "fill", "fill_value": 1}):
+            want = gradient(table.astype(jnp.float32), at, **how).astype(dtype)
+            np.testing.assert_array_equal(
+                *(np.asarray(x, np.float32) for x in (gradient(table, at, **how), want))
+            )
+
+
 def test_mods_and_masks_of_the_numpy_front_end():
     rng = np.random.default_rng(0)
     q, k, v = (jnp.asarray(rng.standard_normal((1, 2, 40, 8)), jnp.float32) for _ in range(3))

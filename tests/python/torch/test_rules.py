@@ -209,6 +209,36 @@ PERCEPTRON = torch.nn.Sequential(
     torch.nn.Linear(2, 3), torch.nn.Tanh(), torch.nn.Linear(3, 1)
 ).double()
 
+
+class Halved(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, x):
+        return x * 0.5
+
+    @staticmethod
+    def backward(ctx, gradient):
+        return gradient * 0.5
+
+
+@pytest.mark.parametrize("rule", [lambda x: x * 0.5, Halved.apply])
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+def test_gradients_of_narrow_captures_are_rounded_once(rule, dtype):
+    q, k, v, dout = (dense.normal(1, 1, 200, 8).float() for _ in range(4))
+    given = torch.linspace(0.5, 1.5, 4).to(dtype)
+    for at in (lambda q, kv: (q + kv) % 4, lambda q, kv: q // 50):
+
+        def gradient(table, at=at):
+            table = table.clone().requires_grad_()
+            out = twt.flex_attention(
+                *(q, k, v),
+                lambda s, b, h, q, kv: s * rule(table[at(q, kv)].float()),
+            )
+            (out * dout).sum().backward()
+            return table.grad
+
+        assert torch.equal(gradient(given), gradient(given.float()).to(dtype))
+
+
 OWN_RULES = {
     "function": lambda s, b, h, q, kv: Tripled.apply(s) + q,
     "of a capture": lambda s, b, h, q, kv: Tripled.apply(s * SLOPES[h]) + WIDE[h, kv % 6],

@@ -3,7 +3,8 @@
 import numpy as np
 
 from ...._errors import UnsupportedError
-from ...._values import Scattered
+from ...._numbers import unrounded
+from ...._values import Scattered, simplified
 from ..._values import apply_all, clamped, element, objects, shifted
 from .captures import placed
 from .walker import ModWalker
@@ -59,9 +60,9 @@ def _scatter_add(w, equation, array, indices, part):
     axes = numbers.scatter_dims_to_operand_dims
     start, inside = placed(indices, axes, array.shape, part.shape)
     if inside is not None and "fill" in str(mode).lower():
-        part = objects(
-            apply_all("where", [inside, part, np.zeros((), array.dtype)[()]], array.dtype)
-        )
+        wide = np.result_type(array.dtype, np.float32)  # sums are rounded, not what they add up
+        part = simplified(np.array([unrounded(x) for x in part.flat], object).reshape(part.shape))
+        part = objects(apply_all("where", [inside, part, np.zeros((), wide)[()]], wide))
     return _put(array, start, part)
 
 

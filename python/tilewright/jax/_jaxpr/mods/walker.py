@@ -100,7 +100,8 @@ def dtype_out(equation):
 
 
 def is_zero(value):
-    return is_constant(value) and np.ndim(value) == 0 and value.dtype.kind == "f" and not value
+    is_float = is_constant(value) and jnp.issubdtype(value.dtype, jnp.floating)
+    return is_float and np.ndim(value) == 0 and not value
 
 
 def _starts_gradient(equation, operands):
