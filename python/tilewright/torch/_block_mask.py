@@ -412,10 +412,11 @@ def create_block_mask(
 ):
     """The mask of mask_mod(b, h, q_idx, kv_idx) -> bool as data.
 
-    B, H: batches and heads; None or 1 stands for any number. BLOCK_SIZE an integer or (q, kv) only
-    matters to PyTorch's lists of blocks. Time and memory grow with the mask's borders, not with its
-    area. device: where lists are made; the mask moves with the tensors of the call that uses it.
-    _compile is PyTorch's and ignored. In a region of torch.compile PyTorch's function makes the
+    B, H: batches and heads; None or 1 stands for any number, and None is for masks that do not
+    depend on the batch or the head. BLOCK_SIZE an integer or (q, kv) only matters to PyTorch's
+    lists of blocks. Time and memory grow with the mask's borders, not with its area. device: where
+    lists are made; the mask moves with the tensors of the call that uses it. _compile is PyTorch's
+    and ignored. In a region of torch.compile PyTorch's function makes the
     mask. BadInput, TypeError or NotImplementedError, naming the argument, for what does not fit.
     """
     if torch.compiler.is_dynamo_compiling():
@@ -435,7 +436,9 @@ def create_block_mask(
     shape = _sizes(op, B, H, Q_LEN, KV_LEN)
     traced = _environment.traced(op, "mask_mod", mask_mod, True, None)
     try:
-        core = _core.create_block_mask(at_hand(op, traced), *shape, size)
+        mod = at_hand(op, traced)
+        _numpy_block_mask.expect_sizes_read(op, mod, B, H)
+        core = _core.create_block_mask(mod, *shape, size)
     except ValueError as error:
         raise BadInput(str(error)) from None
     mask = BlockMask.from_core(core, mask_mod, _device_of(device), separate_full_blocks)
@@ -466,7 +469,9 @@ def create_mask(mod_fn, B, H, Q_LEN, KV_LEN, device=None):
     shape = _sizes(op, B, H, Q_LEN, KV_LEN)
     traced = _environment.traced(op, "mod_fn", mod_fn, is_mask, None)
     try:
-        pairs = to_array(_core.create_mask(at_hand(op, traced), *shape))
+        mod = at_hand(op, traced)
+        _numpy_block_mask.expect_sizes_read(op, mod, B, H)
+        pairs = to_array(_core.create_mask(mod, *shape))
     except ValueError as error:
         raise BadInput(str(error)) from None
     return torch.from_numpy(pairs.copy()).to(_device_of(device))

@@ -325,6 +325,8 @@ def _item(r, out, x):
 
 NO_VALUE = (
     "a traced value has no number while the mod is recorded: choose by torch.where(condition, a, b)"
+    "; in place of `and`, `or` and `not` use &, | and ~, of `a < b < c` (a < b) & (b < c), of min "
+    "and max torch.minimum and torch.maximum"
 )
 
 

@@ -68,6 +68,11 @@ CASES = {
         TypeError,
         "torch.where",
     ),
+    "and": (
+        {"score_mod": lambda s, b, h, q, kv: s if q >= kv and q < 3 else -s},
+        TypeError,
+        r"of `and`, `or` and `not` use &, \| and ~, .* of min and max torch.minimum",
+    ),
     "int of a position": ({"mask_mod": lambda b, h, q, kv: int(q) > 1}, TypeError, "mask_mod"),
     "mask of numbers": ({"mask_mod": lambda b, h, q, kv: q}, ValueError, "mask_mod"),
     "score of bools": ({"score_mod": lambda s, b, h, q, kv: q > kv}, ValueError, "score_mod"),

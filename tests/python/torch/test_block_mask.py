@@ -305,3 +305,16 @@ def test_names_and_signatures_are_torchs():
         assert [(p.name, p.default, p.kind) for p in have[: len(want)]] == [
             (p.name, p.default, p.kind) for p in want
         ]
+
+
+@pytest.mark.parametrize("create", [twt.create_block_mask, twt.create_mask])
+def test_masks_say_which_sizes_they_need(create):
+    def by_head(b, h, q, kv):
+        return q >= kv + h * b
+
+    with pytest.raises(ValueError, match="expected B and H, since the mod depends on the batch"):
+        create(by_head, None, None, 8, 8, device="cpu")
+    with pytest.raises(ValueError, match=r"expected H, since the mod depends on the head \(h\)"):
+        create(by_head, 2, None, 8, 8, device="cpu")
+    assert create(by_head, 2, 3, 8, 8, device="cpu").shape == (2, 3, 8, 8)
+    assert create(lambda b, h, q, kv: q >= kv, None, None, 8, 8, device="cpu").shape[2:] == (8, 8)
