@@ -87,6 +87,27 @@ TEST(Sm90Backward, EveryConfigurationFitsSharedMemory) {
     }
 }
 
+TEST(Sm90Backward, FewTilesOfAGroupAreShared) {
+    const auto splits = [](const Problem& p) {
+        return choose_backward(check_backward(backward_inputs_of(p))).splits;
+    };
+    const auto causal = [](std::int64_t heads, std::int64_t kv_heads, std::int64_t length) {
+        return Problem{.heads = heads,
+                       .kv_heads = kv_heads,
+                       .q_len = length,
+                       .kv_len = length,
+                       .causal = true};
+    };
+    EXPECT_EQ(splits(causal(64, 8, 8192)), 1);
+    EXPECT_EQ(splits(causal(64, 8, 2048)), 4);
+    EXPECT_EQ(splits(causal(6, 1, 512)), 6);
+    EXPECT_EQ(splits(causal(12, 2, 128)), 6);
+    EXPECT_EQ(splits(causal(4, 4, 128)), 1);
+    // Of many tiles most see no query.
+    EXPECT_EQ(splits({.heads = 8, .kv_len = 1 << 20, .causal = true}), 1);
+    EXPECT_EQ(splits({.heads = 8, .q_len = 0, .kv_len = 100}), 1);
+}
+
 // No spills, no serialised wgmma, no ignored setmaxnreg: generate_backward makes all of them
 // errors.
 TEST(Sm90Backward, ConfigurationsCompileCleanly) {
@@ -165,8 +186,9 @@ class Sm90BackwardGpu : public testing::Test {
 
     /// Runs a problem and compares with the reference: each gradient at most twice the error of the
     /// plain computation in the same dtype.
+    /// `splits`: shares of the query heads of a kv head; 0: as chosen.
     static void check(const Problem& p, bool deterministic = false, bool with_grad_lse = false,
-                      unsigned seed = 1) {
+                      unsigned seed = 1, int splits = 0) {
         SCOPED_TRACE(fmt::format("{} B{} H{}/{} L{} S{} D{}x{} {} diagonal {} window {} scale {}{}",
                                  name(p.dtype), p.batch, p.heads, p.kv_heads, p.q_len, p.kv_len,
                                  p.dim, p.value_dim, p.causal ? "causal" : "full", p.diagonal,
@@ -182,7 +204,18 @@ class Sm90BackwardGpu : public testing::Test {
         }
         BackwardDevice device(p, q, k, v, dout, dlse, deterministic);
         const cuda::Stream stream(0);
-        backward(device.inputs, stream.handle());
+        if (splits == 0) {
+            backward(device.inputs, stream.handle());
+        } else {
+            const BackwardDesc desc = check_backward(device.inputs);
+            BackwardConfig config = choose_backward(desc);
+            config.splits = splits;
+            device.workspace = Buffer(0, backward_workspace_bytes(desc, config));
+            device.workspace.fill(kPoison);
+            device.inputs.workspace = device.workspace.address();
+            launch_backward(device.inputs, desc, config, load_backward(desc, config, 0),
+                            stream.handle());
+        }
         stream.synchronize();
         EXPECT_TRUE(device.guards_intact());
 
@@ -313,6 +346,38 @@ TEST_F(Sm90BackwardGpu, GroupedHeadsAndLayouts) {
            .value_dim = 64,
            .rows_before_heads = true},
           /*deterministic=*/true);
+}
+
+TEST_F(Sm90BackwardGpu, SharesOfGroupedHeads) {
+    for (const int splits : {1, 2, 4}) {
+        for (const bool deterministic : {false, true}) {
+            SCOPED_TRACE(fmt::format("{} shares", splits));
+            check({.batch = 2,
+                   .heads = 8,
+                   .kv_heads = 2,
+                   .q_len = 500,
+                   .kv_len = 450,
+                   .causal = true,
+                   .diagonal = -50},
+                  deterministic, /*with_grad_lse=*/true, 1, splits);
+            check({.heads = 4,
+                   .kv_heads = 1,
+                   .q_len = 300,
+                   .kv_len = 300,
+                   .dim = 64,
+                   .value_dim = 64,
+                   .rows_before_heads = true},
+                  deterministic, false, 2, splits);
+            check({.heads = 4,
+                   .kv_heads = 1,
+                   .q_len = 300,
+                   .kv_len = 300,
+                   .dim = 192,
+                   .value_dim = 256,
+                   .causal = true},
+                  deterministic, false, 3, splits);
+        }
+    }
 }
 
 TEST_F(Sm90BackwardGpu, ScalesOfAnySign) {

@@ -47,6 +47,12 @@ bool takes_turns(const BackwardDesc& desc, const BackwardConfig& config) {
     return desc.deterministic && !config.wide;
 }
 
+/// Does the producer describe blocks one by one (backward_layout.cuh)?
+bool is_described(const BackwardDesc& desc, const BackwardConfig& config) {
+    return config.wide || desc.listed || desc.length_bytes > 0 || desc.dropout ||
+           desc.score_mod != nullptr;
+}
+
 bool builds_lists(const BackwardDesc& desc) {
     return desc.listed && !desc.mask_bits;
 }
@@ -69,7 +75,7 @@ std::int64_t kv_tiles_of(const BackwardDesc& desc, const BackwardConfig& config)
 /// Where the parts of the workspace begin, in bytes.
 struct Workspace {
     std::size_t sums, row_lse, row_delta, query_delta, turns, tickets, sinks, block_rows, lists;
-    std::size_t query, bytes;
+    std::size_t query, key_parts, value_parts, bytes;
     std::vector<std::size_t> captures;  ///< sums of each gradient; where there are none, of no size
     std::size_t captures_begin, captures_end;
 };
@@ -167,6 +173,10 @@ Workspace workspace_of(const BackwardDesc& desc, const BackwardConfig& config) {
                  : 0);
     parts.query =
         take(config.wide ? static_cast<std::int64_t>(backward_query_workspace_bytes(desc)) : 0);
+    const std::int64_t part_rows =
+        config.splits > 1 ? desc.batch * desc.kv_heads * config.splits * desc.kv_len : 0;
+    parts.key_parts = take(part_rows * desc.query_dim * 4);
+    parts.value_parts = take(part_rows * desc.value_dim * 4);
     parts.captures_begin = at;
     for (const CaptureGradient& gradient : capture_gradients(desc)) {
         parts.captures.push_back(take(4 * capture_sums(desc, config, gradient.spread)));
@@ -233,7 +243,40 @@ BackwardConfig choose_listed_backward(int query_dim, int value_dim, bool crowded
     return {.wide = is_wide(query_dim, value_dim), .block_m = dim <= 64 && !crowded ? 128 : 64};
 }
 
-BackwardConfig choose_backward(const BackwardDesc& desc) {
+namespace {
+
+/// Shares of a group of query heads: where there are few tiles the longest would run long after the
+/// others, or leave multiprocessors idle. Lists have one order for all heads of a group. Sums must
+/// not depend on the device: its multiprocessors are those of an H100 or H200.
+int choose_splits(const BackwardDesc& desc, const BackwardConfig& config) {
+    constexpr std::int64_t kMostTiles = 512;  // which are never few; parts of dK and dV stay small
+    const auto group = static_cast<int>(desc.heads / desc.kv_heads);
+    const std::int64_t tiles = ceil_div(desc.kv_len, config.block_n());
+    if (group == 1 || desc.listed || tiles > kMostTiles) return 1;
+    std::int64_t longest = 0, all = 0;  // blocks of query rows for one query head
+    for (std::int64_t tile = 0; tile < tiles; ++tile) {
+        const std::int64_t first = tile * config.block_n();
+        const std::int64_t begin =
+            desc.upper_bound ? std::max<std::int64_t>(0, first - desc.upper_diagonal) : 0;
+        const std::int64_t last = std::min(first + config.block_n(), desc.kv_len) - 1;
+        const std::int64_t end =
+            desc.lower_bound ? std::min(desc.q_len, last - desc.lower_diagonal + 1) : desc.q_len;
+        const std::int64_t blocks =
+            end > begin ? ceil_div(end, config.block_m) - begin / config.block_m : 0;
+        longest = std::max(longest, blocks);
+        all += blocks;
+    }
+    constexpr double kMultiprocessors = 132, kLongestShare = 0.55;  // of what each works on in all
+    const double mean = static_cast<double>(all * desc.batch * desc.heads) / kMultiprocessors;
+    int splits = 1;
+    while (splits < group && (group % splits != 0 || static_cast<double>(longest * group) / splits >
+                                                         kLongestShare * mean)) {
+        ++splits;
+    }
+    return splits;
+}
+
+BackwardConfig choose_tiles(const BackwardDesc& desc) {
     const int dim = std::max(desc.query_dim, desc.value_dim);
     const ScoreWork work = score_work(desc);
     if (desc.listed || desc.length_bytes > 0 || work != ScoreWork::none || dim <= 96 ||
@@ -246,6 +289,14 @@ BackwardConfig choose_backward(const BackwardDesc& desc) {
         return config;
     }
     return {.block_m = desc.lower_bound ? 64 : 80};
+}
+
+}  // namespace
+
+BackwardConfig choose_backward(const BackwardDesc& desc) {
+    BackwardConfig config = choose_tiles(desc);
+    config.splits = choose_splits(desc, config);
+    return config;
 }
 
 std::vector<BackwardConfig> backward_trials(const BackwardDesc& desc) {
@@ -296,8 +347,7 @@ std::vector<cuda::CompileRequest> generate_backward(const BackwardDesc& desc,
     };
     const std::vector<cuda::WgmmaShape> shapes(products.begin(), products.end());
     // The producer that describes blocks one by one needs more registers.
-    const bool described = config.wide || desc.listed || desc.length_bytes > 0 || desc.dropout ||
-                           desc.score_mod != nullptr;
+    const bool described = is_described(desc, config);
     cuda::CompileRequest request;
     request.name =
         fmt::format("attention_backward_{}{}_{}x{}.cu", variant_name(desc),
@@ -362,6 +412,7 @@ BackwardKernels load_backward(const BackwardDesc& desc, const BackwardConfig& co
         kernels.main = load(0, "attention_backward", backward_shared_bytes(desc, config));
         kernels.prepare = load(1, "attention_backward_prepare");
         kernels.finish = load(1, "attention_backward_finish");
+        kernels.join = load(1, "attention_backward_join");
         kernels.sinks = load(1, "attention_backward_sinks");
         kernels.captures = load(1, "attention_backward_captures");
         if (config.wide) {
@@ -399,7 +450,9 @@ void clear_captures(const BackwardInputs& inputs, const BackwardDesc& desc, cons
 void launch_backward(const BackwardInputs& inputs, const BackwardDesc& desc,
                      const BackwardConfig& config, const BackwardKernels& kernels,
                      cuda::StreamHandle stream) {
-    const std::int64_t batch_kv_heads = desc.batch * desc.kv_heads;
+    require((desc.heads / desc.kv_heads) % config.splits == 0, "config",
+            "shares that divide the query heads of a kv head", config.splits);
+    const std::int64_t batch_kv_heads = desc.batch * desc.kv_heads * config.splits;
     const std::int64_t q_blocks = q_blocks_of(desc, config);
     const std::int64_t kv_tiles = kv_tiles_of(desc, config);
     const std::int64_t places = batch_kv_heads * kv_tiles;
@@ -425,8 +478,11 @@ void launch_backward(const BackwardInputs& inputs, const BackwardDesc& desc,
     p.kv_len = static_cast<int>(desc.kv_len);
     p.batches = static_cast<int>(desc.batch);
     p.heads = static_cast<int>(desc.heads);
-    p.kv_heads = static_cast<int>(desc.kv_heads);
-    p.heads_per_kv_head = static_cast<int>(desc.heads / desc.kv_heads);
+    p.splits = config.splits;
+    p.kv_heads = static_cast<int>(desc.kv_heads * config.splits);
+    p.heads_per_kv_head = static_cast<int>(desc.heads / p.kv_heads);
+    p.key_parts = reinterpret_cast<float*>(inputs.workspace + parts.key_parts);
+    p.value_parts = reinterpret_cast<float*>(inputs.workspace + parts.value_parts);
     p.batch_kv_heads = static_cast<int>(batch_kv_heads);
     p.q_blocks = static_cast<int>(q_blocks);
     p.kv_tiles = static_cast<int>(kv_tiles);
@@ -447,10 +503,12 @@ void launch_backward(const BackwardInputs& inputs, const BackwardDesc& desc,
     const bool tiles_differ = desc.upper_bound || desc.listed;
     const bool ordered = takes_turns(desc, config);
     if (tiles_differ || ordered) {
-        const std::int64_t group_bytes = !ordered       ? kGroupBytes
+        // All query heads of a group visit a block before the next one: their tiles stay together.
+        const bool together = p.heads_per_kv_head > 1 && !is_described(desc, config);
+        const std::int64_t group_bytes = together       ? kOrderedAlikeGroupBytes
+                                         : !ordered     ? kGroupBytes
                                          : tiles_differ ? kOrderedGroupBytes
                                                         : kOrderedAlikeGroupBytes;
-        // Tiles visit one query head of a group after the other.
         const std::int64_t head_bytes = std::max<std::int64_t>(
             1, desc.q_len * (2 * (desc.query_dim + desc.value_dim) + 4 * desc.query_dim));
         p.group_heads = static_cast<int>(std::clamp<std::int64_t>(
@@ -526,6 +584,14 @@ void launch_backward(const BackwardInputs& inputs, const BackwardDesc& desc,
                                     &p,
                                     words.data()};
         cuda::launch(kernels.main, shape, parameters, stream);
+    }
+    if (config.splits > 1 && places > 0) {
+        const std::int64_t vectors = desc.kv_len * ((desc.query_dim + desc.value_dim) / 8);
+        cuda::LaunchShape join_shape;
+        join_shape.grid[0] =
+            static_cast<unsigned>(desc.batch * desc.kv_heads * ceil_div(vectors, kRowThreads));
+        join_shape.block[0] = kRowThreads;
+        cuda::launch(kernels.join, join_shape, rows_parameters, stream);
     }
     if (config.wide) {
         launch_backward_query(inputs, desc, kernels.query, inputs.workspace + parts.query_delta,

@@ -11,7 +11,8 @@
 // Scores     any mod of (score, b, h, q, kv) and captured arrays with its derivative, generated into score_mod.cuh;
 //            gradients of the arrays; dropout by the forward's random bits
 // Types      bf16 or f16; sums in f32; P and dS are rounded to the inputs' type
-// Work       a tile of 128 keys, all blocks of query rows that see it, all query heads of its kv head
+// Work       a tile of 128 keys, all blocks of query rows that see it, all query heads of its kv head, or a share of
+//            them whose dK and dV another kernel joins, where there are few tiles
 // Products   S^T = K Q^T, dP^T = V dO^T; dV += P^T dO and dK += dS^T Q with P^T and dS^T in registers; dQ += dS K, of
 //            which only dS goes through shared memory, a block late
 // Wide       past 128 columns a tile has 64 keys; one warpgroup computes scores and sums up dK; P goes through shared

@@ -47,6 +47,8 @@ struct BackwardConfig {
                         ///< its own; else each sums up both of 64 keys
     int block_m = 64;   ///< query rows of a block, a multiple of 16; 64 where wide
     int stages = 2;     ///< buffers of Q and of dO
+    int splits = 1;  ///< shares of the query heads of a kv head, which they divide: tiles of their
+                     ///< own, whose dK and dV are joined afterwards
 
     int strips() const { return wide ? 1 : 2; }  ///< of 64 keys in a tile
     int block_n() const { return 64 * strips(); }
@@ -55,7 +57,7 @@ struct BackwardConfig {
 
 /// The kernels of one configuration; `query` where heads are wide.
 struct BackwardKernels {
-    cuda::Kernel prepare, main, finish, sinks, captures, query;
+    cuda::Kernel prepare, main, finish, join, sinks, captures, query;
 };
 
 /// Refuses by name what this engine cannot serve: UserError with the argument, the rule and the

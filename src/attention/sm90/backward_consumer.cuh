@@ -114,7 +114,7 @@ struct Consumer : Products {
         }
         issue_grad_scores(grad_scores);
         pass_turn();
-        if constexpr (!kDescribed) block = following();
+        if constexpr (!kDescribed) follow();
         compute_scores<kMasked>(scores, grad_scores, [] {});
     }
 
@@ -175,8 +175,9 @@ struct Consumer : Products {
                 release(shared.tile_empty());
             }
             tile_parity ^= 1;
-            store<kQueryDim>(grad_key, p.grad_key, p.scale, rows);
-            store<kValueDim>(grad_value, p.grad_value, kDropout ? p.keep_scale : 1.0f, rows);
+            store<kQueryDim>(grad_key, p.grad_key, p.key_parts, p.scale, rows);
+            store<kValueDim>(grad_value, p.grad_value, p.value_parts,
+                             kDropout ? p.keep_scale : 1.0f, rows);
         }
     }
 };

@@ -169,10 +169,16 @@ TW_DEVICE KeyTile tile_at(const Place& place, const BackwardParameters& p) {
     return tile;
 }
 
-/// Block of query rows at a place of a tile's order. Deterministic sums take their turns from low
-/// tiles to high ones: from the last block down every tile finds its turn to come soon.
-TW_DEVICE int block_at(int place, int begin, int blocks) {
-    return begin + (kDeterministic ? blocks - 1 - place : place);
+/// Do tiles visit their blocks from the last one down? Deterministic sums take their turns from low
+/// tiles to high ones: every tile finds its turn to come soon. And the tiles of a group of query
+/// heads, which begin at the same time, then read the same blocks, which stay in L2.
+TW_DEVICE bool is_descending(const BackwardParameters& p) {
+    return kDeterministic || p.heads_per_kv_head > 1;
+}
+
+/// Block of query rows at a place of a tile's order.
+TW_DEVICE int block_at(int place, int begin, int blocks, const BackwardParameters& p) {
+    return begin + (is_descending(p) ? blocks - 1 - place : place);
 }
 
 /// When a tile adds to a block's dQ (BlockTurn): by diagonals, after the tile before it, unless it

@@ -26,7 +26,10 @@ struct BackwardParameters {
     unsigned long long* profile;  ///< 3 per CTA: cycles, first and last nanosecond; or null
     int q_len, kv_len;
     int batches, heads, kv_heads, heads_per_kv_head;
-    int batch_kv_heads;  ///< batch * kv heads
+    int splits;  ///< tiles of one kv head share its query heads so many ways: kv_heads and
+                 ///< heads_per_kv_head count their shares, and dK and dV of a share are
+    float *key_parts, *value_parts;  ///< f32 (batches, kv_heads, kv_len, dim), where splits > 1
+    int batch_kv_heads;              ///< batch * kv heads
     int q_blocks;        ///< blocks of query rows in one head, all packed sequences together
     int kv_tiles;        ///< tiles of keys in one head, likewise
     int late_kv_tiles;   ///< the last so many tiles of a head, the shortest, run last

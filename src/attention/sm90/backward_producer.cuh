@@ -9,26 +9,36 @@
 
 namespace tw::attn {
 
-/// Blocks that follow from the diagonals, head by head of the group.
+/// Blocks that follow from the diagonals. Descriptions come head by head of the group, since mods
+/// sum up gradients of captures by heads; else all heads visit a block before the next one.
 struct RangeVisits {
     const BackwardParameters& p;
     const KeyTile& tile;
     int group = 0, place = 0;
 
-    TW_DEVICE BlockVisit next() {
-        if (place == tile.each) {
-            place = 0;
-            ++group;
+    TW_DEVICE void advance() {
+        if constexpr (kDescribed) {
+            if (++place == tile.each) {
+                place = 0;
+                ++group;
+            }
+        } else if (++group == p.heads_per_kv_head) {
+            group = 0;
+            ++place;
         }
-        BlockVisit visit{block_at(place++, tile.begin, tile.each),
+    }
+
+    TW_DEVICE BlockVisit next() {
+        BlockVisit visit{block_at(place, tile.begin, tile.each, p),
                          tile.kv_head * p.heads_per_kv_head + group, 0, -1};
+        advance();
         if constexpr (kDescribed) {
             for (int strip = 0; strip < kStrips; ++strip) {
                 const int first_key = tile.index * kBlockN + strip * 64;
                 const bool masked = is_masked(first_key, visit.block, tile.keys, p);
                 visit.states |= (masked ? kBlockPartial : kBlockFull) << 2 * strip;
             }
-            if (place == tile.each) visit.states |= kLastOfHead;
+            if (place == 0) visit.states |= kLastOfHead;
             if constexpr (kDeterministic) {
                 visit.states |= turn_of(tile.index, visit.block, p) << kTurnShift;
             }
@@ -165,12 +175,13 @@ struct Producer {
             return;
         }
         const int row = (kPacked ? tile.rows.kv_begin : 0) + tile.index * kBlockN;
+        const int head = tile.kv_head / p.splits;
         ptx::mbarrier_arrive_expect(shared.key_full(), kKeyBytes);  // publishes the words too
-        load(shared.key(), key_map, shared.key_full(), once, kQueryDim, kTilePanelBytes, row,
-             tile.kv_head, tile.batch);
+        load(shared.key(), key_map, shared.key_full(), once, kQueryDim, kTilePanelBytes, row, head,
+             tile.batch);
         ptx::mbarrier_arrive_expect(shared.value_full(), kValueBytes);
         load(shared.value(), value_map, shared.value_full(), once, kValueDim, kTilePanelBytes, row,
-             tile.kv_head, tile.batch);
+             head, tile.batch);
     }
 
     /// Loads the rows of a visit, described to the others by these words, where it is.
@@ -308,12 +319,13 @@ struct Writer {
                 }
             } else {
                 const int first_head = tile.z * p.heads_per_kv_head;
-                for (int group = 0; group < p.heads_per_kv_head; ++group) {
-                    const int head_row = query_head_row(batch, first_head + group, p);
-                    for (int i = 0; i < each; ++i) {
-                        const int block = block_at(i, begin, each);
+                const int first_row = query_head_row(batch, first_head, p);
+                for (int i = 0; i < each; ++i) {
+                    const int block = block_at(i, begin, each, p);
+                    const u32 turn = kDeterministic ? turn_of(rank, block, p) : 0;
+                    for (int group = 0; group < p.heads_per_kv_head; ++group) {
                         wait_for_grad();
-                        add(head_row, block, kDeterministic ? turn_of(rank, block, p) : 0, rank);
+                        add(first_row + group, block, turn, rank);
                     }
                 }
             }

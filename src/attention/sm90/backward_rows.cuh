@@ -189,6 +189,48 @@ extern "C" __global__ void __launch_bounds__(tw::attn::kRowThreads)
     }
 }
 
+namespace tw::attn {
+
+/// Eight columns of dK or dV: the sum of the shares' parts, the first share first.
+template <int kColumns>
+TW_DEVICE void join_parts(const float* parts, const Rows& to, int batch, int kv_head, int vector,
+                          const BackwardParameters& p) {
+    const int row = vector / (kColumns / 8), column = vector % (kColumns / 8) * 8;
+    const i64 first = static_cast<i64>(batch) * p.kv_heads + kv_head * p.splits;
+    float4 low = make_float4(0, 0, 0, 0), high = low;
+    for (int split = 0; split < p.splits; ++split) {
+        const float4* const part = reinterpret_cast<const float4*>(
+            parts + ((first + split) * p.kv_len + row) * kColumns + column);
+        const float4 a = part[0], b = part[1];
+        low = make_float4(low.x + a.x, low.y + a.y, low.z + a.z, low.w + a.w);
+        high = make_float4(high.x + b.x, high.y + b.y, high.z + b.z, high.w + b.w);
+    }
+    u16* const target = static_cast<u16*>(to.data) + batch * to.batch_stride +
+                        kv_head * to.head_stride + row * to.row_stride + column;
+    *reinterpret_cast<uint4*>(target) =
+        make_uint4(ptx::pack(Element{}, low.x, low.y), ptx::pack(Element{}, low.z, low.w),
+                   ptx::pack(Element{}, high.x, high.y), ptx::pack(Element{}, high.z, high.w));
+}
+
+}  // namespace tw::attn
+
+/// dK and dV from the parts of the shares of query heads: a thread for eight columns, CTAs of a kv
+/// head side by side.
+extern "C" __global__ void __launch_bounds__(tw::attn::kRowThreads)
+    attention_backward_join(const __grid_constant__ tw::attn::BackwardParameters p) {
+    using namespace tw::attn;
+    const int keys = p.kv_len * (kQueryDim / 8), values = p.kv_len * (kValueDim / 8);
+    const int ctas = (keys + values + kRowThreads - 1) / kRowThreads;
+    const int index = blockIdx.x / ctas, kv_heads = p.kv_heads / p.splits;
+    const int batch = index / kv_heads, kv_head = index - batch * kv_heads;
+    const int vector = (blockIdx.x - index * ctas) * kRowThreads + threadIdx.x;
+    if (vector < keys) {
+        join_parts<kQueryDim>(p.key_parts, p.grad_key, batch, kv_head, vector, p);
+    } else if (vector < keys + values) {
+        join_parts<kValueDim>(p.value_parts, p.grad_value, batch, kv_head, vector - keys, p);
+    }
+}
+
 /// One CTA per head: the gradient of its sink, from the blocks' parts in a fixed order.
 extern "C" __global__ void __launch_bounds__(tw::attn::kRowThreads)
     attention_backward_sinks(const __grid_constant__ tw::attn::BackwardParameters p) {

@@ -43,8 +43,9 @@ struct Scores {
     const u32 strip, warp;  ///< strip of 64 keys in the tile; warp of the warpgroup
     ScoreMod mod;
 
-    int first_key;          ///< of the strip, in its sequence
-    int block, begin, end;  ///< by diagonals: the block of query rows, the range of the tile
+    int first_key;                  ///< of the strip, in its sequence
+    int block;                      ///< of query rows; by diagonals:
+    int heads_left;                 ///< query heads that visit it still, this one included
     int head, states, next_states;  ///< of the visit, where blocks are described
     Ring<kDescriptions> visits;
 
@@ -71,9 +72,8 @@ struct Scores {
         first_key = index * kBlockN + strip * 64;
         clear_sums(mod);
         if constexpr (!kDescribed) {
-            begin = tile_word(4);
-            end = begin + tile_word(5);
-            block = block_at(0, begin, end - begin);
+            block = block_at(0, tile_word(4), tile_word(5), p);
+            heads_left = p.heads_per_kv_head;
         }
     }
 
@@ -138,11 +138,14 @@ struct Scores {
         }
     }
 
-    /// The block after the one in registers, in the order of block_at; of the next query head of
-    /// the group at the end.
+    /// The block of the next visit, in the order of block_at, all query heads of the group each.
     TW_DEVICE int following() const {
-        if constexpr (kDeterministic) return block == begin ? end - 1 : block - 1;
-        return block + 1 == end ? begin : block + 1;
+        if (heads_left > 1) return block;
+        return is_descending(p) ? block - 1 : block + 1;
+    }
+    TW_DEVICE void follow() {
+        block = following();
+        heads_left = heads_left > 1 ? heads_left - 1 : p.heads_per_kv_head;
     }
 
     /// Does this strip see the whole of the next block?
@@ -160,11 +163,18 @@ struct Scores {
         return {tile_word(1), tile_word(2), kPacked ? tile_word(10) : 0, kv_len()};
     }
 
+    /// Into the tensor, or where other tiles sum up other query heads of the group into `parts`.
     template <int kColumns, int kCount>
-    TW_DEVICE void store(const float (&sums)[kCount], const Rows& to, float factor,
+    TW_DEVICE void store(const float (&sums)[kCount], const Rows& to, float* parts, float factor,
                          const KeyRows& rows) const {
         const float factors[2] = {factor, factor};
         const int row = key();
+        if (p.splits > 1) {
+            const i64 head = static_cast<i64>(rows.batch) * p.kv_heads + rows.head;
+            store_floats<kColumns>(sums, factors, parts + (head * p.kv_len + row) * kColumns,
+                                   8 * kColumns, rows.len - row);
+            return;
+        }
         u16* const target = static_cast<u16*>(to.data) + rows.batch * to.batch_stride +
                             rows.head * to.head_stride + (rows.begin + row) * to.row_stride;
         store_rows<kColumns>(Element{}, sums, factors, target, 8 * to.row_stride, rows.len - row);

@@ -119,7 +119,7 @@ struct EvenValueConsumer : Products {
             if (count > 0) all_blocks(count);
             release(shared.tile_empty());
             tile_parity ^= 1;
-            store<kValueDim>(grad_value, p.grad_value, 1.0f, rows);
+            store<kValueDim>(grad_value, p.grad_value, p.value_parts, 1.0f, rows);
         }
     }
 };
@@ -228,7 +228,7 @@ struct EvenKeyConsumer : Products {
             if (count > 0) all_blocks(count);
             release(shared.tile_empty());
             tile_parity ^= 1;
-            store<kQueryDim>(grad_key, p.grad_key, p.scale, rows);
+            store<kQueryDim>(grad_key, p.grad_key, p.key_parts, p.scale, rows);
         }
     }
 };
@@ -322,7 +322,7 @@ struct KeyConsumer : Products {
             if (count > 0) all_blocks(count);
             release(shared.tile_empty());
             tile_parity ^= 1;
-            store<kQueryDim>(grad_key, p.grad_key, p.scale, rows);
+            store<kQueryDim>(grad_key, p.grad_key, p.key_parts, p.scale, rows);
         }
     }
 };
@@ -364,7 +364,8 @@ struct ValueConsumer : Products {
             for (int i = 0; i < count; ++i) one_block();
             release(shared.tile_empty());
             tile_parity ^= 1;
-            store<kValueDim>(grad_value, p.grad_value, kDropout ? p.keep_scale : 1.0f, rows);
+            store<kValueDim>(grad_value, p.grad_value, p.value_parts,
+                             kDropout ? p.keep_scale : 1.0f, rows);
         }
     }
 };
