@@ -1,8 +1,8 @@
 """Traced scalars with the dtypes of a framework, and elementwise operations on them.
 
-Every integer has bounds. They decide comparisons, such as jnp's test for negative indices, and tell
-where an int32, which is carried as the i64 that the rest of the library knows positions as, may have
-to be wrapped as int32 wraps.
+Every integer has bounds, by the core's analysis of ranges. They decide comparisons, such as jnp's
+test for negative indices, and tell where an int32, which is carried as the i64 that the rest of the
+library knows positions as, may have to be wrapped as int32 wraps.
 """
 
 import abc
@@ -11,6 +11,8 @@ from typing import Any
 
 from . import _core
 from ._errors import UnsupportedError
+
+_LEAST, _MOST = -(1 << 63), (1 << 63) - 1  # that bounds of the core may be
 
 
 class Number:
@@ -90,14 +92,26 @@ class Numbers:
 
     def apply(self, name, elements, dtype):
         """An operation of ELEMENTWISE on numbers and constants, at least one of them a Number."""
-        function, bounds_of = self._operations[name]
-        bounds = None
-        known = [limits(x) for x in elements]
-        if bounds_of is not None and None not in known:
-            bounds = bounds_of(*known)
-            if bounds is not None and dtype == self.dtypes.boolean and bounds[0] == bounds[1]:
-                return self.dtypes.constant(bool(bounds[0]), dtype)
+        function, op = self._operations[name]
+        bounds = self._bounds(op, elements, dtype) if op is not None else None
+        if bounds is not None and dtype == self.dtypes.boolean and bounds[0] == bounds[1]:
+            return self.dtypes.constant(bool(bounds[0]), dtype)
         return self.number(function(*map(operand, elements)), dtype, bounds)
+
+    def _bounds(self, op, elements, dtype):
+        """(low, high) of the result of an operation of the tile IR; None: unknown."""
+        known = [limits(x) for x in elements]
+        if None in known or not all(_LEAST <= low <= high <= _MOST for low, high in known):
+            return None
+        out = self.dtypes.carried(dtype)
+        chosen = elements[1:] if op == "select" else elements
+        dtypes = (x.core.dtype for x in chosen if isinstance(x, Number))
+        if op == "clamp":
+            known = [known[1], known[0], known[2]]  # the value comes first there
+        if op == "square":
+            size = _core.integer_range("abs", out, out, known)
+            return size and _core.integer_range("mul", out, out, [size, size])
+        return _core.integer_range(op, next(dtypes, out), out, known)
 
     def convert(self, x, dtype):
         """A number or constant in another dtype."""
@@ -145,87 +159,38 @@ def _shift_right_logical(x, y):
     return x >> y
 
 
-# ---- Bounds of integer results from those of the operands; None: unknown.
-
-
-def _corners(function):
-    def bounds(a, b):
-        values = [function(x, y) for x in a for y in b]
-        return min(values), max(values)
-
-    return bounds
-
-
-def _floor_bounds(a, b):
-    return _corners(operator.floordiv)(a, b) if b[0] > 0 else None
-
-
-def _mod_bounds(a, b):
-    if b[0] <= 0:
-        return None
-    return a if a[0] >= 0 and a[1] < b[0] else (0, b[1] - 1)
-
-
-def _of_natural(bounds):
-    """Truncation is flooring where the dividend is not negative."""
-    return lambda a, b: bounds(a, b) if a[0] >= 0 else None
-
-
-def _abs_bounds(a):
-    low, high = sorted(map(abs, a))
-    return (0, high) if a[0] <= 0 <= a[1] else (low, high)
-
-
-def _decided(always, never):
-    return lambda a, b: (1, 1) if always(a, b) else (0, 0) if never(a, b) else None
-
-
-def _same(a, b):
-    return a[0] == a[1] == b[0] == b[1]
-
-
-def _apart(a, b):
-    return a[1] < b[0] or b[1] < a[0]
-
-
-def _max_bounds(a, b):
-    return max(a[0], b[0]), max(a[1], b[1])
-
-
-def _min_bounds(a, b):
-    return min(a[0], b[0]), min(a[1], b[1])
-
-
+#: What front ends compute with: a function of the core, and the operation of the tile IR that says
+#: the bounds of its integers; None: unknown.
 ELEMENTWISE = {
-    "add": (operator.add, lambda a, b: (a[0] + b[0], a[1] + b[1])),
-    "sub": (operator.sub, lambda a, b: (a[0] - b[1], a[1] - b[0])),
-    "mul": (operator.mul, _corners(operator.mul)),
-    "neg": (operator.neg, lambda a: (-a[1], -a[0])),
-    "div": (_core.div, _of_natural(_floor_bounds)),
-    "rem": (_core.rem, _of_natural(_mod_bounds)),
-    "floor_divide": (operator.floordiv, _floor_bounds),
-    "remainder": (operator.mod, _mod_bounds),
-    "max": (_core.maximum, _max_bounds),
-    "min": (_core.minimum, _min_bounds),
-    "abs": (_core.abs, _abs_bounds),
-    "clamp": (_clamp, lambda low, x, high: _min_bounds(_max_bounds(x, low), high)),
-    "where": (_core.where, lambda _, a, b: (min(a[0], b[0]), max(a[1], b[1]))),
-    "lt": (operator.lt, _decided(lambda a, b: a[1] < b[0], lambda a, b: a[0] >= b[1])),
-    "le": (operator.le, _decided(lambda a, b: a[1] <= b[0], lambda a, b: a[0] > b[1])),
-    "gt": (operator.gt, _decided(lambda a, b: a[0] > b[1], lambda a, b: a[1] <= b[0])),
-    "ge": (operator.ge, _decided(lambda a, b: a[0] >= b[1], lambda a, b: a[1] < b[0])),
-    "eq": (operator.eq, _decided(_same, _apart)),
-    "ne": (operator.ne, _decided(_apart, _same)),
-    "sign": (_core.sign, lambda a: (-1, 1)),
-    "square": (_core.square, lambda a: (0, max(a[0] ** 2, a[1] ** 2))),
-    "and": (operator.and_, None),
-    "or": (operator.or_, None),
-    "xor": (operator.xor, None),
-    "not": (operator.invert, None),
-    "shift_left": (operator.lshift, None),
-    "shift_right_arithmetic": (operator.rshift, None),
-    "shift_right_logical": (_shift_right_logical, None),
-    "add_any": (operator.add, None),
+    "add": (operator.add, "add"),
+    "add_any": (operator.add, "add"),
+    "sub": (operator.sub, "sub"),
+    "mul": (operator.mul, "mul"),
+    "neg": (operator.neg, "neg"),
+    "div": (_core.div, "div"),
+    "rem": (_core.rem, "rem"),
+    "floor_divide": (operator.floordiv, "floordiv"),
+    "remainder": (operator.mod, "floormod"),
+    "max": (_core.maximum, "max"),
+    "min": (_core.minimum, "min"),
+    "abs": (_core.abs, "abs"),
+    "clamp": (_clamp, "clamp"),
+    "where": (_core.where, "select"),
+    "lt": (operator.lt, "lt"),
+    "le": (operator.le, "le"),
+    "gt": (operator.gt, "gt"),
+    "ge": (operator.ge, "ge"),
+    "eq": (operator.eq, "eq"),
+    "ne": (operator.ne, "ne"),
+    "sign": (_core.sign, "sign"),
+    "square": (_core.square, "square"),
+    "and": (operator.and_, "bitwise_and"),
+    "or": (operator.or_, "bitwise_or"),
+    "xor": (operator.xor, "bitwise_xor"),
+    "not": (operator.invert, "bitwise_not"),
+    "shift_left": (operator.lshift, "shift_left"),
+    "shift_right_arithmetic": (operator.rshift, "shift_right"),
+    "shift_right_logical": (_shift_right_logical, "shift_right"),
     "pow": (_core.pow, None),
     "logistic": (_core.sigmoid, None),
     "cbrt": (_cbrt, None),
