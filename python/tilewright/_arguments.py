@@ -1,4 +1,4 @@
-"""The arguments of attention and the norms, once for all front ends.
+"""The arguments of attention, once for all front ends.
 
 Each front end writes its functions with these parameters, for readers and for tools that do not run
 code; tests/python/test_signatures.py compares them with the fields here.
@@ -81,26 +81,3 @@ class AttentionArguments:
                 f"[{op}] expected window to be two integers (left, right) but got {self.window!r}"
             ) from None
         return left, right
-
-
-@dataclasses.dataclass(frozen=True)
-class RmsNormArguments:
-    """The arguments of `rms_norm`."""
-
-    x: Array
-    weight: Array | None = None
-    eps: float = 1e-5
-    residual: Array | None = None
-    return_stats: bool = False
-
-
-@dataclasses.dataclass(frozen=True)
-class LayerNormArguments:
-    """The arguments of `layer_norm`."""
-
-    x: Array
-    weight: Array | None = None
-    bias: Array | None = None
-    eps: float = 1e-5
-    residual: Array | None = None
-    return_stats: bool = False

@@ -1,4 +1,4 @@
-"""The functions of all front ends have the arguments of tilewright/_arguments.py."""
+"""Functions of one name have the same arguments in all front ends."""
 
 import importlib.util
 import inspect
@@ -20,13 +20,14 @@ def front_ends():
         yield __import__(f"tilewright.{name}", fromlist=[name])
 
 
+#: What has the arguments of each function.
 FUNCTIONS = {
     "flex_attention": _arguments.AttentionArguments,
     "flex_attention_vjp": _arguments.AttentionArguments,
-    "rms_norm": _arguments.RmsNormArguments,
-    "rms_norm_vjp": _arguments.RmsNormArguments,
-    "layer_norm": _arguments.LayerNormArguments,
-    "layer_norm_vjp": _arguments.LayerNormArguments,
+    "rms_norm": tw.rms_norm,
+    "rms_norm_vjp": tw.rms_norm,
+    "layer_norm": tw.layer_norm,
+    "layer_norm_vjp": tw.layer_norm,
 }
 
 
