@@ -4,12 +4,13 @@
 usage: check_layout.py
 
 Rules: a module includes itself and the modules that its row below lists, all of them; no file
-includes itself through others; a namespace is that of its folder; public headers include nothing
-private and export their names; a file opens with its purpose; no file passes 1,200 lines (a warning
-above 600); each module's CMake lists name every source and test, sorted; no path of one developer's
-machine, no host that packages come from, and no unfinished-work marks.
+includes or imports itself through others; a namespace is that of its folder; public headers include
+nothing private and export their names; a file opens with its purpose; no file passes 1,200 lines (a
+warning above 600); each module's CMake lists name every source and test, sorted; no path of one
+developer's machine, no host that packages come from, and no unfinished-work marks.
 """
 
+import ast
 import pathlib
 import re
 import sys
@@ -42,6 +43,18 @@ NAMESPACES = {
     "cuda/schedule": "cuda::schedule",
 }
 PUBLIC_NAMESPACES = ("tilewright", "tilewright::detail", "tilewright::masks", "tilewright::scores")
+
+PACKAGE = ROOT / "python" / "tilewright"
+#: Imports in functions that reach what imports their module: frameworks, and what few calls need.
+DEFERRED = {
+    ("_cuda_kernel.py", "jax/__init__.py"),
+    ("_cuda_kernel.py", "torch/__init__.py"),
+    ("_kernels.py", "jax/__init__.py"),
+    ("_programs.py", "_artifacts.py"),
+    ("_programs.py", "_kernels.py"),
+    ("_attention.py", "torch/_marker.py"),
+    ("_norm.py", "torch/_marker.py"),
+}
 
 CXX = {".h", ".cpp", ".cuh", ".inl"}
 SCRIPTS = {".py", ".sh", ".cmake"}
@@ -102,31 +115,50 @@ def check_rows():
             )
 
 
-def check_cycles(sources):
-    """No file includes itself through others. sources: {path: lines}"""
-
-    def resolved(path, name):
-        folders = (ROOT / "src", ROOT / "include", ROOT / "python/src", ROOT, path.parent)
-        return next((folder / name for folder in folders if folder / name in sources), None)
-
+def check_cycles(graph):
+    """No file includes or imports itself through others. graph: {path: [(line, other path)]}"""
     done, open_files = set(), []
 
     def visit(path):
         open_files.append(path)
-        for number, name in included(sources[path]):
-            target = resolved(path, name)
+        for number, target in graph[path]:
             if target in open_files and target != path:  # foreach_target.h includes its file again
                 cycle = [*open_files[open_files.index(target) :], target]
                 names = " -> ".join(str(file.relative_to(ROOT)) for file in cycle)
                 report(path, number, f"includes itself: {names}")
-            elif target is not None and target not in done and target != path:
+            elif target not in done and target != path:
                 visit(target)
         open_files.pop()
         done.add(path)
 
-    for path in sources:
+    for path in graph:
         if path not in done:
             visit(path)
+
+
+def includes_of(path, sources):
+    """(line, path) of what a C++ file includes of ours."""
+    for number, name in included(sources[path]):
+        for folder in (ROOT / "src", ROOT / "include", ROOT / "python/src", ROOT, path.parent):
+            if folder / name in sources:
+                yield number, folder / name
+                break
+
+
+def imports_of(path):
+    """(line, path) of what a module of the package imports of it, in functions too."""
+    for node in ast.walk(ast.parse(path.read_text())):
+        if not isinstance(node, ast.ImportFrom) or not node.level:
+            continue
+        folder = path.parents[node.level - 1].joinpath(*(node.module or "").split("."))
+        for alias in node.names:
+            targets = [folder / f"{alias.name}.py", folder / alias.name / "__init__.py"]
+            if node.module:  # a name of that module, not a module
+                targets += [folder.with_suffix(".py"), folder / "__init__.py"]
+            target = next((t for t in targets if t.exists()), None)
+            deferred = (path.name, target and target.relative_to(PACKAGE).as_posix())
+            if target is not None and deferred not in DEFERRED:
+                yield node.lineno, target
 
 
 def check_namespaces(path, lines):
@@ -222,7 +254,8 @@ def main():
         if path != pathlib.Path(__file__).resolve():
             check_text(path, lines)
     check_rows()
-    check_cycles(sources)
+    check_cycles({path: list(includes_of(path, sources)) for path in sources})
+    check_cycles({path: list(imports_of(path)) for path in files(PACKAGE, suffixes={".py"})})
     scripts = [ROOT / "dev", *ROOT.glob("*.toml"), *files("tools", suffixes={".txt"})]
     for path in [*scripts, *ROOT.glob("*.md"), *files("docs", "src", suffixes={".md"})]:
         check_text(path, path.read_text().splitlines())

@@ -43,7 +43,7 @@ Mod sasa(std::int64_t length) {
     };
 }
 
-/// Documents of these shares of the length, as ids.
+/// Documents of these fractions of the length, as ids.
 Capture document_ids(std::int64_t length) {
     std::vector<std::int32_t> ids(static_cast<std::size_t>(length));
     for (std::int64_t i = 0; i < length; ++i) {

@@ -17,7 +17,7 @@ struct Roof {
 };
 
 /// The loop, repeated until a sample lasts about as long as one execution of what it is compared
-/// with: a short burst may run at a higher clock, and between the turns of other programs.
+/// with: a short burst, or one between other programs, may run at a higher clock.
 Variant as_long_as(const Roof& roof, double seconds);
 
 /// Multiply-adds in registers on all threads with the widest vectors of this machine.

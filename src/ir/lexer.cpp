@@ -48,7 +48,7 @@ void Lexer::skip_space() {
     }
 }
 
-// A number may hold signs behind its exponent: 1e-05.
+// A number may hold a sign in its exponent: 1e-05.
 std::string Lexer::word() {
     std::string result;
     if (peek() == '-') result += take();
@@ -103,7 +103,7 @@ Token Lexer::next() {
         take();
         token.kind = Token::Kind::value;
         token.text = word();
-        if (token.text.empty() || token.text[0] == '-') fail(token, "expected a name behind %");
+        if (token.text.empty() || token.text[0] == '-') fail(token, "expected a name after %");
     } else if (is_word(c) || (c == '-' && is_word(peek(1)))) {
         token.kind = Token::Kind::word;
         token.text = word();

@@ -54,7 +54,7 @@ std::string quoted(std::string_view text) {
     return result + '"';
 }
 
-// Unique names: the hint where it is free, else the hint with a counter behind it.
+// Unique names: the hint where it is free, else the hint followed by a counter.
 class Names {
   public:
     std::string claim(std::string_view hint) {

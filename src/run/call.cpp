@@ -24,7 +24,7 @@ Tensor without_dim(const Tensor& tensor, int axis) {
     auto strides = tensor.strides();
     shape.erase(shape.begin() + axis);
     strides.erase(strides.begin() + axis);
-    // Only types are looked at, so the base pointer of the batch serves.
+    // Only types are looked at, so the base pointer of the batch will do.
     return Tensor::from_data(tensor.raw(), tensor.dtype(), shape, strides, {}, tensor.device());
 }
 

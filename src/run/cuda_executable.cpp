@@ -43,7 +43,7 @@ class Gpu : public Executable {
         cuda::LaunchShape shape;
         shape.block[0] = static_cast<unsigned>(variant.generated.threads);
         if (!variant.generated.maps.empty()) return run_scheduled(variant, launch, shape);
-        // One launch, or as many as take turns in a workspace of this size.
+        // One launch, or several, one after another, in a workspace of this size.
         constexpr std::int64_t kMostWorkspace = std::int64_t{1} << 30;
         const std::int64_t each = variant.generated.workspace_bytes;
         const std::int64_t together =

@@ -1,4 +1,4 @@
-// Memory of GPUs behind tensors.
+// Memory of GPUs for tensors.
 #include "run/cuda_memory.h"
 
 #include <algorithm>

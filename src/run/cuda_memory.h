@@ -1,4 +1,4 @@
-// Memory of GPUs behind tensors: allocation with a cache, copies, the current stream.
+// Memory of GPUs for tensors: allocation with a cache, copies, the current stream.
 #pragma once
 
 #include <cstdint>

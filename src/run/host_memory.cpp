@@ -1,4 +1,4 @@
-// Memory of CPUs behind tensors.
+// Memory of CPUs for tensors.
 #include "run/host_memory.h"
 
 #include <algorithm>
@@ -22,7 +22,7 @@ namespace tilewright::run {
 namespace {
 
 constexpr std::size_t kHugePage = std::size_t{2} << 20;
-// The C library serves smaller blocks from memory that it keeps itself.
+// Smaller blocks come from memory that the C library keeps itself.
 constexpr std::size_t kLeastKept = std::size_t{1} << 20;
 constexpr std::size_t kMostBlocks = 64;
 #ifdef TW_ADDRESS_SANITIZER

@@ -1,4 +1,4 @@
-// Memory of CPUs behind tensors: large blocks are kept for the tensors to come.
+// Memory of CPUs for tensors: large blocks are kept for the tensors to come.
 #pragma once
 
 #include <cstddef>

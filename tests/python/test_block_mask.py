@@ -71,7 +71,7 @@ def test_the_block_level_is_torch_s(block):
 
 def test_lists_without_a_mod_attend_to_whole_blocks():
     number = np.array([[[1, 2]]], np.int64)
-    indices = np.array([[[[1, 77], [1, 0]]]], np.int64)  # 77 lies behind what is counted
+    indices = np.array([[[[1, 77], [1, 0]]]], np.int64)  # 77 lies after what is counted
     mask = tw.BlockMask.from_kv_blocks(number, indices, BLOCK_SIZE=16, seq_lengths=(30, 32))
     want = np.zeros((1, 1, 30, 32), bool)
     want[..., :16, 16:] = want[..., 16:, :] = True
@@ -209,7 +209,7 @@ def test_pngs_hold_the_elements(tmp_path, name, length):
     want = dense(MODS[name], 1, 1, length, length)[0, 0].astype(np.uint8) * 15
     scale = 512 // length
     pixels = shades(png)
-    # Of the panel: behind the axis of queries with its longest label, below three lines of text.
+    # Of the panel: right of the axis of queries with its longest label, below three lines of text.
     left, top, side = 40 + 12 * len(str(length)), 76, scale * length
     panel = pixels[top : top + side, left : left + side]
     assert np.array_equal(panel, want.repeat(scale, 0).repeat(scale, 1))

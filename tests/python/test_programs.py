@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 
 import tilewright as tw
+from tilewright import _core
 
 F32 = np.float32
 PROGRAM = pathlib.Path(__file__, "../../../build/tilewright").resolve()
@@ -51,6 +52,40 @@ def test_programs_from_text():
         program(x)
     with pytest.raises(ValueError, match="line 1"):
         tw.Program.from_text("func @nonsense(")
+
+
+def test_programs_built_by_instructions():
+    """As other front ends build theirs."""
+    builder = _core.ProgramBuilder("double")
+    x, o = builder.ref("x", "f32", [4, 8]), builder.ref("o", "f32", [4, 8])
+    builder.add_grid_axis(4)
+    builder.set_location("graph.py", 3)
+    row = builder.apply("program_id", [], "i64", [], axis=0)
+    place = [("scalar", row, 1, 1), ("slice", builder.constant_int("i64", [], 0), 8, 1)]
+    tile = builder.load(x, place)
+
+    def step(i, carries):
+        return [builder.apply("add", [carries[0], tile], "f32", [8])]
+
+    low, high = builder.constant_int("i64", [], 0), builder.constant_int("i64", [], 2)
+    (total,) = builder.for_loop(low, high, builder.constant_int("i64", [], 1), [tile], step)
+    builder.store(o, place, total)
+    given = rand(4, 8)
+    np.testing.assert_array_equal(tw.Program.from_text(builder.text())(given), given * 3)
+    with pytest.raises(
+        ValueError, match=r"\[add\] expected 2 operands but got 1 \(at graph.py:3\)"
+    ):
+        builder.apply("add", [tile], "f32", [8])
+    with pytest.raises(ZeroDivisionError):  # of the body, not of the builder
+        builder.for_loop(low, high, low, [], lambda i, carries: 1 // 0)
+
+
+def test_ranges_of_integers():
+    assert _core.integer_range("mul", "i64", "i64", [(-3, 2), (-5, 4)]) == (-12, 15)
+    assert _core.integer_range("lt", "i64", "bool", [(0, 4), (5, 9)]) == (1, 1)
+    assert _core.integer_range("add", "i32", "i32", [(0, 2**31 - 1), (0, 1)]) is None
+    with pytest.raises(ValueError, match="expected 2 integers"):
+        _core.integer_range("add", "i64", "i64", [(0, 1)])
 
 
 @pytest.mark.skipif(not PROGRAM.exists(), reason="the command line is not built")

@@ -99,7 +99,7 @@ TEST(CudaEmulated, ProgramsOfEveryPathGiveWhatTheReferenceGives) {
     }
 }
 
-// Loops whose induction variable would wrap behind their last round: alone, with loads that are
+// Loops whose induction variable would wrap after their last iteration: alone, with loads that are
 // issued a round ahead into registers, and with copies that are streamed into shared memory.
 TEST(CudaEmulated, LoopsWithHugeStepsEnd) {
     TW_REQUIRE_SOURCES();

@@ -34,7 +34,7 @@ TEST(HostMemory, GivesBlocksToTensorsOfTheirSize) {
     EXPECT_NE(at, second.get());
     first.reset();
     EXPECT_EQ(memory.kept(), 10 * kMiB);
-    // It serves nothing larger, and nothing so small that much would lie idle.
+    // It is used for nothing larger, and for nothing so small that much would lie idle.
     const std::shared_ptr<void> larger = memory.allocate(10 * kMiB + 1);
     const std::shared_ptr<void> smaller = memory.allocate(7 * kMiB);
     EXPECT_EQ(memory.kept(), 10 * kMiB);

@@ -136,7 +136,7 @@ TorchScope::TorchScope(DLDevice device) {
 
 namespace {
 
-/// Finds the functions of the version that we know, which may stand behind newer ones.
+/// Finds the functions of the version that we know, which may follow newer ones.
 const DLPackExchangeAPI* find_api(nb::handle capsule) {
     constexpr std::uint32_t kMajor = 1;
     const auto* header = static_cast<const DLPackExchangeAPIHeader*>(

@@ -29,11 +29,11 @@ struct DifferentiateReport {
 };
 
 /// Replaces a function of values (a mod) by its derivative. The parameters that are no Refs are
-/// followed by one cotangent for each old result (f16, bf16 and f8 as f32); Refs stay behind them.
+/// followed by one cotangent for each old result (f16, bf16 and f8 as f32); Refs stay after them.
 /// The results are the gradient of each chosen scalar, then index and gradient of each gather from
 /// a chosen Ref: the caller adds these to an array, because several programs may meet there.
 ///
-/// A gradient that a select, a branch, min, max or clamp cuts off is removed by a select behind
+/// A gradient that a select, a branch, min, max or clamp cuts off is removed by a select after
 /// all products, so an infinite derivative of the branch not taken gives 0 and not NaN. Gradients
 /// of narrow floats are carried in f32. Integers, comparisons and rounding have none. Calls are
 /// inlined, branches become selects, loops with constant bounds are unrolled. UserError names an op

@@ -107,7 +107,7 @@ def _atomic_rmw(t, eqn, *leaves):
 
 
 def _atomic_bits(t, op, view, value, mask):
-    """By compare-and-swap, until each lane has met the element that it expected."""
+    """By compare-and-swap, until each lane finds the element that it expected."""
     shape = view.shape
     value = broadcast_to(t, value, shape)
     pending = t.number(True, "bool", shape)
