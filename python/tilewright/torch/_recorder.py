@@ -128,8 +128,9 @@ class _Functions(TorchFunctionMode):
             raise UnsupportedError("expected a mod that writes no elements; use torch.where")
         if func in _rules.SHAPES and not args[0].is_meta:
             self._recorder.fixed_shapes = True
-        elif func in _rules.DETACHES:
-            # Not where autograd, which keeps results that way, runs the operator.
+        elif func in _rules.DETACHES and isinstance(args[0], Traced):
+            # Not of a captured tensor, and not where autograd, which keeps results that way, runs
+            # the operator.
             self._recorder.own_rules = True
         elif func in _rules.PRODUCTS and [x.dim() for x in args] == [1, 2]:
             # torch squeezes a matrix in place for it.
