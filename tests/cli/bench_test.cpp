@@ -93,8 +93,8 @@ TEST(BenchCommand, EveryOperationWritesItsRows) {
 
 TEST(BenchCommand, KernelsOfTheSuiteGiveWhatPlainLoopsGive) {
     TemporaryFolder folder;
-    const ProgramResult result = run_program(
-        {"bench", "cpu", "--small", "--seconds", "0.001", "--json", folder / "r.json"});
+    const ProgramResult result =
+        run_program({"bench", "cpu", "--small", "--seconds", "0.001", "--json", folder / "r.json"});
     EXPECT_EQ(result.status, 0) << result.error << result.out;
     EXPECT_THAT(result.out, HasSubstr("kernels: geometric mean"));
     std::ifstream file(folder / "r.json");
@@ -200,15 +200,22 @@ TEST(BenchCommand, BadInputIsStatus2AndNamed) {
 }
 
 TEST(BenchCommand, OptionsThatAnOperationDoesNotReadAreRefused) {
-    const std::vector<std::vector<std::string>> cases = {
-        {"matmul", "--heads", "2"},      {"norm", "--batch", "2"},
-        {"decode", "--causal"},          {"norm", "--backward"},
-        {"compile", "--seq-len", "9"},   {"matmul", "--head-dim", "9"},
-        {"mask", "--kv-len", "9"},       {"mask", "--kv-heads", "9"},
-        {"mask", "--baseline", "torch"}, {"attention", "--case", "noop"},
-        {"norm", "--no-picture"},        {"matmul", "--no-deterministic"},
-        {"cpu", "--dtype", "f32"},       {"cpu", "--seq-len", "9"},
-        {"norm", "--small"},             {"cpu", "--baseline", "torch"}};
+    const std::vector<std::vector<std::string>> cases = {{"matmul", "--heads", "2"},
+                                                         {"norm", "--batch", "2"},
+                                                         {"decode", "--causal"},
+                                                         {"norm", "--backward"},
+                                                         {"compile", "--seq-len", "9"},
+                                                         {"matmul", "--head-dim", "9"},
+                                                         {"mask", "--kv-len", "9"},
+                                                         {"mask", "--kv-heads", "9"},
+                                                         {"mask", "--baseline", "torch"},
+                                                         {"attention", "--case", "noop"},
+                                                         {"norm", "--no-picture"},
+                                                         {"matmul", "--no-deterministic"},
+                                                         {"cpu", "--dtype", "f32"},
+                                                         {"cpu", "--seq-len", "9"},
+                                                         {"norm", "--small"},
+                                                         {"cpu", "--baseline", "torch"}};
     for (const std::vector<std::string>& wrong : cases) {
         std::vector<std::string> arguments = {"bench"};
         arguments.insert(arguments.end(), wrong.begin(), wrong.end());
