@@ -88,7 +88,6 @@ bool is_caught(Case& of, const EmulatedKernels& emulated, std::size_t index) {
         if (child == 0) {
             // What the emulation says of a fault that was put there on purpose is no news.
             if (std::freopen("/dev/null", "w", stderr) == nullptr) ::_exit(2);
-            ::setenv("TW_EMULATOR_SWITCHES", "400000", 1);
             ::_exit(of.error(emulated, index, seed) <= of.program.relative ? 0 : 1);
         }
         int status = 0;

@@ -47,7 +47,7 @@ inline void mbarrier_arrive_expect(u32 barrier, u32 bytes) {
     mbarrier_arrive(barrier);
 }
 inline void mbarrier_wait(u32 barrier, u32 parity) {
-    while ((emulator::mbarrier(barrier).phase & 1) == parity) emulator::yield();
+    emulator::wait_until([&] { return (emulator::mbarrier(barrier).phase & 1) != parity; });
 }
 
 }  // namespace tw::ptx

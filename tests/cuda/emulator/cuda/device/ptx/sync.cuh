@@ -34,7 +34,7 @@ inline void named_barrier_sync(u32 id, u32 threads) {
         ++one.generation;
         return;
     }
-    while (one.generation == mine) emulator::yield();
+    emulator::wait_until([&] { return one.generation != mine; });
 }
 
 }  // namespace tw::ptx

@@ -92,7 +92,7 @@ template <int kPending>
 inline void bulk_wait() {
     static_assert(kPending == 0, "all groups");
     for (const auto& one : committed_stores[emulator::current]) {
-        while (!*one) emulator::yield();
+        emulator::wait_until([&] { return *one; });
     }
     committed_stores[emulator::current].clear();
 }

@@ -44,6 +44,7 @@ namespace emulator {
 struct Fiber {
     ucontext_t context;
     std::vector<char> stack;
+    std::function<bool()> ready;  // what it waits for
     bool done = false;
 };
 struct Warp {
@@ -58,12 +59,7 @@ inline int current = 0, barrier_arrived = 0;
 inline unsigned barrier_generation = 0;
 inline const std::function<void()>* body;
 inline long switches = 0;
-/// A block that switches more often does not end; TW_EMULATOR_SWITCHES says otherwise.
-inline long most_switches() {
-    static const char* const given = std::getenv("TW_EMULATOR_SWITCHES");
-    static const long most = given == nullptr ? 200000000 : std::atol(given);
-    return most;
-}
+inline constexpr long kMostSwitches = 200000000;  // of a block that ends
 
 inline void (*report)() = nullptr;  // what state there is, for a block that does not end
 [[noreturn]] inline void fail(const char* what) {
@@ -115,10 +111,15 @@ inline void fence_writes() {
     }
 }
 
-inline void yield() {
-    const int me = current;
-    if (++switches > most_switches()) fail("the block does not end");
-    swapcontext(&fibers[me].context, &scheduler);
+/// Other threads run until `ready` holds. The scheduler asks, so that a thread which goes on
+/// waiting costs no switch, and a block in which every thread waits is found at once.
+template <class Ready>
+inline void wait_until(const Ready& ready) {
+    if (ready()) return;
+    if (++switches > kMostSwitches) fail("the block does not end");
+    Fiber& me = fibers[current];
+    me.ready = [&] { return ready(); };
+    swapcontext(&me.context, &scheduler);
 }
 inline void barrier() {
     const unsigned mine = barrier_generation;
@@ -127,7 +128,7 @@ inline void barrier() {
         ++barrier_generation;
         return;
     }
-    while (barrier_generation == mine) yield();
+    wait_until([&] { return barrier_generation != mine; });
 }
 inline void meet(Warp& warp) {
     const unsigned mine = warp.generation;
@@ -136,7 +137,7 @@ inline void meet(Warp& warp) {
         ++warp.generation;
         return;
     }
-    while (warp.generation == mine) yield();
+    wait_until([&] { return warp.generation != mine; });
 }
 /// Every lane brings `words` words; `read` sees all lanes'.
 template <class Read>
@@ -164,6 +165,7 @@ inline void run_block(int threads, unsigned seed, const std::function<void()>& k
     std::memset(memory, 0xff, sizeof(memory));  // NaNs
     for (Fiber& fiber : fibers) {
         fiber.done = false;
+        fiber.ready = nullptr;
         fiber.stack.resize(256 * 1024);
         getcontext(&fiber.context);
         fiber.context.uc_stack.ss_sp = fiber.stack.data();
@@ -175,6 +177,7 @@ inline void run_block(int threads, unsigned seed, const std::function<void()>& k
     std::uint64_t random = seed * 2654435761u + 1;
     for (bool left = true; left;) {
         left = false;
+        bool runs = !delayed.empty();
         pass_round();
         random = random * 6364136223846793005ull + 1442695040888963407ull;
         const int first = static_cast<int>((random >> 33) % threads),
@@ -184,11 +187,15 @@ inline void run_block(int threads, unsigned seed, const std::function<void()>& k
             if (fibers[t].done) continue;
             left = true;
             current = t;
+            if (fibers[t].ready && !fibers[t].ready()) continue;
+            fibers[t].ready = nullptr;
+            runs = true;
             // Kernels of users may have blocks of several axes; others leave blockDim as it is.
             const unsigned x = blockDim.x * blockDim.y * blockDim.z > 1 ? blockDim.x : threads;
             threadIdx = {t % x, t / x % blockDim.y, t / x / blockDim.y};
             swapcontext(&scheduler, &fibers[t].context);
         }
+        if (left && !runs) fail("every thread waits: the block does not end");
     }
     if (!delayed.empty()) fail("the block ended before its copies");
 }

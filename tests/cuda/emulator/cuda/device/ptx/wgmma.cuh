@@ -97,7 +97,7 @@ inline void meet_group(Last&& last) {
         ++group.generation;
         return;
     }
-    while (group.generation == mine) emulator::yield();
+    emulator::wait_until([&] { return group.generation != mine; });
 }
 
 /// Element (row, k) of an operand by its descriptor, bit by bit (PTX ISA, matrix descriptors).
