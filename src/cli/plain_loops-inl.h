@@ -1,6 +1,5 @@
-// The loops of plain_loops.h, compiled once for each level: TW_PLAIN_TABLE names the table and
-// TW_PLAIN_LEVEL the level. Nothing from the standard library: its inline functions would be those
-// of the highest level everywhere.
+// The loops of plain_loops.h, compiled once for each level, which TW_PLAIN_LEVEL names. Nothing
+// from the standard library: its inline functions would be those of the highest level everywhere.
 #include "cli/plain_loops.h"
 
 namespace tilewright::cli {
@@ -330,9 +329,7 @@ void kmeans(const PlainArgs& a, i64 begin, i64 end) {
     }
 }
 
-}  // namespace
-
-const PlainLoops TW_PLAIN_TABLE = {
+constexpr PlainLoops kLoopsOfThisLevel = {
     .level = TW_PLAIN_LEVEL,
     .add = add,
     .scale_shift_relu = scale_shift_relu,
@@ -360,4 +357,5 @@ const PlainLoops TW_PLAIN_TABLE = {
     .kmeans = kmeans,
 };
 
+}  // namespace
 }  // namespace tilewright::cli

@@ -1,9 +1,10 @@
 // The loops for any machine, and the choice among the levels.
-#define TW_PLAIN_TABLE kPlainLoopsDefault
 #define TW_PLAIN_LEVEL "the compiler's default"
 #include "cli/plain_loops-inl.h"
 
 namespace tilewright::cli {
+
+const PlainLoops kPlainLoopsDefault = kLoopsOfThisLevel;
 
 const PlainLoops& plain_loops() {
 #if defined(__x86_64__)
