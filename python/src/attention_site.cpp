@@ -4,6 +4,8 @@
 #include <algorithm>
 #include <cctype>
 #include <cstring>
+#include <optional>
+#include <string_view>
 
 #include "tilewright/error.h"
 
@@ -87,17 +89,10 @@ Tensor host_words(const Tensor& given) {
 
 BlockMask Masks::get(const Tensor& given) {
     const Tensor words = host_words(given);
-    const auto size = static_cast<std::size_t>(words.nbytes());
-    const std::scoped_lock lock(mutex_);
-    for (const auto& [known, mask] : known_) {
-        if (known.size() == size && std::memcmp(known.data(), words.raw(), size) == 0) {
-            return mask;
-        }
-    }
-    const auto* first = static_cast<const char*>(words.raw());
-    if (known_.size() == kMost) known_.pop_back();
-    known_.insert(known_.begin(), {{first, first + size}, BlockMask::from_packed(words)});
-    return known_.front().second;
+    const std::string_view bytes(static_cast<const char*>(words.raw()),
+                                 static_cast<std::size_t>(words.nbytes()));
+    if (std::optional<BlockMask> known = known_.find(bytes)) return *std::move(known);
+    return known_.put(std::string(bytes), BlockMask::from_packed(words));
 }
 
 namespace {
@@ -139,10 +134,7 @@ BlockMask ListMasks::get(const std::array<Tensor, 4>& lists, const std::vector<T
         append_contents(contents, here[i]);
     }
     for (const Tensor& array : captured) append_contents(contents, array.to(Device{}).contiguous());
-    const std::scoped_lock lock(mutex_);
-    for (const auto& [known, mask] : known_) {
-        if (known == contents) return mask;
-    }
+    if (std::optional<BlockMask> known = known_.find(contents)) return *std::move(known);
     std::vector<Capture> captures;
     for (const Tensor& array : captured) captures.push_back(capture(array.clone(), {}, false));
     const Mod mod = mask_mod.empty() ? Mod() : Mod::from_ir(mask_mod, std::move(captures));
@@ -157,24 +149,14 @@ BlockMask ListMasks::get(const std::array<Tensor, 4>& lists, const std::vector<T
         for (const std::size_t d : {0, 1}) wide[d] = wide[d] == 1 ? shape[d] : wide[d];
         list = list.broadcast_to(wide).contiguous();
     }
-    if (known_.size() == kMost) known_.pop_back();
-    known_.insert(
-        known_.begin(),
-        {std::move(contents), BlockMask::from_kv_blocks(here[0], here[1], here[2], here[3],
-                                                        block_size, mod, {{shape[2], shape[3]}})});
-    return known_.front().second;
+    return known_.put(contents, BlockMask::from_kv_blocks(here[0], here[1], here[2], here[3],
+                                                          block_size, mod, {{shape[2], shape[3]}}));
 }
 
 BlockMask Parts::get(const BlockMask& mask, std::array<std::int64_t, 2> origin,
                      std::array<std::int64_t, 2> counts) {
-    const std::scoped_lock lock(mutex_);
-    const std::tuple key(static_cast<const void*>(mask.state().get()), origin, counts);
-    if (const auto found = parts_.find(key); found != parts_.end()) {
-        return found->second.second;
-    }
-    if (parts_.size() == kMost) parts_.clear();
-    const BlockMask part = mask.part(origin[0], counts[0], origin[1], counts[1]);
-    return parts_.emplace(key, std::pair(mask, part)).first->second.second;
+    return parts_.get({Identity(mask.state()), origin, counts},
+                      [&] { return mask.part(origin[0], counts[0], origin[1], counts[1]); });
 }
 
 AttentionSite::AttentionSite(const AttentionSpec& spec)

@@ -2,9 +2,8 @@
 #pragma once
 
 #include <array>
+#include <cstddef>
 #include <cstdint>
-#include <map>
-#include <mutex>
 #include <span>
 #include <string>
 #include <string_view>
@@ -12,6 +11,7 @@
 #include <utility>
 #include <vector>
 
+#include "support/memo.h"
 #include "tilewright/attention.h"
 
 namespace tilewright::python {
@@ -78,6 +78,10 @@ enum class Role : std::uint8_t {
     unused,
 };
 
+inline std::size_t bytes_of(const BlockMask& mask) {
+    return static_cast<std::size_t>(mask.nbytes());
+}
+
 /// Masks by their words, the latest first: the same words again cost a comparison, and what
 /// belongs to a mask (plans, copies on a GPU) is made once.
 class Masks {
@@ -85,9 +89,8 @@ class Masks {
     BlockMask get(const Tensor& given);
 
   private:
-    static constexpr std::size_t kMost = 16;  // shards of a host, or masks of a schedule
-    std::mutex mutex_;
-    std::vector<std::pair<std::vector<char>, BlockMask>> known_;
+    // Shards of a host, or masks of a schedule.
+    Memo<std::string, BlockMask> known_{"masks of call sites", 16, bytes_of};
 };
 
 /// Masks of lists of blocks and of the arrays of their mask mod, by the contents of both; see
@@ -102,9 +105,7 @@ class ListMasks {
                   std::array<std::int64_t, 4> shape);
 
   private:
-    static constexpr std::size_t kMost = 16;
-    std::mutex mutex_;
-    std::vector<std::pair<std::vector<std::int64_t>, BlockMask>> known_;
+    Memo<std::vector<std::int64_t>, BlockMask> known_{"masks of lists of blocks", 16, bytes_of};
 };
 
 /// A part of a mask, cut out once; see Masks.
@@ -114,10 +115,9 @@ class Parts {
                   std::array<std::int64_t, 2> counts);
 
   private:
-    static constexpr std::size_t kMost = 256;
     using Counts = std::array<std::int64_t, 2>;
-    std::mutex mutex_;
-    std::map<std::tuple<const void*, Counts, Counts>, std::pair<BlockMask, BlockMask>> parts_;
+    using Key = std::tuple<Identity<const mask::BlockMaskState>, Counts, Counts>;
+    Memo<Key, BlockMask> parts_{"parts of masks", 256, bytes_of};
 };
 
 /// What is made of a spec once, for all calls.

@@ -27,11 +27,13 @@ std::string& package_folder() {
 
 /// The line of the user's code that runs now: the innermost frame outside of the package.
 detail::SourceLine python_line() {
-    static std::set<std::string> files;  // guarded by the GIL
+    constexpr std::size_t kMostFiles = 4096;  // far beyond a program that does not make them up
+    static std::set<std::string> files;       // guarded by the GIL
     nb::object frame = nb::borrow(reinterpret_cast<PyObject*>(PyEval_GetFrame()));
     while (frame.is_valid() && !frame.is_none()) {
         const auto file = nb::cast<std::string>(frame.attr("f_code").attr("co_filename"));
         if (file.rfind(package_folder(), 0) != 0) {
+            if (files.size() >= kMostFiles && !files.contains(file)) return {};
             return {files.insert(file).first->c_str(), nb::cast<int>(frame.attr("f_lineno"))};
         }
         frame = frame.attr("f_back");

@@ -32,6 +32,17 @@ NB_MODULE(_core, module) {
     module.def("devices", &devices);
     module.def("doctor", &doctor, nb::call_guard<nb::gil_scoped_release>());
     module.def(
+        "cache_counts",
+        [] {
+            nb::dict counts;
+            for (const CacheCount& count : cache_counts()) {
+                counts[count.name.c_str()] = nb::make_tuple(count.entries, count.most, count.hits,
+                                                            count.misses, count.evictions);
+            }
+            return counts;
+        },
+        "{name: (entries, most, hits, misses, evictions)} of the caches in memory.");
+    module.def(
         "set_cuda_stream",
         // NOLINTNEXTLINE(performance-no-int-to-ptr): Python knows streams as integers
         [](std::uintptr_t stream) { set_cuda_stream(reinterpret_cast<void*>(stream)); },

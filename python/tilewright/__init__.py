@@ -9,7 +9,7 @@ import contextlib
 import operator
 from collections.abc import Callable
 
-from . import _core, masks, scores
+from . import _core, _memo, masks, scores
 from ._artifacts import Artifact, export, load_artifact
 from ._attention import AuxOutput, AuxRequest, Gradients, flex_attention, flex_attention_vjp
 from ._attributes import Attribute, Struct
@@ -244,7 +244,8 @@ def set_num_threads(n: int) -> None:
 
 def doctor() -> None:
     """Prints what this machine has, what will be used, what is missing and how to get it."""
-    print(_core.doctor(), end="")
+    own = _memo.report()
+    print(_core.doctor() + (f"\nCaches in memory, of Python\n{own}" if own else ""), end="")
 
 
 @contextlib.contextmanager

@@ -1,12 +1,10 @@
 // Caches of masks and of their plans.
 #include "attention/mask_cache.h"
 
-#include <algorithm>
-#include <list>
-#include <map>
-#include <mutex>
+#include <optional>
 #include <string>
 #include <utility>
+#include <vector>
 
 #include "cuda/runtime/device.h"
 #include "cuda/runtime/stream.h"
@@ -15,28 +13,18 @@
 #include "run/cuda_memory.h"
 #include "run/recorder.h"
 #include "support/debug_log.h"
+#include "support/memo.h"
 
 namespace tilewright::attn {
 namespace {
 
 /// The masks used last, by the text of what they are built from and their size.
 BlockMask kept(const std::string& text, const MaskSize& size, auto make) {
-    struct Entry {
-        std::pair<std::string, MaskSize> key;
-        BlockMask mask;
-    };
-    constexpr std::size_t kMost = 64;
-    static std::mutex mutex;
-    static auto* const kEntries = new std::list<Entry>;  // used last first; never destroyed
-    const std::scoped_lock lock(mutex);
-    for (auto entry = kEntries->begin(); entry != kEntries->end(); ++entry) {
-        if (entry->key.second != size || entry->key.first != text) continue;
-        kEntries->splice(kEntries->begin(), *kEntries, entry);
-        return entry->mask;
-    }
-    kEntries->push_front({{text, size}, make()});
-    if (kEntries->size() > kMost) kEntries->pop_back();
-    return kEntries->front().mask;
+    using Masks = Memo<std::pair<MaskSize, std::string>, BlockMask>;
+    static auto* const kMasks = new Masks("masks of mods", 64, [](const BlockMask& mask) {
+        return static_cast<std::size_t>(mask.nbytes());
+    });
+    return kMasks->get({size, text}, make);
 }
 
 BlockMask built(const Mod& mod, const MaskSize& size) {
@@ -67,41 +55,35 @@ std::optional<BlockMask> mask_of_score_mod(const Mod& mod, const MaskSize& size)
 
 BlockMask intersection(const BlockMask& a, const BlockMask& b) {
     using State = mask::BlockMaskState;
-    struct Entry {
-        std::weak_ptr<const State> a, b;
-        BlockMask both;
-    };
-    static std::mutex mutex;
-    static auto* const kEntries = new std::list<Entry>;
-    const std::scoped_lock lock(mutex);
-    kEntries->remove_if([](const Entry& entry) { return entry.a.expired() || entry.b.expired(); });
-    for (const Entry& entry : *kEntries) {
-        if (entry.a.lock() == a.state() && entry.b.lock() == b.state()) return entry.both;
-    }
-    return kEntries->emplace_front(Entry{a.state(), b.state(), a & b}).both;
+    using Key = std::pair<Identity<const State>, Identity<const State>>;
+    static auto* const kKnown = new Memo<Key, BlockMask>("intersections of masks", kWhileAlive);
+    return kKnown->get({Identity(a.state()), Identity(b.state())}, [&] {
+        kKnown->take_if([](const Key& key, const BlockMask&) {
+            return key.first.is_gone() || key.second.is_gone();
+        });
+        return a & b;
+    });
 }
 
 std::shared_ptr<const mask::MaskPlan> plan_on(Device device, const BlockMask& mask,
                                               const mask::PlanOptions& options) {
     auto plan = mask::plan(mask, options);
     if (device.kind == Device::Kind::cpu) return plan;
-    using Copies = std::map<
-        std::pair<const mask::MaskPlan*, int>,
-        std::pair<std::weak_ptr<const mask::MaskPlan>, std::shared_ptr<const mask::MaskPlan>>>;
-    static std::mutex mutex;
-    static auto* const kCopies = new Copies;
-    const std::scoped_lock lock(mutex);
-    auto& [original, copy] = (*kCopies)[{plan.get(), device.index}];
-    if (copy && original.lock() == plan) return copy;
+    using Copy = std::shared_ptr<const mask::MaskPlan>;
+    using Key = std::pair<int, Identity<const mask::MaskPlan>>;
+    static auto* const kCopies = new Memo<Key, Copy>(
+        "plans of masks on GPUs", kWhileAlive,
+        [](const Copy& copy) { return static_cast<std::size_t>(copy->nbytes()); });
+    const Key key{device.index, Identity(plan)};
+    if (const std::optional<Copy> known = kCopies->find(key)) return *known;
     cuda::expect_no_capture("attention", "the mask to be on the GPU");
-    const auto is_gone = [](const auto& entry) {
-        return entry.second.second && entry.second.first.expired();
-    };
-    if (std::any_of(kCopies->begin(), kCopies->end(), is_gone)) {
+    const std::vector<Copy> gone = kCopies->take_if([&](const Key& other, const Copy&) {
+        return other.first == device.index && other.second.is_gone();
+    });
+    if (!gone.empty()) {
         // Any stream may still read them.
         const cuda::ContextScope scope(device.index);
         cuda::driver().check(cuda::driver().cuCtxSynchronize(), "waiting for a GPU");
-        std::erase_if(*kCopies, is_gone);
     }
     const run::OwnCudaMemory own;
     auto moved = std::make_shared<mask::MaskPlan>(*plan);
@@ -109,9 +91,7 @@ std::shared_ptr<const mask::MaskPlan> plan_on(Device device, const BlockMask& ma
         *tensor = tensor->to(device);
     }
     debug_log("attention", "a mask of {} bytes is copied to {}", plan->nbytes(), to_string(device));
-    auto& entry = (*kCopies)[{plan.get(), device.index}];
-    entry = {plan, moved};
-    return moved;
+    return kCopies->put(key, std::move(moved));
 }
 
 }  // namespace tilewright::attn

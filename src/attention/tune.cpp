@@ -2,8 +2,11 @@
 #include "attention/tune.h"
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include <algorithm>
+#include <bit>
+#include <cstdint>
 #include <mutex>
 #include <string>
 #include <vector>
@@ -33,13 +36,47 @@ std::vector<Config> candidates(const Problem& p, const AttentionBlocks& wish) {
     return configs;
 }
 
+/// Packed sequences by their number and the longest of them, as powers of two: each batch has
+/// lengths of its own, and is not to be measured anew.
+std::string packing_of(const std::vector<std::int64_t>& starts) {
+    std::int64_t longest = 1;
+    for (std::size_t n = 1; n < starts.size(); ++n) {
+        longest = std::max(longest, starts[n] - starts[n - 1]);
+    }
+    return fmt::format("{} of {}", std::bit_ceil(starts.size()),
+                       std::bit_ceil(static_cast<std::uint64_t>(longest)));
+}
+
 /// What the time of a pass depends on, but for the numbers in the arrays.
 std::string key_of(const Problem& p, const char* pass) {
     const tiles::Options& o = p.options;
-    return fmt::format("attention {} {} {} {} {} {} {} {} {} {} {}\n{}", pass, p.query.type_name(),
-                       p.key.type_name(), p.value.type_name(), o.causal, o.window_left,
-                       o.window_right, p.block_mask.defined(), p.sinks.defined(),
-                       p.features.segments, p.deterministic, p.features.key());
+    std::string key = fmt::format("attention {}", pass);
+    const auto add = [&](const char* name, const auto& value) {
+        key += fmt::format(" {}={}", name, value);
+    };
+    for (const Tensor* tensor : {&p.query, &p.key, &p.value}) {
+        key += fmt::format(" {}/{}", tensor->type_name(), fmt::join(tensor->strides(), ","));
+    }
+    for (const Tensor& tensor : p.captured) key += ' ' + tensor.type_name();
+    add("causal", o.causal);
+    add("left", o.window_left);
+    add("right", o.window_right);
+    add("scaled", o.scale > 0);
+    add("deterministic", p.deterministic);
+    add("gradient", p.gradient);
+    add("wanted", fmt::format("{:d}{:d}{:d}", o.query_gradient, o.key_gradient, o.value_gradient));
+    for (const bool wanted : p.differentiable()) key += wanted ? '1' : '0';
+    add("max_scores", p.max_scores);
+    add("checked", o.interpret);
+    add("sinks", p.sinks.defined());
+    add("segments", p.features.segments);
+    add("lengths", p.kv_lengths.defined());
+    if (p.packed()) {
+        add("packed", packing_of(p.starts) + " by " + packing_of(p.kv_starts));
+    }
+    // Masks of one size differ by what they leave.
+    if (p.block_mask.defined()) add("masked", fmt::format("{:.0f}%", p.block_mask.sparsity()));
+    return key + '\n' + p.features.key();
 }
 
 AttentionBlocks blocks_of(const Config& config) {
@@ -52,9 +89,9 @@ std::size_t tuned(const Problem& problem, const char* pass, const std::vector<Co
                   const std::function<void(std::size_t)>& run) {
     if (!problem.autotune || trials.size() == 1) return 0;
     static std::mutex mutex;
-    static auto* const kChosen = new Memo<std::string, std::size_t>(4096);
+    static auto* const kChosen = new Memo<std::string, std::size_t>("blocks of attention", 4096);
     const std::string key = key_of(problem, pass);
-    std::string entry = to_string(problem.device) + '\n' + key;
+    std::string entry = run::machine_state(problem.device) + '\n' + key;
     for (const Config& trial : trials) entry += '\n' + trial.to_string();
     const std::scoped_lock lock(mutex);
     if (const auto known = kChosen->find(entry)) return *known;

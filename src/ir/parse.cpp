@@ -7,8 +7,6 @@
 #include <limits>
 #include <map>
 #include <memory>
-#include <mutex>
-#include <set>
 
 #include "ir/access.h"
 #include "ir/builder.h"
@@ -16,23 +14,12 @@
 #include "ir/lexer.h"
 #include "ir/verify.h"
 #include "support/check.h"
+#include "support/interned.h"
 
 namespace tilewright::ir {
 namespace {
 
 constexpr std::size_t kMaxParameters = 4096;
-
-constexpr std::size_t kMaxFileNames = 4096;
-
-// A name that lives as long as the process, as Location wants it. Beyond a number of them, which
-// no honest text reaches, names are forgotten.
-std::string_view interned(const std::string& name) {
-    static std::mutex mutex;
-    static std::set<std::string> names;
-    const std::scoped_lock lock(mutex);
-    if (names.size() >= kMaxFileNames && !names.contains(name)) return {};
-    return *names.insert(name).first;
-}
 
 using Mods = std::map<std::string, std::shared_ptr<const Function>>;
 

@@ -5,12 +5,11 @@
 #include <atomic>
 #include <cmath>
 #include <limits>
-#include <mutex>
-#include <set>
 #include <string>
 #include <utility>
 
 #include "lang/promotion.h"
+#include "support/interned.h"
 
 namespace tilewright::lang {
 
@@ -262,15 +261,7 @@ LineScope::~LineScope() {
 }
 
 SourceLine exchange_source_line(std::string_view file, int line) {
-    static std::mutex mutex;
-    static std::set<std::string, std::less<>> files;
-    SourceLine wanted;
-    if (line != 0) {
-        const std::lock_guard lock(mutex);
-        auto found = files.find(file);
-        if (found == files.end()) found = files.emplace(file).first;
-        wanted = {found->c_str(), line};
-    }
+    const SourceLine wanted = line == 0 ? SourceLine() : SourceLine{interned(file).data(), line};
     return std::exchange(lang::foreign_line, wanted);
 }
 

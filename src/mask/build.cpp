@@ -3,14 +3,14 @@
 
 #include <algorithm>
 #include <bit>
-#include <map>
-#include <mutex>
+#include <optional>
 #include <string>
 #include <tuple>
 #include <unordered_map>
 
 #include "ir/passes/intervals.h"
 #include "support/debug_log.h"
+#include "support/memo.h"
 
 namespace tilewright::mask {
 namespace {
@@ -300,21 +300,16 @@ std::shared_ptr<const MaskData> build_kept(const MaskFunction& mask, std::int64_
     };
     // Arrays may be written between two calls.
     if (!mask.arrays.empty() || mask.text.empty()) return make();
-    constexpr std::size_t kKept = 32;
     constexpr std::int64_t kMostBytes = 4 << 20;
-    using Request = std::tuple<std::string, std::int64_t, std::int64_t, std::int64_t, std::int64_t>;
-    static std::mutex mutex;
-    static std::map<Request, std::shared_ptr<const MaskData>> kept;
-    const Request request{mask.text, batch, heads, q_len, kv_len};
-    {
-        const std::scoped_lock lock(mutex);
-        if (const auto found = kept.find(request); found != kept.end()) return found->second;
-    }
-    auto data = make();
-    if (data->nbytes() > kMostBytes) return data;
-    const std::scoped_lock lock(mutex);
-    if (kept.size() >= kKept) kept.clear();
-    return kept.try_emplace(request, std::move(data)).first->second;
+    using Data = std::shared_ptr<const MaskData>;
+    using Request = std::tuple<std::int64_t, std::int64_t, std::int64_t, std::int64_t, std::string>;
+    static auto* const kBuilt = new Memo<Request, Data>("masks built", 32, [](const Data& data) {
+        return static_cast<std::size_t>(data->nbytes());
+    });
+    const Request request{batch, heads, q_len, kv_len, mask.text};
+    if (const std::optional<Data> known = kBuilt->find(request)) return *known;
+    Data data = make();
+    return data->nbytes() > kMostBytes ? data : kBuilt->put(request, std::move(data));
 }
 
 }  // namespace tilewright::mask

@@ -5,14 +5,13 @@
 #include <array>
 #include <cstring>
 #include <limits>
-#include <map>
-#include <mutex>
 
 #include "cuda/runtime/stream.h"
 #include "ir/builder.h"
 #include "mod/traced.h"
 #include "support/check.h"
 #include "support/debug_log.h"
+#include "support/memo.h"
 
 namespace tilewright::mask {
 namespace {
@@ -101,14 +100,9 @@ ir::Function piece_kernel(const MaskFunction& mask) {
 /// Compiled once for each text: what a new mask of a known function costs is its evaluation.
 std::shared_ptr<const cpu::Program> compiled(const MaskFunction& mask) {
     if (mask.text.empty()) return cpu::compile(piece_kernel(mask));
-    constexpr std::size_t kKept = 64;
-    static std::mutex mutex;
-    static std::map<std::string, std::shared_ptr<const cpu::Program>> programs;
-    const std::scoped_lock lock(mutex);
-    if (programs.size() >= kKept && !programs.contains(mask.text)) programs.clear();
-    auto& program = programs[mask.text];
-    if (!program) program = cpu::compile(piece_kernel(mask));
-    return program;
+    using Program = std::shared_ptr<const cpu::Program>;
+    static auto* const kPrograms = new Memo<std::string, Program>("programs that build masks", 64);
+    return kPrograms->get(mask.text, [&] { return cpu::compile(piece_kernel(mask)); });
 }
 
 /// Brings the arrays to one device and decides where the mask is evaluated.

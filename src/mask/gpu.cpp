@@ -3,11 +3,11 @@
 
 #include <bit>
 #include <cstring>
-#include <map>
-#include <mutex>
+#include <utility>
 
 #include "cuda/runtime/kernel.h"
 #include "cuda/runtime/stream.h"
+#include "support/memo.h"
 
 namespace tilewright::mask {
 
@@ -36,18 +36,15 @@ cuda::CompileRequest kernel_request(MaskKernel kernel, const std::string& arch) 
 
 namespace {
 
-/// Loaded until the process ends.
-const cuda::Kernel& kernel_of(MaskKernel kernel, int device) {
-    static std::mutex mutex;
-    static auto* const kKernels = new std::map<std::pair<MaskKernel, int>, cuda::Kernel>;
-    const std::scoped_lock lock(mutex);
-    const std::pair key{kernel, device};
-    if (const auto found = kKernels->find(key); found != kKernels->end()) return found->second;
-    const char* const name = kernel == MaskKernel::pieces ? "mask_pieces" : "mask_ranges";
-    return kKernels
-        ->emplace(key, cuda::load_kernel(kernel_request(kernel, cuda::device_info(device).arch()),
-                                         name, 0, device))
-        .first->second;
+cuda::Kernel kernel_of(MaskKernel kernel, int device) {
+    constexpr std::size_t kMost = 128;  // two for each device
+    static auto* const kKernels =
+        new Memo<std::pair<MaskKernel, int>, cuda::Kernel>("kernels that build masks", kMost);
+    return kKernels->get({kernel, device}, [&] {
+        const char* const name = kernel == MaskKernel::pieces ? "mask_pieces" : "mask_ranges";
+        return cuda::load_kernel(kernel_request(kernel, cuda::device_info(device).arch()), name, 0,
+                                 device);
+    });
 }
 
 /// Starts `blocks` warps with one parameter.

@@ -3,14 +3,13 @@
 
 #include <cstring>
 #include <limits>
-#include <list>
 #include <memory>
-#include <mutex>
 #include <utility>
 #include <vector>
 
 #include "mask/block_mask.h"
 #include "support/check.h"
+#include "support/memo.h"
 #include "tilewright/mask.h"
 
 namespace tilewright {
@@ -196,24 +195,12 @@ BlockMask BlockMask::from_packed(const Tensor& words) {
     const auto* first = dense.data<std::uint32_t>();
     const auto count = static_cast<std::size_t>(dense.size());
     // Compiled programs bring the same words with every call: their plans are worth keeping.
-    constexpr std::size_t kKept = 16;
     const XXH128_hash_t hash = XXH3_128bits(first, count * sizeof(std::uint32_t));
     const std::pair key(hash.low64, hash.high64);
-    static std::mutex mutex;
-    static std::list<std::pair<std::pair<std::uint64_t, std::uint64_t>, BlockMask>> kept;
-    {
-        const std::scoped_lock lock(mutex);
-        for (auto entry = kept.begin(); entry != kept.end(); ++entry) {
-            if (entry->first != key) continue;
-            kept.splice(kept.begin(), kept, entry);
-            return kept.front().second;
-        }
-    }
-    BlockMask mask = mask::read(first, count);
-    const std::scoped_lock lock(mutex);
-    kept.emplace_front(key, mask);
-    if (kept.size() > kKept) kept.pop_back();
-    return mask;
+    static auto* const kMasks = new Memo<std::pair<std::uint64_t, std::uint64_t>, BlockMask>(
+        "masks of packed words", 16,
+        [](const BlockMask& mask) { return static_cast<std::size_t>(mask.nbytes()); });
+    return kMasks->get(key, [&] { return mask::read(first, count); });
 }
 
 }  // namespace tilewright

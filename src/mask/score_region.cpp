@@ -4,7 +4,6 @@
 #include <bit>
 #include <cmath>
 #include <map>
-#include <mutex>
 #include <set>
 #include <string>
 
@@ -15,6 +14,7 @@
 #include "mask/block_mask.h"
 #include "mask/build.h"
 #include "mod/traced.h"
+#include "support/memo.h"
 
 namespace tilewright::mask {
 namespace {
@@ -163,16 +163,12 @@ namespace {
 
 /// Null when nothing is left out. Found once for each text.
 std::shared_ptr<const ir::Function> region_of(const mod::Traced& traced) {
-    constexpr std::size_t kKept = 256;
-    static std::mutex mutex;
-    static std::map<std::string, std::shared_ptr<const ir::Function>> regions;
-    const std::scoped_lock lock(mutex);
-    if (const auto found = regions.find(traced.text); found != regions.end()) return found->second;
-    std::shared_ptr<const ir::Function> region;
-    if (auto function = RegionFinder(*traced.function).run())
-        region = std::make_shared<const ir::Function>(std::move(*function));
-    if (regions.size() >= kKept) regions.clear();
-    return regions[traced.text] = region;
+    using Region = std::shared_ptr<const ir::Function>;
+    static auto* const kRegions = new Memo<std::string, Region>("regions of score mods", 256);
+    return kRegions->get(traced.text, [&]() -> Region {
+        auto function = RegionFinder(*traced.function).run();
+        return function ? std::make_shared<const ir::Function>(std::move(*function)) : nullptr;
+    });
 }
 
 }  // namespace

@@ -2,7 +2,7 @@
 #include <algorithm>
 #include <iterator>
 #include <map>
-#include <mutex>
+#include <optional>
 #include <set>
 #include <utility>
 
@@ -17,16 +17,16 @@
 #include "mod/capture_table.h"
 #include "mod/state.h"
 #include "support/check.h"
+#include "support/memo.h"
 
 namespace tilewright {
 namespace {
 
 /// The function of the text, read once; UserError unless it has the form of a traced mod.
 std::shared_ptr<const ir::Function> parse_traced(std::string_view text) {
-    static std::mutex mutex;
-    static std::map<std::string, std::shared_ptr<const ir::Function>, std::less<>> known;
-    const std::lock_guard lock(mutex);
-    if (const auto found = known.find(text); found != known.end()) return found->second;
+    using Function = std::shared_ptr<const ir::Function>;
+    static auto* const kKnown = new Memo<std::string, Function>("mods given as IR", 1024);
+    if (const std::optional<Function> known = kKnown->find(text)) return *known;
     ir::Function function = ir::parse(text);
     const auto& parameters = function.parameters();
     const auto first_ref = std::find_if(parameters.begin(), parameters.end(),
@@ -52,10 +52,8 @@ std::shared_ptr<const ir::Function> parse_traced(std::string_view text) {
         user_error("mod",
                    "expected the IR of a mod, of ([score,] b, h, q, kv, arrays), but got\n{}",
                    text);
-    constexpr std::size_t kKept = 1024;
-    if (known.size() >= kKept) known.clear();
-    const auto shared = std::make_shared<const ir::Function>(std::move(function));
-    return known.emplace(std::string(text), shared).first->second;
+    return kKnown->put(std::string(text),
+                       std::make_shared<const ir::Function>(std::move(function)));
 }
 
 /// The function with one more parameter, `attends`, and a check of every index that it clamps: the

@@ -9,6 +9,8 @@
 #include <mutex>
 #include <thread>
 
+#include "cpu/machine.h"
+#include "cpu/simd/kernels.h"
 #include "cuda/runtime/device.h"
 #include "cuda/runtime/stream.h"
 #include "run/call_state.h"
@@ -16,6 +18,7 @@
 #include "support/check.h"
 #include "support/disk_cache.h"
 #include "tilewright/run.h"
+#include "tilewright/version.h"
 
 namespace tilewright {
 
@@ -23,25 +26,26 @@ namespace {
 
 using Clock = std::chrono::steady_clock;
 
-/// The CPU's model and its number of threads.
-std::string describe_cpu() {
-    std::string model = "unknown CPU";
+std::string cpu_model() {
     std::ifstream info("/proc/cpuinfo");
     for (std::string line; std::getline(info, line);) {
         const auto colon = line.find(": ");
-        if (line.starts_with("model name") && colon != std::string::npos) {
-            model = line.substr(colon + 2);
-            break;
-        }
+        if (line.starts_with("model name") && colon != std::string::npos)
+            return line.substr(colon + 2);
     }
-    return fmt::format("{} x{}", model, std::thread::hardware_concurrency());
+    return "unknown CPU";
 }
 
-/// What timings hold for: the model of the CPU with its threads, or of the GPU.
+/// What timings hold for: this version on a model of CPU, with its threads and kernels, or of GPU.
 std::string describe(const Device& device) {
-    if (device.kind == Device::Kind::cpu) return describe_cpu();
+    if (device.kind == Device::Kind::cpu) {
+        return fmt::format("{} x{}, {}, version {}", cpu_model(),
+                           std::thread::hardware_concurrency(), run::machine_state(device),
+                           version());
+    }
     const cuda::DeviceInfo& info = cuda::device_info(device.index);
-    return fmt::format("{} {} x{}", info.name, info.arch(), info.multiprocessors);
+    return fmt::format("{} {} x{}, version {}", info.name, info.arch(), info.multiprocessors,
+                       version());
 }
 
 std::string signature_of(const std::vector<Tensor>& inputs) {
@@ -62,6 +66,11 @@ std::vector<Tensor> measurable(const Call& call, std::vector<Tensor> inputs) {
 }  // namespace
 
 namespace run {
+
+std::string machine_state(const Device& device) {
+    if (device.kind != Device::Kind::cpu) return to_string(device);
+    return fmt::format("{} threads, {} kernels", cpu::num_threads(), cpu::kernels().name);
+}
 
 double warm_seconds(const Device& device, const std::function<void()>& function) {
     constexpr int kRuns = 7;
@@ -149,15 +158,17 @@ struct Tuned::State {
     std::string key;
     std::function<Call(const Config&)> make;
     std::mutex mutex;
-    std::map<std::string, std::unique_ptr<Choice>> choices;  ///< by signature
+    /// By signature and state of the machine. Callers hold references, so that all stay: each took
+    /// a measurement.
+    std::map<std::string, std::unique_ptr<Choice>> choices;
     int num_measured = 0;
 
     const Choice& choice(const std::vector<Tensor>& inputs) {
         const std::string signature = signature_of(inputs);
-        const std::scoped_lock lock(mutex);
-        auto& known = choices[signature];
-        if (known) return *known;
         const Device device = detail::device_of(inputs);
+        const std::scoped_lock lock(mutex);
+        auto& known = choices[fmt::format("{} {}", signature, run::machine_state(device))];
+        if (known) return *known;
         std::map<std::string, Call> candidates;  // those measured are compiled
         const auto seconds = [&](const Config& config) {
             const Call& call = candidates.emplace(config.to_string(), make(config)).first->second;

@@ -1,11 +1,9 @@
 // Calls that operations keep, with their compiled programs, from one use to the next.
 #pragma once
 
-#include <algorithm>
-#include <cstdint>
-#include <map>
-#include <mutex>
+#include <cstddef>
 
+#include "support/memo.h"
 #include "tilewright/run.h"
 
 namespace tilewright::run {
@@ -15,28 +13,11 @@ namespace tilewright::run {
 inline constexpr std::size_t kKeptCalls = 512;
 
 /// The call made by `make` for this key, kept for the next time. Every lambda has a type, hence a
-/// store, of its own.
+/// memo, of its own.
 template <typename Key, typename Make>
 Call cached(const Key& key, Make make) {
-    struct Kept {
-        Call call;
-        std::uint64_t used;
-    };
-    static std::mutex mutex;
-    static std::map<Key, Kept> calls;
-    static std::uint64_t now = 0;
-    const std::lock_guard lock(mutex);
-    ++now;
-    if (const auto found = calls.find(key); found != calls.end()) {
-        found->second.used = now;
-        return found->second.call;
-    }
-    if (calls.size() == kKeptCalls) {
-        calls.erase(std::min_element(calls.begin(), calls.end(), [](const auto& a, const auto& b) {
-            return a.second.used < b.second.used;
-        }));
-    }
-    return calls.emplace(key, Kept{make(), now}).first->second.call;
+    static auto* const kCalls = new Memo<Key, Call>("calls of tile programs", kKeptCalls);
+    return kCalls->get(key, make);
 }
 
 }  // namespace tilewright::run

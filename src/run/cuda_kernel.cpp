@@ -128,7 +128,7 @@ struct [[gnu::visibility("hidden")]] CudaKernel::State {
 
     std::string source, name;
     CudaKernelOptions options;
-    mutable Memo<Key, CudaPlan> plans{kMostPlans};
+    mutable Memo<Key, CudaPlan> plans{"plans of CUDA kernels", kMostPlans};
 
     State(std::string s, std::string n, CudaKernelOptions o)
         : source(std::move(s)), name(std::move(n)), options(std::move(o)) {}

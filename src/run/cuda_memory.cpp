@@ -198,7 +198,9 @@ void keep_for_graphs(const Tensor& tensor) {
 Tensor constant(std::span<const std::int64_t> values, Device device) {
     using Key = std::tuple<Device::Kind, int, std::vector<std::int64_t>>;
     constexpr std::size_t kMost = 1024;  // starts of packed sequences may be new in every call
-    static auto* const kConstants = new Memo<Key, Tensor>(kMost);  // never destroyed
+    static auto* const kConstants =
+        new Memo<Key, Tensor>("small arrays of calls", kMost,
+                              [](const Tensor& x) { return static_cast<std::size_t>(x.nbytes()); });
     const std::vector<std::int64_t> words(values.begin(), values.end());
     const auto count = static_cast<std::int64_t>(words.size());
     const Tensor result = kConstants->get({device.kind, device.index, words}, [&] {

@@ -4,6 +4,8 @@
 #include <oneapi/tbb/version.h>
 #include <xxhash.h>
 
+#include <limits>
+
 #include "cpu/machine.h"
 #include "cpu/simd/kernels.h"
 #include "cuda/runtime/device.h"
@@ -105,6 +107,22 @@ void report_cache(Report& report) {
                    "set TILEWRIGHT_CACHE_DIR to a folder of your own, or remove this one");
 }
 
+void report_memory(Report& report) {
+    report.section("Caches in memory");
+    const std::vector<CacheCount> counts = cache_counts();
+    if (counts.empty()) report.lines("none in use yet");
+    for (const CacheCount& count : counts) {
+        report.lines(fmt::format(
+            "{}: {}{} entries{}; {} hits, {} misses, {} evictions", count.name, count.entries,
+            count.most == std::numeric_limits<std::size_t>::max()
+                ? ""
+                : fmt::format(" of {}", count.most),
+            count.bytes ? fmt::format(", {:.1f} MiB", static_cast<double>(*count.bytes) / (1 << 20))
+                        : "",
+            count.hits, count.misses, count.evictions));
+    }
+}
+
 }  // namespace
 }  // namespace run
 
@@ -115,6 +133,7 @@ std::string doctor() {
     report.lines(cuda::probe().text());
     run::report_engines(report);
     run::report_cache(report);
+    run::report_memory(report);
     run::report_build(report);
     return report.text();
 }

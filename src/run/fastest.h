@@ -16,6 +16,10 @@ namespace tilewright::run {
 std::size_t fastest(const std::vector<Config>& configs, const std::string& key,
                     const Device& device, const std::function<double(const Config&)>& seconds);
 
+/// What timings on a device depend on besides its model, and what this process may change: the
+/// number of threads and the kernels of a CPU.
+std::string machine_state(const Device& device);
+
 /// Seconds of one warm call of `function`, whose work runs on `device`: the smallest of a few, as
 /// noise only ever adds. It is called once before, which compiles. On a GPU several calls are
 /// queued at a time, so that the launches of short kernels do not count.

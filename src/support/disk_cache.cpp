@@ -10,11 +10,10 @@
 #include <cstdlib>
 #include <cstring>
 #include <fstream>
-#include <mutex>
-#include <set>
 #include <system_error>
 
 #include "support/debug_log.h"
+#include "support/memo.h"
 #include "support/write_file.h"
 #include "tilewright/error.h"
 
@@ -107,11 +106,11 @@ std::optional<std::string> distrust_status(const fs::path& path, const struct st
 bool is_trusted(const fs::path& folder) {
     const std::optional<std::string> why = distrust(folder);
     if (!why) return true;
-    static std::mutex mutex;
-    static std::set<std::string> logged;
-    const std::scoped_lock lock(mutex);
-    if (logged.insert(folder.string()).second)
+    static auto* const kLogged = new Memo<std::string, bool>("folders that are not used", 64);
+    kLogged->get(folder.string(), [&] {
         debug_log("cache", "slow path: nothing is kept in {}, since {}", folder.string(), *why);
+        return true;
+    });
     return false;
 }
 

@@ -1,35 +1,72 @@
-// What is worked out once for each key and kept while it is in use: bounded, for any thread.
+// What is worked out once for each key and kept while it is in use: bounded, counted, for any
+// thread. Every cache of the library in memory is one of these.
 #pragma once
 
 #include <cstddef>
+#include <cstdint>
+#include <functional>
 #include <iterator>
+#include <limits>
 #include <list>
 #include <map>
+#include <memory>
 #include <mutex>
 #include <optional>
+#include <string>
 #include <utility>
+#include <vector>
+
+#include "tilewright/system.h"
 
 namespace tilewright {
 
+/// The limit of a memo whose keys mean objects that live elsewhere, and that takes out those that
+/// are gone: its entries are as many as these objects.
+inline constexpr std::size_t kWhileAlive = std::numeric_limits<std::size_t>::max();
+
+/// An object as a key or a part of one. It neither keeps the object alive nor takes a later one at
+/// the same address for it.
+template <typename T>
+class Identity {
+  public:
+    explicit Identity(const std::shared_ptr<T>& object) : object_(object) {}
+    bool is_gone() const { return object_.expired(); }
+    friend bool operator<(const Identity& a, const Identity& b) {
+        return a.object_.owner_before(b.object_);
+    }
+
+  private:
+    std::weak_ptr<T> object_;
+};
+
 /// Up to `most` values by key; then the one that has waited longest for its next use goes. Values
-/// are copies (share what is large), keys have an order.
+/// are copies (share what is large), keys have an order. `tilewright doctor` lists memos by `name`,
+/// with the bytes of their values where `bytes` says them.
 template <typename Key, typename Value>
 class Memo {
   public:
-    explicit Memo(std::size_t most) : most_(most) {}
+    using Bytes = std::size_t (*)(const Value&);
 
-    /// The value kept for a key, or nothing.
-    std::optional<Value> find(const Key& key) {
+    Memo(std::string name, std::size_t most, Bytes bytes = nullptr)
+        : name_(std::move(name)), most_(most), bytes_(bytes) {}
+
+    /// The value kept for a key, or for what compares like it; or nothing.
+    template <typename Like>
+    std::optional<Value> find(const Like& key) {
         const std::scoped_lock lock(mutex_);
         const auto found = places_.find(key);
-        if (found == places_.end()) return std::nullopt;
+        if (found == places_.end()) {
+            ++misses_;
+            return std::nullopt;
+        }
+        ++hits_;
         entries_.splice(entries_.begin(), entries_, found->second);
         return found->second->second;
     }
 
     /// Keeps a value, unless there is one for the key already; the value kept.
     Value put(const Key& key, Value value) {
-        std::list<std::pair<const Key*, Value>> gone;  // destroyed after the lock is released
+        Entries gone;  // destroyed after the lock is released
         const std::scoped_lock lock(mutex_);
         const auto [place, is_new] = places_.try_emplace(key);
         if (!is_new) return place->second->second;
@@ -38,6 +75,7 @@ class Memo {
         if (entries_.size() > most_) {
             gone.splice(gone.begin(), entries_, std::prev(entries_.end()));
             places_.erase(places_.find(*gone.front().first));
+            ++evictions_;
         }
         return entries_.front().second;
     }
@@ -52,11 +90,23 @@ class Memo {
 
     /// Forgets a key.
     void drop(const Key& key) {
+        take_if([&](const Key& other, const Value&) { return !(other < key) && !(key < other); });
+    }
+
+    /// Forgets the entries for which `pred(key, value)` holds; their values, which the caller
+    /// destroys when it may.
+    template <typename Pred>
+    std::vector<Value> take_if(Pred pred) {
+        std::vector<Value> taken;
         const std::scoped_lock lock(mutex_);
-        const auto found = places_.find(key);
-        if (found == places_.end()) return;
-        entries_.erase(found->second);
-        places_.erase(found);
+        for (auto entry = entries_.begin(); entry != entries_.end();) {
+            const auto here = entry++;
+            if (!pred(*here->first, std::as_const(here->second))) continue;
+            taken.push_back(std::move(here->second));
+            places_.erase(places_.find(*here->first));
+            entries_.erase(here);
+        }
+        return taken;
     }
 
     std::size_t size() const {
@@ -64,13 +114,28 @@ class Memo {
         return entries_.size();
     }
 
+    CacheCount count() const {
+        const std::scoped_lock lock(mutex_);
+        CacheCount count{name_, entries_.size(), most_, hits_, misses_, evictions_, {}};
+        if (bytes_ != nullptr) {
+            count.bytes = 0;
+            for (const auto& entry : entries_) *count.bytes += bytes_(entry.second);
+        }
+        return count;
+    }
+
   private:
     using Entries = std::list<std::pair<const Key*, Value>>;  // used last first
 
+    std::string name_;
     std::size_t most_;
+    Bytes bytes_;
     mutable std::mutex mutex_;
     Entries entries_;
-    std::map<Key, typename Entries::iterator> places_;
+    std::map<Key, typename Entries::iterator, std::less<>> places_;
+    std::uint64_t hits_ = 0, misses_ = 0, evictions_ = 0;
+    /// The last member: listed once the rest is there, and no longer when it goes.
+    detail::ListedCache listed_{[this] { return count(); }};
 };
 
 }  // namespace tilewright

@@ -53,7 +53,7 @@ class CudaCaches : public testing::Test {
 };
 
 TEST_F(CudaCaches, OfTheHopperEngineWithNewMods) {
-    expect_bounded(1200, [&](int i) {
+    expect_bounded(6700, [&](int i) {
         const AttentionOptions options{
             .score_mod = [i](auto s, auto, auto, auto, auto) { return s * (1.0 + i); },
             .engine = "sm90"};
@@ -63,7 +63,7 @@ TEST_F(CudaCaches, OfTheHopperEngineWithNewMods) {
 }
 
 TEST_F(CudaCaches, OfTheHopperEngineWithNewMasksAndSequences) {
-    expect_bounded(1200, [&](int i) {
+    expect_bounded(6700, [&](int i) {
         attention(
             x, x, x,
             {.mask = [i](auto, auto, auto q, auto kv) { return (q * (i + 3) + kv) % 64 != i % 64; },

@@ -78,7 +78,8 @@ TEST(App, DoctorDescribesTheMachine) {
     EXPECT_EQ(result.error, "");
     for (const char* part :
          {"tilewright " TILEWRIGHT_VERSION, "cores", "memory", "kernels", "CUDA driver", "NVRTC",
-          "nvdisasm", "oneTBB", "compiler", "Cache\n  folder", "\n  state       "}) {
+          "nvdisasm", "oneTBB", "compiler", "Cache\n  folder", "\n  state       ",
+          "Caches in memory\n  "}) {
         EXPECT_THAT(result.out, HasSubstr(part));
     }
 }

@@ -5,6 +5,7 @@ import numpy as np
 import pytest
 
 import tilewright as tw
+from tilewright import _core
 
 UNIT = {
     np.float64: 2.0**-53,
@@ -309,15 +310,24 @@ def test_dropout_has_the_same_bits_for_any_number_of_threads():
     assert np.abs(many - tw.flex_attention(*arrays)).max() < 0.25
 
 
+def misses(cache):
+    return _core.cache_counts()[cache][3]
+
+
 def test_captured_numbers_change_without_a_new_program():
     arrays = inputs()
     factor = np.array(1.0, np.float32)
     scale = tw.capture(factor)
-    for value in (1.0, 0.5):
+    made = []  # calls of tile programs, each with programs of its own, after each value
+    for value in (1.0, 0.5, 2.0):
         factor[...] = value
         out = tw.flex_attention(*arrays, score_mod=lambda s, b, h, q, kv: s * scale)
         want, _, _ = reference(*arrays, lambda s, b, h, q, kv, v=value: s * v)
         close(out, want, np.float32)
+        made.append(misses("calls of tile programs"))
+    assert made[0] == made[1] == made[2]
+    tw.flex_attention(*arrays, score_mod=lambda s, b, h, q, kv: s * 0.123)
+    assert misses("calls of tile programs") > made[2]
 
 
 @pytest.mark.parametrize(

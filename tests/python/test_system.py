@@ -2,6 +2,7 @@
 
 import ast
 import inspect
+import re
 from pathlib import Path
 
 import numpy as np
@@ -24,6 +25,23 @@ def test_doctor_prints_the_machine(capsys):
     out = capsys.readouterr().out
     assert out.startswith(f"tilewright {tw.version}")
     assert "CUDA" in out
+
+
+def test_doctor_lists_the_caches_in_use(capsys):
+    from tilewright import _memo
+
+    x = np.zeros((1, 1, 4, 4), np.float32)
+    for _ in range(2):
+        tw.flex_attention(x, x, x, lambda s, b, h, q, kv: s + q)
+    memo = _memo.Memo("a test's", 2)
+    for key in (1, 2, 1, 3, 2):
+        if memo.find(key) is None:
+            memo.put(key, str(key))
+    assert memo.values() == ["3", "2"]
+    tw.doctor()
+    out = capsys.readouterr().out
+    assert re.search(r"calls of tile programs: \d+ of \d+ entries; [1-9]\d* hits, ", out)
+    assert "a test's: 2 of 2 entries; 1 hits, 4 misses, 2 evictions\n" in out
 
 
 def test_threads_change_no_result():

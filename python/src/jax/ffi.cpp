@@ -1,6 +1,9 @@
 // Buffers of XLA as tensors, exceptions as XLA errors.
 #include "jax/ffi.h"
 
+#include <map>
+#include <memory>
+#include <mutex>
 #include <optional>
 #include <tuple>
 #include <utility>
@@ -109,37 +112,24 @@ void Recordings::run(ffi::RemainingArgs operands, ffi::RemainingRets results,
         types.insert(types.end(), dims.begin(), dims.end());
         addresses.push_back(buffer.untyped_data());
     });
-    if (const auto recording = find(types); recording && recording->complete()) {
-        recording->repeat(addresses);
-    } else if (recording) {
+    const auto known = known_.find(types);
+    if (known && (*known)->complete()) {
+        (*known)->repeat(addresses);
+    } else if (known) {
         run(call_on({}, operands, results));
     } else {
         const CustomCall call = call_on({}, operands, results);
         std::vector<Tensor> arrays = call.operands;
         arrays.insert(arrays.end(), call.results.begin(), call.results.end());
-        keep(types, Recording::of(arrays, [&](const std::vector<Tensor>& owned) {
-                 const auto middle = owned.begin() + std::ssize(call.operands);
-                 run({{owned.begin(), middle}, {middle, owned.end()}, call.device});
-             }));
+        known_.put(types,
+                   std::make_shared<const Recording>(
+                       Recording::of(arrays, [&](const std::vector<Tensor>& owned) {
+                           const auto middle = owned.begin() + std::ssize(call.operands);
+                           run({{owned.begin(), middle}, {middle, owned.end()}, call.device});
+                       })));
     }
     kept_types = std::move(types);
     kept_addresses = std::move(addresses);
-}
-
-std::shared_ptr<const Recording> Recordings::find(const Types& types) {
-    const std::scoped_lock lock(mutex_);
-    for (const auto& [known, recording] : known_) {
-        if (known == types) return recording;
-    }
-    return {};
-}
-
-void Recordings::keep(const Types& types, Recording recording) {
-    constexpr std::size_t kMost = 64;  // shapes of one call site
-    auto entry = std::make_shared<const Recording>(std::move(recording));
-    const std::scoped_lock lock(mutex_);
-    if (known_.size() == kMost) known_.erase(known_.begin());
-    known_.emplace_back(types, std::move(entry));
 }
 
 namespace {

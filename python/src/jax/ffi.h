@@ -6,16 +6,14 @@
 #include <cstdint>
 #include <exception>
 #include <functional>
-#include <list>
-#include <map>
 #include <memory>
-#include <mutex>
+#include <optional>
 #include <string>
 #include <string_view>
-#include <unordered_map>
 #include <utility>
 #include <vector>
 
+#include "support/memo.h"
 #include "tilewright/error.h"
 #include "tilewright/recording.h"
 #include "tilewright/run.h"
@@ -62,47 +60,13 @@ template <typename Site>
 class Sites {
   public:
     static std::shared_ptr<const Site> get(const ffi::Dictionary& values) {
-        static auto* const kSites = new Sites;
-        return kSites->find(Attributes(values));
-    }
-
-  private:
-    /// Finds a digest without making a string of it.
-    struct Hash : std::hash<std::string_view> {
-        using is_transparent = void;
-    };
-
-    std::shared_ptr<const Site> find(const Attributes& attributes) {
+        using Kept = std::shared_ptr<const Site>;
+        static auto* const kSites = new Memo<std::string, Kept>("call sites of JAX", 4096);
+        const Attributes attributes(values);
         const auto digest = attributes.get<std::string_view>("site");
-        {
-            const std::scoped_lock lock(mutex_);
-            const auto found = entries_.find(digest);
-            if (found != entries_.end()) {
-                order_.splice(order_.begin(), order_, found->second.place);
-                return found->second.site;
-            }
-        }
-        // Outside the lock: it takes a while, and twice the same does no harm.
-        auto site = std::make_shared<const Site>(attributes);
-        const std::scoped_lock lock(mutex_);
-        if (entries_.contains(digest)) return site;
-        order_.emplace_front(digest);
-        entries_.emplace(digest, Entry{site, order_.begin()});
-        if (entries_.size() > kCapacity) {
-            entries_.erase(order_.back());
-            order_.pop_back();
-        }
-        return site;
+        if (std::optional<Kept> known = kSites->find(digest)) return *std::move(known);
+        return kSites->put(std::string(digest), std::make_shared<const Site>(attributes));
     }
-
-    static constexpr std::size_t kCapacity = 4096;
-    struct Entry {
-        std::shared_ptr<const Site> site;
-        std::list<std::string>::iterator place;
-    };
-    std::mutex mutex_;
-    std::list<std::string> order_;  ///< digests, latest used first
-    std::unordered_map<std::string, Entry, Hash, std::equal_to<>> entries_;
 };
 
 /// Runs `body`; exceptions become XLA errors with their text.
@@ -131,11 +95,7 @@ class Recordings {
 
   private:
     using Types = std::vector<std::int64_t>;
-    std::shared_ptr<const Recording> find(const Types& types);
-    void keep(const Types& types, Recording recording);
-
-    std::mutex mutex_;
-    std::vector<std::pair<Types, std::shared_ptr<const Recording>>> known_;
+    Memo<Types, std::shared_ptr<const Recording>> known_{"recordings of JAX", 64};
 };
 
 /// Until it ends, this thread's GPU work goes to XLA's stream and temporary memory is XLA's or,

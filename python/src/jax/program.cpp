@@ -1,64 +1,29 @@
 // Tile programs given as IR text, as custom calls.
 #include "tilewright/program.h"
 
-#include <list>
 #include <mutex>
 #include <string>
-#include <unordered_map>
+#include <tuple>
+#include <utility>
+#include <vector>
 
 #include "jax/ffi.h"
 #include "nanobind/stl/string.h"
 #include "nanobind/stl/string_view.h"
 #include "nanobind/stl/vector.h"
+#include "support/memo.h"
 
 namespace tilewright::jax {
 namespace {
 
 /// Compiled programs by text and options, the latest used ones. Compiling happens when a function
 /// is lowered; an executable of the persistent cache meets its programs at its first run.
-class Programs {
-  public:
-    Program get(std::string_view ir, ProgramOptions options) {
-        std::string key(ir);
-        key += '\0';
-        key += std::to_string(static_cast<int>(options.device.kind)) + ',' +
-               std::to_string(options.device.index) + ',' + (options.checked ? 'c' : 'n');
-        for (const bool undefined : options.undefined) key += undefined ? '1' : '0';
-        {
-            const std::scoped_lock lock(mutex_);
-            const auto found = entries_.find(key);
-            if (found != entries_.end()) {
-                order_.splice(order_.begin(), order_, found->second.place);
-                return found->second.program;
-            }
-        }
-        // Outside the lock: compiling takes milliseconds, and twice the same does no harm.
-        Program program(ir, std::move(options));
-        const std::scoped_lock lock(mutex_);
-        if (entries_.contains(key)) return program;
-        order_.push_front(key);
-        entries_.emplace(key, Entry{program, order_.begin()});
-        if (entries_.size() > kCapacity) {
-            entries_.erase(order_.back());
-            order_.pop_back();
-        }
-        return program;
-    }
-
-  private:
-    static constexpr std::size_t kCapacity = 1024;
-    struct Entry {
-        Program program;
-        std::list<std::string>::iterator place;
-    };
-    std::mutex mutex_;
-    std::list<std::string> order_;  ///< keys, latest used first
-    std::unordered_map<std::string, Entry> entries_;
-};
-
-Programs& programs() {
-    static Programs programs;
-    return programs;
+Program compiled(std::string_view ir, const ProgramOptions& options) {
+    using Key = std::tuple<Device::Kind, int, bool, std::vector<bool>, std::string>;
+    static auto* const kPrograms = new Memo<Key, Program>("programs of JAX", 1024);
+    return kPrograms->get({options.device.kind, options.device.index, options.checked,
+                           options.undefined, std::string(ir)},
+                          [&] { return Program(ir, options); });
 }
 
 /// Which arrays the program defines: results that share no memory with an operand.
@@ -91,10 +56,10 @@ class ProgramSite {
         for (const auto& [where, program] : programs_) {
             if (where == device) return program;
         }
-        programs_.emplace_back(
-            device, programs().get(ir_, {.device = device,
-                                         .checked = checked_,
-                                         .undefined = undefined_arrays(operands, aliased_)}));
+        programs_.emplace_back(device,
+                               compiled(ir_, {.device = device,
+                                              .checked = checked_,
+                                              .undefined = undefined_arrays(operands, aliased_)}));
         return programs_.back().second;
     }
 
@@ -114,9 +79,9 @@ void bind_program(nb::module_& module) {
     module.def(
         "compile_program",
         [](const std::string& ir, bool checked, int operands, const std::string& aliased) {
-            programs().get(
-                ir, {.checked = checked,
-                     .undefined = undefined_arrays(static_cast<std::size_t>(operands), aliased)});
+            compiled(ir,
+                     {.checked = checked,
+                      .undefined = undefined_arrays(static_cast<std::size_t>(operands), aliased)});
         },
         nb::arg("ir"), nb::arg("checked"), nb::arg("operands"), nb::arg("aliased"),
         nb::call_guard<nb::gil_scoped_release>(),

@@ -9,6 +9,7 @@ from torch.nn.attention import flex_attention as _flex
 
 from .. import _attention as _numpy_attention
 from .. import _core, _functions
+from .._memo import Memo
 from . import _block_mask as _masks
 from . import (
     _environment,
@@ -217,14 +218,14 @@ def flex_attention(
         _deterministic(),
     )
     try:
-        found = None if kernel_options else _choices.get(choice)
+        found = None if kernel_options else _choices.find(choice)
     except TypeError:  # a list for a tuple
         found = None
     if found is None:
         found = _choose(choice, locals())
     seed = _seed(seed) if dropout else 0
     plain = _ops.is_plain()
-    if plain and _choices.get(choice) is found and not (has_extras or dropout or kernel_options):
+    if plain and _choices.find(choice) is found and not (has_extras or dropout or kernel_options):
         _remember(found, choice, (score_mod, mask_mod), (score, mask), grad, query)
     if type(query) not in _TENSORS and _sharded.is_sharded(operands):
         results = _sharded.run(found, block_mask, seed, operands)
@@ -254,7 +255,7 @@ def _returned(results, return_lse, return_aux):
     return results[0]
 
 
-_choices = {}
+_choices = Memo("kinds of calls of flex_attention", 4096)
 
 
 def _choose(choice, arguments):
@@ -269,9 +270,7 @@ def _choose(choice, arguments):
         and all(type(x) in _PLAIN for x in (*plain, *window))
         and type(window) is tuple
     ):
-        if len(_choices) >= 4096:
-            _choices.clear()
-        _choices[choice] = site
+        _choices.put(choice, site)
     return site
 
 

@@ -10,7 +10,6 @@ import collections
 import functools
 import math
 import random
-import threading
 import types
 
 import numpy as np
@@ -19,6 +18,7 @@ import torch
 from .. import _core
 from .._errors import UnsupportedError
 from .._functions import TracedMod
+from .._memo import Memo
 from . import _mods, _plans
 from ._mods import recorded
 from ._plans import OpaqueError, library_modules, names_of
@@ -300,16 +300,14 @@ class _Kept:
         return self.recording.bind({slot: tensors[place] for slot, place in self.places})
 
 
-_families = collections.OrderedDict()
-_lock = threading.Lock()
+_families = Memo("mods of PyTorch", _MOST_FAMILIES)
 counts = collections.Counter()  #: "recorded" and "found", for tests
 
 
 def clear():
     """Forgets all recordings."""
-    with _lock:
-        _families.clear()
-        _plans.clear()
+    _families.clear()
+    _plans.clear()
 
 
 def traced(op, argument, function, is_mask, sizes, score_dtype=torch.float32, device="cpu"):
@@ -330,12 +328,7 @@ def traced(op, argument, function, is_mask, sizes, score_dtype=torch.float32, de
         raise NotImplementedError(f"[{op}] {argument}: {error}") from None
     numbers, tensors = tuple([_exact(n) for n in snapshot.numbers]), snapshot.tensors
     key = (is_mask, score_dtype == torch.float64, *snapshot.key)
-    with _lock:
-        family = _families.get(key)
-        if family is None:
-            family = _families[key] = _Family(snapshot)
-            if len(_families) > _MOST_FAMILIES:
-                _families.popitem(last=False)
+    family = _families.find(key) or _families.put(key, _Family(snapshot))
     kept = family.exact.get((numbers, None))
     if kept is not None:
         counts["found"] += 1

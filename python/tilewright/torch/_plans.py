@@ -9,30 +9,28 @@ import types
 import torch
 
 from .. import _core
+from .._memo import Memo
 
 
 class OpaqueError(Exception):
     """The function reads what cannot be compared from one call to the next."""
 
 
-_known_names = {}  # id of a code object -> the object, so that the id stays its own, and the names
+# id of a code object -> the object, so that the id stays its own, and the names
+_known_names = Memo("names of code", 4096)
 library_modules = {}  # id -> module
 
 
 def names_of(code):
     """Globals and attributes that a code object and those inside of it name."""
-    known = _known_names.get(id(code))
+    known = _known_names.find(id(code))
     if known is not None:
         return known[1]
     names = set(code.co_names)
     for constant in code.co_consts:
         if isinstance(constant, types.CodeType):
             names |= names_of(constant)
-    if len(_known_names) > 4096:
-        _known_names.clear()
-    names = frozenset(names)
-    _known_names[id(code)] = code, names
-    return names
+    return _known_names.put(id(code), (code, frozenset(names)))[1]
 
 
 class _Plan:
@@ -76,13 +74,13 @@ def _expected(value):
 
 
 _SAME, _EQUAL, _TENSOR = 0, 1, 2  # ModPlan::Kind
-_plans = {}  # (id of the code, is_mask, whether scores are float64) -> plans of that code
-_MOST_PLANS = 4096
+# (id of the code, is_mask, whether scores are float64) -> plans of that code
+_plans = Memo("plans of mods", 4096)
 
 
 def find(key, function):
     """The recording of a function and the tensors that it reads, by a plan; None without one."""
-    for plan in _plans.get(key, ()):
+    for plan in _plans.find(key) or ():
         tensors = plan.core.tensors(function)
         if tensors is not None:
             return plan.kept.bind(tensors)
@@ -98,10 +96,8 @@ def remember(key, function, snapshot, kept):
         plan = _Plan(function, snapshot, kept)
     except (OpaqueError, TypeError):
         return
-    if len(_plans) >= _MOST_PLANS:
-        _plans.clear()
-    known = _plans.get(key, ())
-    _plans[key] = (plan, *known[:3])
+    known = _plans.find(key) or ()
+    _plans.replace(key, (plan, *known[:3]))
 
 
 def known_mod(function, is_mask, is_double):
@@ -111,7 +107,7 @@ def known_mod(function, is_mask, is_double):
         return None, None, ()
     if type(function) is not types.FunctionType:
         return None
-    for plan in _plans.get(key_of(function, is_mask, is_double), ()):
+    for plan in _plans.find(key_of(function, is_mask, is_double)) or ():
         if plan.core.tensors(function) is not None:
             return None if plan.kept.order is None else (function, plan.core, plan.kept.order)
     return None

@@ -1,15 +1,14 @@
 """Sites: calls of attention but for their arrays, made once and kept."""
 
-import collections
 import dataclasses
 import functools
 import json
 import math
-import threading
 
 import torch
 
 from .. import _core
+from .._memo import Memo
 from . import _errors, _threads
 
 _CAPACITY = 4096  # sites that are kept
@@ -210,32 +209,23 @@ def _with_words(spec):
     return dataclasses.replace(spec, operands=(*spec.operands, "block_mask"))
 
 
-_lock = threading.Lock()
-_by_spec = collections.OrderedDict()
-_by_text = {}
+_by_spec = Memo("call sites of PyTorch", _CAPACITY)
+_by_text = Memo("call sites of PyTorch by their text", _CAPACITY)
 
 
 def site(spec):
     """The site of a spec. The latest used ones are kept."""
-    with _lock:
-        found = _by_spec.get(spec)
-        if found is not None:
-            _by_spec.move_to_end(spec)
-            return found
-    text = json.dumps(dataclasses.asdict(spec), separators=(",", ":"))
-    made = Site(spec, text)
-    with _lock:
-        made = _by_spec.setdefault(spec, made)
-        _by_text[text] = made
-        if len(_by_spec) > _CAPACITY:
-            _, dropped = _by_spec.popitem(last=False)
-            _by_text.pop(dropped.text, None)
-    return made
+    found = _by_spec.find(spec)
+    if found is None:
+        text = json.dumps(dataclasses.asdict(spec), separators=(",", ":"))
+        found = _by_spec.put(spec, Site(spec, text))
+        _by_text.replace(text, found)
+    return found
 
 
 def parsed(text):
     """The site of a text, which may be of another process."""
-    found = _by_text.get(text)
+    found = _by_text.find(text)
     if found is None:
         fields = {
             name: tuple(value) if isinstance(value, list) else value

@@ -5,10 +5,11 @@ import math
 import torch
 from torch.utils._python_dispatch import _disable_current_modes
 
+from .._memo import Memo
 from ._recording import mapped, shape_of, tensors_of
 
 _SMALL = 64  # elements up to which an operation on the CPU is the quickest way to its result's type
-_stand_ins = {}
+_stand_ins = Memo("stand-ins of tensors", 256)
 
 
 def stand_in(x, device="meta"):
@@ -16,12 +17,10 @@ def stand_in(x, device="meta"):
     if not isinstance(x, torch.Tensor):
         return x
     key = shape_of(x), x.dtype, device
-    stand = _stand_ins.get(key)
+    stand = _stand_ins.find(key)
     if stand is None:
-        if len(_stand_ins) > 256:
-            _stand_ins.clear()
         with _disable_current_modes(), torch.inference_mode(False):
-            stand = _stand_ins[key] = torch.ones(key[0], dtype=key[1], device=device)
+            stand = _stand_ins.put(key, torch.ones(key[0], dtype=key[1], device=device))
     return stand
 
 

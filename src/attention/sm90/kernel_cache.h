@@ -15,7 +15,8 @@ namespace tilewright::attn::sm90 {
 /// on devices that are no Hopper GPU.
 template <typename Kernels, typename Load>
 Kernels load_once(const std::string& variant, int device, Load load) {
-    static auto* const kKernels = new Memo<std::pair<std::string, int>, Kernels>(512);
+    static auto* const kKernels =
+        new Memo<std::pair<std::string, int>, Kernels>("kernels of the Hopper engine", 512);
     const std::pair<std::string, int> key{variant, device};
     if (const std::optional<Kernels> known = kKernels->find(key)) return *known;
     const cuda::DeviceInfo& info = cuda::device_info(device);

@@ -1,8 +1,7 @@
 // Launches of the kernels that build lists.
 #include "attention/sm90/lists.h"
 
-#include <map>
-#include <mutex>
+#include "support/memo.h"
 
 namespace tilewright::attn::sm90 {
 namespace {
@@ -11,17 +10,14 @@ struct ListKernels {
     cuda::Kernel lists, block_rows;
 };
 
-const ListKernels& list_kernels(int device) {
-    static std::mutex mutex;
-    static auto* const kKernels = new std::map<int, ListKernels>;  // loaded until the process ends
-    const std::lock_guard lock(mutex);
-    if (const auto found = kKernels->find(device); found != kKernels->end()) return found->second;
-    const cuda::CompileRequest request = generate_lists();
-    return kKernels
-        ->emplace(device,
-                  ListKernels{cuda::load_kernel(request, "attention_lists", 0, device),
-                              cuda::load_kernel(request, "attention_block_rows", 0, device)})
-        .first->second;
+ListKernels list_kernels(int device) {
+    constexpr std::size_t kMost = 64;  // devices
+    static auto* const kKernels = new Memo<int, ListKernels>("kernels that build lists", kMost);
+    return kKernels->get(device, [&] {
+        const cuda::CompileRequest request = generate_lists();
+        return ListKernels{cuda::load_kernel(request, "attention_lists", 0, device),
+                           cuda::load_kernel(request, "attention_block_rows", 0, device)};
+    });
 }
 
 }  // namespace

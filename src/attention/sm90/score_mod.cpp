@@ -117,21 +117,15 @@ ScoreModText score_mod_header(const ir::Function& mod, const ScoreModFacts& fact
 
 std::shared_ptr<const ScoreModText> kept_mod_text(const std::shared_ptr<const ir::Function>& mod,
                                                   const ScoreModFacts& facts) {
-    struct Entry {
-        std::shared_ptr<const ir::Function> mod;  // keeps the key's address taken
-        std::shared_ptr<const ScoreModText> text;
-    };
-    using Key = std::pair<const ir::Function*, ScoreModFacts>;
-    static auto* const kTexts = new Memo<Key, Entry>(512);
+    using Text = std::shared_ptr<const ScoreModText>;
+    using Key = std::pair<Identity<const ir::Function>, ScoreModFacts>;
+    static auto* const kTexts = new Memo<Key, Text>("texts of mods of the Hopper engine", 512);
     static std::atomic<std::uint64_t> last = 0;
-    return kTexts
-        ->get({mod.get(), facts},
-              [&] {
-                  auto text = std::make_shared<ScoreModText>(score_mod_header(*mod, facts));
-                  text->number = ++last;
-                  return Entry{mod, std::move(text)};
-              })
-        .text;
+    return kTexts->get({Identity(mod), facts}, [&] {
+        auto text = std::make_shared<ScoreModText>(score_mod_header(*mod, facts));
+        text->number = ++last;
+        return text;
+    });
 }
 
 std::vector<std::uint64_t> score_mod_words(const std::vector<CaptureView>& captures) {

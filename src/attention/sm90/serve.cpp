@@ -6,8 +6,6 @@
 #include <cstring>
 #include <functional>
 #include <iterator>
-#include <map>
-#include <mutex>
 #include <tuple>
 #include <type_traits>
 #include <vector>
@@ -62,7 +60,8 @@ Tensor readable(const char* argument, const Tensor& tensor) {
 
 /// One function object for each text, whatever mod it came from: the engine knows mods by address.
 std::shared_ptr<const ir::Function> canonical(const std::string& text, auto make) {
-    static auto* const kFunctions = new Memo<std::string, std::shared_ptr<const ir::Function>>(512);
+    static auto* const kFunctions = new Memo<std::string, std::shared_ptr<const ir::Function>>(
+        "mods of the Hopper engine", 512);
     return kFunctions->get(text, make);
 }
 
@@ -95,28 +94,19 @@ BlockMask mask_with_diagonals(const Problem& p) {
 
 /// The lists of a mask on a GPU, copied once; they live as long as the plan they come from.
 DeviceMask lists_on(const Problem& p, const mask::PlanOptions& options) {
-    struct Entry {
-        std::weak_ptr<const mask::MaskPlan> plan;
-        std::shared_ptr<const UploadedLists> lists;
-    };
-    static std::mutex mutex;
-    using Key = std::tuple<const mask::MaskPlan*, int, std::int64_t>;
-    static auto* const kEntries = new std::map<Key, Entry>;  // never destroyed
+    using Lists = std::shared_ptr<const UploadedLists>;
+    using Key = std::tuple<Identity<const mask::MaskPlan>, int, std::int64_t>;
+    static auto* const kLists = new Memo<Key, Lists>("lists of masks on GPUs", kWhileAlive);
     const auto plan = mask::plan(mask_with_diagonals(p), options);
-    const std::scoped_lock lock(mutex);
-    const Key key{plan.get(), p.device.index, p.options.group};
-    if (const auto found = kEntries->find(key);
-        found != kEntries->end() && found->second.plan.lock() == plan) {
-        return found->second.lists->mask();
-    }
-    cuda::expect_no_capture("attention", "the mask to be on the GPU");
-    // Freeing memory waits for the kernels that read it.
-    std::erase_if(*kEntries, [](const auto& entry) { return entry.second.plan.expired(); });
-    const auto lists = std::make_shared<const UploadedLists>(*plan, p.query_length, p.kv_length,
-                                                             p.device.index, p.options.group);
-    debug_log("attention", "a mask of {} bytes is copied to {}", plan->nbytes(),
-              to_string(p.device));
-    (*kEntries)[key] = {plan, lists};
+    const Lists lists = kLists->get({Identity(plan), p.device.index, p.options.group}, [&] {
+        cuda::expect_no_capture("attention", "the mask to be on the GPU");
+        // Freeing memory waits for the kernels that read it.
+        kLists->take_if([](const Key& key, const Lists&) { return std::get<0>(key).is_gone(); });
+        debug_log("attention", "a mask of {} bytes is copied to {}", plan->nbytes(),
+                  to_string(p.device));
+        return std::make_shared<const UploadedLists>(*plan, p.query_length, p.kv_length,
+                                                     p.device.index, p.options.group);
+    });
     return lists->mask();
 }
 
@@ -410,16 +400,18 @@ void compile_backward_ahead(const Problem& p) {
                                      p.segment_ids.defined(),   p.kv_lengths.defined(),
                                      p.features.dropout > 0,    p.options.scale > 0,
                                      p.options.window_left < 0, p.options.right() < 0};
-    const std::tuple problem{combined_mod(p).get(), p.differentiable(), features,
-                             p.query.dtype(),       p.query.shape(),    p.key.shape(),
-                             p.value_dim,           p.device.index};
-    static auto* const kSeen = new Memo<std::remove_const_t<decltype(problem)>, bool>(512);
+    const std::tuple problem{
+        Identity(combined_mod(p)), p.differentiable(), features,    p.query.dtype(),
+        p.query.shape(),           p.key.shape(),      p.value_dim, p.device.index};
+    static auto* const kSeen = new Memo<std::remove_const_t<decltype(problem)>, bool>(
+        "problems whose backward is compiled ahead", 512);
     if (kSeen->find(problem)) return;
     kSeen->put(problem, true);
     BackwardDesc desc;
     if (!find_backward(p, desc).empty()) return;
     const BackwardConfig config = trials_of(p, desc).front();
-    static auto* const kStarted = new Memo<std::string, bool>(512);
+    static auto* const kStarted =
+        new Memo<std::string, bool>("backward kernels compiled ahead", 512);
     const std::string key = backward_key(desc, config);
     if (kStarted->find(key)) return;
     kStarted->put(key, true);

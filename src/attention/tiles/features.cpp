@@ -202,7 +202,7 @@ constexpr std::size_t kKeptMods = 1024;
 InlinedMod with_block_loads(const std::string& text, const ir::Function& function, bool is_score,
                             const std::vector<Tensor::Dims>& shapes, const ProblemSize& size) {
     using Key = std::tuple<std::string, bool, std::vector<Tensor::Dims>, ProblemSize>;
-    static auto* const kKnown = new Memo<Key, InlinedMod>(kKeptMods);
+    static auto* const kKnown = new Memo<Key, InlinedMod>("mods of tile programs", kKeptMods);
     return kKnown->get({text, is_score, shapes, size}, [&] {
         ir::Function changed = function;
         InlinedMod result;
@@ -262,7 +262,8 @@ ScoreDerivative differentiate_score(const InlinedMod& score, const std::vector<b
                                     const ProblemSize& size) {
     if (score.derivative) return derivative_of(score, chosen, shapes, size);
     using Key = std::tuple<std::string, std::vector<bool>, std::vector<Tensor::Dims>, ProblemSize>;
-    static auto* const kKnown = new Memo<Key, ScoreDerivative>(kKeptMods);
+    static auto* const kKnown =
+        new Memo<Key, ScoreDerivative>("derivatives of score mods", kKeptMods);
     return kKnown->get({score.text, chosen, shapes, size},
                        [&] { return derivative_of(score, chosen, shapes, size); });
 }

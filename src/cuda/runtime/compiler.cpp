@@ -189,7 +189,16 @@ using MemoryCache = Memo<std::string, Compilation>;
 
 MemoryCache& memory_cache() {
     constexpr std::size_t kMost = 256;  // a cubin has some 100 KB; the disk keeps all of them
-    static auto* const kCache = new MemoryCache(kMost);
+    static auto* const kCache =
+        new MemoryCache("compiled kernels", kMost, [](const Compilation& compilation) {
+            const bool done =
+                compilation.result.wait_for(std::chrono::seconds(0)) == std::future_status::ready;
+            try {
+                return done ? compilation.result.get()->cubin.size() : 0;
+            } catch (const std::exception&) {
+                return std::size_t{0};  // it does not compile
+            }
+        });
     return *kCache;
 }
 
@@ -222,7 +231,8 @@ std::optional<Cached> read_from(const DiskCache& disk, const CompileRequest& req
 
 /// Kernels of the pack that the driver refused, by source key.
 Memo<std::string, bool>& refused() {
-    static auto* const kRefused = new Memo<std::string, bool>(4096);
+    static auto* const kRefused =
+        new Memo<std::string, bool>("kernels of the pack that the driver refused", 4096);
     return *kRefused;
 }
 

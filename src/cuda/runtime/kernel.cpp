@@ -2,8 +2,8 @@
 #include "cuda/runtime/kernel.h"
 
 #include <atomic>
-#include <map>
 #include <mutex>
+#include <optional>
 #include <tuple>
 #include <utility>
 #include <vector>
@@ -12,6 +12,7 @@
 #include "cuda/runtime/stream.h"
 #include "support/check.h"
 #include "support/disk_cache.h"
+#include "support/memo.h"
 
 namespace tilewright::cuda {
 
@@ -122,22 +123,17 @@ Kernel load_entry(const std::string& name, const std::string& identity, const ch
         Kernel kernel;  // without its module
     };
     using Key = std::tuple<std::string, std::string, int, int>;
-    static std::mutex mutex;
-    static auto* const kLoaded = new std::map<Key, Entry>;
+    static auto* const kLoaded = new Memo<Key, Entry>("loaded kernels", kWhileAlive);
     const auto loaded = [&](const Entry& known) {
         Kernel kernel = known.kernel;
         kernel.module = known.module.lock();
         return kernel;
     };
     const Key key(identity, entry, dynamic_shared_bytes, device);
-    {
-        const std::lock_guard lock(mutex);
-        if (const auto found = kLoaded->find(key); found != kLoaded->end()) {
-            Kernel kernel = loaded(found->second);
-            if (kernel.module != nullptr) return kernel;
-        }
-        std::erase_if(*kLoaded, [](const auto& known) { return known.second.module.expired(); });
+    if (const std::optional<Entry> known = kLoaded->find(key)) {
+        if (Kernel kernel = loaded(*known); kernel.module != nullptr) return kernel;
     }
+    kLoaded->take_if([](const Key&, const Entry& known) { return known.module.expired(); });
     unload_unused();
     const ContextScope scope(device);
     const Driver& cuda = driver();
@@ -157,12 +153,9 @@ Kernel load_entry(const std::string& name, const std::string& identity, const ch
                "reading a kernel's stack");
     Entry made{kernel.module, kernel};
     made.kernel.module.reset();
-    const std::lock_guard lock(mutex);
-    const auto [place, is_new] = kLoaded->try_emplace(key, made);
-    if (is_new) return kernel;
-    if (Kernel other = loaded(place->second); other.module != nullptr) return other;
-    place->second = std::move(made);
-    return kernel;
+    // Another thread's, if it was first and somebody still holds it.
+    Kernel other = loaded(kLoaded->put(key, std::move(made)));
+    return other.module != nullptr ? other : kernel;
 }
 
 }  // namespace
