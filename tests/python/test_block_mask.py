@@ -243,31 +243,36 @@ def test_masks_are_saved_and_loaded(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("arguments", "options", "error"),
+    ("arguments", "options", "error", "text"),
     [
-        ((MODS["causal"], 1, 1, -1, 5), {}, ValueError),
-        ((MODS["causal"], 1, 1, 5, None), {}, TypeError),
-        ((MODS["causal"], 0, 1, 5, 5), {}, ValueError),
-        ((MODS["causal"], 1, 1, 5, 5), {"BLOCK_SIZE": 0}, ValueError),
-        ((MODS["causal"], 1, 1, 5, 5), {"BLOCK_SIZE": (1, 2, 3)}, TypeError),
-        ((lambda b, h, q: q, 1, 1, 5, 5), {}, TypeError),
-        ((lambda b, h, q, kv: q, 1, 1, 5, 5), {}, ValueError),
-        ((MODS["causal"], 1, 1, 5, 5), {"device": "tpu"}, ValueError),
+        ((MODS["causal"], 1, 1, -1, 5), {}, ValueError, "but got"),
+        ((MODS["causal"], 1, 1, 5, None), {}, TypeError, "but got"),
+        ((MODS["causal"], 0, 1, 5, 5), {}, ValueError, "at least 1 batch and 1 head"),
+        ((MODS["causal"], 1, 1, 5, 5), {"BLOCK_SIZE": 0}, ValueError, "block sizes of at least 1"),
+        (
+            (MODS["causal"], 1, 1, 5, 5),
+            {"BLOCK_SIZE": (1, 2, 3)},
+            TypeError,
+            "expected BLOCK_SIZE to be an integer",
+        ),
+        ((lambda b, h, q: q, 1, 1, 5, 5), {}, TypeError, "but got one of \\(b, h, q\\)"),
+        ((lambda b, h, q, kv: q, 1, 1, 5, 5), {}, ValueError, "return a bool scalar"),
+        ((MODS["causal"], 1, 1, 5, 5), {"device": "tpu"}, ValueError, "expected device"),
     ],
 )
-def test_bad_input_is_refused(arguments, options, error):
-    with pytest.raises(error):
+def test_bad_input_is_refused(arguments, options, error, text):
+    with pytest.raises(error, match=rf"\[(create_block_mask|mask_mod)\] .*{text}"):
         tw.create_block_mask(*arguments, **options)
 
 
 def test_combining_masks_of_other_lengths_is_refused():
     a = tw.create_block_mask(MODS["causal"], 1, 1, 5, 5)
     b = tw.create_block_mask(MODS["causal"], 1, 1, 6, 5)
-    with pytest.raises(ValueError):
+    with pytest.raises(ValueError, match="equal lengths but got 5 x 5 and 6 x 5"):
         a & b
-    with pytest.raises(TypeError):
+    with pytest.raises(TypeError, match="a BlockMask to combine with but got int"):
         a & 3
-    with pytest.raises(IndexError):
+    with pytest.raises(IndexError, match="at most 3 indices .* but got 4"):
         a[0, 0, 0, 0]
 
 

@@ -129,7 +129,7 @@ def test_flex_attention(name, grad):
 
 def test_errors_are_both_of_torchs_classes():
     for error in (ValueError, RuntimeError):
-        with pytest.raises(error):
+        with pytest.raises(error, match="same batch size, but got Bq=3 and Bkv=2"):
             call(query=torch.ones(3, 2, 8, 4))
 
 

@@ -115,7 +115,7 @@ def test_parts(name):
 
 def test_too_many_indices():
     _, ours = pair()
-    with pytest.raises(IndexError):
+    with pytest.raises(IndexError, match="supports batch, head, and Q-block dimensions"):
         ours[0, 0, 0, 0, 0]
     rows = ours[:, :, -40:, :]  # of queries, as of a dense mask
     assert rows.shape == (2, 3, 40, 257)
@@ -219,20 +219,24 @@ def test_one_list_for_many_heads():
 
 
 @pytest.mark.parametrize(
-    "arguments, error",
+    "arguments, error, text",
     [
-        ({"full_kv_num_blocks": torch.ones(1, 1, 1).int()}, AssertionError),
-        ({"kv_indices": torch.ones(1).int()}, RuntimeError),
+        (
+            {"full_kv_num_blocks": torch.ones(1, 1, 1).int()},
+            AssertionError,
+            "both provided or omitted",
+        ),
+        ({"kv_indices": torch.ones(1).int()}, RuntimeError, "at least 2 dimensions"),
     ],
 )
-def test_lists_that_do_not_fit(arguments, error):
+def test_lists_that_do_not_fit(arguments, error, text):
     given = {
         "kv_num_blocks": torch.ones(1, 1, 1).int(),
         "kv_indices": torch.zeros(1, 1, 1, 1).int(),
         **arguments,
     }
     for kind in (flex.BlockMask, twt.BlockMask):
-        with pytest.raises(error):
+        with pytest.raises(error, match=text):
             kind.from_kv_blocks(**given)
 
 
