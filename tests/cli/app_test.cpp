@@ -76,10 +76,9 @@ TEST(App, DoctorDescribesTheMachine) {
     const ProgramResult result = run_program({"doctor"});
     EXPECT_EQ(result.status, 0);
     EXPECT_EQ(result.error, "");
-    for (const char* part :
-         {"tilewright " TILEWRIGHT_VERSION, "cores", "memory", "kernels", "CUDA driver", "NVRTC",
-          "nvdisasm", "oneTBB", "compiler", "Cache\n  folder", "\n  state       ",
-          "Caches in memory\n  "}) {
+    for (const char* part : {"tilewright " TILEWRIGHT_VERSION, "cores", "memory", "kernels",
+                             "CUDA driver", "NVRTC", "nvdisasm", "oneTBB", "compiler",
+                             "Cache\n  folder", "\n  state       ", "Caches in memory\n  "}) {
         EXPECT_THAT(result.out, HasSubstr(part));
     }
 }
