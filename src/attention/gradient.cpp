@@ -10,6 +10,7 @@
 #include "attention/tiles/backward.h"
 #include "attention/tune.h"
 #include "run/overlap.h"
+#include "run/recorder.h"
 #include "support/check.h"
 
 namespace tilewright {
@@ -36,11 +37,11 @@ std::int64_t size_of_dims(const Tensor::Dims& dims) {
 class Shared {
   public:
     explicit Shared(const Problem& p) : dtype_(tiles::accumulator(p.query.dtype())) {
-        if (p.sinks.defined()) sinks_ = Tensor::zeros(dtype_, p.sinks.shape(), p.device);
+        if (p.sinks.defined()) sinks_ = run::cleared(dtype_, p.sinks.shape(), p.device);
         if (!p.score) return;
         for (const Capture& capture : p.score->captures) {
             captured_.push_back(capture.differentiable()
-                                    ? Tensor::zeros(dtype_, capture.tensor().shape(), p.device)
+                                    ? run::cleared(dtype_, capture.tensor().shape(), p.device)
                                     : Tensor());
         }
     }
@@ -52,7 +53,10 @@ class Shared {
     }
 
     /// Adds to the gradient of the sinks of all heads.
-    void add_sinks(const Problem& p, const Tensor& part) { sinks_ = added(p, sinks_, part); }
+    void add_sinks(const Problem& p, const Tensor& part) {
+        sinks_ = has_sinks_ ? added(p, sinks_, part) : part.reshape(sinks_.shape());
+        has_sinks_ = true;
+    }
 
     /// Adds the copies of one buffer, (copies, dimensions of the array...).
     void add_copies(const Problem& p, std::size_t capture, const Tensor& copies) {
@@ -66,10 +70,11 @@ class Shared {
     }
 
     void finish(const Problem& p, AttentionGradients& result) const {
-        if (sinks_.defined()) result.sinks = sinks_.to(p.sinks.dtype());
+        if (sinks_.defined()) result.sinks = run::converted(sinks_, p.sinks.dtype());
         for (std::size_t i = 0; i < captured_.size(); ++i) {
             if (!captured_[i].defined()) continue;
-            result.captured.push_back(captured_[i].to(p.score->captures[i].tensor().dtype()));
+            result.captured.push_back(
+                run::converted(captured_[i], p.score->captures[i].tensor().dtype()));
         }
     }
 
@@ -89,6 +94,7 @@ class Shared {
 
     DType dtype_;
     Tensor sinks_;
+    bool has_sinks_ = false;        ///< some part has added to them
     std::vector<Tensor> captured_;  ///< by capture; undefined where there is no gradient
     std::vector<bool> used_;
 };
@@ -136,7 +142,7 @@ void run(const Problem& p, const tiles::ScoreDerivative& derivative, const std::
     for (const tiles::GradientBuffer& buffer : derivative.buffers) {
         Tensor::Dims shape = p.score->captures[buffer.capture].tensor().shape();
         shape.insert(shape.begin(), buffer.copies(p.batch, p.kv_heads, splits));
-        inputs.push_back(Tensor::zeros(sums, shape, p.device));
+        inputs.push_back(run::cleared(sums, shape, p.device));
         outputs.push_back(inputs.back());
     }
     if (options.fragments) inputs.push_back(parts);

@@ -88,7 +88,9 @@ void export_attention(const Options& given, DType dtype) {
         return [o](const std::vector<Tensor>& in) {
             const AttentionGradients g = attention_backward(
                 in[0], in[1], in[2], {.out = in[3], .lse = in[4], .max_scores = {}}, in[5], o);
-            return std::vector{g.query, g.key, g.value};
+            std::vector<Tensor> results{g.query, g.key, g.value};
+            results.insert(results.end(), g.captured.begin(), g.captured.end());
+            return results;
         };
     };
     if (!backward) {
@@ -97,19 +99,14 @@ void export_attention(const Options& given, DType dtype) {
         export_operation(given.folder, {q, k, v}, forward(options), exported);
         return;
     }
-    // The buffers of their gradients are set to zero by the host.
+    const AttentionOutput o = attention(q, k, v, options);
+    std::vector<std::string> names{"query",    "key",        "value",    "out",       "lse",
+                                   "grad_out", "grad_query", "grad_key", "grad_value"};
     if (options.score_mod.defined()) {
         for (const Capture& capture : options.score_mod.captures())
-            if (is_float(capture.tensor().dtype()))
-                user_error("export",
-                           "expected a score mod without arrays of floats, whose gradients cannot "
-                           "be exported, but it reads `{}`",
-                           capture.name());
+            if (capture.differentiable()) names.push_back("grad_" + capture.name());
     }
-    const AttentionOutput o = attention(q, k, v, options);
-    ExportOptions exported =
-        export_options(given, {"query", "key", "value", "out", "lse", "grad_out", "grad_query",
-                               "grad_key", "grad_value"});
+    ExportOptions exported = export_options(given, std::move(names));
     if (!given.archs.empty()) exported.gpu_operation = gradients(on_gpu);
     export_operation(given.folder, {q, k, v, o.out, o.lse, random_values(dtype, {b, h, l, e}, 4)},
                      gradients(options), exported);

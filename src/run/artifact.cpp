@@ -159,8 +159,9 @@ cuda::Generated generated_of(const Json& kernel) {
     result.is_persistent = kernel.at("persistent").get<bool>();
     result.grid = kernel.at("grid").get<std::vector<std::int64_t>>();
     for (const Json& map : kernel.at("maps"))
-        result.maps.push_back(
-            {map.at("ref").get<int>(), map.at("box").get<std::vector<std::int64_t>>()});
+        result.maps.push_back({map.at("ref").get<int>(),
+                               map.at("box").get<std::vector<std::int64_t>>(),
+                               map.value("tf32", false)});
     return result;
 }
 

@@ -231,7 +231,7 @@ class Writer {
         for (const cuda::RefFacts& fact : facts)
             listed.push_back({fact.vectors, fact.dense, fact.tensor});
         for (const cuda::MapParameter& map : generated.maps)
-            maps.push_back({{"ref", map.ref}, {"box", map.box}});
+            maps.push_back({{"ref", map.ref}, {"box", map.box}, {"tf32", map.tf32}});
         const std::string& cubin = *cuda::cubin_of(compile_request(generated, arch));
         return {{"arch", arch},
                 {"facts", listed},

@@ -95,6 +95,13 @@ class RecorderScope {
 void launch(const std::shared_ptr<const Executable>& executable, const ir::Arguments& arguments,
             std::span<const Tensor> inputs, std::span<const Tensor> outputs);
 
+/// Zeros in new memory. Unlike Tensor::zeros they can be recorded on a CPU: then a kernel writes
+/// them, which a run of the recording launches again.
+Tensor cleared(DType dtype, const Tensor::Dims& shape, Device device);
+
+/// The tensor in another dtype, row-major; on a CPU that records, by a kernel too.
+Tensor converted(const Tensor& tensor, DType dtype);
+
 /// For what a recording cannot hold: the host reads or writes elements, or decides by them.
 inline void interrupt_recording() {
     if (Recorder* const recorder = Recorder::current()) recorder->interrupt();

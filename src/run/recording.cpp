@@ -1,8 +1,12 @@
 // Recordings of launches.
 #include "tilewright/recording.h"
 
+#include <fmt/format.h>
+
+#include <string>
 #include <utility>
 
+#include "ir/parse.h"
 #include "run/recorder.h"
 #include "support/check.h"
 
@@ -110,6 +114,64 @@ void launch(const std::shared_ptr<const Executable>& executable, const ir::Argum
     // While it waits, a thread may pick up work of another call.
     const RecorderScope paused(nullptr);
     executable->run(arguments);
+}
+
+namespace {
+
+constexpr std::int64_t kBlock = 4096;  // elements for a program
+
+/// A kernel on blocks of flat arrays, the last of which it writes.
+void launch_flat(const std::string& ir, const std::vector<Tensor>& arrays) {
+    const std::int64_t size = arrays.back().size();
+    if (size == 0) return;
+    ir::Arguments arguments;
+    arguments.grid = {(size + kBlock - 1) / kBlock};
+    std::vector<Tensor> flat;
+    for (const Tensor& array : arrays) {
+        flat.push_back(array.reshape({size}));
+        ir::RefArgument ref;
+        ref.data = array.raw();
+        ref.extents[0] = size;
+        ref.strides[0] = 1;
+        arguments.refs.push_back(ref);
+    }
+    const std::span<const Tensor> inputs(flat.data(), flat.size() - 1);
+    launch(make_executable(ir::parse(ir), Machine::native, {}, Device{}), arguments, inputs,
+           std::span<const Tensor>(flat).last(1));
+}
+
+}  // namespace
+
+Tensor cleared(DType dtype, const Tensor::Dims& shape, Device device) {
+    if (Recorder::current() == nullptr || device.kind != Device::Kind::cpu)
+        return Tensor::zeros(dtype, shape, device);
+    const Tensor result = Tensor::empty(dtype, shape, device);
+    launch_flat(
+        fmt::format("func @clear(%x: ref<{0}[{1}]>) grid [{2}] {{\n"
+                    "  %i = program_id axis 0 : i64\n  %n = constant {3} : i64\n"
+                    "  %start = mul %i, %n : i64\n  %zero = constant 0 : {0}\n"
+                    "  %zeros = broadcast %zero : {0}[{3}]\n"
+                    "  store %x[%start : {3}], %zeros\n  yield\n}}\n",
+                    name(dtype), result.size(), (result.size() + kBlock - 1) / kBlock, kBlock),
+        {result});
+    return result;
+}
+
+Tensor converted(const Tensor& tensor, DType dtype) {
+    if (Recorder::current() == nullptr || tensor.device().kind != Device::Kind::cpu ||
+        tensor.dtype() == dtype || !tensor.is_contiguous())
+        return tensor.to(dtype);
+    const Tensor result = Tensor::empty(dtype, tensor.shape());
+    launch_flat(fmt::format("func @convert(%x: ref<{0}[{2}]>, %y: ref<{1}[{2}]>) grid [{3}] {{\n"
+                            "  %i = program_id axis 0 : i64\n  %n = constant {4} : i64\n"
+                            "  %start = mul %i, %n : i64\n"
+                            "  %a = load %x[%start : {4}] : {0}[{4}]\n"
+                            "  %b = cast %a : {1}[{4}]\n"
+                            "  store %y[%start : {4}], %b\n  yield\n}}\n",
+                            name(tensor.dtype()), name(dtype), tensor.size(),
+                            (tensor.size() + kBlock - 1) / kBlock, kBlock),
+                {tensor, result});
+    return result;
 }
 
 }  // namespace run

@@ -78,8 +78,18 @@ TEST(ExportCommand, AttentionKeepsMasksAndCaptures) {
     EXPECT_LT(largest_difference(got.at(0), want.out), 1e-5);
     EXPECT_LT(largest_difference(got.at(1), want.lse), 1e-5);
 
+    // The backward pass also gives the gradient of the slopes.
     arguments[0] = "attention_backward";
-    EXPECT_THAT(export_to(path, arguments).error, HasSubstr("but it reads `slopes`"));
+    const ProgramResult backward = export_to(path, arguments);
+    ASSERT_EQ(backward.status, 0) << backward.error;
+    const Tensor dout = random_values(q.dtype(), want.out.shape(), 8);
+    const AttentionGradients gradients = attention_backward(q, k, v, want, dout, options);
+    const Artifact derivative(path);
+    const std::vector<Tensor> derived = derivative(std::vector{q, k, v, want.out, want.lse, dout});
+    ASSERT_EQ(derived.size(), 4U);
+    EXPECT_EQ(derivative.parameters().back().name, "grad_slopes");
+    EXPECT_LT(largest_difference(derived[0], gradients.query), 1e-4);
+    EXPECT_LT(largest_difference(derived[3], gradients.captured.at(0)), 1e-4);
 }
 
 TEST(ExportCommand, GradientsOfAttention) {

@@ -57,6 +57,26 @@ def test_backward_of_attention(tmp_path):
         np.testing.assert_array_equal(got, want)
 
 
+@pytest.mark.parametrize("dtype", ["float32", "float16"])
+def test_gradients_of_captures_and_sinks(tmp_path, dtype):
+    slopes = tw.capture(np.array([0.5, 0.25], dtype), "slopes")
+    sinks = np.array([0.5, -1], np.float32)
+
+    def gradients(q, k, v, dout):
+        def alibi(score, b, h, q, kv):
+            return score + slopes[h] * (kv - q)
+
+        _, pullback = tw.flex_attention_vjp(q, k, v, alibi, sinks=sinks)
+        found = pullback(dout)
+        return found.query, found.captured[0], found.sinks
+
+    artifact = tw.export(gradients, tmp_path, *values(4, 1, 2, 70, 32))
+    arrays = values(4, 1, 2, 70, 32, seed=1)
+    for _ in range(2):  # the buffers of sums begin at zero again
+        for got, want in zip(artifact(*arrays), gradients(*arrays), strict=True):
+            np.testing.assert_array_equal(got, want)
+
+
 def test_kernels_and_programs(tmp_path):
     @tw.kernel
     def scaled_add(x, y, o):
