@@ -8,7 +8,7 @@ this one, so that only the extension modules are compiled for each Python. Wheel
 source distribution for CPython 3.10 and 3.11, and one for 3.12 and everything later (the stable
 ABI). Pythons are searched on PATH, in ~/.pyenv and in /opt/python (where manylinux images hold
 theirs); those that are missing are named. Then each wheel is installed in a fresh environment, with
-no compiler on PATH, and used: NumPy, the command line, `find_package`, JAX.
+no compiler on PATH, and used: NumPy, the command line, `find_package`, JAX, NVRTC by the extra cuda.
 """
 
 import argparse
@@ -243,6 +243,9 @@ def test_wheel(wheel, minor, python, with_jax):
     if with_jax and minor >= FIRST_WITH_JAX:
         quiet(fresh, "-m", "pip", "install", "--quiet", f"{wheel}[jax]")
         jax = quiet(fresh, "-c", JAX_DEMO).strip()
+    # NVRTC of the extra is found in the environment, without a toolkit or a GPU.
+    quiet(fresh, "-m", "pip", "install", "--quiet", f"{wheel}[cuda]")
+    assert ".entry kernel_softmax" in quiet("tilewright", "dump", "softmax", "--to", "ptx")
     say(
         f"3.{minor}: {wheel.name} ({wheel.stat().st_size / 2**20:.1f} MiB) installs in {seconds:.1f} s;"
         f" NumPy, command line and doctor passed; find_package {consumer}; {jax}"

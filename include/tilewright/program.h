@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "tilewright/compiler.h"
+#include "tilewright/profile.h"
 #include "tilewright/tensor.h"
 
 namespace TW_API tilewright {
@@ -16,6 +17,7 @@ namespace TW_API tilewright {
 struct ProgramOptions {
     Device device = {};    ///< where its arrays are
     bool checked = false;  ///< run in the checked mode (CPU only)
+    bool profile = false;  ///< take the times of each line (CPU only)
     /// Per array of `run`: the program defines its contents, so the checked mode poisons it first.
     /// Arrays after the end are inputs.
     std::vector<bool> undefined = {};
@@ -42,6 +44,8 @@ class Program {
         int alias_group = -1;  ///< Refs of one group may share memory
     };
     const std::vector<Parameter>& parameters() const;
+    /// What its lines took, over all runs; UserError without ProgramOptions::profile.
+    Profile profile() const;
     const std::string& name() const;
 
   private:
@@ -60,6 +64,26 @@ enum class ProgramForm : std::uint8_t {
 /// A program of IR text in another form, for reading; `arch` is the GPU, as "sm_90a". Needs no GPU.
 /// UserError for what the machine cannot run, or names the tool that is missing.
 std::string program_text(std::string_view ir, ProgramForm form, std::string_view arch = "sm_80");
+
+/// Something that keeps a program from running as fast as it might.
+struct Finding {
+    std::string what;    ///< "a copy of f32[64, 128]"
+    std::string reason;  ///< "its lanes are axis 1 where it is made and axis 0 where it is read"
+    std::string source = {};  ///< "kernels.py:12"; empty where unknown
+};
+
+/// Why a program of IR text is not as fast as it might be: on a CPU (without `arch`) scalar paths,
+/// copies of tiles and strided panels; on a GPU of that architecture what is not on wgmma or
+/// tensor cores, not pipelined, or, where NVRTC is at hand, spilled. What TILEWRIGHT_DEBUG=1 says
+/// when a program is compiled. Needs no GPU. UserError for what the machine cannot run.
+std::vector<Finding> explain_program(std::string_view ir, std::string_view arch = {});
+/// The same for people: a head, a line for each finding, "nothing found" without any.
+std::string explain_text(std::string_view ir, std::string_view arch = {});
+
+/// A page of HTML, whole in itself: the program's source where its IR says lines and the files are
+/// there, IR, bytecode, CUDA C++ for `arch`, PTX and machine code side by side, with lines that
+/// belong together linked, and the findings. What cannot be made here (NVRTC, nvdisasm) says so.
+std::string program_page(std::string_view ir, std::string_view arch = "sm_80");
 
 /// What a run of a program costs, by its IR. Sums over the grid.
 struct ProgramCost {

@@ -13,6 +13,7 @@
 
 #include "tilewright/compiler.h"
 #include "tilewright/lang/kernel.h"
+#include "tilewright/profile.h"
 #include "tilewright/tensor.h"
 
 namespace TW_API tilewright {
@@ -92,6 +93,7 @@ struct CallOptions {
     int num_warps = 0;
     int num_stages = 0;
     bool debug = false;      ///< print the IR when it is traced
+    bool profile = false;    ///< take the times of each line on CPUs, for Call::profile
     bool interpret = false;  ///< checked mode: bounds, NaN poison, races between programs. Slow
     CostEstimate cost = {};
 };
@@ -129,8 +131,8 @@ class Call {
     /// waits for it where it has to. Nothing is read or written. On a CPU, only the trace.
     void compile_ahead(const std::vector<Tensor>& outputs, const std::vector<Tensor>& inputs) const;
 
-    /// The tile IR, as text, that inputs of these types run.
-    std::string ir(const std::vector<Tensor>& inputs) const;
+    /// The tile IR, as text, that inputs of these types run; `lines`: with the lines of the source.
+    std::string ir(const std::vector<Tensor>& inputs, bool lines = false) const;
     /// The listing of the bytecode that they run on a CPU (docs/explanation/cpu.md).
     std::string bytecode(const std::vector<Tensor>& inputs) const;
     /// The CUDA C++ that they run on a GPU of `arch`, by NVRTC's name, where every array is aligned
@@ -138,6 +140,13 @@ class Call {
     /// needs a GPU. UserError for an architecture that is unknown or older than sm_80.
     std::string cuda(const std::vector<Tensor>& inputs, const std::string& arch = "sm_80") const;
     std::string ptx(const std::vector<Tensor>& inputs, const std::string& arch = "sm_80") const;
+    /// What keeps it from running faster, for people; see explain_program.
+    std::string explain(const std::vector<Tensor>& inputs, const std::string& arch = {}) const;
+    /// All of this on one page of HTML; see program_page.
+    std::string page(const std::vector<Tensor>& inputs, const std::string& arch = "sm_80") const;
+    /// What the lines of the program that ran last took, over all of its runs: on CPUs, of calls
+    /// with CallOptions::profile or under TILEWRIGHT_PROFILE. UserError where there is none.
+    Profile profile() const;
     /// Number of signatures traced so far.
     int num_traces() const;
     const CostEstimate& cost() const;

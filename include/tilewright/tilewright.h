@@ -13,6 +13,7 @@
 #include "tilewright/masks.h"
 #include "tilewright/mod.h"
 #include "tilewright/norm.h"
+#include "tilewright/profile.h"
 #include "tilewright/program.h"
 #include "tilewright/recording.h"
 #include "tilewright/run.h"

@@ -177,6 +177,7 @@ KernelCall make_call(const std::string& name, int arity, std::vector<std::string
     o.num_stages = nb::cast<int>(options["num_stages"]);
     o.debug = nb::cast<bool>(options["debug"]);
     o.interpret = nb::cast<bool>(options["interpret"]);
+    o.profile = nb::cast<bool>(options["profile"]);
     return {Call(Kernel(name, arity, std::move(names), body_of(body)), std::move(o)),
             nb::cast<std::string>(options["made_at"])};
 }
@@ -295,10 +296,11 @@ void bind_call(nb::module_& module) {
             nb::arg("outputs"), nb::arg("inputs"))
         .def(
             "ir",
-            [](const KernelCall& kernel, const std::vector<Tensor>& inputs) {
-                return kernel.released([&] { return kernel.call.ir(inputs); });
+            [](const KernelCall& kernel, const std::vector<Tensor>& inputs, bool lines) {
+                return kernel.released([&] { return kernel.call.ir(inputs, lines); });
             },
-            nb::arg("inputs"))
+            nb::arg("inputs"), nb::arg("lines") = false)
+        .def("profile", [](const KernelCall& kernel) { return kernel.call.profile(); })
         .def("last_inputs",
              [](const KernelCall& kernel) -> nb::object {
                  if (!kernel.last) return nb::none();
@@ -321,11 +323,15 @@ void bind_call(nb::module_& module) {
     nb::class_<Program>(module, "Program")
         .def(
             "__init__",
-            [](Program* self, const std::string& ir, const std::string& device, bool checked) {
+            [](Program* self, const std::string& ir, const std::string& device, bool checked,
+               bool profile) {
                 const nb::gil_scoped_release released;
-                new (self) Program(ir, {.device = expect_device(device), .checked = checked});
+                new (self) Program(
+                    ir, {.device = expect_device(device), .checked = checked, .profile = profile});
             },
-            nb::arg("ir"), nb::arg("device") = "cpu", nb::arg("checked") = false)
+            nb::arg("ir"), nb::arg("device") = "cpu", nb::arg("checked") = false,
+            nb::arg("profile") = false)
+        .def("profile", &Program::profile)
         .def_prop_ro("name", &Program::name)
         .def_prop_ro("parameters",
                      [](const Program& program) {
@@ -347,6 +353,34 @@ void bind_call(nb::module_& module) {
         return nb::make_tuple(cost.flops, cost.transcendentals, cost.bytes_read, cost.bytes_written,
                               cost.array_bytes, cost.exact);
     });
+    nb::class_<Profile>(module, "Profile")
+        .def_ro("kernel", &Profile::kernel)
+        .def_ro("runs", &Profile::runs)
+        .def_ro("programs", &Profile::programs)
+        .def_ro("wall_ms", &Profile::wall_ms)
+        .def_ro("thread_ms", &Profile::thread_ms)
+        .def_ro("threads", &Profile::threads)
+        .def_ro("scalar_ms", &Profile::scalar_ms)
+        .def_prop_ro("lines",
+                     [](const Profile& profile) {
+                         nb::list list;
+                         for (const ProfileLine& line : profile.lines) {
+                             list.append(nb::make_tuple(line.instruction, line.text, line.source,
+                                                        line.executions, line.ms, line.bytes,
+                                                        line.flops, line.roof));
+                         }
+                         return list;
+                     })
+        .def("table", &Profile::table, nb::arg("most"))
+        .def("chrome_trace", &Profile::chrome_trace);
+    module.def(
+        "explain_text",
+        [](const std::string& ir, const std::string& arch) { return explain_text(ir, arch); },
+        nb::arg("ir"), nb::arg("arch"), nb::call_guard<nb::gil_scoped_release>());
+    module.def(
+        "program_page",
+        [](const std::string& ir, const std::string& arch) { return program_page(ir, arch); },
+        nb::arg("ir"), nb::arg("arch"), nb::call_guard<nb::gil_scoped_release>());
     module.def("program_text", &form_text, nb::arg("ir"), nb::arg("form"), nb::arg("arch"),
                nb::call_guard<nb::gil_scoped_release>());
 }

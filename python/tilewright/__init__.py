@@ -73,6 +73,7 @@ from ._language import (
 from ._library import parse_mod
 from ._mods import Mod, and_masks, capture, or_masks
 from ._norm import layer_norm, layer_norm_vjp, rms_norm, rms_norm_vjp
+from ._profile import Profile, ProfileLine
 from ._programs import Cost, Program, ShapeDtype, cpu_roofs
 from ._warmup import warmup
 
@@ -126,6 +127,8 @@ __all__ = [
     "Kernel",
     "Launch",
     "Mod",
+    "Profile",
+    "ProfileLine",
     "Program",
     "Ref",
     "Row",

@@ -12,6 +12,7 @@ import numpy as np
 
 from . import _core, _language
 from ._arrays import dtype_name, stream_of, to_tensor
+from ._profile import Profile, show_page
 from ._programs import Cost, ShapeDtype, check_writable, cost_of, like_array
 
 _core.lang.set_package_folder(os.path.join(os.path.dirname(os.path.abspath(__file__)), ""))
@@ -191,6 +192,7 @@ def call(
     name=None,
     debug=False,
     interpret=False,
+    profile=False,
     **statics,
 ) -> "Call":
     """Binds a kernel to its grid and blocks: a function of arrays.
@@ -213,6 +215,7 @@ def call(
     - num_warps, num_stages: hints to the GPU's compiler.
     - name: in place of the kernel's; debug: print the IR when it is traced; interpret: the checked
       mode (bounds, undefined values, races between programs; slow).
+    - profile: take the times of each line of the bytecode, for `f.profile()` (on CPUs).
     """
     kernel = kernel if isinstance(kernel, Kernel) else Kernel(kernel)
     single = not isinstance(out_shape, tuple | list)
@@ -232,6 +235,7 @@ def call(
         "num_stages": _language._integer("call", "num_stages", num_stages or 0),
         "debug": bool(debug),
         "interpret": bool(interpret),
+        "profile": bool(profile),
         "made_at": _line_of_caller(),
     }
     name = name or kernel.name
@@ -378,6 +382,11 @@ class Call:
     def _run_in_jax(self, arrays, out):
         if out is not None:
             raise TypeError("[call] expected no `out` with JAX arrays, which are immutable")
+        if self._options["profile"]:
+            raise TypeError(
+                "[call] expected arrays of NumPy or PyTorch with profile=True but got JAX's; "
+                "TILEWRIGHT_PROFILE=1 in the environment takes the times of their programs too"
+            )
         from . import jax as twj
 
         if self._op is None:
@@ -428,8 +437,31 @@ class Call:
         """Its machine code; needs NVRTC and nvdisasm, but no GPU."""
         return _core.program_text(self._text("sass", inputs), "sass", arch)
 
-    def _text(self, op, inputs):
-        return self._core.ir(self._types_of(op, inputs))
+    def explain(self, arch: str = "", *inputs) -> str:
+        """Why it is not faster, likewise: on this CPU, or on a GPU, "sm_90a". Needs no GPU.
+
+        Scalar paths, copies of tiles and strided panels on CPUs; on GPUs what is not on wgmma, not
+        pipelined or spilled. With reasons and lines of the kernel.
+        """
+        return _core.explain_text(self._text("explain", inputs, lines=True), arch)
+
+    def show(self, path=None, arch: str = "sm_80", *inputs) -> str:
+        """Source, IR, bytecode, CUDA, PTX and SASS side by side on one page of HTML, likewise.
+
+        Lines that belong together are linked. It is written to `path`, which is returned; without
+        one to a temporary file, which is opened in the browser. Needs no GPU.
+        """
+        return show_page(_core.program_page(self._text("show", inputs, lines=True), arch), path)
+
+    def profile(self) -> Profile:
+        """What each line took, over all runs with the signature that ran last.
+
+        Of calls with `profile=True`, or under TILEWRIGHT_PROFILE=1, on CPUs.
+        """
+        return Profile(self._core.profile())
+
+    def _text(self, op, inputs, lines=False):
+        return self._core.ir(self._types_of(op, inputs), lines)
 
     def _types_of(self, op, inputs):
         if inputs:

@@ -11,6 +11,7 @@ import numpy as np
 from . import _core, _language
 from ._arrays import dtype_name, is_on_gpu, stream_of, to_array, to_tensor
 from ._language import DType
+from ._profile import Profile, show_page
 
 
 class ShapeDtype:
@@ -149,22 +150,28 @@ class Program:
     results. It is compiled once for each device that its arrays are on.
     """
 
-    def __init__(self, text: str, *, interpret: bool = False):
+    def __init__(self, text: str, *, interpret: bool = False, profile: bool = False):
         self.text = text
         self._interpret = bool(interpret)
+        self._profile = bool(profile)
         self._compiled = {}
         self._on("cpu")  # says where the text is wrong
 
     @classmethod
-    def from_text(cls, text: str, *, interpret: bool = False) -> "Program":
-        """A program of IR text; ValueError names the line that is wrong."""
+    def from_text(cls, text: str, *, interpret: bool = False, profile: bool = False) -> "Program":
+        """A program of IR text; ValueError names the line that is wrong.
+
+        interpret: the checked mode; profile: take the times of each line (on CPUs).
+        """
         if not isinstance(text, str):
             raise TypeError(f"[Program] expected IR text but got {type(text).__name__}")
-        return cls(text, interpret=interpret)
+        return cls(text, interpret=interpret, profile=profile)
 
     def _on(self, device):
         if device not in self._compiled:
-            self._compiled[device] = _core.Program(self.text, device, self._interpret)
+            self._compiled[device] = _core.Program(
+                self.text, device, self._interpret, self._profile
+            )
         return self._compiled[device]
 
     @property
@@ -232,6 +239,18 @@ class Program:
     def ir(self) -> str:
         """The text."""
         return self.text
+
+    def explain(self, arch: str = "") -> str:
+        """Why it is not faster on this CPU, or on a GPU of that architecture; `Call.explain`."""
+        return _core.explain_text(self.text, arch)
+
+    def show(self, path=None, arch: str = "sm_80") -> str:
+        """All of its forms side by side on one page of HTML; `Call.show`."""
+        return show_page(_core.program_page(self.text, arch), path)
+
+    def profile(self) -> Profile:
+        """What each line took over all runs, with `profile=True`, on CPUs."""
+        return Profile(self._on("cpu").profile())
 
     def export(self, folder, **options):
         """Compiled ahead of time to a folder; `tw.export` has the options."""

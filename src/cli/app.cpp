@@ -91,8 +91,8 @@ int run_command(const std::vector<std::string>& arguments, Console& console) {
     app.set_version_flag("--version", TILEWRIGHT_VERSION);
     app.require_subcommand(1);
     app.get_formatter()->column_width(28);
-    for (AddCommand* add : {add_doctor, add_bench, add_attention, add_mask, add_dump, add_export,
-                            add_run, add_random, add_precompile, add_warmup, add_cache})
+    for (AddCommand* add : {add_doctor, add_bench, add_attention, add_mask, add_dump, add_explain,
+                            add_export, add_run, add_random, add_precompile, add_warmup, add_cache})
         add(app, console);
     refuse_empty_values(app);
     try {

@@ -65,6 +65,7 @@ AddCommand add_bench;
 AddCommand add_cache;
 AddCommand add_doctor;
 AddCommand add_dump;
+AddCommand add_explain;
 AddCommand add_export;
 AddCommand add_mask;
 AddCommand add_precompile;

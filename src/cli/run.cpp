@@ -11,6 +11,7 @@
 #include "cli/command.h"
 #include "cli/tensor_file.h"
 #include "support/check.h"
+#include "support/write_file.h"
 #include "tilewright/program.h"
 
 namespace tilewright::cli {
@@ -19,7 +20,8 @@ namespace {
 struct RunOptions {
     std::string kernel, device = "cpu";
     std::vector<std::string> in, out;
-    bool checked = false;
+    std::string trace;
+    bool checked = false, profile = false;
 };
 
 /// "NAME=FILE", or a file alone, whose name is then empty.
@@ -85,10 +87,29 @@ std::string text_of(const std::string& path, StandardInput& input) {
     return std::string(std::istreambuf_iterator<char>(file), {});
 }
 
+/// Times of some more runs: the first one fetches pages. Programs that update arrays run once.
+void report_profile(const Program& program, const std::vector<Tensor>& arrays,
+                    const RunOptions& options, Console& console) {
+    constexpr int kMoreRuns = 9;
+    const auto& parameters = program.parameters();
+    const bool updates = std::any_of(parameters.begin(), parameters.end(),
+                                     [](const auto& p) { return p.written && p.alias_group >= 0; });
+    for (int i = 0; i < kMoreRuns && !updates; ++i) program.run(arrays);
+    const Profile profile = program.profile();
+    console.error << profile.table();
+    if (options.trace.empty()) return;
+    write_file("run", options.trace, [&](std::ostream& out) { out << profile.chrome_trace(); });
+}
+
 void run_kernel(const RunOptions& options, Console& console) {
     const Device device = parse_device("run", options.device);
     const std::string text = text_of(options.kernel, console.input);
-    const Program program(text, {.device = device, .checked = options.checked});
+    if (!options.trace.empty() && !options.profile)
+        user_error("run", "expected --profile with --trace but got --trace alone");
+    if (options.checked && options.profile)
+        user_error("run", "expected --checked or --profile but got both");
+    const Program program(
+        text, {.device = device, .checked = options.checked, .profile = options.profile});
     const std::vector<Program::Parameter>& parameters = program.parameters();
     std::vector<bool> is_input(parameters.size());
     std::vector<bool> is_output(parameters.size());
@@ -127,6 +148,7 @@ void run_kernel(const RunOptions& options, Console& console) {
         arrays[i] = Tensor::empty(parameter.type.dtype, parameter.type.shape, device);
     }
     program.run(arrays);
+    if (options.profile) report_profile(program, arrays, options, console);
     for (std::size_t i = 0; i < parameters.size(); ++i) {
         if (!is_output[i]) continue;
         const Tensor result = arrays[i].to(Device{});
@@ -158,6 +180,10 @@ void add_run(CLI::App& app, Console& console) {
         ->default_str("cpu");
     add_threads(*command);
     command->add_flag("--checked", options->checked, "in the checked mode (on the CPU)");
+    command->add_flag("--profile", options->profile,
+                      "a table of what each line of the bytecode takes (on the CPU), of 10 runs");
+    command->add_option("--trace", options->trace, "with --profile: a Chrome trace as JSON")
+        ->type_name("FILE");
     command->callback([options, &console] { run_kernel(*options, console); });
 }
 

@@ -158,8 +158,9 @@ struct StripOp {
     Super super = Super::none;
     std::uint64_t identity = 0;  ///< reductions: element bits the result starts from
     std::array<double, 4> immediate{};
-    Affine affine;        ///< affine superinstructions: it becomes the first three immediates
-    bool padded = false;  ///< all tile operands and the result have padded rows
+    Affine affine;           ///< affine superinstructions: it becomes the first three immediates
+    bool padded = false;     ///< all tile operands and the result have padded rows
+    std::uint32_t line = 0;  ///< of the user's source: an index in Program::locations
     // A store copies in[0], where in[1] allows it, to a view made by StoreView.
     std::int64_t stored_ref = -1;    ///< the Ref it writes to; -1: no store
     StripFunction stream = nullptr;  ///< the same past the caches
@@ -398,6 +399,8 @@ class Program {
   public:
     ir::Function kernel;  ///< as given to compile()
     std::vector<Instruction> code;
+    std::vector<ir::Location> locations{{}};  ///< lines of the user's source; the first: unknown
+    std::vector<std::uint32_t> lines;         ///< in `locations`, of each instruction
     std::vector<RefSlot> refs;
     std::vector<ScalarParameter> scalars;
     const Kernels* kernels = nullptr;

@@ -187,18 +187,37 @@ struct TileExecutor {
     }
 };
 
-}  // namespace
-
-void execute(Frame& frame) {
+/// Runs all instructions; `around(at, body)` runs the body of the one at `at`, which is on tiles.
+template <typename Around>
+void execute_all(Frame& frame, const Around& around) {
     const std::vector<Instruction>& code = frame.program->code;
     std::size_t at = 0;
     while (!std::holds_alternative<Halt>(code[at])) {
         std::size_t next = at + 1;
-        if (!execute_control(frame, code[at], next)) std::visit(TileExecutor{frame}, code[at]);
+        if (!execute_control(frame, code[at], next))
+            around(at, [&] { std::visit(TileExecutor{frame}, code[at]); });
         at = next;
     }
     // Other threads may read the arrays as soon as this program is known to be done.
     if (frame.streamed) hwy::FlushStream();
+}
+
+}  // namespace
+
+void execute(Frame& frame) {
+    execute_all(frame, [](std::size_t, const auto& body) { body(); });
+}
+
+void execute(Frame& frame, Stopwatch& stopwatch) {
+    stopwatch.start();
+    execute_all(frame, [&](std::size_t at, const auto& body) {
+        stopwatch.begin();
+        body();
+        stopwatch.end(at);
+        const auto* view = std::get_if<LoadView>(&frame.program->code[at]);
+        if (view && !frame.views[view->view].in_array) stopwatch.copied(at);
+    });
+    stopwatch.stop();
 }
 
 std::int64_t estimate_cost(Frame& frame) {

@@ -6,6 +6,7 @@
 #include <cstdint>
 
 #include "cpu/bytecode.h"
+#include "cpu/profile.h"
 #include "ir/launch.h"
 
 namespace tilewright::cpu {
@@ -109,6 +110,9 @@ void copy_box(const ResolvedTile& in, const Coordinates& in_start, const Coordin
 
 /// Runs all instructions.
 void execute(Frame& frame);
+
+/// The same, taking the time of each instruction on tiles.
+void execute(Frame& frame, Stopwatch& stopwatch);
 
 /// Runs only scalars and control flow: the sum over loops of their trip counts, a measure of how
 /// long the program will take. Inner loops are not entered.

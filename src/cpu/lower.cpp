@@ -65,13 +65,16 @@ void Lowering::run() {
     regions_.pop_back();
     form_chains(body, program_);
     flatten(body);
-    program_.code.emplace_back(Halt{});
+    append(Halt{}, 0);
 }
 
 void Lowering::lower_block(const ir::Block& block) {
     const ir::Block* const outer = std::exchange(block_, &block);
     for (const ir::Instruction& instruction : block.body) {
-        if (instruction.op != Op::yield) lower(instruction);
+        if (instruction.op == Op::yield) continue;
+        const std::uint32_t line = std::exchange(line_, line_of(instruction.location));
+        lower(instruction);
+        line_ = line;
     }
     block_ = outer;
 }
@@ -247,6 +250,7 @@ void Lowering::lower_for(const ir::Instruction& instruction) {
     }
     Node node;
     node.kind = Node::Kind::for_loop;
+    node.line = line_;
     node.iv = new_slot();
     node.hi = integer_slot(instruction.operands[1]);
     node.step = integer_slot(instruction.operands[2]);
@@ -271,6 +275,7 @@ void Lowering::lower_while(const ir::Instruction& instruction) {
     const std::vector<Tile> carries = begin_carries(instruction.operands, body.arguments);
     Node node;
     node.kind = Node::Kind::while_loop;
+    node.line = line_;
     Region test;
     regions_.push_back(&test);
     for (std::size_t i = 0; i < carries.size(); ++i) {
@@ -295,6 +300,7 @@ void Lowering::lower_while(const ir::Instruction& instruction) {
 void Lowering::lower_if(const ir::Instruction& instruction) {
     Node node;
     node.kind = Node::Kind::if_else;
+    node.line = line_;
     node.condition = tile(instruction.operands[0]).index;
     std::vector<Tile> results;
     for (const Value result : instruction.results) results.push_back(new_result(result));
@@ -325,14 +331,15 @@ void Lowering::flatten(Region& region, const Node* loop) {
                     view->hi = loop->hi;
                     view->step = loop->step;
                 }
-                code.push_back(std::move(node.instruction));
+                const std::uint32_t line = chain ? chain->ops.front().line : node.line;
+                append(std::move(node.instruction), line);
                 break;
             }
             case Node::Kind::for_loop: {
                 const std::size_t test = code.size();
-                code.emplace_back(LoopTest{node.iv, node.hi, node.step, 0});
+                append(LoopTest{node.iv, node.hi, node.step, 0}, node.line);
                 flatten(node.regions[0], &node);
-                code.emplace_back(LoopNext{node.iv, node.step, test});
+                append(LoopNext{node.iv, node.step, test}, node.line);
                 std::get<LoopTest>(code[test]).target = code.size();
                 break;
             }
@@ -340,18 +347,18 @@ void Lowering::flatten(Region& region, const Node* loop) {
                 const std::size_t start = code.size();
                 flatten(node.regions[0]);
                 const std::size_t test = code.size();
-                code.emplace_back(JumpUnless{node.condition, 0});
+                append(JumpUnless{node.condition, 0}, node.line);
                 flatten(node.regions[1]);
-                code.emplace_back(Jump{start});
+                append(Jump{start}, node.line);
                 std::get<JumpUnless>(code[test]).target = code.size();
                 break;
             }
             case Node::Kind::if_else: {
                 const std::size_t test = code.size();
-                code.emplace_back(JumpUnless{node.condition, 0});
+                append(JumpUnless{node.condition, 0}, node.line);
                 flatten(node.regions[0]);
                 const std::size_t skip = code.size();
-                code.emplace_back(Jump{0});
+                append(Jump{0}, node.line);
                 std::get<JumpUnless>(code[test]).target = code.size();
                 flatten(node.regions[1]);
                 std::get<Jump>(code[skip]).target = code.size();
@@ -363,12 +370,26 @@ void Lowering::flatten(Region& region, const Node* loop) {
 
 // ---- Bookkeeping.
 
+void Lowering::append(Instruction instruction, std::uint32_t line) {
+    program_.code.push_back(std::move(instruction));
+    program_.lines.push_back(line);
+}
+
+std::uint32_t Lowering::line_of(const ir::Location& location) {
+    if (location.file.empty()) return line_;
+    const auto next = static_cast<std::uint32_t>(program_.locations.size());
+    const auto [found, inserted] = known_lines_.try_emplace({location.file, location.line}, next);
+    if (inserted) program_.locations.push_back(location);
+    return found->second;
+}
+
 void Lowering::emit(Instruction instruction) {
     emit_at(depth(), std::move(instruction));
 }
 
 void Lowering::emit_at(int depth, Instruction instruction) {
     Node node;
+    node.line = line_;
     node.instruction = std::move(instruction);
     regions_[static_cast<std::size_t>(depth)]->push_back(std::move(node));
 }

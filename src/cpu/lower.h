@@ -4,6 +4,7 @@
 #include <map>
 #include <optional>
 #include <set>
+#include <string_view>
 #include <vector>
 
 #include "cpu/bytecode.h"
@@ -20,6 +21,7 @@ struct Node {
     enum class Kind : std::uint8_t { instruction, for_loop, while_loop, if_else };
     Kind kind = Kind::instruction;
     Instruction instruction;
+    std::uint32_t line = 0;                  ///< in Program::locations
     std::uint32_t iv = 0, hi = 0, step = 0;  ///< for_loop
     std::uint32_t condition = 0;             ///< while_loop, if_else
     std::vector<Region> regions;             ///< body; condition and body; then and else
@@ -89,6 +91,8 @@ class Lowering {
     const Place& place(ir::Value value) const { return places_[value.id]; }
     const Tile& tile(ir::Value value) const;
     void flatten(Region& region, const Node* loop = nullptr);
+    void append(Instruction instruction, std::uint32_t line);
+    std::uint32_t line_of(const ir::Location& location);
 
     // lower_tiles.cpp: elementwise, shape, reductions.
     void lower_constant(const ir::Instruction& instruction);
@@ -139,6 +143,8 @@ class Lowering {
     std::map<std::pair<int, std::uint64_t>, std::uint32_t> constant_slots_;
     std::vector<Region*> regions_;
     const ir::Block* block_ = nullptr;  ///< being lowered
+    std::uint32_t line_ = 0;            ///< of the instruction that is being lowered
+    std::map<std::pair<std::string_view, int>, std::uint32_t> known_lines_;
 };
 
 /// Bits of an element as memory holds them, from ConstantAttributes' widened form.

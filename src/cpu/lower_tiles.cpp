@@ -171,6 +171,7 @@ Tile Lowering::converted(const Tile& from, int at_depth, DType dtype) {
 }
 
 void Lowering::emit_chain(const Space& space, StripOp op, int at_depth) {
+    op.line = line_;
     op.padded = op.out.home == Home::buffer;
     for (const StripSource& in : op.in) op.padded = op.padded && in.home != Home::view;
     Chain chain;

@@ -44,8 +44,8 @@ std::shared_ptr<const Program> compile(const ir::Function& kernel) {
     if (debug_log_on()) {
         debug_log(kernel.name, "compiled for `{}`, {} instructions, {} bytes for each thread",
                   program->kernels->name, program->code.size(), program->arena_bytes);
-        for (const std::string& line : slow_paths(*program))
-            debug_log(kernel.name, "slow path: {}", line);
+        for (const SlowPath& path : slow_paths(*program))
+            debug_log(kernel.name, "slow path: {}", to_string(path));
     }
     return program;
 }
@@ -130,9 +130,10 @@ class Call {
 
     std::int64_t num_programs() const { return num_programs_; }
 
-    void run_program(Worker& worker, std::int64_t index) const {
+    template <typename Execute>
+    void run_program(Worker& worker, std::int64_t index, Execute& execute_frame) const {
         Frame frame = prepare(worker, index);
-        execute(frame);
+        execute_frame(frame);
     }
 
     std::int64_t cost(Worker& worker, std::int64_t index) const {
@@ -301,14 +302,32 @@ std::vector<std::int64_t> uneven_order(const std::vector<std::int64_t>& costs, i
     return order;
 }
 
-void run(const Program& program, const ir::Arguments& arguments, const ParallelFor& parallel_for) {
+namespace {
+
+/// Executes the frames of one thread.
+struct Plainly {
+    void operator()(Frame& frame) const { execute(frame); }
+};
+
+/// The same, taking times.
+struct Timed {
+    explicit Timed(Profile& profile) : stopwatch(profile) {}
+    void operator()(Frame& frame) { execute(frame, stopwatch); }
+    Stopwatch stopwatch;
+};
+
+/// `make()` makes what executes frames, one for each thread.
+template <typename Make>
+void run_programs(const Program& program, const ir::Arguments& arguments,
+                  const ParallelFor& parallel_for, const Make& make) {
     const Call call(program, arguments);
     const std::int64_t count = call.num_programs();
     if (count == 0) return;
     const int threads = parallel_for ? 2 : num_threads();
     if (count == 1 || threads == 1 || program.in_order) {
         const WorkerLease worker;
-        for (std::int64_t i = 0; i < count; ++i) call.run_program(*worker, i);
+        auto execute_frame = make();
+        for (std::int64_t i = 0; i < count; ++i) call.run_program(*worker, i, execute_frame);
         return;
     }
     std::vector<std::int64_t> order;
@@ -320,13 +339,15 @@ void run(const Program& program, const ir::Arguments& arguments, const ParallelF
         }
         order = uneven_order(costs, threads);
     }
-    const auto run_one = [&](Worker& worker, std::int64_t i) {
-        call.run_program(worker, order.empty() ? i : order[static_cast<std::size_t>(i)]);
+    const auto run_one = [&](Worker& worker, std::int64_t i, auto& execute_frame) {
+        call.run_program(worker, order.empty() ? i : order[static_cast<std::size_t>(i)],
+                         execute_frame);
     };
     if (parallel_for) {
         parallel_for(count, [&](std::int64_t i) {
             const WorkerLease worker;
-            run_one(*worker, i);
+            auto execute_frame = make();
+            run_one(*worker, i, execute_frame);
         });
         return;
     }
@@ -334,8 +355,19 @@ void run(const Program& program, const ir::Arguments& arguments, const ParallelF
     std::atomic<std::int64_t> next{0};
     on_threads(threads, std::min<std::int64_t>(threads, count), [&](std::int64_t) {
         const WorkerLease worker;
-        for (std::int64_t i = next++; i < count; i = next++) run_one(*worker, i);
+        auto execute_frame = make();
+        for (std::int64_t i = next++; i < count; i = next++) run_one(*worker, i, execute_frame);
     });
+}
+
+}  // namespace
+
+void run(const Program& program, const ir::Arguments& arguments, const ParallelFor& parallel_for) {
+    run_programs(program, arguments, parallel_for, [] { return Plainly(); });
+}
+
+void run(const Program& program, const ir::Arguments& arguments, Profile& profile) {
+    run_programs(program, arguments, {}, [&] { return Timed(profile); });
 }
 
 }  // namespace tilewright::cpu

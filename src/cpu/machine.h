@@ -13,6 +13,7 @@ namespace tilewright::cpu {
 
 /// A kernel compiled to bytecode; immutable, may run on many threads at once.
 class Program;
+class Profile;
 
 /// Compiles a verified kernel. UserError names the op when something cannot run on the CPU.
 std::shared_ptr<const Program> compile(const ir::Function& kernel);
@@ -27,6 +28,9 @@ using ParallelFor =
 void run(const Program& program, const ir::Arguments& arguments,
          const ParallelFor& parallel_for = {});
 
+/// The same, adding what each instruction took to the profile.
+void run(const Program& program, const ir::Arguments& arguments, Profile& profile);
+
 /// The ParallelFor of `run` when none is given: oneTBB with set_num_threads() threads.
 void parallel_for(std::int64_t n, const std::function<void(std::int64_t)>& body);
 
@@ -37,6 +41,9 @@ std::vector<std::int64_t> uneven_order(const std::vector<std::int64_t>& costs, i
 
 /// Readable listing of the bytecode: buffers, instructions, strips, superinstructions.
 std::string to_string(const Program& program);
+
+/// The listing of one instruction, a strip operation on each further line.
+std::string to_string(const Program& program, std::size_t instruction);
 
 /// Threads used by `run`, no more than there are cores; 0 restores the default, TILEWRIGHT_THREADS
 /// or else all cores. UserError when that variable is no positive number.

@@ -175,9 +175,13 @@ std::string to_string(const Program& program) {
                             program.buffers[i].offset);
     }
     for (std::size_t i = 0; i < program.code.size(); ++i) {
-        text += fmt::format("{:4}  {}\n", i, std::visit(Printer{}, program.code[i]));
+        text += fmt::format("{:4}  {}\n", i, to_string(program, i));
     }
     return text;
+}
+
+std::string to_string(const Program& program, std::size_t instruction) {
+    return std::visit(Printer{}, program.code[instruction]);
 }
 
 }  // namespace tilewright::cpu

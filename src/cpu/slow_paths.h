@@ -1,6 +1,8 @@
-// What of a compiled program is slow, for TILEWRIGHT_DEBUG=1.
+// What of a compiled program is slow, for TILEWRIGHT_DEBUG=1 and `tilewright explain`.
 #pragma once
 
+#include <cstdint>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -8,8 +10,20 @@
 
 namespace tilewright::cpu {
 
-/// A line with its reason for each kind of slow path: scalar kernels, operations and dots without
-/// kernels for vectors, gathers and scatters, programs that run one after the other.
-std::vector<std::string> slow_paths(const Program& program);
+/// One kind of slow path with its reason and where the user wrote it.
+struct SlowPath {
+    std::string what, reason;
+    std::string source;  ///< "kernels.py:12, 14"; empty where unknown
+};
+
+/// "what, since reason (at source)".
+std::string to_string(const SlowPath& path);
+
+/// Scalar kernels, operations and dots without kernels for vectors, gathers and scatters, copies of
+/// tiles between layouts, strided panels, programs that run one after the other.
+std::vector<SlowPath> slow_paths(const Program& program);
+
+/// "kernels.py:12, 14; other.py:3" of lines in Program::locations.
+std::string source_text(const Program& program, const std::set<std::uint32_t>& lines);
 
 }  // namespace tilewright::cpu

@@ -25,7 +25,10 @@ using Mods = std::map<std::string, std::shared_ptr<const Function>>;
 
 class Parser {
   public:
-    explicit Parser(std::string_view text) : lexer_(text) { advance(); }
+    explicit Parser(std::string_view text, bool by_lines = false)
+        : lexer_(text), by_lines_(by_lines) {
+        advance();
+    }
 
     Function module() {
         Mods mods;
@@ -292,7 +295,7 @@ class Parser {
     void location() {
         Location location{interned(take(Token::Kind::text, "a file name")), 0};
         location.line = static_cast<int>(integer(0, std::numeric_limits<int>::max()));
-        builder_->set_location(location);
+        if (!by_lines_) builder_->set_location(location);
     }
 
     void instruction() {
@@ -312,6 +315,7 @@ class Parser {
 
         Instruction result;
         result.op = *op;
+        if (by_lines_) result.location = {"ir", at.line};
         Token literal;  // of a constant: read once its type is known
         std::vector<Argument> arguments;
         operands(result, literal, arguments);
@@ -568,6 +572,7 @@ class Parser {
     }
 
     Lexer lexer_;
+    bool by_lines_;
     Token token_;
     Function* function_ = nullptr;
     const Mods* mods_ = nullptr;
@@ -581,6 +586,10 @@ class Parser {
 
 Function parse(std::string_view text) {
     return Parser(text).module();
+}
+
+Function parse_by_lines(std::string_view text) {
+    return Parser(text, true).module();
 }
 
 }  // namespace tilewright::ir

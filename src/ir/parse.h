@@ -12,4 +12,7 @@ namespace tilewright::ir {
 /// else, whatever the bytes.
 Function parse(std::string_view text);
 
+/// The same, where instructions have their own lines of the text as locations, of a file "ir".
+Function parse_by_lines(std::string_view text);
+
 }  // namespace tilewright::ir

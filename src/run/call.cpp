@@ -287,7 +287,9 @@ std::shared_ptr<const run::Executable> CallState::executable(std::span<const Ten
             std::none_of(options_.aliases.begin(), options_.aliases.end(),
                          [&](const Alias& alias) { return alias.output == static_cast<int>(o); }));
     }
-    const auto machine = shapes.checked ? run::Machine::checked : run::Machine::native;
+    const auto machine = shapes.checked     ? run::Machine::checked
+                         : options_.profile ? run::Machine::profiled
+                                            : run::Machine::native;
     auto compiled = std::make_unique<Compiled>(Compiled{
         std::move(wanted),
         run::make_executable(std::move(function), machine, std::move(undefined), shapes.device)});
@@ -377,6 +379,20 @@ std::vector<Tensor> CallState::run(std::span<const Tensor> inputs, std::span<con
     return outputs;
 }
 
+Profile CallState::profile() const {
+    std::shared_ptr<const run::Executable> last;
+    {
+        const std::scoped_lock lock(mutex_);
+        if (!compiled_.empty()) last = compiled_.front()->executable;
+    }
+    if (last) {
+        if (auto profile = last->profile()) return *std::move(profile);
+    }
+    user_error("profile",
+               "expected a run of kernel `{}` before, of a call made with profile = true, on a CPU",
+               kernel_.name());
+}
+
 int CallState::num_traces() const {
     const std::scoped_lock lock(mutex_);
     return static_cast<int>(compiled_.size());
@@ -415,8 +431,16 @@ void Call::check_output_count(std::size_t have, std::size_t want) const {
                kernel().name(), want, want == 1 ? "" : "s", have);
 }
 
-std::string Call::ir(const std::vector<Tensor>& inputs) const {
-    return ir::print(state_->trace(inputs));
+std::string Call::ir(const std::vector<Tensor>& inputs, bool lines) const {
+    return ir::print(state_->trace(inputs), lines);
+}
+
+std::string Call::explain(const std::vector<Tensor>& inputs, const std::string& arch) const {
+    return explain_text(ir(inputs, true), arch);
+}
+
+std::string Call::page(const std::vector<Tensor>& inputs, const std::string& arch) const {
+    return program_page(ir(inputs, true), arch);
 }
 
 std::string Call::bytecode(const std::vector<Tensor>& inputs) const {
@@ -429,6 +453,10 @@ std::string Call::cuda(const std::vector<Tensor>& inputs, const std::string& arc
 
 std::string Call::ptx(const std::vector<Tensor>& inputs, const std::string& arch) const {
     return program_text(ir(inputs), ProgramForm::ptx, arch);
+}
+
+Profile Call::profile() const {
+    return state_->profile();
 }
 
 int Call::num_traces() const {

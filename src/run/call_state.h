@@ -30,6 +30,7 @@ class __attribute__((visibility("hidden"))) CallState {
     /// The traced kernel for such inputs.
     ir::Function trace(std::span<const Tensor> inputs) const;
     int num_traces() const;
+    Profile profile() const;
 
     const Kernel& kernel() const { return kernel_; }
     const CallOptions& options() const { return options_; }

@@ -2,6 +2,7 @@
 #include "run/executable.h"
 
 #include <atomic>
+#include <chrono>
 #include <new>
 #include <string>
 #include <utility>
@@ -12,6 +13,7 @@
 #include "ir/passes/pipeline.h"
 #include "run/cuda_executable.h"
 #include "run/offload.h"
+#include "run/profile.h"
 #include "support/check.h"
 #include "support/debug_log.h"
 
@@ -48,6 +50,10 @@ class Native : public Executable {
 
     const ir::Function* traced() const override { return &traced_; }
 
+  protected:
+    const std::string& name() const { return name_; }
+    const std::shared_ptr<const cpu::Program>& program() const { return program_; }
+
   private:
     /// Of the first call: the kernel works on copies of what does not lie side by side.
     void log_strides(const ir::Arguments& arguments) const {
@@ -69,6 +75,29 @@ class Native : public Executable {
     std::string name_;
     ir::Function traced_;
     std::shared_ptr<const cpu::Program> program_;
+};
+
+/// The tile machine, taking times.
+class Profiled : public Native {
+  public:
+    explicit Profiled(ir::Function kernel)
+        : Native(std::move(kernel)), taken_(std::make_shared<TakenProfile>(program())) {
+        if (profiles_all()) print_at_exit(taken_);
+    }
+    void run(const ir::Arguments& arguments) const override {
+        const auto start = std::chrono::steady_clock::now();
+        run_in_memory(name(), [&] { cpu::run(*program(), arguments, taken_->profile); });
+        taken_->nanoseconds +=
+            (std::chrono::steady_clock::now() - start) / std::chrono::nanoseconds(1);
+        ++taken_->runs;
+    }
+    std::optional<Profile> profile() const override {
+        if (taken_->runs == 0) return std::nullopt;
+        return profile_of(*taken_);
+    }
+
+  private:
+    std::shared_ptr<TakenProfile> taken_;
 };
 
 /// The reference interpreter, which checks every access.
@@ -95,12 +124,20 @@ std::unique_ptr<Executable> make_executable(ir::Function kernel, Machine machine
     if (machine == Machine::checked) {
         return std::make_unique<Checked>(std::move(kernel), std::move(outputs));
     }
+    if (machine == Machine::profiled && device.kind != Device::Kind::cpu) {
+        user_error("profile",
+                   "expected arrays in CPU memory but got {}; on a GPU Nsight Systems shows the "
+                   "kernels, with a range for each call",
+                   to_string(device));
+    }
     if (device.kind == Device::Kind::cuda) {
         return make_cuda_executable(std::move(kernel), device.index);
     }
     if (const std::optional<int> gpu = offload_device()) {
         return make_offloaded_executable(std::move(kernel), *gpu);
     }
+    if (machine == Machine::profiled || profiles_all())
+        return std::make_unique<Profiled>(std::move(kernel));
     return std::make_unique<Native>(std::move(kernel));
 }
 

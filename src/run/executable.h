@@ -2,10 +2,12 @@
 #pragma once
 
 #include <memory>
+#include <optional>
 #include <vector>
 
 #include "ir/function.h"
 #include "ir/launch.h"
+#include "tilewright/profile.h"
 #include "tilewright/tensor.h"
 
 namespace tilewright::run {
@@ -19,12 +21,15 @@ class Executable {
     virtual void compile_ahead(const ir::Arguments&) const {}
     /// The kernel as it was traced; null where only another form is left of it.
     virtual const ir::Function* traced() const { return nullptr; }
+    /// What its lines took so far; nothing where nobody asked.
+    virtual std::optional<Profile> profile() const { return std::nullopt; }
 };
 
 /// How kernels are run.
 enum class Machine {
-    native,   ///< the tile machine on all cores, or a GPU
-    checked,  ///< the reference interpreter with bounds, poison and race checks
+    native,    ///< the tile machine on all cores, or a GPU
+    profiled,  ///< the tile machine, taking the times of its instructions
+    checked,   ///< the reference interpreter with bounds, poison and race checks
 };
 
 /// `outputs` says, per global Ref, that the caller does not define its contents.

@@ -105,9 +105,11 @@ Program::Program(std::string_view ir, ProgramOptions options) {
                    to_string(options.device));
     }
     options.undefined.resize(state->parameters.size(), false);
-    state->executable = run::make_executable(
-        std::move(kernel), options.checked ? run::Machine::checked : run::Machine::native,
-        std::move(options.undefined), options.device);
+    state->executable = run::make_executable(std::move(kernel),
+                                             options.checked   ? run::Machine::checked
+                                             : options.profile ? run::Machine::profiled
+                                                               : run::Machine::native,
+                                             std::move(options.undefined), options.device);
     state_ = std::move(state);
 }
 
@@ -127,6 +129,12 @@ void Program::run(std::span<const Tensor> arrays) const {
 
 const std::vector<Program::Parameter>& Program::parameters() const {
     return state_->parameters;
+}
+
+Profile Program::profile() const {
+    if (auto profile = state_->executable->profile()) return *std::move(profile);
+    user_error("profile", "expected a run of `{}` made with ProgramOptions::profile before",
+               state_->name);
 }
 
 const std::string& Program::name() const {

@@ -1,7 +1,4 @@
 // What a program becomes, as text: bytecode, CUDA C++, PTX, machine code.
-#include <cstdio>
-#include <filesystem>
-#include <fstream>
 #include <string>
 
 #include "cpu/machine.h"
@@ -9,34 +6,12 @@
 #include "cuda/schedule/schedule.h"
 #include "ir/parse.h"
 #include "ir/passes/pipeline.h"
+#include "run/disassemble.h"
 #include "support/check.h"
 #include "tilewright/program.h"
 
 namespace tilewright {
 namespace {
-
-/// The machine code of a cubin as text, by the CUDA toolkit's disassembler.
-std::string disassembled(const std::string& cubin) {
-    const auto file = std::filesystem::temp_directory_path() /
-                      fmt::format("tilewright_{}.cubin", static_cast<const void*>(cubin.data()));
-    std::ofstream(file, std::ios::binary) << cubin;
-    const std::string command = fmt::format("nvdisasm -c '{}' 2>&1", file.string());
-    std::string text;
-    FILE* const pipe = popen(command.c_str(), "r");
-    if (pipe == nullptr) user_error("dump", "expected to start nvdisasm but the system refused");
-    char buffer[4096];
-    for (std::size_t n = 0; (n = fread(buffer, 1, sizeof(buffer), pipe)) > 0;)
-        text.append(buffer, n);
-    const int status = pclose(pipe);
-    std::filesystem::remove(file);
-    if (status != 0) {
-        user_error("dump",
-                   "expected nvdisasm on PATH, from a CUDA toolkit or the PyPI package "
-                   "nvidia-cuda-nvdisasm, but got: {}",
-                   text);
-    }
-    return text;
-}
 
 /// The source with the headers that were generated for it in their places: whole by itself, but for
 /// the device headers of the library.
@@ -71,7 +46,8 @@ std::string program_text(std::string_view ir, ProgramForm form, std::string_view
     const std::string resources = fmt::format(
         "// {} threads, {} registers, {} bytes of shared memory, {} bytes spilled\n",
         generated.threads, compiled.registers, generated.shared_bytes, compiled.spill_bytes);
-    return resources + (form == ProgramForm::ptx ? compiled.ptx : disassembled(compiled.cubin));
+    return resources +
+           (form == ProgramForm::ptx ? compiled.ptx : run::disassembled(compiled.cubin));
 }
 
 }  // namespace tilewright

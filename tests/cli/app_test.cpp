@@ -46,7 +46,8 @@ TEST(App, BadUsageIsStatus2OnStandardError) {
 TEST(App, SubcommandsThatCouldBeMeantAreNamed) {
     const std::vector<std::pair<std::vector<std::string>, const char*>> cases = {
         {{},
-         "[tilewright] expected one of doctor, bench, attention, mask, dump, export, run, random, "
+         "[tilewright] expected one of doctor, bench, attention, mask, dump, explain, export, run, "
+         "random, "
          "precompile, warmup, cache (see --help) but got nothing"},
         {{"--nonsense"}, "warmup, cache (see --help) but got `--nonsense`"},
         {{"cache"}, "[cache] expected one of list, clear, path (see --help) but got nothing"},

@@ -15,6 +15,7 @@
 namespace tilewright::cli {
 namespace {
 
+using ::testing::AllOf;
 using ::testing::AnyOf;
 using ::testing::HasSubstr;
 using ::testing::Not;
@@ -202,6 +203,45 @@ TEST(DumpCommand, TextForGpusAssumesOnlyWhatStaticExtentsAllow) {
     EXPECT_THAT(text("37, 16"), Not(HasSubstr("stride[0]")));
     EXPECT_THAT(text("37, 13"), HasSubstr("stride[0]"));
     EXPECT_THAT(text("?, ?"), Not(HasSubstr("stride[1]")));
+}
+
+TEST(Dump, PageOfAllForms) {
+    const TemporaryFolder folder;
+    const ProgramResult done = run_program({"dump", "softmax", "--html", folder / "page.html"});
+    EXPECT_EQ(done.status, 0) << done.error;
+    std::ifstream file(folder / "page.html");
+    const std::string page(std::istreambuf_iterator<char>(file), {});
+    EXPECT_EQ(page, run_program({"dump", "softmax", "--html", "-"}).out);
+    EXPECT_THAT(page, AllOf(HasSubstr("<title>softmax</title>"), HasSubstr("data-name=\"CUDA\""),
+                            HasSubstr("builtin.cpp")));
+    EXPECT_THAT(run_program({"dump", "softmax", "--html", "-", "--to", "ir"}).error,
+                HasSubstr("expected --html alone"));
+    EXPECT_EQ(run_program({"dump", "softmax", "--html", folder / "no/such/folder"}).status, 2);
+}
+
+TEST(Explain, BuiltInProgramsAndFiles) {
+    const TemporaryFolder folder;
+    const ProgramResult cpu = run_program({"explain", "matmul", "--dtype", "bf16"});
+    EXPECT_EQ(cpu.status, 0) << cpu.error;
+    EXPECT_THAT(cpu.out, HasSubstr("matmul on this CPU: "));
+    std::ofstream(folder / "turned.ir") <<
+        R"(func @turned(%x: ref<f32[64, 64]>, %z: ref<f32[64, 64]>) {
+  %0 = constant 0 : i64
+  loc "turned.py" 7
+  %1 = load %x[%0 : 64, %0 : 64] : f32[64, 64]
+  %2 = transpose %1 permutation [1, 0] : f32[64, 64]
+  %3 = add %1, %2 : f32[64, 64]
+  store %z[%0 : 64, %0 : 64], %3
+  yield
+}
+)";
+    const ProgramResult file = run_program({"explain", folder / "turned.ir"});
+    EXPECT_THAT(file.out, AllOf(HasSubstr("turned on this CPU: 1 finding"),
+                                HasSubstr("a copy of f32[64, 64] (at turned.py:7)")))
+        << file.error;
+    EXPECT_THAT(run_program({"explain", "matmul", "--arch", "sm_80"}).out,
+                HasSubstr("not on wgmma and TMA\n  since it is for sm_90a only"));
+    EXPECT_EQ(run_program({"explain", "matmul", "--arch", "sm_1"}).status, 2);
 }
 
 }  // namespace

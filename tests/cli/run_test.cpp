@@ -118,5 +118,25 @@ TEST_F(RunCommand, UpdatesInPlace) {
     EXPECT_EQ(load_tensor(folder_ / "x.npy", "x").to_vector<float>()[0], 1);
 }
 
+TEST_F(RunCommand, ProfilesLinesOfTheBytecode) {
+    const std::vector<std::string> in{"--in",  folder_ / "x.npy", "--in", folder_ / "y.npy",
+                                      "--out", folder_ / "z.npy"};
+    const auto with = [&](const std::vector<std::string>& more) {
+        std::vector<std::string> arguments = in;
+        arguments.insert(arguments.end(), more.begin(), more.end());
+        return run(arguments);
+    };
+    const ProgramResult done = with({"--profile", "--trace", folder_ / "trace.json"});
+    EXPECT_EQ(done.status, 0) << done.error;
+    EXPECT_THAT(done.error, HasSubstr("add: 10 runs, 10 programs"));
+    EXPECT_THAT(done.error, HasSubstr("strips 1 x 4: add"));
+    EXPECT_EQ(result("z.npy"), (std::vector<float>{11, 22, 33, 44}));
+    std::ifstream trace(folder_ / "trace.json");
+    EXPECT_THAT(std::string(std::istreambuf_iterator<char>(trace), {}),
+                HasSubstr("\"traceEvents\""));
+    EXPECT_EQ(with({"--trace", folder_ / "trace.json"}).status, 2);
+    EXPECT_THAT(with({"--profile", "--checked"}).error, HasSubstr("--checked or --profile"));
+}
+
 }  // namespace
 }  // namespace tilewright::cli

@@ -105,7 +105,9 @@ void Emitter::for_loop(const Instruction& made) {
     const std::span<const Value> arguments = std::span(body.arguments).subspan(1);
     const std::string low = index(made.operands[0]), high = index(made.operands[1]),
                       step = index(made.operands[2]);
-    line("// for_loop over {} carries", arguments.size());
+    const bool marked = target_.mark_lines && made.location.line > 0;
+    line("// {}for_loop over {} carries", marked ? fmt::format("@{} ", made.location.line) : "",
+         arguments.size());
     const std::vector<Names> carries =
         declare_carries(std::span(made.operands).subspan(3), arguments);
     std::vector<const Instruction*> sums;

@@ -32,7 +32,8 @@ void Emitter::comment(const Instruction& made) {
         }
         renamed += number < order.size() ? fmt::format("{}", order[number].id) : "?";
     }
-    line("// {}", renamed);
+    const bool marked = target_.mark_lines && made.location.line > 0;
+    line("// {}{}", marked ? fmt::format("@{} ", made.location.line) : "", renamed);
 }
 
 void Emitter::block(const ir::Block& block) {

@@ -10,22 +10,23 @@ namespace tilewright::cuda {
 
 using ir::Op;
 
-bool Emitter::is_staged(const Instruction& load) const {
-    if (load.op != Op::load) return false;
+std::string Emitter::why_not_staged(const Instruction& load) const {
+    if (load.op != Op::load) return "it is no load";
     const ir::Access access = ir::access(load);
     const auto& attributes = load.get<ir::AccessAttributes>();
     const ir::Type& tile = type(load.result());
-    if (tile.shape.rank() < 2 || tile.shape.rank() > 3 || attributes.has_mask ||
-        f_.ref_type(access.ref).space != ir::Space::global || tile.shape.size() == 0) {
-        return false;
-    }
-    if (access.other && !analysis_.is_constant(access.other, 0)) return false;
+    if (tile.shape.rank() < 2 || tile.shape.rank() > 3) return "the tile has not 2 or 3 axes";
+    if (attributes.has_mask) return "it has a mask";
+    if (f_.ref_type(access.ref).space != ir::Space::global) return "it reads scratch";
+    if (tile.shape.size() == 0) return "the tile is empty";
+    if (access.other && !analysis_.is_constant(access.other, 0)) return "its `other` is not 0";
     for (const ir::Index& index : attributes.indices) {
-        if (index.kind == ir::Index::Kind::tile) return false;
+        if (index.kind == ir::Index::Kind::tile) return "it gathers by an index tile";
     }
     int axis = -1;
     const int vector = contiguous_vector(load, &axis);
-    if (vector * size_of(tile.dtype) != 16 || axis != tile.shape.rank() - 1) return false;
+    if (vector * size_of(tile.dtype) != 16 || axis != tile.shape.rank() - 1)
+        return "its rows are not made of aligned pieces of 16 bytes";
     // All readers are dots, perhaps behind a transpose that the dot absorbs.
     const std::function<bool(Value)> only_dots = [&](Value value) {
         const auto& users = analysis_.users(value);
@@ -40,7 +41,9 @@ bool Emitter::is_staged(const Instruction& load) const {
                            operand_of(*user, 1).value == load.result());
                });
     };
-    return only_dots(load.result());
+    if (!only_dots(load.result()))
+        return "what reads it is no product of tensor cores, or a cast stands between";
+    return {};
 }
 
 void Emitter::copy_to_shared(const Instruction& load, const SharedTile& tile,

@@ -483,6 +483,7 @@ Generated Emitter::run() {
         for (int id : used) arena_.touch(id, step_);
     }
 
+    generated.notes = notes();
     generated.num_axes = static_cast<int>(f_.grid.size());
     generated.shared_bytes = static_cast<int>(arena_.place());
     generated.largest = arena_.largest();

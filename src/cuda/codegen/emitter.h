@@ -257,7 +257,11 @@ class Emitter {
     void hoist_fragments(const Instruction& loop);
 
     // Loads issued ahead (emit_stage.cpp).
-    bool is_staged(const Instruction& load) const;
+    bool is_staged(const Instruction& load) const { return why_not_staged(load).empty(); }
+    /// What keeps a load from being copied to shared memory ahead of the dots that read it.
+    std::string why_not_staged(const Instruction& load) const;
+    /// What is not done by the fastest means (emit_notes.cpp).
+    std::vector<Note> notes() const;
     void copy_to_shared(const Instruction& load, const SharedTile& tile, const Names& indices);
     void stage(const Instruction& load);
     std::vector<const Instruction*> streamed_loads(const Instruction& loop) const;

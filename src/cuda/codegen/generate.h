@@ -15,6 +15,15 @@ struct Target {
     std::string arch = "sm_80";    ///< NVRTC's name
     int shared_bytes = 99 * 1024;  ///< the most a block may have
     std::vector<RefFacts> facts;   ///< one per global Ref; empty: nothing is known
+    /// The text has comments "// @N" where what an instruction of line N of its source becomes
+    /// begins.
+    bool mark_lines = false;
+};
+
+/// Something about a kernel that its author may want otherwise.
+struct Note {
+    std::string what, reason;
+    ir::Location location = {};
 };
 
 /// The target for an architecture by name, "sm_90a"; UserError for one that is unknown or older
@@ -42,6 +51,8 @@ struct Generated {
     /// none. Then two more parameters follow: the address of that of the launch's programs, and
     /// the first of them as u32.
     std::int64_t workspace_bytes = 0;
+
+    std::vector<Note> notes;  ///< what is not done by the fastest means, and why
 
     // Of kernels of the scheduled form (cuda/schedule).
     /// Extents of the grid that `programs` are counted in: the call's, then static ones.

@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "cuda/runtime/cubin.h"
+#include "cuda/runtime/nvtx.h"
 #include "cuda/runtime/stream.h"
 #include "support/check.h"
 #include "support/disk_cache.h"
@@ -140,6 +141,7 @@ Kernel load_entry(const std::string& name, const std::string& identity, const ch
     Kernel kernel;
     const auto [module, symbol] = load();
     kernel.module = std::make_shared<Module>(module, device);
+    kernel.name = std::make_shared<const std::string>(name.substr(0, name.rfind(".cu")));
     kernel.device = device;
     kernel.dynamic_shared_bytes = dynamic_shared_bytes;
     cuda.check(cuda.cuModuleGetFunction(&kernel.function, module, symbol.c_str()),
@@ -197,6 +199,7 @@ void launch(const Kernel& kernel, const LaunchShape& shape, std::span<void* cons
         config.attributes = &cluster;
         config.attribute_count = 1;
     }
+    const NvtxRange range(kernel.name->c_str());
     const ContextScope scope(kernel.device);
     if (is_capturing(stream)) kernel.module->set_captured();
     driver().check(driver().cuLaunchKernelEx(&config, kernel.function,

@@ -4,6 +4,7 @@
 #include <array>
 #include <memory>
 #include <span>
+#include <string>
 
 #include "cuda/runtime/compiler.h"
 #include "cuda/runtime/device.h"
@@ -17,6 +18,7 @@ class Module;
 /// and until the process ends where a launch was captured in a graph.
 struct Kernel {
     std::shared_ptr<Module> module;
+    std::shared_ptr<const std::string> name;  ///< that profilers show
     FunctionHandle function = nullptr;
     int device = 0;
     int dynamic_shared_bytes = 0;  ///< given to every launch

@@ -16,6 +16,7 @@ class Lowering {
     Lowering(const ir::Function& kernel, const Target& target) : f_(kernel) {
         p_.name = kernel.name;
         p_.arch = target.arch;
+        p_.mark_lines = target.mark_lines;
         p_.grid = kernel.grid;
         p_.stages = kernel.hints.num_stages;
         std::size_t next = 0;
@@ -81,6 +82,7 @@ class Lowering {
         if (ir::is_access(made.op)) return access(made, to);
         Instruction same;
         same.tile = made.op;
+        same.line = made.location.line;
         if (made.op == ir::Op::extent) {
             same.with_symbol("of", ref_names_.at(made.operands[0]));
         } else {
@@ -171,6 +173,7 @@ class Lowering {
         if (parts.other && !is_zero(parts.other)) throw Refused("a load has `other`");
         Instruction same;
         same.tile = made.op;
+        same.line = made.location.line;
         std::vector<std::int64_t> sizes;
         for (const ir::Index& index : attributes.indices) {
             if (index.kind == ir::Index::Kind::tile) throw Refused("it gathers by an index tile");

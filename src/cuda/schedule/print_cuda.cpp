@@ -183,6 +183,7 @@ void CudaPrinter::decode(const std::vector<int>& axes, const std::string& linear
 }
 
 void CudaPrinter::instruction(const Instruction& made) {
+    if (p_.mark_lines && made.line > 0) line("// @{}", made.line);
     switch (made.op) {
         case Op::tile:
             return tile(made);

@@ -102,6 +102,7 @@ struct Block;
 struct Instruction {
     Op op = Op::tile;
     ir::Op tile = ir::Op::yield;
+    int line = 0;  ///< of the source that it comes from; 0: unknown
     std::vector<Value> operands, results;
     std::vector<Attribute> attributes;
     std::vector<Block> blocks;
@@ -196,7 +197,8 @@ struct Program {
     std::vector<Channel> channels;
     std::vector<Role> roles;
     std::int64_t shared_bytes = 0;
-    int stages = 0;  ///< that the caller asks for; 0: none
+    int stages = 0;           ///< that the caller asks for; 0: none
+    bool mark_lines = false;  ///< as Target has it
     Block body;
 
     Value add(ValueType type, std::string hint = "");

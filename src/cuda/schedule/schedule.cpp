@@ -88,6 +88,15 @@ std::optional<Generated> generate_scheduled(const ir::Function& kernel, const Ta
     }
 }
 
+std::string why_not_scheduled(const ir::Function& kernel, const Target& target) {
+    try {
+        schedule(kernel, target);
+        return {};
+    } catch (const Refused& refused) {
+        return refused.what();
+    }
+}
+
 Generated generate_best(const ir::Function& kernel, const Target& target) {
     if (auto scheduled = generate_scheduled(kernel, target)) return *std::move(scheduled);
     return cuda::generate(cuda::prepare(kernel), target);

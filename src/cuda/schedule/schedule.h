@@ -21,6 +21,9 @@ Program schedule(const ir::Function& kernel, const Target& target,
 /// with other facts may be taken.
 std::optional<Generated> generate_scheduled(const ir::Function& kernel, const Target& target);
 
+/// Why `generate_scheduled` gives nothing; empty where it gives something.
+std::string why_not_scheduled(const ir::Function& kernel, const Target& target);
+
 /// The same where the form takes the kernel, else what `cuda::generate` makes of
 /// `cuda::prepare(kernel)`.
 Generated generate_best(const ir::Function& kernel, const Target& target);

@@ -109,6 +109,7 @@ class Chain {
             throw Refused(fmt::format("a dot has {} columns, not a power of two up to 256", n));
         }
         Instruction product = make(Op::wgmma, {}, {result});
+        product.line = made.line;
         const Instruction* const start = from ? uses_.definition(*from) : nullptr;
         if (start != nullptr && start->is(ir::Op::constant)) {
             if (start->attributes[0].numbers[0] != 0) {

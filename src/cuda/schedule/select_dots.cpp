@@ -121,6 +121,7 @@ class Selection {
                             n));
         }
         Instruction made = make(Op::wgmma, {dot.operands[2]}, dot.results);
+        made.line = dot.line;
         for (int side = 0; side < 2; ++side) {
             Value operand = dot.operands[static_cast<std::size_t>(side)];
             bool transposed = dot.has(side == 0 ? "transpose_a" : "transpose_b");

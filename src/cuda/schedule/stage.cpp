@@ -117,6 +117,7 @@ class Staging {
             staged_buffer(p_, load, fmt::format("{}_tile{}", ref.name, p_.buffers.size()));
         Map map = staged_map(p_, load, buffer);
         Instruction made = make(Op::tma_load, load.operands);
+        made.line = load.line;
         made.operands.push_back(count);
         made.with_symbol("map", map.name).with_symbol("to", buffer.name);
         made.with_symbol("channel", channel.name);

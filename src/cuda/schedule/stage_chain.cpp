@@ -182,6 +182,7 @@ class ChainStaging {
             Buffer buffer = p_.buffer(staged.buffer);
             Map map = staged_map(p_, staged.load, buffer);
             Instruction made = make(Op::tma_load, staged.load.operands);
+            made.line = staged.load.line;
             made.operands.push_back(count);
             made.with_symbol("map", map.name).with_symbol("to", staged.buffer);
             to.body.push_back(std::move(made.with_symbol("channel", channel)));

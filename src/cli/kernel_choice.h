@@ -1,0 +1,26 @@
+// The program that `dump` and `explain` are about.
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "cli/command.h"
+
+namespace tilewright::cli {
+
+/// A built-in program, or a file of IR text, and the options that say which form of it.
+struct KernelChoice {
+    std::string kernel, dtype, arch;
+    std::string mask, score;
+    std::vector<std::string> bind;
+};
+
+/// Adds the argument and the options.
+void add_kernel_choice(CLI::App& command, KernelChoice& choice);
+
+/// The IR text of the program: in the blocks of a CPU and for fixed extents or, `gpu`, as calls run
+/// it there. With `lines` it names the lines of the source, where they are known.
+std::string choose_kernel(const char* op, const KernelChoice& choice, bool gpu, bool lines,
+                          StandardInput& input);
+
+}  // namespace tilewright::cli

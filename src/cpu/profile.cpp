@@ -1,0 +1,179 @@
+// What each instruction of a program takes: time, executions, work.
+#include "cpu/profile.h"
+
+#include <algorithm>
+#include <atomic>
+
+#include "cpu/bytecode.h"
+
+namespace tilewright::cpu {
+namespace {
+
+/// Elements of the panels x rows x lanes space of a chain.
+double elements(const Chain& chain) {
+    return static_cast<double>(chain.rows) * static_cast<double>(chain.lanes);
+}
+
+double bytes(const Access& access) {
+    return static_cast<double>(access.shape.size()) * size_of(access.dtype);
+}
+
+/// Bytes of a tile that lies in an array; each element once.
+double bytes(const Tile& tile) {
+    if (tile.home != Home::view) return 0;
+    double count = size_of(tile.dtype);
+    for (int axis = 0; axis < tile.shape.rank(); ++axis) {
+        if (tile.view_axis[static_cast<std::size_t>(axis)] >= 0)
+            count *= static_cast<double>(tile.shape[axis]);
+    }
+    return count;
+}
+
+double bytes(const Chain& chain, const StripSource& source) {
+    if (source.home != Home::view) return 0;
+    const double rows =
+        source.view_row_axis >= 0 || source.row_stride != 0 ? static_cast<double>(chain.rows) : 1;
+    const double lanes = source.lane_stride != 0 ? static_cast<double>(chain.lanes) : 1;
+    return rows * lanes * size_of(source.dtype);
+}
+
+/// Operations on floats for each element.
+double flops(const StripOp& op) {
+    if (op.stored_ref >= 0 || !is_float(op.in[0].dtype)) return 0;
+    const double sum = op.sum.home == Home::none ? 0 : 1;
+    switch (op.super) {
+        case Super::exp2_sum:
+        case Super::exp2_sum_pairs:
+        case Super::mul_sub_mul:
+        case Super::affine_add:
+            return 3 + sum;
+        case Super::softcap:
+            return 4 + sum;
+        case Super::round_pairs:
+        case Super::affine_select:
+            return sum;
+        case Super::none:
+            break;
+    }
+    if (op.kind != StripOp::Kind::map) return 1;
+    switch (op.op) {
+        case ir::Op::cast:
+        case ir::Op::bitcast:
+        case ir::Op::broadcast:
+        case ir::Op::select:
+        case ir::Op::eq:
+        case ir::Op::ne:
+        case ir::Op::lt:
+        case ir::Op::le:
+        case ir::Op::gt:
+        case ir::Op::ge:
+            return 0;
+        case ir::Op::fma:
+        case ir::Op::clamp:
+            return 2;
+        default:
+            return 1;
+    }
+}
+
+struct WorkOf {
+    template <typename Other>
+    Work operator()(const Other&) const {
+        return {};
+    }
+    Work operator()(const Chain& chain) const {
+        Work work;
+        std::vector<const StripSource*> read;
+        for (const StripOp& op : chain.ops) {
+            if (op.function != nullptr || op.super != Super::none)
+                work.flops += flops(op) * elements(chain);
+            for (std::size_t i = 0; i < static_cast<std::size_t>(op.num_inputs); ++i) {
+                const bool known = std::any_of(read.begin(), read.end(), [&](const auto* other) {
+                    return *other == op.in[i];
+                });
+                if (known) continue;
+                read.push_back(&op.in[i]);
+                work.bytes += bytes(chain, op.in[i]);
+            }
+            work.bytes += bytes(chain, op.out);
+        }
+        return work;
+    }
+    Work operator()(const ReduceRows& reduce) const {
+        const double count = static_cast<double>(reduce.outer) *
+                             static_cast<double>(reduce.extent) *
+                             static_cast<double>(reduce.inner) * static_cast<double>(reduce.lanes);
+        return {is_float(reduce.in.dtype) ? count : 0,
+                reduce.in.home == Home::view ? count * size_of(reduce.in.dtype) : 0,
+                {}};
+    }
+    Work operator()(const ArgReduce& reduce) const { return {0, bytes(reduce.in), {}}; }
+    Work operator()(const Scan& scan) const {
+        const auto count = static_cast<double>(scan.in.shape.size());
+        return {is_float(scan.in.dtype) ? count : 0, bytes(scan.in), {}};
+    }
+    Work operator()(const Move& move) const {
+        const double box = static_cast<double>(move.box.size()) * size_of(move.in.dtype);
+        return {0, move.in.home == Home::view ? box : 0, {}};
+    }
+    Work operator()(const Interleave& interleave) const { return {0, bytes(interleave.in), {}}; }
+    Work operator()(const Dot& dot) const {
+        return {2 * static_cast<double>(dot.batch) * static_cast<double>(dot.m) *
+                    static_cast<double>(dot.n) * static_cast<double>(dot.k),
+                bytes(dot.broadcast) + bytes(dot.vector) + bytes(dot.out), dot.broadcast.dtype};
+    }
+    Work operator()(const Load& load) const { return {0, bytes(load.access), {}}; }
+    Work operator()(const Store& store) const {
+        // With a view the chain before has stored, as a rule.
+        return {0, store.view < 0 ? bytes(store.access) : 0, {}};
+    }
+    Work operator()(const Atomic& atomic) const { return {0, 2 * bytes(atomic.access), {}}; }
+};
+
+}  // namespace
+
+std::vector<Work> work_of(const Program& program) {
+    std::vector<Work> result;
+    result.reserve(program.code.size());
+    for (const Instruction& instruction : program.code)
+        result.push_back(std::visit(WorkOf{}, instruction));
+    return result;
+}
+
+Profile::Totals Profile::totals() const {
+    const std::scoped_lock lock(mutex_);
+    Totals result = rest_;
+    result.timings = timings_;
+    return result;
+}
+
+std::size_t Profile::room() const {
+    const std::scoped_lock lock(mutex_);
+    return kMostEvents - std::min(kMostEvents, rest_.events.size());
+}
+
+void Profile::add(const Totals& part) {
+    const std::scoped_lock lock(mutex_);
+    for (std::size_t i = 0; i < timings_.size(); ++i) {
+        timings_[i].executions += part.timings[i].executions;
+        timings_[i].nanoseconds += part.timings[i].nanoseconds;
+        timings_[i].copies += part.timings[i].copies;
+    }
+    rest_.nanoseconds += part.nanoseconds;
+    rest_.programs += part.programs;
+    const std::size_t room = kMostEvents - std::min(kMostEvents, rest_.events.size());
+    const std::size_t kept = std::min(room, part.events.size());
+    rest_.events.insert(rest_.events.end(), part.events.begin(),
+                        part.events.begin() + static_cast<std::ptrdiff_t>(kept));
+    rest_.left_out += part.left_out + static_cast<std::int64_t>(part.events.size() - kept);
+}
+
+Stopwatch::Stopwatch(Profile& profile) : profile_(profile) {
+    static std::atomic<std::int32_t> next{1};
+    static thread_local const std::int32_t number = next++;
+    thread_ = number;
+    part_.timings.resize(profile.num_instructions());
+    room_ = profile.room();
+}
+
+}  // namespace tilewright::cpu
