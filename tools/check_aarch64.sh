@@ -5,6 +5,7 @@
 #
 # On Debian or Ubuntu, as root or with sudo where the compiler or qemu is not installed. The arm64 packages of the libraries
 # are unpacked to build-aarch64/sysroot: nothing of another architecture is installed on this machine.
+# Status 3: what it needs could not be fetched.
 set -eu
 cd "$(dirname "$0")/.."
 build=$PWD/build-aarch64
@@ -24,7 +25,10 @@ if [ -n "$missing" ]; then
     [ "$(id -u)" = 0 ] || as_root=sudo
     say "installing with apt-get:$missing"
     # shellcheck disable=SC2086  # a list of words
-    $as_root apt-get update -qq && $as_root apt-get install -y -qq --no-install-recommends $missing >&2
+    { $as_root apt-get update -qq && $as_root apt-get install -y -qq --no-install-recommends $missing >&2; } || {
+        say "expected packages of apt-get but could not fetch$missing"
+        exit 3
+    }
 fi
 
 # unpack PACKAGE...: these arm64 packages and all they depend on, to the sysroot. apt works in folders of its own.
@@ -37,12 +41,16 @@ unpack() {
         -o Dir::Cache::pkgcache= -o Dir::Cache::srcpkgcache="
     # shellcheck disable=SC2086  # a list of words
     apt-get $arm64 update && apt-get $arm64 -y --no-install-recommends --download-only install "$@"
-    for package in "$apt"/archives/*.deb; do dpkg-deb -x "$package" "$sysroot"; done
+    for package in "$apt"/archives/*.deb; do
+        # The compiler brings its own C library to link with: the linker scripts of this one name places of another root.
+        case ${package##*/} in libc6-dev_*) continue ;; esac
+        dpkg-deb -x "$package" "$sysroot" || return 1
+    done
 }
 if [ "$(cat "$sysroot/done" 2>/dev/null)" != "$libraries" ]; then
     say "unpacking the arm64 packages of: $libraries"
     # shellcheck disable=SC2086  # a list of words
-    unpack $libraries
+    unpack $libraries || { say "expected arm64 packages of apt-get but could not fetch them"; exit 3; }
     printf '%s' "$libraries" >"$sysroot/done"
 fi
 
