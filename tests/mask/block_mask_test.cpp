@@ -10,6 +10,7 @@
 #include <sstream>
 
 #include "tests/mask/random_mask.h"
+#include "tests/support/throws.h"
 #include "tilewright/error.h"
 #include "tilewright/lang.h"
 #include "tilewright/masks.h"
@@ -20,6 +21,7 @@ namespace {
 
 using ::testing::HasSubstr;
 using testing::random_dense_mask;
+using testing::throws;
 using ::testing::ThrowsMessage;
 
 /// The block level by its definition: 2 full, 1 partial, 0 empty.
@@ -357,9 +359,10 @@ TEST(BlockMask, WordsThatAreNoMaskAreRefused) {
         return BlockMask::from_packed(
             Tensor::from_vector(values, {static_cast<std::int64_t>(values.size())}));
     };
-    EXPECT_THROW(read({}), UserError);
-    EXPECT_THROW(read({words.begin(), words.end() - 1}), UserError);
-    EXPECT_THROW(BlockMask::from_packed(Tensor::zeros(DType::i32, {4})), UserError);
+    EXPECT_THAT([&] { read({}); }, throws("but got too few of them"));
+    EXPECT_THAT([&] { read({words.begin(), words.end() - 1}); }, throws("but got too few of them"));
+    EXPECT_THAT([&] { BlockMask::from_packed(Tensor::zeros(DType::i32, {4})); },
+                throws("expected words of u32 (n) but got i32[4]"));
     // Whatever one word becomes: a mask or a refusal.
     int refused = 0;
     for (std::size_t i = 0; i < std::min<std::size_t>(words.size(), 200); ++i) {

@@ -8,10 +8,13 @@
 
 #include "mask/dense.h"
 #include "tests/mask/random_mask.h"
+#include "tests/support/throws.h"
 #include "tilewright/error.h"
 
 namespace tilewright::mask {
 namespace {
+
+using testing::throws;
 
 using tilewright::testing::random_dense_mask;
 
@@ -122,13 +125,17 @@ TEST(MaskPlan, CausalIsFullBelowTheDiagonal) {
 
 TEST(MaskPlan, RefusesTilesThatDoNotFit) {
     const MaskData data = from_dense(Tensor::zeros(boolean, {1, 1, 10, 10}));
-    EXPECT_THROW(make_plan(data, {.block_q = 0}), UserError);
-    EXPECT_THROW(make_plan(data, {.block_kv = 8192}), UserError);
-    EXPECT_THROW(make_plan(data, {.block_q = 80, .bits = BitOrder::atoms}), UserError);
-    EXPECT_THROW(make_plan(data, {.block_q = 64, .block_kv = 100, .bits = BitOrder::wgmma}),
-                 UserError);
-    EXPECT_THROW(make_plan(from_dense(Tensor::zeros(boolean, {2, 1, 10, 10})), {}).work_list(3, 1),
-                 UserError);
+    EXPECT_THAT([&] { make_plan(data, {.block_q = 0}); }, throws("of 1 to"));
+    EXPECT_THAT([&] { make_plan(data, {.block_kv = 8192}); }, throws("of 1 to"));
+    EXPECT_THAT([&] { make_plan(data, {.block_q = 80, .bits = BitOrder::atoms}); },
+                throws("expected tiles of whole 64 x 64 atoms but got 80 x"));
+    EXPECT_THAT([&] { make_plan(data, {.block_q = 64, .block_kv = 100, .bits = BitOrder::wgmma}); },
+                throws("rows % 64 == 0 and columns % 8 == 0 but got 64 x 100"));
+    EXPECT_THAT(
+        [&] {
+            make_plan(from_dense(Tensor::zeros(boolean, {2, 1, 10, 10})), {}).work_list(3, 1);
+        },
+        throws("expected batches 2 and heads 1 (1 broadcasts) but got 3 and 1"));
 }
 
 }  // namespace

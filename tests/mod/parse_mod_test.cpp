@@ -6,12 +6,15 @@
 #include <random>
 
 #include "mod/evaluate.h"
+#include "tests/support/throws.h"
 #include "tilewright/error.h"
 #include "tilewright/masks.h"
 #include "tilewright/scores.h"
 
 namespace tilewright {
 namespace {
+
+using testing::throws;
 
 using ::testing::HasSubstr;
 
@@ -236,9 +239,21 @@ TEST(ParseMod, KindsAreChecked) {
                 HasSubstr("`compose` is a score"));
     EXPECT_THAT(error_of("q - kv", Mod::Kind::mask).first, HasSubstr("expected a mask"));
     EXPECT_THAT(error_of("q >= kv", Mod::Kind::score).first, HasSubstr("score if ... else -inf"));
-    EXPECT_THROW(parse_mod("q", {{"q", Tensor::scalar(f32, 1)}}), UserError);
-    EXPECT_THROW(parse_mod("q", {{"a b", Tensor::scalar(f32, 1)}}), UserError);
-    EXPECT_THROW(parse_mod("q", {{"x", Tensor()}}), UserError);
+    EXPECT_THAT(
+        [&] {
+            parse_mod("q", {{"q", Tensor::scalar(f32, 1)}});
+        },
+        throws("expected a name that is not taken for an array but got `q`"));
+    EXPECT_THAT(
+        [&] {
+            parse_mod("q", {{"a b", Tensor::scalar(f32, 1)}});
+        },
+        throws("expected letters, digits and _ for an array but got `a b`"));
+    EXPECT_THAT(
+        [&] {
+            parse_mod("q", {{"x", Tensor()}});
+        },
+        throws("expected a tensor but it is undefined"));
 }
 
 TEST(ParseMod, DeepTextsAreRefused) {

@@ -8,12 +8,14 @@
 
 #include "mod/evaluate.h"
 #include "tests/support/accuracy.h"
+#include "tests/support/throws.h"
 #include "tilewright/error.h"
 
 namespace tilewright {
 namespace {
 
 using testing::random_tensor;
+using testing::throws;
 
 /// Compares the mod with a formula over a grid of positions, in f64.
 template <typename Formula>
@@ -153,16 +155,28 @@ TEST(Scores, Compose) {
 
 TEST(Scores, BadArgumentsAreErrors) {
     const Capture ints = capture(Tensor::arange(i32, 3));
-    EXPECT_THROW(scores::alibi(0), UserError);
-    EXPECT_THROW(scores::alibi(ints), UserError);
-    EXPECT_THROW(scores::softcap(0), UserError);
-    EXPECT_THROW(scores::bias(ints), UserError);
-    EXPECT_THROW(scores::t5(capture(Tensor::zeros(f32, {2, 3})), true), UserError);
-    EXPECT_THROW(scores::sandwich(2, 0), UserError);
-    EXPECT_THROW(scores::graphormer_spatial(ints, ints), UserError);
-    EXPECT_THROW(scores::activation("foo"), UserError);
-    EXPECT_THROW(scores::mla_rope(ints, ints, 1), UserError);
-    EXPECT_THROW(compose(Mod(), scores::softcap(1)), UserError);
+    EXPECT_THAT([&] { scores::alibi(0); }, throws("expected heads of at least 1 but got 0"));
+    EXPECT_THAT([&] { scores::alibi(ints); },
+                throws("expected slopes of rank 1 and floats but got i32"));
+    EXPECT_THAT([&] { scores::softcap(0); }, throws("expected a positive finite cap but got 0"));
+    EXPECT_THAT(
+        [&] { scores::bias(ints); },
+        throws("expected a table (q, kv), (h, q, kv) or (b, h, q, kv) of floats but got i32"));
+    EXPECT_THAT(
+        [&] {
+            scores::t5(capture(Tensor::zeros(f32, {2, 3})), true);
+        },
+        throws("with fewer exact buckets than max_distance, 128, but got f32[2, 3]"));
+    EXPECT_THAT([&] { scores::sandwich(2, 0); },
+                throws("expected max_length of at least 1 but got 0"));
+    EXPECT_THAT([&] { scores::graphormer_spatial(ints, ints); },
+                throws("expected bias of rank 2 and floats but got i32"));
+    EXPECT_THAT([&] { scores::activation("foo"); },
+                throws("expected one of relu, sigmoid, softplus, exp, square but got `foo`"));
+    EXPECT_THAT([&] { scores::mla_rope(ints, ints, 1); },
+                throws("expected q_rope of rank 4 and floats but got i32"));
+    EXPECT_THAT([&] { compose(Mod(), scores::softcap(1)); },
+                throws("expected outer but it was left out"));
 }
 
 }  // namespace

@@ -5,12 +5,14 @@
 
 #include "norm/reference.h"
 #include "tests/support/accuracy.h"
+#include "tests/support/throws.h"
 
 namespace tilewright::norm {
 namespace {
 
 using testing::expect_accurate;
 using testing::random_tensor;
+using testing::throws;
 
 struct Case {
     std::string name;
@@ -162,8 +164,12 @@ TEST(Norm, IntoTensorsOfTheCaller) {
         EXPECT_EQ(to_array(given.x).data, to_array(wanted.x).data);
         EXPECT_EQ(to_array(given.weight).data, to_array(wanted.weight).data);
         EXPECT_EQ(to_array(given.bias).data, to_array(wanted.bias).data);
-        EXPECT_THROW(rms_norm_into({}, x, weight), UserError);
-        EXPECT_THROW(rms_norm_backward_into({x, x, {}}, want, weight, dy), UserError);
+        EXPECT_THAT([&] { rms_norm_into({}, x, weight); }, throws("expected out.y of type"));
+        EXPECT_THAT(
+            [&] {
+                rms_norm_backward_into({x, x, {}}, want, weight, dy);
+            },
+            throws("but they share memory"));
         const auto refuses = [](const char* message, const auto& write) {
             try {
                 write();
@@ -203,13 +209,19 @@ TEST(Norm, NothingToDo) {
 
 TEST(Norm, BadInputIsNamed) {
     const Tensor x = random_tensor(f32, {2, 8}, 1), weight = random_tensor(f32, {8}, 2);
-    EXPECT_THROW(rms_norm(Tensor()), UserError);
-    EXPECT_THROW(rms_norm(x.to(i32)), UserError);
-    EXPECT_THROW(rms_norm(x, random_tensor(f32, {7}, 1)), UserError);
-    EXPECT_THROW(layer_norm(x, {}, weight), UserError);
-    EXPECT_THROW(rms_norm(x, weight, {.eps = -1}), UserError);
-    EXPECT_THROW(rms_norm(x, weight, {.residual = weight}), UserError);
-    EXPECT_THROW(rms_norm_backward(rms_norm(x, weight), weight, weight), UserError);
+    EXPECT_THAT([&] { rms_norm(Tensor()); }, throws("expected x but it was left out"));
+    EXPECT_THAT([&] { rms_norm(x.to(i32)); },
+                throws("expected x of f32, f64, f16 or bf16 but got i32[2, 8]"));
+    EXPECT_THAT([&] { rms_norm(x, random_tensor(f32, {7}, 1)); },
+                throws("expected a weight whose shape ends that of x, f32[2, 8], but got f32[7]"));
+    EXPECT_THAT([&] { layer_norm(x, {}, weight); },
+                throws("expected a weight with the bias but got none"));
+    EXPECT_THAT([&] { rms_norm(x, weight, {.eps = -1}); },
+                throws("expected eps of at least 0 but got -1"));
+    EXPECT_THAT([&] { rms_norm(x, weight, {.residual = weight}); },
+                throws("expected residual of type f32[2, 8] but got f32[8]"));
+    EXPECT_THAT([&] { rms_norm_backward(rms_norm(x, weight), weight, weight); },
+                throws("expected dy of type f32[2, 8] but got f32[8]"));
 }
 
 }  // namespace

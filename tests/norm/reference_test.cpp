@@ -6,8 +6,12 @@
 #include <cmath>
 #include <random>
 
+#include "tests/support/throws.h"
+
 namespace tilewright::norm {
 namespace {
+
+using testing::throws;
 
 Array random_array(std::vector<std::int64_t> shape, unsigned seed) {
     Array result(std::move(shape));
@@ -33,7 +37,8 @@ TEST(NormReference, ByHand) {
     input.residual = Array({1, 2}, 3);
     EXPECT_NEAR(reference_layer_norm(input).sum(0, 1), 10, 1e-12);
     input.weight = Array({3});
-    EXPECT_THROW(reference_rms_norm(input), UserError);
+    EXPECT_THAT([&] { reference_rms_norm(input); },
+                throws("expected weight of shape (2) but got (3)"));
 }
 
 void expect_gradients(bool layer) {

@@ -7,11 +7,14 @@
 
 #include <fstream>
 
+#include "tests/support/throws.h"
 #include "tilewright/error.h"
 #include "tilewright/system.h"
 
 namespace tilewright::run {
 namespace {
+
+using testing::throws;
 
 namespace fs = std::filesystem;
 
@@ -47,7 +50,7 @@ TEST(System, NamesDevicesAndKeepsTheThreadCount) {
     EXPECT_EQ(num_threads(), 1);
     set_num_threads(0);
     EXPECT_EQ(num_threads(), all);
-    EXPECT_THROW(set_num_threads(-1), UserError);
+    EXPECT_THAT([&] { set_num_threads(-1); }, throws("expected at least 0 threads but got -1"));
 }
 
 }  // namespace
