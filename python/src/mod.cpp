@@ -192,7 +192,9 @@ void bind_comparison(nb::class_<Tile>& scalar, const char* name, Binary f) {
     throw nb::type_error(
         "a traced value has no truth value while the mod is traced: in place of `if` use "
         "tw.where(condition, a, b), of `and`, `or` and `not` use &, | and ~, of `a < b < c` use "
-        "(a < b) & (b < c), of min and max use tw.minimum and tw.maximum");
+        "(a < b) & (b < c), of `a in (1, 2)` use (a == 1) | (a == 2), of min and max use "
+        "tw.minimum "
+        "and tw.maximum");
 }
 
 void bind_scalar(nb::module_& module) {

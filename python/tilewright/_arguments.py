@@ -74,8 +74,9 @@ class AttentionArguments:
         """(left, right), -1 where unbounded."""
         if self.window is None:
             return -1, -1
+        most = 1 << 62  # longer than any sequence
         try:
-            left, right = map(operator.index, self.window)
+            left, right = (min(max(operator.index(x), -most), most) for x in self.window)
         except (TypeError, ValueError):
             raise TypeError(
                 f"[{op}] expected window to be two integers (left, right) but got {self.window!r}"

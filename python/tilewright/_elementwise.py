@@ -238,3 +238,18 @@ Scalar.to = Scalar.astype = _to
 Scalar.clamp = Scalar.clip = clamp
 for _name in ("abs", "exp", "exp2", "log", "tanh", "sigmoid", "sqrt", "floor", "square"):
     setattr(Scalar, _name, FUNCTIONS[_name])
+
+
+def _round(self, digits=None):
+    if digits is not None:
+        raise TypeError(
+            f"[{_tracing()}] expected round(x) of a traced value without digits but got {digits!r}"
+        )
+    return FUNCTIONS["round"](self)
+
+
+Scalar.__round__ = _round
+Scalar.__floor__ = FUNCTIONS["floor"]  # math.floor
+Scalar.__ceil__ = FUNCTIONS["ceil"]
+Scalar.__divmod__ = lambda a, b: (a // b, a % b)
+Scalar.__rdivmod__ = lambda b, a: (a // b, a % b)

@@ -214,10 +214,13 @@ def _reduction(name, document):
     of_rows = {"sum": _elementwise.sum, "max": _elementwise.max, "min": _elementwise.min}.get(name)
 
     def function(x, axis=None, keepdims=False):
-        if isinstance(axis, Tile):
+        in_kernel = _lang.in_kernel()
+        is_value = isinstance(axis, Tile if in_kernel else Tile | float | np.floating)
+        if is_value or not (in_kernel or isinstance(x, Tile) or np.ndim(x) > 0):
+            given = [repr(v) if isinstance(v, Tile) else v for v in (x, axis) if v is not None]
             raise TypeError(
-                f"[{name}] expected axis to be an integer but got a traced value: of two values use "
-                "tw.minimum, tw.maximum or operators"
+                f"[{name}] expected a tile, or a row of a captured array, and an axis but got "
+                f"{', '.join(map(str, given))}: of two values use tw.minimum, tw.maximum or operators"
             )
         if of_rows is not None and not isinstance(x, Tile) and np.ndim(x) != 0:
             return of_rows(x)

@@ -3,41 +3,41 @@
 Arrays are NumPy arrays, things with ``__dlpack__``, or captures; masks inside masks may be functions.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable as _Callable
 
 from . import _core
-from ._library import export
-from ._mods import Mod
+from ._library import export as _export
+from ._mods import Mod as _Mod
 
-_functions = export(_core.masks)
+_functions = _export(_core.masks)
 globals().update(_functions)
 # For type checkers, which do not see names that are made here.
-batchify: Callable[..., Mod]
-block_diffusion: Callable[..., Mod]
-causal: Callable[..., Mod]
-dilated_window: Callable[..., Mod]
-document: Callable[..., Mod]
-global_tokens: Callable[..., Mod]
-jagged: Callable[..., Mod]
-morton_natten: Callable[..., Mod]
-natten: Callable[..., Mod]
-noop: Callable[..., Mod]
-offset: Callable[..., Mod]
-packed_causal: Callable[..., Mod]
-prefix_lm: Callable[..., Mod]
-sasa: Callable[..., Mod]
-segment: Callable[..., Mod]
-selected_tiles: Callable[..., Mod]
-shared_prefix: Callable[..., Mod]
-sliding_tile_2d: Callable[..., Mod]
-sliding_tile_3d: Callable[..., Mod]
-sliding_window: Callable[..., Mod]
-spatial_head: Callable[..., Mod]
-strided: Callable[..., Mod]
-temporal_head: Callable[..., Mod]
-tiled_natten: Callable[..., Mod]
-tree: Callable[..., Mod]
-tree_training: Callable[..., Mod]
-vision_cross_attention: Callable[..., Mod]
-window: Callable[..., Mod]
+batchify: _Callable[..., _Mod]
+block_diffusion: _Callable[..., _Mod]
+causal: _Callable[..., _Mod]
+dilated_window: _Callable[..., _Mod]
+document: _Callable[..., _Mod]
+global_tokens: _Callable[..., _Mod]
+jagged: _Callable[..., _Mod]
+morton_natten: _Callable[..., _Mod]
+natten: _Callable[..., _Mod]
+noop: _Callable[..., _Mod]
+offset: _Callable[..., _Mod]
+packed_causal: _Callable[..., _Mod]
+prefix_lm: _Callable[..., _Mod]
+sasa: _Callable[..., _Mod]
+segment: _Callable[..., _Mod]
+selected_tiles: _Callable[..., _Mod]
+shared_prefix: _Callable[..., _Mod]
+sliding_tile_2d: _Callable[..., _Mod]
+sliding_tile_3d: _Callable[..., _Mod]
+sliding_window: _Callable[..., _Mod]
+spatial_head: _Callable[..., _Mod]
+strided: _Callable[..., _Mod]
+temporal_head: _Callable[..., _Mod]
+tiled_natten: _Callable[..., _Mod]
+tree: _Callable[..., _Mod]
+tree_training: _Callable[..., _Mod]
+vision_cross_attention: _Callable[..., _Mod]
+window: _Callable[..., _Mod]
 __all__ = sorted(_functions)

@@ -3,31 +3,32 @@
 Arrays are NumPy arrays, things with ``__dlpack__``, or captures, which get gradients.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable as _Callable
 
 from . import _core
-from ._library import export
-from ._mods import Mod, as_mod
+from ._library import export as _export
+from ._mods import Mod as _Mod
+from ._mods import as_mod as _as_mod
 
-_functions = export(_core.scores)
+_functions = _export(_core.scores)
 globals().update(_functions)
 # For type checkers, which do not see names that are made here.
-activation: Callable[..., Mod]
-alibi: Callable[..., Mod]
-bias: Callable[..., Mod]
-checkerboard: Callable[..., Mod]
-graphormer_edge: Callable[..., Mod]
-graphormer_spatial: Callable[..., Mod]
-mla_rope: Callable[..., Mod]
-relative_position: Callable[..., Mod]
-sandwich: Callable[..., Mod]
-softcap: Callable[..., Mod]
-t5: Callable[..., Mod]
+activation: _Callable[..., _Mod]
+alibi: _Callable[..., _Mod]
+bias: _Callable[..., _Mod]
+checkerboard: _Callable[..., _Mod]
+graphormer_edge: _Callable[..., _Mod]
+graphormer_spatial: _Callable[..., _Mod]
+mla_rope: _Callable[..., _Mod]
+relative_position: _Callable[..., _Mod]
+sandwich: _Callable[..., _Mod]
+softcap: _Callable[..., _Mod]
+t5: _Callable[..., _Mod]
 __all__ = sorted([*_functions, "compose"])
 
 
 def compose(outer, inner):
     """outer(inner(score)): ``compose(softcap(20), alibi(slopes))``."""
     return _core.compose(
-        as_mod("compose", "outer", outer, False), as_mod("compose", "inner", inner, False)
+        _as_mod("compose", "outer", outer, False), _as_mod("compose", "inner", inner, False)
     )

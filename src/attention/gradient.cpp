@@ -1,5 +1,6 @@
 // Attention backward on tensors.
 #include <algorithm>
+#include <cmath>
 #include <functional>
 #include <tuple>
 #include <utility>
@@ -8,6 +9,7 @@
 #include "attention/problem.h"
 #include "attention/sm90/serve.h"
 #include "attention/tiles/backward.h"
+#include "attention/tiles/forward.h"
 #include "attention/tune.h"
 #include "run/overlap.h"
 #include "run/recorder.h"
@@ -180,11 +182,47 @@ void backward_without_keys(const Problem& p, const Gradients& g, Shared& shared)
 
 /// The gradient of the sinks from lse and delta.
 void sinks_backward(const Problem& p, const Tensor& lse, const Tensor& delta, Shared& shared) {
-    const Call sinks = cached(p.options, [&] { return tiles::sinks_backward(p.options); });
-    shared.add_sinks(p, sinks(p.sinks, lse, delta));
+    const bool shifted = p.features.shifted;
+    const Call sinks = cached(std::tuple(p.options, shifted),
+                              [&] { return tiles::sinks_backward(p.options, shifted); });
+    shared.add_sinks(p, sinks.run({p.sinks, lse, delta, p.shift})[0]);
 }
 
-void backward(Problem p, const Gradients& g, Shared& shared) {
+/// May a row have an lse that is too large for probabilities? A recording is repeated with others.
+bool may_have_large_rows(const Problem& p, const Tensor& lse) {
+    if (p.on_gpu()) return false;
+    if (run::Recorder::current() != nullptr) return true;
+    const DType sums = tiles::accumulator(p.query.dtype());
+    const auto has = [](const auto* values, std::int64_t size) {
+        return std::any_of(values, values + size, [](double l) {
+            return std::abs(l) >= tiles::kInexactLse && !std::isinf(l);
+        });
+    };
+    const Tensor all = lse.to(sums).contiguous();
+    return sums == f64 ? has(all.data<double>(), all.size()) : has(all.data<float>(), all.size());
+}
+
+/// Gives rows with large scores the lse of scores minus their largest, which becomes their shift.
+/// Returns it, with lse as it is for the others.
+Tensor shift_large_rows(Problem& p, const Tensor& lse) {
+    const bool long_queries = p.query_length >= 64;
+    Problem scan = p;
+    scan.make_plan(false);
+    const Call call = cached(std::tuple(scan.options, scan.features.key(), long_queries), [&] {
+        return tiles::row_sums(scan.options, scan.features, long_queries);
+    });
+    std::vector<Tensor> inputs{p.query, p.key, p.value, p.segment_ids, p.kv_segment_ids, p.sinks};
+    const std::vector<Tensor> extras = scan.extras();
+    inputs.insert(inputs.end(), extras.begin(), extras.end());
+    inputs.push_back(lse);
+    const std::vector<Tensor> results = call.run(inputs);
+    p.shift = results[0];
+    p.features.shifted = true;
+    return results[1];
+}
+
+void backward(Problem p, const Gradients& given, Shared& shared) {
+    Gradients g = given;
     if (p.empty() || p.kv_length == 0) return backward_without_keys(p, g, shared);
     p.use_backward_blocks();
     p.use_blocks(tuned_blocks(p, "backward", p.backward_blocks, [&](const AttentionBlocks& trial) {
@@ -193,6 +231,7 @@ void backward(Problem p, const Gradients& g, Shared& shared) {
         Shared unused(p);
         backward(std::move(tried), g, unused);
     }));
+    if (may_have_large_rows(p, g.lse)) g.lse = shift_large_rows(p, g.lse);
     p.make_plan(true);
     const bool has_dlse = g.dlse.defined();
     const Call preprocess = cached(std::tuple(p.options, has_dlse),

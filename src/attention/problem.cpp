@@ -10,6 +10,7 @@
 #include "cuda/runtime/device.h"
 #include "cuda/runtime/stream.h"
 #include "ir/function.h"
+#include "mod/elements.h"
 #include "run/cuda_memory.h"
 #include "run/recorder.h"
 #include "support/check.h"
@@ -192,7 +193,7 @@ std::vector<std::int64_t> check_starts(const char* argument, const Tensor& start
                    argument, total, values.front(), values.back());
     for (std::size_t n = 1; n < values.size(); ++n) {
         if (values[n] < values[n - 1])
-            user_error("attention", "expected {} never to decrease but got {} behind {}", argument,
+            user_error("attention", "expected {} never to decrease but got {} after {}", argument,
                        values[n], values[n - 1]);
     }
     return values;
@@ -315,7 +316,9 @@ void check_mods(const AttentionOptions& options, Problem& p) {
     if (p.packed()) size.batch = static_cast<std::int64_t>(p.starts.size()) - 1;
     size.batch += p.origin[0];
     size.heads += p.origin[1];
+    const bool has_pairs = !p.empty() && p.kv_length > 0;
     const auto inlined = [&](const mod::Traced& traced, bool is_score) {
+        if (has_pairs) mod::expect_elements("attention", traced.captures);
         // In decode the heads of a group are the rows; the checked mode wants every index.
         if (p.query_length == 1 || is_checked) {
             return tiles::InlinedMod{traced.function, {}, traced.text};
@@ -571,6 +574,7 @@ std::vector<Tensor> Problem::extras() const {
         result[tiles::Extra::full] = plan->full;
         result[tiles::Extra::bits] = plan->bits;
     }
+    result[tiles::Extra::shift] = shift;
     result.insert(result.end(), captured.begin(), captured.end());
     return result;
 }
@@ -649,6 +653,7 @@ Problem Problem::part(std::int64_t b, std::int64_t batches, std::int64_t first,
     p.segment_ids = batches_of(segment_ids, b, batches);
     p.kv_segment_ids = batches_of(kv_segment_ids, b, batches);
     p.kv_lengths = batches_of(kv_lengths, b, batches);
+    p.shift = heads_of(batches_of(shift, b, batches), first * group, count * group);
     p.origin[0] += b;
     p.origin[1] += first * group;
     return p;

@@ -27,6 +27,7 @@ struct Problem {
     Tensor segment_ids, kv_segment_ids;  ///< both given or both not, contiguous, both i32 or i64
     Tensor kv_lengths;  ///< (batch), or (sequences) of packed ones, contiguous, i32 or i64; or none
     Tensor sinks;       ///< undefined where not needed
+    Tensor shift;       ///< see tiles::Features::shifted; undefined where it is not
     std::uint64_t seed = 0;                ///< of dropout
     std::array<std::int64_t, 4> origin{};  ///< see tiles::Extra
     const mod::Traced* score = nullptr;

@@ -18,8 +18,6 @@
 namespace tilewright::cli {
 namespace {
 
-constexpr std::int64_t kPartsOfABar = 4;
-
 /// Heads [h, h + heads) and rows [first, first + rows) of batch b of a (B, H, L, ...) array.
 Array part_of(const Array& x, std::int64_t b, std::int64_t h, std::int64_t heads,
               std::int64_t first, std::int64_t rows) {
@@ -135,13 +133,7 @@ class Checker {
         const std::int64_t group = kv_heads == 0 ? 1 : query_.dim(1) / kv_heads;
         std::mutex mutex;
         const std::int64_t parts = std::ssize(sequences_) * kv_heads;
-        std::optional<Progress> progress;
-        std::optional<Elapsed> elapsed;  // a bar of few parts would stand still
-        if (parts < kPartsOfABar) {
-            elapsed.emplace("check");
-        } else {
-            progress.emplace("check");
-        }
+        std::optional<Elapsed> elapsed(std::in_place, "check");
         std::int64_t done = 0;
         cpu::parallel_for(parts, [&](std::int64_t i) {
             const Sequence& s = sequences_[static_cast<std::size_t>(i / kv_heads)];
@@ -150,8 +142,7 @@ class Checker {
             const std::vector<Array> plain = reference(s, kv, group, gradient, Kind::plain);
             const std::vector<Array> sizes = reference(s, kv, group, gradient, Kind::sizes);
             const std::lock_guard lock(mutex);
-            if (progress)
-                progress->update(static_cast<double>(++done) / static_cast<double>(parts));
+            elapsed->update(static_cast<double>(++done) / static_cast<double>(parts));
             for (std::size_t n = 0; n < shared.size(); ++n) {
                 const bool is_sinks = n == 0 && sinks_.given();
                 const std::int64_t first = is_sinks ? kv * group : 0;
@@ -171,8 +162,7 @@ class Checker {
                 results[r].ok = results[r].ok && error <= allowed;
             }
         });
-        progress.reset();  // wiped before there are results
-        elapsed.reset();
+        elapsed.reset();  // wiped before there are results
         for (Shared& sum : shared) {
             Compared& compared = sum.compared;
             compared.error = largest_error(compared.ours, sum.exact);

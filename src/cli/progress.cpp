@@ -70,7 +70,9 @@ void Elapsed::draw(const std::string& label, std::ostream& out, double delay, do
     std::unique_lock lock(mutex_);
     double next = delay;
     while (!ended_.wait_until(lock, start + milliseconds(next), [&] { return done_; })) {
-        out << kWipe << fmt::format("{}, {:.0f} s", label, next) << std::flush;
+        out << kWipe << fmt::format("{}, {:.0f} s", label, next);
+        if (share_ > 0) out << fmt::format(", {:.0f}%", share_ * 100);
+        out << std::flush;
         next += period;
     }
     if (next > delay) out << kWipe << std::flush;

@@ -1,6 +1,7 @@
 // What a terminal shows while something takes long.
 #pragma once
 
+#include <atomic>
 #include <chrono>
 #include <condition_variable>
 #include <mutex>
@@ -37,7 +38,7 @@ class Progress {
 };
 
 /// Draws `label, 12 s` every second on one line while it lives, after two seconds, for work that
-/// cannot tell how far it is.
+/// seldom or never tells how far it is; `label, 12 s, 25%` once it has.
 class Elapsed {
   public:
     /// On standard error where that is a terminal, else silent.
@@ -48,12 +49,16 @@ class Elapsed {
     Elapsed(const Elapsed&) = delete;
     Elapsed& operator=(const Elapsed&) = delete;
 
+    /// `done` of the work, in [0, 1], is finished. Any thread may call it.
+    void update(double done) { share_ = done; }
+
   private:
     void draw(const std::string& label, std::ostream& out, double delay, double period);
 
     std::mutex mutex_;
     std::condition_variable ended_;
     bool done_ = false;
+    std::atomic<double> share_ = 0;
     std::thread thread_;
 };
 

@@ -2,6 +2,7 @@
 #include "lang/promotion.h"
 
 #include <algorithm>
+#include <cmath>
 #include <limits>
 
 #include "support/check.h"
@@ -56,12 +57,22 @@ DType promote(DType a, DType b) {
     return promote_integers(a, b);
 }
 
+namespace {
+
+/// f64 for what f32 does not hold.
+DType floating_dtype(double value) {
+    const bool fits = !(std::abs(value) > std::numeric_limits<float>::max()) || std::isinf(value);
+    return fits ? f32 : f64;
+}
+
+}  // namespace
+
 DType literal_dtype(const Operand& literal) {
     switch (literal.kind()) {
         case Operand::Kind::truth:
             return boolean;
         case Operand::Kind::floating:
-            return f32;
+            return floating_dtype(literal.floating());
         case Operand::Kind::unsigned_int:
             if (literal.integer() > static_cast<std::uint64_t>(INT64_MAX)) return u64;
             return literal.integer() > static_cast<std::uint64_t>(INT32_MAX) ? i64 : i32;
@@ -77,7 +88,7 @@ DType literal_dtype(const Operand& literal, DType other) {
         case Operand::Kind::truth:
             return other;
         case Operand::Kind::floating:
-            return is_float(other) ? other : f32;
+            return is_float(other) ? other : floating_dtype(literal.floating());
         default:
             return other == boolean ? literal_dtype(literal) : other;
     }

@@ -16,7 +16,7 @@ DType promote(DType a, DType b);
 /// The dtype that a literal takes beside a value of dtype `other`.
 DType literal_dtype(const Operand& literal, DType other);
 
-/// The dtype of a literal on its own: i32 (i64 when it does not fit), f32, bool.
+/// The dtype of a literal on its own: i32 (i64 when it does not fit), f32 (f64 likewise), bool.
 DType literal_dtype(const Operand& literal);
 
 /// NumPy's broadcast of two shapes. UserError "[op] ..." when they do not agree; `what` names them.

@@ -10,6 +10,7 @@
 #include "mask/dense.h"
 #include "mask/draw.h"
 #include "mask/picture.h"
+#include "mod/elements.h"
 #include "mod/evaluate.h"
 #include "mod/traced.h"
 #include "support/check.h"
@@ -328,9 +329,20 @@ std::ostream& operator<<(std::ostream& out, const BlockMask& mask) {
     return out << (mask.defined() ? mask.to_string() : "BlockMask()");
 }
 
+namespace {
+
+/// UserError where the mod reads an array without elements for any pair of these sizes.
+void expect_elements(const char* op, const Mod& mod, const Tensor::Dims& sizes) {
+    if (!mod.defined() || std::ranges::find(sizes, 0) != sizes.end()) return;
+    mod::expect_elements(op, mod::trace(mod).captures);
+}
+
+}  // namespace
+
 BlockMask create_block_mask(const Mod& mod, std::int64_t batch, std::int64_t heads,
                             std::int64_t q_len, std::int64_t kv_len, BlockSize block_size) {
     check_sizes("create_block_mask", batch, heads, q_len, kv_len, block_size);
+    expect_elements("create_block_mask", mod, {batch, heads, q_len, kv_len});
     if (checked()) mask::check_indices("create_block_mask", mod, batch, heads, q_len, kv_len);
     return wrap(mask::build_kept(mask::MaskFunction::of("create_block_mask", mod), batch, heads,
                                  q_len, kv_len),
@@ -340,6 +352,7 @@ BlockMask create_block_mask(const Mod& mod, std::int64_t batch, std::int64_t hea
 Tensor create_mask(const Mod& mod, std::int64_t batch, std::int64_t heads, std::int64_t q_len,
                    std::int64_t kv_len) {
     check_sizes("create_mask", batch, heads, q_len, kv_len, {});
+    expect_elements("create_mask", mod, {batch, heads, q_len, kv_len});
     if (checked()) mask::check_indices("create_mask", mod, batch, heads, q_len, kv_len);
     return mask::evaluate_dense(mask::MaskFunction::of("create_mask", mod), batch, heads, q_len,
                                 kv_len);
@@ -353,6 +366,7 @@ Tensor create_scores(const Mod& mod, const Tensor& scores) {
         user_error(op, "expected scores (b, h, q, kv) of f32 or f64 but got {}",
                    scores.type_name());
     const auto& shape = scores.shape();
+    expect_elements(op, mod, shape);
     if (checked()) mask::check_indices(op, mod, shape[0], shape[1], shape[2], shape[3]);
     mod::Traced traced = mod::trace(mod, scores.dtype());
     std::vector<Tensor> captures;

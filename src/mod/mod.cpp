@@ -9,6 +9,7 @@
 #include "ir/print.h"
 #include "lang/tracer.h"
 #include "mod/capture_table.h"
+#include "mod/elements.h"
 #include "mod/evaluate.h"
 #include "mod/state.h"
 #include "mod/traced.h"
@@ -169,6 +170,7 @@ namespace {
 
 mod::Evaluator evaluator_of(const Mod& mod, DType score) {
     const mod::Traced& traced = mod::trace(mod, score);
+    mod::expect_elements("mod", traced.captures);
     std::vector<Tensor> captures;
     for (const Capture& capture : traced.captures)
         captures.push_back(capture.tensor().to(Device{}));

@@ -109,9 +109,70 @@ TEST(AttentionMods, ScoresOfAnyMagnitude) {
                     check({.name = std::string(name) + " " + std::to_string(c),
                            .options = {.score_mod = mod},
                            .dtype = dtype,
+                           .batch = 1,
+                           .heads = 1,
+                           .kv_heads = 1,
                            .length = length,
-                           .kv_length = length == 1 ? 2100 : 600,
-                           .backward = false});
+                           .kv_length = length == 1 ? 2100 : 600});
+                }
+            }
+        }
+    }
+}
+
+/// Rows far from 0 have the gradients of the same rows near it, whatever else the call has.
+TEST(AttentionMods, RowsOfLargeScoresHaveGradients) {
+    constexpr double kFar = 0x1p25;  // whose neighbours in f32 are 4 apart
+    const Tensor x = random_tensor(f32, {2, 4, 90, 16}, 1),
+                 y = random_tensor(f32, {2, 2, 90, 16}, 2),
+                 dout = random_tensor(f32, {2, 4, 90, 16}, 3),
+                 dlse = random_tensor(f32, {2, 4, 90}, 4);
+    Tensor steps = Tensor::zeros(f32, {4, 5});
+    for (std::int64_t h = 0; h < 4; ++h)
+        for (std::int64_t i = 0; i < 5; ++i) steps.set({h, i}, 4.0 * ((i * 3 + h) % 4));
+    const auto gradients = [&](AttentionOptions options, double far, bool every_row) {
+        const Capture table = capture(steps, "steps");
+        const double odd = every_row ? far : 0;
+        options.score_mod = [=](auto s, auto, auto h, auto q, auto kv) {
+            return s * 0.0 + table(h, kv % 5) + where(q % 2 == 0, far, odd);
+        };
+        if (options.sinks.defined()) options.sinks = Tensor::full(f32, {4}, far + 4);
+        const AttentionOutput out = attention(x, y, y, options);
+        const AttentionGradients g = attention_backward(x, y, y, out, dout, options, dlse);
+        std::vector<Tensor> all{g.key, g.value, g.captured.at(0)};
+        if (g.sinks.defined()) all.push_back(g.sinks);
+        return all;
+    };
+    const BlockMask data = create_block_mask(masks::sliding_window(30), 1, 1, 90, 90);
+    const Tensor ids = Tensor::full(i32, {2, 90}, 1);
+    ids.slice(1, 40, 50).fill(2);
+    const Tensor lengths = Tensor::from_vector<std::int32_t>({50, 90}, {2});
+    const std::pair<const char*, AttentionOptions> cases[] = {
+        {"plain", {}},
+        {"sinks", {.sinks = Tensor::zeros(f32, {4})}},
+        {"causal", {.causal = true}},
+        {"window", {.window = {20, 3}}},
+        {"mask as data", {.block_mask = data}},
+        {"mask in the program", {.mask = masks::prefix_lm(7)}},
+        {"segments", {.segment_ids = ids}},
+        {"lengths", {.kv_lengths = lengths}},
+        {"dropout", {.dropout = 0.3, .seed = 7}},
+        {"checked", {.causal = true, .checked = true}},
+    };
+    for (const auto& [name, options] : cases) {
+        for (const bool every_row : {false, true}) {
+            if (options.sinks.defined() && !every_row) continue;
+            for (const double sign : {1.0, -1.0}) {
+                SCOPED_TRACE(name);
+                const std::vector<Tensor> got = gradients(options, sign * kFar, every_row),
+                                          want = gradients(options, 0, every_row);
+                for (std::size_t i = 0; i < want.size(); ++i) {
+                    const Array ours = to_array(got[i]), expected = to_array(want[i]);
+                    // Sums of thousands of terms cancel in those of the table and the sinks.
+                    const double tolerance = i < 2 ? 2e-4 : 2e-3;
+                    for (std::size_t n = 0; n < expected.data.size(); ++n) {
+                        ASSERT_NEAR(ours.data[n], expected.data[n], tolerance) << i << ' ' << n;
+                    }
                 }
             }
         }
@@ -136,11 +197,17 @@ TEST(AttentionMods, EveryFiniteScoreIsAScore) {
                                                                      auto kv) {
                         return where(kv == 2, s * 0.0 + score, others);
                     };
-                    const AttentionOutput ours =
-                        attention(x, five, five, {.score_mod = mod, .checked = is_checked});
-                    EXPECT_EQ(ours.out.get({0, 0, 0, 1}), five.get({0, 0, 2, 1})) << score;
-                    EXPECT_EQ(ours.lse.get({0, 0, 0}), score) << others;
-                    EXPECT_EQ(ours.max_scores.get({0, 0, 0}), score) << others;
+                    const Mod constants = [score = score, others = others](auto, auto, auto, auto,
+                                                                           auto kv) {
+                        return where(kv == 2, score, others);
+                    };
+                    for (const Mod& either : {mod, constants}) {
+                        const AttentionOutput ours =
+                            attention(x, five, five, {.score_mod = either, .checked = is_checked});
+                        EXPECT_EQ(ours.out.get({0, 0, 0, 1}), five.get({0, 0, 2, 1})) << score;
+                        EXPECT_EQ(ours.lse.get({0, 0, 0}), score) << others;
+                        EXPECT_EQ(ours.max_scores.get({0, 0, 0}), score) << others;
+                    }
                 }
                 // The lowest of all, everywhere: an average.
                 const Mod lowest = [most](auto s, auto, auto, auto, auto kv) {

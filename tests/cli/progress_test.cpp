@@ -44,10 +44,13 @@ TEST(Progress, SharesOutsideTheRangeAreCut) {
 TEST(Elapsed, CountsSecondsAndWipesItself) {
     std::ostringstream out;
     {
-        const Elapsed elapsed("attention", out, 0.01, 0.01);
+        Elapsed elapsed("attention", out, 0.01, 0.01);
+        std::this_thread::sleep_for(std::chrono::milliseconds(300));
+        elapsed.update(0.25);
         std::this_thread::sleep_for(std::chrono::milliseconds(300));
     }
-    EXPECT_THAT(out.str(), HasSubstr("attention, 0 s"));
+    EXPECT_THAT(out.str(), HasSubstr("attention, 0 s\r"));
+    EXPECT_THAT(out.str(), HasSubstr("attention, 0 s, 25%\r"));
     EXPECT_TRUE(out.str().ends_with("\r\033[K"));
     std::ostringstream quiet;
     { const Elapsed elapsed("attention", quiet, 3600); }

@@ -68,11 +68,11 @@ class Terminal(unittest.TestCase):
         self.assertEqual(stays[3:], [""])
         return text
 
-    def test_a_bar_is_drawn_and_wiped(self):
-        self.assertRegex(self.check(6, 1024), rf"{re.escape(WIPE)}check \[#+\.*\] \d+%")
-
-    def test_seconds_are_counted_and_wiped(self):
-        self.assertIn(f"{WIPE}check, 2 s", self.check(1, 2560))
+    def test_seconds_and_shares_are_shown_and_wiped(self):
+        """From the third second on, however long the parts take that a share is made of."""
+        text = self.check(4, 1280)
+        self.assertIn(f"{WIPE}check, 2 s", text)
+        self.assertRegex(text, rf"{re.escape(WIPE)}check, \d s, (25|50|75)%")
 
     def test_short_work_leaves_no_trace(self):
         _, text = on_terminal("mask", "causal", "--q-len", 512, "--kv-len", 512)

@@ -79,6 +79,16 @@ TEST(Literals, ThatDoNotFitAreErrors) {
     });
 }
 
+TEST(Literals, ThatF32DoesNotHoldAreF64OnTheirOwn) {
+    with_input([](Ref x) {
+        const Tile i = x.load().to(i32);
+        EXPECT_EQ((i * 1e300).dtype(), f64);
+        EXPECT_EQ(where(i > 0, 1e300, 0.0).dtype(), f64);
+        EXPECT_EQ((i * 3.4e38).dtype(), f32);
+        EXPECT_EQ(where(i > 0, INFINITY, NAN).dtype(), f32);
+    });
+}
+
 TEST(Literals, ErrorsNameTheUsersLine) {
     with_input([](Ref x) {
         const Tile t = x.load().to(u8);

@@ -265,6 +265,33 @@ def test_masked_nan_contributes_nothing_and_every_finite_score_counts():
             np.testing.assert_array_equal(lse, dtype(score))
 
 
+@pytest.mark.parametrize(("dtype", "most"), [(np.float32, 3.4e38), (np.float64, 1.79e308)])
+def test_rows_of_large_scores_have_gradients(dtype, most):
+    x = np.random.default_rng(0).standard_normal((1, 2, 9, 4)).astype(dtype)
+    bias = tw.capture(np.zeros(2, dtype), "bias")
+
+    def score(s, b, h, q, kv):  # even rows see keys 2 and 5 alike, and no others
+        far = tw.where((kv == 2) | (kv == 5), most, -most) + bias[h]
+        return tw.where(q % 2 == 0, far, s + bias[h])
+
+    out, pullback = tw.flex_attention_vjp(x, x, x, score)
+    np.testing.assert_allclose(out[:, :, ::2], x[:, :, [2, 5]].mean(2, keepdims=True).repeat(5, 2))
+    even = np.zeros_like(x)
+    even[:, :, ::2] = 1
+    got = pullback(even)
+    want = np.zeros_like(x)
+    want[:, :, [2, 5]] = 5 / 2
+    np.testing.assert_allclose(got.value, want, rtol=1e-6)
+    np.testing.assert_array_equal(got.query, 0)
+    near = pullback(np.ones_like(x) - even)  # the others are as without them
+    probabilities = np.einsum("bhqd,bhkd->bhqk", x[:, :, 1::2], x) / 2
+    probabilities = np.exp(probabilities - probabilities.max(-1, keepdims=True))
+    probabilities /= probabilities.sum(-1, keepdims=True)
+    np.testing.assert_allclose(
+        near.value, probabilities.sum(2)[..., None].repeat(4, -1), rtol=1e-4, atol=1e-6
+    )
+
+
 def test_sinks_enter_the_denominator_alone():
     arrays = inputs()
     sinks = np.linspace(-1, 2, 4).astype(np.float32)

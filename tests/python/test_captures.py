@@ -170,3 +170,24 @@ def test_the_checked_mode_names_index_and_line():
             tw.flex_attention(query, query, query, mask_mod=mask)
         with pytest.raises(ValueError, match=r"capture `document`.*test_captures\.py"):
             tw.create_block_mask(mask, 1, 1, 6, 6)
+
+
+def test_arrays_without_elements_are_not_read():
+    empty = tw.capture(np.zeros(0, np.int32), "ids")
+    mask = lambda b, h, q, kv: empty[q] == empty[kv]  # noqa: E731
+    score = lambda s, b, h, q, kv: s + empty[q]  # noqa: E731
+    x = np.ones((1, 1, 4, 8), np.float32)
+    for call in (
+        lambda: tw.flex_attention(x, x, x, mask_mod=mask),
+        lambda: tw.flex_attention(x, x, x, score),
+        lambda: tw.create_mask(mask, 1, 1, 4, 4),
+        lambda: tw.create_block_mask(mask, 1, 1, 4, 4),
+        lambda: tw.create_scores(score, 1, 1, 4, 4),
+        lambda: tw.masks.document(np.zeros(0, np.int32))(0, 0, 1, 1),
+    ):
+        with pytest.raises(
+            ValueError, match=r"expected capture `(ids|document)` with elements.* i32\[0\]"
+        ):
+            call()
+    assert tw.create_mask(mask, 1, 1, 0, 0).size == 0
+    assert tw.flex_attention(x[:, :, :0], x[:, :, :0], x[:, :, :0], score).size == 0

@@ -2,6 +2,7 @@
 
 import copy
 import inspect
+import math
 import pickle
 
 import numpy as np
@@ -29,13 +30,15 @@ def attend(**options):
         lambda b, h, q, kv: 0 <= q - kv < 5,
         lambda b, h, q, kv: min(q, kv) > 2,
         lambda b, h, q, kv: max(q, kv) > 2,
+        lambda b, h, q, kv: q in (1, 2),
         lambda b, h, q, kv: kv < 3 if q > kv else kv > 3,
     ],
 )
 def test_truth_values_name_the_operators(mod):
     with pytest.raises(TypeError) as error:
         attend(mask_mod=mod)
-    for name in ("&, | and ~", "tw.minimum", "tw.maximum", "tw.where", "(a < b) & (b < c)"):
+    names = ("&, | and ~", "tw.minimum", "tw.maximum", "tw.where", "(a < b) & (b < c)", "`a in (1,")
+    for name in names:
         assert name in str(error.value)
 
 
@@ -79,6 +82,34 @@ def test_names_of_other_libraries(name):
             call(Q, Q, Q, **{name: 1})
     with pytest.raises(TypeError, match="use eps"):
         tw.rms_norm(Q, epsilon=1e-5)
+
+
+def test_reductions_of_two_values_name_the_functions():
+    c = tw.capture(SLOPES)
+    for call in (
+        lambda s, b, h, q, kv: tw.min(s, 2.0),
+        lambda s, b, h, q, kv: tw.max(q, kv),
+        lambda s, b, h, q, kv: tw.min(c[0], np.float32(1)),
+    ):
+        with pytest.raises(TypeError, match=r"of two values use tw\.minimum, tw\.maximum"):
+            attend(score_mod=call)
+    for call in (lambda: tw.min(1, 2), lambda: tw.max(1.5, 2.5)):
+        with pytest.raises(TypeError, match=r"of two values use tw\.minimum, tw\.maximum"):
+            call()
+    assert tw.min(SLOPES) == 0.25
+
+
+def test_python_s_own_functions_of_scalars():
+    for mod, same in (
+        (lambda s, b, h, q, kv: round(s), lambda s, b, h, q, kv: tw.round(s)),
+        (lambda s, b, h, q, kv: math.floor(s), lambda s, b, h, q, kv: tw.floor(s)),
+        (lambda s, b, h, q, kv: math.ceil(s), lambda s, b, h, q, kv: tw.ceil(s)),
+        (lambda s, b, h, q, kv: s + sum(divmod(q, 3)), lambda s, b, h, q, kv: s + q // 3 + q % 3),
+        (lambda s, b, h, q, kv: s + divmod(7, q + 1)[1], lambda s, b, h, q, kv: s + 7 % (q + 1)),
+    ):
+        np.testing.assert_allclose(attend(score_mod=mod), attend(score_mod=same), rtol=1e-5)
+    with pytest.raises(TypeError, match="without digits but got 2"):
+        attend(score_mod=lambda s, b, h, q, kv: round(s, 2))
 
 
 # ---- B and H of masks.

@@ -69,3 +69,12 @@ def test_what_no_front_end_takes(name, options, error, message):
             continue  # whose errors are those of torch
         with pytest.raises(error, match=message):
             function(**{"query": x, "key": x, "value": x, **options})
+
+
+@pytest.mark.parametrize("front_end", front_ends(), ids=lambda module: module.__name__)
+def test_libraries_hold_their_functions_alone(front_end):
+    for library in (front_end.masks, front_end.scores):
+        public = sorted(name for name in vars(library) if not name.startswith("_"))
+        assert public == library.__all__
+        for name in public:
+            inspect.signature(getattr(library, name))

@@ -37,7 +37,8 @@ def trace(op, argument, function, is_mask, sizes, score_dtype=jnp.float32, check
         raise TypeError(
             f"[{op}] expected {argument} to choose by jnp.where(condition, a, b) but it branches "
             "on a traced value; in place of `and`, `or` and `not` use &, | and ~, of `a < b < c` "
-            "(a < b) & (b < c), of min and max jnp.minimum and jnp.maximum"
+            "(a < b) & (b < c), of `a in (1, 2)` (a == 1) | (a == 2), of min and max jnp.minimum and "
+            "jnp.maximum"
         ) from error
     except (
         jax.errors.TracerArrayConversionError,

@@ -165,6 +165,9 @@ class BlockMask(_TorchBlockMask):  # type: ignore[misc, valid-type]
     def _adjust(self, new_q_len, new_kv_len):
         return BlockMask.from_torch(super()._adjust(new_q_len, new_kv_len))
 
+    def __len__(self):
+        return self.shape[0]
+
     def __getitem__(self, index):
         index = index if isinstance(index, tuple) else (index,)
         if len(index) == 4 and index[3] == slice(None):

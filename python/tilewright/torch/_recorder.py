@@ -57,8 +57,12 @@ class Traced(torch.Tensor):
     def _no_value(self, *_, **__):
         raise TypeError(_rules.NO_VALUE)
 
-    __bool__ = __int__ = __float__ = __index__ = __complex__ = item = tolist = numpy = _no_value
-    __array__ = _no_value
+    __bool__ = __int__ = __float__ = __complex__ = item = tolist = numpy = _no_value
+
+    def _no_index(self, *_, **__):
+        raise TypeError(_rules.NO_INDEX)
+
+    __index__ = __array__ = _no_index
 
     def __iter__(self):
         if self.dim() == 0:

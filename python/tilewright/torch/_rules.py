@@ -325,8 +325,12 @@ def _item(r, out, x):
 
 NO_VALUE = (
     "a traced value has no number while the mod is recorded: choose by torch.where(condition, a, b)"
-    "; in place of `and`, `or` and `not` use &, | and ~, of `a < b < c` (a < b) & (b < c), of min "
-    "and max torch.minimum and torch.maximum"
+    "; in place of `and`, `or` and `not` use &, | and ~, of `a < b < c` (a < b) & (b < c), of "
+    "`a in (1, 2)` (a == 1) | (a == 2), of min and max torch.minimum and torch.maximum"
+)
+NO_INDEX = (
+    "a traced value has no number while the mod is recorded: what it indexes has to be a tensor, as "
+    "by torch.as_tensor, and not an array of NumPy or a list"
 )
 
 

@@ -1,7 +1,7 @@
 """The library of scores on PyTorch tensors: see `tilewright.scores`."""
 
-from ._library import export
+from ._library import export as _export
 
-_functions = export("scores")
+_functions = _export("scores")
 globals().update(_functions)
 __all__ = sorted(_functions)

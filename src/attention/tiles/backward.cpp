@@ -120,10 +120,12 @@ void backward_program(const Options& options, const Features& features,
     const Tile query_length = query.extent(1), kv_length = pairs.kv_length(key.extent(0));
     const Tile b = pairs.batch(program_id(0));
 
-    // As in the forward program: other loops where arrays hold infinities or NaN.
-    const bool may_isolate = !options.gpu && features.masks(options);
-    bool isolated = may_isolate && options.interpret;
-    Tile not_finite = constant(false, boolean);
+    // As in the forward program: other loops where arrays hold infinities or NaN, or rows have
+    // large scores.
+    const bool may_isolate = !options.gpu && features.masks(options), may_shift = features.shifted;
+    const bool may_differ = (may_isolate || may_shift) && !options.interpret;
+    bool isolated = may_isolate && options.interpret, shifted = may_shift && options.interpret;
+    Tile differs = constant(false, boolean);
 
     // On a GPU keys that no query attends, whatever they hold, must not reach dQ: infinities and
     // NaN in keys and values become 0 as a block is loaded. The rows of queries that do attend them
@@ -160,7 +162,9 @@ void backward_program(const Options& options, const Features& features,
             // Rows past the end read +inf: their probabilities are 0.
             const Tile offset = log2_sum.at(h, rows).load({.other = kInfinity});
             const Tile row_delta = delta.at(h, rows).load({.other = 0});
-            const Tile s = dot(q, scaled_k, {.trans_b = true});
+            // Large scores have the bits that `row_sums` saw.
+            const bool are_scaled = scale_keys && !shifted;
+            const Tile s = dot(q, are_scaled ? scaled_k : k, {.trans_b = true});
             const Place place{b,
                               pairs.head(program_id(1) * options.group + h),
                               expand_dims(i * block_q + iota(block_q, i64), 1),
@@ -196,10 +200,22 @@ void backward_program(const Options& options, const Features& features,
             double unit = options.scale;
             if (features.score) {
                 unit = 1;
-                scaled = scale_keys ? s : s * options.scale;
+                scaled = are_scaled ? s : s * options.scale;
                 score = pairs.score(scaled, place, existing());
             }
-            Tile p = exp2(fma(score, kLog2E * unit, expand_dims(-offset, 1)), true);
+            Tile shift;
+            if (shifted) {
+                const Ref shifts = pairs.extra(Extra::shift);
+                shift = shifts.at(program_id(0), program_id(1) * options.group + h, rows)
+                            .load({.other = 0});
+                shift = expand_dims(shift, 1);
+                score = (features.score ? score : s * options.scale) - shift;
+                unit = 1;
+            }
+            Tile exponent = fma(score, kLog2E * unit, expand_dims(-offset, 1));
+            // The shift is the largest score.
+            if (shifted) exponent = where(shift == 0, exponent, minimum(exponent, 0.0));
+            Tile p = exp2(exponent, true);
             if (mask) p = where(*mask, p, 0.0);
             Tile dp = dot(d_out, v, {.trans_b = true}), kept = p;
             if (features.dropout > 0) {
@@ -279,14 +295,14 @@ void backward_program(const Options& options, const Features& features,
             }
             return state;
         };
-        const auto scan_isolated = [&] {
-            isolated = true;
+        const auto scan_differently = [&] {
+            isolated = may_isolate;
+            shifted = may_shift;
             const State state = scan();
-            isolated = false;
+            isolated = shifted = false;
             return state;
         };
-        const State state =
-            may_isolate && !isolated ? cond(not_finite, scan_isolated, scan) : scan();
+        const State state = may_differ ? cond(differs, scan_differently, scan) : scan();
         if (options.key_gradient) {
             dk.at(kv_block).store((state.key * options.scale).to(dk.dtype()));
         }
@@ -297,22 +313,28 @@ void backward_program(const Options& options, const Features& features,
         return;
     }
     if (!options.fragments) {
-        const bool looks = may_isolate && !isolated;
-        not_finite = for_loop(0, options.group, not_finite, [&](Tile h, Tile found) {
+        const bool looks = may_isolate && may_differ;
+        differs = for_loop(0, options.group, differs, [&](Tile h, Tile found) {
             return for_loop(0, cdiv(query_length, block_q), found, [&](Tile i, Tile so_far) {
                 const Slice rows = ds(i * block_q, block_q);
                 if (options.query_gradient) dq.at(h, rows).store(zeros({block_q, head_dim}, sums));
+                if (may_shift && may_differ) {
+                    const Ref shifts = pairs.extra(Extra::shift);
+                    const Ref these =
+                        shifts.at(program_id(0), program_id(1) * options.group + h, rows);
+                    so_far = so_far | any(these.load({.other = 0}) != 0, 0);
+                }
                 if (!looks) return so_far;
                 return so_far | any_not_finite(query.at(h, rows).load({.other = 0})) |
                        any_not_finite(dout.at(h, rows).load({.other = 0}));
             });
         });
         if (looks) {
-            not_finite = for_loop(program_id(2), cdiv(key.extent(0), block_k), num_programs(2),
-                                  not_finite, [&](Tile j, Tile found) {
-                                      return found | any_not_finite(load_keys(key, j * block_k)) |
-                                             any_not_finite(load_keys(value, j * block_k));
-                                  });
+            differs = for_loop(program_id(2), cdiv(key.extent(0), block_k), num_programs(2),
+                               differs, [&](Tile j, Tile found) {
+                                   return found | any_not_finite(load_keys(key, j * block_k)) |
+                                          any_not_finite(load_keys(value, j * block_k));
+                               });
         }
     }
     for_loop(program_id(2), cdiv(key.extent(0), block_k), num_programs(2), block_of_keys);
@@ -323,16 +345,16 @@ void preprocess_program(std::span<const Ref> refs) {
               delta = refs[5];
     const Tile l = lse.load();
     const DType sums = lse.dtype();
-    // Their probabilities are 0 then: rows without a key, and those whose lse has no digits behind
-    // the point, so that probabilities would be off by any factor.
-    const Tile none = abs(l) >= (sums == f64 ? 0x1p53 : 0x1p24);
+    // Their probabilities are 0 then: rows without a key, and on GPUs those with large scores,
+    // whose probabilities would be off by any factor.
+    const Tile none = abs(l) >= largest_lse(sums);
     log2_sum.store(where(none, kInfinity, l * kLog2E));
     const Tile products = sum(out.load().to(sums) * dout.load().to(sums), 1);
     delta.store(dlse.present() ? products - dlse.load().to(sums) : products);
 }
 
 void sinks_program(std::span<const Ref> refs) {
-    const Ref sinks = refs[0], lse = refs[1], delta = refs[2], out = refs[3];
+    const Ref sinks = refs[0], lse = refs[1], delta = refs[2], shift = refs[3], out = refs[4];
     constexpr std::int64_t kRows = 128;
     const DType sums = lse.dtype();
     const Tile sink = sinks.load().to(sums);
@@ -341,7 +363,8 @@ void sinks_program(std::span<const Ref> refs) {
         return for_loop(0, cdiv(lse.extent(1), kRows), outer, [&](Tile i, Tile total) {
             const Slice block = ds(i * kRows, kRows);
             const Tile l = lse.at(b, block).load({.other = kInfinity});
-            const Tile share = where(l == -kInfinity, 0.0, exp(sink - l));
+            const Tile own = shift.present() ? sink - shift.at(b, block).load({.other = 0}) : sink;
+            const Tile share = where(l == -kInfinity, 0.0, exp(own - l));
             return total - share * delta.at(b, block).load({.other = 0});
         });
     });
@@ -517,22 +540,22 @@ Call finite_copy(const Options& options, DType dtype) {
                 call_options);
 }
 
-Call sinks_backward(const Options& options) {
+Call sinks_backward(const Options& options, bool shifted) {
     const BlockSpec rows({all, squeezed, all}, [](auto h) { return block(0, h, 0); });
     const BlockSpec head({squeezed}, [](auto h) { return block(h); });
     CallOptions call_options;
     call_options.grid = [](std::span<const Tensor> in) {
         return std::vector<std::int64_t>{in[0].dim(0)};
     };
-    call_options.in = {head, rows, rows};
+    call_options.in = {head, rows, rows, shifted ? rows : BlockSpec::absent()};
     call_options.out = {head};
     call_options.out_type = [](std::span<const Tensor> in) {
         return std::vector<TensorType>{{in[1].dtype(), in[0].shape()}};
     };
     call_options.interpret = options.interpret;
-    return call(
-        kernel("attention_sinks_backward", {"sinks", "lse", "delta", "dsinks"}, sinks_program),
-        call_options);
+    return call(kernel("attention_sinks_backward", {"sinks", "lse", "delta", "shift", "dsinks"},
+                       sinks_program),
+                call_options);
 }
 
 Call sum_copies(const Options& options, DType dtype) {

@@ -32,8 +32,9 @@ std::int64_t num_splits(bool gpu, std::int64_t batch, std::int64_t kv_heads,
 /// A copy of keys or values (B, H, S, E) with 0 for infinities and NaN.
 Call finite_copy(const Options& options, DType dtype);
 
-/// Gradient of the sinks: inputs sinks (Hq), lse and delta (B, Hq, L); output (Hq), f32 or f64.
-Call sinks_backward(const Options& options);
+/// Gradient of the sinks: inputs sinks (Hq), lse and delta (B, Hq, L), and the shift of each row or
+/// none (`Features::shifted`); output (Hq), f32 or f64.
+Call sinks_backward(const Options& options, bool shifted);
 
 /// out = sum of the parts (copies, n), in order, in `dtype`.
 Call sum_copies(const Options& options, DType dtype);

@@ -23,9 +23,9 @@ std::size_t InlinedMod::captures() const {
 }
 
 std::string Features::key() const {
-    return fmt::format("{}{}{}{}{} {}\n{}\n{}", segments ? "s" : "", plan ? "p" : "",
-                       lengths ? "n" : "", sinks ? "k" : "", long_positions ? "l" : "", dropout,
-                       score.text, mask.text);
+    return fmt::format("{}{}{}{}{}{} {}\n{}\n{}", segments ? "s" : "", plan ? "p" : "",
+                       lengths ? "n" : "", sinks ? "k" : "", long_positions ? "l" : "",
+                       shifted ? "h" : "", dropout, score.text, mask.text);
 }
 
 std::size_t num_extras(const Features& features) {
@@ -57,6 +57,7 @@ void add_extras(const Features& features, CallOptions& options, std::vector<std:
     add("partial", plan, 2, {0});
     add("full", plan, 2, {0});
     add("bits", plan, 3, {0});
+    add("shift", features.shifted, 3, {0, 1, 2});
     for (const InlinedMod* mod : {&features.score, &features.mask}) {
         if (!*mod) continue;
         for (ir::Value parameter : mod->function->parameters()) {

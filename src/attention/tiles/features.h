@@ -99,6 +99,9 @@ struct Features {
     bool sinks = false;           ///< one more logit per head
     double dropout = 0;           ///< share of the probabilities dropped
     bool long_positions = false;  ///< they may pass kShortPositions
+    /// Backward: lse is that of scores minus a shift of their row, which is not 0 where scores are
+    /// large.
+    bool shifted = false;
     InlinedMod score, mask;
 
     /// May a pair of a program be masked?
@@ -128,7 +131,8 @@ struct Extra {
         headers,     ///< of the plan: mask/plan.h
         partial,
         full,
-        bits,  ///< bool (tiles, block_q, block_k)
+        bits,   ///< bool (tiles, block_q, block_k)
+        shift,  ///< (batch, query heads, queries) of this call
         count,
     };
 };

@@ -21,20 +21,21 @@ struct State {
 void forward_program(const Options& options, const Features& features, std::span<const Ref> refs) {
     const Ref query = refs[0], key = refs[1], value = refs[2], query_ids = refs[3],
               kv_ids = refs[4], sinks = refs[5];
-    const std::size_t num_inputs =
-        6 + num_extras(features) + (options.isolation == Isolation::repair ? 3 : 0);
-    const Ref out = refs[num_inputs], lse = refs[num_inputs + 1], max_scores = refs[num_inputs + 2];
+    const std::size_t num_inputs = 6 + num_extras(features) +
+                                   (options.isolation == Isolation::repair ? 3 : 0) +
+                                   (options.row_sums ? 1 : 0);
+    const Ref out = refs[num_inputs], lse = refs[num_inputs + 1], max_scores = refs.back();
     const Pairs pairs(options, features, refs.subspan(6, num_extras(features)));
     const bool segments = features.segments;
     const DType sums = accumulator(query.dtype());
     const std::int64_t block_q = options.block_q;
     const Tile first = program_id(2) * block_q, kv_length = pairs.kv_length(key.extent(0));
-    const bool scaled = options.scale_operand && features.score;
+    const bool scaled = options.scale_operand && features.score && !options.row_sums;
     const Tile q = scaled ? query.load() * options.scale : query.load();
     const Tile q_positions = first.to(i32) + iota(block_q);
     const Tile q_ids = segments ? query_ids.load() : Tile();
     const Tile b = pairs.batch(program_id(0)), h = pairs.head(program_id(1));
-    const bool folded = scales_in_exponent(options, bool(features.score));
+    const bool folded = !options.row_sums && scales_in_exponent(options, bool(features.score));
     const double unit = folded ? options.scale : 1;
     const Exponent exponent(unit, sums, value.dtype());
 
@@ -82,6 +83,12 @@ void forward_program(const Options& options, const Features& features, std::span
         }
         if (features.score) s = pairs.score(s, place, existing());
         if (mask) s = where(*mask, s, -kInfinity);
+        if (options.row_sums) {
+            const Tile high = maximum(state.mark, max(s, 1));
+            const Tile old = exp2((state.mark - high) * kLog2E),
+                       added = sum(exp2((s - expand_dims(high, 1)) * kLog2E), 1);
+            return State{high, fma(state.sum, old, added), state.out};
+        }
         const Tile mark = exponent.next_mark(state.mark, max(s, 1));
         const Tile p = exp2(
             fma(s, expand_dims(exponent.factor(mark), 1), expand_dims(-exponent.offset(mark), 1)),
@@ -107,6 +114,11 @@ void forward_program(const Options& options, const Features& features, std::span
     };
 
     const auto first_state = [&] {
+        if (options.row_sums) {
+            const double lowest = sums == f64 ? std::numeric_limits<double>::lowest()
+                                              : std::numeric_limits<float>::lowest();
+            return State{full({block_q}, lowest, sums), zeros({block_q}, sums), constant(0, sums)};
+        }
         return State{exponent.first_mark(block_q), zeros({block_q}, sums),
                      zeros({block_q, value.shape()[1]}, sums)};
     };
@@ -188,6 +200,21 @@ void forward_program(const Options& options, const Features& features, std::span
                     });
             });
     };
+    if (options.row_sums) {
+        const Ref shift = out, log_sum = lse;
+        const Tile given = refs[num_inputs - 1].load({.other = 0}).to(sums);
+        const Tile large = (abs(given) >= kInexactLse) & (abs(given) < kInfinity);
+        State state = cond(any(large, 0), scan, first_state);
+        if (features.sinks) {
+            const Tile sink = sinks.load().to(sums), top = maximum(state.mark, sink);
+            state.sum = fma(state.sum, exp(state.mark - top), exp(sink - top));
+            state.mark = top;
+        }
+        const Tile nothing = state.sum == 0;
+        shift.store(where(large & (nothing == constant(false, boolean)), state.mark, 0.0));
+        log_sum.store(where(large, where(nothing, -kInfinity, log(state.sum)), given));
+        return;
+    }
     const auto finish = [&](State state) {
         Tile high = exponent.high(state.mark) * unit;
         const Tile nothing = state.sum == 0;
@@ -275,17 +302,39 @@ Call forward(const Options& options, const Features& features, bool dynamic_quer
             names.emplace_back("given");
         }
     }
+    if (options.row_sums) {
+        call_options.out = {statistics, statistics};
+        call_options.out_type = [](std::span<const Tensor> in) {
+            const Tensor& q = in[0];
+            return std::vector<TensorType>(
+                2, {accumulator(q.dtype()), {q.dim(0), q.dim(1), q.dim(2)}});
+        };
+        call_options.in.push_back(statistics);
+        call_options.dynamic[static_cast<int>(names.size())] = rows;
+        names.emplace_back("given");
+    }
     const auto num_inputs = static_cast<int>(names.size());
-    for (int output = 0; output < 3; ++output) call_options.dynamic[num_inputs + output] = rows;
-    names.insert(names.end(), {"out", "lse", "max_scores"});
+    const std::vector<std::string> outputs =
+        options.row_sums ? std::vector<std::string>{"shift", "log_sum"}
+                         : std::vector<std::string>{"out", "lse", "max_scores"};
+    for (int output = 0; output < std::ssize(outputs); ++output) {
+        call_options.dynamic[num_inputs + output] = rows;
+    }
+    names.insert(names.end(), outputs.begin(), outputs.end());
     call_options.num_warps = options.num_warps;
     call_options.num_stages = options.num_stages;
     call_options.interpret = options.interpret;
-    return call(kernel("attention", distinct(std::move(names)),
+    const char* const kernel_name = options.row_sums ? "attention_row_sums" : "attention";
+    return call(kernel(kernel_name, distinct(std::move(names)),
                        [options, features](std::span<const Ref> refs) {
                            forward_program(options, features, refs);
                        }),
                 call_options);
+}
+
+Call row_sums(Options options, const Features& features, bool dynamic_queries) {
+    options.row_sums = true;
+    return forward(options, features, dynamic_queries);
 }
 
 }  // namespace tilewright::attn::tiles

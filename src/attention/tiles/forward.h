@@ -13,4 +13,10 @@ namespace tilewright::attn::tiles {
 /// block_q.
 Call forward(const Options& options, const Features& features, bool dynamic_queries);
 
+/// Inputs: those of `forward` and lse (B, Hq, L). Outputs (B, Hq, L), f32 or f64: for rows whose
+/// lse is finite and `kInexactLse` or more in magnitude the largest score (the sink among them) and
+/// the logarithm of the sum of exponentials of scores minus it, -inf without any; for others 0 and
+/// lse.
+Call row_sums(Options options, const Features& features, bool dynamic_queries);
+
 }  // namespace tilewright::attn::tiles

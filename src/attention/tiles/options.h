@@ -40,6 +40,9 @@ struct Options {
     /// each program walks over blocks of keys and has a dQ of its own, whose elements one thread
     /// adds to, in its order: the same bits in every run.
     bool unordered = false;
+    /// Forward: not attention, but what the backward pass wants of rows with large scores
+    /// (`row_sums`).
+    bool row_sums = false;
     /// Backward: what is wanted; the rest is not computed.
     bool query_gradient = true, key_gradient = true, value_gradient = true;
     bool gpu = false;  ///< for a GPU
@@ -85,6 +88,13 @@ BlockRange query_blocks(const Options& options, Tile first, Tile query_length, T
 /// read when `segments` is false.
 Tile attends(const Options& options, Tile query_positions, Tile kv_positions, Tile kv_length,
              bool segments, Tile query_ids, Tile kv_ids);
+
+/// lse from here on has no digits after the point: no probabilities follow from it.
+inline double largest_lse(DType sums) {
+    return sums == f64 ? 0x1p53 : 0x1p24;
+}
+/// From here on probabilities that follow from an lse of f32 are off by 0.1% and more.
+inline constexpr double kInexactLse = 0x1p14;
 
 /// Type of statistics and sums: f64 for f64, else f32.
 inline DType accumulator(DType dtype) {

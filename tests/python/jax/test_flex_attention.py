@@ -354,3 +354,21 @@ def test_keys_past_their_length_do_not_exist():
         jax.block_until_ready(ours(q, k, v, jnp.array([51, 1, 1])))
     with pytest.raises(ValueError, match="kv_lengths of shape"):
         ours(q, k, v, jnp.array([1, 1]))
+
+
+def test_rows_of_large_scores_have_gradients():
+    """In calls that repeat a recording, whatever the rows of the recorded one were."""
+    x = jnp.ones((1, 1, 8, 4))
+
+    @jax.jit
+    @jax.grad
+    def gradient(value, most):
+        def score(s, b, h, q, kv):
+            return jnp.where((kv == 2) | (kv == 5), most, s)
+
+        return twj.flex_attention(x, x, value, score).sum()
+
+    for most, want in ((2.0, 1), (3e38, 4), (-3e38, 0), (1.71e38, 4), (2.0, 1)):
+        got = np.asarray(gradient(x, most))[0, 0, :, 0]
+        np.testing.assert_allclose(got[2], want, rtol=1e-5, atol=1e-6)
+        np.testing.assert_allclose(got.sum(), 8, rtol=1e-5)

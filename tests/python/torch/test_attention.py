@@ -307,3 +307,20 @@ def test_only_wanted_gradients_are_computed(monkeypatch, wanted, custom):
     for x, y in zip(dense.gradients([out], inputs), dense.gradients([want], inputs), strict=True):
         dense.close(x, y)
     assert made == [len(wanted)]
+
+
+def test_rows_of_large_scores_have_gradients():
+    """In calls that repeat a recording, whatever the rows of the recorded one were."""
+    x = torch.ones(1, 1, 8, 4)
+    most = torch.tensor(0.0)
+
+    def score(s, b, h, q, kv):
+        return torch.where((kv == 2) | (kv == 5), most, s)
+
+    for number, want in ((2.0, 1), (3e38, 4), (-3e38, 0), (1.71e38, 4), (2.0, 1)):
+        most.fill_(number)
+        value = torch.ones(1, 1, 8, 4, requires_grad=True)
+        twt.flex_attention(x, x, value, score).sum().backward()
+        got = value.grad[0, 0, :, 0]
+        torch.testing.assert_close(got[2].item(), float(want), rtol=1e-5, atol=1e-6)
+        torch.testing.assert_close(got.sum().item(), 8.0, rtol=1e-5, atol=1e-6)

@@ -1,5 +1,6 @@
 """Bad input is refused by name; never a crash, a wrong answer or a silent slow path."""
 
+import numpy as np
 import pytest
 import torch
 from torch.nn.attention import flex_attention as flex
@@ -72,6 +73,21 @@ CASES = {
         {"score_mod": lambda s, b, h, q, kv: s if q >= kv and q < 3 else -s},
         TypeError,
         r"of `and`, `or` and `not` use &, \| and ~, .* of min and max torch.minimum",
+    ),
+    "in": (
+        {"mask_mod": lambda b, h, q, kv: q in (1, 2)},
+        TypeError,
+        r"of `a in \(1, 2\)` \(a == 1\) \| \(a == 2\)",
+    ),
+    "an array of NumPy": (
+        {"score_mod": lambda s, b, h, q, kv: s + np.ones(2)[h]},
+        TypeError,
+        "has to be a tensor, as by torch.as_tensor",
+    ),
+    "a list of numbers": (
+        {"score_mod": lambda s, b, h, q, kv: s + [0.0, 1.0][h]},
+        TypeError,
+        "has to be a tensor, as by torch.as_tensor",
     ),
     "int of a position": ({"mask_mod": lambda b, h, q, kv: int(q) > 1}, TypeError, "mask_mod"),
     "mask of numbers": ({"mask_mod": lambda b, h, q, kv: q}, ValueError, "mask_mod"),
