@@ -2,6 +2,7 @@
 #pragma once
 
 #include "tilewright/lang/control.h"
+#include "tilewright/lang/functions.h"
 #include "tilewright/lang/kernel.h"
 #include "tilewright/lang/ops.h"
 #include "tilewright/lang/ref.h"

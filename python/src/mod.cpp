@@ -15,6 +15,7 @@
 #include "nanobind/stl/vector.h"
 #include "operand.h"
 #include "tilewright/error.h"
+#include "tilewright/lang/functions.h"
 #include "tilewright/lang/ops.h"
 
 namespace tilewright::python {
@@ -197,6 +198,56 @@ void bind_comparison(nb::class_<Tile>& scalar, const char* name, Binary f) {
         "and tw.maximum");
 }
 
+/// A function of the table on traced values.
+void bind_one(nb::module_& module, const ElementwiseFunction& f) {
+    const char* const name = f.name.data();  // a literal: it ends with a zero
+    if (f.operands == 2) {
+        module.def(
+            name,
+            [trace = f.trace](nb::handle x, nb::handle y) {
+                return trace(expect_operand(x), expect_operand(y), false);
+            },
+            nb::arg("x"), nb::arg("y"));
+    } else if (f.approx) {
+        module.def(
+            name,
+            [trace = f.trace](nb::handle x, bool approx) {
+                const Operand operand = expect_operand(x);
+                return trace(operand, operand, approx);
+            },
+            nb::arg("x"), nb::arg("approx") = false);
+    } else {
+        module.def(
+            name,
+            [trace = f.trace](nb::handle x) {
+                const Operand operand = expect_operand(x);
+                return trace(operand, operand, false);
+            },
+            nb::arg("x"));
+    }
+}
+
+void bind_elementwise(nb::module_& module) {
+    nb::class_<ElementwiseFunction>(module, "ElementwiseFunction",
+                                    "A function that is one operation of the tile IR.")
+        .def_ro("name", &ElementwiseFunction::name)
+        .def_ro("op", &ElementwiseFunction::op)
+        .def_ro("operands", &ElementwiseFunction::operands)
+        .def_ro("approx", &ElementwiseFunction::approx)
+        .def_ro("depends_on_format", &ElementwiseFunction::depends_on_format)
+        .def_ro("meaning", &ElementwiseFunction::meaning)
+        .def_ro("numpy", &ElementwiseFunction::numpy)
+        .def_ro("jax", &ElementwiseFunction::jax)
+        .def_ro("torch", &ElementwiseFunction::torch)
+        .def(
+            "value", [](const ElementwiseFunction& f, double x, double y) { return f.value(x, y); },
+            nb::arg("x"), nb::arg("y") = 0.0);
+    module.def("elementwise_functions", [] {
+        const auto functions = elementwise_functions();
+        return std::vector<ElementwiseFunction>(functions.begin(), functions.end());
+    });
+}
+
 void bind_scalar(nb::module_& module) {
     nb::class_<Tile> scalar(module, "Tile",
                             "A traced value: a scalar of a mod, a tile or scalar of a kernel.");
@@ -243,43 +294,24 @@ void bind_scalar(nb::module_& module) {
         module.def(
             name, [f](nb::handle x) { return f(expect_operand(x)); }, nb::arg("x"));
     };
-    const auto approximable = [&](const char* name, Tile (*f)(Operand, bool)) {
-        module.def(
-            name, [f](nb::handle x, bool approx) { return f(expect_operand(x), approx); },
-            nb::arg("x"), nb::arg("approx") = false);
-    };
     const auto binary = [&](const char* name, Binary f) {
         module.def(
             name,
             [f](nb::handle x, nb::handle y) { return f(expect_operand(x), expect_operand(y)); },
             nb::arg("x"), nb::arg("y"));
     };
-    approximable("exp", exp);
-    approximable("exp2", exp2);
-    unary("expm1", expm1);
-    approximable("log", log);
-    approximable("log2", log2);
-    unary("log1p", log1p);
-    approximable("tanh", tanh);
-    approximable("sigmoid", sigmoid);
-    unary("erf", erf);
-    approximable("sin", sin);
-    approximable("cos", cos);
-    approximable("sqrt", sqrt);
-    approximable("rsqrt", rsqrt);
+    for (const ElementwiseFunction& function : elementwise_functions()) {
+        bind_one(module, function);
+    }
     unary("reciprocal", reciprocal);
     unary("square", square);
     unary("abs", abs);
     unary("sign", sign);
-    unary("floor", floor);
-    unary("ceil", ceil);
-    unary("round", round);
     unary("isnan", isnan);
     unary("relu", relu);
     unary("softplus", softplus);
     binary("div", [](Operand x, Operand y) { return x / y; });  // integers truncate
     binary("rem", [](Operand x, Operand y) { return x % y; });
-    binary("pow", pow);
     binary("minimum", minimum);
     binary("maximum", maximum);
     const auto three = [&](const char* name, Tile (*f)(Operand, Operand, Operand), const char* a,
@@ -326,6 +358,7 @@ void bind_capture(nb::module_& module) {
 }  // namespace
 
 void bind_mod(nb::module_& module) {
+    bind_elementwise(module);
     bind_scalar(module);
     bind_capture(module);
     nb::class_<Mod>(module, "Mod",

@@ -7,7 +7,6 @@ Outside of a trace they compute with numbers and arrays, as NumPy does.
 # mypy: disable-error-code="attr-defined, index, method-assign, misc, operator"
 
 import functools
-import math
 import operator
 
 import numpy as np
@@ -16,42 +15,34 @@ from . import _core
 from ._arrays import dtype_name
 from ._captures import Row, Scalar, _View, is_of_other_front_end, row
 
+_TABLE = {function.name: function for function in _core.elementwise_functions()}
+
+
+def _sentence(function):
+    text = function.meaning[0].upper() + function.meaning[1:] + "."
+    return text + " `approx` allows the hardware's approximation." * function.approx
+
+
 _DOCUMENTS = {
-    "exp": "e to the power of x; `approx` allows the hardware's approximation.",
-    "exp2": "2 to the power of x.",
-    "expm1": "exp(x) - 1, exact for small x.",
-    "log": "The natural logarithm.",
-    "log2": "The logarithm to base 2.",
-    "log1p": "log(1 + x), exact for small x.",
-    "tanh": "The hyperbolic tangent; `approx` allows the hardware's approximation.",
-    "sigmoid": "1 / (1 + exp(-x)).",
-    "erf": "The error function.",
-    "sin": "The sine.",
-    "cos": "The cosine.",
-    "sqrt": "The square root.",
-    "rsqrt": "1 / sqrt(x).",
+    **{name: _sentence(function) for name, function in _TABLE.items()},
     "reciprocal": "1 / x.",
     "square": "x * x.",
     "abs": "The absolute value.",
     "sign": "-1, 0 or 1.",
-    "floor": "Rounds towards minus infinity.",
-    "ceil": "Rounds towards infinity.",
-    "round": "Rounds to the nearest integer, ties to even.",
     "isnan": "Whether x is not a number.",
     "relu": "max(x, 0).",
     "softplus": "log(1 + exp(x)) without overflow.",
-    "pow": "x to the power of y.",
     "minimum": "The smaller of two; NaN propagates.",
     "maximum": "The larger of two; NaN propagates.",
     "where": "Chooses by a traced condition: where(condition, if_true, if_false).",
 }
-_APPROXIMABLE = {"exp", "exp2", "log", "log2", "tanh", "sigmoid", "sin", "cos", "sqrt", "rsqrt"}
-_OF_TWO = {"pow", "minimum", "maximum"}
+_APPROXIMABLE = {name for name, function in _TABLE.items() if function.approx}
+_OF_TWO = {name for name, function in _TABLE.items() if function.operands == 2}
+_OF_TWO |= {"minimum", "maximum"}
 
 #: What the functions compute outside of a trace where NumPy has none of the name.
 _PLAIN = {
     "sigmoid": lambda x: 1 / (1 + np.exp(np.negative(x))),
-    "erf": np.vectorize(math.erf, otypes=[float]),
     "rsqrt": lambda x: 1 / np.sqrt(x),
     "reciprocal": lambda x: 1 / np.asarray(x),
     "relu": lambda x: np.maximum(x, 0),
@@ -60,8 +51,13 @@ _PLAIN = {
 }
 
 
+def _plain(name):
+    found = _PLAIN.get(name) or getattr(np, name, None)
+    return found or np.vectorize(_TABLE[name].value, otypes=[float])
+
+
 def _function(name, document):
-    core, plain = getattr(_core, name), _PLAIN.get(name) or getattr(np, name)
+    core, plain = getattr(_core, name), _plain(name)
 
     def apply(*arguments, **options):
         traced = any(isinstance(x, Scalar | _View) or is_of_other_front_end(x) for x in arguments)
@@ -151,6 +147,7 @@ def _truth(x):
 
 
 UFUNCS = {
+    **{getattr(np, f.numpy): FUNCTIONS[f.name] for f in _TABLE.values() if f.numpy},
     **{getattr(np, name): FUNCTIONS[name] for name in _DOCUMENTS if hasattr(np, name)},
     np.add: operator.add,
     np.subtract: operator.sub,
@@ -162,7 +159,6 @@ UFUNCS = {
     np.negative: operator.neg,
     np.positive: operator.pos,
     np.absolute: FUNCTIONS["abs"],
-    np.rint: FUNCTIONS["round"],
     np.equal: operator.eq,
     np.not_equal: operator.ne,
     np.less: operator.lt,

@@ -145,10 +145,6 @@ def limits(x):
 # ---- Functions that the core has no single operation for.
 
 
-def _cbrt(x):
-    return _core.sign(x) * _core.pow(_core.abs(x), 1 / 3)
-
-
 def _clamp(low, x, high):
     return _core.minimum(_core.maximum(x, low), high)
 
@@ -161,7 +157,7 @@ def _shift_right_logical(x, y):
 
 #: What front ends compute with: a function of the core, and the operation of the tile IR that says
 #: the bounds of its integers; None: unknown.
-ELEMENTWISE = {
+ELEMENTWISE: dict[str, tuple[Any, str | None]] = {
     "add": (operator.add, "add"),
     "add_any": (operator.add, "add"),
     "sub": (operator.sub, "sub"),
@@ -191,11 +187,8 @@ ELEMENTWISE = {
     "shift_left": (operator.lshift, "shift_left"),
     "shift_right_arithmetic": (operator.rshift, "shift_right"),
     "shift_right_logical": (_shift_right_logical, "shift_right"),
-    "pow": (_core.pow, None),
-    "logistic": (_core.sigmoid, None),
-    "cbrt": (_cbrt, None),
 }
-for _name in "exp exp2 expm1 log log2 log1p tanh erf sin cos sqrt rsqrt".split():
-    ELEMENTWISE[_name] = (getattr(_core, _name), None)
-for _name in ("floor", "ceil", "round"):
-    ELEMENTWISE[_name] = (getattr(_core, _name), None)
+#: Those of the table of operations, by the names of JAX's primitives where there are any.
+FUNCTIONS = {function.jax or function.op: function for function in _core.elementwise_functions()}
+for _name, _function in FUNCTIONS.items():
+    ELEMENTWISE[_name] = (getattr(_core, _function.name), None)

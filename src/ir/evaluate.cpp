@@ -7,6 +7,7 @@
 #include <limits>
 
 #include "ir/bits.h"
+#include "ir/function_values.h"
 #include "support/check.h"
 #include "support/small_float.h"
 
@@ -87,6 +88,20 @@ std::uint64_t read_element(DType dtype, const void* memory) {
         default:
             return wrap_to(dtype, raw);
     }
+}
+
+double next_after(DType dtype, double x, double y) {
+    if (dtype == DType::f64) return std::nextafter(x, y);
+    if (std::isnan(x) || std::isnan(y) || x == y) return std::isnan(x) ? x : y;
+    // Sign and magnitude: the bits of neighbours differ by 1, and zeros have the same neighbours.
+    std::uint32_t bits = 0;
+    const std::uint32_t sign = std::uint32_t{1} << (width(dtype) - 1);
+    write_element(dtype, &bits, from_double(x));
+    if ((bits & ~sign) == 0)
+        bits = (y < 0 ? sign : 0) | 1;
+    else
+        bits += (x < y) == (x > 0) ? 1 : -1U;
+    return to_double(read_element(dtype, &bits));
 }
 
 void write_element(DType dtype, void* memory, std::uint64_t bits) {

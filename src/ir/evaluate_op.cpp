@@ -5,6 +5,7 @@
 
 #include "ir/bits.h"
 #include "ir/evaluate.h"
+#include "ir/function_values.h"
 #include "support/check.h"
 #include "support/small_float.h"
 
@@ -38,70 +39,40 @@ T sign(T a) {
 }
 
 template <typename T>
-T float_op(Op op, T a, T b, T c) {
+T float_op(Op op, [[maybe_unused]] DType dtype, T x, T y, T z) {
     switch (op) {
+#define TW_FUNCTION(row, op_class, dtypes, function, value, ...) \
+    case Op::row:                                                \
+        return static_cast<T>(value);
+#include "ir/ops.inl"
         case Op::neg:
-            return -a;
+            return -x;
         case Op::abs:
-            return std::fabs(a);
+            return std::fabs(x);
         case Op::sign:
-            return sign(a);
-        case Op::exp:
-            return std::exp(a);
-        case Op::exp2:
-            return std::exp2(a);
-        case Op::expm1:
-            return std::expm1(a);
-        case Op::log:
-            return std::log(a);
-        case Op::log2:
-            return std::log2(a);
-        case Op::log1p:
-            return std::log1p(a);
-        case Op::tanh:
-            return std::tanh(a);
-        case Op::logistic:
-            return T{1} / (T{1} + std::exp(-a));
-        case Op::erf:
-            return std::erf(a);
-        case Op::sin:
-            return std::sin(a);
-        case Op::cos:
-            return std::cos(a);
-        case Op::sqrt:
-            return std::sqrt(a);
-        case Op::rsqrt:
-            return T{1} / std::sqrt(a);
-        case Op::floor:
-            return std::floor(a);
-        case Op::ceil:
-            return std::ceil(a);
-        case Op::round:
-            return std::nearbyint(a);
+            return sign(x);
         case Op::add:
-            return a + b;
+            return x + y;
         case Op::sub:
-            return a - b;
+            return x - y;
         case Op::mul:
-            return a * b;
+            return x * y;
         case Op::div:
-            return a / b;
+            return x / y;
         case Op::floordiv:
-            return std::floor(a / b);
+            return std::floor(x / y);
         case Op::rem:
-            return std::fmod(a, b);
+            return std::fmod(x, y);
         case Op::floormod:
-            return floor_mod(a, b);
-        case Op::pow:
-            return std::pow(a, b);
+            return floor_mod(x, y);
         case Op::min:
-            return minimum(a, b);
+            return minimum(x, y);
         case Op::max:
-            return maximum(a, b);
+            return maximum(x, y);
         case Op::clamp:
-            return minimum(maximum(a, b), c);
+            return minimum(maximum(x, y), z);
         case Op::fma:
-            return std::fma(a, b, c);
+            return std::fma(x, y, z);
         default:
             TW_ASSERT(false, "{} has no float form", name(op));
     }
@@ -292,9 +263,9 @@ std::uint64_t evaluate(Op op, DType in, DType out, const std::uint64_t* operands
     }
     if (!is_float(in)) return wrap_to(out, integer_op(op, in, a, b, c));
     if (in == DType::f64)
-        return from_double(float_op(op, to_double(a), to_double(b), to_double(c)));
+        return from_double(float_op(op, in, to_double(a), to_double(b), to_double(c)));
     const float result =
-        float_op(op, static_cast<float>(to_double(a)), static_cast<float>(to_double(b)),
+        float_op(op, in, static_cast<float>(to_double(a)), static_cast<float>(to_double(b)),
                  static_cast<float>(to_double(c)));
     return from_double(round_to(out, result));
 }

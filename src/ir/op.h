@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <limits>
 #include <optional>
 #include <string_view>
 
@@ -9,106 +10,12 @@
 
 namespace tilewright::ir {
 
-/// Every operation. Semantics (promotion, overflow, NaN, rounding, out-of-bounds lanes) are defined
-/// in docs/reference/ir.md; docs/reference/ops.md lists operands, attributes and result types.
+/// Every operation, as ir/ops.inl lists them. Semantics (promotion, overflow, NaN, rounding,
+/// out-of-bounds lanes) are defined in docs/reference/ir.md; docs/reference/ops.md lists operands,
+/// attributes and result types.
 enum class Op : std::uint8_t {
-    // Sources.
-    constant,      ///< one value, splatted over the result type
-    iota,          ///< 0, 1, 2, ... along one axis
-    program_id,    ///< i64 index of this program along one grid axis
-    num_programs,  ///< i64 extent of one grid axis
-    extent,        ///< i64 extent of one dimension of a Ref
-
-    // Memory. A lane outside the array reads `other` and is never written.
-    load,        ///< Ref, indices[, mask[, other]] -> tile
-    store,       ///< Ref, indices, tile[, mask]
-    atomic_add,  ///< Ref, indices, tile[, mask] -> old values; likewise max, min, xchg
-    atomic_max,
-    atomic_min,
-    atomic_xchg,
-    atomic_cas,  ///< Ref, indices, expected, desired[, mask] -> old values
-
-    // Elementwise, one operand.
-    neg,
-    abs,
-    sign,
-    exp,
-    exp2,
-    expm1,
-    log,
-    log2,
-    log1p,
-    tanh,
-    logistic,
-    erf,
-    sin,
-    cos,
-    sqrt,
-    rsqrt,
-    floor,
-    ceil,
-    round,  ///< to nearest, ties to even
-    isnan,
-    bitwise_not,  ///< logical not for bool
-
-    // Elementwise, two operands of one type.
-    add,
-    sub,
-    mul,
-    div,       ///< integers truncate towards zero
-    floordiv,  ///< rounds towards minus infinity
-    rem,       ///< sign of the dividend (C)
-    floormod,  ///< sign of the divisor (Python)
-    pow,
-    min,  ///< NaN propagates
-    max,  ///< NaN propagates
-    bitwise_and,
-    bitwise_or,
-    bitwise_xor,
-    shift_left,
-    shift_right,  ///< arithmetic for signed types, logical for unsigned
-
-    // Comparisons: two operands of one type -> bool. NaN compares false, except ne.
-    eq,
-    ne,
-    lt,
-    le,
-    gt,
-    ge,
-
-    // Elementwise, three operands.
-    select,  ///< bool, if_true, if_false
-    clamp,   ///< value, low, high: min(max(value, low), high)
-    fma,     ///< a * b + c, rounded once
-
-    // Conversions.
-    cast,     ///< to the result's dtype: nearest even; float to integer truncates and saturates
-    bitcast,  ///< same width, same bits
-
-    // Shape.
-    broadcast,    ///< a scalar, or equal rank with extents of 1 repeated
-    reshape,      ///< same elements in row-major order
-    transpose,    ///< permutation of axes
-    expand_dims,  ///< inserts an axis of extent 1
-    slice,        ///< static starts, sizes, strides
-    concatenate,  ///< along one axis
-
-    // Across lanes.
-    reduce,  ///< one axis, dropped from the shape
-    scan,    ///< associative prefix along one axis
-    dot,     ///< a, b[, acc]: matrix product, rank 2 or 3 (batch first)
-
-    // Others.
-    random_bits,  ///< philox4x32-10: key (u64 scalar), counter (u64 tile) -> u32 tile
-    debug_print,  ///< format text with {} per operand
-    debug_check,  ///< bool tile, text: the checked mode reports a false element
-
-    // Structured control flow.
-    for_loop,    ///< lo, hi, step, carries...; one block (iv, carries...) -> results
-    while_loop,  ///< carries...; blocks: condition (carries) -> bool, body (carries) -> carries
-    if_else,     ///< bool scalar; two blocks without arguments yielding the results
-    call,        ///< a mod (a Function of rank-0 parameters), applied elementwise by broadcasting
-    yield,       ///< ends every block
+#define TW_OP(op, op_class, dtypes) op,
+#include "ir/ops.inl"
 };
 
 inline constexpr int kNumOps = static_cast<int>(Op::yield) + 1;
@@ -145,6 +52,52 @@ inline std::string_view name(Op op) {
 std::optional<Op> parse_op(std::string_view name);
 /// True when operands of `op` may have this element type (select, load, ...: the values).
 bool accepts(Op op, DType dtype);
+
+/// How much work an elementwise function is.
+enum class Work : std::uint8_t {
+    little,         ///< a few instructions
+    function,       ///< counted as transcendental (ProgramCost)
+    long_function,  ///< that too, and on a GPU computed once rather than again for each layout
+};
+
+// Where a monotone function begins to be one (FunctionInfo::monotone_from).
+inline constexpr double kEverywhere = -std::numeric_limits<double>::infinity();
+inline constexpr double kAboveZero = std::numeric_limits<double>::denorm_min();
+inline constexpr double kNowhere = std::numeric_limits<double>::infinity();
+
+/// An elementwise function of floats: the facts of its row in ir/ops.inl.
+struct FunctionInfo {
+    Op op;
+    std::string_view name;  ///< in C++, texts and Python
+    int operands;
+
+    std::string_view meaning;  ///< of x and y, for docs/reference/ops.md and Python's help
+
+    /// Functions in CUDA text.
+    struct Cuda {
+        std::string_view f32, f64;
+        std::string_view approx = {};  ///< of f32; "": its own
+        /// Of narrower floats, after a tag of their type: where the result depends on the format,
+        /// so that computing in f32 and rounding would be wrong. "": that of f32, rounded.
+        std::string_view narrow = {};
+        bool wrapped = false;  ///< cuda/device/tile/scalar.cuh has it by the op's name
+    } cuda;
+
+    // Names elsewhere; "": none, or one with a rule of its own there.
+    std::string_view numpy = {};  ///< the ufunc
+    std::string_view jax = {};    ///< the primitive
+    std::string_view torch = {};  ///< the operators of aten and prims
+
+    /// Largest error of the CPU's kernels, in units in the last place; 0: exact.
+    struct Ulps {
+        double f32 = 0, f64 = 0;
+    } ulps = {};
+    double monotone_from = kNowhere;  ///< from here on it only rises, or only falls
+    Work work = Work::little;
+};
+
+/// Null for what is no elementwise function of floats alone.
+const FunctionInfo* function_info(Op op);
 
 /// True for ops that apply element by element: unary, binary, comparison, ternary, convert.
 bool is_elementwise(Op op);

@@ -2,6 +2,7 @@
 #include <array>
 #include <cmath>
 #include <numbers>
+#include <optional>
 
 #include "lang/promotion.h"
 #include "lang/tracer.h"
@@ -92,6 +93,37 @@ Tile float_unary(Op op, const char* name, const Operand& x, bool approx = false)
     });
 }
 
+/// Powers that are less than a call of pow: x^n of a literal n as products, and 2^y.
+std::optional<Tile> simple_power(const Operand& x, const Operand& y) {
+    constexpr std::uint64_t kMostProducts = 64;
+    const auto at = [&](auto value) { return Operand(value, x.location()); };
+    if (y.kind() == Operand::Kind::signed_int && y.integer() <= kMostProducts) {
+        if (y.integer() == 0) return one_like(x);
+        Tile result = +x;
+        for (std::uint64_t i = 1; i < y.integer(); ++i) result = at(result) * x;
+        return result;
+    }
+    const auto is_two = [](const Operand& a) {
+        return a.is_literal() && a.kind() != Operand::Kind::truth &&
+               (a.kind() == Operand::Kind::floating ? a.floating() == 2 : a.integer() == 2);
+    };
+    if (is_two(x)) return exp2(y);
+    return {};
+}
+
+/// Functions defined on floats: integer operands become f32.
+Tile float_binary(Op op, const char* name, const Operand& x, const Operand& y) {
+    if (op == Op::pow) {
+        if (const auto power = simple_power(x, y)) return *power;
+    }
+    return traced(name, x, [&](Tracer& tracer) {
+        const std::array operands{x, y};
+        const DType dtype = tracer.common_dtype(operands);
+        const auto [a, b] = unify(tracer, name, operands, is_float(dtype) ? dtype : f32);
+        return tracer.builder().binary(op, a, b);
+    });
+}
+
 }  // namespace
 
 Tile operator+(Operand a, Operand b) {
@@ -168,54 +200,20 @@ Tile detail::logical_not(Operand a) {
     });
 }
 
-Tile exp(Operand x, bool approx) {
-    return float_unary(Op::exp, "exp", x, approx);
-}
-Tile exp2(Operand x, bool approx) {
-    return float_unary(Op::exp2, "exp2", x, approx);
-}
-Tile expm1(Operand x) {
-    return float_unary(Op::expm1, "expm1", x);
-}
-Tile log(Operand x, bool approx) {
-    return float_unary(Op::log, "log", x, approx);
-}
-Tile log2(Operand x, bool approx) {
-    return float_unary(Op::log2, "log2", x, approx);
-}
-Tile log1p(Operand x) {
-    return float_unary(Op::log1p, "log1p", x);
-}
-Tile tanh(Operand x, bool approx) {
-    return float_unary(Op::tanh, "tanh", x, approx);
-}
-Tile sigmoid(Operand x, bool approx) {
-    return float_unary(Op::logistic, "sigmoid", x, approx);
-}
-Tile erf(Operand x) {
-    return float_unary(Op::erf, "erf", x);
-}
-Tile sin(Operand x, bool approx) {
-    return float_unary(Op::sin, "sin", x, approx);
-}
-Tile cos(Operand x, bool approx) {
-    return float_unary(Op::cos, "cos", x, approx);
-}
-Tile sqrt(Operand x, bool approx) {
-    return float_unary(Op::sqrt, "sqrt", x, approx);
-}
-Tile rsqrt(Operand x, bool approx) {
-    return float_unary(Op::rsqrt, "rsqrt", x, approx);
-}
-Tile floor(Operand x) {
-    return float_unary(Op::floor, "floor", x);
-}
-Tile ceil(Operand x) {
-    return float_unary(Op::ceil, "ceil", x);
-}
-Tile round(Operand x) {
-    return float_unary(Op::round, "round", x);
-}
+#define TW_UNARY(op, function, ...)               \
+    Tile function(Operand x) {                    \
+        return float_unary(Op::op, #function, x); \
+    }
+#define TW_APPROXIMABLE(op, function, ...)                \
+    Tile function(Operand x, bool approx) {               \
+        return float_unary(Op::op, #function, x, approx); \
+    }
+#define TW_BINARY(op, function, ...)                  \
+    Tile function(Operand x, Operand y) {             \
+        return float_binary(Op::op, #function, x, y); \
+    }
+#include "ir/ops.inl"
+
 Tile isnan(Operand x) {
     return float_unary(Op::isnan, "isnan", x);
 }
@@ -257,27 +255,6 @@ Tile softplus(Operand x) {
     return at(maximum(x, at(0.0))) + at(log1p(at(exp(at(-at(abs(x)))))));
 }
 
-Tile pow(Operand x, Operand y) {
-    constexpr std::uint64_t kMostProducts = 64;
-    const auto at = [&](auto value) { return Operand(value, x.location()); };
-    if (y.kind() == Operand::Kind::signed_int && y.integer() <= kMostProducts) {
-        if (y.integer() == 0) return one_like(x);
-        Tile result = +x;
-        for (std::uint64_t i = 1; i < y.integer(); ++i) result = at(result) * x;
-        return result;
-    }
-    const auto is_two = [](const Operand& a) {
-        return a.is_literal() && a.kind() != Operand::Kind::truth &&
-               (a.kind() == Operand::Kind::floating ? a.floating() == 2 : a.integer() == 2);
-    };
-    if (is_two(x)) return exp2(y);
-    return traced("pow", x, [&](Tracer& tracer) {
-        const std::array operands{x, y};
-        const DType dtype = tracer.common_dtype(operands);
-        const auto [base, exponent] = unify(tracer, "pow", operands, is_float(dtype) ? dtype : f32);
-        return tracer.builder().binary(Op::pow, base, exponent);
-    });
-}
 Tile minimum(Operand x, Operand y) {
     return binary(Op::min, "minimum", x, y);
 }

@@ -1,6 +1,7 @@
 // Texts of masks and scores: tokens, syntax trees, evaluation inside a trace.
 #pragma once
 
+#include <functional>
 #include <map>
 #include <memory>
 #include <optional>
@@ -83,7 +84,7 @@ Operand evaluate(const Text& text, std::span<const Tile> arguments);
 /// A function of the text grammar, such as exp or where.
 struct TextFunction {
     std::size_t least, most;  ///< numbers of arguments
-    Operand (*apply)(std::span<const Operand> arguments);
+    std::function<Operand(std::span<const Operand> arguments)> apply;
 };
 /// Null when there is none of this name.
 const TextFunction* find_function(std::string_view name);

@@ -5,6 +5,7 @@
 #include "lang/tracer.h"
 #include "mod/text.h"
 #include "support/check.h"
+#include "tilewright/lang/functions.h"
 
 namespace tilewright::mod {
 namespace {
@@ -190,46 +191,13 @@ namespace {
 
 using Arguments = std::span<const Operand>;
 
-/// A function of one number: literals in f64.
+/// A function of numbers: literals in f64.
 template <double (*OnLiteral)(double), Tile (*OnTile)(Operand)>
 Operand number_function(Arguments x) {
     if (x[0].is_literal()) return Operand(OnLiteral(real(x[0])), {});
     return OnTile(x[0]);
 }
 
-Tile exact_exp(Operand x) {
-    return exp(x);
-}
-Tile exact_exp2(Operand x) {
-    return exp2(x);
-}
-Tile exact_log(Operand x) {
-    return log(x);
-}
-Tile exact_log2(Operand x) {
-    return log2(x);
-}
-Tile exact_sigmoid(Operand x) {
-    return sigmoid(x);
-}
-Tile exact_sqrt(Operand x) {
-    return sqrt(x);
-}
-Tile exact_sin(Operand x) {
-    return sin(x);
-}
-Tile exact_cos(Operand x) {
-    return cos(x);
-}
-Tile exact_relu(Operand x) {
-    return relu(x);
-}
-Tile exact_softplus(Operand x) {
-    return softplus(x);
-}
-Tile exact_square(Operand x) {
-    return square(x);
-}
 double literal_relu(double x) {
     return x < 0 ? 0 : x;
 }
@@ -239,17 +207,22 @@ double literal_softplus(double x) {
 double literal_square(double x) {
     return x * x;
 }
-double literal_sigmoid(double x) {
-    return 1 / (1 + std::exp(-x));
-}
 
-Operand tanh_function(Arguments x) {
-    const bool approx = x.size() > 1 && x[1].kind() == Kind::truth && x[1].integer() != 0;
-    if (x.size() > 1 && x[1].kind() != Kind::truth) {
-        user_error("tanh", "expected True or False for `approx`");
+/// A function of ir/ops.inl: literals in f64, and `approx` where there is an approximation.
+Operand elementwise(const ElementwiseFunction& function, Arguments x) {
+    const auto operands = static_cast<std::size_t>(function.operands);
+    bool approx = false;
+    if (x.size() > operands) {
+        if (x.back().kind() != Kind::truth) {
+            user_error(std::string(function.name).c_str(), "expected True or False for `approx`");
+        }
+        approx = x.back().integer() != 0;
     }
-    if (x[0].is_literal()) return Operand(std::tanh(real(x[0])), {});
-    return tanh(x[0], approx);
+    const Operand& last = x[operands - 1];
+    if (x[0].is_literal() && last.is_literal()) {
+        return Operand(function.value(real(x[0]), real(last)), {});
+    }
+    return function.trace(x[0], last, approx);
 }
 
 Operand abs_function(Arguments x) {
@@ -295,29 +268,29 @@ Operand float_function(Arguments x) {
 }  // namespace
 
 const TextFunction* find_function(std::string_view name) {
-    static const std::map<std::string_view, TextFunction> kFunctions{
-        {"exp", {1, 1, number_function<std::exp, exact_exp>}},
-        {"exp2", {1, 1, number_function<std::exp2, exact_exp2>}},
-        {"log", {1, 1, number_function<std::log, exact_log>}},
-        {"log2", {1, 1, number_function<std::log2, exact_log2>}},
-        {"tanh", {1, 2, tanh_function}},
-        {"sigmoid", {1, 1, number_function<literal_sigmoid, exact_sigmoid>}},
-        {"relu", {1, 1, number_function<literal_relu, exact_relu>}},
-        {"softplus", {1, 1, number_function<literal_softplus, exact_softplus>}},
-        {"square", {1, 1, number_function<literal_square, exact_square>}},
-        {"sqrt", {1, 1, number_function<std::sqrt, exact_sqrt>}},
-        {"sin", {1, 1, number_function<std::sin, exact_sin>}},
-        {"cos", {1, 1, number_function<std::cos, exact_cos>}},
-        {"floor", {1, 1, number_function<std::floor, tilewright::floor>}},
-        {"ceil", {1, 1, number_function<std::ceil, tilewright::ceil>}},
-        {"abs", {1, 1, abs_function}},
-        {"min", {2, 16, extreme_function<false>}},
-        {"max", {2, 16, extreme_function<true>}},
-        {"clamp", {3, 3, clamp_function}},
-        {"where", {3, 3, where_function}},
-        {"int", {1, 1, int_function}},
-        {"float", {1, 1, float_function}},
-    };
+    static const auto kFunctions = [] {
+        std::map<std::string_view, TextFunction> functions{
+            {"relu", {1, 1, number_function<literal_relu, tilewright::relu>}},
+            {"softplus", {1, 1, number_function<literal_softplus, tilewright::softplus>}},
+            {"square", {1, 1, number_function<literal_square, tilewright::square>}},
+            {"abs", {1, 1, abs_function}},
+            {"min", {2, 16, extreme_function<false>}},
+            {"max", {2, 16, extreme_function<true>}},
+            {"clamp", {3, 3, clamp_function}},
+            {"where", {3, 3, where_function}},
+            {"int", {1, 1, int_function}},
+            {"float", {1, 1, float_function}},
+        };
+        for (const ElementwiseFunction& function : elementwise_functions()) {
+            const auto operands = static_cast<std::size_t>(function.operands);
+            const auto apply = [&function](std::span<const Operand> x) {
+                return elementwise(function, x);
+            };
+            functions.emplace(function.name,
+                              TextFunction{operands, operands + (function.approx ? 1 : 0), apply});
+        }
+        return functions;
+    }();
     const auto found = kFunctions.find(name);
     return found == kFunctions.end() ? nullptr : &found->second;
 }

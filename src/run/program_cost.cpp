@@ -30,25 +30,8 @@ struct Count {
 };
 
 bool is_transcendental(Op op) {
-    switch (op) {
-        case Op::exp:
-        case Op::exp2:
-        case Op::expm1:
-        case Op::log:
-        case Op::log2:
-        case Op::log1p:
-        case Op::tanh:
-        case Op::logistic:
-        case Op::erf:
-        case Op::sin:
-        case Op::cos:
-        case Op::sqrt:
-        case Op::rsqrt:
-        case Op::pow:
-            return true;
-        default:
-            return false;
-    }
+    const ir::FunctionInfo* const function = ir::function_info(op);
+    return function != nullptr && function->work != ir::Work::little;
 }
 
 bool is_arithmetic(Op op) {

@@ -2,6 +2,7 @@
 // tables against the scalar one, over dtypes, operand forms and odd sizes.
 #include "ir/evaluate.h"
 #include "tests/cpu/simd_support.h"
+#include "tests/support/tolerance.h"
 
 namespace tilewright::cpu {
 namespace {
@@ -28,25 +29,10 @@ DType operand_dtype(Op op, int i, DType in) {
 /// Allowed distance from the scalar table; docs/explanation/numerics.md has the bounds against
 /// exact values.
 double tolerance(Op op, DType out) {
-    using enum Op;
-    switch (op) {
-        case exp:
-        case exp2:
-        case log:
-        case log2:
-        case log1p:
-        case expm1:
-        case tanh:
-        case logistic:
-        case erf:
-        case sin:
-        case cos:
-        case pow:
-            // One place of a narrow float; the bound of f32 and f64, and one for the scalar side.
-            return size_of(out) <= 2 ? 1 : 7;
-        default:
-            return 0;
-    }
+    // A square root and a division, rounded correctly by every table.
+    if (op == Op::rsqrt || testing::ulp_bound(op) == 0) return 0;
+    // One place of a narrow float; the bound of f32 and f64, and one for the scalar side.
+    return size_of(out) <= 2 ? 1 : 7;
 }
 
 // The operands of one case, in the given forms: 0 tile, 1 lane vector, 2 row scalar, 3 scalar.

@@ -1,7 +1,11 @@
 // The mathematical functions of every table against f64, within the bounds of
 // docs/explanation/numerics.md.
 #include <bit>
+#include <cmath>
+#include <limits>
+#include <type_traits>
 
+#include "ir/function_values.h"
 #include "tests/cpu/simd_support.h"
 
 namespace tilewright::cpu {
@@ -16,25 +20,25 @@ struct Function {
     double f64_ulps;
 };
 
-long double logistic(long double x) {
-    return 1 / (1 + std::exp(-x));
+/// The functions of one operand, with the bounds of their rows.
+const std::vector<Function>& functions() {
+    static const std::vector<Function> all = [] {
+        std::vector<Function> rows;
+        const auto add = [&rows](Op op, long double (*exact)(long double)) {
+            const auto& ulps = ir::function_info(op)->ulps;
+            rows.push_back({op, exact, ulps.f32, ulps.f64});
+        };
+#define TW_UNARY(row, function, value, ...)         \
+    add(Op::row, [](long double x) -> long double { \
+        using T [[maybe_unused]] = long double;     \
+        return value;                               \
+    });
+#define TW_APPROXIMABLE TW_UNARY
+#include "ir/ops.inl"
+        return rows;
+    }();
+    return all;
 }
-
-const Function kFunctions[] = {
-    {Op::exp, [](long double x) { return std::exp(x); }, 1.5, 1.5},
-    {Op::exp2, [](long double x) { return std::exp2(x); }, 1.5, 1.5},
-    {Op::expm1, [](long double x) { return std::expm1(x); }, 4, 4},
-    {Op::log, [](long double x) { return std::log(x); }, 2, 2},
-    {Op::log2, [](long double x) { return std::log2(x); }, 3, 3},
-    {Op::log1p, [](long double x) { return std::log1p(x); }, 3, 3},
-    {Op::tanh, [](long double x) { return std::tanh(x); }, 5, 4},
-    {Op::logistic, logistic, 3, 3},
-    {Op::erf, [](long double x) { return std::erf(x); }, 2, 1.5},
-    {Op::sin, [](long double x) { return std::sin(x); }, 3, 3},
-    {Op::cos, [](long double x) { return std::cos(x); }, 3, 3},
-    {Op::sqrt, [](long double x) { return std::sqrt(x); }, 0.5, 0.5},
-    {Op::rsqrt, [](long double x) { return 1 / std::sqrt(x); }, 1.5, 1.5},
-};
 
 /// Error of `got` in units of the last place of a float type at `want`.
 template <typename T>
@@ -125,14 +129,14 @@ TEST_P(Math, F32OverItsWholeRange) {
     for (std::uint64_t bits = 0; bits < (std::uint64_t{1} << 32); bits += 49999) {
         x.push_back(std::bit_cast<float>(static_cast<std::uint32_t>(bits)));
     }
-    for (const Function& f : kFunctions) check(*GetParam(), f, x);
+    for (const Function& f : functions()) check(*GetParam(), f, x);
 }
 
 TEST_P(Math, F32WhereItMatters) {
     std::vector<float> x;
     for (int i = -40000; i <= 40000; ++i) x.push_back(static_cast<float>(i) * 0.00275F);
     for (int i = -4000; i <= 4000; ++i) x.push_back(1.0F + static_cast<float>(i) * 1e-6F);
-    for (const Function& f : kFunctions) check(*GetParam(), f, x);
+    for (const Function& f : functions()) check(*GetParam(), f, x);
 }
 
 TEST_P(Math, F64) {
@@ -141,16 +145,18 @@ TEST_P(Math, F64) {
     for (int i = -2000; i <= 2000; ++i) x.push_back(1.0 + i * 1e-9);
     std::mt19937_64 random(3);
     for (int i = 0; i < 20000; ++i) x.push_back(std::bit_cast<double>(random()));
-    for (const Function& f : kFunctions) check(*GetParam(), f, x);
+    for (const Function& f : functions()) check(*GetParam(), f, x);
 }
 
 TEST_P(Math, NeighboursDoNotMatter) {
-    for (const Function& f : kFunctions) {
+    for (const Function& f : functions()) {
         expect_independent_lanes<float>(*GetParam(), f.op, false);
         expect_independent_lanes<double>(*GetParam(), f.op, false);
     }
-    expect_independent_lanes<float>(*GetParam(), Op::pow, true);
-    expect_independent_lanes<double>(*GetParam(), Op::pow, true);
+    for (const Op op : {Op::pow, Op::nextafter}) {
+        expect_independent_lanes<float>(*GetParam(), op, true);
+        expect_independent_lanes<double>(*GetParam(), op, true);
+    }
 }
 
 TEST_P(Math, SpecialValues) {
@@ -158,11 +164,50 @@ TEST_P(Math, SpecialValues) {
     std::vector<float> x = {0.0F,   -0.0F,   1.0F,    -1.0F, kInf,   -kInf,   kNan,
                             1e-45F, -1e-45F, 88.7F,   88.8F, -87.4F, -103.9F, -104.1F,
                             128.0F, -149.0F, -150.1F, 3e38F, -3e38F};
-    for (const Function& f : kFunctions) {
+    for (const Function& f : functions()) {
         // One value in all lanes, so that no other lane decides which path is taken.
         for (float v : x) check(*GetParam(), f, std::vector<float>(37, v));
         check(*GetParam(), f, x);
     }
+}
+
+template <typename T>
+void expect_neighbours(const Kernels& table) {
+    std::mt19937_64 random(5);
+    using Bits = std::conditional_t<sizeof(T) == 4, std::uint32_t, std::uint64_t>;
+    std::vector<T> x, y;
+    using Limits = std::numeric_limits<T>;
+    const T special[] = {0,
+                         -T(0),
+                         1,
+                         -1,
+                         Limits::min(),
+                         -Limits::denorm_min(),
+                         Limits::max(),
+                         Limits::infinity(),
+                         -Limits::infinity(),
+                         Limits::quiet_NaN()};
+    for (const T a : special) {
+        for (const T b : special) x.push_back(a), y.push_back(b);
+    }
+    for (int i = 0; i < 2000; ++i) {
+        x.push_back(std::bit_cast<T>(static_cast<Bits>(random())));
+        y.push_back(std::bit_cast<T>(static_cast<Bits>(random())));
+    }
+    const std::vector<T> z = applied(table, Op::nextafter, x, y);
+    for (std::size_t i = 0; i < x.size(); ++i) {
+        const T want = std::nextafter(x[i], y[i]);
+        if (std::isnan(want)) {
+            EXPECT_TRUE(std::isnan(z[i])) << x[i] << ", " << y[i];
+        } else {
+            EXPECT_EQ(std::bit_cast<Bits>(z[i]), std::bit_cast<Bits>(want)) << x[i] << ", " << y[i];
+        }
+    }
+}
+
+TEST_P(Math, NextAfterIsExact) {
+    expect_neighbours<float>(*GetParam());
+    expect_neighbours<double>(*GetParam());
 }
 
 TEST_P(Math, PowF32) {
@@ -192,7 +237,7 @@ TEST_P(Math, PowF32) {
     GetParam()->elementwise(Op::pow, f32, f32, false)(s);
     for (std::size_t i = 0; i < x.size(); ++i) {
         const long double want = std::pow(static_cast<double>(x[i]), static_cast<double>(y[i]));
-        ASSERT_TRUE(error_in_ulps(z[i], want) <= 1)
+        ASSERT_TRUE(error_in_ulps(z[i], want) <= ir::function_info(Op::pow)->ulps.f32)
             << GetParam()->name << " pow(" << x[i] << ", " << y[i] << ") = " << z[i];
     }
 }

@@ -104,6 +104,29 @@ TEST(Evaluate, NarrowFloatsRoundOncePerOp) {
     EXPECT_EQ(floats(Op::rem, DType::f32, -7, 2), -1);
 }
 
+TEST(Evaluate, NextAfterStepsInTheFormatOfItsOperands) {
+    const auto next = [](DType dtype, double a, double b) {
+        return floats(Op::nextafter, dtype, a, b);
+    };
+    EXPECT_EQ(next(DType::f64, 1, 2), std::nextafter(1.0, 2.0));
+    EXPECT_EQ(next(DType::f32, 1, -2), std::nextafter(1.0F, -2.0F));
+    EXPECT_EQ(next(DType::bf16, 1, 2), 1 + 0x1p-7);
+    EXPECT_EQ(next(DType::f16, 1, 0), 1 - 0x1p-11);
+    EXPECT_EQ(next(DType::f16, -1, -2), -1 - 0x1p-10);
+    EXPECT_EQ(next(DType::f8e4m3, 1, 2), 1 + 0x1p-3);
+    EXPECT_EQ(next(DType::f8e5m2, 4, 0), 3.5);
+    EXPECT_EQ(next(DType::f16, 0x1p-14, 0), 0x1p-14 - 0x1p-24);
+    EXPECT_EQ(next(DType::f16, 65504, kInf), kInf);
+    EXPECT_EQ(next(DType::f16, kInf, 0), 65504);
+    EXPECT_EQ(next(DType::bf16, 0, -1), -0x1p-133);
+    EXPECT_EQ(next(DType::bf16, -0.0, 1), 0x1p-133);
+    EXPECT_EQ(next(DType::bf16, 3, 3), 3);
+    EXPECT_TRUE(std::signbit(next(DType::bf16, 0.0, -0.0)));
+    for (DType dtype : {DType::f64, DType::f32, DType::f16, DType::bf16, DType::f8e5m2}) {
+        EXPECT_TRUE(std::isnan(next(dtype, kNan, 1)) && std::isnan(next(dtype, 1, kNan)));
+    }
+}
+
 TEST(Evaluate, FloatToIntegerTruncatesAndSaturates) {
     EXPECT_EQ(static_cast<std::int64_t>(cast_float(DType::f32, DType::i8, -1.9)), -1);
     EXPECT_EQ(static_cast<std::int64_t>(cast_float(DType::f32, DType::i8, -1000)), -128);

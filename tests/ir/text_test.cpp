@@ -278,6 +278,12 @@ TEST(Docs, OpsPageListsEveryOp) {
     for (int i = 0; i < kNumOps; ++i) {
         const std::string row = fmt::format("\n| `{}` |", name(static_cast<Op>(i)));
         EXPECT_THAT(page.str(), HasSubstr(row));
+        const FunctionInfo* const function = function_info(static_cast<Op>(i));
+        if (function == nullptr) continue;
+        const bool approx = info(function->op).approx;
+        EXPECT_THAT(page.str(), HasSubstr(fmt::format("{} {} | {} | float | as x | {} |\n", row,
+                                                      function->operands == 2 ? "x, y" : "x",
+                                                      approx ? "approx" : "", function->meaning)));
     }
 }
 

@@ -1,4 +1,5 @@
 // Texts of masks and scores: Python's grammar and arithmetic, names, errors at their columns.
+#include <fmt/format.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -8,6 +9,7 @@
 #include "mod/evaluate.h"
 #include "tests/support/throws.h"
 #include "tilewright/error.h"
+#include "tilewright/lang/functions.h"
 #include "tilewright/masks.h"
 #include "tilewright/scores.h"
 
@@ -114,6 +116,21 @@ TEST(ParseMod, ArithmeticAndPrecedenceAreThoseOfPython) {
     }
 }
 
+TEST(ParseMod, FunctionsOfTheTableAreKnown) {
+    for (const ElementwiseFunction& function : elementwise_functions()) {
+        const auto text = [&](const char* x) {
+            return fmt::format(fmt::runtime(function.operands == 2 ? "{}({}, 2)" : "{}({})"),
+                               function.name, x);
+        };
+        const auto want = static_cast<float>(function.value(0.5, 2));
+        EXPECT_FLOAT_EQ(score_of(text("score")), want) << function.name;
+        EXPECT_FLOAT_EQ(score_of(text("0.5")), want) << function.name;
+        if (!function.approx) continue;
+        EXPECT_FLOAT_EQ(score_of(fmt::format("{}(score, approx=True)", function.name)), want);
+    }
+    EXPECT_EQ(score_of("nextafter(score, 2)"), std::nextafter(0.5F, 2.0F));
+}
+
 TEST(ParseMod, MasksCompareAndCombine) {
     const std::pair<const char*, bool> cases[] = {
         {"q >= kv", true},
@@ -192,7 +209,8 @@ TEST(ParseMod, ErrorsPointAtTheColumn) {
         {"slopes[score] + 1", 1, "expected an integer index"},
         {"q[0] > 1", 1, "expected an array but `q` is a scalar"},
         {"slopes(h) > 0", 1, "expected `slopes[...]` but got `slopes(...)`"},
-        {"exp(q, kv) > 1", 1, "expected 1 argument of `exp` but got 2"},
+        {"erf(q, kv) > 1", 1, "expected 1 argument of `erf` but got 2"},
+        {"exp(q, kv) > 1", 1, "expected True or False for `approx`"},
         {"exp + 1", 1, "expected the arguments of `exp`"},
         {"q > 1 and kv", 7, "expected bools but got i64"},
         {"not q", 1, "expected a bool but got i64"},

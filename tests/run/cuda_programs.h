@@ -5,6 +5,8 @@
 #include <utility>
 #include <vector>
 
+#include "ir/op.h"
+
 namespace tilewright::testing_support {
 
 struct CudaProgram {
@@ -228,6 +230,49 @@ func @product(%x: ref<f64[17, 33]>, %y: ref<f64[33, 129]>, %z: ref<f64[17, 129]>
              1e-14}};
 }
 
+/// A row of results for each function of ir/ops.inl, of numbers from 0.5 to 1.5.
+inline CudaProgram functions_program() {
+    constexpr int kLanes = 64;
+    const std::string tile = "f32[" + std::to_string(kLanes) + "]";
+    const std::string lanes = "%zero : " + std::to_string(kLanes);
+    std::string body = "%zero = constant 0 : i64\n%half = constant 0.5 : " + tile +
+                       "\n%read = load %x[" + lanes + "] : " + tile +
+                       "\n%a = add %read, %half : " + tile + "\n%b = mul %a, %half : " + tile +
+                       "\n";
+    int rows = 0;
+    for (int i = 0; i < ir::kNumOps; ++i) {
+        const ir::FunctionInfo* const function = ir::function_info(static_cast<ir::Op>(i));
+        if (function == nullptr) continue;
+        const std::string n = std::to_string(rows++);
+        body += "%r" + n + " = " + std::string(ir::name(function->op)) + " %a" +
+                (function->operands == 2 ? ", %b" : "") + " : " + tile + "\n%i" + n +
+                " = constant " + n + " : i64\nstore %z[%i" + n + ", " + lanes + "], %r" + n + "\n";
+    }
+    return {"rows of functions",
+            "func @functions(%x: ref<" + tile + ">, %z: ref<f32[" + std::to_string(rows) + ", " +
+                std::to_string(kLanes) + "]>) grid [] {\n" + body + "yield\n}\n",
+            {{kLanes}, {rows, kLanes}},
+            1e-6};
+}
+
+/// nextafter depends on the format of its operands: that of every float, up, down and at zero.
+inline CudaProgram neighbours_program() {
+    std::string parameters, body = "%zero = constant 0 : i64\n";
+    std::vector<std::vector<std::int64_t>> extents;
+    for (const std::string dtype : {"f64", "f32", "f16", "bf16", "f8e5m2", "f8e4m3"}) {
+        const std::string tile = dtype + "[64]";
+        parameters += (extents.empty() ? "%x" : ", %x") + dtype + ": ref<" + tile + ">, %z" +
+                      dtype + ": ref<" + tile + ">";
+        body += "%a" + dtype + " = load %x" + dtype + "[%zero : 64] : " + tile + "\n%b" + dtype +
+                " = constant 0.625 : " + tile + "\n%c" + dtype + " = nextafter %a" + dtype +
+                ", %b" + dtype + " : " + tile + "\nstore %z" + dtype + "[%zero : 64], %c" + dtype +
+                "\n";
+        extents.insert(extents.end(), 2, {64});
+    }
+    return {"rows of neighbours",
+            "func @neighbours(" + parameters + ") grid [] {\n" + body + "yield\n}\n", extents, 0};
+}
+
 inline std::vector<CudaProgram> cuda_programs() {
     std::vector<CudaProgram> programs;
     // Sums of products of small multiples of 1/8 are exact; so is every order of them.
@@ -242,6 +287,8 @@ inline std::vector<CudaProgram> cuda_programs() {
     programs.push_back(matmul_program("f8e4m3", "f32", 32, 32, 32, 2, 1e-6));
     programs.push_back(wide_rows_program());
     programs.push_back(rows_ahead_program());
+    programs.push_back(functions_program());
+    programs.push_back(neighbours_program());
     for (CudaProgram& program : cut_programs()) programs.push_back(std::move(program));
     for (const char* flags : {"", "transpose_a", "transpose_b"}) {
         programs.push_back(matmul_program("f32", "f32", 32, 64, 32, 2, 1e-6, flags));

@@ -4,6 +4,7 @@
 #include <cmath>
 #include <map>
 #include <random>
+#include <vector>
 
 #include "ir/builder.h"
 #include "ir/verify.h"
@@ -16,6 +17,15 @@ using namespace ir;  // NOLINT: builds IR from end to end
 const DType kIntegers[] = {DType::i64, DType::i64, DType::i64, DType::i32,
                            DType::i8,  DType::u8,  DType::u32, DType::u64};
 const DType kFloats[] = {DType::f32, DType::f32, DType::f64, DType::f16, DType::bf16};
+
+/// These ops and the functions of the table.
+std::vector<Op> with_functions(int operands, std::vector<Op> ops) {
+    for (int i = 0; i < kNumOps; ++i) {
+        const FunctionInfo* const function = function_info(static_cast<Op>(i));
+        if (function != nullptr && function->operands == operands) ops.push_back(function->op);
+    }
+    return ops;
+}
 
 /// Draws mods (b, h, q, kv) that use all that masks use, and more.
 class RandomMod {
@@ -47,6 +57,9 @@ class RandomMod {
     template <typename T, std::size_t N>
     T pick(const T (&choices)[N]) {
         return choices[below(N)];
+    }
+    Op pick(const std::vector<Op>& choices) {
+        return choices[static_cast<std::size_t>(below(static_cast<int>(choices.size())))];
     }
 
     Value value(DType dtype) {
@@ -91,11 +104,10 @@ class RandomMod {
         const Op unary[] = {Op::neg, Op::abs, Op::sign, Op::bitwise_not};
         const Op compare[] = {Op::eq, Op::ne, Op::lt, Op::le, Op::gt, Op::ge};
         const Op logic[] = {Op::bitwise_and, Op::bitwise_or, Op::bitwise_xor};
-        const Op float_binary[] = {Op::add, Op::sub,      Op::mul, Op::div,      Op::min,
-                                   Op::max, Op::floordiv, Op::rem, Op::floormod, Op::pow};
-        const Op float_unary[] = {Op::neg,      Op::abs,   Op::sign,  Op::exp,   Op::exp2,  Op::log,
-                                  Op::tanh,     Op::sqrt,  Op::floor, Op::ceil,  Op::round, Op::sin,
-                                  Op::logistic, Op::rsqrt, Op::log1p, Op::expm1, Op::erf};
+        static const auto float_binary =
+            with_functions(2, {Op::add, Op::sub, Op::mul, Op::div, Op::min, Op::max, Op::floordiv,
+                               Op::rem, Op::floormod});
+        static const auto float_unary = with_functions(1, {Op::neg, Op::abs, Op::sign});
         switch (below(14)) {
             case 0:
             case 1:

@@ -18,28 +18,10 @@ namespace tilewright::testing {
 /// Largest error of an elementwise op of f32 or f64 against the exact value, in units in the last
 /// place (docs/explanation/numerics.md); 0 for ops that are correctly rounded.
 inline double ulp_bound(ir::Op op) {
-    switch (op) {
-        case ir::Op::exp:
-        case ir::Op::exp2:
-        case ir::Op::rsqrt:
-            return 1.5;
-        case ir::Op::log:
-        case ir::Op::erf:
-            return 2;
-        case ir::Op::log2:
-        case ir::Op::log1p:
-        case ir::Op::logistic:
-        case ir::Op::sin:
-        case ir::Op::cos:
-        case ir::Op::pow:
-            return 3;
-        case ir::Op::expm1:
-            return 4;
-        case ir::Op::tanh:
-            return 5;
-        default:
-            return 0;
-    }
+    const ir::FunctionInfo* const function = ir::function_info(op);
+    if (function == nullptr) return 0;
+    const double bound = std::max(function->ulps.f32, function->ulps.f64);
+    return bound <= 0.5 ? 0 : bound;
 }
 
 /// How far two machines may differ in such a result: the reference machine has up to 1.5 units of

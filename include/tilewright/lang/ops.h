@@ -50,6 +50,8 @@ Tile log1p(Operand x);
 Tile tanh(Operand x, bool approx = false);
 Tile sigmoid(Operand x, bool approx = false);
 Tile erf(Operand x);
+Tile erfc(Operand x);  ///< 1 - erf(x) without cancellation
+Tile cbrt(Operand x);
 Tile sin(Operand x, bool approx = false);
 Tile cos(Operand x, bool approx = false);
 Tile sqrt(Operand x, bool approx = false);
@@ -67,9 +69,10 @@ Tile silu(Operand x);                           ///< x * sigmoid(x)
 Tile gelu(Operand x, bool approximate = true);  ///< tanh form by default, as in JAX; else erf
 Tile softplus(Operand x);                       ///< log(1 + exp(x)) without overflow
 
-Tile pow(Operand x, Operand y);      ///< of integers too where y is a literal integer from 0 to 64
-Tile minimum(Operand x, Operand y);  ///< NaN propagates
-Tile maximum(Operand x, Operand y);  ///< NaN propagates
+Tile pow(Operand x, Operand y);  ///< of integers too where y is a literal integer from 0 to 64
+Tile nextafter(Operand x, Operand y);  ///< the float of their dtype next to x towards y
+Tile minimum(Operand x, Operand y);    ///< NaN propagates
+Tile maximum(Operand x, Operand y);    ///< NaN propagates
 Tile clamp(Operand x, Operand low, Operand high);
 Tile floordiv(Operand x, Operand y);        ///< rounds towards minus infinity, Python's `//`
 Tile floormod(Operand x, Operand y);        ///< sign of the divisor, Python's `%`

@@ -11,6 +11,7 @@ import numpy as np
 import torch
 
 from .._errors import UnsupportedError
+from .._numbers import FUNCTIONS
 from .._values import Scattered
 
 RULES: dict[str, Callable] = {}
@@ -42,10 +43,25 @@ def floating(r, out, name, *inputs):
 
 
 _same(
-    "exp exp2 expm1 log log2 log1p tanh erf sin cos sqrt rsqrt sigmoid=logistic mul neg maximum=max "
-    "minimum=min fmax=max fmin=min bitwise_not=not sign sgn=sign pow square",
+    "mul neg maximum=max minimum=min fmax=max fmin=min bitwise_not=not sign sgn=sign square",
     lambda own: lambda r, out, *inputs, **_: floating(r, out, own, *inputs),
 )
+
+
+def _of_table(own):
+    depends_on_format = FUNCTIONS[own].depends_on_format
+
+    def apply(r, out, *inputs, **_):
+        if depends_on_format and out.dtype not in (torch.float32, torch.float64):
+            # Mods carry narrow floats as f32.
+            raise UnsupportedError(f"expected {own} of float32 or float64 but got {out.dtype}")
+        return floating(r, out, own, *inputs)
+
+    return apply
+
+
+for _own, _function in FUNCTIONS.items():
+    _same(" ".join(f"{name}={_own}" for name in _function.torch.split()), _of_table)
 _same(
     "bitwise_and=and bitwise_or=or bitwise_xor=xor __and__=and __or__=or __xor__=xor "
     "bitwise_left_shift=shift_left bitwise_right_shift=shift_right_arithmetic "
@@ -177,11 +193,6 @@ def _sinh(r, out, x):
     e = floating(r, out, "expm1", x)
     rest = floating(r, out, "div", e, floating(r, out, "add", e, 1))
     return floating(r, out, "mul", 0.5, floating(r, out, "add", e, rest))
-
-
-@rule("erfc", "prims::erfc")
-def _erfc(r, out, x):
-    return floating(r, out, "sub", 1, floating(r, out, "erf", x))
 
 
 @rule("relu")

@@ -8,7 +8,7 @@ import torch
 from .. import _core
 from .._dtypes import NAMES
 from .._errors import UnsupportedError
-from .._numbers import Dtypes, Number
+from .._numbers import FUNCTIONS, Dtypes, Number
 from .._values import MOST_ELEMENTS, Captured, Values
 
 _NAMES = {getattr(torch, name): ours for name, ours in NAMES.items()}
@@ -100,14 +100,14 @@ _EVALUATE = {
     "shift_right_arithmetic": np.right_shift,
     "pow": np.power,
     "logistic": lambda x: 1 / (1 + np.exp(-x)),
-    "erf": lambda x: math.erf(x),
     "rsqrt": lambda x: 1 / np.sqrt(x),
     "round": np.rint,
     "isnan": np.isnan,
     "approx_tanh": np.tanh,
-    **{name: getattr(np, name) for name in "exp exp2 expm1 log log2 log1p tanh sin cos".split()},
-    **{name: getattr(np, name) for name in "sqrt floor ceil".split()},
 }
+for _name, _function in FUNCTIONS.items():
+    _of_numpy = getattr(np, _function.numpy) if _function.numpy else _function.value
+    _EVALUATE.setdefault(_name, _of_numpy)
 
 
 _OPERATIONS = {

@@ -11,7 +11,7 @@ template <ir::Op op, DType dtype>
 void binary(const Strip& s) {
     for_each_element<dtype>(s, [&](auto row, auto lane) {
         return apply<op>(load_element<dtype>(s.in[0], row, lane),
-                         load_element<dtype>(s.in[1], row, lane));
+                         load_element<dtype>(s.in[1], row, lane), dtype);
     });
 }
 
@@ -69,8 +69,10 @@ StripFunction scalar_binary(ir::Op op, DType in, DType out) {
             return binary_for<rem>(in);
         case floormod:
             return binary_for<floormod>(in);
-        case pow:
-            return binary_for<pow>(in);
+#define TW_BINARY(row, ...) \
+    case row:               \
+        return binary_for<row>(in);
+#include "ir/ops.inl"
         case min:
             return binary_for<min>(in);
         case max:

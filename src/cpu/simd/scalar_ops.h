@@ -7,6 +7,7 @@
 #include <limits>
 #include <type_traits>
 
+#include "ir/function_values.h"
 #include "ir/op.h"
 
 namespace tilewright::cpu {
@@ -40,6 +41,9 @@ constexpr bool binary_exists() {
     if (op == min || op == max) return true;
     if (op == bitwise_and || op == bitwise_or || op == bitwise_xor) return std::is_integral_v<T>;
     if (op == shift_left || op == shift_right) return kIsInteger<T>;
+#define TW_BINARY(row, function, value, ...) \
+    if (op == row && op != pow) return std::is_floating_point_v<T>;
+#include "ir/ops.inl"
     return !kIsBool<T>;
 }
 
@@ -65,40 +69,16 @@ auto apply(T x) {
             return !x;
         else
             return static_cast<T>(~x);
-    } else if constexpr (op == exp) {
-        return std::exp(x);
-    } else if constexpr (op == exp2) {
-        return std::exp2(x);
-    } else if constexpr (op == expm1) {
-        return std::expm1(x);
-    } else if constexpr (op == log) {
-        return std::log(x);
-    } else if constexpr (op == log2) {
-        return std::log2(x);
-    } else if constexpr (op == log1p) {
-        return std::log1p(x);
-    } else if constexpr (op == tanh) {
-        return std::tanh(x);
     } else if constexpr (op == logistic) {
         // Through exp of a negative number only: no overflow on either side.
         const T e = std::exp(-std::fabs(x));
         return (x < T{0} ? e : T{1}) / (T{1} + e);
-    } else if constexpr (op == erf) {
-        return std::erf(x);
-    } else if constexpr (op == sin) {
-        return std::sin(x);
-    } else if constexpr (op == cos) {
-        return std::cos(x);
-    } else if constexpr (op == sqrt) {
-        return std::sqrt(x);
-    } else if constexpr (op == rsqrt) {
-        return T{1} / std::sqrt(x);
-    } else if constexpr (op == floor) {
-        return std::floor(x);
-    } else if constexpr (op == ceil) {
-        return std::ceil(x);
-    } else if constexpr (op == round) {
-        return std::nearbyint(x);
+#define TW_UNARY(row, function, value, ...) \
+    }                                       \
+    else if constexpr (op == row) {         \
+        return static_cast<T>(value);
+#define TW_APPROXIMABLE TW_UNARY
+#include "ir/ops.inl"
     } else {
         static_assert(op == isnan);
         return std::isnan(x);
@@ -151,75 +131,77 @@ T float_floormod(T a, T b) {
     return r != T{0} && (r < T{0}) != (b < T{0}) ? r + b : r;
 }
 
-/// Two operands of one type, result of that type.
+/// Two operands of one type, result of that type. `dtype`: of the elements as they are stored,
+/// which may be narrower than T.
 template <ir::Op op, typename T>
-T apply(T a, T b) {
+T apply(T x, T y, [[maybe_unused]] DType dtype = sizeof(T) == 8 ? DType::f64 : DType::f32) {
     using enum ir::Op;
     constexpr bool kFloat = std::is_floating_point_v<T>;
     if constexpr (op == min || op == max) {
         if constexpr (kFloat) {
-            if (std::isnan(a)) return a;
-            if (std::isnan(b)) return b;
+            if (std::isnan(x)) return x;
+            if (std::isnan(y)) return y;
         }
-        return (op == min ? b < a : a < b) ? b : a;
+        return (op == min ? y < x : x < y) ? y : x;
     } else if constexpr (op == bitwise_and) {
-        return static_cast<T>(a & b);
+        return static_cast<T>(x & y);
     } else if constexpr (op == bitwise_or) {
-        return static_cast<T>(a | b);
+        return static_cast<T>(x | y);
     } else if constexpr (op == bitwise_xor) {
-        return static_cast<T>(a ^ b);
+        return static_cast<T>(x ^ y);
     } else if constexpr (op == shift_left) {
-        return wide(b) >= sizeof(T) * 8 ? T{0} : static_cast<T>(wide(a) << wide(b));
+        return wide(y) >= sizeof(T) * 8 ? T{0} : static_cast<T>(wide(x) << wide(y));
     } else if constexpr (op == shift_right) {
         constexpr std::uint64_t kBits = sizeof(T) * 8;
-        if (wide(b) >= kBits) return a < T{0} ? static_cast<T>(-1) : T{0};
-        return static_cast<T>(a >> wide(b));
+        if (wide(y) >= kBits) return x < T{0} ? static_cast<T>(-1) : T{0};
+        return static_cast<T>(x >> wide(y));
     } else if constexpr (op == add) {
         if constexpr (kFloat)
-            return a + b;
+            return x + y;
         else
-            return static_cast<T>(wide(a) + wide(b));
+            return static_cast<T>(wide(x) + wide(y));
     } else if constexpr (op == sub) {
         if constexpr (kFloat)
-            return a - b;
+            return x - y;
         else
-            return static_cast<T>(wide(a) - wide(b));
+            return static_cast<T>(wide(x) - wide(y));
     } else if constexpr (op == mul) {
         if constexpr (kFloat)
-            return a * b;
+            return x * y;
         else
-            return static_cast<T>(wide(a) * wide(b));
+            return static_cast<T>(wide(x) * wide(y));
     } else if constexpr (op == div) {
         if constexpr (kFloat)
-            return a / b;
+            return x / y;
         else
-            return integer_div(a, b);
+            return integer_div(x, y);
     } else if constexpr (op == rem) {
         if constexpr (kFloat)
-            return std::fmod(a, b);
+            return std::fmod(x, y);
         else
-            return integer_rem(a, b);
+            return integer_rem(x, y);
     } else if constexpr (op == floordiv) {
         if constexpr (kFloat)
-            return std::floor(a / b);
-        else if (b != T{0} && integer_rem(a, b) != T{0} && (a < T{0}) != (b < T{0}))
-            return static_cast<T>(integer_div(a, b) - 1);
+            return std::floor(x / y);
+        else if (y != T{0} && integer_rem(x, y) != T{0} && (x < T{0}) != (y < T{0}))
+            return static_cast<T>(integer_div(x, y) - 1);
         else
-            return integer_div(a, b);
+            return integer_div(x, y);
     } else if constexpr (op == floormod) {
         if constexpr (kFloat) {
-            return float_floormod(a, b);
+            return float_floormod(x, y);
         } else {
-            const T r = integer_rem(a, b);
-            const bool other_sign = r != T{0} && b != T{0} && (r < T{0}) != (b < T{0});
-            return other_sign ? static_cast<T>(wide(r) + wide(b)) : r;
+            const T r = integer_rem(x, y);
+            const bool other_sign = r != T{0} && y != T{0} && (r < T{0}) != (y < T{0});
+            return other_sign ? static_cast<T>(wide(r) + wide(y)) : r;
         }
-    } else {
-        static_assert(op == pow);
-        if constexpr (kFloat)
-            return std::pow(a, b);
-        else
-            return integer_pow(a, b);
+    } else if constexpr (op == pow && !kFloat) {
+        return integer_pow(x, y);
+#define TW_BINARY(row, function, value, ...) \
+    }                                        \
+    else if constexpr (op == row) {          \
+        return static_cast<T>(value);
+#include "ir/ops.inl"
     }
 }
 

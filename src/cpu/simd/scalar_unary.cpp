@@ -36,38 +36,11 @@ StripFunction scalar_unary(ir::Op op, DType in, DType out) {
             return for_dtype<abs>(in, out);
         case sign:
             return for_dtype<sign>(in, out);
-        case exp:
-            return for_dtype<exp>(in, out);
-        case exp2:
-            return for_dtype<exp2>(in, out);
-        case expm1:
-            return for_dtype<expm1>(in, out);
-        case log:
-            return for_dtype<log>(in, out);
-        case log2:
-            return for_dtype<log2>(in, out);
-        case log1p:
-            return for_dtype<log1p>(in, out);
-        case tanh:
-            return for_dtype<tanh>(in, out);
-        case logistic:
-            return for_dtype<logistic>(in, out);
-        case erf:
-            return for_dtype<erf>(in, out);
-        case sin:
-            return for_dtype<sin>(in, out);
-        case cos:
-            return for_dtype<cos>(in, out);
-        case sqrt:
-            return for_dtype<sqrt>(in, out);
-        case rsqrt:
-            return for_dtype<rsqrt>(in, out);
-        case floor:
-            return for_dtype<floor>(in, out);
-        case ceil:
-            return for_dtype<ceil>(in, out);
-        case round:
-            return for_dtype<round>(in, out);
+#define TW_UNARY(row, ...) \
+    case row:              \
+        return for_dtype<row>(in, out);
+#define TW_APPROXIMABLE TW_UNARY
+#include "ir/ops.inl"
         case isnan:
             return for_dtype<isnan>(in, out);
         case bitwise_not:

@@ -231,8 +231,10 @@ StripFunction binary(ir::Op op, DType dtype) {
             return division_kernel<rem>(dtype);
         case floormod:
             return division_kernel<floormod>(dtype);
-        case pow:
-            return float_kernel<Pow, 2, false>(dtype);
+#define TW_BINARY(row, function, value, vector, ...) \
+    case row:                                        \
+        return vector_form<vector, 2>(dtype);
+#include "ir/ops.inl"
         case min:
             return any_kernel<Min>(dtype);
         case max:

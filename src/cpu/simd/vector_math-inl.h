@@ -338,6 +338,81 @@ struct Erf {
     }
 };
 
+/// f32 alone.
+struct Erfc {
+    template <class D, class V>
+    HWY_INLINE V operator()(D d, V x) const {
+        const V one = hn::Set(d, 1.0F);
+        const V square = hn::Mul(x, x);
+        // 1 - erf(x) as (1 - x) - x p(x^2): p is small, and so is its error.
+        static constexpr float kSmall[] = {0.128379167F,   -0.376126267F,  0.112835947F,
+                                           -0.026854212F,  0.00518908742F, -0.000801686429F,
+                                           7.87587506e-05F};
+        const V near = hn::NegMulAdd(polynomial(d, square, kSmall), x, hn::Sub(one, x));
+        // exp(-s^2) / s times a polynomial in 1 / s^2 (Cephes), with the rounding error of s^2. It
+        // is 0 beyond 11.
+        static constexpr float kMiddle[] = {0.563825943F,  -0.274112703F, 0.340487994F,
+                                            -0.494451532F, 0.621000462F,  -0.582473303F,
+                                            0.368742467F,  -0.138703939F, 0.0232681997F};
+        static constexpr float kLarge[] = {0.564189507F, -0.282076774F, 0.421846336F, -1.01526528F,
+                                           2.92101902F,  -7.49551872F,  12.9771996F,  -10.4776640F};
+        const V s = min_or_second(hn::Abs(x), hn::Set(d, 11.0F));
+        const V rounded = hn::Mul(s, s);
+        const V e = Exp()(d, hn::Neg(rounded));
+        const V exact = hn::NegMulAdd(e, hn::MulSub(s, s, rounded), e);
+        const V inverse = hn::Div(one, rounded);
+        const V series =
+            hn::IfThenElse(hn::Lt(s, hn::Set(d, 2.0F)), polynomial(d, inverse, kMiddle),
+                           polynomial(d, inverse, kLarge));
+        const V tail = hn::Div(hn::Mul(exact, series), s);
+        const V far = hn::IfThenElse(hn::Lt(x, hn::Zero(d)), hn::Sub(hn::Set(d, 2.0F), tail), tail);
+        // NaN takes the polynomial in x^2.
+        return hn::IfThenElse(hn::Gt(hn::Abs(x), one), far, near);
+    }
+};
+
+/// f32 alone: a third of the exponent by integer arithmetic, then Halley's iteration twice.
+struct Cbrt {
+    template <class D, class V>
+    HWY_INLINE V operator()(D d, V x) const {
+        const hn::RebindToSigned<D> di;
+        const V size = hn::Abs(x);
+        const V third = hn::Mul(hn::ConvertTo(d, hn::BitCast(di, size)), hn::Set(d, 1.0F / 3));
+        constexpr std::int32_t kTwoThirdsOfTheBias = 709958130;  // in place, and tuned: within 3.5%
+        V root =
+            hn::BitCast(d, hn::Add(hn::ConvertTo(di, third), hn::Set(di, kTwoThirdsOfTheBias)));
+        for (int i = 0; i < 2; ++i) {
+            const V cube = hn::Mul(hn::Mul(root, root), root);
+            const V below = hn::MulAdd(hn::Set(d, 2.0F), cube, size);
+            root = hn::MulAdd(root, hn::Div(hn::Sub(size, cube), below), root);
+        }
+        const auto zero = hn::Eq(x, hn::Zero(d));
+        const auto normal = hn::And(hn::Ge(size, hn::Set(d, std::numeric_limits<float>::min())),
+                                    hn::Le(size, hn::Set(d, 1e38F)));
+        return with_rare_lanes(d, x, hn::Or(zero, normal),
+                               hn::IfThenElse(zero, x, hn::CopySign(root, x)),
+                               [](float v) { return std::cbrt(v); });
+    }
+};
+
+/// Of f32 and f64.
+struct NextAfter {
+    template <class D, class V>
+    HWY_INLINE V operator()(D d, V x, V y) const {
+        const hn::RebindToSigned<D> di;
+        using Bits = hn::TFromD<decltype(di)>;
+        const V zero = hn::Zero(d);
+        // Sign and magnitude: towards zero the bits count down.
+        const auto inwards = hn::RebindMask(di, hn::Xor(hn::Lt(x, y), hn::Gt(x, zero)));
+        const auto step = hn::IfThenElse(inwards, hn::Set(di, Bits{-1}), hn::Set(di, Bits{1}));
+        const V beside = hn::BitCast(d, hn::Add(hn::BitCast(di, x), step));
+        const V least = hn::CopySign(hn::BitCast(d, hn::Set(di, Bits{1})), y);
+        const V other = hn::IfThenElse(hn::Eq(x, zero), least, beside);
+        const V number = hn::IfThenElse(hn::Eq(x, y), y, other);
+        return hn::IfThenElse(hn::Or(hn::IsNaN(x), hn::IsNaN(y)), hn::Add(x, y), number);
+    }
+};
+
 /// f32 alone: exp(y log x) in f64 where that is all there is to it.
 struct Pow {
     template <class D, class V>

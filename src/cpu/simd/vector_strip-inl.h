@@ -283,6 +283,44 @@ StripFunction float_kernel(DType dtype) {
     }
 }
 
+// What a row of ir/ops.inl says of its vector form. What it leaves out is a scalar loop.
+
+/// F for every float.
+template <class F>
+struct VectorFloats {
+    template <int kOperands>
+    static StripFunction kernel(DType dtype) {
+        return float_kernel<F, kOperands>(dtype);
+    }
+};
+/// F in f32, of f16 and bf16 too.
+template <class F>
+struct VectorF32 {
+    template <int kOperands>
+    static StripFunction kernel(DType dtype) {
+        return float_kernel<F, kOperands, false>(dtype);
+    }
+};
+/// F for f32 and f64, where narrow floats are not the f32 rounded.
+template <class F>
+struct VectorWide {
+    template <int kOperands>
+    static StripFunction kernel(DType dtype) {
+        return size_of(dtype) < 4 ? nullptr : float_kernel<F, kOperands>(dtype);
+    }
+};
+struct ScalarLoop {
+    template <int kOperands>
+    static StripFunction kernel(DType) {
+        return nullptr;
+    }
+};
+
+template <class Form, int kOperands>
+StripFunction vector_form(DType dtype) {
+    return Form::template kernel<kOperands>(dtype);
+}
+
 #endif
 }  // namespace HWY_NAMESPACE
 }  // namespace tilewright::cpu

@@ -102,38 +102,11 @@ StripFunction unary(ir::Op op, DType dtype) {
             return signed_kernel<Abs>(dtype);
         case sign:
             return signed_kernel<Sign>(dtype);
-        case exp:
-            return float_kernel<Exp, 1>(dtype);
-        case exp2:
-            return float_kernel<Exp2, 1, false>(dtype);
-        case expm1:
-            return float_kernel<Expm1, 1>(dtype);
-        case log:
-            return float_kernel<Log, 1>(dtype);
-        case log2:
-            return float_kernel<Log2, 1>(dtype);
-        case log1p:
-            return float_kernel<Log1p, 1>(dtype);
-        case tanh:
-            return float_kernel<Tanh, 1>(dtype);
-        case logistic:
-            return float_kernel<Logistic, 1>(dtype);
-        case erf:
-            return float_kernel<Erf, 1, false>(dtype);
-        case sin:
-            return float_kernel<Sin, 1>(dtype);
-        case cos:
-            return float_kernel<Cos, 1>(dtype);
-        case sqrt:
-            return float_kernel<Sqrt, 1>(dtype);
-        case rsqrt:
-            return float_kernel<Rsqrt, 1>(dtype);
-        case floor:
-            return float_kernel<Floor, 1>(dtype);
-        case ceil:
-            return float_kernel<Ceil, 1>(dtype);
-        case round:
-            return float_kernel<Round, 1>(dtype);
+#define TW_UNARY(row, function, value, vector, ...) \
+    case row:                                       \
+        return vector_form<vector, 1>(dtype);
+#define TW_APPROXIMABLE TW_UNARY
+#include "ir/ops.inl"
         case isnan:
             return isnan_kernel(dtype);
         case bitwise_not:

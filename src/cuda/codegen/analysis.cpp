@@ -200,11 +200,10 @@ int Analysis::index_math_size(Value value) const {
     if (function_.type(value).is_scalar()) {
         size = 0;
     } else if (made != nullptr) {
-        const bool cheap =
-            is_view(made->op) || made->op == Op::constant || made->op == Op::iota ||
-            (ir::is_elementwise(made->op) && made->op != Op::exp && made->op != Op::exp2 &&
-             made->op != Op::log && made->op != Op::pow && made->op != Op::tanh &&
-             made->op != Op::erf && made->op != Op::sin && made->op != Op::cos);
+        const ir::FunctionInfo* const function = ir::function_info(made->op);
+        const bool is_long = function != nullptr && function->work == ir::Work::long_function;
+        const bool cheap = is_view(made->op) || made->op == Op::constant || made->op == Op::iota ||
+                           (ir::is_elementwise(made->op) && !is_long);
         if (cheap) {
             size = 1;
             for (Value operand : made->operands) size += index_math_size(operand);

@@ -125,10 +125,21 @@ std::string element_text(Op op, bool approx, DType in, DType out, std::span<cons
         default:
             break;
     }
+    const ir::FunctionInfo* const info = ir::function_info(op);
+    if (info != nullptr && size_of(in) < 4 && !info->cuda.narrow.empty()) {
+        return fmt::format("ops::{}({}{{}}, {})", info->cuda.narrow, storage_type(in),
+                           fmt::join(x, ", "));
+    }
+    if (info != nullptr && !info->cuda.wrapped) {
+        return fmt::format("::{}({})", in == DType::f64 ? info->cuda.f64 : info->cuda.f32,
+                           fmt::join(x, ", "));
+    }
     return function(approx ? fmt::format("{}_approx", name(op)) : std::string(name(op)));
 }
 
 bool is_rounded(Op op, DType out) {
+    const ir::FunctionInfo* const info = ir::function_info(op);
+    if (info != nullptr && !info->cuda.narrow.empty()) return false;
     return is_float(out) && size_of(out) <= 2 && op != Op::cast && op != Op::select &&
            op != Op::bitcast;
 }

@@ -81,67 +81,28 @@ const char* integer_function(Op op) {
     }
 }
 
-/// Names for f32 and f64, and the approximation for f32 ("" for none).
-struct FloatFunction {
-    const char* f32;
-    const char* f64;
-    const char* approx;
-};
-
-FloatFunction float_function(Op op) {
+/// What CUDA calls an op on floats: its row in ir/ops.inl, or for arithmetic what is here.
+ir::FunctionInfo::Cuda float_function(Op op) {
+    if (const ir::FunctionInfo* const function = ir::function_info(op)) return function->cuda;
     switch (op) {
         case Op::abs:
-            return {"fabsf", "fabs", ""};
+            return {.f32 = "fabsf", .f64 = "fabs"};
         case Op::sign:
-            return {"scalar::sign", "scalar::sign", ""};
-        case Op::exp:
-            return {"expf", "exp", "scalar::exp_approx"};
-        case Op::exp2:
-            return {"exp2f", "exp2", "ptx::exp2_approx"};
-        case Op::expm1:
-            return {"expm1f", "expm1", ""};
-        case Op::log:
-            return {"logf", "log", "scalar::log_approx"};
-        case Op::log2:
-            return {"log2f", "log2", "ptx::log2_approx"};
-        case Op::log1p:
-            return {"log1pf", "log1p", ""};
-        case Op::tanh:
-            return {"tanhf", "tanh", "ptx::tanh_approx"};
-        case Op::logistic:
-            return {"scalar::logistic", "scalar::logistic", "scalar::logistic_approx"};
-        case Op::erf:
-            return {"erff", "erf", ""};
-        case Op::sin:
-            return {"sinf", "sin", "ptx::sin_approx"};
-        case Op::cos:
-            return {"cosf", "cos", "ptx::cos_approx"};
-        case Op::sqrt:
-            return {"sqrtf", "sqrt", ""};
-        case Op::rsqrt:
-            return {"rsqrtf", "rsqrt", "ptx::rsqrt_approx"};
-        case Op::floor:
-            return {"floorf", "floor", ""};
-        case Op::ceil:
-            return {"ceilf", "ceil", ""};
-        case Op::round:
-            return {"rintf", "rint", ""};
+            return {.f32 = "scalar::sign", .f64 = "scalar::sign"};
         case Op::floordiv:
-            return {"scalar::floor_divide", "scalar::floor_divide", ""};
+            return {.f32 = "scalar::floor_divide", .f64 = "scalar::floor_divide"};
         case Op::rem:
-            return {"fmodf", "fmod", ""};
+            return {.f32 = "fmodf", .f64 = "fmod"};
         case Op::floormod:
-            return {"scalar::floor_modulo", "scalar::floor_modulo", ""};
-        case Op::pow:
-            return {"powf", "pow", ""};
+            return {.f32 = "scalar::floor_modulo", .f64 = "scalar::floor_modulo"};
         case Op::min:
-            return {"scalar::min", "scalar::min", ""};
+            return {.f32 = "scalar::min", .f64 = "scalar::min"};
         case Op::max:
-            return {"scalar::max", "scalar::max", ""};
+            return {.f32 = "scalar::max", .f64 = "scalar::max"};
         case Op::fma:
-            return {"fmaf", "fma", ""};
+            return {.f32 = "fmaf", .f64 = "fma"};
         default:
-            return {nullptr, nullptr, ""};
+            return {.f32 = {}, .f64 = {}};
     }
 }
 
@@ -169,14 +130,18 @@ std::string float_expression(const ir::Instruction& instruction, DType dtype,
     if (ir::info(op).op_class == ir::OpClass::comparison) {
         return fmt::format("{} {} {}", in[0], plain_operator(op), in[1]);
     }
-    const FloatFunction function = float_function(op);
-    if (function.f32 == nullptr) {
+    const ir::FunctionInfo::Cuda function = float_function(op);
+    if (function.f32.empty()) {
         user_error(kOperation, "expected an op with CUDA text for {} but got {}", name(dtype),
                    name(op));
     }
     const auto* math = std::get_if<ir::MathAttributes>(&instruction.attributes);
-    const bool approx = math != nullptr && math->approx && *function.approx != '\0';
+    const bool approx = math != nullptr && math->approx && !function.approx.empty();
     if (dtype == DType::f64) return call(function.f64, in);
+    if (size_of(dtype) < 4 && !function.narrow.empty()) {
+        const char* const tag = dtype == DType::f16 ? "F16" : "Bf16";
+        return fmt::format("scalar::{}({}{{}}, {})", function.narrow, tag, fmt::join(in, ", "));
+    }
     return rounded(dtype, call(approx ? function.approx : function.f32, in));
 }
 

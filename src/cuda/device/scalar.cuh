@@ -2,6 +2,7 @@
 // functions.
 #pragma once
 
+#include "cuda/device/next_bits.cuh"
 #include "cuda/device/ptx/convert.cuh"
 #include "cuda/device/ptx/math.cuh"
 
@@ -194,6 +195,13 @@ TW_DEVICE float round_to(F16, float a) {
 }
 TW_DEVICE float round_to(Bf16, float a) {
     return ptx::low(Bf16{}, ptx::pack(Bf16{}, a, 0.0f));
+}
+
+/// The value of a 16-bit float type next to a towards b.
+template <typename Tag>
+TW_DEVICE float next_after(Tag tag, float a, float b) {
+    if (a != a || b != b) return a + b;
+    return a == b ? b : ptx::low(tag, next_bits(ptx::to_bits(tag, a), a < b));
 }
 
 /// Loads of captured arrays: data no thread writes while the kernel runs.

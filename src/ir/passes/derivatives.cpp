@@ -122,6 +122,12 @@ std::vector<Cotangent> Derivatives::unary(const Instruction& instruction, Cotang
             const Value slope = b_.unary(Op::exp, b_.unary(Op::neg, mul(x, x)));
             return {times(d, mul(slope, like(x, 2 * std::numbers::inv_sqrtpi)))};
         }
+        case Op::erfc: {
+            const Value slope = b_.unary(Op::exp, b_.unary(Op::neg, mul(x, x)));
+            return {times(d, mul(slope, like(x, -2 * std::numbers::inv_sqrtpi)))};
+        }
+        case Op::cbrt:  // y / (3 x) would be NaN at 0, where this is infinite
+            return {divided(mul(mul(y, y), like(y, 3)))};
         case Op::sin:
             return {times(d, b_.unary(Op::cos, x))};
         case Op::cos:

@@ -281,27 +281,15 @@ Interval float_unary(Op op, DType dtype, bool approx, const Interval& a) {
         case Op::ceil:
         case Op::round:
             return hull(dtype, {apply(op, dtype, {low}), apply(op, dtype, {high})}, a.nan);
-        case Op::exp:
-        case Op::exp2:
-        case Op::expm1:
-        case Op::tanh:
-        case Op::logistic:
-        case Op::erf:
-            return monotone();
-        case Op::log:
-        case Op::log2:
-        case Op::sqrt:
-            return low < 0 ? Interval::all(dtype) : monotone();
-        case Op::log1p:
-            return low < -1 ? Interval::all(dtype) : monotone();
-        case Op::rsqrt:
-            return low <= 0 ? Interval::all(dtype) : monotone();
         case Op::sin:
         case Op::cos:
             return Interval::floats(-1.5, 1.5, a.nan || std::isinf(low) || std::isinf(high));
         default:
-            return Interval::all(dtype);
+            break;
     }
+    const FunctionInfo* const function = function_info(op);
+    const bool known = function != nullptr && low >= function->monotone_from;
+    return known ? monotone() : Interval::all(dtype);
 }
 
 Interval float_binary(Op op, DType dtype, const Interval& a, const Interval& b) {

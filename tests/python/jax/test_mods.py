@@ -50,6 +50,8 @@ SCORES = {
     "logarithms": lambda s, b, h, i, j: jnp.log(abs(s) + 1) + jnp.log1p(s * s) + jnp.log2(i + 1),
     "sigmoids": lambda s, b, h, i, j: jnp.tanh(s) + jax.nn.sigmoid(s) + jax.lax.erf(s),
     "roots": lambda s, b, h, i, j: jnp.sqrt(s * s) + jax.lax.rsqrt(s * s + 1) + jnp.cbrt(s + 3),
+    "neighbours": lambda s, b, h, i, j: s
+    + jax.lax.nextafter(jax.lax.stop_gradient(s), jnp.asarray(9, s.dtype)),
     "trigonometry": lambda s, b, h, i, j: jnp.sin(s + i) + jnp.cos(s - j),
     "inverse_trigonometry": lambda s, b, h, i, j: jnp.tan(s / 4)
     + jnp.arctan(s)

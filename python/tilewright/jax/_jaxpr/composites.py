@@ -41,14 +41,6 @@ def _arctan2(y, x):
     return jnp.where((y < 0) | ((y == 0) & (1 / y < 0)), -angle, angle).astype(x.dtype)
 
 
-def _cbrt(x):
-    size = jnp.abs(x)
-    root = jnp.exp2(jnp.log2(size) * (1 / 3))
-    root = root - (root - size / (root * root)) * (1 / 3)
-    keep = (size == 0) | ~jnp.isfinite(size)
-    return jnp.where(keep, x, jnp.sign(x) * root).astype(x.dtype)
-
-
 def _population_count(x):
     bits = x.dtype.itemsize * 8
     word = lax.bitcast_convert_type(x, jnp.dtype(f"uint{bits}"))
@@ -106,53 +98,6 @@ def _polynomial(x, coefficients):
     return total
 
 
-def _erfc_tail(x):
-    """Cephes' erfc of x > 0 that is not small, as exp(-x * x) times a rational function."""
-    if x.dtype == jnp.float64:
-        top = [2.46196981473530512524e-10, 5.64189564831068821977e-1, 7.46321056442269912687]
-        top += [4.86371970985681366614e1, 1.96520832956077098242e2, 5.26445194995477358631e2]
-        top += [9.34528527171957607540e2, 1.02755188689515710272e3, 5.57535335369399327526e2]
-        bottom = [1.0, 1.32281951154744992508e1, 8.67072140885989742329e1]
-        bottom += [3.54937778887819891062e2, 9.75708501743205489753e2, 1.82390916687909736289e3]
-        bottom += [2.24633760818710981792e3, 1.65666309194161350182e3, 5.57535340817727675546e2]
-        near = _polynomial(x, top) / _polynomial(x, bottom)
-        top = [5.64189583547755073984e-1, 1.27536670759978104416, 5.01905042251180477414]
-        top += [6.16021097993053585195, 7.40974269950448939160, 2.97886665372100240670]
-        bottom = [1.0, 2.26052863220117276590, 9.39603524938001434673, 1.20489539808096656605e1]
-        bottom += [1.70814450747565897222e1, 9.60896809063285878198, 3.36907645100081516050]
-        far = _polynomial(x, top) / _polynomial(x, bottom)
-        return jnp.exp(-x * x) * jnp.where(x < 8, near, far)
-    near = [2.326819970068386e-2, -1.387039388740657e-1, 3.687424674597105e-1]
-    near += [-5.824733027278666e-1, 6.210004621745983e-1, -4.944515323274145e-1]
-    near += [3.404879937665872e-1, -2.741127028184656e-1, 5.638259427386472e-1]
-    far = [-1.047766399936249e1, 1.297719955372516e1, -7.495518717768503, 2.921019019210786]
-    far += [-1.015265279202700, 4.218463358204948e-1, -2.820767439740514e-1]
-    far += [5.641895067754075e-1]
-    q = 1 / x
-    square = q * q
-    return (
-        jnp.exp(-x * x) * q * jnp.where(x < 2, _polynomial(square, near), _polynomial(square, far))
-    )
-
-
-def _erfc(x):
-    size = jnp.abs(x)
-    # Beyond 28 even f64 has no erfc left; infinity times 0 would be NaN.
-    tail = _erfc_tail(jnp.clip(size, 1, 28))
-    tail = jnp.where(jnp.isnan(x), x, jnp.where(x < 0, 2 - tail, tail))
-    return jnp.where(size < 1, 1 - lax.erf(x), tail)
-
-
-def _nextafter(x, y):
-    word = jnp.dtype(f"int{x.dtype.itemsize * 8}")
-    bits = lax.bitcast_convert_type(x, word)
-    away = (x < y) == (x > 0)
-    step = lax.bitcast_convert_type(bits + jnp.where(away, 1, -1).astype(word), x.dtype)
-    tiny = lax.bitcast_convert_type(jnp.ones_like(bits), x.dtype)
-    step = jnp.where(x == 0, jnp.where(y > 0, tiny, -tiny), step)
-    return jnp.where(jnp.isnan(x) | jnp.isnan(y), x + y, jnp.where(x == y, y, step))
-
-
 def _in_total_order(compare):
     """A comparison of sorts and searches: NaN comes after every number."""
 
@@ -169,8 +114,6 @@ def _in_total_order(compare):
 COMPOSITE = {
     "lt_to": _in_total_order(operator.lt),
     "le_to": _in_total_order(operator.le),
-    "erfc": _erfc,
-    "nextafter": _nextafter,
     "square": lambda x: x * x,
     "polynomial": lambda x, *rising: _polynomial(x, rising[::-1]),
     "one_minus_square": lambda x: (1 - x) * (1 + x),
@@ -184,7 +127,6 @@ COMPOSITE = {
     "atan2": _arctan2,
     "asin": lambda x: 2 * _arctan(x / (1 + jnp.sqrt((1 - x) * (1 + x)))),
     "acos": lambda x: 2 * _arctan(jnp.sqrt((1 - x) / (1 + x))),
-    "cbrt": _cbrt,
     "population_count": _population_count,
     "clz": _clz,
 }

@@ -2,6 +2,7 @@
 // docs/reference/ops.md.
 #pragma once
 
+#include "cuda/device/next_bits.cuh"
 #include "cuda/device/ptx/math.cuh"
 #include "cuda/device/tile/element.cuh"
 
@@ -235,6 +236,13 @@ TW_DEVICE bool isnan(float a) {
 }
 TW_DEVICE bool isnan(double a) {
     return a != a;
+}
+
+/// The value of a narrow float type next to a towards b.
+template <class S>
+TW_DEVICE float next_after(S type, float a, float b) {
+    if (a != a || b != b) return a + b;
+    return a == b ? b : widen(S{next_bits(narrow(type, a).bits, a < b)});
 }
 
 // ---- Conversions: cast<S>(x) is the register value of element type S.

@@ -5,6 +5,7 @@ from jax import lax
 
 from ...._dtypes import NARROW_FLOATS, bits_of, is_float, is_integer
 from ...._errors import UnsupportedError
+from ...._numbers import FUNCTIONS
 from ..composites import COMPOSITE
 from .arithmetic import (
     affine_of,
@@ -33,6 +34,7 @@ _BINARY = {
     "or": "bitwise_or",
     "xor": "bitwise_xor",
     "shift_left": "shift_left",
+    **{f.jax: f.op for f in FUNCTIONS.values() if f.jax and f.operands == 2},
 }
 _COMPARISONS = ("eq", "ne", "lt", "le", "gt", "ge")
 _FOLDS = {"add": lambda a, b: a + b, "sub": lambda a, b: a - b, "mul": lambda a, b: a * b}
@@ -97,14 +99,16 @@ def _shift_right(t, eqn, a, b):
     return cast(t, shifted, dtype)
 
 
-_UNARY = """neg abs sign exp exp2 expm1 log log2 log1p tanh logistic erf sin cos sqrt rsqrt floor
-            ceil""".split()
+_UNARY = {
+    **{name: name for name in ("neg", "abs", "sign")},
+    **{f.jax: f.op for f in FUNCTIONS.values() if f.jax and f.operands == 1},
+}
 
 
 @rule(*_UNARY)
 def _unary(t, eqn, a):
     dtype, shape = aval_of(eqn)
-    op = eqn.primitive.name
+    op = _UNARY[eqn.primitive.name]
     if op in ("neg", "abs", "sign") and dtype[0] == "u":
         if op == "abs":
             return a
@@ -222,7 +226,7 @@ def _reduce_precision(t, eqn, a):
 
 # ---- Functions made of others.
 
-_EXACT = ("nextafter", "square", "population_count", "clz")
+_EXACT = ("square", "population_count", "clz")
 
 
 @rule(*COMPOSITE)

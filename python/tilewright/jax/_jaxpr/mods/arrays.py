@@ -137,7 +137,7 @@ def _convert(w, equation, x):
     return elementwise(lambda e: convert(e, dtype), [x])
 
 
-_BITS = {"population_count", "clz", "nextafter"}  # of bits that mods cannot look at
+_BITS = {"population_count", "clz"}  # of bits that mods cannot look at
 _COMPOSITE = {name: COMPOSITE[name] for name in set(COMPOSITE) - set(ELEMENTWISE) - _BITS}
 _COMPOSITE["is_finite"] = lambda x: jnp.abs(x) < jnp.inf
 

@@ -1,0 +1,31 @@
+// The elementwise functions of floats as data, for front ends that bind all of them.
+#pragma once
+
+#include <span>
+#include <string_view>
+
+#include "tilewright/compiler.h"
+#include "tilewright/lang/tile.h"
+
+namespace TW_API tilewright {
+
+/// One function of lang/ops.h that is an operation of the tile IR.
+struct ElementwiseFunction {
+    std::string_view name;     ///< in C++, in texts of mods and in Python
+    std::string_view op;       ///< its operation of the tile IR
+    int operands;              ///< 1 or 2
+    bool approx;               ///< takes `approx`: has an approximate form
+    bool depends_on_format;    ///< of narrow floats it is not the one of f32, rounded
+    std::string_view meaning;  ///< in words, of x and y
+    std::string_view numpy;    ///< the ufunc of NumPy; "": none
+    std::string_view jax;      ///< the primitive of JAX; "": none, or one with other parameters
+    std::string_view torch;  ///< the operators of aten and prims, with spaces between; "": likewise
+
+    double (*value)(double x, double y);               ///< on numbers; of one operand y is ignored
+    Tile (*trace)(Operand x, Operand y, bool approx);  ///< on traced values; likewise
+};
+
+/// All of them, in the order of docs/reference/ops.md.
+std::span<const ElementwiseFunction> elementwise_functions();
+
+}  // namespace tilewright

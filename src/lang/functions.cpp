@@ -1,0 +1,45 @@
+// The elementwise functions of ir/ops.inl as data.
+#include "tilewright/lang/functions.h"
+
+#include <cmath>
+#include <vector>
+
+#include "ir/function_values.h"
+#include "ir/op.h"
+#include "tilewright/lang/ops.h"
+
+namespace tilewright {
+
+using ir::Op;
+
+std::span<const ElementwiseFunction> elementwise_functions() {
+    static const std::vector<ElementwiseFunction> table = [] {
+        std::vector<ElementwiseFunction> rows;
+        const auto add = [&rows](Op op, double (*value)(double, double),
+                                 Tile (*trace)(Operand, Operand, bool)) {
+            const ir::FunctionInfo& info = *ir::function_info(op);
+            rows.push_back({info.name, ir::name(op), info.operands, ir::info(op).approx,
+                            !info.cuda.narrow.empty(), info.meaning, info.numpy, info.jax,
+                            info.torch, value, trace});
+        };
+#define TW_VALUE(value)                               \
+    [](double x, [[maybe_unused]] double y) {         \
+        using T [[maybe_unused]] = double;            \
+        [[maybe_unused]] constexpr DType dtype = f64; \
+        return value;                                 \
+    }
+#define TW_UNARY(op, function, value, ...) \
+    add(Op::op, TW_VALUE(value), [](Operand x, Operand, bool) { return function(x); });
+#define TW_APPROXIMABLE(op, function, value, ...) \
+    add(Op::op, TW_VALUE(value),                  \
+        [](Operand x, Operand, bool approx) { return function(x, approx); });
+#define TW_BINARY(op, function, value, ...) \
+    add(Op::op, TW_VALUE(value), [](Operand x, Operand y, bool) { return function(x, y); });
+#include "ir/ops.inl"
+#undef TW_VALUE
+        return rows;
+    }();
+    return table;
+}
+
+}  // namespace tilewright
