@@ -161,8 +161,10 @@ void CallState::check_overlap(std::span<const Tensor> inputs,
             });
     };
     for (std::size_t o = 0; o < outputs.size(); ++o) {
-        run::check_writable("call", fmt::format("output {} of kernel `{}`", o, kernel_.name()),
-                            outputs[o]);
+        if (outputs[o].read_only() || run::overlaps_itself(outputs[o])) {
+            run::check_writable("call", fmt::format("output {} of kernel `{}`", o, kernel_.name()),
+                                outputs[o]);
+        }
         for (std::size_t i = 0; i < inputs.size(); ++i) {
             if (!aliased(i, o) && run::overlap(inputs[i], outputs[o])) {
                 user_error("call",

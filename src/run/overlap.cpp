@@ -77,7 +77,7 @@ bool run::overlap(const Tensor& a, const Tensor& b) {
 }
 
 bool run::overlaps_itself(const Tensor& tensor) {
-    if (!tensor.defined() || tensor.size() <= 1) return false;
+    if (!tensor.defined() || tensor.size() <= 1 || tensor.is_contiguous()) return false;
     std::vector<std::pair<std::int64_t, std::int64_t>> dims;  // stride without sign, extent
     for (int d = 0; d < tensor.rank(); ++d) {
         const std::int64_t stride = tensor.strides()[static_cast<std::size_t>(d)];
