@@ -6,8 +6,9 @@ usage: check_layout.py
 Rules: a module includes itself and the modules that its row below lists, all of them; no file
 includes or imports itself through others; a namespace is that of its folder; public headers include
 nothing private and export their names; a file opens with its purpose; no file passes 1,200 lines (a
-warning above 600); each module's CMake lists name every source and test, sorted; no path of one
-developer's machine, no host that packages come from, and no unfinished-work marks.
+warning above 600); each module's CMake lists name every source and test, sorted; bench/README.md
+lists every benchmark; no path of one developer's machine, no host that packages come from, and no
+unfinished-work marks.
 """
 
 import ast
@@ -28,7 +29,7 @@ USES = {
     "run": {"support", "ir", "lang", "cpu", "cuda"},
     "mod": {"support", "ir", "lang"},
     "mask": {"support", "ir", "cpu", "cuda", "mod"},
-    "norm": {"support", "cuda", "run"},
+    "norm": {"support", "run"},
     "attention": {"support", "ir", "lang", "cpu", "cuda", "run", "mod", "mask"},
     "c_api": {"support"},
     "cli": {"support", "ir", "cpu", "cuda", "run", "mod", "mask", "norm", "attention"},
@@ -240,6 +241,15 @@ def check_lists(module):
             report(cmake, 1, f"{keyword} is not sorted: {' '.join(sorted(names))}")
 
 
+def check_benchmarks():
+    """bench/README.md lists every benchmark."""
+    readme = ROOT / "bench" / "README.md"
+    text = readme.read_text()
+    for path in files("bench", suffixes={".py", ".cpp"}):
+        if f"`{path.relative_to(ROOT / 'bench')}`" not in text:
+            report(readme, 1, f"does not list {path.relative_to(ROOT)}")
+
+
 def main():
     sources = {}
     for path in files(*FOLDERS, suffixes=CXX | SCRIPTS):
@@ -254,6 +264,7 @@ def main():
         if path != pathlib.Path(__file__).resolve():
             check_text(path, lines)
     check_rows()
+    check_benchmarks()
     check_cycles({path: list(includes_of(path, sources)) for path in sources})
     check_cycles({path: list(imports_of(path)) for path in files(PACKAGE, suffixes={".py"})})
     scripts = [ROOT / "dev", *ROOT.glob("*.toml"), *files("tools", suffixes={".txt"})]

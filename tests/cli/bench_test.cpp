@@ -12,8 +12,8 @@
 #include <nlohmann/json.hpp>
 #include <thread>
 
-#include "cli/baseline.h"
-#include "cli/measure.h"
+#include "cli/bench/baseline.h"
+#include "cli/bench/measure.h"
 #include "tests/cli/run_program.h"
 #include "tilewright/error.h"
 #include "tilewright/system.h"
@@ -230,9 +230,9 @@ TEST(BenchCommand, OptionsThatAnOperationDoesNotReadAreRefused) {
 TEST(Baseline, AdviceFitsCheckoutsAndInstalledPrograms) {
     TemporaryFolder folder;
     const std::filesystem::path root = folder / "checkout", elsewhere = folder / "elsewhere";
-    std::filesystem::create_directories(root / "tools");
+    std::filesystem::create_directories(root / "bench");
     std::filesystem::create_directories(elsewhere);
-    std::ofstream(root / "tools" / "torch_baseline.py") << '\n';
+    std::ofstream(root / "bench" / "torch_baseline.py") << '\n';
     EXPECT_EQ(baseline_checkout("torch", root / "build" / "tilewright", elsewhere), root);
     EXPECT_EQ(baseline_checkout("torch", elsewhere / "tilewright", root), root);
     try {

@@ -7,7 +7,7 @@
 #include <fstream>
 #include <nlohmann/json.hpp>
 
-#include "cli/flex_cases.h"
+#include "cli/bench/flex_cases.h"
 #include "cli/tensor_file.h"
 #include "tests/cli/run_program.h"
 

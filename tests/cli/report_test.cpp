@@ -7,7 +7,7 @@
 #include <sstream>
 #include <vector>
 
-#include "cli/measure.h"
+#include "cli/bench/measure.h"
 
 namespace tilewright::cli {
 namespace {

@@ -23,7 +23,13 @@ class CheckLayout(unittest.TestCase):
     def problems(self, changes):
         with tempfile.TemporaryDirectory() as folder:
             root = pathlib.Path(folder).resolve()
-            for name, text in {"dev": "", "README.md": "", **GOOD, **changes}.items():
+            for name, text in {
+                "dev": "",
+                "README.md": "",
+                "bench/README.md": "# b.\n",
+                **GOOD,
+                **changes,
+            }.items():
                 path = root / name
                 path.parent.mkdir(parents=True, exist_ok=True)
                 path.write_text(text)
@@ -50,9 +56,10 @@ class CheckLayout(unittest.TestCase):
             "ir/b.h:2: module ir may not include cpu/a.h": {
                 "src/ir/b.h": '// b.\n#include "cpu/a.h"\n'
             },
-            "module norm includes nothing of cuda: leave it out of its row": {
-                "src/norm/a.h": '// norm.\n#include "support/a.h"\n#include "run/a.h"\n'
+            "module norm includes nothing of run: leave it out of its row": {
+                "src/norm/a.h": '// norm.\n#include "support/a.h"\n'
             },
+            "bench/README.md:1: does not list bench/new.py": {"bench/new.py": "# new.\n"},
             "includes itself: src/ir/b.h -> src/ir/c.h -> src/ir/b.h": {
                 "src/ir/b.h": '// b.\n#include "ir/c.h"\n',
                 "src/ir/c.h": '// c.\n#include "ir/b.h"\n',

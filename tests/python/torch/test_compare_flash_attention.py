@@ -1,4 +1,4 @@
-"""tools/compare_flash_attention.py: its own calls are what its reference says."""
+"""bench/compare_flash_attention.py: its own calls are what its reference says."""
 
 import importlib.util
 import pathlib
@@ -7,7 +7,7 @@ import sys
 import pytest
 import torch
 
-TOOL = pathlib.Path(__file__).parents[3] / "tools" / "compare_flash_attention.py"
+TOOL = pathlib.Path(__file__).parents[3] / "bench" / "compare_flash_attention.py"
 
 
 @pytest.fixture(scope="module")

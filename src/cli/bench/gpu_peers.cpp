@@ -1,5 +1,5 @@
 // Rounds of our work and of its peers on a GPU.
-#include "cli/gpu_bench.h"
+#include "cli/bench/gpu_peers.h"
 
 #include <fmt/format.h>
 
@@ -7,9 +7,9 @@
 #include <ostream>
 #include <thread>
 
-#include "cli/baseline.h"
+#include "cli/bench/baseline.h"
+#include "cli/bench/gpu_timing.h"
 #include "cli/builtin.h"
-#include "cli/gpu_timing.h"
 #include "support/check.h"
 #include "tilewright/run.h"
 

@@ -1,10 +1,10 @@
 // `tilewright bench norm --device cuda`.
 #include <fmt/format.h>
 
-#include "cli/baseline.h"
-#include "cli/bench_cases.h"
+#include "cli/bench/baseline.h"
+#include "cli/bench/cases.h"
+#include "cli/bench/gpu_peers.h"
 #include "cli/builtin.h"
-#include "cli/gpu_bench.h"
 #include "run/to_array.h"
 #include "support/accuracy.h"
 #include "tilewright/norm.h"

@@ -1,6 +1,6 @@
 // The loops of plain_loops.h, compiled once for each level, which TW_PLAIN_LEVEL names. Nothing
 // from the standard library: its inline functions would be those of the highest level everywhere.
-#include "cli/plain_loops.h"
+#include "cli/bench/plain_loops.h"
 
 namespace tilewright::cli {
 namespace {

@@ -6,11 +6,11 @@
 #include <nlohmann/json.hpp>
 #include <ostream>
 
-#include "cli/baseline.h"
-#include "cli/bench_cases.h"
+#include "cli/bench/baseline.h"
+#include "cli/bench/cases.h"
+#include "cli/bench/flex_cases.h"
+#include "cli/bench/gpu_peers.h"
 #include "cli/builtin.h"
-#include "cli/flex_cases.h"
-#include "cli/gpu_bench.h"
 #include "run/to_array.h"
 #include "support/accuracy.h"
 #include "support/check.h"

@@ -1,15 +1,18 @@
 // `tilewright bench`: whole operations against the machine's limits and other libraries.
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include <algorithm>
 #include <charconv>
 #include <map>
 #include <memory>
 #include <span>
+#include <string>
+#include <vector>
 
-#include "cli/bench_cases.h"
+#include "cli/bench/cases.h"
+#include "cli/bench/gpu_timing.h"
 #include "cli/command.h"
-#include "cli/gpu_timing.h"
 #include "cli/interrupt.h"
 #include "support/check.h"
 #include "support/write_file.h"
@@ -24,34 +27,65 @@ struct Options {
     bool no_check = false, causal = false, graphs = false;
 };
 
+/// An operation that `bench` measures.
+struct Benchmark {
+    std::string name;
+    void (*on_cpu)(const BenchOptions&, Report&);
+    void (*on_gpu)(const BenchOptions&, Report&);  ///< null: none
+    std::vector<std::string> reads;  ///< options, of those that some operations ignore
+};
+
+/// All of them, by name: the one list of benchmarks of the program.
+const std::vector<Benchmark>& benchmarks() {
+    static const std::vector<Benchmark> kBenchmarks{
+        {"attention",
+         bench_attention,
+         bench_attention_gpu,
+         {"--dtype", "--batch", "--heads", "--kv-heads", "--seq-len", "--kv-len", "--head-dim",
+          "--causal", "--backward", "--baseline", "--mask", "--score", "--sweep", "--engine",
+          "--no-deterministic"}},
+        {"compile",
+         bench_compile,
+         bench_compile_gpu,
+         {"--dtype", "--head-dim", "--once", "--no-deterministic"}},
+        {"cpu", bench_cpu, nullptr, {"--case", "--small"}},
+        {"decode",
+         bench_decode,
+         bench_decode_gpu,
+         {"--dtype", "--batch", "--heads", "--kv-heads", "--seq-len", "--kv-len", "--head-dim",
+          "--baseline"}},
+        {"flex",
+         bench_flex,
+         bench_flex_gpu,
+         {"--dtype", "--batch", "--heads", "--kv-heads", "--seq-len", "--kv-len", "--head-dim",
+          "--backward", "--baseline", "--mask", "--score", "--engine", "--no-deterministic",
+          "--case", "--front-end", "--no-picture"}},
+        {"mask", bench_mask, bench_mask_gpu, {"--dtype", "--batch", "--heads", "--seq-len"}},
+        {"matmul", bench_matmul, bench_matmul_gpu, {"--dtype", "--seq-len", "--baseline"}},
+        {"norm",
+         bench_norm,
+         bench_norm_gpu,
+         {"--dtype", "--seq-len", "--head-dim", "--baseline", "--sweep"}},
+    };
+    return kBenchmarks;
+}
+
+std::vector<std::string> benchmark_names() {
+    std::vector<std::string> names;
+    for (const Benchmark& benchmark : benchmarks()) names.push_back(benchmark.name);
+    return names;
+}
+
 /// Refuses options that the operation would not read.
 void expect_read(const CLI::App& command, const std::string& operation) {
-    static const std::pair<const char*, std::vector<std::string>> kReaders[] = {
-        {"--dtype", {"attention", "compile", "decode", "flex", "mask", "matmul", "norm"}},
-        {"--batch", {"attention", "decode", "flex", "mask"}},
-        {"--heads", {"attention", "decode", "flex", "mask"}},
-        {"--kv-heads", {"attention", "decode", "flex"}},
-        {"--seq-len", {"attention", "decode", "flex", "mask", "matmul", "norm"}},
-        {"--kv-len", {"attention", "decode", "flex"}},
-        {"--head-dim", {"attention", "compile", "decode", "flex", "norm"}},
-        {"--causal", {"attention"}},
-        {"--backward", {"attention", "flex"}},  // flex: always
-        {"--baseline", {"attention", "decode", "flex", "matmul", "norm"}},
-        {"--mask", {"attention", "flex"}},
-        {"--score", {"attention", "flex"}},
-        {"--sweep", {"attention", "norm"}},
-        {"--engine", {"attention", "flex"}},
-        {"--once", {"compile"}},
-        {"--no-deterministic", {"attention", "compile", "flex"}},
-        {"--case", {"cpu", "flex"}},
-        {"--small", {"cpu"}},
-        {"--front-end", {"flex"}},
-        {"--no-picture", {"flex"}},
-    };
-    for (const auto& [option, readers] : kReaders) {
+    std::map<std::string, std::vector<std::string>> readers;
+    for (const Benchmark& benchmark : benchmarks()) {
+        for (const std::string& option : benchmark.reads) readers[option].push_back(benchmark.name);
+    }
+    for (const auto& [option, names] : readers) {
         if (command.count(option) == 0) continue;
-        if (std::find(readers.begin(), readers.end(), operation) == readers.end())
-            user_error("bench", "expected {} with {} but got {}", option, fmt::join(readers, ", "),
+        if (std::find(names.begin(), names.end(), operation) == names.end())
+            user_error("bench", "expected {} with {} but got {}", option, fmt::join(names, ", "),
                        operation);
     }
 }
@@ -66,22 +100,14 @@ std::string check_seconds(const std::string& text) {
 }
 
 void run(const Options& options, const CLI::App& command, Console& console) {
-    static const std::map<std::string, void (*)(const BenchOptions&, Report&)> kOperations = {
-        {"attention", bench_attention}, {"compile", bench_compile}, {"cpu", bench_cpu},
-        {"decode", bench_decode},       {"flex", bench_flex},       {"mask", bench_mask},
-        {"matmul", bench_matmul},       {"norm", bench_norm},
-    };
-    static const std::map<std::string, void (*)(const BenchOptions&, Report&)> kOnGpu = {
-        {"attention", bench_attention_gpu}, {"compile", bench_compile_gpu},
-        {"decode", bench_decode_gpu},       {"flex", bench_flex_gpu},
-        {"mask", bench_mask_gpu},           {"matmul", bench_matmul_gpu},
-        {"norm", bench_norm_gpu},
-    };
+    const auto& benchmark =
+        *std::find_if(benchmarks().begin(), benchmarks().end(),
+                      [&](const Benchmark& one) { return one.name == options.operation; });
     expect_read(command, options.operation);
     BenchOptions bench = options.bench;
     bench.device = parse_device("bench", options.device);
     const bool gpu = bench.device.kind == Device::Kind::cuda;
-    if (gpu && !kOnGpu.contains(options.operation))
+    if (gpu && benchmark.on_gpu == nullptr)
         user_error("bench", "expected --device cpu for {} but got {}", options.operation,
                    options.device);
     // On a GPU the notebook computes in f16.
@@ -136,7 +162,7 @@ void run(const Options& options, const CLI::App& command, Console& console) {
     };
     Report report(own_tables ? nullptr : &notes,
                   [&](std::span<const Row> rows) { write_json(rows, false); });
-    (gpu ? kOnGpu : kOperations).at(options.operation)(bench, report);
+    (gpu ? benchmark.on_gpu : benchmark.on_cpu)(bench, report);
     report.print();
     write_json(report.rows(), true);
     for (const Row& row : report.rows())
@@ -161,11 +187,10 @@ void add_bench(CLI::App& app, Console& console) {
     BenchOptions& bench = options->bench;
     command
         ->add_option("operation", options->operation,
-                     "attention, cpu, decode, flex, mask, matmul, norm or compile")
+                     fmt::format("{}", fmt::join(benchmark_names(), ", ")))
         ->type_name("")
         ->required()
-        ->check(
-            one_of({"attention", "cpu", "decode", "flex", "mask", "matmul", "norm", "compile"}));
+        ->check(one_of(benchmark_names()));
     command
         ->add_option("--dtype", options->dtype,
                      "f32, bf16, f16 or f64, of matmul also i8, u8, i16, i32, f8e4m3 or f8e5m2 "

@@ -1,5 +1,5 @@
 // The benchmarks' cases.
-#include "cli/bench_cases.h"
+#include "cli/bench/cases.h"
 
 #include <fmt/format.h>
 
@@ -9,9 +9,9 @@
 #include "attention/reference.h"
 #include "attention/tiles/backward.h"
 #include "attention/tiles/forward.h"
-#include "cli/baseline.h"
+#include "cli/bench/baseline.h"
+#include "cli/bench/flex_cases.h"
 #include "cli/builtin.h"
-#include "cli/flex_cases.h"
 #include "cpu/machine.h"
 #include "norm/reference.h"
 #include "run/to_array.h"

@@ -7,12 +7,12 @@
 #include <string>
 #include <vector>
 
-#include "cli/measure.h"
+#include "cli/bench/measure.h"
 
 namespace tilewright::cli {
 
 /// A variant that runs `job` in a helper process, which lives as long as the variant, and goes by
-/// `name`: tools/xla_baseline.py when that is "xla", else tools/torch_baseline.py. The interpreter
+/// `name`: bench/xla_baseline.py when that is "xla", else bench/torch_baseline.py. The interpreter
 /// is `.venv/bin/python` of the working directory or of the checkout, or TILEWRIGHT_PYTHON.
 /// UserError when it cannot be started or lacks the framework, and without a checkout.
 Variant python_baseline(const nlohmann::json& job, const std::string& name);

@@ -1,6 +1,6 @@
 // The loops for any machine, and the choice among the levels.
 #define TW_PLAIN_LEVEL "the compiler's default"
-#include "cli/plain_loops-inl.h"
+#include "cli/bench/plain_loops-inl.h"
 
 namespace tilewright::cli {
 

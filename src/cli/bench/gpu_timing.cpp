@@ -1,5 +1,5 @@
 // Bursts of launches, NVML.
-#include "cli/gpu_timing.h"
+#include "cli/bench/gpu_timing.h"
 
 #include <dlfcn.h>
 #include <fmt/format.h>

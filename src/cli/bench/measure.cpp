@@ -1,5 +1,5 @@
 // Interleaved timing and its output.
-#include "cli/measure.h"
+#include "cli/bench/measure.h"
 
 #include <fmt/chrono.h>
 #include <fmt/format.h>

@@ -1,5 +1,5 @@
 // The cases of the FlexAttention notebook.
-#include "cli/flex_cases.h"
+#include "cli/bench/flex_cases.h"
 
 #include <algorithm>
 #include <bit>

@@ -5,7 +5,7 @@
 #include <string>
 #include <vector>
 
-#include "cli/plain_loops.h"
+#include "cli/bench/plain_loops.h"
 #include "tilewright/run.h"
 
 namespace tilewright::cli {

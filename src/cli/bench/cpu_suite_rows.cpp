@@ -1,8 +1,8 @@
 // Kernels of rows: elementwise chains in blocks of several shapes, norms, scans, transposition.
 #include <fmt/format.h>
 
+#include "cli/bench/cpu_suite.h"
 #include "cli/builtin.h"
-#include "cli/cpu_suite.h"
 #include "tilewright/lang.h"
 
 namespace tilewright::cli {

@@ -6,10 +6,10 @@
 #include <ostream>
 
 #include "attention/reference.h"
-#include "cli/baseline.h"
-#include "cli/bench_cases.h"
+#include "cli/bench/baseline.h"
+#include "cli/bench/cases.h"
+#include "cli/bench/flex_cases.h"
 #include "cli/builtin.h"
-#include "cli/flex_cases.h"
 #include "cpu/machine.h"
 #include "mask/block_mask.h"
 #include "run/to_array.h"

@@ -6,8 +6,8 @@
 #include <string>
 #include <vector>
 
-#include "cli/measure.h"
-#include "cli/roofs.h"
+#include "cli/bench/measure.h"
+#include "cli/bench/roofs.h"
 #include "tilewright/dtype.h"
 #include "tilewright/tensor.h"
 

@@ -1,5 +1,5 @@
 // Loops that reach the machine's limits.
-#include "cli/roofs.h"
+#include "cli/bench/roofs.h"
 
 #include <algorithm>
 #include <atomic>

@@ -8,7 +8,7 @@
 #include <utility>
 #include <vector>
 
-#include "cli/bench_cases.h"
+#include "cli/bench/cases.h"
 
 namespace tilewright::cli {
 

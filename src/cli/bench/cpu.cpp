@@ -3,8 +3,8 @@
 
 #include <cmath>
 
-#include "cli/bench_cases.h"
-#include "cli/cpu_suite.h"
+#include "cli/bench/cases.h"
+#include "cli/bench/cpu_suite.h"
 #include "cpu/machine.h"
 #include "support/check.h"
 

@@ -5,7 +5,7 @@
 #include <optional>
 #include <string>
 
-#include "cli/measure.h"
+#include "cli/bench/measure.h"
 
 namespace tilewright::cli {
 

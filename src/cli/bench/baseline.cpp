@@ -1,5 +1,5 @@
 // Helper process and dlopen'ed library of `bench --baseline`.
-#include "cli/baseline.h"
+#include "cli/bench/baseline.h"
 
 #include <dlfcn.h>
 #include <fcntl.h>
@@ -120,7 +120,7 @@ std::shared_ptr<HelperProcess> with_job(const fs::path& root, const nlohmann::js
         idle.erase(found);
     } else {
         helper = std::make_unique<HelperProcess>(
-            std::vector<std::string>{python(root), (root / "tools" / script).string()});
+            std::vector<std::string>{python(root), (root / "bench" / script).string()});
     }
     helper->tell(job.dump());
     return {helper.release(), [script](HelperProcess* done) {
@@ -141,7 +141,7 @@ fs::path baseline_checkout(const std::string& name, const fs::path& program,
                            const fs::path& current) {
     const auto has_helpers = [](const fs::path& folder) {
         std::error_code ignored;
-        return fs::exists(folder / "tools" / kTorchScript, ignored);
+        return fs::exists(folder / "bench" / kTorchScript, ignored);
     };
     for (fs::path folder = program; folder.has_relative_path(); folder = folder.parent_path())
         if (has_helpers(folder)) return folder;

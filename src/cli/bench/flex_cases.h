@@ -47,7 +47,7 @@ AttentionInputs attention_inputs(const MakeRandom& random, const FlexSizes& size
 /// Those of a case made for these sizes, which has lengths and a layout of its own.
 AttentionInputs attention_inputs(const MakeRandom& random, const FlexCase& flex_case,
                                  FlexSizes sizes);
-/// The case for PyTorch's flex_attention, added to a job of tools/torch_baseline.py.
+/// The case for PyTorch's flex_attention, added to a job of bench/torch_baseline.py.
 void describe_case(const FlexCase& flex_case, const FlexSizes& sizes, nlohmann::json& job);
 
 /// How many pairs attend.

@@ -1,16 +1,17 @@
 // `tilewright bench mask`: how long masks of long sequences take to build, here and on a GPU.
+#include "tilewright/mask.h"
+
 #include <fmt/format.h>
 
 #include <algorithm>
 #include <cmath>
 #include <random>
 
-#include "cli/bench_cases.h"
+#include "cli/bench/cases.h"
 #include "mask/block_mask.h"
 #include "mask/build.h"
 #include "mask/dense.h"
 #include "support/check.h"
-#include "tilewright/mask.h"
 #include "tilewright/masks.h"
 
 namespace tilewright::cli {

@@ -8,7 +8,7 @@
 #include <functional>
 #include <nlohmann/json.hpp>
 
-#include "cli/bench_cases.h"
+#include "cli/bench/cases.h"
 #include "cli/builtin.h"
 #include "support/check.h"
 #include "tilewright/attention.h"

@@ -2,8 +2,8 @@
 // them.
 #include <fmt/format.h>
 
+#include "cli/bench/cpu_suite.h"
 #include "cli/builtin.h"
-#include "cli/cpu_suite.h"
 #include "tilewright/lang.h"
 
 namespace tilewright::cli {

@@ -7,7 +7,7 @@
 #include <string>
 #include <vector>
 
-#include "cli/measure.h"
+#include "cli/bench/measure.h"
 #include "tilewright/tensor.h"
 
 namespace tilewright::cli {
