@@ -6,11 +6,10 @@
 #include <utility>
 #include <vector>
 
-#include "cuda/runtime/device.h"
-#include "cuda/runtime/stream.h"
 #include "mask/score_region.h"
 #include "mod/traced.h"
 #include "run/cuda_memory.h"
+#include "run/machine.h"
 #include "run/recorder.h"
 #include "support/debug_log.h"
 #include "support/memo.h"
@@ -76,15 +75,11 @@ std::shared_ptr<const mask::MaskPlan> plan_on(Device device, const BlockMask& ma
         [](const Copy& copy) { return static_cast<std::size_t>(copy->nbytes()); });
     const Key key{device.index, Identity(plan)};
     if (const std::optional<Copy> known = kCopies->find(key)) return *known;
-    cuda::expect_no_capture("attention", "the mask to be on the GPU");
+    run::expect_no_capture("attention", "the mask to be on the GPU");
     const std::vector<Copy> gone = kCopies->take_if([&](const Key& other, const Copy&) {
         return other.first == device.index && other.second.is_gone();
     });
-    if (!gone.empty()) {
-        // Any stream may still read them.
-        const cuda::ContextScope scope(device.index);
-        cuda::driver().check(cuda::driver().cuCtxSynchronize(), "waiting for a GPU");
-    }
+    if (!gone.empty()) run::wait_for_gpu(device.index);  // any stream may still read them
     const run::OwnCudaMemory own;
     auto moved = std::make_shared<mask::MaskPlan>(*plan);
     for (Tensor* tensor : {&moved->headers, &moved->partial, &moved->full, &moved->bits}) {

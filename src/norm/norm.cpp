@@ -7,9 +7,9 @@
 #include <numeric>
 #include <tuple>
 
-#include "cuda/runtime/device.h"
 #include "norm/programs.h"
 #include "run/call_cache.h"
+#include "run/machine.h"
 #include "run/overlap.h"
 #include "support/check.h"
 #include "support/debug_log.h"
@@ -143,7 +143,7 @@ bool use_gpu_tiles_backward(Options& o, DType x, const Device& device) {
     constexpr std::int64_t kRowBytes = 65536;  // of x, which stays in registers
     const bool in_scratch = in_tiles && x != f64 && o.n > longest &&
                             o.n * size_of(x) <= kRowBytes &&
-                            bytes <= cuda::device_info(device.index).shared_bytes_per_block;
+                            bytes <= run::shared_bytes_per_block(device.index);
     if (o.n > longest && !in_scratch) return false;
     // About one program for each multiprocessor of a large GPU, or several smaller ones.
     o.parts = 132;
