@@ -74,6 +74,8 @@ class MemoryAssignment {
         for (const Instruction& instruction : program_.code) {
             if (const auto* load = std::get_if<LoadView>(&instruction)) {
                 copy_of_view[load->view] = load->copy.index;
+            } else if (const auto* part = std::get_if<SubView>(&instruction)) {
+                copy_of_view[part->view] = copy_of_view.at(part->from);
             }
         }
         for (const Instruction& instruction : program_.code) {
@@ -191,7 +193,7 @@ class MemoryAssignment {
             const StripOp& op = chain->ops[i];
             if (op.sum.home == Home::buffer && op.sum.index == out) return false;
             if (op.out.home != Home::buffer || op.out.index != out) continue;
-            if (op.kind != StripOp::Kind::map) return false;
+            if (!op.makes_tile()) return false;
             written = &op.out;
             writer = i;
         }
@@ -310,10 +312,33 @@ class MemoryAssignment {
     std::int64_t end_ = 0;
 };
 
+/// True when a run reads nothing that it writes, and adds to nothing.
+bool may_repeat(const Chain& chain, const FusedRun& run) {
+    if (!run.reductions.empty()) return false;
+    const auto same = [](const StripSource& a, const StripSource& b) {
+        return a.home == b.home && a.index == b.index && a.home != Home::view;
+    };
+    for (const FusedRun::Operand& written : run.operands) {
+        if (written.temporary >= 0 || written.input >= 0) continue;
+        for (const FusedRun::Operand& read : run.operands) {
+            if (read.temporary >= 0 || read.input < 0) continue;
+            const StripOp& op = chain.ops[read.op];
+            if (same(chain.ops[written.op].out, op.in[static_cast<std::size_t>(read.input)]))
+                return false;
+        }
+    }
+    return true;
+}
+
 }  // namespace
 
 void assign_memory(Program& program) {
     std::int64_t end = MemoryAssignment(program).run();
+    for (Instruction& instruction : program.code) {
+        auto* chain = std::get_if<Chain>(&instruction);
+        if (!chain) continue;
+        for (FusedRun& run : chain->fused) run.repeats = may_repeat(*chain, run);
+    }
     for (RefSlot& ref : program.refs) {
         if (ref.argument >= 0) continue;
         std::int64_t elements = 1;

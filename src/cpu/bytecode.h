@@ -1,6 +1,7 @@
 // The bytecode of the tile machine: where tiles live and what instructions do to them.
 #pragma once
 
+#include <algorithm>
 #include <array>
 #include <cstdint>
 #include <set>
@@ -146,7 +147,7 @@ struct Affine {
 
 /// One operation of a strip chain.
 struct StripOp {
-    enum class Kind : std::uint8_t { map, reduce_rows, reduce_lanes };
+    enum class Kind : std::uint8_t { map, reduce_rows, reduce_lanes, scan_rows, scan_lanes };
     Kind kind = Kind::map;
     ir::Op op = ir::Op::add;
     ir::Reduction reduction = ir::Reduction::sum;
@@ -154,7 +155,9 @@ struct StripOp {
     std::array<StripSource, 4> in{};
     int num_inputs = 0;
     StripSource out;
-    StripSource sum;  ///< superinstructions: sums or maxima over rows, lane by lane, if wanted
+    /// Superinstructions: sums or maxima over rows, lane by lane, if wanted. Scans: what was
+    /// combined so far, one element for each lane or row.
+    StripSource sum;
     Super super = Super::none;
     std::uint64_t identity = 0;  ///< reductions: element bits the result starts from
     std::array<double, 4> immediate{};
@@ -166,6 +169,10 @@ struct StripOp {
     StripFunction stream = nullptr;  ///< the same past the caches
     int writer = -1;                 ///< the op that can write there itself; -1: none
 
+    bool scans() const { return kind == Kind::scan_rows || kind == Kind::scan_lanes; }
+    /// True for ops that give an element for every one of their operands: one strip of them needs
+    /// no other strip, or those before it.
+    bool makes_tile() const { return kind == Kind::map || scans(); }
     /// True for ops that write rows in pairs: their strips are of an even number of rows.
     bool writes_pairs() const {
         return super == Super::exp2_sum_pairs || super == Super::round_pairs;
@@ -218,6 +225,9 @@ struct FusedRun {
     int num_temporaries = 0;
     /// All operands of the chain's panels lie side by side: they may be done as one.
     bool joins_panels = false;
+    /// Doing lanes twice changes nothing: lanes after the last whole block may be done together
+    /// with lanes before them. Known once buffers have their places.
+    bool repeats = false;
 };
 
 /// Operations over one panels x rows x lanes space, executed strip by strip.
@@ -226,8 +236,24 @@ struct Chain {
     std::int64_t rows = 1, lanes = 1, width = kPanelLanes;
     std::int64_t strip_rows = 1;
     std::uint32_t num_temporaries = 0;  ///< strip-local values
+    /// The order in which scans want the rows of a panel and the panels of a row.
+    enum class Order : std::uint8_t { any, forward, backward };
+    Order row_order = Order::any, lane_order = Order::any;
     std::vector<StripOp> ops;
     std::vector<FusedRun> fused;  ///< in order
+
+    /// True when the ops of both may go through a space together.
+    bool agrees(const Chain& other) const {
+        const auto agree = [](Order a, Order b) {
+            return a == b || a == Order::any || b == Order::any;
+        };
+        return agree(row_order, other.row_order) && agree(lane_order, other.lane_order);
+    }
+    /// Goes through the space as `other` has to, too.
+    void follow(const Chain& other) {
+        row_order = std::max(row_order, other.row_order);
+        lane_order = std::max(lane_order, other.lane_order);
+    }
 };
 
 /// Reduction along a row axis with further row axes around it.
@@ -247,13 +273,15 @@ struct ArgReduce {
     Tile in, out;
 };
 
-struct Scan {
+/// A scan along a row axis with further row axes around it.
+struct ScanRows {
     ir::Reduction reduction = ir::Reduction::sum;
     StripFunction function = nullptr;
-    int axis = 0;
     bool reverse = false, exclusive = false;
+    StripSource in, out, carried;  ///< carried: one element a lane of a panel
+    std::int64_t outer = 1, extent = 1, inner = 1;
+    std::int64_t lanes = 1, width = kPanelLanes;
     std::uint64_t identity = 0;
-    Tile in, out;
 };
 
 /// out[start + c] = in[start + c * step] for c in `box`; dtypes agree.
@@ -337,6 +365,13 @@ struct LoadView {
     std::uint32_t iv = 0, hi = 0, step = 0;
 };
 
+/// Sets a view to a part of another one: of axis a the elements start[a] + n * step[a].
+struct SubView {
+    std::uint32_t from = 0, view = 0;
+    int element = 4;  ///< bytes
+    Coordinates start{}, step = every_axis<std::int64_t>(1);
+};
+
 struct Store {
     Access access;
     Tile value;
@@ -371,9 +406,10 @@ struct Print {
 
 struct Halt {};
 
-using Instruction = std::variant<ScalarOp, ScalarMove, ScalarQuery, Jump, JumpUnless, LoopTest,
-                                 LoopNext, Chain, ReduceRows, ArgReduce, Scan, Move, Interleave,
-                                 Dot, Load, LoadView, StoreView, Store, Atomic, Print, Halt>;
+using Instruction =
+    std::variant<ScalarOp, ScalarMove, ScalarQuery, Jump, JumpUnless, LoopTest, LoopNext, Chain,
+                 ReduceRows, ScanRows, ArgReduce, Move, Interleave, Dot, Load, LoadView, SubView,
+                 StoreView, Store, Atomic, Print, Halt>;
 
 /// A tile buffer; offsets are bytes in the arena, equal ones where lifetimes do not overlap.
 struct Buffer {
@@ -388,6 +424,13 @@ struct RefSlot {
     std::int64_t argument = -1;  ///< index in ir::Arguments::refs; -1 for scratch
     std::int64_t offset = 0;     ///< scratch: bytes in the arena
     bool is_read = false;        ///< by some instruction, under this name or another
+};
+
+/// An argument of which threads have copies of their own while they combine elements into it.
+struct PrivateRef {
+    std::uint32_t ref = 0;
+    ir::Reduction reduction = ir::Reduction::sum;
+    DType dtype = DType::i32;
 };
 
 struct ScalarParameter {
@@ -413,8 +456,9 @@ class Program {
     std::int64_t arena_bytes = 0;   ///< tile buffers, scratch and strip temporaries
     std::int64_t strip_offset = 0;  ///< strip temporaries in the arena,
     std::int64_t strip_bytes = 0;   ///< and the size of each
-    bool in_order = false;          ///< order-dependent atomics: one program after the other
-    bool uneven = false;            ///< some loop's trip count depends on the program
+    std::vector<PrivateRef> private_refs;
+    bool in_order = false;  ///< order-dependent atomics: one program after the other
+    bool uneven = false;    ///< some loop's trip count depends on the program
 };
 
 /// Number of lanes of a panel-major tile, padded to whole vectors in its last panel.

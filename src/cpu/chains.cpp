@@ -3,6 +3,8 @@
 
 #include <algorithm>
 #include <functional>
+#include <limits>
+#include <map>
 #include <optional>
 #include <set>
 #include <utility>
@@ -38,6 +40,7 @@ void hoist_views(Region& region) {
         if (node.kind != Node::Kind::instruction) return false;
         const auto* load = std::get_if<LoadView>(&node.instruction);
         return (load && !load->packs_far_rows) ||
+               std::holds_alternative<SubView>(node.instruction) ||
                std::holds_alternative<StoreView>(node.instruction);
     };
     for (std::size_t i = 1; i < region.size(); ++i) {
@@ -59,9 +62,63 @@ void hoist_views(Region& region) {
     }
 }
 
+/// True when the ops of two chains may go through one space together.
 bool same_space(const Chain& a, const Chain& b) {
-    return a.rows == b.rows && a.lanes == b.lanes && a.width == b.width;
+    return a.rows == b.rows && a.lanes == b.lanes && a.width == b.width && a.agrees(b);
 }
+
+/// Tells accesses of one Ref apart that share no element, as far as constants show it.
+class Disjoint {
+  public:
+    Disjoint(const Region& region, const Program& program) : program_(program) {
+        for (const Node& node : region) {
+            if (node.kind != Node::Kind::instruction) continue;
+            if (const auto* store = std::get_if<StoreView>(&node.instruction))
+                accesses_.emplace(store->view, store->access);
+        }
+    }
+
+    /// True when the stores of op `op` and those of `other` never meet.
+    bool operator()(const StripOp& op, const Instruction& other) const {
+        const auto own = accesses_.find(op.out.index);
+        if (own == accesses_.end()) return false;
+        if (const auto* store = std::get_if<Store>(&other))
+            return apart(own->second, store->access);
+        const auto* chain = std::get_if<Chain>(&other);
+        return chain != nullptr &&
+               std::all_of(chain->ops.begin(), chain->ops.end(), [&](const StripOp& theirs) {
+                   if (theirs.stored_ref < 0) return true;
+                   const auto found = accesses_.find(theirs.out.index);
+                   return found != accesses_.end() && apart(own->second, found->second);
+               });
+    }
+
+  private:
+    bool apart(const Access& a, const Access& b) const {
+        if (a.ref != b.ref || a.gathers || b.gathers) return false;
+        for (std::size_t dim = 0; dim < a.indices.size(); ++dim) {
+            const auto [a_first, a_last] = range(a, a.indices[dim]);
+            const auto [b_first, b_last] = range(b, b.indices[dim]);
+            if (a_last < b_first || b_last < a_first) return true;
+        }
+        return false;
+    }
+
+    /// First and last index of a dimension; everything where that is not known.
+    std::pair<std::int64_t, std::int64_t> range(const Access& access,
+                                                const AccessIndex& index) const {
+        using Limits = std::numeric_limits<std::int64_t>;
+        constexpr std::int64_t kMost = std::int64_t{1} << 40;
+        if (!program_.constant_slots.contains(index.slot)) return {Limits::min(), Limits::max()};
+        const auto first = static_cast<std::int64_t>(program_.initial_slots[index.slot]);
+        if (first < -kMost || first > kMost) return {Limits::min(), Limits::max()};
+        const bool slice = index.kind == ir::Index::Kind::slice;
+        return {first, slice ? first + (access.shape[index.axis] - 1) * index.stride : first};
+    }
+
+    const Program& program_;
+    std::map<std::uint32_t, Access> accesses_;  ///< of views that chains store to
+};
 
 /// The places of a region that touch one location, in order.
 struct Touches {
@@ -73,7 +130,10 @@ struct Touches {
 class Joiner {
   public:
     Joiner(Region& region, const Program& program)
-        : region_(region), program_(program), removed_(region.size(), false) {}
+        : region_(region),
+          program_(program),
+          disjoint_(region, program),
+          removed_(region.size(), false) {}
 
     void run() {
         for (std::size_t i = 0; i < region_.size(); ++i) {
@@ -115,6 +175,7 @@ class Joiner {
             if (!same_space(earlier, chain) || !fits(chain, open_[k], earlier)) continue;
             if (!stores_may_move(chain, open_[k], at)) return false;  // nor farther up
             earlier.ops.insert(earlier.ops.end(), chain.ops.begin(), chain.ops.end());
+            earlier.follow(chain);
             record(region_[at].instruction, open_[k]);
             joined_ = open_[k];
             return true;
@@ -144,6 +205,7 @@ class Joiner {
             if (!stores_may_move(earlier, from, at)) continue;
             record(region_[from].instruction, at);
             chain.ops.insert(chain.ops.begin(), earlier.ops.begin(), earlier.ops.end());
+            chain.follow(earlier);
             removed_[from] = true;
             open_.erase(open);
             return;
@@ -159,7 +221,7 @@ class Joiner {
                 for (const StripOp& maker : earlier.ops) {
                     if (maker.out.home != op.in[i].home || maker.out.index != op.in[i].index)
                         continue;
-                    if (maker.kind != StripOp::Kind::map || !(maker.out == op.in[i])) return false;
+                    if (!maker.makes_tile() || !(maker.out == op.in[i])) return false;
                     any = true;
                 }
             }
@@ -210,6 +272,7 @@ class Joiner {
             for (std::size_t i = first; i <= last && free; ++i) {
                 const Instruction& other = region_[i].instruction;
                 if (removed_[i] || std::get_if<Chain>(&other) == &chain) continue;
+                if (disjoint_(op, other)) continue;
                 visit_refs(other, [&](std::uint32_t ref, bool) {
                     free = free && !may_alias(program_.refs[ref], program_.refs[stored]);
                 });
@@ -237,7 +300,7 @@ class Joiner {
                         return o.out.home == in.home && o.out.index == in.index;
                     });
                 if (maker == earlier.ops.end()) return false;
-                if (maker->kind != StripOp::Kind::map || !(maker->out == in)) return false;
+                if (!maker->makes_tile() || !(maker->out == in)) return false;
             }
         }
         return true;
@@ -245,6 +308,7 @@ class Joiner {
 
     Region& region_;
     const Program& program_;
+    const Disjoint disjoint_;
     std::vector<bool> removed_;            ///< places whose ops moved elsewhere
     std::map<Location, Touches> touches_;  ///< the places of removed instructions too
     std::vector<std::size_t> open_;        ///< chains that may grow, in order
@@ -318,7 +382,7 @@ class Localiser {
         std::vector<std::uint32_t> free;
         for (std::size_t i = 0; i < chain.ops.size(); ++i) {
             const StripSource made = chain.ops[i].out;
-            if (chain.ops[i].kind != StripOp::Kind::map || made.home != Home::buffer) {
+            if (!chain.ops[i].makes_tile() || made.home != Home::buffer) {
                 release(chain, i, free);
                 continue;
             }

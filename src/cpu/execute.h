@@ -36,6 +36,7 @@ struct Frame {
     const std::int64_t* grid = nullptr;
     std::array<std::int64_t, 16> id{};  ///< index along each grid axis
     bool streamed = false;              ///< stores past the caches are under way
+    bool alone = false;                 ///< no other program of any call runs at the same time
 
     std::byte* address(Home home, std::uint32_t index) const {
         switch (home) {
@@ -71,7 +72,7 @@ struct ResolvedTile {
 
     /// Elements from the start to index `i` of `axis`.
     std::int64_t offset(int axis, std::int64_t i) const {
-        if (axis == lane_axis) return i / width * panel_stride + i % width;
+        if (axis == lane_axis) return i < width ? i : i / width * panel_stride + i % width;
         return i * stride[static_cast<std::size_t>(axis)];
     }
     std::byte* at(std::int64_t offset_in_elements) const {
@@ -122,12 +123,13 @@ std::int64_t estimate_cost(Frame& frame);
 void execute(Frame& frame, const Chain& chain);
 void execute(Frame& frame, const ReduceRows& reduce);
 void execute(Frame& frame, const ArgReduce& reduce);
-void execute(Frame& frame, const Scan& scan);
+void execute(Frame& frame, const ScanRows& scan);
 void execute(Frame& frame, const Move& move);
 void execute(Frame& frame, const Interleave& interleave);
 void execute(Frame& frame, const Dot& dot);
 void execute(Frame& frame, const Load& load);
 void execute(Frame& frame, const LoadView& load);
+void execute(Frame& frame, const SubView& part);
 void execute(Frame& frame, const StoreView& store);
 void execute(Frame& frame, const Store& store);
 void execute(Frame& frame, const Atomic& atomic);

@@ -23,9 +23,9 @@ struct Resolved {
     }
 };
 
-Resolved resolve_source(const Frame& frame, const StripSource& source) {
+/// Fills in `result` where it is: a copy of it would wait for the stores of its parts.
+inline void resolve_source(const Frame& frame, const StripSource& source, Resolved& result) {
     const std::int64_t element = size_of(source.dtype);
-    Resolved result;
     result.data = frame.address(source.home, source.index) + source.offset * element;
     result.panel_bytes = source.panel_stride * element;
     result.row_stride = source.row_stride;
@@ -35,6 +35,11 @@ Resolved resolve_source(const Frame& frame, const StripSource& source) {
     }
     result.row_bytes = source.home == Home::strip ? 0 : result.row_stride * element;
     result.lane_stride = source.lane_stride;
+}
+
+Resolved resolve_source(const Frame& frame, const StripSource& source) {
+    Resolved result;
+    resolve_source(frame, source, result);
     return result;
 }
 
@@ -121,7 +126,9 @@ void run_op(const StripOp& op, const ResolvedOp& resolved, const Part& part, std
     strip.out_row_stride = resolved.out.row_stride;
     strip.padded = resolved.padded;
     if (resolved.sum.data) {
-        strip.accumulator = moved(resolved.sum.at(part.panel, 0), op.sum.dtype, 1);
+        strip.accumulator = op.kind == StripOp::Kind::scan_lanes
+                                ? resolved.sum.at(0, part.row)
+                                : moved(resolved.sum.at(part.panel, 0), op.sum.dtype, 1);
     }
     std::copy(op.immediate.begin(), op.immediate.end(), strip.immediate);
     if (op.is_affine()) {
@@ -134,28 +141,51 @@ void run_op(const StripOp& op, const ResolvedOp& resolved, const Part& part, std
     resolved.function(strip);
 }
 
-/// Does a fused run on the whole blocks of lanes of a strip; returns the lanes done. `resolved(op,
-/// k)` gives input k of an op, or its result (-1).
+/// True when the rows of an operand lie so far apart, and are so short, that no hardware prefetcher
+/// foresees them: they are fetched some rows ahead.
+bool is_scattered(const StripSource& source, std::int64_t row_bytes, std::int64_t bytes) {
+    constexpr std::int64_t kFar = 2048, kLong = 1024;
+    return source.home == Home::view && (row_bytes > kFar || row_bytes < -kFar) && bytes <= kLong;
+}
+
+/// Fetches the rows of an operand in one strip.
+void prefetch(const StripSource& source, const Resolved& resolved, const Part& part) {
+    constexpr std::int64_t kLine = 64;
+    const std::int64_t bytes = part.lanes * resolved.lane_stride * size_of(source.dtype);
+    if (!is_scattered(source, resolved.row_bytes, bytes)) return;
+    for (std::int64_t row = part.row; row < part.row + part.rows; ++row) {
+        const std::byte* const at = resolved.at(part.panel, row);
+        for (std::int64_t byte = 0; byte < bytes; byte += kLine) __builtin_prefetch(at + byte);
+    }
+}
+
+/// True when a fused run can do so many lanes: whole blocks, or one that ends with the last lane.
+bool covers(const FusedRun& run, std::int64_t block, std::int64_t lanes) {
+    return lanes % block == 0 || (run.repeats && lanes > block);
+}
+
+/// Does a fused run on blocks of lanes of a strip, from lane `skipped` on. `resolved(op, k)` gives
+/// input k of an op, or its result (-1). Returns false, with nothing done, where positions are too
+/// large.
 template <typename Resolve>
-std::int64_t run_fused(const Frame& frame, const Chain& chain, const FusedRun& run,
-                       const Part& part, Resolve&& resolved) {
+bool run_blocks(const Frame& frame, const Chain& chain, const FusedRun& run, const Part& part,
+                std::int64_t skipped, std::int64_t blocks, Resolve&& resolved) {
     const FusedKernels& kernels = frame.program->kernels->fused;
     FusedCall call;
     call.steps = run.steps.data();
     call.rows = part.rows;
-    call.blocks = part.lanes / kernels.lanes;
-    if (call.blocks == 0) return 0;
+    call.blocks = blocks;
     call.num_affine = run.forms.size();
     for (std::size_t i = 0; i < run.forms.size(); ++i) {
         constexpr std::int64_t kMost = std::int64_t{1} << 30;
         const Affine& form = run.forms[i];
         const std::int64_t base =
-            base_of(frame, form) + part.row * form.row + part.lane * form.lane;
+            base_of(frame, form) + part.row * form.row + (part.lane + skipped) * form.lane;
         const auto size = [](std::int64_t x) { return x < 0 ? -x : x; };
         // Positions beyond 32 bits are left to the ops themselves.
         if (size(base) > kMost || size(form.row) > kMost / part.rows ||
             size(form.lane) > kMost / part.lanes) {
-            return 0;
+            return false;
         }
         call.affine[i] = {static_cast<std::int32_t>(base), static_cast<std::int32_t>(form.row),
                           static_cast<std::int32_t>(form.lane)};
@@ -175,9 +205,9 @@ std::int64_t run_fused(const Frame& frame, const Chain& chain, const FusedRun& r
         const Resolved& from = resolved(operand.op, operand.input);
         const std::int64_t element =
             size_of(result ? op.out.dtype : op.in[static_cast<std::size_t>(operand.input)].dtype);
-        to = {from.at(part.panel, part.row), from.row_stride * element,
-              (result ? 1 : from.lane_stride) * element,
-              result && op.stored_ref >= 0 && frame.views[op.out.index].streams};
+        const std::int64_t lane_bytes = (result ? 1 : from.lane_stride) * element;
+        to = {from.at(part.panel, part.row) + skipped * lane_bytes, from.row_stride * element,
+              lane_bytes, result && op.stored_ref >= 0 && frame.views[op.out.index].streams};
     }
     call.num_reductions = run.reductions.size();
     for (std::size_t i = 0; i < run.reductions.size(); ++i) {
@@ -195,8 +225,31 @@ std::int64_t run_fused(const Frame& frame, const Chain& chain, const FusedRun& r
         call.prefetches[call.num_prefetches++] = {prefetched, ahead,
                                                   kernels.lanes * size_of(in.dtype)};
     }
+    for (std::size_t i = 0; i < run.operands.size(); ++i) {
+        const FusedRun::Operand& operand = run.operands[i];
+        if (operand.temporary >= 0 || operand.input < 0) continue;
+        const StripSource& in = chain.ops[operand.op].in[static_cast<std::size_t>(operand.input)];
+        const FusedOperand& from = call.operands[i];
+        constexpr std::int64_t kRowsAhead = 8;
+        if (call.num_prefetches == FusedCall::kMaxPrefetches) break;
+        if (!is_scattered(in, from.row_bytes, blocks * kernels.lanes * from.lane_bytes)) continue;
+        call.prefetches[call.num_prefetches++] = {i, kRowsAhead * from.row_bytes,
+                                                  kernels.lanes * from.lane_bytes};
+    }
     (run.compiled ? run.compiled : kernels.run)(call);
-    return call.blocks * kernels.lanes;
+    return true;
+}
+
+/// Does a fused run on a strip; returns the lanes done.
+template <typename Resolve>
+std::int64_t run_fused(const Frame& frame, const Chain& chain, const FusedRun& run,
+                       const Part& part, Resolve&& resolved) {
+    const std::int64_t block = frame.program->kernels->fused.lanes;
+    const std::int64_t blocks = part.lanes / block, done = blocks * block;
+    if (blocks == 0 || !run_blocks(frame, chain, run, part, 0, blocks, resolved)) return 0;
+    if (done == part.lanes || !run.repeats) return done;
+    const bool rest = run_blocks(frame, chain, run, part, part.lanes - block, 1, resolved);
+    return rest ? part.lanes : done;
 }
 
 /// A store copies its operand to the array, or lets the op that makes the operand write there.
@@ -220,7 +273,10 @@ void resolve_store(Frame& frame, const StripOp& op, ResolvedOp* ops, std::size_t
 bool run_whole(Frame& frame, const Chain& chain) {
     const FusedRun& run = chain.fused[0];
     const std::int64_t block = frame.program->kernels->fused.lanes;
-    if (chain.width % block != 0 || chain.lanes % block != 0 || !run.forms.empty()) return false;
+    const std::int64_t width = run.joins_panels ? chain.lanes : chain.width;
+    const std::int64_t last_panel = (chain.lanes - 1) % width + 1;
+    if (last_panel < chain.lanes && width % block != 0) return false;
+    if (!covers(run, block, last_panel) || !run.forms.empty()) return false;
     for (const std::size_t i : run.reductions) {
         const StripOp& op = chain.ops[i];
         fill(resolve_source(frame, op.out).data, chain.rows, size_of(op.out.dtype), op.identity);
@@ -231,10 +287,9 @@ bool run_whole(Frame& frame, const Chain& chain) {
     Resolved last;
     const auto resolved = [&](std::size_t op, int k) -> const Resolved& {
         const StripOp& of = chain.ops[op];
-        last = resolve_source(frame, k < 0 ? of.out : of.in[static_cast<std::size_t>(k)]);
+        resolve_source(frame, k < 0 ? of.out : of.in[static_cast<std::size_t>(k)], last);
         return last;
     };
-    const std::int64_t width = run.joins_panels ? chain.lanes : chain.width;
     for (std::int64_t panel = 0, first = 0; first < chain.lanes; ++panel, first += width) {
         const std::int64_t lanes = std::min(width, chain.lanes - first);
         run_fused(frame, chain, run, {panel, 0, first, chain.rows, lanes}, resolved);
@@ -253,37 +308,57 @@ void execute(Frame& frame, const Chain& chain) {
     for (std::size_t i = 0; i < num_ops; ++i) {
         const StripOp& op = chain.ops[i];
         for (std::size_t k = 0; k < static_cast<std::size_t>(op.num_inputs); ++k) {
-            ops[i].in[k] = resolve_source(frame, op.in[k]);
+            resolve_source(frame, op.in[k], ops[i].in[k]);
         }
-        ops[i].out = resolve_source(frame, op.out);
+        resolve_source(frame, op.out, ops[i].out);
         ops[i].function = op.function;
         ops[i].padded = op.padded;
         if (op.is_affine()) ops[i].base = base_of(frame, op.affine);
         ops[i].sum.data = nullptr;
-        if (op.sum.home != Home::none) ops[i].sum = resolve_source(frame, op.sum);
+        if (op.sum.home != Home::none) resolve_source(frame, op.sum, ops[i].sum);
         if (op.kind == StripOp::Kind::reduce_lanes) {
             fill(ops[i].out.data, chain.rows, size_of(op.out.dtype), op.identity);
+        } else if (op.kind == StripOp::Kind::scan_lanes) {
+            fill(ops[i].sum.data, chain.rows, size_of(op.sum.dtype), op.identity);
         }
         if (op.stored_ref >= 0) resolve_store(frame, op, ops.data(), i);
     }
     const auto resolved = [&](std::size_t op, int k) -> const Resolved& {
         return k < 0 ? ops[op].out : ops[op].in[static_cast<std::size_t>(k)];
     };
-    for (std::int64_t panel = 0, first = 0; first < chain.lanes; ++panel, first += chain.width) {
+    const auto place = [](Chain::Order order, std::int64_t i, std::int64_t count) {
+        return order == Chain::Order::backward ? count - 1 - i : i;
+    };
+    // Most small tiles are one strip: a division takes as long as a row of them.
+    const auto parts = [](std::int64_t all, std::int64_t each) {
+        return all <= each ? std::min<std::int64_t>(all, 1) : ceil_div(all, each);
+    };
+    const std::int64_t panels = parts(chain.lanes, chain.width);
+    const std::int64_t strips = parts(chain.rows, chain.strip_rows);
+    for (std::int64_t p = 0; p < panels; ++p) {
+        const std::int64_t panel = place(chain.lane_order, p, panels);
+        const std::int64_t first = panel * chain.width;
         const std::int64_t lanes = std::min(chain.width, chain.lanes - first);
         for (std::size_t i = 0; i < num_ops; ++i) {
             const StripOp& op = chain.ops[i];
-            if (ops[i].sum.data) {
+            if (ops[i].sum.data && op.kind != StripOp::Kind::scan_lanes) {
                 fill(ops[i].sum.at(panel, 0), lanes, size_of(op.sum.dtype), op.identity);
             }
             if (op.kind != StripOp::Kind::reduce_rows) continue;
             fill(ops[i].out.at(panel, 0), lanes, size_of(op.out.dtype), op.identity);
         }
-        for (std::int64_t row = 0; row < chain.rows; row += chain.strip_rows) {
+        for (std::int64_t strip = 0; strip < strips; ++strip) {
+            const std::int64_t row = place(chain.row_order, strip, strips) * chain.strip_rows;
             const Part part{panel, row, first, std::min(chain.strip_rows, chain.rows - row), lanes};
+            Part next = part;
+            next.row += part.rows;
+            next.rows = std::clamp<std::int64_t>(chain.rows - next.row, 0, chain.strip_rows);
             auto run = chain.fused.begin();
             for (std::size_t i = 0; i < num_ops;) {
                 if (run == chain.fused.end() || run->first != i) {
+                    for (std::size_t k = 0; k < static_cast<std::size_t>(chain.ops[i].num_inputs);
+                         ++k)
+                        prefetch(chain.ops[i].in[k], ops[i].in[k], next);
                     run_op(chain.ops[i], ops[i], part, 0);
                     ++i;
                     continue;
@@ -315,6 +390,30 @@ void execute(Frame& frame, const ReduceRows& reduce) {
                 fill(static_cast<std::byte*>(strip.out), lanes, size_of(reduce.out.dtype),
                      reduce.identity);
                 reduce.function(strip);
+            }
+        }
+    }
+}
+
+void execute(Frame& frame, const ScanRows& scan) {
+    const Resolved in = resolve_source(frame, scan.in);
+    const Resolved out = resolve_source(frame, scan.out);
+    const Resolved carried = resolve_source(frame, scan.carried);
+    Strip strip;
+    strip.rows = scan.extent;
+    strip.out_row_stride = out.row_stride * scan.inner;
+    strip.accumulator = carried.data;
+    strip.immediate[0] = scan.reverse;
+    strip.immediate[1] = scan.exclusive;
+    for (std::int64_t panel = 0, first = 0; first < scan.lanes; ++panel, first += scan.width) {
+        strip.lanes = std::min(scan.width, scan.lanes - first);
+        for (std::int64_t o = 0; o < scan.outer; ++o) {
+            for (std::int64_t i = 0; i < scan.inner; ++i) {
+                const std::int64_t row = o * scan.extent * scan.inner + i;
+                strip.in[0] = {in.at(panel, row), in.row_stride * scan.inner, in.lane_stride};
+                strip.out = out.at(panel, row);
+                fill(carried.data, strip.lanes, size_of(scan.carried.dtype), scan.identity);
+                scan.function(strip);
             }
         }
     }

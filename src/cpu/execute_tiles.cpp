@@ -1,11 +1,10 @@
-// Runs instructions on whole tiles: moves, scans, arg reductions, random bits.
+// Runs instructions on whole tiles: moves, arg reductions, random bits.
 #include <algorithm>
 #include <cstring>
 #include <limits>
-#include <type_traits>
 #include <vector>
 
-#include "cpu/execute.h"
+#include "cpu/execute_indices.h"
 #include "ir/evaluate.h"
 
 namespace tilewright::cpu {
@@ -48,24 +47,6 @@ void copy_strided(std::byte* out, std::int64_t out_stride, const std::byte* in,
         for (std::int64_t i = 0; i < count; ++i) to[i * out_stride] = value;
     } else {
         for (std::int64_t i = 0; i < count; ++i) to[i * out_stride] = from[i * in_stride];
-    }
-}
-
-void copy_line(std::byte* out, std::int64_t out_stride, const std::byte* in, std::int64_t in_stride,
-               std::int64_t count, int element) {
-    if (out_stride == 1 && in_stride == 1) {
-        std::memcpy(out, in, static_cast<std::size_t>(count * element));
-        return;
-    }
-    switch (element) {
-        case 1:
-            return copy_strided<std::uint8_t>(out, out_stride, in, in_stride, count);
-        case 2:
-            return copy_strided<std::uint16_t>(out, out_stride, in, in_stride, count);
-        case 4:
-            return copy_strided<std::uint32_t>(out, out_stride, in, in_stride, count);
-        default:
-            return copy_strided<std::uint64_t>(out, out_stride, in, in_stride, count);
     }
 }
 
@@ -119,6 +100,24 @@ int unit_axis(const Side& side, const Coordinates& dims, int rank) {
 }
 
 }  // namespace
+
+void copy_line(std::byte* out, std::int64_t out_stride, const std::byte* in, std::int64_t in_stride,
+               std::int64_t count, int element) {
+    if (out_stride == 1 && in_stride == 1) {
+        std::memcpy(out, in, static_cast<std::size_t>(count * element));
+        return;
+    }
+    switch (element) {
+        case 1:
+            return copy_strided<std::uint8_t>(out, out_stride, in, in_stride, count);
+        case 2:
+            return copy_strided<std::uint16_t>(out, out_stride, in, in_stride, count);
+        case 4:
+            return copy_strided<std::uint32_t>(out, out_stride, in, in_stride, count);
+        default:
+            return copy_strided<std::uint64_t>(out, out_stride, in, in_stride, count);
+    }
+}
 
 void copy_box(const ResolvedTile& in_tile, const Coordinates& in_start, const Coordinates& in_step,
               const ResolvedTile& out_tile, const Coordinates& out_start, const ir::Shape& box,
@@ -245,90 +244,6 @@ void execute(Frame& frame, const ArgReduce& reduce) {
             write(out, to, static_cast<std::uint64_t>(std::max(index, 0)));
         }
     });
-}
-
-namespace {
-
-/// Running sums of a line, where the lanes of a panel follow each other.
-template <typename T>
-void running_sum(const Scan& scan, const ResolvedTile& in, const ResolvedTile& out,
-                 const Coordinates& c) {
-    // Unsigned integers wrap around.
-    using Sum = typename std::conditional_t<std::is_integral_v<T>, std::make_unsigned<T>,
-                                            std::type_identity<T>>::type;
-    const std::int64_t extent = scan.in.shape[scan.axis];
-    const auto* from = reinterpret_cast<const Sum*>(in.at(offset_of(in, c)));
-    auto* to = reinterpret_cast<Sum*>(out.at(offset_of(out, c)));
-    Sum carried{};
-    for (std::int64_t i = 0; i < extent; ++i) {
-        const std::int64_t at = scan.reverse ? extent - 1 - i : i;
-        const Sum before = carried;
-        carried = before + from[in.offset(scan.axis, at)];
-        to[out.offset(scan.axis, at)] = scan.exclusive ? before : carried;
-    }
-}
-
-/// The function above for a scan; nullptr where there is none.
-auto running_sum_of(const Scan& scan) {
-    using Function =
-        void (*)(const Scan&, const ResolvedTile&, const ResolvedTile&, const Coordinates&);
-    if (scan.reduction != ir::Reduction::sum || scan.in.dtype != scan.out.dtype) return Function{};
-    switch (scan.in.dtype) {
-        case DType::f32:
-            return Function{running_sum<float>};
-        case DType::f64:
-            return Function{running_sum<double>};
-        case DType::i32:
-            return Function{running_sum<std::int32_t>};
-        case DType::i64:
-            return Function{running_sum<std::int64_t>};
-        default:
-            return Function{};
-    }
-}
-
-}  // namespace
-
-void execute(Frame& frame, const Scan& scan) {
-    const ResolvedTile in = resolve(frame, scan.in);
-    const ResolvedTile out = resolve(frame, scan.out);
-    const std::int64_t extent = scan.in.shape[scan.axis];
-    const bool side_by_side =
-        in.lane_axis == out.lane_axis && in.width == out.width && in.lane_axis != scan.axis;
-    if (!side_by_side) {
-        if (const auto sum = running_sum_of(scan)) {
-            return for_each_line(dims_of(scan.in.shape), scan.in.shape.rank(), scan.axis,
-                                 [&](const Coordinates& c) { sum(scan, in, out, c); });
-        }
-    }
-    // Lines side by side are scanned together: a strip's lanes are the elements of a step.
-    ResolvedTile bundles = in;
-    if (!side_by_side) bundles.lane_axis = -1;
-    const std::int64_t most = bundles.lane_axis < 0 ? 1 : in.width;
-    const auto row_bytes = static_cast<std::size_t>(most * out.element);
-    std::vector<std::byte> carried(row_bytes), next(row_bytes);
-    for_each_bundle(scan.in.shape, bundles, scan.axis,
-                    [&](const Coordinates& c, std::int64_t lanes) {
-                        const std::int64_t in_base = offset_of(in, c), out_base = offset_of(out, c);
-                        for (std::int64_t l = 0; l < most; ++l) {
-                            std::memcpy(carried.data() + l * out.element, &scan.identity,
-                                        static_cast<std::size_t>(out.element));
-                        }
-                        Strip strip;
-                        strip.rows = 1;
-                        strip.lanes = lanes;
-                        for (std::int64_t i = 0; i < extent; ++i) {
-                            const std::int64_t at = scan.reverse ? extent - 1 - i : i;
-                            strip.in[0] = {carried.data(), 0, 1};
-                            strip.in[1] = {in.at(in_base + in.offset(scan.axis, at)), 0, 1};
-                            strip.out = next.data();
-                            scan.function(strip);
-                            std::memcpy(out.at(out_base + out.offset(scan.axis, at)),
-                                        scan.exclusive ? carried.data() : next.data(),
-                                        static_cast<std::size_t>(lanes * out.element));
-                            carried.swap(next);
-                        }
-                    });
 }
 
 }  // namespace tilewright::cpu

@@ -48,7 +48,7 @@ class Planner {
     bool may_fuse(const StripOp& op) const {
         if (!op.function || (op.super != Super::none && op.super != Super::affine_select))
             return false;
-        if (op.kind == StripOp::Kind::reduce_rows) return false;
+        if (op.kind == StripOp::Kind::reduce_rows || op.scans()) return false;
         if (op.kind == StripOp::Kind::reduce_lanes) {
             return op.out.dtype == DType::f32 && lane_type(op.in[0].dtype) == DType::f32 &&
                    step({Op::reduce, DType::f32, DType::f32, 0, op.reduction});

@@ -110,7 +110,7 @@ constexpr double kConvert = 1.5;       // from one tile layout to another
 constexpr double kCopy = 0.25;         // along the lanes
 constexpr double kUnpackedRows = 0.1;  // the vector operand of a dot read in place
 constexpr double kHorizontalReduce = 0.5;
-constexpr double kHorizontalScan = 4;
+constexpr double kHorizontalScan = 0.5;
 constexpr double kProducts = 1.0 / 16;  // one multiplication of a dot whose lanes are wasted
 constexpr double kUnknownTrips = 16;
 constexpr double kMaxTrips = 64;
@@ -334,18 +334,28 @@ class LaneAssignment {
         for (std::size_t i = 0; i < a.size(); ++i) link(from, a[i], to, b[i]);
     }
 
-    /// Panels of 64 lanes, as dots want them; wider ones where rows are few, so that a strip still
-    /// holds enough elements to be worth its dispatch.
+    /// Panels of 64 lanes, as dots and sums over rows want them; wider ones where rows are few, so
+    /// that a strip still holds enough elements to be worth its dispatch, and whole rows, as arrays
+    /// have them, where nothing speaks against it.
     std::int64_t panel_width(const Component& component) const {
-        std::int64_t rows = 1;
+        constexpr std::int64_t kManyRows = 16;
+        std::int64_t rows = 1, lanes = 1;
+        bool reduces_rows = false;
         for (const std::uint32_t id : component.values) {
             const auto& users = users_[id];
             const bool multiplied = std::any_of(
                 users.begin(), users.end(), [](const auto* user) { return user->op == Op::dot; });
             if (multiplied || made_by_dot_.contains(Value{id})) return kPanelLanes;
+            reduces_rows |= std::any_of(users.begin(), users.end(), [&](const auto* user) {
+                return user->op == Op::reduce &&
+                       user->template get<ir::ReduceAttributes>().axis != lane_[id];
+            });
             const Shape& dims = shape(Value{id});
+            lanes = std::max(lanes, dims[lane_[id]]);
             rows = std::max(rows, dims.size() / std::max<std::int64_t>(dims[lane_[id]], 1));
         }
+        if (rows >= kManyRows && !reduces_rows)
+            return std::min(ceil_div(lanes, kPanelLanes) * kPanelLanes, kStripElements);
         const std::int64_t panels = kStripElements / (rows * kPanelLanes);
         return kPanelLanes * std::max<std::int64_t>(panels, 1);
     }

@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "cpu/chains.h"
+#include "cpu/private_arrays.h"
 #include "ir/access.h"
 #include "ir/evaluate.h"
 #include "ir/passes/effects.h"
@@ -61,6 +62,7 @@ void Lowering::run() {
         // may_write asks whether one of a set may share memory with a Ref.
         program_.refs[slot].is_read = ir::may_write(function_, read, Value{id});
     }
+    program_.private_refs = private_refs(function_);
     lower_block(function_.body);
     regions_.pop_back();
     form_chains(body, program_);

@@ -99,6 +99,8 @@ class Lowering {
     void lower_iota(const ir::Instruction& instruction);
     void lower_elementwise(const ir::Instruction& instruction);
     void lower_shape(const ir::Instruction& instruction);
+    bool reads_strips(ir::Value value) const;
+    void lower_part(const ir::Instruction& instruction);
     void lower_reshape(const ir::Instruction& instruction);
     void lower_concatenate(const ir::Instruction& instruction);
     void lower_reduce(const ir::Instruction& instruction);

@@ -179,6 +179,10 @@ void Lowering::emit_chain(const Space& space, StripOp op, int at_depth) {
     chain.lanes = space.lanes();
     chain.width = space.width;
     chain.strip_rows = chain.rows;
+    if (op.scans()) {
+        const auto order = op.immediate[0] != 0 ? Chain::Order::backward : Chain::Order::forward;
+        (op.kind == StripOp::Kind::scan_rows ? chain.row_order : chain.lane_order) = order;
+    }
     chain.ops.push_back(std::move(op));
     emit_at(at_depth, std::move(chain));
 }
@@ -284,8 +288,13 @@ void Lowering::lower_shape(const ir::Instruction& instruction) {
             break;
         case Op::slice: {
             const auto& slice = instruction.get<ir::SliceAttributes>();
-            const bool keeps_lanes =
-                from.lane_axis < 0 || shape[from.lane_axis] == from.shape[from.lane_axis];
+            if (from.home == Home::view && reads_strips(instruction.result()))
+                return lower_part(instruction);
+            // Lanes in one panel lie side by side.
+            const bool keeps_lanes = from.lane_axis < 0 ||
+                                     shape[from.lane_axis] == from.shape[from.lane_axis] ||
+                                     (from.shape[from.lane_axis] <= from.width &&
+                                      slice.strides[static_cast<std::size_t>(from.lane_axis)] == 1);
             if (!keeps_lanes || from.home == Home::view) {
                 Move move;
                 move.box = shape;
@@ -300,7 +309,10 @@ void Lowering::lower_shape(const ir::Instruction& instruction) {
             Tile result = from;
             result.shape = shape;
             for (std::size_t axis = 0; axis < static_cast<std::size_t>(rank); ++axis) {
-                if (static_cast<int>(axis) == from.lane_axis) continue;
+                if (static_cast<int>(axis) == from.lane_axis) {
+                    result.offset += slice.starts[axis];
+                    continue;
+                }
                 result.offset += slice.starts[axis] * from.stride[axis];
                 result.stride[axis] *= slice.strides[axis];
             }
@@ -310,6 +322,36 @@ void Lowering::lower_shape(const ir::Instruction& instruction) {
             TW_ASSERT(false, "{} is no shape op", ir::name(instruction.op));
     }
     set_place(instruction.result(), with_axes(from, shape, axes));
+}
+
+/// True when nobody but strips reads a value: dots ask more of a view.
+bool Lowering::reads_strips(Value value) const {
+    const auto& users = users_[value.id];
+    return std::all_of(users.begin(), users.end(), [](const ir::Instruction* user) {
+        return ir::is_elementwise(user->op) || user->op == Op::slice || user->op == Op::reduce ||
+               user->op == Op::scan || user->op == Op::store;
+    });
+}
+
+/// A slice of a view is a view, too.
+void Lowering::lower_part(const ir::Instruction& instruction) {
+    const auto& slice = instruction.get<ir::SliceAttributes>();
+    Tile result = tile(instruction.operands[0]);
+    result.shape = function_.type(instruction.result()).shape;
+    SubView part;
+    part.from = result.index;
+    part.view = program_.num_views++;
+    part.element = size_of(result.dtype);
+    for (std::size_t axis = 0; axis < static_cast<std::size_t>(result.shape.rank()); ++axis) {
+        const int walked = result.view_axis[axis];
+        if (walked < 0) continue;
+        part.start[static_cast<std::size_t>(walked)] = slice.starts[axis];
+        part.step[static_cast<std::size_t>(walked)] = slice.strides[axis];
+        if (walked == result.unit_axis && slice.strides[axis] != 1) result.unit_axis = -1;
+    }
+    result.index = part.view;
+    emit(part);
+    set_place(instruction.result(), result);
 }
 
 void Lowering::lower_reshape(const ir::Instruction& instruction) {
@@ -455,39 +497,58 @@ void Lowering::lower_scan(const ir::Instruction& instruction) {
     const Value operand = instruction.operands[0];
     const Value result = instruction.result();
     const DType dtype = ir::accumulator(attributes.kind, function_.type(operand).dtype);
-    Op op = Op::add;
-    switch (attributes.kind) {
-        case ir::Reduction::prod:
-            op = Op::mul;
-            break;
-        case ir::Reduction::max:
-            op = Op::max;
-            break;
-        case ir::Reduction::min:
-            op = Op::min;
-            break;
-        case ir::Reduction::any:
-            op = Op::bitwise_or;
-            break;
-        case ir::Reduction::all:
-            op = Op::bitwise_and;
-            break;
-        default:
-            break;
+    const Space space = space_of(operand);
+    const bool along_lanes = attributes.axis == space.lane_axis;
+    const StripFunction function = along_lanes ? kernels().scan_lanes(attributes.kind, dtype)
+                                               : kernels().scan_rows(attributes.kind, dtype);
+    if (!function) {
+        user_error("scan", "expected a type the CPU can scan but got {} of {}",
+                   ir::name(attributes.kind), name(dtype));
     }
-    Scan scan;
-    scan.reduction = attributes.kind;
-    scan.function = kernels().elementwise(op, dtype, dtype, false);
-    if (!scan.function)
-        user_error("scan", "expected a type the CPU can scan but got {}", name(dtype));
-    scan.axis = attributes.axis;
-    scan.reverse = attributes.reverse;
-    scan.exclusive = attributes.exclusive;
-    scan.identity = element_bits(dtype, ir::identity(attributes.kind, dtype));
-    scan.in = converted(tile(operand), place(operand).depth, dtype);
-    scan.out = new_tile(dtype, function_.type(result).shape, lanes_[result.id]);
-    const Tile out = scan.out;
-    emit(scan);
+    const std::uint64_t identity = element_bits(dtype, ir::identity(attributes.kind, dtype));
+    const int depth_of = place(operand).depth;
+    const StripSource in = source(converted(tile(operand), depth_of, dtype), depth_of, space);
+    const Tile out = new_tile(dtype, space.shape, {space.lane_axis, space.width});
+    const std::int64_t lines = along_lanes ? space.rows() : std::min(space.width, space.lanes());
+    const Tile carried = new_tile(dtype, {lines}, {});
+    const StripSource carry{carried.home, carried.index, dtype, 0, 0, along_lanes ? 1 : 0};
+    std::int64_t outer = 1, inner = 1;
+    for (int a = 0; a < space.shape.rank(); ++a) {
+        if (a == space.lane_axis) continue;
+        if (a < attributes.axis) outer *= space.shape[a];
+        if (a > attributes.axis) inner *= space.shape[a];
+    }
+    if (along_lanes || (outer == 1 && inner == 1)) {
+        StripOp op;
+        op.kind = along_lanes ? StripOp::Kind::scan_lanes : StripOp::Kind::scan_rows;
+        op.op = Op::scan;
+        op.reduction = attributes.kind;
+        op.function = function;
+        op.in[0] = in;
+        op.num_inputs = 1;
+        op.out = *as_source(out, space);
+        op.sum = carry;
+        op.identity = identity;
+        op.immediate[0] = attributes.reverse;
+        op.immediate[1] = attributes.exclusive;
+        emit_chain(space, op, depth());
+    } else {
+        ScanRows scan;
+        scan.reduction = attributes.kind;
+        scan.function = function;
+        scan.reverse = attributes.reverse;
+        scan.exclusive = attributes.exclusive;
+        scan.in = in;
+        scan.out = *as_source(out, space);
+        scan.carried = carry;
+        scan.outer = outer;
+        scan.extent = space.shape[attributes.axis];
+        scan.inner = inner;
+        scan.lanes = space.lanes();
+        scan.width = space.width;
+        scan.identity = identity;
+        emit(scan);
+    }
     set_place(result, converted(out, depth(), function_.type(result).dtype));
 }
 

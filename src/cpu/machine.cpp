@@ -21,6 +21,7 @@
 #include "cpu/bytecode.h"
 #include "cpu/execute.h"
 #include "cpu/lower.h"
+#include "cpu/private_arrays.h"
 #include "cpu/slow_paths.h"
 #include "ir/passes/contract.h"
 #include "ir/passes/pipeline.h"
@@ -87,6 +88,8 @@ struct Worker {
     std::vector<std::uint64_t> slots;
     std::vector<View> views;
     std::vector<ir::RefArgument> refs;
+    std::vector<std::byte> private_memory;
+    std::vector<PrivateArray> private_arrays;
 };
 
 /// A thread may run a kernel inside another one (a pool that steals work): each depth has its own.
@@ -101,7 +104,10 @@ class WorkerLease {
             stack.pop_back();
         }
     }
-    ~WorkerLease() { free_workers().push_back(std::move(worker_)); }
+    ~WorkerLease() {
+        worker_->private_arrays.clear();
+        free_workers().push_back(std::move(worker_));
+    }
     WorkerLease(const WorkerLease&) = delete;
     WorkerLease& operator=(const WorkerLease&) = delete;
     Worker& operator*() const { return *worker_; }
@@ -130,9 +136,11 @@ class Call {
 
     std::int64_t num_programs() const { return num_programs_; }
 
+    /// `alone`: no other program runs at the same time.
     template <typename Execute>
-    void run_program(Worker& worker, std::int64_t index, Execute& execute_frame) const {
+    void run_program(Worker& worker, std::int64_t index, bool alone, Execute& execute_frame) const {
         Frame frame = prepare(worker, index);
+        frame.alone = alone;
         execute_frame(frame);
     }
 
@@ -153,6 +161,7 @@ class Call {
         for (std::size_t i = 0; i < program_.refs.size(); ++i) {
             worker.refs[i] = ref(program_.refs[i], frame.arena);
         }
+        for (const PrivateArray& own : worker.private_arrays) worker.refs[own.ref] = own.argument;
         frame.slots = worker.slots.data();
         frame.views = worker.views.data();
         frame.refs = worker.refs.data();
@@ -273,6 +282,25 @@ int num_threads() {
     return threads > 0 ? std::min(threads, cores) : cores;
 }
 
+namespace {
+
+/// True while this thread runs one of several bodies of a parallel loop, whose calls may touch the
+/// same arrays.
+thread_local bool g_beside_others = false;
+
+class BesideOthers {
+  public:
+    BesideOthers() : before_(g_beside_others) { g_beside_others = true; }
+    ~BesideOthers() { g_beside_others = before_; }
+    BesideOthers(const BesideOthers&) = delete;
+    BesideOthers& operator=(const BesideOthers&) = delete;
+
+  private:
+    bool before_;
+};
+
+}  // namespace
+
 void parallel_for(std::int64_t n, const std::function<void(std::int64_t)>& body) {
     const int threads = num_threads();
     if (n <= 1 || threads == 1) {
@@ -282,7 +310,10 @@ void parallel_for(std::int64_t n, const std::function<void(std::int64_t)>& body)
     on_threads(threads, n, [&](std::int64_t i) {
         // While a body waits for loops of its own it must not begin another one: they would pile up
         // on its stack.
-        oneapi::tbb::this_task_arena::isolate([&] { body(i); });
+        oneapi::tbb::this_task_arena::isolate([&] {
+            const BesideOthers mark;
+            body(i);
+        });
     });
 }
 
@@ -327,7 +358,8 @@ void run_programs(const Program& program, const ir::Arguments& arguments,
     if (count == 1 || threads == 1 || program.in_order) {
         const WorkerLease worker;
         auto execute_frame = make();
-        for (std::int64_t i = 0; i < count; ++i) call.run_program(*worker, i, execute_frame);
+        for (std::int64_t i = 0; i < count; ++i)
+            call.run_program(*worker, i, !g_beside_others, execute_frame);
         return;
     }
     std::vector<std::int64_t> order;
@@ -341,7 +373,7 @@ void run_programs(const Program& program, const ir::Arguments& arguments,
     }
     const auto run_one = [&](Worker& worker, std::int64_t i, auto& execute_frame) {
         call.run_program(worker, order.empty() ? i : order[static_cast<std::size_t>(i)],
-                         execute_frame);
+                         !worker.private_arrays.empty(), execute_frame);
     };
     if (parallel_for) {
         parallel_for(count, [&](std::int64_t i) {
@@ -353,10 +385,14 @@ void run_programs(const Program& program, const ir::Arguments& arguments,
     }
     // One task per thread; each takes the next program until none is left.
     std::atomic<std::int64_t> next{0};
+    PrivateArrays shared(program, arguments);
+    const bool copies = !shared.empty() && !g_beside_others;
     on_threads(threads, std::min<std::int64_t>(threads, count), [&](std::int64_t) {
         const WorkerLease worker;
         auto execute_frame = make();
+        if (copies) shared.begin((*worker).private_memory, (*worker).private_arrays);
         for (std::int64_t i = next++; i < count; i = next++) run_one(*worker, i, execute_frame);
+        if (copies) shared.end((*worker).private_arrays);
     });
 }
 

@@ -65,10 +65,13 @@ void visit_operands(InstructionType& instruction, Visitor&& visit) {
             on(op.out, Use::write);
             on(op.sum, Use::write);
         }
-    } else if constexpr (std::is_same_v<T, ReduceRows> || std::is_same_v<T, ArgReduce> ||
-                         std::is_same_v<T, Scan>) {
+    } else if constexpr (std::is_same_v<T, ReduceRows> || std::is_same_v<T, ArgReduce>) {
         on(instruction.in, Use::read);
         on(instruction.out, Use::write);
+    } else if constexpr (std::is_same_v<T, ScanRows>) {
+        on(instruction.in, Use::read);
+        on(instruction.out, Use::write);
+        on(instruction.carried, Use::write);
     } else if constexpr (std::is_same_v<T, Move>) {
         on(instruction.in, Use::read);
         on(instruction.out, instruction.whole ? Use::write : Use::update);
@@ -92,6 +95,10 @@ void visit_operands(InstructionType& instruction, Visitor&& visit) {
         on(instruction.copy, Use::write);
         Home home = Home::view;
         visit(home, instruction.view, Use::write);
+    } else if constexpr (std::is_same_v<T, SubView>) {
+        Home from = Home::view, to = Home::view;
+        visit(from, instruction.from, Use::read);
+        visit(to, instruction.view, Use::write);
     } else if constexpr (std::is_same_v<T, StoreView>) {
         detail::visit_access(instruction.access, visit);
         on(instruction.copy, Use::write);

@@ -108,9 +108,12 @@ struct WorkOf {
                 {}};
     }
     Work operator()(const ArgReduce& reduce) const { return {0, bytes(reduce.in), {}}; }
-    Work operator()(const Scan& scan) const {
-        const auto count = static_cast<double>(scan.in.shape.size());
-        return {is_float(scan.in.dtype) ? count : 0, bytes(scan.in), {}};
+    Work operator()(const ScanRows& scan) const {
+        const double count = static_cast<double>(scan.outer) * static_cast<double>(scan.extent) *
+                             static_cast<double>(scan.inner) * static_cast<double>(scan.lanes);
+        return {is_float(scan.in.dtype) ? count : 0,
+                scan.in.home == Home::view ? count * size_of(scan.in.dtype) : 0,
+                {}};
     }
     Work operator()(const Move& move) const {
         const double box = static_cast<double>(move.box.size()) * size_of(move.in.dtype);

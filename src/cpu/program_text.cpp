@@ -118,9 +118,10 @@ struct Printer {
         return fmt::format("{} = {} {} axis {}", text_of(reduce.out), ir::name(reduce.reduction),
                            text_of(reduce.in), reduce.axis);
     }
-    std::string operator()(const Scan& scan) const {
-        return fmt::format("{} = scan {} {} axis {}", text_of(scan.out), ir::name(scan.reduction),
-                           text_of(scan.in), scan.axis);
+    std::string operator()(const ScanRows& scan) const {
+        return fmt::format("{} = scan_rows {} {} ({} x {} x {})", text_of(scan.out),
+                           ir::name(scan.reduction), text_of(scan.in), scan.outer, scan.extent,
+                           scan.inner);
     }
     std::string operator()(const Move& move) const {
         return fmt::format("{} = move {} {}", text_of(move.out), text_of(move.in),
@@ -141,6 +142,9 @@ struct Printer {
     std::string operator()(const LoadView& load) const {
         return fmt::format("v{} = view {} or copy to {}", load.view, text_of(load.access),
                            text_of(load.copy));
+    }
+    std::string operator()(const SubView& part) const {
+        return fmt::format("v{} = part of v{}", part.view, part.from);
     }
     std::string operator()(const StoreView& store) const {
         return fmt::format("v{} = view {} to write", store.view, text_of(store.access)) +

@@ -35,6 +35,10 @@ bool is_scalar(const StripOp& op, const Kernels& scalar) {
             return op.function == scalar.reduce_rows(op.reduction, in);
         case StripOp::Kind::reduce_lanes:
             return op.function == scalar.reduce_lanes(op.reduction, in);
+        case StripOp::Kind::scan_rows:
+            return op.function == scalar.scan_rows(op.reduction, in);
+        case StripOp::Kind::scan_lanes:
+            return op.function == scalar.scan_lanes(op.reduction, in);
     }
     return false;
 }
@@ -92,7 +96,8 @@ class Findings {
 };
 
 void add_panels(const Chain& chain, Findings& findings) {
-    if (chain.rows <= 1 || chain.lanes <= chain.width) return;
+    // Panels of a page are read as fast as rows.
+    if (chain.rows <= 1 || chain.lanes <= chain.width || chain.width >= kStripElements) return;
     const bool joined =
         !chain.fused.empty() && std::all_of(chain.fused.begin(), chain.fused.end(),
                                             [](const FusedRun& run) { return run.joins_panels; });

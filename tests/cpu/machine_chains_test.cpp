@@ -252,6 +252,29 @@ TEST(Machine, StoresKeepTheirOrder) {
     }
 }
 
+// Halves of rows, as a rotation writes them: no element is in both. Overlapping ones keep their
+// order.
+TEST(Machine, StoresToOtherPartsShareAChain) {
+    for (const std::int64_t second : {70, 69, -1}) {
+        Agreement test({2});
+        Kernel& k = test.k;
+        ir::Builder& b = k.b;
+        const Value x = test.array(DType::f32, {6, 140}), y = test.array(DType::f32, {6, 140});
+        const Value row = b.binary(Op::mul, b.program_id(0), k.index(3));
+        const auto part = [&](std::int64_t start) {
+            return std::vector{IndexOperand::slice(row, 3), k.slice(start, 70)};
+        };
+        const Value left = k.load(x, part(0)), right = k.load(x, part(70));
+        const Value product = b.binary(Op::mul, left, right);
+        k.store(y, part(0), b.binary(Op::sub, left, product));
+        k.store(y, part(second), b.binary(Op::add, right, product));
+        test.check();
+        const std::string listing = to_string(*compile(k.function));
+        const std::size_t chain = listing.find("strips");
+        EXPECT_EQ(listing.find("strips", chain + 1) == std::string::npos, second == 70) << listing;
+    }
+}
+
 TEST(Machine, LongArraysAreWrittenPastTheCaches) {
     constexpr std::int64_t kRows = 4096;
     const std::int64_t n = StoreView::kStreamedBytes / kRows / 4 + 3;  // rows start anywhere

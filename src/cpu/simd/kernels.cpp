@@ -20,6 +20,8 @@ const Kernels& scalar_kernels() {
         .elementwise = scalar_elementwise,
         .reduce_rows = scalar_reduce_rows,
         .reduce_lanes = scalar_reduce_lanes,
+        .scan_rows = scalar_scan_rows,
+        .scan_lanes = scalar_scan_lanes,
         .arg_reduce_rows = scalar_arg_reduce_rows,
         .arg_reduce_lanes = scalar_arg_reduce_lanes,
         .gemm_f32 = scalar_gemm_f32,
@@ -70,6 +72,14 @@ Kernels vector_kernels(std::string_view name, int vector_bytes) {
     k.reduce_lanes = [](ir::Reduction kind, DType dtype) {
         const StripFunction f = vector_reduce_lanes(target, kind, dtype);
         return f != nullptr ? f : scalar_reduce_lanes(kind, dtype);
+    };
+    k.scan_rows = [](ir::Reduction kind, DType dtype) {
+        const StripFunction f = vector_scan_rows(target, kind, dtype);
+        return f != nullptr ? f : scalar_scan_rows(kind, dtype);
+    };
+    k.scan_lanes = [](ir::Reduction kind, DType dtype) {
+        const StripFunction f = vector_scan_lanes(target, kind, dtype);
+        return f != nullptr ? f : scalar_scan_lanes(kind, dtype);
     };
     k.gemm_f32 = vector_gemm_f32(target);
     k.gemm_f64 = vector_gemm_f64(target);

@@ -118,6 +118,13 @@ struct Kernels {
     /// out[r * out_row_stride] = combine over lanes of row r (accumulates likewise), in an order
     /// that depends on `lanes` alone.
     StripFunction (*reduce_lanes)(ir::Reduction kind, DType dtype) = nullptr;
+    /// Running combinations of the same kinds, of `dtype` throughout: out(r, l) = accumulator[l],
+    /// combined with in[0](0, l) to in[0](r, l); accumulator[l] then holds the last. immediate[0]
+    /// not 0: from the last row to the first; immediate[1] not 0: out(r, l) leaves in[0](r, l) out.
+    StripFunction (*scan_rows)(ir::Reduction kind, DType dtype) = nullptr;
+    /// The same along the lanes of each row, with accumulator[r]. Floats are combined in an order
+    /// that depends on `lanes` alone.
+    StripFunction (*scan_lanes)(ir::Reduction kind, DType dtype) = nullptr;
     /// argmax and argmin over rows: out[l] is the best value so far (dtype of the input),
     /// accumulator [l] its index (i32), negative while there is none. Row r has index immediate[0]
     /// + r. The first of equal values wins; NaN beats every number.

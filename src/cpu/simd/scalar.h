@@ -17,6 +17,8 @@ StripFunction scalar_bitcast(DType in, DType out);
 
 StripFunction scalar_reduce_rows(ir::Reduction kind, DType dtype);
 StripFunction scalar_reduce_lanes(ir::Reduction kind, DType dtype);
+StripFunction scalar_scan_rows(ir::Reduction kind, DType dtype);
+StripFunction scalar_scan_lanes(ir::Reduction kind, DType dtype);
 StripFunction scalar_arg_reduce_rows(ir::Reduction kind, DType dtype);
 StripFunction scalar_arg_reduce_lanes(ir::Reduction kind, DType dtype);
 

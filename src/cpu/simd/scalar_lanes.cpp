@@ -62,6 +62,48 @@ StripFunction find_reduce(ir::Reduction kind, DType dtype) {
     });
 }
 
+template <ir::Reduction kind, DType dtype, bool over_rows>
+void scan(const Strip& s) {
+    using E = Element<dtype>;
+    using Storage = typename E::Storage;
+    const bool reverse = s.immediate[0] != 0, exclusive = s.immediate[1] != 0;
+    auto* carried = static_cast<Storage*>(s.accumulator);
+    const std::int64_t steps = over_rows ? s.rows : s.lanes, lines = over_rows ? s.lanes : s.rows;
+    const auto along = [&](std::int64_t line, std::int64_t step) {
+        const std::int64_t at = reverse ? steps - 1 - step : step;
+        const std::int64_t row = over_rows ? at : line, lane = over_rows ? line : at;
+        Storage& carry = carried[line];
+        const Storage before = carry;
+        carry = E::store(combine<kind>(E::load(before), load_element<dtype>(s.in[0], row, lane)));
+        static_cast<Storage*>(s.out)[row * s.out_row_stride + lane] = exclusive ? before : carry;
+    };
+    if constexpr (over_rows) {
+        for (std::int64_t step = 0; step < steps; ++step)
+            for (std::int64_t line = 0; line < lines; ++line) along(line, step);
+    } else {
+        for (std::int64_t line = 0; line < lines; ++line)
+            for (std::int64_t step = 0; step < steps; ++step) along(line, step);
+    }
+}
+
+template <bool over_rows>
+StripFunction find_scan(ir::Reduction kind, DType dtype) {
+    using enum ir::Reduction;
+    return with_dtype(dtype, [kind](auto tag) -> StripFunction {
+        constexpr DType kIn = decltype(tag)::value;
+        if constexpr (kIn == DType::boolean) {
+            if (kind == any) return scan<any, kIn, over_rows>;
+            if (kind == all) return scan<all, kIn, over_rows>;
+        } else {
+            if (kind == sum) return scan<sum, kIn, over_rows>;
+            if (kind == prod) return scan<prod, kIn, over_rows>;
+        }
+        if (kind == max) return scan<max, kIn, over_rows>;
+        if (kind == min) return scan<min, kIn, over_rows>;
+        return nullptr;
+    });
+}
+
 // True when `x` replaces `best`, the best so far: strictly better, or the first NaN.
 template <bool maximum, typename T>
 bool beats(T x, T best) {
@@ -186,6 +228,12 @@ StripFunction scalar_reduce_rows(ir::Reduction kind, DType dtype) {
 }
 StripFunction scalar_reduce_lanes(ir::Reduction kind, DType dtype) {
     return find_reduce<false>(kind, dtype);
+}
+StripFunction scalar_scan_rows(ir::Reduction kind, DType dtype) {
+    return find_scan<true>(kind, dtype);
+}
+StripFunction scalar_scan_lanes(ir::Reduction kind, DType dtype) {
+    return find_scan<false>(kind, dtype);
 }
 StripFunction scalar_arg_reduce_rows(ir::Reduction kind, DType dtype) {
     return find_arg_reduce<true>(kind, dtype);

@@ -16,6 +16,8 @@ StripFunction vector_ternary(Target target, ir::Op op, DType in);
 StripFunction vector_cast(Target target, DType in, DType out);
 StripFunction vector_reduce_rows(Target target, ir::Reduction kind, DType dtype);
 StripFunction vector_reduce_lanes(Target target, ir::Reduction kind, DType dtype);
+StripFunction vector_scan_rows(Target target, ir::Reduction kind, DType dtype);
+StripFunction vector_scan_lanes(Target target, ir::Reduction kind, DType dtype);
 StripFunction vector_store_masked(Target target, DType dtype);
 StripFunction vector_stream(Target target, DType dtype);
 StripFunction vector_interleave_pairs(Target target, DType in);

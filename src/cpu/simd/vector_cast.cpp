@@ -24,7 +24,7 @@ void cast(const Strip& strip) {
     const hn::Rebind<In, decltype(d)> din;
     const hn::Rebind<Out, decltype(d)> dout;
     constexpr std::int64_t kLanes = hn::MaxLanes(d);
-    const Strip s = flattened(strip, 1);
+    const Walk s = flattened(strip, 1);
     const std::int64_t full = s.lanes / kLanes * kLanes;
     const auto tail = static_cast<std::size_t>(s.lanes - full);
     const F f;

@@ -329,8 +329,8 @@ void run(const FusedCall& call) {
         to_block.index[form] = call.affine[form].lane * static_cast<std::int32_t>(kBlock);
     }
     const Extent extent{call.num_operands, call.num_affine};
-    // A reduction wants the blocks of a row one after the other; else the longer loop is inside.
-    const bool rows_inside = call.num_reductions == 0 && call.rows > call.blocks;
+    // Rows are walked along, as they lie in memory; where they are one block long, downwards.
+    const bool rows_inside = call.num_reductions == 0 && call.blocks == 1;
     const Position& inside = rows_inside ? to_row : to_block;
     const Position& outside = rows_inside ? to_block : to_row;
     const std::int64_t inner = rows_inside ? call.rows : call.blocks;

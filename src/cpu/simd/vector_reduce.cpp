@@ -5,10 +5,8 @@
 #include "cpu/simd/vector_targets.h"
 #include "hwy/foreach_target.h"
 // clang-format on
-#include <limits>
-
 #include "cpu/simd/vector.h"
-#include "cpu/simd/vector_math-inl.h"
+#include "cpu/simd/vector_combine-inl.h"
 #include "cpu/simd/vector_strip-inl.h"
 #include "hwy/highway.h"
 
@@ -17,35 +15,6 @@ namespace tilewright::cpu {
 namespace HWY_NAMESPACE {
 #if TW_IS_VECTOR_TARGET
 namespace {
-
-struct Sum {
-    template <class D, class V>
-    HWY_INLINE V operator()(D, V a, V b) const {
-        return hn::Add(a, b);
-    }
-    template <typename T>
-    static constexpr T kIdentity = 0;
-};
-struct Prod {
-    template <class D, class V>
-    HWY_INLINE V operator()(D, V a, V b) const {
-        return hn::Mul(a, b);
-    }
-    template <typename T>
-    static constexpr T kIdentity = 1;
-};
-struct MaxOf : Max {
-    template <typename T>
-    static constexpr T kIdentity = std::numeric_limits<T>::has_infinity
-                                       ? -std::numeric_limits<T>::infinity()
-                                       : std::numeric_limits<T>::lowest();
-};
-struct MinOf : Min {
-    template <typename T>
-    static constexpr T kIdentity = std::numeric_limits<T>::has_infinity
-                                       ? std::numeric_limits<T>::infinity()
-                                       : std::numeric_limits<T>::max();
-};
 
 /// How elements of storage type S are read as vectors of T.
 template <typename T>

@@ -47,20 +47,68 @@ struct RowCursor {
     HWY_INLINE RowCursor(const RowOperand<T>& operand) : at(operand.at), step(operand.step) {}
 };
 
+/// A strip as the kernels walk it. Operands stay where they are: copying a strip just written waits
+/// for its stores.
+struct Walk {
+    const StripOperand* in;
+    void* out;
+    std::int64_t out_row_stride;
+    std::int64_t rows, lanes;
+    bool padded;
+};
+
 /// A strip whose rows lie one after the other, in every operand, is one long row.
-HWY_INLINE Strip flattened(const Strip& strip, int operands) {
-    Strip s = strip;
+HWY_INLINE Walk flattened(const Strip& s, int operands) {
     bool contiguous = s.rows > 1 && s.out_row_stride == s.lanes;
     for (int i = 0; i < operands; ++i) {
         const StripOperand& in = s.in[i];
         contiguous &= in.lane_stride == 0 ? in.row_stride == 0 : in.row_stride == s.lanes;
     }
-    if (contiguous) {
-        s.lanes *= s.rows;
-        s.rows = 1;
-        s.padded = false;
+    if (contiguous) return {s.in, s.out, s.out_row_stride, 1, s.lanes * s.rows, false};
+    return {s.in, s.out, s.out_row_stride, s.rows, s.lanes, s.padded};
+}
+
+/// The rows of an operand that fit in one vector, one after the other.
+template <typename T>
+struct NarrowOperand {
+    using D = hn::ScalableTag<T>;
+    const T* at;
+    std::int64_t row_stride;
+    bool splat, whole;
+    std::size_t lanes;
+
+    HWY_INLINE NarrowOperand(const StripOperand& operand, std::int64_t n, bool padded)
+        : at(static_cast<const T*>(operand.data)),
+          row_stride(operand.row_stride),
+          splat(operand.lane_stride == 0),
+          whole(padded || n == static_cast<std::int64_t>(hn::MaxLanes(D()))),
+          lanes(static_cast<std::size_t>(n)) {}
+
+    HWY_INLINE hn::Vec<D> next() {
+        const D d;
+        const T* p = at;
+        at += row_stride;
+        if (splat) return hn::Set(d, *p);
+        return whole ? hn::Vec<D>(hn::LoadU(d, p)) : hn::Vec<D>(load_first(d, p, lanes));
     }
-    return s;
+};
+
+/// store(row, f(d, in[0], in[1], ...)) for rows that fit in one vector: what a row costs beside its
+/// vector is most of the time then.
+template <typename T, int kOperands, class F, class S>
+HWY_INLINE void map_narrow(const Strip& s, const F& f, const S& store) {
+    const hn::ScalableTag<T> d;
+    const auto loop = [&](auto... operands) HWY_ATTR {
+        for (std::int64_t row = 0; row < s.rows; ++row) store(row, f(d, operands.next()...));
+    };
+    const auto operand = [&](int k)
+                             HWY_ATTR { return NarrowOperand<T>(s.in[k], s.lanes, s.padded); };
+    if constexpr (kOperands == 1)
+        loop(operand(0));
+    else if constexpr (kOperands == 2)
+        loop(operand(0), operand(1));
+    else
+        loop(operand(0), operand(1), operand(2));
 }
 
 /// out(r, l) = f(d, in[0](r, l), in[1](r, l), ...) on vectors of T, with kOperands operands of T.
@@ -69,7 +117,20 @@ void map_strip(const Strip& strip, const F& f) {
     const hn::ScalableTag<T> d;
     using V = hn::Vec<decltype(d)>;
     constexpr std::int64_t kLanes = hn::MaxLanes(d);
-    const Strip s = flattened(strip, kOperands);
+    if (strip.lanes <= kLanes && strip.rows > 1) {
+        T* const out = static_cast<T*>(strip.out);
+        const std::int64_t stride = strip.out_row_stride;
+        const auto lanes = static_cast<std::size_t>(strip.lanes);
+        if (strip.padded || strip.lanes == kLanes) {
+            return map_narrow<T, kOperands>(strip, f, [=](std::int64_t row, V v) HWY_ATTR {
+                hn::StoreU(v, d, out + row * stride);
+            });
+        }
+        return map_narrow<T, kOperands>(strip, f, [=](std::int64_t row, V v) HWY_ATTR {
+            store_first(v, d, out + row * stride, lanes);
+        });
+    }
+    const Walk s = flattened(strip, kOperands);
     const std::int64_t lanes = s.padded ? (s.lanes + kLanes - 1) / kLanes * kLanes : s.lanes;
     const std::int64_t full = lanes / kLanes * kLanes;
     const auto tail = static_cast<std::size_t>(lanes - full);
@@ -147,10 +208,16 @@ void mask_kernel(const Strip& strip) {
     const hn::ScalableTag<T> d;
     using V = hn::Vec<decltype(d)>;
     constexpr std::int64_t kLanes = hn::MaxLanes(d);
-    const Strip s = flattened(strip, kOperands);
+    const Walk s = flattened(strip, kOperands);
     const std::int64_t full = s.lanes / kLanes * kLanes;
     const auto tail = static_cast<std::size_t>(s.lanes - full);
     const F f;
+    if (s.rows > 1 && (s.lanes == kLanes || (s.padded && s.lanes < kLanes))) {
+        auto* const out = static_cast<std::uint8_t*>(s.out);
+        return map_narrow<T, kOperands>(strip, f, [=](std::int64_t row, auto mask) HWY_ATTR {
+            store_mask(d, mask, out + row * s.out_row_stride);
+        });
+    }
     for (std::int64_t row = 0; row < s.rows; ++row) {
         auto* out = static_cast<std::uint8_t*>(s.out) + row * s.out_row_stride;
         const auto loop = [=](auto... in) HWY_ATTR {
@@ -236,7 +303,7 @@ template <StripFunction kF, DType dtype, int kOperands, bool kBoolOut>
 void through_f32(const Strip& strip) {
     constexpr std::int64_t kStretch = 256;
     HWY_ALIGN float buffer[kOperands + 1][kStretch];
-    const Strip s = flattened(strip, kOperands);
+    const Walk s = flattened(strip, kOperands);
     for (std::int64_t row = 0; row < s.rows; ++row) {
         for (std::int64_t l = 0; l < s.lanes; l += kStretch) {
             Strip part;

@@ -35,9 +35,23 @@ void select(const Strip& strip) {
     const hn::ScalableTag<T> d;
     const hn::Rebind<std::uint8_t, decltype(d)> d8;
     constexpr std::int64_t kLanes = hn::MaxLanes(d);
-    const Strip s = flattened(strip, 3);
+    const Walk s = flattened(strip, 3);
     const std::int64_t full = s.lanes / kLanes * kLanes;
     const auto tail = static_cast<std::size_t>(s.lanes - full);
+    if (s.rows > 1 && (s.lanes == kLanes || (s.padded && s.lanes < kLanes))) {
+        NarrowOperand<T> yes(s.in[1], s.lanes, s.padded), no(s.in[2], s.lanes, s.padded);
+        const auto* condition = static_cast<const std::uint8_t*>(s.in[0].data);
+        const bool splat = s.in[0].lane_stride == 0;
+        T* out = static_cast<T*>(s.out);
+        for (std::int64_t row = 0; row < s.rows; ++row) {
+            const auto a = yes.next(), b = no.next();
+            const auto bytes = splat ? hn::Set(d8, *condition) : hn::LoadU(d8, condition);
+            hn::StoreU(hn::IfThenElse(mask_of_bytes(d, bytes), a, b), d, out);
+            condition += s.in[0].row_stride;
+            out += s.out_row_stride;
+        }
+        return;
+    }
     for (std::int64_t row = 0; row < s.rows; ++row) {
         const RowOperand<std::uint8_t> condition(s.in[0], row);
         const RowOperand<T> yes(s.in[1], row);

@@ -1,0 +1,56 @@
+// What reductions and scans combine lanes by. Included once per target.
+#if defined(TILEWRIGHT_CPU_VECTOR_COMBINE_INL_H) == defined(HWY_TARGET_TOGGLE)
+#ifdef TILEWRIGHT_CPU_VECTOR_COMBINE_INL_H
+#undef TILEWRIGHT_CPU_VECTOR_COMBINE_INL_H
+#else
+#define TILEWRIGHT_CPU_VECTOR_COMBINE_INL_H
+#endif
+
+#include <limits>
+
+#include "cpu/simd/vector_math-inl.h"
+#include "hwy/highway.h"
+
+HWY_BEFORE_NAMESPACE();
+namespace tilewright::cpu {
+namespace HWY_NAMESPACE {
+#if TW_IS_VECTOR_TARGET
+namespace {
+
+struct Sum {
+    template <class D, class V>
+    HWY_INLINE V operator()(D, V a, V b) const {
+        return hn::Add(a, b);
+    }
+    template <typename T>
+    static constexpr T kIdentity = 0;
+};
+struct Prod {
+    template <class D, class V>
+    HWY_INLINE V operator()(D, V a, V b) const {
+        return hn::Mul(a, b);
+    }
+    template <typename T>
+    static constexpr T kIdentity = 1;
+};
+struct MaxOf : Max {
+    template <typename T>
+    static constexpr T kIdentity = std::numeric_limits<T>::has_infinity
+                                       ? -std::numeric_limits<T>::infinity()
+                                       : std::numeric_limits<T>::lowest();
+};
+struct MinOf : Min {
+    template <typename T>
+    static constexpr T kIdentity = std::numeric_limits<T>::has_infinity
+                                       ? std::numeric_limits<T>::infinity()
+                                       : std::numeric_limits<T>::max();
+};
+
+}  // namespace
+#endif
+
+}  // namespace HWY_NAMESPACE
+}  // namespace tilewright::cpu
+HWY_AFTER_NAMESPACE();
+
+#endif

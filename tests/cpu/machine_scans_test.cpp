@@ -1,0 +1,88 @@
+// The tile machine's scans, which are ops of strip chains, agree with the reference interpreter.
+#include <gmock/gmock.h>
+
+#include <array>
+#include <string>
+#include <vector>
+
+#include "tests/cpu/agreement.h"
+
+namespace tilewright::cpu {
+namespace {
+
+using ir::Op;
+using ir::Reduction;
+using ir::Value;
+
+TEST(Machine, ScansOfEveryDtypeInBothDirections) {
+    using enum DType;
+    for (const DType dtype : {f32, f64, f16, bf16, i8, u8, i16, u16, i32, u32, i64, u64}) {
+        Agreement test;
+        ir::Builder& b = test.k.b;
+        // A panel and a bit, many rows, and one row of several panels.
+        const std::vector<std::vector<std::int64_t>> shapes = {{5, 77}, {37, 9}, {1, 2100}};
+        for (const std::vector<std::int64_t>& shape : shapes) {
+            const Value x = test.load_all(is_float(dtype) ? test.array(dtype, shape)
+                                                          : test.array_of_bits(dtype, shape));
+            for (const int axis : {0, 1}) {
+                for (const bool reverse : {false, true}) {
+                    for (const bool exclusive : {false, true}) {
+                        for (const Reduction kind :
+                             {Reduction::sum, Reduction::max, Reduction::min})
+                            test.keep(b.scan(kind, x, axis, reverse, exclusive));
+                        // Products of floats soon leave their range.
+                        if (!is_float(dtype))
+                            test.keep(b.scan(Reduction::prod, x, axis, reverse, exclusive));
+                    }
+                }
+            }
+        }
+        test.check(dtype == f16 || dtype == bf16 ? 2e-2 : is_float(dtype) ? 1e-4 : 0);
+    }
+}
+
+TEST(Machine, ScansOfTruth) {
+    Agreement test;
+    ir::Builder& b = test.k.b;
+    const Value x = test.load_all(test.array(DType::boolean, {9, 130}));
+    for (const int axis : {0, 1}) {
+        test.keep(b.scan(Reduction::any, x, axis, true));
+        test.keep(b.scan(Reduction::all, x, axis, false, true));
+    }
+    test.check();
+}
+
+// Scans that go through a space in different directions share no chain; what suits both is shared.
+TEST(Machine, ScansInChains) {
+    for (const std::vector<std::int64_t>& shape :
+         {std::vector<std::int64_t>{3, 1300}, {70, 130}, {200, 40}}) {
+        Agreement test({2});
+        ir::Builder& b = test.k.b;
+        const Value x = test.load_all(test.array(DType::i32, shape));
+        const Value doubled = b.binary(Op::add, x, x);
+        for (const int axis : {0, 1}) {
+            const Value up = b.scan(Reduction::sum, doubled, axis);
+            const Value down = b.scan(Reduction::sum, doubled, axis, true);
+            const Value both = b.binary(Op::sub, b.binary(Op::add, up, down), doubled);
+            test.keep(both);
+            test.keep(b.scan(Reduction::max, b.binary(Op::mul, up, down), 1 - axis, true, true));
+            test.keep(b.reduce(Reduction::sum, up, axis));
+            test.keep(b.reduce(Reduction::max, down, 1 - axis));
+        }
+        test.check();
+    }
+}
+
+TEST(Machine, LongScansWriteToTheArray) {
+    Kernel k("running");
+    const Value x = k.ref("x", DType::f32, {4096}), y = k.ref("y", DType::f32, {4096});
+    const Value loaded = k.load(x, {k.slice(0, 4096)});
+    k.store(y, {k.slice(0, 4096)}, k.b.scan(Reduction::sum, loaded, 0));
+    k.done();
+    const std::string listing = to_string(*compile(k.function));
+    EXPECT_THAT(listing, testing::HasSubstr("t0 = scan v")) << listing;
+    EXPECT_THAT(listing, testing::HasSubstr("_ = store t0")) << listing;
+}
+
+}  // namespace
+}  // namespace tilewright::cpu
