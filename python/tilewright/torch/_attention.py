@@ -5,6 +5,7 @@ import warnings
 from collections.abc import Mapping
 
 import torch
+from torch.autograd import forward_ad as _forward_ad
 from torch.nn.attention import flex_attention as _flex
 
 from .. import _attention as _numpy_attention
@@ -23,7 +24,8 @@ from . import (
     _sites,
 )
 
-_BACKENDS = ("AUTO", "TRITON", "FLASH", "TRITON_DECODE", "TILEWRIGHT")
+#: torch's names of kernels, all of which mean a choice of ours.
+BACKENDS = ("AUTO", "TRITON", "FLASH", "TRITON_DECODE", "TILEWRIGHT")
 _TENSORS = (torch.Tensor, torch.nn.Parameter)
 _is_compiling = torch.compiler.is_dynamo_compiling
 _autocast = torch._C._is_any_autocast_enabled
@@ -109,7 +111,8 @@ def flex_attention(
     has_extras = not (
         segment_ids is kv_segment_ids is cu_seqlens is kv_cu_seqlens is kv_lengths is sinks is None
     )
-    results = _known_call(
+    forward_mode = _forward_ad._current_level >= 0  # whose tangents known calls do not look for
+    results = None if forward_mode else _known_call(
         query, key, value, score_mod, mask_mod, block_mask, kernel_options, has_extras, scale,
         enable_gqa, return_lse, return_aux, causal, window, dropout, layout, deterministic, device,
     )  # fmt: skip
@@ -496,9 +499,9 @@ def _kernel_options(op, given):
             f"[{op}] BACKEND cannot be combined with legacy FORCE_USE_FLEX_ATTENTION. BACKEND "
             "supersedes it."
         )
-    if backend is not None and backend not in _BACKENDS:
+    if backend is not None and backend not in BACKENDS:
         raise _errors.BadInput(
-            f"[{op}] Invalid BACKEND value {backend!r}. Must be one of {_BACKENDS}"
+            f"[{op}] Invalid BACKEND value {backend!r}. Must be one of {BACKENDS}"
         )
     try:
         forward, backward = _numpy_attention.kernel_options_of(op, hints)

@@ -12,7 +12,7 @@ from torch.nn.attention import flex_attention as _flex
 from .. import _block_mask as _numpy_block_mask
 from .. import _core, _functions
 from .._arrays import to_array, to_tensor
-from . import _environment, _host_copies
+from . import _environment, _host_copies, _mask_words
 from ._errors import BadInput
 
 _TorchBlockMask = _flex.BlockMask
@@ -76,7 +76,8 @@ class BlockMask(_TorchBlockMask):  # type: ignore[misc, valid-type]
                 packed = torch.from_numpy(to_array(self._core.packed()).view(np.int32).copy())
                 words = packed.to(self._device)
             self.__dict__["words"] = words
-            _by_words[words.data_ptr()] = self
+            if type(words) is torch.Tensor:  # and no fake one, which has no memory
+                _mask_words.keep(self)
         return self.words
 
     @classmethod
@@ -263,7 +264,6 @@ class BlockMask(_TorchBlockMask):  # type: ignore[misc, valid-type]
 
 _has_words = False
 _without_words = weakref.WeakValueDictionary()  # by id
-_by_words = weakref.WeakValueDictionary()  # by the address of their words
 
 
 def use_words():
@@ -274,12 +274,6 @@ def use_words():
         if mask._core is not None:
             mask.make_words()
     _without_words.clear()
-
-
-def of_words(words):
-    """The mask whose words lie in this memory; None where none lives."""
-    mask = _by_words.get(words.data_ptr())
-    return mask if mask is not None and mask._core is not None else None
 
 
 def _unpacked(words, separate, device):

@@ -8,7 +8,7 @@ import torch
 from .. import _core
 from .._arrays import to_array, to_tensor
 from .._functions import Mod
-from . import _recorder
+from . import _ops, _recorder, _rules
 
 
 @dataclasses.dataclass(frozen=True)
@@ -50,10 +50,47 @@ class _Application:
         return self._made, self._arrays
 
     def __call__(self, *scalars):
+        if torch.compiler.is_dynamo_compiling():
+            made, tensors = self._made, [_as_tensor(x) for x in scalars]
+            return _operator(self._arrays, tensors, made.name, made.is_mask, *made.texts)
         recorder = _recorder.current()
         if recorder is None:
             return _evaluate(self._made, self._arrays, scalars)
         return recorder.library(self._made, self._arrays, scalars)
+
+
+# What a compiled region holds of a library's mod until its graph is recorded.
+_ops.library.define(
+    "library_mod(Tensor[] arrays, Tensor[] scalars, str name, bool is_mask, str text, str wide)"
+    " -> Tensor",
+    tags=_ops.TAGS,
+)
+_operator = torch.ops.tilewright.library_mod.default
+
+
+def _as_tensor(x):
+    return x if isinstance(x, torch.Tensor) else torch.tensor(x)
+
+
+def _run(arrays, scalars, name, is_mask, *texts):
+    if _recorder.current() is not None:  # asks for the type of the result
+        return _fake(arrays, scalars, name, is_mask, *texts)
+    result = _evaluate(LibraryMod(name, is_mask, texts), arrays, scalars)
+    return result.to(scalars[0].device)
+
+
+def _fake(arrays, scalars, name, is_mask, *texts):
+    return scalars[0].new_empty((), dtype=torch.bool if is_mask else scalars[0].dtype)
+
+
+for _key in ("CPU", "CUDA"):
+    _ops.library.impl("library_mod", _run, _key)
+torch.library.register_fake("tilewright::library_mod", _fake, lib=_ops.library)
+
+
+@_rules.rule("tilewright::library_mod")
+def _recorded(recorder, out, arrays, scalars, name, is_mask, *texts):
+    return recorder.library(LibraryMod(name, is_mask, texts), arrays, scalars).value
 
 
 def _evaluate(made, arrays, scalars):

@@ -7,6 +7,9 @@ import torch
 import torch.nn.attention
 from torch.nn.attention import flex_attention as _flex
 
+from ._attention import BACKENDS, flex_attention
+from ._block_mask import create_block_mask, create_mask
+
 _lock = threading.Lock()
 _depth = 0
 _saved = []
@@ -52,8 +55,6 @@ def uninstall():
 
 def _replace():
     from . import _marker
-    from ._attention import flex_attention
-    from ._block_mask import create_block_mask, create_mask
 
     replacements = {
         "flex_attention": flex_attention,
@@ -61,6 +62,7 @@ def _replace():
         "create_mask": create_mask,
         "flex_attention_hop": _marker.base2_marker,
         "_validate_device": _accept_device,
+        "_apply_kernel_options": _options_for_torch,
     }
     for module in (_flex, torch.nn.attention):
         for name, value in replacements.items():
@@ -72,12 +74,20 @@ def _replace():
 
 def _with_lists(*arguments, **options):
     """create_block_mask, with lists made: torch's function may be compiled, and read them there."""
-    from ._block_mask import create_block_mask
-
     mask = create_block_mask(*arguments, **options)
     if mask._core is not None:
         mask.as_tuple()
     return mask
+
+
+def _options_for_torch(query, key, value, return_lse, kernel_options, *_, **__):
+    """In place of torch's checks and additions, which refuse max_scores on the CPU."""
+    options = {} if kernel_options is None else dict(kernel_options)
+    legacy = "FORCE_USE_FLEX_ATTENTION" in options
+    if "BACKEND" not in options or (options["BACKEND"] in BACKENDS and not legacy):
+        options.pop("FORCE_USE_FLEX_ATTENTION", None)
+        options["BACKEND"] = "AUTO"  # logarithms of "FLASH" would not be taken for those of base 2
+    return options
 
 
 def _accept_device(*_):

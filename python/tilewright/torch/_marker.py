@@ -21,7 +21,18 @@ from torch.nn.attention.flex_attention import (
 )
 
 from .. import _core, _functions
-from . import _attention, _block_mask, _errors, _function, _mods, _norm, _ops, _sharded, _sites
+from . import (
+    _attention,
+    _block_mask,
+    _errors,
+    _function,
+    _mods,
+    _nested,
+    _norm,
+    _ops,
+    _sharded,
+    _sites,
+)
 
 _VERSION = str(_core.version)
 _ANY = 1 << 31  # what stands for a size that is not known
@@ -220,6 +231,32 @@ def flex_attention(
         raise _errors.BadInput(
             f"[{op}] Cannot specify both return_lse and return_aux. return_lse is deprecated, "
             "please use return_aux=AuxRequest(lse=True) instead."
+        )
+    if query.is_nested:
+        return _nested.flex_attention(
+            *(_attention.flex_attention, query, key, value),
+            {
+                "score_mod": score_mod,
+                "block_mask": block_mask,
+                "scale": scale,
+                "enable_gqa": enable_gqa,
+                "return_lse": return_lse,
+                "kernel_options": kernel_options,
+                "return_aux": return_aux,
+                "mask_mod": mask_mod,
+                "causal": causal,
+                "window": window,
+                "segment_ids": segment_ids,
+                "kv_segment_ids": kv_segment_ids,
+                "cu_seqlens": cu_seqlens,
+                "kv_cu_seqlens": kv_cu_seqlens,
+                "kv_lengths": kv_lengths,
+                "sinks": sinks,
+                "dropout": dropout,
+                "seed": seed,
+                "layout": layout,
+                "deterministic": deterministic,
+            },
         )
     query, key, value = _attention._cast(query, key, value)
     names, tensors = [], []

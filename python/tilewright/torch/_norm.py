@@ -222,6 +222,13 @@ class _Norm(torch.autograd.Function):
         return None, dx, dweight, dbias, dx if spec.residual else None
 
     @staticmethod
+    def jvp(ctx, *tangents):
+        raise NotImplementedError(
+            f"[{'layer_norm' if ctx.spec.layer else 'rms_norm'}] expected derivatives in reverse "
+            "mode (torch.func.grad, vjp) but got forward mode (jvp)"
+        )
+
+    @staticmethod
     def vmap(info, in_dims, spec, *given):
         return _one_by_one(_Norm, info, in_dims, spec, given)
 

@@ -1,8 +1,9 @@
 """The library's operators: what torch.compile, torch.export and dispatch modes see."""
 
 import torch
+from torch.autograd import forward_ad as _forward_ad
 
-from . import _block_mask, _sites
+from . import _mask_words, _sites
 
 library = torch.library.Library("tilewright", "DEF")
 TAGS = (torch.Tag.needs_exact_strides, torch.Tag.pt2_compliant_tag)
@@ -52,7 +53,7 @@ def _run(query, key, value, others, seed, text):
     operands, mask = (query, key, value, *others), None
     if site.words_at is not None:
         # A mask that lives in this process is not read from its words.
-        mask = _block_mask.of_words(operands[site.words_at])
+        mask = _mask_words.mask_of(operands[site.words_at])
         if mask is not None:
             operands = (*operands[: site.words_at], *operands[site.words_at + 1 :])
             site = site.without_words
@@ -123,8 +124,9 @@ _transforms = torch._C._functorch.peek_interpreter_stack
 
 
 def is_plain():
-    """Whether no dispatch mode and no transform of torch.func would see an operator's call."""
-    return _modes() == 0 and _transforms() is None
+    """Whether no dispatch mode, no transform of torch.func and no forward mode of autograd would see
+    an operator's call."""
+    return _modes() == 0 and _transforms() is None and _forward_ad._current_level < 0
 
 
 def is_transformed():

@@ -16,6 +16,7 @@ from typing import NamedTuple
 import numpy as np
 import torch
 from torch._functorch.pyfunctorch import temporarily_clear_interpreter_stack
+from torch.autograd.forward_ad import _set_fwd_grad_enabled
 from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode, _disable_current_modes
 
@@ -500,6 +501,7 @@ def outside_of_modes():
     torch.func transforms it."""
     with contextlib.ExitStack() as stack:
         stack.enter_context(_disable_current_modes())
+        stack.enter_context(_set_fwd_grad_enabled(False))
         stack.enter_context(torch._C._DisableAutocast())
         while torch._C._len_torch_function_stack():
             stack.enter_context(torch.overrides._pop_mode_temporarily())

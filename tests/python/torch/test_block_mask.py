@@ -296,7 +296,10 @@ def test_a_mask_of_a_long_sequence_is_small():
 def test_names_and_signatures_are_torchs():
     for name in flex.__all__:
         assert hasattr(twt, name), name
-    for name in ("_mask_mod_signature", "_score_mod_signature", "_LARGE_SPARSE_BLOCK_SIZE"):
+    for name in (
+        *("_mask_mod_signature", "_score_mod_signature", "_LARGE_SPARSE_BLOCK_SIZE"),
+        "flex_attention_hop",
+    ):
         assert getattr(twt, name) is getattr(flex, name)
     with pytest.raises(AttributeError, match="no attribute '_nothing'"):
         twt._nothing  # noqa: B018

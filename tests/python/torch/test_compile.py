@@ -50,6 +50,35 @@ def test_captures_through_functions(backend):
 
 
 @pytest.mark.parametrize("backend", BACKENDS)
+def test_library_mods(backend):
+    slopes, ids = dense.normal(4, dtype=torch.float32), torch.arange(32) // 9
+    alibi, softcap = twt.scores.alibi(slopes), twt.scores.softcap(2)
+    mask = twt.masks.causal() & twt.masks.document(ids)
+
+    def model(q, k, v):
+        both = twt.flex_attention(q, k, v, alibi, mask_mod=mask)
+        return both + twt.flex_attention(
+            q, k, v, lambda s, *at: softcap(s * 2, *at), mask_mod=~mask
+        )
+
+    inputs = tensors()
+    compiled = torch.compile(model, backend=backend, fullgraph=True)
+    same(compiled(*inputs), model(*inputs), [*inputs, slopes], 1e-6)
+
+
+def test_nested_tensors():
+    parts = [torch.randn(n, 2, 8, requires_grad=True) for n in (5, 0, 9)]
+    nested = torch.nested.as_nested_tensor(parts, layout=torch.jagged).transpose(1, 2)
+
+    def model(x):
+        return twt.flex_attention(x, x, x, lambda s, b, h, q, kv: s + (q - kv) / 8, causal=True)
+
+    have = torch.compile(model, backend="aot_eager", fullgraph=True)(nested)
+    assert have.shape == nested.shape
+    same(have.values(), model(nested).values(), parts, 1e-6)
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
 def test_one_frame_for_many_lengths(backend):
     counter = CompileCounterWithBackend(backend)
 
@@ -141,21 +170,21 @@ def test_lists_for_one_batch_and_head_serve_all(backend):
 
 def test_words_of_masks_that_are_gone():
     """An operator finds the mask of its words while it lives, and reads the words afterwards."""
-    from tilewright.torch import _block_mask, _marker  # noqa: F401
+    from tilewright.torch import _marker, _mask_words  # noqa: F401
 
     def mask_mod(b, h, q, kv):
         return (q >= kv) & (kv % 3 != 1)
 
     query, key, value = tensors(48)
     mask = twt.create_block_mask(mask_mod, None, None, 48, 48, device="cpu")
-    assert _block_mask.of_words(mask.words) is mask
+    assert _mask_words.mask_of(mask.words) is mask
     out = torch.compile(twt.flex_attention, backend="aot_eager", fullgraph=True)(
         query, key, value, None, mask
     )
     words = mask.words
     del mask
     gc.collect()
-    assert _block_mask.of_words(words) is None
+    assert _mask_words.mask_of(words) is None
     same(out, dense.attention(query, key, value, None, mask_mod)[0], [query, key, value])
 
 
@@ -231,14 +260,17 @@ def test_export(strict):
     assert "tilewright.forward" in str(exported.graph)
 
 
+@pytest.mark.filterwarnings("error::UserWarning")
 def test_fake_and_meta_tensors():
     from torch._subclasses.fake_tensor import FakeTensorMode
 
     with FakeTensorMode():
+        mask = twt.create_block_mask(causal, None, None, 16, 16, device="cpu")
         query = torch.empty(2, 4, 16, 8).transpose(1, 2).contiguous().transpose(1, 2)
         out = twt.flex_attention(query, query, query, lambda s, b, h, q, kv: s * 2, causal=True)
         assert out.shape == query.shape
         assert out.stride() == query.stride()
+        assert twt.flex_attention(query, query, query, block_mask=mask).shape == query.shape
     meta = torch.empty(2, 4, 16, 8, device="meta", requires_grad=True)
     out = twt.flex_attention(meta, meta, meta, causal=True)
     assert out.device.type == "meta"

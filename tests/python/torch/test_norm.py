@@ -88,8 +88,15 @@ def test_operator():
     torch.library.opcheck(torch.ops.tilewright.norm.default, ([x, weight], site.text))
 
 
-def test_second_derivatives_are_refused():
+def test_second_derivatives_and_forward_mode_are_refused():
+    from torch.autograd import forward_ad
+
     x = dense.normal(4, 8)
+    with forward_ad.dual_level(), torch.no_grad():
+        dual = forward_ad.make_dual(x.detach(), x.detach())
+        for norm in (twt.rms_norm, lambda x: twt.layer_norm(x, torch.ones(8, dtype=x.dtype))):
+            with pytest.raises(NotImplementedError, match="forward mode"):
+                norm(dual)
     gradient = torch.autograd.grad(twt.rms_norm(x).sum(), x, create_graph=True)[0]
     with pytest.raises(NotImplementedError, match="second"):
         gradient.sum().backward()

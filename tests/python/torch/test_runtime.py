@@ -47,6 +47,22 @@ def test_install(way):
     assert out.grad_fn is not None
 
 
+def test_install_gives_statistics_to_compiled_functions():
+    """PyTorch's own refuses max_scores on the CPU, and takes those of "FLASH" for natural ones."""
+    query = torch.randn(1, 2, 16, 8)
+    want = twt.flex_attention(query, query, query, return_aux=twt.AuxRequest(True, True))[1]
+    for options in (None, {"BACKEND": "FLASH"}, {"FORCE_USE_FLEX_ATTENTION": True}):
+        with twt.install():
+            _, aux = compiled_early(
+                query, query, query, kernel_options=options, return_aux=flex.AuxRequest(True, True)
+            )
+        dense.close(aux.lse, want.lse, 1e-6)
+        dense.close(aux.max_scores, want.max_scores, 1e-6)
+    wrong = {"BACKEND": "FLASH", "FORCE_USE_FLEX_ATTENTION": True}
+    with twt.install(), pytest.raises(RuntimeError, match="BACKEND cannot be combined"):
+        compiled_early(query, query, query, kernel_options=wrong)
+
+
 def test_install_nests_and_uninstall_alone_is_nothing():
     twt.uninstall()
     original = flex.flex_attention
@@ -288,12 +304,18 @@ print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before)
 
 
 def test_import_is_light():
+    """PyTorch's own module of flex_attention, and what it takes, are imported when first needed."""
     script = """
 import sys, torch
 before = set(sys.modules)
-import tilewright.torch
-print(*sorted({m.split('.')[1] for m in set(sys.modules) - before
-               if m.startswith(('torch._dynamo', 'torch._inductor'))}))
+import tilewright.torch as twt
+heavy = 'torch._dynamo', 'torch._inductor', 'torch.nn.attention.flex_attention', 'sympy'
+print(*sorted(m for m in set(sys.modules) - before if m.startswith(heavy)))
+assert set(twt.__all__) <= set(dir(twt))
+x = torch.compile(lambda x: twt.flex_attention(x, x, x), backend='eager', fullgraph=True)
+assert x(torch.ones(1, 1, 2, 2)).sum() == 4
+from tilewright.torch import *
+assert AuxRequest().lse is False and BlockMask.__module__ == 'tilewright.torch._block_mask'
 """
     done = subprocess.run(
         [sys.executable, "-c", script], capture_output=True, text=True, check=True

@@ -47,6 +47,16 @@ def test_second_derivatives_and_forward_mode_are_refused():
 
     with forward_ad.dual_level(), pytest.raises(NotImplementedError, match="forward"):
         twt.flex_attention(forward_ad.make_dual(query, query), key, value)
+    plain = [x.detach() for x in (query, key, value)]
+    for _ in range(2):  # a call like an earlier one
+        twt.flex_attention(*plain)
+    with forward_ad.dual_level():
+        dual = forward_ad.make_dual(plain[0], plain[0])
+        with torch.no_grad(), pytest.raises(NotImplementedError, match="forward"):
+            twt.flex_attention(dual, *plain[1:])
+        with pytest.raises(NotImplementedError, match="forward"):
+            twt.flex_attention(*plain, lambda s, b, h, q, kv: s + dual[b, h, q, 0])
+        assert torch.equal(twt.flex_attention(*plain), twt.flex_attention(*plain, causal=False))
     with pytest.raises(NotImplementedError, match="forward"):
         torch.func.jvp(
             lambda q: twt.flex_attention(q, key.detach(), value.detach()),

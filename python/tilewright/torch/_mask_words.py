@@ -1,0 +1,16 @@
+"""Exact block masks by the memory that their words lie in."""
+
+import weakref
+
+_by_address = weakref.WeakValueDictionary()
+
+
+def keep(mask):
+    """Lets `mask_of` find a mask with words."""
+    _by_address[mask.words.data_ptr()] = mask
+
+
+def mask_of(words):
+    """The mask whose words lie in this memory; None where none lives."""
+    mask = _by_address.get(words.data_ptr())
+    return mask if mask is not None and mask._core is not None else None
