@@ -57,6 +57,7 @@ _FLAGS = {
     *("FORCE_USE_FLEX_ATTENTION", "SKIP_MASK_SCORE", "autotune"),
 }
 _WORDS = {"BACKEND", "engine"}
+_ENGINES = ("", "tiles", "sm90")
 _OPTIONS = sorted(_SIZES | _COUNTS | _FLAGS | _WORDS)
 
 
@@ -81,6 +82,9 @@ def kernel_options_of(op, options):
             forward[plain] = value
         if not name.startswith("fwd_"):
             backward[plain] = value
+    engine = forward.get("engine", "")
+    if engine not in _ENGINES:
+        raise ValueError(f'[{op}] expected engine "tiles" or "sm90" but got {engine!r}')
     return forward, backward
 
 
@@ -314,10 +318,7 @@ class _Problem:
         forward, backward = kernel_options_of(op, arguments.kernel_options)
         options.forward_blocks, options.backward_blocks = blocks_of(forward, backward)
         options.autotune = forward.get("autotune", False) or backward.get("autotune", False)
-        engine = forward.get("engine", "")
-        if engine not in ("", "tiles", "sm90"):
-            raise ValueError(f'[{op}] expected engine "tiles" or "sm90" but got {engine!r}')
-        options.engine = engine
+        options.engine = forward.get("engine", "")
         return options
 
     def _check_heads(self, enable_gqa, layout):

@@ -1,32 +1,50 @@
-// The choice of the engine.
+// The list of engines, and the choice among them.
 #include "attention/engine.h"
 
-#include "attention/sm90/serve.h"
+#include "attention/sm90/engine.h"
+#include "attention/tiles/engine.h"
+#include "attention/tune.h"
 #include "support/check.h"
 #include "support/debug_log.h"
 
 namespace tilewright::attn {
 
-bool uses_sm90(const Problem& p, Pass pass) {
-    const char* const direction = pass == Pass::forward ? "forward" : "backward";
-    if (!p.engine.empty() && p.engine != "tiles" && p.engine != "sm90") {
-        user_error("attention", "expected engine `tiles` or `sm90` but got `{}`", p.engine);
+std::span<const Engine* const> engines() {
+    static const Engine* const kEngines[] = {&sm90::engine(), &tiles::engine()};
+    return kEngines;
+}
+
+const Engine& choose_engine(const AttentionSpec& spec, std::span<const Engine* const> among) {
+    const bool asked = spec.engine != EngineId::fastest;
+    std::string reasons;
+    for (const Engine* const engine : among) {
+        if (asked && engine->id() != spec.engine) continue;
+        std::optional<Refusal> refusal = engine->supports(spec);
+        if (!refusal) {
+            if (asked || !reasons.empty()) {
+                debug_log("attention", "{}{}: {}, {}", spec.on_gpu() && !asked ? "slow path: " : "",
+                          name(spec.pass), engine->description(),
+                          asked ? "as asked for" : "since " + reasons);
+            }
+            return *engine;
+        }
+        if (asked) {
+            user_error("attention", "expected a {} pass that engine `{}` can run but {}",
+                       name(spec.pass), name(spec.engine), refusal->reason);
+        }
+        reasons += (reasons.empty() ? "" : "; ") + std::move(refusal->reason);
     }
-    if (p.engine == "tiles") {
-        debug_log("attention", "{}: tile programs, as asked for", direction);
-        return false;
-    }
-    const std::string reason = !p.on_gpu()             ? "the tensors are in CPU memory"
-                               : pass == Pass::forward ? sm90::why_not_forward(p)
-                                                       : sm90::why_not_backward(p);
-    if (reason.empty()) return true;
-    if (p.engine == "sm90") {
-        user_error("attention", "expected a {} pass that engine `sm90` can run but {}", direction,
-                   reason);
-    }
-    debug_log("attention", "{}{}: tile programs, since {}", p.on_gpu() ? "slow path: " : "",
-              direction, reason);
-    return false;
+    user_error("attention", "expected a {} pass that an engine can run but {}", name(spec.pass),
+               reasons.empty() ? "there is no such engine" : reasons);
+}
+
+void run_on(const Engine& engine, const AttentionSpec& spec, AttentionBuffers buffers) {
+    const auto launch = [&](const EngineConfig& config) {
+        const std::int64_t bytes = engine.workspace(spec, config);
+        buffers.workspace = bytes > 0 ? Tensor::empty(u8, {bytes}, spec.device) : Tensor();
+        engine.launch(spec, config, buffers, spec.on_gpu() ? cuda::current_stream() : nullptr);
+    };
+    launch(*configuration(engine, spec, buffers, launch));
 }
 
 }  // namespace tilewright::attn

@@ -1,15 +1,72 @@
-// Which kernels run a problem: the Hopper engine or tile programs.
+// What runs attention: the interface of engines, their list, and the choice among them.
 #pragma once
 
-#include "attention/problem.h"
+#include <memory>
+#include <optional>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "attention/buffers.h"
+#include "attention/spec.h"
+#include "cuda/runtime/stream.h"
+#include "tilewright/run.h"
 
 namespace tilewright::attn {
 
-enum class Pass : std::uint8_t { forward, backward };
+/// How an engine runs a call: blocks, stages and whatever else it has chosen, in a type of its own.
+class EngineConfig {
+  public:
+    EngineConfig() = default;
+    EngineConfig(const EngineConfig&) = delete;
+    EngineConfig& operator=(const EngineConfig&) = delete;
+    virtual ~EngineConfig() = default;
+    /// What tells the configurations of a call apart, for the autotuner.
+    virtual Config numbers() const = 0;
+};
 
-/// True when the Hopper engine (attention/sm90) runs this pass, false when tile programs do: what
-/// the caller asked for, else the engine wherever it can serve. UserError when it was asked for and
-/// cannot serve, or for an engine that does not exist. The debug log says why.
-bool uses_sm90(const Problem& problem, Pass pass);
+using ConfigPtr = std::shared_ptr<const EngineConfig>;
+
+/// One way to run attention. Both passes go through the same functions; the spec says which.
+class Engine {
+  public:
+    Engine() = default;
+    Engine(const Engine&) = delete;
+    Engine& operator=(const Engine&) = delete;
+    virtual ~Engine() = default;
+
+    virtual EngineId id() const = 0;
+    /// For the debug log: "tile programs".
+    virtual const char* description() const = 0;
+
+    /// Why this engine cannot run such calls; nothing where it can.
+    virtual std::optional<Refusal> supports(const AttentionSpec& spec) const = 0;
+    /// The configuration for a call that is supported, hints of the caller included.
+    virtual ConfigPtr choose(const AttentionSpec& spec) const = 0;
+    /// Configurations worth measuring for it; the first is taken where nothing can be measured.
+    virtual std::vector<ConfigPtr> trials(const AttentionSpec& spec) const {
+        return {choose(spec)};
+    }
+    /// Bytes of scratch that a launch wants in `AttentionBuffers::workspace`.
+    virtual std::int64_t workspace(const AttentionSpec& spec, const EngineConfig& config) const = 0;
+    /// Runs the call. On a GPU the work goes to `stream`, which is this thread's, and nothing waits
+    /// for it.
+    virtual void launch(const AttentionSpec& spec, const EngineConfig& config,
+                        const AttentionBuffers& buffers, cuda::StreamHandle stream) const = 0;
+    /// Do infinities and NaN of keys that no query of a tile attends leave its results alone?
+    virtual bool isolates_hidden_keys(const AttentionSpec&) const { return true; }
+};
+
+/// Every engine, in the order in which they are asked.
+std::span<const Engine* const> engines();
+
+/// The engine for a call: the one that the caller asked for, else the first that supports it.
+/// UserError when there is none. The debug log says why others do not.
+const Engine& choose_engine(const AttentionSpec& spec,
+                            std::span<const Engine* const> among = engines());
+
+/// Configures a call that an engine supports, by measurement where the caller asks for that, and
+/// runs it.
+void run_on(const Engine& engine, const AttentionSpec& spec, AttentionBuffers buffers);
 
 }  // namespace tilewright::attn

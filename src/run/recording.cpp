@@ -3,10 +3,13 @@
 
 #include <fmt/format.h>
 
+#include <cstring>
 #include <string>
 #include <utility>
 
 #include "ir/parse.h"
+#include "run/clear.h"
+#include "run/cuda_memory.h"
 #include "run/recorder.h"
 #include "support/check.h"
 
@@ -142,18 +145,27 @@ void launch_flat(const std::string& ir, const std::vector<Tensor>& arrays) {
 
 }  // namespace
 
+void clear(const Tensor& tensor) {
+    TW_ASSERT(tensor.is_contiguous());
+    if (tensor.device().kind == Device::Kind::cuda)
+        return clear_on_gpu(tensor.raw(), tensor.nbytes(), tensor.device().index);
+    if (Recorder::current() == nullptr) {
+        std::memset(tensor.raw(), 0, static_cast<std::size_t>(tensor.nbytes()));
+        return;
+    }
+    const std::int64_t size = tensor.size();
+    launch_flat(fmt::format("func @clear(%x: ref<{0}[{1}]>) grid [{2}] {{\n"
+                            "  %i = program_id axis 0 : i64\n  %n = constant {3} : i64\n"
+                            "  %start = mul %i, %n : i64\n  %zero = constant 0 : {0}\n"
+                            "  %zeros = broadcast %zero : {0}[{3}]\n"
+                            "  store %x[%start : {3}], %zeros\n  yield\n}}\n",
+                            name(tensor.dtype()), size, (size + kBlock - 1) / kBlock, kBlock),
+                {tensor});
+}
+
 Tensor cleared(DType dtype, const Tensor::Dims& shape, Device device) {
-    if (Recorder::current() == nullptr || device.kind != Device::Kind::cpu)
-        return Tensor::zeros(dtype, shape, device);
     const Tensor result = Tensor::empty(dtype, shape, device);
-    launch_flat(
-        fmt::format("func @clear(%x: ref<{0}[{1}]>) grid [{2}] {{\n"
-                    "  %i = program_id axis 0 : i64\n  %n = constant {3} : i64\n"
-                    "  %start = mul %i, %n : i64\n  %zero = constant 0 : {0}\n"
-                    "  %zeros = broadcast %zero : {0}[{3}]\n"
-                    "  store %x[%start : {3}], %zeros\n  yield\n}}\n",
-                    name(dtype), result.size(), (result.size() + kBlock - 1) / kBlock, kBlock),
-        {result});
+    clear(result);
     return result;
 }
 

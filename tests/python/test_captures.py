@@ -176,10 +176,14 @@ def test_arrays_without_elements_are_not_read():
     empty = tw.capture(np.zeros(0, np.int32), "ids")
     mask = lambda b, h, q, kv: empty[q] == empty[kv]  # noqa: E731
     score = lambda s, b, h, q, kv: s + empty[q]  # noqa: E731
+    hidden = lambda s, b, h, q, kv: tw.where(empty[q] == empty[kv], s, -np.inf)  # noqa: E731
     x = np.ones((1, 1, 4, 8), np.float32)
+    long = np.ones((1, 1, 600, 8), np.float32)  # whose masks become data
     for call in (
         lambda: tw.flex_attention(x, x, x, mask_mod=mask),
         lambda: tw.flex_attention(x, x, x, score),
+        lambda: tw.flex_attention(long, long, long, mask_mod=mask),
+        lambda: tw.flex_attention(long, long, long, hidden),
         lambda: tw.create_mask(mask, 1, 1, 4, 4),
         lambda: tw.create_block_mask(mask, 1, 1, 4, 4),
         lambda: tw.create_scores(score, 1, 1, 4, 4),

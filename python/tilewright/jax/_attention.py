@@ -148,7 +148,7 @@ def flex_attention(
         else _by_batch(operands, score, mask, arrays["query"].shape[0]),
         forward_blocks=forward_blocks,
         backward_blocks=backward_blocks,
-        engine=_engine(op, forward.get("engine", "")),
+        engine=forward.get("engine", ""),
         autotune=bool(forward.get("autotune") or backward.get("autotune")),
     )
     with _primitive.reverse_mode_only(op):
@@ -159,12 +159,6 @@ def flex_attention(
             jax.lax.stop_gradient(rest[0]) if rest else None,
         )
     return (out, lse) if return_lse else out
-
-
-def _engine(op, engine):
-    if engine not in ("", "tiles", "sm90"):
-        raise ValueError(f'[{op}] expected engine "tiles" or "sm90" but got {engine!r}')
-    return engine
 
 
 def _names(mod):

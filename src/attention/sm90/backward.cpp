@@ -15,6 +15,7 @@
 #include "attention/sm90/kernel_cache.h"
 #include "attention/sm90/lists.h"
 #include "attention/sm90/mask_lists.h"
+#include "attention/sm90/memory_parameters.h"
 #include "cuda/codegen/wgmma_shapes.h"
 
 namespace tilewright::attn::sm90 {
@@ -30,16 +31,15 @@ constexpr unsigned kRowThreads = 256;  // of the kernels around the main one
 constexpr int kWarpgroups = 2;
 constexpr int kSharedAlignment = 1024;  // to which the kernel raises its base
 
-/// dQ of a block is multiplied in so many parts of 64 rows, of dQ or of dQ^T, by so many columns
-/// (backward_layout.cuh).
-struct GradParts {
-    std::int64_t parts, columns;
-    std::int64_t bytes() const { return parts * 64 * columns * 4; }
-};
-
-GradParts grad_parts(const BackwardDesc& desc, const BackwardConfig& config) {
-    const bool transposed = config.block_m != 64 * kWarpgroups;
-    return {kWarpgroups, transposed ? config.block_m : desc.query_dim};
+tw::attn::KeyTileMemory memory_of(const BackwardDesc& desc, const BackwardConfig& config) {
+    return tw::attn::memory_of(tw::attn::KeyTileShape{.query_dim = desc.query_dim,
+                                                      .value_dim = desc.value_dim,
+                                                      .warpgroups = kWarpgroups,
+                                                      .wide = config.wide,
+                                                      .block_m = config.block_m,
+                                                      .stages = config.stages,
+                                                      .listed = desc.listed,
+                                                      .mask_bits = desc.mask_bits});
 }
 
 /// Do tiles add to dQ in an order? Where heads are wide no sum of dQ has several tiles.
@@ -94,64 +94,9 @@ std::span<const CaptureGradient> capture_gradients(const BackwardDesc& desc) {
     return desc.score_mod->gradients;
 }
 
-/// The gradients of captures add up in one order, or not at all where each element has one pair.
-void check_order(const CaptureGradient& gradient, const BackwardInputs& inputs,
-                 const BackwardDesc& desc) {
-    const std::vector<std::int64_t>& shape = inputs.captures[gradient.capture].shape;
-    const std::int64_t batches = desc.sequences > 0 ? desc.sequences : desc.batch;
-    const std::int64_t sizes[4] = {batches, desc.heads, desc.q_len, desc.kv_len};
-    const auto apart = [&](std::size_t position) {
-        const int d = gradient.dimension_of[position];
-        return sizes[position] <= 1 ||
-               (d >= 0 && shape[static_cast<std::size_t>(d)] >= sizes[position]);
-    };
-    const bool keys = apart(3), pairs = apart(0) && apart(1) && apart(2) && keys;
-    const bool ordered = gradient.spread == Spread::tile ||
-                         (gradient.spread == Spread::row && keys) ||
-                         (gradient.spread == Spread::pair && pairs);
-    std::size_t gathers = 0;
-    for (const CaptureGradient& other : desc.score_mod->gradients) {
-        gathers += other.capture == gradient.capture ? 1 : 0;
-    }
-    if (!ordered || gathers > 1) {
-        user_error(kOperation,
-                   "deterministic: expected gradients of captures that add up in one order, but "
-                   "capture {} of the score mod is read {}",
-                   gradient.capture,
-                   gathers > 1                         ? "several times"
-                   : gradient.spread == Spread::column ? "by queries"
-                                                       : "by pairs that meet");
-    }
-}
-
-/// The text of the mod and its derivative.
-void differentiate(const BackwardInputs& inputs, BackwardDesc& desc) {
-    ScoreModFacts facts = score_mod_facts(*inputs.score_mod, inputs.captures, desc.kv_len,
-                                          desc.q_len, /*columns_are_keys=*/false);
-    facts.derivative = true;
-    for (std::size_t i = 0; i < inputs.grad_captures.size() && i < facts.captures.size(); ++i) {
-        facts.captures[i].differentiated = inputs.grad_captures[i] != 0;
-        require(inputs.grad_captures[i] % 4 == 0, "grad_captures",
-                "addresses that are multiples of 4", inputs.grad_captures[i]);
-    }
-    desc.score_mod = kept_mod_text(inputs.score_mod, facts);
-    if (desc.wide()) {
-        ScoreModFacts by_query = score_mod_facts(*inputs.score_mod, inputs.captures, desc.q_len,
-                                                 desc.kv_len, /*columns_are_keys=*/true);
-        by_query.derivative = true;
-        desc.query_score_mod = kept_mod_text(inputs.score_mod, by_query);
-    }
-    if (desc.score_mod->gradients.empty()) return;
-    if (!desc.deterministic) return;
-    for (const CaptureGradient& gradient : desc.score_mod->gradients) {
-        check_order(gradient, inputs, desc);
-    }
-}
-
 Workspace workspace_of(const BackwardDesc& desc, const BackwardConfig& config) {
     const std::int64_t q_blocks = q_blocks_of(desc, config);
     const std::int64_t blocks = desc.batch * desc.heads * q_blocks;
-    const GradParts grads = grad_parts(desc, config);
     std::size_t at = 0;
     const auto take = [&](std::int64_t bytes) {
         const std::size_t begin = at;
@@ -159,11 +104,12 @@ Workspace workspace_of(const BackwardDesc& desc, const BackwardConfig& config) {
         return begin;
     };
     Workspace parts{};
-    parts.sums = take(config.wide ? 0 : blocks * grads.bytes());
+    const std::int64_t grad_bytes = kWarpgroups * memory_of(desc, config).grad;
+    parts.sums = take(config.wide ? 0 : blocks * grad_bytes);
     parts.row_lse = take(blocks * config.block_m * 4);
     parts.row_delta = take(blocks * config.block_m * 4);
     parts.query_delta = take(config.wide ? desc.batch * desc.heads * desc.q_len * 4 : 0);
-    parts.turns = take(blocks * grads.parts * 4);
+    parts.turns = take(blocks * kWarpgroups * 4);
     parts.tickets = take(4);
     parts.sinks = take(desc.sinks ? blocks * 4 : 0);
     parts.block_rows = take(desc.sequences > 0 ? q_blocks * 8 : 0);
@@ -191,38 +137,6 @@ tw::attn::Rows rows_of(const DeviceTensor& tensor) {
 }
 
 }  // namespace
-
-BackwardDesc check_backward(const BackwardInputs& inputs) {
-    BackwardDesc desc;
-    check_problem(inputs, desc);
-    const auto [batch, heads, q_len, dim] = inputs.query.shape;
-    const std::int64_t kv_heads = desc.kv_heads, kv_len = desc.kv_len, value_dim = desc.value_dim;
-    check_tensor(inputs.grad_out, "grad_out", {batch, heads, q_len, value_dim});
-    check_tensor(inputs.grad_query, "grad_query", {batch, heads, q_len, dim});
-    check_tensor(inputs.grad_key, "grad_key", {batch, kv_heads, kv_len, dim});
-    check_tensor(inputs.grad_value, "grad_value", {batch, kv_heads, kv_len, value_dim});
-    require(inputs.grad_lse % 4 == 0, "grad_lse", "an address that is a multiple of 4",
-            inputs.grad_lse);
-    require(inputs.grad_sinks % 4 == 0 && (inputs.grad_sinks != 0) == (inputs.sinks != 0),
-            "grad_sinks", "an address that is a multiple of 4, beside sinks", inputs.grad_sinks);
-    require(inputs.workspace != 0 && inputs.workspace % 256 == 0, "workspace",
-            "an address that is a multiple of 256", inputs.workspace);
-    require(!inputs.mask.has_value() || inputs.mask->by_key, "mask", "lists for tiles of keys",
-            "lists for tiles of queries");
-    desc.deterministic = inputs.deterministic;
-    desc.positive_scale = inputs.scale > 0;
-    if (desc.wide()) {
-        require(kv_len >= 1, "key", "from 1 to 2^29 rows where a head is wider than 128", kv_len);
-        require(inputs.mask.has_value() == inputs.query_mask.has_value() &&
-                    (!inputs.query_mask.has_value() || !inputs.query_mask->by_key),
-                "query_mask", "lists for tiles of queries beside a mask for wide heads",
-                inputs.query_mask.has_value() ? "others" : "none");
-    }
-    require(inputs.grad_captures.size() <= inputs.captures.size(), "grad_captures",
-            "at most one for each capture", inputs.grad_captures.size());
-    if (inputs.score_mod != nullptr) differentiate(inputs, desc);
-    return desc;
-}
 
 namespace {
 
@@ -315,18 +229,7 @@ std::vector<BackwardConfig> backward_trials(const BackwardDesc& desc) {
 }
 
 int backward_shared_bytes(const BackwardDesc& desc, const BackwardConfig& config) {
-    const std::int64_t panels = ceil_div(desc.query_dim, kPanel) + ceil_div(desc.value_dim, kPanel);
-    const std::int64_t key_value = panels * config.block_n() * 128;
-    const std::int64_t blocks =
-        config.stages * (panels * config.block_m * 128 + 8 * config.block_m);
-    const std::int64_t scores = std::int64_t{2} * config.strips() * config.block_m * 128;
-    const std::int64_t grads = config.wide ? 0 : grad_parts(desc, config).bytes();
-    const std::int64_t bits =
-        desc.mask_bits ? config.stages * config.block_n() * 2 * ceil_div(config.block_m, 64) * 4
-                       : 0;
-    const std::int64_t barriers = desc.listed ? 464 : 448;
-    return static_cast<int>(key_value + blocks + scores + grads + bits + barriers +
-                            kSharedAlignment);
+    return memory_of(desc, config).total + kSharedAlignment;
 }
 
 std::size_t backward_workspace_bytes(const BackwardDesc& desc, const BackwardConfig& config) {
@@ -336,7 +239,7 @@ std::size_t backward_workspace_bytes(const BackwardDesc& desc, const BackwardCon
 std::vector<cuda::CompileRequest> generate_backward(const BackwardDesc& desc,
                                                     const BackwardConfig& config) {
     const int rows = config.block_m / 16, keys = config.block_n() / 16;
-    const auto columns = static_cast<int>(grad_parts(desc, config).columns);
+    const int columns = memory_of(desc, config).grad_columns;
     const std::set<cuda::WgmmaShape> products = {
         {config.block_m, desc.dtype, false, steps_of(desc.query_dim)},  // K Q^T
         {config.block_m, desc.dtype, false, steps_of(desc.value_dim)},  // V dO^T

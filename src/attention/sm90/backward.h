@@ -60,9 +60,14 @@ struct BackwardKernels {
     cuda::Kernel prepare, main, finish, join, sinks, captures, query;
 };
 
-/// Refuses by name what this engine cannot serve: UserError with the argument, the rule and the
-/// value.
+/// The backward of a call on a Hopper GPU, or why no kernel here runs it.
+std::optional<Refusal> describe(const AttentionSpec& spec, BackwardDesc& desc);
+
+/// The same of what a caller of the kernels gives, arrays included: UserError with the argument,
+/// the rule and the value.
 BackwardDesc check_backward(const BackwardInputs& inputs);
+/// Of the arrays alone.
+void check_arrays(const BackwardInputs& inputs, const BackwardDesc& desc);
 
 /// The configuration that measured fastest for such problems (docs/lab/2026-11-gpu.md).
 BackwardConfig choose_backward(const BackwardDesc& desc);

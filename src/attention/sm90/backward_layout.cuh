@@ -8,42 +8,42 @@
 
 namespace tw::attn {
 
-constexpr int kStrips = kWide ? 1 : kWarpgroups;  ///< of 64 keys in a tile
-constexpr int kBlockN = 64 * kStrips;             ///< keys of a tile
+constexpr KeyTileMemory kMemory = memory_of(KeyTileShape{
+    kQueryDim, kValueDim, kWarpgroups, kWide, kBlockM, kStages, kListedBlocks, kMaskBits});
+constexpr int kStrips = kMemory.strips;  ///< of 64 keys in a tile
+constexpr int kBlockN = 64 * kStrips;    ///< keys of a tile
 constexpr int kConsumerWarps = 4 * kWarpgroups;
 
 // dQ of a block of query rows is multiplied in parts of 64 rows: of dQ where there are
 // 64 for each warpgroup, else dQ^T by panels of 64 columns. A warpgroup multiplies one part. Where
 // a tile is wide dQ has a kernel of its own.
 constexpr bool kGradTransposed = kBlockM != 64 * kWarpgroups;
-constexpr int kGradColumns = kGradTransposed ? kBlockM : kQueryDim;  ///< of 64 rows of the product
+constexpr int kGradColumns = kMemory.grad_columns;  ///< of 64 rows of the product
 constexpr int kGradParts = kWarpgroups;
-constexpr u32 kGradBytes = 64 * kGradColumns * 4;  ///< f32 of one part
+constexpr u32 kGradBytes = kMemory.grad;  ///< f32 of one part
 static_assert(kBlockM % 16 == 0 && (kWide || !kGradTransposed || panels(kQueryDim) <= kGradParts),
               "dQ cannot be shared out");
 
-// A tile lies in panels of 64 columns, [panel][row][64], as one copy writes them and wgmma reads
-// them.
-constexpr u32 kTilePanelBytes = kBlockN * 128;   ///< of K and of V
-constexpr u32 kBlockPanelBytes = kBlockM * 128;  ///< of Q, of dO, and of dS, whose columns are keys
-constexpr u32 kKeyBytes = panels(kQueryDim) * kTilePanelBytes;
-constexpr u32 kValueBytes = panels(kValueDim) * kTilePanelBytes;
-constexpr u32 kQueryBytes = panels(kQueryDim) * kBlockPanelBytes;
-constexpr u32 kGradOutBytes = panels(kValueDim) * kBlockPanelBytes;
-constexpr u32 kScoreBytes = kStrips * kBlockPanelBytes;
-constexpr u32 kStatBytes = kBlockM * 4;
+constexpr u32 kTilePanelBytes = kMemory.tile_panel;
+constexpr u32 kBlockPanelBytes = kMemory.block_panel;
+constexpr u32 kKeyBytes = kMemory.key;
+constexpr u32 kValueBytes = kMemory.value;
+constexpr u32 kQueryBytes = kMemory.query;
+constexpr u32 kGradOutBytes = kMemory.grad_out;
+constexpr u32 kScoreBytes = kMemory.score;
+constexpr u32 kStatBytes = kMemory.stat;
 
-constexpr u32 kValueOffset = kKeyBytes;
-constexpr u32 kQueryOffset = kValueOffset + kValueBytes;
-constexpr u32 kGradOutOffset = kQueryOffset + kStages * kQueryBytes;
-constexpr u32 kScoreOffset = kGradOutOffset + kStages * kGradOutBytes;
-constexpr u32 kGradOffset = kScoreOffset + 2 * kScoreBytes;
-constexpr u32 kStatOffset = kGradOffset + (kWide ? 0 : kWarpgroups * kGradBytes);
-constexpr u32 kBarrierOffset = kStatOffset + 2 * kStages * kStatBytes;
-constexpr u32 kBitsOffset = kBarrierOffset + (kListedBlocks ? 464 : 448);
+constexpr u32 kValueOffset = kMemory.value_offset;
+constexpr u32 kQueryOffset = kMemory.query_offset;
+constexpr u32 kGradOutOffset = kMemory.grad_out_offset;
+constexpr u32 kScoreOffset = kMemory.score_offset;
+constexpr u32 kGradOffset = kMemory.grad_offset;
+constexpr u32 kStatOffset = kMemory.stat_offset;
+constexpr u32 kBarrierOffset = kMemory.barrier_offset;
+constexpr u32 kBitsOffset = kMemory.bits_offset;
 constexpr u32 kWordsPerThread = (kBlockM + 63) / 64;  ///< of mask bits
-constexpr u32 kBitsBytes = kMaskBits ? kBlockN * 2 * kWordsPerThread * 4 : 0;
-constexpr u32 kSharedBytes = kBitsOffset + kStages * kBitsBytes;
+constexpr u32 kBitsBytes = kMemory.bits;
+constexpr u32 kSharedBytes = kMemory.total;
 static_assert(kSharedBytes == kReservedBytes, "the host reserves another number of bytes");
 
 /// Blocks are described one by one where they do not follow from their tile.

@@ -6,6 +6,7 @@
 #include <algorithm>
 
 #include "attention/sm90/lists.h"
+#include "attention/sm90/memory_parameters.h"
 #include "attention/sm90/query_tiles.h"
 #include "cuda/codegen/wgmma_shapes.h"
 
@@ -15,7 +16,7 @@ namespace {
 // The tiles of the forward's lists for wide heads (choose_listed).
 constexpr int kWarpgroups = 2, kRows = 64 * kWarpgroups, kBlock = 64, kKeyStages = 2;
 constexpr std::size_t kTicketBytes = 16;
-constexpr std::int64_t kMostShared = 227 << 10;
+constexpr int kMostShared = 227 << 10;
 
 bool builds_lists(const BackwardDesc& desc) {
     return desc.listed && !desc.mask_bits;
@@ -23,14 +24,18 @@ bool builds_lists(const BackwardDesc& desc) {
 
 constexpr ListShape kListShape{.strips = kWarpgroups, .block = kBlock};
 
-std::int64_t shared_bytes(const BackwardDesc& desc, int value_stages) {
-    const std::int64_t query_panels = ceil_div(desc.query_dim, kPanel);
-    const std::int64_t value_panels = ceil_div(desc.value_dim, kPanel);
-    const std::int64_t rows = (query_panels + value_panels) * kRows * 128;
-    const std::int64_t blocks =
-        (kKeyStages * query_panels + value_stages * value_panels) * kBlock * 128;
-    const std::int64_t bits = desc.mask_bits ? kKeyStages * kRows * 2 * 4 : 0;
-    return rows + blocks + bits + (desc.listed ? 384 : 256);
+int shared_bytes(const BackwardDesc& desc, int value_stages) {
+    const tw::attn::QueryTileShape shape{.query_dim = desc.query_dim,
+                                         .value_dim = desc.value_dim,
+                                         .warpgroups = kWarpgroups,
+                                         .block_n = kBlock,
+                                         .stages = kKeyStages,
+                                         .value_stages = value_stages,
+                                         .query_buffers = 1,
+                                         .query_gradient = true,
+                                         .listed = desc.listed,
+                                         .mask_bits = desc.mask_bits};
+    return tw::attn::memory_of(shape).total;
 }
 
 int value_stages(const BackwardDesc& desc) {
@@ -40,7 +45,7 @@ int value_stages(const BackwardDesc& desc) {
 }  // namespace
 
 int backward_query_shared_bytes(const BackwardDesc& desc) {
-    return static_cast<int>(shared_bytes(desc, value_stages(desc)));
+    return shared_bytes(desc, value_stages(desc));
 }
 
 std::size_t backward_query_workspace_bytes(const BackwardDesc& desc) {

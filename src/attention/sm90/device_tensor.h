@@ -3,6 +3,7 @@
 
 #include <array>
 #include <cstdint>
+#include <string>
 #include <vector>
 
 #include "cuda/runtime/compiler.h"
@@ -33,10 +34,16 @@ constexpr std::int64_t ceil_div(std::int64_t a, std::int64_t b) {
     return (a + b - 1) / b;
 }
 
+/// What messages say of a rule that does not hold.
+template <typename Value>
+std::string rule_text(const char* argument, const char* rule, const Value& value) {
+    return fmt::format("{}: expected {} but got {}", argument, rule, value);
+}
+
 /// Throws UserError naming the argument, the rule and the value unless the rule holds.
 template <typename Value>
 void require(bool holds, const char* argument, const char* rule, const Value& value) {
-    if (!holds) user_error(kOperation, "{}: expected {} but got {}", argument, rule, value);
+    if (!holds) user_error(kOperation, "{}", rule_text(argument, rule, value));
 }
 
 /// Throws UserError unless the tensor has this shape and lies as the copy engine can read it.

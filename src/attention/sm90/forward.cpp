@@ -6,9 +6,11 @@
 #include <algorithm>
 #include <cmath>
 
+#include "attention/sm90/combined_mod.h"
 #include "attention/sm90/forward_parameters.h"
 #include "attention/sm90/kernel_cache.h"
 #include "attention/sm90/lists.h"
+#include "attention/sm90/memory_parameters.h"
 #include "attention/sm90/query_tiles.h"
 #include "cuda/codegen/wgmma_shapes.h"
 #include "support/check.h"
@@ -107,25 +109,50 @@ std::size_t forward_workspace_bytes(const ForwardDesc& desc, const ForwardConfig
            (builds_lists(desc) ? list_layout(desc, list_shape(config)).bytes : 0);
 }
 
+namespace {
+
+/// Adds the text of the mod, unless some rule is broken: which one.
+std::optional<Refusal> complete(ForwardDesc& desc, const std::shared_ptr<const ir::Function>& mod,
+                                const std::vector<CaptureSpec>& captures) {
+    if (desc.kv_len < 1) return refusal(rule_text("key", "from 1 to 2^29 rows", desc.kv_len));
+    if (const std::string rule = broken_rule(desc); !rule.empty()) return refusal(rule);
+    if (mod == nullptr) return std::nullopt;
+    if (const std::string rule = broken_rule(*mod, captures); !rule.empty()) return refusal(rule);
+    desc.score_mod = find_mod_text(mod, score_mod_facts(captures, desc.q_len, desc.kv_len));
+    if (!desc.score_mod->refusal.empty()) return Refusal{desc.score_mod->refusal};
+    return std::nullopt;
+}
+
+}  // namespace
+
+std::optional<Refusal> describe(const AttentionSpec& spec, ForwardDesc& desc) {
+    describe(spec, static_cast<ProblemDesc&>(desc));
+    desc.row_maximum = desc.exact_maximum = spec.max_scores;
+    desc.positive_scale = spec.scale > 0;
+    return complete(desc, combined_mod(spec), combined_captures(spec));
+}
+
 ForwardDesc check_forward(const ForwardInputs& inputs) {
     ForwardDesc desc;
-    require(inputs.key.shape[2] >= 1, "key", "from 1 to 2^29 rows", inputs.key.shape[2]);
-    check_problem(inputs, desc);
+    describe(inputs, desc);
+    desc.row_maximum = inputs.row_max != 0;
+    desc.exact_maximum = inputs.exact_maximum || desc.row_maximum;
+    desc.positive_scale = inputs.scale > 0;
+    if (const auto refused = complete(desc, inputs.score_mod, specs_of(inputs.captures))) {
+        throw UserError(refused->reason);
+    }
+    check_arrays(inputs);
+    return desc;
+}
+
+void check_arrays(const ForwardInputs& inputs) {
+    check_problem_arrays(inputs);
     require(!inputs.mask.has_value() || !inputs.mask->by_key, "mask", "lists for tiles of queries",
             "lists for tiles of keys");
     require(inputs.workspace != 0 && inputs.workspace % 16 == 0, "workspace",
             "an address that is a multiple of 16", inputs.workspace);
     require(inputs.row_max % 4 == 0, "row_max", "an address that is a multiple of 4",
             inputs.row_max);
-    desc.row_maximum = inputs.row_max != 0;
-    desc.exact_maximum = inputs.exact_maximum || desc.row_maximum;
-    desc.positive_scale = inputs.scale > 0;
-    if (inputs.score_mod != nullptr) {
-        desc.score_mod = kept_mod_text(
-            inputs.score_mod,
-            score_mod_facts(*inputs.score_mod, inputs.captures, desc.q_len, desc.kv_len));
-    }
-    return desc;
 }
 
 ForwardConfig choose_listed(int query_dim, int value_dim) {
@@ -216,15 +243,17 @@ std::vector<ForwardConfig> forward_trials(const ForwardDesc& desc, int multiproc
 }
 
 int forward_shared_bytes(const ForwardDesc& desc, const ForwardConfig& config) {
-    const std::int64_t query_panels = ceil_div(desc.query_dim, kPanel);
-    const std::int64_t value_panels = ceil_div(desc.value_dim, kPanel);
-    const std::int64_t query = config.query_buffers * query_panels * config.block_m() * 128;
-    const std::int64_t key_value =
-        config.stages * (query_panels + value_panels) * config.block_n * 128;
-    const std::int64_t bits =
-        desc.mask_bits ? config.stages * config.warpgroups * 128 * (config.block_n / 64) * 4 : 0;
-    const std::int64_t barriers = desc.listed ? 384 : 256;
-    return static_cast<int>(query + key_value + bits + barriers + kSharedAlignment);
+    const tw::attn::QueryTileShape shape{.query_dim = desc.query_dim,
+                                         .value_dim = desc.value_dim,
+                                         .warpgroups = config.warpgroups,
+                                         .block_n = config.block_n,
+                                         .stages = config.stages,
+                                         .value_stages = config.stages,
+                                         .query_buffers = config.query_buffers,
+                                         .query_gradient = false,
+                                         .listed = desc.listed,
+                                         .mask_bits = desc.mask_bits};
+    return tw::attn::memory_of(shape).total + kSharedAlignment;
 }
 
 cuda::CompileRequest generate_forward(const ForwardDesc& desc, const ForwardConfig& config) {

@@ -5,6 +5,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <functional>
+#include <optional>
 #include <vector>
 
 #include "attention/sm90/problem.h"
@@ -40,9 +41,14 @@ struct ForwardConfig {
     bool operator==(const ForwardConfig&) const = default;
 };
 
-/// Refuses by name what this engine cannot serve: UserError with the argument, the rule and the
-/// value.
+/// The forward of a call on a Hopper GPU, or why no kernel here runs it.
+std::optional<Refusal> describe(const AttentionSpec& spec, ForwardDesc& desc);
+
+/// The same of what a caller of the kernels gives, arrays included: UserError with the argument,
+/// the rule and the value.
 ForwardDesc check_forward(const ForwardInputs& inputs);
+/// Of the arrays alone.
+void check_arrays(const ForwardInputs& inputs);
 
 /// The kernels of one configuration, from one cubin; `combine` where it has shares.
 struct ForwardKernels {

@@ -12,24 +12,22 @@ namespace tw::attn {
 
 constexpr int kBlockM = 64 * kWarpgroups;  ///< query rows of a tile
 
-// A tile lies in panels of 64 columns, [panel][row][64], as one copy writes them and wgmma reads
-// them.
-constexpr u32 kQueryPanelBytes = kBlockM * 128;
-constexpr u32 kBlockPanelBytes = kBlockN * 128;  ///< of K and of V
-constexpr u32 kQueryBytes = panels(kQueryDim) * kQueryPanelBytes;
-constexpr u32 kKeyBytes = panels(kQueryDim) * kBlockPanelBytes;
-constexpr u32 kValueBytes = panels(kValueDim) * kBlockPanelBytes;
-
-/// dO lies behind Q where dQ is wanted.
-constexpr u32 kGradOutBytes = kQueryGradient ? panels(kValueDim) * kQueryPanelBytes : 0;
-
-constexpr u32 kKeyOffset = kQueryBuffers * (kQueryBytes + kGradOutBytes);
-constexpr u32 kValueOffset = kKeyOffset + kStages * kKeyBytes;
-constexpr u32 kBarrierOffset = kValueOffset + kValueStages * kValueBytes;
+constexpr QueryTileMemory kMemory =
+    memory_of(QueryTileShape{kQueryDim, kValueDim, kWarpgroups, kBlockN, kStages, kValueStages,
+                             kQueryBuffers, kQueryGradient, kListedBlocks, kMaskBits});
+constexpr u32 kQueryPanelBytes = kMemory.query_panel;
+constexpr u32 kBlockPanelBytes = kMemory.block_panel;
+constexpr u32 kQueryBytes = kMemory.query;
+constexpr u32 kKeyBytes = kMemory.key;
+constexpr u32 kValueBytes = kMemory.value;
+constexpr u32 kGradOutBytes = kMemory.grad_out;
+constexpr u32 kKeyOffset = kMemory.key_offset;
+constexpr u32 kValueOffset = kMemory.value_offset;
+constexpr u32 kBarrierOffset = kMemory.barrier_offset;
 constexpr u32 kWordsPerThread = kBlockN / 64;  ///< of mask bits
-constexpr u32 kBitsBytes = kMaskBits ? kWarpgroups * 128 * kWordsPerThread * 4 : 0;
-constexpr u32 kBitsOffset = kBarrierOffset + (kListedBlocks ? 384 : 256);
-constexpr u32 kSharedBytes = kBitsOffset + kStages * kBitsBytes;
+constexpr u32 kBitsBytes = kMemory.bits;
+constexpr u32 kBitsOffset = kMemory.bits_offset;
+constexpr u32 kSharedBytes = kMemory.total;
 static_assert(kSharedBytes == kReservedBytes, "the host reserves another number of bytes");
 
 static_assert(kBlockN % 16 == 0 && kBlockN <= 256,

@@ -1,17 +1,12 @@
 // What the pipelines of all kernels here share: panels of swizzled tiles, rings of buffers.
 #pragma once
 
+#include "attention/sm90/memory_parameters.h"
 #include "cuda/device/ptx/memory.cuh"
 #include "cuda/device/ptx/sync.cuh"
 #include "cuda/device/ptx/types.cuh"
 
 namespace tw::attn {
-
-constexpr int kPanel = 64;  ///< columns of 16 bits in a row of the 128-byte swizzle
-
-constexpr int panels(int dim) {
-    return (dim + kPanel - 1) / kPanel;
-}
 
 /// How many of `most` keys there are: of a batch, or of a packed sequence. kBytes: of a length; 0:
 /// there are none.

@@ -13,8 +13,7 @@
 namespace tilewright::attn::sm90 {
 namespace {
 
-constexpr cuda::DeviceAddress kSomewhere = 256;  // stands for memory that is not there
-constexpr int kMultiprocessors = 132;            // of an H100 or H200
+constexpr int kMultiprocessors = 132;  // of an H100 or H200
 
 enum class Masking : std::uint8_t { none, causal, window, data };
 
@@ -26,35 +25,36 @@ struct Call {
     std::int64_t batch = 1, heads = 16, kv_heads = 16, q_len = 0, kv_len = 0;
 };
 
-DeviceTensor contiguous(std::int64_t batch, std::int64_t heads, std::int64_t rows,
-                        std::int64_t columns) {
-    return {kSomewhere,
-            {batch, heads, rows, columns},
-            {heads * rows * columns, rows * columns, columns, 1}};
-}
-
-template <typename Inputs>
-Inputs inputs_of(const Call& call) {
-    Inputs inputs;
-    inputs.dtype = call.dtype;
-    inputs.query = inputs.out = contiguous(call.batch, call.heads, call.q_len, call.head_dim);
-    inputs.key = inputs.value = contiguous(call.batch, call.kv_heads, call.kv_len, call.head_dim);
-    inputs.lse = inputs.workspace = kSomewhere;
+AttentionSpec spec_of(const Call& call, Pass pass) {
+    constexpr std::int64_t kSequences = 8, kWindow = 1024;
+    AttentionSpec spec;
+    spec.pass = pass;
+    spec.device = Device::cuda();
+    spec.dtype = call.dtype;
+    spec.batch = call.batch;
+    spec.query_heads = call.heads;
+    spec.kv_heads = call.kv_heads;
+    spec.query_length = call.q_len;
+    spec.kv_length = call.kv_len;
+    spec.head_dim = spec.value_dim = call.head_dim;
     // Rows see the keys that end with them.
     const std::int64_t diagonal = call.kv_len - call.q_len;
     if (call.masking == Masking::causal || call.masking == Masking::window) {
-        inputs.upper_diagonal = diagonal;
+        spec.window_right = diagonal;
     }
-    if (call.masking == Masking::window) inputs.lower_diagonal = diagonal - 1024;
-    if (call.packed) {
-        inputs.q_starts = inputs.kv_starts = kSomewhere;
-        inputs.sequences = 8;
-    }
-    return inputs;
+    if (call.masking == Masking::window) spec.window_left = kWindow - diagonal;
+    spec.block_mask = call.masking == Masking::data;
+    if (call.packed) spec.sequences = kSequences;
+    return spec;
 }
 
-DeviceMask lists(const Call& call, bool by_key) {
-    return {.q_len = call.q_len, .kv_len = call.kv_len, .by_key = by_key};
+/// The description of a call that the kernels support.
+template <typename Desc>
+Desc described(const AttentionSpec& spec) {
+    Desc desc;
+    const std::optional<Refusal> refused = describe(spec, desc);
+    TW_ASSERT(!refused, "{}", refused->reason);
+    return desc;
 }
 
 /// Units in the order in which they were first asked for.
@@ -67,23 +67,15 @@ struct Units {
     }
 
     void add_forward(const Call& call) {
-        auto inputs = inputs_of<ForwardInputs>(call);
-        if (call.masking == Masking::data) inputs.mask = lists(call, false);
-        const ForwardDesc desc = check_forward(inputs);
+        const auto desc = described<ForwardDesc>(spec_of(call, Pass::forward));
         add(generate_forward(desc, choose_forward(desc, kMultiprocessors)));
     }
 
     void add_backward(const Call& call) {
-        auto inputs = inputs_of<BackwardInputs>(call);
-        inputs.grad_out = inputs.grad_query = inputs.query;
-        inputs.grad_key = inputs.grad_value = inputs.key;
-        if (call.masking == Masking::data) {
-            inputs.mask = lists(call, true);
-            if (is_wide(call.head_dim, call.head_dim)) inputs.query_mask = lists(call, false);
-        }
+        AttentionSpec spec = spec_of(call, Pass::backward);
         for (const bool deterministic : {true, false}) {
-            inputs.deterministic = deterministic;
-            const BackwardDesc desc = check_backward(inputs);
+            spec.deterministic = deterministic;
+            const auto desc = described<BackwardDesc>(spec);
             for (cuda::CompileRequest& unit : generate_backward(desc, choose_backward(desc))) {
                 add(std::move(unit));
             }

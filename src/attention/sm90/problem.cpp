@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <limits>
 
 namespace tilewright::attn::sm90 {
 namespace {
@@ -72,24 +73,10 @@ void check_segments(const ProblemInputs& inputs) {
 
 }  // namespace
 
-void check_problem(const ProblemInputs& inputs, ProblemDesc& desc) {
-    require(inputs.dtype == DType::bf16 || inputs.dtype == DType::f16, "query",
-            "bf16 or f16 elements", name(inputs.dtype));
+void check_problem_arrays(const ProblemInputs& inputs) {
     const auto [batch, heads, q_len, dim] = inputs.query.shape;
     const std::int64_t kv_heads = inputs.key.shape[1], kv_len = inputs.key.shape[2];
     const std::int64_t value_dim = inputs.value.shape[3];
-    constexpr std::int64_t kMaxInt = 1 << 29;  // sums of two positions stay in an int
-    require(batch >= 0 && heads >= 1, "query", "at least one head", heads);
-    require(kv_heads >= 1 && heads % kv_heads == 0, "key", "a number of heads that divides query's",
-            kv_heads);
-    require(dim >= 8 && dim <= 256 && dim % 8 == 0, "query",
-            "a head dimension that is a multiple of 8 up to 256", dim);
-    require(value_dim >= 8 && value_dim <= 256 && value_dim % 8 == 0, "value",
-            "a head dimension that is a multiple of 8 up to 256", value_dim);
-    require(kv_len >= 0 && kv_len <= kMaxInt, "key", "at most 2^29 rows", kv_len);
-    require(q_len >= 0 && q_len <= kMaxInt, "query", "at most 2^29 rows", q_len);
-    const std::int64_t tiles = batch * heads * ceil_div(std::max(q_len, kv_len), 64);
-    require(tiles <= kMaxInt, "query", "at most 2^29 tiles of 64 rows", tiles);
     require(std::isfinite(inputs.scale), "scale", "a finite number", inputs.scale);
     check_tensor(inputs.query, "query", {batch, heads, q_len, dim});
     check_tensor(inputs.key, "key", {batch, kv_heads, kv_len, dim});
@@ -100,27 +87,91 @@ void check_problem(const ProblemInputs& inputs, ProblemDesc& desc) {
     require(inputs.sinks % 4 == 0, "sinks", "an address that is a multiple of 4", inputs.sinks);
     if (inputs.mask.has_value()) check_mask(*inputs.mask, inputs);
     check_segments(inputs);
+}
 
+std::string broken_rule(const ProblemDesc& d) {
+    constexpr std::int64_t kMaxInt = 1 << 29;  // sums of two positions stay in an int
+    const auto fits = [](int dim) { return dim >= 8 && dim <= 256 && dim % 8 == 0; };
+    if (d.dtype != DType::bf16 && d.dtype != DType::f16)
+        return rule_text("query", "bf16 or f16 elements", name(d.dtype));
+    if (d.batch < 0 || d.heads < 1) return rule_text("query", "at least one head", d.heads);
+    if (d.kv_heads < 1 || d.heads % d.kv_heads != 0)
+        return rule_text("key", "a number of heads that divides query's", d.kv_heads);
+    if (!fits(d.query_dim))
+        return rule_text("query", "a head dimension that is a multiple of 8 up to 256",
+                         d.query_dim);
+    if (!fits(d.value_dim))
+        return rule_text("value", "a head dimension that is a multiple of 8 up to 256",
+                         d.value_dim);
+    if (d.kv_len < 0 || d.kv_len > kMaxInt) return rule_text("key", "at most 2^29 rows", d.kv_len);
+    if (d.q_len < 0 || d.q_len > kMaxInt) return rule_text("query", "at most 2^29 rows", d.q_len);
+    const std::int64_t tiles = d.batch * d.heads * ceil_div(std::max(d.q_len, d.kv_len), 64);
+    if (tiles > kMaxInt) return rule_text("query", "at most 2^29 tiles of 64 rows", tiles);
+    return {};
+}
+
+namespace {
+
+int narrowed(std::int64_t dim) {
+    return static_cast<int>(std::min<std::int64_t>(dim, std::numeric_limits<int>::max()));
+}
+
+/// What follows from what a description has been given.
+void complete(ProblemDesc& desc, const std::optional<std::int64_t>& lower,
+              const std::optional<std::int64_t>& upper) {
+    desc.listed = desc.mask_bits || desc.segments || desc.sequences > 0;
+    desc.lower_bound = lower.has_value();
+    desc.upper_bound = desc.lower_bound || upper.has_value();
+    // Diagonals outside the rectangle mean what its corners mean.
+    desc.lower_diagonal = std::clamp(lower.value_or(-desc.q_len), -desc.q_len, desc.kv_len);
+    desc.upper_diagonal = std::clamp(upper.value_or(desc.kv_len), -desc.q_len, desc.kv_len);
+}
+
+}  // namespace
+
+Diagonals diagonals_of(const AttentionSpec& spec) {
+    Diagonals result;
+    if (spec.block_mask) return result;
+    if (spec.window_left >= 0) result.lower = -spec.window_left;
+    if (spec.right() >= 0) result.upper = spec.right();
+    return result;
+}
+
+void describe(const AttentionSpec& spec, ProblemDesc& desc) {
+    desc.dtype = spec.dtype;
+    desc.query_dim = narrowed(spec.head_dim);
+    desc.value_dim = narrowed(spec.value_dim);
+    desc.mask_bits = spec.block_mask;
+    desc.segments = spec.segment_ids.has_value();
+    desc.sequences = spec.sequences;
+    desc.dropout = spec.dropout > 0;
+    desc.sinks = spec.sinks.has_value();
+    desc.length_bytes = spec.kv_lengths ? size_of(*spec.kv_lengths) : 0;
+    desc.batch = spec.batch;
+    desc.heads = spec.query_heads;
+    desc.kv_heads = spec.kv_heads;
+    desc.q_len = spec.query_length;
+    desc.kv_len = spec.kv_length;
+    const Diagonals diagonals = diagonals_of(spec);
+    complete(desc, diagonals.lower, diagonals.upper);
+}
+
+void describe(const ProblemInputs& inputs, ProblemDesc& desc) {
     desc.dtype = inputs.dtype;
-    desc.query_dim = static_cast<int>(dim);
-    desc.value_dim = static_cast<int>(value_dim);
+    desc.query_dim = narrowed(inputs.query.shape[3]);
+    desc.value_dim = narrowed(inputs.value.shape[3]);
     desc.mask_bits = inputs.mask.has_value();
     desc.segments = inputs.q_segments != 0;
     desc.sequences = inputs.sequences;
-    desc.listed = desc.mask_bits || desc.segments || desc.sequences > 0;
     desc.dropout = inputs.dropout > 0;
     desc.sinks = inputs.sinks != 0;
     desc.length_bytes = inputs.length_bytes;
-    desc.lower_bound = inputs.lower_diagonal.has_value();
-    desc.upper_bound = desc.lower_bound || inputs.upper_diagonal.has_value();
-    // Diagonals outside the rectangle mean what its corners mean.
-    desc.lower_diagonal = std::clamp(inputs.lower_diagonal.value_or(-q_len), -q_len, kv_len);
-    desc.upper_diagonal = std::clamp(inputs.upper_diagonal.value_or(kv_len), -q_len, kv_len);
-    desc.batch = batch;
-    desc.heads = heads;
-    desc.kv_heads = kv_heads;
-    desc.q_len = q_len;
-    desc.kv_len = kv_len;
+    desc.batch = inputs.query.shape[0];
+    desc.heads = inputs.query.shape[1];
+    desc.kv_heads = inputs.key.shape[1];
+    desc.q_len = inputs.query.shape[2];
+    desc.kv_len = inputs.key.shape[2];
+    complete(desc, inputs.lower_diagonal, inputs.upper_diagonal);
 }
 
 std::string variant_name(const ProblemDesc& desc) {

@@ -9,6 +9,7 @@
 
 #include "attention/sm90/device_tensor.h"
 #include "attention/sm90/score_mod.h"
+#include "attention/spec.h"
 #include "cuda/runtime/device.h"
 #include "cuda/runtime/kernel.h"
 #include "tilewright/dtype.h"
@@ -78,9 +79,29 @@ struct ProblemDesc {
     std::int64_t lower_diagonal = 0, upper_diagonal = 0;
 };
 
-/// Checks all but the score mod and the tensors of one direction, and fills all of `desc` but the
-/// score mod. UserError with the argument, the rule and the value for what no kernel here serves.
-void check_problem(const ProblemInputs& inputs, ProblemDesc& desc);
+/// Row q sees keys from q + lower to q + upper.
+struct Diagonals {
+    std::optional<std::int64_t> lower, upper;
+};
+/// Those of causal and window, unless they are part of a mask as data.
+Diagonals diagonals_of(const AttentionSpec& spec);
+
+/// Fills all of a description but the score mod: of a call, or of what a caller of the kernels
+/// gives. Checks nothing.
+void describe(const AttentionSpec& spec, ProblemDesc& desc);
+void describe(const ProblemInputs& inputs, ProblemDesc& desc);
+
+/// A broken rule as the engine reports it.
+inline Refusal refusal(const std::string& rule) {
+    return {fmt::format("[{}] {}", kOperation, rule)};
+}
+
+/// The rule that a problem breaks which no kernel here supports: the argument, the rule and the
+/// value; empty: none.
+std::string broken_rule(const ProblemDesc& desc);
+/// Checks shapes against each other, strides and addresses. UserError with the argument, the rule
+/// and the value.
+void check_problem_arrays(const ProblemInputs& inputs);
 
 /// What the names of kernels say of a problem: "bf16_d128x128_causal_mod".
 std::string variant_name(const ProblemDesc& desc);

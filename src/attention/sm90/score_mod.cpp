@@ -38,44 +38,72 @@ ir::Function straightened(const ir::Function& mod) {
 
 }  // namespace
 
-ScoreModFacts score_mod_facts(const ir::Function& mod, const std::vector<CaptureView>& captures,
-                              std::int64_t rows, std::int64_t columns, bool columns_are_keys) {
+std::vector<CaptureSpec> specs_of(const std::vector<CaptureView>& captures,
+                                  const std::vector<bool>& differentiated) {
+    constexpr cuda::DeviceAddress kMost = 16;
+    std::vector<CaptureSpec> specs;
+    for (std::size_t i = 0; i < captures.size(); ++i) {
+        const CaptureView& view = captures[i];
+        const cuda::DeviceAddress address = view.address | kMost;
+        specs.push_back({view.dtype, view.shape, view.strides,
+                         static_cast<int>(address & (~address + 1)),
+                         i < differentiated.size() && differentiated[i]});
+    }
+    return specs;
+}
+
+std::string broken_rule(const ir::Function& mod, const std::vector<CaptureSpec>& captures) {
+    constexpr std::size_t kFirstRef = 5;
+    if (mod.parameters().size() != kFirstRef + captures.size()) {
+        return fmt::format("score_mod: expected {} captures but got {}",
+                           mod.parameters().size() - kFirstRef, captures.size());
+    }
+    for (std::size_t i = 0; i < captures.size(); ++i) {
+        const CaptureSpec& capture = captures[i];
+        const ir::RefType& type = mod.ref_type(mod.parameters()[kFirstRef + i]);
+        if (capture.dtype != type.dtype || capture.shape.size() != type.extents.size()) {
+            return fmt::format("score_mod: expected capture {} of {} but got {} of rank {}", i,
+                               to_string(type), name(capture.dtype), capture.shape.size());
+        }
+        for (const std::int64_t extent : capture.shape) {
+            if (extent <= kMaxExtent) continue;
+            return fmt::format("score_mod: expected extents up to {} but capture {} has {}",
+                               kMaxExtent, i, extent);
+        }
+    }
+    return {};
+}
+
+ScoreModFacts score_mod_facts(const std::vector<CaptureSpec>& captures, std::int64_t rows,
+                              std::int64_t columns, bool columns_are_keys) {
     constexpr std::int64_t kPadding = 256;  // rows and columns of the last tile
     ScoreModFacts facts;
     facts.columns_are_keys = columns_are_keys;
     const std::int64_t longest = std::max(rows, columns) + kPadding;
     if (longest > facts.positions) facts.positions = std::int64_t{1} << 30;
-    constexpr std::size_t kFirstRef = 5;
-    if (mod.parameters().size() != kFirstRef + captures.size()) {
-        user_error(kOperation, "score_mod: expected {} captures but got {}",
-                   mod.parameters().size() - kFirstRef, captures.size());
-    }
-    for (std::size_t i = 0; i < captures.size(); ++i) {
-        const CaptureView& view = captures[i];
-        const ir::RefType& type = mod.ref_type(mod.parameters()[kFirstRef + i]);
-        if (view.dtype != type.dtype || view.shape.size() != type.extents.size()) {
-            user_error(kOperation, "score_mod: expected capture {} of {} but got {} of rank {}", i,
-                       to_string(type), name(view.dtype), view.shape.size());
-        }
+    for (const CaptureSpec& spec : captures) {
         ScoreModFacts::Capture& capture = facts.captures.emplace_back();
-        for (std::int64_t extent : view.shape) {
-            if (extent > kMaxExtent) {
-                user_error(kOperation, "score_mod: expected extents up to {} but capture {} has {}",
-                           kMaxExtent, i, extent);
-            }
-            capture.empty |= extent == 0;
-        }
-        const bool has_pairs = view.dtype == DType::f32 || view.dtype == DType::i32 ||
-                               view.dtype == DType::f16 || view.dtype == DType::bf16;
-        if (view.shape.empty() || !has_pairs) continue;
-        capture.pairs = view.strides.back() == 1 && view.shape.back() % 2 == 0 &&
-                        view.shape.back() >= columns && !capture.empty &&
-                        view.address % (2 * static_cast<std::uint64_t>(size_of(view.dtype))) == 0;
-        for (std::size_t d = 0; d + 1 < view.strides.size(); ++d) {
-            capture.pairs &= view.strides[d] % 2 == 0;
+        capture.empty = std::find(spec.shape.begin(), spec.shape.end(), 0) != spec.shape.end();
+        const bool has_pairs = spec.dtype == DType::f32 || spec.dtype == DType::i32 ||
+                               spec.dtype == DType::f16 || spec.dtype == DType::bf16;
+        if (spec.shape.empty() || !has_pairs) continue;
+        capture.pairs = spec.strides.back() == 1 && spec.shape.back() % 2 == 0 &&
+                        spec.shape.back() >= columns && !capture.empty &&
+                        spec.alignment % (2 * size_of(spec.dtype)) == 0;
+        for (std::size_t d = 0; d + 1 < spec.strides.size(); ++d) {
+            capture.pairs &= spec.strides[d] % 2 == 0;
         }
     }
     return facts;
+}
+
+ScoreModFacts score_mod_facts(const ir::Function& mod, const std::vector<CaptureView>& captures,
+                              std::int64_t rows, std::int64_t columns, bool columns_are_keys) {
+    const std::vector<CaptureSpec> specs = specs_of(captures);
+    if (const std::string rule = broken_rule(mod, specs); !rule.empty()) {
+        user_error(kOperation, "{}", rule);
+    }
+    return score_mod_facts(specs, rows, columns, columns_are_keys);
 }
 
 ScoreModText score_mod_header(const ir::Function& mod, const ScoreModFacts& facts) {
@@ -115,17 +143,30 @@ ScoreModText score_mod_header(const ir::Function& mod, const ScoreModFacts& fact
     return emit_score_mod(both, facts, gathers);
 }
 
-std::shared_ptr<const ScoreModText> kept_mod_text(const std::shared_ptr<const ir::Function>& mod,
+std::shared_ptr<const ScoreModText> find_mod_text(const std::shared_ptr<const ir::Function>& mod,
                                                   const ScoreModFacts& facts) {
     using Text = std::shared_ptr<const ScoreModText>;
     using Key = std::pair<Identity<const ir::Function>, ScoreModFacts>;
     static auto* const kTexts = new Memo<Key, Text>("texts of mods of the Hopper engine", 512);
     static std::atomic<std::uint64_t> last = 0;
     return kTexts->get({Identity(mod), facts}, [&] {
-        auto text = std::make_shared<ScoreModText>(score_mod_header(*mod, facts));
+        auto text = std::make_shared<ScoreModText>();
+        // The writers of scalar text throw where an operation has none.
+        try {
+            *text = score_mod_header(*mod, facts);
+        } catch (const UserError& error) {
+            text->refusal = error.what();
+        }
         text->number = ++last;
         return text;
     });
+}
+
+std::shared_ptr<const ScoreModText> kept_mod_text(const std::shared_ptr<const ir::Function>& mod,
+                                                  const ScoreModFacts& facts) {
+    std::shared_ptr<const ScoreModText> text = find_mod_text(mod, facts);
+    if (!text->refusal.empty()) throw UserError(text->refusal);
+    return text;
 }
 
 std::vector<std::uint64_t> score_mod_words(const std::vector<CaptureView>& captures) {

@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "attention/sm90/device_tensor.h"
+#include "attention/spec.h"
 #include "ir/function.h"
 
 namespace tilewright::attn::sm90 {
@@ -39,8 +40,18 @@ struct ScoreModFacts {
     auto operator<=>(const ScoreModFacts&) const = default;
 };
 
-/// Facts of these captures for `columns` key (or query) positions. UserError naming the capture for
-/// what the kernels cannot read.
+/// What kernels depend on of captures. `differentiated`: which gradients are wanted; those after
+/// its end are not.
+std::vector<CaptureSpec> specs_of(const std::vector<CaptureView>& captures,
+                                  const std::vector<bool>& differentiated = {});
+
+/// The rule that captures of a mod break for these kernels, naming the capture; empty: none.
+std::string broken_rule(const ir::Function& mod, const std::vector<CaptureSpec>& captures);
+
+/// Facts of captures that break no rule, for `columns` key (or query) positions.
+ScoreModFacts score_mod_facts(const std::vector<CaptureSpec>& captures, std::int64_t rows,
+                              std::int64_t columns, bool columns_are_keys = true);
+/// UserError for captures that do.
 ScoreModFacts score_mod_facts(const ir::Function& mod, const std::vector<CaptureView>& captures,
                               std::int64_t rows, std::int64_t columns,
                               bool columns_are_keys = true);
@@ -69,6 +80,7 @@ struct ScoreModText {
     bool affine = false;
     std::vector<CaptureGradient> gradients;  ///< in the order of their words
     std::uint64_t number = 0;  ///< of kept_mod_text, never given twice: stands for the text in keys
+    std::string refusal;       ///< of find_mod_text: why there is no text; empty: there is one
 };
 
 /// The mod has the parameters score (f32), b, h, q, kv (i64) and one Ref per capture; it yields the
@@ -76,7 +88,10 @@ struct ScoreModText {
 /// facts.captures choose. UserError naming the op that has no text.
 ScoreModText score_mod_header(const ir::Function& mod, const ScoreModFacts& facts);
 
-/// The same, with a number, kept for the next call with this mod and facts.
+/// The same, with a number or a refusal, kept for the next call with this mod and facts.
+std::shared_ptr<const ScoreModText> find_mod_text(const std::shared_ptr<const ir::Function>& mod,
+                                                  const ScoreModFacts& facts);
+/// UserError where there is no text.
 std::shared_ptr<const ScoreModText> kept_mod_text(const std::shared_ptr<const ir::Function>& mod,
                                                   const ScoreModFacts& facts);
 

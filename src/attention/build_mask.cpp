@@ -1,0 +1,78 @@
+// What of an attention call's masks becomes data, and what programs evaluate.
+#include <algorithm>
+
+#include "attention/mask_cache.h"
+#include "attention/prepare.h"
+#include "mod/traced.h"
+#include "support/debug_log.h"
+
+namespace tilewright::attn {
+namespace {
+
+/// Masks with more distinct pieces than this are evaluated in the programs: as data, with a byte
+/// for each pair, they would fill memory.
+constexpr std::size_t kMostAtoms = std::size_t{1} << 16;
+
+/// Small masks are evaluated in the programs: that takes less time than building them. On a GPU a
+/// new mask in the program would be a new kernel, and data is none.
+bool is_worth_planning(const AttentionSpec& s) {
+    const std::int64_t least_pairs = s.on_gpu() ? 0 : std::int64_t{1} << 18;
+    return !s.packed() && !s.is_part && !s.checked && (s.query_length > 1 || s.on_gpu()) &&
+           s.query_length * s.kv_length >= least_pairs;
+}
+
+/// True when a mod reads arrays of a GPU: the host cannot build a mask from them without waiting.
+bool reads_gpu(const mod::Traced& traced) {
+    return std::any_of(traced.captures.begin(), traced.captures.end(), [](const Capture& capture) {
+        return capture.tensor().device().kind == Device::Kind::cuda;
+    });
+}
+
+bool is_small(const BlockMask& mask) {
+    return mask.state()->data->atoms.atoms().size() <= kMostAtoms;
+}
+
+}  // namespace
+
+bool build_mask(const AttentionOptions& options, AttentionCall& call) {
+    AttentionSpec& spec = call.spec;
+    BlockMask& result = call.buffers.block_mask;
+    const MaskSize lengths{spec.batch, spec.query_heads, spec.query_length, spec.kv_length};
+    bool evaluates = false;
+    if (options.mask.defined()) {
+        evaluates = true;
+        if (reads_gpu(mod::trace(options.mask))) {
+            debug_log("attention",
+                      "slow path: the mask reads arrays of the GPU, so that every pair is tested "
+                      "and no block skipped; create_block_mask makes it data once");
+        } else if (is_worth_planning(spec)) {
+            const BlockMask mask = mask_of_mod(options.mask, lengths);
+            evaluates = !is_small(mask);
+            if (!evaluates) {
+                result = mask;
+            } else {
+                debug_log("attention",
+                          "slow path: the mask is evaluated for every pair of every call, since as "
+                          "data it has {} distinct pieces of 64 x 64, more than {}",
+                          mask.state()->data->atoms.atoms().size(), kMostAtoms);
+            }
+        }
+    }
+    const auto add = [&](const BlockMask& mask) {
+        result = result.defined() ? intersection(result, mask) : mask;
+    };
+    if (options.score_mod.defined() && is_worth_planning(spec)) {
+        // Blocks that the score mod turns into -inf are skipped, too.
+        const auto seen = mask_of_score_mod(options.score_mod, lengths);
+        if (seen && is_small(*seen)) add(*seen);
+    }
+    if (options.block_mask.defined()) {
+        mask::check_fits("attention", options.block_mask, spec.batch, spec.query_heads,
+                         spec.query_length, spec.kv_length);
+        add(options.block_mask);
+    }
+    spec.block_mask = result.defined();
+    return evaluates;
+}
+
+}  // namespace tilewright::attn

@@ -1,0 +1,263 @@
+// The Hopper kernels as an engine.
+#include "attention/sm90/engine.h"
+
+#include <algorithm>
+#include <cstdlib>
+#include <iterator>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "attention/sm90/arrays.h"
+#include "attention/sm90/backward.h"
+#include "attention/sm90/forward.h"
+#include "attention/sm90/mask_lists.h"
+#include "support/debug_log.h"
+#include "support/memo.h"
+
+namespace tilewright::attn::sm90 {
+namespace {
+
+/// A pass as its kernels see it, and the tiles chosen for it.
+struct ForwardChoice : EngineConfig {
+    ForwardDesc desc;
+    ForwardConfig config;
+
+    ForwardChoice(ForwardDesc of, const ForwardConfig& chosen)
+        : desc(std::move(of)), config(chosen) {}
+    Config numbers() const override {
+        return Config{{"q", config.block_m()},
+                      {"kv", config.block_n},
+                      {"stages", config.stages},
+                      {"query_buffers", config.query_buffers},
+                      {"shares", config.shares}};
+    }
+};
+
+struct BackwardChoice : EngineConfig {
+    BackwardDesc desc;
+    BackwardConfig config;
+
+    BackwardChoice(BackwardDesc of, const BackwardConfig& chosen)
+        : desc(std::move(of)), config(chosen) {}
+    Config numbers() const override {
+        return Config{{"q", config.block_m}, {"kv", config.block_n()}, {"stages", config.stages}};
+    }
+};
+
+const ForwardChoice& forward_of(const EngineConfig& config) {
+    return static_cast<const ForwardChoice&>(config);
+}
+const BackwardChoice& backward_of(const EngineConfig& config) {
+    return static_cast<const BackwardChoice&>(config);
+}
+
+/// What neither pass can do.
+std::optional<Refusal> refused(const AttentionSpec& spec) {
+    if (!spec.on_gpu()) return Refusal{"the tensors are in CPU memory"};
+    const cuda::DeviceInfo& info = cuda::device_info(spec.device.index);
+    if (info.major != 9 || info.minor != 0) {
+        return Refusal{fmt::format("{} is {} and not of compute capability 9.0",
+                                   to_string(spec.device), info.arch())};
+    }
+    if (spec.segment_ids && spec.segment_ids != DType::i32)
+        return Refusal{"segment ids are 64-bit integers"};
+    if (spec.is_part && (spec.score || spec.mask || spec.dropout > 0))
+        return Refusal{"mods or dropout count from the origin of a larger call"};
+    if (spec.block_mask && spec.segment_ids)
+        return Refusal{"a mask as data stands beside segment ids"};
+    if (spec.block_mask && spec.packed())
+        return Refusal{"a mask as data stands beside packed sequences"};
+    if (spec.pass == Pass::backward && spec.score.derivative)
+        return Refusal{"the score mod has a derivative of the caller's own"};
+    return std::nullopt;
+}
+
+/// Of these tiles those nearest to the caller's blocks, in their order.
+template <typename Tiles>
+std::vector<Tiles> nearest(const std::vector<Tiles>& tiles, const AttentionBlocks& wish,
+                           auto block_m, auto block_n) {
+    const auto distance = [&](const Tiles& of) {
+        return (wish.q > 0 ? std::abs(wish.q - block_m(of)) : 0) +
+               (wish.kv > 0 ? std::abs(wish.kv - block_n(of)) : 0);
+    };
+    std::int64_t least = distance(tiles.front());
+    for (const Tiles& of : tiles) least = std::min(least, distance(of));
+    std::vector<Tiles> result;
+    std::copy_if(tiles.begin(), tiles.end(), std::back_inserter(result),
+                 [&](const Tiles& of) { return distance(of) == least; });
+    return result;
+}
+
+/// Tiles of the forward that the caller's hints leave; one where nothing is to be measured.
+std::vector<ForwardConfig> tiles_of(const AttentionSpec& spec, const ForwardDesc& desc) {
+    const int multiprocessors = cuda::device_info(spec.device.index).multiprocessors;
+    if (!spec.autotune && spec.forward_blocks == AttentionBlocks()) {
+        return {choose_forward(desc, multiprocessors)};
+    }
+    return nearest(
+        forward_trials(desc, multiprocessors), spec.forward_blocks,
+        [](const ForwardConfig& config) { return std::int64_t{config.block_m()}; },
+        [](const ForwardConfig& config) { return std::int64_t{config.block_n}; });
+}
+
+std::vector<BackwardConfig> tiles_of(const AttentionSpec& spec, const BackwardDesc& desc) {
+    return nearest(
+        backward_trials(desc), spec.backward_blocks,
+        [](const BackwardConfig& config) { return std::int64_t{config.block_m}; },
+        [](const BackwardConfig& config) { return std::int64_t{config.block_n()}; });
+}
+
+/// Starts the compilation of the kernels of the backward of a forward, once for each.
+void compile_backward_ahead(AttentionSpec spec) {
+    // Calls that were here already cost no more than a look: this follows every forward.
+    spec.pass = Pass::backward;
+    static auto* const kSeen =
+        new Memo<AttentionSpec, bool>("problems whose backward is compiled ahead", 512);
+    if (kSeen->find(spec)) return;
+    kSeen->put(spec, true);
+    BackwardDesc desc;
+    if (refused(spec) || describe(spec, desc)) return;
+    const BackwardConfig config = tiles_of(spec, desc).front();
+    static auto* const kStarted =
+        new Memo<std::string, bool>("backward kernels compiled ahead", 512);
+    const std::string key = backward_key(desc, config);
+    if (kStarted->find(key)) return;
+    kStarted->put(key, true);
+    for (cuda::CompileRequest& unit : generate_backward(desc, config)) {
+        cuda::compile_in_background(std::move(unit));
+    }
+}
+
+void run_forward(const AttentionSpec& spec, const ForwardChoice& choice, const AttentionBuffers& b,
+                 cuda::StreamHandle stream) {
+    const auto& [desc, config] = std::tie(choice.desc, choice.config);
+    ForwardInputs inputs;
+    const PlacedArrays arrays(spec, b, inputs);
+    const Tensor out = writable("out", b.result.out);
+    inputs.out = view_of(out);
+    inputs.lse = address_of(b.result.lse);
+    inputs.row_max = address_of(b.result.max_scores);
+    if (spec.block_mask) inputs.mask = query_lists_on(spec, b);
+    check_arrays(inputs);
+    debug_log("attention", "sm90 forward: tiles of {} x {}, {} stages{}{}{}", config.block_m(),
+              config.block_n, config.stages,
+              config.group > 1 ? fmt::format(", {} heads in a tile", config.group) : "",
+              config.shares > 0 ? fmt::format(", blocks in {} shares", config.shares) : "",
+              desc.mask_bits ? ", mask as data"
+              : desc.listed  ? ", listed blocks"
+                             : "");
+    const ForwardKernels kernels = load_forward(desc, config, spec.device.index, [&] {
+        if (spec.gradient) compile_backward_ahead(spec);
+    });
+    launch_forward(inputs, desc, config, kernels, stream);
+    if (out.raw() != b.result.out.raw()) b.result.out.copy_from(out);
+    if (spec.gradient) compile_backward_ahead(spec);
+}
+
+/// A gradient that is not wanted is written nevertheless.
+Tensor target(const char* argument, const Tensor& gradient, const Tensor& like) {
+    return gradient.defined() ? writable(argument, gradient)
+                              : Tensor::empty(like.dtype(), like.shape(), like.device());
+}
+
+void run_backward(const AttentionSpec& spec, const BackwardChoice& choice,
+                  const AttentionBuffers& b, cuda::StreamHandle stream) {
+    const auto& [desc, config] = std::tie(choice.desc, choice.config);
+    BackwardInputs inputs;
+    const PlacedArrays arrays(spec, b, inputs);
+    inputs.deterministic = spec.deterministic;
+    const Tensor out = readable("forward.out", b.result.out), grad_out = readable("dout", b.dout);
+    const Tensor lse = b.result.lse.contiguous();
+    const Tensor grad_lse = b.dlse.defined() ? b.dlse.to(f32).contiguous() : Tensor();
+    inputs.out = view_of(out);
+    inputs.grad_out = view_of(grad_out);
+    inputs.lse = address_of(lse);
+    inputs.grad_lse = address_of(grad_lse);
+    const Tensor* const wanted[] = {&b.query_gradient, &b.key_gradient, &b.value_gradient};
+    const Tensor written[] = {target("gradients.query", b.query_gradient, b.query),
+                              target("gradients.key", b.key_gradient, b.key),
+                              target("gradients.value", b.value_gradient, b.value)};
+    inputs.grad_query = view_of(written[0]);
+    inputs.grad_key = view_of(written[1]);
+    inputs.grad_value = view_of(written[2]);
+    inputs.grad_sinks = address_of(b.sinks_gradient);
+    for (const Tensor& gradient : b.captured_gradients) {
+        inputs.grad_captures.push_back(address_of(gradient));
+    }
+    if (spec.block_mask) {
+        inputs.mask = lists_on(spec, b, backward_plan_options(choose_backward(desc)));
+        if (desc.wide()) inputs.query_mask = query_lists_on(spec, b);
+    }
+    check_arrays(inputs, desc);
+    debug_log("attention", "sm90 backward: tiles of {} x {}, {} stages{}", config.block_m,
+              config.block_n(), config.stages, desc.deterministic ? ", deterministic" : "");
+    launch_backward(inputs, desc, config, load_backward(desc, config, spec.device.index), stream);
+    for (std::size_t i = 0; i < std::size(wanted); ++i) {
+        if (wanted[i]->defined() && written[i].raw() != wanted[i]->raw())
+            wanted[i]->copy_from(written[i]);
+    }
+}
+
+class Sm90Engine : public Engine {
+  public:
+    EngineId id() const override { return EngineId::sm90; }
+    const char* description() const override { return "kernels for Hopper GPUs"; }
+
+    std::optional<Refusal> supports(const AttentionSpec& spec) const override {
+        if (std::optional<Refusal> reason = refused(spec)) return reason;
+        ForwardDesc forward;
+        BackwardDesc backward;
+        return spec.pass == Pass::forward ? describe(spec, forward) : describe(spec, backward);
+    }
+
+    ConfigPtr choose(const AttentionSpec& spec) const override { return trials(spec).front(); }
+
+    std::vector<ConfigPtr> trials(const AttentionSpec& spec) const override {
+        return spec.pass == Pass::forward ? choices<ForwardChoice, ForwardDesc>(spec)
+                                          : choices<BackwardChoice, BackwardDesc>(spec);
+    }
+
+    std::int64_t workspace(const AttentionSpec& spec, const EngineConfig& config) const override {
+        if (spec.pass == Pass::forward) {
+            const ForwardChoice& choice = forward_of(config);
+            return static_cast<std::int64_t>(forward_workspace_bytes(choice.desc, choice.config));
+        }
+        const BackwardChoice& choice = backward_of(config);
+        return static_cast<std::int64_t>(backward_workspace_bytes(choice.desc, choice.config));
+    }
+
+    void launch(const AttentionSpec& spec, const EngineConfig& config,
+                const AttentionBuffers& buffers, cuda::StreamHandle stream) const override {
+        if (spec.pass == Pass::forward) {
+            run_forward(spec, forward_of(config), buffers, stream);
+        } else {
+            run_backward(spec, backward_of(config), buffers, stream);
+        }
+    }
+
+    /// Kernels keep keys apart that data hides, not those of a mask that they evaluate.
+    bool isolates_hidden_keys(const AttentionSpec& spec) const override { return !spec.mask; }
+
+  private:
+    template <typename Choice, typename Desc>
+    static std::vector<ConfigPtr> choices(const AttentionSpec& spec) {
+        Desc desc;
+        const std::optional<Refusal> refusal = describe(spec, desc);
+        TW_ASSERT(!refusal, "{}", refusal->reason);
+        std::vector<ConfigPtr> result;
+        for (const auto& config : tiles_of(spec, desc)) {
+            result.push_back(std::make_shared<Choice>(desc, config));
+        }
+        return result;
+    }
+};
+
+}  // namespace
+
+const Engine& engine() {
+    static const Sm90Engine kEngine;
+    return kEngine;
+}
+
+}  // namespace tilewright::attn::sm90

@@ -1,0 +1,38 @@
+// The tensors of attention's arguments: their checks, layouts and parts.
+#pragma once
+
+#include "tilewright/attention.h"
+#include "tilewright/tensor.h"
+
+namespace tilewright::attn {
+
+/// UserError unless the argument has this type and lies on this device; a BHSD view with unit
+/// stride in the last dimension.
+Tensor check_input(const char* argument, const Tensor& tensor, DType dtype, Layout layout,
+                   Device device);
+/// UserError unless the tensor, if there is one, lies on this device, that of the query.
+void expect_device(const char* argument, const Tensor& tensor, Device device);
+void expect_shape(const char* argument, const Tensor& tensor, const Tensor::Dims& expected);
+/// Any float dtype will do.
+void expect_floats(const char* argument, const Tensor& tensor);
+
+/// UserError unless a tensor of the caller can take a result of this BHSD shape; its BHSD view.
+Tensor check_output(const char* argument, const Tensor& tensor, DType dtype,
+                    const Tensor::Dims& shape, Layout layout, Device device);
+/// The same for a number per row, without gaps.
+void check_rows(const char* argument, const Tensor& tensor, DType dtype, const Tensor::Dims& shape,
+                Device device);
+
+Tensor to_bhsd(const Tensor& x, Layout layout);
+/// A new tensor of BHSD shape `shape` whose memory is in `layout`, as a BHSD view.
+Tensor empty_like(DType dtype, const Tensor::Dims& shape, Layout layout, Device device);
+
+/// Parts of tensors (batch, heads, ...) and (batch, heads, length, ...); undefined ones stay so.
+Tensor batches_of(const Tensor& x, std::int64_t b, std::int64_t count);
+Tensor heads_of(const Tensor& x, std::int64_t h, std::int64_t count);
+Tensor rows_of(const Tensor& x, std::int64_t first, std::int64_t count);
+
+/// The first `kv_length` rows of an array like the caller's keys; the others become 0.
+Tensor attended_part(const Tensor& given, std::int64_t kv_length);
+
+}  // namespace tilewright::attn

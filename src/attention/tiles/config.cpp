@@ -1,0 +1,308 @@
+// The choice of blocks for tile programs.
+#include "attention/tiles/config.h"
+
+#include <algorithm>
+
+#include "attention/tiles/backward.h"
+#include "cuda/runtime/device.h"
+#include "support/check.h"
+
+namespace tilewright::attn::tiles {
+namespace {
+
+/// Gradients of captured arrays may take this many elements besides the arrays themselves; beyond
+/// it batches and heads that would need copies of their own run one after the other.
+constexpr std::int64_t kMostCopied = std::int64_t{1} << 24;
+
+/// Long enough, in a type of fast products, that longer blocks pay on a CPU.
+bool is_long(const AttentionSpec& s) {
+    constexpr std::int64_t kLong = 2048;
+    return std::min(s.query_length, s.kv_length) >= kLong &&
+           (s.dtype == DType::bf16 || s.dtype == DType::f32);
+}
+
+/// Most keys of a block on a CPU. Longer blocks spread what each costs beside its products; where a
+/// mask cuts through them, they cover more pairs that do not attend, which costs least where the
+/// products are cheap.
+std::int64_t most_keys(const AttentionSpec& s) {
+    const bool is_cut = (s.right() >= 0 && s.dtype != DType::bf16) || s.window_left >= 0 ||
+                        s.segment_ids || s.block_mask;
+    return is_long(s) && !is_cut ? 256 : 128;
+}
+
+/// What the choice of blocks on a GPU looks at.
+GpuProblem gpu_problem(const AttentionSpec& s, const Features& of) {
+    const cuda::DeviceInfo& info = cuda::device_info(s.device.index);
+    return {.dtype = s.dtype,
+            .head_dim = s.head_dim,
+            .value_dim = s.value_dim,
+            .query_length = s.query_length,
+            .kv_length = s.kv_length,
+            .tested = of.positions() || s.block_mask,
+            .deterministic = s.deterministic,
+            .shared_bytes = info.shared_bytes_per_block,
+            // What gathers, masks loads or draws bits is generated for warps.
+            .wgmma = info.arch() == "sm_90a" && !s.block_mask && !of.mask && !of.lengths &&
+                     of.dropout == 0 && of.score.captures() == 0};
+}
+
+/// The mod with its plain loads as block loads. In decode the heads of a group are the rows, and
+/// the checked mode wants every index.
+InlinedMod inlined(const AttentionSpec& spec, const ModSpec& mod, bool is_score) {
+    if (!mod) return {};
+    if (spec.query_length == 1 || spec.checked) return InlinedMod{mod.function, {}, mod.text};
+    std::vector<Tensor::Dims> shapes;
+    for (const CaptureSpec& capture : mod.captures) shapes.push_back(capture.shape);
+    const std::int64_t batch = spec.packed() ? spec.sequences : spec.batch;
+    return with_block_loads(mod.text, *mod.function, is_score, shapes,
+                            {batch + spec.origin[0], spec.query_heads + spec.origin[1],
+                             spec.query_length, spec.kv_length});
+}
+
+/// With the blocks that both passes start from.
+Options options_of(const AttentionSpec& spec, const Features& features) {
+    Options options;
+    options.scale = spec.scale;
+    options.causal = spec.causal;
+    options.window_left = spec.window_left;
+    options.window_right = spec.window_right;
+    options.group = spec.group();
+    options.interpret = spec.checked;
+    // In narrow types the scaled operand would be rounded.
+    options.scale_operand = features.score && !spec.on_gpu() && size_of(spec.dtype) >= 4;
+    if (spec.on_gpu()) {
+        use_gpu_blocks(options, gpu_problem(spec, features));
+        return options;
+    }
+    // Queries past the end read 0, so that short problems take a whole block.
+    options.block_q = std::clamp<std::int64_t>(spec.query_length, 1, 64);
+    options.block_k = 16;
+    const std::int64_t most = most_keys(spec);
+    while (options.block_k < most && options.block_k < spec.kv_length) options.block_k *= 2;
+    return options;
+}
+
+/// Takes the blocks that are given, as far as lengths and machine allow.
+void use_hints(const AttentionSpec& spec, Options& options) {
+    constexpr std::int64_t kLargest = 512, kGrain = 16;  // keys fill whole vectors
+    const AttentionBlocks& wish = spec.blocks();
+    if (spec.on_gpu()) {
+        if (wish.num_warps > 0) options.num_warps = wish.num_warps;
+        if (wish.num_stages > 0) options.num_stages = wish.num_stages;
+        return;
+    }
+    if (wish.q > 0) {
+        options.block_q =
+            std::clamp<std::int64_t>(std::min(wish.q, spec.query_length), 1, kLargest);
+    }
+    if (wish.kv > 0) {
+        const std::int64_t keys =
+            std::clamp<std::int64_t>(std::min(wish.kv, spec.kv_length), 1, kLargest);
+        options.block_k = (keys + kGrain - 1) / kGrain * kGrain;
+    }
+}
+
+/// Blocks of programs for warps, where those of warpgroups were chosen.
+void use_warp_blocks(const AttentionSpec& spec, const Features& features, Options& options) {
+    if (!options.guarded) return;
+    GpuProblem problem = gpu_problem(spec, features);
+    problem.wgmma = false;
+    use_gpu_blocks(options, problem);
+}
+
+/// Queries of a program: as many as share each block of keys while they fit a core's cache and
+/// programs stay many. A matter of shapes alone, so that the result does not depend on the machine.
+std::int64_t forward_block(const AttentionSpec& s, std::int64_t block) {
+    constexpr std::int64_t kMostElements = 16384, kPrograms = 128;
+    const std::int64_t widest = std::max(s.head_dim, s.value_dim);
+    if (s.on_gpu()) {
+        // Tensor cores want 32 rows for each of four warps, where registers hold them.
+        const bool fits = size_of(s.dtype) == 2 && widest <= 128;
+        const std::int64_t programs = s.batch * s.query_heads * (s.query_length / (2 * block));
+        return fits && block == 64 && programs >= kPrograms ? 2 * block : block;
+    }
+    const auto fits = [&](std::int64_t rows) {
+        return rows <= s.query_length && rows * widest <= kMostElements &&
+               s.batch * s.query_heads * (s.query_length / rows) >= kPrograms;
+    };
+    while (block >= 64 && block < 256 && fits(2 * block)) block *= 2;
+    return block;
+}
+
+/// Under diagonals, long sequences on a CPU have long blocks inside and shorter ones where a
+/// diagonal cuts through them; with fewer queries at once, less of those lies outside.
+void use_edges(const AttentionSpec& s, Options& options) {
+    constexpr std::int64_t kEdge = 128, kMostQueries = 128;
+    const bool diagonals = s.right() >= 0 || s.window_left >= 0;
+    if (s.on_gpu() || s.block_mask || s.segment_ids || !diagonals || !is_long(s)) return;
+    options.edge_k = kEdge;
+    options.block_k = 2 * kEdge;
+    options.block_q = std::min(options.block_q, kMostQueries);
+}
+
+/// True when few queries attend to every key: then the keys are split over programs, and all
+/// queries of a group of heads, at one stride, are the rows of one block.
+bool is_decode(const AttentionSpec& s, const Features& features) {
+    constexpr std::int64_t kFewQueries = 15, kMostRows = 64;
+    if (s.right() >= 0 || features.segments || features.plan) return false;
+    if (features.dropout != 0 || loads_blocks(features)) return false;
+    if (s.query_length == 1) return true;
+    const bool plain = s.window_left < 0 && !features.score && !features.mask && !s.sinks;
+    return plain && s.query_length <= kFewQueries && s.group() * s.query_length <= kMostRows &&
+           s.joined_rows;
+}
+
+void choose_forward(const AttentionSpec& spec, TilesConfig& config) {
+    Options& options = config.options;
+    const AttentionBlocks& wish = spec.forward_blocks;
+    use_hints(spec, options);
+    config.decode = is_decode(spec, config.features);
+    if (config.decode || loads_blocks(config.features)) return;
+    if (wish.q == 0 && spec.block_mask) {
+        // 128 columns and bits of a mask are more than registers hold for two tiles of 16 rows a
+        // warp.
+        const bool is_wide = spec.on_gpu() && std::max(spec.head_dim, spec.value_dim) > 64;
+        if (!is_wide) config.most_queries = forward_block(spec, options.block_q);
+    } else if (wish.q == 0) {
+        options.block_q = forward_block(spec, options.block_q);
+    }
+    if (wish.q == 0 && wish.kv == 0) use_edges(spec, options);
+}
+
+/// Elements that gradients of captures take besides the arrays themselves.
+std::int64_t copied(const AttentionSpec& spec, const TilesConfig& config, std::int64_t batch,
+                    std::int64_t heads) {
+    std::int64_t most = 0;
+    for (const GradientBuffer& buffer : config.derivative.buffers) {
+        std::int64_t size = 1;
+        for (const std::int64_t extent : spec.score.captures[buffer.capture].shape) size *= extent;
+        const std::int64_t splits = num_splits(config.options.gpu, batch, heads, spec.kv_length);
+        most += size * (buffer.copies(batch, heads, splits) - 1);
+    }
+    return most;
+}
+
+void differentiate(const AttentionSpec& spec, TilesConfig& config) {
+    const ModSpec& mod = spec.score;
+    std::vector<Tensor::Dims> shapes;
+    std::vector<bool> differentiable;
+    for (const CaptureSpec& capture : mod.captures) {
+        shapes.push_back(capture.shape);
+        differentiable.push_back(capture.differentiable);
+    }
+    const InlinedMod plain{mod.plain_function,
+                           {},
+                           spec.checked ? mod.plain_text : mod.text,
+                           mod.derivative,
+                           mod.gathers};
+    config.derivative =
+        differentiate_score(plain, differentiable, shapes,
+                            {spec.origin[0] + spec.batch, spec.origin[1] + spec.query_heads,
+                             spec.query_length, spec.kv_length});
+    config.derivative_key = config.derivative.key();
+    for (const GradientBuffer& buffer : config.derivative.buffers) {
+        // One more tells copies of it apart.
+        const CaptureSpec& capture = mod.captures[buffer.capture];
+        if (capture.shape.size() < ir::kMaxRefRank) continue;
+        user_error("attention",
+                   "expected captures with a gradient of at most {} dimensions but got {}",
+                   ir::kMaxRefRank - 1, to_string(TensorType{capture.dtype, capture.shape}));
+    }
+}
+
+void choose_backward(const AttentionSpec& spec, TilesConfig& config) {
+    Options& options = config.options;
+    if (spec.on_gpu()) {
+        use_warp_blocks(spec, config.features, options);
+        GpuProblem problem = gpu_problem(spec, config.features);
+        problem.wgmma = false;
+        use_gpu_backward_blocks(options, problem);
+    } else if (options.block_k > 128) {
+        options.block_q = 128;  // fewer passes over the longer dK and dV
+    }
+    use_hints(spec, options);
+    if (spec.score) differentiate(spec, config);
+    config.batches_at_once = spec.batch;
+    config.heads_at_once = spec.kv_heads;
+    if (copied(spec, config, spec.batch, spec.kv_heads) > kMostCopied) config.batches_at_once = 1;
+    if (copied(spec, config, config.batches_at_once, spec.kv_heads) > kMostCopied)
+        config.heads_at_once = 1;
+}
+
+}  // namespace
+
+Features features_of(const AttentionSpec& spec) {
+    Features features;
+    features.segments = spec.segment_ids.has_value();
+    features.plan = spec.block_mask;
+    features.lengths = spec.kv_lengths.has_value();
+    features.sinks = spec.sinks.has_value();
+    features.dropout = spec.dropout;
+    features.score = inlined(spec, spec.score, true);
+    features.mask = inlined(spec, spec.mask, false);
+    features.long_positions =
+        features.positions() && std::max(spec.query_length, spec.kv_length) > kShortPositions;
+    return features;
+}
+
+std::shared_ptr<TilesConfig> choose(const AttentionSpec& spec, const Features& features) {
+    auto config = std::make_shared<TilesConfig>();
+    config->features = features;
+    config->options.interpret = spec.checked;
+    if (spec.packed() || !spec.has_work()) return config;  // each sequence has its own
+    config->options = options_of(spec, features);
+    if (spec.pass == Pass::forward) {
+        choose_forward(spec, *config);
+    } else {
+        choose_backward(spec, *config);
+    }
+    return config;
+}
+
+std::vector<ConfigPtr> trials(const AttentionSpec& spec) {
+    constexpr std::int64_t kFewQueries = 16;  // nothing to choose
+    // The usual ones first.
+    constexpr AttentionBlocks kTrials[] = {{64, 128},  {64, 64},   {128, 128},
+                                           {256, 128}, {128, 256}, {32, 128}};
+    const Features features = features_of(spec);
+    const AttentionBlocks& wish = spec.blocks();
+    if (spec.on_gpu() || spec.query_length < kFewQueries || (wish.q > 0 && wish.kv > 0)) {
+        return {choose(spec, features)};
+    }
+    std::vector<ConfigPtr> configs;
+    for (const AttentionBlocks& trial : kTrials) {
+        AttentionSpec sized = spec;
+        (spec.pass == Pass::forward ? sized.forward_blocks : sized.backward_blocks) = {
+            wish.q > 0 ? wish.q : trial.q, wish.kv > 0 ? wish.kv : trial.kv};
+        ConfigPtr config = choose(sized, features);
+        const bool known = std::any_of(configs.begin(), configs.end(), [&](const ConfigPtr& other) {
+            return other->numbers().values() == config->numbers().values();
+        });
+        if (!known) configs.push_back(std::move(config));
+    }
+    return configs;
+}
+
+Options backward_options(const AttentionSpec& spec, const TilesConfig& config) {
+    Options options = config.options;
+    options.query_gradient = spec.query_gradient;
+    options.key_gradient = spec.key_gradient;
+    options.value_gradient = spec.value_gradient;
+    options.fragments = options.query_gradient && spec.on_gpu() && options.block_q % 8 == 0 &&
+                        spec.head_dim % 8 == 0;
+    // Copies of gradients of captures are of programs that walk over keys in order. Without dQ no
+    // two programs add to one place.
+    options.unordered = spec.on_gpu() && config.derivative.buffers.empty() &&
+                        (!options.query_gradient || (options.fragments && !spec.deterministic));
+    return options;
+}
+
+Options repair_options(const AttentionSpec& spec, const Features& features) {
+    Options options = options_of(spec, features);
+    use_hints(spec, options);
+    use_warp_blocks(spec, features, options);
+    options.isolation = Isolation::repair;
+    return options;
+}
+
+}  // namespace tilewright::attn::tiles

@@ -1,0 +1,310 @@
+// The backward pass by tile programs: which programs run, their scratch, and shared sums.
+#include <algorithm>
+#include <cmath>
+#include <optional>
+#include <tuple>
+#include <utility>
+
+#include "attention/tensors.h"
+#include "attention/tiles/backward.h"
+#include "attention/tiles/forward.h"
+#include "attention/tiles/hidden_keys.h"
+#include "attention/tiles/launch.h"
+#include "run/clear.h"
+#include "run/recorder.h"
+
+namespace tilewright::attn::tiles {
+namespace {
+
+/// The gradients of sinks and captures of all parts of a call, summed up in their order.
+class SharedSums {
+  public:
+    SharedSums(const AttentionSpec& spec, const AttentionBuffers& buffers)
+        : dtype_(accumulator(spec.dtype)), sinks_{buffers.sinks_gradient} {
+        for (const Tensor& total : buffers.captured_gradients) captured_.push_back({total});
+    }
+
+    /// True when no part of the call adds anything.
+    bool is_empty() const {
+        return !sinks_.total.defined() &&
+               std::none_of(captured_.begin(), captured_.end(),
+                            [](const Sum& sum) { return sum.total.defined(); });
+    }
+
+    /// Where the gradient of the sinks of all heads from one part is to be written, for
+    /// `add_sinks` to add it.
+    Tensor sinks_part() const {
+        const Tensor& total = sinks_.total;
+        return sinks_.used ? Tensor::empty(dtype_, total.shape(), total.device()) : total;
+    }
+    void add_sinks(const Options& options, const Tensor& part) {
+        if (std::exchange(sinks_.used, true)) add(options, sinks_.total, part);
+    }
+
+    /// Adds the copies of one buffer, (copies, dimensions of the array...).
+    void add_copies(const Options& options, std::size_t capture, const Tensor& copies) {
+        Sum& sum = captured_[capture];
+        const std::int64_t size = sum.total.size();
+        if (size == 0) return;
+        const Tensor rows = copies.reshape({copies.dim(0), size});
+        if (std::exchange(sum.used, true)) {
+            const Tensor part = Tensor::empty(dtype_, {size}, rows.device());
+            sum_rows(options, rows, part);
+            add(options, sum.total, part);
+        } else {
+            sum_rows(options, rows, sum.total.reshape({size}));
+        }
+    }
+
+    /// Zeros where nothing was added.
+    void finish() const {
+        if (sinks_.total.defined() && !sinks_.used) run::clear(sinks_.total);
+        for (const Sum& sum : captured_) {
+            if (sum.total.defined() && !sum.used) run::clear(sum.total);
+        }
+    }
+
+  private:
+    struct Sum {
+        Tensor total;
+        bool used = false;
+    };
+
+    /// Over the first dimension, in order.
+    void sum_rows(const Options& options, const Tensor& rows, const Tensor& sum) const {
+        const Call call =
+            cached(std::tuple(options, dtype_), [&] { return sum_copies(options, dtype_); });
+        call.into({sum}, {rows});
+    }
+    void add(const Options& options, const Tensor& total, const Tensor& part) const {
+        const Tensor flat = total.reshape({total.size()});
+        const Tensor pair = Tensor::empty(dtype_, {2, total.size()}, total.device());
+        pair.select(0, 0).copy_from(flat);
+        pair.select(0, 1).copy_from(part.reshape({total.size()}));
+        sum_rows(options, pair, flat);
+    }
+
+    DType dtype_;
+    Sum sinks_;
+    std::vector<Sum> captured_;  ///< by capture; undefined where there is no gradient
+};
+
+/// f32 or f64 parts of dQ of a part of a call: in the order of accumulators, or row by row.
+Tensor::Dims parts_shape(const AttentionSpec& spec, const Options& options) {
+    const std::int64_t splits = num_splits(options.gpu, spec.batch, spec.kv_heads, spec.kv_length);
+    if (!options.fragments) {
+        return {splits, spec.batch, spec.query_heads, spec.query_length, spec.head_dim};
+    }
+    const std::int64_t blocks = (spec.query_length + options.block_q - 1) / options.block_q;
+    return {options.unordered ? 1 : splits, spec.batch, spec.query_heads, blocks,
+            options.block_q * spec.head_dim};
+}
+
+/// Copies of the gradient of a captured array.
+Tensor::Dims copies_shape(const AttentionSpec& spec, const Options& options,
+                          const GradientBuffer& buffer) {
+    const std::int64_t splits = num_splits(options.gpu, spec.batch, spec.kv_heads, spec.kv_length);
+    Tensor::Dims shape = spec.score.captures[buffer.capture].shape;
+    shape.insert(shape.begin(), buffer.copies(spec.batch, spec.kv_heads, splits));
+    return shape;
+}
+
+/// What the main program reads of each row; `shift` where `Features::shifted`.
+struct Rows {
+    Tensor log2_sum, delta, shift;
+};
+
+/// dq, dk, dv of a part of a call, and what it adds to the shared sums. `preprocess` gives log2_sum
+/// and delta their values; kernels of a GPU are compiled meanwhile.
+void run(const AttentionSpec& spec, const AttentionBuffers& b, const TilesConfig& config,
+         const Features& features, const Plan& plan, const Rows& rows, Scratch scratch,
+         const std::function<void()>& preprocess, SharedSums& shared) {
+    const DType sums = accumulator(spec.dtype);
+    const Options options = backward_options(spec, config);
+    const ScoreDerivative& derivative = config.derivative;
+    const Call main = cached(std::tuple(options, features.key(), config.derivative_key),
+                             [&] { return tiles::backward(options, features, derivative); });
+    Tensor parts;
+    if (options.query_gradient) {
+        parts = scratch.take(sums, parts_shape(spec, options));
+        if (options.fragments) run::clear(parts);
+    }
+    std::vector<Tensor> inputs{b.query,       b.key,      b.value,       b.dout,
+                               rows.log2_sum, rows.delta, b.segment_ids, b.kv_segment_ids};
+    const std::vector<Tensor> last = extras(spec, b, features, plan, rows.shift);
+    inputs.insert(inputs.end(), last.begin(), last.end());
+    std::vector<Tensor> outputs;
+    for (const Tensor& wanted : {parts, b.key_gradient, b.value_gradient}) {
+        if (wanted.defined()) outputs.push_back(wanted);
+    }
+    const std::size_t first_buffer = outputs.size();
+    for (const GradientBuffer& buffer : derivative.buffers) {
+        inputs.push_back(scratch.take(sums, copies_shape(spec, options, buffer)));
+        run::clear(inputs.back());
+        outputs.push_back(inputs.back());
+    }
+    if (options.fragments) inputs.push_back(parts);
+    const std::int64_t queries = options.fragments ? spec.query_length : 0;
+    const Call sum = cached(std::tuple(options, spec.dtype, queries),
+                            [&] { return sum_parts(options, spec.dtype, queries); });
+    if (spec.on_gpu() && !outputs.empty() && main.num_traces() == 0) {
+        main.compile_ahead(outputs, inputs);
+        if (options.query_gradient) sum.compile_ahead({b.query_gradient}, {parts});
+    }
+    preprocess();
+    if (outputs.empty()) return;
+    main.into(outputs, inputs);
+    for (std::size_t i = 0; i < derivative.buffers.size(); ++i) {
+        shared.add_copies(config.options, derivative.buffers[i].capture, outputs[first_buffer + i]);
+    }
+    if (options.query_gradient) sum.into({b.query_gradient}, {parts});
+}
+
+/// Without keys the sink is all of the softmax: only lse depends on it.
+void backward_without_keys(const AttentionSpec& spec, const AttentionBuffers& b,
+                           const Options& options, SharedSums& shared) {
+    for (const Tensor& gradient : {b.query_gradient, b.key_gradient, b.value_gradient}) {
+        if (gradient.defined()) gradient.fill(0);
+    }
+    if (spec.empty() || !b.sinks.defined() || !b.dlse.defined()) return;
+    const Tensor dlse = b.dlse.to(Device{});
+    std::vector<double> sums(static_cast<std::size_t>(spec.query_heads));
+    for (std::int64_t n = 0; n < spec.batch; ++n)
+        for (std::int64_t h = 0; h < spec.query_heads; ++h)
+            for (std::int64_t q = 0; q < spec.query_length; ++q)
+                sums[static_cast<std::size_t>(h)] += dlse.get({n, h, q});
+    const Tensor part = shared.sinks_part();
+    part.copy_from(Tensor::from_vector(sums, {spec.query_heads}, part.dtype()).to(spec.device));
+    shared.add_sinks(options, part);
+}
+
+Tensor::Dims rows_shape(const AttentionSpec& spec) {
+    return {spec.batch, spec.query_heads, spec.query_length};
+}
+
+/// May a row have an lse that is too large for probabilities? A recording is repeated with others.
+bool may_have_large_rows(const AttentionSpec& spec, const Tensor& lse) {
+    if (spec.on_gpu()) return false;
+    if (run::Recorder::current() != nullptr) return true;
+    const DType sums = accumulator(spec.dtype);
+    const auto has = [](const auto* values, std::int64_t size) {
+        return std::any_of(values, values + size,
+                           [](double l) { return std::abs(l) >= kInexactLse && !std::isinf(l); });
+    };
+    const Tensor all = lse.to(sums).contiguous();
+    return sums == f64 ? has(all.data<double>(), all.size()) : has(all.data<float>(), all.size());
+}
+
+/// The lse of scores minus a shift of their row: the largest score where scores are large, else 0.
+struct ShiftedLse {
+    Tensor shift, lse;
+};
+ShiftedLse shift_large_rows(const AttentionSpec& spec, const TilesConfig& config,
+                            const AttentionBuffers& b) {
+    const Options& options = config.options;
+    const Features& features = config.features;
+    const bool long_queries = has_long_queries(spec);
+    const Plan plan = make_plan(spec, b.block_mask, options, false);
+    const Call call = cached(std::tuple(options, features.key(), long_queries),
+                             [&] { return row_sums(options, features, long_queries); });
+    std::vector<Tensor> inputs = forward_inputs(spec, b, features, plan);
+    inputs.push_back(b.result.lse);
+    const std::vector<Tensor> results = call.run(inputs);
+    return {results[0], results[1]};
+}
+
+/// A call, or a packed sequence of one.
+void launch_sequence(const AttentionSpec& spec, const TilesConfig& config,
+                     const AttentionBuffers& b, SharedSums& shared) {
+    const Options& options = config.options;
+    if (!spec.has_work()) return backward_without_keys(spec, b, options, shared);
+    Scratch scratch(b.workspace);
+    ShiftedLse rows{{}, b.result.lse};
+    std::optional<Features> of_shifted;
+    if (may_have_large_rows(spec, rows.lse)) {
+        rows = shift_large_rows(spec, config, b);
+        of_shifted.emplace(config.features).shifted = true;
+    }
+    const bool shifted = of_shifted.has_value();
+    const Features& features = shifted ? *of_shifted : config.features;
+    const Plan plan = make_plan(spec, b.block_mask, options, true);
+    const bool has_dlse = b.dlse.defined();
+    const Call preprocess = cached(std::tuple(options, has_dlse),
+                                   [&] { return backward_preprocess(options, has_dlse); });
+    const DType sums = accumulator(spec.dtype);
+    const Tensor log2_sum = scratch.take(sums, rows_shape(spec)),
+                 delta = scratch.take(sums, rows_shape(spec));
+    bool done = false;
+    const auto preprocess_once = [&] {
+        if (std::exchange(done, true)) return;
+        preprocess.into({log2_sum, delta}, {b.result.out, b.dout, rows.lse, b.dlse});
+        if (!b.sinks.defined()) return;
+        const Call sinks =
+            cached(std::tuple(options, shifted), [&] { return sinks_backward(options, shifted); });
+        const Tensor sinks_part = shared.sinks_part();
+        sinks.into({sinks_part}, {b.sinks, rows.lse, delta, rows.shift});
+        shared.add_sinks(options, sinks_part);
+    };
+    const std::int64_t batches = config.batches_at_once, heads = config.heads_at_once;
+    if (batches == spec.batch && heads == spec.kv_heads) {
+        return run(spec, b, config, features, plan, {log2_sum, delta, rows.shift}, scratch,
+                   preprocess_once, shared);
+    }
+    for (std::int64_t n = 0; n < spec.batch; n += batches) {
+        for (std::int64_t h = 0; h < spec.kv_heads; h += heads) {
+            const Work work = part(spec, b, n, batches, h, heads);
+            const auto of_part = [&](const Tensor& x) {
+                return heads_of(batches_of(x, n, batches), h * spec.group(), heads * spec.group());
+            };
+            run(work.spec, work.buffers, config, features, plan,
+                {of_part(log2_sum), of_part(delta), of_part(rows.shift)}, scratch, preprocess_once,
+                shared);
+        }
+    }
+}
+
+}  // namespace
+
+std::int64_t backward_workspace(const AttentionSpec& spec, const TilesConfig& config) {
+    if (!spec.has_work()) return 0;
+    const DType sums = accumulator(spec.dtype);
+    const Options options = backward_options(spec, config);
+    AttentionSpec part = spec;
+    part.batch = config.batches_at_once;
+    part.kv_heads = config.heads_at_once;
+    part.query_heads = part.kv_heads * spec.group();
+    std::int64_t bytes = 2 * Scratch::bytes(sums, rows_shape(spec));
+    if (options.query_gradient) bytes += Scratch::bytes(sums, parts_shape(part, options));
+    for (const GradientBuffer& buffer : config.derivative.buffers) {
+        bytes += Scratch::bytes(sums, copies_shape(part, options, buffer));
+    }
+    return bytes;
+}
+
+void launch_backward(const AttentionSpec& spec, const TilesConfig& config,
+                     const AttentionBuffers& buffers) {
+    SharedSums shared(spec, buffers);
+    if (spec.packed()) {
+        const auto one = [&](std::size_t n) {
+            Work work = sequence(spec, buffers, n);
+            const auto own = choose(work.spec, config.features);
+            const std::int64_t bytes = backward_workspace(work.spec, *own);
+            if (bytes > 0) work.buffers.workspace = Tensor::empty(u8, {bytes}, spec.device);
+            launch_sequence(work.spec, *own, work.buffers, shared);
+        };
+        for_each_sequence(spec, one, shared.is_empty());
+    } else {
+        launch_sequence(spec, config, buffers, shared);
+    }
+    shared.finish();
+}
+
+Tensor finite_keys(const AttentionSpec& spec, const Tensor& keys) {
+    Options options;
+    options.interpret = spec.checked;
+    const Call copy = cached(std::tuple(options, keys.dtype()),
+                             [&] { return finite_copy(options, keys.dtype()); });
+    return copy(keys);
+}
+
+}  // namespace tilewright::attn::tiles

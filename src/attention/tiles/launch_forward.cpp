@@ -1,0 +1,182 @@
+// The forward pass by tile programs: which programs run, and their scratch.
+#include <limits>
+#include <tuple>
+
+#include "attention/tensors.h"
+#include "attention/tiles/decode.h"
+#include "attention/tiles/engine.h"
+#include "attention/tiles/forward.h"
+#include "attention/tiles/hidden_keys.h"
+#include "attention/tiles/launch.h"
+
+namespace tilewright::attn::tiles {
+namespace {
+
+constexpr double kInfinity = std::numeric_limits<double>::infinity();
+
+void append(std::vector<Tensor>& list, const std::vector<Tensor>& tail) {
+    list.insert(list.end(), tail.begin(), tail.end());
+}
+
+/// Shapes of what the chunks of the keys leave (decode.h): the sums of values, three numbers per
+/// row.
+struct DecodeParts {
+    Tensor::Dims out, rows;
+};
+DecodeParts decode_parts(const AttentionSpec& spec) {
+    const std::int64_t chunks = (spec.kv_length + kDecodeChunk - 1) / kDecodeChunk;
+    const std::int64_t rows = spec.group() * spec.query_length;
+    return {{spec.batch, spec.kv_heads, chunks, rows, spec.value_dim},
+            {spec.batch, spec.kv_heads, chunks, rows}};
+}
+
+void decode(const AttentionSpec& spec, const TilesConfig& config, const AttentionBuffers& buffers,
+            const AttentionOutput& result, Scratch& scratch) {
+    Options options = config.options;
+    options.group *= spec.query_length;
+    const Features& features = config.features;
+    const Call scan = cached(std::tuple(options, features.key()),
+                             [&] { return tiles::decode(options, features); });
+    const bool has_score{features.score}, has_sinks = buffers.sinks.defined();
+    const Call combine = cached(std::tuple(options, has_score, has_sinks, spec.dtype), [&] {
+        return decode_combine(options, has_score, has_sinks, spec.dtype);
+    });
+    // The queries of a group's heads become the rows of one block.
+    const auto grouped = [&](const Tensor& x) {  // (B, Hq, L[, n]) -> (B, Hkv, group * L[, n])
+        Tensor::Dims shape{spec.batch, spec.kv_heads, options.group};
+        Tensor::Dims strides{x.strides()[0], x.strides()[1] * spec.group(),
+                             x.strides()[spec.query_length == 1 ? 1 : 2]};
+        if (x.rank() == 4) {
+            shape.push_back(x.dim(3));
+            strides.push_back(x.strides()[3]);
+        }
+        return Tensor::from_data(x.raw(), x.dtype(), shape, strides, x.owner(), x.device());
+    };
+    std::vector<Tensor> inputs{grouped(buffers.query), buffers.key, buffers.value};
+    append(inputs, extras(spec, buffers, features, {}));
+    const DType sums = accumulator(spec.dtype);
+    const DecodeParts shapes = decode_parts(spec);
+    const Tensor out = scratch.take(sums, shapes.out), max = scratch.take(sums, shapes.rows),
+                 mark = scratch.take(sums, shapes.rows), sum = scratch.take(sums, shapes.rows);
+    scan.into({out, max, mark, sum}, inputs);
+    const Tensor sinks =
+        has_sinks ? buffers.sinks.contiguous().reshape({spec.kv_heads, spec.group()}) : Tensor();
+    combine.into({grouped(result.out), grouped(result.lse), grouped(result.max_scores)},
+                 {out, max, mark, sum, sinks});
+}
+
+/// Rows without a key: 0, or the sink alone.
+void forward_without_keys(const AttentionSpec& spec, const AttentionBuffers& buffers) {
+    const AttentionOutput& result = buffers.result;
+    result.out.fill(0);
+    if (result.max_scores.defined()) result.max_scores.fill(-kInfinity);
+    result.lse.fill(-kInfinity);
+    if (!buffers.sinks.defined()) return;
+    Tensor lse = result.lse;
+    lse.copy_from(buffers.sinks.to(lse.dtype())
+                      .contiguous()
+                      .reshape({1, spec.query_heads, 1})
+                      .broadcast_to(lse.shape()));
+}
+
+}  // namespace
+
+std::vector<Tensor> forward_inputs(const AttentionSpec& spec, const AttentionBuffers& buffers,
+                                   const Features& features, const Plan& plan) {
+    std::vector<Tensor> inputs{buffers.query,          buffers.key,
+                               buffers.value,          buffers.segment_ids,
+                               buffers.kv_segment_ids, buffers.sinks};
+    append(inputs, extras(spec, buffers, features, plan));
+    return inputs;
+}
+
+bool has_joined_rows(const AttentionSpec& spec, const AttentionBuffers& buffers) {
+    const auto one_stride = [&](const Tensor& x) {
+        return !x.defined() || spec.group() == 1 ||
+               x.strides()[1] == x.strides()[2] * spec.query_length;
+    };
+    return one_stride(buffers.query) && one_stride(buffers.result.out) &&
+           one_stride(buffers.result.lse) && one_stride(buffers.result.max_scores);
+}
+
+std::int64_t forward_workspace(const AttentionSpec& spec, const TilesConfig& config) {
+    if (!spec.has_work()) return 0;
+    const DType sums = accumulator(spec.dtype);
+    std::int64_t bytes = 0;
+    if (!spec.max_scores) {
+        bytes += Scratch::bytes(sums, {spec.batch, spec.query_heads, spec.query_length});
+    }
+    if (!config.decode) return bytes;
+    const DecodeParts shapes = decode_parts(spec);
+    return bytes + Scratch::bytes(sums, shapes.out) + 3 * Scratch::bytes(sums, shapes.rows);
+}
+
+void launch_forward(const AttentionSpec& spec, const TilesConfig& config,
+                    const AttentionBuffers& buffers) {
+    if (spec.empty()) return;
+    if (spec.kv_length == 0) return forward_without_keys(spec, buffers);
+    Scratch scratch(buffers.workspace);
+    AttentionOutput result = buffers.result;
+    if (!result.max_scores.defined()) {
+        result.max_scores = scratch.take(result.lse.dtype(), result.lse.shape());
+    }
+    if (config.decode) return decode(spec, config, buffers, result, scratch);
+    const Features& features = config.features;
+    Options options = config.options;
+    if (config.most_queries > 0) {
+        options.block_q = planned_queries(spec, buffers.block_mask, config);
+    }
+    const Plan plan = make_plan(spec, buffers.block_mask, options, false);
+    // Programs of warpgroups have one form of their loop.
+    std::function<void()> finish;
+    if (options.guarded) {
+        options.isolation = Isolation::none;
+        if (features.hides_keys(options)) {
+            AttentionBuffers repaired = buffers;
+            repaired.result = result;
+            finish = repair(spec, repaired, features);
+        }
+    }
+    const bool long_queries = has_long_queries(spec);
+    const Call call = cached(std::tuple(options, features.key(), long_queries),
+                             [&] { return forward(options, features, long_queries); });
+    call.into({result.out, result.lse, result.max_scores},
+              forward_inputs(spec, buffers, features, plan));
+    if (finish) finish();
+}
+
+std::function<void()> repair(const AttentionSpec& spec, const AttentionBuffers& buffers,
+                             const Features& features) {
+    const Options options = repair_options(spec, features);
+    const Plan plan = make_plan(spec, buffers.block_mask, options, false);
+    AttentionOutput result = buffers.result;
+    if (!result.max_scores.defined()) {
+        result.max_scores = Tensor::empty(result.lse.dtype(), result.lse.shape(), spec.device);
+    }
+    const bool long_queries = has_long_queries(spec);
+    const Call call = cached(std::tuple(options, features.key(), long_queries),
+                             [&] { return forward(options, features, long_queries); });
+    std::vector<Tensor> inputs = forward_inputs(spec, buffers, features, plan);
+    const std::vector<Tensor> outputs{result.out, result.lse, result.max_scores};
+    append(inputs, outputs);
+    if (call.num_traces() == 0) call.compile_ahead(outputs, inputs);
+    return [=] { call.into(outputs, inputs); };
+}
+
+std::function<void()> repair(const AttentionSpec& spec, const AttentionBuffers& buffers) {
+    const Features features = features_of(spec);
+    if (!spec.packed()) return repair(spec, buffers, features);
+    std::vector<std::function<void()>> repairs;
+    for_each_sequence(
+        spec,
+        [&](std::size_t n) {
+            const Work part = sequence(spec, buffers, n);
+            if (part.spec.has_work()) repairs.push_back(repair(part.spec, part.buffers, features));
+        },
+        false);
+    return [repairs = std::move(repairs)] {
+        for (const auto& run : repairs) run();
+    };
+}
+
+}  // namespace tilewright::attn::tiles
