@@ -99,7 +99,7 @@ fi
 
 # Side by side, and the long one in parts: most of their time is compiling and references on the CPU.
 # Emulations of kernels need no GPU.
-parts() { [ "$1" = attention_tests ] && seq 0 11 || echo 0; }
+parts() { [ "$1" = attention_tests ] && seq 0 15 || echo 0; }
 [ -z "$no_tests" ] || programs=
 for tests in $programs; do
     total=$(parts "$tests" | wc -w)

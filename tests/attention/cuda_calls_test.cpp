@@ -323,7 +323,7 @@ TEST(CudaCalls, BlocksAreHintsAndMayBeMeasured) {
     ::setenv("TILEWRIGHT_CACHE_DIR", folder.c_str(), 1);
     const AttentionOptions tuned{.causal = true, .autotune = true};
     const std::string measured = log_of(tuned);
-    EXPECT_THAT(measured, HasSubstr("sm90 forward of bf16[1, 1, 2000, 64]: "));
+    EXPECT_THAT(measured, HasSubstr("forward bf16 q 1x1x2000x64 kv 1x1x2000x64 on cuda:0"));
     EXPECT_THAT(measured, HasSubstr(" is the fastest of 4"));
     EXPECT_THAT(measured, HasSubstr(" is the fastest of 2"));
     EXPECT_THAT(log_of(tuned), Not(HasSubstr("is the fastest")));
