@@ -341,7 +341,8 @@ NO_VALUE = (
 )
 NO_INDEX = (
     "a traced value has no number while the mod is recorded: what it indexes has to be a tensor, as "
-    "by torch.as_tensor, and not an array of NumPy or a list"
+    "by torch.as_tensor, and not an array of NumPy or a list; in place of loops over `range` of it "
+    "choose by torch.where(condition, a, b)"
 )
 
 
