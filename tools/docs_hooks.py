@@ -134,6 +134,14 @@ def bound_functions(library):
     return "\n".join(out)
 
 
+def functions_of_the_table():
+    """The elementwise functions of the table of operations with their meanings."""
+    row = r'^TW_(?:UNARY|APPROXIMABLE|BINARY)\(\w+, (\w+),.*?\.meaning = "([^"]+)"'
+    table = (ROOT / "src" / "ir" / "ops.inl").read_text()
+    found = re.findall(row, table, re.DOTALL | re.MULTILINE)
+    return {name: meaning[0].upper() + meaning[1:] + "." for name, meaning in found}
+
+
 def functions_made_at_run_time():
     """The functions of tilewright that static tools do not see, from where their docstrings are."""
     documents, constants = {}, {}
@@ -143,7 +151,9 @@ def functions_made_at_run_time():
                 continue
             name, value = node.targets[0].id, node.value
             if name == "_DOCUMENTS":
-                documents |= ast.literal_eval(value)
+                documents |= functions_of_the_table()
+                own = [(k, v) for k, v in zip(value.keys, value.values, strict=True) if k]
+                documents |= {ast.literal_eval(k): ast.literal_eval(v) for k, v in own}
             elif isinstance(value, ast.Constant) and isinstance(value.value, str):
                 constants[name] = value.value
             elif isinstance(value, ast.Call) and ast.unparse(value.func) in _FACTORIES:
