@@ -33,21 +33,23 @@ struct WarmCall {
 /// A field of a call under its option's name, "--kv-len", or its key in a file, "kv_len".
 template <typename Visit>
 void each_field(WarmCall& call, const Visit& visit) {
-    visit("batch", call.batch, "sequences");
-    visit("heads", call.heads, "heads of the queries");
+    visit("batch", call.batch, "sequences [1]");
+    visit("heads", call.heads, "heads of the queries [1]");
     visit("kv_heads", call.kv_heads, "heads of keys and values [heads]");
-    visit("q_len", call.q_len, "queries");
+    visit("q_len", call.q_len,
+          "queries of a sequence, as 4096 or 4Ki; without a file it has to be given");
     visit("kv_len", call.kv_len, "keys [q_len]");
-    visit("head_dim", call.head_dim, "elements of a head");
+    visit("head_dim", call.head_dim, "elements of a head [128]");
     visit("value_dim", call.value_dim, "elements of a head of the values [head_dim]");
-    visit("dtype", call.dtype, "bf16, f16, f32 or f64");
-    visit("window", call.window, "LEFT,RIGHT: keys before and behind, -1: all");
-    visit("mask", call.mask, "a mask mod, as of `tilewright mask`");
-    visit("score", call.score, "a score mod");
-    visit("engine", call.engine, "sm90 or tiles [the fastest that serves the call]");
-    visit("causal", call.causal, "keys up to the query alone");
-    visit("backward", call.backward, "the gradients too");
-    visit("deterministic", call.deterministic, "gradients with the same bits in every run");
+    visit("dtype", call.dtype, "bf16, f16, f32 or f64 [bf16]");
+    visit("window", call.window,
+          "LEFT,RIGHT: q - LEFT <= kv <= q + RIGHT, in positions; -1: unbounded [-1,-1]");
+    visit("mask", call.mask, "which pairs attend: \"q >= kv\"");
+    visit("score", call.score, "the scores: \"softcap(20)\"");
+    visit("engine", call.engine, "sm90 or tiles [the fastest that supports it]");
+    visit("causal", call.causal, "kv <= q [off]");
+    visit("backward", call.backward, "the gradients too [off]");
+    visit("deterministic", call.deterministic, "gradients with the same bits in every run [on]");
 }
 
 struct Options {
@@ -221,7 +223,7 @@ void add_warmup(CLI::App& app, Console& console) {
         }
     });
     command->add_option("--device", options->device, "cuda, cuda:N or cpu")->capture_default_str();
-    add_size(*command, "--jobs", options->jobs, "calls at once; 0: one for each core");
+    add_size(*command, "--jobs", options->jobs, "calls at once; 0: one for each core [0]");
     command->callback([options, &console] { run(*options, console); });
 }
 
