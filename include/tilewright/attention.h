@@ -73,6 +73,10 @@ struct AttentionOptions {
     /// "tiles": tile programs. "sm90": the engine for Hopper GPUs, UserError if unsupported.
     /// Empty: the fastest that supports the call; TILEWRIGHT_DEBUG=1 says which, and why.
     std::string engine = {};
+    /// Products of f32 inputs on GPUs: "ieee" or empty, of f32; "tf32", of operands rounded to 11
+    /// significant bits; "bf16x3", three of operands split into two bf16, which keep about 16.
+    /// CPUs compute "ieee" whatever is asked for. UserError for inputs of other dtypes.
+    std::string precision = {};
     /// Hints: results keep their accuracy, not their last bits. The engine for Hopper GPUs takes
     /// the nearest of its tiles, from which its warps and stages follow; generated tile programs on
     /// GPUs and masks as data there have one size of blocks.

@@ -163,6 +163,7 @@ typedef struct tw_attention_options {
     const tw_mask* block_mask;
     const char* engine;          ///< "tiles" or "sm90"; null: the fastest that supports it
     const DLTensor* kv_lengths;  ///< (B) integers: keys from there on do not exist
+    const char* precision;       ///< of f32 on GPUs: "ieee", "tf32" or "bf16x3"; null: "ieee"
 } tw_attention_options;
 
 void tw_attention_options_init(tw_attention_options* options);

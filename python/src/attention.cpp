@@ -70,6 +70,7 @@ void bind_attention(nb::module_& module) {
         .def_rw("max_scores", &Options::max_scores)
         .def_rw("gradient", &Options::gradient)
         .def_rw("engine", &Options::engine)
+        .def_rw("precision", &Options::precision)
         .def_prop_rw(
             "forward_blocks", [](const Options& o) { return numbers_of(o.forward_blocks); },
             [](Options& o, BlockNumbers blocks) { o.forward_blocks = blocks_of(blocks); })

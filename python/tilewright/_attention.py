@@ -56,8 +56,9 @@ _FLAGS = {
     *("PRESCALE_QK", "ROWS_GUARANTEED_SAFE", "BLOCKS_ARE_CONTIGUOUS", "WRITE_DQ", "USE_TMA"),
     *("FORCE_USE_FLEX_ATTENTION", "SKIP_MASK_SCORE", "autotune"),
 }
-_WORDS = {"BACKEND", "engine"}
+_WORDS = {"BACKEND", "engine", "precision"}
 _ENGINES = ("", "tiles", "sm90")
+_PRECISIONS = ("", "ieee", "tf32", "bf16x3")
 _OPTIONS = sorted(_SIZES | _COUNTS | _FLAGS | _WORDS)
 
 
@@ -85,6 +86,14 @@ def kernel_options_of(op, options):
     engine = forward.get("engine", "")
     if engine not in _ENGINES:
         raise ValueError(f'[{op}] expected engine "tiles" or "sm90" but got {engine!r}')
+    for options in (forward, backward):
+        precision = options.get("precision", "")
+        if precision not in _PRECISIONS:
+            raise ValueError(
+                f'[{op}] expected precision "ieee", "tf32" or "bf16x3" but got {precision!r}'
+            )
+    if (forward.get("precision") or "ieee") != (backward.get("precision") or "ieee"):
+        raise ValueError(f"[{op}] expected one precision for both passes but got two")
     return forward, backward
 
 
@@ -180,7 +189,8 @@ def flex_attention(
     BLOCK_N (forward) and BLOCK_M1 and BLOCK_N1 (backward) set the tiles on the CPU, num_warps and
     num_stages those of tile programs on a GPU; autotune=True measures a few blocks in the first call
     of a shape and keeps the fastest, on disk too; engine ("tiles", "sm90"; otherwise the fastest
-    that supports the call). docs/reference/attention.md has a row for each.
+    that supports the call); precision of the products of float32 on GPUs ("ieee", "tf32",
+    "bf16x3"). docs/reference/attention.md has a row for each.
     device: None runs where the arrays are (arrays of a GPU give arrays of their framework); "cpu",
     "cuda" or "cuda:N" runs there, and NumPy arrays give NumPy arrays.
 
@@ -319,6 +329,7 @@ class _Problem:
         options.forward_blocks, options.backward_blocks = blocks_of(forward, backward)
         options.autotune = forward.get("autotune", False) or backward.get("autotune", False)
         options.engine = forward.get("engine", "")
+        options.precision = forward.get("precision", "")
         return options
 
     def _check_heads(self, enable_gqa, layout):

@@ -99,6 +99,18 @@ void check_numbers(const AttentionOptions& options, AttentionSpec& spec) {
                    to_string(spec.device));
 }
 
+void check_precision(const AttentionOptions& options, AttentionSpec& spec) {
+    const Products products = products_named(options.precision);
+    if (products == Products::ieee) return;
+    if (spec.dtype != f32)
+        user_error(
+            "attention",
+            "expected precision `ieee` with query of {} but got `{}`, which says how products "
+            "of f32 are computed",
+            name(spec.dtype), options.precision);
+    if (spec.on_gpu()) spec.products = products;
+}
+
 void check_segments(const AttentionOptions& options, AttentionCall& call) {
     const AttentionSpec& spec = call.spec;
     if (!options.segment_ids.defined()) {
@@ -251,6 +263,7 @@ AttentionCall check_arguments(const Tensor& query, const Tensor& key, const Tens
     check_hints(options);
     check_sizes(query, key, value, options, call);
     check_numbers(options, spec);
+    check_precision(options, spec);
     check_segments(options, call);
     check_packed(options, call);
     check_kv_lengths(options, call);

@@ -11,7 +11,8 @@
 namespace tilewright::attn {
 namespace {
 
-constexpr const char* kEngineNames[] = {"", "tiles", "sm90"};  // by EngineId
+constexpr const char* kEngineNames[] = {"", "tiles", "sm90"};        // by EngineId
+constexpr const char* kProductNames[] = {"ieee", "tf32", "bf16x3"};  // by Products
 
 std::string printed(const char* what, const AttentionBlocks& blocks) {
     if (blocks == AttentionBlocks()) return "";
@@ -46,6 +47,18 @@ EngineId engine_named(const std::string& name) {
     user_error("attention", "expected engine `tiles` or `sm90` but got `{}`", name);
 }
 
+const char* name(Products products) {
+    return kProductNames[static_cast<std::size_t>(products)];
+}
+
+Products products_named(const std::string& name) {
+    if (name.empty()) return Products::ieee;
+    for (std::size_t id = 0; id < std::size(kProductNames); ++id) {
+        if (name == kProductNames[id]) return static_cast<Products>(id);
+    }
+    user_error("attention", "expected precision `ieee`, `tf32` or `bf16x3` but got `{}`", name);
+}
+
 std::strong_ordering ModSpec::operator<=>(const ModSpec& other) const {
     return std::tie(text, plain_text, derivative, captures) <=>
            std::tie(other.text, other.plain_text, other.derivative, other.captures);
@@ -68,7 +81,7 @@ bool AttentionSpec::operator<(const AttentionSpec& other) const {
                      s.sinks, s.block_mask, s.dropout),
             std::tie(s.is_part, s.origin, s.max_scores, s.joined_rows, s.query_gradient,
                      s.key_gradient, s.value_gradient, s.dlse, s.deterministic, s.checked,
-                     s.gradient, s.autotune, s.engine),
+                     s.gradient, s.autotune, s.products, s.engine),
             fields(s.forward_blocks), fields(s.backward_blocks), std::tie(s.score, s.mask));
     };
     return fields_of(*this) < fields_of(other);
@@ -107,6 +120,7 @@ std::string to_string(const AttentionSpec& s) {
     add(s.checked, "checked");
     add(s.gradient, "backward follows");
     add(s.autotune, "autotune");
+    if (s.products != Products::ieee) text += fmt::format(", products {}", name(s.products));
     if (s.engine != EngineId::fastest) text += fmt::format(", engine {}", name(s.engine));
     return text + printed("forward", s.forward_blocks) + printed("backward", s.backward_blocks);
 }

@@ -22,7 +22,13 @@ enum class Pass : std::uint8_t { forward, backward };
 /// What runs attention (engine.h). `fastest`: the first that supports the call.
 enum class EngineId : std::uint8_t { fastest, tiles, sm90 };
 
+/// How products of f32 are computed, on GPUs.
+enum class Products : std::uint8_t { ieee, tf32, bf16x3 };
+
 const char* name(Pass pass);
+const char* name(Products products);
+/// UserError for other names; empty: ieee.
+Products products_named(const std::string& name);
 /// "tiles", "sm90"; empty: the fastest.
 const char* name(EngineId id);
 /// UserError for the name of no engine.
@@ -80,6 +86,7 @@ struct AttentionSpec {
     bool deterministic = true, checked = false;
     bool gradient = false;  ///< the backward pass will follow
     bool autotune = false;
+    Products products = Products::ieee;
     EngineId engine = EngineId::fastest;              ///< that the caller asked for
     AttentionBlocks forward_blocks, backward_blocks;  ///< hints of the caller
 

@@ -45,6 +45,7 @@ AttentionOptions options_from(const tw_attention_options* given) {
     options.deterministic = o.deterministic != 0;
     options.checked = o.checked != 0;
     if (o.engine) options.engine = o.engine;
+    if (o.precision) options.precision = o.precision;
     return options;
 }
 

@@ -17,7 +17,7 @@ namespace {
 struct Options {
     std::string query, key, value, grad_out, segment_ids, kv_segment_ids, kv_lengths;
     std::string out, lse, grads;
-    std::string layout = "bhsd", device = "cpu", engine;
+    std::string layout = "bhsd", device = "cpu", engine, precision;
     std::string window, mask, block_mask, score, sinks, cu_seqlens, kv_cu_seqlens;
     std::string blocks, backward_blocks;
     std::vector<std::string> bind;
@@ -56,6 +56,7 @@ AttentionOptions load_options(const Options& options, Console& console) {
     result.layout = options.layout == "bhsd" ? Layout::bhsd : Layout::bshd;
     result.checked = options.checked;
     result.deterministic = options.deterministic;
+    result.precision = options.precision;
     result.forward_blocks = parse_blocks("--blocks Q,KV", options.blocks);
     result.backward_blocks = parse_blocks("--backward-blocks Q,KV", options.backward_blocks);
     const auto load = [&](const std::string& spec, const char* name) {
@@ -228,6 +229,10 @@ void add_attention(CLI::App& app, Console& console) {
         ->type_name("DEVICE")
         ->capture_default_str();
     command->add_option("--engine", options->engine, "tiles or sm90 [the fastest that supports it]")
+        ->type_name("NAME");
+    command
+        ->add_option("--precision", options->precision,
+                     "of products of f32 on GPUs: ieee, tf32 or bf16x3 [ieee]")
         ->type_name("NAME");
     command
         ->add_option("--blocks", options->blocks,

@@ -26,7 +26,7 @@ namespace {
 struct WarmCall {
     std::int64_t batch = 1, heads = 1, kv_heads = 0, q_len = 0, kv_len = 0, head_dim = 128;
     std::int64_t value_dim = 0;
-    std::string dtype = "bf16", window, mask, score, engine;
+    std::string dtype = "bf16", window, mask, score, engine, precision;
     bool causal = false, backward = false, deterministic = true;
 };
 
@@ -47,6 +47,7 @@ void each_field(WarmCall& call, const Visit& visit) {
     visit("mask", call.mask, "which pairs attend: \"q >= kv\"");
     visit("score", call.score, "the scores: \"softcap(20)\"");
     visit("engine", call.engine, "sm90 or tiles [the fastest that supports it]");
+    visit("precision", call.precision, "of products of f32 on GPUs: ieee, tf32 or bf16x3 [ieee]");
     visit("causal", call.causal, "kv <= q [off]");
     visit("backward", call.backward, "the gradients too [off]");
     visit("deterministic", call.deterministic, "gradients with the same bits in every run [on]");
@@ -138,6 +139,7 @@ Prepared prepare(WarmCall call) {
     options.deterministic = call.deterministic;
     options.gradient = call.backward;
     options.engine = call.engine;
+    options.precision = call.precision;
     if (!call.window.empty()) {
         const auto sides = parse_integers("warmup", "--window LEFT,RIGHT", call.window, 2, 2);
         options.window = {sides[0], sides[1]};

@@ -21,12 +21,21 @@ void expect_to_fit(const Call& call, std::vector<Tensor> inputs, int shared_byte
 }
 
 TEST(GpuBlocks, FitTheSharedMemoryOfEveryGpu) {
-    for (const DType dtype : {DType::bf16, DType::f32, DType::f64}) {
+    struct Inputs {
+        DType dtype;
+        Products products;
+    };
+    for (const auto& [dtype, products] : {Inputs{bf16, Products::ieee},
+                                          {f32, Products::ieee},
+                                          {f32, Products::tf32},
+                                          {f32, Products::bf16x3},
+                                          {f64, Products::ieee}}) {
         for (const std::int64_t dim : {16, 40, 64, 96, 128, 192, 256, 512}) {
             const Tensor x = Tensor::zeros(dtype, {1, 2, 256, dim});
             const Tensor row = Tensor::zeros(dtype == f64 ? f64 : f32, {1, 2, 256});
             for (const int kilobytes : {99, 163, 227}) {
                 SCOPED_TRACE(name(dtype));
+                SCOPED_TRACE(name(products));
                 SCOPED_TRACE(dim);
                 SCOPED_TRACE(kilobytes);
                 const GpuProblem problem{.dtype = dtype,
@@ -36,8 +45,9 @@ TEST(GpuBlocks, FitTheSharedMemoryOfEveryGpu) {
                                          .kv_length = 256,
                                          .tested = false,
                                          .deterministic = true,
-                                         .shared_bytes = kilobytes * 1024};
-                Options options{.scale = 1, .causal = true};
+                                         .shared_bytes = kilobytes * 1024,
+                                         .products = products};
+                Options options{.scale = 1, .causal = true, .products = products};
                 use_gpu_blocks(options, problem);
                 expect_to_fit(forward(options, {}, true), {x, x, x}, problem.shared_bytes);
                 use_gpu_backward_blocks(options, problem);

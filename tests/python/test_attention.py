@@ -421,6 +421,18 @@ def test_known_kernel_options_are_hints():
     )
 
 
+def test_precision_is_of_f32_and_computes_ieee_on_cpus():
+    arrays = inputs()
+    for precision in ("ieee", "tf32", "bf16x3"):
+        options = {"precision": precision}
+        np.testing.assert_array_equal(
+            tw.flex_attention(*arrays, kernel_options=options), tw.flex_attention(*arrays)
+        )
+    wide = [np.asarray(x, np.float64) for x in arrays]
+    with pytest.raises(ValueError, match="precision `ieee` with query of f64 but got `tf32`"):
+        tw.flex_attention(*wide, kernel_options={"precision": "tf32"})
+
+
 def every_result(arrays, **options):
     def mod(s, b, h, q, kv):
         return s + table[h, q - kv + 60]
@@ -466,6 +478,8 @@ def test_autotune_measures_once_and_keeps_the_results(tmp_path, monkeypatch):
         ({"fwd_BLOCK_N": 1.5}, TypeError, "fwd_BLOCK_N'. to be an integer"),
         ({"autotune": "yes"}, TypeError, "autotune'. to be a bool"),
         ({"BACKEND": 1}, TypeError, "BACKEND'. to be text"),
+        ({"precision": "fast"}, ValueError, 'precision "ieee", "tf32" or "bf16x3" but got .fast'),
+        ({"fwd_precision": "tf32"}, ValueError, "one precision for both passes"),
     ],
 )
 def test_bad_kernel_options_are_named(options, error, text):

@@ -37,6 +37,7 @@ python::AttentionSpec spec_of(const Attributes& given) {
     spec.options.forward_blocks = blocks("forward_blocks");
     spec.options.backward_blocks = blocks("backward_blocks");
     spec.options.engine = given.text("engine");
+    spec.options.precision = given.text("precision");
     spec.options.autotune = given.get<bool>("autotune");
     spec.counts_from_origin = given.get<bool>("counts_from_origin");
     spec.host = given.text("host");

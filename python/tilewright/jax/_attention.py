@@ -149,6 +149,7 @@ def flex_attention(
         forward_blocks=forward_blocks,
         backward_blocks=backward_blocks,
         engine=forward.get("engine", ""),
+        precision=forward.get("precision", ""),
         autotune=bool(forward.get("autotune") or backward.get("autotune")),
     )
     with _primitive.reverse_mode_only(op):

@@ -72,6 +72,7 @@ class Spec:
     forward_blocks: tuple = (0, 0, 0, 0)  #: queries, keys, warps, stages; 0: chosen here
     backward_blocks: tuple = (0, 0, 0, 0)
     engine: str = ""
+    precision: str = ""
     autotune: bool = False
 
     @property
@@ -104,6 +105,7 @@ class Spec:
             "forward_blocks": " ".join(map(str, self.forward_blocks)),
             "backward_blocks": " ".join(map(str, self.backward_blocks)),
             "engine": self.engine,
+            "precision": self.precision,
             "autotune": self.autotune,
             "checked": self.checked,
             "counts_from_origin": self.counts_from_origin,

@@ -513,6 +513,7 @@ def _kernel_options(op, given):
         "backward_blocks": backward_blocks,
         "autotune": forward.get("autotune", False) or backward.get("autotune", False),
         "engine": forward.get("engine", ""),
+        "precision": forward.get("precision", ""),
     }, flags
 
 

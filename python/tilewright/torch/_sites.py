@@ -40,6 +40,7 @@ class Spec:
     gradient: bool = False  #: the backward will follow
     autotune: bool = False
     engine: str = ""
+    precision: str = ""
     forward_blocks: tuple = (0, 0, 0, 0)
     backward_blocks: tuple = (0, 0, 0, 0)
     origin: tuple | None = None  #: batch and head of a larger call that mods and dropout count from
@@ -54,7 +55,7 @@ class Spec:
             options.scale = self.scale
         for name in (
             *("causal", "window", "dropout", "bshd", "deterministic", "checked", "gradient"),
-            *("autotune", "engine", "forward_blocks", "backward_blocks"),
+            *("autotune", "engine", "precision", "forward_blocks", "backward_blocks"),
         ):
             setattr(options, name, getattr(self, name))
         if self.origin is not None:

@@ -164,7 +164,7 @@ void backward_program(const Options& options, const Features& features,
             const Tile row_delta = delta.at(h, rows).load({.other = 0});
             // Large scores have the bits that `row_sums` saw.
             const bool are_scaled = scale_keys && !shifted;
-            const Tile s = dot(q, are_scaled ? scaled_k : k, {.trans_b = true});
+            const Tile s = product(options, q, are_scaled ? scaled_k : k, {.trans_b = true});
             const Place place{b,
                               pairs.head(program_id(1) * options.group + h),
                               expand_dims(i * block_q + iota(block_q, i64), 1),
@@ -191,10 +191,10 @@ void backward_program(const Options& options, const Features& features,
             if (isolated && mask) {
                 mask = broadcast_to(*mask & (place.q < query_length), {block_q, block_k});
             }
-            const auto product = [&](const Tile& weights, const Tile& x, bool positive,
-                                     const DotOptions& dot_options) {
+            const auto weighted = [&](const Tile& weights, const Tile& x, bool positive,
+                                      const DotOptions& dot_options) {
                 return isolated && mask ? dot_of_attending(weights, x, *mask, positive, dot_options)
-                                        : dot(weights, x, dot_options);
+                                        : product(options, weights, x, dot_options);
             };
             Tile scaled, score = s;
             double unit = options.scale;
@@ -217,7 +217,7 @@ void backward_program(const Options& options, const Features& features,
             if (shifted) exponent = where(shift == 0, exponent, minimum(exponent, 0.0));
             Tile p = exp2(exponent, true);
             if (mask) p = where(*mask, p, 0.0);
-            Tile dp = dot(d_out, v, {.trans_b = true}), kept = p;
+            Tile dp = product(options, d_out, v, {.trans_b = true}), kept = p;
             if (features.dropout > 0) {
                 const Tile keep = pairs.keep(place, sums);
                 dp = dp * keep;
@@ -237,17 +237,17 @@ void backward_program(const Options& options, const Features& features,
             if (!options.query_gradient) {
                 // Nothing to add to.
             } else if (options.fragments) {
-                dq.at(h, i).atomic_add(in_fragments(dot(d_score, k)));
+                dq.at(h, i).atomic_add(in_fragments(product(options, d_score, k, {})));
             } else {
                 const Ref dq_rows = dq.at(h, rows);
-                dq_rows.store(product(d_score, k, false, {.acc = dq_rows.load({.other = 0})}));
+                dq_rows.store(weighted(d_score, k, false, {.acc = dq_rows.load({.other = 0})}));
             }
             if (options.key_gradient) {
-                state.key = product(d_score, q, false, {.trans_a = true, .acc = state.key});
+                state.key = weighted(d_score, q, false, {.trans_a = true, .acc = state.key});
             }
             if (options.value_gradient) {
-                state.value = product(kept.to(value.dtype()), d_out, true,
-                                      {.trans_a = true, .acc = state.value});
+                state.value = weighted(kept.to(value.dtype()), d_out, true,
+                                       {.trans_a = true, .acc = state.value});
             }
             return state;
         };

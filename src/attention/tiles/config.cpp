@@ -43,7 +43,8 @@ GpuProblem gpu_problem(const AttentionSpec& s, const Features& of) {
             .shared_bytes = info.shared_bytes_per_block,
             // What gathers, masks loads or draws bits is generated for warps.
             .wgmma = info.arch() == "sm_90a" && !s.block_mask && !of.mask && !of.lengths &&
-                     of.dropout == 0 && of.score.captures() == 0};
+                     of.dropout == 0 && of.score.captures() == 0,
+            .products = s.products};
 }
 
 /// The mod with its plain loads as block loads. In decode the heads of a group are the rows, and
@@ -68,6 +69,7 @@ Options options_of(const AttentionSpec& spec, const Features& features) {
     options.window_right = spec.window_right;
     options.group = spec.group();
     options.interpret = spec.checked;
+    options.products = spec.products;
     // In narrow types the scaled operand would be rounded.
     options.scale_operand = features.score && !spec.on_gpu() && size_of(spec.dtype) >= 4;
     if (spec.on_gpu()) {

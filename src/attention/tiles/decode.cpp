@@ -50,7 +50,7 @@ void decode_program(const Options& options, const Features& features, std::span<
             if (masked && features.lengths) {
                 existing_rows.mask = expand_dims(j * block_k + iota(block_k, i64), 1) < kv_length;
             }
-            Tile s = dot(q, key.at(block).load({.other = 0}), {.trans_b = true});
+            Tile s = product(options, q, key.at(block).load({.other = 0}), {.trans_b = true});
             if (!folded) s *= options.scale;
             const Place place{b,
                               h,
@@ -80,7 +80,7 @@ void decode_program(const Options& options, const Features& features, std::span<
                 mark, fma(state.sum, alpha, sum(p, 1)),
                 isolated && mask && !options.gpu
                     ? dot_of_attending(weights, v, broadcast_to(*mask, s.shape()), true, sum_up)
-                    : dot(weights, v, sum_up)};
+                    : product(options, weights, v, sum_up)};
         };
     };
     const auto scan = [&] {

@@ -55,7 +55,7 @@ void forward_program(const Options& options, const Features& features, std::span
             const Tile rows = expand_dims((j * block_k).to(i32) + iota(block_k), 1);
             existing_rows.mask = rows < kv_length.to(i32);
         }
-        Tile s = dot(q, key.at(block).load({.other = 0}), {.trans_b = true});
+        Tile s = product(options, q, key.at(block).load({.other = 0}), {.trans_b = true});
         if (!folded && !scaled) s *= options.scale;
         std::optional<Tile> mask = bits;
         if (analytic) {
@@ -106,7 +106,7 @@ void forward_program(const Options& options, const Features& features, std::span
             mark, fma(state.sum, alpha, sum(p, 1)),
             isolated && mask && !options.gpu
                 ? dot_of_attending(weights, v, broadcast_to(*mask, s.shape()), true, sum_up)
-                : dot(weights, v, sum_up)};
+                : product(options, weights, v, sum_up)};
     };
     const auto range = [&](const Options& sizes, Tile begin, Tile end, State state, bool analytic) {
         return for_loop(begin, end, state,

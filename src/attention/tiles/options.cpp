@@ -63,8 +63,12 @@ void use_gpu_blocks(Options& options, const GpuProblem& problem) {
     if (use_warpgroup_blocks(options, problem)) return;
     const int size = size_of(problem.dtype);
     const std::int64_t row_bytes = std::max(problem.head_dim, problem.value_dim) * size;
-    options.block_q = row_bytes > 256 ? 32 : 64;
+    // Tensor cores want 16 rows for each of four warps.
+    const bool multiplies_f32 = problem.products != Products::ieee;
+    options.block_q = row_bytes > (multiplies_f32 ? 512 : 256) ? 32 : 64;
     options.block_k = row_bytes > 512 ? 16 : row_bytes > 256 ? 32 : 64;
+    // Halves of operands take registers: of 32 keys of 128 columns some were spilled.
+    if (problem.products == Products::bf16x3 && row_bytes > 256) options.block_k = 16;
     if (problem.dtype == f64) options.block_k = std::min<std::int64_t>(options.block_k, 16);
     // Q, and K and V in turn; probabilities.
     fit_gpu_blocks(options, problem, 1, size + 4);

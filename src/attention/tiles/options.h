@@ -4,6 +4,7 @@
 #include <compare>
 #include <cstdint>
 
+#include "attention/spec.h"
 #include "tilewright/lang.h"
 
 namespace tilewright::attn::tiles {
@@ -46,6 +47,7 @@ struct Options {
     /// Backward: what is wanted; the rest is not computed.
     bool query_gradient = true, key_gradient = true, value_gradient = true;
     bool gpu = false;  ///< for a GPU
+    Products products = Products::ieee;
     /// Every block of keys is masked in one loop: masks are skipped where they hold for a block.
     bool guarded = false;
     Isolation isolation = Isolation::inside;
@@ -64,6 +66,7 @@ struct GpuProblem {
     bool deterministic = true;
     int shared_bytes = 0;  ///< that a thread block may have
     bool wgmma = false;    ///< products by warpgroups, which nothing in the program forbids
+    Products products = Products::ieee;  ///< other than ieee: tensor cores multiply f32
 };
 
 /// Chooses blocks that a thread block's registers and shared memory hold, for the forward pass and

@@ -36,6 +36,31 @@ Tile finite(const Tile& x) {
     return where(abs(x) < kInfinity, x, constant(0, x.dtype()));
 }
 
+namespace {
+
+/// high + low is x but for its last 8 bits.
+struct Halves {
+    Tile high, low;
+};
+
+Halves halves(const Tile& x) {
+    const Tile high = x.to(bf16), rounded = high.to(f32);
+    return {high, where(abs(rounded) == kInfinity, 0.0, x - rounded).to(bf16)};
+}
+
+}  // namespace
+
+Tile product(const Options& options, const Tile& a, const Tile& b, const DotOptions& dot_options) {
+    DotOptions ours = dot_options;
+    if (options.products == Products::tf32) ours.precision = Precision::tf32;
+    if (options.products != Products::bf16x3) return dot(a, b, ours);
+    // The small products first; that of both low halves is below the bits that are kept.
+    const Halves left = halves(a), right = halves(b);
+    ours.acc = dot(left.low, right.high, ours);
+    ours.acc = dot(left.high, right.low, ours);
+    return dot(left.high, right.high, ours);
+}
+
 Tile dot_of_attending(const Tile& weights, const Tile& x, const Tile& attends, bool positive,
                       DotOptions options) {
     const Tile zero = constant(0, x.dtype()), one = constant(1, x.dtype());

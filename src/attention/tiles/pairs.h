@@ -24,6 +24,9 @@ struct PlanRow {
 /// Extent of a dimension of the whole array behind a Ref, i64.
 Tile array_extent(const Ref& ref, int dim);
 
+/// dot(a, b) as the options say that products of f32 are computed.
+Tile product(const Options& options, const Tile& a, const Tile& b, const DotOptions& dot_options);
+
 /// dot(weights, x) in which pairs that `attends` leaves out contribute nothing, even where x is
 /// infinite or NaN: the products of finite numbers, and what the others make of a sum. The options
 /// are those of both products; weights and `attends` have one shape. `positive`: no weight is below

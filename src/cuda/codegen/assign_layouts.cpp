@@ -61,6 +61,12 @@ void Emitter::plan_dots() {
             }
         }
     }
+    // So do those whose result another one adds to; the later come last.
+    for (auto dot = dots.rbegin(); dot != dots.rend(); ++dot) {
+        if (chained.count(*dot) == 0 || (*dot)->operands.size() < 3) continue;
+        const Instruction* made = analysis_.definition((*dot)->operands[2]);
+        if (made != nullptr && made->op == Op::dot) chained.insert(made);
+    }
     for (const Instruction* dot : dots) {
         plans_.emplace(dot, plan_dot(f_, *dot, warps_, chained.count(dot) != 0));
     }

@@ -1,4 +1,6 @@
 // Matrix products: fragments, tensor core instructions, multiply-adds.
+#include <fmt/ranges.h>
+
 #include <algorithm>
 
 #include "cuda/codegen/emitter.h"
@@ -122,12 +124,20 @@ std::string Emitter::fragment_address(const SharedTile& tile, const std::string&
     return fmt::format("{} + {}", flip == 0 ? base : fmt::format("({} ^ {})", base, flip), shift);
 }
 
+std::string Emitter::left_key(const DotPlan& plan, const Operand& operand, const Coordinates& at,
+                              std::int64_t k) {
+    const int rank = plan.a.shape.rank();
+    // Dots of one operand may differ in the rows that their warps have.
+    return fmt::format("{}{} {} {} {} {}", operand.value.id, operand.transposed ? "t" : "",
+                       rank == 3 ? at[0] : 0, at[static_cast<std::size_t>(rank - 2)], k,
+                       fmt::join(plan.a.warp, ","));
+}
+
 Names Emitter::left_words(const DotPlan& plan, const Operand& operand, const Coordinates& at,
                           std::int64_t k) {
     const int rank = plan.a.shape.rank(), m_axis = rank - 2;
     const std::int64_t b = rank == 3 ? at[0] : 0, m = at[static_cast<std::size_t>(m_axis)];
-    const std::string key =
-        fmt::format("{}{} {} {} {}", operand.value.id, operand.transposed ? "t" : "", b, m, k);
+    const std::string key = left_key(plan, operand, at, k);
     for (auto scope = scopes_.rbegin(); scope != scopes_.rend(); ++scope) {
         const auto found = scope->fragments.find(key);
         if (found != scope->fragments.end()) return found->second;
@@ -526,9 +536,7 @@ void Emitter::hoist_fragments(const Instruction& loop) {
                 line("// invariant operand into registers");
                 for (const Coordinates& at : pieces) {
                     for (std::int64_t k = 0; k < cover(plan.k).size(); k += plan.step) {
-                        const std::string key = fmt::format(
-                            "{}{} {} {} {}", operand.value.id, operand.transposed ? "t" : "",
-                            rank == 3 ? at[0] : 0, at[static_cast<std::size_t>(rank - 2)], k);
+                        const std::string key = left_key(plan, operand, at, k);
                         scopes_.back().fragments[key] = left_words(plan, operand, at, k);
                     }
                 }

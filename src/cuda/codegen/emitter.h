@@ -243,6 +243,8 @@ class Emitter {
     /// it.
     std::optional<Names> register_words(const DotPlan& plan, const Operand& operand);
     const SharedTile& operand_tile(const DotPlan& plan, const Operand& operand);
+    static std::string left_key(const DotPlan& plan, const Operand& operand, const Coordinates& at,
+                                std::int64_t k);
     /// The four words of one 16 x 16 piece of the left operand, from shared memory.
     Names left_words(const DotPlan& plan, const Operand& operand, const Coordinates& at,
                      std::int64_t k);

@@ -58,6 +58,18 @@ def test_engines_are_checked():
         twj.flex_attention(Q, K, V, kernel_options={"engine": "foo"})
 
 
+def test_precision_reaches_both_passes():
+    def loss(q, k=K, v=V):
+        return twj.flex_attention(q, k, v, kernel_options={"precision": "bf16x3"}).sum()
+
+    assert jax.jit(jax.grad(loss)).lower(Q).as_text().count('precision = "bf16x3"') == 2
+    np.testing.assert_array_equal(loss(Q), twj.flex_attention(Q, K, V).sum())
+    with pytest.raises(Exception, match="with query of bf16 but got `bf16x3`"):
+        jax.block_until_ready(loss(*(x.astype(jnp.bfloat16) for x in (Q, K, V))))
+    with pytest.raises(ValueError, match='expected precision "ieee", "tf32" or "bf16x3"'):
+        twj.flex_attention(Q, K, V, kernel_options={"precision": "fast"})
+
+
 HINTS = {
     **dict.fromkeys(
         ("BLOCK_M", "BLOCK_N", "BLOCK_M1", "BLOCK_N1", "BLOCK_M2", "BLOCK_N2", "num_warps"), 16
@@ -68,6 +80,7 @@ HINTS = {
     **dict.fromkeys(("WRITE_DQ", "USE_TMA", "FORCE_USE_FLEX_ATTENTION", "SKIP_MASK_SCORE"), True),
     "BACKEND": "TRITON",
     "engine": "tiles",
+    "precision": "ieee",
     "autotune": True,
 }
 

@@ -115,6 +115,15 @@ CASES = {
     "options": ({"kernel_options": 3}, TypeError, "kernel_options to be a dict"),
     "unknown option": ({"kernel_options": {"BLOCK": 3}}, ValueError, "but got 'BLOCK'"),
     "backend": ({"kernel_options": {"BACKEND": "FAST"}}, ValueError, "Invalid BACKEND value"),
+    "precision": ({"kernel_options": {"precision": "fast"}}, ValueError, "but got .fast"),
+    "precision of f64": (
+        {
+            "kernel_options": {"precision": "tf32"},
+            **dict.fromkeys(("query", "key", "value"), torch.ones(2, 2, 8, 4).double()),
+        },
+        ValueError,
+        "with query of f64 but got `tf32`",
+    ),
     "backend and flag": (
         {"kernel_options": {"BACKEND": "AUTO", "FORCE_USE_FLEX_ATTENTION": True}},
         RuntimeError,
