@@ -1,4 +1,4 @@
-"""Run on every rank by test_sharded.py: DTensors against the whole, forward and backward."""
+"""Run on every rank by test_sharded.py: DTensors and data parallel modules against the whole, forward and backward."""
 
 import dataclasses
 import sys
@@ -75,6 +75,7 @@ def main():
                     dense.close(x.full_tensor() if hasattr(x, "full_tensor") else x, y)
     compiled_regions(mesh, inputs, cases, (slopes, sinks))
     operators(mesh, inputs)
+    data_parallel()
     assert Partial
     dist.destroy_process_group()
 
@@ -94,6 +95,48 @@ def compiled_regions(mesh, inputs, cases, captured):
         options["sinks"] = distribute_tensor(sinks, mesh, [Replicate(), Replicate()])
         with torch.no_grad():
             dense.close(compiled(*parts).full_tensor(), want)
+
+
+class Block(torch.nn.Module):
+    """Attention with learned slopes between two layers."""
+
+    def __init__(self):
+        super().__init__()
+        self.project = torch.nn.Linear(16, 48, dtype=torch.float64)
+        self.slopes = torch.nn.Parameter(torch.rand(2, dtype=torch.float64))
+
+    def forward(self, x):
+        parts = self.project(x).unflatten(-1, (3, 2, 8)).permute(2, 0, 3, 1, 4)
+
+        def score(s, b, h, q, kv):
+            return s + self.slopes[h] * (kv - q)
+
+        return twt.flex_attention(*parts, score, causal=True).transpose(1, 2).flatten(2)
+
+
+def data_parallel():
+    """Every rank has a part of the batch; its hooks average the gradients, slopes' among them."""
+    torch.manual_seed(2)
+    single = Block()
+    x = torch.randn(8, 12, 16, dtype=torch.float64)
+    single(x).square().mean().backward()
+    for compiled in (False, True):
+        module = Block()
+        module.load_state_dict(single.state_dict())
+        parallel = torch.nn.parallel.DistributedDataParallel(module)
+        run = torch.compile(parallel, backend="aot_eager") if compiled else parallel
+        calls = []
+        parallel.register_comm_hook(calls, counted_mean)
+        run(x.chunk(dist.get_world_size())[dist.get_rank()]).square().mean().backward()
+        assert calls
+        for have, want in zip(module.parameters(), single.parameters(), strict=True):
+            dense.close(have.grad, want.grad)
+
+
+def counted_mean(calls, bucket):
+    calls.append(bucket.index())
+    work = dist.all_reduce(bucket.buffer(), async_op=True).get_future()
+    return work.then(lambda done: done.value()[0] / dist.get_world_size())
 
 
 def operators(mesh, inputs):
