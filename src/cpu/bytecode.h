@@ -216,6 +216,7 @@ struct FusedRun {
     };
     std::size_t first = 0, last = 0;
     std::vector<FusedStep> steps;
+    std::vector<FusedShape> shapes;  ///< of the steps but the last, which is the end
     /// Does all steps; nullptr where the table has no such function.
     void (*compiled)(const FusedCall& call) = nullptr;
     std::vector<Operand> operands;

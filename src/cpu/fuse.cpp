@@ -62,7 +62,6 @@ class Planner {
         run_ = {};
         run_.first = first;
         run_.last = failed_at_ = last;
-        shapes_.clear();
         held_ = kNone;
         saved_.clear();
         look_ahead();
@@ -72,7 +71,7 @@ class Planner {
             if (!emit_op(t)) return false;
         }
         run_.joins_panels = lie_side_by_side(first, last);
-        if (run_.forms.empty()) run_.compiled = program_.kernels->fused.compiled(shapes_);
+        if (run_.forms.empty()) run_.compiled = program_.kernels->fused.compiled(run_.shapes);
         return emit({Op::yield});
     }
 
@@ -210,7 +209,7 @@ class Planner {
     bool emit(const FusedKey& key, FusedStep made = {}) {
         made.function = step(key);
         run_.steps.push_back(made);
-        shapes_.push_back({key, places_});
+        if (key.op != Op::yield) run_.shapes.push_back({key, places_});
         places_ = {};
         return made.function != nullptr;
     }
@@ -368,7 +367,6 @@ class Planner {
     const Makers& makers_;
     const Program& program_;
     FusedRun run_;
-    std::vector<FusedShape> shapes_;      ///< of the run's steps
     std::array<FusedPlace, 2> places_{};  ///< of the operands of the next step
     std::vector<std::optional<Absorbed>> absorbed_;
     std::vector<bool> skipped_, external_;

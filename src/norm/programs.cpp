@@ -1,5 +1,5 @@
 // Tile programs of RMSNorm and LayerNorm. On a CPU their passes over rows are functions compiled
-// ahead, which follow them step by step (cpu/simd/vector_compiled_runs.cpp).
+// ahead, generated from them: a change here wants the target update_compiled_runs.
 #include "norm/programs.h"
 
 #include <algorithm>

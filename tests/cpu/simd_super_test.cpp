@@ -287,17 +287,6 @@ TEST_P(Super, Softcap) {
     }
 }
 
-TEST_P(Super, ScaleMax) {
-    for (std::int64_t lanes : kLaneCounts) {
-        const Tile t(9, lanes, 12);
-        Strip s = strip_of(t);
-        s.immediate[0] = 0.3;
-        compare(GetParam()->super.scale_max, scalar().scale_max, s,
-                std::vector<float>(t.x.size(), 7.0F),
-                std::vector<float>(static_cast<std::size_t>(lanes), -1e30F), 0, 0);
-    }
-}
-
 void check_transpose(const Kernels& table, DType in, DType out, std::int64_t rows,
                      std::int64_t lanes) {
     const StripFunction f = table.transpose(in, out);

@@ -94,10 +94,6 @@ struct Superinstructions {
     /// out = immediate[0] * tanh(in[0] * immediate[1]).
     StripFunction softcap = nullptr;
 
-    /// out = in[0] * immediate[0]; accumulator[l] = max(accumulator[l], column l of out). NaN in a
-    /// column may or may not reach its maximum.
-    StripFunction scale_max = nullptr;
-
     /// out = in[0] * (in[1] - in[2]) * immediate[0], in[2] a lane operand: P * (dP - delta) *
     /// scale.
     StripFunction mul_sub_mul = nullptr, mul_sub_mul_bf16 = nullptr, mul_sub_mul_f16 = nullptr;

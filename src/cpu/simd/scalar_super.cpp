@@ -84,16 +84,6 @@ void softcap(const Strip& s) {
     });
 }
 
-void scale_max(const Strip& s) {
-    const auto c = static_cast<float>(s.immediate[0]);
-    auto* maxima = static_cast<float*>(s.accumulator);
-    store_tile(s, [&](auto row, auto lane) {
-        const float x = operand(s, 0, row, lane) * c;
-        maxima[lane] = apply<ir::Op::max>(maxima[lane], x);
-        return x;
-    });
-}
-
 template <DType dtype = DType::f32>
 void mul_sub_mul(const Strip& s) {
     const auto c = static_cast<float>(s.immediate[0]);
@@ -113,7 +103,6 @@ const Superinstructions& scalar_superinstructions() {
         .affine_select = affine_select,
         .affine_add = affine_add,
         .softcap = softcap,
-        .scale_max = scale_max,
         .mul_sub_mul = mul_sub_mul,
         .mul_sub_mul_bf16 = mul_sub_mul<DType::bf16>,
         .mul_sub_mul_f16 = mul_sub_mul<DType::f16>,

@@ -23,9 +23,9 @@ namespace {
 // adds and multiplications on rows in the cache, most of the time. The runs below are known when
 // the library is compiled; their steps are inlined, and what a run keeps stays in registers.
 //
-// They are, step by step, what becomes of the programs in norm/programs.cpp and of a softmax. Where
-// one is lowered to other steps, they run one by one, and the test
-// DumpCommand.PassesOverRowsOfNormsAndSoftmaxAreCompiled fails: its run is to be written anew here.
+// compiled_runs.inl lists them, one call of the macro each, from the programs themselves
+// (docs/design/018-runs-compiled-ahead.md). The functions that its steps are written with are those
+// below; runs that cli/generate_compiled_runs.cpp cannot write with them are not listed.
 
 using ir::Op;
 using Kind = FusedPlace::Kind;
@@ -56,8 +56,8 @@ constexpr Shape take(int temporary) {
 constexpr Shape binary(Op op, FusedPlace place, int value = 0) {
     return {{op, DType::f32, DType::f32, value}, {place}};
 }
-constexpr Shape square() {
-    return {{Op::mul, DType::f32, DType::f32, FusedKey::kBoth}, {}};
+constexpr Shape both(Op op) {
+    return {{op, DType::f32, DType::f32, FusedKey::kBoth}, {}};
 }
 constexpr Shape fma_with(FusedPlace b, FusedPlace c) {
     return {{Op::fma, DType::f32}, {b, c}};
@@ -65,119 +65,13 @@ constexpr Shape fma_with(FusedPlace b, FusedPlace c) {
 constexpr Shape exponential() {
     return {{Op::exp, DType::f32}, {}};
 }
-constexpr Shape reduce(ir::Reduction reduction = ir::Reduction::sum) {
+constexpr Shape reduce(ir::Reduction reduction) {
     return {{Op::reduce, DType::f32, DType::f32, 0, reduction}, {}};
 }
 
-/// The runs, of rows of dtype T.
-template <DType T>
-struct Runs {
-    static constexpr std::array kSum = {load(T), reduce()};
-    static constexpr std::array kMax = {load(T), reduce(ir::Reduction::max)};
-    static constexpr std::array kSquares = {load(T), square(), reduce()};
-    /// The same where both factors are read.
-    static constexpr std::array kSquaresOfF32 = {load(T), binary(Op::mul, kInLanes), reduce()};
-    static constexpr std::array kCentredSquares = {load(T), binary(Op::sub, kSplat), square(),
-                                                   reduce()};
-    static constexpr std::array kScaled = {load(DType::f32), binary(Op::mul, kSplat), store(T)};
-    static constexpr std::array kRmsNorm = {load(T), binary(Op::mul, kSplat),
-                                            binary(Op::mul, kInLanes), store(T)};
-    static constexpr std::array kLayerNorm = {load(T), binary(Op::sub, kSplat),
-                                              binary(Op::mul, kSplat), fma_with(kInLanes, kInLanes),
-                                              store(T)};
-    static constexpr std::array kExponentials = {load(T), binary(Op::sub, kSplat), exponential(),
-                                                 store(DType::f32), reduce()};
-    static constexpr std::array kRmsNormProducts = {
-        load(T), binary(Op::mul, kSplat),   keep(0),
-        load(T), binary(Op::mul, kInLanes), binary(Op::mul, kept(0)),
-        reduce()};
-    static constexpr std::array kLayerNormProducts = {load(T),
-                                                      binary(Op::sub, kSplat),
-                                                      binary(Op::mul, kSplat),
-                                                      keep(0),
-                                                      load(T),
-                                                      binary(Op::mul, kInLanes),
-                                                      reduce(),
-                                                      binary(Op::mul, kept(0)),
-                                                      reduce()};
-};
-
-/// The gradients of f32 rows, which read dy from memory where they need it.
-struct GradientRuns {
-    static constexpr DType T = DType::f32;
-    static constexpr std::array kRmsNorm = {load(T),
-                                            binary(Op::mul, kInLanes),
-                                            keep(0),
-                                            load(T),
-                                            binary(Op::mul, kSplat),
-                                            keep(1),
-                                            binary(Op::mul, kSplat),
-                                            binary(Op::sub, kept(0), 1),
-                                            binary(Op::mul, kSplat),
-                                            store(T),
-                                            load(T),
-                                            fma_with(kept(1), kInLanes),
-                                            store(T)};
-    static constexpr std::array kLayerNorm = {load(T),
-                                              binary(Op::mul, kInLanes),
-                                              keep(0),
-                                              load(T),
-                                              binary(Op::sub, kSplat),
-                                              binary(Op::mul, kSplat),
-                                              keep(1),
-                                              binary(Op::mul, kSplat),
-                                              binary(Op::sub, kept(0), 1),
-                                              binary(Op::sub, kSplat),
-                                              binary(Op::mul, kSplat),
-                                              store(T),
-                                              load(T),
-                                              fma_with(kept(1), kInLanes),
-                                              store(T),
-                                              load(T),
-                                              binary(Op::add, kInLanes),
-                                              store(T)};
-};
-
-/// The gradients of rows of T, which are widened and kept.
-template <DType T>
-struct NarrowGradientRuns {
-    static constexpr DType F = DType::f32;
-    static constexpr std::array kRmsNorm = {load(T),
-                                            binary(Op::mul, kInLanes),
-                                            keep(0),
-                                            load(T),
-                                            keep(1),
-                                            load(T),
-                                            binary(Op::mul, kSplat),
-                                            keep(2),
-                                            binary(Op::mul, kSplat),
-                                            binary(Op::sub, kept(0), 1),
-                                            binary(Op::mul, kSplat),
-                                            store(T),
-                                            take(1),
-                                            fma_with(kept(2), kInLanes),
-                                            store(F)};
-    static constexpr std::array kLayerNorm = {load(T),
-                                              binary(Op::mul, kInLanes),
-                                              keep(0),
-                                              load(T),
-                                              keep(1),
-                                              load(T),
-                                              binary(Op::sub, kSplat),
-                                              binary(Op::mul, kSplat),
-                                              keep(2),
-                                              binary(Op::mul, kSplat),
-                                              binary(Op::sub, kept(0), 1),
-                                              binary(Op::sub, kSplat),
-                                              binary(Op::mul, kSplat),
-                                              store(T),
-                                              take(1),
-                                              fma_with(kept(2), kInLanes),
-                                              store(F),
-                                              load(F),
-                                              binary(Op::add, kept(1)),
-                                              store(F)};
-};
+#define TW_COMPILED_RUN(name, ...) constexpr std::array name = {__VA_ARGS__};
+#include "cpu/simd/compiled_runs.inl"
+#undef TW_COMPILED_RUN
 
 constexpr int operands_of(const Shape& shape) {
     return static_cast<int>(std::count_if(shape.place.begin(), shape.place.end(),
@@ -388,24 +282,11 @@ constexpr Entry entry() {
     return {kRun, compiled_run<kRun>};
 }
 
-template <DType T>
 CompiledRun find(std::span<const Shape> shapes) {
-    using R = Runs<T>;
     static constexpr Entry kEntries[] = {
-        entry<R::kSum>(),
-        entry<R::kMax>(),
-        entry<R::kSquares>(),
-        entry<R::kSquaresOfF32>(),
-        entry<R::kCentredSquares>(),
-        entry<R::kScaled>(),
-        entry<R::kRmsNorm>(),
-        entry<R::kLayerNorm>(),
-        entry<R::kExponentials>(),
-        entry<R::kRmsNormProducts>(),
-        entry<R::kLayerNormProducts>(),
-        entry<std::conditional_t<T == DType::f32, GradientRuns, NarrowGradientRuns<T>>::kRmsNorm>(),
-        entry<
-            std::conditional_t<T == DType::f32, GradientRuns, NarrowGradientRuns<T>>::kLayerNorm>(),
+#define TW_COMPILED_RUN(name, ...) entry<name>(),
+#include "cpu/simd/compiled_runs.inl"
+#undef TW_COMPILED_RUN
     };
     for (const Entry& e : kEntries) {
         if (std::equal(e.shapes.begin(), e.shapes.end(), shapes.begin(), shapes.end())) {
@@ -415,17 +296,10 @@ CompiledRun find(std::span<const Shape> shapes) {
     return nullptr;
 }
 
-CompiledRun find_any(std::span<const Shape> shapes) {
-    for (const auto in : {find<DType::f32>, find<DType::bf16>, find<DType::f16>}) {
-        if (const CompiledRun run = in(shapes)) return run;
-    }
-    return nullptr;
-}
-
 }  // namespace
 
 decltype(FusedKernels::compiled) compiled_runs() {
-    return find_any;
+    return find;
 }
 #endif
 

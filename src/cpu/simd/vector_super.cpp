@@ -247,30 +247,6 @@ using Exp2SumBf16 = Exp2SumTo<kPartial, DType::bf16>;
 template <bool kPartial>
 using Exp2SumF16 = Exp2SumTo<kPartial, DType::f16>;
 
-template <bool kPartial>
-struct ScaleMax {
-    static constexpr DType kOut = DType::f32;
-    static constexpr int kRows = 1;
-    TileOperand x;
-    VF scale;
-    float* maxima;
-    std::size_t n;
-    VF maximum;
-
-    HWY_INLINE ScaleMax(const Strip& s, std::int64_t l, std::size_t lanes)
-        : x(s.in[0], l),
-          scale(hn::Set(DF(), static_cast<float>(s.immediate[0]))),
-          maxima(static_cast<float*>(s.accumulator) + l),
-          n(lanes),
-          maximum(load<kPartial>(maxima, lanes)) {}
-    HWY_INLINE VF value(std::int64_t r) {
-        const VF scaled = hn::Mul(load<kPartial>(x.at + r * x.row_stride, n), scale);
-        maximum = max_or_second(maximum, scaled);
-        return scaled;
-    }
-    HWY_INLINE void finish() const { store<kPartial>(maximum, DF(), maxima, n); }
-};
-
 template <bool kPartial, DType dtype>
 struct MulSubMulTo {
     static constexpr DType kOut = dtype;
@@ -476,7 +452,6 @@ constexpr Superinstructions kSuper = {
     .affine_select = affine_select,
     .affine_add = affine_add,
     .softcap = softcap,
-    .scale_max = columns<ScaleMax>,
     .mul_sub_mul = columns<MulSubMul>,
     .mul_sub_mul_bf16 = columns<MulSubMulBf16>,
     .mul_sub_mul_f16 = columns<MulSubMulF16>,
