@@ -2,7 +2,7 @@
 // clang-format off
 //
 // Launches   prepare (delta = rowsum(dO out) - dlse, lse in log2 units, sums zeroed unless they are ordered), the kernel
-//            below, finish (dQ from f32 sums to rows); before them lists, behind them sinks and captured arrays, where
+//            below, finish (dQ from f32 sums to rows); before them lists, after them sinks and captured arrays, where
 //            there are any; past 128 columns dQ by a kernel of its own (backward_query.cuh) instead of sums and finish
 // Shapes     Q, dQ (B, H, Lq, D), K, dK (B, Hkv, Lk, D), V, dV (B, Hkv, Lk, Dv), out, dO (B, H, Lq, Dv); D and Dv
 //            multiples of 8 up to 256; any lengths
@@ -18,7 +18,7 @@
 // Wide       past 128 columns a tile has 64 keys; one warpgroup computes scores and sums up dK; P goes through shared
 //            memory to the other, which sums up dV
 // Issue      per score FFMA, EX2, FADD, FMUL and two halves of a pack: 5, and 1/2 LDS and 1/4 STSM per 8
-// Roles      a producer thread (copy engine), a thread per warpgroup that adds dQ to its sums, two warpgroups of 64
+// Roles      a producer thread (TMA), a thread per warpgroup that adds dQ to its sums, two warpgroups of 64
 //            keys that take turns at the tensor cores
 // Registers  24 + 2 x 240 by setmaxnreg, 40 + 2 x 232 where blocks are described one by one; no spills but what
 //            backward.cpp allows (checked when it is compiled)

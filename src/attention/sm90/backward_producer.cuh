@@ -1,4 +1,4 @@
-// The threads of the backward kernel that move data: the producer keeps the copy engine busy, the
+// The threads of the backward kernel that move data: the producer keeps TMA busy, the
 // writers add dQ to its sums.
 #pragma once
 

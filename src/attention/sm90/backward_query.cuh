@@ -6,7 +6,7 @@
 //            two of seven products; here it stays in registers and has one order
 // Work       a tile of 128 queries, all blocks of 64 keys that its rows see
 // Products   S = Q K^T, dP = dO V^T; dQ += dS K with dS in registers, a block late
-// Roles      one producer thread (copy engine), two warpgroups of 64 query rows
+// Roles      one producer thread (TMA), two warpgroups of 64 query rows
 // Pipeline   Q and dO once a tile, K in two buffers, V in two where they fit, else in one
 // Shared     225 KB at D = 256, 160 KB at D = 192 with Dv = 128
 // clang-format on
@@ -68,7 +68,7 @@ struct QueryConsumer : RowScores {
         for (int i = 0; i < kScores; ++i) grad_scores[i] -= delta[i / 2 % 2];
     }
 
-    /// scores = P, from S in flight behind dP.
+    /// scores = P, from S in flight after dP.
     template <bool kMasked>
     TW_DEVICE void compute_p() {
         ptx::wgmma_tie(scores);
@@ -170,7 +170,7 @@ struct QueryConsumer : RowScores {
         compute_scores<kMasked>();
     }
 
-    /// Turns to `tile`, past the blocks behind this warpgroup's own diagonal.
+    /// Turns to `tile`, past the blocks after this warpgroup's own diagonal.
     TW_DEVICE void enter_tile() {
         row = tile.q_tile * kBlockM + row_in_tile;
         enter_rows();

@@ -182,7 +182,7 @@ struct EvenKeyConsumer : Products {
     /// dO of the next block; of the one before it Q, which is multiplied a block late.
     TW_DEVICE void clear_grad_out_of_next() {
         if constexpr (!kPacked) return;
-        // Arrives behind the description of the visit.
+        // Arrives after the description of the visit.
         ptx::mbarrier_wait(shared.grad_out_full(grad_out_ring.index), grad_out_ring.parity);
         block = next_block();
         visits.advance();

@@ -1,4 +1,4 @@
-// Checks of tensors and their descriptions for the copy engine.
+// Checks of tensors and their descriptions for TMA.
 #include "attention/sm90/device_tensor.h"
 
 namespace tilewright::attn::sm90 {

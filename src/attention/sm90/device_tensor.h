@@ -46,11 +46,11 @@ void require(bool holds, const char* argument, const char* rule, const Value& va
     if (!holds) user_error(kOperation, "{}", rule_text(argument, rule, value));
 }
 
-/// Throws UserError unless the tensor has this shape and lies as the copy engine can read it.
+/// Throws UserError unless the tensor has this shape and lies as TMA can read it.
 void check_tensor(const DeviceTensor& tensor, const char* argument,
                   const std::array<std::int64_t, 4>& shape);
 
-/// Describes tiles of `rows` rows and one panel of columns, 128-byte swizzle, to the copy engine.
+/// Describes tiles of `rows` rows and one panel of columns, 128-byte swizzle, for TMA.
 /// `read_once`: by the kernel as a whole.
 cuda::TensorMap tile_map(const DeviceTensor& tensor, DType dtype, std::int64_t rows,
                          const char* argument, bool read_once = false);

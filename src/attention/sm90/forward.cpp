@@ -272,7 +272,7 @@ cuda::CompileRequest generate_forward(const ForwardDesc& desc, const ForwardConf
     request.arch = "sm_90a";
     // What a user's score mod needs is not ours to limit, nor random bits of many pairs at once;
     // the other checks of the compiler's log hold. Lists that the device builds cost a few words.
-    // Shares have two ways to store results, behind a tile's last block.
+    // Shares have two ways to store results, after a tile's last block.
     constexpr int kModSpillBytes = 4096, kDropoutSpillBytes = 1024, kListSpillBytes = 256,
                   kShareSpillBytes = 128;
     request.spill_limit_bytes = desc.score_mod != nullptr ? kModSpillBytes

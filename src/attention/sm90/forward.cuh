@@ -8,7 +8,7 @@
 // Scores     any mod of (score, b, h, q, kv) and captured arrays, generated into score_mod.cuh
 // Strides    of batch, head and row: any multiples of 16 bytes; the last dimension is contiguous
 // Types      bf16 or f16; sums in f32, p is rounded to the inputs' type, lse is f32
-// Roles      one producer thread (copy engine), 1 to 3 consumer warpgroups of 64 query rows
+// Roles      one producer thread (TMA), 1 to 3 consumer warpgroups of 64 query rows
 // Few rows   the query heads of a kv head side by side in a tile; the blocks of all tiles in equal shares over CTAs,
 //            which cuts tiles; a second kernel joins the results of their parts (forward_combine.cuh)
 // Pipeline   K and V in kStages buffers each; Q in two, so that the next tile starts before this one ends

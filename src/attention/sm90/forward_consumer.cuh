@@ -84,7 +84,7 @@ struct Consumer : RowScores {
                 ptx::mma_m16n8k16(Element{}, d, a, b);
             }
         }
-        ptx::fence_async_shared();  // these reads come before the copy engine overwrites the stage
+        ptx::fence_async_shared();  // these reads come before TMA overwrites the stage
     }
 
     // ---- blocks
@@ -194,7 +194,7 @@ struct Consumer : RowScores {
         clear_hidden<kValueDim>(shared.value(value_ring.index), live);
     }
 
-    /// Has every row of this warp met a key? Before, a guess of its maximum would fail.
+    /// Whether every row of this warp has an unmasked key; before, a speculative maximum fails.
     TW_DEVICE bool rows_have_met() const {
         return __all_sync(~0u, state.reference[0] > -kInfinity && state.reference[1] > -kInfinity);
     }
@@ -280,8 +280,8 @@ struct Consumer : RowScores {
             return {false, 0};
         } else if constexpr (kUpperBound) {
             // Blocks left of `inside_end` lie below the upper diagonal for every row here, and
-            // every row has met a key before them; blocks from `inside_begin` on lie above the
-            // lower diagonal.
+            // every row has an unmasked key before them; blocks from `inside_begin` on lie above
+            // the lower diagonal.
             const int first_row = tile.q_tile * kBlockM + warpgroup * 64;
             const int first = query_of(first_row), last = query_of(first_row + 63);
             const int inside_end = max(0, first + p.upper_diagonal) / kBlockN;

@@ -131,7 +131,7 @@ struct Place {
 };
 
 // Where blocks are shared out, every tile has p.slots slots of one or more of its blocks, and each
-// CTA an equal share of all slots, one tile behind the other. Places are slots then.
+// CTA an equal share of all slots, one tile after the other. Places are slots then.
 /// First slot of a CTA's share.
 TW_DEVICE int share_begin(int cta, const ForwardParameters& p) {
     return static_cast<i64>(cta) * p.all_slots / p.shares;

@@ -1,5 +1,4 @@
-// The producer of the kernels whose tiles are of queries: one thread that keeps the copy engine
-// busy.
+// The producer of the kernels whose tiles are of queries: one thread that keeps TMA busy.
 #pragma once
 
 #include "attention/sm90/forward_layout.cuh"

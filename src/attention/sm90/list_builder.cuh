@@ -270,7 +270,7 @@ extern "C" __global__ void __launch_bounds__(32, 1)
         if (count == 0 && !p.rows_are_keys) entries[count++] = {0, 1, 0, -1};
         p.tiles[index] = {tile, static_cast<int>(static_cast<i64>(index) * p.blocks), count,
                           sequence};
-        // Readers look at the entry behind the last one, too.
+        // Readers look at the entry after the last one, too.
         const bool last = index + 1 == static_cast<int>(gridDim.x * gridDim.y);
         if (count < p.blocks || last) entries[count] = {0, 0, 0, -1};
     }

@@ -45,7 +45,7 @@ struct ProblemInputs {
     cuda::DeviceAddress sinks = 0;  ///< f32 (H): one more logit per row; or 0
     /// i32 (B, Lq) and (B, Lk) contiguous: only pairs of equal ids attend; or 0. Beside diagonals.
     cuda::DeviceAddress q_segments = 0, kv_segments = 0;
-    /// i32 (sequences + 1), never decreasing, from 0 to the length: sequences packed one behind the
+    /// i32 (sequences + 1), never decreasing, from 0 to the length: sequences packed one after the
     /// other in a batch of 1. Positions restart in each; the batch of mods and dropout counts them.
     cuda::DeviceAddress q_starts = 0, kv_starts = 0;
     std::int64_t sequences = 0;

@@ -5,7 +5,7 @@
 
 namespace tw::attn {
 
-/// False for rows without a key (-inf), and where f32 has no digits behind the point, so that P
+/// False for rows without a key (-inf), and where f32 has no digits after the point, so that P
 /// would be off by any factor. Rows of +inf or NaN make their gradients NaN.
 TW_DEVICE bool has_gradient(float lse) {
     const float kInfinity = __builtin_bit_cast(float, 0x7f800000u);

@@ -61,7 +61,7 @@ struct GradientBuffer {
     }
 };
 
-/// The derivative of the score mod: parameters as the mod's with the cotangent behind kv.
+/// The derivative of the score mod: parameters as the mod's with the cotangent after kv.
 struct ScoreDerivative {
     std::shared_ptr<const ir::Function> function;
     std::vector<BlockLoad> loads;  ///< as in InlinedMod

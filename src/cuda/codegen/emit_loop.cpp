@@ -128,8 +128,9 @@ void Emitter::for_loop(const Instruction& made) {
         }
     }
     const std::vector<const Instruction*> streamed = streamed_loads(made);
-    // Where the induction variable might wrap behind the last round, it stops at the end instead.
-    // Copies run ahead of a loop, even of one whose step then turns out not to be positive.
+    // Where the induction variable might wrap after the last iteration, it stops at the end
+    // instead. Copies run ahead of a loop, even of one whose step then turns out not to be
+    // positive.
     const ir::Interval steps = analysis_.range(made.operands[2]);
     std::int64_t most = 0;
     const bool may_wrap =

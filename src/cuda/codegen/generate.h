@@ -64,7 +64,7 @@ struct Generated {
 
 /// Brings a traced kernel into the form that `generate` takes: optimised, blocks larger than a
 /// thread block's registers cut by `retile` (then the grid has further axes with static extents
-/// behind those of `kernel`). UserError names the op that cannot be cut.
+/// after those of `kernel`). UserError names the op that cannot be cut.
 ir::Function prepare(ir::Function kernel);
 
 /// Generates a prepared kernel. Scratch that shared memory cannot hold lies in a workspace.

@@ -18,7 +18,7 @@ using EventHandle = void*;
 using ModuleHandle = void*;
 using FunctionHandle = void*;
 
-/// CUtensorMap: 128 opaque bytes that describe a tile of global memory to the copy engine.
+/// CUtensorMap: 128 opaque bytes that describe a tile of global memory to TMA.
 struct alignas(64) TensorMap {
     std::uint64_t opaque[16];
 };

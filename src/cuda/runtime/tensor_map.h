@@ -1,4 +1,4 @@
-// TMA descriptors: how the copy engine sees a tensor and the box it moves.
+// TMA descriptors: how TMA sees a tensor and the box it moves.
 #pragma once
 
 #include <array>
@@ -29,7 +29,7 @@ struct TensorMapRequest {
 };
 
 /// Encodes on the host. Elements outside the tensor read as zero and are not written. Throws
-/// UserError naming the rule of the copy engine that the request breaks.
+/// UserError naming the rule of TMA that the request breaks.
 TensorMap encode_tensor_map(const TensorMapRequest& request, const char* argument);
 
 }  // namespace tilewright::cuda

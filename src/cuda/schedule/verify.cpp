@@ -17,7 +17,7 @@ Broken broken(fmt::format_string<Args...> format, Args&&... args) {
     return fmt::format(format, std::forward<Args>(args)...);
 }
 
-/// The first complaint that `look` has about an instruction.
+/// The first error that `look` finds about an instruction.
 template <typename Look>
 Broken first(const Block& block, Look&& look) {
     for (const Instruction& made : block.body) {
@@ -29,7 +29,7 @@ Broken first(const Block& block, Look&& look) {
     return std::nullopt;
 }
 
-/// The first complaint that `look` has about a list of instructions.
+/// The first error that `look` finds about a list of instructions.
 template <typename Look>
 Broken first_block(const Block& block, Look&& look) {
     if (Broken found = look(block)) return found;

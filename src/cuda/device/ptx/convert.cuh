@@ -5,7 +5,7 @@
 
 namespace tw::ptx {
 
-/// No instruction: what was computed from these words before is computed anew behind it, so that it
+/// No instruction: what was computed from these words before is computed anew after it, so that it
 /// need not stay in registers.
 TW_DEVICE void keep_bits(uint4& words) {
     asm volatile("" : "+r"(words.x), "+r"(words.y), "+r"(words.z), "+r"(words.w));

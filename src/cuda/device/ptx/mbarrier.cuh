@@ -1,4 +1,4 @@
-// mbarrier: barriers in shared memory that threads and the copy engine complete (sm_80, most
+// mbarrier: barriers in shared memory that threads and TMA complete (sm_80, most
 // sm_90).
 #pragma once
 

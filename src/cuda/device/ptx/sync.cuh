@@ -39,13 +39,13 @@ TW_DEVICE u32 cluster_map(u32 address, u32 rank) {
     return mapped;
 }
 
-/// PTX ISA, fence.mbarrier_init: initialised mbarriers become visible to the copy engine and the
+/// PTX ISA, fence.mbarrier_init: initialised mbarriers become visible to TMA and the
 /// cluster (sm_90).
 TW_DEVICE void fence_mbarrier_init() {
     asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
 }
 
-/// PTX ISA, fence.proxy.async: ordinary accesses to shared memory before, wgmma and the copy engine
+/// PTX ISA, fence.proxy.async: ordinary accesses to shared memory before, wgmma and TMA
 /// after (sm_90).
 TW_DEVICE void fence_async_shared() {
     asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
@@ -91,7 +91,7 @@ TW_DEVICE bool elect_lane() {
 }
 
 /// PTX ISA, shfl.sync: the value of lane 0, uniform to the compiler and computed where it stands.
-/// What derives from it is not kept from one round of a loop to the next.
+/// What derives from it is not kept from one iteration of a loop to the next.
 TW_DEVICE u32 uniform_here(u32 value) {
     u32 result;
     asm volatile("shfl.sync.idx.b32 %0, %1, 0, 31, 0xffffffff;" : "=r"(result) : "r"(value));

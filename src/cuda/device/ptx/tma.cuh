@@ -1,4 +1,4 @@
-// The copy engine: bulk copies and bulk tensor copies (TMA), sm_90.
+// TMA: bulk copies and bulk tensor copies, sm_90.
 #pragma once
 
 #include "cuda/device/ptx/types.cuh"

@@ -14,8 +14,8 @@ struct Array {
     i64 stride[kRank == 0 ? 1 : kRank];
 };
 
-/// The induction variable of a loop's next round: `end` where that one lies behind the end, so that
-/// it does not wrap.
+/// The induction variable of a loop's next iteration: `end` where that one lies after the end, so
+/// that it does not wrap.
 TW_DEVICE i64 round_after(i64 at, i64 end, i64 step) {
     const u64 rest = static_cast<u64>(end) - static_cast<u64>(at);
     return at < end && rest > static_cast<u64>(step) ? at + step : end;
