@@ -470,7 +470,8 @@ DType expect_dtype(const std::string& name) {
 
 Device expect_device(const std::string& name) {
     if (name == "cpu") return {};
-    return Device::cuda(std::stoi(name.substr(name.find(':') + 1)));
+    const std::size_t colon = name.find(':');
+    return Device::cuda(colon == std::string::npos ? 0 : std::stoi(name.substr(colon + 1)));
 }
 
 void bind_lang(nb::module_& module) {

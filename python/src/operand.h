@@ -23,7 +23,7 @@ std::string python_type(nb::handle value);
 /// The dtype of this name; ValueError for an unknown one.
 DType expect_dtype(const std::string& name);
 
-/// "cpu" or "cuda:N".
+/// "cpu", "cuda" or "cuda:N".
 Device expect_device(const std::string& name);
 
 /// True while this thread runs the Python function of a kernel.

@@ -339,6 +339,7 @@ class Call:
         self._single = single
         self._num_inputs = num_inputs
         self._op = None
+        self._profiled = []  # what ran last on JAX arrays, with `profile`
         self._mapped = []
 
     def __call__(self, *arrays, out=None):
@@ -382,11 +383,6 @@ class Call:
     def _run_in_jax(self, arrays, out):
         if out is not None:
             raise TypeError("[call] expected no `out` with JAX arrays, which are immutable")
-        if self._options["profile"]:
-            raise TypeError(
-                "[call] expected arrays of NumPy or PyTorch with profile=True but got JAX's; "
-                "TILEWRIGHT_PROFILE=1 in the environment takes the times of their programs too"
-            )
         from . import jax as twj
 
         if self._op is None:
@@ -398,10 +394,11 @@ class Call:
             def ir(*given):
                 given = iter(given)
                 inputs = [None if gone else next(given) for gone in absent]
-                return fixed.ir([_type_tensor(x) for x in inputs])
+                return fixed.ir([_type_tensor(x) for x in inputs], self._options["profile"])
 
             ir.__name__ = self.kernel.name
             ir.checked = self._options["interpret"]
+            ir.profiled = self._profiled if self._options["profile"] else None
             self._op[absent] = twj.op(ir)
         result = self._op[absent](*(a for a in arrays if a is not None))
         return result if self._single is not False or isinstance(result, tuple) else (result,)
@@ -456,8 +453,13 @@ class Call:
     def profile(self) -> Profile:
         """What each line took, over all runs with the signature that ran last.
 
-        Of calls with `profile=True`, or under TILEWRIGHT_PROFILE=1, on CPUs.
+        Of calls with `profile=True`, or under TILEWRIGHT_PROFILE=1, on CPUs. On JAX arrays: of the
+        signature that was compiled last; wait for the results before.
         """
+        if self._profiled:
+            from .jax import _ffi
+
+            return Profile(_ffi.program_profile(*self._profiled[0]))
         return Profile(self._core.profile())
 
     def _text(self, op, inputs, lines=False):

@@ -150,6 +150,8 @@ def test_folders_and_arrays_that_do_not_fit(tmp_path):
         artifact.run(x, frozen)
     with pytest.raises(ValueError, match='expected device to be "cpu"'):
         tw.load_artifact(tmp_path, "tpu")
+    with pytest.raises(ValueError, match=r"\[(artifact|cuda)\]"):  # no driver, or no cubins
+        tw.load_artifact(tmp_path, "cuda")
     manifest = tmp_path / "manifest.json"
     parsed = json.loads(manifest.read_text())
     manifest.write_text(json.dumps({**parsed, "version": 7}))

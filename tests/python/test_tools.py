@@ -57,6 +57,19 @@ def test_profile_counts_runs_lines_and_work(tmp_path):
     assert sum(event["name"] == "scaled_exp" for event in bars) == 12
 
 
+def test_profile_with_jax_arrays():
+    jax = pytest.importorskip("jax")
+    pytest.importorskip("tilewright.jax")
+    f = call(profile=True)
+    x = jax.device_put(X, jax.devices("cpu")[0])
+    for _ in range(2):
+        np.testing.assert_array_equal(jax.block_until_ready(jax.jit(f)(x)), call()(X))
+    jax.block_until_ready(f(x))
+    profile = f.profile()
+    assert (profile.kernel, profile.runs, profile.programs) == ("scaled_exp", 3, 12)
+    assert HERE in profile.lines[0].source
+
+
 def test_profile_of_programs_and_of_calls_without():
     program = tw.Program.from_text(call().ir(X), profile=True)
     program(X)

@@ -19,10 +19,10 @@ namespace {
 /// Compiled programs by text and options, the latest used ones. Compiling happens when a function
 /// is lowered; an executable of the persistent cache meets its programs at its first run.
 Program compiled(std::string_view ir, const ProgramOptions& options) {
-    using Key = std::tuple<Device::Kind, int, bool, std::vector<bool>, std::string>;
+    using Key = std::tuple<Device::Kind, int, bool, bool, std::vector<bool>, std::string>;
     static auto* const kPrograms = new Memo<Key, Program>("programs of JAX", 1024);
     return kPrograms->get({options.device.kind, options.device.index, options.checked,
-                           options.undefined, std::string(ir)},
+                           options.profile, options.undefined, std::string(ir)},
                           [&] { return Program(ir, options); });
 }
 
@@ -34,13 +34,14 @@ std::vector<bool> undefined_arrays(std::size_t operands, std::string_view aliase
 }
 
 /// Operands, then results, are the program's Refs. Attributes: `ir`, its text; `checked`;
-/// `aliased`, one of 0 and 1 for each result.
+/// `profile`; `aliased`, one of 0 and 1 for each result.
 class ProgramSite {
   public:
     explicit ProgramSite(const Attributes& given)
         : ir_(given.text("ir")),
           aliased_(given.text("aliased")),
-          checked_(given.get<bool>("checked")) {}
+          checked_(given.get<bool>("checked")),
+          profile_(given.get<bool>("profile")) {}
 
     bool repeats() const { return !checked_; }
 
@@ -59,12 +60,13 @@ class ProgramSite {
         programs_.emplace_back(device,
                                compiled(ir_, {.device = device,
                                               .checked = checked_,
+                                              .profile = profile_,
                                               .undefined = undefined_arrays(operands, aliased_)}));
         return programs_.back().second;
     }
 
     std::string ir_, aliased_;
-    bool checked_;
+    bool checked_, profile_;
     mutable std::mutex mutex_;
     mutable std::vector<std::pair<Device, Program>> programs_;
 };
@@ -78,14 +80,26 @@ void add_program_targets(nb::list& targets) {
 void bind_program(nb::module_& module) {
     module.def(
         "compile_program",
-        [](const std::string& ir, bool checked, int operands, const std::string& aliased) {
+        [](const std::string& ir, bool checked, bool profile, int operands,
+           const std::string& aliased) {
             compiled(ir,
                      {.checked = checked,
+                      .profile = profile,
                       .undefined = undefined_arrays(static_cast<std::size_t>(operands), aliased)});
         },
-        nb::arg("ir"), nb::arg("checked"), nb::arg("operands"), nb::arg("aliased"),
-        nb::call_guard<nb::gil_scoped_release>(),
+        nb::arg("ir"), nb::arg("checked"), nb::arg("profile"), nb::arg("operands"),
+        nb::arg("aliased"), nb::call_guard<nb::gil_scoped_release>(),
         "Compiles a program for the CPU and keeps it for the call; ValueError when it cannot be.");
+    module.def(
+        "program_profile",
+        [](const std::string& ir, int operands, const std::string& aliased) {
+            return compiled(ir, {.profile = true,
+                                 .undefined =
+                                     undefined_arrays(static_cast<std::size_t>(operands), aliased)})
+                .profile();
+        },
+        nb::arg("ir"), nb::arg("operands"), nb::arg("aliased"),
+        nb::call_guard<nb::gil_scoped_release>());
     module.def("batched_ir", &batched_ir, nb::arg("ir"), nb::arg("mapped"), nb::arg("size"));
     module.def(
         "program_parameters",

@@ -188,6 +188,7 @@ class _Source:
         self.kernel = kernel
         self.attributes = attributes or {}
         self.checked = bool(getattr(kernel, "checked", False))  # in the checked mode
+        self.profiled = getattr(kernel, "profiled", None)  # where calls that take times are noted
         self.name = "tile_program" if isinstance(kernel, str) else _name_of(kernel)
         self._programs = {}
 
@@ -224,7 +225,7 @@ class _Source:
             text = self._text_of(avals)
             if text is None:
                 return None
-        return _Program(text, avals, self.checked)
+        return _Program(text, avals, self.checked, self.profiled)
 
     def _text_of(self, avals):
         """What the kernel returns for these shapes, where that is text."""
@@ -257,8 +258,8 @@ def _name_of(function):
 class _Program:
     """IR text with its parameters taken apart into inputs, results and aliases."""
 
-    def __init__(self, text, avals, checked):
-        self.text, self.checked = text, checked
+    def __init__(self, text, avals, checked, profiled):
+        self.text, self.checked, self.profiled = text, checked, profiled
         parameters = [
             (name, dtype, shape, written, alias)
             for name, dtype, shape, written, alias in _ffi.program_parameters(text)
@@ -298,7 +299,8 @@ class _Program:
 
     def batched(self, mapped, size, avals):
         flags = [*mapped, *[True] * len(self.results)]
-        return _Program(_ffi.batched_ir(self.text, flags, size), avals, self.checked)
+        text = _ffi.batched_ir(self.text, flags, size)
+        return _Program(text, avals, self.checked, self.profiled)
 
     def __call__(self, *operands):
         shared = set(self.aliases.values())
@@ -306,7 +308,10 @@ class _Program:
         call = jax.ffi.ffi_call(
             "tilewright_program", self.results, input_output_aliases=self.aliases
         )
-        given = {"ir": self.text, "checked": self.checked, "aliased": aliased}
+        profile = self.profiled is not None
+        if profile:
+            self.profiled[:] = [(self.text, len(operands), aliased)]
+        given = {"ir": self.text, "checked": self.checked, "profile": profile, "aliased": aliased}
         return list(call(*operands, **_targets.attributes(given)))
 
 

@@ -127,11 +127,12 @@ def lower_program(context, operands, text, aliases, checked=False, first=0):
     shared = set(aliases.values())
     aliased = "".join("01"[o in shared] for o in range(len(context.avals_out)))
     if "cpu" in context.module_context.platforms:
-        _ffi.compile_program(text, checked, len(operands), aliased)
+        _ffi.compile_program(text, checked, False, len(operands), aliased)
     rule = jax.ffi.ffi_lowering(
         "tilewright_program", operand_output_aliases={i + first: o for i, o in aliases.items()}
     )
-    attributes = _targets.attributes({"ir": text, "checked": checked, "aliased": aliased})
+    given = {"ir": text, "checked": checked, "profile": False, "aliased": aliased}
+    attributes = _targets.attributes(given)
     return rule(context, *operands, **attributes)
 
 
