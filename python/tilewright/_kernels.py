@@ -10,7 +10,7 @@ from typing import overload
 
 import numpy as np
 
-from . import _core, _language
+from . import _core, _language, _threads
 from ._arrays import dtype_name, stream_of, to_tensor
 from ._profile import Profile, show_page
 from ._programs import Cost, ShapeDtype, check_writable, cost_of, like_array
@@ -507,7 +507,7 @@ def _can_use_torch(arrays):
     if not any(isinstance(a, torch.Tensor) for a in arrays):
         return False
     try:
-        _core.use_torch(torch, torch.nn.Parameter, ValueError)
+        _core.use_torch(torch, torch.nn.Parameter, ValueError, _threads.follow)
     except (AttributeError, ImportError):  # older than its exchange functions
         return False
     return True

@@ -7,9 +7,9 @@ import math
 
 import torch
 
-from .. import _core
+from .. import _core, _threads
 from .._memo import Memo
-from . import _errors, _threads
+from . import _errors
 
 _CAPACITY = 4096  # sites that are kept
 FLOATS = (torch.float32, torch.float64, torch.float16, torch.bfloat16)

@@ -1,5 +1,8 @@
 """Kernels written in Python on tensors of PyTorch."""
 
+import subprocess
+import sys
+
 import numpy as np
 import pytest
 import torch
@@ -105,3 +108,14 @@ def test_on_a_gpu_and_its_current_stream():
     stream.synchronize()
     assert wide.is_cuda
     torch.testing.assert_close(wide, x + 10 * y, rtol=1e-5, atol=1e-5)
+
+
+def test_without_the_front_end_of_pytorch():
+    code = """
+import sys, torch, numpy as np, tilewright as tw
+def double(x, o):
+    o[...] = x[...] * 2
+y = tw.call(double, out_shape=tw.ShapeDtype((3,), np.float32))(torch.ones(3))
+assert "tilewright.torch" not in sys.modules and y.tolist() == [2, 2, 2]
+"""
+    subprocess.run([sys.executable, "-c", code], check=True)

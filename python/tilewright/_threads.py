@@ -4,7 +4,7 @@ import os
 
 import tilewright
 
-from .. import _core
+from . import _core
 
 _is_first = True
 
