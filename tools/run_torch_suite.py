@@ -46,6 +46,8 @@ WITHOUT_A_GPU = [
 CHANGED = [
     (r"\.assign\(batch_idx, input_pos,", ".assign(batch_idx, input_pos.expand(k.shape[0], -1),"),
     (r"torch\.tensor\(\[KV_S, KV_S, KV_S, KV_S\]", "torch.tensor([KV_S] * max(4, KV_B)"),
+]
+PAGES_TO_CPU = [
     (
         r"PagedAttention\((n_pages, page_size, max_batch_size)\)",
         r'PagedAttention(\1, device="cpu")',
@@ -171,10 +173,12 @@ def main():
         return 0
     text = options.file.read_text()
     digest = hashlib.sha256(text.encode()).hexdigest()[:12]
+    by_name = "instantiate_device_type_tests" not in text
+    replacements = CHANGED * by_name
     if not torch.cuda.is_available():
-        by_name = "instantiate_device_type_tests" not in text
-        for pattern, replacement in WITHOUT_A_GPU + (CUDA_TO_CPU + CHANGED) * by_name:
-            text = re.sub(pattern, replacement, text, flags=re.MULTILINE)
+        replacements += WITHOUT_A_GPU + (CUDA_TO_CPU + PAGES_TO_CPU) * by_name
+    for pattern, replacement in replacements:
+        text = re.sub(pattern, replacement, text, flags=re.MULTILINE)
     if options.file.stem.startswith("test_transformers"):
         torch.nn.functional.scaled_dot_product_attention = (
             tilewright.torch.scaled_dot_product_attention

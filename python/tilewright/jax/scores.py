@@ -2,5 +2,15 @@
 
 from . import _library
 
-globals().update(_library.export("scores"))
-__all__ = sorted(_library.export("scores"))
+_functions = _library.export("scores")
+globals().update(_functions)
+__all__ = sorted([*_functions, "compose"])
+
+
+def compose(outer, inner):
+    """outer(inner(score)): ``compose(softcap(20), alibi(slopes))``."""
+
+    def composed(score, b, h, q_idx, kv_idx):
+        return outer(inner(score, b, h, q_idx, kv_idx), b, h, q_idx, kv_idx)
+
+    return composed

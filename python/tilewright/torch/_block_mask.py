@@ -63,7 +63,7 @@ class BlockMask(_TorchBlockMask):  # type: ignore[misc, valid-type]
             dq_write_order=None, dq_write_order_full=None, dq_kv_order=None, dq_kv_order_spt=None,
             _core=core, _separate=separate, _device=torch.device(device), _shape=tuple(shape),
         )  # fmt: skip
-        if _has_words:
+        if _has_words and not _is_capturing(self._device):
             self.make_words()
         else:
             _without_words[id(self)] = self
@@ -260,6 +260,11 @@ class BlockMask(_TorchBlockMask):  # type: ignore[misc, valid-type]
         """Copies and pickles hold the pairs, not the mod."""
         mask = exact("BlockMask", self)
         return _unpacked, (to_array(mask._core.packed()).copy(), self._separate, str(self._place))
+
+
+def _is_capturing(device):
+    """Whether a CUDA graph is captured, which takes no copies from the host."""
+    return device.type == "cuda" and torch.cuda.is_current_stream_capturing()
 
 
 _has_words = False

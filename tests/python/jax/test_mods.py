@@ -164,6 +164,13 @@ def test_scores(name):
     np.testing.assert_allclose(have[finite], np.asarray(want)[finite], rtol=2e-6, atol=2e-6)
 
 
+def test_composed_scores():
+    scores = normal(5, SHAPE)
+    have = evaluate(twj.scores.compose(twj.scores.softcap(5), twj.scores.bias(BIAS)), scores)
+    want = over_pairs(lambda s, b, h, i, j: 5 * jnp.tanh((s + TABLE[h, j]) / 5), *SHAPE, scores)
+    np.testing.assert_allclose(have, np.asarray(want), rtol=2e-6, atol=2e-6)
+
+
 def library_in_jnp(s, b, h, i, j):
     return 5 * jnp.tanh(s / 5) + s + TABLE[h, j]
 

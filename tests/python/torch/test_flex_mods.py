@@ -126,6 +126,20 @@ def test_library_objects():
     )
 
 
+def test_composed_scores():
+    inputs = [x.requires_grad_() for x in tensors(20, 20)]
+    slopes = dense.normal(4)
+    check(
+        *inputs,
+        captured=[slopes],
+        score_mod=twt.scores.compose(twt.scores.softcap(2.0), twt.scores.alibi(slopes)),
+        enable_gqa=True,
+        expected={
+            "score_mod": lambda s, b, h, q, kv: 2 * torch.tanh((s + slopes[h] * (kv - q)) / 2)
+        },
+    )
+
+
 def test_lists_in_any_order():
     query, key, value = tensors(32, 48)
     counts = torch.tensor([[[2, 1]]], dtype=torch.int32)
