@@ -171,7 +171,7 @@ def check_namespaces(path, lines):
     of_folder = "tilewright::" + NAMESPACES.get(folder, NAMESPACES.get(parts[1], parts[1]))
     allowed = (*PUBLIC_NAMESPACES, of_folder, "std")
     if "device" in parts or path.suffix == ".cuh" or path.stem.endswith("_parameters"):
-        allowed = ("tw",)  # NVRTC compiles it
+        allowed = ("twd",)  # NVRTC compiles it
     open_names = []
     for number, line in enumerate(lines, 1):
         opened = re.match(r"(?:inline )?namespace (?:TW_API )?([\w:]+)? ?\{", line)

@@ -18,94 +18,94 @@ namespace {
 
 using ir::Op;
 using ir::Value;
-using tw::mask::Code;
-using tw::mask::kRegisters;
+using twd::mask::Code;
+using twd::mask::kRegisters;
 
-static_assert(static_cast<int>(DType::f8e5m2) == tw::mask::kF8e5m2 &&
-              static_cast<int>(DType::f16) == tw::mask::kF16 &&
-              static_cast<int>(DType::i32) == tw::mask::kI32);
-static_assert(tw::mask::kMostRank == ir::kMaxRefRank);
+static_assert(static_cast<int>(DType::f8e5m2) == twd::mask::kF8e5m2 &&
+              static_cast<int>(DType::f16) == twd::mask::kF16 &&
+              static_cast<int>(DType::i32) == twd::mask::kI32);
+static_assert(twd::mask::kMostRank == ir::kMaxRefRank);
 
 /// Operations that are exact or correctly rounded everywhere, so that a GPU gives the CPU's bits.
 std::optional<Code> code_of(Op op) {
     switch (op) {
         case Op::neg:
-            return tw::mask::kNeg;
+            return twd::mask::kNeg;
         case Op::abs:
-            return tw::mask::kAbs;
+            return twd::mask::kAbs;
         case Op::sign:
-            return tw::mask::kSign;
+            return twd::mask::kSign;
         case Op::sqrt:
-            return tw::mask::kSqrt;
+            return twd::mask::kSqrt;
         case Op::floor:
-            return tw::mask::kFloor;
+            return twd::mask::kFloor;
         case Op::ceil:
-            return tw::mask::kCeil;
+            return twd::mask::kCeil;
         case Op::round:
-            return tw::mask::kRound;
+            return twd::mask::kRound;
         case Op::isnan:
-            return tw::mask::kIsNan;
+            return twd::mask::kIsNan;
         case Op::bitwise_not:
-            return tw::mask::kNot;
+            return twd::mask::kNot;
         case Op::add:
-            return tw::mask::kAdd;
+            return twd::mask::kAdd;
         case Op::sub:
-            return tw::mask::kSub;
+            return twd::mask::kSub;
         case Op::mul:
-            return tw::mask::kMul;
+            return twd::mask::kMul;
         case Op::div:
-            return tw::mask::kDiv;
+            return twd::mask::kDiv;
         case Op::floordiv:
-            return tw::mask::kFloorDiv;
+            return twd::mask::kFloorDiv;
         case Op::rem:
-            return tw::mask::kRem;
+            return twd::mask::kRem;
         case Op::floormod:
-            return tw::mask::kFloorMod;
+            return twd::mask::kFloorMod;
         case Op::min:
-            return tw::mask::kMin;
+            return twd::mask::kMin;
         case Op::max:
-            return tw::mask::kMax;
+            return twd::mask::kMax;
         case Op::bitwise_and:
-            return tw::mask::kAnd;
+            return twd::mask::kAnd;
         case Op::bitwise_or:
-            return tw::mask::kOr;
+            return twd::mask::kOr;
         case Op::bitwise_xor:
-            return tw::mask::kXor;
+            return twd::mask::kXor;
         case Op::shift_left:
-            return tw::mask::kShiftLeft;
+            return twd::mask::kShiftLeft;
         case Op::shift_right:
-            return tw::mask::kShiftRight;
+            return twd::mask::kShiftRight;
         case Op::eq:
-            return tw::mask::kEq;
+            return twd::mask::kEq;
         case Op::ne:
-            return tw::mask::kNe;
+            return twd::mask::kNe;
         case Op::lt:
-            return tw::mask::kLt;
+            return twd::mask::kLt;
         case Op::le:
-            return tw::mask::kLe;
+            return twd::mask::kLe;
         case Op::gt:
-            return tw::mask::kGt;
+            return twd::mask::kGt;
         case Op::ge:
-            return tw::mask::kGe;
+            return twd::mask::kGe;
         case Op::clamp:
-            return tw::mask::kClamp;
+            return twd::mask::kClamp;
         case Op::fma:
-            return tw::mask::kFma;
+            return twd::mask::kFma;
         case Op::select:
-            return tw::mask::kSelect;
+            return twd::mask::kSelect;
         case Op::cast:
-            return tw::mask::kCast;
+            return twd::mask::kCast;
         case Op::load:
-            return tw::mask::kLoad;
+            return twd::mask::kLoad;
         case Op::random_bits:
-            return tw::mask::kRandomBits;
+            return twd::mask::kRandomBits;
         default:
             return std::nullopt;
     }
 }
 
-tw::mask::Type type_of(DType dtype) {
-    return static_cast<tw::mask::Type>(dtype);
+twd::mask::Type type_of(DType dtype) {
+    return static_cast<twd::mask::Type>(dtype);
 }
 
 bool is_narrow_8(DType dtype) {
@@ -206,7 +206,7 @@ class BytecodeWriter {
             return constant(instruction.result(), static_cast<std::uint64_t>(array.shape()[axis]));
         }
         check(instruction);
-        tw::mask::Step step{};
+        twd::mask::Step step{};
         step.code = *code_of(instruction.op);
         step.in = type_of(operand_type(instruction));
         step.out = type_of(function_.type(instruction.result()).dtype);

@@ -13,9 +13,9 @@
 
 namespace tilewright::mask {
 
-/// A mask function as straight-line code over registers, as `tw::mask` describes it.
+/// A mask function as straight-line code over registers, as `twd::mask` describes it.
 struct Bytecode {
-    std::vector<tw::mask::Step> steps;
+    std::vector<twd::mask::Step> steps;
     std::vector<unsigned long long> constants;
     std::array<int, 4> scalars{-1, -1, -1, -1};  ///< registers of b, h, q, kv
     int result = 0;

@@ -40,7 +40,7 @@ struct MaskFunction {
 };
 
 /// First pair of a 64 x 64 piece: b, h, q, kv.
-using Origin = tw::mask::Place;
+using Origin = twd::mask::Place;
 
 /// A mask compiled for pieces, for the device of its arrays; immutable.
 class ExactMask {

@@ -22,14 +22,14 @@ cuda::CompileRequest kernel_request(MaskKernel kernel, const std::string& arch) 
         request.name = "mask_pieces.cu";
         request.source +=
             "extern \"C\" __global__ void __launch_bounds__(32) mask_pieces(const "
-            "__grid_constant__ tw::mask::PieceParameters p) {\n    "
-            "tw::mask::evaluate_piece(p);\n}\n";
+            "__grid_constant__ twd::mask::PieceParameters p) {\n    "
+            "twd::mask::evaluate_piece(p);\n}\n";
     } else {
         request.name = "mask_ranges.cu";
         request.source +=
             "extern \"C\" __global__ void __launch_bounds__(32) mask_ranges(const "
-            "__grid_constant__ tw::mask::RangeParameters p) {\n    "
-            "tw::mask::evaluate_ranges(p);\n}\n";
+            "__grid_constant__ twd::mask::RangeParameters p) {\n    "
+            "twd::mask::evaluate_ranges(p);\n}\n";
     }
     return request;
 }
@@ -52,13 +52,13 @@ template <typename Parameters>
 void launch(MaskKernel kernel, int device, std::int64_t blocks, Parameters& parameters) {
     cuda::LaunchShape shape;
     shape.grid[0] = static_cast<unsigned>(blocks);
-    shape.block[0] = tw::mask::kLanes;
+    shape.block[0] = twd::mask::kLanes;
     void* const pointers[] = {&parameters};
     cuda::launch(kernel_of(kernel, device), shape, pointers, cuda::current_stream());
 }
 
-tw::mask::Array array_of(const Tensor& tensor) {
-    tw::mask::Array array{};
+twd::mask::Array array_of(const Tensor& tensor) {
+    twd::mask::Array array{};
     array.data = tensor.raw();
     std::copy(tensor.shape().begin(), tensor.shape().end(), array.extents);
     std::copy(tensor.strides().begin(), tensor.strides().end(), array.strides);
@@ -77,23 +77,23 @@ Tensor copied(std::span<const T> values, Device device) {
 
 GpuPieces::GpuPieces(const Bytecode& code, std::span<const Tensor> arrays) : code_(code) {
     const Device device = arrays[0].device();
-    std::vector<tw::mask::Array> places;
+    std::vector<twd::mask::Array> places;
     for (const Tensor& array : arrays) places.push_back(array_of(array));
-    arrays_ = copied(std::span<const tw::mask::Array>(places), device);
-    steps_ = copied(std::span<const tw::mask::Step>(code_.steps), device);
+    arrays_ = copied(std::span<const twd::mask::Array>(places), device);
+    steps_ = copied(std::span<const twd::mask::Step>(code_.steps), device);
     constants_ = copied(std::span<const unsigned long long>(code_.constants), device);
 }
 
-std::vector<Atom> GpuPieces::evaluate(std::span<const tw::mask::Place> places) const {
+std::vector<Atom> GpuPieces::evaluate(std::span<const twd::mask::Place> places) const {
     const Device device = arrays_.device();
     const auto count = static_cast<std::int64_t>(places.size());
     const Tensor origins = copied(places, device);
     const Tensor bits = Tensor::empty(u64, {count, kAtom}, device);
-    tw::mask::PieceParameters p{};
-    p.steps = static_cast<const tw::mask::Step*>(steps_.raw());
+    twd::mask::PieceParameters p{};
+    p.steps = static_cast<const twd::mask::Step*>(steps_.raw());
     p.constants = static_cast<const unsigned long long*>(constants_.raw());
-    p.arrays = static_cast<const tw::mask::Array*>(arrays_.raw());
-    p.places = static_cast<const tw::mask::Place*>(origins.raw());
+    p.arrays = static_cast<const twd::mask::Array*>(arrays_.raw());
+    p.places = static_cast<const twd::mask::Place*>(origins.raw());
     p.bits = static_cast<unsigned char*>(bits.raw());
     p.num_steps = static_cast<int>(code_.steps.size());
     std::copy(code_.scalars.begin(), code_.scalars.end(), p.scalars);
@@ -109,19 +109,19 @@ std::vector<Atom> GpuPieces::evaluate(std::span<const tw::mask::Place> places) c
 std::shared_ptr<const ir::RangeTree> gpu_range_tree(const Tensor& array) {
     const DType dtype = array.dtype();
     const std::vector<std::int64_t> extents(array.shape().begin(), array.shape().end());
-    static_assert(tw::mask::kRangeBlock == ir::RangeTree::kBlock);
+    static_assert(twd::mask::kRangeBlock == ir::RangeTree::kBlock);
     const std::int64_t blocks = (array.size() + ir::RangeTree::kBlock - 1) / ir::RangeTree::kBlock;
     std::vector<ir::Interval> ranges;
     if (blocks > 0) {
         const Tensor ends = Tensor::empty(u64, {blocks, 3}, array.device());
-        tw::mask::RangeParameters p{};
+        twd::mask::RangeParameters p{};
         p.array = array_of(array);
-        p.type = static_cast<tw::mask::Type>(dtype);
+        p.type = static_cast<twd::mask::Type>(dtype);
         p.rank = array.rank();
         p.size = array.size();
         p.ranges = static_cast<unsigned long long*>(ends.raw());
         launch(MaskKernel::ranges, array.device().index,
-               (blocks + tw::mask::kLanes - 1) / tw::mask::kLanes, p);
+               (blocks + twd::mask::kLanes - 1) / twd::mask::kLanes, p);
         const Tensor on_host = ends.to(Device{});
         const auto* words = static_cast<const std::uint64_t*>(on_host.raw());
         for (std::int64_t i = 0; i < blocks; ++i, words += 3) {

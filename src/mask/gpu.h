@@ -25,7 +25,7 @@ class GpuPieces {
     GpuPieces(const Bytecode& code, std::span<const Tensor> arrays);
 
     /// The pieces at these places (b, h, first query, first key), by this thread's stream; waits.
-    std::vector<Atom> evaluate(std::span<const tw::mask::Place> places) const;
+    std::vector<Atom> evaluate(std::span<const twd::mask::Place> places) const;
 
   private:
     Bytecode code_;

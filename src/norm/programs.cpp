@@ -6,6 +6,8 @@
 #include <functional>
 #include <optional>
 
+#include "support/integer.h"
+
 namespace tilewright::norm {
 namespace {
 
@@ -13,10 +15,6 @@ constexpr std::int64_t kPiece = 4096;  ///< a long row is split into pieces of t
 
 DType accumulator(DType dtype) {
     return dtype == f64 ? f64 : f32;
-}
-
-std::int64_t ceil_div(std::int64_t a, std::int64_t b) {
-    return (a + b - 1) / b;
 }
 
 /// Piece `c` of a long row; the last one may reach past the row's end.

@@ -84,10 +84,10 @@ ReferenceGradients backward(const ReferenceInput& input, const Array& dy, const 
         };
         // With g = dy * weight: dx = r (g - mean(g) - normal * mean(g * normal)); RMSNorm has no
         // mean(g).
-        const Accumulator mean_g =
-            kind == Kind::rms_norm ? 0 : sum_of<Accumulator>(n, scaled) / count;
-        const Accumulator mean_gx =
-            sum_of<Accumulator>(n, [&](auto i) { return scaled(i) * normal(i); }) / count;
+        const auto mean_g = static_cast<Accumulator>(
+            kind == Kind::rms_norm ? 0 : sum_of<Accumulator>(n, scaled) / count);
+        const auto mean_gx = static_cast<Accumulator>(
+            sum_of<Accumulator>(n, [&](auto i) { return scaled(i) * normal(i); }) / count);
         for (std::int64_t i = 0; i < n; ++i) {
             const Accumulator product = normal(i) * mean_gx;
             const auto dx = static_cast<Accumulator>(inverse * (scaled(i) - mean_g - product));

@@ -142,11 +142,12 @@ std::string structure_check(const AttributeType& type) {
     std::vector<std::string> designators, types;
     for (const auto& [name, dtype] : type.fields) {
         designators.push_back(fmt::format(".{} = {{}}", name));
-        types.push_back(fmt::format("requires tw::check::is_number<decltype(s.{}), {}, {}>();",
+        types.push_back(fmt::format("requires twd::check::is_number<decltype(s.{}), {}, {}>();",
                                     name, size_of(dtype), is_float(dtype)));
     }
     return fmt::format(
-        "tw::check::same<T, ::{0}> && sizeof(::{0}) == {1} && []<class S>(S*) {{ return requires(S "
+        "twd::check::same<T, ::{0}> && sizeof(::{0}) == {1} && []<class S>(S*) {{ return "
+        "requires(S "
         "s) {{ S{{{2}}}; {3} }}; }}(static_cast<::{0}*>(nullptr))",
         type.name, layout_of(type).size, fmt::join(designators, ", "), fmt::join(types, " "));
 }
@@ -227,10 +228,10 @@ std::string template_number(const std::string& op, const KernelAttribute& attrib
 PlannedAttribute planned_attribute(const std::string& op, const KernelAttribute& attribute,
                                    const AttributeValue& value) {
     const AttributeType& type = attribute.type;
-    PlannedAttribute planned{attribute.name, "tw::check::is_number<T, 4, false>()", "", ""};
+    PlannedAttribute planned{attribute.name, "twd::check::is_number<T, 4, false>()", "", ""};
     switch (type.kind) {
         case Kind::scalar:
-            planned.check = fmt::format("tw::check::is_number<T, {}, {}>()", size_of(type.scalar),
+            planned.check = fmt::format("twd::check::is_number<T, {}, {}>()", size_of(type.scalar),
                                         is_float(type.scalar));
             planned.wants = article(type.scalar);
             planned.bytes = scalar(op, attribute.name, type.scalar, value);

@@ -147,7 +147,7 @@ cuda::CompileRequest compile_request(const PlanData& plan, const std::string& ar
         std::string& text = request.source;
         text += fmt::format(
             "#line 1 \"parameters of {0}\"\n"
-            "namespace tw_check_{1} {{ using P = tw::check::Parameters<decltype(&::{2})>; "
+            "namespace twd_check_{1} {{ using P = twd::check::Parameters<decltype(&::{2})>; "
             "static_assert(P::kCount == {3}, \"expected {3} parameters of {0}: its inputs, "
             "outputs, workspace, then attributes\");\n",
             what, request.kernels.size(), launch.kernel, count);
@@ -163,9 +163,10 @@ cuda::CompileRequest compile_request(const PlanData& plan, const std::string& ar
         const auto pointer = [&](const std::string& name, DType dtype, bool input) {
             const char* const kind = plan.batch_in_grid ? "kBatched" : "kRaw";
             check(
-                fmt::format("tw::check::Pointee<T>::{} && {}tw::check::kConst<tw::check::Pointee<"
-                            "T>::Type> && tw::check::points_at<T, {}, {}>()",
-                            kind, input ? "" : "!", size_of(dtype), is_float(dtype)),
+                fmt::format(
+                    "twd::check::Pointee<T>::{} && {}twd::check::kConst<twd::check::Pointee<"
+                    "T>::Type> && twd::check::points_at<T, {}, {}>()",
+                    kind, input ? "" : "!", size_of(dtype), is_float(dtype)),
                 name,
                 fmt::format("{}{} to {}elements of {}", plan.batch_in_grid ? "a tw::batched" : "a",
                             plan.batch_in_grid ? "" : " pointer", input ? "const " : "",
@@ -177,8 +178,8 @@ cuda::CompileRequest compile_request(const PlanData& plan, const std::string& ar
         }
         if (plan.workspace_bytes) {
             const bool batched = plan.batch_in_grid;
-            check(fmt::format("tw::check::Pointee<T>::{} && "
-                              "!tw::check::kConst<tw::check::Pointee<T>::Type>",
+            check(fmt::format("twd::check::Pointee<T>::{} && "
+                              "!twd::check::kConst<twd::check::Pointee<T>::Type>",
                               batched ? "kBatched" : "kRaw"),
                   "workspace", batched ? "a tw::batched" : "a pointer");
         }

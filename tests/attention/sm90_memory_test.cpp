@@ -83,26 +83,26 @@ TEST(Sm90Memory, PartsFollowEachOther) {
     for (int dim = 8; dim <= 256; dim += 8) {
         for (const bool listed : {false, true}) {
             SCOPED_TRACE(fmt::format("{} {}", dim, listed));
-            const auto q = tw::attn::memory_of(tw::attn::QueryTileShape{.query_dim = dim,
-                                                                        .value_dim = 264 - dim,
-                                                                        .warpgroups = 2,
-                                                                        .block_n = 64,
-                                                                        .stages = 2,
-                                                                        .value_stages = 2,
-                                                                        .query_buffers = 2,
-                                                                        .query_gradient = false,
-                                                                        .listed = listed,
-                                                                        .mask_bits = listed});
+            const auto q = twd::attn::memory_of(twd::attn::QueryTileShape{.query_dim = dim,
+                                                                          .value_dim = 264 - dim,
+                                                                          .warpgroups = 2,
+                                                                          .block_n = 64,
+                                                                          .stages = 2,
+                                                                          .value_stages = 2,
+                                                                          .query_buffers = 2,
+                                                                          .query_gradient = false,
+                                                                          .listed = listed,
+                                                                          .mask_bits = listed});
             expect_in_order({q.key_offset, q.value_offset}, q.barrier_offset, q.bits_offset,
                             q.total);
-            const auto k = tw::attn::memory_of(tw::attn::KeyTileShape{.query_dim = dim,
-                                                                      .value_dim = 264 - dim,
-                                                                      .warpgroups = 2,
-                                                                      .wide = dim > 128,
-                                                                      .block_m = 64,
-                                                                      .stages = 2,
-                                                                      .listed = listed,
-                                                                      .mask_bits = listed});
+            const auto k = twd::attn::memory_of(twd::attn::KeyTileShape{.query_dim = dim,
+                                                                        .value_dim = 264 - dim,
+                                                                        .warpgroups = 2,
+                                                                        .wide = dim > 128,
+                                                                        .block_m = 64,
+                                                                        .stages = 2,
+                                                                        .listed = listed,
+                                                                        .mask_bits = listed});
             expect_in_order(
                 {k.value_offset, k.query_offset, k.grad_out_offset, k.score_offset, k.grad_offset},
                 k.barrier_offset, k.bits_offset, k.total);
@@ -112,16 +112,16 @@ TEST(Sm90Memory, PartsFollowEachOther) {
 
 /// 128 x 128 keys and two of 128 x 128 queries in bf16, as drawn by hand.
 TEST(Sm90Memory, OfOneConfiguration) {
-    const auto m = tw::attn::memory_of(tw::attn::QueryTileShape{.query_dim = 128,
-                                                                .value_dim = 128,
-                                                                .warpgroups = 2,
-                                                                .block_n = 128,
-                                                                .stages = 2,
-                                                                .value_stages = 2,
-                                                                .query_buffers = 2,
-                                                                .query_gradient = false,
-                                                                .listed = false,
-                                                                .mask_bits = false});
+    const auto m = twd::attn::memory_of(twd::attn::QueryTileShape{.query_dim = 128,
+                                                                  .value_dim = 128,
+                                                                  .warpgroups = 2,
+                                                                  .block_n = 128,
+                                                                  .stages = 2,
+                                                                  .value_stages = 2,
+                                                                  .query_buffers = 2,
+                                                                  .query_gradient = false,
+                                                                  .listed = false,
+                                                                  .mask_bits = false});
     EXPECT_EQ(m.key_offset, 65536);
     EXPECT_EQ(m.value_offset, 131072);
     EXPECT_EQ(m.barrier_offset, 196608);

@@ -170,22 +170,22 @@ TEST(Sm90MaskLists, CausalTilesPutTheDiagonalFirst) {
     EXPECT_EQ(lists.tiles[0].index, 2);
     EXPECT_EQ(lists.tiles[0].blocks, 8);
     EXPECT_EQ(lists.tiles[2].blocks, 3);
-    const tw::attn::MaskEntry* const first = lists.entries.data() + lists.tiles[2].first_entry;
+    const twd::attn::MaskEntry* const first = lists.entries.data() + lists.tiles[2].first_entry;
     EXPECT_EQ(first[0].first, 2);  // the diagonal of the lowest warpgroup alone
-    EXPECT_EQ(first[0].states, tw::attn::kBlockPartial << 4);
+    EXPECT_EQ(first[0].states, twd::attn::kBlockPartial << 4);
     EXPECT_EQ(first[2].first, 0);
     EXPECT_EQ(first[2].states,
-              tw::attn::kBlockPartial | tw::attn::kBlockFull << 2 | tw::attn::kBlockFull << 4);
+              twd::attn::kBlockPartial | twd::attn::kBlockFull << 2 | twd::attn::kBlockFull << 4);
 }
 
 TEST(Sm90MaskLists, ATileWithoutAKeyHasOneEmptyBlock) {
     const auto plan = mask::make_plan(
         mask_data(1, 200, 100, [](auto, auto, auto) { return false; }), plan_options(256, 256));
     const MaskLists lists = lists_of(plan);
-    for (const tw::attn::MaskTile& tile : lists.tiles) {
+    for (const twd::attn::MaskTile& tile : lists.tiles) {
         EXPECT_EQ(tile.blocks, 1);
         const auto entry = static_cast<std::size_t>(tile.first_entry);
-        EXPECT_EQ(lists.entries[entry].states, tw::attn::kHidesSome);
+        EXPECT_EQ(lists.entries[entry].states, twd::attn::kHidesSome);
         EXPECT_EQ(lists.live[entry], 0u);
     }
 }
@@ -204,7 +204,7 @@ TEST(Sm90MaskLists, TellWhichKeysAreAttended) {
     ASSERT_EQ(lists.live.size(), lists.entries.size());
     for (std::size_t i = 0; i + 1 < lists.entries.size(); ++i) {
         EXPECT_EQ(lists.live[i], words(std::int64_t{64} * lists.entries[i].first)) << i;
-        EXPECT_NE(lists.entries[i].states & tw::attn::kHidesSome, 0);
+        EXPECT_NE(lists.entries[i].states & twd::attn::kHidesSome, 0);
     }
     const MaskLists keys = key_lists_of(
         mask::make_plan(data, backward_plan_options(choose_listed_backward(128, 128, false))), 200,
@@ -305,17 +305,17 @@ TEST(Sm90MaskLists, KeysPastTheEndTakeNoPart) {
                         backward_plan_options(choose_listed_backward(128, 128, false)));
     const MaskLists lists = key_lists_of(plan, 200, 1);
     ASSERT_EQ(lists.tiles.size(), 2u);
-    const tw::attn::MaskEntry& whole =
+    const twd::attn::MaskEntry& whole =
         lists.entries[static_cast<std::size_t>(lists.tiles[0].first_entry) + 1];
     EXPECT_EQ(whole.first, 0);
     EXPECT_EQ(whole.count, 4);
-    EXPECT_EQ(whole.states, tw::attn::kBlockFull | tw::attn::kBlockFull << 2);
+    EXPECT_EQ(whole.states, twd::attn::kBlockFull | twd::attn::kBlockFull << 2);
     EXPECT_EQ(whole.bits, -1);
     // 72 keys of 128: the second strip sees a part; and it comes after the first tile.
-    const tw::attn::MaskEntry& part =
+    const twd::attn::MaskEntry& part =
         lists.entries[static_cast<std::size_t>(lists.tiles[1].first_entry) + 1];
     EXPECT_EQ(part.states,
-              tw::attn::kBlockFull | tw::attn::kBlockPartial << 2 | 1 << tw::attn::kTurnShift);
+              twd::attn::kBlockFull | twd::attn::kBlockPartial << 2 | 1 << twd::attn::kTurnShift);
     std::size_t set = 0;
     for (std::size_t i = 0; i < 256; ++i) {
         set += static_cast<std::size_t>(

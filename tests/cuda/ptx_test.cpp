@@ -24,9 +24,9 @@ const std::vector<std::string> kOnly90 = {"sm_90a"};
 
 std::string kernel_text(const std::string& includes, const std::string& body) {
     return includes + R"(
-namespace tw::ptx {}
-using namespace tw;
-using namespace tw::ptx;
+namespace twd::ptx {}
+using namespace twd;
+using namespace twd::ptx;
 extern "C" __global__ void __launch_bounds__(128, 1)
 kernel(const __grid_constant__ TensorMap map, float* f, u32* u, double* g, const uint4* in, uint4* out) {
     extern __shared__ __align__(1024) u8 memory[];

@@ -2,7 +2,7 @@
 #include "cuda/device/ptx/matrix_move.cuh"
 #include "cuda/device/ptx/mma.cuh"
 #include "cuda/device/tile/memory.cuh"
-using namespace tw;
+using namespace twd;
 
 extern "C" __global__ void __launch_bounds__(32, 1) kernel_histogram(const __grid_constant__ Array<i32, 1> r0_x, const __grid_constant__ Array<i32, 1> r1_counts, const i64 grid0) {
     extern __shared__ __align__(1024) u8 memory[];

@@ -2,7 +2,7 @@
 #include "cuda/device/ptx/matrix_move.cuh"
 #include "cuda/device/ptx/mma.cuh"
 #include "cuda/device/tile/memory.cuh"
-using namespace tw;
+using namespace twd;
 
 extern "C" __global__ void __launch_bounds__(64, 1) kernel_rows_ahead(const __grid_constant__ Array<bf16, 2> r0_x, const __grid_constant__ Array<f32, 2> r1_e, const __grid_constant__ Array<f32, 1> r2_a, const __grid_constant__ Array<f16, 1> r3_c, const __grid_constant__ Array<f32, 2> r4_y, const __grid_constant__ Array<f32, 2> r5_z) {
     extern __shared__ __align__(1024) u8 memory[];

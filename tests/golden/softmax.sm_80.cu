@@ -2,7 +2,7 @@
 #include "cuda/device/ptx/matrix_move.cuh"
 #include "cuda/device/ptx/mma.cuh"
 #include "cuda/device/tile/memory.cuh"
-using namespace tw;
+using namespace twd;
 
 extern "C" __global__ void __launch_bounds__(128, 1) kernel_softmax(const __grid_constant__ Array<f32, 2> r0_x, const __grid_constant__ Array<f32, 2> r1_y, const i64 grid0) {
     extern __shared__ __align__(1024) u8 memory[];

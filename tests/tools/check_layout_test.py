@@ -96,7 +96,7 @@ class CheckLayout(unittest.TestCase):
             "}  // namespace tilewright\n"
         )
         self.assertEqual(self.problems({"src/attention/tiles/b.h": text}), "")
-        device = "// b.\nnamespace tw::ptx {\n}  // namespace tw::ptx\n"
+        device = "// b.\nnamespace twd::ptx {\n}  // namespace twd::ptx\n"
         self.assertEqual(self.problems({"src/cuda/device/b.cuh": device}), "")
 
 

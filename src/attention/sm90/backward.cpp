@@ -31,15 +31,15 @@ constexpr unsigned kRowThreads = 256;  // of the kernels around the main one
 constexpr int kWarpgroups = 2;
 constexpr int kSharedAlignment = 1024;  // to which the kernel raises its base
 
-tw::attn::KeyTileMemory memory_of(const BackwardDesc& desc, const BackwardConfig& config) {
-    return tw::attn::memory_of(tw::attn::KeyTileShape{.query_dim = desc.query_dim,
-                                                      .value_dim = desc.value_dim,
-                                                      .warpgroups = kWarpgroups,
-                                                      .wide = config.wide,
-                                                      .block_m = config.block_m,
-                                                      .stages = config.stages,
-                                                      .listed = desc.listed,
-                                                      .mask_bits = desc.mask_bits});
+twd::attn::KeyTileMemory memory_of(const BackwardDesc& desc, const BackwardConfig& config) {
+    return twd::attn::memory_of(twd::attn::KeyTileShape{.query_dim = desc.query_dim,
+                                                        .value_dim = desc.value_dim,
+                                                        .warpgroups = kWarpgroups,
+                                                        .wide = config.wide,
+                                                        .block_m = config.block_m,
+                                                        .stages = config.stages,
+                                                        .listed = desc.listed,
+                                                        .mask_bits = desc.mask_bits});
 }
 
 /// Do tiles add to dQ in an order? Where heads are wide no sum of dQ has several tiles.
@@ -131,7 +131,7 @@ Workspace workspace_of(const BackwardDesc& desc, const BackwardConfig& config) {
     return parts;
 }
 
-tw::attn::Rows rows_of(const DeviceTensor& tensor) {
+twd::attn::Rows rows_of(const DeviceTensor& tensor) {
     return {reinterpret_cast<void*>(tensor.address), tensor.strides[0], tensor.strides[1],
             tensor.strides[2]};
 }
@@ -272,7 +272,7 @@ std::vector<cuda::CompileRequest> generate_backward(const BackwardDesc& desc,
 
 #include "cuda/device/ptx/types.cuh"
 
-namespace tw::attn {{
+namespace twd::attn {{
 
 {}constexpr bool kWide = {};
 constexpr int kWarpgroups = {};
@@ -283,7 +283,7 @@ constexpr int kProducerRegisters = {};
 constexpr int kConsumerRegisters = {};
 constexpr unsigned kReservedBytes = {};  ///< of shared memory, but for the base's alignment
 
-}}  // namespace tw::attn
+}}  // namespace twd::attn
 )",
                      config_constants(desc), config.wide, kWarpgroups, config.block_m,
                      config.stages, takes_turns(desc, config), described ? 40 : 24,
@@ -363,7 +363,7 @@ void launch_backward(const BackwardInputs& inputs, const BackwardDesc& desc,
     const int multiprocessors = cuda::device_info(kernels.main.device).multiprocessors;
     const Workspace parts = workspace_of(desc, config);
 
-    tw::attn::BackwardParameters p{};
+    twd::attn::BackwardParameters p{};
     p.out = rows_of(inputs.out);
     p.grad_out = rows_of(inputs.grad_out);
     p.grad_query = rows_of(inputs.grad_query);
@@ -447,7 +447,7 @@ void launch_backward(const BackwardInputs& inputs, const BackwardDesc& desc,
     }
     if (desc.sequences > 0) {
         const cuda::DeviceAddress rows = inputs.workspace + parts.block_rows;
-        p.block_rows = reinterpret_cast<const tw::attn::BlockRows*>(rows);
+        p.block_rows = reinterpret_cast<const twd::attn::BlockRows*>(rows);
         build_block_rows(inputs, config.block_m, q_blocks, rows, device, stream);
     }
     std::vector<std::uint64_t> words = score_mod_words(inputs.captures);

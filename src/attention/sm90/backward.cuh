@@ -35,7 +35,7 @@
 #include "attention/sm90/backward_producer.cuh"
 #include "attention/sm90/backward_wide.cuh"
 
-namespace tw::attn {
+namespace twd::attn {
 
 TW_DEVICE void initialize_barriers(const Shared& shared) {
     ptx::mbarrier_init(shared.key_full(), 1);
@@ -77,17 +77,17 @@ TW_DEVICE void run_consumer(const BackwardParameters& p, const Shared& shared, u
     }
 }
 
-}  // namespace tw::attn
+}  // namespace twd::attn
 
-extern "C" __global__ void __launch_bounds__(128 * (tw::attn::kWarpgroups + 1), 1)
-    attention_backward(const __grid_constant__ tw::TensorMap query_map,
-                       const __grid_constant__ tw::TensorMap key_map,
-                       const __grid_constant__ tw::TensorMap value_map,
-                       const __grid_constant__ tw::TensorMap grad_out_map,
-                       const __grid_constant__ tw::attn::BackwardParameters p,
-                       const __grid_constant__ tw::attn::ModArguments mod_arguments) {
-    using namespace tw;
-    using namespace tw::attn;
+extern "C" __global__ void __launch_bounds__(128 * (twd::attn::kWarpgroups + 1), 1)
+    attention_backward(const __grid_constant__ twd::TensorMap query_map,
+                       const __grid_constant__ twd::TensorMap key_map,
+                       const __grid_constant__ twd::TensorMap value_map,
+                       const __grid_constant__ twd::TensorMap grad_out_map,
+                       const __grid_constant__ twd::attn::BackwardParameters p,
+                       const __grid_constant__ twd::attn::ModArguments mod_arguments) {
+    using namespace twd;
+    using namespace twd::attn;
     extern __shared__ u8 memory[];
     const Shared shared{(shared_address(memory) + 1023) & ~1023u};
     // NOTE: through a shuffle the compiler knows the role to be uniform, and descriptors stay in

@@ -3,7 +3,7 @@
 
 #include "attention/sm90/backward_products.cuh"
 
-namespace tw::attn {
+namespace twd::attn {
 
 struct Consumer : Products {
     const u32 warpgroup = strip;
@@ -182,4 +182,4 @@ struct Consumer : Products {
     }
 };
 
-}  // namespace tw::attn
+}  // namespace twd::attn

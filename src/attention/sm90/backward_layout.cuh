@@ -6,7 +6,7 @@
 #include "backward_config.cuh"
 #include "cuda/device/ptx/mbarrier.cuh"
 
-namespace tw::attn {
+namespace twd::attn {
 
 constexpr KeyTileMemory kMemory = memory_of(KeyTileShape{
     kQueryDim, kValueDim, kWarpgroups, kWide, kBlockM, kStages, kListedBlocks, kMaskBits});
@@ -201,4 +201,4 @@ TW_DEVICE int query_head_row(int batch, int head, const BackwardParameters& p) {
     return batch * p.heads + head;
 }
 
-}  // namespace tw::attn
+}  // namespace twd::attn

@@ -3,7 +3,7 @@
 
 #include "attention/sm90/mask_parameters.h"
 
-namespace tw::attn {
+namespace twd::attn {
 
 /// A strided array (batch, head, row, column) whose columns are contiguous; strides in elements.
 struct Rows {
@@ -49,4 +49,4 @@ struct BackwardParameters {
     const void* kv_lengths;  ///< (batch) or (sequences), where keys end at lengths of their own
 };
 
-}  // namespace tw::attn
+}  // namespace twd::attn

@@ -7,7 +7,7 @@
 #include "cuda/device/ptx/sync.cuh"
 #include "cuda/device/ptx/tma.cuh"
 
-namespace tw::attn {
+namespace twd::attn {
 
 /// Blocks that follow from the diagonals. Descriptions come head by head of the group, since mods
 /// sum up gradients of captures by heads; else all heads visit a block before the next one.
@@ -333,4 +333,4 @@ struct Writer {
     }
 };
 
-}  // namespace tw::attn
+}  // namespace twd::attn

@@ -5,7 +5,7 @@
 #include "cuda/device/ptx/matrix_move.cuh"
 #include "wgmma_shapes.cuh"
 
-namespace tw::attn {
+namespace twd::attn {
 
 constexpr int steps(int dim) {
     return (dim + 15) / 16;
@@ -141,6 +141,28 @@ struct Products : Scores {
         ptx::wgmma_tie(grad_scores);
         compute_grad_scores(scores, grad_scores, block_ring.index);
     }
+
+    /// The tiles of keys that the producer hands out, until there are none: `all_blocks(count)`
+    /// adds the blocks of one to `sums`, `store_sums(rows)` stores them.
+    template <bool kReadsValues, int kCount, typename AllBlocks, typename StoreSums>
+    TW_DEVICE void each_tile(float (&sums)[kCount], const AllBlocks& all_blocks,
+                             const StoreSums& store_sums) {
+        while (true) {
+            ptx::mbarrier_wait(shared.key_full(), tile_parity);
+            const uint4 words = ptx::load_shared_128(shared.tile());
+            const int tile = words.x, count = words.w;
+            if (tile < 0) return;
+            enter_tile(tile);
+            const KeyRows rows = rows_of_tile();
+#pragma unroll
+            for (int i = 0; i < kCount; ++i) sums[i] = 0;
+            if constexpr (kReadsValues) ptx::mbarrier_wait(shared.value_full(), tile_parity);
+            if (count > 0) all_blocks(count);
+            release(shared.tile_empty());
+            tile_parity ^= 1;
+            store_sums(rows);
+        }
+    }
 };
 
-}  // namespace tw::attn
+}  // namespace twd::attn

@@ -25,17 +25,17 @@ bool builds_lists(const BackwardDesc& desc) {
 constexpr ListShape kListShape{.strips = kWarpgroups, .block = kBlock};
 
 int shared_bytes(const BackwardDesc& desc, int value_stages) {
-    const tw::attn::QueryTileShape shape{.query_dim = desc.query_dim,
-                                         .value_dim = desc.value_dim,
-                                         .warpgroups = kWarpgroups,
-                                         .block_n = kBlock,
-                                         .stages = kKeyStages,
-                                         .value_stages = value_stages,
-                                         .query_buffers = 1,
-                                         .query_gradient = true,
-                                         .listed = desc.listed,
-                                         .mask_bits = desc.mask_bits};
-    return tw::attn::memory_of(shape).total;
+    const twd::attn::QueryTileShape shape{.query_dim = desc.query_dim,
+                                          .value_dim = desc.value_dim,
+                                          .warpgroups = kWarpgroups,
+                                          .block_n = kBlock,
+                                          .stages = kKeyStages,
+                                          .value_stages = value_stages,
+                                          .query_buffers = 1,
+                                          .query_gradient = true,
+                                          .listed = desc.listed,
+                                          .mask_bits = desc.mask_bits};
+    return twd::attn::memory_of(shape).total;
 }
 
 int value_stages(const BackwardDesc& desc) {
@@ -82,7 +82,7 @@ cuda::CompileRequest generate_backward_query(const BackwardDesc& desc) {
 
 #include "cuda/device/ptx/types.cuh"
 
-namespace tw::attn {{
+namespace twd::attn {{
 
 {}constexpr bool kScaleScores = {};
 constexpr bool kRowMaximum = false;
@@ -99,7 +99,7 @@ constexpr int kProducerRegisters = {};
 constexpr int kConsumerRegisters = {};
 constexpr unsigned kReservedBytes = {};  ///< of shared memory
 
-}}  // namespace tw::attn
+}}  // namespace twd::attn
 )",
                      config_constants(desc), !desc.positive_scale, kWarpgroups, kBlock, kKeyStages,
                      value_stages(desc), many_registers ? 24 : 40, many_registers ? 240 : 232,
@@ -111,7 +111,7 @@ constexpr unsigned kReservedBytes = {};  ///< of shared memory
 void launch_backward_query(const BackwardInputs& inputs, const BackwardDesc& desc,
                            const cuda::Kernel& kernel, cuda::DeviceAddress delta,
                            cuda::DeviceAddress workspace, cuda::StreamHandle stream) {
-    tw::attn::ForwardParameters p =
+    twd::attn::ForwardParameters p =
         query_tile_parameters(inputs, desc, inputs.grad_query, kRows, 1);
     const std::int64_t places = std::int64_t{p.batch_heads} * p.q_tiles;
     if (places == 0) return;

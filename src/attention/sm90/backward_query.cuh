@@ -16,7 +16,7 @@
 #include "attention/sm90/forward_scores.cuh"
 #include "attention/sm90/row_lse.cuh"
 
-namespace tw::attn {
+namespace twd::attn {
 
 struct QueryConsumer : RowScores {
     int begin;               ///< the last block of a range
@@ -230,17 +230,17 @@ struct QueryConsumer : RowScores {
     }
 };
 
-}  // namespace tw::attn
+}  // namespace twd::attn
 
-extern "C" __global__ void __launch_bounds__(128 * (tw::attn::kWarpgroups + 1), 1)
-    attention_backward_query(const __grid_constant__ tw::TensorMap query_map,
-                             const __grid_constant__ tw::TensorMap key_map,
-                             const __grid_constant__ tw::TensorMap value_map,
-                             const __grid_constant__ tw::TensorMap grad_out_map,
-                             const __grid_constant__ tw::attn::ForwardParameters p,
-                             const __grid_constant__ tw::attn::ModArguments mod_arguments) {
-    using namespace tw;
-    using namespace tw::attn;
+extern "C" __global__ void __launch_bounds__(128 * (twd::attn::kWarpgroups + 1), 1)
+    attention_backward_query(const __grid_constant__ twd::TensorMap query_map,
+                             const __grid_constant__ twd::TensorMap key_map,
+                             const __grid_constant__ twd::TensorMap value_map,
+                             const __grid_constant__ twd::TensorMap grad_out_map,
+                             const __grid_constant__ twd::attn::ForwardParameters p,
+                             const __grid_constant__ twd::attn::ModArguments mod_arguments) {
+    using namespace twd;
+    using namespace twd::attn;
     extern __shared__ __align__(1024) u8 memory[];
     const Shared shared{shared_address(memory)};
     const u32 role = __shfl_sync(~0u, threadIdx.x / 128, 0);  // uniform, as in the forward

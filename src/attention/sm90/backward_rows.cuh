@@ -8,7 +8,7 @@
 #include "cuda/device/ptx/memory.cuh"
 #include "score_mod.cuh"
 
-namespace tw::attn {
+namespace twd::attn {
 
 constexpr int kRowThreads = 256;
 
@@ -70,16 +70,16 @@ TW_DEVICE float sum_over_block(float value) {
     return total;
 }
 
-}  // namespace tw::attn
+}  // namespace twd::attn
 
 /// One CTA per (batch, head, block of rows): lse in units of log2, delta = rowsum(dO * out) - dlse,
 /// zeros where dQ is summed (of turns, where sums are ordered), and the block's part of the sinks'
 /// gradient. Rows without a key, or with an lse that no gradient can be had from, and rows past the
 /// last get an lse of +inf, so that their P is 0.
-extern "C" __global__ void __launch_bounds__(tw::attn::kRowThreads)
-    attention_backward_prepare(const __grid_constant__ tw::attn::BackwardParameters p) {
-    using namespace tw;
-    using namespace tw::attn;
+extern "C" __global__ void __launch_bounds__(twd::attn::kRowThreads)
+    attention_backward_prepare(const __grid_constant__ twd::attn::BackwardParameters p) {
+    using namespace twd;
+    using namespace twd::attn;
     const int batch_head = blockIdx.x / p.q_blocks, block = blockIdx.x - batch_head * p.q_blocks;
     constexpr int kLanes = 8;  // threads of a row
     const int lane = threadIdx.x % kLanes;
@@ -136,10 +136,10 @@ extern "C" __global__ void __launch_bounds__(tw::attn::kRowThreads)
 
 /// One CTA per (batch, head, block of rows): dQ = scale * sums, from the order of accumulator
 /// registers to rows.
-extern "C" __global__ void __launch_bounds__(tw::attn::kRowThreads)
-    attention_backward_finish(const __grid_constant__ tw::attn::BackwardParameters p) {
-    using namespace tw;
-    using namespace tw::attn;
+extern "C" __global__ void __launch_bounds__(twd::attn::kRowThreads)
+    attention_backward_finish(const __grid_constant__ twd::attn::BackwardParameters p) {
+    using namespace twd;
+    using namespace twd::attn;
     const int batch_head = blockIdx.x / p.q_blocks, block = blockIdx.x - batch_head * p.q_blocks;
     constexpr u32 kVectors = kGradParts * kGradBytes / 16;
     const BlockRows rows = rows_of_block(block, p);
@@ -189,7 +189,7 @@ extern "C" __global__ void __launch_bounds__(tw::attn::kRowThreads)
     }
 }
 
-namespace tw::attn {
+namespace twd::attn {
 
 /// Eight columns of dK or dV: the sum of the shares' parts, the first share first.
 template <int kColumns>
@@ -212,13 +212,13 @@ TW_DEVICE void join_parts(const float* parts, const Rows& to, int batch, int kv_
                    ptx::pack(Element{}, high.x, high.y), ptx::pack(Element{}, high.z, high.w));
 }
 
-}  // namespace tw::attn
+}  // namespace twd::attn
 
 /// dK and dV from the parts of the shares of query heads: a thread for eight columns, CTAs of a kv
 /// head side by side.
-extern "C" __global__ void __launch_bounds__(tw::attn::kRowThreads)
-    attention_backward_join(const __grid_constant__ tw::attn::BackwardParameters p) {
-    using namespace tw::attn;
+extern "C" __global__ void __launch_bounds__(twd::attn::kRowThreads)
+    attention_backward_join(const __grid_constant__ twd::attn::BackwardParameters p) {
+    using namespace twd::attn;
     const int keys = p.kv_len * (kQueryDim / 8), values = p.kv_len * (kValueDim / 8);
     const int ctas = (keys + values + kRowThreads - 1) / kRowThreads;
     const int index = blockIdx.x / ctas, kv_heads = p.kv_heads / p.splits;
@@ -232,20 +232,20 @@ extern "C" __global__ void __launch_bounds__(tw::attn::kRowThreads)
 }
 
 /// One CTA per head: the gradient of its sink, from the blocks' parts in a fixed order.
-extern "C" __global__ void __launch_bounds__(tw::attn::kRowThreads)
-    attention_backward_sinks(const __grid_constant__ tw::attn::BackwardParameters p) {
-    using namespace tw::attn;
+extern "C" __global__ void __launch_bounds__(twd::attn::kRowThreads)
+    attention_backward_sinks(const __grid_constant__ twd::attn::BackwardParameters p) {
+    using namespace twd::attn;
     float sum = 0;
     for (int batch = 0; batch < p.batches; ++batch) {
         const float* const parts =
-            p.sink_parts + static_cast<tw::i64>(batch * p.heads + blockIdx.x) * p.q_blocks;
+            p.sink_parts + static_cast<twd::i64>(batch * p.heads + blockIdx.x) * p.q_blocks;
         for (int i = threadIdx.x; i < p.q_blocks; i += kRowThreads) sum += parts[i];
     }
     sum = sum_over_block(sum);
     if (threadIdx.x == 0) p.grad_sinks[blockIdx.x] = sum;
 }
 
-namespace tw::attn {
+namespace twd::attn {
 
 /// The tiles of a kv head in their order, as gradients of captures add up: which tile, of which
 /// batch (or sequence), how many keys are in that.
@@ -329,13 +329,13 @@ TW_DEVICE void add_head_sums(Mod& mod, const BackwardParameters& p) {
     }
 }
 
-}  // namespace tw::attn
+}  // namespace twd::attn
 
 /// The gradients of captures from the sums of heads and keys, and in the last CTA those of heads.
-extern "C" __global__ void __launch_bounds__(tw::attn::kRowThreads)
-    attention_backward_captures(const __grid_constant__ tw::attn::BackwardParameters p,
-                                const __grid_constant__ tw::attn::ModArguments mod_arguments) {
-    using namespace tw::attn;
+extern "C" __global__ void __launch_bounds__(twd::attn::kRowThreads)
+    attention_backward_captures(const __grid_constant__ twd::attn::BackwardParameters p,
+                                const __grid_constant__ twd::attn::ModArguments mod_arguments) {
+    using namespace twd::attn;
     ScoreMod mod{mod_arguments, p.scale};
     mod.enter_block(0);
     mod.enter_rows(0);

@@ -13,7 +13,7 @@
 #include "cuda/device/ptx/wgmma.cuh"
 #include "score_mod.cuh"
 
-namespace tw::attn {
+namespace twd::attn {
 
 constexpr int kScores = kBlockM / 2;        ///< registers of a thread: scores of a block,
 constexpr int kPackedScores = kBlockM / 4;  ///< and the same packed as an operand
@@ -351,4 +351,4 @@ struct Scores {
     }
 };
 
-}  // namespace tw::attn
+}  // namespace twd::attn

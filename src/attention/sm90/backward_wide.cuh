@@ -1,11 +1,11 @@
-// The consumer warpgroups of the backward kernel for wide heads: 64 keys, one warpgroup sums up dK,
-// the other dV. Registers hold one of the two sums; dQ has a kernel of its own
-// (backward_query.cuh).
+// The consumer warpgroups of the backward kernel for heads of more than 128 columns: 64 keys, one
+// warpgroup sums up dK, the other dV. Registers hold one of the two sums; dQ has a kernel of its
+// own (backward_query.cuh).
 #pragma once
 
 #include "attention/sm90/backward_products.cuh"
 
-namespace tw::attn {
+namespace twd::attn {
 
 // ---- shared evenly, where three stages of Q and dO fit: a warpgroup for S and dV, one for dP and
 // dK
@@ -107,20 +107,11 @@ struct EvenValueConsumer : Products {
     }
 
     TW_DEVICE void run() {
-        while (true) {
-            ptx::mbarrier_wait(shared.key_full(), tile_parity);
-            const uint4 words = ptx::load_shared_128(shared.tile());
-            const int tile = words.x, count = words.w;
-            if (tile < 0) return;
-            enter_tile(tile);
-            const KeyRows rows = rows_of_tile();
-#pragma unroll
-            for (int i = 0; i < kValueDim / 2; ++i) grad_value[i] = 0;
-            if (count > 0) all_blocks(count);
-            release(shared.tile_empty());
-            tile_parity ^= 1;
-            store<kValueDim>(grad_value, p.grad_value, p.value_parts, 1.0f, rows);
-        }
+        each_tile<false>(
+            grad_value, [&](int count) { all_blocks(count); },
+            [&](const KeyRows& rows) {
+                store<kValueDim>(grad_value, p.grad_value, p.value_parts, 1.0f, rows);
+            });
     }
 };
 
@@ -215,21 +206,11 @@ struct EvenKeyConsumer : Products {
     }
 
     TW_DEVICE void run() {
-        while (true) {
-            ptx::mbarrier_wait(shared.key_full(), tile_parity);
-            const uint4 words = ptx::load_shared_128(shared.tile());
-            const int tile = words.x, count = words.w;
-            if (tile < 0) return;
-            enter_tile(tile);
-            const KeyRows rows = rows_of_tile();
-#pragma unroll
-            for (int i = 0; i < kQueryDim / 2; ++i) grad_key[i] = 0;
-            ptx::mbarrier_wait(shared.value_full(), tile_parity);
-            if (count > 0) all_blocks(count);
-            release(shared.tile_empty());
-            tile_parity ^= 1;
-            store<kQueryDim>(grad_key, p.grad_key, p.key_parts, p.scale, rows);
-        }
+        each_tile<true>(
+            grad_key, [&](int count) { all_blocks(count); },
+            [&](const KeyRows& rows) {
+                store<kQueryDim>(grad_key, p.grad_key, p.key_parts, p.scale, rows);
+            });
     }
 };
 
@@ -309,21 +290,11 @@ struct KeyConsumer : Products {
     }
 
     TW_DEVICE void run() {
-        while (true) {
-            ptx::mbarrier_wait(shared.key_full(), tile_parity);
-            const uint4 words = ptx::load_shared_128(shared.tile());
-            const int tile = words.x, count = words.w;
-            if (tile < 0) return;
-            enter_tile(tile);
-            const KeyRows rows = rows_of_tile();
-#pragma unroll
-            for (int i = 0; i < kQueryDim / 2; ++i) grad_key[i] = 0;
-            ptx::mbarrier_wait(shared.value_full(), tile_parity);
-            if (count > 0) all_blocks(count);
-            release(shared.tile_empty());
-            tile_parity ^= 1;
-            store<kQueryDim>(grad_key, p.grad_key, p.key_parts, p.scale, rows);
-        }
+        each_tile<true>(
+            grad_key, [&](int count) { all_blocks(count); },
+            [&](const KeyRows& rows) {
+                store<kQueryDim>(grad_key, p.grad_key, p.key_parts, p.scale, rows);
+            });
     }
 };
 
@@ -352,22 +323,16 @@ struct ValueConsumer : Products {
     }
 
     TW_DEVICE void run() {
-        while (true) {
-            ptx::mbarrier_wait(shared.key_full(), tile_parity);
-            const uint4 words = ptx::load_shared_128(shared.tile());
-            const int tile = words.x, count = words.w;
-            if (tile < 0) return;
-            enter_tile(tile);
-            const KeyRows rows = rows_of_tile();
-#pragma unroll
-            for (int i = 0; i < kValueDim / 2; ++i) grad_value[i] = 0;
-            for (int i = 0; i < count; ++i) one_block();
-            release(shared.tile_empty());
-            tile_parity ^= 1;
-            store<kValueDim>(grad_value, p.grad_value, p.value_parts,
-                             kDropout ? p.keep_scale : 1.0f, rows);
-        }
+        each_tile<false>(
+            grad_value,
+            [&](int count) {
+                for (int i = 0; i < count; ++i) one_block();
+            },
+            [&](const KeyRows& rows) {
+                store<kValueDim>(grad_value, p.grad_value, p.value_parts,
+                                 kDropout ? p.keep_scale : 1.0f, rows);
+            });
     }
 };
 
-}  // namespace tw::attn
+}  // namespace twd::attn

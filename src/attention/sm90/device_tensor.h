@@ -10,6 +10,7 @@
 #include "cuda/runtime/device.h"
 #include "cuda/runtime/tensor_map.h"
 #include "support/check.h"
+#include "support/integer.h"
 #include "tilewright/dtype.h"
 
 namespace tilewright::attn::sm90 {
@@ -27,11 +28,6 @@ inline constexpr std::int64_t kPanel = 64;                     ///< columns of t
 /// Instructions of a product over so many columns, 16 of them each.
 constexpr int steps_of(int columns) {
     return (columns + 15) / 16;
-}
-
-/// a / b rounded up, for positive b.
-constexpr std::int64_t ceil_div(std::int64_t a, std::int64_t b) {
-    return (a + b - 1) / b;
 }
 
 /// What messages say of a rule that does not hold.

@@ -4,7 +4,7 @@
 #include "cuda/device/ptx/types.cuh"
 #include "cuda/device/scalar.cuh"
 
-namespace tw::attn {
+namespace twd::attn {
 
 /// The key of a head's random bits.
 TW_DEVICE u64 dropout_key_of(u64 seed, int batch, int head) {
@@ -47,4 +47,4 @@ TW_DEVICE Dropped<kCount> find_dropped(u64 key, u32 threshold, u32 row, u32 colu
     return result;
 }
 
-}  // namespace tw::attn
+}  // namespace twd::attn

@@ -243,17 +243,17 @@ std::vector<ForwardConfig> forward_trials(const ForwardDesc& desc, int multiproc
 }
 
 int forward_shared_bytes(const ForwardDesc& desc, const ForwardConfig& config) {
-    const tw::attn::QueryTileShape shape{.query_dim = desc.query_dim,
-                                         .value_dim = desc.value_dim,
-                                         .warpgroups = config.warpgroups,
-                                         .block_n = config.block_n,
-                                         .stages = config.stages,
-                                         .value_stages = config.stages,
-                                         .query_buffers = config.query_buffers,
-                                         .query_gradient = false,
-                                         .listed = desc.listed,
-                                         .mask_bits = desc.mask_bits};
-    return tw::attn::memory_of(shape).total + kSharedAlignment;
+    const twd::attn::QueryTileShape shape{.query_dim = desc.query_dim,
+                                          .value_dim = desc.value_dim,
+                                          .warpgroups = config.warpgroups,
+                                          .block_n = config.block_n,
+                                          .stages = config.stages,
+                                          .value_stages = config.stages,
+                                          .query_buffers = config.query_buffers,
+                                          .query_gradient = false,
+                                          .listed = desc.listed,
+                                          .mask_bits = desc.mask_bits};
+    return twd::attn::memory_of(shape).total + kSharedAlignment;
 }
 
 cuda::CompileRequest generate_forward(const ForwardDesc& desc, const ForwardConfig& config) {
@@ -290,7 +290,7 @@ cuda::CompileRequest generate_forward(const ForwardDesc& desc, const ForwardConf
 
 #include "cuda/device/ptx/types.cuh"
 
-namespace tw::attn {{
+namespace twd::attn {{
 
 {}constexpr bool kScaleScores = {};
 constexpr bool kRowMaximum = {};
@@ -307,7 +307,7 @@ constexpr int kProducerRegisters = {};
 constexpr int kConsumerRegisters = {};
 constexpr unsigned kReservedBytes = {};  ///< of shared memory, but for the base's alignment
 
-}}  // namespace tw::attn
+}}  // namespace twd::attn
 )",
                      config_constants(desc), !desc.positive_scale, desc.row_maximum,
                      desc.exact_maximum, config.warpgroups, config.block_n, config.stages,
@@ -343,7 +343,7 @@ void launch_forward(const ForwardInputs& inputs, const ForwardDesc& desc,
                     const ForwardConfig& config, const ForwardKernels& kernels,
                     cuda::StreamHandle stream) {
     const cuda::Kernel& kernel = kernels.main;
-    tw::attn::ForwardParameters p =
+    twd::attn::ForwardParameters p =
         query_tile_parameters(inputs, desc, inputs.out, config.block_m(), config.group);
     const std::int64_t places = std::int64_t{p.batch_heads} * p.q_tiles;
     if (places == 0) return;
@@ -360,7 +360,7 @@ void launch_forward(const ForwardInputs& inputs, const ForwardDesc& desc,
         p.group_heads = 1;
         p.late_q_tiles = 0;
         auto* const sums = reinterpret_cast<float*>(inputs.workspace + kForwardWorkspaceBytes);
-        p.part_sums = reinterpret_cast<tw::attn::PartSums*>(sums);
+        p.part_sums = reinterpret_cast<twd::attn::PartSums*>(sums);
         p.part_out = sums + parts_of(desc, config).sums;
     }
 

@@ -23,14 +23,14 @@
 #include "attention/sm90/forward_consumer.cuh"
 #include "attention/sm90/forward_producer.cuh"
 
-extern "C" __global__ void __launch_bounds__(128 * (tw::attn::kWarpgroups + 1), 1)
-    attention_forward(const __grid_constant__ tw::TensorMap query_map,
-                      const __grid_constant__ tw::TensorMap key_map,
-                      const __grid_constant__ tw::TensorMap value_map,
-                      const __grid_constant__ tw::attn::ForwardParameters p,
-                      const __grid_constant__ tw::attn::ModArguments mod_arguments) {
-    using namespace tw;
-    using namespace tw::attn;
+extern "C" __global__ void __launch_bounds__(128 * (twd::attn::kWarpgroups + 1), 1)
+    attention_forward(const __grid_constant__ twd::TensorMap query_map,
+                      const __grid_constant__ twd::TensorMap key_map,
+                      const __grid_constant__ twd::TensorMap value_map,
+                      const __grid_constant__ twd::attn::ForwardParameters p,
+                      const __grid_constant__ twd::attn::ModArguments mod_arguments) {
+    using namespace twd;
+    using namespace twd::attn;
     extern __shared__ u8 memory[];
     const Shared shared{(shared_address(memory) + 1023) & ~1023u};
     // NOTE: through a shuffle the compiler knows the role to be uniform, and descriptors stay in

@@ -7,7 +7,7 @@
 #include "cuda/device/ptx/math.cuh"
 #include "cuda/device/ptx/memory.cuh"
 
-namespace tw::attn {
+namespace twd::attn {
 
 /// One warp per row: a part counts by its sum times exp2(its reference - the largest reference).
 /// The sink is one more part, without a value. Rows of tiles that are no parts have their results.
@@ -79,9 +79,9 @@ TW_DEVICE void combine_parts(const ForwardParameters& p) {
     }
 }
 
-}  // namespace tw::attn
+}  // namespace twd::attn
 
 extern "C" __global__ void __launch_bounds__(256)
-    attention_forward_combine(const __grid_constant__ tw::attn::ForwardParameters p) {
-    tw::attn::combine_parts(p);
+    attention_forward_combine(const __grid_constant__ twd::attn::ForwardParameters p) {
+    twd::attn::combine_parts(p);
 }

@@ -4,7 +4,7 @@
 
 #include "attention/sm90/forward_scores.cuh"
 
-namespace tw::attn {
+namespace twd::attn {
 
 constexpr int kOutputs = kValueDim / 2;  ///< registers of a thread: outputs
 constexpr int kQuerySteps = (kQueryDim + 15) / 16;
@@ -431,4 +431,4 @@ struct Consumer : RowScores {
     }
 };
 
-}  // namespace tw::attn
+}  // namespace twd::attn

@@ -8,7 +8,7 @@
 #include "cuda/device/ptx/sync.cuh"
 #include "forward_config.cuh"
 
-namespace tw::attn {
+namespace twd::attn {
 
 constexpr int kBlockM = 64 * kWarpgroups;  ///< query rows of a tile
 
@@ -195,4 +195,4 @@ TW_DEVICE Tile tile_at(const Place& place, const ForwardParameters& p) {
     return tile;
 }
 
-}  // namespace tw::attn
+}  // namespace twd::attn

@@ -4,7 +4,7 @@
 
 #include "attention/sm90/mask_parameters.h"
 
-namespace tw::attn {
+namespace twd::attn {
 
 /// The reference of the exponent, in log2 units, and the sum of a row's probabilities in one part
 /// of its keys. Their lse would lose the sum where scores are large.
@@ -49,4 +49,4 @@ struct ForwardParameters {
     const void* kv_lengths;  ///< (batch) or (sequences), where keys end at lengths of their own
 };
 
-}  // namespace tw::attn
+}  // namespace twd::attn

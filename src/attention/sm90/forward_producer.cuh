@@ -5,7 +5,7 @@
 #include "cuda/device/ptx/memory.cuh"
 #include "cuda/device/ptx/tma.cuh"
 
-namespace tw::attn {
+namespace twd::attn {
 
 struct Producer {
     const TensorMap *query_map, *key_map, *value_map;
@@ -255,4 +255,4 @@ struct Producer {
     }
 };
 
-}  // namespace tw::attn
+}  // namespace twd::attn

@@ -12,7 +12,7 @@
 #include "score_mod.cuh"
 #include "wgmma_shapes.cuh"
 
-namespace tw::attn {
+namespace twd::attn {
 
 constexpr int kScores = kBlockN / 2;    ///< registers of a thread: scores of a block,
 constexpr int kOperands = kBlockN / 4;  ///< and the same packed as an operand
@@ -293,4 +293,4 @@ struct RowScores {
     }
 };
 
-}  // namespace tw::attn
+}  // namespace twd::attn

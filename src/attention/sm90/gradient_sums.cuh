@@ -4,7 +4,7 @@
 #include "cuda/device/ptx/memory.cuh"
 #include "cuda/device/ptx/types.cuh"
 
-namespace tw::attn {
+namespace twd::attn {
 
 /// Where the sums of a warp go, for one (batch, head) and tile of keys.
 struct SumPlace {
@@ -50,4 +50,4 @@ TW_DEVICE void add_column_sums(float (&sum)[2], float* array, i64 first, i64 sec
     }
 }
 
-}  // namespace tw::attn
+}  // namespace twd::attn

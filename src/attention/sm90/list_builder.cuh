@@ -11,7 +11,7 @@
 #include "attention/sm90/pipeline.cuh"
 #include "cuda/device/ptx/types.cuh"
 
-namespace tw::attn {
+namespace twd::attn {
 
 constexpr int kMostStrips = 3;
 
@@ -150,9 +150,9 @@ TW_DEVICE u64 live_keys_of_strip(const Pairs& pairs, int first, int begin, int e
     return live;
 }
 
-}  // namespace tw::attn
+}  // namespace twd::attn
 
-namespace tw::attn {
+namespace twd::attn {
 
 TW_DEVICE int keys_of(const ListParameters& p, int index, int most) {
     if (p.lengths.data == nullptr) return most;
@@ -160,12 +160,12 @@ TW_DEVICE int keys_of(const ListParameters& p, int index, int most) {
                                 : keys_of<4>(p.lengths.data, index, most);
 }
 
-}  // namespace tw::attn
+}  // namespace twd::attn
 
 extern "C" __global__ void __launch_bounds__(32, 1)
-    attention_lists(const __grid_constant__ tw::attn::ListParameters p) {
-    using namespace tw;
-    using namespace tw::attn;
+    attention_lists(const __grid_constant__ twd::attn::ListParameters p) {
+    using namespace twd;
+    using namespace twd::attn;
     const int index = blockIdx.y * p.row_tiles + blockIdx.x, lane = threadIdx.x;
     const int place = blockIdx.x, tile_rows = 64 * p.strips;
     int sequence = blockIdx.y, first_place = 0, row_begin = 0, column_begin = 0;
@@ -278,12 +278,12 @@ extern "C" __global__ void __launch_bounds__(32, 1)
 
 /// The rows of each block of packed query rows, a thread per block; blocks past the last have none.
 extern "C" __global__ void __launch_bounds__(128)
-    attention_block_rows(tw::attn::BlockRows* out, const int* starts, int packed, int block_rows,
+    attention_block_rows(twd::attn::BlockRows* out, const int* starts, int packed, int block_rows,
                          int blocks) {
     const int block = blockIdx.x * 128 + threadIdx.x;
     if (block >= blocks) return;
     int first_block = 0;
-    tw::attn::BlockRows result{0, 0};
+    twd::attn::BlockRows result{0, 0};
     for (int sequence = 0; sequence < packed; ++sequence) {
         const int begin = starts[sequence], rows = starts[sequence + 1] - begin;
         const int of_sequence = (rows + block_rows - 1) / block_rows;

@@ -30,12 +30,12 @@ ListLayout list_layout(const ProblemDesc& desc, const ListShape& shape) {
     layout.blocks = ceil_div(columns, shape.block);
     layout.batches = desc.batch;
     const auto tiles = static_cast<std::size_t>(layout.batches * layout.row_tiles);
-    layout.sequences = tiles * sizeof(tw::attn::MaskTile);
+    layout.sequences = tiles * sizeof(twd::attn::MaskTile);
     const std::size_t packed_tiles = desc.sequences > 0 ? (tiles + 3) / 4 * 4 : 0;
-    layout.first_q_blocks = layout.sequences + packed_tiles * sizeof(tw::attn::SequenceRows);
+    layout.first_q_blocks = layout.sequences + packed_tiles * sizeof(twd::attn::SequenceRows);
     layout.entries = layout.first_q_blocks + packed_tiles * sizeof(int);
     const std::size_t entries = tiles * static_cast<std::size_t>(layout.blocks) + 1;  // and a spare
-    layout.live = layout.entries + entries * sizeof(tw::attn::MaskEntry);
+    layout.live = layout.entries + entries * sizeof(twd::attn::MaskEntry);
     const std::size_t words = !desc.segments ? 0 : shape.rows_are_keys ? 2 * tiles : entries;
     layout.bytes = layout.live + (words + 1) / 2 * 16;
     return layout;
@@ -55,25 +55,25 @@ void load_lists(int device) {
     list_kernels(device);
 }
 
-tw::attn::MaskLists build_lists(const ProblemInputs& inputs, const ProblemDesc& desc,
-                                const ListShape& shape, cuda::DeviceAddress memory, int device,
-                                cuda::StreamHandle stream) {
+twd::attn::MaskLists build_lists(const ProblemInputs& inputs, const ProblemDesc& desc,
+                                 const ListShape& shape, cuda::DeviceAddress memory, int device,
+                                 cuda::StreamHandle stream) {
     constexpr int kOutOfReach = 1 << 30;
     const ListLayout layout = list_layout(desc, shape);
-    const tw::attn::ListAxis queries{reinterpret_cast<const int*>(inputs.q_segments),
-                                     reinterpret_cast<const int*>(inputs.q_starts),
-                                     static_cast<int>(desc.q_len)};
-    const tw::attn::ListAxis keys{reinterpret_cast<const int*>(inputs.kv_segments),
-                                  reinterpret_cast<const int*>(inputs.kv_starts),
-                                  static_cast<int>(desc.kv_len)};
+    const twd::attn::ListAxis queries{reinterpret_cast<const int*>(inputs.q_segments),
+                                      reinterpret_cast<const int*>(inputs.q_starts),
+                                      static_cast<int>(desc.q_len)};
+    const twd::attn::ListAxis keys{reinterpret_cast<const int*>(inputs.kv_segments),
+                                   reinterpret_cast<const int*>(inputs.kv_starts),
+                                   static_cast<int>(desc.kv_len)};
     const int upper = desc.upper_bound ? static_cast<int>(desc.upper_diagonal) : kOutOfReach;
     const int lower = desc.lower_bound ? static_cast<int>(desc.lower_diagonal) : -kOutOfReach;
 
-    tw::attn::ListParameters p{};
-    p.tiles = reinterpret_cast<tw::attn::MaskTile*>(memory);
-    p.sequences = reinterpret_cast<tw::attn::SequenceRows*>(memory + layout.sequences);
+    twd::attn::ListParameters p{};
+    p.tiles = reinterpret_cast<twd::attn::MaskTile*>(memory);
+    p.sequences = reinterpret_cast<twd::attn::SequenceRows*>(memory + layout.sequences);
     p.first_q_blocks = reinterpret_cast<int*>(memory + layout.first_q_blocks);
-    p.entries = reinterpret_cast<tw::attn::MaskEntry*>(memory + layout.entries);
+    p.entries = reinterpret_cast<twd::attn::MaskEntry*>(memory + layout.entries);
     if (desc.segments) p.live = reinterpret_cast<unsigned long long*>(memory + layout.live);
     if (desc.length_bytes > 0) {
         p.lengths = {reinterpret_cast<const void*>(inputs.kv_lengths), desc.length_bytes};

@@ -32,9 +32,9 @@ cuda::CompileRequest generate_lists();
 void load_lists(int device);
 
 /// Queues the kernel that writes the lists at `memory` (aligned to 16), and tells where they are.
-tw::attn::MaskLists build_lists(const ProblemInputs& inputs, const ProblemDesc& desc,
-                                const ListShape& shape, cuda::DeviceAddress memory, int device,
-                                cuda::StreamHandle stream);
+twd::attn::MaskLists build_lists(const ProblemInputs& inputs, const ProblemDesc& desc,
+                                 const ListShape& shape, cuda::DeviceAddress memory, int device,
+                                 cuda::StreamHandle stream);
 /// Queues the kernel that writes the rows of `blocks` blocks of packed query rows.
 void build_block_rows(const ProblemInputs& inputs, int block_rows, std::int64_t blocks,
                       cuda::DeviceAddress memory, int device, cuda::StreamHandle stream);

@@ -9,8 +9,8 @@
 
 namespace tilewright::attn::sm90 {
 
-using tw::attn::MaskEntry;
-using tw::attn::MaskTile;
+using twd::attn::MaskEntry;
+using twd::attn::MaskTile;
 
 namespace {
 
@@ -23,9 +23,9 @@ int states_of(const std::uint32_t* words, std::size_t warpgroups, std::size_t wo
             any |= words[w * words_per_warpgroup + i];
             all &= words[w * words_per_warpgroup + i];
         }
-        const int state = any == 0     ? tw::attn::kBlockDead
-                          : all == ~0u ? tw::attn::kBlockFull
-                                       : tw::attn::kBlockPartial;
+        const int state = any == 0     ? twd::attn::kBlockDead
+                          : all == ~0u ? twd::attn::kBlockFull
+                                       : twd::attn::kBlockPartial;
         states |= state << (2 * w);
     }
     return states;
@@ -73,10 +73,10 @@ MaskLists lists_of(const mask::MaskPlan& plan) {
         const std::uint32_t* const words = lists.bits.data() + i * tile_words;
         states.push_back(states_of(words, warpgroups, part));
         live.push_back(live_columns(words, warpgroups));
-        if (live.back() != ~std::uint64_t{0}) states.back() |= tw::attn::kHidesSome;
+        if (live.back() != ~std::uint64_t{0}) states.back() |= twd::attn::kHidesSome;
     }
     int all_full = 0;
-    for (std::size_t w = 0; w < warpgroups; ++w) all_full |= tw::attn::kBlockFull << (2 * w);
+    for (std::size_t w = 0; w < warpgroups; ++w) all_full |= twd::attn::kBlockFull << (2 * w);
 
     const auto* const headers = plan.headers.data<std::int32_t>();
     const auto* const partial = plan.partial.data<std::int32_t>();
@@ -170,7 +170,7 @@ class KeyLists {
                 live_.push_back(live_keys(words + s * 128 * words_));
             }
         }
-        for (std::size_t s = 0; s < strips_; ++s) all_full_ |= tw::attn::kBlockFull << (2 * s);
+        for (std::size_t s = 0; s < strips_; ++s) all_full_ |= twd::attn::kBlockFull << (2 * s);
     }
 
     /// Planes that share the order of their tiles, the longest first.
@@ -223,7 +223,7 @@ class KeyLists {
                     turns[static_cast<std::size_t>(--first)] = rank + 1;
                 }
                 lists_.entries.push_back(
-                    {first, end - first, run.states | turn << tw::attn::kTurnShift, run.bits});
+                    {first, end - first, run.states | turn << twd::attn::kTurnShift, run.bits});
                 end = first;
             }
             tile.blocks += run.count;
@@ -299,8 +299,8 @@ MaskLists key_lists_of(const mask::MaskPlan& plan, std::int64_t kv_len,
     return lists.take();
 }
 
-tw::attn::MaskLists lists_in(const DeviceMask& mask) {
-    tw::attn::MaskLists lists{};
+twd::attn::MaskLists lists_in(const DeviceMask& mask) {
+    twd::attn::MaskLists lists{};
     lists.tiles = reinterpret_cast<const MaskTile*>(mask.tiles);
     lists.entries = reinterpret_cast<const MaskEntry*>(mask.entries);
     lists.bits = reinterpret_cast<const unsigned*>(mask.bits);

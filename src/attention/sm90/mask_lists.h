@@ -14,11 +14,11 @@ namespace tilewright::attn::sm90 {
 
 /// The lists of one mask, on the host.
 struct MaskLists {
-    std::vector<tw::attn::MaskTile> tiles;     ///< planes x tiles, each plane's longest first
-    std::vector<tw::attn::MaskEntry> entries;  ///< and one spare
-    std::vector<std::uint32_t> bits;           ///< tiles of bits; the first has none set
-    std::vector<std::uint64_t> live;           ///< as in tw::attn::MaskLists
-    std::int64_t blocks = 0;                   ///< visited, over all tiles
+    std::vector<twd::attn::MaskTile> tiles;     ///< planes x tiles, each plane's longest first
+    std::vector<twd::attn::MaskEntry> entries;  ///< and one spare
+    std::vector<std::uint32_t> bits;            ///< tiles of bits; the first has none set
+    std::vector<std::uint64_t> live;            ///< as in twd::attn::MaskLists
+    std::int64_t blocks = 0;                    ///< visited, over all tiles
 };
 
 /// For the forward: the lists of a plan with bits in wgmma's order, tiles of 128 or 192 queries,
@@ -45,7 +45,7 @@ class UploadedLists {
 };
 
 /// Uploaded lists as the kernels' parameters have them.
-tw::attn::MaskLists lists_in(const DeviceMask& mask);
+twd::attn::MaskLists lists_in(const DeviceMask& mask);
 
 struct BackwardConfig;
 

@@ -2,7 +2,7 @@
 // the host compiler and by NVRTC.
 #pragma once
 
-namespace tw::attn {
+namespace twd::attn {
 
 /// One entry of a tile's list: blocks first, first + 1, ..., and what each strip of 64 rows (of
 /// queries in the forward kernel, of keys in the backward) finds in them.
@@ -97,4 +97,4 @@ struct BlockRows {
     int first, count;
 };
 
-}  // namespace tw::attn
+}  // namespace twd::attn

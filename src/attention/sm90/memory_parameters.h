@@ -2,7 +2,7 @@
 // reserves it, and by NVRTC into the kernels, which use it.
 #pragma once
 
-namespace tw::attn {
+namespace twd::attn {
 
 // A tile lies in panels of 64 columns, [panel][row][64], as one copy writes them and wgmma reads
 // them.
@@ -102,4 +102,4 @@ constexpr KeyTileMemory memory_of(const KeyTileShape& s) {
     return m;
 }
 
-}  // namespace tw::attn
+}  // namespace twd::attn

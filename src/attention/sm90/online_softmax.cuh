@@ -5,7 +5,7 @@
 #include "cuda/device/ptx/math.cuh"
 #include "forward_config.cuh"
 
-namespace tw::attn {
+namespace twd::attn {
 
 // A thread holds two rows: accumulator register 4 j + 2 r + e is row lane / 4 + 8 r, column
 // 8 j + 2 (lane % 4) + e. The four lanes of a quad share their rows.
@@ -206,4 +206,4 @@ TW_DEVICE void raise_reference(float (&p)[kCount], RowState& state, const float 
     multiply_rows(p, factor);
 }
 
-}  // namespace tw::attn
+}  // namespace twd::attn

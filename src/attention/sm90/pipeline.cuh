@@ -6,7 +6,7 @@
 #include "cuda/device/ptx/sync.cuh"
 #include "cuda/device/ptx/types.cuh"
 
-namespace tw::attn {
+namespace twd::attn {
 
 /// How many of `most` keys there are: of a batch, or of a packed sequence. kBytes: of a length; 0:
 /// there are none.
@@ -48,4 +48,4 @@ struct Ring {
     }
 };
 
-}  // namespace tw::attn
+}  // namespace twd::attn

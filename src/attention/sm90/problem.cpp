@@ -15,7 +15,7 @@ constexpr const char* kNoScoreMod = R"(// Generated: no score mod.
 
 #include "cuda/device/ptx/types.cuh"
 
-namespace tw::attn {
+namespace twd::attn {
 
 struct ModArguments {
     u64 words[1];
@@ -35,7 +35,7 @@ struct ScoreMod {
     TW_DEVICE float gradient(float, int, int, int, Columns, float grad) { return grad; }
 };
 
-}  // namespace tw::attn
+}  // namespace twd::attn
 )";
 
 void check_mask(const DeviceMask& mask, const ProblemInputs& inputs) {

@@ -18,12 +18,12 @@ std::int64_t query_tiles_of(const ProblemDesc& desc, int rows, int group) {
     return ceil_div(desc.q_len * group, rows) + desc.sequences;
 }
 
-tw::attn::ForwardParameters query_tile_parameters(const ProblemInputs& inputs,
-                                                  const ProblemDesc& desc, const DeviceTensor& out,
-                                                  int rows, int group) {
+twd::attn::ForwardParameters query_tile_parameters(const ProblemInputs& inputs,
+                                                   const ProblemDesc& desc, const DeviceTensor& out,
+                                                   int rows, int group) {
     const std::int64_t heads = desc.heads / group, batch_heads = desc.batch * heads;
     const std::int64_t q_tiles = query_tiles_of(desc, rows, group);
-    tw::attn::ForwardParameters p{};
+    twd::attn::ForwardParameters p{};
     p.out = reinterpret_cast<void*>(out.address);
     p.out_batch_stride = out.strides[0];
     p.out_head_stride = out.strides[1];
@@ -67,7 +67,7 @@ tw::attn::ForwardParameters query_tile_parameters(const ProblemInputs& inputs,
     return p;
 }
 
-tw::attn::MaskLists query_lists(const DeviceMask& mask, int strips, int block) {
+twd::attn::MaskLists query_lists(const DeviceMask& mask, int strips, int block) {
     if (mask.strips != strips || mask.block != block) {
         user_error(kOperation, "mask: expected lists of tiles of {} x {} but got {} x {}",
                    64 * strips, block, 64 * mask.strips, mask.block);

@@ -12,12 +12,12 @@ std::int64_t query_tiles_of(const ProblemDesc& desc, int rows, int group);
 
 /// The parameters that follow from the problem, with an order of the tiles that keeps in L2 what
 /// they share; `out`: what the kernel writes. The caller adds lists, tickets and what is its own.
-tw::attn::ForwardParameters query_tile_parameters(const ProblemInputs& inputs,
-                                                  const ProblemDesc& desc, const DeviceTensor& out,
-                                                  int rows, int group);
+twd::attn::ForwardParameters query_tile_parameters(const ProblemInputs& inputs,
+                                                   const ProblemDesc& desc, const DeviceTensor& out,
+                                                   int rows, int group);
 
 /// The lists of a mask made for tiles of 64 * `strips` rows and blocks of `block` keys; UserError
 /// for a mask of other ones.
-tw::attn::MaskLists query_lists(const DeviceMask& mask, int strips, int block);
+twd::attn::MaskLists query_lists(const DeviceMask& mask, int strips, int block);
 
 }  // namespace tilewright::attn::sm90

@@ -3,7 +3,7 @@
 
 #include "cuda/device/ptx/types.cuh"
 
-namespace tw::attn {
+namespace twd::attn {
 
 /// False for rows without a key (-inf), and where f32 has no digits after the point, so that P
 /// would be off by any factor. Rows of +inf or NaN make their gradients NaN.
@@ -12,4 +12,4 @@ TW_DEVICE bool has_gradient(float lse) {
     return !(fabsf(lse) >= 0x1p24f && lse < kInfinity);
 }
 
-}  // namespace tw::attn
+}  // namespace twd::attn

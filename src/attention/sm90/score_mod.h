@@ -72,7 +72,7 @@ struct CaptureGradient {
     int dimension_of[4] = {-1, -1, -1, -1};
 };
 
-/// The header "score_mod.cuh": tw::attn::ScoreMod and tw::attn::ModArguments.
+/// The header "score_mod.cuh": twd::attn::ScoreMod and twd::attn::ModArguments.
 struct ScoreModText {
     std::string text;
     /// The new score is one multiple of the old one and a sum of what is equal for a row or linear

@@ -264,7 +264,7 @@ ScoreModText Emitter::header() {
 
 {include}#include "cuda/device/scalar.cuh"
 
-namespace tw::attn {{
+namespace twd::attn {{
 
 struct ModArguments {{
     u64 words[{words}];  ///< per capture: address, extents, strides; per gradient: sums, array
@@ -321,7 +321,7 @@ struct ScoreMod {{
     }}
 {derivative}}};
 
-}}  // namespace tw::attn
+}}  // namespace twd::attn
 )",
         fmt::arg("words", std::max<std::size_t>(num_words_ + 2 * gathers_.size(), 1)),
         fmt::arg("members", member_text_), fmt::arg("columns", column_text_),

@@ -4,7 +4,7 @@
 #include "cuda/device/ptx/convert.cuh"
 #include "cuda/device/ptx/memory.cuh"
 
-namespace tw::attn {
+namespace twd::attn {
 
 /// Stores the first kColumns columns of a 64-row accumulator, rows lane / 4 and lane / 4 + 8 of a
 /// warp times `factor`. `target` is this thread's first row, from which on `rows` are left in the
@@ -61,4 +61,4 @@ TW_DEVICE void store_floats(const float (&accumulator)[kCount], const float (&fa
     }
 }
 
-}  // namespace tw::attn
+}  // namespace twd::attn

@@ -500,7 +500,7 @@ Generated Emitter::run() {
 #include "cuda/device/ptx/matrix_move.cuh"
 #include "cuda/device/ptx/mma.cuh"
 #include "cuda/device/tile/memory.cuh"
-using namespace tw;
+using namespace twd;
 {}
 extern "C" __global__ void __launch_bounds__({}{}) {}({}) {{
     extern __shared__ __align__(1024) u8 memory[];

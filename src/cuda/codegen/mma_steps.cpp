@@ -67,9 +67,9 @@ TW_DEVICE void multiply({tag}, Blocks<{rows}, {columns}>, Moved<{transposed}>, {
 
 std::string mma_step_functions(const std::set<MmaStep>& steps) {
     if (steps.empty()) return {};
-    std::string text = "\nnamespace tw::ptx {\n";
+    std::string text = "\nnamespace twd::ptx {\n";
     for (const MmaStep& step : steps) text += function_text(step);
-    return text + "\n}  // namespace tw::ptx\n";
+    return text + "\n}  // namespace twd::ptx\n";
 }
 
 }  // namespace tilewright::cuda

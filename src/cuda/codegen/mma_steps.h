@@ -19,7 +19,7 @@ struct MmaStep {
 };
 
 /// Text of device functions, one per step, chosen by the types of their arguments:
-///   tw::ptx::multiply(Bf16{}, Blocks<rows, columns>{}, Moved<transposed>{}, d..., a..., b...)
+///   twd::ptx::multiply(Bf16{}, Blocks<rows, columns>{}, Moved<transposed>{}, d..., a..., b...)
 /// d: four f32 registers of each instruction, by pairs of columns and then rows; a: four registers
 /// of each row; b: the address that ldmatrix.x4 takes, of each pair of columns.
 ///

@@ -142,9 +142,9 @@ const char* wgmma_tag(DType dtype) {
 std::string wgmma_shapes_header(std::span<const WgmmaShape> shapes) {
     std::string text =
         "// Generated: the wgmma shapes of one kernel.\n#pragma once\n\n"
-        "#include \"cuda/device/ptx/wgmma.cuh\"\n\nnamespace tw::ptx {\n";
+        "#include \"cuda/device/ptx/wgmma.cuh\"\n\nnamespace twd::ptx {\n";
     for (const WgmmaShape& shape : shapes) text += function_text(shape);
-    return text + "\n}  // namespace tw::ptx\n";
+    return text + "\n}  // namespace twd::ptx\n";
 }
 
 }  // namespace tilewright::cuda

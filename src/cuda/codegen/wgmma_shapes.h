@@ -25,11 +25,11 @@ const char* wgmma_tag(DType dtype);
 
 /// Text of a device header with one function per shape, chosen by the steps and the size of its
 /// accumulator array:
-///   tw::ptx::wgmma<kAccumulate, kTransposeB, kTransposeA, StrideA, StrideB>(
+///   twd::ptx::wgmma<kAccumulate, kTransposeB, kTransposeA, StrideA, StrideB>(
 ///       Bf16{}, Steps<4>{}, d, a, b)
-///   tw::ptx::wgmma<kAccumulate, kTransposeB, StrideB>(Bf16{}, Steps<4>{}, d, registers, b)
+///   twd::ptx::wgmma<kAccumulate, kTransposeB, StrideB>(Bf16{}, Steps<4>{}, d, registers, b)
 /// and, where whether to add is given,
-///   tw::ptx::wgmma<kTransposeB, kTransposeA, StrideA, StrideB>(Bf16{}, Steps<4>{}, d, a, b, add)
+///   twd::ptx::wgmma<kTransposeB, kTransposeA, StrideA, StrideB>(Bf16{}, Steps<4>{}, d, a, b, add)
 /// a is a descriptor or four registers a step, b a descriptor: K-major, or MN-major when
 /// transposed, which 16-bit operands alone can be. A stride (ptx/wgmma.cuh) says where the steps of
 /// a descriptor begin.

@@ -3,7 +3,7 @@
 
 #include "cuda/device/kernel.cuh"
 
-namespace tw::check {
+namespace twd::check {
 
 template <class T>
 struct Plain {
@@ -93,4 +93,4 @@ constexpr bool is_number() {
     }
 }
 
-}  // namespace tw::check
+}  // namespace twd::check

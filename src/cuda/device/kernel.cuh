@@ -9,7 +9,7 @@
 #include "cuda/device/ptx/sync.cuh"
 #include "cuda/device/tile/memory.cuh"
 
-namespace tw {
+namespace twd {
 
 /// Values of attributes that are dtypes; in the order of the host's.
 enum class DType : int {
@@ -65,4 +65,7 @@ TW_DEVICE T block_sum(T value, T* partial) {
     return value;
 }
 
-}  // namespace tw
+}  // namespace twd
+
+/// What users call the device library, as they call the host's.
+namespace tw = twd;

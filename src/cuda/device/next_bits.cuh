@@ -3,7 +3,7 @@
 
 #include "cuda/device/ptx/types.cuh"
 
-namespace tw {
+namespace twd {
 
 /// The bits of the float next to one, upwards or downwards: in a format with a sign bit, zeros have
 /// the same neighbours and the bits of others differ by 1.
@@ -14,4 +14,4 @@ TW_DEVICE Bits next_bits(Bits bits, bool upwards) {
     return static_cast<Bits>(((bits & kSign) == 0) == upwards ? bits + 1 : bits - 1);
 }
 
-}  // namespace tw
+}  // namespace twd

@@ -6,7 +6,7 @@
 #include "cuda/device/ptx/convert.cuh"
 #include "cuda/device/ptx/math.cuh"
 
-namespace tw::scalar {
+namespace twd::scalar {
 
 // Unsigned counterpart of an integer type: arithmetic on it wraps.
 template <typename T>
@@ -241,4 +241,4 @@ TW_DEVICE u32 philox(u64 key, u64 counter) {
     return c0;
 }
 
-}  // namespace tw::scalar
+}  // namespace twd::scalar

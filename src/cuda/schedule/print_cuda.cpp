@@ -62,7 +62,7 @@ Generated CudaPrinter::run() {
         R"(// Generated from @{} for {}: {} warps, {} bytes of shared memory.
 #include "cuda/device/tile/hopper.cuh"
 #include "wgmma_shapes.cuh"
-using namespace tw;
+using namespace twd;
 
 extern "C" __global__ void __launch_bounds__({}, 1) {}({}) {{
     extern __shared__ __align__(1024) u8 memory[];

@@ -7,7 +7,7 @@
 #include "cuda/device/tile/scalar.cuh"
 #include "mask/device/interpreter_parameters.h"
 
-namespace tw::mask {
+namespace twd::mask {
 
 TW_DEVICE u64 to_register(i64 value) {
     return static_cast<u64>(value);
@@ -471,4 +471,4 @@ TW_DEVICE void evaluate_ranges(const RangeParameters& p) {
     });
 }
 
-}  // namespace tw::mask
+}  // namespace twd::mask

@@ -1,7 +1,7 @@
 // The bytecode of masks as the GPU's interpreter reads it; read by the host compiler and by NVRTC.
 #pragma once
 
-namespace tw::mask {
+namespace twd::mask {
 
 constexpr int kPiece = 64;      ///< rows and columns of a piece
 constexpr int kElements = 8;    ///< a lane's neighbouring columns, so that decoding counts once
@@ -114,4 +114,4 @@ struct RangeParameters {
     unsigned long long* ranges;
 };
 
-}  // namespace tw::mask
+}  // namespace twd::mask

@@ -1,7 +1,7 @@
 // Generated from @attention for sm_90a: 12 warps, 196688 bytes of shared memory.
 #include "cuda/device/tile/hopper.cuh"
 #include "wgmma_shapes.cuh"
-using namespace tw;
+using namespace twd;
 
 extern "C" __global__ void __launch_bounds__(384, 1) kernel_attention(const __grid_constant__ Array<bf16, 3> ref_query, const __grid_constant__ Array<bf16, 3> ref_key, const __grid_constant__ Array<bf16, 3> ref_value, const __grid_constant__ Array<i32, 1> ref_ids, const __grid_constant__ Array<f32, 2> ref_sums, const __grid_constant__ Array<bf16, 3> ref_out, const i64 grid0, const i64 grid1, const __grid_constant__ TensorMap query_map0, const __grid_constant__ TensorMap key_map1, const __grid_constant__ TensorMap value_map2, const __grid_constant__ TensorMap out_map3) {
     extern __shared__ __align__(1024) u8 memory[];

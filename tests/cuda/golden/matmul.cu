@@ -1,7 +1,7 @@
 // Generated from @product for sm_90a: 12 warps, 229440 bytes of shared memory.
 #include "cuda/device/tile/hopper.cuh"
 #include "wgmma_shapes.cuh"
-using namespace tw;
+using namespace twd;
 
 extern "C" __global__ void __launch_bounds__(384, 1) kernel_product(const __grid_constant__ Array<bf16, 2> ref_x, const __grid_constant__ Array<bf16, 2> ref_y, const __grid_constant__ Array<bf16, 2> ref_z, const i64 grid0, const i64 grid1, const i64 grid2, const __grid_constant__ TensorMap x_map0, const __grid_constant__ TensorMap y_map1, const __grid_constant__ TensorMap z_map2) {
     extern __shared__ __align__(1024) u8 memory[];

@@ -3,7 +3,7 @@
 
 #include "cuda/device/ptx/types.cuh"
 
-namespace tw::ptx {
+namespace twd::ptx {
 
 /// No instruction: what was computed from these words before is computed anew after it, so that it
 /// need not stay in registers.
@@ -102,4 +102,4 @@ TW_DEVICE u16 pack_e5m2(float low, float high) {
     return packed;
 }
 
-}  // namespace tw::ptx
+}  // namespace twd::ptx

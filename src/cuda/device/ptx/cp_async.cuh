@@ -3,7 +3,7 @@
 
 #include "cuda/device/ptx/types.cuh"
 
-namespace tw::ptx {
+namespace twd::ptx {
 
 /// PTX ISA, cp.async.cg, 16 bytes through L2 only. `valid` bytes are read, the rest is zero;
 /// with 0 the source is not touched.
@@ -43,4 +43,4 @@ TW_DEVICE void cp_async_arrive(u32 barrier) {
     asm volatile("cp.async.mbarrier.arrive.noinc.shared::cta.b64 [%0];" ::"r"(barrier) : "memory");
 }
 
-}  // namespace tw::ptx
+}  // namespace twd::ptx

@@ -4,7 +4,7 @@
 
 #include "cuda/device/ptx/types.cuh"
 
-namespace tw::ptx {
+namespace twd::ptx {
 
 /// PTX ISA, ex2.approx.ftz: 2^x, relative error 2^-22.
 TW_DEVICE float exp2_approx(float x) {
@@ -76,4 +76,4 @@ TW_DEVICE float cos_approx(float x) {
     return y;
 }
 
-}  // namespace tw::ptx
+}  // namespace twd::ptx

@@ -4,7 +4,7 @@
 
 #include "cuda/device/ptx/types.cuh"
 
-namespace tw::ptx {
+namespace twd::ptx {
 
 /// PTX ISA, ldmatrix.x1.
 TW_DEVICE void ldmatrix(u32 (&d)[1], u32 row) {
@@ -98,4 +98,4 @@ TW_DEVICE void stmatrix_transposed(u32 row, const u32 (&s)[4]) {
         : "memory");
 }
 
-}  // namespace tw::ptx
+}  // namespace twd::ptx

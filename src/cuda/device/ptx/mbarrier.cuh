@@ -4,7 +4,7 @@
 
 #include "cuda/device/ptx/types.cuh"
 
-namespace tw::ptx {
+namespace twd::ptx {
 
 /// PTX ISA, mbarrier.init. A phase ends after `count` arrivals and all announced bytes.
 TW_DEVICE void mbarrier_init(u32 barrier, u32 count) {
@@ -61,4 +61,4 @@ TW_DEVICE void mbarrier_wait(u32 barrier, u32 parity) {
         : "memory");
 }
 
-}  // namespace tw::ptx
+}  // namespace twd::ptx

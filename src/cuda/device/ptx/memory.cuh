@@ -3,7 +3,7 @@
 
 #include "cuda/device/ptx/types.cuh"
 
-namespace tw::ptx {
+namespace twd::ptx {
 
 /// PTX ISA, ld.shared.b32.
 TW_DEVICE u32 load_shared_32(u32 address) {
@@ -133,4 +133,4 @@ TW_DEVICE u64 clock_cycles() {
     return cycles;
 }
 
-}  // namespace tw::ptx
+}  // namespace twd::ptx

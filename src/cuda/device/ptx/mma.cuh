@@ -3,7 +3,7 @@
 
 #include "cuda/device/ptx/types.cuh"
 
-namespace tw::ptx {
+namespace twd::ptx {
 
 // Fragments, with g = lane / 4 and t = lane % 4. m16n8: d[0..1] is row g, columns 2t and 2t + 1;
 // d[2..3] row g + 8. 16-bit a: a[0] row g, k 2t..; a[1] row g + 8; a[2], a[3] the same at k + 8;
@@ -120,4 +120,4 @@ TW_DEVICE void mma_m8n8k4(double& d0, double& d1, double a, double b) {
         : "d"(a), "d"(b));
 }
 
-}  // namespace tw::ptx
+}  // namespace twd::ptx

@@ -3,7 +3,7 @@
 
 #include "cuda/device/ptx/types.cuh"
 
-namespace tw::ptx {
+namespace twd::ptx {
 
 /// PTX ISA, barrier.cta.sync: `threads` (a multiple of 32) meet at one of 16 barriers.
 TW_DEVICE void named_barrier_sync(u32 barrier, u32 threads) {
@@ -98,4 +98,4 @@ TW_DEVICE u32 uniform_here(u32 value) {
     return result;
 }
 
-}  // namespace tw::ptx
+}  // namespace twd::ptx

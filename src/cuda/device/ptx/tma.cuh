@@ -3,7 +3,7 @@
 
 #include "cuda/device/ptx/types.cuh"
 
-namespace tw::ptx {
+namespace twd::ptx {
 
 /// PTX ISA, createpolicy: what this copy reads is wanted again soon.
 TW_DEVICE u64 l2_evict_last() {
@@ -257,4 +257,4 @@ TW_DEVICE void tensor_add(const TensorMap* map, u32 source, int c0, int c1, int 
         : "memory");
 }
 
-}  // namespace tw::ptx
+}  // namespace twd::ptx

@@ -7,7 +7,7 @@
 
 #define TW_DEVICE __device__ __forceinline__
 
-namespace tw {
+namespace twd {
 
 using u8 = unsigned char;
 using u16 = unsigned short;
@@ -34,4 +34,4 @@ TW_DEVICE u32 shared_address(const void* pointer) {
     return static_cast<u32>(__cvta_generic_to_shared(pointer));
 }
 
-}  // namespace tw
+}  // namespace twd

@@ -5,7 +5,7 @@
 
 #include "cuda/device/ptx/types.cuh"
 
-namespace tw::ptx {
+namespace twd::ptx {
 
 /// PTX ISA, wgmma.fence: before the first wgmma, and after registers of one were written.
 TW_DEVICE void wgmma_fence() {
@@ -69,4 +69,4 @@ template <int kPanelBytes>
 using AlongRows = Stride<32, kPanelBytes>;
 using AlongColumns = Stride<16 * 128>;
 
-}  // namespace tw::ptx
+}  // namespace twd::ptx

@@ -6,7 +6,7 @@
 
 #include "cuda/device/ptx/convert.cuh"
 
-namespace tw {
+namespace twd {
 
 using i8 = signed char;
 using i16 = short;
@@ -126,4 +126,4 @@ TW_DEVICE Register<S> rounded(S type, Register<S> value) {
     return widen(narrow(type, value));
 }
 
-}  // namespace tw
+}  // namespace twd

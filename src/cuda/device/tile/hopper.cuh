@@ -11,7 +11,7 @@
 #define TW_UNROLL _Pragma("unroll")
 #define TW_ROLLED _Pragma("unroll 1")
 
-namespace tw {
+namespace twd {
 
 /// The slot that a count of a channel names, and the parity of its phase.
 template <int kCount>
@@ -90,4 +90,4 @@ TW_DEVICE void store_panel(Element element, u32 panels, u32 slot, const float (&
     }
 }
 
-}  // namespace tw
+}  // namespace twd

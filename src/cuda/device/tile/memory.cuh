@@ -4,7 +4,7 @@
 #include "cuda/device/ptx/cp_async.cuh"
 #include "cuda/device/tile/scalar.cuh"
 
-namespace tw {
+namespace twd {
 
 /// An array of the caller: base, extents and strides in elements.
 template <class S, int kRank>
@@ -265,4 +265,4 @@ TW_DEVICE Register<S> atomic_cas(S* at, Register<S> expected, Register<S> desire
     }
 }
 
-}  // namespace tw
+}  // namespace twd

@@ -6,7 +6,7 @@
 #include "cuda/device/ptx/math.cuh"
 #include "cuda/device/tile/element.cuh"
 
-namespace tw::ops {
+namespace twd::ops {
 
 template <class T>
 struct UnsignedOf {
@@ -348,4 +348,4 @@ TW_DEVICE u32 random_bits(u64 key, u64 counter) {
     return c0;
 }
 
-}  // namespace tw::ops
+}  // namespace twd::ops

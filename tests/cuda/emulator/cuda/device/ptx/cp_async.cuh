@@ -3,7 +3,7 @@
 
 #include "cuda/device/ptx/types.cuh"
 
-namespace tw::ptx {
+namespace twd::ptx {
 
 inline void cp_async_16(u32 target, const void* source, u32 valid = 16) {
     if (target % 16 != 0 || reinterpret_cast<std::uintptr_t>(source) % 16 != 0) {
@@ -17,4 +17,4 @@ inline void cp_async_commit() {}
 template <int kPending>
 inline void cp_async_wait() {}
 
-}  // namespace tw::ptx
+}  // namespace twd::ptx

@@ -3,7 +3,7 @@
 
 #include "cuda/device/ptx/types.cuh"
 
-namespace tw::ptx {
+namespace twd::ptx {
 
 template <bool kTransposed, int kCount>
 inline void emulate_ldmatrix(u32* words, u32 row) {
@@ -53,4 +53,4 @@ inline void stmatrix(u32 row, const u32 (&s)[4]) {
     });
 }
 
-}  // namespace tw::ptx
+}  // namespace twd::ptx

@@ -32,7 +32,7 @@ inline const bool kReports = (report = report_barriers, true);
 
 }  // namespace emulator
 
-namespace tw::ptx {
+namespace twd::ptx {
 
 inline void mbarrier_init(u32 barrier, u32 count) {
     emulator::mbarriers[barrier] = {count, count, 0, 0};
@@ -50,4 +50,4 @@ inline void mbarrier_wait(u32 barrier, u32 parity) {
     emulator::wait_until([&] { return (emulator::mbarrier(barrier).phase & 1) != parity; });
 }
 
-}  // namespace tw::ptx
+}  // namespace twd::ptx

@@ -6,7 +6,7 @@
 #include "cuda/device/ptx/convert.cuh"
 #include "cuda/device/ptx/matrix_move.cuh"
 
-namespace tw::ptx {
+namespace twd::ptx {
 
 template <class Tag>
 inline float half_of(Tag, u32 word, int which) {
@@ -111,4 +111,4 @@ inline void multiply(Tag tag, Blocks<kRows, kColumns>, Moved<kTransposed>, Regis
     }
 }
 
-}  // namespace tw::ptx
+}  // namespace twd::ptx

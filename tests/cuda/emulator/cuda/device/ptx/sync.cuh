@@ -13,7 +13,7 @@ inline Named named[16];
 
 }  // namespace emulator
 
-namespace tw::ptx {
+namespace twd::ptx {
 
 inline void fence_mbarrier_init() {}
 inline void fence_async_shared() {
@@ -37,4 +37,4 @@ inline void named_barrier_sync(u32 id, u32 threads) {
     emulator::wait_until([&] { return one.generation != mine; });
 }
 
-}  // namespace tw::ptx
+}  // namespace twd::ptx

@@ -4,7 +4,7 @@
 
 #include "cuda/device/ptx/mbarrier.cuh"
 
-namespace tw {
+namespace twd {
 
 /// What tests/cuda/emulate.cpp makes of a TensorMapRequest; strides in bytes.
 struct TensorMap {
@@ -13,9 +13,9 @@ struct TensorMap {
     int box[5], rank, bytes;
 };
 
-}  // namespace tw
+}  // namespace twd
 
-namespace tw::ptx {
+namespace twd::ptx {
 
 inline u32 swizzle128(u32 address) {
     return address ^ ((address >> 7 & 7) << 4);
@@ -101,4 +101,4 @@ inline void bulk_wait_read() {
     bulk_wait<kPending>();
 }
 
-}  // namespace tw::ptx
+}  // namespace twd::ptx

@@ -301,7 +301,7 @@ inline T atomicExch(T* at, T value) {
     return old;
 }
 
-namespace tw {
+namespace twd {
 
 using u8 = unsigned char;
 using u16 = unsigned short;
@@ -321,4 +321,4 @@ inline u32 shared_address(const void* pointer) {
     return static_cast<u32>(static_cast<const unsigned char*>(pointer) - memory);
 }
 
-}  // namespace tw
+}  // namespace twd

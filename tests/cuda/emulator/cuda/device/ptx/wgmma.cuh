@@ -4,7 +4,7 @@
 
 #include "cuda/device/ptx/convert.cuh"
 
-namespace tw::ptx {
+namespace twd::ptx {
 
 /// Bytes of an element, and its value.
 struct ElementType {
@@ -275,4 +275,4 @@ inline void wgmma(Element element, Steps<kSteps> steps, float (&d)[kCount],
     issue<StrideB>(element, steps, d, b, add, kTransposeB);
 }
 
-}  // namespace tw::ptx
+}  // namespace twd::ptx
