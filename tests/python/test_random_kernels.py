@@ -6,6 +6,7 @@ changes a difference by more than a factor of 4, so that after at most DEPTH ste
 orders of rounding differ by at most 4**DEPTH * 4 * epsilon.
 """
 
+import os
 import random
 
 import numpy as np
@@ -331,7 +332,7 @@ def test_random_kernels_agree_with_numpy(group):
 
 
 @pytest.mark.skipif(len(tw.devices()) == 1, reason="NOT RUN: no GPU on this machine")
-@pytest.mark.parametrize("seed", range(8))
+@pytest.mark.parametrize("seed", range(int(os.environ.get("TILEWRIGHT_TEST_PROGRAMS", "8"))))
 def test_random_kernels_agree_with_numpy_on_a_gpu(seed, monkeypatch):
     monkeypatch.setenv("TILEWRIGHT_DEVICE", "cuda")  # arrays of the CPU, through copies
     check(seed, False)
