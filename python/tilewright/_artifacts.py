@@ -97,9 +97,8 @@ class Artifact:
 
     def run(self, *arrays) -> None:
         """Runs on one row-major array for each parameter, results included."""
-        tensors = self._tensors(self._core.parameters, arrays)
         with stream_of(arrays[0] if arrays else None):
-            self._core.run(tensors)
+            self._core.run(self._tensors(self._core.parameters, arrays))
 
     def __call__(self, *inputs):
         given = [p for p in self._core.parameters if not p[4]]

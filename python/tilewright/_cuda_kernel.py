@@ -330,13 +330,14 @@ class CudaKernel:
         return self._ops["jax"]
 
     def _run(self, arrays, out, attributes):
-        tensors = [to_tensor(self.name, self._input(i), x) for i, x in enumerate(arrays)]
+        like = arrays[0] if arrays else None
+        with stream_of(like):
+            tensors = [to_tensor(self.name, self._input(i), x) for i, x in enumerate(arrays)]
         for i, tensor in enumerate(tensors):
             if not tensor.defined:
                 raise TypeError(
                     f"[{self.name}] expected {self._input(i)} to be an array but got None"
                 )
-        like = arrays[0] if arrays else None
         types = [(t.dtype, list(t.shape)) for t in tensors]
         with stream_of(like):
             plan = self._core.plan(types, self.values(attributes))

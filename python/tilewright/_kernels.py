@@ -359,11 +359,12 @@ class Call:
             return self._run_in_jax(arrays, out)
         if out is None and _can_use_torch(arrays):
             return self(*arrays)
-        inputs = [to_tensor("call", self._name(i), array) for i, array in enumerate(arrays)]
+        like = next((a for a in arrays if a is not None), None)
+        with stream_of(like):
+            inputs = [to_tensor("call", self._name(i), array) for i, array in enumerate(arrays)]
         for i, _ in self._options["aliases"]:
             if i < len(arrays):
                 check_writable(self._name(i), arrays[i])
-        like = next((a for a in arrays if a is not None), None)
         with stream_of(like):
             if out is None:
                 return self._results([like_array(t, like) for t in self._core.run(inputs)])

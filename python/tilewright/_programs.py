@@ -194,12 +194,12 @@ class Program:
             if written:
                 check_writable(name, array)
         names = [p[0] for p in parameters]
-        tensors = [
-            to_tensor(self.name, names[i] if i < len(names) else f"argument {i}", array)
-            for i, array in enumerate(arrays)
-        ]
-        device = next((t.device for t in tensors if t.defined), "cpu")
         with stream_of(arrays[0] if arrays else None):
+            tensors = [
+                to_tensor(self.name, names[i] if i < len(names) else f"argument {i}", array)
+                for i, array in enumerate(arrays)
+            ]
+            device = next((t.device for t in tensors if t.defined), "cpu")
             self._on(device).run(tensors)
 
     def __call__(self, *inputs):
@@ -215,10 +215,10 @@ class Program:
             )
         like = next((a for a in inputs if a is not None), None)
         tensors = dict.fromkeys(range(len(parameters)))
-        for i, array in zip(given, inputs, strict=True):
-            tensors[i] = to_tensor(self.name, f"`{parameters[i][0]}`", array)
-        device = next((t.device for t in tensors.values() if t is not None), "cpu")
         with stream_of(like):
+            for i, array in zip(given, inputs, strict=True):
+                tensors[i] = to_tensor(self.name, f"`{parameters[i][0]}`", array)
+            device = next((t.device for t in tensors.values() if t is not None), "cpu")
             for i in outputs:
                 name, dtype, shape, _, group = parameters[i]
                 shared = next((j for j in given if group >= 0 and parameters[j][4] == group), None)
