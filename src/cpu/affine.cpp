@@ -2,8 +2,10 @@
 #include "cpu/affine.h"
 
 #include <algorithm>
+#include <utility>
 
 #include "ir/evaluate.h"
+#include "ir/passes/affine.h"
 
 namespace tilewright::cpu {
 namespace {
@@ -36,28 +38,18 @@ std::optional<Affine> find(const StripSource& source, const Makers& makers, cons
 
 std::optional<Affine> of_op(const StripOp& op, const Makers& makers, const Program& program,
                             int depth) {
-    const auto operand = [&](std::size_t i) { return find(op.in[i], makers, program, depth); };
-    switch (op.op) {
-        case Op::add:
-        case Op::sub: {
-            const auto a = operand(0), b = operand(1);
-            if (!a || !b) return {};
-            return combined(*a, *b, op.op == Op::add ? 1 : -1);
-        }
-        case Op::mul:
-            for (const std::size_t side : {0U, 1U}) {
-                const auto factor = constant_of(op.in[side], program);
-                if (!factor) continue;
-                const auto other = operand(1 - side);
-                if (!other || !is_factor(*factor)) return {};
-                return combined({}, *other, *factor);
-            }
-            return {};
-        case Op::cast:
-            return operand(0);
-        default:
-            return {};
+    const auto parts = ir::linear_combination(
+        op.op, [&](std::size_t i) { return constant_of(op.in[i], program); });
+    if (!parts) return {};
+    Affine result;
+    for (std::size_t i = 0; i < 2; ++i) {
+        const std::int64_t factor = parts->factor[i];
+        if (factor == 0) continue;
+        const auto operand = find(op.in[i], makers, program, depth);
+        if (!operand || !is_factor(factor)) return {};
+        result = combined(std::move(result), *operand, factor);
     }
+    return result;
 }
 
 std::optional<Affine> find_any(const StripSource& source, const Makers& makers,

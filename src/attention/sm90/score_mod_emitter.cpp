@@ -3,6 +3,7 @@
 
 #include "attention/sm90/score_mod_text.h"
 #include "ir/access.h"
+#include "ir/passes/affine.h"
 #include "ir/passes/range_ops.h"
 #include "support/check.h"
 
@@ -76,29 +77,17 @@ void Emitter::analyse_affine(const ir::Instruction& instruction, Info& result) {
     if (!is_integer(dtype(instruction.result()))) return;
     if (!result.range.fits_i32() || result.range.is_all(dtype(instruction.result()))) return;
     const auto& in = instruction.operands;
-    switch (instruction.op) {
-        case Op::add:
-        case Op::sub:
-            if (!usable_as_affine(in[0]) || !usable_as_affine(in[1])) return;
-            result.step = info(in[0]).step +
-                          (instruction.op == Op::add ? info(in[1]).step : -info(in[1]).step);
-            break;
-        case Op::neg:
-            if (!usable_as_affine(in[0])) return;
-            result.step = -info(in[0]).step;
-            break;
-        case Op::mul: {
-            const std::size_t number = op(in[1]) == Op::constant ? 1 : 0;
-            if (op(in[number]) != Op::constant || !usable_as_affine(in[1 - number])) return;
-            result.step = info(in[1 - number]).step * range(in[number]).low;
-            break;
-        }
-        case Op::cast:
-            if (!is_integer(dtype(in[0])) || !usable_as_affine(in[0])) return;
-            result.step = info(in[0]).step;
-            break;
-        default:
-            return;
+    const auto parts =
+        ir::linear_combination(instruction.op, [&](std::size_t i) -> std::optional<std::int64_t> {
+            if (op(in[i]) != Op::constant) return {};
+            return range(in[i]).low;
+        });
+    if (!parts) return;
+    for (std::size_t i = 0; i < in.size(); ++i) {
+        if (!is_integer(dtype(in[i]))) return;
+        if (parts->factor[i] == 0) continue;
+        if (!usable_as_affine(in[i])) return;
+        result.step += info(in[i]).step * parts->factor[i];
     }
     result.affine = std::abs(result.step) < (1 << 20);
 }

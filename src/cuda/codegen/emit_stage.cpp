@@ -354,7 +354,7 @@ bool Emitter::is_renewable(Value value, int depth) const {
         analysis_.is_index_math(value)) {
         return true;
     }
-    if (Analysis::is_view(made->op)) {
+    if (ir::is_view(made->op)) {
         return made->op == Op::broadcast || is_renewable(made->operands[0], depth + 1);
     }
     switch (made->op) {

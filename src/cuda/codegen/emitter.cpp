@@ -177,7 +177,7 @@ bool Emitter::is_lazy(const Instruction& made) const {
             .reshaped(type(made.operands[0]).shape)
             .has_value();
     }
-    if (Analysis::is_view(made.op)) return true;
+    if (ir::is_view(made.op)) return true;
     if (made.op == Op::cast) {
         const DType from = type(made.operands[0]).dtype, to = type(made.result()).dtype;
         // A narrow float is an f32 in registers; rounding waits until somebody needs it, because

@@ -63,6 +63,26 @@ std::optional<Affine> scaled(const Affine& a, std::int64_t factor) {
     return add(constant_form(0), a, factor);
 }
 
+std::optional<LinearCombination> linear_combination(
+    Op op, const std::function<std::optional<std::int64_t>(std::size_t)>& constant) {
+    switch (op) {
+        case Op::add:
+            return LinearCombination{{1, 1}};
+        case Op::sub:
+            return LinearCombination{{1, -1}};
+        case Op::neg:
+            return LinearCombination{{-1, 0}};
+        case Op::cast:
+            return LinearCombination{{1, 0}};
+        case Op::mul:
+            if (const auto factor = constant(1)) return LinearCombination{{*factor, 0}};
+            if (const auto factor = constant(0)) return LinearCombination{{0, *factor}};
+            return {};
+        default:
+            return {};
+    }
+}
+
 Affine AffineAnalysis::symbol(SymbolBounds lower, SymbolBounds upper, bool is_tile) {
     symbols_.push_back({std::move(lower), std::move(upper), is_tile});
     return {{{static_cast<int>(symbols_.size()) - 1, 1}}, 0};
@@ -220,12 +240,16 @@ void AffineAnalysis::define(const Instruction& instruction) {
 }
 
 Affine AffineAnalysis::arithmetic(const Instruction& instruction, const Type& type) {
-    const Affine a = value(instruction.operands[0]), b = value(instruction.operands[1]);
+    const auto parts = linear_combination(instruction.op, [&](std::size_t i) {
+        const Affine form = value(instruction.operands[i]);
+        return is_constant(form) ? std::optional(form.constant) : std::nullopt;
+    });
     std::optional<Affine> result;
-    if (instruction.op == Op::add) result = add(a, b);
-    if (instruction.op == Op::sub) result = add(a, b, -1);
-    if (instruction.op == Op::mul && is_constant(b)) result = scaled(a, b.constant);
-    if (instruction.op == Op::mul && !result && is_constant(a)) result = scaled(b, a.constant);
+    if (parts) result = constant_form(0);
+    for (std::size_t i = 0; i < 2 && result; ++i) {
+        if (parts->factor[i] == 0) continue;
+        result = add(*result, value(instruction.operands[i]), parts->factor[i]);
+    }
     return result ? *result : opaque(type);
 }
 

@@ -1,6 +1,8 @@
 // Affine forms of integer values and their bounds: what the bounds pass reasons with.
 #pragma once
 
+#include <array>
+#include <functional>
 #include <map>
 #include <optional>
 #include <vector>
@@ -19,6 +21,16 @@ struct Affine {
 /// Sums and products that leave a safe range of coefficients give nothing.
 std::optional<Affine> add(const Affine& a, const Affine& b, std::int64_t factor = 1);
 std::optional<Affine> scaled(const Affine& a, std::int64_t factor);
+
+/// factor[0] * operand 0 + factor[1] * operand 1.
+struct LinearCombination {
+    std::array<std::int64_t, 2> factor{};
+};
+
+/// What an op of integers is of its operands where it does not wrap; none for ops that are not
+/// linear. `constant(i)` is the value of operand i where it is one number.
+std::optional<LinearCombination> linear_combination(
+    Op op, const std::function<std::optional<std::int64_t>(std::size_t)>& constant);
 
 /// Bounds of a symbol s from one side: scale * s is at least (at most) each of the alternatives,
 /// or, with `weakest`, only the least (greatest) of them.
