@@ -9,6 +9,7 @@
 #include <set>
 #include <utility>
 
+#include "cpu/def_use.h"
 #include "cpu/fuse.h"
 #include "cpu/operands.h"
 #include "cpu/pairs.h"
@@ -323,48 +324,23 @@ void join_all(Region& region, const Program& program) {
     Joiner(region, program).run();
 }
 
-template <typename Visitor>
-void for_each_instruction(Region& region, Visitor&& visit) {
-    for (Node& node : region) {
-        if (node.kind == Node::Kind::instruction) visit(node.instruction);
-        for (Region& inner : node.regions) for_each_instruction(inner, visit);
-    }
-}
-
 /// Moves values that live within one chain from buffers to strip temporaries.
 class Localiser {
   public:
-    Localiser(Region& region, Program& program) : program_(program) {
-        for_each_instruction(region, [&](Instruction& instruction) {
-            visit_operands(instruction, [&](Home home, std::uint32_t index, Use use) {
-                if (home == Home::buffer && use == Use::read) ++reads_[index];
-                if (home == Home::buffer && use == Use::update) reads_[index] += kNever;
-            });
-        });
-        for_each_instruction(region, [&](Instruction& instruction) {
-            const auto* chain = std::get_if<Chain>(&instruction);
-            if (!chain) return;
-            for (const StripOp& op : chain->ops) {
-                if (op.out.home == Home::buffer) makers_[op.out.index] = op;
-            }
-        });
-        for_each_instruction(region, [&](Instruction& instruction) {
-            if (auto* chain = std::get_if<Chain>(&instruction)) {
-                drop_unread(*chain);
-                plan_fused_runs(*chain, reads_, makers_, program_);
-                localise(*chain);
-                find_writers(*chain);
-            }
-        });
+    Localiser(Region& region, Program& program) : program_(program), uses_(region) {
+        for (Chain* chain : uses_.chains()) {
+            drop_unread(*chain);
+            plan_fused_runs(*chain, uses_, program_);
+            localise(*chain);
+            find_writers(*chain);
+        }
     }
 
   private:
-    static constexpr int kNever = 1 << 20;
-
     /// Superinstructions leave some of the values they look through without a reader.
     void drop_unread(Chain& chain) {
         std::erase_if(chain.ops, [&](const StripOp& op) {
-            return op.out.home == Home::buffer && reads_[op.out.index] == 0 &&
+            return op.out.home == Home::buffer && uses_.uses(op.out.index) == 0 &&
                    op.sum.home == Home::none;
         });
     }
@@ -392,7 +368,7 @@ class Localiser {
                     inside += op.in[k].home == Home::buffer && op.in[k].index == made.index;
                 }
             }
-            if (inside == reads_[made.index]) {
+            if (inside == uses_.uses(made.index)) {
                 std::uint32_t temporary = chain.num_temporaries;
                 if (free.empty()) {
                     ++chain.num_temporaries;
@@ -451,12 +427,6 @@ class Localiser {
         });
     }
 
-    static bool reads(const StripOp& op, const StripSource& value) {
-        return std::any_of(op.in.begin(), op.in.begin() + op.num_inputs, [&](const auto& in) {
-            return in.home == value.home && in.index == value.index;
-        });
-    }
-
     static void rename(Chain& chain, std::size_t from, const StripSource& made,
                        const StripSource& local) {
         chain.ops[from].out = local;
@@ -502,8 +472,7 @@ class Localiser {
     }
 
     Program& program_;
-    std::map<std::uint32_t, int> reads_;
-    Makers makers_;
+    const DefUse uses_;  ///< as before anything here
 };
 
 /// Lets the chains of a loop's body that read a view fetch its next rectangle, where there are

@@ -2,6 +2,8 @@
 #include "cpu/fuse.h"
 
 #include <algorithm>
+#include <map>
+#include <optional>
 
 namespace tilewright::cpu {
 namespace {
@@ -40,9 +42,8 @@ bool makes_value(const StripOp& op) {
 
 class Planner {
   public:
-    Planner(const Chain& chain, const std::map<std::uint32_t, int>& reads, const Makers& makers,
-            const Program& program)
-        : ops_(chain.ops), width_(chain.width), reads_(reads), makers_(makers), program_(program) {}
+    Planner(const Chain& chain, const DefUse& uses, const Program& program)
+        : ops_(chain.ops), width_(chain.width), uses_(uses), program_(program) {}
 
     /// True when the op may belong to a run, other ops aside.
     bool may_fuse(const StripOp& op) const {
@@ -112,21 +113,21 @@ class Planner {
         if (in != DType::i32 && in != DType::i64) return {};
         if (op.out.dtype == DType::boolean) {
             if (op.op == Op::eq || op.op == Op::ne) {
-                const auto a = affine_form(op.in[0], makers_, program_);
-                const auto b = affine_form(op.in[1], makers_, program_);
+                const auto a = affine_form(op.in[0], uses_.makers(), program_);
+                const auto b = affine_form(op.in[1], uses_.makers(), program_);
                 if (!a || !b) return {};
                 return Absorbed{{op.op, DType::i64, DType::boolean}, combined(*a, *b, -1)};
             }
-            const auto form = affine_condition(op, makers_, program_);
+            const auto form = affine_condition(op, uses_.makers(), program_);
             if (!form) return {};
             return Absorbed{{Op::ge, DType::i64, DType::boolean}, *form};
         }
         if (op.out.dtype == DType::f32 && op.op == Op::cast) {
-            const auto form = affine_form(op.in[0], makers_, program_);
+            const auto form = affine_form(op.in[0], uses_.makers(), program_);
             if (form) return Absorbed{{Op::iota, DType::i32, DType::f32}, *form};
         }
         if (op.out.dtype == DType::i32) {
-            const auto form = affine_form(op.out, makers_, program_);
+            const auto form = affine_form(op.out, uses_.makers(), program_);
             if (form) return Absorbed{{Op::iota, DType::i32, DType::i32}, *form};
         }
         return {};
@@ -174,8 +175,7 @@ class Planner {
                     inside += in.home == Home::buffer && in.index == ops_[t].out.index;
                 }
             }
-            const auto all = reads_.find(ops_[t].out.index);
-            external_[t] = !overwritten && all != reads_.end() && all->second > inside;
+            external_[t] = !overwritten && uses_.uses(ops_[t].out.index) > inside;
             skipped_[t] = !needed && !external_[t];
         }
     }
@@ -363,8 +363,7 @@ class Planner {
 
     const std::vector<StripOp>& ops_;
     const std::int64_t width_;
-    const std::map<std::uint32_t, int>& reads_;
-    const Makers& makers_;
+    const DefUse& uses_;
     const Program& program_;
     FusedRun run_;
     std::array<FusedPlace, 2> places_{};  ///< of the operands of the next step
@@ -397,11 +396,10 @@ int work(const Chain& chain, std::size_t first, std::size_t last) {
 
 }  // namespace
 
-void plan_fused_runs(Chain& chain, const std::map<std::uint32_t, int>& reads, const Makers& makers,
-                     const Program& program) {
+void plan_fused_runs(Chain& chain, const DefUse& uses, const Program& program) {
     if (!program.kernels->fused.run || chain.lanes < program.kernels->fused.lanes) return;
     const int least = chain.width > kPanelLanes ? kLeastWorkOnWideRows : kLeastWork;
-    Planner planner(chain, reads, makers, program);
+    Planner planner(chain, uses, program);
     for (std::size_t first = 0; first < chain.ops.size();) {
         std::size_t last = first;
         while (last < chain.ops.size() && planner.may_fuse(chain.ops[last])) ++last;

@@ -1,18 +1,16 @@
 // Plans fused runs: which ops of a chain are done together on blocks of lanes in registers.
 #pragma once
 
-#include <map>
 #include <span>
 
-#include "cpu/affine.h"
 #include "cpu/bytecode.h"
+#include "cpu/def_use.h"
 
 namespace tilewright::cpu {
 
-/// Finds the runs of a chain before its values become strip temporaries. `reads` counts how often
-/// each buffer is read in the whole program.
-void plan_fused_runs(Chain& chain, const std::map<std::uint32_t, int>& reads, const Makers& makers,
-                     const Program& program);
+/// Finds the runs of a chain before its values become strip temporaries. `uses` is of the whole
+/// program.
+void plan_fused_runs(Chain& chain, const DefUse& uses, const Program& program);
 
 /// Lets a fused run that reads all lanes of `view` fetch the view's rectangle of the loop's next
 /// iteration. `chains` are readers of the view, in order: the first one waits for memory itself,

@@ -3,16 +3,15 @@
 
 #include <map>
 
-#include "cpu/operands.h"
+#include "cpu/def_use.h"
 
 namespace tilewright::cpu {
 namespace {
 
 class PairWriter {
   public:
-    PairWriter(Region& region, const Program& program) : kernels_(*program.kernels) {
-        count(region);
-    }
+    PairWriter(Region& region, const Program& program)
+        : kernels_(*program.kernels), uses_(region) {}
 
     void run(Region& region) {
         std::map<std::uint32_t, StripOp*> makers;  // of this straight run of instructions
@@ -34,22 +33,13 @@ class PairWriter {
             if (!interleave || interleave->in.home != Home::buffer) return false;
             const std::uint32_t rounded = interleave->in.index;
             const auto maker = makers.find(rounded);
-            return maker != makers.end() && reads_[rounded] == 1 && writes_[rounded] == 1 &&
+            return maker != makers.end() && uses_.uses(rounded) == 1 &&
+                   uses_.writes(rounded) == 1 &&
                    write(*chains[rounded], *maker->second, *interleave);
         });
     }
 
   private:
-    void count(Region& region) {
-        for (Node& node : region) {
-            for (Region& inner : node.regions) count(inner);
-            if (node.kind != Node::Kind::instruction) continue;
-            visit_operands(node.instruction, [&](Home home, std::uint32_t index, Use use) {
-                if (home == Home::buffer) ++(use == Use::read ? reads_ : writes_)[index];
-            });
-        }
-    }
-
     /// The function that does `op` and writes pairs; nullptr if there is none.
     StripFunction function_for(const StripOp& op) const {
         if (op.kind != StripOp::Kind::map || op.stored_ref >= 0) return nullptr;
@@ -85,7 +75,7 @@ class PairWriter {
     }
 
     const Kernels& kernels_;
-    std::map<std::uint32_t, int> reads_, writes_;  ///< per buffer
+    const DefUse uses_;  ///< as before anything here
 };
 
 }  // namespace

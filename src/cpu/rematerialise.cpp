@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <set>
 
+#include "cpu/def_use.h"
 #include "cpu/operands.h"
 
 namespace tilewright::cpu {
@@ -23,8 +24,8 @@ bool is_cheap(const StripOp& op) {
 
 class Rematerialiser {
   public:
-    Rematerialiser(Region& region, Program& program, const std::map<std::uint32_t, int>& reads)
-        : region_(region), program_(program), reads_(reads) {}
+    Rematerialiser(Region& region, Program& program, const DefUse& uses)
+        : region_(region), program_(program), uses_(uses) {}
 
     void run() {
         for (std::size_t i = 0; i < region_.size(); ++i) {
@@ -73,8 +74,7 @@ class Rematerialiser {
             found += here;
             if (here > 0 && i > from) readers.push_back(i);
         }
-        const auto all = reads_.find(made.index);
-        if (readers.empty() || all == reads_.end() || all->second != found) return;
+        if (readers.empty() || uses_.uses(made.index) != found) return;
         for (const std::size_t reader : readers) {
             if (!may_copy(from, at, reader)) return;
         }
@@ -157,33 +157,21 @@ class Rematerialiser {
 
     Region& region_;
     Program& program_;
-    const std::map<std::uint32_t, int>& reads_;  ///< of each buffer in the whole program, at first
+    const DefUse& uses_;  ///< of the whole program, at first
 };
 
-void run(Region& region, Program& program, const std::map<std::uint32_t, int>& reads) {
+void run(Region& region, Program& program, const DefUse& uses) {
     for (Node& node : region) {
-        for (Region& inner : node.regions) run(inner, program, reads);
+        for (Region& inner : node.regions) run(inner, program, uses);
     }
-    Rematerialiser(region, program, reads).run();
-}
-
-void count_reads(const Region& region, std::map<std::uint32_t, int>& reads) {
-    for (const Node& node : region) {
-        for (const Region& inner : node.regions) count_reads(inner, reads);
-        if (node.kind != Node::Kind::instruction) continue;
-        visit_operands(node.instruction, [&](Home home, std::uint32_t index, Use use) {
-            if (home == Home::buffer && use != Use::write) ++reads[index];
-        });
-    }
+    Rematerialiser(region, program, uses).run();
 }
 
 }  // namespace
 
 void rematerialise(Region& region, Program& program) {
     if (!program.kernels->fused.run) return;
-    std::map<std::uint32_t, int> reads;
-    count_reads(region, reads);
-    run(region, program, reads);
+    run(region, program, DefUse(region));
 }
 
 }  // namespace tilewright::cpu

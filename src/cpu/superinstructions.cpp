@@ -2,10 +2,14 @@
 #include "cpu/superinstructions.h"
 
 #include <algorithm>
-#include <map>
+#include <array>
+#include <initializer_list>
+#include <optional>
+#include <utility>
+#include <vector>
 
 #include "cpu/affine.h"
-#include "cpu/operands.h"
+#include "cpu/def_use.h"
 #include "ir/evaluate.h"
 
 namespace tilewright::cpu {
@@ -15,50 +19,36 @@ using ir::Op;
 
 class Selector {
   public:
-    Selector(Region& region, const Program& program) : program_(program) { collect(region); }
+    Selector(Region& region, const Program& program) : program_(program), uses_(region) {}
 
+    /// Tries every pattern on every op: those of a phase op by op, and one phase after the other,
+    /// since later ones look for ops or superinstructions that earlier ones leave.
     void run() {
-        for (Chain* chain : chains_) {
-            for (std::size_t i = 0; i < chain->ops.size(); ++i) {
-                if (chain->ops[i].op == Op::select) affine_select(*chain, i);
+        for (Chain* chain : uses_.chains()) {
+            for (int phase = 0; phase < kPhases; ++phase) {
+                for (std::size_t i = 0; i < chain->ops.size(); ++i) match(*chain, i, phase);
             }
-            for (std::size_t i = 0; i < chain->ops.size(); ++i) {
-                if (chain->ops[i].out.dtype != DType::f32) continue;
-                if (chain->ops[i].op == Op::exp2) exp2_sum(*chain, i);
-                if (chain->ops[i].op == Op::mul) softcap(*chain, i);
-                if (chain->ops[i].op == Op::mul) mul_sub_mul(*chain, i);
-            }
-            for (std::size_t i = 0; i < chain->ops.size(); ++i) {
-                if (chain->ops[i].op == Op::fma) affine_add(*chain, i);
-            }
-            std::erase_if(chain->ops, [](const StripOp& op) { return !op.function; });
         }
+        uses_.sweep();
     }
 
   private:
-    void collect(Region& region) {
-        for (Node& node : region) {
-            for (Region& inner : node.regions) collect(inner);
-            if (node.kind != Node::Kind::instruction) continue;
-            visit_operands(node.instruction, [&](Home home, std::uint32_t index, Use use) {
-                if (home == Home::buffer && use != Use::write) ++reads_[index];
-            });
-            auto* chain = std::get_if<Chain>(&node.instruction);
-            if (!chain) continue;
-            chains_.push_back(chain);
-            for (const StripOp& op : chain->ops) {
-                if (op.out.home == Home::buffer) makers_[op.out.index] = op;
-            }
-        }
-    }
+    /// Looks at the op that makes a result, and from there at what makes its operands.
+    struct Pattern {
+        int phase;
+        Op root;
+        void (Selector::*replace)(Chain& chain, std::size_t at);
+    };
+    static constexpr int kPhases = 3;
+    static const std::array<Pattern, 5> kPatterns;
 
-    /// The op of `chain` that makes `source` and does so for one reader alone; nullptr if none.
-    StripOp* sole_maker(Chain& chain, const StripSource& source) {
-        if (source.home != Home::buffer || reads_[source.index] != 1) return nullptr;
-        for (StripOp& op : chain.ops) {
-            if (op.function && op.out == source && op.kind == StripOp::Kind::map) return &op;
+    void match(Chain& chain, std::size_t at, int phase) {
+        for (const Pattern& pattern : kPatterns) {
+            const StripOp& op = chain.ops[at];
+            const bool matches = pattern.phase == phase && op.op == pattern.root && op.function &&
+                                 op.super == Super::none;
+            if (matches) (this->*pattern.replace)(chain, at);
         }
-        return nullptr;
     }
 
     std::optional<double> constant(const StripSource& source) const {
@@ -83,8 +73,8 @@ class Selector {
 
     /// The vector v for which `source` is -v.
     std::optional<StripSource> negated(const StripSource& source) const {
-        const auto found = makers_.find(source.index);
-        if (source.home != Home::buffer || found == makers_.end()) return {};
+        const auto found = uses_.makers().find(source.index);
+        if (source.home != Home::buffer || found == uses_.makers().end()) return {};
         const StripOp& op = found->second;
         const StripSource& in = op.in[0];
         if (op.op != Op::neg || op.super != Super::none) return {};
@@ -105,68 +95,58 @@ class Selector {
                                                                 : std::nullopt;
     }
 
-    void drop(StripOp& op) {
-        for (std::size_t i = 0; i < static_cast<std::size_t>(op.num_inputs); ++i) {
-            if (op.in[i].home == Home::buffer) --reads_[op.in[i].index];
-        }
-        op.function = nullptr;
-        op.num_inputs = 0;
+    /// `op` as a superinstruction of other operands.
+    static StripOp super(const StripOp& op, Super super, StripFunction function,
+                         std::initializer_list<StripSource> in) {
+        StripOp result = op;
+        result.super = super;
+        result.function = function;
+        result.in = {};
+        std::copy(in.begin(), in.end(), result.in.begin());
+        result.num_inputs = static_cast<int>(in.size());
+        return result;
     }
 
     /// exp2(x * c - m), c a constant or a vector, exp2(x - m), and the sum of the results over
     /// rows.
     void exp2_sum(Chain& chain, std::size_t at) {
         StripOp& exp2 = chain.ops[at];
-        StripOp* argument = sole_maker(chain, exp2.in[0]);
-        if (!argument || !program_.kernels->super.exp2_sum) return;
-        StripSource x, offset;
-        std::optional<StripSource> factors;
-        double factor = 1;
+        const auto& table = program_.kernels->super;
+        StripOp* argument = uses_.sole_maker(chain, exp2.in[0]);
+        if (exp2.out.dtype != DType::f32 || !argument || !table.exp2_sum) return;
+        const StripSource x = argument->in[0];
+        if (!is_tile(x)) return;
+        StripOp made;
         if (argument->op == Op::fma) {
             const auto c = constant(argument->in[1]);
             const auto m = negated(argument->in[2]);
-            if (!m || !is_tile(argument->in[0])) return;
-            if (!c && argument->in[1].dtype != DType::f32) return;
-            x = argument->in[0];
-            if (c)
-                factor = *c;
-            else
-                factors = argument->in[1];
-            offset = *m;
-        } else if (argument->op == Op::sub && is_tile(argument->in[0])) {
-            x = argument->in[0];
-            offset = argument->in[1];
-            StripOp* product = sole_maker(chain, x);
-            if (product && product->op == Op::mul) {
-                if (const auto split = scaled(*product)) {
-                    x = split->first;
-                    factor = split->second;
-                    ++reads_[x.index];
-                    drop(*product);
-                }
+            if (!m || (!c && argument->in[1].dtype != DType::f32)) return;
+            made = super(exp2, Super::exp2_sum, table.exp2_sum, {x, *m});
+            made.immediate[0] = c.value_or(1);
+            if (!c) made.in[static_cast<std::size_t>(made.num_inputs++)] = argument->in[1];
+        } else if (argument->op == Op::sub) {
+            made = super(exp2, Super::exp2_sum, table.exp2_sum, {x, argument->in[1]});
+            made.immediate[0] = 1;
+            StripOp* product = uses_.sole_maker(chain, x);
+            const auto split = product && product->op == Op::mul ? scaled(*product) : std::nullopt;
+            if (split) {
+                made.in[0] = split->first;
+                made.immediate[0] = split->second;
+                uses_.remove(*product);
             }
         } else {
             return;
         }
-        if (x.home == Home::buffer) ++reads_[x.index];
-        if (offset.home == Home::buffer) ++reads_[offset.index];
-        if (factors && factors->home == Home::buffer) ++reads_[factors->index];
-        drop(*argument);
-        exp2.super = Super::exp2_sum;
-        exp2.function = program_.kernels->super.exp2_sum;
-        exp2.in[0] = x;
-        exp2.in[1] = offset;
-        exp2.num_inputs = 2;
-        if (factors) exp2.in[static_cast<std::size_t>(exp2.num_inputs++)] = *factors;
-        exp2.immediate[0] = factor;
+        uses_.remove(*argument);
+        uses_.replace(exp2, std::move(made));
         reduce_with(chain, exp2, ir::Reduction::sum);
-        const auto& super = program_.kernels->super;
-        round_result(chain, exp2, super.exp2_sum_bf16, super.exp2_sum_f16);
+        round_result(chain, exp2, table.exp2_sum_bf16, table.exp2_sum_f16);
     }
 
     /// Where a cast to 16 bits alone reads the result, the superinstruction does it.
     void round_result(Chain& chain, StripOp& made, StripFunction to_bf16, StripFunction to_f16) {
-        if (made.stored_ref >= 0 || made.out.home != Home::buffer || reads_[made.out.index] != 1)
+        if (made.stored_ref >= 0 || made.out.home != Home::buffer ||
+            uses_.uses(made.out.index) != 1)
             return;
         for (StripOp& cast : chain.ops) {
             const bool rounds = cast.function && cast.kind == StripOp::Kind::map &&
@@ -177,9 +157,11 @@ class Selector {
                                            : cast.out.dtype == DType::f16 ? to_f16
                                                                           : nullptr;
             if (function == nullptr) return;
-            made.function = function;
-            made.out = cast.out;
-            drop(cast);
+            StripOp rounded = made;
+            rounded.function = function;
+            rounded.out = cast.out;
+            uses_.remove(cast);
+            uses_.replace(made, std::move(rounded));
             return;
         }
     }
@@ -188,23 +170,23 @@ class Selector {
     /// Comparisons of vectors may have been made elsewhere.
     bool conjunction(Chain& chain, const StripSource& source, std::vector<StripOp*>& parts,
                      std::vector<Affine>& forms) {
-        if (StripOp* op = sole_maker(chain, source)) {
+        if (StripOp* op = uses_.sole_maker(chain, source)) {
             if (op->super != Super::none) return false;
             parts.push_back(op);
             if (op->op == Op::bitwise_and) {
                 return conjunction(chain, op->in[0], parts, forms) &&
                        conjunction(chain, op->in[1], parts, forms);
             }
-            const auto form = affine_condition(*op, makers_, program_);
+            const auto form = affine_condition(*op, uses_.makers(), program_);
             if (form) forms.push_back(*form);
             return form.has_value();
         }
-        const auto found = makers_.find(source.index);
-        if (source.home != Home::buffer || found == makers_.end()) return false;
+        const auto found = uses_.makers().find(source.index);
+        if (source.home != Home::buffer || found == uses_.makers().end()) return false;
         const StripOp& op = found->second;
         const bool vector = op.kind == StripOp::Kind::map && op.super == Super::none &&
                             op.out.row_stride == 0 && op.out.lane_stride == 1;
-        auto form = vector ? affine_condition(op, makers_, program_) : std::nullopt;
+        auto form = vector ? affine_condition(op, uses_.makers(), program_) : std::nullopt;
         if (!form || form->row != 0 || source.offset != op.out.offset) return false;
         form->row = form->lane * source.row_stride;
         form->lane = form->lane * source.lane_stride;
@@ -221,25 +203,18 @@ class Selector {
         std::vector<Affine> forms;
         if (!conjunction(chain, select.in[0], parts, forms)) return;
         if (chain.ops.size() + forms.size() > Chain::kMaxOps) return;
-        for (StripOp* part : parts) drop(*part);
-        --reads_[select.in[0].index];
-        std::vector<StripOp> replacement;
-        for (Affine& form : forms) {
-            StripOp op = select;
-            op.super = Super::affine_select;
-            op.function = program_.kernels->super.affine_select;
-            op.in = {replacement.empty() ? select.in[1] : select.out, {}, {}, {}};
-            op.num_inputs = 1;
+        for (StripOp* part : parts) uses_.remove(*part);
+        for (std::size_t i = 0; i < forms.size(); ++i) {
+            StripOp op = super(select, Super::affine_select, program_.kernels->super.affine_select,
+                               {i == 0 ? select.in[1] : select.out});
             op.immediate[3] = *value;
-            op.affine = std::move(form);
-            replacement.push_back(std::move(op));
+            op.affine = std::move(forms[i]);
+            if (i == 0) {
+                uses_.replace(chain.ops[at], std::move(op));
+            } else {
+                uses_.add(chain, at + i, std::move(op));
+            }
         }
-        if (select.out.home == Home::buffer) {
-            reads_[select.out.index] += static_cast<int>(forms.size()) - 1;
-        }
-        chain.ops[at] = replacement[0];
-        chain.ops.insert(chain.ops.begin() + static_cast<std::ptrdiff_t>(at) + 1,
-                         replacement.begin() + 1, replacement.end());
     }
 
     /// The sum of the results of an op over rows, or their maximum, as part of the op.
@@ -249,9 +224,11 @@ class Selector {
                                  op.in[0] == maker.out && op.reduction == reduction &&
                                  op.out.home == Home::buffer;
             if (!reduces) continue;
-            maker.sum = op.out;
-            maker.identity = op.identity;
-            drop(op);
+            StripOp reducing = maker;
+            reducing.sum = op.out;
+            reducing.identity = op.identity;
+            uses_.remove(op);
+            uses_.replace(maker, std::move(reducing));
             break;
         }
     }
@@ -261,10 +238,10 @@ class Selector {
     std::optional<std::pair<Affine, StripSource>> sloped(Chain& chain, const StripOp& product,
                                                          StripOp*& cast) {
         for (const std::size_t side : {0U, 1U}) {
-            cast = sole_maker(chain, product.in[side]);
+            cast = uses_.sole_maker(chain, product.in[side]);
             const StripSource& slope = product.in[1 - side];
             if (!cast || cast->op != Op::cast || slope.dtype != DType::f32) continue;
-            const auto form = affine_form(cast->in[0], makers_, program_);
+            const auto form = affine_form(cast->in[0], uses_.makers(), program_);
             if (form) return std::pair{*form, slope};
         }
         return {};
@@ -280,7 +257,7 @@ class Selector {
         StripOp *cast = nullptr, *product = nullptr;
         auto index = is_tile(x) ? sloped(chain, sum, cast) : std::nullopt;
         if (!index) {
-            product = sole_maker(chain, sum.in[2]);
+            product = uses_.sole_maker(chain, sum.in[2]);
             const auto c = constant(sum.in[1]);
             if (!product || product->op != Op::mul || product->super != Super::none || !c) return;
             x = sum.in[0];
@@ -293,82 +270,68 @@ class Selector {
                                     op.super == Super::none && op.stored_ref < 0;
             if (arithmetic && &op != &sum && (op.out == x || reads(op, sum.out))) return;
         }
-        if (x.home == Home::buffer) ++reads_[x.index];
-        if (index->second.home == Home::buffer) ++reads_[index->second.index];
-        drop(*cast);
-        if (product) drop(*product);
-        const StripSource out = sum.out;
-        drop(sum);
-        sum.out = out;
-        sum.super = Super::affine_add;
-        sum.function = program_.kernels->super.affine_add;
-        sum.in = {x, index->second, {}, {}};
-        sum.num_inputs = 2;
-        sum.immediate[3] = factor;
-        sum.affine = std::move(index->first);
+        StripOp made =
+            super(sum, Super::affine_add, program_.kernels->super.affine_add, {x, index->second});
+        made.immediate[3] = factor;
+        made.affine = std::move(index->first);
+        uses_.remove(*cast);
+        if (product) uses_.remove(*product);
+        uses_.replace(sum, std::move(made));
         reduce_with(chain, sum, ir::Reduction::max);
-    }
-
-    static bool reads(const StripOp& op, const StripSource& value) {
-        return std::any_of(op.in.begin(), op.in.begin() + op.num_inputs, [&](const auto& in) {
-            return in.home == value.home && in.index == value.index;
-        });
     }
 
     /// a * tanh(x * b).
     void softcap(Chain& chain, std::size_t at) {
         StripOp& mul = chain.ops[at];
         const auto outer = scaled(mul);
-        if (!program_.kernels->super.softcap || !outer) return;
-        StripOp* tanh = sole_maker(chain, outer->first);
+        if (mul.out.dtype != DType::f32 || !program_.kernels->super.softcap || !outer) return;
+        StripOp* tanh = uses_.sole_maker(chain, outer->first);
         if (!tanh || tanh->op != Op::tanh) return;
-        StripOp* product = sole_maker(chain, tanh->in[0]);
+        StripOp* product = uses_.sole_maker(chain, tanh->in[0]);
         const auto inner = product && product->op == Op::mul && product->super == Super::none
                                ? scaled(*product)
                                : std::nullopt;
         if (!inner) return;
-        if (inner->first.home == Home::buffer) ++reads_[inner->first.index];
-        drop(*product);
-        drop(*tanh);
-        mul.super = Super::softcap;
-        mul.function = program_.kernels->super.softcap;
-        mul.in = {inner->first, {}, {}, {}};
-        mul.num_inputs = 1;
-        mul.immediate[0] = outer->second;
-        mul.immediate[1] = inner->second;
+        StripOp made = super(mul, Super::softcap, program_.kernels->super.softcap, {inner->first});
+        made.immediate[0] = outer->second;
+        made.immediate[1] = inner->second;
+        uses_.remove(*product);
+        uses_.remove(*tanh);
+        uses_.replace(mul, std::move(made));
     }
 
     /// p * (dp - delta).
     void mul_sub_mul(Chain& chain, std::size_t at) {
         StripOp& mul = chain.ops[at];
-        if (!program_.kernels->super.mul_sub_mul || mul.super != Super::none) return;
+        const auto& table = program_.kernels->super;
+        if (mul.out.dtype != DType::f32 || !table.mul_sub_mul) return;
         for (const std::size_t side : {0U, 1U}) {
-            StripOp* difference = sole_maker(chain, mul.in[side]);
-            const StripSource p = mul.in[1 - side];
+            StripOp* difference = uses_.sole_maker(chain, mul.in[side]);
+            const StripSource& p = mul.in[1 - side];
             if (!difference || difference->op != Op::sub || difference->super != Super::none)
                 continue;
-            if (!is_tile(p) || !is_tile(difference->in[0])) continue;
-            const StripSource dp = difference->in[0], delta = difference->in[1];
-            if (delta.dtype != DType::f32) continue;
-            if (dp.home == Home::buffer) ++reads_[dp.index];
-            if (delta.home == Home::buffer) ++reads_[delta.index];
-            drop(*difference);
-            mul.super = Super::mul_sub_mul;
-            mul.function = program_.kernels->super.mul_sub_mul;
-            mul.in = {p, dp, delta, {}};
-            mul.num_inputs = 3;
-            mul.immediate[0] = 1;
-            const auto& super = program_.kernels->super;
-            round_result(chain, mul, super.mul_sub_mul_bf16, super.mul_sub_mul_f16);
+            const StripSource &dp = difference->in[0], &delta = difference->in[1];
+            if (!is_tile(p) || !is_tile(dp) || delta.dtype != DType::f32) continue;
+            StripOp made = super(mul, Super::mul_sub_mul, table.mul_sub_mul, {p, dp, delta});
+            made.immediate[0] = 1;
+            uses_.remove(*difference);
+            uses_.replace(mul, std::move(made));
+            round_result(chain, mul, table.mul_sub_mul_bf16, table.mul_sub_mul_f16);
             return;
         }
     }
 
     const Program& program_;
-    std::vector<Chain*> chains_;
-    std::map<std::uint32_t, int> reads_;  ///< per buffer
-    Makers makers_;                       ///< as before any replacement
+    DefUse uses_;
 };
+
+const std::array<Selector::Pattern, 5> Selector::kPatterns{{
+    {0, Op::select, &Selector::affine_select},
+    {1, Op::exp2, &Selector::exp2_sum},
+    {1, Op::mul, &Selector::softcap},
+    {1, Op::mul, &Selector::mul_sub_mul},
+    {2, Op::fma, &Selector::affine_add},
+}};
 
 }  // namespace
 
