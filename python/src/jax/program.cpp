@@ -92,14 +92,14 @@ void bind_program(nb::module_& module) {
         "Compiles a program for the CPU and keeps it for the call; ValueError when it cannot be.");
     module.def(
         "program_profile",
-        [](const std::string& ir, int operands, const std::string& aliased) {
-            return compiled(ir, {.profile = true,
-                                 .undefined =
-                                     undefined_arrays(static_cast<std::size_t>(operands), aliased)})
-                .profile();
+        [](const std::string& ir, int operands, const std::string& aliased) -> nb::object {
+            // The type is one of tilewright._core, which the stubs of this module do not know.
+            const auto inputs = static_cast<std::size_t>(operands);
+            const ProgramOptions options{.profile = true,
+                                         .undefined = undefined_arrays(inputs, aliased)};
+            return nb::cast(compiled(ir, options).profile());
         },
-        nb::arg("ir"), nb::arg("operands"), nb::arg("aliased"),
-        nb::call_guard<nb::gil_scoped_release>());
+        nb::arg("ir"), nb::arg("operands"), nb::arg("aliased"));
     module.def("batched_ir", &batched_ir, nb::arg("ir"), nb::arg("mapped"), nb::arg("size"));
     module.def(
         "program_parameters",
