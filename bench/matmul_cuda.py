@@ -325,6 +325,9 @@ def cases():
         (1000, 1048, 520),
         (4104, 4104, 4104),
         (3000, 5000, 4000),
+        (4100, 4100, 4100),  # rows of multiples of 8, 4 and 2 bytes
+        (4098, 4098, 4098),
+        (4095, 4095, 4095),
     ):
         yield Case(m, n, k)
     for size in (8192, 4096, 2048):
@@ -332,6 +335,7 @@ def cases():
         yield Case(**square, dtype="f8e4m3", out="bf16", block=(128, 128))
         yield Case(**square, dtype="i8", out="i32")
         yield Case(**square, dtype="f32")
+    yield Case(4100, 4100, 4100, dtype="f16", order="NT")
     yield from (Case(4096, 4096, 4096, row=row) for row in (4104, 4112, 4128, 4160))
     yield Case(1024, 4096, 4096, dtype="f16")
     yield Case(64, 8192, 8192, block=(64, 256))

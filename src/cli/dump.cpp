@@ -31,7 +31,7 @@ std::string schedule_text(const ir::Function& function, const DumpOptions& optio
     namespace schedule = cuda::schedule;
     const std::string& arch = options.choice.arch;
     cuda::Target target = cuda::target_of(arch.empty() ? "sm_90a" : arch);
-    target.facts = cuda::facts_of_dense(function);
+    target.facts = cuda::facts_of_dense(function, cuda::schedule::may_copy(function, target.arch));
     const std::size_t colon = options.to.find(':');
     const std::string level = colon == std::string::npos ? "" : options.to.substr(colon + 1);
     const auto up_to = level.empty() ? schedule::Level::synchronised : schedule::parse_level(level);

@@ -23,7 +23,10 @@ namespace {
 class Gpu : public Executable {
   public:
     Gpu(ir::Function kernel, int device)
-        : traced_(std::move(kernel)), kernel_(cuda::prepare(traced_)), device_(device) {}
+        : traced_(std::move(kernel)),
+          kernel_(cuda::prepare(traced_)),
+          device_(device),
+          copies_(cuda::schedule::may_copy(traced_, cuda::device_info(device).arch())) {}
     Gpu(ir::Function prepared, std::vector<CudaVariant> variants, int device)
         : kernel_(std::move(prepared)), device_(device), is_prebuilt_(true) {
         for (CudaVariant& variant : variants)
@@ -33,7 +36,7 @@ class Gpu : public Executable {
     void run(const ir::Arguments& arguments) const override {
         check_addresses(arguments);
         if (std::count(arguments.grid.begin(), arguments.grid.end(), 0) > 0) return;
-        const CudaVariant& variant = this->variant(cuda::facts_of(kernel_, arguments));
+        const CudaVariant& variant = this->variant(cuda::facts_of(kernel_, arguments, copies_));
         cuda::LaunchArguments launch(kernel_, arguments, &variant.generated);
         if (launch.programs() == 0) return;
         if (launch.programs() > std::numeric_limits<std::int32_t>::max()) {
@@ -42,7 +45,9 @@ class Gpu : public Executable {
         }
         cuda::LaunchShape shape;
         shape.block[0] = static_cast<unsigned>(variant.generated.threads);
-        if (!variant.generated.maps.empty()) return run_scheduled(variant, launch, shape);
+        if (!variant.generated.maps.empty() || variant.generated.is_persistent) {
+            return run_scheduled(variant, launch, shape);
+        }
         // One launch, or several, one after another, in a workspace of this size.
         constexpr std::int64_t kMostWorkspace = std::int64_t{1} << 30;
         const std::int64_t each = variant.generated.workspace_bytes;
@@ -61,7 +66,7 @@ class Gpu : public Executable {
     }
 
     void compile_ahead(const ir::Arguments& arguments) const override {
-        std::vector<cuda::RefFacts> facts = cuda::facts_of(kernel_, arguments);
+        std::vector<cuda::RefFacts> facts = cuda::facts_of(kernel_, arguments, copies_);
         const std::scoped_lock lock(mutex_);
         const auto of_them = [&](const auto& known) { return known->facts == facts; };
         if (std::any_of(variants_.begin(), variants_.end(), of_them) ||
@@ -196,7 +201,13 @@ class Gpu : public Executable {
                 kernel_.ref_type(parameter).space != ir::Space::global) {
                 continue;
             }
-            if (!facts[next++].vectors && kernel_.ref_type(parameter).rank() > 0) {
+            const cuda::RefFacts& fact = facts[next++];
+            if (fact.copy_bytes > 0 && generated.is_persistent) {
+                debug_log(kernel_.name,
+                          "slow path: TMA cannot address `{}`; threads access at most {} bytes of "
+                          "it at once, since its address or a stride is no multiple of 16 bytes",
+                          kernel_.value_name(parameter), fact.copy_bytes);
+            } else if (!fact.vectors && kernel_.ref_type(parameter).rank() > 0) {
                 debug_log(kernel_.name,
                           "slow path: `{}` is accessed element by element; its last stride is not "
                           "1, or its address or another stride no multiple of 16 bytes",
@@ -208,6 +219,7 @@ class Gpu : public Executable {
     ir::Function traced_;
     ir::Function kernel_;  ///< prepared for any GPU
     int device_;
+    bool copies_ = false;  ///< as cuda::schedule::may_copy says
     bool is_prebuilt_ = false;
     mutable std::mutex mutex_;
     mutable std::vector<std::unique_ptr<CudaVariant>> variants_;

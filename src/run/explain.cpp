@@ -33,7 +33,7 @@ bool has_dot(const ir::Function& function) {
 
 std::vector<Finding> explain_on_gpu(const ir::Function& function, std::string_view arch) {
     cuda::Target target = cuda::target_of(std::string(arch));
-    target.facts = cuda::facts_of_dense(function);
+    target.facts = cuda::facts_of_dense(function, cuda::schedule::may_copy(function, target.arch));
     const cuda::Generated generated = cuda::schedule::generate_best(function, target);
     std::vector<Finding> findings;
     if (has_dot(function)) {

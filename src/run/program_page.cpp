@@ -277,7 +277,8 @@ std::vector<Pane> gpu_panes(const Linked& program, const std::string& arch, std:
         for (std::size_t i = from; i < panes.size(); ++i) panes[i].missing = why;
     };
     cuda::Target target = cuda::target_of(arch);
-    target.facts = cuda::facts_of_dense(program.function);
+    target.facts = cuda::facts_of_dense(program.function,
+                                        cuda::schedule::may_copy(program.function, target.arch));
     target.mark_lines = true;
     cuda::Generated generated;
     try {

@@ -39,7 +39,7 @@ std::string program_text(std::string_view ir, ProgramForm form, std::string_view
         return cpu::to_string(*cpu::compile(function));
     }
     cuda::Target target = cuda::target_of(std::string(arch));
-    target.facts = cuda::facts_of_dense(function);
+    target.facts = cuda::facts_of_dense(function, cuda::schedule::may_copy(function, target.arch));
     const cuda::Generated generated = cuda::schedule::generate_best(function, target);
     if (form == ProgramForm::cuda) return with_headers(generated);
     const cuda::Compiled compiled = cuda::compile(compile_request(generated, target.arch));

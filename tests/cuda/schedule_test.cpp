@@ -54,6 +54,16 @@ std::string refusal(const ir::Function& function, const Target& target) {
     return "";
 }
 
+/// The program whose operands threads copy in pieces of so many bytes.
+Program copied_program(int bytes, Level up_to = Level::synchronised) {
+    const ir::Function function = kernel_of(kMatmul);
+    Target target = dense_target(function);
+    for (RefFacts& facts : target.facts) {
+        facts = {false, false, false, bytes};
+    }
+    return schedule(function, target, up_to);
+}
+
 /// Products and attention.
 std::vector<testing_support::CudaProgram> all_programs() {
     std::vector<testing_support::CudaProgram> all = testing_support::scheduled_programs();
@@ -363,6 +373,47 @@ TEST(Schedule, EveryRuleIsCheckedInProgramsThatBreakIt) {
     }
 }
 
+TEST(Schedule, RulesOfCopiesByThreadsAreCheckedInProgramsThatBreakThem) {
+    const Breach breaches[] = {
+        {"V6", Level::specialised, "publish_copies", "publish"},
+        {"V6", Level::specialised, "acquire", "await"},
+        {"V8", Level::specialised, "copied 49152", "copied 49168"},
+        {"V18", Level::specialised, "lag 2", "lag 3"},
+        {"V18", Level::specialised, "finish_copies", "publish"},
+        {"V18", Level::specialised, "copied 49152", "copied 0"},
+    };
+    for (const Breach& breach : breaches) {
+        SCOPED_TRACE(fmt::format("{}: {} -> {}", breach.rule, breach.from, breach.to));
+        const Program program = copied_program(8, breach.level);
+        ASSERT_EQ(broken_rule(program), std::nullopt);
+        std::string text = print(program);
+        EXPECT_EQ(print(parse(text)), text);
+        const std::size_t at = text.find(breach.from);
+        ASSERT_NE(at, std::string::npos) << text;
+        text.replace(at, std::string(breach.from).size(), breach.to);
+        const auto broken = broken_rule(parse(text));
+        ASSERT_TRUE(broken.has_value()) << text;
+        EXPECT_THAT(*broken, StartsWith(std::string(breach.rule) + ": ")) << text;
+    }
+}
+
+TEST(Schedule, ThreadsCopyWhatTmaCannotAddress) {
+    for (const int bytes : {4, 8}) {
+        const std::string text = print(copied_program(bytes));
+        EXPECT_THAT(text, HasSubstr(fmt::format("bytes {} to @x_tile0", bytes)));
+        EXPECT_THAT(text, Not(HasSubstr("tma_load")));
+    }
+    // Columns that may begin anywhere are left to mma.sync.
+    std::string shifted = testing_support::product(kMatmul).text;
+    for (const std::string from = "%y[%o : 4096, %j : 256]"; shifted.find(from) != shifted.npos;) {
+        shifted.replace(shifted.find(from), from.size(), "%y[%o : 4096, %pj : 256]");
+    }
+    const ir::Function function = ir::parse(shifted);
+    Target target = dense_target(function);
+    target.facts[1] = {false, false, false, 8};
+    EXPECT_THAT(refusal(function, target), HasSubstr("TMA cannot load `y`"));
+}
+
 // ---- What is refused.
 
 TEST(Schedule, RefusesWithReasons) {
@@ -452,6 +503,10 @@ TEST(Schedule, ProgramsCompileWithoutSpillsOrWarnings) {
         const auto generated = generate_scheduled(function, dense_target(function));
         ASSERT_TRUE(generated.has_value()) << one.name;
         requests.push_back(compile_request(*generated, "sm_90a"));
+        requests.back().spill_limit_bytes = 0;
+    }
+    for (const int bytes : {4, 8}) {
+        requests.push_back(compile_request(print_cuda(copied_program(bytes)), "sm_90a"));
         requests.back().spill_limit_bytes = 0;
     }
     const ir::Function matmul = kernel_of(kMatmul);

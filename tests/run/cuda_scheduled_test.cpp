@@ -9,6 +9,7 @@
 #include <filesystem>
 
 #include "cpu/interpreter.h"
+#include "cuda/schedule/print_cuda.h"
 #include "cuda/schedule/schedule.h"
 #include "ir/parse.h"
 #include "tests/cuda/emulate.h"
@@ -29,7 +30,7 @@ bool has_sources() {
 
 /// A program with its arrays, what the reference makes of them, and its kernel.
 struct Case {
-    explicit Case(const CudaProgram& of)
+    explicit Case(const CudaProgram& of, bool copies = false)
         : program(of),
           function(ir::parse(of.text)),
           expected(function, of.extents),
@@ -37,8 +38,8 @@ struct Case {
         expected.arguments.grid = got.arguments.grid = function.grid;
         cpu::interpret(function, expected.arguments);
         cuda::Target target = cuda::target_of("sm_90a");
-        target.facts = cuda::facts_of(function, got.arguments);
-        kernel = cuda::schedule::generate_scheduled(function, target).value();
+        target.facts = cuda::facts_of(function, got.arguments, copies);
+        kernel = cuda::schedule::print_cuda(cuda::schedule::schedule(function, target));
     }
     /// The error of the last array, which is the output, after a run that finds it poisoned.
     double error(const EmulatedKernels& emulated, std::size_t index, unsigned seed) {
@@ -54,12 +55,12 @@ struct Case {
     cuda::Generated kernel;
 };
 
-void expect_reference_results(const std::vector<CudaProgram>& programs) {
+void expect_reference_results(const std::vector<CudaProgram>& programs, bool copies = false) {
     std::vector<std::unique_ptr<Case>> cases;
     std::vector<cuda::Generated> kernels;
     for (const CudaProgram& program : programs) {
         SCOPED_TRACE(program.name);
-        cases.push_back(std::make_unique<Case>(program));
+        cases.push_back(std::make_unique<Case>(program, copies));
         kernels.push_back(cases.back()->kernel);
     }
     const EmulatedKernels emulated(kernels);
@@ -79,6 +80,15 @@ TEST(CudaScheduled, ProgramsOfEveryPathGiveWhatTheReferenceGives) {
 TEST(CudaScheduled, ChainedProductsGiveWhatTheReferenceGives) {
     if (!has_sources()) GTEST_SKIP() << "NOT RUN: the sources are not here";
     expect_reference_results(testing_support::chained_programs());
+}
+
+TEST(CudaScheduled, OperandsThatThreadsCopyGiveWhatTheReferenceGives) {
+    if (!has_sources()) GTEST_SKIP() << "NOT RUN: the sources are not here";
+    for (const CudaProgram& program : testing_support::copied_programs()) {
+        const Case one(program, true);
+        EXPECT_NE(one.kernel.source.find("copy_box<"), std::string::npos) << program.name;
+    }
+    expect_reference_results(testing_support::copied_programs(), true);
 }
 
 /// Does a schedule of threads exist, among a few, in which a kernel is wrong or does not end?

@@ -175,4 +175,16 @@ inline std::vector<CudaProgram> scheduled_programs() {
     };
 }
 
+/// Products of arrays whose rows begin at multiples of 8 or 4 bytes.
+inline std::vector<CudaProgram> copied_programs() {
+    return {
+        product({"pieces of 8", 140, 268, 196, 128, 256}),
+        product({"pieces of 8, NT", 136, 264, 196, 128, 128, "bf16", "bf16", false, true}),
+        product({"pieces of 8, one warpgroup", 76, 76, 324, 64, 64, "f16", "bf16"}),
+        product({"pieces of 4, TN", 138, 262, 130, 128, 128, "bf16", "f32", true, false}),
+        product({"one operand by TMA", 138, 264, 134, 128, 128}),
+        product({"i8, pieces of 4", 136, 264, 260, 128, 128, "i8", "i32", false, true}),
+    };
+}
+
 }  // namespace tilewright::testing_support

@@ -21,6 +21,10 @@ struct RefFacts {
     /// TMA can address it: `vectors`, no extent is 0 or 2^30 and more, all strides are
     /// positive and below 2^40 bytes.
     bool tensor = false;
+    /// Where TMA cannot address it: the bytes, 8 or 4, that its address and all strides but the
+    /// last are multiples of, so that threads can copy rows to shared memory in such pieces; else
+    /// 0.
+    int copy_bytes = 0;
     bool operator==(const RefFacts&) const = default;
 };
 

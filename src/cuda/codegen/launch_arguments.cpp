@@ -10,9 +10,25 @@ namespace {
 
 constexpr std::uint64_t kVectorBytes = 16;
 
+/// What RefFacts::copy_bytes says.
+int copy_bytes(const ir::RefType& type, const ir::RefArgument& ref) {
+    if (type.rank() == 0 || ref.strides[static_cast<std::size_t>(type.rank() - 1)] != 1) return 0;
+    std::uint64_t multiples = reinterpret_cast<std::uintptr_t>(ref.data) | kVectorBytes;
+    for (int dim = 0; dim < type.rank(); ++dim) {
+        const auto d = static_cast<std::size_t>(dim);
+        if (ref.extents[d] == 0) return 0;
+        if (ref.extents[d] == 1 || dim == type.rank() - 1) continue;
+        multiples |= static_cast<std::uint64_t>(ref.strides[d]) *
+                     static_cast<std::uint64_t>(size_of(type.dtype));
+    }
+    const auto alignment = static_cast<int>(multiples & -multiples);
+    return alignment == 8 || alignment == 4 ? alignment : 0;
+}
+
 }  // namespace
 
-std::vector<RefFacts> facts_of(const ir::Function& kernel, const ir::Arguments& arguments) {
+std::vector<RefFacts> facts_of(const ir::Function& kernel, const ir::Arguments& arguments,
+                               bool copies) {
     std::vector<RefFacts> facts;
     for (ir::Value parameter : kernel.parameters()) {
         if (!kernel.is_ref(parameter)) continue;
@@ -47,12 +63,12 @@ std::vector<RefFacts> facts_of(const ir::Function& kernel, const ir::Arguments& 
                      (ref.extents[d] == 1 ||
                       (ref.strides[d] > 0 && ref.strides[d] < kMostStride / size_of(type.dtype)));
         }
-        facts.push_back({vectors, dense, tensor});
+        facts.push_back({vectors, dense, tensor, copies ? copy_bytes(type, ref) : 0});
     }
     return facts;
 }
 
-std::vector<RefFacts> facts_of_dense(const ir::Function& kernel) {
+std::vector<RefFacts> facts_of_dense(const ir::Function& kernel, bool copies) {
     ir::Arguments arguments;
     for (ir::Value parameter : kernel.parameters()) {
         if (!kernel.is_ref(parameter)) continue;
@@ -69,7 +85,7 @@ std::vector<RefFacts> facts_of_dense(const ir::Function& kernel) {
         }
         arguments.refs.push_back(ref);
     }
-    return facts_of(kernel, arguments);
+    return facts_of(kernel, arguments, copies);
 }
 
 LaunchArguments::LaunchArguments(const ir::Function& kernel, const ir::Arguments& arguments,

@@ -11,10 +11,12 @@
 namespace tilewright::cuda {
 
 /// What the arrays of a call allow: alignment and strides of every global Ref.
-std::vector<RefFacts> facts_of(const ir::Function& kernel, const ir::Arguments& arguments);
+/// `copies`: threads may copy operands of products (RefFacts::copy_bytes), as on sm_90a.
+std::vector<RefFacts> facts_of(const ir::Function& kernel, const ir::Arguments& arguments,
+                               bool copies = false);
 
 /// The same for aligned row-major arrays, as most are; of unknown extents it takes the best.
-std::vector<RefFacts> facts_of_dense(const ir::Function& kernel);
+std::vector<RefFacts> facts_of_dense(const ir::Function& kernel, bool copies = false);
 
 /// The parameters of one launch. Pointers stay valid while the object lives and is not moved.
 class LaunchArguments {

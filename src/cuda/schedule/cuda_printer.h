@@ -98,6 +98,9 @@ class CudaPrinter {
     void wgmma(const Instruction& made);
     std::string coordinates(const Instruction& made, const std::string& last) const;
     void tma_load(const Instruction& made);
+    void thread_load(const Instruction& made);
+    /// What a single thread does where all of the producer's threads run.
+    const char* by_one() const { return by_all_ ? "if (threadIdx.x % 128 == 0) " : ""; }
     void tma_store(const Instruction& made);
     void store_shared(const Instruction& made);
     void release(const Instruction& made);
@@ -147,6 +150,7 @@ class CudaPrinter {
     std::string text_;
     int depth_ = 1, counter_ = 0;
     bool producer_ = false;
+    bool by_all_ = false;  ///< the producer's threads copy
 };
 
 }  // namespace tilewright::cuda::schedule

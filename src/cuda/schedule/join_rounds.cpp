@@ -9,8 +9,6 @@
 namespace tilewright::cuda::schedule {
 namespace {
 
-constexpr std::int64_t kChunk = 64;  // 16-bit elements in 128 bytes
-
 /// The load that gives an operand of a dot, and the Ref's dimension that the dot contracts.
 struct Operand {
     const Instruction* load = nullptr;
@@ -115,10 +113,12 @@ class Joining {
         Instruction dot = p_.body.body[place];
         if (dot.operands.size() > 2) return;
         std::array<Operand, 2> sides = {operand(dot, 0), operand(dot, 1)};
+        // A round has the 128 bytes of the swizzle.
+        const std::int64_t chunk = 128 / size_of(p_.type(dot.operands[0]).type.dtype);
         for (const Operand& side : sides) {
             if (side.load == nullptr) return;
             const auto start = constant_of(p_, side.load->operands[side.dim]);
-            if (side.size % kChunk != 0 && (side.size > kChunk || !start || !ends(side, *start))) {
+            if (side.size % chunk != 0 && (side.size > chunk || !start || !ends(side, *start))) {
                 return;
             }
         }
@@ -135,7 +135,7 @@ class Joining {
             Instruction load = *sides[s].load;
             const Value old = load.result();
             ValueType wide = p_.type(old);
-            const std::int64_t size = (sides[s].size + kChunk - 1) / kChunk * kChunk;
+            const std::int64_t size = (sides[s].size + chunk - 1) / chunk * chunk;
             int axis = 0;
             for (std::size_t d = 0; d < sides[s].dim; ++d) axis += load.list("index")[d] != 0;
             wide.type.shape[axis] = size;

@@ -34,6 +34,7 @@ class Lowering {
                 ++next;
                 one.vectors = facts.vectors;
                 one.tensor = facts.tensor;
+                one.copy_bytes = facts.copy_bytes;
             } else {
                 one.dtype = kernel.type(parameter).dtype;
                 one.value = define(parameter);

@@ -141,6 +141,9 @@ class Parser {
         if (found == nullptr || found->numbers.size() != 1) fail(name, token_.text);
         return found->numbers[0];
     }
+    std::int64_t number_or_0(const std::vector<Attribute>& list, std::string_view name) {
+        return find(list, name) == nullptr ? 0 : number_of(list, name);
+    }
     std::string text_of(const std::vector<Attribute>& list, std::string_view name) {
         const Attribute* const found = find(list, name);
         if (found == nullptr || found->text.empty()) fail(name, token_.text);
@@ -164,6 +167,7 @@ class Parser {
             if (const Attribute* extents = find(list, "extents")) one.extents = extents->numbers;
             one.vectors = find(list, "vectors") != nullptr;
             one.tensor = find(list, "tensor") != nullptr;
+            one.copy_bytes = static_cast<int>(number_or_0(list, "copy_bytes"));
             p.parameters.push_back(std::move(one));
         } else if (accept("scalar")) {
             Parameter one;
@@ -209,6 +213,7 @@ class Parser {
             }
             one.slots = static_cast<int>(number_of(list, "slots"));
             one.bytes = number_of(list, "bytes");
+            one.copied = number_or_0(list, "copied");
             one.empty_arrivals = static_cast<int>(number_of(list, "empty_arrivals"));
             one.full = number_of(list, "full");
             one.empty = number_of(list, "empty");

@@ -38,8 +38,9 @@ class Printer {
         ++depth_;
         for (const Parameter& one : p.parameters) {
             if (one.is_ref) {
-                line("ref @{} dtype @{} extents {}{}{}", one.name, tilewright::name(one.dtype),
-                     list(one.extents), one.vectors ? " vectors" : "", one.tensor ? " tensor" : "");
+                line("ref @{} dtype @{} extents {}{}{}{}", one.name, tilewright::name(one.dtype),
+                     list(one.extents), one.vectors ? " vectors" : "", one.tensor ? " tensor" : "",
+                     one.copy_bytes == 0 ? "" : fmt::format(" copy_bytes {}", one.copy_bytes));
             } else {
                 line("scalar @{} %{} : {}", one.name, p.value_name(one.value),
                      type(p.type(one.value)));
@@ -61,8 +62,10 @@ class Printer {
             std::string buffers;
             for (const std::string& buffer : one.buffers)
                 buffers += fmt::format(" buffer @{}", buffer);
-            line("channel @{}{} slots {} bytes {} empty_arrivals {} full {} empty {}", one.name,
-                 buffers, one.slots, one.bytes, one.empty_arrivals, one.full, one.empty);
+            line("channel @{}{} slots {} bytes {}{} empty_arrivals {} full {} empty {}", one.name,
+                 buffers, one.slots, one.bytes,
+                 one.copied == 0 ? "" : fmt::format(" copied {}", one.copied), one.empty_arrivals,
+                 one.full, one.empty);
         }
         for (const Role& one : p.roles) {
             line("warps @{} first {} count {} registers {}{}", one.name, one.first_warp, one.warps,

@@ -119,7 +119,8 @@ void CudaPrinter::frame() {
     open("if (threadIdx.x == 0)");
     for (const Channel& one : p_.channels) {
         open("for (u32 slot = 0; slot < {}; ++slot)", one.slots);
-        line("ptx::mbarrier_init(base + {} + 8 * slot, 1);", one.full);
+        const int by_tma = one.bytes > one.copied ? 1 : 0, by_threads = one.copied > 0 ? 128 : 0;
+        line("ptx::mbarrier_init(base + {} + 8 * slot, {});", one.full, by_tma + by_threads);
         line("ptx::mbarrier_init(base + {} + 8 * slot, {});", one.empty, one.empty_arrivals);
         close();
     }
@@ -222,6 +223,10 @@ void CudaPrinter::instruction(const Instruction& made) {
         case Op::count:
             line("Slot<{}> {}{{0, {}}};", channel(made).slots, name(made.result()),
                  producer_ ? 1 : 0);
+            if (producer_ && channel(made).copied > 0) {
+                line("u32 {}_open = 0;  // slots that copies are under way to",
+                     identifier(channel(made).name));
+            }
             return;
         case Op::next:
             alias(made.result(), made.operands[0]);
@@ -232,8 +237,17 @@ void CudaPrinter::instruction(const Instruction& made) {
                  name(made.operands[0]), name(made.operands[0]));
             return;
         case Op::publish:
-            line("ptx::mbarrier_arrive_expect(base + {} + 8 * {}.at, {});", channel(made).full,
-                 name(made.operands[0]), channel(made).bytes);
+            line("{}ptx::mbarrier_arrive_expect(base + {} + 8 * {}.at, {});", by_one(),
+                 channel(made).full, name(made.operands[0]),
+                 channel(made).bytes - channel(made).copied);
+            return;
+        case Op::publish_copies:
+            line("publish_copies<{}>(base + {}, {}, {}_open);", made.number("lag"),
+                 channel(made).full, name(made.operands[0]), identifier(channel(made).name));
+            return;
+        case Op::finish_copies:
+            line("finish_copies(base + {}, {}, {}_open);", channel(made).full,
+                 name(made.operands[0]), identifier(channel(made).name));
             return;
         case Op::await:
             line("ptx::mbarrier_wait(base + {} + 8 * {}.at, {}.parity);", channel(made).full,
@@ -243,6 +257,8 @@ void CudaPrinter::instruction(const Instruction& made) {
             return release(made);
         case Op::tma_load:
             return tma_load(made);
+        case Op::thread_load:
+            return thread_load(made);
         case Op::store_shared:
             return store_shared(made);
         case Op::tma_store:
@@ -275,7 +291,8 @@ void CudaPrinter::instruction(const Instruction& made) {
 
 void CudaPrinter::role(const Instruction& made) {
     const Role& role = p_.role(made.symbol("of"));
-    producer_ = role.one;
+    producer_ = role.name == "producer";
+    by_all_ = producer_ && !role.one;
     // The group is uniform to the compiler, so that branches and descriptors are.
     const int first = role.first_warp, last = role.first_warp + role.warps;
     if (first == 0) {
@@ -284,14 +301,14 @@ void CudaPrinter::role(const Instruction& made) {
         open("if (group >= {} && group < {})", first / 4, last / 4);
     }
     if (role.registers > 0) {
-        line("ptx::registers_{}<{}>();", role.one ? "decrease" : "increase", role.registers);
+        line("ptx::registers_{}<{}>();", producer_ ? "decrease" : "increase", role.registers);
     }
     if (role.one) open("if (threadIdx.x / 32 == {} && ptx::elect_lane())", first);
     block(made.blocks[0]);
     if (role.one) close();
     line("return;");
     close();
-    producer_ = false;
+    producer_ = by_all_ = false;
 }
 
 void CudaPrinter::programs(const Instruction& made) {

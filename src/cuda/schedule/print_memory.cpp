@@ -101,11 +101,34 @@ void CudaPrinter::tma_load(const Instruction& made) {
                                        buffer.slot_bytes());
     const std::string full = fmt::format("base + {} + 8 * {}.at", channel(made).full, count);
     const std::string map = identifier(made.symbol("map"));
+    if (by_all_) open("if (threadIdx.x % 128 == 0)");
     if (panels > 1) open("TW_UNROLL for (int p = 0; p < {}; ++p)", panels);
     line("ptx::tensor_load({}{}, &{}, {}, {});", at,
          panels > 1 ? fmt::format(" + p * {}", buffer.rows * 128) : "", map, full,
          coordinates(made, panels > 1 ? fmt::format(" + p * {}", buffer.panel()) : ""));
     if (panels > 1) close();
+    if (by_all_) close();
+}
+
+void CudaPrinter::thread_load(const Instruction& made) {
+    const Buffer& buffer = p_.buffer(made.symbol("to"));
+    const std::vector<std::int64_t>& sizes = made.list("index");
+    const std::string ref = ref_name(made.symbol("of"));
+    const std::size_t last = sizes.size() - 1;
+    std::string data = ref + ".data";
+    std::size_t row = last;
+    for (std::size_t d = 0; d < last; ++d) {
+        if (sizes[d] != 0) {
+            row = d;
+            continue;
+        }
+        data += fmt::format(" + {} * {}.stride[{}]", scalar(made.operands[d]), ref, d);
+    }
+    line("copy_box<{}, {}, {}>(base + k_{} + {}.at * {}, {}, {}.stride[{}],", buffer.rows,
+         buffer.columns / buffer.panel(), made.number("bytes"), identifier(buffer.name),
+         name(made.operands.back()), buffer.slot_bytes(), data, ref, row);
+    line("    {0}, {1}.extent[{2}], {3}, {1}.extent[{4}]);", scalar(made.operands[row]), ref, row,
+         scalar(made.operands[last]), last);
 }
 
 void CudaPrinter::tma_store(const Instruction& made) {

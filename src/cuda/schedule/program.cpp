@@ -15,12 +15,35 @@ constexpr std::array<std::string_view, kNumLevels> kLevels = {
     "lowered", "selected", "laid_out", "staged",      "specialised",
     "waiting", "split",    "placed",   "synchronised"};
 
-constexpr std::array<std::string_view, kNumOps> kOps = {
-    "",          "zeros",         "fresh",        "pack",        "clear",      "group_start",
-    "wgmma",     "wgmma_fence",   "wgmma_commit", "wgmma_wait",  "count",      "next",
-    "acquire",   "publish",       "await",        "release",     "tma_load",   "store_shared",
-    "tma_store", "commit_stores", "wait_stores",  "fence_async", "group_sync", "role",
-    "programs",  "panels"};
+constexpr std::array<std::string_view, kNumOps> kOps = {"",
+                                                        "zeros",
+                                                        "fresh",
+                                                        "pack",
+                                                        "clear",
+                                                        "group_start",
+                                                        "wgmma",
+                                                        "wgmma_fence",
+                                                        "wgmma_commit",
+                                                        "wgmma_wait",
+                                                        "count",
+                                                        "next",
+                                                        "acquire",
+                                                        "publish",
+                                                        "publish_copies",
+                                                        "finish_copies",
+                                                        "await",
+                                                        "release",
+                                                        "tma_load",
+                                                        "thread_load",
+                                                        "store_shared",
+                                                        "tma_store",
+                                                        "commit_stores",
+                                                        "wait_stores",
+                                                        "fence_async",
+                                                        "group_sync",
+                                                        "role",
+                                                        "programs",
+                                                        "panels"};
 
 template <typename List>
 auto& by_name(List& list, std::string_view name, const char* kind) {

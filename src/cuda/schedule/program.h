@@ -48,14 +48,17 @@ enum class Op : std::uint8_t {
     wgmma_commit,  ///< closes a group of products
     wgmma_wait,    ///< accs -> accs; at most `pending` groups are unfinished
     // Channels. The count n of a channel names slot n mod slots in phase n / slots.
-    count,    ///< the first count of a channel
-    next,     ///< n -> n + 1
-    acquire,  ///< n: waits until the slot is empty
-    publish,  ///< n: announces the bytes of the loads that follow
-    await,    ///< n: waits until the slot is full
-    release,  ///< n[, condition]: the slot `back` before n may be overwritten
+    count,           ///< the first count of a channel
+    next,            ///< n -> n + 1
+    acquire,         ///< n: waits until the slot is empty
+    publish,         ///< n: announces the bytes of the loads by TMA that follow
+    publish_copies,  ///< n: the slot `lag` before n is full as far as threads have copied to it
+    finish_copies,   ///< n, the next one: the same for the last `lag` slots
+    await,           ///< n: waits until the slot is full
+    release,         ///< n[, condition]: the slot `back` before n may be overwritten
     // Copies.
     tma_load,      ///< coordinates .., n: box of `map` to the slot of `buffer`
+    thread_load,   ///< the same by the role's threads, in pieces of `bytes`
     store_shared,  ///< panel, tile: rounded to the buffer's dtype, by stmatrix, slot panel % slots
     tma_store,     ///< coordinates .., panel: the slot of `buffer` to the box of `map`
     commit_stores,
@@ -133,6 +136,7 @@ struct Parameter {
     DType dtype = DType::f32;
     std::vector<std::int64_t> extents;     ///< of a Ref, kDynamic allowed
     bool vectors = false, tensor = false;  ///< as RefFacts says
+    int copy_bytes = 0;                    ///< likewise
     Value value;                           ///< of a scalar
 };
 
@@ -161,8 +165,9 @@ struct Channel {
     std::string name;
     std::vector<std::string> buffers;
     int slots = 1;
-    std::int64_t bytes = 0;  ///< of a slot
-    int empty_arrivals = 0;  ///< warps that release a slot
+    std::int64_t bytes = 0;   ///< of a slot
+    std::int64_t copied = 0;  ///< those of them that threads copy; TMA loads the others
+    int empty_arrivals = 0;   ///< warps that release a slot
     std::int64_t full = -1, empty = -1;
 };
 

@@ -26,6 +26,12 @@ bool is_for(const std::string& arch) {
     return arch == "sm_90a";
 }
 
+bool may_copy(const ir::Function& kernel, const std::string& arch) {
+    bool has_dot = false;
+    ir::walk(kernel.body, [&](const ir::Instruction& made) { has_dot |= made.op == ir::Op::dot; });
+    return has_dot && is_for(arch);
+}
+
 namespace {
 
 Program scheduled(const ir::Function& prepared, const Target& target, Level up_to) {

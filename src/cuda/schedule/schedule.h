@@ -12,6 +12,9 @@ namespace tilewright::cuda::schedule {
 /// Is an architecture one that the scheduled form is for?
 bool is_for(const std::string& arch);
 
+/// May threads copy operands of the kernel's products (RefFacts::copy_bytes)?
+bool may_copy(const ir::Function& kernel, const std::string& arch);
+
 /// Runs the passes on a traced kernel up to a level. Refused, with the reason, for kernels that the
 /// form does not take yet.
 Program schedule(const ir::Function& kernel, const Target& target,

@@ -1,4 +1,4 @@
-// Loads of the loop become copies by TMA into a ring of slots.
+// Loads of the loop become copies by TMA, or by the producer's threads, into a ring of slots.
 #include "cuda/schedule/stage.h"
 
 #include <fmt/format.h>
@@ -16,6 +16,7 @@ constexpr std::int64_t kBarrierBytes = 1024;       // reserved
 constexpr std::int64_t kMostBox = 256;             // elements of a box along an axis
 constexpr std::size_t kMostRank = 5;               // of a tensor map
 constexpr int kMostSlots = 8;
+constexpr int kHeldSlots = 2;  // that products in flight read, while copies fill the others
 constexpr std::int64_t kStoreBytes = 2 * 64 * 128;  // two panels of a warpgroup
 
 /// The box of an access; Refused where no map can have it.
@@ -53,6 +54,9 @@ class Staging {
   private:
     void loop(Instruction& loop) {
         Block& body = loop.blocks[0];
+        for (const Instruction& made : body.body) {
+            if (made.is(ir::Op::load)) pieces_[made.result()] = piece_bytes(made, loop);
+        }
         Channel channel;
         channel.name = "operands";
         channel.empty_arrivals = 4 * p_.consumer_groups();
@@ -74,9 +78,17 @@ class Staging {
             }
         }
         const auto add = [&](Instruction made) { round.body.push_back(std::move(made)); };
+        slots(channel);
         add(std::move(make(Op::acquire, {count}).with_symbol("channel", channel.name)));
-        add(std::move(make(Op::publish, {count}).with_symbol("channel", channel.name)));
+        if (channel.bytes > channel.copied) {
+            add(std::move(make(Op::publish, {count}).with_symbol("channel", channel.name)));
+        }
         for (Instruction& made : copies) add(std::move(made));
+        if (channel.copied > 0) {
+            Instruction full = make(Op::publish_copies, {count});
+            add(std::move(
+                full.with_symbol("channel", channel.name).with("lag", channel.slots - kHeldSlots)));
+        }
         add(std::move(make(Op::await, {count}).with_symbol("channel", channel.name)));
         for (Instruction& made : products) {
             const std::size_t n = made.operands.size();
@@ -101,7 +113,6 @@ class Staging {
         loop.results.push_back(p_.add({true, {}, {}}));
         before_ = make(Op::count, {}, {first});
         before_.with_symbol("channel", channel.name);
-        slots(channel);
         p_.channels.push_back(std::move(channel));
         const auto at = p_.body.body.begin() + (&loop - p_.body.body.data());
         p_.body.body.insert(at, std::move(before_));
@@ -115,20 +126,54 @@ class Staging {
         const Parameter& ref = p_.ref(load.symbol("of"));
         Buffer buffer =
             staged_buffer(p_, load, fmt::format("{}_tile{}", ref.name, p_.buffers.size()));
-        Map map = staged_map(p_, load, buffer);
-        Instruction made = make(Op::tma_load, load.operands);
+        const int piece = pieces_.at(load.result());
+        Instruction made = make(piece > 0 ? Op::thread_load : Op::tma_load, load.operands);
         made.line = load.line;
         made.operands.push_back(count);
-        made.with_symbol("map", map.name).with_symbol("to", buffer.name);
-        made.with_symbol("channel", channel.name);
+        if (piece > 0) {
+            made.with_symbol("of", ref.name).with("index", load.list("index"));
+            made.with("bytes", piece);
+            channel.copied += buffer.slot_bytes();
+        } else {
+            Map map = staged_map(p_, load, buffer);
+            made.with_symbol("map", map.name);
+            const bool known = std::any_of(p_.maps.begin(), p_.maps.end(),
+                                           [&](const Map& one) { return one.name == map.name; });
+            if (!known) p_.maps.push_back(std::move(map));
+        }
+        made.with_symbol("to", buffer.name).with_symbol("channel", channel.name);
         copies.push_back(std::move(made));
         channel.buffers.push_back(buffer.name);
         channel.bytes += buffer.slot_bytes();
-        const bool known = std::any_of(p_.maps.begin(), p_.maps.end(),
-                                       [&](const Map& one) { return one.name == map.name; });
-        if (!known) p_.maps.push_back(std::move(map));
         p_.buffers.push_back(buffer);
         return buffer.name;
+    }
+
+    /// The bytes of a thread's copies where threads copy a load; 0: TMA does.
+    int piece_bytes(const Instruction& load, const Instruction& loop) const {
+        const Parameter& ref = p_.ref(load.symbol("of"));
+        const auto& sizes = load.list("index");
+        // What TMA stores as tf32 it rounds, and threads would not.
+        if (ref.copy_bytes == 0 || ref.dtype == DType::f32 || sizes.back() == 0) return 0;
+        const std::int64_t piece = ref.copy_bytes / size_of(ref.dtype);
+        const Value column = load.operands[ref.extents.size() - 1];
+        if (!is_multiple(column, std::max<std::int64_t>(piece, 1), loop)) return 0;
+        return ref.copy_bytes;
+    }
+
+    bool is_multiple(Value value, std::int64_t of, const Instruction& loop) const {
+        const auto all = [&](const std::vector<Value>& values) {
+            return std::all_of(values.begin(), values.end(),
+                               [&](Value one) { return is_multiple(one, of, loop); });
+        };
+        if (of == 1) return true;
+        if (value == loop.blocks[0].arguments[0]) return all({loop.operands[0], loop.operands[2]});
+        const Instruction* const made = uses_.definition(value);
+        if (made == nullptr) return false;
+        if (made->is(ir::Op::constant)) return made->attributes[0].numbers[0] % of == 0;
+        if (made->is(ir::Op::add) || made->is(ir::Op::sub)) return all(made->operands);
+        return made->is(ir::Op::mul) && (is_multiple(made->operands[0], of, loop) ||
+                                         is_multiple(made->operands[1], of, loop));
     }
 
     /// As many as fit, up to eight.
@@ -145,6 +190,7 @@ class Staging {
 
     Program& p_;
     Uses uses_;
+    std::map<Value, int> pieces_;  ///< of loads
     Instruction before_;
 };
 

@@ -189,9 +189,18 @@ Broken rounds(const Program& p) {
         const std::string& name = channel.name;
         const Broken found = first_block(p.body, [&](const Block& block) -> Broken {
             const bool loads = has(block, Op::tma_load, name), reads = has(block, Op::await, name);
-            if (!loads && !reads) return std::nullopt;
+            const bool copies = has(block, Op::thread_load, name);
+            if (!loads && !copies && !reads) return std::nullopt;
             if (count_of(block, Op::next, name) != 1) {
                 return broken("a round does not count @{} once", name);
+            }
+            if (copies &&
+                !(index_of(block, Op::acquire, name) < index_of(block, Op::thread_load, name) &&
+                  index_of(block, Op::thread_load, name) <
+                      index_of(block, Op::publish_copies, name) &&
+                  has(block, Op::publish_copies, name))) {
+                return broken("a round copies to @{} before it acquires, or does not publish that",
+                              name);
             }
             if (loads &&
                 !(index_of(block, Op::acquire, name) < index_of(block, Op::publish, name) &&
@@ -239,6 +248,10 @@ Broken channels(const Program& p) {
         }
         if (bytes != channel.bytes) {
             return broken("@{} announces {} bytes for {}", channel.name, channel.bytes, bytes);
+        }
+        if (channel.copied < 0 || channel.copied > channel.bytes) {
+            return broken("threads copy {} bytes of {} to @{}", channel.copied, channel.bytes,
+                          channel.name);
         }
         if (channel.empty_arrivals != 4 * p.consumer_groups()) {
             return broken("@{} waits for {} warps, not {}", channel.name, channel.empty_arrivals,
@@ -448,12 +461,37 @@ Broken fresh(const Program& p) {
     });
 }
 
+// V18: the slots that threads copy to are published in time: two are left to the products, and all
+// are full in the end.
+Broken copies(const Program& p) {
+    std::set<std::string> finished;
+    const Broken found = first(p.body, [&](const Instruction& made) -> Broken {
+        if (!made.is(Op::publish_copies) && !made.is(Op::finish_copies)) return std::nullopt;
+        const Channel& channel = p.channel(made.symbol("channel"));
+        if (made.is(Op::finish_copies)) finished.insert(channel.name);
+        if (channel.copied == 0) return broken("nobody copies to @{}", channel.name);
+        const std::int64_t lag = made.number("lag");
+        if (lag < 0 || lag > channel.slots - 2) {
+            return broken("@{} of {} slots is published {} slots later", channel.name,
+                          channel.slots, lag);
+        }
+        return std::nullopt;
+    });
+    if (found) return found;
+    for (const Channel& channel : p.channels) {
+        if (channel.copied > 0 && !finished.contains(channel.name)) {
+            return broken("the last copies to @{} are not published", channel.name);
+        }
+    }
+    return std::nullopt;
+}
+
 struct Rule {
     std::string_view name;
     Level from;
     Broken (*check)(const Program&);
 };
-constexpr std::array<Rule, 17> kRules{{
+constexpr std::array<Rule, 18> kRules{{
     {"V1", Level::laid_out, one_layout},
     {"V2", Level::laid_out, accumulators},
     {"V3", Level::selected, shapes},
@@ -471,6 +509,7 @@ constexpr std::array<Rule, 17> kRules{{
     {"V15", Level::synchronised, meetings},
     {"V16", Level::laid_out, packed},
     {"V17", Level::selected, fresh},
+    {"V18", Level::specialised, copies},
 }};
 
 }  // namespace

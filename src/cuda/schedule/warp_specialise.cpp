@@ -11,7 +11,8 @@ namespace {
 constexpr int kGroupWarps = 4;
 
 bool is_of_producer(const Instruction& made) {
-    return made.is(Op::acquire) || made.is(Op::publish) || made.is(Op::tma_load);
+    return made.is(Op::acquire) || made.is(Op::publish) || made.is(Op::tma_load) ||
+           made.is(Op::thread_load) || made.is(Op::publish_copies);
 }
 
 bool is_scalar(const Program& program, const Instruction& made) {
@@ -31,8 +32,10 @@ class Specialisation {
         // With 384 threads a thread starts with 168 registers, with 256 it may keep 255.
         const bool share = groups == 2;
         const int most = chained_ ? 240 : 232, least = chained_ ? 24 : 40;
+        const bool copies = std::any_of(p_.channels.begin(), p_.channels.end(),
+                                        [](const Channel& one) { return one.copied > 0; });
         p_.roles = {{"consumer", 0, kGroupWarps * groups, share ? most : 0, false},
-                    {"producer", kGroupWarps * groups, kGroupWarps, share ? least : 0, true}};
+                    {"producer", kGroupWarps * groups, kGroupWarps, share ? least : 0, !copies}};
         find_computed(old_);
         p_.body = {};
         role("producer", true);
@@ -90,9 +93,24 @@ class Specialisation {
             programs.results.push_back(p_.add(p_.type(argument)));
         }
         programs.blocks.push_back(std::move(inner));
+        const std::vector<Value> ends = programs.results;
         outer.body.push_back(std::move(programs));
+        if (producer) finish_copies(ends, outer);
         role.blocks.push_back(std::move(outer));
         p_.body.body.push_back(std::move(role));
+    }
+
+    /// The last slots that threads have copied to are full, too.
+    void finish_copies(const std::vector<Value>& counts, Block& to) {
+        for (const Channel& channel : p_.channels) {
+            if (channel.copied == 0) continue;
+            Instruction finish = make(Op::finish_copies, {counts.at(0)});
+            finish.with_symbol("channel", channel.name);
+            each_instruction(old_, [&](const Instruction& made) {
+                if (made.is(Op::publish_copies)) finish.with("lag", made.number("lag"));
+            });
+            to.body.push_back(std::move(finish));
+        }
     }
 
     void copy(const Instruction& made, Block& to, std::map<Value, Value>& copies) {
@@ -201,7 +219,7 @@ class Specialisation {
         const Instruction* product = nullptr;
         each_instruction(p_.body, [&](const Instruction& made) {
             if (made.is(Op::wgmma) && product == nullptr) product = &made;
-            if (!made.is(Op::tma_load)) return;
+            if (!made.is(Op::tma_load) && !made.is(Op::thread_load)) return;
             for (Value operand : made.operands) collect(operand, axes[made.symbol("to")]);
         });
         p_.order = {};

@@ -1,6 +1,7 @@
 // What kernels of the scheduled form share: slots of channels, the order of tiles, accumulators.
 #pragma once
 
+#include "cuda/device/ptx/cp_async.cuh"
 #include "cuda/device/ptx/matrix_move.cuh"
 #include "cuda/device/ptx/mbarrier.cuh"
 #include "cuda/device/ptx/sync.cuh"
@@ -21,6 +22,8 @@ struct Slot {
         if (++at == kCount) at = 0, parity ^= 1;
     }
     TW_DEVICE u32 before() const { return at == 0 ? kCount - 1 : at - 1; }
+    /// The slot `steps` before, at most kCount.
+    TW_DEVICE u32 back(u32 steps) const { return at >= steps ? at - steps : at + kCount - steps; }
 };
 
 struct TilePlace {
@@ -46,6 +49,70 @@ TW_DEVICE void set_zero(T (&x)[kCount]) {
 TW_DEVICE int coordinate(i64 at) {
     constexpr i64 kFar = 1 << 30;
     return static_cast<int>(at < -kFar ? -kFar : at > kFar ? kFar : at);
+}
+
+template <int kBytes>
+TW_DEVICE void copy_piece(u32 target, const u8* source, u32 valid) {
+    if constexpr (kBytes == 8) ptx::cp_async_8(target, source, valid);
+    if constexpr (kBytes == 4) ptx::cp_async_4(target, source, valid);
+}
+
+/// kRows rows of kPanels * 128 bytes of an array, from (row, column) on, to a slot in the swizzle
+/// of 128 bytes, by the 128 threads of a warpgroup, kBytes at a time; what lies outside is zero.
+/// Rows of the array are `stride` elements apart and lie, as `column` does, on multiples of kBytes.
+template <int kRows, int kPanels, int kBytes, class S>
+TW_DEVICE void copy_box(u32 slot, const S* data, i64 stride, i64 row, i64 rows, i64 column,
+                        i64 columns) {
+    constexpr int kPieces = 128 / kBytes, kStep = 128 / kPieces, kSize = sizeof(S);
+    static_assert(kRows % kStep == 0, "threads have whole rows");
+    const u32 thread = threadIdx.x % 128, first = thread / kPieces;
+    const u32 in_row = thread % kPieces * kBytes;
+    const i64 row_bytes = stride * kSize;
+    const u8* from =
+        reinterpret_cast<const u8*>(data) + (row + first) * row_bytes + column * kSize + in_row;
+    const bool inside = row >= 0 && row + kRows <= rows && column >= 0 &&
+                        column + kPanels * (128 / kSize) <= columns;
+    TW_ROLLED for (int i = 0; i < kRows / kStep; ++i) {
+        const u32 at = first + i * kStep;
+        const u32 to = slot + at * 128 + (in_row ^ (at % 8) << 4);
+        if (inside) {
+            TW_UNROLL for (int p = 0; p < kPanels; ++p) {
+                copy_piece<kBytes>(to + p * kRows * 128, from + p * 128, kBytes);
+            }
+        } else {
+            const bool has_row = static_cast<u64>(row + at) < static_cast<u64>(rows);
+            TW_ROLLED for (int p = 0; p < kPanels; ++p) {
+                const i64 begin = column * kSize + in_row + p * 128;
+                const i64 left = has_row && begin >= 0 ? columns * kSize - begin : 0;
+                const i64 valid = left < 0 ? 0 : left > kBytes ? kBytes : left;
+                copy_piece<kBytes>(to + p * kRows * 128, from + p * 128, static_cast<u32>(valid));
+            }
+        }
+        from += kStep * row_bytes;
+    }
+}
+
+/// Ends this thread's copies to slot n; those to the slot kLag before are done and can be read by
+/// the tensor cores. `open` slots, at most kLag, are still copied to.
+template <int kLag, int kCount>
+TW_DEVICE void publish_copies(u32 full, const Slot<kCount>& n, u32& open) {
+    static_assert(kLag < kCount, "a slot is published before it is used again");
+    ptx::cp_async_commit();
+    if (open < kLag) {
+        ++open;
+        return;
+    }
+    ptx::cp_async_wait<kLag>();
+    ptx::fence_async_shared();
+    ptx::mbarrier_arrive(full + 8 * n.back(kLag));
+}
+
+/// The same for all slots before n that are open.
+template <int kCount>
+TW_DEVICE void finish_copies(u32 full, const Slot<kCount>& n, u32 open) {
+    ptx::cp_async_wait<0>();
+    ptx::fence_async_shared();
+    for (; open > 0; --open) ptx::mbarrier_arrive(full + 8 * n.back(open));
 }
 
 TW_DEVICE bool is_inside(i64 at, i64 extent) {

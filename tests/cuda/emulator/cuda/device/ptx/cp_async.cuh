@@ -1,20 +1,57 @@
-// Emulated asynchronous copies: they are done at once.
+// Emulated asynchronous copies: each is done after a random delay, at its group's wait at the
+// latest.
 #pragma once
 
 #include "cuda/device/ptx/types.cuh"
 
+namespace emulator {
+
+/// Copies of each thread that are not committed, and the groups of those that are.
+inline std::map<int, std::vector<std::function<void()>>> open_copies;
+inline std::map<int, std::vector<std::shared_ptr<bool>>> copy_groups;
+
+inline void copy(unsigned target, const void* source, unsigned bytes, unsigned valid) {
+    if (target % bytes != 0 || reinterpret_cast<std::uintptr_t>(source) % bytes != 0) {
+        fail("misaligned cp.async");
+    }
+    open_copies[current].push_back([=, thread = current] {
+        std::memset(memory + target, 0, bytes);
+        if (valid != 0) std::memcpy(memory + target, source, valid);
+        write_shared(target, thread);
+    });
+}
+
+}  // namespace emulator
+
 namespace twd::ptx {
 
 inline void cp_async_16(u32 target, const void* source, u32 valid = 16) {
-    if (target % 16 != 0 || reinterpret_cast<std::uintptr_t>(source) % 16 != 0) {
-        std::fprintf(stderr, "misaligned cp.async\n");
-        std::abort();
-    }
-    std::memset(memory + target, 0, 16);
-    if (valid != 0) std::memcpy(memory + target, source, valid);
+    emulator::copy(target, source, 16, valid);
 }
-inline void cp_async_commit() {}
+inline void cp_async_8(u32 target, const void* source, u32 valid = 8) {
+    emulator::copy(target, source, 8, valid);
+}
+inline void cp_async_4(u32 target, const void* source, u32 valid = 4) {
+    emulator::copy(target, source, 4, valid);
+}
+inline void cp_async_commit() {
+    const auto done = std::make_shared<bool>(false);
+    emulator::copy_groups[emulator::current].push_back(done);
+    auto& open = emulator::open_copies[emulator::current];
+    emulator::later([done, copies = std::move(open)] {
+        for (const auto& copy : copies) copy();
+        *done = true;
+    });
+    open.clear();
+}
 template <int kPending>
-inline void cp_async_wait() {}
+inline void cp_async_wait() {
+    auto& groups = emulator::copy_groups[emulator::current];
+    while (groups.size() > kPending) {
+        const auto done = groups.front();
+        emulator::wait_until([&] { return *done; });
+        groups.erase(groups.begin());
+    }
+}
 
 }  // namespace twd::ptx

@@ -96,19 +96,25 @@ inline void pass_round() {
 
 // Rows of 128 bytes that threads wrote and did not fence for TMA, with the writers.
 inline std::map<unsigned, std::set<int>> unfenced_writers;
+inline std::map<int, std::vector<unsigned>> rows_written;  // by each thread
 struct Unfenced {
     bool empty() const { return unfenced_writers.empty(); }
     std::size_t count(unsigned row) const { return unfenced_writers.count(row); }
 };
 inline Unfenced unfenced;
 inline void write_shared(unsigned address, int thread) {
-    unfenced_writers[address / 128].insert(thread);
+    if (unfenced_writers[address / 128].insert(thread).second) {
+        rows_written[thread].push_back(address / 128);
+    }
 }
 inline void fence_writes() {
-    for (auto at = unfenced_writers.begin(); at != unfenced_writers.end();) {
+    for (const unsigned row : rows_written[current]) {
+        const auto at = unfenced_writers.find(row);
+        if (at == unfenced_writers.end()) continue;
         at->second.erase(current);
-        at = at->second.empty() ? unfenced_writers.erase(at) : std::next(at);
+        if (at->second.empty()) unfenced_writers.erase(at);
     }
+    rows_written[current].clear();
 }
 
 /// Other threads run until `ready` holds. The scheduler asks, so that a thread which goes on
@@ -162,6 +168,7 @@ inline void run_block(int threads, unsigned seed, const std::function<void()>& k
     random_state = seed + 77;
     delayed.clear();
     unfenced_writers.clear();
+    rows_written.clear();
     std::memset(memory, 0xff, sizeof(memory));  // NaNs
     for (Fiber& fiber : fibers) {
         fiber.done = false;

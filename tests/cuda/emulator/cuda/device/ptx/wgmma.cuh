@@ -112,6 +112,9 @@ inline double operand_element(const Product& product, u64 descriptor, bool mn_ma
     u32 at = mn_major ? start + row / 64 * leading + k / 8 * stride + k % 8 * 128 + row % 64 * 2
                       : start + row / 8 * stride + row % 8 * 128 + k * bytes;
     at ^= (at >> 7 & 7) << 4;
+    if (!emulator::unfenced.empty() && emulator::unfenced.count(at / 128) != 0) {
+        emulator::fail("a product reads what was written without a fence");
+    }
     return product.type.value(memory + at);
 }
 
