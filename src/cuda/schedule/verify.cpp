@@ -465,7 +465,7 @@ Broken fresh(const Program& p) {
 // are full in the end.
 Broken copies(const Program& p) {
     std::set<std::string> finished;
-    const Broken found = first(p.body, [&](const Instruction& made) -> Broken {
+    Broken found = first(p.body, [&](const Instruction& made) -> Broken {
         if (!made.is(Op::publish_copies) && !made.is(Op::finish_copies)) return std::nullopt;
         const Channel& channel = p.channel(made.symbol("channel"));
         if (made.is(Op::finish_copies)) finished.insert(channel.name);

@@ -72,23 +72,27 @@ TW_DEVICE void copy_box(u32 slot, const S* data, i64 stride, i64 row, i64 rows, 
         reinterpret_cast<const u8*>(data) + (row + first) * row_bytes + column * kSize + in_row;
     const bool inside = row >= 0 && row + kRows <= rows && column >= 0 &&
                         column + kPanels * (128 / kSize) <= columns;
-    TW_ROLLED for (int i = 0; i < kRows / kStep; ++i) {
-        const u32 at = first + i * kStep;
-        const u32 to = slot + at * 128 + (in_row ^ (at % 8) << 4);
-        if (inside) {
+    const u32 to = slot + first * 128;
+    const auto swizzled = [&](int i) { return in_row ^ ((first + i * kStep) % 8 << 4); };
+    if (inside) {
+        // A single warp of each scheduler copies: what hides latencies is the unrolled loop.
+        _Pragma("unroll 4") for (int i = 0; i < kRows / kStep; ++i) {
             TW_UNROLL for (int p = 0; p < kPanels; ++p) {
-                copy_piece<kBytes>(to + p * kRows * 128, from + p * 128, kBytes);
-            }
-        } else {
-            const bool has_row = static_cast<u64>(row + at) < static_cast<u64>(rows);
-            TW_ROLLED for (int p = 0; p < kPanels; ++p) {
-                const i64 begin = column * kSize + in_row + p * 128;
-                const i64 left = has_row && begin >= 0 ? columns * kSize - begin : 0;
-                const i64 valid = left < 0 ? 0 : left > kBytes ? kBytes : left;
-                copy_piece<kBytes>(to + p * kRows * 128, from + p * 128, static_cast<u32>(valid));
+                copy_piece<kBytes>(to + i * kStep * 128 + swizzled(i) + p * kRows * 128,
+                                   from + i * kStep * row_bytes + p * 128, kBytes);
             }
         }
-        from += kStep * row_bytes;
+        return;
+    }
+    TW_ROLLED for (int i = 0; i < kRows / kStep; ++i) {
+        const bool has_row = static_cast<u64>(row + first + i * kStep) < static_cast<u64>(rows);
+        TW_ROLLED for (int p = 0; p < kPanels; ++p) {
+            const i64 begin = column * kSize + in_row + p * 128;
+            const i64 left = has_row && begin >= 0 ? columns * kSize - begin : 0;
+            const i64 valid = left < 0 ? 0 : left > kBytes ? kBytes : left;
+            copy_piece<kBytes>(to + i * kStep * 128 + swizzled(i) + p * kRows * 128,
+                               from + i * kStep * row_bytes + p * 128, static_cast<u32>(valid));
+        }
     }
 }
 
