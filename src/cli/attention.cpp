@@ -161,7 +161,9 @@ void run(const Options& options, Console& console) {
     std::ostream& notes = console.notes(use_standard_output({options.out, options.lse}));
     for (const OutputTensor& file : files)
         notes << fmt::format("wrote {}: {}\n", file.spec, file.tensor.type_name());
-    if (options.check && !check_attention({q, k, v, loaded, output, dout, gradients}, notes))
+    if (options.check &&
+        !check_attention(
+            {q, k, v, loaded, output, dout, gradients, device.kind == Device::Kind::cuda}, notes))
         console.status = 1;
 }
 

@@ -14,11 +14,12 @@ struct AttentionRun {
     AttentionOutput output;
     Tensor dout;  ///< undefined: no gradients
     AttentionGradients gradients = {};
+    bool on_gpu = false;  ///< where products may have another precision than f32's
 };
 
 /// Writes a line per result, "check NAME largest error E, allowed A: ok" or "WRONG", and returns
 /// whether all are ok. Allowed is what support/accuracy.h derives from the same computation in the
-/// inputs' dtype. Errors: those of the reference.
+/// inputs' dtype, and the precision of products. Errors: those of the reference.
 bool check_attention(const AttentionRun& run, std::ostream& out);
 
 }  // namespace tilewright::cli
