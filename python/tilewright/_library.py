@@ -108,3 +108,12 @@ def parse_mod(text: str, kind: str | None = None, **arrays: Array) -> Mod:
         )
     tensors = {name: to_tensor("parse_mod", name, array) for name, array in arrays.items()}
     return _core.parse_mod(text, tensors, kind or "")
+
+
+def compose(outer, inner):
+    """outer(inner(score)): ``compose(softcap(20), alibi(slopes))``, of a framework's functions."""
+
+    def composed(score, b, h, q_idx, kv_idx):
+        return outer(inner(score, b, h, q_idx, kv_idx), b, h, q_idx, kv_idx)
+
+    return composed

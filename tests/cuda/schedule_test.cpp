@@ -85,6 +85,13 @@ struct Breach {
     const char *from, *to;
 };
 
+/// The text breaks the breach's rule, and no rule before it.
+void expect_broken(const std::string& text, const Breach& breach) {
+    const auto broken = broken_rule(parse(text));
+    ASSERT_TRUE(broken.has_value()) << text;
+    EXPECT_THAT(*broken, StartsWith(std::string(breach.rule) + ": ")) << text;
+}
+
 TEST(Schedule, TextIsReadBackAtEveryLevel) {
     for (const auto& one : all_programs()) {
         SCOPED_TRACE(one.name);
@@ -292,9 +299,7 @@ TEST(Schedule, EveryRuleOfChainsIsCheckedInProgramsThatBreakIt) {
             ASSERT_NE(at, std::string::npos) << text;
             text.replace(at, std::string(breach.from).size(), breach.to);
         }
-        const auto broken = broken_rule(parse(text));
-        ASSERT_TRUE(broken.has_value()) << text;
-        EXPECT_THAT(*broken, StartsWith(std::string(breach.rule) + ": ")) << text;
+        expect_broken(text, breach);
     }
 }
 
@@ -367,9 +372,7 @@ TEST(Schedule, EveryRuleIsCheckedInProgramsThatBreakIt) {
             ASSERT_NE(at, std::string::npos) << text;
             text.replace(at, std::string(breach.from).size(), breach.to);
         }
-        const auto broken = broken_rule(parse(text));
-        ASSERT_TRUE(broken.has_value()) << text;
-        EXPECT_THAT(*broken, StartsWith(std::string(breach.rule) + ": ")) << text;
+        expect_broken(text, breach);
     }
 }
 
@@ -391,9 +394,7 @@ TEST(Schedule, RulesOfCopiesByThreadsAreCheckedInProgramsThatBreakThem) {
         const std::size_t at = text.find(breach.from);
         ASSERT_NE(at, std::string::npos) << text;
         text.replace(at, std::string(breach.from).size(), breach.to);
-        const auto broken = broken_rule(parse(text));
-        ASSERT_TRUE(broken.has_value()) << text;
-        EXPECT_THAT(*broken, StartsWith(std::string(breach.rule) + ": ")) << text;
+        expect_broken(text, breach);
     }
 }
 

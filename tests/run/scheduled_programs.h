@@ -175,6 +175,29 @@ inline std::vector<CudaProgram> scheduled_programs() {
     };
 }
 
+/// Products of a batch whose last left operand lies outside of its array, and so is zero.
+inline CudaProgram copied_batch() {
+    return {"pieces of 8, a batch that ends before its grid",
+            R"(func @batched(%x: ref<bf16[3, 130, 132]>, %y: ref<bf16[1, 132, 76]>,
+    %z: ref<bf16[3, 130, 76]>) grid [3, 2] {
+%b = program_id axis 0 : i64
+%pi = program_id axis 1 : i64
+%bm = constant 128 : i64
+%o = constant 0 : i64
+%one = constant 1 : i64
+%next = add %b, %one : i64
+%i = mul %pi, %bm : i64
+%a = load %x[%next, %i : 128, %o : 192] : bf16[128, 192]
+%w = load %y[%o, %o : 192, %o : 128] : bf16[192, 128]
+%d = dot %a, %w : f32[128, 128]
+%q = cast %d : bf16[128, 128]
+store %z[%b, %i : 128, %o : 128], %q
+yield
+})",
+            {{3, 130, 132}, {1, 132, 76}, {3, 130, 76}},
+            8e-3};
+}
+
 /// Products of arrays whose rows begin at multiples of 8 or 4 bytes.
 inline std::vector<CudaProgram> copied_programs() {
     return {
@@ -184,6 +207,7 @@ inline std::vector<CudaProgram> copied_programs() {
         product({"pieces of 4, TN", 138, 262, 130, 128, 128, "bf16", "f32", true, false}),
         product({"one operand by TMA", 138, 264, 134, 128, 128}),
         product({"i8, pieces of 4", 136, 264, 260, 128, 128, "i8", "i32", false, true}),
+        copied_batch(),
     };
 }
 

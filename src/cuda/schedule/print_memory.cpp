@@ -115,20 +115,25 @@ void CudaPrinter::thread_load(const Instruction& made) {
     const std::vector<std::int64_t>& sizes = made.list("index");
     const std::string ref = ref_name(made.symbol("of"));
     const std::size_t last = sizes.size() - 1;
-    std::string data = ref + ".data";
+    std::string data = ref + ".data", inside;
     std::size_t row = last;
     for (std::size_t d = 0; d < last; ++d) {
         if (sizes[d] != 0) {
             row = d;
             continue;
         }
-        data += fmt::format(" + {} * {}.stride[{}]", scalar(made.operands[d]), ref, d);
+        const std::string at = scalar(made.operands[d]);
+        data += fmt::format(" + {} * {}.stride[{}]", at, ref, d);
+        inside += fmt::format("is_inside({}, {}.extent[{}]) && ", at, ref, d);
     }
+    // Where a scalar index lies outside, no row is inside.
+    std::string rows = fmt::format("{}.extent[{}]", ref, row);
+    if (!inside.empty()) rows = inside.substr(0, inside.size() - 4) + " ? " + rows + " : 0";
     line("copy_box<{}, {}, {}>(base + k_{} + {}.at * {}, {}, {}.stride[{}],", buffer.rows,
          buffer.columns / buffer.panel(), made.number("bytes"), identifier(buffer.name),
          name(made.operands.back()), buffer.slot_bytes(), data, ref, row);
-    line("    {0}, {1}.extent[{2}], {3}, {1}.extent[{4}]);", scalar(made.operands[row]), ref, row,
-         scalar(made.operands[last]), last);
+    line("    {}, {}, {}, {}.extent[{}]);", scalar(made.operands[row]), rows,
+         scalar(made.operands[last]), ref, last);
 }
 
 void CudaPrinter::tma_store(const Instruction& made) {

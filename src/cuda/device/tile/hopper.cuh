@@ -51,6 +51,10 @@ TW_DEVICE int coordinate(i64 at) {
     return static_cast<int>(at < -kFar ? -kFar : at > kFar ? kFar : at);
 }
 
+TW_DEVICE bool is_inside(i64 at, i64 extent) {
+    return static_cast<u64>(at) < static_cast<u64>(extent);
+}
+
 template <int kBytes>
 TW_DEVICE void copy_piece(u32 target, const u8* source, u32 valid) {
     if constexpr (kBytes == 8) ptx::cp_async_8(target, source, valid);
@@ -85,7 +89,7 @@ TW_DEVICE void copy_box(u32 slot, const S* data, i64 stride, i64 row, i64 rows, 
         return;
     }
     TW_ROLLED for (int i = 0; i < kRows / kStep; ++i) {
-        const bool has_row = static_cast<u64>(row + first + i * kStep) < static_cast<u64>(rows);
+        const bool has_row = is_inside(row + first + i * kStep, rows);
         TW_ROLLED for (int p = 0; p < kPanels; ++p) {
             const i64 begin = column * kSize + in_row + p * 128;
             const i64 left = has_row && begin >= 0 ? columns * kSize - begin : 0;
@@ -117,10 +121,6 @@ TW_DEVICE void finish_copies(u32 full, const Slot<kCount>& n, u32 open) {
     ptx::cp_async_wait<0>();
     ptx::fence_async_shared();
     for (; open > 0; --open) ptx::mbarrier_arrive(full + 8 * n.back(open));
-}
-
-TW_DEVICE bool is_inside(i64 at, i64 extent) {
-    return static_cast<u64>(at) < static_cast<u64>(extent);
 }
 
 /// Two neighbouring elements of an array that is aligned to 16 bytes; those that are not inside are
