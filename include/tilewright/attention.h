@@ -79,11 +79,10 @@ struct AttentionOptions {
     std::string precision = {};
     /// Hints: results keep their accuracy, not their last bits. The engine for Hopper GPUs takes
     /// the nearest of its tiles, from which its warps and stages follow; generated tile programs on
-    /// GPUs and masks as data there have one size of blocks.
+    /// GPUs take powers of two from 16 to 256 that shared memory holds.
     AttentionBlocks forward_blocks = {}, backward_blocks = {};
     /// The first call of a pass and its shapes measures a few blocks (those given stay) and the
-    /// fastest are used from then on, kept in the disk cache. Not for packed sequences, nor where
-    /// blocks have one size.
+    /// fastest are used from then on, kept in the disk cache. Packed sequences share one choice.
     bool autotune = false;
 };
 

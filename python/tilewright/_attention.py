@@ -186,8 +186,8 @@ def flex_attention(
     sinks (Hq,): one more logit per head in the denominator. dropout: share of probabilities
     dropped by philox(seed, b, h, q, kv).
     scale: None is 1 / sqrt(E). kernel_options: torch's names, taken as hints, of which BLOCK_M and
-    BLOCK_N (forward) and BLOCK_M1 and BLOCK_N1 (backward) set the tiles on the CPU, num_warps and
-    num_stages those of tile programs on a GPU; autotune=True measures a few blocks in the first call
+    BLOCK_N (forward) and BLOCK_M1 and BLOCK_N1 (backward) set the tiles, num_warps and num_stages
+    those of tile programs on a GPU; autotune=True measures a few blocks in the first call
     of a shape and keeps the fastest, on disk too; engine ("tiles", "sm90"; otherwise the fastest
     that supports the call); precision of the products of float32 on GPUs ("ieee", "tf32",
     "bf16x3"). docs/reference/attention.md has a row for each.

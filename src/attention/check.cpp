@@ -286,7 +286,7 @@ AttentionCall check_arguments(const Tensor& query, const Tensor& key, const Tens
     spec.deterministic = options.deterministic;
     spec.max_scores = options.max_scores;
     spec.gradient = options.gradient;
-    spec.autotune = options.autotune && !spec.packed() && !spec.checked && spec.has_work();
+    spec.autotune = options.autotune && !spec.checked && spec.has_work();
     spec.engine = engine_named(options.engine);
     spec.forward_blocks = options.forward_blocks;
     spec.backward_blocks = options.backward_blocks;

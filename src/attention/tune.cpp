@@ -4,6 +4,8 @@
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
+#include <bit>
+#include <map>
 #include <mutex>
 #include <string>
 #include <vector>
@@ -25,6 +27,14 @@ std::string key_of(const Engine& engine, AttentionSpec spec, const AttentionBuff
     }
     for (const CaptureSpec& capture : spec.score.captures)
         key += capture.differentiable ? '1' : '0';
+    // Packed sequences of one total differ by how many there are of each length, to a power of two.
+    for (const auto* starts : {&buffers.starts, &buffers.kv_starts}) {
+        std::map<int, int> lengths;
+        for (std::size_t n = 1; n < starts->size(); ++n) {
+            ++lengths[std::bit_width(static_cast<std::uint64_t>((*starts)[n] - (*starts)[n - 1]))];
+        }
+        for (const auto& [bits, count] : lengths) key += fmt::format(" {}x{}", count, bits);
+    }
     // Masks of one size differ by what they leave.
     if (spec.block_mask) key += fmt::format(" masked {:.0f}%", buffers.block_mask.sparsity());
     return key + '\n' + spec.score.text + '\n' + spec.mask.text;

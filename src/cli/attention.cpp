@@ -9,6 +9,7 @@
 #include "cli/command.h"
 #include "cli/progress.h"
 #include "cli/tensor_file.h"
+#include "cli/tuning_tables.h"
 #include "support/check.h"
 
 namespace tilewright::cli {
@@ -24,7 +25,7 @@ struct Options {
     double dropout = 0;
     std::uint64_t seed = 0;
     std::optional<double> scale;
-    bool causal = false, check = false, checked = false, deterministic = true;
+    bool causal = false, check = false, checked = false, deterministic = true, autotune = false;
 };
 
 /// The file of the gradient of `argument`: in the format of --out.
@@ -57,6 +58,7 @@ AttentionOptions load_options(const Options& options, Console& console) {
     result.checked = options.checked;
     result.deterministic = options.deterministic;
     result.precision = options.precision;
+    result.autotune = options.autotune;
     result.forward_blocks = parse_blocks("--blocks Q,KV", options.blocks);
     result.backward_blocks = parse_blocks("--backward-blocks Q,KV", options.backward_blocks);
     const auto load = [&](const std::string& spec, const char* name) {
@@ -125,6 +127,8 @@ void run(const Options& options, Console& console) {
          {&call_options.segment_ids, &call_options.kv_segment_ids, &call_options.sinks}) {
         *tensor = there(*tensor);
     }
+    std::ostream& notes = console.notes(use_standard_output({options.out, options.lse}));
+    const TuningTables tables(options.autotune, notes);
     std::vector<Tensor> results;  // in the order of `planned`
     AttentionOutput output;
     AttentionGradients gradients;
@@ -158,7 +162,6 @@ void run(const Options& options, Console& console) {
     for (std::size_t i = 0; i < planned.size(); ++i)
         files.push_back({planned[i].spec, planned[i].default_name, results[i]});
     save_tensors(files, &console.out);
-    std::ostream& notes = console.notes(use_standard_output({options.out, options.lse}));
     for (const OutputTensor& file : files)
         notes << fmt::format("wrote {}: {}\n", file.spec, file.tensor.type_name());
     if (options.check &&
@@ -244,6 +247,8 @@ void add_attention(CLI::App& app, Console& console) {
         ->add_option("--backward-blocks", options->backward_blocks,
                      "the same for the backward pass [chosen]")
         ->type_name("Q,KV");
+    command->add_flag("--autotune", options->autotune,
+                      "measure a few blocks and take the fastest, which the disk cache keeps");
     command->add_flag_callback(
         "--no-deterministic", [options] { options->deterministic = false; },
         "gradients may be summed in any order (GPUs: faster)");

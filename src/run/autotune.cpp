@@ -15,7 +15,9 @@
 #include "cuda/runtime/stream.h"
 #include "run/call_state.h"
 #include "run/fastest.h"
+#include "run/tuning.h"
 #include "support/check.h"
+#include "support/debug_log.h"
 #include "support/disk_cache.h"
 #include "tilewright/run.h"
 #include "tilewright/version.h"
@@ -99,25 +101,33 @@ std::size_t fastest(const std::vector<Config>& configs, const std::string& key,
     // `tilewright cache list` shows the first line.
     std::string entry = fmt::format("{}\n{}", key, describe(device));
     for (const Config& config : configs) entry += fmt::format("\n{}", config.to_string());
+    const std::string what = key.substr(0, key.find('\n'));
     const DiskCache disk(cache_root() / "autotune");
     if (const auto text = disk.get(entry)) {
+        // The choice, then the table that it came from.
+        const std::string chosen = text->substr(0, text->find('\n'));
         const auto found = std::find_if(configs.begin(), configs.end(), [&](const Config& config) {
-            return config.to_string() == *text;
+            return config.to_string() == chosen;
         });
-        if (found != configs.end()) return static_cast<std::size_t>(found - configs.begin());
+        if (found != configs.end()) {
+            const std::size_t end = std::min(chosen.size() + 1, text->size());
+            tell_of_tuning({what, chosen, text->substr(end), true});
+            return static_cast<std::size_t>(found - configs.begin());
+        }
         disk.drop(entry);
     }
     std::size_t best = configs.size();
-    double best_seconds = std::numeric_limits<double>::infinity();
+    std::vector<Trial> trials;
     std::string first_error;
+    TuningBar bar(what.substr(0, what.find(' ')), configs.size());
     for (std::size_t c = 0; c < configs.size(); ++c) {
+        bar.update(c);
+        trials.push_back({configs[c]});
         try {
-            const double own = seconds(configs[c]);
-            if (best == configs.size() || own < best_seconds) {
-                best_seconds = own;
-                best = c;
-            }
+            trials[c].seconds = seconds(configs[c]);
+            if (best == configs.size() || trials[c].seconds < trials[best].seconds) best = c;
         } catch (const UserError& error) {
+            trials[c].error = error.what();
             if (first_error.empty())
                 first_error = fmt::format("{}: {}", configs[c].to_string(), error.what());
         }
@@ -126,7 +136,14 @@ std::size_t fastest(const std::vector<Config>& configs, const std::string& key,
         user_error("autotune", "expected one of {} configs to run but none does; {}",
                    configs.size(), first_error);
     }
-    disk.put(entry, configs[best].to_string());
+    const Tuning tuning{what, configs[best].to_string(), table_of(trials)};
+    disk.put(entry, tuning.chosen + '\n' + tuning.table);
+    for (std::size_t begin = 0; debug_log_on() && begin < tuning.table.size();) {
+        const std::size_t end = tuning.table.find('\n', begin);
+        debug_log("autotune", "{}", tuning.table.substr(begin, end - begin));
+        begin = end + 1;
+    }
+    tell_of_tuning(tuning);
     return best;
 }
 

@@ -240,6 +240,21 @@ TEST_F(AttentionCommand, HintsThreadsAndOrder) {
                 HasSubstr("[attention]"));
 }
 
+TEST_F(AttentionCommand, AutotunePrintsWhatItTried) {
+    const std::string cache = folder_ / "cache";
+    ::setenv("TILEWRIGHT_CACHE_DIR", cache.c_str(), 1);
+    const std::vector<std::string> tuned{"--autotune", "--out", folder_ / "o.npy", "--check"};
+    const std::string first = attention(tuned).out;
+    EXPECT_THAT(first, HasSubstr("attention tiles forward"));
+    EXPECT_THAT(first, HasSubstr(", 1.00 of the fastest"));
+    EXPECT_THAT(first, HasSubstr("check out"));
+    ::unsetenv("TILEWRIGHT_CACHE_DIR");
+    EXPECT_THAT(attention({"--precision", "tf32", "--out", folder_ / "o.npy", "--check"}).out,
+                HasSubstr("check out"));
+    EXPECT_THAT(attention({"--precision", "fast", "--out", folder_ / "o.npy"}).error,
+                HasSubstr("expected precision `ieee`, `tf32` or `bf16x3` but got `fast`"));
+}
+
 TEST_F(AttentionCommand, StandardInputAndOutput) {
     std::ostringstream all;
     save_tensors({{"-:query", "", load("q.npy")},

@@ -2,7 +2,9 @@
 #include <cstdlib>
 #include <filesystem>
 #include <fstream>
+#include <sstream>
 
+#include "run/tuning.h"
 #include "support/disk_cache.h"
 #include "tests/run/support.h"
 
@@ -66,6 +68,36 @@ TEST_F(Autotune, EntriesSayWhatWasTunedFirst) {
     const auto entries = DiskCache(folder_ / "autotune").list();
     ASSERT_EQ(entries.size(), 1u);
     EXPECT_THAT(entries[0].key, testing::StartsWith("sum cpu;f32[4096]\n"));
+}
+
+TEST_F(Autotune, TellsWhatItTriedAndRemembersTheTable) {
+    std::vector<run::Tuning> heard;
+    run::listen_to_tuning([&](const run::Tuning& tuning) { heard.push_back(tuning); });
+    for (int i = 0; i < 2; ++i) tuned()(Tensor::full(f32, {4096}, 1));
+    run::listen_to_tuning({});
+    tuned()(Tensor::full(f32, {512}, 1));
+    ASSERT_EQ(heard.size(), 2u);
+    EXPECT_FALSE(heard[0].remembered);
+    EXPECT_TRUE(heard[1].remembered);
+    EXPECT_EQ(heard[0].table, heard[1].table);
+    EXPECT_EQ(heard[0].what, "sum cpu;f32[4096]");
+    EXPECT_EQ(heard[1].chosen, "block=64");
+    EXPECT_THAT(heard[0].table, testing::StartsWith("block=64: "));
+    EXPECT_THAT(heard[0].table, HasSubstr(" ms, 1.00 of the fastest\nblock=1: "));
+    EXPECT_THAT(heard[0].table,
+                HasSubstr("block=7: does not run: [test] a candidate that does not fit\n"));
+}
+
+TEST(TuningBar, DrawsOnceThereIsSomethingToWaitFor) {
+    std::ostringstream now, later;
+    {
+        run::TuningBar bar("sums", 4, &now, 0), late("sums", 4, &later, 60);
+        for (std::size_t i = 0; i <= 4; ++i) bar.update(i), late.update(i);
+    }
+    EXPECT_EQ(later.str(), "");
+    EXPECT_THAT(now.str(), HasSubstr("\r\033[Ktuning sums [##############################"
+                                     "] 4 of 4"));
+    EXPECT_THAT(now.str(), testing::EndsWith("\r\033[K"));
 }
 
 TEST_F(Autotune, MeasuresAgainWhenTheEntryIsDamaged) {

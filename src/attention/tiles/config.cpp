@@ -2,6 +2,7 @@
 #include "attention/tiles/config.h"
 
 #include <algorithm>
+#include <bit>
 
 #include "attention/tiles/backward.h"
 #include "cuda/runtime/device.h"
@@ -84,15 +85,40 @@ Options options_of(const AttentionSpec& spec, const Features& features) {
     return options;
 }
 
+/// Blocks of programs for warps, where those of warpgroups were chosen.
+void use_warp_blocks(const AttentionSpec& spec, const Features& features, Options& options) {
+    if (!options.guarded) return;
+    GpuProblem problem = gpu_problem(spec, features);
+    problem.wgmma = false;
+    use_gpu_blocks(options, problem);
+}
+
+/// The same of a GPU: powers of two that shared memory holds. Blocks of warpgroups have one size,
+/// so that others are those of warps.
+void use_gpu_hints(const AttentionSpec& spec, const Features& features, Options& options) {
+    const AttentionBlocks& wish = spec.blocks();
+    const auto size = [](std::int64_t wanted, std::int64_t chosen) {
+        constexpr std::int64_t kLeast = 16, kMost = 256;
+        if (wanted == 0) return chosen;
+        const std::int64_t inside = std::clamp(wanted, kLeast, kMost);
+        return static_cast<std::int64_t>(std::bit_floor(static_cast<std::uint64_t>(inside)));
+    };
+    const std::int64_t q = size(wish.q, options.block_q), k = size(wish.kv, options.block_k);
+    if (q != options.block_q || k != options.block_k) {
+        use_warp_blocks(spec, features, options);
+        options.block_q = size(wish.q, options.block_q);
+        options.block_k = size(wish.kv, options.block_k);
+        fit_gpu_blocks(options, gpu_problem(spec, features), spec.pass == Pass::backward);
+    }
+    if (wish.num_warps > 0) options.num_warps = wish.num_warps;
+    if (wish.num_stages > 0) options.num_stages = wish.num_stages;
+}
+
 /// Takes the blocks that are given, as far as lengths and machine allow.
-void use_hints(const AttentionSpec& spec, Options& options) {
+void use_hints(const AttentionSpec& spec, const Features& features, Options& options) {
     constexpr std::int64_t kLargest = 512, kGrain = 16;  // keys fill whole vectors
     const AttentionBlocks& wish = spec.blocks();
-    if (spec.on_gpu()) {
-        if (wish.num_warps > 0) options.num_warps = wish.num_warps;
-        if (wish.num_stages > 0) options.num_stages = wish.num_stages;
-        return;
-    }
+    if (spec.on_gpu()) return use_gpu_hints(spec, features, options);
     if (wish.q > 0) {
         options.block_q =
             std::clamp<std::int64_t>(std::min(wish.q, spec.query_length), 1, kLargest);
@@ -102,14 +128,6 @@ void use_hints(const AttentionSpec& spec, Options& options) {
             std::clamp<std::int64_t>(std::min(wish.kv, spec.kv_length), 1, kLargest);
         options.block_k = (keys + kGrain - 1) / kGrain * kGrain;
     }
-}
-
-/// Blocks of programs for warps, where those of warpgroups were chosen.
-void use_warp_blocks(const AttentionSpec& spec, const Features& features, Options& options) {
-    if (!options.guarded) return;
-    GpuProblem problem = gpu_problem(spec, features);
-    problem.wgmma = false;
-    use_gpu_blocks(options, problem);
 }
 
 /// Queries of a program: as many as share each block of keys while they fit a core's cache and
@@ -157,7 +175,7 @@ bool is_decode(const AttentionSpec& s, const Features& features) {
 void choose_forward(const AttentionSpec& spec, TilesConfig& config) {
     Options& options = config.options;
     const AttentionBlocks& wish = spec.forward_blocks;
-    use_hints(spec, options);
+    use_hints(spec, config.features, options);
     config.decode = is_decode(spec, config.features);
     if (config.decode || loads_blocks(config.features)) return;
     if (wish.q == 0 && spec.block_mask) {
@@ -222,7 +240,7 @@ void choose_backward(const AttentionSpec& spec, TilesConfig& config) {
     } else if (options.block_k > 128) {
         options.block_q = 128;  // fewer passes over the longer dK and dV
     }
-    use_hints(spec, options);
+    use_hints(spec, config.features, options);
     if (spec.score) differentiate(spec, config);
     config.batches_at_once = spec.batch;
     config.heads_at_once = spec.kv_heads;
@@ -251,7 +269,8 @@ std::shared_ptr<TilesConfig> choose(const AttentionSpec& spec, const Features& f
     auto config = std::make_shared<TilesConfig>();
     config->features = features;
     config->options.interpret = spec.checked;
-    if (spec.packed() || !spec.has_work()) return config;  // each sequence has its own
+    if (spec.packed()) config->each_sequence = spec.blocks();
+    if (spec.packed() || !spec.has_work()) return config;
     config->options = options_of(spec, features);
     if (spec.pass == Pass::forward) {
         choose_forward(spec, *config);
@@ -261,21 +280,42 @@ std::shared_ptr<TilesConfig> choose(const AttentionSpec& spec, const Features& f
     return config;
 }
 
+namespace {
+
+/// Blocks worth measuring, the usual ones first; 0: what is chosen.
+std::vector<AttentionBlocks> trial_blocks(const AttentionSpec& spec, const Features& features) {
+    constexpr std::int64_t kFewQueries = 16;
+    if (!spec.on_gpu()) {
+        if (!spec.packed() && spec.query_length < kFewQueries) return {{}};
+        return {{64, 128}, {64, 64}, {128, 128}, {256, 128}, {128, 256}, {32, 128}};
+    }
+    if (spec.pass == Pass::backward) {
+        return {{},           {64, 64, 4},  {64, 64, 8}, {64, 32, 8},
+                {64, 128, 8}, {128, 64, 8}, {32, 64, 8}, {32, 32, 4}};
+    }
+    if (!spec.packed() && is_decode(spec, features)) {
+        return {{}, {0, 32, 4}, {0, 64, 4}, {0, 128, 4}, {0, 64, 8}, {0, 128, 8}};
+    }
+    if (!spec.packed() && spec.query_length <= kFewQueries) {
+        return {{}, {16, 64, 4}, {16, 128, 4}, {16, 128, 8}, {16, 32, 2}};
+    }
+    return {{},           {64, 64, 4},  {64, 32, 4}, {128, 64, 8},
+            {128, 32, 8}, {64, 128, 8}, {32, 64, 4}, {32, 32, 4}};
+}
+
+}  // namespace
+
 std::vector<ConfigPtr> trials(const AttentionSpec& spec) {
-    constexpr std::int64_t kFewQueries = 16;  // nothing to choose
-    // The usual ones first.
-    constexpr AttentionBlocks kTrials[] = {{64, 128},  {64, 64},   {128, 128},
-                                           {256, 128}, {128, 256}, {32, 128}};
     const Features features = features_of(spec);
     const AttentionBlocks& wish = spec.blocks();
-    if (spec.on_gpu() || spec.query_length < kFewQueries || (wish.q > 0 && wish.kv > 0)) {
-        return {choose(spec, features)};
-    }
+    const bool given = wish.q > 0 && wish.kv > 0 && (!spec.on_gpu() || wish.num_warps > 0);
+    if (given) return {choose(spec, features)};
     std::vector<ConfigPtr> configs;
-    for (const AttentionBlocks& trial : kTrials) {
+    for (const AttentionBlocks& trial : trial_blocks(spec, features)) {
         AttentionSpec sized = spec;
         (spec.pass == Pass::forward ? sized.forward_blocks : sized.backward_blocks) = {
-            wish.q > 0 ? wish.q : trial.q, wish.kv > 0 ? wish.kv : trial.kv};
+            wish.q > 0 ? wish.q : trial.q, wish.kv > 0 ? wish.kv : trial.kv,
+            wish.num_warps > 0 ? wish.num_warps : trial.num_warps, wish.num_stages};
         ConfigPtr config = choose(sized, features);
         const bool known = std::any_of(configs.begin(), configs.end(), [&](const ConfigPtr& other) {
             return other->numbers().values() == config->numbers().values();
@@ -283,6 +323,15 @@ std::vector<ConfigPtr> trials(const AttentionSpec& spec) {
         if (!known) configs.push_back(std::move(config));
     }
     return configs;
+}
+
+Config TilesConfig::numbers() const {
+    const std::int64_t q = each_sequence ? each_sequence->q : options.block_q;
+    const std::int64_t kv = each_sequence ? each_sequence->kv : options.block_k;
+    if (!each_sequence && !options.gpu) return Config{{"q", q}, {"kv", kv}};
+    const int warps = each_sequence ? each_sequence->num_warps : options.num_warps;
+    const int stages = each_sequence ? each_sequence->num_stages : options.num_stages;
+    return Config{{"q", q}, {"kv", kv}, {"warps", warps}, {"stages", stages}};
 }
 
 Options backward_options(const AttentionSpec& spec, const TilesConfig& config) {
@@ -301,7 +350,7 @@ Options backward_options(const AttentionSpec& spec, const TilesConfig& config) {
 
 Options repair_options(const AttentionSpec& spec, const Features& features) {
     Options options = options_of(spec, features);
-    use_hints(spec, options);
+    use_hints(spec, features, options);
     use_warp_blocks(spec, features, options);
     options.isolation = Isolation::repair;
     return options;

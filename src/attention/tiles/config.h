@@ -1,6 +1,7 @@
 // How tile programs run a call: what they are compiled for, and their blocks.
 #pragma once
 
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -23,10 +24,10 @@ struct TilesConfig : EngineConfig {
     ScoreDerivative derivative;
     std::string derivative_key;
     std::int64_t batches_at_once = 0, heads_at_once = 0;
+    /// Of packed sequences: the hints by which each chooses its blocks.
+    std::optional<AttentionBlocks> each_sequence;
 
-    Config numbers() const override {
-        return Config{{"q", options.block_q}, {"kv", options.block_k}};
-    }
+    Config numbers() const override;
 };
 
 /// What the programs of a call are compiled for besides sizes.
@@ -36,7 +37,8 @@ Features features_of(const AttentionSpec& spec);
 /// packed sequence. UserError for captures whose gradients no program adds up.
 std::shared_ptr<TilesConfig> choose(const AttentionSpec& spec, const Features& features);
 
-/// Configurations worth measuring; one on GPUs, and where there is nothing to choose.
+/// Configurations worth measuring, the one that is chosen without a measurement first; one where
+/// there is nothing to choose.
 std::vector<ConfigPtr> trials(const AttentionSpec& spec);
 
 /// Options of the backward's main program.

@@ -11,11 +11,12 @@ const TilesConfig& own(const EngineConfig& config) {
 }
 
 /// Packed sequences run one by one: each chooses its blocks and has its scratch.
-void launch_sequences(const AttentionSpec& spec, const Features& features,
+void launch_sequences(const AttentionSpec& spec, const TilesConfig& whole,
                       const AttentionBuffers& buffers) {
     for_each_sequence(spec, [&](std::size_t n) {
         Work work = sequence(spec, buffers, n);
-        const auto config = choose(work.spec, features);
+        work.spec.forward_blocks = *whole.each_sequence;
+        const auto config = choose(work.spec, whole.features);
         const std::int64_t bytes = forward_workspace(work.spec, *config);
         if (bytes > 0) work.buffers.workspace = Tensor::empty(u8, {bytes}, spec.device);
         launch_forward(work.spec, *config, work.buffers);
@@ -46,7 +47,7 @@ class TilesEngine : public Engine {
     void launch(const AttentionSpec& spec, const EngineConfig& config,
                 const AttentionBuffers& buffers, cuda::StreamHandle) const override {
         if (spec.pass == Pass::backward) return launch_backward(spec, own(config), buffers);
-        if (spec.packed()) return launch_sequences(spec, own(config).features, buffers);
+        if (spec.packed()) return launch_sequences(spec, own(config), buffers);
         launch_forward(spec, own(config), buffers);
     }
 };

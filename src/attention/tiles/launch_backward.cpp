@@ -287,6 +287,7 @@ void launch_backward(const AttentionSpec& spec, const TilesConfig& config,
     if (spec.packed()) {
         const auto one = [&](std::size_t n) {
             Work work = sequence(spec, buffers, n);
+            work.spec.backward_blocks = *config.each_sequence;
             const auto own = choose(work.spec, config.features);
             const std::int64_t bytes = backward_workspace(work.spec, *own);
             if (bytes > 0) work.buffers.workspace = Tensor::empty(u8, {bytes}, spec.device);

@@ -57,6 +57,11 @@ bool use_warpgroup_blocks(Options& options, const GpuProblem& problem) {
 
 }  // namespace
 
+void fit_gpu_blocks(Options& options, const GpuProblem& problem, bool backward) {
+    const int size = size_of(problem.dtype);
+    fit_gpu_blocks(options, problem, backward ? 2 : 1, backward ? 2 * size + 6 : size + 4);
+}
+
 void use_gpu_blocks(Options& options, const GpuProblem& problem) {
     options.gpu = true;
     options.guarded = false;

@@ -72,7 +72,9 @@ struct GpuProblem {
 /// Chooses blocks that a thread block's registers and shared memory hold, for the forward pass and
 /// what the backward pass starts from.
 void use_gpu_blocks(Options& options, const GpuProblem& problem);
-/// The same, with warps and stages, for the backward pass.
+/// Halves blocks until shared memory holds what a program of either pass is sure to want.
+void fit_gpu_blocks(Options& options, const GpuProblem& problem, bool backward);
+/// The same as `use_gpu_blocks`, with warps and stages, for the backward pass.
 void use_gpu_backward_blocks(Options& options, const GpuProblem& problem);
 
 /// Blocks [begin, end) of a loop: those in [full_begin, full_end) need no mask but for segments.

@@ -14,6 +14,7 @@
 #include "cli/bench/gpu_timing.h"
 #include "cli/command.h"
 #include "cli/interrupt.h"
+#include "cli/tuning_tables.h"
 #include "support/check.h"
 #include "support/write_file.h"
 #include "tilewright/system.h"
@@ -43,7 +44,7 @@ const std::vector<Benchmark>& benchmarks() {
          bench_attention_gpu,
          {"--dtype", "--batch", "--heads", "--kv-heads", "--seq-len", "--kv-len", "--head-dim",
           "--causal", "--backward", "--baseline", "--mask", "--score", "--sweep", "--engine",
-          "--no-deterministic"}},
+          "--no-deterministic", "--autotune"}},
         {"compile",
          bench_compile,
          bench_compile_gpu,
@@ -59,7 +60,7 @@ const std::vector<Benchmark>& benchmarks() {
          bench_flex_gpu,
          {"--dtype", "--batch", "--heads", "--kv-heads", "--seq-len", "--kv-len", "--head-dim",
           "--backward", "--baseline", "--mask", "--score", "--engine", "--no-deterministic",
-          "--case", "--front-end", "--no-picture"}},
+          "--autotune", "--case", "--front-end", "--no-picture"}},
         {"mask", bench_mask, bench_mask_gpu, {"--dtype", "--batch", "--heads", "--seq-len"}},
         {"matmul", bench_matmul, bench_matmul_gpu, {"--dtype", "--seq-len", "--baseline"}},
         {"norm",
@@ -130,6 +131,8 @@ void run(const Options& options, const CLI::App& command, Console& console) {
                                                       {"engine", !bench.engine.empty()}};
     for (const auto& [option, given] : gpu_alone)
         if (given && !gpu) user_error("bench", "expected --{} with --device cuda", option);
+    if (bench.autotune && !gpu && options.operation != "attention")
+        user_error("bench", "expected --autotune of {} with --device cuda", options.operation);
     if (options.graphs) bench.graph_calls = 20;
     const std::pair<const char*, std::optional<std::int64_t>> sizes[] = {
         {"batch", bench.batch},     {"heads", bench.heads},   {"kv-heads", bench.kv_heads},
@@ -160,6 +163,7 @@ void run(const Options& options, const CLI::App& command, Console& console) {
         OnInterrupt::leave(fmt::format("\ninterrupted: the rows so far are in {}\n", options.json),
                            "");
     };
+    const TuningTables tables(bench.autotune, notes);
     Report report(own_tables ? nullptr : &notes,
                   [&](std::span<const Row> rows) { write_json(rows, false); });
     (gpu ? benchmark.on_gpu : benchmark.on_cpu)(bench, report);
@@ -242,6 +246,9 @@ void add_bench(CLI::App& app, Console& console) {
                      "attention, flex on cuda: tiles or sm90 [the fastest that supports it]")
         ->type_name("NAME")
         ->check(one_of({"tiles", "sm90"}));
+    command->add_flag("--autotune", bench.autotune,
+                      "attention, flex on cuda: measure a few blocks, print what each takes and "
+                      "use the fastest, which the disk cache keeps");
     command->add_flag("--once", bench.once,
                       "compile on cuda: the first calls of this process, with the cache as it is");
     command->add_flag("--graphs", options->graphs,

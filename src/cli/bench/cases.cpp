@@ -208,7 +208,8 @@ void bench_attention(const BenchOptions& options, Report& report) {
             c.kv_heads = options.kv_heads.value_or(c.heads);
             c.kv_length = options.kv_len.value_or(c.length);
             const AttentionInputs in = inputs_of(c, options.dtype);
-            const AttentionOptions attention_options = c.options();
+            AttentionOptions attention_options = c.options();
+            attention_options.autotune = options.autotune;
             const double work = c.pairs() * static_cast<double>(head_dim);
             Measured forward{c.name(options.dtype),
                              "forward",

@@ -29,6 +29,7 @@ struct BenchOptions {
     bool picture = true;          ///< flex: draw the masks
     bool deterministic = true;    ///< attention on a GPU: of the backward pass
     std::string engine;           ///< attention on a GPU: tiles, sm90; empty: the fastest
+    bool autotune = false;        ///< attention, flex on a GPU: blocks by measurement
     bool once = false;            ///< compile on a GPU: the first calls of this process alone
     std::ostream* out = nullptr;  ///< pictures and tables go here, and what cannot be measured
     bool sweep = false;           ///< on a GPU: attention of many lengths, norms of many widths

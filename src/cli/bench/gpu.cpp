@@ -101,6 +101,7 @@ AttentionOptions with_data(const FlexCase& gpu_case, const FlexCase& host_case,
     AttentionOptions result = gpu_case.options;
     result.deterministic = options.deterministic;
     result.engine = options.engine;
+    result.autotune = options.autotune;
     if (host_case.options.mask.defined()) {
         result.mask = {};
         result.block_mask = create_block_mask(host_case.options.mask, sizes.batch, sizes.heads,

@@ -11,17 +11,14 @@
 #include <utility>
 
 namespace tilewright::cuda {
-namespace {
 
-bool is_wanted() {
+bool wants_wait_notices() {
     const char* const text = std::getenv("TILEWRIGHT_WAIT_NOTICE");
     return (text == nullptr || std::string_view(text) != "0") && isatty(STDERR_FILENO) != 0;
 }
 
-}  // namespace
-
 WaitNotice::WaitNotice(std::string what) {
-    if (!is_wanted()) return;
+    if (!wants_wait_notices()) return;
     thread_ = std::thread([this, what = std::move(what)] { speak(what, std::cerr, 0.3); });
 }
 

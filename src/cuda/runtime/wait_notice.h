@@ -9,11 +9,14 @@
 
 namespace tilewright::cuda {
 
+/// Is standard error a terminal, and TILEWRIGHT_WAIT_NOTICE not 0?
+bool wants_wait_notices();
+
 /// Says what a thread waits for, once it has waited long enough to wonder, and at the end how long
 /// it took: "tilewright: compiling attention_forward.cu for sm_90a ...", "... took 1.2 s".
 class WaitNotice {
   public:
-    /// After 0.3 s, on standard error where that is a terminal and TILEWRIGHT_WAIT_NOTICE is not 0.
+    /// After 0.3 s, on standard error where notices are wanted.
     explicit WaitNotice(std::string what);
     /// After `delay` seconds, on any stream.
     WaitNotice(std::string what, std::ostream& out, double delay);
