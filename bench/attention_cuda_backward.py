@@ -199,7 +199,7 @@ def measure(library, name, arguments):
             "errors": errors[label],
         }
         if hasattr(launch, "profile"):
-            # Of wide heads the main kernel has no dQ: S, dP, dV and dK.
+            # Past 128 columns the main kernel has no dQ: S, dP, dV and dK.
             wide = max(dim, value_dim) > 128
             share = (4 * dim + 4 * value_dim) / (6 * dim + 4 * value_dim) if wide else 1
             row["util"], row["ghz"], row["busy"] = utilisation(launch, share * flop)

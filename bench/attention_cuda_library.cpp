@@ -76,7 +76,7 @@ std::int64_t tw_bench_forward(const TwBenchForward* call, void* stream) {
         ForwardConfig config =
             sm90::choose_forward(desc, tilewright::cuda::device_info(device).multiprocessors);
         if (call->warpgroups != 0) {
-            config.shares = 0;
+            config.stream_k = 0;
             config.group = 1;
             config.warpgroups = static_cast<int>(call->warpgroups);
             config.block_n = static_cast<int>(call->block_n);

@@ -145,7 +145,7 @@ void* tw_bench_flex_prepare(const TwBenchFlex* call) {
         prepared->config =
             choose_forward(prepared->desc, cuda::device_info(device).multiprocessors);
         if (call->warpgroups != 0) prepared->config = given;
-        prepared->config.shares = 0;  // the workspace has no room for results of parts
+        prepared->config.stream_k = 0;  // the workspace has no room for the results of splits
         prepared->kernels = load_forward(prepared->desc, prepared->config, device);
         return prepared.release();
     } catch (const std::exception& error) {

@@ -7,8 +7,8 @@ Rules: a module includes itself and the modules that its row below lists, all of
 includes or imports itself through others; a namespace is that of its folder; public headers include
 nothing private and export their names; a file opens with its purpose; no file passes 1,200 lines (a
 warning above 600); each module's CMake lists name every source and test, sorted; bench/README.md
-lists every benchmark; no path of one developer's machine, no host that packages come from, and no
-unfinished-work marks.
+lists every benchmark; no path of one developer's machine, no host that packages come from, no word
+that CONTRIBUTING.md's table replaces, and no unfinished-work marks.
 """
 
 import ast
@@ -65,6 +65,23 @@ INCLUDE = re.compile(r'^\s*#\s*include\s*["<]([^">]+)[">]')
 MACHINE_PATH = re.compile(r"(?<![\w.~$}])/(root|work)/")
 MIRROR = re.compile(r"https?://[\w.-]*\b(debian|ubuntu|pypi|pythonhosted|conda)\b[\w.-]*")
 UNFINISHED = re.compile(r"\b(TODO|FIXME|XXX|HACK)\b")
+#: What CONTRIBUTING.md's table says not to write, as far as a word alone tells.
+WORDS = {
+    re.compile(pattern, re.IGNORECASE): term
+    for pattern, term in {
+        r"copy[ _]engine": "TMA",
+        r"\b(in|by|takes?|taking|their)[ _]turns\b|\b(take|pass)_turn\b": "iteration, or interleaved",
+        r"(next|last|first|later) round of (a|the) loop|\brounds? ahead\b|join_rounds": "iteration",
+        r"(?<![a-z])guess": "speculative row maximum",
+        r"(?<![a-z])tickets?(?![a-z])": "dynamic tile scheduler",
+        r"kShares\b|\.shares\b|in equal shares": "stream-K",
+        r"\b(met|meets?) (a|its first) key\b": "has an unmasked key",
+        r"\bkWide\b|\bwide heads?\b": "head_dim > 128",
+        r"(?<![a-z])behind(?![a-z])": "after",
+        r"\b(cannot|can't|could not) serve\b|\bnot served\b": "unsupported",
+        r"\bcomplaints?\b": "known issues",
+    }.items()
+}
 
 problems = []
 
@@ -211,6 +228,11 @@ def check_text(path, lines):
             report(path, number, "names a host that packages come from")
         if UNFINISHED.search(line):
             report(path, number, "marks unfinished work")
+        if path.name == "CONTRIBUTING.md" and line.startswith("|"):
+            continue  # the table
+        for pattern, term in WORDS.items():
+            if pattern.search(line):
+                report(path, number, f"words: write {term} (CONTRIBUTING.md)")
 
 
 def check_length(path, lines):

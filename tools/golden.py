@@ -37,7 +37,7 @@ TEXTS = {
     "matmul.bytecode": ["matmul", "--to", "bytecode"],
     "rms_norm_backward.ir": ["rms_norm_backward", "--to", "ir"],
     "rms_norm_backward.bytecode": ["rms_norm_backward", "--to", "bytecode"],
-    # Loads of rows are issued a round ahead, all in one branch.
+    # Loads of rows are issued an iteration ahead, all in one branch.
     "rows_ahead.sm_90a.cu": ["rows_ahead.ir", "--to", "cuda", "--arch", "sm_90a"],
     "running_max.bytecode": ["running_max.ir", "--to", "bytecode"],
     "running_max.sm_80.cu": ["running_max.ir", "--to", "cuda", "--arch", "sm_80"],

@@ -52,8 +52,8 @@ def logits(parameters, tokens, documents):
 
 
 def loss(parameters, tokens, documents):
-    guesses = jax.nn.log_softmax(logits(parameters, tokens, documents)[:, :-1])
-    right = jnp.take_along_axis(guesses, tokens[:, 1:, None], -1)[..., 0]
+    predicted = jax.nn.log_softmax(logits(parameters, tokens, documents)[:, :-1])
+    right = jnp.take_along_axis(predicted, tokens[:, 1:, None], -1)[..., 0]
     inside = documents[:, 1:] == documents[:, :-1]  # no document foretells the next one
     return -(right * inside).sum() / inside.sum()
 

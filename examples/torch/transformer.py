@@ -115,7 +115,7 @@ def train(device, steps=40):
 
 
 def compare(device, length, rounds):
-    """Milliseconds of a training step of a longer batch; the ways take turns."""
+    """Milliseconds of a training step of a longer batch; the ways are interleaved."""
     torch.manual_seed(0)
     tokens, documents = batch_of(1, length, 8, device)
     ways = {

@@ -76,7 +76,7 @@ class Walker {
     }
 
     /// Calls visit(c, count, line) for every run, where all are lines, and fetches the memory of
-    /// some before their turn: rows that lie anywhere are foreseen by no hardware prefetcher.
+    /// some ahead: rows that lie anywhere are foreseen by no hardware prefetcher.
     template <typename Visitor>
     void for_each_line(int element, Visitor&& visit) const {
         struct Waiting {

@@ -125,12 +125,12 @@ void Lowering::lower_load(const ir::Instruction& instruction) {
     const auto& attributes = instruction.get<ir::AccessAttributes>();
     const Value result = instruction.result();
     const ir::Type& type = function_.type(result);
-    const std::size_t behind = 1 + attributes.indices.size();
+    const std::size_t next = 1 + attributes.indices.size();
     Load load;
     load.access = lower_access(instruction, type.shape);
     load.transpose = kernels().transpose(type.dtype, type.dtype);
     if (attributes.has_other) {
-        load.other = tile(instruction.operands[behind + attributes.has_mask]);
+        load.other = tile(instruction.operands[next + attributes.has_mask]);
         load.other.shape = type.shape;
     }
     if (!attributes.has_mask) {
@@ -140,7 +140,7 @@ void Lowering::lower_load(const ir::Instruction& instruction) {
     // Lanes of the array may be read whatever the mask says: it chooses afterwards.
     Tile zero = scalar_tile(constant_slot(type.dtype, 0), type.dtype, type.shape);
     const Tile other = attributes.has_other ? load.other : zero;
-    const Tile mask = mask_tile(instruction.operands[behind], type.shape);
+    const Tile mask = mask_tile(instruction.operands[next], type.shape);
     const Space space = space_of(result);
     StripOp op;
     op.op = Op::select;
@@ -157,13 +157,13 @@ void Lowering::lower_load(const ir::Instruction& instruction) {
 
 void Lowering::lower_store(const ir::Instruction& instruction) {
     const auto& attributes = instruction.get<ir::AccessAttributes>();
-    const std::size_t behind = 1 + attributes.indices.size();
+    const std::size_t next = 1 + attributes.indices.size();
     Store store;
-    store.value = tile(instruction.operands[behind]);
+    store.value = tile(instruction.operands[next]);
     store.access = lower_access(instruction, store.value.shape);
     store.transpose = kernels().transpose(store.value.dtype, store.value.dtype);
     if (attributes.has_mask) {
-        store.mask = mask_tile(instruction.operands[behind + 1], store.value.shape);
+        store.mask = mask_tile(instruction.operands[next + 1], store.value.shape);
     }
     if (!lower_store_view(instruction, store)) emit(store);
 }
@@ -227,16 +227,16 @@ bool Lowering::lower_store_view(const ir::Instruction& instruction, const Store&
 
 void Lowering::lower_atomic(const ir::Instruction& instruction) {
     const auto& attributes = instruction.get<ir::AccessAttributes>();
-    const std::size_t behind = 1 + attributes.indices.size();
+    const std::size_t next = 1 + attributes.indices.size();
     const Value result = instruction.result();
     const bool cas = instruction.op == Op::atomic_cas;
     Atomic atomic;
     atomic.op = instruction.op;
-    atomic.value = tile(instruction.operands[behind]);
+    atomic.value = tile(instruction.operands[next]);
     atomic.access = lower_access(instruction, atomic.value.shape);
-    if (cas) atomic.desired = tile(instruction.operands[behind + 1]);
+    if (cas) atomic.desired = tile(instruction.operands[next + 1]);
     if (attributes.has_mask) {
-        atomic.mask = mask_tile(instruction.operands[behind + 1 + cas], atomic.value.shape);
+        atomic.mask = mask_tile(instruction.operands[next + 1 + cas], atomic.value.shape);
     }
     if (!users_[result.id].empty()) atomic.out = new_result(result);
     // Sums of floats depend on the order, and so do old values, exchanges and swaps.

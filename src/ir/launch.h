@@ -9,7 +9,7 @@
 
 namespace tilewright::ir {
 
-/// The array behind one global Ref: base pointer, extents and strides in elements.
+/// The array of one global Ref: base pointer, extents and strides in elements.
 struct RefArgument {
     void* data = nullptr;
     std::array<std::int64_t, kMaxRefRank> extents{};

@@ -89,9 +89,9 @@ Options check(const char* op, bool layer, const Tensor& x, const Tensor& weight,
 /// iterations: it fetches what the next one reads. Yet there are enough programs for all cores. How
 /// a row is summed depends on its length alone.
 void tile_rows(Options& o, std::int64_t rows) {
-    constexpr std::int64_t kTurn = 4096, kProgram = 1 << 18, kPrograms = 512;
+    constexpr std::int64_t kElements = 4096, kProgram = 1 << 18, kPrograms = 512;
     if (o.n > kLongestTile) return;
-    while (o.tile_rows < 8 && 2 * o.tile_rows * o.n <= kTurn) o.tile_rows *= 2;
+    while (o.tile_rows < 8 && 2 * o.tile_rows * o.n <= kElements) o.tile_rows *= 2;
     while (4 * o.rows_per_program * o.n <= kProgram && 4 * o.rows_per_program * kPrograms <= rows)
         o.rows_per_program *= 4;
 }

@@ -45,7 +45,7 @@ TEST(Sm90Backward, RefusesByName) {
     expect([](auto& i) { i.workspace = 128; },
            "workspace: expected an address that is a multiple of 256 but got 128");
     expect([](auto& i) { i.scale = INFINITY; }, "scale: expected a finite number but got inf");
-    // Where heads are wide dQ is summed up by tiles of queries.
+    // Where head_dim > 128 dQ is summed up by tiles of queries.
     const auto widen = [](BackwardInputs& i) {
         for (DeviceTensor* tensor : {&i.query, &i.key, &i.grad_query, &i.grad_key}) {
             const std::int64_t rows = tensor->shape[2];
@@ -58,14 +58,16 @@ TEST(Sm90Backward, RefusesByName) {
             widen(i);
             i.mask = DeviceMask{.q_len = 100, .kv_len = 70, .by_key = true};
         },
-        "query_mask: expected lists for tiles of queries beside a mask for wide heads but got "
+        "query_mask: expected lists for tiles of queries beside a mask where head_dim > 128 but "
+        "got "
         "none");
     expect(
         [&](auto& i) {
             widen(i);
             i.query_mask = DeviceMask{.q_len = 100, .kv_len = 70};
         },
-        "query_mask: expected lists for tiles of queries beside a mask for wide heads but got "
+        "query_mask: expected lists for tiles of queries beside a mask where head_dim > 128 but "
+        "got "
         "others");
 }
 
@@ -79,7 +81,7 @@ TEST(Sm90Backward, EveryConfigurationFitsSharedMemory) {
                 EXPECT_LE(backward_shared_bytes(desc, config), kHopperShared)
                     << dim << " x " << value_dim;
             }
-            if (desc.wide()) {
+            if (desc.over_128()) {
                 EXPECT_LE(backward_query_shared_bytes(desc), kHopperShared)
                     << dim << " x " << value_dim;
             }
@@ -186,7 +188,7 @@ class Sm90BackwardGpu : public testing::Test {
 
     /// Runs a problem and compares with the reference: each gradient at most twice the error of the
     /// plain computation in the same dtype.
-    /// `splits`: shares of the query heads of a kv head; 0: as chosen.
+    /// `splits`: of the query heads of a kv head; 0: as chosen.
     static void check(const Problem& p, bool deterministic = false, bool with_grad_lse = false,
                       unsigned seed = 1, int splits = 0) {
         SCOPED_TRACE(fmt::format("{} B{} H{}/{} L{} S{} D{}x{} {} diagonal {} window {} scale {}{}",
@@ -348,10 +350,10 @@ TEST_F(Sm90BackwardGpu, GroupedHeadsAndLayouts) {
           /*deterministic=*/true);
 }
 
-TEST_F(Sm90BackwardGpu, SharesOfGroupedHeads) {
+TEST_F(Sm90BackwardGpu, SplitsOfGroupedHeads) {
     for (const int splits : {1, 2, 4}) {
         for (const bool deterministic : {false, true}) {
-            SCOPED_TRACE(fmt::format("{} shares", splits));
+            SCOPED_TRACE(fmt::format("{} splits", splits));
             check({.batch = 2,
                    .heads = 8,
                    .kv_heads = 2,

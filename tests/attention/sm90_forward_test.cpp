@@ -115,13 +115,14 @@ TEST(Sm90Forward, FewRowsShareTilesAndSplitKeys) {
     const ForwardConfig many = config({.batch = 64, .heads = 32, .kv_heads = 8, .kv_len = 8192});
     EXPECT_EQ(many.warpgroups, 1);
     EXPECT_EQ(many.group, 4);
-    EXPECT_EQ(config({.heads = 32, .kv_heads = 8, .kv_len = 131072}).shares, 132);
+    EXPECT_EQ(config({.heads = 32, .kv_heads = 8, .kv_len = 131072}).stream_k, 132);
     // More rows than one warpgroup has; groups that are no power of two; no part without a block.
     EXPECT_EQ(config({.heads = 32, .kv_heads = 1, .q_len = 4, .kv_len = 999}).block_m(), 128);
     EXPECT_EQ(config({.heads = 6, .kv_heads = 2, .kv_len = 999}).group, 1);
-    EXPECT_EQ(config({.heads = 8, .kv_heads = 8, .kv_len = 100}).shares, 0);
+    EXPECT_EQ(config({.heads = 8, .kv_heads = 8, .kv_len = 100}).stream_k, 0);
     EXPECT_EQ(
-        config({.heads = 8, .kv_heads = 8, .q_len = 512, .kv_len = 512, .causal = true}).shares, 0);
+        config({.heads = 8, .kv_heads = 8, .q_len = 512, .kv_len = 512, .causal = true}).stream_k,
+        0);
     EXPECT_EQ(config({.batch = 8, .heads = 32, .kv_heads = 8, .q_len = 4096, .kv_len = 4096}).group,
               1);
     // Tiles of one head run side by side, where they find its keys in L2.
@@ -132,7 +133,7 @@ TEST(Sm90Forward, FewRowsShareTilesAndSplitKeys) {
                       .kv_len = 8192,
                       .dim = 256,
                       .value_dim = 256})
-                  .shares,
+                  .stream_k,
               0);
 }
 

@@ -98,7 +98,7 @@ TEST(Sm90Memory, PartsFollowEachOther) {
             const auto k = twd::attn::memory_of(twd::attn::KeyTileShape{.query_dim = dim,
                                                                         .value_dim = 264 - dim,
                                                                         .warpgroups = 2,
-                                                                        .wide = dim > 128,
+                                                                        .over_128 = dim > 128,
                                                                         .block_m = 64,
                                                                         .stages = 2,
                                                                         .listed = listed,

@@ -314,8 +314,8 @@ TEST(Sm90MaskLists, KeysPastTheEndTakeNoPart) {
     // 72 keys of 128: the second strip sees a part; and it comes after the first tile.
     const twd::attn::MaskEntry& part =
         lists.entries[static_cast<std::size_t>(lists.tiles[1].first_entry) + 1];
-    EXPECT_EQ(part.states,
-              twd::attn::kBlockFull | twd::attn::kBlockPartial << 2 | 1 << twd::attn::kTurnShift);
+    EXPECT_EQ(part.states, twd::attn::kBlockFull | twd::attn::kBlockPartial << 2 |
+                               1 << twd::attn::kPredecessorShift);
     std::size_t set = 0;
     for (std::size_t i = 0; i < 256; ++i) {
         set += static_cast<std::size_t>(

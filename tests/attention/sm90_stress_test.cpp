@@ -38,7 +38,7 @@ class Sm90Stress : public testing::Test {
         return bits;
     }
 
-    /// The forward's result as numbers, its rows one behind the other.
+    /// The forward's result as numbers, its rows one after the other.
     static std::vector<double> run(const Problem& p, const Arrays& in) {
         Device device(p, in.q, in.k, in.v);
         const cuda::Stream stream(0);
@@ -83,7 +83,7 @@ class Sm90Stress : public testing::Test {
 
 constexpr int kRuns = 1000;
 
-// Causal, without a mask, wide, and cut tiles whose parts a second kernel joins.
+// Causal, without a mask, head_dim > 128, and stream-K, whose splits a second kernel joins.
 TEST_F(Sm90Stress, AThousandForwardRunsGiveTheSameBits) {
     const Problem problems[] = {
         {.heads = 30, .kv_heads = 30, .q_len = 1000, .kv_len = 1000, .causal = true},
@@ -141,7 +141,7 @@ TEST_F(Sm90Stress, AThousandDeterministicBackwardRunsGiveTheSameBits) {
     }
 }
 
-/// A tensor whose second batch lies more than 4 GiB behind its first.
+/// A tensor whose second batch lies more than 4 GiB after its first.
 struct Far {
     Buffer buffer;
     DeviceTensor tensor;
@@ -228,7 +228,7 @@ TEST_F(Sm90Stress, TensorsBeyondFourGigabytes) {
     }
 }
 
-// One key far above all others, first, last and inside of a block: guesses of the maximum fail
+// One key far above all others, first, last and inside of a block: speculative maxima fail
 // once.
 TEST_F(Sm90Stress, ScoresThatSpike) {
     for (std::int64_t dim : {64, 128, 256}) {

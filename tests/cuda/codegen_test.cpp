@@ -151,7 +151,7 @@ TEST(Codegen, ArchitecturesHaveTheirSharedMemory) {
 
 TEST(Codegen, OnlyLoopsThatMayWrapAreGuarded) {
     for (const auto& program : testing_support::cuda_programs()) {
-        EXPECT_EQ(generated(ir::parse(program.text), "sm_90a").source.find("round_after("),
+        EXPECT_EQ(generated(ir::parse(program.text), "sm_90a").source.find("next_index("),
                   std::string::npos)
             << program.name;
     }

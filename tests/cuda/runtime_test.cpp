@@ -340,7 +340,7 @@ TEST(KernelPack, RefusesOtherFilesAndLeavesOutDamagedKernels) {
     put(bytes.substr(0, 100));
     EXPECT_NE(refused().find("it ends in its index"), std::string::npos);
     put(bytes.substr(0, bytes.size() - 1));
-    EXPECT_NE(refused().find("a kernel lies behind its end"), std::string::npos);
+    EXPECT_NE(refused().find("a kernel lies beyond its end"), std::string::npos);
     // The last byte of the last stream is of its checksum.
     std::string flipped = bytes;
     flipped.back() = static_cast<char>(flipped.back() ^ 1);

@@ -137,7 +137,7 @@ TEST(Schedule, LoweringKeepsTheOperationsOfTheTileIr) {
     EXPECT_THAT(text, HasSubstr("extents [2048, 4096] vectors tensor"));
 }
 
-TEST(Schedule, DotsBecomeProductsThatDoNotAddInTheFirstRound) {
+TEST(Schedule, DotsBecomeProductsThatDoNotAddInTheFirstIteration) {
     const std::string text = print(program_of(kMatmul, Level::selected));
     EXPECT_THAT(text, HasSubstr("groups [2, 1]"));
     EXPECT_THAT(text, HasSubstr("= zeros : f32[128, 256]"));
@@ -291,9 +291,9 @@ TEST(Schedule, EveryRuleOfChainsIsCheckedInProgramsThatBreakIt) {
         ASSERT_EQ(broken_rule(program), std::nullopt);
         std::string text = print(program);
         if (std::string(breach.from).starts_with("packed = ")) {
-            // The second product's wait of a round leaves one group unfinished.
-            const std::size_t round = text.find("pending 1 finished");
-            text[text.find("pending 0 finished", round) + 8] = '1';
+            // The second product's wait of an iteration leaves one group unfinished.
+            const std::size_t iteration = text.find("pending 1 finished");
+            text[text.find("pending 0 finished", iteration) + 8] = '1';
         } else {
             const std::size_t at = text.find(breach.from);
             ASSERT_NE(at, std::string::npos) << text;
@@ -346,7 +346,7 @@ TEST(Schedule, EveryRuleIsCheckedInProgramsThatBreakIt) {
         ASSERT_EQ(broken_rule(program), std::nullopt);
         std::string text = print(program);
         if (std::string(breach.rule) == "V10") {
-            // Two slots: the wait of the round is the one that counts.
+            // Two slots: the wait of the iteration is the one that counts.
             ir::Function function = kernel_of(kMatmul);
             function.hints.num_stages = 2;
             text = print(schedule(function, dense_target(function), breach.level));

@@ -43,7 +43,7 @@ extern "C" __global__ void __launch_bounds__(64, 1) kernel_rows_ahead(const __gr
         const f32 l0_raw16_now = l0_raw16;
         const f32 l0_raw17_now = l0_raw17;
         const f32 l0_raw19_now = l0_raw19;
-        // the next round's
+        // the next iteration's
         if ((v13 + 1ll) < 8ll) {
             const bool p6_ok = static_cast<u64>((v13 + 1ll)) < 7ll;
             auto* const p6 = r0_x.data + ((v13 + 1ll)) * 1024ll + 0ll + at0;

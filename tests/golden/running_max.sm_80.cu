@@ -25,7 +25,7 @@ extern "C" __global__ void __launch_bounds__(32, 1) kernel_running_max(const __g
     #pragma unroll 1
     for (i64 v7 = 0ll; v7 < 4096ll; v7 += 128ll) {
         const uint4 l0_raw9_now = l0_raw9;
-        // the next round's
+        // the next iteration's
         if ((v7 + 128ll) < 4096ll) {
             auto* const p2 = r0_x.data + (program0) * 4096ll + (v7 + 128ll) + at0;
             load_raw(p2, l0_raw9);

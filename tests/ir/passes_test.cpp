@@ -279,7 +279,7 @@ TEST(Cse, MergesPureOpsAndLoadsBetweenWrites) {
     EXPECT_EQ(count(cse, "  %b = load %p[%0] : f32\n  store %q[%0], %b\n  %d = load %p[%0] : f32\n",
                     Op::load),
               2);
-    // A write later in the loop reaches the load on the next round.
+    // A write later in the loop reaches the load in the next iteration.
     EXPECT_EQ(
         count(cse,
               "  %b = load %x[%0] : f32\n  for_loop %i = %0, %n, %1 {\n    %d = load %x[%0] : "

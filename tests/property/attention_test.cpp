@@ -114,7 +114,7 @@ class RandomCall {
     std::int64_t batch, heads, kv_heads, length, kv_length, head_dim, value_dim;
     Form form;
     bool poisoned;  ///< keys that no query may attend hold NaN
-    /// Of the sequences, packed ones or the one of each batch; the end behind them.
+    /// Of the sequences, packed ones or the one of each batch; the end after them.
     std::vector<std::int64_t> starts, kv_starts;
 
   private:

@@ -346,7 +346,7 @@ TEST(Retile, RefusesWithOpAndReason) {
                             store,
                         7),
                 HasSubstr("reshape of"));
-    // A later round of the loop would read what an earlier one wrote.
+    // A later iteration of the loop would read what an earlier one wrote.
     EXPECT_THAT(
         refusal(head + "  %u = constant 1 : i32\n  for_loop %i = %0, %one, %one {\n"
                        "    %r = add %t, %t : i32[16, 16]\n    store %y[%0 : 16, %0 : 16], %r\n"

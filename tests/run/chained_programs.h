@@ -133,8 +133,8 @@ yield %nX, %lnX, %onX
     const int blocks = (a.keys + a.block_k - 1) / a.block_k;
     text += fmt::format("%length = constant {} : i32\n%all = constant {} : i64\n", a.keys, blocks);
     if (a.causal) {
-        text += R"(%behind = add %first, %bq : i64
-%up = add %behind, %bk : i64
+        text += R"(%after = add %first, %bq : i64
+%up = add %after, %bk : i64
 %up1 = sub %up, %step : i64
 %reach = div %up1, %bk : i64
 %end = min %reach, %all : i64

@@ -100,7 +100,7 @@ TEST(CudaEmulated, ProgramsOfEveryPathGiveWhatTheReferenceGives) {
 }
 
 // Loops whose induction variable would wrap after their last iteration: alone, with loads that are
-// issued a round ahead into registers, and with copies that are streamed into shared memory.
+// issued an iteration ahead into registers, and with copies that are streamed into shared memory.
 TEST(CudaEmulated, LoopsWithHugeStepsEnd) {
     TW_REQUIRE_SOURCES();
     const std::string bounds = R"(
@@ -157,9 +157,9 @@ TEST(CudaEmulated, LoopsWithHugeStepsEnd) {
         cuda::Target target = cuda::target_of("sm_80");
         target.facts.assign(program.extents.size(), {.vectors = true, .dense = true});
         kernels.push_back(cuda::generate(prepared.back(), target));
-        ASSERT_NE(kernels.back().source.find("round_after("), std::string::npos) << program.name;
+        ASSERT_NE(kernels.back().source.find("next_index("), std::string::npos) << program.name;
     }
-    EXPECT_NE(kernels[1].source.find("// the next round's"), std::string::npos);
+    EXPECT_NE(kernels[1].source.find("// the next iteration's"), std::string::npos);
     EXPECT_NE(kernels[2].source.find("of 4 stages"), std::string::npos);
     const testing_support::EmulatedKernels emulated(kernels);
     for (std::size_t i = 0; i < programs.size(); ++i) {

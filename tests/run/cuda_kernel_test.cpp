@@ -331,7 +331,7 @@ __global__ void times(const float* x, const float* w, float* y) {
 }
 )";
 
-TEST(CudaCallsOfUsers, BatchesInTheGridAndInTurn) {
+TEST(CudaCallsOfUsers, BatchesInTheGridAndOneByOne) {
     TW_REQUIRE_GPU();
     const Tensor x = on_gpu(Tensor::arange(f32, 2 * 3 * 4).reshape({2, 3, 4}));
     const Tensor w = on_gpu(Tensor::arange(f32, 3 * 4).reshape({3, 4}));

@@ -112,7 +112,7 @@ inline CudaProgram attention_program(const std::string& in, int q, int k, int d,
 }
 
 /// Rows of 64 and more elements a thread: they stay packed over two reductions, whose warps' parts
-/// share a barrier; a row of weights is loaded in every round; sums over rows lie in scratch of
+/// share a barrier; a row of weights is loaded in every iteration; sums over rows lie in scratch of
 /// which each thread uses a part of its own.
 inline CudaProgram wide_rows_program() {
     const std::string row = "f32[2048]", pieces = "f32[2, 256, 4]";
@@ -145,8 +145,8 @@ inline CudaProgram wide_rows_program() {
     return {"wide rows", t, {{5, 2048}, {5, 2048}, {2048}, {5, 2048}, {2048}}, 8e-3};
 }
 
-/// A loop over rows, one more than there are, whose loads are issued a round ahead: words of 16
-/// bytes, an element for each thread, and single elements, of which one is found by arithmetic.
+/// A loop over rows, one more than there are, whose loads are issued an iteration ahead: words of
+/// 16 bytes, an element for each thread, and single elements, of which one is found by arithmetic.
 inline CudaProgram rows_ahead_program() {
     return {"rows ahead",
             R"(

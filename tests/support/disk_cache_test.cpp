@@ -126,7 +126,7 @@ TEST_F(DiskCacheTest, ThreadsAndProcessesSeeWholeEntries) {
     }
     std::size_t files = 0;
     for ([[maybe_unused]] const auto& entry : fs::directory_iterator(folder_)) ++files;
-    EXPECT_EQ(files, 1u) << "a temporary file was left behind";
+    EXPECT_EQ(files, 1u) << "a temporary file was left over";
 }
 
 TEST(CacheRoot, FollowsTheEnvironment) {

@@ -1,4 +1,4 @@
-// GoogleTest, found behind testing:: in our namespaces too, beside what tilewright::testing adds.
+// GoogleTest, found through testing:: in our namespaces too, beside what tilewright::testing adds.
 #pragma once
 
 #include <gtest/gtest.h>

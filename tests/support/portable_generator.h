@@ -1,4 +1,4 @@
-// The generator behind portable_program: a pool of values and one function per kind of step.
+// The generator of portable_program: a pool of values and one function per kind of step.
 #pragma once
 
 #include <initializer_list>

@@ -75,11 +75,11 @@ void PortableGenerator::for_loop() {
 void PortableGenerator::while_loop() {
     const auto init = pick_exact();
     if (!init) return;
-    const auto turns = static_cast<std::int64_t>(below(4));
+    const auto iterations = static_cast<std::int64_t>(below(4));
     const Value start[] = {index(0), init->value};
     const std::size_t outside = pool_.size();
     const auto results = b_.while_loop(
-        start, [&](std::span<const Value> c) { return b_.binary(Op::lt, c[0], index(turns)); },
+        start, [&](std::span<const Value> c) { return b_.binary(Op::lt, c[0], index(iterations)); },
         [&](std::span<const Value> c) {
             Known carry = *init;
             carry.value = c[1];
@@ -252,7 +252,7 @@ void PortableGenerator::kernel(PortableProgram& program) {
 namespace {
 
 void lay_out(PortableArray& array, std::mt19937_64& random) {
-    // Row-major or column-major, with a gap behind the innermost dimension now and then.
+    // Row-major or column-major, with a gap after the innermost dimension now and then.
     const std::size_t rank = array.extents.size();
     const bool column_major = random() % 4 == 0;
     const std::int64_t gap = random() % 3 == 0 ? 3 : 0;

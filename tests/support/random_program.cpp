@@ -412,7 +412,7 @@ class Generator {
         const Value before = b_.load(target.ref, at);
         const Type lanes = type(before);
         if (lanes.dtype != boolean && random_.chance(25)) {
-            // Reads what the last round of a loop wrote: such a load must stay where it is.
+            // Reads what the last iteration of a loop wrote: such a load must stay where it is.
             const Value next = b_.binary(Op::add, before, constant(lanes));
             return b_.store(target.ref, at, next);
         }

@@ -77,6 +77,10 @@ class CheckLayout(unittest.TestCase):
                 "include/x.h": '// x.\n#include "ir/a.h"\n'
             },
             "the first line must say": {"src/ir/b.h": "\n"},
+            "src/ir/b.h:2: words: write speculative row maximum": {
+                "src/ir/b.h": f"// b.\n// The {'gu'}ess of a maximum.\n"
+            },
+            "README.md:1: words: write TMA": {"README.md": "The copy" + " engine.\n"},
             "b.py:2: names a host that packages come from": {
                 "tools/b.py": "# b.\n# http://deb." + "debian.org/debian\n"
             },

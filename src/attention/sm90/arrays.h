@@ -29,7 +29,7 @@ struct PlacedArrays {
 /// live as long as the plan they come from.
 DeviceMask lists_on(const AttentionSpec& spec, const AttentionBuffers& buffers,
                     const mask::PlanOptions& options);
-/// For tiles of queries: the forward's, and where heads are wide the backward's too.
+/// For tiles of queries: the forward's, and where head_dim > 128 the backward's too.
 DeviceMask query_lists_on(const AttentionSpec& spec, const AttentionBuffers& buffers);
 
 }  // namespace tilewright::attn::sm90

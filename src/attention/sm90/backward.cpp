@@ -35,21 +35,21 @@ twd::attn::KeyTileMemory memory_of(const BackwardDesc& desc, const BackwardConfi
     return twd::attn::memory_of(twd::attn::KeyTileShape{.query_dim = desc.query_dim,
                                                         .value_dim = desc.value_dim,
                                                         .warpgroups = kWarpgroups,
-                                                        .wide = config.wide,
+                                                        .over_128 = config.over_128,
                                                         .block_m = config.block_m,
                                                         .stages = config.stages,
                                                         .listed = desc.listed,
                                                         .mask_bits = desc.mask_bits});
 }
 
-/// Do tiles add to dQ in an order? Where heads are wide no sum of dQ has several tiles.
-bool takes_turns(const BackwardDesc& desc, const BackwardConfig& config) {
-    return desc.deterministic && !config.wide;
+/// Do tiles add to dQ in an order? Where head_dim > 128 no sum of dQ has several tiles.
+bool is_ordered(const BackwardDesc& desc, const BackwardConfig& config) {
+    return desc.deterministic && !config.over_128;
 }
 
 /// Does the producer describe blocks one by one (backward_layout.cuh)?
 bool is_described(const BackwardDesc& desc, const BackwardConfig& config) {
-    return config.wide || desc.listed || desc.length_bytes > 0 || desc.dropout ||
+    return config.over_128 || desc.listed || desc.length_bytes > 0 || desc.dropout ||
            desc.score_mod != nullptr;
 }
 
@@ -61,7 +61,7 @@ ListShape list_shape(const BackwardDesc& desc, const BackwardConfig& config) {
     return {.strips = config.strips(),
             .block = config.block_m,
             .rows_are_keys = true,
-            .ordered = takes_turns(desc, config)};
+            .ordered = is_ordered(desc, config)};
 }
 
 /// Blocks of query rows in one head, tiles of keys: sequences end in blocks and tiles of their own.
@@ -74,8 +74,9 @@ std::int64_t kv_tiles_of(const BackwardDesc& desc, const BackwardConfig& config)
 
 /// Where the parts of the workspace begin, in bytes.
 struct Workspace {
-    std::size_t sums, row_lse, row_delta, query_delta, turns, tickets, sinks, block_rows, lists;
-    std::size_t query, key_parts, value_parts, bytes;
+    std::size_t sums, row_lse, row_delta, query_delta, last_added, next_tile, sinks, block_rows,
+        lists;
+    std::size_t query, key_splits, value_splits, bytes;
     std::vector<std::size_t> captures;  ///< sums of each gradient; where there are none, of no size
     std::size_t captures_begin, captures_end;
 };
@@ -103,32 +104,32 @@ Workspace workspace_of(const BackwardDesc& desc, const BackwardConfig& config) {
         at += static_cast<std::size_t>(ceil_div(bytes, 256) * 256);
         return begin;
     };
-    Workspace parts{};
+    Workspace layout{};
     const std::int64_t grad_bytes = kWarpgroups * memory_of(desc, config).grad;
-    parts.sums = take(config.wide ? 0 : blocks * grad_bytes);
-    parts.row_lse = take(blocks * config.block_m * 4);
-    parts.row_delta = take(blocks * config.block_m * 4);
-    parts.query_delta = take(config.wide ? desc.batch * desc.heads * desc.q_len * 4 : 0);
-    parts.turns = take(blocks * kWarpgroups * 4);
-    parts.tickets = take(4);
-    parts.sinks = take(desc.sinks ? blocks * 4 : 0);
-    parts.block_rows = take(desc.sequences > 0 ? q_blocks * 8 : 0);
-    parts.lists =
+    layout.sums = take(config.over_128 ? 0 : blocks * grad_bytes);
+    layout.row_lse = take(blocks * config.block_m * 4);
+    layout.row_delta = take(blocks * config.block_m * 4);
+    layout.query_delta = take(config.over_128 ? desc.batch * desc.heads * desc.q_len * 4 : 0);
+    layout.last_added = take(blocks * kWarpgroups * 4);
+    layout.next_tile = take(4);
+    layout.sinks = take(desc.sinks ? blocks * 4 : 0);
+    layout.block_rows = take(desc.sequences > 0 ? q_blocks * 8 : 0);
+    layout.lists =
         take(builds_lists(desc)
                  ? static_cast<std::int64_t>(list_layout(desc, list_shape(desc, config)).bytes)
                  : 0);
-    parts.query =
-        take(config.wide ? static_cast<std::int64_t>(backward_query_workspace_bytes(desc)) : 0);
-    const std::int64_t part_rows =
+    layout.query =
+        take(config.over_128 ? static_cast<std::int64_t>(backward_query_workspace_bytes(desc)) : 0);
+    const std::int64_t split_rows =
         config.splits > 1 ? desc.batch * desc.kv_heads * config.splits * desc.kv_len : 0;
-    parts.key_parts = take(part_rows * desc.query_dim * 4);
-    parts.value_parts = take(part_rows * desc.value_dim * 4);
-    parts.captures_begin = at;
+    layout.key_splits = take(split_rows * desc.query_dim * 4);
+    layout.value_splits = take(split_rows * desc.value_dim * 4);
+    layout.captures_begin = at;
     for (const CaptureGradient& gradient : capture_gradients(desc)) {
-        parts.captures.push_back(take(4 * capture_sums(desc, config, gradient.spread)));
+        layout.captures.push_back(take(4 * capture_sums(desc, config, gradient.spread)));
     }
-    parts.captures_end = parts.bytes = at;
-    return parts;
+    layout.captures_end = layout.bytes = at;
+    return layout;
 }
 
 twd::attn::Rows rows_of(const DeviceTensor& tensor) {
@@ -154,16 +155,17 @@ ScoreWork score_work(const BackwardDesc& desc) {
 
 BackwardConfig choose_listed_backward(int query_dim, int value_dim, bool crowded) {
     const int dim = std::max(query_dim, value_dim);
-    return {.wide = is_wide(query_dim, value_dim), .block_m = dim <= 64 && !crowded ? 128 : 64};
+    return {.over_128 = is_over_128(query_dim, value_dim),
+            .block_m = dim <= 64 && !crowded ? 128 : 64};
 }
 
 namespace {
 
-/// Shares of a group of query heads: where there are few tiles the longest would run long after the
+/// Splits of a group of query heads: where there are few tiles the longest would run long after the
 /// others, or leave multiprocessors idle. Lists have one order for all heads of a group. Sums must
 /// not depend on the device: its multiprocessors are those of an H100 or H200.
 int choose_splits(const BackwardDesc& desc, const BackwardConfig& config) {
-    constexpr std::int64_t kMostTiles = 512;  // which are never few; parts of dK and dV stay small
+    constexpr std::int64_t kMostTiles = 512;  // which are never few; splits of dK and dV stay small
     const auto group = static_cast<int>(desc.heads / desc.kv_heads);
     const std::int64_t tiles = ceil_div(desc.kv_len, config.block_n());
     if (group == 1 || desc.listed || tiles > kMostTiles) return 1;
@@ -194,12 +196,12 @@ BackwardConfig choose_tiles(const BackwardDesc& desc) {
     const int dim = std::max(desc.query_dim, desc.value_dim);
     const ScoreWork work = score_work(desc);
     if (desc.listed || desc.length_bytes > 0 || work != ScoreWork::none || dim <= 96 ||
-        desc.wide()) {
+        desc.over_128()) {
         BackwardConfig config =
             choose_listed_backward(desc.query_dim, desc.value_dim, work == ScoreWork::crowded);
-        // With a third stage the two warpgroups of a wide tile share the scores evenly.
+        // With a third stage the two warpgroups share the scores evenly.
         const bool together = desc.dropout || desc.score_mod != nullptr;
-        if (config.wide && !together && dim <= 192) config.stages = 3;
+        if (config.over_128 && !together && dim <= 192) config.stages = 3;
         return config;
     }
     return {.block_m = desc.lower_bound ? 64 : 80};
@@ -217,7 +219,7 @@ std::vector<BackwardConfig> backward_trials(const BackwardDesc& desc) {
     std::vector<BackwardConfig> trials = {choose_backward(desc)};
     const int dim = std::max(desc.query_dim, desc.value_dim);
     const bool plain = score_work(desc) == ScoreWork::none;
-    if (desc.listed || desc.length_bytes > 0 || desc.lower_bound || !plain || desc.wide()) {
+    if (desc.listed || desc.length_bytes > 0 || desc.lower_bound || !plain || desc.over_128()) {
         return trials;
     }
     for (const int block_m : {64, 80, 128}) {
@@ -254,7 +256,7 @@ std::vector<cuda::CompileRequest> generate_backward(const BackwardDesc& desc,
     cuda::CompileRequest request;
     request.name =
         fmt::format("attention_backward_{}{}_{}x{}.cu", variant_name(desc),
-                    takes_turns(desc, config) ? "_ordered" : "", config.block_m, config.block_n());
+                    is_ordered(desc, config) ? "_ordered" : "", config.block_m, config.block_n());
     request.arch = "sm_90a";
     // As in the forward: what a mod needs is not ours to limit, nor random bits of many pairs.
     constexpr int kModSpillBytes = 4096, kDropoutSpillBytes = 8192, kSegmentSpillBytes = 64;
@@ -274,7 +276,7 @@ std::vector<cuda::CompileRequest> generate_backward(const BackwardDesc& desc,
 
 namespace twd::attn {{
 
-{}constexpr bool kWide = {};
+{}constexpr bool kOver128 = {};
 constexpr int kWarpgroups = {};
 constexpr int kBlockM = {};
 constexpr int kStages = {};
@@ -285,8 +287,8 @@ constexpr unsigned kReservedBytes = {};  ///< of shared memory, but for the base
 
 }}  // namespace twd::attn
 )",
-                     config_constants(desc), config.wide, kWarpgroups, config.block_m,
-                     config.stages, takes_turns(desc, config), described ? 40 : 24,
+                     config_constants(desc), config.over_128, kWarpgroups, config.block_m,
+                     config.stages, is_ordered(desc, config), described ? 40 : 24,
                      described ? 232 : 240,
                      backward_shared_bytes(desc, config) - kSharedAlignment)});
     cuda::CompileRequest rows_request = request;
@@ -294,13 +296,13 @@ constexpr unsigned kReservedBytes = {};  ///< of shared memory, but for the base
     rows_request.name = "rows_of_" + rows_request.name;
     rows_request.source = "#include \"attention/sm90/backward_rows.cuh\"\n";
     std::vector<cuda::CompileRequest> units = {std::move(request), std::move(rows_request)};
-    if (config.wide) units.push_back(generate_backward_query(desc));
+    if (config.over_128) units.push_back(generate_backward_query(desc));
     return units;
 }
 
 std::string backward_key(const BackwardDesc& desc, const BackwardConfig& config) {
-    return fmt::format("{} {} {} {} {} {}", variant_key(desc), config.wide, config.block_m,
-                       config.stages, takes_turns(desc, config), desc.positive_scale);
+    return fmt::format("{} {} {} {} {} {}", variant_key(desc), config.over_128, config.block_m,
+                       config.stages, is_ordered(desc, config), desc.positive_scale);
 }
 
 BackwardKernels load_backward(const BackwardDesc& desc, const BackwardConfig& config, int device) {
@@ -318,7 +320,7 @@ BackwardKernels load_backward(const BackwardDesc& desc, const BackwardConfig& co
         kernels.join = load(1, "attention_backward_join");
         kernels.sinks = load(1, "attention_backward_sinks");
         kernels.captures = load(1, "attention_backward_captures");
-        if (config.wide) {
+        if (config.over_128) {
             kernels.query = load(2, "attention_backward_query", backward_query_shared_bytes(desc));
         }
         if (builds_lists(desc)) load_lists(device);
@@ -336,7 +338,7 @@ void clear(cuda::DeviceAddress address, std::int64_t words, cuda::StreamHandle s
 }
 
 /// Zeros where gradients of captures, and their sums, are added up.
-void clear_captures(const BackwardInputs& inputs, const BackwardDesc& desc, const Workspace& parts,
+void clear_captures(const BackwardInputs& inputs, const BackwardDesc& desc, const Workspace& layout,
                     cuda::StreamHandle stream) {
     for (std::size_t i = 0; i < inputs.grad_captures.size(); ++i) {
         std::int64_t size = 1;
@@ -344,8 +346,8 @@ void clear_captures(const BackwardInputs& inputs, const BackwardDesc& desc, cons
         if (inputs.grad_captures[i] != 0) clear(inputs.grad_captures[i], size, stream);
     }
     if (desc.score_mod == nullptr) return;
-    clear(inputs.workspace + parts.captures_begin,
-          static_cast<std::int64_t>(parts.captures_end - parts.captures_begin) / 4, stream);
+    clear(inputs.workspace + layout.captures_begin,
+          static_cast<std::int64_t>(layout.captures_end - layout.captures_begin) / 4, stream);
 }
 
 }  // namespace
@@ -354,14 +356,14 @@ void launch_backward(const BackwardInputs& inputs, const BackwardDesc& desc,
                      const BackwardConfig& config, const BackwardKernels& kernels,
                      cuda::StreamHandle stream) {
     require((desc.heads / desc.kv_heads) % config.splits == 0, "config",
-            "shares that divide the query heads of a kv head", config.splits);
+            "splits that divide the query heads of a kv head", config.splits);
     const std::int64_t batch_kv_heads = desc.batch * desc.kv_heads * config.splits;
     const std::int64_t q_blocks = q_blocks_of(desc, config);
     const std::int64_t kv_tiles = kv_tiles_of(desc, config);
     const std::int64_t places = batch_kv_heads * kv_tiles;
     const std::int64_t row_blocks = desc.batch * desc.heads * q_blocks;
     const int multiprocessors = cuda::device_info(kernels.main.device).multiprocessors;
-    const Workspace parts = workspace_of(desc, config);
+    const Workspace layout = workspace_of(desc, config);
 
     twd::attn::BackwardParameters p{};
     p.out = rows_of(inputs.out);
@@ -371,11 +373,11 @@ void launch_backward(const BackwardInputs& inputs, const BackwardDesc& desc,
     p.grad_value = rows_of(inputs.grad_value);
     p.lse = reinterpret_cast<const float*>(inputs.lse);
     p.grad_lse = reinterpret_cast<const float*>(inputs.grad_lse);
-    p.grad_query_sums = reinterpret_cast<float*>(inputs.workspace + parts.sums);
-    p.row_lse = reinterpret_cast<float*>(inputs.workspace + parts.row_lse);
-    p.row_delta = reinterpret_cast<float*>(inputs.workspace + parts.row_delta);
-    p.query_delta = reinterpret_cast<float*>(inputs.workspace + parts.query_delta);
-    p.turns = reinterpret_cast<unsigned*>(inputs.workspace + parts.turns);
+    p.grad_query_sums = reinterpret_cast<float*>(inputs.workspace + layout.sums);
+    p.row_lse = reinterpret_cast<float*>(inputs.workspace + layout.row_lse);
+    p.row_delta = reinterpret_cast<float*>(inputs.workspace + layout.row_delta);
+    p.query_delta = reinterpret_cast<float*>(inputs.workspace + layout.query_delta);
+    p.last_added = reinterpret_cast<unsigned*>(inputs.workspace + layout.last_added);
     p.profile = reinterpret_cast<unsigned long long*>(inputs.profile);
     p.q_len = static_cast<int>(desc.q_len);
     p.kv_len = static_cast<int>(desc.kv_len);
@@ -384,8 +386,8 @@ void launch_backward(const BackwardInputs& inputs, const BackwardDesc& desc,
     p.splits = config.splits;
     p.kv_heads = static_cast<int>(desc.kv_heads * config.splits);
     p.heads_per_kv_head = static_cast<int>(desc.heads / p.kv_heads);
-    p.key_parts = reinterpret_cast<float*>(inputs.workspace + parts.key_parts);
-    p.value_parts = reinterpret_cast<float*>(inputs.workspace + parts.value_parts);
+    p.key_splits = reinterpret_cast<float*>(inputs.workspace + layout.key_splits);
+    p.value_splits = reinterpret_cast<float*>(inputs.workspace + layout.value_splits);
     p.batch_kv_heads = static_cast<int>(batch_kv_heads);
     p.q_blocks = static_cast<int>(q_blocks);
     p.kv_tiles = static_cast<int>(kv_tiles);
@@ -401,10 +403,10 @@ void launch_backward(const BackwardInputs& inputs, const BackwardDesc& desc,
     p.dropout_threshold = dropout_threshold(inputs.dropout);
     p.keep_scale = static_cast<float>(1 / (1 - inputs.dropout));
     p.sinks = reinterpret_cast<const float*>(inputs.sinks);
-    p.sink_parts = reinterpret_cast<float*>(inputs.workspace + parts.sinks);
+    p.sink_parts = reinterpret_cast<float*>(inputs.workspace + layout.sinks);
     p.grad_sinks = reinterpret_cast<float*>(inputs.grad_sinks);
     const bool tiles_differ = desc.upper_bound || desc.listed;
-    const bool ordered = takes_turns(desc, config);
+    const bool ordered = is_ordered(desc, config);
     if (tiles_differ || ordered) {
         // All query heads of a group visit a block before the next one: their tiles stay together.
         const bool together = p.heads_per_kv_head > 1 && !is_described(desc, config);
@@ -442,20 +444,20 @@ void launch_backward(const BackwardInputs& inputs, const BackwardDesc& desc,
         }
         p.mask = lists_in(mask);
     } else if (desc.listed && places > 0) {
-        p.mask = build_lists(inputs, desc, list_shape(desc, config), inputs.workspace + parts.lists,
-                             device, stream);
+        p.mask = build_lists(inputs, desc, list_shape(desc, config),
+                             inputs.workspace + layout.lists, device, stream);
     }
     if (desc.sequences > 0) {
-        const cuda::DeviceAddress rows = inputs.workspace + parts.block_rows;
+        const cuda::DeviceAddress rows = inputs.workspace + layout.block_rows;
         p.block_rows = reinterpret_cast<const twd::attn::BlockRows*>(rows);
         build_block_rows(inputs, config.block_m, q_blocks, rows, device, stream);
     }
     std::vector<std::uint64_t> words = score_mod_words(inputs.captures);
-    clear_captures(inputs, desc, parts, stream);
+    clear_captures(inputs, desc, layout, stream);
     if (!capture_gradients(desc).empty()) {
         if (inputs.captures.empty()) words.clear();
-        for (std::size_t n = 0; n < parts.captures.size(); ++n) {
-            words.push_back(inputs.workspace + parts.captures[n]);
+        for (std::size_t n = 0; n < layout.captures.size(); ++n) {
+            words.push_back(inputs.workspace + layout.captures[n]);
             words.push_back(inputs.grad_captures[capture_gradients(desc)[n].capture]);
         }
     }
@@ -472,10 +474,10 @@ void launch_backward(const BackwardInputs& inputs, const BackwardDesc& desc,
             tile_map(inputs.grad_out, desc.dtype, config.block_m, "grad_out");
         if (tiles_differ && places > multiprocessors) {
             // Tiles differ in length: CTAs take the next one when they are free.
-            const cuda::DeviceAddress tickets = inputs.workspace + parts.tickets;
-            p.tickets = reinterpret_cast<unsigned*>(tickets);
-            cuda::driver().check(cuda::driver().cuMemsetD32Async(tickets, 0, 1, stream),
-                                 "clearing the tickets");
+            const cuda::DeviceAddress next_tile = inputs.workspace + layout.next_tile;
+            p.next_tile = reinterpret_cast<unsigned*>(next_tile);
+            cuda::driver().check(cuda::driver().cuMemsetD32Async(next_tile, 0, 1, stream),
+                                 "clearing the tile counter");
         }
         cuda::LaunchShape shape;
         shape.grid[0] = static_cast<unsigned>(std::min<std::int64_t>(places, multiprocessors));
@@ -496,9 +498,9 @@ void launch_backward(const BackwardInputs& inputs, const BackwardDesc& desc,
         join_shape.block[0] = kRowThreads;
         cuda::launch(kernels.join, join_shape, rows_parameters, stream);
     }
-    if (config.wide) {
-        launch_backward_query(inputs, desc, kernels.query, inputs.workspace + parts.query_delta,
-                              inputs.workspace + parts.query, stream);
+    if (config.over_128) {
+        launch_backward_query(inputs, desc, kernels.query, inputs.workspace + layout.query_delta,
+                              inputs.workspace + layout.query, stream);
     } else if (row_blocks > 0) {
         cuda::launch(kernels.finish, rows_shape, rows_parameters, stream);
     }

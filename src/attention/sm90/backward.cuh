@@ -11,36 +11,36 @@
 // Scores     any mod of (score, b, h, q, kv) and captured arrays with its derivative, generated into score_mod.cuh;
 //            gradients of the arrays; dropout by the forward's random bits
 // Types      bf16 or f16; sums in f32; P and dS are rounded to the inputs' type
-// Work       a tile of 128 keys, all blocks of query rows that see it, all query heads of its kv head, or a share of
+// Work       a tile of 128 keys, all blocks of query rows that see it, all query heads of its kv head, or a split of
 //            them whose dK and dV another kernel joins, where there are few tiles
 // Products   S^T = K Q^T, dP^T = V dO^T; dV += P^T dO and dK += dS^T Q with P^T and dS^T in registers; dQ += dS K, of
 //            which only dS goes through shared memory, a block late
-// Wide       past 128 columns a tile has 64 keys; one warpgroup computes scores and sums up dK; P goes through shared
+// D > 128    past 128 columns a tile has 64 keys; one warpgroup computes scores and sums up dK; P goes through shared
 //            memory to the other, which sums up dV
 // Issue      per score FFMA, EX2, FADD, FMUL and two halves of a pack: 5, and 1/2 LDS and 1/4 STSM per 8
 // Roles      a producer thread (TMA), a thread per warpgroup that adds dQ to its sums, two warpgroups of 64
-//            keys that take turns at the tensor cores
+//            keys that use the tensor cores alternately
 // Registers  24 + 2 x 240 by setmaxnreg, 40 + 2 x 232 where blocks are described one by one; no spills but what
 //            backward.cpp allows (checked when it is compiled)
 // Shared     K, V, two stages of Q and dO, two of dS, dQ in f32: 226 KB at D = 128 with blocks of 80 rows, 194 KB
 //            with 64; 210 KB at D = 256
-// Order      atomic adds to dQ in the order of arrival, or by turns (deterministic): the same bits in every run; wide
-//            heads need neither
+// Order      atomic adds to dQ in the order of arrival, or of tiles (deterministic): the same bits in every run; past
+//            128 columns neither is needed
 // Measured   H200, 2026-11-21, share of the tensor peak per cycle: D = 128 full 0.78, causal 0.76; D = 64 causal 0.66
 //            (docs/lab/2026-11-gpu.md)
 // clang-format on
 #pragma once
 
 #include "attention/sm90/backward_consumer.cuh"
+#include "attention/sm90/backward_over_128.cuh"
 #include "attention/sm90/backward_producer.cuh"
-#include "attention/sm90/backward_wide.cuh"
 
 namespace twd::attn {
 
 TW_DEVICE void initialize_barriers(const Shared& shared) {
     ptx::mbarrier_init(shared.key_full(), 1);
     ptx::mbarrier_init(shared.value_full(), 1);
-    constexpr int kWriters = kWide ? 0 : kWarpgroups;
+    constexpr int kWriters = kOver128 ? 0 : kWarpgroups;
     ptx::mbarrier_init(shared.tile_empty(), kConsumerWarps + kWriters);
     for (int i = 0; i < 2; ++i) {
         ptx::mbarrier_init(shared.score_full(i), 4 * kStrips);
@@ -52,7 +52,7 @@ TW_DEVICE void initialize_barriers(const Shared& shared) {
     }
     for (int i = 0; i < kStages; ++i) {
         ptx::mbarrier_init(shared.query_full(i), 1);
-        ptx::mbarrier_init(shared.query_empty(i), kWide && !kEvenWide ? 4 : kConsumerWarps);
+        ptx::mbarrier_init(shared.query_empty(i), kOver128 && !kEvenOver128 ? 4 : kConsumerWarps);
         ptx::mbarrier_init(shared.grad_out_full(i), 1);
         ptx::mbarrier_init(shared.grad_out_empty(i), kConsumerWarps);
     }
@@ -62,9 +62,9 @@ TW_DEVICE void initialize_barriers(const Shared& shared) {
 TW_DEVICE void run_consumer(const BackwardParameters& p, const Shared& shared, u32 warpgroup,
                             u32 warp, const ModArguments& mod_arguments) {
     const ScoreMod mod{mod_arguments, p.scale};
-    if constexpr (!kWide) {
+    if constexpr (!kOver128) {
         Consumer{{{p, shared, warpgroup, warp, mod}}}.run();
-    } else if constexpr (kEvenWide) {
+    } else if constexpr (kEvenOver128) {
         if (warpgroup == 0) {
             EvenKeyConsumer{{{p, shared, 0, warp, mod}}}.run();
         } else {
@@ -109,7 +109,7 @@ extern "C" __global__ void __launch_bounds__(128 * (twd::attn::kWarpgroups + 1),
                 Producer{&query_map, &key_map, &value_map,           &grad_out_map,
                          p,          shared,   ptx::l2_evict_last(), ptx::l2_evict_first()}
                     .run();
-            } else if constexpr (!kWide) {
+            } else if constexpr (!kOver128) {
                 Writer{p, shared, warp - 1}.run();
             }
         }

@@ -27,35 +27,35 @@ struct BackwardInputs : ProblemInputs {
 };
 
 /// Past 128 columns dK and dV of 64 keys do not fit one warpgroup's registers together.
-inline bool is_wide(std::int64_t query_dim, std::int64_t value_dim) {
+inline bool is_over_128(std::int64_t query_dim, std::int64_t value_dim) {
     return std::max(query_dim, value_dim) > 128;
 }
 
 /// The problem, checked; every quantity that configuration and kernels depend on.
 struct BackwardDesc : ProblemDesc {
     bool deterministic = true;
-    bool positive_scale = true;  ///< else dQ of wide heads scales scores before the exponent
-    /// The mod for tiles of queries, whose columns are keys; where heads are wide.
+    bool positive_scale = true;  ///< else dQ where head_dim > 128 scales scores before the exponent
+    /// The mod for tiles of queries, whose columns are keys; where head_dim > 128.
     std::shared_ptr<const ScoreModText> query_score_mod;
 
-    bool wide() const { return is_wide(query_dim, value_dim); }
+    bool over_128() const { return is_over_128(query_dim, value_dim); }
 };
 
 /// How the kernels are built: one cubin per (BackwardConfig, dtype, dims, bounds).
 struct BackwardConfig {
-    bool wide = false;  ///< one warpgroup sums up dK, one dV, of 64 keys, and dQ has a kernel of
-                        ///< its own; else each sums up both of 64 keys
-    int block_m = 64;   ///< query rows of a block, a multiple of 16; 64 where wide
-    int stages = 2;     ///< buffers of Q and of dO
-    int splits = 1;  ///< shares of the query heads of a kv head, which they divide: tiles of their
-                     ///< own, whose dK and dV are joined afterwards
+    bool over_128 = false;  ///< one warpgroup sums up dK, one dV, of 64 keys, and dQ has a kernel
+                            ///< of its own; else each sums up both of 64 keys
+    int block_m = 64;       ///< query rows of a block, a multiple of 16; 64 where over_128
+    int stages = 2;         ///< buffers of Q and of dO
+    int splits = 1;         ///< of the query heads of a kv head, which they divide: tiles of their
+                            ///< own, whose dK and dV are joined afterwards
 
-    int strips() const { return wide ? 1 : 2; }  ///< of 64 keys in a tile
+    int strips() const { return over_128 ? 1 : 2; }  ///< of 64 keys in a tile
     int block_n() const { return 64 * strips(); }
     bool operator==(const BackwardConfig&) const = default;
 };
 
-/// The kernels of one configuration; `query` where heads are wide.
+/// The kernels of one configuration; `query` where head_dim > 128.
 struct BackwardKernels {
     cuda::Kernel prepare, main, finish, join, sinks, captures, query;
 };

@@ -55,7 +55,7 @@ std::optional<Refusal> differentiate(BackwardDesc& desc,
     }
     desc.score_mod = find_mod_text(mod, facts);
     if (!desc.score_mod->refusal.empty()) return Refusal{desc.score_mod->refusal};
-    if (desc.wide()) {
+    if (desc.over_128()) {
         ScoreModFacts by_query =
             score_mod_facts(captures, desc.q_len, desc.kv_len, /*columns_are_keys=*/true);
         by_query.derivative = true;
@@ -73,7 +73,7 @@ std::optional<Refusal> differentiate(BackwardDesc& desc,
 std::optional<Refusal> complete(BackwardDesc& desc, const std::shared_ptr<const ir::Function>& mod,
                                 const std::vector<CaptureSpec>& captures) {
     if (const std::string rule = broken_rule(desc); !rule.empty()) return refusal(rule);
-    if (desc.wide() && desc.kv_len < 1) {
+    if (desc.over_128() && desc.kv_len < 1) {
         return refusal(
             rule_text("key", "from 1 to 2^29 rows where a head is wider than 128", desc.kv_len));
     }
@@ -124,10 +124,10 @@ void check_arrays(const BackwardInputs& inputs, const BackwardDesc& desc) {
             "an address that is a multiple of 256", inputs.workspace);
     require(!inputs.mask.has_value() || inputs.mask->by_key, "mask", "lists for tiles of keys",
             "lists for tiles of queries");
-    if (!desc.wide()) return;
+    if (!desc.over_128()) return;
     require(inputs.mask.has_value() == inputs.query_mask.has_value() &&
                 (!inputs.query_mask.has_value() || !inputs.query_mask->by_key),
-            "query_mask", "lists for tiles of queries beside a mask for wide heads",
+            "query_mask", "lists for tiles of queries beside a mask where head_dim > 128",
             inputs.query_mask.has_value() ? "others" : "none");
 }
 

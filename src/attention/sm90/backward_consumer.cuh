@@ -16,13 +16,13 @@ struct Consumer : Products {
     float grad_key[kQueryDim / 2], grad_value[kValueDim / 2], grad_query[kGradColumns / 2];
     u32 packed_p[kPackedScores], packed_grad[kPackedScores];
 
-    // ---- turns. One warpgroup at a time issues the matrix products of a step, the others compute
-    // scores meanwhile; left alone, all would compute at once and then wait for the tensor cores at
-    // once.
-    TW_DEVICE void take_turn() const {
+    // ---- Ping-pong: one warpgroup at a time issues the matrix products of a step, the others
+    // compute scores meanwhile; left alone, all would compute at once and then wait for the tensor
+    // cores at once.
+    TW_DEVICE void acquire_tensor_cores() const {
         if constexpr (kWarpgroups > 1) ptx::named_barrier_sync(1 + warpgroup, 256);
     }
-    TW_DEVICE void pass_turn() const {
+    TW_DEVICE void release_tensor_cores() const {
         if constexpr (kWarpgroups > 1) {
             ptx::named_barrier_arrive(1 + (warpgroup + 1) % kWarpgroups, 256);
         }
@@ -96,7 +96,7 @@ struct Consumer : Products {
     template <bool kMasked, bool kFirst>
     TW_DEVICE void step() {
         pack_scores();
-        take_turn();
+        acquire_tensor_cores();
         // Every wait leaves the next product in flight.
         if constexpr (kFirst) {
             issue_sums();
@@ -113,7 +113,7 @@ struct Consumer : Products {
             release_block();
         }
         issue_grad_scores(grad_scores);
-        pass_turn();
+        release_tensor_cores();
         if constexpr (!kDescribed) follow();
         compute_scores<kMasked>(scores, grad_scores, [] {});
     }
@@ -156,7 +156,7 @@ struct Consumer : Products {
     }
 
     TW_DEVICE void run() {
-        if (warpgroup == kWarpgroups - 1) pass_turn();
+        if (warpgroup == kWarpgroups - 1) release_tensor_cores();
         while (true) {
             ptx::mbarrier_wait(shared.key_full(), tile_parity);
             const uint4 words = ptx::load_shared_128(shared.tile());
@@ -175,8 +175,8 @@ struct Consumer : Products {
                 release(shared.tile_empty());
             }
             tile_parity ^= 1;
-            store<kQueryDim>(grad_key, p.grad_key, p.key_parts, p.scale, rows);
-            store<kValueDim>(grad_value, p.grad_value, p.value_parts,
+            store<kQueryDim>(grad_key, p.grad_key, p.key_splits, p.scale, rows);
+            store<kValueDim>(grad_value, p.grad_value, p.value_splits,
                              kDropout ? p.keep_scale : 1.0f, rows);
         }
     }

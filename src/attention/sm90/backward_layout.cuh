@@ -9,19 +9,20 @@
 namespace twd::attn {
 
 constexpr KeyTileMemory kMemory = memory_of(KeyTileShape{
-    kQueryDim, kValueDim, kWarpgroups, kWide, kBlockM, kStages, kListedBlocks, kMaskBits});
+    kQueryDim, kValueDim, kWarpgroups, kOver128, kBlockM, kStages, kListedBlocks, kMaskBits});
 constexpr int kStrips = kMemory.strips;  ///< of 64 keys in a tile
 constexpr int kBlockN = 64 * kStrips;    ///< keys of a tile
 constexpr int kConsumerWarps = 4 * kWarpgroups;
 
 // dQ of a block of query rows is multiplied in parts of 64 rows: of dQ where there are
 // 64 for each warpgroup, else dQ^T by panels of 64 columns. A warpgroup multiplies one part. Where
-// a tile is wide dQ has a kernel of its own.
+// head_dim > 128 dQ has a kernel of its own.
 constexpr bool kGradTransposed = kBlockM != 64 * kWarpgroups;
 constexpr int kGradColumns = kMemory.grad_columns;  ///< of 64 rows of the product
 constexpr int kGradParts = kWarpgroups;
 constexpr u32 kGradBytes = kMemory.grad;  ///< f32 of one part
-static_assert(kBlockM % 16 == 0 && (kWide || !kGradTransposed || panels(kQueryDim) <= kGradParts),
+static_assert(kBlockM % 16 == 0 &&
+                  (kOver128 || !kGradTransposed || panels(kQueryDim) <= kGradParts),
               "dQ cannot be shared out");
 
 constexpr u32 kTilePanelBytes = kMemory.tile_panel;
@@ -48,13 +49,13 @@ static_assert(kSharedBytes == kReservedBytes, "the host reserves another number 
 
 /// Blocks are described one by one where they do not follow from their tile.
 constexpr bool kLengths = kLengthBytes != 0;
-constexpr bool kDescribed = kListedBlocks || kScoreMod || kDropout || kWide || kLengths;
+constexpr bool kDescribed = kListedBlocks || kScoreMod || kDropout || kOver128 || kLengths;
 /// Do lists tell which keys some query attends?
 constexpr bool kLiveLists = kMaskBits || kSegments;
 /// May there be keys in memory that no query attends?
 constexpr bool kHidesKeys = kPacked || kLengths || kLiveLists;
-/// Do the two warpgroups of a wide tile share the scores evenly?
-constexpr bool kEvenWide = kWide && kStages > 2 && !kScoreMod && !kDropout;
+/// Where head_dim > 128, do the two warpgroups share the scores evenly?
+constexpr bool kEvenOver128 = kOver128 && kStages > 2 && !kScoreMod && !kDropout;
 /// Descriptions at once in shared memory. The producer is at most five blocks ahead of
 /// what adds dQ.
 constexpr int kDescriptions = 8;
@@ -76,7 +77,7 @@ struct KeyTile {
 struct BlockVisit {
     int block;   ///< of the head; where sequences are packed, of the sequence
     int head;    ///< of the queries
-    int states;  ///< two bits per strip of 64 keys, and the turn: as in MaskEntry
+    int states;  ///< two bits per strip of 64 keys, and the predecessor: as in MaskEntry
     int bits;    ///< tile of mask bits; negative: none
 };
 
@@ -91,9 +92,9 @@ struct Shared {
     TW_DEVICE u32 grad_out(int stage) const {
         return base + kGradOutOffset + stage * kGradOutBytes;
     }
-    /// dS, or P of a wide tile: two buffers.
+    /// dS, or P of a tile where head_dim > 128: two buffers.
     TW_DEVICE u32 score(int buffer) const { return base + kScoreOffset + buffer * kScoreBytes; }
-    /// dQ of a warpgroup on its way to the sums; not where a tile is wide.
+    /// dQ of a warpgroup on its way to the sums; not where head_dim > 128.
     TW_DEVICE u32 grad(int warpgroup) const { return base + kGradOffset + warpgroup * kGradBytes; }
     TW_DEVICE u32 lse(int stage) const { return base + kStatOffset + stage * kStatBytes; }
     TW_DEVICE u32 delta(int stage) const { return lse(kStages + stage); }
@@ -113,7 +114,7 @@ struct Shared {
     /// Where the tile is described: index, batch, kv head, blocks; begin, each, rank, sequence;
     /// where sequences are packed the sequence's rows.
     TW_DEVICE u32 tile() const { return base + kBarrierOffset + 256; }
-    /// Where a visit is described: block, head, states and turn, the next visit's states.
+    /// Where a visit is described: block, head, states and predecessor, the next visit's states.
     TW_DEVICE u32 visit(int index) const { return base + kBarrierOffset + 320 + 16 * index; }
     /// Which keys of the tile some query attends: a word of 64 bits per strip, where lists tell.
     TW_DEVICE u32 live() const { return base + kBarrierOffset + 448; }
@@ -169,9 +170,9 @@ TW_DEVICE KeyTile tile_at(const Place& place, const BackwardParameters& p) {
     return tile;
 }
 
-/// Do tiles visit their blocks from the last one down? Deterministic sums take their turns from low
-/// tiles to high ones: every tile finds its turn to come soon. And the tiles of a group of query
-/// heads, which begin at the same time, then read the same blocks, which stay in L2.
+/// Do tiles visit their blocks from the last one down? Deterministic sums go from low tiles to high
+/// ones: no tile waits for long. And the tiles of a group of query heads, which begin at the same
+/// time, then read the same blocks, which stay in L2.
 TW_DEVICE bool is_descending(const BackwardParameters& p) {
     return kDeterministic || p.heads_per_kv_head > 1;
 }
@@ -181,9 +182,9 @@ TW_DEVICE int block_at(int place, int begin, int blocks, const BackwardParameter
     return begin + (is_descending(p) ? blocks - 1 - place : place);
 }
 
-/// When a tile adds to a block's dQ (BlockTurn): by diagonals, after the tile before it, unless it
-/// is the first that sees the block.
-TW_DEVICE u32 turn_of(int tile, int block, const BackwardParameters& p) {
+/// When a tile adds to a block's dQ (BlockPredecessor): by diagonals, after the tile before it,
+/// unless it is the first that sees the block.
+TW_DEVICE u32 predecessor_of(int tile, int block, const BackwardParameters& p) {
     const int first = kLowerBound ? max(0, block * kBlockM + p.lower_diagonal) / kBlockN : 0;
     return tile == first ? 0 : tile;
 }

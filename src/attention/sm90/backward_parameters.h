@@ -18,18 +18,19 @@ struct BackwardParameters {
     const float* grad_lse;                  ///< the same shape, or null
     float* row_lse;          ///< (batch, heads, q_blocks * rows of a block): log2 units,
     float* row_delta;        ///< and rowsum(grad_out * out) - grad_lse
-    float* query_delta;      ///< the latter of wide heads once more: (batch, heads, q_len)
+    float* query_delta;      ///< the latter once more where head_dim > 128: (batch, heads, q_len)
     float* grad_query_sums;  ///< f32 sums in the order of accumulator registers
-    unsigned* turns;    ///< per (batch, head, block, part of dQ), where deterministic: rank + 1 of
-                        ///< the tile that added last; 0: none has
-    unsigned* tickets;  ///< one zero; null when tiles are assigned statically
+    unsigned* last_added;  ///< per (batch, head, block, part of dQ), where deterministic: rank + 1
+                           ///< of the tile that added last; 0: none has
+    unsigned* next_tile;   ///< of the dynamic scheduler, 0 at first; null when tiles are assigned
+                           ///< statically
     unsigned long long* profile;  ///< 3 per CTA: cycles, first and last nanosecond; or null
     int q_len, kv_len;
     int batches, heads, kv_heads, heads_per_kv_head;
     int splits;  ///< tiles of one kv head share its query heads so many ways: kv_heads and
-                 ///< heads_per_kv_head count their shares, and dK and dV of a share are
-    float *key_parts, *value_parts;  ///< f32 (batches, kv_heads, kv_len, dim), where splits > 1
-    int batch_kv_heads;              ///< batch * kv heads
+                 ///< heads_per_kv_head count those, and dK and dV of each are
+    float *key_splits, *value_splits;  ///< f32 (batches, kv_heads, kv_len, dim), where splits > 1
+    int batch_kv_heads;                ///< batch * kv heads
     int q_blocks;        ///< blocks of query rows in one head, all packed sequences together
     int kv_tiles;        ///< tiles of keys in one head, likewise
     int late_kv_tiles;   ///< the last so many tiles of a head, the shortest, run last

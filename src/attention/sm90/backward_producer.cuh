@@ -40,7 +40,7 @@ struct RangeVisits {
             }
             if (place == 0) visit.states |= kLastOfHead;
             if constexpr (kDeterministic) {
-                visit.states |= turn_of(tile.index, visit.block, p) << kTurnShift;
+                visit.states |= predecessor_of(tile.index, visit.block, p) << kPredecessorShift;
             }
         }
         return visit;
@@ -125,7 +125,7 @@ struct ListedVisits {
                 }
             }
         }
-        // From the last row down, as turns are cheapest where a mask is causal.
+        // From the last row down, where tiles of a causal mask wait least.
         return {entry.first + --left_of_entry, tile.kv_head * p.heads_per_kv_head + group, states,
                 entry.bits};
     }
@@ -137,7 +137,7 @@ struct Producer {
     Shared shared;
     u64 keep, once;  ///< L2 policies: Q and dO are read by many tiles, K and V by one
 
-    u32 tile_parity = 1;  // parity 1: waits for "empty" pass in the first round
+    u32 tile_parity = 1;  // parity 1: the first waits for "empty" pass
     Ring<kStages> query_ring{0, 1}, grad_out_ring{0, 1};
     Ring<kDescriptions> visits;
 
@@ -223,7 +223,7 @@ struct Producer {
 
     /// The place after `place` that this CTA works on.
     TW_DEVICE int next_place(int place) const {
-        if (p.tickets != nullptr) return gridDim.x + ptx::fetch_add(p.tickets, 1);
+        if (p.next_tile != nullptr) return gridDim.x + ptx::fetch_add(p.next_tile, 1);
         return place + gridDim.x;
     }
 
@@ -268,16 +268,16 @@ struct Writer {
     u32 parity = 0;
 
     /// `block`: of the head, over all sequences. Where sums have an order nobody clears them: the
-    /// tile whose turn is the first stores.
-    TW_DEVICE void add(int head_row, int block, u32 turn, u32 rank) {
+    /// tile that comes first stores.
+    TW_DEVICE void add(int head_row, int block, u32 predecessor, u32 rank) {
         const i64 chunk =
             (static_cast<i64>(head_row) * p.q_blocks + block) * kGradParts + warpgroup;
         float* const sums = p.grad_query_sums + chunk * (kGradBytes / 4);
         if constexpr (kDeterministic) {
-            while (ptx::load_acquire(p.turns + chunk) != turn) {
+            while (ptx::load_acquire(p.last_added + chunk) != predecessor) {
             }
         }
-        if (kDeterministic && turn == 0) {
+        if (kDeterministic && predecessor == 0) {
             ptx::bulk_store(sums, shared.grad(warpgroup), kGradBytes);
         } else {
             ptx::bulk_add_f32(sums, shared.grad(warpgroup), kGradBytes);
@@ -288,7 +288,7 @@ struct Writer {
         if constexpr (kDeterministic) {
             ptx::bulk_wait<0>();
             ptx::fence_device();
-            ptx::store_release(p.turns + chunk, rank + 1);
+            ptx::store_release(p.last_added + chunk, rank + 1);
         }
     }
 
@@ -315,17 +315,17 @@ struct Writer {
                     const uint4 visit = ptx::load_shared_128(shared.visit(visits.index));
                     visits.advance();
                     add(query_head_row(batch, visit.y, p), first_q_block + visit.x,
-                        visit.z >> kTurnShift, rank);
+                        visit.z >> kPredecessorShift, rank);
                 }
             } else {
                 const int first_head = tile.z * p.heads_per_kv_head;
                 const int first_row = query_head_row(batch, first_head, p);
                 for (int i = 0; i < each; ++i) {
                     const int block = block_at(i, begin, each, p);
-                    const u32 turn = kDeterministic ? turn_of(rank, block, p) : 0;
+                    const u32 predecessor = kDeterministic ? predecessor_of(rank, block, p) : 0;
                     for (int group = 0; group < p.heads_per_kv_head; ++group) {
                         wait_for_grad();
-                        add(first_row + group, block, turn, rank);
+                        add(first_row + group, block, predecessor, rank);
                     }
                 }
             }

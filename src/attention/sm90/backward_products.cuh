@@ -45,8 +45,8 @@ struct Products : Scores {
     /// d = A B^T over kDim columns: rows of this warpgroup of a tile (K, V) times a block (Q, dO).
     template <int kDim>
     TW_DEVICE void issue_transposed(float (&d)[kScores], u32 tile, u32 rows) {
-        // NOTE: descriptors of wide tiles, kept for all blocks, would be spilled.
-        const u32 strip_rows = kWide ? ptx::uniform_here(tile) : tile + strip * 64 * 128;
+        // NOTE: descriptors of tiles where head_dim > 128, kept for all blocks, would be spilled.
+        const u32 strip_rows = kOver128 ? ptx::uniform_here(tile) : tile + strip * 64 * 128;
         const u64 a = ptx::wgmma_descriptor_swizzle128(strip_rows, 16, 1024);
         const u64 b = ptx::wgmma_descriptor_swizzle128(rows, 16, 1024);
         ptx::wgmma_tie(d);

@@ -1,4 +1,4 @@
-// Host side of the kernel for dQ of wide heads.
+// Host side of the kernel for dQ where head_dim > 128.
 #include "attention/sm90/backward_query.h"
 
 #include <fmt/format.h>
@@ -13,9 +13,9 @@
 namespace tilewright::attn::sm90 {
 namespace {
 
-// The tiles of the forward's lists for wide heads (choose_listed).
+// The tiles of the forward's lists where head_dim > 128 (choose_listed).
 constexpr int kWarpgroups = 2, kRows = 64 * kWarpgroups, kBlock = 64, kKeyStages = 2;
-constexpr std::size_t kTicketBytes = 16;
+constexpr std::size_t kCounterBytes = 16;
 constexpr int kMostShared = 227 << 10;
 
 bool builds_lists(const BackwardDesc& desc) {
@@ -49,7 +49,7 @@ int backward_query_shared_bytes(const BackwardDesc& desc) {
 }
 
 std::size_t backward_query_workspace_bytes(const BackwardDesc& desc) {
-    return kTicketBytes + (builds_lists(desc) ? list_layout(desc, kListShape).bytes : 0);
+    return kCounterBytes + (builds_lists(desc) ? list_layout(desc, kListShape).bytes : 0);
 }
 
 cuda::CompileRequest generate_backward_query(const BackwardDesc& desc) {
@@ -94,7 +94,7 @@ constexpr int kValueStages = {};
 constexpr int kQueryBuffers = 1;
 constexpr bool kQueryGradient = true;
 constexpr int kGroup = 1;
-constexpr bool kShares = false;
+constexpr bool kStreamK = false;
 constexpr int kProducerRegisters = {};
 constexpr int kConsumerRegisters = {};
 constexpr unsigned kReservedBytes = {};  ///< of shared memory
@@ -121,7 +121,7 @@ void launch_backward_query(const BackwardInputs& inputs, const BackwardDesc& des
         p.mask = query_lists(*inputs.query_mask, kWarpgroups, kBlock);
     } else if (desc.listed) {
         p.mask =
-            build_lists(inputs, desc, kListShape, workspace + kTicketBytes, kernel.device, stream);
+            build_lists(inputs, desc, kListShape, workspace + kCounterBytes, kernel.device, stream);
     }
     const cuda::ContextScope scope(kernel.device);
     const cuda::TensorMap query = tile_map(inputs.query, desc.dtype, kRows, "query");
@@ -129,9 +129,9 @@ void launch_backward_query(const BackwardInputs& inputs, const BackwardDesc& des
     const cuda::TensorMap value = tile_map(inputs.value, desc.dtype, kBlock, "value");
     const cuda::TensorMap grad_out = tile_map(inputs.grad_out, desc.dtype, kRows, "grad_out");
     if ((desc.upper_bound || desc.listed) && places > multiprocessors) {
-        p.tickets = reinterpret_cast<unsigned*>(workspace);
+        p.next_tile = reinterpret_cast<unsigned*>(workspace);
         cuda::driver().check(cuda::driver().cuMemsetD32Async(workspace, 0, 1, stream),
-                             "clearing the tickets");
+                             "clearing the tile counter");
     }
     cuda::LaunchShape shape;
     shape.grid[0] = static_cast<unsigned>(std::min<std::int64_t>(places, multiprocessors));

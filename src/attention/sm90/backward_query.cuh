@@ -1,5 +1,5 @@
-// dQ of wide heads for sm_90a, beside the kernel that sums up dK and dV: S and dP once more, by
-// tiles of queries as in the forward.
+// dQ where head_dim > 128 for sm_90a, beside the kernel that sums up dK and dV: S and dP once more,
+// by tiles of queries as in the forward.
 // clang-format off
 //
 // Why        past 128 columns what dQ costs between tiles of keys, adds in L2 and an order of them, takes longer than
@@ -122,7 +122,7 @@ struct QueryConsumer : RowScores {
     }
 
     // ---- blocks
-    /// Turns to the next block, of which K has arrived where it is listed: is some of it masked?
+    /// Moves on to the next block, of which K has arrived where it is listed: is some of it masked?
     TW_DEVICE bool enter_block() {
         --left;
         if constexpr (kListedBlocks) {
@@ -170,7 +170,7 @@ struct QueryConsumer : RowScores {
         compute_scores<kMasked>();
     }
 
-    /// Turns to `tile`, past the blocks after this warpgroup's own diagonal.
+    /// Moves on to `tile`, past the blocks after this warpgroup's own diagonal.
     TW_DEVICE void enter_tile() {
         row = tile.q_tile * kBlockM + row_in_tile;
         enter_rows();

@@ -1,4 +1,4 @@
-// dQ of wide heads on Hopper, beside the backward's kernel that sums up their dK and dV.
+// dQ where head_dim > 128 on Hopper, beside the backward's kernel that sums up their dK and dV.
 #pragma once
 
 #include <cstddef>
@@ -10,10 +10,10 @@ namespace tilewright::attn::sm90 {
 /// Bytes of shared memory the kernel takes.
 int backward_query_shared_bytes(const BackwardDesc& desc);
 
-/// Bytes of scratch, aligned to 16: tickets, and lists that the device builds.
+/// Bytes of scratch, aligned to 16: the counter of tiles, and lists that the device builds.
 std::size_t backward_query_workspace_bytes(const BackwardDesc& desc);
 
-/// The kernel's translation unit, compilable without a GPU; of wide problems.
+/// The kernel's translation unit, compilable without a GPU, where head_dim > 128.
 cuda::CompileRequest generate_backward_query(const BackwardDesc& desc);
 
 /// Launches the loaded kernel on rows of `delta` (batch, heads, q_len).

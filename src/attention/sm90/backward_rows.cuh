@@ -73,9 +73,9 @@ TW_DEVICE float sum_over_block(float value) {
 }  // namespace twd::attn
 
 /// One CTA per (batch, head, block of rows): lse in units of log2, delta = rowsum(dO * out) - dlse,
-/// zeros where dQ is summed (of turns, where sums are ordered), and the block's part of the sinks'
-/// gradient. Rows without a key, or with an lse that no gradient can be had from, and rows past the
-/// last get an lse of +inf, so that their P is 0.
+/// zeros where dQ is summed (of last_added, where sums are ordered), and the block's part of the
+/// sinks' gradient. Rows without a key, or with an lse that no gradient can be had from, and rows
+/// past the last get an lse of +inf, so that their P is 0.
 extern "C" __global__ void __launch_bounds__(twd::attn::kRowThreads)
     attention_backward_prepare(const __grid_constant__ twd::attn::BackwardParameters p) {
     using namespace twd;
@@ -110,7 +110,7 @@ extern "C" __global__ void __launch_bounds__(twd::attn::kRowThreads)
             const float grad_lse = p.grad_lse != nullptr && !empty ? p.grad_lse[at] : 0.0f;
             p.row_lse[padded + i] = empty ? kInfinity : lse * kLog2e;
             p.row_delta[padded + i] = empty ? 0.0f : sum - grad_lse;
-            if (kWide && exists) p.query_delta[at] = empty ? 0.0f : sum - grad_lse;
+            if (kOver128 && exists) p.query_delta[at] = empty ? 0.0f : sum - grad_lse;
             if constexpr (kSinks) {
                 const float sink = p.sinks[batch_head % p.heads];
                 if (!empty) of_sink -= ptx::exp2_approx((sink - lse) * kLog2e) * (sum - grad_lse);
@@ -121,10 +121,10 @@ extern "C" __global__ void __launch_bounds__(twd::attn::kRowThreads)
         const float total = sum_over_block(of_sink);
         if (threadIdx.x == 0) p.sink_parts[blockIdx.x] = total;
     }
-    if constexpr (kWide) return;
+    if constexpr (kOver128) return;
     if constexpr (kDeterministic) {  // the first tile stores
         if (threadIdx.x < kGradParts) {
-            p.turns[static_cast<i64>(blockIdx.x) * kGradParts + threadIdx.x] = 0;
+            p.last_added[static_cast<i64>(blockIdx.x) * kGradParts + threadIdx.x] = 0;
         }
         return;
     }
@@ -146,7 +146,8 @@ extern "C" __global__ void __launch_bounds__(twd::attn::kRowThreads)
     const float4* const sums = reinterpret_cast<const float4*>(p.grad_query_sums) +
                                static_cast<i64>(blockIdx.x) * kVectors;
     // Where the first tile stores, blocks that no tile visits have no sum: their dQ is 0.
-    const bool summed = !kDeterministic || p.turns[static_cast<i64>(blockIdx.x) * kGradParts] != 0;
+    const bool summed =
+        !kDeterministic || p.last_added[static_cast<i64>(blockIdx.x) * kGradParts] != 0;
     // A thread gathers two rows of eight columns from the registers of four threads, or of eight
     // for a transposed dQ, whose rows are columns.
     constexpr int kColumnBlocks = kQueryDim / 8;
@@ -191,16 +192,16 @@ extern "C" __global__ void __launch_bounds__(twd::attn::kRowThreads)
 
 namespace twd::attn {
 
-/// Eight columns of dK or dV: the sum of the shares' parts, the first share first.
+/// Eight columns of dK or dV: the sum of the splits, the first one first.
 template <int kColumns>
-TW_DEVICE void join_parts(const float* parts, const Rows& to, int batch, int kv_head, int vector,
-                          const BackwardParameters& p) {
+TW_DEVICE void join_splits(const float* splits, const Rows& to, int batch, int kv_head, int vector,
+                           const BackwardParameters& p) {
     const int row = vector / (kColumns / 8), column = vector % (kColumns / 8) * 8;
     const i64 first = static_cast<i64>(batch) * p.kv_heads + kv_head * p.splits;
     float4 low = make_float4(0, 0, 0, 0), high = low;
     for (int split = 0; split < p.splits; ++split) {
         const float4* const part = reinterpret_cast<const float4*>(
-            parts + ((first + split) * p.kv_len + row) * kColumns + column);
+            splits + ((first + split) * p.kv_len + row) * kColumns + column);
         const float4 a = part[0], b = part[1];
         low = make_float4(low.x + a.x, low.y + a.y, low.z + a.z, low.w + a.w);
         high = make_float4(high.x + b.x, high.y + b.y, high.z + b.z, high.w + b.w);
@@ -214,8 +215,8 @@ TW_DEVICE void join_parts(const float* parts, const Rows& to, int batch, int kv_
 
 }  // namespace twd::attn
 
-/// dK and dV from the parts of the shares of query heads: a thread for eight columns, CTAs of a kv
-/// head side by side.
+/// dK and dV from the splits of query heads: a thread for eight columns, CTAs of a kv head side by
+/// side.
 extern "C" __global__ void __launch_bounds__(twd::attn::kRowThreads)
     attention_backward_join(const __grid_constant__ twd::attn::BackwardParameters p) {
     using namespace twd::attn;
@@ -225,9 +226,9 @@ extern "C" __global__ void __launch_bounds__(twd::attn::kRowThreads)
     const int batch = index / kv_heads, kv_head = index - batch * kv_heads;
     const int vector = (blockIdx.x - index * ctas) * kRowThreads + threadIdx.x;
     if (vector < keys) {
-        join_parts<kQueryDim>(p.key_parts, p.grad_key, batch, kv_head, vector, p);
+        join_splits<kQueryDim>(p.key_splits, p.grad_key, batch, kv_head, vector, p);
     } else if (vector < keys + values) {
-        join_parts<kValueDim>(p.value_parts, p.grad_value, batch, kv_head, vector - keys, p);
+        join_splits<kValueDim>(p.value_splits, p.grad_value, batch, kv_head, vector - keys, p);
     }
 }
 

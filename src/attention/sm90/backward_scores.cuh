@@ -67,7 +67,7 @@ struct Scores {
     /// What mods and dropout call the batch.
     TW_DEVICE int batch() const { return kPacked ? tile_word(7) : tile_word(1); }
 
-    /// Turns to a tile: the first block of the range.
+    /// Moves on to a tile: the first block of the range.
     TW_DEVICE void enter_tile(int index) {
         first_key = index * kBlockN + strip * 64;
         clear_sums(mod);
@@ -121,7 +121,7 @@ struct Scores {
         ptx::named_barrier_sync(barrier, 128);
     }
 
-    /// Turns to the visit whose Q has arrived. No branch: products are in flight.
+    /// Moves on to the visit whose Q has arrived. No branch: products are in flight.
     TW_DEVICE void enter_visit() {
         if constexpr (kDescribed) {
             const uint4 words = ptx::load_shared_128(shared.visit(visits.index));
@@ -163,15 +163,15 @@ struct Scores {
         return {tile_word(1), tile_word(2), kPacked ? tile_word(10) : 0, kv_len()};
     }
 
-    /// Into the tensor, or where other tiles sum up other query heads of the group into `parts`.
+    /// Into the tensor, or where other tiles sum up other query heads of the group into `splits`.
     template <int kColumns, int kCount>
-    TW_DEVICE void store(const float (&sums)[kCount], const Rows& to, float* parts, float factor,
+    TW_DEVICE void store(const float (&sums)[kCount], const Rows& to, float* splits, float factor,
                          const KeyRows& rows) const {
         const float factors[2] = {factor, factor};
         const int row = key();
         if (p.splits > 1) {
             const i64 head = static_cast<i64>(rows.batch) * p.kv_heads + rows.head;
-            store_floats<kColumns>(sums, factors, parts + (head * p.kv_len + row) * kColumns,
+            store_floats<kColumns>(sums, factors, splits + (head * p.kv_len + row) * kColumns,
                                    8 * kColumns, rows.len - row);
             return;
         }

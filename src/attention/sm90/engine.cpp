@@ -30,7 +30,7 @@ struct ForwardChoice : EngineConfig {
                       {"kv", config.block_n},
                       {"stages", config.stages},
                       {"query_buffers", config.query_buffers},
-                      {"shares", config.shares}};
+                      {"stream_k", config.stream_k}};
     }
 };
 
@@ -143,7 +143,7 @@ void run_forward(const AttentionSpec& spec, const ForwardChoice& choice, const A
     debug_log("attention", "sm90 forward: tiles of {} x {}, {} stages{}{}{}", config.block_m(),
               config.block_n, config.stages,
               config.group > 1 ? fmt::format(", {} heads in a tile", config.group) : "",
-              config.shares > 0 ? fmt::format(", blocks in {} shares", config.shares) : "",
+              config.stream_k > 0 ? fmt::format(", stream-K over {} CTAs", config.stream_k) : "",
               desc.mask_bits ? ", mask as data"
               : desc.listed  ? ", listed blocks"
                              : "");
@@ -187,7 +187,7 @@ void run_backward(const AttentionSpec& spec, const BackwardChoice& choice,
     }
     if (spec.block_mask) {
         inputs.mask = lists_on(spec, b, backward_plan_options(choose_backward(desc)));
-        if (desc.wide()) inputs.query_mask = query_lists_on(spec, b);
+        if (desc.over_128()) inputs.query_mask = query_lists_on(spec, b);
     }
     check_arrays(inputs, desc);
     debug_log("attention", "sm90 backward: tiles of {} x {}, {} stages{}", config.block_m,

@@ -21,7 +21,8 @@ namespace {
 
 constexpr int kSharedAlignment = 1024;  // to which the kernel raises its base
 
-/// Tickets come first in the workspace; lists follow where the device builds them.
+/// The counter of the dynamic tile scheduler comes first in the workspace; lists follow where the
+/// device builds them.
 bool builds_lists(const ForwardDesc& desc) {
     return desc.listed && !desc.mask_bits;
 }
@@ -55,21 +56,21 @@ std::int64_t fewest_blocks(const ForwardDesc& desc, const ForwardConfig& config)
     return fewest;
 }
 
-/// f32 words of the results of all parts of tiles, sums first.
-struct Parts {
+/// f32 words of the results of all splits, sums first.
+struct Splits {
     std::int64_t sums, out;
 };
-Parts parts_of(const ForwardDesc& desc, const ForwardConfig& config) {
-    if (config.shares == 0) return {};
-    const std::int64_t most = ceil_div(config.shares, tiles_of(desc, config)) + 1;  // of a tile
+Splits splits_of(const ForwardDesc& desc, const ForwardConfig& config) {
+    if (config.stream_k == 0) return {};
+    const std::int64_t most = ceil_div(config.stream_k, tiles_of(desc, config)) + 1;  // of a tile
     const std::int64_t rows = most * desc.batch * desc.heads * desc.q_len;
     return {ceil_div(2 * rows, 4) * 4, rows * desc.value_dim};  // out in words of 16 bytes
 }
 
-/// The CTAs among which blocks are shared out where whole tiles would leave multiprocessors idle at
-/// the end, and no tiles side by side want the same keys in L2. In blocks of keys, a part begins
-/// and ends at the cost of two, joining costs two.
-int choose_shares(const ForwardDesc& desc, const ForwardConfig& config, int multiprocessors) {
+/// The CTAs of stream-K where whole tiles would leave multiprocessors idle at the end, and no tiles
+/// side by side want the same keys in L2. In blocks of keys, a split begins and ends at the cost of
+/// two, joining costs two.
+int choose_stream_k(const ForwardDesc& desc, const ForwardConfig& config, int multiprocessors) {
     const std::int64_t tiles = tiles_of(desc, config);
     const bool few = tiles <= multiprocessors || tiles_of_rows(desc, config) == 1;
     if (desc.row_maximum || tiles == 0 || !few) return 0;
@@ -77,9 +78,9 @@ int choose_shares(const ForwardDesc& desc, const ForwardConfig& config, int mult
     const std::int64_t blocks = fewest_blocks(desc, config), all = tiles * blocks;
     if (all > kMostSlots) return 0;
     const std::int64_t whole = ceil_div(tiles, multiprocessors) * (blocks + kEnds);
-    const std::int64_t share = ceil_div(all, multiprocessors);
-    const std::int64_t shared = share + (share / blocks + 2) * kEnds + kJoining;
-    return shared < whole ? static_cast<int>(std::min<std::int64_t>(multiprocessors, all)) : 0;
+    const std::int64_t range = ceil_div(all, multiprocessors);
+    const std::int64_t split = range + (range / blocks + 2) * kEnds + kJoining;
+    return split < whole ? static_cast<int>(std::min<std::int64_t>(multiprocessors, all)) : 0;
 }
 
 /// Few query rows: half of a tile's tensor work is saved with one warpgroup, and the rows of all
@@ -104,8 +105,8 @@ ForwardConfig choose_few_rows(const ForwardDesc& desc, const ForwardConfig& many
 }  // namespace
 
 std::size_t forward_workspace_bytes(const ForwardDesc& desc, const ForwardConfig& config) {
-    const Parts parts = parts_of(desc, config);
-    return kForwardWorkspaceBytes + static_cast<std::size_t>(4 * (parts.sums + parts.out)) +
+    const Splits splits = splits_of(desc, config);
+    return kForwardWorkspaceBytes + static_cast<std::size_t>(4 * (splits.sums + splits.out)) +
            (builds_lists(desc) ? list_layout(desc, list_shape(config)).bytes : 0);
 }
 
@@ -206,7 +207,7 @@ ForwardConfig choose_forward(const ForwardDesc& desc, int multiprocessors) {
     constexpr std::int64_t kFewRows = 64;
     ForwardConfig config = choose_tiles(desc, multiprocessors);
     if (desc.q_len <= kFewRows) config = choose_few_rows(desc, config);
-    if (config.warpgroups < 3) config.shares = choose_shares(desc, config, multiprocessors);
+    if (config.warpgroups < 3) config.stream_k = choose_stream_k(desc, config, multiprocessors);
     return config;
 }
 
@@ -236,7 +237,7 @@ std::vector<ForwardConfig> forward_trials(const ForwardDesc& desc, int multiproc
         if (dim <= 64) others.push_back({.warpgroups = 3, .block_n = 112});
     }
     for (ForwardConfig& other : others) {
-        if (other.warpgroups < 3) other.shares = choose_shares(desc, other, multiprocessors);
+        if (other.warpgroups < 3) other.stream_k = choose_stream_k(desc, other, multiprocessors);
         if (std::find(trials.begin(), trials.end(), other) == trials.end()) trials.push_back(other);
     }
     return trials;
@@ -268,17 +269,17 @@ cuda::CompileRequest generate_forward(const ForwardDesc& desc, const ForwardConf
     cuda::CompileRequest request;
     request.name = fmt::format("attention_forward_{}_{}x{}{}{}.cu", variant_name(desc),
                                config.block_m(), config.block_n, config.group > 1 ? "_grouped" : "",
-                               config.shares > 0 ? "_shared" : "");
+                               config.stream_k > 0 ? "_stream_k" : "");
     request.arch = "sm_90a";
     // What a user's score mod needs is not ours to limit, nor random bits of many pairs at once;
     // the other checks of the compiler's log hold. Lists that the device builds cost a few words.
-    // Shares have two ways to store results, after a tile's last block.
+    // Stream-K has two ways to store results, after a tile's last block.
     constexpr int kModSpillBytes = 4096, kDropoutSpillBytes = 1024, kListSpillBytes = 256,
-                  kShareSpillBytes = 128;
+                  kStreamKSpillBytes = 128;
     request.spill_limit_bytes = desc.score_mod != nullptr ? kModSpillBytes
                                 : desc.dropout            ? kDropoutSpillBytes
                                 : builds_lists(desc)      ? kListSpillBytes
-                                : config.shares > 0       ? kShareSpillBytes
+                                : config.stream_k > 0     ? kStreamKSpillBytes
                                                           : 0;
     request.headers = device_headers();
     request.headers.push_back({"wgmma_shapes.cuh", cuda::wgmma_shapes_header(shapes)});
@@ -302,7 +303,7 @@ constexpr int kValueStages = kStages;
 constexpr int kQueryBuffers = {};
 constexpr bool kQueryGradient = false;
 constexpr int kGroup = {};
-constexpr bool kShares = {};
+constexpr bool kStreamK = {};
 constexpr int kProducerRegisters = {};
 constexpr int kConsumerRegisters = {};
 constexpr unsigned kReservedBytes = {};  ///< of shared memory, but for the base's alignment
@@ -311,10 +312,10 @@ constexpr unsigned kReservedBytes = {};  ///< of shared memory, but for the base
 )",
                      config_constants(desc), !desc.positive_scale, desc.row_maximum,
                      desc.exact_maximum, config.warpgroups, config.block_n, config.stages,
-                     config.query_buffers, config.group, config.shares > 0, producer_registers,
+                     config.query_buffers, config.group, config.stream_k > 0, producer_registers,
                      consumer_registers, forward_shared_bytes(desc, config) - kSharedAlignment)});
     request.source = "#include \"attention/sm90/forward.cuh\"\n";
-    if (config.shares > 0) request.source += "#include \"attention/sm90/forward_combine.cuh\"\n";
+    if (config.stream_k > 0) request.source += "#include \"attention/sm90/forward_combine.cuh\"\n";
     return request;
 }
 
@@ -323,7 +324,7 @@ ForwardKernels load_forward(const ForwardDesc& desc, const ForwardConfig& config
     const std::string key =
         fmt::format("{} {} {} {} {} {} {} {} {} {}", variant_key(desc), config.warpgroups,
                     config.block_n, config.stages, config.query_buffers, config.group,
-                    config.shares > 0, desc.positive_scale, desc.row_maximum, desc.exact_maximum);
+                    config.stream_k > 0, desc.positive_scale, desc.row_maximum, desc.exact_maximum);
     return load_once<ForwardKernels>(key, device, [&] {
         before();
         if (builds_lists(desc)) cuda::compile_in_background(generate_lists());
@@ -331,7 +332,7 @@ ForwardKernels load_forward(const ForwardDesc& desc, const ForwardConfig& config
         ForwardKernels kernels;
         kernels.main = cuda::load_kernel(request, "attention_forward",
                                          forward_shared_bytes(desc, config), device);
-        if (config.shares > 0) {
+        if (config.stream_k > 0) {
             kernels.combine = cuda::load_kernel(request, "attention_forward_combine", 0, device);
         }
         if (builds_lists(desc)) load_lists(device);
@@ -353,15 +354,15 @@ void launch_forward(const ForwardInputs& inputs, const ForwardDesc& desc,
     p.keys_once = p.q_tiles == 1 && p.heads_per_kv_head == 1;
     if (desc.mask_bits) p.mask = query_lists(*inputs.mask, config.warpgroups, config.block_n);
     const bool tiles_differ = desc.upper_bound || desc.listed;
-    if (config.shares > 0) {
-        p.shares = config.shares;
+    if (config.stream_k > 0) {
+        p.stream_k = config.stream_k;
         p.slots = static_cast<int>(fewest_blocks(desc, config));
         p.all_slots = static_cast<int>(places * p.slots);
         p.group_heads = 1;
         p.late_q_tiles = 0;
         auto* const sums = reinterpret_cast<float*>(inputs.workspace + kForwardWorkspaceBytes);
-        p.part_sums = reinterpret_cast<twd::attn::PartSums*>(sums);
-        p.part_out = sums + parts_of(desc, config).sums;
+        p.split_sums = reinterpret_cast<twd::attn::SplitSums*>(sums);
+        p.split_out = sums + splits_of(desc, config).sums;
     }
 
     const cuda::ContextScope scope(kernel.device);
@@ -373,11 +374,11 @@ void launch_forward(const ForwardInputs& inputs, const ForwardDesc& desc,
         tile_map(inputs.key, desc.dtype, config.block_n, "key", p.keys_once);
     const cuda::TensorMap value =
         tile_map(inputs.value, desc.dtype, config.block_n, "value", p.keys_once);
-    if (tiles_differ && places > multiprocessors && config.shares == 0) {
+    if (tiles_differ && places > multiprocessors && config.stream_k == 0) {
         // Tiles differ in length: CTAs take the next one when they are free.
-        p.tickets = reinterpret_cast<unsigned*>(inputs.workspace);
+        p.next_tile = reinterpret_cast<unsigned*>(inputs.workspace);
         cuda::driver().check(cuda::driver().cuMemsetD32Async(inputs.workspace, 0, 1, stream),
-                             "clearing the tickets");
+                             "clearing the tile counter");
     }
     if (builds_lists(desc)) {
         require(config.block_n == 64, "config", "blocks of 64 keys where they are listed",
@@ -387,14 +388,14 @@ void launch_forward(const ForwardInputs& inputs, const ForwardDesc& desc,
     }
     cuda::LaunchShape shape;
     shape.grid[0] = static_cast<unsigned>(
-        config.shares > 0 ? config.shares : std::min<std::int64_t>(places, multiprocessors));
+        config.stream_k > 0 ? config.stream_k : std::min<std::int64_t>(places, multiprocessors));
     shape.block[0] = static_cast<unsigned>(128 * (config.warpgroups + 1));
     std::vector<std::uint64_t> words = score_mod_words(inputs.captures);
     void* const parameters[] = {const_cast<cuda::TensorMap*>(&query),
                                 const_cast<cuda::TensorMap*>(&key),
                                 const_cast<cuda::TensorMap*>(&value), &p, words.data()};
     cuda::launch(kernel, shape, parameters, stream);
-    if (config.shares == 0) return;
+    if (config.stream_k == 0) return;
     constexpr unsigned kThreads = 256, kRows = kThreads / 32;
     cuda::LaunchShape combine;
     combine.grid[0] = static_cast<unsigned>(ceil_div(desc.batch * desc.heads * desc.q_len, kRows));

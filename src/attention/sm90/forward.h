@@ -34,8 +34,8 @@ struct ForwardConfig {
     int block_n = 128;      ///< keys of a block, a multiple of 16
     int stages = 2;         ///< buffers of K and of V
     int query_buffers = 2;  ///< 2: the next tile starts before this one's results are stored
-    int group = 1;   ///< query heads of a kv head whose rows one tile holds: 1, or all of them
-    int shares = 0;  ///< the blocks of all tiles in equal shares for so many CTAs; 0: whole tiles
+    int group = 1;     ///< query heads of a kv head whose rows one tile holds: 1, or all of them
+    int stream_k = 0;  ///< CTAs for equal ranges of the blocks of all tiles; 0: whole tiles
 
     int block_m() const { return 64 * warpgroups; }
     bool operator==(const ForwardConfig&) const = default;
@@ -50,7 +50,7 @@ ForwardDesc check_forward(const ForwardInputs& inputs);
 /// Of the arrays alone.
 void check_arrays(const ForwardInputs& inputs);
 
-/// The kernels of one configuration, from one cubin; `combine` where it has shares.
+/// The kernels of one configuration, from one cubin; `combine` of stream-K.
 struct ForwardKernels {
     cuda::Kernel main, combine;
 };
@@ -77,7 +77,7 @@ ForwardKernels load_forward(
     const ForwardDesc& desc, const ForwardConfig& config, int device,
     const std::function<void()>& before = [] {});
 
-/// Launches loaded kernels: one that builds lists, the main one, one that joins parts of tiles.
+/// Launches loaded kernels: one that builds lists, the main one, one that joins splits.
 /// Nothing allocated, nothing waited for.
 void launch_forward(const ForwardInputs& inputs, const ForwardDesc& desc,
                     const ForwardConfig& config, const ForwardKernels& kernels,

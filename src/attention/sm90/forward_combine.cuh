@@ -1,4 +1,4 @@
-// Joins the results of the parts into which the forward kernel cuts a tile's keys.
+// Joins the results of the splits into which the forward kernel cuts a tile's keys.
 #pragma once
 
 #include "attention/sm90/forward_layout.cuh"
@@ -9,9 +9,10 @@
 
 namespace twd::attn {
 
-/// One warp per row: a part counts by its sum times exp2(its reference - the largest reference).
-/// The sink is one more part, without a value. Rows of tiles that are no parts have their results.
-TW_DEVICE void combine_parts(const ForwardParameters& p) {
+/// One warp per row: a split counts by its sum times exp2(its reference - the largest reference).
+/// The sink is one more split, without a value. Rows of tiles that are not split have their
+/// results.
+TW_DEVICE void combine_splits(const ForwardParameters& p) {
     const float kNone = __int_as_float(0xff800000);
     const i64 rows = static_cast<i64>(p.batch_heads) * kGroup * p.q_len;
     const i64 row = static_cast<i64>(blockIdx.x) * (blockDim.x / 32) + threadIdx.x / 32;
@@ -24,14 +25,14 @@ TW_DEVICE void combine_parts(const ForwardParameters& p) {
 
     const int q_tile = (query * kGroup + head % kGroup) / kBlockM;
     const int tile = batch_head / kGroup * p.q_tiles + p.q_tiles - 1 - q_tile;
-    const int first = share_of(tile * p.slots, p);
-    const int parts = share_of((tile + 1) * p.slots - 1, p) - first + 1;
-    if (parts == 1) return;
+    const int first = cta_of_slot(tile * p.slots, p);
+    const int splits = cta_of_slot((tile + 1) * p.slots - 1, p) - first + 1;
+    if (splits == 1) return;
 
     const float sink = kSinks ? bounded_exponent(p.sinks[head], kLog2E) : kNone;
     float largest = sink;
-    for (int part = lane; part < parts; part += 32) {
-        largest = fmaxf(largest, p.part_sums[part * rows + row].reference);
+    for (int split = lane; split < splits; split += 32) {
+        largest = fmaxf(largest, p.split_sums[split * rows + row].reference);
     }
 #pragma unroll
     for (int offset = 16; offset > 0; offset /= 2) {
@@ -41,16 +42,16 @@ TW_DEVICE void combine_parts(const ForwardParameters& p) {
     float total = kSinks ? ptx::exp2_approx(sink - base) : 0.0f;
     constexpr int kVectors = (kValueDim + 127) / 128;  // four columns a lane each
     float4 sums[kVectors] = {};
-    for (int some = 0; some < parts; some += 32) {
-        const PartSums own =
-            some + lane < parts ? p.part_sums[(some + lane) * rows + row] : PartSums{kNone, 0.0f};
+    for (int some = 0; some < splits; some += 32) {
+        const SplitSums own = some + lane < splits ? p.split_sums[(some + lane) * rows + row]
+                                                   : SplitSums{kNone, 0.0f};
         const float weights = own.sum * ptx::exp2_approx(own.reference - base);
-        // Loads of several parts under way at once.
+        // Loads of several splits under way at once.
 #pragma unroll 8
-        for (int i = 0; i < min(32, parts - some); ++i) {
+        for (int i = 0; i < min(32, splits - some); ++i) {
             const float weight = __shfl_sync(~0u, weights, i);
             total += weight;
-            const float* const out = p.part_out + ((some + i) * rows + row) * kValueDim;
+            const float* const out = p.split_out + ((some + i) * rows + row) * kValueDim;
 #pragma unroll
             for (int v = 0; v < kVectors; ++v) {
                 const int column = 128 * v + 4 * lane;
@@ -83,5 +84,5 @@ TW_DEVICE void combine_parts(const ForwardParameters& p) {
 
 extern "C" __global__ void __launch_bounds__(256)
     attention_forward_combine(const __grid_constant__ twd::attn::ForwardParameters p) {
-    twd::attn::combine_parts(p);
+    twd::attn::combine_splits(p);
 }

@@ -140,14 +140,15 @@ struct Consumer : RowScores {
         end = next.state;
     }
 
-    /// Turns to `tile`: its block range for this warpgroup, past the K of blocks it does not visit.
+    /// Moves on to `tile`: its block range for this warpgroup, past the K of blocks it does not
+    /// visit.
     TW_DEVICE void enter_tile() {
         if constexpr (kListedBlocks) {
             enter_listed();
             return;
         }
         const int first_row = tile.q_tile * kBlockM;
-        begin = kShares ? tile.begin : begin_block(first_row, p);
+        begin = kStreamK ? tile.begin : begin_block(first_row, p);
         end = begin + tile.blocks;
         if constexpr (kUpperBound && kWarpgroups > 2) {
             skipped = end - end_block(first_row + warpgroup * 64 + 63, begin, kv_len(), p);
@@ -195,40 +196,41 @@ struct Consumer : RowScores {
     }
 
     /// Whether every row of this warp has an unmasked key; before, a speculative maximum fails.
-    TW_DEVICE bool rows_have_met() const {
+    TW_DEVICE bool rows_have_keys() const {
         return __all_sync(~0u, state.reference[0] > -kInfinity && state.reference[1] > -kInfinity);
     }
 
-    /// How the guess of a block's row maxima ends.
-    enum class Guess {
+    /// How a block with a speculative row maximum ends.
+    enum class Speculation {
         kHolds,  ///< scores are p
         kFails,  ///< they are p, too large
-        kNone,   ///< there was none: scores are products of Q and K
+        kNone,   ///< there is no speculative maximum: scores are products of Q and K
     };
 
     /// One more block. Its Q K^T and the P V of the block before it are in flight together, and the
-    /// softmax runs under P V, which is in flight afterwards. Masked blocks in which a row may meet
-    /// its first key take the exact maximum. `sum`: of p.
+    /// softmax runs under P V, which is in flight afterwards. Masked blocks in which a row may have
+    /// its first unmasked key take the exact maximum. `sum`: of p.
     template <bool kMasked>
-    TW_DEVICE Guess guess_block(float (&sum)[2]) {
+    TW_DEVICE Speculation speculate_block(float (&sum)[2]) {
         issue_scores();
         issue_output();
         ptx::wgmma_wait<1>();
         ptx::wgmma_tie(scores);
         block += kListedBlocks ? 1 : -1;
         if constexpr (kScoreMod) mod.enter_block(block * kBlockN + column);
-        if (kExactMaximum || (kMasked && !rows_have_met())) return Guess::kNone;
+        if (kExactMaximum || (kMasked && !rows_have_keys())) return Speculation::kNone;
         // A mod joins the exponent where nothing else needs its scores.
         constexpr bool kRaw = kScoreMod && !kMasked;
         if constexpr (!kRaw) prepare_scores(kMasked);
-        return softmax_speculative<kRaw>(scores, state, scale, mod, sum) ? Guess::kHolds
-                                                                         : Guess::kFails;
+        return softmax_speculative<kRaw>(scores, state, scale, mod, sum) ? Speculation::kHolds
+                                                                         : Speculation::kFails;
     }
 
-    /// The same block where the guess did not hold. `factor`: of what was accumulated before.
-    TW_DEVICE void repair_block(Guess guess, bool masked, const float (&sum)[2],
+    /// The same block where the speculative maximum did not hold. `factor`: of what was accumulated
+    /// before.
+    TW_DEVICE void repair_block(Speculation speculation, bool masked, const float (&sum)[2],
                                 float (&factor)[2]) {
-        if (guess == Guess::kFails) {
+        if (speculation == Speculation::kFails) {
             if (can_raise(state, sum)) {
                 raise_reference(scores, state, sum, factor);
                 return;
@@ -295,18 +297,18 @@ struct Consumer : RowScores {
         }
     }
 
-    /// Blocks of a run up to the first whose guess does not hold.
+    /// Blocks of a run up to the first whose speculative maximum does not hold.
     template <bool kMasked>
-    TW_DEVICE Guess visit(int& count, float (&sum)[2]) {
+    TW_DEVICE Speculation visit(int& count, float (&sum)[2]) {
         do {
             --count;
-            const Guess guess = guess_block<kMasked>(sum);
-            if (guess != Guess::kHolds) return guess;
+            const Speculation speculation = speculate_block<kMasked>(sum);
+            if (speculation != Speculation::kHolds) return speculation;
             state.sum[0] += sum[0];
             state.sum[1] += sum[1];
             finish_block(kMasked);
         } while (count > 0);
-        return Guess::kHolds;
+        return Speculation::kHolds;
     }
 
     /// All blocks of a tile but the first: those that cross the upper diagonal, those inside, those
@@ -317,10 +319,11 @@ struct Consumer : RowScores {
         while (run.count > 0) {
             const bool masked = kMasks && run.masked;
             float sum[2], factor[2];
-            const Guess guess = masked ? visit<true>(run.count, sum) : visit<false>(run.count, sum);
+            const Speculation speculation =
+                masked ? visit<true>(run.count, sum) : visit<false>(run.count, sum);
             // One copy of the repair for both kinds of blocks: a quarter less to compile.
-            if (guess != Guess::kHolds) {
-                repair_block(guess, masked, sum, factor);
+            if (speculation != Speculation::kHolds) {
+                repair_block(speculation, masked, sum, factor);
                 finish_block(masked);
                 multiply_rows(output, factor);
             }
@@ -340,11 +343,11 @@ struct Consumer : RowScores {
         const RowPlace second =
             kGroup == 1 ? RowPlace{first.head, first.index + 8, first.offset + 8 * p.out_row_stride}
                         : place_of(done, first_row + 8);
-        const bool is_part = kShares && done.part >= 0;
+        const bool is_split = kStreamK && done.split >= 0;
         if constexpr (kSinks) {
-            // One more logit, without a value; it may be the largest by far. Parts have none.
+            // One more logit, without a value; it may be the largest by far. Splits have none.
 #pragma unroll
-            for (int r = 0; r < 2 && !is_part; ++r) {
+            for (int r = 0; r < 2 && !is_split; ++r) {
                 const float sink =
                     bounded_exponent(p.sinks[r == 0 ? first.head : second.head], kLog2E);
                 const float largest = fmaxf(reference[r], sink);
@@ -360,9 +363,9 @@ struct Consumer : RowScores {
             inverse[1] *= p.keep_scale;
         }
         const int left = (kPacked ? done.rows.q_len : p.q_len * kGroup) - first_row;
-        const i64 part = static_cast<i64>(done.part) * p.batch_heads * kGroup * p.q_len;
-        if (is_part) {
-            float* const out = p.part_out + (part + first.index) * kValueDim;
+        const i64 split = static_cast<i64>(done.split) * p.batch_heads * kGroup * p.q_len;
+        if (is_split) {
+            float* const out = p.split_out + (split + first.index) * kValueDim;
             store_floats<kValueDim>(output, inverse, out, (second.index - first.index) * kValueDim,
                                     left);
         } else {
@@ -375,8 +378,8 @@ struct Consumer : RowScores {
             for (int r = 0; r < 2; ++r) {
                 if (8 * r >= left) continue;
                 const i64 index = r == 0 ? first.index : second.index;
-                if (is_part) {
-                    p.part_sums[part + index] = {reference[r], sum[r]};
+                if (is_split) {
+                    p.split_sums[split + index] = {reference[r], sum[r]};
                     continue;
                 }
                 p.lse[index] = sum[r] == 0

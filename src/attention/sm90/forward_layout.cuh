@@ -1,5 +1,5 @@
 // Shared memory, barriers and tile order of the kernels whose tiles are of queries, forward and
-// dQ of wide heads: what producer and consumers agree on.
+// dQ where head_dim > 128: what producer and consumers agree on.
 #pragma once
 
 #include "attention/sm90/forward_parameters.h"
@@ -50,8 +50,8 @@ struct Tile {
     /// Of its sequence, where sequences are packed; `batch` counts them then. Beside lengths, its
     /// keys end there.
     SequenceRows rows;
-    int begin = 0;  ///< first block, where blocks are a range,
-    int part = -1;  ///< and which part of the keys that is; -1: all of them
+    int begin = 0;   ///< first block, where blocks are a range,
+    int split = -1;  ///< and which split of the keys that is; -1: all of them
 };
 
 /// Addresses in shared memory. A "full" barrier says that data arrived, an "empty" one that every
@@ -72,7 +72,7 @@ struct Shared {
     TW_DEVICE u32 value_empty(int stage) const { return barrier(4 + 3 * kStages + stage); }
 
     /// Where the tile in a query buffer is described: four words, four more of its sequence, or of
-    /// its part of the keys; the last is where keys end.
+    /// its split of the keys; the last is where keys end.
     TW_DEVICE u32 tile(int buffer) const { return base + kBarrierOffset + 192 + 32 * buffer; }
     /// Where a listed key block is described: block; blocks left in its entry and, from bit 24 on,
     /// states; two words of keys that some query attends.
@@ -127,18 +127,18 @@ TW_DEVICE int begin_block(int row, const ForwardParameters& p) {
 struct Place {
     int rank;  ///< 0: longest
     int batch, head;
-    int begin = 0, end = 0;  ///< of the tile's slots, where blocks are shared out
+    int begin = 0, end = 0;  ///< of the tile's slots, in stream-K
 };
 
-// Where blocks are shared out, every tile has p.slots slots of one or more of its blocks, and each
-// CTA an equal share of all slots, one tile after the other. Places are slots then.
-/// First slot of a CTA's share.
-TW_DEVICE int share_begin(int cta, const ForwardParameters& p) {
-    return static_cast<i64>(cta) * p.all_slots / p.shares;
+// In stream-K every tile has p.slots slots of one or more of its blocks, and each CTA an equal
+// range of all slots, one tile after the other. Places are slots then.
+/// First slot of a CTA's range.
+TW_DEVICE int range_begin(int cta, const ForwardParameters& p) {
+    return static_cast<i64>(cta) * p.all_slots / p.stream_k;
 }
-/// The CTA whose share has a slot.
-TW_DEVICE int share_of(int slot, const ForwardParameters& p) {
-    return (static_cast<i64>(slot + 1) * p.shares - 1) / p.all_slots;
+/// The CTA whose range has a slot.
+TW_DEVICE int cta_of_slot(int slot, const ForwardParameters& p) {
+    return (static_cast<i64>(slot + 1) * p.stream_k - 1) / p.all_slots;
 }
 
 /// Heads run in groups whose K and V fit in L2, longest tiles first in a group; the shortest tiles
@@ -147,10 +147,10 @@ TW_DEVICE Place place_at(int place, const ForwardParameters& p) {
     const int early = p.q_tiles - p.late_q_tiles;
     const int early_places = early * p.batch_heads;
     Place result;
-    if constexpr (kShares) {
+    if constexpr (kStreamK) {
         const int tile = place / p.slots, first = tile * p.slots;
         result.begin = place - first;
-        result.end = min(p.slots, share_begin(blockIdx.x + 1, p) - first);
+        result.end = min(p.slots, range_begin(blockIdx.x + 1, p) - first);
         place = tile;
     }
     int batch_head;
@@ -179,7 +179,7 @@ TW_DEVICE Tile tile_at(const Place& place, const ForwardParameters& p) {
     if constexpr (kLengths) tile.rows.kv_len = keys;
     tile.begin = begin_block(first_row, p);
     tile.blocks = end_block(first_row + kBlockM - 1, tile.begin, keys, p) - tile.begin;
-    if constexpr (kShares) {
+    if constexpr (kStreamK) {
         const i64 blocks = tile.blocks;
         int first = blocks * place.begin / p.slots;
         tile.blocks = static_cast<int>(blocks * place.end / p.slots) - first;
@@ -190,7 +190,8 @@ TW_DEVICE Tile tile_at(const Place& place, const ForwardParameters& p) {
         tile.begin += first;
         const int tiles_before = (place.batch * p.heads + place.head) * p.q_tiles + place.rank;
         const bool whole = place.end - place.begin == p.slots;
-        tile.part = whole ? -1 : static_cast<int>(blockIdx.x) - share_of(tiles_before * p.slots, p);
+        tile.split =
+            whole ? -1 : static_cast<int>(blockIdx.x) - cta_of_slot(tiles_before * p.slots, p);
     }
     return tile;
 }

@@ -1,14 +1,14 @@
-// What a launch of a kernel whose tiles are of queries is given, forward and dQ of wide heads; read
-// by the host compiler and by NVRTC.
+// What a launch of a kernel whose tiles are of queries is given: the forward, and dQ where
+// head_dim > 128. Read by the host compiler and by NVRTC.
 #pragma once
 
 #include "attention/sm90/mask_parameters.h"
 
 namespace twd::attn {
 
-/// The reference of the exponent, in log2 units, and the sum of a row's probabilities in one part
+/// The reference of the exponent, in log2 units, and the sum of a row's probabilities in one split
 /// of its keys. Their lse would lose the sum where scores are large.
-struct alignas(8) PartSums {
+struct alignas(8) SplitSums {
     float reference, sum;
 };
 
@@ -17,16 +17,17 @@ struct ForwardParameters {
     long long out_batch_stride;  ///< in elements, as the next two; the last dimension is contiguous
     long long out_head_stride;
     long long out_row_stride;
-    float* lse;                   ///< (batch, heads, q_len), contiguous; read for dQ
-    const float* delta;           ///< for dQ, the same shape: rowsum(dO * out) - dlse
-    unsigned* tickets;            ///< one zero; null when tiles are assigned statically
+    float* lse;           ///< (batch, heads, q_len), contiguous; read for dQ
+    const float* delta;   ///< for dQ, the same shape: rowsum(dO * out) - dlse
+    unsigned* next_tile;  ///< of the dynamic scheduler, 0 at first; null when tiles are assigned
+                          ///< statically
     unsigned long long* profile;  ///< 3 per CTA: cycles, first and last nanosecond; or null
     int q_len, kv_len;
     int heads;  ///< query heads; where tiles hold a group of them, groups
     int heads_per_kv_head;
     int batch_heads;     ///< batch * heads
     int q_tiles;         ///< tiles of query rows in one head
-    int shares;          ///< where blocks are shared out: among so many CTAs,
+    int stream_k;        ///< where the blocks of all tiles are cut into ranges: so many CTAs,
     int slots;           ///< of each tile,
     int all_slots;       ///< of all tiles
     int late_q_tiles;    ///< the first so many tiles of a head, the shortest, run last
@@ -43,9 +44,9 @@ struct ForwardParameters {
     unsigned long long seed;     ///< of dropout
     unsigned dropout_threshold;  ///< a pair is dropped when its random bits are below
     float keep_scale;            ///< 1 / (1 - dropout)
-    float* row_max;       ///< (batch, heads, q_len), written where the kernel keeps exact maxima
-    float* part_out;      ///< (parts, batch, heads, q_len, value dim), results of the parts of keys
-    PartSums* part_sums;  ///< (parts, batch, heads, q_len)
+    float* row_max;    ///< (batch, heads, q_len), written where the kernel keeps exact maxima
+    float* split_out;  ///< (splits, batch, heads, q_len, value dim), results of the splits of keys
+    SplitSums* split_sums;   ///< (splits, batch, heads, q_len)
     const void* kv_lengths;  ///< (batch) or (sequences), where keys end at lengths of their own
 };
 

@@ -14,7 +14,7 @@ struct Producer {
     Shared shared;
     u64 keep, once;  ///< L2 policies: of K and V, which many tiles read or one, and of Q
 
-    Ring<kQueryBuffers> query_ring{0, 1};  // parity 1: waits for "empty" pass in the first round
+    Ring<kQueryBuffers> query_ring{0, 1};  // parity 1: the first waits for "empty" pass
     Ring<kStages> key_ring{0, 1};
     Ring<kValueStages> value_ring{0, 1};
 
@@ -36,9 +36,9 @@ struct Producer {
             ptx::store_shared_128(words + 16, make_uint4(tile.rows.q_begin, tile.rows.q_len,
                                                          tile.rows.kv_begin, tile.rows.kv_len));
         }
-        if constexpr (kShares) {
+        if constexpr (kStreamK) {
             ptx::store_shared_128(words + 16,
-                                  make_uint4(tile.begin, tile.part, 0, tile.rows.kv_len));
+                                  make_uint4(tile.begin, tile.split, 0, tile.rows.kv_len));
         } else if constexpr (kLengths && !kPacked) {
             ptx::store_shared_32(words + 28, tile.rows.kv_len);
         }
@@ -118,8 +118,8 @@ struct Producer {
 
     /// The place after `place` that this CTA works on.
     TW_DEVICE int next_place(int place) const {
-        if constexpr (kShares) return (place / p.slots + 1) * p.slots;
-        if (p.tickets != nullptr) return gridDim.x + ptx::fetch_add(p.tickets, 1);
+        if constexpr (kStreamK) return (place / p.slots + 1) * p.slots;
+        if (p.next_tile != nullptr) return gridDim.x + ptx::fetch_add(p.next_tile, 1);
         return place + gridDim.x;
     }
 
@@ -179,8 +179,8 @@ struct Producer {
 
     /// Tiles whose key blocks are a range that follows from the diagonals.
     TW_DEVICE void run_ranges() {
-        const int places = kShares ? share_begin(blockIdx.x + 1, p) : p.q_tiles * p.batch_heads;
-        int place = kShares ? share_begin(blockIdx.x, p) : blockIdx.x;
+        const int places = kStreamK ? range_begin(blockIdx.x + 1, p) : p.q_tiles * p.batch_heads;
+        int place = kStreamK ? range_begin(blockIdx.x, p) : blockIdx.x;
         Tile tile =
             tile_at(place_at(place, p), p);  // the grid is no larger than the number of places
         open(tile);
@@ -207,7 +207,7 @@ struct Producer {
         }
     }
 
-    /// Tiles whose key blocks are listed. Ticket, tile, entry are a chain of loads, each of which
+    /// Tiles whose key blocks are listed. Counter, tile, entry are a chain of loads, each of which
     /// needs the one before: one link is read per block.
     TW_DEVICE void run_listed() {
         const int places = p.q_tiles * p.batch_heads;

@@ -72,11 +72,11 @@ struct RowScores {
             result.rows = {static_cast<int>(rows.x), static_cast<int>(rows.y),
                            static_cast<int>(rows.z), static_cast<int>(rows.w)};
         }
-        if constexpr (kShares) {
-            const uint4 part = ptx::load_shared_128(shared.tile(query_ring.index) + 16);
-            result.begin = part.x;
-            result.part = part.y;
-            if constexpr (kLengths) result.rows.kv_len = part.w;
+        if constexpr (kStreamK) {
+            const uint4 range = ptx::load_shared_128(shared.tile(query_ring.index) + 16);
+            result.begin = range.x;
+            result.split = range.y;
+            if constexpr (kLengths) result.rows.kv_len = range.w;
         } else if constexpr (kLengths && !kPacked) {
             result.rows.kv_len = ptx::load_shared_32(shared.tile(query_ring.index) + 28);
         }

@@ -218,39 +218,39 @@ extern "C" __global__ void __launch_bounds__(32, 1)
     const int blocks = (columns + p.block_columns - 1) / p.block_columns;
     int count = 0, first_listed = blocks, last_listed = -1;
     const bool finds_live = p.live != nullptr && p.rows.ids != nullptr;
-    for (int round = 0; round < (blocks + 31) / 32; ++round) {
-        const int block = blocks - 1 - (round * 32 + lane);  // from right to left
+    for (int chunk = 0; chunk < (blocks + 31) / 32; ++chunk) {
+        const int block = blocks - 1 - (chunk * 32 + lane);  // from right to left
         int states = 0;
         IdRange of_block{0, 0};
         if (block >= 0) {
             of_block = pairs.ids_of_block(block);
             states = pairs.states(tile, of_tile, block, of_block);
         }
-        int turn = 0;
+        int predecessor = 0;
         if (p.ordered) {
             // The nearest tile before this one that sees the block.
             for (int before = tile - 1; before >= 0; --before) {
-                const bool searching = states != 0 && turn == 0;
+                const bool searching = states != 0 && predecessor == 0;
                 if (!__any_sync(~0u, searching)) break;
                 const TileIds of_before = pairs.ids_of_tile(before);
                 if (searching && pairs.states(before, of_before, block, of_block) != 0) {
-                    turn = first_place + before + 1;
+                    predecessor = first_place + before + 1;
                 }
             }
         }
         const u32 listed = __ballot_sync(~0u, states != 0);
         if (states != 0) {
             const int at = count + __popc(listed & ((1u << lane) - 1));
-            entries[at] = {block, 1, states | turn << kTurnShift, -1};
+            entries[at] = {block, 1, states | predecessor << kPredecessorShift, -1};
         }
         if (finds_live && listed != 0) {
-            last_listed = max(last_listed, blocks - 1 - (round * 32 + __ffs(listed) - 1));
-            first_listed = min(first_listed, blocks - 1 - (round * 32 + 31 - __clz(listed)));
+            last_listed = max(last_listed, blocks - 1 - (chunk * 32 + __ffs(listed) - 1));
+            first_listed = min(first_listed, blocks - 1 - (chunk * 32 + 31 - __clz(listed)));
             for (u32 left = p.rows_are_keys ? 0 : listed; left != 0; left &= left - 1) {
                 const int of_lane = __ffs(left) - 1,
                           at = count + __popc(listed & ((1u << of_lane) - 1));
                 const u64 live =
-                    live_keys_of_block(pairs, tile, of_tile, blocks - 1 - (round * 32 + of_lane));
+                    live_keys_of_block(pairs, tile, of_tile, blocks - 1 - (chunk * 32 + of_lane));
                 if (live != ~0ull && lane == of_lane) entries[at].states |= kHidesSome;
                 if (lane == of_lane) p.live[entries + at - p.entries] = live;
             }

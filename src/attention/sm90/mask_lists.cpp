@@ -93,8 +93,8 @@ MaskLists lists_of(const mask::MaskPlan& plan) {
                                                     : live[static_cast<std::size_t>(entry.bits)]);
                 tile.blocks += entry.count;
             };
-            // From right to left: the diagonal comes first, where every row of a causal mask meets
-            // a key, and the maximum of later blocks can be guessed.
+            // From right to left: the diagonal comes first, where every row of a causal mask has
+            // an unmasked key, and the maximum of later blocks is speculative.
             for (int i = header[1] - 1; i >= 0; --i) {
                 const std::int32_t* const entry = partial + 2 * (header[0] + i);
                 const int number = entry[1] + 1;
@@ -197,10 +197,10 @@ class KeyLists {
         }
         for (std::int64_t plane = first_plane; plane < first_plane + planes; ++plane) {
             lists_.live.insert(lists_.live.end(), live.begin(), live.end());
-            // Turn of each block: the rank of the last tile so far that sees it, plus 1.
-            std::vector<int> turns(static_cast<std::size_t>(plan_.columns), 0);
+            // Predecessor of each block: the rank of the last tile so far that sees it, plus 1.
+            std::vector<int> predecessors(static_cast<std::size_t>(plan_.columns), 0);
             for (std::size_t rank = 0; rank < order.size(); ++rank) {
-                add_tile(plane, order[rank], static_cast<int>(rank), turns);
+                add_tile(plane, order[rank], static_cast<int>(rank), predecessors);
             }
         }
     }
@@ -211,19 +211,21 @@ class KeyLists {
     }
 
   private:
-    void add_tile(std::int64_t plane, std::int64_t row, int rank, std::vector<int>& turns) {
+    void add_tile(std::int64_t plane, std::int64_t row, int rank, std::vector<int>& predecessors) {
         MaskTile tile{static_cast<int>(row), static_cast<int>(lists_.entries.size()), 0, 0};
         for (const Run& run : runs_of(plane, row)) {
             // Entries, and the blocks of an entry, are visited from the last to the first.
             int end = run.first + run.count;
             while (end > run.first) {
-                const int turn = turns[static_cast<std::size_t>(end - 1)];
+                const int predecessor = predecessors[static_cast<std::size_t>(end - 1)];
                 int first = end;
-                while (first > run.first && turns[static_cast<std::size_t>(first - 1)] == turn) {
-                    turns[static_cast<std::size_t>(--first)] = rank + 1;
+                while (first > run.first &&
+                       predecessors[static_cast<std::size_t>(first - 1)] == predecessor) {
+                    predecessors[static_cast<std::size_t>(--first)] = rank + 1;
                 }
-                lists_.entries.push_back(
-                    {first, end - first, run.states | turn << twd::attn::kTurnShift, run.bits});
+                lists_.entries.push_back({first, end - first,
+                                          run.states | predecessor << twd::attn::kPredecessorShift,
+                                          run.bits});
                 end = first;
             }
             tile.blocks += run.count;

@@ -9,7 +9,8 @@ namespace twd::attn {
 struct alignas(16) MaskEntry {
     int first;
     int count;   ///< forward: 1 unless all strips see all of it
-    int states;  ///< 2 bits per strip: BlockState; backward: from bit 8 on the turn (BlockTurn)
+    int states;  ///< 2 bits per strip: BlockState; backward: from bit 8 on the predecessor
+                 ///< (BlockPredecessor)
     int bits;    ///< which tile of mask bits; negative: none, every strip sees all or nothing
 };
 
@@ -21,7 +22,7 @@ enum BlockKeys { kAllStates = (1 << 6) - 1, kHidesSome = 1 << 6 };
 
 /// Where ordered sums are wanted, a tile adds to a block after the tile of the list's rank before
 /// it that sees the block too: when the block's counter is that rank + 1, or 0 without such a tile.
-enum BlockTurn { kTurnShift = 8 };
+enum BlockPredecessor { kPredecessorShift = 8 };
 
 /// Beside the states of a visit: its block has rows past the end of a packed sequence; it is the
 /// tile's last of its query head.
@@ -89,7 +90,7 @@ struct ListParameters {
     int block_columns;                   ///< 64 or 128
     int upper_diagonal, lower_diagonal;  ///< of column - row; out of reach where there is none
     bool rows_are_keys;  ///< backward: first tiles first, and rows past the end are masked
-    bool ordered;        ///< backward: entries tell turns
+    bool ordered;        ///< backward: entries tell predecessors
 };
 
 /// Query rows of a block, where sequences are packed: the tensor's first, and how many.

@@ -57,7 +57,7 @@ constexpr QueryTileMemory memory_of(const QueryTileShape& s) {
 struct KeyTileShape {
     int query_dim, value_dim;
     int warpgroups;  ///< consumers
-    bool wide;       ///< one strip of 64 keys for all of them, and no dQ; else a strip for each
+    bool over_128;   ///< one strip of 64 keys for all of them, and no dQ; else a strip for each
     int block_m;     ///< query rows of a block
     int stages;      ///< buffers of Q and of dO
     bool listed, mask_bits;
@@ -78,7 +78,7 @@ struct KeyTileMemory {
 
 constexpr KeyTileMemory memory_of(const KeyTileShape& s) {
     KeyTileMemory m{};
-    m.strips = s.wide ? 1 : s.warpgroups;
+    m.strips = s.over_128 ? 1 : s.warpgroups;
     m.tile_panel = panel_bytes(64 * m.strips);
     m.block_panel = panel_bytes(s.block_m);
     m.key = panels(s.query_dim) * m.tile_panel;
@@ -95,7 +95,7 @@ constexpr KeyTileMemory memory_of(const KeyTileShape& s) {
     m.grad_out_offset = m.query_offset + s.stages * m.query;
     m.score_offset = m.grad_out_offset + s.stages * m.grad_out;
     m.grad_offset = m.score_offset + 2 * m.score;
-    m.stat_offset = m.grad_offset + (s.wide ? 0 : s.warpgroups * m.grad);
+    m.stat_offset = m.grad_offset + (s.over_128 ? 0 : s.warpgroups * m.grad);
     m.barrier_offset = m.stat_offset + 2 * s.stages * m.stat;
     m.bits_offset = m.barrier_offset + (s.listed ? 464 : 448);
     m.total = m.bits_offset + s.stages * m.bits;

@@ -34,7 +34,7 @@ TW_DEVICE void clear_rows(u32 tile, int panels, u32 panel_bytes, int rows, u32 t
     ptx::fence_async_shared();
 }
 
-/// Position in a ring of buffers and the parity of its current round.
+/// Position in a ring of buffers and the parity of the current pass.
 template <int kCount>
 struct Ring {
     u32 index = 0;

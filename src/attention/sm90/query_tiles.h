@@ -1,4 +1,5 @@
-// What the launches of kernels whose tiles are of queries share: the forward, and dQ of wide heads.
+// What the launches of kernels whose tiles are of queries share: the forward, and dQ where
+// head_dim > 128.
 #pragma once
 
 #include "attention/sm90/forward_parameters.h"
@@ -11,7 +12,8 @@ namespace tilewright::attn::sm90 {
 std::int64_t query_tiles_of(const ProblemDesc& desc, int rows, int group);
 
 /// The parameters that follow from the problem, with an order of the tiles that keeps in L2 what
-/// they share; `out`: what the kernel writes. The caller adds lists, tickets and what is its own.
+/// they share; `out`: what the kernel writes. The caller adds lists, the tile counter and what is
+/// its own.
 twd::attn::ForwardParameters query_tile_parameters(const ProblemInputs& inputs,
                                                    const ProblemDesc& desc, const DeviceTensor& out,
                                                    int rows, int group);

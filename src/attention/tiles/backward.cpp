@@ -477,7 +477,7 @@ Call backward(const Options& options, const Features& features, const ScoreDeriv
         const int input = static_cast<int>(first_buffer + i),
                   output = num_own + static_cast<int>(i);
         call_options.aliases.push_back({input, output});
-        // Outputs count after the inputs. The array behind a buffer may have any extents.
+        // Outputs count after the inputs. The array of a buffer may have any extents.
         std::vector<int> dims(derivative.buffers[i].rank + 1);
         std::iota(dims.begin(), dims.end(), 0);
         call_options.dynamic[input] = dims;

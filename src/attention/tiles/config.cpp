@@ -181,8 +181,8 @@ void choose_forward(const AttentionSpec& spec, TilesConfig& config) {
     if (wish.q == 0 && spec.block_mask) {
         // 128 columns and bits of a mask are more than registers hold for two tiles of 16 rows a
         // warp.
-        const bool is_wide = spec.on_gpu() && std::max(spec.head_dim, spec.value_dim) > 64;
-        if (!is_wide) config.most_queries = forward_block(spec, options.block_q);
+        const bool over_64 = spec.on_gpu() && std::max(spec.head_dim, spec.value_dim) > 64;
+        if (!over_64) config.most_queries = forward_block(spec, options.block_q);
     } else if (wish.q == 0) {
         options.block_q = forward_block(spec, options.block_q);
     }

@@ -13,7 +13,7 @@ inline constexpr std::int64_t kDecodeChunk = 2048;
 /// V. Inputs: query (B, Hkv, group, E), key (B, Hkv, S, E), value (B, Hkv, S, Ev). Outputs, f32 or
 /// f64: out (B, Hkv, chunks, group, Ev) not divided by its sum; max (of scaled scores), mark (of
 /// the exponent) and sum (B, Hkv, chunks, group). The extras follow the inputs; plans and dropout
-/// are not served here.
+/// are unsupported here.
 Call decode(const Options& options, const Features& features);
 
 /// Combines the chunks in order. `score_mod`: they had one. Inputs: decode's outputs, sinks (Hkv,

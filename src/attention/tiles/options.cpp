@@ -81,12 +81,12 @@ void use_gpu_blocks(Options& options, const GpuProblem& problem) {
 
 void use_gpu_backward_blocks(Options& options, const GpuProblem& problem) {
     // Shared memory of a program with 128 keys of 128 columns, or 128 queries and keys of 64.
-    constexpr int kSharedOfWideBlocks = 160 * 1024;
+    constexpr int kSharedOfLargeBlocks = 160 * 1024;
     const std::int64_t widest = std::max(problem.head_dim, problem.value_dim);
     options.gpu = true;
     if (size_of(problem.dtype) != 2 || widest > 128)
         return use_blocks_of_large_rows(options, problem);
-    const bool has_room = problem.shared_bytes >= kSharedOfWideBlocks;
+    const bool has_room = problem.shared_bytes >= kSharedOfLargeBlocks;
     const bool long_keys = problem.kv_length >= 128, long_queries = problem.query_length >= 128;
     const bool is_narrow = widest <= 64;
     if (problem.head_dim % 8 != 0) {

@@ -21,7 +21,7 @@ struct PlanRow {
     Tile partial_begin, partial_end, full_begin, full_end;  ///< entries of the lists
 };
 
-/// Extent of a dimension of the whole array behind a Ref, i64.
+/// Extent of a dimension of the whole array of a Ref, i64.
 Tile array_extent(const Ref& ref, int dim);
 
 /// dot(a, b) as the options say that products of f32 are computed.

@@ -41,11 +41,11 @@ inline __m512i kept_in_register(__m512i v) {
 }
 
 // vpdpbusd multiplies bytes without a sign by bytes with one. Operands of the same kind are made
-// different by turning over the highest bit of A, which adds or takes away 128; each column of C is
+// different by flipping the highest bit of A, which adds or takes away 128; each column of C is
 // then wrong by 128 times the sum of B's, from which its sums begin.
 template <bool kSignedA, bool kSignedB>
 struct Product {
-    static constexpr bool kTurnsOver = kSignedA == kSignedB;
+    static constexpr bool kFlips = kSignedA == kSignedB;
 
     static __m512i multiply_add(__m512i sum, __m512i a, __m512i b) {
         if constexpr (kSignedB) {
@@ -72,7 +72,7 @@ template <class P, int kVectors, bool kPartial>
 void start(const Panel& p, __m512i (&from)[kVectors]) {
     __m512i sum[kVectors];
     for (int v = 0; v < kVectors; ++v) sum[v] = _mm512_setzero_si512();
-    if constexpr (P::kTurnsOver) {
+    if constexpr (P::kFlips) {
         const std::uint32_t* b = p.b;
         for (std::int64_t k = 0; k < p.k; ++k, b += p.ldb) {
             __m512i rhs[kVectors];
@@ -101,7 +101,7 @@ void block(const Panel& p, std::int64_t row, const __m512i (&from)[kVectors]) {
 #pragma GCC unroll 16
         for (int r = 0; r < kRows; ++r) {
             __m512i lhs = _mm512_set1_epi32(static_cast<int>(a[r * p.a_row]));
-            if constexpr (P::kTurnsOver) lhs = _mm512_xor_si512(lhs, P::highest_bits());
+            if constexpr (P::kFlips) lhs = _mm512_xor_si512(lhs, P::highest_bits());
             if constexpr (kVectors > 1) lhs = kept_in_register(lhs);
 #pragma GCC unroll 16
             for (int v = 0; v < kVectors; ++v) {

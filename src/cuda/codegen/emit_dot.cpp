@@ -451,11 +451,11 @@ void Emitter::multiply_add(const Instruction& made, const DotPlan& plan, Names& 
 
 void Emitter::copy_operands_ahead(const Instruction& made) {
     if (block_ == nullptr) return;
-    bool behind = false;
+    bool after = false;
     for (const Instruction& other : block_->body) {
         if (&other == &made) {
-            behind = true;
-        } else if (behind && other.op == Op::dot) {
+            after = true;
+        } else if (after && other.op == Op::dot) {
             const DotPlan& plan = plans_.at(&other);
             for (int side = 0; side < 2; ++side) {
                 const Operand operand = operand_of(other, side);

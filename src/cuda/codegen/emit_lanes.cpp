@@ -99,14 +99,14 @@ void Emitter::reduce(const Instruction& made) {
                      : position);
             parts.push_back(name);
         }
-        for (int round = 0; parts.size() > 1; ++round) {
+        for (int level = 0; parts.size() > 1; ++level) {
             Names next;
             for (std::size_t i = 0; i + 1 < parts.size(); i += 2) {
                 if (indices) {
                     fold(parts[i], parts[i + 1]);
                     next.push_back(parts[i]);
                 } else {
-                    next.push_back(fmt::format("{}t{}_{}_{}", base, target, round, i / 2));
+                    next.push_back(fmt::format("{}t{}_{}_{}", base, target, level, i / 2));
                     line("const {} {} = {};", value_type, next.back(),
                          combined(kind, dtype, parts[i], parts[i + 1]));
                 }

@@ -122,7 +122,7 @@ void Emitter::for_loop(const Instruction& made) {
         for (std::size_t bit = 0; bit < from.lane.size(); ++bit) {
             if (from.unpack(from.lane[bit])[axis] != 0) others |= 1 << bit;
         }
-        line("// v{} is summed between lanes behind the loop", arguments[i].id);
+        line("// v{} is summed between lanes after the loop", arguments[i].id);
         for (const std::string& name : carries[i]) {
             line("if ((lane & {}) != 0) {} = 0.0f;", others, name);
         }
@@ -137,7 +137,7 @@ void Emitter::for_loop(const Instruction& made) {
         __builtin_add_overflow(analysis_.range(made.operands[1]).high, steps.high, &most) ||
         (!streamed.empty() && steps.low < 1);
     const auto after = [&](const std::string& at) {
-        return may_wrap ? fmt::format("round_after({}, {}, {})", at, high, step)
+        return may_wrap ? fmt::format("next_index({}, {}, {})", at, high, step)
                         : fmt::format("({} + {})", at, step);
     };
     const auto advance = [&](const std::string& at) {
@@ -147,7 +147,7 @@ void Emitter::for_loop(const Instruction& made) {
     const std::string iv = fmt::format("v{}", induction.id), tag = fresh("l");
     int stages = stages_;
     std::vector<SharedTile> tiles;
-    const auto copy_round = [&](const std::string& at, const std::string& slot) {
+    const auto copy_iteration = [&](const std::string& at, const std::string& slot) {
         for (std::size_t i = 0; i < streamed.size(); ++i) {
             Names indices;
             for (Value operand : ir::access(*streamed[i]).indices) {
@@ -189,7 +189,7 @@ void Emitter::for_loop(const Instruction& made) {
         line("i64 {}_next = {};", tag, low);
         for (int stage = 0; stage + 1 < stages; ++stage) {
             open(fmt::format("if ({}_next < {})", tag, high));
-            copy_round(tag + "_next", fmt::format("{}", stage));
+            copy_iteration(tag + "_next", fmt::format("{}", stage));
             close();
             line("ptx::cp_async_commit();");
             line("{};", advance(tag + "_next"));
@@ -244,7 +244,7 @@ void Emitter::for_loop(const Instruction& made) {
                 line("const {} {} = {};", word, entry.now[i], entry.next[i]);
             }
         }
-        line("// the next round's");
+        line("// the next iteration's");
         prefetch(ahead, after(iv));
     }
     if (!streamed.empty()) {
@@ -252,7 +252,7 @@ void Emitter::for_loop(const Instruction& made) {
         barrier();
         open(fmt::format("if ({}_next < {})", tag, high));
         line("const int slot = {0}_slot == 0 ? {1} : {0}_slot - 1;", tag, stages - 1);
-        copy_round(tag + "_next", "slot");
+        copy_iteration(tag + "_next", "slot");
         close();
         line("ptx::cp_async_commit();");
         line("{};", advance(tag + "_next"));

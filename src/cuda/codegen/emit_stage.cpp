@@ -1,5 +1,5 @@
 // Loads that are issued before they are wanted: copied to shared memory for dots, and in loops
-// fetched rounds ahead.
+// fetched iterations ahead.
 #include <algorithm>
 #include <array>
 
@@ -27,7 +27,7 @@ std::string Emitter::why_not_staged(const Instruction& load) const {
     const int vector = contiguous_vector(load, &axis);
     if (vector * size_of(tile.dtype) != 16 || axis != tile.shape.rank() - 1)
         return "its rows are not made of aligned pieces of 16 bytes";
-    // All readers are dots, perhaps behind a transpose that the dot absorbs.
+    // All readers are dots, perhaps of a transpose that the dot absorbs.
     const std::function<bool(Value)> only_dots = [&](Value value) {
         const auto& users = analysis_.users(value);
         return !users.empty() &&
@@ -186,7 +186,7 @@ void Emitter::stage(const Instruction& load) {
     scopes_.back().shared[result] = tile;
 }
 
-// ---- Values of a later round of a loop.
+// ---- Values of a later iteration of a loop.
 
 bool Emitter::computable(Value value, const std::set<Value>& inside, Value induction) const {
     if (value == induction || inside.count(value) == 0) return true;

@@ -168,7 +168,7 @@ class Emitter {
     void atomic(const Instruction& instruction);
     bool distinct_targets(const Instruction& instruction) const;
     Names last_writers(const Layout& layout, const AccessText& text, const Names& conditions);
-    /// What packing rounds anyway: the f32 tile behind a cast to f16 or bf16, else the value.
+    /// What packing rounds anyway: the f32 operand of a cast to f16 or bf16, else the value.
     Value before_rounding(Value value) const;
     std::string ref_name(Value ref) const;
     std::string extent_text(Value ref, int dim) const;
@@ -267,9 +267,9 @@ class Emitter {
     void copy_to_shared(const Instruction& load, const SharedTile& tile, const Names& indices);
     void stage(const Instruction& load);
     std::vector<const Instruction*> streamed_loads(const Instruction& loop) const;
-    /// Loads into registers of a loop without dots that may be issued a round ahead.
+    /// Loads into registers of a loop without dots that may be issued an iteration ahead.
     std::vector<const Instruction*> prefetched_loads(const Instruction& loop);
-    /// Loads what such instructions of a loop want in the round at `at`.
+    /// Loads what such instructions of a loop want in the iteration at `at`.
     void prefetch(std::span<const Instruction* const> loads, const std::string& at);
     bool computable(Value value, const std::set<Value>& inside, Value induction) const;
     std::string recompute(Value value, const std::set<Value>& inside, Value induction,
@@ -278,10 +278,10 @@ class Emitter {
     /// stay packed, and nothing is loaded ahead.
     bool is_wide() const;
     bool is_tile_load(const Instruction& made) const;
-    /// Behind a reduction: elements are unpacked anew, and what little arithmetic made of them is
+    /// After a reduction: elements are unpacked anew, and what little arithmetic made of them is
     /// done again, so that packed words alone wait for the reduction in registers.
     void keep_packed();
-    /// Loads in front of the loop of a wide kernel, which are done again in every round.
+    /// Loads in front of the loop of a wide kernel, which are done again in every iteration.
     void find_repeated_loads();
     /// Scratch that every thread uses for elements of its own, so that there is nothing to order.
     bool is_private(Value ref) const;
@@ -297,7 +297,7 @@ class Emitter {
                                        std::span<const Value> arguments);
     void assign_carries(std::span<const Value> targets, const std::vector<Names>& names,
                         std::span<const Value> values);
-    /// The sum behind a carry l = l * exp(..) + sum(tile), or l + sum(tile), that lanes may keep
+    /// The sum in a carry l = l * exp(..) + sum(tile), or l + sum(tile), that lanes may keep
     /// to themselves until the loop ends; nullptr where there is none.
     const Instruction* deferred_sum(const Instruction& loop, std::size_t carry) const;
     /// What the lanes that share an element have summed, as what each of them holds.
@@ -310,11 +310,11 @@ class Emitter {
     bool workspace_ = false;  ///< scratch lies in global memory
     std::map<Value, Layout> home_;
     std::map<const Instruction*, DotPlan> plans_;
-    /// Loads that the loop being emitted issues a round ahead.
+    /// Loads that the loop being emitted issues an iteration ahead.
     struct Prefetched {
         const Instruction* loop = nullptr;
         bool packed = false;  ///< in words of 16 bytes; else element by element
-        Names next, now;      ///< of the next round and of this one
+        Names next, now;      ///< of the next iteration and of this one
     };
     std::map<Value, Prefetched> prefetched_;
     std::map<Value, Names> packed_;  ///< words of loads whose elements are unpacked where wanted

@@ -132,7 +132,7 @@ bool has_wide_tiles(const ir::Function& kernel) {
     return wide;
 }
 
-/// Does a loop of the kernel load tiles, which then take registers a round ahead?
+/// Does a loop of the kernel load tiles, which then take registers an iteration ahead?
 bool loads_in_loops(const ir::Function& kernel) {
     bool found = false;
     ir::walk(kernel.body, [&](const ir::Instruction& made) {

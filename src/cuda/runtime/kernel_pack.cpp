@@ -89,7 +89,7 @@ KernelPack::KernelPack(fs::path file) : file_(std::move(file)) {
     if (!in) refuse("it ends in its index");
     for (const Record& record : records) {
         if (record.offset > file_bytes || record.packed_bytes > file_bytes - record.offset) {
-            refuse("a kernel lies behind its end");
+            refuse("a kernel lies beyond its end");
         }
         places_[std::string(record.hash, kHashDigits)] = {record.offset, record.packed_bytes,
                                                           record.bytes};

@@ -28,17 +28,17 @@ class Guards {
 
   private:
     void block(Block& of) {
-        Block round;
-        round.arguments = of.arguments;
+        Block iteration;
+        iteration.arguments = of.arguments;
         for (Instruction& made : of.body) {
             if (made.is(ir::Op::for_loop)) block(made.blocks[0]);
             if (made.is(ir::Op::select) && p_.is_tile(made.result()) &&
                 index_.contains(made.operands[0]) && !index_.contains(made.result())) {
-                guard(made, round);
+                guard(made, iteration);
             }
-            round.body.push_back(std::move(made));
+            iteration.body.push_back(std::move(made));
         }
-        of = std::move(round);
+        of = std::move(iteration);
     }
 
     void guard(Instruction& select, Block& to) {

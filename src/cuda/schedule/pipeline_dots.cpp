@@ -26,7 +26,7 @@ std::vector<Value> touched(const Instruction& product) {
     return values;
 }
 
-/// What a rotated loop is made of, in the order of the round.
+/// What a rotated loop is made of, in the order of the iteration.
 struct Parts {
     std::vector<Instruction> head;     ///< scalars and await before the first product
     Instruction first, second;         ///< products
@@ -62,7 +62,7 @@ class Pipeline {
             } else if (const auto parts = delayed(made)) {
                 rotate(made, *parts, to);
             } else {
-                in_turn(made.blocks[0]);
+                in_order(made.blocks[0]);
                 to.body.push_back(std::move(made));
             }
         }
@@ -71,7 +71,7 @@ class Pipeline {
 
     // ---- One product after the other.
 
-    void in_turn(Block& of) {
+    void in_order(Block& of) {
         std::vector<Instruction> body;
         std::map<Value, Value> waited;
         for (Instruction& made : of.body) {
@@ -216,7 +216,7 @@ class Pipeline {
         outer.body.push_back(make(ir::Op::lt, {loop.operands[0], loop.operands[1]}, {runs}));
         Instruction branch = make(ir::Op::if_else, {runs});
 
-        // The first round up to the operand of its second product.
+        // The first iteration up to the operand of its second product.
         Block then;
         Copies peeled;
         for (std::size_t i = 0; i < carries; ++i)
@@ -229,64 +229,65 @@ class Pipeline {
         copy(parts.between, peeled, then);
         copy(parts.update, peeled, then);
 
-        // A round: its first product, and the second one of the round before.
-        Instruction rounds = make(ir::Op::for_loop, {});
+        // An iteration: its first product, and the second one of the iteration before.
+        Instruction iterations = make(ir::Op::for_loop, {});
         const Value start =
             append_scalar(p_, then, ir::Op::add, {loop.operands[0], loop.operands[2]});
-        rounds.operands = {start, loop.operands[1], loop.operands[2]};
-        Block round;
+        iterations.operands = {start, loop.operands[1], loop.operands[2]};
+        Block iteration;
         Copies copies;
         const auto argument = [&](Value of) {
-            round.arguments.push_back(p_.add(ValueType(p_.type(of))));
-            return round.arguments.back();
+            iteration.arguments.push_back(p_.add(ValueType(p_.type(of))));
+            return iteration.arguments.back();
         };
         copies[body.arguments[0]] = argument(body.arguments[0]);
-        // What the next round gets of this one, by the names of this round.
+        // What the next iteration gets of this one, by the names of this iteration.
         std::vector<Value> next;
         for (std::size_t i = 0; i < carries; ++i) {
             const bool sum = i == parts.carry;
             // Counts of the second channel lag by an iteration.
             const bool lags = yielded[i] == parts.last[1].result();
             const Value value = sum ? second.accumulator : yielded[i];
-            rounds.operands.push_back(lags ? copy_of(peeled, body.arguments[1 + i])
-                                           : copy_of(peeled, value));
+            iterations.operands.push_back(lags ? copy_of(peeled, body.arguments[1 + i])
+                                               : copy_of(peeled, value));
             const Value own = argument(body.arguments[1 + i]);
             copies[body.arguments[1 + i]] = own;
             next.push_back(value);
         }
-        rounds.operands.push_back(copy_of(peeled, *second.registers));
+        iterations.operands.push_back(copy_of(peeled, *second.registers));
         const Value packed = argument(*second.registers);
         next.push_back(*second.registers);
 
-        copy(parts.head, copies, round);
-        start_copy(parts.first, copies, round);
-        // The carry is the accumulator of the round before.
+        copy(parts.head, copies, iteration);
+        start_copy(parts.first, copies, iteration);
+        // The carry is the accumulator of the iteration before.
         const Value accumulator = copies.at(body.arguments[1 + parts.carry]);
         Copies before = copies;
         before[second.accumulator] = accumulator;
         before[*second.registers] = packed;
-        copy(parts.await, before, round);
-        start_copy(parts.second, before, round);
-        copies[parts.first.result()] = wait({copies.at(parts.first.result())}, 1, round.body)[0];
-        copy(parts.done, copies, round);
-        copy(parts.between, copies, round);
+        copy(parts.await, before, iteration);
+        start_copy(parts.second, before, iteration);
+        copies[parts.first.result()] =
+            wait({copies.at(parts.first.result())}, 1, iteration.body)[0];
+        copy(parts.done, copies, iteration);
+        copy(parts.between, copies, iteration);
         const std::vector<Value> waited =
-            wait({before.at(parts.second.result()), packed}, 0, round.body);
-        copy(parts.last, before, round);
+            wait({before.at(parts.second.result()), packed}, 0, iteration.body);
+        copy(parts.last, before, iteration);
         copies[parts.last[1].result()] = before.at(parts.last[1].result());
         copies[body.arguments[1 + parts.carry]] = waited[0];
-        copy(parts.update, copies, round);
+        copy(parts.update, copies, iteration);
         Instruction yield = make(ir::Op::yield, {});
         for (Value value : next) yield.operands.push_back(copy_of(copies, value));
-        round.body.push_back(std::move(yield));
+        iteration.body.push_back(std::move(yield));
         for (std::size_t i = 0; i < next.size(); ++i) {
-            rounds.results.push_back(p_.add(ValueType(p_.type(round.arguments[1 + i]))));
+            iterations.results.push_back(p_.add(ValueType(p_.type(iteration.arguments[1 + i]))));
         }
-        const std::vector<Value> results = rounds.results;
-        rounds.blocks.push_back(std::move(round));
-        then.body.push_back(std::move(rounds));
+        const std::vector<Value> results = iterations.results;
+        iterations.blocks.push_back(std::move(iteration));
+        then.body.push_back(std::move(iterations));
 
-        // The second product of the last round.
+        // The second product of the last iteration.
         Copies end;
         end[second.accumulator] = results[parts.carry];
         end[*second.registers] = results.back();

@@ -34,53 +34,54 @@ class Waits {
     std::size_t loop(Block& outer, std::size_t at) {
         Instruction& loop = outer.body[at];
         Block& body = loop.blocks[0];
-        std::vector<Value> before, behind;  // accumulators
+        std::vector<Value> before, sums;  // accumulators
         Instruction release;
-        std::vector<Instruction> round;
+        std::vector<Instruction> iteration;
         for (Instruction& made : body.body) {
             if (!made.is(Op::wgmma)) continue;
             const bool partial = made.has("overwrite");
             if (!partial) before.push_back(made.operands[0]);
-            behind.push_back(made.result());
+            sums.push_back(made.result());
             partial_ |= partial;
         }
         bool fenced = false;
         for (Instruction& made : body.body) {
             if (made.is(Op::wgmma) && !fenced) {
-                round.push_back(make(Op::wgmma_fence, before));
+                iteration.push_back(make(Op::wgmma_fence, before));
                 fenced = true;
             }
             if (!made.is(Op::release)) {
-                round.push_back(std::move(made));
+                iteration.push_back(std::move(made));
                 continue;
             }
-            // Behind the last product.
+            // After the last product.
             release = made;
-            round.push_back(make(Op::wgmma_commit, behind));
+            iteration.push_back(make(Op::wgmma_commit, sums));
             const bool flies =
                 !partial_ && p_.channel(made.symbol("channel")).slots >= kSlotsInFlight;
             std::vector<Value> waited;
-            for (Value value : behind) waited.push_back(p_.add(ValueType(p_.type(value))));
-            Instruction wait = make(Op::wgmma_wait, behind, waited);
-            round.push_back(std::move(wait.with("pending", flies ? 1 : 0)));
+            for (Value value : sums) waited.push_back(p_.add(ValueType(p_.type(value))));
+            Instruction wait = make(Op::wgmma_wait, sums, waited);
+            iteration.push_back(std::move(wait.with("pending", flies ? 1 : 0)));
             if (flies) {
                 const Value later = p_.add({false, {DType::boolean, {}}, {}}, "later");
-                round.push_back(make(ir::Op::gt, {body.arguments[0], loop.operands[0]}, {later}));
+                iteration.push_back(
+                    make(ir::Op::gt, {body.arguments[0], loop.operands[0]}, {later}));
                 made.operands.push_back(later);
                 made.with("back", 1);
             }
-            round.push_back(std::move(made));
+            iteration.push_back(std::move(made));
             waited_ = std::move(waited);
             in_flight_ = flies;
         }
-        body.body = std::move(round);
+        body.body = std::move(iteration);
         for (Instruction& made : body.body) {
             if (!made.is(ir::Op::yield) && !made.is(ir::Op::add)) continue;
-            for (std::size_t i = 0; i < behind.size(); ++i) replace(made, behind[i], waited_[i]);
+            for (std::size_t i = 0; i < sums.size(); ++i) replace(made, sums[i], waited_[i]);
         }
         if (!in_flight_) return 0;
 
-        // Behind the loop the last group is waited for, and its slot released if there was one.
+        // After the loop the last group is waited for, and its slot released if there was one.
         std::vector<Instruction> after;
         std::vector<Value> last, done;
         for (std::size_t i = 0; i < loop.results.size(); ++i) {

@@ -5,8 +5,8 @@
 
 namespace tilewright::cuda::schedule {
 
-/// One group of products a round. With three slots or more the group of a round stays in flight
-/// into the next one, where its slot is released; else it is waited for at once.
+/// One group of products an iteration. With three slots or more the group of an iteration stays in
+/// flight into the next one, where its slot is released; else it is waited for at once.
 void place_waits(Program& program);
 
 }  // namespace tilewright::cuda::schedule

@@ -108,9 +108,9 @@ std::vector<Tile> tiles_to_try(const ir::Function& kernel) {
             const ir::Function cut = prepare_for_wgmma(kernel, tile);
             const ir::Shape product = largest_product(cut);
             const std::int64_t programs = programs_of(cut);
-            const auto rounds = (programs + kMultiprocessors - 1) / kMultiprocessors;
+            const auto waves = (programs + kMultiprocessors - 1) / kMultiprocessors;
             // Where the call says how many, they are many.
-            const auto elements = static_cast<double>(programs > 0 ? rounds * product.size() : 1);
+            const auto elements = static_cast<double>(programs > 0 ? waves * product.size() : 1);
             costs.emplace_back(elements * time_of(product), tile);
         } catch (const Refused&) {
         }

@@ -17,7 +17,7 @@ struct Tile {
 /// `kernel`. Refused where a block cannot be cut.
 ir::Function prepare_for_wgmma(const ir::Function& kernel, const Tile& tile);
 
-/// The tiles to try, best first by the multiprocessors' rounds that the grid takes.
+/// The tiles to try, best first by the waves that the grid takes.
 std::vector<Tile> tiles_to_try(const ir::Function& kernel);
 
 }  // namespace tilewright::cuda::schedule

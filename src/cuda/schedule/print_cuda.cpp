@@ -374,8 +374,8 @@ void CudaPrinter::for_loop(const Instruction& made) {
     }
     const std::string at = name(body.arguments[0]), low = scalar(made.operands[0]),
                       high = scalar(made.operands[1]), step = scalar(made.operands[2]);
-    open("TW_ROLLED for (i64 {0} = {1}; {0} < {2}; {0} = round_after({0}, {2}, {3}))", at, low,
-         high, step);
+    open("TW_ROLLED for (i64 {0} = {1}; {0} < {2}; {0} = next_index({0}, {2}, {3}))", at, low, high,
+         step);
     block(body);
     assign(carried, yielded);
     close();

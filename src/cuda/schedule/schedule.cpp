@@ -7,7 +7,7 @@
 #include "cuda/schedule/assign_layouts.h"
 #include "cuda/schedule/guard_masks.h"
 #include "cuda/schedule/insert_barriers.h"
-#include "cuda/schedule/join_rounds.h"
+#include "cuda/schedule/join_iterations.h"
 #include "cuda/schedule/lower.h"
 #include "cuda/schedule/place_shared.h"
 #include "cuda/schedule/place_waits.h"
@@ -36,7 +36,7 @@ namespace {
 
 Program scheduled(const ir::Function& prepared, const Target& target, Level up_to) {
     constexpr std::pair<Level, void (*)(Program&)> kPasses[] = {
-        {Level::lowered, join_rounds},
+        {Level::lowered, join_iterations},
         {Level::selected, select_dots},
         {Level::laid_out, assign_layouts},
         {Level::laid_out, guard_masks},

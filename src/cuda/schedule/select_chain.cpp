@@ -59,22 +59,22 @@ class Chain {
                 sums[sum->result()] = &made;
             }
         }
-        std::vector<Instruction> round;
+        std::vector<Instruction> iteration;
         for (const Instruction& made : body.body) {
             const auto sum = made.results.size() == 1 ? sums.find(made.result()) : sums.end();
             if (sum != sums.end()) {
                 const Value product = sum->second->result();
                 dot(*sum->second, made.operands[made.operands[0] == product ? 1 : 0], made.result(),
-                    round);
+                    iteration);
             } else if (!made.is(ir::Op::dot)) {
-                round.push_back(made);
+                iteration.push_back(made);
             } else if (made.operands.size() > 2) {
-                dot(made, made.operands[2], made.result(), round);
+                dot(made, made.operands[2], made.result(), iteration);
             } else if (addition(made.result(), body) == nullptr) {
-                dot(made, std::nullopt, made.result(), round);
+                dot(made, std::nullopt, made.result(), iteration);
             }
         }
-        body.body = std::move(round);
+        body.body = std::move(iteration);
     }
 
     /// The addition in this block that is all that reads a value.
@@ -91,7 +91,7 @@ class Chain {
     }
 
     void dot(const Instruction& made, std::optional<Value> from, Value result,
-             std::vector<Instruction>& round) {
+             std::vector<Instruction>& iteration) {
         const ir::Type type = p_.type(made.result()).type;
         const DType in = p_.type(made.operands[0]).type.dtype;
         if (type.shape.rank() != 2) throw Refused("a dot has a batch axis");
@@ -122,16 +122,16 @@ class Chain {
             product.operands.push_back(*from);
         } else {
             const Value fresh = p_.add(ValueType(p_.type(result)));
-            round.push_back(make(Op::fresh, {}, {fresh}));
+            iteration.push_back(make(Op::fresh, {}, {fresh}));
             product.operands.push_back(fresh);
             product.flag("overwrite");
         }
-        for (int side = 0; side < 2; ++side) operand(made, side, product, round);
-        round.push_back(std::move(product));
+        for (int side = 0; side < 2; ++side) operand(made, side, product, iteration);
+        iteration.push_back(std::move(product));
     }
 
     void operand(const Instruction& made, int side, Instruction& product,
-                 std::vector<Instruction>& round) {
+                 std::vector<Instruction>& iteration) {
         Value operand = made.operands[static_cast<std::size_t>(side)];
         bool transposed = made.has(side == 0 ? "transpose_a" : "transpose_b");
         const Instruction* source = uses_.definition(operand);
@@ -164,7 +164,7 @@ class Chain {
         // What is packed is rounded.
         const bool casts = source != nullptr && source->is(ir::Op::cast) &&
                            p_.type(source->operands[0]).type.dtype == DType::f32;
-        round.push_back(make(Op::pack, {casts ? source->operands[0] : operand}, {packed}));
+        iteration.push_back(make(Op::pack, {casts ? source->operands[0] : operand}, {packed}));
         product.operands.push_back(packed);
         product.flag("registers");
     }
@@ -180,7 +180,7 @@ bool has_chains(const Program& program) {
     bool chained = false;
     for (const Instruction& loop : program.body.body) {
         if (!loop.is(ir::Op::for_loop)) continue;
-        std::set<Value> computed;  // from what a dot of this round gives
+        std::set<Value> computed;  // from what a dot of this iteration gives
         each_instruction(loop.blocks[0], [&](const Instruction& made) {
             const bool follows =
                 std::any_of(made.operands.begin(), made.operands.end(),

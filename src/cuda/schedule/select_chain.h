@@ -9,7 +9,7 @@ namespace tilewright::cuda::schedule {
 bool has_chains(const Program& program);
 
 /// Dots of a program with chains become products of warpgroups: left operands that are computed
-/// come from registers, sums that start anew in each round are not added to. Refused, with the
+/// come from registers, sums that start anew in each iteration are not added to. Refused, with the
 /// reason, where a product does not qualify.
 void select_chain(Program& program);
 

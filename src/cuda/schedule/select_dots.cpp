@@ -67,20 +67,20 @@ class Selection {
     void run() {
         const Value low = loop_.operands[0];
         bool found = false;
-        Value later;  // the first round does not add, so that nothing is set to zero
+        Value later;  // the first iteration does not add, so that nothing is set to zero
         if (runs_) later = p_.add({false, {DType::boolean, {}}, {}}, "later");
-        std::vector<Instruction> round;
+        std::vector<Instruction> iteration;
         for (const Instruction& made : body_.body) {
             if (made.is(ir::Op::for_loop)) throw Refused("a loop stands inside of a loop");
             if (made.is(ir::Op::dot)) {
                 found = true;
-                select(made, later, round);
+                select(made, later, iteration);
             } else {
-                round.push_back(made);
+                iteration.push_back(made);
             }
         }
-        for (const Instruction& made : body_.body) check_round(made);
-        body_.body = std::move(round);
+        for (const Instruction& made : body_.body) check_iteration(made);
+        body_.body = std::move(iteration);
         if (!found) throw Refused("its loop has no dot");
         for (Value argument :
              std::vector<Value>(body_.arguments.begin() + 1, body_.arguments.end())) {
@@ -95,11 +95,11 @@ class Selection {
         }
     }
 
-    bool runs_ = false;  ///< at least one round, whatever the call
+    bool runs_ = false;  ///< at least one iteration, whatever the call
     std::vector<Instruction> before;
 
   private:
-    void select(const Instruction& dot, Value later, std::vector<Instruction>& round) {
+    void select(const Instruction& dot, Value later, std::vector<Instruction>& iteration) {
         const ir::Type type = p_.type(dot.result()).type;
         const DType in = p_.type(dot.operands[0]).type.dtype;
         const std::int64_t panel = 128 / size_of(in);
@@ -153,28 +153,28 @@ class Selection {
             if (transposed) made.flag(side == 0 ? "transpose_a" : "transpose_b");
         }
         accumulate(dot, made.operands[0], is_promoted(in));
-        if (is_promoted(in)) return promote(std::move(made), round);
+        if (is_promoted(in)) return promote(std::move(made), iteration);
         if (later) {
             made.operands.insert(made.operands.begin() + 1, later);
             made.flag("conditional");
         }
-        round.push_back(std::move(made));
+        iteration.push_back(std::move(made));
     }
 
     /// A sum of this iteration, and its addition to the carried one.
-    void promote(Instruction made, std::vector<Instruction>& round) {
+    void promote(Instruction made, std::vector<Instruction>& iteration) {
         const Value carry = made.operands[0], result = made.result();
         const Value partial = p_.add(ValueType(p_.type(carry)), "partial");
         const Value sum = p_.add(ValueType(p_.type(carry)), "sum");
         Instruction fresh = make(Op::fresh, {}, {partial});
-        round.push_back(std::move(fresh.flag("partial")));
+        iteration.push_back(std::move(fresh.flag("partial")));
         made.operands[0] = partial;
         made.results[0] = sum;
-        round.push_back(std::move(made.flag("overwrite")));
-        round.push_back(make(ir::Op::add, {carry, sum}, {result}));
+        iteration.push_back(std::move(made.flag("overwrite")));
+        iteration.push_back(make(ir::Op::add, {carry, sum}, {result}));
     }
 
-    /// The accumulator is a carry that starts at zero and goes round.
+    /// The accumulator is a carry that starts at zero and comes back.
     void accumulate(const Instruction& dot, Value carry, bool from_zero) {
         const auto at = std::find(body_.arguments.begin() + 1, body_.arguments.end(), carry);
         if (at == body_.arguments.end() || uses_.count(carry) != 1) {
@@ -182,7 +182,7 @@ class Selection {
         }
         const auto index = static_cast<std::size_t>(at - body_.arguments.begin() - 1);
         if (body_.body.back().operands[index] != dot.result() || uses_.count(dot.result()) != 1) {
-            throw Refused("an accumulator changes between two rounds");
+            throw Refused("an accumulator changes between two iterations");
         }
         const Instruction* const init = uses_.definition(loop_.operands[3 + index]);
         if (init == nullptr || !init->is(ir::Op::constant) || init->attributes[0].numbers[0] != 0) {
@@ -199,7 +199,7 @@ class Selection {
         accumulators_.insert(carry);
     }
 
-    void check_round(const Instruction& made) const {
+    void check_iteration(const Instruction& made) const {
         if (made.is(ir::Op::dot) || made.is(ir::Op::yield)) return;
         if (made.is(ir::Op::load) || made.is(ir::Op::transpose)) return;
         if (made.is(ir::Op::store)) throw Refused("its loop stores");

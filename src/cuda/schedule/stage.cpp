@@ -61,9 +61,9 @@ class Staging {
         channel.name = "operands";
         channel.empty_arrivals = 4 * p_.consumer_groups();
         const Value count = p_.add({true, {}, {}}, "n");
-        Block round;
-        round.arguments = body.arguments;
-        round.arguments.push_back(count);
+        Block iteration;
+        iteration.arguments = body.arguments;
+        iteration.arguments.push_back(count);
         std::vector<Instruction> copies, products, sums;
         std::map<Value, std::string> buffers;
         for (Instruction& made : body.body) {
@@ -74,10 +74,10 @@ class Staging {
             } else if (made.is(ir::Op::add) && p_.is_tile(made.result())) {
                 sums.push_back(std::move(made));
             } else if (!made.is(ir::Op::yield)) {
-                round.body.push_back(std::move(made));
+                iteration.body.push_back(std::move(made));
             }
         }
-        const auto add = [&](Instruction made) { round.body.push_back(std::move(made)); };
+        const auto add = [&](Instruction made) { iteration.body.push_back(std::move(made)); };
         slots(channel);
         add(std::move(make(Op::acquire, {count}).with_symbol("channel", channel.name)));
         if (channel.bytes > channel.copied) {
@@ -106,7 +106,7 @@ class Staging {
         Instruction yield = std::move(body.body.back());
         yield.operands.push_back(next);
         add(std::move(yield));
-        body = std::move(round);
+        body = std::move(iteration);
 
         const Value first = p_.add({true, {}, {}});
         loop.operands.push_back(first);

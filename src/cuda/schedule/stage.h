@@ -5,7 +5,7 @@
 
 namespace tilewright::cuda::schedule {
 
-/// Makes the loads of a round one channel that TMA fills, with as many slots as shared
+/// Makes the loads of an iteration one channel that TMA fills, with as many slots as shared
 /// memory has room for beside what the stores of the program need. Refused, with the reason, where
 /// TMA cannot make a load.
 void stage(Program& program);

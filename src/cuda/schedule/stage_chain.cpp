@@ -101,7 +101,7 @@ class ChainStaging {
     /// Loads that a product is the first to read.
     void collect(const Instruction& product, const Block& body) {
         std::vector<std::pair<const Instruction*, bool>> loads;
-        std::string ring;  // loops whose rounds read tiles of one kind share its channel
+        std::string ring;  // loops whose iterations read tiles of one kind share its channel
         for (Value operand : memory_operands(product)) {
             if (staged_.contains(operand)) continue;
             const Instruction* const load = uses_.definition(operand);

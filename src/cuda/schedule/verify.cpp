@@ -183,8 +183,9 @@ Broken not_awaited(const Program& p, const Block& block, std::set<std::string> f
     return std::nullopt;
 }
 
-// V6: a round acquires, publishes and loads, or awaits, multiplies and releases, and counts once.
-Broken rounds(const Program& p) {
+// V6: an iteration acquires, publishes and loads, or awaits, multiplies and releases, and counts
+// once.
+Broken iterations(const Program& p) {
     for (const Channel& channel : p.channels) {
         const std::string& name = channel.name;
         const Broken found = first_block(p.body, [&](const Block& block) -> Broken {
@@ -192,24 +193,25 @@ Broken rounds(const Program& p) {
             const bool copies = has(block, Op::thread_load, name);
             if (!loads && !copies && !reads) return std::nullopt;
             if (count_of(block, Op::next, name) != 1) {
-                return broken("a round does not count @{} once", name);
+                return broken("an iteration does not count @{} once", name);
             }
             if (copies &&
                 !(index_of(block, Op::acquire, name) < index_of(block, Op::thread_load, name) &&
                   index_of(block, Op::thread_load, name) <
                       index_of(block, Op::publish_copies, name) &&
                   has(block, Op::publish_copies, name))) {
-                return broken("a round copies to @{} before it acquires, or does not publish that",
-                              name);
+                return broken(
+                    "an iteration copies to @{} before it acquires, or does not publish that",
+                    name);
             }
             if (loads &&
                 !(index_of(block, Op::acquire, name) < index_of(block, Op::publish, name) &&
                   index_of(block, Op::publish, name) < index_of(block, Op::tma_load, name))) {
-                return broken("a round loads to @{} before it acquires and publishes", name);
+                return broken("an iteration loads to @{} before it acquires and publishes", name);
             }
             if (reads && !(index_of(block, Op::await, name) < index_of(block, Op::release, name) &&
                            has(block, Op::release, name))) {
-                return broken("a round does not await and release @{} in this order", name);
+                return broken("an iteration does not await and release @{} in this order", name);
             }
             return std::nullopt;
         });
@@ -224,7 +226,7 @@ Broken counts(const Program& p) {
     return first(p.body, [&](const Instruction& made) -> Broken {
         if (!made.is(ir::Op::for_loop)) return std::nullopt;
         return first(made.blocks[0], [&](const Instruction& inner) -> Broken {
-            if (inner.is(Op::wgmma)) return std::nullopt;  // may read a slot of all rounds
+            if (inner.is(Op::wgmma)) return std::nullopt;  // may read a slot of all iterations
             for (Value operand : inner.operands) {
                 const Instruction* const from = uses.definition(operand);
                 if (from != nullptr && from->is(Op::count)) {
@@ -319,7 +321,7 @@ Broken waits(const Program& p) {
             if (made.is(Op::wgmma_wait)) {
                 const auto pending = static_cast<std::size_t>(made.number("pending"));
                 while (groups.size() > pending) groups.erase(groups.begin());
-                // Without `finished` the newest group's sum goes to the next round's product.
+                // Without `finished` the newest group's sum goes to the next iteration's product.
                 if (!made.has("finished")) {
                     for (Group& group : groups) group.registers.clear();
                 }
@@ -497,7 +499,7 @@ constexpr std::array<Rule, 18> kRules{{
     {"V3", Level::selected, shapes},
     {"V4", Level::staged, operands},
     {"V5", Level::staged, boxes},
-    {"V6", Level::staged, rounds},
+    {"V6", Level::staged, iterations},
     {"V7", Level::staged, counts},
     {"V8", Level::staged, channels},
     {"V9", Level::specialised, roles},

@@ -131,7 +131,7 @@ class Specialisation {
                 if (follows) computed_.insert(made.results.begin(), made.results.end());
                 return;
             }
-            // Carries are computed where the rounds compute them; they come after, so twice.
+            // Carries are computed where the iterations compute them; they come after, so twice.
             const Block& body = made.blocks[0];
             for (int time = 0; time < 2; ++time) {
                 for (std::size_t i = 0; i < made.results.size(); ++i) {

@@ -12,7 +12,7 @@ struct DceReport {
 };
 
 /// Removes instructions whose results nobody uses and that write nothing, and loop carries that
-/// only feed themselves. Front ends and other passes then need not care what they leave behind.
+/// only feed themselves. Front ends and other passes then need not clean up after themselves.
 DceReport dce(Function& function);
 
 }  // namespace tilewright::ir

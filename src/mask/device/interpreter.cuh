@@ -162,7 +162,7 @@ struct Machine {
     }
     /// For what is rare or long: written out, most of the time of the kernel's compilation is its.
     template <class F>
-    TW_DEVICE void each_in_turn(const Step& step, F f) const {
+    TW_DEVICE void each_in_order(const Step& step, F f) const {
         u64* const out = target(step.result);
 #pragma unroll 1
         for (int e = 0; e < kElements; ++e) out[e * kLanes] = f(e);
@@ -172,15 +172,16 @@ struct Machine {
     TW_DEVICE void arithmetic(const Step& step) const {
         const Values a = values(step.operands[0]), b = values(step.operands[1]);
         const auto unary = [&](auto f) {
-            each_in_turn(step, [&](int e) { return finished(step.in, f(from_register<T>(a[e]))); });
+            each_in_order(step,
+                          [&](int e) { return finished(step.in, f(from_register<T>(a[e]))); });
         };
-        const auto in_turn = [&](auto f) {
-            each_in_turn(step, [&](int e) {
+        const auto in_order = [&](auto f) {
+            each_in_order(step, [&](int e) {
                 return finished(step.in, f(from_register<T>(a[e]), from_register<T>(b[e])));
             });
         };
         const auto binary = [&](auto f) {
-            if constexpr (ops::kIsFloat<T>) return in_turn(f);
+            if constexpr (ops::kIsFloat<T>) return in_order(f);
             each(step, [&](int e) {
                 return finished(step.in, f(from_register<T>(a[e]), from_register<T>(b[e])));
             });
@@ -190,7 +191,7 @@ struct Machine {
                 return to_register(
                     static_cast<bool>(f(from_register<T>(a[e]), from_register<T>(b[e]))));
             };
-            if constexpr (ops::kIsFloat<T>) return each_in_turn(step, one);
+            if constexpr (ops::kIsFloat<T>) return each_in_order(step, one);
             each(step, one);
         };
         switch (step.code) {
@@ -211,9 +212,9 @@ struct Machine {
             case kMul:
                 return binary([](T x, T y) { return product(x, y); });
             case kDiv:
-                return in_turn([](T x, T y) { return quotient(x, y); });
+                return in_order([](T x, T y) { return quotient(x, y); });
             case kFloorDiv:
-                return in_turn([](T x, T y) { return ops::floordiv(x, y); });
+                return in_order([](T x, T y) { return ops::floordiv(x, y); });
             case kMin:
                 return binary([](T x, T y) { return ops::min(x, y); });
             case kMax:
@@ -232,7 +233,7 @@ struct Machine {
                 return compare([](T x, T y) { return x >= y; });
             case kClamp: {
                 const Values c = values(step.operands[2]);
-                return each_in_turn(step, [&](int e) {
+                return each_in_order(step, [&](int e) {
                     return finished(step.in,
                                     ops::clamp(from_register<T>(a[e]), from_register<T>(b[e]),
                                                from_register<T>(c[e])));
@@ -255,7 +256,7 @@ struct Machine {
                     return compare([](T x, T) { return x != x; });
                 case kFma: {
                     const Values c = values(step.operands[2]);
-                    return each_in_turn(step, [&](int e) {
+                    return each_in_order(step, [&](int e) {
                         return finished(step.in,
                                         ops::fma(from_register<T>(a[e]), from_register<T>(b[e]),
                                                  from_register<T>(c[e])));
@@ -270,9 +271,9 @@ struct Machine {
                 case kNot:
                     return unary([](T x) { return static_cast<T>(~x); });
                 case kRem:
-                    return in_turn([](T x, T y) { return ops::rem(x, y); });
+                    return in_order([](T x, T y) { return ops::rem(x, y); });
                 case kFloorMod:
-                    return in_turn([](T x, T y) { return ops::floormod(x, y); });
+                    return in_order([](T x, T y) { return ops::floormod(x, y); });
                 case kAnd:
                     return binary([](T x, T y) { return x & y; });
                 case kOr:
@@ -326,7 +327,7 @@ struct Machine {
         const Values a = values(step.operands[0]);
         with_class(step.in, [&](auto from) {
             with_type(step.out, [&](auto to) {
-                each_in_turn(step, [&](int e) {
+                each_in_order(step, [&](int e) {
                     return to_register(
                         ops::cast<decltype(to)>(from_register<decltype(from)>(a[e])));
                 });
@@ -373,7 +374,7 @@ struct Machine {
     /// From the bits of bools and narrow floats in memory to what registers hold.
     TW_DEVICE void widen_loaded(const Step& step, u32 inside) const {
         const u64* const loaded = target(step.result);
-        each_in_turn(step, [&](int e) {
+        each_in_order(step, [&](int e) {
             const u64 bits = loaded[e * kLanes];
             if ((inside >> e & 1) == 0) return bits;
             if (step.in == kBool) return to_register(bits != 0);

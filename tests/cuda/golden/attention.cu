@@ -53,7 +53,7 @@ extern "C" __global__ void __launch_bounds__(384, 1) kernel_attention(const __gr
                 TW_UNROLL for (int p = 0; p < 2; ++p) {
                     ptx::tensor_load(base + k_query_tile0 + v138.at * 32768 + p * 16384, &query_map0, base + 196608 + 8 * v138.at, coordinate(0ll) + p * 64, coordinate(s149), coordinate(program1));
                 }
-                TW_ROLLED for (i64 s156 = 0ll; s156 < s155; s156 = round_after(s156, s155, 1ll)) {
+                TW_ROLLED for (i64 s156 = 0ll; s156 < s155; s156 = next_index(s156, s155, 1ll)) {
                     const i64 s159 = ops::mul(s156, 128ll);
                     ptx::mbarrier_wait(base + 196640 + 8 * v140.at, v140.parity);
                     ptx::mbarrier_arrive_expect(base + 196624 + 8 * v140.at, 32768);
@@ -175,7 +175,7 @@ extern "C" __global__ void __launch_bounds__(384, 1) kernel_attention(const __gr
                 TW_UNROLL for (int i = 0; i < 64; ++i) v408[i] = v402[i];
                 u32 v411[32];
                 TW_UNROLL for (int i = 0; i < 32; ++i) v411[i] = v403[i];
-                TW_ROLLED for (i64 s405 = s404; s405 < s223; s405 = round_after(s405, s223, 1ll)) {
+                TW_ROLLED for (i64 s405 = s404; s405 < s223; s405 = next_index(s405, s223, 1ll)) {
                     const i64 s412 = ops::mul(s405, 128ll);
                     f32 v413[64];
                     ptx::mbarrier_wait(base + 196624 + 8 * v208.at, v208.parity);

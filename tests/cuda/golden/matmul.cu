@@ -39,7 +39,7 @@ extern "C" __global__ void __launch_bounds__(384, 1) kernel_product(const __grid
                 const i64 s33 = ops::mul(program1, 256ll);
                 const i64 s36 = ops::mul(program2, 128ll);
                 const i64 s37 = ops::add(s32, s36);
-                TW_ROLLED for (i64 s40 = 0ll; s40 < 4096ll; s40 = round_after(s40, 4096ll, 64ll)) {
+                TW_ROLLED for (i64 s40 = 0ll; s40 < 4096ll; s40 = next_index(s40, 4096ll, 64ll)) {
                     ptx::mbarrier_wait(base + 229408 + 8 * v26.at, v26.parity);
                     ptx::mbarrier_arrive_expect(base + 229376 + 8 * v26.at, 49152);
                     ptx::tensor_load(base + k_x_tile0 + v26.at * 16384, &x_map0, base + 229376 + 8 * v26.at, coordinate(s40), coordinate(s37));
@@ -69,7 +69,7 @@ extern "C" __global__ void __launch_bounds__(384, 1) kernel_product(const __grid
             const i64 s55 = ops::mul(program1, 256ll);
             const i64 s58 = ops::mul(program2, 128ll);
             const i64 s59 = ops::add(s54, s58);
-            TW_ROLLED for (i64 s62 = 0ll; s62 < 4096ll; s62 = round_after(s62, 4096ll, 64ll)) {
+            TW_ROLLED for (i64 s62 = 0ll; s62 < 4096ll; s62 = next_index(s62, 4096ll, 64ll)) {
                 const bool s65 = s62 > 0ll;
                 ptx::mbarrier_wait(base + 229376 + 8 * v48.at, v48.parity);
                 ptx::wgmma_tie(v46);

@@ -258,14 +258,14 @@ def test_blocks_beyond_the_length(attend):
     torch.testing.assert_close(attend(query, key, value, block_mask=mask), want)
 
 
-@pytest.mark.parametrize("kind", ["nan behind the batch", "1 / score", "log of scores above 0"])
+@pytest.mark.parametrize("kind", ["nan beside the batch", "1 / score", "log of scores above 0"])
 def test_poison_stays_where_no_pair_is(attend, kind):
     length = 257
     query, key, value = tensors(1, 1, length, 16)
     bias = torch.randn(2, 1, length, length)
     bias[1:] = float("nan")
     score_mod = {
-        "nan behind the batch": lambda s, b, h, q, kv: s + bias[b, h, q, kv],
+        "nan beside the batch": lambda s, b, h, q, kv: s + bias[b, h, q, kv],
         "1 / score": lambda s, b, h, q, kv: 1 / s,
         "log of scores above 0": lambda s, b, h, q, kv: torch.where(s > 0, torch.log(s), s),
     }[kind]

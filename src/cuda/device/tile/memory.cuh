@@ -16,7 +16,7 @@ struct Array {
 
 /// The induction variable of a loop's next iteration: `end` where that one lies after the end, so
 /// that it does not wrap.
-TW_DEVICE i64 round_after(i64 at, i64 end, i64 step) {
+TW_DEVICE i64 next_index(i64 at, i64 end, i64 step) {
     const u64 rest = static_cast<u64>(end) - static_cast<u64>(at);
     return at < end && rest > static_cast<u64>(step) ? at + step : end;
 }

@@ -1,5 +1,5 @@
 // Tails of loops over the inner dimension.
-#include "cuda/schedule/join_rounds.h"
+#include "cuda/schedule/join_iterations.h"
 
 #include <algorithm>
 #include <array>
@@ -86,9 +86,9 @@ class Joining {
                 return;
             }
             for (std::size_t i = 0; i < wide.load->operands.size(); ++i) {
-                const Value in_loop = wide.load->operands[i], behind = narrow.load->operands[i];
-                if (i == wide.dim ? in_loop != body.arguments[0] || constant_of(p_, behind) != *high
-                                  : in_loop != behind) {
+                const Value in_loop = wide.load->operands[i], after = narrow.load->operands[i];
+                if (i == wide.dim ? in_loop != body.arguments[0] || constant_of(p_, after) != *high
+                                  : in_loop != after) {
                     return;
                 }
             }
@@ -113,7 +113,7 @@ class Joining {
         Instruction dot = p_.body.body[place];
         if (dot.operands.size() > 2) return;
         std::array<Operand, 2> sides = {operand(dot, 0), operand(dot, 1)};
-        // A round has the 128 bytes of the swizzle.
+        // An iteration has the 128 bytes of the swizzle.
         const std::int64_t chunk = 128 / size_of(p_.type(dot.operands[0]).type.dtype);
         for (const Operand& side : sides) {
             if (side.load == nullptr) return;
@@ -175,7 +175,7 @@ class Joining {
 
 }  // namespace
 
-void join_rounds(Program& program) {
+void join_iterations(Program& program) {
     Joining(program).run();
 }
 

@@ -110,7 +110,7 @@ struct EvenValueConsumer : Products {
         each_tile<false>(
             grad_value, [&](int count) { all_blocks(count); },
             [&](const KeyRows& rows) {
-                store<kValueDim>(grad_value, p.grad_value, p.value_parts, 1.0f, rows);
+                store<kValueDim>(grad_value, p.grad_value, p.value_splits, 1.0f, rows);
             });
     }
 };
@@ -209,7 +209,7 @@ struct EvenKeyConsumer : Products {
         each_tile<true>(
             grad_key, [&](int count) { all_blocks(count); },
             [&](const KeyRows& rows) {
-                store<kQueryDim>(grad_key, p.grad_key, p.key_parts, p.scale, rows);
+                store<kQueryDim>(grad_key, p.grad_key, p.key_splits, p.scale, rows);
             });
     }
 };
@@ -293,7 +293,7 @@ struct KeyConsumer : Products {
         each_tile<true>(
             grad_key, [&](int count) { all_blocks(count); },
             [&](const KeyRows& rows) {
-                store<kQueryDim>(grad_key, p.grad_key, p.key_parts, p.scale, rows);
+                store<kQueryDim>(grad_key, p.grad_key, p.key_splits, p.scale, rows);
             });
     }
 };
@@ -329,7 +329,7 @@ struct ValueConsumer : Products {
                 for (int i = 0; i < count; ++i) one_block();
             },
             [&](const KeyRows& rows) {
-                store<kValueDim>(grad_value, p.grad_value, p.value_parts,
+                store<kValueDim>(grad_value, p.grad_value, p.value_splits,
                                  kDropout ? p.keep_scale : 1.0f, rows);
             });
     }
