@@ -88,8 +88,8 @@ struct CallOptions {
     /// extent follows it. Such a dimension needs a whole-array spec or a block narrower than it.
     std::map<int, std::vector<int>> dynamic = {};
     std::string name = {};  ///< in place of the kernel's name
-    /// Hints of the GPU, 0 to 1024; 0: chosen by the compiler. Warps are rounded down to a power of
-    /// two of at most 16, which the debug log says.
+    /// Hints of the GPU, 0 to 1024; 0: chosen by the compiler. Warps are a power of two, of which
+    /// a program has at most 16; the debug log says where it has fewer.
     int num_warps = 0;
     int num_stages = 0;
     bool debug = false;      ///< print the IR when it is traced

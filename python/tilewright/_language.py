@@ -284,22 +284,36 @@ def cummin(x, axis=0, reverse=False) -> Tile:
 
 
 _PRECISIONS = ("ieee", "tf32", "tf32x3")
+#: Names of jax.lax.Precision and jax.lax.DotAlgorithmPreset, in capitals, for the same products.
+_PRECISIONS_OF_JAX = {
+    **dict.fromkeys(("DEFAULT", "HIGHEST", "FLOAT32", "F32_F32_F32"), "ieee"),
+    "TF32_TF32_F32": "tf32",
+    **dict.fromkeys(("HIGH", "TF32_TF32_F32_X3"), "tf32x3"),
+}
 
 
 def dot(a, b, acc=None, precision=None, *, trans_a=False, trans_b=False) -> Tile:
     """The matrix product (m, k) x (k, n), or batched (b, m, k) x (b, k, n), plus `acc`.
 
     f16, bf16 and f8 operands give f32, i8 and u8 give i32. precision: how the products of f32 are
-    computed: "ieee" (default), "tf32", "tf32x3" (three tf32 products, nearly f32). `trans_a`: a is
-    stored (k, m); `trans_b`: b is stored (n, k). Of two rows of captured arrays: their dot product.
+    computed: "ieee" (default), "tf32", "tf32x3" (three tf32 products, nearly f32), or JAX's names
+    for these ("default", "high", "highest", "TF32_TF32_F32", members of jax.lax.Precision).
+    `trans_a`: a is stored (k, m); `trans_b`: b is stored (n, k). Of two rows of captured arrays:
+    their dot product.
     """
     if not isinstance(a, Tile) and not isinstance(b, Tile):
         return _elementwise.dot(a, b)
-    if precision is not None and precision not in _PRECISIONS:
-        raise ValueError(
-            f"[dot] expected precision to be one of {_PRECISIONS} but got {precision!r}"
-        )
-    return _lang.dot(a, b, acc, precision or "ieee", bool(trans_a), bool(trans_b))
+    return _lang.dot(a, b, acc, _precision(precision), bool(trans_a), bool(trans_b))
+
+
+def _precision(given) -> str:
+    if given is None or given in _PRECISIONS:
+        return given or "ieee"
+    name = str(getattr(given, "name", given)).upper()
+    if name not in _PRECISIONS_OF_JAX:
+        names = (*_PRECISIONS, *(n.lower() for n in _PRECISIONS_OF_JAX))
+        raise ValueError(f"[dot] expected precision to be one of {names} but got {given!r}")
+    return _PRECISIONS_OF_JAX[name]
 
 
 # ---- More functions of elements.

@@ -29,6 +29,8 @@ void check_hints(const AttentionOptions& options) {
                 user_error("attention", "expected {} of 0 to {} but got {}", name,
                            ir::CompileHints::kMax, hint);
         }
+        if (const int warps = blocks.num_warps; (warps & (warps - 1)) != 0)
+            user_error("attention", "expected num_warps to be a power of two but got {}", warps);
     }
 }
 

@@ -39,6 +39,7 @@ const Engine& choose_engine(const AttentionSpec& spec, std::span<const Engine* c
 }
 
 void run_on(const Engine& engine, const AttentionSpec& spec, AttentionBuffers buffers) {
+    if (spec.on_gpu()) cuda::check_stream("attention", spec.device.index);
     const auto launch = [&](const EngineConfig& config) {
         const std::int64_t bytes = engine.workspace(spec, config);
         buffers.workspace = bytes > 0 ? Tensor::empty(u8, {bytes}, spec.device) : Tensor();

@@ -2,6 +2,8 @@
 #include "attention/tensors.h"
 
 #include "cuda/runtime/device.h"
+#include "run/clear.h"
+#include "run/recorder.h"
 #include "support/check.h"
 #include "support/debug_log.h"
 
@@ -112,7 +114,10 @@ Tensor rows_of(const Tensor& x, std::int64_t first, std::int64_t count) {
 
 Tensor attended_part(const Tensor& given, std::int64_t kv_length) {
     if (!given.defined() || given.dim(2) == kv_length) return given;
-    rows_of(given, kv_length, given.dim(2) - kv_length).fill(0);
+    if (run::Recorder::current() != nullptr && given.is_contiguous())
+        run::clear(given);  // by a kernel, which a recording holds
+    else
+        rows_of(given, kv_length, given.dim(2) - kv_length).fill(0);
     return rows_of(given, 0, kv_length);
 }
 

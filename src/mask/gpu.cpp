@@ -54,6 +54,7 @@ void launch(MaskKernel kernel, int device, std::int64_t blocks, Parameters& para
     shape.grid[0] = static_cast<unsigned>(blocks);
     shape.block[0] = twd::mask::kLanes;
     void* const pointers[] = {&parameters};
+    cuda::check_stream("create_block_mask", device);
     cuda::launch(kernel_of(kernel, device), shape, pointers, cuda::current_stream());
 }
 

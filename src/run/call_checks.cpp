@@ -16,6 +16,9 @@ void CallState::check_options() const {
                        ir::CompileHints::kMax, kernel_.name(), hint);
         }
     }
+    if (const int warps = options_.num_warps; (warps & (warps - 1)) != 0)
+        user_error("call", "expected num_warps of kernel `{}` to be a power of two but got {}",
+                   kernel_.name(), warps);
     for (const TensorType& scratch : options_.scratch) {
         constexpr double kMost = std::int64_t{1} << 40;
         double elements = 1;

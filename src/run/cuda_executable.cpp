@@ -35,6 +35,7 @@ class Gpu : public Executable {
 
     void run(const ir::Arguments& arguments) const override {
         check_addresses(arguments);
+        cuda::check_stream(kernel_.name, device_);
         if (std::count(arguments.grid.begin(), arguments.grid.end(), 0) > 0) return;
         const CudaVariant& variant = this->variant(cuda::facts_of(kernel_, arguments, copies_));
         cuda::LaunchArguments launch(kernel_, arguments, &variant.generated);

@@ -367,12 +367,14 @@ TEST(CudaCalls, TileProgramsHaveTheWarpsAndStagesAskedFor) {
         }
         return std::string("no error");
     };
-    // What is no power of two is rounded down, wgmma has warpgroups; both say so.
-    EXPECT_THAT(logged([&] { run({.num_warps = 3}, {}); }),
-                AnyOf(HasSubstr("attention: num_warps 3 is rounded down to 2"),
-                      HasSubstr("attention: num_warps 3 is not used: wgmma has 8")));
-    EXPECT_THAT(logged([&] { run({}, {.num_warps = 5}); }),
-                HasSubstr("attention_backward: num_warps 5 is rounded down to 4"));
+    // There are at most 16 warps, wgmma has warpgroups; both say so.
+    EXPECT_THAT(logged([&] { run({.num_warps = 32}, {}); }),
+                AnyOf(HasSubstr("attention: num_warps 32 is rounded down to 16"),
+                      HasSubstr("attention: num_warps 32 is not used: wgmma has 8")));
+    EXPECT_THAT(logged([&] { run({}, {.num_warps = 64}); }),
+                HasSubstr("attention_backward: num_warps 64 is rounded down to 16"));
+    EXPECT_THAT(error_of({.num_warps = 3}, {}),
+                HasSubstr("expected num_warps to be a power of two but got 3"));
     EXPECT_THAT(error_of({.num_stages = 1000}, {}), HasSubstr("for 1000 stages"));
     EXPECT_THAT(error_of({}, {.num_stages = 1000}), HasSubstr("for 1000 stages"));
     EXPECT_THAT(error_of({.num_warps = -1}, {}),

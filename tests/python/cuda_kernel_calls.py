@@ -1,8 +1,10 @@
 """Calls of CUDA kernels on a GPU: a program that test_cuda_kernel.py runs on the stand-in for one,
 and functions that it calls itself where there is a GPU."""
 
+import ctypes
 import pathlib
 import sys
+import tempfile
 
 import numpy as np
 
@@ -101,6 +103,43 @@ def check_refusals():
             assert text in str(error), error
         else:
             raise AssertionError(f"no error: {text}")
+
+
+def check_streams_of_another_device():
+    if "cuda:1" not in _core.devices():
+        return
+    x = np.arange(8, dtype=np.float32)
+
+    def add_one(x, y):
+        y[...] = x[...] + 1
+
+    kernel = tw.call(add_one, out_shape=tw.ShapeDtype((8,), np.float32))
+    driver = ctypes.CDLL("libcuda.so.1")
+    versions = ctypes.c_int(), ctypes.c_int()
+    for version, attribute in zip(versions, (75, 76), strict=True):
+        driver.cuDeviceGetAttribute(ctypes.byref(version), attribute, 0)
+    arch = f"sm_{versions[0].value}{versions[1].value}" + "a" * (versions[0].value >= 9)
+    with tempfile.TemporaryDirectory() as folder:
+        tw.export(kernel, folder, x, archs=[arch])
+        artifact = tw.load_artifact(folder, "cuda")
+    runs = {scale(): 2 * x, kernel: x + 1, artifact: x + 1}
+    given = on_gpu(x)
+    for run, want in runs.items():
+        np.testing.assert_array_equal(back(run(given)), want)
+    context, stream = ctypes.c_void_p(), ctypes.c_void_p()
+    driver.cuDevicePrimaryCtxRetain(ctypes.byref(context), 1)
+    driver.cuCtxPushCurrent_v2(context)
+    driver.cuStreamCreate(ctypes.byref(stream), 1)
+    driver.cuCtxPopCurrent_v2(ctypes.byref(context))
+    _core.set_cuda_stream(stream.value)
+    for run in runs:
+        try:
+            run(given)
+        except ValueError as error:
+            assert "the current one belongs to cuda:1" in str(error), error
+        else:
+            raise AssertionError(f"{run} takes a stream of another device")
+    _core.set_cuda_stream(0)
 
 
 def check_workspace_from_the_cache():

@@ -77,6 +77,29 @@ def test_gradients_of_captures_and_sinks(tmp_path, dtype):
             np.testing.assert_array_equal(got, want)
 
 
+def test_gradients_of_calls_in_parts(tmp_path):
+    """Copies of the gradient of a large array are too many for all batches at once."""
+    batch, length = 18, 8
+    bias = tw.capture(values(1024, 1024), "bias")
+    sinks = np.array([0.5], np.float32)
+    mask = tw.create_block_mask(
+        lambda b, h, q, kv: (q + b) % 3 <= kv, batch, None, length, length, BLOCK_SIZE=8
+    )
+
+    def gradients(q, k, v, dout):
+        def biased(score, b, h, q, kv):
+            return score + bias[q, kv]
+
+        _, pullback = tw.flex_attention_vjp(q, k, v, biased, block_mask=mask, sinks=sinks)
+        found = pullback(dout)
+        return found.query, found.captured[0], found.sinks
+
+    artifact = tw.export(gradients, tmp_path, *values(4, batch, 1, length, 16))
+    arrays = values(4, batch, 1, length, 16, seed=1)
+    for got, want in zip(artifact(*arrays), gradients(*arrays), strict=True):
+        np.testing.assert_array_equal(got, want)
+
+
 def test_kernels_and_programs(tmp_path):
     @tw.kernel
     def scaled_add(x, y, o):

@@ -78,6 +78,7 @@ def test_refusals_in_kernels(name):
         ({"in_specs": tw.BlockSpec(2, lambda: (0, 0))}, "to return 1 indices but got 2"),
         ({"grid": 2, "in_specs": tw.BlockSpec(2, lambda i, j: i)}, "positional argument"),
         ({"num_warps": -1}, "num_warps from 0"),
+        ({"num_warps": 3}, "num_warps of kernel `.*` to be a power of two but got 3"),
         ({"sequential": 1}, "sequential axes of the 0-dimensional grid"),
         ({"aliases": {5: 0}}, "alias"),
         ({"beta": 1}, "static parameters of `kernel`.*but got beta"),

@@ -1,5 +1,7 @@
 """Functions on tiles: NumPy's spelling gives NumPy's values."""
 
+import enum
+
 import ml_dtypes
 import numpy as np
 import pytest
@@ -83,6 +85,33 @@ def test_arg_reductions_and_reversed_scans():
     expected = np.cumsum(x[:, ::-1], 1)[:, ::-1]
     expected = expected + np.maximum.accumulate(x, 0) - np.minimum.accumulate(x, 0)
     np.testing.assert_allclose(sums, expected, rtol=1e-5, atol=1e-5)
+
+
+class Algorithm(enum.Enum):
+    """As jax.lax.DotAlgorithmPreset."""
+
+    TF32_TF32_F32_X3 = 1
+
+
+@pytest.mark.parametrize(
+    ("given", "meant"),
+    [
+        (None, ""),
+        ("highest", ""),
+        ("DEFAULT", ""),
+        ("tf32", " precision tf32"),
+        ("high", " precision tf32x3"),
+        (Algorithm.TF32_TF32_F32_X3, " precision tf32x3"),
+    ],
+)
+def test_precisions_have_the_names_of_jax(given, meant):
+    def kernel(x, o):
+        o[...] = tw.dot(x[...], x[...], precision=given)
+
+    f = tw.call(kernel, out_shape=tw.ShapeDtype((16, 16), F32))
+    text = f.ir(tw.ShapeDtype((16, 16), F32))
+    (dot,) = (line for line in text.splitlines() if " dot " in line)
+    assert (f"{meant} :" in dot) and ("precision" in dot) == bool(meant), dot
 
 
 def test_dots_of_narrow_floats_are_f32():

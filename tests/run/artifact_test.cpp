@@ -6,6 +6,7 @@
 #include <nlohmann/json.hpp>
 
 #include "cuda/runtime/device.h"
+#include "cuda/runtime/memory.h"
 #include "run/artifact_format.h"
 #include "support.h"
 #include "tests/cuda/test_support.h"
@@ -270,6 +271,13 @@ TEST(CudaCalls, ArtifactsRunFromTheirCubins) {
     }
     EXPECT_THAT(error_of([&] { artifact(std::vector{constant}); }),
                 HasSubstr("expected `x0` on cuda:0 but it is on cpu"));
+    if (cuda::device_count() > 1) {
+        const cuda::Stream other(1);
+        const CudaScope scope(other.handle());
+        EXPECT_THAT(error_of([&] { artifact(std::vector{both.slice(0, 0, 64)}); }),
+                    HasSubstr("expected a stream of cuda:0, where the arrays are, but the current "
+                              "one belongs to cuda:1"));
+    }
     export_operation(folder, {constant}, twice_plus(constant),
                      {.archs = {arch == "sm_120a" ? "sm_80" : "sm_120a"}});
     EXPECT_THAT(error_of([&] { Artifact(folder, Device::cuda()); }),

@@ -109,6 +109,8 @@ TEST(Call, HintsOutOfTheirRangeAreRefusedByName) {
     EXPECT_THAT(error_of([&] { hinted(0, -1); }), HasSubstr("num_stages"));
     EXPECT_THAT(error_of([&] { hinted(-4, 0); }), HasSubstr("num_warps"));
     EXPECT_THAT(error_of([&] { hinted(2000, 0); }), HasSubstr("num_warps"));
+    EXPECT_THAT(error_of([&] { hinted(3, 0); }),
+                HasSubstr("expected num_warps of kernel `copy` to be a power of two but got 3"));
 }
 
 /// The tensor as another library lends it for reading.

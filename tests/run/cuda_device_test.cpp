@@ -229,6 +229,24 @@ TEST(CudaCalls, RefusesMixedDevicesAndHostPointers) {
     EXPECT_THROW(Tensor::empty(f32, {2}, Device::cuda(99)), UserError);
 }
 
+TEST(CudaCalls, StreamsOfAnotherDeviceAreRefused) {
+    TW_REQUIRE_GPU();
+    if (cuda::device_count() < 2) GTEST_SKIP() << "NOT RUN: needs two GPUs";
+    const Call sum = scaled_sum();
+    const Tensor x = Tensor::arange(f32, 200).to(Device::cuda());
+    const Tensor y = x.to(Device::cuda(1));
+    sum(x, x);  // warm, and compiled
+    const Program on_gpu(sum.ir({x, x}), {.device = Device::cuda()});
+    const std::string refusal =
+        "expected a stream of cuda:0, where the arrays are, but the current one belongs to cuda:1";
+    const cuda::Stream other(1);
+    const CudaScope scope(other.handle());
+    EXPECT_THAT(error_of([&] { sum(x, x); }), HasSubstr(refusal));
+    EXPECT_THAT(error_of([&] { on_gpu.run(std::vector{x, x, x.clone()}); }), HasSubstr(refusal));
+    sum(y, y);
+    other.synchronize();
+}
+
 TEST(CudaCalls, ScratchBeyondSharedMemoryLiesInAWorkspace) {
     TW_REQUIRE_GPU();
     // Program i keeps x + i in scratch of 256 KiB. There are more than run at once.

@@ -131,6 +131,7 @@ Plan make_plan(const AttentionSpec& spec, const BlockMask& mask, const Options& 
     const std::int64_t before =
         spec.origin[0] * result.batch_rows + spec.origin[1] * result.head_rows;
     if (before == 0) return result;
+    const run::RecorderScope paused(nullptr);  // they are constants, as the plan is
     const std::int64_t rows = plan.headers.dim(0), fields = plan.headers.dim(1);
     result.headers = Tensor::zeros(plan.headers.dtype(), {before + rows, fields}, spec.device);
     result.headers.slice(0, before, rows).copy_from(plan.headers);

@@ -76,12 +76,13 @@ class SharedSums {
             cached(std::tuple(options, dtype_), [&] { return sum_copies(options, dtype_); });
         call.into({sum}, {rows});
     }
+    /// By kernels alone, also for what copies, so that it can be recorded.
     void add(const Options& options, const Tensor& total, const Tensor& part) const {
-        const Tensor flat = total.reshape({total.size()});
-        const Tensor pair = Tensor::empty(dtype_, {2, total.size()}, total.device());
-        pair.select(0, 0).copy_from(flat);
-        pair.select(0, 1).copy_from(part.reshape({total.size()}));
-        sum_rows(options, pair, flat);
+        const std::int64_t size = total.size();
+        const Tensor pair = Tensor::empty(dtype_, {2, size}, total.device());
+        sum_rows(options, total.reshape({1, size}), pair.select(0, 0));
+        sum_rows(options, part.reshape({1, size}), pair.select(0, 1));
+        sum_rows(options, pair, total.reshape({size}));
     }
 
     DType dtype_;

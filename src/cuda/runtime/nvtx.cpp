@@ -18,24 +18,28 @@ using Function = void (*)();
 
 // Numbers and tables of nvtxDetail/nvtxTypes.h.
 constexpr std::uint32_t kTableCallbacks = 1, kTableVersion = 3;
-constexpr int kModuleCore = 1;
-constexpr std::size_t kRangePush = 9, kRangePop = 11, kCoreFunctions = 16;
+constexpr std::size_t kModuleCore = 1, kRangePush = 9, kRangePop = 11;
+// Functions of each module and a first place that is none: core, CUDA, OpenCL, the CUDA runtime,
+// core 2, synchronisation. CUPTI refuses a process in which one of them is missing or shorter.
+constexpr std::array<unsigned, 7> kSizes = {0, 16, 9, 15, 7, 16, 7};
 
-/// The functions of the core module, which a profiler sets; the first place is none.
-std::array<Function, kCoreFunctions>& functions() {
-    static std::array<Function, kCoreFunctions> functions{};
-    return functions;
+struct Module {
+    std::array<Function, 16> functions{};  ///< set by the profiler
+    std::array<Function*, 17> places{};    ///< where it sets them, ended by a null pointer
+};
+
+std::array<Module, kSizes.size()>& modules() {
+    static std::array<Module, kSizes.size()> modules{};
+    return modules;
 }
 
 int module_table(int module, Function*** table, unsigned* size) {
-    static std::array<Function*, kCoreFunctions + 1> places = [] {
-        std::array<Function*, kCoreFunctions + 1> result{};
-        for (std::size_t i = 1; i < kCoreFunctions; ++i) result[i] = &functions()[i];
-        return result;
-    }();
-    if (module != kModuleCore) return 0;
-    if (size != nullptr) *size = kCoreFunctions;
-    if (table != nullptr) *table = places.data();
+    if (module < 1 || module >= static_cast<int>(kSizes.size())) return 0;
+    const auto index = static_cast<std::size_t>(module);
+    Module& found = modules()[index];
+    for (std::size_t i = 1; i < kSizes[index]; ++i) found.places[i] = &found.functions[i];
+    if (size != nullptr) *size = kSizes[index];
+    if (table != nullptr) *table = found.places.data();
     return 1;
 }
 
@@ -73,12 +77,18 @@ Ranges find_ranges() {
     using Initialize = int (*)(const void* (*)(std::uint32_t));
     const auto initialize =
         reinterpret_cast<Initialize>(dlsym(library, "InitializeInjectionNvtx2"));
-    if (initialize == nullptr || initialize(&export_table) == 0) {
+    if (initialize == nullptr) {
         debug_log("nvtx", "no ranges, since {} is no injection library of NVTX", path);
         return {};
     }
-    return {reinterpret_cast<int (*)(const char*)>(functions()[kRangePush]),
-            reinterpret_cast<int (*)()>(functions()[kRangePop])};
+    const bool accepted = initialize(&export_table) != 0;
+    const auto& core = modules()[kModuleCore].functions;
+    if (!accepted || core[kRangePush] == nullptr || core[kRangePop] == nullptr) {
+        debug_log("nvtx", "no ranges, since {} does not take them", path);
+        return {};
+    }
+    return {reinterpret_cast<int (*)(const char*)>(core[kRangePush]),
+            reinterpret_cast<int (*)()>(core[kRangePop])};
 }
 
 const Ranges& ranges() {

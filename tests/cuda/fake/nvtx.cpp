@@ -1,4 +1,5 @@
 // A stand-in for a profiler of NVIDIA: notes the ranges of the process that opens it.
+#include <array>
 #include <cstddef>
 #include <cstdint>
 #include <string>
@@ -34,10 +35,20 @@ extern "C" int InitializeInjectionNvtx2(const void* (*export_table)(std::uint32_
     Function** table = nullptr;
     unsigned size = 0;
     if (callbacks == nullptr || callbacks->size < sizeof(CallbackTable)) return 0;
-    if (callbacks->module_table(1, &table, &size) == 0 || size < 12) return 0;
+    // What CUPTI asks for, which refuses a process that lacks one of these or has a shorter one.
+    constexpr std::array<std::array<unsigned, 2>, 5> kModules = {
+        {{1, 16}, {5, 16}, {6, 7}, {2, 9}, {4, 7}}};
+    for (const auto& [module, functions] : kModules) {
+        if (callbacks->module_table(static_cast<int>(module), &table, &size) == 0 ||
+            size < functions)
+            return 0;
+        for (unsigned i = 1; i < functions; ++i)
+            if (table[i] == nullptr) return 0;
+    }
+    callbacks->module_table(1, &table, &size);
     *reinterpret_cast<int (**)(const char*)>(table[9]) = push;
     *reinterpret_cast<int (**)()>(table[11]) = pop;
-    return callbacks->module_table(2, &table, &size) == 0 ? 1 : 0;
+    return callbacks->module_table(7, &table, &size) == 0 ? 1 : 0;
 }
 
 /// "[kernel_a][kernel_b]" since the last call.
