@@ -7,8 +7,9 @@ PREFIX is an installation of the library (`cmake --install build --prefix PREFIX
 this one, so that only the extension modules are compiled for each Python. Wheels are made of the
 source distribution for CPython 3.10 and 3.11, and one for 3.12 and everything later (the stable
 ABI). Pythons are searched on PATH, in ~/.pyenv and in /opt/python (where manylinux images hold
-theirs); those that are missing are named. Then each wheel is installed in a fresh environment, with
-no compiler on PATH, and used: NumPy, the command line, `find_package`, JAX, NVRTC by the extra cuda.
+theirs); those that are missing are named, and so is the pack of compiled kernels where PREFIX has
+none. Then each wheel is installed in a fresh environment, with no compiler on PATH, and used: NumPy,
+the command line, `find_package`, JAX, NVRTC by the extra cuda.
 """
 
 import argparse
@@ -19,6 +20,7 @@ import subprocess
 import sys
 import tarfile
 import time
+import zipfile
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 WORK = ROOT / "build" / "wheels"
@@ -26,6 +28,7 @@ DIST = ROOT / "dist"
 STABLE = 12  # the minor version from which one wheel serves all
 VERSIONS = range(10, 15)
 FIRST_WITH_JAX = 11
+PACK = "tilewright-kernels.pack"
 
 NUMPY_DEMO = """
 import numpy as np, tilewright as tw
@@ -56,7 +59,16 @@ loaded = {line.split()[-1] for line in open("/proc/self/maps") if "/" in line}
 ours = [p for p in loaded if any(n in p for n in ("libtilewright", "libtbb", "libhwy", "libfmt", "libxxhash"))]
 assert len(ours) >= 4 and all(p.startswith(site) for p in ours), ours
 tw.doctor()
-assert (pathlib.Path(tw.__file__).parent / "lib" / "tilewright-kernels.pack").exists()
+"""
+
+# The last JAX for Python 3.10 is 0.6.2; tilewright.jax needs 0.10.2.
+JAX_REFUSAL = """
+try:
+    import tilewright.jax
+except ImportError as error:
+    assert "needs Python 3.11 or newer" in str(error), error
+else:
+    raise AssertionError("tilewright.jax is there on Python 3.10")
 """
 
 JAX_DEMO = """
@@ -203,6 +215,15 @@ def build_from_sdist(python, sdist):
     say(f"the source distribution alone becomes a wheel in {time.monotonic() - start:.0f} s")
 
 
+def check_pack(wheel, prefix):
+    """Kernels that come compiled are in the wheel where the installation has them; what is said."""
+    held = [name for name in zipfile.ZipFile(wheel).namelist() if name.endswith(PACK)]
+    if not list(prefix.glob(f"lib*/**/{PACK}")):
+        return f"NOT CHECKED: no {PACK}, since {prefix} has none (build tilewright_kernels)"
+    assert held, f"{wheel.name} lacks {PACK}, which {prefix} has"
+    return f"{PACK} is in it"
+
+
 def test_wheel(wheel, minor, python, with_jax):
     """Installs and uses the wheel with nothing on PATH but the fresh environment."""
     folder = WORK / f"test-3.{minor}"
@@ -239,8 +260,11 @@ def test_wheel(wheel, minor, python, with_jax):
         run("cmake", "--build", build, **output)
         run(build / "consumer", **output)
         consumer = "passed"
-    jax = "JAX left out"
-    if with_jax and minor >= FIRST_WITH_JAX:
+    jax = "JAX left out, as asked for"
+    if minor < FIRST_WITH_JAX:
+        quiet(fresh, "-c", JAX_REFUSAL)
+        jax = "JAX refused, which needs Python 3.11"
+    elif with_jax:
         quiet(fresh, "-m", "pip", "install", "--quiet", f"{wheel}[jax]")
         jax = quiet(fresh, "-c", JAX_DEMO).strip()
     # NVRTC of the extra is found in the environment, without a toolkit or a GPU.
@@ -281,7 +305,9 @@ def main():
         missing.append("3.12 or later")
     for minor in [minor for minor in sorted(pythons) if minor < STABLE] + stable[:1]:
         tools = build_tools(minor, pythons[minor])
-        wheel = build_wheel(minor, tools, source, given.prefix.resolve(), repair)
+        prefix = given.prefix.resolve()
+        wheel = build_wheel(minor, tools, source, prefix, repair)
+        say(f"{wheel.name}: {check_pack(wheel, prefix)}")
         for user in stable if minor >= STABLE else [minor]:
             test_wheel(wheel, user, pythons[user], not given.no_jax)
     if given.from_sdist:

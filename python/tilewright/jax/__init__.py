@@ -4,10 +4,20 @@ Every function works under `jax.jit`, ahead-of-time compilation, `jax.export` an
 compilation cache, on CPUs and NVIDIA GPUs.
 """
 
+import platform
+import sys
+
+if sys.version_info < (3, 11):  # noqa: UP036  # NumPy and PyTorch are supported from 3.10 on
+    raise ImportError(
+        "tilewright.jax needs JAX 0.10.2 or newer, which needs Python 3.11 or newer, but this is "
+        f"Python {platform.python_version()}"
+    )
 try:
-    import jax  # noqa: F401
+    import jax
 except ImportError as error:
     raise ImportError("tilewright.jax needs JAX: pip install 'jax>=0.10.2'") from error
+if jax.__version_info__ < (0, 10, 2):
+    raise ImportError(f"tilewright.jax needs JAX 0.10.2 or newer but this is {jax.__version__}")
 
 from .._attention import AuxRequest
 from . import _targets, masks, scores

@@ -212,3 +212,17 @@ def test_a_jaxlib_older_than_that_of_the_build_is_refused_by_version(monkeypatch
     expected = r"built with jaxlib [\d.]+ \(XLA FFI 0\.\d+\), but jaxlib [\d.]+ \(XLA FFI 0\.1\)"
     with pytest.raises(ImportError, match=expected):
         _targets.register()
+
+
+@pytest.mark.parametrize(
+    ("changes", "text"),
+    [
+        ("sys.version_info = (3, 10, 13)", "JAX 0.10.2 or newer, which needs Python 3.11 or newer"),
+        ("jax.__version__, jax.__version_info__ = '0.6.2', (0, 6, 2)", "newer but this is 0.6.2"),
+    ],
+)
+def test_a_python_or_a_jax_that_is_too_old_is_named(changes, text):
+    program = f"import sys, jax\n{changes}\nimport tilewright.jax"
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
+    assert done.returncode == 1
+    assert text in done.stderr.splitlines()[-1]
