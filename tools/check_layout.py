@@ -6,9 +6,10 @@ usage: check_layout.py
 Rules: a module includes itself and the modules that its row below lists, all of them; no file
 includes or imports itself through others; a namespace is that of its folder; public headers include
 nothing private and export their names; a file opens with its purpose; no file passes 1,200 lines (a
-warning above 600); each module's CMake lists name every source and test, sorted; bench/README.md
-lists every benchmark; no path of one developer's machine, no host that packages come from, no word
-that CONTRIBUTING.md's table replaces, and no unfinished-work marks.
+warning above 600); a test of an error names its text; each module's CMake lists name every source
+and test, sorted; bench/README.md lists every benchmark; no path of one developer's machine, no host
+that packages come from, no word that CONTRIBUTING.md's table replaces, and no unfinished-work
+marks.
 """
 
 import ast
@@ -82,6 +83,9 @@ WORDS = {
         r"\bcomplaints?\b": "known issues",
     }.items()
 }
+
+#: `throws` of tests/support/throws.h takes the text.
+WITHOUT_TEXT = re.compile(r"\b(EXPECT|ASSERT)_(ANY_)?THROW\(")
 
 problems = []
 
@@ -228,6 +232,8 @@ def check_text(path, lines):
             report(path, number, "names a host that packages come from")
         if UNFINISHED.search(line):
             report(path, number, "marks unfinished work")
+        if WITHOUT_TEXT.search(line) and path.suffix in CXX:
+            report(path, number, "does not say which error: EXPECT_THAT([&] { ... }, throws(text))")
         if path.name == "CONTRIBUTING.md" and line.startswith("|"):
             continue  # the table
         for pattern, term in WORDS.items():

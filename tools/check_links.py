@@ -15,6 +15,7 @@ LINK = re.compile(r"\[[^\]]*\]\(([^)\s]+)\)")
 CITED = re.compile(
     r"`(?:\w+/)?([A-Z]\w*[a-z]\w*)\.([A-Z]\w*[a-z]\w*|\*)`"  # Suite.Test or Suite.*
     r"|`((?:[\w/]+/)?\w+_test\.cpp|(?:[\w/]+/)?test_\w+(?:\.py)?)`"
+    r"|`(?:[\w/]+/)?(test_\w+\.py)::(test_\w+)`"
 )
 
 
@@ -32,7 +33,10 @@ def known_tests():
 def is_known(citation, tests):
     """Does the test exist that a match of CITED names?"""
     cases, functions = tests
-    suite, case, name = citation
+    suite, case, name, file, function = citation
+    if file:
+        found = (ROOT / "tests").rglob(file)
+        return any(re.search(rf"^ *def {function}\b", f.read_text(), re.MULTILINE) for f in found)
     if suite:
         return any(s == suite and case in ("*", c) for s, c in cases)
     file = name if "." in name else f"{name}.py"

@@ -31,7 +31,8 @@ std::string key_of(const Engine& engine, AttentionSpec spec, const AttentionBuff
     for (const auto* starts : {&buffers.starts, &buffers.kv_starts}) {
         std::map<int, int> lengths;
         for (std::size_t n = 1; n < starts->size(); ++n) {
-            ++lengths[std::bit_width(static_cast<std::uint64_t>((*starts)[n] - (*starts)[n - 1]))];
+            const auto length = static_cast<std::uint64_t>((*starts)[n] - (*starts)[n - 1]);
+            ++lengths[static_cast<int>(std::bit_width(length))];
         }
         for (const auto& [bits, count] : lengths) key += fmt::format(" {}x{}", count, bits);
     }

@@ -14,6 +14,7 @@
 #include <functional>
 
 #include "cuda/runtime/memory.h"
+#include "tests/support/throws.h"
 #include "tilewright/attention.h"
 #include "tilewright/masks.h"
 #include "tilewright/run.h"
@@ -25,6 +26,7 @@ namespace {
 using ::testing::AnyOf;
 using ::testing::HasSubstr;
 using ::testing::Not;
+using testing::throws;
 
 using namespace cuda_calls;
 
@@ -497,10 +499,16 @@ TEST(CudaCalls, MemoryOfTheCallerIsUsed) {
     EXPECT_GT(asked, 0);
     EXPECT_EQ(into.out.to_vector<float>(), want.out.to_vector<float>());
     EXPECT_EQ(into.lse.to_vector<float>(), want.lse.to_vector<float>());
-    EXPECT_THROW(attention_into({Tensor::zeros(f32, q.shape(), kGpu), into.lse, {}}, q, q, q),
-                 UserError);
-    EXPECT_THROW(attention_into({into.out, Tensor::zeros(f32, {1, 2, 70}), {}}, q, q, q),
-                 UserError);
+    EXPECT_THAT(
+        [&] {
+            attention_into({Tensor::zeros(f32, q.shape(), kGpu), into.lse, {}}, q, q, q);
+        },
+        throws("expected out.out"));
+    EXPECT_THAT(
+        [&] {
+            attention_into({into.out, Tensor::zeros(f32, {1, 2, 70}), {}}, q, q, q);
+        },
+        throws("expected out.lse"));
 }
 
 TEST(CudaCalls, BadInputIsRefusedByName) {

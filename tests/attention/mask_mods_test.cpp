@@ -4,6 +4,7 @@
 
 #include "tests/attention/definition.h"
 #include "tests/support/accuracy.h"
+#include "tests/support/throws.h"
 #include "tilewright/attention.h"
 #include "tilewright/error.h"
 #include "tilewright/masks.h"
@@ -14,6 +15,7 @@ namespace {
 
 using ::testing::HasSubstr;
 using testing::random_tensor;
+using testing::throws;
 
 TEST(AttentionMods, MaskMods) {
     const std::pair<const char*, Mod> masks[] = {
@@ -107,10 +109,11 @@ TEST(AttentionMods, BlockMasksOfAnyOrigin) {
                                .out),
                   to_array(attention(x, x, x, {.mask = positions & same}).out)),
               1e-6);
-    EXPECT_THROW(attention(x, x, x, {.block_mask = create_block_mask(even, 1, 1, 99, 100)}),
-                 UserError);
-    EXPECT_THROW(attention(x, x, x, {.block_mask = create_block_mask(even, 3, 1, 100, 100)}),
-                 UserError);
+    EXPECT_THAT([&] { attention(x, x, x, {.block_mask = create_block_mask(even, 1, 1, 99, 100)}); },
+                throws("expected a block mask of 100 queries and 100 keys but got 99 and 100"));
+    EXPECT_THAT(
+        [&] { attention(x, x, x, {.block_mask = create_block_mask(even, 3, 1, 100, 100)}); },
+        throws("expected a block mask of 1 or 1 batches and 2 or 1 heads but got 3 and 1"));
 }
 
 TEST(AttentionMods, MasksOfManyProgramsComeInLargeTiles) {

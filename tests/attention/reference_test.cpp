@@ -7,8 +7,12 @@
 #include <limits>
 #include <random>
 
+#include "tests/support/throws.h"
+
 namespace tilewright::attn {
 namespace {
+
+using testing::throws;
 
 Array random_array(std::vector<std::int64_t> shape, unsigned seed) {
     Array result(std::move(shape));
@@ -191,11 +195,20 @@ TEST(Reference, ZeroLengthsAndBadShapes) {
     const Array q = random_array({1, 2, 3, 4}, 1), none({1, 2, 0, 4});
     EXPECT_EQ(reference_forward(q, none, none).out.data, std::vector<double>(24, 0));
     EXPECT_EQ(reference_forward(none, q, q).out.size(), 0);
-    EXPECT_THROW(reference_forward(q, Array({1, 2, 3, 5}), q), UserError);
-    EXPECT_THROW(reference_forward(q, Array({1, 4, 3, 4}), Array({1, 4, 3, 4})), UserError);
+    EXPECT_THAT(
+        [&] {
+            reference_forward(q, Array({1, 2, 3, 5}), q);
+        },
+        throws("expected key of shape (1, 2, 3, 4) but got (1, 2, 3, 5)"));
+    EXPECT_THAT(
+        [&] {
+            reference_forward(q, Array({1, 4, 3, 4}), Array({1, 4, 3, 4}));
+        },
+        throws("expected query heads to be a multiple of kv heads but got 2 and 4"));
     ReferenceOptions options;
     options.segment_ids = Array({1, 2});
-    EXPECT_THROW(reference_forward(q, q, q, options), UserError);
+    EXPECT_THAT([&] { reference_forward(q, q, q, options); },
+                throws("expected segment_ids of shape (1, 3) but got (1, 2)"));
 }
 
 }  // namespace

@@ -202,6 +202,15 @@ inline void expect_near(const char* what, const std::vector<double>& got,
         << ", allowed " << element_allowed;
 }
 
+/// What one element may be off of sums whose norm may be off by `norm_allowed`: of n errors of one
+/// size and either sign, none in a million is beyond five of them, and the largest element is no
+/// smaller than their root mean square.
+inline double sum_allowed(const std::vector<double>& truth, double norm_allowed) {
+    double largest = 0;
+    for (const double x : truth) largest = std::max(largest, std::abs(x));
+    return 5 * norm_allowed * largest;
+}
+
 /// The same beside the plain computation in `dtype`: at most twice its errors.
 inline void expect_near_as_plain(const char* what, const std::vector<double>& got,
                                  const std::vector<double>& truth, const std::vector<double>& plain,

@@ -1,4 +1,6 @@
 // Chains of the tile machine, their fused runs and their stores, against the reference interpreter.
+#include <gmock/gmock.h>
+
 #include "tests/cpu/agreement.h"
 
 namespace tilewright::cpu {
@@ -227,7 +229,9 @@ TEST(Machine, WideRowsInALoop) {
             EXPECT_EQ(loop.find(" = move"), std::string::npos) << listing;
             if (kernels().fused.run && n == 4096 && wide == DType::f32) {
                 EXPECT_NE(loop.find("| v"), std::string::npos) << listing;
-                EXPECT_EQ(loop.find("     b"), std::string::npos) << listing;
+                EXPECT_THAT(
+                    loop,
+                    ::testing::Not(::testing::ContainsRegex("\n *b[0-9]")));  // a step on its own
             }
         }
     }

@@ -6,6 +6,7 @@
 #include <cstring>
 
 #include "tests/cpu/agreement.h"
+#include "tests/support/throws.h"
 #include "tilewright/error.h"
 
 namespace tilewright::cpu {
@@ -17,6 +18,7 @@ using ir::Reduction;
 using ir::Shape;
 using ir::Type;
 using ir::Value;
+using testing::throws;
 
 TEST(Machine, ElementwiseOverShapesThatEndWithinAPanel) {
     for (const std::vector<std::int64_t>& shape : {std::vector<std::int64_t>{1},
@@ -581,12 +583,15 @@ TEST(Machine, RefusesWrongArguments) {
     Kernel k("kernel", {2});
     k.ref("x", DType::f32, {4});
     const auto program = compile(k.done());
-    EXPECT_THROW(run(*program, arguments({}, {2})), UserError);
+    EXPECT_THAT([&] { run(*program, arguments({}, {2})); },
+                throws("expected 1 arrays and 0 scalars but got 0 and 0"));
     Array<float> wrong(std::vector<float>(5));
-    EXPECT_THROW(run(*program, arguments({wrong.argument()}, {2})), UserError);
+    EXPECT_THAT([&] { run(*program, arguments({wrong.argument()}, {2})); },
+                throws("expected extent 0 of x to be 4 but got 5"));
     Array<float> right(std::vector<float>(4));
-    EXPECT_THROW(run(*program, arguments({right.argument()}, {3})), UserError);
-    EXPECT_THROW(set_num_threads(-1), UserError);
+    EXPECT_THAT([&] { run(*program, arguments({right.argument()}, {3})); },
+                throws("expected grid axis 0 to be 2 but got 3"));
+    EXPECT_THAT([&] { set_num_threads(-1); }, throws("expected at least 0 threads but got -1"));
 }
 
 }  // namespace

@@ -9,9 +9,12 @@
 #include "tests/cuda/test_support.h"
 #include "tests/run/cuda_programs.h"
 #include "tests/support/portable_program.h"
+#include "tests/support/throws.h"
 
 namespace tilewright::cuda {
 namespace {
+
+using testing::throws;
 
 const std::vector<std::string> kArchs = {"sm_80", "sm_86", "sm_89", "sm_90a", "sm_100", "sm_120"};
 
@@ -74,7 +77,7 @@ func @deep(%a: ref<f32[2, 1, 3, 4, 1, 8, 1, 16]>, %b: ref<f32[1, 16, 3, 1, 8, 2,
 }
 
 TEST(Codegen, RefusesWhatDoesNotFitWithSizes) {
-    EXPECT_THROW(target_of("sm_75"), UserError);
+    EXPECT_THAT([&] { target_of("sm_75"); }, throws("but got `sm_75`"));
     const ir::Function function = ir::parse(R"(
 func @large(%a: ref<f32[128, 64]>, %b: ref<f32[64, 128]>, %c: ref<f32[128, 128]>) grid [] {
   %zero = constant 0 : i64

@@ -15,10 +15,13 @@
 #include "cuda/runtime/wait_notice.h"
 #include "support/disk_cache.h"
 #include "tests/cuda/test_support.h"
+#include "tests/support/throws.h"
 
 namespace tilewright::cuda {
 namespace {
 namespace fs = std::filesystem;
+
+using testing::throws;
 
 CompileRequest add_one(const std::string& marker = "") {
     CompileRequest request;
@@ -292,8 +295,8 @@ TEST(Cache, WhatIsCompiledAheadIsThereWhenItIsNeeded) {
     CompileRequest broken = add_one("broken ahead");
     broken.source += "no C++";
     compile_in_background(broken);
-    EXPECT_ANY_THROW(cubin_of(broken));
-    EXPECT_ANY_THROW(cubin_of(broken));
+    EXPECT_THAT([&] { cubin_of(broken); }, throws<std::exception>("NVRTC_ERROR_COMPILATION"));
+    EXPECT_THAT([&] { cubin_of(broken); }, throws<std::exception>("NVRTC_ERROR_COMPILATION"));
 }
 
 TEST(KernelPack, GivesBackWhatItWasGiven) {

@@ -3,10 +3,13 @@
 
 #include <gtest/gtest.h>
 
+#include "tests/support/throws.h"
 #include "tilewright/error.h"
 
 namespace tilewright::ir {
 namespace {
+
+using testing::throws;
 
 const Type kIndex{DType::i64, {}};
 
@@ -37,7 +40,8 @@ TEST(Builder, BranchesMustYieldTheSameTypes) {
         return [&b, dtype] { return std::vector{b.constant({dtype, {}}, 1)}; };
     };
     EXPECT_EQ(b.if_else(yes, make(DType::f32), make(DType::f32)).size(), 1u);
-    EXPECT_THROW(b.if_else(yes, make(DType::f32), make(DType::i32)), UserError);
+    EXPECT_THAT([&] { b.if_else(yes, make(DType::f32), make(DType::i32)); },
+                throws("of types [f32] but number 0 is i32"));
     // The failed attempt leaves the builder at the outer block.
     EXPECT_EQ(&b.block(), &f.body);
 }
@@ -53,9 +57,12 @@ TEST(Builder, WhileLoopChecksItsCondition) {
         return b.binary(Op::gt, carries[0], b.constant_int(kIndex, 0));
     };
     EXPECT_EQ(b.while_loop(init, positive, decrement).size(), 1u);
-    EXPECT_THROW(b.while_loop(
-                     init, [](auto carries) { return carries[0]; }, decrement),
-                 UserError);
+    EXPECT_THAT(
+        [&] {
+            b.while_loop(
+                init, [](auto carries) { return carries[0]; }, decrement);
+        },
+        throws("expected conditions of types [bool] but number 0 is i64"));
 }
 
 TEST(Builder, ConversionsToTheSameTypeAreFree) {
@@ -75,8 +82,16 @@ TEST(Builder, ConstantsAreRoundedToTheirDtype) {
     b.constant_int({DType::i8, {}}, -1);
     EXPECT_EQ(f.body.body[0].get<ConstantAttributes>().bits, 0x3fb9a00000000000u);
     EXPECT_EQ(f.body.body[1].get<ConstantAttributes>().bits, ~std::uint64_t{0});
-    EXPECT_THROW(b.constant_int({DType::i8, {}}, 128), UserError);
-    EXPECT_THROW(b.constant({DType::u8, {}}, 0.5), UserError);
+    EXPECT_THAT(
+        [&] {
+            b.constant_int({DType::i8, {}}, 128);
+        },
+        throws("expected a value of i8 but got 128"));
+    EXPECT_THAT(
+        [&] {
+            b.constant({DType::u8, {}}, 0.5);
+        },
+        throws("expected a value of u8 but got 0.5"));
 }
 
 }  // namespace

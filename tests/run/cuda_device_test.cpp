@@ -21,11 +21,14 @@
 #include "tests/run/scheduled_programs.h"
 #include "tests/support/portable_program.h"
 #include "tests/support/seeds.h"
+#include "tests/support/throws.h"
 #include "tilewright/lang.h"
 #include "tilewright/run.h"
 
 namespace tilewright {
 namespace {
+
+using testing::throws;
 
 using Buffers = std::vector<std::vector<std::byte>>;
 constexpr std::size_t kGuard = 256;  // bytes on both sides of every array
@@ -197,7 +200,11 @@ TEST(CudaCalls, AreCapturedInGraphs) {
         const cuda::ContextScope scope(0);
         driver.check(driver.cuStreamBeginCapture_v2(stream.handle(), 1), "capturing");
         void* graph = nullptr;
-        EXPECT_THROW(program.into({z}, {x, y}), UserError);  // not loaded yet
+        EXPECT_THAT(
+            [&] {
+                program.into({z}, {x, y});
+            },
+            throws("before a CUDA graph is captured"));  // not loaded yet
         driver.cuStreamEndCapture(stream.handle(), &graph);
         if (graph != nullptr) driver.cuGraphDestroy(graph);
         program.into({z}, {x, y});
@@ -221,12 +228,18 @@ TEST(CudaCalls, RefusesMixedDevicesAndHostPointers) {
     TW_REQUIRE_GPU();
     const Call program = scaled_sum();
     const Tensor x = Tensor::arange(f32, 200), y = x.to(Device::cuda());
-    EXPECT_THROW(program(x, y), UserError);
+    EXPECT_THAT([&] { program(x, y); }, throws("expected all inputs on one device"));
     const Tensor lie = Tensor::from_data(x.raw(), f32, {200}, {}, {}, Device::cuda());
-    EXPECT_THROW(program(lie, y), UserError);
-    EXPECT_THROW(y.get({0}), UserError);
-    EXPECT_THROW(program.into({Tensor::zeros(f32, {200})}, {y, y}), UserError);
-    EXPECT_THROW(Tensor::empty(f32, {2}, Device::cuda(99)), UserError);
+    EXPECT_THAT([&] { program(lie, y); },
+                throws("expected an address in device memory but got host address"));
+    EXPECT_THAT([&] { y.get({0}); },
+                throws("expected a tensor in CPU memory but got one on cuda:0"));
+    EXPECT_THAT(
+        [&] {
+            program.into({Tensor::zeros(f32, {200})}, {y, y});
+        },
+        throws("expected output"));
+    EXPECT_THAT([&] { Tensor::empty(f32, {2}, Device::cuda(99)); }, throws("expected a device ordinal below "));
 }
 
 TEST(CudaCalls, StreamsOfAnotherDeviceAreRefused) {
@@ -326,11 +339,11 @@ TEST(CudaDevice, TheAutotunerMeasuresWorkAndNotLaunches) {
 
 TEST(CudaDevice, SaysThatThereIsNoGpu) {
     if (cuda::device_count() != 0) GTEST_SKIP() << "NOT RUN: this machine has a GPU";
-    EXPECT_THROW(Tensor::zeros(f32, {2}, Device::cuda()), UserError);
+    EXPECT_THAT([&] { Tensor::zeros(f32, {2}, Device::cuda()); }, throws("[cuda] expected a"));
     const Tensor x = Tensor::arange(f32, 200);
     const Tensor lie = Tensor::from_data(x.raw(), f32, {200}, {}, {}, Device::cuda());
-    EXPECT_THROW(scaled_sum()(lie, lie), UserError);
-    EXPECT_THROW(lie.to(Device{}), UserError);
+    EXPECT_THAT([&] { scaled_sum()(lie, lie); }, throws("[cuda] expected a"));
+    EXPECT_THAT([&] { lie.to(Device{}); }, throws("[cuda] expected a"));
 }
 
 }  // namespace

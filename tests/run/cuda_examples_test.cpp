@@ -9,10 +9,13 @@
 
 #include "run/offload.h"
 #include "tests/cuda/test_support.h"
+#include "tests/support/throws.h"
 #include "tilewright/error.h"
 
 namespace tilewright {
 namespace {
+
+using testing::throws;
 
 TEST(CudaExamples, EveryExampleIsRightOnAGpu) {
     TW_REQUIRE_GPU();
@@ -47,7 +50,9 @@ TEST(CudaExamples, NamesOfDevices) {
     EXPECT_EQ(named("cuda"), 0);
     EXPECT_EQ(named("cuda:3"), 3);
     for (const char* wrong : {"gpu", "cuda:", "cuda:x", "cuda:1234567890"}) {
-        EXPECT_THROW(named(wrong), UserError) << wrong;
+        EXPECT_THAT([&] { named(wrong); },
+                    throws("expected TILEWRIGHT_DEVICE to be cpu, cuda or cuda:N"))
+            << wrong;
         ::unsetenv("TILEWRIGHT_DEVICE");
     }
 }

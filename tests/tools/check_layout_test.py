@@ -77,6 +77,9 @@ class CheckLayout(unittest.TestCase):
                 "include/x.h": '// x.\n#include "ir/a.h"\n'
             },
             "the first line must say": {"src/ir/b.h": "\n"},
+            "tests/ir/b_test.cpp:2: does not say which error": {
+                "tests/ir/b_test.cpp": "// b.\nEXPECT_" + "THROW(f(), UserError);\n",
+            },
             "src/ir/b.h:2: words: write speculative row maximum": {
                 "src/ir/b.h": f"// b.\n// The {'gu'}ess of a maximum.\n"
             },

@@ -151,12 +151,36 @@ ScoreWork score_work(const BackwardDesc& desc) {
     return desc.score_mod->affine ? ScoreWork::affine : ScoreWork::crowded;
 }
 
+/// Query rows of a block, for heads up to some size. Larger blocks would spill.
+struct QueryBlocks {
+    int dim;            ///< columns of Q, K and V, up to
+    int plain, window;  ///< without and with a lower bound of the mask
+    int listed;         ///< masks as data, lengths, affine mods
+    int crowded;        ///< score mods that take registers, segments, dropout
+    int even_stages;  ///< of Q and dO, where neither mod nor dropout ties S to dP: with three, past
+                      ///< 128 columns, the two warpgroups share the scores evenly
+    std::vector<int> trials = {};  ///< what `autotune` measures
+};
+
+/// The first row that fits.
+const QueryBlocks& query_blocks(int dim) {
+    static const std::vector<QueryBlocks> rows = {
+        {64, 128, 128, 128, 64, 2, {64, 128}},
+        {96, 64, 64, 64, 64, 2, {64}},
+        {128, 80, 64, 64, 64, 2, {64, 80}},
+        {192, 64, 64, 64, 64, 3},
+        {256, 64, 64, 64, 64, 2},
+    };
+    return *std::find_if(rows.begin(), rows.end(),
+                         [&](const QueryBlocks& row) { return dim <= row.dim; });
+}
+
 }  // namespace
 
 BackwardConfig choose_listed_backward(int query_dim, int value_dim, bool crowded) {
-    const int dim = std::max(query_dim, value_dim);
+    const QueryBlocks& rows = query_blocks(std::max(query_dim, value_dim));
     return {.over_128 = is_over_128(query_dim, value_dim),
-            .block_m = dim <= 64 && !crowded ? 128 : 64};
+            .block_m = crowded ? rows.crowded : rows.listed};
 }
 
 namespace {
@@ -193,18 +217,14 @@ int choose_splits(const BackwardDesc& desc, const BackwardConfig& config) {
 }
 
 BackwardConfig choose_tiles(const BackwardDesc& desc) {
-    const int dim = std::max(desc.query_dim, desc.value_dim);
+    const QueryBlocks& rows = query_blocks(std::max(desc.query_dim, desc.value_dim));
     const ScoreWork work = score_work(desc);
-    if (desc.listed || desc.length_bytes > 0 || work != ScoreWork::none || dim <= 96 ||
-        desc.over_128()) {
-        BackwardConfig config =
-            choose_listed_backward(desc.query_dim, desc.value_dim, work == ScoreWork::crowded);
-        // With a third stage the two warpgroups share the scores evenly.
-        const bool together = desc.dropout || desc.score_mod != nullptr;
-        if (config.over_128 && !together && dim <= 192) config.stages = 3;
-        return config;
-    }
-    return {.block_m = desc.lower_bound ? 64 : 80};
+    const bool plain = !desc.listed && desc.length_bytes == 0 && work == ScoreWork::none;
+    BackwardConfig config =
+        choose_listed_backward(desc.query_dim, desc.value_dim, work == ScoreWork::crowded);
+    if (plain) config.block_m = desc.lower_bound ? rows.window : rows.plain;
+    if (!desc.dropout && desc.score_mod == nullptr) config.stages = rows.even_stages;
+    return config;
 }
 
 }  // namespace
@@ -217,13 +237,11 @@ BackwardConfig choose_backward(const BackwardDesc& desc) {
 
 std::vector<BackwardConfig> backward_trials(const BackwardDesc& desc) {
     std::vector<BackwardConfig> trials = {choose_backward(desc)};
-    const int dim = std::max(desc.query_dim, desc.value_dim);
     const bool plain = score_work(desc) == ScoreWork::none;
     if (desc.listed || desc.length_bytes > 0 || desc.lower_bound || !plain || desc.over_128()) {
         return trials;
     }
-    for (const int block_m : {64, 80, 128}) {
-        if (block_m == 128 ? dim > 64 : block_m == 80 && dim <= 96) continue;
+    for (const int block_m : query_blocks(std::max(desc.query_dim, desc.value_dim)).trials) {
         const BackwardConfig other{.block_m = block_m};
         if (other != trials.front()) trials.push_back(other);
     }
@@ -426,8 +444,8 @@ void launch_backward(const BackwardInputs& inputs, const BackwardDesc& desc,
         const double early =
             (static_cast<double>(desc.q_len + desc.upper_diagonal) - kLateShare * longest) /
             config.block_n();
-        p.late_kv_tiles = static_cast<int>(
-            kv_tiles - std::clamp<double>(std::ceil(early), 1.0, static_cast<double>(kv_tiles)));
+        const auto tiles = static_cast<double>(kv_tiles);
+        p.late_kv_tiles = static_cast<int>(tiles - std::clamp(std::ceil(early), 1.0, tiles));
     }
 
     const int device = kernels.main.device;

@@ -83,6 +83,96 @@ int choose_stream_k(const ForwardDesc& desc, const ForwardConfig& config, int mu
     return split < whole ? static_cast<int>(std::min<std::int64_t>(multiprocessors, all)) : 0;
 }
 
+/// What heads up to some size take. Three warpgroups read K and V for 192 rows at once and keep the
+/// tensor cores busier, but round short problems up to more rows.
+struct TileShapes {
+    int query_dim, value_dim;  ///< columns, up to
+    ForwardConfig few_rows;    ///< one warpgroup
+    ForwardConfig listed;      ///< blocks of one atom: a warpgroup passes those it does not see
+    ForwardConfig two;
+    ForwardConfig three = {}, three_causal = {};  ///< where `has_three`
+    bool has_three = false, three_in_windows = false;
+    double two_utilisation = 1, three_utilisation = 1;  ///< of the tensor cores, measured
+    std::int64_t long_rows = 0;              ///< three of them pay from here on if causal
+    std::vector<ForwardConfig> trials = {};  ///< what `autotune` measures beside the choice
+};
+
+/// The first row that fits both sizes.
+const TileShapes& tile_shapes(int query_dim, int value_dim) {
+    static const std::vector<TileShapes> rows = {
+        {.query_dim = 64,
+         .value_dim = 64,
+         .few_rows = {.warpgroups = 1, .block_n = 128, .stages = 4},
+         .listed = {.warpgroups = 3, .block_n = 64, .stages = 3},
+         .two = {.warpgroups = 2, .block_n = 128},
+         .three = {.warpgroups = 3, .block_n = 112},
+         .three_causal = {.warpgroups = 3, .block_n = 96, .stages = 3},
+         .has_three = true,
+         .three_in_windows = true,
+         .two_utilisation = 0.58,
+         .three_utilisation = 0.65,
+         .long_rows = 1536,
+         .trials = {{.warpgroups = 2, .block_n = 128},
+                    {.warpgroups = 3, .block_n = 96, .stages = 3},
+                    {.warpgroups = 3, .block_n = 64, .stages = 3},
+                    {.warpgroups = 3, .block_n = 112}}},
+        {.query_dim = 96,
+         .value_dim = 96,
+         .few_rows = {.warpgroups = 1, .block_n = 128, .stages = 3},
+         .listed = {.warpgroups = 3, .block_n = 64, .stages = 3},
+         .two = {.warpgroups = 2, .block_n = 128},
+         .three = {.warpgroups = 3, .block_n = 96},
+         .three_causal = {.warpgroups = 3, .block_n = 96},
+         .has_three = true,
+         .three_in_windows = true,
+         .two_utilisation = 0.76,
+         .three_utilisation = 0.78,
+         .long_rows = 1536,
+         .trials = {{.warpgroups = 2, .block_n = 128},
+                    {.warpgroups = 3, .block_n = 96},
+                    {.warpgroups = 3, .block_n = 64}}},
+        {.query_dim = 128,
+         .value_dim = 128,
+         .few_rows = {.warpgroups = 1, .block_n = 128, .stages = 3},
+         .listed = {.warpgroups = 3, .block_n = 64, .stages = 3},
+         .two = {.warpgroups = 2, .block_n = 128},
+         .three = {.warpgroups = 3, .block_n = 80},
+         .three_causal = {.warpgroups = 3, .block_n = 80},
+         .has_three = true,
+         .two_utilisation = 0.93,
+         .three_utilisation = 0.963,
+         .long_rows = 6144,
+         .trials = {{.warpgroups = 2, .block_n = 128},
+                    {.warpgroups = 3, .block_n = 80},
+                    {.warpgroups = 3, .block_n = 64}}},
+        {.query_dim = 192,
+         .value_dim = 128,
+         .few_rows = {.warpgroups = 1, .block_n = 64},
+         .listed = {.warpgroups = 2, .block_n = 64, .query_buffers = 1},
+         .two = {.warpgroups = 2, .block_n = 128, .query_buffers = 1},
+         .trials = {{.block_n = 128, .query_buffers = 1},
+                    {.block_n = 112, .query_buffers = 1},
+                    {.block_n = 96, .query_buffers = 1},
+                    {.block_n = 80}}},
+        {.query_dim = 192,
+         .value_dim = 192,
+         .few_rows = {.warpgroups = 1, .block_n = 64},
+         .listed = {.warpgroups = 2, .block_n = 64, .query_buffers = 1},
+         .two = {.warpgroups = 2, .block_n = 112, .query_buffers = 1},
+         .trials = {{.block_n = 112, .query_buffers = 1},
+                    {.block_n = 96, .query_buffers = 1},
+                    {.block_n = 80}}},
+        {.query_dim = 256,  // larger blocks spill
+         .value_dim = 256,
+         .few_rows = {.warpgroups = 1, .block_n = 64},
+         .listed = {.warpgroups = 2, .block_n = 64, .query_buffers = 1},
+         .two = {.warpgroups = 2, .block_n = 64, .query_buffers = 1}}};
+    const auto fits = [&](const TileShapes& row) {
+        return query_dim <= row.query_dim && value_dim <= row.value_dim;
+    };
+    return *std::find_if(rows.begin(), rows.end(), fits);
+}
+
 /// Few query rows: half of a tile's tensor work is saved with one warpgroup, and the rows of all
 /// query heads of a kv head read its K and V once.
 ForwardConfig choose_few_rows(const ForwardDesc& desc, const ForwardConfig& many) {
@@ -91,11 +181,12 @@ ForwardConfig choose_few_rows(const ForwardDesc& desc, const ForwardConfig& many
     const bool plain = desc.score_mod == nullptr && !desc.dropout && !desc.row_maximum;
     const bool power_of_two = (group & (group - 1)) == 0;
     if (plain && power_of_two && group <= 128) config.group = static_cast<int>(group);
-    const int dim = std::max(desc.query_dim, desc.value_dim);
     if (config.group * desc.q_len <= 64 && config.group <= 64) {
-        config.warpgroups = 1;
-        config.block_n = dim > 128 ? 64 : 128;
-        config.stages = dim > 128 ? 2 : dim > 64 ? 3 : 4;  // what is in flight hides the memory
+        // What is in flight hides the memory.
+        const ForwardConfig& few = tile_shapes(desc.query_dim, desc.value_dim).few_rows;
+        config.warpgroups = few.warpgroups;
+        config.block_n = few.block_n;
+        config.stages = few.stages;
     } else if (config.warpgroups == 3) {
         config = {.warpgroups = 2, .block_n = 128, .group = config.group};
     }
@@ -157,47 +248,26 @@ void check_arrays(const ForwardInputs& inputs) {
 }
 
 ForwardConfig choose_listed(int query_dim, int value_dim) {
-    // Blocks of one atom: a warpgroup passes those it does not see.
-    if (std::max(query_dim, value_dim) > 128) {
-        return {.warpgroups = 2, .block_n = 64, .query_buffers = 1};
-    }
-    return {.warpgroups = 3, .block_n = 64, .stages = 3};
+    return tile_shapes(query_dim, value_dim).listed;
 }
 
 namespace {
 
 ForwardConfig choose_tiles(const ForwardDesc& desc, int multiprocessors) {
-    const int dim = std::max(desc.query_dim, desc.value_dim);
-    if (dim > 192) return {.warpgroups = 2, .block_n = 64, .query_buffers = 1};
-    if (desc.query_dim > 128 && desc.value_dim <= 128) {
-        return {.warpgroups = 2, .block_n = 128, .query_buffers = 1};
-    }
-    if (dim > 128) return {.warpgroups = 2, .block_n = 112, .query_buffers = 1};
-
-    // Three warpgroups read K and V for 192 rows at once and keep the tensor cores busier, but
-    // round short problems up to more rows.
-    const ForwardConfig two{.warpgroups = 2, .block_n = 128};
-    ForwardConfig three{.warpgroups = 3, .block_n = dim > 96 ? 80 : 96};
-    double two_utilisation = 0.93, three_utilisation = 0.963;
-    if (dim <= 64) {
-        three = desc.upper_bound ? ForwardConfig{.warpgroups = 3, .block_n = 96, .stages = 3}
-                                 : ForwardConfig{.warpgroups = 3, .block_n = 112};
-        two_utilisation = 0.58, three_utilisation = 0.65;
-    } else if (dim <= 96) {
-        two_utilisation = 0.76, three_utilisation = 0.78;
-    }
-    if (desc.lower_bound && dim > 96) return two;
+    const TileShapes& shapes = tile_shapes(desc.query_dim, desc.value_dim);
+    if (!shapes.has_three || (desc.lower_bound && !shapes.three_in_windows)) return shapes.two;
     if (desc.upper_bound) {
         // Each row of tiles wastes a part of its last blocks, more so with 192 rows.
-        const std::int64_t long_enough = dim > 96 ? 6144 : 1536;
-        return desc.q_len >= long_enough ? three : two;
+        return desc.q_len >= shapes.long_rows ? shapes.three_causal : shapes.two;
     }
     const auto cost = [&](const ForwardConfig& config, double utilisation) {
         const std::int64_t tiles = desc.batch * desc.heads * ceil_div(desc.q_len, config.block_m());
         return static_cast<double>(ceil_div(tiles, multiprocessors) * config.block_m()) /
                utilisation;
     };
-    return cost(three, three_utilisation) < cost(two, two_utilisation) ? three : two;
+    return cost(shapes.three, shapes.three_utilisation) < cost(shapes.two, shapes.two_utilisation)
+               ? shapes.three
+               : shapes.two;
 }
 
 }  // namespace
@@ -218,25 +288,7 @@ std::vector<ForwardConfig> forward_trials(const ForwardDesc& desc, int multiproc
     if (desc.listed || desc.lower_bound || chosen.group > 1 || chosen.warpgroups == 1) {
         return trials;
     }
-    const int dim = std::max(desc.query_dim, desc.value_dim);
-    std::vector<ForwardConfig> others = {{.warpgroups = 2, .block_n = 128},
-                                         {.warpgroups = 3, .block_n = 80},
-                                         {.warpgroups = 3, .block_n = 64}};
-    if (dim > 192) {
-        others = {};  // larger blocks spill
-    } else if (dim > 128) {
-        others = {{.block_n = 128, .query_buffers = 1},
-                  {.block_n = 112, .query_buffers = 1},
-                  {.block_n = 96, .query_buffers = 1},
-                  {.block_n = 80}};
-        if (desc.value_dim > 128) others.erase(others.begin());
-    } else if (dim <= 96) {
-        others = {{.warpgroups = 2, .block_n = 128},
-                  {.warpgroups = 3, .block_n = 96, .stages = dim > 64 ? 2 : 3},
-                  {.warpgroups = 3, .block_n = 64, .stages = dim > 64 ? 2 : 3}};
-        if (dim <= 64) others.push_back({.warpgroups = 3, .block_n = 112});
-    }
-    for (ForwardConfig& other : others) {
+    for (ForwardConfig other : tile_shapes(desc.query_dim, desc.value_dim).trials) {
         if (other.warpgroups < 3) other.stream_k = choose_stream_k(desc, other, multiprocessors);
         if (std::find(trials.begin(), trials.end(), other) == trials.end()) trials.push_back(other);
     }

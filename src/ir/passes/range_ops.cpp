@@ -482,7 +482,7 @@ Interval result_range(const Function& function, const Instruction& instruction,
         case Op::extent:
             return Interval::integers(0, highest(type.dtype));
         case Op::iota: {
-            const auto axis = static_cast<std::size_t>(instruction.get<AxisAttributes>().axis);
+            const int axis = instruction.get<AxisAttributes>().axis;
             return fitted(type.dtype, 0, type.shape[axis] - 1);
         }
         case Op::broadcast:
