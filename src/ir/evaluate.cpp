@@ -129,7 +129,8 @@ void write_element(DType dtype, void* memory, std::uint64_t bits) {
 }
 
 DType accumulator(Reduction kind, DType dtype) {
-    const bool adds = kind == Reduction::sum || kind == Reduction::prod;
+    const bool adds =
+        kind == Reduction::sum || kind == Reduction::prod || kind == Reduction::logsumexp;
     return adds && is_float(dtype) && size_of(dtype) < 4 ? DType::f32 : dtype;
 }
 
@@ -148,6 +149,8 @@ std::uint64_t combine(Reduction kind, DType dtype, std::uint64_t a, std::uint64_
             return a | b;
         case Reduction::all:
             return a & b;
+        case Reduction::logsumexp:
+            return from_double(round_to(dtype, log_add_exp(to_double(a), to_double(b))));
         default:
             TW_ASSERT(false, "{} has no combining step", name(kind));
     }
@@ -163,7 +166,8 @@ std::uint64_t identity(Reduction kind, DType dtype) {
         case Reduction::all:
             return encode(dtype, 1);
         case Reduction::max:
-        case Reduction::min: {
+        case Reduction::min:
+        case Reduction::logsumexp: {
             const bool highest = kind == Reduction::min;
             if (dtype == DType::boolean) return highest;
             if (dtype == DType::f8e4m3) return encode(dtype, highest ? 448 : -448);

@@ -1,4 +1,4 @@
-// Functions of ir/ops.inl that the standard library does not have.
+// Functions of operations that the standard library does not have.
 #pragma once
 
 #include <cmath>
@@ -11,6 +11,16 @@ namespace tilewright::ir {
 template <typename T>
 T logistic(T x) {
     return T{1} / (T{1} + std::exp(-x));
+}
+
+/// log(e^a + e^b) without overflow; NaN propagates.
+template <typename T>
+T log_add_exp(T a, T b) {
+    if (std::isnan(a) || std::isnan(b)) return a + b;
+    const T high = a < b ? b : a, low = a < b ? a : b;
+    // Equal infinities have no difference.
+    if (std::isinf(high)) return high;
+    return high + std::log1p(std::exp(low - high));
 }
 
 /// The value of the float dtype next to x towards y; both are values of it.

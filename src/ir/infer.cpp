@@ -294,10 +294,16 @@ class Inference : private InferChecks {
     void want_reducible(Reduction kind, DType dtype) const {
         const bool logical = kind == Reduction::any || kind == Reduction::all;
         const bool ordered = kind == Reduction::max || kind == Reduction::min;
-        const bool fits = dtype == DType::boolean ? logical || ordered : !logical;
+        const bool floats = kind == Reduction::logsumexp;
+        const bool fits = floats                    ? is_float(dtype)
+                          : dtype == DType::boolean ? logical || ordered
+                                                    : !logical;
         if (!fits) {
-            fail("expected {} for {} but got {}", logical ? "bool" : "a number", name(kind),
-                 name(dtype));
+            fail("expected {} for {} but got {}",
+                 logical  ? "bool"
+                 : floats ? "a float"
+                          : "a number",
+                 name(kind), name(dtype));
         }
     }
 
@@ -316,6 +322,9 @@ class Inference : private InferChecks {
         if (attributes_.reverse || attributes_.exclusive) {
             fail("expected neither reverse nor exclusive: they belong to scan");
         }
+        if (attributes_.kind == Reduction::logsumexp) {
+            fail("expected a kind of reduction but got logsumexp, which is one of scans");
+        }
         return {gives_index ? DType::i32 : from.dtype, from.shape.without(attributes_.axis)};
     }
 
@@ -326,7 +335,8 @@ class Inference : private InferChecks {
         want_axis(attributes_.axis, from.shape.rank());
         want_reducible(attributes_.kind, from.dtype);
         if (attributes_.kind == Reduction::argmax || attributes_.kind == Reduction::argmin) {
-            fail("expected sum, prod, max, min, any or all but got {}", name(attributes_.kind));
+            fail("expected sum, prod, max, min, any, all or logsumexp but got {}",
+                 name(attributes_.kind));
         }
         return from;
     }

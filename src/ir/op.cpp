@@ -103,7 +103,7 @@ bool is_pure(Op op) {
 
 std::string_view name(Reduction kind) {
     constexpr std::array<std::string_view, kNumReductions> kNames = {
-        "sum", "prod", "max", "min", "any", "all", "argmax", "argmin"};
+        "sum", "prod", "max", "min", "any", "all", "argmax", "argmin", "logsumexp"};
     return kNames.at(static_cast<std::size_t>(kind));
 }
 

@@ -105,8 +105,8 @@ bool is_elementwise(Op op);
 bool is_pure(Op op);
 
 /// Kind of a reduce or scan.
-enum class Reduction : std::uint8_t { sum, prod, max, min, any, all, argmax, argmin };
-inline constexpr int kNumReductions = 8;
+enum class Reduction : std::uint8_t { sum, prod, max, min, any, all, argmax, argmin, logsumexp };
+inline constexpr int kNumReductions = 9;
 std::string_view name(Reduction kind);
 std::optional<Reduction> parse_reduction(std::string_view text);
 

@@ -91,7 +91,9 @@ Tile scanned(Reduction kind, const char* op, const Operand& x, int axis, bool re
     return traced(op, x.location(), [&](Tracer& tracer) {
         ir::Builder& builder = tracer.builder();
         ir::Value value = tracer.value(x);
-        if (accumulates(kind)) value = builder.cast(value, accumulated(tracer.type(value).dtype));
+        const DType dtype = tracer.type(value).dtype;
+        if (accumulates(kind)) value = builder.cast(value, accumulated(dtype));
+        if (kind == Reduction::logsumexp && !is_float(dtype)) value = builder.cast(value, f32);
         const int rank = tracer.type(value).shape.rank();
         return builder.scan(kind, value, checked_axis(op, axis, rank), reverse);
     });
@@ -253,6 +255,9 @@ Tile cummax(Operand x, int axis, bool reverse) {
 }
 Tile cummin(Operand x, int axis, bool reverse) {
     return scanned(Reduction::min, "cummin", x, axis, reverse);
+}
+Tile cumlogsumexp(Operand x, int axis, bool reverse) {
+    return scanned(Reduction::logsumexp, "cumlogsumexp", x, axis, reverse);
 }
 
 static_assert(static_cast<int>(Precision::tf32x3) == static_cast<int>(ir::Precision::tf32x3),

@@ -144,7 +144,9 @@ class Counter {
                 2 * size * static_cast<double>(a[a.rank() - (attributes.transpose_a ? 2 : 1)]);
         } else if (instruction.op == Op::reduce || instruction.op == Op::scan) {
             const ir::Shape& x = function_.type(instruction.operands[0]).shape;
-            result.flops = static_cast<double>(x.size());
+            const bool logs =
+                instruction.get<ir::ReduceAttributes>().kind == ir::Reduction::logsumexp;
+            (logs ? result.transcendentals : result.flops) = static_cast<double>(x.size());
         } else if (is_transcendental(instruction.op)) {
             result.transcendentals = size;
         } else if (is_arithmetic(instruction.op)) {

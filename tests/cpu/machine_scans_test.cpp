@@ -2,6 +2,7 @@
 #include <gmock/gmock.h>
 
 #include <array>
+#include <limits>
 #include <string>
 #include <vector>
 
@@ -50,6 +51,39 @@ TEST(Machine, ScansOfTruth) {
         test.keep(b.scan(Reduction::all, x, axis, false, true));
     }
     test.check();
+}
+
+// Near each other, far apart (the exponentials of most vanish beside the largest), rows that begin
+// with or hold nothing but minus infinity, and ones with infinity and NaN.
+TEST(Machine, LogSumExpScans) {
+    using enum DType;
+    for (const DType dtype : {f32, f64, f16, bf16}) {
+        Agreement test;
+        ir::Builder& b = test.k.b;
+        const std::vector<std::vector<std::int64_t>> shapes = {{5, 77}, {37, 9}, {1, 2100}};
+        for (const std::vector<std::int64_t>& shape : shapes) {
+            const Value x = test.load_all(test.array(dtype, shape));
+            const auto splat = [&](double value) { return b.constant(b.type(x), value); };
+            const Value rows = b.cast(b.iota({i32, b.type(x).shape}, 0), dtype);
+            const Value far = b.binary(Op::mul, b.binary(Op::add, x, rows), splat(60));
+            const double infinity = std::numeric_limits<double>::infinity();
+            const Value some = b.select(b.binary(Op::lt, x, splat(0.5)), splat(-infinity), far);
+            const Value special = b.select(b.binary(Op::gt, x, splat(1.75)), splat(infinity), x);
+            const Value nan = b.select(b.binary(Op::gt, x, splat(1.75)),
+                                       splat(std::numeric_limits<double>::quiet_NaN()), x);
+            for (const Value operand : {x, far, some, special, nan, splat(-infinity)}) {
+                for (const int axis : {0, 1}) {
+                    for (const bool reverse : {false, true}) {
+                        for (const bool exclusive : {false, true}) {
+                            test.keep(
+                                b.scan(Reduction::logsumexp, operand, axis, reverse, exclusive));
+                        }
+                    }
+                }
+            }
+        }
+        test.check(dtype == f64 ? 1e-13 : dtype == f32 ? 2e-6 : dtype == f16 ? 1e-3 : 8e-3);
+    }
 }
 
 // Scans that go through a space in different directions share no chain; what suits both is shared.

@@ -157,6 +157,11 @@ TEST_F(InferTest, Reductions) {
     EXPECT_EQ(type(b.reduce(Reduction::sum, a, 0)), "bf16[8]");
     EXPECT_EQ(type(b.reduce(Reduction::argmax, a, 1)), "i32[4]");
     EXPECT_EQ(type(b.scan(Reduction::sum, a, 1)), "bf16[4, 8]");
+    EXPECT_EQ(type(b.scan(Reduction::logsumexp, a, 1)), "bf16[4, 8]");
+    EXPECT_EQ(error([&] { b.reduce(Reduction::logsumexp, a, 1); }),
+              "[reduce] expected a kind of reduction but got logsumexp, which is one of scans");
+    EXPECT_EQ(error([&] { b.scan(Reduction::logsumexp, tile(DType::i32, {4}), 0); }),
+              "[scan] expected a float for logsumexp but got i32");
     EXPECT_EQ(error([&] { b.reduce(Reduction::any, a, 1); }),
               "[reduce] expected bool for any but got bf16");
     EXPECT_EQ(error([&] { b.reduce(Reduction::sum, a, 2); }),

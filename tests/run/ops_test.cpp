@@ -9,6 +9,8 @@ namespace {
 
 namespace tw = tilewright;
 using testing::ElementsAre;
+using testing::FloatEq;
+using testing::Pointwise;
 
 /// Compares f(x) on a few values with `expected`, to a few f32 rounding errors.
 void expect_function(const std::function<Tile(Tile)>& f,
@@ -165,6 +167,16 @@ TEST(Scans, RunAlongAnAxis) {
     EXPECT_THAT(scanned([](Tile t) { return cumprod(t); }), ElementsAre(3, 3, 6, -24));
     EXPECT_THAT(scanned([](Tile t) { return cummax(t); }), ElementsAre(3, 3, 3, 3));
     EXPECT_THAT(scanned([](Tile t) { return cummin(t); }), ElementsAre(3, 1, 1, -4));
+    // Far above, and below, what exp holds.
+    const float two = std::log(2.0F), inf = std::numeric_limits<float>::infinity();
+    EXPECT_THAT(scanned([](Tile t) { return cumlogsumexp(t * 0 + 1000); }),
+                Pointwise(FloatEq(), std::vector<float>{1000, 1000 + two, 1000 + std::log(3.0F),
+                                                        1000 + 2 * two}));
+    EXPECT_THAT(scanned([&](Tile t) { return cumlogsumexp(where(t < 2, -inf, 0), 0, true); }),
+                Pointwise(FloatEq(), std::vector<float>{two, 0, 0, -inf}));
+    // Integers count as f32.
+    EXPECT_THAT(scanned([](Tile t) { return cumlogsumexp(t.to(i32) * 0); }),
+                Pointwise(FloatEq(), std::vector<float>{0, two, std::log(3.0F), 2 * two}));
 }
 
 TEST(Dot, TransposesBatchesAndAccumulates) {

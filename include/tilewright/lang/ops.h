@@ -115,6 +115,8 @@ Tile cumsum(Operand x, int axis = 0, bool reverse = false);
 Tile cumprod(Operand x, int axis = 0, bool reverse = false);
 Tile cummax(Operand x, int axis = 0, bool reverse = false);
 Tile cummin(Operand x, int axis = 0, bool reverse = false);
+/// Running log(sum(exp(x))), without overflow: minus infinity adds nothing.
+Tile cumlogsumexp(Operand x, int axis = 0, bool reverse = false);
 
 /// How the products of an f32 dot are computed.
 enum class Precision : std::uint8_t {

@@ -22,6 +22,8 @@ T combine(T a, T b) {
         return apply<ir::Op::min>(a, b);
     else if constexpr (kind == any)
         return a || b;
+    else if constexpr (kind == logsumexp)
+        return ir::log_add_exp(a, b);
     else
         return a && b;
 }
@@ -97,6 +99,9 @@ StripFunction find_scan(ir::Reduction kind, DType dtype) {
         } else {
             if (kind == sum) return scan<sum, kIn, over_rows>;
             if (kind == prod) return scan<prod, kIn, over_rows>;
+        }
+        if constexpr (kIn == DType::f32 || kIn == DType::f64) {
+            if (kind == logsumexp) return scan<logsumexp, kIn, over_rows>;
         }
         if (kind == max) return scan<max, kIn, over_rows>;
         if (kind == min) return scan<min, kIn, over_rows>;

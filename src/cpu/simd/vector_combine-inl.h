@@ -46,6 +46,21 @@ struct MinOf : Min {
                                        : std::numeric_limits<T>::max();
 };
 
+/// log(exp(a) + exp(b)) of floats, without overflow. NaN propagates.
+struct LogAddExp {
+    template <class D, class V>
+    HWY_INLINE V operator()(D d, V a, V b) const {
+        using T = hn::TFromD<D>;
+        const V high = Max()(d, a, b);
+        const V e = Exp()(d, hn::Neg(hn::Abs(hn::Sub(a, b))));
+        // The logarithm of 1 + e is e where e is small; e is no number between equal infinities.
+        const V log = hn::IfThenElse(hn::Gt(e, hn::Set(d, T(1e-18))), hn::Log1p(d, e), e);
+        return hn::IfThenElse(hn::IsFinite(high), hn::Add(high, log), high);
+    }
+    template <typename T>
+    static constexpr T kIdentity = -std::numeric_limits<T>::infinity();
+};
+
 }  // namespace
 #endif
 

@@ -160,9 +160,78 @@ void over_lanes(const Strip& s) {
     }
 }
 
+/// Running logsumexp along the lanes. What came before is m + log(sum), m the largest element, so
+/// that one exponential and one logarithm an element do where no sum is too small to be exact.
+template <typename T>
+void log_sum_exp_over_lanes(const Strip& s) {
+    const hn::ScalableTag<T> d;
+    using V = hn::Vec<decltype(d)>;
+    constexpr std::int64_t kLanes = hn::MaxLanes(d);
+    constexpr T kSmallest = sizeof(T) == 4 ? T(1e-30) : T(1e-290);
+    const bool reverse = s.immediate[0] != 0, exclusive = s.immediate[1] != 0;
+    const VectorScan<T, Sum> sums(reverse);
+    const VectorScan<T, LogAddExp> exact(reverse);
+    const std::int64_t lane_step = s.in[0].lane_stride;
+    const std::int64_t vectors = s.lanes / kLanes, tail = s.lanes % kLanes;
+    const V lowest = hn::Set(d, LogAddExp::kIdentity<T>), smallest = hn::Set(d, kSmallest);
+    for (std::int64_t r = 0; r < s.rows; ++r) {
+        const T* in = static_cast<const T*>(s.in[0].data) + r * s.in[0].row_stride;
+        T* out = static_cast<T*>(s.out) + r * s.out_row_stride;
+        V m, sum;
+        const auto carry_on_from = [&](V before) HWY_ATTR {
+            m = before;
+            sum = hn::IfThenElse(hn::Eq(before, lowest), hn::Zero(d), hn::Set(d, T(1)));
+        };
+        carry_on_from(hn::Set(d, static_cast<T*>(s.accumulator)[r]));
+        const auto step = [&](V x) HWY_ATTR {
+            V top = m, before = sum;
+            if (!hn::AllFalse(d, hn::Gt(x, m))) {
+                top = hn::MaxOfLanes(d, hn::Max(x, m));
+                before = hn::Mul(sum, Exp()(d, hn::Sub(m, top)));
+            }
+            const V prefix = sums.scanned(Exp()(d, hn::Sub(x, top)));
+            const V inclusive = hn::Add(before, prefix);
+            const V result = exclusive ? hn::Add(before, sums.next_lane(prefix)) : inclusive;
+            // Both: of an exclusive scan, the last element is in one of them only.
+            if (hn::AllTrue(d, hn::And(hn::Ge(result, smallest), hn::Ge(inclusive, smallest)))) {
+                m = top;
+                sum = sums.total(inclusive);
+                return hn::Add(m, Log()(d, result));
+            }
+            const V carried = hn::Add(m, Log()(d, sum));
+            const V scanned = exact.scanned(x);
+            carry_on_from(LogAddExp()(d, carried, exact.total(scanned)));
+            return LogAddExp()(d, carried, exclusive ? exact.next_lane(scanned) : scanned);
+        };
+        const auto do_tail = [&]() HWY_ATTR {
+            if (tail == 0) return;
+            const auto n = static_cast<std::size_t>(tail);
+            const std::int64_t l = vectors * kLanes;
+            const V x = lane_step == 0 ? hn::Set(d, *in) : load_first(d, in + l, n);
+            store_first(step(hn::IfThenElse(hn::FirstN(d, n), x, lowest)), d, out + l, n);
+        };
+        if (reverse) do_tail();
+        for (std::int64_t i = 0; i < vectors; ++i) {
+            const std::int64_t l = (reverse ? vectors - 1 - i : i) * kLanes;
+            const V x = lane_step == 0 ? hn::Set(d, *in) : hn::LoadU(d, in + l);
+            hn::StoreU(step(x), d, out + l);
+        }
+        if (!reverse) do_tail();
+        static_cast<T*>(s.accumulator)[r] = hn::GetLane(hn::Add(m, Log()(d, sum)));
+    }
+}
+
 template <typename T, class F>
 StripFunction kernel(bool rows) {
     return rows ? over_rows<T, F> : over_lanes<T, F>;
+}
+
+StripFunction log_sum_exp(DType dtype, bool rows) {
+    if (dtype == DType::f32)
+        return rows ? over_rows<float, LogAddExp> : log_sum_exp_over_lanes<float>;
+    if (dtype == DType::f64)
+        return rows ? over_rows<double, LogAddExp> : log_sum_exp_over_lanes<double>;
+    return nullptr;
 }
 
 template <class F>
@@ -205,6 +274,8 @@ StripFunction scan(ir::Reduction kind, DType dtype, bool rows) {
             return for_dtype<MaxOf>(dtype, rows);
         case ir::Reduction::min:
             return for_dtype<MinOf>(dtype, rows);
+        case ir::Reduction::logsumexp:
+            return log_sum_exp(dtype, rows);
         default:
             return nullptr;
     }

@@ -24,6 +24,8 @@ std::string combined(Reduction kind, DType dtype, const std::string& a, const st
         case Reduction::any:
             return dtype == DType::boolean ? fmt::format("{} || {}", a, b)
                                            : fmt::format("ops::max({}, {})", a, b);
+        case Reduction::logsumexp:
+            return fmt::format("ops::log_add_exp({}, {})", a, b);
         default:
             return dtype == DType::boolean ? fmt::format("{} && {}", a, b)
                                            : fmt::format("ops::min({}, {})", a, b);

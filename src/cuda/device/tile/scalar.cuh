@@ -320,6 +320,15 @@ TW_DEVICE Register<To> bitcast(Register<From> a) {
     return widen(bits.to);
 }
 
+/// log(exp(a) + exp(b)) without overflow; NaN propagates.
+template <class T>
+TW_DEVICE T log_add_exp(T a, T b) {
+    if (a != a || b != b) return a + b;
+    const T high = max(a, b), low = min(a, b);
+    // Equal infinities have no difference.
+    return high - high != 0 ? high : high + log1p(exp(low - high));
+}
+
 /// True when b at index j stands before a at index i as the extreme: NaN first, then the lower
 /// index.
 template <bool kMax, class T>
