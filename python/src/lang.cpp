@@ -280,6 +280,44 @@ void bind_functions(nb::module_& lang) {
     scan("cumprod", cumprod);
     scan("cummax", cummax);
     scan("cummin", cummin);
+    scan("cumlogsumexp", cumlogsumexp);
+
+    lang.def(
+        "sort",
+        [](nb::handle x, int axis, bool descending) {
+            return sort(expect_operand(x), axis, descending);
+        },
+        nb::arg("x").none(), nb::arg("axis"), nb::arg("descending"));
+    lang.def(
+        "argsort",
+        [](nb::handle x, int axis, bool descending) {
+            return argsort(expect_operand(x), axis, descending);
+        },
+        nb::arg("x").none(), nb::arg("axis"), nb::arg("descending"));
+    lang.def(
+        "sort_by_key",
+        [](nb::handle keys, nb::handle values, int axis, bool descending) {
+            return sort_by_key(expect_operand(keys), expect_operand(values), axis, descending);
+        },
+        nb::arg("keys").none(), nb::arg("values").none(), nb::arg("axis"), nb::arg("descending"));
+    lang.def(
+        "top_k",
+        [](nb::handle x, std::int64_t count, int axis) {
+            return top_k(expect_operand(x), count, axis);
+        },
+        nb::arg("x").none(), nb::arg("count"), nb::arg("axis"));
+    lang.def(
+        "take_along_axis",
+        [](nb::handle x, nb::handle places, int axis) {
+            return take_along_axis(expect_operand(x), expect_operand(places), axis);
+        },
+        nb::arg("x").none(), nb::arg("places").none(), nb::arg("axis"));
+    lang.def(
+        "one_hot",
+        [](nb::handle places, std::int64_t depth, const std::string& dtype, int axis) {
+            return one_hot(expect_operand(places), depth, expect_dtype(dtype), axis);
+        },
+        nb::arg("places").none(), nb::arg("depth"), nb::arg("dtype"), nb::arg("axis"));
 
     lang.def(
         "bitcast",
@@ -415,6 +453,21 @@ void bind_control(nb::module_& lang) {
                                            run(else_branch), kNowhere));
         },
         nb::arg("op"), nb::arg("condition").none(), nb::arg("then_branch"), nb::arg("else_branch"));
+    const auto combining = [&](const char* name, auto f) {
+        lang.def(
+            name,
+            [f](const nb::callable& combine, const nb::list& elements, int axis, bool flag) {
+                const detail::Combine call = [&](std::span<const Tile> before,
+                                                 std::span<const Tile> after) {
+                    return operands_of(
+                        nb::cast<nb::list>(combine(list_of(before), list_of(after))));
+                };
+                return list_of(f(call, operands_of(elements), axis, flag, kNowhere));
+            },
+            nb::arg("combine"), nb::arg("elements"), nb::arg("axis"), nb::arg("flag"));
+    };
+    combining("associative_scan", &detail::associative_scan);
+    combining("reduce", &detail::reduce);
     lang.def(
         "scan",
         [](const nb::list& init, const nb::list& xs, const nb::callable& body) {

@@ -15,7 +15,7 @@ from ._attention import AuxOutput, AuxRequest, Gradients, flex_attention, flex_a
 from ._attributes import Attribute, Struct
 from ._block_mask import BlockMask, create_block_mask, create_mask, create_scores
 from ._captures import Capture, Row, Scalar
-from ._control import cond, for_loop, scan, when, while_loop
+from ._control import associative_scan, cond, for_loop, reduce, scan, when, while_loop
 from ._cuda_kernel import CpuFunction, CudaKernel, Launch, cuda_kernel
 from ._elementwise import FUNCTIONS
 from ._kernels import BlockSpec, Call, Element, Kernel, call, kernel, vmap
@@ -38,6 +38,7 @@ from ._language import (
     cast,
     cdiv,
     concatenate,
+    cumlogsumexp,
     cummax,
     cummin,
     cumprod,
@@ -73,6 +74,7 @@ from ._language import (
 from ._library import parse_mod
 from ._mods import Mod, and_masks, capture, or_masks
 from ._norm import layer_norm, layer_norm_vjp, rms_norm, rms_norm_vjp
+from ._order import argsort, one_hot, sort, sort_by_key, take_along_axis, top_k
 from ._profile import Profile, ProfileLine
 from ._programs import Cost, Program, ShapeDtype, cpu_roofs
 from ._warmup import warmup
@@ -145,6 +147,8 @@ __all__ = [
     "arange",
     "argmax",
     "argmin",
+    "argsort",
+    "associative_scan",
     "atomic_add",
     "atomic_cas",
     "atomic_max",
@@ -164,6 +168,7 @@ __all__ = [
     "create_mask",
     "create_scores",
     "cuda_kernel",
+    "cumlogsumexp",
     "cummax",
     "cummin",
     "cumprod",
@@ -193,12 +198,14 @@ __all__ = [
     "mean",
     "min",
     "num_programs",
+    "one_hot",
     "ones",
     "or_masks",
     "parse_mod",
     "prod",
     "program_id",
     "random_bits",
+    "reduce",
     "reshape",
     "rms_norm",
     "rms_norm_vjp",
@@ -206,10 +213,14 @@ __all__ = [
     "scores",
     "set_num_threads",
     "silu",
+    "sort",
+    "sort_by_key",
     "squeeze",
     "stack",
     "store",
     "sum",
+    "take_along_axis",
+    "top_k",
     "transpose",
     "uniform",
     "version",

@@ -8,6 +8,7 @@ import dataclasses
 import inspect
 
 from . import _core
+from ._language import _integer
 
 _lang = _core.lang
 
@@ -190,6 +191,36 @@ def scan(body, carry, xs):
 
     last, stacks = _lang.scan(leaves, rows, run)
     return _rebuild(form, iter(last)), _rebuild(y_forms[-1], iter(stacks))
+
+
+def associative_scan(combine, elems, axis=0, reverse=False):
+    """What the elements up to each one along an axis combine to; with `reverse`, from the last down.
+
+    `elems` is a tile, or a tuple, list, dict or dataclass of tiles that are combined together.
+    `combine(a, b)` takes two values of that form, of one shape, and returns one more: element by
+    element what a and b give, a from before b. It has to be associative, not commutative.
+    """
+    return _combined(_lang.associative_scan, "associative_scan", combine, elems, axis, reverse)
+
+
+def reduce(combine, elems, axis=0, keepdims=False):
+    """What all elements along an axis combine to, in a fixed tree of neighbours in their order.
+
+    `combine` and `elems` are those of `associative_scan`.
+    """
+    return _combined(_lang.reduce, "reduce", combine, elems, axis, keepdims)
+
+
+def _combined(core, op, combine, elems, axis, flag):
+    if not _takes(op, combine, 2):
+        raise TypeError(f"[{op}] expected combine to take two values")
+    leaves, form = _flat(elems)
+
+    def run(before, after):
+        result = combine(_rebuild(form, iter(before)), _rebuild(form, iter(after)))
+        return _flat_like(op, "combine to return a value", result, form)
+
+    return _rebuild(form, iter(core(run, leaves, _integer(op, "axis", axis), bool(flag))))
 
 
 def _kind(value):

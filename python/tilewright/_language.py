@@ -283,6 +283,11 @@ def cummin(x, axis=0, reverse=False) -> Tile:
     return _lang.cummin(x, _integer("cummin", "axis", axis), bool(reverse))
 
 
+def cumlogsumexp(x, axis=0, reverse=False) -> Tile:
+    """`log(sum(exp(x)))` of all elements up to each one along an axis, without overflow."""
+    return _lang.cumlogsumexp(x, _integer("cumlogsumexp", "axis", axis), bool(reverse))
+
+
 _PRECISIONS = ("ieee", "tf32", "tf32x3")
 #: Names of jax.lax.Precision and jax.lax.DotAlgorithmPreset, in capitals, for the same products.
 _PRECISIONS_OF_JAX = {

@@ -114,6 +114,33 @@ def test_precisions_have_the_names_of_jax(given, meant):
     assert (f"{meant} :" in dot) and ("precision" in dot) == bool(meant), dot
 
 
+@pytest.mark.parametrize("dtype", [np.float32, np.float64, np.float16, ml_dtypes.bfloat16])
+@pytest.mark.parametrize("interpret", [False, True])
+def test_cumulative_logsumexp(dtype, interpret):
+    x = (rand(5, 137) * 40).astype(dtype)
+    x[0] = -np.inf
+    x[1, :20] = -np.inf
+    x[2, 50] = np.inf
+    x[3, 70] = np.nan
+
+    def kernel(x, along, down, back):
+        along[...] = tw.cumlogsumexp(x[...], 1)
+        down[...] = tw.cumlogsumexp(x[...])
+        back[...] = tw.cumlogsumexp(x[...], -1, reverse=True)
+
+    results = run(kernel, [((5, 137), dtype)] * 3, x, interpret=interpret)
+    wide = x.astype(np.float64)
+    with np.errstate(invalid="ignore"):
+        expected = [
+            np.logaddexp.accumulate(wide, 1),
+            np.logaddexp.accumulate(wide, 0),
+            np.logaddexp.accumulate(wide[:, ::-1], 1)[:, ::-1],
+        ]
+    rtol = {2: 8e-3, 4: 1e-6, 8: 1e-14}[np.dtype(dtype).itemsize]
+    for result, want in zip(results, expected, strict=True):
+        np.testing.assert_allclose(result.astype(np.float64), want, rtol=rtol, atol=rtol)
+
+
 def test_dots_of_narrow_floats_are_f32():
     x = rand(16, 8).astype(ml_dtypes.bfloat16)
 

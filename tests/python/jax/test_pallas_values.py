@@ -186,11 +186,46 @@ def test_reductions_and_scans():
     near(tile(lambda v: jnp.sum(v, keepdims=True), x), jnp.sum(x, keepdims=True))
     equal(tile(lambda v: jnp.any(v > 2, axis=0), x), jnp.any(x > 2, axis=0))
     equal(tile(lambda v: jnp.all(v > -1, axis=1), x), jnp.all(x > -1, axis=1))
-    for function in (jnp.cumsum, jnp.cumprod, lax.cummax, lax.cummin):
+    for function in (jnp.cumsum, jnp.cumprod, lax.cummax, lax.cummin, lax.cumlogsumexp):
         near(tile(lambda v, f=function: f(v, axis=1), x), function(x, axis=1))
     near(tile(lambda v: lax.cumsum(v, axis=0, reverse=True), x), lax.cumsum(x, 0, reverse=True))
+    some = jnp.where(x < 0, -jnp.inf, x * 50)
+    sums = tile(lambda v: lax.cumlogsumexp(v, 1, True), some)
+    near(jnp.exp(sums / 100), jnp.exp(lax.cumlogsumexp(some, 1, True) / 100))
     near(tile(jax.nn.softmax, x), jax.nn.softmax(x))
     near(tile(lambda v: jax.nn.logsumexp(v, axis=-1), x), jax.nn.logsumexp(x, axis=-1))
+
+
+def test_operators_of_the_kernel():
+    x, i = normal(0, 6, 11), jnp.broadcast_to(jnp.arange(11), (6, 11))
+
+    def then(f, g):
+        return f[0] * g[0], f[1] * g[0] + g[1]
+
+    for axis in (0, 1):
+        for reverse in (False, True):
+
+            def scanned(v, axis=axis, reverse=reverse):
+                return lax.associative_scan(then, (v, v + 1), reverse, axis)[1]
+
+            near(tile(scanned, x), scanned(x), 1e-5)
+
+    def larger(a, b):
+        keep = jnp.abs(a[0]) >= jnp.abs(b[0])
+        return jnp.where(keep, a[0], b[0]), jnp.where(keep, a[1], b[1])
+
+    def place(v, w):
+        return lax.reduce((v, w), (jnp.float32(0), jnp.int32(-1)), larger, (1,))[1]
+
+    equal(tile(place, x, i), place(x, i))
+
+    def both(v):
+        return lax.reduce(v, jnp.float32(2), lambda a, b: a + b - a * b, (0, 1))
+
+    near(tile(both, x), both(x), 1e-4)
+    empty = lax.reduce(x[:, :0], jnp.float32(3), lambda a, b: a + b - a * b, (1,))
+    equal(tile(lambda v: lax.reduce(v[:, :0], jnp.float32(3), lambda a, b: a + b - a * b, (1,)), x),
+          empty)  # fmt: skip
 
 
 def test_shapes():

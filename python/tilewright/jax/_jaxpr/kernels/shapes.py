@@ -2,6 +2,9 @@
 
 import math
 
+import jax
+from jax import lax
+
 from ...._errors import UnsupportedError
 from .arithmetic import broadcast, cast
 from .program import MAX_RANK, Affine
@@ -234,7 +237,45 @@ def _reduce_bool(t, eqn, a):
     return reduced(t, a, "any" if eqn.primitive.name == "reduce_or" else "all", eqn.params["axes"])
 
 
-_SCANS = {"cumsum": "sum", "cumprod": "prod", "cummax": "max", "cummin": "min"}
+@rule("reduce")
+def _reduce_by(t, eqn, *operands):
+    """By a computation of the kernel's own: neighbours meet in their order, in a tree."""
+    count = len(operands) // 2
+    closed, dimensions = eqn.params["jaxpr"], eqn.params["dimensions"]
+
+    def combined(before, after):
+        def function(*scalars):
+            return jax.core.eval_jaxpr(closed.jaxpr, closed.consts, *scalars)
+
+        for _ in range(before[0].ndim):
+            function = jax.vmap(function)
+        return function(*before, *after)
+
+    def folded(*arrays):
+        values, start = list(arrays[:count]), list(arrays[count:])
+        for axis in sorted(dimensions, reverse=True):
+            if values[0].shape[axis] == 0:
+                rest = [n for a, n in enumerate(values[0].shape) if a not in dimensions]
+                return [lax.broadcast(v, rest) for v in start]
+            while (n := values[0].shape[axis]) > 1:
+                even = [lax.slice_in_dim(v, 0, n // 2 * 2, 2, axis) for v in values]
+                odd = [lax.slice_in_dim(v, 1, n // 2 * 2, 2, axis) for v in values]
+                last = [lax.slice_in_dim(v, n // 2 * 2, n, 1, axis) for v in values]
+                pairs = zip(combined(even, odd), last, strict=True)
+                values = [lax.concatenate(pair, axis) if n % 2 else pair[0] for pair in pairs]
+            values = [lax.squeeze(v, (axis,)) for v in values]
+        return combined([lax.broadcast(v, values[0].shape) for v in start], values)
+
+    return t.inline_all(folded, *operands)
+
+
+_SCANS = {
+    "cumsum": "sum",
+    "cumprod": "prod",
+    "cummax": "max",
+    "cummin": "min",
+    "cumlogsumexp": "logsumexp",
+}
 
 
 @rule(*_SCANS)

@@ -1,0 +1,85 @@
+// Operators of the user's and sorting while they are traced: forms, types and bad input.
+#include "tests/lang/trace_support.h"
+#include "tilewright/lang.h"
+
+namespace tilewright::lang {
+namespace {
+
+using testing::HasSubstr;
+
+template <typename F>
+std::string refused(F body) {
+    try {
+        with_input(body);
+    } catch (const UserError& error) {
+        return error.what();
+    }
+    return "";
+}
+
+TEST(Combine, KeepsTheFormOfTheElements) {
+    with_input([](Ref x) {
+        const Tile t = x.load();
+        const Tile sums = associative_scan([](Tile a, Tile b) { return a + b; }, t, -1, true);
+        EXPECT_EQ(sums.shape(), (Extents{8, 16}));
+        const auto [total, count] = reduce(
+            [](auto a, auto b) { return std::tuple(a.first + b.first, a.second + b.second); },
+            std::pair(t, iota({8, 16}, 1)), 1);
+        EXPECT_EQ(total.shape(), (Extents{8}));
+        EXPECT_EQ(count.dtype(), i32);
+        EXPECT_EQ(reduce([](Tile a, Tile) { return a; }, t, 0, true).shape(), (Extents{1, 16}));
+        // A literal takes the dtype, a scalar the shape.
+        EXPECT_EQ(reduce([](Tile, Tile) { return 1; }, t).dtype(), f32);
+    });
+}
+
+TEST(Combine, BadInputIsNamed) {
+    const auto add = [](Tile a, Tile b) { return a + b; };
+    EXPECT_THAT(refused([&](Ref x) { associative_scan(add, x.load(), 2); }),
+                HasSubstr("[associative_scan] expected an axis in [-2, 2) but got 2"));
+    EXPECT_THAT(refused([&](Ref) { reduce(add, constant(1, f32)); }),
+                HasSubstr("[reduce] expected an axis in [0, 0) but got 0"));
+    EXPECT_THAT(refused([](Ref x) {
+                    associative_scan([](Tile a, Tile b) { return (a + b).to(i32); }, x.load());
+                }),
+                HasSubstr("expected combine to return f32[7, 16] for value 0 but got i32[7, 16]"));
+    EXPECT_THAT(refused([](Ref x) {
+                    reduce([](auto a, auto) { return a; }, std::pair(x.load(), iota(8)));
+                }),
+                HasSubstr("[reduce] expected tiles of rank 2 and 8 elements along axis 0 but got "
+                          "[8]"));
+    EXPECT_THAT(refused([&](Ref) {
+                    reduce(add, zeros({0, 3}, f32));
+                }),
+                HasSubstr("[reduce] expected at least one element along axis 0 but got none"));
+    EXPECT_THAT(
+        refused([](Ref) { associative_scan([](auto a, auto) { return a; }, std::vector<Tile>()); }),
+        HasSubstr("[associative_scan] expected at least one tile but got none"));
+}
+
+TEST(Order, BadInputIsNamed) {
+    EXPECT_THAT(refused([](Ref) { sort(constant(1, f32)); }),
+                HasSubstr("[sort] expected an axis in [0, 0) but got -1"));
+    EXPECT_THAT(refused([](Ref x) { top_k(x.load(), 17); }),
+                HasSubstr("[top_k] expected a count from 1 to 16 but got 17"));
+    EXPECT_THAT(refused([](Ref x) { top_k(x.load(), 0); }), HasSubstr("but got 0"));
+    EXPECT_THAT(refused([](Ref x) { take_along_axis(x.load(), x.load()); }),
+                HasSubstr("[take_along_axis] expected `places` to be integers but got f32"));
+    EXPECT_THAT(refused([](Ref x) { take_along_axis(x.load(), iota(3)); }),
+                HasSubstr("[take_along_axis] expected places of rank 2 but got [3]"));
+    EXPECT_THAT(refused([](Ref x) {
+                    take_along_axis(x.load(), iota({3, 4}, 0));
+                }),
+                HasSubstr("[take_along_axis]"));
+    EXPECT_THAT(refused([](Ref x) { sort_by_key(x.load(), iota(3)); }),
+                HasSubstr("[sort_by_key] expected values of shape [8, 16] like the keys"));
+    EXPECT_THAT(refused([](Ref x) { one_hot(x.load(), 4); }),
+                HasSubstr("[one_hot] expected `places` to be integers but got f32"));
+    EXPECT_THAT(refused([](Ref) { one_hot(iota(3), -1); }),
+                HasSubstr("[one_hot] expected a depth >= 0 but got -1"));
+    EXPECT_THAT(refused([](Ref) { one_hot(iota(3), 4, f32, 2); }),
+                HasSubstr("[one_hot] expected an axis in [-2, 2) but got 2"));
+}
+
+}  // namespace
+}  // namespace tilewright::lang
