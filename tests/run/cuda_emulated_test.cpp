@@ -9,11 +9,13 @@
 #include "cpu/interpreter.h"
 #include "ir/parse.h"
 #include "ir/print.h"
+#include "lang/trace.h"
 #include "tests/cuda/emulate.h"
 #include "tests/run/cuda_arrays.h"
 #include "tests/run/cuda_programs.h"
 #include "tests/support/portable_program.h"
 #include "tests/support/seeds.h"
+#include "tilewright/lang.h"
 
 namespace tilewright {
 namespace {
@@ -171,6 +173,74 @@ TEST(CudaEmulated, LoopsWithHugeStepsEnd) {
         for (std::size_t a = 0; a < programs[i].extents.size(); ++a) {
             EXPECT_LE(relative_error(functions[i], a, expected, got), programs[i].relative)
                 << programs[i].name << " array " << a;
+        }
+    }
+}
+
+// Sorting, places and operators of the user's: loops over scratch memory, slices and
+// concatenations.
+TEST(CudaEmulated, SortsAndCombines) {
+    TW_REQUIRE_SOURCES();
+    using Role = lang::Parameter::Role;
+    const auto array = [](const char* name, Role role, DType dtype,
+                          std::vector<std::int64_t> extents) {
+        return lang::Parameter{name, role, dtype, std::move(extents), {}, -1, role == Role::output};
+    };
+    struct Case {
+        ir::Function function;
+        std::vector<std::vector<std::int64_t>> extents;
+    };
+    std::vector<Case> cases;
+    for (const DType dtype : {f32, bf16, i64}) {
+        lang::Signature signature;
+        signature.parameters = {
+            array("x", Role::input, dtype, {3, 77}), array("places", Role::output, i32, {3, 77}),
+            array("down", Role::output, dtype, {3, 77}), array("top", Role::output, dtype, {3, 5}),
+            array("first", Role::output, i32, {3, 5})};
+        cases.push_back({lang::trace(kernel("order",
+                                            [](Ref x, Ref places, Ref down, Ref top, Ref first) {
+                                                places.store(argsort(x.load()));
+                                                down.store(sort(x.load(), 0, true));
+                                                const auto [values, at] = top_k(x.load(), 5);
+                                                top.store(values);
+                                                first.store(at);
+                                            }),
+                                     signature),
+                         {{3, 77}, {3, 77}, {3, 77}, {3, 5}, {3, 5}}});
+    }
+    lang::Signature signature;
+    signature.parameters = {
+        array("m", Role::input, i32, {3, 77}), array("c", Role::input, i32, {3, 77}),
+        array("up", Role::output, i32, {3, 77}), array("all", Role::output, i32, {77})};
+    const auto then = [](auto f, auto g) {
+        return std::pair(f.first * g.first, f.second * g.first + g.second);
+    };
+    cases.push_back({lang::trace(kernel("maps",
+                                        [=](Ref m, Ref c, Ref up, Ref all) {
+                                            const auto maps = std::pair(m.load(), c.load());
+                                            up.store(associative_scan(then, maps, 1, true).second);
+                                            all.store(reduce(then, maps).second);
+                                        }),
+                                 signature),
+                     {{3, 77}, {3, 77}, {3, 77}, {77}}});
+    std::vector<ir::Function> prepared;
+    std::vector<cuda::Generated> kernels;
+    for (const Case& made : cases) {
+        prepared.push_back(cuda::prepare(made.function));
+        cuda::Target target = cuda::target_of("sm_90a");
+        target.facts.assign(made.extents.size(), {true, true});
+        kernels.push_back(cuda::generate(prepared.back(), target));
+    }
+    const testing_support::EmulatedKernels emulated(kernels);
+    for (std::size_t i = 0; i < cases.size(); ++i) {
+        testing_support::ProgramArrays expected(cases[i].function, cases[i].extents),
+            got(cases[i].function, cases[i].extents);
+        cpu::interpret(cases[i].function, expected.arguments);
+        cuda::LaunchArguments arguments(prepared[i], got.arguments);
+        emulated.run(i, arguments, 1);
+        for (std::size_t a = 0; a < cases[i].extents.size(); ++a) {
+            EXPECT_EQ(relative_error(cases[i].function, a, expected, got), 0)
+                << cases[i].function.name << " array " << a;
         }
     }
 }

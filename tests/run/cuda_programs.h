@@ -183,6 +183,62 @@ func @rows_ahead(%x: ref<bf16[7, 1024]>, %e: ref<f32[7, 64]>, %a: ref<f32[7]>, %
             1e-6};
 }
 
+/// Products of bytes of either sign, in a batch, both ways around.
+inline CudaProgram bytes_rows_program() {
+    return {"rows of bytes",
+            R"(
+func @bytes(%x: ref<i8[2, 48, 70]>, %y: ref<u8[2, 70, 40]>, %z: ref<i32[2, 48, 40]>,
+            %w: ref<i32[2, 40, 48]>) grid [] {
+  %o = constant 0 : i64
+  %a = load %x[%o : 2, %o : 48, %o : 70] : i8[2, 48, 70]
+  %five = constant 5 : i8[2, 48, 70]
+  %signed = sub %a, %five : i8[2, 48, 70]
+  %b = load %y[%o : 2, %o : 70, %o : 40] : u8[2, 70, 40]
+  %many = constant 31 : u8[2, 70, 40]
+  %large = mul %b, %many : u8[2, 70, 40]
+  %c = dot %signed, %large : i32[2, 48, 40]
+  store %z[%o : 2, %o : 48, %o : 40], %c
+  %d = dot %large, %signed transpose_a transpose_b : i32[2, 40, 48]
+  store %w[%o : 2, %o : 40, %o : 48], %d
+  yield
+}
+)",
+            {{2, 48, 70}, {2, 70, 40}, {2, 48, 40}, {2, 40, 48}},
+            0};
+}
+
+/// Running sums of exponentials, along rows and down columns.
+inline CudaProgram log_sum_exp_program() {
+    return {"running rows",
+            R"(
+func @running(%x: ref<f32[7, 300]>, %h: ref<bf16[7, 300]>, %a: ref<f32[7, 300]>,
+              %b: ref<f32[7, 300]>, %c: ref<bf16[7, 300]>) grid [] {
+  %o = constant 0 : i64
+  %l = load %x[%o : 7, %o : 300] : f32[7, 300]
+  %scale = constant 60 : f32[7, 300]
+  %low = constant 0.3 : f32[7, 300]
+  %lowest = constant -inf : f32[7, 300]
+  %far = mul %l, %scale : f32[7, 300]
+  %few = lt %l, %low : bool[7, 300]
+  %some = select %few, %lowest, %far : f32[7, 300]
+  %up = scan %some logsumexp axis 1 : f32[7, 300]
+  %floor = constant -100 : f32[7, 300]
+  %finite = max %up, %floor : f32[7, 300]
+  store %a[%o : 7, %o : 300], %finite
+  %down = scan %l logsumexp axis 0 reverse : f32[7, 300]
+  store %b[%o : 7, %o : 300], %down
+  %lh = load %h[%o : 7, %o : 300] : bf16[7, 300]
+  %half = scan %lh logsumexp axis 1 reverse exclusive : bf16[7, 300]
+  %least = constant -8 : bf16[7, 300]
+  %known = max %half, %least : bf16[7, 300]
+  store %c[%o : 7, %o : 300], %known
+  yield
+}
+)",
+            {{7, 300}, {7, 300}, {7, 300}, {7, 300}, {7, 300}},
+            8e-3};
+}
+
 /// Blocks that threads could hold but shared memory could not, or that would fill the registers:
 /// they are cut. Of the first a scan stays whole.
 inline std::vector<CudaProgram> cut_programs() {
@@ -296,11 +352,15 @@ inline std::vector<CudaProgram> cuda_programs() {
                                           std::string(flags) + " precision tf32"));
         programs.push_back(matmul_program("f64", "f64", 32, 32, 8, 2, 1e-14, flags));
         programs.push_back(matmul_program("i8", "i32", 16, 32, 20, 2, 0, flags));
+        programs.push_back(matmul_program("u8", "i32", 8, 16, 32, 2, 0, flags));
+        programs.push_back(matmul_program("i8", "i32", 96, 64, 64, 3, 0, flags));
     }
+    programs.push_back(bytes_rows_program());
     programs.push_back(attention_program("bf16", 64, 64, 64, 200));
     programs.push_back(attention_program("f16", 128, 64, 128, 130));
     programs.push_back(attention_program("bf16", 32, 32, 80, 61));
     programs.push_back(attention_program("bf16", 16, 128, 96, 128));
+    programs.push_back(log_sum_exp_program());
     return programs;
 }
 

@@ -27,6 +27,8 @@ DotPlan::Unit unit_of(const ir::Function& function, const ir::Instruction& dot) 
     if (n.bits < 3) return DotPlan::Unit::fma;
     const bool narrow = is_float(dtype) && size_of(dtype) <= 2;
     if (narrow && k.bits >= 4) return DotPlan::Unit::mma16;
+    const bool bytes = is_integer(dtype) && size_of(dtype) == 1;
+    if (bytes && k.bits >= 5) return DotPlan::Unit::mma8;
     if (dtype == DType::f32 && attributes.precision == ir::Precision::tf32 && k.bits >= 3) {
         return DotPlan::Unit::tf32;
     }
@@ -123,6 +125,10 @@ void plan_tensor_cores(DotPlan& plan, const Sizes& size, bool chained) {
             a.lane = {k.at(1), k.at(2), m.at(0), m.at(1), m.at(2)};
             a.reg = {k.at(0), m.at(3), k.at(3)};
             k_unit = 4;
+        } else if (plan.unit == DotPlan::Unit::mma8) {
+            a.lane = {k.at(2), k.at(3), m.at(0), m.at(1), m.at(2)};
+            a.reg = {k.at(0), k.at(1), m.at(3), k.at(4)};
+            k_unit = 5;
         } else {
             a.lane = {k.at(0), k.at(1), m.at(0), m.at(1), m.at(2)};
             if (!f64) a.reg = {m.at(3), k.at(2)}, k_unit = 3;
@@ -141,6 +147,10 @@ void plan_tensor_cores(DotPlan& plan, const Sizes& size, bool chained) {
             b.lane = {k.at(1), k.at(2), n.at(0), n.at(1), n.at(2)};
             b.reg = {k.at(0), k.at(3)};
             k_unit = 4;
+        } else if (plan.unit == DotPlan::Unit::mma8) {
+            b.lane = {k.at(2), k.at(3), n.at(0), n.at(1), n.at(2)};
+            b.reg = {k.at(0), k.at(1), k.at(4)};
+            k_unit = 5;
         } else {
             b.lane = {k.at(0), k.at(1), n.at(0), n.at(1), n.at(2)};
             if (!f64) b.reg = {k.at(2)}, k_unit = 3;
@@ -221,9 +231,10 @@ DotPlan plan_dot(const ir::Function& function, const ir::Instruction& dot, int w
     if (plan.unit == DotPlan::Unit::fma) {
         plan_fma(plan);
     } else {
-        plan.step = plan.unit == DotPlan::Unit::mma16  ? 16
-                    : plan.unit == DotPlan::Unit::tf32 ? 8
-                                                       : 4;
+        plan.step = plan.unit == DotPlan::Unit::mma8    ? 32
+                    : plan.unit == DotPlan::Unit::mma16 ? 16
+                    : plan.unit == DotPlan::Unit::tf32  ? 8
+                                                        : 4;
         plan_tensor_cores(plan, size, chained);
     }
     return plan;

@@ -9,6 +9,7 @@ namespace tilewright::cuda {
 struct DotPlan {
     enum class Unit : std::uint8_t {
         mma16,  ///< m16n8k16, f16 or bf16 operands, f32 accumulator
+        mma8,   ///< m16n8k32, i8 or u8 operands, i32 accumulator
         tf32,   ///< m16n8k8
         f64,    ///< m8n8k4
         fma,    ///< one multiply-add at a time, any dtype and shape

@@ -81,15 +81,17 @@ std::optional<Names> Emitter::register_words(const DotPlan& plan, const Operand&
 }
 
 const SharedTile& Emitter::operand_tile(const DotPlan& plan, const Operand& operand) {
+    // Bytes may be of either sign, one of each.
+    const bool as_stored = plan.unit == DotPlan::Unit::fma || plan.unit == DotPlan::Unit::mma8;
+    const DType dtype = as_stored ? type(operand.value).dtype : plan.operand;
     for (auto scope = scopes_.rbegin(); scope != scopes_.rend(); ++scope) {
         const auto found = scope->shared.find(operand.value);
         if (found != scope->shared.end() &&
-            (plan.unit == DotPlan::Unit::fma || found->second.dtype == plan.operand)) {
+            (plan.unit == DotPlan::Unit::fma || found->second.dtype == dtype)) {
             touch(found->second.buffer);
             return found->second;
         }
     }
-    const DType dtype = plan.unit == DotPlan::Unit::fma ? type(operand.value).dtype : plan.operand;
     auto& tile = scopes_.back().shared[operand.value];
     tile = shared_copy(operand.value, dtype, plan.unit != DotPlan::Unit::fma);
     return tile;
@@ -157,7 +159,8 @@ Names Emitter::left_words(const DotPlan& plan, const Operand& operand, const Coo
     if (!operand.transposed) {
         const std::string row = fmt::format("(lane & {}){}{}", whole ? 15 : rows_m - 1,
                                             warp_m == "0" ? "" : " + " + warp_m, batch);
-        address = fragment_address(tile, row, "(lane >> 4) * 16", m + b * rows, k * 2);
+        address =
+            fragment_address(tile, row, "(lane >> 4) * 16", m + b * rows, k * size_of(tile.dtype));
     } else {
         const std::string row = fmt::format("(lane & 7) + (lane >> 4) * 8{}", batch);
         const std::string byte = fmt::format("{}{}", whole ? "(lane >> 3 & 1) * 16" : "0",
@@ -485,6 +488,9 @@ void Emitter::dot(const Instruction& made) {
     switch (plan.unit) {
         case DotPlan::Unit::mma16:
             mma16(made, plan, names);
+            break;
+        case DotPlan::Unit::mma8:
+            mma8(made, plan, names);
             break;
         case DotPlan::Unit::fma:
             multiply_add(made, plan, names);

@@ -16,9 +16,10 @@ std::string why_multiply_adds(const ir::Function& function, const ir::Instructio
     const auto& attributes = dot.get<ir::DotAttributes>();
     if (a.dtype == DType::f32 && attributes.precision != ir::Precision::tf32)
         return "products of f32 are IEEE; precision tf32 rounds operands for tensor cores";
-    if (!is_float(a.dtype)) return "integers have no tensor cores here";
+    if (!is_float(a.dtype) && size_of(a.dtype) > 1)
+        return "tensor cores multiply integers of 8 bits only";
     return fmt::format(
-        "tensor cores take 8 columns and 4 to 16 places of the contracted axis at least, but the "
+        "tensor cores take 8 columns and 4 to 32 places of the contracted axis at least, but the "
         "operands are {} and {}",
         ir::to_string(a), ir::to_string(function.type(dot.operands[1])));
 }

@@ -252,6 +252,7 @@ class Emitter {
                                  const std::string& byte, std::int64_t row_part,
                                  std::int64_t byte_part);
     void mma16(const Instruction& instruction, const DotPlan& plan, Names& c);
+    void mma8(const Instruction& instruction, const DotPlan& plan, Names& c);
     void mma_by_element(const Instruction& instruction, const DotPlan& plan, Names& c);
     void multiply_add(const Instruction& instruction, const DotPlan& plan, Names& c);
     static std::string element_text(const SharedTile& tile, const std::string& row,

@@ -113,6 +113,22 @@ TW_DEVICE void mma_m16n8k8(Tf32, float& d0, float& d1, float& d2, float& d3, u32
         : "r"(a0), "r"(a1), "r"(a2), "r"(a3), "r"(b0), "r"(b1));
 }
 
+// PTX ISA, mma.m16n8k32, bytes with or without a sign, i32 accumulator. a0: row g, k 4t to 4t + 3;
+// a1 row g + 8; a2, a3 the same at k + 16; b0: k 4t.., column g; b1 at k + 16.
+#define TW_MMA_BYTES(A, a_type, B, b_type)                                                        \
+    TW_DEVICE void mma_m16n8k32(A, B, int& d0, int& d1, int& d2, int& d3, u32 a0, u32 a1, u32 a2, \
+                                u32 a3, u32 b0, u32 b1) {                                         \
+        asm("mma.sync.aligned.m16n8k32.row.col.s32." a_type "." b_type                            \
+            ".s32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, {%0, %1, %2, %3};"                \
+            : "+r"(d0), "+r"(d1), "+r"(d2), "+r"(d3)                                              \
+            : "r"(a0), "r"(a1), "r"(a2), "r"(a3), "r"(b0), "r"(b1));                              \
+    }
+TW_MMA_BYTES(S8, "s8", S8, "s8")
+TW_MMA_BYTES(S8, "s8", U8, "u8")
+TW_MMA_BYTES(U8, "u8", S8, "s8")
+TW_MMA_BYTES(U8, "u8", U8, "u8")
+#undef TW_MMA_BYTES
+
 /// PTX ISA, mma.m8n8k4, f64.
 TW_DEVICE void mma_m8n8k4(double& d0, double& d1, double a, double b) {
     asm("mma.sync.aligned.m8n8k4.row.col.f64.f64.f64.f64 {%0, %1}, {%2}, {%3}, {%0, %1};"

@@ -165,6 +165,11 @@ TW_DEVICE Register<S> shared_element(const u8* memory, u32 offset) {
     return widen(*reinterpret_cast<const S*>(memory + offset));
 }
 
+/// Four bytes in shared memory as a word, the first one lowest.
+TW_DEVICE u32 shared_bytes(const u8* memory, u32 o0, u32 o1, u32 o2, u32 o3) {
+    return memory[o0] | memory[o1] << 8 | memory[o2] << 16 | static_cast<u32>(memory[o3]) << 24;
+}
+
 /// Byte offset in a tile of rows of kRowBytes whose 16-byte pieces are permuted within groups of
 /// kGroup bytes, so that eight rows of one column lie in different banks.
 template <u32 kRowBytes, u32 kGroup>

@@ -57,6 +57,35 @@ inline void mma_m16n8k8(Tf32, float& d0, float& d1, float& d2, float& d3, u32 a0
     });
 }
 
+template <class Tag>
+inline int byte_of(Tag, u32 word, int which) {
+    const auto byte = static_cast<u8>(word >> (8 * which));
+    return std::is_same_v<Tag, S8> ? static_cast<signed char>(byte) : byte;
+}
+
+template <class Left, class Right>
+inline void mma_m16n8k32(Left left, Right right, int& d0, int& d1, int& d2, int& d3, u32 a0, u32 a1,
+                         u32 a2, u32 a3, u32 b0, u32 b1) {
+    const std::uint64_t words[6] = {a0, a1, a2, a3, b0, b1};
+    const int lane = emulator::current % 32, g = lane / 4, t = lane % 4;
+    int* d[4] = {&d0, &d1, &d2, &d3};
+    emulator::collective(words, 6, [&](emulator::Warp& warp) {
+        for (int e = 0; e < 4; ++e) {
+            const int m = g + e / 2 * 8, n = 2 * t + e % 2;
+            auto sum = static_cast<u32>(*d[e]);
+            for (int k = 0; k < 32; ++k) {
+                const int in = k % 16, a_lane = m % 8 * 4 + in / 4, b_lane = n * 4 + in / 4;
+                const int a_word = (m >= 8 ? 1 : 0) + (k >= 16 ? 2 : 0),
+                          b_word = 4 + (k >= 16 ? 1 : 0);
+                sum += static_cast<u32>(
+                    byte_of(left, static_cast<u32>(warp.slots[a_lane][a_word]), in % 4) *
+                    byte_of(right, static_cast<u32>(warp.slots[b_lane][b_word]), in % 4));
+            }
+            *d[e] = static_cast<int>(sum);
+        }
+    });
+}
+
 inline void mma_m8n8k4(double& d0, double& d1, double a, double b) {
     const std::uint64_t words[2] = {bits_as<std::uint64_t>(a), bits_as<std::uint64_t>(b)};
     const int lane = emulator::current % 32, g = lane / 4, t = lane % 4;

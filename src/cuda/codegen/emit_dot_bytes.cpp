@@ -1,0 +1,109 @@
+// Matrix products of bytes by the tensor cores.
+#include <fmt/ranges.h>
+
+#include <set>
+
+#include "cuda/codegen/emitter.h"
+
+namespace tilewright::cuda {
+
+// Where k lies along the rows in shared memory, a fragment's word is four of its bytes, and
+// ldmatrix brings it as it brings pairs of 16-bit elements. Along the columns the bytes are taken
+// one by one: ldmatrix transposes nothing smaller than 16 bits.
+void Emitter::mma8(const Instruction& made, const DotPlan& plan, Names& c) {
+    const Operand left = operand_of(made, 0), right = operand_of(made, 1);
+    const SharedTile left_tile = operand_tile(plan, left), right_tile = operand_tile(plan, right);
+    copy_operands_ahead(made);
+    before_shared_read({left_tile.buffer, right_tile.buffer});
+    const Layout& acc = plan.accumulator;
+    const int rank = acc.shape.rank(), m_axis = rank - 2, n_axis = rank - 1;
+    const auto m_at = static_cast<std::size_t>(m_axis), n_at = static_cast<std::size_t>(n_axis);
+    const bool has_upper = cover(plan.m).size() >= 16;
+    std::set<std::int64_t> batches, rows, columns;
+    for (int r = 0; r < acc.registers(); ++r) {
+        const Coordinates at = acc.register_coordinates(r);
+        batches.insert(rank == 3 ? at[0] : 0);
+        rows.insert(at[m_at] & ~std::int64_t{15});
+        columns.insert(at[n_at] & ~std::int64_t{7});
+    }
+    // Offset of one byte of an operand at register parts (b, outer, k) of its fragment layout.
+    const auto offset = [&](const SharedTile& tile, const Layout& layout, bool stored_k_first,
+                            int outer_axis, int k_axis, std::int64_t b, std::int64_t outer,
+                            std::int64_t k) {
+        const std::string o = coordinate(layout, outer_axis, outer),
+                          inner = coordinate(layout, k_axis, k);
+        std::string row = stored_k_first ? inner : o;
+        if (rank == 3) {
+            row = fmt::format("{} + ({}) * {}", row, coordinate(layout, 0, b),
+                              cover(layout.shape[stored_k_first ? k_axis : outer_axis]).size());
+        }
+        return fmt::format("{} + swizzled<{}, {}>({}, {})", tile.offset, tile.row_bytes, tile.group,
+                           row, stored_k_first ? o : inner);
+    };
+    const auto word = [&](const SharedTile& tile, const Layout& layout, bool stored_k_first,
+                          int outer_axis, int k_axis, std::int64_t b, std::int64_t outer,
+                          std::int64_t k) {
+        const auto at = [&](std::int64_t i) {
+            return offset(tile, layout, stored_k_first, outer_axis, k_axis, b, outer, k + i);
+        };
+        return stored_k_first
+                   ? fmt::format("shared_bytes(memory, {}, {}, {}, {})", at(0), at(1), at(2), at(3))
+                   : fmt::format("shared_element<u32>(memory, {})", at(0));
+    };
+    const auto tag = [](const SharedTile& tile) { return tile.dtype == DType::i8 ? "S8" : "U8"; };
+    for (const std::int64_t b : batches) {
+        for (std::int64_t k = 0; k < cover(plan.k).size(); k += plan.step) {
+            line("// k {}", k);
+            std::vector<Names> a;
+            for (const std::int64_t m : rows) {
+                if (!left.transposed) {
+                    Coordinates at{};
+                    if (rank == 3) at[0] = b;
+                    at[m_at] = m;
+                    a.push_back(left_words(plan, left, at, k));
+                    continue;
+                }
+                Names words = numbered(fresh("a"), 4);
+                for (std::size_t i = 0; i < words.size(); ++i) {
+                    line("const u32 {} = {};", words[i],
+                         word(left_tile, plan.a, true, m_axis, n_axis, b,
+                              m + (has_upper && i % 2 != 0 ? 8 : 0), k + (i >= 2 ? 16 : 0)));
+                }
+                a.push_back(std::move(words));
+            }
+            for (const std::int64_t n : columns) {
+                const Names words = numbered(fresh("b"), 2);
+                for (std::size_t i = 0; i < words.size(); ++i) {
+                    line("const u32 {} = {};", words[i],
+                         word(right_tile, plan.b, !right.transposed, n_axis, m_axis, b, n,
+                              k + (i == 1 ? 16 : 0)));
+                }
+                std::size_t row = 0;
+                for (const std::int64_t m : rows) {
+                    Names d;
+                    for (int e = 0; e < 4; ++e) {
+                        Coordinates at{};
+                        if (rank == 3) at[0] = b;
+                        at[m_at] = m + (has_upper ? e / 2 * 8 : 0);
+                        at[n_at] = n + e % 2;
+                        d.push_back(!has_upper && e >= 2
+                                        ? fmt::format("unused{}", e)
+                                        : c[static_cast<std::size_t>(acc.find_register(at))]);
+                    }
+                    const std::string call =
+                        fmt::format("ptx::mma_m16n8k32({}{{}}, {}{{}}, {}, {}, {});",
+                                    tag(left_tile), tag(right_tile), fmt::join(d, ", "),
+                                    fmt::join(a[row++], ", "), fmt::join(words, ", "));
+                    if (has_upper)
+                        line("{}", call);
+                    else
+                        line("{{ int unused2 = 0, unused3 = 0; {} }}", call);
+                }
+            }
+        }
+    }
+    touch(left_tile.buffer);
+    touch(right_tile.buffer);
+}
+
+}  // namespace tilewright::cuda
