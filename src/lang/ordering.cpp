@@ -182,10 +182,10 @@ Value elements_at(ir::Builder& b, Value a, Value places, int axis) {
 Value largest_places(ir::Builder& b, Value a, std::int64_t count, int axis) {
     const ir::Shape shape = b.type(a).shape;
     const Value keys = order_keys(b, a);
-    // Rounds that each take the largest left; sorting is cheaper than many of them, and keys of 64
+    // Passes that each take the largest left; sorting is cheaper than many of them, and keys of 64
     // bits leave no bits for the places.
-    constexpr std::int64_t kRounds = 16;
-    if (count > kRounds || size_of(b.type(keys).dtype) > 4) {
+    constexpr std::int64_t kPasses = 16;
+    if (count > kPasses || size_of(b.type(keys).dtype) > 4) {
         ir::SliceAttributes slice;
         for (int d = 0; d < shape.rank(); ++d) {
             slice.starts.push_back(0);

@@ -153,6 +153,34 @@ def test_operators_see_their_order(n, axis):
     np.testing.assert_array_equal(total, np.take(up, [n - 1], axis))
 
 
+def test_long_scans_on_gpus_go_in_pieces():
+    n, piece = 1 << 18, 4096
+    shape = tw.ShapeDtype((2, n), np.float32)
+    row = tw.BlockSpec((1, n), lambda i: (i, 0))
+
+    def whole(x, y):
+        y[...] = tw.cumsum(x[...], 1)
+
+    def pieces(x, y):
+        def step(i, before):
+            here = tw.ds(i * piece, piece)
+            sums = tw.cumsum(x[:, here], 1) + before
+            y[:, here] = sums
+            return sums[:, -1:]
+
+        tw.for_loop(0, n // piece, step, tw.zeros((1, 1)))
+
+    whole, pieces = (
+        tw.call(k, grid=2, in_specs=row, out_specs=row, out_shape=shape) for k in (whole, pieces)
+    )
+    with pytest.raises(ValueError, match="scan pieces of it in a loop that carries"):
+        whole.cuda("sm_90a", shape)
+    assert "pieces" in pieces.cuda("sm_90a", shape)
+    x = np.random.default_rng(0).integers(-9, 9, (2, n)).astype(np.float32)
+    np.testing.assert_array_equal(pieces(x), np.cumsum(x, 1))
+    np.testing.assert_array_equal(whole(x), np.cumsum(x, 1))
+
+
 def test_bad_input_is_named():
     x = np.zeros((3, 4), np.float32)
     cases = {

@@ -105,7 +105,7 @@ TEST(Order, SortsRowsOfAnyLength) {
 
 TEST(Order, TopKAndByKey) {
     for (const DType dtype : {f32, bf16, i32, u8, i64, f64}) {
-        // By rounds, and by sorting.
+        // By passes, and by sorting.
         for (const std::int64_t count : {1, 7, 20}) {
             const Tensor x = values_of(dtype, 3, 70);
             auto top = call(

@@ -142,6 +142,25 @@ SuiteCase cumsum_rows_case(std::int64_t rows, std::int64_t columns) {
     return result;
 }
 
+SuiteCase top_k_case(std::int64_t rows, std::int64_t columns, std::int64_t count) {
+    const auto blocks = [](std::int64_t n) {
+        return BlockSpec{{8, n}, [](auto i) { return tilewright::block(i, 0); }};
+    };
+    Call call = tilewright::call(
+        kernel("top_k", [count](Ref x, Ref y) { y.store(top_k(x.load(), count).first); }),
+        {.grid = {rows / 8},
+         .in = {blocks(columns)},
+         .out = {blocks(count)},
+         .out_type = {{f32, {rows, count}}}});
+    SuiteCase result = suite_case(fmt::format("top_k {} of {} x {} f32", count, rows, columns),
+                                  call, plain_loops().top_k,
+                                  {random_values(f32, {rows, columns}, 1)}, {f32, {rows, count}});
+    result.sizes = {columns, count};
+    result.units = rows;
+    result.bytes = 4.0 * static_cast<double>(rows * (columns + count));
+    return result;
+}
+
 }  // namespace
 
 std::vector<SuiteCase> row_cases(bool small) {
@@ -183,6 +202,11 @@ std::vector<SuiteCase> row_cases(bool small) {
     cases.push_back(by_rows("cumsum", running, plain.cumsum_i32, i32, lines, length, 1));
     cases.push_back(by_rows(
         "cummax", [](Tile t) { return cummax(t, 1); }, plain.cummax, f32, lines, length, 1));
+    cases.push_back(by_rows(
+        "cumlogsumexp", [](Tile t) { return cumlogsumexp(t, 1); }, plain.cumlogsumexp, f32, lines,
+        length, 1));
+    cases.back().tolerance = 1e-5;
+    cases.push_back(top_k_case(small ? 8 : 4096, small ? 100 : 1024, 8));
     cases.push_back(cumsum_rows_case(small ? 100 : 2048, small ? 64 : 2048));
     return cases;
 }

@@ -143,6 +143,39 @@ void cummax(const PlainArgs& a, i64 begin, i64 end) {
     }
 }
 
+void cumlogsumexp(const PlainArgs& a, i64 begin, i64 end) {
+    const i64 n = a.size[0];
+    for (i64 row = begin; row < end; ++row) {
+        const float* __restrict x = in<float>(a, 0) + row * n;
+        float* __restrict y = out<float>(a) + row * n;
+        float most = x[0], sum = 0;
+        for (i64 i = 0; i < n; ++i) {
+            if (x[i] > most) {
+                sum *= __builtin_expf(most - x[i]);
+                most = x[i];
+            }
+            sum += __builtin_expf(x[i] - most);
+            y[i] = most + __builtin_logf(sum);
+        }
+    }
+}
+
+/// The largest elements, in order, by insertion. size: columns, how many.
+void top_k(const PlainArgs& a, i64 begin, i64 end) {
+    const i64 n = a.size[0], count = a.size[1];
+    for (i64 row = begin; row < end; ++row) {
+        const float* __restrict x = in<float>(a, 0) + row * n;
+        float* __restrict y = out<float>(a) + row * count;
+        i64 held = 0;
+        for (i64 i = 0; i < n; ++i) {
+            if (held == count && !(x[i] > y[count - 1])) continue;
+            i64 at = held < count ? held++ : count - 1;
+            for (; at > 0 && x[i] > y[at - 1]; --at) y[at] = y[at - 1];
+            y[at] = x[i];
+        }
+    }
+}
+
 /// y[i] = x[i] + ... + x[i + 8]; size: results in a row, which has 8 more of x.
 void sliding_sum(const PlainArgs& a, i64 begin, i64 end) {
     const i64 n = a.size[0];
@@ -342,6 +375,8 @@ constexpr PlainLoops kLoopsOfThisLevel = {
     .cumsum_i32 = cumsum<std::uint32_t>,
     .cumsum_rows = cumsum_rows,
     .cummax = cummax,
+    .cumlogsumexp = cumlogsumexp,
+    .top_k = top_k,
     .sliding_sum = sliding_sum,
     .depthwise = depthwise,
     .stencil = stencil,

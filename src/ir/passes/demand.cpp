@@ -313,7 +313,10 @@ Value Demand::build(Value value, const Region& region) {
             const auto axis = static_cast<std::size_t>(instruction.get<ReduceAttributes>().axis);
             const std::int64_t extent = source_shape(value)[static_cast<int>(axis)];
             if (!(region[axis] == Range{{}, extent, 0})) {
-                refuse(instruction, "a scan needs its axis whole");
+                refuse(instruction,
+                       "a scan needs its axis whole; scan pieces of it in a loop that carries what "
+                       "they "
+                       "combine to");
             }
             return copy(instruction, {get(instruction.operands[0], region)}, shape_of(region));
         }
