@@ -9,7 +9,7 @@ import contextlib
 import operator
 from collections.abc import Callable
 
-from . import _core, _memo, masks, scores
+from . import _composed, _core, _memo, masks, scores  # noqa: F401
 from ._artifacts import Artifact, export, load_artifact
 from ._attention import AuxOutput, AuxRequest, Gradients, flex_attention, flex_attention_vjp
 from ._attributes import Attribute, Struct

@@ -11,7 +11,7 @@ from typing import overload
 import numpy as np
 
 from . import _core, _language, _threads
-from ._arrays import dtype_name, stream_of, to_tensor
+from ._arrays import dtype_name, flag, stream_of, to_tensor
 from ._profile import Profile, show_page
 from ._programs import Cost, ShapeDtype, check_writable, cost_of, like_array
 
@@ -233,9 +233,9 @@ def call(
         },
         "num_warps": _language._integer("call", "num_warps", num_warps or 0),
         "num_stages": _language._integer("call", "num_stages", num_stages or 0),
-        "debug": bool(debug),
-        "interpret": bool(interpret),
-        "profile": bool(profile),
+        "debug": flag("call", "debug", debug),
+        "interpret": flag("call", "interpret", interpret),
+        "profile": flag("call", "profile", profile),
         "made_at": _line_of_caller(),
     }
     name = name or kernel.name

@@ -470,6 +470,19 @@ for _function in (sum, prod, max, min, mean, any, all, argmax, argmin, cumsum, s
     setattr(Tile, _function.__name__, _function)
 
 _elementwise.UFUNCS[np.matmul] = dot
+
+
+def _var(x, axis=None, keepdims=False):
+    gap = x - mean(x, axis, keepdims=True)
+    return mean(gap * gap, axis, keepdims)
+
+
+def _swapaxes(x, axis1, axis2):
+    axes = list(range(len(x.shape)))
+    axes[axis1], axes[axis2] = axes[axis2], axes[axis1]
+    return transpose(x, axes)
+
+
 _elementwise.TILE_FUNCTIONS.update(
     {
         np.sum: sum,
@@ -491,6 +504,18 @@ _elementwise.TILE_FUNCTIONS.update(
         np.broadcast_to: broadcast_to,
         np.concatenate: concatenate,
         np.stack: stack,
+        np.amax: max,
+        np.amin: min,
+        np.var: _var,
+        np.std: lambda x, axis=None, keepdims=False: _elementwise.FUNCTIONS["sqrt"](
+            _var(x, axis, keepdims)
+        ),
+        np.swapaxes: _swapaxes,
+        np.ravel: lambda x: reshape(x, -1),
+        np.outer: lambda x, y: expand_dims(reshape(x, -1), 1) * expand_dims(reshape(y, -1), 0),
+        np.zeros_like: lambda x, dtype=None: full(x.shape, 0, dtype or x.dtype),
+        np.ones_like: lambda x, dtype=None: full(x.shape, 1, dtype or x.dtype),
+        np.full_like: lambda x, value, dtype=None: full(x.shape, value, dtype or x.dtype),
     }
 )
 

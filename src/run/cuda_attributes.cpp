@@ -212,7 +212,8 @@ std::string template_number(const std::string& op, const KernelAttribute& attrib
                             const AttributeValue& value) {
     const AttributeType& type = attribute.type;
     if (type.kind == Kind::enumeration) {
-        return std::to_string(enumerator(op, attribute, value));
+        // An integer does not become an `enum class` by itself, and its name is not known here.
+        return fmt::format("twd::check::Enumerator{{{}}}", enumerator(op, attribute, value));
     }
     if (type.kind == Kind::structure || is_float(type.scalar)) {
         user_error(

@@ -153,6 +153,30 @@ def test_parameters_are_compared():
         scale("__global__ void other() {}").plan(X).ptx("sm_80")
 
 
+ENUM_TEMPLATE = """
+enum class Mode { add, scale = 3 };
+template <typename T, Mode kMode>
+__global__ void apply(const T* x, T* y) {
+    *y = kMode == Mode::scale ? *x * T(7) : *x + T(1000);
+}
+"""
+
+
+@needs_nvrtc
+@pytest.mark.parametrize("parameter", ["Mode kMode", "int kMode"])
+def test_enumerations_are_template_arguments(parameter):
+    source = ENUM_TEMPLATE.replace("Mode kMode", parameter)
+    if parameter == "int kMode":
+        source = source.replace("Mode::scale", "int(Mode::scale)")
+    f = tw.cuda_kernel(
+        source, "apply", inputs=("x",), outputs=("y",), template=("x", "mode"),
+        out_shape=lambda x: x, attributes={"mode": {"add": 0, "scale": 3}},
+    )  # fmt: skip
+    x = tw.ShapeDtype((1,), "f32")
+    assert "mul.f32" in f.plan(x, mode="scale").ptx("sm_80")
+    assert "add.f32" in f.plan(x, mode="add").ptx("sm_80")
+
+
 @needs_nvrtc
 def test_headers_options_and_types():
     source = '#include "mine.h"\n' + SCALE.replace("* factor", "* (factor + MINE + OTHER)")

@@ -79,6 +79,7 @@ def test_refusals_in_kernels(name):
         ({"grid": 2, "in_specs": tw.BlockSpec(2, lambda i, j: i)}, "positional argument"),
         ({"num_warps": -1}, "num_warps from 0"),
         ({"num_warps": 3}, "num_warps of kernel `.*` to be a power of two but got 3"),
+        ({"interpret": "yes"}, "expected interpret to be True or False but got 'yes'"),
         ({"sequential": 1}, "sequential axes of the 0-dimensional grid"),
         ({"aliases": {5: 0}}, "alias"),
         ({"beta": 1}, "static parameters of `kernel`.*but got beta"),

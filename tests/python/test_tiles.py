@@ -53,6 +53,52 @@ def test_functions_agree_with_numpy(name, interpret):
     np.testing.assert_allclose(z, function(x, y, np), rtol=2e-5, atol=2e-5)
 
 
+COMPOSED_OF_ONE = ("isfinite isinf trunc fabs log10 tan sinh cosh deg2rad rad2deg").split()
+COMPOSED_OF_TWO = "fmod fmax fmin hypot logaddexp".split()
+SPECIAL = np.array([0.0, -0.0, 1e-6, -3.7, 2.5, 30, np.inf, -np.inf, np.nan], F32)
+
+
+@pytest.mark.parametrize("name", COMPOSED_OF_ONE + COMPOSED_OF_TWO)
+def test_composed_ufuncs_agree_with_numpy(name):
+    function = getattr(np, name)
+    x, y = (a.ravel() for a in np.meshgrid(SPECIAL, SPECIAL))
+    if name == "fmod":
+        x = x[np.isfinite(x)]
+        y = np.where(np.arange(x.size) % 2, F32(1.5), F32(-0.7))
+
+    def of_one(x, o):
+        o[...] = function(x[...]).to(F32)
+
+    def of_two(x, y, o):
+        o[...] = function(x[...], y[...]).to(F32)
+
+    arrays, kernel = ((x, y), of_two) if name in COMPOSED_OF_TWO else ((x,), of_one)
+    with np.errstate(all="ignore"):
+        want = function(*arrays).astype(F32)
+    have = run(kernel, (x.shape, F32), *arrays)
+    np.testing.assert_allclose(have, want, rtol=1e-5, atol=1e-30)
+
+
+def test_array_functions_agree_with_numpy():
+    x = rand(4, 6)
+
+    def functions(x):
+        return (
+            np.var(x, axis=1) + np.std(x, 1) + np.amax(x, axis=1) - np.amin(x, axis=1),
+            np.swapaxes(x, 0, -1)
+            + np.ravel(x)[:4]
+            + np.outer(np.ravel(x)[:6], np.ones_like(x[:, 0])),
+            np.full_like(x, 2.5) + np.zeros_like(x),
+        )
+
+    def kernel(x, a, b, c):
+        a[...], b[...], c[...] = functions(x[...])
+
+    have = run(kernel, [((4,), F32), ((6, 4), F32), ((4, 6), F32)], x)
+    for one, want in zip(have, functions(x), strict=True):
+        np.testing.assert_allclose(one, want, rtol=1e-5, atol=1e-6)
+
+
 def test_integer_functions():
     x, y = np.arange(-6, 6, dtype=np.int32), np.arange(1, 13, dtype=np.int32)
 

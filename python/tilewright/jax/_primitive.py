@@ -142,6 +142,11 @@ def _refuse_platform(name, context, *operands, spec):
 
 
 def _refuse_derivative(name, primals, tangents, *, spec):
+    if name == "tilewright_op":
+        raise NotImplementedError(
+            f"[{name}] expected an operation that has a derivative, differentiated in reverse mode "
+            "and once; tilewright.jax.op(f, vjp=...) gives a kernel one"
+        )
     raise NotImplementedError(
         f"[{name}] expected to be differentiated in reverse mode, once, but forward mode or a "
         "second derivative was asked for"

@@ -84,6 +84,15 @@ constexpr bool points_at() {
     }
 }
 
+/// A value of an enumeration as a template argument, whichever type the parameter has.
+struct Enumerator {
+    int value;
+    template <class T>
+    constexpr operator T() const {
+        return static_cast<T>(value);
+    }
+};
+
 template <class P, int kBytes, bool kFloat>
 constexpr bool is_number() {
     if constexpr (kIsNumber<P>) {

@@ -40,6 +40,15 @@ def test_eager_jit_and_vmap():
     np.testing.assert_allclose(o, 3 * batch + y)
 
 
+def test_the_derivative_of_a_kernel_without_one_says_how_to_give_it():
+    f = scaled_call()
+    x = jnp.ones((4, 8))
+    gradient = jax.grad(lambda x: f(x, x)[1])
+    for g in (gradient, jax.jit(gradient)):
+        with pytest.raises(NotImplementedError, match=r"tilewright.jax.op\(f, vjp=...\)"):
+            g(x)
+
+
 @pytest.mark.parametrize("dtype", [jnp.bfloat16, jnp.float16, jnp.int32])
 def test_dtypes_and_several_shapes(dtype):
     def kernel(x, o):
