@@ -47,6 +47,50 @@ def _fmin(x, y):
     return F["where"](F["isnan"](x), y, F["where"](F["isnan"](y), x, F["minimum"](x, y)))
 
 
+def _with_sign_of(x, size):
+    return F["where"](x < 0, -size, size)
+
+
+def _arctan(x):
+    """Cephes' range reduction to |x| <= tan(pi / 8), and its rational function."""
+    where, size = F["where"], F["abs"](x)
+    big, middle = size > 2.414213562373095, size > 0.4142135623730950
+    reduced = where(big, -1 / size, where(middle, (size - 1) / (size + 1), size))
+    start = where(big, math.pi / 2, where(middle, math.pi / 4, 0.0 * size))
+    z = reduced * reduced
+    above = -8.750608600031904122785e-1
+    for c in (-16.15753718733365076637, -75.00855792314704667340, -122.8866684490136173410):
+        above = above * z + c
+    above = above * z - 64.85021904942025371773
+    below = z + 24.85846490142306297962
+    for c in (165.0270098316988542046, 432.8810604912902668951, 485.3903996359136964868):
+        below = below * z + c
+    below = below * z + 194.5506571482613964425
+    return _with_sign_of(x, start + (reduced + reduced * z * (above / below)))
+
+
+def _arctan2(y, x):
+    where = F["where"]
+    angle = _arctan(F["abs"](y) / F["abs"](x))
+    angle = where((x == 0) & (y == 0), 0.0, angle)
+    angle = where((F["abs"](x) == math.inf) & (F["abs"](y) == math.inf), math.pi / 4, angle)
+    angle = where((x < 0) | ((x == 0) & (1 / x < 0)), math.pi - angle, angle)
+    return where((y < 0) | ((y == 0) & (1 / y < 0)), -angle, angle)
+
+
+def _arcsinh(x):
+    size = F["abs"](x)
+    square = size * size
+    small = F["log1p"](size + square / (1 + F["sqrt"](square + 1)))
+    large = F["log"](size) + math.log(2)
+    return _with_sign_of(x, F["where"](size > 1e9, large, small))
+
+
+def _arccosh(x):
+    near = F["log1p"]((x - 1) + F["sqrt"]((x - 1) * (x + 1)))
+    return F["where"](x > 1e9, F["log"](x) + math.log(2), near)
+
+
 UFUNCS.update(
     {
         np.isfinite: lambda x: F["abs"](x) < math.inf,
@@ -60,6 +104,13 @@ UFUNCS.update(
         np.tan: lambda x: F["sin"](x) / F["cos"](x),
         np.sinh: _sinh,
         np.cosh: _cosh,
+        np.arctan: _arctan,
+        np.arctan2: _arctan2,
+        np.arcsin: lambda x: 2 * _arctan(x / (1 + F["sqrt"]((1 - x) * (1 + x)))),
+        np.arccos: lambda x: 2 * _arctan(F["sqrt"]((1 - x) / (1 + x))),
+        np.arcsinh: _arcsinh,
+        np.arccosh: _arccosh,
+        np.arctanh: lambda x: 0.5 * (F["log1p"](x) - F["log1p"](-x)),
         np.hypot: _hypot,
         np.logaddexp: _logaddexp,
         np.deg2rad: lambda x: x * (math.pi / 180),

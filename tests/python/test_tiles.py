@@ -53,9 +53,10 @@ def test_functions_agree_with_numpy(name, interpret):
     np.testing.assert_allclose(z, function(x, y, np), rtol=2e-5, atol=2e-5)
 
 
-COMPOSED_OF_ONE = ("isfinite isinf trunc fabs log10 tan sinh cosh deg2rad rad2deg").split()
-COMPOSED_OF_TWO = "fmod fmax fmin hypot logaddexp".split()
-SPECIAL = np.array([0.0, -0.0, 1e-6, -3.7, 2.5, 30, np.inf, -np.inf, np.nan], F32)
+COMPOSED_OF_ONE = """isfinite isinf trunc fabs log10 tan sinh cosh deg2rad rad2deg arctan arcsin
+    arccos arcsinh arccosh arctanh""".split()
+COMPOSED_OF_TWO = "fmod fmax fmin hypot logaddexp arctan2".split()
+SPECIAL = np.array([0, -0.0, 1e-6, 0.3, -0.9, 1, -3.7, 2.5, 30, 1e12, np.inf, -np.inf, np.nan], F32)
 
 
 @pytest.mark.parametrize("name", COMPOSED_OF_ONE + COMPOSED_OF_TWO)
