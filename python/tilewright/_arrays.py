@@ -74,7 +74,7 @@ def to_tensor(op, argument, value):
     if isinstance(value, np.generic):
         value = np.asarray(value)
     if isinstance(value, np.ndarray):
-        name = dtype_name(op, argument, value.dtype)
+        name = _NAMES.get(value.dtype) or dtype_name(op, argument, value.dtype)
         size = value.itemsize
         if not value.flags.aligned or any(s % size for s in value.strides):
             value = value.copy()

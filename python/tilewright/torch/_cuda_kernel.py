@@ -76,7 +76,7 @@ class _Transformed(torch.autograd.Function):
     @staticmethod
     def setup_context(ctx, inputs, output):
         ctx.of, batches, values, *tensors = inputs
-        ctx.of._save(ctx, (*tensors, batches), values, output)
+        ctx.of._save(ctx, (*tensors, batches), output, values)
 
     @staticmethod
     def backward(ctx, *gradients):
@@ -158,7 +158,7 @@ class _Operator:
         return self._as_result(results)
 
     def as_tuple(self, results):
-        return (results,) if self.kernel.single else tuple(results)
+        return tuple(results) if isinstance(results, tuple | list) else (results,)
 
     def _as_result(self, results):
         return results[0] if self.kernel.single else tuple(results)
@@ -191,7 +191,8 @@ class _Operator:
 
     # ---- Backward.
 
-    def _save(self, ctx, inputs, keyword_only_inputs, output):
+    def _save(self, ctx, inputs, output, keyword_only_inputs=()):
+        # PyTorch leaves the last one out where calls give no attributes.
         *tensors, ctx.batches = inputs
         ctx.attributes = dict(keyword_only_inputs)
         ctx.count = len(tensors)

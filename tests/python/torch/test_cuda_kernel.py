@@ -62,6 +62,24 @@ def gradients(f, x, w):
     return torch.autograd.grad(y.sin().sum() + total.cos().sum(), (x, w))
 
 
+def test_kernels_whose_calls_give_no_attributes():
+    f = tw.cuda_kernel(
+        "__global__ void squared(const float* x, float* y, int count);", "squared",
+        inputs=("x",), outputs=("y",), out_shape=lambda x: x,
+        attributes={"count": tw.Attribute("i32", lambda x: x.shape[0])},
+        cpu=tw.call(lambda x, y: y.__setitem__(..., x[...] * x[...]), out_shape=lambda x: x),
+        vjp=lambda inputs, y, dy: (2 * inputs[0] * dy,),
+    )  # fmt: skip
+    x = torch.randn(4, requires_grad=True)
+    for call in (f, torch.compile(f, backend="aot_eager")):
+        (dx,) = torch.autograd.grad(call(x).sum(), (x,))
+        torch.testing.assert_close(dx, 2 * x)
+    batch = torch.randn(3, 4)
+    torch.testing.assert_close(torch.func.vmap(f)(batch), batch**2)
+    square = torch.func.vmap(torch.func.grad(lambda x: f(x).sum()))
+    torch.testing.assert_close(square(batch), 2 * batch)
+
+
 def test_autograd():
     f = scaled()
     x, w = tensors(5, 4)
