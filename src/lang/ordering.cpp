@@ -1,6 +1,7 @@
 // Sorting, and gathers along an axis, built from existing operations of the tile IR.
 #include "lang/ordering.h"
 
+#include <algorithm>
 #include <array>
 #include <bit>
 #include <limits>
@@ -105,6 +106,36 @@ Value scratch(ir::Builder& b, DType dtype, std::int64_t size) {
     return b.function().add_parameter({dtype, {size}, ir::Space::scratch, -1}, "order");
 }
 
+/// How many neighbours are put in order by counting before runs are merged: a power of two that
+/// divides the length.
+std::int64_t counted_run(std::int64_t length) {
+    constexpr std::int64_t kLeast = 8, kMost = 64;
+    const std::int64_t run = std::min(kMost, length & -length);
+    return run < kLeast ? 1 : run;
+}
+
+/// Where each key goes when runs of so many neighbours are put in order: it counts those of its run
+/// that come before it, one after the other, which takes no gather. `key_ref` holds the keys.
+Value places_in_runs(ir::Builder& b, Value keys, Value key_ref, std::int64_t run) {
+    const Elementwise e(b);
+    const std::int64_t size = b.type(keys).shape.size(), runs = size / run;
+    const ir::Shape shape{runs, run};
+    const Value own = b.reshape(keys, shape), place = b.iota({DType::i32, shape}, 1);
+    const auto index = [&](std::int64_t value) { return b.constant_int({DType::i64, {}}, value); };
+    const Value start = e(Op::mul, b.iota({DType::i32, shape}, 0), run);
+    const Value target = b.for_loop(
+        index(0), index(run), index(1), std::array{start},
+        [&](Value other, std::span<const Value> carry) {
+            const std::array at{ir::IndexOperand::slice(other, runs, run)};
+            const Value key = b.broadcast(b.expand_dims(b.load(key_ref, at), 1), shape);
+            const Value earlier = e(Op::lt, e.splat(b.cast(other, DType::i32), place), place);
+            const Value before = e(Op::bitwise_or, e(Op::lt, key, own),
+                                   e(Op::bitwise_and, earlier, e(Op::eq, key, own)));
+            return std::vector{e(Op::add, carry[0], b.cast(before, DType::i32))};
+        })[0];
+    return b.reshape(target, ir::Shape{size});
+}
+
 }  // namespace
 
 Value sorted_places(ir::Builder& b, Value a, int axis, bool descending) {
@@ -123,9 +154,17 @@ Value sorted_places(ir::Builder& b, Value a, int axis, bool descending) {
     const std::array whole{ir::IndexOperand::slice(zero, lines.size, 1)};
     b.store(key_ref, whole, keys);
     b.store(place_ref, whole, place);
+    const std::int64_t run = counted_run(lines.length);
+    if (run > 1) {
+        const std::array at{ir::IndexOperand::tile(places_in_runs(b, keys, key_ref, run))};
+        b.store(key_ref, at, keys);
+        b.store(place_ref, at, place);
+    }
+    const Value start_level =
+        b.constant_int({DType::i64, {}}, std::countr_zero(static_cast<std::uint64_t>(run)));
     const auto levels = std::bit_width(static_cast<std::uint64_t>(lines.length - 1));
     const Value last = b.constant_int({DType::i64, {}}, levels);
-    b.for_loop(zero, last, one, {}, [&](Value level, std::span<const Value>) {
+    b.for_loop(start_level, last, one, {}, [&](Value level, std::span<const Value>) {
         const Value width = e.splat(b.binary(Op::shift_left, b.constant_int({DType::i32, {}}, 1),
                                              b.cast(level, DType::i32)),
                                     place);

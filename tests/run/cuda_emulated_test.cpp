@@ -191,11 +191,13 @@ TEST(CudaEmulated, SortsAndCombines) {
         std::vector<std::vector<std::int64_t>> extents;
     };
     std::vector<Case> cases;
-    for (const DType dtype : {f32, bf16, i64}) {
+    // Runs that are merged from 1 and from 32 elements on.
+    const std::pair<DType, std::int64_t> inputs[] = {{f32, 77}, {bf16, 96}, {i64, 77}};
+    for (const auto& [dtype, n] : inputs) {
         lang::Signature signature;
         signature.parameters = {
-            array("x", Role::input, dtype, {3, 77}), array("places", Role::output, i32, {3, 77}),
-            array("down", Role::output, dtype, {3, 77}), array("top", Role::output, dtype, {3, 5}),
+            array("x", Role::input, dtype, {3, n}), array("places", Role::output, i32, {3, n}),
+            array("down", Role::output, dtype, {3, n}), array("top", Role::output, dtype, {3, 5}),
             array("first", Role::output, i32, {3, 5})};
         cases.push_back({lang::trace(kernel("order",
                                             [](Ref x, Ref places, Ref down, Ref top, Ref first) {
@@ -206,7 +208,7 @@ TEST(CudaEmulated, SortsAndCombines) {
                                                 first.store(at);
                                             }),
                                      signature),
-                         {{3, 77}, {3, 77}, {3, 77}, {3, 5}, {3, 5}}});
+                         {{3, n}, {3, n}, {3, n}, {3, 5}, {3, 5}}});
     }
     lang::Signature signature;
     signature.parameters = {

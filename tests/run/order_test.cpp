@@ -95,7 +95,7 @@ TEST(Order, ExtremesOfIntegersHaveTheirPlaces) {
 }
 
 TEST(Order, SortsRowsOfAnyLength) {
-    for (const std::int64_t n : {1, 2, 3, 31, 32, 33, 1000, 4097}) {
+    for (const std::int64_t n : {1, 2, 3, 8, 24, 31, 32, 33, 64, 192, 1000, 4096, 4097}) {
         const Tensor x = values_of(f32, 1, n);
         const Tensor z =
             run_once([](Ref in, Ref out) { out.store(argsort(in.load())); }, {i32, {1, n}}, {x});
