@@ -1,4 +1,6 @@
 // Superinstructions, transposes and interleaving of every table against the scalar table.
+#include <gmock/gmock.h>
+
 #include "ir/evaluate.h"
 #include "support/small_float.h"
 #include "tests/cpu/simd_support.h"
