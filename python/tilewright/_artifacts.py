@@ -27,7 +27,8 @@ def export(
     Returns the artifact, loaded for the CPU; None with cpu=False. ValueError for operations that
     compute on the host, and for what a GPU of archs cannot run.
     """
-    folder, archs, names = os.fspath(folder), list(archs), list(names)
+    folder, names = os.fspath(folder), list(names)
+    archs = [archs] if isinstance(archs, str) else list(archs)
     if isinstance(operation, Program):
         if arrays or gpu_operation is not None:
             raise TypeError("[export] expected no arrays and no gpu_operation with a Program")
