@@ -162,7 +162,8 @@ Value sorted_places(ir::Builder& b, Value a, int axis, bool descending) {
     }
     const Value start_level =
         b.constant_int({DType::i64, {}}, std::countr_zero(static_cast<std::uint64_t>(run)));
-    const auto levels = std::bit_width(static_cast<std::uint64_t>(lines.length - 1));
+    const auto levels =
+        static_cast<std::int64_t>(std::bit_width(static_cast<std::uint64_t>(lines.length - 1)));
     const Value last = b.constant_int({DType::i64, {}}, levels);
     b.for_loop(start_level, last, one, {}, [&](Value level, std::span<const Value>) {
         const Value width = e.splat(b.binary(Op::shift_left, b.constant_int({DType::i32, {}}, 1),
