@@ -14,6 +14,24 @@
 using namespace tilewright;
 using namespace tilewright::attn::sm90;
 
+extern "C" {
+
+struct TwBenchFlex {
+    std::uint64_t query, key, value, out, lse, workspace, profile;
+    std::int64_t shapes[4][4];  ///< query, key, value, out: (batch, head, row, column)
+    std::int64_t strides[4][4];
+    std::int64_t is_f16;
+    double scale;
+    std::int64_t causal;          ///< by diagonal
+    const char* score;            ///< text of a score mod over `slopes`, or null
+    std::uint64_t slopes;         ///< f32 (heads)
+    const std::uint8_t* attends;  ///< host: bool (q_len, kv_len), the mask as lists; or null
+    std::int64_t exact_maximum;
+    std::int64_t warpgroups, block_n, stages, query_buffers;  ///< 0 warpgroups: the heuristic's
+};
+
+}  // extern "C"
+
 namespace {
 
 /// A problem whose kernel is loaded and whose mask lies on the device.
@@ -39,28 +57,6 @@ std::string& flex_error() {
     thread_local std::string text;
     return text;
 }
-
-}  // namespace
-
-extern "C" {
-
-struct TwBenchFlex {
-    std::uint64_t query, key, value, out, lse, workspace, profile;
-    std::int64_t shapes[4][4];  ///< query, key, value, out: (batch, head, row, column)
-    std::int64_t strides[4][4];
-    std::int64_t is_f16;
-    double scale;
-    std::int64_t causal;          ///< by diagonal
-    const char* score;            ///< text of a score mod over `slopes`, or null
-    std::uint64_t slopes;         ///< f32 (heads)
-    const std::uint8_t* attends;  ///< host: bool (q_len, kv_len), the mask as lists; or null
-    std::int64_t exact_maximum;
-    std::int64_t warpgroups, block_n, stages, query_buffers;  ///< 0 warpgroups: the heuristic's
-};
-
-}  // extern "C"
-
-namespace {
 
 /// The inputs that both directions share; the device they lie on.
 int fill(const TwBenchFlex& call, ProblemInputs& inputs) {

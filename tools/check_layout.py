@@ -4,12 +4,12 @@
 usage: check_layout.py
 
 Rules: a module includes itself and the modules that its row below lists, all of them; no file
-includes or imports itself through others; a namespace is that of its folder; public headers include
-nothing private and export their names; a file opens with its purpose; no file passes 1,200 lines (a
-warning above 600); a test of an error names its text; each module's CMake lists name every source
-and test, sorted; bench/README.md lists every benchmark; no path of one developer's machine, no host
-that packages come from, no word that CONTRIBUTING.md's table replaces, and no unfinished-work
-marks.
+includes or imports itself through others; a namespace is that of its folder, and anonymous ones are
+opened once; public headers include nothing private and export their names; a file opens with its
+purpose; no file passes 1,200 lines (a warning above 600); a test of an error names its text; each
+module's CMake lists name every source and test, sorted; bench/README.md lists every benchmark; no
+path of one developer's machine, no host that packages come from, no word that CONTRIBUTING.md's
+table replaces, and no unfinished-work marks.
 """
 
 import ast
@@ -206,6 +206,21 @@ def check_namespaces(path, lines):
             open_names.pop()
 
 
+def check_anonymous(path, lines):
+    """One anonymous namespace in each namespace of a file."""
+    open_names, seen = [], set()
+    for number, line in enumerate(lines, 1):
+        opened = re.match(r"(?:inline )?namespace (?:TW_API )?([\w:]+)? ?\{", line)
+        if opened:
+            open_names.append(opened[1] or "")
+            if not opened[1]:
+                if tuple(open_names) in seen or "" in open_names[:-1]:
+                    report(path, number, "opens a second anonymous namespace")
+                seen.add(tuple(open_names))
+        if re.match(r"\}.*// namespace", line) and open_names:
+            open_names.pop()
+
+
 def check_exports(path, lines):
     """What a public header declares is exported."""
     if path.relative_to(ROOT).parts[0] != "include":
@@ -289,6 +304,7 @@ def main():
             check_includes(path, lines)
             check_exports(path, lines)
             check_namespaces(path, lines)
+            check_anonymous(path, lines)
         if path != pathlib.Path(__file__).resolve():
             check_text(path, lines)
     check_rows()

@@ -64,19 +64,6 @@ class Words {
     std::string_view rest_;
 };
 
-}  // namespace
-
-std::vector<std::size_t> numbers_of(std::string_view text) {
-    std::vector<std::size_t> result;
-    Words words(text);
-    for (std::string_view word = words.next(); !word.empty(); word = words.next()) {
-        result.push_back(std::stoul(std::string(word)));
-    }
-    return result;
-}
-
-namespace {
-
 /// An array of words on the CPU.
 Tensor host_words(const Tensor& given) {
     const Tensor words = given.to(Device{}).contiguous();
@@ -84,18 +71,6 @@ Tensor host_words(const Tensor& given) {
     // The same bits, where a framework has no u32.
     return Tensor::from_data(words.raw(), u32, words.shape(), {}, words.owner());
 }
-
-}  // namespace
-
-BlockMask Masks::get(const Tensor& given) {
-    const Tensor words = host_words(given);
-    const std::string_view bytes(static_cast<const char*>(words.raw()),
-                                 static_cast<std::size_t>(words.nbytes()));
-    if (std::optional<BlockMask> known = known_.find(bytes)) return *std::move(known);
-    return known_.put(std::string(bytes), BlockMask::from_packed(words));
-}
-
-namespace {
 
 /// Shape and elements of an array as words, after those that are there.
 void append_contents(std::vector<std::int64_t>& words, const Tensor& array) {
@@ -119,6 +94,23 @@ bool reads(std::string_view text, std::string_view parameter) {
 }
 
 }  // namespace
+
+std::vector<std::size_t> numbers_of(std::string_view text) {
+    std::vector<std::size_t> result;
+    Words words(text);
+    for (std::string_view word = words.next(); !word.empty(); word = words.next()) {
+        result.push_back(std::stoul(std::string(word)));
+    }
+    return result;
+}
+
+BlockMask Masks::get(const Tensor& given) {
+    const Tensor words = host_words(given);
+    const std::string_view bytes(static_cast<const char*>(words.raw()),
+                                 static_cast<std::size_t>(words.nbytes()));
+    if (std::optional<BlockMask> known = known_.find(bytes)) return *std::move(known);
+    return known_.put(std::string(bytes), BlockMask::from_packed(words));
+}
 
 BlockMask ListMasks::get(const std::array<Tensor, 4>& lists, const std::vector<Tensor>& captured,
                          const std::string& mask_mod, BlockSize block_size,

@@ -43,58 +43,6 @@ void refuse_other_front_ends(nb::handle value) {
                  "functions of tilewright");
 }
 
-}  // namespace
-
-std::optional<Operand> operand(nb::handle value) {
-    if (nb::isinstance<Tile>(value)) return Operand(nb::cast<Tile>(value), kNowhere);
-    if (PyBool_Check(value.ptr())) return Operand(value.is(Py_True), kNowhere);
-    if (PyFloat_Check(value.ptr())) return Operand(PyFloat_AsDouble(value.ptr()), kNowhere);
-    if (nb::isinstance<Capture>(value)) {
-        const auto& capture = nb::cast<const Capture&>(value);
-        if (capture.tensor().rank() == 0) return capture;
-        throw nb::type_error(("[mod] expected a scalar but got a captured array of " +
-                              std::to_string(capture.tensor().rank()) +
-                              " dimensions: index it, as in table[h, q_idx]")
-                                 .c_str());
-    }
-    if (nb::hasattr(value, "_core")) return operand(value.attr("_core"));  // a capture of Python
-    if (nb::hasattr(value, "ndim") &&
-        nb::hasattr(value, "item")) {  // a number of NumPy, or an array
-        if (nb::cast<int>(value.attr("ndim")) != 0) return {};
-        refuse_other_front_ends(value);
-        return operand(value.attr("item")());
-    }
-    if (PyIndex_Check(value.ptr())) {
-        const nb::object integer = nb::steal(PyNumber_Index(value.ptr()));
-        if (!integer.is_valid()) nb::raise_python_error();
-        std::int64_t number = 0;
-        if (!nb::try_cast(integer, number)) {
-            throw UserError("[mod] expected an integer of 64 bits but got " +
-                            nb::cast<std::string>(nb::str(integer)));
-        }
-        return Operand(number, kNowhere);
-    }
-    return {};
-}
-
-std::string python_type(nb::handle value) {
-    return nb::cast<std::string>(nb::str(value.type().attr("__name__")));
-}
-
-Operand expect_operand(nb::handle value) {
-    if (const auto result = operand(value)) return *result;
-    const char* const text = in_kernel()
-                                 ? "[kernel] expected a tile or a number but got {}; arrays go in "
-                                   "as inputs of the kernel, and Refs are read by ref[...]"
-                                 : "[mod] expected a traced scalar or a number but got {}; index "
-                                   "arrays through tw.capture(array)";
-    std::string message = text;
-    message.replace(message.find("{}"), 2, python_type(value));
-    throw nb::type_error(message.c_str());
-}
-
-namespace {
-
 /// Indices of a subscript: one, or a tuple.
 std::vector<Operand> indices_of(nb::handle subscript) {
     std::vector<Operand> indices;
@@ -356,6 +304,54 @@ void bind_capture(nb::module_& module) {
 }
 
 }  // namespace
+
+std::optional<Operand> operand(nb::handle value) {
+    if (nb::isinstance<Tile>(value)) return Operand(nb::cast<Tile>(value), kNowhere);
+    if (PyBool_Check(value.ptr())) return Operand(value.is(Py_True), kNowhere);
+    if (PyFloat_Check(value.ptr())) return Operand(PyFloat_AsDouble(value.ptr()), kNowhere);
+    if (nb::isinstance<Capture>(value)) {
+        const auto& capture = nb::cast<const Capture&>(value);
+        if (capture.tensor().rank() == 0) return capture;
+        throw nb::type_error(("[mod] expected a scalar but got a captured array of " +
+                              std::to_string(capture.tensor().rank()) +
+                              " dimensions: index it, as in table[h, q_idx]")
+                                 .c_str());
+    }
+    if (nb::hasattr(value, "_core")) return operand(value.attr("_core"));  // a capture of Python
+    if (nb::hasattr(value, "ndim") &&
+        nb::hasattr(value, "item")) {  // a number of NumPy, or an array
+        if (nb::cast<int>(value.attr("ndim")) != 0) return {};
+        refuse_other_front_ends(value);
+        return operand(value.attr("item")());
+    }
+    if (PyIndex_Check(value.ptr())) {
+        const nb::object integer = nb::steal(PyNumber_Index(value.ptr()));
+        if (!integer.is_valid()) nb::raise_python_error();
+        std::int64_t number = 0;
+        if (!nb::try_cast(integer, number)) {
+            throw UserError("[mod] expected an integer of 64 bits but got " +
+                            nb::cast<std::string>(nb::str(integer)));
+        }
+        return Operand(number, kNowhere);
+    }
+    return {};
+}
+
+std::string python_type(nb::handle value) {
+    return nb::cast<std::string>(nb::str(value.type().attr("__name__")));
+}
+
+Operand expect_operand(nb::handle value) {
+    if (const auto result = operand(value)) return *result;
+    const char* const text = in_kernel()
+                                 ? "[kernel] expected a tile or a number but got {}; arrays go in "
+                                   "as inputs of the kernel, and Refs are read by ref[...]"
+                                 : "[mod] expected a traced scalar or a number but got {}; index "
+                                   "arrays through tw.capture(array)";
+    std::string message = text;
+    message.replace(message.find("{}"), 2, python_type(value));
+    throw nb::type_error(message.c_str());
+}
 
 void bind_mod(nb::module_& module) {
     bind_elementwise(module);

@@ -29,6 +29,10 @@ std::string printed(const char* what, const ModSpec& mod) {
     return text;
 }
 
+auto fields(const AttentionBlocks& b) {
+    return std::tie(b.q, b.kv, b.num_warps, b.num_stages);
+}
+
 }  // namespace
 
 const char* name(Pass pass) {
@@ -63,14 +67,6 @@ std::strong_ordering ModSpec::operator<=>(const ModSpec& other) const {
     return std::tie(text, plain_text, derivative, captures) <=>
            std::tie(other.text, other.plain_text, other.derivative, other.captures);
 }
-
-namespace {
-
-auto fields(const AttentionBlocks& b) {
-    return std::tie(b.q, b.kv, b.num_warps, b.num_stages);
-}
-
-}  // namespace
 
 bool AttentionSpec::operator<(const AttentionSpec& other) const {
     const auto fields_of = [](const AttentionSpec& s) {

@@ -28,6 +28,15 @@ Tensor with_unit_stride(const char* argument, const Tensor& x) {
     return x.contiguous();
 }
 
+void check_type(const char* argument, const Tensor& tensor, DType dtype, const Tensor::Dims& shape,
+                Device device) {
+    if (!tensor.defined() || tensor.dtype() != dtype || tensor.shape() != shape) {
+        user_error("attention", "expected {} of {} but got {}", argument,
+                   to_string(TensorType{dtype, shape}), tensor.type_name());
+    }
+    expect_device(argument, tensor, device);
+}
+
 }  // namespace
 
 void expect_shape(const char* argument, const Tensor& tensor, const Tensor::Dims& expected) {
@@ -66,19 +75,6 @@ Tensor check_input(const char* argument, const Tensor& tensor, DType dtype, Layo
     expect_device(argument, tensor, device);
     return with_unit_stride(argument, to_bhsd(tensor, layout));
 }
-
-namespace {
-
-void check_type(const char* argument, const Tensor& tensor, DType dtype, const Tensor::Dims& shape,
-                Device device) {
-    if (!tensor.defined() || tensor.dtype() != dtype || tensor.shape() != shape) {
-        user_error("attention", "expected {} of {} but got {}", argument,
-                   to_string(TensorType{dtype, shape}), tensor.type_name());
-    }
-    expect_device(argument, tensor, device);
-}
-
-}  // namespace
 
 Tensor check_output(const char* argument, const Tensor& tensor, DType dtype,
                     const Tensor::Dims& shape, Layout layout, Device device) {

@@ -100,6 +100,14 @@ const std::map<std::string, std::function<Builtin(DType, bool)>>& table() {
     return programs;
 }
 
+/// The block, of at most `most` elements, that divides `extent` into equal parts of whole vectors.
+std::int64_t equal_block(std::int64_t extent, std::int64_t most) {
+    constexpr std::int64_t kMultiple = 64;
+    if (extent <= kMultiple) return std::max<std::int64_t>(extent, 1);
+    const std::int64_t parts = (extent + most - 1) / most;
+    return (extent + parts * kMultiple - 1) / (parts * kMultiple) * kMultiple;
+}
+
 }  // namespace
 
 Builtin flex_builtin(DType dtype, const ModTexts& texts, bool backward, bool gpu) {
@@ -136,18 +144,6 @@ Builtin flex_builtin(DType dtype, const ModTexts& texts, bool backward, bool gpu
     result.inputs.insert(result.inputs.end(), extras.begin(), extras.end());
     return result;
 }
-
-namespace {
-
-/// The block, of at most `most` elements, that divides `extent` into equal parts of whole vectors.
-std::int64_t equal_block(std::int64_t extent, std::int64_t most) {
-    constexpr std::int64_t kMultiple = 64;
-    if (extent <= kMultiple) return std::max<std::int64_t>(extent, 1);
-    const std::int64_t parts = (extent + most - 1) / most;
-    return (extent + parts * kMultiple - 1) / (parts * kMultiple) * kMultiple;
-}
-
-}  // namespace
 
 Call matmul(std::int64_t m, std::int64_t n, std::int64_t k) {
     // A program packs its rows of x and columns of y once, so that large blocks pack least; yet

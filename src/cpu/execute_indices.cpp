@@ -303,91 +303,6 @@ void with_word(int bytes, F&& f) {
     }
 }
 
-}  // namespace
-
-void gather(const Frame& frame, const Access& access, const Tile& other, const ResolvedTile& out) {
-    static constexpr std::uint64_t kZero = 0;
-    ResolvedTile rest;
-    if (other.home == Home::none) {
-        rest.data = reinterpret_cast<std::byte*>(const_cast<std::uint64_t*>(&kZero));
-        rest.element = out.element;
-    } else {
-        rest = resolve(frame, other);
-    }
-    Walker walker(frame, access, best_axis(out, access));
-    walker.with(out).with(rest);
-    const int element = out.element;
-    if (walker.is_line()) {
-        return walker.for_each_line(element, [&](const Coordinates& c, std::int64_t count,
-                                                 const Line& line) {
-            const Run to = walker.run(out, c), missing = walker.run(rest, c);
-            const auto copy = [&](std::int64_t lo, std::int64_t hi, const std::byte* from,
-                                  std::int64_t step) {
-                if (lo < hi)
-                    copy_line(to.bytes_at(lo, element), to.stride, from, step, hi - lo, element);
-            };
-            copy(0, line.lo, missing.first, missing.stride);
-            copy(line.lo, line.hi, walker.data() + (line.offset + line.lo * line.step) * element,
-                 line.step);
-            copy(line.hi, count, missing.bytes_at(line.hi, element), missing.stride);
-        });
-    }
-    with_word(element, [&](auto word) {
-        using Word = decltype(word);
-        const auto* from = reinterpret_cast<const Word*>(walker.data());
-        walker.for_each([&](const Coordinates& c, std::int64_t count) {
-            const Run to = walker.run(out, c), missing = walker.run(rest, c);
-            const auto copy = [&](auto&& place) {
-                walker.each(
-                    c, count, [&](std::int64_t i, std::int64_t offset) { place(i) = from[offset]; },
-                    [&](std::int64_t i) { place(i) = missing.at<Word>(i); });
-            };
-            if (to.stride == 1) {
-                auto* const p = reinterpret_cast<Word*>(to.first);
-                copy([p](std::int64_t i) -> Word& { return p[i]; });
-            } else {
-                copy([&](std::int64_t i) -> Word& { return to.at<Word>(i); });
-            }
-        });
-    });
-}
-
-void scatter(const Frame& frame, const Store& store) {
-    const ResolvedTile value = resolve(frame, store.value), mask = resolve(frame, store.mask);
-    const int axis =
-        store.access.gathers ? last_axis(store.access) : best_axis(value, store.access);
-    Walker walker(frame, store.access, axis);
-    walker.with(value).with(mask);
-    const int element = value.element;
-    if (walker.is_line() && !mask.data) {
-        return walker.for_each_line(
-            element, [&](const Coordinates& c, std::int64_t, const Line& line) {
-                const Run from = walker.run(value, c);
-                if (line.lo >= line.hi) return;
-                copy_line(walker.data() + (line.offset + line.lo * line.step) * element, line.step,
-                          from.bytes_at(line.lo, element), from.stride, line.hi - line.lo, element);
-            });
-    }
-    with_word(element, [&](auto word) {
-        using Word = decltype(word);
-        auto* to = reinterpret_cast<Word*>(walker.data());
-        walker.for_each([&](const Coordinates& c, std::int64_t count) {
-            const Run from = walker.run(value, c), allowed = walker.run(mask, c);
-            walker.each(
-                c, count,
-                [&](std::int64_t i, std::int64_t offset) {
-                    if (allowed.first && allowed.at<std::uint8_t>(i) == 0) return;
-                    to[offset] = from.at<Word>(i);
-                },
-                [](std::int64_t) {});
-        });
-    });
-}
-
-// ---- Atomics.
-
-namespace {
-
 ir::Op combining(ir::Op atomic) {
     return atomic == ir::Op::atomic_max   ? ir::Op::max
            : atomic == ir::Op::atomic_min ? ir::Op::min
@@ -549,6 +464,87 @@ void exchange_elements(const AtomicAccess& a) {
 }
 
 }  // namespace
+
+void gather(const Frame& frame, const Access& access, const Tile& other, const ResolvedTile& out) {
+    static constexpr std::uint64_t kZero = 0;
+    ResolvedTile rest;
+    if (other.home == Home::none) {
+        rest.data = reinterpret_cast<std::byte*>(const_cast<std::uint64_t*>(&kZero));
+        rest.element = out.element;
+    } else {
+        rest = resolve(frame, other);
+    }
+    Walker walker(frame, access, best_axis(out, access));
+    walker.with(out).with(rest);
+    const int element = out.element;
+    if (walker.is_line()) {
+        return walker.for_each_line(element, [&](const Coordinates& c, std::int64_t count,
+                                                 const Line& line) {
+            const Run to = walker.run(out, c), missing = walker.run(rest, c);
+            const auto copy = [&](std::int64_t lo, std::int64_t hi, const std::byte* from,
+                                  std::int64_t step) {
+                if (lo < hi)
+                    copy_line(to.bytes_at(lo, element), to.stride, from, step, hi - lo, element);
+            };
+            copy(0, line.lo, missing.first, missing.stride);
+            copy(line.lo, line.hi, walker.data() + (line.offset + line.lo * line.step) * element,
+                 line.step);
+            copy(line.hi, count, missing.bytes_at(line.hi, element), missing.stride);
+        });
+    }
+    with_word(element, [&](auto word) {
+        using Word = decltype(word);
+        const auto* from = reinterpret_cast<const Word*>(walker.data());
+        walker.for_each([&](const Coordinates& c, std::int64_t count) {
+            const Run to = walker.run(out, c), missing = walker.run(rest, c);
+            const auto copy = [&](auto&& place) {
+                walker.each(
+                    c, count, [&](std::int64_t i, std::int64_t offset) { place(i) = from[offset]; },
+                    [&](std::int64_t i) { place(i) = missing.at<Word>(i); });
+            };
+            if (to.stride == 1) {
+                auto* const p = reinterpret_cast<Word*>(to.first);
+                copy([p](std::int64_t i) -> Word& { return p[i]; });
+            } else {
+                copy([&](std::int64_t i) -> Word& { return to.at<Word>(i); });
+            }
+        });
+    });
+}
+
+void scatter(const Frame& frame, const Store& store) {
+    const ResolvedTile value = resolve(frame, store.value), mask = resolve(frame, store.mask);
+    const int axis =
+        store.access.gathers ? last_axis(store.access) : best_axis(value, store.access);
+    Walker walker(frame, store.access, axis);
+    walker.with(value).with(mask);
+    const int element = value.element;
+    if (walker.is_line() && !mask.data) {
+        return walker.for_each_line(
+            element, [&](const Coordinates& c, std::int64_t, const Line& line) {
+                const Run from = walker.run(value, c);
+                if (line.lo >= line.hi) return;
+                copy_line(walker.data() + (line.offset + line.lo * line.step) * element, line.step,
+                          from.bytes_at(line.lo, element), from.stride, line.hi - line.lo, element);
+            });
+    }
+    with_word(element, [&](auto word) {
+        using Word = decltype(word);
+        auto* to = reinterpret_cast<Word*>(walker.data());
+        walker.for_each([&](const Coordinates& c, std::int64_t count) {
+            const Run from = walker.run(value, c), allowed = walker.run(mask, c);
+            walker.each(
+                c, count,
+                [&](std::int64_t i, std::int64_t offset) {
+                    if (allowed.first && allowed.at<std::uint8_t>(i) == 0) return;
+                    to[offset] = from.at<Word>(i);
+                },
+                [](std::int64_t) {});
+        });
+    });
+}
+
+// ---- Atomics.
 
 void execute(Frame& frame, const Atomic& atomic) {
     const AtomicAccess a(frame, atomic);

@@ -158,6 +158,31 @@ void look_ahead(const Frame& frame, const LoadView& load, const std::byte* last,
     view.iteration = iteration;
 }
 
+std::string element_text(const ResolvedTile& tile, std::int64_t offset) {
+    const std::uint64_t bits = ir::read_element(tile.dtype, tile.at(offset));
+    if (tile.dtype == DType::boolean) return bits ? "true" : "false";
+    if (tile.dtype == DType::f64) return fmt::format("{}", std::bit_cast<double>(bits));
+    if (is_float(tile.dtype)) {
+        return fmt::format("{}", static_cast<float>(std::bit_cast<double>(bits)));
+    }
+    if (is_signed(tile.dtype)) return fmt::format("{}", static_cast<std::int64_t>(bits));
+    return fmt::format("{}", bits);
+}
+
+void append_text(const ResolvedTile& tile, const ir::Shape& shape, int axis, std::int64_t offset,
+                 std::string& text) {
+    if (axis == shape.rank()) {
+        text += element_text(tile, offset);
+        return;
+    }
+    text += '[';
+    for (std::int64_t i = 0; i < shape[axis]; ++i) {
+        if (i > 0) text += ", ";
+        append_text(tile, shape, axis + 1, offset + tile.offset(axis, i), text);
+    }
+    text += ']';
+}
+
 }  // namespace
 
 void execute(Frame& frame, const Load& load) {
@@ -249,35 +274,6 @@ void execute(Frame& frame, const Store& store) {
 }
 
 // ---- Printing.
-
-namespace {
-
-std::string element_text(const ResolvedTile& tile, std::int64_t offset) {
-    const std::uint64_t bits = ir::read_element(tile.dtype, tile.at(offset));
-    if (tile.dtype == DType::boolean) return bits ? "true" : "false";
-    if (tile.dtype == DType::f64) return fmt::format("{}", std::bit_cast<double>(bits));
-    if (is_float(tile.dtype)) {
-        return fmt::format("{}", static_cast<float>(std::bit_cast<double>(bits)));
-    }
-    if (is_signed(tile.dtype)) return fmt::format("{}", static_cast<std::int64_t>(bits));
-    return fmt::format("{}", bits);
-}
-
-void append_text(const ResolvedTile& tile, const ir::Shape& shape, int axis, std::int64_t offset,
-                 std::string& text) {
-    if (axis == shape.rank()) {
-        text += element_text(tile, offset);
-        return;
-    }
-    text += '[';
-    for (std::int64_t i = 0; i < shape[axis]; ++i) {
-        if (i > 0) text += ", ";
-        append_text(tile, shape, axis + 1, offset + tile.offset(axis, i), text);
-    }
-    text += ']';
-}
-
-}  // namespace
 
 void execute(Frame& frame, const Print& print) {
     std::string text;

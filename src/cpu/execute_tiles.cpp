@@ -99,6 +99,23 @@ int unit_axis(const Side& side, const Coordinates& dims, int rank) {
     return -1;
 }
 
+/// Calls visit(c, lanes) for the lines along `axis`, as many of them at once as lie side by side in
+/// a panel of `tile`: one if the lines themselves lie there.
+template <typename Visitor>
+void for_each_bundle(const ir::Shape& shape, const ResolvedTile& tile, int axis, Visitor&& visit) {
+    const int lane = tile.lane_axis == axis ? -1 : tile.lane_axis;
+    const Coordinates dims = dims_of(shape);
+    if (lane < 0) {
+        return for_each_line(dims, shape.rank(), axis, [&](const Coordinates& c) { visit(c, 1); });
+    }
+    const auto l = static_cast<std::size_t>(lane);
+    Coordinates outer = dims;
+    outer[l] = std::min<std::int64_t>(dims[l], 1);
+    for_each_line(outer, shape.rank(), axis, [&](Coordinates c) {
+        for (; c[l] < dims[l]; c[l] += tile.width) visit(c, std::min(tile.width, dims[l] - c[l]));
+    });
+}
+
 }  // namespace
 
 void copy_line(std::byte* out, std::int64_t out_stride, const std::byte* in, std::int64_t in_stride,
@@ -185,27 +202,6 @@ void execute(Frame& frame, const Move& move) {
 }
 
 // ---- Across lanes.
-
-namespace {
-
-/// Calls visit(c, lanes) for the lines along `axis`, as many of them at once as lie side by side in
-/// a panel of `tile`: one if the lines themselves lie there.
-template <typename Visitor>
-void for_each_bundle(const ir::Shape& shape, const ResolvedTile& tile, int axis, Visitor&& visit) {
-    const int lane = tile.lane_axis == axis ? -1 : tile.lane_axis;
-    const Coordinates dims = dims_of(shape);
-    if (lane < 0) {
-        return for_each_line(dims, shape.rank(), axis, [&](const Coordinates& c) { visit(c, 1); });
-    }
-    const auto l = static_cast<std::size_t>(lane);
-    Coordinates outer = dims;
-    outer[l] = std::min<std::int64_t>(dims[l], 1);
-    for_each_line(outer, shape.rank(), axis, [&](Coordinates c) {
-        for (; c[l] < dims[l]; c[l] += tile.width) visit(c, std::min(tile.width, dims[l] - c[l]));
-    });
-}
-
-}  // namespace
 
 void execute(Frame& frame, const ArgReduce& reduce) {
     const ResolvedTile in = resolve(frame, reduce.in);

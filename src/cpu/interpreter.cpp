@@ -237,8 +237,6 @@ void Interpreter::step(const Instruction& instruction, Frame& frame) {
 
 // ---- Control flow.
 
-namespace {
-
 /// Copies values all at once: a yield may permute the values it is copied to.
 void assign(std::span<const Value> from, std::span<const Value> to, Frame& frame) {
     std::vector<TileValue> copies;
@@ -249,8 +247,6 @@ void assign(std::span<const Value> from, std::span<const Value> to, Frame& frame
 std::span<const Value> yielded(const ir::Block& block) {
     return block.terminator().operands;
 }
-
-}  // namespace
 
 void Interpreter::for_loop(const Instruction& instruction, Frame& frame) {
     const std::span<const Value> operands = instruction.operands;
@@ -354,8 +350,6 @@ void Interpreter::call(const Instruction& instruction, Frame& frame) {
 
 // ---- Memory.
 
-namespace {
-
 std::vector<const TileValue*> tiles_of(std::span<const Value> values, const Frame& frame) {
     std::vector<const TileValue*> tiles;
     for (Value value : values) tiles.push_back(&frame.tile(value));
@@ -383,8 +377,6 @@ Active active_lane(Value mask, const Frame& frame, std::size_t lane) {
 Poison first_of(Poison a, Poison b) {
     return a != 0 ? a : b;
 }
-
-}  // namespace
 
 void Interpreter::load(const Instruction& instruction, Frame& frame) {
     const ir::Access operands = ir::access(instruction);

@@ -249,16 +249,6 @@ void on_threads(int threads, std::int64_t n, const Body& body) {
     after_loop();
 }
 
-}  // namespace
-
-void set_num_threads(int threads) {
-    if (threads < 0)
-        user_error("set_num_threads", "expected at least 0 threads but got {}", threads);
-    g_threads = threads;
-}
-
-namespace {
-
 /// TILEWRIGHT_THREADS; 0 without it.
 int default_threads() {
     const char* const text = std::getenv("TILEWRIGHT_THREADS");
@@ -271,18 +261,6 @@ int default_threads() {
                    text);
     return threads;
 }
-
-}  // namespace
-
-int num_threads() {
-    static const int usual = default_threads();
-    const int set = g_threads;
-    const int threads = set > 0 ? set : usual;
-    const int cores = oneapi::tbb::info::default_concurrency();
-    return threads > 0 ? std::min(threads, cores) : cores;
-}
-
-namespace {
 
 /// True while this thread runs one of several bodies of a parallel loop, whose calls may touch the
 /// same arrays.
@@ -298,42 +276,6 @@ class BesideOthers {
   private:
     bool before_;
 };
-
-}  // namespace
-
-void parallel_for(std::int64_t n, const std::function<void(std::int64_t)>& body) {
-    const int threads = num_threads();
-    if (n <= 1 || threads == 1) {
-        for (std::int64_t i = 0; i < n; ++i) body(i);
-        return;
-    }
-    on_threads(threads, n, [&](std::int64_t i) {
-        // While a body waits for loops of its own it must not begin another one: they would pile up
-        // on its stack.
-        oneapi::tbb::this_task_arena::isolate([&] {
-            const BesideOthers mark;
-            body(i);
-        });
-    });
-}
-
-std::vector<std::int64_t> uneven_order(const std::vector<std::int64_t>& costs, int threads) {
-    constexpr double kLast = 2;  // of the longest program, for each thread
-    const auto cost = [&](std::int64_t i) { return costs[static_cast<std::size_t>(i)]; };
-    const auto longest = static_cast<double>(*std::max_element(costs.begin(), costs.end()));
-    std::vector<std::int64_t> order(costs.size());
-    std::iota(order.begin(), order.end(), 0);
-    auto last = order.end();
-    double left = 0;
-    while (last != order.begin() && left < kLast * threads * longest) {
-        left += static_cast<double>(cost(*--last));
-    }
-    std::stable_sort(last, order.end(),
-                     [&](std::int64_t a, std::int64_t b) { return cost(a) > cost(b); });
-    return order;
-}
-
-namespace {
 
 /// Executes the frames of one thread.
 struct Plainly {
@@ -397,6 +339,52 @@ void run_programs(const Program& program, const ir::Arguments& arguments,
 }
 
 }  // namespace
+
+void set_num_threads(int threads) {
+    if (threads < 0)
+        user_error("set_num_threads", "expected at least 0 threads but got {}", threads);
+    g_threads = threads;
+}
+
+int num_threads() {
+    static const int usual = default_threads();
+    const int set = g_threads;
+    const int threads = set > 0 ? set : usual;
+    const int cores = oneapi::tbb::info::default_concurrency();
+    return threads > 0 ? std::min(threads, cores) : cores;
+}
+
+void parallel_for(std::int64_t n, const std::function<void(std::int64_t)>& body) {
+    const int threads = num_threads();
+    if (n <= 1 || threads == 1) {
+        for (std::int64_t i = 0; i < n; ++i) body(i);
+        return;
+    }
+    on_threads(threads, n, [&](std::int64_t i) {
+        // While a body waits for loops of its own it must not begin another one: they would pile up
+        // on its stack.
+        oneapi::tbb::this_task_arena::isolate([&] {
+            const BesideOthers mark;
+            body(i);
+        });
+    });
+}
+
+std::vector<std::int64_t> uneven_order(const std::vector<std::int64_t>& costs, int threads) {
+    constexpr double kLast = 2;  // of the longest program, for each thread
+    const auto cost = [&](std::int64_t i) { return costs[static_cast<std::size_t>(i)]; };
+    const auto longest = static_cast<double>(*std::max_element(costs.begin(), costs.end()));
+    std::vector<std::int64_t> order(costs.size());
+    std::iota(order.begin(), order.end(), 0);
+    auto last = order.end();
+    double left = 0;
+    while (last != order.begin() && left < kLast * threads * longest) {
+        left += static_cast<double>(cost(*--last));
+    }
+    std::stable_sort(last, order.end(),
+                     [&](std::int64_t a, std::int64_t b) { return cost(a) > cost(b); });
+    return order;
+}
 
 void run(const Program& program, const ir::Arguments& arguments, const ParallelFor& parallel_for) {
     run_programs(program, arguments, parallel_for, [] { return Plainly(); });

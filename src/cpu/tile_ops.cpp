@@ -63,6 +63,108 @@ Poison elementwise_poison(Op op, DType dtype, std::span<const std::uint64_t> bit
     return 0;
 }
 
+/// Running value of a reduction or scan over elements of one dtype.
+class Accumulator {
+  public:
+    Accumulator(Reduction kind, DType dtype)
+        : kind_(kind), dtype_(dtype), carrier_(ir::accumulator(kind, dtype)) {}
+
+    void start() { constant_ = ir::identity(kind_, carrier_); }
+    void add(std::uint64_t bits) {
+        constant_ = ir::combine(kind_, carrier_, constant_, to_constant(dtype_, bits));
+    }
+    std::uint64_t bits() const { return from_constant(dtype_, constant_); }
+
+  private:
+    Reduction kind_;
+    DType dtype_, carrier_;
+    std::uint64_t constant_ = 0;
+};
+
+/// Lines of a tile along one axis: element k of line (outer, inner) is at(outer, k, inner).
+struct Lines {
+    std::size_t outer = 1, length = 1, inner = 1;
+
+    Lines(const ir::Shape& shape, int axis) : length(static_cast<std::size_t>(shape[axis])) {
+        for (int a = 0; a < axis; ++a) outer *= static_cast<std::size_t>(shape[a]);
+        for (int a = axis + 1; a < shape.rank(); ++a) inner *= static_cast<std::size_t>(shape[a]);
+    }
+    std::size_t at(std::size_t o, std::size_t k, std::size_t i) const {
+        return (o * length + k) * inner + i;
+    }
+};
+
+/// The operands of a dot as [batch, rows, k] and [batch, columns, k], and the result [batch, rows,
+/// columns], whatever was stored transposed.
+struct DotShape {
+    std::size_t batch = 1, rows = 0, columns = 0, depth = 0;
+    bool transpose_a = false, transpose_b = false;
+
+    std::size_t a(std::size_t b, std::size_t m, std::size_t k) const {
+        return b * rows * depth + (transpose_a ? k * rows + m : m * depth + k);
+    }
+    std::size_t b(std::size_t b, std::size_t n, std::size_t k) const {
+        return b * columns * depth + (transpose_b ? n * depth + k : k * columns + n);
+    }
+};
+
+template <typename T>
+T element(DType dtype, std::uint64_t bits) {
+    if constexpr (std::is_integral_v<T>) {
+        return bits;
+    } else {
+        return static_cast<T>(std::bit_cast<double>(to_constant(dtype, bits)));
+    }
+}
+
+/// Accumulates in T: float, double, or u64, whose low bits are those of every narrower integer.
+template <typename T>
+void dot_in(const DotShape& shape, const TileValue& a, const TileValue& b, const TileValue* acc,
+            TileValue& result) {
+    std::vector<T> a_values(a.bits.size());
+    std::vector<T> b_values(b.bits.size());
+    for (std::size_t i = 0; i < a_values.size(); ++i) {
+        a_values[i] = element<T>(a.type.dtype, a.bits[i]);
+    }
+    for (std::size_t i = 0; i < b_values.size(); ++i) {
+        b_values[i] = element<T>(b.type.dtype, b.bits[i]);
+    }
+    for (std::size_t batch = 0; batch < shape.batch; ++batch) {
+        for (std::size_t m = 0; m < shape.rows; ++m) {
+            for (std::size_t n = 0; n < shape.columns; ++n) {
+                const std::size_t target = (batch * shape.rows + m) * shape.columns + n;
+                T sum = acc != nullptr ? element<T>(acc->type.dtype, acc->bits[target]) : T{0};
+                for (std::size_t k = 0; k < shape.depth; ++k) {
+                    sum += a_values[shape.a(batch, m, k)] * b_values[shape.b(batch, n, k)];
+                }
+                if constexpr (std::is_integral_v<T>) {
+                    result.bits[target] = ir::wrap_to(result.type.dtype, sum);
+                } else {
+                    result.bits[target] = from_constant(
+                        result.type.dtype, std::bit_cast<std::uint64_t>(static_cast<double>(sum)));
+                }
+            }
+        }
+    }
+}
+
+void dot_poison(const DotShape& shape, const TileValue& a, const TileValue& b, const TileValue* acc,
+                TileValue& result) {
+    for (std::size_t batch = 0; batch < shape.batch; ++batch) {
+        for (std::size_t m = 0; m < shape.rows; ++m) {
+            for (std::size_t n = 0; n < shape.columns; ++n) {
+                const std::size_t target = (batch * shape.rows + m) * shape.columns + n;
+                Poison poison = acc != nullptr ? acc->poison_at(target) : 0;
+                for (std::size_t k = 0; k < shape.depth && poison == 0; ++k) {
+                    poison = a.poison_at(shape.a(batch, m, k));
+                    if (poison == 0) poison = b.poison_at(shape.b(batch, n, k));
+                }
+                result.set_poison(target, poison);
+            }
+        }
+    }
+}
+
 }  // namespace
 
 void apply_elementwise(const ir::Instruction& instruction,
@@ -176,41 +278,6 @@ void apply_iota(int axis, TileValue& result) {
 
 // ---- Across lanes.
 
-namespace {
-
-/// Running value of a reduction or scan over elements of one dtype.
-class Accumulator {
-  public:
-    Accumulator(Reduction kind, DType dtype)
-        : kind_(kind), dtype_(dtype), carrier_(ir::accumulator(kind, dtype)) {}
-
-    void start() { constant_ = ir::identity(kind_, carrier_); }
-    void add(std::uint64_t bits) {
-        constant_ = ir::combine(kind_, carrier_, constant_, to_constant(dtype_, bits));
-    }
-    std::uint64_t bits() const { return from_constant(dtype_, constant_); }
-
-  private:
-    Reduction kind_;
-    DType dtype_, carrier_;
-    std::uint64_t constant_ = 0;
-};
-
-/// Lines of a tile along one axis: element k of line (outer, inner) is at(outer, k, inner).
-struct Lines {
-    std::size_t outer = 1, length = 1, inner = 1;
-
-    Lines(const ir::Shape& shape, int axis) : length(static_cast<std::size_t>(shape[axis])) {
-        for (int a = 0; a < axis; ++a) outer *= static_cast<std::size_t>(shape[a]);
-        for (int a = axis + 1; a < shape.rank(); ++a) inner *= static_cast<std::size_t>(shape[a]);
-    }
-    std::size_t at(std::size_t o, std::size_t k, std::size_t i) const {
-        return (o * length + k) * inner + i;
-    }
-};
-
-}  // namespace
-
 void apply_reduce(const ir::ReduceAttributes& attributes, const TileValue& operand,
                   TileValue& result) {
     const Lines lines(operand.type.shape, attributes.axis);
@@ -262,81 +329,6 @@ void apply_scan(const ir::ReduceAttributes& attributes, const TileValue& operand
         }
     }
 }
-
-namespace {
-
-/// The operands of a dot as [batch, rows, k] and [batch, columns, k], and the result [batch, rows,
-/// columns], whatever was stored transposed.
-struct DotShape {
-    std::size_t batch = 1, rows = 0, columns = 0, depth = 0;
-    bool transpose_a = false, transpose_b = false;
-
-    std::size_t a(std::size_t b, std::size_t m, std::size_t k) const {
-        return b * rows * depth + (transpose_a ? k * rows + m : m * depth + k);
-    }
-    std::size_t b(std::size_t b, std::size_t n, std::size_t k) const {
-        return b * columns * depth + (transpose_b ? n * depth + k : k * columns + n);
-    }
-};
-
-template <typename T>
-T element(DType dtype, std::uint64_t bits) {
-    if constexpr (std::is_integral_v<T>) {
-        return bits;
-    } else {
-        return static_cast<T>(std::bit_cast<double>(to_constant(dtype, bits)));
-    }
-}
-
-/// Accumulates in T: float, double, or u64, whose low bits are those of every narrower integer.
-template <typename T>
-void dot_in(const DotShape& shape, const TileValue& a, const TileValue& b, const TileValue* acc,
-            TileValue& result) {
-    std::vector<T> a_values(a.bits.size());
-    std::vector<T> b_values(b.bits.size());
-    for (std::size_t i = 0; i < a_values.size(); ++i) {
-        a_values[i] = element<T>(a.type.dtype, a.bits[i]);
-    }
-    for (std::size_t i = 0; i < b_values.size(); ++i) {
-        b_values[i] = element<T>(b.type.dtype, b.bits[i]);
-    }
-    for (std::size_t batch = 0; batch < shape.batch; ++batch) {
-        for (std::size_t m = 0; m < shape.rows; ++m) {
-            for (std::size_t n = 0; n < shape.columns; ++n) {
-                const std::size_t target = (batch * shape.rows + m) * shape.columns + n;
-                T sum = acc != nullptr ? element<T>(acc->type.dtype, acc->bits[target]) : T{0};
-                for (std::size_t k = 0; k < shape.depth; ++k) {
-                    sum += a_values[shape.a(batch, m, k)] * b_values[shape.b(batch, n, k)];
-                }
-                if constexpr (std::is_integral_v<T>) {
-                    result.bits[target] = ir::wrap_to(result.type.dtype, sum);
-                } else {
-                    result.bits[target] = from_constant(
-                        result.type.dtype, std::bit_cast<std::uint64_t>(static_cast<double>(sum)));
-                }
-            }
-        }
-    }
-}
-
-void dot_poison(const DotShape& shape, const TileValue& a, const TileValue& b, const TileValue* acc,
-                TileValue& result) {
-    for (std::size_t batch = 0; batch < shape.batch; ++batch) {
-        for (std::size_t m = 0; m < shape.rows; ++m) {
-            for (std::size_t n = 0; n < shape.columns; ++n) {
-                const std::size_t target = (batch * shape.rows + m) * shape.columns + n;
-                Poison poison = acc != nullptr ? acc->poison_at(target) : 0;
-                for (std::size_t k = 0; k < shape.depth && poison == 0; ++k) {
-                    poison = a.poison_at(shape.a(batch, m, k));
-                    if (poison == 0) poison = b.poison_at(shape.b(batch, n, k));
-                }
-                result.set_poison(target, poison);
-            }
-        }
-    }
-}
-
-}  // namespace
 
 void apply_dot(const ir::DotAttributes& attributes, const TileValue& a, const TileValue& b,
                const TileValue* acc, TileValue& result) {

@@ -32,6 +32,26 @@ Instruction access_instruction(Op op, Value ref, std::span<const IndexOperand> i
     return with(op, std::move(operands), std::move(attributes));
 }
 
+// Fills one block of a control-flow instruction: arguments of `types`, then what `body` appends.
+template <typename Body>
+void fill_block(Builder& builder, Block& block, std::span<const Type> types, Body&& body) {
+    for (const Type& type : types) block.arguments.push_back(builder.function().add_value(type));
+    builder.push_block(block);
+    try {
+        builder.yield(body(std::span<const Value>(block.arguments)));
+    } catch (...) {
+        builder.pop_block();
+        throw;
+    }
+    builder.pop_block();
+}
+
+std::vector<Type> types_of(const Builder& builder, std::span<const Value> values) {
+    std::vector<Type> types;
+    for (Value value : values) types.push_back(builder.type(value));
+    return types;
+}
+
 }  // namespace
 
 Builder::Builder(Function& function) : function_(&function), blocks_{&function.body} {}
@@ -194,30 +214,6 @@ void Builder::debug_print(std::string format, std::span<const Value> operands) {
 void Builder::debug_check(Value condition, std::string message) {
     append(with(Op::debug_check, {condition}, TextAttributes{std::move(message)}));
 }
-
-namespace {
-
-// Fills one block of a control-flow instruction: arguments of `types`, then what `body` appends.
-template <typename Body>
-void fill_block(Builder& builder, Block& block, std::span<const Type> types, Body&& body) {
-    for (const Type& type : types) block.arguments.push_back(builder.function().add_value(type));
-    builder.push_block(block);
-    try {
-        builder.yield(body(std::span<const Value>(block.arguments)));
-    } catch (...) {
-        builder.pop_block();
-        throw;
-    }
-    builder.pop_block();
-}
-
-std::vector<Type> types_of(const Builder& builder, std::span<const Value> values) {
-    std::vector<Type> types;
-    for (Value value : values) types.push_back(builder.type(value));
-    return types;
-}
-
-}  // namespace
 
 std::vector<Value> Builder::for_loop(Value lo, Value hi, Value step, std::span<const Value> init,
                                      const LoopBody& body) {

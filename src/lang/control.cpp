@@ -106,6 +106,54 @@ ir::Value bool_scalar(Tracer& tracer, const char* op, const Operand& condition) 
     return tracer.value(condition);
 }
 
+/// What a branch of a cond gives back, part by part.
+struct BranchResult {
+    Operand operand;
+    ir::Type type;
+    ir::Value value;  ///< none: a literal
+};
+
+std::vector<BranchResult> trace_branch(Tracer& tracer, ir::Block& block,
+                                       const std::function<Operands()>& branch) {
+    const AppendTo here(tracer, block);
+    std::vector<BranchResult> results;
+    for (const Operand& part : branch()) {
+        const ir::Value value = part.is_literal() ? ir::Value() : tracer.value(part);
+        results.push_back({part, type_of(tracer, part), value});
+    }
+    return results;
+}
+
+/// The type in which a result of both branches meets: traced ones agree, literals follow.
+ir::Type common_type(Tracer& tracer, const BranchResult& a, const BranchResult& b,
+                     std::size_t part) {
+    if (!a.value && !b.value) {
+        const std::array both{a.operand, b.operand};
+        return {tracer.common_dtype(both), {}};
+    }
+    if (!a.value) return {lang::literal_dtype(a.operand, b.type.dtype), b.type.shape};
+    if (!b.value) return {lang::literal_dtype(b.operand, a.type.dtype), a.type.shape};
+    if (!(a.type == b.type)) {
+        user_error("cond",
+                   "expected both branches to return the same types but result {} is {} in the "
+                   "first and {} in the second",
+                   part, ir::to_string(a.type), ir::to_string(b.type));
+    }
+    return a.type;
+}
+
+/// Scratch memory of the program, whole.
+Ref scratch(Tracer& tracer, DType dtype, const Extents& extents, const char* name) {
+    const ir::Value ref =
+        tracer.function().add_parameter({dtype, extents, ir::Space::scratch, -1}, name);
+    lang::View view{ref, name, true, {}};
+    for (std::int64_t extent : extents) {
+        view.indices.emplace_back();
+        view.indices.back().size = extent;
+    }
+    return tracer.add_view(std::move(view));
+}
+
 }  // namespace
 
 Tiles for_loop(Operand low, Operand high, Operand step, const Operands& init,
@@ -155,46 +203,6 @@ Tiles while_loop(const Operands& init,
     });
 }
 
-namespace {
-
-/// What a branch of a cond gives back, part by part.
-struct BranchResult {
-    Operand operand;
-    ir::Type type;
-    ir::Value value;  ///< none: a literal
-};
-
-std::vector<BranchResult> trace_branch(Tracer& tracer, ir::Block& block,
-                                       const std::function<Operands()>& branch) {
-    const AppendTo here(tracer, block);
-    std::vector<BranchResult> results;
-    for (const Operand& part : branch()) {
-        const ir::Value value = part.is_literal() ? ir::Value() : tracer.value(part);
-        results.push_back({part, type_of(tracer, part), value});
-    }
-    return results;
-}
-
-/// The type in which a result of both branches meets: traced ones agree, literals follow.
-ir::Type common_type(Tracer& tracer, const BranchResult& a, const BranchResult& b,
-                     std::size_t part) {
-    if (!a.value && !b.value) {
-        const std::array both{a.operand, b.operand};
-        return {tracer.common_dtype(both), {}};
-    }
-    if (!a.value) return {lang::literal_dtype(a.operand, b.type.dtype), b.type.shape};
-    if (!b.value) return {lang::literal_dtype(b.operand, a.type.dtype), a.type.shape};
-    if (!(a.type == b.type)) {
-        user_error("cond",
-                   "expected both branches to return the same types but result {} is {} in the "
-                   "first and {} in the second",
-                   part, ir::to_string(a.type), ir::to_string(b.type));
-    }
-    return a.type;
-}
-
-}  // namespace
-
 Tiles if_else(const char* op, Operand condition, const std::function<Operands()>& then_branch,
               const std::function<Operands()>& else_branch, std::source_location location) {
     Tracer& tracer = Tracer::current(op, location);
@@ -230,22 +238,6 @@ Tiles if_else(const char* op, Operand condition, const std::function<Operands()>
         return wrapped(tracer, builder.append(std::move(instruction)));
     });
 }
-
-namespace {
-
-/// Scratch memory of the program, whole.
-Ref scratch(Tracer& tracer, DType dtype, const Extents& extents, const char* name) {
-    const ir::Value ref =
-        tracer.function().add_parameter({dtype, extents, ir::Space::scratch, -1}, name);
-    lang::View view{ref, name, true, {}};
-    for (std::int64_t extent : extents) {
-        view.indices.emplace_back();
-        view.indices.back().size = extent;
-    }
-    return tracer.add_view(std::move(view));
-}
-
-}  // namespace
 
 Ref scan_input(Operand xs, std::source_location location) {
     Tracer& tracer = Tracer::current("scan", location);

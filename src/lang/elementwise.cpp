@@ -124,6 +124,11 @@ Tile float_binary(Op op, const char* name, const Operand& x, const Operand& y) {
     });
 }
 
+const ir::Type& type_of(const Tile& tile, const char* op, const std::source_location& location) {
+    Tracer& tracer = Tracer::of(tile, op, location);
+    return *Tracer::with_line(location, [&] { return &tracer.type(tracer.use(tile)); });
+}
+
 }  // namespace
 
 Tile operator+(Operand a, Operand b) {
@@ -316,15 +321,6 @@ Tile bitcast(Operand x, DType dtype) {
 Tile Tile::to(DType dtype, std::source_location location) const {
     return cast(Operand(*this, location), dtype);
 }
-
-namespace {
-
-const ir::Type& type_of(const Tile& tile, const char* op, const std::source_location& location) {
-    Tracer& tracer = Tracer::of(tile, op, location);
-    return *Tracer::with_line(location, [&] { return &tracer.type(tracer.use(tile)); });
-}
-
-}  // namespace
 
 DType Tile::dtype(std::source_location location) const {
     return type_of(*this, "dtype", location).dtype;

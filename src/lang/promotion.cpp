@@ -46,6 +46,12 @@ DType promote_floats(DType a, DType b) {
     return size_of(a) > size_of(b) ? a : b;
 }
 
+/// f64 for what f32 does not hold.
+DType floating_dtype(double value) {
+    const bool fits = !(std::abs(value) > std::numeric_limits<float>::max()) || std::isinf(value);
+    return fits ? f32 : f64;
+}
+
 }  // namespace
 
 DType promote(DType a, DType b) {
@@ -56,16 +62,6 @@ DType promote(DType a, DType b) {
     if (is_float(b)) return b;
     return promote_integers(a, b);
 }
-
-namespace {
-
-/// f64 for what f32 does not hold.
-DType floating_dtype(double value) {
-    const bool fits = !(std::abs(value) > std::numeric_limits<float>::max()) || std::isinf(value);
-    return fits ? f32 : f64;
-}
-
-}  // namespace
 
 DType literal_dtype(const Operand& literal) {
     switch (literal.kind()) {

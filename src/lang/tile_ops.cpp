@@ -99,6 +99,36 @@ Tile scanned(Reduction kind, const char* op, const Operand& x, int axis, bool re
     });
 }
 
+/// What is added to a product of these operands. Shapes that make no product are left to the
+/// builder's message.
+ir::Value accumulator(Tracer& tracer, const Operand& a, const Operand& b, const DotOptions& options,
+                      DType dtype) {
+    const ir::Shape left = tracer.shape(a), right = tracer.shape(b);
+    const int rank = left.rank();
+    const ir::Value given = tracer.value(*options.acc, dtype, "dot");
+    if (rank < 2 || rank > 3 || right.rank() != rank) return given;
+    ir::Shape product = left;
+    product[rank - 2] = left[options.trans_a ? rank - 1 : rank - 2];
+    product[rank - 1] = right[options.trans_b ? rank - 2 : rank - 1];
+    if (!lang::broadcasts_to(tracer.shape(*options.acc), product)) return given;
+    return tracer.broadcast(given, product, "dot");
+}
+
+Tile philox(const char* op, const Operand& seed, const Operand& counter) {
+    return traced(op, counter.location(), [&](Tracer& tracer) {
+        const DType counts = tracer.dtype(counter);
+        if (!is_integer(counts)) {
+            user_error(op, "expected `counter` to be integers but got {}", name(counts));
+        }
+        if (!is_integer(tracer.dtype(seed)) || tracer.shape(seed).rank() != 0) {
+            user_error(op, "expected `seed` to be an integer scalar but got {}",
+                       ir::to_string(ir::Type{tracer.dtype(seed), tracer.shape(seed)}));
+        }
+        return tracer.builder().random_bits(tracer.value(seed, u64, op),
+                                            tracer.value(counter, u64, op));
+    });
+}
+
 }  // namespace
 
 Tile program_id(int axis, std::source_location location) {
@@ -263,25 +293,6 @@ Tile cumlogsumexp(Operand x, int axis, bool reverse) {
 static_assert(static_cast<int>(Precision::tf32x3) == static_cast<int>(ir::Precision::tf32x3),
               "the public enum lists the IR's precisions in order");
 
-namespace {
-
-/// What is added to a product of these operands. Shapes that make no product are left to the
-/// builder's message.
-ir::Value accumulator(Tracer& tracer, const Operand& a, const Operand& b, const DotOptions& options,
-                      DType dtype) {
-    const ir::Shape left = tracer.shape(a), right = tracer.shape(b);
-    const int rank = left.rank();
-    const ir::Value given = tracer.value(*options.acc, dtype, "dot");
-    if (rank < 2 || rank > 3 || right.rank() != rank) return given;
-    ir::Shape product = left;
-    product[rank - 2] = left[options.trans_a ? rank - 1 : rank - 2];
-    product[rank - 1] = right[options.trans_b ? rank - 2 : rank - 1];
-    if (!lang::broadcasts_to(tracer.shape(*options.acc), product)) return given;
-    return tracer.broadcast(given, product, "dot");
-}
-
-}  // namespace
-
 Tile dot(Operand a, Operand b, DotOptions options) {
     return traced("dot", a.location(), [&](Tracer& tracer) {
         const std::array operands{a, b};
@@ -294,25 +305,6 @@ Tile dot(Operand a, Operand b, DotOptions options) {
                                     attributes);
     });
 }
-
-namespace {
-
-Tile philox(const char* op, const Operand& seed, const Operand& counter) {
-    return traced(op, counter.location(), [&](Tracer& tracer) {
-        const DType counts = tracer.dtype(counter);
-        if (!is_integer(counts)) {
-            user_error(op, "expected `counter` to be integers but got {}", name(counts));
-        }
-        if (!is_integer(tracer.dtype(seed)) || tracer.shape(seed).rank() != 0) {
-            user_error(op, "expected `seed` to be an integer scalar but got {}",
-                       ir::to_string(ir::Type{tracer.dtype(seed), tracer.shape(seed)}));
-        }
-        return tracer.builder().random_bits(tracer.value(seed, u64, op),
-                                            tracer.value(counter, u64, op));
-    });
-}
-
-}  // namespace
 
 Tile random_bits(Operand seed, Operand counter) {
     return philox("random_bits", seed, counter);

@@ -64,6 +64,30 @@ std::int64_t blocks_in(std::int64_t length, std::int64_t block) {
     return length == 0 ? 0 : (length - 1) / block + 1;
 }
 
+/// One pair of count and index tensors, checked and brought to i64.
+struct Lists {
+    Tensor counts, indices;
+
+    Lists(const char* name, const Tensor& num, const Tensor& list) {
+        if (!num.defined() || !list.defined() || num.rank() != 3 || list.rank() != 4 ||
+            !is_integer(num.dtype()) || !is_integer(list.dtype()))
+            user_error("from_kv_blocks",
+                       "expected {0}_num_blocks (B, H, rows) and {0}_indices (B, H, rows, columns) "
+                       "of integers but got {1} and {2}",
+                       name, num.defined() ? num.type_name() : "nothing",
+                       list.defined() ? list.type_name() : "nothing");
+        for (int d = 0; d < 3; ++d) {
+            if (num.dim(d) != list.dim(d))
+                user_error("from_kv_blocks",
+                           "expected {0}_num_blocks and {0}_indices of equal (B, "
+                           "H, rows) but got {1} and {2}",
+                           name, num.type_name(), list.type_name());
+        }
+        counts = num.to(i64).contiguous();
+        indices = list.to(i64).contiguous();
+    }
+};
+
 }  // namespace
 
 std::span<const BlockSpan> BlockLevel::row(std::int64_t row) const {
@@ -147,34 +171,6 @@ BlockLists lists(const BlockLevel& level, bool full, std::int64_t batch, std::in
     result.indices = result.indices.broadcast_to({batch, heads, level.rows, level.columns});
     return result;
 }
-
-namespace {
-
-/// One pair of count and index tensors, checked and brought to i64.
-struct Lists {
-    Tensor counts, indices;
-
-    Lists(const char* name, const Tensor& num, const Tensor& list) {
-        if (!num.defined() || !list.defined() || num.rank() != 3 || list.rank() != 4 ||
-            !is_integer(num.dtype()) || !is_integer(list.dtype()))
-            user_error("from_kv_blocks",
-                       "expected {0}_num_blocks (B, H, rows) and {0}_indices (B, H, rows, columns) "
-                       "of integers but got {1} and {2}",
-                       name, num.defined() ? num.type_name() : "nothing",
-                       list.defined() ? list.type_name() : "nothing");
-        for (int d = 0; d < 3; ++d) {
-            if (num.dim(d) != list.dim(d))
-                user_error("from_kv_blocks",
-                           "expected {0}_num_blocks and {0}_indices of equal (B, "
-                           "H, rows) but got {1} and {2}",
-                           name, num.type_name(), list.type_name());
-        }
-        counts = num.to(i64).contiguous();
-        indices = list.to(i64).contiguous();
-    }
-};
-
-}  // namespace
 
 BlockLevel parse_lists(const Tensor& num, const Tensor& indices, const Tensor& full_num,
                        const Tensor& full_indices, std::int64_t columns) {

@@ -84,6 +84,12 @@ BlockMask combine(const char* op, const BlockMask& a, const BlockMask& b, mask::
                 std::max(x.heads, y.heads), x.block_size);
 }
 
+/// UserError where the mod reads an array without elements for any pair of these sizes.
+void expect_elements(const char* op, const Mod& mod, const Tensor::Dims& sizes) {
+    if (!mod.defined() || std::ranges::find(sizes, 0) != sizes.end()) return;
+    mod::expect_elements(op, mod::trace(mod).captures);
+}
+
 }  // namespace
 
 BlockMask BlockMask::from_dense(const Tensor& dense, BlockSize block_size) {
@@ -328,16 +334,6 @@ BlockMask operator~(const BlockMask& a) {
 std::ostream& operator<<(std::ostream& out, const BlockMask& mask) {
     return out << (mask.defined() ? mask.to_string() : "BlockMask()");
 }
-
-namespace {
-
-/// UserError where the mod reads an array without elements for any pair of these sizes.
-void expect_elements(const char* op, const Mod& mod, const Tensor::Dims& sizes) {
-    if (!mod.defined() || std::ranges::find(sizes, 0) != sizes.end()) return;
-    mod::expect_elements(op, mod::trace(mod).captures);
-}
-
-}  // namespace
 
 BlockMask create_block_mask(const Mod& mod, std::int64_t batch, std::int64_t heads,
                             std::int64_t q_len, std::int64_t kv_len, BlockSize block_size) {

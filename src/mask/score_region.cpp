@@ -157,10 +157,6 @@ class RegionFinder {
     std::map<Value, Instruction> definitions_;
 };
 
-}  // namespace
-
-namespace {
-
 /// Null when nothing is left out. Found once for each text.
 std::shared_ptr<const ir::Function> region_of(const mod::Traced& traced) {
     using Region = std::shared_ptr<const ir::Function>;

@@ -90,6 +90,59 @@ ir::Function with_checks(ir::Function function) {
     return function;
 }
 
+/// The arrays of a mod, and the positions that their indices are.
+class Axes {
+  public:
+    explicit Axes(const ir::Function& function) : function_(function) {
+        for (ir::Value parameter : function.parameters())
+            (function.is_ref(parameter) ? refs_ : scalars_).push_back(parameter);
+        ir::walk(function.body, [&](const ir::Instruction& instruction) {
+            if (instruction.op == ir::Op::clamp)
+                clamped_[instruction.result()] = instruction.operands[0];
+        });
+    }
+
+    const std::vector<ir::Value>& refs() const { return refs_; }
+    /// Of the last four scalars: 0 for b.
+    ir::Value position(std::size_t i) const {
+        return scalars_[scalars_.size() - mod::kPositions.size() + i];
+    }
+    /// Which position an index is, clamped to its array; '.' for others.
+    char letter(ir::Value index) const {
+        const auto found = clamped_.find(index);
+        if (found == clamped_.end()) return '.';
+        for (std::size_t i = 0; i < mod::kPositions.size(); ++i) {
+            if (found->second == position(i)) return mod::kPositions[i][0];
+        }
+        return '.';
+    }
+    std::vector<std::string> letters() const {
+        std::map<ir::Value, std::string> found;
+        ir::walk(function_.body, [&](const ir::Instruction& instruction) {
+            if (instruction.op != ir::Op::load) return;
+            const ir::Access access = ir::access(instruction);
+            std::string own;
+            for (ir::Value index : access.indices) own += letter(index);
+            const auto [known, is_first] = found.emplace(access.ref, own);
+            for (std::size_t d = 0; !is_first && d < own.size(); ++d) {
+                if (known->second[d] != own[d]) known->second[d] = '.';
+            }
+        });
+        std::vector<std::string> result;
+        for (ir::Value ref : refs_) {
+            const auto rank = static_cast<std::size_t>(function_.ref_type(ref).rank());
+            const auto known = found.find(ref);
+            result.push_back(known == found.end() ? std::string(rank, '.') : known->second);
+        }
+        return result;
+    }
+
+  private:
+    const ir::Function& function_;
+    std::vector<ir::Value> scalars_, refs_;
+    std::map<ir::Value, ir::Value> clamped_;
+};
+
 }  // namespace
 
 Mod Mod::from_ir(std::string_view text, std::vector<Capture> captures) {
@@ -263,63 +316,6 @@ std::string batched_mod_ir(std::string_view text, std::int64_t batch,
     ir::dce(function);
     return ir::print(function);
 }
-
-namespace {
-
-/// The arrays of a mod, and the positions that their indices are.
-class Axes {
-  public:
-    explicit Axes(const ir::Function& function) : function_(function) {
-        for (ir::Value parameter : function.parameters())
-            (function.is_ref(parameter) ? refs_ : scalars_).push_back(parameter);
-        ir::walk(function.body, [&](const ir::Instruction& instruction) {
-            if (instruction.op == ir::Op::clamp)
-                clamped_[instruction.result()] = instruction.operands[0];
-        });
-    }
-
-    const std::vector<ir::Value>& refs() const { return refs_; }
-    /// Of the last four scalars: 0 for b.
-    ir::Value position(std::size_t i) const {
-        return scalars_[scalars_.size() - mod::kPositions.size() + i];
-    }
-    /// Which position an index is, clamped to its array; '.' for others.
-    char letter(ir::Value index) const {
-        const auto found = clamped_.find(index);
-        if (found == clamped_.end()) return '.';
-        for (std::size_t i = 0; i < mod::kPositions.size(); ++i) {
-            if (found->second == position(i)) return mod::kPositions[i][0];
-        }
-        return '.';
-    }
-    std::vector<std::string> letters() const {
-        std::map<ir::Value, std::string> found;
-        ir::walk(function_.body, [&](const ir::Instruction& instruction) {
-            if (instruction.op != ir::Op::load) return;
-            const ir::Access access = ir::access(instruction);
-            std::string own;
-            for (ir::Value index : access.indices) own += letter(index);
-            const auto [known, is_first] = found.emplace(access.ref, own);
-            for (std::size_t d = 0; !is_first && d < own.size(); ++d) {
-                if (known->second[d] != own[d]) known->second[d] = '.';
-            }
-        });
-        std::vector<std::string> result;
-        for (ir::Value ref : refs_) {
-            const auto rank = static_cast<std::size_t>(function_.ref_type(ref).rank());
-            const auto known = found.find(ref);
-            result.push_back(known == found.end() ? std::string(rank, '.') : known->second);
-        }
-        return result;
-    }
-
-  private:
-    const ir::Function& function_;
-    std::vector<ir::Value> scalars_, refs_;
-    std::map<ir::Value, ir::Value> clamped_;
-};
-
-}  // namespace
 
 std::vector<std::string> mod_axes(std::string_view text) {
     return Axes(*parse_traced(text)).letters();

@@ -74,6 +74,36 @@ mod::Traced trace_state(const detail::ModState& state, DType score, bool checked
     return traced;
 }
 
+mod::Evaluator evaluator_of(const Mod& mod, DType score) {
+    const mod::Traced& traced = mod::trace(mod, score);
+    mod::expect_elements("mod", traced.captures);
+    std::vector<Tensor> captures;
+    for (const Capture& capture : traced.captures)
+        captures.push_back(capture.tensor().to(Device{}));
+    return {*traced.function, std::move(captures)};
+}
+
+/// A mask from the bools of two.
+template <typename Combine>
+Mod combined(const char* op, const Mod& a, const Mod& b, Combine combine) {
+    mod::expect_kind(op, "the left operand", a, Mod::Kind::mask);
+    mod::expect_kind(op, "the right operand", b, Mod::Kind::mask);
+    return Mod::make(Mod::Kind::mask, {}, [a, b, combine](std::span<const Tile> x) -> Operand {
+        return combine(a(x[0], x[1], x[2], x[3]), b(x[0], x[1], x[2], x[3]));
+    });
+}
+
+template <typename Combine>
+Mod folded(const char* op, std::initializer_list<Mod> masks, Combine combine) {
+    if (masks.size() == 0) user_error(op, "expected at least one mask but got none");
+    Mod result = *masks.begin();
+    mod::expect_kind(op, "mask 0", result, Mod::Kind::mask);
+    for (const Mod* next = masks.begin() + 1; next != masks.end(); ++next) {
+        result = combine(result, *next);
+    }
+    return result;
+}
+
 }  // namespace
 
 namespace mod {
@@ -166,19 +196,6 @@ std::string Mod::ir(DType score, bool with_lines) const {
     return with_lines ? ir::print(*traced.function, true) : traced.text;
 }
 
-namespace {
-
-mod::Evaluator evaluator_of(const Mod& mod, DType score) {
-    const mod::Traced& traced = mod::trace(mod, score);
-    mod::expect_elements("mod", traced.captures);
-    std::vector<Tensor> captures;
-    for (const Capture& capture : traced.captures)
-        captures.push_back(capture.tensor().to(Device{}));
-    return {*traced.function, std::move(captures)};
-}
-
-}  // namespace
-
 bool Mod::evaluate(std::int64_t b, std::int64_t h, std::int64_t q, std::int64_t kv) const {
     mod::expect_kind("mod", "a mod applied to (b, h, q, kv)", *this, Kind::mask);
     return evaluator_of(*this, f32).mask(b, h, q, kv);
@@ -216,20 +233,6 @@ Mod Mod::written_at(std::string file, int line) const {
     return make(kind(), name(), body);
 }
 
-namespace {
-
-/// A mask from the bools of two.
-template <typename Combine>
-Mod combined(const char* op, const Mod& a, const Mod& b, Combine combine) {
-    mod::expect_kind(op, "the left operand", a, Mod::Kind::mask);
-    mod::expect_kind(op, "the right operand", b, Mod::Kind::mask);
-    return Mod::make(Mod::Kind::mask, {}, [a, b, combine](std::span<const Tile> x) -> Operand {
-        return combine(a(x[0], x[1], x[2], x[3]), b(x[0], x[1], x[2], x[3]));
-    });
-}
-
-}  // namespace
-
 Mod operator&(const Mod& a, const Mod& b) {
     return combined("&", a, b, [](Tile x, Tile y) { return x & y; });
 }
@@ -245,21 +248,6 @@ Mod operator~(const Mod& a) {
         return ~Operand(a(x[0], x[1], x[2], x[3]), std::source_location{});
     });
 }
-
-namespace {
-
-template <typename Combine>
-Mod folded(const char* op, std::initializer_list<Mod> masks, Combine combine) {
-    if (masks.size() == 0) user_error(op, "expected at least one mask but got none");
-    Mod result = *masks.begin();
-    mod::expect_kind(op, "mask 0", result, Mod::Kind::mask);
-    for (const Mod* next = masks.begin() + 1; next != masks.end(); ++next) {
-        result = combine(result, *next);
-    }
-    return result;
-}
-
-}  // namespace
 
 Mod and_masks(std::initializer_list<Mod> masks) {
     return folded("and_masks", masks, [](const Mod& a, const Mod& b) { return a & b; });

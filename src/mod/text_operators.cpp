@@ -138,57 +138,6 @@ Operand as_float(const Operand& a) {
     return is_float(dtype_of_operand(a)) ? a : Operand(cast(a, f32), {});
 }
 
-}  // namespace
-
-Operand apply_unary(const std::string& op, const Operand& a) {
-    if (!a.is_literal()) {
-        if (op == "not") {
-            if (dtype_of_operand(a) != boolean) {
-                user_error("not", "expected a bool but got {}; compare first",
-                           name(dtype_of_operand(a)));
-            }
-            return ~a;
-        }
-        if (op == "-") return -a;
-        return op == "~" ? ~a : +a;
-    }
-    if (op == "not" || (op == "~" && a.kind() == Kind::truth)) {
-        if (a.kind() != Kind::truth) user_error("not", "expected a bool but got a number");
-        return Operand(integer(a) == 0, {});
-    }
-    if (op == "+") return a;
-    if (op == "~") {
-        if (!is_integral(a)) user_error("~", "expected an integer or a bool but got a float");
-        return Operand(~integer(a), {});
-    }
-    if (!is_integral(a)) return Operand(-a.floating(), {});
-    return *integer_binary("-", 0, integer(a));
-}
-
-Operand apply_binary(const std::string& op, const Operand& a, const Operand& b) {
-    if (op == "and" || op == "or") expect_truths(op, a, b);
-    if (a.is_literal() && b.is_literal()) return literal_binary(op, a, b);
-    if (op == "+") return a + b;
-    if (op == "-") return a - b;
-    if (op == "*") return a * b;
-    if (op == "/") return as_float(a) / as_float(b);
-    if (op == "//") return floordiv(a, b);
-    if (op == "%") return floormod(a, b);
-    if (op == "**") return pow(a, b);
-    if (op == "&" || op == "and") return a & b;
-    if (op == "|" || op == "or") return a | b;
-    if (op == "^") return a ^ b;
-    if (op == "<<") return a << b;
-    if (op == ">>") return a >> b;
-    if (op == "<") return a < b;
-    if (op == "<=") return a <= b;
-    if (op == ">") return a > b;
-    if (op == ">=") return a >= b;
-    return op == "==" ? a == b : a != b;
-}
-
-namespace {
-
 using Arguments = std::span<const Operand>;
 
 /// A function of numbers: literals in f64.
@@ -266,6 +215,53 @@ Operand float_function(Arguments x) {
 }
 
 }  // namespace
+
+Operand apply_unary(const std::string& op, const Operand& a) {
+    if (!a.is_literal()) {
+        if (op == "not") {
+            if (dtype_of_operand(a) != boolean) {
+                user_error("not", "expected a bool but got {}; compare first",
+                           name(dtype_of_operand(a)));
+            }
+            return ~a;
+        }
+        if (op == "-") return -a;
+        return op == "~" ? ~a : +a;
+    }
+    if (op == "not" || (op == "~" && a.kind() == Kind::truth)) {
+        if (a.kind() != Kind::truth) user_error("not", "expected a bool but got a number");
+        return Operand(integer(a) == 0, {});
+    }
+    if (op == "+") return a;
+    if (op == "~") {
+        if (!is_integral(a)) user_error("~", "expected an integer or a bool but got a float");
+        return Operand(~integer(a), {});
+    }
+    if (!is_integral(a)) return Operand(-a.floating(), {});
+    return *integer_binary("-", 0, integer(a));
+}
+
+Operand apply_binary(const std::string& op, const Operand& a, const Operand& b) {
+    if (op == "and" || op == "or") expect_truths(op, a, b);
+    if (a.is_literal() && b.is_literal()) return literal_binary(op, a, b);
+    if (op == "+") return a + b;
+    if (op == "-") return a - b;
+    if (op == "*") return a * b;
+    if (op == "/") return as_float(a) / as_float(b);
+    if (op == "//") return floordiv(a, b);
+    if (op == "%") return floormod(a, b);
+    if (op == "**") return pow(a, b);
+    if (op == "&" || op == "and") return a & b;
+    if (op == "|" || op == "or") return a | b;
+    if (op == "^") return a ^ b;
+    if (op == "<<") return a << b;
+    if (op == ">>") return a >> b;
+    if (op == "<") return a < b;
+    if (op == "<=") return a <= b;
+    if (op == ">") return a > b;
+    if (op == ">=") return a >= b;
+    return op == "==" ? a == b : a != b;
+}
 
 const TextFunction* find_function(std::string_view name) {
     static const auto kFunctions = [] {

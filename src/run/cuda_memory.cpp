@@ -103,10 +103,6 @@ std::size_t size_class(std::size_t bytes) {
     return (std::max<std::size_t>(bytes, 1) + step - 1) / step * step;
 }
 
-}  // namespace
-
-namespace {
-
 /// From the cache; given back when the pointer is gone, if that is wanted.
 std::shared_ptr<void> take(std::int64_t bytes, int device, bool give_back) {
     const Cache::Key key{device, cuda_stream(), size_class(static_cast<std::size_t>(bytes))};
@@ -125,6 +121,14 @@ std::shared_ptr<void> take(std::int64_t bytes, int device, bool give_back) {
     return {memory, [key, give_back, kept = buffer.release()](void*) {
                 if (give_back) cache().give(key, std::unique_ptr<cuda::Buffer>(kept));
             }};
+}
+
+/// Constants that a CUDA graph reads, which may be launched at any time.
+void keep_for_graphs(const Tensor& tensor) {
+    static std::mutex mutex;
+    static auto* const kKept = new std::map<const void*, Tensor>;  // never destroyed, as the cache
+    const std::scoped_lock lock(mutex);
+    kKept->try_emplace(tensor.raw(), tensor);
 }
 
 }  // namespace
@@ -182,18 +186,6 @@ void write_words(void* memory, std::span<const std::uint32_t> words, int device)
                      "writing");
     }
 }
-
-namespace {
-
-/// Constants that a CUDA graph reads, which may be launched at any time.
-void keep_for_graphs(const Tensor& tensor) {
-    static std::mutex mutex;
-    static auto* const kKept = new std::map<const void*, Tensor>;  // never destroyed, as the cache
-    const std::scoped_lock lock(mutex);
-    kKept->try_emplace(tensor.raw(), tensor);
-}
-
-}  // namespace
 
 Tensor constant(std::span<const std::int64_t> values, Device device) {
     using Key = std::tuple<Device::Kind, int, std::vector<std::int64_t>>;

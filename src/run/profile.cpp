@@ -122,59 +122,6 @@ std::string text_of(const cpu::Program& program, std::size_t instruction) {
     return fmt::format("strips {} x {}: {}", chain->rows, chain->lanes, fmt::join(names, " "));
 }
 
-}  // namespace
-
-TakenProfile::TakenProfile(std::shared_ptr<const cpu::Program> compiled)
-    : program(std::move(compiled)), profile(program->code.size()) {}
-
-Profile profile_of(const TakenProfile& taken) {
-    const cpu::Program& program = *taken.program;
-    const cpu::Profile::Totals totals = taken.profile.totals();
-    const std::vector<cpu::Work> work = cpu::work_of(program);
-    Profile result;
-    result.kernel = program.kernel.name;
-    result.runs = taken.runs;
-    result.programs = totals.programs;
-    result.wall_ms = milliseconds(taken.nanoseconds);
-    result.thread_ms = milliseconds(totals.nanoseconds);
-    result.threads = cpu::num_threads();
-    auto events = std::make_shared<Profile::Events>();
-    events->events = totals.events;
-    events->left_out = totals.left_out;
-    std::int64_t tiles = 0;
-    for (std::size_t i = 0; i < program.code.size(); ++i) {
-        events->names.push_back(text_of(program, i));
-        const cpu::Timing& timing = totals.timings[i];
-        if (timing.executions == 0) continue;
-        tiles += timing.nanoseconds;
-        ProfileLine line;
-        line.instruction = static_cast<int>(i);
-        line.text = events->names.back();
-        line.source = source_of(program, i);
-        line.executions = timing.executions;
-        line.ms = milliseconds(timing.nanoseconds);
-        const auto times = static_cast<double>(timing.executions);
-        line.flops = times * work[i].flops;
-        line.bytes = times * work[i].bytes;
-        if (const auto* view = std::get_if<cpu::LoadView>(&program.code[i])) {
-            line.bytes = static_cast<double>(timing.copies) *
-                         static_cast<double>(view->access.shape.size()) *
-                         size_of(view->access.dtype);
-        }
-        double seconds = 0;
-        if (line.flops > 0) seconds = line.flops / peak_flops(work[i].dot.value_or(DType::f32));
-        if (line.bytes > 0) seconds = std::max(seconds, line.bytes / peak_bytes());
-        // The peaks are those of all threads, the time is summed over them.
-        if (line.ms > 0) line.roof = seconds * result.threads / (line.ms * 1e-3);
-        result.lines.push_back(std::move(line));
-    }
-    result.scalar_ms = milliseconds(totals.nanoseconds - tiles);
-    result.events = std::move(events);
-    return result;
-}
-
-namespace {
-
 /// TILEWRIGHT_PROFILE: nothing, "1", or the file of a trace.
 const std::string& wanted() {
     static const std::string text = [] {
@@ -237,6 +184,55 @@ class AtExit {
 };
 
 }  // namespace
+
+TakenProfile::TakenProfile(std::shared_ptr<const cpu::Program> compiled)
+    : program(std::move(compiled)), profile(program->code.size()) {}
+
+Profile profile_of(const TakenProfile& taken) {
+    const cpu::Program& program = *taken.program;
+    const cpu::Profile::Totals totals = taken.profile.totals();
+    const std::vector<cpu::Work> work = cpu::work_of(program);
+    Profile result;
+    result.kernel = program.kernel.name;
+    result.runs = taken.runs;
+    result.programs = totals.programs;
+    result.wall_ms = milliseconds(taken.nanoseconds);
+    result.thread_ms = milliseconds(totals.nanoseconds);
+    result.threads = cpu::num_threads();
+    auto events = std::make_shared<Profile::Events>();
+    events->events = totals.events;
+    events->left_out = totals.left_out;
+    std::int64_t tiles = 0;
+    for (std::size_t i = 0; i < program.code.size(); ++i) {
+        events->names.push_back(text_of(program, i));
+        const cpu::Timing& timing = totals.timings[i];
+        if (timing.executions == 0) continue;
+        tiles += timing.nanoseconds;
+        ProfileLine line;
+        line.instruction = static_cast<int>(i);
+        line.text = events->names.back();
+        line.source = source_of(program, i);
+        line.executions = timing.executions;
+        line.ms = milliseconds(timing.nanoseconds);
+        const auto times = static_cast<double>(timing.executions);
+        line.flops = times * work[i].flops;
+        line.bytes = times * work[i].bytes;
+        if (const auto* view = std::get_if<cpu::LoadView>(&program.code[i])) {
+            line.bytes = static_cast<double>(timing.copies) *
+                         static_cast<double>(view->access.shape.size()) *
+                         size_of(view->access.dtype);
+        }
+        double seconds = 0;
+        if (line.flops > 0) seconds = line.flops / peak_flops(work[i].dot.value_or(DType::f32));
+        if (line.bytes > 0) seconds = std::max(seconds, line.bytes / peak_bytes());
+        // The peaks are those of all threads, the time is summed over them.
+        if (line.ms > 0) line.roof = seconds * result.threads / (line.ms * 1e-3);
+        result.lines.push_back(std::move(line));
+    }
+    result.scalar_ms = milliseconds(totals.nanoseconds - tiles);
+    result.events = std::move(events);
+    return result;
+}
 
 bool profiles_all() {
     return !wanted().empty();

@@ -149,6 +149,15 @@ void check_coverage(const std::map<std::string, SafetensorsEntry>& entries, cons
     }
 }
 
+/// Bytes [begin, end) of the file, a piece at a time.
+void copy_bytes(ByteReader& file, std::uint64_t begin, std::uint64_t end, std::ostream& stream) {
+    constexpr std::uint64_t kPiece = 1 << 20;
+    for (; begin < end; begin += std::min(kPiece, end - begin)) {
+        const std::string piece = file.read_text(begin, std::min(kPiece, end - begin));
+        stream.write(piece.data(), static_cast<std::streamsize>(piece.size()));
+    }
+}
+
 }  // namespace
 
 SafetensorsIndex read_safetensors_index(ByteReader& file) {
@@ -198,19 +207,6 @@ Tensor read_safetensors(ByteReader& file, const std::string& name) {
     file.read(entry.begin, bytes_of(tensor));
     return tensor;
 }
-
-namespace {
-
-/// Bytes [begin, end) of the file, a piece at a time.
-void copy_bytes(ByteReader& file, std::uint64_t begin, std::uint64_t end, std::ostream& stream) {
-    constexpr std::uint64_t kPiece = 1 << 20;
-    for (; begin < end; begin += std::min(kPiece, end - begin)) {
-        const std::string piece = file.read_text(begin, std::min(kPiece, end - begin));
-        stream.write(piece.data(), static_cast<std::streamsize>(piece.size()));
-    }
-}
-
-}  // namespace
 
 void write_safetensors(std::ostream& stream, const std::vector<NamedTensor>& tensors,
                        ByteReader* old) {

@@ -73,6 +73,9 @@ class CheckLayout(unittest.TestCase):
             "attention/sm90/b.h:2: namespace tilewright::attn, where": {
                 "src/attention/sm90/b.h": "// b.\nnamespace tilewright::attn {\n}  // namespace\n"
             },
+            "src/ir/b.cpp:4: opens a second anonymous namespace": {
+                "src/ir/b.cpp": "// b.\nnamespace {\n}  // namespace\nnamespace {\n}  // namespace\n"
+            },
             "include/x.h:2: a public header includes ir/a.h": {
                 "include/x.h": '// x.\n#include "ir/a.h"\n'
             },

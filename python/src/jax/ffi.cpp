@@ -65,6 +65,47 @@ T expect(ffi::ErrorOr<T> value) {
     return *value;
 }
 
+/// Every array of a call on the host: body(buffer).
+template <typename Body>
+void for_each_array(ffi::RemainingArgs operands, ffi::RemainingRets results, Body body) {
+    for (std::size_t i = 0; i < operands.size(); ++i) {
+        body(expect(operands.get<ffi::AnyBuffer>(i)));
+    }
+    for (std::size_t i = 0; i < results.size(); ++i) {
+        body(*expect(results.get<ffi::AnyBuffer>(i)));
+    }
+}
+
+/// Temporary memory of calls that are recorded in command buffers. These run again after the call
+/// returned, when XLA's scratch memory is another's. A call that is recorded once more takes the
+/// same memory.
+class RecordedMemory {
+  public:
+    /// The n-th block that a recording of this call takes on this device.
+    std::shared_ptr<void> take(const void* call, int device, std::size_t n, std::int64_t bytes) {
+        const std::scoped_lock lock(mutex_);
+        std::vector<Block>& blocks = blocks_[{call, device, n}];
+        // A smaller one may belong to a command buffer that is still used.
+        if (blocks.empty() || blocks.back().bytes < bytes) {
+            blocks.push_back({cached_cuda_memory(bytes, device), bytes});
+        }
+        return blocks.back().memory;
+    }
+
+  private:
+    struct Block {
+        std::shared_ptr<void> memory;
+        std::int64_t bytes;
+    };
+    std::mutex mutex_;
+    std::map<std::tuple<const void*, int, std::size_t>, std::vector<Block>> blocks_;
+};
+
+RecordedMemory& recorded_memory() {
+    static auto* const kMemory = new RecordedMemory;
+    return *kMemory;
+}
+
 }  // namespace
 
 CustomCall call_on(Device device, ffi::RemainingArgs operands, ffi::RemainingRets results) {
@@ -79,21 +120,6 @@ CustomCall call_on(Device device, ffi::RemainingArgs operands, ffi::RemainingRet
     }
     return call;
 }
-
-namespace {
-
-/// Every array of a call on the host: body(buffer).
-template <typename Body>
-void for_each_array(ffi::RemainingArgs operands, ffi::RemainingRets results, Body body) {
-    for (std::size_t i = 0; i < operands.size(); ++i) {
-        body(expect(operands.get<ffi::AnyBuffer>(i)));
-    }
-    for (std::size_t i = 0; i < results.size(); ++i) {
-        body(*expect(results.get<ffi::AnyBuffer>(i)));
-    }
-}
-
-}  // namespace
 
 void Recordings::run(ffi::RemainingArgs operands, ffi::RemainingRets results,
                      const std::function<void(const CustomCall&)>& run) {
@@ -131,40 +157,6 @@ void Recordings::run(ffi::RemainingArgs operands, ffi::RemainingRets results,
     kept_types = std::move(types);
     kept_addresses = std::move(addresses);
 }
-
-namespace {
-
-/// Temporary memory of calls that are recorded in command buffers. These run again after the call
-/// returned, when XLA's scratch memory is another's. A call that is recorded once more takes the
-/// same memory.
-class RecordedMemory {
-  public:
-    /// The n-th block that a recording of this call takes on this device.
-    std::shared_ptr<void> take(const void* call, int device, std::size_t n, std::int64_t bytes) {
-        const std::scoped_lock lock(mutex_);
-        std::vector<Block>& blocks = blocks_[{call, device, n}];
-        // A smaller one may belong to a command buffer that is still used.
-        if (blocks.empty() || blocks.back().bytes < bytes) {
-            blocks.push_back({cached_cuda_memory(bytes, device), bytes});
-        }
-        return blocks.back().memory;
-    }
-
-  private:
-    struct Block {
-        std::shared_ptr<void> memory;
-        std::int64_t bytes;
-    };
-    std::mutex mutex_;
-    std::map<std::tuple<const void*, int, std::size_t>, std::vector<Block>> blocks_;
-};
-
-RecordedMemory& recorded_memory() {
-    static auto* const kMemory = new RecordedMemory;
-    return *kMemory;
-}
-
-}  // namespace
 
 XlaScope::XlaScope(void* stream, int device, ffi::ScratchAllocator& scratch, const void* call)
     : scope_(stream, [&scratch, device, call, this](std::int64_t bytes) -> std::shared_ptr<void> {

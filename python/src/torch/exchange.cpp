@@ -28,6 +28,38 @@ bool is_negative(PyObject* object) {
     return negative.is(Py_True);
 }
 
+/// Memory of torch's allocator, on its stream: it may be used again once the work is queued.
+std::shared_ptr<void> torch_memory(DLDevice device, std::int64_t bytes) {
+    if (bytes == 0) return {};
+    DLTensor prototype{};
+    prototype.device = device;
+    prototype.ndim = 1;
+    prototype.dtype = {kDLUInt, 8, 1};
+    prototype.shape = &bytes;
+    DLManagedTensorVersioned* managed = nullptr;
+    std::string message;
+    const int failed = torch().api->managed_tensor_allocator(
+        &prototype, &managed, &message,
+        [](void* to, const char*, const char* text) { *static_cast<std::string*>(to) = text; });
+    if (failed != 0) throw std::runtime_error(message);
+    return {address_of(managed->dl_tensor), [managed](void*) { managed->deleter(managed); }};
+}
+
+/// Finds the functions of the version that we know, which may follow newer ones.
+const DLPackExchangeAPI* find_api(nb::handle capsule) {
+    constexpr std::uint32_t kMajor = 1;
+    const auto* header = static_cast<const DLPackExchangeAPIHeader*>(
+        PyCapsule_GetPointer(capsule.ptr(), "dlpack_exchange_api"));
+    if (!header) nb::raise_python_error();
+    while (header && header->version.major != kMajor) header = header->prev_api;
+    const auto* api = reinterpret_cast<const DLPackExchangeAPI*>(header);
+    if (!api || !api->dltensor_from_py_object_no_sync) {
+        throw nb::import_error(
+            "[tilewright.torch] expected exchange functions of DLPack 1 in torch but got none");
+    }
+    return api;
+}
+
 }  // namespace
 
 const Torch& torch() {
@@ -103,27 +135,6 @@ Result make_result(nb::handle arguments, nb::handle like) {
     return result;
 }
 
-namespace {
-
-/// Memory of torch's allocator, on its stream: it may be used again once the work is queued.
-std::shared_ptr<void> torch_memory(DLDevice device, std::int64_t bytes) {
-    if (bytes == 0) return {};
-    DLTensor prototype{};
-    prototype.device = device;
-    prototype.ndim = 1;
-    prototype.dtype = {kDLUInt, 8, 1};
-    prototype.shape = &bytes;
-    DLManagedTensorVersioned* managed = nullptr;
-    std::string message;
-    const int failed = torch().api->managed_tensor_allocator(
-        &prototype, &managed, &message,
-        [](void* to, const char*, const char* text) { *static_cast<std::string*>(to) = text; });
-    if (failed != 0) throw std::runtime_error(message);
-    return {address_of(managed->dl_tensor), [managed](void*) { managed->deleter(managed); }};
-}
-
-}  // namespace
-
 TorchScope::TorchScope(DLDevice device) {
     if (device.device_type != kDLCUDA) return;
     void* stream = nullptr;
@@ -134,24 +145,6 @@ TorchScope::TorchScope(DLDevice device) {
         stream, [device](std::int64_t bytes) { return torch_memory(device, bytes); });
 }
 
-namespace {
-
-/// Finds the functions of the version that we know, which may follow newer ones.
-const DLPackExchangeAPI* find_api(nb::handle capsule) {
-    constexpr std::uint32_t kMajor = 1;
-    const auto* header = static_cast<const DLPackExchangeAPIHeader*>(
-        PyCapsule_GetPointer(capsule.ptr(), "dlpack_exchange_api"));
-    if (!header) nb::raise_python_error();
-    while (header && header->version.major != kMajor) header = header->prev_api;
-    const auto* api = reinterpret_cast<const DLPackExchangeAPI*>(header);
-    if (!api || !api->dltensor_from_py_object_no_sync) {
-        throw nb::import_error(
-            "[tilewright.torch] expected exchange functions of DLPack 1 in torch but got none");
-    }
-    return api;
-}
-
-}  // namespace
 }  // namespace torch
 
 namespace python {

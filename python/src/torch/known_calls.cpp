@@ -58,6 +58,16 @@ bool same_mod(const KnownCalls::KnownMod& a, const KnownCalls::KnownMod& b) {
     return a.code.is(b.code) && a.plan == b.plan;
 }
 
+/// (function or None, plan, order) -> what is known of a mod.
+KnownCalls::KnownMod known_mod(const nb::tuple& given) {
+    KnownCalls::KnownMod mod{code_of(given[0]), nb::borrow(given[1])};
+    if (!mod.owner.is_none()) {
+        mod.plan = nb::cast<const ModPlan*>(mod.owner);
+        mod.order = nb::cast<std::vector<std::size_t>>(given[2]);
+    }
+    return mod;
+}
+
 }  // namespace
 
 KnownCalls::KnownCalls(nb::sequence torch_functions, nb::object apply, nb::object mask_type)
@@ -158,19 +168,6 @@ nb::object KnownCalls::call(PyObject* const* arguments) {
     return results;
 }
 
-namespace {
-
-/// (function or None, plan, order) -> what is known of a mod.
-KnownCalls::KnownMod known_mod(const nb::tuple& given) {
-    KnownCalls::KnownMod mod{code_of(given[0]), nb::borrow(given[1])};
-    if (!mod.owner.is_none()) {
-        mod.plan = nb::cast<const ModPlan*>(mod.owner);
-        mod.order = nb::cast<std::vector<std::size_t>>(given[2]);
-    }
-    return mod;
-}
-
-}  // namespace
 }  // namespace tilewright::torch
 
 namespace tilewright::python {

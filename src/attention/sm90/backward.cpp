@@ -137,10 +137,6 @@ twd::attn::Rows rows_of(const DeviceTensor& tensor) {
             tensor.strides[2]};
 }
 
-}  // namespace
-
-namespace {
-
 /// What scores go through besides masks: nothing, an affine mod, which takes no registers of its
 /// own, or more.
 enum class ScoreWork : std::uint8_t { none, affine, crowded };
@@ -174,16 +170,6 @@ const QueryBlocks& query_blocks(int dim) {
     return *std::find_if(rows.begin(), rows.end(),
                          [&](const QueryBlocks& row) { return dim <= row.dim; });
 }
-
-}  // namespace
-
-BackwardConfig choose_listed_backward(int query_dim, int value_dim, bool crowded) {
-    const QueryBlocks& rows = query_blocks(std::max(query_dim, value_dim));
-    return {.over_128 = is_over_128(query_dim, value_dim),
-            .block_m = crowded ? rows.crowded : rows.listed};
-}
-
-namespace {
 
 /// Splits of a group of query heads: where there are few tiles the longest would run long after the
 /// others, or leave multiprocessors idle. Lists have one order for all heads of a group. Sums must
@@ -227,7 +213,33 @@ BackwardConfig choose_tiles(const BackwardDesc& desc) {
     return config;
 }
 
+void clear(cuda::DeviceAddress address, std::int64_t words, cuda::StreamHandle stream) {
+    if (words == 0) return;
+    cuda::driver().check(
+        cuda::driver().cuMemsetD32Async(address, 0, static_cast<std::size_t>(words), stream),
+        "clearing gradients of captures");
+}
+
+/// Zeros where gradients of captures, and their sums, are added up.
+void clear_captures(const BackwardInputs& inputs, const BackwardDesc& desc, const Workspace& layout,
+                    cuda::StreamHandle stream) {
+    for (std::size_t i = 0; i < inputs.grad_captures.size(); ++i) {
+        std::int64_t size = 1;
+        for (std::int64_t extent : inputs.captures[i].shape) size *= extent;
+        if (inputs.grad_captures[i] != 0) clear(inputs.grad_captures[i], size, stream);
+    }
+    if (desc.score_mod == nullptr) return;
+    clear(inputs.workspace + layout.captures_begin,
+          static_cast<std::int64_t>(layout.captures_end - layout.captures_begin) / 4, stream);
+}
+
 }  // namespace
+
+BackwardConfig choose_listed_backward(int query_dim, int value_dim, bool crowded) {
+    const QueryBlocks& rows = query_blocks(std::max(query_dim, value_dim));
+    return {.over_128 = is_over_128(query_dim, value_dim),
+            .block_m = crowded ? rows.crowded : rows.listed};
+}
 
 BackwardConfig choose_backward(const BackwardDesc& desc) {
     BackwardConfig config = choose_tiles(desc);
@@ -345,30 +357,6 @@ BackwardKernels load_backward(const BackwardDesc& desc, const BackwardConfig& co
         return kernels;
     });
 }
-
-namespace {
-
-void clear(cuda::DeviceAddress address, std::int64_t words, cuda::StreamHandle stream) {
-    if (words == 0) return;
-    cuda::driver().check(
-        cuda::driver().cuMemsetD32Async(address, 0, static_cast<std::size_t>(words), stream),
-        "clearing gradients of captures");
-}
-
-/// Zeros where gradients of captures, and their sums, are added up.
-void clear_captures(const BackwardInputs& inputs, const BackwardDesc& desc, const Workspace& layout,
-                    cuda::StreamHandle stream) {
-    for (std::size_t i = 0; i < inputs.grad_captures.size(); ++i) {
-        std::int64_t size = 1;
-        for (std::int64_t extent : inputs.captures[i].shape) size *= extent;
-        if (inputs.grad_captures[i] != 0) clear(inputs.grad_captures[i], size, stream);
-    }
-    if (desc.score_mod == nullptr) return;
-    clear(inputs.workspace + layout.captures_begin,
-          static_cast<std::int64_t>(layout.captures_end - layout.captures_begin) / 4, stream);
-}
-
-}  // namespace
 
 void launch_backward(const BackwardInputs& inputs, const BackwardDesc& desc,
                      const BackwardConfig& config, const BackwardKernels& kernels,

@@ -193,16 +193,6 @@ ForwardConfig choose_few_rows(const ForwardDesc& desc, const ForwardConfig& many
     return config;
 }
 
-}  // namespace
-
-std::size_t forward_workspace_bytes(const ForwardDesc& desc, const ForwardConfig& config) {
-    const Splits splits = splits_of(desc, config);
-    return kForwardWorkspaceBytes + static_cast<std::size_t>(4 * (splits.sums + splits.out)) +
-           (builds_lists(desc) ? list_layout(desc, list_shape(config)).bytes : 0);
-}
-
-namespace {
-
 /// Adds the text of the mod, unless some rule is broken: which one.
 std::optional<Refusal> complete(ForwardDesc& desc, const std::shared_ptr<const ir::Function>& mod,
                                 const std::vector<CaptureSpec>& captures) {
@@ -215,7 +205,30 @@ std::optional<Refusal> complete(ForwardDesc& desc, const std::shared_ptr<const i
     return std::nullopt;
 }
 
+ForwardConfig choose_tiles(const ForwardDesc& desc, int multiprocessors) {
+    const TileShapes& shapes = tile_shapes(desc.query_dim, desc.value_dim);
+    if (!shapes.has_three || (desc.lower_bound && !shapes.three_in_windows)) return shapes.two;
+    if (desc.upper_bound) {
+        // Each row of tiles wastes a part of its last blocks, more so with 192 rows.
+        return desc.q_len >= shapes.long_rows ? shapes.three_causal : shapes.two;
+    }
+    const auto cost = [&](const ForwardConfig& config, double utilisation) {
+        const std::int64_t tiles = desc.batch * desc.heads * ceil_div(desc.q_len, config.block_m());
+        return static_cast<double>(ceil_div(tiles, multiprocessors) * config.block_m()) /
+               utilisation;
+    };
+    return cost(shapes.three, shapes.three_utilisation) < cost(shapes.two, shapes.two_utilisation)
+               ? shapes.three
+               : shapes.two;
+}
+
 }  // namespace
+
+std::size_t forward_workspace_bytes(const ForwardDesc& desc, const ForwardConfig& config) {
+    const Splits splits = splits_of(desc, config);
+    return kForwardWorkspaceBytes + static_cast<std::size_t>(4 * (splits.sums + splits.out)) +
+           (builds_lists(desc) ? list_layout(desc, list_shape(config)).bytes : 0);
+}
 
 std::optional<Refusal> describe(const AttentionSpec& spec, ForwardDesc& desc) {
     describe(spec, static_cast<ProblemDesc&>(desc));
@@ -250,27 +263,6 @@ void check_arrays(const ForwardInputs& inputs) {
 ForwardConfig choose_listed(int query_dim, int value_dim) {
     return tile_shapes(query_dim, value_dim).listed;
 }
-
-namespace {
-
-ForwardConfig choose_tiles(const ForwardDesc& desc, int multiprocessors) {
-    const TileShapes& shapes = tile_shapes(desc.query_dim, desc.value_dim);
-    if (!shapes.has_three || (desc.lower_bound && !shapes.three_in_windows)) return shapes.two;
-    if (desc.upper_bound) {
-        // Each row of tiles wastes a part of its last blocks, more so with 192 rows.
-        return desc.q_len >= shapes.long_rows ? shapes.three_causal : shapes.two;
-    }
-    const auto cost = [&](const ForwardConfig& config, double utilisation) {
-        const std::int64_t tiles = desc.batch * desc.heads * ceil_div(desc.q_len, config.block_m());
-        return static_cast<double>(ceil_div(tiles, multiprocessors) * config.block_m()) /
-               utilisation;
-    };
-    return cost(shapes.three, shapes.three_utilisation) < cost(shapes.two, shapes.two_utilisation)
-               ? shapes.three
-               : shapes.two;
-}
-
-}  // namespace
 
 ForwardConfig choose_forward(const ForwardDesc& desc, int multiprocessors) {
     if (desc.listed) return choose_listed(desc.query_dim, desc.value_dim);

@@ -31,10 +31,6 @@ int states_of(const std::uint32_t* words, std::size_t warpgroups, std::size_t wo
     return states;
 }
 
-}  // namespace
-
-namespace {
-
 /// Which of the 64 columns some row of a tile of queries attends.
 std::uint64_t live_columns(const std::uint32_t* words, std::size_t warpgroups) {
     std::uint32_t of_lane[4] = {};  // of a quad: the columns of its register 4 j + 2 r + e differ
@@ -48,76 +44,6 @@ std::uint64_t live_columns(const std::uint32_t* words, std::size_t warpgroups) {
     }
     return live;
 }
-
-}  // namespace
-
-MaskLists lists_of(const mask::MaskPlan& plan) {
-    const mask::PlanOptions& options = plan.options;
-    const bool tiles_fit = options.block_q == 128 || options.block_q == 192;
-    const bool blocks_fit = options.block_kv == 64;
-    require(tiles_fit && blocks_fit && options.bits == mask::BitOrder::wgmma && !options.by_kv &&
-                !options.transpose_bits,
-            "mask", "a plan for this engine", options.block_q);
-    const auto warpgroups = static_cast<std::size_t>(options.block_q / 64);
-    constexpr std::size_t part = 128;
-    const std::size_t tile_words = warpgroups * part;
-
-    MaskLists lists;
-    lists.bits.assign(tile_words, 0);  // tile 0 has no bit; the plan's follow
-    const auto* const bits = static_cast<const std::uint32_t*>(plan.bits.raw());
-    const auto num_bits = static_cast<std::size_t>(plan.bits.dim(0));
-    lists.bits.insert(lists.bits.end(), bits, bits + num_bits * tile_words);
-    std::vector<int> states;
-    std::vector<std::uint64_t> live;  // of each tile of bits
-    for (std::size_t i = 0; i <= num_bits; ++i) {
-        const std::uint32_t* const words = lists.bits.data() + i * tile_words;
-        states.push_back(states_of(words, warpgroups, part));
-        live.push_back(live_columns(words, warpgroups));
-        if (live.back() != ~std::uint64_t{0}) states.back() |= twd::attn::kHidesSome;
-    }
-    int all_full = 0;
-    for (std::size_t w = 0; w < warpgroups; ++w) all_full |= twd::attn::kBlockFull << (2 * w);
-
-    const auto* const headers = plan.headers.data<std::int32_t>();
-    const auto* const partial = plan.partial.data<std::int32_t>();
-    const auto* const full = plan.full.data<std::int32_t>();
-    for (std::int64_t plane = 0; plane < plan.batch * plan.heads; ++plane) {
-        const std::size_t plane_begin = lists.tiles.size();
-        // Of equal tiles the later ones come first, as in the kernel without lists.
-        for (std::int64_t row = plan.rows - 1; row >= 0; --row) {
-            const std::int32_t* const header = headers + 4 * (plane * plan.rows + row);
-            MaskTile tile{static_cast<int>(row), static_cast<int>(lists.entries.size()), 0, 0};
-            const auto add = [&](const MaskEntry& entry) {
-                lists.entries.push_back(entry);
-                lists.live.push_back(entry.bits < 0 ? ~std::uint64_t{0}
-                                                    : live[static_cast<std::size_t>(entry.bits)]);
-                tile.blocks += entry.count;
-            };
-            // From right to left: the diagonal comes first, where every row of a causal mask has
-            // an unmasked key, and the maximum of later blocks is speculative.
-            for (int i = header[1] - 1; i >= 0; --i) {
-                const std::int32_t* const entry = partial + 2 * (header[0] + i);
-                const int number = entry[1] + 1;
-                add({entry[0], 1, states[static_cast<std::size_t>(number)], number});
-            }
-            for (int i = 0; i < header[3]; ++i) {
-                const std::int32_t* const run = full + 2 * (header[2] + i);
-                add({run[0], run[1], all_full, -1});
-            }
-            if (tile.blocks == 0) add({0, 1, states[0], 0});  // every tile stores its results
-            lists.blocks += tile.blocks;
-            lists.tiles.push_back(tile);
-        }
-        std::stable_sort(lists.tiles.begin() + static_cast<std::ptrdiff_t>(plane_begin),
-                         lists.tiles.end(),
-                         [](const MaskTile& a, const MaskTile& b) { return a.blocks > b.blocks; });
-    }
-    lists.entries.push_back({});
-    lists.live.push_back(0);
-    return lists;
-}
-
-namespace {
 
 /// A run of blocks that one tile of keys visits.
 struct Run {
@@ -285,6 +211,72 @@ class KeyLists {
 };
 
 }  // namespace
+
+MaskLists lists_of(const mask::MaskPlan& plan) {
+    const mask::PlanOptions& options = plan.options;
+    const bool tiles_fit = options.block_q == 128 || options.block_q == 192;
+    const bool blocks_fit = options.block_kv == 64;
+    require(tiles_fit && blocks_fit && options.bits == mask::BitOrder::wgmma && !options.by_kv &&
+                !options.transpose_bits,
+            "mask", "a plan for this engine", options.block_q);
+    const auto warpgroups = static_cast<std::size_t>(options.block_q / 64);
+    constexpr std::size_t part = 128;
+    const std::size_t tile_words = warpgroups * part;
+
+    MaskLists lists;
+    lists.bits.assign(tile_words, 0);  // tile 0 has no bit; the plan's follow
+    const auto* const bits = static_cast<const std::uint32_t*>(plan.bits.raw());
+    const auto num_bits = static_cast<std::size_t>(plan.bits.dim(0));
+    lists.bits.insert(lists.bits.end(), bits, bits + num_bits * tile_words);
+    std::vector<int> states;
+    std::vector<std::uint64_t> live;  // of each tile of bits
+    for (std::size_t i = 0; i <= num_bits; ++i) {
+        const std::uint32_t* const words = lists.bits.data() + i * tile_words;
+        states.push_back(states_of(words, warpgroups, part));
+        live.push_back(live_columns(words, warpgroups));
+        if (live.back() != ~std::uint64_t{0}) states.back() |= twd::attn::kHidesSome;
+    }
+    int all_full = 0;
+    for (std::size_t w = 0; w < warpgroups; ++w) all_full |= twd::attn::kBlockFull << (2 * w);
+
+    const auto* const headers = plan.headers.data<std::int32_t>();
+    const auto* const partial = plan.partial.data<std::int32_t>();
+    const auto* const full = plan.full.data<std::int32_t>();
+    for (std::int64_t plane = 0; plane < plan.batch * plan.heads; ++plane) {
+        const std::size_t plane_begin = lists.tiles.size();
+        // Of equal tiles the later ones come first, as in the kernel without lists.
+        for (std::int64_t row = plan.rows - 1; row >= 0; --row) {
+            const std::int32_t* const header = headers + 4 * (plane * plan.rows + row);
+            MaskTile tile{static_cast<int>(row), static_cast<int>(lists.entries.size()), 0, 0};
+            const auto add = [&](const MaskEntry& entry) {
+                lists.entries.push_back(entry);
+                lists.live.push_back(entry.bits < 0 ? ~std::uint64_t{0}
+                                                    : live[static_cast<std::size_t>(entry.bits)]);
+                tile.blocks += entry.count;
+            };
+            // From right to left: the diagonal comes first, where every row of a causal mask has
+            // an unmasked key, and the maximum of later blocks is speculative.
+            for (int i = header[1] - 1; i >= 0; --i) {
+                const std::int32_t* const entry = partial + 2 * (header[0] + i);
+                const int number = entry[1] + 1;
+                add({entry[0], 1, states[static_cast<std::size_t>(number)], number});
+            }
+            for (int i = 0; i < header[3]; ++i) {
+                const std::int32_t* const run = full + 2 * (header[2] + i);
+                add({run[0], run[1], all_full, -1});
+            }
+            if (tile.blocks == 0) add({0, 1, states[0], 0});  // every tile stores its results
+            lists.blocks += tile.blocks;
+            lists.tiles.push_back(tile);
+        }
+        std::stable_sort(lists.tiles.begin() + static_cast<std::ptrdiff_t>(plane_begin),
+                         lists.tiles.end(),
+                         [](const MaskTile& a, const MaskTile& b) { return a.blocks > b.blocks; });
+    }
+    lists.entries.push_back({});
+    lists.live.push_back(0);
+    return lists;
+}
 
 MaskLists key_lists_of(const mask::MaskPlan& plan, std::int64_t kv_len,
                        std::int64_t heads_per_kv_head) {

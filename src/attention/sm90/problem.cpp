@@ -71,6 +71,21 @@ void check_segments(const ProblemInputs& inputs) {
             inputs.dropout);
 }
 
+int narrowed(std::int64_t dim) {
+    return static_cast<int>(std::min<std::int64_t>(dim, std::numeric_limits<int>::max()));
+}
+
+/// What follows from what a description has been given.
+void complete(ProblemDesc& desc, const std::optional<std::int64_t>& lower,
+              const std::optional<std::int64_t>& upper) {
+    desc.listed = desc.mask_bits || desc.segments || desc.sequences > 0;
+    desc.lower_bound = lower.has_value();
+    desc.upper_bound = desc.lower_bound || upper.has_value();
+    // Diagonals outside the rectangle mean what its corners mean.
+    desc.lower_diagonal = std::clamp(lower.value_or(-desc.q_len), -desc.q_len, desc.kv_len);
+    desc.upper_diagonal = std::clamp(upper.value_or(desc.kv_len), -desc.q_len, desc.kv_len);
+}
+
 }  // namespace
 
 void check_problem_arrays(const ProblemInputs& inputs) {
@@ -109,25 +124,6 @@ std::string broken_rule(const ProblemDesc& d) {
     if (tiles > kMaxInt) return rule_text("query", "at most 2^29 tiles of 64 rows", tiles);
     return {};
 }
-
-namespace {
-
-int narrowed(std::int64_t dim) {
-    return static_cast<int>(std::min<std::int64_t>(dim, std::numeric_limits<int>::max()));
-}
-
-/// What follows from what a description has been given.
-void complete(ProblemDesc& desc, const std::optional<std::int64_t>& lower,
-              const std::optional<std::int64_t>& upper) {
-    desc.listed = desc.mask_bits || desc.segments || desc.sequences > 0;
-    desc.lower_bound = lower.has_value();
-    desc.upper_bound = desc.lower_bound || upper.has_value();
-    // Diagonals outside the rectangle mean what its corners mean.
-    desc.lower_diagonal = std::clamp(lower.value_or(-desc.q_len), -desc.q_len, desc.kv_len);
-    desc.upper_diagonal = std::clamp(upper.value_or(desc.kv_len), -desc.q_len, desc.kv_len);
-}
-
-}  // namespace
 
 Diagonals diagonals_of(const AttentionSpec& spec) {
     Diagonals result;

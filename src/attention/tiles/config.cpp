@@ -249,6 +249,27 @@ void choose_backward(const AttentionSpec& spec, TilesConfig& config) {
         config.heads_at_once = 1;
 }
 
+/// Blocks worth measuring, the usual ones first; 0: what is chosen.
+std::vector<AttentionBlocks> trial_blocks(const AttentionSpec& spec, const Features& features) {
+    constexpr std::int64_t kFewQueries = 16;
+    if (!spec.on_gpu()) {
+        if (!spec.packed() && spec.query_length < kFewQueries) return {{}};
+        return {{64, 128}, {64, 64}, {128, 128}, {256, 128}, {128, 256}, {32, 128}};
+    }
+    if (spec.pass == Pass::backward) {
+        return {{},           {64, 64, 4},  {64, 64, 8}, {64, 32, 8},
+                {64, 128, 8}, {128, 64, 8}, {32, 64, 8}, {32, 32, 4}};
+    }
+    if (!spec.packed() && is_decode(spec, features)) {
+        return {{}, {0, 32, 4}, {0, 64, 4}, {0, 128, 4}, {0, 64, 8}, {0, 128, 8}};
+    }
+    if (!spec.packed() && spec.query_length <= kFewQueries) {
+        return {{}, {16, 64, 4}, {16, 128, 4}, {16, 128, 8}, {16, 32, 2}};
+    }
+    return {{},           {64, 64, 4},  {64, 32, 4}, {128, 64, 8},
+            {128, 32, 8}, {64, 128, 8}, {32, 64, 4}, {32, 32, 4}};
+}
+
 }  // namespace
 
 Features features_of(const AttentionSpec& spec) {
@@ -279,31 +300,6 @@ std::shared_ptr<TilesConfig> choose(const AttentionSpec& spec, const Features& f
     }
     return config;
 }
-
-namespace {
-
-/// Blocks worth measuring, the usual ones first; 0: what is chosen.
-std::vector<AttentionBlocks> trial_blocks(const AttentionSpec& spec, const Features& features) {
-    constexpr std::int64_t kFewQueries = 16;
-    if (!spec.on_gpu()) {
-        if (!spec.packed() && spec.query_length < kFewQueries) return {{}};
-        return {{64, 128}, {64, 64}, {128, 128}, {256, 128}, {128, 256}, {32, 128}};
-    }
-    if (spec.pass == Pass::backward) {
-        return {{},           {64, 64, 4},  {64, 64, 8}, {64, 32, 8},
-                {64, 128, 8}, {128, 64, 8}, {32, 64, 8}, {32, 32, 4}};
-    }
-    if (!spec.packed() && is_decode(spec, features)) {
-        return {{}, {0, 32, 4}, {0, 64, 4}, {0, 128, 4}, {0, 64, 8}, {0, 128, 8}};
-    }
-    if (!spec.packed() && spec.query_length <= kFewQueries) {
-        return {{}, {16, 64, 4}, {16, 128, 4}, {16, 128, 8}, {16, 32, 2}};
-    }
-    return {{},           {64, 64, 4},  {64, 32, 4}, {128, 64, 8},
-            {128, 32, 8}, {64, 128, 8}, {32, 64, 4}, {32, 32, 4}};
-}
-
-}  // namespace
 
 std::vector<ConfigPtr> trials(const AttentionSpec& spec) {
     const Features features = features_of(spec);

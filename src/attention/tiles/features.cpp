@@ -115,10 +115,6 @@ class Coordinates {
     std::map<ir::Value, Coordinate> coordinates_;
 };
 
-}  // namespace
-
-namespace {
-
 /// Takes the plain loads out of a function: their results become parameters.
 std::vector<BlockLoad> take_block_loads(ir::Function& function, bool is_score,
                                         const std::vector<Tensor::Dims>& shapes,
@@ -180,41 +176,8 @@ std::string key_of(const ir::Function& function, const std::vector<BlockLoad>& l
     return key;
 }
 
-}  // namespace
-
-std::string ScoreDerivative::key() const {
-    std::string key = function ? key_of(*function, loads) : "";
-    for (const ScoreGather& gather : gathers) {
-        for (Coordinate coordinate : gather.coordinates) {
-            key += static_cast<char>('0' + static_cast<int>(coordinate));
-        }
-        key += ' ';
-    }
-    return key;
-}
-
-namespace {
-
 /// Mods and sizes of which something is kept: texts are short, and few at a time.
 constexpr std::size_t kKeptMods = 1024;
-
-}  // namespace
-
-InlinedMod with_block_loads(const std::string& text, const ir::Function& function, bool is_score,
-                            const std::vector<Tensor::Dims>& shapes, const ProblemSize& size) {
-    using Key = std::tuple<std::string, bool, std::vector<Tensor::Dims>, ProblemSize>;
-    static auto* const kKnown = new Memo<Key, InlinedMod>("mods of tile programs", kKeptMods);
-    return kKnown->get({text, is_score, shapes, size}, [&] {
-        ir::Function changed = function;
-        InlinedMod result;
-        result.loads = take_block_loads(changed, is_score, shapes, size);
-        result.text = key_of(changed, result.loads);
-        result.function = std::make_shared<const ir::Function>(std::move(changed));
-        return result;
-    });
-}
-
-namespace {
 
 ScoreDerivative derivative_of(const InlinedMod& score, const std::vector<bool>& chosen,
                               const std::vector<Tensor::Dims>& shapes, const ProblemSize& size) {
@@ -257,6 +220,31 @@ ScoreDerivative derivative_of(const InlinedMod& score, const std::vector<bool>& 
 }
 
 }  // namespace
+
+std::string ScoreDerivative::key() const {
+    std::string key = function ? key_of(*function, loads) : "";
+    for (const ScoreGather& gather : gathers) {
+        for (Coordinate coordinate : gather.coordinates) {
+            key += static_cast<char>('0' + static_cast<int>(coordinate));
+        }
+        key += ' ';
+    }
+    return key;
+}
+
+InlinedMod with_block_loads(const std::string& text, const ir::Function& function, bool is_score,
+                            const std::vector<Tensor::Dims>& shapes, const ProblemSize& size) {
+    using Key = std::tuple<std::string, bool, std::vector<Tensor::Dims>, ProblemSize>;
+    static auto* const kKnown = new Memo<Key, InlinedMod>("mods of tile programs", kKeptMods);
+    return kKnown->get({text, is_score, shapes, size}, [&] {
+        ir::Function changed = function;
+        InlinedMod result;
+        result.loads = take_block_loads(changed, is_score, shapes, size);
+        result.text = key_of(changed, result.loads);
+        result.function = std::make_shared<const ir::Function>(std::move(changed));
+        return result;
+    });
+}
 
 ScoreDerivative differentiate_score(const InlinedMod& score, const std::vector<bool>& chosen,
                                     const std::vector<Tensor::Dims>& shapes,

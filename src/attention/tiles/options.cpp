@@ -37,10 +37,6 @@ void use_blocks_of_large_rows(Options& options, const GpuProblem& problem) {
     fit_gpu_blocks(options, problem, 2, 2 * size + 6);
 }
 
-}  // namespace
-
-namespace {
-
 /// Two warpgroups of 64 queries each, with as many keys as their registers hold scores for.
 bool use_warpgroup_blocks(Options& options, const GpuProblem& problem) {
     constexpr std::int64_t kQueries = 128;

@@ -22,22 +22,6 @@ namespace {
 
 constexpr double kInfinity = std::numeric_limits<double>::infinity();
 
-}  // namespace
-
-Tile any_not_finite(const Tile& x) {
-    return (max(max(abs(x), 0)) < kInfinity) == constant(false, boolean);  // NaN propagates
-}
-
-Tile rows_that_any_attends(const Tile& x, const Tile& attends) {
-    return where(expand_dims(any(attends, 0), 1), x, constant(0, x.dtype()));
-}
-
-Tile finite(const Tile& x) {
-    return where(abs(x) < kInfinity, x, constant(0, x.dtype()));
-}
-
-namespace {
-
 /// high + low is x but for its last 8 bits.
 struct Halves {
     Tile high, low;
@@ -47,54 +31,6 @@ Halves halves(const Tile& x) {
     const Tile high = x.to(bf16), rounded = high.to(f32);
     return {high, where(abs(rounded) == kInfinity, 0.0, x - rounded).to(bf16)};
 }
-
-}  // namespace
-
-Tile product(const Options& options, const Tile& a, const Tile& b, const DotOptions& dot_options) {
-    DotOptions ours = dot_options;
-    if (options.products == Products::tf32) ours.precision = Precision::tf32;
-    if (options.products != Products::bf16x3) return dot(a, b, ours);
-    // The small products first; that of both low halves is below the bits that are kept.
-    const Halves left = halves(a), right = halves(b);
-    ours.acc = dot(left.low, right.high, ours);
-    ours.acc = dot(left.high, right.low, ours);
-    return dot(left.high, right.high, ours);
-}
-
-Tile dot_of_attending(const Tile& weights, const Tile& x, const Tile& attends, bool positive,
-                      DotOptions options) {
-    const Tile zero = constant(0, x.dtype()), one = constant(1, x.dtype());
-    const Tile sum = dot(weights, finite(x), options);
-    options.acc.reset();
-    const Tile pairs = where(attends, one, zero);
-    const auto meets = [&](const Tile& kind) {
-        return dot(pairs, where(kind, one, zero), options) > 0;
-    };
-    // NaN is neither above nor below.
-    const Tile up = meets((x < kInfinity) == constant(false, boolean)),
-               down = meets((x > -kInfinity) == constant(false, boolean));
-    const double both = std::nan(""), one_sign = positive ? kInfinity : both;
-    return sum + where(up, where(down, both, one_sign),
-                       where(down, constant(-one_sign, sum.dtype()), 0.0));
-}
-
-Tile Pairs::from_origin(Tile index, int dim) const {
-    return extra(Extra::origin).present() ? index + extra(Extra::origin).at(dim).load() : index;
-}
-
-Tile Pairs::kv_length(Tile extent) const {
-    if (!features_.lengths) return extent;
-    const Tile given = extra(Extra::kv_lengths).at(program_id(0)).load().to(i64);
-    return minimum(maximum(given, 0), extent);
-}
-
-std::span<const Ref> Pairs::captures(const InlinedMod& mod) const {
-    const std::size_t first =
-        Extra::count + (&mod == &features_.mask ? features_.score.captures() : 0);
-    return extras_.subspan(first, mod.captures());
-}
-
-namespace {
 
 /// The block of an array that belongs to the pairs, broadcast against them.
 Tile load_block(const BlockLoad& load, const Ref& ref, const Place& at) {
@@ -170,6 +106,62 @@ bool reads_difference(const ir::Function& function, ir::Value first, ir::Value s
 }
 
 }  // namespace
+
+Tile any_not_finite(const Tile& x) {
+    return (max(max(abs(x), 0)) < kInfinity) == constant(false, boolean);  // NaN propagates
+}
+
+Tile rows_that_any_attends(const Tile& x, const Tile& attends) {
+    return where(expand_dims(any(attends, 0), 1), x, constant(0, x.dtype()));
+}
+
+Tile finite(const Tile& x) {
+    return where(abs(x) < kInfinity, x, constant(0, x.dtype()));
+}
+
+Tile product(const Options& options, const Tile& a, const Tile& b, const DotOptions& dot_options) {
+    DotOptions ours = dot_options;
+    if (options.products == Products::tf32) ours.precision = Precision::tf32;
+    if (options.products != Products::bf16x3) return dot(a, b, ours);
+    // The small products first; that of both low halves is below the bits that are kept.
+    const Halves left = halves(a), right = halves(b);
+    ours.acc = dot(left.low, right.high, ours);
+    ours.acc = dot(left.high, right.low, ours);
+    return dot(left.high, right.high, ours);
+}
+
+Tile dot_of_attending(const Tile& weights, const Tile& x, const Tile& attends, bool positive,
+                      DotOptions options) {
+    const Tile zero = constant(0, x.dtype()), one = constant(1, x.dtype());
+    const Tile sum = dot(weights, finite(x), options);
+    options.acc.reset();
+    const Tile pairs = where(attends, one, zero);
+    const auto meets = [&](const Tile& kind) {
+        return dot(pairs, where(kind, one, zero), options) > 0;
+    };
+    // NaN is neither above nor below.
+    const Tile up = meets((x < kInfinity) == constant(false, boolean)),
+               down = meets((x > -kInfinity) == constant(false, boolean));
+    const double both = std::nan(""), one_sign = positive ? kInfinity : both;
+    return sum + where(up, where(down, both, one_sign),
+                       where(down, constant(-one_sign, sum.dtype()), 0.0));
+}
+
+Tile Pairs::from_origin(Tile index, int dim) const {
+    return extra(Extra::origin).present() ? index + extra(Extra::origin).at(dim).load() : index;
+}
+
+Tile Pairs::kv_length(Tile extent) const {
+    if (!features_.lengths) return extent;
+    const Tile given = extra(Extra::kv_lengths).at(program_id(0)).load().to(i64);
+    return minimum(maximum(given, 0), extent);
+}
+
+std::span<const Ref> Pairs::captures(const InlinedMod& mod) const {
+    const std::size_t first =
+        Extra::count + (&mod == &features_.mask ? features_.score.captures() : 0);
+    return extras_.subspan(first, mod.captures());
+}
 
 std::vector<Tile> Pairs::apply(const ir::Function& function, const std::vector<BlockLoad>& loads,
                                std::vector<Tile> arguments, const Place& at,

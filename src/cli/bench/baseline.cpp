@@ -135,6 +135,32 @@ std::map<std::string, PreparedHelper>& prepared_helpers() {
     return helpers;
 }
 
+/// A function of oneDNN's shared library.
+void* onednn_function(const char* name) {
+    setenv("OMP_WAIT_POLICY", "passive", 0);
+    void* library = nullptr;
+    for (const char* file : {"libdnnl.so.3", "libdnnl.so.2", "libdnnl.so"})
+        if (!library) library = dlopen(file, RTLD_NOW | RTLD_LOCAL);
+    if (!library)
+        user_error("bench",
+                   "expected libdnnl for --baseline onednn but found none; Debian's package "
+                   "is libdnnl-dev");
+    void* const function = dlsym(library, name);
+    if (!function) user_error("bench", "expected {} in libdnnl but it has no such function", name);
+    return function;
+}
+
+/// The matrices of a product of `In` to `Out`.
+template <typename In, typename Out>
+struct Matrices {
+    Matrices(std::int64_t m, std::int64_t n, std::int64_t k)
+        : a(static_cast<std::size_t>(m * k), In{1}),
+          b(static_cast<std::size_t>(k * n), In{2}),
+          c(static_cast<std::size_t>(m * n)) {}
+    std::vector<In> a, b;
+    std::vector<Out> c;
+};
+
 }  // namespace
 
 fs::path baseline_checkout(const std::string& name, const fs::path& program,
@@ -205,36 +231,6 @@ Variant python_baseline(const nlohmann::json& job, const std::string& name) {
                 return run(*repeats);
             }};
 }
-
-namespace {
-
-/// A function of oneDNN's shared library.
-void* onednn_function(const char* name) {
-    setenv("OMP_WAIT_POLICY", "passive", 0);
-    void* library = nullptr;
-    for (const char* file : {"libdnnl.so.3", "libdnnl.so.2", "libdnnl.so"})
-        if (!library) library = dlopen(file, RTLD_NOW | RTLD_LOCAL);
-    if (!library)
-        user_error("bench",
-                   "expected libdnnl for --baseline onednn but found none; Debian's package "
-                   "is libdnnl-dev");
-    void* const function = dlsym(library, name);
-    if (!function) user_error("bench", "expected {} in libdnnl but it has no such function", name);
-    return function;
-}
-
-/// The matrices of a product of `In` to `Out`.
-template <typename In, typename Out>
-struct Matrices {
-    Matrices(std::int64_t m, std::int64_t n, std::int64_t k)
-        : a(static_cast<std::size_t>(m * k), In{1}),
-          b(static_cast<std::size_t>(k * n), In{2}),
-          c(static_cast<std::size_t>(m * n)) {}
-    std::vector<In> a, b;
-    std::vector<Out> c;
-};
-
-}  // namespace
 
 Variant onednn_matmul(std::int64_t m, std::int64_t n, std::int64_t k) {
     using Sgemm = int (*)(char, char, std::int64_t, std::int64_t, std::int64_t, float, const float*,

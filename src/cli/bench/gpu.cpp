@@ -110,10 +110,6 @@ AttentionOptions with_data(const FlexCase& gpu_case, const FlexCase& host_case,
     return result;
 }
 
-}  // namespace
-
-namespace {
-
 nlohmann::json flex_job(const GpuBench& bench, const FlexCase& c, const FlexSizes& sizes,
                         bool backward) {
     nlohmann::json job = bench.job("flex", backward);
@@ -151,6 +147,25 @@ std::vector<Shape> shapes_of(const BenchOptions& options) {
     }
     if (shapes.empty()) shapes.push_back({4, 16, 8192, dim, options.causal.value_or(false)});
     return shapes;
+}
+
+/// A case of `bench flex` on both sides.
+struct FlexProblem {
+    FlexCase host, gpu;
+};
+
+/// Checked at a length that f64 on the CPU manages in no time.
+Check check_of_case(GpuBench& bench, FlexSizes sizes,
+                    const std::function<FlexProblem(const FlexSizes&)>& make) {
+    if (!bench.options().check) return [](bool, Row&) {};
+    constexpr std::int64_t kLongest = 1024;
+    sizes.batch = 1;
+    sizes.length = std::min(sizes.length, kLongest);
+    sizes.kv_length = std::min(sizes.kv_length, kLongest);
+    const FlexProblem small = make(sizes);
+    const AttentionInputs in = attention_inputs(random_of(bench), small.host, sizes);
+    return check_of(in, with_data(small.gpu, small.host, sizes, bench.options()),
+                    small.host.options);
 }
 
 }  // namespace
@@ -217,29 +232,6 @@ void bench_attention_gpu(const BenchOptions& options, Report& report) {
                       check, peers);
     }
 }
-
-namespace {
-
-/// A case of `bench flex` on both sides.
-struct FlexProblem {
-    FlexCase host, gpu;
-};
-
-/// Checked at a length that f64 on the CPU manages in no time.
-Check check_of_case(GpuBench& bench, FlexSizes sizes,
-                    const std::function<FlexProblem(const FlexSizes&)>& make) {
-    if (!bench.options().check) return [](bool, Row&) {};
-    constexpr std::int64_t kLongest = 1024;
-    sizes.batch = 1;
-    sizes.length = std::min(sizes.length, kLongest);
-    sizes.kv_length = std::min(sizes.kv_length, kLongest);
-    const FlexProblem small = make(sizes);
-    const AttentionInputs in = attention_inputs(random_of(bench), small.host, sizes);
-    return check_of(in, with_data(small.gpu, small.host, sizes, bench.options()),
-                    small.host.options);
-}
-
-}  // namespace
 
 void bench_flex_gpu(const BenchOptions& options, Report& report) {
     GpuBench bench(options, report);

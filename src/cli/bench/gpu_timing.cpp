@@ -20,6 +20,48 @@ double seconds_since(Clock::time_point start) {
     return std::chrono::duration<double>(Clock::now() - start).count();
 }
 
+/// Work recorded once.
+class Graph {
+  public:
+    Graph(const std::function<void()>& work, int calls, Device device) : device_(device) {
+        work();  // compiles
+        synchronize(device);
+        const cuda::ContextScope scope(device.index);
+        const cuda::Driver& driver = cuda::driver();
+        constexpr unsigned kNonBlocking = 1;
+        constexpr int kRelaxed = 2;
+        driver.check(driver.cuStreamCreate(&stream_, kNonBlocking), "making a stream");
+        const CudaScope on_stream(stream_, {});
+        work();  // memory of this stream
+        synchronize(device);
+        void* graph = nullptr;
+        driver.check(driver.cuStreamBeginCapture_v2(stream_, kRelaxed), "capturing");
+        for (int i = 0; i < calls; ++i) work();
+        driver.check(driver.cuStreamEndCapture(stream_, &graph), "capturing");
+        driver.check(driver.cuGraphInstantiateWithFlags(&runnable_, graph, 0), "instantiating");
+        driver.cuGraphDestroy(graph);
+    }
+    Graph(const Graph&) = delete;
+    Graph& operator=(const Graph&) = delete;
+    ~Graph() {
+        const cuda::ContextScope scope(device_.index);
+        cuda::driver().cuGraphExecDestroy(runnable_);
+        cuda::driver().cuStreamDestroy_v2(stream_);
+    }
+    void launch() const {
+        const cuda::ContextScope scope(device_.index);
+        cuda::driver().check(cuda::driver().cuGraphLaunch(runnable_, stream_), "launching");
+    }
+    void wait() const {
+        const CudaScope on_stream(stream_, {});
+        synchronize(device_);
+    }
+
+  private:
+    Device device_;
+    void *stream_ = nullptr, *runnable_ = nullptr;
+};
+
 }  // namespace
 
 SmClock::SmClock(Device device) {
@@ -64,52 +106,6 @@ Variant timed_on_gpu(std::string name, std::function<void()> work, Device device
                 return burst(*repeats);
             }};
 }
-
-namespace {
-
-/// Work recorded once.
-class Graph {
-  public:
-    Graph(const std::function<void()>& work, int calls, Device device) : device_(device) {
-        work();  // compiles
-        synchronize(device);
-        const cuda::ContextScope scope(device.index);
-        const cuda::Driver& driver = cuda::driver();
-        constexpr unsigned kNonBlocking = 1;
-        constexpr int kRelaxed = 2;
-        driver.check(driver.cuStreamCreate(&stream_, kNonBlocking), "making a stream");
-        const CudaScope on_stream(stream_, {});
-        work();  // memory of this stream
-        synchronize(device);
-        void* graph = nullptr;
-        driver.check(driver.cuStreamBeginCapture_v2(stream_, kRelaxed), "capturing");
-        for (int i = 0; i < calls; ++i) work();
-        driver.check(driver.cuStreamEndCapture(stream_, &graph), "capturing");
-        driver.check(driver.cuGraphInstantiateWithFlags(&runnable_, graph, 0), "instantiating");
-        driver.cuGraphDestroy(graph);
-    }
-    Graph(const Graph&) = delete;
-    Graph& operator=(const Graph&) = delete;
-    ~Graph() {
-        const cuda::ContextScope scope(device_.index);
-        cuda::driver().cuGraphExecDestroy(runnable_);
-        cuda::driver().cuStreamDestroy_v2(stream_);
-    }
-    void launch() const {
-        const cuda::ContextScope scope(device_.index);
-        cuda::driver().check(cuda::driver().cuGraphLaunch(runnable_, stream_), "launching");
-    }
-    void wait() const {
-        const CudaScope on_stream(stream_, {});
-        synchronize(device_);
-    }
-
-  private:
-    Device device_;
-    void *stream_ = nullptr, *runnable_ = nullptr;
-};
-
-}  // namespace
 
 Variant timed_in_graph(std::string name, const std::function<void()>& work, int calls,
                        Device device, std::shared_ptr<std::vector<double>> clocks) {

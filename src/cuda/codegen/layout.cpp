@@ -17,6 +17,94 @@ constexpr int kMaxRepeat = 15;
 constexpr int kMinRepeatedBits = 4;
 constexpr int kBanks = 32, kBankBytes = 4;
 
+/// `from` with every basis passed through `map`; register bits that become 0 go.
+template <typename Map>
+Layout mapped(const Layout& from, const ir::Shape& shape, Map&& map) {
+    Layout result(shape, from.warps());
+    for (std::uint64_t basis : from.reg) {
+        if (const std::uint64_t image = map(basis)) result.reg.push_back(image);
+    }
+    for (std::size_t bit = 0; bit < from.lane.size(); ++bit) result.lane[bit] = map(from.lane[bit]);
+    for (std::size_t bit = 0; bit < from.warp.size(); ++bit) result.warp[bit] = map(from.warp[bit]);
+    return result;
+}
+
+/// Packs the coordinates' linear parts for a layout.
+std::uint64_t pack(const Layout& layout, const Coordinates& coordinates) {
+    std::uint64_t packed = 0;
+    for (int axis = 0; axis < layout.shape.rank(); ++axis) {
+        packed |= static_cast<std::uint64_t>(coordinates[static_cast<std::size_t>(axis)])
+                  << layout.offset(axis);
+    }
+    return packed;
+}
+
+/// Writes packed coordinates as xors of register and lane bases of one layout.
+class Solver {
+  public:
+    explicit Solver(const Layout& layout) {
+        for (std::size_t bit = 0; bit < layout.reg.size(); ++bit)
+            add(layout.reg[bit], 1U << bit, 0);
+        for (std::size_t bit = 0; bit < layout.lane.size(); ++bit)
+            add(layout.lane[bit], 0, 1U << bit);
+    }
+    struct Place {
+        unsigned reg = 0, lane = 0;
+    };
+    std::optional<Place> solve(std::uint64_t packed) const {
+        Place place;
+        for (const Row& row : rows_) {
+            if ((packed ^ row.value) < packed) {
+                packed ^= row.value;
+                place.reg ^= row.place.reg;
+                place.lane ^= row.place.lane;
+            }
+        }
+        if (packed != 0) return std::nullopt;
+        return place;
+    }
+
+  private:
+    struct Row {
+        std::uint64_t value;
+        Place place;
+    };
+    void add(std::uint64_t value, unsigned reg, unsigned lane) {
+        Place place{reg, lane};
+        for (const Row& row : rows_) {
+            if ((value ^ row.value) < value) {
+                value ^= row.value;
+                place.reg ^= row.place.reg;
+                place.lane ^= row.place.lane;
+            }
+        }
+        if (value == 0) return;
+        rows_.push_back({value, place});
+        std::sort(rows_.begin(), rows_.end(),
+                  [](const Row& a, const Row& b) { return a.value > b.value; });
+    }
+    std::vector<Row> rows_;
+};
+
+/// Words that one warp's access of its first register touches in the busiest bank.
+int conflicts(const Layout& layout, std::int64_t pitch, int bytes) {
+    std::array<std::map<std::int64_t, int>, kBanks> words;
+    const int last = layout.shape.rank() - 1;
+    for (int lane = 0; lane < 32; ++lane) {
+        const Coordinates at = layout.thread_coordinates(lane, 0);
+        std::int64_t row = 0;
+        for (int axis = 0; axis < last; ++axis) {
+            row = row * cover(layout.shape[axis]).size() + at[static_cast<std::size_t>(axis)];
+        }
+        const std::int64_t word =
+            (row * pitch + at[static_cast<std::size_t>(last)]) * bytes / kBankBytes;
+        ++words[static_cast<std::size_t>(word % kBanks)][word];
+    }
+    std::size_t most = 0;
+    for (const auto& bank : words) most = std::max(most, bank.size());
+    return static_cast<int>(most);
+}
+
 }  // namespace
 
 Cover cover(std::int64_t extent) {
@@ -131,32 +219,6 @@ unsigned Layout::copied_warps() const {
     for (std::size_t bit = 0; bit < warp.size(); ++bit) mask |= (warp[bit] == 0 ? 1U : 0U) << bit;
     return mask;
 }
-
-namespace {
-
-/// `from` with every basis passed through `map`; register bits that become 0 go.
-template <typename Map>
-Layout mapped(const Layout& from, const ir::Shape& shape, Map&& map) {
-    Layout result(shape, from.warps());
-    for (std::uint64_t basis : from.reg) {
-        if (const std::uint64_t image = map(basis)) result.reg.push_back(image);
-    }
-    for (std::size_t bit = 0; bit < from.lane.size(); ++bit) result.lane[bit] = map(from.lane[bit]);
-    for (std::size_t bit = 0; bit < from.warp.size(); ++bit) result.warp[bit] = map(from.warp[bit]);
-    return result;
-}
-
-/// Packs the coordinates' linear parts for a layout.
-std::uint64_t pack(const Layout& layout, const Coordinates& coordinates) {
-    std::uint64_t packed = 0;
-    for (int axis = 0; axis < layout.shape.rank(); ++axis) {
-        packed |= static_cast<std::uint64_t>(coordinates[static_cast<std::size_t>(axis)])
-                  << layout.offset(axis);
-    }
-    return packed;
-}
-
-}  // namespace
 
 Layout Layout::without(int axis) const {
     const Layout target(shape.without(axis), warps());
@@ -291,57 +353,6 @@ Layout blocked_rows(const ir::Shape& shape, int warps, int vector) {
     return layout;
 }
 
-namespace {
-
-/// Writes packed coordinates as xors of register and lane bases of one layout.
-class Solver {
-  public:
-    explicit Solver(const Layout& layout) {
-        for (std::size_t bit = 0; bit < layout.reg.size(); ++bit)
-            add(layout.reg[bit], 1U << bit, 0);
-        for (std::size_t bit = 0; bit < layout.lane.size(); ++bit)
-            add(layout.lane[bit], 0, 1U << bit);
-    }
-    struct Place {
-        unsigned reg = 0, lane = 0;
-    };
-    std::optional<Place> solve(std::uint64_t packed) const {
-        Place place;
-        for (const Row& row : rows_) {
-            if ((packed ^ row.value) < packed) {
-                packed ^= row.value;
-                place.reg ^= row.place.reg;
-                place.lane ^= row.place.lane;
-            }
-        }
-        if (packed != 0) return std::nullopt;
-        return place;
-    }
-
-  private:
-    struct Row {
-        std::uint64_t value;
-        Place place;
-    };
-    void add(std::uint64_t value, unsigned reg, unsigned lane) {
-        Place place{reg, lane};
-        for (const Row& row : rows_) {
-            if ((value ^ row.value) < value) {
-                value ^= row.value;
-                place.reg ^= row.place.reg;
-                place.lane ^= row.place.lane;
-            }
-        }
-        if (value == 0) return;
-        rows_.push_back({value, place});
-        std::sort(rows_.begin(), rows_.end(),
-                  [](const Row& a, const Row& b) { return a.value > b.value; });
-    }
-    std::vector<Row> rows_;
-};
-
-}  // namespace
-
 Conversion conversion(const Layout& from, const Layout& to) {
     TW_ASSERT(from.shape == to.shape && from.warp.size() == to.warp.size());
     Conversion result;
@@ -407,29 +418,6 @@ int vector_length(const Layout& layout, int axis) {
     }
     return 1 << bits;
 }
-
-namespace {
-
-/// Words that one warp's access of its first register touches in the busiest bank.
-int conflicts(const Layout& layout, std::int64_t pitch, int bytes) {
-    std::array<std::map<std::int64_t, int>, kBanks> words;
-    const int last = layout.shape.rank() - 1;
-    for (int lane = 0; lane < 32; ++lane) {
-        const Coordinates at = layout.thread_coordinates(lane, 0);
-        std::int64_t row = 0;
-        for (int axis = 0; axis < last; ++axis) {
-            row = row * cover(layout.shape[axis]).size() + at[static_cast<std::size_t>(axis)];
-        }
-        const std::int64_t word =
-            (row * pitch + at[static_cast<std::size_t>(last)]) * bytes / kBankBytes;
-        ++words[static_cast<std::size_t>(word % kBanks)][word];
-    }
-    std::size_t most = 0;
-    for (const auto& bank : words) most = std::max(most, bank.size());
-    return static_cast<int>(most);
-}
-
-}  // namespace
 
 std::int64_t row_pitch(const Layout& from, const Layout& to, int bytes) {
     const int last = from.shape.rank() - 1;

@@ -165,6 +165,13 @@ std::string cast_expression(DType from, DType to, const ir::Interval& range,
                            : fmt::format("static_cast<{}>({})", scalar_type(to), in));
 }
 
+/// The shortest decimal that reads back, as a literal of floating point.
+template <typename Float>
+std::string decimal(Float value) {
+    const std::string digits = fmt::format("{}", value);
+    return digits.find_first_of(".e") == std::string::npos ? digits + ".0" : digits;
+}
+
 }  // namespace
 
 std::string scalar_type(DType dtype) {
@@ -199,17 +206,6 @@ std::string scalar_type(DType dtype) {
                        name(dtype));
     }
 }
-
-namespace {
-
-/// The shortest decimal that reads back, as a literal of floating point.
-template <typename Float>
-std::string decimal(Float value) {
-    const std::string digits = fmt::format("{}", value);
-    return digits.find_first_of(".e") == std::string::npos ? digits + ".0" : digits;
-}
-
-}  // namespace
 
 std::string scalar_literal(DType dtype, std::uint64_t bits) {
     if (dtype == DType::boolean) return bits != 0 ? "true" : "false";

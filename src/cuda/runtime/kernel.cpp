@@ -30,31 +30,6 @@ Unused& unused() {
     return *kUnused;
 }
 
-}  // namespace
-
-class Module {
-  public:
-    Module(ModuleHandle handle, int device) : handle_(handle), device_(device) {}
-    ~Module() {
-        if (captured_) return;
-        const std::scoped_lock lock(unused().mutex);
-        unused().modules.emplace_back(handle_, device_);
-    }
-    Module(const Module&) = delete;
-    Module& operator=(const Module&) = delete;
-
-    ModuleHandle handle() const { return handle_; }
-    /// A graph may launch its kernels at any time.
-    void set_captured() { captured_ = true; }
-
-  private:
-    ModuleHandle handle_;
-    int device_;
-    std::atomic<bool> captured_ = false;
-};
-
-namespace {
-
 // CUfunction_attribute.
 constexpr int kFunctionLocalBytes = 3;
 constexpr int kFunctionRegisters = 4;
@@ -161,6 +136,27 @@ Kernel load_entry(const std::string& name, const std::string& identity, const ch
 }
 
 }  // namespace
+
+class Module {
+  public:
+    Module(ModuleHandle handle, int device) : handle_(handle), device_(device) {}
+    ~Module() {
+        if (captured_) return;
+        const std::scoped_lock lock(unused().mutex);
+        unused().modules.emplace_back(handle_, device_);
+    }
+    Module(const Module&) = delete;
+    Module& operator=(const Module&) = delete;
+
+    ModuleHandle handle() const { return handle_; }
+    /// A graph may launch its kernels at any time.
+    void set_captured() { captured_ = true; }
+
+  private:
+    ModuleHandle handle_;
+    int device_;
+    std::atomic<bool> captured_ = false;
+};
 
 Kernel load_kernel(const CompileRequest& request, const char* entry, int dynamic_shared_bytes,
                    int device) {

@@ -53,6 +53,22 @@ auto& by_name(List& list, std::string_view name, const char* kind) {
     user_error("schedule", "expected a {} named @{} but there is none", kind, name);
 }
 
+bool remove_unused(Block& block, const std::set<Value>& used) {
+    const auto is_unused = [&](const Instruction& made) {
+        const bool pure = made.op == Op::tile
+                              ? ir::is_pure(made.tile) || made.is(ir::Op::load)
+                              : made.is(Op::fresh) || made.is(Op::pack) || made.is(Op::group_start);
+        return pure && made.blocks.empty() && !made.results.empty() &&
+               std::none_of(made.results.begin(), made.results.end(),
+                            [&](Value result) { return used.contains(result); });
+    };
+    bool removed = std::erase_if(block.body, is_unused) > 0;
+    for (Instruction& made : block.body) {
+        for (Block& inner : made.blocks) removed |= remove_unused(inner, used);
+    }
+    return removed;
+}
+
 }  // namespace
 
 std::string_view name(Level level) {
@@ -236,26 +252,6 @@ void clone(Program& program, const Block& from, Block& to, std::map<Value, Value
         to.body.push_back(std::move(same));
     }
 }
-
-namespace {
-
-bool remove_unused(Block& block, const std::set<Value>& used) {
-    const auto is_unused = [&](const Instruction& made) {
-        const bool pure = made.op == Op::tile
-                              ? ir::is_pure(made.tile) || made.is(ir::Op::load)
-                              : made.is(Op::fresh) || made.is(Op::pack) || made.is(Op::group_start);
-        return pure && made.blocks.empty() && !made.results.empty() &&
-               std::none_of(made.results.begin(), made.results.end(),
-                            [&](Value result) { return used.contains(result); });
-    };
-    bool removed = std::erase_if(block.body, is_unused) > 0;
-    for (Instruction& made : block.body) {
-        for (Block& inner : made.blocks) removed |= remove_unused(inner, used);
-    }
-    return removed;
-}
-
-}  // namespace
 
 void remove_unused(Program& program) {
     for (bool removed = true; removed;) {
