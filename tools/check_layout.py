@@ -29,12 +29,15 @@ USES = {
     "cuda": {"support", "ir"},
     "run": {"support", "ir", "lang", "cpu", "cuda"},
     "mod": {"support", "ir", "lang"},
-    "mask": {"support", "ir", "cpu", "cuda", "mod"},
+    "mask": {"support", "ir", "cuda", "run", "mod"},
     "norm": {"support", "run"},
-    "attention": {"support", "ir", "lang", "cpu", "cuda", "run", "mod", "mask"},
+    "attention": {"support", "ir", "lang", "cuda", "run", "mod", "mask"},
     "c_api": {"support"},
     "cli": {"support", "ir", "cpu", "cuda", "run", "mod", "mask", "norm", "attention"},
 }
+
+#: The code for GPUs alone in modules that leave the choice of a device to run; only it includes cuda.
+FOR_GPUS = ("attention/sm90/", "mask/device/", "mask/gpu.")
 
 #: Namespaces within tilewright, by folder, where they are not the module's name. Implementations of
 #: public functions are in tilewright itself, anywhere, and what public templates need in detail.
@@ -122,6 +125,9 @@ def check_includes(path, lines):
             used[parts[1]].add(target)
             if target not in USES[parts[1]]:
                 report(path, number, f"module {parts[1]} may not include {name}")
+            chooses = target == "cuda" and parts[1] in {"mask", "norm", "attention"}
+            if chooses and not "/".join(parts[1:]).startswith(FOR_GPUS):
+                report(path, number, f"includes {name}, where run alone chooses a device")
         if parts[:2] == ("src", "cuda") and "device" in parts and target == "tilewright":
             report(path, number, "device headers are compiled by NVRTC alone")
 

@@ -4,6 +4,7 @@
 #include "attention/sm90/engine.h"
 #include "attention/tiles/engine.h"
 #include "attention/tune.h"
+#include "run/machine.h"
 #include "support/check.h"
 #include "support/debug_log.h"
 
@@ -39,11 +40,11 @@ const Engine& choose_engine(const AttentionSpec& spec, std::span<const Engine* c
 }
 
 void run_on(const Engine& engine, const AttentionSpec& spec, AttentionBuffers buffers) {
-    if (spec.on_gpu()) cuda::check_stream("attention", spec.device.index);
+    if (spec.on_gpu()) run::check_stream("attention", spec.device.index);
     const auto launch = [&](const EngineConfig& config) {
         const std::int64_t bytes = engine.workspace(spec, config);
         buffers.workspace = bytes > 0 ? Tensor::empty(u8, {bytes}, spec.device) : Tensor();
-        engine.launch(spec, config, buffers, spec.on_gpu() ? cuda::current_stream() : nullptr);
+        engine.launch(spec, config, buffers, spec.on_gpu() ? cuda_stream() : nullptr);
     };
     launch(*configuration(engine, spec, buffers, launch));
 }

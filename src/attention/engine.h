@@ -9,7 +9,6 @@
 
 #include "attention/buffers.h"
 #include "attention/spec.h"
-#include "cuda/runtime/stream.h"
 #include "tilewright/run.h"
 
 namespace tilewright::attn {
@@ -52,7 +51,7 @@ class Engine {
     /// Runs the call. On a GPU the work goes to `stream`, which is this thread's, and nothing waits
     /// for it.
     virtual void launch(const AttentionSpec& spec, const EngineConfig& config,
-                        const AttentionBuffers& buffers, cuda::StreamHandle stream) const = 0;
+                        const AttentionBuffers& buffers, void* stream) const = 0;
     /// Do infinities and NaN of keys that no query of a tile attends leave its results alone?
     virtual bool isolates_hidden_keys(const AttentionSpec&) const { return true; }
 };

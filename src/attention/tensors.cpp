@@ -1,8 +1,8 @@
 // Checks, layouts and parts of the tensors of attention's arguments.
 #include "attention/tensors.h"
 
-#include "cuda/runtime/device.h"
 #include "run/clear.h"
+#include "run/machine.h"
 #include "run/recorder.h"
 #include "support/check.h"
 #include "support/debug_log.h"
@@ -53,8 +53,7 @@ void expect_device(const char* argument, const Tensor& tensor, Device device) {
     }
     if (device.kind == Device::Kind::cpu || tensor.size() == 0) return;
     // A kernel that is given any other address ends the whole process' context.
-    const int owner =
-        cuda::device_of(reinterpret_cast<cuda::DeviceAddress>(tensor.raw()), argument);
+    const int owner = run::gpu_of(tensor.raw(), argument);
     if (owner != device.index) {
         user_error("attention", "expected {} in the memory of {} but it is in cuda:{}'s", argument,
                    to_string(device), owner);

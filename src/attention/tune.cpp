@@ -10,8 +10,8 @@
 #include <string>
 #include <vector>
 
-#include "cuda/runtime/stream.h"
 #include "run/fastest.h"
+#include "run/machine.h"
 #include "support/debug_log.h"
 #include "support/memo.h"
 
@@ -58,7 +58,7 @@ ConfigPtr configuration(const Engine& engine, const AttentionSpec& spec,
     for (const Config& trial : numbers) entry += '\n' + trial.to_string();
     const std::scoped_lock lock(mutex);
     if (const auto known = kChosen->find(entry)) return trials[*known];
-    if (spec.on_gpu() && cuda::is_capturing()) {
+    if (spec.on_gpu() && run::is_capturing()) {
         debug_log("attention", "no autotuning of {} while a graph is captured", name(spec.pass));
         return trials.front();
     }

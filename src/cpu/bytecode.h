@@ -11,6 +11,7 @@
 
 #include "cpu/simd/kernels.h"
 #include "ir/function.h"
+#include "support/integer.h"
 
 namespace tilewright::cpu {
 
@@ -461,10 +462,5 @@ class Program {
     bool in_order = false;  ///< order-dependent atomics: one program after the other
     bool uneven = false;    ///< some loop's trip count depends on the program
 };
-
-/// Number of lanes of a panel-major tile, padded to whole vectors in its last panel.
-constexpr std::int64_t ceil_div(std::int64_t a, std::int64_t b) {
-    return (a + b - 1) / b;
-}
 
 }  // namespace tilewright::cpu

@@ -9,7 +9,9 @@
 #include <unordered_map>
 
 #include "ir/passes/intervals.h"
+#include "run/machine.h"
 #include "support/debug_log.h"
+#include "support/integer.h"
 #include "support/memo.h"
 
 namespace tilewright::mask {
@@ -65,8 +67,8 @@ class Analysis {
     Analysis(const ir::Intervals& intervals, std::int64_t q_len, std::int64_t kv_len)
         : q_len_(q_len),
           kv_len_(kv_len),
-          rows_((q_len + kAtom - 1) / kAtom),
-          columns_((kv_len + kAtom - 1) / kAtom),
+          rows_(ceil_div(q_len, kAtom)),
+          columns_(ceil_div(kv_len, kAtom)),
           coarse_(intervals),
           fine_(intervals) {}
 
@@ -267,7 +269,7 @@ MaskData build(const MaskFunction& mask, std::int64_t batch, std::int64_t heads,
         }
     }
     std::vector<Fragment> fragments(tasks.size());
-    cpu::parallel_for(std::ssize(tasks), [&](std::int64_t i) {
+    run::parallel_for(std::ssize(tasks), [&](std::int64_t i) {
         const Task& task = tasks[static_cast<std::size_t>(i)];
         Fragment& fragment = fragments[static_cast<std::size_t>(i)];
         Analysis analysis(intervals, q_len, kv_len);

@@ -14,6 +14,7 @@
 #include "mask/glyphs.h"
 #include "mask/picture.h"
 #include "mask/png.h"
+#include "support/integer.h"
 
 namespace tilewright::mask {
 namespace {
@@ -151,7 +152,7 @@ class Layout {
             const auto place = static_cast<std::int64_t>(i);
             panel(panels[i], place % columns * pitch_x + left_, place / columns * pitch_y + top_);
         }
-        const std::int64_t rows = (drawn + columns - 1) / columns;
+        const std::int64_t rows = ceil_div(drawn, columns);
         scene_.width = std::min(drawn, columns) * pitch_x;
         scene_.height = rows * pitch_y + kGap;
         legend(panels);

@@ -6,9 +6,9 @@
 #include <cstring>
 #include <limits>
 
-#include "cuda/runtime/stream.h"
 #include "ir/builder.h"
 #include "mod/traced.h"
+#include "run/machine.h"
 #include "support/check.h"
 #include "support/debug_log.h"
 #include "support/memo.h"
@@ -98,11 +98,11 @@ ir::Function piece_kernel(const MaskFunction& mask) {
 }
 
 /// Compiled once for each text: what a new mask of a known function costs is its evaluation.
-std::shared_ptr<const cpu::Program> compiled(const MaskFunction& mask) {
-    if (mask.text.empty()) return cpu::compile(piece_kernel(mask));
-    using Program = std::shared_ptr<const cpu::Program>;
+std::shared_ptr<const run::Executable> compiled(const MaskFunction& mask) {
+    if (mask.text.empty()) return run::make_host_executable(piece_kernel(mask));
+    using Program = std::shared_ptr<const run::Executable>;
     static auto* const kPrograms = new Memo<std::string, Program>("programs that build masks", 64);
-    return kPrograms->get(mask.text, [&] { return cpu::compile(piece_kernel(mask)); });
+    return kPrograms->get(mask.text, [&] { return run::make_host_executable(piece_kernel(mask)); });
 }
 
 /// Brings the arrays to one device and decides where the mask is evaluated.
@@ -111,7 +111,7 @@ void bring_together(const char* op, MaskFunction& mask) {
         std::find_if(mask.arrays.begin(), mask.arrays.end(),
                      [](const Tensor& array) { return array.device().kind == Device::Kind::cuda; });
     if (on_gpu == mask.arrays.end()) return;
-    cuda::expect_no_capture(op, "masks that read arrays of a GPU to be built");
+    run::expect_no_capture(op, "masks that read arrays of a GPU to be built");
     Device device = on_gpu->device();
     try {
         mask.bytecode = std::make_shared<const Bytecode>(Bytecode::of(*mask.function, mask.arrays));
@@ -168,7 +168,7 @@ std::vector<std::shared_ptr<const ir::RangeTree>> MaskFunction::range_trees() co
         return trees;
     }
     const std::vector<ir::RefArgument> references = arguments();
-    cpu::parallel_for(std::ssize(arrays), [&](std::int64_t i) {
+    run::parallel_for(std::ssize(arrays), [&](std::int64_t i) {
         const auto n = static_cast<std::size_t>(i);
         trees[n] =
             std::make_shared<ir::RangeTree>(arrays[n].dtype(), references[n], arrays[n].rank());
@@ -202,7 +202,7 @@ std::vector<Atom> ExactMask::evaluate_on_cpu(std::span<const Origin> origins) co
         arguments.refs.push_back(ref_argument(Tensor::from_data(places, i64, {count, 4})));
         arguments.refs.push_back(ref_argument(bytes.slice(0, 0, count)));
         arguments.grid = {count};
-        cpu::run(*program_, arguments);
+        program_->run(arguments);
         const auto* from = static_cast<const unsigned char*>(bytes.raw());
         for (std::int64_t i = 0; i < count; ++i)
             atoms[static_cast<std::size_t>(first + i)] = packed(from + i * kAtom * kAtom);

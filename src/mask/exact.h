@@ -7,13 +7,13 @@
 #include <string>
 #include <vector>
 
-#include "cpu/machine.h"
 #include "ir/function.h"
 #include "ir/launch.h"
 #include "ir/passes/intervals.h"
 #include "mask/bytecode.h"
 #include "mask/gpu.h"
 #include "mask/mask_data.h"
+#include "run/executable.h"
 #include "tilewright/mod.h"
 
 namespace tilewright::mask {
@@ -55,7 +55,7 @@ class ExactMask {
     std::vector<Atom> evaluate_on_cpu(std::span<const Origin> origins) const;
 
     std::optional<GpuPieces> gpu_;  ///< in place of what follows
-    std::shared_ptr<const cpu::Program> program_;
+    std::shared_ptr<const run::Executable> program_;
     std::vector<ir::RefArgument> arrays_;
     std::vector<Tensor> owners_;
 };

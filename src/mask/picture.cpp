@@ -6,6 +6,8 @@
 #include <algorithm>
 #include <bit>
 
+#include "support/integer.h"
+
 namespace tilewright::mask {
 namespace {
 
@@ -22,7 +24,7 @@ class RowSums {
     void add(std::int64_t first, std::int64_t end, double weight) {
         for (std::int64_t c = cell(first); first < end; ++c) {
             // The first position of the next cell.
-            const std::int64_t next = std::min(end, ((c + 1) * length_ + cells_ - 1) / cells_);
+            const std::int64_t next = std::min(end, ceil_div((c + 1) * length_, cells_));
             sums_[static_cast<std::size_t>(c)] += weight * static_cast<double>(next - first);
             first = next;
         }

@@ -7,6 +7,7 @@
 
 #include "mask/tiles.h"
 #include "support/check.h"
+#include "support/integer.h"
 
 namespace tilewright::mask {
 namespace {
@@ -153,8 +154,8 @@ MaskPlan make_plan(const MaskData& mask, const PlanOptions& options) {
     plan.options = options;
     plan.batch = data.batch;
     plan.heads = data.heads;
-    plan.rows = (data.q_len + height - 1) / height;
-    plan.columns = (data.kv_len + width - 1) / width;
+    plan.rows = ceil_div(data.q_len, height);
+    plan.columns = ceil_div(data.kv_len, width);
 
     TileTable table(data, height, width);
     std::vector<std::int64_t> used;      // tiles whose bits the plan holds

@@ -4,6 +4,8 @@
 #include <algorithm>
 #include <bit>
 
+#include "support/integer.h"
+
 namespace tilewright::mask {
 namespace {
 
@@ -35,9 +37,9 @@ std::vector<TileSpan> tile_spans(const MaskData& data, const TileRow& row) {
             end = std::min(end, cursor.change(column));
         }
         const std::int64_t from = column * kAtom, to = end * kAtom;
-        const std::int64_t last = (std::min(to, data.kv_len) + row.width - 1) / row.width;
+        const std::int64_t last = ceil_div(std::min(to, data.kv_len), row.width);
         if (full && !none) {
-            const std::int64_t first_inside = (from + row.width - 1) / row.width;
+            const std::int64_t first_inside = ceil_div(from, row.width);
             const std::int64_t end_inside = to / row.width;
             mixed(from / row.width, std::min(first_inside, last));
             if (end_inside > first_inside) {

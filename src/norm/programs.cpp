@@ -498,7 +498,7 @@ Call sum_parts(DType dtype, bool interpret) {
     constexpr std::int64_t kBlock = 64, kRows = 32;
     CallOptions call_options;
     call_options.grid = [](std::span<const Tensor> in) {
-        return std::vector<std::int64_t>{(in[0].dim(1) + kBlock - 1) / kBlock};
+        return std::vector<std::int64_t>{ceil_div(in[0].dim(1), kBlock)};
     };
     call_options.in = {BlockSpec({all, kBlock}, [](auto i) { return block(0, i); })};
     call_options.out = {BlockSpec({kBlock}, [](auto i) { return block(i); })};

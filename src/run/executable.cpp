@@ -77,6 +77,16 @@ class Native : public Executable {
     std::shared_ptr<const cpu::Program> program_;
 };
 
+/// The CPU tile machine for the library's own work.
+class Host : public Executable {
+  public:
+    explicit Host(const ir::Function& kernel) : program_(cpu::compile(kernel)) {}
+    void run(const ir::Arguments& arguments) const override { cpu::run(*program_, arguments); }
+
+  private:
+    std::shared_ptr<const cpu::Program> program_;
+};
+
 /// The tile machine, taking times.
 class Profiled : public Native {
   public:
@@ -118,6 +128,10 @@ class Checked : public Executable {
 };
 
 }  // namespace
+
+std::unique_ptr<Executable> make_host_executable(const ir::Function& kernel) {
+    return std::make_unique<Host>(kernel);
+}
 
 std::unique_ptr<Executable> make_executable(ir::Function kernel, Machine machine,
                                             std::vector<bool> outputs, Device device) {

@@ -36,4 +36,8 @@ enum class Machine {
 std::unique_ptr<Executable> make_executable(ir::Function kernel, Machine machine,
                                             std::vector<bool> outputs, Device device);
 
+/// The kernel as it is on the CPU's tile machine, for work of the library itself: not optimised,
+/// never offloaded, profiled or interpreted.
+std::unique_ptr<Executable> make_host_executable(const ir::Function& kernel);
+
 }  // namespace tilewright::run

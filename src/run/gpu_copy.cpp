@@ -3,6 +3,7 @@
 
 #include "run/call_cache.h"
 #include "run/cuda_memory.h"
+#include "support/integer.h"
 #include "tilewright/lang.h"
 
 namespace tilewright::run {
@@ -27,7 +28,7 @@ void copy_program(Ref source, Ref target) {
 Call copy_call(int rank, DType dtype) {
     CallOptions options;
     options.grid = [](std::span<const Tensor> in) {
-        return std::vector<std::int64_t>{(in[0].size() + kBlock - 1) / kBlock};
+        return std::vector<std::int64_t>{ceil_div(in[0].size(), kBlock)};
     };
     options.out_type = [dtype](std::span<const Tensor> in) {
         return std::vector<TensorType>{{dtype, in[0].shape()}};

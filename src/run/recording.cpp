@@ -12,6 +12,7 @@
 #include "run/cuda_memory.h"
 #include "run/recorder.h"
 #include "support/check.h"
+#include "support/integer.h"
 
 namespace tilewright {
 
@@ -67,7 +68,7 @@ void Recorder::add_place(RecordedLaunch& launch, const Tensor& tensor, bool is_o
     if (memory->offset < 0) {
         constexpr std::int64_t kAlignment = 64;
         memory->offset = memory_bytes_;
-        memory_bytes_ += (memory->tensor.nbytes() + kAlignment - 1) / kAlignment * kAlignment;
+        memory_bytes_ += ceil_div(memory->tensor.nbytes(), kAlignment) * kAlignment;
     }
     launch.places.push_back(
         {.in = RecordedPlace::In::memory, .offset = memory->offset + after(memory->tensor)});
@@ -128,7 +129,7 @@ void launch_flat(const std::string& ir, const std::vector<Tensor>& arrays) {
     const std::int64_t size = arrays.back().size();
     if (size == 0) return;
     ir::Arguments arguments;
-    arguments.grid = {(size + kBlock - 1) / kBlock};
+    arguments.grid = {ceil_div(size, kBlock)};
     std::vector<Tensor> flat;
     for (const Tensor& array : arrays) {
         flat.push_back(array.reshape({size}));
@@ -159,7 +160,7 @@ void clear(const Tensor& tensor) {
                             "  %start = mul %i, %n : i64\n  %zero = constant 0 : {0}\n"
                             "  %zeros = broadcast %zero : {0}[{3}]\n"
                             "  store %x[%start : {3}], %zeros\n  yield\n}}\n",
-                            name(tensor.dtype()), size, (size + kBlock - 1) / kBlock, kBlock),
+                            name(tensor.dtype()), size, ceil_div(size, kBlock), kBlock),
                 {tensor});
 }
 
@@ -181,7 +182,7 @@ Tensor converted(const Tensor& tensor, DType dtype) {
                             "  %b = cast %a : {1}[{4}]\n"
                             "  store %y[%start : {4}], %b\n  yield\n}}\n",
                             name(tensor.dtype()), name(dtype), tensor.size(),
-                            (tensor.size() + kBlock - 1) / kBlock, kBlock),
+                            ceil_div(tensor.size(), kBlock), kBlock),
                 {tensor, result});
     return result;
 }

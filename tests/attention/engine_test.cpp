@@ -44,7 +44,7 @@ class ConstantEngine : public Engine {
         return spec.kv_length;
     }
     void launch(const AttentionSpec& spec, const EngineConfig& config,
-                const AttentionBuffers& buffers, cuda::StreamHandle stream) const override {
+                const AttentionBuffers& buffers, void* stream) const override {
         EXPECT_EQ(stream, nullptr);
         EXPECT_EQ(buffers.workspace.nbytes(), spec.kv_length);
         buffers.result.out.fill(static_cast<const ConstantConfig&>(config).value);

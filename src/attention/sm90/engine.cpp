@@ -228,7 +228,7 @@ class Sm90Engine : public Engine {
     }
 
     void launch(const AttentionSpec& spec, const EngineConfig& config,
-                const AttentionBuffers& buffers, cuda::StreamHandle stream) const override {
+                const AttentionBuffers& buffers, void* stream) const override {
         if (spec.pass == Pass::forward) {
             run_forward(spec, forward_of(config), buffers, stream);
         } else {

@@ -7,6 +7,7 @@
 
 #include "attention/tiles/pairs.h"
 #include "support/check.h"
+#include "support/integer.h"
 
 namespace tilewright::attn::tiles {
 namespace {
@@ -388,7 +389,7 @@ void sum_parts_program(const Options& options, std::span<const Ref> refs) {
 
 std::vector<std::int64_t> row_blocks(const Tensor& x, std::int64_t b, std::int64_t block_q) {
     const int first = static_cast<int>(b);
-    return {x.dim(first), x.dim(first + 1), (x.dim(first + 2) + block_q - 1) / block_q};
+    return {x.dim(first), x.dim(first + 1), ceil_div(x.dim(first + 2), block_q)};
 }
 
 }  // namespace
@@ -419,8 +420,7 @@ std::int64_t num_splits(bool gpu, std::int64_t batch, std::int64_t kv_heads,
                         std::int64_t kv_length) {
     const std::int64_t programs = gpu ? 256 : 48, least_keys = gpu ? 128 : 512,
                        most = gpu ? 256 : 16;
-    const std::int64_t parts =
-        std::clamp<std::int64_t>((kv_length + least_keys - 1) / least_keys, 1, most);
+    const std::int64_t parts = std::clamp<std::int64_t>(ceil_div(kv_length, least_keys), 1, most);
     return std::clamp<std::int64_t>(programs / std::max<std::int64_t>(batch * kv_heads, 1), 1,
                                     parts);
 }
@@ -446,7 +446,7 @@ Call backward(const Options& options, const Features& features, const ScoreDeriv
         return num_splits(options.gpu, key.dim(0), key.dim(1), key.dim(2));
     };
     call_options.grid = [splits, options](std::span<const Tensor> in) {
-        const std::int64_t blocks = (in[1].dim(2) + options.block_k - 1) / options.block_k;
+        const std::int64_t blocks = ceil_div(in[1].dim(2), options.block_k);
         return std::vector<std::int64_t>{in[1].dim(0), in[1].dim(1),
                                          options.unordered ? blocks : splits(in[1])};
     };
@@ -562,7 +562,7 @@ Call sum_copies(const Options& options, DType dtype) {
     constexpr std::int64_t kBlock = 1024;
     CallOptions call_options;
     call_options.grid = [](std::span<const Tensor> in) {
-        return std::vector<std::int64_t>{(in[0].dim(1) + kBlock - 1) / kBlock};
+        return std::vector<std::int64_t>{ceil_div(in[0].dim(1), kBlock)};
     };
     call_options.in = {BlockSpec({all, kBlock}, [](auto i) { return block(0, i); })};
     call_options.out = {BlockSpec({kBlock}, [](auto i) { return block(i); })};

@@ -5,8 +5,9 @@
 #include <bit>
 
 #include "attention/tiles/backward.h"
-#include "cuda/runtime/device.h"
+#include "run/machine.h"
 #include "support/check.h"
+#include "support/integer.h"
 
 namespace tilewright::attn::tiles {
 namespace {
@@ -33,7 +34,6 @@ std::int64_t most_keys(const AttentionSpec& s) {
 
 /// What the choice of blocks on a GPU looks at.
 GpuProblem gpu_problem(const AttentionSpec& s, const Features& of) {
-    const cuda::DeviceInfo& info = cuda::device_info(s.device.index);
     return {.dtype = s.dtype,
             .head_dim = s.head_dim,
             .value_dim = s.value_dim,
@@ -41,10 +41,10 @@ GpuProblem gpu_problem(const AttentionSpec& s, const Features& of) {
             .kv_length = s.kv_length,
             .tested = of.positions() || s.block_mask,
             .deterministic = s.deterministic,
-            .shared_bytes = info.shared_bytes_per_block,
+            .shared_bytes = run::shared_bytes_per_block(s.device.index),
             // What gathers, masks loads or draws bits is generated for warps.
-            .wgmma = info.arch() == "sm_90a" && !s.block_mask && !of.mask && !of.lengths &&
-                     of.dropout == 0 && of.score.captures() == 0,
+            .wgmma = run::arch(s.device.index) == "sm_90a" && !s.block_mask && !of.mask &&
+                     !of.lengths && of.dropout == 0 && of.score.captures() == 0,
             .products = s.products};
 }
 
@@ -126,7 +126,7 @@ void use_hints(const AttentionSpec& spec, const Features& features, Options& opt
     if (wish.kv > 0) {
         const std::int64_t keys =
             std::clamp<std::int64_t>(std::min(wish.kv, spec.kv_length), 1, kLargest);
-        options.block_k = (keys + kGrain - 1) / kGrain * kGrain;
+        options.block_k = ceil_div(keys, kGrain) * kGrain;
     }
 }
 

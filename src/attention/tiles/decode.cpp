@@ -5,6 +5,7 @@
 #include <optional>
 
 #include "attention/tiles/pairs.h"
+#include "support/integer.h"
 
 namespace tilewright::attn::tiles {
 namespace {
@@ -146,7 +147,7 @@ Call decode(const Options& options, const Features& features) {
     CallOptions call_options;
     call_options.grid = [](std::span<const Tensor> in) {
         return std::vector<std::int64_t>{in[1].dim(0), in[1].dim(1),
-                                         (in[1].dim(2) + kDecodeChunk - 1) / kDecodeChunk};
+                                         ceil_div(in[1].dim(2), kDecodeChunk)};
     };
     call_options.in = {heads, heads, heads};
     call_options.out = {BlockSpec({squeezed, squeezed, squeezed, all, all},
@@ -154,7 +155,7 @@ Call decode(const Options& options, const Features& features) {
                         row, row, row};
     call_options.out_type = [group](std::span<const Tensor> in) {
         const DType sums = accumulator(in[0].dtype());
-        const std::int64_t chunks = (in[1].dim(2) + kDecodeChunk - 1) / kDecodeChunk;
+        const std::int64_t chunks = ceil_div(in[1].dim(2), kDecodeChunk);
         const TensorType row_type{sums, {in[1].dim(0), in[1].dim(1), chunks, group}};
         return std::vector<TensorType>{
             {sums, {in[1].dim(0), in[1].dim(1), chunks, group, in[2].dim(3)}},

@@ -45,7 +45,7 @@ class TilesEngine : public Engine {
     }
 
     void launch(const AttentionSpec& spec, const EngineConfig& config,
-                const AttentionBuffers& buffers, cuda::StreamHandle) const override {
+                const AttentionBuffers& buffers, void*) const override {
         if (spec.pass == Pass::backward) return launch_backward(spec, own(config), buffers);
         if (spec.packed()) return launch_sequences(spec, own(config), buffers);
         launch_forward(spec, own(config), buffers);

@@ -5,6 +5,7 @@
 #include <optional>
 
 #include "attention/tiles/pairs.h"
+#include "support/integer.h"
 
 namespace tilewright::attn::tiles {
 namespace {
@@ -263,7 +264,7 @@ Call forward(const Options& options, const Features& features, bool dynamic_quer
     CallOptions call_options;
     call_options.grid = [block_q](std::span<const Tensor> in) {
         return std::vector<std::int64_t>{in[0].dim(0), in[0].dim(1),
-                                         (in[0].dim(2) + block_q - 1) / block_q};
+                                         ceil_div(in[0].dim(2), block_q)};
     };
     call_options.in = {
         BlockSpec({squeezed, squeezed, block_q, all}, query_row),

@@ -8,10 +8,11 @@
 #include "attention/prepare.h"
 #include "attention/tensors.h"
 #include "attention/tiles/engine.h"
-#include "cpu/machine.h"
 #include "run/cuda_memory.h"
+#include "run/machine.h"
 #include "run/recorder.h"
 #include "support/check.h"
+#include "support/integer.h"
 
 namespace tilewright::attn::tiles {
 
@@ -19,7 +20,7 @@ std::int64_t Scratch::bytes(DType dtype, const Tensor::Dims& shape) {
     constexpr std::int64_t kAlignment = 256;
     std::int64_t bytes = size_of(dtype);
     for (const std::int64_t extent : shape) bytes *= extent;
-    return (bytes + kAlignment - 1) / kAlignment * kAlignment;
+    return ceil_div(bytes, kAlignment) * kAlignment;
 }
 
 Tensor Scratch::take(DType dtype, const Tensor::Dims& shape) {
@@ -77,7 +78,7 @@ void for_each_sequence(const AttentionSpec& spec, const std::function<void(std::
                        bool independent) {
     run::interrupt_recording();  // which sequences there are is not a matter of shapes
     if (independent && !spec.on_gpu() && !spec.checked) {
-        cpu::parallel_for(spec.sequences,
+        run::parallel_for(spec.sequences,
                           [&](std::int64_t n) { body(static_cast<std::size_t>(n)); });
         return;
     }

@@ -12,6 +12,7 @@
 #include "attention/tiles/launch.h"
 #include "run/clear.h"
 #include "run/recorder.h"
+#include "support/integer.h"
 
 namespace tilewright::attn::tiles {
 namespace {
@@ -96,7 +97,7 @@ Tensor::Dims parts_shape(const AttentionSpec& spec, const Options& options) {
     if (!options.fragments) {
         return {splits, spec.batch, spec.query_heads, spec.query_length, spec.head_dim};
     }
-    const std::int64_t blocks = (spec.query_length + options.block_q - 1) / options.block_q;
+    const std::int64_t blocks = ceil_div(spec.query_length, options.block_q);
     return {options.unordered ? 1 : splits, spec.batch, spec.query_heads, blocks,
             options.block_q * spec.head_dim};
 }

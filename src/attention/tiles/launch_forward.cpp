@@ -8,6 +8,7 @@
 #include "attention/tiles/forward.h"
 #include "attention/tiles/hidden_keys.h"
 #include "attention/tiles/launch.h"
+#include "support/integer.h"
 
 namespace tilewright::attn::tiles {
 namespace {
@@ -24,7 +25,7 @@ struct DecodeParts {
     Tensor::Dims out, rows;
 };
 DecodeParts decode_parts(const AttentionSpec& spec) {
-    const std::int64_t chunks = (spec.kv_length + kDecodeChunk - 1) / kDecodeChunk;
+    const std::int64_t chunks = ceil_div(spec.kv_length, kDecodeChunk);
     const std::int64_t rows = spec.group() * spec.query_length;
     return {{spec.batch, spec.kv_heads, chunks, rows, spec.value_dim},
             {spec.batch, spec.kv_heads, chunks, rows}};

@@ -3,6 +3,7 @@
 
 #include "cli/bench/cpu_suite.h"
 #include "cli/builtin.h"
+#include "support/integer.h"
 #include "tilewright/lang.h"
 
 namespace tilewright::cli {
@@ -20,7 +21,7 @@ SuiteCase elementwise(const std::string& name, const Elementwise& f, PlainLoop l
     Call call = tilewright::call(
         kernel(name,
                [f](Ref x, Ref r, Ref bias, Ref y) { y.store(f(x.load(), r.load(), bias.load())); }),
-        {.grid = {(rows + block_rows - 1) / block_rows, (n + block_columns - 1) / block_columns},
+        {.grid = {ceil_div(rows, block_rows), ceil_div(n, block_columns)},
          .in = {block, block, columns},
          .out = {block},
          .out_type = {{f32, {rows, n}}}});

@@ -14,6 +14,7 @@
 #include "cpu/simd/vector_lanes-inl.h"
 #include "cpu/simd/vector_ops-inl.h"
 #include "hwy/highway.h"
+#include "support/integer.h"
 
 HWY_BEFORE_NAMESPACE();
 namespace tilewright::cpu {
@@ -45,9 +46,6 @@ constexpr int block_rows(int vectors) {
     constexpr int kRows[] = {0, 12, 12, 8, 6};
     return vectors <= 4 ? kRows[vectors] : 2;
 #endif
-}
-constexpr std::int64_t ceil_div(std::int64_t a, std::int64_t b) {
-    return (a + b - 1) / b;
 }
 // Vectors of the widest panel of the general case.
 constexpr int kWidest = HWY_TARGET == HWY_AVX2 ? 3 : 4;

@@ -5,6 +5,7 @@
 
 #include "cuda/codegen/emitter.h"
 #include "support/check.h"
+#include "support/integer.h"
 
 namespace tilewright::cuda {
 namespace {
@@ -12,7 +13,7 @@ namespace {
 constexpr std::int64_t kAlignment = 128;
 
 std::int64_t aligned(std::int64_t bytes) {
-    return (bytes + kAlignment - 1) / kAlignment * kAlignment;
+    return ceil_div(bytes, kAlignment) * kAlignment;
 }
 
 }  // namespace

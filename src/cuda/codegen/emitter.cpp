@@ -6,6 +6,7 @@
 
 #include "ir/print.h"
 #include "support/check.h"
+#include "support/integer.h"
 
 namespace tilewright::cuda {
 
@@ -427,7 +428,7 @@ std::int64_t Emitter::place_scratch() {
         for (std::int64_t extent : ref.extents) bytes *= extent;
         if (workspace_) {
             in_workspace.emplace_back(parameter, total);
-            total += (bytes + kAlignment - 1) / kAlignment * kAlignment;
+            total += ceil_div(bytes, kAlignment) * kAlignment;
             continue;
         }
         const int id = buffer(std::max<std::int64_t>(bytes, 1));

@@ -4,6 +4,7 @@
 #include <algorithm>
 
 #include "support/check.h"
+#include "support/integer.h"
 
 namespace tilewright::cuda {
 namespace {
@@ -150,7 +151,7 @@ void LaunchArguments::add_maps(const ir::Function& kernel, const ir::Arguments& 
                                  static_cast<std::uint64_t>(size_of(request.dtype));
             request.box[d] = static_cast<std::uint32_t>(map.box[from]);
             constexpr std::int64_t kVector = 16;
-            last = std::max(last, (stride * ref.extents[from] + kVector - 1) / kVector * kVector);
+            last = std::max(last, ceil_div(stride * ref.extents[from], kVector) * kVector);
         }
         maps_.push_back(request);
     }

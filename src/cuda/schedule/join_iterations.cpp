@@ -5,6 +5,7 @@
 #include <array>
 
 #include "cuda/schedule/tools.h"
+#include "support/integer.h"
 
 namespace tilewright::cuda::schedule {
 namespace {
@@ -135,7 +136,7 @@ class Joining {
             Instruction load = *sides[s].load;
             const Value old = load.result();
             ValueType wide = p_.type(old);
-            const std::int64_t size = (sides[s].size + chunk - 1) / chunk * chunk;
+            const std::int64_t size = ceil_div(sides[s].size, chunk) * chunk;
             int axis = 0;
             for (std::size_t d = 0; d < sides[s].dim; ++d) axis += load.list("index")[d] != 0;
             wide.type.shape[axis] = size;

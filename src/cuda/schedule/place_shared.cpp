@@ -3,6 +3,8 @@
 
 #include <fmt/format.h>
 
+#include "support/integer.h"
+
 namespace tilewright::cuda::schedule {
 
 void place_shared(Program& program) {
@@ -12,7 +14,7 @@ void place_shared(Program& program) {
         buffer.offset = at;
         const int copies = buffer.per_group ? program.consumer_groups() : 1;
         at += buffer.slot_bytes() * buffer.slots * copies;
-        at = (at + kAlignment - 1) / kAlignment * kAlignment;
+        at = ceil_div(at, kAlignment) * kAlignment;
     }
     for (Channel& channel : program.channels) {
         channel.full = at;

@@ -8,6 +8,7 @@
 #include "ir/passes/pipeline.h"
 #include "ir/passes/retile.h"
 #include "support/check.h"
+#include "support/integer.h"
 
 namespace tilewright::cuda::schedule {
 namespace {
@@ -108,7 +109,7 @@ std::vector<Tile> tiles_to_try(const ir::Function& kernel) {
             const ir::Function cut = prepare_for_wgmma(kernel, tile);
             const ir::Shape product = largest_product(cut);
             const std::int64_t programs = programs_of(cut);
-            const auto waves = (programs + kMultiprocessors - 1) / kMultiprocessors;
+            const auto waves = ceil_div(programs, kMultiprocessors);
             // Where the call says how many, they are many.
             const auto elements = static_cast<double>(programs > 0 ? waves * product.size() : 1);
             costs.emplace_back(elements * time_of(product), tile);

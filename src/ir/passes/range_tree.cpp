@@ -8,6 +8,7 @@
 #include "ir/passes/intervals.h"
 #include "ir/passes/range_ops.h"
 #include "support/check.h"
+#include "support/integer.h"
 
 namespace tilewright::ir {
 namespace {
@@ -115,7 +116,7 @@ RangeTree::RangeTree(DType dtype, const RefArgument& array, int rank) : dtype_(d
 RangeTree::RangeTree(DType dtype, std::vector<std::int64_t> extents, std::vector<Interval> blocks)
     : dtype_(dtype), extents_(std::move(extents)) {
     for (const std::int64_t extent : extents_) size_ *= extent;
-    TW_ASSERT(static_cast<std::int64_t>(blocks.size()) == (size_ + kBlock - 1) / kBlock,
+    TW_ASSERT(static_cast<std::int64_t>(blocks.size()) == ceil_div(size_, kBlock),
               "{} blocks of {} elements", blocks.size(), size_);
     reduce(std::move(blocks));
 }
@@ -135,8 +136,8 @@ void RangeTree::reduce(std::vector<Interval> blocks) {
 
 // Elements first to last: ragged ends one by one, whole blocks by the tree from below.
 Interval RangeTree::elements(std::int64_t first, std::int64_t last) const {
-    std::int64_t begin = (first + kBlock - 1) / kBlock, end = (last + 1) / kBlock;
-    if (last + 1 == size_) end = (size_ + kBlock - 1) / kBlock;  // the last block may be short
+    std::int64_t begin = ceil_div(first, kBlock), end = (last + 1) / kBlock;
+    if (last + 1 == size_) end = ceil_div(size_, kBlock);  // the last block may be short
     if (data_ == nullptr) {
         begin = first / kBlock;
         end = last / kBlock + 1;

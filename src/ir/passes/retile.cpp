@@ -13,6 +13,7 @@
 #include "ir/passes/inline.h"
 #include "ir/passes/source_map.h"
 #include "support/check.h"
+#include "support/integer.h"
 
 namespace tilewright::ir {
 namespace {
@@ -306,7 +307,7 @@ class Retiler {
             const std::int64_t extent = full[static_cast<int>(axis)];
             Range range{{}, tile[axis], 0};
             if (tile[axis] < extent) {
-                target_.grid.push_back((extent + tile[axis] - 1) / tile[axis]);
+                target_.grid.push_back(ceil_div(extent, tile[axis]));
                 const Value id = b_.program_id(static_cast<int>(target_.grid.size()) - 1);
                 range = {demand_.times(id, tile[axis]), tile[axis], tile[axis]};
                 ++axes;
