@@ -283,30 +283,15 @@ std::vector<cuda::CompileRequest> generate_backward(const BackwardDesc& desc,
     const std::vector<cuda::WgmmaShape> shapes(products.begin(), products.end());
     // The producer that describes blocks one by one needs more registers.
     const bool described = is_described(desc, config);
-    cuda::CompileRequest request;
-    request.name =
+    const std::string name =
         fmt::format("attention_backward_{}{}_{}x{}.cu", variant_name(desc),
                     is_ordered(desc, config) ? "_ordered" : "", config.block_m, config.block_n());
-    request.arch = "sm_90a";
-    // As in the forward: what a mod needs is not ours to limit, nor random bits of many pairs.
-    constexpr int kModSpillBytes = 4096, kDropoutSpillBytes = 8192, kSegmentSpillBytes = 64;
-    request.spill_limit_bytes = desc.score_mod != nullptr ? kModSpillBytes
-                                : desc.dropout            ? kDropoutSpillBytes
-                                : desc.segments           ? kSegmentSpillBytes
-                                                          : 0;
-    request.headers = device_headers();
-    request.headers.push_back({"wgmma_shapes.cuh", cuda::wgmma_shapes_header(shapes)});
-    request.headers.push_back(score_mod_text(desc));
-    request.headers.push_back(
-        {"backward_config.cuh",
-         fmt::format(R"(// Generated: the configuration of one backward kernel.
-#pragma once
-
-#include "cuda/device/ptx/types.cuh"
-
-namespace twd::attn {{
-
-{}constexpr bool kOver128 = {};
+    constexpr int kDropoutSpillBytes = 8192, kSegmentSpillBytes = 64;
+    const int spills = desc.dropout ? kDropoutSpillBytes : desc.segments ? kSegmentSpillBytes : 0;
+    cuda::CompileRequest request = kernel_request(name, desc, shapes, spills);
+    request.headers.push_back(config_header(
+        "backward_config.cuh", "the configuration of one backward kernel", desc,
+        fmt::format(R"(constexpr bool kOver128 = {};
 constexpr int kWarpgroups = {};
 constexpr int kBlockM = {};
 constexpr int kStages = {};
@@ -314,13 +299,10 @@ constexpr bool kDeterministic = {};
 constexpr int kProducerRegisters = {};
 constexpr int kConsumerRegisters = {};
 constexpr unsigned kReservedBytes = {};  ///< of shared memory, but for the base's alignment
-
-}}  // namespace twd::attn
 )",
-                     config_constants(desc), config.over_128, kWarpgroups, config.block_m,
-                     config.stages, is_ordered(desc, config), described ? 40 : 24,
-                     described ? 232 : 240,
-                     backward_shared_bytes(desc, config) - kSharedAlignment)});
+                    config.over_128, kWarpgroups, config.block_m, config.stages,
+                    is_ordered(desc, config), described ? 40 : 24, described ? 232 : 240,
+                    backward_shared_bytes(desc, config) - kSharedAlignment)));
     cuda::CompileRequest rows_request = request;
     request.source = "#include \"attention/sm90/backward.cuh\"\n";
     rows_request.name = "rows_of_" + rows_request.name;

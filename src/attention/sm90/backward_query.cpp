@@ -59,32 +59,18 @@ cuda::CompileRequest generate_backward_query(const BackwardDesc& desc) {
     if (steps_of(desc.value_dim) != shapes[0].steps) {
         shapes.push_back({kBlock, desc.dtype, false, steps_of(desc.value_dim)});  // dO V^T
     }
-    cuda::CompileRequest request;
-    request.name = fmt::format("attention_backward_query_{}.cu", variant_name(desc));
-    request.arch = "sm_90a";
-    // As in the other kernels: what a mod needs is not ours to limit, nor random bits.
-    constexpr int kModSpillBytes = 4096, kDropoutSpillBytes = 4096, kListSpillBytes = 256;
-    request.spill_limit_bytes = desc.score_mod != nullptr ? kModSpillBytes
-                                : desc.dropout            ? kDropoutSpillBytes
-                                : desc.listed             ? kListSpillBytes
-                                                          : 0;
+    constexpr int kDropoutSpillBytes = 4096, kListSpillBytes = 256;
+    const int spills = desc.dropout ? kDropoutSpillBytes : desc.listed ? kListSpillBytes : 0;
     // A producer that walks lists wants 40, but dQ of 256 columns leaves it no more than 24.
     const bool many_registers = !desc.listed || desc.query_dim > 192;
-    request.headers = device_headers();
-    request.headers.push_back({"wgmma_shapes.cuh", cuda::wgmma_shapes_header(shapes)});
     ProblemDesc by_query = desc;  // the mod's columns are keys here
     by_query.score_mod = desc.query_score_mod;
-    request.headers.push_back(score_mod_text(by_query));
+    cuda::CompileRequest request =
+        kernel_request(fmt::format("attention_backward_query_{}.cu", variant_name(desc)), by_query,
+                       shapes, spills);
     request.headers.push_back(
-        {"forward_config.cuh",
-         fmt::format(R"(// Generated: the configuration of one kernel for dQ.
-#pragma once
-
-#include "cuda/device/ptx/types.cuh"
-
-namespace twd::attn {{
-
-{}constexpr bool kScaleScores = {};
+        config_header("forward_config.cuh", "the configuration of one kernel for dQ", desc,
+                      fmt::format(R"(constexpr bool kScaleScores = {};
 constexpr bool kRowMaximum = false;
 constexpr bool kExactMaximum = false;
 constexpr int kWarpgroups = {};
@@ -98,12 +84,10 @@ constexpr bool kStreamK = false;
 constexpr int kProducerRegisters = {};
 constexpr int kConsumerRegisters = {};
 constexpr unsigned kReservedBytes = {};  ///< of shared memory
-
-}}  // namespace twd::attn
 )",
-                     config_constants(desc), !desc.positive_scale, kWarpgroups, kBlock, kKeyStages,
-                     value_stages(desc), many_registers ? 24 : 40, many_registers ? 240 : 232,
-                     backward_query_shared_bytes(desc))});
+                                  !desc.positive_scale, kWarpgroups, kBlock, kKeyStages,
+                                  value_stages(desc), many_registers ? 24 : 40,
+                                  many_registers ? 240 : 232, backward_query_shared_bytes(desc))));
     request.source = "#include \"attention/sm90/backward_query.cuh\"\n";
     return request;
 }

@@ -243,15 +243,7 @@ extern "C" __global__ void __launch_bounds__(128 * (twd::attn::kWarpgroups + 1),
     using namespace twd::attn;
     extern __shared__ __align__(1024) u8 memory[];
     const Shared shared{shared_address(memory)};
-    const u32 role = __shfl_sync(~0u, threadIdx.x / 128, 0);  // uniform, as in the forward
-    if (threadIdx.x == 0) {
-        initialize_barriers(shared);
-        ptx::prefetch_tensor_map(&query_map);
-        ptx::prefetch_tensor_map(&key_map);
-        ptx::prefetch_tensor_map(&value_map);
-        ptx::prefetch_tensor_map(&grad_out_map);
-    }
-    __syncthreads();
+    const u32 role = enter_kernel(shared, &query_map, &key_map, &value_map, &grad_out_map);
     if (role == 0) {
         ptx::registers_decrease<kProducerRegisters>();
         if (threadIdx.x / 32 == 0 && ptx::elect_lane()) {

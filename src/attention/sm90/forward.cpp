@@ -310,34 +310,20 @@ cuda::CompileRequest generate_forward(const ForwardDesc& desc, const ForwardConf
     const cuda::WgmmaShape shapes[] = {
         {config.block_n, desc.dtype, /*a_in_registers=*/false, steps_of(desc.query_dim)},  // Q K^T
         {desc.value_dim, desc.dtype, /*a_in_registers=*/true, config.block_n / 16}};       // P V
-    cuda::CompileRequest request;
-    request.name = fmt::format("attention_forward_{}_{}x{}{}{}.cu", variant_name(desc),
-                               config.block_m(), config.block_n, config.group > 1 ? "_grouped" : "",
-                               config.stream_k > 0 ? "_stream_k" : "");
-    request.arch = "sm_90a";
-    // What a user's score mod needs is not ours to limit, nor random bits of many pairs at once;
-    // the other checks of the compiler's log hold. Lists that the device builds cost a few words.
-    // Stream-K has two ways to store results, after a tile's last block.
-    constexpr int kModSpillBytes = 4096, kDropoutSpillBytes = 1024, kListSpillBytes = 256,
-                  kStreamKSpillBytes = 128;
-    request.spill_limit_bytes = desc.score_mod != nullptr ? kModSpillBytes
-                                : desc.dropout            ? kDropoutSpillBytes
-                                : builds_lists(desc)      ? kListSpillBytes
-                                : config.stream_k > 0     ? kStreamKSpillBytes
-                                                          : 0;
-    request.headers = device_headers();
-    request.headers.push_back({"wgmma_shapes.cuh", cuda::wgmma_shapes_header(shapes)});
-    request.headers.push_back(score_mod_text(desc));
-    request.headers.push_back(
-        {"forward_config.cuh",
-         fmt::format(R"(// Generated: the configuration of one forward kernel.
-#pragma once
-
-#include "cuda/device/ptx/types.cuh"
-
-namespace twd::attn {{
-
-{}constexpr bool kScaleScores = {};
+    const std::string name = fmt::format(
+        "attention_forward_{}_{}x{}{}{}.cu", variant_name(desc), config.block_m(), config.block_n,
+        config.group > 1 ? "_grouped" : "", config.stream_k > 0 ? "_stream_k" : "");
+    // Lists that the device builds cost a few words. Stream-K has two ways to store results, after
+    // a tile's last block.
+    constexpr int kDropoutSpillBytes = 1024, kListSpillBytes = 256, kStreamKSpillBytes = 128;
+    const int spills = desc.dropout          ? kDropoutSpillBytes
+                       : builds_lists(desc)  ? kListSpillBytes
+                       : config.stream_k > 0 ? kStreamKSpillBytes
+                                             : 0;
+    cuda::CompileRequest request = kernel_request(name, desc, shapes, spills);
+    request.headers.push_back(config_header(
+        "forward_config.cuh", "the configuration of one forward kernel", desc,
+        fmt::format(R"(constexpr bool kScaleScores = {};
 constexpr bool kRowMaximum = {};
 constexpr bool kExactMaximum = {};
 constexpr int kWarpgroups = {};
@@ -351,13 +337,11 @@ constexpr bool kStreamK = {};
 constexpr int kProducerRegisters = {};
 constexpr int kConsumerRegisters = {};
 constexpr unsigned kReservedBytes = {};  ///< of shared memory, but for the base's alignment
-
-}}  // namespace twd::attn
 )",
-                     config_constants(desc), !desc.positive_scale, desc.row_maximum,
-                     desc.exact_maximum, config.warpgroups, config.block_n, config.stages,
-                     config.query_buffers, config.group, config.stream_k > 0, producer_registers,
-                     consumer_registers, forward_shared_bytes(desc, config) - kSharedAlignment)});
+                    !desc.positive_scale, desc.row_maximum, desc.exact_maximum, config.warpgroups,
+                    config.block_n, config.stages, config.query_buffers, config.group,
+                    config.stream_k > 0, producer_registers, consumer_registers,
+                    forward_shared_bytes(desc, config) - kSharedAlignment)));
     request.source = "#include \"attention/sm90/forward.cuh\"\n";
     if (config.stream_k > 0) request.source += "#include \"attention/sm90/forward_combine.cuh\"\n";
     return request;

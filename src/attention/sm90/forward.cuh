@@ -33,16 +33,7 @@ extern "C" __global__ void __launch_bounds__(128 * (twd::attn::kWarpgroups + 1),
     using namespace twd::attn;
     extern __shared__ u8 memory[];
     const Shared shared{(shared_address(memory) + 1023) & ~1023u};
-    // NOTE: through a shuffle the compiler knows the role to be uniform, and descriptors stay in
-    // uniform registers.
-    const u32 role = __shfl_sync(~0u, threadIdx.x / 128, 0);
-    if (threadIdx.x == 0) {
-        initialize_barriers(shared);
-        ptx::prefetch_tensor_map(&query_map);
-        ptx::prefetch_tensor_map(&key_map);
-        ptx::prefetch_tensor_map(&value_map);
-    }
-    __syncthreads();
+    const u32 role = enter_kernel(shared, &query_map, &key_map, &value_map);
     if (role == 0) {
         if constexpr (kWarpgroups > 1) ptx::registers_decrease<kProducerRegisters>();
         if (threadIdx.x / 32 == 0 && ptx::elect_lane()) {
@@ -59,16 +50,8 @@ extern "C" __global__ void __launch_bounds__(128 * (twd::attn::kWarpgroups + 1),
         }
     } else {
         if constexpr (kWarpgroups > 1) ptx::registers_increase<kConsumerRegisters>();
-        // The times wait in memory, not in registers.
-        u64* const profile = p.profile + 3 * blockIdx.x;
-        if (p.profile != nullptr && threadIdx.x == 128) {
-            profile[0] = ptx::clock_cycles();
-            profile[1] = ptx::global_nanoseconds();
-        }
-        Consumer{{p, shared, role - 1, threadIdx.x % 128, {mod_arguments, p.scale}}}.run();
-        if (p.profile != nullptr && threadIdx.x == 128) {
-            profile[0] = ptx::clock_cycles() - profile[0];
-            profile[2] = ptx::global_nanoseconds();
-        }
+        timed(p.profile, [&] {
+            Consumer{{p, shared, role - 1, threadIdx.x % 128, {mod_arguments, p.scale}}}.run();
+        });
     }
 }

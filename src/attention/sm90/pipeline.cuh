@@ -4,6 +4,7 @@
 #include "attention/sm90/memory_parameters.h"
 #include "cuda/device/ptx/memory.cuh"
 #include "cuda/device/ptx/sync.cuh"
+#include "cuda/device/ptx/tma.cuh"
 #include "cuda/device/ptx/types.cuh"
 
 namespace twd::attn {
@@ -47,5 +48,34 @@ struct Ring {
         }
     }
 };
+
+/// The warpgroup's role, after barriers and descriptors are ready. Through a shuffle the compiler
+/// knows it to be uniform, and descriptors stay in uniform registers.
+template <typename Shared, typename... Maps>
+TW_DEVICE u32 enter_kernel(const Shared& shared, const Maps*... maps) {
+    const u32 role = __shfl_sync(~0u, threadIdx.x / 128, 0);
+    if (threadIdx.x == 0) {
+        initialize_barriers(shared);
+        (ptx::prefetch_tensor_map(maps), ...);
+    }
+    __syncthreads();
+    return role;
+}
+
+/// Runs the consumers, and notes for a profile of three words a CTA how long that took. The times
+/// wait in memory, not in registers.
+template <typename Run>
+TW_DEVICE void timed(u64* profiles, const Run& run) {
+    u64* const profile = profiles + 3 * blockIdx.x;
+    if (profiles != nullptr && threadIdx.x == 128) {
+        profile[0] = ptx::clock_cycles();
+        profile[1] = ptx::global_nanoseconds();
+    }
+    run();
+    if (profiles != nullptr && threadIdx.x == 128) {
+        profile[0] = ptx::clock_cycles() - profile[0];
+        profile[2] = ptx::global_nanoseconds();
+    }
+}
 
 }  // namespace twd::attn

@@ -86,6 +86,28 @@ void complete(ProblemDesc& desc, const std::optional<std::int64_t>& lower,
     desc.upper_diagonal = std::clamp(upper.value_or(desc.kv_len), -desc.q_len, desc.kv_len);
 }
 
+/// The constants of generated configurations that every kernel reads.
+std::string config_constants(const ProblemDesc& desc) {
+    return fmt::format(R"(using Element = {};
+constexpr int kQueryDim = {};
+constexpr int kValueDim = {};
+constexpr bool kUpperBound = {};
+constexpr bool kLowerBound = {};
+constexpr bool kListedBlocks = {};
+constexpr bool kMaskBits = {};
+constexpr bool kSegments = {};
+constexpr bool kPacked = {};
+constexpr int kLengthBytes = {};
+constexpr bool kDropout = {};
+constexpr bool kScoreMod = {};
+constexpr bool kSinks = {};
+)",
+                       desc.dtype == DType::f16 ? "F16" : "Bf16", desc.query_dim, desc.value_dim,
+                       desc.upper_bound, desc.lower_bound, desc.listed, desc.mask_bits,
+                       desc.segments, desc.sequences > 0, desc.length_bytes, desc.dropout,
+                       desc.score_mod != nullptr, desc.sinks);
+}
+
 }  // namespace
 
 void check_problem_arrays(const ProblemInputs& inputs) {
@@ -180,34 +202,38 @@ std::string variant_name(const ProblemDesc& desc) {
                        desc.score_mod != nullptr ? "_mod" : "");
 }
 
-std::string config_constants(const ProblemDesc& desc) {
-    return fmt::format(R"(using Element = {};
-constexpr int kQueryDim = {};
-constexpr int kValueDim = {};
-constexpr bool kUpperBound = {};
-constexpr bool kLowerBound = {};
-constexpr bool kListedBlocks = {};
-constexpr bool kMaskBits = {};
-constexpr bool kSegments = {};
-constexpr bool kPacked = {};
-constexpr int kLengthBytes = {};
-constexpr bool kDropout = {};
-constexpr bool kScoreMod = {};
-constexpr bool kSinks = {};
-)",
-                       desc.dtype == DType::f16 ? "F16" : "Bf16", desc.query_dim, desc.value_dim,
-                       desc.upper_bound, desc.lower_bound, desc.listed, desc.mask_bits,
-                       desc.segments, desc.sequences > 0, desc.length_bytes, desc.dropout,
-                       desc.score_mod != nullptr, desc.sinks);
-}
-
 std::string variant_key(const ProblemDesc& desc) {
     return config_constants(desc) +
            fmt::format("{}", desc.score_mod != nullptr ? desc.score_mod->number : 0);
 }
 
-cuda::Header score_mod_text(const ProblemDesc& desc) {
-    return {"score_mod.cuh", desc.score_mod != nullptr ? desc.score_mod->text : kNoScoreMod};
+cuda::CompileRequest kernel_request(std::string name, const ProblemDesc& desc,
+                                    std::span<const cuda::WgmmaShape> products, int spills) {
+    constexpr int kModSpillBytes = 4096;
+    cuda::CompileRequest request;
+    request.name = std::move(name);
+    request.arch = "sm_90a";
+    request.spill_limit_bytes = desc.score_mod != nullptr ? kModSpillBytes : spills;
+    request.headers = device_headers();
+    request.headers.push_back({"wgmma_shapes.cuh", cuda::wgmma_shapes_header(products)});
+    request.headers.push_back(
+        {"score_mod.cuh", desc.score_mod != nullptr ? desc.score_mod->text : kNoScoreMod});
+    return request;
+}
+
+cuda::Header config_header(std::string file, std::string_view what, const ProblemDesc& desc,
+                           std::string_view constants) {
+    return {std::move(file), fmt::format(R"(// Generated: {}.
+#pragma once
+
+#include "cuda/device/ptx/types.cuh"
+
+namespace twd::attn {{
+
+{}{}
+}}  // namespace twd::attn
+)",
+                                         what, config_constants(desc), constants)};
 }
 
 unsigned dropout_threshold(double share) {

@@ -4,12 +4,15 @@
 #include <cstdint>
 #include <memory>
 #include <optional>
+#include <span>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "attention/sm90/device_tensor.h"
 #include "attention/sm90/score_mod.h"
 #include "attention/spec.h"
+#include "cuda/codegen/wgmma_shapes.h"
 #include "cuda/runtime/device.h"
 #include "cuda/runtime/kernel.h"
 #include "tilewright/dtype.h"
@@ -105,12 +108,17 @@ void check_problem_arrays(const ProblemInputs& inputs);
 
 /// What the names of kernels say of a problem: "bf16_d128x128_causal_mod".
 std::string variant_name(const ProblemDesc& desc);
-/// The constants of generated configurations that both kernels read.
-std::string config_constants(const ProblemDesc& desc);
 /// What distinguishes compiled kernels of problems, beside configurations.
 std::string variant_key(const ProblemDesc& desc);
-/// The header "score_mod.cuh" of a problem.
-cuda::Header score_mod_text(const ProblemDesc& desc);
+/// What kernels of a problem are compiled from beside their source and their configuration: device
+/// headers, `products` by wgmma, the text of the mod. `spills`: bytes that a thread may spill. What
+/// a mod needs is not ours to limit; the other checks of the compiler's log hold.
+cuda::CompileRequest kernel_request(std::string name, const ProblemDesc& desc,
+                                    std::span<const cuda::WgmmaShape> products, int spills);
+/// A generated header of constants: those that every kernel reads, and those given. `what` is for
+/// its first line.
+cuda::Header config_header(std::string file, std::string_view what, const ProblemDesc& desc,
+                           std::string_view constants);
 
 /// The share of probabilities dropped as a threshold of 32 random bits.
 unsigned dropout_threshold(double share);
