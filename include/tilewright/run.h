@@ -243,8 +243,9 @@ class Tuned {
     std::vector<Tensor> run(const std::vector<Tensor>& inputs) const {
         return best(inputs).run(inputs);
     }
-    /// The call chosen for such inputs; measures when neither memory nor disk knows.
-    const Call& best(const std::vector<Tensor>& inputs) const;
+    /// The call chosen for such inputs; measures when neither memory nor disk knows. Memory keeps
+    /// the calls of 256 kinds of inputs.
+    Call best(const std::vector<Tensor>& inputs) const;
     const Config& best_config(const std::vector<Tensor>& inputs) const;
     /// Candidates measured so far by this object; 0 when the disk knew.
     int num_measured() const;

@@ -7,6 +7,7 @@
 #include <limits>
 #include <map>
 #include <mutex>
+#include <optional>
 #include <thread>
 
 #include "cpu/machine.h"
@@ -19,6 +20,7 @@
 #include "support/check.h"
 #include "support/debug_log.h"
 #include "support/disk_cache.h"
+#include "support/memo.h"
 #include "tilewright/run.h"
 #include "tilewright/version.h"
 
@@ -175,17 +177,16 @@ struct Tuned::State {
     std::string key;
     std::function<Call(const Config&)> make;
     std::mutex mutex;
-    /// By signature and state of the machine. Callers hold references, so that all stay: each took
-    /// a measurement.
-    std::map<std::string, std::unique_ptr<Choice>> choices;
+    /// By signature and state of the machine. What has gone is on disk, and not measured again.
+    Memo<std::string, Choice> choices{"calls of autotuners", 256};
     int num_measured = 0;
 
-    const Choice& choice(const std::vector<Tensor>& inputs) {
+    Choice choice(const std::vector<Tensor>& inputs) {
         const std::string signature = signature_of(inputs);
         const Device device = detail::device_of(inputs);
         const std::scoped_lock lock(mutex);
-        auto& known = choices[fmt::format("{} {}", signature, run::machine_state(device))];
-        if (known) return *known;
+        const std::string entry = fmt::format("{} {}", signature, run::machine_state(device));
+        if (std::optional<Choice> known = choices.find(entry)) return *std::move(known);
         std::map<std::string, Call> candidates;  // those measured are compiled
         const auto seconds = [&](const Config& config) {
             const Call& call = candidates.emplace(config.to_string(), make(config)).first->second;
@@ -197,9 +198,8 @@ struct Tuned::State {
         const std::size_t config =
             run::fastest(configs, fmt::format("{} {}", key, signature), device, seconds);
         const auto measured = candidates.find(configs[config].to_string());
-        known = std::make_unique<Choice>(Choice{
-            config, measured == candidates.end() ? make(configs[config]) : measured->second});
-        return *known;
+        return choices.put(entry, {config, measured == candidates.end() ? make(configs[config])
+                                                                        : measured->second});
     }
 };
 
@@ -211,7 +211,7 @@ Tuned::Tuned(std::vector<Config> configs, std::string key, std::function<Call(co
     state_->make = std::move(make);
 }
 
-const Call& Tuned::best(const std::vector<Tensor>& inputs) const {
+Call Tuned::best(const std::vector<Tensor>& inputs) const {
     return state_->choice(inputs).call;
 }
 

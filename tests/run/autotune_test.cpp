@@ -1,4 +1,5 @@
 // The autotuner: measuring, choosing, remembering.
+#include <algorithm>
 #include <cstdlib>
 #include <filesystem>
 #include <fstream>
@@ -7,6 +8,7 @@
 #include "run/tuning.h"
 #include "support/disk_cache.h"
 #include "tests/run/support.h"
+#include "tilewright/system.h"
 
 namespace tilewright {
 namespace {
@@ -61,6 +63,20 @@ TEST_F(Autotune, ChoosesTheFasterAndRemembers) {
     EXPECT_EQ(second.num_measured(), 0);
     second(Tensor::full(f32, {128}, 1));
     EXPECT_EQ(second.num_measured(), 2);
+}
+
+TEST_F(Autotune, CallsAreKeptUpToALimit) {
+    const Tuned sum = tuned();
+    const Call small = sum.best({Tensor::full(f32, {128}, 1)});
+    sum(Tensor::full(f32, {256}, 1));
+    const std::vector<CacheCount> counts = cache_counts();
+    const auto calls = std::find_if(counts.begin(), counts.end(), [](const CacheCount& count) {
+        return count.name == "calls of autotuners";
+    });
+    ASSERT_NE(calls, counts.end());
+    EXPECT_EQ(calls->entries, 2u);
+    EXPECT_EQ(calls->most, 256u);
+    EXPECT_EQ(small(Tensor::full(f32, {128}, 1)).get({}), 128);  // a copy, which outlives the entry
 }
 
 TEST_F(Autotune, EntriesSayWhatWasTunedFirst) {
