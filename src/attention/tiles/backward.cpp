@@ -5,6 +5,7 @@
 #include <numeric>
 #include <optional>
 
+#include "attention/tiles/fragments.h"
 #include "attention/tiles/pairs.h"
 #include "support/check.h"
 #include "support/integer.h"
@@ -13,23 +14,6 @@ namespace tilewright::attn::tiles {
 namespace {
 
 constexpr double kInfinity = std::numeric_limits<double>::infinity();
-
-/// A tile [rows, columns] as a line in the order of a tensor core's accumulator: 32 lanes hold
-/// neighbours, so that each of a warp's additions covers 128 bytes. The rest of the order is free.
-Tile in_fragments(const Tile& tile) {
-    const std::int64_t rows = tile.dim(0) / 8, columns = tile.dim(1) / 8;
-    const Tile pieces = transpose(reshape(tile, {rows, 8, columns, 8}), {0, 2, 1, 3});
-    const Tile pairs = transpose(reshape(pieces, {rows * columns, 8, 4, 2}), {0, 3, 1, 2});
-    return reshape(pairs, {tile.size()});
-}
-
-/// The inverse, for a tile of `columns`.
-Tile from_fragments(const Tile& line, std::int64_t columns) {
-    const std::int64_t rows = line.size() / columns;
-    const Tile pairs = transpose(reshape(line, {line.size() / 64, 2, 8, 4}), {0, 2, 3, 1});
-    const Tile pieces = reshape(pairs, {rows / 8, columns / 8, 8, 8});
-    return reshape(transpose(pieces, {0, 2, 1, 3}), {rows, columns});
-}
 
 /// Gradients of a block of keys and values.
 struct State {
@@ -341,80 +325,7 @@ void backward_program(const Options& options, const Features& features,
     for_loop(program_id(2), cdiv(key.extent(0), block_k), num_programs(2), block_of_keys);
 }
 
-void preprocess_program(std::span<const Ref> refs) {
-    const Ref out = refs[0], dout = refs[1], lse = refs[2], dlse = refs[3], log2_sum = refs[4],
-              delta = refs[5];
-    const Tile l = lse.load();
-    const DType sums = lse.dtype();
-    // Their probabilities are 0 then: rows without a key, and on GPUs those with large scores,
-    // whose probabilities would be off by any factor.
-    const Tile none = abs(l) >= largest_lse(sums);
-    log2_sum.store(where(none, kInfinity, l * kLog2E));
-    const Tile products = sum(out.load().to(sums) * dout.load().to(sums), 1);
-    delta.store(dlse.present() ? products - dlse.load().to(sums) : products);
-}
-
-void sinks_program(std::span<const Ref> refs) {
-    const Ref sinks = refs[0], lse = refs[1], delta = refs[2], shift = refs[3], out = refs[4];
-    constexpr std::int64_t kRows = 128;
-    const DType sums = lse.dtype();
-    const Tile sink = sinks.load().to(sums);
-    // Past the end lse reads +inf: the sink's share is 0.
-    const Tile rows = for_loop(0, lse.extent(0), zeros({kRows}, sums), [&](Tile b, Tile outer) {
-        return for_loop(0, cdiv(lse.extent(1), kRows), outer, [&](Tile i, Tile total) {
-            const Slice block = ds(i * kRows, kRows);
-            const Tile l = lse.at(b, block).load({.other = kInfinity});
-            const Tile own = shift.present() ? sink - shift.at(b, block).load({.other = 0}) : sink;
-            const Tile share = where(l == -kInfinity, 0.0, exp(own - l));
-            return total - share * delta.at(b, block).load({.other = 0});
-        });
-    });
-    out.store(sum(rows));
-}
-
-void sum_copies_program(std::span<const Ref> refs) {
-    const Ref parts = refs[0], out = refs[1];
-    const Tile sum = for_loop(1, parts.extent(0), parts.at(0).load(),
-                              [&](Tile i, Tile s) { return s + parts.at(i).load(); });
-    out.store(sum.to(out.dtype()));
-}
-
-void sum_parts_program(const Options& options, std::span<const Ref> refs) {
-    const Ref parts = refs[0], dq = refs[1];
-    Tile sum = for_loop(1, parts.extent(0), parts.at(0).load(),
-                        [&](Tile i, Tile s) { return s + parts.at(i).load(); });
-    if (options.fragments) sum = from_fragments(sum, dq.shape()[1]);
-    dq.store((sum * options.scale).to(dq.dtype()));
-}
-
-std::vector<std::int64_t> row_blocks(const Tensor& x, std::int64_t b, std::int64_t block_q) {
-    const int first = static_cast<int>(b);
-    return {x.dim(first), x.dim(first + 1), ceil_div(x.dim(first + 2), block_q)};
-}
-
 }  // namespace
-
-Call backward_preprocess(const Options& options, bool dlse) {
-    const BlockSpec rows({squeezed, squeezed, options.block_q, all},
-                         [](auto b, auto h, auto i) { return block(b, h, i, 0); });
-    const BlockSpec statistics({squeezed, squeezed, options.block_q},
-                               [](auto b, auto h, auto i) { return block(b, h, i); });
-    CallOptions call_options;
-    call_options.grid = [block_q = options.block_q](std::span<const Tensor> in) {
-        return row_blocks(in[0], 0, block_q);
-    };
-    call_options.in = {rows, rows, statistics, dlse ? statistics : BlockSpec::absent()};
-    call_options.out = {statistics, statistics};
-    for (const int array : {0, 1, 2, 4, 5}) call_options.dynamic[array] = {0, 1, 2};
-    if (dlse) call_options.dynamic[3] = {0, 1, 2};
-    call_options.out_type = [](std::span<const Tensor> in) {
-        return std::vector<TensorType>(2, {in[2].dtype(), in[2].shape()});
-    };
-    call_options.interpret = options.interpret;
-    return call(kernel("attention_backward_preprocess",
-                       {"out", "dout", "lse", "dlse", "log2_sum", "delta"}, preprocess_program),
-                call_options);
-}
 
 std::int64_t num_splits(bool gpu, std::int64_t batch, std::int64_t kv_heads,
                         std::int64_t kv_length) {
@@ -520,92 +431,6 @@ Call backward(const Options& options, const Features& features, const ScoreDeriv
                        [options, features, derivative](std::span<const Ref> refs) {
                            backward_program(options, features, derivative, refs);
                        }),
-                call_options);
-}
-
-Call finite_copy(const Options& options, DType dtype) {
-    constexpr std::int64_t kRows = 64;
-    const BlockSpec rows({squeezed, squeezed, kRows, all},
-                         [](auto b, auto h, auto i) { return block(b, h, i, 0); });
-    CallOptions call_options;
-    call_options.grid = [](std::span<const Tensor> in) { return row_blocks(in[0], 0, kRows); };
-    call_options.in = call_options.out = {rows};
-    call_options.out_type = [dtype](std::span<const Tensor> in) {
-        return std::vector<TensorType>{{dtype, in[0].shape()}};
-    };
-    call_options.dynamic = {{0, {0, 1, 2}}, {1, {0, 1, 2}}};
-    call_options.interpret = options.interpret;
-    return call(kernel("attention_finite_copy", {"rows", "copy"},
-                       [](Ref x, Ref copy) { copy.store(finite(x.load({.other = 0}))); }),
-                call_options);
-}
-
-Call sinks_backward(const Options& options, bool shifted) {
-    const BlockSpec rows({all, squeezed, all}, [](auto h) { return block(0, h, 0); });
-    const BlockSpec head({squeezed}, [](auto h) { return block(h); });
-    CallOptions call_options;
-    call_options.grid = [](std::span<const Tensor> in) {
-        return std::vector<std::int64_t>{in[0].dim(0)};
-    };
-    call_options.in = {head, rows, rows, shifted ? rows : BlockSpec::absent()};
-    call_options.out = {head};
-    call_options.out_type = [](std::span<const Tensor> in) {
-        return std::vector<TensorType>{{in[1].dtype(), in[0].shape()}};
-    };
-    call_options.interpret = options.interpret;
-    return call(kernel("attention_sinks_backward", {"sinks", "lse", "delta", "shift", "dsinks"},
-                       sinks_program),
-                call_options);
-}
-
-Call sum_copies(const Options& options, DType dtype) {
-    constexpr std::int64_t kBlock = 1024;
-    CallOptions call_options;
-    call_options.grid = [](std::span<const Tensor> in) {
-        return std::vector<std::int64_t>{ceil_div(in[0].dim(1), kBlock)};
-    };
-    call_options.in = {BlockSpec({all, kBlock}, [](auto i) { return block(0, i); })};
-    call_options.out = {BlockSpec({kBlock}, [](auto i) { return block(i); })};
-    call_options.out_type = [dtype](std::span<const Tensor> in) {
-        return std::vector<TensorType>{{dtype, {in[0].dim(1)}}};
-    };
-    call_options.dynamic = {{0, {0, 1}}, {1, {0}}};
-    call_options.interpret = options.interpret;
-    return call(kernel("attention_sum_copies", {"parts", "sum"}, sum_copies_program), call_options);
-}
-
-Call sum_parts(const Options& options, DType dtype, std::int64_t queries) {
-    const std::int64_t block_q = options.block_q;
-    CallOptions call_options;
-    call_options.out = {BlockSpec({squeezed, squeezed, block_q, all},
-                                  [](auto b, auto h, auto i) { return block(b, h, i, 0); })};
-    call_options.interpret = options.interpret;
-    if (options.fragments) {
-        call_options.grid = [](std::span<const Tensor> in) {
-            return std::vector<std::int64_t>{in[0].dim(1), in[0].dim(2), in[0].dim(3)};
-        };
-        call_options.in = {BlockSpec({all, squeezed, squeezed, squeezed, all},
-                                     [](auto b, auto h, auto i) { return block(0, b, h, i, 0); })};
-        call_options.out_type = [dtype, block_q, queries](std::span<const Tensor> in) {
-            const auto& shape = in[0].shape();
-            return std::vector<TensorType>{
-                {dtype, {shape[1], shape[2], queries, shape[4] / block_q}}};
-        };
-        call_options.dynamic = {{0, {0, 1, 2, 3}}, {1, {0, 1}}};
-    } else {
-        call_options.grid = [block_q](std::span<const Tensor> in) {
-            return row_blocks(in[0], 1, block_q);
-        };
-        call_options.in = {BlockSpec({all, squeezed, squeezed, block_q, all},
-                                     [](auto b, auto h, auto i) { return block(0, b, h, i, 0); })};
-        call_options.out_type = [dtype](std::span<const Tensor> in) {
-            const auto& shape = in[0].shape();
-            return std::vector<TensorType>{{dtype, {shape.begin() + 1, shape.end()}}};
-        };
-        call_options.dynamic = {{0, {0, 1, 2, 3}}, {1, {0, 1, 2}}};
-    }
-    return call(kernel("attention_backward_sum", {"dq_parts", "dq"},
-                       [options](std::span<const Ref> refs) { sum_parts_program(options, refs); }),
                 call_options);
 }
 
