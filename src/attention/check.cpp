@@ -184,7 +184,7 @@ void check_packed(const AttentionOptions& options, AttentionCall& call) {
     if (b.starts.size() != b.kv_starts.size())
         user_error("attention", "expected as many sequences of keys as of queries, {}, but got {}",
                    b.starts.size() - 1, b.kv_starts.size() - 1);
-    spec.sequences = static_cast<std::int64_t>(b.starts.size()) - 1;
+    spec.sequences = std::ssize(b.starts) - 1;
 }
 
 /// Needs the starts of packed sequences.

@@ -181,24 +181,24 @@ Row softmax_row(const Array& query, const Array& key, const ReferenceOptions& op
                 std::int64_t q) {
     const std::int64_t length = key.dim(2), depth = key.dim(3);
     Row row;
-    row.probabilities.assign(static_cast<std::size_t>(length), -kInfinity);
-    row.scores.assign(static_cast<std::size_t>(length), 0);
-    row.attended.assign(static_cast<std::size_t>(length), options.mask_value != -kInfinity);
+    row.probabilities.assign(length, -kInfinity);
+    row.scores.assign(length, 0);
+    row.attended.assign(length, options.mask_value != -kInfinity);
     for (std::int64_t kv = 0; kv < length; ++kv) {
-        double& score = row.probabilities[static_cast<std::size_t>(kv)];
+        double& score = row.probabilities[kv];
         score = options.mask_value;
         if (attends(options, b, q, kv) && mods.attends(b, h, q, kv)) {
             score = dot<Accumulator>(query.row(b, h, q), key.row(b, kv_head, kv), depth);
             score = round_to(scale * round_to(score, options.arithmetic), options.arithmetic);
-            row.scores[static_cast<std::size_t>(kv)] = score;
-            row.attended[static_cast<std::size_t>(kv)] = true;
+            row.scores[kv] = score;
+            row.attended[kv] = true;
             score = round_to(mods.score(score, b, h, q, kv), options.arithmetic);
         }
         row.max_score = larger(row.max_score, score);
     }
     const double sink = options.sinks.given() ? options.sinks(h) : -kInfinity;
     const double top = larger(row.max_score, sink);
-    row.kept.assign(static_cast<std::size_t>(length), 0.0);
+    row.kept.assign(length, 0.0);
     if (top == -kInfinity) {
         std::fill(row.probabilities.begin(), row.probabilities.end(), 0.0);
         return row;
@@ -220,7 +220,7 @@ Row softmax_row(const Array& query, const Array& key, const ReferenceOptions& op
         std::numbers::log2e;
     if (options.from_stored) row.sink = std::exp(sink - stored);
     for (std::int64_t kv = 0; kv < length; ++kv) {
-        const auto place = static_cast<std::size_t>(kv);
+        const std::size_t place = kv;
         double& p = row.probabilities[place];
         p = round_to(options.from_stored ? std::exp(masked[place] - stored) : p / sum,
                      options.arithmetic);
@@ -247,9 +247,9 @@ ReferenceOutput forward(const Array& query, const Array& key, const Array& value
                 result.max_scores(b, h, q) = row.max_score;
                 double* out = result.out.row(b, h, q);
                 for (std::int64_t kv = 0; kv < s.kv_length; ++kv) {
-                    if (!row.attended[static_cast<std::size_t>(kv)]) continue;
-                    add_scaled<Accumulator>(out, row.kept[static_cast<std::size_t>(kv)],
-                                            value.row(b, kv_head, kv), s.value_dim);
+                    if (!row.attended[kv]) continue;
+                    add_scaled<Accumulator>(out, row.kept[kv], value.row(b, kv_head, kv),
+                                            s.value_dim);
                 }
                 for (std::int64_t d = 0; d < s.value_dim; ++d)
                     out[d] = round_to(out[d], options.arithmetic);
@@ -271,24 +271,23 @@ ReferenceGradients backward(const Array& query, const Array& key, const Array& v
                 const std::int64_t kv_head = h / (s.query_heads / s.kv_heads);
                 const Row row =
                     softmax_row<Accumulator>(query, key, options, mods, scale, b, h, kv_head, q);
-                std::vector<double> dp(static_cast<std::size_t>(s.kv_length));
+                std::vector<double> dp(s.kv_length);
                 for (std::int64_t kv = 0; kv < s.kv_length; ++kv) {
-                    if (!row.attended[static_cast<std::size_t>(kv)]) continue;
-                    dp[static_cast<std::size_t>(kv)] =
-                        round_to(dot<Accumulator>(dout.row(b, h, q), value.row(b, kv_head, kv),
-                                                  s.value_dim),
-                                 options.arithmetic) *
-                        dropout_factor(options.dropout, options.seed, options.first_batch + b,
-                                       options.first_head + h, q, kv);
+                    if (!row.attended[kv]) continue;
+                    dp[kv] = round_to(dot<Accumulator>(dout.row(b, h, q), value.row(b, kv_head, kv),
+                                                       s.value_dim),
+                                      options.arithmetic) *
+                             dropout_factor(options.dropout, options.seed, options.first_batch + b,
+                                            options.first_head + h, q, kv);
                 }
                 // sum over kv of P dP, the same as the sum over d of out dout.
                 double delta = dot<Accumulator>(row.probabilities.data(), dp.data(), s.kv_length);
                 if (options.from_stored) {
-                    std::vector<double> out(static_cast<std::size_t>(s.value_dim));
+                    std::vector<double> out(s.value_dim);
                     for (std::int64_t kv = 0; kv < s.kv_length; ++kv) {
-                        if (!row.attended[static_cast<std::size_t>(kv)]) continue;
-                        add_scaled<Accumulator>(out.data(), row.kept[static_cast<std::size_t>(kv)],
-                                                value.row(b, kv_head, kv), s.value_dim);
+                        if (!row.attended[kv]) continue;
+                        add_scaled<Accumulator>(out.data(), row.kept[kv], value.row(b, kv_head, kv),
+                                                s.value_dim);
                     }
                     for (double& x : out) x = round_to(x, options.arithmetic);
                     delta = dot<Accumulator>(out.data(), dout.row(b, h, q), s.value_dim);
@@ -296,7 +295,7 @@ ReferenceGradients backward(const Array& query, const Array& key, const Array& v
                 if (dlse.given()) delta -= dlse(b, h, q);
                 if (options.sinks.given()) result.sinks(h) -= row.sink * delta;
                 for (std::int64_t kv = 0; kv < s.kv_length; ++kv) {
-                    const auto place = static_cast<std::size_t>(kv);
+                    const std::size_t place = kv;
                     const double p = row.probabilities[place];
                     if (p == 0) continue;
                     const double ds =
@@ -402,7 +401,7 @@ ReferenceSizes reference_sizes(const Array& query, const Array& key, const Array
                 const std::int64_t kv_head = h / (s.query_heads / s.kv_heads);
                 const Row row =
                     softmax_row<double>(query, key, exact, mods, scale, b, h, kv_head, q);
-                const auto keys = static_cast<std::size_t>(s.kv_length);
+                const std::size_t keys = s.kv_length;
                 std::vector<double> dp(keys), relative(keys), sized(keys);
                 for (std::size_t kv = 0; kv < keys; ++kv) {
                     if (row.probabilities[kv] == 0) continue;

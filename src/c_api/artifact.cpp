@@ -41,7 +41,7 @@ tw_status tw_artifact_array(const tw_artifact* artifact, int index, const char**
         if (index < 0 || static_cast<std::size_t>(index) >= parameters.size())
             user_error("tw_artifact_array", "expected an index below {} but got {}",
                        parameters.size(), index);
-        const Artifact::Parameter& parameter = parameters[static_cast<std::size_t>(index)];
+        const Artifact::Parameter& parameter = parameters[index];
         if (name) *name = parameter.name.c_str();
         if (dtype) *dtype = c_api::dtype_of(parameter.type.dtype);
         if (rank) *rank = static_cast<int>(parameter.type.shape.size());

@@ -42,7 +42,7 @@ tw_status tw_program_array(const tw_program* program, int index, const char** na
         if (index < 0 || static_cast<std::size_t>(index) >= parameters.size())
             user_error("tw_program_array", "expected an index below {} but got {}",
                        parameters.size(), index);
-        const Program::Parameter& parameter = parameters[static_cast<std::size_t>(index)];
+        const Program::Parameter& parameter = parameters[index];
         if (name) *name = parameter.name.c_str();
         if (dtype) *dtype = c_api::dtype_of(parameter.type.dtype);
         if (rank) *rank = static_cast<int>(parameter.type.shape.size());

@@ -144,7 +144,7 @@ class Checker {
         std::optional<Elapsed> elapsed(std::in_place, "check");
         std::int64_t done = 0;
         cpu::parallel_for(parts, [&](std::int64_t i) {
-            const Sequence& s = sequences_[static_cast<std::size_t>(i / kv_heads)];
+            const Sequence& s = sequences_[i / kv_heads];
             const std::int64_t kv = i % kv_heads;
             const std::vector<Array> exact = reference(s, kv, group, gradient, Kind::exact);
             const std::vector<Array> plain = reference(s, kv, group, gradient, Kind::plain);

@@ -38,7 +38,7 @@ Tensor random_integers(const RandomOptions& options, DType dtype, const Tensor::
     const std::uint64_t width =
         static_cast<std::uint64_t>(range[1]) - static_cast<std::uint64_t>(range[0]);
     std::mt19937_64 random(options.seed);
-    std::vector<std::int64_t> values(static_cast<std::size_t>(Tensor::zeros(u8, shape).size()));
+    std::vector<std::int64_t> values(Tensor::zeros(u8, shape).size());
     for (std::int64_t& value : values)
         value = static_cast<std::int64_t>(static_cast<std::uint64_t>(range[0]) + random() % width);
     return Tensor::from_vector(values, shape, i64).to(dtype);

@@ -54,7 +54,7 @@ std::vector<std::optional<std::string>> assigned(const char* option,
         const auto found = std::find_if(
             parameters.begin(), parameters.end(),
             [&](const Program::Parameter& parameter) { return parameter.name == named.name; });
-        const auto i = static_cast<std::size_t>(found - parameters.begin());
+        const std::size_t i = found - parameters.begin();
         if (found == parameters.end() || !takes[i])
             user_error("run", "expected --{} of {} but got `{}`", option, fmt::join(names, ", "),
                        named.name);
@@ -117,7 +117,7 @@ void run_kernel(const RunOptions& options, Console& console) {
         // Of arrays that share memory the last is the result, and the others are read.
         const auto& [name, type, written, group] = parameters[i];
         const bool last = std::none_of(
-            parameters.begin() + static_cast<std::ptrdiff_t>(i) + 1, parameters.end(),
+            parameters.begin() + i + 1, parameters.end(),
             [&](const Program::Parameter& p) { return group >= 0 && p.alias_group == group; });
         is_output[i] = written && last;
         is_input[i] = !is_output[i];

@@ -38,7 +38,7 @@ void check_ref(const ir::Function& kernel, std::size_t place, const ir::RefType&
     };
     bool empty = false;
     for (int dim = 0; dim < type.rank(); ++dim) {
-        const auto d = static_cast<std::size_t>(dim);
+        const std::size_t d = dim;
         const std::int64_t extent = argument.extents[d];
         if (extent < 0) {
             user_error(kernel.name, "expected extent {} of {} to be >= 0 but got {}", dim, name(),

@@ -323,8 +323,7 @@ bool may_repeat(const Chain& chain, const FusedRun& run) {
         for (const FusedRun::Operand& read : run.operands) {
             if (read.temporary >= 0 || read.input < 0) continue;
             const StripOp& op = chain.ops[read.op];
-            if (same(chain.ops[written.op].out, op.in[static_cast<std::size_t>(read.input)]))
-                return false;
+            if (same(chain.ops[written.op].out, op.in[read.input])) return false;
         }
     }
     return true;

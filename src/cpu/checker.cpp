@@ -92,14 +92,14 @@ void Checker::make_regions() {
         region_of_[ref] = regions_.size() - 1;
     }
     for (Region& region : regions_) {
-        const auto bytes = static_cast<std::size_t>(region.end - region.begin);
+        const std::size_t bytes = region.end - region.begin;
         region.pages.resize(bytes / static_cast<std::size_t>(region.granule) / kPageCells + 1);
     }
 }
 
 bool Checker::is_output(const Memory& memory) const {
     return options_.poison && memory.argument >= 0 && !options_.outputs.empty() &&
-           options_.outputs[static_cast<std::size_t>(memory.argument)];
+           options_.outputs[memory.argument];
 }
 
 std::uint64_t Checker::undefined_bits(DType dtype) {
@@ -149,7 +149,7 @@ void Checker::begin_program(std::int64_t number, std::span<Memory* const> scratc
     program_ = number;
     sources_.clear();
     for (Memory* memory : scratch) {
-        const auto size = static_cast<std::size_t>(size_of(memory->dtype));
+        const std::size_t size = size_of(memory->dtype);
         const std::size_t elements = memory->storage.size() / size;
         memory->poison.assign(elements, options_.poison ? kUnwritten : 0);
         if (!options_.poison) continue;
@@ -247,9 +247,9 @@ void Checker::claimed_inside(const Access& access, const Lanes::Lane& lane) cons
 
 template <typename Visitor>
 void Checker::visit_cells(const Memory& memory, const Lanes::Lane& lane, Visitor&& visit) {
-    Region& region = regions_[region_of_[static_cast<std::size_t>(memory.argument)]];
+    Region& region = regions_[region_of_[memory.argument]];
     if (!region.written) return;
-    const auto granule = static_cast<std::size_t>(region.granule);
+    const std::size_t granule = region.granule;
     const auto first =
         static_cast<std::size_t>(memory.element(lane.offset) - region.begin) / granule;
     const auto count = static_cast<std::size_t>(size_of(memory.dtype)) / granule;
@@ -271,7 +271,7 @@ void Checker::remember(Touch& first, std::uint32_t site) const {
 Poison Checker::read(Access& access, std::int64_t number, const Lanes::Lane& lane) {
     const Memory& memory = *access.memory;
     if (memory.argument < 0) {
-        const Poison poison = memory.poison[static_cast<std::size_t>(lane.offset)];
+        const Poison poison = memory.poison[lane.offset];
         return poison == kUnwritten ? poisoned(access, number) : poison;
     }
     Poison poison = 0;
@@ -292,7 +292,7 @@ Poison Checker::read(Access& access, std::int64_t number, const Lanes::Lane& lan
 void Checker::write(const Access& access, Memory& memory, const Lanes::Lane& lane, Poison poison) {
     if (memory.argument < 0) {
         // Scratch is not a result: what is undefined in it stays so until it reaches one.
-        memory.poison[static_cast<std::size_t>(lane.offset)] = poison;
+        memory.poison[lane.offset] = poison;
         return;
     }
     if (poison != 0) {

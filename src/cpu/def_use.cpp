@@ -60,7 +60,7 @@ void DefUse::replace(StripOp& op, StripOp by) {
 
 void DefUse::add(Chain& chain, std::size_t at, StripOp op) {
     count(op, 1);
-    chain.ops.insert(chain.ops.begin() + static_cast<std::ptrdiff_t>(at), std::move(op));
+    chain.ops.insert(chain.ops.begin() + at, std::move(op));
 }
 
 void DefUse::remove(StripOp& op) {

@@ -26,7 +26,7 @@ ResolvedTile resolve(const Frame& frame, const Tile& tile) {
         result.lane_axis = -1;
         for (std::size_t axis = 0; axis < tile.view_axis.size(); ++axis) {
             const int from = tile.view_axis[axis];
-            result.stride[axis] = from < 0 ? 0 : view.stride[static_cast<std::size_t>(from)];
+            result.stride[axis] = from < 0 ? 0 : view.stride[from];
             if (from >= 0 && from == view.lane_axis) result.lane_axis = static_cast<int>(axis);
             if (from != tile.unit_axis) result.stride[axis] /= tile.group;
         }
@@ -119,7 +119,7 @@ void execute_scalar(Frame& frame, const ScalarOp& op) {
     Strip strip;
     strip.rows = strip.lanes = 1;
     for (int i = 0; i < op.num_inputs; ++i) {
-        strip.in[i] = {frame.slots + op.in[static_cast<std::size_t>(i)], 0, 0};
+        strip.in[i] = {frame.slots + op.in[i], 0, 0};
     }
     std::uint64_t out = 0;
     strip.out = &out;
@@ -128,7 +128,7 @@ void execute_scalar(Frame& frame, const ScalarOp& op) {
 }
 
 void execute_query(Frame& frame, const ScalarQuery& query) {
-    const auto axis = static_cast<std::size_t>(query.axis);
+    const std::size_t axis = query.axis;
     std::int64_t value = 0;
     switch (query.op) {
         case ir::Op::program_id:

@@ -13,7 +13,7 @@ namespace {
 
 /// Elements from one index of `axis` to the next, within a panel.
 std::int64_t stride_of(const ResolvedTile& tile, int axis) {
-    return axis == tile.lane_axis ? 1 : tile.stride[static_cast<std::size_t>(axis)];
+    return axis == tile.lane_axis ? 1 : tile.stride[axis];
 }
 
 /// How many indices along `axis` lie at one stride, of `extent`.
@@ -36,8 +36,7 @@ void copy_rows(const std::byte* from, std::int64_t from_bytes, std::byte* to, st
                std::int64_t rows, std::int64_t count_bytes) {
     for (std::int64_t i = 0; i < rows; ++i) {
         if (i + kRowsAhead < rows) prefetch_row(from + (i + kRowsAhead) * from_bytes, count_bytes);
-        std::memcpy(to + i * to_bytes, from + i * from_bytes,
-                    static_cast<std::size_t>(count_bytes));
+        std::memcpy(to + i * to_bytes, from + i * from_bytes, count_bytes);
     }
 }
 
@@ -123,7 +122,7 @@ class BlockedDot {
             if (k + kRowsAhead < args_.k) prefetch_row(b + kRowsAhead * line, lanes_ * element);
             for (std::int64_t lane = 0; lane < lanes_; lane += width_) {
                 std::memcpy(packed_b_ + (lane * args_.k + k * width_) * element, b + lane * element,
-                            static_cast<std::size_t>(std::min(width_, lanes_ - lane) * element));
+                            std::min(width_, lanes_ - lane) * element);
             }
         }
     }

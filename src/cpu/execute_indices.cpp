@@ -37,7 +37,7 @@ class Walker {
     Walker(const Frame& frame, const Access& access, int axis)
         : frame_(frame), access_(access), ref_(frame.refs[access.ref]), axis_(axis) {
         for (int a = 0; a < access.shape.rank(); ++a) {
-            dims_[static_cast<std::size_t>(a)] = access.shape[a];
+            dims_[a] = access.shape[a];
         }
         for (std::size_t dim = 0; dim < access.indices.size(); ++dim) {
             const AccessIndex& index = access.indices[dim];
@@ -59,7 +59,7 @@ class Walker {
     /// Calls visit(c, count) for every run, the last axis of the access fastest.
     template <typename Visitor>
     void for_each(Visitor&& visit) const {
-        const auto axis = static_cast<std::size_t>(axis_);
+        const std::size_t axis = axis_;
         Coordinates outer = dims_;
         outer[axis] = 1;
         for_each_place(outer, access_.shape.rank(), [&](Coordinates& c) {
@@ -202,12 +202,12 @@ class Walker {
         std::int64_t offset = 0;
         for (int axis = 0; axis < shape.rank(); ++axis) {
             if (shape[axis] == 1) continue;
-            offset += tile.offset(axis, c[static_cast<std::size_t>(first_axis + axis)]);
+            offset += tile.offset(axis, c[first_axis + axis]);
         }
         const int own = axis_ - first_axis;
         Run result{tile.at(offset), 0};
         if (own >= 0 && own < shape.rank() && shape[own] > 1) {
-            result.stride = own == tile.lane_axis ? 1 : tile.stride[static_cast<std::size_t>(own)];
+            result.stride = own == tile.lane_axis ? 1 : tile.stride[own];
         }
         return result;
     }
@@ -228,7 +228,7 @@ class Walker {
         }
         at = frame_.integer(index.slot);
         if (index.kind == ir::Index::Kind::scalar) return true;
-        const std::int64_t step = c[static_cast<std::size_t>(index.axis)] * index.stride;
+        const std::int64_t step = c[index.axis] * index.stride;
         return !__builtin_add_overflow(at, step, &at);
     }
 
@@ -246,7 +246,7 @@ class Walker {
     template <typename Inside, typename Outside>
     void each_of_several(Coordinates c, std::int64_t count, Inside&& inside,
                          Outside&& outside) const {
-        const auto axis = static_cast<std::size_t>(axis_);
+        const std::size_t axis = axis_;
         const std::int64_t first = c[axis];
         for (std::int64_t i = 0; i < count; ++i) {
             c[axis] = first + i;

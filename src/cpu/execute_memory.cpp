@@ -26,8 +26,8 @@ Rectangle rectangle(const Frame& frame, const Access& access) {
     result.memory.dtype = access.dtype;
     result.memory.element = size_of(access.dtype);
     for (int axis = 0; axis < access.shape.rank(); ++axis) {
-        result.lo[static_cast<std::size_t>(axis)] = 0;
-        result.hi[static_cast<std::size_t>(axis)] = access.shape[axis];
+        result.lo[axis] = 0;
+        result.hi[axis] = access.shape[axis];
     }
     std::int64_t start = 0;
     for (std::size_t dim = 0; dim < access.indices.size(); ++dim) {
@@ -37,7 +37,7 @@ Rectangle rectangle(const Frame& frame, const Access& access) {
         if (index.kind == ir::Index::Kind::scalar) {
             if (first < 0 || first >= extent) result.empty = true;
         } else {
-            const auto axis = static_cast<std::size_t>(index.axis);
+            const std::size_t axis = index.axis;
             result.memory.stride[axis] = ref.strides[dim] * index.stride;
             // lo: the first i with first + i * stride >= 0; hi: the first with >= extent.
             const std::int64_t size = access.shape[index.axis];
@@ -114,7 +114,7 @@ bool has_whole_words(const LoadView& load, const ResolvedTile& memory) {
     if (reinterpret_cast<std::uintptr_t>(memory.data) % 4 != 0) return false;
     for (int axis = 0; axis < load.access.shape.rank(); ++axis) {
         if (axis == load.unit_axis || load.access.shape[axis] == 1) continue;
-        if (memory.stride[static_cast<std::size_t>(axis)] % load.group != 0) return false;
+        if (memory.stride[axis] % load.group != 0) return false;
     }
     return true;
 }
@@ -122,11 +122,11 @@ bool has_whole_words(const LoadView& load, const ResolvedTile& memory) {
 /// True when the rectangle can be read where it is.
 bool is_direct(const LoadView& load, const ResolvedTile& memory) {
     if (load.unit_axis < 0) return true;
-    if (memory.stride[static_cast<std::size_t>(load.unit_axis)] != 1) return false;
+    if (memory.stride[load.unit_axis] != 1) return false;
     if (load.group > 1 && !has_whole_words(load, memory)) return false;
     if (!load.packs_far_rows) return true;
     for (int axis = 0; axis < load.access.shape.rank(); ++axis) {
-        const std::int64_t stride = memory.stride[static_cast<std::size_t>(axis)];
+        const std::int64_t stride = memory.stride[axis];
         if (axis != load.unit_axis && load.access.shape[axis] > 1 &&
             stride * memory.element > LoadView::kFarRows) {
             return false;
@@ -239,7 +239,7 @@ void execute(Frame& frame, const StoreView& store) {
         }
     }
     const Rectangle to = rectangle(frame, store.access);
-    if (to.inside && to.memory.stride[static_cast<std::size_t>(store.unit_axis)] == 1) {
+    if (to.inside && to.memory.stride[store.unit_axis] == 1) {
         view = {to.memory.data, to.memory.stride};
         view.in_array = view.placed = true;
         const ir::RefArgument& ref = frame.refs[store.access.ref];
@@ -260,7 +260,7 @@ void execute(Frame& frame, const Store& store) {
     if (store.view >= 0 && frame.views[store.view].in_array) return;
     const bool plain = !store.access.gathers && store.mask.home == Home::none;
     if (plain && store.access.shape.rank() == 0) {
-        const auto element = static_cast<std::size_t>(size_of(store.access.dtype));
+        const std::size_t element = size_of(store.access.dtype);
         const std::byte* const from = frame.address(store.value.home, store.value.index) +
                                       store.value.offset * size_of(store.access.dtype);
         if (std::byte* const to = start_inside(frame, store.access)) std::memcpy(to, from, element);

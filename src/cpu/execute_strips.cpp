@@ -30,8 +30,7 @@ inline void resolve_source(const Frame& frame, const StripSource& source, Resolv
     result.panel_bytes = source.panel_stride * element;
     result.row_stride = source.row_stride;
     if (source.view_row_axis >= 0) {
-        result.row_stride =
-            frame.views[source.index].stride[static_cast<std::size_t>(source.view_row_axis)];
+        result.row_stride = frame.views[source.index].stride[source.view_row_axis];
     }
     result.row_bytes = source.home == Home::strip ? 0 : result.row_stride * element;
     result.lane_stride = source.lane_stride;
@@ -196,15 +195,14 @@ bool run_blocks(const Frame& frame, const Chain& chain, const FusedRun& run, con
         const FusedRun::Operand& operand = run.operands[i];
         FusedOperand& to = call.operands[i];
         if (operand.temporary >= 0) {
-            auto& temporary = temporaries[static_cast<std::size_t>(operand.temporary)];
+            auto& temporary = temporaries[operand.temporary];
             to = {reinterpret_cast<std::byte*>(temporary.data()), 0, 0, false};
             continue;
         }
         const bool result = operand.input < 0;
         const StripOp& op = chain.ops[operand.op];
         const Resolved& from = resolved(operand.op, operand.input);
-        const std::int64_t element =
-            size_of(result ? op.out.dtype : op.in[static_cast<std::size_t>(operand.input)].dtype);
+        const std::int64_t element = size_of(result ? op.out.dtype : op.in[operand.input].dtype);
         const std::int64_t lane_bytes = (result ? 1 : from.lane_stride) * element;
         to = {from.at(part.panel, part.row) + skipped * lane_bytes, from.row_stride * element,
               lane_bytes, result && op.stored_ref >= 0 && frame.views[op.out.index].streams};
@@ -219,7 +217,7 @@ bool run_blocks(const Frame& frame, const Chain& chain, const FusedRun& run, con
     call.num_prefetches = 0;
     for (const std::size_t prefetched : run.prefetches) {
         const FusedRun::Operand& operand = run.operands[prefetched];
-        const StripSource& in = chain.ops[operand.op].in[static_cast<std::size_t>(operand.input)];
+        const StripSource& in = chain.ops[operand.op].in[operand.input];
         const std::int64_t ahead = frame.views[in.index].ahead;
         if (ahead == 0) continue;
         call.prefetches[call.num_prefetches++] = {prefetched, ahead,
@@ -228,7 +226,7 @@ bool run_blocks(const Frame& frame, const Chain& chain, const FusedRun& run, con
     for (std::size_t i = 0; i < run.operands.size(); ++i) {
         const FusedRun::Operand& operand = run.operands[i];
         if (operand.temporary >= 0 || operand.input < 0) continue;
-        const StripSource& in = chain.ops[operand.op].in[static_cast<std::size_t>(operand.input)];
+        const StripSource& in = chain.ops[operand.op].in[operand.input];
         const FusedOperand& from = call.operands[i];
         constexpr std::int64_t kRowsAhead = 8;
         if (call.num_prefetches == FusedCall::kMaxPrefetches) break;
@@ -287,7 +285,7 @@ bool run_whole(Frame& frame, const Chain& chain) {
     Resolved last;
     const auto resolved = [&](std::size_t op, int k) -> const Resolved& {
         const StripOp& of = chain.ops[op];
-        resolve_source(frame, k < 0 ? of.out : of.in[static_cast<std::size_t>(k)], last);
+        resolve_source(frame, k < 0 ? of.out : of.in[k], last);
         return last;
     };
     for (std::int64_t panel = 0, first = 0; first < chain.lanes; ++panel, first += width) {

@@ -13,22 +13,21 @@ namespace {
 /// Extents, filled up with 1.
 Coordinates dims_of(const ir::Shape& shape) {
     Coordinates dims = kUnitSteps;
-    for (int axis = 0; axis < shape.rank(); ++axis)
-        dims[static_cast<std::size_t>(axis)] = shape[axis];
+    for (int axis = 0; axis < shape.rank(); ++axis) dims[axis] = shape[axis];
     return dims;
 }
 
 /// Calls visit(c) for every place of `dims` with axis `fixed` held at 0.
 template <typename Visitor>
 void for_each_line(Coordinates dims, int rank, int fixed, Visitor&& visit) {
-    dims[static_cast<std::size_t>(fixed)] = 1;
+    dims[fixed] = 1;
     for_each_place(dims, rank, visit);
 }
 
 std::int64_t offset_of(const ResolvedTile& tile, const Coordinates& c) {
     std::int64_t offset = 0;
     for (int axis = 0; axis < ir::kMaxTileRank; ++axis) {
-        offset += tile.offset(axis, c[static_cast<std::size_t>(axis)]);
+        offset += tile.offset(axis, c[axis]);
     }
     return offset;
 }
@@ -56,22 +55,20 @@ struct Side {
     const Coordinates& start;
     const Coordinates& step;
 
-    std::int64_t index(int axis, std::int64_t i) const {
-        return start[static_cast<std::size_t>(axis)] + i * step[static_cast<std::size_t>(axis)];
-    }
+    std::int64_t index(int axis, std::int64_t i) const { return start[axis] + i * step[axis]; }
     std::int64_t offset(int axis, std::int64_t i) const {
         return tile.offset(axis, index(axis, i));
     }
     /// Elements from one index of `axis` to the next, within a panel.
     std::int64_t stride(int axis) const {
-        const auto a = static_cast<std::size_t>(axis);
+        const std::size_t a = axis;
         return (axis == tile.lane_axis ? 1 : tile.stride[a]) * step[a];
     }
     /// How many indices from `i` on lie in one panel.
     std::int64_t run(int axis, std::int64_t i) const {
         if (axis != tile.lane_axis) return std::numeric_limits<std::int64_t>::max();
         const std::int64_t left = tile.width - index(axis, i) % tile.width;
-        return ceil_div(left, step[static_cast<std::size_t>(axis)]);
+        return ceil_div(left, step[axis]);
     }
 };
 
@@ -94,7 +91,7 @@ std::vector<Segment> segments(const Side& in, const Side& out, int axis, std::in
 /// The axis whose elements lie side by side, or -1.
 int unit_axis(const Side& side, const Coordinates& dims, int rank) {
     for (int axis = rank - 1; axis >= 0; --axis) {
-        if (dims[static_cast<std::size_t>(axis)] > 1 && side.stride(axis) == 1) return axis;
+        if (dims[axis] > 1 && side.stride(axis) == 1) return axis;
     }
     return -1;
 }
@@ -108,7 +105,7 @@ void for_each_bundle(const ir::Shape& shape, const ResolvedTile& tile, int axis,
     if (lane < 0) {
         return for_each_line(dims, shape.rank(), axis, [&](const Coordinates& c) { visit(c, 1); });
     }
-    const auto l = static_cast<std::size_t>(lane);
+    const std::size_t l = lane;
     Coordinates outer = dims;
     outer[l] = std::min<std::int64_t>(dims[l], 1);
     for_each_line(outer, shape.rank(), axis, [&](Coordinates c) {
@@ -121,7 +118,7 @@ void for_each_bundle(const ir::Shape& shape, const ResolvedTile& tile, int axis,
 void copy_line(std::byte* out, std::int64_t out_stride, const std::byte* in, std::int64_t in_stride,
                std::int64_t count, int element) {
     if (out_stride == 1 && in_stride == 1) {
-        std::memcpy(out, in, static_cast<std::size_t>(count * element));
+        std::memcpy(out, in, count * element);
         return;
     }
     switch (element) {
@@ -146,7 +143,7 @@ void copy_box(const ResolvedTile& in_tile, const Coordinates& in_start, const Co
     const int element = out_tile.element;
     int inner = unit_axis(out, dims, box.rank());
     if (inner < 0) inner = std::max(box.rank() - 1, 0);
-    const auto inner_dim = dims[static_cast<std::size_t>(inner)];
+    const auto inner_dim = dims[inner];
     const int cross = unit_axis(in, dims, box.rank());
     const bool transposes = transpose && cross >= 0 && cross != inner && in.stride(inner) != 1 &&
                             in.stride(inner) != 0 && out.stride(inner) == 1;
@@ -162,18 +159,17 @@ void copy_box(const ResolvedTile& in_tile, const Coordinates& in_start, const Co
                          element);
     }
     Coordinates outer = dims;
-    if (transposes) outer[static_cast<std::size_t>(cross)] = 1;
+    if (transposes) outer[cross] = 1;
     // Offsets along the lane axis cost divisions: they are computed once, not for every line.
     const std::vector<Segment> lines = segments(in, out, inner, inner_dim);
     const std::vector<Segment> crossings =
-        transposes ? segments(in, out, cross, dims[static_cast<std::size_t>(cross)])
-                   : std::vector<Segment>();
+        transposes ? segments(in, out, cross, dims[cross]) : std::vector<Segment>();
     for_each_line(outer, box.rank(), inner, [&](const Coordinates& c) {
         std::int64_t in_base = 0, out_base = 0;
         for (int axis = 0; axis < box.rank(); ++axis) {
             if (axis == inner || (transposes && axis == cross)) continue;
-            in_base += in.offset(axis, c[static_cast<std::size_t>(axis)]);
-            out_base += out.offset(axis, c[static_cast<std::size_t>(axis)]);
+            in_base += in.offset(axis, c[axis]);
+            out_base += out.offset(axis, c[axis]);
         }
         for (const Segment& line : lines) {
             const std::int64_t from = in_base + line.in;
@@ -211,7 +207,7 @@ void execute(Frame& frame, const ArgReduce& reduce) {
     const Kernels& kernels = *frame.program->kernels;
     const StripFunction function = across ? kernels.arg_reduce_lanes(reduce.reduction, in.dtype)
                                           : kernels.arg_reduce_rows(reduce.reduction, in.dtype);
-    const auto most = static_cast<std::size_t>(across ? 1 : in.width);
+    const std::size_t most = across ? 1 : in.width;
     std::vector<std::uint64_t> values(most);
     std::vector<std::int32_t> indices(most);
     for_each_bundle(reduce.in.shape, in, reduce.axis, [&](Coordinates c, std::int64_t lanes) {
@@ -225,7 +221,7 @@ void execute(Frame& frame, const ArgReduce& reduce) {
             strip.rows = across ? 1 : count;
             strip.lanes = across ? count : lanes;
             const std::byte* data = in.at(offset_of(in, c) + in.offset(reduce.axis, first));
-            strip.in[0] = {data, across ? 0 : in.stride[static_cast<std::size_t>(reduce.axis)], 1};
+            strip.in[0] = {data, across ? 0 : in.stride[reduce.axis], 1};
             strip.immediate[0] = static_cast<double>(first);
             function(strip);
         }
@@ -233,10 +229,10 @@ void execute(Frame& frame, const ArgReduce& reduce) {
             std::int64_t to = 0;
             for (int axis = 0, result_axis = 0; axis < reduce.in.shape.rank(); ++axis) {
                 if (axis == reduce.axis) continue;
-                const std::int64_t at = c[static_cast<std::size_t>(axis)];
+                const std::int64_t at = c[axis];
                 to += out.offset(result_axis++, axis == in.lane_axis ? at + lane : at);
             }
-            const std::int32_t index = indices[static_cast<std::size_t>(lane)];
+            const std::int32_t index = indices[lane];
             write(out, to, static_cast<std::uint64_t>(std::max(index, 0)));
         }
     });

@@ -109,7 +109,7 @@ class Planner {
         if (op.super == Super::affine_select) {
             return Absorbed{{Op::select, DType::i64, DType::f32}, op.affine};
         }
-        const DType in = op.in[static_cast<std::size_t>(op.num_inputs - 1)].dtype;
+        const DType in = op.in[op.num_inputs - 1].dtype;
         if (in != DType::i32 && in != DType::i64) return {};
         if (op.out.dtype == DType::boolean) {
             if (op.op == Op::eq || op.op == Op::ne) {
@@ -416,8 +416,7 @@ void prefetch_next(std::span<Chain* const> chains, std::uint32_t view) {
         for (FusedRun& run : chain->fused) {
             const auto reads = [&](const FusedRun::Operand& operand) {
                 if (operand.temporary >= 0 || operand.input < 0) return false;
-                const StripSource& in =
-                    chain->ops[operand.op].in[static_cast<std::size_t>(operand.input)];
+                const StripSource& in = chain->ops[operand.op].in[operand.input];
                 return in.home == Home::view && in.index == view && in.lane_stride == 1;
             };
             const auto found = std::find_if(run.operands.begin(), run.operands.end(), reads);

@@ -108,7 +108,7 @@ void Interpreter::bind_parameters() {
         Memory& memory = memories_.emplace_back();
         memory.name = kernel_.value_name(parameter);
         memory.dtype = type.dtype;
-        const auto rank = static_cast<std::size_t>(type.rank());
+        const std::size_t rank = type.rank();
         if (type.space == ir::Space::scratch) {
             memory.extents = type.extents;
             memory.strides = row_major_strides(type.extents);
@@ -328,7 +328,7 @@ void Interpreter::call(const Instruction& instruction, Frame& frame) {
     for (Value result : instruction.results) {
         frame.tile(result).reset(frame.function->type(result));
     }
-    const auto size = static_cast<std::size_t>(shape.size());
+    const std::size_t size = shape.size();
     for (std::size_t lane = 0; lane < size; ++lane) {
         for (std::size_t p = 0; p < parameters.size(); ++p) {
             if (callee.is_ref(parameters[p])) continue;
@@ -455,7 +455,7 @@ void Interpreter::write(const Instruction& instruction, Frame& frame) {
     std::optional<Lanes::Lane> first_outside;
     bool any_inside = false;
     for (std::int64_t number = 0; number < lanes.size(); ++number) {
-        const auto i = static_cast<std::size_t>(number);
+        const std::size_t i = number;
         const Active mask = active_lane(operands.mask, frame, i);
         if (!mask.active && mask.poison == 0) continue;
         const Lanes::Lane lane = lanes.lane(number);

@@ -165,7 +165,7 @@ void Lowering::lower_scalar(const ir::Instruction& instruction) {
                    name(in), name(out));
     }
     for (const Value operand : instruction.operands) {
-        op.in[static_cast<std::size_t>(op.num_inputs++)] = tile(operand).index;
+        op.in[op.num_inputs++] = tile(operand).index;
     }
     op.out = new_slot();
     set_place(instruction.result(), scalar_tile(op.out, out));
@@ -393,7 +393,7 @@ void Lowering::emit_at(int depth, Instruction instruction) {
     Node node;
     node.line = line_;
     node.instruction = std::move(instruction);
-    regions_[static_cast<std::size_t>(depth)]->push_back(std::move(node));
+    regions_[depth]->push_back(std::move(node));
 }
 
 void Lowering::copy(const Tile& from, const Tile& to) {
@@ -425,7 +425,7 @@ Tile Lowering::new_tile(DType dtype, const ir::Shape& shape, LaneChoice choice) 
     std::int64_t elements = 0;
     if (is_vector(shape)) {
         const int axis = long_axis(shape);
-        if (axis >= 0) result.stride[static_cast<std::size_t>(axis)] = 1;
+        if (axis >= 0) result.stride[axis] = 1;
         elements = ceil_div(shape.size(), kPanelLanes) * kPanelLanes;
     } else {
         result.lane_axis = choice.axis;
@@ -433,10 +433,10 @@ Tile Lowering::new_tile(DType dtype, const ir::Shape& shape, LaneChoice choice) 
         std::int64_t stride = choice.width;
         for (int axis = shape.rank() - 1; axis >= 0; --axis) {
             if (axis == choice.axis) {
-                result.stride[static_cast<std::size_t>(axis)] = 1;
+                result.stride[axis] = 1;
                 continue;
             }
-            result.stride[static_cast<std::size_t>(axis)] = stride;
+            result.stride[axis] = stride;
             stride *= shape[axis];
         }
         result.panel_stride = stride;

@@ -17,7 +17,7 @@ std::int64_t padded(std::int64_t lanes) {
 
 /// True when neighbours along `axis` are neighbours in memory (within panels, if these lie there).
 bool is_contiguous(const Tile& tile, int axis) {
-    const auto a = static_cast<std::size_t>(axis);
+    const std::size_t a = axis;
     if (tile.home == Home::view) {
         return tile.unit_axis >= 0 && tile.view_axis[a] == tile.unit_axis;
     }
@@ -35,7 +35,7 @@ bool has_whole_words(const Tile& tile, int axis, int group) {
     if (tile.lane_axis == axis) all = all && whole(tile.width) && whole(tile.panel_stride);
     for (int other = 0; other < tile.shape.rank(); ++other) {
         if (other == axis || tile.shape[other] == 1) continue;
-        all = all && whole(tile.stride[static_cast<std::size_t>(other)]);
+        all = all && whole(tile.stride[other]);
     }
     return all;
 }
@@ -54,7 +54,7 @@ Tile as_words(Tile tile, int axis, int group) {
         tile.panel_stride /= group;
     }
     for (int other = 0; other < tile.shape.rank(); ++other) {
-        if (other != axis) tile.stride[static_cast<std::size_t>(other)] /= group;
+        if (other != axis) tile.stride[other] /= group;
     }
     return tile;
 }
@@ -115,11 +115,11 @@ bool Lowering::scales_accumulator(const ir::Instruction& instruction) {
     const int rank = type.shape.rank(), lane = lanes_[dot.result().id].axis;
     const bool is_float = type.dtype == DType::f32 || type.dtype == DType::f64;
     if (!is_float || is_vector(type.shape) || lane < rank - 2) return false;
-    const auto along = static_cast<std::size_t>(lane);
-    const auto across = static_cast<std::size_t>(lane == rank - 1 ? rank - 2 : rank - 1);
+    const std::size_t along = lane;
+    const std::size_t across = lane == rank - 1 ? rank - 2 : rank - 1;
     for (const int which : {0, 1}) {
-        const Value acc = instruction.operands[static_cast<std::size_t>(which)];
-        const Value factor = instruction.operands[static_cast<std::size_t>(1 - which)];
+        const Value acc = instruction.operands[which];
+        const Value factor = instruction.operands[1 - which];
         const Tile& by = tile(factor);
         const bool is_line = by.home == Home::buffer && by.lane_axis < 0 &&
                              by.shape.rank() == rank && by.stride[along] + by.stride[across] == 1;

@@ -113,7 +113,7 @@ bool Lowering::lower_view(const ir::Instruction& instruction) {
     view.shape = type.shape;
     view.unit_axis = load.unit_axis;
     for (int axis = 0; axis < type.shape.rank(); ++axis) {
-        view.view_axis[static_cast<std::size_t>(axis)] = axis;
+        view.view_axis[axis] = axis;
     }
     set_place(result, view);
     emit(std::move(load));
@@ -193,7 +193,7 @@ bool Lowering::lower_store_view(const ir::Instruction& instruction, const Store&
     to.shape = shape;
     to.unit_axis = contiguous;
     for (int axis = 0; axis < shape.rank(); ++axis) {
-        to.view_axis[static_cast<std::size_t>(axis)] = axis;
+        to.view_axis[axis] = axis;
     }
     const auto out = as_source(to, space), in = as_source(store.value, space);
     if (!out || !in) return false;
@@ -209,7 +209,7 @@ bool Lowering::lower_store_view(const ir::Instruction& instruction, const Store&
     if (masked) {
         const auto mask = as_source(store.mask, space);
         if (!mask) return false;
-        op.in[static_cast<std::size_t>(op.num_inputs++)] = *mask;
+        op.in[op.num_inputs++] = *mask;
     } else {
         op.stream = kernels().stream(to.dtype);
         view.copy = new_tile(to.dtype, shape, {contiguous, space.width});

@@ -20,7 +20,7 @@ bool is_dense(const Tile& tile) {
     std::int64_t expected = 1;
     for (int axis = tile.shape.rank() - 1; axis >= 0; --axis) {
         if (tile.shape[axis] == 1) continue;
-        if (tile.stride[static_cast<std::size_t>(axis)] != expected) return false;
+        if (tile.stride[axis] != expected) return false;
         expected *= tile.shape[axis];
     }
     return true;
@@ -52,7 +52,7 @@ void set_dense(Tile& tile, const ir::Shape& shape) {
     tile.view_axis.fill(-1);
     std::int64_t stride = 1;
     for (int axis = shape.rank() - 1; axis >= 0; --axis) {
-        tile.stride[static_cast<std::size_t>(axis)] = stride;
+        tile.stride[axis] = stride;
         stride *= shape[axis];
     }
 }
@@ -64,14 +64,12 @@ std::optional<StripSource> as_source(const Tile& tile, const Space& space) {
     result.dtype = tile.dtype;
     result.offset = tile.offset;
     if (is_splat(tile)) return result;
-    const auto stride = [&](int axis) {
-        return tile.shape[axis] == 1 ? 0 : tile.stride[static_cast<std::size_t>(axis)];
-    };
+    const auto stride = [&](int axis) { return tile.shape[axis] == 1 ? 0 : tile.stride[axis]; };
     const int lane = space.lane_axis;
     if (tile.home == Home::view) {
         // At run time the lanes are sure to lie side by side along this axis only.
         if (tile.unit_axis < 0 || space.shape.rank() == 0) return std::nullopt;
-        const int walked = tile.view_axis[static_cast<std::size_t>(lane)];
+        const int walked = tile.view_axis[lane];
         if (space.lanes() > 1 && walked >= 0) {
             if (walked != tile.unit_axis) return std::nullopt;
             result.view_lane_axis = walked;
@@ -81,7 +79,7 @@ std::optional<StripSource> as_source(const Tile& tile, const Space& space) {
         for (int axis = 0; axis < space.shape.rank(); ++axis) {
             if (axis == lane || space.shape[axis] == 1) continue;
             if (space.rows() != space.shape[axis]) return std::nullopt;
-            result.view_row_axis = tile.view_axis[static_cast<std::size_t>(axis)];
+            result.view_row_axis = tile.view_axis[axis];
         }
         return result;
     }
@@ -209,7 +207,7 @@ void Lowering::lower_iota(const ir::Instruction& instruction) {
     for (std::int64_t i = 0; i < extent; ++i) {
         std::byte* out = program_.constants.data() + start + i * element;
         if (!cast) {
-            std::memcpy(out, &i, static_cast<std::size_t>(element));
+            std::memcpy(out, &i, element);
             continue;
         }
         Strip strip;
@@ -224,7 +222,7 @@ void Lowering::lower_iota(const ir::Instruction& instruction) {
     program_.iotas.insert(result.index);
     result.dtype = type.dtype;
     result.shape = type.shape;
-    result.stride[static_cast<std::size_t>(axis)] = extent == 1 ? 0 : 1;
+    result.stride[axis] = extent == 1 ? 0 : 1;
     set_place(instruction.result(), result);
 }
 
@@ -249,7 +247,7 @@ void Lowering::lower_elementwise(const ir::Instruction& instruction) {
                    name(in), name(out));
     }
     for (const Value operand : instruction.operands) {
-        op.in[static_cast<std::size_t>(op.num_inputs++)] = source(operand, space);
+        op.in[op.num_inputs++] = source(operand, space);
     }
     op.out = *as_source(new_result(result), space);
     emit_chain(space, op, depth());
@@ -262,7 +260,7 @@ void Lowering::lower_shape(const ir::Instruction& instruction) {
     const Tile from = tile(operand);
     const ir::Shape& shape = function_.type(instruction.result()).shape;
     const int rank = shape.rank();
-    std::vector<int> axes(static_cast<std::size_t>(rank));
+    std::vector<int> axes(rank);
     std::iota(axes.begin(), axes.end(), 0);
     if (is_splat(from)) {
         Tile result = from;
@@ -273,13 +271,13 @@ void Lowering::lower_shape(const ir::Instruction& instruction) {
         case Op::broadcast:
             for (int axis = 0; axis < rank; ++axis) {
                 const bool same = from.shape.rank() == rank && from.shape[axis] == shape[axis];
-                if (!same) axes[static_cast<std::size_t>(axis)] = -1;
+                if (!same) axes[axis] = -1;
             }
             break;
         case Op::expand_dims: {
             const int at = instruction.get<ir::AxisAttributes>().axis;
             for (int axis = 0; axis < rank; ++axis) {
-                axes[static_cast<std::size_t>(axis)] = axis == at ? -1 : axis - (axis > at);
+                axes[axis] = axis == at ? -1 : axis - (axis > at);
             }
             break;
         }
@@ -291,10 +289,9 @@ void Lowering::lower_shape(const ir::Instruction& instruction) {
             if (from.home == Home::view && reads_strips(instruction.result()))
                 return lower_part(instruction);
             // Lanes in one panel lie side by side.
-            const bool keeps_lanes = from.lane_axis < 0 ||
-                                     shape[from.lane_axis] == from.shape[from.lane_axis] ||
-                                     (from.shape[from.lane_axis] <= from.width &&
-                                      slice.strides[static_cast<std::size_t>(from.lane_axis)] == 1);
+            const bool keeps_lanes =
+                from.lane_axis < 0 || shape[from.lane_axis] == from.shape[from.lane_axis] ||
+                (from.shape[from.lane_axis] <= from.width && slice.strides[from.lane_axis] == 1);
             if (!keeps_lanes || from.home == Home::view) {
                 Move move;
                 move.box = shape;
@@ -345,8 +342,8 @@ void Lowering::lower_part(const ir::Instruction& instruction) {
     for (std::size_t axis = 0; axis < static_cast<std::size_t>(result.shape.rank()); ++axis) {
         const int walked = result.view_axis[axis];
         if (walked < 0) continue;
-        part.start[static_cast<std::size_t>(walked)] = slice.starts[axis];
-        part.step[static_cast<std::size_t>(walked)] = slice.strides[axis];
+        part.start[walked] = slice.starts[axis];
+        part.step[walked] = slice.strides[axis];
         if (walked == result.unit_axis && slice.strides[axis] != 1) result.unit_axis = -1;
     }
     result.index = part.view;
@@ -377,14 +374,14 @@ void Lowering::lower_reshape(const ir::Instruction& instruction) {
     for (int axis = 0; axis < from.shape.rank(); ++axis) {
         if (from.shape[axis] != 1) long_from.push_back(axis);
     }
-    std::vector<int> axes(static_cast<std::size_t>(shape.rank()), -1);
+    std::vector<int> axes(shape.rank(), -1);
     for (int axis = 0; axis < shape.rank(); ++axis) {
         if (shape[axis] != 1) long_to.push_back(axis);
     }
     bool same = long_from.size() == long_to.size();
     for (std::size_t i = 0; same && i < long_from.size(); ++i) {
         same = from.shape[long_from[i]] == shape[long_to[i]];
-        axes[static_cast<std::size_t>(long_to[i])] = long_from[i];
+        axes[long_to[i]] = long_from[i];
     }
     if (same) return set_place(result, with_axes(from, shape, axes));
     if (!is_dense(from)) {
@@ -399,7 +396,7 @@ void Lowering::lower_reshape(const ir::Instruction& instruction) {
 
 void Lowering::lower_concatenate(const ir::Instruction& instruction) {
     const Tile out = new_result(instruction.result());
-    const auto axis = static_cast<std::size_t>(instruction.get<ir::AxisAttributes>().axis);
+    const std::size_t axis = instruction.get<ir::AxisAttributes>().axis;
     std::int64_t start = 0;
     for (std::size_t i = 0; i < instruction.operands.size(); ++i) {
         Move move;
@@ -408,7 +405,7 @@ void Lowering::lower_concatenate(const ir::Instruction& instruction) {
         move.box = move.in.shape;
         move.out_start[axis] = start;
         move.whole = i == 0;
-        start += move.box[static_cast<int>(axis)];
+        start += move.box[axis];
         emit(move);
     }
 }

@@ -174,7 +174,7 @@ class Call {
     }
 
     ir::RefArgument ref(const RefSlot& slot, std::byte* arena) const {
-        if (slot.argument >= 0) return arguments_.refs[static_cast<std::size_t>(slot.argument)];
+        if (slot.argument >= 0) return arguments_.refs[slot.argument];
         ir::RefArgument scratch;
         scratch.data = arena + slot.offset;
         std::int64_t stride = 1;
@@ -307,15 +307,15 @@ void run_programs(const Program& program, const ir::Arguments& arguments,
     std::vector<std::int64_t> order;
     if (program.uneven) {
         const WorkerLease worker;
-        std::vector<std::int64_t> costs(static_cast<std::size_t>(count));
+        std::vector<std::int64_t> costs(count);
         for (std::int64_t i = 0; i < count; ++i) {
-            costs[static_cast<std::size_t>(i)] = call.cost(*worker, i);
+            costs[i] = call.cost(*worker, i);
         }
         order = uneven_order(costs, threads);
     }
     const auto run_one = [&](Worker& worker, std::int64_t i, auto& execute_frame) {
-        call.run_program(worker, order.empty() ? i : order[static_cast<std::size_t>(i)],
-                         !worker.private_arrays.empty(), execute_frame);
+        call.run_program(worker, order.empty() ? i : order[i], !worker.private_arrays.empty(),
+                         execute_frame);
     };
     if (parallel_for) {
         parallel_for(count, [&](std::int64_t i) {
@@ -372,7 +372,7 @@ void parallel_for(std::int64_t n, const std::function<void(std::int64_t)>& body)
 
 std::vector<std::int64_t> uneven_order(const std::vector<std::int64_t>& costs, int threads) {
     constexpr double kLast = 2;  // of the longest program, for each thread
-    const auto cost = [&](std::int64_t i) { return costs[static_cast<std::size_t>(i)]; };
+    const auto cost = [&](std::int64_t i) { return costs[i]; };
     const auto longest = static_cast<double>(*std::max_element(costs.begin(), costs.end()));
     std::vector<std::int64_t> order(costs.size());
     std::iota(order.begin(), order.end(), 0);

@@ -16,14 +16,13 @@ Lanes::Lanes(const ir::Function& function, const ir::Instruction& instruction, c
         const int first = access_shape.axis[d];
         Dimension dimension{index.kind, *indices[d], {}};
         if (index.kind == ir::Index::Kind::slice) {
-            dimension.step[static_cast<std::size_t>(first)] = index.stride;
+            dimension.step[first] = index.stride;
         } else if (index.kind == ir::Index::Kind::tile) {
             const ir::Shape& tile = indices[d]->type.shape;
             std::int64_t stride = 1;
             for (int axis = tile.rank() - 1; axis >= 0; --axis) {
                 // An extent of 1 is repeated along the joint axis.
-                dimension.step[static_cast<std::size_t>(first + axis)] =
-                    tile[axis] == 1 ? 0 : stride;
+                dimension.step[first + axis] = tile[axis] == 1 ? 0 : stride;
                 stride *= tile[axis];
             }
         }
@@ -34,7 +33,7 @@ Lanes::Lanes(const ir::Function& function, const ir::Instruction& instruction, c
 Lanes::Lane Lanes::lane(std::int64_t number) const {
     std::array<std::int64_t, ir::kMaxTileRank> at{};
     for (int axis = shape_.rank() - 1; axis >= 0; --axis) {
-        at[static_cast<std::size_t>(axis)] = number % shape_[axis];
+        at[axis] = number % shape_[axis];
         number /= shape_[axis];
     }
     Lane lane;
@@ -44,7 +43,7 @@ Lanes::Lane Lanes::lane(std::int64_t number) const {
         for (std::size_t axis = 0; axis < at.size(); ++axis)
             steps += at[axis] * dimension.step[axis];
         const bool tile = dimension.kind == ir::Index::Kind::tile;
-        const auto element = static_cast<std::size_t>(tile ? steps : 0);
+        const std::size_t element = tile ? steps : 0;
         std::int64_t index = static_cast<std::int64_t>(dimension.operand.bits[element]);
         bool overflow = false;
         if (!tile) overflow = __builtin_add_overflow(index, steps, &index);

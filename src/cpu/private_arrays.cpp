@@ -101,7 +101,7 @@ PrivateArrays::PrivateArrays(const Program& program, const ir::Arguments& argume
     : program_(program) {
     for (const PrivateRef& ref : program.private_refs) {
         const RefSlot& slot = program.refs[ref.ref];
-        const ir::RefArgument& shared = arguments.refs[static_cast<std::size_t>(slot.argument)];
+        const ir::RefArgument& shared = arguments.refs[slot.argument];
         std::int64_t count = 1;
         for (std::size_t dim = 0; dim < slot.type.extents.size(); ++dim)
             count *= shared.extents[dim];
@@ -116,7 +116,7 @@ PrivateArrays::PrivateArrays(const Program& program, const ir::Arguments& argume
 void PrivateArrays::begin(std::vector<std::byte>& memory, std::vector<PrivateArray>& own) const {
     std::int64_t bytes = 0;
     for (const Array& array : arrays_) bytes += array.count * size_of(array.ref.dtype);
-    memory.resize(static_cast<std::size_t>(bytes));
+    memory.resize(bytes);
     own.resize(arrays_.size());
     std::byte* next = memory.data();
     for (std::size_t i = 0; i < arrays_.size(); ++i) {

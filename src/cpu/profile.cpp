@@ -23,8 +23,7 @@ double bytes(const Tile& tile) {
     if (tile.home != Home::view) return 0;
     double count = size_of(tile.dtype);
     for (int axis = 0; axis < tile.shape.rank(); ++axis) {
-        if (tile.view_axis[static_cast<std::size_t>(axis)] >= 0)
-            count *= static_cast<double>(tile.shape[axis]);
+        if (tile.view_axis[axis] >= 0) count *= static_cast<double>(tile.shape[axis]);
     }
     return count;
 }
@@ -166,8 +165,7 @@ void Profile::add(const Totals& part) {
     rest_.programs += part.programs;
     const std::size_t room = kMostEvents - std::min(kMostEvents, rest_.events.size());
     const std::size_t kept = std::min(room, part.events.size());
-    rest_.events.insert(rest_.events.end(), part.events.begin(),
-                        part.events.begin() + static_cast<std::ptrdiff_t>(kept));
+    rest_.events.insert(rest_.events.end(), part.events.begin(), part.events.begin() + kept);
     rest_.left_out += part.left_out + static_cast<std::int64_t>(part.events.size() - kept);
 }
 

@@ -69,7 +69,7 @@ struct Printer {
     std::string operator()(const ScalarOp& op) const {
         std::string text = fmt::format("s{} = {}", op.out, ir::name(op.op));
         for (int i = 0; i < op.num_inputs; ++i) {
-            text += fmt::format("{} s{}", i ? "," : "", op.in[static_cast<std::size_t>(i)]);
+            text += fmt::format("{} s{}", i ? "," : "", op.in[i]);
         }
         return text;
     }
@@ -103,8 +103,7 @@ struct Printer {
             const char* mark = run == chain.fused.end() ? " " : run->compiled ? "#" : "|";
             text += fmt::format("\n      {} {} = {}", mark, text_of(op.out), op.name());
             for (int i = 0; i < op.num_inputs; ++i) {
-                text +=
-                    fmt::format("{} {}", i ? "," : "", text_of(op.in[static_cast<std::size_t>(i)]));
+                text += fmt::format("{} {}", i ? "," : "", text_of(op.in[i]));
             }
         }
         return text;

@@ -19,7 +19,7 @@ std::array<std::int64_t, ir::kMaxTileRank> strides_of(const ir::Shape& shape) {
     std::array<std::int64_t, ir::kMaxTileRank> strides{};
     std::int64_t stride = 1;
     for (int axis = shape.rank() - 1; axis >= 0; --axis) {
-        strides[static_cast<std::size_t>(axis)] = stride;
+        strides[axis] = stride;
         stride *= shape[axis];
     }
     return strides;
@@ -33,7 +33,7 @@ void for_each_element(const ir::Shape& shape, Visitor&& visit) {
     for (std::int64_t linear = 0; linear < size; ++linear) {
         visit(static_cast<std::size_t>(linear), at);
         for (int axis = shape.rank() - 1; axis >= 0; --axis) {
-            const auto a = static_cast<std::size_t>(axis);
+            const std::size_t a = axis;
             if (++at[a] < shape[axis]) break;
             at[a] = 0;
         }
@@ -221,7 +221,7 @@ void apply_movement(const ir::Instruction& instruction, std::span<const TileValu
             for_each_element(result.type.shape, [&](std::size_t i, const auto& at) {
                 std::int64_t source = 0;
                 for (int axis = 0; axis < from.rank(); ++axis) {
-                    const auto a = static_cast<std::size_t>(axis);
+                    const std::size_t a = axis;
                     if (from[axis] != 1) source += at[a] * strides[a];
                 }
                 copy_element(operand, static_cast<std::size_t>(source), result, i);
@@ -232,7 +232,7 @@ void apply_movement(const ir::Instruction& instruction, std::span<const TileValu
             for_each_element(result.type.shape, [&](std::size_t i, const auto& at) {
                 std::int64_t source = 0;
                 for (std::size_t a = 0; a < permutation.size(); ++a) {
-                    source += at[a] * strides[static_cast<std::size_t>(permutation[a])];
+                    source += at[a] * strides[permutation[a]];
                 }
                 copy_element(operand, static_cast<std::size_t>(source), result, i);
             });
@@ -255,7 +255,7 @@ void apply_movement(const ir::Instruction& instruction, std::span<const TileValu
             std::int64_t start = 0;
             for (const TileValue* part : operands) {
                 for_each_element(part->type.shape, [&](std::size_t i, const auto& at) {
-                    std::int64_t target = start * result_strides[static_cast<std::size_t>(axis)];
+                    std::int64_t target = start * result_strides[axis];
                     for (std::size_t a = 0; a < at.size(); ++a) target += at[a] * result_strides[a];
                     copy_element(*part, i, result, static_cast<std::size_t>(target));
                 });
@@ -271,7 +271,7 @@ void apply_movement(const ir::Instruction& instruction, std::span<const TileValu
 void apply_iota(int axis, TileValue& result) {
     const DType dtype = result.type.dtype;
     for_each_element(result.type.shape, [&](std::size_t i, const auto& at) {
-        const auto index = static_cast<std::uint64_t>(at[static_cast<std::size_t>(axis)]);
+        const auto index = static_cast<std::uint64_t>(at[axis]);
         result.bits[i] = from_constant(dtype, ir::evaluate(Op::cast, DType::i64, dtype, &index));
     });
 }

@@ -39,7 +39,7 @@ void append_text(const TileValue& tile, int axis, std::size_t& next, std::string
 
 void TileValue::reset(const ir::Type& new_type) {
     type = new_type;
-    bits.assign(static_cast<std::size_t>(type.shape.size()), 0);
+    bits.assign(type.shape.size(), 0);
     poison.clear();
 }
 
@@ -54,14 +54,14 @@ void TileValue::set_poison(std::size_t i, Poison value) {
 std::uint64_t read_bits(const std::byte* address, DType dtype) {
     if (!is_float(dtype)) return ir::read_element(dtype, address);
     std::uint64_t bits = 0;
-    std::memcpy(&bits, address, static_cast<std::size_t>(size_of(dtype)));
+    std::memcpy(&bits, address, size_of(dtype));
     return bits;
 }
 
 void write_bits(std::byte* address, DType dtype, std::uint64_t bits) {
     // Little endian: the low bytes of the 64-bit pattern are the element.
     static_assert(std::endian::native == std::endian::little);
-    std::memcpy(address, &bits, static_cast<std::size_t>(size_of(dtype)));
+    std::memcpy(address, &bits, size_of(dtype));
 }
 
 std::uint64_t to_constant(DType dtype, std::uint64_t bits) {

@@ -71,7 +71,7 @@ double decode(DType dtype, std::uint64_t bits) {
 std::uint64_t read_element(DType dtype, const void* memory) {
     std::uint64_t raw = 0;
     static_assert(std::endian::native == std::endian::little);
-    std::memcpy(&raw, memory, static_cast<std::size_t>(size_of(dtype)));
+    std::memcpy(&raw, memory, size_of(dtype));
     switch (dtype) {
         case DType::f16:
             return from_double(f16_to_f32(static_cast<std::uint16_t>(raw)));
@@ -125,7 +125,7 @@ void write_element(DType dtype, void* memory, std::uint64_t bits) {
         default:
             break;
     }
-    std::memcpy(memory, &raw, static_cast<std::size_t>(size_of(dtype)));
+    std::memcpy(memory, &raw, size_of(dtype));
 }
 
 DType accumulator(Reduction kind, DType dtype) {

@@ -245,20 +245,20 @@ class Inference : private InferChecks {
         }
         Type result = from;
         for (int axis = 0; axis < from.shape.rank(); ++axis) {
-            result.shape[axis] = from.shape[permutation[static_cast<std::size_t>(axis)]];
+            result.shape[axis] = from.shape[permutation[axis]];
         }
         return result;
     }
 
     Type slice(const Type& from) const {
         const auto& [starts, sizes, strides] = attributes<SliceAttributes>();
-        const auto rank = static_cast<std::size_t>(from.shape.rank());
+        const std::size_t rank = from.shape.rank();
         if (starts.size() != rank || sizes.size() != rank || strides.size() != rank) {
             fail("expected {} starts, sizes and strides for {} but got {}, {} and {}", rank,
                  to_string(from), starts.size(), sizes.size(), strides.size());
         }
         for (std::size_t i = 0; i < rank; ++i) {
-            const std::int64_t dim = from.shape[static_cast<int>(i)];
+            const std::int64_t dim = from.shape[i];
             const bool fits =
                 starts[i] >= 0 && sizes[i] >= 0 && strides[i] >= 1 && starts[i] <= dim &&
                 sizes[i] <= dim &&

@@ -34,10 +34,9 @@ constexpr FunctionInfo kFunctions[] = {
 std::array<OpInfo, kNumOps> make_table() {
     std::array<OpInfo, kNumOps> table{};
     for (int i = 0; i < kNumOps; ++i) {
-        const Row& row = kRows[static_cast<std::size_t>(i)];
+        const Row& row = kRows[i];
         const auto has = [&](char c) { return row.accepts.find(c) != std::string_view::npos; };
-        table[static_cast<std::size_t>(i)] = {row.op,   row.name, row.op_class, has('f'),
-                                              has('i'), has('b'), has('~')};
+        table[i] = {row.op, row.name, row.op_class, has('f'), has('i'), has('b'), has('~')};
     }
     return table;
 }

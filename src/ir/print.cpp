@@ -293,7 +293,7 @@ class Printer {
     std::string block(const Block& block, int depth) {
         std::string text = "{\n";
         for (const Instruction& each : block.body) {
-            const std::string margin(static_cast<std::size_t>(2 * (depth + 1)), ' ');
+            const std::string margin(2 * (depth + 1), ' ');
             if (lines_ && (each.location.line != line_.line || each.location.file != line_.file)) {
                 line_ = each.location;
                 text += fmt::format("{}loc {} {}\n", margin, quoted(line_.file), line_.line);

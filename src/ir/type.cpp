@@ -41,7 +41,7 @@ Shape::Shape(std::span<const std::int64_t> dims) {
                        fmt::join(dims, ", "));
         }
         elements *= dim > 0 ? dim : 1;
-        dims_[static_cast<std::size_t>(rank_++)] = dim;
+        dims_[rank_++] = dim;
     }
 }
 

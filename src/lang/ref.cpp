@@ -309,7 +309,7 @@ Tile Ref::extent(int dim, std::source_location location) const {
                        rank, dim);
         }
         const int wanted = dim < 0 ? dim + rank : dim;
-        const std::int64_t size = extents[static_cast<std::size_t>(wanted)];
+        const std::int64_t size = extents[wanted];
         if (size != kDynamic) return tracer.wrap(tracer.index_constant(size));
         // A dynamic extent is always a whole dimension of the array: find which one.
         int position = 0;

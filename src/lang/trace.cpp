@@ -60,7 +60,7 @@ std::vector<Operand> block_indices(const Kernel& kernel, const Parameter& parame
     const auto& index_map = parameter.spec.index_map();
     if (!index_map) return std::vector<Operand>(rank, Operand(0));
     const int arity = parameter.spec.arity();
-    if (arity >= 0 && arity != static_cast<int>(grid_indices.size())) {
+    if (arity >= 0 && arity != std::ssize(grid_indices)) {
         user_error("call",
                    "expected the index map of {} to take {} indices (one per grid axis) "
                    "but it takes {}",
@@ -122,7 +122,7 @@ View block_view(Tracer& tracer, const Kernel& kernel, const Parameter& parameter
 void emit_programs(Tracer& tracer, std::span<const int> sequential,
                    const std::function<void()>& emit_body) {
     if (sequential.empty()) return emit_body();
-    auto& axis = tracer.grid[static_cast<std::size_t>(sequential.front())];
+    auto& axis = tracer.grid[sequential.front()];
     tracer.builder().for_loop(tracer.index_constant(0), tracer.index_constant(axis.extent),
                               tracer.index_constant(1), {},
                               [&](ir::Value iv, std::span<const ir::Value>) {
@@ -159,7 +159,7 @@ std::string counted(const std::vector<Parameter>& parameters) {
 }  // namespace
 
 ir::Function trace(const Kernel& kernel, const Signature& signature) {
-    if (kernel.arity() >= 0 && kernel.arity() != static_cast<int>(signature.parameters.size())) {
+    if (kernel.arity() >= 0 && kernel.arity() != std::ssize(signature.parameters)) {
         user_error("call", "expected {} Refs for kernel `{}` but got {}", kernel.arity(),
                    kernel.name(), counted(signature.parameters));
     }

@@ -43,7 +43,7 @@ class BlockReader {
                 const std::uint64_t columns = corner_atom(1, right)[0] & ~corner_atom(1, left)[0];
                 for (std::int64_t r = std::max(row_.q - q, std::int64_t{0});
                      r < std::min(end_ - q, kAtom); ++r) {
-                    const std::uint64_t bits = atom[static_cast<std::size_t>(r)] & columns;
+                    const std::uint64_t bits = atom[r] & columns;
                     some |= bits != 0;
                     all &= bits == columns;
                 }
@@ -91,12 +91,12 @@ struct Lists {
 }  // namespace
 
 std::span<const BlockSpan> BlockLevel::row(std::int64_t row) const {
-    const auto i = static_cast<std::size_t>(row);
+    const std::size_t i = row;
     return {spans.data() + row_begin[i], static_cast<std::size_t>(row_begin[i + 1] - row_begin[i])};
 }
 
 void BlockLevel::add(std::int64_t first, std::int64_t count, bool full) {
-    if (static_cast<std::int64_t>(spans.size()) > row_begin.back()) {
+    if (std::ssize(spans) > row_begin.back()) {
         BlockSpan& last = spans.back();
         if (last.first + last.count == first && last.full == full) {
             last.count += static_cast<std::int32_t>(count);
@@ -137,12 +137,11 @@ BlockLevel transposed(const BlockLevel& level) {
     result.columns = level.rows;
     std::vector<std::vector<BlockSpan>> columns;
     for (std::int64_t head = 0; head < level.batch * level.heads; ++head) {
-        columns.assign(static_cast<std::size_t>(level.columns), {});
+        columns.assign(level.columns, {});
         for (std::int64_t row = 0; row < level.rows; ++row) {
             for (const BlockSpan& span : level.row(head * level.rows + row)) {
                 for (std::int32_t c = span.first; c < span.first + span.count; ++c)
-                    columns[static_cast<std::size_t>(c)].push_back(
-                        {static_cast<std::int32_t>(row), 1, span.full});
+                    columns[c].push_back({static_cast<std::int32_t>(row), 1, span.full});
             }
         }
         for (const auto& column : columns) {
@@ -253,8 +252,7 @@ MaskData pairs_of(const BlockLevel& level, bool full, BlockSize size, std::int64
                         corner_atom(1, kv_end - c * kAtom)[0] &
                         ~corner_atom(1, std::max(kv - c * kAtom, std::int64_t{0}))[0];
                     Atom& atom = atoms.try_emplace(c, Atom{}).first->second;
-                    for (std::int64_t r = from; r < to; ++r)
-                        atom[static_cast<std::size_t>(r)] |= bits;
+                    for (std::int64_t r = from; r < to; ++r) atom[r] |= bits;
                 }
             }
         }

@@ -64,7 +64,7 @@ std::int64_t checked_index(const char* what, std::int64_t index, std::int64_t ex
 }
 
 std::vector<std::int64_t> range(std::int64_t first, std::int64_t count) {
-    std::vector<std::int64_t> places(static_cast<std::size_t>(count));
+    std::vector<std::int64_t> places(count);
     std::iota(places.begin(), places.end(), first);
     return places;
 }
@@ -239,9 +239,8 @@ BlockMask BlockMask::select(std::vector<std::int64_t> batches,
                    batches.size(), heads.size());
     for (std::int64_t& b : batches) b = checked_index("batch", b, state.batch);
     for (std::int64_t& h : heads) h = checked_index("head", h, state.heads);
-    return wrap(mask::selected_heads(*state.data, batches, heads),
-                static_cast<std::int64_t>(batches.size()), static_cast<std::int64_t>(heads.size()),
-                state.block_size);
+    return wrap(mask::selected_heads(*state.data, batches, heads), std::ssize(batches),
+                std::ssize(heads), state.block_size);
 }
 
 BlockMask BlockMask::part(std::int64_t b, std::int64_t batches, std::int64_t h,
@@ -441,9 +440,7 @@ bool equal(const MaskData& a, const MaskData& b) {
                 const Run &m = left[i], &n = right[i];
                 if (m.first != n.first || m.count != n.count || m.full() != n.full()) return false;
                 for (std::int32_t k = 0; !m.full() && k < m.count; ++k) {
-                    if (a.atoms[a.ids[static_cast<std::size_t>(m.atoms + k)]] !=
-                        b.atoms[b.ids[static_cast<std::size_t>(n.atoms + k)]])
-                        return false;
+                    if (a.atoms[a.ids[m.atoms + k]] != b.atoms[b.ids[n.atoms + k]]) return false;
                 }
             }
         }

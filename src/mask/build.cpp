@@ -130,7 +130,7 @@ class Analysis {
                     out.keys.push_back(key);
                     out.origins.push_back({row.b, row.h, row.row * kAtom, c * kAtom});
                 }
-                add(out, c, 1, static_cast<std::int64_t>(out.group_of.size()));
+                add(out, c, 1, std::ssize(out.group_of));
                 out.group_of.push_back(entry->second);
             }
         }
@@ -190,7 +190,7 @@ std::vector<AtomId> atoms_of(const MaskFunction& mask, std::span<const Origin> o
     std::vector<AtomId> ids;
     if (origins.empty()) return ids;
     if (debug_log_on()) {
-        const auto count = static_cast<std::int64_t>(origins.size());
+        const auto count = std::ssize(origins);
         const std::int64_t pieces = data.batch * data.heads * data.rows() * data.columns();
         // Some pieces at the borders of a mask are as it should be.
         const bool many = count > 64 && 8 * count > pieces;
@@ -228,8 +228,7 @@ void write_row(const Fragment& fragment, std::size_t row, std::int64_t row_numbe
         const Span& span = fragment.spans[s];
         if (span.groups >= 0) {
             for (std::int64_t i = 0; i < span.count; ++i) {
-                const std::uint32_t group =
-                    fragment.group_of[static_cast<std::size_t>(span.groups + i)];
+                const std::uint32_t group = fragment.group_of[span.groups + i];
                 writer.atom(span.first + i, ids[numbers[group]]);
             }
             continue;
@@ -270,8 +269,8 @@ MaskData build(const MaskFunction& mask, std::int64_t batch, std::int64_t heads,
     }
     std::vector<Fragment> fragments(tasks.size());
     run::parallel_for(std::ssize(tasks), [&](std::int64_t i) {
-        const Task& task = tasks[static_cast<std::size_t>(i)];
-        Fragment& fragment = fragments[static_cast<std::size_t>(i)];
+        const Task& task = tasks[i];
+        Fragment& fragment = fragments[i];
         Analysis analysis(intervals, q_len, kv_len);
         KeyMap<std::uint32_t> groups;
         analysis.refine(task, 1, [&](const Task& row) { analysis.finish(row, fragment, groups); });

@@ -200,9 +200,8 @@ class BytecodeWriter {
         if (instruction.op == Op::constant)
             return constant(instruction.result(), instruction.get<ir::ConstantAttributes>().bits);
         if (instruction.op == Op::extent) {
-            const auto axis = static_cast<std::size_t>(instruction.get<ir::AxisAttributes>().axis);
-            const auto& array =
-                arrays_[static_cast<std::size_t>(array_of_.at(instruction.operands[0]))];
+            const std::size_t axis = instruction.get<ir::AxisAttributes>().axis;
+            const auto& array = arrays_[array_of_.at(instruction.operands[0])];
             return constant(instruction.result(), static_cast<std::uint64_t>(array.shape()[axis]));
         }
         check(instruction);

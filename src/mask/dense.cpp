@@ -29,7 +29,7 @@ MaskData from_dense(const Tensor& tensor) {
                     std::uint64_t word = 0;
                     for (std::int64_t j = 0; j < data.column_size(column); ++j)
                         word |= std::uint64_t{line[j] != 0} << j;
-                    atom[static_cast<std::size_t>(i)] = word;
+                    atom[i] = word;
                 }
                 writer.atom(column, data.atoms.intern(atom));
             }
@@ -52,8 +52,8 @@ Tensor to_dense(const MaskData& data, std::int64_t batch, std::int64_t heads) {
                     continue;
                 }
                 for (std::int32_t i = 0; i < run.count; ++i) {
-                    const AtomId id = data.ids[static_cast<std::size_t>(run.atoms + i)];
-                    const std::uint64_t word = data.atoms[id][static_cast<std::size_t>(q % kAtom)];
+                    const AtomId id = data.ids[run.atoms + i];
+                    const std::uint64_t word = data.atoms[id][q % kAtom];
                     const std::int64_t column = run.first + i;
                     for (std::int64_t j = 0; j < data.column_size(column); ++j)
                         bytes[column * kAtom + j] = word >> j & 1;

@@ -81,8 +81,7 @@ std::vector<Rectangle> rectangles_of(const Picture& picture) {
         std::vector<Rectangle> line;
         for (std::int64_t x = 0; x < picture.width && y < picture.height;) {
             const auto at = [&](std::int64_t column) {
-                return shade_of(
-                    picture.cells[static_cast<std::size_t>(y * picture.width + column)]);
+                return shade_of(picture.cells[y * picture.width + column]);
             };
             std::int64_t end = x + 1;
             while (end < picture.width && at(end) == at(x)) ++end;
@@ -265,13 +264,13 @@ void paint(const Text& text, const Scene& scene, std::vector<std::uint8_t>& pixe
         const std::int64_t x = text.rotated ? text.y + down : begin + along;
         const std::int64_t y = text.rotated ? begin - along : text.y + down;
         if (x >= 0 && x < scene.width && y >= 0 && y < scene.height)
-            pixels[static_cast<std::size_t>(y * scene.width + x)] = kInk;
+            pixels[y * scene.width + x] = kInk;
     };
     for (std::size_t i = 0; i < text.text.size(); ++i) {
         const auto& lines = glyph(text.text[i]);
         for (std::int64_t y = 0; y < kGlyphHeight * kGlyphScale; ++y) {
             for (std::int64_t x = 0; x < kGlyphWidth * kGlyphScale; ++x) {
-                const int line = lines[static_cast<std::size_t>(y / kGlyphScale)];
+                const int line = lines[y / kGlyphScale];
                 if ((line >> (kGlyphWidth - 1 - x / kGlyphScale) & 1) != 0)
                     dot(static_cast<std::int64_t>(i) * kLetter + x, y);
             }
@@ -284,7 +283,7 @@ void paint(const Text& text, const Scene& scene, std::vector<std::uint8_t>& pixe
 std::string png(const MaskData& data) {
     const Layout layout(data);
     const Scene& scene = layout.scene();
-    std::vector<std::uint8_t> pixels(static_cast<std::size_t>(scene.width * scene.height), kPaper);
+    std::vector<std::uint8_t> pixels(scene.width * scene.height, kPaper);
     for (const Rectangle& r : scene.rectangles) {
         for (std::int64_t y = r.y; y < r.y + r.height; ++y) {
             const auto first = pixels.begin() + y * scene.width + r.x;
@@ -300,7 +299,7 @@ std::string svg(const MaskData& data) {
     const Scene& scene = layout.scene();
     const std::vector<Colour> colours = palette();
     const auto colour = [&](int number) {
-        const Colour& c = colours[static_cast<std::size_t>(number)];
+        const Colour& c = colours[number];
         return fmt::format("#{:02x}{:02x}{:02x}", c[0], c[1], c[2]);
     };
     std::string out = fmt::format(
@@ -321,7 +320,7 @@ std::string svg(const MaskData& data) {
             text.rotated ? fmt::format("transform=\"translate({} {}) rotate(-90)\"", base, text.x)
                          : fmt::format("x=\"{}\" y=\"{}\"", text.x, base);
         out += fmt::format("<text {} text-anchor=\"{}\">{}</text>\n", place,
-                           kAnchors[static_cast<int>(text.anchor)], text.text);
+                           kAnchors[static_cast<std::size_t>(text.anchor)], text.text);
     }
     return out + "</g>\n</svg>\n";
 }

@@ -169,7 +169,7 @@ std::vector<std::shared_ptr<const ir::RangeTree>> MaskFunction::range_trees() co
     }
     const std::vector<ir::RefArgument> references = arguments();
     run::parallel_for(std::ssize(arrays), [&](std::int64_t i) {
-        const auto n = static_cast<std::size_t>(i);
+        const std::size_t n = i;
         trees[n] =
             std::make_shared<ir::RangeTree>(arrays[n].dtype(), references[n], arrays[n].rank());
     });
@@ -191,7 +191,7 @@ std::vector<Atom> ExactMask::evaluate(std::span<const Origin> origins) const {
 
 std::vector<Atom> ExactMask::evaluate_on_cpu(std::span<const Origin> origins) const {
     std::vector<Atom> atoms(origins.size());
-    const auto total = static_cast<std::int64_t>(origins.size());
+    const auto total = std::ssize(origins);
     const std::int64_t at_once = std::min(total, kPiecesAtOnce);
     const Tensor bytes = Tensor::empty(boolean, {at_once, kAtom, kAtom});
     for (std::int64_t first = 0; first < total; first += at_once) {
@@ -205,7 +205,7 @@ std::vector<Atom> ExactMask::evaluate_on_cpu(std::span<const Origin> origins) co
         program_->run(arguments);
         const auto* from = static_cast<const unsigned char*>(bytes.raw());
         for (std::int64_t i = 0; i < count; ++i)
-            atoms[static_cast<std::size_t>(first + i)] = packed(from + i * kAtom * kAtom);
+            atoms[first + i] = packed(from + i * kAtom * kAtom);
     }
     return atoms;
 }
@@ -224,8 +224,8 @@ Tensor evaluate_dense(const MaskFunction& mask, std::int64_t batch, std::int64_t
             for (std::int64_t i = 0; i < std::min(kAtom, q_len - q); ++i) {
                 unsigned char* row = bytes + (head * q_len + q + i) * kv_len;
                 for (std::int64_t kv = 0; kv < kv_len; ++kv) {
-                    const Atom& atom = atoms[static_cast<std::size_t>(kv / kAtom)];
-                    row[kv] = atom[static_cast<std::size_t>(i)] >> (kv % kAtom) & 1;
+                    const Atom& atom = atoms[kv / kAtom];
+                    row[kv] = atom[i] >> (kv % kAtom) & 1;
                 }
             }
         }

@@ -87,7 +87,7 @@ GpuPieces::GpuPieces(const Bytecode& code, std::span<const Tensor> arrays) : cod
 
 std::vector<Atom> GpuPieces::evaluate(std::span<const twd::mask::Place> places) const {
     const Device device = arrays_.device();
-    const auto count = static_cast<std::int64_t>(places.size());
+    const auto count = std::ssize(places);
     const Tensor origins = copied(places, device);
     const Tensor bits = Tensor::empty(u64, {count, kAtom}, device);
     twd::mask::PieceParameters p{};

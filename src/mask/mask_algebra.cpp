@@ -56,9 +56,8 @@ class Transposition {
             if (row < rows) {
                 for (const Run& run : in_.row(head_ * rows + row)) {
                     for (std::int32_t i = 0; !run.full() && i < run.count; ++i) {
-                        const AtomId id = in_.ids[static_cast<std::size_t>(run.atoms + i)];
-                        columns_[static_cast<std::size_t>(run.first + i)].pieces.push_back(
-                            {row, 1, flip(id, kNone)});
+                        const AtomId id = in_.ids[run.atoms + i];
+                        columns_[run.first + i].pieces.push_back({row, 1, flip(id, kNone)});
                     }
                 }
             }
@@ -100,7 +99,7 @@ class Transposition {
         // Between edges 2i and 2i + 1 the number of covering runs is odd: exactly one.
         for (std::size_t i = 0; i + 1 < edges.size(); i += 2) {
             for (std::int32_t c = edges[i]; c < edges[i + 1]; ++c) {
-                Column& column = columns_[static_cast<std::size_t>(c)];
+                Column& column = columns_[c];
                 if (column.open < 0) {
                     column.open = row;
                 } else {
@@ -212,8 +211,8 @@ MaskData selected_heads(const MaskData& data, std::span<const std::int64_t> batc
     if (data.batch == 1) batches = kShared;
     if (data.heads == 1) heads = kShared;
     MaskData result = empty_like(data);
-    result.batch = static_cast<std::int64_t>(batches.size());
-    result.heads = static_cast<std::int64_t>(heads.size());
+    result.batch = std::ssize(batches);
+    result.heads = std::ssize(heads);
     result.atoms = data.atoms;
     RowWriter writer(result);
     const std::int64_t rows = data.rows();
@@ -224,7 +223,7 @@ MaskData selected_heads(const MaskData& data, std::span<const std::int64_t> batc
                 for (Run run : data.row(head * rows + row)) {
                     if (!run.full()) {
                         const auto from = data.ids.begin() + run.atoms;
-                        run.atoms = static_cast<std::int64_t>(result.ids.size());
+                        run.atoms = std::ssize(result.ids);
                         result.ids.insert(result.ids.end(), from, from + run.count);
                     }
                     result.runs.push_back(run);

@@ -56,7 +56,7 @@ AtomId AtomPool::intern(const Atom& atom) {
 }
 
 std::span<const Run> MaskData::row(std::int64_t row) const {
-    const auto index = static_cast<std::size_t>(row);
+    const std::size_t index = row;
     return {runs.data() + row_begin[index],
             static_cast<std::size_t>(row_begin[index + 1] - row_begin[index])};
 }
@@ -85,13 +85,13 @@ bool MaskData::get(std::int64_t b, std::int64_t h, std::int64_t q, std::int64_t 
     const std::int64_t group = (batch == 1 ? 0 : b) * heads + (heads == 1 ? 0 : h);
     RowCursor cursor(*this, group * rows() + q / kAtom);
     const Atom& atom = atoms[cursor.at(kv / kAtom)];
-    return (atom[static_cast<std::size_t>(q % kAtom)] >> (kv % kAtom) & 1) != 0;
+    return (atom[q % kAtom] >> (kv % kAtom) & 1) != 0;
 }
 
 // ---- Writing rows.
 
 Run* RowWriter::last(std::int64_t column) {
-    if (static_cast<std::int64_t>(data_.runs.size()) == data_.row_begin.back()) return nullptr;
+    if (std::ssize(data_.runs) == data_.row_begin.back()) return nullptr;
     Run& run = data_.runs.back();
     TW_ASSERT(run.end() <= column, "pieces of a row come in order");
     return run.end() == column ? &run : nullptr;
@@ -115,8 +115,7 @@ void RowWriter::atom(std::int64_t column, AtomId id) {
     if (run && !run->full()) {
         ++run->count;
     } else {
-        data_.runs.push_back(
-            {static_cast<std::int32_t>(column), 1, static_cast<std::int64_t>(data_.ids.size())});
+        data_.runs.push_back({static_cast<std::int32_t>(column), 1, std::ssize(data_.ids)});
     }
     data_.ids.push_back(id);
 }
@@ -128,7 +127,7 @@ AtomId RowCursor::at(std::int64_t column) {
     if (next_ == runs_.size() || runs_[next_].first > column) return kNone;
     const Run& run = runs_[next_];
     if (run.full()) return kAll;
-    return data_->ids[static_cast<std::size_t>(run.atoms + column - run.first)];
+    return data_->ids[run.atoms + column - run.first];
 }
 
 std::int64_t RowCursor::change(std::int64_t column) {
@@ -154,9 +153,8 @@ Atom read_atom(const MaskData& data, std::int64_t row_base, std::int64_t q, std:
             for (std::int64_t i = 0; i < kAtom; ++i) {
                 const std::int64_t from = i + down - (r - row) * kAtom;
                 if (from < 0 || from >= kAtom) continue;
-                const std::uint64_t word = atom[static_cast<std::size_t>(from)];
-                result[static_cast<std::size_t>(i)] |=
-                    c == column ? word >> right : word << (kAtom - right);
+                const std::uint64_t word = atom[from];
+                result[i] |= c == column ? word >> right : word << (kAtom - right);
             }
         }
     }

@@ -179,7 +179,7 @@ Tensor BlockMask::packed() const {
     out.number(pieces);
     for (const mask::Run& run : data.runs) {
         for (std::int32_t i = 0; !run.full() && i < run.count; ++i)
-            out.word(data.ids[static_cast<std::size_t>(run.atoms + i)]);
+            out.word(data.ids[run.atoms + i]);
     }
     out.number(std::ssize(data.atoms.atoms()));
     for (const mask::Atom& atom : data.atoms.atoms()) {
@@ -193,7 +193,7 @@ BlockMask BlockMask::from_packed(const Tensor& words) {
         user_error("from_packed", "expected words of u32 (n) but got {}", words.type_name());
     const Tensor dense = words.contiguous();
     const auto* first = dense.data<std::uint32_t>();
-    const auto count = static_cast<std::size_t>(dense.size());
+    const std::size_t count = dense.size();
     // Compiled programs bring the same words with every call: their plans are worth keeping.
     const XXH128_hash_t hash = XXH3_128bits(first, count * sizeof(std::uint32_t));
     const std::pair key(hash.low64, hash.high64);

@@ -25,7 +25,7 @@ class RowSums {
         for (std::int64_t c = cell(first); first < end; ++c) {
             // The first position of the next cell.
             const std::int64_t next = std::min(end, ceil_div((c + 1) * length_, cells_));
-            sums_[static_cast<std::size_t>(c)] += weight * static_cast<double>(next - first);
+            sums_[c] += weight * static_cast<double>(next - first);
             first = next;
         }
     }
@@ -41,11 +41,11 @@ Picture picture(const MaskData& data, std::int64_t head, std::int64_t most_cells
     Picture result;
     result.height = std::min(most_cells, exact ? data.q_len : data.rows());
     result.width = std::min(most_cells, exact ? data.kv_len : data.columns());
-    result.cells.assign(static_cast<std::size_t>(result.height * result.width), 0);
+    result.cells.assign(result.height * result.width, 0);
     // By single queries where the picture may show them, else by rows of pieces.
     const std::int64_t step = exact ? 1 : kAtom;
     std::vector<double> sums(result.cells.size());
-    std::vector<double> queries(static_cast<std::size_t>(result.height));
+    std::vector<double> queries(result.height);
     for (std::int64_t q = 0; q < data.q_len; q += step) {
         const std::int64_t y = q / step * result.height / (exact ? data.q_len : data.rows());
         const std::int64_t rows = std::min(step, data.q_len - q);
@@ -57,7 +57,7 @@ Picture picture(const MaskData& data, std::int64_t head, std::int64_t most_cells
                 continue;
             }
             for (std::int32_t i = 0; i < run.count; ++i) {
-                const Atom& atom = data.atoms[data.ids[static_cast<std::size_t>(run.atoms + i)]];
+                const Atom& atom = data.atoms[data.ids[run.atoms + i]];
                 const std::int64_t kv = (run.first + i) * kAtom;
                 if (!exact) {
                     double count = 0;
@@ -66,14 +66,13 @@ Picture picture(const MaskData& data, std::int64_t head, std::int64_t most_cells
                     row.add(kv, kv + width, count / static_cast<double>(width));
                     continue;
                 }
-                for (std::uint64_t word = atom[static_cast<std::size_t>(q % kAtom)]; word != 0;
-                     word &= word - 1) {
+                for (std::uint64_t word = atom[q % kAtom]; word != 0; word &= word - 1) {
                     const std::int64_t j = kv + std::countr_zero(word);
                     row.add(j, j + 1, 1);
                 }
             }
         }
-        queries[static_cast<std::size_t>(y)] += static_cast<double>(rows);
+        queries[y] += static_cast<double>(rows);
         for (std::size_t x = 0; x < row.sums().size(); ++x)
             sums[static_cast<std::size_t>(y * result.width) + x] += row.sums()[x];
     }
@@ -82,10 +81,8 @@ Picture picture(const MaskData& data, std::int64_t head, std::int64_t most_cells
     keys.add(0, data.kv_len, 1);
     for (std::int64_t y = 0; y < result.height; ++y) {
         for (std::int64_t x = 0; x < result.width; ++x) {
-            const auto i = static_cast<std::size_t>(y * result.width + x);
-            result.cells[i] =
-                static_cast<float>(sums[i] / (queries[static_cast<std::size_t>(y)] *
-                                              keys.sums()[static_cast<std::size_t>(x)]));
+            const std::size_t i = y * result.width + x;
+            result.cells[i] = static_cast<float>(sums[i] / (queries[y] * keys.sums()[x]));
         }
     }
     return result;
@@ -113,11 +110,11 @@ std::string characters(const BlockLevel& level, std::int64_t rows, std::int64_t 
                        width = std::min(columns, level.columns);
     for (std::int64_t head = 0; head < std::min(heads, limit); ++head) {
         text += fmt::format("({}, {})\n", head / level.heads, head % level.heads);
-        std::vector<double> sums(static_cast<std::size_t>(height * width));
-        std::vector<double> blocks(static_cast<std::size_t>(height));
+        std::vector<double> sums(height * width);
+        std::vector<double> blocks(height);
         for (std::int64_t row = 0; row < level.rows; ++row) {
             const std::int64_t y = row * height / level.rows;
-            blocks[static_cast<std::size_t>(y)] += 1;
+            blocks[y] += 1;
             RowSums line(level.columns, width);
             for (const BlockSpan& span : level.row(head * level.rows + row))
                 line.add(span.first, span.first + span.count, span.full ? 1 : 0.5);
@@ -128,9 +125,7 @@ std::string characters(const BlockLevel& level, std::int64_t rows, std::int64_t 
         keys.add(0, level.columns, 1);
         for (std::int64_t y = 0; y < height; ++y) {
             for (std::int64_t x = 0; x < width; ++x) {
-                const double share = sums[static_cast<std::size_t>(y * width + x)] /
-                                     (blocks[static_cast<std::size_t>(y)] *
-                                      keys.sums()[static_cast<std::size_t>(x)]);
+                const double share = sums[y * width + x] / (blocks[y] * keys.sums()[x]);
                 text += share >= 0.999999 ? "██" : share > 0 ? "░░" : "  ";
             }
             text += '\n';

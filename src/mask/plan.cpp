@@ -92,8 +92,7 @@ Tensor atom_numbers(const std::vector<const TileBits*>& tiles, const TileBits& s
             for (std::int64_t c = 0; c < shape.stride(); ++c) {
                 Atom atom;
                 for (std::int64_t r = 0; r < kAtom; ++r) {
-                    atom[static_cast<std::size_t>(r)] =
-                        tile->words[static_cast<std::size_t>((i + r) * shape.stride() + c)];
+                    atom[r] = tile->words[(i + r) * shape.stride() + c];
                 }
                 *out++ = static_cast<std::int32_t>(pool.intern(atom));
             }
@@ -115,12 +114,12 @@ void encode_bits(const TileTable& table, const std::vector<std::int64_t>& used, 
     if (flip) {
         flipped.reserve(used.size());
         for (const std::int64_t number : used) {
-            flipped.push_back(table.tiles()[static_cast<std::size_t>(number)].transposed());
+            flipped.push_back(table.tiles()[number].transposed());
         }
         for (const TileBits& tile : flipped) tiles.push_back(&tile);
     } else {
         for (const std::int64_t number : used) {
-            tiles.push_back(&table.tiles()[static_cast<std::size_t>(number)]);
+            tiles.push_back(&table.tiles()[number]);
         }
     }
     if (tiles.empty()) tiles.push_back(&shape);  // kernels get an array with an element
@@ -189,7 +188,7 @@ MaskPlan make_plan(const MaskData& mask, const PlanOptions& options) {
                 continue;
             }
             position.resize(table.tiles().size(), -1);
-            std::int32_t& at = position[static_cast<std::size_t>(number)];
+            std::int32_t& at = position[number];
             if (at < 0) {
                 at = static_cast<std::int32_t>(used.size());
                 used.push_back(number);
@@ -222,7 +221,7 @@ Tensor MaskPlan::work_list(std::int64_t batches, std::int64_t num_heads) const {
     if ((batch != 1 && batch != batches) || (heads != 1 && heads != num_heads))
         user_error("mask_plan", "expected batches {} and heads {} (1 broadcasts) but got {} and {}",
                    batch, heads, batches, num_heads);
-    std::vector<std::int64_t> tiles(static_cast<std::size_t>(batch * heads * rows));
+    std::vector<std::int64_t> tiles(batch * heads * rows);
     for (std::size_t i = 0; i < tiles.size(); ++i)
         tiles[i] = row_tiles(static_cast<std::int64_t>(i));
     Tensor list = Tensor::empty(i32, {batches * num_heads * rows});
@@ -232,7 +231,7 @@ Tensor MaskPlan::work_list(std::int64_t batches, std::int64_t num_heads) const {
         const std::int64_t head = work / rows;
         const std::int64_t stored =
             (batch == 1 ? 0 : head / num_heads) * heads + (heads == 1 ? 0 : head % num_heads);
-        return tiles[static_cast<std::size_t>(stored * rows + work % rows)];
+        return tiles[stored * rows + work % rows];
     };
     std::stable_sort(out, out + list.size(),
                      [&](std::int32_t a, std::int32_t b) { return length(a) > length(b); });

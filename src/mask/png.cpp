@@ -112,7 +112,7 @@ std::string zlib(const std::string& bytes) {
 std::string png(const std::vector<std::uint8_t>& pixels, std::int64_t width,
                 const std::vector<Colour>& palette) {
     std::string out = "\x89PNG\r\n\x1a\n", header, colours, rows;
-    const auto columns = static_cast<std::size_t>(width);
+    const std::size_t columns = width;
     append_number(header, static_cast<std::uint32_t>(columns));
     append_number(header, static_cast<std::uint32_t>(pixels.size() / columns));
     header += {8, 3, 0, 0, 0};  // 8 bits, palette, deflate, a filter for each line, not interlaced

@@ -130,8 +130,8 @@ class RegionFinder {
                            : Value();
             case Op::add:
                 for (const int i : {0, 1}) {
-                    if (finite(instruction.operands[static_cast<std::size_t>(1 - i)]))
-                        return region(builder, instruction.operands[static_cast<std::size_t>(i)]);
+                    if (finite(instruction.operands[1 - i]))
+                        return region(builder, instruction.operands[i]);
                 }
                 return {};
             case Op::sub:

@@ -79,8 +79,7 @@ TileBits tile_bits(const MaskData& data, const TileRow& row, std::int64_t tile) 
             Atom atom = read_atom(data, row.head * data.rows(), row.q + i, tile * row.width + j);
             const Atom clip = corner_atom(rows, std::min(kAtom, row.width - j));
             for (std::int64_t r = 0; r < rows; ++r) {
-                bits.words[static_cast<std::size_t>((i + r) * bits.stride() + j / kAtom)] =
-                    atom[static_cast<std::size_t>(r)] & clip[static_cast<std::size_t>(r)];
+                bits.words[(i + r) * bits.stride() + j / kAtom] = atom[r] & clip[r];
             }
         }
     }
@@ -99,8 +98,7 @@ std::int64_t TileTable::number(const TileRow& row, std::int64_t tile) {
     const auto [entry, fresh] = by_atoms_.try_emplace(std::move(key), 0);
     if (fresh) {
         TileBits bits = tile_bits(data_, {row.head, row.q, height_, width_}, tile);
-        const auto [known, is_new] =
-            by_bits_.try_emplace(bits, static_cast<std::int64_t>(tiles_.size()));
+        const auto [known, is_new] = by_bits_.try_emplace(bits, std::ssize(tiles_));
         if (is_new) {
             popcounts_.push_back(bits.popcount());
             tiles_.push_back(std::move(bits));

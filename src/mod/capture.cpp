@@ -120,7 +120,7 @@ std::string CaptureTable::parameter_name(const Capture& capture) const {
 
 ir::Value CaptureTable::ref(const Capture& capture) {
     const auto found = std::find(captures_.begin(), captures_.end(), capture);
-    const auto place = static_cast<std::size_t>(found - captures_.begin());
+    const std::size_t place = found - captures_.begin();
     const Tensor& tensor = capture.tensor();
     if (found == captures_.end()) {
         const ir::RefType type{tensor.dtype(),

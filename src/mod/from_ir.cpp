@@ -31,7 +31,7 @@ std::shared_ptr<const ir::Function> parse_traced(std::string_view text) {
     const auto& parameters = function.parameters();
     const auto first_ref = std::find_if(parameters.begin(), parameters.end(),
                                         [&](ir::Value p) { return function.is_ref(p); });
-    const auto scalars = static_cast<std::size_t>(first_ref - parameters.begin());
+    const std::size_t scalars = first_ref - parameters.begin();
     const ir::Instruction& end = function.body.terminator();
     bool fits = scalars == mod::kPositions.size() || scalars == mod::kPositions.size() + 1;
     fits &=
@@ -130,7 +130,7 @@ class Axes {
         });
         std::vector<std::string> result;
         for (ir::Value ref : refs_) {
-            const auto rank = static_cast<std::size_t>(function_.ref_type(ref).rank());
+            const std::size_t rank = function_.ref_type(ref).rank();
             const auto known = found.find(ref);
             result.push_back(known == found.end() ? std::string(rank, '.') : known->second);
         }
@@ -259,7 +259,7 @@ std::string batched_mod_ir(std::string_view text, std::int64_t batch,
     std::vector<ir::Value> parameters = function.parameters();
     const auto first_ref = std::find_if(parameters.begin(), parameters.end(),
                                         [&](ir::Value p) { return function.is_ref(p); });
-    const auto scalars = static_cast<std::size_t>(first_ref - parameters.begin());
+    const std::size_t scalars = first_ref - parameters.begin();
     if (parameters.size() - scalars != batched.size())
         user_error("mod", "expected {} flags for the arrays of a mod but got {}",
                    parameters.size() - scalars, batched.size());
@@ -333,8 +333,7 @@ std::string shifted_mod_ir(std::string_view text, const std::vector<bool>& local
     ir::walk(function.body, [&](const ir::Instruction& instruction) {
         if (instruction.op != ir::Op::load) return;
         const ir::Access access = ir::access(instruction);
-        const auto place = static_cast<std::size_t>(
-            std::find(refs.begin(), refs.end(), access.ref) - refs.begin());
+        const std::size_t place = std::find(refs.begin(), refs.end(), access.ref) - refs.begin();
         for (std::size_t d = 0; local[place] && d < access.indices.size(); ++d) {
             if (letters[place][d] == 'b') kept.insert(access.indices[d]);
         }

@@ -96,7 +96,7 @@ class Resolver {
             unknown(node, "");
         }
         const int rank = capture->tensor().rank();
-        if (rank != static_cast<int>(node.children.size())) {
+        if (rank != std::ssize(node.children)) {
             fail(node, fmt::format("expected {} indices of `{}`, {}, but got {}", rank, node.text,
                                    capture->tensor().type_name(), node.children.size()));
         }
@@ -316,10 +316,8 @@ class Evaluation {
             return at(node.mod(at(p[0]), at(p[1]), at(p[2]), at(p[3])));
         }
         const bool given = node.score_argument >= 0;
-        const Operand wide =
-            at(as_score(given ? value(node.children[static_cast<std::size_t>(node.score_argument)])
-                              : at(arguments_.front()),
-                        node));
+        const Operand wide = at(as_score(
+            given ? value(node.children[node.score_argument]) : at(arguments_.front()), node));
         return at(node.mod(wide, at(p[0]), at(p[1]), at(p[2]), at(p[3])));
     }
 

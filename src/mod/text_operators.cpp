@@ -159,7 +159,7 @@ double literal_square(double x) {
 
 /// A function of ir/ops.inl: literals in f64, and `approx` where there is an approximation.
 Operand elementwise(const ElementwiseFunction& function, Arguments x) {
-    const auto operands = static_cast<std::size_t>(function.operands);
+    const std::size_t operands = function.operands;
     bool approx = false;
     if (x.size() > operands) {
         if (x.back().kind() != Kind::truth) {
@@ -278,7 +278,7 @@ const TextFunction* find_function(std::string_view name) {
             {"float", {1, 1, float_function}},
         };
         for (const ElementwiseFunction& function : elementwise_functions()) {
-            const auto operands = static_cast<std::size_t>(function.operands);
+            const std::size_t operands = function.operands;
             const auto apply = [&function](std::span<const Operand> x) {
                 return elementwise(function, x);
             };

@@ -137,8 +137,7 @@ void text_error(const std::string& text, std::size_t place, const std::string& m
     const std::size_t before = place == 0 ? std::string::npos : text.rfind('\n', place - 1);
     const std::size_t line_start = before == std::string::npos ? 0 : before + 1;
     const std::size_t line_end = std::min(text.find('\n', place), text.size());
-    const auto line =
-        std::count(text.begin(), text.begin() + static_cast<std::ptrdiff_t>(place), '\n');
+    const auto line = std::count(text.begin(), text.begin() + place, '\n');
     const std::size_t column =
         characters(std::string_view(text).substr(line_start, place - line_start));
     std::string shown = text.substr(line_start, line_end - line_start);

@@ -357,10 +357,10 @@ CallOptions options_of(const Options& o, const std::vector<bool>& given_inputs,
     CallOptions result;
     for (const bool present : given_inputs) result.in.push_back(given(present));
     for (const int input : row_inputs) {
-        if (given_inputs[static_cast<std::size_t>(input)]) result.dynamic[input] = {0};
+        if (given_inputs[input]) result.dynamic[input] = {0};
     }
     for (std::size_t output = 0; output < num_outputs; ++output) {
-        result.dynamic[static_cast<int>(given_inputs.size() + output)] = {0};
+        result.dynamic[given_inputs.size() + output] = {0};
     }
     result.interpret = o.interpret;
     result.num_warps = o.num_warps;

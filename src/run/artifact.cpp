@@ -255,7 +255,7 @@ void Artifact::State::add_step(const Json& given, const Files& files) {
         ir::RefArgument argument;
         const auto extents = ref.at("extents").get<std::vector<std::int64_t>>();
         const auto strides = ref.at("strides").get<std::vector<std::int64_t>>();
-        const auto rank = static_cast<std::size_t>(type.rank());
+        const std::size_t rank = type.rank();
         if (extents.size() != rank || strides.size() != rank)
             files.damaged(run::kManifest, "a rank is not that of its program");
         std::copy(extents.begin(), extents.end(), argument.extents.begin());

@@ -362,7 +362,7 @@ void export_operation(const std::string& folder, const std::vector<Tensor>& inpu
         writer.add_target("cuda", options.gpu_operation ? gpu : recorded, options.archs);
     }
     std::vector<bool> results(arrays.size());
-    std::fill(results.begin() + static_cast<std::ptrdiff_t>(inputs.size()), results.end(), true);
+    std::fill(results.begin() + inputs.size(), results.end(), true);
     const std::string& first = recorded.launches.front().executable->traced() == nullptr
                                    ? options.name
                                    : recorded.launches.front().executable->traced()->name;

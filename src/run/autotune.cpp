@@ -61,7 +61,7 @@ std::string signature_of(const std::vector<Tensor>& inputs) {
 /// Inputs that a measurement may overwrite are copied.
 std::vector<Tensor> measurable(const Call& call, std::vector<Tensor> inputs) {
     for (const Alias& alias : call.options().aliases) {
-        Tensor& input = inputs.at(static_cast<std::size_t>(alias.input));
+        Tensor& input = inputs.at(alias.input);
         input = input.clone();
     }
     return inputs;

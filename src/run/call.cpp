@@ -98,7 +98,7 @@ CallState::Shapes CallState::shapes(std::span<const Tensor> inputs) const {
         for (std::size_t o = 0; o < result.outputs.size(); ++o) {
             auto& shape = result.outputs[o].shape;
             const int axis = axis_of(batchings_[b].out_axes, o, 0);
-            if (axis < 0 || axis > static_cast<int>(shape.size())) {
+            if (axis < 0 || axis > std::ssize(shape)) {
                 user_error("vmap", "expected a batch axis in [0, {}] for output {} but got {}",
                            shape.size(), o, axis);
             }
@@ -155,7 +155,7 @@ CallState::Key CallState::key(std::span<const Tensor> inputs, const Shapes& shap
     const auto add = [&](std::size_t argument, std::int64_t dtype,
                          const std::vector<std::int64_t>& shape) {
         key.push_back(dtype);
-        key.push_back(static_cast<std::int64_t>(shape.size()));
+        key.push_back(std::ssize(shape));
         if (options_.dynamic.empty()) {
             key.insert(key.end(), shape.begin(), shape.end());
         } else {
@@ -188,7 +188,7 @@ lang::Signature CallState::signature(std::span<const Tensor> inputs, const Shape
         const char* const kRoles[] = {"input", "output", "scratch"};
         parameter.name = argument < kernel_.parameter_names().size()
                              ? kernel_.parameter_names()[argument]
-                             : fmt::format("{}{}", kRoles[static_cast<int>(role)], index);
+                             : fmt::format("{}{}", kRoles[static_cast<std::size_t>(role)], index);
         parameter.role = role;
         parameter.dtype = type.dtype;
         parameter.extents = type.shape;
@@ -225,7 +225,7 @@ lang::Signature CallState::signature(std::span<const Tensor> inputs, const Shape
     for (std::size_t a = 0; a < options_.aliases.size(); ++a) {
         const Alias& alias = options_.aliases[a];
         const auto group = static_cast<int>(a);
-        signature.parameters[static_cast<std::size_t>(alias.input)].alias_group = group;
+        signature.parameters[alias.input].alias_group = group;
         signature.parameters[inputs.size() + static_cast<std::size_t>(alias.output)].alias_group =
             group;
     }
@@ -304,8 +304,7 @@ std::vector<Tensor> CallState::output_tensors(std::span<const Tensor> inputs,
     if (given.empty()) {
         outputs.resize(shapes.outputs.size());
         for (const Alias& alias : options_.aliases) {
-            outputs[static_cast<std::size_t>(alias.output)] =
-                inputs[static_cast<std::size_t>(alias.input)];
+            outputs[alias.output] = inputs[alias.input];
         }
         for (std::size_t o = 0; o < outputs.size(); ++o) {
             const TensorType& type = shapes.outputs[o];
@@ -350,8 +349,8 @@ std::vector<Tensor> CallState::run(std::span<const Tensor> inputs, std::span<con
     // An aliased input is read where its output is written.
     std::vector<Tensor> sources(inputs.begin(), inputs.end());
     for (const Alias& alias : options_.aliases) {
-        Tensor& source = sources[static_cast<std::size_t>(alias.input)];
-        const Tensor& target = outputs[static_cast<std::size_t>(alias.output)];
+        Tensor& source = sources[alias.input];
+        const Tensor& target = outputs[alias.output];
         if (source.raw() != target.raw() || source.strides() != target.strides()) {
             if (!ahead) target.copy_from(source);
             source = target;

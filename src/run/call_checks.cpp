@@ -92,17 +92,15 @@ void CallState::check_arguments(std::span<const Tensor> inputs, const Shapes& sh
     const auto num_inputs = static_cast<int>(inputs.size());
     for (const auto& [argument, dims] : options_.dynamic) {
         const int output = argument - num_inputs;
-        if (output >= static_cast<int>(shapes.outputs.size())) {
+        if (output >= std::ssize(shapes.outputs)) {
             user_error("call",
                        "expected `dynamic` of kernel `{}` to name one of {} inputs and {} outputs "
                        "but got argument {}",
                        kernel_.name(), num_inputs, shapes.outputs.size(), argument);
         }
-        const auto at = static_cast<std::size_t>(argument);
+        const std::size_t at = argument;
         if (output < 0 && !inputs[at].defined()) continue;
-        const Tensor::Dims& shape = output < 0
-                                        ? inputs[at].shape()
-                                        : shapes.outputs[static_cast<std::size_t>(output)].shape;
+        const Tensor::Dims& shape = output < 0 ? inputs[at].shape() : shapes.outputs[output].shape;
         auto rank = static_cast<int>(shape.size());
         for (int axis : batch_axes(at, inputs.size())) rank -= axis != kNotMapped;
         for (int d : dims) {
@@ -117,8 +115,8 @@ void CallState::check_arguments(std::span<const Tensor> inputs, const Shapes& sh
 
 void CallState::check_aliases(std::span<const Tensor> inputs, const Shapes& shapes) const {
     for (const Alias& alias : options_.aliases) {
-        const auto in = static_cast<std::size_t>(alias.input);
-        const auto out = static_cast<std::size_t>(alias.output);
+        const std::size_t in = alias.input;
+        const std::size_t out = alias.output;
         if (alias.input < 0 || alias.output < 0 || in >= inputs.size() ||
             out >= shapes.outputs.size() || !inputs[in].defined()) {
             user_error("call",

@@ -103,7 +103,7 @@ Layout layout_of(const AttributeType& type) {
     std::size_t alignment = 1;
     const auto round_up = [](std::size_t at, std::size_t to) { return (at + to - 1) / to * to; };
     for (const auto& [name, dtype] : type.fields) {
-        const auto size = static_cast<std::size_t>(size_of(dtype));
+        const std::size_t size = size_of(dtype);
         alignment = std::max(alignment, size);
         layout.offsets.push_back(round_up(layout.size, size));
         layout.size = layout.offsets.back() + size;

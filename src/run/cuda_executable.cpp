@@ -123,7 +123,7 @@ class Gpu : public Executable {
             const ir::RefArgument& ref = arguments.refs.at(next++);
             bool empty = false;
             for (int d = 0; d < kernel_.ref_type(parameter).rank(); ++d) {
-                empty |= ref.extents[static_cast<std::size_t>(d)] == 0;
+                empty |= ref.extents[d] == 0;
             }
             if (empty) continue;
             const std::string& name = kernel_.value_name(parameter);

@@ -341,7 +341,7 @@ CudaPlan CudaKernel::plan(const std::vector<TensorType>& inputs,
     State::Key key{{}, attributes};
     for (const TensorType& type : inputs) {
         key.first.push_back(static_cast<std::int64_t>(type.dtype));
-        key.first.push_back(static_cast<std::int64_t>(type.shape.size()));
+        key.first.push_back(std::ssize(type.shape));
         key.first.insert(key.first.end(), type.shape.begin(), type.shape.end());
     }
     return state_->plans.get(key, [&] {

@@ -165,7 +165,7 @@ void copy_memory(void* to, Device to_device, const void* from, Device from_devic
     if (to_gpu) cuda::device_of(target, "copy_from");
     if (from_gpu) cuda::device_of(source, "copy_from");
     const cuda::ContextScope scope(to_gpu ? to_device.index : from_device.index);
-    const auto size = static_cast<std::size_t>(bytes);
+    const std::size_t size = bytes;
     void* const stream = cuda_stream();
     if (to_gpu && from_gpu) {
         driver.check(driver.cuMemcpyDtoDAsync_v2(target, source, size, stream), "copying");
@@ -194,7 +194,7 @@ Tensor constant(std::span<const std::int64_t> values, Device device) {
         new Memo<Key, Tensor>("small arrays of calls", kMost,
                               [](const Tensor& x) { return static_cast<std::size_t>(x.nbytes()); });
     const std::vector<std::int64_t> words(values.begin(), values.end());
-    const auto count = static_cast<std::int64_t>(words.size());
+    const auto count = std::ssize(words);
     const Tensor result = kConstants->get({device.kind, device.index, words}, [&] {
         if (device.kind == Device::Kind::cpu) {
             const RecorderScope paused(nullptr);

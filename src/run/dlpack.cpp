@@ -90,7 +90,7 @@ Tensor import(Managed* managed) {
     if (source.ndim > 0 && !source.shape) {
         user_error("from_dlpack", "expected a shape of {} extents but got null", source.ndim);
     }
-    const auto rank = static_cast<std::size_t>(source.ndim);
+    const std::size_t rank = source.ndim;
     Tensor::Dims shape(source.shape, source.shape + rank);
     Tensor::Dims strides;
     if (source.strides) strides.assign(source.strides, source.strides + rank);

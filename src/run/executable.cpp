@@ -61,7 +61,7 @@ class Native : public Executable {
         for (std::size_t i = 0; i < arguments.refs.size(); ++i) {
             if (ranks_.at(i) == 0) continue;
             const ir::RefArgument& ref = arguments.refs[i];
-            const auto last = static_cast<std::size_t>(ranks_[i] - 1);
+            const std::size_t last = ranks_[i] - 1;
             if (ref.extents[last] <= 1 || ref.strides[last] == 1) continue;
             debug_log(name_,
                       "slow path: tiles of array {} are copied element by element, since its last "

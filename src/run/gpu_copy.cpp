@@ -15,10 +15,10 @@ constexpr std::int64_t kBlock = 1024;
 void copy_program(Ref source, Ref target) {
     const int rank = source.rank();
     Tile rest = program_id(0) * kBlock + iota(kBlock, i64);
-    std::vector<RefIndex> index(static_cast<std::size_t>(rank));
+    std::vector<RefIndex> index(rank);
     for (int d = rank; d-- > 1;) {
         const Tile extent = source.extent(d);
-        index[static_cast<std::size_t>(d)] = rest % extent;
+        index[d] = rest % extent;
         rest = rest / extent;
     }
     index[0] = rest;

@@ -24,10 +24,9 @@ std::uint64_t hash_of_part(const std::byte* bytes, std::size_t size) {
 std::uint64_t hash_of(const std::byte* bytes, std::size_t size) {
     constexpr std::size_t kPart = std::size_t{1} << 18;
     std::vector<std::uint64_t> parts((size + kPart - 1) / kPart);
-    cpu::parallel_for(static_cast<std::int64_t>(parts.size()), [&](std::int64_t i) {
+    cpu::parallel_for(std::ssize(parts), [&](std::int64_t i) {
         const std::size_t begin = static_cast<std::size_t>(i) * kPart;
-        parts[static_cast<std::size_t>(i)] =
-            hash_of_part(bytes + begin, std::min(kPart, size - begin));
+        parts[i] = hash_of_part(bytes + begin, std::min(kPart, size - begin));
     });
     return XXH3_64bits(parts.data(), parts.size() * sizeof(std::uint64_t));
 }

@@ -87,7 +87,7 @@ class Offloaded : public Executable {
             std::int64_t low = 0, high = 0;
             bool empty = false;
             for (int d = 0; d < arrays_[i].rank; ++d) {
-                const auto dim = static_cast<std::size_t>(d);
+                const std::size_t dim = d;
                 empty |= ref.extents[dim] == 0;
                 const std::int64_t reach = (ref.extents[dim] - 1) * ref.strides[dim];
                 (reach < 0 ? low : high) += reach;

@@ -80,7 +80,7 @@ bool run::overlaps_itself(const Tensor& tensor) {
     if (!tensor.defined() || tensor.size() <= 1 || tensor.is_contiguous()) return false;
     std::vector<std::pair<std::int64_t, std::int64_t>> dims;  // stride without sign, extent
     for (int d = 0; d < tensor.rank(); ++d) {
-        const std::int64_t stride = tensor.strides()[static_cast<std::size_t>(d)];
+        const std::int64_t stride = tensor.strides()[d];
         if (tensor.dim(d) > 1) dims.emplace_back(stride < 0 ? -stride : stride, tensor.dim(d));
     }
     std::sort(dims.begin(), dims.end());
@@ -94,13 +94,13 @@ bool run::overlaps_itself(const Tensor& tensor) {
     // Strides that interleave: every element is looked at, where there are not too many.
     constexpr std::int64_t kMost = 1 << 24;
     if (dims.front().first == 0 || tensor.size() > reach + 1 || reach >= kMost) return true;
-    std::vector<bool> seen(static_cast<std::size_t>(reach + 1));
+    std::vector<bool> seen(reach + 1);
     std::vector<std::int64_t> index(dims.size());
     for (std::int64_t n = 0; n < tensor.size(); ++n) {
         std::int64_t at = 0;
         for (std::size_t d = 0; d < dims.size(); ++d) at += index[d] * dims[d].first;
-        if (seen[static_cast<std::size_t>(at)]) return true;
-        seen[static_cast<std::size_t>(at)] = true;
+        if (seen[at]) return true;
+        seen[at] = true;
         for (std::size_t d = 0; d < dims.size() && ++index[d] == dims[d].second; ++d) index[d] = 0;
     }
     return false;

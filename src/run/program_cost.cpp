@@ -110,13 +110,12 @@ class Counter {
         if (instruction.op == Op::constant) {
             scalars_[result] = instruction.get<ir::ConstantAttributes>().bits;
         } else if (instruction.op == Op::program_id || instruction.op == Op::num_programs) {
-            const auto axis = static_cast<std::size_t>(instruction.get<ir::AxisAttributes>().axis);
+            const std::size_t axis = instruction.get<ir::AxisAttributes>().axis;
             scalars_[result] = static_cast<std::uint64_t>(
                 instruction.op == Op::program_id ? program_[axis] : function_.grid[axis]);
         } else if (instruction.op == Op::extent) {
-            const std::int64_t extent =
-                function_.ref_type(instruction.operands[0])
-                    .extents[static_cast<std::size_t>(instruction.get<ir::AxisAttributes>().axis)];
+            const std::int64_t extent = function_.ref_type(instruction.operands[0])
+                                            .extents[instruction.get<ir::AxisAttributes>().axis];
             if (extent != ir::kDynamic) scalars_[result] = static_cast<std::uint64_t>(extent);
         } else if (ir::is_elementwise(instruction.op) && instruction.op != Op::bitcast) {
             std::uint64_t operands[3] = {};

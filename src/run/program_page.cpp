@@ -120,9 +120,8 @@ Pane source_pane(const Linked& program) {
             if (last != 0 && first > last + 1) pane.lines.push_back({"…"});
             for (int line = first; line <= end; ++line) {
                 const auto found = used.find(line);
-                pane.lines.push_back({lines[static_cast<std::size_t>(line - 1)],
-                                      found == used.end() ? Keys{} : found->second, line,
-                                      std::exchange(heading, {})});
+                pane.lines.push_back({lines[line - 1], found == used.end() ? Keys{} : found->second,
+                                      line, std::exchange(heading, {})});
             }
             last = std::max(last, end);
         }
@@ -212,8 +211,8 @@ int last_line_in(const std::string& text, const std::string& before) {
 
 const Keys& keys_at(const Pane& cuda, int line) {
     static const Keys none;
-    const bool known = line >= 1 && line <= static_cast<int>(cuda.by_line.size());
-    return known ? cuda.by_line[static_cast<std::size_t>(line - 1)] : none;
+    const bool known = line >= 1 && line <= std::ssize(cuda.by_line);
+    return known ? cuda.by_line[line - 1] : none;
 }
 
 Pane ptx_pane(const std::string& ptx, const std::string& source, const Pane& cuda) {

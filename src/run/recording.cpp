@@ -151,7 +151,7 @@ void clear(const Tensor& tensor) {
     if (tensor.device().kind == Device::Kind::cuda)
         return clear_on_gpu(tensor.raw(), tensor.nbytes(), tensor.device().index);
     if (Recorder::current() == nullptr) {
-        std::memset(tensor.raw(), 0, static_cast<std::size_t>(tensor.nbytes()));
+        std::memset(tensor.raw(), 0, tensor.nbytes());
         return;
     }
     const std::int64_t size = tensor.size();

@@ -89,7 +89,7 @@ Tensor Tensor::empty(DType dtype, Dims shape, Device device) {
         return from_data(memory, dtype, std::move(shape), {}, std::move(owner), device);
     }
     // At least one byte, so that zero-size tensors have a pointer too.
-    const auto size = static_cast<std::size_t>(std::max<std::int64_t>(bytes, 1));
+    const std::size_t size = std::max<std::int64_t>(bytes, 1);
     std::shared_ptr<void> owner = run::host_memory().allocate(size);
     if (!owner) {
         out_of_memory("Tensor", "expected {} bytes of memory for {} but there are none", size,
@@ -107,7 +107,7 @@ Tensor Tensor::zeros(DType dtype, Dims shape, Device device) {
         run::clear_on_gpu(result.data_, result.nbytes(), device.index);
     } else {
         run::interrupt_recording();
-        std::memset(result.data_, 0, static_cast<std::size_t>(result.nbytes()));
+        std::memset(result.data_, 0, result.nbytes());
     }
     return result;
 }
@@ -130,7 +130,7 @@ Tensor Tensor::copy_of(const void* values, DType from, std::size_t count, Dims s
         user_error("from_vector", "expected {} values for shape {} but got {}", source.size(),
                    text(source.shape()), count);
     }
-    if (count > 0) std::memcpy(source.data_, values, static_cast<std::size_t>(source.nbytes()));
+    if (count > 0) std::memcpy(source.data_, values, source.nbytes());
     return source.to(dtype);
 }
 
@@ -167,7 +167,7 @@ std::int64_t Tensor::dim(int d) const {
     if (d < -rank() || d >= rank()) {
         user_error("dim", "expected a dimension of {} but got {}", type_name(), d);
     }
-    return shape()[static_cast<std::size_t>(d < 0 ? d + rank() : d)];
+    return shape()[d < 0 ? d + rank() : d];
 }
 
 std::int64_t Tensor::size() const {
@@ -215,7 +215,7 @@ Tensor Tensor::slice(int d, std::int64_t start, std::int64_t count, std::int64_t
                    d, type_name(), start, count, step);
     }
     Dims extents = shape(), steps = strides();
-    const auto at = static_cast<std::size_t>(d < 0 ? d + rank() : d);
+    const std::size_t at = d < 0 ? d + rank() : d;
     std::byte* const first = static_cast<std::byte*>(data_) + start * steps[at] * size_of(dtype_);
     extents[at] = count;
     steps[at] *= step;
@@ -237,11 +237,11 @@ Tensor Tensor::transpose(const std::vector<int>& permutation) const {
     bool valid = permutation.size() == extents.size();
     for (std::size_t d = 0; valid && d < permutation.size(); ++d) {
         const int from = permutation[d];
-        valid = from >= 0 && from < rank() && !seen[static_cast<std::size_t>(from)];
+        valid = from >= 0 && from < rank() && !seen[from];
         if (!valid) break;
-        seen[static_cast<std::size_t>(from)] = true;
-        extents[d] = shape()[static_cast<std::size_t>(from)];
-        steps[d] = strides()[static_cast<std::size_t>(from)];
+        seen[from] = true;
+        extents[d] = shape()[from];
+        steps[d] = strides()[from];
     }
     if (!valid) {
         user_error("transpose", "expected a permutation of the dimensions of {} but got [{}]",
@@ -290,7 +290,7 @@ std::uint64_t Tensor::fingerprint() const {
     check_defined("fingerprint");
     const Tensor dense = to(Device{}).contiguous();
     const auto* const bytes = static_cast<const std::byte*>(dense.raw());
-    const auto size = static_cast<std::size_t>(dense.nbytes());
+    const std::size_t size = dense.nbytes();
     return run::hash_of(bytes, size);
 }
 
@@ -366,7 +366,7 @@ void Tensor::fill(double value) const {
     run::interrupt_recording();
     std::array<std::byte, 8> bits{};
     run::convert_element(f64, reinterpret_cast<const std::byte*>(&value), dtype_, bits.data());
-    const auto width = static_cast<std::size_t>(size_of(dtype_));
+    const std::size_t width = size_of(dtype_);
     run::for_each_offset(shape(), strides(), strides(), [&](std::int64_t to, std::int64_t) {
         std::memcpy(static_cast<std::byte*>(data_) + to * static_cast<std::int64_t>(width),
                     bits.data(), width);

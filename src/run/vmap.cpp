@@ -9,7 +9,7 @@ namespace detail {
 BlockSpec batched_spec(const BlockSpec& spec, int rank, int axis) {
     if (spec.is_absent() || (spec.is_whole() && axis < 0)) return spec;
     std::vector<BlockDim> shape = spec.shape();
-    if (spec.is_whole()) shape.assign(static_cast<std::size_t>(rank), BlockDim(all));
+    if (spec.is_whole()) shape.assign(rank, BlockDim(all));
     const std::size_t inner_rank = shape.size();
     if (axis >= 0) {
         if (axis > static_cast<int>(inner_rank)) {
@@ -23,7 +23,7 @@ BlockSpec batched_spec(const BlockSpec& spec, int rank, int axis) {
         if (!spec.index_map()) {
             index.indices.assign(inner_rank, Operand(0));
         } else {
-            if (spec.arity() >= 0 && spec.arity() != static_cast<int>(inner_indices.size())) {
+            if (spec.arity() >= 0 && spec.arity() != std::ssize(inner_indices)) {
                 user_error("vmap",
                            "expected the index map of the call to take {} indices (one per "
                            "grid axis) but it takes {}",

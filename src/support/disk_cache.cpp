@@ -50,7 +50,7 @@ std::optional<std::string> read_file(const fs::path& path) {
     std::ifstream file(path, std::ios::binary | std::ios::ate);
     const std::streamoff size = file.tellg();
     if (size < 0) return std::nullopt;
-    std::string bytes(static_cast<std::size_t>(size), '\0');
+    std::string bytes(size, '\0');
     if (!file.seekg(0) || !file.read(bytes.data(), size)) return std::nullopt;
     return bytes;
 }

@@ -16,7 +16,7 @@ std::string_view name(DType type) {
 
 std::optional<DType> parse_dtype(std::string_view text) {
     for (int i = 0; i < kNumDTypes; ++i) {
-        if (kNames[static_cast<std::size_t>(i)] == text) return static_cast<DType>(i);
+        if (kNames[i] == text) return static_cast<DType>(i);
     }
     return std::nullopt;
 }

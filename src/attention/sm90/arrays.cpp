@@ -32,7 +32,7 @@ DeviceTensor view_of(const Tensor& tensor) {
 Tensor writable(const char* argument, const Tensor& tensor) {
     bool fits = address_of(tensor) % 16 == 0;
     for (int d = 0; d < 3; ++d) {
-        const std::int64_t stride = tensor.strides()[static_cast<std::size_t>(d)];
+        const std::int64_t stride = tensor.strides()[d];
         fits = fits && (tensor.dim(d) == 1 || stride % 8 == 0);
     }
     fits = fits && (tensor.dim(3) == 1 || tensor.strides()[3] == 1);

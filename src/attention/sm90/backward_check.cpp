@@ -21,8 +21,7 @@ std::string broken_order(const CaptureGradient& gradient, const std::vector<Capt
     const std::int64_t sizes[4] = {batches, desc.heads, desc.q_len, desc.kv_len};
     const auto apart = [&](std::size_t position) {
         const int d = gradient.dimension_of[position];
-        return sizes[position] <= 1 ||
-               (d >= 0 && shape[static_cast<std::size_t>(d)] >= sizes[position]);
+        return sizes[position] <= 1 || (d >= 0 && shape[d] >= sizes[position]);
     };
     const bool keys = apart(3), pairs = apart(0) && apart(1) && apart(2) && keys;
     const bool ordered = gradient.spread == Spread::tile ||

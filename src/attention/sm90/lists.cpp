@@ -29,7 +29,7 @@ ListLayout list_layout(const ProblemDesc& desc, const ListShape& shape) {
     layout.row_tiles = ceil_div(rows, std::int64_t{64} * shape.strips) + desc.sequences;
     layout.blocks = ceil_div(columns, shape.block);
     layout.batches = desc.batch;
-    const auto tiles = static_cast<std::size_t>(layout.batches * layout.row_tiles);
+    const std::size_t tiles = layout.batches * layout.row_tiles;
     layout.sequences = tiles * sizeof(twd::attn::MaskTile);
     const std::size_t packed_tiles = desc.sequences > 0 ? (tiles + 3) / 4 * 4 : 0;
     layout.first_q_blocks = layout.sequences + packed_tiles * sizeof(twd::attn::SequenceRows);

@@ -83,7 +83,7 @@ class KeyLists {
         const std::size_t tile_words = strips_ * 128 * words_;
         lists_.bits.assign(tile_words, 0);  // tile 0 has no bit; the plan's follow
         const auto* const bits = static_cast<const std::uint32_t*>(plan.bits.raw());
-        const auto num_bits = static_cast<std::size_t>(plan.bits.dim(0));
+        const std::size_t num_bits = plan.bits.dim(0);
         lists_.bits.insert(lists_.bits.end(), bits, bits + num_bits * tile_words);
         // Keys past the end of the last tile must not take part in sums over keys.
         const std::vector<std::uint32_t> inside = bits_of_keys(strips_, words_, last_keys_);
@@ -101,7 +101,7 @@ class KeyLists {
 
     /// Planes that share the order of their tiles, the longest first.
     void add_planes(std::int64_t first_plane, std::int64_t planes) {
-        std::vector<std::int64_t> order(static_cast<std::size_t>(plan_.rows));
+        std::vector<std::int64_t> order(plan_.rows);
         std::vector<std::int64_t> length(order.size(), 0);
         std::iota(order.begin(), order.end(), 0);
         for (std::int64_t plane = first_plane; plane < first_plane + planes; ++plane) {
@@ -109,9 +109,8 @@ class KeyLists {
                 length[i] += plan_.row_tiles(plane * plan_.rows + static_cast<std::int64_t>(i));
             }
         }
-        std::stable_sort(order.begin(), order.end(), [&](std::int64_t a, std::int64_t b) {
-            return length[static_cast<std::size_t>(a)] > length[static_cast<std::size_t>(b)];
-        });
+        std::stable_sort(order.begin(), order.end(),
+                         [&](std::int64_t a, std::int64_t b) { return length[a] > length[b]; });
         // Heads of a group have their K and V in one.
         std::vector<std::uint64_t> live(2 * order.size(), 0);
         for (std::int64_t plane = first_plane; plane < first_plane + planes; ++plane) {
@@ -124,7 +123,7 @@ class KeyLists {
         for (std::int64_t plane = first_plane; plane < first_plane + planes; ++plane) {
             lists_.live.insert(lists_.live.end(), live.begin(), live.end());
             // Predecessor of each block: the rank of the last tile so far that sees it, plus 1.
-            std::vector<int> predecessors(static_cast<std::size_t>(plan_.columns), 0);
+            std::vector<int> predecessors(plan_.columns, 0);
             for (std::size_t rank = 0; rank < order.size(); ++rank) {
                 add_tile(plane, order[rank], static_cast<int>(rank), predecessors);
             }
@@ -143,11 +142,10 @@ class KeyLists {
             // Entries, and the blocks of an entry, are visited from the last to the first.
             int end = run.first + run.count;
             while (end > run.first) {
-                const int predecessor = predecessors[static_cast<std::size_t>(end - 1)];
+                const int predecessor = predecessors[end - 1];
                 int first = end;
-                while (first > run.first &&
-                       predecessors[static_cast<std::size_t>(first - 1)] == predecessor) {
-                    predecessors[static_cast<std::size_t>(--first)] = rank + 1;
+                while (first > run.first && predecessors[first - 1] == predecessor) {
+                    predecessors[--first] = rank + 1;
                 }
                 lists_.entries.push_back({first, end - first,
                                           run.states | predecessor << twd::attn::kPredecessorShift,
@@ -188,13 +186,12 @@ class KeyLists {
             const std::int32_t* const entry =
                 plan_.partial.data<std::int32_t>() + 2 * (header[0] + i);
             const int bits = entry[1] + 1;
-            runs.push_back({entry[0], 1, states_[static_cast<std::size_t>(bits)], bits});
+            runs.push_back({entry[0], 1, states_[bits], bits});
         }
         for (int i = 0; i < header[3]; ++i) {
             const std::int32_t* const run = plan_.full.data<std::int32_t>() + 2 * (header[2] + i);
-            runs.push_back({run[0], run[1],
-                            whole ? all_full_ : states_[static_cast<std::size_t>(inside_)],
-                            whole ? -1 : inside_});
+            runs.push_back(
+                {run[0], run[1], whole ? all_full_ : states_[inside_], whole ? -1 : inside_});
         }
         std::sort(runs.begin(), runs.end(),
                   [](const Run& a, const Run& b) { return a.first > b.first; });
@@ -219,14 +216,14 @@ MaskLists lists_of(const mask::MaskPlan& plan) {
     require(tiles_fit && blocks_fit && options.bits == mask::BitOrder::wgmma && !options.by_kv &&
                 !options.transpose_bits,
             "mask", "a plan for this engine", options.block_q);
-    const auto warpgroups = static_cast<std::size_t>(options.block_q / 64);
+    const std::size_t warpgroups = options.block_q / 64;
     constexpr std::size_t part = 128;
     const std::size_t tile_words = warpgroups * part;
 
     MaskLists lists;
     lists.bits.assign(tile_words, 0);  // tile 0 has no bit; the plan's follow
     const auto* const bits = static_cast<const std::uint32_t*>(plan.bits.raw());
-    const auto num_bits = static_cast<std::size_t>(plan.bits.dim(0));
+    const std::size_t num_bits = plan.bits.dim(0);
     lists.bits.insert(lists.bits.end(), bits, bits + num_bits * tile_words);
     std::vector<int> states;
     std::vector<std::uint64_t> live;  // of each tile of bits
@@ -250,8 +247,7 @@ MaskLists lists_of(const mask::MaskPlan& plan) {
             MaskTile tile{static_cast<int>(row), static_cast<int>(lists.entries.size()), 0, 0};
             const auto add = [&](const MaskEntry& entry) {
                 lists.entries.push_back(entry);
-                lists.live.push_back(entry.bits < 0 ? ~std::uint64_t{0}
-                                                    : live[static_cast<std::size_t>(entry.bits)]);
+                lists.live.push_back(entry.bits < 0 ? ~std::uint64_t{0} : live[entry.bits]);
                 tile.blocks += entry.count;
             };
             // From right to left: the diagonal comes first, where every row of a causal mask has
@@ -259,7 +255,7 @@ MaskLists lists_of(const mask::MaskPlan& plan) {
             for (int i = header[1] - 1; i >= 0; --i) {
                 const std::int32_t* const entry = partial + 2 * (header[0] + i);
                 const int number = entry[1] + 1;
-                add({entry[0], 1, states[static_cast<std::size_t>(number)], number});
+                add({entry[0], 1, states[number], number});
             }
             for (int i = 0; i < header[3]; ++i) {
                 const std::int32_t* const run = full + 2 * (header[2] + i);
@@ -269,8 +265,7 @@ MaskLists lists_of(const mask::MaskPlan& plan) {
             lists.blocks += tile.blocks;
             lists.tiles.push_back(tile);
         }
-        std::stable_sort(lists.tiles.begin() + static_cast<std::ptrdiff_t>(plane_begin),
-                         lists.tiles.end(),
+        std::stable_sort(lists.tiles.begin() + plane_begin, lists.tiles.end(),
                          [](const MaskTile& a, const MaskTile& b) { return a.blocks > b.blocks; });
     }
     lists.entries.push_back({});

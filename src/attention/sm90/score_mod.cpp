@@ -191,8 +191,7 @@ ir::Function with_mask(const ir::Function* score, const ir::Function& mask) {
             both.add_parameter(ir::Type{i == 0 ? DType::f32 : DType::i64, {}}, kNames[i]));
     }
     const auto arguments = [&](const ir::Function& mod, std::size_t first_scalar) {
-        std::vector<Value> result(values.begin() + static_cast<std::ptrdiff_t>(first_scalar),
-                                  values.begin() + kScalars);
+        std::vector<Value> result(values.begin() + first_scalar, values.begin() + kScalars);
         for (std::size_t i = kScalars - first_scalar; i < mod.parameters().size(); ++i) {
             const Value ref = mod.parameters()[i];
             result.push_back(both.add_parameter(mod.ref_type(ref), mod.value_name(ref)));

@@ -297,7 +297,7 @@ Call forward(const Options& options, const Features& features, bool dynamic_quer
     if (repairs) {  // these three are what they were where the program stores nothing
         for (int output = 0; output < 3; ++output) {
             const auto input = static_cast<int>(names.size());
-            call_options.in.push_back(call_options.out[static_cast<std::size_t>(output)]);
+            call_options.in.push_back(call_options.out[output]);
             call_options.aliases.push_back({input, output});
             call_options.dynamic[input] = rows;
             names.emplace_back("given");
@@ -311,7 +311,7 @@ Call forward(const Options& options, const Features& features, bool dynamic_quer
                 2, {accumulator(q.dtype()), {q.dim(0), q.dim(1), q.dim(2)}});
         };
         call_options.in.push_back(statistics);
-        call_options.dynamic[static_cast<int>(names.size())] = rows;
+        call_options.dynamic[names.size()] = rows;
         names.emplace_back("given");
     }
     const auto num_inputs = static_cast<int>(names.size());

@@ -170,11 +170,10 @@ void backward_without_keys(const AttentionSpec& spec, const AttentionBuffers& b,
     }
     if (spec.empty() || !b.sinks.defined() || !b.dlse.defined()) return;
     const Tensor dlse = b.dlse.to(Device{});
-    std::vector<double> sums(static_cast<std::size_t>(spec.query_heads));
+    std::vector<double> sums(spec.query_heads);
     for (std::int64_t n = 0; n < spec.batch; ++n)
         for (std::int64_t h = 0; h < spec.query_heads; ++h)
-            for (std::int64_t q = 0; q < spec.query_length; ++q)
-                sums[static_cast<std::size_t>(h)] += dlse.get({n, h, q});
+            for (std::int64_t q = 0; q < spec.query_length; ++q) sums[h] += dlse.get({n, h, q});
     const Tensor part = shared.sinks_part();
     part.copy_from(Tensor::from_vector(sums, {spec.query_heads}, part.dtype()).to(spec.device));
     shared.add_sinks(options, part);

@@ -45,11 +45,11 @@ Mod sasa(std::int64_t length) {
 
 /// Documents of these fractions of the length, as ids.
 Capture document_ids(std::int64_t length) {
-    std::vector<std::int32_t> ids(static_cast<std::size_t>(length));
+    std::vector<std::int32_t> ids(length);
     for (std::int64_t i = 0; i < length; ++i) {
         // Eighths: 1, 1, 2, 2, 2.
         static constexpr std::int32_t kDocument[] = {0, 1, 2, 2, 3, 3, 4, 4};
-        ids[static_cast<std::size_t>(i)] = kDocument[i * 8 / length];
+        ids[i] = kDocument[i * 8 / length];
     }
     return capture(Tensor::from_vector(ids, {length}), "document");
 }
@@ -209,7 +209,7 @@ Density density(const BlockMask& mask) {
                     result.pairs += height * static_cast<double>(data.column_size(run.first + i));
                     continue;
                 }
-                const auto id = data.ids[static_cast<std::size_t>(run.atoms + i)];
+                const auto id = data.ids[run.atoms + i];
                 for (std::uint64_t word : data.atoms[id]) result.pairs += std::popcount(word);
             }
         }

@@ -361,10 +361,8 @@ void bench_matmul_gpu(const BenchOptions& options, Report& report) {
         for (std::int64_t i = 0; i < 2; ++i)
             for (std::int64_t j = 0; j < n; j += 17) {
                 double sum = 0;
-                for (std::int64_t k = 0; k < n; ++k)
-                    sum += a.data[static_cast<std::size_t>(i * n + k)] *
-                           b.data[static_cast<std::size_t>(k * n + j)];
-                const double off = std::abs(sum - c.data[static_cast<std::size_t>(i * n + j)]);
+                for (std::int64_t k = 0; k < n; ++k) sum += a.data[i * n + k] * b.data[k * n + j];
+                const double off = std::abs(sum - c.data[i * n + j]);
                 if (!(off <= error)) error = off;
                 largest = std::max(largest, std::abs(sum));
             }

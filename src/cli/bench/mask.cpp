@@ -28,11 +28,11 @@ Tensor document_ids(std::int64_t tokens, std::int64_t documents) {
     for (std::int64_t i = 1; i < documents; ++i)
         starts.push_back(static_cast<std::int64_t>(random() % static_cast<std::uint64_t>(tokens)));
     std::sort(starts.begin(), starts.end());
-    std::vector<std::int32_t> ids(static_cast<std::size_t>(tokens));
+    std::vector<std::int32_t> ids(tokens);
     std::size_t document = 0;
     for (std::int64_t i = 0; i < tokens; ++i) {
         while (document < starts.size() && starts[document] <= i) ++document;
-        ids[static_cast<std::size_t>(i)] = static_cast<std::int32_t>(document);
+        ids[i] = static_cast<std::int32_t>(document);
     }
     return Tensor::from_vector(ids, {tokens});
 }

@@ -111,7 +111,7 @@ void Emitter::assign_layouts() {
                 const auto permutation = made.get<ir::PermutationAttributes>().permutation;
                 std::vector<int> inverse(permutation.size());
                 for (std::size_t i = 0; i < permutation.size(); ++i) {
-                    inverse[static_cast<std::size_t>(permutation[i])] = static_cast<int>(i);
+                    inverse[permutation[i]] = static_cast<int>(i);
                 }
                 connect(made.operands[0], made.result(), [permutation](const Layout& layout) {
                     return layout.transposed(permutation);

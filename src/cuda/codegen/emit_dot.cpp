@@ -18,9 +18,9 @@ constexpr int kMaxHoistedWords = 32;  // more would spill
 bool swaps_last_two(const std::vector<int>& permutation) {
     const auto rank = static_cast<int>(permutation.size());
     for (int i = 0; i + 2 < rank; ++i) {
-        if (permutation[static_cast<std::size_t>(i)] != i) return false;
+        if (permutation[i] != i) return false;
     }
-    return rank >= 2 && permutation[static_cast<std::size_t>(rank - 1)] == rank - 2;
+    return rank >= 2 && permutation[rank - 1] == rank - 2;
 }
 
 /// A layout without its lanes: what warps alone add.
@@ -42,7 +42,7 @@ std::vector<std::int64_t> distinct(const Layout& layout, Part&& part) {
 
 Emitter::Operand Emitter::operand_of(const Instruction& dot, int side) const {
     const auto& attributes = dot.get<ir::DotAttributes>();
-    Operand operand{dot.operands[static_cast<std::size_t>(side)],
+    Operand operand{dot.operands[side],
                     side == 0 ? attributes.transpose_a : attributes.transpose_b};
     const Instruction* made = analysis_.definition(operand.value);
     while (made != nullptr && made->op == Op::transpose &&
@@ -66,9 +66,8 @@ std::optional<Names> Emitter::register_words(const DotPlan& plan, const Operand&
     for (std::size_t r = 0; r < how.source.size(); r += 2) {
         Names pair;
         for (std::size_t i = 0; i < 2; ++i) {
-            const std::string& element = held->names[static_cast<std::size_t>(how.source[r + i])];
-            const std::int64_t k = plan.a.register_coordinates(
-                static_cast<int>(r + i))[static_cast<std::size_t>(k_axis)];
+            const std::string& element = held->names[how.source[r + i]];
+            const std::int64_t k = plan.a.register_coordinates(static_cast<int>(r + i))[k_axis];
             pair.push_back(plan.a.has_phantoms(k_axis)
                                ? fmt::format("{} < {} ? {} : 0.0f", coordinate(plan.a, k_axis, k),
                                              plan.k, element)
@@ -131,14 +130,13 @@ std::string Emitter::left_key(const DotPlan& plan, const Operand& operand, const
     const int rank = plan.a.shape.rank();
     // Dots of one operand may differ in the rows that their warps have.
     return fmt::format("{}{} {} {} {} {}", operand.value.id, operand.transposed ? "t" : "",
-                       rank == 3 ? at[0] : 0, at[static_cast<std::size_t>(rank - 2)], k,
-                       fmt::join(plan.a.warp, ","));
+                       rank == 3 ? at[0] : 0, at[rank - 2], k, fmt::join(plan.a.warp, ","));
 }
 
 Names Emitter::left_words(const DotPlan& plan, const Operand& operand, const Coordinates& at,
                           std::int64_t k) {
     const int rank = plan.a.shape.rank(), m_axis = rank - 2;
-    const std::int64_t b = rank == 3 ? at[0] : 0, m = at[static_cast<std::size_t>(m_axis)];
+    const std::int64_t b = rank == 3 ? at[0] : 0, m = at[m_axis];
     const std::string key = left_key(plan, operand, at, k);
     for (auto scope = scopes_.rbegin(); scope != scopes_.rend(); ++scope) {
         const auto found = scope->fragments.find(key);
@@ -224,7 +222,7 @@ void Emitter::mma16(const Instruction& made, const DotPlan& plan, Names& c) {
                     Coordinates place = at;
                     if (has_upper) place[m_at] += word % 2 * 8;
                     place[n_at] = k + word / 2 * 8;
-                    words.push_back((*in_place)[static_cast<std::size_t>(a_places.at(place))]);
+                    words.push_back((*in_place)[a_places.at(place)]);
                 }
                 // Packed just before use: all at once would hold twice the registers.
                 const Names packed = numbered(fresh("a"), 4);
@@ -292,7 +290,7 @@ void Emitter::mma16(const Instruction& made, const DotPlan& plan, Names& c) {
                             if (!has_upper && e >= 2) {
                                 d.push_back(fmt::format("unused{}", e));
                             } else {
-                                d.push_back(c[static_cast<std::size_t>(acc.find_register(at))]);
+                                d.push_back(c[acc.find_register(at)]);
                             }
                         }
                         if (together) {
@@ -301,8 +299,7 @@ void Emitter::mma16(const Instruction& made, const DotPlan& plan, Names& c) {
                         }
                         const std::string call = fmt::format(
                             "ptx::mma_m16n8k16({}{{}}, {}, {}, {}, {});", tag, fmt::join(d, ", "),
-                            fmt::join(a[i], ", "), words[static_cast<std::size_t>(2 * half)],
-                            words[static_cast<std::size_t>(2 * half + 1)]);
+                            fmt::join(a[i], ", "), words[2 * half], words[2 * half + 1]);
                         if (has_upper)
                             line("{}", call);
                         else
@@ -385,9 +382,8 @@ void Emitter::mma_by_element(const Instruction& made, const DotPlan& plan, Names
                         if (rank == 3) at[0] = b;
                         at[m_at] = rows[i] + (has_upper ? e / 2 * 8 : 0);
                         at[n_at] = n + e % 2;
-                        d.push_back(tf32 && !has_upper && e >= 2
-                                        ? fmt::format("unused{}", e)
-                                        : c[static_cast<std::size_t>(acc.find_register(at))]);
+                        d.push_back(tf32 && !has_upper && e >= 2 ? fmt::format("unused{}", e)
+                                                                 : c[acc.find_register(at)]);
                     }
                     const std::string call = fmt::format(
                         "ptx::{}{}, {}, {});", tf32 ? "mma_m16n8k8(Tf32{}, " : "mma_m8n8k4(",
@@ -423,8 +419,7 @@ void Emitter::multiply_add(const Instruction& made, const DotPlan& plan, Names& 
     const std::string wide = register_type(result);
     for (int r = 0; r < acc.registers(); ++r) {
         const Coordinates at = acc.register_coordinates(r);
-        const std::int64_t b = rank == 3 ? at[0] : 0, m = at[static_cast<std::size_t>(m_axis)],
-                           n = at[static_cast<std::size_t>(n_axis)];
+        const std::int64_t b = rank == 3 ? at[0] : 0, m = at[m_axis], n = at[n_axis];
         std::string &a_name = as[{b, m}], &b_name = bs[{b, n}];
         if (a_name.empty()) {
             a_name = fresh("a");
@@ -440,7 +435,7 @@ void Emitter::multiply_add(const Instruction& made, const DotPlan& plan, Names& 
                  right.transposed ? element_text(right_tile, row_of(right_tile, b, outer), "k")
                                   : element_text(right_tile, row_of(right_tile, b, "k"), outer));
         }
-        const std::string& sum = c[static_cast<std::size_t>(r)];
+        const std::string& sum = c[r];
         if (is_float(result)) {
             line("{0} = ops::fma({1}, {2}, {0});", sum, a_name, b_name);
         } else {
@@ -534,8 +529,8 @@ void Emitter::hoist_fragments(const Instruction& loop) {
                 std::set<Coordinates> pieces;
                 for (int r = 0; r < plan.a.registers(); ++r) {
                     Coordinates at = plan.a.register_coordinates(r);
-                    at[static_cast<std::size_t>(rank - 2)] &= ~15;
-                    at[static_cast<std::size_t>(rank - 1)] = 0;
+                    at[rank - 2] &= ~15;
+                    at[rank - 1] = 0;
                     pieces.insert(at);
                 }
                 before_shared_read({operand_tile(plan, operand).buffer});

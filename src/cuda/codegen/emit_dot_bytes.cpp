@@ -86,9 +86,8 @@ void Emitter::mma8(const Instruction& made, const DotPlan& plan, Names& c) {
                         if (rank == 3) at[0] = b;
                         at[m_at] = m + (has_upper ? e / 2 * 8 : 0);
                         at[n_at] = n + e % 2;
-                        d.push_back(!has_upper && e >= 2
-                                        ? fmt::format("unused{}", e)
-                                        : c[static_cast<std::size_t>(acc.find_register(at))]);
+                        d.push_back(!has_upper && e >= 2 ? fmt::format("unused{}", e)
+                                                         : c[acc.find_register(at)]);
                     }
                     const std::string call =
                         fmt::format("ptx::mma_m16n8k32({}{{}}, {}{{}}, {}, {}, {});",

@@ -73,7 +73,7 @@ void Emitter::reduce(const Instruction& made) {
         const Coordinates at = from.register_coordinates(r);
         Coordinates rest{};
         for (int a = 0, next = 0; a < from.shape.rank(); ++a) {
-            if (a != axis) rest[static_cast<std::size_t>(next++)] = at[static_cast<std::size_t>(a)];
+            if (a != axis) rest[next++] = at[a];
         }
         groups[to.find_register(rest)].push_back(r);
     }
@@ -81,10 +81,9 @@ void Emitter::reduce(const Instruction& made) {
     for (const auto& [target, members] : groups) {
         Names parts;
         for (int r : members) {
-            const auto at = static_cast<std::size_t>(r);
+            const std::size_t at = r;
             std::string element = elements[at];
-            const std::string position = coordinate(
-                from, axis, from.register_coordinates(r)[static_cast<std::size_t>(axis)]);
+            const std::string position = coordinate(from, axis, from.register_coordinates(r)[axis]);
             if (from.has_phantoms(axis)) {
                 element = fmt::format("{} < {} ? {} : {}", position, from.shape[axis], element,
                                       literal(dtype, neutral(kind, dtype)));
@@ -116,7 +115,7 @@ void Emitter::reduce(const Instruction& made) {
             if (parts.size() % 2 != 0) next.push_back(parts.back());
             parts = std::move(next);
         }
-        std::string& sum = sums[static_cast<std::size_t>(target)];
+        std::string& sum = sums[target];
         sum = to.registers() == 1 ? base + "a" : fmt::format("{}a{}", base, target);
         line("{} {} = {};", value_type, sum, parts.front());
         if (indices) line("int {}i = {}i;", sum, parts.front());
@@ -124,7 +123,7 @@ void Emitter::reduce(const Instruction& made) {
     // Between the lanes of a warp.
     const bool deferred = deferred_.count(&made) != 0;
     for (std::size_t bit = 0; bit < from.lane.size() && !deferred; ++bit) {
-        if (from.unpack(from.lane[bit])[static_cast<std::size_t>(axis)] == 0) continue;
+        if (from.unpack(from.lane[bit])[axis] == 0) continue;
         const std::string mask = fmt::format("{}", 1 << bit);
         for (const std::string& sum : sums) {
             const std::string other = fmt::format("{}l{}", sum, bit);
@@ -139,7 +138,7 @@ void Emitter::reduce(const Instruction& made) {
     // Between warps.
     std::vector<int> warp_bits;
     for (std::size_t bit = 0; bit < from.warp.size(); ++bit) {
-        if (from.unpack(from.warp[bit])[static_cast<std::size_t>(axis)] != 0) {
+        if (from.unpack(from.warp[bit])[axis] != 0) {
             warp_bits.push_back(static_cast<int>(bit));
         }
     }
@@ -175,12 +174,12 @@ void Emitter::reduce(const Instruction& made) {
             const Coordinates at = to.register_coordinates(r);
             for (int a = 0; a < to.shape.rank(); ++a) {
                 text = fmt::format("({}) * {} + {}", text, cover(to.shape[a]).size(),
-                                   coordinate(to, a, at[static_cast<std::size_t>(a)]));
+                                   coordinate(to, a, at[a]));
             }
             return text;
         };
         for (int r = 0; r < to.registers(); ++r) {
-            const std::string& sum = sums[static_cast<std::size_t>(r)];
+            const std::string& sum = sums[r];
             const std::string slot = fmt::format("({}) * {} + {}", part, size, place(r));
             line("{}{}m[{}] = {};", own.empty() ? "" : fmt::format("if ({}) ", own), base, slot,
                  sum);
@@ -265,7 +264,7 @@ void Emitter::hold_reduced(const Instruction& reduce, const Layout& layout, cons
 
 void Emitter::join_lanes(const Instruction& made, const Names& names) {
     const Layout from = home(made.operands[0]);
-    const auto axis = static_cast<std::size_t>(made.get<ir::ReduceAttributes>().axis);
+    const std::size_t axis = made.get<ir::ReduceAttributes>().axis;
     for (std::size_t bit = 0; bit < from.lane.size(); ++bit) {
         if (from.unpack(from.lane[bit])[axis] == 0) continue;
         for (const std::string& name : names) {
@@ -284,10 +283,10 @@ Layout Emitter::scan_layout(const Instruction& made) const {
     const int chunk = bits - lanes - warps;
     for (int bit = 0; bit < chunk; ++bit) layout.reg.push_back(layout.basis(axis, bit));
     for (int bit = 0; bit < lanes; ++bit) {
-        layout.lane[static_cast<std::size_t>(bit)] = layout.basis(axis, chunk + bit);
+        layout.lane[bit] = layout.basis(axis, chunk + bit);
     }
     for (int bit = 0; bit < warps; ++bit) {
-        layout.warp[static_cast<std::size_t>(bit)] = layout.basis(axis, chunk + lanes + bit);
+        layout.warp[bit] = layout.basis(axis, chunk + lanes + bit);
     }
     std::vector<std::uint64_t> rest;
     for (int a = shape.rank() - 1; a >= 0; --a) {
@@ -302,8 +301,7 @@ Layout Emitter::scan_layout(const Instruction& made) const {
     for (std::size_t bit = static_cast<std::size_t>(warps); bit < layout.warp.size(); ++bit) {
         if (next < rest.size()) layout.warp[bit] = rest[next++];
     }
-    layout.reg.insert(layout.reg.end(), rest.begin() + static_cast<std::ptrdiff_t>(next),
-                      rest.end());
+    layout.reg.insert(layout.reg.end(), rest.begin() + next, rest.end());
     return layout;
 }
 
@@ -317,7 +315,7 @@ void Emitter::scan(const Instruction& made) {
     const std::string value_type = register_type(dtype),
                       base = fmt::format("v{}", made.result().id);
     const std::string zero = literal(dtype, neutral(kind, dtype));
-    const auto a = static_cast<std::size_t>(axis);
+    const std::size_t a = axis;
     // scan_layout puts the axis into the lowest bits of registers, lanes and warps.
     int lanes = 0, warps = 0;
     for (std::uint64_t basis : layout.lane) lanes += layout.unpack(basis)[a] != 0 ? 1 : 0;
@@ -365,7 +363,7 @@ void Emitter::scan(const Instruction& made) {
             Names inclusive;
             for (std::size_t i = 0; i < repeats[part].size(); ++i) {
                 const int r = repeats[part][i];
-                std::string element = elements[static_cast<std::size_t>(r)];
+                std::string element = elements[r];
                 if (layout.has_phantoms(axis)) {
                     element =
                         fmt::format("({} < {} ? {} : {})",
@@ -430,8 +428,8 @@ void Emitter::scan(const Instruction& made) {
                 if (is_float(dtype) && size_of(dtype) <= 2) {
                     value = fmt::format("rounded({}{{}}, {})", storage_type(dtype), value);
                 }
-                names[static_cast<std::size_t>(r)] = fmt::format("{}e{}", base, r);
-                line("const {} {} = {};", value_type, names[static_cast<std::size_t>(r)], value);
+                names[r] = fmt::format("{}e{}", base, r);
+                line("const {} {} = {};", value_type, names[r], value);
             }
             line("{0}_carry = {1};", l, joined(l + "_carry", total));
         }
@@ -495,11 +493,11 @@ void Emitter::debug_print(const Instruction& made) {
                 std::string place = "0";
                 for (int axis = 0; axis < shape.rank(); ++axis) {
                     place = fmt::format("({}) * {} + {}", place, shape[axis],
-                                        coordinate(from, axis, at[static_cast<std::size_t>(axis)]));
+                                        coordinate(from, axis, at[axis]));
                 }
                 const std::string inside = real(from, r);
                 line("{}{}[{}] = {};", inside.empty() ? "" : fmt::format("if ({}) ", inside), base,
-                     place, names[static_cast<std::size_t>(r)]);
+                     place, names[r]);
             }
             touch(id);
             before_shared_read({id});

@@ -92,7 +92,7 @@ const ir::Instruction* Emitter::deferred_sum(const Instruction& loop, std::size_
     const int axis = sum->get<ir::ReduceAttributes>().axis;
     const Layout from = home(sum->operands[0]), to = from.without(axis);
     const bool in_warp = std::none_of(from.warp.begin(), from.warp.end(), [&](std::uint64_t basis) {
-        return from.unpack(basis)[static_cast<std::size_t>(axis)] != 0;
+        return from.unpack(basis)[axis] != 0;
     });
     return inside && in_warp && to == home(argument) && to == home(next) && to == home(added)
                ? sum
@@ -117,7 +117,7 @@ void Emitter::for_loop(const Instruction& made) {
         deferred_.insert(sums[i]);
         // The first of the lanes that share a sum goes on from where it stands.
         const Layout from = home(sums[i]->operands[0]);
-        const auto axis = static_cast<std::size_t>(sums[i]->get<ir::ReduceAttributes>().axis);
+        const std::size_t axis = sums[i]->get<ir::ReduceAttributes>().axis;
         int others = 0;
         for (std::size_t bit = 0; bit < from.lane.size(); ++bit) {
             if (from.unpack(from.lane[bit])[axis] != 0) others |= 1 << bit;

@@ -26,7 +26,7 @@ std::string Emitter::ref_name(Value ref) const {
 }
 
 std::string Emitter::extent_text(Value ref, int dim) const {
-    const std::int64_t extent = f_.ref_type(ref).extents[static_cast<std::size_t>(dim)];
+    const std::int64_t extent = f_.ref_type(ref).extents[dim];
     if (extent != ir::kDynamic) return fmt::format("{}ll", extent);
     return fmt::format("{}.extent[{}]", ref_name(ref), dim);
 }
@@ -37,7 +37,7 @@ bool Emitter::has_vectors(Value ref) const {
         return array.rank() > 0 &&
                (array.rank() == 1 || array.extents.back() * size_of(array.dtype) % 16 == 0);
     }
-    const auto order = static_cast<std::size_t>(ref_order_.at(ref));
+    const std::size_t order = ref_order_.at(ref);
     return order < target_.facts.size() && target_.facts[order].vectors;
 }
 
@@ -45,12 +45,12 @@ std::string Emitter::stride_text(Value ref, int dim) const {
     const ir::RefType& array = f_.ref_type(ref);
     std::int64_t dense = 1;
     for (int d = array.rank() - 1; d > dim && dense > 0; --d) {
-        const std::int64_t extent = array.extents[static_cast<std::size_t>(d)];
+        const std::int64_t extent = array.extents[d];
         dense = extent == ir::kDynamic ? -1 : dense * extent;
     }
     if (array.space == ir::Space::scratch) return fmt::format("{}", dense);
     if (dim == array.rank() - 1 && has_vectors(ref)) return "1";
-    const auto order = static_cast<std::size_t>(ref_order_.at(ref));
+    const std::size_t order = ref_order_.at(ref);
     if (order < target_.facts.size() && target_.facts[order].dense && dense > 0) {
         return fmt::format("{}ll", dense);
     }
@@ -115,7 +115,7 @@ Emitter::AccessText Emitter::access_text(const Instruction& made, const Layout& 
                     : get(access.mask, layout);
         for (int r = 0; r < registers && vector > 1; r += vector) {
             for (int i = 1; i < vector; ++i) {
-                if (masks[static_cast<std::size_t>(r + i)] != masks[static_cast<std::size_t>(r)]) {
+                if (masks[r + i] != masks[r]) {
                     vector = 1;
                     break;
                 }
@@ -129,7 +129,7 @@ Emitter::AccessText Emitter::access_text(const Instruction& made, const Layout& 
     std::vector<Names> conditions, offsets;  // per dimension, per register
     std::vector<bool> bounded_axis(ir::kMaxTileRank, false);
     for (int dim = 0; dim < array.rank(); ++dim) {
-        const auto d = static_cast<std::size_t>(dim);
+        const std::size_t d = dim;
         const ir::Index& index = attributes.indices[d];
         const Value operand = access.indices[d];
         const std::string stride = stride_text(ref, dim), extent = extent_text(ref, dim);
@@ -148,7 +148,7 @@ Emitter::AccessText Emitter::access_text(const Instruction& made, const Layout& 
         Names offset(static_cast<std::size_t>(registers));
         if (index.kind == ir::Index::Kind::slice) {
             const int axis = shape.axis[d];
-            const auto a = static_cast<std::size_t>(axis);
+            const std::size_t a = axis;
             const std::string start = index_text(d);
             const std::string thread = thread_coordinate(layout, axis);
             pointer += " + " + times_stride(start);
@@ -182,7 +182,7 @@ Emitter::AccessText Emitter::access_text(const Instruction& made, const Layout& 
             }
             std::map<std::int64_t, std::string> steps;
             for (int r = 0; r < registers; ++r) {
-                const auto at = static_cast<std::size_t>(r);
+                const std::size_t at = r;
                 const std::int64_t part = layout.register_coordinates(r)[a];
                 const std::string position = plus(thread, part);
                 if (!window.empty()) {
@@ -219,7 +219,7 @@ Emitter::AccessText Emitter::access_text(const Instruction& made, const Layout& 
             const Layout wanted = joint.narrowed(narrow);
             const Names names = get(operand, wanted);
             std::map<Coordinates, int> places;
-            for (int r = 0; r < static_cast<int>(names.size()); ++r) {
+            for (int r = 0; r < std::ssize(names); ++r) {
                 places[wanted.register_coordinates(r)] = r;
             }
             for (int r = 0; r < registers; ++r) {
@@ -227,17 +227,15 @@ Emitter::AccessText Emitter::access_text(const Instruction& made, const Layout& 
                 Coordinates at{};
                 for (int a = 0; a < narrow.rank(); ++a) {
                     if (narrow[a] != 1) {
-                        at[static_cast<std::size_t>(a)] =
-                            full[static_cast<std::size_t>(shape.axis[d] + a)];
+                        at[a] = full[shape.axis[d] + a];
                     }
                 }
-                const std::string position = fmt::format(
-                    "static_cast<i64>({})", names[static_cast<std::size_t>(places.at(at))]);
+                const std::string position =
+                    fmt::format("static_cast<i64>({})", names[places.at(at)]);
                 if (!attributes.in_bounds) {
-                    condition[static_cast<std::size_t>(r)] =
-                        fmt::format("static_cast<u64>({}) < {}", position, extent);
+                    condition[r] = fmt::format("static_cast<u64>({}) < {}", position, extent);
                 }
-                offset[static_cast<std::size_t>(r)] = times_stride(position);
+                offset[r] = times_stride(position);
             }
         }
         conditions.push_back(std::move(condition));
@@ -251,17 +249,15 @@ Emitter::AccessText Emitter::access_text(const Instruction& made, const Layout& 
     text.pointer = base;
     text.vector = vector;
     for (int r = 0; r < registers; ++r) {
-        const auto at = static_cast<std::size_t>(r);
+        const std::size_t at = r;
         std::string inside = uniform, offset;
         for (const Names& condition : conditions) inside = joined(inside, condition[at]);
         for (const Names& part : offsets) {
             if (!part[at].empty()) offset += (offset.empty() ? "" : " + ") + part[at];
         }
         for (int axis = 0; axis < layout.shape.rank(); ++axis) {
-            if (!layout.has_phantoms(axis) || bounded_axis[static_cast<std::size_t>(axis)])
-                continue;
-            const std::int64_t part =
-                layout.register_coordinates(r)[static_cast<std::size_t>(axis)];
+            if (!layout.has_phantoms(axis) || bounded_axis[axis]) continue;
+            const std::int64_t part = layout.register_coordinates(r)[axis];
             inside = joined(
                 inside, fmt::format("{} < {}", coordinate(layout, axis, part), layout.shape[axis]));
         }
@@ -325,7 +321,7 @@ void Emitter::load(const Instruction& made) {
         return hold_packed(words);
     }
     for (int r = 0; r < registers; r += text.vector) {
-        const auto at = static_cast<std::size_t>(r);
+        const std::size_t at = r;
         const std::string address =
             text.offset[at].empty() ? text.pointer : text.pointer + " + " + text.offset[at];
         Names group(names.begin() + r, names.begin() + r + text.vector);
@@ -348,14 +344,14 @@ void Emitter::load(const Instruction& made) {
         } else if (!text.window.empty() || (!same && text.vector > 1)) {
             for (int i = 0; i < text.vector; ++i) {
                 line("{0} {1} = {2}; if ({3}) load_vector({4} + {5}, {1});", register_type(dtype),
-                     group[static_cast<std::size_t>(i)], others[at + static_cast<std::size_t>(i)],
+                     group[i], others[at + static_cast<std::size_t>(i)],
                      text.inside[at + static_cast<std::size_t>(i)], address, i);
             }
         } else {
             Names declarations;
             for (int i = 0; i < text.vector; ++i) {
-                declarations.push_back(fmt::format("{} = {}", group[static_cast<std::size_t>(i)],
-                                                   others[at + static_cast<std::size_t>(i)]));
+                declarations.push_back(
+                    fmt::format("{} = {}", group[i], others[at + static_cast<std::size_t>(i)]));
             }
             line("{} {};", register_type(dtype), fmt::join(declarations, ", "));
             line("if ({}) load_vector({}, {});", inside, address, fmt::join(group, ", "));
@@ -392,11 +388,11 @@ Names Emitter::last_writers(const Layout& layout, const AccessText& text, const 
         std::string place = "0";
         for (int axis = 0; axis < layout.shape.rank(); ++axis) {
             place = fmt::format("({}) * {} + {}", place, layout.shape[axis],
-                                coordinate(layout, axis, at[static_cast<std::size_t>(axis)]));
+                                coordinate(layout, axis, at[axis]));
         }
         places.push_back(place);
         const std::string inside = real(layout, r);
-        const auto i = static_cast<std::size_t>(r);
+        const std::size_t i = r;
         line("{}{}[{}] = {} ? reinterpret_cast<u64>({}{}) : 0;",
              joined(own, inside).empty() ? "" : fmt::format("if ({}) ", joined(own, inside)), base,
              place, conditions[i].empty() ? "true" : "(" + conditions[i] + ")", text.pointer,
@@ -406,7 +402,7 @@ Names Emitter::last_writers(const Layout& layout, const AccessText& text, const 
     before_shared_read({id});
     Names result;
     for (int r = 0; r < layout.registers(); ++r) {
-        const auto i = static_cast<std::size_t>(r);
+        const std::size_t i = r;
         const std::string name = fmt::format("{}_{}", base, r);
         const std::string inside = joined(joined(own, real(layout, r)), conditions[i]);
         line("bool {} = {};", name, inside.empty() ? "true" : inside);
@@ -446,7 +442,7 @@ void Emitter::store(const Instruction& made) {
     if (!distinct_targets(made)) text.inside = last_writers(layout, text, text.inside);
     const std::string own = owner(layout);
     for (int r = 0; r < layout.registers(); r += text.vector) {
-        const auto at = static_cast<std::size_t>(r);
+        const std::size_t at = r;
         const std::string address =
             text.offset[at].empty() ? text.pointer : text.pointer + " + " + text.offset[at];
         const Names group(names.begin() + r, names.begin() + r + text.vector);
@@ -484,7 +480,7 @@ void Emitter::atomic(const Instruction& made) {
     // Neighbours under one condition stand in one branch: the compiler does not join them.
     std::string open_condition;
     for (int r = 0; r < layout.registers(); ++r) {
-        const auto at = static_cast<std::size_t>(r);
+        const std::size_t at = r;
         const std::string address =
             text.offset[at].empty() ? text.pointer : text.pointer + " + " + text.offset[at];
         Names arguments{address};
@@ -508,7 +504,7 @@ void Emitter::atomic(const Instruction& made) {
         std::string place = "0";
         for (int axis = 0; axis < l.shape.rank(); ++axis) {
             place = fmt::format("({}) * {} + {}", place, cover(l.shape[axis]).size(),
-                                coordinate(l, axis, at[static_cast<std::size_t>(axis)]));
+                                coordinate(l, axis, at[axis]));
         }
         return place;
     };

@@ -68,7 +68,7 @@ void Emitter::instruction(const Instruction& made) {
             return;
         case Op::num_programs: {
             const int axis = made.get<ir::AxisAttributes>().axis;
-            const std::int64_t extent = f_.grid[static_cast<std::size_t>(axis)];
+            const std::int64_t extent = f_.grid[axis];
             hold(
                 made.result(), scalar_layout(),
                 {extent == ir::kDynamic ? fmt::format("grid{}", axis)

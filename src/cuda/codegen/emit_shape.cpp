@@ -25,9 +25,8 @@ void Emitter::reshape(const Instruction& made) {
     const Layout to = home(made.result());
     const IndexText offset = [this](const Layout& layout, int r) {
         const Coordinates at = layout.register_coordinates(r);
-        return row_major(layout.shape, [&](int axis) {
-            return coordinate(layout, axis, at[static_cast<std::size_t>(axis)]);
-        });
+        return row_major(layout.shape,
+                         [&](int axis) { return coordinate(layout, axis, at[axis]); });
     };
     hold(
         made.result(), to,
@@ -44,14 +43,13 @@ void Emitter::slice(const Instruction& made) {
     const ir::Shape& whole = type(source).shape;
     const IndexText write = [this](const Layout& layout, int r) {
         const Coordinates at = layout.register_coordinates(r);
-        return row_major(layout.shape, [&](int axis) {
-            return coordinate(layout, axis, at[static_cast<std::size_t>(axis)]);
-        });
+        return row_major(layout.shape,
+                         [&](int axis) { return coordinate(layout, axis, at[axis]); });
     };
     const IndexText read = [&](const Layout& layout, int r) {
         const Coordinates at = layout.register_coordinates(r);
         return row_major(whole, [&](int axis) {
-            const auto a = static_cast<std::size_t>(axis);
+            const std::size_t a = axis;
             return fmt::format("({} * {} + {})", coordinate(layout, axis, at[a]),
                                attributes.strides[a], attributes.starts[a]);
         });
@@ -75,7 +73,7 @@ void Emitter::concatenate(const Instruction& made) {
                          [this, whole, along, shift](const Layout& layout, int r) {
                              const Coordinates at = layout.register_coordinates(r);
                              return row_major(whole, [&](int axis) {
-                                 const auto a = static_cast<std::size_t>(axis);
+                                 const std::size_t a = axis;
                                  return coordinate(layout, axis,
                                                    at[a] + (axis == along ? shift : 0));
                              });
@@ -86,9 +84,7 @@ void Emitter::concatenate(const Instruction& made) {
     }
     const IndexText read = [&](const Layout& layout, int r) {
         const Coordinates at = layout.register_coordinates(r);
-        return row_major(whole, [&](int axis) {
-            return coordinate(layout, axis, at[static_cast<std::size_t>(axis)]);
-        });
+        return row_major(whole, [&](int axis) { return coordinate(layout, axis, at[axis]); });
     };
     hold(made.result(), to,
          through_shared(parts, to, {{to, {}}, read, 1, true}, whole.size(),

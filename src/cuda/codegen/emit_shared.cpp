@@ -26,7 +26,7 @@ int SharedArena::add(std::int64_t bytes, int step, std::string what) {
 }
 
 void SharedArena::touch(int buffer, int step) {
-    Buffer& b = buffers_[static_cast<std::size_t>(buffer)];
+    Buffer& b = buffers_[buffer];
     b.last = std::max(b.last, step);
 }
 
@@ -239,7 +239,7 @@ SharedTile Emitter::shared_copy(Value value, DType dtype, bool swizzle) {
         std::int64_t constant = 0, stride = 1;
         std::string row;
         for (int axis = last - 1; axis >= 0; --axis) {
-            constant += at[static_cast<std::size_t>(axis)] * stride;
+            constant += at[axis] * stride;
             const std::string part = thread_coordinate(layout, axis);
             if (part != "0") {
                 row += fmt::format("{}{} * {}", row.empty() ? "" : " + ", part, stride);
@@ -247,14 +247,14 @@ SharedTile Emitter::shared_copy(Value value, DType dtype, bool swizzle) {
             stride *= cover(layout.shape[axis]).size();
         }
         row = plus(row.empty() ? "0" : "(" + row + ")", constant);
-        const std::string column = coordinate(layout, last, at[static_cast<std::size_t>(last)]);
+        const std::string column = coordinate(layout, last, at[last]);
         Names elements(names.begin() + r, names.begin() + r + vector);
         // Phantoms along a contracted axis must not bring NaNs.
         for (int i = 0; i < vector; ++i) {
             const std::string inside = real(layout, r + i);
             if (inside.empty()) continue;
-            elements[static_cast<std::size_t>(i)] = fmt::format(
-                "{} ? {} : {}", inside, elements[static_cast<std::size_t>(i)],
+            elements[i] = fmt::format(
+                "{} ? {} : {}", inside, elements[i],
                 literal(is_float(dtype) ? (dtype == DType::f64 ? dtype : DType::f32) : dtype, 0));
         }
         line(

@@ -67,7 +67,7 @@ void Emitter::copy_to_shared(const Instruction& load, const SharedTile& tile,
                 valid, rows_inside;
     std::array<std::string, 2> windows;  // of rows, of columns
     for (int dim = 0; dim < array.rank(); ++dim) {
-        const auto d = static_cast<std::size_t>(dim);
+        const std::size_t d = dim;
         const ir::Index& index = attributes.indices[d];
         const std::string stride = stride_text(access.ref, dim),
                           extent = extent_text(access.ref, dim);
@@ -333,8 +333,7 @@ void Emitter::prefetch(std::span<const Instruction* const> loads, const std::str
         for (std::size_t i = 0; i < names; i += step) {
             const std::size_t r = i / step * static_cast<std::size_t>(text.vector);
             const std::string& inside_text = text.inside[r];
-            const Names to(ahead.next.begin() + static_cast<std::ptrdiff_t>(i),
-                           ahead.next.begin() + static_cast<std::ptrdiff_t>(i + step));
+            const Names to(ahead.next.begin() + i, ahead.next.begin() + (i + step));
             if (!inside_text.empty()) line("{} = {{}};", fmt::join(to, " = "));
             line("{}{}({}{}, {});", inside_text.empty() ? "" : fmt::format("if ({}) ", inside_text),
                  ahead.packed ? "load_raw" : "load_vector", text.pointer,

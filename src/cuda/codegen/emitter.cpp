@@ -45,7 +45,7 @@ void Emitter::close() {
 
 Names Emitter::numbered(const std::string& base, int count) {
     Names names;
-    names.reserve(static_cast<std::size_t>(count));
+    names.reserve(count);
     for (int r = 0; r < count; ++r) {
         names.push_back(count == 1 ? base : fmt::format("{}_{}", base, r));
     }
@@ -64,16 +64,14 @@ std::string Emitter::thread_coordinate(const Layout& layout, int axis) {
         // Runs of consecutive bits of the index that are consecutive bits of the coordinate.
         std::vector<std::string> parts;
         for (std::size_t bit = 0; bit < bases.size();) {
-            const auto stride = static_cast<std::uint64_t>(
-                layout.unpack(bases[bit])[static_cast<std::size_t>(axis)]);
+            const auto stride = static_cast<std::uint64_t>(layout.unpack(bases[bit])[axis]);
             if (stride == 0) {
                 ++bit;
                 continue;
             }
             std::size_t end = bit + 1;
-            while (end < bases.size() &&
-                   static_cast<std::uint64_t>(layout.unpack(
-                       bases[end])[static_cast<std::size_t>(axis)]) == stride << (end - bit)) {
+            while (end < bases.size() && static_cast<std::uint64_t>(layout.unpack(
+                                             bases[end])[axis]) == stride << (end - bit)) {
                 ++end;
             }
             std::string part = bit == 0 ? variable : fmt::format("{} >> {}", variable, bit);
@@ -121,9 +119,8 @@ std::string Emitter::real(const Layout& layout, int reg) {
     const Coordinates at = layout.register_coordinates(reg);
     for (int axis = 0; axis < layout.shape.rank(); ++axis) {
         if (!layout.has_phantoms(axis)) continue;
-        parts.push_back(fmt::format("{} < {}",
-                                    coordinate(layout, axis, at[static_cast<std::size_t>(axis)]),
-                                    layout.shape[axis]));
+        parts.push_back(
+            fmt::format("{} < {}", coordinate(layout, axis, at[axis]), layout.shape[axis]));
     }
     return fmt::format("{}", fmt::join(parts, " && "));
 }
@@ -196,14 +193,14 @@ std::optional<Names> Emitter::get_view(const Instruction& made, const Layout& la
     const auto by_coordinates = [&](const Layout& other, auto&& map) {
         const Names names = get(source, other);
         std::map<Coordinates, int> places;
-        for (int r = 0; r < static_cast<int>(names.size()); ++r) {
+        for (int r = 0; r < std::ssize(names); ++r) {
             places[other.register_coordinates(r)] = r;
         }
         Names result;
         for (int r = 0; r < registers; ++r) {
             const auto found = places.find(map(layout.register_coordinates(r)));
             TW_ASSERT(found != places.end());
-            result.push_back(names[static_cast<std::size_t>(found->second)]);
+            result.push_back(names[found->second]);
         }
         return result;
     };
@@ -212,7 +209,7 @@ std::optional<Names> Emitter::get_view(const Instruction& made, const Layout& la
             if (from.rank() == 0) return Names(static_cast<std::size_t>(registers), scalar(source));
             return by_coordinates(layout.narrowed(from), [&](Coordinates at) {
                 for (int a = 0; a < from.rank(); ++a) {
-                    if (from[a] == 1) at[static_cast<std::size_t>(a)] = 0;
+                    if (from[a] == 1) at[a] = 0;
                 }
                 return at;
             });
@@ -227,12 +224,12 @@ std::optional<Names> Emitter::get_view(const Instruction& made, const Layout& la
             const auto& permutation = made.get<ir::PermutationAttributes>().permutation;
             std::vector<int> inverse(permutation.size());
             for (std::size_t i = 0; i < permutation.size(); ++i) {
-                inverse[static_cast<std::size_t>(permutation[i])] = static_cast<int>(i);
+                inverse[permutation[i]] = static_cast<int>(i);
             }
             return by_coordinates(layout.transposed(inverse), [&](const Coordinates& at) {
                 Coordinates result{};
                 for (std::size_t i = 0; i < permutation.size(); ++i) {
-                    result[static_cast<std::size_t>(permutation[i])] = at[i];
+                    result[permutation[i]] = at[i];
                 }
                 return result;
             });
@@ -266,8 +263,8 @@ Names Emitter::get(Value value, const Layout& layout) {
         if (made->op == Op::iota) {
             const int axis = made->get<ir::AxisAttributes>().axis;
             for (int r = 0; r < layout.registers(); ++r) {
-                const std::string at = coordinate(
-                    layout, axis, layout.register_coordinates(r)[static_cast<std::size_t>(axis)]);
+                const std::string at =
+                    coordinate(layout, axis, layout.register_coordinates(r)[axis]);
                 names.push_back(dtype == DType::i32
                                     ? at
                                     : fmt::format("ops::cast<{}>({})", storage_type(dtype), at));
@@ -292,8 +289,7 @@ Names Emitter::convert(const Held& from, const Layout& to, DType dtype) {
     const int registers = to.registers();
     Names names;
     if (plan.kind == Conversion::Kind::relabel) {
-        for (int source : plan.source)
-            names.push_back(from.names[static_cast<std::size_t>(source)]);
+        for (int source : plan.source) names.push_back(from.names[source]);
         return names;
     }
     if (plan.kind == Conversion::Kind::shuffle && to.registers() <= 64) {
@@ -310,9 +306,9 @@ Names Emitter::convert(const Held& from, const Layout& to, DType dtype) {
         if (choose) line("const bool {}_odd = __popc(lane & {}) & 1;", base, plan.select_lanes);
         const std::string type_name = register_type(dtype);
         for (int r = 0; r < registers; ++r) {
-            const auto at = static_cast<std::size_t>(r);
+            const std::size_t at = r;
             const auto shuffled = [&](int source) {
-                const std::string& element = from.names[static_cast<std::size_t>(source)];
+                const std::string& element = from.names[source];
                 return fmt::format("__shfl_sync(0xffffffffu, {}, {}_lane ^ {})",
                                    size_of(dtype) < 4 && !is_float(dtype)
                                        ? fmt::format("static_cast<int>({})", element)
@@ -341,7 +337,7 @@ Names Emitter::convert(const Held& from, const Layout& to, DType dtype) {
         std::int64_t constant = 0, stride = pitch;
         for (int axis = rank - 1; axis >= 0; --axis) {
             const std::int64_t by = axis == rank - 1 ? 1 : stride;
-            constant += at[static_cast<std::size_t>(axis)] * by;
+            constant += at[axis] * by;
             const std::string part = thread_coordinate(layout, axis);
             if (part != "0") {
                 if (!thread.empty()) thread += " + ";
@@ -363,7 +359,7 @@ void Emitter::program_ids() {
     const int axes = static_cast<int>(f_.grid.size());
     std::vector<std::string> extents;
     for (int axis = 0; axis < axes; ++axis) {
-        const std::int64_t extent = f_.grid[static_cast<std::size_t>(axis)];
+        const std::int64_t extent = f_.grid[axis];
         extents.push_back(extent == ir::kDynamic ? fmt::format("grid{}", axis)
                                                  : fmt::format("{}", extent));
     }
@@ -391,7 +387,7 @@ void Emitter::program_ids() {
     line("u32 program = {}{};", workspace_ ? "first_program + " : "",
          longest_last ? "gridDim.x - 1 - blockIdx.x" : "blockIdx.x");
     for (int axis = axes - 1; axis >= 0; --axis) {
-        const std::string& extent = extents[static_cast<std::size_t>(axis)];
+        const std::string& extent = extents[axis];
         if (axis == 0) {
             line("const i64 program0 = program;");
         } else {
@@ -492,7 +488,7 @@ Generated Emitter::run() {
     generated.name = "kernel_";
     for (char c : f_.name) generated.name += std::isalnum(static_cast<unsigned char>(c)) ? c : '_';
     std::string buffers;
-    for (int id = 0; id < static_cast<int>(arena_.size()); ++id) {
+    for (int id = 0; id < std::ssize(arena_); ++id) {
         buffers += fmt::format("    constexpr u32 kBuffer{} = {};  // {} bytes\n", id,
                                arena_.offset(id), arena_.bytes(id));
     }

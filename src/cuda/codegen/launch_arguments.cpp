@@ -13,10 +13,10 @@ constexpr std::uint64_t kVectorBytes = 16;
 
 /// What RefFacts::copy_bytes says.
 int copy_bytes(const ir::RefType& type, const ir::RefArgument& ref) {
-    if (type.rank() == 0 || ref.strides[static_cast<std::size_t>(type.rank() - 1)] != 1) return 0;
+    if (type.rank() == 0 || ref.strides[type.rank() - 1] != 1) return 0;
     std::uint64_t multiples = reinterpret_cast<std::uintptr_t>(ref.data) | kVectorBytes;
     for (int dim = 0; dim < type.rank(); ++dim) {
-        const auto d = static_cast<std::size_t>(dim);
+        const std::size_t d = dim;
         if (ref.extents[d] == 0) return 0;
         if (ref.extents[d] == 1 || dim == type.rank() - 1) continue;
         multiples |= static_cast<std::uint64_t>(ref.strides[d]) *
@@ -40,7 +40,7 @@ std::vector<RefFacts> facts_of(const ir::Function& kernel, const ir::Arguments& 
         bool vectors =
             type.rank() > 0 && reinterpret_cast<std::uintptr_t>(ref.data) % kVectorBytes == 0;
         for (int dim = 0; dim < type.rank() && vectors; ++dim) {
-            const auto d = static_cast<std::size_t>(dim);
+            const std::size_t d = dim;
             const std::int64_t stride = ref.strides[d];
             if (dim == type.rank() - 1) {
                 vectors = stride == 1;
@@ -51,7 +51,7 @@ std::vector<RefFacts> facts_of(const ir::Function& kernel, const ir::Arguments& 
         bool dense = vectors;
         std::int64_t expected = 1;
         for (int dim = type.rank() - 1; dim >= 0 && dense; --dim) {
-            const auto d = static_cast<std::size_t>(dim);
+            const std::size_t d = dim;
             dense = ref.extents[d] == 1 || ref.strides[d] == expected;
             expected *= ref.extents[d];
         }
@@ -59,7 +59,7 @@ std::vector<RefFacts> facts_of(const ir::Function& kernel, const ir::Arguments& 
         constexpr std::int64_t kMostStride = std::int64_t{1} << 40;  // bytes
         bool tensor = vectors;
         for (int dim = 0; dim < type.rank() && tensor; ++dim) {
-            const auto d = static_cast<std::size_t>(dim);
+            const std::size_t d = dim;
             tensor = ref.extents[d] > 0 && ref.extents[d] < kMostExtent &&
                      (ref.extents[d] == 1 ||
                       (ref.strides[d] > 0 && ref.strides[d] < kMostStride / size_of(type.dtype)));
@@ -78,7 +78,7 @@ std::vector<RefFacts> facts_of_dense(const ir::Function& kernel, bool copies) {
         ir::RefArgument ref;
         std::int64_t stride = 1;
         for (int dim = type.rank() - 1; dim >= 0; --dim) {
-            const auto d = static_cast<std::size_t>(dim);
+            const std::size_t d = dim;
             const std::int64_t extent = type.extents[d];
             ref.extents[d] = extent == ir::kDynamic ? std::int64_t{kVectorBytes} : extent;
             ref.strides[d] = stride;
@@ -102,7 +102,7 @@ LaunchArguments::LaunchArguments(const ir::Function& kernel, const ir::Arguments
         starts.push_back(words_.size());
         const ir::RefArgument& ref = arguments.refs.at(next_ref++);
         words_.push_back(reinterpret_cast<std::uintptr_t>(ref.data));
-        const auto rank = static_cast<std::size_t>(type.rank());
+        const std::size_t rank = type.rank();
         for (const auto* values : {&ref.extents, &ref.strides}) {
             for (std::size_t d = 0; d < std::max<std::size_t>(rank, 1); ++d) {
                 words_.push_back(d < rank ? static_cast<std::uint64_t>((*values)[d]) : 1);
@@ -134,7 +134,7 @@ void LaunchArguments::add_maps(const ir::Function& kernel, const ir::Arguments& 
         if (kernel.is_ref(parameter)) types.push_back(&kernel.ref_type(parameter));
     }
     for (const MapParameter& map : generated.maps) {
-        const auto index = static_cast<std::size_t>(map.ref);
+        const std::size_t index = map.ref;
         const ir::RefArgument& ref = arguments.refs.at(index);
         TensorMapRequest request;
         request.dtype = types.at(index)->dtype;

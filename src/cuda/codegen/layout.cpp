@@ -33,8 +33,7 @@ Layout mapped(const Layout& from, const ir::Shape& shape, Map&& map) {
 std::uint64_t pack(const Layout& layout, const Coordinates& coordinates) {
     std::uint64_t packed = 0;
     for (int axis = 0; axis < layout.shape.rank(); ++axis) {
-        packed |= static_cast<std::uint64_t>(coordinates[static_cast<std::size_t>(axis)])
-                  << layout.offset(axis);
+        packed |= static_cast<std::uint64_t>(coordinates[axis]) << layout.offset(axis);
     }
     return packed;
 }
@@ -94,11 +93,10 @@ int conflicts(const Layout& layout, std::int64_t pitch, int bytes) {
         const Coordinates at = layout.thread_coordinates(lane, 0);
         std::int64_t row = 0;
         for (int axis = 0; axis < last; ++axis) {
-            row = row * cover(layout.shape[axis]).size() + at[static_cast<std::size_t>(axis)];
+            row = row * cover(layout.shape[axis]).size() + at[axis];
         }
-        const std::int64_t word =
-            (row * pitch + at[static_cast<std::size_t>(last)]) * bytes / kBankBytes;
-        ++words[static_cast<std::size_t>(word % kBanks)][word];
+        const std::int64_t word = (row * pitch + at[last]) * bytes / kBankBytes;
+        ++words[word % kBanks][word];
     }
     std::size_t most = 0;
     for (const auto& bank : words) most = std::max(most, bank.size());
@@ -137,8 +135,7 @@ Coordinates Layout::unpack(std::uint64_t packed) const {
     Coordinates result{};
     for (int axis = shape.rank() - 1; axis >= 0; --axis) {
         const int bits = cover(shape[axis]).bits;
-        result[static_cast<std::size_t>(axis)] =
-            static_cast<std::int64_t>(packed & ((std::uint64_t{1} << bits) - 1));
+        result[axis] = static_cast<std::int64_t>(packed & ((std::uint64_t{1} << bits) - 1));
         packed >>= bits;
     }
     return result;
@@ -153,8 +150,7 @@ Coordinates Layout::register_coordinates(int index) const {
     int repeat = index >> reg.size();
     for (int axis = shape.rank() - 1; axis >= 0; --axis) {
         const Cover covered = cover(shape[axis]);
-        result[static_cast<std::size_t>(axis)] += std::int64_t{repeat % covered.repeat}
-                                                  << covered.bits;
+        result[axis] += std::int64_t{repeat % covered.repeat} << covered.bits;
         repeat /= covered.repeat;
     }
     return result;
@@ -176,7 +172,7 @@ int Layout::find_register(const Coordinates& coordinates) const {
     int repeat = 0;
     for (int axis = 0; axis < shape.rank(); ++axis) {
         const Cover covered = cover(shape[axis]);
-        const std::int64_t at = coordinates[static_cast<std::size_t>(axis)];
+        const std::int64_t at = coordinates[axis];
         packed = packed << covered.bits |
                  static_cast<std::uint64_t>(at & ((std::int64_t{1} << covered.bits) - 1));
         repeat = repeat * covered.repeat + static_cast<int>(at >> covered.bits);
@@ -226,7 +222,7 @@ Layout Layout::without(int axis) const {
         const Coordinates old = unpack(basis);
         Coordinates next{};
         for (int a = 0, to = 0; a < shape.rank(); ++a) {
-            if (a != axis) next[static_cast<std::size_t>(to++)] = old[static_cast<std::size_t>(a)];
+            if (a != axis) next[to++] = old[a];
         }
         return pack(target, next);
     });
@@ -245,7 +241,7 @@ Layout Layout::transposed(const std::vector<int>& permutation) const {
         const Coordinates old = unpack(basis);
         Coordinates next{};
         for (std::size_t a = 0; a < permutation.size(); ++a) {
-            next[a] = old[static_cast<std::size_t>(permutation[a])];
+            next[a] = old[permutation[a]];
         }
         return pack(target, next);
     });
@@ -257,7 +253,7 @@ Layout Layout::narrowed(const ir::Shape& narrow) const {
     return mapped(*this, narrow, [&](std::uint64_t basis) {
         Coordinates at = unpack(basis);
         for (int a = 0; a < shape.rank(); ++a) {
-            if (narrow.rank() == 0 || narrow[a] == 1) at[static_cast<std::size_t>(a)] = 0;
+            if (narrow.rank() == 0 || narrow[a] == 1) at[a] = 0;
         }
         return narrow.rank() == 0 ? 0 : pack(target, at);
     });
@@ -294,7 +290,7 @@ std::string Layout::to_string() const {
             const Coordinates at = unpack(basis);
             bool first = true;
             for (int axis = 0; axis < shape.rank(); ++axis) {
-                const std::int64_t stride = at[static_cast<std::size_t>(axis)];
+                const std::int64_t stride = at[axis];
                 if (stride == 0) continue;
                 line += fmt::format("{}{}:{}", first ? "" : "^", axis, stride);
                 first = false;
@@ -360,7 +356,7 @@ Conversion conversion(const Layout& from, const Layout& to) {
     const int registers = to.registers();
     const int low_bits = static_cast<int>(to.reg.size());
     if (from.lane == to.lane) {
-        result.source.reserve(static_cast<std::size_t>(registers));
+        result.source.reserve(registers);
         for (int r = 0; r < registers; ++r) {
             const int source = from.find_register(to.register_coordinates(r));
             if (source < 0) break;
@@ -398,8 +394,8 @@ Conversion conversion(const Layout& from, const Layout& to) {
         Solver::Place place;
         for (int bit = 0; bit < low_bits; ++bit) {
             if ((r >> bit & 1) == 0) continue;
-            place.reg ^= reg_places[static_cast<std::size_t>(bit)].reg;
-            place.lane ^= reg_places[static_cast<std::size_t>(bit)].lane;
+            place.reg ^= reg_places[bit].reg;
+            place.lane ^= reg_places[bit].lane;
         }
         const int repeat = r >> low_bits << from.reg.size();
         result.source.push_back(repeat | static_cast<int>(place.reg));
@@ -412,8 +408,8 @@ Conversion conversion(const Layout& from, const Layout& to) {
 
 int vector_length(const Layout& layout, int axis) {
     int bits = 0;
-    while (bits < static_cast<int>(layout.reg.size()) && bits < cover(layout.shape[axis]).bits &&
-           layout.reg[static_cast<std::size_t>(bits)] == layout.basis(axis, bits)) {
+    while (bits < std::ssize(layout.reg) && bits < cover(layout.shape[axis]).bits &&
+           layout.reg[bits] == layout.basis(axis, bits)) {
         ++bits;
     }
     return 1 << bits;

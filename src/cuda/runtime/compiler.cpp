@@ -410,7 +410,7 @@ std::string symbol_of(const CompileRequest& request, const std::string& kernel) 
     const auto found = std::find(request.kernels.begin(), request.kernels.end(), kernel);
     if (found == request.kernels.end()) return kernel;
     const std::shared_ptr<const Cached> cached = cached_of(request);
-    return cached->symbols.at(static_cast<std::size_t>(found - request.kernels.begin()));
+    return cached->symbols.at(found - request.kernels.begin());
 }
 
 void compile_in_background(CompileRequest request) {

@@ -67,7 +67,7 @@ ContextHandle primary_context(int ordinal) {
     device_info(ordinal);
     const std::lock_guard lock(mutex);
     contexts.resize(all_devices().size(), nullptr);
-    ContextHandle& context = contexts[static_cast<std::size_t>(ordinal)];
+    ContextHandle& context = contexts[ordinal];
     if (context == nullptr) {
         const Driver& cuda = driver();
         int device = 0;
@@ -109,12 +109,12 @@ int device_count() {
 
 const DeviceInfo& device_info(int ordinal) {
     const std::vector<DeviceInfo>& devices = all_devices();
-    if (ordinal < 0 || ordinal >= static_cast<int>(devices.size())) {
+    if (ordinal < 0 || ordinal >= std::ssize(devices)) {
         driver();  // says why there is none
         user_error("cuda", "expected a device ordinal below {} but got {}", devices.size(),
                    ordinal);
     }
-    return devices[static_cast<std::size_t>(ordinal)];
+    return devices[ordinal];
 }
 
 ContextScope::ContextScope(int ordinal) {

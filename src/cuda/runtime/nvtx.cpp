@@ -34,8 +34,8 @@ std::array<Module, kSizes.size()>& modules() {
 }
 
 int module_table(int module, Function*** table, unsigned* size) {
-    if (module < 1 || module >= static_cast<int>(kSizes.size())) return 0;
-    const auto index = static_cast<std::size_t>(module);
+    if (module < 1 || module >= std::ssize(kSizes)) return 0;
+    const std::size_t index = module;
     Module& found = modules()[index];
     for (std::size_t i = 1; i < kSizes[index]; ++i) found.places[i] = &found.functions[i];
     if (size != nullptr) *size = kSizes[index];

@@ -155,10 +155,9 @@ class Guards {
         const auto axis = static_cast<int>(made.number("axis"));
         if (!type.layout) return std::nullopt;
         const std::int64_t extent = type.type.shape[axis];
-        const bool rows = std::any_of(
-            type.layout->warp.begin(), type.layout->warp.end(), [&](std::uint64_t basis) {
-                return type.layout->unpack(basis)[static_cast<std::size_t>(axis)] != 0;
-            });
+        const bool rows =
+            std::any_of(type.layout->warp.begin(), type.layout->warp.end(),
+                        [&](std::uint64_t basis) { return type.layout->unpack(basis)[axis] != 0; });
         if (!rows || p_.groups[0] == 1) return Ends{constant(0), constant(extent - 1)};
         const Value start = p_.add({false, {DType::i64, {}}, {}});
         Instruction group = make(Op::group_start, {}, {start});

@@ -42,7 +42,7 @@ class Joining {
     Operand operand(const Instruction& dot, int side) const {
         Operand result;
         bool transposed = dot.has(side == 0 ? "transpose_a" : "transpose_b");
-        result.load = uses_.definition(dot.operands[static_cast<std::size_t>(side)]);
+        result.load = uses_.definition(dot.operands[side]);
         if (result.load != nullptr && result.load->is(ir::Op::transpose)) {
             transposed = !transposed;
             result.load = uses_.definition(result.load->operands[0]);
@@ -75,8 +75,7 @@ class Joining {
         if (at == loop.results.end() || uses_.count(*at) != 1 || !low || !high || !step) return;
         if (*low >= *high || *step <= 0 || (*high - *low) % *step != 0) return;
         const Block& body = loop.blocks[0];
-        const Value last =
-            body.body.back().operands[static_cast<std::size_t>(at - loop.results.begin())];
+        const Value last = body.body.back().operands[at - loop.results.begin()];
         const Instruction* const dot = uses_.definition(last);
         if (dot == nullptr || !dot->is(ir::Op::dot)) return;
         for (int side = 0; side < 2; ++side) {
@@ -166,7 +165,7 @@ class Joining {
         Instruction loop = make(ir::Op::for_loop, {low, high, high, init}, {result});
         loop.blocks.push_back(std::move(inner));
         p_.body.body[place] = std::move(loop);
-        const auto at = p_.body.body.begin() + static_cast<std::ptrdiff_t>(place);
+        const auto at = p_.body.body.begin() + place;
         p_.body.body.insert(at, before.body.begin(), before.body.end());
     }
 

@@ -35,7 +35,7 @@ std::string thread_coordinate(const Layout& layout, int axis) {
     const auto weights = [&](const std::vector<std::uint64_t>& bases) {
         std::vector<std::int64_t> result;
         for (std::uint64_t basis : bases) {
-            result.push_back(layout.unpack(basis)[static_cast<std::size_t>(axis)]);
+            result.push_back(layout.unpack(basis)[axis]);
         }
         return result;
     };
@@ -48,7 +48,7 @@ std::string register_coordinate(const Layout& layout, int axis, const std::strin
     TW_ASSERT(layout.registers() == 1 << layout.reg.size(), "repeats");
     std::vector<std::int64_t> weights;
     for (std::uint64_t basis : layout.reg) {
-        weights.push_back(layout.unpack(basis)[static_cast<std::size_t>(axis)]);
+        weights.push_back(layout.unpack(basis)[axis]);
     }
     return weighted(index, weights);
 }
@@ -63,9 +63,8 @@ std::string source_register(const Layout& view, const Layout& source, int droppe
         int axis = 0;
         for (int a = 0; a < view.shape.rank(); ++a) {
             if (a == dropped) continue;
-            const auto to = static_cast<std::size_t>(axis++);
-            at[to] =
-                source.shape[static_cast<int>(to)] == 1 ? 0 : of_view[static_cast<std::size_t>(a)];
+            const std::size_t to = axis++;
+            at[to] = source.shape[to] == 1 ? 0 : of_view[a];
         }
         const int found = source.find_register(at);
         TW_ASSERT(found >= 0, "a view moves elements");

@@ -102,8 +102,7 @@ class Waits {
                 replace(outer.body[i], last[v], done[v]);
             }
         }
-        outer.body.insert(outer.body.begin() + static_cast<std::ptrdiff_t>(at) + 1, after.begin(),
-                          after.end());
+        outer.body.insert(outer.body.begin() + at + 1, after.begin(), after.end());
         return after.size();
     }
 

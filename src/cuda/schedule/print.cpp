@@ -80,7 +80,7 @@ class Printer {
   private:
     template <typename... Args>
     void line(fmt::format_string<Args...> format, Args&&... args) {
-        text_.append(static_cast<std::size_t>(2 * depth_), ' ');
+        text_.append(2 * depth_, ' ');
         text_ += fmt::format(format, std::forward<Args>(args)...) + "\n";
     }
 

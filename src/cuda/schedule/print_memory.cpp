@@ -56,7 +56,7 @@ void CudaPrinter::wgmma(const Instruction& made) {
     const std::int64_t k = transpose_b ? right_buffer.columns : right_buffer.rows;
     const std::int64_t n = p_.type(accumulator).type.shape[1] / p_.groups[1];
     const auto group = [&](int axis) -> std::string {
-        if (p_.groups[static_cast<std::size_t>(axis)] == 1) return "";
+        if (p_.groups[axis] == 1) return "";
         return p_.groups[axis == 0 ? 1 : 0] == 1 ? "group"
                : axis == 0                       ? fmt::format("group / {}", p_.groups[1])
                                                  : fmt::format("group % {}", p_.groups[1]);

@@ -132,7 +132,7 @@ class Chain {
 
     void operand(const Instruction& made, int side, Instruction& product,
                  std::vector<Instruction>& iteration) {
-        Value operand = made.operands[static_cast<std::size_t>(side)];
+        Value operand = made.operands[side];
         bool transposed = made.has(side == 0 ? "transpose_a" : "transpose_b");
         const Instruction* source = uses_.definition(operand);
         if (source != nullptr && source->is(ir::Op::transpose)) {

@@ -319,7 +319,7 @@ Broken waits(const Program& p) {
                 continue;
             }
             if (made.is(Op::wgmma_wait)) {
-                const auto pending = static_cast<std::size_t>(made.number("pending"));
+                const std::size_t pending = made.number("pending");
                 while (groups.size() > pending) groups.erase(groups.begin());
                 // Without `finished` the newest group's sum goes to the next iteration's product.
                 if (!made.has("finished")) {

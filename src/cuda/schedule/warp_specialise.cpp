@@ -225,7 +225,7 @@ class Specialisation {
         p_.order = {};
         const std::set<int>& of_a = axes[product->symbol("a")];
         const std::set<int>& of_b = axes[product->symbol("b")];
-        for (int axis = 0; axis < static_cast<int>(p_.grid.size()); ++axis) {
+        for (int axis = 0; axis < std::ssize(p_.grid); ++axis) {
             const bool first = of_a.contains(axis), second = of_b.contains(axis);
             if (first && !second) p_.order.rows.push_back(axis);
             if (second && !first) p_.order.columns.push_back(axis);
@@ -252,7 +252,7 @@ class Specialisation {
         });
         p_.order = {};
         p_.order.unequal = !of_bounds.empty();
-        for (int axis = 0; axis < static_cast<int>(p_.grid.size()); ++axis) {
+        for (int axis = 0; axis < std::ssize(p_.grid); ++axis) {
             if (!of_loads.contains(axis)) p_.order.inner.push_back(axis);
         }
     }

@@ -103,7 +103,7 @@ Affine AffineAnalysis::opaque(const Type& type) {
 }
 
 Affine AffineAnalysis::extent(Value ref, int dim) {
-    const std::int64_t known = function_.ref_type(ref).extents[static_cast<std::size_t>(dim)];
+    const std::int64_t known = function_.ref_type(ref).extents[dim];
     if (known != kDynamic) return constant_form(known);
     const auto [found, is_new] = extents_.try_emplace({ref, dim});
     if (is_new) found->second = symbol({{constant_form(0)}, 1, false}, {}, false);
@@ -111,7 +111,7 @@ Affine AffineAnalysis::extent(Value ref, int dim) {
 }
 
 Affine AffineAnalysis::program_axis(Op op, int axis) {
-    const std::int64_t grid = function_.grid[static_cast<std::size_t>(axis)];
+    const std::int64_t grid = function_.grid[axis];
     if (op == Op::num_programs && grid != kDynamic) return constant_form(grid);
     const auto found = program_axes_.find({op, axis});
     if (found != program_axes_.end()) return found->second;
@@ -131,7 +131,7 @@ Affine AffineAnalysis::program_axis(Op op, int axis) {
 Affine AffineAnalysis::fresh_positions(const Affine& form) {
     Affine result = form;
     for (const auto& [id, coefficient] : form.terms) {
-        const Symbol& old = symbols_[static_cast<std::size_t>(id)];
+        const Symbol& old = symbols_[id];
         if (!old.is_tile) continue;
         result.terms.erase(id);
         const Affine renamed = symbol(old.lower, old.upper, true);
@@ -325,7 +325,7 @@ bool AffineAnalysis::prove(const Affine& form, int& budget) const {
     if (is_constant(form)) return form.constant >= 0;
     if (--budget < 0) return false;
     const auto [id, coefficient] = *form.terms.rbegin();
-    const Symbol& symbol = symbols_[static_cast<std::size_t>(id)];
+    const Symbol& symbol = symbols_[id];
     const SymbolBounds& bounds = coefficient > 0 ? symbol.lower : symbol.upper;
     if (bounds.alternatives.empty() || coefficient % bounds.scale != 0) return false;
     Affine rest = form;

@@ -124,7 +124,7 @@ namespace {
 Region narrowed(const Region& region, const Shape& from) {
     Region result;
     for (int axis = 0; axis < from.rank(); ++axis) {
-        const Range& range = region[static_cast<std::size_t>(axis)];
+        const Range& range = region[axis];
         result.push_back(from[axis] == 1 ? Range{} : range);
     }
     return result;
@@ -150,7 +150,7 @@ void Demand::narrow_access(const Instruction& from, const Region& region, Instru
         }
         Value start = get(index, {});
         if (form.kind == Index::Kind::slice) {
-            const Range& range = region[static_cast<std::size_t>(lanes.axis[i])];
+            const Range& range = region[lanes.axis[i]];
             if (range.offset) {
                 start = sum(b_.cast(start, DType::i64), times(range.offset, form.stride));
             }
@@ -310,8 +310,8 @@ Value Demand::build(Value value, const Region& region) {
         case Op::while_loop:
             refuse(instruction, "the number of rounds may depend on the whole tile");
         case Op::scan: {
-            const auto axis = static_cast<std::size_t>(instruction.get<ReduceAttributes>().axis);
-            const std::int64_t extent = source_shape(value)[static_cast<int>(axis)];
+            const std::size_t axis = instruction.get<ReduceAttributes>().axis;
+            const std::int64_t extent = source_shape(value)[axis];
             if (!(region[axis] == Range{{}, extent, 0})) {
                 refuse(instruction,
                        "a scan needs its axis whole; scan pieces of it in a loop that carries what "

@@ -52,7 +52,7 @@ Value Demand::elementwise(const Instruction& from, const Region& region) {
 Value Demand::iota(const Instruction& from, const Region& region) {
     const int axis = from.get<AxisAttributes>().axis;
     const Shape shape = shape_of(region);
-    const Value offset = region[static_cast<std::size_t>(axis)].offset;
+    const Value offset = region[axis].offset;
     if (!offset) return copy(from, {}, shape);
     const Value local = b_.iota({DType::i64, shape}, axis);
     const Value shifted = b_.binary(Op::add, local, b_.broadcast(offset, shape));
@@ -66,7 +66,7 @@ Value Demand::shape_op(const Instruction& from, const Region& region) {
         case Op::broadcast: {
             Region needed;
             for (int axis = 0; axis < shape.rank(); ++axis) {
-                const Range& range = region[static_cast<std::size_t>(axis)];
+                const Range& range = region[axis];
                 needed.push_back(shape[axis] == 1 ? Range{} : range);
             }
             return b_.broadcast(get(operand, needed), shape_of(region));
@@ -80,7 +80,7 @@ Value Demand::shape_op(const Instruction& from, const Region& region) {
             const auto& permutation = from.get<PermutationAttributes>().permutation;
             Region needed(region.size());
             for (std::size_t i = 0; i < region.size(); ++i) {
-                needed[static_cast<std::size_t>(permutation[i])] = region[i];
+                needed[permutation[i]] = region[i];
             }
             return copy(from, {get(operand, needed)}, shape_of(region));
         }
@@ -119,15 +119,15 @@ Value Demand::slice(const Instruction& from, const Region& region) {
 }
 
 Value Demand::concatenate(const Instruction& from, const Region& region) {
-    const auto axis = static_cast<std::size_t>(from.get<AxisAttributes>().axis);
-    const std::int64_t extent = source_shape(from.result())[static_cast<int>(axis)];
+    const std::size_t axis = from.get<AxisAttributes>().axis;
+    const std::int64_t extent = source_shape(from.result())[axis];
     if (!(region[axis] == Range{{}, extent, 0})) {
         refuse(from, "the axis along which it joins would be cut");
     }
     std::vector<Value> parts;
     for (Value operand : from.operands) {
         Region needed = region;
-        needed[axis].size = source_shape(operand)[static_cast<int>(axis)];
+        needed[axis].size = source_shape(operand)[axis];
         parts.push_back(get(operand, needed));
     }
     return copy(from, std::move(parts), shape_of(region));
@@ -160,8 +160,7 @@ Value Demand::reshape(const Instruction& from, const Region& region) {
         const int outer_i = outermost(before, first_i, i), outer_j = outermost(after, first_j, j);
         bool cut_inside = false;
         for (int axis = first_j; axis < j; ++axis) {
-            const bool axis_whole =
-                region[static_cast<std::size_t>(axis)] == Range{{}, after[axis], 0};
+            const bool axis_whole = region[axis] == Range{{}, after[axis], 0};
             cut_inside |= axis != outer_j && !axis_whole;
         }
         if (cut_inside) refuse(from, "the cut does not follow the outermost axis of what it joins");
@@ -170,7 +169,7 @@ Value Demand::reshape(const Instruction& from, const Region& region) {
             static_cast<std::size_t>(outer_i + 1), static_cast<std::size_t>(i - outer_i - 1)));
         const std::int64_t inner_after = product(after.dims().subspan(
             static_cast<std::size_t>(outer_j + 1), static_cast<std::size_t>(j - outer_j - 1)));
-        const Range& range = region[static_cast<std::size_t>(outer_j)];
+        const Range& range = region[outer_j];
         if (range == Range{{}, after[outer_j], 0}) continue;
         const std::int64_t size = range.size * inner_after;
         const std::int64_t multiple = range.multiple * inner_after;
@@ -182,8 +181,7 @@ Value Demand::reshape(const Instruction& from, const Region& region) {
             offset = b_.binary(Op::floordiv, offset, index(inner_before));
         }
         offset_depths_[offset] = depth_;
-        needed[static_cast<std::size_t>(outer_i)] = {offset, size / inner_before,
-                                                     multiple / inner_before};
+        needed[outer_i] = {offset, size / inner_before, multiple / inner_before};
     }
     return b_.reshape(get(operand, needed), shape_of(region));
 }

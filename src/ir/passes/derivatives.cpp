@@ -76,7 +76,7 @@ std::vector<Cotangent> Derivatives::operands(const Instruction& instruction, Cot
             const auto& forward = instruction.get<PermutationAttributes>().permutation;
             std::vector<int> back(forward.size());
             for (std::size_t i = 0; i < forward.size(); ++i) {
-                back[static_cast<std::size_t>(forward[i])] = static_cast<int>(i);
+                back[forward[i]] = static_cast<int>(i);
             }
             return {{b_.transpose(materialise(d), back), {}}};
         }

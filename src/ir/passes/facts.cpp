@@ -80,8 +80,7 @@ std::int64_t Facts::divisor(Value value) const {
             return power_of_two_in(static_cast<std::int64_t>(made->get<ConstantAttributes>().bits));
         case Op::extent: {
             const auto& type = function_.ref_type(made->operands[0]);
-            const std::int64_t extent =
-                type.extents[static_cast<std::size_t>(made->get<AxisAttributes>().axis)];
+            const std::int64_t extent = type.extents[made->get<AxisAttributes>().axis];
             return extent == kDynamic ? 1 : power_of_two_in(extent);
         }
         case Op::add:
@@ -166,8 +165,7 @@ Interval Facts::range(Value value) const {
         }
     } else if (made->op == Op::extent) {
         const std::int64_t extent =
-            function_.ref_type(made->operands[0])
-                .extents[static_cast<std::size_t>(made->get<AxisAttributes>().axis)];
+            function_.ref_type(made->operands[0]).extents[made->get<AxisAttributes>().axis];
         result = extent == kDynamic ? Interval::integers(0, kMaxExtent)
                                     : Interval::integers(extent, extent);
     } else if (made->op == Op::program_id) {

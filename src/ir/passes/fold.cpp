@@ -169,7 +169,7 @@ class Folder {
         std::vector<Value>& yielded = block.body.back().operands;
         for (std::size_t i = yielded.size(); i-- > 0;) {
             const auto at = [i](std::vector<Value>& values, std::size_t first) {
-                return values.begin() + static_cast<std::ptrdiff_t>(first + i);
+                return values.begin() + (first + i);
             };
             if (yielded[i] != block.arguments[first_argument + i]) continue;
             const Value init = loop.operands[first_operand + i];

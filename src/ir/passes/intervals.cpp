@@ -133,8 +133,8 @@ class IntervalsCompiler {
             case Op::extent: {
                 step.op = Op::constant;
                 const auto& extents = array(instruction.operands[0]).extents();
-                step.bits = static_cast<std::uint64_t>(
-                    extents.at(static_cast<std::size_t>(instruction.get<AxisAttributes>().axis)));
+                step.bits =
+                    static_cast<std::uint64_t>(extents.at(instruction.get<AxisAttributes>().axis));
                 return bind(instruction, {{add(step, {})}});
             }
             case Op::load:
@@ -158,9 +158,7 @@ class IntervalsCompiler {
         bind(instruction, {{add(step, mapped(instruction.operands))}});
     }
 
-    const RangeTree& array(Value ref) const {
-        return *out_.arrays_[static_cast<std::size_t>(arrays_.at(ref))];
-    }
+    const RangeTree& array(Value ref) const { return *out_.arrays_[arrays_.at(ref)]; }
 
     void load(const Instruction& instruction, Step step) {
         const Access parts = access(instruction);
@@ -239,30 +237,30 @@ Intervals::Evaluation::Evaluation(const Intervals& intervals)
       values_(static_cast<std::size_t>(intervals.num_scalars_) + intervals.steps_.size()),
       forms_(values_.size()) {
     for (int i = 0; i < intervals.num_scalars_; ++i)
-        set(i, Interval::all(intervals.scalar_dtypes_[static_cast<std::size_t>(i)]));
+        set(i, Interval::all(intervals.scalar_dtypes_[i]));
     changed_ = ~0u;
     evaluate_steps(false);
 }
 
 void Intervals::Evaluation::set(int index, Interval range) {
-    values_[static_cast<std::size_t>(index)] = range;
+    values_[index] = range;
     changed_ |= 1u << index;
 }
 
 void Intervals::Evaluation::set_form(int index) {
-    const auto i = static_cast<std::size_t>(index);
+    const std::size_t i = index;
     const Interval& range = values_[i];
     Form& form = forms_[i];
     form = {};
     const int axis = index - (intervals_.num_scalars_ - 2);
     if (axis >= 0) {
-        std::int64_t& reach = reach_[static_cast<std::size_t>(axis)];
+        std::int64_t& reach = reach_[axis];
         if (__builtin_sub_overflow(range.high, range.low, &reach))
             reach = std::numeric_limits<std::int64_t>::max();
     }
     form.affine = !is_float(intervals_.scalar_dtypes_[i]) && !range.any;
     form.base = range.low;
-    if (!range.is_point() && axis >= 0) form.by[static_cast<std::size_t>(axis)] = 1;
+    if (!range.is_point() && axis >= 0) form.by[axis] = 1;
     // Of another scalar that is no point nothing is known by place.
     if (!form.affine || (!range.is_point() && axis < 0)) {
         form.affine = false;
@@ -403,7 +401,7 @@ Interval Intervals::Evaluation::evaluate(const Step& step, const std::uint32_t* 
 }
 
 Interval Intervals::Evaluation::load(const Step& step, const std::uint32_t* operands) const {
-    const RangeTree& array = *intervals_.arrays_[static_cast<std::size_t>(step.array)];
+    const RangeTree& array = *intervals_.arrays_[step.array];
     if (step.num_operands == 1) {  // an element of a list, without a mask
         const Interval& index = values_[operands[0]];
         const std::int64_t last = array.extents()[0] - 1;
@@ -412,7 +410,7 @@ Interval Intervals::Evaluation::load(const Step& step, const std::uint32_t* oper
     }
     std::array<std::int64_t, kMaxRefRank> low{}, high{};
     bool all_inside = true, some_inside = true;
-    const auto rank = static_cast<std::size_t>(step.num_indices);
+    const std::size_t rank = step.num_indices;
     for (std::size_t d = 0; d < rank; ++d) {
         const Interval& index = values_[operands[d]];
         const std::int64_t last = array.extents()[d] - 1;

@@ -499,7 +499,7 @@ Interval result_range(const Function& function, const Instruction& instruction,
     std::transform(in.begin(), in.end(), ranges.begin(), of);
     const Value typed = in[instruction.op == Op::select ? 1 : 0];
     return elementwise_range(instruction.op, function.type(typed).dtype, type.dtype, false,
-                             [&](int i) { return ranges[static_cast<std::size_t>(i)]; });
+                             [&](int i) { return ranges[i]; });
 }
 
 }  // namespace tilewright::ir

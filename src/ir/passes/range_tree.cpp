@@ -80,7 +80,7 @@ Interval elements_range(DType dtype, const std::byte* data, std::int64_t first, 
 std::shared_ptr<const void> dense_copy(DType dtype, const RefArgument& array,
                                        const std::vector<std::int64_t>& extents,
                                        std::int64_t size) {
-    const auto element = static_cast<std::size_t>(size_of(dtype));
+    const std::size_t element = size_of(dtype);
     std::shared_ptr<std::byte[]> copy(new std::byte[static_cast<std::size_t>(size) * element]);
     std::vector<std::int64_t> index(extents.size());
     const auto* from = static_cast<const std::byte*>(array.data);
@@ -99,7 +99,7 @@ std::shared_ptr<const void> dense_copy(DType dtype, const RefArgument& array,
 RangeTree::RangeTree(DType dtype, const RefArgument& array, int rank) : dtype_(dtype) {
     bool dense = true;
     for (int d = rank; d-- > 0;) {
-        const auto dim = static_cast<std::size_t>(d);
+        const std::size_t dim = d;
         dense &= array.strides[dim] == size_ || array.extents[dim] == 1;
         size_ *= array.extents[dim];
         extents_.insert(extents_.begin(), array.extents[dim]);
@@ -116,8 +116,8 @@ RangeTree::RangeTree(DType dtype, const RefArgument& array, int rank) : dtype_(d
 RangeTree::RangeTree(DType dtype, std::vector<std::int64_t> extents, std::vector<Interval> blocks)
     : dtype_(dtype), extents_(std::move(extents)) {
     for (const std::int64_t extent : extents_) size_ *= extent;
-    TW_ASSERT(static_cast<std::int64_t>(blocks.size()) == ceil_div(size_, kBlock),
-              "{} blocks of {} elements", blocks.size(), size_);
+    TW_ASSERT(std::ssize(blocks) == ceil_div(size_, kBlock), "{} blocks of {} elements",
+              blocks.size(), size_);
     reduce(std::move(blocks));
 }
 
@@ -152,8 +152,8 @@ Interval RangeTree::elements(std::int64_t first, std::int64_t last) const {
     if (first < begin * kBlock) add(elements_range(dtype_, data_, first, begin * kBlock - 1));
     if (last >= end * kBlock) add(elements_range(dtype_, data_, end * kBlock, last));
     for (std::size_t level = 0; begin < end; ++level, begin /= 2, end /= 2) {
-        if (begin % 2 != 0) add(levels_[level][static_cast<std::size_t>(begin++)]);
-        if (begin < end && end % 2 != 0) add(levels_[level][static_cast<std::size_t>(--end)]);
+        if (begin % 2 != 0) add(levels_[level][begin++]);
+        if (begin < end && end % 2 != 0) add(levels_[level][--end]);
     }
     return range;
 }

@@ -223,8 +223,7 @@ class Retiler {
         if (size(rows_whole) <= options_.max_tile_elements) add(rows_whole);
         if (rank >= 2) {
             Tile columns_whole = dims;
-            for (int axis = 0; axis < rank - 2; ++axis)
-                columns_whole[static_cast<std::size_t>(axis)] = 1;
+            for (int axis = 0; axis < rank - 2; ++axis) columns_whole[axis] = 1;
             columns_whole = shrunk(columns_whole, rank - 1, rank);
             if (size(columns_whole) <= options_.max_tile_elements) add(columns_whole);
         }
@@ -236,7 +235,7 @@ class Retiler {
     // Halves the axes [first, last), outer ones first, until the tile fits or they are 1.
     Tile shrunk(Tile tile, int first, int last) const {
         for (int axis = first; axis < last; ++axis) {
-            auto& extent = tile[static_cast<std::size_t>(axis)];
+            auto& extent = tile[axis];
             while (extent > 1 && size(tile) > options_.max_tile_elements) extent = (extent + 1) / 2;
         }
         return tile;
@@ -269,7 +268,7 @@ class Retiler {
     void cut_axis(const Roots& roots, const Tile& tile, const Shape& full, Region& region) {
         const std::size_t axis = region.size();
         if (axis == tile.size()) return emit_region(roots, region);
-        demand_.stream(full[static_cast<int>(axis)], std::max<std::int64_t>(1, tile[axis]), {},
+        demand_.stream(full[axis], std::max<std::int64_t>(1, tile[axis]), {},
                        [&](Range range, std::span<const Value>) {
                            region.push_back(range);
                            cut_axis(roots, tile, full, region);
@@ -304,7 +303,7 @@ class Retiler {
         Region region;
         int axes = 0;
         for (std::size_t axis = 0; axis < tile.size(); ++axis) {
-            const std::int64_t extent = full[static_cast<int>(axis)];
+            const std::int64_t extent = full[axis];
             Range range{{}, tile[axis], 0};
             if (tile[axis] < extent) {
                 target_.grid.push_back(ceil_div(extent, tile[axis]));
@@ -323,7 +322,7 @@ class Retiler {
         const Shape shape = shape_of(region);
         Value mask;
         for (int axis = 0; axis < full.rank(); ++axis) {
-            const Range& range = region[static_cast<std::size_t>(axis)];
+            const Range& range = region[axis];
             if (!range.offset || full[axis] % range.size == 0) continue;
             const Value lane = b_.iota({DType::i64, shape}, axis);
             const Value at = b_.binary(Op::add, lane, b_.broadcast(range.offset, shape));

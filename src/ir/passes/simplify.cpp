@@ -111,7 +111,7 @@ class Simplifier {
     Simplified source() const {
         if (instruction_.op == Op::program_id || instruction_.op == Op::num_programs ||
             instruction_.op == Op::extent) {
-            const auto axis = static_cast<std::size_t>(instruction_.get<AxisAttributes>().axis);
+            const std::size_t axis = instruction_.get<AxisAttributes>().axis;
             const std::int64_t extent = instruction_.op == Op::extent
                                             ? function_.ref_type(operand(0)).extents[axis]
                                             : function_.grid[axis];
@@ -371,7 +371,7 @@ class Simplifier {
         Value source = a;
         if (is_op(a, Op::transpose)) {
             const auto& inner = known_.definition(a)->get<PermutationAttributes>().permutation;
-            for (int& axis : permutation) axis = inner[static_cast<std::size_t>(axis)];
+            for (int& axis : permutation) axis = inner[axis];
             source = known_.operands(a)[0];
         }
         if (std::ranges::is_sorted(permutation)) return same_as(source);
