@@ -6,8 +6,11 @@
 #define TILEWRIGHT_CPU_VECTOR_COMBINE_INL_H
 #endif
 
+#include <cstdint>
 #include <limits>
+#include <type_traits>
 
+#include "cpu/simd/vector.h"
 #include "cpu/simd/vector_math-inl.h"
 #include "hwy/highway.h"
 
@@ -60,6 +63,45 @@ struct LogAddExp {
     template <typename T>
     static constexpr T kIdentity = -std::numeric_limits<T>::infinity();
 };
+
+/// The kernel of one F for a type: `Kernels::of<T, F>(rows)`, or `Kernels::others<F>(dtype, rows)`
+/// for what is not read as it is. nullptr: left to the scalar table.
+template <class Kernels, class F>
+StripFunction for_dtype(DType dtype, bool rows) {
+    switch (dtype) {
+        case DType::f32:
+            return Kernels::template of<float, F>(rows);
+        case DType::f64:
+            return Kernels::template of<double, F>(rows);
+        case DType::i32:
+            return Kernels::template of<std::int32_t, F>(rows);
+        case DType::i64:
+            // A 64-bit product is emulated.
+            if constexpr (std::is_same_v<F, Prod>)
+                return nullptr;
+            else
+                return Kernels::template of<std::int64_t, F>(rows);
+        default:
+            return Kernels::template others<F>(dtype, rows);
+    }
+}
+
+/// The same for what a kind combines by.
+template <class Kernels>
+StripFunction for_kind(ir::Reduction kind, DType dtype, bool rows) {
+    switch (kind) {
+        case ir::Reduction::sum:
+            return for_dtype<Kernels, Sum>(dtype, rows);
+        case ir::Reduction::prod:
+            return for_dtype<Kernels, Prod>(dtype, rows);
+        case ir::Reduction::max:
+            return for_dtype<Kernels, MaxOf>(dtype, rows);
+        case ir::Reduction::min:
+            return for_dtype<Kernels, MinOf>(dtype, rows);
+        default:
+            return nullptr;
+    }
+}
 
 }  // namespace
 #endif

@@ -136,50 +136,23 @@ void over_lanes(const Strip& s) {
     }
 }
 
-template <typename T, class Read, class F>
-StripFunction kernel(bool rows) {
-    return rows ? over_rows<T, Read, F> : over_lanes<T, Read, F>;
-}
-
-template <class F>
-StripFunction for_dtype(DType dtype, bool rows) {
-    switch (dtype) {
-        case DType::f32:
-            return kernel<float, Direct<float>, F>(rows);
-        case DType::f64:
-            return kernel<double, Direct<double>, F>(rows);
-        case DType::f16:
-            return kernel<float, Widened<DType::f16>, F>(rows);
-        case DType::bf16:
-            return kernel<float, Widened<DType::bf16>, F>(rows);
-        case DType::i32:
-            return kernel<std::int32_t, Direct<std::int32_t>, F>(rows);
-        case DType::i64:
-            // A 64-bit product is emulated: left to the scalar table.
-            if constexpr (std::is_same_v<F, Prod>)
-                return nullptr;
-            else
-                return kernel<std::int64_t, Direct<std::int64_t>, F>(rows);
-        default:
-            return nullptr;
+struct Reductions {
+    template <typename T, class F, class Read = Direct<T>>
+    static StripFunction of(bool rows) {
+        return rows ? over_rows<T, Read, F> : over_lanes<T, Read, F>;
     }
-}
+    template <class F>
+    static StripFunction others(DType dtype, bool rows) {
+        if (dtype == DType::f16) return of<float, F, Widened<DType::f16>>(rows);
+        if (dtype == DType::bf16) return of<float, F, Widened<DType::bf16>>(rows);
+        return nullptr;
+    }
+};
 
 }  // namespace
 
 StripFunction reduce(ir::Reduction kind, DType dtype, bool rows) {
-    switch (kind) {
-        case ir::Reduction::sum:
-            return for_dtype<Sum>(dtype, rows);
-        case ir::Reduction::prod:
-            return for_dtype<Prod>(dtype, rows);
-        case ir::Reduction::max:
-            return for_dtype<MaxOf>(dtype, rows);
-        case ir::Reduction::min:
-            return for_dtype<MinOf>(dtype, rows);
-        default:
-            return nullptr;
-    }
+    return for_kind<Reductions>(kind, dtype, rows);
 }
 #endif
 

@@ -221,11 +221,6 @@ void log_sum_exp_over_lanes(const Strip& s) {
     }
 }
 
-template <typename T, class F>
-StripFunction kernel(bool rows) {
-    return rows ? over_rows<T, F> : over_lanes<T, F>;
-}
-
 StripFunction log_sum_exp(DType dtype, bool rows) {
     if (dtype == DType::f32)
         return rows ? over_rows<float, LogAddExp> : log_sum_exp_over_lanes<float>;
@@ -234,51 +229,27 @@ StripFunction log_sum_exp(DType dtype, bool rows) {
     return nullptr;
 }
 
-template <class F>
-StripFunction for_dtype(DType dtype, bool rows) {
-    // Sums and products wrap around alike with a sign and without.
-    constexpr bool kSignless = std::is_same_v<F, Sum> || std::is_same_v<F, Prod>;
-    switch (dtype) {
-        case DType::f32:
-            return kernel<float, F>(rows);
-        case DType::f64:
-            return kernel<double, F>(rows);
-        case DType::u32:
-            if constexpr (!kSignless) return nullptr;
-            [[fallthrough]];
-        case DType::i32:
-            return kernel<std::int32_t, F>(rows);
-        case DType::u64:
-            if constexpr (!kSignless) return nullptr;
-            [[fallthrough]];
-        case DType::i64:
-            // A 64-bit product is emulated: left to the scalar table.
-            if constexpr (std::is_same_v<F, Prod>)
-                return nullptr;
-            else
-                return kernel<std::int64_t, F>(rows);
-        default:
-            return nullptr;
+struct Scans {
+    template <typename T, class F>
+    static StripFunction of(bool rows) {
+        return rows ? over_rows<T, F> : over_lanes<T, F>;
     }
-}
+    template <class F>
+    static StripFunction others(DType dtype, bool rows) {
+        // Sums and products wrap around alike with a sign and without.
+        if constexpr (std::is_same_v<F, Sum> || std::is_same_v<F, Prod>) {
+            if (dtype == DType::u32) return for_dtype<Scans, F>(DType::i32, rows);
+            if (dtype == DType::u64) return for_dtype<Scans, F>(DType::i64, rows);
+        }
+        return nullptr;
+    }
+};
 
 }  // namespace
 
 StripFunction scan(ir::Reduction kind, DType dtype, bool rows) {
-    switch (kind) {
-        case ir::Reduction::sum:
-            return for_dtype<Sum>(dtype, rows);
-        case ir::Reduction::prod:
-            return for_dtype<Prod>(dtype, rows);
-        case ir::Reduction::max:
-            return for_dtype<MaxOf>(dtype, rows);
-        case ir::Reduction::min:
-            return for_dtype<MinOf>(dtype, rows);
-        case ir::Reduction::logsumexp:
-            return log_sum_exp(dtype, rows);
-        default:
-            return nullptr;
-    }
+    if (kind == ir::Reduction::logsumexp) return log_sum_exp(dtype, rows);
+    return for_kind<Scans>(kind, dtype, rows);
 }
 #endif
 
