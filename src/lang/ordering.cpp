@@ -89,8 +89,7 @@ Value order_keys(ir::Builder& b, Value a) {
         const std::int64_t top = wide ? std::numeric_limits<std::int64_t>::max()
                                       : std::numeric_limits<std::int32_t>::max();
         // Of negative numbers the larger magnitude comes first.
-        const Value sign = e(Op::shift_right, bits, wide ? 63 : 31);
-        const Value ordered = e(Op::bitwise_xor, bits, e(Op::bitwise_and, sign, top));
+        const Value ordered = b.select(e(Op::lt, bits, 0), e(Op::bitwise_xor, bits, top), bits);
         return b.select(b.unary(Op::isnan, x), e.number(ordered, top), ordered);
     }
     if (dtype == DType::u32 || dtype == DType::u64) {
@@ -166,9 +165,9 @@ Value sorted_places(ir::Builder& b, Value a, int axis, bool descending) {
         static_cast<std::int64_t>(std::bit_width(static_cast<std::uint64_t>(lines.length - 1)));
     const Value last = b.constant_int({DType::i64, {}}, levels);
     b.for_loop(start_level, last, one, {}, [&](Value level, std::span<const Value>) {
-        const Value width = e.splat(b.binary(Op::shift_left, b.constant_int({DType::i32, {}}, 1),
-                                             b.cast(level, DType::i32)),
-                                    place);
+        const Value width_of_run = b.binary(Op::shift_left, b.constant_int({DType::i32, {}}, 1),
+                                            b.cast(level, DType::i32));
+        const Value width = e.splat(width_of_run, place);
         const Value own = b.load(key_ref, whole), from = b.load(place_ref, whole);
         // Where its run and the other one begin, and how long that is.
         const Value within = e(Op::bitwise_and, place, e(Op::sub, width, 1));
@@ -182,9 +181,9 @@ Value sorted_places(ir::Builder& b, Value a, int axis, bool descending) {
         const Value found = b.for_loop(
             zero, steps, one, std::array{e.number(place, 0)},
             [&](Value step, std::span<const Value> carry) {
-                const Value reach =
-                    e(Op::add, carry[0],
-                      e(Op::shift_right, width, e.splat(b.cast(step, DType::i32), place)));
+                const Value half =
+                    b.binary(Op::shift_right, width_of_run, b.cast(step, DType::i32));
+                const Value reach = e(Op::add, carry[0], e.splat(half, place));
                 const Value exists = e(Op::le, reach, length);
                 const std::array at{ir::IndexOperand::tile(e(Op::add, before_other, reach))};
                 const Value key = b.load(key_ref, at, exists);
@@ -236,7 +235,7 @@ Value largest_places(ir::Builder& b, Value a, std::int64_t count, int axis) {
     }
     const Elementwise e(b);
     // Keys that differ: the key, then the place, the lower the larger.
-    const Value wide = e(Op::shift_left, b.cast(keys, DType::i64), 32);
+    const Value wide = e(Op::mul, b.cast(keys, DType::i64), std::int64_t{1} << 32);
     const Value place = b.iota({DType::i64, shape}, axis);
     constexpr std::int64_t kLast = std::numeric_limits<std::int32_t>::max();
     const Value unique = e(Op::add, wide, e(Op::sub, e.number(place, kLast), place));
