@@ -384,7 +384,7 @@ TEST_F(Sm90Gpu, FewRowsOverManyKeys) {
     check({.heads = 4, .kv_heads = 4, .q_len = 300, .kv_len = 5000, .window = 4000});
 }
 
-TEST_F(Sm90Gpu, FewRowsOfWideHeadsOverManyKeys) {
+TEST_F(Sm90Gpu, FewRowsOfHeadDimOver128) {
     check({.heads = 8, .kv_heads = 1, .q_len = 2, .kv_len = 2500, .dim = 192});
     check({.heads = 3,
            .kv_heads = 3,
