@@ -284,7 +284,8 @@ class Generator {
         }
         if (random_.chance(30)) return dot();
         const Value a = any_where([](const Type& t) { return t.shape.rank() > 0; }, {i32, {3, 4}});
-        const auto kind = static_cast<Reduction>(random_.below(kNumReductions));
+        // Not logsumexp: it is one of scans of floats alone, and never exact.
+        const auto kind = static_cast<Reduction>(random_.below(kNumReductions - 1));
         const bool logical = kind == Reduction::any || kind == Reduction::all;
         const bool extreme = kind == Reduction::max || kind == Reduction::min;
         const bool index = kind == Reduction::argmax || kind == Reduction::argmin;
