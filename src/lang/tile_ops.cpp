@@ -239,6 +239,12 @@ Tile concatenate(const std::vector<Tile>& parts, int axis, std::source_location 
     });
 }
 
+Tile stack(const std::vector<Tile>& parts, int axis, std::source_location location) {
+    std::vector<Tile> rows;
+    for (const Tile& part : parts) rows.push_back(expand_dims(Operand(part, location), axis));
+    return concatenate(rows, axis, location);
+}
+
 Tile sum(Operand x, std::optional<int> axis, bool keepdims) {
     return reduced(Reduction::sum, "sum", x, axis, keepdims);
 }

@@ -1,6 +1,7 @@
 // Host arrays for the programs of cuda_programs.h, and comparisons of results.
 #pragma once
 
+#include <algorithm>
 #include <cmath>
 #include <cstddef>
 #include <cstdint>
@@ -58,14 +59,17 @@ struct ProgramArrays {
     ir::Arguments arguments;
 };
 
-/// The largest difference over the largest magnitude of one array; NaN where one is.
+/// The largest difference over the largest magnitude of one array; NaN where one of the two is NaN
+/// and the other is not.
 inline double relative_error(const ir::Function& function, std::size_t array,
                              const ProgramArrays& expected, const ProgramArrays& got) {
     double worst = 0, largest = 1e-30;
     for (std::int64_t e = 0; e < expected.sizes[array]; ++e) {
         const double want = expected.value(function, array, e),
                      have = got.value(function, array, e);
-        if (!(std::abs(want - have) <= worst)) worst = std::abs(want - have);
+        if (std::isnan(want) != std::isnan(have)) return std::nan("");
+        if (std::isnan(want)) continue;
+        worst = std::max(worst, std::abs(want - have));
         largest = std::max(largest, std::abs(want));
     }
     return worst / largest;

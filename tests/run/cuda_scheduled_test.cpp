@@ -35,15 +35,20 @@ struct Case {
           function(ir::parse(of.text)),
           expected(function, of.extents),
           got(function, of.extents) {
-        expected.arguments.grid = got.arguments.grid = function.grid;
+        expected.arguments.grid = got.arguments.grid =
+            program.grid.empty() ? function.grid : program.grid;
+        poison(expected);  // what no program stores
         cpu::interpret(function, expected.arguments);
         cuda::Target target = cuda::target_of("sm_90a");
         target.facts = cuda::facts_of(function, got.arguments, copies);
         kernel = cuda::schedule::print_cuda(cuda::schedule::schedule(function, target));
     }
+    static void poison(ProgramArrays& arrays) {
+        for (auto& word : arrays.memory.back()) std::memset(&word, 0xff, sizeof(word));
+    }
     /// The error of the last array, which is the output, after a run that finds it poisoned.
     double error(const EmulatedKernels& emulated, std::size_t index, unsigned seed) {
-        for (auto& word : got.memory.back()) std::memset(&word, 0xff, sizeof(word));
+        poison(got);
         cuda::LaunchArguments arguments(function, got.arguments, &kernel);
         emulated.run(index, arguments, seed);
         return relative_error(function, program.extents.size() - 1, expected, got);

@@ -126,6 +126,62 @@ yield
             8e-3};
 }
 
+/// Products of rows that begin where one array says with the weights that another one names, stored
+/// under masks of rows and columns: those of experts with as many rows as come to each.
+inline CudaProgram grouped_product(const std::string& name, int bm, int bn) {
+    const std::string text = fmt::format(
+        R"(func @grouped(%x: ref<bf16[300, 128]>, %w: ref<bf16[3, 128, 264]>, %expert: ref<i32[3]>,
+    %first: ref<i32[3]>, %rows: ref<i32[3]>, %z: ref<bf16[3, {bm}, 264]>) grid [3, {blocks}] {{
+%t = program_id axis 0 : i64
+%pj = program_id axis 1 : i64
+%bn = constant {bn} : i64
+%o = constant 0 : i64
+%j = mul %pj, %bn : i64
+%e = load %expert[%t] : i32
+%e64 = cast %e : i64
+%f = load %first[%t] : i32
+%thirty = constant 30 : i32
+%f30 = mul %f, %thirty : i32
+%i = cast %f30 : i64
+%a = load %x[%i : {bm}, %o : 128] : bf16[{bm}, 128]
+%b = load %w[%e64, %o : 128, %j : {bn}] : bf16[128, {bn}]
+%d = dot %a, %b : f32TILE
+%q = cast %d : bf16TILE
+%n = load %rows[%t] : i32
+%ten = constant 10 : i32
+%n10 = mul %n, %ten : i32
+%end = broadcast %n10 : i32[{bm}]
+%row = iota axis 0 : i32[{bm}]
+%r = lt %row, %end : bool[{bm}]
+%rc = expand_dims %r axis 1 : bool[{bm}, 1]
+%rt = broadcast %rc : boolTILE
+%column = iota axis 1 : i64TILE
+%jt = broadcast %j : i64TILE
+%at = add %column, %jt : i64TILE
+%most = constant 201 : i64TILE
+%c = lt %at, %most : boolTILE
+%in = bitwise_and %rt, %c : boolTILE
+store %z[%t, %o : {bm}, %j : {bn}], %q mask %in
+yield
+}})",
+        fmt::arg("bm", bm), fmt::arg("bn", bn), fmt::arg("blocks", (263 + bn) / bn));
+    return {name,
+            with_shapes(text, bm, bn),
+            {{300, 128}, {3, 128, 264}, {3}, {3}, {3}, {3, bm, 264}},
+            8e-3};
+}
+
+/// The same where a call says how many programs there are, so that they count as many and have the
+/// largest tiles.
+inline CudaProgram with_dynamic_grid(CudaProgram program) {
+    const std::size_t at = program.text.find(" grid [") + 7, end = program.text.find(']', at);
+    const std::string grid = program.text.substr(at, end - at);
+    program.name += ", largest tiles";
+    program.grid = {std::stoll(grid), std::stoll(grid.substr(grid.find(',') + 1))};
+    program.text.replace(at, end - at, "?, ?");
+    return program;
+}
+
 /// Every path of the form: tiles of one and two warpgroups, both orders of both operands, bounds,
 /// more and fewer programs than blocks, fused operations, stores by TMA and by threads.
 inline std::vector<CudaProgram> scheduled_programs() {
@@ -172,6 +228,14 @@ inline std::vector<CudaProgram> scheduled_programs() {
         product(
             {"tf32", 136, 264, 72, 128, 128, "f32", "f32", false, true, "", false, false, 2e-3}),
         batched_product(),
+        grouped_product("experts' rows", 128, 128),
+        with_dynamic_grid(grouped_product("experts' rows", 128, 256)),
+        with_dynamic_grid(grouped_product("experts' rows, two side by side", 64, 256)),
+        with_dynamic_grid(product({"edges of every side", 300, 520, 456, 256, 256})),
+        with_dynamic_grid(product({"f32 result, two side by side", 64, 264, 128, 64, 256, "f16",
+                                   "f32", false, false, with_shapes(scaled, 64, 256)})),
+        with_dynamic_grid(product({"bias and activation", 136, 264, 256, 128, 256, "bf16", "bf16",
+                                   false, false, with_shapes(gelu, 128, 256), true})),
     };
 }
 

@@ -97,6 +97,9 @@ Tile broadcast_to(Operand x, Extents shape);
 Tile slice(Operand x, Extents starts, Extents sizes, Extents strides = {});
 Tile concatenate(const std::vector<Tile>& parts, int axis,
                  std::source_location location = std::source_location::current());
+/// Tiles of one shape along a new axis.
+Tile stack(const std::vector<Tile>& parts, int axis,
+           std::source_location location = std::source_location::current());
 
 // ---- Across lanes. Without an axis over all of them. Sums of bool and of integers narrower than
 // 32 bits are 32-bit; sums and products of f16 and bf16 are accumulated in f32.

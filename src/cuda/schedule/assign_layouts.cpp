@@ -53,6 +53,8 @@ class Assignment {
                 same({made.operands[3 + i], body.arguments[1 + i], made.results[i],
                       body.body.back().operands[i]});
             }
+        } else if (made.is(ir::Op::store) && made.has("masked")) {
+            same({made.operands.back(), made.operands[made.operands.size() - 2]});
         } else if (made.op != Op::tile || made.results.size() != 1) {
             return;
         } else if (ir::is_elementwise(made.tile)) {

@@ -170,7 +170,7 @@ class Lowering {
         if (made.op != ir::Op::load && made.op != ir::Op::store) {
             throw Refused(fmt::format("it has the operation `{}`", ir::name(made.op)));
         }
-        if (parts.mask) throw Refused(fmt::format("a {} has a mask", ir::name(made.op)));
+        if (parts.mask && made.op == ir::Op::load) throw Refused("a load has a mask");
         if (parts.other && !is_zero(parts.other)) throw Refused("a load has `other`");
         Instruction same;
         same.tile = made.op;
@@ -182,6 +182,10 @@ class Lowering {
             sizes.push_back(index.kind == ir::Index::Kind::scalar ? 0 : index.size);
         }
         for (ir::Value index : parts.indices) same.operands.push_back(values_.at(index));
+        if (parts.mask) {
+            same.operands.push_back(values_.at(parts.mask));
+            same.flag("masked");
+        }
         for (ir::Value value : parts.values) same.operands.push_back(values_.at(value));
         same.with_symbol("of", ref_names_.at(parts.ref)).with("index", sizes);
         if (attributes.in_bounds) same.flag("in_bounds");

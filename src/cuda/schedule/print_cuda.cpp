@@ -147,14 +147,14 @@ void CudaPrinter::frame() {
         count(p_.order.inner, "inner");
         count(others, "others");
         line("const u32 programs = inner * others;");
-        others_ = std::move(others);
-        return thread_positions();
+    } else {
+        count(ordered ? p_.order.rows : std::vector<int>{}, "rows");
+        count(ordered ? p_.order.columns : std::vector<int>{}, "columns");
+        count(others, "others");
+        line("const u32 programs = rows * columns * others;");
     }
-    count(ordered ? p_.order.rows : std::vector<int>{}, "rows");
-    count(ordered ? p_.order.columns : std::vector<int>{}, "columns");
-    count(others, "others");
-    line("const u32 programs = rows * columns * others;");
     others_ = std::move(others);
+    thread_positions();
 }
 
 void CudaPrinter::thread_positions() {

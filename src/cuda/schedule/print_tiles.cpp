@@ -41,8 +41,8 @@ bool CudaPrinter::is_lazy(Value value) const {
         made->is(ir::Op::expand_dims)) {
         return true;
     }
-    if (!chained_) return false;
     if (index_.contains(value)) return true;
+    if (!chained_) return false;
     // Truths would be predicates, of which there are few.
     return ir::is_elementwise(made->tile) && p_.type(value).type.dtype == DType::boolean &&
            uses_.count(value) == 1;
@@ -209,6 +209,10 @@ void CudaPrinter::access(const Instruction& made) {
     if (sizes.empty()) offset = "0";
     if (inside.empty()) inside = "true";
     if (made.has("in_bounds")) inside = "true";
+    const auto mask = [&](const std::string& index) -> std::string {
+        if (!made.has("masked")) return "";
+        return fmt::format(" && {}", element(made.operands[made.operands.size() - 2], index));
+    };
     if (!is_load && is_tile) {
         // One of those that hold an element stores it.
         const unsigned lanes = layout(value).copied_lanes(), warps = layout(value).copied_warps();
@@ -218,10 +222,12 @@ void CudaPrinter::access(const Instruction& made) {
     if (pairs) {
         const std::size_t last = sizes.size() - 1;
         const auto of = [&](int next) {
-            return made.has("in_bounds")
-                       ? inside
-                       : fmt::format("{} && is_inside(at{}{}, {}.extent[{}])", inside, last,
-                                     next == 0 ? "" : " + 1", array, last);
+            const std::string within =
+                made.has("in_bounds")
+                    ? inside
+                    : fmt::format("{} && is_inside(at{}{}, {}.extent[{}])", inside, last,
+                                  next == 0 ? "" : " + 1", array, last);
+            return within + mask(next == 0 ? "i" : "(i + 1)");
         };
         line("{}_pair({}.data, {}, {}, {}, {}, {});", is_load ? "load" : "store", array, offset,
              of(0), of(1), is_load ? held + "[i]" : element(value, "i"),
@@ -230,7 +236,7 @@ void CudaPrinter::access(const Instruction& made) {
         line("{}[i] = {} ? widen({}.data[{}]) : {};", held, inside, array, offset,
              literal(ref.dtype, 0));
     } else {
-        line("if ({}) {}.data[{}] = narrow({}{{}}, {});", inside, array, offset,
+        line("if ({}{}) {}.data[{}] = narrow({}{{}}, {});", inside, mask("i"), array, offset,
              storage_type(ref.dtype), element(value, "i"));
     }
     close();

@@ -5,6 +5,7 @@
 
 #include <algorithm>
 
+#include "cuda/schedule/materialise.h"
 #include "cuda/schedule/select_chain.h"
 #include "cuda/schedule/tools.h"
 
@@ -222,9 +223,7 @@ class Selection {
 void select_dots(Program& program) {
     if (has_chains(program)) return select_chain(program);
     each_instruction(program.body, [](const Instruction& made) {
-        if (made.is(ir::Op::iota) || made.is(ir::Op::reduce)) {
-            throw Refused(fmt::format("it has the operation `{}`", ir::name(made.tile)));
-        }
+        if (made.is(ir::Op::reduce)) throw Refused("it has the operation `reduce`");
     });
     Instruction& loop = only_loop(program);
     if (constant_of(program, loop.operands[2]).value_or(0) <= 0) {
@@ -238,7 +237,7 @@ void select_dots(Program& program) {
     const auto at = std::find_if(program.body.body.begin(), program.body.body.end(),
                                  [](const Instruction& made) { return made.is(ir::Op::for_loop); });
     program.body.body.insert(at, selection.before.begin(), selection.before.end());
-    remove_unused(program);
+    materialise(program);
     program.level = Level::selected;
 }
 

@@ -227,6 +227,25 @@ class Split {
             copies_[old] = result;
         }
         inner_.body.push_back(std::move(same));
+        if (made.is(ir::Op::iota) && made.number("axis") == column_axis(made.result())) {
+            copies_[made.result()] = shifted(copies_.at(made.result()), offset);
+        }
+    }
+
+    /// Columns of a panel, counted from its own first one, as columns of the whole tile.
+    Value shifted(Value columns, Value offset) {
+        const auto append = [&](ir::Op op, std::vector<Value> operands, ValueType type) {
+            const Value result = p_.add(std::move(type));
+            inner_.body.push_back(make(op, std::move(operands), {result}));
+            return result;
+        };
+        const ValueType tile = p_.type(columns);
+        Value start = offset;
+        if (tile.type.dtype != DType::i64) {
+            start = append(ir::Op::cast, {offset}, {false, {tile.type.dtype, {}}, {}});
+        }
+        start = append(ir::Op::broadcast, {start}, tile);
+        return append(ir::Op::add, {columns, start}, tile);
     }
 
     /// Panels to shared memory, then copies of them.

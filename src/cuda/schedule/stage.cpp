@@ -197,7 +197,7 @@ class Staging {
 }  // namespace
 
 bool is_bulk_store(const Program& program, const Instruction& store) {
-    if (!store.is(ir::Op::store)) return false;
+    if (!store.is(ir::Op::store) || store.has("masked")) return false;
     const Parameter& ref = program.ref(store.symbol("of"));
     const std::vector<std::int64_t>& sizes = store.list("index");
     const ir::Shape& shape = program.type(store.operands.back()).type.shape;
