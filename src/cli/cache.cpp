@@ -37,9 +37,11 @@ void list(std::ostream& out) {
             // Keys may carry whole sources: the first line tells them apart well enough.
             std::string key = entry.key.substr(0, entry.key.find('\n'));
             if (key.size() > 80) key = key.substr(0, 77) + "...";
-            // What was tuned is worth little without the choice.
-            if (cache.folder().filename() == "autotune")
-                key += ": " + cache.get(entry.key).value_or("");
+            // What was tuned is worth little without the choice, which is the first line.
+            if (cache.folder().filename() == "autotune") {
+                const std::string text = cache.get(entry.key).value_or("");
+                key += ": " + text.substr(0, text.find('\n'));
+            }
             out << fmt::format("{:>10}  {}  {}\n", entry.bytes, cache.folder().filename().string(),
                                key);
             bytes += entry.bytes;

@@ -168,7 +168,7 @@ TEST(App, CacheIsListedAndCleared) {
     const ProgramResult listed = run_program({"cache", "list"});
     EXPECT_THAT(listed.out, HasSubstr("  autotune  sum cpu;f32[4096]: block=64\n"));
     EXPECT_THAT(listed.out, HasSubstr("5  kernels  softmax sm_90a\n"));
-    EXPECT_THAT(listed.out, HasSubstr("3 entries, 14 bytes"));
+    EXPECT_THAT(listed.out, HasSubstr("3 entries, 102 bytes"));
     fs::create_directories(folder / "kernels" / "failed" / "0123456789ab");
     EXPECT_THAT(run_program({"cache", "clear"}).out, HasSubstr("removed 3 entries"));
     EXPECT_FALSE(fs::exists(folder / "kernels" / "failed"));

@@ -78,6 +78,12 @@ const std::vector<HeaderCase> kCases = {
     mma_m16n8k16(F16{}, d4, r4, r2); mma_m16n8k16(Bf16{}, d4, r4, r2);
     mma_m16n8k8(F16{}, d4, r2, r1[0]); mma_m16n8k8(Bf16{}, d4, r2, r1[0]);
     mma_m16n8k8(Tf32{}, d4, r4, r2); mma_m16n8k4(Tf32{}, d4, r2, r1[0]);
+    int i[4] = {}; const u32 ones = r1[0];
+    mma_m16n8k32(S8{}, S8{}, i[0], i[1], i[2], i[3], ones, ones, ones, ones, ones, ones);
+    mma_m16n8k32(S8{}, U8{}, i[0], i[1], i[2], i[3], ones, ones, ones, ones, ones, ones);
+    mma_m16n8k32(U8{}, S8{}, i[0], i[1], i[2], i[3], ones, ones, ones, ones, ones, ones);
+    mma_m16n8k32(U8{}, U8{}, i[0], i[1], i[2], i[3], ones, ones, ones, ones, ones, ones);
+    u[8] = static_cast<u32>(i[0] + i[1] + i[2] + i[3]);
     double e[2] = {g[0], g[1]}; mma_m8n8k4(e, g[2], g[3]); g[4] = e[0] + e[1];)"},
     {"sync.cuh", kAll, R"(
     named_barrier_sync(1, 128); named_barrier_arrive(2, 128); fence_device();
