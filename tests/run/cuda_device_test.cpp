@@ -240,7 +240,8 @@ TEST(CudaCalls, RefusesMixedDevicesAndHostPointers) {
             program.into({Tensor::zeros(f32, {200})}, {y, y});
         },
         throws("expected output"));
-    EXPECT_THAT([&] { Tensor::empty(f32, {2}, Device::cuda(99)); }, throws("expected a device ordinal below "));
+    EXPECT_THAT([&] { Tensor::empty(f32, {2}, Device::cuda(99)); },
+                throws("expected a device ordinal below "));
 }
 
 TEST(CudaCalls, StreamsOfAnotherDeviceAreRefused) {
