@@ -33,6 +33,12 @@ void use_blocks_of_large_rows(Options& options, const GpuProblem& problem) {
     options.num_warps = 8;
     options.block_q = problem.dtype == f64 && row_bytes > 512 ? 16 : row_bytes > 256 ? 32 : 64;
     options.block_k = problem.dtype == f64 || row_bytes > 512 ? 16 : 32;
+    if (problem.dtype == f32 && row_bytes <= 512) {
+        // Each element of dQ is added to half as often; scores of mods take registers.
+        options.block_q = options.block_k = 64;
+        const bool few = row_bytes <= 256 && problem.products != Products::tf32 && !problem.tested;
+        if (few) options.num_warps = 4;
+    }
     // Q, K, V and dO; P and dS, and parts of sums between warps.
     fit_gpu_blocks(options, problem, 2, 2 * size + 6);
 }
@@ -65,11 +71,19 @@ void use_gpu_blocks(Options& options, const GpuProblem& problem) {
     const int size = size_of(problem.dtype);
     const std::int64_t row_bytes = std::max(problem.head_dim, problem.value_dim) * size;
     // Tensor cores want 16 rows for each of four warps.
-    const bool multiplies_f32 = problem.products != Products::ieee;
-    options.block_q = row_bytes > (multiplies_f32 ? 512 : 256) ? 32 : 64;
+    const bool is_f32 = problem.dtype == f32;
+    options.block_q = row_bytes > (is_f32 ? 512 : 256) ? 32 : 64;
     options.block_k = row_bytes > 512 ? 16 : row_bytes > 256 ? 32 : 64;
-    // Halves of operands take registers: of 32 keys of 128 columns some were spilled.
-    if (problem.products == Products::bf16x3 && row_bytes > 256) options.block_k = 16;
+    if (is_f32 && row_bytes > 256 && row_bytes <= 512) {
+        // Operands of tensor cores take registers: 64 keys want eight warps.
+        if (problem.products == Products::ieee) {
+            options.block_k = 64;
+        } else if (problem.query_length >= 128) {
+            options.block_q = 128;
+            options.block_k = 64;
+            options.num_warps = 8;
+        }
+    }
     if (problem.dtype == f64) options.block_k = std::min<std::int64_t>(options.block_k, 16);
     // Q, and K and V in turn; probabilities.
     fit_gpu_blocks(options, problem, 1, size + 4);
