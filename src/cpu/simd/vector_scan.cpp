@@ -121,41 +121,50 @@ class VectorScan {
     hn::Mask<D> outside_[kSteps];
 };
 
+/// The vectors of a row in the order of the scan through `step`; `identity` where the row ends.
+template <class V, class Step>
+void each_vector(const Strip& s, std::int64_t row, V identity, const Step& step) {
+    const hn::DFromV<V> d;
+    using T = hn::TFromV<V>;
+    constexpr std::int64_t kLanes = hn::MaxLanes(d);
+    const bool reverse = s.immediate[0] != 0;
+    const std::int64_t lane_step = s.in[0].lane_stride;
+    const std::int64_t vectors = s.lanes / kLanes, tail = s.lanes % kLanes;
+    const T* in = static_cast<const T*>(s.in[0].data) + row * s.in[0].row_stride;
+    T* out = static_cast<T*>(s.out) + row * s.out_row_stride;
+    const auto do_tail = [&]() HWY_ATTR {
+        if (tail == 0) return;
+        const auto n = static_cast<std::size_t>(tail);
+        const std::int64_t l = vectors * kLanes;
+        const V x = lane_step == 0 ? hn::Set(d, *in) : load_first(d, in + l, n);
+        store_first(step(hn::IfThenElse(hn::FirstN(d, n), x, identity)), d, out + l, n);
+    };
+    if (reverse) do_tail();
+    for (std::int64_t i = 0; i < vectors; ++i) {
+        const std::int64_t l = (reverse ? vectors - 1 - i : i) * kLanes;
+        const V x = lane_step == 0 ? hn::Set(d, *in) : hn::LoadU(d, in + l);
+        hn::StoreU(step(x), d, out + l);
+    }
+    if (!reverse) do_tail();
+}
+
 template <typename T, class F>
 void over_lanes(const Strip& s) {
     using Scan = VectorScan<T, F>;
     const hn::ScalableTag<T> d;
     using V = typename Scan::V;
-    constexpr std::int64_t kLanes = Scan::kLanes;
     const bool reverse = s.immediate[0] != 0, exclusive = s.immediate[1] != 0;
     const Scan scan(reverse);
     const F f;
-    const std::int64_t lane_step = s.in[0].lane_stride;
-    const std::int64_t vectors = s.lanes / kLanes, tail = s.lanes % kLanes;
     const V identity = hn::Set(d, F::template kIdentity<T>);
     for (std::int64_t r = 0; r < s.rows; ++r) {
-        const T* in = static_cast<const T*>(s.in[0].data) + r * s.in[0].row_stride;
-        T* out = static_cast<T*>(s.out) + r * s.out_row_stride;
         V carry = hn::Set(d, static_cast<T*>(s.accumulator)[r]);
         const auto step = [&](V x) HWY_ATTR {
             const V prefix = scan.scanned(x), before = carry;
             carry = f(d, before, scan.total(prefix));
             return f(d, before, exclusive ? scan.next_lane(prefix) : prefix);
         };
-        const auto do_tail = [&] {
-            if (tail == 0) return;
-            const auto n = static_cast<std::size_t>(tail);
-            const std::int64_t l = vectors * kLanes;
-            const V x = lane_step == 0 ? hn::Set(d, *in) : load_first(d, in + l, n);
-            store_first(step(hn::IfThenElse(hn::FirstN(d, n), x, identity)), d, out + l, n);
-        };
-        if (reverse) do_tail();
-        for (std::int64_t i = 0; i < vectors; ++i) {
-            const std::int64_t l = (reverse ? vectors - 1 - i : i) * kLanes;
-            const V x = lane_step == 0 ? hn::Set(d, *in) : hn::LoadU(d, in + l);
-            hn::StoreU(step(x), d, out + l);
-        }
-        if (!reverse) do_tail();
+        each_vector(s, r, identity, step);
         static_cast<T*>(s.accumulator)[r] = hn::GetLane(carry);
     }
 }
@@ -166,17 +175,12 @@ template <typename T>
 void log_sum_exp_over_lanes(const Strip& s) {
     const hn::ScalableTag<T> d;
     using V = hn::Vec<decltype(d)>;
-    constexpr std::int64_t kLanes = hn::MaxLanes(d);
     constexpr T kSmallest = sizeof(T) == 4 ? T(1e-30) : T(1e-290);
     const bool reverse = s.immediate[0] != 0, exclusive = s.immediate[1] != 0;
     const VectorScan<T, Sum> sums(reverse);
     const VectorScan<T, LogAddExp> exact(reverse);
-    const std::int64_t lane_step = s.in[0].lane_stride;
-    const std::int64_t vectors = s.lanes / kLanes, tail = s.lanes % kLanes;
     const V lowest = hn::Set(d, LogAddExp::kIdentity<T>), smallest = hn::Set(d, kSmallest);
     for (std::int64_t r = 0; r < s.rows; ++r) {
-        const T* in = static_cast<const T*>(s.in[0].data) + r * s.in[0].row_stride;
-        T* out = static_cast<T*>(s.out) + r * s.out_row_stride;
         V m, sum;
         const auto carry_on_from = [&](V before) HWY_ATTR {
             m = before;
@@ -203,20 +207,7 @@ void log_sum_exp_over_lanes(const Strip& s) {
             carry_on_from(LogAddExp()(d, carried, exact.total(scanned)));
             return LogAddExp()(d, carried, exclusive ? exact.next_lane(scanned) : scanned);
         };
-        const auto do_tail = [&]() HWY_ATTR {
-            if (tail == 0) return;
-            const auto n = static_cast<std::size_t>(tail);
-            const std::int64_t l = vectors * kLanes;
-            const V x = lane_step == 0 ? hn::Set(d, *in) : load_first(d, in + l, n);
-            store_first(step(hn::IfThenElse(hn::FirstN(d, n), x, lowest)), d, out + l, n);
-        };
-        if (reverse) do_tail();
-        for (std::int64_t i = 0; i < vectors; ++i) {
-            const std::int64_t l = (reverse ? vectors - 1 - i : i) * kLanes;
-            const V x = lane_step == 0 ? hn::Set(d, *in) : hn::LoadU(d, in + l);
-            hn::StoreU(step(x), d, out + l);
-        }
-        if (!reverse) do_tail();
+        each_vector(s, r, lowest, step);
         static_cast<T*>(s.accumulator)[r] = hn::GetLane(hn::Add(m, Log()(d, sum)));
     }
 }
