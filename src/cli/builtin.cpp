@@ -22,16 +22,16 @@
 namespace tilewright::cli {
 namespace {
 
-/// Options of attention with 8 heads of 1024 x `dim` elements, in the blocks that its calls have:
-/// of a GPU with as much shared memory as every one from SM80 on.
+/// Options of attention with 8 heads of `queries` x `dim` elements, in the blocks that its calls
+/// have: of a GPU with as much shared memory as every one from SM80 on.
 attn::tiles::Options attention_options(DType dtype, std::int64_t dim, bool tested, bool backward,
-                                       bool gpu) {
+                                       bool gpu, std::int64_t queries = 1024) {
     attn::tiles::Options options{.scale = 1 / std::sqrt(static_cast<double>(dim))};
     if (!gpu) return options;
     const attn::tiles::GpuProblem problem{.dtype = dtype,
                                           .head_dim = dim,
                                           .value_dim = dim,
-                                          .query_length = 1024,
+                                          .query_length = queries,
                                           .kv_length = 1024,
                                           .tested = tested,
                                           .deterministic = true,
@@ -55,7 +55,7 @@ Builtin attention_builtin(DType dtype, bool backward, bool gpu) {
 
 Builtin decode_builtin(DType dtype, bool gpu) {
     const Tensor kv = Tensor::zeros(dtype, {1, 8, 4096, 128});
-    attn::tiles::Options options = attention_options(dtype, 128, false, false, gpu);
+    attn::tiles::Options options = attention_options(dtype, 128, false, false, gpu, 1);
     options.group = 4;
     Builtin result{attn::tiles::decode(options, {}),
                    {Tensor::zeros(dtype, {1, 8, 4, 128}), kv, kv}};

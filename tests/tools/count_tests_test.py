@@ -51,6 +51,18 @@ class CountTests(unittest.TestCase):
     def test_a_crash_after_the_report_fails(self):
         self.assertEqual(count(ctest_xml(ir=False), ir=[GOOD]), (1, "1 passed, 1 failed"))
 
+    def test_what_a_failed_case_said_is_repeated(self):
+        bad = {**BAD, "name": "Case", "classname": "Suite"}
+        bad["failures"] = [{"failure": "\n".join(f"line {i}" for i in range(30))}]
+        lines = count(ctest_xml(ir=False), ir=[GOOD, bad], whole=True)
+        start = lines.index("Suite.Case (ir) failed:")
+        self.assertEqual(lines[start + 1 : start + 14][::12], ["  line 0", "failed: ir"])
+
+    def test_what_a_failed_script_said_is_repeated(self):
+        row = '<testcase name="links"><failure message="a.md has no b"/></testcase>'
+        lines = count(f"<testsuite>{row}</testsuite>", whole=True)
+        self.assertEqual(lines[2:4], ["links failed:", "  a.md has no b"])
+
     def test_the_slowest_cases_are_named(self):
         cases = [
             {**GOOD, "name": f"Case{i}", "classname": "Suite", "time": f"{i}.5s"} for i in range(20)

@@ -71,18 +71,18 @@ void use_gpu_blocks(Options& options, const GpuProblem& problem) {
     const int size = size_of(problem.dtype);
     const std::int64_t row_bytes = std::max(problem.head_dim, problem.value_dim) * size;
     // Tensor cores want 16 rows for each of four warps.
-    const bool is_f32 = problem.dtype == f32;
-    options.block_q = row_bytes > (is_f32 ? 512 : 256) ? 32 : 64;
+    const bool multiplies_f32 = problem.products != Products::ieee;
+    options.block_q = row_bytes > (multiplies_f32 ? 512 : 256) ? 32 : 64;
     options.block_k = row_bytes > 512 ? 16 : row_bytes > 256 ? 32 : 64;
-    if (is_f32 && row_bytes > 256 && row_bytes <= 512) {
+    const bool long_queries = problem.query_length >= 128;
+    if (problem.dtype == f32 && row_bytes > 256 && row_bytes <= 512 && long_queries) {
         // Operands of tensor cores take registers: 64 keys want eight warps.
-        if (problem.products == Products::ieee) {
-            options.block_k = 64;
-        } else if (problem.query_length >= 128) {
-            options.block_q = 128;
-            options.block_k = 64;
-            options.num_warps = 8;
-        }
+        options.block_q = multiplies_f32 ? 128 : 64;
+        options.block_k = 64;
+        if (multiplies_f32) options.num_warps = 8;
+    } else if (problem.products == Products::bf16x3 && row_bytes > 256) {
+        // Halves of operands take registers: of 32 keys of 128 columns some are spilled.
+        options.block_k = 16;
     }
     if (problem.dtype == f64) options.block_k = std::min<std::int64_t>(options.block_k, 16);
     // Q, and K and V in turn; probabilities.
