@@ -22,20 +22,25 @@
 namespace tilewright::cli {
 namespace {
 
-/// Options of attention with 8 heads of `queries` x `dim` elements, in the blocks that its calls
-/// have: of a GPU with as much shared memory as every one from SM80 on.
+/// Attention with 8 heads of `queries` x `dim` elements on a GPU with as much shared memory as
+/// every one from SM80 on.
+attn::tiles::GpuProblem gpu_problem(DType dtype, std::int64_t dim, std::int64_t queries) {
+    return {.dtype = dtype,
+            .heads = 8,
+            .head_dim = dim,
+            .value_dim = dim,
+            .query_length = queries,
+            .kv_length = 1024,
+            .shared_bytes = 99 * 1024};
+}
+
+/// Options of attention with 8 heads of 1024 x `dim` elements, in the blocks that its calls have.
 attn::tiles::Options attention_options(DType dtype, std::int64_t dim, bool tested, bool backward,
-                                       bool gpu, std::int64_t queries = 1024) {
+                                       bool gpu) {
     attn::tiles::Options options{.scale = 1 / std::sqrt(static_cast<double>(dim))};
     if (!gpu) return options;
-    const attn::tiles::GpuProblem problem{.dtype = dtype,
-                                          .head_dim = dim,
-                                          .value_dim = dim,
-                                          .query_length = queries,
-                                          .kv_length = 1024,
-                                          .tested = tested,
-                                          .deterministic = true,
-                                          .shared_bytes = 99 * 1024};
+    attn::tiles::GpuProblem problem = gpu_problem(dtype, dim, 1024);
+    problem.tested = tested;
     attn::tiles::use_gpu_blocks(options, problem);
     if (backward) attn::tiles::use_gpu_backward_blocks(options, problem);
     return options;
@@ -55,8 +60,12 @@ Builtin attention_builtin(DType dtype, bool backward, bool gpu) {
 
 Builtin decode_builtin(DType dtype, bool gpu) {
     const Tensor kv = Tensor::zeros(dtype, {1, 8, 4096, 128});
-    attn::tiles::Options options = attention_options(dtype, 128, false, false, gpu, 1);
-    options.group = 4;
+    attn::tiles::Options options{.scale = 1 / std::sqrt(128.0), .group = 4};
+    if (gpu) {
+        const attn::tiles::GpuProblem problem = gpu_problem(dtype, 128, 1);
+        attn::tiles::use_gpu_blocks(options, problem);
+        attn::tiles::use_gpu_decode_blocks(options, problem, options.group);
+    }
     Builtin result{attn::tiles::decode(options, {}),
                    {Tensor::zeros(dtype, {1, 8, 4, 128}), kv, kv}};
     result.inputs.resize(result.call.options().in.size());

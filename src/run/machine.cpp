@@ -15,6 +15,10 @@ int shared_bytes_per_block(int device) {
     return cuda::device_info(device).shared_bytes_per_block;
 }
 
+int multiprocessors(int device) {
+    return cuda::device_info(device).multiprocessors;
+}
+
 std::string arch(int device) {
     return cuda::device_info(device).arch();
 }

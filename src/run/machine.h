@@ -16,6 +16,9 @@ void parallel_for(std::int64_t n, const std::function<void(std::int64_t)>& body)
 /// Shared memory that a thread block of a GPU may have. UserError where there is no such GPU.
 int shared_bytes_per_block(int device);
 
+/// Multiprocessors of a GPU. UserError where there is no such GPU.
+int multiprocessors(int device);
+
 /// What kernels of a GPU are compiled for: "sm_90a". UserError where there is no such GPU.
 std::string arch(int device);
 

@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 
 #include "attention/tiles/backward.h"
+#include "attention/tiles/decode.h"
 #include "attention/tiles/forward.h"
 #include "attention/tiles/options.h"
 #include "cuda/codegen/generate.h"
@@ -53,9 +54,50 @@ TEST(GpuBlocks, FitTheSharedMemoryOfEveryGpu) {
                 use_gpu_backward_blocks(options, problem);
                 expect_to_fit(backward(options, {}, {}), {x, x, x, x, row, row},
                               problem.shared_bytes);
+                GpuProblem few = problem;
+                few.query_length = 1;
+                for (const std::int64_t group : {1, 8, 32, 64, 128}) {
+                    SCOPED_TRACE(group);
+                    Options split{.scale = 1, .group = group, .products = products};
+                    use_gpu_blocks(split, few);
+                    if (!use_gpu_decode_blocks(split, few, group)) {
+                        // The rows alone are about as large as shared memory.
+                        EXPECT_GT(group * dim * size_of(dtype) * 4 / 3, problem.shared_bytes);
+                        continue;
+                    }
+                    const Tensor rows = Tensor::zeros(dtype, {1, 2, group, dim});
+                    expect_to_fit(decode(split, {}), {rows, x, x}, problem.shared_bytes);
+                }
             }
         }
     }
+}
+
+TEST(GpuBlocks, OfF32HaveFewerQueriesWhereAllProgramsRunAtTheSameTime) {
+    const auto queries = [](std::int64_t heads, std::int64_t length, std::int64_t dim,
+                            Products products) {
+        Options options;
+        use_gpu_blocks(options, {.dtype = f32,
+                                 .heads = heads,
+                                 .head_dim = dim,
+                                 .value_dim = dim,
+                                 .query_length = length,
+                                 .kv_length = 4096,
+                                 .shared_bytes = 227 * 1024,
+                                 .multiprocessors = 132,
+                                 .products = products});
+        return options.block_q;
+    };
+    EXPECT_EQ(queries(16, 1024, 128, Products::tf32), 128);  // 64 blocks of 128, 256 of 64
+    EXPECT_EQ(queries(16, 512, 128, Products::tf32), 64);    // 128 of 64
+    EXPECT_EQ(queries(16, 256, 128, Products::tf32), 32);    // 128 of 32
+    EXPECT_EQ(queries(64, 256, 128, Products::tf32), 128);
+    EXPECT_EQ(queries(64, 256, 128, Products::ieee), 64);
+    EXPECT_EQ(queries(16, 256, 64, Products::bf16x3), 32);
+    EXPECT_EQ(queries(16, 512, 64, Products::bf16x3), 64);
+    // One block of 32 holds them, however many programs there are.
+    EXPECT_EQ(queries(1024, 20, 128, Products::tf32), 32);
+    EXPECT_EQ(queries(1024, 40, 128, Products::tf32), 64);
 }
 
 }  // namespace

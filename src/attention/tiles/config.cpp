@@ -35,6 +35,7 @@ std::int64_t most_keys(const AttentionSpec& s) {
 /// What the choice of blocks on a GPU looks at.
 GpuProblem gpu_problem(const AttentionSpec& s, const Features& of) {
     return {.dtype = s.dtype,
+            .heads = s.batch * s.query_heads,
             .head_dim = s.head_dim,
             .value_dim = s.value_dim,
             .query_length = s.query_length,
@@ -42,6 +43,7 @@ GpuProblem gpu_problem(const AttentionSpec& s, const Features& of) {
             .tested = of.positions() || s.block_mask,
             .deterministic = s.deterministic,
             .shared_bytes = run::shared_bytes_per_block(s.device.index),
+            .multiprocessors = run::multiprocessors(s.device.index),
             // What gathers, masks loads or draws bits is generated for warps.
             .wgmma = run::arch(s.device.index) == "sm_90a" && !s.block_mask && !of.mask &&
                      !of.lengths && of.dropout == 0 && of.score.captures() == 0,
@@ -175,8 +177,12 @@ bool is_decode(const AttentionSpec& s, const Features& features) {
 void choose_forward(const AttentionSpec& spec, TilesConfig& config) {
     Options& options = config.options;
     const AttentionBlocks& wish = spec.forward_blocks;
-    use_hints(spec, config.features, options);
     config.decode = is_decode(spec, config.features);
+    if (config.decode && spec.on_gpu()) {
+        config.decode = use_gpu_decode_blocks(options, gpu_problem(spec, config.features),
+                                              spec.group() * spec.query_length);
+    }
+    use_hints(spec, config.features, options);
     if (config.decode || loads_blocks(config.features)) return;
     if (wish.q == 0 && spec.block_mask) {
         // 128 columns and bits of a mask are more than registers hold for two tiles of 16 rows a

@@ -6,6 +6,8 @@
 #include <cmath>
 #include <limits>
 
+#include "support/integer.h"
+
 namespace tilewright::attn::tiles {
 
 // Positions are never negative and block sizes are positive, so `/` rounds down.
@@ -43,6 +45,28 @@ void use_blocks_of_large_rows(Options& options, const GpuProblem& problem) {
     fit_gpu_blocks(options, problem, 2, 2 * size + 6);
 }
 
+/// Of f32 in rows of up to 128 columns.
+bool is_short_f32(const GpuProblem& problem) {
+    return problem.dtype == f32 && std::max(problem.head_dim, problem.value_dim) <= 128;
+}
+
+void use_f32_blocks(Options& options, const GpuProblem& problem) {
+    constexpr std::int64_t kLeast = 32;
+    // Operands of tensor cores take registers: 64 keys of 128 columns want eight warps.
+    const bool is_large =
+        problem.products != Products::ieee && std::max(problem.head_dim, problem.value_dim) > 64;
+    options.block_q = is_large ? 128 : 64;
+    options.block_k = 64;
+    options.num_warps = is_large ? 8 : 4;
+    // Fewer queries where one block holds them, or where all programs run at the same time: it is
+    // the queries of one program that the call waits for.
+    const auto suffices = [&](std::int64_t queries) {
+        return queries >= problem.query_length ||
+               problem.heads * ceil_div(problem.query_length, queries) <= problem.multiprocessors;
+    };
+    while (options.block_q > kLeast && suffices(options.block_q / 2)) options.block_q /= 2;
+}
+
 /// Two warpgroups of 64 queries each, with as many keys as their registers hold scores for.
 bool use_warpgroup_blocks(Options& options, const GpuProblem& problem) {
     constexpr std::int64_t kQueries = 128;
@@ -70,23 +94,38 @@ void use_gpu_blocks(Options& options, const GpuProblem& problem) {
     if (use_warpgroup_blocks(options, problem)) return;
     const int size = size_of(problem.dtype);
     const std::int64_t row_bytes = std::max(problem.head_dim, problem.value_dim) * size;
-    // Tensor cores want 16 rows for each of four warps.
-    const bool multiplies_f32 = problem.products != Products::ieee;
-    options.block_q = row_bytes > (multiplies_f32 ? 512 : 256) ? 32 : 64;
-    options.block_k = row_bytes > 512 ? 16 : row_bytes > 256 ? 32 : 64;
-    const bool long_queries = problem.query_length >= 128;
-    if (problem.dtype == f32 && row_bytes > 256 && row_bytes <= 512 && long_queries) {
-        // Operands of tensor cores take registers: 64 keys want eight warps.
-        options.block_q = multiplies_f32 ? 128 : 64;
-        options.block_k = 64;
-        if (multiplies_f32) options.num_warps = 8;
-    } else if (problem.products == Products::bf16x3 && row_bytes > 256) {
-        // Halves of operands take registers: of 32 keys of 128 columns some are spilled.
-        options.block_k = 16;
+    if (is_short_f32(problem)) {
+        use_f32_blocks(options, problem);
+    } else {
+        // Tensor cores want 16 rows for each of four warps.
+        options.block_q = row_bytes > 256 ? 32 : 64;
+        options.block_k = row_bytes > 512 ? 16 : row_bytes > 256 ? 32 : 64;
     }
     if (problem.dtype == f64) options.block_k = std::min<std::int64_t>(options.block_k, 16);
     // Q, and K and V in turn; probabilities.
     fit_gpu_blocks(options, problem, 1, size + 4);
+}
+
+bool use_gpu_decode_blocks(Options& options, const GpuProblem& problem, std::int64_t rows) {
+    constexpr std::int64_t kLeast = 8, kReductions = 1024, kReductionsOfRow = 40;
+    const std::int64_t widest = std::max(problem.head_dim, problem.value_dim);
+    const std::int64_t padded_rows = std::bit_ceil(static_cast<std::uint64_t>(rows));
+    const std::int64_t padded = std::bit_ceil(static_cast<std::uint64_t>(widest));
+    const int size = size_of(problem.dtype);
+    // A program has few queries and waits for memory: 32 KiB of keys are on their way at a time.
+    std::int64_t keys = options.block_k;
+    if (is_short_f32(problem)) keys = widest > 64 ? 64 : 128;
+    // Queries, K and V in turn; probabilities; sums over rows.
+    const auto fits = [&](std::int64_t block) {
+        return (padded_rows + block) * padded * size + padded_rows * block * size + kReductions +
+                   padded_rows * kReductionsOfRow <=
+               problem.shared_bytes;
+    };
+    while (keys > kLeast && !fits(keys)) keys /= 2;
+    if (!fits(keys)) return false;
+    options.block_k = keys;
+    if (is_short_f32(problem)) options.num_warps = 8;
+    return true;
 }
 
 void use_gpu_backward_blocks(Options& options, const GpuProblem& problem) {

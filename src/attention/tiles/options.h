@@ -61,11 +61,13 @@ struct Options {
 /// What decides about the blocks of a GPU's programs.
 struct GpuProblem {
     DType dtype = f32;
+    std::int64_t heads = 1;  ///< batch times query heads
     std::int64_t head_dim = 0, value_dim = 0, query_length = 0, kv_length = 0;
     bool tested = false;  ///< pairs one by one: by a mask as data or a mod that reads positions
     bool deterministic = true;
-    int shared_bytes = 0;  ///< that a thread block may have
-    bool wgmma = false;    ///< products by warpgroups, which nothing in the program forbids
+    int shared_bytes = 0;     ///< that a thread block may have
+    int multiprocessors = 0;  ///< 0: not known
+    bool wgmma = false;       ///< products by warpgroups, which nothing in the program forbids
     Products products = Products::ieee;  ///< other than ieee: tensor cores multiply f32
 };
 
@@ -74,6 +76,10 @@ struct GpuProblem {
 void use_gpu_blocks(Options& options, const GpuProblem& problem);
 /// Halves blocks until shared memory holds what a program of either pass is sure to want.
 void fit_gpu_blocks(Options& options, const GpuProblem& problem, bool backward);
+/// After `use_gpu_blocks`: blocks of keys and warps of programs that split the keys among them
+/// (`decode`), with `rows` queries each. False, and no change, where shared memory does not hold
+/// the rows.
+bool use_gpu_decode_blocks(Options& options, const GpuProblem& problem, std::int64_t rows);
 /// The same as `use_gpu_blocks`, with warps and stages, for the backward pass.
 void use_gpu_backward_blocks(Options& options, const GpuProblem& problem);
 
