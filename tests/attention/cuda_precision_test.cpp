@@ -15,7 +15,7 @@ namespace {
 using ::testing::HasSubstr;
 using namespace cuda_calls;
 
-/// What bounds are made of, of causal attention of `heads` query heads to one kv head.
+/// What bounds are made of, of attention of `heads` query heads to one kv head.
 struct Magnitudes {
     double scores = 0;     ///< largest scale * sum |q k|
     double gradients = 0;  ///< largest sum |dout v|
@@ -24,7 +24,7 @@ struct Magnitudes {
 };
 
 Magnitudes magnitudes(const Tensor& query, const Tensor& key, const Tensor& value,
-                      const Tensor& dout) {
+                      const Tensor& dout, bool causal = true) {
     const Array q = to_array(query), k = to_array(key), v = to_array(value), d = to_array(dout);
     const auto at = [](const Array& x, std::int64_t row, std::int64_t column, std::int64_t width) {
         return x.data[static_cast<std::size_t>(row * width + column)];
@@ -41,7 +41,8 @@ Magnitudes magnitudes(const Tensor& query, const Tensor& key, const Tensor& valu
     for (std::int64_t row = 0; row < query.dim(1) * length; ++row) {
         std::vector<double> p;
         double sum = 0;
-        for (std::int64_t j = 0; j < std::min(keys, row % length + 1); ++j) {
+        const std::int64_t attended = causal ? std::min(keys, row % length + 1) : keys;
+        for (std::int64_t j = 0; j < attended; ++j) {
             double score = 0, size = 0, gradient = 0;
             for (std::int64_t e = 0; e < dim; ++e) {
                 const double product = at(q, row, e, dim) * at(k, j, e, dim);
@@ -112,6 +113,31 @@ TEST(CudaCallsPrecision, ErrorsAreThoseOfTheProducts) {
         for (const std::int64_t length : {70, 1}) {
             expect_within("tf32", 2 * 0x1p-11, length, dim);
             expect_within("bf16x3", 3 * 0x1p-16, length, dim);
+        }
+    }
+}
+
+// The queries of a key head are the rows of one block where shared memory holds them: 8 and 64 x
+// 128 columns of f32, not 128 x 512.
+TEST(CudaCallsPrecision, OneQueryOfManyHeads) {
+    TW_REQUIRE_GPU();
+    const std::pair<std::int64_t, std::int64_t> shapes[] = {{8, 128}, {64, 128}, {128, 512}};
+    for (const auto& [heads, dim] : shapes) {
+        const Tensor q = random_tensor(f32, {1, heads, 1, dim}, 1);
+        const Tensor k = random_tensor(f32, {1, 1, 40, dim}, 2);
+        const Tensor v = random_tensor(f32, {1, 1, 40, dim}, 3);
+        const Magnitudes m = magnitudes(q, k, v, q, false);
+        const Array want = to_array(attention(q.to(f64), k.to(f64), v.to(f64), {}).out);
+        constexpr double kF32 = 0x1p-19;  // as above
+        const std::pair<const char*, double> precisions[] = {
+            {"ieee", kF32}, {"tf32", 2 * 0x1p-11}, {"bf16x3", 3 * 0x1p-16}};
+        for (const auto& [precision, product] : precisions) {
+            if (is_stand_in() && (heads == 64 || (heads == 128 && product != kF32))) continue;
+            SCOPED_TRACE(fmt::format("{} x {} {}", heads, dim, precision));
+            const AttentionOptions options{.engine = "tiles", .precision = precision};
+            const Tensor out = attention(q.to(kGpu), k.to(kGpu), v.to(kGpu), options).out;
+            const double of_sum = 2 * (product + kF32) * m.scores + 5 * kF32 + product;
+            EXPECT_LE(largest_error(to_array(out), want), of_sum * m.v);
         }
     }
 }
