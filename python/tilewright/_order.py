@@ -10,7 +10,7 @@ _lang = _core.lang
 
 
 def sort(x, axis=-1, descending=False) -> Tile:
-    """The elements along an axis in order, of any length.
+    """The elements along an axis in order: on GPUs as many as shared memory holds.
 
     Stable in both directions; zeros of both signs are equal, and a NaN is larger than every number.
     """

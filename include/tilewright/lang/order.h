@@ -12,7 +12,8 @@ namespace TW_API tilewright {
 // are equal. A NaN is larger than every number. Negative axes count from the end. Keys and what is
 // taken by place lie in scratch memory of the program meanwhile.
 
-/// The elements along `axis` in ascending order, of any length.
+/// The elements along `axis` in ascending order: of any length on CPUs, and on GPUs of as many as
+/// shared memory holds (UserError for more).
 Tile sort(Operand x, int axis = -1, bool descending = false);
 /// i32 places of the elements along `axis` in that order: take_along_axis(x, argsort(x)) is
 /// sort(x).
