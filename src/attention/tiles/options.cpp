@@ -50,6 +50,7 @@ bool is_short_f32(const GpuProblem& problem) {
     return problem.dtype == f32 && std::max(problem.head_dim, problem.value_dim) <= 128;
 }
 
+/// The forward pass of such a problem: as large as registers hold, while programs fill the GPU.
 void use_f32_blocks(Options& options, const GpuProblem& problem) {
     constexpr std::int64_t kLeast = 32;
     // Operands of tensor cores take registers: 64 keys of 128 columns want eight warps.
