@@ -15,6 +15,11 @@
 
 namespace TW_API tilewright {
 
+/// Least and greatest value of an integer or bool.
+struct IntegerRange {
+    std::int64_t low = 0, high = 0;
+};
+
 /// A kernel of the tile IR (docs/reference/ir.md) under construction. Operations go by the names of
 /// docs/reference/ops.md and take exactly the operands that they take there: what promotes dtypes
 /// and broadcasts shapes is the kernel language, `tilewright/lang.h`, which builds the same IR.
@@ -47,6 +52,18 @@ class ProgramBuilder {
         std::string kind;                                  ///< reduce, scan: "sum", "max", ...
         bool transpose_a = false, transpose_b = false;     ///< dot
         std::string precision = "ieee";                    ///< dot
+    };
+
+    /// An i32 or i64 tile as offset + sum of factor * scalar + sum of step * index along an axis.
+    struct IndexForm {
+        struct Term {
+            Value scalar = 0;
+            DType dtype = DType::i64;
+            std::int64_t factor = 1;
+        };
+        std::int64_t offset = 0;
+        std::vector<Term> terms;          ///< each scalar once
+        std::vector<std::int64_t> steps;  ///< one for each axis; none of a scalar
     };
 
     explicit ProgramBuilder(std::string name);
@@ -95,17 +112,18 @@ class ProgramBuilder {
     Values if_else(Value condition, const std::function<Values()>& then_branch,
                    const std::function<Values()>& else_branch);
 
+    /// The linear form of an integer where no operation wraps; nothing for other dtypes and for a
+    /// tile that is not linear. A scalar that is not linear in others is a term of its own.
+    std::optional<IndexForm> index_form(Value value) const;
+    /// Bounds of every element; nothing where it may be any value of its dtype, and for floats.
+    std::optional<IntegerRange> range(Value value) const;
+
     /// The program as text, with source lines: what `Program` takes.
     std::string text() const;
 
   private:
     struct State;
     std::unique_ptr<State> state_;
-};
-
-/// Least and greatest value of an integer or bool.
-struct IntegerRange {
-    std::int64_t low = 0, high = 0;
 };
 
 /// What an elementwise operation gives over ranges of its operands: `in` is the dtype of the

@@ -28,6 +28,18 @@ using Extents = std::vector<std::int64_t>;
 /// (kind, start, size, stride) for each dimension.
 using GivenIndices = std::vector<std::tuple<std::string, Value, std::int64_t, std::int64_t>>;
 
+/// (scalar, dtype, factor), and (offset, terms, steps) of a ProgramBuilder::IndexForm.
+using GivenTerm = std::tuple<Value, std::string_view, std::int64_t>;
+using GivenForm = std::tuple<std::int64_t, std::vector<GivenTerm>, std::vector<std::int64_t>>;
+
+/// (least, greatest) value of an integer or bool.
+using Range = std::pair<std::int64_t, std::int64_t>;
+
+std::optional<Range> pair_of(const std::optional<IntegerRange>& range) {
+    if (!range) return {};
+    return Range{range->low, range->high};
+}
+
 std::vector<Index> indices_of(const GivenIndices& given) {
     std::vector<Index> indices;
     for (const auto& [kind, start, size, stride] : given) {
@@ -149,11 +161,27 @@ void bind_builder(nb::module_& module) {
                     [&] { return nb::cast<Values>(else_branch()); });
             },
             nb::arg("condition"), nb::arg("then_branch"), nb::arg("else_branch"))
+        .def(
+            "index_form",
+            [](const ProgramBuilder& b, Value value) -> std::optional<GivenForm> {
+                const std::optional<ProgramBuilder::IndexForm> form = b.index_form(value);
+                if (!form) return {};
+                std::vector<GivenTerm> terms;
+                for (const auto& [scalar, dtype, factor] : form->terms) {
+                    terms.emplace_back(scalar, name(dtype), factor);
+                }
+                return GivenForm{form->offset, std::move(terms), form->steps};
+            },
+            nb::arg("value"),
+            "(offset, [(scalar, dtype, factor), ...], [step of each axis, ...]) of an integer that "
+            "is offset + sum of factor * scalar + sum of step * index along the axis where nothing "
+            "wraps, else None.")
+        .def(
+            "range", [](const ProgramBuilder& b, Value value) { return pair_of(b.range(value)); },
+            nb::arg("value"),
+            "(least, greatest) element of an integer or bool; None where it may be any value.")
         .def("text", &ProgramBuilder::text, "The program with source lines, as text.");
 }
-
-/// (least, greatest) value of an integer or bool.
-using Range = std::pair<std::int64_t, std::int64_t>;
 
 }  // namespace
 
@@ -165,14 +193,11 @@ void bind_program_builder(nb::module_& module) {
            const std::vector<Range>& operands) -> std::optional<Range> {
             std::vector<IntegerRange> ranges;
             for (const auto& [low, high] : operands) ranges.push_back({low, high});
-            const auto range = integer_range(op, expect_dtype(in), expect_dtype(out), ranges);
-            if (!range) return {};
-            return Range{range->low, range->high};
+            return pair_of(integer_range(op, expect_dtype(in), expect_dtype(out), ranges));
         },
         nb::arg("op"), nb::arg("in_dtype"), nb::arg("out_dtype"), nb::arg("operands"),
         "What an elementwise operation gives over ranges (low, high) of its operands; None where "
-        "it "
-        "may be any value.");
+        "it may be any value.");
 }
 
 }  // namespace tilewright::python

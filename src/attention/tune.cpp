@@ -32,7 +32,7 @@ std::string key_of(const Engine& engine, AttentionSpec spec, const AttentionBuff
         std::map<int, int> lengths;
         for (std::size_t n = 1; n < starts->size(); ++n) {
             const auto length = static_cast<std::uint64_t>((*starts)[n] - (*starts)[n - 1]);
-            ++lengths[std::bit_width(length)];
+            ++lengths[static_cast<int>(std::bit_width(length))];
         }
         for (const auto& [bits, count] : lengths) key += fmt::format(" {}x{}", count, bits);
     }

@@ -396,7 +396,7 @@ void Lowering::lower_reshape(const ir::Instruction& instruction) {
 
 void Lowering::lower_concatenate(const ir::Instruction& instruction) {
     const Tile out = new_result(instruction.result());
-    const std::size_t axis = instruction.get<ir::AxisAttributes>().axis;
+    const int axis = instruction.get<ir::AxisAttributes>().axis;
     std::int64_t start = 0;
     for (std::size_t i = 0; i < instruction.operands.size(); ++i) {
         Move move;

@@ -10,6 +10,7 @@
 #include "ir/evaluate.h"
 #include "ir/passes/intervals.h"
 #include "ir/passes/range_ops.h"
+#include "ir/passes/tile_form.h"
 #include "ir/print.h"
 #include "support/check.h"
 
@@ -83,6 +84,11 @@ ir::Attributes attributes_of(ir::Op op, const ProgramBuilder::Attributes& given)
     return ir::MathAttributes{given.approx};
 }
 
+std::optional<IntegerRange> public_range(DType dtype, const ir::Interval& range) {
+    if (range.any || (dtype != boolean && range.is_all(dtype))) return {};
+    return IntegerRange{range.low, range.high};
+}
+
 }  // namespace
 
 struct ProgramBuilder::State {
@@ -92,6 +98,8 @@ struct ProgramBuilder::State {
     std::map<std::tuple<DType, std::vector<std::int64_t>, std::uint64_t>, Value> constant_of;
     std::set<std::string, std::less<>> files;  ///< which locations refer to
     ir::Location location;
+    ir::TileForms forms{function};
+    std::map<ir::Value, ir::Interval> ranges;  ///< of integers
 
     /// The parameter, unless it is a value of this program.
     ir::Value expect(Value value) const {
@@ -116,9 +124,25 @@ struct ProgramBuilder::State {
         instruction.op = ir::Op::constant;
         instruction.attributes = ir::ConstantAttributes{bits};
         instruction.results = {function.add_value(type)};
+        note(instruction);
         place->second = instruction.result().id;
         constants.body.push_back(std::move(instruction));
         return place->second;
+    }
+
+    ir::Interval range(ir::Value value) const {
+        const auto known = ranges.find(value);
+        return known != ranges.end() ? known->second
+                                     : ir::Interval::all(function.type(value).dtype);
+    }
+
+    /// Keeps what is known of the result of a new instruction.
+    void note(const ir::Instruction& made) {
+        forms.define(made);
+        if (is_float(function.type(made.result()).dtype)) return;
+        ranges.emplace(made.result(), ir::result_range(function, made, [&](ir::Value operand) {
+                           return range(operand);
+                       }));
     }
 
     std::vector<ir::IndexOperand> indices(std::span<const Index> given) const {
@@ -195,12 +219,14 @@ Value ProgramBuilder::apply(std::string_view op_name, std::span<const Value> ope
     instruction.op = op;
     instruction.operands = state_->expect(operands);
     instruction.attributes = attributes_of(op, attributes);
-    const ir::Value result = state_->builder.append(std::move(instruction), &requested).at(0);
+    const ir::Value result = state_->builder.append(instruction, &requested).at(0);
     const ir::Type& type = state_->function.type(result);
     if (!(type == requested)) {
         user_error(op_name, "expected a result of {} but got {}", ir::to_string(requested),
                    ir::to_string(type));
     }
+    instruction.results = {result};
+    state_->note(instruction);
     return result.id;
 }
 
@@ -273,6 +299,23 @@ Values ProgramBuilder::if_else(Value condition, const std::function<Values()>& t
         state_->builder.if_else(state_->expect(condition), run(then_branch), run(else_branch)));
 }
 
+std::optional<ProgramBuilder::IndexForm> ProgramBuilder::index_form(Value value) const {
+    const std::optional<ir::TileForm> form = state_->forms.form(state_->expect(value));
+    if (!form) return {};
+    IndexForm result{form->offset, {}, form->steps};
+    for (const auto& [scalar, factor] : form->terms) {
+        result.terms.push_back({scalar.id, state_->function.type(scalar).dtype, factor});
+    }
+    return result;
+}
+
+std::optional<IntegerRange> ProgramBuilder::range(Value value) const {
+    const ir::Value known = state_->expect(value);
+    const DType dtype = state_->function.type(known).dtype;
+    if (is_float(dtype)) return {};
+    return public_range(dtype, state_->range(known));
+}
+
 std::string ProgramBuilder::text() const {
     ir::Function function = state_->function;
     std::vector<ir::Instruction>& body = function.body.body;
@@ -298,8 +341,7 @@ std::optional<IntegerRange> integer_range(std::string_view op_name, DType in, DT
     const ir::Interval range = ir::elementwise_range(op, in, out, false, [&](std::size_t i) {
         return ir::Interval::integers(operands[i].low, operands[i].high);
     });
-    if (range.any || (out != boolean && range.is_all(out))) return {};
-    return IntegerRange{range.low, range.high};
+    return public_range(out, range);
 }
 
 }  // namespace tilewright

@@ -6,9 +6,11 @@
 #include <array>
 #include <optional>
 #include <string>
+#include <vector>
 
 #include "ir/parse.h"
 #include "ir/passes/affine.h"
+#include "ir/passes/tile_form.h"
 
 namespace tilewright::ir {
 namespace {
@@ -92,6 +94,62 @@ TEST(LinearCombination, OpsThatAreLinearSayOfWhat) {
     EXPECT_EQ(of(Op::mul, 7, {}), (Factors{0, 7}));
     EXPECT_EQ(of(Op::mul, {}, {}), std::nullopt);
     EXPECT_EQ(of(Op::div, {}, 2), std::nullopt);
+}
+
+/// The form of what the last store writes.
+std::optional<TileForm> stored_form(const Function& function) {
+    TileForms forms(function);
+    walk(function.body, [&](const Instruction& instruction) { forms.define(instruction); });
+    return forms.form(stored(function));
+}
+
+TEST(TileForms, KeepTheStepOfEachAxis) {
+    const Function function = function_of(
+        "  %p = program_id axis 0 : i64\n  %0 = constant 0 : i64\n"
+        "  %i = iota axis 0 : i64[4, 1]\n  %j = iota axis 1 : i64[1, 8]\n"
+        "  %ib = broadcast %i : i64[4, 8]\n  %jb = broadcast %j : i64[4, 8]\n"
+        "  %c = constant 16 : i64[4, 8]\n  %row = mul %c, %ib : i64[4, 8]\n"
+        "  %s = sub %row, %jb : i64[4, 8]\n  %b = broadcast %p : i64[4, 8]\n"
+        "  %m = add %s, %b : i64[4, 8]\n  %k = add %m, %b : i64[4, 8]\n"
+        "  %t = transpose %k permutation [1, 0] : i64[8, 4]\n"
+        "  %r = reshape %t : i64[8, 1, 4]\n"
+        "  store %x[tile %r], %r\n");
+    const std::optional<TileForm> form = stored_form(function);
+    ASSERT_TRUE(form);
+    EXPECT_EQ(form->offset, 0);
+    EXPECT_EQ(form->steps, (std::vector<std::int64_t>{-1, 0, 16}));
+    ASSERT_EQ(form->terms.size(), 1U);
+    EXPECT_EQ(form->terms[0].second, 2);
+    EXPECT_FALSE(form->is_constant());
+}
+
+TEST(TileForms, ScalarsThatAreNotLinearAreTermsAndSuchTilesHaveNone) {
+    const char* const scalar =
+        "  %p = program_id axis 0 : i64\n  %q = mul %p, %p : i64\n"
+        "  %c = constant 3 : i64\n  %d = sub %c, %q : i64\n  store %x[%p], %d\n";
+    const std::optional<TileForm> form = stored_form(function_of(scalar));
+    ASSERT_TRUE(form);
+    EXPECT_EQ(form->offset, 3);
+    ASSERT_EQ(form->terms.size(), 1U);
+    EXPECT_EQ(form->terms[0].second, -1);
+    const char* const tile =
+        "  %p = program_id axis 0 : i64\n  %i = iota axis 0 : i64[8]\n"
+        "  %q = mul %i, %i : i64[8]\n  store %x[tile %i], %q\n";
+    EXPECT_FALSE(stored_form(function_of(tile)));
+}
+
+TEST(TileForms, TermsThatCancelAreGoneAndOverflowsHaveNoForm) {
+    const char* const cancelled =
+        "  %p = program_id axis 0 : i64\n  %c = constant 5 : i64\n  %a = add %p, %c : i64\n"
+        "  %d = sub %a, %p : i64\n  store %x[%p], %d\n";
+    const std::optional<TileForm> form = stored_form(function_of(cancelled));
+    ASSERT_TRUE(form);
+    EXPECT_TRUE(form->is_constant());
+    EXPECT_EQ(form->offset, 5);
+    const char* const large =
+        "  %i = iota axis 0 : i64[8]\n  %c = constant 9223372036854775807 : i64[8]\n"
+        "  %j = add %i, %i : i64[8]\n  %d = mul %j, %c : i64[8]\n  store %x[tile %i], %d\n";
+    EXPECT_FALSE(stored_form(function_of(large)));
 }
 
 }  // namespace

@@ -116,5 +116,40 @@ TEST(IntegerRange, FollowsOperations) {
               "`add`");
 }
 
+TEST(ProgramBuilder, KnowsTheFormsAndRangesOfIntegers) {
+    ProgramBuilder builder("facts");
+    builder.add_grid_axis(4);
+    const auto x = builder.ref("x", i64, {64});
+    const auto i = builder.apply("program_id", {}, i64, {}, {});
+    const auto eight = builder.constant_int(i64, {}, 8), two = builder.constant_int(i64, kEight, 2);
+    const auto first = builder.apply("mul", Values{i, eight}, i64, {}, {});
+    const auto lanes = builder.apply("iota", {}, i64, kEight, {});
+    const auto even = builder.apply("mul", Values{lanes, two}, i64, kEight, {});
+    const auto all = builder.apply("broadcast", Values{first}, i64, kEight, {});
+    const auto places = builder.apply("add", Values{even, all}, i64, kEight, {});
+
+    const auto form = builder.index_form(places);
+    ASSERT_TRUE(form);
+    EXPECT_EQ(form->offset, 0);
+    EXPECT_EQ(form->steps, (std::vector<std::int64_t>{2}));
+    ASSERT_EQ(form->terms.size(), 1U);
+    EXPECT_EQ(form->terms[0].scalar, i);
+    EXPECT_EQ(form->terms[0].dtype, i64);
+    EXPECT_EQ(form->terms[0].factor, 8);
+
+    const auto range = builder.range(even);
+    ASSERT_TRUE(range);
+    EXPECT_EQ(range->low, 0);
+    EXPECT_EQ(range->high, 14);
+
+    const Index slice{Kind::slice, builder.constant_int(i64, {}, 0), 8};
+    const auto loaded = builder.load(x, {&slice, 1});
+    EXPECT_FALSE(builder.index_form(loaded));
+    EXPECT_FALSE(builder.range(loaded));
+    EXPECT_FALSE(builder.range(builder.constant(f32, kEight, 0.5)));
+    EXPECT_EQ(error_of([&] { builder.range(4096); }),
+              "[program] expected a value of `facts` but got number 4096");
+}
+
 }  // namespace
 }  // namespace tilewright

@@ -311,7 +311,7 @@ Call forward(const Options& options, const Features& features, bool dynamic_quer
                 2, {accumulator(q.dtype()), {q.dim(0), q.dim(1), q.dim(2)}});
         };
         call_options.in.push_back(statistics);
-        call_options.dynamic[names.size()] = rows;
+        call_options.dynamic[static_cast<int>(names.size())] = rows;
         names.emplace_back("given");
     }
     const auto num_inputs = static_cast<int>(names.size());

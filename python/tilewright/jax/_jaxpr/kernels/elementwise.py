@@ -7,16 +7,7 @@ from ...._dtypes import NARROW_FLOATS, bits_of, is_float, is_integer
 from ...._errors import UnsupportedError
 from ...._numbers import FUNCTIONS
 from ..composites import COMPOSITE
-from .arithmetic import (
-    affine_of,
-    affine_product,
-    affine_sum,
-    broadcast,
-    cast,
-    decided,
-    elementwise,
-    is_index,
-)
+from .arithmetic import broadcast, cast, decided, elementwise
 from .translate import aval_of, rule
 
 # ---- Arithmetic.
@@ -53,39 +44,33 @@ def _binary(t, eqn, a, b):
             if dot.pending is not None and other.id != dot.id and other.shape == dot.shape:
                 t.program.use(dot, accumulator=other)
                 return dot
-    affine = None
-    if is_index(dtype):
-        if op in ("add", "sub"):
-            affine = affine_sum(affine_of(a), affine_of(b), 1 if op == "add" else -1)
-        elif op == "mul":
-            affine = affine_product(affine_of(a), affine_of(b))
     facts = {}
     if dtype == "bool" and op == "bitwise_and" and None not in (a.first_of, b.first_of):
         facts["first_of"] = a.first_of | b.first_of
-    return elementwise(t, op, [a, b], dtype, shape, affine=affine, **facts)
+    return elementwise(t, op, [a, b], dtype, shape, **facts)
 
 
 @rule(*_COMPARISONS)
 def _compare(t, eqn, a, b):
     op = eqn.primitive.name
     _, shape = aval_of(eqn)
-    known = decided(op, a, b) if is_integer(a.dtype) else None
+    known = decided(t, op, a, b) if is_integer(a.dtype) else None
     if known is not None:
         return t.number(known, "bool", shape)
     if a.truth is not None and b.is_constant and op in ("ne", "eq"):
         want = (op == "ne") == (b.constant == 0)
         if b.constant in (0, 1):
             return a.truth if want else elementwise(t, "bitwise_not", [a.truth], "bool", shape)
-    return elementwise(t, op, [a, b], "bool", shape, first_of=_first_of(op, a, b))
+    return elementwise(t, op, [a, b], "bool", shape, first_of=_first_of(t, op, a, b))
 
 
-def _first_of(op, a, b):
-    """Scalars that a comparison with 0 says are 0."""
+def _first_of(t, op, a, b):
+    """Ids of the scalars that a comparison with 0 says are 0."""
     for x, y in ((a, b), (b, a)):
         if op == "eq" and x.rank == 0 and y.is_constant and y.constant == 0:
-            affine = affine_of(x)
-            if affine is not None and affine.offset == 0 and len(affine.terms) == 1:
-                return frozenset((affine.terms[0][0],))
+            form = t.program.index_form(x)
+            if form is not None and form.offset == 0 and len(form.terms) == 1:
+                return frozenset((form.terms[0][0],))
     return None
 
 

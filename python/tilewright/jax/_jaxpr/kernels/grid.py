@@ -42,13 +42,13 @@ def _separates(accesses, program_id):
     at one multiple of the axis' index and stays within that step."""
     for per_access in zip(*accesses, strict=True):
         factors, lows, highs = set(), [], []
-        for affine, span in per_access:
-            terms = affine.terms if affine is not None else ()
-            if len(terms) != 1 or terms[0][0] is not program_id:
+        for form, span in per_access:
+            terms = form.terms if form is not None else ()
+            if len(terms) != 1 or terms[0][0] != program_id:
                 break
-            factors.add(terms[0][1])
-            lows.append(affine.offset)
-            highs.append(affine.offset + span)
+            factors.add(terms[0][2])
+            lows.append(form.offset)
+            highs.append(form.offset + span)
         else:
             if len(factors) == 1 and max(highs) - min(lows) <= abs(min(factors)):
                 return True
@@ -57,7 +57,7 @@ def _separates(accesses, program_id):
 
 def sequential_axes(recorder, blocks, program_ids, declared):
     """The axes that must run in order. `blocks`: array -> what its blocks cover, in the form of
-    the recorder's accesses; `program_ids`: the scalar that stands for each axis in affine forms."""
+    the recorder's accesses; `program_ids`: the id of the scalar that stands for each axis in IndexForms."""
     sequential = []
     for axis, program_id in enumerate(program_ids):
         if declared[axis]:

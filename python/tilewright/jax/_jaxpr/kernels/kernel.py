@@ -180,7 +180,7 @@ class _Builder:
         for view, mapping in zip(self.arrays, self.grid.block_mappings, strict=True):
             block = self.block(view, mapping)
             views.append(block)
-            self.blocks.setdefault(self.t.arrays[view.ref], []).append(covered(block))
+            self.blocks.setdefault(self.t.arrays[view.ref], []).append(covered(self.t, block))
         scratch = [scratch_of(self.t, aval) for aval in self.grid.scratch_avals]
         self.t.kept_scratch.update({view.ref: view.shape for view in scratch})
         jaxpr, consts = inner_jaxpr(self.call.jaxpr)
@@ -211,7 +211,7 @@ def tile_program(call: Call, checked=False):
         text = first.build()
         declared = declared_parallel(call.compiler_params, len(grid.grid), len(grid.vmapped_dims))
         declared = [word or n == 1 for word, n in zip(declared, grid.grid, strict=True)]
-        ids = [arithmetic.affine_of(index).terms[0][0] for index in first.program_ids]
+        ids = [first.program.index_form(index).terms[0][0] for index in first.program_ids]
         in_order = set(sequential_axes(recorder, first.blocks, ids, declared))
         sequential = tuple(sorted(in_order | set(dynamic)))
         if checked or sequential != dynamic:

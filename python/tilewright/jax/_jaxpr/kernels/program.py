@@ -18,14 +18,13 @@ class Ref(NamedTuple):
     name: str
 
 
-@dataclass(frozen=True)
-class Affine:
-    """An integer tile known to be offset + sum of factor * scalar + sum of step * (index along
-    axis). Positions are taken not to overflow their type."""
+class IndexForm(NamedTuple):
+    """An integer tile as offset + sum of factor * scalar + sum of step * (index along axis).
+    Positions are taken not to overflow their type."""
 
     offset: int
-    terms: tuple  # (scalar Value, factor), each Value once
-    steps: tuple  # one int per axis; () of a scalar
+    terms: list  # (the builder's id of a scalar, its dtype, factor), each scalar once
+    steps: list  # one int per axis; none of a scalar
 
 
 @dataclass(eq=False)
@@ -36,9 +35,10 @@ class Value:
     shape: tuple
     id: int | None = None  # the builder's
     constant: Any = None  # the one value of every element, a Python number
-    affine: Affine | None = None
     truth: "Value | None" = None  # the bool that an integer 0 or 1 came from
-    first_of: frozenset | None = None  # of a condition: scalars that are all 0 where it holds
+    first_of: frozenset | None = (
+        None  # of a condition: ids of scalars that are all 0 where it holds
+    )
     pending: Any = None  # writes the instruction at the first use; may take an accumulator
     transposed: "tuple | None" = None  # (source, permutation) of a transpose
 
@@ -74,8 +74,7 @@ class Program:
             value = _wrapped(value, dtype)
         elif dtype != "bool":
             value = float(value)
-        affine = Affine(value, (), (0,) * len(shape)) if dtype in ("i32", "i64") else None
-        return Value(dtype, tuple(shape), constant=value, affine=affine)
+        return Value(dtype, tuple(shape), constant=value)
 
     def use(self, value, accumulator=None):
         """The id of a value, adding what was put off until now."""
@@ -93,6 +92,21 @@ class Program:
             number = _wrapped(value.constant, "i64")
             return self.builder.constant_int(value.dtype, shape, number)
         return self.builder.constant(value.dtype, shape, value.constant)
+
+    # ---- What the core knows of integers.
+
+    def index_form(self, value):
+        """The IndexForm of an i32 or i64; None of a tile that has none, and of other dtypes."""
+        if value.is_constant and value.dtype in ("i32", "i64"):
+            return IndexForm(value.constant, [], [0] * value.rank)
+        form = self.builder.index_form(value.id) if value.id is not None else None
+        return IndexForm(*form) if form is not None else None
+
+    def range(self, value):
+        """(least, greatest) element of an integer; None when it may be any value."""
+        if value.is_constant:
+            return int(value.constant), int(value.constant)
+        return self.builder.range(value.id) if value.id is not None else None
 
     # ---- Instructions.
 

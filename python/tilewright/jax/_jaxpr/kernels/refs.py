@@ -5,7 +5,7 @@ from dataclasses import dataclass, replace
 from jax._src.state import indexing
 
 from ...._errors import UnsupportedError
-from .arithmetic import affine_of, broadcast, cast, product, total
+from .arithmetic import broadcast, cast, product, total
 from .program import MAX_RANK, Ref, Value
 
 
@@ -223,19 +223,20 @@ def as_slices(t, dims, tile_places, tile_shape):
     dims = list(dims)
     axes = []
     for _, place in tile_places:
-        affine = dims[place].start.affine
-        if affine is None:
+        form = t.program.index_form(dims[place].start)
+        if form is None:
             return None
-        moving = [axis for axis, step in enumerate(affine.steps) if step and tile_shape[axis] > 1]
-        if len(moving) > 1 or (moving and affine.steps[moving[0]] < 0):
+        moving = [axis for axis, step in enumerate(form.steps) if step and tile_shape[axis] > 1]
+        if len(moving) > 1 or (moving and form.steps[moving[0]] < 0):
             return None
-        start = i64(t, affine.offset)
-        for term, factor in affine.terms:
-            start = added(t, start, scaled(t, i64(t, term), factor))
+        start = i64(t, form.offset)
+        for scalar, dtype, factor in form.terms:
+            term = i64(t, Value(dtype, (), id=scalar))
+            start = added(t, start, scaled(t, term, factor))
         if moving:
             axis = moving[0]
             axes.append(axis)
-            dims[place] = Dim("slice", start, tile_shape[axis], affine.steps[axis])
+            dims[place] = Dim("slice", start, tile_shape[axis], form.steps[axis])
         else:
             dims[place] = Dim("scalar", start)
     expected = [axis for axis, extent in enumerate(tile_shape) if extent > 1]
@@ -308,17 +309,17 @@ def _record(t, view, op, mask=None):
                     for d, n in zip(view.dims, shape, strict=True))  # fmt: skip
         t.recorder.use_scratch(view.ref, op == "store" and mask is None and whole)
     elif view.ref in t.arrays:
-        t.recorder.touch(t.arrays[view.ref], op == "atomic", covered(view))
+        t.recorder.touch(t.arrays[view.ref], op == "atomic", covered(t, view))
 
 
-def covered(view):
-    """Per dimension of the array the affine form of the first element and how many follow."""
+def covered(t, view):
+    """Per dimension of the array the IndexForm of the first element and how many follow."""
     dims = []
     for dim in view.dims:
         if dim.kind == "tile":
             dims.append((None, 0))
         else:
-            dims.append((affine_of(dim.start), (dim.size - 1) * dim.stride + 1))
+            dims.append((t.program.index_form(dim.start), (dim.size - 1) * dim.stride + 1))
     return tuple(dims)
 
 

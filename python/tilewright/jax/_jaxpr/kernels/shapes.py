@@ -7,7 +7,7 @@ from jax import lax
 
 from ...._errors import UnsupportedError
 from .arithmetic import broadcast, cast
-from .program import MAX_RANK, Affine
+from .program import MAX_RANK
 from .refs import broadcast_to
 from .translate import aval_of, rule
 
@@ -22,20 +22,7 @@ def reshape(t, value, shape):
         return t.number(value.constant, value.dtype, shape)
     if value.rank == 0:
         return broadcast(t, value, shape)
-    return t.program.emit("reshape", [value], value.dtype, shape, affine=_regrouped(value, shape))
-
-
-def _regrouped(value, shape):
-    """The affine form after axes of extent 1 came or went."""
-    if value.affine is None:
-        return None
-    kept = [n for n in value.shape if n != 1]
-    if kept != [n for n in shape if n != 1]:
-        return None
-    steps = iter([s for s, n in zip(value.affine.steps, value.shape, strict=True) if n != 1])
-    return Affine(
-        value.affine.offset, value.affine.terms, tuple(0 if n == 1 else next(steps) for n in shape)
-    )
+    return t.program.emit("reshape", [value], value.dtype, shape)
 
 
 def transpose(t, value, permutation):
@@ -45,13 +32,9 @@ def transpose(t, value, permutation):
     shape = tuple(value.shape[axis] for axis in permutation)
     if value.is_constant:
         return t.number(value.constant, value.dtype, shape)
-    affine = value.affine
-    if affine is not None:
-        steps = tuple(affine.steps[axis] for axis in permutation)
-        affine = Affine(affine.offset, affine.terms, steps)
-    facts = {"affine": affine, "transposed": (value, permutation)}
     attributes = {"permutation": [int(axis) for axis in permutation]}
-    return t.program.emit("transpose", [value], value.dtype, shape, attributes, **facts)
+    moved = (value, permutation)
+    return t.program.emit("transpose", [value], value.dtype, shape, attributes, transposed=moved)
 
 
 def check_tile(value_shape):
@@ -104,9 +87,7 @@ def _iota(t, eqn):
     if not shape or math.prod(shape) == 0 or shape[axis] == 1:
         return t.number(0, dtype, shape)
     # One axis alone, then broadcast: what the machines recognise as positions.
-    steps = tuple(int(a == axis) for a in range(len(shape)))
-    affine = Affine(0, (), steps) if dtype in ("i32", "i64") else None
-    return t.program.emit("iota", [], dtype, shape, {"axis": axis}, affine=affine)
+    return t.program.emit("iota", [], dtype, shape, {"axis": axis})
 
 
 def sliced(t, value, starts, sizes, strides):
