@@ -58,6 +58,25 @@ Builtin attention_builtin(DType dtype, bool backward, bool gpu) {
     return result;
 }
 
+/// The programs of the backward pass for warpgroups, in blocks that warps hold, too.
+Builtin separate_builtin(DType dtype, bool keys) {
+    const Tensor x = Tensor::zeros(dtype, {1, 8, 1024, 64});
+    const Tensor row = Tensor::zeros(dtype == f64 ? f64 : f32, {1, 8, 1024});
+    const attn::tiles::Options options{.scale = 1.0 / 8,
+                                       .causal = true,
+                                       .block_q = 64,
+                                       .block_k = 64,
+                                       .separate = true,
+                                       .step_q = 32,
+                                       .step_k = 32,
+                                       .gpu = true};
+    Builtin result{keys ? attn::tiles::backward_of_keys(options, {}, {})
+                        : attn::tiles::backward_of_queries(options, {}, {}),
+                   {x, x, x, x, row, row}};
+    result.inputs.resize(result.call.options().in.size());
+    return result;
+}
+
 Builtin decode_builtin(DType dtype, bool gpu) {
     const Tensor kv = Tensor::zeros(dtype, {1, 8, 4096, 128});
     attn::tiles::Options options{.scale = 1 / std::sqrt(128.0), .group = 4};
@@ -91,6 +110,8 @@ const std::map<std::string, std::function<Builtin(DType, bool)>>& table() {
     static const std::map<std::string, std::function<Builtin(DType, bool)>> programs = {
         {"attention", [](DType t, bool gpu) { return attention_builtin(t, false, gpu); }},
         {"attention_backward", [](DType t, bool gpu) { return attention_builtin(t, true, gpu); }},
+        {"attention_backward_keys", [](DType t, bool) { return separate_builtin(t, true); }},
+        {"attention_backward_queries", [](DType t, bool) { return separate_builtin(t, false); }},
         {"decode", [](DType t, bool gpu) { return decode_builtin(t, gpu); }},
         {"layer_norm", [](DType t, bool) { return norm_builtin(t, true, false); }},
         {"layer_norm_backward", [](DType t, bool) { return norm_builtin(t, true, true); }},

@@ -323,7 +323,7 @@ TEST(CudaHiddenKeys, InProgramsOfWarpgroups) {
     if (!has_sm90()) GTEST_SKIP() << "NOT RUN: no Hopper GPU";
     const auto check_wide = [](Case c) {
         c.dim = 64;
-        c.backward = false;  // by programs of warps
+        c.backward = false;  // see CudaWarpgroups
         check(c, "tiles");
     };
     Case c = by_tiles("window by warpgroups", [](Device) {

@@ -9,6 +9,7 @@
 #include <filesystem>
 #include <fstream>
 #include <iterator>
+#include <sstream>
 
 #include "cuda/schedule/layout_text.h"
 #include "cuda/schedule/print_cuda.h"
@@ -274,6 +275,48 @@ TEST(Schedule, TheSecondProductIsDelayedWhereRegistersSuffice) {
     EXPECT_THAT(refusal(wide, dense_target(wide)), HasSubstr("no room for two slots"));
 }
 
+/// Four products in turn, of 4000 queries and 4096 keys of 128.
+Program gradients_of(Level up_to = Level::synchronised) {
+    const ir::Function function =
+        ir::parse(testing_support::gradients_of_keys(4000, 4096, 128).text);
+    return schedule(function, dense_target(function), up_to);
+}
+
+/// The operations that order products, in the order of the consumers' text.
+std::vector<std::string> order_of_products(const std::string& text) {
+    std::vector<std::string> found;
+    std::istringstream lines(text.substr(text.find("role of @consumer")));
+    for (std::string line; std::getline(lines, line);) {
+        for (const char* word : {"wgmma_wait pending", " wgmma %", "pending", "release"}) {
+            const std::size_t at = line.find(word);
+            if (at == std::string::npos) continue;
+            const bool waits = std::string(word) == "pending";
+            found.push_back(waits                            ? "wait " + line.substr(at + 8, 1)
+                            : std::string(word) == "release" ? "release"
+                                                             : "product");
+            break;
+        }
+    }
+    return found;
+}
+
+TEST(Schedule, ProductsInTurnAreWaitedForWhereTheyAreWanted) {
+    // S, dP; dV follows from S alone and runs while dS is computed. Slots are given back at the
+    // end, and those of keys and values after the loop.
+    const std::vector<std::string> expected{"product", "product", "wait 1", "product",
+                                            "wait 1",  "product", "wait 0", "release",
+                                            "release", "release", "release"};
+    EXPECT_EQ(order_of_products(print(gradients_of(Level::waiting))), expected);
+    const std::string text = print(gradients_of(Level::waiting));
+    std::string early = text;
+    early.replace(early.find("pending 1 finished"), 9, "pending 2");
+    expect_broken(early, {"V10", Level::waiting, "", ""});
+}
+
+TEST(Schedule, LinesThatLieInsideOfTheirArrayAreTestedOnce) {
+    EXPECT_THAT(print_cuda(gradients_of()).source, HasSubstr("load_vector(ref_sums.data + at0"));
+}
+
 TEST(Schedule, EveryRuleOfChainsIsCheckedInProgramsThatBreakIt) {
     const Breach breaches[] = {
         {"V4", Level::staged, "@value_tile2 dtype @bf16 rows 128",
@@ -496,6 +539,12 @@ TEST(Schedule, GoldenTextOfAttention) {
     expect_golden("attention.cu", print_cuda(program).source);
 }
 
+TEST(Schedule, GoldenTextOfGradients) {
+    const Program program = gradients_of();
+    expect_golden("gradients.schedule", print(program));
+    expect_golden("gradients.cu", print_cuda(program).source);
+}
+
 TEST(Schedule, ProgramsCompileWithoutSpillsOrWarnings) {
     TW_REQUIRE_NVRTC();
     std::vector<CompileRequest> requests;
@@ -510,6 +559,8 @@ TEST(Schedule, ProgramsCompileWithoutSpillsOrWarnings) {
         requests.push_back(compile_request(print_cuda(copied_program(bytes)), "sm_90a"));
         requests.back().spill_limit_bytes = 0;
     }
+    requests.push_back(compile_request(print_cuda(gradients_of()), "sm_90a"));
+    requests.back().spill_limit_bytes = 0;
     const ir::Function matmul = kernel_of(kMatmul);
     requests.push_back(
         compile_request(*generate_scheduled(matmul, dense_target(matmul)), "sm_90a"));

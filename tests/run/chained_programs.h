@@ -184,6 +184,55 @@ yield
         a.name, with(text), {queries, keys, keys, {a.keys}, {a.heads, a.queries}, queries}, 1.2e-2};
 }
 
+/// Sums over blocks of 64 queries whose rows are keys, as attention's gradients of keys and values:
+/// four products, two of them of what the other two give.
+inline CudaProgram gradients_of_keys(int queries, int keys, int dim) {
+    std::string text = R"(func @gradients(%query: ref<bf16[Q, D]>, %key: ref<bf16[K, D]>,
+    %value: ref<bf16[K, D]>, %dout: ref<bf16[Q, D]>, %sums: ref<f32[Q]>, %dk: ref<bf16[K, D]>,
+    %dv: ref<bf16[K, D]>) grid [N] {
+%i = program_id axis 0 : i64
+%rows = constant 128 : i64
+%first = mul %i, %rows : i64
+%zero = constant 0 : i64
+%step = constant 64 : i64
+%end = constant Q : i64
+%k = load %key[%first : 128, %zero : D] : bf16[128, D]
+%v = load %value[%first : 128, %zero : D] : bf16[128, D]
+%none = constant 0 : f32[128, D]
+%dkr, %dvr = for_loop %j = %zero, %end, %step carry (%dka = %none, %dva = %none) : f32[128, D], f32[128, D] {
+%sum = load %sums[%j : 64] : f32[64]
+%q = load %query[%j : 64, %zero : D] : bf16[64, D]
+%o = load %dout[%j : 64, %zero : D] : bf16[64, D]
+%s = dot %k, %q transpose_b : f32[128, 64]
+%dp = dot %v, %o transpose_b : f32[128, 64]
+%sume = expand_dims %sum axis 0 : f32[1, 64]
+%sumb = broadcast %sume : f32[128, 64]
+%e = sub %s, %sumb : f32[128, 64]
+%p = tanh %e : f32[128, 64]
+%w = cast %p : bf16[128, 64]
+%dvn = dot %w, %o, %dva : f32[128, D]
+%ds = mul %p, %dp : f32[128, 64]
+%g = cast %ds : bf16[128, 64]
+%dkn = dot %g, %q, %dka : f32[128, D]
+yield %dkn, %dvn
+}
+%dkc = cast %dkr : bf16[128, D]
+%dvc = cast %dvr : bf16[128, D]
+store %dk[%first : 128, %zero : D], %dkc
+store %dv[%first : 128, %zero : D], %dvc
+yield
+})";
+    const std::pair<std::string, int> words[] = {
+        {"Q", queries}, {"K", keys}, {"D", dim}, {"N", (keys + 127) / 128}};
+    for (const auto& [word, by] : words) {
+        for (std::size_t at; (at = text.find(word)) != std::string::npos;) {
+            text.replace(at, word.size(), std::to_string(by));
+        }
+    }
+    const std::vector<std::int64_t> q = {queries, dim}, k = {keys, dim};
+    return {"gradients of keys", text, {q, k, k, q, {queries}, k, k}, 1.2e-2};
+}
+
 /// Every path: one and two warpgroups, rows and keys that end inside of a block, rounds that do not
 /// run, both loops of causal attention, more rounds than slots, scores that a mod changes.
 inline std::vector<CudaProgram> chained_programs() {
@@ -225,6 +274,7 @@ inline std::vector<CudaProgram> chained_programs() {
                    .causal = true,
                    .segments = true}),
         attention({"slopes", 1, 256, 256, 64, 128, 64, true, false, "f16", false, false, slopes}),
+        gradients_of_keys(200, 200, 64),
     };
 }
 

@@ -23,6 +23,15 @@ Call backward_preprocess(const Options& options, bool dlse);
 /// (batch, kv head, block of keys), and all add to one part, in any order.
 Call backward(const Options& options, const Features& features, const ScoreDerivative& derivative);
 
+/// The same of `Options::separate`, in two calls, for mods without captures. Inputs: query, key,
+/// value, dout, log2 denominator, delta, segment ids or both absent, the extras. Keys and values
+/// that no query attends are finite. Outputs: dK and dV, as far as they are wanted; dQ, scaled and
+/// in the dtype of the queries. No sum depends on the order of programs.
+Call backward_of_keys(const Options& options, const Features& features,
+                      const ScoreDerivative& derivative);
+Call backward_of_queries(const Options& options, const Features& features,
+                         const ScoreDerivative& derivative);
+
 /// Splits of the keys of each (batch, kv head): some programs for each of many cores when there are
 /// few heads. A matter of shapes alone, so that the result does not depend on the machine; each
 /// split has its own sums of dQ.

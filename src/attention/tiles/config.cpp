@@ -236,9 +236,21 @@ void differentiate(const AttentionSpec& spec, TilesConfig& config) {
     }
 }
 
+/// Programs for warpgroups, unless the mods gather or bits are drawn.
+bool choose_separate(const AttentionSpec& spec, const Features& of, Options& options) {
+    const AttentionBlocks& wish = spec.backward_blocks;
+    if (!spec.on_gpu() || wish.q > 0 || wish.kv > 0 || wish.num_warps > 0) return false;
+    GpuProblem problem = gpu_problem(spec, of);
+    problem.wgmma = run::arch(spec.device.index) == "sm_90a" && !spec.block_mask &&
+                    of.dropout == 0 && of.score.captures() + of.mask.captures() == 0;
+    return use_separate_blocks(options, problem);
+}
+
 void choose_backward(const AttentionSpec& spec, TilesConfig& config) {
     Options& options = config.options;
-    if (spec.on_gpu()) {
+    if (choose_separate(spec, config.features, options)) {
+        // Blocks that both programs share.
+    } else if (spec.on_gpu()) {
         use_warp_blocks(spec, config.features, options);
         GpuProblem problem = gpu_problem(spec, config.features);
         problem.wgmma = false;
@@ -341,6 +353,7 @@ Options backward_options(const AttentionSpec& spec, const TilesConfig& config) {
     options.query_gradient = spec.query_gradient;
     options.key_gradient = spec.key_gradient;
     options.value_gradient = spec.value_gradient;
+    if (options.separate) return options;
     options.fragments = options.query_gradient && spec.on_gpu() && options.block_q % 8 == 0 &&
                         spec.head_dim % 8 == 0;
     // Copies of gradients of captures are of programs that walk over keys in order. Without dQ no

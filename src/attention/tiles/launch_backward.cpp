@@ -116,6 +116,46 @@ struct Rows {
     Tensor log2_sum, delta, shift;
 };
 
+/// dq, dk, dv of a part of a call by separate programs.
+void run_separately(const AttentionSpec& spec, const AttentionBuffers& b, const Options& options,
+                    const TilesConfig& config, const Features& features, const Rows& rows,
+                    Scratch scratch, const std::function<void()>& preprocess) {
+    const auto key = std::tuple(options, features.key(), config.derivative_key);
+    const Call keys =
+        cached(key, [&] { return backward_of_keys(options, features, config.derivative); });
+    const Call queries = cached(std::tuple(key, true), [&] {
+        return backward_of_queries(options, features, config.derivative);
+    });
+    Tensor k = b.key, v = b.value;
+    const bool copies = features.hides_keys(options);
+    if (copies) {
+        k = scratch.take(spec.dtype, b.key.shape());
+        v = scratch.take(spec.dtype, b.value.shape());
+    }
+    std::vector<Tensor> inputs{
+        b.query, k, v, b.dout, rows.log2_sum, rows.delta, b.segment_ids, b.kv_segment_ids};
+    const std::vector<Tensor> last = extras(spec, b, features, {}, {});
+    inputs.insert(inputs.end(), last.begin(), last.end());
+    std::vector<Tensor> outputs;
+    for (const Tensor& wanted : {b.key_gradient, b.value_gradient}) {
+        if (wanted.defined()) outputs.push_back(wanted);
+    }
+    const auto ahead = [&](const Call& call, const std::vector<Tensor>& to) {
+        if (call.num_traces() == 0) call.compile_ahead(to, inputs);
+    };
+    if (!outputs.empty()) ahead(keys, outputs);
+    if (options.query_gradient) ahead(queries, {b.query_gradient});
+    preprocess();
+    if (copies) {
+        const Call copy = cached(std::tuple(options, spec.dtype),
+                                 [&] { return finite_copy(options, spec.dtype); });
+        copy.into({k}, {b.key});
+        copy.into({v}, {b.value});
+    }
+    if (!outputs.empty()) keys.into(outputs, inputs);
+    if (options.query_gradient) queries.into({b.query_gradient}, inputs);
+}
+
 /// dq, dk, dv of a part of a call, and what it adds to the shared sums. `preprocess` gives log2_sum
 /// and delta their values; kernels of a GPU are compiled meanwhile.
 void run(const AttentionSpec& spec, const AttentionBuffers& b, const TilesConfig& config,
@@ -123,6 +163,9 @@ void run(const AttentionSpec& spec, const AttentionBuffers& b, const TilesConfig
          const std::function<void()>& preprocess, SharedSums& shared) {
     const DType sums = accumulator(spec.dtype);
     const Options options = backward_options(spec, config);
+    if (options.separate) {
+        return run_separately(spec, b, options, config, features, rows, scratch, preprocess);
+    }
     const ScoreDerivative& derivative = config.derivative;
     const Call main = cached(std::tuple(options, features.key(), config.derivative_key),
                              [&] { return tiles::backward(options, features, derivative); });
@@ -275,6 +318,13 @@ std::int64_t backward_workspace(const AttentionSpec& spec, const TilesConfig& co
     part.kv_heads = config.heads_at_once;
     part.query_heads = part.kv_heads * spec.group();
     std::int64_t bytes = 2 * Scratch::bytes(sums, rows_shape(spec));
+    if (options.separate) {
+        if (!config.features.hides_keys(options)) return bytes;
+        for (const std::int64_t dim : {spec.head_dim, spec.value_dim}) {
+            bytes += Scratch::bytes(spec.dtype, {part.batch, part.kv_heads, part.kv_length, dim});
+        }
+        return bytes;
+    }
     if (options.query_gradient) bytes += Scratch::bytes(sums, parts_shape(part, options));
     for (const GradientBuffer& buffer : config.derivative.buffers) {
         bytes += Scratch::bytes(sums, copies_shape(part, options, buffer));

@@ -159,6 +159,20 @@ void use_gpu_backward_blocks(Options& options, const GpuProblem& problem) {
     }
 }
 
+bool use_separate_blocks(Options& options, const GpuProblem& problem) {
+    constexpr std::int64_t kRows = 128;  // two warpgroups of 64
+    const std::int64_t dim = problem.head_dim;
+    if (!problem.wgmma || size_of(problem.dtype) != 2 || dim != problem.value_dim ||
+        (dim != 64 && dim != 128) || problem.query_length <= kRows / 2) {
+        return false;
+    }
+    options.gpu = options.guarded = options.separate = true;
+    options.block_q = options.block_k = kRows;
+    options.step_q = 64;
+    options.step_k = 128;
+    return true;
+}
+
 BlockRange kv_blocks(const Options& options, Tile first, Tile kv_length) {
     const std::int64_t block = options.block_k, left = options.window_left;
     const Tile last = first + (options.block_q - 1);
@@ -201,12 +215,17 @@ BlockRange query_blocks(const Options& options, Tile first, Tile query_length, T
     return {begin, where(ragged, end, full_begin), where(ragged, end, full_end), end};
 }
 
-Tile attends(const Options& options, Tile query_positions, Tile kv_positions, Tile kv_length,
-             bool segments, Tile query_ids, Tile kv_ids) {
-    const Tile q = expand_dims(query_positions, 1), kv = expand_dims(kv_positions, 0);
+Tile attends(const Options& options, const Tile& q, const Tile& kv, Tile kv_length) {
     Tile mask = kv < kv_length.to(i32);
     if (options.right() >= 0) mask = mask & (kv <= q + options.right());
     if (options.window_left >= 0) mask = mask & (kv >= q - options.window_left);
+    return mask;
+}
+
+Tile attends(const Options& options, Tile query_positions, Tile kv_positions, Tile kv_length,
+             bool segments, Tile query_ids, Tile kv_ids) {
+    Tile mask =
+        attends(options, expand_dims(query_positions, 1), expand_dims(kv_positions, 0), kv_length);
     if (segments) mask = mask & (expand_dims(query_ids, 1) == expand_dims(kv_ids, 0));
     return broadcast_to(mask, {options.block_q, options.block_k});
 }

@@ -41,6 +41,11 @@ struct Options {
     /// each program walks over blocks of keys and has a dQ of its own, whose elements one thread
     /// adds to, in its order: the same bits in every run.
     bool unordered = false;
+    /// Backward on a GPU: a program of blocks of keys for dK and dV, which visits `step_q` queries
+    /// at a time, and one of blocks of queries for dQ, which visits `step_k` keys. Two products
+    /// more than one program for all, but none waits for memory, and warpgroups multiply.
+    bool separate = false;
+    std::int64_t step_q = 0, step_k = 0;
     /// Forward: not attention, but what the backward pass wants of rows with large scores
     /// (`row_sums`).
     bool row_sums = false;
@@ -82,6 +87,8 @@ void fit_gpu_blocks(Options& options, const GpuProblem& problem, bool backward);
 bool use_gpu_decode_blocks(Options& options, const GpuProblem& problem, std::int64_t rows);
 /// The same as `use_gpu_blocks`, with warps and stages, for the backward pass.
 void use_gpu_backward_blocks(Options& options, const GpuProblem& problem);
+/// Blocks of the separate programs of the backward pass, where warpgroups take them.
+bool use_separate_blocks(Options& options, const GpuProblem& problem);
 
 /// Blocks [begin, end) of a loop: those in [full_begin, full_end) need no mask but for segments.
 struct BlockRange {
@@ -95,6 +102,8 @@ BlockRange kv_blocks(const Options& options, Tile first, Tile kv_length);
 BlockRange query_blocks(const Options& options, Tile first, Tile query_length, Tile kv_length,
                         bool no_keys);
 
+/// Which pairs attend of i32 positions that broadcast against each other, but for segments.
+Tile attends(const Options& options, const Tile& q, const Tile& kv, Tile kv_length);
 /// bool [block_q, block_k]: which pairs attend. Positions are i32 rank-1 tiles; the ids are not
 /// read when `segments` is false.
 Tile attends(const Options& options, Tile query_positions, Tile kv_positions, Tile kv_length,

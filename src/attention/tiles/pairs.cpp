@@ -178,7 +178,9 @@ std::vector<Tile> Pairs::apply(const ir::Function& function, const std::vector<B
                          features_.long_positions)) {
         // Counted from the block's first key, keys are the same in every block.
         arguments[at_query] = at.q - at.first_kv;
-        arguments[at_query + 1] = expand_dims(iota(at.kv.dim(1), i64), 0);
+        const bool along_rows = at.kv.dim(1) == 1;
+        arguments[at_query + 1] =
+            expand_dims(iota(at.kv.dim(along_rows ? 0 : 1), i64), along_rows ? 1 : 0);
     }
     std::vector<ir::Value> values;
     for (const Tile& argument : arguments) values.push_back(tracer.use(argument));

@@ -10,7 +10,8 @@
 namespace tilewright::attn::tiles {
 
 /// Where the pairs of a tile stand. i64; b and h scalars (in decode h is [group, 1]), q [block_q,
-/// 1] or a scalar, kv [1, block_k]; their first positions.
+/// 1] or a scalar, kv [1, block_k]; their first positions. Without captures rows may be keys: q [1,
+/// queries], kv [keys, 1].
 struct Place {
     Tile b, h, q, kv;
     Tile first_q, first_kv;

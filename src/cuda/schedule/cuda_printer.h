@@ -135,6 +135,9 @@ class CudaPrinter {
     void pack(const Instruction& made);
     /// Elements between global memory and registers, two at a time where they are neighbours.
     void access(const Instruction& made);
+    void elements(const Instruction& made, bool pairs, const std::string& held);
+    /// Text: lies all of a load inside its array, and at an even place where `pairs` are loaded?
+    std::string holds_all(const Instruction& load, bool pairs) const;
 
     const Program& p_;
     Uses uses_;

@@ -69,21 +69,76 @@ class Pipeline {
         of = std::move(to);
     }
 
-    // ---- One product after the other.
+    // ---- Products that are waited for where they are wanted.
+
+    /// A product in flight.
+    struct Group {
+        std::vector<Value> registers;  ///< its sum, then its operand
+        std::set<std::string> channels;
+    };
 
     void in_order(Block& of) {
-        std::vector<Instruction> body;
+        std::vector<Instruction> body, postponed;
+        std::vector<Group> groups;
         std::map<Value, Value> waited;
+        const auto finish = [&](std::size_t pending) {
+            std::vector<Value> values;
+            while (groups.size() > pending) {
+                const std::vector<Value>& done = groups.front().registers;
+                values.insert(values.end(), done.begin(), done.end());
+                groups.erase(groups.begin());
+            }
+            if (values.empty()) return;
+            const std::vector<Value> results = wait(values, static_cast<int>(pending), body);
+            for (std::size_t i = 0; i < values.size(); ++i) waited[values[i]] = results[i];
+            // Slots that no product reads any more are given back.
+            std::vector<Instruction> later;
+            for (Instruction& made : postponed) {
+                const bool reads = is_read(groups, made.symbol("channel"));
+                (reads ? later : body).push_back(std::move(made));
+            }
+            postponed = std::move(later);
+        };
         for (Instruction& made : of.body) {
+            for (const auto& [value, by] : waited) replace(made, value, by);
+            if (made.has("channel") && (made.is(Op::release) || made.is(Op::next)) &&
+                is_read(groups, made.symbol("channel"))) {
+                postponed.push_back(std::move(made));
+                continue;
+            }
+            const auto wants = [&](const Group& group) {
+                return std::any_of(made.operands.begin(), made.operands.end(), [&](Value operand) {
+                    return std::find(group.registers.begin(), group.registers.end(), operand) !=
+                           group.registers.end();
+                });
+            };
+            std::size_t pending = groups.size();  // those younger than what is wanted
+            for (std::size_t i = 0; i < groups.size(); ++i) {
+                if (wants(groups[i])) pending = groups.size() - 1 - i;
+            }
+            if (made.is(ir::Op::yield)) pending = 0;
+            finish(pending);
             for (const auto& [value, by] : waited) replace(made, value, by);
             if (!made.is(Op::wgmma)) {
                 body.push_back(std::move(made));
                 continue;
             }
-            const Value result = made.result();
-            waited[result] = issue(std::move(made), body);
+            Group group{touched(made), channels_of(made)};
+            group.registers[0] = made.result();
+            start(std::move(made), body);
+            groups.push_back(std::move(group));
         }
         of.body = std::move(body);
+    }
+
+    static bool is_read(const std::vector<Group>& groups, const std::string& channel) {
+        return std::any_of(groups.begin(), groups.end(),
+                           [&](const Group& group) { return group.channels.contains(channel); });
+    }
+    std::set<std::string> channels_of(const Instruction& product) const {
+        std::set<std::string> names = {p_.channel_of(product.symbol("b")).name};
+        if (!product.has("registers")) names.insert(p_.channel_of(product.symbol("a")).name);
+        return names;
     }
 
     /// A product, and the wait for it.

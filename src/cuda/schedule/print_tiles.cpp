@@ -179,7 +179,6 @@ void CudaPrinter::access(const Instruction& made) {
     const bool is_load = made.is(ir::Op::load);
     const Value value = is_load ? made.result() : made.operands.back();
     const Parameter& ref = p_.ref(made.symbol("of"));
-    const std::string array = ref_name(ref.name);
     const std::vector<std::int64_t>& sizes = made.list("index");
     const bool is_tile = p_.is_tile(value);
     const int registers = is_tile ? layout(value).registers() : 1;
@@ -187,6 +186,43 @@ void CudaPrinter::access(const Instruction& made) {
     const bool pairs = is_tile && ref.vectors && !sizes.empty() && sizes.back() != 0 &&
                        !layout(value).reg.empty() && layout(value).reg[0] == 1;
     if (is_load) line("{} {}[{}];", register_type(ref.dtype), held, registers);
+    // One test for all elements, of what is the same in a warp.
+    const bool tested_once = is_load && is_tile && chained_ && !made.has("in_bounds");
+    if (tested_once) {
+        Instruction whole = made;
+        open("if ({})", holds_all(made, pairs));
+        elements(whole.flag("in_bounds").flag("even"), pairs, held);
+        close();
+        open("else");
+    }
+    elements(made, pairs, held);
+    if (tested_once) close();
+    if (is_load && !is_tile) {
+        line("const {} {} = {}_[0];", register_type(ref.dtype), name(value), name(value));
+    }
+}
+
+std::string CudaPrinter::holds_all(const Instruction& load, bool pairs) const {
+    const std::vector<std::int64_t>& sizes = load.list("index");
+    const std::string array = ref_name(load.symbol("of"));
+    std::string inside, offset;
+    for (std::size_t d = 0; d < sizes.size(); ++d) {
+        const std::string at = scalar(load.operands[d]);
+        inside += fmt::format("{}{} >= 0 && {} + {} <= {}.extent[{}]", d == 0 ? "" : " && ", at, at,
+                              std::max<std::int64_t>(sizes[d], 1), array, d);
+        offset += d + 1 == sizes.size() ? at : fmt::format("{} * {}.stride[{}] + ", at, array, d);
+    }
+    return pairs ? fmt::format("{} && ({}) % 2 == 0", inside, offset) : inside;
+}
+
+void CudaPrinter::elements(const Instruction& made, bool pairs, const std::string& held) {
+    const bool is_load = made.is(ir::Op::load);
+    const Value value = is_load ? made.result() : made.operands.back();
+    const Parameter& ref = p_.ref(made.symbol("of"));
+    const std::string array = ref_name(ref.name);
+    const std::vector<std::int64_t>& sizes = made.list("index");
+    const bool is_tile = p_.is_tile(value);
+    const int registers = is_tile ? layout(value).registers() : 1;
     open("TW_UNROLL for (int i = 0; i < {}; i += {})", registers, pairs ? 2 : 1);
     std::string inside, offset;
     int axis = 0;
@@ -219,7 +255,9 @@ void CudaPrinter::access(const Instruction& made) {
         if (lanes != 0) inside = fmt::format("(lane & {}) == 0 && {}", lanes, inside);
         if (warps != 0) inside = fmt::format("(threadIdx.x / 32 & {}) == 0 && {}", warps, inside);
     }
-    if (pairs) {
+    if (pairs && made.has("even")) {
+        line("load_vector({}.data + {}, {}[i], {}[i + 1]);", array, offset, held, held);
+    } else if (pairs) {
         const std::size_t last = sizes.size() - 1;
         const auto of = [&](int next) {
             const std::string within =
@@ -240,9 +278,6 @@ void CudaPrinter::access(const Instruction& made) {
              storage_type(ref.dtype), element(value, "i"));
     }
     close();
-    if (is_load && !is_tile) {
-        line("const {} {} = {}_[0];", register_type(ref.dtype), name(value), name(value));
-    }
 }
 
 }  // namespace tilewright::cuda::schedule

@@ -1,0 +1,298 @@
+// Attention backward for warpgroups: one program for dK and dV, another for dQ. Each sum stays in
+// registers, and so do the probabilities that are multiplied: their rows are those of the sum.
+#include <optional>
+
+#include "attention/tiles/backward.h"
+#include "attention/tiles/pairs.h"
+#include "support/integer.h"
+
+namespace tilewright::attn::tiles {
+namespace {
+
+/// Where the arrays of either program are among its Refs.
+enum Input : std::size_t {
+    kQuery,
+    kKey,
+    kValue,
+    kDout,
+    kLog2Sum,
+    kDelta,
+    kQueryIds,
+    kKvIds,
+    kNumInputs
+};
+
+/// Gradients of a block of keys and values; of what is not wanted a scalar.
+struct State {
+    Tile key;    ///< [block_k, E], not yet multiplied by the scale
+    Tile value;  ///< [block_k, Ev]
+};
+
+/// Of a tile of pairs, whose rows are queries or keys.
+struct Weights {
+    Tile scaled, probabilities;
+};
+
+struct Programs {
+    Programs(const Options& given, const Features& of, const ScoreDerivative& by,
+             std::span<const Ref> refs)
+        : options(given),
+          features(of),
+          derivative(by),
+          query(refs[kQuery]),
+          key(refs[kKey]),
+          value(refs[kValue]),
+          dout(refs[kDout]),
+          log2_sum(refs[kLog2Sum]),
+          delta(refs[kDelta]),
+          query_ids(refs[kQueryIds]),
+          kv_ids(refs[kKvIds]),
+          pairs(options, features, refs.subspan(kNumInputs, num_extras(features))) {}
+
+    /// `offset` of the queries, along their axis; `inside`: a mask of positions; `same`: of ids.
+    Weights weights(const Tile& s, const Tile& offset, const Place& place, const Tile& inside,
+                    const std::optional<Tile>& same) const {
+        Tile scaled, score = s;
+        double unit = options.scale;
+        if (features.score) {
+            unit = 1;
+            scaled = s * options.scale;
+            score = pairs.score(scaled, place, {});
+        }
+        Tile p = exp2(fma(score, kLog2E * unit, -offset), true);
+        // One by one: what holds for all of a tile is skipped.
+        p = where(broadcast_to(inside, s.shape()), p, 0.0);
+        if (features.mask) p = where(broadcast_to(pairs.mask(place, {}), s.shape()), p, 0.0);
+        if (same) p = where(broadcast_to(*same, s.shape()), p, 0.0);
+        return {scaled, p};
+    }
+    /// The gradient of the scores before they are scaled. What needs it stands after what needs the
+    /// probabilities alone, which is multiplied meanwhile.
+    Tile d_score(const Weights& of, const Tile& dp, const Tile& row_delta,
+                 const Place& place) const {
+        const Tile result = of.probabilities * (dp - row_delta);
+        if (!features.score || derivative.is_identity) return result;
+        const Tile by_score = pairs.score_gradient(derivative, of.scaled, place, result)[0];
+        // Where the probability is 0 the mod's derivative may be anything.
+        return where(of.probabilities != 0, by_score, 0.0);
+    }
+
+    const Options& options;
+    const Features& features;
+    const ScoreDerivative& derivative;
+    const Ref query, key, value, dout, log2_sum, delta, query_ids, kv_ids;
+    const Pairs pairs;
+};
+
+void keys_program(const Options& options, const Features& features,
+                  const ScoreDerivative& derivative, std::span<const Ref> refs) {
+    const Programs of(options, features, derivative, refs);
+    std::size_t output = kNumInputs + num_extras(features);
+    const auto next = [&](bool wanted) { return wanted ? refs[output++] : refs[0]; };
+    const Ref dk = next(options.key_gradient), dv = next(options.value_gradient);
+    const DType sums = accumulator(of.query.dtype());
+    const std::int64_t block_k = options.block_k, step = options.step_q;
+    const Tile query_length = of.query.extent(1), kv_length = of.pairs.kv_length(of.key.extent(0));
+    const Tile b = of.pairs.batch(program_id(0));
+    // The last programs start first; under diagonals the first keys have most queries.
+    const Tile j = num_programs(2) - 1 - program_id(2), first = j * block_k;
+    const Slice kv_block = ds(first, block_k);
+    const Tile k = of.key.at(kv_block).load({.other = 0}),
+               v = of.value.at(kv_block).load({.other = 0});
+    const Tile kv_positions = expand_dims(first.to(i32) + iota(block_k), 1);
+    const Tile kv_places = expand_dims(first + iota(block_k, i64), 1);
+    Tile k_ids;
+    if (features.segments) k_ids = expand_dims(of.kv_ids.at(kv_block).load({.other = 0}), 1);
+    Options sizes = options;
+    sizes.block_q = step;
+
+    const auto visit = [&](Tile h, Tile i, State state) {
+        const Tile begin = i * step;
+        const Slice rows = ds(begin, step);
+        const Tile offset = expand_dims(of.log2_sum.at(h, rows).load({.other = 0}), 0),
+                   row_delta = expand_dims(of.delta.at(h, rows).load({.other = 0}), 0);
+        const Tile q = of.query.at(h, rows).load({.other = 0}),
+                   d_out = of.dout.at(h, rows).load({.other = 0});
+        const Tile s = product(options, k, q, {.trans_b = true}),
+                   dp = product(options, v, d_out, {.trans_b = true});
+        const Tile q_positions = expand_dims(begin.to(i32) + iota(step), 0);
+        const Tile mask = attends(options, q_positions, kv_positions, kv_length) &
+                          (q_positions < query_length.to(i32));
+        const Place place{b,
+                          of.pairs.head(program_id(1) * options.group + h),
+                          expand_dims(begin + iota(step, i64), 0),
+                          kv_places,
+                          begin,
+                          first};
+        std::optional<Tile> same;
+        if (features.segments) {
+            same = expand_dims(of.query_ids.at(rows).load({.other = 0}), 0) == k_ids;
+        }
+        const Weights w = of.weights(s, offset, place, mask, same);
+        if (options.value_gradient) {
+            state.value =
+                product(options, w.probabilities.to(of.value.dtype()), d_out, {.acc = state.value});
+        }
+        if (options.key_gradient) {
+            const Tile d_score = of.d_score(w, dp, row_delta, place).to(of.key.dtype());
+            state.key = product(options, d_score, q, {.acc = state.key});
+        }
+        return state;
+    };
+    const auto none = [&](bool wanted, std::int64_t width) {
+        return wanted ? zeros({block_k, width}, sums) : constant(0, sums);
+    };
+    State state{none(options.key_gradient, of.key.shape()[1]),
+                none(options.value_gradient, of.value.shape()[1])};
+    const BlockRange blocks = query_blocks(sizes, first, query_length, kv_length, features.lengths);
+    const auto visit_head = [&](Tile h, State before) {
+        return for_loop(blocks.begin, blocks.end, before,
+                        [&](Tile i, State s) { return visit(h, i, s); });
+    };
+    state = options.group == 1 ? visit_head(constant(0, i64), state)
+                               : for_loop(0, options.group, state, visit_head);
+    if (options.key_gradient) {
+        dk.at(kv_block).store((state.key * options.scale).to(dk.dtype()));
+    }
+    if (options.value_gradient) dv.at(kv_block).store(state.value.to(dv.dtype()));
+}
+
+void queries_program(const Options& options, const Features& features,
+                     const ScoreDerivative& derivative, std::span<const Ref> refs) {
+    const Programs of(options, features, derivative, refs);
+    const Ref dq = refs[kNumInputs + num_extras(features)];
+    const DType sums = accumulator(of.query.dtype());
+    const std::int64_t block_q = options.block_q, step = options.step_k;
+    const Tile first = program_id(2) * block_q, kv_length = of.pairs.kv_length(of.key.extent(0));
+    const Tile b = of.pairs.batch(program_id(0)), h = of.pairs.head(program_id(1));
+    const Tile q = of.query.load(), d_out = of.dout.load();
+    const Tile offset = expand_dims(of.log2_sum.load(), 1),
+               row_delta = expand_dims(of.delta.load(), 1);
+    const Tile q_positions = expand_dims(first.to(i32) + iota(block_q), 1);
+    const Tile q_places = expand_dims(first + iota(block_q, i64), 1);
+    Tile q_ids;
+    if (features.segments) q_ids = expand_dims(of.query_ids.load(), 1);
+    Options sizes = options;
+    sizes.block_k = step;
+    const BlockRange blocks = kv_blocks(sizes, first, kv_length);
+    const auto visit = [&](Tile j, Tile sum) {
+        const Tile begin = j * step;
+        const Tile k = of.key.at(ds(begin, step)).load({.other = 0}),
+                   v = of.value.at(ds(begin, step)).load({.other = 0});
+        const Tile s = product(options, q, k, {.trans_b = true}),
+                   dp = product(options, d_out, v, {.trans_b = true});
+        const Tile kv_positions = expand_dims(begin.to(i32) + iota(step), 0);
+        const Tile mask = attends(options, q_positions, kv_positions, kv_length);
+        const Place place{b, h, q_places, expand_dims(begin + iota(step, i64), 0), first, begin};
+        std::optional<Tile> same;
+        if (features.segments) {
+            same = expand_dims(of.kv_ids.at(ds(begin, step)).load({.other = 0}), 0) == q_ids;
+        }
+        const Weights w = of.weights(s, offset, place, mask, same);
+        const Tile d_score = of.d_score(w, dp, row_delta, place).to(of.key.dtype());
+        return product(options, d_score, k, {.acc = sum});
+    };
+    const Tile sum =
+        for_loop(blocks.begin, blocks.end, zeros({block_q, of.query.shape()[1]}, sums), visit);
+    dq.store((sum * options.scale).to(dq.dtype()));
+}
+
+/// Of the arrays that both programs read.
+CallOptions call_options_of(const Options& options, const Features& features,
+                            std::vector<std::string>& names) {
+    CallOptions call_options;
+    call_options.dynamic = {{kQuery, {0, 1, 2}}, {kKey, {0, 1, 2}},     {kValue, {0, 1, 2}},
+                            {kDout, {0, 1, 2}},  {kLog2Sum, {0, 1, 2}}, {kDelta, {0, 1, 2}}};
+    names = {"query", "key", "value", "dout", "log2_sum", "delta", "segment_ids", "kv_segment_ids"};
+    if (features.segments) {
+        call_options.dynamic[kQueryIds] = call_options.dynamic[kKvIds] = {0, 1};
+    }
+    call_options.num_stages = options.num_stages;
+    call_options.interpret = options.interpret;
+    call_options.in.resize(kNumInputs, BlockSpec::absent());
+    add_extras(features, call_options, names);
+    return call_options;
+}
+
+}  // namespace
+
+Call backward_of_keys(const Options& options, const Features& features,
+                      const ScoreDerivative& derivative) {
+    std::vector<std::string> names;
+    CallOptions call_options = call_options_of(options, features, names);
+    const BlockSpec query_rows({squeezed, options.group, all, all},
+                               [](auto b, auto h, auto) { return block(b, h, 0, 0); });
+    const BlockSpec kv_rows({squeezed, squeezed, all, all},
+                            [](auto b, auto h, auto) { return block(b, h, 0, 0); });
+    const BlockSpec statistics({squeezed, options.group, all},
+                               [](auto b, auto h, auto) { return block(b, h, 0); });
+    call_options.grid = [block_k = options.block_k](std::span<const Tensor> in) {
+        return std::vector<std::int64_t>{in[kKey].dim(0), in[kKey].dim(1),
+                                         ceil_div(in[kKey].dim(2), block_k)};
+    };
+    for (const Input input : {kQuery, kDout}) call_options.in[input] = query_rows;
+    for (const Input input : {kKey, kValue}) call_options.in[input] = kv_rows;
+    for (const Input input : {kLog2Sum, kDelta}) call_options.in[input] = statistics;
+    if (features.segments) {
+        const BlockSpec ids({squeezed, all}, [](auto b, auto, auto) { return block(b, 0); });
+        call_options.in[kQueryIds] = call_options.in[kKvIds] = ids;
+    }
+    std::vector<Input> gradients;
+    if (options.key_gradient) gradients.push_back(kKey);
+    if (options.value_gradient) gradients.push_back(kValue);
+    for (const Input of : gradients) {
+        call_options.dynamic[static_cast<int>(names.size())] = {0, 1, 2};
+        call_options.out.push_back(kv_rows);
+        names.emplace_back(of == kKey ? "dk" : "dv");
+    }
+    call_options.out_type = [gradients](std::span<const Tensor> in) {
+        std::vector<TensorType> types;
+        for (const Input of : gradients) types.push_back({in[of].dtype(), in[of].shape()});
+        return types;
+    };
+    return call(kernel("attention_backward_keys", distinct(std::move(names)),
+                       [options, features, derivative](std::span<const Ref> refs) {
+                           keys_program(options, features, derivative, refs);
+                       }),
+                call_options);
+}
+
+Call backward_of_queries(const Options& options, const Features& features,
+                         const ScoreDerivative& derivative) {
+    std::vector<std::string> names;
+    CallOptions call_options = call_options_of(options, features, names);
+    const std::int64_t block_q = options.block_q;
+    const BlockSpec query_rows({squeezed, squeezed, block_q, all},
+                               [](auto b, auto h, auto i) { return block(b, h, i, 0); });
+    const BlockSpec kv_rows(
+        {squeezed, squeezed, all, all},
+        [group = options.group](auto b, auto h, auto) { return block(b, h / group, 0, 0); });
+    const BlockSpec statistics({squeezed, squeezed, block_q},
+                               [](auto b, auto h, auto i) { return block(b, h, i); });
+    call_options.grid = [block_q](std::span<const Tensor> in) {
+        return std::vector<std::int64_t>{in[kQuery].dim(0), in[kQuery].dim(1),
+                                         ceil_div(in[kQuery].dim(2), block_q)};
+    };
+    for (const Input input : {kQuery, kDout}) call_options.in[input] = query_rows;
+    for (const Input input : {kKey, kValue}) call_options.in[input] = kv_rows;
+    for (const Input input : {kLog2Sum, kDelta}) call_options.in[input] = statistics;
+    if (features.segments) {
+        call_options.in[kQueryIds] =
+            BlockSpec({squeezed, block_q}, [](auto b, auto, auto i) { return block(b, i); });
+        call_options.in[kKvIds] =
+            BlockSpec({squeezed, all}, [](auto b, auto, auto) { return block(b, 0); });
+    }
+    call_options.dynamic[static_cast<int>(names.size())] = {0, 1, 2};
+    call_options.out = {query_rows};
+    names.emplace_back("dq");
+    call_options.out_type = [](std::span<const Tensor> in) {
+        return std::vector<TensorType>{{in[kQuery].dtype(), in[kQuery].shape()}};
+    };
+    return call(kernel("attention_backward_queries", distinct(std::move(names)),
+                       [options, features, derivative](std::span<const Ref> refs) {
+                           queries_program(options, features, derivative, refs);
+                       }),
+                call_options);
+}
+
+}  // namespace tilewright::attn::tiles
