@@ -330,6 +330,7 @@ class Localiser {
     Localiser(Region& region, Program& program) : program_(program), uses_(region) {
         for (Chain* chain : uses_.chains()) {
             drop_unread(*chain);
+            widen(*chain);
             plan_fused_runs(*chain, uses_, program_);
             localise(*chain);
             find_writers(*chain);
@@ -343,6 +344,47 @@ class Localiser {
             return op.out.home == Home::buffer && uses_.uses(op.out.index) == 0 &&
                    op.sum.home == Home::none;
         });
+    }
+
+    /// True when nobody outside the chain reads what one of its ops makes.
+    bool lives_within(const Chain& chain, const StripSource& made) const {
+        int inside = 0;
+        for (const StripOp& op : chain.ops) {
+            inside += static_cast<int>(std::count_if(
+                op.in.begin(), op.in.begin() + op.num_inputs,
+                [&](const auto& in) { return in.home == Home::buffer && in.index == made.index; }));
+        }
+        return inside == uses_.uses(made.index);
+    }
+
+    /// Panels are for what outlives a chain: one whose other operands all lie along the rows of
+    /// arrays goes along them, too.
+    void widen(Chain& chain) const {
+        const std::int64_t width =
+            std::min(ceil_div(chain.lanes, kPanelLanes) * kPanelLanes, kStripElements);
+        if (width <= chain.width) return;
+        std::set<std::uint32_t> local;
+        for (const StripOp& op : chain.ops) {
+            if (op.kind != StripOp::Kind::map || op.sum.home != Home::none) return;
+            if (op.out.home == Home::buffer && lives_within(chain, op.out))
+                local.insert(op.out.index);
+        }
+        const auto lies_along = [&](const StripSource& source) {
+            return source.panel_stride == source.lane_stride * chain.width ||
+                   (source.home == Home::buffer && local.contains(source.index));
+        };
+        const auto adapt = [&](StripSource& source) {
+            source.panel_stride = source.lane_stride * width;
+        };
+        for (const StripOp& op : chain.ops) {
+            const bool all = std::all_of(op.in.begin(), op.in.end(), lies_along);
+            if (!all || !lies_along(op.out)) return;
+        }
+        for (StripOp& op : chain.ops) {
+            std::for_each(op.in.begin(), op.in.end(), adapt);
+            adapt(op.out);
+        }
+        chain.width = width;
     }
 
     void localise(Chain& chain) {
@@ -362,13 +404,7 @@ class Localiser {
                 release(chain, i, free);
                 continue;
             }
-            int inside = 0;
-            for (const StripOp& op : chain.ops) {
-                for (std::size_t k = 0; k < static_cast<std::size_t>(op.num_inputs); ++k) {
-                    inside += op.in[k].home == Home::buffer && op.in[k].index == made.index;
-                }
-            }
-            if (inside == uses_.uses(made.index)) {
+            if (lives_within(chain, made)) {
                 std::uint32_t temporary = chain.num_temporaries;
                 if (free.empty()) {
                     ++chain.num_temporaries;

@@ -198,8 +198,7 @@ void execute_all(Frame& frame, const Around& around) {
             around(at, [&] { std::visit(TileExecutor{frame}, code[at]); });
         at = next;
     }
-    // Other threads may read the arrays as soon as this program is known to be done.
-    if (frame.streamed) hwy::FlushStream();
+    finish_stores(frame);
 }
 
 }  // namespace
@@ -218,6 +217,19 @@ void execute(Frame& frame, Stopwatch& stopwatch) {
         if (view && !frame.views[view->view].in_array) stopwatch.copied(at);
     });
     stopwatch.stop();
+}
+
+void execute_before(Frame& frame, std::size_t end) {
+    for (std::size_t at = 0; at < end; ++at) {
+        const Instruction& instruction = frame.program->code[at];
+        std::size_t next = at + 1;
+        if (!execute_control(frame, instruction, next))
+            std::visit(TileExecutor{frame}, instruction);
+    }
+}
+
+void finish_stores(const Frame& frame) {
+    if (frame.streamed) hwy::FlushStream();
 }
 
 std::int64_t estimate_cost(Frame& frame) {

@@ -115,6 +115,12 @@ void execute(Frame& frame);
 /// The same, taking the time of each instruction on tiles.
 void execute(Frame& frame, Stopwatch& stopwatch);
 
+/// Runs the instructions before the one at `end`, among which no jump is.
+void execute_before(Frame& frame, std::size_t end);
+
+/// Other threads may read the arrays as soon as a program is known to be done.
+void finish_stores(const Frame& frame);
+
 /// Runs only scalars and control flow: the sum over loops of their trip counts, a measure of how
 /// long the program will take. Inner loops are not entered.
 std::int64_t estimate_cost(Frame& frame);

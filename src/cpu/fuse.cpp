@@ -52,7 +52,7 @@ class Planner {
         if (op.kind == StripOp::Kind::reduce_rows || op.scans()) return false;
         if (op.kind == StripOp::Kind::reduce_lanes) {
             return op.out.dtype == DType::f32 && lane_type(op.in[0].dtype) == DType::f32 &&
-                   step({Op::reduce, DType::f32, DType::f32, 0, op.reduction});
+                   step({{Op::reduce, DType::f32, DType::f32, 0, op.reduction}});
         }
         if (is_store(op)) return op.num_inputs == 1 && fits_lanes(op.out.dtype);
         return true;
@@ -71,7 +71,7 @@ class Planner {
             failed_at_ = t;
             if (!emit_op(t)) return false;
         }
-        run_.joins_panels = lie_side_by_side(first, last);
+        run_.joins_panels = lie_side_by_side();
         if (run_.forms.empty()) run_.compiled = program_.kernels->fused.compiled(run_.shapes);
         return emit({Op::yield});
     }
@@ -92,16 +92,21 @@ class Planner {
 
     static DType lane_type(DType dtype) { return is_narrow_float(dtype) ? DType::f32 : dtype; }
 
-    void (*step(const FusedKey& key) const)() { return program_.kernels->fused.step(key); }
+    void (*step(const FusedShape& shape) const)() { return program_.kernels->fused.step(shape); }
 
-    bool lie_side_by_side(std::size_t first, std::size_t last) const {
+    /// True when the panels of all that the run reads and writes in memory follow each other.
+    bool lie_side_by_side() const {
         const auto joins = [&](const StripSource& source) {
             return source.panel_stride == source.lane_stride * width_;
         };
-        return std::all_of(ops_.begin() + first, ops_.begin() + last, [&](const StripOp& op) {
-            return joins(op.out) &&
-                   std::all_of(op.in.begin(), op.in.begin() + op.num_inputs, joins);
-        });
+        return std::all_of(run_.operands.begin(), run_.operands.end(),
+                           [&](const FusedRun::Operand& operand) {
+                               if (operand.temporary >= 0) return true;
+                               const StripOp& op = ops_[operand.op];
+                               return joins(operand.input < 0 ? op.out : op.in[operand.input]);
+                           }) &&
+               std::all_of(run_.reductions.begin(), run_.reductions.end(),
+                           [&](std::size_t op) { return joins(ops_[op].out); });
     }
 
     std::optional<Absorbed> absorb(const StripOp& op) const {
@@ -207,7 +212,7 @@ class Planner {
     // ---- Emission.
 
     bool emit(const FusedKey& key, FusedStep made = {}) {
-        made.function = step(key);
+        made.function = step({key, places_});
         run_.steps.push_back(made);
         if (key.op != Op::yield) run_.shapes.push_back({key, places_});
         places_ = {};
@@ -222,12 +227,12 @@ class Planner {
 
     bool add_operand(FusedStep& made, std::size_t k, const FusedRun::Operand& operand, bool splat) {
         made.operand[k] = static_cast<std::uint8_t>(run_.operands.size());
-        made.splat[k] = splat;
         using Kind = FusedPlace::Kind;
         const Kind kind = operand.temporary >= 0 ? Kind::temporary
                           : splat                ? Kind::splat
                                                  : Kind::lanes;
         places_[k] = {kind, operand.temporary};
+        made.walks[k] = kind == Kind::lanes ? -1 : 0;
         run_.operands.push_back(operand);
         return run_.operands.size() <= FusedCall::kMaxOperands;
     }
@@ -378,17 +383,32 @@ class Planner {
 /// rows, with what they read and write, take more of the L1 cache.
 constexpr int kLeastWork = 4, kLeastWorkOnWideRows = 2;
 
+/// True for chains on rows of arrays alone, which are wide where neighbouring programs run as one.
+bool reads_arrays(const Chain& chain, const DefUse& uses) {
+    const auto is_array = [&](const StripSource& source) {
+        return source.home == Home::none || source.home == Home::view ||
+               (source.lane_stride == 0 && source.row_stride == 0) ||
+               (source.home == Home::buffer && uses.writes(source.index) == 1 &&
+                std::any_of(chain.ops.begin(), chain.ops.end(), [&](const StripOp& op) {
+                    return makes_value(op) && op.out == source;
+                }));
+    };
+    return std::all_of(chain.ops.begin(), chain.ops.end(), [&](const StripOp& op) {
+        return is_array(op.out) && std::all_of(op.in.begin(), op.in.end(), is_array);
+    });
+}
+
 /// Ops [first, last) that gain from registers. Stores need no other pass, but those of wide rows,
 /// which may go past the caches; a mask costs nothing where a strip has nothing to mask; functions
 /// leave the registers.
-int work(const Chain& chain, std::size_t first, std::size_t last) {
+int work(const Chain& chain, bool wide, std::size_t first, std::size_t last) {
     int result = 0;
     for (std::size_t i = first; i < last; ++i) {
         const StripOp& op = chain.ops[i];
         const bool function = op.op == Op::exp || op.op == Op::exp2 || op.op == Op::log ||
                               op.op == Op::log2 || op.op == Op::tanh || op.op == Op::logistic ||
                               op.op == Op::erf;
-        const bool stores = is_store(op) && chain.width <= kPanelLanes;
+        const bool stores = is_store(op) && !wide;
         result += !stores && op.super == Super::none && !function;
     }
     return result;
@@ -398,14 +418,15 @@ int work(const Chain& chain, std::size_t first, std::size_t last) {
 
 void plan_fused_runs(Chain& chain, const DefUse& uses, const Program& program) {
     if (!program.kernels->fused.run || chain.lanes < program.kernels->fused.lanes) return;
-    const int least = chain.width > kPanelLanes ? kLeastWorkOnWideRows : kLeastWork;
+    const bool wide = chain.width > kPanelLanes || reads_arrays(chain, uses);
+    const int least = wide ? kLeastWorkOnWideRows : kLeastWork;
     Planner planner(chain, uses, program);
     for (std::size_t first = 0; first < chain.ops.size();) {
         std::size_t last = first;
         while (last < chain.ops.size() && planner.may_fuse(chain.ops[last])) ++last;
         while (last > first + 1 && !planner.plan(first, last)) last = planner.failed_at();
-        const bool worth =
-            last > first + 1 && (planner.makes_positions() || work(chain, first, last) >= least);
+        const bool worth = last > first + 1 &&
+                           (planner.makes_positions() || work(chain, wide, first, last) >= least);
         if (worth) chain.fused.push_back(planner.take());
         first = worth ? last : first + 1;
     }

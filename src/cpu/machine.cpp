@@ -21,6 +21,7 @@
 #include "cpu/bytecode.h"
 #include "cpu/execute.h"
 #include "cpu/lower.h"
+#include "cpu/neighbours.h"
 #include "cpu/private_arrays.h"
 #include "cpu/slow_paths.h"
 #include "ir/passes/contract.h"
@@ -144,6 +145,27 @@ class Call {
         execute_frame(frame);
     }
 
+    /// Programs [first, end), those side by side as one.
+    template <typename Execute>
+    void run_programs(Worker& worker, std::int64_t first, std::int64_t end, bool alone,
+                      Neighbours& neighbours, Execute& execute_frame) const {
+        while (first < end) {
+            std::int64_t n = 1;
+            if (end - first > 1) {
+                Frame frame = prepare(worker, first);
+                if (neighbours.begin(frame)) {
+                    for (; first + n < end; ++n) {
+                        place(frame, first + n);
+                        if (!neighbours.follows(frame, n)) break;
+                    }
+                    if (n > 1) neighbours.run(frame, n);
+                }
+            }
+            if (n == 1) run_program(worker, first, alone, execute_frame);
+            first += n;
+        }
+    }
+
     std::int64_t cost(Worker& worker, std::int64_t index) const {
         Frame frame = prepare(worker, index);
         return estimate_cost(frame);
@@ -166,11 +188,16 @@ class Call {
         frame.views = worker.views.data();
         frame.refs = worker.refs.data();
         frame.grid = arguments_.grid.data();
+        place(frame, index);
+        return frame;
+    }
+
+    /// Where in the grid program `index` is.
+    void place(Frame& frame, std::int64_t index) const {
         for (std::size_t axis = arguments_.grid.size(); axis-- > 0;) {
             frame.id[axis] = index % arguments_.grid[axis];
             index /= arguments_.grid[axis];
         }
-        return frame;
     }
 
     ir::RefArgument ref(const RefSlot& slot, std::byte* arena) const {
@@ -297,11 +324,17 @@ void run_programs(const Program& program, const ir::Arguments& arguments,
     const std::int64_t count = call.num_programs();
     if (count == 0) return;
     const int threads = parallel_for ? 2 : num_threads();
-    if (count == 1 || threads == 1 || program.in_order) {
+    const bool in_turn = count == 1 || threads == 1 || program.in_order;
+    // Times are those of single programs.
+    constexpr bool kTimed = std::is_same_v<decltype(make()), Timed>;
+    const std::int64_t each = kTimed ? 1 : Neighbours(program).most(count, in_turn ? 1 : threads);
+    if (in_turn) {
         const WorkerLease worker;
         auto execute_frame = make();
-        for (std::int64_t i = 0; i < count; ++i)
-            call.run_program(*worker, i, !g_beside_others, execute_frame);
+        Neighbours neighbours(program);
+        for (std::int64_t i = 0; i < count; i += each)
+            call.run_programs(*worker, i, std::min(i + each, count), !g_beside_others, neighbours,
+                              execute_frame);
         return;
     }
     std::vector<std::int64_t> order;
@@ -313,27 +346,35 @@ void run_programs(const Program& program, const ir::Arguments& arguments,
         }
         order = uneven_order(costs, threads);
     }
-    const auto run_one = [&](Worker& worker, std::int64_t i, auto& execute_frame) {
-        call.run_program(worker, order.empty() ? i : order[i], !worker.private_arrays.empty(),
-                         execute_frame);
+    // Group i of programs: one of those that are ordered by their cost, or neighbours.
+    const std::int64_t groups = ceil_div(count, each);
+    const auto run_group = [&](Worker& worker, std::int64_t i, Neighbours& neighbours,
+                               auto& execute_frame) {
+        const bool alone = !worker.private_arrays.empty();
+        const std::int64_t first = order.empty() ? i * each : order[i];
+        call.run_programs(worker, first, std::min(first + each, count), alone, neighbours,
+                          execute_frame);
     };
     if (parallel_for) {
-        parallel_for(count, [&](std::int64_t i) {
+        parallel_for(groups, [&](std::int64_t i) {
             const WorkerLease worker;
             auto execute_frame = make();
-            run_one(*worker, i, execute_frame);
+            Neighbours neighbours(program);
+            run_group(*worker, i, neighbours, execute_frame);
         });
         return;
     }
-    // One task per thread; each takes the next program until none is left.
+    // One task per thread; each takes the next group until none is left.
     std::atomic<std::int64_t> next{0};
     PrivateArrays shared(program, arguments);
     const bool copies = !shared.empty() && !g_beside_others;
-    on_threads(threads, std::min<std::int64_t>(threads, count), [&](std::int64_t) {
+    on_threads(threads, std::min<std::int64_t>(threads, groups), [&](std::int64_t) {
         const WorkerLease worker;
         auto execute_frame = make();
+        Neighbours neighbours(program);
         if (copies) shared.begin((*worker).private_memory, (*worker).private_arrays);
-        for (std::int64_t i = next++; i < count; i = next++) run_one(*worker, i, execute_frame);
+        for (std::int64_t i = next++; i < groups; i = next++)
+            run_group(*worker, i, neighbours, execute_frame);
         if (copies) shared.end((*worker).private_arrays);
     });
 }

@@ -53,8 +53,8 @@ struct FusedShape {
 struct FusedStep {
     void (*function)() = nullptr;  ///< of the target's own type
     std::array<std::uint8_t, 2> operand{};
-    std::array<bool, 2> splat{};  ///< one element for all lanes
-    std::uint8_t index = 0;       ///< of an affine form or a reduction
+    std::array<std::int8_t, 2> walks{};  ///< -1: an element for each lane of a row; else 0
+    std::uint8_t index = 0;              ///< of an affine form or a reduction
     float immediate = 0;
 };
 
@@ -99,7 +99,7 @@ struct FusedCall {
 struct FusedKernels {
     std::int64_t lanes = 0;  ///< of a block
     /// The function of a step; nullptr where there is none.
-    void (*(*step)(const FusedKey& key))() = nullptr;
+    void (*(*step)(const FusedShape& shape))() = nullptr;
     void (*run)(const FusedCall& call) = nullptr;  ///< nullptr: this table has no fused runs
     /// A function that does the whole run of these steps, for common ones; nullptr for others.
     void (*(*compiled)(std::span<const FusedShape> shapes))(const FusedCall& call) = nullptr;

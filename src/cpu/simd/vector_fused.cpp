@@ -31,8 +31,8 @@ namespace HWY_NAMESPACE {
 #if TW_IS_VECTOR_TARGET
 namespace {
 
-/// Addresses of operands and values of affine forms, for one block. Only those that a run has are
-/// ever set: clearing all of them would cost as much as some blocks.
+/// Addresses of operands and values of affine forms, where a row begins. Only those that a run has
+/// are ever set: clearing all of them would cost as much as some blocks.
 struct Position {
     alignas(64) std::array<std::int64_t, FusedCall::kMaxOperands> at;
     alignas(64) std::array<std::int32_t, FusedCall::kMaxAffine> index;
@@ -50,13 +50,6 @@ struct Extent {
         }
         for (std::size_t k = 0; k < forms; ++k) position.index[k] += by.index[k];
     }
-    HWY_INLINE void copy(const Position& from, Position& to) const {
-        const hn::ScalableTag<std::int64_t> d;
-        for (std::size_t k = 0; k < operands; k += hn::MaxLanes(d)) {
-            hn::Store(hn::Load(d, &from.at[k]), d, &to.at[k]);
-        }
-        for (std::size_t k = 0; k < forms; ++k) to.index[k] = from.index[k];
-    }
 };
 
 /// What steps see of their run.
@@ -65,29 +58,31 @@ struct State : Position {
     const FusedCall* call;
 };
 
-using Function = void (*)(State&, const FusedStep*, TW_PARAMETERS);
+/// `lane` of the row is the block's first.
+using Function = void (*)(State&, const FusedStep*, std::int64_t lane, TW_PARAMETERS);
 using AnyFunction = void (*)();
 
-HWY_INLINE void next(State& s, const FusedStep* step, TW_PARAMETERS) {
-    reinterpret_cast<Function>(step[1].function)(s, step + 1, TW_VALUES);
+HWY_INLINE void next(State& s, const FusedStep* step, std::int64_t lane, TW_PARAMETERS) {
+    reinterpret_cast<Function>(step[1].function)(s, step + 1, lane, TW_VALUES);
 }
 
-void end(State&, const FusedStep*, TW_PARAMETERS) {
+void end(State&, const FusedStep*, std::int64_t, TW_PARAMETERS) {
 #define X(i) (void)v##i;
     TW_EACH(X)
 #undef X
 }
 
 template <typename T = float>
-HWY_INLINE T* address(const State& s, const FusedStep* step, int k) {
-    return reinterpret_cast<T*>(s.at[step->operand[static_cast<std::size_t>(k)]]);
+HWY_INLINE T* address(const State& s, const FusedStep* step, std::int64_t lane, std::size_t k) {
+    return reinterpret_cast<T*>(s.at[step->operand[k]]) + (lane & step->walks[k]);
 }
 
 // ---- Steps.
 
-/// kValue: which operand the block's value is; FusedKey::kBoth: both.
-template <class F, int kValue>
-void binary(State& s, const FusedStep* step, TW_PARAMETERS) {
+/// kValue: which operand the block's value is; FusedKey::kBoth: both. kSplat: the other one is one
+/// element for all lanes.
+template <class F, int kValue, bool kSplat>
+void binary(State& s, const FusedStep* step, std::int64_t lane, TW_PARAMETERS) {
     const D d;
     const F f;
     const auto combine = [&](V value, V other) HWY_ATTR {
@@ -97,34 +92,34 @@ void binary(State& s, const FusedStep* step, TW_PARAMETERS) {
 #define X(i) v##i = f(d, v##i, v##i);
         TW_EACH(X)
 #undef X
-    } else if (step->splat[0]) {
-        const V other = hn::Set(d, *address(s, step, 0));
+    } else if constexpr (kSplat) {
+        const V other = hn::Set(d, *address(s, step, 0, 0));
 #define X(i) v##i = combine(v##i, other);
         TW_EACH(X)
 #undef X
     } else {
-        const float* other = address(s, step, 0);
+        const float* other = address(s, step, lane, 0);
 #define X(i) v##i = combine(v##i, hn::LoadU(d, other + (i)*kLanes));
         TW_EACH(X)
 #undef X
     }
-    next(s, step, TW_VALUES);
+    next(s, step, lane, TW_VALUES);
 }
 
 /// Cheap functions, all vectors at once.
 template <class F>
-void unary(State& s, const FusedStep* step, TW_PARAMETERS) {
+void unary(State& s, const FusedStep* step, std::int64_t lane, TW_PARAMETERS) {
     const D d;
     const F f;
 #define X(i) v##i = f(d, v##i);
     TW_EACH(X)
 #undef X
-    next(s, step, TW_VALUES);
+    next(s, step, lane, TW_VALUES);
 }
 
 /// Functions that need the registers for themselves, one vector at a time.
 template <class F>
-void function(State& s, const FusedStep* step, TW_PARAMETERS) {
+void function(State& s, const FusedStep* step, std::int64_t lane, TW_PARAMETERS) {
     const D d;
     const F f;
     HWY_ALIGN float block[kBlock];
@@ -137,56 +132,50 @@ void function(State& s, const FusedStep* step, TW_PARAMETERS) {
 #define X(i) v##i = hn::Load(d, block + (i)*kLanes);
     TW_EACH(X)
 #undef X
-    next(s, step, TW_VALUES);
+    next(s, step, lane, TW_VALUES);
 }
 
-template <class F, int kValue>
-void ternary(State& s, const FusedStep* step, TW_PARAMETERS) {
+/// The operands of a step beside the block's value, vector by vector.
+template <bool kSplat>
+struct Other {
+    const float* at;
+    V all;
+
+    HWY_INLINE Other(const State& s, const FusedStep* step, std::int64_t lane, std::size_t k)
+        : at(address(s, step, kSplat ? 0 : lane, k)), all(hn::Set(D(), kSplat ? *at : 0)) {}
+    HWY_INLINE V operator[](std::int64_t i) const {
+        return kSplat ? all : hn::LoadU(D(), at + i * kLanes);
+    }
+};
+
+template <class F, int kValue, bool kFirstSplat, bool kSecondSplat>
+void ternary(State& s, const FusedStep* step, std::int64_t lane, TW_PARAMETERS) {
     const D d;
     const F f;
-    const float* a = address(s, step, 0);
-    const float* b = address(s, step, 1);
-    const auto combine = [&](V value, V x, V y) HWY_ATTR {
-        if constexpr (kValue == 0) return f(d, value, x, y);
-        if constexpr (kValue == 1) return f(d, x, value, y);
-        return f(d, x, y, value);
+    const Other<kFirstSplat> x(s, step, lane, 0);
+    const Other<kSecondSplat> y(s, step, lane, 1);
+    const auto combine = [&](V value, V a, V b) HWY_ATTR {
+        if constexpr (kValue == 0) return f(d, value, a, b);
+        if constexpr (kValue == 1) return f(d, a, value, b);
+        return f(d, a, b, value);
     };
-    if (step->splat[0] && step->splat[1]) {
-        const V x = hn::Set(d, *a), y = hn::Set(d, *b);
-#define X(i) v##i = combine(v##i, x, y);
-        TW_EACH(X)
+#define X(i) v##i = combine(v##i, x[i], y[i]);
+    TW_EACH(X)
 #undef X
-    } else if (step->splat[0]) {
-        const V x = hn::Set(d, *a);
-#define X(i) v##i = combine(v##i, x, hn::LoadU(d, b + (i)*kLanes));
-        TW_EACH(X)
-#undef X
-    } else if (step->splat[1]) {
-        const V y = hn::Set(d, *b);
-#define X(i) v##i = combine(v##i, hn::LoadU(d, a + (i)*kLanes), y);
-        TW_EACH(X)
-#undef X
-    } else {
-#define X(i) v##i = combine(v##i, hn::LoadU(d, a + (i)*kLanes), hn::LoadU(d, b + (i)*kLanes));
-        TW_EACH(X)
-#undef X
-    }
-    next(s, step, TW_VALUES);
+    next(s, step, lane, TW_VALUES);
 }
 
-template <DType dtype>
-void load(State& s, const FusedStep* step, TW_PARAMETERS) {
+template <DType dtype, bool kSplat>
+void load(State& s, const FusedStep* step, std::int64_t lane, TW_PARAMETERS) {
     const D d;
-    const void* p = address<void>(s, step, 0);
-    if (step->splat[0]) {
+    const auto* p = address<typename Element<dtype>::Storage>(s, step, kSplat ? 0 : lane, 0);
+    if constexpr (kSplat) {
         V x;
         if constexpr (dtype == DType::f32) {
-            x = hn::Set(d, *static_cast<const float*>(p));
+            x = hn::Set(d, *p);
         } else {
             HWY_ALIGN typename Element<dtype>::Storage splat[kLanes];
-            for (auto& element : splat) {
-                element = *static_cast<const typename Element<dtype>::Storage*>(p);
-            }
+            for (auto& element : splat) element = *p;
             x = widened<dtype>(splat, 0);
         }
 #define X(i) v##i = x;
@@ -197,30 +186,30 @@ void load(State& s, const FusedStep* step, TW_PARAMETERS) {
         TW_EACH(X)
 #undef X
     }
-    next(s, step, TW_VALUES);
+    next(s, step, lane, TW_VALUES);
 }
 
 template <DType dtype>
-void store(State& s, const FusedStep* step, TW_PARAMETERS) {
+void store(State& s, const FusedStep* step, std::int64_t lane, TW_PARAMETERS) {
     const std::size_t operand = step->operand[0];
-    auto* p = address<void>(s, step, 0);
+    auto* p = address<typename Element<dtype>::Storage>(s, step, lane, 0);
     const bool streams = s.call->operands[operand].streams &&
                          reinterpret_cast<std::uintptr_t>(p) % (kLanes * sizeof(float)) == 0;
 #define X(i) store_widened<dtype>(v##i, p, (i)*kLanes, streams);
     TW_EACH(X)
 #undef X
-    next(s, step, TW_VALUES);
+    next(s, step, lane, TW_VALUES);
 }
 
 /// An affine form over the lanes of the block.
 struct AffineForm {
     hn::Vec<DI> at, step;
 
-    HWY_INLINE AffineForm(const State& s, const FusedStep* form) {
+    HWY_INLINE AffineForm(const State& s, const FusedStep* form, std::int64_t first) {
         const DI di;
         const std::int32_t lane = s.call->affine[form->index].lane;
-        at =
-            hn::Add(hn::Mul(hn::Iota(di, 0), hn::Set(di, lane)), hn::Set(di, s.index[form->index]));
+        const std::int32_t base = s.index[form->index] + lane * static_cast<std::int32_t>(first);
+        at = hn::Add(hn::Mul(hn::Iota(di, 0), hn::Set(di, lane)), hn::Set(di, base));
         step = hn::Set(di, static_cast<std::int32_t>(kLanes) * lane);
     }
     /// The form at the next vector of the block.
@@ -232,9 +221,9 @@ struct AffineForm {
 };
 
 template <bool kFloat>
-void iota(State& s, const FusedStep* step, TW_PARAMETERS) {
+void iota(State& s, const FusedStep* step, std::int64_t lane, TW_PARAMETERS) {
     const D d;
-    AffineForm form(s, step);
+    AffineForm form(s, step, lane);
     const auto value = [&]() HWY_ATTR {
         const auto x = form.next();
         if constexpr (kFloat)
@@ -245,35 +234,35 @@ void iota(State& s, const FusedStep* step, TW_PARAMETERS) {
 #define X(i) v##i = value();
     TW_EACH(X)
 #undef X
-    next(s, step, TW_VALUES);
+    next(s, step, lane, TW_VALUES);
 }
 
 template <class F>
-void affine_mask(State& s, const FusedStep* step, TW_PARAMETERS) {
+void affine_mask(State& s, const FusedStep* step, std::int64_t lane, TW_PARAMETERS) {
     const D d;
     const DI di;
     const auto zero = hn::Zero(di);
-    AffineForm form(s, step);
+    AffineForm form(s, step, lane);
 #define X(i) v##i = hn::BitCast(d, hn::VecFromMask(di, F()(di, form.next(), zero)));
     TW_EACH(X)
 #undef X
-    next(s, step, TW_VALUES);
+    next(s, step, lane, TW_VALUES);
 }
 
-void affine_select(State& s, const FusedStep* step, TW_PARAMETERS) {
+void affine_select(State& s, const FusedStep* step, std::int64_t lane, TW_PARAMETERS) {
     const D d;
     const V no = hn::Set(d, step->immediate);
-    AffineForm form(s, step);
+    AffineForm form(s, step, lane);
     // The sign of the form chooses.
 #define X(i) v##i = hn::IfNegativeThenElse(hn::BitCast(d, form.next()), no, v##i);
     TW_EACH(X)
 #undef X
-    next(s, step, TW_VALUES);
+    next(s, step, lane, TW_VALUES);
 }
 
 // Sums are taken in pairs, which rounds less than one after the other.
 template <class F>
-void reduce(State& s, const FusedStep* step, TW_PARAMETERS) {
+void reduce(State& s, const FusedStep* step, std::int64_t lane, TW_PARAMETERS) {
     const D d;
     const F f;
     float* partial = s.partial[step->index];
@@ -282,7 +271,7 @@ void reduce(State& s, const FusedStep* step, TW_PARAMETERS) {
     block = f(d, block, f(d, f(d, v4, v5), f(d, v6, v7)));
 #endif
     hn::Store(f(d, hn::Load(d, partial), block), d, partial);
-    next(s, step, TW_VALUES);
+    next(s, step, lane, TW_VALUES);
 }
 
 void start_reductions(const FusedCall& call, State& s) {
@@ -315,47 +304,39 @@ void run(const FusedCall& call) {
     constexpr std::size_t kAddresses = hn::MaxLanes(hn::ScalableTag<std::int64_t>());
     State s;
     s.call = &call;
-    Position start, to_row, to_block;
+    Position to_row;
     std::size_t k = 0;
     for (; k < call.num_operands; ++k) {
-        start.at[k] = reinterpret_cast<std::int64_t>(call.operands[k].data);
+        s.at[k] = reinterpret_cast<std::int64_t>(call.operands[k].data);
         to_row.at[k] = call.operands[k].row_bytes;
-        to_block.at[k] = call.operands[k].lane_bytes * kBlock;
     }
-    for (; k % kAddresses != 0; ++k) start.at[k] = to_row.at[k] = to_block.at[k] = 0;
+    for (; k % kAddresses != 0; ++k) s.at[k] = to_row.at[k] = 0;
     for (std::size_t form = 0; form < call.num_affine; ++form) {
-        start.index[form] = call.affine[form].base;
+        s.index[form] = call.affine[form].base;
         to_row.index[form] = call.affine[form].row;
-        to_block.index[form] = call.affine[form].lane * static_cast<std::int32_t>(kBlock);
     }
     const Extent extent{call.num_operands, call.num_affine};
-    // Rows are walked along, as they lie in memory; where they are one block long, downwards.
-    const bool rows_inside = call.num_reductions == 0 && call.blocks == 1;
-    const Position& inside = rows_inside ? to_row : to_block;
-    const Position& outside = rows_inside ? to_block : to_row;
-    const std::int64_t inner = rows_inside ? call.rows : call.blocks;
-    const std::int64_t outer = rows_inside ? call.blocks : call.rows;
     const FusedStep* const steps = call.steps;
     const auto first = reinterpret_cast<Function>(steps[0].function);
-    for (std::int64_t row = 0; row < outer; ++row) {
+    // Rows are walked along, as they lie in memory.
+    for (std::int64_t row = 0; row < call.rows; ++row) {
         start_reductions(call, s);
-        extent.copy(start, s);
-        for (std::int64_t i = 0; i < inner; ++i) {
+        for (std::int64_t block = 0; block < call.blocks; ++block) {
             const V v = hn::Undefined(D());
 #if HWY_TARGET == HWY_AVX3
-            first(s, steps, v, v, v, v);
+            first(s, steps, block * kBlock, v, v, v, v);
 #else
-            first(s, steps, v, v, v, v, v, v, v, v);
+            first(s, steps, block * kBlock, v, v, v, v, v, v, v, v);
 #endif
             for (std::size_t p = 0; p < call.num_prefetches; ++p) {
                 const FusedPrefetch& next = call.prefetches[p];
-                prefetch(reinterpret_cast<const char*>(s.at[next.operand]) + next.ahead,
+                prefetch(reinterpret_cast<const char*>(s.at[next.operand]) + next.ahead +
+                             block * next.block_bytes,
                          next.block_bytes);
             }
-            extent.move(s, inside);
         }
         end_reductions(call, s, row);
-        extent.move(start, outside);
+        extent.move(s, to_row);
     }
 }
 
@@ -365,40 +346,62 @@ AnyFunction any(Function f) {
     return reinterpret_cast<AnyFunction>(f);
 }
 
-template <class F>
-AnyFunction binary_step(int value) {
-    if (value == FusedKey::kBoth) return any(binary<F, FusedKey::kBoth>);
-    return value == 0 ? any(binary<F, 0>) : any(binary<F, 1>);
+bool is_splat(const FusedShape& shape, std::size_t k) {
+    return shape.place[k].kind == FusedPlace::Kind::splat;
 }
 
+template <class F, bool kSplat>
+AnyFunction binary_step(int value) {
+    return value == 0 ? any(binary<F, 0, kSplat>) : any(binary<F, 1, kSplat>);
+}
 template <class F>
-AnyFunction ternary_step(int value) {
-    return value == 0   ? any(ternary<F, 0>)
-           : value == 1 ? any(ternary<F, 1>)
-           : value == 2 ? any(ternary<F, 2>)
-                        : nullptr;
+AnyFunction binary_step(const FusedShape& shape) {
+    const int value = shape.key.value;
+    if (value == FusedKey::kBoth) return any(binary<F, FusedKey::kBoth, false>);
+    return is_splat(shape, 0) ? binary_step<F, true>(value) : binary_step<F, false>(value);
+}
+
+template <class F, int kValue>
+AnyFunction ternary_step(bool first_splat, bool second_splat) {
+    if (first_splat)
+        return second_splat ? any(ternary<F, kValue, true, true>)
+                            : any(ternary<F, kValue, true, false>);
+    return second_splat ? any(ternary<F, kValue, false, true>)
+                        : any(ternary<F, kValue, false, false>);
+}
+template <class F>
+AnyFunction ternary_step(const FusedShape& shape) {
+    const bool first = is_splat(shape, 0), second = is_splat(shape, 1);
+    return shape.key.value == 0   ? ternary_step<F, 0>(first, second)
+           : shape.key.value == 1 ? ternary_step<F, 1>(first, second)
+           : shape.key.value == 2 ? ternary_step<F, 2>(first, second)
+                                  : nullptr;
 }
 
 /// OfMasks: the same comparison of masks, in which true is -1.
 template <class F, class OfMasks = F>
-AnyFunction comparison_step(const FusedKey& key) {
-    if (key.in == DType::boolean) return binary_step<CompareIntegers<OfMasks>>(key.value);
-    return key.in == DType::f32 ? binary_step<Compare<F>>(key.value)
-                                : binary_step<CompareIntegers<F>>(key.value);
+AnyFunction comparison_step(const FusedShape& shape) {
+    if (shape.key.in == DType::boolean) return binary_step<CompareIntegers<OfMasks>>(shape);
+    return shape.key.in == DType::f32 ? binary_step<Compare<F>>(shape)
+                                      : binary_step<CompareIntegers<F>>(shape);
 }
 
-AnyFunction memory_step(const FusedKey& key) {
-    const bool loads = key.op == ir::Op::load;
-    switch (key.in) {
+template <DType dtype>
+AnyFunction memory_step(const FusedShape& shape) {
+    if (shape.key.op == ir::Op::store) return any(store<dtype>);
+    return is_splat(shape, 0) ? any(load<dtype, true>) : any(load<dtype, false>);
+}
+AnyFunction memory_step(const FusedShape& shape) {
+    switch (shape.key.in) {
         case DType::f32:
         case DType::i32:
-            return loads ? any(load<DType::f32>) : any(store<DType::f32>);
+            return memory_step<DType::f32>(shape);
         case DType::f16:
-            return loads ? any(load<DType::f16>) : any(store<DType::f16>);
+            return memory_step<DType::f16>(shape);
         case DType::bf16:
-            return loads ? any(load<DType::bf16>) : any(store<DType::bf16>);
+            return memory_step<DType::bf16>(shape);
         case DType::boolean:
-            return loads ? any(load<DType::boolean>) : any(store<DType::boolean>);
+            return memory_step<DType::boolean>(shape);
         default:
             return nullptr;
     }
@@ -415,25 +418,25 @@ AnyFunction cast_step(DType in, DType out) {
     return nullptr;
 }
 
-AnyFunction float_step(const FusedKey& key) {
+AnyFunction float_step(const FusedShape& shape) {
     using enum ir::Op;
-    switch (key.op) {
+    switch (shape.key.op) {
         case add:
-            return binary_step<Add>(key.value);
+            return binary_step<Add>(shape);
         case sub:
-            return binary_step<Sub>(key.value);
+            return binary_step<Sub>(shape);
         case mul:
-            return binary_step<Mul>(key.value);
+            return binary_step<Mul>(shape);
         case div:
-            return binary_step<Div>(key.value);
+            return binary_step<Div>(shape);
         case min:
-            return binary_step<Min>(key.value);
+            return binary_step<Min>(shape);
         case max:
-            return binary_step<Max>(key.value);
+            return binary_step<Max>(shape);
         case fma:
-            return ternary_step<FmaOf>(key.value);
+            return ternary_step<FmaOf>(shape);
         case clamp:
-            return ternary_step<ClampOf>(key.value);
+            return ternary_step<ClampOf>(shape);
         case neg:
             return any(unary<Neg>);
         case abs:
@@ -467,19 +470,19 @@ AnyFunction float_step(const FusedKey& key) {
     }
 }
 
-AnyFunction integer_step(const FusedKey& key) {
+AnyFunction integer_step(const FusedShape& shape) {
     using enum ir::Op;
-    switch (key.op) {
+    switch (shape.key.op) {
         case add:
-            return binary_step<OnIntegers<Add>>(key.value);
+            return binary_step<OnIntegers<Add>>(shape);
         case sub:
-            return binary_step<OnIntegers<Sub>>(key.value);
+            return binary_step<OnIntegers<Sub>>(shape);
         case mul:
-            return binary_step<OnIntegers<Mul>>(key.value);
+            return binary_step<OnIntegers<Mul>>(shape);
         case min:
-            return binary_step<OnIntegers<Min>>(key.value);
+            return binary_step<OnIntegers<Min>>(shape);
         case max:
-            return binary_step<OnIntegers<Max>>(key.value);
+            return binary_step<OnIntegers<Max>>(shape);
         case neg:
             return any(unary<OnIntegers<Neg>>);
         case abs:
@@ -491,14 +494,15 @@ AnyFunction integer_step(const FusedKey& key) {
 
 }  // namespace
 
-AnyFunction fused_step(const FusedKey& key) {
+AnyFunction fused_step(const FusedShape& shape) {
     using enum ir::Op;
+    const FusedKey& key = shape.key;
     switch (key.op) {
         case yield:
             return any(end);
         case ir::Op::load:
         case ir::Op::store:
-            return memory_step(key);
+            return memory_step(shape);
         case ir::Op::iota:
             return key.out == DType::f32 ? any(HWY_NAMESPACE::iota<true>)
                                          : any(HWY_NAMESPACE::iota<false>);
@@ -510,33 +514,33 @@ AnyFunction fused_step(const FusedKey& key) {
                    : key.reduction == ir::Reduction::min ? any(HWY_NAMESPACE::reduce<Min>)
                                                          : nullptr;
         case select:
-            return key.in == DType::i64 ? any(affine_select) : ternary_step<SelectOf>(key.value);
+            return key.in == DType::i64 ? any(affine_select) : ternary_step<SelectOf>(shape);
         case ge:
             if (key.in == DType::i64) return any(affine_mask<Ge>);
-            return comparison_step<Ge, Le>(key);
+            return comparison_step<Ge, Le>(shape);
         case eq:
             if (key.in == DType::i64) return any(affine_mask<Eq>);
-            return comparison_step<Eq>(key);
+            return comparison_step<Eq>(shape);
         case ne:
             if (key.in == DType::i64) return any(affine_mask<Ne>);
-            return comparison_step<Ne>(key);
+            return comparison_step<Ne>(shape);
         case le:
-            return comparison_step<Le, Ge>(key);
+            return comparison_step<Le, Ge>(shape);
         case lt:
-            return comparison_step<Lt, Gt>(key);
+            return comparison_step<Lt, Gt>(shape);
         case gt:
-            return comparison_step<Gt, Lt>(key);
+            return comparison_step<Gt, Lt>(shape);
         case bitwise_and:
-            return binary_step<And>(key.value);
+            return binary_step<And>(shape);
         case bitwise_or:
-            return binary_step<Or>(key.value);
+            return binary_step<Or>(shape);
         case bitwise_xor:
-            return binary_step<Xor>(key.value);
+            return binary_step<Xor>(shape);
         case bitwise_not:
             return any(unary<Not>);
         default:
-            return key.in == DType::f32   ? float_step(key)
-                   : key.in == DType::i32 ? integer_step(key)
+            return key.in == DType::f32   ? float_step(shape)
+                   : key.in == DType::i32 ? integer_step(shape)
                                           : nullptr;
     }
 }

@@ -1,0 +1,137 @@
+// Finds programs of the grid that may run as one, and runs them.
+#include "cpu/neighbours.h"
+
+#include <algorithm>
+
+namespace tilewright::cpu {
+namespace {
+
+/// Where rows of so many bytes follow each other, memory is read as fast as it can be.
+constexpr std::int64_t kLongRow = std::int64_t{16} << 10;
+
+/// So many rows of programs are worth their beginning.
+constexpr std::int64_t kManyRows = 64;
+
+/// True for a chain that one fused run does on rows of any length, lane by lane.
+bool goes_along_rows(const Chain& chain) {
+    if (chain.fused.size() != 1) return false;
+    const FusedRun& run = chain.fused[0];
+    return run.first == 0 && run.last == chain.ops.size() && run.joins_panels && run.repeats &&
+           run.forms.empty() && run.reductions.empty();
+}
+
+}  // namespace
+
+Neighbours::Neighbours(const Program& program) : program_(program) {
+    std::size_t at = 0;
+    for (std::size_t i = 0; i < program.code.size(); ++i) {
+        const Instruction& instruction = program.code[i];
+        if (const auto* chain = std::get_if<Chain>(&instruction)) {
+            if (at != 0 || i == 0 || !goes_along_rows(*chain)) return;
+            at = i;
+        } else if (const auto* load = std::get_if<LoadView>(&instruction)) {
+            array_views_.push_back(load->view);
+        } else if (const auto* to = std::get_if<StoreView>(&instruction)) {
+            array_views_.push_back(to->view);
+        } else if (const auto* store = std::get_if<Store>(&instruction)) {
+            if (store->view < 0) return;
+        } else if (!std::holds_alternative<ScalarOp>(instruction) &&
+                   !std::holds_alternative<ScalarMove>(instruction) &&
+                   !std::holds_alternative<ScalarQuery>(instruction) &&
+                   !std::holds_alternative<SubView>(instruction) &&
+                   !std::holds_alternative<Halt>(instruction)) {
+            return;
+        }
+    }
+    if (at == 0) return;
+    const Chain& chain = std::get<Chain>(program.code[at]);
+    rows_ = chain.rows;
+    lanes_ = chain.lanes;
+    for (const FusedRun::Operand& operand : chain.fused[0].operands) {
+        if (operand.temporary >= 0) continue;
+        const StripOp& op = chain.ops[operand.op];
+        if (!add(operand.input < 0 ? op.out : op.in[operand.input])) return;
+    }
+    at_ = at;
+}
+
+bool Neighbours::add(const StripSource& source) {
+    widest_ = std::max(widest_, size_of(source.dtype));
+    if (source.home == Home::view) {
+        operands_.push_back({source.index, 0, size_of(source.dtype), source.view_lane_axis >= 0});
+    } else if (source.home == Home::slot) {
+        slots_.push_back(source.index);
+    } else {
+        return false;
+    }
+    return true;
+}
+
+std::int64_t Neighbours::most(std::int64_t programs, int threads) const {
+    if (at_ == 0) return 1;
+    constexpr std::int64_t kForEachThread = 4;
+    const std::int64_t fair = threads == 1 ? programs : programs / (kForEachThread * threads);
+    const std::int64_t worth = rows_ == 1 ? kManyRows : kLongRow / (lanes_ * widest_);
+    return std::max<std::int64_t>(std::min(worth, fair), 1);
+}
+
+bool Neighbours::all_in_arrays(const Frame& frame) const {
+    return std::all_of(array_views_.begin(), array_views_.end(),
+                       [&](std::uint32_t view) { return frame.views[view].in_array; });
+}
+
+bool Neighbours::begin(Frame& frame) {
+    execute_before(frame, at_);
+    if (!all_in_arrays(frame)) return false;
+    first_views_.assign(frame.views, frame.views + program_.num_views);
+    first_slots_.assign(frame.slots, frame.slots + program_.initial_slots.size());
+    return true;
+}
+
+bool Neighbours::follows(Frame& frame, std::int64_t n) {
+    execute_before(frame, at_);
+    if (!all_in_arrays(frame)) return false;
+    for (const std::uint32_t slot : slots_) {
+        if (frame.slots[slot] != first_slots_[slot]) return false;
+    }
+    for (Operand& operand : operands_) {
+        const View& view = frame.views[operand.view];
+        const View& first = first_views_[operand.view];
+        const std::int64_t moved = reinterpret_cast<std::intptr_t>(view.data) -
+                                   reinterpret_cast<std::intptr_t>(first.data);
+        if (n == 1) {
+            operand.step = moved;
+            const std::int64_t along = operand.has_lanes ? lanes_ * operand.element : 0;
+            if (rows_ == 1 ? moved % operand.element != 0 : moved != along) return false;
+        }
+        if (moved != n * operand.step || view.stride != first.stride) return false;
+    }
+    return true;
+}
+
+void Neighbours::run(Frame& frame, std::int64_t n) {
+    std::copy(first_views_.begin(), first_views_.end(), frame.views);
+    std::copy(first_slots_.begin(), first_slots_.end(), frame.slots);
+    if (chain_.ops.empty()) chain_ = std::get<Chain>(program_.code[at_]);
+    if (rows_ == 1) {
+        chain_.rows = n;
+        for (StripOp& op : chain_.ops) {
+            set_row_stride(op.out);
+            std::for_each(op.in.begin(), op.in.begin() + op.num_inputs,
+                          [&](StripSource& in) { set_row_stride(in); });
+        }
+    } else {
+        chain_.lanes = n * lanes_;
+    }
+    execute(frame, chain_);
+    finish_stores(frame);
+}
+
+void Neighbours::set_row_stride(StripSource& source) const {
+    if (source.home != Home::view) return;
+    for (const Operand& operand : operands_) {
+        if (operand.view == source.index) source.row_stride = operand.step / operand.element;
+    }
+}
+
+}  // namespace tilewright::cpu

@@ -1,0 +1,53 @@
+// Neighbouring programs of the grid whose blocks lie side by side in memory, run as one.
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+#include "cpu/execute.h"
+
+namespace tilewright::cpu {
+
+/// A block of few lanes and many rows reads memory in short pieces, which costs twice the time of
+/// long ones; a block of one row ends before its beginning is paid for. Where the next programs of
+/// the grid go on where this one ends, or do the same in other rows, one of them does the work of
+/// all: along rows of all their lanes, or on the row of each.
+class Neighbours {
+  public:
+    explicit Neighbours(const Program& program);
+
+    /// So many programs may be worth running as one; 1: none but this one.
+    std::int64_t most(std::int64_t programs, int threads) const;
+
+    /// Runs what comes before the chain. False where no other program can follow.
+    bool begin(Frame& frame);
+    /// The same for the program that comes `n` after the first; true when its blocks lie where `n`
+    /// steps from those of the first lead, and all else is equal.
+    bool follows(Frame& frame, std::int64_t n);
+    /// Runs the first `n` programs.
+    void run(Frame& frame, std::int64_t n);
+
+  private:
+    struct Operand {
+        std::uint32_t view = 0;
+        std::int64_t step = 0;  ///< bytes from one program to the next
+        int element = 1;        ///< bytes
+        bool has_lanes = false;
+    };
+
+    bool add(const StripSource& source);
+    bool all_in_arrays(const Frame& frame) const;
+    void set_row_stride(StripSource& source) const;
+
+    const Program& program_;
+    std::size_t at_ = 0;                 ///< of the chain; 0: the program has to run alone
+    Chain chain_;                        ///< of several programs
+    std::int64_t rows_ = 0, lanes_ = 0;  ///< of one program
+    int widest_ = 1;                     ///< bytes of an element
+    std::vector<Operand> operands_;
+    std::vector<std::uint32_t> array_views_, slots_;
+    std::vector<View> first_views_;
+    std::vector<std::uint64_t> first_slots_;
+};
+
+}  // namespace tilewright::cpu

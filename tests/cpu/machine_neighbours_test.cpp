@@ -1,0 +1,160 @@
+// Neighbouring programs that run as one give what each of them gives.
+#include <gtest/gtest.h>
+
+#include <array>
+#include <vector>
+
+#include "cpu/neighbours.h"
+#include "tests/cpu/agreement.h"
+
+namespace tilewright::cpu {
+namespace {
+
+using ir::IndexOperand;
+using ir::Op;
+using ir::Value;
+
+constexpr std::int64_t kDown = 2, kAcross = 26;
+
+/// Where the block of a program begins along each axis.
+using Start = Value (*)(Kernel& k, Value program, std::int64_t size);
+
+Value in_order(Kernel& k, Value program, std::int64_t size) {
+    return k.b.binary(Op::mul, program, k.index(size));
+}
+Value backwards(Kernel& k, Value program, std::int64_t size) {
+    return in_order(k, k.b.binary(Op::sub, k.index(kAcross - 1), program), size);
+}
+Value twice_each(Kernel& k, Value program, std::int64_t size) {
+    return in_order(k, k.b.binary(Op::div, program, k.index(2)), size);
+}
+
+struct Blocks {
+    std::int64_t rows, lanes;
+    std::int64_t missing = 0;  ///< lanes that the arrays lack
+    std::int64_t halo = 0;
+    Start across = in_order;
+};
+
+class Elementwise {
+  public:
+    explicit Elementwise(const Blocks& blocks, DType dtype = DType::f32)
+        : test({kDown, kAcross}), blocks_(blocks) {
+        Kernel& k = test.k;
+        const std::int64_t height = kDown * blocks.rows,
+                           width = kAcross * blocks.lanes - blocks.missing;
+        x_ = test.array(dtype, {height + 2 * blocks.halo, width + 2 * blocks.halo});
+        y_ = test.array(dtype, {height, width});
+        bias_ = test.array(dtype, {width});
+        down_ = in_order(k, k.b.program_id(0), blocks.rows);
+        across_ = blocks.across(k, k.b.program_id(1), blocks.lanes);
+    }
+
+    Value x() {
+        const std::int64_t more = 2 * blocks_.halo;
+        return test.k.load(x_, {IndexOperand::slice(down_, blocks_.rows + more, 1),
+                                IndexOperand::slice(across_, blocks_.lanes + more, 1)});
+    }
+    Value bias() {
+        ir::Builder& b = test.k.b;
+        const Value row = test.k.load(bias_, {IndexOperand::slice(across_, blocks_.lanes, 1)});
+        return b.broadcast(b.expand_dims(row, 0), {blocks_.rows, blocks_.lanes});
+    }
+    void store(Value value) {
+        test.k.store(y_,
+                     {IndexOperand::slice(down_, blocks_.rows, 1),
+                      IndexOperand::slice(across_, blocks_.lanes, 1)},
+                     value);
+    }
+    /// How many programs may run as one; without fused runs, each runs alone.
+    std::int64_t most() const {
+        return Neighbours(*compile(test.k.function)).most(kDown * kAcross, 1);
+    }
+
+    Agreement test;
+
+  private:
+    Blocks blocks_;
+    Value x_, y_, bias_, down_, across_;
+};
+
+TEST(MachineNeighbours, BlocksOfManyShapes) {
+    for (const Blocks& blocks : {Blocks{17, 64},
+                                 {17, 24},
+                                 {40, 100},
+                                 {1, 64},
+                                 {1, 200},
+                                 {3, 8},
+                                 {17, 64, 5},
+                                 {1, 100, 60},
+                                 {17, 64, 0, 0, backwards},
+                                 {1, 64, 0, 0, backwards},
+                                 {17, 64, 0, 0, twice_each},
+                                 {1, 64, 0, 0, twice_each}}) {
+        for (const DType dtype : {DType::f32, DType::bf16, DType::i32, DType::f64}) {
+            Elementwise kernel(blocks, dtype);
+            ir::Builder& b = kernel.test.k.b;
+            const Value x = kernel.x();
+            kernel.store(
+                b.binary(Op::max, b.binary(Op::mul, x, x), b.binary(Op::add, x, kernel.bias())));
+            kernel.test.check();
+        }
+    }
+}
+
+TEST(MachineNeighbours, OfWideBlocksFewerRunAsOne) {
+    const auto most = [](const Blocks& blocks) {
+        Elementwise kernel(blocks);
+        const Value x = kernel.x();
+        kernel.store(kernel.test.k.b.binary(Op::add, x, kernel.bias()));
+        kernel.test.check();
+        return kernel.most();
+    };
+    const bool fuses = kernels().fused.run != nullptr;
+    EXPECT_EQ(most({17, 64}), fuses ? kDown * kAcross : 1);
+    EXPECT_EQ(most({17, 640}), fuses ? 6 : 1);
+    EXPECT_EQ(most({1, 640}), fuses ? kDown * kAcross : 1);
+}
+
+TEST(MachineNeighbours, PartsOfLoads) {
+    for (const std::int64_t rows : {1, 12}) {
+        Elementwise kernel({rows, 72, 0, 1});
+        ir::Builder& b = kernel.test.k.b;
+        const Value x = kernel.x();
+        Value sum;
+        for (std::int64_t i = 0; i < 9; ++i) {
+            const Value part = b.slice(x, {{i / 3, i % 3}, {rows, 72}, {1, 1}});
+            sum = i == 0 ? part : b.binary(Op::add, sum, part);
+        }
+        kernel.store(sum);
+        kernel.test.check();
+        EXPECT_EQ(kernel.most() > 1, kernels().fused.run != nullptr);
+    }
+}
+
+// A scalar of each program: all else is side by side.
+TEST(MachineNeighbours, ScalarsThatDiffer) {
+    for (const std::int64_t rows : {1, 17}) {
+        Elementwise kernel({rows, 64});
+        ir::Builder& b = kernel.test.k.b;
+        const Value program =
+            b.cast(b.binary(Op::div, b.program_id(1), kernel.test.k.index(5)), DType::f32);
+        const Value factor = b.broadcast(program, {rows, 64});
+        kernel.store(b.binary(Op::add, b.binary(Op::mul, kernel.x(), factor), kernel.bias()));
+        kernel.test.check();
+    }
+}
+
+TEST(MachineNeighbours, PositionsInABlock) {
+    for (const std::int64_t rows : {1, 17}) {
+        Elementwise kernel({rows, 64});
+        ir::Builder& b = kernel.test.k.b;
+        const Value lanes = b.cast(b.iota({DType::i32, {rows, 64}}, 1), DType::f32);
+        kernel.store(b.binary(Op::add, b.binary(Op::mul, kernel.x(), lanes), kernel.bias()));
+        kernel.test.check();
+        EXPECT_EQ(kernel.most(), 1);
+    }
+}
+
+}  // namespace
+}  // namespace tilewright::cpu
