@@ -132,8 +132,9 @@ Mod sandwich(std::int64_t heads, std::int64_t max_length, std::int64_t dim) {
     }
     const Capture sums = capture(table, "sandwich", false);
     const double unit = static_cast<double>(heads) / 8;
-    return score_mod("sandwich", [sums, unit](auto s, auto, auto h, auto q, auto kv) {
-        return s + sums[abs(q - kv)] * (unit / (h + 1).to(f32));
+    const std::int64_t last = max_length - 1;
+    return score_mod("sandwich", [sums, unit, last](auto s, auto, auto h, auto q, auto kv) {
+        return s + sums[minimum(abs(q - kv), last)] * (unit / (h + 1).to(f32));
     });
 }
 

@@ -154,8 +154,7 @@ std::string structure_check(const AttributeType& type) {
 
 std::string article(DType dtype) {
     const std::string_view name = tilewright::name(dtype);
-    return fmt::format("{} {}", name[0] == 'i' || name[0] == 'f' || name[0] == 'u' ? "an" : "a",
-                       name);
+    return fmt::format("{} {}", name[0] == 'i' || name[0] == 'f' ? "an" : "a", name);
 }
 
 }  // namespace

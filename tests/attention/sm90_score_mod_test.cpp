@@ -225,7 +225,8 @@ TEST(Sm90Programmable, VariantsCompileCleanly) {
     TW_REQUIRE_NVRTC();
     const auto compile = [](ForwardInputs inputs) {
         const ForwardDesc desc = check_forward(inputs);
-        const cuda::CompileRequest request = generate_forward(desc, choose_forward(desc, 132));
+        cuda::CompileRequest request = generate_forward(desc, choose_forward(desc, 132));
+        if (inputs.score_mod) request.spill_limit_bytes = 0;
         EXPECT_NO_THROW(cuda::compile(request)) << request.name;
     };
     const Problem problem{
@@ -248,6 +249,24 @@ TEST(Sm90Programmable, VariantsCompileCleanly) {
     exact.row_max = 7 << 20;
     exact.sinks = 8 << 20;
     compile(exact);
+}
+
+// What a user's mod keeps for the columns of a tile may exceed the registers.
+TEST(Sm90Programmable, ModsMaySpill) {
+    TW_REQUIRE_NVRTC();
+    std::vector<Capture> arrays;
+    for (int i = 0; i < 12; ++i) arrays.push_back(capture(Tensor::zeros(f32, {2048})));
+    const Mod mod([&arrays](auto s, auto, auto, auto q, auto kv) {
+        Tile sum = s;
+        for (const Capture& array : arrays) sum = sum * array(kv) + array(q);
+        return sum;
+    });
+    const mod::Traced& traced = mod::trace(mod);
+    ForwardInputs inputs = inputs_of({.heads = 8, .kv_heads = 8, .q_len = 2048, .kv_len = 2048});
+    inputs.score_mod = traced.function;
+    inputs.captures = views_of(traced.captures, std::vector<cuda::DeviceAddress>(12, 1 << 20));
+    const ForwardDesc desc = check_forward(inputs);
+    EXPECT_GT(cuda::compile(generate_forward(desc, choose_forward(desc, 132))).spill_bytes, 0);
 }
 
 TEST(Sm90Programmable, BackwardVariantsCompileCleanly) {

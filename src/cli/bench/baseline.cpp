@@ -174,7 +174,7 @@ fs::path baseline_checkout(const std::string& name, const fs::path& program,
     if (has_helpers(current)) return current;
     user_error(
         "bench",
-        "expected --baseline {} in a checkout of Tilewright, whose tools/ it runs, but there "
+        "expected --baseline {} in a checkout of Tilewright, whose bench/ it runs, but there "
         "is none above {} or at {}; run a checkout's `build/tilewright`, or this program in "
         "its folder",
         name, program.string(), current.string());
