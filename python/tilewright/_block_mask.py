@@ -370,7 +370,7 @@ def expect_sizes_read(op, mod, B, H):
         names, whats = (" and ".join(words) for words in zip(*missing, strict=True))
         raise ValueError(
             f"[{op}] expected {names}, since the mod depends on the {whats}, but got None: give "
-            f"the number{'s' * (len(missing) > 1)} in the call that uses it"
+            "what the call has that will use the mask"
         )
     return reads
 

@@ -196,12 +196,12 @@ void add_attention(CLI::App& app, Console& console) {
                      "q - L <= kv <= q + R, in positions; -1: unbounded [-1,-1]")
         ->type_name("L,R");
     file("--segment-ids", options->segment_ids, "(B, L) integers: equal ids attend to each other");
-    file("--kv-segment-ids", options->kv_segment_ids, "(B, S) integers [--segment-ids]");
+    file("--kv-segment-ids", options->kv_segment_ids, "(B, S) integers [those of --segment-ids]");
     file("--kv-lengths", options->kv_lengths,
          "(B) integers: keys from there on do not exist; with --cu-seqlens one for each sequence");
     file("--cu-seqlens", options->cu_seqlens,
          "(N + 1) integers from 0 to L: N sequences packed in a batch of 1");
-    file("--kv-cu-seqlens", options->kv_cu_seqlens, "the same for the keys [--cu-seqlens]");
+    file("--kv-cu-seqlens", options->kv_cu_seqlens, "the same for the keys [those of --cu-seqlens]");
     command->add_option("--mask", options->mask, "which pairs attend: \"q >= kv\"")
         ->type_name("TEXT");
     file("--block-mask", options->block_mask,

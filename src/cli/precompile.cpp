@@ -117,10 +117,9 @@ void add_precompile(CLI::App& app, Console& console) {
     CLI::App* command = app.add_subcommand(
         "precompile", "compile attention's kernels without a mod for Hopper GPUs into one file");
     command->footer(
-        "Needs NVRTC and no GPU. What the file already holds of this version is not compiled "
-        "again. "
-        "The file serves where it lies beside the library as "
-        "tilewright-kernels.pack, or where TILEWRIGHT_KERNELS names it.");
+        "Needs NVRTC and no GPU. Kernels of this version that the file already holds are not "
+        "compiled again. The library uses the file if it is named tilewright-kernels.pack and is "
+        "in the library's folder, or if TILEWRIGHT_KERNELS gives its path.");
     command->add_option("file", options->file, "the file to write")->required();
     command->add_option("--head-dims", options->head_dims, "head dimensions")
         ->capture_default_str();

@@ -147,7 +147,7 @@ void add_random(CLI::App& app, Console& console) {
              "ids 0 to N - 1, ascending along the last dimension, of documents of random lengths");
     command->add_flag("--cu-seqlens", options->starts,
                       "where those documents begin, and the total length, instead of ids: (N + 1)");
-    command->add_option("--seed", options->seed, "other seeds, other values")
+    command->add_option("--seed", options->seed, "of the generator; equal seeds give equal values")
         ->type_name("N")
         ->check(integer_in(0, UINT32_MAX))
         ->capture_default_str();

@@ -48,9 +48,9 @@ void each_field(WarmCall& call, const Visit& visit) {
     visit("score", call.score, "the scores: \"softcap(20)\"");
     visit("engine", call.engine, "sm90 or tiles [the fastest that supports it]");
     visit("precision", call.precision, "of products of f32 on GPUs: ieee, tf32 or bf16x3 [ieee]");
-    visit("causal", call.causal, "kv <= q [off]");
-    visit("backward", call.backward, "the gradients too [off]");
-    visit("deterministic", call.deterministic, "gradients with the same bits in every run [on]");
+    visit("causal", call.causal, "kv <= q");
+    visit("backward", call.backward, "the gradients too");
+    visit("deterministic", call.deterministic, "gradients with the same bits in every run");
 }
 
 struct Options {
@@ -219,7 +219,13 @@ void add_warmup(CLI::App& app, Console& console) {
         if constexpr (std::is_same_v<Field, std::int64_t>) {
             add_size(*command, option, field, description);
         } else if constexpr (std::is_same_v<Field, bool>) {
-            command->add_flag(option + ",!--no-" + option.substr(2), field, description);
+            if (field) {
+                command->add_flag_callback(
+                    "--no-" + option.substr(2), [&field] { field = false; },
+                    fmt::format("turns off: {}", description));
+            } else {
+                command->add_flag(option, field, description);
+            }
         } else {
             command->add_option(option, field, description)->type_name("TEXT");
         }

@@ -73,7 +73,7 @@ TW_APPROXIMABLE(exp2, exp2, std::exp2(x), VectorF32<Exp2>,
     .numpy = "exp2", .jax = "exp2", .torch = "exp2",
     .ulps = {1.5, 1.5}, .monotone_from = kEverywhere, .work = Work::long_function)
 TW_UNARY(expm1, expm1, std::expm1(x), VectorFloats<Expm1>,
-    .meaning = "e^x - 1, exact for small x",
+    .meaning = "e^x - 1, accurate for small x",
     .cuda = {.f32 = "expm1f", .f64 = "expm1", .wrapped = true},
     .numpy = "expm1", .jax = "expm1", .torch = "expm1",
     .ulps = {4, 4}, .monotone_from = kEverywhere, .work = Work::function)
@@ -88,7 +88,7 @@ TW_APPROXIMABLE(log2, log2, std::log2(x), VectorFloats<Log2>,
     .numpy = "log2", .jax = "log2", .torch = "log2",
     .ulps = {3, 3}, .monotone_from = 0, .work = Work::function)
 TW_UNARY(log1p, log1p, std::log1p(x), VectorFloats<Log1p>,
-    .meaning = "the logarithm of 1 + x, exact for small x",
+    .meaning = "the logarithm of 1 + x, accurate for small x",
     .cuda = {.f32 = "log1pf", .f64 = "log1p", .wrapped = true},
     .numpy = "log1p", .jax = "log1p", .torch = "log1p",
     .ulps = {3, 3}, .monotone_from = -1, .work = Work::function)
