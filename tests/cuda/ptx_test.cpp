@@ -61,6 +61,7 @@ const std::vector<HeaderCase> kCases = {
     ldmatrix(r1, s); ldmatrix(r2, s); ldmatrix(r4, s);
     u[8] = r4[0] + r2[0]; ldmatrix_transposed(r2, s); ldmatrix_transposed(r4, s);)"},
     {"matrix_move.cuh", kFrom90, "stmatrix(s, r2); stmatrix(s, r4); stmatrix_transposed(s, r4);"},
+    {"reduce.cuh", kFrom90, "reduce_add_pair(f, 1.0f, d4[0]);"},
     {"mbarrier.cuh", kAll, R"(
     mbarrier_init(s, 1); mbarrier_arrive(s); r1[0] = mbarrier_test(s, 0); mbarrier_invalidate(s);)"},
     {"mbarrier.cuh", kFrom90, R"(

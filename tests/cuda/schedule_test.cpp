@@ -276,9 +276,9 @@ TEST(Schedule, TheSecondProductIsDelayedWhereRegistersSuffice) {
 }
 
 /// Four products in turn, of 4000 queries and 4096 keys of 128.
-Program gradients_of(Level up_to = Level::synchronised) {
+Program gradients_of(Level up_to = Level::synchronised, bool adds = false) {
     const ir::Function function =
-        ir::parse(testing_support::gradients_of_keys(4000, 4096, 128).text);
+        ir::parse(testing_support::gradients_of_keys(4000, 4096, 128, adds).text);
     return schedule(function, dense_target(function), up_to);
 }
 
@@ -313,8 +313,43 @@ TEST(Schedule, ProductsInTurnAreWaitedForWhereTheyAreWanted) {
     expect_broken(early, {"V10", Level::waiting, "", ""});
 }
 
+TEST(Schedule, ATransposedOperandThatIsComputedIsShared) {
+    const std::string staged = print(gradients_of(Level::staged, true));
+    EXPECT_THAT(staged, HasSubstr("transpose_a shared a @shared0 groups [1, 2] b @key_tile1 : "
+                                  "f32[64, 128]"));
+    const Breach breaches[] = {
+        {"V3", Level::selected, "shared a @shared0 groups [1, 2]",
+         "shared a @shared0 groups [1, 1]"},
+        {"V2", Level::laid_out, "shared a @shared0 groups [1, 2]",
+         "shared a @shared0 groups [1, 1]"},
+        {"V4", Level::staged, "@shared0 dtype @bf16 rows 128", "@shared0 dtype @bf16 rows 64"},
+        {"V14", Level::synchronised, "all_sync\n", ""},
+        {"V14", Level::synchronised, "fence_async\n        all_sync\n", "all_sync\n"},
+        {"V14", Level::synchronised, "fence_async\n        all_sync\n", "fence_async\n"},
+        {"V15", Level::synchronised, "role of @producer {\n",
+         "role of @producer {\n    all_sync\n"},
+    };
+    for (const Breach& breach : breaches) {
+        SCOPED_TRACE(fmt::format("{}: {} -> {}", breach.rule, breach.from, breach.to));
+        std::string text = print(gradients_of(breach.level, true));
+        const std::size_t at = text.find(breach.from);
+        ASSERT_NE(at, std::string::npos) << text;
+        text.replace(at, std::string(breach.from).size(), breach.to);
+        expect_broken(text, breach);
+    }
+    // It is written again while the product reads it.
+    std::string text = print(gradients_of(Level::waiting, true));
+    const std::size_t share = text.rfind('\n', text.find("share %")) + 1;
+    const std::string line = text.substr(share, text.find('\n', share) + 1 - share);
+    const std::size_t product = text.find("shared a @shared0");
+    text.insert(text.rfind('\n', text.find("wgmma_wait", product)) + 1, line);
+    expect_broken(text, {"V10", Level::waiting, "", ""});
+}
+
 TEST(Schedule, LinesThatLieInsideOfTheirArrayAreTestedOnce) {
-    EXPECT_THAT(print_cuda(gradients_of()).source, HasSubstr("load_vector(ref_sums.data + at0"));
+    const std::string source = print_cuda(gradients_of(Level::synchronised, true)).source;
+    EXPECT_THAT(source, HasSubstr("load_vector(ref_sums.data + at0"));
+    EXPECT_THAT(source, HasSubstr("ptx::reduce_add_pair(ref_dq.data + at0"));
 }
 
 TEST(Schedule, EveryRuleOfChainsIsCheckedInProgramsThatBreakIt) {
@@ -559,8 +594,11 @@ TEST(Schedule, ProgramsCompileWithoutSpillsOrWarnings) {
         requests.push_back(compile_request(print_cuda(copied_program(bytes)), "sm_90a"));
         requests.back().spill_limit_bytes = 0;
     }
-    requests.push_back(compile_request(print_cuda(gradients_of()), "sm_90a"));
-    requests.back().spill_limit_bytes = 0;
+    for (const bool adds : {false, true}) {
+        requests.push_back(
+            compile_request(print_cuda(gradients_of(Level::synchronised, adds)), "sm_90a"));
+        requests.back().spill_limit_bytes = 0;
+    }
     const ir::Function matmul = kernel_of(kMatmul);
     requests.push_back(
         compile_request(*generate_scheduled(matmul, dense_target(matmul)), "sm_90a"));

@@ -185,10 +185,11 @@ yield
 }
 
 /// Sums over blocks of 64 queries whose rows are keys, as attention's gradients of keys and values:
-/// four products, two of them of what the other two give.
-inline CudaProgram gradients_of_keys(int queries, int keys, int dim) {
+/// four products, two of them of what the other two give. `adds`: and a fifth one, whose operand is
+/// transposed, is added to memory.
+inline CudaProgram gradients_of_keys(int queries, int keys, int dim, bool adds = false) {
     std::string text = R"(func @gradients(%query: ref<bf16[Q, D]>, %key: ref<bf16[K, D]>,
-    %value: ref<bf16[K, D]>, %dout: ref<bf16[Q, D]>, %sums: ref<f32[Q]>, %dk: ref<bf16[K, D]>,
+    %value: ref<bf16[K, D]>, %dout: ref<bf16[Q, D]>, %sums: ref<f32[Q]>, DQ%dk: ref<bf16[K, D]>,
     %dv: ref<bf16[K, D]>) grid [N] {
 %i = program_id axis 0 : i64
 %rows = constant 128 : i64
@@ -213,8 +214,8 @@ inline CudaProgram gradients_of_keys(int queries, int keys, int dim) {
 %dvn = dot %w, %o, %dva : f32[128, D]
 %ds = mul %p, %dp : f32[128, 64]
 %g = cast %ds : bf16[128, 64]
-%dkn = dot %g, %q, %dka : f32[128, D]
-yield %dkn, %dvn
+PART%dkn = dot %g, %q, %dka : f32[128, D]
+ADDyield %dkn, %dvn
 }
 %dkc = cast %dkr : bf16[128, D]
 %dvc = cast %dvr : bf16[128, D]
@@ -222,15 +223,23 @@ store %dk[%first : 128, %zero : D], %dkc
 store %dv[%first : 128, %zero : D], %dvc
 yield
 })";
-    const std::pair<std::string, int> words[] = {
-        {"Q", queries}, {"K", keys}, {"D", dim}, {"N", (keys + 127) / 128}};
+    const std::pair<std::string, std::string> words[] = {
+        {"DQ", adds ? "%dq: ref<f32[Q, D]>, " : ""},
+        {"PART", adds ? "%part = dot %g, %k transpose_a : f32[64, D]\n" : ""},
+        {"ADD", adds ? "%old = atomic_add %dq[%j : 64, %zero : D], %part : f32[64, D]\n" : ""},
+        {"Q", std::to_string(queries)},
+        {"K", std::to_string(keys)},
+        {"D", std::to_string(dim)},
+        {"N", std::to_string((keys + 127) / 128)}};
     for (const auto& [word, by] : words) {
         for (std::size_t at; (at = text.find(word)) != std::string::npos;) {
-            text.replace(at, word.size(), std::to_string(by));
+            text.replace(at, word.size(), by);
         }
     }
     const std::vector<std::int64_t> q = {queries, dim}, k = {keys, dim};
-    return {"gradients of keys", text, {q, k, k, q, {queries}, k, k}, 1.2e-2};
+    std::vector<std::vector<std::int64_t>> extents = {q, k, k, q, {queries}, k, k};
+    if (adds) extents.insert(extents.begin() + 5, q);
+    return {adds ? "gradients" : "gradients of keys", text, extents, 1.2e-2};
 }
 
 /// Every path: one and two warpgroups, rows and keys that end inside of a block, rounds that do not
@@ -275,6 +284,7 @@ inline std::vector<CudaProgram> chained_programs() {
                    .segments = true}),
         attention({"slopes", 1, 256, 256, 64, 128, 64, true, false, "f16", false, false, slopes}),
         gradients_of_keys(200, 200, 64),
+        gradients_of_keys(200, 200, 64, true),
     };
 }
 

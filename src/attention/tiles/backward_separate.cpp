@@ -113,8 +113,12 @@ void keys_program(const Options& options, const Features& features,
                    row_delta = expand_dims(of.delta.at(h, rows).load({.other = 0}), 0);
         const Tile q = of.query.at(h, rows).load({.other = 0}),
                    d_out = of.dout.at(h, rows).load({.other = 0});
-        const Tile s = product(options, k, q, {.trans_b = true}),
-                   dp = product(options, v, d_out, {.trans_b = true});
+        const Tile s = product(options, k, q, {.trans_b = true});
+        // At work while probabilities are computed, unless what a mod's derivative needs of the
+        // scores takes its registers.
+        const bool is_late = features.score && !derivative.is_identity;
+        const auto multiply = [&] { return product(options, v, d_out, {.trans_b = true}); };
+        Tile dp = is_late ? Tile() : multiply();
         const Tile q_positions = expand_dims(begin.to(i32) + iota(step), 0);
         const Tile mask = attends(options, q_positions, kv_positions, kv_length) &
                           (q_positions < query_length.to(i32));
@@ -129,6 +133,7 @@ void keys_program(const Options& options, const Features& features,
             same = expand_dims(of.query_ids.at(rows).load({.other = 0}), 0) == k_ids;
         }
         const Weights w = of.weights(s, offset, place, mask, same);
+        if (is_late) dp = multiply();
         if (options.value_gradient) {
             state.value =
                 product(options, w.probabilities.to(of.value.dtype()), d_out, {.acc = state.value});

@@ -260,6 +260,9 @@ void choose_backward(const AttentionSpec& spec, TilesConfig& config) {
     }
     use_hints(spec, config.features, options);
     if (spec.score) differentiate(spec, config);
+    // What the mod's derivative needs takes registers.
+    const bool derives = config.derivative.function && !config.derivative.is_identity;
+    if (options.separate && derives) options.step_k = std::min<std::int64_t>(options.step_k, 64);
     config.batches_at_once = spec.batch;
     config.heads_at_once = spec.kv_heads;
     if (copied(spec, config, spec.batch, spec.kv_heads) > kMostCopied) config.batches_at_once = 1;

@@ -34,17 +34,20 @@ class Assignment {
     void propagate(Instruction& made) {
         if (made.is(Op::zeros) || made.is(Op::fresh)) {
             const Value tile = made.result();
-            give(tile, accumulator_layout(p_.type(tile).type.shape, p_.groups));
+            give(tile, accumulator_layout(p_.type(tile).type.shape, groups_of(p_, made)));
         } else if (made.is(Op::clear) || made.is(Op::wgmma)) {
             same({made.operands[0], made.result()});
             if (made.is(Op::wgmma)) {
                 give(made.result(),
-                     accumulator_layout(p_.type(made.result()).type.shape, p_.groups));
+                     accumulator_layout(p_.type(made.result()).type.shape, groups_of(p_, made)));
             }
             if (made.has("registers")) {
                 const Value packed = *Product(made).registers;
                 give(packed, accumulator_layout(p_.type(packed).type.shape, p_.groups));
             }
+        } else if (made.is(Op::share)) {
+            const Value tile = made.operands[0];
+            give(tile, accumulator_layout(p_.type(tile).type.shape, p_.groups));
         } else if (made.is(Op::pack)) {
             same({made.operands[0], made.result()});
         } else if (made.is(ir::Op::for_loop)) {
@@ -124,7 +127,7 @@ class Assignment {
         each_instruction(p_.body, [&](const Instruction& made) {
             if (!made.is(Op::wgmma)) return;
             const std::size_t n = made.operands.size();
-            found |= made.operands[n - 2] == value || made.operands[n - 1] == value;
+            found |= (n > 1 && made.operands[n - 2] == value) || made.operands[n - 1] == value;
         });
         return found;
     }

@@ -103,6 +103,7 @@ class CudaPrinter {
     const char* by_one() const { return by_all_ ? "if (threadIdx.x % 128 == 0) " : ""; }
     void tma_store(const Instruction& made);
     void store_shared(const Instruction& made);
+    void share(const Instruction& made);
     void release(const Instruction& made);
 
     // ---- Operations of the tile IR.

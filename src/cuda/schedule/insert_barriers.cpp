@@ -1,4 +1,4 @@
-// Fences and barriers of panels.
+// Fences and barriers of panels and of what warpgroups share.
 #include "cuda/schedule/insert_barriers.h"
 
 namespace tilewright::cuda::schedule {
@@ -16,7 +16,14 @@ void order(Block& block) {
             body.push_back(make(Op::group_sync, {}));
             written = false;
         }
+        // All warpgroups have read what was shared before, and have written when it is read.
+        const bool shares = made.is(Op::share);
+        if (shares) body.push_back(make(Op::all_sync, {}));
         body.push_back(std::move(made));
+        if (shares) {
+            body.push_back(make(Op::fence_async, {}));
+            body.push_back(make(Op::all_sync, {}));
+        }
     }
     block.body = std::move(body);
 }

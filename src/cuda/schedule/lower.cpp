@@ -44,11 +44,15 @@ class Lowering {
     }
 
     Program run() {
+        ir::walk(f_.body, [&](const ir::Instruction& made) {
+            used_.insert(made.operands.begin(), made.operands.end());
+        });
         block(f_.body, p_.body);
         std::set<std::string> read, written;
         each_instruction(p_.body, [&](const Instruction& made) {
             if (made.is(ir::Op::load)) read.insert(made.symbol("of"));
-            if (made.is(ir::Op::store)) written.insert(made.symbol("of"));
+            if (made.is(ir::Op::store) || made.is(ir::Op::atomic_add))
+                written.insert(made.symbol("of"));
         });
         for (const std::string& ref : written) {
             if (read.contains(ref)) throw Refused(fmt::format("it reads and writes `{}`", ref));
@@ -167,10 +171,16 @@ class Lowering {
     void access(const ir::Instruction& made, Block& to) {
         const auto& attributes = made.get<ir::AccessAttributes>();
         const ir::Access parts = ir::access(made);
-        if (made.op != ir::Op::load && made.op != ir::Op::store) {
+        const bool adds = made.op == ir::Op::atomic_add;
+        if (made.op != ir::Op::load && made.op != ir::Op::store && !adds) {
             throw Refused(fmt::format("it has the operation `{}`", ir::name(made.op)));
         }
-        if (parts.mask && made.op == ir::Op::load) throw Refused("a load has a mask");
+        if (parts.mask && made.op != ir::Op::store) {
+            throw Refused(adds ? "an addition to memory has a mask" : "a load has a mask");
+        }
+        if (adds && used_.contains(made.result())) {
+            throw Refused("what an addition to memory finds there is used");
+        }
         if (parts.other && !is_zero(parts.other)) throw Refused("a load has `other`");
         Instruction same;
         same.tile = made.op;
@@ -189,7 +199,9 @@ class Lowering {
         for (ir::Value value : parts.values) same.operands.push_back(values_.at(value));
         same.with_symbol("of", ref_names_.at(parts.ref)).with("index", sizes);
         if (attributes.in_bounds) same.flag("in_bounds");
-        for (ir::Value result : made.results) same.results.push_back(define(result));
+        for (ir::Value result : made.results) {
+            if (!adds) same.results.push_back(define(result));
+        }
         to.body.push_back(std::move(same));
     }
 
@@ -214,6 +226,7 @@ class Lowering {
     std::map<ir::Value, Value> values_;
     std::map<ir::Value, std::string> ref_names_;
     std::set<std::string> refs_;
+    std::set<ir::Value> used_;
 };
 
 }  // namespace

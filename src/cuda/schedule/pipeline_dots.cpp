@@ -123,7 +123,7 @@ class Pipeline {
                 body.push_back(std::move(made));
                 continue;
             }
-            Group group{touched(made), channels_of(made)};
+            Group group{touched(made), channels_of(p_, made)};
             group.registers[0] = made.result();
             start(std::move(made), body);
             groups.push_back(std::move(group));
@@ -134,11 +134,6 @@ class Pipeline {
     static bool is_read(const std::vector<Group>& groups, const std::string& channel) {
         return std::any_of(groups.begin(), groups.end(),
                            [&](const Group& group) { return group.channels.contains(channel); });
-    }
-    std::set<std::string> channels_of(const Instruction& product) const {
-        std::set<std::string> names = {p_.channel_of(product.symbol("b")).name};
-        if (!product.has("registers")) names.insert(p_.channel_of(product.symbol("a")).name);
-        return names;
     }
 
     /// A product, and the wait for it.

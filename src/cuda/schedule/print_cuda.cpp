@@ -259,6 +259,8 @@ void CudaPrinter::instruction(const Instruction& made) {
             return tma_load(made);
         case Op::thread_load:
             return thread_load(made);
+        case Op::share:
+            return share(made);
         case Op::store_shared:
             return store_shared(made);
         case Op::tma_store:
@@ -279,6 +281,10 @@ void CudaPrinter::instruction(const Instruction& made) {
             return;
         case Op::group_sync:
             line("ptx::named_barrier_sync(1 + group, 128);");
+            return;
+        case Op::all_sync:
+            line("ptx::named_barrier_sync({}, {});", 1 + p_.consumer_groups(),
+                 128 * p_.consumer_groups());
             return;
         case Op::role:
             return role(made);

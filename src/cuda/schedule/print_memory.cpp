@@ -23,6 +23,12 @@ void CudaPrinter::store_shared(const Instruction& made) {
          to.slots, array(made.operands[1]));
 }
 
+void CudaPrinter::share(const Instruction& made) {
+    const Buffer& to = p_.buffer(made.symbol("to"));
+    line("store_panel({}{{}}, base + k_{} + group * {}, 0, {});", tag(to.dtype),
+         identifier(to.name), kRows * 128, array(made.operands[0]));
+}
+
 std::string CudaPrinter::array(Value value) {
     if (!is_lazy(value) && p_.type(value).type.dtype != DType::boolean) return name(value);
     const std::string copy = fmt::format("copy{}", counter_++);
@@ -36,10 +42,13 @@ CudaPrinter::Operand CudaPrinter::operand(const std::string& buffer_name, bool k
                                           const std::string& count) const {
     const Buffer& buffer = p_.buffer(buffer_name);
     const std::int64_t panel_bytes = buffer.rows * 128;
-    const std::int64_t group_bytes =
-        k_major ? of_group * 128 : of_group / buffer.panel() * panel_bytes;
-    std::string at = fmt::format("base + k_{} + {}.at * {}", identifier(buffer_name), count,
-                                 buffer.slot_bytes());
+    // Parts of a panel lie beside each other in its rows.
+    const std::int64_t group_bytes = k_major ? of_group * 128
+                                     : of_group < buffer.panel()
+                                         ? of_group * size_of(buffer.dtype)
+                                         : of_group / buffer.panel() * panel_bytes;
+    std::string at = fmt::format("base + k_{}", identifier(buffer_name));
+    if (!count.empty()) at += fmt::format(" + {}.at * {}", count, buffer.slot_bytes());
     if (!group.empty()) at += fmt::format(" + {} * {}", group, group_bytes);
     return {fmt::format("ptx::wgmma_descriptor_swizzle128({}, {}, 1024)", at,
                         k_major ? 16 : panel_bytes),
@@ -54,12 +63,13 @@ void CudaPrinter::wgmma(const Instruction& made) {
     const bool transpose_a = made.has("transpose_a"), transpose_b = made.has("transpose_b");
     const Buffer& right_buffer = p_.buffer(made.symbol("b"));
     const std::int64_t k = transpose_b ? right_buffer.columns : right_buffer.rows;
-    const std::int64_t n = p_.type(accumulator).type.shape[1] / p_.groups[1];
+    const std::vector<int> groups = groups_of(p_, made);
+    const std::int64_t n = p_.type(accumulator).type.shape[1] / groups[1];
     const auto group = [&](int axis) -> std::string {
-        if (p_.groups[axis] == 1) return "";
-        return p_.groups[axis == 0 ? 1 : 0] == 1 ? "group"
-               : axis == 0                       ? fmt::format("group / {}", p_.groups[1])
-                                                 : fmt::format("group % {}", p_.groups[1]);
+        if (groups[axis] == 1) return "";
+        return groups[axis == 0 ? 1 : 0] == 1 ? "group"
+               : axis == 0                    ? fmt::format("group / {}", groups[1])
+                                              : fmt::format("group % {}", groups[1]);
     };
     const Operand right = operand(made.symbol("b"), transpose_b, n, group(1), name(parts.count_b));
     const int steps = static_cast<int>(k * size_of(right_buffer.dtype) / 32);
@@ -76,8 +86,8 @@ void CudaPrinter::wgmma(const Instruction& made) {
         line("    {}, {});", right.descriptor, adds);
         return;
     }
-    const Operand left =
-        operand(made.symbol("a"), !transpose_a, kRows, group(0), name(*parts.count_a));
+    const Operand left = operand(made.symbol("a"), !transpose_a, kRows, group(0),
+                                 parts.count_a ? name(*parts.count_a) : std::string());
     line("ptx::wgmma<{}, {}, {}, {}>({}{{}}, ptx::Steps<{}>{{}}, {},", transpose_b ? 0 : 1,
          transpose_a ? 1 : 0, left.stride, right.stride, element, steps, name(accumulator));
     line("    {},", left.descriptor);

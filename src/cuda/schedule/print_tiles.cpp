@@ -117,6 +117,7 @@ void CudaPrinter::tile(const Instruction& made) {
             return;
         case ir::Op::load:
         case ir::Op::store:
+        case ir::Op::atomic_add:
             return access(made);
         default:
             return elementwise(made);
@@ -187,7 +188,9 @@ void CudaPrinter::access(const Instruction& made) {
                        !layout(value).reg.empty() && layout(value).reg[0] == 1;
     if (is_load) line("{} {}[{}];", register_type(ref.dtype), held, registers);
     // One test for all elements, of what is the same in a warp.
-    const bool tested_once = is_load && is_tile && chained_ && !made.has("in_bounds");
+    const bool adds = made.is(ir::Op::atomic_add) && is_tile && layout(value).copied_lanes() == 0 &&
+                      layout(value).copied_warps() == 0;
+    const bool tested_once = (is_load || adds) && is_tile && chained_ && !made.has("in_bounds");
     if (tested_once) {
         Instruction whole = made;
         open("if ({})", holds_all(made, pairs));
@@ -255,8 +258,12 @@ void CudaPrinter::elements(const Instruction& made, bool pairs, const std::strin
         if (lanes != 0) inside = fmt::format("(lane & {}) == 0 && {}", lanes, inside);
         if (warps != 0) inside = fmt::format("(threadIdx.x / 32 & {}) == 0 && {}", warps, inside);
     }
-    if (pairs && made.has("even")) {
+    const bool adds = made.is(ir::Op::atomic_add);
+    if (pairs && made.has("even") && is_load) {
         line("load_vector({}.data + {}, {}[i], {}[i + 1]);", array, offset, held, held);
+    } else if (pairs && made.has("even") && adds && ref.dtype == DType::f32) {
+        line("ptx::reduce_add_pair({}.data + {}, {}, {});", array, offset, element(value, "i"),
+             element(value, "(i + 1)"));
     } else if (pairs) {
         const std::size_t last = sizes.size() - 1;
         const auto of = [&](int next) {
@@ -267,12 +274,17 @@ void CudaPrinter::elements(const Instruction& made, bool pairs, const std::strin
                                   next == 0 ? "" : " + 1", array, last);
             return within + mask(next == 0 ? "i" : "(i + 1)");
         };
-        line("{}_pair({}.data, {}, {}, {}, {}, {});", is_load ? "load" : "store", array, offset,
-             of(0), of(1), is_load ? held + "[i]" : element(value, "i"),
+        line("{}_pair({}.data, {}, {}, {}, {}, {});",
+             is_load ? "load"
+             : adds  ? "add"
+                     : "store",
+             array, offset, of(0), of(1), is_load ? held + "[i]" : element(value, "i"),
              is_load ? held + "[i + 1]" : element(value, "(i + 1)"));
     } else if (is_load) {
         line("{}[i] = {} ? widen({}.data[{}]) : {};", held, inside, array, offset,
              literal(ref.dtype, 0));
+    } else if (adds) {
+        line("if ({}) atomic_add({}.data + {}, {});", inside, array, offset, element(value, "i"));
     } else {
         line("if ({}{}) {}.data[{}] = narrow({}{{}}, {});", inside, mask("i"), array, offset,
              storage_type(ref.dtype), element(value, "i"));

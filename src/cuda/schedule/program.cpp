@@ -35,12 +35,14 @@ constexpr std::array<std::string_view, kNumOps> kOps = {"",
                                                         "release",
                                                         "tma_load",
                                                         "thread_load",
+                                                        "share",
                                                         "store_shared",
                                                         "tma_store",
                                                         "commit_stores",
                                                         "wait_stores",
                                                         "fence_async",
                                                         "group_sync",
+                                                        "all_sync",
                                                         "role",
                                                         "programs",
                                                         "panels"};
@@ -184,10 +186,25 @@ Product::Product(const Instruction& made) : accumulator(made.operands.at(0)) {
     if (made.has("registers")) {
         registers = made.operands.at(next++);
         count_b = made.operands.at(next);
+    } else if (made.has("shared")) {
+        count_b = made.operands.at(next);
     } else {
         count_a = made.operands.at(next);
         count_b = made.operands.back();
     }
+}
+
+std::vector<int> groups_of(const Program& program, const Instruction& product) {
+    const std::vector<std::int64_t>& own = product.list("groups");
+    return own.empty() ? program.groups : std::vector<int>(own.begin(), own.end());
+}
+
+std::set<std::string> channels_of(const Program& program, const Instruction& product) {
+    std::set<std::string> names = {program.channel_of(product.symbol("b")).name};
+    if (!product.has("registers") && !product.has("shared")) {
+        names.insert(program.channel_of(product.symbol("a")).name);
+    }
+    return names;
 }
 
 bool is_chained(const Program& program) {

@@ -59,6 +59,7 @@ enum class Op : std::uint8_t {
     // Copies.
     tma_load,      ///< coordinates .., n: box of `map` to the slot of `buffer`
     thread_load,   ///< the same by the role's threads, in pieces of `bytes`
+    share,         ///< tile -> `buffer`, which products read: rounded, each warpgroup its 64 rows
     store_shared,  ///< panel, tile: rounded to the buffer's dtype, by stmatrix, slot panel % slots
     tma_store,     ///< coordinates .., panel: the slot of `buffer` to the box of `map`
     commit_stores,
@@ -66,6 +67,7 @@ enum class Op : std::uint8_t {
     // Order.
     fence_async,  ///< ordinary writes to shared memory before, asynchronous reads after
     group_sync,   ///< the warpgroup's threads meet
+    all_sync,     ///< those of all consumer warpgroups
     // Control.
     role,      ///< the block is run by one role's warps
     programs,  ///< init .. -> last; once for each program of this thread block
@@ -269,9 +271,13 @@ struct Product {
     Value accumulator;
     std::optional<Value> condition;  ///< whether to add
     std::optional<Value> registers;  ///< a, where it is no buffer
-    std::optional<Value> count_a;    ///< of the channel that a comes through
+    std::optional<Value> count_a;    ///< of the channel that a comes through; none: shared
     Value count_b;
 };
+/// The warpgroups along rows and columns of a product: the program's, or its own.
+std::vector<int> groups_of(const Program& program, const Instruction& product);
+/// The channels that a product reads slots of.
+std::set<std::string> channels_of(const Program& program, const Instruction& product);
 /// Does a product depend on another one, as in attention?
 bool is_chained(const Program& program);
 

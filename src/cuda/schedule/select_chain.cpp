@@ -104,12 +104,21 @@ class Chain {
         }
         const std::vector<int> groups = {static_cast<int>(m / kRows), 1};
         if (p_.groups.empty()) p_.groups = groups;
-        if (p_.groups != groups) throw Refused("its dots have different rows");
+        const bool shares = is_shared(made);
+        if (p_.groups != groups && !shares) throw Refused("its dots have different rows");
         if (n % 8 != 0 || n > kMostN || cover(n).repeat != 1 || cover(n).size() != n) {
             throw Refused(fmt::format("a dot has {} columns, not a power of two up to 256", n));
         }
         Instruction product = make(Op::wgmma, {}, {result});
         product.line = made.line;
+        std::vector<std::int64_t> own;
+        if (p_.groups != groups) {
+            // Its columns are cut between the warpgroups.
+            own = {1, p_.consumer_groups()};
+            const std::int64_t columns = n / own[1];
+            if (columns % kPanel != 0 && kPanel % columns != 0)
+                throw Refused("its dots have different rows");
+        }
         const Instruction* const start = from ? uses_.definition(*from) : nullptr;
         if (start != nullptr && start->is(ir::Op::constant)) {
             if (start->attributes[0].numbers[0] != 0) {
@@ -123,11 +132,26 @@ class Chain {
         } else {
             const Value fresh = p_.add(ValueType(p_.type(result)));
             iteration.push_back(make(Op::fresh, {}, {fresh}));
+            if (!own.empty()) iteration.back().with("groups", own);
             product.operands.push_back(fresh);
             product.flag("overwrite");
         }
+        if (from && !own.empty()) throw Refused("its dots have different rows");
         for (int side = 0; side < 2; ++side) operand(made, side, product, iteration);
+        if (!own.empty()) product.with("groups", own);
         iteration.push_back(std::move(product));
+    }
+
+    /// Is the left operand computed, and transposed? All warpgroups read it, so that it goes
+    /// through shared memory.
+    bool is_shared(const Instruction& dot) const {
+        const Instruction* source = uses_.definition(dot.operands[0]);
+        bool transposed = dot.has("transpose_a");
+        if (source != nullptr && source->is(ir::Op::transpose)) {
+            transposed = !transposed;
+            source = uses_.definition(source->operands[0]);
+        }
+        return transposed && source != nullptr && !source->is(ir::Op::load);
     }
 
     void operand(const Instruction& made, int side, Instruction& product,
@@ -154,19 +178,40 @@ class Chain {
             return;
         }
         if (side == 1) throw Refused("the right operand of a dot is computed");
-        if (transposed) throw Refused("a computed operand of a dot is transposed");
+        // What is packed, or shared, is rounded.
+        const bool casts = source != nullptr && source->is(ir::Op::cast) &&
+                           p_.type(source->operands[0]).type.dtype == DType::f32;
+        if (transposed) {
+            return share(casts ? source->operands[0] : operand, p_.type(operand).type.dtype,
+                         product, iteration);
+        }
         if (cover(shape[1]).repeat != 1) {
             throw Refused("a computed operand's columns are no power of two");
         }
         ValueType type = p_.type(operand);
         type.packed = true;
         const Value packed = p_.add(type);
-        // What is packed is rounded.
-        const bool casts = source != nullptr && source->is(ir::Op::cast) &&
-                           p_.type(source->operands[0]).type.dtype == DType::f32;
         iteration.push_back(make(Op::pack, {casts ? source->operands[0] : operand}, {packed}));
         product.operands.push_back(packed);
         product.flag("registers");
+    }
+
+    /// A panel of 64 columns, of which each warpgroup writes its rows.
+    void share(Value tile, DType dtype, Instruction& product, std::vector<Instruction>& iteration) {
+        const ir::Type& type = p_.type(tile).type;
+        if (type.dtype != DType::f32 || type.shape[1] != kPanel ||
+            type.shape[0] != kRows * p_.consumer_groups()) {
+            throw Refused("a computed operand that is transposed is no f32 tile of 64 columns");
+        }
+        Buffer buffer;
+        buffer.name = fmt::format("shared{}", p_.buffers.size());
+        buffer.dtype = dtype;
+        buffer.rows = type.shape[0];
+        buffer.columns = kPanel;
+        Instruction made = make(Op::share, {tile});
+        iteration.push_back(std::move(made.with_symbol("to", buffer.name)));
+        product.flag("transpose_a").flag("shared").with_symbol("a", buffer.name);
+        p_.buffers.push_back(std::move(buffer));
     }
 
     Program& p_;

@@ -75,7 +75,9 @@ class ChainStaging {
     static std::vector<Value> memory_operands(const Instruction& product) {
         const std::size_t n = product.operands.size();
         std::vector<Value> operands;
-        if (!product.has("registers")) operands.push_back(product.operands[n - 2]);
+        if (!product.has("registers") && !product.has("shared")) {
+            operands.push_back(product.operands[n - 2]);
+        }
         operands.push_back(product.operands[n - 1]);
         return operands;
     }
@@ -278,6 +280,7 @@ class ChainStaging {
     /// As many as fit, up to four.
     void slots() {
         std::int64_t room = room_for_slots(p_), ring = 0;
+        for (const Buffer& shared : old_.buffers) room -= shared.slot_bytes();
         for (const Channel& channel : p_.channels) {
             (channel.name.starts_with("ring") ? ring : room) +=
                 channel.name.starts_with("ring") ? channel.bytes : -channel.bytes;

@@ -63,7 +63,9 @@ Broken accumulators(const Program& p) {
     return first(p.body, [&](const Instruction& made) -> Broken {
         if (!made.is(Op::wgmma)) return std::nullopt;
         const ValueType& type = p.type(made.result());
-        if (type.layout == accumulator_layout(type.type.shape, p.groups)) return std::nullopt;
+        if (type.layout == accumulator_layout(type.type.shape, groups_of(p, made))) {
+            return std::nullopt;
+        }
         return broken("the accumulator %{} has another layout than wgmma's",
                       p.value_name(made.result()));
     });
@@ -74,12 +76,14 @@ Broken shapes(const Program& p) {
     return first(p.body, [&](const Instruction& made) -> Broken {
         if (!made.is(Op::wgmma)) return std::nullopt;
         const ir::Type& type = p.type(made.result()).type;
-        if (type.shape.rank() != 2 || p.groups.size() != 2 || type.shape[0] != 64 * p.groups[0]) {
+        const std::vector<int> groups = groups_of(p, made);
+        if (type.shape.rank() != 2 || groups.size() != 2 || type.shape[0] != 64 * groups[0] ||
+            groups[0] * groups[1] != p.consumer_groups()) {
             return broken("%{} does not have 64 rows for each warpgroup",
                           p.value_name(made.result()));
         }
-        const std::int64_t n = type.shape[1] / p.groups[1];
-        if (n * p.groups[1] != type.shape[1] || n % 8 != 0 || n < 8 || n > 256) {
+        const std::int64_t n = type.shape[1] / groups[1];
+        if (n * groups[1] != type.shape[1] || n % 8 != 0 || n < 8 || n > 256) {
             return broken("wgmma has no shape with {} columns", n);
         }
         return std::nullopt;
@@ -154,13 +158,6 @@ std::size_t count_of(const Block& block, Op op, const std::string& channel) {
     return static_cast<std::size_t>(std::count_if(
         block.body.begin(), block.body.end(),
         [&](const Instruction& made) { return made.is(op) && made.symbol("channel") == channel; }));
-}
-
-/// The channels that a product reads.
-std::set<std::string> channels_of(const Program& p, const Instruction& product) {
-    std::set<std::string> names = {p.channel_of(product.symbol("b")).name};
-    if (!product.has("registers")) names.insert(p.channel_of(product.symbol("a")).name);
-    return names;
 }
 
 /// A product whose slots are not awaited, or released before.
@@ -297,6 +294,7 @@ Broken waits(const Program& p) {
     struct Group {
         std::set<Value> registers;
         std::set<std::string> channels;
+        std::string shared;
     };
     return first_block(p.body, [&](const Block& block) -> Broken {
         std::vector<Group> groups;  // that are in flight, the last one still open
@@ -312,6 +310,7 @@ Broken waits(const Program& p) {
                 groups.back().registers.insert({made.result(), parts.accumulator});
                 if (parts.registers) groups.back().registers.insert(*parts.registers);
                 groups.back().channels.merge(channels_of(p, made));
+                if (made.has("shared")) groups.back().shared = made.symbol("a");
                 continue;
             }
             if (made.is(Op::wgmma_commit)) {
@@ -331,6 +330,10 @@ Broken waits(const Program& p) {
                     return group.channels.contains(made.symbol("channel"));
                 })) {
                 return broken("a slot is released while a product reads it");
+            }
+            if (made.is(Op::share) &&
+                in_flight([&](const Group& group) { return group.shared == made.symbol("to"); })) {
+                return broken("@{} is written while a product reads it", made.symbol("to"));
             }
             for (Value operand : made.operands) {
                 if (in_flight(
@@ -402,14 +405,26 @@ Broken registers(const Program& p) {
     return std::nullopt;
 }
 
-// V14: between a write of shared memory and a copy of it stand a fence, then a meeting.
+// V14: between a write of shared memory and a copy or product of it stand a fence, then a meeting:
+// of all warpgroups for what they share, which they also met before they write it.
 Broken proxies(const Program& p) {
     return first_block(p.body, [&](const Block& block) -> Broken {
-        bool written = false, fenced = false;
+        bool written = false, fenced = false, shared = false, met = false;
         for (const Instruction& made : block.body) {
+            if (made.is(Op::share) && !met) {
+                return broken("@{} is written before all have met", made.symbol("to"));
+            }
             if (made.is(Op::store_shared)) written = true, fenced = false;
+            if (made.is(Op::share)) shared = true, fenced = false;
             if (made.is(Op::fence_async)) fenced = true;
             if (made.is(Op::group_sync) && fenced) written = false;
+            if (made.is(Op::all_sync)) {
+                met = true;
+                if (fenced) written = shared = false;
+            }
+            if (made.is(Op::wgmma) && made.has("shared") && shared) {
+                return broken("a product reads @{} before a fence and a meeting", made.symbol("a"));
+            }
             if (made.is(Op::tma_store) && written) {
                 return broken("a copy reads @{} before a fence and a meeting", made.symbol("from"));
             }
@@ -421,7 +436,8 @@ Broken proxies(const Program& p) {
 // V15: warpgroups meet in the consumer role alone.
 Broken meetings(const Program& p) {
     const auto meets = [](const Instruction& made) -> Broken {
-        if (made.is(Op::group_sync)) return broken("a warpgroup meets outside of the consumers");
+        if (made.is(Op::group_sync) || made.is(Op::all_sync))
+            return broken("a warpgroup meets outside of the consumers");
         return std::nullopt;
     };
     for (const Instruction& made : p.body.body) {

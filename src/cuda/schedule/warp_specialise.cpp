@@ -17,7 +17,7 @@ bool is_of_producer(const Instruction& made) {
 
 bool is_scalar(const Program& program, const Instruction& made) {
     return made.op == Op::tile && made.blocks.empty() && !made.is(ir::Op::store) &&
-           !made.is(ir::Op::yield) &&
+           !made.is(ir::Op::atomic_add) && !made.is(ir::Op::yield) &&
            std::none_of(made.results.begin(), made.results.end(),
                         [&](Value result) { return program.is_tile(result); });
 }

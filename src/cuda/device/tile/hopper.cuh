@@ -4,6 +4,7 @@
 #include "cuda/device/ptx/cp_async.cuh"
 #include "cuda/device/ptx/matrix_move.cuh"
 #include "cuda/device/ptx/mbarrier.cuh"
+#include "cuda/device/ptx/reduce.cuh"
 #include "cuda/device/ptx/sync.cuh"
 #include "cuda/device/ptx/tma.cuh"
 #include "cuda/device/ptx/wgmma.cuh"
@@ -143,6 +144,16 @@ TW_DEVICE void store_pair(S* data, i64 at, bool first, bool second, Register<S> 
         if (first) data[at] = narrow(S{}, a);
         if (second) data[at + 1] = narrow(S{}, b);
     }
+}
+
+/// Two neighbouring elements are added to an array that is aligned to 16 bytes.
+template <class S>
+TW_DEVICE void add_pair(S* data, i64 at, bool first, bool second, Register<S> a, Register<S> b) {
+    if constexpr (ops::kSame<S, float>) {
+        if (first && second && at % 2 == 0) return ptx::reduce_add_pair(data + at, a, b);
+    }
+    if (first) atomic_add(data + at, a);
+    if (second) atomic_add(data + at + 1, b);
 }
 
 /// One row of panels of 64 16-bit columns in the swizzle of 128 bytes: accumulators of a
