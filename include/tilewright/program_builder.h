@@ -52,6 +52,8 @@ class ProgramBuilder {
         std::string kind;                                  ///< reduce, scan: "sum", "max", ...
         bool transpose_a = false, transpose_b = false;     ///< dot
         std::string precision = "ieee";                    ///< dot
+        std::int64_t count = 0;                            ///< sort, argsort: the first of them
+        bool descending = false;                           ///< sort, argsort
     };
 
     /// An i32 or i64 tile as offset + sum of factor * scalar + sum of step * index along an axis.

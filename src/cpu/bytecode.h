@@ -286,6 +286,16 @@ struct ScanRows {
     std::uint64_t identity = 0;
 };
 
+/// Lines along an axis in order, or the first elements of them.
+struct SortLines {
+    SortFunction function = nullptr;
+    int axis = 0;
+    bool descending = false;
+    Tile in;           ///< lines whose elements lie side by side
+    Tile out, places;  ///< likewise; home none: not wanted
+    Tile work;         ///< sort_work(length) bytes
+};
+
 /// out[start + c] = in[start + c * step] for c in `box`; dtypes agree.
 struct Move {
     ir::Shape box;
@@ -410,8 +420,8 @@ struct Halt {};
 
 using Instruction =
     std::variant<ScalarOp, ScalarMove, ScalarQuery, Jump, JumpUnless, LoopTest, LoopNext, Chain,
-                 ReduceRows, ScanRows, ArgReduce, Move, Interleave, Dot, Load, LoadView, SubView,
-                 StoreView, Store, Atomic, Print, Halt>;
+                 ReduceRows, ScanRows, ArgReduce, SortLines, Move, Interleave, Dot, Load, LoadView,
+                 SubView, StoreView, Store, Atomic, Print, Halt>;
 
 /// A tile buffer; offsets are bytes in the arena, equal ones where lifetimes do not overlap.
 struct Buffer {

@@ -1,4 +1,4 @@
-// Runs instructions on whole tiles: moves, arg reductions, random bits.
+// Runs instructions on whole tiles: moves, arg reductions, sorting.
 #include <algorithm>
 #include <cstring>
 #include <limits>
@@ -235,6 +235,29 @@ void execute(Frame& frame, const ArgReduce& reduce) {
             const std::int32_t index = indices[lane];
             write(out, to, static_cast<std::uint64_t>(std::max(index, 0)));
         }
+    });
+}
+
+void execute(Frame& frame, const SortLines& sort) {
+    const auto resolved = [&](const Tile& tile) {
+        return tile.home == Home::none ? ResolvedTile() : resolve(frame, tile);
+    };
+    const ResolvedTile in = resolved(sort.in), out = resolved(sort.out),
+                       places = resolved(sort.places);
+    const Tile& result = sort.out.home != Home::none ? sort.out : sort.places;
+    SortLine line;
+    line.length = sort.in.shape[sort.axis];
+    line.count = result.shape[sort.axis];
+    line.descending = sort.descending;
+    line.work = resolve(frame, sort.work).data;
+    const ir::Shape& shape = result.shape;
+    for_each_line(dims_of(shape), shape.rank(), sort.axis, [&](const Coordinates& c) {
+        line.in = in.at(offset_of(in, c));
+        if (out.data != nullptr) line.out = out.at(offset_of(out, c));
+        if (places.data != nullptr) {
+            line.places = reinterpret_cast<std::int32_t*>(places.at(offset_of(places, c)));
+        }
+        sort.function(line);
     });
 }
 

@@ -203,6 +203,10 @@ void Interpreter::step(const Instruction& instruction, Frame& frame) {
         case Op::scan:
             return apply_scan(instruction.get<ir::ReduceAttributes>(), operand(0),
                               result_of(instruction, frame));
+        case Op::sort:
+        case Op::argsort:
+            return apply_sort(op, instruction.get<ir::SortAttributes>(), operand(0),
+                              result_of(instruction, frame));
         case Op::dot:
             return apply_dot(instruction.get<ir::DotAttributes>(), operand(0), operand(1),
                              instruction.operands.size() > 2 ? &operand(2) : nullptr,

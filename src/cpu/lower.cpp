@@ -117,6 +117,9 @@ void Lowering::lower(const ir::Instruction& instruction) {
             return lower_reduce(instruction);
         case Op::scan:
             return lower_scan(instruction);
+        case Op::sort:
+        case Op::argsort:
+            return lower_sort(instruction);
         case Op::dot:
             return lower_dot(instruction);
         case Op::debug_print: {

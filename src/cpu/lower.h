@@ -123,6 +123,10 @@ class Lowering {
     Tile vector_words(const Tile& tile, int at_depth, std::int64_t width, const DotForm& form);
     Tile interleaved(const Tile& tile, int at_depth, std::int64_t width, int group);
 
+    // lower_sort.cpp.
+    void lower_sort(const ir::Instruction& instruction);
+    Tile new_lines(DType dtype, const ir::Shape& shape, int axis);
+
     // lower_memory.cpp: loads, stores, atomics.
     void lower_load(const ir::Instruction& instruction);
     bool lower_view(const ir::Instruction& instruction);

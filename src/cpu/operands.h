@@ -72,6 +72,11 @@ void visit_operands(InstructionType& instruction, Visitor&& visit) {
         on(instruction.in, Use::read);
         on(instruction.out, Use::write);
         on(instruction.carried, Use::write);
+    } else if constexpr (std::is_same_v<T, SortLines>) {
+        on(instruction.in, Use::read);
+        if (instruction.out.home != Home::none) on(instruction.out, Use::write);
+        if (instruction.places.home != Home::none) on(instruction.places, Use::write);
+        on(instruction.work, Use::write);
     } else if constexpr (std::is_same_v<T, Move>) {
         on(instruction.in, Use::read);
         on(instruction.out, instruction.whole ? Use::write : Use::update);

@@ -107,6 +107,7 @@ struct WorkOf {
                 {}};
     }
     Work operator()(const ArgReduce& reduce) const { return {0, bytes(reduce.in), {}}; }
+    Work operator()(const SortLines& sort) const { return {0, bytes(sort.in), {}}; }
     Work operator()(const ScanRows& scan) const {
         const double count = static_cast<double>(scan.outer) * static_cast<double>(scan.extent) *
                              static_cast<double>(scan.inner) * static_cast<double>(scan.lanes);

@@ -117,6 +117,14 @@ struct Printer {
         return fmt::format("{} = {} {} axis {}", text_of(reduce.out), ir::name(reduce.reduction),
                            text_of(reduce.in), reduce.axis);
     }
+    std::string operator()(const SortLines& sort) const {
+        std::string results = sort.out.home == Home::none ? "" : text_of(sort.out);
+        if (sort.places.home != Home::none) {
+            results += (results.empty() ? "places " : ", places ") + text_of(sort.places);
+        }
+        return fmt::format("{} = sort {} axis {}{}", results, text_of(sort.in), sort.axis,
+                           sort.descending ? " descending" : "");
+    }
     std::string operator()(const ScanRows& scan) const {
         return fmt::format("{} = scan_rows {} {} ({} x {} x {})", text_of(scan.out),
                            ir::name(scan.reduction), text_of(scan.in), scan.outer, scan.extent,

@@ -3,6 +3,7 @@
 #include <array>
 #include <bit>
 #include <limits>
+#include <numeric>
 
 #include "cpu/tile_value.h"
 #include "ir/evaluate.h"
@@ -325,6 +326,36 @@ void apply_scan(const ir::ReduceAttributes& attributes, const TileValue& operand
                 if (poison == 0) poison = operand.poison_at(at);
                 result.bits[at] = attributes.exclusive ? exclusive : accumulator.bits();
                 result.set_poison(at, attributes.exclusive ? before : poison);
+            }
+        }
+    }
+}
+
+void apply_sort(Op op, const ir::SortAttributes& attributes, const TileValue& operand,
+                TileValue& result) {
+    const Lines lines(operand.type.shape, attributes.axis), to(result.type.shape, attributes.axis);
+    const DType dtype = operand.type.dtype;
+    std::vector<std::size_t> places(lines.length);
+    for (std::size_t o = 0; o < lines.outer; ++o) {
+        for (std::size_t i = 0; i < lines.inner; ++i) {
+            const auto key = [&](std::size_t k) {
+                return to_constant(dtype, operand.bits[lines.at(o, k, i)]);
+            };
+            std::iota(places.begin(), places.end(), std::size_t{0});
+            std::stable_sort(places.begin(), places.end(), [&](std::size_t a, std::size_t b) {
+                return attributes.descending ? ir::comes_before(dtype, key(b), key(a))
+                                             : ir::comes_before(dtype, key(a), key(b));
+            });
+            // Every place depends on every element.
+            Poison poison = 0;
+            for (std::size_t k = 0; k < lines.length && poison == 0; ++k) {
+                poison = operand.poison_at(lines.at(o, k, i));
+            }
+            for (std::size_t k = 0; k < to.length; ++k) {
+                const std::size_t target = to.at(o, k, i);
+                result.bits[target] =
+                    op == Op::sort ? operand.bits[lines.at(o, places[k], i)] : places[k];
+                result.set_poison(target, poison);
             }
         }
     }

@@ -58,6 +58,9 @@ void apply_reduce(const ir::ReduceAttributes& attributes, const TileValue& opera
                   TileValue& result);
 void apply_scan(const ir::ReduceAttributes& attributes, const TileValue& operand,
                 TileValue& result);
+/// sort and argsort: stable in both directions.
+void apply_sort(ir::Op op, const ir::SortAttributes& attributes, const TileValue& operand,
+                TileValue& result);
 
 /// dot: in order of k; narrow floats accumulate in f32. `acc` may be null.
 void apply_dot(const ir::DotAttributes& attributes, const TileValue& a, const TileValue& b,

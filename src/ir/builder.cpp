@@ -196,6 +196,14 @@ Value Builder::scan(Reduction kind, Value a, int axis, bool reverse, bool exclus
     return append(with(Op::scan, {a}, ReduceAttributes{kind, axis, reverse, exclusive})).at(0);
 }
 
+Value Builder::sort(Value a, SortAttributes attributes) {
+    return append(with(Op::sort, {a}, attributes)).at(0);
+}
+
+Value Builder::argsort(Value a, SortAttributes attributes) {
+    return append(with(Op::argsort, {a}, attributes)).at(0);
+}
+
 Value Builder::dot(Value a, Value b, Value acc, DotAttributes attributes) {
     std::vector<Value> operands = {a, b};
     if (acc) operands.push_back(acc);

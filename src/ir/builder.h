@@ -80,6 +80,8 @@ class Builder {
 
     Value reduce(Reduction kind, Value a, int axis);  ///< argmax, argmin give i32
     Value scan(Reduction kind, Value a, int axis, bool reverse = false, bool exclusive = false);
+    Value sort(Value a, SortAttributes attributes);
+    Value argsort(Value a, SortAttributes attributes);  ///< i32
     /// f16, bf16 and f8 operands accumulate in and give f32; others give their own dtype. acc may
     /// be none.
     Value dot(Value a, Value b, Value acc = {}, DotAttributes attributes = {});

@@ -188,6 +188,12 @@ bool replaces_extreme(Reduction kind, DType dtype, std::uint64_t a, std::uint64_
     return evaluate(kind == Reduction::argmax ? Op::gt : Op::lt, dtype, DType::boolean, operands);
 }
 
+bool comes_before(DType dtype, std::uint64_t a, std::uint64_t b) {
+    if (is_float(dtype) && std::isnan(to_double(b))) return !std::isnan(to_double(a));
+    const std::uint64_t operands[] = {a, b};
+    return evaluate(Op::lt, dtype, DType::boolean, operands);
+}
+
 std::uint32_t philox(std::uint64_t key, std::uint64_t counter) {
     std::uint32_t words[4] = {static_cast<std::uint32_t>(counter),
                               static_cast<std::uint32_t>(counter >> 32), 0, 0};

@@ -40,6 +40,9 @@ std::uint64_t identity(Reduction kind, DType dtype);
 DType accumulator(Reduction kind, DType dtype);
 /// True when `b` at a higher index replaces `a` as the extreme of argmax or argmin.
 bool replaces_extreme(Reduction kind, DType dtype, std::uint64_t a, std::uint64_t b);
+/// True when `a` comes before `b` in ascending order; a NaN comes after every number, and zeros of
+/// both signs are equal.
+bool comes_before(DType dtype, std::uint64_t a, std::uint64_t b);
 
 /// First word of philox4x32-10 with this key and counter words (low, high, 0, 0).
 std::uint32_t philox(std::uint64_t key, std::uint64_t counter);

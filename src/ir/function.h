@@ -96,6 +96,14 @@ struct ReduceAttributes {
     bool operator==(const ReduceAttributes&) const = default;
 };
 
+/// sort, argsort: the first `count` along the axis, in ascending order or from the largest down.
+struct SortAttributes {
+    int axis = 0;
+    std::int64_t count = 0;
+    bool descending = false;
+    bool operator==(const SortAttributes&) const = default;
+};
+
 /// dot: result[.., m, n] = acc + sum_k a[.., m, k] * b[.., k, n], with a or b stored transposed.
 struct DotAttributes {
     bool transpose_a = false;  ///< a is [.., k, m]
@@ -114,9 +122,10 @@ struct CallAttributes {
     bool operator==(const CallAttributes&) const = default;
 };
 
-using Attributes = std::variant<NoAttributes, ConstantAttributes, AxisAttributes, MathAttributes,
-                                AccessAttributes, PermutationAttributes, SliceAttributes,
-                                ReduceAttributes, DotAttributes, TextAttributes, CallAttributes>;
+using Attributes =
+    std::variant<NoAttributes, ConstantAttributes, AxisAttributes, MathAttributes, AccessAttributes,
+                 PermutationAttributes, SliceAttributes, ReduceAttributes, SortAttributes,
+                 DotAttributes, TextAttributes, CallAttributes>;
 
 struct Block;
 

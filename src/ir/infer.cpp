@@ -30,7 +30,7 @@ class Inference : private InferChecks {
             case OpClass::shape:
                 return {shape_op()};
             case OpClass::lanes:
-                return {op == Op::dot ? dot() : op == Op::reduce ? reduce() : scan()};
+                return {lanes()};
             case OpClass::other:
                 return other();
             case OpClass::control:
@@ -339,6 +339,34 @@ class Inference : private InferChecks {
                  name(attributes_.kind));
         }
         return from;
+    }
+
+    Type lanes() const {
+        switch (instruction_.op) {
+            case Op::reduce:
+                return reduce();
+            case Op::scan:
+                return scan();
+            case Op::dot:
+                return dot();
+            default:
+                return sort();
+        }
+    }
+
+    Type sort() const {
+        want_count(1);
+        const Type& from = operand(0, "operand");
+        const auto& attributes_ = attributes<SortAttributes>();
+        want_axis(attributes_.axis, from.shape.rank());
+        want_accepted(from.dtype, "an operand");
+        const std::int64_t extent = from.shape[attributes_.axis];
+        if (attributes_.count < 0 || attributes_.count > extent) {
+            fail("expected a count from 0 to {} but got {}", extent, attributes_.count);
+        }
+        Type result{instruction_.op == Op::sort ? from.dtype : DType::i32, from.shape};
+        result.shape[attributes_.axis] = attributes_.count;
+        return result;
     }
 
     Type dot() const {

@@ -468,6 +468,16 @@ class Parser {
             case Op::scan:
                 result.attributes = reduction();
                 return;
+            case Op::sort:
+            case Op::argsort: {
+                SortAttributes sort;
+                sort.axis = axis();
+                expect("count");
+                sort.count = integer();
+                sort.descending = accept("descending");
+                result.attributes = sort;
+                return;
+            }
             case Op::dot: {
                 DotAttributes dot;
                 dot.transpose_a = accept("transpose_a");

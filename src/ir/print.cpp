@@ -261,6 +261,9 @@ class Printer {
                     return fmt::format("{} axis {}{}{}", name(value.kind), value.axis,
                                        value.reverse ? " reverse" : "",
                                        value.exclusive ? " exclusive" : "");
+                } else if constexpr (std::is_same_v<T, SortAttributes>) {
+                    return fmt::format("axis {} count {}{}", value.axis, value.count,
+                                       value.descending ? " descending" : "");
                 } else if constexpr (std::is_same_v<T, DotAttributes>) {
                     std::string text;
                     if (value.transpose_a) text += " transpose_a";

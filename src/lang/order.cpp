@@ -23,6 +23,10 @@ auto along(const char* op, const Operand& x, int axis, Emit&& emit) {
     });
 }
 
+ir::SortAttributes whole(Tracer& tracer, ir::Value value, int axis, bool descending) {
+    return {axis, tracer.type(value).shape[axis], descending};
+}
+
 void want_integers(const char* op, const char* what, DType dtype) {
     if (!is_integer(dtype)) {
         user_error(op, "expected `{}` to be integers but got {}", what, name(dtype));
@@ -44,14 +48,13 @@ ir::Value beside(Tracer& tracer, const char* op, ir::Value places, const ir::Sha
 
 Tile argsort(Operand x, int axis, bool descending) {
     return along("argsort", x, axis, [&](Tracer& tracer, ir::Value value, int at) {
-        return tracer.wrap(lang::sorted_places(tracer.builder(), value, at, descending));
+        return tracer.wrap(tracer.builder().argsort(value, whole(tracer, value, at, descending)));
     });
 }
 
 Tile sort(Operand x, int axis, bool descending) {
     return along("sort", x, axis, [&](Tracer& tracer, ir::Value value, int at) {
-        const ir::Value places = lang::sorted_places(tracer.builder(), value, at, descending);
-        return tracer.wrap(lang::elements_at(tracer.builder(), value, places, at));
+        return tracer.wrap(tracer.builder().sort(value, whole(tracer, value, at, descending)));
     });
 }
 
@@ -63,8 +66,9 @@ std::pair<Tile, Tile> sort_by_key(Operand keys, Operand values, int axis, bool d
                        ir::to_string(shape), ir::to_string(tracer.shape(values)));
         }
         ir::Builder& builder = tracer.builder();
-        const ir::Value places = lang::sorted_places(builder, key, at, descending);
-        const Tile sorted = tracer.wrap(lang::elements_at(builder, key, places, at));
+        const ir::SortAttributes how = whole(tracer, key, at, descending);
+        const Tile sorted = tracer.wrap(builder.sort(key, how));
+        const ir::Value places = builder.argsort(key, how);
         return std::pair(sorted,
                          tracer.wrap(lang::elements_at(builder, tracer.value(values), places, at)));
     });
@@ -77,9 +81,9 @@ std::pair<Tile, Tile> top_k(Operand x, std::int64_t count, int axis) {
             user_error("top_k", "expected a count from 1 to {} but got {}", extent, count);
         }
         ir::Builder& builder = tracer.builder();
-        const ir::Value places = lang::largest_places(builder, value, count, at);
-        const Tile values = tracer.wrap(lang::elements_at(builder, value, places, at));
-        return std::pair(values, tracer.wrap(places));
+        const ir::SortAttributes how{at, count, true};
+        const Tile values = tracer.wrap(builder.sort(value, how));
+        return std::pair(values, tracer.wrap(builder.argsort(value, how)));
     });
 }
 

@@ -66,6 +66,9 @@ ir::Attributes attributes_of(ir::Op op, const ProgramBuilder::Attributes& given)
         case ir::Op::scan:
             return ir::ReduceAttributes{expect_reduction(ir::name(op), given.kind), given.axis,
                                         given.reverse, false};
+        case ir::Op::sort:
+        case ir::Op::argsort:
+            return ir::SortAttributes{given.axis, given.count, given.descending};
         case ir::Op::dot: {
             const auto precision = ir::parse_precision(given.precision);
             if (!precision) {

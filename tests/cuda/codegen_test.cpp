@@ -184,6 +184,18 @@ func @scan(%a: ref<f32[8192]>, %b: ref<f32[8192]>) grid [] num_stages 3 {
   yield
 })");
     EXPECT_TRUE(has(scan, "for `scan`; smaller tiles would fit")) << scan;
+    const std::string sort = message(R"(
+func @sort(%a: ref<f32[8192]>, %b: ref<i32[8192]>) grid [] {
+  %zero = constant 0 : i64
+  %x = load %a[%zero : 8192] : f32[8192]
+  %y = argsort %x axis 0 count 8192 descending : i32[8192]
+  store %b[%zero : 8192], %y
+  yield
+})");
+    EXPECT_TRUE(has(sort,
+                    "65536 for `argsort`; smaller tiles would fit; what is sorted has to fit "
+                    "whole: sort longer lines by the framework's sort before the kernel"))
+        << sort;
     const std::string rows = testing_support::matmul_program("f16", "f32", 32, 32, 32, 4, 0).text;
     std::string staged = rows;
     staged.replace(staged.find("grid []"), 7, "grid [] num_stages 8");

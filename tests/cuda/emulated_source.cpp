@@ -11,7 +11,7 @@ namespace tilewright::testing_support {
 const char* const kEmulatedIncludes =
     "#include \"cuda/device/ptx/types.cuh\"\n#include \"cuda/device/ptx/matrix_move.cuh\"\n"
     "#include \"cuda/device/ptx/mma.cuh\"\n#include \"cuda/device/tile/memory.cuh\"\n"
-    "#include \"cuda/device/tile/hopper.cuh\"\n"
+    "#include \"cuda/device/tile/hopper.cuh\"\n#include \"cuda/device/tile/sort.cuh\"\n"
     "using namespace twd;\n";
 
 std::string emulated_source(const std::string& source, const std::string& kernel,

@@ -157,6 +157,12 @@ TEST_F(InferTest, Reductions) {
     EXPECT_EQ(type(b.reduce(Reduction::sum, a, 0)), "bf16[8]");
     EXPECT_EQ(type(b.reduce(Reduction::argmax, a, 1)), "i32[4]");
     EXPECT_EQ(type(b.scan(Reduction::sum, a, 1)), "bf16[4, 8]");
+    EXPECT_EQ(type(b.sort(a, {1, 3, true})), "bf16[4, 3]");
+    EXPECT_EQ(type(b.argsort(a, {0, 4, false})), "i32[4, 8]");
+    EXPECT_EQ(error([&] {
+                  b.sort(a, {1, 9, false});
+              }),
+              "[sort] expected a count from 0 to 8 but got 9");
     EXPECT_EQ(type(b.scan(Reduction::logsumexp, a, 1)), "bf16[4, 8]");
     EXPECT_EQ(error([&] { b.reduce(Reduction::logsumexp, a, 1); }),
               "[reduce] expected a kind of reduction but got logsumexp, which is one of scans");

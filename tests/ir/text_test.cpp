@@ -52,6 +52,8 @@ func @"all of it"(%x: ref<f32[128, ?]> alias 0, %y: ref<bf16[4, 8, 16]> alias 0,
   %11 = dot %8, %8, %10 transpose_b : f32[8, 8]
   %12 = reduce %11 argmax axis 1 : i32[8]
   %13 = scan %11 sum axis 0 reverse exclusive : f32[8, 8]
+  %sorted = sort %11 axis 1 count 3 descending : f32[8, 3]
+  %places = argsort %11 axis 0 count 8 : i32[8, 8]
   %14 = slice %13 starts [0, 1] sizes [4, 3] strides [2, 2] : f32[4, 3]
   %15 = concatenate %14, %14 axis 1 : f32[4, 6]
   %16 = reshape %15 : f32[24]

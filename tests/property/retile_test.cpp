@@ -318,6 +318,11 @@ TEST(Retile, RefusesWithOpAndReason) {
                 store),
         HasSubstr("[retile] expected a block that can be cut into tiles of at most 64 elements "
                   "but got scan of i32[16, 16]: a scan needs its axis whole"));
+    EXPECT_THAT(refusal(head +
+                        "  %s = sort %t axis 0 count 16 : i32[16, 16]\n"
+                        "  %r = sort %s axis 1 count 16 descending : i32[16, 16]\n" +
+                        store),
+                HasSubstr("but got sort of i32[16, 16]: sorting needs its axis whole"));
     EXPECT_THAT(
         refusal(head + "  store %x[%0 : 16, %0 : 16], %t\n  %r = add %t, %t : i32[16, 16]\n" +
                 store),

@@ -350,6 +350,16 @@ void PortableGenerator::reduction() {
     const auto rank = static_cast<std::uint64_t>(type(*a).shape.rank());
     const int axis = static_cast<int>(below(rank));
     const auto length = static_cast<double>(type(*a).shape[axis]);
+    if (chance(15)) {
+        const auto extent = static_cast<std::uint64_t>(length);
+        const auto count = static_cast<std::int64_t>(chance(50) ? extent : 1 + below(extent));
+        const ir::SortAttributes how{axis, count, chance(50)};
+        Known sorted = *a;
+        sorted.value = b_.sort(a->value, how);
+        keep(sorted);
+        if (chance(50)) keep({b_.argsort(a->value, how), length});
+        return;
+    }
     const bool scans = chance(35);
     Reduction kind = any_of(std::initializer_list<Reduction>{
         Reduction::sum, Reduction::sum, Reduction::prod, Reduction::max, Reduction::min,

@@ -24,6 +24,7 @@ const Kernels& scalar_kernels() {
         .scan_lanes = scalar_scan_lanes,
         .arg_reduce_rows = scalar_arg_reduce_rows,
         .arg_reduce_lanes = scalar_arg_reduce_lanes,
+        .sort = scalar_sort,
         .gemm_f32 = scalar_gemm_f32,
         .gemm_f64 = scalar_gemm_f64,
         .gemm_i32 = scalar_gemm_i32,
@@ -81,6 +82,7 @@ Kernels vector_kernels(std::string_view name, int vector_bytes) {
         const StripFunction f = vector_scan_lanes(target, kind, dtype);
         return f != nullptr ? f : scalar_scan_lanes(kind, dtype);
     };
+    k.sort = [](DType dtype) { return vector_sort(target, dtype); };
     k.gemm_f32 = vector_gemm_f32(target);
     k.gemm_f64 = vector_gemm_f64(target);
     k.gemm_rows_f32 = vector_gemm_rows_f32(target);

@@ -99,6 +99,25 @@ struct Superinstructions {
     StripFunction mul_sub_mul = nullptr, mul_sub_mul_bf16 = nullptr, mul_sub_mul_f16 = nullptr;
 };
 
+/// A line to be put in order, its elements side by side, like those of the results. A NaN comes
+/// after every number, zeros of both signs are equal, and equal elements keep their order in both
+/// directions.
+struct SortLine {
+    const void* in = nullptr;
+    std::int64_t length = 0;
+    std::int64_t count = 0;  ///< of the results: the first of them in order
+    bool descending = false;
+    void* out = nullptr;             ///< the elements; nullptr: not wanted
+    std::int32_t* places = nullptr;  ///< where they stood; likewise
+    void* work = nullptr;            ///< sort_work(length) bytes, of the alignment of 8
+};
+using SortFunction = void (*)(const SortLine&);
+
+/// Two elements of 8 bytes for each of the line's, and vectors after their ends.
+constexpr std::int64_t sort_work(std::int64_t length) {
+    return 2 * 8 * (length + 64);
+}
+
 struct Kernels {
     std::string_view name;  ///< "scalar", "avx2", "avx512", "avx512_bf16", "amx", "neon"
     int vector_bytes = 0;
@@ -128,6 +147,9 @@ struct Kernels {
     /// The same over the lanes of each row: results of row r lie at r * out_row_stride of out and
     /// of accumulator; lane l has index immediate[0] + l.
     StripFunction (*arg_reduce_lanes)(ir::Reduction kind, DType dtype) = nullptr;
+
+    /// Exists for every dtype.
+    SortFunction (*sort)(DType dtype) = nullptr;
 
     /// a, b and c of the type in the name; integers wrap around, so that those without a sign are
     /// served, too.

@@ -22,6 +22,8 @@ StripFunction scalar_scan_lanes(ir::Reduction kind, DType dtype);
 StripFunction scalar_arg_reduce_rows(ir::Reduction kind, DType dtype);
 StripFunction scalar_arg_reduce_lanes(ir::Reduction kind, DType dtype);
 
+SortFunction scalar_sort(DType dtype);
+
 StripFunction scalar_store(DType dtype, bool masked);
 StripFunction scalar_interleave_pairs(DType in);
 StripFunction scalar_interleave_quads();

@@ -100,6 +100,9 @@ void Emitter::instruction(const Instruction& made) {
             return reduce(made);
         case Op::scan:
             return scan(made);
+        case Op::sort:
+        case Op::argsort:
+            return sort(made);
         case Op::dot:
             return dot(made);
         case Op::debug_print:

@@ -497,7 +497,7 @@ Generated Emitter::run() {
 #include "cuda/device/ptx/matrix_move.cuh"
 #include "cuda/device/ptx/mma.cuh"
 #include "cuda/device/tile/memory.cuh"
-using namespace twd;
+{}using namespace twd;
 {}
 extern "C" __global__ void __launch_bounds__({}{}) {}({}) {{
     extern __shared__ __align__(1024) u8 memory[];
@@ -505,7 +505,8 @@ extern "C" __global__ void __launch_bounds__({}{}) {}({}) {{
     [[maybe_unused]] const int lane = threadIdx.x & 31, warp = threadIdx.x >> 5;
 {}{}{}{}}}
 )",
-        f_.name, target_.arch, warps_, generated.shared_bytes, mma_step_functions(mma_steps_),
+        f_.name, target_.arch, warps_, generated.shared_bytes,
+        sorts_ ? "#include \"cuda/device/tile/sort.cuh\"\n" : "", mma_step_functions(mma_steps_),
         generated.threads,
         is_light()       ? ", 2"
         : plans_.empty() ? ", 1"

@@ -229,6 +229,7 @@ class Emitter {
     void scan(const Instruction& instruction);
     Layout scan_layout(const Instruction& instruction) const;
     void debug_print(const Instruction& instruction);
+    void sort(const Instruction& instruction);  // emit_sort.cpp
 
     // Dots (emit_dot.cpp).
     struct Operand {
@@ -333,6 +334,7 @@ class Emitter {
     const ir::Block* block_ = nullptr;                ///< being emitted
     std::map<std::string, std::string> coordinates_;  ///< expression -> variable
     std::string coordinate_text_;
+    bool sorts_ = false;           ///< the text calls cuda/device/tile/sort.cuh
     std::set<MmaStep> mma_steps_;  // that the text calls
     SharedArena arena_;
     std::string buffers_for_ = "scratch";               ///< what buffers that are added now are for

@@ -83,10 +83,20 @@ bool is_scatter(const ir::Instruction& made) {
     return made.op != Op::load && has_index_tiles(made);
 }
 
+bool is_sort(const ir::Instruction& made) {
+    return made.op == Op::sort || made.op == Op::argsort;
+}
+
+bool has_sorts(const ir::Function& kernel) {
+    bool sorts = false;
+    ir::walk(kernel.body, [&](const ir::Instruction& made) { sorts |= is_sort(made); });
+    return sorts;
+}
+
 /// Does every element of what an instruction reads or writes pass through shared memory, perhaps?
 bool moves_elements(const ir::Instruction& made) {
     return made.op == Op::transpose || made.op == Op::reshape || made.op == Op::concatenate ||
-           made.op == Op::scan || has_index_tiles(made);
+           made.op == Op::scan || is_sort(made) || has_index_tiles(made);
 }
 
 /// True when a tile, though threads can hold it, would not be in shared memory where it has to be
@@ -101,7 +111,7 @@ bool is_better_cut(const ir::Function& kernel) {
         const ir::Type& tile = kernel.type(value);
         if (made.op == Op::constant || made.op == Op::iota) return;
         std::int64_t bytes = padded_bytes(tile);
-        if (is_scatter(made)) bytes = bytes / size_of(tile.dtype) * kPlaceBytes;
+        if (is_scatter(made) || is_sort(made)) bytes = bytes / size_of(tile.dtype) * kPlaceBytes;
         large |= bytes > (moves_elements(made) ? kMaxMovedBytes : kMaxTileBytes);
     };
     ir::walk(kernel.body, [&](const ir::Instruction& made) {
@@ -145,7 +155,7 @@ bool loads_in_loops(const ir::Function& kernel) {
 }
 
 /// Warps for a kernel without a hint: about 64 accumulators, or 32 elements a thread, 16 where
-/// loops load tiles.
+/// loops load tiles, 8 where they are sorted.
 int choose_warps(const ir::Function& kernel) {
     if (kernel.hints.num_warps > 0) {
         int warps = 1;
@@ -169,7 +179,7 @@ int choose_warps(const ir::Function& kernel) {
         }
         return warps;
     }
-    const int elements = loads_in_loops(kernel) ? 16 : 32;
+    const int elements = has_sorts(kernel) ? 8 : loads_in_loops(kernel) ? 16 : 32;
     while (warps < kMaxWarps && tile > std::int64_t{warps} * 32 * elements) warps *= 2;
     return warps;
 }
@@ -237,9 +247,13 @@ Generated generate(const ir::Function& kernel, const Target& target) {
         const bool stages_help = asked > 1 && fits(emitted(1, true));
         user_error(kernel.name,
                    "expected at most {} bytes of shared memory on {} but the kernel's tiles take "
-                   "{}, the largest {}; {} would fit",
+                   "{}, the largest {}; {} would fit{}",
                    target.shared_bytes, target.arch, generated.shared_bytes, generated.largest,
-                   stages_help ? "fewer stages or smaller tiles" : "smaller tiles");
+                   stages_help ? "fewer stages or smaller tiles" : "smaller tiles",
+                   has_sorts(kernel)
+                       ? "; what is sorted has to fit whole: sort longer lines by the "
+                         "framework's sort before the kernel"
+                       : "");
     }
     return generated;
 }

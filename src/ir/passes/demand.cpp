@@ -320,6 +320,9 @@ Value Demand::build(Value value, const Region& region) {
             }
             return copy(instruction, {get(instruction.operands[0], region)}, shape_of(region));
         }
+        case Op::sort:
+        case Op::argsort:
+            return sort(instruction, region);
         default:
             if (info(instruction.op).op_class == OpClass::shape) {
                 return shape_op(instruction, region);

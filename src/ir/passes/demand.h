@@ -110,6 +110,7 @@ class Demand {
     Value shape_op(const Instruction& from, const Region& region);
     Value concatenate(const Instruction& from, const Region& region);
     Value reduce(const Instruction& from, const Region& region);
+    Value sort(const Instruction& from, const Region& region);
     Value stream_reduce(const Instruction& from, const Region& region, std::int64_t chunk);
     Value stream_extreme(const Instruction& from, const Region& region, std::int64_t chunk);
     Value dot(const Instruction& from, const Region& region);

@@ -188,6 +188,19 @@ Value Demand::reshape(const Instruction& from, const Region& region) {
 
 // ---- Reductions and dots: the contracted axis is read in chunks where it does not fit whole.
 
+Value Demand::sort(const Instruction& from, const Region& region) {
+    const auto how = from.get<SortAttributes>();
+    const auto axis = static_cast<std::size_t>(how.axis);
+    Region whole = region;
+    whole[axis] = Range{{}, source_shape(from.operands[0])[how.axis], 0};
+    if (!(region[axis] == Range{{}, how.count, 0})) {
+        refuse(from,
+               "sorting needs its axis whole; sort longer lines by the framework's sort before the "
+               "kernel");
+    }
+    return copy(from, {get(from.operands[0], whole)}, shape_of(region));
+}
+
 Value Demand::reduce(const Instruction& from, const Region& region) {
     const ReduceAttributes& how = from.get<ReduceAttributes>();
     const Value operand = from.operands[0];

@@ -207,7 +207,8 @@ class Retiler {
         const Tile rows_whole = shrunk(dims, 0, rank - 1);
         const bool reduces = std::ranges::any_of(roots, [&](const Instruction* root) {
             return std::ranges::any_of(access(*root).values, [&](Value v) {
-                return map_.computed_by(v, Op::reduce) || map_.computed_by(v, Op::scan);
+                return map_.computed_by(v, Op::reduce) || map_.computed_by(v, Op::scan) ||
+                       map_.computed_by(v, Op::sort) || map_.computed_by(v, Op::argsort);
             });
         });
         if (reduces && size(rows_whole) <= options_.max_tile_elements) add(rows_whole);

@@ -244,6 +244,9 @@ inline To bits_as(From from) {
     std::memcpy(&to, &from, sizeof(to));
     return to;
 }
+inline long long __double_as_longlong(double x) {
+    return bits_as<long long>(x);
+}
 inline float __uint_as_float(unsigned x) {
     return bits_as<float>(x);
 }

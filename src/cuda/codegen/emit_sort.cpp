@@ -1,0 +1,103 @@
+// Sorting along an axis, in shared memory.
+#include <bit>
+
+#include "cuda/codegen/emitter.h"
+
+namespace tilewright::cuda {
+
+using ir::Op;
+
+/// Lines lie one after the other, each filled up to a power of two. sort and argsort of one tile
+/// are done at once where the block has both.
+void Emitter::sort(const Instruction& made) {
+    if (find(made.result()) != nullptr) return;  // with the other one
+    sorts_ = true;
+    const auto& how = made.get<ir::SortAttributes>();
+    const Value source = made.operands[0];
+    const DType dtype = type(source).dtype;
+    const ir::Shape& shape = type(source).shape;
+    const auto a = static_cast<std::size_t>(how.axis);
+    std::vector<const Instruction*> wanted;
+    bool with_places = is_float(dtype);  // which tell zeros apart
+    for (const Instruction& each : block_->body) {
+        const bool same = (each.op == Op::sort || each.op == Op::argsort) &&
+                          each.operands[0] == source && each.get<ir::SortAttributes>() == how;
+        if (!same) continue;
+        wanted.push_back(&each);
+        with_places |= each.op == Op::argsort;
+    }
+    const bool wide = size_of(dtype) == 8;
+    const char* const word = wide ? "sorting::Wide" : with_places ? "u64" : "u32";
+    const int bytes = wide ? 16 : with_places ? 8 : 4;
+    const auto held = static_cast<std::uint64_t>(cover(shape[how.axis]).size());
+    const auto length = static_cast<std::int64_t>(std::bit_ceil(held));
+    std::int64_t lines = 1;
+    for (int axis = 0; axis < shape.rank(); ++axis) {
+        if (axis != how.axis) lines *= cover(shape[axis]).size();
+    }
+    const std::int64_t total = lines * length;
+    const auto index = [&](const Layout& layout, int r) {
+        const Coordinates at = layout.register_coordinates(r);
+        std::string line_text = "0";
+        for (int axis = 0; axis < shape.rank(); ++axis) {
+            if (axis == how.axis) continue;
+            line_text = fmt::format("({}) * {} + {}", line_text, cover(shape[axis]).size(),
+                                    coordinate(layout, axis, at[axis]));
+        }
+        return fmt::format("sorting::slot<{}>(({}) * {} + {})", word, line_text, length,
+                           coordinate(layout, how.axis, at[a]));
+    };
+    const Held* known = find(source);
+    const Layout from = known != nullptr ? known->layout : home(source);
+    const Names elements = get(source, from);
+    constexpr std::int64_t kLeast = 32;  // slots of fewer words may lie anywhere among so many
+    const int id = buffer((total + kLeast - 1) / kLeast * kLeast * bytes);
+    const std::string base = fresh("words");
+    before_shared_write(id);
+    line("auto* const {} = reinterpret_cast<{}*>(memory + {});", base, word, buffer_offset(id));
+    if (static_cast<std::int64_t>(held) != length) {
+        line(
+            "for (int i = threadIdx.x; i < {}; i += {}) {}[sorting::slot<{}>(i)] = "
+            "sorting::last_word<{}>();",
+            total, 32 * warps_, base, word, word);
+        barrier();
+        before_shared_write(id);
+    }
+    const std::string own = owner(from);
+    for (int r = 0; r < from.registers(); ++r) {
+        const std::string inside =
+            from.has_phantoms(how.axis)
+                ? fmt::format("{} < {}",
+                              coordinate(from, how.axis, from.register_coordinates(r)[a]),
+                              shape[how.axis])
+                : "";
+        const std::string text =
+            fmt::format("sorting::word_of<{}, {}>({}, {})", word, how.descending, elements[r],
+                        coordinate(from, how.axis, from.register_coordinates(r)[a]));
+        line(
+            "{}{}[{}] = {};", own.empty() ? "" : fmt::format("if ({}) ", own), base, index(from, r),
+            inside.empty() ? text
+                           : fmt::format("{} ? {} : sorting::last_word<{}>()", inside, text, word));
+    }
+    touch(id);
+    before_shared_read({id});
+    line("sorting::sort_lines<{}, {}, {}>({});", length, total, 32 * warps_, base);
+    touch(id);
+    for (const Instruction* each : wanted) {
+        const Value result = each->result();
+        const Layout to = home(result);
+        const Names names = numbered(fmt::format("v{}", result.id), to.registers());
+        const std::string value_type = register_type(type(result).dtype);
+        for (int r = 0; r < to.registers(); ++r) {
+            const std::string at = fmt::format("{}[{}]", base, index(to, r));
+            line("const {} {} = {};", value_type, names[r],
+                 each->op == Op::argsort ? fmt::format("sorting::place_of<{}>({})", word, at)
+                                         : fmt::format("sorting::element_of<{}, {}>({})",
+                                                       value_type, how.descending, at));
+        }
+        hold(result, to, names);
+    }
+    touch(id);
+}
+
+}  // namespace tilewright::cuda
