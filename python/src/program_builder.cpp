@@ -89,18 +89,20 @@ void bind_builder(nb::module_& module) {
             [](ProgramBuilder& b, const std::string& op, const Values& operands,
                const std::string& dtype, const Extents& shape, int axis, bool approx, bool reverse,
                std::vector<int> permutation, Extents starts, Extents sizes, Extents strides,
-               std::string kind, bool transpose_a, bool transpose_b, std::string precision) {
+               std::string kind, bool transpose_a, bool transpose_b, std::string precision,
+               std::int64_t count, bool descending) {
                 return b.apply(op, operands, expect_dtype(dtype), shape,
                                {axis, approx, reverse, std::move(permutation), std::move(starts),
                                 std::move(sizes), std::move(strides), std::move(kind), transpose_a,
-                                transpose_b, std::move(precision)});
+                                transpose_b, std::move(precision), count, descending});
             },
             nb::arg("op"), nb::arg("operands"), nb::arg("dtype"), nb::arg("shape"),
             nb::arg("axis") = 0, nb::arg("approx") = false, nb::arg("reverse") = false,
             nb::arg("permutation") = std::vector<int>(), nb::arg("starts") = Extents(),
             nb::arg("sizes") = Extents(), nb::arg("strides") = Extents(), nb::arg("kind") = "",
             nb::arg("transpose_a") = false, nb::arg("transpose_b") = false,
-            nb::arg("precision") = "ieee");
+            nb::arg("precision") = "ieee", nb::arg("count") = 0,
+            nb::arg("descending") = false);
     builder
         .def(
             "load",

@@ -162,6 +162,23 @@ SuiteCase top_k_case(std::int64_t rows, std::int64_t columns, std::int64_t count
     return result;
 }
 
+SuiteCase sort_case(std::int64_t rows, std::int64_t columns) {
+    const BlockSpec block{{1, columns}, [](auto i) { return tilewright::block(i, 0); }};
+    Call call =
+        tilewright::call(kernel("sort", [](Ref x, Ref y) { y.store(sort(x.load(), 1)); }),
+                         {.grid = {rows},
+                          .in = {block},
+                          .out = {block},
+                          .out_type = {{f32, {rows, columns}}}});
+    SuiteCase result =
+        suite_case(fmt::format("sort {} x {} f32", rows, columns), call, plain_loops().sort,
+                   {random_values(f32, {rows, columns}, 1)}, {f32, {rows, columns}});
+    result.sizes = {columns};
+    result.units = rows;
+    result.bytes = 8.0 * static_cast<double>(rows * columns);
+    return result;
+}
+
 }  // namespace
 
 std::vector<SuiteCase> row_cases(bool small) {
@@ -208,6 +225,7 @@ std::vector<SuiteCase> row_cases(bool small) {
         length, 1));
     cases.back().tolerance = 1e-5;
     cases.push_back(top_k_case(small ? 8 : 4096, small ? 100 : 1024, 8));
+    cases.push_back(sort_case(small ? 8 : 1024, small ? 100 : 4096));
     cases.push_back(cumsum_rows_case(small ? 100 : 2048, small ? 64 : 2048));
     return cases;
 }

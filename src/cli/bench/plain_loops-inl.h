@@ -176,6 +176,42 @@ void top_k(const PlainArgs& a, i64 begin, i64 end) {
     }
 }
 
+/// Quicksort by the median of three, and insertion where few are left.
+void sort_row(float* y, i64 n) {
+    while (n > 16) {
+        const float a = y[0], b = y[n / 2], c = y[n - 1];
+        const float pivot = a < b ? (b < c ? b : a < c ? c : a) : (a < c ? a : b < c ? c : b);
+        i64 low = 0, high = n - 1;
+        while (low <= high) {
+            while (y[low] < pivot) ++low;
+            while (pivot < y[high]) --high;
+            if (low > high) break;
+            const float kept = y[low];
+            y[low++] = y[high];
+            y[high--] = kept;
+        }
+        sort_row(y + low, n - low);
+        n = high + 1;
+    }
+    for (i64 i = 1; i < n; ++i) {
+        const float value = y[i];
+        i64 at = i;
+        for (; at > 0 && value < y[at - 1]; --at) y[at] = y[at - 1];
+        y[at] = value;
+    }
+}
+
+/// Rows in ascending order. size: columns.
+void sort(const PlainArgs& a, i64 begin, i64 end) {
+    const i64 n = a.size[0];
+    for (i64 row = begin; row < end; ++row) {
+        const float* __restrict x = in<float>(a, 0) + row * n;
+        float* __restrict y = out<float>(a) + row * n;
+        for (i64 i = 0; i < n; ++i) y[i] = x[i];
+        sort_row(y, n);
+    }
+}
+
 /// y[i] = x[i] + ... + x[i + 8]; size: results in a row, which has 8 more of x.
 void sliding_sum(const PlainArgs& a, i64 begin, i64 end) {
     const i64 n = a.size[0];
@@ -377,6 +413,7 @@ constexpr PlainLoops kLoopsOfThisLevel = {
     .cummax = cummax,
     .cumlogsumexp = cumlogsumexp,
     .top_k = top_k,
+    .sort = sort,
     .sliding_sum = sliding_sum,
     .depthwise = depthwise,
     .stencil = stencil,

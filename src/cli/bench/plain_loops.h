@@ -19,7 +19,7 @@ using PlainLoop = void (*)(const PlainArgs&, std::int64_t begin, std::int64_t en
 struct PlainLoops {
     const char* level;  ///< the instruction set that the compiler was given
     PlainLoop add, scale_shift_relu, bias_gelu_residual, softmax, layer_norm, rotary, transpose;
-    PlainLoop cumsum_f32, cumsum_i32, cumsum_rows, cummax, cumlogsumexp, top_k, sliding_sum;
+    PlainLoop cumsum_f32, cumsum_i32, cumsum_rows, cummax, cumlogsumexp, top_k, sort, sliding_sum;
     PlainLoop depthwise, stencil, blur, jacobi;
     PlainLoop segment_sum, histogram, embedding, embedding_gradient, sparse_rows;
     PlainLoop cholesky, int4_matmul, kmeans;

@@ -1,68 +1,30 @@
-"""Rules of sort and top_k: an element's place is the number of elements that come before it, counted
-in a loop over them; then all of them are stored where they belong."""
+"""Rules of sort and top_k: sorting is an operation; what else moves along is gathered."""
 
-from ...._dtypes import is_float
-from .arithmetic import broadcast, cast, elementwise
-from .control import for_loop
 from .gathers import spilled
 from .program import Value
-from .refs import Dim, View, load, store
+from .refs import Dim, View, load
 from .shapes import check_tile
 from .translate import rule
 
 
-def _both(t, op, a, b):
-    return elementwise(t, op, [a, b], "bool", a.shape)
+def _order(t, key, axis, op="argsort", **attributes):
+    """The sorted elements of a key, or their places."""
+    attributes = {"axis": axis, "count": key.shape[axis], **attributes}
+    shape = list(key.shape)
+    shape[axis] = attributes["count"]
+    dtype = key.dtype if op == "sort" else "i32"
+    return t.program.emit(op, [key], dtype, tuple(shape), attributes)
 
 
-def _before(t, other, own, op):
-    """(other comes before own, both are equal); a NaN comes after every number in ascending order,
-    before in descending order."""
-    before, same = _both(t, op, other, own), _both(t, "eq", other, own)
-    if is_float(own.dtype):
-        nan, other_nan = (elementwise(t, "isnan", [v], "bool", own.shape) for v in (own, other))
-        late, early = (nan, other_nan) if op == "lt" else (other_nan, nan)
-        number = elementwise(t, "bitwise_not", [early], "bool", own.shape)
-        before = _both(t, "bitwise_or", before, _both(t, "bitwise_and", late, number))
-        same = _both(t, "bitwise_or", same, _both(t, "bitwise_and", nan, other_nan))
-    return before, same
-
-
-def _ranks(t, keys, axis, op):
-    """For each element the number of those before it along the axis; equal ones keep their order."""
-    shape = keys[0].shape
-    views = [spilled(t, key) for key in keys]
-    position = _positions(t, axis, shape)
-
-    def body(iv, carries):
-        earlier = broadcast(t, cast(t, iv, "i32"), shape)
-        ahead = _both(t, "lt", earlier, position)
-        for key, view in zip(reversed(keys), reversed(views), strict=True):
-            dims = list(view.dims)
-            dims[axis] = Dim("slice", iv)
-            other = broadcast(t, load(t, View(view.ref, view.dtype, tuple(dims))), shape)
-            before, same = _before(t, other, key, op)
-            ahead = _both(t, "bitwise_or", before, _both(t, "bitwise_and", same, ahead))
-        return [elementwise(t, "add", [carries[0], cast(t, ahead, "i32")], "i32", shape)]
-
-    low, high = t.number(0, "i64"), t.number(shape[axis], "i64")
-    (ranks,) = for_loop(t, low, high, [t.number(0, "i32", shape)], body)
-    return ranks
-
-
-def _positions(t, axis, shape):
-    return t.program.emit("iota", [], "i32", shape, {"axis": axis})
-
-
-def _placed(t, value, ranks, axis, count):
-    """The first `count` elements along the axis when each goes where its rank says."""
-    shape = list(value.shape)
-    shape[axis] = count
-    view = t.scratch(value.dtype, tuple(shape))
-    dims = [Dim("tile", ranks if a == axis else _positions(t, a, value.shape))
-            for a in range(value.rank)]  # fmt: skip
-    store(t, View(view.ref, view.dtype, tuple(dims), value.shape), value)
-    return load(t, view)
+def _taken(t, value, places, axis):
+    """The elements at the places along an axis."""
+    view = spilled(t, value)
+    positions = [
+        places if a == axis else t.program.emit("iota", [], "i32", places.shape, {"axis": a})
+        for a in range(value.rank)
+    ]
+    dims = tuple(Dim("tile", position) for position in positions)
+    return load(t, View(view.ref, view.dtype, dims, places.shape))
 
 
 @rule("sort")
@@ -71,14 +33,25 @@ def _sort(t, eqn, *operands):
     operands = [Value(v.dtype, v.shape, id=t.program.use(v)) for v in operands]
     if operands[0].shape[axis] <= 1:
         return operands
-    ranks = _ranks(t, operands[: eqn.params["num_keys"]], axis, "lt")
-    return [_placed(t, value, ranks, axis, value.shape[axis]) for value in operands]
+    check_tile(operands[0].shape)
+    # By the last key first: sorting by the one before it keeps that order among equals.
+    keys = operands[: eqn.params["num_keys"]]
+    places = None
+    for key in reversed(keys):
+        if places is None:
+            places = _order(t, key, axis)
+        else:
+            then = _order(t, _taken(t, key, places, axis), axis)
+            places = _taken(t, places, then, axis)
+    only = _order(t, keys[0], axis, "sort") if len(keys) == 1 else None
+    moved = [_taken(t, v, places, axis) for v in operands[1:]] if only else None
+    return [only, *moved] if only else [_taken(t, v, places, axis) for v in operands]
 
 
 @rule("top_k")
 def _top_k(t, eqn, a):
     axis, count = eqn.params.get("axis", a.rank - 1) % a.rank, eqn.params["k"]
     check_tile(a.shape)
-    ranks = _ranks(t, [a], axis, "gt")
-    positions = _positions(t, axis, a.shape)
-    return [_placed(t, value, ranks, axis, count) for value in (a, positions)]
+    key = Value(a.dtype, a.shape, id=t.program.use(a))
+    how = {"count": count, "descending": True}
+    return [_order(t, key, axis, op, **how) for op in ("sort", "argsort")]
