@@ -101,8 +101,7 @@ void bind_builder(nb::module_& module) {
             nb::arg("permutation") = std::vector<int>(), nb::arg("starts") = Extents(),
             nb::arg("sizes") = Extents(), nb::arg("strides") = Extents(), nb::arg("kind") = "",
             nb::arg("transpose_a") = false, nb::arg("transpose_b") = false,
-            nb::arg("precision") = "ieee", nb::arg("count") = 0,
-            nb::arg("descending") = false);
+            nb::arg("precision") = "ieee", nb::arg("count") = 0, nb::arg("descending") = false);
     builder
         .def(
             "load",

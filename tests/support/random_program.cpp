@@ -292,6 +292,12 @@ class Generator {
         if (type(a).dtype == boolean ? !(logical || extreme) : logical) return;
         if (options_.exact && is_float(type(a).dtype) && !extreme && !index) return;
         const int axis = static_cast<int>(random_.below(type(a).shape.rank()));
+        if (index && random_.chance(50)) {
+            const auto extent = static_cast<std::uint64_t>(type(a).shape[axis]);
+            const auto count = static_cast<std::int64_t>(1 + random_.below(extent));
+            const SortAttributes how{axis, count, random_.chance(50)};
+            return void(add(random_.chance(50) ? b_.sort(a, how) : b_.argsort(a, how)));
+        }
         if (random_.chance(70) || index) return void(add(b_.reduce(kind, a, axis)));
         add(b_.scan(kind, a, axis, random_.chance(50), random_.chance(50)));
     }

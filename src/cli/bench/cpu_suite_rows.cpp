@@ -164,12 +164,9 @@ SuiteCase top_k_case(std::int64_t rows, std::int64_t columns, std::int64_t count
 
 SuiteCase sort_case(std::int64_t rows, std::int64_t columns) {
     const BlockSpec block{{1, columns}, [](auto i) { return tilewright::block(i, 0); }};
-    Call call =
-        tilewright::call(kernel("sort", [](Ref x, Ref y) { y.store(sort(x.load(), 1)); }),
-                         {.grid = {rows},
-                          .in = {block},
-                          .out = {block},
-                          .out_type = {{f32, {rows, columns}}}});
+    Call call = tilewright::call(
+        kernel("sort", [](Ref x, Ref y) { y.store(sort(x.load(), 1)); }),
+        {.grid = {rows}, .in = {block}, .out = {block}, .out_type = {{f32, {rows, columns}}}});
     SuiteCase result =
         suite_case(fmt::format("sort {} x {} f32", rows, columns), call, plain_loops().sort,
                    {random_values(f32, {rows, columns}, 1)}, {f32, {rows, columns}});

@@ -47,7 +47,7 @@ class LineSort {
     using Bits = typename Keys::Bits;
     using Key = typename Keys::Key;
     static constexpr std::size_t kSlack = 64;
-    static constexpr std::size_t kFiltered = 1024, kChunk = 256;
+    static constexpr std::size_t kFiltered = 512, kChunk = 256;
 
     /// In the order that is wanted.
     HWY_INLINE Key key(std::size_t i) const { return Keys::key(in_[i]) ^ flip_; }
@@ -97,7 +97,7 @@ class LineSort {
         constexpr std::size_t kLanes = hn::MaxLanes(D());
         std::uint64_t* kept = work<std::uint64_t>(0);
         std::uint64_t* room = work<std::uint64_t>(1);
-        const std::size_t most = std::min(n_, std::max<std::size_t>(4 * count_, 512));
+        const std::size_t most = std::min(n_, std::max<std::size_t>(4 * count_, 128));
         HWY_ALIGN std::uint32_t keys[kChunk];
         std::size_t held = 0, i = 0;
         for (; i < most; ++i) kept[held++] = std::uint64_t{key(i)} << 32 | i;
