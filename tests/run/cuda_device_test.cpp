@@ -16,8 +16,10 @@
 #include "ir/parse.h"
 #include "ir/print.h"
 #include "run/cuda_executable.h"
+#include "run/executable.h"
 #include "tests/cuda/test_support.h"
 #include "tests/run/cuda_arrays.h"
+#include "tests/run/random_products.h"
 #include "tests/run/scheduled_programs.h"
 #include "tests/support/portable_program.h"
 #include "tests/support/seeds.h"
@@ -132,6 +134,58 @@ TEST(CudaDevice, ProgramsOfEveryPathGiveWhatTheReferenceGives) {
                                got.memory[i].size() * sizeof(got.memory[i][0]));
             EXPECT_TRUE(relative_error(function, i, expected, got) <= program.relative)
                 << "array " << i << ": " << relative_error(function, i, expected, got);
+        }
+    }
+}
+
+/// What is not stored stays NaN.
+void poison_output(testing_support::ProgramArrays& arrays) {
+    for (auto& word : arrays.memory.back()) std::memset(&word, 0xff, sizeof(word));
+}
+
+TEST(CudaDevice, RandomProductsGiveWhatTheTileMachineGives) {
+    TW_REQUIRE_GPU();
+    constexpr std::uint64_t kTogether = 16;  // compiled at once
+    const tilewright::testing::Seeds seeds = tilewright::testing::seeds(48);
+    for (std::uint64_t begin = seeds.begin; begin < seeds.end; begin += kTogether) {
+        struct Case {
+            testing_support::CudaProgram program;
+            ir::Function function;
+            testing_support::ProgramArrays expected, got;
+            std::unique_ptr<run::Executable> executable;
+        };
+        std::vector<std::unique_ptr<Case>> cases;
+        for (std::uint64_t seed = begin; seed < std::min(seeds.end, begin + kTogether); ++seed) {
+            testing_support::CudaProgram program = testing_support::RandomProduct(seed).program();
+            ir::Function function = ir::parse(program.text);
+            testing_support::ProgramArrays arrays(function, program.extents);
+            cases.push_back(std::make_unique<Case>(
+                Case{program, function, {function, program.extents}, std::move(arrays), {}}));
+            Case& c = *cases.back();
+            for (auto* each : {&c.expected, &c.got}) {
+                poison_output(*each);
+                each->arguments.grid = function.grid;
+            }
+            c.executable = run::make_cuda_executable(function, 0);
+            c.executable->compile_ahead(c.got.arguments);
+            run::make_host_executable(function)->run(c.expected.arguments);
+        }
+        for (const auto& c : cases) {
+            std::vector<cuda::Buffer> device;
+            ir::Arguments arguments = c->got.arguments;
+            for (auto& memory : c->got.memory) {
+                const std::size_t bytes = memory.size() * sizeof(memory[0]);
+                device.emplace_back(0, bytes);
+                device.back().upload(memory.data(), bytes);
+                arguments.refs[device.size() - 1].data =
+                    reinterpret_cast<void*>(device.back().address());
+            }
+            c->executable->run(arguments);
+            device.back().download(c->got.memory.back().data(),
+                                   c->got.memory.back().size() * sizeof(c->got.memory[0][0]));
+            EXPECT_EQ(relative_error(c->function, device.size() - 1, c->expected, c->got), 0)
+                << c->program.name << "\n"
+                << c->program.text;
         }
     }
 }

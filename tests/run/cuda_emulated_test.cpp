@@ -7,12 +7,15 @@
 #include <filesystem>
 
 #include "cpu/interpreter.h"
+#include "cuda/schedule/schedule.h"
 #include "ir/parse.h"
 #include "ir/print.h"
 #include "lang/trace.h"
+#include "run/executable.h"
 #include "tests/cuda/emulate.h"
 #include "tests/run/cuda_arrays.h"
 #include "tests/run/cuda_programs.h"
+#include "tests/run/random_products.h"
 #include "tests/support/portable_program.h"
 #include "tests/support/seeds.h"
 #include "tilewright/lang.h"
@@ -59,6 +62,42 @@ TEST(CudaEmulated, RandomProgramsGiveWhatTheReferenceGives) {
                 << "TILEWRIGHT_TEST_SEED=" << begin + i << "\n"
                 << ir::print(programs[i].function);
         }
+    }
+}
+
+TEST(CudaEmulated, RandomProductsGiveWhatTheTileMachineGives) {
+    TW_REQUIRE_SOURCES();
+    const tilewright::testing::Seeds seeds = tilewright::testing::seeds(12);
+    std::vector<testing_support::CudaProgram> programs;
+    std::vector<ir::Function> functions, prepared;
+    std::vector<std::unique_ptr<testing_support::ProgramArrays>> expected, got;
+    std::vector<cuda::Generated> kernels;
+    for (std::uint64_t seed = seeds.begin; seed < seeds.end; ++seed) {
+        programs.push_back(testing_support::RandomProduct(seed).program());
+        SCOPED_TRACE(programs.back().name);
+        functions.push_back(ir::parse(programs.back().text));
+        const ir::Function& function = functions.back();
+        for (auto* arrays : {&expected, &got}) {
+            arrays->push_back(std::make_unique<testing_support::ProgramArrays>(
+                function, programs.back().extents));
+            arrays->back()->arguments.grid = function.grid;
+            for (auto& word : arrays->back()->memory.back()) std::memset(&word, 0xff, sizeof(word));
+        }
+        run::make_host_executable(function)->run(expected.back()->arguments);
+        cuda::Target target = cuda::target_of("sm_90a");
+        prepared.push_back(cuda::prepare(function));
+        target.facts = cuda::facts_of(prepared.back(), got.back()->arguments,
+                                      cuda::schedule::may_copy(function, target.arch));
+        kernels.push_back(cuda::schedule::generate_best(function, target));
+    }
+    const testing_support::EmulatedKernels emulated(kernels);
+    for (std::size_t i = 0; i < kernels.size(); ++i) {
+        cuda::LaunchArguments arguments(prepared[i], got[i]->arguments, &kernels[i]);
+        emulated.run(i, arguments, static_cast<unsigned>(i));
+        EXPECT_EQ(
+            relative_error(functions[i], programs[i].extents.size() - 1, *expected[i], *got[i]), 0)
+            << programs[i].name << "\n"
+            << programs[i].text;
     }
 }
 
