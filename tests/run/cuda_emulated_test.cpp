@@ -230,8 +230,9 @@ TEST(CudaEmulated, SortsAndCombines) {
         std::vector<std::vector<std::int64_t>> extents;
     };
     std::vector<Case> cases;
-    // Runs that are merged from 1 and from 32 elements on.
-    const std::pair<DType, std::int64_t> inputs[] = {{f32, 77}, {bf16, 96}, {i64, 77}};
+    // Lines that are filled up to a power of two, words of every kind.
+    const std::pair<DType, std::int64_t> inputs[] = {
+        {f32, 77}, {bf16, 96}, {i64, 77}, {u8, 5}, {f64, 300}};
     for (const auto& [dtype, n] : inputs) {
         lang::Signature signature;
         signature.parameters = {
