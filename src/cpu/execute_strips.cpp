@@ -163,28 +163,30 @@ bool covers(const FusedRun& run, std::int64_t block, std::int64_t lanes) {
     return lanes % block == 0 || (run.repeats && lanes > block);
 }
 
-/// Does a fused run on blocks of lanes of a strip, from lane `skipped` on. `resolved(op, k)` gives
-/// input k of an op, or its result (-1). Returns false, with nothing done, where positions are too
-/// large.
+/// Does a fused run on a strip; returns the lanes done: none where positions are too large.
+/// `resolved(op, k)` gives input k of an op, or its result (-1).
 template <typename Resolve>
-bool run_blocks(const Frame& frame, const Chain& chain, const FusedRun& run, const Part& part,
-                std::int64_t skipped, std::int64_t blocks, Resolve&& resolved) {
+std::int64_t run_fused(const Frame& frame, const Chain& chain, const FusedRun& run,
+                       const Part& part, Resolve&& resolved) {
     const FusedKernels& kernels = frame.program->kernels->fused;
+    const std::int64_t blocks = part.lanes / kernels.lanes;
+    if (blocks == 0) return 0;
     FusedCall call;
     call.steps = run.steps.data();
     call.rows = part.rows;
     call.blocks = blocks;
+    call.lanes = run.repeats ? part.lanes : blocks * kernels.lanes;
     call.num_affine = run.forms.size();
     for (std::size_t i = 0; i < run.forms.size(); ++i) {
         constexpr std::int64_t kMost = std::int64_t{1} << 30;
         const Affine& form = run.forms[i];
         const std::int64_t base =
-            base_of(frame, form) + part.row * form.row + (part.lane + skipped) * form.lane;
+            base_of(frame, form) + part.row * form.row + part.lane * form.lane;
         const auto size = [](std::int64_t x) { return x < 0 ? -x : x; };
         // Positions beyond 32 bits are left to the ops themselves.
         if (size(base) > kMost || size(form.row) > kMost / part.rows ||
             size(form.lane) > kMost / part.lanes) {
-            return false;
+            return 0;
         }
         call.affine[i] = {static_cast<std::int32_t>(base), static_cast<std::int32_t>(form.row),
                           static_cast<std::int32_t>(form.lane)};
@@ -204,8 +206,8 @@ bool run_blocks(const Frame& frame, const Chain& chain, const FusedRun& run, con
         const Resolved& from = resolved(operand.op, operand.input);
         const std::int64_t element = size_of(result ? op.out.dtype : op.in[operand.input].dtype);
         const std::int64_t lane_bytes = (result ? 1 : from.lane_stride) * element;
-        to = {from.at(part.panel, part.row) + skipped * lane_bytes, from.row_stride * element,
-              lane_bytes, result && op.stored_ref >= 0 && frame.views[op.out.index].streams};
+        to = {from.at(part.panel, part.row), from.row_stride * element, lane_bytes,
+              result && op.stored_ref >= 0 && frame.views[op.out.index].streams};
     }
     call.num_reductions = run.reductions.size();
     for (std::size_t i = 0; i < run.reductions.size(); ++i) {
@@ -235,19 +237,7 @@ bool run_blocks(const Frame& frame, const Chain& chain, const FusedRun& run, con
                                                   kernels.lanes * from.lane_bytes};
     }
     (run.compiled ? run.compiled : kernels.run)(call);
-    return true;
-}
-
-/// Does a fused run on a strip; returns the lanes done.
-template <typename Resolve>
-std::int64_t run_fused(const Frame& frame, const Chain& chain, const FusedRun& run,
-                       const Part& part, Resolve&& resolved) {
-    const std::int64_t block = frame.program->kernels->fused.lanes;
-    const std::int64_t blocks = part.lanes / block, done = blocks * block;
-    if (blocks == 0 || !run_blocks(frame, chain, run, part, 0, blocks, resolved)) return 0;
-    if (done == part.lanes || !run.repeats) return done;
-    const bool rest = run_blocks(frame, chain, run, part, part.lanes - block, 1, resolved);
-    return rest ? part.lanes : done;
+    return call.lanes;
 }
 
 /// A store copies its operand to the array, or lets the op that makes the operand write there.

@@ -72,7 +72,6 @@ class Planner {
             if (!emit_op(t)) return false;
         }
         run_.joins_panels = lie_side_by_side();
-        if (run_.forms.empty()) run_.compiled = program_.kernels->fused.compiled(run_.shapes);
         return emit({Op::yield});
     }
 
@@ -85,7 +84,10 @@ class Planner {
         }
         return false;
     }
-    FusedRun take() { return std::move(run_); }
+    FusedRun take() {
+        if (run_.forms.empty()) run_.compiled = program_.kernels->fused.compiled(run_.shapes);
+        return std::move(run_);
+    }
 
   private:
     static constexpr std::size_t kNone = ~std::size_t{0};

@@ -88,7 +88,9 @@ struct FusedCall {
         std::int32_t base, row, lane;
     };
     const FusedStep* steps;
-    std::int64_t rows, blocks;
+    /// Lanes after the last whole block are done by a block that ends with the last lane: there are
+    /// such lanes only where doing lanes twice changes nothing.
+    std::int64_t rows, blocks, lanes;
     std::size_t num_operands, num_affine, num_reductions, num_prefetches;
     std::array<FusedOperand, kMaxOperands> operands;
     std::array<Index, kMaxAffine> affine;

@@ -5,6 +5,7 @@
 #include <string>
 
 #include "cpu/simd/dot_products.h"
+#include "cpu/simd/run_compiler.h"
 #include "cpu/simd/scalar.h"
 #include "cpu/simd/vector.h"
 #include "hwy/targets.h"
@@ -105,7 +106,12 @@ Kernels vector_kernels(std::string_view name, int vector_bytes) {
     };
     k.super = *vector_superinstructions(target);
     k.fused = *vector_fused_kernels(target);
-    k.fused.compiled = vector_compiled_runs(target);
+    k.fused.compiled = [](std::span<const FusedShape> shapes) {
+        static const auto ahead = vector_compiled_runs(target);
+        const auto run = ahead(shapes);
+        if (run != nullptr || target == Target::neon) return run;
+        return compile_run(shapes, target == Target::avx512 ? 64 : 32);
+    };
     return k;
 }
 

@@ -154,7 +154,7 @@ struct Row {
             splat[kIndex] = hn::Set(d, *reinterpret_cast<const float*>(at[kIndex]));
         } else if constexpr (kShape.key.op == Op::store) {
             constexpr std::size_t kAlignment = kLanes * sizeof(float);
-            streams[kIndex] = call.operands[kIndex].streams &&
+            streams[kIndex] = call.operands[kIndex].streams && call.lanes % kLanes == 0 &&
                               reinterpret_cast<std::uintptr_t>(at[kIndex]) % kAlignment == 0;
         }
     }
@@ -266,6 +266,10 @@ void compiled_run(const FusedCall& call) {
                 ahead[k].at += ahead[k].step;
             }
             for (std::int64_t at = 0; at < kBlock; at += kLanesAtOnce) row.run(first + at);
+        }
+        if (call.lanes > lanes) {
+            for (std::int64_t at = call.lanes - kBlock; at < call.lanes; at += kLanesAtOnce)
+                row.run(at);
         }
         row.finish(call, r);
     }

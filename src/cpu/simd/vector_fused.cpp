@@ -321,13 +321,16 @@ void run(const FusedCall& call) {
     // Rows are walked along, as they lie in memory.
     for (std::int64_t row = 0; row < call.rows; ++row) {
         start_reductions(call, s);
-        for (std::int64_t block = 0; block < call.blocks; ++block) {
+        const auto run_block = [&](std::int64_t lane) HWY_ATTR {
             const V v = hn::Undefined(D());
 #if HWY_TARGET == HWY_AVX3
-            first(s, steps, block * kBlock, v, v, v, v);
+            first(s, steps, lane, v, v, v, v);
 #else
-            first(s, steps, block * kBlock, v, v, v, v, v, v, v, v);
+            first(s, steps, lane, v, v, v, v, v, v, v, v);
 #endif
+        };
+        for (std::int64_t block = 0; block < call.blocks; ++block) {
+            run_block(block * kBlock);
             for (std::size_t p = 0; p < call.num_prefetches; ++p) {
                 const FusedPrefetch& next = call.prefetches[p];
                 prefetch(reinterpret_cast<const char*>(s.at[next.operand]) + next.ahead +
@@ -335,6 +338,7 @@ void run(const FusedCall& call) {
                          next.block_bytes);
             }
         }
+        if (call.lanes > call.blocks * kBlock) run_block(call.lanes - kBlock);
         end_reductions(call, s, row);
         extent.move(s, to_row);
     }

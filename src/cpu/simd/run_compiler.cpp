@@ -1,0 +1,493 @@
+// Machine code for fused runs of arithmetic on f32 and i32.
+#include "cpu/simd/run_compiler.h"
+
+#if defined(__x86_64__) && defined(__linux__)
+
+#include <sys/mman.h>
+
+#include <algorithm>
+#include <cstring>
+#include <deque>
+#include <mutex>
+#include <optional>
+#include <vector>
+
+#include "cpu/simd/x86_encoder.h"
+
+namespace tilewright::cpu {
+namespace {
+
+using ir::Op;
+using x86::Encoder;
+using x86::Gpr;
+using x86::Opcode;
+using Kind = FusedPlace::Kind;
+
+/// Vectors that a step works on, which fill a group of registers.
+constexpr int kAtOnce = 4;
+
+/// Does all rows: `at` points at each operand's row, and is moved by `row_bytes` from row to row.
+/// The last kAtOnce vectors of a row begin with lane `last`, and may overlap with those before.
+using Rows = void (*)(std::byte** at, const std::int64_t* row_bytes, std::int64_t rows,
+                      std::int64_t last);
+
+constexpr Opcode kLoad{1, 0, 0x10}, kStore{1, 0, 0x11}, kStream{1, 0, 0x2B}, kMove{1, 0, 0x28},
+    kBroadcast{2, 1, 0x18}, kFma213{2, 1, 0xA8}, kFma231{2, 1, 0xB8}, kFma132{2, 1, 0x98},
+    kCompare{1, 0, 0xC2}, kBlend{3, 1, 0x4A}, kSqrt{1, 0, 0x51};
+constexpr int kUnordered = 3, kOrdered = 7;
+
+bool is_extreme(const FusedKey& key) {
+    return key.in == DType::f32 && (key.op == Op::min || key.op == Op::max);
+}
+
+std::optional<Opcode> binary_opcode(const FusedKey& key) {
+    if (key.out != key.in) return std::nullopt;
+    const bool f32 = key.in == DType::f32;
+    if (!f32 && key.in != DType::i32) return std::nullopt;
+    switch (key.op) {
+        case Op::add:
+            return f32 ? Opcode{1, 0, 0x58} : Opcode{1, 1, 0xFE};
+        case Op::sub:
+            return f32 ? Opcode{1, 0, 0x5C} : Opcode{1, 1, 0xFA};
+        case Op::mul:
+            return f32 ? Opcode{1, 0, 0x59} : Opcode{2, 1, 0x40};
+        case Op::min:
+            return f32 ? Opcode{1, 0, 0x5D} : Opcode{2, 1, 0x39};
+        case Op::max:
+            return f32 ? Opcode{1, 0, 0x5F} : Opcode{2, 1, 0x3D};
+        case Op::div:
+            if (f32) return Opcode{1, 0, 0x5E};
+            return std::nullopt;
+        default:
+            return std::nullopt;
+    }
+}
+
+/// Where a step finds an operand while it works on its vectors.
+struct Source {
+    bool in_memory = false;
+    Gpr base = Gpr::rax;      ///< in_memory
+    int first = 0, step = 0;  ///< registers otherwise: the first, and from one vector to the next
+    int of(int i) const { return first + i * step; }
+};
+
+/// Writes the code of one run.
+class RunCompiler {
+  public:
+    /// `groups` of registers for the block's value and what it keeps; 0: as many as it
+    /// takes, to count them. `streams`: stores go past the caches.
+    RunCompiler(std::span<const FusedShape> shapes, bool wide, int groups, bool streams)
+        : shapes_(shapes), wide_(wide), streams_(streams), encoder_(wide) {
+        const int registers = wide ? 32 : 16;
+        scratch_ = registers - kScratch;
+        next_splat_ = groups == 0 ? scratch_ : groups * kAtOnce;
+        for (const FusedShape& shape : shapes) {
+            first_operand_.push_back(places_.size());
+            for (const FusedPlace& place : shape.place) {
+                if (place.kind != Kind::none) places_.push_back(place);
+            }
+        }
+    }
+
+    static int most_groups(bool wide) { return ((wide ? 32 : 16) - kScratch) / kAtOnce; }
+    int groups() const { return static_cast<int>(references_.size()); }
+    const std::vector<std::uint8_t>& code() const { return encoder_.code(); }
+
+    /// False where a step is not known.
+    bool compile() {
+        using enum Gpr;
+        constexpr Gpr kSaved[] = {rbx, rbp, r12, r13, r14, r15};
+        for (const Gpr reg : kSaved) encoder_.push(reg);
+        std::vector<Gpr> free = {r15, r14, r13, r12, rbp, rbx, r9, r8};
+        pointers_.resize(places_.size());
+        splats_.assign(places_.size(), -1);
+        for (std::size_t k = 0; k < places_.size(); ++k) {
+            if (places_[k].kind == Kind::lanes && !free.empty()) {
+                pointers_[k] = free.back();
+                free.pop_back();
+                encoder_.load(*pointers_[k], rdi, slot(k));
+            } else if (places_[k].kind == Kind::splat && next_splat_ < scratch_) {
+                splats_[k] = next_splat_++;
+            }
+        }
+        const std::size_t row = encoder_.here();
+        for (std::size_t k = 0; k < places_.size(); ++k) {
+            if (splats_[k] < 0) continue;
+            encoder_.load(r11, rdi, slot(k));
+            encoder_.vector_at(kBroadcast, splats_[k], 0, r11);
+        }
+        encoder_.fixed({0x31, 0xC0});  // xor eax, eax
+        const std::size_t lanes = encoder_.here();
+        for (step_ = 0; step_ < shapes_.size(); ++step_) {
+            if (!compile_step()) return false;
+        }
+        encoder_.fixed({0x48, 0x05});  // add rax, lanes of the step
+        encoder_.word(kAtOnce * vector_bytes() / 4);
+        encoder_.fixed({0x48, 0x39, 0xC8});  // cmp rax, rcx
+        encoder_.jump_back(0x8E, lanes);
+        encoder_.fixed({0x48, 0x2D});  // sub rax, lanes of the step
+        encoder_.word(kAtOnce * vector_bytes() / 4);
+        encoder_.fixed({0x48, 0x39, 0xC8});        // cmp rax, rcx
+        encoder_.fixed({0x48, 0x0F, 0x4C, 0xC1});  // cmovl rax, rcx
+        encoder_.jump_back(0x8C, lanes);
+        for (std::size_t k = 0; k < places_.size(); ++k) {
+            if (pointers_[k]) {
+                encoder_.add(*pointers_[k], rsi, slot(k));
+            } else if (places_[k].kind != Kind::temporary) {
+                encoder_.load(r11, rsi, slot(k));
+                encoder_.add_to(rdi, slot(k), r11);
+            }
+        }
+        encoder_.fixed({0x48, 0xFF, 0xCA});  // dec rdx
+        encoder_.jump_back(0x85, row);
+        encoder_.fixed({0xC5, 0xF8, 0x77});  // vzeroupper
+        for (std::size_t i = std::size(kSaved); i-- > 0;) encoder_.pop(kSaved[i]);
+        encoder_.fixed({0xC3});
+        return true;
+    }
+
+  private:
+    /// The last registers: operands that have to be in a register, masks.
+    static constexpr int kScratch = 3;
+
+    int vector_bytes() const { return wide_ ? 64 : 32; }
+    static std::int32_t slot(std::size_t operand) { return static_cast<std::int32_t>(8 * operand); }
+    std::int32_t offset(int i) const { return i * vector_bytes(); }
+
+    // ---- Groups of registers. The value and temporaries may share one.
+
+    int take() {
+        const auto free = std::find(references_.begin(), references_.end(), 0);
+        const auto group = static_cast<int>(free - references_.begin());
+        if (free == references_.end()) references_.push_back(0);
+        references_[group] = 1;
+        return group;
+    }
+    void drop(int group) {
+        if (group >= 0) --references_[group];
+    }
+    /// Where a step that reads the value may write: the value's registers where nobody else needs
+    /// them.
+    int result_group() { return references_[value_] == 1 ? value_ : take(); }
+    void set_value(int group) {
+        if (group == value_) return;
+        drop(value_);
+        value_ = group;
+    }
+    int reg(int group, int i) const { return group * kAtOnce + i; }
+
+    // ---- Operands.
+
+    /// Operand k of the step; which of the two decides what registers it may need.
+    Source source(std::size_t k) {
+        using enum Gpr;
+        const std::size_t operand = first_operand_[step_] + k;
+        const FusedPlace& place = places_[operand];
+        const Gpr pointer = k == 0 ? r10 : r11;
+        switch (place.kind) {
+            case Kind::temporary:
+                return {false, rax, reg(temporaries_[place.temporary], 0), 1};
+            case Kind::splat:
+                if (splats_[operand] >= 0) return {false, rax, splats_[operand], 0};
+                encoder_.load(pointer, rdi, slot(operand));
+                encoder_.vector_at(kBroadcast, scratch_ + static_cast<int>(k), 0, pointer);
+                return {false, rax, scratch_ + static_cast<int>(k), 0};
+            default:
+                if (pointers_[operand]) return {true, *pointers_[operand]};
+                encoder_.load(pointer, rdi, slot(operand));
+                return {true, pointer};
+        }
+    }
+    /// The vector in a register: its own, or this one.
+    int in_register(const Source& source, int i, int scratch) {
+        if (!source.in_memory) return source.of(i);
+        encoder_.vector_lanes(kLoad, scratch, 0, source.base, offset(i));
+        return scratch;
+    }
+    /// reg = op(second, source).
+    void apply(Opcode op, int reg, int second, const Source& source, int i) {
+        if (source.in_memory) {
+            encoder_.vector_lanes(op, reg, second, source.base, offset(i));
+        } else {
+            encoder_.vector(op, reg, second, source.of(i));
+        }
+    }
+    /// True when no later step reads a temporary.
+    bool ends_here(int temporary) const {
+        return std::none_of(shapes_.begin() + static_cast<std::ptrdiff_t>(step_) + 1, shapes_.end(),
+                            [&](const FusedShape& shape) {
+                                return std::any_of(shape.place.begin(), shape.place.end(),
+                                                   [&](const FusedPlace& place) {
+                                                       return place.kind == Kind::temporary &&
+                                                              place.temporary == temporary;
+                                                   });
+                            });
+    }
+
+    // ---- Steps.
+
+    bool compile_step();
+    void load_step(const FusedShape& shape);
+    void store_step(const FusedShape& shape);
+    void binary_step(const FusedShape& shape, Opcode op);
+    void extreme(Opcode op, int to, int a, const Source& b, int i);
+    void fma_step(const FusedShape& shape);
+
+    std::span<const FusedShape> shapes_;
+    bool wide_, streams_;
+    Encoder encoder_;
+    int scratch_ = 0, next_splat_ = 0;
+    std::vector<std::size_t> first_operand_;  ///< of each step
+    std::vector<FusedPlace> places_;          ///< of all operands
+    std::vector<std::optional<Gpr>> pointers_;
+    std::vector<int> splats_;       ///< registers of operands, -1: none
+    std::vector<int> references_;   ///< of each group
+    std::vector<int> temporaries_;  ///< their groups
+    int value_ = -1;
+    std::size_t step_ = 0;
+};
+
+bool RunCompiler::compile_step() {
+    const FusedShape& shape = shapes_[step_];
+    const FusedKey& key = shape.key;
+    if (key.op == Op::load) {
+        if (key.in != DType::f32 && key.in != DType::i32) return false;
+        load_step(shape);
+    } else if (value_ < 0) {
+        return false;
+    } else if (key.op == Op::store) {
+        if (key.in != DType::f32 && key.in != DType::i32) return false;
+        store_step(shape);
+        return true;
+    } else if (key.op == Op::fma && key.in == DType::f32) {
+        fma_step(shape);
+    } else if (key.op == Op::sqrt && key.in == DType::f32) {
+        const int to = result_group();
+        for (int i = 0; i < kAtOnce; ++i) encoder_.vector(kSqrt, reg(to, i), 0, reg(value_, i));
+        set_value(to);
+    } else if (const auto opcode = binary_opcode(key)) {
+        binary_step(shape, *opcode);
+    } else {
+        return false;
+    }
+    for (const FusedPlace& place : shape.place) {
+        if (place.kind == Kind::temporary && ends_here(place.temporary))
+            drop(temporaries_[place.temporary]);
+    }
+    return true;
+}
+
+void RunCompiler::load_step(const FusedShape& shape) {
+    if (shape.place[0].kind == Kind::temporary) {
+        const int group = temporaries_[shape.place[0].temporary];
+        ++references_[group];
+        drop(value_);
+        value_ = group;
+        return;
+    }
+    drop(value_);
+    value_ = take();
+    const Source from = source(0);
+    for (int i = 0; i < kAtOnce; ++i)
+        apply(from.in_memory ? kLoad : kMove, reg(value_, i), 0, from, i);
+}
+
+void RunCompiler::store_step(const FusedShape& shape) {
+    const FusedPlace& place = shape.place[0];
+    if (place.kind == Kind::temporary) {
+        temporaries_.resize(std::max(temporaries_.size(), std::size_t(place.temporary) + 1), -1);
+        temporaries_[place.temporary] = value_;
+        if (!ends_here(place.temporary)) ++references_[value_];
+        return;
+    }
+    const Source to = source(0);
+    for (int i = 0; i < kAtOnce; ++i) apply(streams_ ? kStream : kStore, reg(value_, i), 0, to, i);
+}
+
+void RunCompiler::binary_step(const FusedShape& shape, Opcode op) {
+    const FusedKey& key = shape.key;
+    const Source value{false, Gpr::rax, reg(value_, 0), 1};
+    const Source other = key.value == FusedKey::kBoth ? value : source(0);
+    const bool commutes = key.op == Op::add || key.op == Op::mul;
+    const bool value_first = key.value != 1 || commutes;
+    const int group = result_group();
+    for (int i = 0; i < kAtOnce; ++i) {
+        const int to = reg(group, i);
+        const int first = value_first ? value.of(i) : in_register(other, i, scratch_);
+        const Source& second = value_first ? other : value;
+        if (is_extreme(key)) {
+            extreme(op, to, first, second, i);
+        } else {
+            apply(op, to, first, second, i);
+        }
+    }
+    set_value(group);
+}
+
+/// x86's minima and maxima are the second operand where one is NaN: where the first is NaN, that is
+/// put in its place.
+void RunCompiler::extreme(Opcode op, int to, int a, const Source& b, int i) {
+    const int second = scratch_ + 1, third = scratch_ + 2;
+    if (!wide_) {
+        encoder_.vector(kCompare, second, a, a);
+        encoder_.immediate(kUnordered);
+        apply(op, third, a, b, i);
+        encoder_.vector(kBlend, to, third, a);
+        encoder_.immediate(second << 4);
+        return;
+    }
+    constexpr int kMask = 1;
+    encoder_.vector(kCompare, kMask, a, a);
+    encoder_.immediate(kOrdered);
+    const int other = in_register(b, i, scratch_);
+    const int work = to == other ? third : to;
+    if (work != a) encoder_.vector(kMove, work, 0, a);
+    encoder_.vector(op, work, work, other, kMask);
+    if (work != to) encoder_.vector(kMove, to, 0, work);
+}
+
+void RunCompiler::fma_step(const FusedShape& shape) {
+    Source x = source(0), y = source(1);
+    const bool adds_value = shape.key.value == 2;
+    // Of two factors either may be in memory.
+    if (adds_value && x.in_memory && !y.in_memory) std::swap(x, y);
+    const int group = result_group();
+    for (int i = 0; i < kAtOnce; ++i) {
+        const int to = reg(group, i);
+        if (group != value_) encoder_.vector(kMove, to, 0, reg(value_, i));
+        if (!adds_value && x.in_memory && !y.in_memory) {
+            apply(kFma132, to, y.of(i), x, i);
+        } else {
+            apply(adds_value ? kFma231 : kFma213, to, in_register(x, i, scratch_), y, i);
+        }
+    }
+    set_value(group);
+}
+
+/// A run with its code.
+struct CompiledRun {
+    std::vector<FusedShape> shapes;
+    std::int64_t vector_bytes = 0;
+    std::vector<std::size_t> stores;  ///< operands
+    Rows plain = nullptr, streaming = nullptr;
+    void (*function)(const FusedCall& call) = nullptr;
+};
+
+void run_rows(const FusedCall& call, const CompiledRun& run) {
+    std::array<std::byte*, FusedCall::kMaxOperands> at;
+    std::array<std::int64_t, FusedCall::kMaxOperands> row_bytes;
+    for (std::size_t k = 0; k < call.num_operands; ++k) {
+        at[k] = call.operands[k].data;
+        row_bytes[k] = call.operands[k].row_bytes;
+    }
+    const std::int64_t last = call.lanes - kAtOnce * run.vector_bytes / 4;
+    const bool streams = std::all_of(run.stores.begin(), run.stores.end(), [&](std::size_t k) {
+        const FusedOperand& to = call.operands[k];
+        return to.streams && 4 * last % run.vector_bytes == 0 &&
+               to.row_bytes % run.vector_bytes == 0 &&
+               reinterpret_cast<std::intptr_t>(to.data) % run.vector_bytes == 0;
+    });
+    const Rows rows = streams ? run.streaming : run.plain;
+    if (call.num_prefetches == 0) return rows(at.data(), row_bytes.data(), call.rows, last);
+    constexpr std::int64_t kLine = 64;
+    for (std::int64_t row = 0; row < call.rows; ++row) {
+        for (std::size_t k = 0; k < call.num_operands; ++k)
+            at[k] = call.operands[k].data + row * row_bytes[k];
+        for (std::size_t p = 0; p < call.num_prefetches; ++p) {
+            const FusedPrefetch& next = call.prefetches[p];
+            const std::byte* const first = at[next.operand] + next.ahead;
+            for (std::int64_t byte = 0; byte < call.blocks * next.block_bytes; byte += kLine)
+                __builtin_prefetch(first + byte, 0, 2);
+        }
+        rows(at.data(), row_bytes.data(), 1, last);
+    }
+}
+
+/// Code in memory of its own, which is never written again.
+std::byte* make_executable(const std::vector<std::uint8_t>& code) {
+    void* const memory =
+        mmap(nullptr, code.size(), PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    if (memory == MAP_FAILED) return nullptr;
+    std::memcpy(memory, code.data(), code.size());
+    if (mprotect(memory, code.size(), PROT_READ | PROT_EXEC) == 0)
+        return static_cast<std::byte*>(memory);
+    munmap(memory, code.size());
+    return nullptr;
+}
+
+std::optional<std::vector<std::uint8_t>> rows_code(std::span<const FusedShape> shapes, bool wide,
+                                                   bool streams) {
+    RunCompiler counting(shapes, wide, 0, streams);
+    if (!counting.compile() || counting.groups() > RunCompiler::most_groups(wide))
+        return std::nullopt;
+    RunCompiler compiler(shapes, wide, counting.groups(), streams);
+    compiler.compile();
+    return compiler.code();
+}
+
+bool compile_code(CompiledRun& run) {
+    const bool wide = run.vector_bytes == 64;
+    const auto plain = rows_code(run.shapes, wide, false);
+    if (!plain) return false;
+    const auto streaming = rows_code(run.shapes, wide, true);
+    std::size_t operands = 0;
+    for (const FusedShape& shape : run.shapes) {
+        const bool stores = shape.key.op == Op::store && shape.place[0].kind == Kind::lanes;
+        if (stores) run.stores.push_back(operands);
+        operands += static_cast<std::size_t>(
+            std::count_if(shape.place.begin(), shape.place.end(),
+                          [](const FusedPlace& place) { return place.kind != Kind::none; }));
+    }
+    if (operands > FusedCall::kMaxOperands) return false;
+    // What callers see: it hands over the run.
+    Encoder entry(wide);
+    entry.load_constant(Gpr::rsi, reinterpret_cast<std::uint64_t>(&run));
+    entry.load_constant(Gpr::rax, reinterpret_cast<std::uint64_t>(&run_rows));
+    entry.fixed({0xFF, 0xE0});  // jmp rax
+    std::vector<std::uint8_t> code;
+    const auto append = [&](const std::vector<std::uint8_t>& part) {
+        constexpr std::size_t kAlignment = 64;
+        code.resize((code.size() + kAlignment - 1) / kAlignment * kAlignment);
+        code.insert(code.end(), part.begin(), part.end());
+        return code.size() - part.size();
+    };
+    append(entry.code());
+    const std::size_t first = append(*plain), second = append(*streaming);
+    std::byte* const memory = make_executable(code);
+    if (memory == nullptr) return false;
+    run.function = reinterpret_cast<void (*)(const FusedCall&)>(memory);
+    run.plain = reinterpret_cast<Rows>(memory + first);
+    run.streaming = reinterpret_cast<Rows>(memory + second);
+    return true;
+}
+
+}  // namespace
+
+void (*compile_run(std::span<const FusedShape> shapes, int vector_bytes))(const FusedCall& call) {
+    static std::mutex mutex;
+    static auto& runs = *new std::deque<CompiledRun>;  // code refers to them to the end
+    const std::scoped_lock lock(mutex);
+    for (const CompiledRun& run : runs) {
+        if (run.vector_bytes == vector_bytes && std::ranges::equal(run.shapes, shapes))
+            return run.function;
+    }
+    CompiledRun& run = runs.emplace_back();
+    run.shapes.assign(shapes.begin(), shapes.end());
+    run.vector_bytes = vector_bytes;
+    if (!compile_code(run)) run.function = nullptr;
+    return run.function;
+}
+
+}  // namespace tilewright::cpu
+
+#else
+
+namespace tilewright::cpu {
+
+void (*compile_run(std::span<const FusedShape>, int))(const FusedCall& call) {
+    return nullptr;
+}
+
+}  // namespace tilewright::cpu
+
+#endif

@@ -1,0 +1,118 @@
+// Encodes the few x86-64 instructions that compiled runs are made of.
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+namespace tilewright::cpu::x86 {
+
+enum Gpr : std::uint8_t {
+    rax,
+    rcx,
+    rdx,
+    rbx,
+    rsp,
+    rbp,
+    rsi,
+    rdi,
+    r8,
+    r9,
+    r10,
+    r11,
+    r12,
+    r13,
+    r14,
+    r15
+};
+
+/// A vector instruction: its opcode map (1: 0F, 2: 0F38, 3: 0F3A), its prefix (1: 66) and its byte.
+struct Opcode {
+    std::uint8_t map, prefix, byte;
+};
+
+/// Bytes of code. Vector instructions are VEX ones on 32 bytes, or EVEX ones on 64 if `wide`.
+class Encoder {
+  public:
+    explicit Encoder(bool wide) : wide_(wide) {}
+
+    const std::vector<std::uint8_t>& code() const { return code_; }
+    std::size_t here() const { return code_.size(); }
+
+    /// reg = op(second, rm), registers all; `mask` leaves lanes of reg as they are (EVEX alone).
+    void vector(Opcode op, int reg, int second, int rm, int mask = 0) {
+        prefix(op, reg, second, rm >> 4, rm >> 3, mask);
+        byte(0xC0 | (reg & 7) << 3 | (rm & 7));
+    }
+    /// The same with base + 4 * rax + offset in memory.
+    void vector_lanes(Opcode op, int reg, int second, Gpr base, std::int32_t offset) {
+        constexpr int kScale = 2 << 6;
+        memory(op, reg, second, base, kScale | rax << 3, offset);
+    }
+    /// The same with what `base` points at.
+    void vector_at(Opcode op, int reg, int second, Gpr base) {
+        constexpr int kNoIndex = 4 << 3;
+        memory(op, reg, second, base, kNoIndex, 0);
+    }
+    void immediate(int value) { byte(value); }
+
+    void load(Gpr reg, Gpr base, std::int32_t offset) { general(0x8B, reg, base, offset); }
+    void add(Gpr reg, Gpr base, std::int32_t offset) { general(0x03, reg, base, offset); }
+    void add_to(Gpr base, std::int32_t offset, Gpr reg) { general(0x01, reg, base, offset); }
+    void push(Gpr reg) { stack(0x50, reg); }
+    void pop(Gpr reg) { stack(0x58, reg); }
+    void load_constant(Gpr reg, std::uint64_t value) {
+        byte(0x48 | reg >> 3);
+        byte(0xB8 | (reg & 7));
+        for (int i = 0; i < 64; i += 8) byte(static_cast<int>(value >> i & 0xFF));
+    }
+    /// The bytes of an instruction without variable parts.
+    void fixed(std::initializer_list<int> bytes) {
+        for (const int b : bytes) byte(b);
+    }
+    void word(std::int32_t value) {
+        for (int i = 0; i < 32; i += 8)
+            byte(static_cast<int>(static_cast<std::uint32_t>(value) >> i & 0xFF));
+    }
+    /// The conditional jump of this byte after 0F, to a place before it.
+    void jump_back(int condition, std::size_t target) {
+        fixed({0x0F, condition});
+        word(static_cast<std::int32_t>(target) - static_cast<std::int32_t>(here()) - 4);
+    }
+
+  private:
+    void byte(int value) { code_.push_back(static_cast<std::uint8_t>(value)); }
+
+    /// Prefixes hold the upper bits of registers inverted.
+    void prefix(Opcode op, int reg, int second, int x, int b, int mask) {
+        const auto inverted = [](int bit, int at) { return (~bit & 1) << at; };
+        byte(wide_ ? 0x62 : 0xC4);
+        byte(inverted(reg >> 3, 7) | inverted(x, 6) | inverted(b, 5) |
+             (wide_ ? inverted(reg >> 4, 4) : 0) | op.map);
+        byte((~second & 15) << 3 | 4 | op.prefix);
+        if (wide_) byte(2 << 5 | inverted(second >> 4, 3) | mask);
+        byte(op.byte);
+    }
+    void memory(Opcode op, int reg, int second, Gpr base, int scale_and_index,
+                std::int32_t offset) {
+        prefix(op, reg, second, 0, base >> 3, 0);
+        byte(0x84 | (reg & 7) << 3);  // a scaled index and an offset of 32 bits follow
+        byte(scale_and_index | (base & 7));
+        word(offset);
+    }
+    /// Of 64 bits; `base` is neither rsp nor r12.
+    void general(int opcode, Gpr reg, Gpr base, std::int32_t offset) {
+        byte(0x48 | (reg >> 3) << 2 | base >> 3);
+        byte(opcode);
+        byte(0x80 | (reg & 7) << 3 | (base & 7));
+        word(offset);
+    }
+    void stack(int opcode, Gpr reg) {
+        if (reg >= r8) byte(0x41);
+        byte(opcode | (reg & 7));
+    }
+
+    bool wide_;
+    std::vector<std::uint8_t> code_;
+};
+
+}  // namespace tilewright::cpu::x86
