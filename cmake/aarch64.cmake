@@ -1,5 +1,5 @@
 # Toolchain of tools/check_aarch64.sh: Debian's cross compiler, the arm64 packages that the script
-# unpacked to the folder TILEWRIGHT_SYSROOT, and qemu for what runs.
+# unpacked to the folder TILEWRIGHT_SYSROOT, and qemu to run programs.
 set(CMAKE_SYSTEM_NAME Linux)
 set(CMAKE_SYSTEM_PROCESSOR aarch64)
 set(CMAKE_C_COMPILER aarch64-linux-gnu-gcc)
@@ -16,7 +16,7 @@ set(ENV{PKG_CONFIG_SYSROOT_DIR} ${TILEWRIGHT_SYSROOT})
 set(ENV{PKG_CONFIG_LIBDIR}
   ${TILEWRIGHT_SYSROOT}/usr/lib/aarch64-linux-gnu/pkgconfig:${TILEWRIGHT_SYSROOT}/usr/share/pkgconfig)
 
-# The compiler brings its own C library; the packages' headers and libraries come after it.
+# The compiler has its own C library; the packages' headers and libraries come after it.
 set(libraries ${TILEWRIGHT_SYSROOT}/usr/lib/aarch64-linux-gnu)
 set(CMAKE_CXX_FLAGS_INIT "-idirafter ${TILEWRIGHT_SYSROOT}/usr/include")
 set(CMAKE_EXE_LINKER_FLAGS_INIT "-L${libraries} -Wl,-rpath-link,${libraries}")

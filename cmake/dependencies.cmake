@@ -1,9 +1,9 @@
-# Third-party libraries: the system's where it has them, else a pinned commit of their own repository.
+# Third-party libraries: the system's if installed, else a pinned commit of their repository.
 include(FetchContent)
 find_package(Threads REQUIRED)
 find_package(PkgConfig)
 
-# tw_expect_git(NAME repository): a clear word where a library is neither installed nor can be fetched.
+# tw_expect_git(NAME repository): a clear error if a missing library cannot be fetched.
 function(tw_expect_git name repository)
   find_package(Git QUIET)
   string(TOUPPER "FETCHCONTENT_SOURCE_DIR_${name}" given)
@@ -28,7 +28,7 @@ macro(tw_dependency name repository commit)
 endmacro()
 
 # tw_pkgconfig_dependency(PREFIX module repository commit target [FetchContent arguments...]):
-# PkgConfig::PREFIX, for libraries whose CMake packages distributions leave out.
+# PkgConfig::PREFIX, for libraries that distributions package without CMake files.
 macro(tw_pkgconfig_dependency prefix module repository commit target)
   if(PKG_CONFIG_FOUND AND NOT CMAKE_DISABLE_FIND_PACKAGE_${prefix})
     pkg_check_modules(${prefix} QUIET IMPORTED_TARGET ${module})
@@ -42,10 +42,10 @@ macro(tw_pkgconfig_dependency prefix module repository commit target)
   endif()
 endmacro()
 
-# Warnings are errors in our code, not in the headers of what was fetched.
+# Warnings are errors in our code, not in fetched headers.
 set_directory_properties(PROPERTIES SYSTEM ON)
 
-# What a fetched library builds beside itself. Variables set here count as its options' values.
+# Options of fetched libraries. These policies make variables set here override their options.
 set(CMAKE_POLICY_DEFAULT_CMP0077 NEW)
 set(CMAKE_POLICY_DEFAULT_CMP0126 NEW)
 set(BENCHMARK_ENABLE_INSTALL OFF)

@@ -1,8 +1,8 @@
 # tw_embed(TARGET target OUTPUT file.cpp FUNCTION qualified::name FILES a.cuh ...)
 #
-# Builds device headers into a target: generates a source that defines
-#   const std::vector<tilewright::cuda::Header>& FUNCTION()
-# with every file under its path relative to src/, the name by which kernels include it.
+# Embeds device headers in a target: generates a source that defines const
+#   std::vector<tilewright::cuda::Header>& FUNCTION()
+# with every file under its path relative to src/, by which kernels include it.
 function(tw_embed)
   cmake_parse_arguments(E "" "TARGET;OUTPUT;FUNCTION" "FILES" ${ARGN})
   set(output ${CMAKE_CURRENT_BINARY_DIR}/${E_OUTPUT})

@@ -1,7 +1,7 @@
 # The one library that users link, tilewright::tilewright, its CMake package and its .pc file.
 #
-# It holds the whole of every module below the CLI. Its headers name nothing of our dependencies,
-# so these are private: a consumer needs this package alone.
+# It contains every module below the CLI. Its headers use none of our dependencies, which are
+# private: a consumer needs only this package.
 include(CMakePackageConfigHelpers)
 include(GNUInstallDirs)
 
@@ -11,7 +11,7 @@ list(REMOVE_ITEM modules tw_cli)
 list(REMOVE_DUPLICATES libraries)
 list(TRANSFORM modules REPLACE ".+" "$<TARGET_OBJECTS:\\0>" OUTPUT_VARIABLE objects)
 
-# Before 1.0 a new minor version may break programs: one number for the loader and for find_package.
+# Before 1.0 a new minor version may break programs; the loader and find_package use one number.
 set(soversion ${PROJECT_VERSION_MAJOR}.${PROJECT_VERSION_MINOR})
 set(exports ${PROJECT_SOURCE_DIR}/cmake/exports.map)
 
@@ -28,11 +28,12 @@ target_include_directories(tilewright_library INTERFACE
 target_link_libraries(tilewright_library PRIVATE ${libraries} Threads::Threads)
 target_link_options(tilewright_library PRIVATE -Wl,--no-undefined -Wl,--version-script=${exports})
 
-# The component tilewright is what find_package needs, and the program; the wheel of the Python package holds it too.
-# It names its files by itself, and wheels hold no links: libtilewright.so and the .pc file are the component system.
+# The component tilewright is what find_package needs, and the program; Python wheels ship it too.
+# It names the library by its file, since wheels cannot hold links; the link libtilewright.so and
+# the .pc file are the component system.
 set(package_folder ${CMAKE_INSTALL_LIBDIR}/cmake/tilewright)
 
-# Attention's kernels without a mod for Hopper GPUs, compiled into a file that lies beside the library.
+# Attention kernels without mods for Hopper GPUs, compiled into a file next to the library.
 set(kernels ${PROJECT_BINARY_DIR}/tilewright-kernels.pack)
 set(all "")
 if(TILEWRIGHT_PRECOMPILE)
@@ -55,12 +56,12 @@ install(FILES ${CMAKE_CURRENT_BINARY_DIR}/tilewright-config.cmake
   DESTINATION ${package_folder} COMPONENT tilewright)
 
 set(pc_folder ${CMAKE_INSTALL_LIBDIR}/pkgconfig)
-file(RELATIVE_PATH to_prefix /${pc_folder} /)  # so that an installation may be moved
+file(RELATIVE_PATH to_prefix /${pc_folder} /)  # so that an installation can be moved
 configure_file(cmake/tilewright.pc.in tilewright.pc @ONLY)
 install(FILES ${CMAKE_CURRENT_BINARY_DIR}/tilewright.pc DESTINATION ${pc_folder} COMPONENT system)
 install(FILES LICENSE DESTINATION ${CMAKE_INSTALL_DOCDIR} COMPONENT system)
 
-# The package of Debian and Ubuntu: cpack -G DEB.
+# The package for Debian and Ubuntu: cpack -G DEB.
 if(PROJECT_IS_TOP_LEVEL)
   set(CPACK_GENERATOR DEB)
   set(CPACK_PACKAGE_CONTACT "The developers of Tilewright <developers@tilewright.invalid>")
@@ -78,7 +79,7 @@ if(TILEWRIGHT_BUILD_TESTS AND NOT TILEWRIGHT_SANITIZE)
   set(consumer ${PROJECT_SOURCE_DIR}/tests/consumer)
   add_test(NAME exported_symbols COMMAND python3 ${consumer}/check_symbols.py
     $<TARGET_FILE:tilewright_library> ${PROJECT_SOURCE_DIR}/include ${PROJECT_VERSION})
-  # Installs to an empty prefix, then builds and runs a project that knows nothing but that prefix.
+  # Installs to an empty prefix, then builds and runs a project that is given only that prefix.
   set(arguments -D CONSUMER=${consumer} -D GENERATOR=${CMAKE_GENERATOR} -D COMPILER=${CMAKE_CXX_COMPILER})
   add_test(NAME consumer COMMAND ${CMAKE_COMMAND} ${arguments} -D BUILD=${PROJECT_BINARY_DIR}
     -D C_COMPILER=${CMAKE_C_COMPILER} -D EXAMPLES=${PROJECT_SOURCE_DIR}/examples

@@ -5,20 +5,20 @@
 #   DEPENDS    modules of this project whose headers the module may include
 #   LIBRARIES  third-party targets
 #   TESTS      files of tests/<name>/, built into the ctest program <name>_tests
-#   OPTIMIZE   of the Release build: -O2 unless given. -O3 costs a fifth of the compile time and pays in kernels alone.
+#   OPTIMIZE   for the Release build, -O2 by default; -O3 takes a fifth longer and pays in kernels only
 #
-#   UNITY      its files may be compiled together: no name in an anonymous namespace stands in two of them
+#   UNITY      its files may be compiled together: no two have the same name in an anonymous namespace
 #
-# Standard headers are half of most units, so they are precompiled: once for the modules, once for the
-# tests, and apart where -O differs (GCC 13 takes no other's then). CMAKE_DISABLE_PRECOMPILE_HEADERS
-# turns that off; clang-tidy reads every file without them.
+# Standard headers are half of most units, so they are precompiled: once for the modules, once for
+# the tests, and again for each other -O (GCC 13 cannot share them across levels).
+# CMAKE_DISABLE_PRECOMPILE_HEADERS turns that off; clang-tidy reads every file without them.
 
 add_library(tw_options INTERFACE)
 target_compile_options(tw_options INTERFACE -Wall -Wextra -Wshadow -Wnon-virtual-dtor)
 if(CMAKE_CXX_COMPILER_ID STREQUAL GNU AND CMAKE_CXX_COMPILER_VERSION VERSION_LESS 13)
   target_compile_options(tw_options INTERFACE -Wno-restrict)  # false alarms on std::string (GCC PR105651)
 endif()
-# Sums and products round as written, on every machine.
+# No contraction to FMA: sums and products round as written, on every machine.
 target_compile_options(tw_options INTERFACE -ffp-contract=off)
 if(TILEWRIGHT_WERROR)
   target_compile_options(tw_options INTERFACE -Werror)
@@ -29,7 +29,7 @@ set(tw_common_headers
   <string> <string_view> <unordered_map> <utility> <vector> <fmt/format.h> <fmt/ranges.h>)
 set(tw_test_headers ${tw_common_headers} <random> <gmock/gmock.h> <gtest/gtest.h>)
 
-# tw_precompile(target owner header...): the owner compiles the headers, everyone else reuses the result.
+# tw_precompile(target owner header...): the owner compiles the headers, other targets reuse them.
 function(tw_precompile target owner)
   if(target STREQUAL owner)
     target_precompile_headers(${target} PRIVATE ${ARGN})
@@ -44,7 +44,7 @@ function(tw_module)
   add_library(${target} STATIC ${M_SOURCES})
   target_include_directories(${target} PUBLIC
     $<BUILD_INTERFACE:${PROJECT_SOURCE_DIR}/include> $<BUILD_INTERFACE:${PROJECT_SOURCE_DIR}/src>)
-  # Public headers say what the library exports (TW_API); the rest stays inside.
+  # Public headers mark what the library exports (TW_API); everything else is hidden.
   set_target_properties(${target} PROPERTIES
     C_VISIBILITY_PRESET hidden CXX_VISIBILITY_PRESET hidden VISIBILITY_INLINES_HIDDEN ON)
   list(TRANSFORM M_DEPENDS PREPEND tw_)
@@ -52,7 +52,7 @@ function(tw_module)
   if(NOT M_OPTIMIZE)
     set(M_OPTIMIZE -O2)
   endif()
-  target_compile_options(${target} PRIVATE $<$<CONFIG:Release>:${M_OPTIMIZE}>)
+  target_compile_options(${target} PRIVATE -Wconversion $<$<CONFIG:Release>:${M_OPTIMIZE}>)
   if(M_OPTIMIZE STREQUAL "-O1")
     tw_precompile(${target} ${target} ${tw_common_headers})
   else()

@@ -1,5 +1,5 @@
-# tilewright_check_compiler(PROBLEM): what is wrong with the C++ compiler of this project; empty where
-# nothing is. The numbers are those of include/tilewright/compiler.h.
+# tilewright_check_compiler(PROBLEM): what is wrong with this project's C++ compiler, or empty. The
+# versions are those of include/tilewright/compiler.h.
 function(tilewright_check_compiler problem)
   set(${problem} "" PARENT_SCOPE)
   set(least_GNU 12)

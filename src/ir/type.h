@@ -26,8 +26,10 @@ class Shape {
         std::span<const std::int64_t> dims);  ///< UserError: rank > 8, dim < 0, > 2^40 elements
 
     int rank() const { return rank_; }
-    std::int64_t operator[](int axis) const { return dims_[static_cast<std::size_t>(axis)]; }
-    std::int64_t& operator[](int axis) { return dims_[static_cast<std::size_t>(axis)]; }
+    std::int64_t operator[](std::ptrdiff_t axis) const {
+        return dims_[static_cast<std::size_t>(axis)];
+    }
+    std::int64_t& operator[](std::ptrdiff_t axis) { return dims_[static_cast<std::size_t>(axis)]; }
     std::int64_t size() const;  ///< number of elements, 1 for a scalar
     std::span<const std::int64_t> dims() const {
         return {dims_.data(), static_cast<std::size_t>(rank_)};
@@ -42,10 +44,10 @@ class Shape {
     int rank_ = 0;
 };
 
-/// The shape both broadcast to: either is a scalar, or ranks are equal and differing extents are 1.
+/// The shape both broadcast to, if one is a scalar, or ranks are equal and extents equal or 1.
 std::optional<Shape> joint_shape(const Shape& a, const Shape& b);
 
-/// Type of a tile value: element type x static shape. Rank 0 is a scalar.
+/// Type of a tile value: element type and static shape. Rank 0 is a scalar.
 struct Type {
     DType dtype = DType::f32;
     Shape shape;
@@ -54,14 +56,14 @@ struct Type {
     bool operator==(const Type&) const = default;
 };
 
-/// Where a Ref's elements live.
+/// Where a Ref's elements are stored.
 enum class Space : std::uint8_t {
     global,   ///< an array of the caller
     scratch,  ///< private to one program, uninitialised at its start; extents are static
 };
 
-/// Type of a Ref: a strided view of an array. Extents may be kDynamic; strides always come with the
-/// call. Two Refs of one function overlap in memory only if they have the same non-negative
+/// Type of a Ref: a strided view of an array. Extents may be kDynamic; strides are always given by
+/// the call. Two Refs of a function overlap in memory only if they have the same non-negative
 /// `alias_group`.
 struct RefType {
     DType dtype = DType::f32;

@@ -1,5 +1,5 @@
-// Tile programs of RMSNorm and LayerNorm. On a CPU their passes over rows are functions compiled
-// ahead, generated from them: a change here wants the target update_compiled_runs.
+// Tile programs of RMSNorm and LayerNorm. On a CPU their passes over rows are functions generated
+// from these programs and compiled ahead: run the target update_compiled_runs after a change here.
 #include "norm/programs.h"
 
 #include <algorithm>
@@ -17,22 +17,22 @@ DType accumulator(DType dtype) {
     return dtype == f64 ? f64 : f32;
 }
 
-/// Piece `c` of a long row; the last one may reach past the row's end.
+/// Piece `c` of a long row; the last one may extend past the row's end.
 Slice piece(const Tile& c) {
     return ds(c * kPiece, kPiece);
 }
 
-/// Elements of a row as they take part in sums. Lanes after the row's end are 0.
+/// Elements of a row in the type of sums. Lanes past the row's end are 0.
 Tile widened(const Ref& view) {
     return view.load({.other = 0}).to(accumulator(view.dtype()));
 }
 
-/// The rows of one iteration of a loop: `r` alone, or as many short ones as make a tile.
+/// The rows of one iteration of a loop: only `r`, or as many short ones as fill a tile.
 RefIndex rows_from(const Options& o, const Tile& r) {
     return o.tile_rows == 1 ? RefIndex(r) : RefIndex(ds(r, o.tile_rows));
 }
 
-/// The tiles that a row which is not long is done in.
+/// The tiles in which a row that is not long is processed.
 std::vector<Slice> tiles_of(const Options& o) {
     const std::int64_t length = o.tile > 0 ? o.tile : o.n;
     std::vector<Slice> tiles;
@@ -40,7 +40,7 @@ std::vector<Slice> tiles_of(const Options& o) {
     return tiles;
 }
 
-/// Sum over each row of what f gives for its tiles, in a shape that broadcasts against the rows.
+/// The sum over each row of f over its tiles, in a shape that broadcasts against the rows.
 template <typename T, typename F>
 Tile row_sum(const Options& o, const std::vector<T>& tiles, F f) {
     Tile total = f(tiles[0]);
@@ -48,7 +48,7 @@ Tile row_sum(const Options& o, const std::vector<T>& tiles, F f) {
     return o.tile_rows == 1 ? sum(total) : sum(total, 1, true);
 }
 
-/// One number a row, as row_sum gives it, from and to an array of them.
+/// Loads or stores one number per row, in the shape that row_sum returns.
 Tile load_column(const Options& o, const Ref& column, const RefIndex& rows) {
     const Tile values = column.at(rows).load({.other = 0});
     return o.tile_rows == 1 ? values : expand_dims(values, 1);
@@ -81,7 +81,7 @@ void store_normalised(const Options& o, const ForwardRefs& f, const RefIndex& r,
     f.y.at(r, part).store(result.to(f.y.dtype()));
 }
 
-/// x + residual as it is kept, in x's dtype; x itself without a residual.
+/// x + residual as it is stored, in x's dtype; just x without a residual.
 Tile row_value(const Options& o, const Ref& x, const Ref& residual, const Ref& sum,
                const RefIndex& r, const Slice& part) {
     if (!o.residual) return widened(x.at(r, part));
@@ -110,18 +110,19 @@ void forward_program(const Options& o, std::span<const Ref> refs) {
         store_column(o, f.inverse, rows, inverse);
         if (o.layer) store_column(o, f.mean, rows, mean);
     };
-    // Without a loop there is nothing to load ahead for, nor a second copy of the loads.
+    // Without a loop nothing is prefetched, and no second copy of the loads is needed.
     if (o.num_warps > 0 && o.tile_rows > 1 && o.rows_per_program == o.tile_rows)
         return iteration(first);
     for_loop(first, minimum(first + o.rows_per_program, f.x.extent(0)), o.tile_rows, iteration);
 }
 
-/// Elements of each piece of a long row that belong to it.
+/// The number of elements of each piece that belong to the row.
 Tile piece_counts(const Options& o, DType dtype) {
     return minimum(o.n - iota(pieces(o), i64) * kPiece, kPiece).to(dtype);
 }
 
-/// Of one piece of a row: the sum, for LayerNorm, and the sum of squared distances from its mean.
+/// For one piece of a row: the sum (LayerNorm only) and the sum of squared distances from the
+/// piece's mean.
 void statistics_program(const Options& o, std::span<const Ref> refs) {
     const Ref x = refs[0], residual = refs[1], squares = refs[2];
     const Ref sums = o.layer ? refs[3] : Ref();
@@ -167,11 +168,11 @@ void forward_long_program(const Options& o, std::span<const Ref> refs) {
 /// One tile of a row in the backward pass.
 struct Gradient {
     Slice part;
-    Tile x, dy;          ///< as they came
+    Tile x, dy;          ///< as loaded
     Tile mean, inverse;  ///< of the row
 
-    /// `alone`: the tile is the whole row, or piece, of the program. Of others what is computed
-    /// follows their loads, so that it lives for a short time.
+    /// `alone`: the tile is the whole row or piece of the program. Otherwise values are computed
+    /// after all loads, so that they stay in registers for a short time.
     Gradient(const Options& o, std::span<const Ref> refs, const RefIndex& r, const Slice& at,
              bool alone)
         : part(at), x(widened(refs[0].at(r, at))), inverse(load_column(o, refs[2], r)) {
@@ -191,7 +192,7 @@ struct Gradient {
         return o.weight ? dy * widened(refs[4].at(part)).to(x.dtype()) : dy;
     }
 
-    /// Stores dx; the means are taken over the whole row.
+    /// Stores dx, given the means over the whole row.
     void store_dx(const Options& o, std::span<const Ref> refs, const Ref& dx, const RefIndex& r,
                   const Tile& mean_product, const Tile& mean_scaled) const {
         Tile result = scaled(o, refs) - normal(o) * mean_product;
@@ -205,8 +206,8 @@ struct Gradient {
     std::optional<Tile> normal_, scaled_;
 };
 
-/// A sum over rows in scratch. It lies there in pieces of 16 bytes; those of one thread of a GPU
-/// are far apart, so that the threads' pieces are neighbours.
+/// A sum over rows in scratch, stored in pieces of 16 bytes. On a GPU the pieces of one thread are
+/// far apart, so that those of adjacent threads are contiguous.
 struct SumInScratch {
     static constexpr std::int64_t kPiece = 4;
     Ref ref;
@@ -222,13 +223,13 @@ struct SumInScratch {
     }
 };
 
-/// Gradients that are summed over rows.
+/// The number of gradients that are summed over rows.
 std::size_t num_sums(const Options& o) {
     return (o.weight ? 1 : 0) + (o.bias ? 1 : 0);
 }
 
-/// The sums over rows of a program, of the gradients of weight and bias for each tile of a row in
-/// iteration, while a loop over rows runs: tiles that it carries, or in scratch.
+/// A program's sums over rows while it loops over them, of the gradients of weight and bias for
+/// each tile of a row: tiles that the loop carries, or scratch.
 struct RowSums {
     std::vector<Tile> carried;
     std::vector<SumInScratch> kept;
@@ -240,7 +241,7 @@ struct RowSums {
         else
             kept[i].store(f(kept[i].load()));
     }
-    /// Adds what tile `i` of a row gives.
+    /// Adds the contribution of tile `i` of a row.
     void add(const Options& o, std::size_t i, const Gradient& g) {
         const std::size_t first = i * num_sums(o);
         if (o.weight) update(first, [&](const Tile& s) { return fma(g.dy, g.normal(o), s); });
@@ -248,8 +249,8 @@ struct RowSums {
     }
 };
 
-/// Runs iterations over the rows [first, last) and stores the sums of `parts` of a row, all of one
-/// length. `scratch`: where they lie meanwhile, if they are not carried.
+/// Runs iterations over the rows [first, last) and stores the sums of `parts` of a row, all of the
+/// same length. `scratch` holds sums that are not carried by the loop.
 void sum_over_rows(const Options& o, const Tile& first, const Tile& last,
                    const std::vector<Slice>& parts, std::int64_t length, DType dtype,
                    std::span<const Ref> gradients, std::span<const Ref> scratch,
@@ -292,7 +293,7 @@ void backward_program(const Options& o, std::span<const Ref> refs) {
     const auto iteration = [&](const RefIndex& r, RowSums& totals) {
         std::vector<Gradient> tiles;
         for (const Slice& part : parts) tiles.emplace_back(o, refs, r, part, parts.size() == 1);
-        // Side by side, so that threads wait for each other once.
+        // Both sums together, so that threads wait for each other only once.
         Tile sum_scaled;
         if (o.layer)
             sum_scaled = row_sum(o, tiles, [&](const Gradient& g) { return g.scaled(o, refs); });
@@ -339,19 +340,19 @@ BlockSpec given(bool present) {
     return present ? BlockSpec() : BlockSpec::absent();
 }
 
-/// Means over a row that a pass needs: of squares or products with them, LayerNorm's of x or dy
-/// too.
+/// The number of means over a row that a pass needs: of squares or products, and for LayerNorm also
+/// of x or dy.
 std::size_t num_means(const Options& o) {
     return o.layer ? 2 : 1;
 }
 
-/// Outputs of the forward pass: y, a statistic per mean, `sum` of x and residual.
+/// The outputs of the forward pass: y, a statistic per mean and, with `sum`, x + residual.
 std::size_t num_outputs(const Options& o, bool sum) {
     return 1 + num_means(o) + (sum ? 1 : 0);
 }
 
-/// A call of one of the programs above. Rows may change without a new trace: of these inputs, and
-/// of all outputs.
+/// A call of one of the programs above. The number of rows of these inputs and of all outputs may
+/// change without a new trace.
 CallOptions options_of(const Options& o, const std::vector<bool>& given_inputs,
                        const std::vector<int>& row_inputs, std::size_t num_outputs) {
     CallOptions result;
@@ -360,7 +361,7 @@ CallOptions options_of(const Options& o, const std::vector<bool>& given_inputs,
         if (given_inputs[input]) result.dynamic[input] = {0};
     }
     for (std::size_t output = 0; output < num_outputs; ++output) {
-        result.dynamic[given_inputs.size() + output] = {0};
+        result.dynamic[static_cast<int>(given_inputs.size() + output)] = {0};
     }
     result.interpret = o.interpret;
     result.num_warps = o.num_warps;
@@ -379,7 +380,7 @@ std::string name_of(const Options& o, const char* suffix) {
     return std::string(o.layer ? "layer_norm" : "rms_norm") + suffix;
 }
 
-/// Outputs of the forward pass.
+/// The types of the forward's outputs.
 std::vector<TensorType> forward_types(const Options& o, const Tensor& x, bool sum) {
     const TensorType row{accumulator(x.dtype()), {x.dim(0)}};
     std::vector<TensorType> types{{o.output, x.shape()}, row};
@@ -388,7 +389,7 @@ std::vector<TensorType> forward_types(const Options& o, const Tensor& x, bool su
     return types;
 }
 
-/// The backward passes: dx, and parts of the gradients of weight and bias, one for each program
+/// For the backward programs: dx, and parts of the gradients of weight and bias, one per program
 /// along the grid's last axis.
 CallOptions backward_options(const Options& o, CallOptions options, const BlockSpec& part) {
     options.out = {BlockSpec()};
@@ -441,7 +442,7 @@ Call row_statistics(const Options& o) {
 
 Call forward_long(const Options& all) {
     Options o = all;
-    o.residual = false;  // x is the sum already
+    o.residual = false;  // x already is the sum
     CallOptions options = options_of(o, {true, o.weight, o.bias, false, true, o.layer}, {0, 4, 5},
                                      num_outputs(o, false));
     options.grid = grid_of_pieces(o);

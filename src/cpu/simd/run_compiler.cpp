@@ -6,10 +6,12 @@
 #include <sys/mman.h>
 
 #include <algorithm>
+#include <cstdlib>
 #include <cstring>
 #include <deque>
 #include <mutex>
 #include <optional>
+#include <string_view>
 #include <vector>
 
 #include "cpu/simd/x86_encoder.h"
@@ -464,6 +466,11 @@ bool compile_code(CompiledRun& run) {
 }  // namespace
 
 void (*compile_run(std::span<const FusedShape> shapes, int vector_bytes))(const FusedCall& call) {
+    static const bool wanted = [] {
+        const char* const text = std::getenv("TILEWRIGHT_JIT");
+        return text == nullptr || std::string_view(text) != "0";
+    }();
+    if (!wanted) return nullptr;
     static std::mutex mutex;
     static auto& runs = *new std::deque<CompiledRun>;  // code refers to them to the end
     const std::scoped_lock lock(mutex);
@@ -471,6 +478,9 @@ void (*compile_run(std::span<const FusedShape> shapes, int vector_bytes))(const 
         if (run.vector_bytes == vector_bytes && std::ranges::equal(run.shapes, shapes))
             return run.function;
     }
+    // Runs differ by their steps, not by constants or sizes; what comes later goes step by step.
+    constexpr std::size_t kMostRuns = 4096;
+    if (runs.size() == kMostRuns) return nullptr;
     CompiledRun& run = runs.emplace_back();
     run.shapes.assign(shapes.begin(), shapes.end());
     run.vector_bytes = vector_bytes;
